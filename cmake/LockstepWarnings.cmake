@@ -1,0 +1,17 @@
+# Warnings are errors, in our own code only. Sanitizers are chosen by LOCKSTEP_SANITIZE.
+add_library(lockstep_flags INTERFACE)
+target_compile_options(lockstep_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
+                                                -Wcast-align -Wnull-dereference -Werror)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # g++ 12 reports null dereferences and overflows inside its own standard library at -O2.
+  target_compile_options(lockstep_flags INTERFACE -Wno-null-dereference -Wno-stringop-overflow -Wno-array-bounds
+                                                  -Wno-restrict -Wno-maybe-uninitialized)
+endif()
+if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  target_compile_options(lockstep_flags INTERFACE -Wthread-safety)
+endif()
+if(LOCKSTEP_SANITIZE)
+  target_compile_options(lockstep_flags INTERFACE -fsanitize=${LOCKSTEP_SANITIZE} -fno-omit-frame-pointer
+                                                  -fno-sanitize-recover=all -g1)
+  target_link_options(lockstep_flags INTERFACE -fsanitize=${LOCKSTEP_SANITIZE})
+endif()

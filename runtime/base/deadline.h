@@ -1,0 +1,43 @@
+// A point in time by which a blocking call must have returned.
+//
+// Every blocking call of lockstep takes one. Deadlines are derived, never added up: a job has one timeout, and each
+// call below it gets what is left of it or less.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+namespace lockstep {
+
+class Deadline {
+ public:
+  using Clock = std::chrono::steady_clock;
+  using Duration = std::chrono::nanoseconds;
+
+  // `limit` from now; 0 or less has passed already.
+  static Deadline after(Duration limit) { return Deadline(Clock::now(), limit); }
+  // Never passes.
+  static Deadline never() { return Deadline(Clock::now(), Duration::max()); }
+
+  // The earlier of this deadline and `limit` from now.
+  Deadline sooner(Duration limit) const { return remaining() <= limit ? *this : after(limit); }
+
+  bool is_never() const { return limit_ == Duration::max(); }
+  bool expired() const { return !is_never() && Clock::now() - start_ >= limit_; }
+  // Time left, 0 once passed, Duration::max() if it never passes.
+  Duration remaining() const;
+  Duration elapsed() const { return Clock::now() - start_; }
+  Duration limit() const { return limit_; }
+  // Time left for poll(2) and epoll_wait(2): milliseconds, rounded up, -1 if it never passes.
+  int poll_timeout_ms() const;
+  // "elapsed 3.01 s of 3 s", for error messages.
+  std::string progress() const;
+
+ private:
+  Deadline(Clock::time_point start, Duration limit) : start_(start), limit_(limit) {}
+
+  Clock::time_point start_;
+  Duration limit_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,35 @@
+// A process environment as a value, so that what reads it can be tested without one.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace lockstep {
+
+class Environment {
+ public:
+  Environment() = default;
+  explicit Environment(std::map<std::string, std::string, std::less<>> variables) : variables_(std::move(variables)) {}
+  // A copy of this process's environment.
+  static Environment of_process();
+
+  // The value, or nothing if unset. An empty value counts as unset, as in most launchers.
+  std::optional<std::string> get(std::string_view name) const;
+  // The value as a decimal integer, or nothing if unset.
+  // Throws InvalidArgument, with name and value, if it is set and not an integer.
+  std::optional<std::int64_t> get_int(std::string_view name) const;
+  bool has(std::string_view name) const { return get(name).has_value(); }
+  void set(std::string name, std::string value) { variables_[std::move(name)] = std::move(value); }
+  const std::map<std::string, std::string, std::less<>>& variables() const { return variables_; }
+
+ private:
+  std::map<std::string, std::string, std::less<>> variables_;
+};
+
+// Decimal text to integer, the whole of it; nothing if it is not one or does not fit.
+std::optional<std::int64_t> parse_int(std::string_view text);
+
+}  // namespace lockstep

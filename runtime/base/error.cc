@@ -1,0 +1,16 @@
+#include "runtime/base/error.h"
+
+#include <fmt/format.h>
+
+#include <system_error>
+
+namespace lockstep {
+
+std::string errno_text(int error_number) {
+  return fmt::format("{} (errno {})", std::generic_category().message(error_number), error_number);
+}
+
+SystemError::SystemError(std::string_view operation, int error_number)
+    : Error(fmt::format("{}: {}", operation, errno_text(error_number))), error_number_(error_number) {}
+
+}  // namespace lockstep

@@ -1,0 +1,28 @@
+#include "runtime/base/host.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <climits>
+#include <fstream>
+
+#include "runtime/base/error.h"
+
+namespace lockstep {
+
+std::string host_name() {
+  char name[HOST_NAME_MAX + 1] = {};
+  if (gethostname(name, HOST_NAME_MAX) != 0) throw SystemError("gethostname", errno);
+  return name;
+}
+
+std::string boot_id() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string text;
+  if (!std::getline(file, text) || text.empty()) {
+    throw SystemError("read /proc/sys/kernel/random/boot_id (is /proc mounted?)", errno);
+  }
+  return text;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,47 @@
+// The library's log: spdlog underneath, on stderr, one line per event.
+//
+// LOCKSTEP_LOG_LEVEL chooses trace, debug, info (default), warn, error or off. Any thread may log. Set a label once the
+// rank is known, so that lines of many ranks can be told apart.
+#pragma once
+
+#include <fmt/core.h>
+
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace lockstep {
+
+enum class LogLevel { trace, debug, info, warn, error, off };
+
+// True if a line of this level would be written.
+bool log_enabled(LogLevel level);
+// Writes one line. Never throws.
+void log_line(LogLevel level, std::string_view text) noexcept;
+// Puts "[label] " before every later line, for example "rank 2".
+void set_log_label(std::string label);
+// Overrides LOCKSTEP_LOG_LEVEL.
+void set_log_level(LogLevel level);
+
+template <typename... Args>
+void log_at(LogLevel level, fmt::format_string<Args...> format, Args&&... args) {
+  if (log_enabled(level)) log_line(level, fmt::format(format, std::forward<Args>(args)...));
+}
+template <typename... Args>
+void log_debug(fmt::format_string<Args...> format, Args&&... args) {
+  log_at(LogLevel::debug, format, std::forward<Args>(args)...);
+}
+template <typename... Args>
+void log_info(fmt::format_string<Args...> format, Args&&... args) {
+  log_at(LogLevel::info, format, std::forward<Args>(args)...);
+}
+template <typename... Args>
+void log_warn(fmt::format_string<Args...> format, Args&&... args) {
+  log_at(LogLevel::warn, format, std::forward<Args>(args)...);
+}
+template <typename... Args>
+void log_error(fmt::format_string<Args...> format, Args&&... args) {
+  log_at(LogLevel::error, format, std::forward<Args>(args)...);
+}
+
+}  // namespace lockstep

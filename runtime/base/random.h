@@ -1,0 +1,54 @@
+// Counter-based random numbers: Philox4x32-10.
+//
+// A number is a pure function of its key and counter, so it does not depend on which rank, thread or order computes it.
+// Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace lockstep {
+
+using PhiloxKey = std::array<std::uint32_t, 2>;
+using PhiloxCounter = std::array<std::uint32_t, 4>;
+
+// Four independent uniform 32-bit numbers.
+constexpr std::array<std::uint32_t, 4> philox(PhiloxCounter counter, PhiloxKey key) {
+  for (int round = 0; round < 10; ++round) {
+    const std::uint64_t product0 = 0xD2511F53ull * counter[0];
+    const std::uint64_t product1 = 0xCD9E8D57ull * counter[2];
+    counter = {static_cast<std::uint32_t>(product1 >> 32) ^ counter[1] ^ key[0], static_cast<std::uint32_t>(product1),
+               static_cast<std::uint32_t>(product0 >> 32) ^ counter[3] ^ key[1], static_cast<std::uint32_t>(product0)};
+    key[0] += 0x9E3779B9u;
+    key[1] += 0xBB67AE85u;
+  }
+  return counter;
+}
+
+// 32 random bits to a float in [0, 1), 24 bits of it random.
+constexpr float uniform01(std::uint32_t bits) { return static_cast<float>(bits >> 8) * 0x1.0p-24f; }
+
+// A sequential generator over philox, for shuffles and weight initialisation.
+// Equal (seed, stream) give equal sequences on every machine.
+class Generator {
+ public:
+  explicit constexpr Generator(std::uint64_t seed, std::uint64_t stream = 0)
+      : key_{static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)},
+        counter_{0, 0, static_cast<std::uint32_t>(stream), static_cast<std::uint32_t>(stream >> 32)} {}
+
+  std::uint32_t next();
+  // Uniform in [0, bound), without bias. `bound` is at least 1.
+  std::uint64_t below(std::uint64_t bound);
+  // Uniform in [0, 1).
+  float uniform() { return uniform01(next()); }
+  // Normal with mean 0 and variance 1 (Box-Muller).
+  float normal();
+
+ private:
+  PhiloxKey key_;
+  PhiloxCounter counter_;
+  std::array<std::uint32_t, 4> block_{};
+  unsigned used_ = 4;
+};
+
+}  // namespace lockstep

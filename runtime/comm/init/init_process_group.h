@@ -1,0 +1,36 @@
+// init_process_group: from a started process to a member of a group.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "runtime/comm/process_group.h"
+
+namespace lockstep {
+
+// Every field may be left out; what is given wins over the environment.
+struct InitOptions {
+  // "auto": single for a world of one, else shm on one host. Or a backend's name.
+  std::string backend = "auto";
+  // "env://", "tcp://host:port?rank=&world_size=", "file:///path?rank=&world_size="; empty: what the launcher offers.
+  std::string init_method = {};
+  std::optional<int> rank = {};
+  std::optional<int> world_size = {};
+  // The job's timeout: of start-up, and of each collective that is waited for without a deadline of its own.
+  // LOCKSTEP_TIMEOUT (seconds) sets another default.
+  std::optional<std::chrono::nanoseconds> timeout = {};  // default 5 minutes
+  // "cpu", "cuda", "cuda:1"; empty: the device of the backend, by local rank.
+  std::string device = {};
+};
+
+// Finds out who this process is, meets the others and joins the group. Blocks until every rank is here.
+//
+// Logs one line: "rank 2/4 (local 2/4) from Open MPI, store ..., backend shm, 1 thread". Sets the library's intra-op
+// threads to the allowed cores over the ranks that share them, unless OMP_NUM_THREADS says.
+// Throws InvalidArgument (bad values), Mismatch (launchers or ranks disagree, the same rank twice), Timeout (names the
+// ranks that did not come), BackendUnavailable.
+std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options = {});
+
+}  // namespace lockstep

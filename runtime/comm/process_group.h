@@ -1,0 +1,97 @@
+// N ranks that compute together: the contract of every backend.
+//
+// Collectives are started in the same order by every rank of the group and run in that order. Each call starts one and
+// returns at once with its Work, or as soon as the backend can't help blocking; buffers belong to it until it is done.
+//
+// Threads: one thread at a time, except abort(), which may come from any.
+// Failure: sticky. After a group has failed, every call throws the same first cause (PeerLost, Timeout, Mismatch).
+//   InvalidArgument (a bad root, sizes that don't fit) is thrown before anything starts and fails nothing.
+// End: the destructor says goodbye, so that a rank which waits for a later collective fails at once; during unwinding
+//   it aborts instead.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "runtime/comm/work.h"
+#include "runtime/device/buffer_view.h"
+#include "runtime/rendezvous/roster.h"
+#include "runtime/store/store.h"
+
+namespace lockstep {
+
+enum class ReduceOp : std::uint8_t { sum, avg, min, max, product };
+std::string_view name_of(ReduceOp op);
+
+struct AllReduceOptions {
+  ReduceOp op = ReduceOp::sum;
+  // With sum only. What this rank's buffer, already multiplied by it, stands for: samples or loss terms, at least 0.
+  // The weights travel with the data; the result is (sum of buffers) / (sum of weights) on every rank, and the sum of
+  // buffers itself if all weights are 0.
+  std::optional<std::int64_t> weight;
+};
+
+// Memory that the group's backend can reduce without copying. Its bytes are zero at first. Freed with the last copy of
+// `owner`, which may outlive the group (the memory stays readable and writable; nobody else sees it any more).
+struct Arena {
+  std::shared_ptr<void> owner;
+  std::byte* data = nullptr;  // 64-byte aligned
+  std::size_t bytes = 0;
+};
+
+class ProcessGroup {
+ public:
+  virtual ~ProcessGroup() = default;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual DeviceId device() const = 0;
+  virtual std::string_view backend() const = 0;  // "single", "shm", ...
+  // Of each collective that is waited for without a deadline of its own.
+  virtual std::chrono::nanoseconds timeout() const = 0;
+  // Who is in the group, by rank.
+  virtual const rendezvous::Roster& roster() const = 0;
+  // The job's store, with a prefix of this group's own.
+  virtual store::Store& store() = 0;
+
+  // Collective and blocking: every rank asks for the same `bytes`.
+  virtual Arena allocate(std::size_t bytes) = 0;
+
+  // In place. Every rank gets the reduction of all ranks' buffers, with the same bits on each.
+  virtual Work all_reduce(const BufferView& buffer, const AllReduceOptions& options = {}) = 0;
+  // In place. Every rank gets root's buffer.
+  virtual Work broadcast(const BufferView& buffer, int root) = 0;
+  // In place. Only root gets the reduction; the other buffers keep their values.
+  virtual Work reduce(const BufferView& buffer, int root, ReduceOp op = ReduceOp::sum) = 0;
+  // output holds size() times input.count elements: the inputs in rank order.
+  virtual Work all_gather(const BufferView& input, const BufferView& output) = 0;
+  // input holds size() times output.count elements; rank r gets the reduction of everybody's r-th part.
+  virtual Work reduce_scatter(const BufferView& input, const BufferView& output, ReduceOp op = ReduceOp::sum) = 0;
+  // Root's output holds size() times input.count elements; the other ranks' output is ignored.
+  virtual Work gather(const BufferView& input, const BufferView& output, int root) = 0;
+  // Root's input holds size() times output.count elements; the other ranks' input is ignored.
+  virtual Work scatter(const BufferView& input, const BufferView& output, int root) = 0;
+  // Both hold size() equal parts; part j of rank i's input becomes part i of rank j's output.
+  virtual Work all_to_all(const BufferView& input, const BufferView& output) = 0;
+  virtual Work barrier() = 0;
+  // Point to point: matched in order per (sender, receiver, tag). tag is at least 0.
+  virtual Work send(const BufferView& buffer, int destination, int tag = 0) = 0;
+  virtual Work recv(const BufferView& buffer, int source, int tag = 0) = 0;
+
+  // Gives what has been started a push without blocking; never needed for correctness.
+  virtual void progress() = 0;
+  // Fails the group on every rank with `cause`. Any thread; the first cause stays.
+  virtual void abort(const std::string& cause) = 0;
+};
+
+// Blocking conveniences over the contract, for set-up code: never in a step.
+// Text of any length from every rank, in rank order, on every rank.
+std::vector<std::string> all_gather_text(ProcessGroup& group, const std::string& text);
+
+}  // namespace lockstep

@@ -1,0 +1,49 @@
+// A collective that is under way.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "runtime/base/deadline.h"
+
+namespace lockstep {
+
+// What a backend implements for one started collective. Same threads rule as Work.
+class WorkState {
+ public:
+  virtual ~WorkState() = default;
+  // Pushes the group's pending collectives without blocking; true once this one is done on every rank.
+  // Throws the group's first cause if it failed.
+  virtual bool poll() = 0;
+  // Blocks until done. Timeout names the ranks that have not arrived.
+  virtual void wait(const Deadline& deadline) = 0;
+  // Of a weighted all-reduce, once done: the sum of all ranks' weights.
+  virtual std::int64_t total_weight() const { return 0; }
+};
+
+// A handle to it, cheap to copy. The buffers belong to the collective until it is done. An empty Work is done.
+//
+// Threads: the thread that started the collective, like the group itself.
+// Failure: done() and wait() throw the group's first cause, sticky: PeerLost, Timeout or Mismatch.
+class Work {
+ public:
+  Work() = default;
+  explicit Work(std::shared_ptr<WorkState> state, std::chrono::nanoseconds timeout = {})
+      : state_(std::move(state)), timeout_(timeout) {}
+
+  // True once the result is here and no rank reads this rank's buffers any more. Gives pending work a push.
+  bool done() const { return !state_ || state_->poll(); }
+  // Blocks until then, at most the group's timeout.
+  void wait() const { wait(Deadline::after(timeout_)); }
+  void wait(const Deadline& deadline) const {
+    if (state_) state_->wait(deadline);
+  }
+  // Of a weighted all-reduce, once done: the sum of all ranks' weights.
+  std::int64_t total_weight() const { return state_ ? state_->total_weight() : 0; }
+
+ private:
+  std::shared_ptr<WorkState> state_;
+  std::chrono::nanoseconds timeout_{};
+};
+
+}  // namespace lockstep

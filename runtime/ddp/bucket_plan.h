@@ -1,0 +1,56 @@
+// Which gradient goes into which bucket: a pure function, equal on all ranks for equal input.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/device/dtype.h"
+
+namespace lockstep {
+
+// A parameter as the Reducer knows it: no tensor, no framework.
+struct ParameterSpec {
+  std::string name;                 // unique within the model
+  DType dtype = DType::f32;         // f32, f64, bf16 or f16
+  std::vector<std::int64_t> shape;  // empty for a scalar
+
+  std::int64_t count() const;
+  std::size_t bytes() const { return static_cast<std::size_t>(count()) * size_of(dtype); }
+};
+
+struct BucketOptions {
+  // A bucket is closed when it holds this many bytes or more. Cache-sized: sums run at the speed of L2.
+  std::size_t cap_bytes = 2 << 20;
+  // The first bucket is smaller, so that communication starts early.
+  std::size_t first_cap_bytes = 1 << 20;
+};
+
+// Where one parameter's gradient lies.
+struct GradientSlot {
+  int bucket = 0;
+  std::size_t offset = 0;  // bytes from the beginning of the arena, 64-byte aligned
+};
+
+struct Bucket {
+  DType dtype = DType::f32;
+  std::size_t offset = 0;       // bytes from the beginning of the arena
+  std::int64_t count = 0;       // elements, padding between parameters included (it stays zero)
+  std::vector<int> parameters;  // indices into the specs, in the order in which they lie
+};
+
+struct BucketPlan {
+  std::vector<Bucket> buckets;     // in launch order
+  std::vector<GradientSlot> slots;  // by parameter
+  std::size_t arena_bytes = 0;
+};
+
+// `order` is the order in which gradients become ready: a permutation of the parameters' indices. A parameter is never
+// split; a bucket holds one dtype and passes its cap by less than one parameter.
+// InvalidArgument if order is no permutation, a name is twice there, or a dtype can't be averaged.
+BucketPlan plan_buckets(std::span<const ParameterSpec> specs, std::span<const int> order,
+                        const BucketOptions& options = {});
+
+}  // namespace lockstep

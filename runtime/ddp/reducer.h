@@ -1,0 +1,94 @@
+// Bucketed all-reduces that run while backward is still computing.
+//
+// Knows buffers, not tensors: any engine that can write a gradient to an address can use it.
+//
+//   Reducer reducer(specs, group);
+//   for (...) {
+//     reducer.begin_step({.weight = samples});
+//     float* dw = reducer.gradient<float>(i);   // write weight * d(mean loss)/dw there
+//     reducer.mark_ready(i);                    // the bucket goes off when it is full and its turn has come
+//     reducer.finish_step();                    // gradients are now the mean over the global batch
+//   }
+//
+// The mean is exact for any partition of the batch, ranks without data included: buffers are summed over the ranks and
+// divided once by the summed weight. Buckets are launched strictly in index order on every rank.
+//
+// Micro-batches: begin_step({.weight, .synchronize = false}) ... finish_step() communicates nothing; the next step adds
+// to the gradients (accumulating() is true) and weights add up, until a synchronised step closes the sum.
+//
+// Order: plan_order(order) before the first begin_step, by engines that know it; else reverse registration order, and
+// one new plan, in rank 0's order, in the begin_step after the first synchronised step.
+//
+// Threads: one, the one that runs backward. Failure: throws what the group throws; InvalidArgument for misuse (a
+// gradient twice ready, a step not begun), naming the parameter.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "runtime/comm/process_group.h"
+#include "runtime/ddp/bucket_plan.h"
+#include "runtime/trace/step_record.h"
+
+namespace lockstep {
+
+struct ReducerOptions {
+  BucketOptions buckets;
+};
+
+struct StepOptions {
+  // What this rank's gradients stand for: samples, or the terms that count in the loss. 0 is fine.
+  std::int64_t weight = 1;
+  // False for all but the last micro-batch of a step.
+  bool synchronize = true;
+};
+
+class Reducer {
+ public:
+  // Collective. Compares specs over the ranks (hashes through the store): Mismatch names the first parameter that
+  // differs, and the ranks. Allocates the arena.
+  Reducer(std::vector<ParameterSpec> specs, std::shared_ptr<ProcessGroup> group, const ReducerOptions& options = {});
+  ~Reducer();
+  Reducer(const Reducer&) = delete;
+  Reducer& operator=(const Reducer&) = delete;
+
+  // Collective, before the first begin_step: rank 0's order is told to all, buckets follow it.
+  void plan_order(std::span<const int> order);
+
+  void begin_step(const StepOptions& options = {});
+  // True if this step adds to gradients that are there already; false if what is there is to be overwritten.
+  bool accumulating() const;
+  // This parameter's slice of the arena, valid until the next begin_step (a new plan may move it there).
+  template <typename T>
+  T* gradient(int parameter) {
+    return static_cast<T*>(gradient_data(parameter, dtype_of<T>()));
+  }
+  template <typename T>
+  T* gradient(std::string_view name) {
+    return gradient<T>(index_of(name));
+  }
+  // InvalidArgument if the parameter's dtype is another.
+  void* gradient_data(int parameter, DType dtype);
+  // The gradient is final for this micro-batch. Those never marked count as 0 in this micro-batch.
+  void mark_ready(int parameter);
+  void mark_ready(std::string_view name) { mark_ready(index_of(name)); }
+  // Launches what is left and waits for all of it. Returns the summed weight of all ranks (0: nobody had data, the
+  // epoch is over), or of this rank so far if the step was not synchronised.
+  std::int64_t finish_step();
+
+  const std::vector<ParameterSpec>& parameters() const;
+  const BucketPlan& plan() const;
+  // Index of a name. InvalidArgument if there is none.
+  int index_of(std::string_view name) const;
+  // Times of the last finished step.
+  const trace::StepRecord& last_step() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace lockstep

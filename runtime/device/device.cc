@@ -1,0 +1,22 @@
+#include "runtime/device/device.h"
+
+#include <fmt/format.h>
+
+#include "runtime/base/environment.h"
+#include "runtime/base/error.h"
+
+namespace lockstep {
+
+std::string DeviceId::str() const { return kind == DeviceKind::cpu ? "cpu" : fmt::format("cuda:{}", index); }
+
+DeviceId DeviceId::parse(std::string_view text) {
+  if (text == "cpu") return {};
+  if (text == "cuda") return {DeviceKind::cuda, 0};
+  if (text.starts_with("cuda:")) {
+    const auto index = parse_int(text.substr(5));
+    if (index && *index >= 0 && *index < 1024) return {DeviceKind::cuda, static_cast<int>(*index)};
+  }
+  throw InvalidArgument(fmt::format("device '{}' is unknown; use 'cpu', 'cuda' or 'cuda:INDEX'", text));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,24 @@
+// Where memory lives and work runs.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace lockstep {
+
+enum class DeviceKind : std::uint8_t { cpu, cuda };
+
+struct DeviceId {
+  DeviceKind kind = DeviceKind::cpu;
+  int index = 0;  // among the devices of that kind which this process sees; always 0 for the CPU
+
+  auto operator<=>(const DeviceId&) const = default;
+  // "cpu", "cuda:1".
+  std::string str() const;
+  // From such a text. InvalidArgument if it is none.
+  static DeviceId parse(std::string_view text);
+};
+
+}  // namespace lockstep

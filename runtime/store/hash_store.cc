@@ -1,0 +1,123 @@
+#include "runtime/store/hash_store.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "runtime/base/environment.h"
+#include "runtime/base/error.h"
+
+namespace lockstep::store {
+
+void HashStore::wait_locked(std::span<const std::string> keys, const Deadline& deadline) {
+  const auto missing = [&]() REQUIRES(mutex_) {
+    std::vector<std::string> result;
+    for (const std::string& key : keys) {
+      if (!values_.contains(key)) result.push_back(key);
+    }
+    return result;
+  };
+  while (!missing().empty()) {
+    if (!changed_.wait_until(mutex_, deadline)) {
+      const auto absent = missing();
+      if (absent.empty()) return;
+      throw Timeout(fmt::format("store (in-process): wait for {} of {} keys timed out, {}; missing: {}; a rank that "
+                                "should set them has not come",
+                                absent.size(), keys.size(), deadline.progress(), fmt::join(absent, ", ")));
+    }
+  }
+}
+
+void HashStore::set(std::string_view key, std::string_view value) {
+  MutexLock lock(mutex_);
+  values_.insert_or_assign(std::string(key), std::string(value));
+  changed_.notify_all();
+}
+
+std::string HashStore::get(std::string_view key, const Deadline& deadline) {
+  MutexLock lock(mutex_);
+  const std::string name(key);
+  wait_locked(std::span(&name, 1), deadline);
+  return values_.find(key)->second;
+}
+
+void HashStore::wait(std::span<const std::string> keys, const Deadline& deadline) {
+  MutexLock lock(mutex_);
+  wait_locked(keys, deadline);
+}
+
+std::int64_t HashStore::add(std::string_view key, std::int64_t delta) {
+  MutexLock lock(mutex_);
+  const auto found = values_.find(key);
+  std::int64_t sum = delta;
+  if (found != values_.end()) {
+    const auto current = parse_int(found->second);
+    if (!current) {
+      throw StoreError(fmt::format("store (in-process): add to key '{}': its value of {} bytes is not a decimal number",
+                                   key, found->second.size()));
+    }
+    sum += *current;
+  }
+  values_.insert_or_assign(std::string(key), std::to_string(sum));
+  changed_.notify_all();
+  return sum;
+}
+
+std::string HashStore::compare_set(std::string_view key, std::string_view expected, std::string_view desired) {
+  MutexLock lock(mutex_);
+  const auto found = values_.find(key);
+  const bool swap = found == values_.end() ? expected.empty() : found->second == expected;
+  if (swap) {
+    values_.insert_or_assign(std::string(key), std::string(desired));
+    changed_.notify_all();
+    return std::string(desired);
+  }
+  return found == values_.end() ? std::string(expected) : found->second;
+}
+
+bool HashStore::check(std::span<const std::string> keys) {
+  MutexLock lock(mutex_);
+  for (const std::string& key : keys) {
+    if (!values_.contains(key)) return false;
+  }
+  return true;
+}
+
+bool HashStore::erase(std::string_view key) {
+  MutexLock lock(mutex_);
+  const auto found = values_.find(key);
+  if (found == values_.end()) return false;
+  values_.erase(found);
+  return true;
+}
+
+void HashStore::append(std::string_view key, std::string_view value) {
+  MutexLock lock(mutex_);
+  values_[std::string(key)] += value;
+  changed_.notify_all();
+}
+
+std::vector<std::string> HashStore::multi_get(std::span<const std::string> keys, const Deadline& deadline) {
+  MutexLock lock(mutex_);
+  wait_locked(keys, deadline);
+  std::vector<std::string> result;
+  result.reserve(keys.size());
+  for (const std::string& key : keys) result.push_back(values_.find(key)->second);
+  return result;
+}
+
+void HashStore::multi_set(std::span<const std::string> keys, std::span<const std::string> values) {
+  if (keys.size() != values.size()) {
+    throw InvalidArgument(fmt::format("store (in-process): multi_set got {} keys and {} values; give one value per key",
+                                      keys.size(), values.size()));
+  }
+  MutexLock lock(mutex_);
+  for (std::size_t i = 0; i < keys.size(); ++i) values_.insert_or_assign(keys[i], values[i]);
+  changed_.notify_all();
+}
+
+std::int64_t HashStore::num_keys() {
+  MutexLock lock(mutex_);
+  return static_cast<std::int64_t>(values_.size());
+}
+
+}  // namespace lockstep::store

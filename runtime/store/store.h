@@ -1,0 +1,52 @@
+// A key-value store that all ranks of a job share: where they meet.
+//
+// The operations and their meaning are those of PyTorch's Store, less its traps (proto/PROTOCOL.md says which). Keys
+// and values are bytes. A store knows nothing of ranks; what is built over it does (store/barrier.h).
+//
+// Threads: every method may be called from any thread at any time. A call of one thread never delays another's.
+// Errors: StoreError when the store can't be reached or refuses, naming its address; Timeout where a Deadline is taken.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/deadline.h"
+
+namespace lockstep::store {
+
+class Store {
+ public:
+  virtual ~Store() = default;
+
+  // Stores `value`, replacing what was there, and wakes whoever waits for `key`.
+  virtual void set(std::string_view key, std::string_view value) = 0;
+  // Waits until `key` exists and returns its value. Timeout names the key.
+  virtual std::string get(std::string_view key, const Deadline& deadline) = 0;
+  // Waits until all of `keys` exist. Timeout names those that are missing.
+  virtual void wait(std::span<const std::string> keys, const Deadline& deadline) = 0;
+  // Adds `delta` to the decimal number at `key` (0 if absent) and returns the sum.
+  // StoreError if the value there is not a number.
+  virtual std::int64_t add(std::string_view key, std::int64_t delta) = 0;
+  // Stores `desired` if the value is `expected`, or if the key is absent and `expected` is empty.
+  // Returns the value now stored; if the key is absent and stays so, returns `expected`.
+  virtual std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired) = 0;
+  // True if all of `keys` exist now.
+  virtual bool check(std::span<const std::string> keys) = 0;
+  // Removes `key`; true if it was there.
+  virtual bool erase(std::string_view key) = 0;
+  // Appends to the value at `key` (empty if absent).
+  virtual void append(std::string_view key, std::string_view value) = 0;
+  // Waits for all of `keys`, returns their values in order.
+  virtual std::vector<std::string> multi_get(std::span<const std::string> keys, const Deadline& deadline) = 0;
+  // Sets each of `keys` to the value at the same place. InvalidArgument if the counts differ.
+  virtual void multi_set(std::span<const std::string> keys, std::span<const std::string> values) = 0;
+  // Number of keys stored.
+  virtual std::int64_t num_keys() = 0;
+  // For messages: "tcp 127.0.0.1:41233", "file /shared/job7".
+  virtual std::string description() const = 0;
+};
+
+}  // namespace lockstep::store
