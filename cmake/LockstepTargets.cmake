@@ -1,8 +1,7 @@
 # lockstep_room(NAME base DIR base DEPS ... LIBS ...): one folder, one target.
 #
 # A room is a static, position-independent library `lockstep_NAME`, alias `lockstep::NAME`, of every .cc in its folder
-# (not below it). DEPS are other rooms, LIBS are packages. The shared libraries and the launcher are put together from
-# rooms in runtime/CMakeLists.txt and launcher/CMakeLists.txt.
+# (not below it). DEPS are other rooms, LIBS are packages. Unit tests and the launcher link rooms.
 function(lockstep_room)
   cmake_parse_arguments(ROOM "" "NAME;DIR" "DEPS;LIBS" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/${ROOM_DIR}/*.cc")
@@ -17,5 +16,32 @@ function(lockstep_room)
   endif()
   target_include_directories(lockstep_${ROOM_NAME} ${scope} "${PROJECT_SOURCE_DIR}")
   target_link_libraries(lockstep_${ROOM_NAME} ${scope} ${ROOM_DEPS} ${ROOM_LIBS})
+  set_property(TARGET lockstep_${ROOM_NAME} PROPERTY LOCKSTEP_LIBS "${ROOM_LIBS}")
   add_library(lockstep::${ROOM_NAME} ALIAS lockstep_${ROOM_NAME})
+endfunction()
+
+# lockstep_shared(TARGET t OUTPUT lockstep EXPORT core ROOMS base ... [LINK other]): a shared library of whole rooms.
+#
+# It takes the rooms' objects, not their archives, so that nothing is left out and nothing is compiled twice. What
+# links it must not link a room too: a process that holds a room twice has two registries and two logs.
+function(lockstep_shared)
+  cmake_parse_arguments(S "" "TARGET;OUTPUT;EXPORT;LINK" "ROOMS" ${ARGN})
+  add_library(${S_TARGET} SHARED "${PROJECT_SOURCE_DIR}/cmake/shared_library.cc")
+  foreach(room ${S_ROOMS})
+    get_target_property(type lockstep_${room} TYPE)
+    if(type STREQUAL "STATIC_LIBRARY")
+      target_sources(${S_TARGET} PRIVATE $<TARGET_OBJECTS:lockstep_${room}>)
+    endif()
+    get_target_property(libs lockstep_${room} LOCKSTEP_LIBS)
+    target_link_libraries(${S_TARGET} PRIVATE ${libs})
+  endforeach()
+  target_link_libraries(${S_TARGET} PUBLIC ${S_LINK} PRIVATE $<BUILD_INTERFACE:lockstep_flags>)
+  target_include_directories(${S_TARGET} INTERFACE
+    "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR};${PROJECT_BINARY_DIR}/include>"
+    "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR};${CMAKE_INSTALL_INCLUDEDIR}/lockstep>")
+  target_compile_features(${S_TARGET} INTERFACE cxx_std_20)
+  set_target_properties(${S_TARGET} PROPERTIES OUTPUT_NAME ${S_OUTPUT} EXPORT_NAME ${S_EXPORT} LINKER_LANGUAGE CXX
+                        VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
+                        INSTALL_RPATH "$ORIGIN")
+  add_library(lockstep::${S_EXPORT} ALIAS ${S_TARGET})
 endfunction()

@@ -1,0 +1,22 @@
+# The install tree: bin/lockstep, lib/liblockstep*.so, include/lockstep/, and lib/cmake/lockstep for find_package. It may
+# be moved as a whole. Components: runtime (what runs), devel (what compiles), examples.
+include(CMakePackageConfigHelpers)
+set(config_folder "${CMAKE_INSTALL_LIBDIR}/cmake/lockstep")
+
+install(TARGETS lockstep_shared_core lockstep_shared_nn EXPORT lockstep-targets
+        LIBRARY COMPONENT runtime NAMELINK_COMPONENT devel)
+install(EXPORT lockstep-targets NAMESPACE lockstep:: DESTINATION "${config_folder}" COMPONENT devel)
+# Headers keep their tree below include/lockstep, which is on the include path, because they include each other from the
+# root: "runtime/ddp/reducer.h".
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/runtime" "${PROJECT_SOURCE_DIR}/proto"
+        DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/lockstep" COMPONENT devel FILES_MATCHING PATTERN "*.h" PATTERN "lockstep.h" EXCLUDE)
+install(FILES "${PROJECT_SOURCE_DIR}/runtime/lockstep.h" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/lockstep"
+        COMPONENT devel)
+
+configure_package_config_file("${CMAKE_CURRENT_LIST_DIR}/lockstep-config.cmake.in" "lockstep-config.cmake"
+                              INSTALL_DESTINATION "${config_folder}")
+write_basic_package_version_file("lockstep-config-version.cmake" COMPATIBILITY SameMinorVersion)
+install(FILES "${CMAKE_CURRENT_BINARY_DIR}/lockstep-config.cmake"
+              "${CMAKE_CURRENT_BINARY_DIR}/lockstep-config-version.cmake"
+        DESTINATION "${config_folder}" COMPONENT devel)
+install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DATADIR}/doc/lockstep" COMPONENT runtime)
