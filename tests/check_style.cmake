@@ -1,0 +1,32 @@
+# Tests of the sources: the include rule, headers that stand alone, one format.
+add_test(NAME check_layers COMMAND "${CMAKE_COMMAND}" "-DROOT=${PROJECT_SOURCE_DIR}"
+                                   -P "${CMAKE_CURRENT_SOURCE_DIR}/check_layers.cmake")
+add_test(NAME check_layers_finds COMMAND "${CMAKE_COMMAND}" "-DCHECK=${CMAKE_CURRENT_SOURCE_DIR}/check_layers.cmake"
+                                 "-DWORK=${CMAKE_CURRENT_BINARY_DIR}/check_layers_trees"
+                                 -P "${CMAKE_CURRENT_SOURCE_DIR}/check_layers_test.cmake")
+
+# check_headers: one source per header, which includes it first and twice. Built when the test runs, not with the rest.
+file(GLOB_RECURSE headers RELATIVE "${PROJECT_SOURCE_DIR}" CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/runtime/*.h"
+     "${PROJECT_SOURCE_DIR}/proto/*.h" "${PROJECT_SOURCE_DIR}/launcher/*.h" "${PROJECT_SOURCE_DIR}/tests/*.h")
+set(sources "")
+foreach(header ${headers})
+  string(REPLACE "/" "_" name "${header}")
+  set(source "${CMAKE_CURRENT_BINARY_DIR}/check_headers/${name}.cc")
+  file(CONFIGURE OUTPUT "${source}" CONTENT "#include \"${header}\"\n#include \"${header}\"\n")
+  list(APPEND sources "${source}")
+endforeach()
+add_library(check_headers OBJECT EXCLUDE_FROM_ALL ${sources})
+target_link_libraries(check_headers PRIVATE lockstep_flags lockstep::train GTest::gtest)
+target_compile_options(check_headers PRIVATE -O0 -w)
+add_test(NAME check_headers COMMAND "${CMAKE_COMMAND}" --build "${PROJECT_BINARY_DIR}" --target check_headers)
+
+find_program(CLANG_FORMAT NAMES clang-format)
+if(CLANG_FORMAT)
+  add_test(NAME check_format COMMAND "${PROJECT_SOURCE_DIR}/scripts/format" --check)
+else()
+  add_test(NAME check_format COMMAND "${CMAKE_COMMAND}" -E echo "SKIPPED: clang-format is not installed")
+  set_tests_properties(check_format PROPERTIES SKIP_REGULAR_EXPRESSION "SKIPPED")
+endif()
+set_tests_properties(check_layers check_layers_finds check_headers check_format PROPERTIES LABELS style)
+set_tests_properties(check_layers check_layers_finds check_format PROPERTIES TIMEOUT 60)
+set_tests_properties(check_headers PROPERTIES TIMEOUT 300)
