@@ -1,0 +1,79 @@
+# Sourced by the scripts beside it: what they share. Each of them can be run twice, in any order, and needs no network
+# once the packages are there.
+set -Eeuo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+program=scripts/$(basename "$0")
+cd "$root"
+
+# What the build needs, and what the tests need beside it. Nothing else is ever installed or downloaded.
+build_packages=(g++ cmake ninja-build pkg-config libspdlog-dev libcli11-dev nlohmann-json3-dev libssl-dev libxxhash-dev
+                libdnnl-dev)
+test_packages=(libgtest-dev openmpi-bin libopenmpi-dev clang-format)
+sanitizer_packages=(clang clang-tidy)
+
+say() { printf '%s: %s\n' "$program" "$*"; }
+die() {
+  trap - ERR
+  printf '%s: %s\n' "$program" "$*" >&2
+  exit 1
+}
+trap 'die "failed at line $LINENO of ${BASH_SOURCE[0]##*/}: $BASH_COMMAND"' ERR
+
+# logged FILE WHAT REMEDY COMMAND...: runs it with its output in FILE; when it fails, shows the end of it.
+logged() {
+  local file=$1 what=$2 remedy=$3 status=0
+  shift 3
+  mkdir -p "$(dirname "$file")"
+  "$@" >"$file" 2>&1 || status=$?
+  if ((status != 0)); then
+    tail -n 25 "$file" >&2
+    die "$what failed (exit code $status; all of it in $file). $remedy"
+  fi
+}
+
+# need_packages PACKAGE...: installs those that are missing. Without any missing it asks nobody.
+need_packages() {
+  command -v dpkg-query >/dev/null || die "this is no Debian or Ubuntu; install the equivalents of: $*"
+  local missing=() package
+  for package in "$@"; do
+    [[ $(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null || true) == installed ]] || missing+=("$package")
+  done
+  ((${#missing[@]} == 0)) && return
+  local apt=(env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o Dpkg::Use-Pty=0)
+  if ((EUID != 0)); then
+    command -v sudo >/dev/null || die "missing packages and neither root nor sudo; have somebody run:" \
+      "apt-get install -y --no-install-recommends ${missing[*]}"
+    apt=(sudo "${apt[@]}")
+  fi
+  say "installing ${#missing[@]} packages and what they need: ${missing[*]}"
+  "${apt[@]}" update >build/apt.log 2>&1 || true  # without network the install below may still find all it needs
+  logged build/apt.log "apt-get install" "Is there a network? Remedy by hand: apt-get install --no-install-recommends ${missing[*]}" \
+    "${apt[@]}" install --no-install-recommends "${missing[@]}"
+}
+
+# Compile jobs: the cores we may use, but no more than one per GB of free memory.
+jobs() {
+  local cores memory
+  cores=$(nproc)
+  memory=$(awk '/^MemAvailable:/ {print int($2 / 1048576)}' /proc/meminfo)
+  ((memory < 1)) && memory=1
+  echo $((cores < memory ? cores : memory))
+}
+
+# configure PRESET [-DNAME=VALUE...]
+configure() {
+  local preset=$1
+  shift
+  logged "build/$preset.configure.log" "cmake --preset $preset" "Remove build/$preset and try again." \
+    cmake --preset "$preset" "$@"
+}
+
+# build PRESET [TARGET...]: progress on a terminal, silence elsewhere, errors always.
+build() {
+  local preset=$1 quiet=()
+  shift
+  [[ -t 1 ]] || quiet=(--quiet)
+  ninja -C "build/$preset" -j "$(jobs)" "${quiet[@]}" "$@" || die "the build of build/$preset failed; the first error is above"
+}
+
+mkdir -p build
