@@ -1,0 +1,104 @@
+#include "runtime/net/address.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <memory>
+
+#include "runtime/base/environment.h"
+#include "runtime/base/error.h"
+
+namespace lockstep::net {
+namespace {
+
+std::string numeric_host(const sockaddr* address, socklen_t size) {
+  char host[NI_MAXHOST];
+  const int error = ::getnameinfo(address, size, host, sizeof(host), nullptr, 0, NI_NUMERICHOST);
+  if (error != 0) return fmt::format("(address of family {}: {})", address->sa_family, ::gai_strerror(error));
+  // An IPv4 peer of a dual-stack socket is an IPv4 peer to the reader.
+  constexpr std::string_view kMapped = "::ffff:";
+  const std::string_view text(host);
+  const bool mapped = text.starts_with(kMapped) && text.find('.') != text.npos;
+  return std::string(mapped ? text.substr(kMapped.size()) : text);
+}
+
+}  // namespace
+
+std::string HostPort::to_string() const {
+  return host.find(':') == host.npos ? fmt::format("{}:{}", host, port) : fmt::format("[{}]:{}", host, port);
+}
+
+HostPort parse_host_port(std::string_view text, std::optional<std::uint16_t> default_port) {
+  const auto fail = [&](std::string_view why) -> InvalidArgument {
+    return InvalidArgument(
+        fmt::format("address '{}': {}; write host:port, as in node0:29400, 10.0.0.7:29400 or "
+                    "[::1]:29400",
+                    text, why));
+  };
+  HostPort result;
+  std::string_view rest;  // from the colon of the port on
+  if (text.starts_with('[')) {
+    const auto close = text.find(']');
+    if (close == text.npos) throw fail("'[' is not closed");
+    result.host = text.substr(1, close - 1);
+    rest = text.substr(close + 1);
+    if (!rest.empty() && rest.front() != ':') throw fail("only ':port' may follow ']'");
+  } else {
+    const auto colon = text.find(':');
+    if (colon != text.npos && text.find(':', colon + 1) != text.npos) {
+      throw fail("an IPv6 address needs brackets around it");
+    }
+    result.host = text.substr(0, colon);
+    rest = colon == text.npos ? std::string_view{} : text.substr(colon);
+  }
+  if (rest.empty()) {
+    if (!default_port) throw fail("it has no port");
+    result.port = *default_port;
+    return result;
+  }
+  const auto port = parse_int(rest.substr(1));
+  if (!port || *port < 0 || *port > 65535) throw fail("the port is not a number from 0 to 65535");
+  result.port = static_cast<std::uint16_t>(*port);
+  return result;
+}
+
+std::string describe_address(const sockaddr* address, socklen_t size) {
+  if (address->sa_family == AF_UNIX) {
+    const auto* local = reinterpret_cast<const sockaddr_un*>(address);
+    const auto length = static_cast<std::size_t>(size) - offsetof(sockaddr_un, sun_path);
+    if (size <= offsetof(sockaddr_un, sun_path)) return "unix socket";
+    if (local->sun_path[0] != '\0') return fmt::format("unix socket {}", local->sun_path);
+    return fmt::format("unix socket @{}", std::string_view(local->sun_path + 1, length - 1));
+  }
+  std::uint16_t port = 0;
+  if (address->sa_family == AF_INET) port = ntohs(reinterpret_cast<const sockaddr_in*>(address)->sin_port);
+  if (address->sa_family == AF_INET6) port = ntohs(reinterpret_cast<const sockaddr_in6*>(address)->sin6_port);
+  return HostPort{numeric_host(address, size), port}.to_string();
+}
+
+std::vector<std::string> local_addresses() {
+  ifaddrs* first = nullptr;
+  if (::getifaddrs(&first) != 0) throw SystemError("getifaddrs", errno);
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(first, &::freeifaddrs);
+  std::vector<std::string> outward;
+  std::vector<std::string> loopback;
+  for (const ifaddrs* entry = first; entry != nullptr; entry = entry->ifa_next) {
+    if (entry->ifa_addr == nullptr || (entry->ifa_flags & IFF_UP) == 0) continue;
+    const int family = entry->ifa_addr->sa_family;
+    if (family != AF_INET && family != AF_INET6) continue;
+    const socklen_t size = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+    auto& list = (entry->ifa_flags & IFF_LOOPBACK) != 0 ? loopback : outward;
+    list.push_back(numeric_host(entry->ifa_addr, size));
+  }
+  outward.insert(outward.end(), loopback.begin(), loopback.end());
+  return outward;
+}
+
+}  // namespace lockstep::net

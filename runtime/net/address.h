@@ -1,0 +1,34 @@
+// Addresses as people write them: "node0:29400", "10.0.0.7:29400", "[fe80::1]:29400".
+#pragma once
+
+#include <sys/socket.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lockstep::net {
+
+struct HostPort {
+  std::string host;        // a name or a numeric address, without brackets; empty means every address of this host
+  std::uint16_t port = 0;  // 0: let the kernel choose (to listen)
+
+  // "host:port", with brackets around an IPv6 address.
+  std::string to_string() const;
+  bool operator==(const HostPort&) const = default;
+};
+
+// Reads "host:port", "[::1]:port", ":port", and without a port if `default_port` is given. An IPv6 address with a port
+// needs its brackets. Throws InvalidArgument with the text and what was wanted.
+HostPort parse_host_port(std::string_view text, std::optional<std::uint16_t> default_port = {});
+
+// "127.0.0.1:4711", "[::1]:4711", "unix socket @name".
+std::string describe_address(const sockaddr* address, socklen_t size);
+
+// The IPv4 and IPv6 addresses of this host's interfaces that are up, numeric, loopback last. For messages such as
+// "MASTER_ADDR=10.0.0.9 is no address of this host (its addresses: ...)" and to know whether a job is local.
+std::vector<std::string> local_addresses();
+
+}  // namespace lockstep::net

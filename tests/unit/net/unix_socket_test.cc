@@ -1,0 +1,222 @@
+#include "runtime/net/unix_socket.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <string>
+#include <thread>
+
+#include "runtime/base/error.h"
+#include "runtime/net/stream.h"
+
+namespace lockstep::net {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::HasSubstr;
+
+Deadline soon() { return Deadline::after(seconds(20)); }
+
+// A name of this test's own, whatever else runs on the machine.
+std::string unique_name(const char* what) {
+  static std::atomic<int> next{0};
+  return "lockstep-test-" + std::string(what) + "-" + std::to_string(::getpid()) + "-" + std::to_string(next++);
+}
+
+struct Pair {
+  UniqueFd listener;
+  UniqueFd client;
+  UniqueFd server;
+};
+
+Pair connected() {
+  const std::string name = unique_name("pair");
+  Pair pair;
+  pair.listener = unix_listen_abstract(name);
+  pair.client = unix_connect_abstract(name, soon());
+  pair.server = unix_accept(pair.listener, soon());
+  return pair;
+}
+
+template <typename E, typename F>
+std::string message_of(F&& call) {
+  try {
+    call();
+  } catch (const E& error) {
+    return error.what();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return {};
+}
+
+std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
+
+TEST(UnixSocket, ConnectWaitsForAListenerThatComesLater) {
+  const std::string name = unique_name("late");
+  std::atomic<bool> connected{false};
+  std::thread client([&] {
+    const UniqueFd fd = unix_connect_abstract(name, soon());
+    connected = true;
+    send_all(fd.get(), "hello", soon());
+  });
+  const UniqueFd listener = unix_listen_abstract(name);
+  const UniqueFd server = unix_accept(listener, soon());
+  std::string text(5, '\0');
+  recv_exact(server.get(), std::as_writable_bytes(std::span(text)), soon());
+  client.join();
+  EXPECT_TRUE(connected);
+  EXPECT_EQ(text, "hello");
+}
+
+TEST(UnixSocket, ConnectTimesOutAndNamesTheSocket) {
+  const std::string name = unique_name("nobody");
+  const std::string message =
+      message_of<Timeout>([&] { unix_connect_abstract(name, Deadline::after(milliseconds(30))); });
+  EXPECT_THAT(message, HasSubstr("@" + name));
+  EXPECT_THAT(message, HasSubstr("of 0.03 s"));
+}
+
+TEST(UnixSocket, AcceptTimesOut) {
+  const UniqueFd listener = unix_listen_abstract(unique_name("quiet"));
+  EXPECT_THROW(unix_accept(listener, Deadline::after(milliseconds(20))), Timeout);
+}
+
+TEST(UnixSocket, NameIsTakenOnceAndFreeAfterClose) {
+  const std::string name = unique_name("taken");
+  UniqueFd listener = unix_listen_abstract(name);
+  try {
+    unix_listen_abstract(name);
+    FAIL() << "a second listener got the name";
+  } catch (const SystemError& error) {
+    EXPECT_EQ(error.error_number(), EADDRINUSE);
+    EXPECT_THAT(error.what(), HasSubstr(name));
+  }
+  listener.reset();
+  EXPECT_TRUE(unix_listen_abstract(name));
+}
+
+TEST(UnixSocket, NameOfWrongLengthIsRefused) {
+  EXPECT_THROW(unix_listen_abstract(""), InvalidArgument);
+  EXPECT_THROW(unix_listen_abstract(std::string(kMaxUnixNameBytes + 1, 'x')), InvalidArgument);
+  EXPECT_THROW(unix_connect_abstract("", soon()), InvalidArgument);
+  const std::string longest = unique_name("longest") + std::string(kMaxUnixNameBytes, 'x');
+  EXPECT_TRUE(unix_listen_abstract(longest.substr(0, kMaxUnixNameBytes)));
+}
+
+TEST(UnixSocket, CredentialsAreThoseOfThePeer) {
+  const Pair pair = connected();
+  for (const int fd : {pair.client.get(), pair.server.get()}) {
+    const PeerCredentials peer = peer_credentials(fd);
+    EXPECT_EQ(peer.pid, ::getpid());
+    EXPECT_EQ(peer.uid, ::getuid());
+    EXPECT_EQ(peer.gid, ::getgid());
+  }
+}
+
+TEST(UnixSocket, DescriptorsArriveWithTheirBytes) {
+  const Pair pair = connected();
+  const UniqueFd memory(::memfd_create("test", MFD_CLOEXEC));
+  ASSERT_TRUE(memory);
+  ASSERT_EQ(::ftruncate(memory.get(), 4096), 0);
+  const int fds[] = {memory.get(), memory.get(), memory.get()};
+  // A first part without descriptors, so that both calls of the receiver get some of each.
+  send_all(pair.client.get(), "ab", soon());
+  send_with_fds(pair.client.get(), bytes_of("cdef"), fds, soon());
+
+  std::string text(6, '\0');
+  std::vector<UniqueFd> received;
+  recv_with_fds(pair.server.get(), std::as_writable_bytes(std::span(text)), received, soon());
+  EXPECT_EQ(text, "abcdef");
+  ASSERT_EQ(received.size(), 3u);
+  for (const UniqueFd& fd : received) {
+    EXPECT_EQ(::lseek(fd.get(), 0, SEEK_END), 4096);
+    EXPECT_TRUE(::fcntl(fd.get(), F_GETFD) & FD_CLOEXEC);
+  }
+  // They are one file: a write through the one is seen through the other.
+  ASSERT_EQ(::pwrite(received[0].get(), "x", 1, 9), 1);
+  char seen = 0;
+  ASSERT_EQ(::pread(received[2].get(), &seen, 1, 9), 1);
+  EXPECT_EQ(seen, 'x');
+}
+
+TEST(UnixSocket, MostDescriptorsFitOneMessage) {
+  const Pair pair = connected();
+  const std::vector<int> fds(kMaxPassedFds, STDERR_FILENO);
+  send_with_fds(pair.client.get(), bytes_of("x"), fds, soon());
+  std::byte byte;
+  std::vector<UniqueFd> received;
+  recv_with_fds(pair.server.get(), std::span(&byte, 1), received, soon());
+  EXPECT_EQ(received.size(), kMaxPassedFds);
+
+  EXPECT_THROW(
+      send_with_fds(pair.client.get(), bytes_of("x"), std::vector<int>(kMaxPassedFds + 1, STDERR_FILENO), soon()),
+      InvalidArgument);
+  EXPECT_THROW(send_with_fds(pair.client.get(), {}, fds, soon()), InvalidArgument);
+}
+
+TEST(UnixSocket, FullDescriptorTableIsAnErrorThatNamesTheRemedy) {
+  const Pair pair = connected();
+  const std::vector<int> fds(100, STDERR_FILENO);
+  send_with_fds(pair.client.get(), bytes_of("x"), fds, soon());
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit low = before;
+  low.rlim_cur = 50;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &low), 0);
+  std::byte byte;
+  std::vector<UniqueFd> received;
+  const std::string message =
+      message_of<Error>([&] { recv_with_fds(pair.server.get(), std::span(&byte, 1), received, soon()); });
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_THAT(message, HasSubstr("ulimit -n"));
+}
+
+TEST(UnixSocket, EndOfPeerIsATypedError) {
+  Pair pair = connected();
+  send_all(pair.client.get(), "ab", soon());
+  pair.client.reset();
+  std::string text(4, '\0');
+  std::vector<UniqueFd> fds;
+  EXPECT_THAT(message_of<ConnectionClosed>(
+                  [&] { recv_with_fds(pair.server.get(), std::as_writable_bytes(std::span(text)), fds, soon()); }),
+              HasSubstr("2 of 4 bytes"));
+  EXPECT_THAT(message_of<ConnectionClosed>(
+                  [&] { recv_exact(pair.server.get(), std::as_writable_bytes(std::span(text)), soon()); }),
+              HasSubstr("0 of 4 bytes"));
+  EXPECT_THROW(send_all(pair.server.get(), "x", soon()), ConnectionClosed);
+  EXPECT_THROW(send_with_fds(pair.server.get(), bytes_of("x"), {}, soon()), ConnectionClosed);
+}
+
+TEST(UnixSocket, ReceiveTimesOutAndCountsWhatCame) {
+  const Pair pair = connected();
+  send_all(pair.client.get(), "abc", soon());
+  std::string text(4, '\0');
+  std::vector<UniqueFd> fds;
+  const std::string message = message_of<Timeout>([&] {
+    recv_with_fds(pair.server.get(), std::as_writable_bytes(std::span(text)), fds, Deadline::after(milliseconds(20)));
+  });
+  EXPECT_THAT(message, HasSubstr("3 of 4 bytes"));
+  EXPECT_THAT(message, HasSubstr("pid " + std::to_string(::getpid())));
+}
+
+TEST(UnixSocket, SendWaitsForASlowReaderAndTimesOutOnADeadOne) {
+  const Pair pair = connected();
+  const std::string big(8 << 20, 'z');
+  std::thread reader([&] {
+    std::string text(big.size(), '\0');
+    recv_exact(pair.server.get(), std::as_writable_bytes(std::span(text)), soon());
+    EXPECT_EQ(text, big);
+  });
+  send_all(pair.client.get(), big, soon());
+  reader.join();
+  EXPECT_THROW(send_all(pair.client.get(), big, Deadline::after(milliseconds(20))), Timeout);
+}
+
+}  // namespace
+}  // namespace lockstep::net
