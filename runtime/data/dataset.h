@@ -1,0 +1,54 @@
+// What a dataset is: something with a size that can be read by index.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace lockstep::data {
+
+// Reads whole batches. size() counts samples. batch(ids) returns those samples in that order, in whatever type suits
+// the training loop; it must take an empty `ids`, must keep them if somebody downstream needs the global sample ids
+// (dropout does), and is called by several worker threads at once.
+template <typename D>
+concept Dataset = requires(const D& dataset, std::span<const std::int64_t> ids) {
+  { dataset.size() } -> std::convertible_to<std::int64_t>;
+  dataset.batch(ids);
+};
+
+// Reads sample by sample: get(id) returns one. Same rules.
+template <typename D>
+concept SampleDataset = requires(const D& dataset, std::int64_t id) {
+  { dataset.size() } -> std::convertible_to<std::int64_t>;
+  dataset.get(id);
+};
+
+// A batch of a SampleDataset.
+template <typename Sample>
+struct SampleBatch {
+  std::vector<std::int64_t> ids;  // global sample ids
+  std::vector<Sample> samples;    // samples[i] is sample ids[i]
+};
+
+// Makes a Dataset of a SampleDataset.
+template <SampleDataset D>
+class BySample {
+ public:
+  using Sample = decltype(std::declval<const D&>().get(std::int64_t{}));
+
+  explicit BySample(D dataset) : dataset_(std::move(dataset)) {}
+  std::int64_t size() const { return dataset_.size(); }
+  SampleBatch<Sample> batch(std::span<const std::int64_t> ids) const {
+    SampleBatch<Sample> result{{ids.begin(), ids.end()}, {}};
+    result.samples.reserve(ids.size());
+    for (const std::int64_t id : ids) result.samples.push_back(dataset_.get(id));
+    return result;
+  }
+
+ private:
+  D dataset_;
+};
+
+}  // namespace lockstep::data

@@ -1,0 +1,198 @@
+#include "runtime/data/data_loader.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <latch>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "runtime/base/error.h"
+
+namespace lockstep::data {
+namespace {
+
+using Ids = std::vector<std::int64_t>;
+
+// Sample i is 10 i.
+struct Tens {
+  std::int64_t length = 0;
+  std::int64_t size() const { return length; }
+  std::int64_t get(std::int64_t id) const { return 10 * id; }
+};
+
+// Runs `hook` for each batch that is read.
+struct Hooked {
+  std::int64_t length = 0;
+  std::function<void(std::span<const std::int64_t>)> hook;
+  std::int64_t size() const { return length; }
+  Ids batch(std::span<const std::int64_t> ids) const {
+    hook(ids);
+    return {ids.begin(), ids.end()};
+  }
+};
+
+BatchShardSampler in_order(std::int64_t length, int rank = 0, int world = 1) {
+  return BatchShardSampler(length, rank, world, {.shuffle = false});
+}
+
+template <typename E, typename F>
+std::string text_of(F&& action) {
+  try {
+    action();
+  } catch (const E& error) {
+    return error.what();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return "";
+}
+
+TEST(DataLoader, CarriesIdsAndSamplesAndBatchesWithoutRows) {
+  DataLoader loader(BySample(Tens{10}), in_order(10, 7, 8), {.batch_size = 10});
+  int batches = 0;
+  for (const auto& [ids, samples] : loader) {
+    EXPECT_TRUE(ids.empty());
+    EXPECT_TRUE(samples.empty());
+    ++batches;
+  }
+  EXPECT_EQ(batches, 1);
+
+  DataLoader other(BySample(Tens{5}), in_order(5), {.batch_size = 2, .workers = 2});
+  std::vector<Ids> read;
+  for (const auto& [ids, samples] : other) {
+    for (std::size_t i = 0; i < ids.size(); ++i) EXPECT_EQ(samples[i], 10 * ids[i]);
+    read.push_back(ids);
+  }
+  EXPECT_EQ(read, (std::vector<Ids>{{0, 1}, {2, 3}, {4}}));
+}
+
+TEST(DataLoader, OrderDoesNotDependOnTheNumberOfWorkers) {
+  std::vector<std::vector<Ids>> runs;
+  for (const int workers : {0, 1, 2, 5}) {
+    DataLoader loader(BySample(Tens{101}), BatchShardSampler(101, 1, 3, {.seed = 4}),
+                      {.batch_size = 8, .workers = workers});
+    std::vector<Ids> run;
+    for (int epoch = 0; epoch < 3; ++epoch) {
+      loader.set_epoch(epoch);
+      for (const auto& batch : loader) run.push_back(batch.ids);
+    }
+    runs.push_back(run);
+  }
+  for (const auto& run : runs) EXPECT_EQ(run, runs[0]);
+  EXPECT_EQ(runs[0].size(), 39u);
+  EXPECT_NE(runs[0][0], runs[0][13]) << "epochs are shuffled anew";
+}
+
+// Batch 0 is read last: its reader waits until batch 2 has been read by another worker.
+TEST(DataLoader, ASlowWorkerDelaysItsBatchButNotTheOrder) {
+  std::latch third_read(1);
+  DataLoader loader(Hooked{6,
+                           [&](std::span<const std::int64_t> ids) {
+                             if (ids[0] == 0) third_read.wait();
+                             if (ids[0] == 4) third_read.count_down();
+                           }},
+                    in_order(6), {.batch_size = 2, .workers = 2});
+  std::vector<Ids> read;
+  for (const Ids& batch : loader) read.push_back(batch);
+  EXPECT_EQ(read, (std::vector<Ids>{{0, 1}, {2, 3}, {4, 5}}));
+}
+
+TEST(DataLoader, ReadsAtMostItsWindowAhead) {
+  std::atomic<int> started = 0;
+  std::latch window_full(4);
+  DataLoader loader(Hooked{100,
+                           [&](std::span<const std::int64_t>) {
+                             if (++started <= 4) window_full.count_down();
+                           }},
+                    in_order(100), {.batch_size = 1, .workers = 2, .prefetch = 2});
+  int consumed = 0;
+  for (auto it = loader.begin(); it != loader.end(); ++it) {
+    ++consumed;
+    EXPECT_LE(started.load(), consumed + 4);
+    if (consumed == 1) window_full.wait();  // it does read ahead
+  }
+  EXPECT_EQ(consumed, 100);
+}
+
+TEST(DataLoader, StopsCleanlyInTheMiddleOfAnEpochAndStartsAnew) {
+  DataLoader loader(BySample(Tens{1000}), in_order(1000), {.batch_size = 1, .workers = 3});
+  for (int round = 0; round < 20; ++round) {
+    std::int64_t next = 0;
+    for (const auto& batch : loader) {
+      ASSERT_EQ(batch.ids, Ids{next});
+      if (++next == round) break;
+    }
+    loader.set_epoch(round);
+  }
+}
+
+TEST(DataLoader, AWorkersErrorReachesTheConsumerAtItsBatchWithSampleIds) {
+  for (const int workers : {0, 1, 4}) {
+    DataLoader loader(Hooked{12,
+                             [](std::span<const std::int64_t> ids) {
+                               if (ids[0] == 6) throw CorruptData("line 6 is no number");
+                             }},
+                      in_order(12), {.batch_size = 3, .workers = workers});
+    auto it = loader.begin();
+    EXPECT_EQ(*it, (Ids{0, 1, 2}));
+    ++it;
+    EXPECT_EQ(*it, (Ids{3, 4, 5}));
+    EXPECT_EQ(text_of<CorruptData>([&] { ++it; }),
+              "data: reading batch 2 of epoch 0 (samples 6, 7, 8) failed: line 6 is no number");
+    // The consumer may go on: the batch is lost, the order is not.
+    ++it;
+    EXPECT_EQ(*it, (Ids{9, 10, 11}));
+  }
+}
+
+TEST(DataLoader, KeepsTheOriginalErrorNested) {
+  DataLoader loader(Hooked{40, [](std::span<const std::int64_t>) { throw std::out_of_range("no such row"); }},
+                    in_order(40), {.batch_size = 20, .workers = 1});
+  try {
+    loader.begin();
+    FAIL() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("(samples 0, 1, 2, 3, 4, 5, 6, 7, ... (20 in all)) failed: no such row"),
+              std::string::npos)
+        << error.what();
+    EXPECT_THROW(std::rethrow_if_nested(error), std::out_of_range);
+  }
+}
+
+TEST(DataLoader, AReaderThatHangsIsATimeoutThatNamesTheBatch) {
+  std::latch released(1);
+  DataLoader loader(Hooked{2,
+                           [&](std::span<const std::int64_t> ids) {
+                             if (ids[0] == 1) released.wait();
+                           }},
+                    in_order(2), {.batch_size = 1, .workers = 1, .timeout = std::chrono::milliseconds(20)});
+  auto it = loader.begin();
+  const std::string text = text_of<Timeout>([&] { ++it; });
+  EXPECT_NE(text.find("batch 1 of 2 was not read in time"), std::string::npos) << text;
+  released.count_down();
+}
+
+TEST(DataLoader, RefusesASecondPassAndAnotherEpochInTheMiddleOfOne) {
+  DataLoader loader(BySample(Tens{4}), in_order(4), {.batch_size = 1});
+  const auto it = loader.begin();
+  EXPECT_THROW(loader.set_epoch(1), InvalidArgument);
+  EXPECT_THROW(loader.begin(), InvalidArgument);
+  EXPECT_EQ(loader.epoch(), 0);
+}
+
+TEST(DataLoader, RefusesBadOptions) {
+  const auto make = [](const LoaderOptions& options) { DataLoader loader(BySample(Tens{4}), in_order(4), options); };
+  EXPECT_THROW(make({.batch_size = 0}), InvalidArgument);
+  EXPECT_THROW(make({.workers = -1}), InvalidArgument);
+  EXPECT_THROW(make({.prefetch = 0}), InvalidArgument);
+}
+
+TEST(DataLoader, AnEmptyDatasetHasNoBatches) {
+  DataLoader loader(BySample(Tens{0}), in_order(0), {.batch_size = 3, .workers = 2});
+  EXPECT_EQ(loader.num_batches(), 0);
+  EXPECT_TRUE(loader.begin() == loader.end());
+}
+
+}  // namespace
+}  // namespace lockstep::data
