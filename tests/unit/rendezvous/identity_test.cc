@@ -1,0 +1,238 @@
+// Variables in, verdict out.
+#include "runtime/rendezvous/identity.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "runtime/base/error.h"
+
+namespace lockstep::rendezvous {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using Variables = std::map<std::string, std::string, std::less<>>;
+
+Identity identify(Variables variables, const IdentityOverrides& overrides = {}) {
+  return rendezvous::identify(Environment(std::move(variables)), overrides);
+}
+
+// The message of the error of type E that identify() throws.
+template <typename E>
+std::string refusal(Variables variables, const IdentityOverrides& overrides = {}) {
+  try {
+    const Identity identity = identify(std::move(variables), overrides);
+    ADD_FAILURE() << "accepted as rank " << identity.rank << "/" << identity.world_size << " from " << identity.source;
+  } catch (const E& error) {
+    return error.what();
+  } catch (const std::exception& error) {
+    ADD_FAILURE() << "another type of error: " << error.what();
+  }
+  return "";
+}
+
+const Variables kTorchrun = {{"RANK", "5"},
+                             {"WORLD_SIZE", "8"},
+                             {"LOCAL_RANK", "1"},
+                             {"LOCAL_WORLD_SIZE", "4"},
+                             {"GROUP_RANK", "1"},
+                             {"MASTER_ADDR", "n0"},
+                             {"MASTER_PORT", "29500"},
+                             {"TORCHELASTIC_RUN_ID", "job"},
+                             {"TORCHELASTIC_RESTART_COUNT", "2"}};
+const Variables kOpenMpi = {{"OMPI_COMM_WORLD_RANK", "2"},
+                            {"OMPI_COMM_WORLD_SIZE", "4"},
+                            {"OMPI_COMM_WORLD_LOCAL_RANK", "2"},
+                            {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"},
+                            {"OMPI_COMM_WORLD_NODE_RANK", "2"},
+                            {"OMPI_UNIVERSE_SIZE", "64"},
+                            {"PMIX_RANK", "2"},
+                            {"PMIX_NAMESPACE", "1318518785"}};
+
+Variables with(Variables base, const Variables& more) {
+  for (const auto& [name, value] : more) base[name] = value;
+  return base;
+}
+
+TEST(Identify, NothingIsAlone) {
+  const Identity identity = identify({});
+  EXPECT_EQ(identity.rank, 0);
+  EXPECT_EQ(identity.world_size, 1);
+  EXPECT_EQ(identity.source, "alone");
+  EXPECT_EQ(identity.ignored, "");
+}
+
+TEST(Identify, MasterAddressAloneDoesNotMakeAJob) { EXPECT_EQ(identify({{"MASTER_ADDR", "n0"}}).source, "alone"); }
+
+TEST(Identify, Torchrun) {
+  const Identity identity = identify(kTorchrun);
+  EXPECT_EQ(identity.rank, 5);
+  EXPECT_EQ(identity.world_size, 8);
+  EXPECT_EQ(identity.local_rank, 1);
+  EXPECT_TRUE(identity.local_rank_known);
+  EXPECT_EQ(identity.local_world_size, 4);
+  EXPECT_TRUE(identity.local_world_size_known);
+  EXPECT_EQ(identity.node_rank, 1);
+  EXPECT_EQ(identity.source, "torchrun");
+  EXPECT_EQ(identity.run_id, "job");
+  EXPECT_EQ(identity.restart_count, 2);
+  EXPECT_EQ(identity.master_addr, "n0");
+  EXPECT_EQ(identity.master_port, 29500);
+  EXPECT_FALSE(identity.agent_store);
+}
+
+TEST(Identify, TorchrunAgentStoreNeedsTheExactText) {
+  EXPECT_TRUE(identify(with(kTorchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "True"}})).agent_store);
+  EXPECT_FALSE(identify(with(kTorchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "False"}})).agent_store);
+}
+
+TEST(Identify, ByHandWithoutLocalVariables) {
+  const Identity identity = identify({{"RANK", "1"}, {"WORLD_SIZE", "2"}});
+  EXPECT_EQ(identity.rank, 1);
+  EXPECT_EQ(identity.source, "RANK and WORLD_SIZE");
+  EXPECT_FALSE(identity.local_rank_known);
+  EXPECT_FALSE(identity.local_world_size_known);
+}
+
+TEST(Identify, LockstepRun) {
+  const Identity identity = identify({{"RANK", "1"},
+                                      {"WORLD_SIZE", "2"},
+                                      {"LOCAL_RANK", "1"},
+                                      {"LOCAL_WORLD_SIZE", "2"},
+                                      {"GROUP_RANK", "0"},
+                                      {"LOCKSTEP_STORE", "127.0.0.1:4000"},
+                                      {"LOCKSTEP_RUN_ID", "abc"},
+                                      {"LOCKSTEP_RESTART_COUNT", "3"},
+                                      {"MASTER_ADDR", "127.0.0.1"},
+                                      {"MASTER_PORT", "5000"}});
+  EXPECT_EQ(identity.source, "lockstep run");
+  EXPECT_EQ(identity.store_address, "127.0.0.1:4000");
+  EXPECT_EQ(identity.run_id, "abc");
+  EXPECT_EQ(identity.restart_count, 3);
+  EXPECT_EQ(identity.ignored, "") << "RANK and WORLD_SIZE are this family's own";
+}
+
+TEST(Identify, OpenMpi) {
+  const Identity identity = identify(kOpenMpi);
+  EXPECT_EQ(identity.rank, 2);
+  EXPECT_EQ(identity.world_size, 4) << "OMPI_UNIVERSE_SIZE is slots";
+  EXPECT_EQ(identity.local_rank, 2);
+  EXPECT_EQ(identity.local_world_size, 4);
+  EXPECT_EQ(identity.node_rank, std::nullopt) << "OMPI_COMM_WORLD_NODE_RANK is no node index";
+  EXPECT_EQ(identity.source, "Open MPI");
+  EXPECT_EQ(identity.job_id, "1318518785");
+  EXPECT_TRUE(identity.pmix);
+  EXPECT_EQ(identity.ignored, "");
+}
+
+TEST(Identify, OpenMpiWithoutPmixStillHasAJobId) {
+  Variables variables = kOpenMpi;
+  variables.erase("PMIX_NAMESPACE");
+  variables["OMPI_MCA_ess_base_jobid"] = "77";
+  const Identity identity = identify(variables);
+  EXPECT_FALSE(identity.pmix);
+  EXPECT_EQ(identity.job_id, "77");
+}
+
+TEST(Identify, TwoLaunchersThatAgreeAreFineAndSaid) {
+  const Identity identity = identify(with(kOpenMpi, {{"RANK", "2"}, {"WORLD_SIZE", "4"}}));
+  EXPECT_EQ(identity.source, "RANK and WORLD_SIZE");
+  EXPECT_THAT(identity.ignored, HasSubstr("Open MPI (OMPI_COMM_WORLD_RANK=2"));
+}
+
+TEST(Identify, TwoLaunchersThatDisagreeStopWithBothPrinted) {
+  EXPECT_THAT(refusal<Mismatch>(with(kOpenMpi, {{"RANK", "0"}, {"WORLD_SIZE", "4"}})),
+              AllOf(HasSubstr("rank 0/4 (RANK=0 WORLD_SIZE=4)"), HasSubstr("rank 2/4 (OMPI_COMM_WORLD_RANK=2"),
+                    HasSubstr("unset")));
+  // mpirun inside `lockstep run -n 1`: each of mpirun's ranks inherits rank 0 of 1.
+  EXPECT_THAT(
+      refusal<Mismatch>(with(kOpenMpi, {{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"LOCKSTEP_STORE", "127.0.0.1:4000"}})),
+      AllOf(HasSubstr("lockstep run says rank 0/1"), HasSubstr("Open MPI says rank 2/4")));
+}
+
+TEST(Identify, RankIsNeverMixedWithAnotherFamilysSize) {
+  // RANK of a pod and mpirun's variables: the incomplete family is left aside as a whole.
+  const Identity identity = identify(with(kOpenMpi, {{"RANK", "0"}}));
+  EXPECT_EQ(identity.rank, 2);
+  EXPECT_EQ(identity.world_size, 4);
+  EXPECT_THAT(identity.ignored, HasSubstr("RANK=0"));
+}
+
+TEST(Identify, IncompleteSetsSayWhatToSet) {
+  EXPECT_THAT(refusal<InvalidArgument>({{"RANK", "1"}}),
+              AllOf(HasSubstr("RANK is set but WORLD_SIZE is not (RANK=1)"), HasSubstr("MASTER_ADDR")));
+  EXPECT_THAT(refusal<InvalidArgument>({{"WORLD_SIZE", "4"}}),
+              AllOf(HasSubstr("WORLD_SIZE is set but RANK is not (WORLD_SIZE=4)"), HasSubstr("unset WORLD_SIZE")));
+  EXPECT_THAT(refusal<InvalidArgument>({{"LOCKSTEP_STORE", "127.0.0.1:4000"}}),
+              HasSubstr("LOCKSTEP_STORE=127.0.0.1:4000 is set but RANK and WORLD_SIZE are not"));
+  EXPECT_THAT(refusal<InvalidArgument>({{"OMPI_COMM_WORLD_RANK", "1"}}), HasSubstr("OMPI_COMM_WORLD_SIZE is not"));
+}
+
+TEST(Identify, ValuesThatAreNoRanksAreRefusedWithTheirValues) {
+  EXPECT_THAT(refusal<InvalidArgument>({{"RANK", "4"}, {"WORLD_SIZE", "4"}}),
+              AllOf(HasSubstr("RANK=4 with WORLD_SIZE=4"), HasSubstr("0 to 3")));
+  EXPECT_THAT(refusal<InvalidArgument>({{"RANK", "-1"}, {"WORLD_SIZE", "4"}}), HasSubstr("RANK=-1"));
+  EXPECT_THAT(refusal<InvalidArgument>({{"RANK", "0"}, {"WORLD_SIZE", "0"}}), HasSubstr("WORLD_SIZE=0"));
+  EXPECT_THAT(refusal<InvalidArgument>({{"RANK", "x"}, {"WORLD_SIZE", "4"}}), HasSubstr("RANK='x'"));
+  EXPECT_THAT(refusal<InvalidArgument>({{"RANK", "0"}, {"WORLD_SIZE", "99999999999"}}), HasSubstr("99999999999"));
+  EXPECT_THAT(refusal<InvalidArgument>(with(kTorchrun, {{"LOCAL_RANK", "4"}})), HasSubstr("LOCAL_RANK=4"));
+  EXPECT_THAT(refusal<InvalidArgument>(with(kTorchrun, {{"LOCAL_WORLD_SIZE", "9"}})), HasSubstr("LOCAL_WORLD_SIZE=9"));
+  EXPECT_THAT(refusal<InvalidArgument>(with(kTorchrun, {{"MASTER_PORT", "70000"}})), HasSubstr("MASTER_PORT=70000"));
+  EXPECT_THAT(refusal<InvalidArgument>(with(kOpenMpi, {{"OMPI_COMM_WORLD_RANK", "4"}})),
+              HasSubstr("OMPI_COMM_WORLD_RANK=4 with OMPI_COMM_WORLD_SIZE=4"));
+}
+
+TEST(Identify, ArgumentsWin) {
+  const Identity identity = identify(kTorchrun, {.rank = 0, .world_size = 2});
+  EXPECT_EQ(identity.rank, 0);
+  EXPECT_EQ(identity.world_size, 2);
+  EXPECT_EQ(identity.source, "arguments");
+  EXPECT_FALSE(identity.local_rank_known);
+  EXPECT_THAT(identity.ignored, HasSubstr("RANK=5"));
+}
+
+TEST(Identify, ArgumentsThatSayTheSameKeepWhatTheLauncherKnows) {
+  const Identity identity = identify(kTorchrun, {.rank = 5, .world_size = 8});
+  EXPECT_EQ(identity.source, "arguments");
+  EXPECT_EQ(identity.local_rank, 1);
+  EXPECT_TRUE(identity.local_rank_known);
+}
+
+TEST(Identify, ArgumentsAreCheckedAndNeverHalf) {
+  EXPECT_THAT(refusal<InvalidArgument>({}, {.rank = 1, .world_size = {}}),
+              HasSubstr("rank=1 was passed but world_size was not"));
+  EXPECT_THAT(refusal<InvalidArgument>(kTorchrun, {.rank = {}, .world_size = 4}),
+              HasSubstr("world_size=4 was passed but rank was not"));
+  EXPECT_THAT(refusal<InvalidArgument>({}, {.rank = 3, .world_size = 3}),
+              HasSubstr("rank=3 was passed with world_size=3"));
+  EXPECT_THAT(refusal<InvalidArgument>({}, {.rank = -1, .world_size = 3}), HasSubstr("rank=-1"));
+  EXPECT_THAT(refusal<InvalidArgument>({}, {.rank = 0, .world_size = 0}), HasSubstr("world_size=0"));
+}
+
+TEST(Identify, APodsRankIsNoProcessRank) {
+  EXPECT_THAT(refusal<InvalidArgument>({{"RANK", "1"}, {"WORLD_SIZE", "16"}, {"PET_NPROC_PER_NODE", "8"}}),
+              AllOf(HasSubstr("PET_NPROC_PER_NODE=8"), HasSubstr("lockstep run")));
+  EXPECT_EQ(identify({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"PET_NPROC_PER_NODE", "1"}}).rank, 1);
+}
+
+TEST(Identify, LaunchersThatAreNotReadAreNeverTakenForAlone) {
+  EXPECT_THAT(refusal<InvalidArgument>({{"PMI_RANK", "1"}, {"PMI_SIZE", "4"}}), HasSubstr("PMI_RANK=1"));
+  EXPECT_THAT(refusal<InvalidArgument>({{"PMI_ID", "1"}}), HasSubstr("PMI_ID=1"));
+  EXPECT_THAT(refusal<InvalidArgument>({{"PMIX_RANK", "1"}}), HasSubstr("how many ranks"));
+  EXPECT_THAT(refusal<InvalidArgument>({{"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "1"}, {"SLURM_STEP_NUM_TASKS", "4"}}),
+              HasSubstr("srun"));
+}
+
+TEST(Identify, InsideABatchScriptWithoutSrunIsAlone) {
+  EXPECT_EQ(identify({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}, {"SLURM_JOB_ID", "1"}}).source, "alone");
+}
+
+TEST(Identify, MpirunInsideSlurmIsOpenMpi) {
+  const Identity identity =
+      identify(with(kOpenMpi, {{"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "2"}}));
+  EXPECT_EQ(identity.source, "Open MPI");
+  EXPECT_EQ(identity.rank, 2);
+}
+
+}  // namespace
+}  // namespace lockstep::rendezvous

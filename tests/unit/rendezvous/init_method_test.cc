@@ -1,0 +1,75 @@
+#include "runtime/rendezvous/init_method.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "runtime/base/error.h"
+
+namespace lockstep::rendezvous {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+std::string refusal(std::string_view url) {
+  try {
+    parse_init_method(url);
+    ADD_FAILURE() << "accepted: " << url;
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(InitMethod, EmptyAndEnvMeanTheEnvironment) {
+  EXPECT_EQ(parse_init_method("").kind, InitMethod::Kind::environment);
+  EXPECT_EQ(parse_init_method("env://").kind, InitMethod::Kind::environment);
+  EXPECT_EQ(parse_init_method("env://?rank=1&world_size=2").rank, 1);
+}
+
+TEST(InitMethod, Tcp) {
+  const InitMethod method = parse_init_method("tcp://node0:23456?rank=1&world_size=4");
+  EXPECT_EQ(method.kind, InitMethod::Kind::tcp);
+  EXPECT_EQ(method.host, "node0");
+  EXPECT_EQ(method.port, 23456);
+  EXPECT_EQ(method.rank, 1);
+  EXPECT_EQ(method.world_size, 4);
+  EXPECT_EQ(parse_init_method("tcp://localhost:23456").rank, std::nullopt);
+  EXPECT_EQ(parse_init_method("tcp://[::1]:80?rank=0").host, "::1");
+}
+
+TEST(InitMethod, File) {
+  const InitMethod method = parse_init_method("file:///shared/job?world_size=4&rank=0");
+  EXPECT_EQ(method.kind, InitMethod::Kind::file);
+  EXPECT_EQ(method.path, "/shared/job");
+  EXPECT_EQ(method.rank, 0);
+  EXPECT_EQ(method.world_size, 4);
+}
+
+TEST(InitMethod, BadOnesAreRefusedWithTheRemedy) {
+  EXPECT_THAT(refusal("localhost:23456"), AllOf(HasSubstr("not a URL"), HasSubstr("tcp://host:port")));
+  EXPECT_THAT(refusal("udp://x:1"), HasSubstr("unknown scheme 'udp'"));
+  EXPECT_THAT(refusal("tcp://node0"), HasSubstr("no port"));
+  EXPECT_THAT(refusal("tcp://:80"), HasSubstr("no host"));
+  EXPECT_THAT(refusal("tcp://node0:0"), HasSubstr("port '0'"));
+  EXPECT_THAT(refusal("tcp://node0:70000"), HasSubstr("port '70000'"));
+  EXPECT_THAT(refusal("tcp://node0:http"), HasSubstr("port 'http'"));
+  EXPECT_THAT(refusal("tcp://::1:80"), HasSubstr("several colons"));
+  EXPECT_THAT(refusal("tcp://[::1:80"), HasSubstr("bracket"));
+  EXPECT_THAT(refusal("tcp://a:1?rank=x"), HasSubstr("rank='x'"));
+  EXPECT_THAT(refusal("tcp://a:1?rank=-1"), HasSubstr("rank='-1'"));
+  EXPECT_THAT(refusal("tcp://a:1?rank=1&rank=2"), HasSubstr("twice"));
+  EXPECT_THAT(refusal("tcp://a:1?size=2"), HasSubstr("unknown parameter 'size'"));
+  EXPECT_THAT(refusal("file://relative/path"), HasSubstr("three slashes"));
+  EXPECT_THAT(refusal("file:///folder/"), HasSubstr("not a folder"));
+  EXPECT_THAT(refusal("env://host"), HasSubstr("env:// takes no host"));
+}
+
+TEST(HostPort, RoundTrip) {
+  EXPECT_EQ(format_host_port("node0", 80), "node0:80");
+  EXPECT_EQ(format_host_port("::1", 80), "[::1]:80");
+  EXPECT_EQ(parse_host_port("[::1]:80", "X").host, "::1");
+}
+
+}  // namespace
+}  // namespace lockstep::rendezvous
