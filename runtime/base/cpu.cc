@@ -12,14 +12,17 @@ namespace lockstep {
 namespace {
 
 // The smallest limit on the way from the process's own group up to the root: a parent's quota binds its children.
+// Inside a container the group's path may be the host's and lead nowhere here; the container's own limit is then at the
+// root, which is always looked at.
 template <typename ReadQuota>
 double tightest(const std::string& controller_root, std::string group, ReadQuota read_quota) {
   double tightest = 0;
   for (;;) {
     const double quota = read_quota(controller_root + group);
     if (quota > 0) tightest = tightest > 0 ? std::min(tightest, quota) : quota;
-    if (group.empty() || group == "/") return tightest;
-    group.erase(group.find_last_of('/'));
+    const auto slash = group.find_last_of('/');
+    if (slash == std::string::npos) return tightest;
+    group.erase(slash);
   }
 }
 
@@ -55,8 +58,8 @@ double cgroup_cpu_quota(const std::string& cgroup_root, const std::string& membe
     double quota = 0;
     if (controllers == ",,") {
       quota = tightest(cgroup_root, group, quota_v2);
-      // Inside a container the group's path may be the host's; its own limits are then at the root.
     } else if (controllers.find(",cpu,") != std::string::npos) {
+      // "cpu" is a name of the mount whatever controllers share it.
       quota = tightest(cgroup_root + "/cpu", group, quota_v1);
     }
     if (quota > 0) result = result > 0 ? std::min(result, quota) : quota;

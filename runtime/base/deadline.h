@@ -14,8 +14,8 @@ class Deadline {
   using Clock = std::chrono::steady_clock;
   using Duration = std::chrono::nanoseconds;
 
-  // `limit` from now; 0 or less has passed already.
-  static Deadline after(Duration limit) { return Deadline(Clock::now(), limit); }
+  // `limit` from now; 0 or less has passed already; 100 years or more never passes.
+  static Deadline after(Duration limit) { return limit < kLongest ? Deadline(Clock::now(), limit) : never(); }
   // Never passes.
   static Deadline never() { return Deadline(Clock::now(), Duration::max()); }
 
@@ -34,6 +34,9 @@ class Deadline {
   std::string progress() const;
 
  private:
+  // Far enough below what Duration can hold that adding it to the clock doesn't overflow.
+  static constexpr Duration kLongest = std::chrono::hours(24 * 365 * 100);
+
   Deadline(Clock::time_point start, Duration limit) : start_(start), limit_(limit) {}
 
   Clock::time_point start_;

@@ -3,9 +3,9 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
-#include <atomic>
 #include <memory>
-#include <mutex>
+#include <optional>
+#include <utility>
 
 #include "runtime/base/environment.h"
 
@@ -24,21 +24,41 @@ spdlog::level::level_enum to_spdlog(LogLevel level) {
   return spdlog::level::info;
 }
 
+std::optional<LogLevel> parse_level(std::string_view text) {
+  constexpr std::pair<std::string_view, LogLevel> kNames[] = {
+      {"trace", LogLevel::trace},  {"debug", LogLevel::debug}, {"info", LogLevel::info}, {"warn", LogLevel::warn},
+      {"warning", LogLevel::warn}, {"error", LogLevel::error}, {"off", LogLevel::off}};
+  for (const auto& [name, level] : kNames) {
+    if (text == name) return level;
+  }
+  return std::nullopt;
+}
+
+// spdlog's pattern language begins with %, which a label may hold.
 std::string pattern(const std::string& label) {
-  return label.empty() ? "[lockstep] %^%l%$: %v" : "[lockstep " + label + "] %^%l%$: %v";
+  std::string escaped;
+  for (const char c : label) escaped.append(c == '%' ? 2 : 1, c);
+  return label.empty() ? "[lockstep] %^%l%$: %v" : "[lockstep " + escaped + "] %^%l%$: %v";
+}
+
+spdlog::logger* make_logger() {
+  auto* created = new spdlog::logger("lockstep", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  created->set_pattern(pattern(""));
+  created->flush_on(spdlog::level::trace);
+  const auto wanted = Environment::of_process().get("LOCKSTEP_LOG_LEVEL");
+  const auto level = wanted ? parse_level(*wanted) : LogLevel::info;
+  created->set_level(to_spdlog(level.value_or(LogLevel::info)));
+  if (!level) {
+    created->warn("LOCKSTEP_LOG_LEVEL='{}' is no level; logging at info. Use trace, debug, info, warn, error or off",
+                  *wanted);
+  }
+  return created;
 }
 
 // The logger is the library's own, not in spdlog's registry, so that a program's use of spdlog is left alone.
 // It is leaked on purpose: threads may log while statics are destroyed.
 spdlog::logger& logger() {
-  static spdlog::logger* const instance = [] {
-    auto* created = new spdlog::logger("lockstep", std::make_shared<spdlog::sinks::stderr_sink_mt>());
-    created->set_pattern(pattern(""));
-    const auto wanted = Environment::of_process().get("LOCKSTEP_LOG_LEVEL");
-    created->set_level(wanted ? spdlog::level::from_str(*wanted == "warning" ? "warn" : *wanted) : spdlog::level::info);
-    created->flush_on(spdlog::level::trace);
-    return created;
-  }();
+  static spdlog::logger* const instance = make_logger();
   return *instance;
 }
 

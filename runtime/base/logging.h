@@ -1,6 +1,7 @@
 // The library's log: spdlog underneath, on stderr, one line per event.
 //
-// LOCKSTEP_LOG_LEVEL chooses trace, debug, info (default), warn, error or off. Any thread may log. Set a label once the
+// LOCKSTEP_LOG_LEVEL chooses trace, debug, info (default), warn, error or off; another value is
+// reported once and counts as info. Any thread may log. Set a label once the
 // rank is known, so that lines of many ranks can be told apart.
 #pragma once
 

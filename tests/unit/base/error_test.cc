@@ -1,0 +1,33 @@
+#include "runtime/base/error.h"
+
+#include <gtest/gtest.h>
+
+#include <cerrno>
+
+namespace lockstep {
+namespace {
+
+TEST(Error, ErrnoTextHasWordsAndNumber) { EXPECT_EQ(errno_text(ECONNREFUSED), "Connection refused (errno 111)"); }
+
+TEST(Error, SystemErrorNamesOperationAndReason) {
+  const SystemError error("bind 127.0.0.1:80", EACCES);
+  EXPECT_STREQ(error.what(), "bind 127.0.0.1:80: Permission denied (errno 13)");
+  EXPECT_EQ(error.error_number(), EACCES);
+}
+
+template <typename T>
+class Typed : public testing::Test {};
+using Types = testing::Types<InvalidArgument, Timeout, PeerLost, Mismatch, StoreError, BackendUnavailable, CorruptData>;
+TYPED_TEST_SUITE(Typed, Types);
+
+TYPED_TEST(Typed, IsAnErrorAndKeepsItsMessage) {
+  try {
+    throw TypeParam("what happened");
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "what happened");
+    EXPECT_NE(dynamic_cast<const std::runtime_error*>(&error), nullptr);
+  }
+}
+
+}  // namespace
+}  // namespace lockstep

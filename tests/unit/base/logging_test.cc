@@ -1,0 +1,84 @@
+#include "runtime/base/logging.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+namespace lockstep {
+namespace {
+
+class Logging : public testing::Test {
+ protected:
+  ~Logging() override {
+    set_log_label("");
+    set_log_level(LogLevel::info);
+  }
+};
+
+template <typename Body>
+std::string logged(Body body) {
+  testing::internal::CaptureStderr();
+  body();
+  return testing::internal::GetCapturedStderr();
+}
+
+TEST_F(Logging, OneLinePerEventWithLevelAndLabel) {
+  EXPECT_EQ(logged([] { log_info("x={}", 3); }), "[lockstep] info: x=3\n");
+  set_log_label("rank 2");
+  EXPECT_EQ(logged([] { log_warn("careful"); }), "[lockstep rank 2] warning: careful\n");
+}
+
+TEST_F(Logging, LabelsAndTextsAreNotPatterns) {
+  set_log_label("50% of %v");
+  EXPECT_EQ(logged([] { log_line(LogLevel::error, "{} 100%"); }), "[lockstep 50% of %v] error: {} 100%\n");
+}
+
+TEST_F(Logging, LevelsBelowTheChosenAreSilent) {
+  set_log_level(LogLevel::warn);
+  EXPECT_FALSE(log_enabled(LogLevel::info));
+  EXPECT_TRUE(log_enabled(LogLevel::warn));
+  EXPECT_EQ(logged([] { log_info("quiet"); }), "");
+  set_log_level(LogLevel::off);
+  EXPECT_EQ(logged([] { log_error("quiet"); }), "");
+}
+
+TEST_F(Logging, DisabledLinesFormatNothing) {
+  set_log_level(LogLevel::warn);
+  int evaluated = 0;
+  const auto text = logged([&] {
+    if (log_enabled(LogLevel::debug)) ++evaluated;
+    log_debug("{}", evaluated);
+  });
+  EXPECT_EQ(text, "");
+  EXPECT_EQ(evaluated, 0);
+}
+
+// The variable is read at the first line of a process: each case is a process of its own.
+class LoggingDeathTest : public testing::Test {
+ protected:
+  LoggingDeathTest() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+};
+
+[[noreturn]] void log_with_variable(const char* value) {
+  if (setenv("LOCKSTEP_LOG_LEVEL", value, 1) != 0) _exit(2);
+  log_debug("a debug line");
+  log_info("an info line");
+  log_info("another");
+  log_warn("a warning");
+  _exit(0);
+}
+
+TEST_F(LoggingDeathTest, VariableChoosesTheLevel) {
+  EXPECT_EXIT(log_with_variable("debug"), testing::ExitedWithCode(0), "^\\[lockstep\\] debug: a debug line\n");
+  EXPECT_EXIT(log_with_variable("warning"), testing::ExitedWithCode(0), "^\\[lockstep\\] warning: a warning\n$");
+  EXPECT_EXIT(log_with_variable("off"), testing::ExitedWithCode(0), "^$");
+}
+
+TEST_F(LoggingDeathTest, BadLevelIsReportedOnceAndCountsAsInfo) {
+  EXPECT_EXIT(log_with_variable("loud"), testing::ExitedWithCode(0),
+              "^\\[lockstep\\] warning: LOCKSTEP_LOG_LEVEL='loud' is no level; .*\n"
+              "\\[lockstep\\] info: an info line\n\\[lockstep\\] info: another\n\\[lockstep\\] warning: a warning\n$");
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,56 @@
+#include "runtime/base/mutex.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+namespace lockstep {
+namespace {
+
+using namespace std::chrono_literals;
+
+TEST(Condition, ReportsAPassedDeadline) {
+  Mutex mutex;
+  Condition condition;
+  MutexLock lock(mutex);
+  const Deadline passed = Deadline::after(0ns);
+  // A wake-up may be spurious, but a deadline that has passed is reported in the end.
+  while (condition.wait_until(mutex, passed)) {
+  }
+  EXPECT_TRUE(passed.expired());
+}
+
+TEST(Condition, WakesTheWaiter) {
+  for (const auto& deadline : {Deadline::never(), Deadline::after(1h)}) {
+    Mutex mutex;
+    Condition condition;
+    bool set = false;
+    std::thread other([&] {
+      MutexLock lock(mutex);
+      set = true;
+      condition.notify_all();
+    });
+    {
+      MutexLock lock(mutex);
+      while (!set) ASSERT_TRUE(condition.wait_until(mutex, deadline));
+    }
+    other.join();
+  }
+}
+
+TEST(Mutex, TryLockFailsWhileHeld) {
+  Mutex mutex;
+  mutex.lock();
+  bool taken = true;
+  std::thread([&] {
+    taken = mutex.try_lock();
+    if (taken) mutex.unlock();
+  }).join();
+  EXPECT_FALSE(taken);
+  mutex.unlock();
+  ASSERT_TRUE(mutex.try_lock());
+  mutex.unlock();
+}
+
+}  // namespace
+}  // namespace lockstep
