@@ -1,0 +1,36 @@
+#include "proto/request.h"
+
+namespace lockstep::proto {
+
+void write_request(std::string& out, const Request& request) {
+  out.push_back(static_cast<char>(request.op));
+  write_fields(out, shape_of(request.op).request, request.contents);
+}
+
+Status RequestReader::read(std::string_view input) {
+  if (!started_) {
+    if (input.empty()) return Status::need_more;
+    const auto code = static_cast<std::uint8_t>(input.front());
+    const auto op = op_from_code(code);
+    if (!op) {
+      unknown_code_ = code;
+      return Status::malformed;
+    }
+    request_.op = *op;
+    fields_.start(shape_of(*op).request, 1);
+    started_ = true;
+  }
+  const Status status = fields_.read(input, limits_);
+  if (status == Status::ok) {
+    fields_.contents(input, request_.contents);
+    started_ = false;
+  }
+  return status;
+}
+
+std::string RequestReader::reason() const {
+  if (unknown_code_ >= 0) return "unknown operation " + std::to_string(unknown_code_);
+  return std::string(shape_of(request_.op).name) + ": " + fields_.reason();
+}
+
+}  // namespace lockstep::proto
