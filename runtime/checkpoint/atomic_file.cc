@@ -1,0 +1,82 @@
+#include "runtime/checkpoint/atomic_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <utility>
+
+#include "runtime/base/error.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+template <typename F>
+int retry(F&& call) {
+  int result = 0;
+  do {
+    result = call();
+  } while (result < 0 && errno == EINTR);
+  return result;
+}
+
+}  // namespace
+
+AtomicFile::AtomicFile(std::filesystem::path path)
+    : path_(std::move(path)), folder_(path_.has_parent_path() ? path_.parent_path() : ".") {
+  std::error_code ignored;
+  if (!path_.has_filename() || std::filesystem::is_directory(path_, ignored)) {
+    throw InvalidArgument(fmt::format("writing '{}': this names a folder; give the file a name", path_.string()));
+  }
+  fd_.reset(retry([&] { return ::open(folder_.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666); }));
+  if (fd_) return;
+  if (errno == ENOENT || errno == ENOTDIR) {
+    throw InvalidArgument(
+        fmt::format("writing '{}': the folder '{}' is not there; make it first", path_.string(), folder_.string()));
+  }
+  // EOPNOTSUPP where the file system can't, EISDIR where the kernel doesn't know O_TMPFILE.
+  if (errno != EOPNOTSUPP && errno != EISDIR) fail("open");
+  const std::string name = fmt::format("{}.tmp.{}", path_.string(), ::getpid());
+  fd_.reset(retry([&] { return ::open(name.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666); }));
+  if (!fd_) fail("open");
+  temporary_ = name;
+}
+
+AtomicFile::~AtomicFile() {
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+}
+
+void AtomicFile::write(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(fd_.get(), bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) fail("write");
+    bytes = bytes.subspan(static_cast<std::size_t>(written));
+  }
+}
+
+void AtomicFile::commit() {
+  if (retry([&] { return ::fsync(fd_.get()); }) != 0) fail("fsync");
+  if (temporary_.empty()) {
+    // link(2) can't replace a file, so the name comes in two steps. What lies there from a killed process is complete
+    // but was never told to anybody: it may go.
+    const std::string name = fmt::format("{}.tmp.{}", path_.string(), ::getpid());
+    const std::string source = fmt::format("/proc/self/fd/{}", fd_.get());
+    const auto link = [&] { return ::linkat(AT_FDCWD, source.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW); };
+    if (link() != 0 && (errno != EEXIST || ::unlink(name.c_str()) != 0 || link() != 0)) fail("linkat");
+    temporary_ = name;
+  }
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("rename");
+  temporary_.clear();
+  UniqueFd folder(retry([&] { return ::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
+  if (!folder || retry([&] { return ::fsync(folder.get()); }) != 0) fail("fsync of the folder");
+}
+
+void AtomicFile::fail(const char* call) const {
+  throw SystemError(fmt::format("writing '{}': {}", path_.string(), call), errno);
+}
+
+}  // namespace lockstep::checkpoint

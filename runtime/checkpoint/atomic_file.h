@@ -1,0 +1,39 @@
+// A file that is there whole or not at all.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <span>
+#include <string>
+
+#include "runtime/base/unique_fd.h"
+
+namespace lockstep::checkpoint {
+
+// Writes beside `path` and takes its place in commit(): readers see the old file or the new one, also after a crash or
+// a kill -9. The bytes have no name until they are complete (O_TMPFILE), so that a killed process leaves nothing
+// behind; on file systems without that they lie in "path.tmp.PID" meanwhile.
+//
+// Threads: one. Failure: InvalidArgument if the folder is not there, SystemError for all else, naming file and call.
+class AtomicFile {
+ public:
+  explicit AtomicFile(std::filesystem::path path);
+  // Drops what was written unless commit() has returned.
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  void write(std::span<const std::byte> bytes);
+  // Data to disk, then the name, then the folder. Call it once, last.
+  void commit();
+
+ private:
+  [[noreturn]] void fail(const char* call) const;
+
+  std::filesystem::path path_;
+  std::filesystem::path folder_;
+  std::string temporary_;  // its name for as long as it has one
+  UniqueFd fd_;
+};
+
+}  // namespace lockstep::checkpoint

@@ -1,0 +1,35 @@
+// The JSON header of a safetensors file. Pure functions over text: no files.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "runtime/checkpoint/safetensors.h"
+
+namespace lockstep::checkpoint {
+
+// The reference implementation's limit: a longer header is refused before it is read.
+inline constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
+
+// "F32" and so on; nothing for a dtype that the format knows and we don't, or nobody knows.
+std::string_view format_name(DType dtype);
+std::optional<DType> dtype_of_format(std::string_view name);
+
+// Bytes of a tensor; nothing if a dimension is negative or the product does not fit.
+std::optional<std::uint64_t> tensor_bytes(DType dtype, std::span<const std::int64_t> shape);
+
+struct Header {
+  std::map<std::string, TensorEntry> tensors;  // offsets count from the end of the header
+  Metadata metadata;
+};
+
+// The header's text, padded so that the data after it is 8-byte aligned. InvalidArgument for text that is not UTF-8.
+std::string encode_header(const Header& header);
+// Throws CorruptData with tensor and reason. `data_bytes` is what the file holds after the header.
+Header decode_header(std::string_view text, std::uint64_t data_bytes);
+
+}  // namespace lockstep::checkpoint

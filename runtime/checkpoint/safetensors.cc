@@ -1,0 +1,134 @@
+#include "runtime/checkpoint/safetensors.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cerrno>
+#include <iterator>
+#include <utility>
+
+#include "runtime/base/error.h"
+#include "runtime/checkpoint/atomic_file.h"
+#include "runtime/checkpoint/header.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "safetensors is little-endian; a swap is owed here");
+
+using LengthBytes = std::array<std::byte, 8>;
+
+// Reads all of `destination` at `offset`; false if the file ends before.
+bool read_at(int fd, std::span<std::byte> destination, std::uint64_t offset, const std::string& path) {
+  while (!destination.empty()) {
+    const ssize_t got = ::pread(fd, destination.data(), destination.size(), static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) throw SystemError(fmt::format("reading '{}': pread", path), errno);
+    if (got == 0) return false;
+    destination = destination.subspan(static_cast<std::size_t>(got));
+    offset += static_cast<std::uint64_t>(got);
+  }
+  return true;
+}
+
+}  // namespace
+
+void write_safetensors(const std::filesystem::path& path, std::span<const TensorSource> tensors,
+                       const Metadata& metadata) {
+  // Widest elements first, as the reference does: with the padded header every tensor is aligned.
+  std::vector<const TensorSource*> sorted;
+  for (const TensorSource& tensor : tensors) sorted.push_back(&tensor);
+  std::sort(sorted.begin(), sorted.end(), [](const TensorSource* a, const TensorSource* b) {
+    const std::size_t width_a = size_of(a->dtype);
+    const std::size_t width_b = size_of(b->dtype);
+    return width_a != width_b ? width_a > width_b : a->name < b->name;
+  });
+  Header header{.tensors = {}, .metadata = metadata};
+  std::uint64_t offset = 0;
+  for (const TensorSource* tensor : sorted) {
+    const auto refuse = [&](const std::string& reason) {
+      throw InvalidArgument(fmt::format("writing '{}': tensor '{}' {}", path.string(), tensor->name, reason));
+    };
+    if (tensor->name == "__metadata__") refuse("has a name that the format keeps for itself");
+    if (tensor_bytes(tensor->dtype, tensor->shape) != tensor->bytes.size()) {
+      refuse(fmt::format("of {} was given {} bytes", describe(tensor->dtype, tensor->shape), tensor->bytes.size()));
+    }
+    TensorEntry entry{tensor->name, tensor->dtype, tensor->shape, offset, tensor->bytes.size()};
+    if (!header.tensors.emplace(tensor->name, std::move(entry)).second) refuse("is there twice");
+    offset += tensor->bytes.size();
+  }
+  const std::string text = encode_header(header);
+  if (text.size() > kMaxHeaderBytes) {
+    throw InvalidArgument(fmt::format("writing '{}': the header takes {} bytes, the format allows {}", path.string(),
+                                      text.size(), kMaxHeaderBytes));
+  }
+  AtomicFile file(path);
+  file.write(std::bit_cast<LengthBytes>(std::uint64_t{text.size()}));
+  file.write(std::as_bytes(std::span(text)));
+  for (const TensorSource* tensor : sorted) file.write(tensor->bytes);
+  file.commit();
+}
+
+SafetensorsFile::SafetensorsFile(std::filesystem::path path) : path_(std::move(path)) {
+  const std::string name = path_.string();
+  fd_.reset(::open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // O_NONBLOCK: a pipe by that name must not block
+  if (!fd_ && (errno == ENOENT || errno == ENOTDIR)) {
+    throw InvalidArgument(fmt::format("reading '{}': there is no such file", name));
+  }
+  if (!fd_) throw SystemError(fmt::format("reading '{}': open", name), errno);
+  struct stat status {};
+  if (::fstat(fd_.get(), &status) != 0) throw SystemError(fmt::format("reading '{}': fstat", name), errno);
+  if (!S_ISREG(status.st_mode)) throw InvalidArgument(fmt::format("reading '{}': this is not a regular file", name));
+
+  const auto size = static_cast<std::uint64_t>(status.st_size);
+  LengthBytes prefix{};
+  try {
+    if (size < prefix.size()) {
+      throw CorruptData(fmt::format("it has {} bytes, and the header's length alone takes {}", size, prefix.size()));
+    }
+    bool whole = read_at(fd_.get(), prefix, 0, name);
+    const auto length = std::bit_cast<std::uint64_t>(prefix);
+    const std::uint64_t left = size - prefix.size();
+    if (length > std::min(left, kMaxHeaderBytes)) {
+      throw CorruptData(fmt::format("it says that its header has {} bytes, but {} follow, and the format allows {}",
+                                    length, left, kMaxHeaderBytes));
+    }
+    std::string text(length, '\0');
+    whole = whole && read_at(fd_.get(), std::as_writable_bytes(std::span(text)), prefix.size(), name);
+    if (!whole) throw CorruptData("it was cut while it was being read");
+    Header header = decode_header(text, left - length);
+    for (auto& [unused, entry] : header.tensors) entry.offset += prefix.size() + length;
+    tensors_ = std::move(header.tensors);
+    metadata_ = std::move(header.metadata);
+  } catch (const CorruptData& error) {
+    throw CorruptData(fmt::format("reading '{}': this is no well-formed safetensors file: {}", name, error.what()));
+  }
+}
+
+const TensorEntry& SafetensorsFile::find(const std::string& name) const {
+  const auto after = tensors_.lower_bound(name);
+  if (after != tensors_.end() && after->first == name) return after->second;
+  std::string near;
+  if (after != tensors_.begin()) near = "'" + std::prev(after)->first + "'";
+  if (after != tensors_.end()) near += (near.empty() ? "'" : ", '") + after->first + "'";
+  throw InvalidArgument(fmt::format("reading '{}': there is no tensor '{}' among its {}; the nearest by name: {}",
+                                    path_.string(), name, tensors_.size(), near.empty() ? "none" : near));
+}
+
+void SafetensorsFile::read(const TensorEntry& entry, std::span<std::byte> destination) const {
+  if (destination.size() != entry.bytes) {
+    throw InvalidArgument(fmt::format("reading '{}': tensor '{}' has {} bytes, the destination {}", path_.string(),
+                                      entry.name, entry.bytes, destination.size()));
+  }
+  if (!read_at(fd_.get(), destination, entry.offset, path_.string())) {
+    throw CorruptData(fmt::format("reading '{}': the file ends inside tensor '{}'; it was cut since it was opened",
+                                  path_.string(), entry.name));
+  }
+}
+
+}  // namespace lockstep::checkpoint

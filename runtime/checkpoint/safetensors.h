@@ -1,0 +1,78 @@
+// Named tensors in a file, in the safetensors format, which PyTorch's, JAX's and Rust's users read and write too.
+// Source: https://github.com/huggingface/safetensors, README "Format" and safetensors/src/tensor.rs.
+//
+//   8 bytes   N, the length of the header, unsigned little-endian; at most 100 000 000
+//   N bytes   JSON: {"NAME": {"dtype": "F32", "shape": [2, 3], "data_offsets": [BEGIN, END]}, ...,
+//             "__metadata__": {"key": "text", ...}}, padded with spaces
+//   the rest  the tensors' elements, row-major, little-endian; offsets count from here, without holes or overlaps
+//
+// Knows memory, not tensors: a tensor is {name, dtype, shape, bytes}.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/base/unique_fd.h"
+#include "runtime/device/dtype.h"
+
+namespace lockstep::checkpoint {
+
+// What is to be written. The bytes are row-major and belong to the caller.
+struct TensorSource {
+  std::string name;
+  DType dtype = DType::f32;
+  std::vector<std::int64_t> shape;  // empty for a scalar
+  std::span<const std::byte> bytes;
+};
+
+// What a file holds.
+struct TensorEntry {
+  std::string name;
+  DType dtype = DType::f32;
+  std::vector<std::int64_t> shape;
+  std::uint64_t offset = 0;  // of its first byte in the file
+  std::uint64_t bytes = 0;
+};
+
+// "F32 [2, 3]", for messages.
+std::string describe(DType dtype, std::span<const std::int64_t> shape);
+
+using Metadata = std::map<std::string, std::string>;
+
+// Replaces `path` in one piece (see AtomicFile): whoever reads it sees the old file or the new one. The same tensors
+// make the same bytes, in whatever order they are given.
+// Throws InvalidArgument (a name twice, "__metadata__" or not UTF-8; bytes that don't fit the shape; no such folder)
+// and SystemError (disk full, no permission).
+void write_safetensors(const std::filesystem::path& path, std::span<const TensorSource> tensors,
+                       const Metadata& metadata = {});
+
+// An open file, its header read and checked. Threads: const calls from any. Nothing is allocated by a length which the
+// file does not have.
+class SafetensorsFile {
+ public:
+  // Throws InvalidArgument if there is no such file, CorruptData with file, tensor and reason if it is not well-formed
+  // or holds a dtype we don't have, SystemError.
+  explicit SafetensorsFile(std::filesystem::path path);
+
+  const std::filesystem::path& path() const { return path_; }
+  // By name.
+  const std::map<std::string, TensorEntry>& tensors() const { return tensors_; }
+  const Metadata& metadata() const { return metadata_; }
+  // InvalidArgument, with the nearest names, if it isn't there.
+  const TensorEntry& find(const std::string& name) const;
+  // Copies a tensor's elements to `destination`, which has exactly entry.bytes. CorruptData if the file was cut since.
+  void read(const TensorEntry& entry, std::span<std::byte> destination) const;
+
+ private:
+  std::filesystem::path path_;
+  UniqueFd fd_;
+  std::map<std::string, TensorEntry> tensors_;
+  Metadata metadata_;
+};
+
+}  // namespace lockstep::checkpoint

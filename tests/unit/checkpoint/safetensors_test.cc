@@ -1,0 +1,292 @@
+#include "runtime/checkpoint/safetensors.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "runtime/base/error.h"
+#include "runtime/base/random.h"
+#include "runtime/checkpoint/header.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Safetensors : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (fs::temp_directory_path() / "lockstep-checkpoint-XXXXXX").string();
+    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  fs::path file(const std::string& name = "model.safetensors") const { return folder_ / name; }
+
+  static std::string bytes_of(const fs::path& path) {
+    std::ifstream in(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+  static void put(const fs::path& path, const std::string& bytes) {
+    fs::remove(path);  // some file systems flush a file that is written over, which takes long
+    std::ofstream(path, std::ios::binary) << bytes;
+  }
+  // A file of this header and these data.
+  static std::string with_header(std::string header, const std::string& data) {
+    std::uint64_t length = header.size();
+    std::string bytes(8, '\0');
+    std::memcpy(bytes.data(), &length, 8);
+    return bytes + header + data;
+  }
+  void write_sample() const {
+    write_safetensors(file(),
+                      {{{"w", DType::f32, {2, 3}, std::as_bytes(std::span(floats_))},
+                        {"ids", DType::i64, {2}, std::as_bytes(std::span(ids_))},
+                        {"empty", DType::f32, {0, 7}, {}},
+                        {"scalar", DType::u8, {}, std::as_bytes(std::span(byte_))}}},
+                      {{"step", "12"}});
+  }
+  std::string why_corrupt(const std::string& bytes) const {
+    put(file("bad"), bytes);
+    try {
+      SafetensorsFile opened(file("bad"));
+    } catch (const CorruptData& error) {
+      EXPECT_NE(std::string(error.what()).find("reading '" + file("bad").string() + "'"), std::string::npos);
+      return error.what();
+    }
+    ADD_FAILURE() << "accepted: " << bytes.substr(8);
+    return "";
+  }
+  void expect_corrupt(const std::string& header, const std::string& data, const std::string& reason) const {
+    const std::string text = why_corrupt(with_header(header, data));
+    EXPECT_NE(text.find(reason), std::string::npos) << text << "\nwanted: " << reason;
+  }
+
+  fs::path folder_;
+  std::vector<float> floats_{1.5f, -2.0f, 0.0f, 3.25f, 1e-30f, 7.0f};
+  std::vector<std::int64_t> ids_{-1, 1LL << 60};
+  std::vector<std::uint8_t> byte_{200};
+};
+
+template <typename T>
+std::vector<T> read_all(const SafetensorsFile& file, const std::string& name) {
+  const TensorEntry& entry = file.find(name);
+  std::vector<T> values(entry.bytes / sizeof(T));
+  file.read(entry, std::as_writable_bytes(std::span(values)));
+  return values;
+}
+
+TEST_F(Safetensors, ComesBackAsItWas) {
+  write_sample();
+  const SafetensorsFile opened(file());
+  ASSERT_EQ(opened.tensors().size(), 4u);
+  EXPECT_EQ(read_all<float>(opened, "w"), floats_);
+  EXPECT_EQ(read_all<std::int64_t>(opened, "ids"), ids_);
+  EXPECT_EQ(read_all<std::uint8_t>(opened, "scalar"), byte_);
+  EXPECT_EQ(opened.find("w").shape, (std::vector<std::int64_t>{2, 3}));
+  EXPECT_EQ(opened.find("w").dtype, DType::f32);
+  EXPECT_EQ(opened.find("empty").shape, (std::vector<std::int64_t>{0, 7}));
+  EXPECT_EQ(opened.find("scalar").shape, (std::vector<std::int64_t>{}));
+  EXPECT_EQ(opened.metadata(), (Metadata{{"step", "12"}}));
+  for (const auto& [name, entry] : opened.tensors()) EXPECT_EQ(entry.offset % size_of(entry.dtype), 0u) << name;
+}
+
+// The bytes of the format, spelled out: what others' readers and writers agree on.
+TEST_F(Safetensors, BytesAreThoseOfTheFormat) {
+  const std::vector<std::int32_t> values{1, 2};
+  write_safetensors(file(), {{{"a", DType::i32, {2}, std::as_bytes(std::span(values))}}});
+  const std::string header = R"({"a":{"data_offsets":[0,8],"dtype":"I32","shape":[2]}})";
+  const std::string padded = header + std::string((8 - header.size() % 8) % 8, ' ');
+  EXPECT_EQ(bytes_of(file()), with_header(padded, std::string("\1\0\0\0\2\0\0\0", 8)));
+}
+
+// As the reference implementation (Rust, serialize()) writes it: dtype first, no sorting of keys.
+TEST_F(Safetensors, ReadsWhatOthersWrite) {
+  put(file(),
+      with_header(R"({"__metadata__":{"format":"pt"},"t":{"dtype":"F16","shape":[1,2],"data_offsets":[0,4]}}  )",
+                  "abcd"));
+  const SafetensorsFile opened(file());
+  EXPECT_EQ(opened.find("t").dtype, DType::f16);
+  EXPECT_EQ(opened.metadata().at("format"), "pt");
+  put(file(), with_header("{}", ""));
+  EXPECT_TRUE(SafetensorsFile(file()).tensors().empty());
+}
+
+TEST_F(Safetensors, SameTensorsMakeTheSameBytesInAnyOrder) {
+  const auto bytes = std::as_bytes(std::span(floats_));
+  write_safetensors(file("1"), {{{"a", DType::f32, {6}, bytes}, {"b", DType::f32, {3, 2}, bytes}}});
+  write_safetensors(file("2"), {{{"b", DType::f32, {3, 2}, bytes}, {"a", DType::f32, {6}, bytes}}});
+  EXPECT_EQ(bytes_of(file("1")), bytes_of(file("2")));
+}
+
+TEST_F(Safetensors, TakesThePlaceOfTheOldFileAndLeavesNothingElse) {
+  put(file(), "old");
+  write_sample();
+  write_sample();
+  EXPECT_EQ(SafetensorsFile(file()).tensors().size(), 4u);
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 1);
+}
+
+// What a reader has open stays whole while the file is replaced.
+TEST_F(Safetensors, AnOpenReaderKeepsTheOldBytes) {
+  write_sample();
+  const SafetensorsFile opened(file());
+  const std::vector<float> other(6, 9.0f);
+  write_safetensors(file(), {{{"w", DType::f32, {2, 3}, std::as_bytes(std::span(other))}}});
+  EXPECT_EQ(read_all<float>(opened, "w"), floats_);
+  EXPECT_EQ(read_all<float>(SafetensorsFile(file()), "w"), other);
+}
+
+TEST_F(Safetensors, AFailedWriteKeepsTheOldFile) {
+  put(file(), "old");
+  const auto bytes = std::as_bytes(std::span(floats_));
+  const auto refused = [&](const std::vector<TensorSource>& tensors) {
+    EXPECT_THROW(write_safetensors(file(), tensors), InvalidArgument);
+    EXPECT_EQ(bytes_of(file()), "old");
+    EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 1);
+  };
+  refused({{"a", DType::f32, {6}, bytes}, {"a", DType::f32, {6}, bytes}});
+  refused({{"__metadata__", DType::f32, {6}, bytes}});
+  refused({{"a", DType::f32, {5}, bytes}});
+  refused({{"a", DType::f32, {-6}, bytes}});
+  refused({{"a\xff", DType::f32, {6}, bytes}});
+}
+
+TEST_F(Safetensors, APlaceThatCannotBeWrittenIsNamed) {
+  EXPECT_THROW(write_safetensors(folder_ / "no" / "m", {}), InvalidArgument);
+  EXPECT_THROW(write_safetensors(folder_, {}), InvalidArgument);
+  EXPECT_THROW(write_safetensors("/dev/full/m", {}), InvalidArgument);
+  EXPECT_THROW(write_safetensors("/proc/m", {}), SystemError);
+}
+
+TEST_F(Safetensors, MissingFilesFoldersAndPipesAreRefused) {
+  EXPECT_THROW(SafetensorsFile(file("none")), InvalidArgument);
+  EXPECT_THROW(SafetensorsFile{folder_}, InvalidArgument);
+  ASSERT_EQ(::mkfifo(file("pipe").c_str(), 0600), 0);
+  EXPECT_THROW(SafetensorsFile(file("pipe")), InvalidArgument);
+}
+
+TEST_F(Safetensors, AnUnknownNameListsItsNeighbours) {
+  write_sample();
+  const SafetensorsFile opened(file());
+  try {
+    opened.find("mlp.weight");
+    FAIL();
+  } catch (const InvalidArgument& error) {
+    EXPECT_NE(
+        std::string(error.what()).find("no tensor 'mlp.weight' among its 4; the nearest by name: 'ids', 'scalar'"),
+        std::string::npos)
+        << error.what();
+  }
+}
+
+TEST_F(Safetensors, AFileCutAfterOpeningIsCorruptNotShort) {
+  write_sample();
+  const SafetensorsFile opened(file());
+  fs::resize_file(file(), fs::file_size(file()) - 4);
+  EXPECT_THROW(read_all<std::uint8_t>(opened, "scalar"), CorruptData);
+}
+
+TEST_F(Safetensors, CutAnywhereItIsCorrupt) {
+  write_sample();
+  const std::string whole = bytes_of(file());
+  for (std::size_t length = 0; length < whole.size(); ++length) why_corrupt(whole.substr(0, length));
+  why_corrupt(whole + "x");
+}
+
+TEST_F(Safetensors, AHeaderLongerThanTheFileIsNotAllocated) {
+  for (const std::uint64_t length : {~0ull, 1ull << 62, 100'000'001ull, 3ull}) {
+    std::string bytes(8, '\0');
+    std::memcpy(bytes.data(), &length, 8);
+    const std::string text = why_corrupt(bytes + "{}");
+    EXPECT_NE(text.find("its header has " + std::to_string(length) + " bytes, but 2 follow"), std::string::npos)
+        << text;
+  }
+}
+
+TEST_F(Safetensors, EveryLieInTheHeaderIsNamed) {
+  const std::string four = "abcd";
+  const auto one = [](const std::string& dtype, const std::string& shape, const std::string& offsets) {
+    return R"({"t":{"dtype":)" + dtype + R"(,"shape":)" + shape + R"(,"data_offsets":)" + offsets + "}}";
+  };
+  expect_corrupt(one("\"F32\"", "[1]", "[0,8]"), four, "tensor 't': data_offsets [0, 8] do not lie in the 4 bytes");
+  expect_corrupt(one("\"F32\"", "[1]", "[4,0]"), four, "tensor 't': data_offsets [4, 0] do not lie");
+  expect_corrupt(one("\"F32\"", "[2]", "[0,4]"), four, "F32 [2] takes 8 bytes, but data_offsets [0, 4] hold 4");
+  expect_corrupt(one("\"F32\"", "[4611686018427387904, 4]", "[0,0]"), "", "takes too many bytes");
+  expect_corrupt(one("\"F32\"", "[9223372036854775808]", "[0,0]"), "", "dimension 9223372036854775808 is too large");
+  expect_corrupt(one("\"F32\"", "[-1]", "[0,4]"), four, "a dimension is -1");
+  expect_corrupt(one("\"F32\"", "[1.0]", "[0,4]"), four, "a dimension is 1.0");
+  expect_corrupt(one("\"F32\"", "[18446744073709551616]", "[0,4]"), four, "a dimension is");
+  expect_corrupt(one("\"F32\"", "{}", "[0,4]"), four, "shape is no list");
+  expect_corrupt(one("\"F32\"", "[1]", "[0]"), four, "data_offsets is no pair");
+  expect_corrupt(one("\"F32\"", "[1]", "[0,\"4\"]"), four, "an offset is \"4\"");
+  expect_corrupt(one("\"F8_E4M3\"", "[4]", "[0,4]"), four, "dtype \"F8_E4M3\" is none of");
+  expect_corrupt(one("7", "[4]", "[0,4]"), four, "dtype 7 is none of");
+  expect_corrupt(R"({"t":{"dtype":"F32","shape":[1]}})", four, "exactly dtype, shape and data_offsets");
+  expect_corrupt(R"({"t":4})", four, "exactly dtype, shape and data_offsets");
+  expect_corrupt(R"({"__metadata__":[]})", "", "__metadata__ is no map");
+  expect_corrupt(R"({"__metadata__":{"a":1}})", "", "__metadata__ 'a' is no text");
+  expect_corrupt(R"({"__metadata__":{"a":"1","a":"2"}})", "", "'a' is there twice");
+  expect_corrupt(R"([])", "", "does not begin with '{'");
+  expect_corrupt(R"({"a":)", "", "is no JSON");
+  expect_corrupt(R"({} x)", "", "is no JSON");
+  expect_corrupt(R"({"a":{"b":{"c":{}}}})", "", "nested too deeply");
+  expect_corrupt("{\"a\":" + std::string(100000, '['), "", "nested too deeply");
+  expect_corrupt("", "", "does not begin with '{'");
+  const std::string t = R"("dtype":"U8","shape":[4],"data_offsets":)";
+  expect_corrupt("{\"a\":{" + t + "[0,4]},\"b\":{" + t + "[2,6]}}", "abcdef",
+                 "tensor 'b': it begins at byte 2 of the "
+                 "data, but the tensors before it end at 4 (an overlap)");
+  expect_corrupt("{\"a\":{" + t + "[0,4]},\"b\":{" + t + "[5,9]}}", "abcdefghi", "end at 4 (a hole)");
+  expect_corrupt("{\"a\":{" + t + "[0,4]}}", "abcdefg", "holds 7 bytes of data, but its tensors take 4");
+  expect_corrupt("{\"a\":{" + t + "[0,4]},\"a\":{" + t + "[0,4]}}", four, "'a' is there twice");
+}
+
+// Whatever happens to the bytes, reading either works within the file or says CorruptData; it never does anything else.
+TEST_F(Safetensors, MutatedFilesAreReadOrRefused) {
+  write_sample();
+  const std::string whole = bytes_of(file());
+  Generator random(2026);
+  int refused = 0;
+  for (int round = 0; round < 3000; ++round) {
+    std::string bytes = whole;
+    for (std::uint64_t edits = 1 + random.below(3); edits > 0; --edits) {
+      const std::size_t at = random.below(bytes.size());
+      switch (random.below(3)) {
+        case 0: bytes[at] = static_cast<char>(random.below(256)); break;
+        case 1: bytes.erase(at, 1 + random.below(3)); break;
+        default: bytes.insert(at, 1, "0123456789[]{},:\" "[random.below(18)]); break;
+      }
+    }
+    put(file("bad"), bytes);
+    try {
+      const SafetensorsFile opened(file("bad"));
+      for (const auto& [name, entry] : opened.tensors()) {
+        ASSERT_LE(entry.offset + entry.bytes, bytes.size());
+        read_all<std::uint8_t>(opened, name);
+      }
+    } catch (const CorruptData&) {
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 1000);
+}
+
+TEST(Header, SizesThatOverflowAreNoSizes) {
+  const auto bytes = [](std::vector<std::int64_t> shape) { return tensor_bytes(DType::f32, shape); };
+  EXPECT_EQ(bytes({}), 4u);
+  EXPECT_EQ(bytes({3, 5}), 60u);
+  EXPECT_EQ(bytes({0, 1LL << 62, 1LL << 62}), std::nullopt);
+  EXPECT_EQ(bytes({1LL << 62}), std::nullopt);
+  EXPECT_EQ(bytes({-1}), std::nullopt);
+  EXPECT_EQ(bytes({0, 7}), 0u);
+}
+
+}  // namespace
+}  // namespace lockstep::checkpoint
