@@ -73,7 +73,7 @@ void log_line(LogLevel level, std::string_view text) noexcept {
   }
 }
 
-void set_log_label(std::string label) { logger().set_pattern(pattern(label)); }
+void set_log_label(const std::string& label) { logger().set_pattern(pattern(label)); }
 
 void set_log_level(LogLevel level) { logger().set_level(to_spdlog(level)); }
 

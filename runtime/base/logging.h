@@ -20,7 +20,7 @@ bool log_enabled(LogLevel level);
 // Writes one line. Never throws.
 void log_line(LogLevel level, std::string_view text) noexcept;
 // Puts "[label] " before every later line, for example "rank 2".
-void set_log_label(std::string label);
+void set_log_label(const std::string& label);
 // Overrides LOCKSTEP_LOG_LEVEL.
 void set_log_level(LogLevel level);
 
