@@ -37,39 +37,6 @@ void read_parameters(std::string_view url, std::string_view query, InitMethod& m
 
 }  // namespace
 
-HostPort parse_host_port(std::string_view text, std::string_view what) {
-  const auto bad = [&](std::string_view why) {
-    return InvalidArgument(fmt::format(
-        "{}='{}': {}; write host:port, or [address]:port for IPv6, with a port from 1 to 65535", what, text, why));
-  };
-  HostPort result;
-  std::string_view rest;
-  if (text.starts_with('[')) {
-    const auto close = text.find(']');
-    if (close == std::string_view::npos) throw bad("a bracket is not closed");
-    result.host = text.substr(1, close - 1);
-    rest = text.substr(close + 1);
-  } else {
-    const auto colon = text.find(':');
-    if (colon != std::string_view::npos && text.find(':', colon + 1) != std::string_view::npos) {
-      throw bad("several colons");
-    }
-    result.host = text.substr(0, colon);
-    rest = colon == std::string_view::npos ? std::string_view() : text.substr(colon);
-  }
-  if (result.host.empty()) throw bad("no host");
-  if (!rest.starts_with(':')) throw bad("no port");
-  const auto port = parse_int(rest.substr(1));
-  if (!port || *port < 1 || *port > 65535) throw bad(fmt::format("port '{}' is none", rest.substr(1)));
-  result.port = static_cast<int>(*port);
-  return result;
-}
-
-std::string format_host_port(std::string_view host, int port) {
-  const bool v6 = host.find(':') != std::string_view::npos;
-  return v6 ? fmt::format("[{}]:{}", host, port) : fmt::format("{}:{}", host, port);
-}
-
 InitMethod parse_init_method(std::string_view url) {
   InitMethod method;
   if (url.empty()) return method;
@@ -89,12 +56,12 @@ InitMethod parse_init_method(std::string_view url) {
     method.kind = InitMethod::Kind::tcp;
     if (rest.ends_with('/')) rest.remove_suffix(1);
     try {
-      const HostPort address = parse_host_port(rest, "address");
-      method.host = address.host;
-      method.port = address.port;
+      method.address = net::parse_host_port(rest);
     } catch (const InvalidArgument& error) {
       refuse(url, error.what());
     }
+    if (method.address.host.empty()) refuse(url, "no host: rank 0's is needed");
+    if (method.address.port == 0) refuse(url, "port 0 can't be told to the other ranks; choose one from 1 to 65535");
   } else if (scheme == "file") {
     method.kind = InitMethod::Kind::file;
     if (!rest.starts_with('/')) refuse(url, "the path must be absolute, which makes three slashes");

@@ -1,0 +1,187 @@
+#include "runtime/rendezvous/join.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <random>
+
+#include "runtime/base/environment.h"
+#include "runtime/base/error.h"
+#include "runtime/base/host.h"
+#include "runtime/rendezvous/claim.h"
+
+namespace lockstep::rendezvous {
+namespace {
+
+// Of a request whose answer is there already, after the job's own deadline has passed.
+constexpr std::chrono::seconds kOneRequest{2};
+
+// Names this process. The pid is read each time: a forked child is another process.
+std::string process_token() {
+  static const std::string random = [] {
+    std::random_device device;
+    return fmt::format("{:08x}{:08x}", device(), device());
+  }();
+  return fmt::format("{}.{}", random, getpid());
+}
+
+std::string attempt_scope(const Identity& identity) {
+  return fmt::format("rendezvous/{}/{}", identity.run_id.empty() ? "-" : identity.run_id, identity.restart_count);
+}
+
+// One meeting's keys.
+struct Keys {
+  std::string scope;
+  std::string claim(int rank) const { return fmt::format("{}/rank/{}", scope, rank); }
+  std::string world() const { return scope + "/world"; }
+  std::string verdict() const { return scope + "/verdict"; }
+};
+
+Keys keys_of_round(const Identity& identity, int round) {
+  return {fmt::format("{}/{}", attempt_scope(identity), round)};
+}
+
+// The first word of a verdict; what follows it is the message. The first verdict stays.
+constexpr std::string_view kComplete = "complete";
+constexpr std::string_view kTimeout = "timeout ";
+constexpr std::string_view kMismatch = "mismatch ";
+
+// Throws what the verdict says; returns if it says that all are here.
+void obey(std::string_view verdict, const Keys& keys) {
+  if (verdict == kComplete) return;
+  if (verdict.starts_with(kTimeout)) throw Timeout(std::string(verdict.substr(kTimeout.size())));
+  if (verdict.starts_with(kMismatch)) throw Mismatch(std::string(verdict.substr(kMismatch.size())));
+  throw CorruptData(
+      fmt::format("join: store key '{}' holds {} bytes that are no verdict; run the same build of lockstep "
+                  "on all ranks",
+                  keys.verdict(), verdict.size()));
+}
+
+// Tells every rank of this meeting, unless another cause was first: then that one is thrown.
+[[noreturn]] void fail(store::Store& store, const Keys& keys, const std::string& message) {
+  obey(store.compare_set(keys.verdict(), "", std::string(kMismatch) + message), keys);
+  throw Mismatch(message);  // the others had met before this process came
+}
+
+// Takes this rank's place in the first round in which this process has none yet.
+Keys take_place(store::Store& store, const Identity& identity, const Claim& claim) {
+  const std::string text = encode(claim);
+  for (int round = 0;; ++round) {
+    const Keys keys = keys_of_round(identity, round);
+    const std::string key = keys.claim(identity.rank);
+    const std::string standing = store.compare_set(key, "", text);
+    if (standing == text) return keys;
+    const Claim holder = decode_claim(standing, key);
+    if (holder.process == claim.process) continue;
+    fail(store, keys,
+         fmt::format(
+             "join: two processes are rank {} of {}: {} and {}; give each process its own RANK, and let an earlier "
+             "run end before the next one uses the same address",
+             identity.rank, identity.world_size, holder.member.describe(), claim.member.describe()));
+  }
+}
+
+void agree_on_world_size(store::Store& store, const Keys& keys, const Identity& identity, const Member& self) {
+  const std::string mine = fmt::format("{} said by {}", identity.world_size, self.describe());
+  const std::string first = store.compare_set(keys.world(), "", mine);
+  const auto size = parse_int(std::string_view(first).substr(0, first.find(' ')));
+  if (size == identity.world_size) return;
+  fail(store, keys,
+       fmt::format("join: ranks disagree on the world size: {}, {}; give all ranks the same WORLD_SIZE", first, mine));
+}
+
+// For a deadline that has passed. Returns if the last rank came just now.
+void report_missing(store::Store& store, const Keys& keys, const Identity& identity, const Deadline& deadline) {
+  std::vector<int> missing;
+  Roster here;
+  for (int rank = 0; rank < identity.world_size; ++rank) {
+    const std::string key = keys.claim(rank);
+    if (store.check(std::span(&key, 1))) {
+      here.push_back(decode_claim(store.get(key, Deadline::after(kOneRequest)), key).member);
+    } else {
+      missing.push_back(rank);
+    }
+  }
+  std::string message;
+  if (missing.empty()) {
+    message = fmt::format(
+        "join: all {} ranks came, but the last of them stopped before it could say so, {}; look for the first error in "
+        "their output; here: {}",
+        identity.world_size, deadline.progress(), describe_members(here));
+  } else {
+    message = fmt::format(
+        "join: {} of {} did not come, {}; here: {}; start what is missing, correct WORLD_SIZE, or set LOCKSTEP_TIMEOUT "
+        "(seconds) if they start later",
+        describe_ranks(missing), identity.world_size, deadline.progress(), describe_members(here));
+  }
+  obey(store.compare_set(keys.verdict(), "", std::string(kTimeout) + message), keys);
+}
+
+void await_verdict(store::Store& store, const Keys& keys, const Identity& identity, const Deadline& deadline) {
+  std::string verdict;
+  try {
+    verdict = store.get(keys.verdict(), deadline);
+  } catch (const Timeout&) {
+    report_missing(store, keys, identity, deadline);
+    return;
+  }
+  obey(verdict, keys);
+}
+
+void fill_in(Identity& identity, Roster& roster) {
+  for (Member& member : roster) {
+    if (member.local_rank >= 0) continue;
+    const auto beside = ranks_beside(roster, member.rank);
+    member.local_rank = static_cast<int>(std::lower_bound(beside.begin(), beside.end(), member.rank) - beside.begin());
+  }
+  if (!identity.local_rank_known) identity.local_rank = roster[static_cast<std::size_t>(identity.rank)].local_rank;
+  if (!identity.local_world_size_known) {
+    identity.local_world_size = static_cast<int>(ranks_beside(roster, identity.rank).size());
+  }
+  if (!identity.node_rank) identity.node_rank = host_index(roster, identity.rank);
+}
+
+}  // namespace
+
+Member self_member(const Identity& identity) {
+  return {.rank = identity.rank,
+          .local_rank = identity.local_rank_known ? identity.local_rank : -1,
+          .pid = getpid(),
+          .host = host_name(),
+          .boot_id = boot_id()};
+}
+
+Joined join(store::Store& store, Identity& identity, const Member& self, const Deadline& deadline) {
+  static std::atomic<int> claims_of_process{0};
+  const Claim claim{.member = self,
+                    .world_size = identity.world_size,
+                    .process = process_token(),
+                    .serial = claims_of_process.fetch_add(1)};
+  const Keys keys = take_place(store, identity, claim);
+  agree_on_world_size(store, keys, identity, self);
+
+  std::vector<std::string> claims;
+  for (int rank = 0; rank < identity.world_size; ++rank) claims.push_back(keys.claim(rank));
+  if (store.check(claims)) store.compare_set(keys.verdict(), "", kComplete);
+  await_verdict(store, keys, identity, deadline);
+
+  Joined joined{.roster = {}, .scope = keys.scope};
+  const auto texts = store.multi_get(claims, deadline.expired() ? Deadline::after(kOneRequest) : deadline);
+  for (std::size_t i = 0; i < texts.size(); ++i) joined.roster.push_back(decode_claim(texts[i], claims[i]).member);
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    if (joined.roster[i].rank != static_cast<int>(i)) {
+      throw CorruptData(fmt::format("join: store key '{}' holds a claim of rank {}", claims[i], joined.roster[i].rank));
+    }
+  }
+  fill_in(identity, joined.roster);
+  return joined;
+}
+
+std::string claimant_of(store::Store& store, const Identity& identity, int rank, const Deadline& deadline) {
+  const std::string key = keys_of_round(identity, 0).claim(rank);
+  return decode_claim(store.get(key, deadline), key).member.describe();
+}
+
+}  // namespace lockstep::rendezvous

@@ -1,0 +1,34 @@
+// How ranks that share a store become a roster: each claims its number, and whoever completes the set lets all go on.
+//
+// Keys are "rendezvous/RUN_ID/RESTART/ROUND/...", so that nothing of another job or attempt is read. ROUND counts how
+// often this process joined before, so that a program may leave its group and join again through the same store.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "runtime/base/deadline.h"
+#include "runtime/rendezvous/identity.h"
+#include "runtime/rendezvous/roster.h"
+#include "runtime/store/store.h"
+
+namespace lockstep::rendezvous {
+
+struct Joined {
+  Roster roster;
+  std::string scope;  // "rendezvous/RUN_ID/RESTART/ROUND": a prefix for keys that only this meeting uses
+};
+
+// This process as a member, without its local rank if the launcher did not say it (-1).
+Member self_member(const Identity& identity);
+
+// Blocks until all ranks are here, and fills in what `identity` does not know yet: local rank, local world size, node
+// rank. The first failure is every rank's: it is told through the store.
+// Throws Mismatch (two processes are the same rank, or ranks disagree on the world size: both named with host and pid),
+// Timeout (names the ranks that did not come, and who did), CorruptData, StoreError.
+Joined join(store::Store& store, Identity& identity, const Member& self, const Deadline& deadline);
+
+// Who has claimed `rank` in the first round, if anybody has: for a process that finds the place taken.
+std::string claimant_of(store::Store& store, const Identity& identity, int rank, const Deadline& deadline);
+
+}  // namespace lockstep::rendezvous

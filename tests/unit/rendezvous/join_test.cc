@@ -1,0 +1,237 @@
+// Ranks as threads over one store: who meets whom, and what is said when somebody does not come.
+#include "runtime/rendezvous/join.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <optional>
+#include <thread>
+
+#include "runtime/base/error.h"
+#include "runtime/rendezvous/claim.h"
+#include "runtime/store/hash_store.h"
+
+namespace lockstep::rendezvous {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+Identity rank_of(int rank, int world_size) {
+  Identity identity;
+  identity.rank = rank;
+  identity.world_size = world_size;
+  identity.run_id = "run";
+  return identity;
+}
+
+Member member(int rank, int pid, std::string host = "a", std::string boot_id = "boot-a") {
+  return {.rank = rank, .local_rank = -1, .pid = pid, .host = std::move(host), .boot_id = std::move(boot_id)};
+}
+
+// A claim that another process left in the store, as join() writes it.
+void leave_claim(store::Store& store, const Member& who, int world_size,
+                 const std::string& scope = "rendezvous/run/0/0") {
+  store.set(scope + "/rank/" + std::to_string(who.rank),
+            encode(Claim{.member = who, .world_size = world_size, .process = "another", .serial = 0}));
+}
+
+struct Outcome {
+  Identity identity;
+  std::optional<Joined> joined;
+  std::string error;
+  std::string type;
+};
+
+Outcome try_join(store::Store& store, Identity identity, const Member& self, const Deadline& deadline) {
+  Outcome outcome;
+  try {
+    outcome.joined = join(store, identity, self, deadline);
+  } catch (const Timeout& error) {
+    outcome = {.identity = {}, .joined = {}, .error = error.what(), .type = "Timeout"};
+  } catch (const Mismatch& error) {
+    outcome = {.identity = {}, .joined = {}, .error = error.what(), .type = "Mismatch"};
+  } catch (const CorruptData& error) {
+    outcome = {.identity = {}, .joined = {}, .error = error.what(), .type = "CorruptData"};
+  }
+  outcome.identity = identity;
+  return outcome;
+}
+
+std::vector<Outcome> join_all(store::Store& store, const std::vector<Member>& members, int world_size,
+                              std::chrono::nanoseconds limit = 20s) {
+  std::vector<Outcome> outcomes(members.size());
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    threads.emplace_back([&, i] {
+      outcomes[i] = try_join(store, rank_of(members[i].rank, world_size), members[i], Deadline::after(limit));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return outcomes;
+}
+
+TEST(Join, EveryRankGetsTheSameRoster) {
+  store::HashStore store;
+  const auto outcomes = join_all(store, {member(2, 12), member(0, 10), member(3, 13), member(1, 11)}, 4);
+  for (const Outcome& outcome : outcomes) {
+    ASSERT_TRUE(outcome.joined) << outcome.error;
+    ASSERT_EQ(outcome.joined->roster.size(), 4u);
+    for (int rank = 0; rank < 4; ++rank) {
+      const Member& found = outcome.joined->roster[static_cast<std::size_t>(rank)];
+      EXPECT_EQ(found.rank, rank);
+      EXPECT_EQ(found.pid, 10 + rank);
+      EXPECT_EQ(found.local_rank, rank);
+    }
+    EXPECT_EQ(outcome.identity.local_rank, outcome.identity.rank);
+    EXPECT_EQ(outcome.identity.local_world_size, 4);
+    EXPECT_EQ(outcome.identity.node_rank, 0);
+  }
+}
+
+TEST(Join, LocalRanksComeFromBootIdsNotFromHostNames) {
+  store::HashStore store;
+  // Two machines that share a host name, unevenly filled and interleaved.
+  const auto outcomes = join_all(store,
+                                 {member(0, 1, "node", "boot-a"), member(1, 2, "node", "boot-b"),
+                                  member(2, 3, "node", "boot-a"), member(3, 4, "node", "boot-a")},
+                                 4);
+  const int local_ranks[] = {0, 0, 1, 2};
+  const int local_sizes[] = {3, 1, 3, 3};
+  const int nodes[] = {0, 1, 0, 0};
+  for (const Outcome& outcome : outcomes) {
+    ASSERT_TRUE(outcome.joined) << outcome.error;
+    const int rank = outcome.identity.rank;
+    EXPECT_EQ(outcome.identity.local_rank, local_ranks[rank]);
+    EXPECT_EQ(outcome.identity.local_world_size, local_sizes[rank]);
+    EXPECT_EQ(outcome.identity.node_rank, nodes[rank]);
+  }
+}
+
+TEST(Join, WhatTheLauncherSaidStays) {
+  store::HashStore store;
+  Identity identity = rank_of(0, 1);
+  identity.local_rank = 5;
+  identity.local_rank_known = true;
+  identity.node_rank = 7;
+  const Joined joined = join(store, identity, self_member(identity), Deadline::after(20s));
+  EXPECT_EQ(identity.local_rank, 5);
+  EXPECT_EQ(joined.roster[0].local_rank, 5);
+  EXPECT_EQ(identity.local_world_size, 1);
+  EXPECT_EQ(identity.node_rank, 7);
+}
+
+TEST(Join, TimeoutNamesTheRanksThatNeverCameAndThoseThatDid) {
+  store::HashStore store;
+  const auto outcomes = join_all(store, {member(0, 10, "hosta"), member(1, 11, "hostb")}, 4, 50ms);
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_EQ(outcome.type, "Timeout");
+    EXPECT_THAT(outcome.error,
+                AllOf(HasSubstr("ranks 2 and 3 of 4 did not come"), HasSubstr("rank 0 (host hosta, pid 10)"),
+                      HasSubstr("of 0.05 s"), HasSubstr("LOCKSTEP_TIMEOUT")));
+  }
+  EXPECT_EQ(outcomes[0].error, outcomes[1].error) << "the first failure is every rank's";
+}
+
+TEST(Join, ARankThatComesAfterTheTimeoutGetsTheSameCause) {
+  store::HashStore store;
+  join_all(store, {member(0, 10)}, 2, 20ms);
+  const Outcome late = try_join(store, rank_of(1, 2), member(1, 11), Deadline::after(20s));
+  EXPECT_EQ(late.type, "Timeout");
+  EXPECT_THAT(late.error, HasSubstr("rank 1 of 2 did not come"));
+}
+
+TEST(Join, TheSameRankTwiceNamesBothAndStopsThoseWhoWait) {
+  store::HashStore store;
+  leave_claim(store, member(1, 4711, "elsewhere"), 3);
+  const auto outcomes = join_all(store, {member(0, 10), member(1, 11)}, 3);
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_EQ(outcome.type, "Mismatch");
+    EXPECT_THAT(outcome.error,
+                AllOf(HasSubstr("two processes are rank 1 of 3"), HasSubstr("rank 1 (host elsewhere, pid 4711)"),
+                      HasSubstr("rank 1 (host a, pid 11)")));
+  }
+}
+
+TEST(Join, ADuplicateThatComesLateDoesNotHurtThoseWhoMet) {
+  store::HashStore store;
+  leave_claim(store, member(1, 4711), 2);
+  Identity zero = rank_of(0, 2);
+  EXPECT_EQ(join(store, zero, member(0, 10), Deadline::after(20s)).roster[1].pid, 4711);
+  const Outcome late = try_join(store, rank_of(1, 2), member(1, 11), Deadline::after(20s));
+  EXPECT_EQ(late.type, "Mismatch");
+  EXPECT_THAT(late.error, HasSubstr("pid 4711"));
+  EXPECT_THAT(claimant_of(store, zero, 1, Deadline::after(20s)), HasSubstr("pid 4711"));
+}
+
+TEST(Join, WorldSizesThatDifferNameBoth) {
+  store::HashStore store;
+  Outcome four;
+  std::thread thread([&] { four = try_join(store, rank_of(0, 4), member(0, 10), Deadline::after(20s)); });
+  store.get("rendezvous/run/0/0/world", Deadline::after(20s));
+  const Outcome two = try_join(store, rank_of(1, 2), member(1, 11), Deadline::after(20s));
+  thread.join();
+  for (const Outcome& outcome : {four, two}) {
+    EXPECT_EQ(outcome.type, "Mismatch");
+    EXPECT_THAT(outcome.error,
+                AllOf(HasSubstr("4 said by rank 0 (host a, pid 10)"), HasSubstr("2 said by rank 1 (host a, pid 11)")));
+  }
+}
+
+TEST(Join, NothingOfAnEarlierAttemptIsRead) {
+  store::HashStore store;
+  leave_claim(store, member(1, 4711), 2, "rendezvous/run/0/0");
+  Identity identity = rank_of(0, 2);
+  identity.restart_count = 1;
+  EXPECT_THAT(try_join(store, identity, member(0, 10), Deadline::after(20ms)).error,
+              HasSubstr("rank 1 of 2 did not come"));
+  identity.restart_count = 0;
+  identity.run_id = "another";
+  EXPECT_THAT(try_join(store, identity, member(0, 10), Deadline::after(20ms)).error,
+              HasSubstr("rank 1 of 2 did not come"));
+}
+
+TEST(Join, AProgramMayJoinAgainThroughTheSameStore) {
+  store::HashStore store;
+  const auto first = join_all(store, {member(0, 10), member(1, 10)}, 2);
+  const auto second = join_all(store, {member(0, 10), member(1, 10)}, 2);
+  ASSERT_TRUE(first[0].joined && second[0].joined) << second[0].error;
+  EXPECT_NE(first[0].joined->scope, second[0].joined->scope);
+  EXPECT_EQ(second[0].joined->scope, second[1].joined->scope);
+}
+
+TEST(Join, AClaimThatIsNoneIsRefused) {
+  for (const char* text : {"", "x", "lockstep claim 2\n", "lockstep claim 1\nrank 0\n"}) {
+    store::HashStore store;
+    store.set("rendezvous/run/0/0/rank/1", text);
+    const Outcome outcome = try_join(store, rank_of(0, 2), member(0, 10), Deadline::after(20s));
+    EXPECT_EQ(outcome.type, "CorruptData");
+    EXPECT_THAT(outcome.error, HasSubstr("rendezvous/run/0/0/rank/1"));
+  }
+}
+
+TEST(Claim, RoundTrip) {
+  const Claim claim{.member = member(3, 42, "node-7.example", "b"), .world_size = 9, .process = "p.1", .serial = 2};
+  const Claim read = decode_claim(encode(claim), "key");
+  EXPECT_EQ(encode(read), encode(claim));
+  EXPECT_EQ(read.member.host, "node-7.example");
+  EXPECT_EQ(read.member.local_rank, -1);
+  std::string longer = encode(claim) + "x";
+  EXPECT_THROW(decode_claim(longer, "key"), CorruptData);
+}
+
+TEST(Roster, Words) {
+  EXPECT_EQ(describe_ranks(std::vector{2}), "rank 2");
+  EXPECT_EQ(describe_ranks(std::vector{2, 3}), "ranks 2 and 3");
+  EXPECT_EQ(describe_ranks(std::vector{0, 2, 3}), "ranks 0, 2 and 3");
+  EXPECT_EQ(describe_ranks(std::vector{1, 4, 5, 6, 7}), "ranks 1 and 4-7");
+  const Roster roster = {member(0, 1, "n1", "x"), member(1, 2, "n1", "x"), member(2, 3, "n2", "y")};
+  EXPECT_EQ(count_hosts(roster), 2);
+  EXPECT_EQ(describe_hosts(roster), "n1: ranks 0 and 1; n2: rank 2");
+}
+
+}  // namespace
+}  // namespace lockstep::rendezvous
