@@ -1,0 +1,42 @@
+// What the user typed, as values. Pure: nothing here looks at the machine.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace lockstep::launcher {
+
+// Exit codes of the launcher's own, as shells have them.
+inline constexpr int kExitUsage = 2;            // the command line is wrong; also: a file or port could not be had
+inline constexpr int kExitNotExecutable = 126;  // PROGRAM is there and can't be run
+inline constexpr int kExitNotFound = 127;       // PROGRAM is not there
+
+// The most ranks one host is asked to start: a typing error must not become a fork bomb.
+inline constexpr int kMaxRanks = 1024;
+
+// `lockstep run`.
+struct RunOptions {
+  std::string nproc_per_node = "auto";   // a number, auto, cpu or gpu
+  std::optional<int> ranks;              // -n: all ranks of the job
+  std::string log_dir;                   // empty: output comes here, with a prefix
+  std::chrono::milliseconds grace{700};  // between SIGTERM and SIGKILL
+  std::optional<int> timeout;            // seconds, for LOCKSTEP_TIMEOUT; unset: what the environment says
+  std::string master_addr = "127.0.0.1";
+  int master_port = 0;               // 0: a free one
+  std::vector<std::string> command;  // PROGRAM and its arguments, never empty
+};
+
+// Nothing to run: print `out` on stdout, `err` on stderr, and leave with `exit_code`.
+struct Answer {
+  int exit_code = 0;
+  std::string out;
+  std::string err;
+};
+
+// `arguments` without the program's own name.
+std::variant<RunOptions, Answer> parse_command_line(const std::vector<std::string>& arguments);
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,72 @@
+// Where the output of all ranks comes together: this process's stdout and stderr.
+//
+// Lines never mix, a slow reader delays nobody but the ranks, and rank 0's progress bar stays at the bottom of a
+// terminal, or becomes a line every two seconds elsewhere. Owned and called by the main thread. Nothing blocks.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "runtime/base/deadline.h"
+
+namespace lockstep::launcher {
+
+enum class Stream { out, err };
+
+class Console {
+ public:
+  // At this many waiting bytes the ranks' pipes should be left unread, so that the ranks wait.
+  static constexpr std::size_t kBacklogLimit = 256 * 1024;
+  // Between two lines of a progress bar that is not on a terminal.
+  static constexpr std::chrono::seconds kRedrawInterval{2};
+
+  // Of a program that writes nowhere else. Ignores SIGPIPE.
+  Console(int out_fd, int err_fd);
+
+  // A line of a rank's, without its end: "[rank 2] text".
+  void line(Stream stream, int rank, std::string_view text);
+  // A redraw of rank 0's progress bar.
+  void redraw(Stream stream, std::string_view text);
+  // The launcher's own word: "lockstep run: text", on stderr.
+  void message(std::string_view text);
+  // Bare lines on stderr, for what belongs to a message.
+  void detail(std::string_view text);
+
+  // Writes what can be written without waiting, and the redraw whose time has come.
+  void flush();
+  // True while `stream` has bytes that wait for its reader: poll it for writing, then flush().
+  bool waiting(Stream stream) const { return !sink(stream).pending.empty(); }
+  int fd(Stream stream) const { return sink(stream).fd; }
+  std::size_t backlog() const { return out_.pending.size() + err_.pending.size(); }
+  // Time until flush() has a redraw to show; nothing if there is none.
+  std::optional<Deadline::Duration> next_redraw() const;
+
+  // No more is coming: a redraw that no line has superseded is shown as the last one.
+  void finish();
+
+ private:
+  struct Sink {
+    int fd = -1;
+    bool terminal = false;
+    bool broken = false;  // nobody reads any more
+    std::string pending;
+  };
+
+  Sink& sink(Stream stream) { return stream == Stream::out ? out_ : err_; }
+  const Sink& sink(Stream stream) const { return stream == Stream::out ? out_ : err_; }
+  void put(Sink& sink, std::string_view text);
+  void put_line(Stream stream, std::string_view prefix, std::string_view text);
+  void drain(Sink& sink);
+  void show_held_redraw();
+
+  Sink out_;
+  Sink err_;
+  Stream bar_stream_ = Stream::err;
+  std::string bar_;                    // on a terminal: what the bottom line shows; empty if there is none
+  std::string held_;                   // elsewhere: the redraw that waits for its turn
+  std::optional<Deadline> next_line_;  // elsewhere: no redraw is shown before it has passed
+};
+
+}  // namespace lockstep::launcher

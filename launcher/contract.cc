@@ -1,0 +1,45 @@
+#include "launcher/contract.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <string_view>
+
+namespace lockstep::launcher {
+namespace {
+
+// With these of an outer torchrun, torch in a rank would look for that agent's store on our MASTER_PORT and hang; the
+// secret is of another store than ours.
+bool belongs_to_an_outer_job(std::string_view name) {
+  return name.starts_with("TORCHELASTIC_") || name == "LOCKSTEP_STORE_SECRET" || name == "LOCKSTEP_STORE_SECRET_FILE" ||
+         name == "GROUP_WORLD_SIZE" || name == "ROLE_RANK" || name == "ROLE_WORLD_SIZE" || name == "ROLE_NAME";
+}
+
+}  // namespace
+
+std::vector<std::string> rank_environment(const Environment& inherited, const Contract& contract, int rank) {
+  Environment result;
+  for (const auto& [name, value] : inherited.variables()) {
+    if (!belongs_to_an_outer_job(name)) result.set(name, value);
+  }
+  const auto number = [](int value) { return fmt::format("{}", value); };
+  result.set("RANK", number(rank));
+  result.set("WORLD_SIZE", number(contract.world_size));
+  result.set("LOCAL_RANK", number(rank));
+  result.set("LOCAL_WORLD_SIZE", number(contract.world_size));
+  result.set("GROUP_RANK", "0");
+  result.set("MASTER_ADDR", contract.master_addr);
+  result.set("MASTER_PORT", number(contract.master_port));
+  result.set("LOCKSTEP_STORE", contract.store_address);
+  result.set("LOCKSTEP_RUN_ID", contract.run_id);
+  result.set("LOCKSTEP_RESTART_COUNT", "0");
+  result.set("LOCKSTEP_LAUNCHER_PID", number(contract.launcher_pid));
+  result.set("LOCKSTEP_LAUNCHER_FD", number(contract.launcher_fd));
+  if (!contract.timeout.empty()) result.set("LOCKSTEP_TIMEOUT", contract.timeout);
+
+  std::vector<std::string> entries;
+  for (const auto& [name, value] : result.variables()) entries.push_back(name + "=" + value);
+  return entries;
+}
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,27 @@
+// The environment contract: which variables tell a rank who it is. Pure.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/base/environment.h"
+
+namespace lockstep::launcher {
+
+// What the ranks of a job have in common.
+struct Contract {
+  int world_size = 1;
+  std::string master_addr;
+  int master_port = 0;        // free; the launcher does not listen there
+  std::string store_address;  // host:port, hosted by the launcher
+  std::string run_id;         // unlike any other job's, on any host
+  std::string timeout;        // for LOCKSTEP_TIMEOUT; empty: leave it alone
+  int launcher_pid = 0;
+  int launcher_fd = -1;  // read end of a pipe that ends when the launcher does
+};
+
+// "NAME=value" for execve: `inherited`, less what an outer launcher said about its own job, plus the contract.
+// OMP_NUM_THREADS is left alone: the library divides the cores itself.
+std::vector<std::string> rank_environment(const Environment& inherited, const Contract& contract, int rank);
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,108 @@
+#include "launcher/guardian.h"
+
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <set>
+#include <vector>
+
+#include "launcher/process_table.h"
+#include "runtime/base/error.h"
+#include "runtime/base/logging.h"
+
+namespace lockstep::launcher {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr pid_t kAllIsWell = 0;
+constexpr int kPipe = 3;
+constexpr auto kKillLimit = 10s;
+
+bool belongs_to_job(const ProcessEntry& entry, const std::set<pid_t>& groups, const std::string& marker) {
+  return entry.alive() && (groups.contains(entry.group) || started_with(entry.pid, marker));
+}
+
+// Kills what there is of the job and waits for its end; false if there was nothing.
+bool kill_job(const std::set<pid_t>& groups, const std::string& marker, const Deadline& deadline) {
+  std::vector<UniqueFd> killed;
+  for (const auto& entry : process_table()) {
+    if (entry.pid == getpid() || !belongs_to_job(entry, groups, marker)) continue;
+    UniqueFd pidfd = open_pidfd(entry.pid);
+    if (!pidfd) continue;
+    // Now that the descriptor holds this process, look again: the id may have been given to another one.
+    const auto again = process_entry(entry.pid);
+    if (!again || !belongs_to_job(*again, groups, marker)) continue;
+    syscall(SYS_pidfd_send_signal, pidfd.get(), SIGKILL, nullptr, 0);  // fails only if it has ended by itself
+    killed.push_back(std::move(pidfd));
+  }
+  for (const auto& pidfd : killed) wait_readable(pidfd.get(), deadline);
+  return !killed.empty();
+}
+
+// Leaves everything of the launcher's but the pipe: its descriptors, terminal, folder and signals.
+void detach(int pipe) {
+  setsid();
+  sigset_t all;
+  sigfillset(&all);
+  sigprocmask(SIG_SETMASK, &all, nullptr);
+  prctl(PR_SET_NAME, "lockstep-guard");
+  const int null = open("/dev/null", O_RDWR);
+  if (chdir("/") != 0 || null < 0 || dup2(pipe, kPipe) < 0) _exit(EXIT_FAILURE);
+  for (int fd = 0; fd < 3; ++fd) {
+    if (dup2(null, fd) < 0) _exit(EXIT_FAILURE);
+  }
+  syscall(SYS_close_range, kPipe + 1, ~0U, 0);  // before Linux 5.9 they stay open until this process ends: harmless
+}
+
+[[noreturn]] void guard(int pipe, const std::string& run_id) {
+  detach(pipe);
+  std::set<pid_t> groups;
+  while (true) {
+    pid_t group = 0;
+    const auto bytes = read(kPipe, &group, sizeof group);  // each is written at once and smaller than PIPE_BUF
+    if (bytes < 0 && errno == EINTR) continue;
+    if (bytes != sizeof group) break;
+    if (group == kAllIsWell) _exit(EXIT_SUCCESS);
+    groups.insert(group);
+  }
+  try {
+    const auto deadline = Deadline::after(kKillLimit);
+    while (kill_job(groups, "LOCKSTEP_RUN_ID=" + run_id, deadline) && !deadline.expired()) {
+    }
+  } catch (const std::exception&) {  // There is nobody left to tell; the groups can still be killed.
+    for (const pid_t group : groups) kill(-group, SIGKILL);
+  }
+  _exit(EXIT_SUCCESS);
+}
+
+}  // namespace
+
+Guardian::Guardian(const std::string& run_id) {
+  Pipe pipe = make_pipe();
+  pid_ = fork();
+  if (pid_ < 0) throw SystemError("fork the launcher's guardian", errno);
+  if (pid_ == 0) {
+    pipe.write_end.reset();
+    guard(pipe.read_end.get(), run_id);
+  }
+  pipe_ = std::move(pipe.write_end);
+}
+
+Guardian::~Guardian() {
+  // If it was killed, there is nobody to read (SIGPIPE is ignored) and perhaps nobody to wait for.
+  if (write(pipe_.get(), &kAllIsWell, sizeof kAllIsWell) != sizeof kAllIsWell && errno != EPIPE) {
+    log_error("lockstep run: write to the guardian process {}: {}", pid_, errno_text(errno));
+  }
+  pipe_.reset();
+  while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
+}  // namespace lockstep::launcher

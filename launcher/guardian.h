@@ -1,0 +1,37 @@
+// A small process that ends the job if the launcher is killed.
+//
+// A rank that is the launcher's direct child dies with it (PR_SET_PDEATHSIG). What a rank has started itself, such as
+// the program behind `sh -c './train; true'`, does not: nothing that is killed with -9 can clean up. So the launcher
+// forks this process before it does anything else. It holds the read end of a pipe on which each rank writes its
+// process id before it becomes the program. When the pipe ends and nobody said that all is well, it kills every
+// process of the ranks' process groups and every process that was started with this job's LOCKSTEP_RUN_ID.
+// docs/adr/0003-no-orphans.md has the alternatives.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+
+#include "launcher/system.h"
+
+namespace lockstep::launcher {
+
+class Guardian {
+ public:
+  // Forks. Call it before the process has a second thread. Throws SystemError.
+  explicit Guardian(const std::string& run_id);
+  // Says that the job has ended well and waits for the process to leave.
+  ~Guardian();
+  Guardian(const Guardian&) = delete;
+  Guardian& operator=(const Guardian&) = delete;
+
+  pid_t pid() const { return pid_; }
+  // Where a rank writes its process id, as the bytes of a pid_t.
+  int registration_fd() const { return pipe_.get(); }
+
+ private:
+  pid_t pid_ = -1;
+  UniqueFd pipe_;
+};
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,397 @@
+#include "launcher/job.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/epoll.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+#include "launcher/process_table.h"
+#include "launcher/spawn.h"
+#include "runtime/base/error.h"
+#include "runtime/base/host.h"
+
+namespace lockstep::launcher {
+namespace {
+
+using namespace std::chrono_literals;
+
+// What an epoll event is about: kind and, for the last three, rank.
+enum class Source : std::uint32_t { signals, console_out, console_err, rank_end, rank_out, rank_err };
+constexpr std::uint64_t tag(Source source, int rank = 0) {
+  return (static_cast<std::uint64_t>(source) << 32) | static_cast<std::uint32_t>(rank);
+}
+
+// A process that doesn't end this long after SIGKILL waits for a device; it is left to the kernel.
+constexpr auto kUnkillableLimit = 5s;
+// Above what shells and programs name by number (exec 3<..., descriptor 10 of dash).
+constexpr int kLowestInheritedFd = 200;
+
+bool asks_to_end(int signal) { return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT; }
+
+std::string count_of(int count, std::string_view noun, std::string_view plural_ending = "s") {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : plural_ending);
+}
+
+}  // namespace
+
+Job::Job(JobOptions options, const Environment& environment, Console& console, Signals& signals,
+         const Guardian& guardian)
+    : options_(std::move(options)),
+      environment_(environment),
+      console_(console),
+      signals_(signals),
+      guardian_(guardian),
+      host_(host_name()),
+      epoll_(epoll_create1(EPOLL_CLOEXEC)),
+      life_(make_pipe()),
+      started_(Clock::now()) {
+  if (!epoll_) throw SystemError("epoll_create1", errno);
+  // What a rank leaves behind becomes a child of this process, to be ended with the job.
+  if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) throw SystemError("prctl PR_SET_CHILD_SUBREAPER", errno);
+  for (const auto& entry : descendants(process_table(), getpid(), {})) strangers_.insert(entry.pid);
+  const int high = fcntl(life_.read_end.get(), F_DUPFD_CLOEXEC, kLowestInheritedFd);
+  if (high >= 0) life_.read_end.reset(high);  // with a low limit of descriptors it keeps its number
+  options_.contract.launcher_pid = getpid();
+  options_.contract.launcher_fd = life_.read_end.get();
+  watch(signals_.fd(), EPOLLIN, tag(Source::signals));
+}
+
+int Job::run() {
+  try {
+    start_ranks();
+  } catch (const Error&) {
+    signal_all(SIGKILL);
+    for (auto& process : ranks_) {
+      if (process.running()) wait_readable(process.pidfd.get(), Deadline::after(kUnkillableLimit));
+    }
+    throw;
+  }
+  while (!finished()) {
+    wait_for_events();
+    check_timers();
+    pause_or_resume_reading();
+  }
+  return conclude();
+}
+
+void Job::start_ranks() {
+  const UniqueFd null = open_file("/dev/null", false);
+  ranks_.resize(static_cast<std::size_t>(options_.contract.world_size));
+  for (int rank = 0; rank < options_.contract.world_size; ++rank) start_rank(rank, null.get());
+}
+
+void Job::start_rank(int rank, int null_fd) {
+  RankProcess& process = ranks_[static_cast<std::size_t>(rank)];
+  process.rank = rank;
+  UniqueFd out;
+  UniqueFd err;
+  if (options_.log_dir.empty()) {
+    Pipe out_pipe = make_pipe();
+    Pipe err_pipe = make_pipe();
+    set_non_blocking(out_pipe.read_end.get());
+    set_non_blocking(err_pipe.read_end.get());
+    process.out = RankOutput(rank, Stream::out, std::move(out_pipe.read_end));
+    process.err = RankOutput(rank, Stream::err, std::move(err_pipe.read_end));
+    out = std::move(out_pipe.write_end);
+    err = std::move(err_pipe.write_end);
+  } else {
+    process.err_file = fmt::format("{}/rank{}.err", options_.log_dir, rank);
+    out = open_file(fmt::format("{}/rank{}.out", options_.log_dir, rank), true);
+    err = open_file(process.err_file, true);
+  }
+
+  SpawnRequest request;
+  request.path = options_.program;
+  request.arguments = options_.command;
+  request.environment = rank_environment(environment_, options_.contract, rank);
+  // A rank is no foreground job: to read from a terminal would stop it.
+  request.stdin_fd = rank == 0 && isatty(STDIN_FILENO) == 0 ? STDIN_FILENO : null_fd;
+  request.stdout_fd = out.get();
+  request.stderr_fd = err.get();
+  request.inherited_fd = life_.read_end.get();
+  request.registration_fd = guardian_.registration_fd();
+  request.signal_mask = signals_.original_mask();
+  Spawned spawned = spawn(request);
+  process.pid = spawned.pid;
+  process.pidfd = std::move(spawned.pidfd);
+
+  watch(process.pidfd.get(), EPOLLIN, tag(Source::rank_end, rank));
+  if (process.out.open()) watch(process.out.fd(), EPOLLIN, tag(Source::rank_out, rank));
+  if (process.err.open()) watch(process.err.fd(), EPOLLIN, tag(Source::rank_err, rank));
+}
+
+void Job::watch(int fd, std::uint32_t events, std::uint64_t what) {
+  epoll_event event{};
+  event.events = events;
+  event.data.u64 = what;
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0 && errno != EEXIST) throw SystemError("epoll_ctl", errno);
+}
+
+void Job::forget(int fd) {
+  if (fd < 0) return;
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr) != 0 && errno != ENOENT)
+    throw SystemError("epoll_ctl", errno);
+}
+
+void Job::wait_for_events() {
+  auto limit = Deadline::Duration::max();
+  for (const auto& deadline : {kill_at_, give_up_at_}) {
+    if (deadline) limit = std::min(limit, deadline->remaining());
+  }
+  if (const auto redraw = console_.next_redraw()) limit = std::min(limit, *redraw);
+  const auto deadline = limit == Deadline::Duration::max() ? Deadline::never() : Deadline::after(limit);
+
+  for (const auto stream : {Stream::out, Stream::err}) {
+    if (console_.waiting(stream)) {
+      watch(console_.fd(stream), EPOLLOUT, tag(stream == Stream::out ? Source::console_out : Source::console_err));
+    }
+  }
+  // In the order in which they became ready: so the rank that ended first is seen first.
+  std::array<epoll_event, 64> events;
+  int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), deadline.poll_timeout_ms());
+  if (count < 0 && errno != EINTR) throw SystemError("epoll_wait", errno);
+  for (int i = 0; i < count; ++i) handle(events[static_cast<std::size_t>(i)].data.u64);
+  console_.flush();
+  if (children_changed_) reap_others();
+}
+
+void Job::handle(std::uint64_t what) {
+  const auto source = static_cast<Source>(what >> 32);
+  const auto rank = static_cast<std::size_t>(what & 0xffffffffu);
+  switch (source) {
+    case Source::signals:
+      for (const int signal : signals_.take()) on_signal(signal);
+      return;
+    case Source::console_out:
+      forget(console_.fd(Stream::out));
+      return;  // flush() follows
+    case Source::console_err:
+      forget(console_.fd(Stream::err));
+      return;
+    case Source::rank_end:
+      on_rank_end(ranks_[rank]);
+      return;
+    case Source::rank_out:
+      read_output(ranks_[rank].out);
+      return;
+    case Source::rank_err:
+      read_output(ranks_[rank].err);
+      return;
+  }
+}
+
+void Job::read_output(RankOutput& output) {
+  if (reading_) output.read_some(console_);  // one piece each, so that a noisy rank doesn't silence the others
+}
+
+void Job::pause_or_resume_reading() {
+  const bool wanted = console_.backlog() < Console::kBacklogLimit;
+  if (wanted == reading_) return;
+  reading_ = wanted;
+  for (auto& process : ranks_) {
+    for (const auto& [output, source] : {std::pair{&process.out, Source::rank_out}, {&process.err, Source::rank_err}}) {
+      if (!output->open()) continue;
+      if (wanted) {
+        watch(output->fd(), EPOLLIN, tag(source, process.rank));
+      } else {
+        forget(output->fd());
+      }
+    }
+  }
+}
+
+void Job::on_signal(int signal) {
+  if (signal == SIGCHLD) {
+    children_changed_ = true;
+  } else if (signal == SIGTSTP) {
+    // Ctrl-Z: the ranks are in groups of their own, so the terminal has stopped nobody yet.
+    signal_all(SIGSTOP);
+    raise(SIGSTOP);
+    signal_all(SIGCONT);
+  } else if (!asks_to_end(signal)) {
+    signal_all(signal);
+  } else {
+    ++stop_requests_;
+    if (signal == SIGINT) ++interrupts_;
+    if (interrupts_ > 1) {
+      console_.message(fmt::format("second SIGINT: killing {}", count_of(running(), "rank")));
+      stop_signal_ = signal;
+      kill_at_.reset();
+      give_up_at_ = Deadline::after(kUnkillableLimit);
+      signal_all(SIGKILL);
+      return;
+    }
+    if (stop_signal_ == 0) {
+      console_.message(fmt::format("{}: passed on to {}{}", signal_name(signal), count_of(running(), "rank"),
+                                   signal == SIGINT ? "; once more to kill them" : ""));
+      stop_signal_ = signal;
+    }
+    signal_all(signal);
+  }
+}
+
+void Job::on_rank_end(RankProcess& process) {
+  if (process.ending) return;
+  const auto ending = reap(process.pidfd.get());
+  if (!ending) return;
+  process.ending = *ending;
+  forget(process.pidfd.get());
+  // Its last words come before what is said about it. What it started may hold the pipes, so their end is not awaited.
+  process.out.read_available(console_);
+  process.err.read_available(console_);
+  if (first_failure_ != nullptr) {
+    ++after_failure_;
+    if (give_up_at_ && ending->by_signal && ending->value == SIGKILL) ++killed_after_failure_;
+  } else if (stop_signal_ != 0) {
+    if (!ending->ok()) report_later_end(process);
+  } else if (!ending->ok()) {
+    first_failure_ = &process;
+    report_failure(process);
+    begin_ending(SIGTERM);
+  }
+}
+
+void Job::reap_others() {
+  children_changed_ = false;
+  while (true) {
+    siginfo_t info{};
+    if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0) {
+      if (errno == EINTR) continue;
+      if (errno == ECHILD) return;
+      throw SystemError("waitid", errno);
+    }
+    if (info.si_pid == 0) return;
+    const bool is_rank = std::any_of(ranks_.begin(), ranks_.end(), [&](const auto& process) {
+      return process.pid == info.si_pid && process.running();
+    });
+    if (is_rank) {  // its own descriptor tells when its turn has come; the rest is looked at after it
+      children_changed_ = true;
+      return;
+    }
+    if (info.si_pid == guardian_.pid()) {
+      console_.message(
+          "the guardian process was killed: if this launcher is killed too, programs behind wrapper "
+          "scripts may be left");
+    }
+    siginfo_t reaped{};
+    waitid(P_PID, static_cast<id_t>(info.si_pid), &reaped, WEXITED | WNOHANG);
+    strangers_.erase(info.si_pid);
+  }
+}
+
+void Job::check_timers() {
+  if (kill_at_ && kill_at_->expired()) {
+    kill_at_.reset();
+    give_up_at_ = Deadline::after(kUnkillableLimit);
+    signal_all(SIGKILL);
+  }
+}
+
+bool Job::finished() {
+  if (running() > 0) return give_up_at_ && give_up_at_->expired();
+  const auto left = leftovers();
+  if (left.empty()) return true;
+  if (give_up_at_) return give_up_at_->expired();
+  if (!kill_at_) {
+    console_.message(fmt::format("the ranks have ended and left {}; the first is {} (pid {}); ending what is left",
+                                 count_of(static_cast<int>(left.size()), "process", "es"), left.front().name,
+                                 left.front().pid));
+    begin_ending(SIGTERM);
+  }
+  return false;
+}
+
+void Job::report_failure(const RankProcess& process) {
+  const std::chrono::duration<double> age = Clock::now() - started_;
+  const int others = running();
+  console_.message(fmt::format("rank {} (host {}, pid {}) {} {:.1f} s after the start{}", process.rank, host_,
+                               process.pid, process.ending->describe(), age.count(),
+                               others == 0 ? "" : fmt::format("; ending the other {}", count_of(others, "rank"))));
+  if (const auto hint = process.ending->hint(); !hint.empty()) console_.detail("  hint: " + hint);
+  if (process.err_file.empty()) return;
+  const auto lines = last_lines(process.err_file, 10);
+  console_.detail(lines.empty() ? fmt::format("  it wrote nothing to {}", process.err_file)
+                                : fmt::format("  the end of {}:", process.err_file));
+  for (const auto& line : lines) console_.detail("  | " + line);
+}
+
+void Job::report_later_end(const RankProcess& process) {
+  // Ranks that end by the signal they were sent are what was asked for.
+  if (process.ending->by_signal && process.ending->value == stop_signal_) return;
+  console_.message(fmt::format("rank {} (host {}, pid {}) {} after {}", process.rank, host_, process.pid,
+                               process.ending->describe(), signal_name(stop_signal_)));
+}
+
+int Job::conclude() {
+  for (auto& process : ranks_) {
+    process.out.finish(console_);
+    process.err.finish(console_);
+  }
+  int code = 0;
+  if (first_failure_ != nullptr) {
+    code = first_failure_->ending->exit_code();
+    std::string others;
+    if (after_failure_ > 0) {
+      others = fmt::format("; {} ended after it", count_of(after_failure_, "other rank"));
+    }
+    if (killed_after_failure_ > 0) {
+      others +=
+          fmt::format(" ({} of them by SIGKILL, {} ms after SIGTERM)", killed_after_failure_, options_.grace.count());
+    }
+    console_.message(fmt::format("rank {} failed first: it {}{}; exit code {}", first_failure_->rank,
+                                 first_failure_->ending->describe(), others, code));
+  } else if (stop_signal_ != 0) {
+    const bool all_ok = std::all_of(ranks_.begin(), ranks_.end(),
+                                    [](const auto& process) { return process.ending && process.ending->ok(); });
+    code = all_ok ? 0 : 128 + stop_signal_;
+    if (!all_ok) console_.message(fmt::format("stopped by {}; exit code {}", signal_name(stop_signal_), code));
+  }
+  for (const auto& entry : leftovers()) {
+    console_.message(fmt::format("process {} ({}) did not end within {} s of SIGKILL: it waits for a device", entry.pid,
+                                 entry.name, kUnkillableLimit.count()));
+    if (code == 0) code = 1;
+  }
+  // The reader may take its time, as with any program; who doesn't want to wait for it sends a signal.
+  console_.finish();
+  for (const int asked = stop_requests_; console_.backlog() > 0 && stop_requests_ == asked;) wait_for_events();
+  return code;
+}
+
+void Job::begin_ending(int signal) {
+  kill_at_ = Deadline::after(options_.grace);
+  signal_all(signal);
+}
+
+void Job::signal_all(int signal) {
+  std::set<pid_t> groups;
+  for (const auto& process : ranks_) {
+    if (!process.running()) continue;
+    groups.insert(process.pid);
+    kill(-process.pid, signal);  // not reaped yet, so the number is still its own; it may have ended
+  }
+  // What has left its group, or outlived the rank that led it.
+  for (const auto& entry : leftovers()) {
+    if (!groups.contains(entry.group)) kill(entry.pid, signal);
+  }
+}
+
+std::vector<ProcessEntry> Job::leftovers() const {
+  auto except = strangers_;
+  except.insert(guardian_.pid());
+  auto found = descendants(process_table(), getpid(), except);
+  std::erase_if(found, [](const auto& entry) { return !entry.alive(); });
+  return found;
+}
+
+int Job::running() const {
+  return static_cast<int>(
+      std::count_if(ranks_.begin(), ranks_.end(), [](const auto& process) { return process.running(); }));
+}
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,89 @@
+// The ranks of one job, from their start to the end of the last process they left.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "launcher/console.h"
+#include "launcher/contract.h"
+#include "launcher/guardian.h"
+#include "launcher/process_table.h"
+#include "launcher/rank_process.h"
+#include "launcher/signals.h"
+#include "runtime/base/deadline.h"
+#include "runtime/base/environment.h"
+
+namespace lockstep::launcher {
+
+struct JobOptions {
+  std::string program;               // path
+  std::vector<std::string> command;  // argv of every rank
+  std::string log_dir;               // empty: output goes to the console
+  std::chrono::milliseconds grace{700};
+  Contract contract;  // the job fills launcher_pid and launcher_fd in
+};
+
+// Driven by descriptors (signals, ends of processes, output), so that nothing is polled. Main thread only, which must
+// live as long as the ranks: they die with it.
+class Job {
+ public:
+  // `guardian` and `signals` outlive the job. Throws SystemError.
+  Job(JobOptions options, const Environment& environment, Console& console, Signals& signals, const Guardian& guardian);
+
+  // Starts the ranks and returns the exit code once nothing of them runs any more. May be called once.
+  // Throws ExecError or SystemError, with everything that was started ended again.
+  int run();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void start_ranks();
+  void start_rank(int rank, int null_fd);
+  void watch(int fd, std::uint32_t events, std::uint64_t what);
+  void forget(int fd);
+  void wait_for_events();
+  void handle(std::uint64_t what);
+  void read_output(RankOutput& output);
+  void pause_or_resume_reading();
+  void on_signal(int signal);
+  void on_rank_end(RankProcess& process);
+  void reap_others();
+  void check_timers();
+  bool finished();
+
+  void report_failure(const RankProcess& process);
+  void report_later_end(const RankProcess& process);
+  int conclude();
+  void begin_ending(int signal);
+  void signal_all(int signal);
+  std::vector<ProcessEntry> leftovers() const;
+  int running() const;
+
+  JobOptions options_;
+  const Environment& environment_;
+  Console& console_;
+  Signals& signals_;
+  const Guardian& guardian_;
+  std::string host_;
+  UniqueFd epoll_;
+  Pipe life_;  // the read end goes to every rank; nothing is ever written
+  std::vector<RankProcess> ranks_;
+  std::set<pid_t> strangers_;  // children that this process had before it became the launcher
+  Clock::time_point started_;
+  bool reading_ = true;
+  bool children_changed_ = false;
+
+  const RankProcess* first_failure_ = nullptr;
+  int after_failure_ = 0;               // ranks that ended after it
+  int killed_after_failure_ = 0;        // those of them that outlived the grace period
+  int stop_signal_ = 0;                 // the signal that asked the job to end
+  int stop_requests_ = 0;               // all such signals
+  int interrupts_ = 0;                  // SIGINT among them
+  std::optional<Deadline> kill_at_;     // the others have had SIGTERM
+  std::optional<Deadline> give_up_at_;  // they have had SIGKILL
+};
+
+}  // namespace lockstep::launcher

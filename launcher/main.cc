@@ -1,0 +1,35 @@
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <variant>
+
+#include "launcher/command_line.h"
+#include "launcher/run.h"
+
+namespace {
+
+// A descriptor opened later must never become 0, 1 or 2: ranks get those replaced.
+bool standard_streams_open() {
+  for (int fd = 0; fd < 3; ++fd) {
+    if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  using namespace lockstep::launcher;
+  if (!standard_streams_open()) return kExitUsage;
+  const auto parsed = parse_command_line({arguments + 1, arguments + count});
+  if (const auto* answer = std::get_if<Answer>(&parsed)) {
+    std::fputs(answer->err.c_str(), stderr);
+    if (std::fputs(answer->out.c_str(), stdout) < 0 || std::fflush(stdout) != 0) {
+      std::perror("lockstep: write to stdout");
+      return 1;
+    }
+    return answer->exit_code;
+  }
+  return run_command(std::get<RunOptions>(parsed));
+}

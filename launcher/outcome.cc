@@ -1,0 +1,39 @@
+#include "launcher/outcome.h"
+
+#include <fmt/format.h>
+
+#include <csignal>
+#include <cstring>
+
+namespace lockstep::launcher {
+
+std::string signal_name(int signal) {
+  const char* name = sigabbrev_np(signal);
+  return name == nullptr ? fmt::format("signal {}", signal) : fmt::format("SIG{}", name);
+}
+
+std::string Ending::describe() const {
+  if (!by_signal) return fmt::format("exited with code {}", value);
+  return fmt::format("was killed by signal {} ({}){}", value, signal_name(value), dumped_core ? ", core dumped" : "");
+}
+
+std::string Ending::hint() const {
+  if (!by_signal) {
+    if (value == 127) return "127 is what a shell says for a command that was not found";
+    if (value == 126) return "126 is what a shell says for a command that can't be executed";
+    return {};
+  }
+  switch (value) {
+    case SIGKILL:
+      return "if nobody killed it, the kernel may have been out of memory: dmesg | grep -i 'killed process'";
+    case SIGSEGV:
+    case SIGBUS:
+    case SIGILL:
+    case SIGFPE:
+      return "run the program alone under gdb, or build it with -fsanitize=address, to see where";
+    default:
+      return {};
+  }
+}
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,25 @@
+// How a process ended, in words and as an exit code.
+#pragma once
+
+#include <string>
+
+namespace lockstep::launcher {
+
+struct Ending {
+  bool by_signal = false;
+  int value = 0;  // the signal's number or the exit code
+  bool dumped_core = false;
+
+  bool ok() const { return !by_signal && value == 0; }
+  // As a shell reports it: 128 + N for signal N.
+  int exit_code() const { return by_signal ? 128 + value : value; }
+  // "exited with code 3", "was killed by signal 9 (SIGKILL)".
+  std::string describe() const;
+  // What usually is behind it and what to do, or nothing.
+  std::string hint() const;
+};
+
+// "SIGTERM"; "signal 77" if it has no name.
+std::string signal_name(int signal);
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,76 @@
+#include "launcher/rank_process.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <fstream>
+
+#include "runtime/base/error.h"
+
+namespace lockstep::launcher {
+
+LineSplitter::Sink RankOutput::sink(Console& console) const {
+  return [this, &console](LineSplitter::Kind kind, std::string_view text) {
+    if (kind == LineSplitter::Kind::line) {
+      console.line(stream_, rank_, text);
+    } else if (rank_ == 0) {  // every rank may draw a bar; one of them is shown
+      console.redraw(stream_, text);
+    }
+  };
+}
+
+bool RankOutput::read_some(Console& console) {
+  if (!fd_) return false;
+  char buffer[64 * 1024];
+  const auto bytes = read(fd_.get(), buffer, sizeof buffer);
+  if (bytes > 0) {
+    splitter_.feed({buffer, static_cast<std::size_t>(bytes)}, sink(console));
+    return true;
+  }
+  if (bytes < 0 && errno == EINTR) return true;
+  if (bytes < 0 && errno == EAGAIN) return false;
+  splitter_.finish(sink(console));
+  fd_.reset();
+  return false;
+}
+
+void RankOutput::read_available(Console& console) {
+  while (read_some(console)) {
+  }
+}
+
+void RankOutput::finish(Console& console) {
+  read_available(console);
+  if (!fd_) return;
+  splitter_.finish(sink(console));
+  fd_.reset();
+}
+
+std::optional<Ending> reap(int pidfd) {
+  siginfo_t info{};
+  int result;
+  do {
+    result = waitid(P_PIDFD, static_cast<id_t>(pidfd), &info, WEXITED | WNOHANG);
+  } while (result != 0 && errno == EINTR);
+  if (result != 0) throw SystemError("waitid for a rank", errno);
+  if (info.si_pid == 0) return std::nullopt;
+  return Ending{
+      .by_signal = info.si_code != CLD_EXITED, .value = info.si_status, .dumped_core = info.si_code == CLD_DUMPED};
+}
+
+std::deque<std::string> last_lines(const std::string& path, std::size_t lines) {
+  constexpr std::streamoff kTail = 8 * 1024;
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  const std::streamoff size = file ? static_cast<std::streamoff>(file.tellg()) : 0;
+  file.seekg(size > kTail ? size - kTail : 0);
+  std::deque<std::string> last;
+  for (std::string line; std::getline(file, line);) {
+    last.push_back(line);
+    if (last.size() > lines) last.pop_front();
+  }
+  return last;
+}
+
+}  // namespace lockstep::launcher

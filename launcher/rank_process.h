@@ -1,0 +1,60 @@
+// One rank as the launcher sees it: a process, and the two streams it writes.
+#pragma once
+
+#include <sys/types.h>
+
+#include <deque>
+#include <optional>
+#include <string>
+
+#include "launcher/console.h"
+#include "launcher/line_splitter.h"
+#include "launcher/outcome.h"
+#include "runtime/base/unique_fd.h"
+
+namespace lockstep::launcher {
+
+// What comes out of a rank on one of its streams. Main thread only.
+class RankOutput {
+ public:
+  RankOutput() = default;
+  // `fd` is the read end of a pipe and doesn't block.
+  RankOutput(int rank, Stream stream, UniqueFd fd) : rank_(rank), stream_(stream), fd_(std::move(fd)) {}
+
+  int fd() const { return fd_.get(); }
+  bool open() const { return static_cast<bool>(fd_); }
+  // Reads once and hands lines to the console. False if there was nothing to read; closes at the stream's end.
+  bool read_some(Console& console);
+  // Reads what is there now.
+  void read_available(Console& console);
+  // The same for the last time: what came without an end becomes a line.
+  void finish(Console& console);
+
+ private:
+  LineSplitter::Sink sink(Console& console) const;
+
+  int rank_ = 0;
+  Stream stream_ = Stream::out;
+  UniqueFd fd_;
+  LineSplitter splitter_;
+};
+
+struct RankProcess {
+  int rank = 0;
+  pid_t pid = -1;
+  UniqueFd pidfd;
+  RankOutput out;
+  RankOutput err;
+  std::string err_file;          // with --log-dir
+  std::optional<Ending> ending;  // once it has ended
+
+  bool running() const { return pid > 0 && !ending; }
+};
+
+// Reads how the process behind `pidfd` ended, and frees its id. Nothing if it still runs. Throws SystemError.
+std::optional<Ending> reap(int pidfd);
+
+// The last lines of a file, at most `lines`; empty if it can't be read.
+std::deque<std::string> last_lines(const std::string& path, std::size_t lines);
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,85 @@
+#include "launcher/run.h"
+
+#include <fmt/format.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+
+#include "launcher/console.h"
+#include "launcher/find_program.h"
+#include "launcher/guardian.h"
+#include "launcher/job.h"
+#include "launcher/rank_count.h"
+#include "launcher/signals.h"
+#include "launcher/spawn.h"
+#include "runtime/base/cpu.h"
+#include "runtime/base/error.h"
+
+namespace lockstep::launcher {
+namespace {
+
+std::string random_run_id() {
+  std::uint64_t bits = 0;
+  if (getrandom(&bits, sizeof bits, 0) != sizeof bits) throw SystemError("getrandom", errno);
+  return fmt::format("run-{:016x}", bits);
+}
+
+int complain(int exit_code, std::string_view text) {
+  fmt::print(stderr, "lockstep run: {}\n", text);
+  return exit_code;
+}
+
+void make_log_dir(const std::string& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) throw SystemError(fmt::format("--log-dir: make the folder {}", folder), error.value());
+}
+
+int start(const RunOptions& options) {
+  const auto environment = Environment::of_process();
+  const auto program = find_program(options.command.front(), environment);
+  if (program.path.empty()) return complain(program.exit_code, program.problem);
+  const auto count = choose_ranks(options, find_gpus("/proc/driver/nvidia/gpus", "/dev", environment), allowed_cores());
+  if (!options.log_dir.empty()) make_log_dir(options.log_dir);
+
+  JobOptions job_options;
+  job_options.program = program.path;
+  job_options.command = options.command;
+  job_options.log_dir = options.log_dir;
+  job_options.grace = options.grace;
+  Contract& contract = job_options.contract;
+  contract.world_size = count.ranks;
+  contract.run_id = random_run_id();
+  contract.master_addr = options.master_addr;
+  if (options.timeout) contract.timeout = fmt::format("{}", *options.timeout);
+
+  Console console(STDOUT_FILENO, STDERR_FILENO);
+  Signals signals;
+  const Guardian guardian(contract.run_id);
+  if (!count.reason.empty()) {
+    console.message(fmt::format("{} {} ({})", count.ranks, count.ranks == 1 ? "rank" : "ranks", count.reason));
+  }
+  try {
+    return Job(std::move(job_options), environment, console, signals, guardian).run();
+  } catch (const ExecError& error) {
+    const bool wrong_format = error.error_number() == ENOEXEC;
+    return complain(
+        error.error_number() == ENOENT ? kExitNotFound : kExitNotExecutable,
+        fmt::format("{}{}", error.what(), wrong_format ? "; a script needs a first line such as #!/bin/sh" : ""));
+  }
+}
+
+}  // namespace
+
+int run_command(const RunOptions& options) {
+  try {
+    return start(options);
+  } catch (const Error& error) {
+    return complain(kExitUsage, error.what());
+  }
+}
+
+}  // namespace lockstep::launcher

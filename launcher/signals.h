@@ -1,0 +1,29 @@
+// The signals that the launcher takes by descriptor instead of by handler.
+#pragma once
+
+#include <csignal>
+#include <vector>
+
+#include "runtime/base/unique_fd.h"
+
+namespace lockstep::launcher {
+
+// Blocks them for this thread and those it starts, so that they come through fd() only. One that was ignored when the
+// process started (nohup, a background job of a script) stays ignored. Make it before there is a second thread.
+class Signals {
+ public:
+  // Throws SystemError.
+  Signals();
+
+  int fd() const { return fd_.get(); }
+  // The signals that came since the last call, SIGCHLD among them.
+  std::vector<int> take();
+  // What was blocked before: what a program that is started should start with.
+  const sigset_t& original_mask() const { return original_mask_; }
+
+ private:
+  UniqueFd fd_;
+  sigset_t original_mask_{};
+};
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,53 @@
+#include "launcher/system.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "runtime/base/error.h"
+
+namespace lockstep::launcher {
+
+Pipe make_pipe() {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) throw SystemError("pipe2", errno);
+  return {UniqueFd(ends[0]), UniqueFd(ends[1])};
+}
+
+UniqueFd open_file(const std::string& path, bool create) {
+  const int flags = create ? O_WRONLY | O_CREAT | O_TRUNC | O_APPEND : O_RDWR;
+  int fd;
+  do {
+    fd = open(path.c_str(), flags | O_CLOEXEC | O_NOCTTY, 0644);
+  } while (fd < 0 && errno == EINTR);
+  if (fd < 0) throw SystemError(fmt::format("open {}", path), errno);
+  return UniqueFd(fd);
+}
+
+UniqueFd open_pidfd(pid_t pid) {
+  const auto fd = syscall(SYS_pidfd_open, pid, 0);  // always close-on-exec
+  if (fd < 0 && errno == ESRCH) return {};
+  if (fd < 0) throw SystemError("pidfd_open (needs Linux 5.3, and a container that allows it)", errno);
+  return UniqueFd(static_cast<int>(fd));
+}
+
+bool wait_readable(int fd, const Deadline& deadline) {
+  while (true) {
+    pollfd entry{fd, POLLIN, 0};
+    const int ready = poll(&entry, 1, deadline.poll_timeout_ms());
+    if (ready > 0) return true;
+    if (ready < 0 && errno != EINTR) throw SystemError("poll", errno);
+    if (deadline.expired()) return false;
+  }
+}
+
+void set_non_blocking(int fd) {
+  const int flags = fcntl(fd, F_GETFL);
+  if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0) throw SystemError("fcntl O_NONBLOCK", errno);
+}
+
+}  // namespace lockstep::launcher
