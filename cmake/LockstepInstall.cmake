@@ -1,5 +1,6 @@
 # The install tree: bin/lockstep, lib/liblockstep*.so, include/lockstep/, and lib/cmake/lockstep for find_package. It may
-# be moved as a whole. Components: runtime (what runs), devel (what compiles), examples.
+# be moved as a whole. Components: runtime (what runs), devel (what compiles), and one per
+# example, of its folder's name.
 include(CMakePackageConfigHelpers)
 set(config_folder "${CMAKE_INSTALL_LIBDIR}/cmake/lockstep")
 

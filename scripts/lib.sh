@@ -1,3 +1,4 @@
+# shellcheck shell=bash disable=SC2034
 # Sourced by the scripts beside it: what they share. Each of them can be run twice, in any order, and needs no network
 # once the packages are there.
 set -Eeuo pipefail
@@ -66,6 +67,12 @@ configure() {
   shift
   logged "build/$preset.configure.log" "cmake --preset $preset" "Remove build/$preset and try again." \
     cmake --preset "$preset" "$@"
+}
+
+# configure_for_programs: build/release without the tests, unless it is there already, with them or without.
+configure_for_programs() {
+  [[ -f build/release/build.ninja ]] ||
+    configure release -DLOCKSTEP_BUILD_TESTS=OFF -DLOCKSTEP_BUILD_BENCHMARKS=OFF
 }
 
 # build PRESET [TARGET...]: progress on a terminal, silence elsewhere, errors always.
