@@ -1,0 +1,118 @@
+#include "runtime/rendezvous/pmix.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include "runtime/base/error.h"
+#include "runtime/base/mutex.h"
+#include "runtime/rendezvous/pmix_abi.h"
+
+namespace lockstep::rendezvous {
+namespace {
+
+constexpr std::string_view kRemedy =
+    "install Open MPI's PMIx library (Debian: libpmix2), start with `lockstep run`, or set MASTER_ADDR and MASTER_PORT "
+    "and pass init_method tcp://host:port";
+
+// An answer under way. The library calls back from its own thread, perhaps after the asker has gone.
+struct Answer {
+  Mutex mutex;
+  Condition arrived;
+  bool done GUARDED_BY(mutex) = false;
+  int status GUARDED_BY(mutex) = 0;
+  bool is_text GUARDED_BY(mutex) = false;
+  std::string text GUARDED_BY(mutex);
+};
+
+void on_answer(int status, pmix::Value* value, void* context) {
+  const std::unique_ptr<std::shared_ptr<Answer>> owner(static_cast<std::shared_ptr<Answer>*>(context));
+  Answer& answer = **owner;
+  MutexLock lock(answer.mutex);
+  answer.status = status;
+  answer.is_text = value != nullptr && value->type == pmix::kString && value->data.string != nullptr;
+  if (answer.is_text) answer.text = value->data.string;
+  answer.done = true;
+  answer.arrived.notify_all();
+}
+
+}  // namespace
+
+struct PmixSession::Library {
+  pmix::Init init = nullptr;
+  pmix::Finalize finalize = nullptr;
+  pmix::Put put = nullptr;
+  pmix::Commit commit = nullptr;
+  pmix::GetNb get_nb = nullptr;
+  pmix::ErrorString error_string = nullptr;
+  pmix::Process self = {};
+
+  std::string text(int status) const { return fmt::format("{} ({})", error_string(status), status); }
+  void require(int status, std::string_view call) const {
+    if (status != pmix::kSuccess) {
+      throw BackendUnavailable(fmt::format("PMIx: {} failed: {}; {}", call, text(status), kRemedy));
+    }
+  }
+};
+
+PmixSession::PmixSession(std::unique_ptr<Library> library) : library_(std::move(library)) {}
+
+std::unique_ptr<PmixSession> PmixSession::open(const char* library) {
+  // Never unloaded: it leaves threads and exit handlers behind, and Open MPI may use the same copy.
+  void* const handle = dlopen(library, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  if (handle == nullptr) throw BackendUnavailable(fmt::format("PMIx: {}; {}", dlerror(), kRemedy));
+  auto loaded = std::make_unique<Library>();
+  const auto load = [&](auto& function, const char* name) {
+    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(handle, name));
+    if (function == nullptr) throw BackendUnavailable(fmt::format("PMIx: {} has no {}; {}", library, name, kRemedy));
+  };
+  load(loaded->init, "PMIx_Init");
+  load(loaded->finalize, "PMIx_Finalize");
+  load(loaded->put, "PMIx_Put");
+  load(loaded->commit, "PMIx_Commit");
+  load(loaded->get_nb, "PMIx_Get_nb");
+  load(loaded->error_string, "PMIx_Error_string");
+  loaded->require(loaded->init(&loaded->self, nullptr, 0), "PMIx_Init");
+  return std::unique_ptr<PmixSession>(new PmixSession(std::move(loaded)));
+}
+
+PmixSession::~PmixSession() {
+  // Nothing to do about a failure: the server is gone, and with it what there was to say.
+  static_cast<void>(library_->finalize(nullptr, 0));
+}
+
+int PmixSession::rank() const { return static_cast<int>(library_->self.rank); }
+
+void PmixSession::publish(std::string_view key, std::string_view value) {
+  std::string text(value);
+  pmix::Value stored{.type = pmix::kString, .data = {.string = text.data()}};
+  library_->require(library_->put(pmix::kGlobal, std::string(key).c_str(), &stored), "PMIx_Put");
+  library_->require(library_->commit(), "PMIx_Commit");
+}
+
+std::string PmixSession::lookup(int rank, std::string_view key, const Deadline& deadline) {
+  pmix::Process target = library_->self;
+  target.rank = static_cast<std::uint32_t>(rank);
+  const auto answer = std::make_shared<Answer>();
+  // Get waits until the value is there; a fence before it would make everyone wait for everyone, namelessly.
+  auto* const context = new std::shared_ptr<Answer>(answer);
+  const int status =
+      library_->get_nb(&target, std::string(key).c_str(), nullptr, 0, on_answer, static_cast<void*>(context));
+  if (status != pmix::kSuccess) {
+    delete context;  // refused at once: no call back will come
+    library_->require(status, "PMIx_Get_nb");
+  }
+  MutexLock lock(answer->mutex);
+  while (!answer->done) {
+    if (!answer->arrived.wait_until(answer->mutex, deadline) && !answer->done) {
+      throw Timeout(
+          fmt::format("PMIx: rank {} has not said where the store is, {}; look at its output, or set "
+                      "LOCKSTEP_TIMEOUT (seconds) if it starts later",
+                      rank, deadline.progress()));
+    }
+  }
+  library_->require(answer->status, "PMIx_Get_nb");
+  if (!answer->is_text) throw CorruptData(fmt::format("PMIx: what rank {} put at '{}' is no text", rank, key));
+  return answer->text;
+}
+
+}  // namespace lockstep::rendezvous

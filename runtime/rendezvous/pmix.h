@@ -1,0 +1,43 @@
+// The launcher's PMIx server as a blackboard: one rank puts a line, the others wait for it.
+//
+// For jobs of mpirun that span several hosts, where nothing else says where rank 0 is. libpmix.so.2 is loaded when
+// asked for, so neither the build nor a laptop needs it. MPI is not initialised.
+//
+// The session stays open until it is destroyed: Open MPI 4.1 can't initialise MPI in a process that has closed its PMIx
+// session, and mpirun takes the end of a process with an open one for a failure. That is also why a job on one host
+// does not use this (local_meeting.h).
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "runtime/base/deadline.h"
+
+namespace lockstep::rendezvous {
+
+class PmixSession {
+ public:
+  // Connects to the server that the environment names. Throws BackendUnavailable if the library can't be loaded or
+  // doesn't get an answer; the library has its own limit for that.
+  static std::unique_ptr<PmixSession> open(const char* library = "libpmix.so.2");
+  // Disconnects.
+  ~PmixSession();
+  PmixSession(const PmixSession&) = delete;
+  PmixSession& operator=(const PmixSession&) = delete;
+
+  // This process's rank to the server.
+  int rank() const;
+  // Puts `value` where every rank of the job can find it.
+  void publish(std::string_view key, std::string_view value);
+  // What `rank` published or will publish. Timeout.
+  std::string lookup(int rank, std::string_view key, const Deadline& deadline);
+
+ private:
+  struct Library;
+  explicit PmixSession(std::unique_ptr<Library> library);
+
+  std::unique_ptr<Library> library_;
+};
+
+}  // namespace lockstep::rendezvous

@@ -1,0 +1,212 @@
+// Who watches the launcher: chosen from variables and ancestors, and shown on processes that are left behind.
+#include "runtime/rendezvous/launcher_guard.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "runtime/base/error.h"
+#include "runtime/base/unique_fd.h"
+
+namespace lockstep::rendezvous {
+namespace {
+
+using ::testing::HasSubstr;
+using Kind = LauncherGuard::Kind;
+
+LauncherGuard plan(std::map<std::string, std::string, std::less<>> variables, const std::vector<Ancestor>& ancestors) {
+  return plan_launcher_guard(Environment(std::move(variables)), ancestors);
+}
+
+const std::vector<Ancestor> kUnderBash = {{100, "bash"}, {1, "init"}};
+
+TEST(LauncherGuardPlan, AProcessStartedByHandIsLeftAlone) {
+  EXPECT_EQ(plan({}, kUnderBash).kind, Kind::none);
+  EXPECT_EQ(plan({{"RANK", "0"}, {"WORLD_SIZE", "2"}}, kUnderBash).kind, Kind::none);
+  EXPECT_EQ(plan({{"RANK", "0"}, {"WORLD_SIZE", "2"}}, {{100, "mpirun"}}).kind, Kind::none);
+}
+
+TEST(LauncherGuardPlan, AParentThatIsTheLauncherNeedsNoThread) {
+  const LauncherGuard guard =
+      plan({{"LOCKSTEP_LAUNCHER_PID", "100"}, {"LOCKSTEP_LAUNCHER_FD", "7"}}, {{100, "lockstep"}});
+  EXPECT_EQ(guard.kind, Kind::death_signal);
+  EXPECT_EQ(guard.pid, 100);
+}
+
+TEST(LauncherGuardPlan, AWrapperBetweenMeansThePipe) {
+  const LauncherGuard guard =
+      plan({{"LOCKSTEP_LAUNCHER_PID", "99"}, {"LOCKSTEP_LAUNCHER_FD", "7:1234"}}, {{100, "sh"}, {99, "lockstep"}});
+  EXPECT_EQ(guard.kind, Kind::watch_pipe);
+  EXPECT_EQ(guard.fd, 7);
+  EXPECT_EQ(guard.inode, 1234u);
+  EXPECT_EQ(plan({{"LOCKSTEP_LAUNCHER_PID", "99"}, {"LOCKSTEP_LAUNCHER_FD", "7"}}, {}).inode, std::nullopt);
+}
+
+TEST(LauncherGuardPlan, NoPipeAndAnotherParentIsLeftAlone) {
+  EXPECT_EQ(plan({{"LOCKSTEP_LAUNCHER_PID", "99"}}, kUnderBash).kind, Kind::none);
+}
+
+TEST(LauncherGuardPlan, Mpirun) {
+  const LauncherGuard direct = plan({{"OMPI_COMM_WORLD_RANK", "0"}}, {{50, "orted"}, {1, "init"}});
+  EXPECT_EQ(direct.kind, Kind::death_signal);
+  EXPECT_EQ(direct.pid, 50);
+  const LauncherGuard wrapped = plan({{"OMPI_COMM_WORLD_RANK", "0"}}, {{60, "sh"}, {50, "mpirun"}, {1, "init"}});
+  EXPECT_EQ(wrapped.kind, Kind::watch_process);
+  EXPECT_EQ(wrapped.pid, 50);
+  EXPECT_EQ(plan({{"OMPI_COMM_WORLD_RANK", "0"}}, kUnderBash).kind, Kind::none);
+}
+
+TEST(LauncherGuardPlan, BadValuesAreRefused) {
+  const std::vector<Ancestor> none;
+  EXPECT_THROW(plan({{"LOCKSTEP_LAUNCHER_PID", "x"}}, none), InvalidArgument);
+  EXPECT_THROW(plan({{"LOCKSTEP_LAUNCHER_PID", "0"}}, none), InvalidArgument);
+  for (const char* fd : {"x", "-1", "7:", "7:x", ":1"}) {
+    EXPECT_THROW(plan({{"LOCKSTEP_LAUNCHER_PID", "1"}, {"LOCKSTEP_LAUNCHER_FD", fd}}, none), InvalidArgument) << fd;
+  }
+}
+
+TEST(Ancestors, TheFirstIsTheParent) {
+  const auto ancestors = ancestors_of_this_process();
+  ASSERT_FALSE(ancestors.empty());
+  EXPECT_EQ(ancestors.front().pid, getppid());
+  EXPECT_FALSE(ancestors.front().command.empty());
+}
+
+// --- Processes. The pipe `alive` is held open by each process in question and by nobody else, so that its end shows
+// that they are gone, without asking about pids.
+
+struct Pipe {
+  UniqueFd read;
+  UniqueFd write;
+};
+
+Pipe make_pipe() {
+  int ends[2];
+  EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  return {UniqueFd(ends[0]), UniqueFd(ends[1])};
+}
+
+void say_ready(const Pipe& pipe) {
+  if (::write(pipe.write.get(), "r", 1) != 1) ::_exit(99);
+}
+
+// 'r' if somebody said ready, 0 once all writers are gone, -1 if neither came within 20 s.
+int next_event(const UniqueFd& fd) {
+  pollfd entry{.fd = fd.get(), .events = POLLIN, .revents = 0};
+  if (::poll(&entry, 1, 20000) <= 0) return -1;
+  char byte = 0;
+  return ::read(fd.get(), &byte, 1) == 1 ? byte : 0;
+}
+
+int wait_status(pid_t pid) {
+  int status = 0;
+  while (::waitpid(pid, &status, 0) < 0) {
+    if (errno != EINTR) return -1;
+  }
+  return status;
+}
+
+TEST(LauncherGuard, AProcessEndsWhenThePipeOfItsLauncherDoes) {
+  Pipe launcher = make_pipe();
+  Pipe alive = make_pipe();
+  const pid_t rank = ::fork();
+  ASSERT_GE(rank, 0);
+  if (rank == 0) {
+    launcher.write.reset();
+    struct stat status = {};
+    if (::fstat(launcher.read.get(), &status) != 0) ::_exit(98);
+    put_up({.kind = Kind::watch_pipe, .pid = 1, .fd = launcher.read.get(), .inode = status.st_ino, .why = "test"});
+    say_ready(alive);
+    for (;;) ::pause();
+  }
+  alive.write.reset();
+  launcher.read.reset();
+  ASSERT_EQ(next_event(alive.read), 'r');
+  launcher.write.reset();
+  const int status = wait_status(rank);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << status;
+}
+
+TEST(LauncherGuard, ADescriptorThatIsAnotherPipeIsNotWatched) {
+  Pipe other = make_pipe();
+  const pid_t rank = ::fork();
+  ASSERT_GE(rank, 0);
+  if (rank == 0) {
+    put_up({.kind = Kind::watch_pipe, .pid = 1, .fd = other.read.get(), .inode = 1, .why = "test"});
+    other.write.reset();  // hangs it up
+    ::_exit(::fcntl(other.read.get(), F_GETFD) >= 0 ? 7 : 8);
+  }
+  const int status = wait_status(rank);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 7) << status;
+}
+
+TEST(LauncherGuard, KillingAParentEndsItsRank) {
+  Pipe alive = make_pipe();
+  const pid_t launcher = ::fork();
+  ASSERT_GE(launcher, 0);
+  if (launcher == 0) {
+    const int launcher_pid = ::getpid();
+    if (::fork() == 0) {
+      put_up({.kind = Kind::death_signal, .pid = launcher_pid, .fd = -1, .inode = {}, .why = "test"});
+      say_ready(alive);
+    } else {
+      alive.write.reset();
+    }
+    for (;;) ::pause();
+  }
+  alive.write.reset();
+  ASSERT_EQ(next_event(alive.read), 'r');
+  ::kill(launcher, SIGKILL);
+  EXPECT_EQ(next_event(alive.read), 0) << "the rank is left";
+  wait_status(launcher);
+}
+
+TEST(LauncherGuard, ALauncherThatWentBeforeEndsTheRankAtOnce) {
+  const pid_t rank = ::fork();
+  ASSERT_GE(rank, 0);
+  if (rank == 0) {
+    put_up({.kind = Kind::death_signal, .pid = ::getpid(), .fd = -1, .inode = {}, .why = "nobody's parent"});
+    ::_exit(1);
+  }
+  const int status = wait_status(rank);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << status;
+}
+
+TEST(LauncherGuard, KillingAnAncestorEndsTheRankBehindAWrapper) {
+  Pipe alive = make_pipe();
+  const pid_t launcher = ::fork();
+  ASSERT_GE(launcher, 0);
+  if (launcher == 0) {
+    const int launcher_pid = ::getpid();
+    const pid_t wrapper = ::fork();
+    if (wrapper == 0) {
+      const pid_t rank = ::fork();
+      if (rank == 0) {
+        put_up({.kind = Kind::watch_process, .pid = launcher_pid, .fd = -1, .inode = {}, .why = "test"});
+        say_ready(alive);
+        for (;;) ::pause();
+      }
+      alive.write.reset();
+      int status = 0;
+      ::waitpid(rank, &status, 0);  // as a shell does
+      ::_exit(0);
+    }
+    alive.write.reset();
+    for (;;) ::pause();
+  }
+  alive.write.reset();
+  ASSERT_EQ(next_event(alive.read), 'r');
+  ::kill(launcher, SIGKILL);
+  EXPECT_EQ(next_event(alive.read), 0) << "the rank is left";
+  wait_status(launcher);
+}
+
+}  // namespace
+}  // namespace lockstep::rendezvous
