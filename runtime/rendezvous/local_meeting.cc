@@ -1,0 +1,125 @@
+#include "runtime/rendezvous/local_meeting.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdint>
+
+#include "runtime/base/error.h"
+#include "runtime/base/hash.h"
+#include "runtime/base/logging.h"
+#include "runtime/net/backoff.h"
+#include "runtime/net/stream.h"
+#include "runtime/net/unix_socket.h"
+
+namespace lockstep::rendezvous {
+namespace {
+
+constexpr std::uint32_t kMaxAnswerBytes = 4096;
+// Of one exchange of a few bytes, once connected; a peer that stalls must not keep the others waiting.
+constexpr std::chrono::seconds kExchange{2};
+
+// Empty if `fd`'s peer runs as this user, else who it is.
+std::string stranger(int fd) {
+  const net::PeerCredentials peer = net::peer_credentials(fd);
+  if (peer.uid == ::geteuid()) return "";
+  return fmt::format("pid {} of user id {}, this process runs as {}", peer.pid, peer.uid, ::geteuid());
+}
+
+}  // namespace
+
+std::string local_meeting_name(unsigned uid, std::string_view family, std::string_view job, int attempt) {
+  std::string name = fmt::format("lockstep/{}/{}/{}/{}", uid, family, job, attempt);
+  if (name.size() > net::kMaxUnixNameBytes) {
+    name = fmt::format("lockstep/{}/{:016x}/{}", uid, hash64(fmt::format("{}/{}", family, job)), attempt);
+  }
+  return name;
+}
+
+LocalMeeting::LocalMeeting(const std::string& name, std::string answer)
+    : name_(name),
+      answer_(std::move(answer)),
+      listener_(net::unix_listen_abstract(name)),
+      stop_(::eventfd(0, EFD_CLOEXEC)) {
+  if (!stop_) throw SystemError("eventfd", errno);
+  thread_ = std::thread([this] { serve(); });
+}
+
+LocalMeeting::~LocalMeeting() {
+  const std::uint64_t one = 1;
+  while (::write(stop_.get(), &one, sizeof(one)) < 0 && errno == EINTR) {
+  }
+  thread_.join();
+}
+
+void LocalMeeting::serve() {
+  for (;;) {
+    std::array<pollfd, 2> entries = {pollfd{.fd = listener_.get(), .events = POLLIN, .revents = 0},
+                                     pollfd{.fd = stop_.get(), .events = POLLIN, .revents = 0}};
+    if (::poll(entries.data(), entries.size(), -1) < 0) {
+      if (errno == EINTR) continue;
+      log_error("rendezvous: unix socket @{}: poll: {}; ranks that come later won't find this job", name_,
+                errno_text(errno));
+      return;
+    }
+    if (entries[1].revents != 0) return;
+    try {
+      answer_one();
+    } catch (const Error& error) {
+      log_debug("rendezvous: unix socket @{}: {}", name_, error.what());  // that rank tries again or reports it
+    }
+  }
+}
+
+void LocalMeeting::answer_one() {
+  const Deadline deadline = Deadline::after(kExchange);
+  const UniqueFd peer = net::unix_accept(listener_, deadline);
+  if (const std::string who = stranger(peer.get()); !who.empty()) {
+    log_warn("rendezvous: unix socket @{}: turned away {}", name_, who);
+    return;
+  }
+  const auto bytes = static_cast<std::uint32_t>(answer_.size());
+  net::send_all(peer.get(), std::as_bytes(std::span(&bytes, 1)), deadline);
+  net::send_all(peer.get(), answer_, deadline);
+}
+
+std::string ask_local_meeting(const std::string& name, const Deadline& deadline) {
+  for (net::Backoff backoff;;) {
+    try {
+      const UniqueFd peer = net::unix_connect_abstract(name, deadline);
+      if (const std::string who = stranger(peer.get()); !who.empty()) {
+        throw Mismatch(
+            fmt::format("rendezvous: unix socket @{} of this job is held by {}; ask that user to end it, or pass "
+                        "init_method tcp://127.0.0.1:PORT on all ranks",
+                        name, who));
+      }
+      std::uint32_t bytes = 0;
+      net::recv_exact(peer.get(), std::as_writable_bytes(std::span(&bytes, 1)), deadline);
+      if (bytes > kMaxAnswerBytes) {
+        throw CorruptData(
+            fmt::format("rendezvous: unix socket @{} announces {} bytes, at most {} are right; run the same "
+                        "build of lockstep on all ranks",
+                        name, bytes, kMaxAnswerBytes));
+      }
+      std::string answer(bytes, '\0');
+      net::recv_exact(peer.get(), std::as_writable_bytes(std::span(answer)), deadline);
+      return answer;
+    } catch (const net::ConnectionClosed& error) {
+      // Rank 0 went between accepting and answering; another may come, or the deadline will tell.
+      if (!backoff.pause(deadline)) {
+        throw Timeout(fmt::format("rendezvous: {}, {}; look at rank 0's output", error.what(), deadline.progress()));
+      }
+    } catch (const Timeout& error) {
+      throw Timeout(
+          fmt::format("rendezvous: rank 0 has not come: {}; look at its output, or set LOCKSTEP_TIMEOUT (seconds) "
+                      "if it starts later",
+                      error.what()));
+    }
+  }
+}
+
+}  // namespace lockstep::rendezvous

@@ -1,0 +1,97 @@
+#include "runtime/rendezvous/local_meeting.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <vector>
+
+#include "runtime/base/error.h"
+#include "runtime/net/unix_socket.h"
+
+namespace lockstep::rendezvous {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+
+std::string unique_name(const char* test) {
+  return local_meeting_name(::geteuid(), test, std::to_string(::getpid()), 0);
+}
+
+TEST(LocalMeeting, NamesTellUsersJobsAndAttemptsApart) {
+  EXPECT_EQ(local_meeting_name(7, "Open MPI", "12", 1), "lockstep/7/Open MPI/12/1");
+  const std::string longer(300, 'x');
+  const std::string hashed = local_meeting_name(7, "f", longer, 1);
+  EXPECT_LE(hashed.size(), net::kMaxUnixNameBytes);
+  EXPECT_NE(hashed, local_meeting_name(7, "f", longer + "y", 1));
+  EXPECT_NE(hashed, local_meeting_name(7, "g", longer, 1));
+  EXPECT_NE(hashed, local_meeting_name(8, "f", longer, 1));
+  EXPECT_NE(hashed, local_meeting_name(7, "f", longer, 2));
+}
+
+TEST(LocalMeeting, RanksThatComeBeforeAndAfterRankZeroGetItsAnswer) {
+  const std::string name = unique_name("answer");
+  std::atomic<int> right{0};
+  std::vector<std::thread> ranks;
+  for (int i = 0; i < 3; ++i) {
+    ranks.emplace_back([&] { right += ask_local_meeting(name, Deadline::after(20s)) == "127.0.0.1:4711" ? 1 : 0; });
+  }
+  const LocalMeeting meeting(name, "127.0.0.1:4711");
+  for (std::thread& rank : ranks) rank.join();
+  EXPECT_EQ(right, 3);
+  EXPECT_EQ(ask_local_meeting(name, Deadline::after(20s)), "127.0.0.1:4711");
+}
+
+TEST(LocalMeeting, AClientThatSaysNothingDelaysNobody) {
+  const std::string name = unique_name("silent");
+  const LocalMeeting meeting(name, "here");
+  const UniqueFd silent = net::unix_connect_abstract(name, Deadline::after(20s));
+  EXPECT_EQ(ask_local_meeting(name, Deadline::after(20s)), "here");
+}
+
+TEST(LocalMeeting, TwoRankZerosCantBothListen) {
+  const std::string name = unique_name("twice");
+  const LocalMeeting meeting(name, "here");
+  try {
+    const LocalMeeting second(name, "there");
+    FAIL() << "listened twice";
+  } catch (const SystemError& error) {
+    EXPECT_EQ(error.error_number(), EADDRINUSE);
+  }
+}
+
+TEST(LocalMeeting, TheNameIsFreeAfterwards) {
+  const std::string name = unique_name("again");
+  { const LocalMeeting first(name, "first"); }
+  const LocalMeeting second(name, "second");
+  EXPECT_EQ(ask_local_meeting(name, Deadline::after(20s)), "second");
+}
+
+TEST(LocalMeeting, TimeoutSaysThatRankZeroHasNotCome) {
+  try {
+    ask_local_meeting(unique_name("nobody"), Deadline::after(20ms));
+    FAIL() << "somebody answered";
+  } catch (const Timeout& error) {
+    EXPECT_THAT(error.what(), HasSubstr("rank 0 has not come"));
+  }
+}
+
+TEST(LocalMeeting, AListenerThatClosesWithoutAnAnswerIsRetried) {
+  const std::string name = unique_name("closes");
+  std::thread first([&] {
+    const UniqueFd listener = net::unix_listen_abstract(name);
+    net::unix_accept(listener, Deadline::after(20s));  // and closed at once
+  });
+  std::string answer;
+  std::thread rank([&] { answer = ask_local_meeting(name, Deadline::after(20s)); });
+  first.join();
+  const LocalMeeting meeting(name, "second");
+  rank.join();
+  EXPECT_EQ(answer, "second");
+}
+
+}  // namespace
+}  // namespace lockstep::rendezvous
