@@ -1,0 +1,210 @@
+#include "runtime/rendezvous/file_meeting.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <climits>
+#include <cstdio>
+#include <fstream>
+#include <random>
+
+#include "runtime/base/environment.h"
+#include "runtime/base/error.h"
+#include "runtime/base/host.h"
+#include "runtime/base/logging.h"
+#include "runtime/base/unique_fd.h"
+#include "runtime/net/backoff.h"
+#include "runtime/rendezvous/note_lines.h"
+
+namespace lockstep::rendezvous {
+namespace {
+
+constexpr std::size_t kMaxNoteBytes = 4096;
+
+// Field 22 of /proc/PID/stat; 0 if there is no such process, or it has ended and is only not waited for.
+std::int64_t start_of_process(int pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::string line;
+  if (!std::getline(file, line)) return 0;
+  const auto close = line.rfind(')');
+  if (close == std::string::npos || close + 2 >= line.size()) return 0;
+  std::string_view rest = std::string_view(line).substr(close + 2);
+  if (rest.starts_with('Z') || rest.starts_with('X')) return 0;
+  for (int field = 3; field < 22; ++field) {
+    const auto space = rest.find(' ');
+    if (space == std::string_view::npos) return 0;
+    rest.remove_prefix(space + 1);
+  }
+  return parse_int(rest.substr(0, rest.find(' '))).value_or(0);
+}
+
+std::string pid_space() {
+  std::array<char, 128> text = {};
+  const auto size = ::readlink("/proc/self/ns/pid", text.data(), text.size());
+  return size > 0 ? std::string(text.data(), static_cast<std::size_t>(size)) : "-";
+}
+
+InvalidArgument cannot(std::string_view what, const std::string& path, int error_number) {
+  return InvalidArgument(
+      fmt::format("init_method file://{}: can't {}: {}; give a path in a folder that every rank's host "
+                  "shares and this user may write",
+                  path, what, errno_text(error_number)));
+}
+
+void write_all(int fd, std::string_view text, const std::string& path) {
+  while (!text.empty()) {
+    const auto written = ::write(fd, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) throw cannot("write it", path, errno);
+    text.remove_prefix(static_cast<std::size_t>(written));
+  }
+}
+
+// Makes room for a new note, or says who is in the way.
+void clear_stale(const std::string& path, const MeetingNote& own) {
+  const auto found = read_note(path);
+  if (!found) return;
+  switch (state_of_writer(*found)) {
+    case WriterState::gone:
+      log_warn("rendezvous: {} was left behind by an earlier run ({}, which is gone); replacing it", path,
+               found->writer());
+      if (::unlink(path.c_str()) != 0 && errno != ENOENT) throw cannot("remove it", path, errno);
+      return;
+    case WriterState::alive:
+      throw Mismatch(
+          fmt::format("init_method file://{}: it is in use by {}, which runs, and this is {}; if both are rank 0 "
+                      "of one job, give each process its own rank, else give each job its own path",
+                      path, found->writer(), own.writer()));
+    case WriterState::unknown:
+      throw Mismatch(
+          fmt::format("init_method file://{}: it is there already, written by {}, of which this host can't tell "
+                      "whether it still runs; if that run is over, remove the file, else take another path",
+                      path, found->writer()));
+  }
+}
+
+}  // namespace
+
+std::string MeetingNote::writer() const { return fmt::format("pid {} on host {}", pid, host); }
+
+MeetingNote note_of_this_process(std::string store, std::string run) {
+  std::random_device random;
+  return {.store = std::move(store),
+          .token = fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random()),
+          .run = std::move(run),
+          .host = host_name(),
+          .boot_id = boot_id(),
+          .pid_space = pid_space(),
+          .pid = ::getpid(),
+          .start = start_of_process(::getpid())};
+}
+
+std::string encode(const MeetingNote& note) {
+  return fmt::format(
+      "lockstep rendezvous 1\nstore {}\ntoken {}\nrun {}\nhost {}\nboot_id {}\npid_space {}\npid {}\nstart {}\n",
+      note.store, note.token, note.run, note.host, note.boot_id, note.pid_space, note.pid, note.start);
+}
+
+MeetingNote decode_note(std::string_view text, const std::string& path) {
+  MeetingNote note;
+  std::int64_t pid = 0;
+  LineReader lines(text);
+  const bool good = lines.take("lockstep rendezvous") == "1" && lines.take_text("store", note.store) &&
+                    lines.take_text("token", note.token) && lines.take_text("run", note.run) &&
+                    lines.take_text("host", note.host) && lines.take_text("boot_id", note.boot_id) &&
+                    lines.take_text("pid_space", note.pid_space) && lines.take_int("pid", 1, INT_MAX, pid) &&
+                    lines.take_int("start", 0, INT64_MAX, note.start) && lines.at_end();
+  if (!good) {
+    throw CorruptData(
+        fmt::format("init_method file://{}: there is a file of {} bytes that lockstep did not write; it is "
+                    "left alone: give a path that does not exist yet",
+                    path, text.size()));
+  }
+  note.pid = static_cast<int>(pid);
+  return note;
+}
+
+WriterState state_of_writer(const MeetingNote& note) {
+  if (note.boot_id != boot_id()) return note.host == host_name() ? WriterState::gone : WriterState::unknown;
+  if (note.pid_space != pid_space()) return WriterState::unknown;
+  return start_of_process(note.pid) == note.start ? WriterState::alive : WriterState::gone;
+}
+
+std::optional<MeetingNote> read_note(const std::string& path) {
+  // Without blocking: a path may name a pipe.
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!fd) {
+    if (errno == ENOENT) return std::nullopt;
+    throw cannot("read it", path, errno);
+  }
+  std::string text(kMaxNoteBytes + 1, '\0');
+  std::size_t size = 0;
+  while (size < text.size()) {
+    const auto got = ::read(fd.get(), text.data() + size, text.size() - size);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) throw cannot("read it", path, errno);
+    if (got == 0) break;
+    size += static_cast<std::size_t>(got);
+  }
+  return decode_note(std::string_view(text).substr(0, size), path);
+}
+
+FileMeeting::FileMeeting(std::string path, MeetingNote note) : path_(std::move(path)), note_(std::move(note)) {
+  clear_stale(path_, note_);
+  // Written aside and linked, so that it is there whole and never takes another's place.
+  const std::string aside = fmt::format("{}.{}.{}", path_, note_.pid, note_.token.substr(0, 8));
+  const UniqueFd fd(::open(aside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!fd) throw cannot("write beside it", path_, errno);
+  try {
+    write_all(fd.get(), encode(note_), path_);
+    if (::link(aside.c_str(), path_.c_str()) != 0) {
+      if (errno != EEXIST) throw cannot("create it", path_, errno);
+      clear_stale(path_, note_);  // throws if another rank 0 was faster
+      if (::link(aside.c_str(), path_.c_str()) != 0) throw cannot("create it", path_, errno);
+    }
+  } catch (...) {
+    ::unlink(aside.c_str());
+    throw;
+  }
+  ::unlink(aside.c_str());
+}
+
+FileMeeting::~FileMeeting() {
+  try {
+    const auto found = read_note(path_);
+    if (found && found->token == note_.token && ::unlink(path_.c_str()) != 0) throw cannot("remove it", path_, errno);
+  } catch (const Error& error) {
+    log_warn("rendezvous: {}; remove it by hand", error.what());
+  }
+}
+
+MeetingNote await_note(const std::string& path, const std::string& run, const std::string& refused,
+                       const Deadline& deadline) {
+  // A file on a shared folder announces itself to nobody, so it is looked for.
+  for (net::Backoff backoff(std::chrono::milliseconds(1), std::chrono::milliseconds(50));;) {
+    const auto found = read_note(path);
+    const bool wrong = found && found->token == refused;
+    const bool of_another_run = found && found->run != run;
+    const bool gone = found && state_of_writer(*found) == WriterState::gone;
+    if (found && !wrong && !of_another_run && !gone) return *found;
+    if (backoff.pause(deadline)) continue;
+    std::string seen = "there is no such file";
+    if (wrong) {
+      seen = fmt::format("what {} wrote leads to no store of that run", found->writer());
+    } else if (gone) {
+      seen = fmt::format("the file was left behind by an earlier run ({}, which is gone)", found->writer());
+    } else if (of_another_run) {
+      seen = fmt::format("the file is of another run ('{}' of {}, this is '{}')", found->run, found->writer(), run);
+    }
+    throw Timeout(
+        fmt::format("init_method file://{}: rank 0 has not written where the store is, {}: {}; look at rank 0's "
+                    "output, and whether it sees the same folder",
+                    path, deadline.progress(), seen));
+  }
+}
+
+}  // namespace lockstep::rendezvous

@@ -1,0 +1,66 @@
+// init_method file:///path: rank 0 writes where the store is into a file, the others read it there.
+//
+// The file appears whole or not at all, is readable by its user only, and is removed when rank 0 leaves. A kill -9
+// leaves it behind; so it also says who wrote it, and a file whose writer is gone is never taken for this run's.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "runtime/base/deadline.h"
+
+namespace lockstep::rendezvous {
+
+// What the file holds.
+struct MeetingNote {
+  std::string store;       // host:port
+  std::string token;       // random; the store knows it too, so that another run's store on that port is not believed
+  std::string run;         // run id and attempt, as far as the launcher gave any
+  std::string host;        // the writer's, for people
+  std::string boot_id;     // the writer's
+  std::string pid_space;   // the writer's pid namespace, as /proc/self/ns/pid has it
+  int pid = 0;             // the writer
+  std::int64_t start = 0;  // when the writer started, in the kernel's ticks: tells it from a later process of its pid
+
+  // "pid 4711 on host node7".
+  std::string writer() const;
+};
+
+// This process as the writer.
+MeetingNote note_of_this_process(std::string store, std::string run);
+
+// Lines "name value". decode throws CorruptData with the path.
+std::string encode(const MeetingNote& note);
+MeetingNote decode_note(std::string_view text, const std::string& path);
+
+// Whether the writer still runs: known only within one kernel and one pid namespace.
+enum class WriterState { alive, gone, unknown };
+WriterState state_of_writer(const MeetingNote& note);
+
+// The note at `path`, or nothing if there is none. InvalidArgument if it can't be read, CorruptData if it is no note.
+std::optional<MeetingNote> read_note(const std::string& path);
+
+// Rank 0's side: the file, as long as this object lives.
+class FileMeeting {
+ public:
+  // Replaces, with a warning, a file whose writer is gone. Throws Mismatch if the writer of another one runs or may
+  // run, InvalidArgument if the folder is missing or can't be written, CorruptData if there is another kind of file.
+  FileMeeting(std::string path, MeetingNote note);
+  // Removes the file if it is still this one.
+  ~FileMeeting();
+  FileMeeting(const FileMeeting&) = delete;
+  FileMeeting& operator=(const FileMeeting&) = delete;
+
+ private:
+  std::string path_;
+  MeetingNote note_;
+};
+
+// The other ranks' side: polls `path` for a note whose writer is not known to be gone and which is not `refused` (the
+// token of one that has proved wrong). Timeout says what was found instead.
+MeetingNote await_note(const std::string& path, const std::string& run, const std::string& refused,
+                       const Deadline& deadline);
+
+}  // namespace lockstep::rendezvous

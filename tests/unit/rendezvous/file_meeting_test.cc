@@ -1,0 +1,167 @@
+#include "runtime/rendezvous/file_meeting.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "runtime/base/error.h"
+
+namespace lockstep::rendezvous {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class FileMeetingTest : public ::testing::Test {
+ protected:
+  FileMeetingTest() {
+    std::string pattern = ::testing::TempDir() + "rendezvous.XXXXXX";
+    folder_ = ::mkdtemp(pattern.data());
+    path_ = folder_ / "job";
+  }
+  ~FileMeetingTest() override { std::filesystem::remove_all(folder_); }
+
+  void write(const std::string& text) const { std::ofstream(path_) << text; }
+  std::size_t files() const {
+    return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator(folder_), {}));
+  }
+
+  // A note of a process that has ended.
+  static MeetingNote note_of_the_dead() {
+    MeetingNote note = note_of_this_process("127.0.0.1:1", "run");
+    const pid_t child = ::fork();
+    if (child == 0) ::_exit(0);
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    note.pid = child;
+    return note;
+  }
+
+  std::filesystem::path folder_;
+  std::filesystem::path path_;
+};
+
+template <typename E, typename Body>
+std::string refusal(Body body) {
+  try {
+    body();
+    ADD_FAILURE() << "accepted";
+  } catch (const E& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST_F(FileMeetingTest, ReadersThatComeBeforeAndAfterGetTheNote) {
+  std::string early;
+  std::thread reader([&] { early = await_note(path_, "run", "", Deadline::after(20s)).store; });
+  const FileMeeting meeting(path_, note_of_this_process("127.0.0.1:4711", "run"));
+  reader.join();
+  EXPECT_EQ(early, "127.0.0.1:4711");
+  EXPECT_EQ(await_note(path_, "run", "", Deadline::after(20s)).pid, ::getpid());
+}
+
+TEST_F(FileMeetingTest, OnlyItsUserMayReadItAndNothingIsLeftBehind) {
+  {
+    const FileMeeting meeting(path_, note_of_this_process("127.0.0.1:4711", "run"));
+    struct stat status = {};
+    ASSERT_EQ(::stat(path_.c_str(), &status), 0);
+    EXPECT_EQ(status.st_mode & 0777, 0600u);
+    EXPECT_EQ(files(), 1u) << "the file it was written to first is left";
+  }
+  EXPECT_EQ(files(), 0u);
+}
+
+TEST_F(FileMeetingTest, AStaleFileIsReplacedByRankZeroAndNeverReadByTheOthers) {
+  write(encode(note_of_the_dead()));
+  EXPECT_THAT(refusal<Timeout>([&] { await_note(path_, "run", "", Deadline::after(20ms)); }),
+              AllOf(HasSubstr("left behind by an earlier run"), HasSubstr("of 0.02 s")));
+  std::string read;
+  std::thread reader([&] { read = await_note(path_, "run", "", Deadline::after(20s)).store; });
+  const FileMeeting meeting(path_, note_of_this_process("127.0.0.1:4711", "run"));
+  reader.join();
+  EXPECT_EQ(read, "127.0.0.1:4711");
+}
+
+TEST_F(FileMeetingTest, AFileOfBeforeTheLastBootIsStale) {
+  MeetingNote note = note_of_this_process("127.0.0.1:1", "run");
+  note.boot_id = "another";
+  EXPECT_EQ(state_of_writer(note), WriterState::gone);
+  note.host = "elsewhere";
+  EXPECT_EQ(state_of_writer(note), WriterState::unknown);
+}
+
+TEST_F(FileMeetingTest, APidOfAnotherContainerTellsNothing) {
+  MeetingNote note = note_of_this_process("127.0.0.1:1", "run");
+  EXPECT_EQ(state_of_writer(note), WriterState::alive);
+  note.pid_space = "pid:[1]";
+  EXPECT_EQ(state_of_writer(note), WriterState::unknown);
+}
+
+TEST_F(FileMeetingTest, APidThatWasGivenAgainIsAnotherProcess) {
+  MeetingNote note = note_of_this_process("127.0.0.1:1", "run");
+  note.start -= 1;
+  EXPECT_EQ(state_of_writer(note), WriterState::gone);
+}
+
+TEST_F(FileMeetingTest, ASecondRankZeroNamesBoth) {
+  const FileMeeting meeting(path_, note_of_this_process("127.0.0.1:4711", "run"));
+  const std::string self = "pid " + std::to_string(::getpid());
+  EXPECT_THAT(refusal<Mismatch>([&] { FileMeeting(path_, note_of_this_process("127.0.0.1:4712", "run")); }),
+              AllOf(HasSubstr("in use by " + self), HasSubstr("this is " + self), HasSubstr("its own rank")));
+}
+
+TEST_F(FileMeetingTest, AWriterThatMayRunElsewhereIsNotOverwritten) {
+  MeetingNote note = note_of_this_process("10.0.0.1:1", "run");
+  note.boot_id = "another";
+  note.host = "elsewhere";
+  write(encode(note));
+  EXPECT_THAT(refusal<Mismatch>([&] { FileMeeting(path_, note_of_this_process("127.0.0.1:1", "run")); }),
+              AllOf(HasSubstr("host elsewhere"), HasSubstr("remove the file")));
+  EXPECT_TRUE(std::filesystem::exists(path_));
+}
+
+TEST_F(FileMeetingTest, AFileOfTheUsersOwnIsLeftAlone) {
+  write("important");
+  EXPECT_THAT(refusal<CorruptData>([&] { FileMeeting(path_, note_of_this_process("127.0.0.1:1", "run")); }),
+              HasSubstr("did not write"));
+  EXPECT_THAT(refusal<CorruptData>([&] { await_note(path_, "run", "", Deadline::after(20s)); }), HasSubstr("9 bytes"));
+  std::string text;
+  std::getline(std::ifstream(path_), text);
+  EXPECT_EQ(text, "important");
+  write(std::string(100000, 'x'));
+  EXPECT_THROW(read_note(path_), CorruptData);
+}
+
+TEST_F(FileMeetingTest, AnotherRunsNoteIsNotTaken) {
+  const FileMeeting meeting(path_, note_of_this_process("127.0.0.1:4711", "first"));
+  EXPECT_THAT(refusal<Timeout>([&] { await_note(path_, "second", "", Deadline::after(20ms)); }), HasSubstr("'first'"));
+}
+
+TEST_F(FileMeetingTest, ANoteThatProvedWrongIsNotTakenAgain) {
+  const MeetingNote note = note_of_this_process("127.0.0.1:4711", "run");
+  const FileMeeting meeting(path_, note);
+  EXPECT_THAT(refusal<Timeout>([&] { await_note(path_, "run", note.token, Deadline::after(20ms)); }),
+              HasSubstr("leads to no store"));
+}
+
+TEST_F(FileMeetingTest, WhatCantBeWrittenOrReadIsSaid) {
+  const std::string missing = (folder_ / "no" / "job").string();
+  EXPECT_THAT(refusal<InvalidArgument>([&] { FileMeeting(missing, note_of_this_process("127.0.0.1:1", "run")); }),
+              AllOf(HasSubstr(missing), HasSubstr("No such file"), HasSubstr("folder")));
+  EXPECT_THAT(refusal<InvalidArgument>([&] { await_note(folder_, "run", "", Deadline::after(20s)); }),
+              HasSubstr("Is a directory"));
+  EXPECT_THAT(refusal<Timeout>([&] { await_note(path_, "run", "", Deadline::after(20ms)); }),
+              HasSubstr("there is no such file"));
+}
+
+}  // namespace
+}  // namespace lockstep::rendezvous
