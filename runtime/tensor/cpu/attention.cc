@@ -1,0 +1,163 @@
+// Causal attention, one (sample, head) at a time: scores fit the cache, products are small matrix products over parts
+// of the packed rows.
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include "runtime/tensor/cpu/cpu_kernels.h"
+#include "runtime/tensor/cpu/vector_math.h"
+
+namespace lockstep::cpu {
+namespace {
+
+// Scratch memory from the cache of this thread.
+class Scratch {
+ public:
+  explicit Scratch(std::int64_t count)
+      : bytes_(static_cast<std::size_t>(count) * sizeof(float)), data_(static_cast<float*>(allocate(bytes_))) {}
+  ~Scratch() { release(data_, bytes_); }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  float* get() const { return data_; }
+
+ private:
+  std::size_t bytes_;
+  float* data_;
+};
+
+// Row i keeps its first i + 1 scores, as a softmax; the others become 0.
+LOCKSTEP_CLONES void causal_softmax(float* scores, std::int64_t time) {
+  for (std::int64_t i = 0; i < time; ++i) {
+    float* row = scores + i * time;
+    const std::int64_t count = i + 1;
+    float largest = row[0];
+#pragma omp simd reduction(max : largest)
+    for (std::int64_t j = 0; j < count; ++j) largest = row[j] > largest ? row[j] : largest;
+    float total = 0;
+#pragma omp simd reduction(+ : total)
+    for (std::int64_t j = 0; j < count; ++j) {
+      row[j] = fast_exp(row[j] - largest);
+      total += row[j];
+    }
+    const float factor = 1.0f / total;
+#pragma omp simd
+    for (std::int64_t j = 0; j < count; ++j) row[j] *= factor;
+    for (std::int64_t j = count; j < time; ++j) row[j] = 0.0f;
+  }
+}
+
+// d(scores) from d(weights), in place: w (dw - sum of w dw), 0 above the diagonal.
+LOCKSTEP_CLONES void causal_softmax_backward(float* gradient, const float* weights, std::int64_t time) {
+  for (std::int64_t i = 0; i < time; ++i) {
+    float* g = gradient + i * time;
+    const float* w = weights + i * time;
+    const std::int64_t count = i + 1;
+    float dot = 0;
+#pragma omp simd reduction(+ : dot)
+    for (std::int64_t j = 0; j < count; ++j) dot += g[j] * w[j];
+#pragma omp simd
+    for (std::int64_t j = 0; j < count; ++j) g[j] = w[j] * (g[j] - dot);
+    for (std::int64_t j = count; j < time; ++j) g[j] = 0.0f;
+  }
+}
+
+}  // namespace
+
+void attention(float* out, float* weights, const float* qkv, const AttentionShape& shape) {
+  const std::int64_t time = shape.time, size = shape.head_size, channels = shape.heads * size, wide = 3 * channels;
+  const float factor = 1.0f / std::sqrt(static_cast<float>(size));
+  for (std::int64_t b = 0; b < shape.batch; ++b) {
+    for (std::int64_t h = 0; h < shape.heads; ++h) {
+      const float* q = qkv + b * time * wide + h * size;
+      const float* k = q + channels;
+      const float* v = k + channels;
+      float* w = weights + (b * shape.heads + h) * time * time;
+      gemm({.transpose_b = true,
+            .rows = time,
+            .columns = time,
+            .inner = size,
+            .alpha = factor,
+            .a = q,
+            .lda = wide,
+            .b = k,
+            .ldb = wide,
+            .c = {w, false},
+            .ldc = time});
+      causal_softmax(w, time);
+      gemm({.rows = time,
+            .columns = size,
+            .inner = time,
+            .a = w,
+            .lda = time,
+            .b = v,
+            .ldb = wide,
+            .c = {out + b * time * channels + h * size, false},
+            .ldc = channels});
+    }
+  }
+}
+
+void attention_backward(Into dqkv, const float* dout, const float* weights, const float* qkv,
+                        const AttentionShape& shape) {
+  const std::int64_t time = shape.time, size = shape.head_size, channels = shape.heads * size, wide = 3 * channels;
+  if (shape.batch * time * channels == 0) return;
+  const float factor = 1.0f / std::sqrt(static_cast<float>(size));
+  const Scratch scratch(time * time);
+  float* dw = scratch.get();
+  for (std::int64_t b = 0; b < shape.batch; ++b) {
+    for (std::int64_t h = 0; h < shape.heads; ++h) {
+      const float* q = qkv + b * time * wide + h * size;
+      const float* k = q + channels;
+      const float* v = k + channels;
+      const float* w = weights + (b * shape.heads + h) * time * time;
+      const float* dy = dout + b * time * channels + h * size;
+      float* dq = dqkv.data + b * time * wide + h * size;
+      float* dk = dq + channels;
+      float* dv = dk + channels;
+      gemm({.transpose_a = true,
+            .rows = time,
+            .columns = size,
+            .inner = time,
+            .a = w,
+            .lda = time,
+            .b = dy,
+            .ldb = channels,
+            .c = {dv, dqkv.add},
+            .ldc = wide});
+      gemm({.transpose_b = true,
+            .rows = time,
+            .columns = time,
+            .inner = size,
+            .a = dy,
+            .lda = channels,
+            .b = v,
+            .ldb = wide,
+            .c = {dw, false},
+            .ldc = time});
+      causal_softmax_backward(dw, w, time);
+      gemm({.rows = time,
+            .columns = size,
+            .inner = time,
+            .alpha = factor,
+            .a = dw,
+            .lda = time,
+            .b = k,
+            .ldb = wide,
+            .c = {dq, dqkv.add},
+            .ldc = wide});
+      gemm({.transpose_a = true,
+            .rows = time,
+            .columns = size,
+            .inner = time,
+            .alpha = factor,
+            .a = dw,
+            .lda = time,
+            .b = q,
+            .ldb = wide,
+            .c = {dk, dqkv.add},
+            .ldc = wide});
+    }
+  }
+}
+
+}  // namespace lockstep::cpu

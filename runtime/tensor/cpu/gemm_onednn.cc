@@ -1,0 +1,37 @@
+// Every oneDNN call of lockstep. dnnl_sgemm is row-major and the same in oneDNN 2.x and 3.x.
+// https://oneapi-src.github.io/oneDNN/v2.6/group_dnnl_api_blas.html
+#include <fmt/format.h>
+#include <oneapi/dnnl/dnnl.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/base/error.h"
+#include "runtime/base/intra_op_threads.h"
+#include "runtime/tensor/cpu/cpu_kernels.h"
+
+// oneDNN's threads are OpenMP's; the number is a setting of the calling thread. Declared by hand, because clang has no
+// omp.h without a package of its own.
+extern "C" void omp_set_num_threads(int threads);
+
+namespace lockstep::cpu {
+
+void gemm(const Gemm& g) {
+  if (g.rows == 0 || g.columns == 0) return;
+  if (g.inner == 0) {
+    for (std::int64_t row = 0; row < g.rows && !g.c.add; ++row) {
+      std::memset(g.c.data + row * g.ldc, 0, static_cast<std::size_t>(g.columns) * sizeof(float));
+    }
+    return;
+  }
+  omp_set_num_threads(intra_op_threads());
+  const dnnl_status_t status =
+      dnnl_sgemm(g.transpose_a ? 'T' : 'N', g.transpose_b ? 'T' : 'N', g.rows, g.columns, g.inner, g.alpha, g.a, g.lda,
+                 g.b, g.ldb, g.c.add ? 1.0f : 0.0f, g.c.data, g.ldc);
+  if (status != dnnl_success) {
+    throw Error(fmt::format("oneDNN's sgemm failed with status {} for {} x {} x {} (leading dimensions {}, {}, {})",
+                            static_cast<int>(status), g.rows, g.columns, g.inner, g.lda, g.ldb, g.ldc));
+  }
+}
+
+}  // namespace lockstep::cpu

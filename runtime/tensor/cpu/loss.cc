@@ -1,0 +1,78 @@
+#include <cmath>
+
+#include "runtime/tensor/cpu/cpu_kernels.h"
+#include "runtime/tensor/cpu/vector_math.h"
+
+namespace lockstep::cpu {
+
+LOCKSTEP_CLONES std::int64_t cross_entropy(float* loss, float* log_sums, const float* logits,
+                                           const std::int64_t* targets, std::int64_t rows, std::int64_t columns,
+                                           std::int64_t ignore) {
+  double total = 0;
+  std::int64_t counted = 0;
+  for (std::int64_t r = 0; r < rows; ++r) {
+    log_sums[r] = 0;
+    if (targets[r] == ignore) continue;
+    const float* row = logits + r * columns;
+    float largest = row[0];
+#pragma omp simd reduction(max : largest)
+    for (std::int64_t c = 0; c < columns; ++c) largest = row[c] > largest ? row[c] : largest;
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (std::int64_t c = 0; c < columns; ++c) sum += fast_exp(row[c] - largest);
+    log_sums[r] = largest + std::log(sum);
+    total += static_cast<double>(log_sums[r] - row[targets[r]]);
+    ++counted;
+  }
+  *loss = counted == 0 ? 0.0f : static_cast<float>(total / static_cast<double>(counted));
+  return counted;
+}
+
+LOCKSTEP_CLONES void cross_entropy_backward(Into dlogits, const float* dloss, const float* log_sums,
+                                            const float* logits, const std::int64_t* targets, std::int64_t rows,
+                                            std::int64_t columns, std::int64_t ignore, std::int64_t counted) {
+  const float factor = counted == 0 ? 0.0f : *dloss / static_cast<float>(counted);
+  for (std::int64_t r = 0; r < rows; ++r) {
+    float* target = dlogits.data + r * columns;
+    if (targets[r] == ignore) {
+      if (!dlogits.add) fill(target, 0.0f, columns);
+      continue;
+    }
+    const float* row = logits + r * columns;
+    const float log_sum = log_sums[r];
+    if (dlogits.add) {
+#pragma omp simd
+      for (std::int64_t c = 0; c < columns; ++c) target[c] += factor * fast_exp(row[c] - log_sum);
+    } else {
+#pragma omp simd
+      for (std::int64_t c = 0; c < columns; ++c) target[c] = factor * fast_exp(row[c] - log_sum);
+    }
+    target[targets[r]] -= factor;
+  }
+}
+
+LOCKSTEP_CLONES void mse(float* loss, const float* a, const float* b, std::int64_t count) {
+  double total = 0;
+#pragma omp simd reduction(+ : total)
+  for (std::int64_t i = 0; i < count; ++i) {
+    const double difference = static_cast<double>(a[i]) - static_cast<double>(b[i]);
+    total += difference * difference;
+  }
+  *loss = count == 0 ? 0.0f : static_cast<float>(total / static_cast<double>(count));
+}
+
+LOCKSTEP_CLONES void mse_backward(Into da, const float* dloss, const float* a, const float* b, float sign,
+                                  std::int64_t count) {
+  if (count == 0) return;
+  const float factor = sign * 2.0f * *dloss / static_cast<float>(count);
+  float* target = da.data;
+  if (da.add) {
+#pragma omp simd
+    for (std::int64_t i = 0; i < count; ++i) target[i] += factor * (a[i] - b[i]);
+  } else {
+#pragma omp simd
+    for (std::int64_t i = 0; i < count; ++i) target[i] = factor * (a[i] - b[i]);
+  }
+}
+
+}  // namespace lockstep::cpu

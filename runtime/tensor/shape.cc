@@ -1,0 +1,64 @@
+#include "runtime/tensor/shape.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "runtime/base/error.h"
+
+namespace lockstep {
+
+Shape::Shape(std::initializer_list<std::int64_t> extents)
+    : Shape(std::span<const std::int64_t>(extents.begin(), extents.size())) {}
+
+Shape::Shape(std::span<const std::int64_t> extents) : dims_(extents.size()) {
+  if (dims_ > kMaxDims) {
+    throw InvalidArgument(fmt::format("shape [{}] has {} dimensions, at most {} are supported",
+                                      fmt::join(extents, ", "), dims_, kMaxDims));
+  }
+  for (std::size_t i = 0; i < dims_; ++i) {
+    if (extents[i] < 0) {
+      throw InvalidArgument(fmt::format("shape [{}]: extent {} of dimension {} is negative, it must be 0 or more",
+                                        fmt::join(extents, ", "), extents[i], i));
+    }
+    extents_[i] = extents[i];
+  }
+}
+
+std::int64_t Shape::count() const {
+  std::int64_t product = 1;
+  for (const std::int64_t extent : extents()) product *= extent;
+  return product;
+}
+
+std::int64_t Shape::operator[](std::int64_t dim) const {
+  const auto dims = static_cast<std::int64_t>(dims_);
+  const std::int64_t index = dim < 0 ? dim + dims : dim;
+  if (index < 0 || index >= dims) {
+    throw InvalidArgument(fmt::format("dimension {} of shape {}, which has {}", dim, str(), dims));
+  }
+  return extents_[static_cast<std::size_t>(index)];
+}
+
+std::int64_t Shape::rows() const {
+  std::int64_t product = 1;
+  for (std::size_t i = 0; i + 1 < dims_; ++i) product *= extents_[i];
+  return product;
+}
+
+Shape Shape::with_last(std::int64_t extent) const {
+  if (dims_ == 0) throw InvalidArgument("a scalar has no last dimension");
+  Shape result = *this;
+  result.extents_[dims_ - 1] = extent;
+  return result;
+}
+
+Shape Shape::with_first(std::int64_t extent) const {
+  if (dims_ == 0) throw InvalidArgument("a scalar has no first dimension");
+  Shape result = *this;
+  result.extents_[0] = extent;
+  return result;
+}
+
+std::string Shape::str() const { return fmt::format("[{}]", fmt::join(extents(), ", ")); }
+
+}  // namespace lockstep

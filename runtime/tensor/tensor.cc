@@ -1,0 +1,261 @@
+#include "runtime/tensor/tensor.h"
+
+#include <fmt/format.h>
+
+#include "runtime/base/error.h"
+#include "runtime/tensor/kernels.h"
+
+namespace lockstep {
+
+struct Tensor::Impl {
+  Shape shape;
+  DType dtype = DType::f32;
+  std::shared_ptr<Storage> storage;
+  std::size_t offset = 0;  // bytes into the storage
+
+  bool requires_grad = false;
+  std::shared_ptr<GraphNode> node;
+  Tensor gradient;            // memory for it, once there is some
+  bool has_gradient = false;  // whether that memory holds one
+
+  std::byte* data() const { return storage->data() == nullptr ? nullptr : storage->data() + offset; }
+  std::size_t bytes() const { return static_cast<std::size_t>(shape.count()) * size_of(dtype); }
+};
+
+namespace {
+
+template <typename T>
+Tensor from_host(const Shape& shape, std::span<const T> values) {
+  if (static_cast<std::int64_t>(values.size()) != shape.count()) {
+    throw InvalidArgument(
+        fmt::format("a tensor of shape {} needs {} values, {} were given", shape.str(), shape.count(), values.size()));
+  }
+  Tensor result = Tensor::empty(shape, dtype_of<T>());
+  std::copy(values.begin(), values.end(), result.data<T>());
+  return result;
+}
+
+void copy_bytes(void* target, DeviceId to, const void* source, DeviceId from, std::size_t bytes) {
+  if (bytes == 0) return;
+  // A device's own table knows how to reach the host.
+  const KernelTable& table = kernels(to.kind == DeviceKind::cpu ? from : to);
+  table.copy(target, to, source, from, bytes);
+}
+
+}  // namespace
+
+Tensor Tensor::empty(const Shape& shape, DType dtype, DeviceId device) {
+  auto impl = std::make_shared<Impl>();
+  impl->shape = shape;
+  impl->dtype = dtype;
+  impl->storage = Storage::allocate(impl->bytes(), device);
+  return Tensor(std::move(impl));
+}
+
+Tensor Tensor::zeros(const Shape& shape, DType dtype, DeviceId device) {
+  Tensor result = empty(shape, dtype, device);
+  result.zero();
+  return result;
+}
+
+Tensor Tensor::full(const Shape& shape, float value, DeviceId device) {
+  Tensor result = empty(shape, DType::f32, device);
+  result.fill(value);
+  return result;
+}
+
+Tensor Tensor::of(const Shape& shape, std::span<const float> values) { return from_host(shape, values); }
+Tensor Tensor::of(const Shape& shape, std::span<const std::int64_t> values) { return from_host(shape, values); }
+Tensor Tensor::of(const Shape& shape, std::initializer_list<float> values) {
+  return from_host(shape, std::span<const float>(values.begin(), values.size()));
+}
+Tensor Tensor::indices(const Shape& shape, std::initializer_list<std::int64_t> values) {
+  return from_host(shape, std::span<const std::int64_t>(values.begin(), values.size()));
+}
+
+Tensor Tensor::borrow(const BufferView& memory, const Shape& shape, std::shared_ptr<void> owner) {
+  if (memory.count != shape.count()) {
+    throw InvalidArgument(fmt::format("a tensor of shape {} needs {} elements, the memory has {}", shape.str(),
+                                      shape.count(), memory.count));
+  }
+  auto impl = std::make_shared<Impl>();
+  impl->shape = shape;
+  impl->dtype = memory.dtype;
+  impl->storage = Storage::borrow(memory.data, memory.bytes(), memory.device, std::move(owner));
+  return Tensor(std::move(impl));
+}
+
+Tensor::Impl& Tensor::checked() const {
+  if (!impl_) throw InvalidArgument("an undefined tensor was used: it was default-constructed and never assigned");
+  return *impl_;
+}
+
+const Shape& Tensor::shape() const { return checked().shape; }
+DType Tensor::dtype() const { return checked().dtype; }
+DeviceId Tensor::device() const { return checked().storage->device(); }
+
+void* Tensor::data_as(DType dtype) const {
+  const Impl& impl = checked();
+  if (impl.dtype != dtype) {
+    throw InvalidArgument(fmt::format("elements of a tensor {} were asked for as {}", str(), name_of(dtype)));
+  }
+  return impl.data();
+}
+
+BufferView Tensor::view() const {
+  const Impl& impl = checked();
+  return {impl.data(), impl.shape.count(), impl.dtype, impl.storage->device()};
+}
+
+std::vector<float> Tensor::to_vector() const {
+  expect_dtype("to_vector", "tensor", *this, DType::f32);
+  std::vector<float> result(static_cast<std::size_t>(count()));
+  copy_bytes(result.data(), DeviceId{}, checked().data(), device(), checked().bytes());
+  return result;
+}
+
+float Tensor::item() const {
+  if (count() != 1) throw InvalidArgument(fmt::format("item() of a tensor {}: it needs exactly one element", str()));
+  return to_vector()[0];
+}
+
+Tensor Tensor::clone() const {
+  Tensor result = empty(shape(), dtype(), device());
+  result.copy_from(*this);
+  return result;
+}
+
+Tensor Tensor::detach() const { return view_as(shape()); }
+
+Tensor Tensor::view_as(const Shape& shape) const {
+  const Impl& impl = checked();
+  if (shape.count() != impl.shape.count()) {
+    throw InvalidArgument(fmt::format("a tensor of shape {} ({} elements) can't be viewed as {} ({} elements)",
+                                      impl.shape.str(), impl.shape.count(), shape.str(), shape.count()));
+  }
+  auto view = std::make_shared<Impl>();
+  view->shape = shape;
+  view->dtype = impl.dtype;
+  view->storage = impl.storage;
+  view->offset = impl.offset;
+  return Tensor(std::move(view));
+}
+
+Tensor Tensor::view_rows(std::int64_t begin, std::int64_t end) const {
+  const Impl& impl = checked();
+  if (impl.shape.dims() == 0 || begin < 0 || end < begin || end > impl.shape[0]) {
+    throw InvalidArgument(fmt::format("rows [{}, {}) of a tensor of shape {}", begin, end, impl.shape.str()));
+  }
+  auto view = std::make_shared<Impl>();
+  view->shape = impl.shape.with_first(end - begin);
+  view->dtype = impl.dtype;
+  view->storage = impl.storage;
+  const std::int64_t row = impl.shape.with_first(1).count();
+  view->offset = impl.offset + static_cast<std::size_t>(begin * row) * size_of(impl.dtype);
+  return Tensor(std::move(view));
+}
+
+bool Tensor::shares_memory() const {
+  const Impl& impl = checked();
+  return impl_.use_count() > 1 || impl.storage.use_count() > 1;
+}
+
+void Tensor::copy_from(const Tensor& source) const {
+  expect_same_shape("copy_from", *this, source);
+  expect_dtype("copy_from", "source", source, dtype());
+  copy_bytes(checked().data(), device(), source.checked().data(), source.device(), checked().bytes());
+}
+
+void Tensor::fill(float value) const {
+  expect_dtype("fill", "tensor", *this, DType::f32);
+  if (count() > 0) kernels(device()).fill(data<float>(), value, count());
+}
+
+void Tensor::zero() const {
+  const Impl& impl = checked();
+  if (impl.bytes() > 0) kernels(device()).zero(impl.data(), impl.bytes());
+}
+
+Tensor Tensor::to(DeviceId target) const {
+  if (target == device()) return *this;
+  Tensor result = empty(shape(), dtype(), target);
+  result.copy_from(*this);
+  return result;
+}
+
+void Tensor::move_to(DeviceId target) const {
+  Impl& impl = checked();
+  if (target == device()) return;
+  if (impl.node) throw InvalidArgument("move_to: an operation made this tensor; move what it was made from");
+  const Tensor moved = to(target);
+  impl.storage = moved.impl_->storage;
+  impl.offset = 0;
+  impl.gradient = {};
+  impl.has_gradient = false;
+}
+
+bool Tensor::requires_grad() const { return impl_ && (impl_->requires_grad || impl_->node); }
+
+const Tensor& Tensor::set_requires_grad(bool on) const {
+  Impl& impl = checked();
+  if (impl.dtype != DType::f32) {
+    throw InvalidArgument(fmt::format("set_requires_grad on a tensor {}: only float32 has gradients", str()));
+  }
+  if (impl.node) throw InvalidArgument("set_requires_grad on a tensor that an operation made: only leaves can choose");
+  impl.requires_grad = on;
+  return *this;
+}
+
+bool Tensor::is_leaf() const { return !checked().node; }
+bool Tensor::has_grad() const { return impl_ && impl_->has_gradient; }
+Tensor Tensor::grad() const { return has_grad() ? impl_->gradient : Tensor(); }
+
+void Tensor::bind_grad(const Tensor& memory) const {
+  Impl& impl = checked();
+  expect_dtype("bind_grad", "memory", memory, DType::f32);
+  if (memory.count() != count() || memory.device() != device()) {
+    throw InvalidArgument(fmt::format("bind_grad: the gradient of a tensor {} on {} can't lie in {} on {}", str(),
+                                      device().str(), memory.str(), memory.device().str()));
+  }
+  impl.gradient = memory.view_as(impl.shape);
+  impl.has_gradient = true;
+}
+
+void Tensor::bind_grad(float* memory) const {
+  bind_grad(borrow(BufferView(memory, count(), DType::f32, device()), shape()));
+}
+
+void Tensor::unbind_grad() const {
+  Impl& impl = checked();
+  impl.gradient = {};
+  impl.has_gradient = false;
+}
+
+void Tensor::clear_grad() const { checked().has_gradient = false; }
+
+Tensor Tensor::grad_for_writing() const {
+  Impl& impl = checked();
+  if (!impl.gradient) impl.gradient = empty(impl.shape, DType::f32, device());
+  impl.has_gradient = true;
+  return impl.gradient;
+}
+
+const std::shared_ptr<GraphNode>& Tensor::node() const { return checked().node; }
+void Tensor::set_node(std::shared_ptr<GraphNode> node) const { checked().node = std::move(node); }
+
+std::string Tensor::str() const {
+  return impl_ ? fmt::format("{} {}", name_of(impl_->dtype), impl_->shape.str()) : "undefined";
+}
+
+void expect_same_shape(const char* operation, const Tensor& a, const Tensor& b) {
+  if (a.shape() == b.shape()) return;
+  throw InvalidArgument(
+      fmt::format("{}: shapes {} and {} differ, they must be equal", operation, a.shape().str(), b.shape().str()));
+}
+
+void expect_dtype(const char* operation, const char* argument, const Tensor& tensor, DType dtype) {
+  if (tensor.dtype() == dtype) return;
+  throw InvalidArgument(fmt::format("{}: {} is {}, it must be {}", operation, argument, tensor.str(), name_of(dtype)));
+}
+
+}  // namespace lockstep
