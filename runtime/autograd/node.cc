@@ -1,0 +1,64 @@
+#include "runtime/autograd/node.h"
+
+#include "runtime/autograd/graph.h"
+
+namespace lockstep::autograd {
+namespace {
+
+// Per thread, so that a loader thread or another world of this process is not concerned by somebody's NoGrad.
+thread_local bool enabled = true;
+
+}  // namespace
+
+bool grad_enabled() { return enabled; }
+NoGrad::NoGrad() : before_(enabled) { enabled = false; }
+NoGrad::~NoGrad() { enabled = before_; }
+
+bool recording(std::initializer_list<Tensor> inputs) {
+  if (!enabled) return false;
+  for (const Tensor& input : inputs) {
+    if (input.requires_grad()) return true;
+  }
+  return false;
+}
+
+void connect(const Tensor& result, std::shared_ptr<Node> node, std::initializer_list<Tensor> inputs) {
+  node->inputs_.reserve(inputs.size());
+  for (const Tensor& input : inputs) {
+    Edge edge;
+    if (input.defined()) {
+      edge.shape = input.shape();
+      if (input.node()) {
+        edge.node = std::static_pointer_cast<Node>(input.node());
+      } else if (input.requires_grad()) {
+        edge.leaf = input;
+      }
+    }
+    node->inputs_.push_back(std::move(edge));
+  }
+  result.set_node(std::move(node));
+}
+
+Node::~Node() {
+  // A tape dropped without backward is a long chain: taken apart in a loop, not by recursion.
+  std::vector<std::shared_ptr<Node>> pending;
+  for (Edge& edge : inputs_) {
+    if (edge.node) pending.push_back(std::move(edge.node));
+  }
+  while (!pending.empty()) {
+    const std::shared_ptr<Node> node = std::move(pending.back());
+    pending.pop_back();
+    if (node.use_count() > 1) continue;
+    for (Edge& edge : node->inputs_) {
+      if (edge.node) pending.push_back(std::move(edge.node));
+    }
+  }
+}
+
+void Node::free() {
+  freed_ = true;
+  release_saved();
+  inputs_.clear();
+}
+
+}  // namespace lockstep::autograd

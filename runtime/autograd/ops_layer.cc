@@ -1,0 +1,172 @@
+#include <fmt/format.h>
+
+#include <limits>
+
+#include "runtime/autograd/node.h"
+#include "runtime/autograd/ops.h"
+#include "runtime/base/error.h"
+
+namespace lockstep {
+namespace {
+
+using autograd::GradientSink;
+using autograd::Node;
+
+// A value no index has.
+constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::min();
+
+struct LayerNormNode final : Node {
+  LayerNormShape shape;
+  Tensor x, mean, rstd, gain;
+  const char* name() const override { return "layer_norm"; }
+  void backward(const Tensor& gradient, GradientSink& sink) override {
+    const Into dgain = sink.into(1), dbias = sink.into(2), dx = sink.into(0);
+    kernels(gradient.device())
+        .layer_norm_backward(dx, dgain, dbias, gradient.data<float>(), x.data<float>(), mean.data<float>(),
+                             rstd.data<float>(), gain.data<float>(), shape);
+  }
+  void release_saved() override { x = mean = rstd = gain = {}; }
+};
+
+struct EmbeddingNode final : Node {
+  Tensor indices;
+  const char* name() const override { return "embedding"; }
+  void backward(const Tensor& gradient, GradientSink& sink) override {
+    const Shape& table = inputs()[0].shape;
+    kernels(gradient.device())
+        .embedding_backward(sink.into(0), gradient.data<float>(), indices.data<std::int64_t>(), indices.count(),
+                            table[0], table[1]);
+  }
+  void release_saved() override { indices = {}; }
+};
+
+struct AttentionNode final : Node {
+  AttentionShape shape;
+  Tensor qkv, weights;
+  const char* name() const override { return "causal_self_attention"; }
+  void backward(const Tensor& gradient, GradientSink& sink) override {
+    kernels(gradient.device())
+        .attention_backward(sink.into(0), gradient.data<float>(), weights.data<float>(), qkv.data<float>(), shape);
+  }
+  void release_saved() override { qkv = weights = {}; }
+};
+
+struct DropoutNode final : Node {
+  float keep = 1;
+  Tensor mask;
+  const char* name() const override { return "dropout"; }
+  void backward(const Tensor& gradient, GradientSink& sink) override {
+    kernels(gradient.device())
+        .dropout_backward(sink.into(0), gradient.data<float>(), mask.data<std::uint8_t>(), keep, gradient.count());
+  }
+  void release_saved() override { mask = {}; }
+};
+
+}  // namespace
+
+Tensor layer_norm(const Tensor& x, const Tensor& gain, const Tensor& bias, float epsilon) {
+  for (const Tensor& tensor : {x, gain, bias}) expect_dtype("layer_norm", "an argument", tensor, DType::f32);
+  const Shape wanted{x.shape().columns()};
+  if (x.shape().dims() == 0 || gain.shape() != wanted || bias.shape() != wanted) {
+    throw InvalidArgument(fmt::format("layer_norm: x {} needs gain and bias of shape {}, got {} and {}",
+                                      x.shape().str(), wanted.str(), gain.shape().str(), bias.shape().str()));
+  }
+  const LayerNormShape shape{.rows = x.shape().rows(), .columns = x.shape().columns(), .epsilon = epsilon};
+  const Tensor y = Tensor::empty(x.shape(), DType::f32, x.device());
+  const Tensor mean = Tensor::empty({shape.rows}, DType::f32, x.device());
+  const Tensor rstd = Tensor::empty({shape.rows}, DType::f32, x.device());
+  kernels(x.device())
+      .layer_norm(y.data<float>(), mean.data<float>(), rstd.data<float>(), x.data<float>(), gain.data<float>(),
+                  bias.data<float>(), shape);
+  if (autograd::recording({x, gain, bias})) {
+    auto node = std::make_shared<LayerNormNode>();
+    node->shape = shape;
+    node->x = x.detach();
+    node->mean = mean;
+    node->rstd = rstd;
+    node->gain = gain.detach();
+    connect(y, std::move(node), {x, gain, bias});
+  }
+  return y;
+}
+
+Tensor embedding(const Tensor& table, const Tensor& indices) {
+  expect_dtype("embedding", "table", table, DType::f32);
+  expect_dtype("embedding", "indices", indices, DType::i64);
+  if (table.shape().dims() != 2) {
+    throw InvalidArgument(
+        fmt::format("embedding: the table has shape {}, it must be [rows, channels]", table.shape().str()));
+  }
+  const KernelTable& k = kernels(table.device());
+  const auto* index = indices.data<std::int64_t>();
+  const std::int64_t bad = k.first_bad_index(index, indices.count(), table.size(0), kNone);
+  if (bad >= 0) {
+    const Tensor value = indices.view_as({indices.count()}).view_rows(bad, bad + 1).to(DeviceId{});
+    throw InvalidArgument(
+        fmt::format("embedding: index {} at position {} of {} is not in [0, {}), the rows of the table",
+                    value.data<std::int64_t>()[0], bad, indices.shape().str(), table.size(0)));
+  }
+  std::vector<std::int64_t> extents(indices.shape().extents().begin(), indices.shape().extents().end());
+  extents.push_back(table.size(1));
+  const Tensor y = Tensor::empty(Shape(extents), DType::f32, table.device());
+  k.embedding(y.data<float>(), table.data<float>(), index, indices.count(), table.size(1));
+  if (autograd::recording({table})) {
+    auto node = std::make_shared<EmbeddingNode>();
+    node->indices = indices;
+    connect(y, std::move(node), {table});
+  }
+  return y;
+}
+
+Tensor causal_self_attention(const Tensor& qkv, std::int64_t heads) {
+  expect_dtype("causal_self_attention", "qkv", qkv, DType::f32);
+  if (qkv.shape().dims() != 3 || heads < 1 || qkv.size(2) % (3 * heads) != 0) {
+    throw InvalidArgument(
+        fmt::format("causal_self_attention: qkv has shape {} with {} heads; it must be [batch, time, "
+                    "3 * channels] with channels a multiple of heads",
+                    qkv.shape().str(), heads));
+  }
+  const std::int64_t channels = qkv.size(2) / 3;
+  const AttentionShape shape{.batch = qkv.size(0), .time = qkv.size(1), .heads = heads, .head_size = channels / heads};
+  const Tensor y = Tensor::empty({shape.batch, shape.time, channels}, DType::f32, qkv.device());
+  const Tensor weights = Tensor::empty({shape.batch, heads, shape.time, shape.time}, DType::f32, qkv.device());
+  kernels(qkv.device()).attention(y.data<float>(), weights.data<float>(), qkv.data<float>(), shape);
+  if (autograd::recording({qkv})) {
+    auto node = std::make_shared<AttentionNode>();
+    node->shape = shape;
+    node->qkv = qkv.detach();
+    node->weights = weights;
+    connect(y, std::move(node), {qkv});
+  }
+  return y;
+}
+
+Tensor dropout(const Tensor& x, float p, const RandomSource& source) {
+  expect_dtype("dropout", "x", x, DType::f32);
+  if (!(p >= 0 && p < 1)) throw InvalidArgument(fmt::format("dropout: probability {} is not in [0, 1)", p));
+  if (p == 0) return x;
+  const auto samples = source.sample_ids ? static_cast<std::int64_t>(source.sample_ids->size()) : 0;
+  if (samples == 0 ? x.count() != 0 : x.count() % samples != 0) {
+    throw InvalidArgument(
+        fmt::format("dropout: x of shape {} does not fall into {} equal samples; sample_ids must be "
+                    "the global ids of this batch's samples",
+                    x.shape().str(), samples));
+  }
+  const Tensor y = Tensor::empty(x.shape(), DType::f32, x.device());
+  const Tensor mask = Tensor::empty(x.shape(), DType::u8, x.device());
+  const float keep = 1.0f - p;
+  if (samples > 0) {
+    kernels(x.device())
+        .dropout(y.data<float>(), mask.data<std::uint8_t>(), x.data<float>(), source.key, source.sample_ids->data(),
+                 samples, x.count() / samples, keep);
+  }
+  if (autograd::recording({x})) {
+    auto node = std::make_shared<DropoutNode>();
+    node->keep = keep;
+    node->mask = mask;
+    connect(y, std::move(node), {x});
+  }
+  return y;
+}
+
+}  // namespace lockstep
