@@ -1,0 +1,178 @@
+#include "runtime/nn/module.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <unordered_set>
+
+#include "runtime/base/error.h"
+#include "runtime/base/hash.h"
+
+namespace lockstep::nn {
+
+struct Module::State {
+  struct Parameter {
+    std::string name;
+    Tensor tensor;
+    Init init;
+    bool drawn = false;
+    bool shared = false;  // another module's: that one draws it
+  };
+  struct Child {
+    std::string name;
+    std::shared_ptr<State> state;
+  };
+
+  std::vector<Parameter> parameters;
+  std::vector<Child> children;
+  std::weak_ptr<State> parent;  // the first module it was added to
+  bool all_drawn = false;       // meaningful at a root
+  bool training = true;
+  std::shared_ptr<const ForwardContext> context;
+  std::string path;  // below the module on which set_context was called
+  std::uint64_t layer_key = 0;
+
+  bool has(std::string_view name) const {
+    return std::any_of(parameters.begin(), parameters.end(), [&](const Parameter& p) { return p.name == name; }) ||
+           std::any_of(children.begin(), children.end(), [&](const Child& c) { return c.name == name; });
+  }
+
+  // Calls f(state, prefix) for this module and all below, parents first, each once; prefix is "" or ends in a dot.
+  template <typename F>
+  void visit(const F& f) {
+    std::unordered_set<const State*> seen;
+    visit_below("", seen, f);
+  }
+
+  void draw(std::uint64_t seed, bool again) {
+    visit([&](State& state, const std::string& prefix) {
+      for (Parameter& parameter : state.parameters) {
+        if (parameter.shared || (parameter.drawn && !again)) continue;
+        const Generator generator(seed, hash64(prefix + parameter.name));
+        nn::initialize(parameter.tensor, parameter.init, generator);
+        parameter.drawn = true;
+      }
+    });
+  }
+
+ private:
+  template <typename F>
+  void visit_below(const std::string& prefix, std::unordered_set<const State*>& seen, const F& f) {
+    if (!seen.insert(this).second) return;
+    f(*this, prefix);
+    for (const Child& child : children) child.state->visit_below(prefix + child.name + ".", seen, f);
+  }
+};
+
+namespace {
+
+void expect_name(std::string_view name, bool taken) {
+  if (name.empty() || name.find('.') != std::string_view::npos) {
+    throw InvalidArgument(
+        fmt::format("module: '{}' can't name a parameter or a layer; a name is not empty and has no "
+                    "dot",
+                    name));
+  }
+  if (taken) throw InvalidArgument(fmt::format("module: the name '{}' is taken by another parameter or layer", name));
+}
+
+}  // namespace
+
+Module::Module() : state_(std::make_shared<State>()) {}
+
+Tensor Module::forward(const Tensor&) {
+  throw InvalidArgument("module: forward(x) was called, but this module does not override it");
+}
+
+std::vector<NamedParameter> Module::named_parameters() const {
+  ensure_initialized();
+  std::vector<NamedParameter> result;
+  std::unordered_set<const void*> seen;
+  state_->visit([&](const State& state, const std::string& prefix) {
+    for (const State::Parameter& parameter : state.parameters) {
+      if (seen.insert(parameter.tensor.id()).second) result.push_back({prefix + parameter.name, parameter.tensor});
+    }
+  });
+  return result;
+}
+
+std::vector<Tensor> Module::parameters() const {
+  std::vector<Tensor> result;
+  for (NamedParameter& parameter : named_parameters()) result.push_back(std::move(parameter.tensor));
+  return result;
+}
+
+std::int64_t Module::parameter_count() const {
+  std::int64_t total = 0;
+  for (const Tensor& parameter : parameters()) total += parameter.count();
+  return total;
+}
+
+void Module::initialize(std::uint64_t seed) const { state_->draw(seed, true); }
+
+void Module::train(bool on) const {
+  state_->visit([&](State& state, const std::string&) { state.training = on; });
+}
+
+bool Module::is_training() const { return state_->training; }
+
+void Module::to(DeviceId device) const {
+  for (const Tensor& parameter : parameters()) parameter.move_to(device);
+}
+
+void Module::set_context(ForwardContext context) const {
+  const auto shared = std::make_shared<const ForwardContext>(std::move(context));
+  state_->visit([&](State& state, const std::string& prefix) {
+    state.context = shared;
+    if (state.layer_key != 0 && state.path == prefix) return;
+    state.path = prefix;
+    state.layer_key = hash64(prefix);
+  });
+}
+
+void Module::zero_grad() const {
+  for (const Tensor& parameter : parameters()) parameter.clear_grad();
+}
+
+Tensor Module::register_parameter(std::string_view name, const Shape& shape, const Init& init) const {
+  expect_name(name, state_->has(name));
+  const Tensor tensor = Tensor::empty(shape);
+  tensor.set_requires_grad();
+  state_->parameters.push_back({.name = std::string(name), .tensor = tensor, .init = init});
+  return tensor;
+}
+
+Tensor Module::share_parameter(std::string_view name, const Tensor& parameter) const {
+  expect_name(name, state_->has(name));
+  state_->parameters.push_back(
+      {.name = std::string(name), .tensor = parameter, .init = {}, .drawn = true, .shared = true});
+  return parameter;
+}
+
+void Module::add_child(std::string_view name, const Module& child) const {
+  expect_name(name, state_->has(name));
+  if (child.state_->parent.expired()) child.state_->parent = state_;
+  state_->children.push_back({.name = std::string(name), .state = child.state_});
+  for (std::shared_ptr<State> state = state_; state; state = state->parent.lock()) state->all_drawn = false;
+}
+
+void Module::ensure_initialized() const {
+  std::shared_ptr<State> root = state_;
+  while (std::shared_ptr<State> parent = root->parent.lock()) root = std::move(parent);
+  if (root->all_drawn) return;
+  root->draw(0, false);
+  root->all_drawn = true;
+}
+
+RandomSource Module::random_source() const {
+  const std::shared_ptr<const ForwardContext>& context = state_->context;
+  if (!context) {
+    throw InvalidArgument(
+        "module: a layer draws random numbers in training, but its model has no ForwardContext; call "
+        "model.set_context({.seed, .step, .sample_ids}) before the forward, or model.eval()");
+  }
+  return {.key = {.seed = context->seed, .layer = state_->layer_key, .step = context->step},
+          .sample_ids = {context, &context->sample_ids}};
+}
+
+}  // namespace lockstep::nn

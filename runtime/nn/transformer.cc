@@ -1,0 +1,52 @@
+#include "runtime/nn/transformer.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "runtime/base/error.h"
+
+namespace lockstep::nn {
+namespace {
+
+LinearOptions plain(const TransformerOptions& options) { return {.init = Init::normal(options.deviation)}; }
+
+// Every layer adds two branches to the residual stream; this keeps its variance from growing with the depth.
+LinearOptions residual(const TransformerOptions& options) {
+  return {.init = Init::normal(options.deviation / std::sqrt(2.0f * static_cast<float>(options.layers)))};
+}
+
+const TransformerOptions& checked(const TransformerOptions& options) {
+  if (options.channels < 1 || options.heads < 1 || options.channels % options.heads != 0 || options.layers < 1) {
+    throw InvalidArgument(
+        fmt::format("transformer: {} channels with {} heads in {} layers; channels must be a multiple "
+                    "of heads, all at least 1",
+                    options.channels, options.heads, options.layers));
+  }
+  return options;
+}
+
+}  // namespace
+
+CausalSelfAttention::CausalSelfAttention(const TransformerOptions& options)
+    : heads_(checked(options).heads),
+      qkv_(register_module("qkv", Linear(options.channels, 3 * options.channels, plain(options)))),
+      project_(register_module("project", Linear(options.channels, options.channels, residual(options)))) {}
+
+Tensor CausalSelfAttention::forward(const Tensor& x) { return project_(causal_self_attention(qkv_(x), heads_)); }
+
+TransformerBlock::TransformerBlock(const TransformerOptions& options)
+    : norm1_(register_module("norm1", LayerNorm(checked(options).channels))),
+      attention_(register_module("attention", CausalSelfAttention(options))),
+      dropout1_(register_module("dropout1", Dropout(options.dropout))),
+      norm2_(register_module("norm2", LayerNorm(options.channels))),
+      widen_(register_module("widen", Linear(options.channels, 4 * options.channels, plain(options)))),
+      narrow_(register_module("narrow", Linear(4 * options.channels, options.channels, residual(options)))),
+      dropout2_(register_module("dropout2", Dropout(options.dropout))) {}
+
+Tensor TransformerBlock::forward(const Tensor& x) {
+  const Tensor attended = x + dropout1_(attention_(norm1_(x)));
+  return attended + dropout2_(narrow_(gelu(widen_(norm2_(attended)))));
+}
+
+}  // namespace lockstep::nn

@@ -1,0 +1,109 @@
+#include "runtime/nn/module.h"
+
+#include <gtest/gtest.h>
+
+#include "runtime/autograd/graph.h"
+#include "runtime/base/error.h"
+#include "runtime/nn/nn.h"
+
+namespace lockstep::nn {
+namespace {
+
+std::vector<std::string> names(const Module& module) {
+  std::vector<std::string> result;
+  for (const NamedParameter& parameter : module.named_parameters()) result.push_back(parameter.name);
+  return result;
+}
+
+struct Tied : Module {
+  Embedding tokens = register_module("tokens", Embedding(5, 4));
+  Sequential body = register_module("body", Sequential{Linear(4, 4), ReLU(), Linear(4, 4)});
+  Tensor head = share_parameter("head", tokens.weight());
+  Tensor gain = register_parameter("gain", {4}, Init::ones());
+};
+
+TEST(Module, NamesParametersInOrderOfRegistrationAndSharedOnesOnce) {
+  EXPECT_EQ(names(Linear(3, 2)), (std::vector<std::string>{"weight", "bias"}));
+  EXPECT_EQ(names(Linear(3, 2, {.bias = false})), (std::vector<std::string>{"weight"}));
+  EXPECT_EQ(names(Sequential{Linear(3, 2), ReLU(), LayerNorm(2)}),
+            (std::vector<std::string>{"0.weight", "0.bias", "2.weight", "2.bias"}));
+  EXPECT_EQ(names(Tied()),
+            (std::vector<std::string>{"head", "gain", "body.0.weight", "body.0.bias", "body.2.weight", "body.2.bias"}));
+  EXPECT_EQ(Tied().parameter_count(), 5 * 4 + 4 + 2 * (16 + 4));
+}
+
+TEST(Module, CopiesAndMovedModulesAreTheSameModel) {
+  Linear a(3, 2);
+  Linear b = a;
+  EXPECT_EQ(a.weight().id(), b.weight().id());
+  const void* id = a.weight().id();
+  Sequential model{std::move(a)};
+  EXPECT_EQ(model.parameters()[0].id(), id);
+  model.eval();
+  EXPECT_FALSE(b.is_training());
+}
+
+TEST(Module, ParametersDependOnSeedAndNameOnly) {
+  const Sequential first{Linear(4, 4), Linear(4, 4)};
+  const auto before = first.parameters()[2].to_vector();
+  EXPECT_NE(first.parameters()[0].to_vector(), before) << "equal layers must not begin equal";
+
+  // The same tree, put together and first used in another order.
+  Linear second(4, 4), other(4, 4);
+  const Sequential again{other, second};
+  EXPECT_EQ(second.weight().to_vector(), before);
+  again.initialize(1);
+  EXPECT_NE(second.weight().to_vector(), before);
+  again.initialize(0);
+  EXPECT_EQ(second.weight().to_vector(), before);
+}
+
+TEST(Module, RegistrationKeepsWeightsThatWereUsedBefore) {
+  const Linear layer(2, 2);
+  layer.weight().fill(3);
+  const Sequential model{layer};
+  EXPECT_EQ(model.parameters()[0].to_vector(), std::vector<float>(4, 3));
+}
+
+TEST(Module, LinearBeginsUniformWithinItsBound) {
+  const Linear layer(100, 200);
+  double sum = 0, squares = 0;
+  for (const float value : layer.weight().values<float>()) {
+    ASSERT_LE(std::abs(value), 0.1f);
+    sum += value;
+    squares += static_cast<double>(value) * value;
+  }
+  EXPECT_NEAR(sum / 20000, 0, 0.002);
+  EXPECT_NEAR(squares / 20000, 0.01 / 3, 1e-4);
+}
+
+TEST(Module, WrongNamesAreRefused) {
+  struct Bad : Module {
+    explicit Bad(const std::string& name) {
+      register_parameter("w", {1}, Init::zeros());
+      register_parameter(name, {1}, Init::zeros());
+    }
+  };
+  EXPECT_THROW(Bad("w"), InvalidArgument);
+  EXPECT_THROW(Bad(""), InvalidArgument);
+  EXPECT_THROW(Bad("a.b"), InvalidArgument);
+}
+
+TEST(Module, ForwardThatIsNotOverriddenSaysSo) { EXPECT_THROW(Module()(Tensor::zeros({1})), InvalidArgument); }
+
+TEST(Module, AnMlpLearns) {
+  Sequential model{Linear(2, 16), Tanh(), Linear(16, 2)};
+  const Tensor x = Tensor::of({4, 2}, {0, 0, 0, 1, 1, 0, 1, 1});
+  const Tensor y = Tensor::indices({4}, {0, 1, 1, 0});
+  float loss = 0;
+  for (int step = 0; step < 400; ++step) {
+    const Tensor l = cross_entropy(model(x), y);
+    backward(l, 1.0f, {.accumulate = false});
+    for (const Tensor& p : model.parameters()) p.copy_from(sub(p.detach(), scale(p.grad(), 0.5f)));
+    loss = l.item();
+  }
+  EXPECT_LT(loss, 0.02f);
+}
+
+}  // namespace
+}  // namespace lockstep::nn
