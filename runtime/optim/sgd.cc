@@ -1,0 +1,44 @@
+#include "runtime/optim/sgd.h"
+
+#include <fmt/format.h>
+
+#include "runtime/base/error.h"
+#include "runtime/tensor/kernels.h"
+
+namespace lockstep::optim {
+
+SGD::SGD(std::vector<Tensor> parameters, const SgdOptions& options)
+    : SGD(std::vector<ParameterGroup>{{std::move(parameters), options.weight_decay}}, options) {}
+
+SGD::SGD(std::vector<ParameterGroup> groups, const SgdOptions& options)
+    : Optimizer(std::move(groups), options.lr), options_(options) {
+  if (!(options.momentum >= 0 && options.momentum < 1)) {
+    throw InvalidArgument(fmt::format("SGD: momentum {} is not in [0, 1)", options.momentum));
+  }
+  if (options.nesterov && (options.momentum == 0 || options.dampening != 0)) {
+    throw InvalidArgument(
+        fmt::format("SGD: nesterov needs a momentum and no dampening, got momentum {} and dampening {}",
+                    options.momentum, options.dampening));
+  }
+  if (options.momentum > 0) velocity_ = zeros_like_parameters();
+}
+
+std::vector<NamedState> SGD::state() const {
+  std::vector<NamedState> result;
+  for (std::size_t i = 0; i < velocity_.size(); ++i) result.push_back({fmt::format("velocity.{}", i), velocity_[i]});
+  return result;
+}
+
+void SGD::update(std::size_t index, const Tensor& parameter, const Tensor& gradient) {
+  const SgdStep step{.learning_rate = static_cast<float>(learning_rate()),
+                     .momentum = static_cast<float>(options_.momentum),
+                     .dampening = static_cast<float>(options_.dampening),
+                     .weight_decay = static_cast<float>(weight_decay(index)),
+                     .nesterov = options_.nesterov,
+                     .first = steps() == 1};
+  kernels(parameter.device())
+      .sgd(parameter.data<float>(), gradient.data<float>(),
+           velocity_.empty() ? nullptr : velocity_[index].data<float>(), parameter.count(), step);
+}
+
+}  // namespace lockstep::optim
