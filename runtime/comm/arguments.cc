@@ -1,0 +1,107 @@
+#include "runtime/comm/arguments.h"
+
+#include <fmt/format.h>
+
+#include "runtime/base/error.h"
+
+namespace lockstep::comm {
+namespace {
+
+[[noreturn]] void refuse(const ProcessGroup& group, std::string_view operation, const std::string& what) {
+  throw InvalidArgument(
+      fmt::format("{} on rank {} of {} ({}): {}", operation, group.rank(), group.size(), group.backend(), what));
+}
+
+bool overlap(const BufferView& a, const BufferView& b) {
+  if (a.bytes() == 0 || b.bytes() == 0) return false;
+  const auto* a_begin = static_cast<const std::byte*>(a.data);
+  const auto* b_begin = static_cast<const std::byte*>(b.data);
+  return a_begin < b_begin + b.bytes() && b_begin < a_begin + a.bytes();
+}
+
+void check_same_dtype(const ProcessGroup& group, std::string_view operation, const BufferView& a, const BufferView& b) {
+  if (a.dtype == b.dtype) return;
+  refuse(group, operation,
+         fmt::format("one buffer is {}, the other {}; both must have one dtype", name_of(a.dtype), name_of(b.dtype)));
+}
+
+}  // namespace
+
+void check_buffer(const ProcessGroup& group, std::string_view operation, const BufferView& buffer) {
+  if (buffer.count < 0) refuse(group, operation, fmt::format("a buffer of {} elements; give 0 or more", buffer.count));
+  if (buffer.data == nullptr && buffer.count > 0) {
+    refuse(group, operation,
+           fmt::format("a buffer of {} elements at address null; give memory that holds them", buffer.count));
+  }
+  if (buffer.device != group.device()) {
+    refuse(group, operation,
+           fmt::format("a buffer on {}, but the group computes on {}; copy it there first", buffer.device.str(),
+                       group.device().str()));
+  }
+  if (reinterpret_cast<std::uintptr_t>(buffer.data) % size_of(buffer.dtype) != 0) {
+    refuse(group, operation,
+           fmt::format("a {} buffer whose address is no multiple of {}; align it", name_of(buffer.dtype),
+                       size_of(buffer.dtype)));
+  }
+}
+
+void check_rank(const ProcessGroup& group, std::string_view operation, std::string_view role, int rank) {
+  if (rank >= 0 && rank < group.size()) return;
+  refuse(group, operation, fmt::format("{} {} is no rank of this group; use 0 to {}", role, rank, group.size() - 1));
+}
+
+void check_parts(const ProcessGroup& group, std::string_view operation, const BufferView& part, const BufferView& whole,
+                 int in_place) {
+  check_buffer(group, operation, part);
+  check_buffer(group, operation, whole);
+  check_same_dtype(group, operation, part, whole);
+  if (whole.count != part.count * group.size()) {
+    refuse(group, operation,
+           fmt::format("buffers of {} and {} elements; the larger must hold {} parts of {}, so {}", part.count,
+                       whole.count, group.size(), part.count, part.count * group.size()));
+  }
+  if (!overlap(part, whole)) return;
+  const auto offset = static_cast<std::ptrdiff_t>(part.bytes()) * in_place;
+  if (in_place >= 0 && part.data == static_cast<std::byte*>(whole.data) + offset) return;
+  refuse(group, operation,
+         in_place >= 0 ? fmt::format("the buffers overlap; keep them apart, or let the small one be "
+                                     "part {} of the large one (in place)",
+                                     in_place)
+                       : "the buffers overlap; keep them apart");
+}
+
+void check_exchange(const ProcessGroup& group, const BufferView& input, const BufferView& output) {
+  constexpr std::string_view kOperation = "all_to_all";
+  check_buffer(group, kOperation, input);
+  check_buffer(group, kOperation, output);
+  check_same_dtype(group, kOperation, input, output);
+  if (input.count != output.count || input.count % group.size() != 0) {
+    refuse(group, kOperation,
+           fmt::format("buffers of {} and {} elements; both must hold {} equal parts", input.count, output.count,
+                       group.size()));
+  }
+  if (overlap(input, output)) refuse(group, kOperation, "the buffers overlap; keep them apart");
+}
+
+void check_weight(const ProcessGroup& group, const BufferView& buffer, const AllReduceOptions& options) {
+  if (!options.weight) return;
+  if (options.op != ReduceOp::sum) {
+    refuse(group, "all_reduce", fmt::format("a weight with op {}; weights go with sum only", name_of(options.op)));
+  }
+  if (*options.weight < 0) {
+    refuse(group, "all_reduce", fmt::format("weight {}; give 0 or more", *options.weight));
+  }
+  const bool floating = buffer.dtype == DType::f32 || buffer.dtype == DType::f64 || buffer.dtype == DType::bf16 ||
+                        buffer.dtype == DType::f16;
+  if (!floating) {
+    refuse(
+        group, "all_reduce",
+        fmt::format("a weight with {} elements; a weighted mean needs a floating-point dtype", name_of(buffer.dtype)));
+  }
+}
+
+void check_tag(const ProcessGroup& group, std::string_view operation, int tag) {
+  if (tag < 0) refuse(group, operation, fmt::format("tag {}; give 0 or more", tag));
+}
+
+}  // namespace lockstep::comm

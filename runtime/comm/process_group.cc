@@ -1,0 +1,41 @@
+#include "runtime/comm/process_group.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace lockstep {
+
+std::string_view name_of(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::sum: return "sum";
+    case ReduceOp::avg: return "avg";
+    case ReduceOp::min: return "min";
+    case ReduceOp::max: return "max";
+    case ReduceOp::product: return "product";
+  }
+  return "?";
+}
+
+std::vector<std::string> all_gather_text(ProcessGroup& group, const std::string& text) {
+  const auto ranks = static_cast<std::size_t>(group.size());
+  std::int64_t own_bytes = static_cast<std::int64_t>(text.size());
+  std::vector<std::int64_t> all_bytes(ranks);
+  group.all_gather(BufferView(std::span(&own_bytes, 1)), BufferView(std::span(all_bytes))).wait();
+
+  // Every rank sends as much as the longest text: one collective, and texts are short.
+  const auto longest = static_cast<std::size_t>(*std::max_element(all_bytes.begin(), all_bytes.end()));
+  std::vector<std::uint8_t> own(longest);
+  std::copy(text.begin(), text.end(), own.begin());
+  std::vector<std::uint8_t> all(longest * ranks);
+  group.all_gather(BufferView(std::span(own)), BufferView(std::span(all))).wait();
+
+  std::vector<std::string> result;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    const auto begin = all.begin() + static_cast<std::ptrdiff_t>(rank * longest);
+    result.emplace_back(begin, begin + all_bytes[rank]);
+  }
+  return result;
+}
+
+}  // namespace lockstep

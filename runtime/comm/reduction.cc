@@ -1,0 +1,204 @@
+#include "runtime/comm/reduction.h"
+
+#include <algorithm>
+#include <bit>
+#include <type_traits>
+
+#include "runtime/device/half.h"
+
+// One binary serves every CPU: the loops are compiled for several instruction sets and chosen when the library loads.
+// Sanitizers can't run the resolvers that early, and clang 14 has no clones for templates.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
+    !defined(__SANITIZE_THREAD__)
+#define LOCKSTEP_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define LOCKSTEP_CLONES
+#endif
+
+// The loops below work element by element, so a destination that is a source carries nothing from one to the next.
+#if defined(__clang__)
+#define LOCKSTEP_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define LOCKSTEP_INDEPENDENT _Pragma("GCC ivdep")
+#endif
+
+namespace lockstep::comm {
+namespace {
+
+// Elements per block: three blocks of the widest type stay in the first-level cache.
+constexpr std::size_t kBlock = 1024;
+
+// What an element type is accumulated in, and the way there and back. Unsigned integers, because they wrap.
+template <typename T>
+struct Accumulate {
+  using Type = T;
+  static T load(T value) { return value; }
+  static T store(T value) { return value; }
+};
+template <>
+struct Accumulate<bfloat16> {
+  using Type = float;
+  static float load(bfloat16 value) { return to_float(value); }
+  static bfloat16 store(float value) { return to_bfloat16(value); }
+};
+template <>
+struct Accumulate<float16> {
+  using Type = float;
+  static float load(float16 value) { return to_float(value); }
+  static float16 store(float value) { return to_float16(value); }
+};
+template <>
+struct Accumulate<std::int32_t> {
+  using Type = std::int64_t;
+  static std::int64_t load(std::int32_t value) { return value; }
+  static std::int32_t store(std::int64_t value) { return static_cast<std::int32_t>(value); }
+};
+template <>
+struct Accumulate<std::uint8_t> {
+  using Type = std::int32_t;
+  static std::int32_t load(std::uint8_t value) { return value; }
+  static std::uint8_t store(std::int32_t value) { return static_cast<std::uint8_t>(value); }
+};
+
+template <typename A>
+using Wrapping = typename std::conditional_t<std::is_integral_v<A>, std::make_unsigned<A>, std::type_identity<A>>::type;
+
+struct Sum {
+  template <typename A>
+  static A apply(A a, A b) {
+    return static_cast<A>(static_cast<Wrapping<A>>(a) + static_cast<Wrapping<A>>(b));
+  }
+};
+struct Product {
+  template <typename A>
+  static A apply(A a, A b) {
+    return static_cast<A>(static_cast<Wrapping<A>>(a) * static_cast<Wrapping<A>>(b));
+  }
+};
+// If b is a NaN the comparison is false and gives b; if a is one, the second test gives a.
+struct Min {
+  template <typename A>
+  static A apply(A a, A b) {
+    return (a < b || a != a) ? a : b;
+  }
+};
+struct Max {
+  template <typename A>
+  static A apply(A a, A b) {
+    return (a > b || a != a) ? a : b;
+  }
+};
+
+// out may be a or b.
+template <typename Op, typename A>
+LOCKSTEP_CLONES void combine(const A* a, const A* b, A* out, std::size_t count) {
+  LOCKSTEP_INDEPENDENT
+  for (std::size_t i = 0; i < count; ++i) out[i] = Op::apply(a[i], b[i]);
+}
+template <typename Op, typename T, typename A>
+LOCKSTEP_CLONES void combine_two(const T* __restrict a, const T* __restrict b, A* __restrict out, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) out[i] = Op::apply(Accumulate<T>::load(a[i]), Accumulate<T>::load(b[i]));
+}
+template <typename T, typename A>
+LOCKSTEP_CLONES void load(const T* __restrict from, A* __restrict out, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) out[i] = Accumulate<T>::load(from[i]);
+}
+template <typename T, typename A>
+LOCKSTEP_CLONES void store(const A* __restrict from, T* __restrict out, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) out[i] = Accumulate<T>::store(from[i]);
+}
+template <typename A>
+LOCKSTEP_CLONES void divide(A* values, A divisor, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) values[i] = static_cast<A>(values[i] / divisor);
+}
+template <typename A>
+LOCKSTEP_CLONES void scale(A* values, A factor, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) values[i] *= factor;
+}
+
+template <typename A>
+void divide_by(A* values, std::int64_t divisor, std::size_t count) {
+  if constexpr (std::is_floating_point_v<A>) {
+    // The reciprocal of a power of two is exact, and a product costs a quarter of a quotient.
+    if (std::has_single_bit(static_cast<std::uint64_t>(divisor))) {
+      return scale(values, A{1} / static_cast<A>(divisor), count);
+    }
+  }
+  divide(values, static_cast<A>(divisor), count);
+}
+
+// The tree over sources[0, ranks) into `out`, one block. A node's left child has the largest power of two below its
+// size. If `out` is a source, it is rank 0's block or the ranks are at most two: a destination is written last.
+template <typename T, typename Op>
+void fold(const T* const* sources, std::size_t ranks, typename Accumulate<T>::Type* out, std::size_t count) {
+  using A = typename Accumulate<T>::Type;
+  if (ranks == 1) return load(sources[0], out, count);
+  if (ranks == 2) {
+    if constexpr (std::is_same_v<T, A>) {
+      return combine<Op>(sources[0], sources[1], out, count);
+    } else {
+      return combine_two<Op>(sources[0], sources[1], out, count);
+    }
+  }
+  const std::size_t left = std::bit_ceil(ranks) / 2;
+  fold<T, Op>(sources, left, out, count);
+  if constexpr (std::is_same_v<T, A>) {
+    if (ranks - left == 1) return combine<Op>(out, sources[left], out, count);
+  }
+  alignas(64) A right[kBlock];
+  fold<T, Op>(sources + left, ranks - left, right, count);
+  combine<Op>(out, right, out, count);
+}
+
+template <typename T, typename Op>
+void reduce_as(const Reduction& reduction, std::span<const std::byte* const> sources, std::byte* destination,
+               std::size_t count) {
+  using A = typename Accumulate<T>::Type;
+  const T* blocks[kMaxContributions];
+  const std::int64_t divisor = reduction.divisor == 0 ? 1 : reduction.divisor;
+  for (std::size_t begin = 0; begin < count; begin += kBlock) {
+    const std::size_t length = std::min(kBlock, count - begin);
+    for (std::size_t r = 0; r < sources.size(); ++r) blocks[r] = reinterpret_cast<const T*>(sources[r]) + begin;
+    T* out = reinterpret_cast<T*>(destination) + begin;
+    if constexpr (std::is_same_v<T, A>) {
+      if (sources.size() == 2) {  // no block in between
+        combine<Op>(blocks[0], blocks[1], out, length);
+        if (divisor != 1) divide_by(out, divisor, length);
+        continue;
+      }
+    }
+    alignas(64) A accumulated[kBlock];
+    fold<T, Op>(blocks, sources.size(), accumulated, length);
+    if (divisor != 1) divide_by(accumulated, divisor, length);
+    store(accumulated, out, length);
+  }
+}
+
+template <typename T>
+void reduce_as(const Reduction& reduction, std::span<const std::byte* const> sources, std::byte* destination,
+               std::size_t count) {
+  switch (reduction.op) {
+    case ReduceOp::sum:
+    case ReduceOp::avg: return reduce_as<T, Sum>(reduction, sources, destination, count);
+    case ReduceOp::min: return reduce_as<T, Min>(reduction, sources, destination, count);
+    case ReduceOp::max: return reduce_as<T, Max>(reduction, sources, destination, count);
+    case ReduceOp::product: return reduce_as<T, Product>(reduction, sources, destination, count);
+  }
+}
+
+}  // namespace
+
+void reduce(const Reduction& reduction, std::span<const std::byte* const> sources, std::byte* destination,
+            std::size_t count) {
+  switch (reduction.dtype) {
+    case DType::f32: return reduce_as<float>(reduction, sources, destination, count);
+    case DType::f64: return reduce_as<double>(reduction, sources, destination, count);
+    case DType::bf16: return reduce_as<bfloat16>(reduction, sources, destination, count);
+    case DType::f16: return reduce_as<float16>(reduction, sources, destination, count);
+    case DType::i32: return reduce_as<std::int32_t>(reduction, sources, destination, count);
+    case DType::i64: return reduce_as<std::int64_t>(reduction, sources, destination, count);
+    case DType::u8: return reduce_as<std::uint8_t>(reduction, sources, destination, count);
+  }
+}
+
+}  // namespace lockstep::comm

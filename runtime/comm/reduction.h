@@ -1,0 +1,33 @@
+// How the contributions of N ranks become one value: the arithmetic under every CPU backend.
+//
+// Values are combined in one fixed binary tree over the ranks, element by element, so the result depends on nothing
+// but them: not on who computes it, on the block size or on the instruction set. For 5 ranks: ((0+1)+(2+3))+4.
+// 16-bit floats are accumulated in float and rounded once. Integer sums and products wrap. A NaN on any rank gives NaN,
+// in min and max too. The divisor (of avg: the ranks; of a weighted sum: the weights) is applied to the accumulated
+// value, before it is rounded to the element type; integers truncate towards zero, and accumulate in 64 bits (uint8:
+// 32).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "runtime/comm/process_group.h"
+
+namespace lockstep::comm {
+
+struct Reduction {
+  DType dtype = DType::f32;
+  ReduceOp op = ReduceOp::sum;  // avg accumulates like sum
+  std::int64_t divisor = 1;     // 0 counts as 1
+};
+
+// Most contributions that reduce() takes.
+inline constexpr std::size_t kMaxContributions = 1024;
+
+// destination[i] = tree over sources[rank][i]. The destination may be one of the sources, else it is apart from them.
+// Any thread.
+void reduce(const Reduction& reduction, std::span<const std::byte* const> sources, std::byte* destination,
+            std::size_t count);
+
+}  // namespace lockstep::comm
