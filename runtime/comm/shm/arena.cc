@@ -1,0 +1,71 @@
+#include "runtime/comm/shm/arena.h"
+
+#include <atomic>
+
+namespace lockstep::shm {
+namespace {
+
+constexpr std::size_t kPage = 4096;
+// The first page says who has dropped the arena: a flag per rank, set by that rank.
+using Dropped = std::atomic<std::uint32_t>;
+static_assert(sizeof(Dropped) * kMaxRanks <= kPage);
+
+Dropped& dropped(const Mapping& memory, int rank) { return reinterpret_cast<Dropped*>(memory.data())[rank]; }
+
+std::size_t stride_for(std::size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+
+// What Arena::owner points at.
+struct Handle {
+  Handle(std::shared_ptr<Mapping> mapping, int owner_rank) : memory(std::move(mapping)), rank(owner_rank) {}
+  ~Handle() { dropped(*memory, rank).store(1, std::memory_order_release); }
+  Handle(const Handle&) = delete;
+  Handle& operator=(const Handle&) = delete;
+
+  std::shared_ptr<Mapping> memory;
+  int rank;
+};
+
+}  // namespace
+
+std::size_t ArenaTable::file_bytes(int size, std::size_t bytes) {
+  return kPage + static_cast<std::size_t>(size) * stride_for(bytes);
+}
+
+std::byte* ArenaTable::slice(const Entry& entry, int rank) const {
+  return entry.memory->data() + kPage + static_cast<std::size_t>(rank) * entry.stride;
+}
+
+Arena ArenaTable::add(std::shared_ptr<Mapping> memory, std::size_t bytes) {
+  forget_dropped();
+  entries_.push_back({memory, bytes, stride_for(bytes)});
+  std::byte* data = slice(entries_.back(), rank_);
+  return {std::make_shared<Handle>(std::move(memory), rank_), data, bytes};
+}
+
+void ArenaTable::forget_dropped() {
+  for (Entry& entry : entries_) {
+    bool all = entry.memory != nullptr;
+    for (int r = 0; all && r < size_; ++r) all = dropped(*entry.memory, r).load(std::memory_order_acquire) != 0;
+    if (all) entry.memory.reset();
+  }
+}
+
+Place ArenaTable::find(const BufferView& buffer) const {
+  const auto* data = static_cast<const std::byte*>(buffer.data);
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    const Entry& entry = entries_[i];
+    if (entry.memory == nullptr) continue;
+    const std::byte* begin = slice(entry, rank_);
+    // An arena that this rank has dropped is mapped still, so nothing of the user's can be at its addresses.
+    if (data >= begin && data + buffer.bytes() <= begin + entry.bytes) {
+      return {static_cast<std::int64_t>(i), static_cast<std::uint64_t>(data - begin)};
+    }
+  }
+  return {};
+}
+
+std::byte* ArenaTable::address(int rank, const Place& place) const {
+  return slice(entries_[static_cast<std::size_t>(place.arena)], rank) + place.offset;
+}
+
+}  // namespace lockstep::shm

@@ -1,0 +1,45 @@
+// Memory that every rank of a group maps: a memfd of one slice per rank, rank r's own is slice r.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "runtime/comm/process_group.h"
+#include "runtime/comm/shm/control.h"
+#include "runtime/comm/shm/memory.h"
+
+namespace lockstep::shm {
+
+// The arenas of one group as one rank sees them, by number; the same number on every rank. An arena stays mapped here
+// until every rank has dropped it, so that a peer that still has it can be read.
+//
+// Threads: the group's one thread, except that an arena's owner may be dropped on any.
+class ArenaTable {
+ public:
+  ArenaTable(int rank, int size) : rank_(rank), size_(size) {}
+
+  // Bytes of the memfd for an arena whose slices hold `bytes`.
+  static std::size_t file_bytes(int size, std::size_t bytes);
+  // Adds the next arena. Every rank adds the same ones in the same order.
+  Arena add(std::shared_ptr<Mapping> memory, std::size_t bytes);
+  // Where `buffer` is in an arena of this rank that it has not dropped.
+  Place find(const BufferView& buffer) const;
+  // Memory of `rank` at a place it has published.
+  std::byte* address(int rank, const Place& place) const;
+
+ private:
+  struct Entry {
+    std::shared_ptr<Mapping> memory;  // null once every rank has dropped it
+    std::size_t bytes = 0;
+    std::size_t stride = 0;
+  };
+
+  std::byte* slice(const Entry& entry, int rank) const;
+  void forget_dropped();
+
+  int rank_;
+  int size_;
+  std::vector<Entry> entries_;
+};
+
+}  // namespace lockstep::shm

@@ -1,0 +1,214 @@
+#include "runtime/comm/shm/bootstrap.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <random>
+
+#include "runtime/base/cpu.h"
+#include "runtime/base/error.h"
+#include "runtime/comm/shm/control.h"
+#include "runtime/comm/shm/liveness.h"
+#include "runtime/net/stream.h"
+#include "runtime/net/unix_socket.h"
+
+namespace lockstep::shm {
+namespace {
+
+constexpr std::string_view kEndpoint = "shm/endpoint";
+constexpr std::string_view kNoEndpoint = "none";
+constexpr std::string_view kOk = "ok";
+// What a rank says when it fails only because rank 0 did.
+constexpr std::string_view kFollows = "rank 0 has failed";
+constexpr std::byte kWithDescriptor{1};
+constexpr std::byte kWithout{0};
+// Rank 0 listens before it publishes the name, so whoever can reach it at all does so at once.
+constexpr std::chrono::seconds kConnectLimit{5};
+constexpr std::chrono::milliseconds kLookAround{50};
+
+std::string joined_key(int rank) { return fmt::format("shm/joined/{}", rank); }
+
+std::string random_name() {
+  std::random_device source;
+  std::string name = "lockstep-";
+  for (int i = 0; i < 4; ++i) name += fmt::format("{:08x}", source());
+  return name;
+}
+
+void check_user(int fd) {
+  const auto peer = net::peer_credentials(fd);
+  if (peer.uid == ::geteuid()) return;
+  throw BackendUnavailable(
+      fmt::format("the other end of the socket is process {} of user {}, this is user {}; all ranks "
+                  "must run as one user",
+                  peer.pid, peer.uid, ::geteuid()));
+}
+
+void describe_self(RankInfo& info) {
+  info.process = process_token();
+  info.cores = static_cast<std::uint64_t>(allowed_cores());
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (::sched_getaffinity(0, sizeof(set), &set) != 0) throw SystemError("sched_getaffinity", errno);
+  for (std::size_t cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &set)) info.core_set[cpu / 64 % info.core_set.size()] |= std::uint64_t{1} << (cpu % 64);
+  }
+}
+
+// Takes rank's place in the block.
+void sit_down(const Mapping& mapping, int ranks, int rank) {
+  const Control control(mapping.data(), ranks);
+  describe_self(control.info(rank));
+  hold_life_lock(mapping.fd(), rank);
+}
+
+// A rank that has connected says which one it is; anything else is a stranger. -1 for a stranger.
+int introduced_rank(int fd, int ranks, const Deadline& deadline) {
+  try {
+    check_user(fd);
+    std::array<std::byte, sizeof(std::int32_t)> bytes;
+    net::recv_exact(fd, bytes, deadline.sooner(kConnectLimit));
+    std::int32_t rank = 0;
+    std::memcpy(&rank, bytes.data(), sizeof(rank));
+    return rank > 0 && rank < ranks ? rank : -1;
+  } catch (const Error&) {
+    return -1;  // it is not counted: if it was a rank, it says so itself
+  }
+}
+
+std::vector<UniqueFd> accept_all(const UniqueFd& listener, const GroupContext& context, int control_fd,
+                                 const Deadline& deadline) {
+  const int ranks = static_cast<int>(context.roster.size());
+  std::vector<UniqueFd> lines(static_cast<std::size_t>(ranks));
+  const auto awaited = [&] {
+    for (int r = 1; r < ranks; ++r) {
+      if (lines[static_cast<std::size_t>(r)]) continue;
+      const std::string key = joined_key(r);
+      if (!context.store->check(std::span(&key, 1))) return true;  // else it has failed and says so
+    }
+    return false;
+  };
+  while (!deadline.expired() && awaited()) {
+    if (!net::wait_readable(listener.get(), deadline.sooner(kLookAround))) continue;
+    UniqueFd line = net::unix_accept(listener, deadline);
+    const int rank = introduced_rank(line.get(), ranks, deadline);
+    if (rank < 0) continue;
+    net::send_with_fds(line.get(), std::span(&kWithDescriptor, 1), std::span(&control_fd, 1), deadline);
+    lines[static_cast<std::size_t>(rank)] = std::move(line);
+  }
+  return lines;
+}
+
+Meeting host(const GroupContext& context, const Deadline& deadline) {
+  const int ranks = static_cast<int>(context.roster.size());
+  const std::size_t bytes = Control::bytes_for(ranks);
+  auto mapping = Mapping::of(create_memory("lockstep-control", bytes), bytes);
+  Control::format(mapping->data(), ranks);
+  sit_down(*mapping, ranks, 0);
+  if (ranks == 1) return {mapping, Couriers(std::vector<UniqueFd>(1))};
+  const std::string name = random_name();
+  const UniqueFd listener = net::unix_listen_abstract(name);
+  context.store->set(kEndpoint, name);
+  return {mapping, Couriers(accept_all(listener, context, mapping->fd(), deadline))};
+}
+
+Meeting join(const GroupContext& context, const std::string& endpoint, const Deadline& deadline) {
+  const int ranks = static_cast<int>(context.roster.size());
+  const std::int32_t rank = context.identity.rank;
+  std::vector<UniqueFd> lines;
+  try {
+    lines.push_back(net::unix_connect_abstract(endpoint, deadline.sooner(kConnectLimit)));
+  } catch (const Error& error) {
+    throw BackendUnavailable(
+        fmt::format("could not reach {}: {}; ranks share memory only inside one network namespace: "
+                    "run them in one container, or give the containers one network",
+                    context.roster[0].describe(), error.what()));
+  }
+  check_user(lines[0].get());
+  net::send_all(lines[0].get(), std::as_bytes(std::span(&rank, 1)), deadline);
+  Couriers couriers(std::move(lines));
+  UniqueFd fd = couriers.receive(deadline);
+  if (!fd) throw BackendUnavailable("got no descriptor from rank 0");
+  auto mapping = Mapping::of(std::move(fd), Control::bytes_for(ranks));
+  sit_down(*mapping, ranks, rank);
+  return {mapping, std::move(couriers)};
+}
+
+// Waits until every rank has said what came of it, and throws unless all went well.
+void agree(const GroupContext& context, const Deadline& deadline) {
+  std::vector<std::string> keys;
+  for (const auto& member : context.roster) keys.push_back(joined_key(member.rank));
+  std::vector<std::string> outcomes;
+  try {
+    outcomes = context.store->multi_get(keys, deadline);
+  } catch (const Timeout&) {
+    std::string absent;
+    for (std::size_t r = 0; r < keys.size(); ++r) {
+      if (context.store->check(std::span(&keys[r], 1))) continue;
+      absent += (absent.empty() ? "" : ", ") + context.roster[r].describe();
+    }
+    throw Timeout(fmt::format("backend 'shm': {} did not come to set up shared memory, {}; see whether they still run",
+                              absent, deadline.progress()));
+  }
+  std::string reasons;
+  for (std::size_t r = 0; r < outcomes.size(); ++r) {
+    if (outcomes[r] == kOk || outcomes[r] == kFollows) continue;
+    reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", context.roster[r].describe(), outcomes[r]);
+  }
+  if (!reasons.empty()) throw BackendUnavailable(fmt::format("backend 'shm' can't be used: {}", reasons));
+}
+
+}  // namespace
+
+void Couriers::hand_out(int fd, const Deadline& deadline) {
+  for (const UniqueFd& line : lines_) {
+    if (!line) continue;
+    if (fd >= 0) {
+      net::send_with_fds(line.get(), std::span(&kWithDescriptor, 1), std::span(&fd, 1), deadline);
+    } else {
+      net::send_all(line.get(), std::span(&kWithout, 1), deadline);
+    }
+  }
+}
+
+UniqueFd Couriers::receive(const Deadline& deadline) {
+  std::byte word{};
+  std::vector<UniqueFd> fds;
+  net::recv_with_fds(lines_[0].get(), std::span(&word, 1), fds, deadline);
+  if (word == kWithout || fds.empty()) return {};
+  return std::move(fds.front());
+}
+
+Meeting meet(const GroupContext& context, const Deadline& deadline) {
+  const int rank = context.identity.rank;
+  Meeting meeting;
+  std::string outcome(kOk);
+  try {
+    if (rank == 0) {
+      meeting = host(context, deadline);
+    } else {
+      const std::string endpoint = context.store->get(kEndpoint, deadline);
+      if (endpoint == kNoEndpoint) {
+        outcome = kFollows;
+      } else {
+        meeting = join(context, endpoint, deadline);
+      }
+    }
+  } catch (const Timeout&) {
+    if (rank != 0) throw;  // rank 0 did not come
+    throw;
+  } catch (const Error& error) {
+    outcome = error.what();
+    if (rank == 0) context.store->set(kEndpoint, kNoEndpoint);
+  }
+  context.store->set(joined_key(rank), outcome);
+  agree(context, deadline);
+  return meeting;
+}
+
+}  // namespace lockstep::shm

@@ -1,0 +1,43 @@
+// How the ranks of a group come to share a control block, and later arenas.
+//
+// Rank 0 makes each memfd and hands its descriptor to the others over an abstract Unix socket, whose name, drawn by
+// chance, it publishes in the group's store. Both sides check that the other runs as the same user. Whether shared
+// memory can be had is found out by trying: every rank tells all what came of it, so all succeed or all fail with the
+// same reasons. The connections stay open, for arenas.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/base/unique_fd.h"
+#include "runtime/comm/backend.h"
+#include "runtime/comm/shm/memory.h"
+
+namespace lockstep::shm {
+
+// The descriptor lines between rank 0 and the others.
+class Couriers {
+ public:
+  Couriers() = default;
+  // Rank 0's: by rank, its own empty. Of another rank: one, to rank 0.
+  explicit Couriers(std::vector<UniqueFd> lines) : lines_(std::move(lines)) {}
+
+  // Rank 0: gives everybody a duplicate of `fd`, or word that there is none if it is -1.
+  void hand_out(int fd, const Deadline& deadline);
+  // The others: what rank 0 hands out; empty if there is none.
+  UniqueFd receive(const Deadline& deadline);
+
+ private:
+  std::vector<UniqueFd> lines_;
+};
+
+struct Meeting {
+  std::shared_ptr<Mapping> control;  // formatted; every rank holds its life lock and has described itself
+  Couriers couriers;
+};
+
+// Collective. Throws BackendUnavailable with every rank's reasons, Timeout with the ranks that did not come.
+Meeting meet(const GroupContext& context, const Deadline& deadline);
+
+}  // namespace lockstep::shm

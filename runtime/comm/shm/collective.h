@@ -1,0 +1,84 @@
+// One started collective of one rank.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "runtime/comm/shm/arena.h"
+#include "runtime/comm/shm/session.h"
+#include "runtime/comm/shm/transfer.h"
+#include "runtime/comm/work.h"
+
+namespace lockstep::shm {
+
+// How the data travels. Follows from the records, so every rank chooses the same.
+//   inlined: a copy beside the record; one round of flags.
+//   direct:  the peers' arena memory is read in place; a second round says that nobody reads it any more.
+//   window:  memory of the user's own, through every rank's window, chunk by chunk.
+enum class Route : std::uint8_t { inlined, direct, window };
+
+// What a collective needs of its group while it runs.
+struct Floor {
+  Session& session;
+  ArenaTable& arenas;
+  std::uint64_t& tick;  // ticks of the windows used up by earlier collectives
+};
+
+// The steps of a collective on this rank. step() is called when every earlier one of this rank is through its steps.
+class Collective {
+ public:
+  Collective(Task task, std::uint64_t sequence) : task_(std::move(task)), sequence_(sequence) {}
+
+  const Task& task() const { return task_; }
+  std::uint64_t sequence() const { return sequence_; }
+  std::int64_t total_weight() const { return total_weight_; }
+
+  // True if its source fits beside the record.
+  bool fits_inline() const;
+  // Writes the record, and the payload if it fits; the caller then stores `published`.
+  void publish(const Floor& floor);
+  // Does what can be done. Returns Awaited::kDone when this rank's part is done, else the rank it waits for.
+  int step(const Floor& floor);
+  // After that: the rank whose reading of this rank's memory is not over, or kDone.
+  int unfinished_reader(const Session& session) const;
+
+  // "all_reduce 42 (sum, 1000 x float32)".
+  std::string describe() const;
+  // "rank 2 (host a, pid 7) and rank 3 (...) have not arrived".
+  std::string missing(const Session& session) const;
+
+ private:
+  // The first rank whose `word` is below `wanted`, or kDone. Fails the group if that rank has left.
+  int behind(const Floor& floor, std::atomic<std::uint64_t> RankWords::*word, std::uint64_t wanted) const;
+  void compare_records(const Floor& floor);
+  void choose_route(const Floor& floor);
+  void run_inline(const Floor& floor);
+  void run_direct(const Floor& floor);
+  int run_window(const Floor& floor);
+  bool in_two_phases() const;
+  Chunk window_chunk(std::uint64_t index) const;
+
+  Task task_;
+  std::uint64_t sequence_;
+  Route route_ = Route::inlined;
+  bool arrived_ = false;  // every rank has published, and the records agree
+  std::int64_t total_weight_ = 0;
+
+  // Of the window route: chunks in all, elements per chunk, and how many this rank has put through each stage.
+  std::uint64_t chunks_ = 0;
+  std::size_t chunk_elements_ = 0;
+  std::size_t part_stride_ = 0;
+  std::uint64_t first_tick_ = 0;
+  std::uint64_t staged_ = 0;
+  std::uint64_t reduced_ = 0;
+  std::uint64_t drained_ = 0;
+
+  std::vector<const std::byte*> sources_;
+  std::vector<const std::byte*> scratch_;
+};
+
+std::string_view name_of(OpKind kind);
+// "all_reduce (sum, 1000 x float32)".
+std::string describe(const OpRecord& record);
+
+}  // namespace lockstep::shm

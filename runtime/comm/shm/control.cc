@@ -1,0 +1,74 @@
+#include "runtime/comm/shm/control.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <new>
+
+#include "runtime/base/error.h"
+
+namespace lockstep::shm {
+
+// Offsets of the parts. Each starts at a page, so that one rank's writes stay off the lines of another's.
+struct Control::Layout {
+  explicit Layout(int ranks) {
+    const auto n = static_cast<std::size_t>(ranks);
+    header = add(sizeof(Header));
+    words = add(n * sizeof(RankWords));
+    info = add(n * sizeof(RankInfo));
+    failures = add(n * sizeof(FailureText));
+    records = add(n * kRing * sizeof(OpRecord));
+    payloads = add(n * kRing * kInlineBytes);
+    windows = add(n * 2 * kWindowBytes);
+    channels = add(n * n * sizeof(Channel));
+    // About 4 MiB for all pairs together.
+    channel_window_bytes = std::clamp<std::size_t>((4u << 20) / (2 * n * n) / 64 * 64, 1024, 16384);
+    channel_windows = add(n * n * 2 * channel_window_bytes);
+  }
+  std::size_t add(std::size_t bytes) {
+    constexpr std::size_t kPage = 4096;
+    const std::size_t begin = total;
+    total += (bytes + kPage - 1) / kPage * kPage;
+    return begin;
+  }
+
+  std::size_t total = 0;
+  std::size_t header, words, info, failures, records, payloads, windows, channels, channel_windows;
+  std::size_t channel_window_bytes;
+};
+
+std::size_t Control::bytes_for(int ranks) { return Layout(ranks).total; }
+
+void Control::format(std::byte* block, int ranks) {
+  const auto n = static_cast<std::size_t>(ranks);
+  const Layout layout(ranks);
+  new (block + layout.header) Header{kLayout, n, {}};
+  std::uninitialized_value_construct_n(reinterpret_cast<RankWords*>(block + layout.words), n);
+  std::uninitialized_value_construct_n(reinterpret_cast<RankInfo*>(block + layout.info), n);
+  std::uninitialized_value_construct_n(reinterpret_cast<FailureText*>(block + layout.failures), n);
+  std::uninitialized_value_construct_n(reinterpret_cast<OpRecord*>(block + layout.records), n * kRing);
+  std::uninitialized_value_construct_n(reinterpret_cast<Channel*>(block + layout.channels), n * n);
+}
+
+Control::Control(std::byte* block, int ranks) : ranks_(ranks) {
+  const Layout layout(ranks);
+  header_ = std::launder(reinterpret_cast<Header*>(block + layout.header));
+  if (header_->layout != kLayout || header_->ranks != static_cast<std::uint64_t>(ranks)) {
+    throw BackendUnavailable(
+        fmt::format("shared memory: the control block has layout {:x} for {} ranks, wanted {:x} for {}; all ranks must "
+                    "run the same build of lockstep",
+                    header_->layout, header_->ranks, kLayout, ranks));
+  }
+  words_ = std::launder(reinterpret_cast<RankWords*>(block + layout.words));
+  info_ = std::launder(reinterpret_cast<RankInfo*>(block + layout.info));
+  failures_ = std::launder(reinterpret_cast<FailureText*>(block + layout.failures));
+  records_ = std::launder(reinterpret_cast<OpRecord*>(block + layout.records));
+  payloads_ = block + layout.payloads;
+  windows_ = block + layout.windows;
+  channels_ = std::launder(reinterpret_cast<Channel*>(block + layout.channels));
+  channel_windows_ = block + layout.channel_windows;
+  channel_window_bytes_ = layout.channel_window_bytes;
+}
+
+}  // namespace lockstep::shm

@@ -1,0 +1,170 @@
+// The control block: what the ranks of a group write for each other to read. One memfd per group, mapped by all.
+//
+// Every word has one writer, the rank it belongs to, and only grows; the one exception is `first_failure`, which is
+// claimed once. A rank fills plain memory (a record, a payload, a window) and then stores a word with release; who has
+// read the word with acquire may read that memory. It is filled again only after every rank has said, by a word of its
+// own, that it is done with it. Nothing here can be left locked by a rank that dies.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "runtime/comm/process_group.h"
+
+namespace lockstep::shm {
+
+// Collectives in flight per rank, at most: starting another one waits for the oldest.
+inline constexpr std::size_t kRing = 64;
+// Up to this many bytes per rank travel beside the record and need one round of flags instead of two.
+inline constexpr std::size_t kInlineBytes = 2048;
+// Half of a rank's window, through which memory of the user's own is passed on: both halves stay in cache.
+inline constexpr std::size_t kWindowBytes = 128 << 10;
+// Messages in flight per ordered pair of ranks, and the bytes that travel beside a message's description.
+inline constexpr std::size_t kMessages = 16;
+inline constexpr std::size_t kMessageInlineBytes = 128;
+inline constexpr std::size_t kCauseBytes = 2032;
+// The control block grows with the square of the ranks.
+inline constexpr int kMaxRanks = 256;
+
+// Changes with the layout: ranks of different builds must not meet.
+inline constexpr std::uint64_t kLayout = 0x6c6f636b73687031;  // "lockshp1"
+
+enum class OpKind : std::uint8_t {
+  barrier,
+  all_reduce,
+  broadcast,
+  reduce,
+  all_gather,
+  reduce_scatter,
+  gather,
+  scatter,
+  all_to_all,
+  allocate
+};
+
+// Where peers find a buffer: bytes into the owner's slice of an arena.
+struct Place {
+  std::int64_t arena = -1;  // -1: memory of the user's own, which no peer can see
+  std::uint64_t offset = 0;
+};
+
+// What a rank is about to do: compared by all, so that a difference is an error and no corruption.
+struct alignas(64) OpRecord {
+  OpKind kind = OpKind::barrier;
+  DType dtype = DType::u8;
+  ReduceOp op = ReduceOp::sum;
+  bool weighted = false;
+  std::int32_t root = 0;
+  std::int64_t count = 0;  // elements of one part
+  std::int64_t weight = 0;
+  Place source;  // what the peers read; in all_reduce and reduce they write there too
+};
+
+// A rank's progress, in one cache line. Collectives are numbered from 1.
+struct alignas(64) RankWords {
+  std::atomic<std::uint64_t> published;  // last collective whose record, and inline payload, is there
+  std::atomic<std::uint64_t>
+      finished;                       // last collective whose part this rank has done: it reads no peer's memory for it
+  std::atomic<std::uint64_t> staged;  // last tick (window.h) whose data is in this rank's window
+  std::atomic<std::uint64_t> reduced;     // last tick of which this rank has reduced its share
+  std::atomic<std::uint64_t> drained;     // last tick for which this rank has read all windows
+  std::atomic<std::uint64_t> left_after;  // 0: here; else 1 + the last collective it started before it left
+  std::atomic<std::uint32_t> activity;    // futex: changes with any other word of this rank
+  std::atomic<std::uint32_t> naps;        // odd while this rank sleeps
+};
+static_assert(sizeof(RankWords) == 64);
+
+enum class Cause : std::uint32_t { peer_lost, timeout, mismatch };
+
+// What a rank wants to be the first cause; written before it is claimed.
+struct alignas(64) FailureText {
+  Cause cause;
+  std::uint32_t length;
+  std::array<char, kCauseBytes> text;
+};
+
+// Who a rank is; written before the first collective.
+struct alignas(64) RankInfo {
+  std::uint64_t process;                   // drawn by chance once per process: equal for ranks that are threads of one
+  std::uint64_t cores;                     // it may use
+  std::array<std::uint64_t, 16> core_set;  // which, as a bit mask; more than 1024 cores fold onto these
+};
+
+// One message of a pair. The sender writes the first line and the payload, the receiver the second line.
+struct alignas(64) Message {
+  std::atomic<std::uint64_t> posted;  // number of the message (from 1) whose description is here
+  std::atomic<std::uint64_t> staged;  // chunks put into the pair's window for it
+  std::int64_t count;
+  Place source;
+  std::int32_t tag;
+  DType dtype;
+  alignas(64) std::atomic<std::uint64_t> accepted;  // number of the message that a recv took
+  std::atomic<std::uint64_t> drained;               // chunks taken out of the window
+  std::atomic<std::uint64_t> taken;                 // number of the message that is all there
+  alignas(64) std::array<std::byte, kMessageInlineBytes> payload;
+};
+
+// What one rank sends another, by message number modulo kMessages.
+struct Channel {
+  std::array<Message, kMessages> messages;
+};
+
+struct alignas(64) Header {
+  std::uint64_t layout;
+  std::uint64_t ranks;
+  alignas(64) std::atomic<std::uint32_t> first_failure;  // 0: none; else 1 + the rank whose text it is
+};
+
+// Typed access to the block; owns nothing.
+class Control {
+ public:
+  static std::size_t bytes_for(int ranks);
+  // Starts the life of everything in a block of zeros.
+  static void format(std::byte* block, int ranks);
+  // Throws BackendUnavailable if the block is of another build or size.
+  Control(std::byte* block, int ranks);
+
+  Header& header() const { return *header_; }
+  RankWords& words(int rank) const { return words_[rank]; }
+  RankInfo& info(int rank) const { return info_[rank]; }
+  FailureText& failure(int rank) const { return failures_[rank]; }
+  OpRecord& record(int rank, std::uint64_t sequence) const {
+    return records_[static_cast<std::size_t>(rank) * kRing + sequence % kRing];
+  }
+  std::byte* payload(int rank, std::uint64_t sequence) const {
+    return payloads_ + (static_cast<std::size_t>(rank) * kRing + sequence % kRing) * kInlineBytes;
+  }
+  std::byte* window(int rank, std::uint64_t tick) const {
+    return windows_ + (static_cast<std::size_t>(rank) * 2 + tick % 2) * kWindowBytes;
+  }
+  Channel& channel(int sender, int receiver) const {
+    return channels_[static_cast<std::size_t>(sender) * static_cast<std::size_t>(ranks_) +
+                     static_cast<std::size_t>(receiver)];
+  }
+  // Half of a pair's window, and its size: 16 KiB for up to 11 ranks, less for more.
+  std::byte* channel_window(int sender, int receiver, std::uint64_t chunk) const {
+    const auto pair =
+        static_cast<std::size_t>(sender) * static_cast<std::size_t>(ranks_) + static_cast<std::size_t>(receiver);
+    return channel_windows_ + (pair * 2 + chunk % 2) * channel_window_bytes_;
+  }
+  std::size_t channel_window_bytes() const { return channel_window_bytes_; }
+
+ private:
+  struct Layout;
+
+  int ranks_;
+  Header* header_;
+  RankWords* words_;
+  RankInfo* info_;
+  FailureText* failures_;
+  OpRecord* records_;
+  std::byte* payloads_;
+  std::byte* windows_;
+  Channel* channels_;
+  std::byte* channel_windows_;
+  std::size_t channel_window_bytes_;
+};
+
+}  // namespace lockstep::shm

@@ -1,0 +1,168 @@
+#include "runtime/comm/shm/engine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "runtime/base/error.h"
+
+namespace lockstep::shm {
+
+void Engine::check() const {
+  session_.check();
+  if (closed_) {
+    throw InvalidArgument(
+        fmt::format("{}: the group was destroyed before this work was done; wait for each work, or "
+                    "keep the group for longer",
+                    session_.who(session_.rank())));
+  }
+}
+
+namespace {
+
+// The ranks that still use a slot of the ring.
+class FreeSlot final : public Awaited {
+ public:
+  FreeSlot(Engine& engine, std::uint64_t needed) : engine_(engine), needed_(needed) {}
+
+  int push() override {
+    engine_.progress();
+    for (int r = 0; r < engine_.session().size(); ++r) {
+      if (engine_.session().words(r).finished.load(std::memory_order_acquire) >= needed_) continue;
+      if (engine_.session().has_left(r)) continue;  // what comes next finds out
+      return r;
+    }
+    return kDone;
+  }
+  std::string describe() const override {
+    return fmt::format("starting collective {}, with {} in flight", engine_.last_sequence() + 1, kRing);
+  }
+  std::string missing() const override {
+    std::string names;
+    for (int r = 0; r < engine_.session().size(); ++r) {
+      if (engine_.session().words(r).finished.load(std::memory_order_acquire) >= needed_) continue;
+      names += (names.empty() ? "" : ", ") + engine_.session().who(r);
+    }
+    return fmt::format("not through collective {}: {}", needed_, names);
+  }
+
+ private:
+  Engine& engine_;
+  std::uint64_t needed_;
+};
+
+}  // namespace
+
+void Engine::wait_for_slot(std::uint64_t sequence, const Deadline& deadline) {
+  if (sequence <= free_until_) return;
+  FreeSlot slot(*this, sequence - kRing);
+  session_.wait(slot, deadline);
+  std::uint64_t finished_by_all = ~0ull;
+  for (int r = 0; r < session_.size(); ++r) {
+    finished_by_all = std::min(finished_by_all, session_.words(r).finished.load(std::memory_order_acquire));
+  }
+  free_until_ = finished_by_all + kRing;
+}
+
+std::shared_ptr<Operation> Engine::start(Task task, const Deadline& deadline) {
+  check();
+  const std::uint64_t sequence = last_ + 1;
+  wait_for_slot(sequence, deadline);
+  auto operation = std::make_shared<Operation>(shared_from_this(), std::move(task), sequence);
+  operation->collective().publish(floor());
+  ring_[sequence % kRing] = operation;
+  last_ = sequence;
+  session_.own().published.store(sequence, std::memory_order_release);
+  session_.announce();
+  push();
+  return operation;
+}
+
+int Engine::push() {
+  session_.check();
+  if (mailbox_.pending()) mailbox_.push();
+  while (done_ < last_) {
+    auto& operation = ring_[(done_ + 1) % kRing];
+    const int blocker = operation->collective().step(floor());
+    if (blocker != Awaited::kDone) return blocker;
+    ++done_;
+    operation.reset();
+    session_.own().finished.store(done_, std::memory_order_release);
+    session_.announce();
+  }
+  return Awaited::kDone;
+}
+
+void Engine::progress() {
+  check();
+  push();
+}
+
+void Engine::close() {
+  if (closed_) return;
+  if (!session_.failed()) {
+    try {
+      push();
+    } catch (const Error&) {
+      // The group failed: its ranks know the cause, and there is nobody left to tell here.
+    }
+    if (done_ < last_ || mailbox_.owes_something()) {
+      session_.abort(
+          Cause::peer_lost,
+          fmt::format("{} destroyed its group with {} collectives under way; it must wait for each work first",
+                      session_.who(session_.rank()), last_ - done_));
+    }
+  }
+  session_.leave(last_);
+  closed_ = true;
+  ring_.fill(nullptr);  // the works hold the engine
+}
+
+void Engine::close_unwinding() {
+  session_.abort(Cause::peer_lost, fmt::format("{} was ended by an exception of its own after collective {}; its own "
+                                               "message says more",
+                                               session_.who(session_.rank()), last_));
+  session_.leave(last_);
+  closed_ = true;
+  ring_.fill(nullptr);
+}
+
+int Operation::push() {
+  if (done_) return kDone;
+  engine_->check();
+  const int blocker = engine_->push();
+  if (engine_->done_ < collective_.sequence()) return blocker;
+  const int reader = collective_.unfinished_reader(engine_->session());
+  done_ = reader == kDone;
+  return reader;
+}
+
+void Operation::wait(const Deadline& deadline) {
+  if (push() != kDone) engine_->session().wait(*this, deadline);
+}
+
+std::string Operation::missing() const { return collective_.missing(engine_->session()); }
+
+bool MessageWork::poll() {
+  if (parcel_->done) return true;
+  return push() == kDone;
+}
+
+void MessageWork::wait(const Deadline& deadline) {
+  if (!poll()) engine_->session().wait(*this, deadline);
+}
+
+int MessageWork::push() {
+  if (parcel_->done) return kDone;
+  engine_->check();
+  engine_->push();
+  if (parcel_->done) return kDone;
+  engine_->mailbox().check_peer(*parcel_);
+  return parcel_->done ? kDone : parcel_->peer;
+}
+
+std::string MessageWork::missing() const {
+  return fmt::format("{} has not started the other half", engine_->session().who(parcel_->peer));
+}
+
+}  // namespace lockstep::shm

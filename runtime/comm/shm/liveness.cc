@@ -1,0 +1,50 @@
+#include "runtime/comm/shm/liveness.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <random>
+
+#include "runtime/base/error.h"
+
+namespace lockstep::shm {
+namespace {
+
+struct flock lock_of(int rank) {
+  struct flock lock {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = rank;
+  lock.l_len = 1;
+  return lock;
+}
+
+}  // namespace
+
+std::uint64_t process_token() {
+  static const std::uint64_t token = [] {
+    std::random_device source;
+    return (static_cast<std::uint64_t>(source()) << 32 | source()) | 1u;
+  }();
+  return token;
+}
+
+void hold_life_lock(int control_fd, int rank) {
+  struct flock lock = lock_of(rank);
+  if (::fcntl(control_fd, F_SETLK, &lock) != 0) {
+    throw SystemError(fmt::format("shared memory: taking the life lock of rank {}", rank), errno);
+  }
+}
+
+bool process_is_gone(int control_fd, const Control& control, int rank) {
+  if (control.info(rank).process == process_token()) return false;
+  struct flock lock = lock_of(rank);
+  if (::fcntl(control_fd, F_GETLK, &lock) != 0) {
+    throw SystemError(fmt::format("shared memory: testing the life lock of rank {}", rank), errno);
+  }
+  return lock.l_type == F_UNLCK;
+}
+
+}  // namespace lockstep::shm

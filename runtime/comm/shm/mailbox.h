@@ -1,0 +1,80 @@
+// send and recv: messages between two ranks, apart from the collectives and their order.
+//
+// Each ordered pair of ranks has a channel of kMessages numbered messages. The sender posts a description; a recv takes
+// the first posted message with its tag. A small message travels with its description, one in an arena is copied
+// straight out of it, and any other passes through the pair's window, one at a time, from when a recv has accepted it.
+//
+// Limit: a recv sees no further than the kMessages oldest messages of that sender which no recv has taken.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/comm/shm/arena.h"
+#include "runtime/comm/shm/session.h"
+
+namespace lockstep::shm {
+
+// One side of a message.
+struct Parcel {
+  bool is_send = false;
+  BufferView buffer;
+  int peer = 0;
+  int tag = 0;
+  bool done = false;
+
+  std::uint64_t number = 0;  // of the message in its channel; of a recv once it is matched, else 0
+  bool posted = false;       // send: its description is there; recv: it accepted its message
+  std::uint64_t chunks = 0;  // through the window so far
+
+  std::string describe() const;
+};
+
+class Mailbox {
+ public:
+  Mailbox(Session& session, ArenaTable& arenas);
+
+  std::shared_ptr<Parcel> start(Parcel parcel);
+  bool pending() const { return !sends_.empty() || !recvs_.empty(); }
+  // True if a message of this rank has not been taken.
+  bool owes_something() const { return !sends_.empty(); }
+  // Moves what can be moved.
+  void push();
+  // Fails the group if the peer of a parcel that is not done has left.
+  void check_peer(const Parcel& parcel);
+
+ private:
+  // A message that is there and that no recv has taken.
+  struct Seen {
+    std::uint64_t number;
+    int tag;
+  };
+  struct Incoming {
+    std::uint64_t last_seen = 0;
+    std::list<Seen> unmatched;
+    std::shared_ptr<Parcel> in_window;  // the recv whose message passes through the window
+  };
+
+  Message& message(int sender, int receiver, std::uint64_t number) const {
+    return session_.control().channel(sender, receiver).messages[number % kMessages];
+  }
+  void push_send(Parcel& parcel);
+  void push_recv(const std::shared_ptr<Parcel>& parcel);
+  void look_for_new(int sender);
+  void match(Parcel& parcel);
+  void move_out(Parcel& parcel);
+  void move_in(Parcel& parcel);
+  std::size_t chunk_count(const BufferView& buffer) const;
+
+  Session& session_;
+  ArenaTable& arenas_;
+  std::list<std::shared_ptr<Parcel>> sends_;
+  std::list<std::shared_ptr<Parcel>> recvs_;
+  std::vector<std::uint64_t> last_sent_;  // by receiver: the number given last
+  std::vector<Incoming> incoming_;        // by sender
+};
+
+}  // namespace lockstep::shm

@@ -1,0 +1,104 @@
+#include "runtime/comm/shm/memory.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <map>
+#include <utility>
+
+#include "runtime/base/error.h"
+#include "runtime/base/mutex.h"
+
+namespace lockstep::shm {
+namespace {
+
+using FileId = std::pair<dev_t, ino_t>;
+
+// The memfds that this process has mapped. Global because what it keeps is the process's: its address space and its
+// record locks.
+struct Registry {
+  Mutex mutex;
+  std::map<FileId, std::weak_ptr<Mapping>> mappings GUARDED_BY(mutex);
+};
+
+Registry& registry() {
+  static auto* instance = new Registry;  // never destroyed: a rank may be a static of the program
+  return *instance;
+}
+
+struct stat status_of(int fd) {
+  struct stat status {};
+  if (::fstat(fd, &status) != 0) throw SystemError("fstat of shared memory", errno);
+  return status;
+}
+
+}  // namespace
+
+UniqueFd create_memory(const std::string& name, std::size_t bytes) {
+  UniqueFd fd(::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd) {
+    throw BackendUnavailable(
+        fmt::format("shared memory: memfd_create: {}; the kernel or its seccomp filter must allow "
+                    "it (Linux 3.17)",
+                    errno_text(errno)));
+  }
+  int error = 0;
+  do {
+    error = ::fallocate(fd.get(), 0, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
+  } while (error == EINTR);
+  if (error != 0) {
+    throw BackendUnavailable(
+        fmt::format("shared memory: reserving {:.1f} MB failed: {}; it counts as memory of this process: raise the "
+                    "container's memory limit, or use fewer ranks or a smaller model",
+                    static_cast<double>(bytes) / 1e6, errno_text(error)));
+  }
+  if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    throw SystemError("sealing shared memory", errno);
+  }
+  return fd;
+}
+
+std::shared_ptr<Mapping> Mapping::of(UniqueFd fd, std::size_t bytes) {
+  const struct stat status = status_of(fd.get());
+  if (status.st_size < static_cast<off_t>(bytes)) {
+    throw CorruptData(fmt::format("shared memory: got a file of {} bytes, wanted {}; the ranks are of different builds",
+                                  status.st_size, bytes));
+  }
+  const FileId id(status.st_dev, status.st_ino);
+  MutexLock lock(registry().mutex);
+  std::weak_ptr<Mapping>& known = registry().mappings[id];
+  if (auto mapping = known.lock()) {
+    mapping->fds_.push_back(std::move(fd));
+    return mapping;
+  }
+  void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd.get(), 0);
+  if (data == MAP_FAILED) {
+    const int error = errno;
+    registry().mappings.erase(id);
+    throw BackendUnavailable(
+        fmt::format("shared memory: mapping {:.1f} MB: {}; raise the limit on address space "
+                    "(ulimit -v)",
+                    static_cast<double>(bytes) / 1e6, errno_text(error)));
+  }
+  std::shared_ptr<Mapping> mapping(new Mapping(std::move(fd), static_cast<std::byte*>(data), bytes));
+  known = mapping;
+  return mapping;
+}
+
+Mapping::Mapping(UniqueFd fd, std::byte* data, std::size_t bytes) : data_(data), bytes_(bytes) {
+  fds_.push_back(std::move(fd));
+}
+
+Mapping::~Mapping() {
+  ::munmap(data_, bytes_);
+  MutexLock lock(registry().mutex);
+  for (auto entry = registry().mappings.begin(); entry != registry().mappings.end();) {
+    entry = entry->second.expired() ? registry().mappings.erase(entry) : std::next(entry);
+  }
+}
+
+}  // namespace lockstep::shm

@@ -1,0 +1,95 @@
+// A rank's seat at the table: its view of the control block, how it waits for the others, and how they all fail.
+//
+// Threads: the group's one thread, except abort().
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "runtime/base/deadline.h"
+#include "runtime/base/mutex.h"
+#include "runtime/comm/shm/control.h"
+#include "runtime/comm/shm/memory.h"
+#include "runtime/rendezvous/roster.h"
+
+namespace lockstep::shm {
+
+// Something that a rank waits for.
+class Awaited {
+ public:
+  static constexpr int kDone = -1;
+
+  // Does what can be done now. Returns kDone, or the rank whose next word this waits for.
+  virtual int push() = 0;
+  // For messages: the operation, and who has not arrived.
+  virtual std::string describe() const = 0;
+  virtual std::string missing() const = 0;
+
+ protected:
+  ~Awaited() = default;
+};
+
+class Session {
+ public:
+  // `control` maps the formatted block; this rank's lock is held (liveness.h).
+  Session(std::shared_ptr<Mapping> control, rendezvous::Roster roster, int rank);
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  const Control& control() const { return control_; }
+  RankWords& own() const { return control_.words(rank_); }
+  const RankWords& words(int rank) const { return control_.words(rank); }
+  const rendezvous::Roster& roster() const { return roster_; }
+  // "rank 2 (host node7, pid 4711)".
+  std::string who(int rank) const { return roster_[static_cast<std::size_t>(rank)].describe(); }
+
+  // Tells the others that words of this rank have changed: to be called after each such change.
+  void announce();
+
+  // Throws the first cause if the group has failed.
+  void check() const {
+    if (control_.header().first_failure.load(std::memory_order_acquire) != 0) throw_first_cause();
+  }
+  // Fails the group on every rank, then throws the first cause, which may be another's.
+  [[noreturn]] void fail(Cause cause, const std::string& text);
+  // Fails the group; any thread. False if it had failed before.
+  bool abort(Cause cause, const std::string& text);
+  bool failed() const { return control_.header().first_failure.load(std::memory_order_acquire) != 0; }
+
+  // Pushes until done: spins for a few microseconds where every rank has a core, then sleeps. When the deadline passes,
+  // the group fails with a Timeout that says who is missing; when a process dies, with PeerLost.
+  void wait(Awaited& awaited, const Deadline& deadline);
+
+  // Counts what this rank has done, so that wait() can tell progress from standing still.
+  void moved() { ++moves_; }
+  // "rank 2 left after collective 41", if `rank` has said goodbye; else empty.
+  std::string left_text(int rank) const;
+  bool has_left(int rank) const { return words(rank).left_after.load(std::memory_order_acquire) != 0; }
+
+  // Throws PeerLost, on all ranks, if a rank's process has ended without a goodbye.
+  void check_lives(const Awaited& awaited);
+
+  // Says goodbye: nothing will come after collective `last`.
+  void leave(std::uint64_t last);
+
+ private:
+  // Spins until `awaited` is done, or for kSpin after it last got on. True if done.
+  bool spin(Awaited& awaited);
+  // Sleeps until `blocker` does something, at most kSlice. True if `awaited` was found done on the way.
+  bool nap(Awaited& awaited, int blocker, const Deadline& deadline);
+
+  [[noreturn]] void throw_first_cause() const;
+
+  std::shared_ptr<Mapping> mapping_;
+  Control control_;
+  rendezvous::Roster roster_;
+  int rank_;
+  int size_;
+  bool may_spin_;
+  std::uint64_t moves_ = 0;
+  Mutex abort_mutex_;
+  bool aborted_ GUARDED_BY(abort_mutex_) = false;
+};
+
+}  // namespace lockstep::shm

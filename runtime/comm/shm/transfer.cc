@@ -1,0 +1,114 @@
+#include "runtime/comm/shm/transfer.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace lockstep::shm {
+namespace {
+
+// Bytes of each rank that are reduced before the result is copied on: the sources are then still in the first-level
+// cache.
+constexpr std::size_t kReduceBlockBytes = 16 << 10;
+
+void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (bytes > 0 && to != from) std::memcpy(to, from, bytes);
+}
+
+std::byte* bytes_of(const BufferView& buffer) { return static_cast<std::byte*>(buffer.data); }
+
+}  // namespace
+
+bool is_source(const OpRecord& record, int rank) {
+  switch (record.kind) {
+    case OpKind::barrier:
+    case OpKind::allocate: return false;
+    case OpKind::broadcast:
+    case OpKind::scatter: return rank == record.root;
+    default: return true;
+  }
+}
+
+bool is_reduction_in_place(OpKind kind) { return kind == OpKind::all_reduce || kind == OpKind::reduce; }
+
+std::size_t source_parts(OpKind kind, int size) {
+  switch (kind) {
+    case OpKind::reduce_scatter:
+    case OpKind::scatter:
+    case OpKind::all_to_all: return static_cast<std::size_t>(size);
+    default: return 1;
+  }
+}
+
+void stage(const Task& task, const Chunk& chunk, std::byte* to, std::size_t part_stride) {
+  if (!is_source(task.record, task.rank)) return;
+  const std::size_t element = task.element_bytes();
+  const std::size_t parts = source_parts(task.record.kind, task.size);
+  for (std::size_t part = 0; part < parts; ++part) {
+    copy_bytes(to + part * part_stride, bytes_of(task.input) + (part * task.count() + chunk.offset) * element,
+               chunk.length * element);
+  }
+}
+
+void pull(const Task& task, const Chunk& chunk, const Sources& sources, std::vector<const std::byte*>& scratch) {
+  const std::size_t element = task.element_bytes();
+  const std::size_t bytes = chunk.length * element;
+  const auto rank = static_cast<std::size_t>(task.rank);
+  const auto size = static_cast<std::size_t>(task.size);
+  const auto root = static_cast<std::size_t>(task.record.root);
+  std::byte* output = bytes_of(task.output) + chunk.offset * element;
+  if (bytes == 0) return;
+  switch (task.record.kind) {
+    case OpKind::barrier:
+    case OpKind::allocate: return;
+    case OpKind::broadcast:
+      if (rank != root) copy_bytes(output, sources.base[root], bytes);
+      return;
+    case OpKind::scatter: return copy_bytes(output, sources.base[root] + rank * sources.part_stride, bytes);
+    case OpKind::gather:
+      if (rank != root) return;
+      [[fallthrough]];
+    case OpKind::all_gather:
+      for (std::size_t r = 0; r < size; ++r) copy_bytes(output + r * task.count() * element, sources.base[r], bytes);
+      return;
+    case OpKind::all_to_all:
+      for (std::size_t r = 0; r < size; ++r) {
+        copy_bytes(output + r * task.count() * element, sources.base[r] + rank * sources.part_stride, bytes);
+      }
+      return;
+    case OpKind::reduce:
+      if (rank != root) return;
+      [[fallthrough]];
+    case OpKind::all_reduce: return comm::reduce(task.reduction, sources.base, output, chunk.length);
+    case OpKind::reduce_scatter:
+      scratch.assign(sources.base.begin(), sources.base.end());
+      for (const std::byte*& source : scratch) source += rank * sources.part_stride;
+      return comm::reduce(task.reduction, scratch, output, chunk.length);
+  }
+}
+
+Chunk share_of(const Task& task, const Chunk& chunk, int rank) {
+  const std::size_t line = 64 / task.element_bytes();
+  const auto cut = [&](int r) {
+    if (r == task.size) return chunk.length;
+    return chunk.length * static_cast<std::size_t>(r) / static_cast<std::size_t>(task.size) / line * line;
+  };
+  return {chunk.offset + cut(rank), cut(rank + 1) - cut(rank)};
+}
+
+void reduce_into(const Task& task, const Chunk& chunk, std::span<const std::byte* const> sources,
+                 std::span<std::byte* const> destinations, std::vector<const std::byte*>& scratch) {
+  const std::size_t element = task.element_bytes();
+  const std::size_t block = kReduceBlockBytes / element;
+  for (std::size_t begin = 0; begin < chunk.length; begin += block) {
+    const std::size_t at = (chunk.offset + begin) * element;
+    const std::size_t length = std::min(block, chunk.length - begin);
+    scratch.assign(sources.begin(), sources.end());
+    for (const std::byte*& source : scratch) source += at;
+    comm::reduce(task.reduction, scratch, destinations[0] + at, length);
+    for (std::size_t i = 1; i < destinations.size(); ++i) {
+      copy_bytes(destinations[i] + at, destinations[0] + at, length * element);
+    }
+  }
+}
+
+}  // namespace lockstep::shm

@@ -1,0 +1,62 @@
+// What one collective moves, as pure functions over memory: no flags, no waiting.
+//
+// A collective gives every rank sources: the peers' staged memory, be it their arena, their inline payload or their
+// window. Each source is one part, or one part per rank, of which a chunk of elements is there. Pulling reads the
+// sources and writes this rank's output only. Ranges of ranks and elements are half open.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "runtime/comm/reduction.h"
+#include "runtime/comm/shm/control.h"
+
+namespace lockstep::shm {
+
+// A collective as one rank sees it.
+struct Task {
+  OpRecord record;
+  BufferView input;   // what this rank gives; empty if it gives nothing
+  BufferView output;  // what it gets; the input itself in place
+  int rank = 0;
+  int size = 1;
+  comm::Reduction reduction;
+
+  std::size_t element_bytes() const { return size_of(record.dtype); }
+  std::size_t count() const { return static_cast<std::size_t>(record.count); }
+};
+
+// Elements [offset, offset + length) of each part.
+struct Chunk {
+  std::size_t offset = 0;
+  std::size_t length = 0;
+};
+
+// Where the sources are: of each rank (null if it gives nothing) the chunk of its part 0; part p is p * part_stride
+// bytes further.
+struct Sources {
+  std::span<const std::byte* const> base;
+  std::size_t part_stride = 0;
+};
+
+// True if `rank` gives something.
+bool is_source(const OpRecord& record, int rank);
+// True if the collective reduces, and every rank gets the result or root alone does.
+bool is_reduction_in_place(OpKind kind);
+// Parts in a source: 1, or one for each rank.
+std::size_t source_parts(OpKind kind, int size);
+
+// Copies the chunk of this rank's input, part after part, to `to`.
+void stage(const Task& task, const Chunk& chunk, std::byte* to, std::size_t part_stride);
+// Reads the sources of all ranks into this rank's output. `scratch` holds size() pointers.
+void pull(const Task& task, const Chunk& chunk, const Sources& sources, std::vector<const std::byte*>& scratch);
+
+// Rank's share of a chunk that the ranks reduce together: whole cache lines.
+Chunk share_of(const Task& task, const Chunk& chunk, int rank);
+// Reduces elements [chunk) of all ranks' memory and writes the result to each of `destinations`, which may be sources.
+void reduce_into(const Task& task, const Chunk& chunk, std::span<const std::byte* const> sources,
+                 std::span<std::byte* const> destinations, std::vector<const std::byte*>& scratch);
+
+}  // namespace lockstep::shm
