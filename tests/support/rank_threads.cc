@@ -1,0 +1,125 @@
+#include "tests/support/rank_threads.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <thread>
+#include <vector>
+
+#include "runtime/base/error.h"
+#include "runtime/base/host.h"
+#include "runtime/base/mutex.h"
+#include "runtime/comm/backend.h"
+#include "runtime/comm/shm/process_group_shm.h"
+#include "runtime/comm/single.h"
+#include "runtime/store/hash_store.h"
+
+namespace lockstep::testing {
+namespace {
+
+// What the threads tell the test.
+struct Outcome {
+  Mutex mutex;
+  Condition changed;
+  int running GUARDED_BY(mutex) = 0;
+  int first_rank GUARDED_BY(mutex) = -1;
+  std::exception_ptr first GUARDED_BY(mutex);
+};
+
+GroupContext context_for(int rank, int ranks, const std::shared_ptr<store::Store>& store,
+                         const RankThreadsOptions& options) {
+  GroupContext context;
+  context.identity.rank = context.identity.local_rank = rank;
+  context.identity.world_size = context.identity.local_world_size = ranks;
+  context.identity.source = "threads of a test";
+  for (int r = 0; r < ranks; ++r) context.roster.push_back({r, r, ::getpid(), host_name(), boot_id()});
+  context.store = store;
+  context.timeout = options.timeout;
+  return context;
+}
+
+void run_rank(const GroupContext& context, const Backend& backend, const RankBody& body, Outcome& outcome) {
+  std::shared_ptr<ProcessGroup> group;
+  std::exception_ptr error;
+  try {
+    group = backend.create(context, Deadline::after(context.timeout));
+    body(group);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  if (error) {
+    {
+      MutexLock lock(outcome.mutex);
+      if (!outcome.first) {
+        outcome.first = error;
+        outcome.first_rank = context.identity.rank;
+      }
+    }
+    if (group) group->abort(fmt::format("rank {} ended by an exception in the test", context.identity.rank));
+  }
+  group.reset();
+  MutexLock lock(outcome.mutex);
+  --outcome.running;
+  outcome.changed.notify_all();
+}
+
+void wait_for_all(Outcome& outcome, const Deadline& limit) {
+  MutexLock lock(outcome.mutex);
+  while (outcome.running > 0) {
+    if (outcome.changed.wait_until(outcome.mutex, limit) || outcome.running == 0) continue;
+    // Threads can't be ended; what hangs must not hang the suite.
+    std::fprintf(stderr, "run_ranks: %d ranks still run, %s\n", outcome.running, limit.progress().c_str());
+    std::abort();
+  }
+}
+
+[[noreturn]] void rethrow(const std::exception_ptr& error, int rank) {
+  const auto text = [rank](const std::exception& e) { return fmt::format("rank {}: {}", rank, e.what()); };
+  try {
+    std::rethrow_exception(error);
+  } catch (const PeerLost& e) {
+    throw PeerLost(text(e));
+  } catch (const Timeout& e) {
+    throw Timeout(text(e));
+  } catch (const Mismatch& e) {
+    throw Mismatch(text(e));
+  } catch (const InvalidArgument& e) {
+    throw InvalidArgument(text(e));
+  } catch (const BackendUnavailable& e) {
+    throw BackendUnavailable(text(e));
+  } catch (const StoreError& e) {
+    throw StoreError(text(e));
+  } catch (const CorruptData& e) {
+    throw CorruptData(text(e));
+  } catch (const std::exception& e) {
+    throw Error(text(e));
+  }
+}
+
+}  // namespace
+
+void run_ranks(int ranks, const RankBody& body, const RankThreadsOptions& options) {
+  const Backend backend = options.backend == "single" ? single_backend() : shm::backend();
+  const std::shared_ptr<store::Store> store = std::make_shared<store::HashStore>();
+  if (const auto reason = backend.why_not(context_for(0, ranks, store, options)); !reason.empty()) {
+    throw BackendUnavailable(reason);
+  }
+  Outcome outcome;
+  {
+    MutexLock lock(outcome.mutex);
+    outcome.running = ranks;
+  }
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] { run_rank(context_for(rank, ranks, store, options), backend, body, outcome); });
+  }
+  wait_for_all(outcome, Deadline::after(options.limit));
+  for (std::thread& thread : threads) thread.join();
+  MutexLock lock(outcome.mutex);
+  if (outcome.first) rethrow(outcome.first, outcome.first_rank);
+}
+
+}  // namespace lockstep::testing

@@ -1,0 +1,28 @@
+// Ranks as threads of the test, each with its own process group: for logic, and for what ThreadSanitizer must see.
+// Life and death of ranks belong to processes: rank_processes.h.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "runtime/comm/process_group.h"
+
+namespace lockstep::testing {
+
+struct RankThreadsOptions {
+  std::string backend = "shm";                                  // "shm", or "single" for one rank
+  std::chrono::nanoseconds timeout = std::chrono::seconds(60);  // of each collective
+  std::chrono::nanoseconds limit =
+      std::chrono::seconds(180);  // for all of it; then the program is ended, with a message
+};
+
+using RankBody = std::function<void(const std::shared_ptr<ProcessGroup>& group)>;
+
+// Runs `body` on `ranks` threads, each with a group over one store, and returns when all have ended. If bodies throw,
+// the first exception is thrown on (by time; consequences on the other ranks are dropped), "rank 2: " before its text,
+// as the same type of lockstep::Error. A rank that throws fails the group of the others.
+void run_ranks(int ranks, const RankBody& body, const RankThreadsOptions& options = {});
+
+}  // namespace lockstep::testing
