@@ -1,10 +1,10 @@
 #include "runtime/store/hash_store.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "runtime/base/environment.h"
 #include "runtime/base/error.h"
+#include "runtime/store/messages.h"
 
 namespace lockstep::store {
 
@@ -20,9 +20,7 @@ void HashStore::wait_locked(std::span<const std::string> keys, const Deadline& d
     if (!changed_.wait_until(mutex_, deadline)) {
       const auto absent = missing();
       if (absent.empty()) return;
-      throw Timeout(fmt::format("store (in-process): wait for {} of {} keys timed out, {}; missing: {}; a rank that "
-                                "should set them has not come",
-                                absent.size(), keys.size(), deadline.progress(), fmt::join(absent, ", ")));
+      throw_wait_timeout(description(), keys, absent, deadline);
     }
   }
 }
@@ -55,7 +53,10 @@ std::int64_t HashStore::add(std::string_view key, std::int64_t delta) {
       throw StoreError(fmt::format("store (in-process): add to key '{}': its value of {} bytes is not a decimal number",
                                    key, found->second.size()));
     }
-    sum += *current;
+    if (__builtin_add_overflow(sum, *current, &sum)) {
+      throw StoreError(
+          fmt::format("store (in-process): add of {} to key '{}': the sum does not fit 64 bits", delta, key));
+    }
   }
   values_.insert_or_assign(std::string(key), std::to_string(sum));
   changed_.notify_all();
@@ -106,10 +107,7 @@ std::vector<std::string> HashStore::multi_get(std::span<const std::string> keys,
 }
 
 void HashStore::multi_set(std::span<const std::string> keys, std::span<const std::string> values) {
-  if (keys.size() != values.size()) {
-    throw InvalidArgument(fmt::format("store (in-process): multi_set got {} keys and {} values; give one value per key",
-                                      keys.size(), values.size()));
-  }
+  check_pairs(description(), keys.size(), values.size());
   MutexLock lock(mutex_);
   for (std::size_t i = 0; i < keys.size(); ++i) values_.insert_or_assign(keys[i], values[i]);
   changed_.notify_all();

@@ -1,0 +1,129 @@
+#include "runtime/net/event_loop.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <climits>
+
+#include "runtime/base/error.h"
+
+namespace lockstep::net {
+namespace {
+
+constexpr std::uint64_t kWakeupId = 0;
+
+}  // namespace
+
+EventLoop::EventLoop() : epoll_(::epoll_create1(EPOLL_CLOEXEC)), wakeup_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (!epoll_) throw SystemError("epoll_create1", errno);
+  if (!wakeup_) throw SystemError("eventfd", errno);
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = kWakeupId;
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wakeup_.get(), &event) != 0) throw SystemError("epoll_ctl(ADD)", errno);
+}
+
+EventLoop::~EventLoop() = default;
+
+void EventLoop::add(int fd, std::uint32_t events, Handler handler) {
+  const std::uint64_t id = next_id_++;
+  epoll_event event{};
+  event.events = events;
+  event.data.u64 = id;
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) throw SystemError("epoll_ctl(ADD)", errno);
+  id_of_fd_[fd] = id;
+  handlers_[id] = std::make_shared<Handler>(std::move(handler));
+}
+
+void EventLoop::change(int fd, std::uint32_t events) {
+  epoll_event event{};
+  event.events = events;
+  event.data.u64 = id_of_fd_.at(fd);
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event) != 0) throw SystemError("epoll_ctl(MOD)", errno);
+}
+
+void EventLoop::remove(int fd) {
+  const auto found = id_of_fd_.find(fd);
+  if (found == id_of_fd_.end()) return;
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr) != 0) throw SystemError("epoll_ctl(DEL)", errno);
+  handlers_.erase(found->second);
+  id_of_fd_.erase(found);
+}
+
+void EventLoop::run_after(std::chrono::nanoseconds delay, Task task) {
+  timers_.emplace(std::chrono::steady_clock::now() + delay, std::move(task));
+}
+
+void EventLoop::run() {
+  std::array<epoll_event, 256> events;
+  while (!stopped_) {
+    const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout_ms());
+    if (count < 0 && errno != EINTR) throw SystemError("epoll_wait", errno);
+    for (int i = 0; i < count; ++i) {
+      const auto& event = events[static_cast<std::size_t>(i)];
+      if (event.data.u64 == kWakeupId) {
+        run_posted();
+        continue;
+      }
+      const auto found = handlers_.find(event.data.u64);
+      if (found == handlers_.end()) continue;  // An earlier handler of this batch removed it.
+      const auto handler = found->second;      // It may remove itself while it runs.
+      (*handler)(event.events);
+    }
+    run_timers();
+  }
+}
+
+int EventLoop::timeout_ms() const {
+  if (timers_.empty()) return -1;
+  const auto left = timers_.begin()->first - std::chrono::steady_clock::now();
+  const auto milliseconds = std::chrono::ceil<std::chrono::milliseconds>(left).count();
+  return static_cast<int>(std::clamp<long long>(milliseconds, 0, INT_MAX));
+}
+
+void EventLoop::run_timers() {
+  const auto now = std::chrono::steady_clock::now();
+  while (!timers_.empty() && timers_.begin()->first <= now) {
+    const Task task = std::move(timers_.begin()->second);
+    timers_.erase(timers_.begin());
+    task();
+  }
+}
+
+void EventLoop::post(Task task) {
+  {
+    MutexLock lock(mutex_);
+    posted_.push_back(std::move(task));
+  }
+  wake();
+}
+
+void EventLoop::stop() {
+  post([this] { stopped_ = true; });
+}
+
+void EventLoop::wake() {
+  const std::uint64_t one = 1;
+  while (::write(wakeup_.get(), &one, sizeof(one)) < 0) {
+    if (errno == EAGAIN) return;  // The counter is full: the loop is awake already.
+    if (errno != EINTR) throw SystemError("write to an eventfd", errno);
+  }
+}
+
+void EventLoop::run_posted() {
+  std::uint64_t count = 0;
+  while (::read(wakeup_.get(), &count, sizeof(count)) < 0 && errno == EINTR) {
+  }
+  std::vector<Task> tasks;
+  {
+    MutexLock lock(mutex_);
+    tasks.swap(posted_);
+  }
+  for (const Task& task : tasks) task();
+}
+
+}  // namespace lockstep::net

@@ -1,0 +1,69 @@
+// One thread that serves many sockets: epoll, timers, and a way to wake it from other threads.
+//
+// Everything but post() and stop() belongs to the thread inside run(), and before run() to whoever set the loop up.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/base/mutex.h"
+#include "runtime/base/unique_fd.h"
+
+namespace lockstep::net {
+
+class EventLoop {
+ public:
+  // Called with the EPOLL* bits that are set.
+  using Handler = std::function<void(std::uint32_t events)>;
+  using Task = std::function<void()>;
+
+  EventLoop();
+  ~EventLoop();
+  EventLoop(const EventLoop&) = delete;
+  EventLoop& operator=(const EventLoop&) = delete;
+
+  // Calls `handler` whenever one of `events` (EPOLLIN, EPOLLOUT; level-triggered) holds for `fd`, and for EPOLLHUP and
+  // EPOLLERR in any case. The fd stays the caller's, who calls remove() before closing it.
+  void add(int fd, std::uint32_t events, Handler handler);
+  // Waits for `events` from now on.
+  void change(int fd, std::uint32_t events);
+  // A handler may remove any fd, its own too; no handler of a removed fd is called again.
+  void remove(int fd);
+
+  // Calls `task` once, `delay` from now.
+  void run_after(std::chrono::nanoseconds delay, Task task);
+
+  // Serves until stop(). An exception out of a handler ends it.
+  void run();
+
+  // Has the loop's thread run `task` soon. Any thread.
+  void post(Task task) EXCLUDES(mutex_);
+  // Makes run() return soon, or at once if it has not begun. Any thread.
+  void stop();
+
+ private:
+  void wake();
+  int timeout_ms() const;
+  void run_timers();
+  void run_posted() EXCLUDES(mutex_);
+
+  UniqueFd epoll_;
+  UniqueFd wakeup_;
+  // Events carry the watch's id, never its fd: an event of a closed fd is not mistaken for one of the next that gets
+  // its number.
+  std::uint64_t next_id_ = 1;
+  std::unordered_map<int, std::uint64_t> id_of_fd_;
+  std::unordered_map<std::uint64_t, std::shared_ptr<Handler>> handlers_;
+  std::multimap<std::chrono::steady_clock::time_point, Task> timers_;
+  bool stopped_ = false;
+
+  Mutex mutex_;
+  std::vector<Task> posted_ GUARDED_BY(mutex_);
+};
+
+}  // namespace lockstep::net

@@ -1,0 +1,280 @@
+#include "runtime/net/tcp_socket.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "runtime/base/error.h"
+#include "runtime/net/backoff.h"
+#include "runtime/net/stream.h"
+
+namespace lockstep::net {
+namespace {
+
+struct SocketAddress {
+  sockaddr_storage storage{};
+  socklen_t size = sizeof(sockaddr_storage);
+
+  sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
+  std::string to_string() const { return describe_address(get(), size); }
+};
+
+// The addresses of a host, IPv4 first: "localhost" is then the same one for who listens and who connects. Or why there
+// are none. The resolver's own time limits apply (resolv.conf), it can't be given a deadline.
+std::variant<std::vector<SocketAddress>, std::string> resolve(const HostPort& where, bool passive) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV | (passive ? AI_PASSIVE : 0);
+  addrinfo* first = nullptr;
+  const std::string port = std::to_string(where.port);
+  const int error = ::getaddrinfo(where.host.empty() ? nullptr : where.host.c_str(), port.c_str(), &hints, &first);
+  if (error != 0) return std::string(error == EAI_SYSTEM ? errno_text(errno) : ::gai_strerror(error));
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(first, &::freeaddrinfo);
+  std::vector<SocketAddress> addresses;
+  for (const addrinfo* entry = first; entry != nullptr; entry = entry->ai_next) {
+    SocketAddress address;
+    std::memcpy(&address.storage, entry->ai_addr, entry->ai_addrlen);
+    address.size = entry->ai_addrlen;
+    addresses.push_back(address);
+  }
+  std::stable_partition(addresses.begin(), addresses.end(),
+                        [](const SocketAddress& address) { return address.storage.ss_family == AF_INET; });
+  return addresses;
+}
+
+void set_option(int fd, int level, int name, int value, const char* what) {
+  if (::setsockopt(fd, level, name, &value, sizeof(value)) != 0) {
+    throw SystemError(fmt::format("setsockopt({})", what), errno);
+  }
+}
+
+UniqueFd make_socket(int family) {
+  UniqueFd fd(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd) throw SystemError("tcp: socket", errno);
+  return fd;
+}
+
+UniqueFd listen_at(const SocketAddress& address, bool dual_stack) {
+  UniqueFd fd = make_socket(address.storage.ss_family);
+  // A port whose last connections linger in TIME_WAIT is free; one that somebody listens at is not.
+  set_option(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1, "SO_REUSEADDR");
+  if (address.storage.ss_family == AF_INET6) {
+    set_option(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, dual_stack ? 0 : 1, "IPV6_V6ONLY");
+  }
+  if (::bind(fd.get(), address.get(), address.size) != 0) {
+    const int error = errno;
+    if (error == EADDRNOTAVAIL) {
+      throw InvalidArgument(
+          fmt::format("listen at {}: it is no address of this host (its addresses: {}); name one of "
+                      "these, or the host that has it",
+                      address.to_string(), fmt::join(local_addresses(), ", ")));
+    }
+    throw SystemError(fmt::format("listen at {}: bind", address.to_string()), error);
+  }
+  if (::listen(fd.get(), SOMAXCONN) != 0) {
+    throw SystemError(fmt::format("listen at {}", address.to_string()), errno);
+  }
+  return fd;
+}
+
+// A host without IPv6 has no socket of that family, or no address to bind it to.
+bool has_ipv6() {
+  const UniqueFd fd(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!fd) return false;
+  SocketAddress any;
+  any.storage.ss_family = AF_INET6;
+  any.size = sizeof(sockaddr_in6);
+  return ::bind(fd.get(), any.get(), any.size) == 0;
+}
+
+UniqueFd listen_everywhere(std::uint16_t port) {
+  SocketAddress any;
+  if (has_ipv6()) {
+    auto* address = reinterpret_cast<sockaddr_in6*>(&any.storage);
+    address->sin6_family = AF_INET6;
+    address->sin6_port = htons(port);
+    any.size = sizeof(sockaddr_in6);
+    return listen_at(any, true);
+  }
+  auto* address = reinterpret_cast<sockaddr_in*>(&any.storage);
+  address->sin_family = AF_INET;
+  address->sin_port = htons(port);
+  any.size = sizeof(sockaddr_in);
+  return listen_at(any, false);
+}
+
+HostPort to_host_port(const SocketAddress& address) { return parse_host_port(address.to_string()); }
+
+// While nobody listens at a port of the ephemeral range, a connect to it on this host may be given that same port to
+// come from, and then TCP connects it to itself.
+bool is_connected_to_itself(int fd) {
+  SocketAddress local;
+  SocketAddress peer;
+  if (::getsockname(fd, local.get(), &local.size) != 0 || ::getpeername(fd, peer.get(), &peer.size) != 0) return false;
+  return local.size == peer.size && std::memcmp(&local.storage, &peer.storage, local.size) == 0;
+}
+
+// Connects to one address: 0 and `fd`, or what went wrong.
+int connect_to(const SocketAddress& address, const Deadline& deadline, UniqueFd& fd) {
+  UniqueFd attempt = make_socket(address.storage.ss_family);
+  set_option(attempt.get(), IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY");
+  if (::connect(attempt.get(), address.get(), address.size) != 0) {
+    if (errno != EINPROGRESS && errno != EINTR) return errno;
+    if (!wait_writable(attempt.get(), deadline)) return ETIMEDOUT;
+    int error = 0;
+    socklen_t size = sizeof(error);
+    if (::getsockopt(attempt.get(), SOL_SOCKET, SO_ERROR, &error, &size) != 0) return errno;
+    if (error != 0) return error;
+  }
+  if (is_connected_to_itself(attempt.get())) return ECONNREFUSED;
+  fd = std::move(attempt);
+  return 0;
+}
+
+// Time mends these: the listener, the route, the other host's start.
+bool is_worth_a_retry(int error) {
+  switch (error) {
+    case ECONNREFUSED:
+    case ECONNRESET:
+    case ECONNABORTED:
+    case ETIMEDOUT:
+    case EHOSTUNREACH:
+    case EHOSTDOWN:
+    case ENETUNREACH:
+    case ENETDOWN:
+    case EADDRNOTAVAIL:
+    case EAGAIN:
+    case EINTR: return true;
+    default: return false;
+  }
+}
+
+struct Round {
+  UniqueFd fd;          // set if it succeeded
+  int error = 0;        // of the last address, 0 if there was none
+  std::string outcome;  // "10.0.0.7:29400: Connection refused (errno 111)", for each address
+};
+
+// Tries each address of the host once. One that swallows packets must not take the time of the others.
+Round connect_round(const HostPort& where, const Deadline& deadline) {
+  Round round;
+  const auto resolved = resolve(where, false);
+  if (const auto* reason = std::get_if<std::string>(&resolved)) {
+    round.outcome = fmt::format("{}: {}", where.host, *reason);
+    return round;
+  }
+  const auto& addresses = std::get<std::vector<SocketAddress>>(resolved);
+  std::vector<std::string> outcomes;
+  for (std::size_t i = 0; i < addresses.size(); ++i) {
+    const auto left = deadline.remaining();
+    const bool last = i + 1 == addresses.size();
+    const Deadline share = last ? deadline : deadline.sooner(left / static_cast<int>(addresses.size() - i));
+    round.error = connect_to(addresses[i], share, round.fd);
+    if (round.error == 0) return round;
+    outcomes.push_back(fmt::format("{}: {}", addresses[i].to_string(), errno_text(round.error)));
+  }
+  round.outcome = fmt::format("{}", fmt::join(outcomes, ", "));
+  return round;
+}
+
+}  // namespace
+
+UniqueFd tcp_listen(const HostPort& where) {
+  if (where.host.empty()) return listen_everywhere(where.port);
+  const auto resolved = resolve(where, true);
+  if (const auto* reason = std::get_if<std::string>(&resolved)) {
+    throw InvalidArgument(fmt::format("listen at {}: the host is not known: {} (this host's addresses: {})",
+                                      where.to_string(), *reason, fmt::join(local_addresses(), ", ")));
+  }
+  return listen_at(std::get<std::vector<SocketAddress>>(resolved).front(), false);
+}
+
+HostPort local_address(int fd) {
+  SocketAddress address;
+  if (::getsockname(fd, address.get(), &address.size) != 0) throw SystemError("tcp: getsockname", errno);
+  return to_host_port(address);
+}
+
+HostPort peer_address(int fd) {
+  SocketAddress address;
+  if (::getpeername(fd, address.get(), &address.size) != 0) throw SystemError("tcp: getpeername", errno);
+  return to_host_port(address);
+}
+
+UniqueFd tcp_try_accept(int listener) {
+  for (;;) {
+    UniqueFd fd(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (fd) {
+      set_option(fd.get(), IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY");
+      return fd;
+    }
+    switch (errno) {
+      case EAGAIN: return {};
+      // The client has gone again, or the network had an error for it (accept(2) passes these on).
+      case EINTR:
+      case ECONNABORTED:
+      case EPROTO:
+      case ENETDOWN:
+      case ENETUNREACH:
+      case EHOSTDOWN:
+      case EHOSTUNREACH:
+      case ENOPROTOOPT:
+      case EOPNOTSUPP: break;
+      default: throw SystemError("tcp: accept", errno);
+    }
+  }
+}
+
+UniqueFd tcp_accept(int listener, const Deadline& deadline) {
+  for (;;) {
+    UniqueFd fd = tcp_try_accept(listener);
+    if (fd) return fd;
+    if (!wait_readable(listener, deadline)) {
+      throw Timeout(fmt::format("tcp: accept at {} timed out, {}: nobody connected",
+                                local_address(listener).to_string(), deadline.progress()));
+    }
+  }
+}
+
+UniqueFd tcp_connect(const HostPort& where, const Deadline& deadline) {
+  Backoff backoff;
+  for (int attempts = 1;; ++attempts) {
+    Round round = connect_round(where, deadline);
+    if (round.fd) return std::move(round.fd);
+    if (round.error != 0 && !is_worth_a_retry(round.error)) {
+      throw SystemError(fmt::format("connect to {} ({})", where.to_string(), round.outcome), round.error);
+    }
+    if (!backoff.pause(deadline)) {
+      throw Timeout(
+          fmt::format("connect to {}: timed out, {}, {} attempts; last: {}; check the address, that the process "
+                      "which listens there has started, and that no firewall is between",
+                      where.to_string(), deadline.progress(), attempts, round.outcome));
+    }
+  }
+}
+
+UniqueFd tcp_connect_once(const HostPort& where, const Deadline& deadline) {
+  Round round = connect_round(where, deadline);
+  if (round.fd) return std::move(round.fd);
+  if (round.error == ETIMEDOUT) {
+    throw Timeout(
+        fmt::format("connect to {}: timed out, {}: {}", where.to_string(), deadline.progress(), round.outcome));
+  }
+  if (round.error == 0) throw InvalidArgument(fmt::format("connect to {}: {}", where.to_string(), round.outcome));
+  throw SystemError(fmt::format("connect to {}", where.to_string()), round.error);
+}
+
+}  // namespace lockstep::net

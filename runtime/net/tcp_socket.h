@@ -1,0 +1,37 @@
+// TCP sockets: listen, accept, connect. All are non-blocking, close-on-exec and without Nagle's delay; stream.h sends
+// and receives over them, event_loop.h serves many.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "runtime/base/deadline.h"
+#include "runtime/base/unique_fd.h"
+#include "runtime/net/address.h"
+
+namespace lockstep::net {
+
+// Listens at `where`. Port 0 takes a free one (local_address() tells which); an empty host takes every address of this
+// machine, IPv4 and IPv6 through one socket; a name that has both takes IPv4.
+// Throws InvalidArgument if the host can't be resolved or is no address of this machine (the message lists those it
+// has), SystemError with error_number() EADDRINUSE if the port is taken.
+UniqueFd tcp_listen(const HostPort& where);
+// The address a socket is bound to.
+HostPort local_address(int fd);
+// The address of the other end.
+HostPort peer_address(int fd);
+
+// Accepts one connection. Timeout if nobody connects.
+UniqueFd tcp_accept(int listener, const Deadline& deadline);
+// Accepts a connection if one is there, else an empty UniqueFd. Throws SystemError, with error_number() EMFILE, ENFILE,
+// ENOBUFS or ENOMEM, if there is one and the system has no room for it.
+UniqueFd tcp_try_accept(int listener);
+
+// Connects, trying each address of the host, and retries what may be mended by waiting (refused, unreachable, name not
+// known yet) with growing pauses until the deadline.
+// Timeout lists each address, what became of it, and the time.
+UniqueFd tcp_connect(const HostPort& where, const Deadline& deadline);
+// One round over the host's addresses, no retry: a refusal is a SystemError at once. For peers that must be there.
+UniqueFd tcp_connect_once(const HostPort& where, const Deadline& deadline);
+
+}  // namespace lockstep::net

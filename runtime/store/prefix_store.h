@@ -1,0 +1,39 @@
+// A part of another store: key "k" is "prefix/k" there. So that groups in one job don't meet each other's keys.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "runtime/store/store.h"
+
+namespace lockstep::store {
+
+class PrefixStore : public Store {
+ public:
+  PrefixStore(std::string prefix, std::shared_ptr<Store> store)
+      : prefix_(std::move(prefix)), store_(std::move(store)) {}
+
+  void set(std::string_view key, std::string_view value) override;
+  std::string get(std::string_view key, const Deadline& deadline) override;
+  void wait(std::span<const std::string> keys, const Deadline& deadline) override;
+  std::int64_t add(std::string_view key, std::int64_t delta) override;
+  std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired) override;
+  bool check(std::span<const std::string> keys) override;
+  bool erase(std::string_view key) override;
+  void append(std::string_view key, std::string_view value) override;
+  std::vector<std::string> multi_get(std::span<const std::string> keys, const Deadline& deadline) override;
+  void multi_set(std::span<const std::string> keys, std::span<const std::string> values) override;
+  // Of the whole store underneath: it can't tell whose they are.
+  std::int64_t num_keys() override { return store_->num_keys(); }
+  // Of the store underneath.
+  std::string description() const override { return store_->description(); }
+
+ private:
+  std::string prefixed(std::string_view key) const;
+  std::vector<std::string> prefixed(std::span<const std::string> keys) const;
+
+  const std::string prefix_;
+  const std::shared_ptr<Store> store_;
+};
+
+}  // namespace lockstep::store

@@ -1,0 +1,82 @@
+// The client of a TCP store: lockstep's own server (tcp_store_server.h) or PyTorch's.
+//
+// Each call runs on a connection of its own out of a pool that grows with the number of calls at one time, so that a
+// thread that waits delays no other. A write returns when the server has it. A connection on which something went wrong
+// is closed, never used again, so a late reply is never taken for another's.
+//
+// Once the server is gone every call, also one that is waiting, throws StoreError at once, naming the address.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "proto/request.h"
+#include "runtime/base/error.h"
+#include "runtime/base/mutex.h"
+#include "runtime/net/address.h"
+#include "runtime/store/store.h"
+#include "runtime/store/tcp_connection.h"
+
+namespace lockstep::store {
+
+struct TcpStoreOptions {
+  // Longest time for a request that doesn't wait for a key, there and back. Past it the store counts as lost:
+  // StoreError.
+  std::chrono::nanoseconds request_timeout = std::chrono::seconds(30);
+  // How long past its deadline a wait may take to be cancelled. A server that is silent for longer: StoreError.
+  std::chrono::nanoseconds cancel_timeout = std::chrono::seconds(1);
+};
+
+class TcpStore : public Store {
+ public:
+  // Connects, and retries until the deadline while nobody listens. Timeout names the address and what was tried.
+  TcpStore(const net::HostPort& server, const Deadline& deadline, const TcpStoreOptions& options = {});
+
+  // Throw InvalidArgument, before anything is sent, for keys, values and counts over the limits of proto/protocol.h.
+  void set(std::string_view key, std::string_view value) override;
+  std::string get(std::string_view key, const Deadline& deadline) override;
+  void wait(std::span<const std::string> keys, const Deadline& deadline) override;
+  std::int64_t add(std::string_view key, std::int64_t delta) override;
+  std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired) override;
+  bool check(std::span<const std::string> keys) override;
+  bool erase(std::string_view key) override;
+  void append(std::string_view key, std::string_view value) override;
+  std::vector<std::string> multi_get(std::span<const std::string> keys, const Deadline& deadline) override;
+  void multi_set(std::span<const std::string> keys, std::span<const std::string> values) override;
+  // Includes keys that other kinds of clients have set without "/" before them.
+  std::int64_t num_keys() override;
+  std::string description() const override;
+
+ private:
+  // Keys as they go over the wire, and views of them.
+  struct WireKeys;
+
+  TcpConnection take(const Deadline& deadline) EXCLUDES(mutex_);
+  void give_back(TcpConnection connection) EXCLUDES(mutex_);
+  // Runs `body` on a connection. `what` is for messages; a Timeout in it means that the server is silent.
+  void with_connection(const std::string& what, const Deadline& deadline,
+                       const std::function<void(TcpConnection&)>& body);
+  // One request and its reply.
+  void exchange(const std::string& what, const proto::Request& request,
+                const std::function<void(const proto::Contents&)>& use_reply);
+  // One request that isn't answered, and the proof that it has arrived.
+  void write(const std::string& what, const proto::Request& request);
+  // Waits until all keys exist, then runs `then`, if any, on the same connection.
+  void wait_and(const std::string& what, std::span<const std::string> keys, const Deadline& deadline,
+                const std::function<void(TcpConnection&, const WireKeys&)>& then);
+  bool wait_reply(TcpConnection& connection, const Deadline& deadline);
+  std::vector<std::string> missing_keys(TcpConnection& connection, const WireKeys& keys);
+  StoreError lost(const std::string& what, const std::exception& error) const;
+  StoreError silent(const std::string& what, const Deadline& deadline) const;
+
+  const net::HostPort server_;  // as the caller named it, for messages
+  const TcpStoreOptions options_;
+  net::HostPort peer_;  // the numeric address that answered, for further connections
+
+  Mutex mutex_;
+  std::vector<TcpConnection> idle_ GUARDED_BY(mutex_);
+};
+
+}  // namespace lockstep::store
