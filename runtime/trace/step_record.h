@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -15,19 +16,28 @@ struct BucketRecord {
   Time ready;     // its last gradient was written
   Time launched;  // its all-reduce was started: its turn had come
   Time finished;  // the result was seen here
+  // Gradients of this step that were ready when it was launched. Less than StepRecord::gradients_ready exactly if it
+  // was launched before backward's end: the proof of overlap, by order.
+  int gradients_ready = 0;
 };
 
 struct StepRecord {
-  std::int64_t step = -1;           // counts synchronised steps from 0; -1 before the first
-  Time begin;                       // begin_step
-  Time last_gradient_ready;         // backward's end, as the reducer sees it
-  Time end;                         // finish_step returned
+  std::int64_t step = -1;    // counts synchronised steps from 0; -1 before the first
+  Time begin;                // begin_step
+  Time last_gradient_ready;  // backward's end, as the reducer sees it; without a gradient, finish_step's begin
+  Time end;                  // finish_step returned
+  int gradients_ready = 0;   // gradients that this rank marked ready
   std::vector<BucketRecord> buckets;
 
-  // Time in finish_step spent waiting for other ranks or reducing: what training waited for after backward.
+  // Time after the last gradient spent in the group's calls, waiting for other ranks or reducing: what training waited
+  // for after backward.
   std::chrono::nanoseconds waited{};
-  // Time inside collectives before backward's end: what ran behind it.
+  // Time before the last gradient spent in the group's calls, publishing and reducing: the communication that ran
+  // behind backward, for backends that the caller progresses (shm, single).
   std::chrono::nanoseconds hidden{};
+  // Time before the last gradient in which at least one bucket was launched and not yet finished: what ran behind
+  // backward for backends that progress by themselves. Includes time in which nobody worked on it.
+  std::chrono::nanoseconds under_way{};
 };
 
 }  // namespace lockstep::trace

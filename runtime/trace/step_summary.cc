@@ -1,0 +1,64 @@
+#include "runtime/trace/step_summary.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace lockstep::trace {
+
+void StepSummary::add(const StepRecord& record) {
+  if (record.step < 0 || record.step == last_step_) return;
+  last_step_ = record.step;
+  add_sample(step_, record.end - record.begin);
+  add_sample(waited_, record.waited);
+  add_sample(hidden_, record.hidden);
+  add_sample(under_way_, record.under_way);
+  if (!record.buckets.empty() && record.buckets.front().gradients_ready < record.gradients_ready) ++overlapped_steps_;
+  ++steps_;
+}
+
+void StepSummary::add_sample(Samples& samples, std::chrono::nanoseconds value) const {
+  if (samples.window.size() < kWindow) {
+    samples.window.push_back(value);
+  } else {
+    samples.window[static_cast<std::size_t>(steps_) % kWindow] = value;
+  }
+  samples.sum += value;
+  samples.max = std::max(samples.max, value);
+}
+
+TimeStatistics StepSummary::statistics(const Samples& samples) const {
+  if (steps_ == 0) return {};
+  std::vector<std::chrono::nanoseconds> sorted = samples.window;
+  const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2);
+  std::nth_element(sorted.begin(), middle, sorted.end());
+  std::chrono::nanoseconds median = *middle;
+  if (sorted.size() % 2 == 0) median = (median + *std::max_element(sorted.begin(), middle)) / 2;
+  return {median, samples.sum / steps_, samples.max};
+}
+
+std::string StepSummary::line() const {
+  if (steps_ == 0) return "no step yet";
+  return fmt::format("waited {}, hidden {}", format_duration(waited().median), format_duration(hidden().median));
+}
+
+std::string StepSummary::report() const {
+  if (steps_ == 0) return "no step yet";
+  const TimeStatistics after = waited();
+  const TimeStatistics behind = hidden();
+  return fmt::format(
+      "{} steps: waited {} after backward (mean {}, longest {}); {} of communication behind it (mean {})", steps_,
+      format_duration(after.median), format_duration(after.mean), format_duration(after.max),
+      format_duration(behind.median), format_duration(behind.mean));
+}
+
+std::string format_duration(std::chrono::nanoseconds duration) {
+  const auto ns = static_cast<double>(duration.count());
+  if (ns < 0) return fmt::format("-{}", format_duration(-duration));
+  if (ns < 999.5) return fmt::format("{} ns", duration.count());
+  if (ns < 999.95e3) return fmt::format("{:.1f} us", ns / 1e3);
+  if (ns < 999.95e6) return fmt::format("{:.1f} ms", ns / 1e6);
+  return fmt::format("{:.2f} s", ns / 1e9);
+}
+
+}  // namespace lockstep::trace

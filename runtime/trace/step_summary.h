@@ -1,0 +1,64 @@
+// What many steps waited for communication, and what ran behind backward: for the progress line and the end summary.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/trace/step_record.h"
+
+namespace lockstep::trace {
+
+// A time per step. The first step's is part of it: it warms up, so look at the median.
+struct TimeStatistics {
+  std::chrono::nanoseconds median{};  // of the last StepSummary::kWindow steps
+  std::chrono::nanoseconds mean{};    // of all steps
+  std::chrono::nanoseconds max{};     // of all steps
+};
+
+// Threads: one at a time. Bounded memory, however many steps.
+class StepSummary {
+ public:
+  static constexpr std::size_t kWindow = 1024;
+
+  // A record that was added last already (the same step number) or that is of no step (-1) is not counted again, so
+  // that a loop with micro-batches may add last_step() after each.
+  void add(const StepRecord& record);
+
+  std::int64_t steps() const { return steps_; }
+  TimeStatistics step() const { return statistics(step_); }            // begin_step to finish_step's end
+  TimeStatistics waited() const { return statistics(waited_); }        // StepRecord::waited
+  TimeStatistics hidden() const { return statistics(hidden_); }        // StepRecord::hidden
+  TimeStatistics under_way() const { return statistics(under_way_); }  // StepRecord::under_way
+  // Steps in which the first bucket was launched before the last gradient was ready.
+  std::int64_t overlapped_steps() const { return overlapped_steps_; }
+
+  // Medians, for a progress line: "waited 0.7 ms, hidden 11.4 ms". "no step yet" without one.
+  std::string line() const;
+  // For the end of a run: "200 steps: waited 0.7 ms after backward (mean 0.8 ms, longest 3.1 ms); 11.4 ms of
+  // communication behind it (mean 11.6 ms)", all per step.
+  std::string report() const;
+
+ private:
+  struct Samples {
+    std::vector<std::chrono::nanoseconds> window;  // the last kWindow of them; a ring once it is full
+    std::chrono::nanoseconds sum{};
+    std::chrono::nanoseconds max{};
+  };
+  void add_sample(Samples& samples, std::chrono::nanoseconds value) const;
+  TimeStatistics statistics(const Samples& samples) const;
+
+  std::int64_t steps_ = 0;
+  std::int64_t last_step_ = -1;
+  std::int64_t overlapped_steps_ = 0;
+  Samples step_;
+  Samples waited_;
+  Samples hidden_;
+  Samples under_way_;
+};
+
+// A duration as people read it: "0.7 us", "11.4 ms", "2.31 s".
+std::string format_duration(std::chrono::nanoseconds duration);
+
+}  // namespace lockstep::trace
