@@ -1,0 +1,142 @@
+#include "runtime/ddp/bucket_plan.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <unordered_set>
+
+#include "runtime/base/error.h"
+
+namespace lockstep {
+namespace {
+
+// An empty parameter takes a line too: no bucket is ever empty.
+std::size_t slot_bytes(const ParameterSpec& spec) {
+  const std::size_t lines = (spec.bytes() + kGradientAlignment - 1) / kGradientAlignment;
+  return std::max<std::size_t>(lines, 1) * kGradientAlignment;
+}
+
+bool can_be_averaged(DType dtype) {
+  return dtype == DType::f32 || dtype == DType::f64 || dtype == DType::bf16 || dtype == DType::f16;
+}
+
+void check_specs(std::span<const ParameterSpec> specs) {
+  std::unordered_set<std::string_view> names;
+  std::int64_t total = 0;
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    const ParameterSpec& spec = specs[i];
+    if (spec.name.empty()) {
+      throw InvalidArgument(
+          fmt::format("bucket plan: parameter {} of {} has no name; give each one of its own", i, specs.size()));
+    }
+    if (!names.insert(spec.name).second) {
+      throw InvalidArgument(
+          fmt::format("bucket plan: the name '{}' of parameter {} is there twice; a shared parameter "
+                      "is given once, others need names of their own",
+                      spec.name, i));
+    }
+    if (!can_be_averaged(spec.dtype)) {
+      throw InvalidArgument(
+          fmt::format("bucket plan: the gradient of parameter {}, {}, can't be averaged; dtype must "
+                      "be float32, float64, bfloat16 or float16",
+                      i, spec.describe()));
+    }
+    if (__builtin_add_overflow(total, static_cast<std::int64_t>(slot_bytes(spec)), &total)) {
+      throw InvalidArgument(
+          fmt::format("bucket plan: with parameter {}, {}, the gradients pass 63 bits of bytes", i, spec.describe()));
+    }
+  }
+}
+
+void check_order(std::span<const int> order, std::size_t parameters) {
+  if (order.size() != parameters) {
+    throw InvalidArgument(
+        fmt::format("bucket plan: an order of {} entries for {} parameters; it must hold each index once", order.size(),
+                    parameters));
+  }
+  std::vector<bool> seen(parameters, false);
+  for (std::size_t position = 0; position < order.size(); ++position) {
+    const int index = order[position];
+    const bool inside = index >= 0 && static_cast<std::size_t>(index) < parameters;
+    if (!inside || seen[static_cast<std::size_t>(index)]) {
+      throw InvalidArgument(
+          fmt::format("bucket plan: the order holds {}{} at position {}; it must hold each of 0..{} once", index,
+                      inside ? " again" : "", position, parameters - 1));
+    }
+    seen[static_cast<std::size_t>(index)] = true;
+  }
+}
+
+// A bucket before its place in the arena is known.
+struct Group {
+  std::vector<int> parameters;
+  std::size_t bytes = 0;
+  std::size_t last_position = 0;  // in the order: when it becomes full
+};
+
+std::vector<Group> group_parameters(std::span<const ParameterSpec> specs, std::span<const int> order,
+                                    const BucketOptions& options) {
+  std::vector<Group> groups;
+  std::map<DType, Group> open;
+  std::map<DType, std::size_t> cap;
+  for (std::size_t position = 0; position < order.size(); ++position) {
+    const ParameterSpec& spec = specs[static_cast<std::size_t>(order[position])];
+    Group& group = open[spec.dtype];
+    group.parameters.push_back(order[position]);
+    group.bytes += slot_bytes(spec);
+    group.last_position = position;
+    if (group.bytes >= cap.try_emplace(spec.dtype, options.first_cap_bytes).first->second) {
+      groups.push_back(std::move(group));
+      open.erase(spec.dtype);
+      cap[spec.dtype] = options.cap_bytes;
+    }
+  }
+  for (auto& [dtype, group] : open) groups.push_back(std::move(group));
+  std::sort(groups.begin(), groups.end(),
+            [](const Group& a, const Group& b) { return a.last_position < b.last_position; });
+  return groups;
+}
+
+}  // namespace
+
+std::int64_t ParameterSpec::count() const {
+  std::int64_t product = 1;
+  for (const std::int64_t dimension : shape) {
+    std::int64_t bytes = 0;
+    if (dimension < 0 || __builtin_mul_overflow(product, dimension, &product) ||
+        __builtin_mul_overflow(product, static_cast<std::int64_t>(size_of(dtype)), &bytes)) {
+      throw InvalidArgument(
+          fmt::format("parameter {}: dimensions must be at least 0 and their bytes fit in 63 bits", describe()));
+    }
+  }
+  return product;
+}
+
+std::string ParameterSpec::describe() const {
+  return fmt::format("'{}' {} [{}]", name, name_of(dtype), fmt::join(shape, ", "));
+}
+
+BucketPlan plan_buckets(std::span<const ParameterSpec> specs, std::span<const int> order,
+                        const BucketOptions& options) {
+  check_specs(specs);
+  check_order(order, specs.size());
+  BucketPlan plan;
+  plan.slots.resize(specs.size());
+  for (Group& group : group_parameters(specs, order, options)) {
+    Bucket bucket;
+    bucket.dtype = specs[static_cast<std::size_t>(group.parameters.front())].dtype;
+    bucket.offset = plan.arena_bytes;
+    bucket.count = static_cast<std::int64_t>(group.bytes / size_of(bucket.dtype));
+    for (const int parameter : group.parameters) {
+      plan.slots[static_cast<std::size_t>(parameter)] = {static_cast<int>(plan.buckets.size()), plan.arena_bytes};
+      plan.arena_bytes += slot_bytes(specs[static_cast<std::size_t>(parameter)]);
+    }
+    bucket.parameters = std::move(group.parameters);
+    plan.buckets.push_back(std::move(bucket));
+  }
+  return plan;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,190 @@
+#include "runtime/ddp/bucket_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "runtime/base/error.h"
+#include "runtime/base/random.h"
+
+namespace lockstep {
+namespace {
+
+std::vector<int> in_order(std::size_t n) {
+  std::vector<int> order(n);
+  std::iota(order.begin(), order.end(), 0);
+  return order;
+}
+
+// Names p0, p1, ... with so many float32 each.
+std::vector<ParameterSpec> floats(std::initializer_list<std::int64_t> counts) {
+  std::vector<ParameterSpec> specs;
+  for (const std::int64_t count : counts) specs.push_back({"p" + std::to_string(specs.size()), DType::f32, {count}});
+  return specs;
+}
+
+std::vector<std::vector<int>> members(const BucketPlan& plan) {
+  std::vector<std::vector<int>> result;
+  for (const Bucket& bucket : plan.buckets) result.push_back(bucket.parameters);
+  return result;
+}
+
+std::string error_of(const std::vector<ParameterSpec>& specs, const std::vector<int>& order) {
+  try {
+    plan_buckets(specs, order);
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(ParameterSpec, CountsElements) {
+  EXPECT_EQ((ParameterSpec{"w", DType::f32, {784, 256}}.count()), 784 * 256);
+  EXPECT_EQ((ParameterSpec{"scalar", DType::f64, {}}.count()), 1);
+  EXPECT_EQ((ParameterSpec{"empty", DType::f32, {3, 0, 5}}.count()), 0);
+  EXPECT_EQ((ParameterSpec{"half", DType::bf16, {3, 5}}.bytes()), 30u);
+  EXPECT_EQ((ParameterSpec{"w", DType::f32, {784, 256}}.describe()), "'w' float32 [784, 256]");
+}
+
+TEST(ParameterSpec, RefusesShapesThatAreNone) {
+  EXPECT_THROW((ParameterSpec{"w", DType::f32, {3, -1}}.count()), InvalidArgument);
+  EXPECT_THROW((ParameterSpec{"w", DType::f32, {1ll << 40, 1ll << 40}}.count()), InvalidArgument);
+  EXPECT_THROW((ParameterSpec{"w", DType::f64, {1ll << 61}}.count()), InvalidArgument);
+}
+
+TEST(BucketPlan, NothingIsNothing) {
+  const BucketPlan plan = plan_buckets({}, {});
+  EXPECT_TRUE(plan.buckets.empty());
+  EXPECT_EQ(plan.arena_bytes, 0u);
+}
+
+TEST(BucketPlan, ClosesAtTheCapAndFollowsTheOrder) {
+  // 64 bytes each; the first bucket takes two of them, the others three.
+  const auto specs = floats({16, 16, 16, 16, 16, 16, 16});
+  const std::vector<int> order{6, 5, 4, 3, 2, 1, 0};
+  const BucketPlan plan = plan_buckets(specs, order, {.cap_bytes = 192, .first_cap_bytes = 128});
+  EXPECT_EQ(members(plan), (std::vector<std::vector<int>>{{6, 5}, {4, 3, 2}, {1, 0}}));
+  EXPECT_EQ(plan.slots[6].offset, 0u);
+  EXPECT_EQ(plan.slots[0].offset, 6u * 64);
+  EXPECT_EQ(plan.slots[0].bucket, 2);
+  EXPECT_EQ(plan.arena_bytes, 7u * 64);
+}
+
+TEST(BucketPlan, NeverSplitsAParameter) {
+  const auto specs = floats({16, 1'000'000, 16});
+  const BucketPlan plan = plan_buckets(specs, in_order(3), {.cap_bytes = 128, .first_cap_bytes = 128});
+  EXPECT_EQ(members(plan), (std::vector<std::vector<int>>{{0, 1}, {2}}));
+}
+
+TEST(BucketPlan, CapOfZeroGivesEachItsOwn) {
+  const BucketPlan plan = plan_buckets(floats({1, 1, 1}), in_order(3), {.cap_bytes = 0, .first_cap_bytes = 0});
+  EXPECT_EQ(members(plan), (std::vector<std::vector<int>>{{0}, {1}, {2}}));
+}
+
+TEST(BucketPlan, KeepsDtypesApartAndLaunchesWhatIsFullFirst) {
+  std::vector<ParameterSpec> specs = floats({16, 16, 16, 16});
+  specs[0] = {"first", DType::f64, {8}};  // opens its bucket first, and closes it last
+  specs[3] = {"last", DType::f64, {8}};
+  const BucketPlan plan = plan_buckets(specs, in_order(4), {.cap_bytes = 1024, .first_cap_bytes = 128});
+  EXPECT_EQ(members(plan), (std::vector<std::vector<int>>{{1, 2}, {0, 3}}));
+  EXPECT_EQ(plan.buckets[0].dtype, DType::f32);
+  EXPECT_EQ(plan.buckets[1].dtype, DType::f64);
+  EXPECT_EQ(plan.buckets[1].count, 16);
+}
+
+TEST(BucketPlan, AnOpenBucketThatIsReadyEarlierComesEarlier) {
+  std::vector<ParameterSpec> specs = floats({16, 16, 16});
+  specs[0].dtype = DType::f16;  // alone of its kind: never reaches its cap, but is ready first
+  const BucketPlan plan = plan_buckets(specs, in_order(3), {.cap_bytes = 1024, .first_cap_bytes = 128});
+  EXPECT_EQ(members(plan), (std::vector<std::vector<int>>{{0}, {1, 2}}));
+}
+
+TEST(BucketPlan, GivesEmptyAndScalarParametersALine) {
+  const std::vector<ParameterSpec> specs{{"none", DType::f32, {0}}, {"scalar", DType::f32, {}}};
+  const BucketPlan plan = plan_buckets(specs, in_order(2));
+  EXPECT_EQ(plan.arena_bytes, 128u);
+  EXPECT_EQ(plan.buckets[0].count, 32);
+}
+
+TEST(BucketPlan, RefusesBadInputByName) {
+  const auto two = floats({1, 1});
+  EXPECT_NE(error_of(two, {0}).find("order of 1 entries for 2 parameters"), std::string::npos);
+  EXPECT_NE(error_of(two, {0, 0}).find("holds 0 again at position 1"), std::string::npos);
+  EXPECT_NE(error_of(two, {0, 2}).find("holds 2 at position 1"), std::string::npos);
+  EXPECT_NE(error_of(two, {-1, 0}).find("holds -1"), std::string::npos);
+  EXPECT_NE(
+      error_of({{"w", DType::f32, {1}}, {"w", DType::f32, {1}}}, {0, 1}).find("'w' of parameter 1 is there twice"),
+      std::string::npos);
+  EXPECT_NE(error_of({{"", DType::f32, {1}}}, {0}).find("no name"), std::string::npos);
+  for (const DType dtype : {DType::i32, DType::i64, DType::u8}) {
+    EXPECT_NE(error_of({{"steps", dtype, {1}}}, {0}).find("'steps' " + std::string(name_of(dtype))), std::string::npos);
+  }
+  EXPECT_NE(error_of({{"w", DType::f32, {-4}}}, {0}).find("'w' float32 [-4]"), std::string::npos);
+  const std::int64_t huge = std::numeric_limits<std::int64_t>::max() / 8;
+  EXPECT_NE(error_of({{"a", DType::f64, {huge}}, {"b", DType::f64, {huge}}}, {0, 1}).find("'b' float64"),
+            std::string::npos);
+}
+
+// What the header promises, for random specs, orders and caps.
+void check_random_plan(std::uint64_t seed) {
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  Generator random(seed, 17);
+  std::vector<ParameterSpec> specs;
+  const auto size = 1 + random.below(40);
+  for (std::size_t i = 0; i < size; ++i) {
+    constexpr DType kinds[] = {DType::f32, DType::f64, DType::bf16, DType::f16};
+    specs.push_back({"p" + std::to_string(i), kinds[random.below(4)], {static_cast<std::int64_t>(random.below(200))}});
+  }
+  std::vector<int> order = in_order(size);
+  for (std::size_t i = size; i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);
+  const BucketOptions options{.cap_bytes = random.below(4096), .first_cap_bytes = random.below(2048)};
+  const BucketPlan plan = plan_buckets(specs, order, options);
+
+  std::vector<std::size_t> position(size);
+  for (std::size_t i = 0; i < size; ++i) position[static_cast<std::size_t>(order[i])] = i;
+  std::vector<int> seen(size, 0);
+  std::size_t end = 0;
+  std::size_t last_full = 0;
+  std::vector<bool> first_of_dtype(8, true);
+  for (std::size_t b = 0; b < plan.buckets.size(); ++b) {
+    const Bucket& bucket = plan.buckets[b];
+    ASSERT_FALSE(bucket.parameters.empty());
+    EXPECT_EQ(bucket.offset, end);
+    EXPECT_EQ(bucket.offset % kGradientAlignment, 0u);
+    std::size_t before_last = 0;
+    for (const int p : bucket.parameters) {
+      const auto at = static_cast<std::size_t>(p);
+      ++seen[at];
+      EXPECT_EQ(plan.slots[at].bucket, static_cast<int>(b));
+      EXPECT_EQ(plan.slots[at].offset, end);
+      EXPECT_EQ(specs[at].dtype, bucket.dtype);
+      before_last = end - bucket.offset;
+      end += std::max<std::size_t>((specs[at].bytes() + 63) / 64, 1) * 64;
+    }
+    EXPECT_EQ(static_cast<std::size_t>(bucket.count) * size_of(bucket.dtype), end - bucket.offset);
+    EXPECT_TRUE(std::is_sorted(bucket.parameters.begin(), bucket.parameters.end(), [&](int x, int y) {
+      return position[static_cast<std::size_t>(x)] < position[static_cast<std::size_t>(y)];
+    }));
+    // It was under its cap until the last one came.
+    const auto kind = static_cast<std::size_t>(bucket.dtype);
+    const std::size_t cap = first_of_dtype[kind] ? options.first_cap_bytes : options.cap_bytes;
+    first_of_dtype[kind] = false;
+    EXPECT_TRUE(bucket.parameters.size() == 1 || before_last < cap) << before_last << " against " << cap;
+    const std::size_t full = position[static_cast<std::size_t>(bucket.parameters.back())];
+    EXPECT_TRUE(b == 0 || full > last_full);
+    last_full = full;
+  }
+  EXPECT_EQ(end, plan.arena_bytes);
+  EXPECT_TRUE(std::all_of(seen.begin(), seen.end(), [](int times) { return times == 1; }));
+  // The arena's size does not depend on order or caps: a new plan fits in the old arena.
+  EXPECT_EQ(plan_buckets(specs, in_order(size)).arena_bytes, plan.arena_bytes);
+}
+
+TEST(BucketPlan, KeepsItsPromisesForRandomInput) {
+  for (std::uint64_t seed = 0; seed < 300; ++seed) check_random_plan(seed);
+}
+
+}  // namespace
+}  // namespace lockstep
