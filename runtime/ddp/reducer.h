@@ -19,13 +19,20 @@
 // Order: plan_order(order) before the first begin_step, by engines that know it; else reverse registration order, and
 // one new plan, in rank 0's order, in the begin_step after the first synchronised step.
 //
-// Threads: one, the one that runs backward. Failure: throws what the group throws; InvalidArgument for misuse (a
-// gradient twice ready, a step not begun), naming the parameter.
+// Addresses: gradients lie in an arena of the group's and stay where they are, but for that one new plan: ask for
+// gradient() after each begin_step, or at least again when plan_changes() has grown.
+//
+// Threads: one, the one that runs backward.
+// Failure: throws what the group throws, with step and bucket in front; every later call throws the same.
+// InvalidArgument for misuse (a gradient twice ready, a step not begun, an unknown name), naming parameter and step; it
+// changes nothing. End: a Reducer that goes while buckets are under way aborts the group, for the others wait for this
+// rank.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -48,18 +55,21 @@ struct StepOptions {
 
 class Reducer {
  public:
-  // Collective. Compares specs over the ranks (hashes through the store): Mismatch names the first parameter that
-  // differs, and the ranks. Allocates the arena.
+  // Collective. Compares specs and options over the ranks (hashes through the store): Mismatch, on every rank, names
+  // the first parameter that differs, and the ranks; Timeout names those that did not come. Allocates the arena.
+  // BackendUnavailable if the group's device is not the CPU.
   Reducer(std::vector<ParameterSpec> specs, std::shared_ptr<ProcessGroup> group, const ReducerOptions& options = {});
   ~Reducer();
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
-  // Collective, before the first begin_step: rank 0's order is told to all, buckets follow it.
+  // Collective, before the first begin_step: rank 0's order of parameters, in which their gradients become ready, is
+  // told to all and buckets follow it. Only rank 0's argument counts.
   void plan_order(std::span<const int> order);
 
   void begin_step(const StepOptions& options = {});
-  // True if this step adds to gradients that are there already; false if what is there is to be overwritten.
+  // True if this step adds to gradients that are there already (those of earlier micro-batches; 0 where a parameter was
+  // not marked); false if what is there is to be overwritten.
   bool accumulating() const;
   // This parameter's slice of the arena, valid until the next begin_step (a new plan may move it there).
   template <typename T>
@@ -72,18 +82,21 @@ class Reducer {
   }
   // InvalidArgument if the parameter's dtype is another.
   void* gradient_data(int parameter, DType dtype);
-  // The gradient is final for this micro-batch. Those never marked count as 0 in this micro-batch.
+  // The gradient is final for this micro-batch. Those never marked count as 0 in this micro-batch: leave their slices
+  // alone if accumulating().
   void mark_ready(int parameter);
   void mark_ready(std::string_view name) { mark_ready(index_of(name)); }
   // Launches what is left and waits for all of it. Returns the summed weight of all ranks (0: nobody had data, the
-  // epoch is over), or of this rank so far if the step was not synchronised.
+  // epoch is over, gradients are 0), or of this rank so far if the step was not synchronised.
   std::int64_t finish_step();
 
   const std::vector<ParameterSpec>& parameters() const;
   const BucketPlan& plan() const;
+  // Grows by one whenever gradients move to other addresses: in plan_order, and in the one begin_step that plans anew.
+  int plan_changes() const;
   // Index of a name. InvalidArgument if there is none.
   int index_of(std::string_view name) const;
-  // Times of the last finished step.
+  // Times of the last synchronised step; its step is -1 before the first.
   const trace::StepRecord& last_step() const;
 
  private:

@@ -1,0 +1,126 @@
+#include "runtime/ddp/bucket_queue.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "runtime/ddp/at_place.h"
+
+namespace lockstep {
+namespace {
+
+trace::Time now() { return trace::Time::clock::now(); }
+
+}  // namespace
+
+BucketQueue::BucketQueue(std::shared_ptr<ProcessGroup> group, Arena arena)
+    : group_(std::move(group)), arena_(std::move(arena)) {}
+
+template <typename Call>
+auto BucketQueue::at_bucket(std::size_t bucket, Call call) const {
+  const auto place = [&] {
+    const Bucket& it = plan_->buckets[bucket];
+    return fmt::format("step {}, bucket {} of {} ({} {})", record_.step, bucket, plan_->buckets.size(), it.count,
+                       name_of(it.dtype));
+  };
+  return at_place(place, call);
+}
+
+void BucketQueue::begin(const BucketPlan& plan, std::int64_t step, std::int64_t weight) {
+  plan_ = &plan;
+  weight_ = weight;
+  missing_.clear();
+  record_.buckets.clear();
+  for (const Bucket& bucket : plan.buckets) {
+    missing_.push_back(static_cast<int>(bucket.parameters.size()));
+    record_.buckets.push_back({.bytes = static_cast<std::size_t>(bucket.count) * size_of(bucket.dtype),
+                               .ready = {},
+                               .launched = {},
+                               .finished = {},
+                               .gradients_ready = 0});
+  }
+  works_.assign(plan.buckets.size(), Work());
+  next_launched_ = 0;
+  next_finished_ = 0;
+  record_.step = step;
+  record_.begin = now();
+  record_.gradients_ready = 0;
+  in_calls_ = {};
+  in_last_call_ = {};
+}
+
+void BucketQueue::gradient_ready(int bucket) {
+  const auto index = static_cast<std::size_t>(bucket);
+  record_.last_gradient_ready = now();
+  ++record_.gradients_ready;
+  in_last_call_ = {};
+  if (--missing_[index] == 0) {
+    record_.buckets[index].ready = record_.last_gradient_ready;
+    launch_full();
+  }
+  if (!under_way()) return;
+  see_finished();
+  in_last_call_ = now() - record_.last_gradient_ready;
+  in_calls_ += in_last_call_;
+}
+
+void BucketQueue::launch_full() {
+  while (next_launched_ < missing_.size() && missing_[next_launched_] == 0) launch(next_launched_);
+}
+
+void BucketQueue::launch(std::size_t bucket) {
+  const Bucket& it = plan_->buckets[bucket];
+  const BufferView buffer(arena_.data + it.offset, it.count, it.dtype, group_->device());
+  record_.buckets[bucket].launched = now();
+  record_.buckets[bucket].gradients_ready = record_.gradients_ready;
+  works_[bucket] =
+      at_bucket(bucket, [&] { return group_->all_reduce(buffer, {.op = ReduceOp::sum, .weight = weight_}); });
+  ++next_launched_;
+}
+
+// They finish in the order in which they were launched.
+void BucketQueue::see_finished() {
+  at_bucket(next_finished_, [&] { group_->progress(); });
+  while (under_way() && at_bucket(next_finished_, [&] { return works_[next_finished_].done(); })) {
+    record_.buckets[next_finished_++].finished = now();
+  }
+}
+
+std::int64_t BucketQueue::finish() {
+  const trace::Time begin = now();
+  if (record_.gradients_ready == 0) record_.last_gradient_ready = begin;
+  for (std::size_t bucket = next_launched_; bucket < missing_.size(); ++bucket) {
+    if (missing_[bucket] != 0) record_.buckets[bucket].ready = begin;
+    missing_[bucket] = 0;
+  }
+  launch_full();
+  // One deadline for the step: a limit per bucket would add up.
+  const Deadline deadline = Deadline::after(group_->timeout());
+  while (under_way()) {
+    at_bucket(next_finished_, [&] { works_[next_finished_].wait(deadline); });
+    record_.buckets[next_finished_++].finished = now();
+  }
+  const std::int64_t total = works_.front().total_weight();
+  works_.clear();
+  plan_ = nullptr;
+  close_record(begin);
+  return total;
+}
+
+void BucketQueue::close_record(trace::Time finish_begin) {
+  record_.end = now();
+  record_.waited = in_last_call_ + (record_.end - finish_begin);
+  record_.hidden = in_calls_ - in_last_call_;
+  record_.under_way = {};
+  // Launches and ends are both in index order, so the union of the intervals grows at its end only.
+  trace::Time covered = record_.begin;
+  for (const trace::BucketRecord& bucket : record_.buckets) {
+    const trace::Time from = std::max(covered, bucket.launched);
+    const trace::Time to = std::min(bucket.finished, record_.last_gradient_ready);
+    if (to > from) record_.under_way += to - from;
+    covered = std::max(covered, to);
+  }
+  std::swap(record_, last_);
+}
+
+}  // namespace lockstep

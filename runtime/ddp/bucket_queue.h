@@ -1,0 +1,59 @@
+// The buckets of one synchronised step on their way: launches them strictly in index order, and keeps the times.
+//
+// Knows neither names nor micro-batches; the Reducer does.
+// Threads: the Reducer's. Failure: throws what the group throws, with the step and the bucket in front.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "runtime/comm/process_group.h"
+#include "runtime/ddp/bucket_plan.h"
+#include "runtime/trace/step_record.h"
+
+namespace lockstep {
+
+class BucketQueue {
+ public:
+  // The arena holds the buckets of every plan that begin() is given.
+  BucketQueue(std::shared_ptr<ProcessGroup> group, Arena arena);
+
+  // Starts a step. `plan` outlives it; `weight` is what this rank's gradients stand for.
+  void begin(const BucketPlan& plan, std::int64_t step, std::int64_t weight);
+  // One more gradient of `bucket` is final. Launches every bucket that is full and has its turn, and gives what is
+  // under way a push.
+  void gradient_ready(int bucket);
+  // Launches what is left and waits for all of it, at most the group's timeout. Returns the sum of all ranks' weights.
+  std::int64_t finish();
+
+  // True if some bucket was launched and its result has not been seen.
+  bool under_way() const { return next_finished_ < next_launched_; }
+  // True if a step was begun, some bucket of it was launched, and finish() has not returned: the other ranks wait for
+  // the rest of it.
+  bool is_open() const { return plan_ != nullptr && next_launched_ > 0; }
+  // Of the step that was finished last.
+  const trace::StepRecord& last() const { return last_; }
+
+ private:
+  void launch_full();
+  void launch(std::size_t bucket);
+  void see_finished();
+  void close_record(trace::Time finish_begin);
+  template <typename Call>
+  auto at_bucket(std::size_t bucket, Call call) const;
+
+  std::shared_ptr<ProcessGroup> group_;
+  Arena arena_;
+  const BucketPlan* plan_ = nullptr;  // of the step that was begun, else null; owned by the Reducer
+  std::int64_t weight_ = 0;
+  std::vector<int> missing_;  // gradients that each bucket still waits for
+  std::vector<Work> works_;
+  std::size_t next_launched_ = 0;  // buckets before it were launched
+  std::size_t next_finished_ = 0;  // buckets before it are done
+  trace::StepRecord record_;
+  trace::StepRecord last_;
+  std::chrono::nanoseconds in_calls_{};      // spent in the group's calls, before finish()
+  std::chrono::nanoseconds in_last_call_{};  // the part of it after what may be the last gradient
+};
+
+}  // namespace lockstep

@@ -1,0 +1,27 @@
+// Do all ranks train the same model? Asked once, before the first gradient.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/comm/process_group.h"
+#include "runtime/ddp/bucket_plan.h"
+
+namespace lockstep {
+
+// Collective. Returns on every rank if specs and options are equal on all, else throws the same Mismatch on every rank:
+// the first parameter that differs, what it is here and there, and on which ranks.
+//
+// Through the group's store: one hash per rank; whole lists only if the hashes differ. Timeout, within the group's
+// timeout, names the ranks that did not come; a group that fails meanwhile throws its first cause.
+void compare_parameters(ProcessGroup& group, std::span<const ParameterSpec> specs, const BucketOptions& options);
+
+// The comparison itself, a pure function: `lists[r]` is what rank r has, entry by entry. Empty if all are equal, else
+// the first difference as a sentence.
+std::string first_difference(std::span<const std::vector<std::string>> lists);
+
+// Ranks as people read them: "rank 2", "ranks 0-3, 5".
+std::string format_ranks(std::span<const int> ranks);
+
+}  // namespace lockstep

@@ -1,0 +1,298 @@
+#include "runtime/ddp/reducer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <map>
+#include <numeric>
+
+#include "runtime/base/error.h"
+#include "runtime/base/logging.h"
+#include "runtime/ddp/at_place.h"
+#include "runtime/ddp/bucket_queue.h"
+#include "runtime/ddp/compare_parameters.h"
+
+namespace lockstep {
+namespace {
+
+// Gradients become ready roughly in the reverse of the order in which layers were built.
+std::vector<int> reverse_registration(std::size_t parameters) {
+  std::vector<int> order(parameters);
+  std::iota(order.rbegin(), order.rend(), 0);
+  return order;
+}
+
+const std::vector<ParameterSpec>& require_some(const std::vector<ParameterSpec>& specs) {
+  if (specs.empty()) {
+    throw InvalidArgument("Reducer: got 0 parameters; give at least one, or train without a Reducer");
+  }
+  return specs;
+}
+
+ProcessGroup& require_cpu(const std::shared_ptr<ProcessGroup>& group) {
+  if (!group) throw InvalidArgument("Reducer: the process group is null; pass what init_process_group returned");
+  if (group->device().kind != DeviceKind::cpu) {
+    throw BackendUnavailable(
+        fmt::format("Reducer: backend {} computes on {}, and this build reduces gradients in CPU "
+                    "memory only; take a group on the cpu",
+                    group->backend(), group->device().str()));
+  }
+  return *group;
+}
+
+Arena compare_and_allocate(ProcessGroup& group, const std::vector<ParameterSpec>& specs, const BucketOptions& options,
+                           const BucketPlan& plan) {
+  compare_parameters(group, specs, options);
+  return group.allocate(plan.arena_bytes);
+}
+
+}  // namespace
+
+struct Reducer::Impl {
+  Impl(std::vector<ParameterSpec> the_specs, std::shared_ptr<ProcessGroup> the_group,
+       const ReducerOptions& the_options);
+
+  void plan_order(std::span<const int> order);
+  void begin_step(const StepOptions& options);
+  void* gradient_data(int parameter, DType dtype);
+  void mark_ready(int parameter);
+  std::int64_t finish_step();
+  int index_of(std::string_view name) const;
+  void abort_if_open() noexcept;
+
+  void adopt_order_of_rank0(std::vector<int> order);
+  void replan_as_observed();
+  void zero_unmarked();
+  std::size_t check_index(std::string_view operation, int parameter) const;
+  void require_step(std::string_view operation) const;
+  void rethrow_failure() const;
+  template <typename Call>
+  auto in_group(Call call);
+  std::byte* slice(std::size_t parameter) const { return arena.data + plan.slots[parameter].offset; }
+
+  std::vector<ParameterSpec> specs;
+  std::shared_ptr<ProcessGroup> group;
+  BucketOptions options;
+  std::map<std::string, int, std::less<>> index;
+  BucketPlan plan;
+  Arena arena;
+  BucketQueue queue;
+
+  int plan_changes = 0;
+  bool order_is_known = false;  // by plan_order, or by the plan that followed the first synchronised step
+  std::vector<int> observed;    // order of mark_ready in the first synchronised step
+
+  bool in_step = false;
+  bool begun_once = false;
+  bool synchronize = true;
+  std::int64_t step = 0;     // synchronised steps finished
+  std::int64_t weight = 0;   // of this rank's micro-batches since the last synchronised step, this one included
+  int micro_batches = 0;     // finished since the last synchronised step
+  std::vector<char> marked;  // by parameter, in this micro-batch
+
+  std::exception_ptr failure;  // the first thing the group threw
+};
+
+Reducer::Impl::Impl(std::vector<ParameterSpec> the_specs, std::shared_ptr<ProcessGroup> the_group,
+                    const ReducerOptions& the_options)
+    : specs(std::move(the_specs)),
+      group(std::move(the_group)),
+      options(the_options.buckets),
+      plan(plan_buckets(require_some(specs), reverse_registration(specs.size()), options)),
+      arena(compare_and_allocate(require_cpu(group), specs, options, plan)),
+      queue(group, arena),
+      marked(specs.size(), 0) {
+  for (std::size_t i = 0; i < specs.size(); ++i) index.emplace(specs[i].name, static_cast<int>(i));
+  log_debug("Reducer: {} parameters in {} buckets, {} bytes", specs.size(), plan.buckets.size(), plan.arena_bytes);
+}
+
+// Runs what calls the group. Its first failure is kept: whatever comes later throws that, never a consequence of it.
+template <typename Call>
+auto Reducer::Impl::in_group(Call call) {
+  try {
+    return call();
+  } catch (...) {
+    failure = std::current_exception();
+    throw;
+  }
+}
+
+void Reducer::Impl::rethrow_failure() const {
+  if (failure) std::rethrow_exception(failure);
+}
+
+void Reducer::Impl::require_step(std::string_view operation) const {
+  rethrow_failure();
+  if (!in_step) {
+    throw InvalidArgument(
+        fmt::format("Reducer: {} outside a step, after {} finished steps; call begin_step first", operation, step));
+  }
+}
+
+std::size_t Reducer::Impl::check_index(std::string_view operation, int parameter) const {
+  if (parameter < 0 || static_cast<std::size_t>(parameter) >= specs.size()) {
+    throw InvalidArgument(fmt::format("Reducer: {}: no parameter has index {} (step {}); there are {}, from 0",
+                                      operation, parameter, step, specs.size()));
+  }
+  return static_cast<std::size_t>(parameter);
+}
+
+int Reducer::Impl::index_of(std::string_view name) const {
+  const auto found = index.find(name);
+  if (found == index.end()) {
+    throw InvalidArgument(fmt::format("Reducer: no parameter is named '{}' (step {}); there are {}, from '{}' to '{}'",
+                                      name, step, specs.size(), specs.front().name, specs.back().name));
+  }
+  return found->second;
+}
+
+void Reducer::Impl::plan_order(std::span<const int> order) {
+  rethrow_failure();
+  if (begun_once) {
+    throw InvalidArgument(
+        fmt::format("Reducer: plan_order in step {}; it must come before the first begin_step, for "
+                    "gradients move",
+                    step));
+  }
+  adopt_order_of_rank0({order.begin(), order.end()});
+  order_is_known = true;
+}
+
+// Every rank's arena is as large in any order, so that only the slots move.
+void Reducer::Impl::adopt_order_of_rank0(std::vector<int> order) {
+  BucketPlan next;
+  // Before anything is sent: rank 0's mistake is an InvalidArgument there, and changes nothing.
+  if (group->rank() == 0) next = plan_buckets(specs, order, options);
+  if (group->size() > 1) {
+    order.resize(specs.size());
+    static_assert(sizeof(int) == sizeof(std::int32_t));
+    in_group([&] {
+      at_place([&] { return fmt::format("step {}, order of the gradients", step); },
+               [&] { group->broadcast(BufferView(std::span<std::int32_t>(order)), 0).wait(); });
+    });
+    if (group->rank() != 0) next = plan_buckets(specs, order, options);
+  }
+  plan = std::move(next);
+  // The padding lies elsewhere now, and must be zero.
+  std::memset(arena.data, 0, plan.arena_bytes);
+  ++plan_changes;
+}
+
+void Reducer::Impl::replan_as_observed() {
+  std::vector<char> seen(specs.size(), 0);
+  for (const int parameter : observed) seen[static_cast<std::size_t>(parameter)] = 1;
+  for (const int parameter : reverse_registration(specs.size())) {
+    if (!seen[static_cast<std::size_t>(parameter)]) observed.push_back(parameter);
+  }
+  adopt_order_of_rank0(std::move(observed));
+  observed = {};
+  order_is_known = true;
+}
+
+void Reducer::Impl::begin_step(const StepOptions& step_options) {
+  rethrow_failure();
+  // Notices a group that has failed since, also in a step that communicates nothing; that goes before misuse.
+  in_group([&] { at_place([&] { return fmt::format("step {}, begin_step", step); }, [&] { group->progress(); }); });
+  if (in_step) {
+    throw InvalidArgument(
+        fmt::format("Reducer: begin_step, but step {} was begun and not finished; call finish_step "
+                    "first. After an exception in a step the group can't go on: let it go, too",
+                    step));
+  }
+  std::int64_t sum = 0;
+  if (step_options.weight < 0 || __builtin_add_overflow(weight, step_options.weight, &sum)) {
+    throw InvalidArgument(
+        fmt::format("Reducer: begin_step of step {}: weight {} (after {} of earlier micro-batches); it "
+                    "must be at least 0 and their sum fit in 63 bits",
+                    step, step_options.weight, weight));
+  }
+  if (!order_is_known && step > 0 && micro_batches == 0) replan_as_observed();
+  weight = sum;
+  synchronize = step_options.synchronize;
+  begun_once = true;
+  in_step = true;
+  std::fill(marked.begin(), marked.end(), 0);
+  if (synchronize) queue.begin(plan, step, weight);
+}
+
+void* Reducer::Impl::gradient_data(int parameter, DType dtype) {
+  const std::size_t at = check_index("gradient", parameter);
+  if (dtype != specs[at].dtype) {
+    throw InvalidArgument(
+        fmt::format("Reducer: the gradient of parameter {}, {}, was asked for as {} (step {}); ask for "
+                    "its own dtype",
+                    parameter, specs[at].describe(), name_of(dtype), step));
+  }
+  return slice(at);
+}
+
+void Reducer::Impl::mark_ready(int parameter) {
+  require_step("mark_ready");
+  const std::size_t at = check_index("mark_ready", parameter);
+  if (marked[at]) {
+    throw InvalidArgument(
+        fmt::format("Reducer: mark_ready of parameter {}, {}, for the second time in step {}; mark a "
+                    "gradient once per micro-batch, when it is final",
+                    parameter, specs[at].describe(), step));
+  }
+  marked[at] = 1;
+  if (!synchronize) return;
+  if (!order_is_known) observed.push_back(parameter);
+  in_group([&] { queue.gradient_ready(plan.slots[at].bucket); });
+}
+
+// What was accumulated before stays; what this micro-batch should have overwritten is stale.
+void Reducer::Impl::zero_unmarked() {
+  if (micro_batches > 0) return;
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    if (!marked[i]) std::memset(slice(i), 0, specs[i].bytes());
+  }
+}
+
+std::int64_t Reducer::Impl::finish_step() {
+  require_step("finish_step");
+  zero_unmarked();
+  if (!synchronize) {
+    in_step = false;
+    ++micro_batches;
+    return weight;
+  }
+  const std::int64_t total = in_group([&] { return queue.finish(); });
+  // Nobody had data: whatever was written stands for nothing.
+  if (total == 0) std::memset(arena.data, 0, plan.arena_bytes);
+  in_step = false;
+  micro_batches = 0;
+  weight = 0;
+  ++step;
+  return total;
+}
+
+void Reducer::Impl::abort_if_open() noexcept {
+  if (failure || !queue.is_open()) return;
+  try {
+    group->abort(fmt::format("rank {} left step {} before finish_step", group->rank(), step));
+  } catch (const std::exception& error) {
+    log_error("Reducer: abort of the process group failed: {}", error.what());
+  }
+}
+
+Reducer::Reducer(std::vector<ParameterSpec> specs, std::shared_ptr<ProcessGroup> group, const ReducerOptions& options)
+    : impl_(std::make_unique<Impl>(std::move(specs), std::move(group), options)) {}
+
+Reducer::~Reducer() { impl_->abort_if_open(); }
+
+void Reducer::plan_order(std::span<const int> order) { impl_->plan_order(order); }
+void Reducer::begin_step(const StepOptions& options) { impl_->begin_step(options); }
+bool Reducer::accumulating() const { return impl_->micro_batches > 0; }
+void* Reducer::gradient_data(int parameter, DType dtype) { return impl_->gradient_data(parameter, dtype); }
+void Reducer::mark_ready(int parameter) { impl_->mark_ready(parameter); }
+std::int64_t Reducer::finish_step() { return impl_->finish_step(); }
+const std::vector<ParameterSpec>& Reducer::parameters() const { return impl_->specs; }
+const BucketPlan& Reducer::plan() const { return impl_->plan; }
+int Reducer::plan_changes() const { return impl_->plan_changes; }
+int Reducer::index_of(std::string_view name) const { return impl_->index_of(name); }
+const trace::StepRecord& Reducer::last_step() const { return impl_->queue.last(); }
+
+}  // namespace lockstep
