@@ -1,0 +1,74 @@
+#include "runtime/train/batch.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "runtime/base/error.h"
+
+namespace lockstep {
+namespace {
+
+std::byte* bytes_of(const Tensor& tensor) { return static_cast<std::byte*>(tensor.view().data); }
+
+// Rows `ids` of dimension 0.
+Tensor take_rows(const Tensor& tensor, std::span<const std::int64_t> ids) {
+  if (!tensor) return {};
+  Tensor result = Tensor::empty(tensor.shape().with_first(static_cast<std::int64_t>(ids.size())), tensor.dtype());
+  const std::int64_t rows = tensor.size(0);
+  const std::size_t stride = rows == 0 ? 0 : tensor.view().bytes() / static_cast<std::size_t>(rows);
+  std::byte* out = bytes_of(result);
+  for (const std::int64_t id : ids) {
+    if (id < 0 || id >= rows) {
+      throw InvalidArgument(
+          fmt::format("TensorDataset: sample {} of {}; the sampler must be given this size", id, rows));
+    }
+    std::memcpy(out, bytes_of(tensor) + static_cast<std::size_t>(id) * stride, stride);
+    out += stride;
+  }
+  return result;
+}
+
+Tensor stack(std::span<const std::int64_t> ids, std::span<const Sample> samples, const Tensor& like,
+             Tensor Sample::*part) {
+  if (!like) return {};
+  std::vector<std::int64_t> extents{static_cast<std::int64_t>(samples.size())};
+  extents.insert(extents.end(), like.shape().extents().begin(), like.shape().extents().end());
+  Tensor result = Tensor::empty(Shape(std::span<const std::int64_t>(extents)), like.dtype());
+  const std::size_t stride = like.view().bytes();
+  std::byte* out = bytes_of(result);
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    const Tensor& sample = samples[i].*part;
+    if (!sample || sample.shape() != like.shape() || sample.dtype() != like.dtype()) {
+      throw InvalidArgument(
+          fmt::format("collate: sample {} is {}, the first of the dataset is {}; samples of a batch "
+                      "must be alike",
+                      ids[i], sample.str(), like.str()));
+    }
+    if (stride > 0) std::memcpy(out, bytes_of(sample), stride);
+    out += stride;
+  }
+  return result;
+}
+
+}  // namespace
+
+TensorDataset::TensorDataset(Tensor x, Tensor y) : x_(std::move(x)), y_(std::move(y)) {
+  if (!x_ || x_.shape().dims() == 0 || (y_ && (y_.shape().dims() == 0 || y_.size(0) != x_.size(0)))) {
+    throw InvalidArgument(
+        fmt::format("TensorDataset: x is {}, y is {}; both must have one row per sample", x_.str(), y_.str()));
+  }
+}
+
+Batch TensorDataset::batch(std::span<const std::int64_t> ids) const {
+  return {take_rows(x_, ids), take_rows(y_, ids), {ids.begin(), ids.end()}};
+}
+
+Batch collate(std::span<const std::int64_t> ids, std::span<const Sample> samples, const Sample& like) {
+  if (ids.size() != samples.size()) {
+    throw InvalidArgument(fmt::format("collate: {} ids for {} samples", ids.size(), samples.size()));
+  }
+  return {stack(ids, samples, like.x, &Sample::x), stack(ids, samples, like.y, &Sample::y), {ids.begin(), ids.end()}};
+}
+
+}  // namespace lockstep

@@ -1,0 +1,99 @@
+#include "runtime/train/distributed_data_parallel.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/base/error.h"
+
+namespace lockstep {
+namespace {
+
+std::vector<ParameterSpec> specs_of(const nn::Module& model) {
+  std::vector<ParameterSpec> specs;
+  for (const auto& [name, tensor] : model.named_parameters()) {
+    const auto extents = tensor.shape().extents();
+    specs.push_back({name, tensor.dtype(), {extents.begin(), extents.end()}});
+  }
+  if (specs.empty()) {
+    throw InvalidArgument("DistributedDataParallel: the model has no parameters; register them, or train without it");
+  }
+  return specs;
+}
+
+}  // namespace
+
+DistributedDataParallel::DistributedDataParallel(nn::Module& model, std::shared_ptr<ProcessGroup> group,
+                                                 const DdpOptions& options)
+    : model_(model),
+      group_(std::move(group)),
+      parameters_(model.parameters()),
+      reducer_(specs_of(model), group_, {.buckets = options.buckets}),
+      seed_(options.seed) {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) index_.emplace(parameters_[i].id(), static_cast<int>(i));
+  if (group_->size() > 1) {
+    for (const Tensor& parameter : parameters_) group_->broadcast(parameter.view(), 0).wait();
+  }
+}
+
+DistributedDataParallel::~DistributedDataParallel() {
+  if (!planned_) return;
+  for (const Tensor& parameter : parameters_) parameter.unbind_grad();
+}
+
+Tensor DistributedDataParallel::operator()(const Tensor& x) {
+  rows_ = x.shape().dims() == 0 ? 1 : x.size(0);
+  return model_(x);
+}
+
+Tensor DistributedDataParallel::operator()(const Tensor& x, std::vector<std::int64_t> ids) {
+  if (x.shape().dims() == 0 || x.size(0) != static_cast<std::int64_t>(ids.size())) {
+    throw InvalidArgument(
+        fmt::format("DistributedDataParallel: the input is {} and came with {} sample ids; there must "
+                    "be one per row of dimension 0",
+                    x.str(), ids.size()));
+  }
+  model_.set_context({.seed = seed_, .step = static_cast<std::uint64_t>(step_), .sample_ids = std::move(ids)});
+  return (*this)(x);
+}
+
+void DistributedDataParallel::plan(const Tensor& loss) {
+  std::vector<int> order;
+  std::vector<char> on_tape(parameters_.size(), 0);
+  for (const Tensor& leaf : autograd::ready_order(loss)) {
+    const auto found = index_.find(leaf.id());
+    if (found == index_.end()) continue;  // a leaf of the user's own
+    order.push_back(found->second);
+    on_tape[static_cast<std::size_t>(found->second)] = 1;
+  }
+  // What the first loss does not depend on comes last: it waits for finish_step anyway.
+  for (int i = static_cast<int>(parameters_.size()) - 1; i >= 0; --i) {
+    if (!on_tape[static_cast<std::size_t>(i)]) order.push_back(i);
+  }
+  reducer_.plan_order(order);
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    parameters_[i].bind_grad(reducer_.gradient<float>(static_cast<int>(i)));
+  }
+  planned_ = true;
+}
+
+std::int64_t DistributedDataParallel::backward(const Tensor& loss, const DdpBackwardOptions& options) {
+  const std::int64_t weight = options.weight.value_or(rows_);
+  if (!planned_) plan(loss);
+  last_loss_ = loss.item();
+  reducer_.begin_step({.weight = weight, .synchronize = options.synchronize});
+  autograd::backward(loss, static_cast<float>(weight),
+                     {.accumulate = reducer_.accumulating(), .on_leaf_ready = [this](const Tensor& leaf) {
+                        if (const auto found = index_.find(leaf.id()); found != index_.end()) {
+                          reducer_.mark_ready(found->second);
+                        }
+                      }});
+  last_weight_ = reducer_.finish_step();
+  // A gradient that only other ranks contributed to lies in the arena without this rank's backward having touched it.
+  for (const Tensor& parameter : parameters_) parameter.grad_for_writing();
+  if (options.synchronize) ++step_;
+  return last_weight_;
+}
+
+}  // namespace lockstep

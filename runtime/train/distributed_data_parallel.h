@@ -1,0 +1,100 @@
+// DistributedDataParallel: a model whose replicas on all ranks stay equal, bit by bit.
+//
+//   DistributedDataParallel ddp(model, group);          // rank 0's weights everywhere
+//   for (const auto& [x, y, ids] : loader) {
+//     ddp.backward(cross_entropy(ddp(x, ids), y));      // all-reduces run while backward computes
+//     optimizer.step();                                 // gradients are the mean over the global batch
+//     optimizer.zero_grad();
+//   }
+//
+// Gradients live in the Reducer's arena: backward writes them where the collectives read them, nothing is packed or
+// copied, and a world of one takes the same way. The order of the buckets is read off the tape of the first backward,
+// so that communication hides behind it from the first step on.
+//
+// The mean is exact for any partition of the batch. A rank whose shard has no rows calls ddp(x) and backward() like the
+// others, with 0 rows.
+//
+// Threads: one. Collective: the constructor and every synchronised backward(); all ranks take part in the same order.
+// Failure: throws what the group throws (PeerLost, Timeout, Mismatch), sticky. Mismatch from the constructor names the
+//   first parameter that differs between the ranks.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/autograd/graph.h"
+#include "runtime/comm/process_group.h"
+#include "runtime/ddp/reducer.h"
+#include "runtime/nn/module.h"
+
+namespace lockstep {
+
+struct DdpOptions {
+  BucketOptions buckets = {};
+  // Of dropout and whatever else is random in a forward: equal on all ranks.
+  std::uint64_t seed = 0;
+};
+
+struct DdpBackwardOptions {
+  // What the loss is the mean of: samples, or the terms that count in it. Default: the rows of the last ddp(x).
+  std::optional<std::int64_t> weight = std::nullopt;
+  // False for all but the last micro-batch of a step: gradients are summed on this rank and nothing is sent.
+  bool synchronize = true;
+};
+
+class DistributedDataParallel {
+ public:
+  // `model` outlives this object. Compares the parameters' names, shapes and dtypes over the ranks, then broadcasts
+  // rank 0's values. InvalidArgument if the model has no parameters.
+  DistributedDataParallel(nn::Module& model, std::shared_ptr<ProcessGroup> group, const DdpOptions& options = {});
+  // Gradients get memory of their own again.
+  ~DistributedDataParallel();
+  DistributedDataParallel(const DistributedDataParallel&) = delete;
+  DistributedDataParallel& operator=(const DistributedDataParallel&) = delete;
+
+  // The model's forward on this rank's rows (dimension 0 of x).
+  Tensor operator()(const Tensor& x);
+  // With the rows' global sample ids, for layers that are random: dropout depends on (seed, step, id), so that a run
+  // computes the same at every world size. InvalidArgument if there is not one id per row.
+  Tensor operator()(const Tensor& x, std::vector<std::int64_t> ids);
+
+  // Backward of a mean loss, with the collectives behind it. Afterwards every parameter has a gradient, the mean over
+  // the global batch, equal on all ranks (0 where nobody's loss depends on the parameter); without `synchronize`, this
+  // rank's weighted sum so far, to be left alone until the step is closed.
+  // Returns the summed weight of all ranks: 0 means that nobody had data and gradients are 0.
+  std::int64_t backward(const Tensor& loss, const DdpBackwardOptions& options = {});
+
+  // For the optimizer: in registration order.
+  std::vector<Tensor> parameters() const { return parameters_; }
+  nn::Module& model() const { return model_; }
+  const std::shared_ptr<ProcessGroup>& group() const { return group_; }
+  const Reducer& reducer() const { return reducer_; }
+  // Synchronised steps finished.
+  std::int64_t step() const { return step_; }
+  // This rank's loss in the last backward(), and what backward() returned.
+  float last_loss() const { return last_loss_; }
+  std::int64_t last_weight() const { return last_weight_; }
+  // What the last synchronised step waited for, and what ran behind backward.
+  const trace::StepRecord& last_step() const { return reducer_.last_step(); }
+
+ private:
+  // The first backward knows its order: tells it to the reducer and binds the gradients to the arena.
+  void plan(const Tensor& loss);
+
+  nn::Module& model_;
+  std::shared_ptr<ProcessGroup> group_;
+  std::vector<Tensor> parameters_;
+  std::unordered_map<const void*, int> index_;  // by Tensor::id
+  Reducer reducer_;
+  std::uint64_t seed_;
+  bool planned_ = false;
+  std::int64_t step_ = 0;
+  std::int64_t rows_ = 0;  // of the last forward
+  float last_loss_ = 0;
+  std::int64_t last_weight_ = 0;
+};
+
+}  // namespace lockstep

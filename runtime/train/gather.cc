@@ -1,0 +1,60 @@
+#include "runtime/train/gather.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "runtime/base/error.h"
+
+namespace lockstep {
+
+Tensor gather_rows(const Tensor& rows, ProcessGroup& group, int root) {
+  const auto ranks = static_cast<std::size_t>(group.size());
+  if (!rows || rows.shape().dims() == 0) {
+    throw InvalidArgument(
+        fmt::format("gather_rows: rank {} gave {}; wanted at least one dimension", group.rank(), rows.str()));
+  }
+  // Everybody learns everybody's shape: ranks that differ say so instead of waiting for bytes that don't come.
+  const std::vector<std::string> kinds = all_gather_text(
+      group, fmt::format("{}/{}{}", rows.size(0), name_of(rows.dtype()), rows.shape().with_first(0).str()));
+  std::vector<std::int64_t> counts;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    const std::size_t split = kinds[rank].find('/');
+    counts.push_back(std::stoll(kinds[rank].substr(0, split)));
+    if (kinds[rank].substr(split) != kinds[0].substr(kinds[0].find('/'))) {
+      throw Mismatch(fmt::format("gather_rows: rank 0 gave rows like {}, rank {} like {}; they must be alike",
+                                 kinds[0].substr(kinds[0].find('/') + 1), rank, kinds[rank].substr(split + 1)));
+    }
+  }
+  const std::int64_t longest = *std::max_element(counts.begin(), counts.end());
+  const Tensor mine = Tensor::zeros(rows.shape().with_first(longest), rows.dtype());
+  if (rows.count() > 0) std::memcpy(mine.view().data, rows.view().data, rows.view().bytes());
+  const bool is_root = group.rank() == root;
+  const Tensor all =
+      Tensor::empty(rows.shape().with_first(is_root ? longest * static_cast<std::int64_t>(ranks) : 0), rows.dtype());
+  if (longest > 0) group.gather(mine.view(), all.view(), root).wait();
+  if (!is_root) return {};
+
+  std::int64_t total = 0;
+  for (const std::int64_t count : counts) total += count;
+  Tensor result = Tensor::empty(rows.shape().with_first(total), rows.dtype());
+  std::int64_t next = 0;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    const auto from = static_cast<std::int64_t>(rank) * longest;
+    result.view_rows(next, next + counts[rank]).copy_from(all.view_rows(from, from + counts[rank]));
+    next += counts[rank];
+  }
+  return result;
+}
+
+double mean_over_ranks(double mean, std::int64_t weight, ProcessGroup& group) {
+  std::array<double, 2> sums{mean * static_cast<double>(weight), static_cast<double>(weight)};
+  group.all_reduce(BufferView(std::span<double>(sums))).wait();
+  return sums[1] == 0 ? 0 : sums[0] / sums[1];
+}
+
+}  // namespace lockstep

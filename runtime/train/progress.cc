@@ -1,0 +1,32 @@
+#include "runtime/train/progress.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <exception>
+
+namespace lockstep {
+namespace {
+
+// One write per redraw, so that it can't mix with other ranks' lines. A terminal that is gone must not end training.
+void write_stderr(std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return;
+    text.remove_prefix(static_cast<std::size_t>(written));
+  }
+}
+
+}  // namespace
+
+Progress::Progress(const ProcessGroup& group, std::int64_t total)
+    : exceptions_(std::uncaught_exceptions()),
+      line_(choose_progress_mode(Environment::of_process(), group.rank(), ::isatty(STDERR_FILENO) == 1), total,
+            ProgressLine::Clock::now(), write_stderr) {}
+
+Progress::~Progress() {
+  if (std::uncaught_exceptions() == exceptions_) finish();
+}
+
+}  // namespace lockstep

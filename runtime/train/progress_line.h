@@ -1,0 +1,68 @@
+// The text of a progress bar, and when it is drawn. No clock, no terminal: both are given.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "runtime/base/environment.h"
+#include "runtime/trace/step_record.h"
+#include "runtime/trace/step_summary.h"
+
+namespace lockstep {
+
+enum class ProgressMode : std::uint8_t {
+  off,       // nothing: all ranks but 0
+  terminal,  // redraws in place, at most 10 a second
+  redraws,   // the same for `lockstep run`, which shows them on its terminal or thins them out to lines
+  lines,     // a line every 2 s
+};
+
+// LOCKSTEP_PROGRESS (bar, lines or off) decides on rank 0; else `terminal`, or LOCKSTEP_RUN_ID for the launcher.
+// InvalidArgument for another value of it.
+ProgressMode choose_progress_mode(const Environment& environment, int rank, bool terminal);
+
+// What one step adds.
+struct ProgressStep {
+  std::optional<double> loss = std::nullopt;
+  std::int64_t samples = 0;                   // of all ranks
+  const trace::StepRecord* record = nullptr;  // valid for the call
+};
+
+class ProgressLine {
+ public:
+  using Clock = std::chrono::steady_clock;
+  // Gets whole writes: a redraw with its '\r', or lines with their '\n'.
+  using Write = std::function<void(std::string_view)>;
+
+  // `total` steps, 0 if unknown.
+  ProgressLine(ProgressMode mode, std::int64_t total, Clock::time_point begin, Write write);
+
+  void step(const ProgressStep& step, Clock::time_point now);
+  // A line of its own, above the bar.
+  void note(std::string_view text);
+  // The last state of the bar and the summary of the run. Once; later calls do nothing.
+  void finish(Clock::time_point now);
+
+ private:
+  std::string text(Clock::time_point now) const;
+  // Writes a line over what the bar shows.
+  void line(std::string_view text);
+
+  ProgressMode mode_;
+  std::int64_t total_;
+  Clock::time_point begin_;
+  Write write_;
+  std::int64_t steps_ = 0;
+  std::int64_t samples_ = 0;
+  std::optional<double> loss_;
+  trace::StepSummary summary_;
+  std::optional<Clock::time_point> drawn_;
+  std::size_t width_ = 0;  // of the bar on the terminal
+  bool finished_ = false;
+};
+
+}  // namespace lockstep

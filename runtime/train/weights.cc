@@ -1,0 +1,149 @@
+#include "runtime/train/weights.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+#include <functional>
+#include <vector>
+
+#include "runtime/base/error.h"
+#include "runtime/checkpoint/safetensors.h"
+
+namespace lockstep {
+namespace {
+
+std::span<std::byte> bytes_of(const Tensor& host) {
+  const BufferView view = host.view();
+  return {static_cast<std::byte*>(view.data), view.bytes()};
+}
+
+std::vector<std::int64_t> shape_of(const Tensor& tensor) {
+  const auto extents = tensor.shape().extents();
+  return {extents.begin(), extents.end()};
+}
+
+// "'a', 'b', 'c' and 9 more".
+std::string list(const std::vector<std::string>& names) {
+  constexpr std::size_t kShown = 4;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(names.size(), kShown); ++i) text += (i == 0 ? "" : ", ") + names[i];
+  if (names.size() > kShown) text += fmt::format(" and {} more", names.size() - kShown);
+  return text;
+}
+
+// Runs `action` on rank 0 and brings its end to all: its text, or its failure.
+std::string on_rank0(const char* what, ProcessGroup& group, const std::function<std::string()>& action) {
+  std::string outcome;
+  std::exception_ptr failure;
+  if (group.rank() == 0) {
+    try {
+      outcome = "+" + action();
+    } catch (const std::exception& error) {
+      failure = std::current_exception();
+      outcome = fmt::format("-{}", error.what());
+    }
+  }
+  const std::string told = all_gather_text(group, outcome).front();
+  if (failure) std::rethrow_exception(failure);
+  if (told.starts_with('-')) throw Error(fmt::format("{}: rank 0 failed: {}", what, told.substr(1)));
+  return told.substr(1);
+}
+
+void check_names(const checkpoint::SafetensorsFile& file, const std::vector<nn::NamedParameter>& parameters) {
+  std::vector<std::string> missing;
+  std::vector<std::string> different;
+  auto unexpected = file.tensors();
+  for (const auto& [name, tensor] : parameters) {
+    const auto found = unexpected.find(name);
+    if (found == unexpected.end()) {
+      missing.push_back("'" + name + "'");
+      continue;
+    }
+    const checkpoint::TensorEntry& entry = found->second;
+    if (entry.dtype != tensor.dtype() || entry.shape != shape_of(tensor)) {
+      different.push_back(fmt::format("'{}' (file {}, model {})", name, checkpoint::describe(entry.dtype, entry.shape),
+                                      checkpoint::describe(tensor.dtype(), shape_of(tensor))));
+    }
+    unexpected.erase(found);
+  }
+  if (missing.empty() && different.empty() && unexpected.empty()) return;
+  std::vector<std::string> extra;
+  for (const auto& [name, entry] : unexpected) extra.push_back("'" + name + "'");
+  const bool prefixed = !extra.empty() && std::all_of(unexpected.begin(), unexpected.end(), [](const auto& item) {
+    return item.first.starts_with("module.");
+  });
+  throw InvalidArgument(fmt::format(
+      "load_weights: '{}' does not fit the model:{}{}{}; {}", file.path().string(),
+      missing.empty() ? "" : fmt::format(" missing {};", list(missing)),
+      extra.empty() ? "" : fmt::format(" unexpected {};", list(extra)),
+      different.empty() ? "" : fmt::format(" different {};", list(different)),
+      prefixed ? "its names begin with 'module.', as PyTorch's wrappers save them: strip that prefix from the file"
+               : "build the model with the sizes it was saved with"));
+}
+
+}  // namespace
+
+void save_weights(const std::filesystem::path& path, const nn::Module& model, const WeightsMetadata& metadata) {
+  std::vector<Tensor> hosts;
+  std::vector<checkpoint::TensorSource> sources;
+  for (const auto& [name, tensor] : model.named_parameters()) {
+    hosts.push_back(tensor.to(DeviceId{}));
+    sources.push_back({name, tensor.dtype(), shape_of(tensor), bytes_of(hosts.back())});
+  }
+  checkpoint::write_safetensors(path, sources, metadata);
+}
+
+void save_weights(const std::filesystem::path& path, const nn::Module& model,
+                  const std::shared_ptr<ProcessGroup>& group, const WeightsMetadata& metadata) {
+  on_rank0("save_weights", *group, [&] {
+    save_weights(path, model, metadata);
+    return std::string();
+  });
+}
+
+WeightsMetadata load_weights(const std::filesystem::path& path, const nn::Module& model) {
+  const checkpoint::SafetensorsFile file(path);
+  const auto parameters = model.named_parameters();
+  check_names(file, parameters);
+  // All of it is read before any of it counts.
+  std::vector<Tensor> hosts;
+  for (const auto& [name, tensor] : parameters) {
+    hosts.push_back(Tensor::empty(tensor.shape(), tensor.dtype()));
+    file.read(file.find(name), bytes_of(hosts.back()));
+  }
+  for (std::size_t i = 0; i < hosts.size(); ++i) parameters[i].tensor.copy_from(hosts[i]);
+  return file.metadata();
+}
+
+WeightsMetadata load_weights(const std::filesystem::path& path, const nn::Module& model,
+                             const std::shared_ptr<ProcessGroup>& group) {
+  // The metadata travels as pairs of lines of lengths and texts: "KEYBYTES VALUEBYTES\nKEYVALUE".
+  const std::string packed = on_rank0("load_weights", *group, [&] {
+    std::string text;
+    for (const auto& [key, value] : load_weights(path, model)) {
+      text += fmt::format("{} {}\n{}{}", key.size(), value.size(), key, value);
+    }
+    return text;
+  });
+  if (group->size() > 1) {
+    for (const Tensor& parameter : model.parameters()) group->broadcast(parameter.view(), 0).wait();
+  }
+  WeightsMetadata metadata;
+  for (std::size_t at = 0; at < packed.size();) {
+    std::size_t used = 0;
+    const std::size_t key = std::stoul(packed.substr(at), &used);
+    at += used + 1;
+    const std::size_t value = std::stoul(packed.substr(at), &used);
+    at += used + 1;
+    metadata[packed.substr(at, key)] = packed.substr(at + key, value);
+    at += key + value;
+  }
+  return metadata;
+}
+
+WeightsMetadata read_weights_metadata(const std::filesystem::path& path) {
+  return checkpoint::SafetensorsFile(path).metadata();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,75 @@
+#include "runtime/train/batch.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <string>
+
+#include "runtime/base/error.h"
+
+namespace lockstep {
+namespace {
+
+using Ids = std::vector<std::int64_t>;
+
+TEST(TensorDataset, ABatchHoldsTheRowsAndIdsAskedFor) {
+  const TensorDataset dataset(Tensor::of({3, 2}, {0, 1, 10, 11, 20, 21}), Tensor::indices({3}, {5, 6, 7}));
+  const Batch batch = dataset.batch(Ids{2, 0});
+  EXPECT_EQ(batch.x.shape(), (Shape{2, 2}));
+  EXPECT_EQ(batch.x.to_vector(), (std::vector<float>{20, 21, 0, 1}));
+  EXPECT_EQ(batch.y.values<std::int64_t>()[0], 7);
+  EXPECT_EQ(batch.y.values<std::int64_t>()[1], 5);
+  EXPECT_EQ(batch.ids, (Ids{2, 0}));
+}
+
+TEST(TensorDataset, ABatchOfNoRowsHasTheShapeOfTheOthers) {
+  const TensorDataset dataset(Tensor::zeros({3, 2, 4}));
+  const Batch batch = dataset.batch({});
+  EXPECT_EQ(batch.x.shape(), (Shape{0, 2, 4}));
+  EXPECT_FALSE(batch.y.defined());
+  EXPECT_EQ(TensorDataset(Tensor::zeros({0, 2})).batch({}).x.shape(), (Shape{0, 2}));
+}
+
+TEST(TensorDataset, RefusesWhatDoesNotFit) {
+  EXPECT_THROW(TensorDataset(Tensor::zeros({3}), Tensor::zeros({4})), InvalidArgument);
+  EXPECT_THROW(TensorDataset(Tensor{}), InvalidArgument);
+  EXPECT_THROW(TensorDataset(Tensor::zeros({})), InvalidArgument);
+  EXPECT_THROW(TensorDataset(Tensor::zeros({3})).batch(Ids{3}), InvalidArgument);
+  EXPECT_THROW(TensorDataset(Tensor::zeros({3})).batch(Ids{-1}), InvalidArgument);
+}
+
+struct Squares {
+  std::int64_t length = 0;
+  std::int64_t odd = -1;  // this one has another shape
+  std::int64_t size() const { return length; }
+  Sample get(std::int64_t id) const {
+    const auto value = static_cast<float>(id);
+    if (id == odd) return {Tensor::zeros({3}), Tensor::zeros({})};
+    return {Tensor::of({2}, {value, value * value}), Tensor::full({}, -value)};
+  }
+};
+
+TEST(Collate, StacksSamplesAlongANewFirstDimension) {
+  const Batch batch = Collated(Squares{9}).batch(Ids{3, 1});
+  EXPECT_EQ(batch.x.shape(), (Shape{2, 2}));
+  EXPECT_EQ(batch.x.to_vector(), (std::vector<float>{3, 9, 1, 1}));
+  EXPECT_EQ(batch.y.shape(), (Shape{2}));
+  EXPECT_EQ(batch.y.to_vector(), (std::vector<float>{-3, -1}));
+  EXPECT_EQ(batch.ids, (Ids{3, 1}));
+  EXPECT_EQ(Collated(Squares{9}).batch({}).x.shape(), (Shape{0, 2}));
+}
+
+TEST(Collate, ASampleUnlikeTheFirstIsNamed) {
+  const Collated dataset(Squares{9, 4});
+  try {
+    dataset.batch(Ids{3, 4});
+    FAIL() << "nothing was thrown";
+  } catch (const InvalidArgument& error) {
+    EXPECT_NE(std::string(error.what()).find("sample 4 is float32 [3], the first of the dataset is float32 [2]"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,188 @@
+#include "runtime/train/distributed_data_parallel.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "runtime/base/error.h"
+#include "runtime/nn/nn.h"
+#include "runtime/optim/sgd.h"
+#include "tests/unit/train/single_group.h"
+
+namespace lockstep {
+namespace {
+
+nn::Sequential mlp() {
+  nn::Sequential model{nn::Linear(3, 8), nn::Tanh(), nn::Linear(8, 2)};
+  model.initialize(7);
+  return model;
+}
+
+Tensor input(std::int64_t rows, float scale = 1) {
+  std::vector<float> values;
+  for (std::int64_t i = 0; i < rows * 3; ++i) values.push_back(scale * static_cast<float>(i % 7 - 3));
+  return Tensor::of({rows, 3}, values);
+}
+
+Tensor loss_of(const Tensor& y) { return mean(y * y); }
+
+std::vector<std::vector<float>> gradients(const nn::Module& model) {
+  std::vector<std::vector<float>> all;
+  for (const Tensor& parameter : model.parameters()) all.push_back(parameter.grad().to_vector());
+  return all;
+}
+
+void expect_close(const std::vector<std::vector<float>>& seen, const std::vector<std::vector<float>>& wanted) {
+  ASSERT_EQ(seen.size(), wanted.size());
+  for (std::size_t i = 0; i < seen.size(); ++i) {
+    float largest = 0;
+    for (const float value : wanted[i]) largest = std::max(largest, std::abs(value));
+    ASSERT_EQ(seen[i].size(), wanted[i].size());
+    for (std::size_t j = 0; j < seen[i].size(); ++j) EXPECT_NEAR(seen[i][j], wanted[i][j], 1e-5 * largest) << i;
+  }
+}
+
+std::vector<std::vector<float>> plain_gradients(const Tensor& x) {
+  nn::Sequential model = mlp();
+  backward(loss_of(model(x)));
+  return gradients(model);
+}
+
+TEST(DistributedDataParallel, OfOneRankGivesTheGradientOfNone) {
+  nn::Sequential model = mlp();
+  DistributedDataParallel ddp(model, testing::single_group());
+  for (int step = 0; step < 3; ++step) {
+    EXPECT_EQ(ddp.backward(loss_of(ddp(input(5)))), 5);
+    expect_close(gradients(model), plain_gradients(input(5)));
+    EXPECT_EQ(ddp.step(), step + 1);
+    model.zero_grad();
+  }
+}
+
+// Nothing is packed: what the optimizer reads is the arena that the collective worked on.
+TEST(DistributedDataParallel, GradientsAreSlicesOfTheReducersArena) {
+  nn::Sequential model = mlp();
+  DistributedDataParallel ddp(model, testing::single_group());
+  ddp.backward(loss_of(ddp(input(5))));
+  std::vector<const float*> addresses;
+  const auto parameters = ddp.parameters();
+  for (const Tensor& parameter : parameters) addresses.push_back(parameter.grad().data<float>());
+  const BucketPlan& plan = ddp.reducer().plan();
+  const auto* arena = reinterpret_cast<const std::byte*>(addresses[0]) - plan.slots[0].offset;
+  for (std::size_t i = 0; i < addresses.size(); ++i) {
+    EXPECT_EQ(reinterpret_cast<const std::byte*>(addresses[i]), arena + plan.slots[i].offset) << i;
+  }
+  model.zero_grad();
+  ddp.backward(loss_of(ddp(input(4))));
+  for (std::size_t i = 0; i < addresses.size(); ++i) EXPECT_EQ(parameters[i].grad().data<float>(), addresses[i]);
+}
+
+TEST(DistributedDataParallel, BucketsFollowTheTapeFromTheFirstStepOn) {
+  nn::Sequential model = mlp();
+  DistributedDataParallel ddp(model, testing::single_group(), {.buckets = {.cap_bytes = 1, .first_cap_bytes = 1}});
+  const Tensor loss = loss_of(ddp(input(5)));
+  std::vector<std::vector<int>> wanted;
+  for (const Tensor& leaf : autograd::ready_order(loss)) {
+    const auto parameters = model.parameters();
+    const auto found = std::find_if(parameters.begin(), parameters.end(),
+                                    [&](const Tensor& parameter) { return parameter.id() == leaf.id(); });
+    wanted.push_back({static_cast<int>(found - parameters.begin())});
+  }
+  ddp.backward(loss);
+  std::vector<std::vector<int>> seen;
+  for (const Bucket& bucket : ddp.reducer().plan().buckets) seen.push_back(bucket.parameters);
+  EXPECT_EQ(seen, wanted);
+  // The proof of overlap, in the first step: bucket 0 left before the last gradient was ready.
+  EXPECT_LT(ddp.last_step().buckets[0].gradients_ready, ddp.last_step().gradients_ready);
+}
+
+TEST(DistributedDataParallel, MicroBatchesGiveTheGradientOfTheWholeBatch) {
+  nn::Sequential model = mlp();
+  DistributedDataParallel ddp(model, testing::single_group());
+  const Tensor x = input(7);
+  for (int step = 0; step < 2; ++step) {
+    EXPECT_EQ(ddp.backward(loss_of(ddp(x.view_rows(0, 2))), {.synchronize = false}), 2);
+    EXPECT_EQ(ddp.backward(loss_of(ddp(x.view_rows(2, 2))), {.synchronize = false}), 2);
+    EXPECT_EQ(ddp.backward(loss_of(ddp(x.view_rows(2, 7)))), 7);
+    expect_close(gradients(model), plain_gradients(x));
+    EXPECT_EQ(ddp.step(), step + 1);
+    model.zero_grad();
+  }
+}
+
+TEST(DistributedDataParallel, AGivenWeightCountsInPlaceOfRows) {
+  nn::Sequential model = mlp();
+  DistributedDataParallel ddp(model, testing::single_group());
+  ddp.backward(loss_of(ddp(input(2))), {.weight = 30, .synchronize = false});
+  EXPECT_EQ(ddp.backward(loss_of(ddp(input(5, 2))), {.weight = 10}), 40);
+  auto wanted = plain_gradients(input(2));
+  const auto second = plain_gradients(input(5, 2));
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    for (std::size_t j = 0; j < wanted[i].size(); ++j) wanted[i][j] = 0.75f * wanted[i][j] + 0.25f * second[i][j];
+  }
+  expect_close(gradients(model), wanted);
+}
+
+TEST(DistributedDataParallel, ABatchOfNoRowsGivesGradientsOfZero) {
+  nn::Sequential model = mlp();
+  DistributedDataParallel ddp(model, testing::single_group());
+  ddp.backward(loss_of(ddp(input(5))));
+  model.zero_grad();
+  EXPECT_EQ(ddp.backward(loss_of(ddp(input(0)))), 0);
+  for (const auto& gradient : gradients(model)) {
+    EXPECT_EQ(gradient, std::vector<float>(gradient.size(), 0.0f));
+  }
+}
+
+TEST(DistributedDataParallel, AParameterOutOfTheLossHasAGradientOfZero) {
+  struct Two : nn::Module {
+    nn::Linear used = register_module("used", nn::Linear(3, 2));
+    nn::Linear unused = register_module("unused", nn::Linear(3, 2));
+    Tensor forward(const Tensor& x) override { return used(x); }
+  } model;
+  DistributedDataParallel ddp(model, testing::single_group());
+  for (int step = 0; step < 2; ++step) {
+    ddp.backward(loss_of(ddp(input(4))));
+    EXPECT_EQ(model.unused.weight().grad().to_vector(), std::vector<float>(6, 0.0f));
+    EXPECT_NE(model.used.weight().grad().to_vector(), std::vector<float>(6, 0.0f));
+    model.zero_grad();
+  }
+}
+
+TEST(DistributedDataParallel, DropoutIsKeyedBySampleIdAndStep) {
+  nn::Sequential model{nn::Dropout(0.5f), nn::Linear(64, 1)};
+  DistributedDataParallel ddp(model, testing::single_group(), {.seed = 3});
+  const Tensor x = Tensor::ones({2, 64});
+  const auto forward = [&](std::vector<std::int64_t> ids) { return ddp(x, std::move(ids)).to_vector(); };
+  const auto first = forward({10, 11});
+  EXPECT_NE(first[0], first[1]);
+  EXPECT_EQ(forward({10, 11}), first);
+  EXPECT_EQ(forward({11, 10}), (std::vector<float>{first[1], first[0]}));
+  ddp.backward(mean(ddp(x, {10, 11})));
+  EXPECT_NE(forward({10, 11}), first);
+  EXPECT_THROW(ddp(x, {10}), InvalidArgument);
+}
+
+TEST(DistributedDataParallel, RefusesAModelWithoutParametersAndALossWithoutATape) {
+  nn::ReLU empty;
+  EXPECT_THROW(DistributedDataParallel(empty, testing::single_group()), InvalidArgument);
+  nn::Sequential model = mlp();
+  DistributedDataParallel ddp(model, testing::single_group());
+  EXPECT_THROW(ddp.backward(Tensor::full({}, 1.0f)), InvalidArgument);
+  // Nothing was begun: the next step works.
+  EXPECT_EQ(ddp.backward(loss_of(ddp(input(5)))), 5);
+}
+
+TEST(DistributedDataParallel, WhenItGoesTheModelKeepsNoGradientOfTheArena) {
+  nn::Sequential model = mlp();
+  {
+    DistributedDataParallel ddp(model, testing::single_group());
+    ddp.backward(loss_of(ddp(input(5))));
+  }
+  backward(loss_of(model(input(5))));
+  expect_close(gradients(model), plain_gradients(input(5)));
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,116 @@
+#include "runtime/train/progress_line.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "runtime/base/error.h"
+
+namespace lockstep {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+class ProgressLineTest : public ::testing::Test {
+ protected:
+  ProgressLine make(ProgressMode mode, std::int64_t total) {
+    return ProgressLine(mode, total, begin_, [this](std::string_view text) { written_.emplace_back(text); });
+  }
+  ProgressLine::Clock::time_point at(milliseconds since_begin) const { return begin_ + since_begin; }
+
+  ProgressLine::Clock::time_point begin_{};
+  std::vector<std::string> written_;
+};
+
+ProgressMode choose(std::map<std::string, std::string, std::less<>> variables, int rank, bool terminal) {
+  return choose_progress_mode(Environment(std::move(variables)), rank, terminal);
+}
+
+TEST(ProgressMode, IsChosenFromRankTerminalLauncherAndWish) {
+  EXPECT_EQ(choose({}, 0, true), ProgressMode::terminal);
+  EXPECT_EQ(choose({}, 0, false), ProgressMode::lines);
+  EXPECT_EQ(choose({}, 1, true), ProgressMode::off);
+  EXPECT_EQ(choose({{"LOCKSTEP_RUN_ID", "7"}}, 0, false), ProgressMode::redraws);
+  EXPECT_EQ(choose({{"LOCKSTEP_RUN_ID", "7"}, {"LOCKSTEP_PROGRESS", "lines"}}, 0, false), ProgressMode::lines);
+  EXPECT_EQ(choose({{"LOCKSTEP_PROGRESS", "bar"}}, 0, false), ProgressMode::redraws);
+  EXPECT_EQ(choose({{"LOCKSTEP_PROGRESS", "bar"}}, 0, true), ProgressMode::terminal);
+  EXPECT_EQ(choose({{"LOCKSTEP_PROGRESS", "off"}}, 0, true), ProgressMode::off);
+  EXPECT_THROW(choose({{"LOCKSTEP_PROGRESS", "fancy"}}, 0, true), InvalidArgument);
+  EXPECT_THROW(choose({{"LOCKSTEP_PROGRESS", "fancy"}}, 1, true), InvalidArgument);
+}
+
+TEST_F(ProgressLineTest, ALineTellsStepLossSpeedAndTimeLeft) {
+  ProgressLine line = make(ProgressMode::lines, 10);
+  line.step({.loss = 2.5, .samples = 30}, at(seconds(2)));
+  EXPECT_EQ(written_, (std::vector<std::string>{"step 1/10  loss 2.5000  15 samples/s  0:18 left\n"}));
+}
+
+TEST_F(ProgressLineTest, ARedrawHasABarAndEndsInAReturn) {
+  ProgressLine line = make(ProgressMode::redraws, 4);
+  line.step({.loss = 2.5, .samples = 30}, at(seconds(1)));
+  EXPECT_EQ(written_.back(), "step 1/4 [#####...............]  loss 2.5000  30 samples/s  0:03 left\r");
+}
+
+TEST_F(ProgressLineTest, WithoutATotalThereIsNoBar) {
+  ProgressLine line = make(ProgressMode::redraws, 0);
+  line.step({.samples = 10}, at(seconds(1)));
+  EXPECT_EQ(written_.back(), "step 1  10 samples/s\r");
+}
+
+TEST_F(ProgressLineTest, TellsWhatWasWaitedAndHidden) {
+  trace::StepRecord record;
+  record.step = 0;
+  record.waited = std::chrono::microseconds(700);
+  record.hidden = std::chrono::microseconds(11400);
+  ProgressLine line = make(ProgressMode::lines, 0);
+  line.step({.samples = 10, .record = &record}, at(seconds(1)));
+  trace::StepSummary summary;
+  summary.add(record);
+  EXPECT_EQ(written_.back(), "step 1  10 samples/s  " + summary.line() + "\n");
+  line.finish(at(seconds(2)));
+  EXPECT_EQ(written_.back(), summary.report() + "\n");
+}
+
+TEST_F(ProgressLineTest, RedrawsAtMostTenTimesASecondAndLinesEveryTwoSeconds) {
+  ProgressLine bar = make(ProgressMode::redraws, 1000);
+  for (int i = 0; i < 1000; ++i) bar.step({}, at(milliseconds(i)));
+  EXPECT_EQ(written_.size(), 10u);
+  written_.clear();
+  ProgressLine line = make(ProgressMode::lines, 1000);
+  for (int i = 0; i < 1000; ++i) line.step({}, at(milliseconds(10 * i)));
+  EXPECT_EQ(written_.size(), 5u);
+}
+
+TEST_F(ProgressLineTest, OnATerminalAShorterTextCoversTheLongerOne) {
+  ProgressLine line = make(ProgressMode::terminal, 0);
+  line.step({.loss = 10.5}, at(seconds(1)));
+  line.step({.loss = 9.5}, at(seconds(2)));
+  line.note("hello");
+  line.step({.loss = 8.5}, at(seconds(3)));
+  ASSERT_EQ(written_.size(), 4u);
+  EXPECT_EQ(written_[0], "step 1  loss 10.5000\r");
+  EXPECT_EQ(written_[1], "step 2  loss 9.5000 \r");
+  EXPECT_EQ(written_[2], "hello              \n");
+  EXPECT_EQ(written_[3], "step 3  loss 8.5000\r");
+}
+
+TEST_F(ProgressLineTest, TheEndIsDrawnOnceEvenIfTheLastStepWasNot) {
+  ProgressLine line = make(ProgressMode::lines, 3);
+  for (int i = 0; i < 3; ++i) line.step({.loss = 3.0 - i}, at(milliseconds(500 + i)));
+  line.finish(at(milliseconds(503)));
+  line.finish(at(seconds(9)));
+  ASSERT_EQ(written_.size(), 2u);
+  EXPECT_EQ(written_[1], "step 3/3  loss 1.0000\n");
+}
+
+TEST_F(ProgressLineTest, ARankThatDoesNotDrawWritesNothing) {
+  ProgressLine line = make(ProgressMode::off, 3);
+  line.step({.loss = 1}, at(seconds(1)));
+  line.note("hello");
+  line.finish(at(seconds(2)));
+  EXPECT_TRUE(written_.empty());
+}
+
+}  // namespace
+}  // namespace lockstep
