@@ -1,0 +1,51 @@
+// From an identity to the job's store: where the ranks meet.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "runtime/base/deadline.h"
+#include "runtime/net/address.h"
+#include "runtime/rendezvous/identity.h"
+#include "runtime/rendezvous/init_method.h"
+#include "runtime/store/store.h"
+
+namespace lockstep::rendezvous {
+
+// How they will meet. In order: what the program passed, the launcher's store, what the launcher offers to find rank 0
+// with, MASTER_ADDR and MASTER_PORT.
+struct MeetingPlan {
+  enum class Means {
+    alone,           // a world of one: a store in this process, no socket
+    launcher_store,  // LOCKSTEP_STORE, or torchrun's agent: everyone is a client at `address`
+    local_socket,  // mpirun, one host: rank 0 hosts a store on loopback and tells over a Unix socket (local_meeting.h)
+    pmix,          // mpirun, several hosts: rank 0 hosts a store and tells through PMIx (pmix.h)
+    file,          // file:///path: rank 0 hosts a store and tells in a file (file_meeting.h)
+    address,       // tcp://, MASTER_ADDR: rank 0 hosts a store at `address`
+  };
+  Means means = Means::alone;
+  net::HostPort address = {};
+  std::string path = {};
+  std::string told_by = {};  // for messages: "LOCKSTEP_STORE", "init_method tcp://", "MASTER_ADDR and MASTER_PORT"
+  // Longest time that rank 0's store waits, at its end, for ranks that are still connected.
+  std::chrono::nanoseconds leave_timeout = std::chrono::seconds(10);
+};
+
+// Pure. `bootstrap` is LOCKSTEP_BOOTSTRAP: "", "socket" or "pmix", of which the latter two choose between the means
+// that mpirun offers. Throws InvalidArgument, which says what to set, if there is no way to meet.
+MeetingPlan plan_meeting(const Identity& identity, const InitMethod& method, std::string_view bootstrap = {});
+
+struct Meeting {
+  // Where rank 0 hosts it, its last copy waits a moment for the other ranks to leave: leave_timeout at most, not for
+  // those that have died, and 1 s at most while an exception is under way.
+  std::shared_ptr<store::Store> store;
+  std::string address;  // for people: "127.0.0.1:41233", "in-process"
+};
+
+// Goes there. Throws Timeout (nobody there; says where, and what to do), InvalidArgument (an address that is none of
+// this host's, a port in use), Mismatch (another process is rank 0 already), StoreError, BackendUnavailable.
+Meeting meet(const MeetingPlan& plan, const Identity& identity, const Deadline& deadline);
+
+}  // namespace lockstep::rendezvous

@@ -1,0 +1,121 @@
+// Where ranks meet: identity and URL in, plan out.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "runtime/base/error.h"
+#include "runtime/rendezvous/meet.h"
+
+namespace lockstep::rendezvous {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using Means = MeetingPlan::Means;
+
+Identity rank_of(int rank, int world_size) {
+  Identity identity;
+  identity.rank = rank;
+  identity.world_size = world_size;
+  identity.source = "test";
+  return identity;
+}
+
+Identity under_mpirun(int local_world_size) {
+  Identity identity = rank_of(1, 4);
+  identity.local_world_size = local_world_size;
+  identity.local_world_size_known = true;
+  identity.job_id = "77";
+  identity.pmix = true;
+  return identity;
+}
+
+std::string refusal(const Identity& identity, std::string_view bootstrap = {}) {
+  try {
+    plan_meeting(identity, {}, bootstrap);
+    ADD_FAILURE() << "accepted";
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(MeetingPlan, AWorldOfOneNeedsNoSocketWhateverIsSet) {
+  EXPECT_EQ(plan_meeting({}, {}).means, Means::alone);
+  Identity identity = rank_of(0, 1);
+  identity.store_address = "127.0.0.1:1";
+  identity.master_addr = "127.0.0.1";
+  identity.master_port = 1;
+  EXPECT_EQ(plan_meeting(identity, parse_init_method("tcp://127.0.0.1:1")).means, Means::alone);
+  EXPECT_EQ(plan_meeting(identity, parse_init_method("file:///x")).means, Means::alone);
+}
+
+TEST(MeetingPlan, TheProgramsUrlComesFirst) {
+  Identity identity = under_mpirun(4);
+  identity.store_address = "127.0.0.1:1";
+  const MeetingPlan tcp = plan_meeting(identity, parse_init_method("tcp://node0:23456"));
+  EXPECT_EQ(tcp.means, Means::address);
+  EXPECT_EQ(tcp.address.to_string(), "node0:23456");
+  const MeetingPlan file = plan_meeting(identity, parse_init_method("file:///shared/job"));
+  EXPECT_EQ(file.means, Means::file);
+  EXPECT_EQ(file.path, "/shared/job");
+}
+
+TEST(MeetingPlan, TheLaunchersStoreComesBeforeMasterAddr) {
+  Identity identity = rank_of(1, 2);
+  identity.store_address = "[::1]:4000";
+  identity.master_addr = "127.0.0.1";
+  identity.master_port = 5000;
+  const MeetingPlan plan = plan_meeting(identity, parse_init_method("env://"));
+  EXPECT_EQ(plan.means, Means::launcher_store);
+  EXPECT_EQ(plan.address.to_string(), "[::1]:4000");
+}
+
+TEST(MeetingPlan, UnderTorchrunsAgentRankZeroIsAClientToo) {
+  Identity identity = rank_of(0, 2);
+  identity.agent_store = true;
+  identity.master_addr = "node0";
+  identity.master_port = 29500;
+  EXPECT_EQ(plan_meeting(identity, {}).means, Means::launcher_store);
+  identity.agent_store = false;
+  EXPECT_EQ(plan_meeting(identity, {}).means, Means::address);
+}
+
+TEST(MeetingPlan, MpirunOnOneHostAndOnSeveral) {
+  EXPECT_EQ(plan_meeting(under_mpirun(4), {}).means, Means::local_socket);
+  EXPECT_EQ(plan_meeting(under_mpirun(2), {}).means, Means::pmix);
+  EXPECT_EQ(plan_meeting(under_mpirun(4), {}, "pmix").means, Means::pmix);
+  EXPECT_EQ(plan_meeting(under_mpirun(2), {}, "socket").means, Means::local_socket);
+}
+
+TEST(MeetingPlan, MpirunOnSeveralHostsWithoutPmixNeedsAnAddress) {
+  Identity identity = under_mpirun(2);
+  identity.pmix = false;
+  EXPECT_THAT(refusal(identity), HasSubstr("MASTER_ADDR and MASTER_PORT are not set"));
+  identity.master_addr = "node0";
+  identity.master_port = 29500;
+  EXPECT_EQ(plan_meeting(identity, {}).means, Means::address);
+}
+
+TEST(MeetingPlan, WhatIsMissingIsSaid) {
+  Identity identity = rank_of(1, 2);
+  EXPECT_THAT(refusal(identity), AllOf(HasSubstr("rank 1/2"), HasSubstr("MASTER_ADDR and MASTER_PORT are not set"),
+                                       HasSubstr("lockstep run")));
+  identity.master_addr = "node0";
+  EXPECT_THAT(refusal(identity), HasSubstr(": MASTER_PORT is not set"));
+  identity.master_addr.clear();
+  identity.master_port = 29500;
+  EXPECT_THAT(refusal(identity), HasSubstr(": MASTER_ADDR is not set"));
+}
+
+TEST(MeetingPlan, BadVariablesAreRefused) {
+  Identity identity = rank_of(1, 2);
+  for (const char* address : {"x", "host:0", ":4000", "host:http"}) {
+    identity.store_address = address;
+    EXPECT_THAT(refusal(identity), HasSubstr("LOCKSTEP_STORE='" + std::string(address) + "'"));
+  }
+  EXPECT_THAT(refusal(under_mpirun(4), "mpi"), HasSubstr("LOCKSTEP_BOOTSTRAP='mpi'"));
+  EXPECT_THAT(refusal(rank_of(1, 2), "pmix"), HasSubstr("no launcher offers PMIx"));
+}
+
+}  // namespace
+}  // namespace lockstep::rendezvous

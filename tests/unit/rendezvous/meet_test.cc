@@ -1,0 +1,263 @@
+// Ranks as threads that meet through real stores: whom they find, and what they are told when they don't.
+#include "runtime/rendezvous/meet.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <thread>
+
+#include "runtime/base/error.h"
+#include "runtime/net/stream.h"
+#include "runtime/net/tcp_socket.h"
+#include "runtime/rendezvous/file_meeting.h"
+#include "runtime/rendezvous/join.h"
+#include "runtime/store/tcp_store.h"
+#include "runtime/store/tcp_store_server.h"
+
+namespace lockstep::rendezvous {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+using Means = MeetingPlan::Means;
+
+Identity rank_of(int rank, int world_size) {
+  Identity identity;
+  identity.rank = rank;
+  identity.world_size = world_size;
+  identity.source = "test";
+  return identity;
+}
+
+// Free a moment ago. The kernel gives ephemeral ports out in turn, so nobody else gets it at once.
+std::uint16_t free_port() { return net::local_address(net::tcp_listen({"127.0.0.1", 0}).get()).port; }
+
+MeetingPlan at(const net::HostPort& address) {
+  return {.means = Means::address, .address = address, .told_by = "MASTER_ADDR and MASTER_PORT"};
+}
+
+struct Rank {
+  std::optional<Joined> joined;
+  std::string address;
+  std::string error;
+};
+
+// Runs each of `ranks` in a thread: meet, join, leave.
+std::vector<Rank> run(const MeetingPlan& plan, const std::vector<Identity>& ranks,
+                      std::chrono::nanoseconds limit = 20s) {
+  std::vector<Rank> results(ranks.size());
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    threads.emplace_back([&, i] {
+      try {
+        Identity identity = ranks[i];
+        const Deadline deadline = Deadline::after(limit);
+        const Meeting meeting = meet(plan, identity, deadline);
+        results[i].address = meeting.address;
+        results[i].joined = join(*meeting.store, identity, self_member(identity), deadline);
+      } catch (const Error& error) {
+        results[i].error = error.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return results;
+}
+
+void expect_all_met(const std::vector<Rank>& results) {
+  for (const Rank& result : results) {
+    ASSERT_TRUE(result.joined) << result.error;
+    EXPECT_EQ(result.joined->roster.size(), results.size());
+  }
+}
+
+template <typename E>
+std::string refusal(const MeetingPlan& plan, const Identity& identity, std::chrono::nanoseconds limit = 20s) {
+  try {
+    meet(plan, identity, Deadline::after(limit));
+    ADD_FAILURE() << "met";
+  } catch (const E& error) {
+    return error.what();
+  } catch (const Error& error) {
+    ADD_FAILURE() << "another type of error: " << error.what();
+  }
+  return "";
+}
+
+TEST(Meet, AloneIsInProcess) {
+  const Meeting meeting = meet(plan_meeting({}, {}), {}, Deadline::after(20s));
+  EXPECT_EQ(meeting.address, "in-process");
+  meeting.store->set("k", "v");
+  EXPECT_EQ(meeting.store->get("k", Deadline::after(20s)), "v");
+}
+
+TEST(Meet, AtAnAddressInAnyOrder) {
+  const MeetingPlan plan = at({"127.0.0.1", free_port()});
+  expect_all_met(run(plan, {rank_of(2, 3), rank_of(1, 3), rank_of(0, 3)}));
+  expect_all_met(run(plan, {rank_of(0, 3), rank_of(1, 3), rank_of(2, 3)}));
+}
+
+TEST(Meet, AtLocalhost) { expect_all_met(run(at({"localhost", free_port()}), {rank_of(1, 2), rank_of(0, 2)})); }
+
+TEST(Meet, AtTheLaunchersStore) {
+  const store::TcpStoreServer server;
+  MeetingPlan plan = at(server.address());
+  plan.means = Means::launcher_store;
+  expect_all_met(run(plan, {rank_of(0, 3), rank_of(1, 3), rank_of(2, 3)}));
+}
+
+TEST(Meet, OverTheLocalSocket) {
+  const MeetingPlan plan{.means = Means::local_socket, .told_by = "test"};
+  std::vector<Identity> ranks = {rank_of(1, 3), rank_of(0, 3), rank_of(2, 3)};
+  for (Identity& identity : ranks) identity.job_id = "meet_test" + std::to_string(::getpid());
+  expect_all_met(run(plan, ranks));
+  expect_all_met(run(plan, ranks));
+}
+
+TEST(Meet, MissingRanksAreNamedToAllThatCame) {
+  const auto results = run(at({"127.0.0.1", free_port()}), {rank_of(0, 4), rank_of(1, 4)}, 200ms);
+  for (const Rank& result : results) {
+    EXPECT_THAT(result.error, AllOf(HasSubstr("ranks 2 and 3 of 4 did not come"), HasSubstr("rank 0 (host"),
+                                    HasSubstr("rank 1 (host")));
+  }
+}
+
+TEST(Meet, RankZeroThatDoesNotComeIsSaidWithAddressTimeAndRemedy) {
+  const net::HostPort address{"127.0.0.1", free_port()};
+  EXPECT_THAT(refusal<Timeout>(at(address), rank_of(1, 2), 50ms),
+              AllOf(HasSubstr("rank 1/2"), HasSubstr(address.to_string()), HasSubstr("MASTER_ADDR and MASTER_PORT"),
+                    HasSubstr("of 0.05 s"), HasSubstr("rank 0 was started")));
+}
+
+TEST(Meet, AnAddressThatIsNotRankZerosListsThoseItHas) {
+  // 192.0.2.0/24 is for documentation, but this machine may use it: 203.0.113.0/24 is another such network.
+  EXPECT_THAT(refusal<InvalidArgument>(at({"203.0.113.7", 29500}), rank_of(0, 2)),
+              AllOf(HasSubstr("203.0.113.7:29500"), HasSubstr("127.0.0.1"), HasSubstr("start rank 0 on that host")));
+}
+
+TEST(Meet, TwoRankZerosAtOneAddressAreBothNamed) {
+  const MeetingPlan plan = at({"127.0.0.1", free_port()});
+  const Identity zero = rank_of(0, 2);
+  Identity joining = zero;
+  const Meeting first = meet(plan, zero, Deadline::after(20s));
+  std::thread waits(
+      [&] { EXPECT_THROW(join(*first.store, joining, self_member(zero), Deadline::after(300ms)), Timeout); });
+  const std::string pid = "pid " + std::to_string(::getpid());
+  EXPECT_THAT(refusal<Mismatch>(plan, zero),
+              AllOf(HasSubstr("two processes are rank 0 of 2"), HasSubstr("rank 0 (host"), HasSubstr(pid)));
+  waits.join();
+}
+
+TEST(Meet, APortThatAnotherProgramHasIsNotMistakenForRankZero) {
+  const UniqueFd other = net::tcp_listen({"127.0.0.1", 0});
+  EXPECT_THAT(refusal<InvalidArgument>(at(net::local_address(other.get())), rank_of(0, 2)),
+              AllOf(HasSubstr("another program listens there"), HasSubstr("choose a free port")));
+}
+
+class MeetAtFile : public ::testing::Test {
+ protected:
+  MeetAtFile() {
+    std::string pattern = ::testing::TempDir() + "meet.XXXXXX";
+    folder_ = ::mkdtemp(pattern.data());
+    plan_.means = Means::file;
+    plan_.path = folder_ / "job";
+    plan_.told_by = "init_method file://";
+  }
+  ~MeetAtFile() override { std::filesystem::remove_all(folder_); }
+
+  std::filesystem::path folder_;
+  MeetingPlan plan_;
+};
+
+TEST_F(MeetAtFile, InAnyOrderAndAgain) {
+  expect_all_met(run(plan_, {rank_of(2, 3), rank_of(1, 3), rank_of(0, 3)}));
+  EXPECT_TRUE(std::filesystem::is_empty(folder_));
+  expect_all_met(run(plan_, {rank_of(0, 3), rank_of(1, 3), rank_of(2, 3)}));
+  EXPECT_TRUE(std::filesystem::is_empty(folder_));
+}
+
+TEST_F(MeetAtFile, AFileThatRankZeroLeftByKillIsNotBelieved) {
+  const pid_t killed = ::fork();
+  ASSERT_GE(killed, 0);
+  if (killed == 0) ::_exit(0);
+  int status = 0;
+  ASSERT_EQ(::waitpid(killed, &status, 0), killed);
+  // Its store's port is another store's now: only the process tells that the file is stale.
+  const store::TcpStoreServer somebody_elses;
+  MeetingNote note = note_of_this_process(somebody_elses.address().to_string(), "/0");
+  note.pid = killed;
+  std::ofstream(plan_.path) << encode(note);
+  EXPECT_THAT(refusal<Timeout>(plan_, rank_of(1, 2), 50ms), HasSubstr("left behind by an earlier run"));
+  expect_all_met(run(plan_, {rank_of(1, 2), rank_of(0, 2)}));
+}
+
+TEST_F(MeetAtFile, AStoreThatDoesNotKnowTheTokenIsNotBelieved) {
+  const store::TcpStoreServer somebody_elses;
+  store::TcpStore(somebody_elses.address(), Deadline::after(20s)).set("rendezvous/token", "other");
+  std::ofstream(plan_.path) << encode(note_of_this_process(somebody_elses.address().to_string(), "/0"));
+  EXPECT_THAT(refusal<Timeout>(plan_, rank_of(1, 2), 200ms),
+              AnyOf(HasSubstr("leads to no store"), HasSubstr("another run")));
+}
+
+TEST_F(MeetAtFile, RankZeroOnAnotherHostIsRefusedInOneSentence) {
+  MeetingNote note = note_of_this_process("127.0.0.1:1", "/0");
+  note.boot_id = "another";
+  note.host = "node7";
+  std::ofstream(plan_.path) << encode(note);
+  EXPECT_THAT(refusal<BackendUnavailable>(plan_, rank_of(1, 2)),
+              AllOf(HasSubstr("rank 0 on host node7"), HasSubstr("no backend that works across hosts")));
+}
+
+// So long that a wait which is not ended by what it waits for runs into the test's own limit.
+constexpr std::chrono::hours kForGood{1};
+
+TEST(MeetingEnd, RankZeroWaitsForTheOthersToLeave) {
+  MeetingPlan plan = at({"127.0.0.1", free_port()});
+  plan.leave_timeout = kForGood;
+  Meeting zero = meet(plan, rank_of(0, 2), Deadline::after(20s));
+  Meeting one = meet(plan, rank_of(1, 2), Deadline::after(20s));
+  std::atomic<bool> leaving{false};
+  std::thread leaves([&] {
+    leaving = true;
+    zero.store.reset();
+  });
+  while (!leaving) std::this_thread::yield();
+  for (int i = 0; i < 1000; ++i) one.store->add("last use", 1);
+  EXPECT_EQ(one.store->get("last use", Deadline::after(20s)), "1000");
+  one.store.reset();
+  leaves.join();
+}
+
+TEST(MeetingEnd, ARankThatDiedIsNotWaitedFor) {
+  MeetingPlan plan = at({"127.0.0.1", free_port()});
+  plan.leave_timeout = kForGood;
+  int ready[2];
+  ASSERT_EQ(::pipe(ready), 0);
+  const pid_t one = ::fork();
+  ASSERT_GE(one, 0);
+  if (one == 0) {
+    const Meeting meeting = meet(plan, rank_of(1, 2), Deadline::after(20s));
+    if (::write(ready[1], "r", 1) != 1) ::_exit(1);
+    for (;;) ::pause();
+  }
+  Meeting zero = meet(plan, rank_of(0, 2), Deadline::after(20s));
+  char byte = 0;
+  ASSERT_EQ(::read(ready[0], &byte, 1), 1);
+  ::kill(one, SIGKILL);
+  int status = 0;
+  ASSERT_EQ(::waitpid(one, &status, 0), one);
+  zero.store.reset();
+  ::close(ready[0]);
+  ::close(ready[1]);
+}
+
+}  // namespace
+}  // namespace lockstep::rendezvous
