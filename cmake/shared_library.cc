@@ -1,0 +1,1 @@
+// Nothing yet: lets a shared library exist before its rooms have sources.

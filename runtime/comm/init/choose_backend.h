@@ -1,0 +1,25 @@
+// Which backend serves a group.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "runtime/comm/backend.h"
+
+namespace lockstep {
+
+struct BackendChoice {
+  const Backend* backend = nullptr;
+  std::string why;  // "asked for", "auto", "auto; backend 'single' serves one rank, this job has 4"
+};
+
+// Throws BackendUnavailable for the name of a backend that this build doesn't have, InvalidArgument for any other that
+// is neither "auto" nor in `candidates`. To be called before the ranks meet, so that a wrong name waits for nobody.
+void require_known_backend(std::string_view name, std::span<const Backend> candidates);
+
+// "auto": the first that can serve. Throws BackendUnavailable with each one's reason if none can, or if the named one
+// can't.
+BackendChoice choose_backend(std::string_view name, std::span<const Backend> candidates, const GroupContext& context);
+
+}  // namespace lockstep

@@ -1,0 +1,76 @@
+#include "runtime/comm/init/init_process_group.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "runtime/base/cpu.h"
+#include "runtime/base/environment.h"
+#include "runtime/base/intra_op_threads.h"
+#include "runtime/base/logging.h"
+#include "runtime/comm/backend.h"
+#include "runtime/comm/init/choose_backend.h"
+#include "runtime/comm/init/settings.h"
+#include "runtime/comm/init/uncaught.h"
+#include "runtime/rendezvous/join.h"
+#include "runtime/rendezvous/launcher_guard.h"
+#include "runtime/rendezvous/meet.h"
+#include "runtime/store/prefix_store.h"
+
+namespace lockstep {
+namespace {
+
+// Ranks of one host share its cores. Who sets OMP_NUM_THREADS has decided.
+void share_cores(const Environment& environment, int local_world_size) {
+  if (environment.has("OMP_NUM_THREADS")) return;
+  set_intra_op_threads(std::max(1, allowed_cores() / std::max(1, local_world_size)));
+}
+
+std::shared_ptr<ProcessGroup> start(const InitOptions& options) {
+  const Environment environment = Environment::of_process();
+  const InitSettings settings = resolve(options, environment);
+  require_known_backend(options.backend, backends());
+  rendezvous::Identity identity = rendezvous::identify(environment, settings.overrides);
+  if (identity.world_size > 1) {
+    set_log_label(fmt::format("rank {}", identity.rank));
+    set_uncaught_error_rank(identity.rank);
+  }
+  rendezvous::put_up(rendezvous::plan_launcher_guard(environment, rendezvous::ancestors_of_this_process()));
+
+  const Deadline deadline = Deadline::after(settings.timeout);
+  const auto plan =
+      rendezvous::plan_meeting(identity, settings.method, environment.get("LOCKSTEP_BOOTSTRAP").value_or(""));
+  const rendezvous::Meeting meeting = rendezvous::meet(plan, identity, deadline);
+  rendezvous::Joined joined = rendezvous::join(*meeting.store, identity, rendezvous::self_member(identity), deadline);
+  share_cores(environment, identity.local_world_size);
+
+  const GroupContext context{
+      .identity = identity,
+      .roster = std::move(joined.roster),
+      .store = std::make_shared<store::PrefixStore>(joined.scope + "/group", meeting.store),
+      .timeout = settings.timeout,
+      .device = settings.device,
+  };
+  const BackendChoice choice = choose_backend(options.backend, backends(), context);
+  auto group = choice.backend->create(context, deadline);
+  if (identity.rank == 0 && identity.world_size > 1) {
+    log_info("backend {} ({})", choice.backend->name, choice.why);
+  }
+  log_info("{}", start_line(identity, meeting.address, choice.backend->name, intra_op_threads()));
+  return group;
+}
+
+}  // namespace
+
+std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
+  install_uncaught_error_handler();
+  try {
+    return start(options);
+  } catch (...) {
+    // Caught so that the stack is unwound even if the program catches nothing: rank 0's store lets the others read what
+    // went wrong before it goes.
+    throw;
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,73 @@
+#include "runtime/comm/init/settings.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+
+#include "runtime/base/error.h"
+
+namespace lockstep {
+namespace {
+
+constexpr double kLongestSeconds = 10.0 * 365 * 24 * 3600;
+
+std::optional<int> merge(std::optional<int> argument, std::optional<int> from_url, std::string_view name) {
+  if (argument && from_url && *argument != *from_url) {
+    throw InvalidArgument(fmt::format("init_process_group: {}={} was passed and init_method says {}; pass one of them",
+                                      name, *argument, *from_url));
+  }
+  return argument ? argument : from_url;
+}
+
+DeviceId resolve_device(const std::string& text) {
+  if (text.empty()) return {};
+  const DeviceId device = DeviceId::parse(text);
+  if (device.kind != DeviceKind::cpu) {
+    throw BackendUnavailable(
+        fmt::format("init_process_group: device '{}' was asked for and this build has the CPU only; leave `device` "
+                    "empty or pass cpu",
+                    text));
+  }
+  return device;
+}
+
+}  // namespace
+
+std::chrono::nanoseconds parse_timeout(std::string_view text, std::string_view what) {
+  double seconds = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
+  // Written so that a NaN is refused too.
+  if (error != std::errc{} || end != text.data() + text.size() || !(seconds > 0 && seconds <= kLongestSeconds)) {
+    throw InvalidArgument(fmt::format("{}='{}' is no timeout; give seconds above 0, such as 90 or 0.5", what, text));
+  }
+  return std::chrono::ceil<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
+}
+
+InitSettings resolve(const InitOptions& options, const Environment& environment) {
+  InitSettings settings;
+  if (options.timeout) {
+    if (options.timeout->count() <= 0) {
+      throw InvalidArgument(fmt::format("init_process_group: timeout of {} s was passed; it must be above 0",
+                                        std::chrono::duration<double>(*options.timeout).count()));
+    }
+    settings.timeout = *options.timeout;
+  } else if (const auto text = environment.get("LOCKSTEP_TIMEOUT")) {
+    settings.timeout = parse_timeout(*text, "environment: LOCKSTEP_TIMEOUT");
+  }
+  settings.method = rendezvous::parse_init_method(options.init_method);
+  settings.overrides.rank = merge(options.rank, settings.method.rank, "rank");
+  settings.overrides.world_size = merge(options.world_size, settings.method.world_size, "world_size");
+  settings.device = resolve_device(options.device);
+  return settings;
+}
+
+std::string start_line(const rendezvous::Identity& identity, const std::string& store, std::string_view backend,
+                       int threads) {
+  const std::string source = identity.source == "alone" ? identity.source : "from " + identity.source;
+  const std::string ignored = identity.ignored.empty() ? "" : "; not used: " + identity.ignored;
+  return fmt::format("rank {}/{} (local {}/{}) {}, store {}, backend {}, {} thread{}{}", identity.rank,
+                     identity.world_size, identity.local_rank, identity.local_world_size, source, store, backend,
+                     threads, threads == 1 ? "" : "s", ignored);
+}
+
+}  // namespace lockstep

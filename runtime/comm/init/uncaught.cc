@@ -1,0 +1,66 @@
+#include "runtime/comm/init/uncaught.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <exception>
+#include <string>
+#include <string_view>
+
+#include "runtime/base/error.h"
+
+namespace lockstep {
+namespace {
+
+std::atomic<int> rank_of_process{-1};
+std::atomic<std::terminate_handler> previous{nullptr};
+
+void write_line(std::string_view text) {
+  while (!text.empty()) {
+    const auto written = ::write(STDERR_FILENO, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return;  // stderr is closed: the exit code has to say it
+    text.remove_prefix(static_cast<std::size_t>(written));
+  }
+}
+
+[[noreturn]] void report_and_exit(const Error& error) {
+  const int rank = rank_of_process.load();
+  std::string line = rank < 0 ? fmt::format("[lockstep] fatal: {}", error.what())
+                              : fmt::format("[lockstep rank {}] fatal: {}", rank, error.what());
+  std::replace(line.begin(), line.end(), '\n', ' ');
+  line += '\n';
+  write_line(line);
+  // Not exit(): other threads still run, and their objects must not be destroyed under them.
+  ::_exit(1);
+}
+
+[[noreturn]] void on_terminate() {
+  if (const std::exception_ptr current = std::current_exception()) {
+    try {
+      std::rethrow_exception(current);
+    } catch (const Error& error) {
+      report_and_exit(error);
+    } catch (...) {  // Not ours: as without us.
+    }
+  }
+  if (const std::terminate_handler handler = previous.load()) handler();
+  std::abort();
+}
+
+}  // namespace
+
+void install_uncaught_error_handler() {
+  const std::terminate_handler before = std::get_terminate();
+  if (before == on_terminate) return;
+  previous.store(before);
+  std::set_terminate(on_terminate);
+}
+
+void set_uncaught_error_rank(int rank) { rank_of_process.store(rank); }
+
+}  // namespace lockstep

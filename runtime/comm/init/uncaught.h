@@ -1,0 +1,14 @@
+// What happens to a lockstep::Error that nobody catches: one line on stderr and exit code 1, no core dump.
+//
+// When one rank fails, the others' errors are consequences; N core dumps of them help nobody. Every other exception
+// goes to the terminate handler that was there before.
+#pragma once
+
+namespace lockstep {
+
+// Installs it, once per process. Any thread.
+void install_uncaught_error_handler();
+// For the line's label. -1: not known yet.
+void set_uncaught_error_rank(int rank);
+
+}  // namespace lockstep
