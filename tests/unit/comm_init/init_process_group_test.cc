@@ -1,0 +1,111 @@
+// From variables and arguments to a working group, ranks as threads.
+#include "runtime/comm/init/init_process_group.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <thread>
+#include <vector>
+
+#include "runtime/base/cpu.h"
+#include "runtime/base/environment.h"
+#include "runtime/base/error.h"
+#include "runtime/base/intra_op_threads.h"
+#include "runtime/net/tcp_socket.h"
+
+namespace lockstep {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// This process's variables are the tests' own: whatever launcher runs them is not meant.
+class InitProcessGroup : public ::testing::Test {
+ protected:
+  InitProcessGroup() {
+    const Environment environment = Environment::of_process();
+    for (const auto& [name, value] : environment.variables()) {
+      for (const char* prefix : {"LOCKSTEP_", "OMPI_", "PMIX_", "PMI_", "SLURM_", "TORCHELASTIC_"}) {
+        if (name.starts_with(prefix) && name != "LOCKSTEP_LOG_LEVEL") ::unsetenv(name.c_str());
+      }
+    }
+    for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR",
+                             "MASTER_PORT", "OMP_NUM_THREADS"}) {
+      ::unsetenv(name);
+    }
+  }
+
+  static void expect_sum(ProcessGroup& group) {
+    float value = static_cast<float>(group.rank() + 1);
+    group.all_reduce({&value, 1, DType::f32, group.device()}).wait();
+    EXPECT_EQ(value, static_cast<float>(group.size() * (group.size() + 1) / 2));
+  }
+};
+
+TEST_F(InitProcessGroup, AloneWithoutVariables) {
+  const auto group = init_process_group();
+  EXPECT_EQ(group->rank(), 0);
+  EXPECT_EQ(group->size(), 1);
+  EXPECT_EQ(group->backend(), "single");
+  EXPECT_EQ(group->timeout(), 5min);
+  EXPECT_EQ(intra_op_threads(), allowed_cores());
+  expect_sum(*group);
+}
+
+TEST_F(InitProcessGroup, ThePytorchWayWithAWorldOfOne) {
+  const auto group = init_process_group(
+      {.init_method = "tcp://localhost:23456", .rank = 0, .world_size = 1, .timeout = 30s, .device = "cpu"});
+  EXPECT_EQ(group->size(), 1);
+  EXPECT_EQ(group->timeout(), 30s);
+}
+
+TEST_F(InitProcessGroup, FourRanksOverTcp) {
+  const std::string url =
+      "tcp://" + net::local_address(net::tcp_listen({"127.0.0.1", 0}).get()).to_string() + "?world_size=4&rank=";
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 4; ++rank) {
+    ranks.emplace_back([&, rank] {
+      const auto group = init_process_group({.init_method = url + std::to_string(rank), .timeout = 30s});
+      EXPECT_EQ(group->rank(), rank);
+      EXPECT_EQ(group->size(), 4);
+      EXPECT_EQ(group->backend(), "shm");
+      EXPECT_EQ(group->roster()[3].local_rank, 3);
+      expect_sum(*group);
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  EXPECT_EQ(intra_op_threads(), std::max(1, allowed_cores() / 4));
+}
+
+TEST_F(InitProcessGroup, WhatIsWrongIsSaidBeforeAnybodyIsWaitedFor) {
+  const auto refusal = [](const InitOptions& options) -> std::string {
+    try {
+      init_process_group(options);
+      return "accepted";
+    } catch (const Error& error) {
+      return error.what();
+    }
+  };
+  EXPECT_THAT(refusal({.backend = "nccl"}), AllOf(HasSubstr("'nccl'"), HasSubstr("single, shm")));
+  EXPECT_THAT(refusal({.backend = "nccl", .init_method = "tcp://127.0.0.1:9?rank=1&world_size=2"}),
+              HasSubstr("'nccl'"));
+  EXPECT_THAT(refusal({.init_method = "tcp://nowhere"}), HasSubstr("no port"));
+  EXPECT_THAT(refusal({.rank = 2, .world_size = 2}), HasSubstr("rank=2"));
+  EXPECT_THAT(refusal({.rank = 1, .world_size = 2}), HasSubstr("MASTER_ADDR and MASTER_PORT are not set"));
+  ::setenv("RANK", "1", 1);
+  EXPECT_THAT(refusal({}), HasSubstr("WORLD_SIZE is not"));
+  ::setenv("WORLD_SIZE", "2", 1);
+  EXPECT_THAT(refusal({}), HasSubstr("MASTER_ADDR and MASTER_PORT are not set"));
+}
+
+TEST_F(InitProcessGroup, OmpNumThreadsDecides) {
+  set_intra_op_threads(3);
+  ::setenv("OMP_NUM_THREADS", "3", 1);
+  const auto group = init_process_group();
+  EXPECT_EQ(intra_op_threads(), 3);
+}
+
+}  // namespace
+}  // namespace lockstep

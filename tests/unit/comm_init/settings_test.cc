@@ -1,0 +1,80 @@
+#include "runtime/comm/init/settings.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "runtime/base/error.h"
+
+namespace lockstep {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+Environment with(const char* name, const char* value) {
+  Environment environment;
+  environment.set(name, value);
+  return environment;
+}
+
+template <typename E>
+std::string refusal(const InitOptions& options, const Environment& environment = {}) {
+  try {
+    resolve(options, environment);
+    ADD_FAILURE() << "accepted";
+  } catch (const E& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(InitSettings, TimeoutFromArgumentThenEnvironmentThenDefault) {
+  EXPECT_EQ(resolve({}, {}).timeout, 5min);
+  EXPECT_EQ(resolve({}, with("LOCKSTEP_TIMEOUT", "90")).timeout, 90s);
+  EXPECT_EQ(resolve({}, with("LOCKSTEP_TIMEOUT", "0.5")).timeout, 500ms);
+  EXPECT_EQ(resolve({.timeout = 7s}, with("LOCKSTEP_TIMEOUT", "90")).timeout, 7s);
+}
+
+TEST(InitSettings, BadTimeoutsAreRefusedWithTheirValue) {
+  for (const char* text : {"0", "-1", "x", "1s", "inf", "nan", "1e300", " 1"}) {
+    EXPECT_THAT(refusal<InvalidArgument>({}, with("LOCKSTEP_TIMEOUT", text)),
+                HasSubstr("LOCKSTEP_TIMEOUT='" + std::string(text) + "'"));
+  }
+  EXPECT_THAT(refusal<InvalidArgument>({.timeout = 0s}), HasSubstr("above 0"));
+  EXPECT_THAT(refusal<InvalidArgument>({.timeout = -1s}), HasSubstr("-1 s"));
+}
+
+TEST(InitSettings, RankAndWorldSizeFromArgumentsOrUrl) {
+  const InitSettings from_url = resolve({.init_method = "tcp://a:1?rank=1&world_size=2"}, {});
+  EXPECT_EQ(from_url.overrides.rank, 1);
+  EXPECT_EQ(from_url.overrides.world_size, 2);
+  const InitSettings mixed = resolve({.init_method = "file:///x?world_size=2", .rank = 0}, {});
+  EXPECT_EQ(mixed.overrides.rank, 0);
+  EXPECT_EQ(mixed.overrides.world_size, 2);
+  EXPECT_EQ(resolve({.init_method = "tcp://a:1?rank=1&world_size=2", .rank = 1}, {}).overrides.rank, 1);
+  EXPECT_THAT(refusal<InvalidArgument>({.init_method = "tcp://a:1?rank=1&world_size=2", .rank = 0}),
+              AllOf(HasSubstr("rank=0 was passed"), HasSubstr("init_method says 1")));
+}
+
+TEST(InitSettings, Devices) {
+  EXPECT_EQ(resolve({.device = "cpu"}, {}).device, DeviceId{});
+  EXPECT_THAT(refusal<BackendUnavailable>({.device = "cuda:1"}), AllOf(HasSubstr("'cuda:1'"), HasSubstr("CPU only")));
+  EXPECT_THROW(resolve({.device = "tpu"}, {}), InvalidArgument);
+}
+
+TEST(StartLine, SaysWhoHowWhereAndWithWhat) {
+  rendezvous::Identity identity;
+  EXPECT_EQ((identity.source = "alone", start_line(identity, "in-process", "single", 2)),
+            "rank 0/1 (local 0/1) alone, store in-process, backend single, 2 threads");
+  identity.rank = identity.local_rank = 2;
+  identity.world_size = identity.local_world_size = 4;
+  identity.source = "Open MPI";
+  EXPECT_EQ(start_line(identity, "127.0.0.1:41233", "shm", 1),
+            "rank 2/4 (local 2/4) from Open MPI, store 127.0.0.1:41233, backend shm, 1 thread");
+  identity.ignored = "RANK and WORLD_SIZE (RANK=2)";
+  EXPECT_THAT(start_line(identity, "s", "shm", 1), HasSubstr("1 thread; not used: RANK and WORLD_SIZE (RANK=2)"));
+}
+
+}  // namespace
+}  // namespace lockstep

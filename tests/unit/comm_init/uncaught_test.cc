@@ -1,0 +1,43 @@
+// What a process leaves on stderr, and how it ends, when nobody catches.
+#include "runtime/comm/init/uncaught.h"
+
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+#include <thread>
+
+#include "runtime/base/error.h"
+
+namespace lockstep {
+namespace {
+
+class UncaughtDeathTest : public ::testing::Test {
+ protected:
+  // A fresh process per case: this one may have threads.
+  UncaughtDeathTest() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+};
+
+void end_with(void (*body)(), int rank = -1) {
+  install_uncaught_error_handler();
+  install_uncaught_error_handler();  // twice is once
+  if (rank >= 0) set_uncaught_error_rank(rank);
+  std::thread(body).join();  // outside of the test framework's own try blocks
+}
+
+TEST_F(UncaughtDeathTest, AnErrorIsOneLineAndExitCodeOne) {
+  EXPECT_EXIT(end_with([] { throw PeerLost("rank 2 was killed\nby signal 9"); }, 3), ::testing::ExitedWithCode(1),
+              "^\\[lockstep rank 3\\] fatal: rank 2 was killed by signal 9\n$");
+}
+
+TEST_F(UncaughtDeathTest, BeforeTheRankIsKnownTheLineHasNone) {
+  EXPECT_EXIT(end_with([] { throw InvalidArgument("RANK=4"); }), ::testing::ExitedWithCode(1),
+              "^\\[lockstep\\] fatal: RANK=4\n$");
+}
+
+TEST_F(UncaughtDeathTest, OtherExceptionsEndAsTheyWouldWithoutUs) {
+  EXPECT_EXIT(end_with([] { throw std::logic_error("the program's own"); }), ::testing::KilledBySignal(SIGABRT),
+              "the program's own");
+}
+
+}  // namespace
+}  // namespace lockstep
