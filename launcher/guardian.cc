@@ -46,7 +46,7 @@ bool kill_job(const std::set<pid_t>& groups, const std::string& marker, const De
   return !killed.empty();
 }
 
-// Leaves everything of the launcher's but the pipe: its descriptors, terminal, folder and signals.
+// Leaves the launcher's process group, terminal, folder and signals.
 void detach(int pipe) {
   setsid();
   sigset_t all;
@@ -58,11 +58,9 @@ void detach(int pipe) {
   for (int fd = 0; fd < 3; ++fd) {
     if (dup2(null, fd) < 0) _exit(EXIT_FAILURE);
   }
-  syscall(SYS_close_range, kPipe + 1, ~0U, 0);  // before Linux 5.9 they stay open until this process ends: harmless
 }
 
-[[noreturn]] void guard(int pipe, const std::string& run_id) {
-  detach(pipe);
+[[noreturn]] void guard(const std::string& run_id) {
   std::set<pid_t> groups;
   while (true) {
     pid_t group = 0;
@@ -86,13 +84,20 @@ void detach(int pipe) {
 
 Guardian::Guardian(const std::string& run_id) {
   Pipe pipe = make_pipe();
+  Pipe detached = make_pipe();  // ends once it is out of this process group, which may be killed as a whole
   pid_ = fork();
   if (pid_ < 0) throw SystemError("fork the launcher's guardian", errno);
   if (pid_ == 0) {
+    detach(pipe.read_end.get());
     pipe.write_end.reset();
-    guard(pipe.read_end.get(), run_id);
+    detached.write_end.reset();
+    // What the launcher was started with. Before Linux 5.9 it stays open until this process ends: harmless.
+    syscall(SYS_close_range, kPipe + 1, ~0U, 0);
+    guard(run_id);
   }
   pipe_ = std::move(pipe.write_end);
+  detached.write_end.reset();
+  wait_readable(detached.read_end.get(), Deadline::never());
 }
 
 Guardian::~Guardian() {
