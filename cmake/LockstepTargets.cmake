@@ -26,7 +26,7 @@ endfunction()
 # links it must not link a room too: a process that holds a room twice has two registries and two logs.
 function(lockstep_shared)
   cmake_parse_arguments(S "" "TARGET;OUTPUT;EXPORT;LINK" "ROOMS" ${ARGN})
-  add_library(${S_TARGET} SHARED "${PROJECT_SOURCE_DIR}/cmake/shared_library.cc")
+  add_library(${S_TARGET} SHARED)
   foreach(room ${S_ROOMS})
     get_target_property(type lockstep_${room} TYPE)
     if(type STREQUAL "STATIC_LIBRARY")

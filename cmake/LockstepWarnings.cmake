@@ -4,7 +4,7 @@ target_compile_options(lockstep_flags INTERFACE -Wall -Wextra -Wpedantic -Wshado
                                                 -Wcast-align -Wnull-dereference -Werror)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # g++ 12 reports null dereferences and overflows inside its own standard library at -O2.
-  target_compile_options(lockstep_flags INTERFACE -Wno-null-dereference -Wno-stringop-overflow -Wno-array-bounds
+  target_compile_options(lockstep_flags INTERFACE -Wno-psabi -Wno-null-dereference -Wno-stringop-overflow -Wno-array-bounds
                                                   -Wno-restrict -Wno-maybe-uninitialized)
 endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")

@@ -28,8 +28,7 @@ Verdict judge(const std::string& path, int& error) {
 
 FoundProgram explain(const std::string& path, Verdict verdict, int error) {
   switch (verdict) {
-    case Verdict::runnable:
-      return {path, 0, {}};
+    case Verdict::runnable: return {path, 0, {}};
     case Verdict::folder:
       return {{}, kExitNotExecutable, fmt::format("'{}' is a folder; name the program in it", path)};
     case Verdict::not_executable:
@@ -38,8 +37,7 @@ FoundProgram explain(const std::string& path, Verdict verdict, int error) {
               fmt::format("'{}' is not executable; chmod +x it, or name its interpreter first "
                           "(such as python3 {})",
                           path, path)};
-    case Verdict::absent:
-      break;
+    case Verdict::absent: break;
   }
   return {{}, kExitNotFound, fmt::format("program '{}' was not found: {}", path, errno_text(error))};
 }

@@ -168,21 +168,11 @@ void Job::handle(std::uint64_t what) {
     case Source::signals:
       for (const int signal : signals_.take()) on_signal(signal);
       return;
-    case Source::console_out:
-      forget(console_.fd(Stream::out));
-      return;  // flush() follows
-    case Source::console_err:
-      forget(console_.fd(Stream::err));
-      return;
-    case Source::rank_end:
-      on_rank_end(ranks_[rank]);
-      return;
-    case Source::rank_out:
-      read_output(ranks_[rank].out);
-      return;
-    case Source::rank_err:
-      read_output(ranks_[rank].err);
-      return;
+    case Source::console_out: forget(console_.fd(Stream::out)); return;  // flush() follows
+    case Source::console_err: forget(console_.fd(Stream::err)); return;
+    case Source::rank_end: on_rank_end(ranks_[rank]); return;
+    case Source::rank_out: read_output(ranks_[rank].out); return;
+    case Source::rank_err: read_output(ranks_[rank].err); return;
   }
 }
 

@@ -29,10 +29,8 @@ std::string Ending::hint() const {
     case SIGSEGV:
     case SIGBUS:
     case SIGILL:
-    case SIGFPE:
-      return "run the program alone under gdb, or build it with -fsanitize=address, to see where";
-    default:
-      return {};
+    case SIGFPE: return "run the program alone under gdb, or build it with -fsanitize=address, to see where";
+    default: return {};
   }
 }
 

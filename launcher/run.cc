@@ -17,6 +17,8 @@
 #include "launcher/spawn.h"
 #include "runtime/base/cpu.h"
 #include "runtime/base/error.h"
+#include "runtime/net/tcp_socket.h"
+#include "runtime/store/tcp_store_server.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -26,6 +28,10 @@ std::string random_run_id() {
   if (getrandom(&bits, sizeof bits, 0) != sizeof bits) throw SystemError("getrandom", errno);
   return fmt::format("run-{:016x}", bits);
 }
+
+// Nobody may listen there once the ranks look, so it is not kept: another program could take it before they do. The
+// kernel hands such ports out in no order, which makes that unlikely.
+int free_port() { return net::local_address(net::tcp_listen({"127.0.0.1", 0}).get()).port; }
 
 int complain(int exit_code, std::string_view text) {
   fmt::print(stderr, "lockstep run: {}\n", text);
@@ -59,6 +65,9 @@ int start(const RunOptions& options) {
   Console console(STDOUT_FILENO, STDERR_FILENO);
   Signals signals;
   const Guardian guardian(contract.run_id);
+  const store::TcpStoreServer store;  // a thread: no fork by anybody but Job from here on
+  contract.store_address = store.address().to_string();
+  contract.master_port = options.master_port != 0 ? options.master_port : free_port();
   if (!count.reason.empty()) {
     console.message(fmt::format("{} {} ({})", count.ranks, count.ranks == 1 ? "rank" : "ranks", count.reason));
   }

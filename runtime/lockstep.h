@@ -4,6 +4,8 @@
 // runtime/comm/init/init_process_group.h instead, and link lockstep::core.
 #pragma once
 
+#include "runtime/autograd/graph.h"
+#include "runtime/autograd/ops.h"
 #include "runtime/base/error.h"
 #include "runtime/base/random.h"
 #include "runtime/comm/init/init_process_group.h"

@@ -18,7 +18,7 @@ die() {
   printf '%s: %s\n' "$program" "$*" >&2
   exit 1
 }
-trap 'die "failed at line $LINENO of ${BASH_SOURCE[0]##*/}: $BASH_COMMAND"' ERR
+trap 'die "failed at line $LINENO of ${BASH_SOURCE[0]:-$0}: $BASH_COMMAND"' ERR
 
 # logged FILE WHAT REMEDY COMMAND...: runs it with its output in FILE; when it fails, shows the end of it.
 logged() {

@@ -1,9 +1,11 @@
-# Tests of the sources: the include rule, headers that stand alone, one format.
+# Tests of the sources: the include rule, headers that stand alone, one format, pages that name what is there.
 add_test(NAME check_layers COMMAND "${CMAKE_COMMAND}" "-DROOT=${PROJECT_SOURCE_DIR}"
                                    -P "${CMAKE_CURRENT_SOURCE_DIR}/check_layers.cmake")
 add_test(NAME check_layers_finds COMMAND "${CMAKE_COMMAND}" "-DCHECK=${CMAKE_CURRENT_SOURCE_DIR}/check_layers.cmake"
                                  "-DWORK=${CMAKE_CURRENT_BINARY_DIR}/check_layers_trees"
                                  -P "${CMAKE_CURRENT_SOURCE_DIR}/check_layers_test.cmake")
+add_test(NAME check_docs COMMAND "${CMAKE_COMMAND}" "-DROOT=${PROJECT_SOURCE_DIR}"
+                                 -P "${CMAKE_CURRENT_SOURCE_DIR}/check_docs.cmake")
 
 # check_headers: one source per header, which includes it first and twice. Built when the test runs, not with the rest.
 file(GLOB_RECURSE headers RELATIVE "${PROJECT_SOURCE_DIR}" CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/runtime/*.h"
@@ -27,6 +29,7 @@ else()
   add_test(NAME check_format COMMAND "${CMAKE_COMMAND}" -E echo "SKIPPED: clang-format is not installed")
   set_tests_properties(check_format PROPERTIES SKIP_REGULAR_EXPRESSION "SKIPPED")
 endif()
-set_tests_properties(check_layers check_layers_finds check_headers check_format PROPERTIES LABELS style)
-set_tests_properties(check_layers check_layers_finds check_format PROPERTIES TIMEOUT 60)
+set_tests_properties(check_layers check_layers_finds check_docs check_headers check_format
+                     PROPERTIES LABELS style)
+set_tests_properties(check_layers check_layers_finds check_docs check_format PROPERTIES TIMEOUT 60)
 set_tests_properties(check_headers PROPERTIES TIMEOUT 300)

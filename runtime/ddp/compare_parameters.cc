@@ -11,6 +11,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
 #include "runtime/base/logging.h"
+#include "runtime/rendezvous/roster.h"
 
 namespace lockstep {
 namespace {
@@ -104,7 +105,7 @@ class Comparison {
     throw Timeout(
         fmt::format("Reducer: rank {} of {} waited for the parameters of {}, {}; every rank must make its "
                     "Reducer, in the same order",
-                    group_.rank(), group_.size(), format_ranks(missing), deadline_.progress()));
+                    group_.rank(), group_.size(), rendezvous::describe_ranks(missing), deadline_.progress()));
   }
 
   ProcessGroup& group_;
@@ -126,21 +127,6 @@ std::vector<std::vector<int>> group_by_value(std::span<const std::string> values
 
 }  // namespace
 
-std::string format_ranks(std::span<const int> ranks) {
-  std::vector<std::string> parts;
-  for (std::size_t i = 0; i < ranks.size();) {
-    std::size_t end = i + 1;
-    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
-    if (end - i > 2) {
-      parts.push_back(fmt::format("{}-{}", ranks[i], ranks[end - 1]));
-    } else {
-      for (std::size_t k = i; k < end; ++k) parts.push_back(std::to_string(ranks[k]));
-    }
-    i = end;
-  }
-  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(parts, ", "));
-}
-
 std::string first_difference(std::span<const std::vector<std::string>> lists) {
   std::size_t longest = 0;
   for (const auto& list : lists) longest = std::max(longest, list.size());
@@ -153,7 +139,7 @@ std::string first_difference(std::span<const std::vector<std::string>> lists) {
     if (groups.size() == 1) continue;
     std::vector<std::string> parts;
     for (const auto& ranks : groups) {
-      parts.push_back(fmt::format("{} {} {}", format_ranks(ranks), ranks.size() == 1 ? "has" : "have",
+      parts.push_back(fmt::format("{} {} {}", rendezvous::describe_ranks(ranks), ranks.size() == 1 ? "has" : "have",
                                   values[static_cast<std::size_t>(ranks.front())]));
     }
     const std::string what = entry == 0 ? "the bucket options" : fmt::format("parameter {}", entry - 1);

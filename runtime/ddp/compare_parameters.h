@@ -21,7 +21,4 @@ void compare_parameters(ProcessGroup& group, std::span<const ParameterSpec> spec
 // the first difference as a sentence.
 std::string first_difference(std::span<const std::vector<std::string>> lists);
 
-// Ranks as people read them: "rank 2", "ranks 0-3, 5".
-std::string format_ranks(std::span<const int> ranks);
-
 }  // namespace lockstep

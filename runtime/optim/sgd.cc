@@ -15,11 +15,7 @@ SGD::SGD(std::vector<ParameterGroup> groups, const SgdOptions& options)
   if (!(options.momentum >= 0 && options.momentum < 1)) {
     throw InvalidArgument(fmt::format("SGD: momentum {} is not in [0, 1)", options.momentum));
   }
-  if (options.nesterov && (options.momentum == 0 || options.dampening != 0)) {
-    throw InvalidArgument(
-        fmt::format("SGD: nesterov needs a momentum and no dampening, got momentum {} and dampening {}",
-                    options.momentum, options.dampening));
-  }
+  if (options.nesterov && options.momentum == 0) throw InvalidArgument("SGD: nesterov needs a momentum above 0");
   if (options.momentum > 0) velocity_ = zeros_like_parameters();
 }
 
@@ -32,10 +28,8 @@ std::vector<NamedState> SGD::state() const {
 void SGD::update(std::size_t index, const Tensor& parameter, const Tensor& gradient) {
   const SgdStep step{.learning_rate = static_cast<float>(learning_rate()),
                      .momentum = static_cast<float>(options_.momentum),
-                     .dampening = static_cast<float>(options_.dampening),
                      .weight_decay = static_cast<float>(weight_decay(index)),
-                     .nesterov = options_.nesterov,
-                     .first = steps() == 1};
+                     .nesterov = options_.nesterov};
   kernels(parameter.device())
       .sgd(parameter.data<float>(), gradient.data<float>(),
            velocity_.empty() ? nullptr : velocity_[index].data<float>(), parameter.count(), step);

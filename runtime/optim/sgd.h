@@ -1,4 +1,4 @@
-// Stochastic gradient descent, with torch.optim.SGD's momentum.
+// Stochastic gradient descent, with torch.optim.SGD's momentum (without dampening).
 #pragma once
 
 #include "runtime/optim/optimizer.h"
@@ -7,13 +7,12 @@ namespace lockstep::optim {
 
 struct SgdOptions {
   double lr = 1e-3;
-  double momentum = 0;   // [0, 1)
-  double dampening = 0;  // not with nesterov
+  double momentum = 0;  // [0, 1)
   double weight_decay = 0;
   bool nesterov = false;  // needs a momentum
 };
 
-// v = momentum v + (1 - dampening) (g + weight_decay w), the first time v = g + weight_decay w; w -= lr v.
+// v = momentum v + (g + weight_decay w), from zeros; w -= lr v, or with nesterov lr (g + weight_decay w + momentum v).
 class SGD final : public Optimizer {
  public:
   explicit SGD(std::vector<Tensor> parameters, const SgdOptions& options = {});

@@ -73,10 +73,8 @@ struct AdamWStep {
 struct SgdStep {
   float learning_rate = 0;
   float momentum = 0;  // 0: the velocity is not touched and may be null
-  float dampening = 0;
   float weight_decay = 0;
   bool nesterov = false;
-  bool first = false;  // the velocity holds nothing yet
 };
 
 struct KernelTable {

@@ -65,9 +65,9 @@ class Process {
 };
 
 // Starts, waits, returns.
-Result run(ProcessOptions options, const Deadline& deadline = Deadline::after(kPatience));
+Result run_process(ProcessOptions options, const Deadline& deadline = Deadline::after(kPatience));
 inline Result run(std::vector<std::string> command, Variables environment = {}) {
-  return run(ProcessOptions{.command = std::move(command), .environment = std::move(environment)});
+  return run_process({.command = std::move(command), .environment = std::move(environment)});
 }
 
 // The value of LOCKSTEP_TEST_JOB of all processes this test starts: one per test, unlike any other running one's.

@@ -15,6 +15,12 @@
 extern "C" void omp_set_num_threads(int threads);
 
 namespace lockstep::cpu {
+namespace {
+
+// Multiplications below which waking another thread costs more than it saves.
+constexpr std::int64_t kThreadedWork = 1 << 20;
+
+}  // namespace
 
 void gemm(const Gemm& g) {
   if (g.rows == 0 || g.columns == 0) return;
@@ -24,7 +30,8 @@ void gemm(const Gemm& g) {
     }
     return;
   }
-  omp_set_num_threads(intra_op_threads());
+  const std::int64_t work = g.rows * g.columns * g.inner;
+  omp_set_num_threads(work < kThreadedWork ? 1 : intra_op_threads());
   const dnnl_status_t status =
       dnnl_sgemm(g.transpose_a ? 'T' : 'N', g.transpose_b ? 'T' : 'N', g.rows, g.columns, g.inner, g.alpha, g.a, g.lda,
                  g.b, g.ldb, g.c.add ? 1.0f : 0.0f, g.c.data, g.ldc);

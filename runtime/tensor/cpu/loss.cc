@@ -20,8 +20,10 @@ LOCKSTEP_CLONES std::int64_t cross_entropy(float* loss, float* log_sums, const f
     float sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (std::int64_t c = 0; c < columns; ++c) sum += fast_exp(row[c] - largest);
-    log_sums[r] = largest + std::log(sum);
-    total += static_cast<double>(log_sums[r] - row[targets[r]]);
+    // The loss from the difference to the largest: both may be large, what is between them is not.
+    const float log_sum = std::log(sum);
+    log_sums[r] = largest + log_sum;
+    total += static_cast<double>(log_sum - (row[targets[r]] - largest));
     ++counted;
   }
   *loss = counted == 0 ? 0.0f : static_cast<float>(total / static_cast<double>(counted));

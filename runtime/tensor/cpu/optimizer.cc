@@ -24,7 +24,7 @@ LOCKSTEP_CLONES void adamw(float* weights, const float* gradients, float* moment
   }
 }
 
-// As torch.optim.SGD: v = momentum v + (1 - dampening) g, the first time v = g; nesterov uses g + momentum v.
+// As torch.optim.SGD: v = momentum v + g from zeros; nesterov uses g + momentum v.
 LOCKSTEP_CLONES void sgd(float* weights, const float* gradients, float* velocity, std::int64_t count,
                          const SgdStep& step) {
   const float rate = step.learning_rate, decay = step.weight_decay, momentum = step.momentum;
@@ -33,14 +33,12 @@ LOCKSTEP_CLONES void sgd(float* weights, const float* gradients, float* velocity
     for (std::int64_t i = 0; i < count; ++i) weights[i] -= rate * (gradients[i] + decay * weights[i]);
     return;
   }
-  const float old_share = step.first ? 0.0f : momentum;
-  const float new_share = step.first ? 1.0f : 1.0f - step.dampening;
   const float gradient_share = step.nesterov ? 1.0f : 0.0f;
   const float velocity_share = step.nesterov ? momentum : 1.0f;
 #pragma omp simd
   for (std::int64_t i = 0; i < count; ++i) {
     const float g = gradients[i] + decay * weights[i];
-    const float v = old_share * velocity[i] + new_share * g;
+    const float v = momentum * velocity[i] + g;
     velocity[i] = v;
     weights[i] -= rate * (gradient_share * g + velocity_share * v);
   }

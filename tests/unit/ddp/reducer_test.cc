@@ -474,7 +474,7 @@ TEST(Reducer, NamesTheFirstParameterThatDiffersAndTheRanks) {
   }
   FakeWorld world(4);
   expect_mismatch(world, with(2, {"c", DType::f32, {4, 4}}),
-                  "parameter 2: ranks 0, 1, 3 have 'c' float32 [16]; rank 2 has 'c' float32 [4, 4]");
+                  "parameter 2: ranks 0, 1 and 3 have 'c' float32 [16]; rank 2 has 'c' float32 [4, 4]");
 }
 
 TEST(Reducer, NamesTheRanksWithFewerParameters) {
@@ -486,7 +486,7 @@ TEST(Reducer, NamesTheRanksWithFewerParameters) {
         if (rank > 0) specs.pop_back();
         return specs;
       },
-      "parameter 5: rank 0 has 'f' float32 [16]; ranks 1, 2 have only 5 parameters");
+      "parameter 5: rank 0 has 'f' float32 [16]; ranks 1 and 2 have only 5 parameters");
 }
 
 TEST(Reducer, TellsWhenOptionsDiffer) {
@@ -507,7 +507,7 @@ TEST(Reducer, NamesTheRanksThatMakeNone) {
   const auto texts = errors_of(world, [](const Group& group) {
     if (group->rank() == 0) Reducer(kSix, group);
   });
-  EXPECT_NE(texts[0].find("Timeout: Reducer: rank 0 of 3 waited for the parameters of ranks 1, 2, elapsed"),
+  EXPECT_NE(texts[0].find("Timeout: Reducer: rank 0 of 3 waited for the parameters of ranks 1 and 2, elapsed"),
             std::string::npos)
       << texts[0];
 }

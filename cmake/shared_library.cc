@@ -1,1 +1,0 @@
-// Nothing yet: lets a shared library exist before its rooms have sources.

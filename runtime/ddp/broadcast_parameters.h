@@ -1,0 +1,17 @@
+// One rank's values for all: how replicas start equal.
+#pragma once
+
+#include <span>
+
+#include "runtime/comm/process_group.h"
+
+namespace lockstep {
+
+// Collective and blocking. Gives every rank the bytes that `root` has in `buffers`, in place. Every rank passes as many
+// buffers, with the same sizes and dtypes, in the same order: as compared by the Reducer.
+//
+// Coalesced: buffers of less than 1 MiB travel together, 4 MiB at a time; larger ones from where they lie.
+// InvalidArgument if root is no rank, or a buffer is not in CPU memory. Throws what the group throws.
+void broadcast_parameters(ProcessGroup& group, std::span<const BufferView> buffers, int root = 0);
+
+}  // namespace lockstep

@@ -1,0 +1,104 @@
+#include "runtime/ddp/replica_check.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#include "runtime/base/error.h"
+#include "runtime/base/hash.h"
+#include "runtime/rendezvous/roster.h"
+
+namespace lockstep {
+namespace {
+
+std::uint64_t hash_buffer(const NamedBuffer& buffer) {
+  const std::uint64_t header =
+      hash64(fmt::format("{} {} {}", name_of(buffer.value.dtype), buffer.value.count, buffer.name));
+  return hash64(buffer.value.data, buffer.value.bytes(), header);
+}
+
+std::vector<std::uint64_t> hash_buffers(std::span<const NamedBuffer> buffers) {
+  std::vector<std::uint64_t> hashes;
+  for (const NamedBuffer& buffer : buffers) hashes.push_back(hash_buffer(buffer));
+  return hashes;
+}
+
+std::uint64_t combine(std::span<const std::uint64_t> hashes) { return hash64(hashes.data(), hashes.size_bytes()); }
+
+// As many numbers of every rank, in rank order.
+std::vector<std::uint64_t> gather(ProcessGroup& group, std::vector<std::uint64_t> mine) {
+  std::vector<std::uint64_t> all(mine.size() * static_cast<std::size_t>(group.size()));
+  const auto view = [](std::vector<std::uint64_t>& values) {
+    return BufferView(values.data(), static_cast<std::int64_t>(values.size()), DType::i64);
+  };
+  group.all_gather(view(mine), view(all)).wait();
+  return all;
+}
+
+// Who differs: the ranks that don't have what most have, or what the lowest rank has where there is no majority.
+std::vector<int> outliers(std::span<const std::uint64_t> by_rank) {
+  std::map<std::uint64_t, std::size_t> votes;
+  for (const std::uint64_t value : by_rank) ++votes[value];
+  std::uint64_t common = by_rank.front();
+  for (const std::uint64_t value : by_rank) {
+    if (votes[value] > votes[common]) common = value;
+  }
+  std::vector<int> ranks;
+  for (std::size_t rank = 0; rank < by_rank.size(); ++rank) {
+    if (by_rank[rank] != common) ranks.push_back(static_cast<int>(rank));
+  }
+  return ranks;
+}
+
+// "rank 2 differs from the others".
+std::string describe_outliers(std::span<const std::uint64_t> by_rank) {
+  const std::vector<int> ranks = outliers(by_rank);
+  return fmt::format("{} {} from the others", rendezvous::describe_ranks(ranks),
+                     ranks.size() == 1 ? "differs" : "differ");
+}
+
+[[noreturn]] void throw_mismatch(ProcessGroup& group, std::span<const NamedBuffer> buffers,
+                                 const std::vector<std::uint64_t>& hashes) {
+  const auto ranks = static_cast<std::size_t>(group.size());
+  const std::vector<std::uint64_t> all = gather(group, hashes);
+  std::vector<std::uint64_t> of_parameter(ranks);
+  std::size_t differing = 0;
+  std::string first;
+  for (std::size_t p = 0; p < hashes.size(); ++p) {
+    for (std::size_t rank = 0; rank < ranks; ++rank) of_parameter[rank] = all[rank * hashes.size() + p];
+    if (outliers(of_parameter).empty()) continue;
+    if (differing++ == 0)
+      first = fmt::format("parameter {}, '{}': {}", p, buffers[p].name, describe_outliers(of_parameter));
+  }
+  throw Mismatch(
+      fmt::format("replica check: the replicas are not equal any more: {} of {} parameters differ, the first "
+                  "is {}. Look for a step that one rank takes and another does not, and for random numbers "
+                  "or threads that depend on the rank",
+                  differing, hashes.size(), first));
+}
+
+}  // namespace
+
+std::uint64_t hash_replica(std::span<const NamedBuffer> buffers) { return combine(hash_buffers(buffers)); }
+
+std::uint64_t check_replicas(ProcessGroup& group, std::span<const NamedBuffer> buffers) {
+  const std::vector<std::uint64_t> hashes = hash_buffers(buffers);
+  const std::uint64_t mine = combine(hashes);
+  const std::vector<std::uint64_t> all = gather(group, {mine, hashes.size()});
+  std::vector<std::uint64_t> hash_by_rank, count_by_rank;
+  for (std::size_t i = 0; i < all.size(); i += 2) {
+    hash_by_rank.push_back(all[i]);
+    count_by_rank.push_back(all[i + 1]);
+  }
+  if (!outliers(count_by_rank).empty()) {
+    throw Mismatch(fmt::format("replica check: {}: the ranks passed {} parameters, by rank; pass the same on all",
+                               describe_outliers(count_by_rank), fmt::join(count_by_rank, ", ")));
+  }
+  if (!outliers(hash_by_rank).empty()) throw_mismatch(group, buffers, hashes);
+  return mine;
+}
+
+}  // namespace lockstep

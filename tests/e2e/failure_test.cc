@@ -1,0 +1,106 @@
+// What `lockstep run` does when a rank fails: names it first, ends the others, returns its exit code.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <filesystem>
+
+#include "tests/e2e/launch.h"
+#include "tests/support/leftovers.h"
+
+namespace lockstep::e2e {
+namespace {
+
+using testing::live_ranks;
+using testing::run;
+
+std::string first_word_of_launcher(const Result& result) {
+  for (const auto& line : lines_of(result.err)) {
+    if (line.starts_with("lockstep run: ")) return line;
+  }
+  return {};
+}
+
+TEST(Failure, TheFirstRankToFailIsNamedAndItsCodeReturned) {
+  Process launcher({.command = plain(4, {"ready", "wait-signal:10@2", "eprint:it broke@2", "exit:42@2", "hang"})});
+  ASSERT_TRUE(launcher.await_output("ready", 4));
+  const pid_t pid = live_ranks(PLAIN_PROGRAM).at(2);
+  kill(pid, SIGUSR1);
+  const auto result = launcher.wait();
+  EXPECT_EQ(result.exit_code, 42);
+  const auto line = first_word_of_launcher(result);
+  EXPECT_TRUE(contains(line, "rank 2 (host ")) << line;
+  EXPECT_TRUE(contains(line, ", pid " + std::to_string(pid) + ") exited with code 42")) << line;
+  EXPECT_TRUE(contains(line, "ending the other 3 ranks")) << line;
+  EXPECT_LT(result.err.find("[rank 2] it broke"), result.err.find(line)) << "its last words come first";
+  EXPECT_TRUE(contains(result.err, "3 other ranks ended after it; exit code 42\n")) << result.err;
+}
+
+TEST(Failure, ASignalIsNamedAndIts128IsAdded) {
+  Process launcher({.command = plain(3, {"ready", "hang"})});
+  ASSERT_TRUE(launcher.await_output("ready", 3));
+  kill(live_ranks(PLAIN_PROGRAM).at(1), SIGKILL);
+  const auto result = launcher.wait();
+  EXPECT_EQ(result.exit_code, 128 + SIGKILL);
+  EXPECT_TRUE(contains(first_word_of_launcher(result), "was killed by signal 9 (SIGKILL)")) << result.err;
+}
+
+TEST(Failure, AnUncaughtExceptionIsAnAbort) {
+  const auto result = run(plain(2, {"throw:of my own@1", "hang@0"}));
+  EXPECT_EQ(result.exit_code, 128 + SIGABRT);
+  EXPECT_TRUE(contains(first_word_of_launcher(result), "rank 1")) << result.err;
+  EXPECT_TRUE(contains(result.err, "of my own"));
+}
+
+TEST(Failure, TheOthersGetSigtermAtOnceAndMayEndByIt) {
+  // With an hour of grace only the SIGTERM can be what ends them.
+  const auto result =
+      run(plain(3, {"exit:3@0", "wait-signal:15", "print:ended by sigterm", "exit:7"}, {"--grace", "3600"}));
+  EXPECT_EQ(result.exit_code, 3);
+  EXPECT_TRUE(contains(result.out, "[rank 1] ended by sigterm\n"));
+  EXPECT_TRUE(contains(result.out, "[rank 2] ended by sigterm\n"));
+  EXPECT_FALSE(contains(result.err, "SIGKILL")) << result.err;
+}
+
+TEST(Failure, WhoIgnoresSigtermIsKilledAfterTheGracePeriod) {
+  Process stubborn({.command = plain(3, {"ignore:15", "ready", "wait-signal:10@0", "exit:3@0", "hang"})});
+  ASSERT_TRUE(stubborn.await_output("ready", 3));
+  kill(live_ranks(PLAIN_PROGRAM).at(0), SIGUSR1);
+  const auto killed = stubborn.wait();
+  EXPECT_EQ(killed.exit_code, 3);
+  EXPECT_TRUE(contains(killed.err, "2 other ranks ended after it (2 of them by SIGKILL, 700 ms after SIGTERM)"))
+      << killed.err;
+}
+
+TEST(Failure, ARankThatEndsEarlyWithZeroHurtsNobody) {
+  Process launcher({.command = plain(3, {"exit:0@1", "ready", "wait-signal:10", "print:went on"})});
+  ASSERT_TRUE(launcher.await_output("ready", 2));
+  ASSERT_TRUE(testing::wait_until([] { return !live_ranks(PLAIN_PROGRAM).contains(1); }));
+  launcher.send(SIGUSR1);
+  const auto result = launcher.wait();
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_TRUE(contains(result.out, "[rank 0] went on\n"));
+  EXPECT_TRUE(contains(result.out, "[rank 2] went on\n"));
+}
+
+TEST(Failure, WithLogDirTheLastLinesOfTheRankAreShown) {
+  const auto folder = std::filesystem::path(::testing::TempDir()) / ("failure-" + testing::job());
+  const auto result =
+      run(plain(2, {"eprint:first@1", "eprint:the reason@1", "exit:5@1", "hang@0"}, {"--log-dir", folder.native()}));
+  EXPECT_EQ(result.exit_code, 5);
+  EXPECT_TRUE(
+      contains(result.err, "  the end of " + (folder / "rank1.err").native() + ":\n  | first\n  | the reason\n"))
+      << result.err;
+  std::filesystem::remove_all(folder);
+}
+
+TEST(Failure, WhenAllFailAtOnceOneIsNamedAndTheOthersAreCounted) {
+  const auto result = run(plain(4, {"exit:6"}));
+  EXPECT_EQ(result.exit_code, 6);
+  EXPECT_TRUE(contains(result.err, "exit code 6\n"));
+  int named = 0;
+  for (const auto& line : lines_of(result.err)) named += contains(line, "after the start") ? 1 : 0;
+  EXPECT_EQ(named, 1) << result.err;
+}
+
+}  // namespace
+}  // namespace lockstep::e2e

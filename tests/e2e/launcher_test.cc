@@ -1,0 +1,340 @@
+// `lockstep run` when all goes well, and when the command line is wrong.
+#include <gtest/gtest.h>
+#include <pty.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "runtime/base/cpu.h"
+#include "tests/e2e/launch.h"
+#include "tests/support/leftovers.h"
+
+namespace lockstep::e2e {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::run;
+
+std::string file_text(const fs::path& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+TEST(Launcher, GivesEachRankItsEnvironment) {
+  const auto result = run(
+      plain(3, {"env:RANK", "env:WORLD_SIZE", "env:LOCAL_RANK", "env:LOCAL_WORLD_SIZE", "env:GROUP_RANK",
+                "env:MASTER_ADDR", "env:LOCKSTEP_RESTART_COUNT", "env:LOCKSTEP_LAUNCHER_FD", "env:OMP_NUM_THREADS"}),
+      {{"OMP_NUM_THREADS", "3"}});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.err, "");
+  for (int rank = 0; rank < 3; ++rank) {
+    const auto number = std::to_string(rank);
+    const auto prefix = "[rank " + number + "] ";
+    for (const auto& variable :
+         {"RANK=" + number, std::string("WORLD_SIZE=3"), "LOCAL_RANK=" + number, std::string("LOCAL_WORLD_SIZE=3"),
+          std::string("GROUP_RANK=0"), std::string("MASTER_ADDR=127.0.0.1"), std::string("LOCKSTEP_RESTART_COUNT=0"),
+          std::string("LOCKSTEP_LAUNCHER_FD=200"), std::string("OMP_NUM_THREADS=3")}) {
+      EXPECT_TRUE(contains(result.out, prefix + variable + "\n")) << prefix << variable << "\n" << result.out;
+    }
+  }
+}
+
+TEST(Launcher, RanksAreDirectChildrenInGroupsOfTheirOwn) {
+  Process launcher({.command = plain(2, {"env:LOCKSTEP_LAUNCHER_PID", "parent", "signals", "ready", "hang"})});
+  ASSERT_TRUE(launcher.await_output("ready", 2));
+  const auto pid = std::to_string(launcher.pid());
+  for (const std::string rank : {"0", "1"}) {
+    EXPECT_TRUE(contains(launcher.out(), "[rank " + rank + "] parent " + pid + " group own\n")) << launcher.out();
+    EXPECT_TRUE(contains(launcher.out(), "[rank " + rank + "] LOCKSTEP_LAUNCHER_PID=" + pid + "\n"));
+  }
+  EXPECT_FALSE(contains(launcher.out(), "blocked")) << "signals of the launcher's are not the ranks'";
+  EXPECT_FALSE(contains(launcher.out(), "ignored"));
+  launcher.send(SIGTERM);
+  EXPECT_EQ(launcher.wait().exit_code, 128 + SIGTERM);
+}
+
+TEST(Launcher, RunIdsDifferAndPortsAreFree) {
+  const auto first = run(plain(2, {"env:LOCKSTEP_RUN_ID", "env:MASTER_PORT"}));
+  const auto second = run(plain(2, {"env:LOCKSTEP_RUN_ID", "env:MASTER_PORT"}));
+  const auto value = [](const Result& result, const std::string& name, int rank) {
+    const auto key = "[rank " + std::to_string(rank) + "] " + name + "=";
+    const auto at = result.out.find(key);
+    return at == std::string::npos ? std::string()
+                                   : result.out.substr(at + key.size(), result.out.find('\n', at) - at - key.size());
+  };
+  EXPECT_NE(value(first, "LOCKSTEP_RUN_ID", 0), "");
+  EXPECT_EQ(value(first, "LOCKSTEP_RUN_ID", 0), value(first, "LOCKSTEP_RUN_ID", 1));
+  EXPECT_NE(value(first, "LOCKSTEP_RUN_ID", 0), value(second, "LOCKSTEP_RUN_ID", 0));
+  EXPECT_GT(std::atoi(value(first, "MASTER_PORT", 0).c_str()), 0) << first.out;
+  EXPECT_EQ(value(first, "MASTER_PORT", 0), value(first, "MASTER_PORT", 1));
+}
+
+TEST(Launcher, LeavesNoDescriptorOfItsOwnOpenInARank) {
+  const auto result = run(plain(2, {"descriptors@1"}));
+  std::set<std::string> expected = {"[rank 1] fd 200"};
+  for (const auto& line : lines_of(run({PLAIN_PROGRAM, "descriptors"}).out)) expected.insert("[rank 1] " + line);
+  const auto lines = lines_of(result.out);
+  EXPECT_EQ(std::set<std::string>(lines.begin(), lines.end()), expected);
+}
+
+TEST(Launcher, AutoIsOneRankPerAllowedCoreWithoutAGpu) {
+  const auto cores = std::to_string(allowed_cores());
+  const auto result = run(run_command({"--nproc-per-node", "cpu"}, PLAIN_PROGRAM, {"env:WORLD_SIZE"}));
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_TRUE(contains(result.out, "[rank 0] WORLD_SIZE=" + cores + "\n")) << result.out;
+  EXPECT_TRUE(contains(result.err, "1 per core, " + cores + " allowed")) << result.err;
+}
+
+TEST(Launcher, RankZeroReadsStdinTheOthersNothing) {
+  const auto result = testing::run_process({.command = plain(2, {"stdin"}), .input = "one\ntwo\n"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_TRUE(contains(result.out, "[rank 0] read one\n[rank 0] read two\n[rank 0] stdin ended\n")) << result.out;
+  EXPECT_FALSE(contains(result.out, "[rank 1] read"));
+  EXPECT_TRUE(contains(result.out, "[rank 1] stdin ended\n"));
+}
+
+TEST(Launcher, LinesAreWholePrefixedAndInOrder) {
+  constexpr int kLines = 20000;
+  const auto result = run(plain(4, {"flood:" + std::to_string(kLines), "partial:no end"}));
+  EXPECT_EQ(result.exit_code, 0);
+  std::map<int, int> next;
+  int ends = 0;
+  for (const auto& line : lines_of(result.out)) {
+    int prefix = -1;
+    int number = -1;
+    int rank = -1;
+    if (std::sscanf(line.c_str(), "[rank %d] line %d of rank %d", &prefix, &number, &rank) == 3) {
+      ASSERT_EQ(prefix, rank) << line;
+      ASSERT_EQ(number, next[rank]++) << line;
+    } else {
+      ASSERT_TRUE(contains(line, "] no end")) << line;
+      ++ends;
+    }
+  }
+  EXPECT_EQ(ends, 4);
+  for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(next[rank], kLines);
+}
+
+TEST(Launcher, StreamsStayApart) {
+  const auto result = run(plain(2, {"print:to stdout", "eprint:to stderr"}));
+  const auto lines = lines_of(result.out);
+  EXPECT_EQ(std::set<std::string>(lines.begin(), lines.end()),
+            (std::set<std::string>{"[rank 0] to stdout", "[rank 1] to stdout"}));
+  const auto errors = lines_of(result.err);
+  EXPECT_EQ(std::set<std::string>(errors.begin(), errors.end()),
+            (std::set<std::string>{"[rank 0] to stderr", "[rank 1] to stderr"}));
+}
+
+TEST(Launcher, LogDirTakesEachStreamToAFile) {
+  const fs::path folder = fs::path(::testing::TempDir()) / ("logs-" + testing::job()) / "below";
+  const auto result =
+      run(plain(2, {"print:out text", "eprint:err text", "partial:tail"}, {"--log-dir", folder.native()}));
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.out, "");
+  EXPECT_EQ(result.err, "");
+  for (const std::string rank : {"0", "1"}) {
+    EXPECT_EQ(file_text(folder / ("rank" + rank + ".out")), "out text\ntail");
+    EXPECT_EQ(file_text(folder / ("rank" + rank + ".err")), "err text\n");
+  }
+  fs::remove_all(folder.parent_path());
+}
+
+TEST(Launcher, ProgressOfRankZeroBecomesLinesWhereThereIsNoTerminal) {
+  const auto result = run(plain(2, {"bar:500"}));
+  EXPECT_EQ(result.exit_code, 0);
+  const auto lines = lines_of(result.err);
+  ASSERT_GE(lines.size(), 2u) << result.err;
+  EXPECT_EQ(lines.front(), "[rank 0] step 1/500");
+  EXPECT_EQ(lines.back(), "[rank 0] step 500/500") << "the last one is always shown";
+  EXPECT_FALSE(contains(result.err, "\r"));
+  EXPECT_FALSE(contains(result.err, "rank 1"));
+}
+
+TEST(Launcher, APipeGetsEverything) {
+  const auto result =
+      testing::run_process({.command = {"sh", "-c", "\"$0\" run -n 2 -- \"$1\" flood:30000 | (read first; wc -l)",
+                                        LOCKSTEP_PROGRAM, PLAIN_PROGRAM}});
+  EXPECT_EQ(result.out, "59999\n");
+}
+
+TEST(Launcher, AReaderThatLeavesDoesNotEndTheJob) {
+  const auto result = testing::run_process(
+      {.command = {"sh", "-c", "(\"$0\" run -n 2 -- \"$1\" flood:30000 eprint:alive; echo code $? >&2) | head -1",
+                   LOCKSTEP_PROGRAM, PLAIN_PROGRAM}});
+  EXPECT_TRUE(contains(result.err, "[rank 0] alive\n")) << result.err;
+  EXPECT_TRUE(contains(result.err, "[rank 1] alive\n")) << result.err;
+  EXPECT_TRUE(contains(result.err, "stdout can't be written: Broken pipe")) << result.err;
+  EXPECT_TRUE(contains(result.err, "code 0\n")) << result.err;
+}
+
+TEST(Launcher, RunsWithStandardStreamsClosed) {
+  const auto result = testing::run_process(
+      {.command = {"sh", "-c", "\"$0\" run -n 2 --log-dir \"$2\" -- \"$1\" print:x <&- >&- 2>&-; echo $?",
+                   LOCKSTEP_PROGRAM, PLAIN_PROGRAM,
+                   (fs::path(::testing::TempDir()) / ("closed-" + testing::job())).native()}});
+  EXPECT_EQ(result.out, "0\n");
+  const fs::path folder = fs::path(::testing::TempDir()) / ("closed-" + testing::job());
+  EXPECT_EQ(file_text(folder / "rank1.out"), "x\n");
+  fs::remove_all(folder);
+}
+
+TEST(Launcher, OuterLaunchersVariablesDoNotReachTheRanks) {
+  const auto result = run(plain(1, {"env:RANK", "env:WORLD_SIZE", "env:TORCHELASTIC_RUN_ID"}),
+                          {{"RANK", "5"}, {"WORLD_SIZE", "8"}, {"TORCHELASTIC_RUN_ID", "x"}});
+  EXPECT_EQ(result.out, "[rank 0] RANK=0\n[rank 0] WORLD_SIZE=1\n[rank 0] TORCHELASTIC_RUN_ID=(unset)\n");
+}
+
+TEST(Launcher, PassesTimeoutAndMasterOn) {
+  const auto result = run(plain(1, {"env:LOCKSTEP_TIMEOUT", "env:MASTER_ADDR", "env:MASTER_PORT"},
+                                {"--timeout", "30", "--master_addr=localhost", "--master_port=29511"}));
+  EXPECT_EQ(result.out, "[rank 0] LOCKSTEP_TIMEOUT=30\n[rank 0] MASTER_ADDR=localhost\n[rank 0] MASTER_PORT=29511\n");
+}
+
+// Signals.
+
+TEST(LauncherSignals, AreForwardedAndARankMayHandleThem) {
+  for (const int signal : {SIGUSR1, SIGUSR2}) {
+    Process launcher({.command = plain(2, {"catch:" + std::to_string(signal), "ready", "wait-signal:15", "print:again",
+                                           "wait-signal:15", "print:bye"})});
+    ASSERT_TRUE(launcher.await_output("ready", 2));
+    launcher.send(SIGTERM);
+    ASSERT_TRUE(launcher.await_output("again", 2)) << "a SIGTERM that is handled is no reason to kill";
+    launcher.send(signal);
+    ASSERT_TRUE(launcher.await_output("caught " + std::to_string(signal), 2));
+    launcher.send(SIGTERM);
+    const auto result = launcher.wait();
+    EXPECT_EQ(result.exit_code, 0) << "every rank ended well";
+    EXPECT_TRUE(contains(result.out, "[rank 1] bye\n"));
+  }
+}
+
+TEST(LauncherSignals, AnUnhandledOneIsTheExitCode) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
+    Process launcher({.command = plain(3, {"ready", "hang"})});
+    ASSERT_TRUE(launcher.await_output("ready", 3));
+    launcher.send(signal);
+    const auto result = launcher.wait();
+    EXPECT_EQ(result.exit_code, 128 + signal);
+    EXPECT_TRUE(contains(result.err, "passed on to 3 ranks")) << result.err;
+    EXPECT_FALSE(contains(result.err, "was killed")) << "it is what was asked for";
+  }
+}
+
+TEST(LauncherSignals, ASecondSigintKills) {
+  Process launcher({.command = plain(2, {"catch:2", "ignore:15", "ready", "hang"})});
+  ASSERT_TRUE(launcher.await_output("ready", 2));
+  launcher.send(SIGINT);
+  ASSERT_TRUE(launcher.await_output("caught 02", 2));
+  EXPECT_TRUE(launcher.running());
+  launcher.send(SIGINT);
+  const auto result = launcher.wait();
+  EXPECT_EQ(result.exit_code, 128 + SIGINT);
+  EXPECT_TRUE(contains(result.err, "second SIGINT: killing 2 ranks")) << result.err;
+}
+
+TEST(LauncherSignals, RanksThatSaveThemselvesAreNotHurried) {
+  // Rank 1 dies of the signal at once. Rank 0 saves: it needs longer than --grace 0, and gets it.
+  Process launcher(
+      {.command = plain(2, {"catch:2@0", "ready", "wait-signal:10@0", "print:saved@0", "hang@1"}, {"--grace", "0"})});
+  ASSERT_TRUE(launcher.await_output("ready", 2));
+  launcher.send(SIGINT);
+  ASSERT_TRUE(testing::wait_until([] { return !testing::live_ranks(PLAIN_PROGRAM).contains(1); }));
+  launcher.send(SIGUSR1);
+  const auto result = launcher.wait();
+  EXPECT_TRUE(contains(result.out, "[rank 0] saved\n"));
+  EXPECT_EQ(result.exit_code, 128 + SIGINT);
+}
+
+TEST(LauncherSignals, StopAndContinueReachTheRanks) {
+  Process launcher({.command = plain(2, {"ready", "hang"})});
+  ASSERT_TRUE(launcher.await_output("ready", 2));
+  const auto states_are = [&](const std::string& wanted) {
+    for (const auto& [rank, pid] : testing::live_ranks(PLAIN_PROGRAM)) {
+      const auto stat = file_text("/proc/" + std::to_string(pid) + "/stat");
+      if (wanted.find(stat[stat.rfind(')') + 2]) == std::string::npos) return false;
+    }
+    return true;
+  };
+  launcher.send(SIGTSTP);
+  EXPECT_TRUE(testing::wait_until([&] { return states_are("T"); }));
+  launcher.send(SIGCONT);
+  EXPECT_TRUE(testing::wait_until([&] { return states_are("RS"); }));
+  launcher.send(SIGTERM);
+  EXPECT_EQ(launcher.wait().exit_code, 128 + SIGTERM);
+}
+
+TEST(LauncherSignals, WhatNohupIgnoresStaysIgnored) {
+  Process launcher({.command = {"sh", "-c", "trap '' HUP; exec \"$0\" run -n 2 -- \"$1\" ready wait-signal:10",
+                                LOCKSTEP_PROGRAM, PLAIN_PROGRAM}});
+  ASSERT_TRUE(launcher.await_output("ready", 2));
+  launcher.send(SIGHUP);
+  launcher.send(SIGUSR1);
+  EXPECT_EQ(launcher.wait().exit_code, 0);
+}
+
+// Wrong command lines: one line that says what to do, and the exit code.
+
+struct Wrong {
+  Words words;
+  int exit_code;
+  std::string says;
+};
+
+TEST(LauncherUsage, WrongCommandLinesGetOneClearLine) {
+  const std::vector<Wrong> table = {
+      {{"run", "--bogus", "true"}, 2, "unknown flag --bogus"},
+      {{"run"}, 2, "no program was given"},
+      {{"run", "-n", "2"}, 2, "no program was given"},
+      {{"run", "--nproc-per-node", "0", "true"}, 2, "--nproc-per-node 0"},
+      {{"run", "--nproc-per-node", "many", "true"}, 2, "--nproc-per-node many"},
+      {{"run", "-n", "2", "--nproc-per-node", "3", "true"}, 2, "disagree"},
+      {{"run", "--nnodes", "2", "true"}, 2, "only one host"},
+      {{"run", "no-such-program-anywhere"}, 127, "was not found in PATH"},
+      {{"run", "./no/such/program"}, 127, "No such file or directory"},
+      {{"run", "/etc/passwd"}, 126, "is not executable"},
+      {{"run", "/tmp"}, 126, "is a folder"},
+      {{"run", "--log-dir", "/dev/null/x", "true"}, 2, "/dev/null/x"},
+      {{"frobnicate"}, 2, "frobnicate"},
+      {{}, 2, "no command was given"},
+  };
+  for (const auto& wrong : table) {
+    const auto result = run(joined({LOCKSTEP_PROGRAM}, wrong.words));
+    EXPECT_EQ(result.exit_code, wrong.exit_code) << result.err;
+    EXPECT_EQ(result.out, "");
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+    EXPECT_TRUE(contains(result.err, wrong.says)) << result.err;
+  }
+}
+
+TEST(LauncherUsage, GpuWithoutAGpuSaysWhy) {
+  if (fs::exists("/dev/nvidia0")) GTEST_SKIP() << "this host has a GPU";
+  const auto result = run({LOCKSTEP_PROGRAM, "run", "--nproc-per-node", "gpu", "true"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_TRUE(contains(result.err, "no NVIDIA driver")) << result.err;
+}
+
+TEST(LauncherUsage, AFileThatIsNoProgramIsNamed) {
+  const fs::path path = fs::path(::testing::TempDir()) / ("script-" + testing::job());
+  std::ofstream(path) << "echo no interpreter line\n";
+  fs::permissions(path, fs::perms::owner_all);
+  const auto result = run({LOCKSTEP_PROGRAM, "run", "-n", "2", path.native()});
+  EXPECT_EQ(result.exit_code, 126);
+  EXPECT_TRUE(contains(result.err, path.native())) << result.err;
+  EXPECT_TRUE(contains(result.err, "#!/bin/sh")) << result.err;
+  fs::remove(path);
+}
+
+TEST(LauncherUsage, VersionAndHelp) {
+  EXPECT_TRUE(run({LOCKSTEP_PROGRAM, "--version"}).out.starts_with("lockstep "));
+  EXPECT_TRUE(contains(run({LOCKSTEP_PROGRAM, "--help"}).out, "lockstep run --nproc-per-node 4 ./train"));
+  EXPECT_TRUE(contains(run({LOCKSTEP_PROGRAM, "run", "--help"}).out, "--log-dir DIR"));
+}
+
+}  // namespace
+}  // namespace lockstep::e2e

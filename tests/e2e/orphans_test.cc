@@ -1,0 +1,150 @@
+// Nothing of a job is left, whoever of it is killed.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include "tests/e2e/launch.h"
+#include "tests/support/leftovers.h"
+
+namespace lockstep::e2e {
+namespace {
+
+using testing::Footprint;
+using testing::leftover_deadline;
+using testing::live_ranks;
+using testing::run;
+
+// The program behind a shell that stays: the rank is the shell, the program its child.
+Words wrapped(int ranks, const std::string& wrapper) {
+  return run_command({"-n", std::to_string(ranks)}, "sh", {"-c", wrapper, PLAIN_PROGRAM});
+}
+
+TEST(Orphans, NoneWhenTheLauncherIsKilled) {
+  Footprint footprint;
+  Process launcher({.command = plain(4, {"ignore:15", "ready", "hang"})});
+  ASSERT_TRUE(launcher.await_output("ready", 4));
+  footprint.look();
+  EXPECT_GE(footprint.pids().size(), 6u) << "launcher, guardian, ranks";
+  launcher.send(SIGKILL);
+  EXPECT_EQ(footprint.left_after(leftover_deadline()), "");
+}
+
+TEST(Orphans, NoneWhenTheLauncherIsKilledAndRanksAreBehindWrappers) {
+  Footprint footprint;
+  Process launcher({.command = wrapped(3, "\"$0\" ignore:15 ready hang; true")});
+  ASSERT_TRUE(launcher.await_output("ready", 3));
+  footprint.look();
+  EXPECT_GE(footprint.pids().size(), 8u) << "launcher, guardian, shells, programs";
+  launcher.send(SIGKILL);
+  EXPECT_EQ(footprint.left_after(leftover_deadline()), "");
+}
+
+TEST(Orphans, NoneWhenTheLauncherIsKilledAndAChildHasASessionOfItsOwn) {
+  Footprint footprint;
+  Process launcher({.command = plain(2, {"child-session", "ready", "hang"})});
+  ASSERT_TRUE(launcher.await_output("child ", 2));
+  footprint.look();
+  launcher.send(SIGKILL);
+  EXPECT_EQ(footprint.left_after(leftover_deadline()), "");
+}
+
+TEST(Orphans, NoneWhenTheWholeProcessGroupOfTheLauncherIsKilled) {
+  Footprint footprint;
+  Process launcher({.command = wrapped(2, "\"$0\" ready hang; true")});
+  ASSERT_TRUE(launcher.await_output("ready", 2));
+  footprint.look();
+  ASSERT_EQ(kill(-launcher.pid(), SIGKILL), 0);
+  EXPECT_EQ(footprint.left_after(leftover_deadline()), "");
+}
+
+TEST(Orphans, NoneWhenARankIsKilled) {
+  Footprint footprint;
+  Process launcher({.command = plain(3, {"ignore:15", "ready", "hang"})});
+  ASSERT_TRUE(launcher.await_output("ready", 3));
+  footprint.look();
+  kill(live_ranks(PLAIN_PROGRAM).at(1), SIGKILL);
+  EXPECT_EQ(launcher.wait().exit_code, 137);
+  EXPECT_EQ(footprint.left_after(leftover_deadline()), "");
+}
+
+TEST(Orphans, NoneWhenAProgramBehindAWrapperIsKilled) {
+  Footprint footprint;
+  Process launcher({.command = wrapped(3, "\"$0\" ignore:15 ready hang; exit $?")});
+  ASSERT_TRUE(launcher.await_output("ready", 3));
+  footprint.look();
+  kill(live_ranks(PLAIN_PROGRAM).at(1), SIGKILL);
+  const auto result = launcher.wait();
+  EXPECT_EQ(result.exit_code, 137) << "the shell says it";
+  EXPECT_TRUE(contains(result.err, "rank 1 (host ")) << result.err;
+  EXPECT_EQ(footprint.left_after(leftover_deadline()), "");
+}
+
+TEST(Orphans, NoneWhenAWrapperIsKilledAndItsProgramIsNot) {
+  Footprint footprint;
+  Process launcher({.command = wrapped(3, "\"$0\" ignore:15 ready hang; true")});
+  ASSERT_TRUE(launcher.await_output("ready", 3));
+  footprint.look();
+  kill(live_ranks("sh").at(1), SIGKILL);
+  const auto result = launcher.wait();
+  EXPECT_EQ(result.exit_code, 137);
+  EXPECT_TRUE(contains(result.err, "rank 1 (host ")) << result.err;
+  EXPECT_EQ(footprint.left_after(leftover_deadline()), "");
+}
+
+TEST(Orphans, WhatARankLeavesIsEndedWithTheJob) {
+  for (const std::string child : {"child", "child-session"}) {
+    Footprint footprint;
+    const auto result = run(plain(2, {child + "@1"}));
+    EXPECT_EQ(result.exit_code, 0);
+    EXPECT_TRUE(contains(result.err, "left 1 process; the first is e2e_plain (pid ")) << result.err;
+    EXPECT_EQ(footprint.left_after(leftover_deadline()), "");
+  }
+}
+
+TEST(Orphans, ChildrenThatTheLauncherHadBeforeAreNotItsBusiness) {
+  Process launcher(
+      {.command = {"sh", "-c", "\"$1\" print:stranger wait-signal:10 & exec \"$0\" run -n 2 -- \"$1\" print:rank",
+                   LOCKSTEP_PROGRAM, PLAIN_PROGRAM}});
+  // Its output ends when the stranger does, so it still runs after both ranks have ended.
+  ASSERT_TRUE(launcher.await_output("] rank", 2));
+  ASSERT_TRUE(testing::wait_until([&] { return !launcher.running(); }));
+  const auto alive = testing::processes_with("LOCKSTEP_TEST_JOB", testing::job());
+  ASSERT_EQ(alive.size(), 1u);
+  kill(alive.front().pid, SIGUSR1);
+  EXPECT_EQ(launcher.wait().exit_code, 0);
+}
+
+TEST(Orphans, TheGuardiansDeathIsSaidAndTheJobGoesOn) {
+  Process launcher({.command = plain(2, {"ready", "wait-signal:10"})});
+  ASSERT_TRUE(launcher.await_output("ready", 2));
+  for (const auto& process : testing::processes_with("LOCKSTEP_TEST_JOB", testing::job())) {
+    if (process.name == "lockstep-guard") kill(process.pid, SIGKILL);
+  }
+  ASSERT_TRUE(launcher.await_output("guardian process was killed"));
+  launcher.send(SIGUSR1);
+  EXPECT_EQ(launcher.wait().exit_code, 0);
+}
+
+// As process 1 of a PID namespace, as in a container. Needs the right to make one.
+TEST(Orphans, AsProcessOneItReapsForwardsAndReturnsTheCode) {
+  const auto probe = run({"unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "true"});
+  if (probe.exit_code != 0) GTEST_SKIP() << "can't make a PID namespace here: " << probe.err;
+  const Words inside = {"unshare", "--pid", "--fork", "--kill-child", "--mount-proc"};
+  Process launcher({.command = joined(inside, plain(2, {"parent", "child", "ready", "wait-signal:10"}))});
+  ASSERT_TRUE(launcher.await_output("ready", 2));
+  EXPECT_TRUE(contains(launcher.out(), "parent 1 group own\n")) << launcher.out();
+  pid_t first = 0;
+  for (const auto& process : testing::processes_with("LOCKSTEP_TEST_JOB", testing::job())) {
+    if (process.parent == launcher.pid()) first = process.pid;
+  }
+  ASSERT_GT(first, 0);
+  kill(first, SIGUSR1);
+  const auto result = launcher.wait();
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_TRUE(contains(result.err, "left 2 processes")) << result.err;
+
+  const auto failing = run(joined(inside, plain(2, {"exit:9@1", "hang@0"})));
+  EXPECT_EQ(failing.exit_code, 9);
+}
+
+}  // namespace
+}  // namespace lockstep::e2e

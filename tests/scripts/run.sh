@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# run.sh SOURCE WORK: the scripts' own behaviour, with an apt-get that only writes down what it was asked.
+set -euo pipefail
+source=$1 work=$2
+rm -rf "$work"
+mkdir -p "$work/bin" "$work/clone"
+# A clone of its own, so that build/ is not touched.
+cp -r "$source/scripts" "$work/clone/"
+
+cat >"$work/bin/apt-get" <<FAKE
+#!/bin/sh
+echo "\$*" >>"$work/calls"
+exit \${APT_CODE:-0}
+FAKE
+printf '#!/bin/sh\nexec "$@"\n' >"$work/bin/sudo"  # sudo env ... apt-get becomes env ... apt-get
+chmod +x "$work/bin/apt-get" "$work/bin/sudo"
+export PATH=$work/bin:$PATH
+
+failed=0
+# expect NAME WANTED_CODE PATTERN COMMAND...: exit code, and a line of its output.
+expect() {
+  local name=$1 wanted=$2 pattern=$3 code=0 out
+  shift 3
+  out=$("$@" 2>&1) || code=$?
+  if ((code != wanted)) || ! grep -qE -- "$pattern" <<<"$out"; then
+    printf '%s: wanted code %s and a line like "%s", got code %s and:\n%s\n' "$name" "$wanted" "$pattern" "$code" "$out"
+    failed=1
+  fi
+}
+# in_lib COMMANDS: runs them as a script beside lib.sh would.
+in_lib() { bash -c "source '$work/clone/scripts/lib.sh'; $1"; }
+
+# Nothing missing: nobody is asked, so that it works without network and without rights.
+expect nothing_missing 0 '^done$' in_lib 'need_packages bash coreutils; echo done'
+[[ ! -e $work/calls ]] || { echo "apt-get was called although nothing was missing"; failed=1; }
+
+expect missing 0 'installing 1 packages.*: no-such-package$' in_lib 'need_packages bash no-such-package'
+grep -q -- 'install --no-install-recommends no-such-package' "$work/calls" || { echo "calls:"; cat "$work/calls"; failed=1; }
+
+APT_CODE=100 expect apt_fails 1 'apt-get install failed \(exit code 100.*Remedy by hand: apt-get install .*no-such-package$' \
+  in_lib 'need_packages no-such-package'
+expect logged_shows_the_end 1 '^the real reason$' in_lib 'logged log what remedy sh -c "echo the real reason; exit 3"'
+expect errors_are_one_line 1 'failed at line [0-9]+ of .*: false$' in_lib 'false'
+
+for script in quickstart install test-image; do
+  expect "$script refuses" 1 "unknown argument '--bogus'; usage: scripts/$script" "$work/clone/scripts/$script" --bogus
+done
+for script in quickstart install test test-image; do
+  expect "$script helps" 0 "^scripts/$script \\[" "$work/clone/scripts/$script" --help
+done
+expect install_wants_a_prefix 1 'where to' "$work/clone/scripts/install"
+expect tidy_wants_a_build 1 'compile_commands.json is missing' "$work/clone/scripts/tidy" build/none
+exit $failed

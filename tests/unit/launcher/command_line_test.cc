@@ -1,0 +1,131 @@
+#include "launcher/command_line.h"
+
+#include <gtest/gtest.h>
+
+namespace lockstep::launcher {
+namespace {
+
+using Arguments = std::vector<std::string>;
+
+RunOptions parsed(const Arguments& arguments) {
+  auto result = parse_command_line(arguments);
+  if (const auto* answer = std::get_if<Answer>(&result)) {
+    ADD_FAILURE() << "refused: " << answer->out << answer->err;
+    return {};
+  }
+  return std::get<RunOptions>(std::move(result));
+}
+
+Answer answered(const Arguments& arguments) {
+  auto result = parse_command_line(arguments);
+  if (std::holds_alternative<RunOptions>(result)) {
+    ADD_FAILURE() << "accepted";
+    return {};
+  }
+  return std::get<Answer>(std::move(result));
+}
+
+// The complaint about a wrong command line: one line, exit code 2, nothing on stdout.
+std::string refused(const Arguments& arguments) {
+  const auto answer = answered(arguments);
+  EXPECT_EQ(answer.exit_code, kExitUsage);
+  EXPECT_EQ(answer.out, "");
+  EXPECT_EQ(answer.err.find('\n'), answer.err.size() - 1) << answer.err;
+  return answer.err;
+}
+
+TEST(CommandLine, DefaultsAreTheDocumentedOnes) {
+  const auto options = parsed({"run", "./train"});
+  EXPECT_EQ(options.nproc_per_node, "auto");
+  EXPECT_FALSE(options.ranks);
+  EXPECT_EQ(options.log_dir, "");
+  EXPECT_EQ(options.grace, std::chrono::milliseconds(700));
+  EXPECT_FALSE(options.timeout);
+  EXPECT_EQ(options.master_addr, "127.0.0.1");
+  EXPECT_EQ(options.master_port, 0);
+  EXPECT_EQ(options.command, Arguments{"./train"});
+}
+
+TEST(CommandLine, TakesEverySpellingOfAFlag) {
+  EXPECT_EQ(parsed({"run", "--nproc-per-node", "4", "p"}).nproc_per_node, "4");
+  EXPECT_EQ(parsed({"run", "--nproc-per-node=4", "p"}).nproc_per_node, "4");
+  EXPECT_EQ(parsed({"run", "--nproc_per_node=gpu", "p"}).nproc_per_node, "gpu");
+  EXPECT_EQ(parsed({"run", "-n", "4", "p"}).ranks, 4);
+  EXPECT_EQ(parsed({"run", "-n4", "p"}).ranks, 4);
+  EXPECT_EQ(parsed({"run", "--log_dir", "d", "p"}).log_dir, "d");
+  EXPECT_EQ(parsed({"run", "--log-dir=d", "p"}).log_dir, "d");
+}
+
+TEST(CommandLine, TakesTorchrunsFlagsWhereTheirMeaningHolds) {
+  const auto options = parsed({"run", "--standalone", "--nnodes=1", "--node_rank=0", "--max_restarts=0",
+                               "--nproc_per_node=2", "--master_addr=localhost", "--master_port=29500", "p"});
+  EXPECT_EQ(options.nproc_per_node, "2");
+  EXPECT_EQ(options.master_addr, "localhost");
+  EXPECT_EQ(options.master_port, 29500);
+  EXPECT_EQ(parsed({"run", "--nnodes=1:1", "p"}).command, Arguments{"p"});
+}
+
+TEST(CommandLine, WhatFollowsTheProgramIsTheProgramS) {
+  EXPECT_EQ(parsed({"run", "-n", "2", "p", "-n", "3", "--help", "--version", "--bogus", "--", "x"}).command,
+            (Arguments{"p", "-n", "3", "--help", "--version", "--bogus", "--", "x"}));
+  EXPECT_EQ(parsed({"run", "--", "p", "--help", "-n", "3", "--", "x"}).command,
+            (Arguments{"p", "--help", "-n", "3", "--", "x"}));
+  EXPECT_EQ(parsed({"run", "--", "--strange-name"}).command, Arguments{"--strange-name"});
+  EXPECT_EQ(parsed({"run", "p", ""}).command, (Arguments{"p", ""}));
+}
+
+TEST(CommandLine, RefusesUnknownFlagsByName) {
+  EXPECT_NE(refused({"run", "--bogus", "p"}).find("unknown flag --bogus"), std::string::npos);
+  EXPECT_NE(refused({"run", "-n", "2", "-x"}).find("unknown flag -x"), std::string::npos);
+  EXPECT_NE(refused({"--bogus"}).find("--bogus"), std::string::npos);
+  EXPECT_NE(refused({"bogus"}).find("bogus"), std::string::npos);
+}
+
+TEST(CommandLine, RefusesAMissingProgram) {
+  for (const auto& arguments : {Arguments{"run"}, Arguments{"run", "--"}, Arguments{"run", "-n", "2"}}) {
+    EXPECT_NE(refused(arguments).find("no program was given"), std::string::npos);
+  }
+  EXPECT_NE(refused({}).find("no command"), std::string::npos);
+}
+
+TEST(CommandLine, RefusesCountsThatAreNone) {
+  for (const std::string bad : {"0", "-1", "x", "4x", "1e3", "1025", "99999999999999999999", " 2"}) {
+    EXPECT_NE(refused({"run", "--nproc-per-node", bad, "p"}).find("--nproc-per-node " + bad), std::string::npos);
+    EXPECT_NE(refused({"run", "-n", bad, "p"}).find("1 to 1024"), std::string::npos);
+  }
+  refused({"run", "--nproc-per-node=", "p"});
+  refused({"run", "-n", "auto", "p"});
+}
+
+TEST(CommandLine, RefusesWhatNeedsSeveralHostsOrRestarts) {
+  EXPECT_NE(refused({"run", "--nnodes=2", "p"}).find("only one host"), std::string::npos);
+  EXPECT_NE(refused({"run", "--nnodes=1:4", "p"}).find("only one host"), std::string::npos);
+  EXPECT_NE(refused({"run", "--node-rank=1", "p"}).find("only one host"), std::string::npos);
+  EXPECT_NE(refused({"run", "--max-restarts=3", "p"}).find("restarting"), std::string::npos);
+}
+
+TEST(CommandLine, ReadsSecondsAndPorts) {
+  EXPECT_EQ(parsed({"run", "--grace", "0", "p"}).grace, std::chrono::milliseconds(0));
+  EXPECT_EQ(parsed({"run", "--grace", "1.5", "p"}).grace, std::chrono::milliseconds(1500));
+  EXPECT_EQ(parsed({"run", "--timeout", "30", "p"}).timeout, 30);
+  for (const std::string bad : {"-1", "x", "1s", "nan", "inf", "86401"}) refused({"run", "--grace", bad, "p"});
+  for (const std::string bad : {"0", "-3", "x", "1.5"}) refused({"run", "--timeout", bad, "p"});
+  for (const std::string bad : {"-1", "65536", "x"}) refused({"run", "--master-port", bad, "p"});
+  refused({"run", "--grace"});
+}
+
+TEST(CommandLine, AnswersHelpAndVersion) {
+  EXPECT_EQ(answered({"--version"}).out, "lockstep " LOCKSTEP_VERSION "\n");
+  for (const auto& arguments : {Arguments{"--help"}, Arguments{"run", "--help"}, Arguments{"run", "-h"}}) {
+    const auto answer = answered(arguments);
+    EXPECT_EQ(answer.exit_code, 0);
+    EXPECT_EQ(answer.err, "");
+    EXPECT_NE(answer.out.find("Examples:"), std::string::npos);
+  }
+  const auto help = answered({"run", "--help"}).out;
+  EXPECT_NE(help.find("Usage: lockstep run [OPTIONS] [--] PROGRAM [ARGS...]"), std::string::npos);
+  EXPECT_EQ(help.find("_per_node"), std::string::npos) << "one spelling is enough";
+}
+
+}  // namespace
+}  // namespace lockstep::launcher

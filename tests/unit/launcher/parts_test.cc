@@ -1,0 +1,165 @@
+// The launcher's small parts: contract, endings, programs, /proc.
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+
+#include "launcher/command_line.h"
+#include "launcher/contract.h"
+#include "launcher/find_program.h"
+#include "launcher/outcome.h"
+#include "launcher/process_table.h"
+
+namespace lockstep::launcher {
+namespace {
+
+TEST(Contract, SetsEveryVariableAndOutranksTheInherited) {
+  const Environment inherited({{"PATH", "/bin"},
+                               {"RANK", "9"},
+                               {"WORLD_SIZE", "99"},
+                               {"LOCKSTEP_STORE", "other:1"},
+                               {"OMP_NUM_THREADS", "3"},
+                               {"LOCKSTEP_STORE_SECRET", "old"},
+                               {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+                               {"LOCKSTEP_TIMEOUT", "7"}});
+  const Contract contract{.world_size = 4,
+                          .master_addr = "127.0.0.1",
+                          .master_port = 29511,
+                          .store_address = "127.0.0.1:4000",
+                          .run_id = "run-1",
+                          .timeout = {},
+                          .launcher_pid = 12,
+                          .launcher_fd = 200};
+  auto entries = rank_environment(inherited, contract, 2);
+  std::sort(entries.begin(), entries.end());
+  std::vector<std::string> expected = {"GROUP_RANK=0",
+                                       "LOCAL_RANK=2",
+                                       "LOCAL_WORLD_SIZE=4",
+                                       "LOCKSTEP_LAUNCHER_FD=200",
+                                       "LOCKSTEP_LAUNCHER_PID=12",
+                                       "LOCKSTEP_RESTART_COUNT=0",
+                                       "LOCKSTEP_RUN_ID=run-1",
+                                       "LOCKSTEP_STORE=127.0.0.1:4000",
+                                       "LOCKSTEP_TIMEOUT=7",
+                                       "MASTER_ADDR=127.0.0.1",
+                                       "MASTER_PORT=29511",
+                                       "OMP_NUM_THREADS=3",
+                                       "PATH=/bin",
+                                       "RANK=2",
+                                       "WORLD_SIZE=4"};
+  EXPECT_EQ(entries, expected);
+}
+
+TEST(Contract, TimeoutOfTheCommandLineWins) {
+  Contract contract;
+  contract.timeout = "30";
+  Environment inherited;
+  inherited.set("LOCKSTEP_TIMEOUT", "7");
+  const auto entries = rank_environment(inherited, contract, 0);
+  EXPECT_EQ(std::count(entries.begin(), entries.end(), "LOCKSTEP_TIMEOUT=30"), 1);
+  EXPECT_EQ(std::count(entries.begin(), entries.end(), "LOCKSTEP_TIMEOUT=7"), 0);
+}
+
+TEST(Ending, SpeaksAsShellsCount) {
+  const Ending fine;
+  const Ending failed{.by_signal = false, .value = 3};
+  const Ending killed{.by_signal = true, .value = SIGKILL};
+  const Ending dumped{.by_signal = true, .value = SIGSEGV, .dumped_core = true};
+  EXPECT_TRUE(fine.ok());
+  EXPECT_FALSE(failed.ok());
+  EXPECT_EQ(failed.exit_code(), 3);
+  EXPECT_EQ(failed.describe(), "exited with code 3");
+  EXPECT_EQ(killed.exit_code(), 137);
+  EXPECT_EQ(killed.describe(), "was killed by signal 9 (SIGKILL)");
+  EXPECT_NE(killed.hint().find("out of memory"), std::string::npos);
+  EXPECT_EQ(dumped.describe(), "was killed by signal 11 (SIGSEGV), core dumped");
+  EXPECT_EQ(signal_name(SIGUSR1), "SIGUSR1");
+}
+
+class FindProgram : public ::testing::Test {
+ protected:
+  FindProgram() : root_(std::filesystem::path(::testing::TempDir()) / ("find-" + std::to_string(getpid()))) {
+    std::filesystem::create_directories(root_ / "first");
+    std::filesystem::create_directories(root_ / "second");
+    environment_.set("PATH", (root_ / "first").native() + ":" + (root_ / "second").native());
+  }
+  ~FindProgram() override { std::filesystem::remove_all(root_); }
+
+  std::string add(const std::string& name, mode_t mode) {
+    const auto path = (root_ / name).native();
+    std::ofstream(path) << "#!/bin/sh\n";
+    EXPECT_EQ(chmod(path.c_str(), mode), 0);
+    return path;
+  }
+
+  std::filesystem::path root_;
+  Environment environment_;
+};
+
+TEST_F(FindProgram, LooksThroughPathAsShellsDo) {
+  add("first/tool", 0644);
+  const auto second = add("second/tool", 0755);
+  EXPECT_EQ(find_program("tool", environment_).path, second) << "one that can't run is passed over";
+  EXPECT_EQ(find_program(second, environment_).path, second);
+}
+
+TEST_F(FindProgram, SaysWhatIsWrong) {
+  const auto absent = find_program("nosuchtool", environment_);
+  EXPECT_EQ(absent.path, "");
+  EXPECT_EQ(absent.exit_code, kExitNotFound);
+  EXPECT_NE(absent.problem.find("'nosuchtool' was not found in PATH"), std::string::npos);
+
+  const auto absent_path = find_program("./no/such", environment_);
+  EXPECT_EQ(absent_path.exit_code, kExitNotFound);
+  EXPECT_NE(absent_path.problem.find("No such file"), std::string::npos);
+
+  const auto plain = find_program(add("plain", 0644), environment_);
+  EXPECT_EQ(plain.exit_code, kExitNotExecutable);
+  EXPECT_NE(plain.problem.find("chmod +x"), std::string::npos);
+
+  const auto folder = find_program((root_ / "first").native(), environment_);
+  EXPECT_EQ(folder.exit_code, kExitNotExecutable);
+  EXPECT_NE(folder.problem.find("is a folder"), std::string::npos);
+
+  EXPECT_EQ(find_program("", environment_).exit_code, kExitNotFound);
+}
+
+TEST(ProcessTable, ReadsNamesWithParenthesesAndSpaces) {
+  const auto entry = parse_process_stat("4711 (a) (b c)) S 12 4700 4700 0 -1");
+  ASSERT_TRUE(entry);
+  EXPECT_EQ(entry->pid, 4711);
+  EXPECT_EQ(entry->name, "a) (b c)");
+  EXPECT_EQ(entry->state, 'S');
+  EXPECT_EQ(entry->parent, 12);
+  EXPECT_EQ(entry->group, 4700);
+  EXPECT_TRUE(entry->alive());
+  EXPECT_FALSE(parse_process_stat("4711 (a) Z 12 4700 4700")->alive());
+  for (const auto* bad : {"", "1", "1 (", "1 (a)", "1 (a) S", "1 (a) S x 2", "(a) S 1 2", "x (a) S 1 2", ")("}) {
+    EXPECT_FALSE(parse_process_stat(bad)) << bad;
+  }
+}
+
+TEST(ProcessTable, HoldsThisProcess) {
+  const auto table = process_table();
+  const auto self = std::find_if(table.begin(), table.end(), [](const auto& entry) { return entry.pid == getpid(); });
+  ASSERT_NE(self, table.end());
+  EXPECT_EQ(self->parent, getppid());
+  EXPECT_EQ(self->group, getpgrp());
+  EXPECT_FALSE(process_entry(-5));
+}
+
+TEST(ProcessTable, FollowsDescendantsAndLeavesOutSubtrees) {
+  const std::vector<ProcessEntry> table = {
+      {.pid = 1, .parent = 0},   {.pid = 10, .parent = 1},  {.pid = 11, .parent = 10}, {.pid = 12, .parent = 11},
+      {.pid = 20, .parent = 10}, {.pid = 21, .parent = 20}, {.pid = 30, .parent = 1}};
+  std::vector<pid_t> pids;
+  for (const auto& entry : descendants(table, 10, {20})) pids.push_back(entry.pid);
+  EXPECT_EQ(pids, (std::vector<pid_t>{11, 12}));
+}
+
+}  // namespace
+}  // namespace lockstep::launcher

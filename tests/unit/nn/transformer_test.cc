@@ -1,0 +1,170 @@
+#include "runtime/nn/transformer.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "runtime/base/error.h"
+#include "runtime/nn/nn.h"
+
+namespace lockstep::nn {
+namespace {
+
+constexpr std::int64_t kVocabulary = 11;
+constexpr std::int64_t kTime = 6;
+
+struct Gpt : Module {
+  explicit Gpt(const TransformerOptions& options) : norm(options.channels), head(options.channels, kVocabulary) {
+    tokens = register_module("tokens", Embedding(kVocabulary, options.channels));
+    positions = register_module("positions", Embedding(kTime, options.channels));
+    drop = register_module("drop", Dropout(options.dropout));
+    for (std::int64_t i = 0; i < options.layers; ++i) blocks.append(TransformerBlock(options));
+    register_module("blocks", blocks);
+    register_module("norm", norm);
+    register_module("head", head);
+  }
+  Tensor forward(const Tensor& x) override {
+    return head(norm(blocks(drop(tokens(x) + positions.first_rows(x.size(0), x.size(1))))));
+  }
+  Embedding tokens{1, 1}, positions{1, 1};
+  Dropout drop{0};
+  Sequential blocks;
+  LayerNorm norm;
+  Linear head;
+};
+
+const TransformerOptions kOptions{.channels = 12, .heads = 3, .dropout = 0.3f, .layers = 2};
+
+Tensor batch(std::int64_t rows, std::int64_t shift, std::int64_t first = 0) {
+  std::vector<std::int64_t> values;
+  for (std::int64_t b = first; b < first + rows; ++b) {
+    for (std::int64_t t = 0; t < kTime; ++t) values.push_back((b * 3 + (t + shift) * 7) % kVocabulary);
+  }
+  return Tensor::of({rows, kTime}, values);
+}
+
+std::vector<std::int64_t> ids(std::int64_t first, std::int64_t count) {
+  std::vector<std::int64_t> result;
+  for (std::int64_t i = 0; i < count; ++i) result.push_back(first + i);
+  return result;
+}
+
+TEST(Transformer, NamesItsParameters) {
+  const TransformerBlock block({.channels = 4, .heads = 2, .dropout = 0});
+  std::vector<std::string> names;
+  for (const NamedParameter& p : block.named_parameters()) names.push_back(p.name);
+  EXPECT_EQ(names,
+            (std::vector<std::string>{"norm1.weight", "norm1.bias", "attention.qkv.weight", "attention.qkv.bias",
+                                      "attention.project.weight", "attention.project.bias", "norm2.weight",
+                                      "norm2.bias", "widen.weight", "widen.bias", "narrow.weight", "narrow.bias"}));
+}
+
+// The parts of a batch, with their own sample ids and weights, give the gradient of the whole: what the ranks rely on,
+// with dropout on, and a part of 0 rows among them.
+TEST(Transformer, PartsOfABatchAddUpToTheWhole) {
+  const Gpt model(kOptions);
+  const auto gradients = [&](std::vector<std::pair<std::int64_t, std::int64_t>> parts) {
+    std::vector<std::vector<float>> result;
+    for (const Tensor& p : model.parameters()) {
+      p.bind_grad(Tensor::full(p.shape(), std::numeric_limits<float>::quiet_NaN()));
+    }
+    bool first = true;
+    for (const auto& [begin, rows] : parts) {
+      model.set_context({.seed = 5, .step = 9, .sample_ids = ids(begin, rows)});
+      Gpt handle = model;
+      const Tensor loss = cross_entropy(handle(batch(rows, 0, begin)), batch(rows, 1, begin));
+      backward(loss, static_cast<float>(rows), {.accumulate = !first});
+      first = false;
+    }
+    for (const Tensor& p : model.parameters()) result.push_back(p.grad().to_vector());
+    return result;
+  };
+  const auto whole = gradients({{0, 5}});
+  const auto parts = gradients({{0, 0}, {3, 2}, {0, 3}, {5, 0}});
+  for (std::size_t p = 0; p < whole.size(); ++p) {
+    float largest = 0, difference = 0;
+    for (std::size_t i = 0; i < whole[p].size(); ++i) {
+      largest = std::max(largest, std::abs(whole[p][i]));
+      difference = std::max(difference, std::abs(whole[p][i] - parts[p][i]));
+    }
+    EXPECT_GT(largest, 0) << p;
+    EXPECT_LE(difference, 1e-5f * largest) << p;
+  }
+}
+
+TEST(Transformer, ABatchWithoutRowsGivesZeros) {
+  Gpt model(kOptions);
+  for (const Tensor& p : model.parameters()) {
+    p.bind_grad(Tensor::full(p.shape(), std::numeric_limits<float>::quiet_NaN()));
+  }
+  model.set_context({.seed = 5, .step = 9});
+  const Tensor logits = model(Tensor::indices({0, kTime}, {}));
+  EXPECT_EQ(logits.shape(), (Shape{0, kTime, kVocabulary}));
+  const Tensor loss = cross_entropy(logits, Tensor::indices({0, kTime}, {}));
+  EXPECT_EQ(loss.item(), 0);
+  backward(loss, 0, {.accumulate = false});
+  for (const Tensor& p : model.parameters()) {
+    for (const float value : p.grad().values<float>()) ASSERT_EQ(value, 0);
+  }
+}
+
+TEST(Transformer, EveryParameterBecomesReadyInThePlannedOrder) {
+  Gpt model(kOptions);
+  model.set_context({.seed = 5, .step = 9, .sample_ids = ids(0, 2)});
+  const Tensor loss = cross_entropy(model(batch(2, 0)), batch(2, 1));
+  std::vector<const void*> planned, seen;
+  for (const Tensor& leaf : autograd::ready_order(loss)) planned.push_back(leaf.id());
+  backward(loss, 1, {.on_leaf_ready = [&](const Tensor& leaf) { seen.push_back(leaf.id()); }});
+  EXPECT_EQ(seen, planned);
+  EXPECT_EQ(seen.size(), model.parameters().size());
+  EXPECT_EQ(seen.back() == model.parameters()[0].id() || seen.back() == model.parameters()[1].id(), true)
+      << "the embeddings come last";
+}
+
+TEST(Transformer, DoesNotSeeTheFuture) {
+  Gpt model(kOptions);
+  model.eval();
+  const Tensor x = batch(1, 0);
+  const std::vector<float> before = model(x).to_vector();
+  x.data<std::int64_t>()[kTime - 1] = (x.data<std::int64_t>()[kTime - 1] + 1) % kVocabulary;
+  const std::vector<float> after = model(x).to_vector();
+  const auto last = static_cast<std::ptrdiff_t>((kTime - 1) * kVocabulary);
+  EXPECT_TRUE(std::equal(before.begin(), before.begin() + last, after.begin()));
+  EXPECT_FALSE(std::equal(before.begin() + last, before.end(), after.begin() + last));
+}
+
+TEST(Transformer, RandomnessNeedsAContextInTrainingOnly) {
+  Gpt model(kOptions);
+  try {
+    model(batch(1, 0));
+    FAIL();
+  } catch (const InvalidArgument& error) {
+    EXPECT_NE(std::string(error.what()).find("set_context"), std::string::npos) << error.what();
+  }
+  model.eval();
+  EXPECT_EQ(model(batch(1, 0)).to_vector(), model(batch(1, 0)).to_vector());
+  model.train();
+  model.set_context({.seed = 1, .step = 1, .sample_ids = {4}});
+  const std::vector<float> first = model(batch(1, 0)).to_vector();
+  EXPECT_EQ(first, model(batch(1, 0)).to_vector());
+  model.set_context({.seed = 1, .step = 2, .sample_ids = {4}});
+  EXPECT_NE(first, model(batch(1, 0)).to_vector());
+}
+
+TEST(Transformer, TwoDropoutsOfATreeDrawDifferently) {
+  Sequential model{Dropout(0.5f), Dropout(0.5f)};
+  model.set_context({.seed = 1, .step = 1, .sample_ids = {0}});
+  int once = 0, both = 0;
+  for (const float value : model(Tensor::ones({1, 10000})).to_vector()) (value == 0 ? once : both) += 1;
+  EXPECT_NEAR(both, 2500, 200);
+}
+
+TEST(Transformer, BadSizesAreRefused) {
+  EXPECT_THROW(TransformerBlock({.channels = 10, .heads = 4}), InvalidArgument);
+  EXPECT_THROW(CausalSelfAttention({.channels = 8, .heads = 0}), InvalidArgument);
+  EXPECT_THROW(Dropout(1.0f), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace lockstep::nn

@@ -1,0 +1,204 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <numbers>
+
+#include "runtime/base/error.h"
+#include "runtime/optim/adamw.h"
+#include "runtime/optim/clip.h"
+#include "runtime/optim/schedule.h"
+#include "runtime/optim/sgd.h"
+
+namespace lockstep::optim {
+namespace {
+
+constexpr std::int64_t kCount = 37;  // not a multiple of a vector
+
+Tensor parameter(float first) {
+  const Tensor result = Tensor::empty({kCount});
+  for (std::int64_t i = 0; i < kCount; ++i) result.data<float>()[i] = first + 0.1f * static_cast<float>(i);
+  return result.set_requires_grad();
+}
+
+// A gradient that depends on element and step, set as backward would.
+double slope(std::int64_t i, int step) { return std::sin(0.7 * static_cast<double>(i) + 1.3 * step); }
+void set_gradient(const Tensor& p, int step) {
+  const Tensor gradient = p.grad_for_writing();
+  for (std::int64_t i = 0; i < kCount; ++i) gradient.data<float>()[i] = static_cast<float>(slope(i, step));
+}
+
+TEST(AdamW, FollowsThePaperForFiftySteps) {
+  const AdamWOptions options{.lr = 3e-3, .beta1 = 0.8, .beta2 = 0.95, .epsilon = 1e-6, .weight_decay = 0.1};
+  const Tensor p = parameter(-1);
+  AdamW optimizer({p}, options);
+  std::vector<double> w(kCount), m(kCount), v(kCount);
+  for (std::int64_t i = 0; i < kCount; ++i) w[static_cast<std::size_t>(i)] = -1 + 0.1 * static_cast<double>(i);
+  for (int step = 1; step <= 50; ++step) {
+    const double rate = options.lr / step;
+    optimizer.set_learning_rate(rate);
+    set_gradient(p, step);
+    optimizer.step();
+    for (std::size_t i = 0; i < w.size(); ++i) {
+      const double g = slope(static_cast<std::int64_t>(i), step);
+      m[i] = options.beta1 * m[i] + (1 - options.beta1) * g;
+      v[i] = options.beta2 * v[i] + (1 - options.beta2) * g * g;
+      const double m_hat = m[i] / (1 - std::pow(options.beta1, step)),
+                   v_hat = v[i] / (1 - std::pow(options.beta2, step));
+      w[i] -= rate * (m_hat / (std::sqrt(v_hat) + options.epsilon) + options.weight_decay * w[i]);
+      ASSERT_NEAR(p.data<float>()[i], w[i], 2e-6) << "step " << step << ", element " << i;
+    }
+  }
+}
+
+TEST(AdamW, FirstStepIsTheSignTimesTheRate) {
+  const Tensor p = parameter(0);
+  const std::vector<float> before = p.to_vector();
+  AdamW optimizer({p}, {.lr = 0.01, .weight_decay = 0});
+  set_gradient(p, 1);
+  optimizer.step();
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    EXPECT_NEAR(p.data<float>()[i], before[i] - std::copysign(0.01, slope(static_cast<std::int64_t>(i), 1)), 1e-5);
+  }
+}
+
+TEST(AdamW, DecayIsDecoupledAndPerGroup) {
+  const Tensor decayed = parameter(1), kept = parameter(1);
+  AdamW optimizer({{{decayed}, 0.5}, {{kept}, 0.0}}, {.lr = 0.1});
+  decayed.grad_for_writing().zero();
+  kept.grad_for_writing().zero();
+  optimizer.step();
+  EXPECT_NEAR(decayed.data<float>()[0], 0.95f, 1e-6);
+  EXPECT_EQ(kept.data<float>()[0], 1);
+}
+
+TEST(Optimizer, AParameterWithoutAGradientIsLeftAlone) {
+  const Tensor p = parameter(1);
+  AdamW optimizer({p}, {.lr = 0.1, .weight_decay = 0.5});
+  optimizer.step();
+  EXPECT_EQ(p.data<float>()[0], 1);
+  set_gradient(p, 1);
+  optimizer.zero_grad();
+  optimizer.step();
+  EXPECT_EQ(p.data<float>()[0], 1);
+}
+
+TEST(Optimizer, ASnapshotOfTheStateContinuesTheSame) {
+  const Tensor p = parameter(1);
+  AdamW optimizer({p}, {.lr = 0.1});
+  for (int step = 1; step <= 3; ++step) {
+    set_gradient(p, step);
+    optimizer.step();
+  }
+  const Tensor q = Tensor::zeros({kCount}).set_requires_grad();
+  q.copy_from(p);
+  AdamW again({q}, {.lr = 0.1});
+  const auto saved = optimizer.state(), restored = again.state();
+  ASSERT_EQ(saved.size(), 2u);
+  for (std::size_t i = 0; i < saved.size(); ++i) {
+    EXPECT_EQ(saved[i].name, restored[i].name);
+    restored[i].tensor.copy_from(saved[i].tensor);
+  }
+  again.set_steps(optimizer.steps());
+  set_gradient(p, 4);
+  set_gradient(q, 4);
+  optimizer.step();
+  again.step();
+  EXPECT_EQ(p.to_vector(), q.to_vector());
+}
+
+TEST(Sgd, FollowsItsFormulas) {
+  for (const SgdOptions& options :
+       {SgdOptions{.lr = 0.1}, SgdOptions{.lr = 0.1, .weight_decay = 0.3}, SgdOptions{.lr = 0.1, .momentum = 0.9},
+        SgdOptions{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1},
+        SgdOptions{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1, .nesterov = true}}) {
+    const Tensor p = parameter(-2);
+    SGD optimizer({p}, options);
+    std::vector<double> w(kCount), v(kCount);
+    for (std::int64_t i = 0; i < kCount; ++i) w[static_cast<std::size_t>(i)] = -2 + 0.1 * static_cast<double>(i);
+    for (int step = 1; step <= 20; ++step) {
+      set_gradient(p, step);
+      optimizer.step();
+      for (std::size_t i = 0; i < w.size(); ++i) {
+        const double g = slope(static_cast<std::int64_t>(i), step) + options.weight_decay * w[i];
+        v[i] = options.momentum * v[i] + g;
+        w[i] -= options.lr * (options.nesterov ? g + options.momentum * v[i] : v[i]);
+        ASSERT_NEAR(p.data<float>()[i], w[i], 2e-5) << "step " << step << ", element " << i;
+      }
+    }
+  }
+}
+
+TEST(Sgd, AVelocityBeginsWithItsParametersFirstGradient) {
+  const Tensor p = parameter(0), q = parameter(0);
+  SGD optimizer({p, q}, {.lr = 1, .momentum = 0.9});
+  set_gradient(p, 1);
+  optimizer.step();
+  set_gradient(q, 1);
+  p.clear_grad();
+  optimizer.step();
+  EXPECT_EQ(p.to_vector(), q.to_vector());
+}
+
+TEST(Optimizer, BadArgumentsAreRefused) {
+  const Tensor p = parameter(0);
+  EXPECT_THROW(SGD({p, p}), InvalidArgument);
+  EXPECT_THROW(SGD({Tensor()}), InvalidArgument);
+  EXPECT_THROW(SGD({Tensor::zeros({1})}), InvalidArgument);
+  EXPECT_THROW(SGD({p}, {.lr = -1}), InvalidArgument);
+  EXPECT_THROW(SGD({p}, {.momentum = 1}), InvalidArgument);
+  EXPECT_THROW(SGD({p}, {.nesterov = true}), InvalidArgument);
+  EXPECT_THROW(SGD({p}, {.weight_decay = -1}), InvalidArgument);
+  EXPECT_THROW(AdamW({p}, {.beta1 = 1}), InvalidArgument);
+  EXPECT_THROW(AdamW({p}, {.epsilon = 0}), InvalidArgument);
+  EXPECT_THROW(AdamW({p}).set_learning_rate(std::numeric_limits<double>::quiet_NaN()), InvalidArgument);
+}
+
+TEST(Schedule, RisesFallsAndStays) {
+  const Schedule cosine{.peak = 1, .floor = 0.1, .warmup = 10, .total = 110};
+  EXPECT_NEAR(cosine(0), 0.1, 1e-12);
+  EXPECT_NEAR(cosine(9), 1, 1e-12);
+  EXPECT_NEAR(cosine(10), 1, 1e-12);
+  EXPECT_NEAR(cosine(60), 0.55, 1e-12);
+  EXPECT_NEAR(cosine(110), 0.1, 1e-12);
+  EXPECT_NEAR(cosine(1000000), 0.1, 1e-12);
+  const Schedule linear{.peak = 1, .floor = 0, .warmup = 0, .total = 100, .decay = Decay::linear};
+  EXPECT_NEAR(linear(0), 1, 1e-12);
+  EXPECT_NEAR(linear(25), 0.75, 1e-12);
+  EXPECT_NEAR(linear(100), 0, 1e-12);
+  const Schedule flat{.peak = 2, .warmup = 4, .decay = Decay::none};
+  EXPECT_NEAR(flat(1), 1, 1e-12);
+  EXPECT_NEAR(flat(500), 2, 1e-12);
+  EXPECT_NEAR(flat(-3), 0.5, 1e-12);
+}
+
+TEST(Clip, ScalesByTheGlobalNormAndOnlyDownwards) {
+  const Tensor a = Tensor::zeros({1}).set_requires_grad(), b = Tensor::zeros({2}).set_requires_grad();
+  const Tensor none = Tensor::zeros({2}).set_requires_grad();
+  const std::vector<Tensor> all{a, none, b};
+  a.bind_grad(Tensor::of({1}, {3}));
+  b.bind_grad(Tensor::of({2}, {0, 4}));
+  EXPECT_DOUBLE_EQ(grad_norm(all), 5);
+  EXPECT_DOUBLE_EQ(clip_grad_norm(all, 10), 5);
+  EXPECT_EQ(a.grad().item(), 3);
+  EXPECT_DOUBLE_EQ(clip_grad_norm(all, 1), 5);
+  EXPECT_NEAR(a.grad().item(), 0.6f, 1e-6);
+  EXPECT_NEAR(b.grad().to_vector()[1], 0.8f, 1e-6);
+  EXPECT_THROW(clip_grad_norm(all, 0), InvalidArgument);
+}
+
+TEST(Clip, AGradientThatIsNotFiniteIsAnErrorAndNothingChanges) {
+  const Tensor a = Tensor::zeros({1}).set_requires_grad(), b = Tensor::zeros({1}).set_requires_grad();
+  a.bind_grad(Tensor::of({1}, {3}));
+  b.bind_grad(Tensor::of({1}, {std::numeric_limits<float>::infinity()}));
+  try {
+    clip_grad_norm(std::vector<Tensor>{a, b}, 1);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("number 1"), std::string::npos) << error.what();
+  }
+  EXPECT_EQ(a.grad().item(), 3);
+}
+
+}  // namespace
+}  // namespace lockstep::optim

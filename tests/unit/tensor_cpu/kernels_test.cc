@@ -1,0 +1,171 @@
+#include "runtime/tensor/kernels.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <thread>
+#include <vector>
+
+#include "runtime/base/intra_op_threads.h"
+#include "runtime/base/random.h"
+
+// What finite differences do not see: products against a plain loop, edges of vectors, NaN, memory.
+namespace lockstep {
+namespace {
+
+const KernelTable& k = cpu_kernels();
+
+std::vector<float> random_values(std::int64_t count, std::uint64_t stream) {
+  Generator generator(3, stream);
+  std::vector<float> result(static_cast<std::size_t>(count));
+  for (float& value : result) value = 2 * generator.uniform() - 1;
+  return result;
+}
+
+void expect_gemm(bool ta, bool tb, std::int64_t m, std::int64_t n, std::int64_t kk, std::int64_t gap, bool add) {
+  const std::int64_t lda = (ta ? m : kk) + gap, ldb = (tb ? kk : n) + gap, ldc = n + gap;
+  const std::vector<float> a = random_values((ta ? kk : m) * lda, 1), b = random_values((tb ? n : kk) * ldb, 2);
+  const std::vector<float> before = random_values(m * ldc, 3);
+  std::vector<float> c = before;
+  k.gemm({.transpose_a = ta,
+          .transpose_b = tb,
+          .rows = m,
+          .columns = n,
+          .inner = kk,
+          .alpha = 0.5f,
+          .a = a.data(),
+          .lda = lda,
+          .b = b.data(),
+          .ldb = ldb,
+          .c = {c.data(), add},
+          .ldc = ldc});
+  for (std::int64_t i = 0; i < m; ++i) {
+    for (std::int64_t j = 0; j < ldc; ++j) {
+      const auto at = static_cast<std::size_t>(i * ldc + j);
+      double wanted = j < n && !add ? 0 : static_cast<double>(before[at]);
+      for (std::int64_t p = 0; p < kk && j < n; ++p) {
+        wanted += 0.5 * static_cast<double>(a[static_cast<std::size_t>(ta ? p * lda + i : i * lda + p)]) *
+                  static_cast<double>(b[static_cast<std::size_t>(tb ? j * ldb + p : p * ldb + j)]);
+      }
+      ASSERT_NEAR(c[at], wanted, 1e-5 * (1 + static_cast<double>(kk)))
+          << m << " " << n << " " << kk << " at " << i << " " << j;
+    }
+  }
+}
+
+TEST(Gemm, EqualsAPlainLoop) {
+  for (const bool ta : {false, true}) {
+    for (const bool tb : {false, true}) {
+      for (const bool add : {false, true}) {
+        for (const std::array<std::int64_t, 3>& s : {std::array<std::int64_t, 3>{1, 1, 1},
+                                                     {0, 3, 2},
+                                                     {3, 0, 2},
+                                                     {3, 2, 0},
+                                                     {5, 2, 5},
+                                                     {17, 33, 9},
+                                                     {64, 48, 70}}) {
+          expect_gemm(ta, tb, s[0], s[1], s[2], 0, add);
+          expect_gemm(ta, tb, s[0], s[1], s[2], 3, add);
+        }
+      }
+    }
+  }
+}
+
+TEST(Gemm, IsTheSameWithMoreThreads) {
+  const int before = intra_op_threads();
+  set_intra_op_threads(3);
+  expect_gemm(false, false, 200, 150, 300, 0, false);
+  expect_gemm(true, false, 200, 150, 300, 0, true);
+  set_intra_op_threads(before);
+}
+
+TEST(Kernels, WriteExactlyTheirElements) {
+  for (std::int64_t count = 0; count < 70; ++count) {
+    const std::vector<float> a = random_values(count, 1);
+    std::vector<float> out(static_cast<std::size_t>(count) + 1, 7);
+    k.scale({out.data(), false}, a.data(), 2, count);
+    k.scale({out.data(), true}, a.data(), 1, count);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      ASSERT_NEAR(out[at], 3 * a[at], 1e-6f);
+    }
+    ASSERT_EQ(out.back(), 7);
+    double squares = 0;
+    for (const float value : a) squares += static_cast<double>(value) * static_cast<double>(value);
+    ASSERT_NEAR(k.sum_squares(a.data(), count), squares, 1e-12);
+  }
+}
+
+TEST(Kernels, ColumnSumsKeepTheirDigits) {
+  const std::int64_t rows = 5000, columns = 67;
+  const std::vector<float> a = random_values(rows * columns, 1);
+  std::vector<float> out(static_cast<std::size_t>(columns), std::numeric_limits<float>::quiet_NaN());
+  k.sum_rows({out.data(), false}, a.data(), rows, columns);
+  for (std::int64_t c = 0; c < columns; ++c) {
+    double wanted = 0;
+    for (std::int64_t r = 0; r < rows; ++r) wanted += static_cast<double>(a[static_cast<std::size_t>(r * columns + c)]);
+    ASSERT_NEAR(out[static_cast<std::size_t>(c)], wanted, 2e-4);
+  }
+}
+
+TEST(Kernels, NanIsNeverHidden) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (const auto function : {k.relu, k.tanh, k.gelu}) {
+    std::vector<float> x(37, 0.5f), y(37);
+    x[20] = nan;
+    function(y.data(), x.data(), 37);
+    EXPECT_TRUE(std::isnan(y[20]));
+    EXPECT_FALSE(std::isnan(y[21]));
+  }
+  std::vector<float> x(37, 1);
+  x[20] = nan;
+  EXPECT_TRUE(std::isnan(k.sum_squares(x.data(), 37)));
+  float loss = 0;
+  std::vector<float> log_sums(1);
+  const std::int64_t target = 0;
+  k.cross_entropy(&loss, log_sums.data(), x.data(), &target, 1, 37, -100);
+  EXPECT_TRUE(std::isnan(loss));
+}
+
+TEST(Kernels, DropoutDrawsFromPhilox) {
+  // By hand from base/random.h: element 64 g + 16 lane + j is word `lane` of block 16 g + j, its counter {block, 0,
+  // id}. The key is found by trying: all that is claimed is that one key explains every element.
+  const std::int64_t elements = 200, id = 5;
+  std::vector<float> x(200, 1), y(200);
+  std::vector<std::uint8_t> mask(200);
+  const RandomKey key{.seed = 1, .layer = 2, .step = 3};
+  k.dropout(y.data(), mask.data(), x.data(), key, &id, 1, elements, 0.5f);
+  const auto mix = [](std::uint64_t v) {
+    v = (v ^ (v >> 30)) * 0xBF58476D1CE4E5B9ull;
+    v = (v ^ (v >> 27)) * 0x94D049BB133111EBull;
+    return v ^ (v >> 31);
+  };
+  const std::uint64_t bits = mix(mix(mix(key.seed + 0x9E3779B97F4A7C15ull) + key.layer) + key.step);
+  for (std::uint32_t e = 0; e < 200; ++e) {
+    const std::uint32_t block = e / 64 * 16 + e % 16, lane = e % 64 / 16;
+    const auto words =
+        philox({block, 0, 5, 0}, {static_cast<std::uint32_t>(bits), static_cast<std::uint32_t>(bits >> 32)});
+    ASSERT_EQ(mask[e], words[lane] < 0x80000000u ? 1 : 0) << e;
+  }
+}
+
+TEST(Allocator, AlignsAndReusesAndStandsThreadsThatEnd) {
+  for (std::size_t bytes : {1u, 63u, 64u, 65u, 4095u, 4097u, 1u << 20, (1u << 20) + 1}) {
+    void* block = k.allocate(bytes);
+    EXPECT_EQ(std::bit_cast<std::uintptr_t>(block) % 64, 0u) << bytes;
+    std::fill_n(static_cast<char*>(block), bytes, 'x');
+    k.release(block, bytes);
+  }
+  void* here = k.allocate(1000);
+  std::thread([&] {
+    k.release(here, 1000);
+    k.release(k.allocate(1000), 1000);
+  }).join();
+}
+
+}  // namespace
+}  // namespace lockstep
