@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "runtime/base/environment.h"
 #include "runtime/base/error.h"
 #include "runtime/store/messages.h"
 
@@ -26,6 +25,7 @@ void HashStore::wait_locked(std::span<const std::string> keys, const Deadline& d
 }
 
 void HashStore::set(std::string_view key, std::string_view value) {
+  check_sizes(description(), key, value);
   MutexLock lock(mutex_);
   values_.insert_or_assign(std::string(key), std::string(value));
   changed_.notify_all();
@@ -44,26 +44,17 @@ void HashStore::wait(std::span<const std::string> keys, const Deadline& deadline
 }
 
 std::int64_t HashStore::add(std::string_view key, std::int64_t delta) {
+  check_sizes(description(), key, {});
   MutexLock lock(mutex_);
   const auto found = values_.find(key);
-  std::int64_t sum = delta;
-  if (found != values_.end()) {
-    const auto current = parse_int(found->second);
-    if (!current) {
-      throw StoreError(fmt::format("store (in-process): add to key '{}': its value of {} bytes is not a decimal number",
-                                   key, found->second.size()));
-    }
-    if (__builtin_add_overflow(sum, *current, &sum)) {
-      throw StoreError(
-          fmt::format("store (in-process): add of {} to key '{}': the sum does not fit 64 bits", delta, key));
-    }
-  }
+  const std::int64_t sum = add_to_value(description(), key, found == values_.end() ? nullptr : &found->second, delta);
   values_.insert_or_assign(std::string(key), std::to_string(sum));
   changed_.notify_all();
   return sum;
 }
 
 std::string HashStore::compare_set(std::string_view key, std::string_view expected, std::string_view desired) {
+  check_sizes(description(), key, desired);
   MutexLock lock(mutex_);
   const auto found = values_.find(key);
   const bool swap = found == values_.end() ? expected.empty() : found->second == expected;
@@ -92,6 +83,7 @@ bool HashStore::erase(std::string_view key) {
 }
 
 void HashStore::append(std::string_view key, std::string_view value) {
+  check_sizes(description(), key, value);
   MutexLock lock(mutex_);
   values_[std::string(key)] += value;
   changed_.notify_all();
@@ -108,6 +100,7 @@ std::vector<std::string> HashStore::multi_get(std::span<const std::string> keys,
 
 void HashStore::multi_set(std::span<const std::string> keys, std::span<const std::string> values) {
   check_pairs(description(), keys.size(), values.size());
+  for (std::size_t i = 0; i < keys.size(); ++i) check_sizes(description(), keys[i], values[i]);
   MutexLock lock(mutex_);
   for (std::size_t i = 0; i < keys.size(); ++i) values_.insert_or_assign(keys[i], values[i]);
   changed_.notify_all();

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "runtime/base/environment.h"
 #include "runtime/base/error.h"
+#include "runtime/store/messages.h"
 
 namespace lockstep::store {
 
@@ -37,18 +37,7 @@ const std::string* KeyTable::find(std::string_view key) const {
 }
 
 std::int64_t KeyTable::add(std::string_view key, std::int64_t delta) {
-  std::int64_t sum = 0;
-  if (const std::string* value = find(key)) {
-    const auto current = parse_int(*value);
-    if (!current) {
-      throw StoreError(
-          fmt::format("add to key '{}': its value of {} bytes is not a decimal number", key, value->size()));
-    }
-    sum = *current;
-  }
-  if (__builtin_add_overflow(sum, delta, &sum)) {
-    throw StoreError(fmt::format("add of {} to key '{}': the sum does not fit 64 bits", delta, key));
-  }
+  const std::int64_t sum = add_to_value("tcp server", key, find(key), delta);
   store(key, std::to_string(sum));
   return sum;
 }

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 
+#include "runtime/base/environment.h"
 #include "runtime/base/error.h"
+#include "runtime/store/store.h"
 
 namespace lockstep::store {
 
@@ -24,6 +26,33 @@ void throw_wait_timeout(std::string_view store, std::span<const std::string> key
       fmt::format("store ({}): wait for {} keys timed out, {}; {} missing: {}; the rank that sets them has not "
                   "come so far, or has ended",
                   store, keys.size(), deadline.progress(), missing.size(), list_keys(missing)));
+}
+
+void check_sizes(std::string_view store, std::string_view key, std::string_view value) {
+  if (key.size() > kMaxKeyBytes) {
+    throw InvalidArgument(fmt::format("store ({}): a key of {} bytes ('{}...'); at most {} are possible", store,
+                                      key.size(), key.substr(0, 32), kMaxKeyBytes));
+  }
+  if (value.size() > kMaxValueBytes) {
+    throw InvalidArgument(fmt::format("store ({}): a value of {} bytes for key '{}'; at most {} are possible: split it",
+                                      store, value.size(), key, kMaxValueBytes));
+  }
+}
+
+std::int64_t add_to_value(std::string_view store, std::string_view key, const std::string* value, std::int64_t delta) {
+  std::int64_t sum = 0;
+  if (value != nullptr) {
+    const auto current = parse_int(*value);
+    if (!current) {
+      throw StoreError(fmt::format("store ({}): add to key '{}': its value of {} bytes is not a decimal number", store,
+                                   key, value->size()));
+    }
+    sum = *current;
+  }
+  if (__builtin_add_overflow(sum, delta, &sum)) {
+    throw StoreError(fmt::format("store ({}): add of {} to key '{}': the sum does not fit 64 bits", store, delta, key));
+  }
+  return sum;
 }
 
 void check_pairs(std::string_view store, std::size_t keys, std::size_t values) {

@@ -1,7 +1,8 @@
-// Sentences that all stores share.
+// Rules that all stores share, and the sentences that say they were broken.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -15,6 +16,10 @@ std::string list_keys(std::span<const std::string> keys);
 // The Timeout of a wait for `keys`, of which `missing`, at least one, have not come.
 [[noreturn]] void throw_wait_timeout(std::string_view store, std::span<const std::string> keys,
                                      std::span<const std::string> missing, const Deadline& deadline);
+// InvalidArgument if the key or the value is over the limits of store.h.
+void check_sizes(std::string_view store, std::string_view key, std::string_view value);
+// The sum of `delta` and the decimal number at `key`; null counts as 0. StoreError if it is no number, or doesn't fit.
+std::int64_t add_to_value(std::string_view store, std::string_view key, const std::string* value, std::int64_t delta);
 // InvalidArgument if multi_set got different numbers of keys and values.
 void check_pairs(std::string_view store, std::size_t keys, std::size_t values);
 

@@ -7,6 +7,7 @@
 // Errors: StoreError when the store can't be reached or refuses, naming its address; Timeout where a Deadline is taken.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -16,6 +17,10 @@
 #include "runtime/base/deadline.h"
 
 namespace lockstep::store {
+
+// Longest key and value. InvalidArgument for longer ones. A prefix (store/prefix_store.h) is part of the key.
+inline constexpr std::size_t kMaxKeyBytes = 8191;
+inline constexpr std::size_t kMaxValueBytes = std::size_t{8} << 20;
 
 class Store {
  public:

@@ -17,23 +17,7 @@ using proto::Op;
 constexpr char kKeyPrefix = '/';
 constexpr proto::Limits kLimits;
 
-std::string wire_key(std::string_view key) {
-  if (key.size() + 1 > kLimits.max_key_bytes) {
-    throw InvalidArgument(fmt::format("store: a key of {} bytes ('{}...'); at most {} are possible", key.size(),
-                                      key.substr(0, 32), kLimits.max_key_bytes - 1));
-  }
-  std::string result(1, kKeyPrefix);
-  result += key;
-  return result;
-}
-
-std::string_view checked_value(std::string_view key, std::string_view value) {
-  if (value.size() > kLimits.max_value_bytes) {
-    throw InvalidArgument(fmt::format("store: a value of {} bytes for key '{}'; at most {} are possible: split it",
-                                      value.size(), key, kLimits.max_value_bytes));
-  }
-  return value;
-}
+static_assert(kMaxKeyBytes + 1 == kLimits.max_key_bytes && kMaxValueBytes == kLimits.max_value_bytes);
 
 std::string bytes_of(const proto::Request& request) {
   std::string bytes;
@@ -48,18 +32,30 @@ std::string bytes_of(const proto::Request& request) {
 
 }  // namespace
 
+std::string TcpStore::wire_key(std::string_view key) const {
+  check_sizes(description(), key, {});
+  std::string result(1, kKeyPrefix);
+  result += key;
+  return result;
+}
+
+std::string_view TcpStore::checked_value(std::string_view key, std::string_view value) const {
+  check_sizes(description(), key, value);
+  return value;
+}
+
 struct TcpStore::WireKeys {
   std::span<const std::string> plain;
   std::vector<std::string> storage;
   std::vector<std::string_view> views;
 
-  explicit WireKeys(std::span<const std::string> keys) : plain(keys) {
+  WireKeys(const TcpStore& store, std::span<const std::string> keys) : plain(keys) {
     if (keys.size() > kLimits.max_count) {
       throw InvalidArgument(
           fmt::format("store: {} keys in one call; at most {} are possible: split it", keys.size(), kLimits.max_count));
     }
     storage.reserve(keys.size());
-    for (const std::string& key : keys) storage.push_back(wire_key(key));
+    for (const std::string& key : keys) storage.push_back(store.wire_key(key));
     views.assign(storage.begin(), storage.end());
   }
 };
@@ -160,7 +156,7 @@ void TcpStore::append(std::string_view key, std::string_view value) {
 void TcpStore::multi_set(std::span<const std::string> keys, std::span<const std::string> values) {
   check_pairs(description(), keys.size(), values.size());
   if (keys.empty()) return;
-  const WireKeys names(keys);
+  const WireKeys names(*this, keys);
   proto::Request request{Op::multi_set, {names.views, {}, 0}};
   for (std::size_t i = 0; i < keys.size(); ++i) request.contents.values.push_back(checked_value(keys[i], values[i]));
   write(fmt::format("multi_set of {} keys", keys.size()), request);
@@ -186,7 +182,7 @@ std::string TcpStore::compare_set(std::string_view key, std::string_view expecte
 
 bool TcpStore::check(std::span<const std::string> keys) {
   if (keys.empty()) return true;  // PyTorch's server does not take an empty list well.
-  const WireKeys names(keys);
+  const WireKeys names(*this, keys);
   bool ready = false;
   exchange(fmt::format("check {} keys", keys.size()), {Op::check, {names.views, {}, 0}},
            [&](const proto::Contents& reply) { ready = reply.number == proto::kReady; });
@@ -233,7 +229,7 @@ std::vector<std::string> TcpStore::multi_get(std::span<const std::string> keys, 
 void TcpStore::wait_and(const std::string& what, std::span<const std::string> keys, const Deadline& deadline,
                         const std::function<void(TcpConnection&, const WireKeys&)>& then) {
   if (keys.empty()) return;
-  const WireKeys names(keys);
+  const WireKeys names(*this, keys);
   // A deadline that has passed still asks: the keys may be there.
   const Deadline answer = Deadline::after(
       std::clamp<std::chrono::nanoseconds>(deadline.remaining(), options_.cancel_timeout, options_.request_timeout));

@@ -53,6 +53,8 @@ class TcpStore : public Store {
   // Keys as they go over the wire, and views of them.
   struct WireKeys;
 
+  std::string wire_key(std::string_view key) const;
+  std::string_view checked_value(std::string_view key, std::string_view value) const;
   TcpConnection take(const Deadline& deadline) EXCLUDES(mutex_);
   void give_back(TcpConnection connection) EXCLUDES(mutex_);
   // Runs `body` on a connection. `what` is for messages; a Timeout in it means that the server is silent.

@@ -12,10 +12,12 @@
 #include <vector>
 
 #include "runtime/base/error.h"
+#include "runtime/store/file_store.h"
 #include "runtime/store/hash_store.h"
 #include "runtime/store/prefix_store.h"
 #include "runtime/store/tcp_store.h"
 #include "runtime/store/tcp_store_server.h"
+#include "tests/unit/store/temporary_folder.h"
 
 namespace lockstep::store {
 namespace {
@@ -59,6 +61,14 @@ class PrefixWorld : public World {
   std::shared_ptr<Store> store_ = std::make_shared<HashStore>();
 };
 
+class FileWorld : public World {
+ public:
+  std::shared_ptr<Store> client() override { return FileStore::open_or_create(folder_.file("store"), "run"); }
+
+ private:
+  TemporaryFolder folder_;
+};
+
 struct Kind {
   const char* name;
   std::function<std::unique_ptr<World>()> make;
@@ -86,6 +96,7 @@ class StoreTest : public testing::TestWithParam<Kind> {
 INSTANTIATE_TEST_SUITE_P(Stores, StoreTest,
                          testing::Values(Kind{"Hash", [] { return std::make_unique<HashWorld>(); }},
                                          Kind{"Tcp", [] { return std::make_unique<TcpWorld>(); }},
+                                         Kind{"File", [] { return std::make_unique<FileWorld>(); }},
                                          Kind{"Prefix", [] { return std::make_unique<PrefixWorld>(); }}),
                          [](const auto& kind) { return kind.param.name; });
 
@@ -112,6 +123,23 @@ TEST_P(StoreTest, LargeValuesComeBackWhole) {
   for (std::size_t i = 0; i < value.size(); ++i) value[i] = static_cast<char>(i * 2654435761u >> 24);
   store_->set("large", value);
   EXPECT_TRUE(other_->get("large", soon()) == value);
+}
+
+TEST_P(StoreTest, OverlongKeysAndValuesAreRefused) {
+  // Room for the prefix of PrefixStore.
+  const std::string longest(kMaxKeyBytes - 4, 'k');
+  store_->set(longest, "v");
+  EXPECT_EQ(other_->get(longest, soon()), "v");
+  const std::string key(kMaxKeyBytes + 1, 'k');
+  const std::string value(kMaxValueBytes + 1, 'v');
+  EXPECT_THROW(store_->set(key, "v"), InvalidArgument);
+  EXPECT_THROW(store_->set("k", value), InvalidArgument);
+  EXPECT_THROW(store_->append("k", value), InvalidArgument);
+  EXPECT_THROW(store_->add(key, 1), InvalidArgument);
+  EXPECT_THROW(store_->compare_set("k", "", value), InvalidArgument);
+  EXPECT_THROW(store_->multi_set(std::vector<std::string>{"a", key}, std::vector<std::string>{"1", "2"}),
+               InvalidArgument);
+  EXPECT_EQ(store_->num_keys(), 1);
 }
 
 TEST_P(StoreTest, GetWaitsForTheKey) {
