@@ -118,15 +118,6 @@ UniqueFd listen_everywhere(std::uint16_t port) {
 
 HostPort to_host_port(const SocketAddress& address) { return parse_host_port(address.to_string()); }
 
-// While nobody listens at a port of the ephemeral range, a connect to it on this host may be given that same port to
-// come from, and then TCP connects it to itself.
-bool is_connected_to_itself(int fd) {
-  SocketAddress local;
-  SocketAddress peer;
-  if (::getsockname(fd, local.get(), &local.size) != 0 || ::getpeername(fd, peer.get(), &peer.size) != 0) return false;
-  return local.size == peer.size && std::memcmp(&local.storage, &peer.storage, local.size) == 0;
-}
-
 // Connects to one address: 0 and `fd`, or what went wrong.
 int connect_to(const SocketAddress& address, const Deadline& deadline, UniqueFd& fd) {
   UniqueFd attempt = make_socket(address.storage.ss_family);
@@ -200,6 +191,13 @@ UniqueFd tcp_listen(const HostPort& where) {
                                       where.to_string(), *reason, fmt::join(local_addresses(), ", ")));
   }
   return listen_at(std::get<std::vector<SocketAddress>>(resolved).front(), false);
+}
+
+bool is_connected_to_itself(int fd) {
+  SocketAddress local;
+  SocketAddress peer;
+  if (::getsockname(fd, local.get(), &local.size) != 0 || ::getpeername(fd, peer.get(), &peer.size) != 0) return false;
+  return local.size == peer.size && std::memcmp(&local.storage, &peer.storage, local.size) == 0;
 }
 
 HostPort local_address(int fd) {

@@ -21,6 +21,10 @@ HostPort local_address(int fd);
 // The address of the other end.
 HostPort peer_address(int fd);
 
+// True if both ends of a connection are this socket. While nobody listens at a port of the ephemeral range, a connect
+// to it on this host may be given that same port to come from, and then TCP connects it to itself.
+bool is_connected_to_itself(int fd);
+
 // Accepts one connection. Timeout if nobody connects.
 UniqueFd tcp_accept(int listener, const Deadline& deadline);
 // Accepts a connection if one is there, else an empty UniqueFd. Throws SystemError, with error_number() EMFILE, ENFILE,

@@ -1,0 +1,59 @@
+#include "runtime/net/address.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "runtime/base/error.h"
+
+namespace lockstep::net {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(HostPort, ReadsWhatPeopleWrite) {
+  EXPECT_EQ(parse_host_port("node0:29400"), (HostPort{"node0", 29400}));
+  EXPECT_EQ(parse_host_port("10.0.0.7:0"), (HostPort{"10.0.0.7", 0}));
+  EXPECT_EQ(parse_host_port("[::1]:65535"), (HostPort{"::1", 65535}));
+  EXPECT_EQ(parse_host_port("[fe80::1%eth0]:1"), (HostPort{"fe80::1%eth0", 1}));
+  EXPECT_EQ(parse_host_port(":80"), (HostPort{"", 80}));
+  EXPECT_EQ(parse_host_port("node0", 29400), (HostPort{"node0", 29400}));
+  EXPECT_EQ(parse_host_port("[::1]", 29400), (HostPort{"::1", 29400}));
+  EXPECT_EQ(parse_host_port("node0:1", 29400), (HostPort{"node0", 1}));
+}
+
+TEST(HostPort, SaysWhatIsWrong) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"node0", "it has no port"},     {"[::1]", "it has no port"},       {"", "it has no port"},
+      {"node0:", "the port is not"},   {"node0:http", "the port is not"}, {"node0:65536", "the port is not"},
+      {"node0:-1", "the port is not"}, {"node0:1 ", "the port is not"},   {"::1:80", "needs brackets"},
+      {"[::1", "not closed"},          {"[::1]80", "may follow"},         {"tcp://node0:80", "needs brackets"},
+  };
+  for (const auto& [text, reason] : cases) {
+    try {
+      parse_host_port(text);
+      ADD_FAILURE() << "'" << text << "' was accepted";
+    } catch (const InvalidArgument& error) {
+      EXPECT_THAT(error.what(), HasSubstr("'" + text + "'"));
+      EXPECT_THAT(error.what(), HasSubstr(reason));
+      EXPECT_THAT(error.what(), HasSubstr("host:port"));
+    }
+  }
+}
+
+TEST(HostPort, WritesWhatItReads) {
+  for (const std::string text : {"node0:29400", "10.0.0.7:1", "[::1]:80", ":0"}) {
+    EXPECT_EQ(parse_host_port(text).to_string(), text);
+  }
+}
+
+TEST(LocalAddresses, HaveLoopbackLast) {
+  const auto addresses = local_addresses();
+  ASSERT_FALSE(addresses.empty());
+  EXPECT_EQ(std::count(addresses.begin(), addresses.end(), "127.0.0.1"), 1);
+  EXPECT_TRUE(addresses.back() == "127.0.0.1" || addresses.back() == "::1") << addresses.back();
+}
+
+}  // namespace
+}  // namespace lockstep::net

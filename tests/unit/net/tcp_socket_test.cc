@@ -1,0 +1,178 @@
+#include "runtime/net/tcp_socket.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <functional>
+#include <string>
+#include <thread>
+
+#include "runtime/base/error.h"
+#include "runtime/net/stream.h"
+
+namespace lockstep::net {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::HasSubstr;
+
+Deadline soon() { return Deadline::after(seconds(20)); }
+
+template <typename E>
+std::string message_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const E& error) {
+    return error.what();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return {};
+}
+
+int option(int fd, int level, int name) {
+  int value = 0;
+  socklen_t size = sizeof(value);
+  EXPECT_EQ(::getsockopt(fd, level, name, &value, &size), 0);
+  return value;
+}
+
+// An address at which nobody listens.
+HostPort free_address() {
+  const UniqueFd listener = tcp_listen({"127.0.0.1", 0});
+  return local_address(listener.get());
+}
+
+TEST(TcpSocket, TalksBothWaysWithoutDelayAndIsNotInherited) {
+  const UniqueFd listener = tcp_listen({"127.0.0.1", 0});
+  const HostPort address = local_address(listener.get());
+  EXPECT_EQ(address.host, "127.0.0.1");
+  EXPECT_NE(address.port, 0);
+  const UniqueFd client = tcp_connect(address, soon());
+  const UniqueFd server = tcp_accept(listener.get(), soon());
+  EXPECT_EQ(peer_address(client.get()), address);
+  EXPECT_EQ(peer_address(server.get()), local_address(client.get()));
+  EXPECT_EQ(describe_peer(client.get()), address.to_string());
+  for (const int fd : {client.get(), server.get()}) {
+    EXPECT_NE(option(fd, IPPROTO_TCP, TCP_NODELAY), 0);
+    EXPECT_NE(::fcntl(fd, F_GETFD) & FD_CLOEXEC, 0);
+  }
+  EXPECT_NE(::fcntl(listener.get(), F_GETFD) & FD_CLOEXEC, 0);
+  send_all(client.get(), "ping", soon());
+  send_all(server.get(), "pong", soon());
+  for (const auto& [fd, wanted] : {std::pair(server.get(), "ping"), std::pair(client.get(), "pong")}) {
+    std::string text(4, '\0');
+    recv_exact(fd, std::as_writable_bytes(std::span(text)), soon());
+    EXPECT_EQ(text, wanted);
+  }
+}
+
+TEST(TcpSocket, NamesWorkForBothSides) {
+  const UniqueFd listener = tcp_listen({"localhost", 0});
+  EXPECT_TRUE(tcp_connect({"localhost", local_address(listener.get()).port}, soon()));
+}
+
+TEST(TcpSocket, AnEmptyHostListensEverywhere) {
+  const UniqueFd listener = tcp_listen({"", 0});
+  const std::uint16_t port = local_address(listener.get()).port;
+  for (const std::string& host : local_addresses()) {
+    if (host.find('%') != host.npos) continue;  // link-local: needs no test of the kernel's scopes
+    const UniqueFd client = tcp_connect({host, port}, soon());
+    const UniqueFd server = tcp_accept(listener.get(), soon());
+    EXPECT_EQ(peer_address(server.get()).host, host);  // an IPv4 peer looks like one
+  }
+}
+
+TEST(TcpSocket, ConnectIsRefusedUntilSomebodyListens) {
+  const HostPort address = free_address();
+  std::thread client([&] { EXPECT_TRUE(tcp_connect(address, soon())); });
+  const UniqueFd listener = tcp_listen(address);
+  const UniqueFd server = tcp_accept(listener.get(), soon());
+  client.join();
+}
+
+TEST(TcpSocket, ConnectTimesOutWithAddressAttemptsAndCause) {
+  const HostPort address = free_address();
+  const std::string message = message_of<Timeout>([&] { tcp_connect(address, Deadline::after(milliseconds(40))); });
+  EXPECT_THAT(message, HasSubstr(address.to_string()));
+  EXPECT_THAT(message, HasSubstr("Connection refused"));
+  EXPECT_THAT(message, HasSubstr("attempts"));
+  EXPECT_THAT(message, HasSubstr("of 0.04 s"));
+}
+
+TEST(TcpSocket, ConnectOnceFailsAtOnce) {
+  try {
+    tcp_connect_once(free_address(), Deadline::never());
+    FAIL() << "connected to nobody";
+  } catch (const SystemError& error) {
+    EXPECT_EQ(error.error_number(), ECONNREFUSED);
+  }
+}
+
+TEST(TcpSocket, ConnectNeverMeetsItself) {
+  // A client that tries a free port of the ephemeral range again and again is sooner or later given that very port to
+  // come from, and TCP lets it connect to itself. Binding to it here makes that happen at the first try.
+  const HostPort address = free_address();
+  const UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in self{};
+  self.sin_family = AF_INET;
+  self.sin_port = htons(address.port);
+  self.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ASSERT_EQ(::bind(fd.get(), reinterpret_cast<sockaddr*>(&self), sizeof(self)), 0);
+  ASSERT_EQ(::connect(fd.get(), reinterpret_cast<sockaddr*>(&self), sizeof(self)), 0) << "the kernel does not do it";
+  EXPECT_TRUE(is_connected_to_itself(fd.get()));
+  const UniqueFd listener = tcp_listen({"127.0.0.1", 0});
+  EXPECT_FALSE(is_connected_to_itself(tcp_connect(local_address(listener.get()), soon()).get()));
+}
+
+TEST(TcpSocket, UnknownHostsAreNamed) {
+  EXPECT_THAT(message_of<Timeout>([&] {
+                tcp_connect({"no-such-host.invalid", 1}, Deadline::after(milliseconds(20)));
+              }),
+              HasSubstr("no-such-host.invalid"));
+  EXPECT_THAT(message_of<InvalidArgument>([&] {
+                tcp_listen({"no-such-host.invalid", 0});
+              }),
+              HasSubstr("no-such-host.invalid"));
+}
+
+TEST(TcpSocket, ListeningAtAForeignAddressListsOnesOwn) {
+  const std::string message = message_of<InvalidArgument>([&] { tcp_listen({"192.0.2.1", 0}); });
+  EXPECT_THAT(message, HasSubstr("192.0.2.1"));
+  EXPECT_THAT(message, HasSubstr("127.0.0.1"));
+}
+
+TEST(TcpSocket, APortIsTakenOnce) {
+  const UniqueFd listener = tcp_listen({"127.0.0.1", 0});
+  try {
+    tcp_listen(local_address(listener.get()));
+    FAIL() << "two listeners at one port";
+  } catch (const SystemError& error) {
+    EXPECT_EQ(error.error_number(), EADDRINUSE);
+  }
+}
+
+TEST(TcpSocket, APortIsFreeAgainAfterItsConnectionsEnd) {
+  UniqueFd listener = tcp_listen({"127.0.0.1", 0});
+  const HostPort address = local_address(listener.get());
+  UniqueFd client = tcp_connect(address, soon());
+  UniqueFd server = tcp_accept(listener.get(), soon());
+  server.reset();  // closed first, so this side keeps the port in TIME_WAIT
+  client.reset();
+  listener.reset();
+  EXPECT_TRUE(tcp_listen(address));
+}
+
+TEST(TcpSocket, AcceptTimesOutAndTryAcceptDoesNotWait) {
+  const UniqueFd listener = tcp_listen({"127.0.0.1", 0});
+  EXPECT_FALSE(tcp_try_accept(listener.get()));
+  EXPECT_THAT(message_of<Timeout>([&] { tcp_accept(listener.get(), Deadline::after(milliseconds(10))); }),
+              HasSubstr(local_address(listener.get()).to_string()));
+}
+
+}  // namespace
+}  // namespace lockstep::net
