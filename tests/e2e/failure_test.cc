@@ -53,8 +53,13 @@ TEST(Failure, AnUncaughtExceptionIsAnAbort) {
 
 TEST(Failure, TheOthersGetSigtermAtOnceAndMayEndByIt) {
   // With an hour of grace only the SIGTERM can be what ends them.
-  const auto result =
-      run(plain(3, {"exit:3@0", "wait-signal:15", "print:ended by sigterm", "exit:7"}, {"--grace", "3600"}));
+  Process launcher(
+      {.command =
+           plain(3, {"ready", "wait-signal:10@0", "exit:3@0", "wait-signal:15", "print:ended by sigterm", "exit:7"},
+                 {"--grace", "3600"})});
+  ASSERT_TRUE(launcher.await_output("ready", 3));
+  kill(live_ranks(PLAIN_PROGRAM).at(0), SIGUSR1);
+  const auto result = launcher.wait();
   EXPECT_EQ(result.exit_code, 3);
   EXPECT_TRUE(contains(result.out, "[rank 1] ended by sigterm\n"));
   EXPECT_TRUE(contains(result.out, "[rank 2] ended by sigterm\n"));
