@@ -2,17 +2,22 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <string_view>
 
 namespace lockstep::launcher {
 namespace {
 
-// With these of an outer torchrun, torch in a rank would look for that agent's store on our MASTER_PORT and hang; the
-// secret is of another store than ours.
+// What an outer launcher said about this process, which is no rank of its job any more but the launcher of one. With
+// torchrun's, torch in a rank would look for that agent's store on our MASTER_PORT; with mpirun's, every rank would be
+// the same rank to MPI; the secret is of another store than ours.
 bool belongs_to_an_outer_job(std::string_view name) {
-  return name.starts_with("TORCHELASTIC_") || name == "LOCKSTEP_STORE_SECRET" || name == "LOCKSTEP_STORE_SECRET_FILE" ||
-         name == "GROUP_WORLD_SIZE" || name == "ROLE_RANK" || name == "ROLE_WORLD_SIZE" || name == "ROLE_NAME";
+  constexpr std::array<std::string_view, 7> kPrefixes = {
+      "TORCHELASTIC_", "OMPI_COMM_WORLD_", "PMIX_", "PMI_", "MPI_LOCAL", "MV2_COMM_WORLD_", "LOCKSTEP_STORE_SECRET"};
+  constexpr std::array<std::string_view, 4> kNames = {"GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME"};
+  return std::any_of(kPrefixes.begin(), kPrefixes.end(), [&](auto prefix) { return name.starts_with(prefix); }) ||
+         std::find(kNames.begin(), kNames.end(), name) != kNames.end();
 }
 
 }  // namespace
@@ -34,7 +39,7 @@ std::vector<std::string> rank_environment(const Environment& inherited, const Co
   result.set("LOCKSTEP_RUN_ID", contract.run_id);
   result.set("LOCKSTEP_RESTART_COUNT", "0");
   result.set("LOCKSTEP_LAUNCHER_PID", number(contract.launcher_pid));
-  result.set("LOCKSTEP_LAUNCHER_FD", number(contract.launcher_fd));
+  result.set("LOCKSTEP_LAUNCHER_FD", contract.launcher_fd);
   if (!contract.timeout.empty()) result.set("LOCKSTEP_TIMEOUT", contract.timeout);
 
   std::vector<std::string> entries;

@@ -17,7 +17,9 @@ struct Contract {
   std::string run_id;         // unlike any other job's, on any host
   std::string timeout;        // for LOCKSTEP_TIMEOUT; empty: leave it alone
   int launcher_pid = 0;
-  int launcher_fd = -1;  // read end of a pipe that ends when the launcher does
+  // "FD:INODE": read end of a pipe that ends when the launcher does. The inode tells it from what else may get that
+  // number once a wrapper has closed it.
+  std::string launcher_fd;
 };
 
 // "NAME=value" for execve: `inherited`, less what an outer launcher said about its own job, plus the contract.

@@ -5,7 +5,7 @@
 // forks this process before it does anything else. It holds the read end of a pipe on which each rank writes its
 // process id before it becomes the program. When the pipe ends and nobody said that all is well, it kills every
 // process of the ranks' process groups and every process that was started with this job's LOCKSTEP_RUN_ID.
-// docs/adr/0003-no-orphans.md has the alternatives.
+// docs/adr/0006-no-orphans.md has the alternatives.
 #pragma once
 
 #include <sys/types.h>

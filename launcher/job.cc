@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -58,7 +59,9 @@ Job::Job(JobOptions options, const Environment& environment, Console& console, S
   const int high = fcntl(life_.read_end.get(), F_DUPFD_CLOEXEC, kLowestInheritedFd);
   if (high >= 0) life_.read_end.reset(high);  // with a low limit of descriptors it keeps its number
   options_.contract.launcher_pid = getpid();
-  options_.contract.launcher_fd = life_.read_end.get();
+  struct stat status {};
+  if (fstat(life_.read_end.get(), &status) != 0) throw SystemError("fstat", errno);
+  options_.contract.launcher_fd = fmt::format("{}:{}", life_.read_end.get(), status.st_ino);
   watch(signals_.fd(), EPOLLIN, tag(Source::signals));
 }
 

@@ -15,7 +15,7 @@ struct ProcessEntry {
   pid_t pid = 0;
   pid_t parent = 0;
   pid_t group = 0;
-  char state = '?';  // as ps shows it: R, S, D, T, Z ...
+  char state = '?';       // as ps shows it: R, S, D, T, Z ...
   std::string name = {};  // at most 15 characters, as the kernel keeps it
 
   // A zombie is gone: nothing but its exit code is left.

@@ -27,10 +27,10 @@ std::string file_text(const fs::path& path) {
 }
 
 TEST(Launcher, GivesEachRankItsEnvironment) {
-  const auto result = run(
-      plain(3, {"env:RANK", "env:WORLD_SIZE", "env:LOCAL_RANK", "env:LOCAL_WORLD_SIZE", "env:GROUP_RANK",
-                "env:MASTER_ADDR", "env:LOCKSTEP_RESTART_COUNT", "env:LOCKSTEP_LAUNCHER_FD", "env:OMP_NUM_THREADS"}),
-      {{"OMP_NUM_THREADS", "3"}});
+  const auto result =
+      run(plain(3, {"env:RANK", "env:WORLD_SIZE", "env:LOCAL_RANK", "env:LOCAL_WORLD_SIZE", "env:GROUP_RANK",
+                    "env:MASTER_ADDR", "env:LOCKSTEP_RESTART_COUNT", "env:OMP_NUM_THREADS"}),
+          {{"OMP_NUM_THREADS", "3"}});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(result.err, "");
   for (int rank = 0; rank < 3; ++rank) {
@@ -39,7 +39,7 @@ TEST(Launcher, GivesEachRankItsEnvironment) {
     for (const auto& variable :
          {"RANK=" + number, std::string("WORLD_SIZE=3"), "LOCAL_RANK=" + number, std::string("LOCAL_WORLD_SIZE=3"),
           std::string("GROUP_RANK=0"), std::string("MASTER_ADDR=127.0.0.1"), std::string("LOCKSTEP_RESTART_COUNT=0"),
-          std::string("LOCKSTEP_LAUNCHER_FD=200"), std::string("OMP_NUM_THREADS=3")}) {
+          std::string("OMP_NUM_THREADS=3")}) {
       EXPECT_TRUE(contains(result.out, prefix + variable + "\n")) << prefix << variable << "\n" << result.out;
     }
   }

@@ -25,6 +25,8 @@ TEST(Contract, SetsEveryVariableAndOutranksTheInherited) {
                                {"OMP_NUM_THREADS", "3"},
                                {"LOCKSTEP_STORE_SECRET", "old"},
                                {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+                               {"OMPI_COMM_WORLD_RANK", "3"},
+                               {"PMIX_RANK", "3"},
                                {"LOCKSTEP_TIMEOUT", "7"}});
   const Contract contract{.world_size = 4,
                           .master_addr = "127.0.0.1",
@@ -33,13 +35,13 @@ TEST(Contract, SetsEveryVariableAndOutranksTheInherited) {
                           .run_id = "run-1",
                           .timeout = {},
                           .launcher_pid = 12,
-                          .launcher_fd = 200};
+                          .launcher_fd = "200:7"};
   auto entries = rank_environment(inherited, contract, 2);
   std::sort(entries.begin(), entries.end());
   std::vector<std::string> expected = {"GROUP_RANK=0",
                                        "LOCAL_RANK=2",
                                        "LOCAL_WORLD_SIZE=4",
-                                       "LOCKSTEP_LAUNCHER_FD=200",
+                                       "LOCKSTEP_LAUNCHER_FD=200:7",
                                        "LOCKSTEP_LAUNCHER_PID=12",
                                        "LOCKSTEP_RESTART_COUNT=0",
                                        "LOCKSTEP_RUN_ID=run-1",

@@ -1,0 +1,21 @@
+// mpirun, where this host has it.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include "tests/support/process.h"
+
+namespace lockstep::e2e {
+
+// What Open MPI wants before it starts more ranks than cores, or anything for root.
+inline testing::Variables mpi_variables() {
+  return {{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
+          {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
+          {"OMPI_MCA_rmaps_base_oversubscribe", "1"}};
+}
+
+}  // namespace lockstep::e2e
+
+#define LOCKSTEP_NEEDS_MPIRUN()                                                                              \
+  if (!lockstep::testing::has_program("mpirun")) GTEST_SKIP() << "mpirun is not installed: apt-get install " \
+                                                                 "openmpi-bin"

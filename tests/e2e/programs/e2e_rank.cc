@@ -1,0 +1,80 @@
+// A rank of a job: a program that uses the library, to be launched and hurt. See script.h; beside the plain actions:
+//   init[:URL]     joins the group; URL is its init_method
+//   backend:NAME   asks for a backend; before init
+//   sum            all-reduces (rank + 1), prints "sum S of N"
+//   loop           all-reduces until something goes wrong
+//   fail:TEXT      throws std::runtime_error inside a try block whose handler prints it and returns 1
+//   leave          says goodbye: the group is gone
+#include <cstdio>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <vector>
+
+#include "runtime/comm/init/init_process_group.h"
+#include "tests/e2e/programs/plain_actions.h"
+
+namespace lockstep::e2e {
+namespace {
+
+class Rank {
+ public:
+  void perform(const Action& action) {
+    const auto& [name, value] = action;
+    if (name == "init") {
+      options_.init_method = value;
+      group_ = init_process_group(options_);
+    } else if (name == "backend") {
+      options_.backend = value;
+    } else if (name == "sum") {
+      sum();
+    } else if (name == "loop") {
+      while (true) all_reduce(1.0f);
+    } else if (name == "fail") {
+      throw std::runtime_error(value);
+    } else if (name == "leave") {
+      group_.reset();
+    } else if (!perform_plain(action)) {
+      throw std::runtime_error("e2e_rank: unknown action " + name);
+    }
+  }
+
+ private:
+  float all_reduce(float value) {
+    std::vector<float> values(4096, value);
+    group_->all_reduce(std::span<float>(values)).wait();
+    return values.back();
+  }
+  void sum() {
+    const float total = all_reduce(static_cast<float>(group_->rank() + 1));
+    std::printf("sum %g of %d\n", static_cast<double>(total), group_->size());
+    std::fflush(stdout);
+  }
+
+  InitOptions options_;
+  std::shared_ptr<ProcessGroup> group_;
+};
+
+}  // namespace
+}  // namespace lockstep::e2e
+
+int main(int count, char** arguments) {
+  using namespace lockstep::e2e;
+  const auto actions = script(count, arguments);
+  block_awaited_signals(actions);
+  bool caught_here = false;
+  for (const auto& action : actions) caught_here = caught_here || action.name == "fail";
+  if (!caught_here) {  // as most programs are written: what goes wrong is uncaught
+    Rank rank;
+    for (const auto& action : actions) rank.perform(action);
+    return 0;
+  }
+  try {
+    Rank rank;
+    for (const auto& action : actions) rank.perform(action);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "main caught: %s\n", error.what());
+    return 1;
+  }
+  return 0;
+}
