@@ -101,6 +101,9 @@ std::unique_ptr<Holder> connect(const MeetingPlan& plan, const net::HostPort& ad
     throw Timeout(fmt::format("rendezvous: {} didn't reach the job's store at {} (from {}), {}: {}; {}",
                               whoami(identity), address.to_string(), plan.told_by, deadline.progress(), error.what(),
                               remedy));
+  } catch (const StoreError& error) {
+    throw StoreError(fmt::format("rendezvous: {} found no store of this job at {} (from {}): {}; {}", whoami(identity),
+                                 address.to_string(), plan.told_by, error.what(), remedy));
   }
   return holder;
 }
@@ -125,9 +128,8 @@ std::unique_ptr<Holder> connect(const MeetingPlan& plan, const net::HostPort& ad
 
 Meeting meet_at_address(const MeetingPlan& plan, const Identity& identity, const Deadline& deadline) {
   if (identity.rank != 0) {
-    auto holder = connect(plan, plan.address, identity, deadline,
-                          "check that rank 0 was started and didn't fail, that the address is its host's, and that "
-                          "nothing between filters the port");
+    auto holder =
+        connect(plan, plan.address, identity, deadline, "rank 0 must run on that host, and must not have failed");
     return finish(std::move(holder), plan.address);
   }
   try {
@@ -240,9 +242,9 @@ Meeting meet(const MeetingPlan& plan, const Identity& identity, const Deadline& 
   switch (plan.means) {
     case Means::alone: return {.store = std::make_shared<store::HashStore>(), .address = "in-process"};
     case Means::launcher_store:
-      return finish(connect(plan, plan.address, identity, deadline.sooner(kPresent),
-                            "its launcher hosts it: check that it still runs and that this process may reach it"),
-                    plan.address);
+      return finish(
+          connect(plan, plan.address, identity, deadline.sooner(kPresent), "its launcher hosts it and must still run"),
+          plan.address);
     case Means::local_socket: return meet_over_local_socket(plan, identity, deadline);
     case Means::pmix: return meet_over_pmix(plan, identity, deadline);
     case Means::file: return meet_at_file(plan, identity, deadline);

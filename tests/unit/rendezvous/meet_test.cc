@@ -134,7 +134,21 @@ TEST(Meet, RankZeroThatDoesNotComeIsSaidWithAddressTimeAndRemedy) {
   const net::HostPort address{"127.0.0.1", free_port()};
   EXPECT_THAT(refusal<Timeout>(at(address), rank_of(1, 2), 50ms),
               AllOf(HasSubstr("rank 1/2"), HasSubstr(address.to_string()), HasSubstr("MASTER_ADDR and MASTER_PORT"),
-                    HasSubstr("of 0.05 s"), HasSubstr("rank 0 was started")));
+                    HasSubstr("of 0.05 s"), HasSubstr("rank 0 must run on that host")));
+}
+
+TEST(Meet, AnAddressWhereAnotherProgramAnswersIsSaid) {
+  const UniqueFd other = net::tcp_listen({"127.0.0.1", 0});
+  std::thread answers([&] {
+    const UniqueFd client = net::tcp_accept(other.get(), Deadline::after(20s));
+    net::send_all(client.get(), "HTTP/1.1 400 Bad Request\r\n\r\n", Deadline::after(20s));
+    std::byte byte;
+    while (net::wait_readable(client.get(), Deadline::after(20s)) && ::read(client.get(), &byte, 1) > 0) {
+    }
+  });
+  EXPECT_THAT(refusal<StoreError>(at(net::local_address(other.get())), rank_of(1, 2)),
+              AllOf(HasSubstr("rank 1/2 found no store"), HasSubstr("MASTER_ADDR and MASTER_PORT")));
+  answers.join();
 }
 
 TEST(Meet, AnAddressThatIsNotRankZerosListsThoseItHas) {
