@@ -34,7 +34,7 @@ struct AllReduceOptions {
   // With sum only. What this rank's buffer, already multiplied by it, stands for: samples or loss terms, at least 0.
   // The weights travel with the data; the result is (sum of buffers) / (sum of weights) on every rank, and the sum of
   // buffers itself if all weights are 0.
-  std::optional<std::int64_t> weight;
+  std::optional<std::int64_t> weight = {};
 };
 
 // Memory that the group's backend can reduce without copying. Its bytes are zero at first. Freed with the last copy of

@@ -1,33 +1,71 @@
+// Every backend × world size × dtype, ranks as threads.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
+#include "tests/conformance/suite.h"
 #include "tests/support/rank_threads.h"
 
 namespace lockstep::testing {
 namespace {
 
-TEST(Quick, AllReduce) {
-  for (int n : {1, 2, 3, 4, 8}) {
-    for (std::size_t count : {0ul, 1ul, 100ul, 1000ul, 100000ul, 1000003ul}) {
-      for (bool arena : {false, true}) {
-        run_ranks(n, [&](const std::shared_ptr<ProcessGroup>& group) {
-          Arena memory = group->allocate(count * 4);
-          std::vector<float> own(count);
-          std::span<float> data(arena ? reinterpret_cast<float*>(memory.data) : own.data(), count);
-          for (std::size_t i = 0; i < count; ++i) data[i] = static_cast<float>(i % 100 + group->rank());
-          group->all_reduce(BufferView(data)).wait();
-          for (std::size_t i = 0; i < count; ++i) {
-            ASSERT_EQ(data[i], static_cast<float>(n * (i % 100) + n * (n - 1) / 2)) << n << " " << count << " " << i;
-          }
-          float x = static_cast<float>(group->rank());
-          group->broadcast(BufferView(std::span(&x, 1)), n - 1).wait();
-          ASSERT_EQ(x, n - 1);
-          group->barrier().wait();
-          auto texts = all_gather_text(*group, std::string(group->rank() + 1, 'a'));
-          ASSERT_EQ(texts[n - 1].size(), n);
-        });
-      }
-    }
+struct Place {
+  const char* backend;
+  int ranks;
+};
+
+std::vector<Place> places() { return {{"single", 1}, {"shm", 1}, {"shm", 2}, {"shm", 3}, {"shm", 4}, {"shm", 8}}; }
+
+class Collectives : public ::testing::TestWithParam<std::tuple<Place, Memory>> {
+ protected:
+  void on_every_rank(const std::function<void(ProcessGroup&, Memory)>& check) {
+    const Place place = std::get<0>(GetParam());
+    const Memory memory = std::get<1>(GetParam());
+    run_ranks(place.ranks, [&](const std::shared_ptr<ProcessGroup>& group) { check(*group, memory); },
+              {.backend = place.backend});
   }
+};
+
+std::string name_of_case(const ::testing::TestParamInfo<Collectives::ParamType>& info) {
+  const Place& place = std::get<0>(info.param);
+  const bool arena = std::get<1>(info.param) == Memory::arena;
+  return std::string(place.backend) + "_" + std::to_string(place.ranks) + (arena ? "_arena" : "_user");
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, Collectives,
+                         ::testing::Combine(::testing::ValuesIn(places()),
+                                            ::testing::Values(Memory::user, Memory::arena)),
+                         name_of_case);
+
+TEST_P(Collectives, Float32) {
+  on_every_rank([](ProcessGroup& group, Memory memory) { check_dtype(group, DType::f32, memory); });
+}
+TEST_P(Collectives, Float64) {
+  on_every_rank([](ProcessGroup& group, Memory memory) { check_dtype(group, DType::f64, memory); });
+}
+TEST_P(Collectives, BFloat16) {
+  on_every_rank([](ProcessGroup& group, Memory memory) { check_dtype(group, DType::bf16, memory); });
+}
+TEST_P(Collectives, Float16) {
+  on_every_rank([](ProcessGroup& group, Memory memory) { check_dtype(group, DType::f16, memory); });
+}
+TEST_P(Collectives, Int32) {
+  on_every_rank([](ProcessGroup& group, Memory memory) { check_dtype(group, DType::i32, memory); });
+}
+TEST_P(Collectives, Int64) {
+  on_every_rank([](ProcessGroup& group, Memory memory) { check_dtype(group, DType::i64, memory); });
+}
+TEST_P(Collectives, UInt8) {
+  on_every_rank([](ProcessGroup& group, Memory memory) { check_dtype(group, DType::u8, memory); });
+}
+TEST_P(Collectives, Weights) { on_every_rank(check_weights); }
+TEST_P(Collectives, Overlap) { on_every_rank(check_overlap); }
+TEST_P(Collectives, Messages) { on_every_rank(check_messages); }
+TEST_P(Collectives, Refusals) {
+  on_every_rank([](ProcessGroup& group, Memory) { check_refusals(group); });
+}
+TEST_P(Collectives, Setup) {
+  on_every_rank([](ProcessGroup& group, Memory) { check_setup(group); });
 }
 
 }  // namespace

@@ -22,6 +22,9 @@ struct Floor {
   Session& session;
   ArenaTable& arenas;
   std::uint64_t& tick;  // ticks of the windows used up by earlier collectives
+  // Of size(), kept from one collective to the next: where the ranks' sources are, and room for pull().
+  std::vector<const std::byte*>& sources;
+  std::vector<const std::byte*>& scratch;
 };
 
 // The steps of a collective on this rank. step() is called when every earlier one of this rank is through its steps.
@@ -34,13 +37,15 @@ class Collective {
   std::int64_t total_weight() const { return total_weight_; }
 
   // True if its source fits beside the record.
-  bool fits_inline() const;
+  bool fits_inline() const { return source_bytes() <= kInlineBytes; }
   // Writes the record, and the payload if it fits; the caller then stores `published`.
   void publish(const Floor& floor);
-  // Does what can be done. Returns Awaited::kDone when this rank's part is done, else the rank it waits for.
-  int step(const Floor& floor);
-  // After that: the rank whose reading of this rank's memory is not over, or kDone.
-  int unfinished_reader(const Session& session) const;
+  // Does what can be done. Done when this rank's part is.
+  Blocker step(const Floor& floor);
+  // After that: the rank whose reading of this rank's memory is not over.
+  Blocker unfinished_reader(const Session& session) const;
+  // True if the other ranks wait for this rank to finish its part.
+  bool is_waited_for() const { return route_ == Route::direct; }
 
   // "all_reduce 42 (sum, 1000 x float32)".
   std::string describe() const;
@@ -48,15 +53,21 @@ class Collective {
   std::string missing(const Session& session) const;
 
  private:
-  // The first rank whose `word` is below `wanted`, or kDone. Fails the group if that rank has left.
-  int behind(const Floor& floor, std::atomic<std::uint64_t> RankWords::*word, std::uint64_t wanted) const;
+  // The first rank whose `word` is below `wanted`. Fails the group if that rank has left.
+  Blocker behind(const Floor& floor, Session::Word word, std::uint64_t wanted) const;
   void compare_records(const Floor& floor);
   void choose_route(const Floor& floor);
   void run_inline(const Floor& floor);
   void run_direct(const Floor& floor);
-  int run_window(const Floor& floor);
+  Blocker run_window(const Floor& floor);
   bool in_two_phases() const;
+  std::size_t source_bytes() const;
   Chunk window_chunk(std::uint64_t index) const;
+  void find_windows(const Floor& floor, std::uint64_t tick) const;
+  // One chunk through one stage of the window.
+  Blocker stage_chunk(const Floor& floor);
+  Blocker reduce_chunk(const Floor& floor);
+  Blocker drain_chunk(const Floor& floor);
 
   Task task_;
   std::uint64_t sequence_;
@@ -72,9 +83,6 @@ class Collective {
   std::uint64_t staged_ = 0;
   std::uint64_t reduced_ = 0;
   std::uint64_t drained_ = 0;
-
-  std::vector<const std::byte*> sources_;
-  std::vector<const std::byte*> scratch_;
 };
 
 std::string_view name_of(OpKind kind);

@@ -62,7 +62,7 @@ struct alignas(64) OpRecord {
   Place source;  // what the peers read; in all_reduce and reduce they write there too
 };
 
-// A rank's progress, in one cache line. Collectives are numbered from 1.
+// A rank's progress, in one cache line. Collectives are numbered from 1. Peers sleep on the low half of a word.
 struct alignas(64) RankWords {
   std::atomic<std::uint64_t> published;  // last collective whose record, and inline payload, is there
   std::atomic<std::uint64_t>
@@ -71,8 +71,8 @@ struct alignas(64) RankWords {
   std::atomic<std::uint64_t> reduced;     // last tick of which this rank has reduced its share
   std::atomic<std::uint64_t> drained;     // last tick for which this rank has read all windows
   std::atomic<std::uint64_t> left_after;  // 0: here; else 1 + the last collective it started before it left
-  std::atomic<std::uint32_t> activity;    // futex: changes with any other word of this rank
-  std::atomic<std::uint32_t> naps;        // odd while this rank sleeps
+  std::atomic<std::uint64_t> messages;    // changes with each word of a Message that this rank writes
+  std::atomic<std::uint64_t> naps;        // odd while this rank sleeps
 };
 static_assert(sizeof(RankWords) == 64);
 

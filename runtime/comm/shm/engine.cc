@@ -25,15 +25,18 @@ class FreeSlot final : public Awaited {
  public:
   FreeSlot(Engine& engine, std::uint64_t needed) : engine_(engine), needed_(needed) {}
 
-  int push() override {
+  Blocker push() override {
     engine_.progress();
     for (int r = 0; r < engine_.session().size(); ++r) {
-      if (engine_.session().words(r).finished.load(std::memory_order_acquire) >= needed_) continue;
-      if (engine_.session().has_left(r)) continue;  // what comes next finds out
-      return r;
+      const auto& finished = engine_.session().words(r).finished;
+      const std::uint64_t value = finished.load(std::memory_order_acquire);
+      if (value >= needed_ || engine_.session().has_left(r)) continue;  // who left: what comes next finds out
+      return {&finished, value};
     }
-    return kDone;
+    return {};
   }
+  // A rank that finishes an inlined collective may miss that somebody sleeps on it (Session::post_quietly).
+  std::chrono::milliseconds patience() const override { return std::chrono::milliseconds(1); }
   std::string describe() const override {
     return fmt::format("starting collective {}, with {} in flight", engine_.last_sequence() + 1, kRing);
   }
@@ -53,10 +56,10 @@ class FreeSlot final : public Awaited {
 
 }  // namespace
 
-void Engine::wait_for_slot(std::uint64_t sequence, const Deadline& deadline) {
+void Engine::wait_for_slot(std::uint64_t sequence, std::chrono::nanoseconds timeout) {
   if (sequence <= free_until_) return;
   FreeSlot slot(*this, sequence - kRing);
-  session_.wait(slot, deadline);
+  if (!slot.push().done()) session_.wait(slot, Deadline::after(timeout));
   std::uint64_t finished_by_all = ~0ull;
   for (int r = 0; r < session_.size(); ++r) {
     finished_by_all = std::min(finished_by_all, session_.words(r).finished.load(std::memory_order_acquire));
@@ -64,33 +67,35 @@ void Engine::wait_for_slot(std::uint64_t sequence, const Deadline& deadline) {
   free_until_ = finished_by_all + kRing;
 }
 
-std::shared_ptr<Operation> Engine::start(Task task, const Deadline& deadline) {
+std::shared_ptr<Operation> Engine::start(Task task, std::chrono::nanoseconds timeout) {
   check();
   const std::uint64_t sequence = last_ + 1;
-  wait_for_slot(sequence, deadline);
+  wait_for_slot(sequence, timeout);
   auto operation = std::make_shared<Operation>(shared_from_this(), std::move(task), sequence);
   operation->collective().publish(floor());
   ring_[sequence % kRing] = operation;
   last_ = sequence;
-  session_.own().published.store(sequence, std::memory_order_release);
-  session_.announce();
+  session_.post(&RankWords::published, sequence);
   push();
   return operation;
 }
 
-int Engine::push() {
+Blocker Engine::push() {
   session_.check();
   if (mailbox_.pending()) mailbox_.push();
   while (done_ < last_) {
     auto& operation = ring_[(done_ + 1) % kRing];
-    const int blocker = operation->collective().step(floor());
-    if (blocker != Awaited::kDone) return blocker;
+    const Blocker blocker = operation->collective().step(floor());
+    if (!blocker.done()) return blocker;
     ++done_;
+    if (operation->collective().is_waited_for()) {
+      session_.post(&RankWords::finished, done_);
+    } else {
+      session_.post_quietly(&RankWords::finished, done_);
+    }
     operation.reset();
-    session_.own().finished.store(done_, std::memory_order_release);
-    session_.announce();
   }
-  return Awaited::kDone;
+  return {};
 }
 
 void Engine::progress() {
@@ -127,38 +132,40 @@ void Engine::close_unwinding() {
   ring_.fill(nullptr);
 }
 
-int Operation::push() {
-  if (done_) return kDone;
+Blocker Operation::push() {
+  if (done_) return {};
   engine_->check();
-  const int blocker = engine_->push();
+  const Blocker blocker = engine_->push();
   if (engine_->done_ < collective_.sequence()) return blocker;
-  const int reader = collective_.unfinished_reader(engine_->session());
-  done_ = reader == kDone;
+  const Blocker reader = collective_.unfinished_reader(engine_->session());
+  done_ = reader.done();
   return reader;
 }
 
 void Operation::wait(const Deadline& deadline) {
-  if (push() != kDone) engine_->session().wait(*this, deadline);
+  if (!push().done()) engine_->session().wait(*this, deadline);
 }
 
 std::string Operation::missing() const { return collective_.missing(engine_->session()); }
 
 bool MessageWork::poll() {
   if (parcel_->done) return true;
-  return push() == kDone;
+  return push().done();
 }
 
 void MessageWork::wait(const Deadline& deadline) {
   if (!poll()) engine_->session().wait(*this, deadline);
 }
 
-int MessageWork::push() {
-  if (parcel_->done) return kDone;
+Blocker MessageWork::push() {
+  if (parcel_->done) return {};
   engine_->check();
+  // First the peer's counter, then its messages: what comes between is seen at the next look.
+  const auto& messages = engine_->session().words(parcel_->peer).messages;
+  const std::uint64_t seen = messages.load(std::memory_order_acquire);
   engine_->push();
-  if (parcel_->done) return kDone;
-  engine_->mailbox().check_peer(*parcel_);
-  return parcel_->done ? kDone : parcel_->peer;
+  if (!parcel_->done) engine_->mailbox().check_peer(*parcel_);
+  return parcel_->done ? Blocker{} : Blocker{&messages, seen};
 }
 
 std::string MessageWork::missing() const {

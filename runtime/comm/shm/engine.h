@@ -21,7 +21,9 @@ class Engine : public std::enable_shared_from_this<Engine> {
   Engine(std::shared_ptr<Mapping> control, rendezvous::Roster roster, int rank)
       : session_(std::move(control), std::move(roster), rank),
         arenas_(rank, session_.size()),
-        mailbox_(session_, arenas_) {}
+        mailbox_(session_, arenas_),
+        sources_(static_cast<std::size_t>(session_.size())),
+        scratch_(sources_.size()) {}
 
   Session& session() { return session_; }
   ArenaTable& arenas() { return arenas_; }
@@ -30,9 +32,9 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::uint64_t last_sequence() const { return last_; }
 
   // Publishes a collective and gives it a push. Blocks only while kRing collectives are in flight.
-  std::shared_ptr<Operation> start(Task task, const Deadline& deadline);
-  // Pushes everything. Returns the rank that the oldest unfinished collective waits for, or kDone.
-  int push();
+  std::shared_ptr<Operation> start(Task task, std::chrono::nanoseconds timeout);
+  // Pushes everything. Returns what the oldest collective whose part here is not done waits for.
+  Blocker push();
   // What push() does, and checks that the group is open and whole.
   void progress();
 
@@ -46,9 +48,9 @@ class Engine : public std::enable_shared_from_this<Engine> {
 
  private:
   friend class Operation;
-  Floor floor() { return {session_, arenas_, tick_}; }
+  Floor floor() { return {session_, arenas_, tick_, sources_, scratch_}; }
   // Blocks until slot `sequence` of the ring is free on every rank.
-  void wait_for_slot(std::uint64_t sequence, const Deadline& deadline);
+  void wait_for_slot(std::uint64_t sequence, std::chrono::nanoseconds timeout);
 
   Session session_;
   ArenaTable arenas_;
@@ -57,6 +59,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::uint64_t last_ = 0;  // started
   std::uint64_t done_ = 0;  // this rank's part is done
   std::uint64_t tick_ = 0;
+  std::vector<const std::byte*> sources_;
+  std::vector<const std::byte*> scratch_;
   std::uint64_t free_until_ = kRing;  // the last sequence whose slot is known to be free
   bool closed_ = false;
 };
@@ -67,11 +71,11 @@ class Operation final : public WorkState, public Awaited {
   Operation(std::shared_ptr<Engine> engine, Task task, std::uint64_t sequence)
       : engine_(std::move(engine)), collective_(std::move(task), sequence) {}
 
-  bool poll() override { return push() == kDone; }
+  bool poll() override { return push().done(); }
   void wait(const Deadline& deadline) override;
   std::int64_t total_weight() const override { return collective_.total_weight(); }
 
-  int push() override;
+  Blocker push() override;
   std::string describe() const override { return collective_.describe(); }
   std::string missing() const override;
 
@@ -92,7 +96,7 @@ class MessageWork final : public WorkState, public Awaited {
   bool poll() override;
   void wait(const Deadline& deadline) override;
 
-  int push() override;
+  Blocker push() override;
   std::string describe() const override { return parcel_->describe(); }
   std::string missing() const override;
 

@@ -9,9 +9,10 @@
 
 namespace lockstep::shm {
 
-// Sleeps while `word` holds `expected`, at most `limit`. May return early; look again. Never throws.
-void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected, std::chrono::nanoseconds limit);
+// Sleeps while the low 32 bits of `word` are those of `expected`, at most `limit`. May return early; look again. The
+// word must not grow by 2^32 in that time. Never throws.
+void futex_wait(const std::atomic<std::uint64_t>& word, std::uint64_t expected, std::chrono::nanoseconds limit);
 // Wakes all who sleep on `word`.
-void futex_wake_all(const std::atomic<std::uint32_t>& word);
+void futex_wake_all(const std::atomic<std::uint64_t>& word);
 
 }  // namespace lockstep::shm

@@ -37,9 +37,15 @@ std::shared_ptr<Parcel> Mailbox::start(Parcel parcel) {
   return started;
 }
 
+void Mailbox::announce() { session_.post(&RankWords::messages, ++events_); }
+
 void Mailbox::push() {
   const auto is_done = [](const std::shared_ptr<Parcel>& parcel) { return parcel->done; };
   for (const auto& parcel : sends_) push_send(*parcel);
+  // All look before any matches: of two recvs with one tag the later must not find what the earlier has just missed.
+  for (const auto& parcel : recvs_) {
+    if (parcel->number == 0) look_for_new(parcel->peer);
+  }
   for (const auto& parcel : recvs_) push_recv(parcel);
   for (const auto& parcel : sends_) {
     if (parcel->peer == session_.rank()) push_send(*parcel);  // a message to itself is taken only now
@@ -80,7 +86,7 @@ void Mailbox::push_send(Parcel& parcel) {
     }
     slot.posted.store(parcel.number, std::memory_order_release);
     parcel.posted = true;
-    session_.announce();
+    announce();
   }
   if (slot.accepted.load(std::memory_order_acquire) == parcel.number) move_out(parcel);
   parcel.done = slot.taken.load(std::memory_order_acquire) >= parcel.number;
@@ -97,7 +103,7 @@ void Mailbox::move_out(Parcel& parcel) {
                static_cast<const std::byte*>(parcel.buffer.data) + begin,
                std::min(window, parcel.buffer.bytes() - begin));
     slot.staged.store(++parcel.chunks, std::memory_order_release);
-    session_.announce();
+    announce();
   }
 }
 
@@ -132,7 +138,6 @@ void Mailbox::push_recv(const std::shared_ptr<Parcel>& parcel) {
   if (parcel->done) return;
   Incoming& incoming = incoming_[static_cast<std::size_t>(parcel->peer)];
   if (parcel->number == 0) {
-    look_for_new(parcel->peer);
     match(*parcel);
     if (parcel->number == 0) return;
   }
@@ -144,14 +149,14 @@ void Mailbox::push_recv(const std::shared_ptr<Parcel>& parcel) {
                parcel->buffer.bytes());
     slot.taken.store(parcel->number, std::memory_order_release);
     parcel->done = true;
-    return session_.announce();
+    return announce();
   }
   if (incoming.in_window != nullptr && !incoming.in_window->done) return;
   incoming.in_window = parcel;
   slot.drained.store(0, std::memory_order_relaxed);
   slot.accepted.store(parcel->number, std::memory_order_release);
   parcel->posted = true;
-  session_.announce();
+  announce();
   move_in(*parcel);
 }
 
@@ -165,12 +170,12 @@ void Mailbox::move_in(Parcel& parcel) {
                control.channel_window(parcel.peer, session_.rank(), parcel.chunks),
                std::min(window, parcel.buffer.bytes() - begin));
     slot.drained.store(++parcel.chunks, std::memory_order_release);
-    session_.announce();
+    announce();
   }
   if (parcel.chunks < chunk_count(parcel.buffer)) return;
   slot.taken.store(parcel.number, std::memory_order_release);
   parcel.done = true;
-  session_.announce();
+  announce();
 }
 
 }  // namespace lockstep::shm

@@ -61,6 +61,8 @@ class Mailbox {
   Message& message(int sender, int receiver, std::uint64_t number) const {
     return session_.control().channel(sender, receiver).messages[number % kMessages];
   }
+  // Says that a word of a message has changed.
+  void announce();
   void push_send(Parcel& parcel);
   void push_recv(const std::shared_ptr<Parcel>& parcel);
   void look_for_new(int sender);
@@ -71,6 +73,7 @@ class Mailbox {
 
   Session& session_;
   ArenaTable& arenas_;
+  std::uint64_t events_ = 0;
   std::list<std::shared_ptr<Parcel>> sends_;
   std::list<std::shared_ptr<Parcel>> recvs_;
   std::vector<std::uint64_t> last_sent_;  // by receiver: the number given last

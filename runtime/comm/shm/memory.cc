@@ -72,7 +72,7 @@ std::shared_ptr<Mapping> Mapping::of(UniqueFd fd, std::size_t bytes) {
   MutexLock lock(registry().mutex);
   std::weak_ptr<Mapping>& known = registry().mappings[id];
   if (auto mapping = known.lock()) {
-    mapping->fds_.push_back(std::move(fd));
+    mapping->duplicates_.push_back(std::move(fd));
     return mapping;
   }
   void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd.get(), 0);
@@ -89,9 +89,7 @@ std::shared_ptr<Mapping> Mapping::of(UniqueFd fd, std::size_t bytes) {
   return mapping;
 }
 
-Mapping::Mapping(UniqueFd fd, std::byte* data, std::size_t bytes) : data_(data), bytes_(bytes) {
-  fds_.push_back(std::move(fd));
-}
+Mapping::Mapping(UniqueFd fd, std::byte* data, std::size_t bytes) : fd_(std::move(fd)), data_(data), bytes_(bytes) {}
 
 Mapping::~Mapping() {
   ::munmap(data_, bytes_);

@@ -32,12 +32,13 @@ class Mapping {
 
   std::byte* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
-  int fd() const { return fds_.front().get(); }
+  int fd() const { return fd_.get(); }
 
  private:
   Mapping(UniqueFd fd, std::byte* data, std::size_t bytes);
 
-  std::vector<UniqueFd> fds_;
+  UniqueFd fd_;
+  std::vector<UniqueFd> duplicates_;  // of other ranks here; the registry's mutex guards it
   std::byte* data_;
   std::size_t bytes_;
 };

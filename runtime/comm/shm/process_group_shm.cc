@@ -44,7 +44,7 @@ Task ProcessGroupShm::task(OpKind kind, const BufferView& input, const BufferVie
 }
 
 Work ProcessGroupShm::start(Task task) {
-  return Work(engine_->start(std::move(task), Deadline::after(context_.timeout)), context_.timeout);
+  return Work(engine_->start(std::move(task), context_.timeout), context_.timeout);
 }
 
 std::vector<std::string> ProcessGroupShm::exchange(const std::string& text) {

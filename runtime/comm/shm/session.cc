@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <optional>
 
 #include "runtime/base/error.h"
 #include "runtime/comm/shm/futex.h"
@@ -15,8 +16,14 @@ namespace {
 
 // Longer than any flag takes to cross the machine, shorter than a sleep and a wake-up.
 constexpr std::chrono::microseconds kSpin{5};
-// How long a rank sleeps before it looks whether the others are alive and the group is whole.
-constexpr std::chrono::milliseconds kSlice{50};
+// How often a waiting rank looks whether the others are alive.
+constexpr std::chrono::milliseconds kLookAround{50};
+// Looks without a pause for the clock: longer than a flag takes between two cores.
+constexpr int kLooksPerClock = 32;
+
+constexpr std::atomic<std::uint64_t> RankWords::*kWords[] = {&RankWords::published, &RankWords::finished,
+                                                             &RankWords::staged,    &RankWords::reduced,
+                                                             &RankWords::drained,   &RankWords::messages};
 
 void pause_briefly() {
 #if defined(__x86_64__)
@@ -54,12 +61,25 @@ Session::Session(std::shared_ptr<Mapping> control, rendezvous::Roster roster, in
       size_(static_cast<int>(roster_.size())),
       may_spin_(every_rank_has_a_core(control_, size_)) {}
 
-void Session::announce() {
-  ++moves_;
-  own().activity.fetch_add(1, std::memory_order_seq_cst);
+bool Session::somebody_sleeps() const {
   for (int r = 0; r < size_; ++r) {
-    if (r != rank_ && (words(r).naps.load(std::memory_order_seq_cst) & 1u) != 0) return futex_wake_all(own().activity);
+    if (r != rank_ && (words(r).naps.load(std::memory_order_seq_cst) & 1u) != 0) return true;
   }
+  return false;
+}
+
+// Of this rank and a sleeper one is first, in the one order of all sequentially consistent operations: either the
+// sleeper sees the new value, or it is seen to sleep.
+void Session::post(Word word, std::uint64_t value) {
+  ++moves_;
+  (own().*word).exchange(value, std::memory_order_seq_cst);
+  if (somebody_sleeps()) futex_wake_all(own().*word);
+}
+
+void Session::post_quietly(Word word, std::uint64_t value) {
+  ++moves_;
+  (own().*word).store(value, std::memory_order_release);
+  if (somebody_sleeps()) futex_wake_all(own().*word);
 }
 
 bool Session::abort(Cause cause, const std::string& text) {
@@ -74,7 +94,9 @@ bool Session::abort(Cause cause, const std::string& text) {
   const bool first = control_.header().first_failure.compare_exchange_strong(
       none, static_cast<std::uint32_t>(rank_) + 1, std::memory_order_acq_rel);
   // Whoever is between looking and falling asleep finds out at the end of its slice.
-  for (int r = 0; r < size_; ++r) futex_wake_all(words(r).activity);
+  for (int r = 0; r < size_; ++r) {
+    for (const auto word : kWords) futex_wake_all(words(r).*word);
+  }
   return first;
 }
 
@@ -102,8 +124,8 @@ std::string Session::left_text(int rank) const {
 }
 
 void Session::leave(std::uint64_t last) {
-  own().left_after.store(last + 1, std::memory_order_release);
-  announce();
+  own().left_after.store(last + 1, std::memory_order_seq_cst);
+  for (const auto word : kWords) futex_wake_all(own().*word);
 }
 
 void Session::check_lives(const Awaited& awaited) {
@@ -119,11 +141,11 @@ void Session::check_lives(const Awaited& awaited) {
 
 bool Session::spin(Awaited& awaited) {
   using Clock = std::chrono::steady_clock;
-  std::uint64_t moves = moves_;
-  Clock::time_point until = Clock::now() + kSpin;
+  std::uint64_t moves = moves_ - 1;
+  Clock::time_point until;
   for (;;) {
-    for (int i = 0; i < 16; ++i) {
-      if (awaited.push() == Awaited::kDone) return true;
+    for (int i = 0; i < kLooksPerClock; ++i) {
+      if (awaited.push().done()) return true;
       pause_briefly();
     }
     const Clock::time_point now = Clock::now();
@@ -136,42 +158,36 @@ bool Session::spin(Awaited& awaited) {
   }
 }
 
-bool Session::nap(Awaited& awaited, int blocker, const Deadline& deadline) {
-  // Say so first, then look again: either the blocker sees that somebody sleeps, or this rank sees what it did.
+bool Session::nap(Awaited& awaited, const Deadline& deadline) {
+  // Says so first, then looks: see post().
   own().naps.fetch_add(1, std::memory_order_seq_cst);
-  const auto& activity = words(blocker).activity;
-  const std::uint32_t seen = activity.load(std::memory_order_seq_cst);
-  int still = blocker;
+  Blocker blocker;
   try {
-    still = awaited.push();
+    blocker = awaited.push();
   } catch (...) {
     own().naps.fetch_add(1, std::memory_order_seq_cst);
     throw;
   }
-  if (still == blocker) futex_wait(activity, seen, std::min<Deadline::Duration>(kSlice, deadline.remaining()));
+  if (!blocker.done()) {
+    futex_wait(*blocker.word, blocker.value, std::min<Deadline::Duration>(awaited.patience(), deadline.remaining()));
+  }
   own().naps.fetch_add(1, std::memory_order_seq_cst);
-  return still == Awaited::kDone;
+  return blocker.done();
 }
 
 void Session::wait(Awaited& awaited, const Deadline& deadline) {
-  auto next_look = std::chrono::steady_clock::time_point::max();
-  for (;;) {
-    int blocker = awaited.push();
-    if (blocker == Awaited::kDone) return;
-    if (may_spin_) {
-      if (spin(awaited)) return;
-      blocker = awaited.push();
-      if (blocker == Awaited::kDone) return;
-    }
-    if (next_look == std::chrono::steady_clock::time_point::max())
-      next_look = std::chrono::steady_clock::now() + kSlice;
-    if (nap(awaited, blocker, deadline)) return;
+  using Clock = std::chrono::steady_clock;
+  std::optional<Clock::time_point> next_look;
+  while (!awaited.push().done()) {
+    if (may_spin_ && spin(awaited)) return;
+    if (!next_look) next_look = Clock::now() + kLookAround;
+    if (nap(awaited, deadline)) return;
     const bool expired = deadline.expired();
-    if (!expired && std::chrono::steady_clock::now() < next_look) continue;
-    next_look = std::chrono::steady_clock::now() + kSlice;
+    if (!expired && Clock::now() < *next_look) continue;
+    next_look = Clock::now() + kLookAround;
     check_lives(awaited);
     if (!expired) continue;
-    if (awaited.push() == Awaited::kDone) return;
+    if (awaited.push().done()) return;
     fail(Cause::timeout, fmt::format("{} on {} timed out, {}; {}; see why it is late, or raise the timeout",
                                      awaited.describe(), who(rank_), deadline.progress(), awaited.missing()));
   }

@@ -15,18 +15,28 @@
 
 namespace lockstep::shm {
 
-// Something that a rank waits for.
+// What a rank waits for: another's word that still has this value. No word: nothing, it is done.
+struct Blocker {
+  const std::atomic<std::uint64_t>* word = nullptr;
+  std::uint64_t value = 0;
+
+  bool done() const { return word == nullptr; }
+};
+
+// Something that a rank can wait for.
 class Awaited {
  public:
-  static constexpr int kDone = -1;
-
-  // Does what can be done now. Returns kDone, or the rank whose next word this waits for.
-  virtual int push() = 0;
+  // Does what can be done now, and returns what it waits for then.
+  virtual Blocker push() = 0;
   // For messages: the operation, and who has not arrived.
   virtual std::string describe() const = 0;
   virtual std::string missing() const = 0;
+  // How long to sleep at most before pushing again.
+  virtual std::chrono::milliseconds patience() const { return kSlice; }
 
  protected:
+  // How long a rank sleeps before it looks whether the others are alive and the group is whole.
+  static constexpr std::chrono::milliseconds kSlice{50};
   ~Awaited() = default;
 };
 
@@ -44,8 +54,11 @@ class Session {
   // "rank 2 (host node7, pid 4711)".
   std::string who(int rank) const { return roster_[static_cast<std::size_t>(rank)].describe(); }
 
-  // Tells the others that words of this rank have changed: to be called after each such change.
-  void announce();
+  using Word = std::atomic<std::uint64_t> RankWords::*;
+  // Sets a word of this rank, after all that it stands for, and wakes who sleeps on it.
+  void post(Word word, std::uint64_t value);
+  // The same for a word on which a rank hardly ever sleeps: costs less, and may miss one that falls asleep just now.
+  void post_quietly(Word word, std::uint64_t value);
 
   // Throws the first cause if the group has failed.
   void check() const {
@@ -61,8 +74,6 @@ class Session {
   // the group fails with a Timeout that says who is missing; when a process dies, with PeerLost.
   void wait(Awaited& awaited, const Deadline& deadline);
 
-  // Counts what this rank has done, so that wait() can tell progress from standing still.
-  void moved() { ++moves_; }
   // "rank 2 left after collective 41", if `rank` has said goodbye; else empty.
   std::string left_text(int rank) const;
   bool has_left(int rank) const { return words(rank).left_after.load(std::memory_order_acquire) != 0; }
@@ -76,8 +87,9 @@ class Session {
  private:
   // Spins until `awaited` is done, or for kSpin after it last got on. True if done.
   bool spin(Awaited& awaited);
-  // Sleeps until `blocker` does something, at most kSlice. True if `awaited` was found done on the way.
-  bool nap(Awaited& awaited, int blocker, const Deadline& deadline);
+  // Sleeps until what blocks it changes, at most its patience. True if `awaited` was found done on the way.
+  bool nap(Awaited& awaited, const Deadline& deadline);
+  bool somebody_sleeps() const;
 
   [[noreturn]] void throw_first_cause() const;
 

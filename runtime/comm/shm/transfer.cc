@@ -95,6 +95,16 @@ Chunk share_of(const Task& task, const Chunk& chunk, int rank) {
   return {chunk.offset + cut(rank), cut(rank + 1) - cut(rank)};
 }
 
+void collect_shares(const Task& task, const Chunk& chunk, std::span<const std::byte* const> sources) {
+  const std::size_t element = task.element_bytes();
+  std::byte* output = bytes_of(task.output) + chunk.offset * element;
+  for (int r = 0; r < task.size; ++r) {
+    const Chunk share = share_of(task, {0, chunk.length}, r);
+    const std::size_t at = share.offset * element;
+    copy_bytes(output + at, sources[static_cast<std::size_t>(r)] + at, share.length * element);
+  }
+}
+
 void reduce_into(const Task& task, const Chunk& chunk, std::span<const std::byte* const> sources,
                  std::span<std::byte* const> destinations, std::vector<const std::byte*>& scratch) {
   const std::size_t element = task.element_bytes();

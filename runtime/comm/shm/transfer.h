@@ -55,6 +55,8 @@ void pull(const Task& task, const Chunk& chunk, const Sources& sources, std::vec
 
 // Rank's share of a chunk that the ranks reduce together: whole cache lines.
 Chunk share_of(const Task& task, const Chunk& chunk, int rank);
+// Copies the chunk's shares into this rank's output, rank r's from its source.
+void collect_shares(const Task& task, const Chunk& chunk, std::span<const std::byte* const> sources);
 // Reduces elements [chunk) of all ranks' memory and writes the result to each of `destinations`, which may be sources.
 void reduce_into(const Task& task, const Chunk& chunk, std::span<const std::byte* const> sources,
                  std::span<std::byte* const> destinations, std::vector<const std::byte*>& scratch);

@@ -1,0 +1,398 @@
+#include "tests/conformance/suite.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <stdexcept>
+
+#include "runtime/base/error.h"
+#include "tests/conformance/expected.h"
+
+namespace lockstep::testing {
+namespace {
+
+// Empty, one, odd, beside the record, in place only, more than a window of 128 KiB in several chunks.
+constexpr std::int64_t kCounts[] = {0, 1, 7, 64, 257, 5000, 40001};
+constexpr std::int64_t kLargest = 40001;
+constexpr ReduceOp kOps[] = {ReduceOp::sum, ReduceOp::avg, ReduceOp::min, ReduceOp::max, ReduceOp::product};
+
+void require(bool condition, const std::string& what) {
+  if (!condition) throw std::runtime_error(what);
+}
+
+// Buffers of one check: in the group's arena, or of the user's own.
+class Room {
+ public:
+  Room(ProcessGroup& group, Memory memory, std::size_t bytes) {
+    if (memory == Memory::arena) {
+      arena_ = group.allocate(bytes);
+    } else {
+      own_.resize(bytes + 64);
+    }
+    data_ = memory == Memory::arena ? arena_.data : own_.data();
+  }
+  // Memory for the next buffer, away from the one before.
+  template <typename T>
+  std::span<T> take(std::int64_t count) {
+    std::span<T> result(reinterpret_cast<T*>(data_ + used_), static_cast<std::size_t>(count));
+    used_ += (result.size_bytes() + 127) / 64 * 64;
+    return result;
+  }
+  void reuse() { used_ = 0; }
+
+ private:
+  Arena arena_;
+  std::vector<std::byte> own_;
+  std::byte* data_ = nullptr;
+  std::size_t used_ = 0;
+};
+
+// The check of one group and dtype.
+template <typename T>
+class Check {
+ public:
+  Check(ProcessGroup& group, Memory memory)
+      : group_(group),
+        rank_(group.rank()),
+        size_(group.size()),
+        room_(group, memory, (2 * static_cast<std::size_t>(size_) + 2) * kLargest * sizeof(T) + 1024) {}
+
+  void all() {
+    for (const std::int64_t count : kCounts) {
+      for (const ReduceOp op : kOps) {
+        all_reduce(op, count);
+        reduce(op, count, size_ - 1);
+        reduce_scatter(op, count, false);
+        reduce_scatter(op, count, true);
+      }
+      for (const int root : {0, size_ - 1}) {
+        broadcast(count, root);
+        gather(count, root);
+        scatter(count, root);
+      }
+      all_gather(count, false);
+      all_gather(count, true);
+      all_to_all(count);
+    }
+    group_.barrier().wait();
+  }
+
+ private:
+  std::span<T> filled(std::int64_t count, int of_rank, std::int64_t from = 0) {
+    std::span<T> buffer = room_.take<T>(count);
+    fill(buffer, of_rank, from);
+    return buffer;
+  }
+  void fill(std::span<T> buffer, int of_rank, std::int64_t from = 0) {
+    for (std::size_t i = 0; i < buffer.size(); ++i) {
+      buffer[i] = from_number<T>(value(of_rank, from + static_cast<std::int64_t>(i)));
+    }
+  }
+  template <typename Expected>
+  void compare(const char* operation, std::span<T> got, Expected expected) {
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      const T wanted = from_number<T>(expected(static_cast<std::int64_t>(i)));
+      if (std::memcmp(&got[i], &wanted, sizeof(T)) == 0) continue;
+      throw std::runtime_error(fmt::format("{} of {} x {} on rank {} of {}: element {} is {}, wanted {}", operation,
+                                           got.size(), name_of(dtype_of<T>()), rank_, size_, i, to_number(got[i]),
+                                           to_number(wanted)));
+    }
+  }
+
+  void all_reduce(ReduceOp op, std::int64_t count) {
+    room_.reuse();
+    auto buffer = filled(count, rank_);
+    group_.all_reduce(BufferView(buffer), {.op = op}).wait();
+    compare("all_reduce", buffer, [&](std::int64_t i) { return reduced(op, size_, i); });
+  }
+  void reduce(ReduceOp op, std::int64_t count, int root) {
+    room_.reuse();
+    auto buffer = filled(count, rank_);
+    group_.reduce(BufferView(buffer), root, op).wait();
+    compare("reduce", buffer,
+            [&](std::int64_t i) -> double { return rank_ == root ? reduced(op, size_, i) : value(rank_, i); });
+  }
+  void reduce_scatter(ReduceOp op, std::int64_t count, bool in_place) {
+    room_.reuse();
+    auto input = filled(count * size_, rank_);
+    auto output = in_place ? input.subspan(static_cast<std::size_t>(count * rank_), static_cast<std::size_t>(count))
+                           : room_.take<T>(count);
+    group_.reduce_scatter(BufferView(input), BufferView(output), op).wait();
+    compare("reduce_scatter", output, [&](std::int64_t i) { return reduced(op, size_, count * rank_ + i); });
+  }
+  void broadcast(std::int64_t count, int root) {
+    room_.reuse();
+    auto buffer = filled(count, rank_);
+    group_.broadcast(BufferView(buffer), root).wait();
+    compare("broadcast", buffer, [&](std::int64_t i) { return value(root, i); });
+  }
+  double gathered(std::int64_t count, std::int64_t i) const { return value(static_cast<int>(i / count), i % count); }
+  void all_gather(std::int64_t count, bool in_place) {
+    room_.reuse();
+    auto output = room_.take<T>(count * size_);
+    fill(output, 3, 1);
+    auto input = in_place ? output.subspan(static_cast<std::size_t>(count * rank_), static_cast<std::size_t>(count))
+                          : room_.take<T>(count);
+    fill(input, rank_);
+    group_.all_gather(BufferView(input), BufferView(output)).wait();
+    compare("all_gather", output, [&](std::int64_t i) { return gathered(count, i); });
+  }
+  void gather(std::int64_t count, int root) {
+    room_.reuse();
+    auto input = filled(count, rank_);
+    auto output = room_.take<T>(rank_ == root ? count * size_ : 0);
+    group_.gather(BufferView(input), BufferView(output), root).wait();
+    compare("gather", output, [&](std::int64_t i) { return gathered(count, i); });
+  }
+  void scatter(std::int64_t count, int root) {
+    room_.reuse();
+    auto input = filled(rank_ == root ? count * size_ : 0, root);
+    auto output = filled(count, rank_ + 1);
+    group_.scatter(BufferView(input), BufferView(output), root).wait();
+    compare("scatter", output, [&](std::int64_t i) { return value(root, count * rank_ + i); });
+  }
+  void all_to_all(std::int64_t count) {
+    room_.reuse();
+    auto input = filled(count * size_, rank_);
+    auto output = room_.take<T>(count * size_);
+    group_.all_to_all(BufferView(input), BufferView(output)).wait();
+    compare("all_to_all", output,
+            [&](std::int64_t i) { return value(static_cast<int>(i / count), count * rank_ + i % count); });
+  }
+
+  ProcessGroup& group_;
+  int rank_;
+  int size_;
+  Room room_;
+};
+
+template <typename T>
+void check_weights_of(ProcessGroup& group, Memory memory) {
+  const int n = group.size();
+  const std::int64_t total = static_cast<std::int64_t>(n) * (n + 1) / 2;
+  Room room(group, memory, kLargest * sizeof(T) + 1024);
+  for (const std::int64_t count : kCounts) {
+    room.reuse();
+    auto buffer = room.take<T>(count);
+    // Rank r has weight r + 1 and the mean 4: the weighted mean is 4.
+    std::fill(buffer.begin(), buffer.end(), from_number<T>(4.0 * (group.rank() + 1)));
+    Work work = group.all_reduce(BufferView(buffer), {.weight = group.rank() + 1});
+    work.wait();
+    require(work.total_weight() == total, fmt::format("total weight {}, wanted {}", work.total_weight(), total));
+    for (const T x : buffer) require(to_number(x) == 4, fmt::format("weighted mean {}, wanted 4", to_number(x)));
+    // Only the last rank has samples.
+    std::fill(buffer.begin(), buffer.end(), from_number<T>(group.rank() == n - 1 ? 6 : 0));
+    group.all_reduce(BufferView(buffer), {.weight = group.rank() == n - 1 ? 3 : 0}).wait();
+    for (const T x : buffer) require(to_number(x) == 2, fmt::format("one-sided mean {}, wanted 2", to_number(x)));
+    // Nobody has: the sum stays.
+    std::fill(buffer.begin(), buffer.end(), from_number<T>(1));
+    Work none = group.all_reduce(BufferView(buffer), {.weight = 0});
+    none.wait();
+    require(none.total_weight() == 0, "total of weights that are all 0");
+    for (const T x : buffer) require(to_number(x) == n, fmt::format("sum {}, wanted {}", to_number(x), n));
+  }
+}
+
+template <typename Error, typename Call>
+void require_refusal(const char* what, Call call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    require(std::string(error.what()).size() > 20,
+            fmt::format("{}: the message '{}' says too little", what, error.what()));
+    return;
+  }
+  throw std::runtime_error(fmt::format("{} was not refused", what));
+}
+
+}  // namespace
+
+void check_dtype(ProcessGroup& group, DType dtype, Memory memory) {
+  switch (dtype) {
+    case DType::f32: return Check<float>(group, memory).all();
+    case DType::f64: return Check<double>(group, memory).all();
+    case DType::bf16: return Check<bfloat16>(group, memory).all();
+    case DType::f16: return Check<float16>(group, memory).all();
+    case DType::i32: return Check<std::int32_t>(group, memory).all();
+    case DType::i64: return Check<std::int64_t>(group, memory).all();
+    case DType::u8: return Check<std::uint8_t>(group, memory).all();
+  }
+}
+
+void check_weights(ProcessGroup& group, Memory memory) {
+  check_weights_of<float>(group, memory);
+  check_weights_of<double>(group, memory);
+  check_weights_of<bfloat16>(group, memory);
+  check_weights_of<float16>(group, memory);
+}
+
+void check_overlap(ProcessGroup& group, Memory memory) {
+  constexpr std::int64_t kSizes[] = {3, 2000, 0, 70000, 512};
+  constexpr int kStarted = 150;
+  Room room(group, memory, kStarted * (70000 * 4 + 128) / 3);
+  std::vector<std::span<float>> buffers;
+  std::vector<Work> works;
+  for (int k = 0; k < kStarted; ++k) {
+    auto buffer = room.take<float>(kSizes[k % std::size(kSizes)]);
+    for (std::size_t i = 0; i < buffer.size(); ++i)
+      buffer[i] = static_cast<float>(value(group.rank() + k, static_cast<std::int64_t>(i)));
+    buffers.push_back(buffer);
+    if (k % 7 == 6) {
+      works.push_back(group.broadcast(BufferView(buffer), k % group.size()));
+    } else {
+      works.push_back(group.all_reduce(BufferView(buffer)));
+    }
+  }
+  // Waited for in another order than started.
+  for (int k = kStarted - 1; k >= 0; k -= 2) works[static_cast<std::size_t>(k)].wait();
+  for (const Work& work : works) {
+    work.wait();
+    require(work.done(), "a work that was waited for is not done");
+  }
+  for (int k = 0; k < kStarted; ++k) {
+    const auto& buffer = buffers[static_cast<std::size_t>(k)];
+    for (std::size_t i = 0; i < buffer.size(); ++i) {
+      float wanted = 0;
+      if (k % 7 == 6) {
+        wanted = static_cast<float>(value(k % group.size() + k, static_cast<std::int64_t>(i)));
+      } else {
+        for (int r = 0; r < group.size(); ++r) wanted += static_cast<float>(value(r + k, static_cast<std::int64_t>(i)));
+      }
+      if (buffer[i] != wanted) {
+        throw std::runtime_error(
+            fmt::format("overlapped collective {}: element {} is {}, wanted {}", k, i, buffer[i], wanted));
+      }
+    }
+  }
+}
+
+void check_messages(ProcessGroup& group, Memory memory) {
+  const int rank = group.rank();
+  const int size = group.size();
+  Room room(group, memory, static_cast<std::size_t>(size) * 2 * (3 * kLargest * 4 + 1024) + 1024);
+  constexpr std::int64_t kSizes[] = {0, 5, kLargest, 100};
+  // From each to each, itself included, received in another order of tags than sent.
+  std::vector<Work> works;
+  std::vector<std::span<float>> received;
+  for (int peer = 0; peer < size; ++peer) {
+    for (int tag = 0; tag < 4; ++tag) {
+      auto buffer = room.take<float>(kSizes[tag]);
+      for (std::size_t i = 0; i < buffer.size(); ++i) buffer[i] = static_cast<float>(rank * 1000 + peer * 100 + tag);
+      works.push_back(group.send(BufferView(buffer), peer, tag));
+    }
+  }
+  for (int peer = 0; peer < size; ++peer) {
+    for (int tag = 3; tag >= 0; --tag) {
+      received.push_back(room.take<float>(kSizes[tag]));
+      works.push_back(group.recv(BufferView(received.back()), peer, tag));
+    }
+  }
+  for (const Work& work : works) work.wait();
+  for (int peer = 0; peer < size; ++peer) {
+    for (int tag = 3; tag >= 0; --tag) {
+      for (const float x : received[static_cast<std::size_t>(peer * 4 + 3 - tag)]) {
+        const auto wanted = static_cast<float>(peer * 1000 + rank * 100 + tag);
+        require(x == wanted,
+                fmt::format("message {} -> {} with tag {} holds {}, wanted {}", peer, rank, tag, x, wanted));
+      }
+    }
+  }
+  // In order per tag, around a ring, more of them than a channel holds.
+  constexpr int kMany = 100;
+  std::vector<std::int32_t> out(kMany);
+  std::vector<std::int32_t> in(kMany, -1);
+  std::iota(out.begin(), out.end(), 0);
+  works.clear();
+  for (int k = 0; k < kMany; ++k) {
+    const auto at = static_cast<std::size_t>(k);
+    works.push_back(group.send(BufferView(std::span(&out[at], 1)), (rank + 1) % size, 9));
+    works.push_back(group.recv(BufferView(std::span(&in[at], 1)), (rank + size - 1) % size, 9));
+  }
+  for (const Work& work : works) work.wait();
+  require(in == out, "messages of one tag came out of order");
+}
+
+void check_refusals(ProcessGroup& group) {
+  const int size = group.size();
+  std::vector<float> memory(static_cast<std::size_t>(4 * size + 4));
+  const std::span<float> all(memory);
+  const BufferView whole(all.first(static_cast<std::size_t>(2 * size)));
+  const BufferView part(all.last(2));
+  std::vector<std::int32_t> integers(2);
+  const BufferView wrong_type{std::span(integers)};
+  using Bad = InvalidArgument;
+  require_refusal<Bad>("root -1", [&] { group.broadcast(part, -1); });
+  require_refusal<Bad>("root size", [&] { group.reduce(part, size); });
+  require_refusal<Bad>("gather root", [&] { group.gather(part, whole, size); });
+  require_refusal<Bad>("scatter root", [&] { group.scatter(whole, part, -2); });
+  require_refusal<Bad>("null memory", [&] { group.all_reduce(BufferView(nullptr, 3, DType::f32)); });
+  require_refusal<Bad>("negative count", [&] { group.all_reduce(BufferView(memory.data(), -1, DType::f32)); });
+  require_refusal<Bad>("device", [&] {
+    group.all_reduce(BufferView(memory.data(), 1, DType::f32, {DeviceKind::cuda, 0}));
+  });
+  require_refusal<Bad>("all_gather sizes",
+                       [&] { group.all_gather(part, BufferView(all.first(static_cast<std::size_t>(2 * size + 1)))); });
+  require_refusal<Bad>("all_gather dtypes", [&] { group.all_gather(wrong_type, whole); });
+  require_refusal<Bad>("overlap", [&] {
+    group.all_gather(BufferView(all.subspan(static_cast<std::size_t>(2 * group.rank() + 1), 2)), whole);
+  });
+  require_refusal<Bad>("reduce_scatter sizes", [&] { group.reduce_scatter(BufferView(all.first(1)), part); });
+  require_refusal<Bad>("all_to_all overlap", [&] { group.all_to_all(whole, whole); });
+  require_refusal<Bad>("weight with max", [&] { group.all_reduce(part, {.op = ReduceOp::max, .weight = 1}); });
+  require_refusal<Bad>("weight below 0", [&] { group.all_reduce(part, {.weight = -1}); });
+  require_refusal<Bad>("weight of integers", [&] { group.all_reduce(wrong_type, {.weight = 1}); });
+  require_refusal<Bad>("destination", [&] { group.send(part, size); });
+  require_refusal<Bad>("source", [&] { group.recv(part, -1); });
+  require_refusal<Bad>("tag", [&] { group.send(part, 0, -1); });
+  float one = 1;
+  group.all_reduce(BufferView(std::span(&one, 1))).wait();
+  require(one == static_cast<float>(size), "a refused argument has harmed the group");
+}
+
+void check_setup(ProcessGroup& group) {
+  const int rank = group.rank();
+  require(group.roster().size() == static_cast<std::size_t>(group.size()), "roster and size differ");
+  for (const std::size_t length : {std::size_t{0}, std::size_t{5}, std::size_t{100000}}) {
+    const auto texts =
+        all_gather_text(group, std::string(length + static_cast<std::size_t>(rank), static_cast<char>('a' + rank)));
+    for (int r = 0; r < group.size(); ++r) {
+      const std::string wanted(length + static_cast<std::size_t>(r), static_cast<char>('a' + r));
+      require(texts.at(static_cast<std::size_t>(r)) == wanted, fmt::format("text of rank {}", r));
+    }
+  }
+  // The second arena outlives the first and keeps its bytes.
+  Arena first = group.allocate(1000);
+  Arena second = group.allocate(1 << 20);
+  for (const Arena& arena : {first, second}) {
+    require(reinterpret_cast<std::uintptr_t>(arena.data) % 64 == 0, "an arena is not aligned to 64 bytes");
+    require(std::all_of(arena.data, arena.data + arena.bytes, [](std::byte b) { return b == std::byte{0}; }),
+            "an arena is not zero");
+  }
+  std::fill(second.data, second.data + second.bytes, static_cast<std::byte>(rank + 1));
+  first = {};
+  Arena third = group.allocate(0);
+  require(third.bytes == 0, "an arena of no bytes");
+  group.all_reduce(BufferView(second.data, static_cast<std::int64_t>(second.bytes), DType::u8)).wait();
+  const int wanted = group.size() * (group.size() + 1) / 2;
+  require(
+      std::all_of(second.data, second.data + second.bytes, [&](std::byte b) { return static_cast<int>(b) == wanted; }),
+      "the arena that was kept is not reduced");
+}
+
+void check_everything(ProcessGroup& group) {
+  check_setup(group);
+  check_refusals(group);
+  for (const Memory memory : {Memory::user, Memory::arena}) {
+    for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16, DType::i32, DType::i64, DType::u8}) {
+      check_dtype(group, dtype, memory);
+    }
+    check_weights(group, memory);
+    check_overlap(group, memory);
+    check_messages(group, memory);
+  }
+}
+
+}  // namespace lockstep::testing
