@@ -32,6 +32,24 @@ void add_ignored(Identity& identity, const Found& found) {
   identity.ignored += fmt::format("{} ({})", found.family, found.reading.variables);
 }
 
+// Two launchers that agree on rank and size: what the first leaves open, the second may know.
+void fill_in(Identity& identity, const Identity& other) {
+  if (!identity.local_rank_known && other.local_rank_known) {
+    identity.local_rank = other.local_rank;
+    identity.local_rank_known = true;
+  }
+  if (!identity.local_world_size_known && other.local_world_size_known) {
+    identity.local_world_size = other.local_world_size;
+    identity.local_world_size_known = true;
+  }
+  if (!identity.node_rank) identity.node_rank = other.node_rank;
+  if (identity.store_address.empty() && identity.master_addr.empty() && identity.job_id.empty()) {
+    identity.job_id = other.job_id;
+    identity.pmix = other.pmix;
+    if (identity.run_id.empty()) identity.run_id = other.run_id;
+  }
+}
+
 // What was passed decides rank and size; what a launcher says beside them (where the store is) stays true.
 Identity from_arguments(const IdentityOverrides& overrides, const std::vector<Found>& complete) {
   if (!overrides.rank || !overrides.world_size) {
@@ -94,7 +112,10 @@ Identity identify(const Environment& environment, const IdentityOverrides& overr
     return identity;
   }
   identity = complete.front().reading.identity;
-  for (std::size_t i = 1; i < complete.size(); ++i) add_ignored(identity, complete[i]);
+  for (std::size_t i = 1; i < complete.size(); ++i) {
+    fill_in(identity, complete[i].reading.identity);
+    add_ignored(identity, complete[i]);
+  }
   for (const Found& found : incomplete) add_ignored(identity, found);
   return identity;
 }

@@ -140,6 +140,18 @@ TEST(Identify, TwoLaunchersThatAgreeAreFineAndSaid) {
   EXPECT_THAT(identity.ignored, HasSubstr("Open MPI (OMPI_COMM_WORLD_RANK=2"));
 }
 
+TEST(Identify, OfTwoThatAgreeTheSecondFillsInWhatTheFirstLeavesOpen) {
+  const Identity bare = identify(with(kOpenMpi, {{"RANK", "2"}, {"WORLD_SIZE", "4"}}));
+  EXPECT_TRUE(bare.local_world_size_known);
+  EXPECT_EQ(bare.local_world_size, 4);
+  EXPECT_EQ(bare.job_id, "1318518785");
+  EXPECT_TRUE(bare.pmix);
+  const Identity with_address =
+      identify(with(kOpenMpi, {{"RANK", "2"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "n0"}, {"MASTER_PORT", "1"}}));
+  EXPECT_EQ(with_address.job_id, "") << "who exports an address wants to meet there";
+  EXPECT_FALSE(with_address.pmix);
+}
+
 TEST(Identify, TwoLaunchersThatDisagreeStopWithBothPrinted) {
   EXPECT_THAT(refusal<Mismatch>(with(kOpenMpi, {{"RANK", "0"}, {"WORLD_SIZE", "4"}})),
               AllOf(HasSubstr("rank 0/4 (RANK=0 WORLD_SIZE=4)"), HasSubstr("rank 2/4 (OMPI_COMM_WORLD_RANK=2"),
