@@ -13,7 +13,6 @@ namespace lockstep::store {
 namespace {
 
 using testing::ElementsAre;
-using testing::IsEmpty;
 
 constexpr std::size_t kRoom = 1000;
 
@@ -22,7 +21,7 @@ TEST(KeyTable, WaitIsTrueAtOnceIfAllKeysExist) {
   table.set("a", "");
   EXPECT_TRUE(table.wait(1, {"a", "a"}));
   EXPECT_TRUE(table.wait(1, {}));
-  EXPECT_THAT(table.take_woken(), IsEmpty());
+  EXPECT_TRUE(table.take_woken().empty());
 }
 
 TEST(KeyTable, WaiterIsWokenOnceByTheLastKeyInAnyOrder) {
@@ -33,11 +32,11 @@ TEST(KeyTable, WaiterIsWokenOnceByTheLastKeyInAnyOrder) {
     table.set(order[0], "");
     table.set(order[1], "");
     table.set(order[1], "again");
-    EXPECT_THAT(table.take_woken(), IsEmpty());
+    EXPECT_TRUE(table.take_woken().empty());
     table.set(order[2], "");
     EXPECT_THAT(table.take_woken(), ElementsAre(7));
     table.set(order[2], "again");
-    EXPECT_THAT(table.take_woken(), IsEmpty());
+    EXPECT_TRUE(table.take_woken().empty());
   } while (std::next_permutation(order.begin(), order.end()));
 }
 
@@ -55,10 +54,10 @@ TEST(KeyTable, AKeyThatWentAgainIsWaitedForAgain) {
   table.set("a", "");
   table.erase("a");
   table.set("b", "");
-  EXPECT_THAT(table.take_woken(), IsEmpty());
+  EXPECT_TRUE(table.take_woken().empty());
   table.erase("b");
   table.set("a", "");
-  EXPECT_THAT(table.take_woken(), IsEmpty());
+  EXPECT_TRUE(table.take_woken().empty());
   table.set("b", "");
   EXPECT_THAT(table.take_woken(), ElementsAre(1));
 }
