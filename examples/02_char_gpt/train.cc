@@ -1,0 +1,119 @@
+#include "examples/02_char_gpt/train.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "runtime/autograd/graph.h"
+#include "runtime/base/random.h"
+#include "runtime/data/data_loader.h"
+#include "runtime/optim/adamw.h"
+#include "runtime/optim/clip.h"
+#include "runtime/optim/schedule.h"
+#include "runtime/train/gather.h"
+
+namespace char_gpt {
+
+using lockstep::Tensor;
+namespace ls = lockstep;
+
+namespace {
+
+// Weight decay is for matrices; gains and biases have reasons of their own to be large.
+std::vector<ls::optim::ParameterGroup> groups_of(const std::vector<Tensor>& parameters, double weight_decay) {
+  std::vector<ls::optim::ParameterGroup> groups{{.parameters = {}, .weight_decay = weight_decay},
+                                                {.parameters = {}, .weight_decay = 0}};
+  for (const Tensor& parameter : parameters) groups[parameter.shape().dims() < 2].parameters.push_back(parameter);
+  return groups;
+}
+
+// The mean loss over logits [B, T, V] and targets [B, T].
+Tensor loss_of(const Tensor& logits, const Tensor& targets) { return ls::nn::cross_entropy(logits, targets); }
+
+class EvaluationMode {
+ public:
+  explicit EvaluationMode(Gpt& model) : model_(model), before_(model.is_training()) { model.eval(); }
+  ~EvaluationMode() { model_.train(before_); }
+  EvaluationMode(const EvaluationMode&) = delete;
+  EvaluationMode& operator=(const EvaluationMode&) = delete;
+
+ private:
+  Gpt& model_;
+  bool before_;
+  ls::NoGrad no_grad_;
+};
+
+}  // namespace
+
+void train(ls::DistributedDataParallel& ddp, const Windows& windows, const TrainOptions& options,
+           const AfterStep& after_step) {
+  const ls::ProcessGroup& group = *ddp.group();
+  // The global batch is split, not multiplied: a step computes the same however many ranks share it.
+  ls::data::DataLoader loader(
+      windows, ls::data::BatchShardSampler(windows.size(), group.rank(), group.size(), {.seed = options.seed}),
+      {.batch_size = options.batch, .workers = options.workers});
+  ls::optim::AdamW optimizer(groups_of(ddp.parameters(), options.weight_decay), {.beta2 = 0.99});
+  const ls::optim::Schedule schedule{.peak = options.learning_rate,
+                                     .floor = options.learning_rate / 10,
+                                     .warmup = options.warmup,
+                                     .total = options.steps};
+  std::int64_t step = 0;
+  for (std::int64_t epoch = 0; step < options.steps; ++epoch) {
+    loader.set_epoch(epoch);
+    for (const auto& [x, y, ids] : loader) {
+      optimizer.set_learning_rate(schedule(step));
+      ddp.backward(loss_of(ddp(x, ids), y));
+      ls::optim::clip_grad_norm(ddp.parameters(), options.clip);
+      optimizer.step();
+      if (after_step) after_step(step, ddp);
+      optimizer.zero_grad();
+      if (++step == options.steps) break;
+    }
+  }
+}
+
+double evaluate(Gpt& model, const Windows& windows, ls::ProcessGroup& group) {
+  constexpr std::int64_t kBatch = 16;
+  const EvaluationMode evaluating(model);
+  const ls::data::RowRange mine = ls::data::chunk(windows.size(), group.rank(), group.size());
+  double sum = 0;
+  for (std::int64_t done = 0; done < mine.count; done += kBatch) {
+    std::vector<std::int64_t> ids;
+    for (std::int64_t i = done; i < std::min(done + kBatch, mine.count); ++i) ids.push_back(mine.begin + i);
+    const ls::Batch batch = windows.batch(ids);
+    sum += loss_of(model(batch.x), batch.y).item() * static_cast<double>(ids.size());
+  }
+  const double mean = mine.count == 0 ? 0 : sum / static_cast<double>(mine.count);
+  return ls::mean_over_ranks(mean, mine.count, group);
+}
+
+std::string generate(Gpt& model, const Vocabulary& vocabulary, const std::string& prompt, std::int64_t count,
+                     double temperature, std::uint64_t seed) {
+  const EvaluationMode evaluating(model);
+  ls::Generator random(seed);
+  std::vector<std::int64_t> tokens = vocabulary.encode(prompt);
+  std::string text = prompt;
+  for (std::int64_t made = 0; made < count; ++made) {
+    const auto length = std::min(static_cast<std::int64_t>(tokens.size()), model.options().context);
+    const std::span<const std::int64_t> tail(tokens.end() - length, tokens.end());
+    const Tensor logits = model(Tensor::of({1, length}, tail));
+    const auto row = logits.values<float>().last(static_cast<std::size_t>(vocabulary.size()));
+    // softmax(row / temperature) without the unknown, and the first token whose cumulated probability passes a draw.
+    double largest = -std::numeric_limits<double>::infinity();
+    for (std::size_t i = 1; i < row.size(); ++i) largest = std::max<double>(largest, row[i]);
+    std::vector<double> cumulated(row.size());
+    for (std::size_t i = 1; i < row.size(); ++i) {
+      cumulated[i] = cumulated[i - 1] + std::exp((row[i] - largest) / temperature);
+    }
+    const double draw = random.uniform() * cumulated.back();
+    const auto found = std::upper_bound(cumulated.begin() + 1, cumulated.end(), draw);
+    const std::int64_t next = std::min<std::int64_t>(found - cumulated.begin(), vocabulary.size() - 1);
+    tokens.push_back(next);
+    text.push_back(vocabulary.decode(next));
+  }
+  return text;
+}
+
+}  // namespace char_gpt
