@@ -1,0 +1,139 @@
+// 02_char_gpt as a program: it learns, saves, and a fresh process writes; bad input is told in a line.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <regex>
+#include <string>
+#include <vector>
+
+#include "runtime/checkpoint/safetensors.h"
+#include "tests/support/process.h"
+#include "tests/support/rank_processes.h"
+
+namespace lockstep::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::string kProgram = LOCKSTEP_BIN_DIR "/02_char_gpt";
+
+class CharGptProgram : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (fs::temp_directory_path() / "lockstep-gpt-XXXXXX").string();
+    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+    // Three words of the same letters in turn: what comes next depends on more than the letter before.
+    std::ofstream text(file("text"));
+    for (int i = 0; i < 600; ++i) text << (i % 3 == 0 ? "banana " : i % 3 == 1 ? "cabana " : "abacab\n");
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  std::string file(const std::string& name) const { return (folder_ / name).string(); }
+  std::vector<std::string> command(const std::vector<std::string>& more) const {
+    std::vector<std::string> all{kProgram, "--text",  file("text"), "--layers",  "1",  "--heads",
+                                 "2",      "--embd",  "32",         "--context", "16", "--batch",
+                                 "8",      "--steps", "120",        "--warmup",  "5"};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  struct Losses {
+    double model = 0;
+    double bigram = 0;
+  };
+  static Losses losses(const std::string& out) {
+    std::smatch match;
+    const std::regex line("validation loss ([0-9.]+) \\(bigram table ([0-9.]+)\\)\n");
+    EXPECT_TRUE(std::regex_search(out, match, line)) << out;
+    return match.empty() ? Losses{} : Losses{std::stod(match[1]), std::stod(match[2])};
+  }
+  static void expect_refusal(const Result& result, const std::string& text) {
+    EXPECT_NE(result.exit_code, 0);
+    EXPECT_NE((result.out + result.err).find(text), std::string::npos) << result.out << result.err;
+    EXPECT_LT(result.err.size(), 700u) << "not a line: " << result.err;
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(CharGptProgram, LearnsOnTwoRanksAndAFreshProcessWrites) {
+  RankProcesses job(2, {.command = command({"--out", file("w")}), .environment = {{"LOCKSTEP_PROGRESS", "lines"}}});
+  const std::vector<Result> results = job.wait();
+  ASSERT_EQ(results[0].exit_code, 0) << results[0].err;
+  ASSERT_EQ(results[1].exit_code, 0) << results[1].err;
+  EXPECT_EQ(results[1].out, "");
+  const Losses seen = losses(results[0].out);
+  EXPECT_LT(seen.model, seen.bigram);
+  EXPECT_NE(results[0].err.find("step 120/120"), std::string::npos) << results[0].err;
+  EXPECT_NE(results[0].err.find("waited"), std::string::npos) << results[0].err;
+  EXPECT_EQ(results[1].err.find("step 120/120"), std::string::npos) << "only rank 0 draws";
+
+  const std::vector<std::string> write{kProgram, "--generate", "40", "--load", file("w"), "--prompt", "bana"};
+  const Result passage = run(write);
+  ASSERT_EQ(passage.exit_code, 0) << passage.err;
+  EXPECT_EQ(passage.out.size(), 45u) << passage.out;
+  EXPECT_TRUE(passage.out.starts_with("bana")) << passage.out;
+  EXPECT_EQ(passage.out.find_first_not_of("abcn \n"), std::string::npos) << passage.out;
+  EXPECT_EQ(run(write).out, passage.out) << "equal seeds write equal passages";
+}
+
+TEST_F(CharGptProgram, TheLossDoesNotDependOnTheNumberOfRanks) {
+  std::vector<Losses> seen;
+  for (const int ranks : {1, 3}) {
+    RankProcesses job(ranks, {.command = command({})});
+    const std::vector<Result> results = job.wait();
+    ASSERT_EQ(results[0].exit_code, 0) << results[0].err;
+    seen.push_back(losses(results[0].out));
+  }
+  EXPECT_NEAR(seen[1].model, seen[0].model, 1e-3 * seen[0].model);
+  EXPECT_EQ(seen[1].bigram, seen[0].bigram);
+}
+
+TEST_F(CharGptProgram, BadTextsAreRefusedBeforeRanksMeet) {
+  { std::ofstream empty(file("empty")); }
+  std::ofstream(file("short")) << "too short";
+  expect_refusal(run({kProgram, "--text", file("none")}), "the text '" + file("none") + "' is not there");
+  expect_refusal(run({kProgram, "--text", file("empty")}), "the text '" + file("empty") + "' is empty");
+  expect_refusal(run({kProgram, "--text", file("short")}), "the text has 9 characters; a context of 64 needs");
+  expect_refusal(run({kProgram, "--text", folder_.string()}), "is not a regular file");
+}
+
+TEST_F(CharGptProgram, BadFlagsAreRefused) {
+  expect_refusal(run({kProgram, "--fast"}), "--fast");
+  expect_refusal(run({kProgram, "--steps", "0"}), "--steps");
+  expect_refusal(run({kProgram, "--batch", "many"}), "--batch");
+  expect_refusal(run({kProgram, "--dropout", "1"}), "--dropout");
+  expect_refusal(run({kProgram, "--lr", "-1"}), "--lr");
+  expect_refusal(run({kProgram, "--embd", "30", "--heads", "4"}),
+                 "--embd 30 is not a multiple of --heads 4; take --embd 32");
+  expect_refusal(run({kProgram, "--generate", "10"}), "--load");
+  expect_refusal(run({kProgram, "--load", file("text")}), "--generate");
+  expect_refusal(run({kProgram, "--generate", "1", "--load", file("w"), "--prompt", ""}), "--prompt is empty");
+}
+
+TEST_F(CharGptProgram, BadWeightsAreRefused) {
+  expect_refusal(run({kProgram, "--generate", "10", "--load", file("none")}), "there is no such file");
+  expect_refusal(run({kProgram, "--generate", "10", "--load", file("text")}), "no well-formed safetensors file");
+  const std::vector<float> values(4);
+  checkpoint::write_safetensors(file("other"), {{{"w", DType::f32, {4}, std::as_bytes(std::span(values))}}});
+  expect_refusal(run({kProgram, "--generate", "10", "--load", file("other")}), "were they saved by this program?");
+  checkpoint::write_safetensors(file("other"), {{{"w", DType::f32, {4}, std::as_bytes(std::span(values))}}},
+                                {{"vocabulary_size", "3"},
+                                 {"context", "8"},
+                                 {"layers", "1"},
+                                 {"heads", "1"},
+                                 {"channels", "4"},
+                                 {"vocabulary", "6162"}});
+  expect_refusal(run({kProgram, "--generate", "10", "--load", file("other")}), "does not fit the model: missing");
+}
+
+TEST_F(CharGptProgram, AFolderThatIsNotThereIsToldBeforeTraining) {
+  const Result result = run(command({"--out", file("none/w")}));
+  expect_refusal(result, "the folder '" + file("none") + "' is not there");
+  EXPECT_EQ(result.err.find("step 1"), std::string::npos) << result.err;
+}
+
+}  // namespace
+}  // namespace lockstep::testing

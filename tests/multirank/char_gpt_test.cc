@@ -1,0 +1,158 @@
+// The main job's model on 1 to 4 ranks.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "examples/02_char_gpt/gpt.h"
+#include "examples/02_char_gpt/text.h"
+#include "examples/02_char_gpt/train.h"
+#include "runtime/data/sampler.h"
+#include "runtime/train/distributed_data_parallel.h"
+#include "tests/multirank/compare.h"
+#include "tests/support/rank_threads.h"
+
+namespace lockstep::testing {
+namespace {
+
+using namespace char_gpt;
+
+// A text with something to learn: the order of a made-up alphabet, and words of it.
+std::string text() {
+  std::string result;
+  for (int i = 0; i < 400; ++i)
+    result += std::string("abcdefgh").substr(i % 5, 1 + (i * 7) % 4) + (i % 9 ? " " : ".\n");
+  return result;
+}
+
+constexpr std::int64_t kContext = 16;
+
+struct Job {
+  Job() : vocabulary(text()), windows(encode(), kContext, 1) {
+    options = {
+        .vocabulary = vocabulary.size(), .context = kContext, .layers = 2, .heads = 2, .channels = 32, .dropout = 0.1f};
+  }
+  Tokens encode() const { return std::make_shared<const std::vector<std::int64_t>>(vocabulary.encode(text())); }
+  Gpt model() const {
+    Gpt made(options);
+    made.initialize(3);
+    return made;
+  }
+
+  Vocabulary vocabulary;
+  Windows windows;
+  GptOptions options;
+};
+
+// Small enough for at least 4 buckets.
+const DdpOptions kDdp{.buckets = {.cap_bytes = 16 << 10, .first_cap_bytes = 8 << 10}, .seed = 5};
+
+// Gradients of one global batch of 10 sequences, with dropout.
+Values gradients(int ranks) {
+  const Job job;
+  Values result;
+  run_ranks(ranks, [&](const std::shared_ptr<ProcessGroup>& group) {
+    Gpt model = job.model();
+    DistributedDataParallel ddp(model, group, kDdp);
+    const data::BatchShardSampler sampler(job.windows.size(), group->rank(), group->size(), {.seed = 2});
+    for (std::int64_t step = 0; step < 3; ++step) {
+      const Batch batch = job.windows.batch(sampler.batch(step, 10));
+      model.zero_grad();
+      ddp.backward(nn::cross_entropy(ddp(batch.x, batch.ids), batch.y));
+    }
+    if (group->rank() == 0) result = gradients_of(model);
+  });
+  return result;
+}
+
+TEST(CharGpt, GradientsWithDropoutAreEqualAtEveryWorldSize) {
+  const Values wanted = gradients(1);
+  for (const int ranks : {2, 3, 4}) expect_close(gradients(ranks), wanted, std::to_string(ranks) + " ranks");
+}
+
+// Or the test above would compare a dropout that does nothing.
+TEST(CharGpt, DropoutChangesGradients) {
+  Job job;
+  const auto first_gradient = [&](float dropout, std::uint64_t seed) {
+    job.options.dropout = dropout;
+    Values result;
+    run_ranks(1, [&](const std::shared_ptr<ProcessGroup>& group) {
+      Gpt model = job.model();
+      DistributedDataParallel ddp(model, group, {.seed = seed});
+      const Batch batch = job.windows.batch(std::vector<std::int64_t>{1, 2, 3});
+      ddp.backward(nn::cross_entropy(ddp(batch.x, batch.ids), batch.y));
+      result = gradients_of(model);
+    });
+    return result;
+  };
+  EXPECT_EQ(first_gradient(0.1f, 1), first_gradient(0.1f, 1));
+  EXPECT_NE(first_gradient(0.1f, 1), first_gradient(0.1f, 2));
+  EXPECT_NE(first_gradient(0.1f, 1), first_gradient(0.0f, 1));
+}
+
+TEST(CharGpt, ReplicasHaveTheSameBitsAfterEveryOfTwoHundredSteps) {
+  const Job job;
+  constexpr int kRanks = 3;
+  std::vector<std::vector<std::uint64_t>> hashes(kRanks);
+  run_ranks(kRanks, [&](const std::shared_ptr<ProcessGroup>& group) {
+    Gpt model = job.model();
+    DistributedDataParallel ddp(model, group, kDdp);
+    auto& mine = hashes[static_cast<std::size_t>(group->rank())];
+    // Batches of 7 over 3 ranks: shards of 3, 3 and 1.
+    train(ddp, job.windows, {.steps = 200, .batch = 7, .warmup = 5},
+          [&](std::int64_t, DistributedDataParallel&) { mine.push_back(hash_of(model)); });
+  });
+  ASSERT_EQ(hashes[0].size(), 200u);
+  EXPECT_EQ(hashes[1], hashes[0]);
+  EXPECT_EQ(hashes[2], hashes[0]);
+  EXPECT_EQ(std::set<std::uint64_t>(hashes[0].begin(), hashes[0].end()).size(), 200u) << "weights change in every step";
+}
+
+// By order, not by time: bucket 0's all-reduce is started before the last gradient is ready, in every step.
+TEST(CharGpt, CommunicationBeginsBeforeBackwardEndsInEveryStepOnEveryRank) {
+  const Job job;
+  for (const int ranks : {1, 2, 4}) {
+    run_ranks(ranks, [&](const std::shared_ptr<ProcessGroup>& group) {
+      Gpt model = job.model();
+      DistributedDataParallel ddp(model, group, kDdp);
+      std::int64_t seen = 0;
+      train(ddp, job.windows, {.steps = 10, .batch = 8, .warmup = 2}, [&](std::int64_t step, DistributedDataParallel&) {
+        const trace::StepRecord& record = ddp.last_step();
+        ASSERT_EQ(record.step, step);
+        ASSERT_GE(record.buckets.size(), 4u);
+        ASSERT_EQ(record.gradients_ready, static_cast<int>(ddp.parameters().size()));
+        for (std::size_t bucket = 0; bucket + 1 < record.buckets.size(); ++bucket) {
+          EXPECT_LT(record.buckets[bucket].gradients_ready, record.gradients_ready)
+              << "rank " << group->rank() << ", step " << step << ", bucket " << bucket;
+        }
+        EXPECT_LE(record.buckets[0].launched, record.last_gradient_ready);
+        ++seen;
+      });
+      EXPECT_EQ(seen, 10);
+    });
+  }
+}
+
+TEST(CharGpt, ValidationLossIsThatOfOneRank) {
+  const Job job;
+  const Windows held_out(job.encode(), kContext, kContext);
+  std::vector<double> losses;
+  for (const int ranks : {1, 2, 3}) {
+    run_ranks(ranks, [&](const std::shared_ptr<ProcessGroup>& group) {
+      Gpt model = job.model();
+      DistributedDataParallel ddp(model, group, kDdp);
+      train(ddp, job.windows, {.steps = 30, .batch = 8, .warmup = 2}, {});
+      EXPECT_TRUE(model.is_training());
+      const double loss = evaluate(model, held_out, *group);
+      EXPECT_TRUE(model.is_training());
+      if (group->rank() == 0) losses.push_back(loss);
+    });
+  }
+  EXPECT_NEAR(losses[1], losses[0], 1e-4 * losses[0]);
+  EXPECT_NEAR(losses[2], losses[0], 1e-4 * losses[0]);
+}
+
+}  // namespace
+}  // namespace lockstep::testing

@@ -1,0 +1,135 @@
+// N ranks compute what one process computes on the global batch.
+#include <gtest/gtest.h>
+
+#include <mutex>
+#include <vector>
+
+#include "runtime/base/error.h"
+#include "runtime/base/random.h"
+#include "runtime/data/data_loader.h"
+#include "runtime/nn/nn.h"
+#include "runtime/optim/sgd.h"
+#include "runtime/train/batch.h"
+#include "runtime/train/distributed_data_parallel.h"
+#include "tests/multirank/compare.h"
+#include "tests/support/rank_threads.h"
+
+namespace lockstep::testing {
+namespace {
+
+TensorDataset random_dataset(std::int64_t length) {
+  const Tensor x = Tensor::empty({length, 5});
+  const Tensor y = Tensor::empty({length, 2});
+  Generator generator(1);
+  for (float& value : x.values<float>()) value = generator.normal();
+  for (float& value : y.values<float>()) value = generator.normal();
+  return TensorDataset(x, y);
+}
+
+nn::Sequential make_model(std::uint64_t seed) {
+  nn::Sequential model{nn::Linear(5, 16), nn::Tanh(), nn::Linear(16, 2)};
+  model.initialize(seed);
+  return model;
+}
+
+// Trains two epochs of 100 samples in global batches of 30 and returns rank 0's weights.
+Values train(int ranks, int micro_batches = 1) {
+  Values result;
+  run_ranks(ranks, [&](const std::shared_ptr<ProcessGroup>& group) {
+    // Ranks begin with other weights: rank 0's must reach them.
+    nn::Sequential model = make_model(static_cast<std::uint64_t>(7 + group->rank()));
+    DistributedDataParallel ddp(model, group);
+    optim::SGD optimizer(ddp.parameters(), {.lr = 0.1, .momentum = 0.9});
+    data::DataLoader loader(random_dataset(100), data::BatchShardSampler(100, group->rank(), group->size()),
+                            {.batch_size = 30, .workers = 1});
+    for (int epoch = 0; epoch < 2; ++epoch) {
+      loader.set_epoch(epoch);
+      for (const auto& [x, y, ids] : loader) {
+        for (int part = 0; part < micro_batches; ++part) {
+          const data::RowRange range = data::chunk(x.size(0), part, micro_batches);
+          const Tensor part_x = x.view_rows(range.begin, range.begin + range.count);
+          const Tensor part_y = y.view_rows(range.begin, range.begin + range.count);
+          ddp.backward(nn::mse_loss(ddp(part_x), part_y), {.synchronize = part + 1 == micro_batches});
+        }
+        EXPECT_EQ(ddp.last_weight(), ddp.step() % 4 == 0 ? 10 : 30);
+        optimizer.step();
+        optimizer.zero_grad();
+      }
+    }
+    EXPECT_EQ(ddp.step(), 8);
+    if (group->rank() == 0) result = weights_of(model);
+  });
+  return result;
+}
+
+// 30 over 8 is 4 x 7 + 2, and the last batch, 10 over 8, leaves three ranks without a row.
+TEST(Ddp, WeightsAfterTrainingAreThoseOfOneRankWithUnevenAndEmptyShards) {
+  const Values wanted = train(1);
+  for (const int ranks : {2, 3, 4, 8}) expect_close(train(ranks), wanted, std::to_string(ranks) + " ranks");
+}
+
+TEST(Ddp, MicroBatchesOfUnevenSizeChangeNothing) {
+  const Values wanted = train(1);
+  expect_close(train(1, 4), wanted, "1 rank, 4 micro-batches");
+  expect_close(train(3, 3), wanted, "3 ranks, 3 micro-batches");
+}
+
+TEST(Ddp, EveryRankStartsWithRankZerosWeights) {
+  const std::uint64_t wanted = hash_of(make_model(7));
+  run_ranks(3, [&](const std::shared_ptr<ProcessGroup>& group) {
+    nn::Sequential model = make_model(static_cast<std::uint64_t>(7 + group->rank()));
+    ASSERT_EQ(hash_of(model) == wanted, group->rank() == 0);
+    DistributedDataParallel ddp(model, group);
+    EXPECT_EQ(hash_of(model), wanted);
+  });
+}
+
+TEST(Ddp, AllRanksLackingDataIsSeenByAll) {
+  run_ranks(3, [](const std::shared_ptr<ProcessGroup>& group) {
+    nn::Sequential model = make_model(7);
+    DistributedDataParallel ddp(model, group);
+    EXPECT_EQ(ddp.backward(mean(ddp(Tensor::zeros({0, 5})))), 0);
+    for (const auto& [name, values] : gradients_of(model)) {
+      EXPECT_EQ(values, std::vector<float>(values.size(), 0.0f)) << name;
+    }
+  });
+}
+
+// A parameter that only one rank's loss depends on, and one that nobody's does.
+TEST(Ddp, AParameterOfOneRankOnlyGetsItsGradientOnAllRanks) {
+  std::mutex mutex;
+  std::vector<Values> seen;
+  run_ranks(3, [&](const std::shared_ptr<ProcessGroup>& group) {
+    struct Experts : nn::Module {
+      nn::Linear common = register_module("common", nn::Linear(5, 5));
+      nn::Linear rare = register_module("rare", nn::Linear(5, 2));
+      nn::Linear never = register_module("never", nn::Linear(5, 2));
+      bool use_rare = false;
+      Tensor forward(const Tensor& x) override {
+        const Tensor y = common(x);
+        return use_rare ? rare(y) : y;
+      }
+    } model;
+    model.use_rare = group->rank() == 1;
+    DistributedDataParallel ddp(model, group);
+    for (int step = 0; step < 3; ++step) {
+      ddp.backward(mean(ddp(Tensor::full({2, 5}, 1.0f + static_cast<float>(step)))));
+      const std::scoped_lock lock(mutex);
+      seen.push_back(gradients_of(model));
+    }
+  });
+  ASSERT_EQ(seen.size(), 9u);
+  int distinct = 0;
+  for (const Values& one : seen) {
+    EXPECT_NE(one.at("rare.weight"), std::vector<float>(10, 0.0f));
+    EXPECT_EQ(one.at("never.weight"), std::vector<float>(10, 0.0f));
+    int equal = 0;
+    for (const Values& other : seen) equal += one == other;
+    EXPECT_EQ(equal, 3) << "the three ranks of a step have the same bits";
+    distinct += equal == 3;
+  }
+  EXPECT_EQ(distinct, 9);
+}
+
+}  // namespace
+}  // namespace lockstep::testing

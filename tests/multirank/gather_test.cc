@@ -1,0 +1,77 @@
+#include "runtime/train/gather.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "runtime/base/error.h"
+#include "runtime/data/sampler.h"
+#include "runtime/nn/nn.h"
+#include "runtime/train/weights.h"
+#include "tests/multirank/compare.h"
+#include "tests/support/rank_threads.h"
+
+namespace lockstep::testing {
+namespace {
+
+TEST(GatherRows, IsTheOppositeOfChunk) {
+  for (const int ranks : {1, 2, 3, 8}) {
+    for (const std::int64_t total : {30, 10, 1, 0}) {
+      std::vector<float> wanted(static_cast<std::size_t>(total * 2));
+      std::iota(wanted.begin(), wanted.end(), 1.0f);
+      run_ranks(ranks, [&](const std::shared_ptr<ProcessGroup>& group) {
+        const data::RowRange mine = data::chunk(total, group->rank(), group->size());
+        const Tensor all = Tensor::of({total, 2}, wanted);
+        const int root = group->size() - 1;
+        const Tensor gathered = gather_rows(all.view_rows(mine.begin, mine.begin + mine.count), *group, root);
+        ASSERT_EQ(gathered.defined(), group->rank() == root);
+        if (!gathered.defined()) return;
+        EXPECT_EQ(gathered.shape(), (Shape{total, 2}));
+        EXPECT_EQ(gathered.to_vector(), wanted) << total << " over " << ranks;
+      });
+    }
+  }
+}
+
+TEST(GatherRows, RowsUnlikeEachOtherAreAMismatchOnEveryRank) {
+  run_ranks(3, [](const std::shared_ptr<ProcessGroup>& group) {
+    EXPECT_THROW(gather_rows(Tensor::zeros({2, group->rank() == 1 ? 3 : 2}), *group), Mismatch);
+    EXPECT_THROW(gather_rows(group->rank() == 2 ? Tensor::zeros({2, 2}, DType::i64) : Tensor::zeros({2, 2}), *group),
+                 Mismatch);
+  });
+}
+
+TEST(MeanOverRanks, IsWeighted) {
+  run_ranks(3, [](const std::shared_ptr<ProcessGroup>& group) {
+    const std::vector<double> means{4, 100, 1};
+    const std::vector<std::int64_t> weights{1, 0, 3};
+    const auto rank = static_cast<std::size_t>(group->rank());
+    EXPECT_DOUBLE_EQ(mean_over_ranks(means[rank], weights[rank], *group), 1.75);
+    EXPECT_DOUBLE_EQ(mean_over_ranks(means[rank], 0, *group), 0);
+  });
+}
+
+TEST(Weights, AreReadByRankZeroAndReachAll) {
+  std::string pattern = (std::filesystem::temp_directory_path() / "lockstep-weights-XXXXXX").string();
+  ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+  const std::filesystem::path file = std::filesystem::path(pattern) / "w";
+  run_ranks(3, [&](const std::shared_ptr<ProcessGroup>& group) {
+    const nn::Linear model(5, 2);
+    model.initialize(1);
+    save_weights(file, model, group, {{"by", std::to_string(group->rank())}});
+    EXPECT_TRUE(std::filesystem::exists(file)) << "everyone waited";
+    const nn::Linear fresh(5, 2);
+    fresh.initialize(static_cast<std::uint64_t>(10 + group->rank()));
+    EXPECT_EQ(load_weights(file, fresh, group), (WeightsMetadata{{"by", "0"}}));
+    EXPECT_EQ(hash_of(fresh), hash_of(model));
+  });
+  std::filesystem::remove_all(pattern);
+}
+
+}  // namespace
+}  // namespace lockstep::testing
