@@ -5,6 +5,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/mutex.h"
+#include "runtime/net/backoff.h"
 #include "runtime/rendezvous/pmix_abi.h"
 
 namespace lockstep::rendezvous {
@@ -89,30 +90,40 @@ void PmixSession::publish(std::string_view key, std::string_view value) {
   library_->require(library_->commit(), "PMIx_Commit");
 }
 
-std::string PmixSession::lookup(int rank, std::string_view key, const Deadline& deadline) {
+std::optional<std::string> PmixSession::ask(int rank, const std::string& key, const Deadline& deadline) {
   pmix::Process target = library_->self;
   target.rank = static_cast<std::uint32_t>(rank);
   const auto answer = std::make_shared<Answer>();
-  // Get waits until the value is there; a fence before it would make everyone wait for everyone, namelessly.
   auto* const context = new std::shared_ptr<Answer>(answer);
-  const int status =
-      library_->get_nb(&target, std::string(key).c_str(), nullptr, 0, on_answer, static_cast<void*>(context));
+  const int status = library_->get_nb(&target, key.c_str(), nullptr, 0, on_answer, static_cast<void*>(context));
   if (status != pmix::kSuccess) {
     delete context;  // refused at once: no call back will come
+    if (status == pmix::kNotFound) return std::nullopt;
     library_->require(status, "PMIx_Get_nb");
   }
   MutexLock lock(answer->mutex);
   while (!answer->done) {
-    if (!answer->arrived.wait_until(answer->mutex, deadline) && !answer->done) {
+    if (!answer->arrived.wait_until(answer->mutex, deadline) && !answer->done) return std::nullopt;
+  }
+  if (answer->status == pmix::kNotFound) return std::nullopt;
+  library_->require(answer->status, "PMIx_Get_nb");
+  if (!answer->is_text) throw CorruptData(fmt::format("PMIx: what rank {} put at '{}' is no text", rank, key));
+  return answer->text;
+}
+
+std::string PmixSession::lookup(int rank, std::string_view key, const Deadline& deadline) {
+  // The server holds the answer back until `rank` has published anything at all, so the usual case is one question. A
+  // fence before it would make everyone wait for everyone, namelessly.
+  const std::string name(key);
+  for (net::Backoff backoff;;) {
+    if (auto text = ask(rank, name, deadline)) return *text;
+    if (!backoff.pause(deadline)) {
       throw Timeout(
           fmt::format("PMIx: rank {} has not said where the store is, {}; look at its output, or set "
                       "LOCKSTEP_TIMEOUT (seconds) if it starts later",
                       rank, deadline.progress()));
     }
   }
-  library_->require(answer->status, "PMIx_Get_nb");
-  if (!answer->is_text) throw CorruptData(fmt::format("PMIx: what rank {} put at '{}' is no text", rank, key));
-  return answer->text;
 }
 
 }  // namespace lockstep::rendezvous

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -36,6 +37,8 @@ class PmixSession {
  private:
   struct Library;
   explicit PmixSession(std::unique_ptr<Library> library);
+  // Nothing if it is not there, or there was no answer by the deadline.
+  std::optional<std::string> ask(int rank, const std::string& key, const Deadline& deadline);
 
   std::unique_ptr<Library> library_;
 };

@@ -1,0 +1,161 @@
+// The PMIx session against a real server: this test starts itself again under mpirun.
+#include "runtime/rendezvous/pmix.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <climits>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/base/environment.h"
+#include "runtime/base/error.h"
+#include "runtime/rendezvous/identity.h"
+#include "runtime/rendezvous/join.h"
+#include "runtime/rendezvous/meet.h"
+
+namespace lockstep::rendezvous {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr int kRanks = 3;
+constexpr const char* kBodyVariable = "LOCKSTEP_TEST_PMIX_BODY";
+constexpr const char* kFolderVariable = "LOCKSTEP_TEST_PMIX_FOLDER";
+
+std::string refusal(const char* library) {
+  try {
+    PmixSession::open(library);
+    ADD_FAILURE() << "opened";
+  } catch (const BackendUnavailable& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Pmix, ALibraryThatIsNotThereOrIsAnotherOneIsSaidWithTheRemedy) {
+  EXPECT_THAT(refusal("libno-such-pmix.so.2"), AllOf(HasSubstr("libno-such-pmix.so.2"), HasSubstr("libpmix2")));
+  EXPECT_THAT(refusal("libm.so.6"), HasSubstr("libm.so.6 has no PMIx_Init"));
+}
+
+// Runs `body` in kRanks ranks of mpirun, each this binary. How many got to its end, -1 if mpirun or one of them failed,
+// nothing if there is no mpirun.
+std::optional<int> under_mpirun(const char* body) {
+  char self[PATH_MAX] = {};
+  if (::readlink("/proc/self/exe", self, sizeof(self) - 1) < 0) return -1;
+  std::vector<std::string> words = {"mpirun",         "-n", std::to_string(kRanks), self, "--gtest_filter=PmixRank.*",
+                                    "--gtest_brief=1"};
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+
+  Environment environment = Environment::of_process();
+  environment.set(kBodyVariable, body);
+  std::string folder = ::testing::TempDir() + "pmix.XXXXXX";
+  if (::mkdtemp(folder.data()) == nullptr) return -1;
+  environment.set(kFolderVariable, folder);
+  environment.set("OMPI_ALLOW_RUN_AS_ROOT", "1");
+  environment.set("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+  environment.set("OMPI_MCA_rmaps_base_oversubscribe", "1");
+  // What libpmix leaves allocated at its end, and does unseen by the sanitizers, is not what is tested.
+  environment.set("ASAN_OPTIONS", "detect_leaks=0");
+  environment.set("TSAN_OPTIONS", "ignore_noninstrumented_modules=1");
+  std::vector<std::string> entries;
+  for (const auto& [key, value] : environment.variables()) entries.push_back(key + "=" + value);
+  std::vector<char*> variables;
+  for (std::string& entry : entries) variables.push_back(entry.data());
+  variables.push_back(nullptr);
+
+  pid_t child = 0;
+  const int error = ::posix_spawnp(&child, "mpirun", nullptr, nullptr, arguments.data(), variables.data());
+  if (error != 0) std::filesystem::remove_all(folder);
+  if (error == ENOENT) return {};
+  EXPECT_EQ(error, 0) << "mpirun: " << errno_text(error);
+  if (error != 0) return -1;
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0) {
+    if (errno != EINTR) return -1;
+  }
+  const auto done = std::distance(std::filesystem::directory_iterator(folder), {});
+  std::filesystem::remove_all(folder);
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? static_cast<int>(done) : -1;
+}
+
+#define RUN_UNDER_MPIRUN(body)                                                       \
+  const auto done = under_mpirun(body);                                              \
+  if (!done) GTEST_SKIP() << "mpirun is not installed: apt-get install openmpi-bin"; \
+  EXPECT_EQ(done, kRanks)
+
+TEST(Pmix, RanksOfMpirunFindWhatEachPublished) { RUN_UNDER_MPIRUN("exchange"); }
+TEST(Pmix, RanksOfMpirunMeetAndJoin) { RUN_UNDER_MPIRUN("meet"); }
+
+// --- Below: what runs as a rank of mpirun.
+
+void exchange() {
+  const int rank = identify(Environment::of_process()).rank;
+  const auto session = PmixSession::open();
+  EXPECT_EQ(session->rank(), rank);
+  EXPECT_THROW(session->lookup((rank + 1) % kRanks, "never published", Deadline::after(20ms)), Timeout);
+  // Everybody asks before some have published.
+  if (rank != 0) session->publish("value", "of rank " + std::to_string(rank));
+  if (rank == 0) {
+    EXPECT_EQ(session->lookup(1, "value", Deadline::after(20s)), "of rank 1");
+    session->publish("value", "of rank 0");
+  }
+  for (int other = 0; other < kRanks; ++other) {
+    if (other == rank) continue;
+    EXPECT_EQ(session->lookup(other, "value", Deadline::after(20s)), "of rank " + std::to_string(other));
+  }
+  // None leaves before all have read: a session that ends takes nothing with it, but a process that ends may.
+  session->publish("read", "yes");
+  for (int other = 0; other < kRanks; ++other) {
+    if (other != rank) session->lookup(other, "read", Deadline::after(20s));
+  }
+}
+
+void meet_and_join() {
+  Identity identity = identify(Environment::of_process());
+  const MeetingPlan plan = plan_meeting(identity, {}, "pmix");
+  ASSERT_EQ(plan.means, MeetingPlan::Means::pmix);
+  const Deadline deadline = Deadline::after(20s);
+  for (int round = 0; round < 2; ++round) {  // a program may leave and join again
+    const Meeting meeting = meet(plan, identity, deadline);
+    EXPECT_EQ(join(*meeting.store, identity, self_member(identity), deadline).roster.size(), std::size_t{kRanks});
+  }
+}
+
+class PmixRank : public ::testing::Test {
+ public:
+  explicit PmixRank(void (*body)()) : body_(body) {}
+  void TestBody() override {
+    body_();
+    const Environment environment = Environment::of_process();
+    std::ofstream(*environment.get(kFolderVariable) + "/" + *environment.get("OMPI_COMM_WORLD_RANK")) << "done";
+  }
+
+ private:
+  void (*body_)();
+};
+
+// These are tests only there: no run of the suite counts them as skipped.
+const bool registered = [] {
+  const auto wanted = Environment::of_process().get(kBodyVariable);
+  if (!wanted) return false;
+  void (*const body)() = *wanted == "exchange" ? exchange : meet_and_join;
+  ::testing::RegisterTest("PmixRank", wanted->c_str(), nullptr, nullptr, __FILE__, __LINE__,
+                          [body]() -> PmixRank* { return new PmixRank(body); });
+  return true;
+}();
+
+}  // namespace
+}  // namespace lockstep::rendezvous
