@@ -144,7 +144,7 @@ void Job::forget(int fd) {
 
 void Job::wait_for_events() {
   auto limit = Deadline::Duration::max();
-  for (const auto& deadline : {kill_at_, give_up_at_}) {
+  for (const auto& deadline : {verdict_at_, kill_at_, give_up_at_}) {
     if (deadline) limit = std::min(limit, deadline->remaining());
   }
   if (const auto redraw = console_.next_redraw()) limit = std::min(limit, *redraw);
@@ -243,11 +243,24 @@ void Job::on_rank_end(RankProcess& process) {
     if (give_up_at_ && ending->by_signal && ending->value == SIGKILL) ++killed_after_failure_;
   } else if (stop_signal_ != 0) {
     if (!ending->ok()) report_later_end(process);
+  } else if (suspect_ != nullptr && (ending->ok() || ending->is_consequence())) {
+    ++after_failure_;
+  } else if (ending->is_consequence()) {
+    // The cause may be a rank that is still busy with its own end, and SIGTERM would hide what that is.
+    suspect_ = &process;
+    verdict_at_ = Deadline::after(options_.grace);
   } else if (!ending->ok()) {
-    first_failure_ = &process;
-    report_failure(process);
-    begin_ending(SIGTERM);
+    if (suspect_ != nullptr) ++after_failure_;
+    fail(process);
   }
+  if (first_failure_ == nullptr && suspect_ != nullptr && running() == 0) fail(*suspect_);
+}
+
+void Job::fail(const RankProcess& process) {
+  first_failure_ = &process;
+  verdict_at_.reset();
+  report_failure(process);
+  begin_ending(SIGTERM);
 }
 
 void Job::reap_others() {
@@ -279,6 +292,7 @@ void Job::reap_others() {
 }
 
 void Job::check_timers() {
+  if (verdict_at_ && verdict_at_->expired()) fail(*suspect_);
   if (kill_at_ && kill_at_->expired()) {
     kill_at_.reset();
     give_up_at_ = Deadline::after(kUnkillableLimit);

@@ -5,12 +5,16 @@
 #include <csignal>
 #include <cstring>
 
+#include "runtime/base/exit_code.h"
+
 namespace lockstep::launcher {
 
 std::string signal_name(int signal) {
   const char* name = sigabbrev_np(signal);
   return name == nullptr ? fmt::format("signal {}", signal) : fmt::format("SIG{}", name);
 }
+
+bool Ending::is_consequence() const { return !by_signal && value == kExitPeerLost; }
 
 std::string Ending::describe() const {
   if (!by_signal) return fmt::format("exited with code {}", value);
@@ -19,6 +23,7 @@ std::string Ending::describe() const {
 
 std::string Ending::hint() const {
   if (!by_signal) {
+    if (value == kExitPeerLost) return "75 says that it lost another rank; its own line above says which and why";
     if (value == 127) return "127 is what a shell says for a command that was not found";
     if (value == 126) return "126 is what a shell says for a command that can't be executed";
     return {};

@@ -10,6 +10,8 @@ struct Ending {
   int value = 0;  // the signal's number or the exit code
   bool dumped_core = false;
 
+  // The rank says itself that another one failed before it.
+  bool is_consequence() const;
   bool ok() const { return !by_signal && value == 0; }
   // As a shell reports it: 128 + N for signal N.
   int exit_code() const { return by_signal ? 128 + value : value; }

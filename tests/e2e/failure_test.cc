@@ -87,6 +87,34 @@ TEST(Failure, ARankThatEndsEarlyWithZeroHurtsNobody) {
   EXPECT_TRUE(contains(result.out, "[rank 2] went on\n"));
 }
 
+TEST(Failure, ARankThatOnlyHeardOfItIsNotNamedAsTheCause) {
+  // 75 is what the library ends a rank with whose peer was lost. The culprit takes its time.
+  Process launcher(
+      {.command = plain(3, {"ready", "wait-signal:10", "exit:75@0", "exit:75@2", "wait-signal:12", "exit:5"},
+                        {"--grace", "3600"})});
+  ASSERT_TRUE(launcher.await_output("ready", 3));
+  launcher.send(SIGUSR1);
+  ASSERT_TRUE(testing::wait_until([] { return live_ranks(PLAIN_PROGRAM).size() == 1; }));
+  launcher.send(SIGUSR2);
+  const auto result = launcher.wait();
+  EXPECT_EQ(result.exit_code, 5);
+  EXPECT_TRUE(contains(first_word_of_launcher(result), "rank 1 (host ")) << result.err;
+  EXPECT_TRUE(contains(result.err, "2 other ranks ended after it")) << result.err;
+}
+
+TEST(Failure, WhenEveryRankOnlyHeardOfItTheFirstIsNamed) {
+  const auto result = run(plain(2, {"exit:75"}, {"--grace", "3600"}));
+  EXPECT_EQ(result.exit_code, 75);
+  EXPECT_TRUE(contains(result.err, "lost another rank")) << result.err;
+  EXPECT_TRUE(contains(result.err, "1 other rank ended after it")) << result.err;
+}
+
+TEST(Failure, ACulpritThatDoesNotEndIsNotWaitedForLongerThanTheGracePeriod) {
+  const auto result = run(plain(2, {"exit:75@0", "hang@1"}, {"--grace", "0.1"}));
+  EXPECT_EQ(result.exit_code, 75);
+  EXPECT_TRUE(contains(first_word_of_launcher(result), "rank 0 (host ")) << result.err;
+}
+
 TEST(Failure, WithLogDirTheLastLinesOfTheRankAreShown) {
   const auto folder = std::filesystem::path(::testing::TempDir()) / ("failure-" + testing::job());
   const auto result =

@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "runtime/base/error.h"
+#include "runtime/base/exit_code.h"
 
 namespace lockstep {
 namespace {
@@ -36,7 +37,7 @@ void write_line(std::string_view text) {
   line += '\n';
   write_line(line);
   // Not exit(): other threads still run, and their objects must not be destroyed under them.
-  ::_exit(1);
+  ::_exit(dynamic_cast<const PeerLost*>(&error) != nullptr ? kExitPeerLost : 1);
 }
 
 [[noreturn]] void on_terminate() {

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "runtime/base/error.h"
+#include "runtime/base/exit_code.h"
 
 namespace lockstep {
 namespace {
@@ -25,8 +26,13 @@ void end_with(void (*body)(), int rank = -1) {
 }
 
 TEST_F(UncaughtDeathTest, AnErrorIsOneLineAndExitCodeOne) {
-  EXPECT_EXIT(end_with([] { throw PeerLost("rank 2 was killed\nby signal 9"); }, 3), ::testing::ExitedWithCode(1),
-              "^\\[lockstep rank 3\\] fatal: rank 2 was killed by signal 9\n$");
+  EXPECT_EXIT(end_with([] { throw Mismatch("another model\nthan rank 0"); }, 3), ::testing::ExitedWithCode(1),
+              "^\\[lockstep rank 3\\] fatal: another model than rank 0\n$");
+}
+
+TEST_F(UncaughtDeathTest, ALostPeerHasAnExitCodeOfItsOwn) {
+  EXPECT_EXIT(end_with([] { throw PeerLost("rank 2 was killed"); }, 3), ::testing::ExitedWithCode(kExitPeerLost),
+              "^\\[lockstep rank 3\\] fatal: rank 2 was killed\n$");
 }
 
 TEST_F(UncaughtDeathTest, BeforeTheRankIsKnownTheLineHasNone) {

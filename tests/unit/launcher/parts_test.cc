@@ -13,6 +13,7 @@
 #include "launcher/find_program.h"
 #include "launcher/outcome.h"
 #include "launcher/process_table.h"
+#include "runtime/base/exit_code.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -80,6 +81,9 @@ TEST(Ending, SpeaksAsShellsCount) {
   EXPECT_NE(killed.hint().find("out of memory"), std::string::npos);
   EXPECT_EQ(dumped.describe(), "was killed by signal 11 (SIGSEGV), core dumped");
   EXPECT_EQ(signal_name(SIGUSR1), "SIGUSR1");
+  const Ending heard_of_it{.by_signal = false, .value = kExitPeerLost};
+  EXPECT_TRUE(heard_of_it.is_consequence());
+  EXPECT_FALSE(failed.is_consequence());
 }
 
 class FindProgram : public ::testing::Test {

@@ -1,0 +1,10 @@
+// Exit codes that mean something between a rank and its launcher.
+#pragma once
+
+namespace lockstep {
+
+// A rank whose uncaught error was PeerLost: another rank failed first. `lockstep run` looks on for that one before it
+// says who did. EX_TEMPFAIL of sysexits.h: nothing is wrong here, a new attempt may do.
+inline constexpr int kExitPeerLost = 75;
+
+}  // namespace lockstep

@@ -1,0 +1,174 @@
+// Wrong variables, addresses, files and ranks get a clear error, and nothing hangs.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tests/e2e/launch.h"
+#include "tests/support/leftovers.h"
+#include "tests/support/rank_processes.h"
+
+namespace lockstep::e2e {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::RankProcesses;
+using testing::run;
+
+Variables by_hand(int rank, int world, int port, const std::string& address = "127.0.0.1") {
+  return {{"RANK", std::to_string(rank)},
+          {"WORLD_SIZE", std::to_string(world)},
+          {"LOCAL_RANK", std::to_string(rank)},
+          {"LOCAL_WORLD_SIZE", std::to_string(world)},
+          {"MASTER_ADDR", address},
+          {"MASTER_PORT", std::to_string(port)},
+          {"LOCKSTEP_TIMEOUT", "3"}};
+}
+
+Process start(const Variables& variables, const Words& actions = {"init", "sum"}) {
+  return Process({.command = joined({RANK_PROGRAM}, actions), .environment = variables});
+}
+
+// One line of the library's, for an error nobody caught.
+void expect_fatal(const Result& result, const std::vector<std::string>& says) {
+  EXPECT_EQ(result.exit_code, 1) << result.err;
+  EXPECT_TRUE(contains(result.err, "fatal: ")) << result.err;
+  for (const auto& text : says) EXPECT_TRUE(contains(result.err, text)) << "wanted: " << text << "\n" << result.err;
+}
+
+TEST(BadInput, MissingRanksAreNamed) {
+  const int port = testing::free_port();
+  Process zero = start(by_hand(0, 4, port));
+  Process one = start(by_hand(1, 4, port));
+  expect_fatal(zero.wait(), {"ranks 2 and 3"});
+  expect_fatal(one.wait(), {"ranks 2 and 3"});
+}
+
+TEST(BadInput, MissingRanksUnderTheLauncherAreNamed) {
+  // Rank 2 never joins; its program is something else.
+  Process launcher({.command = run_command({"-n", "3", "--timeout", "3"}, RANK_PROGRAM, {"hang@2", "init", "sum"})});
+  const auto result = launcher.wait();
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_TRUE(contains(result.err, "rank 2")) << result.err;
+}
+
+TEST(BadInput, TwoProcessesWithOneRankAreBothNamed) {
+  const int port = testing::free_port();
+  Process zero = start(by_hand(0, 3, port));
+  Process one = start(by_hand(1, 3, port));
+  Process other = start(by_hand(1, 3, port));
+  const auto pids = std::vector<std::string>{"pid " + std::to_string(one.pid()), "pid " + std::to_string(other.pid())};
+  expect_fatal(one.wait(), pids);
+  expect_fatal(other.wait(), pids);
+  expect_fatal(zero.wait(), {});
+}
+
+TEST(BadInput, AnAddressThatIsNotOfThisHostListsThoseThatAre) {
+  // 192.0.2.0/24 is set aside for documentation: nobody has it.
+  Process zero = start(by_hand(0, 2, testing::free_port(), "192.0.2.1"));
+  expect_fatal(zero.wait(), {"192.0.2.1", "127.0.0.1"});
+}
+
+TEST(BadInput, AnAddressWhereNobodyListensIsNamed) {
+  const int port = testing::free_port();
+  Process one = start(by_hand(1, 2, port));
+  expect_fatal(one.wait(), {"127.0.0.1:" + std::to_string(port), "elapsed"});
+}
+
+TEST(BadInput, AHostNameThatDoesNotExistIsNamed) {
+  Process one = start(by_hand(1, 2, testing::free_port(), "no-such-host.invalid"));
+  expect_fatal(one.wait(), {"no-such-host.invalid"});
+}
+
+TEST(BadInput, VariablesThatAreNoRanks) {
+  expect_fatal(start(by_hand(4, 4, 1)).wait(), {"RANK=4", "WORLD_SIZE=4"});
+  auto variables = by_hand(0, 2, 1);
+  variables["RANK"] = "first";
+  expect_fatal(start(variables).wait(), {"RANK", "first"});
+  variables = by_hand(0, 2, 1);
+  variables["WORLD_SIZE"] = "";
+  expect_fatal(start(variables).wait(), {"WORLD_SIZE"});
+  variables = by_hand(0, 2, 1);
+  variables.erase("MASTER_PORT");
+  expect_fatal(start(variables).wait(), {"MASTER_PORT"});
+}
+
+TEST(BadInput, InitMethodsThatAreNone) {
+  for (const std::string url :
+       {"ftp://x", "tcp://127.0.0.1", "tcp://127.0.0.1:29500?rank=0&world_size=x", "file://relative"}) {
+    expect_fatal(run({RANK_PROGRAM, "init:" + url}), {url});
+  }
+}
+
+TEST(BadInput, BackendsThatAreNotHere) {
+  expect_fatal(run({RANK_PROGRAM, "backend:nccl", "init"}), {"nccl"});
+  expect_fatal(run({RANK_PROGRAM, "backend:bogus", "init"}), {"bogus"});
+}
+
+TEST(BadInput, AStaleMeetingFileDoesNotMisleadTheNextJob) {
+  const fs::path path = fs::path(::testing::TempDir()) / ("stale-" + testing::job());
+  const auto url = [&](int rank) {
+    return "init:file://" + path.native() + "?world_size=2&rank=" + std::to_string(rank);
+  };
+  {  // a job whose rank 0, which wrote the file, is killed
+    Process zero({.command = {RANK_PROGRAM, url(0), "ready", "hang"}});
+    Process one({.command = {RANK_PROGRAM, url(1), "ready", "hang"}});
+    ASSERT_TRUE(zero.await_output("ready") && one.await_output("ready"));
+    zero.send(SIGKILL);
+    one.send(SIGKILL);
+    zero.wait();
+    one.wait();
+  }
+  ASSERT_TRUE(fs::exists(path)) << "nobody could take it away";
+  Process one({.command = {RANK_PROGRAM, url(1), "sum"}});  // sees the stale file first
+  Process zero({.command = {RANK_PROGRAM, url(0), "sum"}});
+  EXPECT_EQ(zero.wait().out, "sum 3 of 2\n");
+  EXPECT_EQ(one.wait().out, "sum 3 of 2\n");
+  fs::remove(path);
+}
+
+TEST(BadInput, AMeetingFileThatIsSomethingElseIsRefused) {
+  const fs::path path = fs::path(::testing::TempDir()) / ("thesis-" + testing::job());
+  std::ofstream(path) << "my thesis\n";
+  for (const std::string rank : {"0", "1"}) {
+    const auto result =
+        run({RANK_PROGRAM, "init:file://" + path.native() + "?world_size=2&rank=" + rank}, {{"LOCKSTEP_TIMEOUT", "2"}});
+    EXPECT_EQ(result.exit_code, 1);
+    EXPECT_TRUE(contains(result.err, path.native())) << result.err;
+  }
+  std::string text;
+  std::getline(std::ifstream(path), text);
+  EXPECT_EQ(text, "my thesis") << "it is not ours to replace";
+  fs::remove(path);
+}
+
+TEST(BadInput, AFileInAFolderThatIsNotThereIsNamed) {
+  expect_fatal(run({RANK_PROGRAM, "init:file:///no/such/folder/x?world_size=2&rank=0"}), {"/no/such/folder"});
+}
+
+TEST(BadInput, ARankThatThrowsIsNamedByTheLauncherAndToldToTheOthers) {
+  const auto result = run(run_command({"-n", "3"}, RANK_PROGRAM, {"init", "sum", "throw:of my own@1", "loop"}));
+  EXPECT_EQ(result.exit_code, 128 + SIGABRT) << result.err;
+  EXPECT_TRUE(contains(result.err, "of my own")) << result.err;
+  EXPECT_TRUE(contains(result.err, "lockstep run: rank 1 (host ")) << result.err;
+}
+
+TEST(BadInput, ARankThatThrowsThroughMainsHandlerIsNamedAsTheCause) {
+  const auto result = run(run_command({"-n", "3"}, RANK_PROGRAM, {"init", "sum", "fail:of my own@1", "loop"}));
+  EXPECT_EQ(result.exit_code, 1) << result.err;
+  EXPECT_TRUE(contains(result.err, "[rank 1] main caught: of my own")) << result.err;
+  EXPECT_TRUE(contains(result.err, "lockstep run: rank 1 (host ")) << result.err;
+}
+
+TEST(BadInput, ARankThatReturnsEarlyIsNamedToTheOthers) {
+  const auto result = run(run_command({"-n", "3", "--grace", "3600"}, RANK_PROGRAM,
+                                      {"ignore:15", "init", "sum", "leave@1", "exit:0@1", "loop"}));
+  EXPECT_EQ(result.exit_code, 75) << result.err;
+  EXPECT_TRUE(contains(result.err, "rank 1")) << result.err;
+  EXPECT_TRUE(contains(result.err, "left")) << result.err;
+  EXPECT_FALSE(contains(result.err, "lockstep run: rank 1")) << "it ended well itself\n" << result.err;
+}
+
+}  // namespace
+}  // namespace lockstep::e2e
