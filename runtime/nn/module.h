@@ -70,8 +70,9 @@ class Module {
   bool is_training() const;
   // Moves all parameters; their gradients and bindings are dropped.
   void to(DeviceId device) const;
-  // For the next forwards, until the next call: of the whole tree. Layers are keyed by their dotted names below this
-  // module: call it on the same module always.
+  // For the next forwards of the whole tree, until the next call. Layers are keyed by their dotted names below this
+  // module: call it on the same module always, or a layer draws other numbers. DistributedDataParallel does it for
+  // batches that bring their ids.
   void set_context(ForwardContext context) const;
   // Drops all gradients (Tensor::clear_grad).
   void zero_grad() const;
@@ -90,7 +91,7 @@ class Module {
   void add_child(std::string_view name, const Module& child) const;
   // Parameters are drawn if they were not yet. Called by layers before they use theirs.
   void ensure_initialized() const;
-  // The key of this layer in this forward. InvalidArgument, naming the layer and the remedy, if no context was set.
+  // The key of this layer in this forward. InvalidArgument, with the remedy, if no context was set.
   RandomSource random_source() const;
 
  private:

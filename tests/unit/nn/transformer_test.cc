@@ -7,6 +7,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/nn/nn.h"
+#include "tests/unit/autograd/gradient_check.h"
 
 namespace lockstep::nn {
 namespace {
@@ -91,6 +92,27 @@ TEST(Transformer, PartsOfABatchAddUpToTheWhole) {
     EXPECT_GT(largest, 0) << p;
     EXPECT_LE(difference, 1e-5f * largest) << p;
   }
+}
+
+// The whole block against difference quotients: residuals, and parameters used in their places, dropout included.
+TEST(Transformer, ABlocksGradientsEqualDifferenceQuotients) {
+  TransformerBlock block({.channels = 6, .heads = 2, .dropout = 0.3f, .deviation = 0.5f});
+  block.set_context({.seed = 5, .step = 9, .sample_ids = {3, 8}});
+  std::vector<Tensor> inputs{testing::random_tensor({2, 3, 6}, 1)};
+  for (const Tensor& parameter : block.parameters()) inputs.push_back(parameter);
+  testing::expect_gradients([&](const std::vector<Tensor>& x) { return block(x[0]); }, inputs);
+}
+
+TEST(Transformer, TheSameStepGivesTheSameBits) {
+  const auto run = [] {
+    Gpt model(kOptions);
+    model.set_context({.seed = 5, .step = 9, .sample_ids = ids(0, 3)});
+    backward(cross_entropy(model(batch(3, 0)), batch(3, 1)));
+    std::vector<std::vector<float>> result;
+    for (const Tensor& p : model.parameters()) result.push_back(p.grad().to_vector());
+    return result;
+  };
+  EXPECT_EQ(run(), run());
 }
 
 TEST(Transformer, ABatchWithoutRowsGivesZeros) {
