@@ -26,8 +26,19 @@ struct Outcome {
   Condition changed;
   int running GUARDED_BY(mutex) = 0;
   int first_rank GUARDED_BY(mutex) = -1;
+  bool first_is_consequence GUARDED_BY(mutex) = false;
   std::exception_ptr first GUARDED_BY(mutex);
 };
+
+bool is_peer_lost(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const PeerLost&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
 
 GroupContext context_for(int rank, int ranks, const std::shared_ptr<store::Store>& store,
                          const RankThreadsOptions& options) {
@@ -42,26 +53,19 @@ GroupContext context_for(int rank, int ranks, const std::shared_ptr<store::Store
 }
 
 void run_rank(const GroupContext& context, const Backend& backend, const RankBody& body, Outcome& outcome) {
-  std::shared_ptr<ProcessGroup> group;
   std::exception_ptr error;
   try {
-    group = backend.create(context, Deadline::after(context.timeout));
-    body(group);
+    body(backend.create(context, Deadline::after(context.timeout)));
   } catch (...) {
     error = std::current_exception();
   }
-  if (error) {
-    {
-      MutexLock lock(outcome.mutex);
-      if (!outcome.first) {
-        outcome.first = error;
-        outcome.first_rank = context.identity.rank;
-      }
-    }
-    if (group) group->abort(fmt::format("rank {} ended by an exception in the test", context.identity.rank));
-  }
-  group.reset();
+  const bool consequence = error && is_peer_lost(error);
   MutexLock lock(outcome.mutex);
+  if (error && (!outcome.first || (outcome.first_is_consequence && !consequence))) {
+    outcome.first = error;
+    outcome.first_rank = context.identity.rank;
+    outcome.first_is_consequence = consequence;
+  }
   --outcome.running;
   outcome.changed.notify_all();
 }

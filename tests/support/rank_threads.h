@@ -18,11 +18,12 @@ struct RankThreadsOptions {
       std::chrono::seconds(180);  // for all of it; then the program is ended, with a message
 };
 
-using RankBody = std::function<void(const std::shared_ptr<ProcessGroup>& group)>;
+// The group is the body's own: when it returns, the rank leaves; when it throws, the group is unwound with it.
+using RankBody = std::function<void(std::shared_ptr<ProcessGroup> group)>;
 
 // Runs `body` on `ranks` threads, each with a group over one store, and returns when all have ended. If bodies throw,
-// the first exception is thrown on (by time; consequences on the other ranks are dropped), "rank 2: " before its text,
-// as the same type of lockstep::Error. A rank that throws fails the group of the others.
+// the first exception is thrown on, "rank 2: " before its text, as the same type of lockstep::Error. A PeerLost counts
+// as a consequence: it is thrown on only if there is nothing else.
 void run_ranks(int ranks, const RankBody& body, const RankThreadsOptions& options = {});
 
 }  // namespace lockstep::testing

@@ -6,12 +6,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <map>
 #include <utility>
 
 #include "runtime/base/error.h"
 #include "runtime/base/mutex.h"
+#include "runtime/comm/shm/memory_limit.h"
 
 namespace lockstep::shm {
 namespace {
@@ -30,6 +32,20 @@ Registry& registry() {
   return *instance;
 }
 
+// Memory is committed in steps, with a look at what is left before each: other processes take it too.
+constexpr std::size_t kStep = std::size_t{256} << 20;
+// Left to the others.
+constexpr std::uint64_t kReserve = 64 << 20;
+
+double mb(std::uint64_t bytes) { return static_cast<double>(bytes) / 1e6; }
+
+BackendUnavailable out_of_memory(std::size_t bytes, const std::string& why) {
+  return BackendUnavailable(fmt::format(
+      "shared memory: can't reserve {:.1f} MB: {}; it counts as memory of this process: raise the memory limit "
+      "of the container, or use fewer ranks or a smaller model",
+      mb(bytes), why));
+}
+
 struct stat status_of(int fd) {
   struct stat status {};
   if (::fstat(fd, &status) != 0) throw SystemError("fstat of shared memory", errno);
@@ -46,15 +62,17 @@ UniqueFd create_memory(const std::string& name, std::size_t bytes) {
                     "it (Linux 3.17)",
                     errno_text(errno)));
   }
-  int error = 0;
-  do {
-    error = ::fallocate(fd.get(), 0, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
-  } while (error == EINTR);
-  if (error != 0) {
-    throw BackendUnavailable(
-        fmt::format("shared memory: reserving {:.1f} MB failed: {}; it counts as memory of this process: raise the "
-                    "container's memory limit, or use fewer ranks or a smaller model",
-                    static_cast<double>(bytes) / 1e6, errno_text(error)));
+  for (std::size_t begin = 0; begin < bytes; begin += kStep) {
+    const std::size_t length = std::min(kStep, bytes - begin);
+    const std::uint64_t available = available_memory();
+    const std::size_t missing = begin == 0 ? bytes : length;  // first all of it: better early than half-way
+    if (missing + kReserve > available)
+      throw out_of_memory(bytes, fmt::format("{:.1f} MB are available", mb(available)));
+    int error = 0;
+    do {
+      error = ::fallocate(fd.get(), 0, static_cast<off_t>(begin), static_cast<off_t>(length)) == 0 ? 0 : errno;
+    } while (error == EINTR);
+    if (error != 0) throw out_of_memory(bytes, errno_text(error));
   }
   if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     throw SystemError("sealing shared memory", errno);

@@ -62,6 +62,10 @@ std::vector<std::string> ProcessGroupShm::exchange(const std::string& text) {
 }
 
 Arena ProcessGroupShm::allocate(std::size_t bytes) {
+  constexpr std::size_t kMost = std::size_t{1} << 48;
+  if (bytes > kMost) {
+    throw InvalidArgument(fmt::format("allocate of {} bytes: no machine has so much; is a size negative?", bytes));
+  }
   const Deadline deadline = Deadline::after(context_.timeout);
   const std::size_t wanted = std::max<std::size_t>(bytes, 1);
   // First all agree that they allocate, and how much.

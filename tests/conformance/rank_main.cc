@@ -1,0 +1,70 @@
+// A rank as a process of its own. argv[1] says what it does; what it finds goes to stdout, one line per fact.
+//   suite          all of check_everything()
+//   loop HOW       all-reduces in user memory and in an arena, until an error comes. HOW is "quiet", or what rank 1
+//   does
+//                  at step 100: "kill" (SIGKILL), "exit" (leaves the process, not the group), "stop" (SIGSTOP), "throw"
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "runtime/base/error.h"
+#include "runtime/comm/init/init_process_group.h"
+#include "tests/conformance/suite.h"
+
+namespace lockstep::testing {
+namespace {
+
+void hurt(const std::string& how) {
+  std::printf("at step 100\n");
+  std::fflush(stdout);
+  if (how == "kill") std::raise(SIGKILL);
+  if (how == "stop") std::raise(SIGSTOP);
+  if (how == "exit") std::_Exit(0);
+  if (how == "throw") throw InvalidArgument("rank 1 can't read its data");
+}
+
+void loop(ProcessGroup& group, const std::string& how) {
+  Arena arena = group.allocate(1 << 20);
+  const BufferView shared(arena.data, 1 << 18, DType::f32);
+  std::vector<float> own(10000);
+  for (int step = 0;; ++step) {
+    if (step == 100 && group.rank() == 1) hurt(how);
+    group.all_reduce(shared).wait();
+    group.all_reduce(BufferView(std::span(own))).wait();
+  }
+}
+
+int run(const std::string& what, const std::string& how) {
+  auto group = init_process_group();
+  std::printf("backend %s\n", std::string(group->backend()).c_str());
+  if (what == "suite") {
+    check_everything(*group);
+    std::printf("suite passed\n");
+    return 0;
+  }
+  try {
+    loop(*group, how);
+  } catch (const PeerLost& error) {
+    std::printf("PeerLost: %s\n", error.what());
+  } catch (const Timeout& error) {
+    std::printf("Timeout: %s\n", error.what());
+  }
+  std::fflush(stdout);
+  return 3;
+}
+
+}  // namespace
+}  // namespace lockstep::testing
+
+int main(int argc, char** argv) {
+  if (argc < 2) return 2;
+  try {
+    return lockstep::testing::run(argv[1], argc > 2 ? argv[2] : "quiet");
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "failed: %s\n", error.what());
+    return 1;
+  }
+}
