@@ -273,6 +273,30 @@ TEST(ReducerShm, AReducerDroppedInAStepFailsTheOthersWithItsRank) {
   EXPECT_EQ(seen, 1);
 }
 
+TEST(ReducerShm, ARankThatStopsTrainingEarlyIsNamedInTheOthersStep) {
+  std::atomic<int> seen{0};
+  run_ranks(3, [&](const Group& group) {
+    const auto specs = layers();
+    Reducer reducer(specs, group, kSmallBuckets);
+    const int steps = group->rank() == 1 ? 3 : 5;
+    try {
+      for (int step = 0; step < steps; ++step) {
+        reducer.begin_step({.weight = 1});
+        for (int p = static_cast<int>(specs.size()) - 1; p >= 0; --p) reducer.mark_ready(p);
+        reducer.finish_step();
+      }
+    } catch (const PeerLost& error) {
+      ++seen;
+      const std::string cause = error.what();
+      // The first that starts a collective of step 3 fails the group; a slower rank may still end step 2.
+      EXPECT_TRUE(cause.starts_with("step 3, ") || cause.starts_with("step 2, ")) << cause;
+      EXPECT_NE(cause.find("rank 1 "), std::string::npos) << cause;
+      EXPECT_NE(cause.find("left after collective"), std::string::npos) << cause;
+    }
+  });
+  EXPECT_EQ(seen, 2);
+}
+
 TEST(ReducerShm, DifferentModelsAreAMismatchOnEveryRank) {
   std::array<std::string, 3> texts;
   run_ranks(3, [&](const Group& group) {
