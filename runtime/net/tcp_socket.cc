@@ -82,7 +82,8 @@ UniqueFd listen_at(const SocketAddress& address, bool dual_stack) {
                       "these, or the host that has it",
                       address.to_string(), fmt::join(local_addresses(), ", ")));
     }
-    throw SystemError(fmt::format("listen at {}: bind", address.to_string()), error);
+    const char* remedy = error == EADDRINUSE ? " (choose another port, or port 0 for a free one)" : "";
+    throw SystemError(fmt::format("listen at {}{}", address.to_string(), remedy), error);
   }
   if (::listen(fd.get(), SOMAXCONN) != 0) {
     throw SystemError(fmt::format("listen at {}", address.to_string()), errno);
