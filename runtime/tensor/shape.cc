@@ -15,12 +15,17 @@ Shape::Shape(std::span<const std::int64_t> extents) : dims_(extents.size()) {
     throw InvalidArgument(fmt::format("shape [{}] has {} dimensions, at most {} are supported",
                                       fmt::join(extents, ", "), dims_, kMaxDims));
   }
+  std::int64_t product = 1;
   for (std::size_t i = 0; i < dims_; ++i) {
     if (extents[i] < 0) {
       throw InvalidArgument(fmt::format("shape [{}]: extent {} of dimension {} is negative, it must be 0 or more",
                                         fmt::join(extents, ", "), extents[i], i));
     }
     extents_[i] = extents[i];
+    // Extents of 0 are passed over: their neighbours must be sound by themselves.
+    if (extents[i] > 0 && __builtin_mul_overflow(product, extents[i], &product)) {
+      throw InvalidArgument(fmt::format("shape [{}] has more elements than 64 bits count", fmt::join(extents, ", ")));
+    }
   }
 }
 
@@ -47,16 +52,16 @@ std::int64_t Shape::rows() const {
 
 Shape Shape::with_last(std::int64_t extent) const {
   if (dims_ == 0) throw InvalidArgument("a scalar has no last dimension");
-  Shape result = *this;
-  result.extents_[dims_ - 1] = extent;
-  return result;
+  std::array<std::int64_t, kMaxDims> changed = extents_;
+  changed[dims_ - 1] = extent;
+  return Shape(std::span<const std::int64_t>(changed.data(), dims_));
 }
 
 Shape Shape::with_first(std::int64_t extent) const {
   if (dims_ == 0) throw InvalidArgument("a scalar has no first dimension");
-  Shape result = *this;
-  result.extents_[0] = extent;
-  return result;
+  std::array<std::int64_t, kMaxDims> changed = extents_;
+  changed[0] = extent;
+  return Shape(std::span<const std::int64_t>(changed.data(), dims_));
 }
 
 std::string Shape::str() const { return fmt::format("[{}]", fmt::join(extents(), ", ")); }

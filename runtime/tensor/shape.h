@@ -17,7 +17,7 @@ class Shape {
   static constexpr std::size_t kMaxDims = 6;
 
   Shape() = default;
-  // InvalidArgument if there are more than kMaxDims extents or one is negative.
+  // InvalidArgument if there are more than kMaxDims extents, one is negative, or their product overflows.
   Shape(std::initializer_list<std::int64_t> extents);  // NOLINT(google-explicit-constructor): {30, 5} is a shape
   explicit Shape(std::span<const std::int64_t> extents);
 
@@ -30,7 +30,7 @@ class Shape {
   std::int64_t rows() const;
   // Extent of the last dimension; 1 for a scalar.
   std::int64_t columns() const { return dims_ == 0 ? 1 : extents_[dims_ - 1]; }
-  // The same with another last, or another first, extent. InvalidArgument for a scalar.
+  // The same with another last, or another first, extent. InvalidArgument for a scalar, and as the constructor.
   Shape with_last(std::int64_t extent) const;
   Shape with_first(std::int64_t extent) const;
   std::span<const std::int64_t> extents() const { return {extents_.data(), dims_}; }

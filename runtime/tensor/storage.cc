@@ -1,11 +1,22 @@
 #include "runtime/tensor/storage.h"
 
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <new>
+
+#include "runtime/base/error.h"
 #include "runtime/tensor/kernels.h"
 
 namespace lockstep {
 
 std::shared_ptr<Storage> Storage::allocate(std::size_t bytes, DeviceId device) {
-  void* data = bytes == 0 ? nullptr : kernels(device).allocate(bytes);
+  void* data = nullptr;
+  try {
+    if (bytes > 0) data = kernels(device).allocate(bytes);
+  } catch (const std::bad_alloc&) {
+    throw SystemError(fmt::format("allocating {} bytes for a tensor on {}", bytes, device.str()), ENOMEM);
+  }
   return std::shared_ptr<Storage>(new Storage(data, bytes, device, nullptr, true));
 }
 

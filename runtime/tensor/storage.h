@@ -11,7 +11,7 @@ namespace lockstep {
 // Never moves. Thread: any; the contents are the users' to order.
 class Storage {
  public:
-  // Uninitialised memory, 64-byte aligned. 0 bytes is fine.
+  // Uninitialised memory, 64-byte aligned. 0 bytes is fine. SystemError, with the size, if there is not so much.
   static std::shared_ptr<Storage> allocate(std::size_t bytes, DeviceId device = {});
   // Memory of somebody else's, who keeps it until the last user is gone; `owner`, if given, is kept alive with it.
   static std::shared_ptr<Storage> borrow(void* data, std::size_t bytes, DeviceId device = {},

@@ -1,5 +1,9 @@
 // A cache of blocks per thread: a training step asks for the same sizes again and again, and fresh pages cost more than
 // most operations. Sizes are rounded up to classes, four to each power of two, so at most a quarter is wasted.
+//
+// A thread keeps no more blocks of a class than it once had in use: what loader threads make and the training thread
+// frees does not pile up there.
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <new>
@@ -40,27 +44,33 @@ class Cache {
   Cache() { alive_ = true; }
   ~Cache() {
     alive_ = false;
-    for (auto& blocks : free_) {
-      for (void* block : blocks) ::operator delete(block, kAlignment);
+    for (Class& c : classes_) {
+      for (void* block : c.blocks) ::operator delete(block, kAlignment);
     }
   }
   Cache(const Cache&) = delete;
   Cache& operator=(const Cache&) = delete;
 
+  // Null if there is none; the caller makes one then.
   void* take(const SizeClass& size) {
-    auto& blocks = free_[size.index];
-    if (blocks.empty()) return nullptr;
-    void* block = blocks.back();
-    blocks.pop_back();
+    Class& c = classes_[size.index];
+    c.most_in_use = std::max(c.most_in_use, ++c.in_use);
+    if (c.blocks.empty()) return nullptr;
+    void* block = c.blocks.back();
+    c.blocks.pop_back();
     kept_ -= size.bytes;
     return block;
   }
+  // False if the caller shall free it.
   bool keep(void* block, const SizeClass& size) {
-    if (kept_ + size.bytes > kKeptBytes) return false;
-    free_[size.index].push_back(block);
+    Class& c = classes_[size.index];
+    if (c.in_use > 0) --c.in_use;  // 0: another thread's block
+    if (c.blocks.size() + c.in_use >= c.most_in_use || kept_ + size.bytes > kKeptBytes) return false;
+    c.blocks.push_back(block);
     kept_ += size.bytes;
     return true;
   }
+  std::size_t kept() const { return kept_; }
 
   // This thread's, or null while the thread ends: tensors in static memory outlive it.
   static Cache* of_thread() {
@@ -69,8 +79,14 @@ class Cache {
   }
 
  private:
+  struct Class {
+    std::vector<void*> blocks;  // free
+    std::size_t in_use = 0;
+    std::size_t most_in_use = 0;
+  };
+
   static thread_local bool alive_;
-  std::array<std::vector<void*>, 4 * 58> free_;
+  std::array<Class, 4 * 58 + 1> classes_;
   std::size_t kept_ = 0;
 };
 
@@ -96,6 +112,11 @@ void release(void* data, std::size_t bytes) noexcept {
   } catch (const std::bad_alloc&) {  // no room to remember the block: give it back
   }
   ::operator delete(data, kAlignment);
+}
+
+std::size_t cached_bytes() {
+  Cache* cache = kCaches ? Cache::of_thread() : nullptr;
+  return cache == nullptr ? 0 : cache->kept();
 }
 
 }  // namespace lockstep::cpu

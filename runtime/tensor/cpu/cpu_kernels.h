@@ -8,6 +8,8 @@ namespace lockstep::cpu {
 // allocator.cc
 void* allocate(std::size_t bytes);
 void release(void* data, std::size_t bytes) noexcept;
+// What the calling thread keeps for its next allocations.
+std::size_t cached_bytes();
 
 // gemm_onednn.cc
 void gemm(const Gemm& g);

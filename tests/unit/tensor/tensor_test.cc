@@ -27,6 +27,9 @@ TEST(Shape, CountsAndPrints) {
 TEST(Shape, RefusesWhatIsNone) {
   EXPECT_THROW((Shape{-1}), InvalidArgument);
   EXPECT_THROW((Shape{1, 1, 1, 1, 1, 1, 1}), InvalidArgument);
+  EXPECT_THROW((Shape{std::int64_t{1} << 40, std::int64_t{1} << 40}), InvalidArgument);
+  EXPECT_THROW((Shape{std::int64_t{1} << 40, std::int64_t{1} << 40, 0}), InvalidArgument);
+  EXPECT_THROW((void)(Shape{2}.with_last(-1)), InvalidArgument);
   EXPECT_THROW((void)(Shape{2}[1]), InvalidArgument);
   EXPECT_THROW((void)(Shape{2}[-2]), InvalidArgument);
   EXPECT_THROW((void)Shape{}.with_last(1), InvalidArgument);
@@ -76,6 +79,18 @@ TEST(Tensor, MisuseIsAnErrorThatNamesWhatItIs) {
   EXPECT_EQ(Tensor().str(), "undefined");
   EXPECT_EQ(Tensor::zeros({30, 5}).str(), "float32 [30, 5]");
 }
+
+// Sanitizers end the process where an allocator would throw.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST(Tensor, MoreThanTheMemoryIsAnErrorWithItsSize) {
+  try {
+    Tensor::empty({std::int64_t{1} << 50});
+    FAIL();
+  } catch (const SystemError& error) {
+    EXPECT_NE(std::string(error.what()).find("4503599627370496 bytes"), std::string::npos) << error.what();
+  }
+}
+#endif
 
 TEST(Tensor, ADeviceWithoutItsPlugInIsUnavailable) {
   EXPECT_THROW(Tensor::zeros({1}, DType::f32, {DeviceKind::cuda, 0}), BackendUnavailable);

@@ -11,6 +11,7 @@
 
 #include "runtime/base/intra_op_threads.h"
 #include "runtime/base/random.h"
+#include "runtime/tensor/cpu/cpu_kernels.h"
 
 // What finite differences do not see: products against a plain loop, edges of vectors, NaN, memory.
 namespace lockstep {
@@ -165,6 +166,25 @@ TEST(Allocator, AlignsAndReusesAndStandsThreadsThatEnd) {
     k.release(here, 1000);
     k.release(k.allocate(1000), 1000);
   }).join();
+}
+
+TEST(Allocator, DoesNotPileUpWhatOtherThreadsMade) {
+  constexpr std::size_t kBytes = 100000;
+  k.release(k.allocate(kBytes), kBytes);
+  const std::size_t one = cpu::cached_bytes();
+  for (int round = 0; round < 100; ++round) {
+    void* made = nullptr;
+    std::thread([&] { made = k.allocate(kBytes); }).join();
+    k.release(made, kBytes);
+  }
+  EXPECT_EQ(cpu::cached_bytes(), one);
+
+  // What this thread had in use at once, it may keep.
+  std::array<void*, 4> blocks{};
+  for (void*& block : blocks) block = k.allocate(kBytes);
+  for (void* block : blocks) k.release(block, kBytes);
+  EXPECT_GE(cpu::cached_bytes(), one);
+  EXPECT_LE(cpu::cached_bytes(), 4 * 5 * kBytes / 4 + one);
 }
 
 }  // namespace
