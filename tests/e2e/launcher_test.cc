@@ -156,6 +156,28 @@ TEST(Launcher, ProgressOfRankZeroBecomesLinesWhereThereIsNoTerminal) {
   EXPECT_FALSE(contains(result.err, "rank 1"));
 }
 
+TEST(Launcher, ProgressOfRankZeroStaysABarOnATerminal) {
+  int terminal = -1;
+  int program = -1;
+  ASSERT_EQ(openpty(&terminal, &program, nullptr, nullptr, nullptr), 0);
+  const std::string device = ttyname(program);
+  // A terminal that nobody has open any more reads as an error, so `program` is kept until the end.
+  Process launcher({.command = {"sh", "-c", "exec \"$0\" run -n 2 -- \"$1\" bar:3 eprint:done 2>\"$2\"",
+                                LOCKSTEP_PROGRAM, PLAIN_PROGRAM, device}});
+  EXPECT_EQ(launcher.wait().exit_code, 0);
+  std::string seen(4096, '\0');
+  const auto bytes = read(terminal, seen.data(), seen.size());  // all of it is there: the launcher has ended
+  ASSERT_GT(bytes, 0);
+  seen.resize(static_cast<std::size_t>(bytes));
+  EXPECT_TRUE(contains(seen, "step 1/3\x1b[K\r")) << seen;
+  EXPECT_TRUE(contains(seen, "step 3/3\x1b[K\r")) << seen;
+  EXPECT_TRUE(contains(seen, "[rank 0] done\r\n")) << seen;
+  EXPECT_TRUE(contains(seen, "[rank 1] done\r\n")) << seen;
+  EXPECT_FALSE(contains(seen, "[rank 0] step")) << "a bar has no prefix";
+  close(program);
+  close(terminal);
+}
+
 TEST(Launcher, APipeGetsEverything) {
   const auto result =
       testing::run_process({.command = {"sh", "-c", "\"$0\" run -n 2 -- \"$1\" flood:30000 | (read first; wc -l)",

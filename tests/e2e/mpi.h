@@ -16,6 +16,7 @@ inline testing::Variables mpi_variables() {
 
 }  // namespace lockstep::e2e
 
-#define LOCKSTEP_NEEDS_MPIRUN()                                                                              \
-  if (!lockstep::testing::has_program("mpirun")) GTEST_SKIP() << "mpirun is not installed: apt-get install " \
-                                                                 "openmpi-bin"
+#define LOCKSTEP_NEEDS_MPIRUN()                               \
+  if (!lockstep::testing::has_program("mpirun"))              \
+  GTEST_SKIP() << "mpirun is not installed: apt-get install " \
+                  "openmpi-bin"

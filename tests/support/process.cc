@@ -258,7 +258,9 @@ Result Process::wait(const Deadline& deadline) {
   return result;
 }
 
-Result run_process(ProcessOptions options, const Deadline& deadline) { return Process(std::move(options)).wait(deadline); }
+Result run_process(ProcessOptions options, const Deadline& deadline) {
+  return Process(std::move(options)).wait(deadline);
+}
 
 std::string job() {
   const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
