@@ -29,8 +29,18 @@ struct InitOptions {
 //
 // Logs one line: "rank 2/4 (local 2/4) from Open MPI, store ..., backend shm, 1 thread". Sets the library's intra-op
 // threads to the allowed cores over the ranks that share them, unless OMP_NUM_THREADS says.
+//
+// Who it is: arguments, then the URL's parameters, then `lockstep run`, torchrun or RANK and WORLD_SIZE by hand,
+// mpirun; with none of them it is alone, and no socket is opened. Where they meet: rendezvous/meet.h.
+// LOCKSTEP_BOOTSTRAP=pmix or socket chooses how ranks of mpirun find each other.
+//
+// It changes the process in three ways: an uncaught lockstep::Error becomes one line on stderr (uncaught.h), lines of
+// the log get the rank before them, and a process that `lockstep run` or mpirun started ends when its launcher does
+// (rendezvous/launcher_guard.h).
+//
+// Threads: any; a call in each of several threads makes as many ranks. The groups of a program may follow each other.
 // Throws InvalidArgument (bad values), Mismatch (launchers or ranks disagree, the same rank twice), Timeout (names the
-// ranks that did not come), BackendUnavailable.
+// ranks that did not come), BackendUnavailable, StoreError.
 std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options = {});
 
 }  // namespace lockstep
