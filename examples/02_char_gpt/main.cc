@@ -12,6 +12,7 @@
 #include "examples/02_char_gpt/text.h"
 #include "examples/02_char_gpt/train.h"
 #include "lockstep/lockstep.h"
+#include "runtime/base/intra_op_threads.h"
 #include "runtime/train/progress.h"
 #include "runtime/train/weights.h"
 
@@ -95,6 +96,7 @@ void check(const Flags& flags) {
 }
 
 void write_passage(const Flags& flags) {
+  ls::set_intra_op_threads(1);  // one sequence is too little work to share
   const auto metadata = ls::read_weights_metadata(flags.load);
   Gpt model(from_metadata(metadata));
   const auto characters = metadata.find("vocabulary");
