@@ -1,0 +1,120 @@
+#include "runtime/comm/reduction.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "runtime/base/random.h"
+#include "runtime/device/half.h"
+
+namespace lockstep::comm {
+namespace {
+
+template <typename T>
+std::vector<const std::byte*> pointers(const std::vector<std::vector<T>>& sources) {
+  std::vector<const std::byte*> result;
+  for (const auto& source : sources) result.push_back(reinterpret_cast<const std::byte*>(source.data()));
+  return result;
+}
+
+template <typename T>
+std::vector<T> reduced(const std::vector<std::vector<T>>& sources, Reduction reduction) {
+  reduction.dtype = dtype_of<T>();
+  std::vector<T> out(sources[0].size());
+  reduce(reduction, pointers(sources), reinterpret_cast<std::byte*>(out.data()), out.size());
+  return out;
+}
+
+// The tree as the header says it, one element at a time.
+float tree_sum(const std::vector<std::vector<float>>& sources, std::size_t first, std::size_t ranks, std::size_t i) {
+  if (ranks == 1) return sources[first][i];
+  const std::size_t left = std::bit_ceil(ranks) / 2;
+  return tree_sum(sources, first, left, i) + tree_sum(sources, first + left, ranks - left, i);
+}
+
+TEST(Reduction, SumsInOneTreeWhateverTheLength) {
+  Generator random(1);
+  for (std::size_t ranks = 1; ranks <= 17; ++ranks) {
+    for (const std::size_t count : {std::size_t{1}, std::size_t{15}, std::size_t{1024}, std::size_t{3001}}) {
+      std::vector<std::vector<float>> sources(ranks, std::vector<float>(count));
+      for (auto& source : sources) {
+        for (float& x : source) x = random.normal() * std::pow(10.0f, static_cast<float>(random.below(8)));
+      }
+      const auto got = reduced(sources, {});
+      for (std::size_t i = 0; i < count; ++i) {
+        ASSERT_EQ(got[i], tree_sum(sources, 0, ranks, i)) << ranks << " ranks, element " << i;
+      }
+      // In place of any source, and a part of it alone, gives the same bits.
+      for (const std::size_t place : {std::size_t{0}, ranks - 1}) {
+        auto copy = sources;
+        const auto from = count / 3;
+        auto where = pointers(copy);
+        for (auto& pointer : where) pointer += from * sizeof(float);
+        reduce({}, where, reinterpret_cast<std::byte*>(copy[place].data() + from), count - from);
+        ASSERT_EQ(std::memcmp(copy[place].data() + from, got.data() + from, (count - from) * sizeof(float)), 0);
+      }
+    }
+  }
+}
+
+TEST(Reduction, SixteenBitFloatsAreRoundedOnce) {
+  // 1 + 2^-8 three times over: rounded after each sum it would stay 1.
+  std::vector<std::vector<bfloat16>> sources(4, std::vector<bfloat16>(40, to_bfloat16(0.00390625f)));
+  for (auto& x : sources[0]) x = to_bfloat16(1);
+  for (const bfloat16 x : reduced(sources, {})) EXPECT_EQ(x.bits, to_bfloat16(1.01171875f).bits);
+  // The sum overflows float16, the mean does not.
+  std::vector<std::vector<float16>> large(4, std::vector<float16>(40, to_float16(60000)));
+  for (const float16 x : reduced(large, {.op = ReduceOp::avg, .divisor = 4}))
+    EXPECT_EQ(to_float(x), 60000.0f - 32.0f + 32.0f);
+}
+
+TEST(Reduction, DividesOnceAndExactly) {
+  const std::vector<std::vector<float>> sources = {{1, 2, -7}, {1, 3, 0}, {1, 5, 0}};
+  EXPECT_EQ(reduced(sources, {.op = ReduceOp::avg, .divisor = 3}), (std::vector<float>{1, 10.0f / 3, -7.0f / 3}));
+  EXPECT_EQ(reduced(sources, {.divisor = 8}), (std::vector<float>{0.375f, 1.25f, -0.875f}));
+  EXPECT_EQ(reduced(sources, {.divisor = 0}), (std::vector<float>{3, 10, -7}));
+  const std::vector<std::vector<std::int32_t>> integers = {{7, -7, INT32_MAX}, {0, 0, INT32_MAX}};
+  EXPECT_EQ(reduced(integers, {.op = ReduceOp::avg, .divisor = 2}), (std::vector<std::int32_t>{3, -3, INT32_MAX}));
+  const std::vector<std::vector<std::uint8_t>> bytes = {{250, 1}, {252, 2}};
+  EXPECT_EQ(reduced(bytes, {.op = ReduceOp::avg, .divisor = 2}), (std::vector<std::uint8_t>{251, 1}));
+}
+
+TEST(Reduction, IntegersWrap) {
+  EXPECT_EQ(reduced<std::int32_t>({{INT32_MAX}, {1}}, {}), std::vector<std::int32_t>{INT32_MIN});
+  EXPECT_EQ(reduced<std::int64_t>({{INT64_MAX}, {1}}, {}), std::vector<std::int64_t>{INT64_MIN});
+  EXPECT_EQ(reduced<std::int64_t>({{INT64_MAX}, {2}}, {.op = ReduceOp::product}), std::vector<std::int64_t>{-2});
+  EXPECT_EQ(reduced<std::uint8_t>({{200}, {100}}, {}), std::vector<std::uint8_t>{44});
+  EXPECT_EQ(reduced<std::uint8_t>({{20}, {20}, {3}}, {.op = ReduceOp::product}), std::vector<std::uint8_t>{176});
+}
+
+TEST(Reduction, ANanOnAnyRankIsSeen) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (const ReduceOp op : {ReduceOp::sum, ReduceOp::min, ReduceOp::max, ReduceOp::product}) {
+    for (std::size_t rank = 0; rank < 3; ++rank) {
+      std::vector<std::vector<float>> sources(3, std::vector<float>(20, 1));
+      sources[rank][7] = nan;
+      const auto got = reduced(sources, {.op = op});
+      for (std::size_t i = 0; i < got.size(); ++i) EXPECT_EQ(std::isnan(got[i]), i == 7) << name_of(op) << rank;
+    }
+  }
+}
+
+TEST(Reduction, MinAndMaxOfEverything) {
+  const std::vector<std::vector<double>> sources = {{1, -5, INFINITY}, {0, 5, -INFINITY}, {2, 7, 0}};
+  EXPECT_EQ(reduced(sources, {.op = ReduceOp::min}), (std::vector<double>{0, -5, -INFINITY}));
+  EXPECT_EQ(reduced(sources, {.op = ReduceOp::max}), (std::vector<double>{2, 7, INFINITY}));
+}
+
+TEST(Reduction, NothingIsWrittenForNoElements) {
+  std::vector<std::vector<float>> sources(3, std::vector<float>(1, 1));
+  float untouched = 42;
+  reduce({}, pointers(sources), reinterpret_cast<std::byte*>(&untouched), 0);
+  EXPECT_EQ(untouched, 42);
+}
+
+}  // namespace
+}  // namespace lockstep::comm

@@ -1,0 +1,154 @@
+#include "runtime/comm/shm/memory.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+
+#include "runtime/base/error.h"
+#include "runtime/comm/shm/arena.h"
+#include "runtime/comm/shm/control.h"
+#include "runtime/comm/shm/liveness.h"
+#include "runtime/comm/shm/memory_limit.h"
+
+namespace lockstep::shm {
+namespace {
+
+TEST(Memory, IsCommittedSealedAndZero) {
+  UniqueFd fd = create_memory("test", 100000);
+  struct stat status {};
+  ASSERT_EQ(fstat(fd.get(), &status), 0);
+  EXPECT_EQ(status.st_size, 100000);
+  EXPECT_GE(status.st_blocks * 512, 100000) << "its pages are not there yet";
+  EXPECT_NE(fcntl(fd.get(), F_GETFD) & FD_CLOEXEC, 0);
+  EXPECT_EQ(ftruncate(fd.get(), 4096), -1);
+  EXPECT_EQ(errno, EPERM);
+  EXPECT_EQ(ftruncate(fd.get(), 1 << 20), -1);
+  EXPECT_EQ(fcntl(fd.get(), F_ADD_SEALS, F_SEAL_WRITE), -1) << "nobody can seal it further";
+  const auto mapping = Mapping::of(std::move(fd), 100000);
+  EXPECT_TRUE(std::all_of(mapping->data(), mapping->data() + 100000, [](std::byte b) { return b == std::byte{0}; }));
+}
+
+TEST(Memory, OneMappingPerProcess) {
+  UniqueFd fd = create_memory("test", 4096);
+  UniqueFd duplicate(fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
+  UniqueFd third(fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
+  const auto one = Mapping::of(std::move(fd), 4096);
+  EXPECT_EQ(Mapping::of(std::move(duplicate), 4096), one);
+  const auto other = Mapping::of(create_memory("other", 4096), 4096);
+  EXPECT_NE(other, one);
+  EXPECT_NE(other->data(), one->data());
+  EXPECT_THROW(Mapping::of(std::move(third), 8192), CorruptData);
+}
+
+TEST(Memory, TooMuchIsRefusedWithoutTakingAny) {
+  const std::uint64_t available = available_memory();
+  ASSERT_LT(available, std::uint64_t{1} << 46);
+  try {
+    create_memory("test", std::size_t{1} << 46);
+    FAIL();
+  } catch (const BackendUnavailable& error) {
+    EXPECT_NE(std::string(error.what()).find("are available"), std::string::npos) << error.what();
+  }
+  EXPECT_GT(available_memory(), available / 2);
+}
+
+class Limits : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    root_ = std::filesystem::temp_directory_path() / ("lockstep-limits-" + std::to_string(getpid()));
+    std::filesystem::create_directories(root_);
+  }
+  void TearDown() override { std::filesystem::remove_all(root_); }
+  void write(const std::string& file, const std::string& text) {
+    std::filesystem::create_directories((root_ / file).parent_path());
+    std::ofstream(root_ / file) << text << '\n';
+  }
+  std::uint64_t available(const std::string& membership) const {
+    return available_memory("MemTotal: 9000 kB\nMemAvailable:    8000 kB\n", membership, root_.string());
+  }
+  std::filesystem::path root_;
+};
+
+TEST_F(Limits, WithoutACgroupItIsWhatTheMachineHas) { EXPECT_EQ(available("0::/\n"), 8000u * 1024); }
+
+TEST_F(Limits, TheTightestGroupOnTheWayUpDecides) {
+  write("job/rank/memory.max", "max");
+  write("job/rank/memory.current", "100");
+  write("job/memory.max", "5000");
+  write("job/memory.current", "1500");
+  EXPECT_EQ(available("0::/job/rank\n"), 3500u);
+  write("job/rank/memory.max", "120");
+  EXPECT_EQ(available("0::/job/rank\n"), 20u);
+  write("job/rank/memory.current", "500");
+  EXPECT_EQ(available("0::/job/rank\n"), 0u);
+}
+
+TEST_F(Limits, VersionOne) {
+  write("memory/job/memory.limit_in_bytes", "7000");
+  write("memory/job/memory.usage_in_bytes", "3000");
+  EXPECT_EQ(available("4:cpu,cpuacct:/x\n9:memory:/job\n"), 4000u);
+}
+
+TEST(Control, KeepsRanksApart) {
+  for (const int ranks : {1, 2, 8, 17}) {
+    const auto mapping = Mapping::of(create_memory("test", Control::bytes_for(ranks)), Control::bytes_for(ranks));
+    Control::format(mapping->data(), ranks);
+    const Control control(mapping->data(), ranks);
+    const std::byte* end = mapping->data() + mapping->bytes();
+    for (int r = 0; r < ranks; ++r) {
+      EXPECT_EQ(control.words(r).published.load(), 0u);
+      EXPECT_EQ(control.payload(r, kRing), control.payload(r, 0));
+      EXPECT_EQ(control.window(r, 1) - control.window(r, 0), static_cast<std::ptrdiff_t>(kWindowBytes));
+      EXPECT_LE(control.channel_window(r, ranks - 1, 1) + control.channel_window_bytes(), end);
+      if (r == 0) continue;
+      EXPECT_GE(control.window(r, 0), control.window(r - 1, 1) + kWindowBytes);
+    }
+    EXPECT_THROW(Control(mapping->data(), ranks + 1), BackendUnavailable);
+  }
+}
+
+TEST(Arenas, AreFoundByAddressUntilAllHaveDroppedThem) {
+  ArenaTable table(1, 2);
+  const std::size_t bytes = ArenaTable::file_bytes(2, 1000);
+  auto memory = Mapping::of(create_memory("test", bytes), bytes);
+  std::weak_ptr<Mapping> alive = memory;
+  ArenaTable peer(0, 2);
+  Arena theirs = peer.add(memory, 1000);
+  Arena mine = table.add(std::move(memory), 1000);
+  const Place place = table.find(BufferView(mine.data + 40, 10, DType::f32));
+  EXPECT_EQ(place.arena, 0);
+  EXPECT_EQ(place.offset, 40u);
+  EXPECT_EQ(table.address(0, place), theirs.data + 40);
+  EXPECT_EQ(table.find(BufferView(mine.data + 996, 2, DType::f32)).arena, -1) << "runs out of the slice";
+  EXPECT_EQ(table.find(BufferView(theirs.data, 1, DType::f32)).arena, -1) << "is the peer's slice";
+
+  mine = {};
+  EXPECT_EQ(table.address(0, place), theirs.data + 40) << "the peer still has it";
+  theirs = {};
+  for (ArenaTable* each : {&table, &peer}) {
+    const auto next = Mapping::of(create_memory("next", bytes), bytes);
+    each->add(next, 1000);  // forgets what everybody has dropped
+  }
+  EXPECT_TRUE(alive.expired());
+}
+
+TEST(Liveness, RanksOfThisProcessAreAlive) {
+  const auto mapping = Mapping::of(create_memory("test", Control::bytes_for(2)), Control::bytes_for(2));
+  Control::format(mapping->data(), 2);
+  const Control control(mapping->data(), 2);
+  control.info(0).process = process_token();
+  control.info(1).process = process_token() + 1;  // of another process, which holds no lock
+  hold_life_lock(mapping->fd(), 0);
+  EXPECT_FALSE(process_is_gone(mapping->fd(), control, 0));
+  EXPECT_TRUE(process_is_gone(mapping->fd(), control, 1));
+}
+
+}  // namespace
+}  // namespace lockstep::shm
