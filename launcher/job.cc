@@ -51,7 +51,8 @@ Job::Job(JobOptions options, const Environment& environment, Console& console, S
       host_(host_name()),
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
       life_(make_pipe()),
-      started_(Clock::now()) {
+      started_(Clock::now()),
+      verdict_(options_.contract.world_size) {
   if (!epoll_) throw SystemError("epoll_create1", errno);
   // What a rank leaves behind becomes a child of this process, to be ended with the job.
   if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) throw SystemError("prctl PR_SET_CHILD_SUBREAPER", errno);
@@ -224,6 +225,7 @@ void Job::on_signal(int signal) {
       console_.message(fmt::format("{}: passed on to {}{}", signal_name(signal), count_of(running(), "rank"),
                                    signal == SIGINT ? "; once more to kill them" : ""));
       stop_signal_ = signal;
+      verdict_at_.reset();
     }
     signal_all(signal);
   }
@@ -238,30 +240,23 @@ void Job::on_rank_end(RankProcess& process) {
   // Its last words come before what is said about it. What it started may hold the pipes, so their end is not awaited.
   process.out.read_available(console_);
   process.err.read_available(console_);
-  if (first_failure_ != nullptr) {
-    ++after_failure_;
-    if (give_up_at_ && ending->by_signal && ending->value == SIGKILL) ++killed_after_failure_;
-  } else if (stop_signal_ != 0) {
-    if (!ending->ok()) report_later_end(process);
-  } else if (suspect_ != nullptr && (ending->ok() || ending->is_consequence())) {
-    ++after_failure_;
-  } else if (ending->is_consequence()) {
-    // The cause may be a rank that is still busy with its own end, and SIGTERM would hide what that is.
-    suspect_ = &process;
-    verdict_at_ = Deadline::after(options_.grace);
-  } else if (!ending->ok()) {
-    if (suspect_ != nullptr) ++after_failure_;
-    fail(process);
+  if (stop_signal_ != 0 && !verdict_.first_failure()) {
+    if (!ending->ok()) report_later_end(process);  // whoever asked it to end decides what comes next
+    return;
   }
-  if (first_failure_ == nullptr && suspect_ != nullptr && running() == 0) fail(*suspect_);
+  if (give_up_at_ && ending->by_signal && ending->value == SIGKILL) ++killed_after_failure_;
+  obey(verdict_.ended(process.rank, *ending));
 }
 
-void Job::fail(const RankProcess& process) {
-  first_failure_ = &process;
+void Job::obey(Verdict::Step step) {
+  if (step == Verdict::Step::await_cause) verdict_at_ = Deadline::after(options_.grace);
+  if (step != Verdict::Step::end_others) return;
   verdict_at_.reset();
-  report_failure(process);
+  report_failure(first_failure());
   begin_ending(SIGTERM);
 }
+
+const RankProcess& Job::first_failure() const { return ranks_[static_cast<std::size_t>(*verdict_.first_failure())]; }
 
 void Job::reap_others() {
   children_changed_ = false;
@@ -292,7 +287,7 @@ void Job::reap_others() {
 }
 
 void Job::check_timers() {
-  if (verdict_at_ && verdict_at_->expired()) fail(*suspect_);
+  if (verdict_at_ && verdict_at_->expired()) obey(verdict_.overdue());
   if (kill_at_ && kill_at_->expired()) {
     kill_at_.reset();
     give_up_at_ = Deadline::after(kUnkillableLimit);
@@ -340,25 +335,7 @@ int Job::conclude() {
     process.out.finish(console_);
     process.err.finish(console_);
   }
-  int code = 0;
-  if (first_failure_ != nullptr) {
-    code = first_failure_->ending->exit_code();
-    std::string others;
-    if (after_failure_ > 0) {
-      others = fmt::format("; {} ended after it", count_of(after_failure_, "other rank"));
-    }
-    if (killed_after_failure_ > 0) {
-      others +=
-          fmt::format(" ({} of them by SIGKILL, {} ms after SIGTERM)", killed_after_failure_, options_.grace.count());
-    }
-    console_.message(fmt::format("rank {} failed first: it {}{}; exit code {}", first_failure_->rank,
-                                 first_failure_->ending->describe(), others, code));
-  } else if (stop_signal_ != 0) {
-    const bool all_ok = std::all_of(ranks_.begin(), ranks_.end(),
-                                    [](const auto& process) { return process.ending && process.ending->ok(); });
-    code = all_ok ? 0 : 128 + stop_signal_;
-    if (!all_ok) console_.message(fmt::format("stopped by {}; exit code {}", signal_name(stop_signal_), code));
-  }
+  int code = sum_up();
   for (const auto& entry : leftovers()) {
     console_.message(fmt::format("process {} ({}) did not end within {} s of SIGKILL: it waits for a device", entry.pid,
                                  entry.name, kUnkillableLimit.count()));
@@ -368,6 +345,26 @@ int Job::conclude() {
   console_.finish();
   for (const int asked = stop_requests_; console_.backlog() > 0 && stop_requests_ == asked;) wait_for_events();
   return code;
+}
+
+int Job::sum_up() {
+  if (verdict_.first_failure()) {
+    const RankProcess& process = first_failure();
+    std::string others;
+    if (verdict_.others() > 0) others = fmt::format("; {} ended after it", count_of(verdict_.others(), "other rank"));
+    if (killed_after_failure_ > 0) {
+      others +=
+          fmt::format(" ({} of them by SIGKILL, {} ms after SIGTERM)", killed_after_failure_, options_.grace.count());
+    }
+    console_.message(fmt::format("rank {} failed first: it {}{}; exit code {}", process.rank,
+                                 process.ending->describe(), others, process.ending->exit_code()));
+    return process.ending->exit_code();
+  }
+  const bool all_ok = std::all_of(ranks_.begin(), ranks_.end(),
+                                  [](const auto& process) { return process.ending && process.ending->ok(); });
+  if (all_ok) return 0;
+  console_.message(fmt::format("stopped by {}; exit code {}", signal_name(stop_signal_), 128 + stop_signal_));
+  return 128 + stop_signal_;
 }
 
 void Job::begin_ending(int signal) {

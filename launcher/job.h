@@ -13,6 +13,7 @@
 #include "launcher/process_table.h"
 #include "launcher/rank_process.h"
 #include "launcher/signals.h"
+#include "launcher/verdict.h"
 #include "runtime/base/deadline.h"
 #include "runtime/base/environment.h"
 
@@ -54,10 +55,12 @@ class Job {
   void check_timers();
   bool finished();
 
-  void fail(const RankProcess& process);
+  void obey(Verdict::Step step);
+  const RankProcess& first_failure() const;
   void report_failure(const RankProcess& process);
   void report_later_end(const RankProcess& process);
   int conclude();
+  int sum_up();
   void begin_ending(int signal);
   void signal_all(int signal);
   std::vector<ProcessEntry> leftovers() const;
@@ -77,16 +80,14 @@ class Job {
   bool reading_ = true;
   bool children_changed_ = false;
 
-  const RankProcess* first_failure_ = nullptr;
-  const RankProcess* suspect_ = nullptr;  // ended first, and says that another rank is the cause
-  std::optional<Deadline> verdict_at_;    // who caused it must have ended by then, or the suspect is named
-  int after_failure_ = 0;                 // ranks that ended after it, or because of it
-  int killed_after_failure_ = 0;          // those of them that outlived the grace period
-  int stop_signal_ = 0;                   // the signal that asked the job to end
-  int stop_requests_ = 0;                 // all such signals
-  int interrupts_ = 0;                    // SIGINT among them
-  std::optional<Deadline> kill_at_;       // the others have had SIGTERM
-  std::optional<Deadline> give_up_at_;    // they have had SIGKILL
+  Verdict verdict_;
+  std::optional<Deadline> verdict_at_;  // the cause must have shown itself by then
+  int killed_after_failure_ = 0;        // ranks that outlived the grace period
+  int stop_signal_ = 0;                 // the signal that asked the job to end
+  int stop_requests_ = 0;               // all such signals
+  int interrupts_ = 0;                  // SIGINT among them
+  std::optional<Deadline> kill_at_;     // the others have had SIGTERM
+  std::optional<Deadline> give_up_at_;  // they have had SIGKILL
 };
 
 }  // namespace lockstep::launcher

@@ -23,7 +23,7 @@ Variables by_hand(int rank, int world, int port, const std::string& address = "1
           {"LOCAL_WORLD_SIZE", std::to_string(world)},
           {"MASTER_ADDR", address},
           {"MASTER_PORT", std::to_string(port)},
-          {"LOCKSTEP_TIMEOUT", "3"}};
+          {"LOCKSTEP_TIMEOUT", "5"}};
 }
 
 Process start(const Variables& variables, const Words& actions = {"init", "sum"}) {
