@@ -25,9 +25,13 @@ struct Reduction {
 // Most contributions that reduce() takes.
 inline constexpr std::size_t kMaxContributions = 1024;
 
-// destination[i] = tree over sources[rank][i]. The destination may be one of the sources, else it is apart from them.
-// Any thread.
-void reduce(const Reduction& reduction, std::span<const std::byte* const> sources, std::byte* destination,
-            std::size_t count);
+// Each destination's element i = tree over sources[rank][i]. A destination may be one of the sources, else it is apart
+// from them; there is at least one. Any thread.
+void reduce(const Reduction& reduction, std::span<const std::byte* const> sources,
+            std::span<std::byte* const> destinations, std::size_t count);
+inline void reduce(const Reduction& reduction, std::span<const std::byte* const> sources, std::byte* destination,
+                   std::size_t count) {
+  reduce(reduction, sources, std::span<std::byte* const>(&destination, 1), count);
+}
 
 }  // namespace lockstep::comm

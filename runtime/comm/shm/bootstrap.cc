@@ -163,6 +163,15 @@ void agree(const GroupContext& context, const Deadline& deadline) {
   if (!reasons.empty()) throw BackendUnavailable(fmt::format("backend 'shm' can't be used: {}", reasons));
 }
 
+std::string endpoint_of_rank_0(const GroupContext& context, const Deadline& deadline) {
+  try {
+    return context.store->get(kEndpoint, deadline);
+  } catch (const Timeout&) {
+    throw Timeout(fmt::format("backend 'shm': {} did not come to set up shared memory, {}; see whether it still runs",
+                              context.roster[0].describe(), deadline.progress()));
+  }
+}
+
 }  // namespace
 
 void Couriers::hand_out(int fd, const Deadline& deadline) {
@@ -192,7 +201,7 @@ Meeting meet(const GroupContext& context, const Deadline& deadline) {
     if (rank == 0) {
       meeting = host(context, deadline);
     } else {
-      const std::string endpoint = context.store->get(kEndpoint, deadline);
+      const std::string endpoint = endpoint_of_rank_0(context, deadline);
       if (endpoint == kNoEndpoint) {
         outcome = kFollows;
       } else {
@@ -200,7 +209,6 @@ Meeting meet(const GroupContext& context, const Deadline& deadline) {
       }
     }
   } catch (const Timeout&) {
-    if (rank != 0) throw;  // rank 0 did not come
     throw;
   } catch (const Error& error) {
     outcome = error.what();

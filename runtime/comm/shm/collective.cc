@@ -205,13 +205,14 @@ void Collective::run_direct(const Floor& floor) {
   if (!is_reduction_in_place(task_.record.kind)) {
     return pull(task_, all, {floor.sources, task_.count() * task_.element_bytes()}, floor.scratch);
   }
-  std::vector<std::byte*> destinations;
   if (task_.record.kind == OpKind::reduce) {
-    destinations.push_back(memory_of(task_.record.root));
-  } else {
-    for (int i = 0; i < task_.size; ++i) destinations.push_back(memory_of((task_.rank + i) % task_.size));
+    std::byte* of_root = memory_of(task_.record.root);
+    return reduce_into(task_, share_of(task_, all, task_.rank), floor.sources, std::span(&of_root, 1), floor.scratch);
   }
-  reduce_into(task_, share_of(task_, all, task_.rank), floor.sources, destinations, floor.scratch);
+  for (int i = 0; i < task_.size; ++i) {
+    floor.destinations[static_cast<std::size_t>(i)] = memory_of((task_.rank + i) % task_.size);  // its own first
+  }
+  reduce_into(task_, share_of(task_, all, task_.rank), floor.sources, floor.destinations, floor.scratch);
 }
 
 // With two ranks each reads all of the other's window; with more they share the reduction out, chunk by chunk.

@@ -22,9 +22,10 @@ struct Floor {
   Session& session;
   ArenaTable& arenas;
   std::uint64_t& tick;  // ticks of the windows used up by earlier collectives
-  // Of size(), kept from one collective to the next: where the ranks' sources are, and room for pull().
+  // Kept from one collective to the next: where the ranks' memory is (both of size()), and room for transfers.
   std::vector<const std::byte*>& sources;
-  std::vector<const std::byte*>& scratch;
+  std::vector<std::byte*>& destinations;
+  Scratch& scratch;
 };
 
 // The steps of a collective on this rank. step() is called when every earlier one of this rank is through its steps.

@@ -23,7 +23,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
         arenas_(rank, session_.size()),
         mailbox_(session_, arenas_),
         sources_(static_cast<std::size_t>(session_.size())),
-        scratch_(sources_.size()) {}
+        destinations_(sources_.size()) {}
 
   Session& session() { return session_; }
   ArenaTable& arenas() { return arenas_; }
@@ -48,7 +48,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
 
  private:
   friend class Operation;
-  Floor floor() { return {session_, arenas_, tick_, sources_, scratch_}; }
+  Floor floor() { return {session_, arenas_, tick_, sources_, destinations_, scratch_}; }
   // Blocks until slot `sequence` of the ring is free on every rank.
   void wait_for_slot(std::uint64_t sequence, std::chrono::nanoseconds timeout);
 
@@ -60,7 +60,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::uint64_t done_ = 0;  // this rank's part is done
   std::uint64_t tick_ = 0;
   std::vector<const std::byte*> sources_;
-  std::vector<const std::byte*> scratch_;
+  std::vector<std::byte*> destinations_;
+  Scratch scratch_;
   std::uint64_t free_until_ = kRing;  // the last sequence whose slot is known to be free
   bool closed_ = false;
 };

@@ -6,10 +6,6 @@
 namespace lockstep::shm {
 namespace {
 
-// Bytes of each rank that are reduced before the result is copied on: the sources are then still in the first-level
-// cache.
-constexpr std::size_t kReduceBlockBytes = 16 << 10;
-
 void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
   if (bytes > 0 && to != from) std::memcpy(to, from, bytes);
 }
@@ -49,7 +45,7 @@ void stage(const Task& task, const Chunk& chunk, std::byte* to, std::size_t part
   }
 }
 
-void pull(const Task& task, const Chunk& chunk, const Sources& sources, std::vector<const std::byte*>& scratch) {
+void pull(const Task& task, const Chunk& chunk, const Sources& sources, Scratch& scratch) {
   const std::size_t element = task.element_bytes();
   const std::size_t bytes = chunk.length * element;
   const auto rank = static_cast<std::size_t>(task.rank);
@@ -80,9 +76,9 @@ void pull(const Task& task, const Chunk& chunk, const Sources& sources, std::vec
       [[fallthrough]];
     case OpKind::all_reduce: return comm::reduce(task.reduction, sources.base, output, chunk.length);
     case OpKind::reduce_scatter:
-      scratch.assign(sources.base.begin(), sources.base.end());
-      for (const std::byte*& source : scratch) source += rank * sources.part_stride;
-      return comm::reduce(task.reduction, scratch, output, chunk.length);
+      scratch.sources.assign(sources.base.begin(), sources.base.end());
+      for (const std::byte*& source : scratch.sources) source += rank * sources.part_stride;
+      return comm::reduce(task.reduction, scratch.sources, output, chunk.length);
   }
 }
 
@@ -106,19 +102,13 @@ void collect_shares(const Task& task, const Chunk& chunk, std::span<const std::b
 }
 
 void reduce_into(const Task& task, const Chunk& chunk, std::span<const std::byte* const> sources,
-                 std::span<std::byte* const> destinations, std::vector<const std::byte*>& scratch) {
-  const std::size_t element = task.element_bytes();
-  const std::size_t block = kReduceBlockBytes / element;
-  for (std::size_t begin = 0; begin < chunk.length; begin += block) {
-    const std::size_t at = (chunk.offset + begin) * element;
-    const std::size_t length = std::min(block, chunk.length - begin);
-    scratch.assign(sources.begin(), sources.end());
-    for (const std::byte*& source : scratch) source += at;
-    comm::reduce(task.reduction, scratch, destinations[0] + at, length);
-    for (std::size_t i = 1; i < destinations.size(); ++i) {
-      copy_bytes(destinations[i] + at, destinations[0] + at, length * element);
-    }
-  }
+                 std::span<std::byte* const> destinations, Scratch& scratch) {
+  const std::size_t at = chunk.offset * task.element_bytes();
+  scratch.sources.assign(sources.begin(), sources.end());
+  scratch.destinations.assign(destinations.begin(), destinations.end());
+  for (const std::byte*& source : scratch.sources) source += at;
+  for (std::byte*& destination : scratch.destinations) destination += at;
+  comm::reduce(task.reduction, scratch.sources, scratch.destinations, chunk.length);
 }
 
 }  // namespace lockstep::shm

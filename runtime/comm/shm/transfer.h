@@ -41,6 +41,12 @@ struct Sources {
   std::size_t part_stride = 0;
 };
 
+// Room for addresses, kept from call to call.
+struct Scratch {
+  std::vector<const std::byte*> sources;
+  std::vector<std::byte*> destinations;
+};
+
 // True if `rank` gives something.
 bool is_source(const OpRecord& record, int rank);
 // True if the collective reduces, and every rank gets the result or root alone does.
@@ -50,8 +56,8 @@ std::size_t source_parts(OpKind kind, int size);
 
 // Copies the chunk of this rank's input, part after part, to `to`.
 void stage(const Task& task, const Chunk& chunk, std::byte* to, std::size_t part_stride);
-// Reads the sources of all ranks into this rank's output. `scratch` holds size() pointers.
-void pull(const Task& task, const Chunk& chunk, const Sources& sources, std::vector<const std::byte*>& scratch);
+// Reads the sources of all ranks into this rank's output.
+void pull(const Task& task, const Chunk& chunk, const Sources& sources, Scratch& scratch);
 
 // Rank's share of a chunk that the ranks reduce together: whole cache lines.
 Chunk share_of(const Task& task, const Chunk& chunk, int rank);
@@ -59,6 +65,6 @@ Chunk share_of(const Task& task, const Chunk& chunk, int rank);
 void collect_shares(const Task& task, const Chunk& chunk, std::span<const std::byte* const> sources);
 // Reduces elements [chunk) of all ranks' memory and writes the result to each of `destinations`, which may be sources.
 void reduce_into(const Task& task, const Chunk& chunk, std::span<const std::byte* const> sources,
-                 std::span<std::byte* const> destinations, std::vector<const std::byte*>& scratch);
+                 std::span<std::byte* const> destinations, Scratch& scratch);
 
 }  // namespace lockstep::shm

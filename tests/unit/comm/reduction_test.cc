@@ -109,6 +109,28 @@ TEST(Reduction, MinAndMaxOfEverything) {
   EXPECT_EQ(reduced(sources, {.op = ReduceOp::max}), (std::vector<double>{2, 7, INFINITY}));
 }
 
+// Two ranks that both get the result take another way through the code: the same bits.
+TEST(Reduction, SeveralDestinationsGetTheSameBits) {
+  Generator random(2);
+  for (std::size_t ranks = 1; ranks <= 5; ++ranks) {
+    for (const std::int64_t divisor : {1, 4, 7}) {
+      std::vector<std::vector<float>> sources(ranks, std::vector<float>(2500));
+      for (auto& source : sources) {
+        for (float& x : source) x = random.normal();
+      }
+      for (const ReduceOp op : {ReduceOp::sum, ReduceOp::max}) {
+        const Reduction reduction{DType::f32, op, divisor};
+        const auto wanted = reduced(sources, reduction);
+        auto in_place = sources;
+        std::vector<std::byte*> destinations;
+        for (auto& source : in_place) destinations.push_back(reinterpret_cast<std::byte*>(source.data()));
+        reduce(reduction, pointers(in_place), destinations, wanted.size());
+        for (const auto& got : in_place) EXPECT_EQ(got, wanted) << ranks << " ranks, divisor " << divisor;
+      }
+    }
+  }
+}
+
 TEST(Reduction, NothingIsWrittenForNoElements) {
   std::vector<std::vector<float>> sources(3, std::vector<float>(1, 1));
   float untouched = 42;

@@ -61,7 +61,7 @@ TEST(Transfer, ChunksAddUpToTheWhole) {
   for (const OpKind kind : {OpKind::all_to_all, OpKind::reduce_scatter, OpKind::all_gather}) {
     std::vector<float> whole(kRanks * kCount);
     std::vector<float> chunked(kRanks * kCount);
-    std::vector<const std::byte*> scratch;
+    Scratch scratch;
     Task task = task_of(kind, 1, kRanks, kCount);
     std::vector<const std::byte*> bases;
     for (auto& input : inputs) bases.push_back(reinterpret_cast<const std::byte*>(input.data()));
