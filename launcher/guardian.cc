@@ -53,7 +53,7 @@ void detach(int pipe) {
   sigfillset(&all);
   sigprocmask(SIG_SETMASK, &all, nullptr);
   prctl(PR_SET_NAME, "lockstep-guard");
-  const int null = open("/dev/null", O_RDWR);
+  const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
   if (chdir("/") != 0 || null < 0 || dup2(pipe, kPipe) < 0) _exit(EXIT_FAILURE);
   for (int fd = 0; fd < 3; ++fd) {
     if (dup2(null, fd) < 0) _exit(EXIT_FAILURE);

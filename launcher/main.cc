@@ -12,6 +12,7 @@ namespace {
 // A descriptor opened later must never become 0, 1 or 2: ranks get those replaced.
 bool standard_streams_open() {
   for (int fd = 0; fd < 3; ++fd) {
+    // Without O_CLOEXEC, as descriptors 0, 1 and 2 are. NOLINTNEXTLINE(android-cloexec-open)
     if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd) return false;
   }
   return true;
