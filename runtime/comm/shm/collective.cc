@@ -77,7 +77,7 @@ std::string Collective::missing(const Session& session) const {
   std::vector<std::string> absent;
   std::vector<std::string> busy;
   for (int r = 0; r < session.size(); ++r) {
-    if (session.words(r).published.load(std::memory_order_acquire) < sequence_) {
+    if (session.control().announcement(r, sequence_).sequence.load(std::memory_order_acquire) < sequence_) {
       absent.push_back(session.who(r));
     } else if (session.words(r).finished.load(std::memory_order_acquire) < sequence_) {
       busy.push_back(session.who(r));
@@ -92,25 +92,27 @@ std::size_t Collective::source_bytes() const {
 }
 
 void Collective::publish(const Floor& floor) {
+  const Control& control = floor.session.control();
+  Announcement& announcement = control.announcement(task_.rank, sequence_);
   if (fits_inline()) {
-    const Chunk all{0, task_.count()};
-    std::byte* payload = floor.session.control().payload(task_.rank, sequence_);
+    std::byte* payload = control.payload(task_.rank, sequence_);
     if (is_source(task_.record, task_.rank)) own_lines(payload, source_bytes());
-    stage(task_, all, payload, task_.count() * task_.element_bytes());
+    stage(task_, {0, task_.count()}, payload, task_.count() * task_.element_bytes());
   } else if (is_source(task_.record, task_.rank)) {
     task_.record.source = floor.arenas.find(task_.input);
   }
-  floor.session.control().record(task_.rank, sequence_) = task_.record;
+  announcement.record = task_.record;
 }
 
-Blocker Collective::behind(const Floor& floor, Session::Word word, std::uint64_t wanted) const {
+template <typename WordOf>
+Blocker Collective::late(const Floor& floor, WordOf word_of, std::uint64_t wanted) const {
   const Session& session = floor.session;
   for (int r = 0; r < task_.size; ++r) {
-    const auto& theirs = session.words(r).*word;
-    std::uint64_t value = theirs.load(std::memory_order_acquire);
+    const std::atomic<std::uint64_t>& word = word_of(r);
+    std::uint64_t value = word.load(std::memory_order_acquire);
     if (value >= wanted) continue;
-    if (!session.has_left(r)) return {&theirs, value};
-    value = theirs.load(std::memory_order_acquire);
+    if (!session.has_left(r)) return {&word, value};
+    value = word.load(std::memory_order_acquire);  // what it did before it left
     if (value >= wanted) continue;
     floor.session.fail(Cause::peer_lost,
                        fmt::format("{}; {} is in {}, which needs every rank: all ranks must take part "
@@ -120,12 +122,23 @@ Blocker Collective::behind(const Floor& floor, Session::Word word, std::uint64_t
   return {};
 }
 
+Blocker Collective::behind(const Floor& floor, Session::Word word, std::uint64_t wanted) const {
+  return late(
+      floor, [&](int r) -> const auto& { return floor.session.words(r).*word; }, wanted);
+}
+
+Blocker Collective::not_arrived(const Floor& floor) const {
+  return late(
+      floor, [&](int r) -> const auto& { return floor.session.control().announcement(r, sequence_).sequence; },
+      sequence_);
+}
+
 void Collective::compare_records(const Floor& floor) {
   const Control& control = floor.session.control();
   const OpRecord& own = task_.record;
   std::int64_t weights = 0;
   for (int r = 0; r < task_.size; ++r) {
-    const OpRecord& theirs = control.record(r, sequence_);
+    const OpRecord& theirs = control.announcement(r, sequence_).record;
     if (!same_operation(own, theirs)) {
       floor.session.fail(Cause::mismatch,
                          fmt::format("collective {}: {} called {}, but {} called {}; every rank must call the same "
@@ -147,7 +160,7 @@ void Collective::choose_route(const Floor& floor) {
   if (fits_inline()) return;
   route_ = Route::direct;
   for (int r = 0; r < task_.size; ++r) {
-    if (is_source(task_.record, r) && floor.session.control().record(r, sequence_).source.arena < 0) {
+    if (is_source(task_.record, r) && floor.session.control().announcement(r, sequence_).record.source.arena < 0) {
       route_ = Route::window;
     }
   }
@@ -163,8 +176,8 @@ void Collective::choose_route(const Floor& floor) {
 
 Blocker Collective::step(const Floor& floor) {
   if (!arrived_) {
-    const Blocker late = behind(floor, &RankWords::published, sequence_);
-    if (!late.done()) return late;
+    const Blocker absent = not_arrived(floor);
+    if (!absent.done()) return absent;
     compare_records(floor);
     choose_route(floor);
     arrived_ = true;
@@ -199,7 +212,7 @@ void Collective::run_direct(const Floor& floor) {
   const Chunk all{0, task_.count()};
   const auto memory_of = [&](int r) -> std::byte* {
     if (!is_source(task_.record, r)) return nullptr;
-    return floor.arenas.address(r, floor.session.control().record(r, sequence_).source);
+    return floor.arenas.address(r, floor.session.control().announcement(r, sequence_).record.source);
   };
   for (int r = 0; r < task_.size; ++r) floor.sources[static_cast<std::size_t>(r)] = memory_of(r);
   if (!is_reduction_in_place(task_.record.kind)) {

@@ -39,7 +39,7 @@ class Collective {
 
   // True if its source fits beside the record.
   bool fits_inline() const { return source_bytes() <= kInlineBytes; }
-  // Writes the record, and the payload if it fits; the caller then stores `published`.
+  // Writes the record, and the payload if it fits; the caller then announces it.
   void publish(const Floor& floor);
   // Does what can be done. Done when this rank's part is.
   Blocker step(const Floor& floor);
@@ -55,7 +55,11 @@ class Collective {
 
  private:
   // The first rank whose `word` is below `wanted`. Fails the group if that rank has left.
+  template <typename WordOf>
+  Blocker late(const Floor& floor, WordOf word_of, std::uint64_t wanted) const;
   Blocker behind(const Floor& floor, Session::Word word, std::uint64_t wanted) const;
+  // The first rank that has not announced this collective.
+  Blocker not_arrived(const Floor& floor) const;
   void compare_records(const Floor& floor);
   void choose_route(const Floor& floor);
   void run_inline(const Floor& floor);
@@ -73,7 +77,7 @@ class Collective {
   Task task_;
   std::uint64_t sequence_;
   Route route_ = Route::inlined;
-  bool arrived_ = false;  // every rank has published, and the records agree
+  bool arrived_ = false;  // every rank has announced it, and the records agree
   std::int64_t total_weight_ = 0;
 
   // Of the window route: chunks in all, elements per chunk, and how many this rank has put through each stage.

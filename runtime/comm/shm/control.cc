@@ -18,7 +18,7 @@ struct Control::Layout {
     words = add(n * sizeof(RankWords));
     info = add(n * sizeof(RankInfo));
     failures = add(n * sizeof(FailureText));
-    records = add(n * kRing * sizeof(OpRecord));
+    announcements = add(n * kRing * sizeof(Announcement));
     payloads = add(n * kRing * kInlineBytes);
     windows = add(n * 2 * kWindowBytes);
     channels = add(n * n * sizeof(Channel));
@@ -34,7 +34,7 @@ struct Control::Layout {
   }
 
   std::size_t total = 0;
-  std::size_t header, words, info, failures, records, payloads, windows, channels, channel_windows;
+  std::size_t header, words, info, failures, announcements, payloads, windows, channels, channel_windows;
   std::size_t channel_window_bytes;
 };
 
@@ -47,7 +47,7 @@ void Control::format(std::byte* block, int ranks) {
   std::uninitialized_value_construct_n(reinterpret_cast<RankWords*>(block + layout.words), n);
   std::uninitialized_value_construct_n(reinterpret_cast<RankInfo*>(block + layout.info), n);
   std::uninitialized_value_construct_n(reinterpret_cast<FailureText*>(block + layout.failures), n);
-  std::uninitialized_value_construct_n(reinterpret_cast<OpRecord*>(block + layout.records), n * kRing);
+  std::uninitialized_value_construct_n(reinterpret_cast<Announcement*>(block + layout.announcements), n * kRing);
   std::uninitialized_value_construct_n(reinterpret_cast<Channel*>(block + layout.channels), n * n);
 }
 
@@ -63,7 +63,7 @@ Control::Control(std::byte* block, int ranks) : ranks_(ranks) {
   words_ = std::launder(reinterpret_cast<RankWords*>(block + layout.words));
   info_ = std::launder(reinterpret_cast<RankInfo*>(block + layout.info));
   failures_ = std::launder(reinterpret_cast<FailureText*>(block + layout.failures));
-  records_ = std::launder(reinterpret_cast<OpRecord*>(block + layout.records));
+  announcements_ = std::launder(reinterpret_cast<Announcement*>(block + layout.announcements));
   payloads_ = block + layout.payloads;
   windows_ = block + layout.windows;
   channels_ = std::launder(reinterpret_cast<Channel*>(block + layout.channels));

@@ -51,7 +51,7 @@ struct Place {
 };
 
 // What a rank is about to do: compared by all, so that a difference is an error and no corruption.
-struct alignas(64) OpRecord {
+struct OpRecord {
   OpKind kind = OpKind::barrier;
   DType dtype = DType::u8;
   ReduceOp op = ReduceOp::sum;
@@ -62,19 +62,27 @@ struct alignas(64) OpRecord {
   Place source;  // what the peers read; in all_reduce and reduce they write there too
 };
 
-// A rank's progress, in one cache line. Collectives are numbered from 1. Peers sleep on the low half of a word.
+// A record where its peers see it, with its flag in the same cache line: they learn of a collective in one transfer.
+struct alignas(64) Announcement {
+  OpRecord record;
+  std::atomic<std::uint64_t> sequence;  // of the collective whose record, and inline payload, is there
+};
+static_assert(sizeof(Announcement) == 64);
+
+// A rank's progress. Collectives are numbered from 1. Peers sleep on the low half of a word.
 struct alignas(64) RankWords {
-  std::atomic<std::uint64_t> published;  // last collective whose record, and inline payload, is there
   std::atomic<std::uint64_t>
       finished;                       // last collective whose part this rank has done: it reads no peer's memory for it
-  std::atomic<std::uint64_t> staged;  // last tick (window.h) whose data is in this rank's window
-  std::atomic<std::uint64_t> reduced;     // last tick of which this rank has reduced its share
-  std::atomic<std::uint64_t> drained;     // last tick for which this rank has read all windows
-  std::atomic<std::uint64_t> left_after;  // 0: here; else 1 + the last collective it started before it left
-  std::atomic<std::uint64_t> messages;    // changes with each word of a Message that this rank writes
-  std::atomic<std::uint64_t> naps;        // odd while this rank sleeps
+  std::atomic<std::uint64_t> staged;  // last tick (collective.h) whose data is in this rank's window
+  std::atomic<std::uint64_t> reduced;   // last tick of which this rank has reduced its share
+  std::atomic<std::uint64_t> drained;   // last tick for which this rank has read all windows
+  std::atomic<std::uint64_t> messages;  // changes with each word of a Message that this rank writes
+  std::atomic<std::uint64_t> started;   // last collective it has announced; for messages
+  // Read at every step and hardly ever written: a cache line of their own, which stays with all ranks.
+  alignas(64) std::atomic<std::uint64_t> naps;  // odd while this rank sleeps
+  std::atomic<std::uint64_t> left_after;        // 0: here; else 1 + the last collective it started before it left
 };
-static_assert(sizeof(RankWords) == 64);
+static_assert(sizeof(RankWords) == 128);
 
 enum class Cause : std::uint32_t { peer_lost, timeout, mismatch };
 
@@ -130,8 +138,8 @@ class Control {
   RankWords& words(int rank) const { return words_[rank]; }
   RankInfo& info(int rank) const { return info_[rank]; }
   FailureText& failure(int rank) const { return failures_[rank]; }
-  OpRecord& record(int rank, std::uint64_t sequence) const {
-    return records_[static_cast<std::size_t>(rank) * kRing + sequence % kRing];
+  Announcement& announcement(int rank, std::uint64_t sequence) const {
+    return announcements_[static_cast<std::size_t>(rank) * kRing + sequence % kRing];
   }
   std::byte* payload(int rank, std::uint64_t sequence) const {
     return payloads_ + (static_cast<std::size_t>(rank) * kRing + sequence % kRing) * kInlineBytes;
@@ -159,7 +167,7 @@ class Control {
   RankWords* words_;
   RankInfo* info_;
   FailureText* failures_;
-  OpRecord* records_;
+  Announcement* announcements_;
   std::byte* payloads_;
   std::byte* windows_;
   Channel* channels_;

@@ -75,7 +75,7 @@ std::shared_ptr<Operation> Engine::start(Task task, std::chrono::nanoseconds tim
   operation->collective().publish(floor());
   ring_[sequence % kRing] = operation;
   last_ = sequence;
-  session_.post(&RankWords::published, sequence);
+  session_.announce(sequence);
   push();
   return operation;
 }

@@ -21,9 +21,8 @@ constexpr std::chrono::milliseconds kLookAround{50};
 // Looks without a pause for the clock: longer than a flag takes between two cores.
 constexpr int kLooksPerClock = 32;
 
-constexpr std::atomic<std::uint64_t> RankWords::*kWords[] = {&RankWords::published, &RankWords::finished,
-                                                             &RankWords::staged,    &RankWords::reduced,
-                                                             &RankWords::drained,   &RankWords::messages};
+constexpr std::atomic<std::uint64_t> RankWords::*kWords[] = {
+    &RankWords::finished, &RankWords::staged, &RankWords::reduced, &RankWords::drained, &RankWords::messages};
 
 void pause_briefly() {
 #if defined(__x86_64__)
@@ -82,6 +81,19 @@ void Session::post_quietly(Word word, std::uint64_t value) {
   if (somebody_sleeps()) futex_wake_all(own().*word);
 }
 
+void Session::announce(std::uint64_t sequence) {
+  ++moves_;
+  auto& flag = control_.announcement(rank_, sequence).sequence;
+  flag.exchange(sequence, std::memory_order_seq_cst);
+  own().started.store(sequence, std::memory_order_release);
+  if (somebody_sleeps()) futex_wake_all(flag);
+}
+
+void Session::wake_all(int rank) const {
+  for (const auto word : kWords) futex_wake_all(words(rank).*word);
+  for (std::uint64_t slot = 0; slot < kRing; ++slot) futex_wake_all(control_.announcement(rank, slot).sequence);
+}
+
 bool Session::abort(Cause cause, const std::string& text) {
   MutexLock lock(abort_mutex_);
   if (aborted_ || failed()) return false;
@@ -94,9 +106,7 @@ bool Session::abort(Cause cause, const std::string& text) {
   const bool first = control_.header().first_failure.compare_exchange_strong(
       none, static_cast<std::uint32_t>(rank_) + 1, std::memory_order_acq_rel);
   // Whoever is between looking and falling asleep finds out at the end of its slice.
-  for (int r = 0; r < size_; ++r) {
-    for (const auto word : kWords) futex_wake_all(words(r).*word);
-  }
+  for (int r = 0; r < size_; ++r) wake_all(r);
   return first;
 }
 
@@ -125,7 +135,7 @@ std::string Session::left_text(int rank) const {
 
 void Session::leave(std::uint64_t last) {
   own().left_after.store(last + 1, std::memory_order_seq_cst);
-  for (const auto word : kWords) futex_wake_all(own().*word);
+  if (somebody_sleeps()) wake_all(rank_);
 }
 
 void Session::check_lives(const Awaited& awaited) {
@@ -135,7 +145,7 @@ void Session::check_lives(const Awaited& awaited) {
     fail(Cause::peer_lost,
          fmt::format("{} has died: its process ended, by a signal or an exit, without closing its group; "
                      "{} was in {}; the last collective it had started is {}",
-                     who(r), who(rank_), awaited.describe(), words(r).published.load(std::memory_order_acquire)));
+                     who(r), who(rank_), awaited.describe(), words(r).started.load(std::memory_order_acquire)));
   }
 }
 

@@ -59,6 +59,8 @@ class Session {
   void post(Word word, std::uint64_t value);
   // The same for a word on which a rank hardly ever sleeps: costs less, and may miss one that falls asleep just now.
   void post_quietly(Word word, std::uint64_t value);
+  // Tells the others of a collective whose record is in its announcement.
+  void announce(std::uint64_t sequence);
 
   // Throws the first cause if the group has failed.
   void check() const {
@@ -90,6 +92,8 @@ class Session {
   // Sleeps until what blocks it changes, at most its patience. True if `awaited` was found done on the way.
   bool nap(Awaited& awaited, const Deadline& deadline);
   bool somebody_sleeps() const;
+  // Wakes who sleeps on any word of `rank`.
+  void wake_all(int rank) const;
 
   [[noreturn]] void throw_first_cause() const;
 

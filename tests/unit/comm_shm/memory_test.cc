@@ -103,7 +103,7 @@ TEST(Control, KeepsRanksApart) {
     const Control control(mapping->data(), ranks);
     const std::byte* end = mapping->data() + mapping->bytes();
     for (int r = 0; r < ranks; ++r) {
-      EXPECT_EQ(control.words(r).published.load(), 0u);
+      EXPECT_EQ(control.words(r).started.load(), 0u);
       EXPECT_EQ(control.payload(r, kRing), control.payload(r, 0));
       EXPECT_EQ(control.window(r, 1) - control.window(r, 0), static_cast<std::ptrdiff_t>(kWindowBytes));
       EXPECT_LE(control.channel_window(r, ranks - 1, 1) + control.channel_window_bytes(), end);
