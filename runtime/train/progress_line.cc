@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "runtime/base/error.h"
@@ -21,7 +22,7 @@ std::string bar(std::int64_t steps, std::int64_t total) {
 }
 
 std::string minutes(double left) {
-  const auto whole = static_cast<std::int64_t>(left + 0.5);
+  const auto whole = std::llround(left);
   return fmt::format("{}:{:02}", whole / 60, whole % 60);
 }
 

@@ -37,7 +37,7 @@ Values train(int ranks, int micro_batches = 1) {
   Values result;
   run_ranks(ranks, [&](const std::shared_ptr<ProcessGroup>& group) {
     // Ranks begin with other weights: rank 0's must reach them.
-    nn::Sequential model = make_model(static_cast<std::uint64_t>(7 + group->rank()));
+    nn::Sequential model = make_model(7 + static_cast<std::uint64_t>(group->rank()));
     DistributedDataParallel ddp(model, group);
     optim::SGD optimizer(ddp.parameters(), {.lr = 0.1, .momentum = 0.9});
     data::DataLoader loader(random_dataset(100), data::BatchShardSampler(100, group->rank(), group->size()),
@@ -77,7 +77,7 @@ TEST(Ddp, MicroBatchesOfUnevenSizeChangeNothing) {
 TEST(Ddp, EveryRankStartsWithRankZerosWeights) {
   const std::uint64_t wanted = hash_of(make_model(7));
   run_ranks(3, [&](const std::shared_ptr<ProcessGroup>& group) {
-    nn::Sequential model = make_model(static_cast<std::uint64_t>(7 + group->rank()));
+    nn::Sequential model = make_model(7 + static_cast<std::uint64_t>(group->rank()));
     ASSERT_EQ(hash_of(model) == wanted, group->rank() == 0);
     DistributedDataParallel ddp(model, group);
     EXPECT_EQ(hash_of(model), wanted);

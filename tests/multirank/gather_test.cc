@@ -66,7 +66,7 @@ TEST(Weights, AreReadByRankZeroAndReachAll) {
     save_weights(file, model, group, {{"by", std::to_string(group->rank())}});
     EXPECT_TRUE(std::filesystem::exists(file)) << "everyone waited";
     const nn::Linear fresh(5, 2);
-    fresh.initialize(static_cast<std::uint64_t>(10 + group->rank()));
+    fresh.initialize(10 + static_cast<std::uint64_t>(group->rank()));
     EXPECT_EQ(load_weights(file, fresh, group), (WeightsMetadata{{"by", "0"}}));
     EXPECT_EQ(hash_of(fresh), hash_of(model));
   });

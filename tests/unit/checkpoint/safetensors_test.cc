@@ -38,7 +38,7 @@ class Safetensors : public testing::Test {
     std::ofstream(path, std::ios::binary) << bytes;
   }
   // A file of this header and these data.
-  static std::string with_header(std::string header, const std::string& data) {
+  static std::string with_header(const std::string& header, const std::string& data) {
     std::uint64_t length = header.size();
     std::string bytes(8, '\0');
     std::memcpy(bytes.data(), &length, 8);
