@@ -1,7 +1,7 @@
 # Builds lockstep and runs the quickstart's job:      podman run --rm IMAGE
 # Any other command of the launcher:                  podman run --rm IMAGE run -n 4 02_char_gpt --steps 50
 # scripts/test-image builds and runs it. The steps are those of scripts/, not a second copy.
-ARG BASE=docker.io/library/debian:bookworm-slim
+ARG BASE=debian:bookworm-slim
 
 FROM ${BASE} AS build
 WORKDIR /src

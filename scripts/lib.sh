@@ -4,6 +4,7 @@
 set -Eeuo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 program=scripts/$(basename "$0")
+caller=$PWD  # a relative path of the caller is relative to this
 cd "$root"
 
 # What the build needs, and what the tests need beside it. Nothing else is ever installed or downloaded.

@@ -47,6 +47,7 @@ for script in quickstart install test-image; do
 done
 for script in quickstart install test test-image; do
   expect "$script helps" 0 "^scripts/$script \\[" "$work/clone/scripts/$script" --help
+  expect "$script helps from elsewhere" 0 "^scripts/$script \\[" env -C "$work/clone/scripts" "./$script" --help
 done
 expect install_wants_a_prefix 1 'where to' "$work/clone/scripts/install"
 expect tidy_wants_a_build 1 'compile_commands.json is missing' "$work/clone/scripts/tidy" build/none
