@@ -62,12 +62,19 @@ jobs() {
   echo $((cores < memory ? cores : memory))
 }
 
+# Where ccache is installed it serves every clone; paths below the root don't count.
+launcher=()
+if command -v ccache >/dev/null; then
+  export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1
+  launcher=(-DCMAKE_C_COMPILER_LAUNCHER=ccache -DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+fi
+
 # configure PRESET [-DNAME=VALUE...]
 configure() {
   local preset=$1
   shift
   logged "build/$preset.configure.log" "cmake --preset $preset" "Remove build/$preset and try again." \
-    cmake --preset "$preset" "$@"
+    cmake --preset "$preset" "${launcher[@]+"${launcher[@]}"}" "$@"
 }
 
 # configure_for_programs: build/release without the tests, unless it is there already, with them or without.
