@@ -41,6 +41,8 @@ std::variant<std::vector<SocketAddress>, std::string> resolve(const HostPort& wh
   addrinfo* first = nullptr;
   const std::string port = std::to_string(where.port);
   const int error = ::getaddrinfo(where.host.empty() ? nullptr : where.host.c_str(), port.c_str(), &hints, &first);
+  // RFC 6761: localhost is this host, also where no /etc/hosts says so, as in a bare container.
+  if (error != 0 && where.host == "localhost") return resolve({"127.0.0.1", where.port}, passive);
   if (error != 0) return std::string(error == EAI_SYSTEM ? errno_text(errno) : ::gai_strerror(error));
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(first, &::freeaddrinfo);
   std::vector<SocketAddress> addresses;
