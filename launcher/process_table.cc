@@ -1,23 +1,34 @@
 #include "launcher/process_table.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <charconv>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <map>
 
 #include "runtime/base/environment.h"
 #include "runtime/base/error.h"
+#include "runtime/base/unique_fd.h"
 
 namespace lockstep::launcher {
 namespace {
 
-// Files of /proc have no size to read by. A process may end at any moment: then the text is empty.
+// A process may end at any moment, between open and read too (then read says ESRCH): the text is empty or short then.
+// std::ifstream would throw.
 std::string read_proc_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file) return {};
+  std::string text;
+  char buffer[4096];
+  while (true) {
+    const auto bytes = read(file.get(), buffer, sizeof buffer);
+    if (bytes < 0 && errno == EINTR) continue;
+    if (bytes <= 0) return text;
+    text.append(buffer, static_cast<std::size_t>(bytes));
+  }
 }
 
 bool next_number(std::string_view& rest, pid_t& value) {

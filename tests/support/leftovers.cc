@@ -1,5 +1,6 @@
 #include "tests/support/leftovers.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -7,10 +8,10 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <sstream>
 
 #include "runtime/base/environment.h"
+#include "runtime/base/unique_fd.h"
 #include "tests/support/process.h"
 
 namespace lockstep::testing {
@@ -18,9 +19,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Empty or short if the process has ended, which it may at any moment; std::ifstream would throw.
 std::string read_text(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  std::string text;
+  char buffer[4096];
+  ssize_t bytes;
+  while (file && (bytes = read(file.get(), buffer, sizeof buffer)) > 0) {
+    text.append(buffer, static_cast<std::size_t>(bytes));
+  }
+  return text;
 }
 
 std::set<std::string> names_in(const fs::path& folder) {

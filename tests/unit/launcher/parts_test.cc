@@ -1,6 +1,7 @@
 // The launcher's small parts: contract, endings, programs, /proc.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -156,6 +157,19 @@ TEST(ProcessTable, HoldsThisProcess) {
   EXPECT_EQ(self->parent, getppid());
   EXPECT_EQ(self->group, getpgrp());
   EXPECT_FALSE(process_entry(-5));
+}
+
+TEST(ProcessTable, AProcessThatEndsWhileItIsReadIsNoError) {
+  for (int round = 0; round < 200; ++round) {
+    const pid_t child = fork();
+    if (child == 0) _exit(0);
+    for (int look = 0; look < 3; ++look) {
+      process_entry(child);
+      started_with(child, "NAME=value");
+    }
+    ASSERT_EQ(waitpid(child, nullptr, 0), child);
+    EXPECT_FALSE(process_entry(child));
+  }
 }
 
 TEST(ProcessTable, FollowsDescendantsAndLeavesOutSubtrees) {
