@@ -100,11 +100,14 @@ Guardian::Guardian(const std::string& run_id) {
   wait_readable(detached.read_end.get(), Deadline::never());
 }
 
-Guardian::~Guardian() {
+void Guardian::all_is_well() {
   // If it was killed, there is nobody to read (SIGPIPE is ignored) and perhaps nobody to wait for.
   if (write(pipe_.get(), &kAllIsWell, sizeof kAllIsWell) != sizeof kAllIsWell && errno != EPIPE) {
     log_error("lockstep run: write to the guardian process {}: {}", pid_, errno_text(errno));
   }
+}
+
+Guardian::~Guardian() {
   pipe_.reset();
   while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
   }

@@ -20,8 +20,10 @@ class Guardian {
  public:
   // Forks. Call it before the process has a second thread. Throws SystemError.
   explicit Guardian(const std::string& run_id);
-  // Says that the job has ended well and waits for the process to leave.
+  // Without all_is_well() before it, the guardian ends what there is of the job. Waits for it to leave.
   ~Guardian();
+  // The job has ended and nothing of it is left.
+  void all_is_well();
   Guardian(const Guardian&) = delete;
   Guardian& operator=(const Guardian&) = delete;
 

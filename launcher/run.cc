@@ -64,7 +64,7 @@ int start(const RunOptions& options) {
 
   Console console(STDOUT_FILENO, STDERR_FILENO);
   Signals signals;
-  const Guardian guardian(contract.run_id);
+  Guardian guardian(contract.run_id);
   const store::TcpStoreServer store;  // a thread: no fork by anybody but Job from here on
   contract.store_address = store.address().to_string();
   contract.master_port = options.master_port != 0 ? options.master_port : free_port();
@@ -72,7 +72,9 @@ int start(const RunOptions& options) {
     console.message(fmt::format("{} {} ({})", count.ranks, count.ranks == 1 ? "rank" : "ranks", count.reason));
   }
   try {
-    return Job(std::move(job_options), environment, console, signals, guardian).run();
+    const int code = Job(std::move(job_options), environment, console, signals, guardian).run();
+    guardian.all_is_well();
+    return code;
   } catch (const ExecError& error) {
     const bool wrong_format = error.error_number() == ENOEXEC;
     return complain(
