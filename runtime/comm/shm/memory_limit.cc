@@ -1,11 +1,13 @@
 #include "runtime/comm/shm/memory_limit.h"
 
 #include <algorithm>
+#include <array>
 #include <fstream>
 #include <iterator>
 #include <limits>
 #include <optional>
 #include <sstream>
+#include <string_view>
 
 namespace lockstep::shm {
 namespace {
@@ -25,14 +27,39 @@ std::optional<std::uint64_t> read_number(const std::string& path) {
   return {};
 }
 
+// Where a version of cgroups keeps its numbers, below the folder of a group.
+struct Names {
+  const char* limit;
+  const char* usage;
+  std::array<std::string_view, 3> reclaimable;  // of memory.stat, with the group's children
+};
+constexpr Names kVersion1{
+    "/memory.limit_in_bytes", "/memory.usage_in_bytes", {"total_inactive_file", "total_active_file"}};
+constexpr Names kVersion2{"/memory.max", "/memory.current", {"inactive_file", "active_file", "slab_reclaimable"}};
+
+// What counts as used but is given up before the limit refuses anything: the page cache and the kernel's own caches. A
+// job that has read its data set would else seem to have no memory left. Shared memory is not among it.
+std::uint64_t reclaimable_in(const std::string& folder, const Names& names) {
+  std::ifstream file(folder + "/memory.stat");
+  std::uint64_t sum = 0;
+  std::string name;
+  for (std::uint64_t bytes = 0; file >> name >> bytes;) {
+    if (std::find(names.reclaimable.begin(), names.reclaimable.end(), name) != names.reclaimable.end()) sum += bytes;
+  }
+  return sum;
+}
+
 // What is left below each limit, from the process's group up to the root: a parent's limit binds its children.
-std::uint64_t left_in(const std::string& controller, std::string group, const char* limit_file,
-                      const char* usage_file) {
+std::uint64_t left_in(const std::string& controller, std::string group, const Names& names) {
   std::uint64_t left = kUnlimited;
   for (;;) {
-    const auto limit = read_number(controller + group + limit_file);
-    const auto usage = read_number(controller + group + usage_file);
-    if (limit && usage) left = std::min(left, *limit > *usage ? *limit - *usage : 0);
+    const std::string folder = controller + group;
+    const auto limit = read_number(folder + names.limit);
+    const auto usage = read_number(folder + names.usage);
+    if (limit && usage) {
+      const std::uint64_t bound = *usage - std::min(*usage, reclaimable_in(folder, names));
+      left = std::min(left, *limit > bound ? *limit - bound : 0);
+    }
     if (group.empty() || group == "/") return left;
     group.erase(group.find_last_of('/'));
   }
@@ -57,10 +84,9 @@ std::uint64_t available_memory(const std::string& meminfo, const std::string& me
     const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
     const std::string group = line.substr(second + 1);
     if (controllers == ",,") {
-      available = std::min(available, left_in(cgroup_root, group, "/memory.max", "/memory.current"));
+      available = std::min(available, left_in(cgroup_root, group, kVersion2));
     } else if (controllers.find(",memory,") != std::string::npos) {
-      available = std::min(available,
-                           left_in(cgroup_root + "/memory", group, "/memory.limit_in_bytes", "/memory.usage_in_bytes"));
+      available = std::min(available, left_in(cgroup_root + "/memory", group, kVersion1));
     }
   }
   return available;

@@ -10,7 +10,7 @@
 namespace lockstep::shm {
 
 // Bytes that can be had without swapping or killing: MemAvailable, cut by what the memory cgroups of this process
-// leave.
+// leave, where the page cache counts as free in both.
 std::uint64_t available_memory();
 
 // The same from the text of /proc/meminfo and /proc/PID/cgroup, and the folder of the cgroup file systems.

@@ -94,6 +94,22 @@ TEST_F(Limits, VersionOne) {
   write("memory/job/memory.limit_in_bytes", "7000");
   write("memory/job/memory.usage_in_bytes", "3000");
   EXPECT_EQ(available("4:cpu,cpuacct:/x\n9:memory:/job\n"), 4000u);
+  // The group's own numbers stand beside those with its children.
+  write("memory/job/memory.stat", "inactive_file 1\ntotal_shmem 900\ntotal_inactive_file 1000\ntotal_active_file 200");
+  EXPECT_EQ(available("9:memory:/job\n"), 5200u);
+}
+
+TEST_F(Limits, ThePageCacheIsNotUsedMemory) {
+  write("job/memory.max", "5000");
+  write("job/memory.current", "4990");
+  write("job/memory.stat",
+        "anon 500\nfile 4400\nshmem 400\ninactive_anon 700\ninactive_file 3000\nactive_file 1000\n"
+        "slab_reclaimable 80\nslab_unreclaimable 10\nworkingset_refault_file 7");
+  EXPECT_EQ(available("0::/job\n"), 5000u - (4990u - 4080u));
+  write("job/memory.current", "300");  // read at another moment
+  EXPECT_EQ(available("0::/job\n"), 5000u);
+  write("job/memory.current", "9990");  // the limit was lowered
+  EXPECT_EQ(available("0::/job\n"), 0u);
 }
 
 TEST(Control, KeepsRanksApart) {
