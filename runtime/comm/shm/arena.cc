@@ -1,6 +1,10 @@
 #include "runtime/comm/shm/arena.h"
 
+#include <fmt/format.h>
+
 #include <atomic>
+
+#include "runtime/base/error.h"
 
 namespace lockstep::shm {
 namespace {
@@ -65,6 +69,12 @@ Place ArenaTable::find(const BufferView& buffer) const {
 }
 
 std::byte* ArenaTable::address(int rank, const Place& place) const {
+  if (!knows(place) || entries_[static_cast<std::size_t>(place.arena)].memory == nullptr) {
+    throw CorruptData(
+        fmt::format("shared memory: rank {} published a place in arena {}, of {} that rank {} has seen; "
+                    "was the arena dropped before the work on it was done?",
+                    rank, place.arena, entries_.size(), rank_));
+  }
   return slice(entries_[static_cast<std::size_t>(place.arena)], rank) + place.offset;
 }
 
