@@ -91,10 +91,14 @@ void clear_stale(const std::string& path, const MeetingNote& own) {
 
 std::string MeetingNote::writer() const { return fmt::format("pid {} on host {}", pid, host); }
 
-MeetingNote note_of_this_process(std::string store, std::string run) {
+std::string random_token() {
   std::random_device random;
+  return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
+}
+
+MeetingNote note_of_this_process(std::string store, std::string run) {
   return {.store = std::move(store),
-          .token = fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random()),
+          .token = random_token(),
           .run = std::move(run),
           .host = host_name(),
           .boot_id = boot_id(),
@@ -182,19 +186,19 @@ FileMeeting::~FileMeeting() {
   }
 }
 
-MeetingNote await_note(const std::string& path, const std::string& run, const std::string& refused,
+MeetingNote await_note(const std::string& path, const std::string& run, const RefusedNote& refused,
                        const Deadline& deadline) {
   // A file on a shared folder announces itself to nobody, so it is looked for.
   for (net::Backoff backoff(std::chrono::milliseconds(1), std::chrono::milliseconds(50));;) {
     const auto found = read_note(path);
-    const bool wrong = found && found->token == refused;
+    const bool wrong = found && found->token == refused.token;
     const bool of_another_run = found && found->run != run;
     const bool gone = found && state_of_writer(*found) == WriterState::gone;
     if (found && !wrong && !of_another_run && !gone) return *found;
     if (backoff.pause(deadline)) continue;
     std::string seen = "there is no such file";
     if (wrong) {
-      seen = fmt::format("what {} wrote leads to no store of that run", found->writer());
+      seen = fmt::format("what {} wrote {}", found->writer(), refused.why);
     } else if (gone) {
       seen = fmt::format("the file was left behind by an earlier run ({}, which is gone)", found->writer());
     } else if (of_another_run) {

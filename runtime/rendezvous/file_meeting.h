@@ -28,6 +28,9 @@ struct MeetingNote {
   std::string writer() const;
 };
 
+// Tells one store from every other: 128 random bits in hexadecimal digits.
+std::string random_token();
+
 // This process as the writer.
 MeetingNote note_of_this_process(std::string store, std::string run);
 
@@ -58,9 +61,15 @@ class FileMeeting {
   MeetingNote note_;
 };
 
-// The other ranks' side: polls `path` for a note whose writer is not known to be gone and which is not `refused` (the
-// token of one that has proved wrong). Timeout says what was found instead.
-MeetingNote await_note(const std::string& path, const std::string& run, const std::string& refused,
+// A note that is not to be taken, by its token, and why: "leads to no store of that run".
+struct RefusedNote {
+  std::string token;
+  std::string why;
+};
+
+// The other ranks' side: polls `path` for a note whose writer is not known to be gone and which is not the refused one.
+// Timeout says what was found instead.
+MeetingNote await_note(const std::string& path, const std::string& run, const RefusedNote& refused,
                        const Deadline& deadline);
 
 }  // namespace lockstep::rendezvous

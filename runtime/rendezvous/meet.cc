@@ -7,11 +7,14 @@
 #include <atomic>
 #include <cerrno>
 #include <exception>
-#include <optional>
+#include <set>
+#include <utility>
 
 #include "runtime/base/error.h"
 #include "runtime/base/host.h"
 #include "runtime/base/logging.h"
+#include "runtime/base/mutex.h"
+#include "runtime/net/backoff.h"
 #include "runtime/rendezvous/file_meeting.h"
 #include "runtime/rendezvous/join.h"
 #include "runtime/rendezvous/local_meeting.h"
@@ -48,9 +51,11 @@ struct Holder {
   Holder(const Holder&) = delete;
   Holder& operator=(const Holder&) = delete;
   ~Holder() {
-    client.reset();
-    file.reset();  // nobody should come any more
+    // Nobody should come any more: where this address is, the ranks may look for their next group's store already.
+    file.reset();
     local.reset();
+    if (server) server->stop_listening();
+    client.reset();
     if (server) let_others_leave();
   }
 
@@ -66,6 +71,39 @@ struct Holder {
   }
 };
 
+// The stores where ranks of this process have been. The groups of a program may follow each other at one address,
+// socket or file, and until rank 0 has left, the store of the earlier one answers there: a rank that came back to it
+// would wait for a rank 0 that waits for this rank to go. By rank, since threads of one process may be several.
+class Visits {
+ public:
+  bool has(int rank, const std::string& token) EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return tokens_.contains({rank, token});
+  }
+  void add(int rank, const std::string& token) EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    tokens_.insert({rank, token});
+  }
+
+ private:
+  Mutex mutex_;
+  std::set<std::pair<int, std::string>> tokens_ GUARDED_BY(mutex_);
+};
+
+Visits& visits() {
+  static Visits all;
+  return all;
+}
+
+constexpr std::string_view kVisited =
+    "leads to the store of a group that this process has left: rank 0 has not left it yet";
+
+// Where rank 0 says that its store is.
+struct Offer {
+  net::HostPort address;
+  std::string token;
+};
+
 std::string attempt(const Identity& identity) { return fmt::format("{}/{}", identity.run_id, identity.restart_count); }
 
 // "rank 2/4", for the beginnings of messages.
@@ -79,7 +117,9 @@ Meeting finish(std::unique_ptr<Holder> holder, const net::HostPort& address) {
           .address = address.to_string()};
 }
 
-std::unique_ptr<Holder> host_store(const net::HostPort& listen, const MeetingPlan& plan, const Deadline& deadline) {
+// The store knows its token before anybody is told of it.
+std::unique_ptr<Holder> host_store(const net::HostPort& listen, const MeetingPlan& plan, const std::string& token,
+                                   const Deadline& deadline) {
   auto holder = std::make_unique<Holder>();
   holder->leave_timeout = plan.leave_timeout;
   holder->server = std::make_unique<store::TcpStoreServer>(store::TcpStoreServerOptions{.listen = listen});
@@ -89,6 +129,7 @@ std::unique_ptr<Holder> host_store(const net::HostPort& listen, const MeetingPla
              bound.to_string());
   }
   holder->client = std::make_unique<store::TcpStore>(bound, deadline);
+  holder->client->set(kTokenKey, token);
   return holder;
 }
 
@@ -126,14 +167,70 @@ std::unique_ptr<Holder> connect(const MeetingPlan& plan, const net::HostPort& ad
                   identity.world_size, other, self_member(identity).describe(), address.to_string()));
 }
 
-Meeting meet_at_address(const MeetingPlan& plan, const Identity& identity, const Deadline& deadline) {
-  if (identity.rank != 0) {
-    auto holder =
-        connect(plan, plan.address, identity, deadline, "rank 0 must run on that host, and must not have failed");
-    return finish(std::move(holder), plan.address);
+// The store that `offer` leads to, if it is the one of that token and this rank has not been there before; else
+// nothing, and why.
+std::unique_ptr<Holder> follow(const Offer& offer, const Identity& identity, const Deadline& deadline,
+                               std::string& failure) {
+  if (visits().has(identity.rank, offer.token)) {
+    failure = kVisited;
+    return nullptr;
   }
   try {
-    auto holder = host_store(plan.address, plan, deadline);
+    auto holder = std::make_unique<Holder>();
+    holder->client = std::make_unique<store::TcpStore>(offer.address, deadline);
+    if (holder->client->get(kTokenKey, deadline) == offer.token) {
+      visits().add(identity.rank, offer.token);
+      return holder;
+    }
+    failure = "another run's store answers there";
+  } catch (const Error& error) {
+    failure = error.what();
+  }
+  return nullptr;
+}
+
+// `error`, with what the attempts before it met.
+Timeout with_history(const Timeout& error, const std::string& failure) {
+  if (failure.empty()) return error;
+  return Timeout(fmt::format("{}; what had answered before {}", error.what(), failure));
+}
+
+// An address tells nothing before somebody answers, so who has answered is asked for its token.
+Meeting come_to_address(const MeetingPlan& plan, const Identity& identity, const Deadline& deadline) {
+  std::string failure;
+  for (net::Backoff backoff;;) {
+    std::unique_ptr<Holder> holder;
+    try {
+      holder =
+          connect(plan, plan.address, identity, deadline, "rank 0 must run on that host, and must not have failed");
+    } catch (const Timeout& error) {
+      throw with_history(error, failure);
+    }
+    try {
+      const std::string token = holder->client->get(kTokenKey, deadline.sooner(kProbe));
+      if (!visits().has(identity.rank, token)) {
+        visits().add(identity.rank, token);
+        return finish(std::move(holder), plan.address);
+      }
+      failure = kVisited;
+    } catch (const Timeout&) {
+      failure = "is a store that is no rank 0's of lockstep";
+    } catch (const StoreError& error) {
+      failure = error.what();  // it was on its way out
+    }
+    holder.reset();
+    if (!backoff.pause(deadline)) {
+      throw Timeout(fmt::format("rendezvous: {} has not met rank 0 at {} (from {}), {}: what answers there {}; {}",
+                                whoami(identity), plan.address.to_string(), plan.told_by, deadline.progress(), failure,
+                                kLookAtRankZero));
+    }
+  }
+}
+
+Meeting meet_at_address(const MeetingPlan& plan, const Identity& identity, const Deadline& deadline) {
+  if (identity.rank != 0) return come_to_address(plan, identity, deadline);
+  try {
+    auto holder = host_store(plan.address, plan, random_token(), deadline);
     const net::HostPort bound = holder->server->address();
     return finish(std::move(holder), bound);
   } catch (const SystemError& error) {
@@ -147,21 +244,53 @@ Meeting meet_at_address(const MeetingPlan& plan, const Identity& identity, const
   report_taken(plan.address, plan, identity);
 }
 
+// What rank 0 answers on the local socket: "127.0.0.1:41233 TOKEN".
+std::string encode(const Offer& offer) { return fmt::format("{} {}", offer.address.to_string(), offer.token); }
+
+Offer ask_for_offer(const std::string& name, const Deadline& deadline) {
+  const std::string answer = ask_local_meeting(name, deadline);
+  const auto space = answer.find(' ');
+  if (space == std::string::npos) {
+    throw CorruptData(
+        fmt::format("rendezvous: unix socket @{} answers '{}', not with an address and a token; run the same build of "
+                    "lockstep on all ranks",
+                    name, answer));
+  }
+  return {.address = net::parse_host_port(answer.substr(0, space)), .token = answer.substr(space + 1)};
+}
+
+Meeting come_to_local_socket(const std::string& name, const Identity& identity, const Deadline& deadline) {
+  std::string failure;
+  for (net::Backoff backoff;;) {
+    Offer offer;
+    try {
+      offer = ask_for_offer(name, deadline);
+    } catch (const Timeout& error) {
+      throw with_history(error, failure);
+    }
+    if (auto holder = follow(offer, identity, deadline.sooner(kProbe), failure)) {
+      return finish(std::move(holder), offer.address);
+    }
+    if (!backoff.pause(deadline)) {
+      throw Timeout(fmt::format("rendezvous: {} has not met rank 0, {}: what unix socket @{} answers {}; {}",
+                                whoami(identity), deadline.progress(), name, failure, kLookAtRankZero));
+    }
+  }
+}
+
 Meeting meet_over_local_socket(const MeetingPlan& plan, const Identity& identity, const Deadline& deadline) {
   const std::string name = local_meeting_name(::geteuid(), "mpirun", identity.job_id, identity.restart_count);
-  if (identity.rank != 0) {
-    const net::HostPort address = net::parse_host_port(ask_local_meeting(name, deadline));
-    return finish(connect(plan, address, identity, deadline.sooner(kPresent), kLookAtRankZero), address);
-  }
+  if (identity.rank != 0) return come_to_local_socket(name, identity, deadline);
   try {
-    auto holder = host_store({"127.0.0.1", 0}, plan, deadline);
+    const std::string token = random_token();
+    auto holder = host_store({"127.0.0.1", 0}, plan, token, deadline);
     const net::HostPort bound = holder->server->address();
-    holder->local = std::make_unique<LocalMeeting>(name, bound.to_string());
+    holder->local = std::make_unique<LocalMeeting>(name, encode(Offer{.address = bound, .token = token}));
     return finish(std::move(holder), bound);
   } catch (const SystemError& error) {
     if (error.error_number() != EADDRINUSE) throw;
   }
-  report_taken(net::parse_host_port(ask_local_meeting(name, deadline.sooner(kProbe))), plan, identity);
+  report_taken(ask_for_offer(name, deadline.sooner(kProbe)).address, plan, identity);
 }
 
 Meeting meet_over_pmix(const MeetingPlan& plan, const Identity& identity, const Deadline& deadline) {
@@ -183,57 +312,50 @@ Meeting meet_over_pmix(const MeetingPlan& plan, const Identity& identity, const 
   const auto addresses = net::local_addresses();  // loopback last
   const bool one_host = identity.local_world_size_known && identity.local_world_size == identity.world_size;
   const std::string host = one_host || addresses.empty() ? "127.0.0.1" : addresses.front();
-  auto holder = host_store({host, 0}, plan, deadline);
+  auto holder = host_store({host, 0}, plan, random_token(), deadline);
   const net::HostPort bound = holder->server->address();
   session->publish(key, bound.to_string());
   holder->pmix = std::move(session);
   return finish(std::move(holder), bound);
 }
 
-// The store that `note` leads to, if it is the one of the note's writer.
-std::unique_ptr<store::TcpStore> follow(const MeetingNote& note, const Deadline& deadline, std::string& failure) {
-  try {
-    auto client = std::make_unique<store::TcpStore>(net::parse_host_port(note.store), deadline);
-    if (client->get(kTokenKey, deadline) == note.token) return client;
-    failure = "another run's store answers there";
-  } catch (const Error& error) {
-    failure = error.what();
-  }
-  return nullptr;
+[[noreturn]] void refuse_other_host(const MeetingNote& note, const Identity& identity) {
+  throw BackendUnavailable(
+      fmt::format("rendezvous: {} is on host {} and rank 0 on host {}, and this build has no backend "
+                  "that works across hosts; start all ranks on one",
+                  whoami(identity), host_name(), note.host));
 }
 
-Meeting meet_at_file(const MeetingPlan& plan, const Identity& identity, const Deadline& deadline) {
-  if (identity.rank == 0) {
-    auto holder = host_store({"127.0.0.1", 0}, plan, deadline);
-    const net::HostPort bound = holder->server->address();
-    const MeetingNote note = note_of_this_process(bound.to_string(), attempt(identity));
-    holder->client->set(kTokenKey, note.token);
-    holder->file = std::make_unique<FileMeeting>(plan.path, note);
-    return finish(std::move(holder), bound);
-  }
-  std::string refused;
-  for (;;) {
+Meeting come_to_file(const MeetingPlan& plan, const Identity& identity, const Deadline& deadline) {
+  RefusedNote refused;
+  for (net::Backoff backoff;;) {
     const MeetingNote note = await_note(plan.path, attempt(identity), refused, deadline);
-    if (note.boot_id != boot_id()) {
-      throw BackendUnavailable(
-          fmt::format("rendezvous: {} is on host {} and rank 0 on host {}, and this build has no backend "
-                      "that works across hosts; start all ranks on one",
-                      whoami(identity), host_name(), note.host));
-    }
+    if (note.boot_id != boot_id()) refuse_other_host(note, identity);
+    const Offer offer{.address = net::parse_host_port(note.store), .token = note.token};
     std::string failure;
-    if (auto client = follow(note, deadline.sooner(kProbe), failure)) {
-      auto holder = std::make_unique<Holder>();
-      holder->client = std::move(client);
-      return finish(std::move(holder), net::parse_host_port(note.store));
+    if (auto holder = follow(offer, identity, deadline.sooner(kProbe), failure)) {
+      return finish(std::move(holder), offer.address);
     }
-    if (failure.starts_with("another run")) refused = note.token;
-    if (deadline.expired()) {
+    if (failure == kVisited) refused = {note.token, failure};
+    if (failure.starts_with("another run")) refused = {note.token, "leads to no store of that run"};
+    if (!backoff.pause(deadline)) {
       throw Timeout(
           fmt::format("init_method file://{}: the store at {} that {} wrote there is not reached, {}: {}; look at "
                       "rank 0's output",
                       plan.path, note.store, note.writer(), deadline.progress(), failure));
     }
   }
+}
+
+Meeting meet_at_file(const MeetingPlan& plan, const Identity& identity, const Deadline& deadline) {
+  if (identity.rank != 0) return come_to_file(plan, identity, deadline);
+  const std::string token = random_token();
+  auto holder = host_store({"127.0.0.1", 0}, plan, token, deadline);
+  const net::HostPort bound = holder->server->address();
+  MeetingNote note = note_of_this_process(bound.to_string(), attempt(identity));
+  note.token = token;
+  holder->file = std::make_unique<FileMeeting>(plan.path, note);
+  return finish(std::move(holder), bound);
 }
 
 }  // namespace

@@ -55,10 +55,18 @@ class TcpStoreServer::Impl {
     return client_count_;
   }
 
+  void stop_listening() EXCLUDES(mutex_) {
+    {
+      MutexLock lock(mutex_);
+      closing_ = true;
+    }
+    loop_.post([this] { close_listener(); });
+  }
+
   bool wait_until_idle(const Deadline& deadline) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    while (client_count_ > 0) {
-      if (!idle_.wait_until(mutex_, deadline)) return client_count_ == 0;
+    while (!idle()) {
+      if (!idle_.wait_until(mutex_, deadline)) return idle();
     }
     return true;
   }
@@ -83,9 +91,21 @@ class TcpStoreServer::Impl {
       log_error("store server at {}: ends, all clients are closed: {}", address_.to_string(), error.what());
     }
     clients_.clear();
-    listener_.reset();
+    close_listener();
     note_client_count();
   }
+
+  void close_listener() EXCLUDES(mutex_) {
+    if (!listener_) return;
+    loop_.remove(listener_.get());
+    listener_.reset();
+    MutexLock lock(mutex_);
+    listening_ = false;
+    if (idle()) idle_.notify_all();
+  }
+
+  // As long as an address that is to be closed is open, another client may come.
+  bool idle() const REQUIRES(mutex_) { return client_count_ == 0 && !(closing_ && listening_); }
 
   void accept() {
     for (int i = 0; i < kAcceptBatch; ++i) {
@@ -96,7 +116,9 @@ class TcpStoreServer::Impl {
         log_warn("store server at {}: {} clients are connected, the next can't be: {}; raise 'ulimit -n'",
                  address_.to_string(), clients_.size(), error.what());
         loop_.change(listener_.get(), 0);
-        loop_.run_after(kAcceptPause, [this] { loop_.change(listener_.get(), EPOLLIN); });
+        loop_.run_after(kAcceptPause, [this] {
+          if (listener_) loop_.change(listener_.get(), EPOLLIN);
+        });
         return;
       }
       if (!fd) return;
@@ -201,7 +223,7 @@ class TcpStoreServer::Impl {
   void note_client_count() EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     client_count_ = clients_.size();
-    if (client_count_ == 0) idle_.notify_all();
+    if (idle()) idle_.notify_all();
   }
 
   const TcpStoreServerOptions options_;
@@ -210,6 +232,8 @@ class TcpStoreServer::Impl {
   Mutex mutex_;
   Condition idle_;
   std::size_t client_count_ GUARDED_BY(mutex_) = 0;
+  bool closing_ GUARDED_BY(mutex_) = false;  // stop_listening was called
+  bool listening_ GUARDED_BY(mutex_) = true;
 
   net::EventLoop loop_;
   KeyTable table_;  // before the clients, whose sessions point to it
@@ -225,6 +249,7 @@ TcpStoreServer::~TcpStoreServer() = default;
 
 const net::HostPort& TcpStoreServer::address() const { return impl_->address(); }
 std::size_t TcpStoreServer::client_count() const { return impl_->client_count(); }
+void TcpStoreServer::stop_listening() { impl_->stop_listening(); }
 bool TcpStoreServer::wait_until_idle(const Deadline& deadline) { return impl_->wait_until_idle(deadline); }
 
 }  // namespace lockstep::store

@@ -41,6 +41,8 @@ class TcpStoreServer {
   const net::HostPort& address() const;
   // Connections at this moment. Any thread.
   std::size_t client_count() const;
+  // Closes the address: who comes from now on finds nobody here, who is connected is served on. Any thread.
+  void stop_listening();
   // Waits until no client is connected; false if some still are at the deadline. The host of the store calls this
   // before it ends, when its own clients are closed, so that the others' last requests are still answered. Any thread.
   bool wait_until_idle(const Deadline& deadline);

@@ -62,11 +62,11 @@ std::string refusal(Body body) {
 
 TEST_F(FileMeetingTest, ReadersThatComeBeforeAndAfterGetTheNote) {
   std::string early;
-  std::thread reader([&] { early = await_note(path_, "run", "", Deadline::after(20s)).store; });
+  std::thread reader([&] { early = await_note(path_, "run", {}, Deadline::after(20s)).store; });
   const FileMeeting meeting(path_, note_of_this_process("127.0.0.1:4711", "run"));
   reader.join();
   EXPECT_EQ(early, "127.0.0.1:4711");
-  EXPECT_EQ(await_note(path_, "run", "", Deadline::after(20s)).pid, ::getpid());
+  EXPECT_EQ(await_note(path_, "run", {}, Deadline::after(20s)).pid, ::getpid());
 }
 
 TEST_F(FileMeetingTest, OnlyItsUserMayReadItAndNothingIsLeftBehind) {
@@ -82,10 +82,10 @@ TEST_F(FileMeetingTest, OnlyItsUserMayReadItAndNothingIsLeftBehind) {
 
 TEST_F(FileMeetingTest, AStaleFileIsReplacedByRankZeroAndNeverReadByTheOthers) {
   write(encode(note_of_the_dead()));
-  EXPECT_THAT(refusal<Timeout>([&] { await_note(path_, "run", "", Deadline::after(20ms)); }),
+  EXPECT_THAT(refusal<Timeout>([&] { await_note(path_, "run", {}, Deadline::after(20ms)); }),
               AllOf(HasSubstr("left behind by an earlier run"), HasSubstr("of 0.02 s")));
   std::string read;
-  std::thread reader([&] { read = await_note(path_, "run", "", Deadline::after(20s)).store; });
+  std::thread reader([&] { read = await_note(path_, "run", {}, Deadline::after(20s)).store; });
   const FileMeeting meeting(path_, note_of_this_process("127.0.0.1:4711", "run"));
   reader.join();
   EXPECT_EQ(read, "127.0.0.1:4711");
@@ -133,7 +133,7 @@ TEST_F(FileMeetingTest, AFileOfTheUsersOwnIsLeftAlone) {
   write("important");
   EXPECT_THAT(refusal<CorruptData>([&] { FileMeeting(path_, note_of_this_process("127.0.0.1:1", "run")); }),
               HasSubstr("did not write"));
-  EXPECT_THAT(refusal<CorruptData>([&] { await_note(path_, "run", "", Deadline::after(20s)); }), HasSubstr("9 bytes"));
+  EXPECT_THAT(refusal<CorruptData>([&] { await_note(path_, "run", {}, Deadline::after(20s)); }), HasSubstr("9 bytes"));
   std::string text;
   std::getline(std::ifstream(path_), text);
   EXPECT_EQ(text, "important");
@@ -143,13 +143,15 @@ TEST_F(FileMeetingTest, AFileOfTheUsersOwnIsLeftAlone) {
 
 TEST_F(FileMeetingTest, AnotherRunsNoteIsNotTaken) {
   const FileMeeting meeting(path_, note_of_this_process("127.0.0.1:4711", "first"));
-  EXPECT_THAT(refusal<Timeout>([&] { await_note(path_, "second", "", Deadline::after(20ms)); }), HasSubstr("'first'"));
+  EXPECT_THAT(refusal<Timeout>([&] { await_note(path_, "second", {}, Deadline::after(20ms)); }), HasSubstr("'first'"));
 }
 
 TEST_F(FileMeetingTest, ANoteThatProvedWrongIsNotTakenAgain) {
   const MeetingNote note = note_of_this_process("127.0.0.1:4711", "run");
   const FileMeeting meeting(path_, note);
-  EXPECT_THAT(refusal<Timeout>([&] { await_note(path_, "run", note.token, Deadline::after(20ms)); }),
+  EXPECT_THAT(refusal<Timeout>([&] {
+                await_note(path_, "run", {note.token, "leads to no store"}, Deadline::after(20ms));
+              }),
               HasSubstr("leads to no store"));
 }
 
@@ -157,9 +159,9 @@ TEST_F(FileMeetingTest, WhatCantBeWrittenOrReadIsSaid) {
   const std::string missing = (folder_ / "no" / "job").string();
   EXPECT_THAT(refusal<InvalidArgument>([&] { FileMeeting(missing, note_of_this_process("127.0.0.1:1", "run")); }),
               AllOf(HasSubstr(missing), HasSubstr("No such file"), HasSubstr("folder")));
-  EXPECT_THAT(refusal<InvalidArgument>([&] { await_note(folder_, "run", "", Deadline::after(20s)); }),
+  EXPECT_THAT(refusal<InvalidArgument>([&] { await_note(folder_, "run", {}, Deadline::after(20s)); }),
               HasSubstr("Is a directory"));
-  EXPECT_THAT(refusal<Timeout>([&] { await_note(path_, "run", "", Deadline::after(20ms)); }),
+  EXPECT_THAT(refusal<Timeout>([&] { await_note(path_, "run", {}, Deadline::after(20ms)); }),
               HasSubstr("there is no such file"));
 }
 

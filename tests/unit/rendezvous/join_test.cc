@@ -126,7 +126,12 @@ TEST(Join, WhatTheLauncherSaidStays) {
 
 TEST(Join, TimeoutNamesTheRanksThatNeverCameAndThoseThatDid) {
   store::HashStore store;
-  const auto outcomes = join_all(store, {member(0, 10, "hosta"), member(1, 11, "hostb")}, 4, 50ms);
+  // Rank 1's short deadline begins when rank 0 is there, and ends the waiting of both.
+  std::vector<Outcome> outcomes(2);
+  std::thread zero([&] { outcomes[0] = try_join(store, rank_of(0, 4), member(0, 10, "hosta"), Deadline::after(20s)); });
+  store.get("rendezvous/run/0/0/rank/0", Deadline::after(20s));
+  outcomes[1] = try_join(store, rank_of(1, 4), member(1, 11, "hostb"), Deadline::after(50ms));
+  zero.join();
   for (const Outcome& outcome : outcomes) {
     EXPECT_EQ(outcome.type, "Timeout");
     EXPECT_THAT(outcome.error,

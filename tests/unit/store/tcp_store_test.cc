@@ -372,5 +372,24 @@ TEST_F(TcpStoreTest, ManyClientsMeetAtBarriersAndReadEachOthersKeys) {
   for (std::thread& rank : ranks) rank.join();
 }
 
+TEST(TcpStoreServer, StopsListeningAndServesWhoIsThere) {
+  TcpStoreServer server;
+  auto client = std::make_unique<TcpStore>(server.address(), soon());
+  EXPECT_EQ(client->add("n", 1), 1);
+  std::atomic<bool> gone = false;
+  server.stop_listening();
+  std::thread leaves([&] {
+    // Idle can't be before the last client has gone: it says so first.
+    EXPECT_TRUE(server.wait_until_idle(soon()));
+    EXPECT_TRUE(gone);
+  });
+  EXPECT_EQ(client->add("n", 1), 2);
+  EXPECT_TRUE(client->check({}));
+  gone = true;
+  client.reset();
+  leaves.join();
+  EXPECT_THROW(TcpStore(server.address(), Deadline::after(milliseconds(20))), Timeout);
+}
+
 }  // namespace
 }  // namespace lockstep::store
