@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "runtime/base/error.h"
+#include "runtime/base/quiet_thread.h"
 
 namespace lockstep::data {
 
@@ -18,7 +19,7 @@ OrderedPrefetch::OrderedPrefetch(Produce produce, std::int64_t count, int worker
   }
   const auto useful = std::min<std::int64_t>(workers, count);
   try {
-    for (std::int64_t i = 0; i < useful; ++i) threads_.emplace_back([this] { work(); });
+    for (std::int64_t i = 0; i < useful; ++i) threads_.push_back(start_quiet_thread([this] { work(); }));
   } catch (...) {
     stop();
     throw;

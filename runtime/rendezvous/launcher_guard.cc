@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
-#include <pthread.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -16,10 +15,10 @@
 #include <cerrno>
 #include <climits>
 #include <fstream>
-#include <thread>
 
 #include "runtime/base/error.h"
 #include "runtime/base/logging.h"
+#include "runtime/base/quiet_thread.h"
 #include "runtime/base/unique_fd.h"
 
 namespace lockstep::rendezvous {
@@ -70,13 +69,7 @@ void watch(UniqueFd fd, short events) {
       end_this_process();
     }
   };
-  // The program's signals are for its own threads.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread(std::move(body)).detach();
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  start_quiet_thread(std::move(body)).detach();
 }
 
 void ask_for_death_signal(int launcher) {

@@ -12,6 +12,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
 #include "runtime/base/logging.h"
+#include "runtime/base/quiet_thread.h"
 #include "runtime/net/backoff.h"
 #include "runtime/net/stream.h"
 #include "runtime/net/unix_socket.h"
@@ -46,7 +47,7 @@ LocalMeeting::LocalMeeting(const std::string& name, std::string answer)
       listener_(net::unix_listen_abstract(name)),
       stop_(::eventfd(0, EFD_CLOEXEC)) {
   if (!stop_) throw SystemError("eventfd", errno);
-  thread_ = std::thread([this] { serve(); });
+  thread_ = start_quiet_thread([this] { serve(); });
 }
 
 LocalMeeting::~LocalMeeting() {

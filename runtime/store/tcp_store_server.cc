@@ -12,6 +12,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/mutex.h"
+#include "runtime/base/quiet_thread.h"
 #include "runtime/base/unique_fd.h"
 #include "runtime/net/event_loop.h"
 #include "runtime/net/stream.h"
@@ -40,7 +41,7 @@ class TcpStoreServer::Impl {
         table_(options.max_stored_bytes),
         read_buffer_(kReadBytes, '\0') {
     loop_.add(listener_.get(), EPOLLIN, [this](std::uint32_t) { accept(); });
-    thread_ = std::thread([this] { run(); });
+    thread_ = start_quiet_thread([this] { run(); });
   }
 
   ~Impl() {

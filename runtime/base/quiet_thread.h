@@ -1,0 +1,37 @@
+// A thread of the library's own, which the program's signals don't reach.
+#pragma once
+
+#include <thread>
+#include <utility>
+
+#include <pthread.h>
+#include <signal.h>
+
+namespace lockstep {
+
+// Blocks every signal for the calling thread, and puts its mask back at the end of the scope.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
+// Starts `body` on a thread that has all signals blocked from its first instruction on: a handler or a sigwait of the
+// program runs on a thread of the program, and interrupts no call of ours. What the thread itself does wrong (SIGSEGV,
+// SIGFPE) ends the process as ever. Throws what std::thread throws.
+template <typename Body>
+std::thread start_quiet_thread(Body&& body) {
+  const SignalsBlocked blocked;
+  return std::thread(std::forward<Body>(body));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,38 @@
+#include "runtime/base/quiet_thread.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+
+namespace lockstep {
+namespace {
+
+sigset_t mask_of_this_thread() {
+  sigset_t mask;
+  pthread_sigmask(SIG_SETMASK, nullptr, &mask);
+  return mask;
+}
+
+TEST(QuietThread, TakesNoSignalOfTheProgram) {
+  sigset_t seen;
+  sigemptyset(&seen);
+  start_quiet_thread([&] { seen = mask_of_this_thread(); }).join();
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGALRM, SIGUSR1, SIGUSR2, SIGCHLD, SIGPROF, SIGWINCH}) {
+    EXPECT_EQ(sigismember(&seen, signal), 1) << signal;
+  }
+}
+
+TEST(QuietThread, LeavesTheCallersMaskAsItWas) {
+  sigset_t usr2;
+  sigemptyset(&usr2);
+  sigaddset(&usr2, SIGUSR2);
+  sigset_t before;
+  pthread_sigmask(SIG_BLOCK, &usr2, &before);
+  start_quiet_thread([] {}).join();
+  const sigset_t after = mask_of_this_thread();
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  EXPECT_EQ(sigismember(&after, SIGUSR2), 1);
+  EXPECT_EQ(sigismember(&after, SIGTERM), 0);
+}
+
+}  // namespace
+}  // namespace lockstep
