@@ -1,8 +1,10 @@
 #include "launcher/rank_process.h"
 
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <fstream>
@@ -21,23 +23,31 @@ LineSplitter::Sink RankOutput::sink(Console& console) const {
   };
 }
 
-bool RankOutput::read_some(Console& console) {
-  if (!fd_) return false;
+std::size_t RankOutput::read_some(Console& console) {
+  if (!fd_) return 0;
   char buffer[64 * 1024];
-  const auto bytes = read(fd_.get(), buffer, sizeof buffer);
+  ssize_t bytes;
+  do {
+    bytes = read(fd_.get(), buffer, sizeof buffer);
+  } while (bytes < 0 && errno == EINTR);
   if (bytes > 0) {
     splitter_.feed({buffer, static_cast<std::size_t>(bytes)}, sink(console));
-    return true;
+    return static_cast<std::size_t>(bytes);
   }
-  if (bytes < 0 && errno == EINTR) return true;
-  if (bytes < 0 && errno == EAGAIN) return false;
+  if (bytes < 0 && errno == EAGAIN) return 0;
   splitter_.finish(sink(console));
   fd_.reset();
-  return false;
+  return 0;
 }
 
 void RankOutput::read_available(Console& console) {
-  while (read_some(console)) {
+  if (!fd_) return;
+  int there = 0;
+  if (ioctl(fd_.get(), FIONREAD, &there) != 0) throw SystemError("ioctl FIONREAD", errno);
+  for (auto left = static_cast<std::size_t>(there); left > 0;) {
+    const auto bytes = read_some(console);
+    if (bytes == 0) return;
+    left -= std::min(left, bytes);
   }
 }
 

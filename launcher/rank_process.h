@@ -23,9 +23,9 @@ class RankOutput {
 
   int fd() const { return fd_.get(); }
   bool open() const { return static_cast<bool>(fd_); }
-  // Reads once and hands lines to the console. False if there was nothing to read; closes at the stream's end.
-  bool read_some(Console& console);
-  // Reads what is there now.
+  // Reads once and hands lines to the console. Returns the bytes read; closes at the stream's end.
+  std::size_t read_some(Console& console);
+  // Reads what is there on entry, and no more: a writer that goes on may be faster than the console.
   void read_available(Console& console);
   // The same for the last time: what came without an end becomes a line.
   void finish(Console& console);

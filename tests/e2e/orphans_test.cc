@@ -100,6 +100,34 @@ TEST(Orphans, WhatARankLeavesIsEndedWithTheJob) {
   }
 }
 
+Words without_stdout(const Words& command) { return joined({"sh", "-c", "exec \"$@\" >/dev/null", "sh"}, command); }
+
+TEST(Orphans, AChildThatNeverStopsWritingDoesNotHoldTheLauncher) {
+  Footprint footprint;
+  const auto result = run(without_stdout(plain(2, {"child-flood@1", "exit:3@1", "hang"})));
+  EXPECT_EQ(result.exit_code, 3);
+  EXPECT_TRUE(contains(result.err, "rank 1 (host ")) << result.err;
+  EXPECT_EQ(footprint.left_after(leftover_deadline()), "");
+}
+
+TEST(Orphans, SignalsAreServedWhileAChildOfARankThatEndedNeverStopsWriting) {
+  Footprint footprint;
+  Process launcher({.command = without_stdout(
+                        plain(2, {"child-flood@1", "exit:0@1", "wait-signal:10", "eprint:served", "exit:3"}))});
+  ASSERT_TRUE(testing::wait_until([&] {  // rank 1 has ended: its child is the launcher's
+    for (const auto& process : testing::processes_with("LOCKSTEP_TEST_JOB", testing::job())) {
+      const auto rank = process.environment.find("RANK");
+      if (rank != process.environment.end() && rank->second == "1")
+        return process.parent == launcher.pid() && process.pid != process.group;
+    }
+    return false;
+  }));
+  launcher.send(SIGUSR1);
+  EXPECT_EQ(launcher.wait().exit_code, 3);
+  EXPECT_TRUE(contains(launcher.err(), "[rank 0] served\n")) << launcher.err();
+  EXPECT_EQ(footprint.left_after(leftover_deadline()), "");
+}
+
 TEST(Orphans, ChildrenThatTheLauncherHadBeforeAreNotItsBusiness) {
   Process launcher(
       {.command = {"sh", "-c", "\"$1\" print:stranger wait-signal:10 & exec \"$0\" run -n 2 -- \"$1\" print:rank",

@@ -51,7 +51,7 @@ bool read_process(pid_t pid, LiveProcess& process) {
   if (state == 'Z' || state == 'X') return false;
   process.pid = pid;
   process.name = stat.substr(open + 1, close - open - 1);
-  std::istringstream(stat.substr(close + 3)) >> process.parent;
+  std::istringstream(stat.substr(close + 3)) >> process.parent >> process.group;
   std::istringstream entries(read_text(folder / "environ"));
   for (std::string entry; std::getline(entries, entry, '\0');) {
     const auto split = entry.find('=');

@@ -16,6 +16,7 @@ namespace lockstep::testing {
 struct LiveProcess {
   pid_t pid = 0;
   pid_t parent = 0;
+  pid_t group = 0;
   std::string name;                                // at most 15 characters
   std::map<std::string, std::string> environment;  // as it was started
 };

@@ -43,6 +43,25 @@ void leave_a_child(bool own_session) {
   while (true) pause();
 }
 
+// A child that outlives this program and fills its output faster than anybody reads.
+void leave_a_flooding_child() {
+  int ends[2];
+  if (pipe(ends) != 0 || fork() != 0) {
+    char byte = 0;
+    close(ends[1]);
+    if (read(ends[0], &byte, 1) != 1) _exit(99);  // it has begun
+    close(ends[0]);
+    return;
+  }
+  prctl(PR_SET_PDEATHSIG, 0);
+  std::string lines;
+  while (lines.size() < 64 * 1024) lines += "y\n";
+  for (bool told = false; write(STDOUT_FILENO, lines.data(), lines.size()) > 0; told = true) {
+    if (!told && write(ends[1], "y", 1) != 1) _exit(99);
+  }
+  _exit(0);
+}
+
 }  // namespace
 
 bool perform_plain(const Action& action) {
@@ -93,6 +112,8 @@ bool perform_plain(const Action& action) {
     leave_a_child(false);
   } else if (name == "child-session") {
     leave_a_child(true);
+  } else if (name == "child-flood") {
+    leave_a_flooding_child();
   } else if (name == "throw") {
     throw std::runtime_error(value);
   } else if (name == "raise") {
