@@ -331,7 +331,12 @@ void Job::report_later_end(const RankProcess& process) {
 }
 
 int Job::conclude() {
+  // Nothing of the job is due any more: only the reader of the output is waited for.
+  verdict_at_.reset();
+  kill_at_.reset();
+  give_up_at_.reset();
   for (auto& process : ranks_) {
+    if (process.running()) forget(process.pidfd.get());
     process.out.finish(console_);
     process.err.finish(console_);
   }

@@ -1,9 +1,13 @@
 // What `lockstep run` does when a rank fails: names it first, ends the others, returns its exit code.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 
+#include "runtime/base/unique_fd.h"
 #include "tests/e2e/launch.h"
 #include "tests/support/leftovers.h"
 
@@ -12,6 +16,14 @@ namespace {
 
 using testing::live_ranks;
 using testing::run;
+
+char process_state(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string text;
+  std::getline(file, text);
+  const auto name_end = text.rfind(')');
+  return name_end == std::string::npos ? '?' : text.at(name_end + 2);
+}
 
 std::string first_word_of_launcher(const Result& result) {
   for (const auto& line : lines_of(result.err)) {
@@ -113,6 +125,23 @@ TEST(Failure, ACulpritThatDoesNotEndIsNotWaitedForLongerThanTheGracePeriod) {
   const auto result = run(plain(2, {"exit:75@0", "hang@1"}, {"--grace", "0.1"}));
   EXPECT_EQ(result.exit_code, 75);
   EXPECT_TRUE(contains(first_word_of_launcher(result), "rank 0 (host ")) << result.err;
+}
+
+TEST(Failure, ASlowReaderIsWaitedForAsleep) {
+  // Nobody reads stdout, and the time of the SIGKILL that nobody needed passes meanwhile.
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  const UniqueFd read_end(ends[0]);
+  const UniqueFd write_end(ends[1]);
+  const auto inherited = "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(ends[1]);
+  Process launcher({.command = joined({"sh", "-c", "exec \"$@\" >\"$0\"", inherited},
+                                      plain(2, {"flood:6000@1", "exit:3@1", "hang"}, {"--grace", "0.2"}))});
+  ASSERT_TRUE(launcher.await_output("failed first"));
+  const auto timers = Deadline::after(std::chrono::milliseconds(500));
+  EXPECT_TRUE(testing::wait_until([&] { return timers.expired() && process_state(launcher.pid()) == 'S'; }))
+      << "it must sleep, not ask again and again";
+  launcher.send(SIGTERM);
+  EXPECT_EQ(launcher.wait().exit_code, 3);
 }
 
 TEST(Failure, WithLogDirTheLastLinesOfTheRankAreShown) {
