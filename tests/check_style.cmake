@@ -9,7 +9,7 @@ add_test(NAME check_docs COMMAND "${CMAKE_COMMAND}" "-DROOT=${PROJECT_SOURCE_DIR
 
 # check_headers: one source per header, which includes it first and twice. Built when the test runs, not with the rest.
 file(GLOB_RECURSE headers RELATIVE "${PROJECT_SOURCE_DIR}" CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/runtime/*.h"
-     "${PROJECT_SOURCE_DIR}/proto/*.h" "${PROJECT_SOURCE_DIR}/launcher/*.h" "${PROJECT_SOURCE_DIR}/tests/*.h")
+     "${PROJECT_SOURCE_DIR}/proto/*.h" "${PROJECT_SOURCE_DIR}/launcher/*.h" "${PROJECT_SOURCE_DIR}/tests/support/*.h")
 set(sources "")
 foreach(header ${headers})
   string(REPLACE "/" "_" name "${header}")
