@@ -1,6 +1,8 @@
 // Which rank failed first. Pure: it is told of each end in the order in which they happened.
 #pragma once
 
+#include <algorithm>
+#include <chrono>
 #include <optional>
 
 #include "launcher/outcome.h"
@@ -18,6 +20,10 @@ class Verdict {
     end_others,
   };
 
+  // How long to wait in await_cause. A rank that dies needs a moment however short the grace period is: it may dump
+  // core, and the others learn of its end at the same time as the launcher.
+  static std::chrono::milliseconds cause_limit(std::chrono::milliseconds grace) { return std::max(grace, kCauseLimit); }
+
   explicit Verdict(int ranks) : running_(ranks) {}
 
   Step ended(int rank, const Ending& ending);
@@ -29,6 +35,8 @@ class Verdict {
   int others() const { return others_; }
 
  private:
+  static constexpr std::chrono::milliseconds kCauseLimit{700};
+
   Step name(int rank);
 
   int running_;

@@ -58,6 +58,12 @@ TEST(Verdict, WithoutACulpritTheFirstWitnessIsNamed) {
   EXPECT_EQ(alone.ended(0, kHeard), Step::end_others);
 }
 
+TEST(Verdict, TheCauseIsAwaitedEvenWithoutAGracePeriod) {
+  using namespace std::chrono_literals;
+  EXPECT_GE(Verdict::cause_limit(0ms), 500ms);
+  EXPECT_EQ(Verdict::cause_limit(1h), 1h);
+}
+
 TEST(Verdict, NobodyIsNamedWhenAllEndWell) {
   Verdict verdict(2);
   EXPECT_EQ(verdict.ended(0, kFine), Step::go_on);
