@@ -23,7 +23,8 @@ Each rank gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, MASTE
 LOCKSTEP_STORE, LOCKSTEP_RUN_ID, LOCKSTEP_RESTART_COUNT. Rank 0 reads this command's standard input unless that is a
 terminal; the other ranks read nothing.
 
-SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to the ranks; a second SIGINT kills them.
+SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to the ranks. After one of the first four
+the ranks may take their time, to save; a second one kills them.
 
 Exit code: 0 if every rank ended with 0. Else that of the rank that failed first, 128 + N if signal N killed it or ended
 the job. 2: the command line is wrong. 126: PROGRAM can't be executed. 127: PROGRAM was not found.)";

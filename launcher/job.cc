@@ -30,6 +30,9 @@ constexpr std::uint64_t tag(Source source, int rank = 0) {
 
 // A process that doesn't end this long after SIGKILL waits for a device; it is left to the kernel.
 constexpr auto kUnkillableLimit = 5s;
+// Who asks a job to end often does so twice in one go: timeout(1) signals its child and then its group, systemd sends
+// SIGHUP after SIGTERM. That is one request; only a later one is somebody who insists.
+constexpr auto kOneRequest = 200ms;
 // Above what shells and programs name by number (exec 3<..., descriptor 10 of dash).
 constexpr int kLowestInheritedFd = 200;
 
@@ -211,23 +214,28 @@ void Job::on_signal(int signal) {
   } else if (!asks_to_end(signal)) {
     signal_all(signal);
   } else {
-    ++stop_requests_;
-    if (signal == SIGINT) ++interrupts_;
-    if (interrupts_ > 1) {
-      console_.message(fmt::format("second SIGINT: killing {}", count_of(running(), "rank")));
-      stop_signal_ = signal;
-      kill_at_.reset();
-      give_up_at_ = Deadline::after(kUnkillableLimit);
-      signal_all(SIGKILL);
-      return;
-    }
-    if (stop_signal_ == 0) {
-      console_.message(fmt::format("{}: passed on to {}{}", signal_name(signal), count_of(running(), "rank"),
-                                   signal == SIGINT ? "; once more to kill them" : ""));
-      stop_signal_ = signal;
-      verdict_at_.reset();
-    }
+    on_stop_request(signal);
+  }
+}
+
+void Job::on_stop_request(int signal) {
+  ++stop_requests_;
+  if (stop_signal_ == 0) {
+    console_.message(
+        fmt::format("{}: passed on to {}; once more to kill them", signal_name(signal), count_of(running(), "rank")));
+    stop_signal_ = signal;
+    one_request_until_ = Deadline::after(kOneRequest);
+    verdict_at_.reset();
     signal_all(signal);
+  } else if (one_request_until_->expired() && !stop_insisted_) {
+    console_.message(signal == stop_signal_
+                         ? fmt::format("second {}: killing {}", signal_name(signal), count_of(running(), "rank"))
+                         : fmt::format("{} after {}: killing {}", signal_name(signal), signal_name(stop_signal_),
+                                       count_of(running(), "rank")));
+    stop_insisted_ = true;
+    kill_at_.reset();
+    give_up_at_ = Deadline::after(kUnkillableLimit);
+    signal_all(SIGKILL);
   }
 }
 
@@ -240,16 +248,22 @@ void Job::on_rank_end(RankProcess& process) {
   // Its last words come before what is said about it. What it started may hold the pipes, so their end is not awaited.
   process.out.read_available(console_);
   process.err.read_available(console_);
-  if (stop_signal_ != 0 && !verdict_.first_failure()) {
-    if (!ending->ok()) report_later_end(process);  // whoever asked it to end decides what comes next
+  if (stop_signal_ != 0 && !verdict_.first_failure() && is_answer_to_stop(*ending)) {
+    if (!ending->ok()) report_later_end(process);
     return;
   }
   if (give_up_at_ && ending->by_signal && ending->value == SIGKILL) ++killed_after_failure_;
   obey(verdict_.ended(process.rank, *ending));
 }
 
+bool Job::is_answer_to_stop(const Ending& ending) const {
+  if (ending.ok() || ending.is_consequence()) return true;
+  if (ending.exit_code() == 128 + stop_signal_) return true;  // by the signal, or as a shell or a handler says it
+  return give_up_at_ && ending.by_signal && ending.value == SIGKILL;
+}
+
 void Job::obey(Verdict::Step step) {
-  if (step == Verdict::Step::await_cause) verdict_at_ = Deadline::after(options_.grace);
+  if (step == Verdict::Step::await_cause) verdict_at_ = Deadline::after(Verdict::cause_limit(options_.grace));
   if (step != Verdict::Step::end_others) return;
   verdict_at_.reset();
   report_failure(first_failure());

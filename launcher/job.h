@@ -50,11 +50,13 @@ class Job {
   void read_output(RankOutput& output);
   void pause_or_resume_reading();
   void on_signal(int signal);
+  void on_stop_request(int signal);
   void on_rank_end(RankProcess& process);
   void reap_others();
   void check_timers();
   bool finished();
 
+  bool is_answer_to_stop(const Ending& ending) const;
   void obey(Verdict::Step step);
   const RankProcess& first_failure() const;
   void report_failure(const RankProcess& process);
@@ -83,9 +85,10 @@ class Job {
   Verdict verdict_;
   std::optional<Deadline> verdict_at_;  // the cause must have shown itself by then
   int killed_after_failure_ = 0;        // ranks that outlived the grace period
-  int stop_signal_ = 0;                 // the signal that asked the job to end
+  int stop_signal_ = 0;                 // the first signal that asked the job to end
   int stop_requests_ = 0;               // all such signals
-  int interrupts_ = 0;                  // SIGINT among them
+  bool stop_insisted_ = false;          // a second one has killed the ranks
+  std::optional<Deadline> one_request_until_;
   std::optional<Deadline> kill_at_;     // the others have had SIGTERM
   std::optional<Deadline> give_up_at_;  // they have had SIGKILL
 };

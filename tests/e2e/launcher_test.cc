@@ -226,14 +226,15 @@ TEST(Launcher, PassesTimeoutAndMasterOn) {
 
 TEST(LauncherSignals, AreForwardedAndARankMayHandleThem) {
   for (const int signal : {SIGUSR1, SIGUSR2}) {
+    const int other = signal == SIGUSR1 ? SIGUSR2 : SIGUSR1;
     Process launcher({.command = plain(2, {"catch:" + std::to_string(signal), "ready", "wait-signal:15", "print:again",
-                                           "wait-signal:15", "print:bye"})});
+                                           "wait-signal:" + std::to_string(other), "print:bye"})});
     ASSERT_TRUE(launcher.await_output("ready", 2));
     launcher.send(SIGTERM);
     ASSERT_TRUE(launcher.await_output("again", 2)) << "a SIGTERM that is handled is no reason to kill";
     launcher.send(signal);
     ASSERT_TRUE(launcher.await_output("caught " + std::to_string(signal), 2));
-    launcher.send(SIGTERM);
+    launcher.send(other);
     const auto result = launcher.wait();
     EXPECT_EQ(result.exit_code, 0) << "every rank ended well";
     EXPECT_TRUE(contains(result.out, "[rank 1] bye\n"));
@@ -252,16 +253,66 @@ TEST(LauncherSignals, AnUnhandledOneIsTheExitCode) {
   }
 }
 
-TEST(LauncherSignals, ASecondSigintKills) {
-  Process launcher({.command = plain(2, {"catch:2", "ignore:15", "ready", "hang"})});
+TEST(LauncherSignals, ASecondOneKills) {
+  for (const auto& [first, second] : {std::pair{SIGINT, SIGINT}, {SIGTERM, SIGTERM}, {SIGHUP, SIGINT}}) {
+    const auto number = std::to_string(first);
+    Process launcher({.command = plain(2, {"ignore:1", "ignore:2", "ignore:15", "catch:" + number, "ready", "hang"})});
+    ASSERT_TRUE(launcher.await_output("ready", 2));
+    launcher.send(first);
+    ASSERT_TRUE(launcher.await_output("caught ", 2));
+    EXPECT_TRUE(launcher.running());
+    // What comes within a moment is still the first request.
+    EXPECT_TRUE(testing::wait_until([&, &sent = second] {
+      launcher.send(sent);
+      return !launcher.running();
+    }));
+    const auto result = launcher.wait();
+    EXPECT_EQ(result.exit_code, 128 + first);
+    EXPECT_TRUE(contains(result.err, "killing 2 ranks")) << result.err;
+  }
+}
+
+TEST(LauncherSignals, TwoInOneGoAreOneRequest) {
+  // As timeout(1) and systemd send them. The launcher is stopped, so that it sees both at once.
+  Process launcher({.command = plain(2, {"ignore:1", "ignore:15", "ready", "wait-signal:10", "print:saved"})});
   ASSERT_TRUE(launcher.await_output("ready", 2));
-  launcher.send(SIGINT);
-  ASSERT_TRUE(launcher.await_output("caught 02", 2));
-  EXPECT_TRUE(launcher.running());
-  launcher.send(SIGINT);
+  launcher.send(SIGSTOP);
+  launcher.send(SIGTERM);
+  launcher.send(SIGHUP);
+  launcher.send(SIGCONT);
+  ASSERT_TRUE(launcher.await_output("passed on to 2 ranks"));
+  launcher.send(SIGUSR1);
   const auto result = launcher.wait();
-  EXPECT_EQ(result.exit_code, 128 + SIGINT);
-  EXPECT_TRUE(contains(result.err, "second SIGINT: killing 2 ranks")) << result.err;
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_TRUE(contains(result.out, "[rank 1] saved\n")) << result.out;
+}
+
+TEST(LauncherSignals, ACrashAfterASignalIsAFailure) {
+  // Rank 0 saves for ever; rank 1 crashes while it does.
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
+    const auto number = std::to_string(signal);
+    Process launcher({.command = plain(2, {"ignore:" + number, "ready", "wait-signal:10@1", "raise:11@1", "hang@0"})});
+    ASSERT_TRUE(launcher.await_output("ready", 2));
+    launcher.send(signal);
+    ASSERT_TRUE(launcher.await_output("passed on to 2 ranks"));
+    kill(testing::live_ranks(PLAIN_PROGRAM).at(1), SIGUSR1);
+    const auto result = launcher.wait();
+    EXPECT_EQ(result.exit_code, 128 + SIGSEGV) << result.err;
+    EXPECT_TRUE(contains(result.err, "lockstep run: rank 1 (host ")) << result.err;
+    EXPECT_TRUE(contains(result.err, "ending the other 1 rank")) << result.err;
+  }
+}
+
+TEST(LauncherSignals, AnExitCodeThatNamesTheSignalIsAnAnswerToIt) {
+  Process launcher(
+      {.command = plain(2, {"ignore:15@1", "ready", "wait-signal:15@0", "exit:143@0", "wait-signal:10@1"})});
+  ASSERT_TRUE(launcher.await_output("ready", 2));
+  launcher.send(SIGTERM);
+  ASSERT_TRUE(testing::wait_until([] { return !testing::live_ranks(PLAIN_PROGRAM).contains(0); }));
+  launcher.send(SIGUSR1);
+  const auto result = launcher.wait();
+  EXPECT_EQ(result.exit_code, 143);
+  EXPECT_FALSE(contains(result.err, "failed first")) << result.err;
 }
 
 TEST(LauncherSignals, RanksThatSaveThemselvesAreNotHurried) {
