@@ -238,6 +238,25 @@ TEST(Failures, AMessageThatNobodySendsTimesOut) {
   });
 }
 
+TEST(Failures, AMessageThatHasBegunSaysSo) {
+  std::latch begun(1);
+  std::latch over(1);
+  run_ranks(2, [&](const Group& group) {
+    std::vector<float> x(100000);
+    if (group->rank() == 1) {
+      Work work = group->send(view(x), 0, 3);
+      begun.count_down();
+      over.wait();  // does not come back to move it
+      return static_cast<void>(error_of<Timeout>([&] { work.wait(); }));
+    }
+    begun.wait();
+    Work work = group->recv(view(x), 1, 3);
+    expect_text(error_of<Timeout>([&] { work.wait(Deadline::after(100ms)); }),
+                {"recv of 100000 x float32 from rank 1 with tag 3", "rank 1 (", "started the other half, and 0 of 25"});
+    over.count_down();
+  });
+}
+
 TEST(Failures, TooMuchMemoryFailsTheCallAndNotTheGroup) {
   // If nothing refused it in time, this would take all memory of the machine.
   ASSERT_LT(shm::available_memory(), std::uint64_t{1} << 46);

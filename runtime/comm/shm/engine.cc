@@ -26,7 +26,9 @@ class FreeSlot final : public Awaited {
   FreeSlot(Engine& engine, std::uint64_t needed) : engine_(engine), needed_(needed) {}
 
   Blocker push() override {
-    engine_.progress();
+    engine_.check();
+    const Blocker blocker = engine_.push();
+    if (engine_.session().own().finished.load(std::memory_order_relaxed) < needed_) return blocker;
     for (int r = 0; r < engine_.session().size(); ++r) {
       const auto& finished = engine_.session().words(r).finished;
       const std::uint64_t value = finished.load(std::memory_order_acquire);
@@ -35,6 +37,7 @@ class FreeSlot final : public Awaited {
     }
     return {};
   }
+  bool is_alone() const override { return !engine_.mailbox().pending(); }
   // A rank that finishes an inlined collective may miss that somebody sleeps on it (Session::post_quietly).
   std::chrono::milliseconds patience() const override { return std::chrono::milliseconds(1); }
   std::string describe() const override {
@@ -168,8 +171,6 @@ Blocker MessageWork::push() {
   return parcel_->done ? Blocker{} : Blocker{&messages, seen};
 }
 
-std::string MessageWork::missing() const {
-  return fmt::format("{} has not started the other half", engine_->session().who(parcel_->peer));
-}
+std::string MessageWork::missing() const { return engine_->mailbox().progress_of(*parcel_); }
 
 }  // namespace lockstep::shm

@@ -28,6 +28,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   Session& session() { return session_; }
   ArenaTable& arenas() { return arenas_; }
   Mailbox& mailbox() { return mailbox_; }
+  // True if this rank's part of a collective is not done.
+  bool has_collectives() const { return done_ < last_; }
   // Of the collective that was started last; 0 at first.
   std::uint64_t last_sequence() const { return last_; }
 
@@ -77,6 +79,7 @@ class Operation final : public WorkState, public Awaited {
   std::int64_t total_weight() const override { return collective_.total_weight(); }
 
   Blocker push() override;
+  bool is_alone() const override { return !engine_->mailbox().pending(); }
   std::string describe() const override { return collective_.describe(); }
   std::string missing() const override;
 
@@ -98,6 +101,9 @@ class MessageWork final : public WorkState, public Awaited {
   void wait(const Deadline& deadline) override;
 
   Blocker push() override;
+  bool is_alone() const override {
+    return !engine_->has_collectives() && !engine_->mailbox().waits_for_others_than(parcel_->peer);
+  }
   std::string describe() const override { return parcel_->describe(); }
   std::string missing() const override;
 

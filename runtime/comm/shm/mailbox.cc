@@ -54,6 +54,29 @@ void Mailbox::push() {
   recvs_.remove_if(is_done);
 }
 
+bool Mailbox::waits_for_others_than(int peer) const {
+  const auto is_other = [peer](const std::shared_ptr<Parcel>& parcel) { return parcel->peer != peer; };
+  return std::any_of(sends_.begin(), sends_.end(), is_other) || std::any_of(recvs_.begin(), recvs_.end(), is_other);
+}
+
+std::string Mailbox::progress_of(const Parcel& parcel) const {
+  const std::string peer = session_.who(parcel.peer);
+  if (parcel.is_send) {
+    if (!parcel.posted) return fmt::format("{} has not taken the {} messages before it", peer, kMessages);
+    const Message& slot = message(session_.rank(), parcel.peer, parcel.number);
+    if (slot.accepted.load(std::memory_order_acquire) != parcel.number) {
+      return fmt::format("{} has not started to receive it", peer);
+    }
+  } else {
+    if (parcel.number == 0) return fmt::format("{} has not started the other half", peer);
+    if (!parcel.posted) return fmt::format("{} has sent it, and an earlier one that is not through yet", peer);
+  }
+  return fmt::format(
+      "{} has started the other half, and {} of {} chunks are through; it must come back to its group to "
+      "move the rest",
+      peer, parcel.chunks, chunk_count(parcel.buffer));
+}
+
 void Mailbox::check_peer(const Parcel& parcel) {
   if (parcel.done || !session_.has_left(parcel.peer)) return;
   push();

@@ -39,6 +39,10 @@ class Mailbox {
 
   std::shared_ptr<Parcel> start(Parcel parcel);
   bool pending() const { return !sends_.empty() || !recvs_.empty(); }
+  // True if messages with other ranks than `peer` are pending.
+  bool waits_for_others_than(int peer) const;
+  // Of a parcel that is not done: how far it has come, and who has to do what.
+  std::string progress_of(const Parcel& parcel) const;
   // True if a message of this rank has not been taken.
   bool owes_something() const { return !sends_.empty(); }
   // Moves what can be moved.

@@ -50,6 +50,27 @@ bool every_rank_has_a_core(const Control& control, int ranks) {
   return quota_suffices && different >= ranks;
 }
 
+// Between what this thread wrote and what it reads next, for any kind of read.
+void full_fence() {
+#if !defined(__SANITIZE_THREAD__)  // which knows no fences; the exchange before it is one on the machines it runs on
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+#endif
+}
+
+// A rank's word that it sleeps, while this lives.
+struct Sleeping {
+  Sleeping(RankWords& rank_words, Sleep way) : words(rank_words), how(way) {
+    words.sleep.exchange(how, std::memory_order_seq_cst);
+    full_fence();
+  }
+  ~Sleeping() { words.sleep.store(Sleep::awake, std::memory_order_release); }
+  Sleeping(const Sleeping&) = delete;
+  Sleeping& operator=(const Sleeping&) = delete;
+
+  RankWords& words;
+  Sleep how;
+};
+
 }  // namespace
 
 Session::Session(std::shared_ptr<Mapping> control, rendezvous::Roster roster, int rank)
@@ -60,25 +81,41 @@ Session::Session(std::shared_ptr<Mapping> control, rendezvous::Roster roster, in
       size_(static_cast<int>(roster_.size())),
       may_spin_(every_rank_has_a_core(control_, size_)) {}
 
-bool Session::somebody_sleeps() const {
+bool Session::ring() const {
+  bool on_word = false;
   for (int r = 0; r < size_; ++r) {
-    if (r != rank_ && (words(r).naps.load(std::memory_order_seq_cst) & 1u) != 0) return true;
+    if (r == rank_) continue;
+    const Sleep sleep = words(r).sleep.load(std::memory_order_seq_cst);
+    if (sleep == Sleep::on_word) on_word = true;
+    if (sleep == Sleep::on_bell) ring_bell(r);
   }
-  return false;
+  return on_word;
 }
 
-// Of this rank and a sleeper one is first, in the one order of all sequentially consistent operations: either the
-// sleeper sees the new value, or it is seen to sleep.
+void Session::ring_bell(int rank) const {
+  auto& bell = control_.words(rank).bell;
+  bell.fetch_add(1, std::memory_order_seq_cst);
+  futex_wake_all(bell);
+}
+
+void Session::wake(const std::atomic<std::uint64_t>& word) const {
+  if (ring()) futex_wake_all(word);
+}
+
+// Sets the word, then looks who sleeps; a sleeper says that it does, then looks at the words (nap). Both are in the one
+// order of all sequentially consistent operations, so either the sleeper sees the new value or it is seen to sleep. Of
+// one that sleeps on this very word the kernel sees to it once more: it compares the word before it lets it sleep. And
+// whatever is missed, by post_quietly() too, is seen at the end of the sleeper's patience.
 void Session::post(Word word, std::uint64_t value) {
   ++moves_;
   (own().*word).exchange(value, std::memory_order_seq_cst);
-  if (somebody_sleeps()) futex_wake_all(own().*word);
+  wake(own().*word);
 }
 
 void Session::post_quietly(Word word, std::uint64_t value) {
   ++moves_;
   (own().*word).store(value, std::memory_order_release);
-  if (somebody_sleeps()) futex_wake_all(own().*word);
+  wake(own().*word);
 }
 
 void Session::announce(std::uint64_t sequence) {
@@ -86,7 +123,7 @@ void Session::announce(std::uint64_t sequence) {
   auto& flag = control_.announcement(rank_, sequence).sequence;
   flag.exchange(sequence, std::memory_order_seq_cst);
   own().started.store(sequence, std::memory_order_release);
-  if (somebody_sleeps()) futex_wake_all(flag);
+  wake(flag);
 }
 
 void Session::wake_all(int rank) const {
@@ -106,7 +143,10 @@ bool Session::abort(Cause cause, const std::string& text) {
   const bool first = control_.header().first_failure.compare_exchange_strong(
       none, static_cast<std::uint32_t>(rank_) + 1, std::memory_order_acq_rel);
   // Whoever is between looking and falling asleep finds out at the end of its slice.
-  for (int r = 0; r < size_; ++r) wake_all(r);
+  for (int r = 0; r < size_; ++r) {
+    ring_bell(r);  // its own too: any thread may abort
+    wake_all(r);
+  }
   return first;
 }
 
@@ -135,7 +175,7 @@ std::string Session::left_text(int rank) const {
 
 void Session::leave(std::uint64_t last) {
   own().left_after.store(last + 1, std::memory_order_seq_cst);
-  if (somebody_sleeps()) wake_all(rank_);
+  if (ring()) wake_all(rank_);
 }
 
 void Session::check_lives(const Awaited& awaited) {
@@ -170,19 +210,20 @@ bool Session::spin(Awaited& awaited) {
 
 bool Session::nap(Awaited& awaited, const Deadline& deadline) {
   // Says so first, then looks: see post().
-  own().naps.fetch_add(1, std::memory_order_seq_cst);
-  Blocker blocker;
-  try {
-    blocker = awaited.push();
-  } catch (...) {
-    own().naps.fetch_add(1, std::memory_order_seq_cst);
-    throw;
+  const Sleeping sleeping(own(), awaited.is_alone() ? Sleep::on_word : Sleep::on_bell);
+  const std::uint64_t rung = own().bell.load(std::memory_order_seq_cst);
+  const std::uint64_t moves = moves_;
+  const Blocker blocker = awaited.push();
+  if (blocker.done()) return true;
+  // A rank does not ring for itself, and what it moved may be half of a message to itself.
+  if (sleeping.how == Sleep::on_bell && moves_ != moves) return false;
+  const auto limit = std::min<Deadline::Duration>(awaited.patience(), deadline.remaining());
+  if (sleeping.how == Sleep::on_word) {
+    futex_wait(*blocker.word, blocker.value, limit);
+  } else {
+    futex_wait(own().bell, rung, limit);
   }
-  if (!blocker.done()) {
-    futex_wait(*blocker.word, blocker.value, std::min<Deadline::Duration>(awaited.patience(), deadline.remaining()));
-  }
-  own().naps.fetch_add(1, std::memory_order_seq_cst);
-  return blocker.done();
+  return false;
 }
 
 void Session::wait(Awaited& awaited, const Deadline& deadline) {

@@ -31,6 +31,9 @@ class Awaited {
   // For messages: the operation, and who has not arrived.
   virtual std::string describe() const = 0;
   virtual std::string missing() const = 0;
+  // True if nothing else that push() could further is under way: then no other word is worth waking up for. False is
+  // always right; it costs wake-ups.
+  virtual bool is_alone() const = 0;
   // How long to sleep at most before pushing again.
   virtual std::chrono::milliseconds patience() const { return kSlice; }
 
@@ -91,7 +94,11 @@ class Session {
   bool spin(Awaited& awaited);
   // Sleeps until what blocks it changes, at most its patience. True if `awaited` was found done on the way.
   bool nap(Awaited& awaited, const Deadline& deadline);
-  bool somebody_sleeps() const;
+  // Wakes who sleeps on `word`, of this rank, or on its own bell.
+  void wake(const std::atomic<std::uint64_t>& word) const;
+  // Rings the bells of those who sleep on them. True if somebody sleeps on a word.
+  bool ring() const;
+  void ring_bell(int rank) const;
   // Wakes who sleeps on any word of `rank`.
   void wake_all(int rank) const;
 
