@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,12 +23,21 @@ bool writable(int fd) {
   return poll(&entry, 1, 0) > 0;  // true also for an error: the write that follows meets it
 }
 
+// As after 2>&1.
+bool same_file(int one, int other) {
+  struct stat first {};
+  struct stat second {};
+  if (fstat(one, &first) != 0 || fstat(other, &second) != 0) throw SystemError("fstat of stdout and stderr", errno);
+  return first.st_dev == second.st_dev && first.st_ino == second.st_ino;
+}
+
 }  // namespace
 
 Console::Console(int out_fd, int err_fd) {
   if (signal(SIGPIPE, SIG_IGN) == SIG_ERR) throw SystemError("ignore SIGPIPE", errno);
   out_ = {.fd = out_fd, .terminal = isatty(out_fd) == 1, .broken = false, .pending = {}};
   err_ = {.fd = err_fd, .terminal = isatty(err_fd) == 1, .broken = false, .pending = {}};
+  shared_ = same_file(out_fd, err_fd);
 }
 
 void Console::line(Stream stream, int rank, std::string_view text) {

@@ -22,7 +22,7 @@ class Console {
   // Between two lines of a progress bar that is not on a terminal.
   static constexpr std::chrono::seconds kRedrawInterval{2};
 
-  // Of a program that writes nowhere else. Ignores SIGPIPE.
+  // Of a program that writes nowhere else. Ignores SIGPIPE. Throws SystemError if one of them isn't open.
   Console(int out_fd, int err_fd);
 
   // A line of a rank's, without its end: "[rank 2] text".
@@ -54,8 +54,8 @@ class Console {
     std::string pending;
   };
 
-  Sink& sink(Stream stream) { return stream == Stream::out ? out_ : err_; }
-  const Sink& sink(Stream stream) const { return stream == Stream::out ? out_ : err_; }
+  Sink& sink(Stream stream) { return stream == Stream::out || shared_ ? out_ : err_; }
+  const Sink& sink(Stream stream) const { return stream == Stream::out || shared_ ? out_ : err_; }
   void put(Sink& sink, std::string_view text);
   void put_line(Stream stream, std::string_view prefix, std::string_view text);
   void drain(Sink& sink);
@@ -63,6 +63,7 @@ class Console {
 
   Sink out_;
   Sink err_;
+  bool shared_ = false;  // both go to one file, pipe or terminal: out_ takes all, or half a line could wait in each
   Stream bar_stream_ = Stream::err;
   std::string bar_;                    // on a terminal: what the bottom line shows; empty if there is none
   std::string held_;                   // elsewhere: the redraw that waits for its turn

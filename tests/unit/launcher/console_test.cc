@@ -90,6 +90,27 @@ TEST_F(ConsoleOnPipes, SaysOnceThatItsReaderHasGone) {
   EXPECT_EQ(said.find('\n'), said.size() - 1) << said;
 }
 
+TEST(ConsoleOnOnePipe, LinesNeverMix) {
+  const Pipe pipe = make_pipe();
+  const UniqueFd other(dup(pipe.write_end.get()));  // 2>&1
+  Console console(pipe.write_end.get(), other.get());
+  const std::string text(9000, 'x');
+  for (int i = 0; i < 50; ++i) console.line(Stream::out, 1, text);  // far more than the pipe holds
+  ASSERT_TRUE(console.waiting(Stream::out));
+  std::string seen = drain(pipe.read_end.get());  // ends within a line
+  ASSERT_NE(seen.back(), '\n');
+  console.message("a word");
+  console.line(Stream::err, 2, "a line");
+  while (console.backlog() > 0) {
+    seen += drain(pipe.read_end.get());
+    console.flush();
+  }
+  seen += drain(pipe.read_end.get());
+  std::string expected;
+  for (int i = 0; i < 50; ++i) expected += "[rank 1] " + text + "\n";
+  EXPECT_EQ(seen, expected + "lockstep run: a word\n[rank 2] a line\n");
+}
+
 TEST(ConsoleOnATerminal, KeepsTheBarAtTheBottom) {
   int terminal = -1;
   int program = -1;
