@@ -68,7 +68,11 @@ void detach(int pipe) {
     if (bytes < 0 && errno == EINTR) continue;
     if (bytes != sizeof group) break;
     if (group == kAllIsWell) _exit(EXIT_SUCCESS);
-    groups.insert(group);
+    if (group > 0) {
+      groups.insert(group);
+    } else {
+      groups.erase(-group);
+    }
   }
   try {
     const auto deadline = Deadline::after(kKillLimit);
@@ -100,9 +104,17 @@ Guardian::Guardian(const std::string& run_id) {
   wait_readable(detached.read_end.get(), Deadline::never());
 }
 
-void Guardian::all_is_well() {
-  // If it was killed, there is nobody to read (SIGPIPE is ignored) and perhaps nobody to wait for.
-  if (write(pipe_.get(), &kAllIsWell, sizeof kAllIsWell) != sizeof kAllIsWell && errno != EPIPE) {
+void Guardian::forget(pid_t group) const { tell(-group); }
+
+void Guardian::all_is_well() const { tell(kAllIsWell); }
+
+void Guardian::tell(pid_t word) const {
+  ssize_t bytes;
+  do {
+    bytes = write(pipe_.get(), &word, sizeof word);
+  } while (bytes < 0 && errno == EINTR);
+  // If it was killed, there is nobody to read (SIGPIPE is ignored); the launcher has said so.
+  if (bytes != sizeof word && errno != EPIPE) {
     log_error("lockstep run: write to the guardian process {}: {}", pid_, errno_text(errno));
   }
 }

@@ -4,7 +4,8 @@
 // the program behind `sh -c './train; true'`, does not: nothing that is killed with -9 can clean up. So the launcher
 // forks this process before it does anything else. It holds the read end of a pipe on which each rank writes its
 // process id before it becomes the program. When the pipe ends and nobody said that all is well, it kills every
-// process of the ranks' process groups and every process that was started with this job's LOCKSTEP_RUN_ID.
+// process of the ranks' process groups, but for those that the launcher has seen empty (the number may be somebody
+// else's by now), and every process that was started with this job's LOCKSTEP_RUN_ID.
 // docs/adr/0006-no-orphans.md has the alternatives.
 #pragma once
 
@@ -22,8 +23,10 @@ class Guardian {
   explicit Guardian(const std::string& run_id);
   // Without all_is_well() before it, the guardian ends what there is of the job. Waits for it to leave.
   ~Guardian();
+  // The process group of this rank has no process any more.
+  void forget(pid_t group) const;
   // The job has ended and nothing of it is left.
-  void all_is_well();
+  void all_is_well() const;
   Guardian(const Guardian&) = delete;
   Guardian& operator=(const Guardian&) = delete;
 
@@ -32,6 +35,8 @@ class Guardian {
   int registration_fd() const { return pipe_.get(); }
 
  private:
+  void tell(pid_t word) const;
+
   pid_t pid_ = -1;
   UniqueFd pipe_;
 };

@@ -245,6 +245,7 @@ void Job::on_rank_end(RankProcess& process) {
   if (!ending) return;
   process.ending = *ending;
   forget(process.pidfd.get());
+  release_empty_groups();
   // Its last words come before what is said about it. What it started may hold the pipes, so their end is not awaited.
   process.out.read_available(console_);
   process.err.read_available(console_);
@@ -297,6 +298,16 @@ void Job::reap_others() {
     siginfo_t reaped{};
     waitid(P_PID, static_cast<id_t>(info.si_pid), &reaped, WEXITED | WNOHANG);
     strangers_.erase(info.si_pid);
+    release_empty_groups();
+  }
+}
+
+void Job::release_empty_groups() {
+  for (auto& process : ranks_) {
+    // The number can't be given to another process while a process of the group is there.
+    if (!process.ending || process.group_is_empty || kill(-process.pid, 0) == 0 || errno != ESRCH) continue;
+    process.group_is_empty = true;
+    guardian_.forget(process.pid);
   }
 }
 

@@ -53,6 +53,7 @@ class Job {
   void on_stop_request(int signal);
   void on_rank_end(RankProcess& process);
   void reap_others();
+  void release_empty_groups();
   void check_timers();
   bool finished();
 

@@ -47,6 +47,7 @@ struct RankProcess {
   RankOutput err;
   std::string err_file;          // with --log-dir
   std::optional<Ending> ending;  // once it has ended
+  bool group_is_empty = false;   // neither it nor what it started in its process group is there
 
   bool running() const { return pid > 0 && !ending; }
 };

@@ -1,0 +1,75 @@
+// Whom the guardian kills when the launcher has gone, and whom it doesn't.
+#include "launcher/guardian.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <optional>
+
+#include "launcher/spawn.h"
+
+namespace lockstep::launcher {
+namespace {
+
+constexpr auto* kRunId = "run-of-guardian-test";
+
+class GuardianTest : public ::testing::Test {
+ protected:
+  GuardianTest() { signal(SIGPIPE, SIG_IGN); }
+  ~GuardianTest() override {
+    if (rank_.pid <= 0) return;
+    kill(rank_.pid, SIGKILL);
+    waitpid(rank_.pid, nullptr, 0);
+  }
+
+  // A process in a group of its own that the guardian is told of, as a rank is.
+  void start_rank(const std::string& run_id) {
+    const UniqueFd null = open_file("/dev/null", false);
+    SpawnRequest request;
+    request.path = "/bin/sleep";
+    request.arguments = {"sleep", "3600"};
+    request.environment = {"LOCKSTEP_RUN_ID=" + run_id};
+    request.stdin_fd = request.stdout_fd = request.stderr_fd = request.inherited_fd = null.get();
+    request.registration_fd = guardian_->registration_fd();
+    sigemptyset(&request.signal_mask);
+    rank_ = spawn(request);
+  }
+  // Its destructor waits until the guardian has done its work.
+  void close_pipe() { guardian_.reset(); }
+  bool rank_lives() const { return !wait_readable(rank_.pidfd.get(), Deadline::after({})); }
+
+  std::optional<Guardian> guardian_{std::in_place, kRunId};
+  Spawned rank_;
+};
+
+TEST_F(GuardianTest, KillsTheRanksGroupsWhenNobodySaysThatAllIsWell) {
+  start_rank("of another job");
+  close_pipe();  // as an exception that leaves the launcher does
+  EXPECT_FALSE(rank_lives());
+}
+
+TEST_F(GuardianTest, KillsWhatWasStartedForTheJobWhateverItsGroup) {
+  start_rank(kRunId);
+  guardian_->forget(rank_.pid);
+  close_pipe();
+  EXPECT_FALSE(rank_lives());
+}
+
+TEST_F(GuardianTest, LeavesAGroupThatItWasToldToForget) {
+  // The number of a rank's group that has ended may be a stranger's.
+  start_rank("of another job");
+  guardian_->forget(rank_.pid);
+  close_pipe();
+  EXPECT_TRUE(rank_lives());
+}
+
+TEST_F(GuardianTest, KillsNobodyOnceAllIsWell) {
+  start_rank(kRunId);
+  guardian_->all_is_well();
+  close_pipe();
+  EXPECT_TRUE(rank_lives());
+}
+
+}  // namespace
+}  // namespace lockstep::launcher
