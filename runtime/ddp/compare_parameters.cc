@@ -18,6 +18,8 @@ namespace {
 
 // How often a rank that waits for the store looks whether the group still lives.
 constexpr std::chrono::milliseconds kLookAfterGroup{200};
+// How long rank 0 stays for the others to read how the models differ.
+constexpr std::chrono::seconds kParting{5};
 
 // A list of texts as one text: "5:first6:second", whatever the texts hold.
 std::string pack(std::span<const std::string> texts) {
@@ -82,12 +84,15 @@ class Comparison {
     }
   }
 
-  // Before a rank that may host the store leaves with a Mismatch, all must have read what they throw the same from.
+  // Rank 0 may host the store, and may end with the Mismatch it is about to throw: first all must have read what they
+  // throw the same from. The group is not asked: who has read may be gone already.
   void part() {
-    publish("read", "");
-    if (group_.rank() != 0) return;
     try {
-      collect("read", all_ranks(group_));
+      publish("read", "");
+      if (group_.rank() != 0) return;
+      std::vector<std::string> keys;
+      for (int rank = 0; rank < group_.size(); ++rank) keys.push_back(key("read", rank));
+      group_.store().wait(keys, Deadline::after(kParting));
     } catch (const Error& error) {
       // The difference is the first cause; that somebody did not stay to read it is not worth more than a line.
       log_debug("Reducer: not every rank read how the models differ: {}", error.what());
@@ -168,6 +173,7 @@ void compare_parameters(ProcessGroup& group, std::span<const ParameterSpec> spec
   for (std::size_t kind = 0; kind < groups.size(); ++kind) {
     for (const int rank : groups[kind]) lists[static_cast<std::size_t>(rank)] = unpack(told[kind]);
   }
+  comparison.part();
   throw Mismatch(
       fmt::format("Reducer: the ranks train different models. First difference, {}. Build the same model, "
                   "with its parameters in the same order and the same options, on every rank",

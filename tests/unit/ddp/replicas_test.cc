@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <atomic>
 #include <cmath>
 #include <numeric>
+#include <thread>
 
 #include "runtime/base/error.h"
 #include "runtime/ddp/broadcast_parameters.h"
@@ -147,6 +149,25 @@ TEST(ReplicaCheck, HashSeesNamesDtypesAndBits) {
   auto swapped = a.buffers();
   std::swap(swapped[0], swapped[1]);
   EXPECT_NE(hash_replica(swapped), hash);
+}
+
+// Rank 1 is played by hand: it has told what it has, and is slow to read what rank 0 has.
+TEST(CompareParameters, RankZeroStaysUntilTheOthersHaveReadTheDifference) {
+  FakeWorld world(2);
+  std::atomic<bool> thrown = false;
+  std::thread zero([&] {
+    const std::vector<ParameterSpec> specs{{"w", DType::f32, {3}}};
+    EXPECT_THROW(compare_parameters(*world.group(0), specs, {}), Mismatch);
+    thrown = true;
+  });
+  store::Store& store = world.store();
+  store.set("ddp/1/hash/1", "another");
+  store.set("ddp/1/list/1", "1:o1:w");
+  const std::string said = "ddp/1/read/0";
+  store.get(said, Deadline::after(std::chrono::seconds(20)));
+  EXPECT_FALSE(thrown) << "rank 0 is gone";
+  store.set("ddp/1/read/1", "");
+  zero.join();
 }
 
 TEST(FirstDifference, IsTheFirstOfAll) {
