@@ -15,6 +15,9 @@ constexpr std::string_view kRemedy =
     "install Open MPI's PMIx library (Debian: libpmix2), start with `lockstep run`, or set MASTER_ADDR and MASTER_PORT "
     "and pass init_method tcp://host:port";
 
+// Open MPI's server ends a question about a rank that has published nothing after 2 s; it is asked again then.
+bool is_not_yet(int status) { return status == pmix::kNotFound || status == pmix::kTimedOut; }
+
 // An answer under way. The library calls back from its own thread, perhaps after the asker has gone.
 struct Answer {
   Mutex mutex;
@@ -98,14 +101,14 @@ std::optional<std::string> PmixSession::ask(int rank, const std::string& key, co
   const int status = library_->get_nb(&target, key.c_str(), nullptr, 0, on_answer, static_cast<void*>(context));
   if (status != pmix::kSuccess) {
     delete context;  // refused at once: no call back will come
-    if (status == pmix::kNotFound) return std::nullopt;
+    if (is_not_yet(status)) return std::nullopt;
     library_->require(status, "PMIx_Get_nb");
   }
   MutexLock lock(answer->mutex);
   while (!answer->done) {
     if (!answer->arrived.wait_until(answer->mutex, deadline) && !answer->done) return std::nullopt;
   }
-  if (answer->status == pmix::kNotFound) return std::nullopt;
+  if (is_not_yet(answer->status)) return std::nullopt;
   library_->require(answer->status, "PMIx_Get_nb");
   if (!answer->is_text) throw CorruptData(fmt::format("PMIx: what rank {} put at '{}' is no text", rank, key));
   return answer->text;

@@ -12,6 +12,7 @@ namespace lockstep::rendezvous::pmix {
 
 inline constexpr int kSuccess = 0;                // PMIX_SUCCESS
 inline constexpr int kNotFound = -46;             // PMIX_ERR_NOT_FOUND
+inline constexpr int kTimedOut = -24;             // PMIX_ERR_TIMEOUT: a server that has its own idea of how long
 inline constexpr std::uint16_t kString = 3;       // PMIX_STRING
 inline constexpr std::uint8_t kGlobal = 3;        // PMIX_GLOBAL: for ranks of this host and of others
 inline constexpr std::size_t kMaxKeyBytes = 511;  // PMIX_MAX_KEYLEN

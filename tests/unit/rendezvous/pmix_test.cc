@@ -97,6 +97,7 @@ std::optional<int> under_mpirun(const char* body) {
   EXPECT_EQ(done, kRanks)
 
 TEST(Pmix, RanksOfMpirunFindWhatEachPublished) { RUN_UNDER_MPIRUN("exchange"); }
+TEST(Pmix, ARankThatIsSlowToPublishIsWaitedFor) { RUN_UNDER_MPIRUN("patience"); }
 TEST(Pmix, RanksOfMpirunMeetAndJoin) { RUN_UNDER_MPIRUN("meet"); }
 
 // --- Below: what runs as a rank of mpirun.
@@ -121,6 +122,22 @@ void exchange() {
   for (int other = 0; other < kRanks; ++other) {
     if (other != rank) session->lookup(other, "read", Deadline::after(20s));
   }
+}
+
+// Longer than the 2 s after which Open MPI's server stops holding a question back.
+void patience() {
+  const int rank = identify(Environment::of_process()).rank;
+  const auto session = PmixSession::open();
+  if (rank != 0) {
+    EXPECT_THROW(session->lookup(0, "value", Deadline::after(3s)), Timeout);
+    session->publish("asked", "yes");
+    EXPECT_EQ(session->lookup(0, "value", Deadline::after(20s)), "of rank 0");
+    session->publish("read", "yes");
+    return;
+  }
+  for (int other = 1; other < kRanks; ++other) session->lookup(other, "asked", Deadline::after(20s));
+  session->publish("value", "of rank 0");
+  for (int other = 1; other < kRanks; ++other) session->lookup(other, "read", Deadline::after(20s));
 }
 
 void meet_and_join() {
@@ -151,7 +168,7 @@ class PmixRank : public ::testing::Test {
 const bool registered = [] {
   const auto wanted = Environment::of_process().get(kBodyVariable);
   if (!wanted) return false;
-  void (*const body)() = *wanted == "exchange" ? exchange : meet_and_join;
+  void (*const body)() = *wanted == "exchange" ? exchange : *wanted == "patience" ? patience : meet_and_join;
   ::testing::RegisterTest("PmixRank", wanted->c_str(), nullptr, nullptr, __FILE__, __LINE__,
                           [body]() -> PmixRank* { return new PmixRank(body); });
   return true;
