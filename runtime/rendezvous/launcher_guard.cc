@@ -72,11 +72,6 @@ void watch(UniqueFd fd, short events) {
   start_quiet_thread(std::move(body)).detach();
 }
 
-void ask_for_death_signal(int launcher) {
-  if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) throw SystemError("prctl(PR_SET_PDEATHSIG)", errno);
-  if (::getppid() != launcher) end_this_process();  // it went before the kernel knew that we care
-}
-
 void watch_pipe(const LauncherGuard& guard) {
   struct stat status = {};
   const bool is_pipe = ::fstat(guard.fd, &status) == 0 && S_ISFIFO(status.st_mode);
@@ -94,13 +89,27 @@ void watch_pipe(const LauncherGuard& guard) {
 
 void watch_process(int launcher) {
   UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, launcher, 0)));
-  if (!process && errno != ESRCH) throw SystemError(fmt::format("pidfd_open({})", launcher), errno);
+  const int error = process ? 0 : errno;
+  if (error != 0 && error != ESRCH) {
+    log_warn(
+        "launcher guard: pidfd_open({}): {}; if the launcher is killed with -9, this process stays; allow that system "
+        "call (Linux 5.3, the container's seccomp profile), or start the program without a wrapper between",
+        launcher, errno_text(error));
+    return;
+  }
   // Its number may be another process's by now: look again, with the descriptor in hand.
   const auto ancestors = ancestors_of_this_process();
   const bool there = std::any_of(ancestors.begin(), ancestors.end(),
                                  [&](const Ancestor& ancestor) { return ancestor.pid == launcher; });
   if (!process || !there) end_this_process();
   watch(std::move(process), POLLIN);
+}
+
+void ask_for_death_signal(int launcher) {
+  if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) throw SystemError("prctl(PR_SET_PDEATHSIG)", errno);
+  if (::getppid() != launcher) end_this_process();  // it went before the kernel knew that we care
+  // The request is the calling thread's and ends with it; only the main thread lasts as long as the process.
+  if (::gettid() != ::getpid()) watch_process(launcher);
 }
 
 }  // namespace

@@ -4,13 +4,20 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstddef>
+#include <iterator>
+#include <thread>
 
 #include "runtime/base/error.h"
 #include "runtime/base/unique_fd.h"
@@ -166,6 +173,58 @@ TEST(LauncherGuard, KillingAParentEndsItsRank) {
   ::kill(launcher, SIGKILL);
   EXPECT_EQ(next_event(alive.read), 0) << "the rank is left";
   wait_status(launcher);
+}
+
+TEST(LauncherGuard, KillingAParentEndsARankWhoseJoiningThreadHasEnded) {
+  Pipe alive = make_pipe();
+  const pid_t launcher = ::fork();
+  ASSERT_GE(launcher, 0);
+  if (launcher == 0) {
+    const int launcher_pid = ::getpid();
+    if (::fork() == 0) {
+      std::thread([&] {
+        put_up({.kind = Kind::death_signal, .pid = launcher_pid, .fd = -1, .inode = {}, .why = "test"});
+      }).join();
+      say_ready(alive);
+    } else {
+      alive.write.reset();
+    }
+    for (;;) ::pause();
+  }
+  alive.write.reset();
+  ASSERT_EQ(next_event(alive.read), 'r');
+  ::kill(launcher, SIGKILL);
+  EXPECT_EQ(next_event(alive.read), 0) << "the rank is left";
+  wait_status(launcher);
+}
+
+// As a container's seccomp profile does. False if this kernel has no filters.
+bool forbid_pidfd_open() {
+  sock_filter program[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pidfd_open, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  sock_fprog filter{.len = std::size(program), .filter = program};
+  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
+}
+
+TEST(LauncherGuard, AJobStartsWherePidfdsAreForbidden) {
+  const int launcher = ::getpid();
+  const pid_t rank = ::fork();
+  ASSERT_GE(rank, 0);
+  if (rank == 0) {
+    if (!forbid_pidfd_open()) ::_exit(98);
+    try {
+      put_up({.kind = Kind::watch_process, .pid = launcher, .fd = -1, .inode = {}, .why = "test"});
+    } catch (const Error&) {
+      ::_exit(8);
+    }
+    ::_exit(7);
+  }
+  const int status = wait_status(rank);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 7) << status;
 }
 
 TEST(LauncherGuard, ALauncherThatWentBeforeEndsTheRankAtOnce) {
