@@ -7,9 +7,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <barrier>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <thread>
+#include <vector>
 
 #include "runtime/base/error.h"
 
@@ -89,6 +93,32 @@ TEST_F(FileMeetingTest, AStaleFileIsReplacedByRankZeroAndNeverReadByTheOthers) {
   const FileMeeting meeting(path_, note_of_this_process("127.0.0.1:4711", "run"));
   reader.join();
   EXPECT_EQ(read, "127.0.0.1:4711");
+}
+
+TEST_F(FileMeetingTest, OfManyThatFindAStaleFileOneTakesItsPlaceAndKeepsIt) {
+  const std::string stale = encode(note_of_the_dead());
+  for (int round = 0; round < 50; ++round) {
+    write(stale);
+    constexpr int kRivals = 8;
+    std::vector<std::unique_ptr<FileMeeting>> meetings(kRivals);
+    std::vector<MeetingNote> notes(kRivals);
+    std::barrier start(kRivals);
+    std::vector<std::thread> rivals;
+    for (std::size_t i = 0; i < kRivals; ++i) {
+      rivals.emplace_back([&, i] {
+        notes[i] = note_of_this_process("127.0.0.1:4711", "run");
+        start.arrive_and_wait();
+        try {
+          meetings[i] = std::make_unique<FileMeeting>(path_, notes[i]);
+        } catch (const Mismatch&) {  // who comes second
+        }
+      });
+    }
+    for (std::thread& rival : rivals) rival.join();
+    ASSERT_EQ(std::count(meetings.begin(), meetings.end(), nullptr), kRivals - 1) << "in round " << round;
+    const auto winner = std::find_if(meetings.begin(), meetings.end(), [](const auto& it) { return it != nullptr; });
+    ASSERT_EQ(read_note(path_)->token, notes[static_cast<std::size_t>(winner - meetings.begin())].token);
+  }
 }
 
 TEST_F(FileMeetingTest, AFileOfBeforeTheLastBootIsStale) {
