@@ -52,7 +52,8 @@ Tensor gather_rows(const Tensor& rows, ProcessGroup& group, int root) {
 }
 
 double mean_over_ranks(double mean, std::int64_t weight, ProcessGroup& group) {
-  std::array<double, 2> sums{mean * static_cast<double>(weight), static_cast<double>(weight)};
+  // The mean of nothing may be NaN, which no weight takes away.
+  std::array<double, 2> sums{weight == 0 ? 0 : mean * static_cast<double>(weight), static_cast<double>(weight)};
   group.all_reduce(BufferView(std::span<double>(sums))).wait();
   return sums[1] == 0 ? 0 : sums[0] / sums[1];
 }
