@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "runtime/base/error.h"
+#include "runtime/ddp/broadcast_parameters.h"
 
 namespace lockstep {
 namespace {
@@ -32,9 +33,9 @@ DistributedDataParallel::DistributedDataParallel(nn::Module& model, std::shared_
       reducer_(specs_of(model), group_, {.buckets = options.buckets}),
       seed_(options.seed) {
   for (std::size_t i = 0; i < parameters_.size(); ++i) index_.emplace(parameters_[i].id(), static_cast<int>(i));
-  if (group_->size() > 1) {
-    for (const Tensor& parameter : parameters_) group_->broadcast(parameter.view(), 0).wait();
-  }
+  std::vector<BufferView> values;
+  for (const Tensor& parameter : parameters_) values.push_back(parameter.view());
+  broadcast_parameters(*group_, values);
 }
 
 DistributedDataParallel::~DistributedDataParallel() {
@@ -43,8 +44,9 @@ DistributedDataParallel::~DistributedDataParallel() {
 }
 
 Tensor DistributedDataParallel::operator()(const Tensor& x) {
-  rows_ = x.shape().dims() == 0 ? 1 : x.size(0);
-  return model_(x);
+  // Without ids, those of an earlier batch must not count for this one.
+  if (std::exchange(ids_given_, false)) model_.set_context(context_of({}));
+  return forward(x);
 }
 
 Tensor DistributedDataParallel::operator()(const Tensor& x, std::vector<std::int64_t> ids) {
@@ -54,8 +56,18 @@ Tensor DistributedDataParallel::operator()(const Tensor& x, std::vector<std::int
                     "be one per row of dimension 0",
                     x.str(), ids.size()));
   }
-  model_.set_context({.seed = seed_, .step = static_cast<std::uint64_t>(step_), .sample_ids = std::move(ids)});
-  return (*this)(x);
+  model_.set_context(context_of(std::move(ids)));
+  ids_given_ = true;
+  return forward(x);
+}
+
+nn::ForwardContext DistributedDataParallel::context_of(std::vector<std::int64_t> ids) const {
+  return {.seed = seed_, .step = static_cast<std::uint64_t>(step_), .sample_ids = std::move(ids)};
+}
+
+Tensor DistributedDataParallel::forward(const Tensor& x) {
+  rows_ = x.shape().dims() == 0 ? 1 : x.size(0);
+  return model_(x);
 }
 
 void DistributedDataParallel::plan(const Tensor& loss) {

@@ -55,7 +55,8 @@ class DistributedDataParallel {
   DistributedDataParallel(const DistributedDataParallel&) = delete;
   DistributedDataParallel& operator=(const DistributedDataParallel&) = delete;
 
-  // The model's forward on this rank's rows (dimension 0 of x).
+  // The model's forward on this rank's rows (dimension 0 of x). The ids of an earlier call are forgotten: a layer that
+  // is random then throws InvalidArgument, unless there are no rows or the program sets the model's context itself.
   Tensor operator()(const Tensor& x);
   // With the rows' global sample ids, for layers that are random: dropout depends on (seed, step, id), so that a run
   // computes the same at every world size. InvalidArgument if there is not one id per row.
@@ -81,6 +82,8 @@ class DistributedDataParallel {
   const trace::StepRecord& last_step() const { return reducer_.last_step(); }
 
  private:
+  nn::ForwardContext context_of(std::vector<std::int64_t> ids) const;
+  Tensor forward(const Tensor& x);
   // The first backward knows its order: tells it to the reducer and binds the gradients to the arena.
   void plan(const Tensor& loss);
 
@@ -91,6 +94,7 @@ class DistributedDataParallel {
   Reducer reducer_;
   std::uint64_t seed_;
   bool planned_ = false;
+  bool ids_given_ = false;  // the model's context is that of the last forward's ids
   std::int64_t step_ = 0;
   std::int64_t rows_ = 0;  // of the last forward
   float last_loss_ = 0;

@@ -9,6 +9,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/checkpoint/safetensors.h"
+#include "runtime/ddp/broadcast_parameters.h"
 
 namespace lockstep {
 namespace {
@@ -126,9 +127,9 @@ WeightsMetadata load_weights(const std::filesystem::path& path, const nn::Module
     }
     return text;
   });
-  if (group->size() > 1) {
-    for (const Tensor& parameter : model.parameters()) group->broadcast(parameter.view(), 0).wait();
-  }
+  std::vector<BufferView> values;
+  for (const Tensor& parameter : model.parameters()) values.push_back(parameter.view());
+  broadcast_parameters(*group, values);
   WeightsMetadata metadata;
   for (std::size_t at = 0; at < packed.size();) {
     std::size_t used = 0;

@@ -164,6 +164,19 @@ TEST(DistributedDataParallel, DropoutIsKeyedBySampleIdAndStep) {
   EXPECT_THROW(ddp(x, {10}), InvalidArgument);
 }
 
+TEST(DistributedDataParallel, IdsOfAnEarlierBatchDontCountForOneWithout) {
+  nn::Sequential model{nn::Dropout(0.5f), nn::Linear(64, 1)};
+  DistributedDataParallel ddp(model, testing::single_group(), {.seed = 3});
+  const Tensor x = Tensor::ones({2, 64});
+  ddp(x, {10, 11});
+  EXPECT_THROW(ddp(x), InvalidArgument);
+  ddp(x, {10, 11});
+  EXPECT_EQ(ddp(Tensor::ones({0, 64})).size(0), 0) << "a shard without rows needs no ids";
+  // A context of the program's own stays.
+  model.set_context({.seed = 1, .step = 0, .sample_ids = {10, 11}});
+  EXPECT_EQ(ddp(x).to_vector(), ddp(x).to_vector());
+}
+
 TEST(DistributedDataParallel, RefusesAModelWithoutParametersAndALossWithoutATape) {
   nn::ReLU empty;
   EXPECT_THROW(DistributedDataParallel(empty, testing::single_group()), InvalidArgument);
