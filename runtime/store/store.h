@@ -1,7 +1,7 @@
 // A key-value store that all ranks of a job share: where they meet.
 //
 // The operations and their meaning are those of PyTorch's Store, less its traps (proto/PROTOCOL.md says which). Keys
-// and values are bytes. A store knows nothing of ranks; what is built over it does (store/barrier.h).
+// and values are bytes. A store knows nothing of ranks; what is built over it does (rendezvous/join.h).
 //
 // Threads: every method may be called from any thread at any time. A call of one thread never delays another's.
 // Errors: StoreError when the store can't be reached or refuses, naming its address; Timeout where a Deadline is taken.
@@ -50,7 +50,7 @@ class Store {
   virtual void multi_set(std::span<const std::string> keys, std::span<const std::string> values) = 0;
   // Number of keys stored.
   virtual std::int64_t num_keys() = 0;
-  // For messages: "tcp 127.0.0.1:41233", "file /shared/job7".
+  // For messages: "tcp 127.0.0.1:41233".
   virtual std::string description() const = 0;
 };
 

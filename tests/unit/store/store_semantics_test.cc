@@ -12,12 +12,10 @@
 #include <vector>
 
 #include "runtime/base/error.h"
-#include "runtime/store/file_store.h"
 #include "runtime/store/hash_store.h"
 #include "runtime/store/prefix_store.h"
 #include "runtime/store/tcp_store.h"
 #include "runtime/store/tcp_store_server.h"
-#include "tests/unit/store/temporary_folder.h"
 
 namespace lockstep::store {
 namespace {
@@ -61,14 +59,6 @@ class PrefixWorld : public World {
   std::shared_ptr<Store> store_ = std::make_shared<HashStore>();
 };
 
-class FileWorld : public World {
- public:
-  std::shared_ptr<Store> client() override { return FileStore::open_or_create(folder_.file("store"), "run"); }
-
- private:
-  TemporaryFolder folder_;
-};
-
 struct Kind {
   const char* name;
   std::function<std::unique_ptr<World>()> make;
@@ -96,7 +86,6 @@ class StoreTest : public testing::TestWithParam<Kind> {
 INSTANTIATE_TEST_SUITE_P(Stores, StoreTest,
                          testing::Values(Kind{"Hash", [] { return std::make_unique<HashWorld>(); }},
                                          Kind{"Tcp", [] { return std::make_unique<TcpWorld>(); }},
-                                         Kind{"File", [] { return std::make_unique<FileWorld>(); }},
                                          Kind{"Prefix", [] { return std::make_unique<PrefixWorld>(); }}),
                          [](const auto& kind) { return kind.param.name; });
 
