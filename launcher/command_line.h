@@ -10,7 +10,8 @@
 namespace lockstep::launcher {
 
 // Exit codes of the launcher's own, as shells have them.
-inline constexpr int kExitUsage = 2;            // the command line is wrong; also: a file or port could not be had
+inline constexpr int kExitInternal = 1;         // the launcher itself can't go on: a system call failed
+inline constexpr int kExitUsage = 2;            // the command line is wrong, or asks for what isn't here
 inline constexpr int kExitNotExecutable = 126;  // PROGRAM is there and can't be run
 inline constexpr int kExitNotFound = 127;       // PROGRAM is not there
 

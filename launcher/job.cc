@@ -36,6 +36,10 @@ constexpr auto kOneRequest = 200ms;
 // Above what shells and programs name by number (exec 3<..., descriptor 10 of dash).
 constexpr int kLowestInheritedFd = 200;
 
+// Of one rank: two pipes, its end, and its connections to the store.
+constexpr rlim_t kDescriptorsPerRank = 8;
+constexpr rlim_t kSpareDescriptors = 1024;
+
 bool asks_to_end(int signal) { return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT; }
 
 std::string count_of(int count, std::string_view noun, std::string_view plural_ending = "s") {
@@ -88,6 +92,8 @@ int Job::run() {
 }
 
 void Job::start_ranks() {
+  descriptor_limit_ = raise_descriptor_limit(kSpareDescriptors +
+                                             kDescriptorsPerRank * static_cast<rlim_t>(options_.contract.world_size));
   const UniqueFd null = open_file("/dev/null", false);
   ranks_.resize(static_cast<std::size_t>(options_.contract.world_size));
   for (int rank = 0; rank < options_.contract.world_size; ++rank) start_rank(rank, null.get());
@@ -124,6 +130,7 @@ void Job::start_rank(int rank, int null_fd) {
   request.inherited_fd = life_.read_end.get();
   request.registration_fd = guardian_.registration_fd();
   request.signal_mask = signals_.original_mask();
+  request.descriptor_limit = descriptor_limit_;
   Spawned spawned = spawn(request);
   process.pid = spawned.pid;
   process.pidfd = std::move(spawned.pidfd);

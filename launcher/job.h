@@ -80,6 +80,7 @@ class Job {
   std::vector<RankProcess> ranks_;
   std::set<pid_t> strangers_;  // children that this process had before it became the launcher
   Clock::time_point started_;
+  rlimit descriptor_limit_{};  // what the ranks get; the launcher's own is higher
   bool reading_ = true;
   bool children_changed_ = false;
 

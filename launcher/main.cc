@@ -22,7 +22,7 @@ bool standard_streams_open() {
 
 int main(int count, char** arguments) {
   using namespace lockstep::launcher;
-  if (!standard_streams_open()) return kExitUsage;
+  if (!standard_streams_open()) return kExitInternal;
   const auto parsed = parse_command_line({arguments + 1, arguments + count});
   if (const auto* answer = std::get_if<Answer>(&parsed)) {
     std::fputs(answer->err.c_str(), stderr);

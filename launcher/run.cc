@@ -41,7 +41,9 @@ int complain(int exit_code, std::string_view text) {
 void make_log_dir(const std::string& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  if (error) throw SystemError(fmt::format("--log-dir: make the folder {}", folder), error.value());
+  if (error) {
+    throw InvalidArgument(fmt::format("--log-dir: can't make the folder {}: {}", folder, errno_text(error.value())));
+  }
 }
 
 int start(const RunOptions& options) {
@@ -88,8 +90,10 @@ int start(const RunOptions& options) {
 int run_command(const RunOptions& options) {
   try {
     return start(options);
-  } catch (const Error& error) {
+  } catch (const InvalidArgument& error) {
     return complain(kExitUsage, error.what());
+  } catch (const Error& error) {
+    return complain(kExitInternal, error.what());
   }
 }
 

@@ -41,6 +41,7 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
   attempt(fcntl(request.inherited_fd, F_SETFD, 0));
   attempt(signal(SIGPIPE, SIG_DFL) == SIG_ERR ? -1 : 0);  // the launcher ignores it, and that would be inherited
   attempt(sigprocmask(SIG_SETMASK, &request.signal_mask, nullptr));
+  attempt(setrlimit(RLIMIT_NOFILE, &request.descriptor_limit));
   attempt(execve(request.path.c_str(), arguments, environment));
   _exit(127);
 }

@@ -1,6 +1,8 @@
 // Starts one rank.
 #pragma once
 
+#include <sys/resource.h>
+
 #include <csignal>
 #include <string>
 #include <vector>
@@ -17,9 +19,10 @@ struct SpawnRequest {
   int stdin_fd = -1;
   int stdout_fd = -1;
   int stderr_fd = -1;
-  int inherited_fd = -1;     // stays open under its number
-  int registration_fd = -1;  // gets the process id before the program starts
-  sigset_t signal_mask{};    // what the program starts with
+  int inherited_fd = -1;      // stays open under its number
+  int registration_fd = -1;   // gets the process id before the program starts
+  sigset_t signal_mask{};     // what the program starts with
+  rlimit descriptor_limit{};  // the same
 };
 
 struct Spawned {

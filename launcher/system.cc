@@ -6,6 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "runtime/base/error.h"
@@ -14,7 +15,7 @@ namespace lockstep::launcher {
 
 Pipe make_pipe() {
   int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) throw SystemError("pipe2", errno);
+  if (pipe2(ends, O_CLOEXEC) != 0) throw SystemError("make a pipe", errno);
   return {UniqueFd(ends[0]), UniqueFd(ends[1])};
 }
 
@@ -48,6 +49,15 @@ bool wait_readable(int fd, const Deadline& deadline) {
 void set_non_blocking(int fd) {
   const int flags = fcntl(fd, F_GETFL);
   if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0) throw SystemError("fcntl O_NONBLOCK", errno);
+}
+
+rlimit raise_descriptor_limit(rlim_t wanted) {
+  rlimit before{};
+  if (getrlimit(RLIMIT_NOFILE, &before) != 0) throw SystemError("getrlimit RLIMIT_NOFILE", errno);
+  rlimit raised = before;
+  raised.rlim_cur = std::max(before.rlim_cur, std::min(wanted, before.rlim_max));
+  if (setrlimit(RLIMIT_NOFILE, &raised) != 0) throw SystemError("setrlimit RLIMIT_NOFILE", errno);
+  return before;
 }
 
 }  // namespace lockstep::launcher

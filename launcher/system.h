@@ -1,6 +1,7 @@
 // System calls that the launcher's files share: every return code checked, close-on-exec everywhere.
 #pragma once
 
+#include <sys/resource.h>
 #include <sys/types.h>
 
 #include <string>
@@ -28,5 +29,9 @@ UniqueFd open_pidfd(pid_t pid);
 bool wait_readable(int fd, const Deadline& deadline);
 
 void set_non_blocking(int fd);
+
+// Raises this process's soft limit of open files as far as `wanted` or the hard limit. Returns what it was before.
+// Throws SystemError.
+rlimit raise_descriptor_limit(rlim_t wanted);
 
 }  // namespace lockstep::launcher

@@ -85,10 +85,13 @@ TEST(Launcher, LeavesNoDescriptorOfItsOwnOpenInARank) {
 
 TEST(Launcher, AutoIsOneRankPerAllowedCoreWithoutAGpu) {
   const auto cores = std::to_string(allowed_cores());
-  const auto result = run(run_command({"--nproc-per-node", "cpu"}, PLAIN_PROGRAM, {"env:WORLD_SIZE"}));
-  EXPECT_EQ(result.exit_code, 0);
-  EXPECT_TRUE(contains(result.out, "[rank 0] WORLD_SIZE=" + cores + "\n")) << result.out;
-  EXPECT_TRUE(contains(result.err, "1 per core, " + cores + " allowed")) << result.err;
+  for (const Words& flags : {Words{"--nproc-per-node", "auto"}, Words{}, Words{"--nproc-per-node", "cpu"}}) {
+    const auto result = run(run_command(flags, PLAIN_PROGRAM, {"env:WORLD_SIZE"}),
+                            {{"CUDA_VISIBLE_DEVICES", ""}});  // hides the GPUs of a host that has some
+    EXPECT_EQ(result.exit_code, 0);
+    EXPECT_TRUE(contains(result.out, "[rank 0] WORLD_SIZE=" + cores + "\n")) << result.out;
+    EXPECT_TRUE(contains(result.err, "1 per core, " + cores + " allowed")) << result.err;
+  }
 }
 
 TEST(Launcher, RankZeroReadsStdinTheOthersNothing) {
@@ -405,6 +408,24 @@ TEST(LauncherUsage, AFileThatIsNoProgramIsNamed) {
   EXPECT_TRUE(contains(result.err, path.native())) << result.err;
   EXPECT_TRUE(contains(result.err, "#!/bin/sh")) << result.err;
   fs::remove(path);
+}
+
+TEST(Launcher, StartsMoreRanksThanASoftLimitOfOpenFilesAllowsAndLeavesItToThem) {
+  const auto result =
+      run({"sh", "-c", "ulimit -Sn 24; exec \"$0\" run -n 16 -- sh -c 'echo limit $(ulimit -Sn)'", LOCKSTEP_PROGRAM});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const auto lines = lines_of(result.out);
+  EXPECT_EQ(lines.size(), 16u) << result.out;
+  for (const auto& line : lines) EXPECT_TRUE(line.ends_with("] limit 24")) << line;
+}
+
+TEST(Launcher, AFailureOfItsOwnIsNoMistakeOfTheUsers) {
+  testing::Footprint footprint;
+  const auto result = run({"sh", "-c", "ulimit -n 24; exec \"$0\" run -n 16 -- \"$1\" child-session hang",
+                           LOCKSTEP_PROGRAM, PLAIN_PROGRAM});
+  EXPECT_EQ(result.exit_code, 1) << "2 would say that the command line is wrong";
+  EXPECT_TRUE(contains(result.err, "Too many open files")) << result.err;
+  EXPECT_EQ(footprint.left_after(testing::leftover_deadline()), "");
 }
 
 TEST(LauncherUsage, VersionAndHelp) {

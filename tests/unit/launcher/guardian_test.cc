@@ -33,6 +33,7 @@ class GuardianTest : public ::testing::Test {
     request.stdin_fd = request.stdout_fd = request.stderr_fd = request.inherited_fd = null.get();
     request.registration_fd = guardian_->registration_fd();
     sigemptyset(&request.signal_mask);
+    ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &request.descriptor_limit), 0);
     rank_ = spawn(request);
   }
   // Its destructor waits until the guardian has done its work.
