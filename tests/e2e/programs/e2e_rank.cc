@@ -2,6 +2,7 @@
 //   init[:URL]     joins the group; URL is its init_method
 //   backend:NAME   asks for a backend; before init
 //   sum            all-reduces (rank + 1), prints "sum S of N"
+//   model:N        makes a Reducer for a model of one parameter of N elements
 //   loop           all-reduces until something goes wrong
 //   fail:TEXT      throws std::runtime_error inside a try block whose handler prints it and returns 1
 //   leave          says goodbye: the group is gone
@@ -9,9 +10,11 @@
 #include <memory>
 #include <span>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "runtime/comm/init/init_process_group.h"
+#include "runtime/ddp/reducer.h"
 #include "tests/e2e/programs/plain_actions.h"
 
 namespace lockstep::e2e {
@@ -28,6 +31,9 @@ class Rank {
       options_.backend = value;
     } else if (name == "sum") {
       sum();
+    } else if (name == "model") {
+      const std::vector<ParameterSpec> model = {{"w", DType::f32, {std::stoll(value)}}};
+      const Reducer reducer(model, group_);
     } else if (name == "loop") {
       while (true) all_reduce(1.0f);
     } else if (name == "fail") {

@@ -1,0 +1,94 @@
+// What ranks that host their store themselves do at the end of a group: leave it for the next one, or with an error.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "tests/e2e/launch.h"
+#include "tests/e2e/mpi.h"
+#include "tests/support/leftovers.h"
+#include "tests/support/rank_processes.h"
+
+namespace lockstep::e2e {
+namespace {
+
+using testing::RankProcesses;
+
+// Rank `slow` leaves its first group only when it is told to, the other one is in its second init_process_group then.
+Words two_groups(const std::string& init, int slow) {
+  const std::string fast = std::to_string(1 - slow);
+  return {init,
+          "sum",
+          "print:in the first@" + std::to_string(slow),
+          "wait-signal:10@" + std::to_string(slow),
+          "leave",
+          "print:left the first@" + fast,
+          init,
+          "sum"};
+}
+
+// Of each group and each of `ranks`.
+void expect_sums(const testing::Result& result, int ranks) {
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const auto lines = lines_of(result.out);
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), "sum 3 of 2"), 2 * ranks) << result.out;
+}
+
+void run_two_groups(const std::string& init, int slow) {
+  RankProcesses ranks(2, {.command = joined({RANK_PROGRAM}, two_groups(init, slow))});
+  ASSERT_TRUE(ranks[slow].await_output("in the first"));
+  // A rank 0 that is the faster one leaves after the other has.
+  if (slow == 0) {
+    ASSERT_TRUE(ranks[1].await_output("left the first"));
+  }
+  ranks.kill(slow, SIGUSR1);
+  for (const auto& result : ranks.wait()) expect_sums(result, 1);
+}
+
+TEST(Groups, FollowEachOtherAtAnAddress) {
+  run_two_groups("init", 0);
+  run_two_groups("init", 1);
+}
+
+TEST(Groups, FollowEachOtherAtAFile) {
+  const auto path = std::filesystem::path(::testing::TempDir()) / ("groups-" + testing::job());
+  run_two_groups("init:file://" + path.native(), 0);
+  run_two_groups("init:file://" + path.native(), 1);
+  EXPECT_FALSE(std::filesystem::exists(path));
+}
+
+TEST(Groups, FollowEachOtherUnderMpirun) {
+  LOCKSTEP_NEEDS_MPIRUN();
+  for (const char* bootstrap : {"socket", "pmix"}) {
+    auto variables = mpi_variables();
+    variables["LOCKSTEP_BOOTSTRAP"] = bootstrap;
+    Process job(
+        {.command = joined({"mpirun", "-n", "2", RANK_PROGRAM}, two_groups("init", 0)), .environment = variables});
+    ASSERT_TRUE(job.await_output("in the first"));
+    ASSERT_TRUE(job.await_output("left the first"));
+    int told = 0;
+    for (const auto& process : testing::processes_with("LOCKSTEP_TEST_JOB", testing::job())) {
+      const auto rank = process.environment.find("OMPI_COMM_WORLD_RANK");
+      if (rank == process.environment.end() || rank->second != "0") continue;
+      ASSERT_EQ(::kill(process.pid, SIGUSR1), 0);
+      ++told;
+    }
+    EXPECT_EQ(told, 1);
+    expect_sums(job.wait(), 2);
+  }
+}
+
+// Nobody catches it, so rank 0 ends with the store in it: the others must have read what they say by then.
+TEST(Groups, RanksWithDifferentModelsAllSaySo) {
+  for (int round = 0; round < 5; ++round) {
+    RankProcesses ranks(4, {.command = {RANK_PROGRAM, "init", "model:3@0", "model:4@1", "model:4@2", "model:4@3"}});
+    for (const auto& result : ranks.wait()) {
+      EXPECT_EQ(result.exit_code, 1);
+      EXPECT_TRUE(contains(result.err, "fatal: Reducer: the ranks train different models")) << result.err;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::e2e
