@@ -1,6 +1,7 @@
 // Nothing of a job is left, whoever of it is killed.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include "tests/e2e/launch.h"
 #include "tests/support/leftovers.h"
@@ -154,9 +155,10 @@ TEST(Orphans, TheGuardiansDeathIsSaidAndTheJobGoesOn) {
 
 // As process 1 of a PID namespace, as in a container. Needs the right to make one.
 TEST(Orphans, AsProcessOneItReapsForwardsAndReturnsTheCode) {
-  const auto probe = run({"unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "true"});
+  Words inside = {"unshare", "--pid", "--fork", "--kill-child", "--mount-proc"};
+  if (geteuid() != 0) inside = joined(inside, {"--user", "--map-root-user"});
+  const auto probe = run(joined(inside, {"true"}));
   if (probe.exit_code != 0) GTEST_SKIP() << "can't make a PID namespace here: " << probe.err;
-  const Words inside = {"unshare", "--pid", "--fork", "--kill-child", "--mount-proc"};
   Process launcher({.command = joined(inside, plain(2, {"parent", "child", "ready", "wait-signal:10"}))});
   ASSERT_TRUE(launcher.await_output("ready", 2));
   EXPECT_TRUE(contains(launcher.out(), "parent 1 group own\n")) << launcher.out();
