@@ -44,7 +44,8 @@ TEST(Failure, TheFirstRankToFailIsNamedAndItsCodeReturned) {
   EXPECT_TRUE(contains(line, ", pid " + std::to_string(pid) + ") exited with code 42")) << line;
   EXPECT_TRUE(contains(line, "ending the other 3 ranks")) << line;
   EXPECT_LT(result.err.find("[rank 2] it broke"), result.err.find(line)) << "its last words come first";
-  EXPECT_TRUE(contains(result.err, "3 other ranks ended after it; exit code 42\n")) << result.err;
+  EXPECT_EQ(lines_of(result.err).back(),
+            "lockstep run: rank 2 failed first: it exited with code 42; 3 other ranks ended after it; exit code 42");
 }
 
 TEST(Failure, ASignalIsNamedAndIts128IsAdded) {
