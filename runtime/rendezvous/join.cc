@@ -5,11 +5,11 @@
 
 #include <algorithm>
 #include <atomic>
-#include <random>
 
 #include "runtime/base/environment.h"
 #include "runtime/base/error.h"
 #include "runtime/base/host.h"
+#include "runtime/base/process_token.h"
 #include "runtime/rendezvous/claim.h"
 
 namespace lockstep::rendezvous {
@@ -17,15 +17,6 @@ namespace {
 
 // Of a request whose answer is there already, after the job's own deadline has passed.
 constexpr std::chrono::seconds kOneRequest{2};
-
-// Names this process. The pid is read each time: a forked child is another process.
-std::string process_token() {
-  static const std::string random = [] {
-    std::random_device device;
-    return fmt::format("{:08x}{:08x}", device(), device());
-  }();
-  return fmt::format("{}.{}", random, getpid());
-}
 
 std::string attempt_scope(const Identity& identity) {
   return fmt::format("rendezvous/{}/{}", identity.run_id.empty() ? "-" : identity.run_id, identity.restart_count);
@@ -157,7 +148,7 @@ Joined join(store::Store& store, Identity& identity, const Member& self, const D
   static std::atomic<int> claims_of_process{0};
   const Claim claim{.member = self,
                     .world_size = identity.world_size,
-                    .process = process_token(),
+                    .process = fmt::format("{:016x}", process_token()),
                     .serial = claims_of_process.fetch_add(1)};
   const Keys keys = take_place(store, identity, claim);
   agree_on_world_size(store, keys, identity, self);

@@ -13,6 +13,8 @@
 #include "runtime/base/cpu.h"
 #include "runtime/base/error.h"
 #include "runtime/comm/shm/control.h"
+#include "runtime/base/logging.h"
+#include "runtime/base/process_token.h"
 #include "runtime/comm/shm/liveness.h"
 #include "runtime/net/stream.h"
 #include "runtime/net/unix_socket.h"

@@ -101,7 +101,7 @@ struct alignas(64) FailureText {
 
 // Who a rank is; written before the first collective.
 struct alignas(64) RankInfo {
-  std::uint64_t process;                   // drawn by chance once per process: equal for ranks that are threads of one
+  std::uint64_t process;                   // process_token(): equal for ranks that are threads of one process
   std::uint64_t cores;                     // it may use
   std::array<std::uint64_t, 16> core_set;  // which, as a bit mask; more than 1024 cores fold onto these
 };

@@ -5,9 +5,9 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <random>
 
 #include "runtime/base/error.h"
+#include "runtime/base/process_token.h"
 
 namespace lockstep::shm {
 namespace {
@@ -22,14 +22,6 @@ struct flock lock_of(int rank) {
 }
 
 }  // namespace
-
-std::uint64_t process_token() {
-  static const std::uint64_t token = [] {
-    std::random_device source;
-    return (static_cast<std::uint64_t>(source()) << 32 | source()) | 1u;
-  }();
-  return token;
-}
 
 void hold_life_lock(int control_fd, int rank) {
   struct flock lock = lock_of(rank);

@@ -8,9 +8,6 @@
 
 namespace lockstep::shm {
 
-// A number drawn by chance when this process first asked: tells its ranks from those of other processes.
-std::uint64_t process_token();
-
 // Takes rank's lock on the control memfd. SystemError if the kernel refuses.
 void hold_life_lock(int control_fd, int rank);
 

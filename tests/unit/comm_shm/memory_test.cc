@@ -12,6 +12,7 @@
 #include <fstream>
 
 #include "runtime/base/error.h"
+#include "runtime/base/process_token.h"
 #include "runtime/comm/shm/arena.h"
 #include "runtime/comm/shm/control.h"
 #include "runtime/comm/shm/liveness.h"
