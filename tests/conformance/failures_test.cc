@@ -84,6 +84,16 @@ TEST(Failures, EachFieldOfAnOperationIsCompared) {
 }
 
 TEST(Failures, ATimeoutNamesWhoDidNotArrive) {
+TEST(Failures, WeightsThatAddUpToTooMuchAreAMismatch) {
+  run_ranks(3, [](const Group& group) {
+    std::vector<float> x(10);
+    const std::int64_t weight = group->rank() == 0 ? 7 : std::int64_t{1} << 62;
+    const std::string text = error_of<Mismatch>([&] { group->all_reduce(view(x), {.weight = weight}).wait(); });
+    expect_text(text, {"all_reduce 1 (weighted sum", "7 of rank 0 (", "4611686018427387904 of rank 1 (",
+                       "4611686018427387904 of rank 2 ("});
+  });
+}
+
   std::latch over(3);
   run_ranks(4, [&](const Group& group) {
     if (group->rank() == 2) return over.wait();  // does not come before the others have given up

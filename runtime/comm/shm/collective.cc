@@ -133,6 +133,18 @@ Blocker Collective::not_arrived(const Floor& floor) const {
       sequence_);
 }
 
+void Collective::refuse_weights(const Floor& floor) const {
+  std::vector<std::string> weights;
+  for (int r = 0; r < task_.size; ++r) {
+    weights.push_back(fmt::format("{} of {}", floor.session.control().announcement(r, sequence_).record.weight,
+                                  floor.session.who(r)));
+  }
+  floor.session.fail(Cause::mismatch,
+                     fmt::format("{}: the weights add up to more than 2^63 - 1: {}; a weight is a number of samples or "
+                                 "of loss terms",
+                                 describe(), list_of(weights)));
+}
+
 void Collective::compare_records(const Floor& floor) {
   const Control& control = floor.session.control();
   const OpRecord& own = task_.record;
@@ -146,7 +158,7 @@ void Collective::compare_records(const Floor& floor) {
                                      sequence_, floor.session.who(task_.rank), shm::describe(own), floor.session.who(r),
                                      shm::describe(theirs)));
     }
-    weights += theirs.weight;
+    if (__builtin_add_overflow(weights, theirs.weight, &weights)) refuse_weights(floor);
   }
   total_weight_ = weights;
   if (own.weighted) {

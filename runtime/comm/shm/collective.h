@@ -61,6 +61,7 @@ class Collective {
   // The first rank that has not announced this collective.
   Blocker not_arrived(const Floor& floor) const;
   void compare_records(const Floor& floor);
+  [[noreturn]] void refuse_weights(const Floor& floor) const;
   void choose_route(const Floor& floor);
   void run_inline(const Floor& floor);
   void run_direct(const Floor& floor);
