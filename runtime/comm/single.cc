@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <list>
 #include <new>
 
@@ -18,18 +19,26 @@ namespace {
 // The first cause, which abort() may set from any thread.
 class Failure {
  public:
-  void set(const std::string& cause) {
+  void set(std::exception_ptr cause) {
     MutexLock lock(mutex_);
-    if (cause_.empty()) cause_ = cause.empty() ? "aborted without a cause" : cause;
+    if (!cause_) cause_ = std::move(cause);
   }
   void check() {
     MutexLock lock(mutex_);
-    if (!cause_.empty()) throw PeerLost(cause_);
+    if (cause_) std::rethrow_exception(cause_);
+  }
+  // Fails the group, then throws the first cause.
+  template <typename Cause>
+  [[noreturn]] void fail(const std::string& text) {
+    const std::exception_ptr own = std::make_exception_ptr(Cause(text));
+    set(own);
+    check();
+    std::rethrow_exception(own);  // not reached: there is a cause now
   }
 
  private:
   Mutex mutex_;
-  std::string cause_ GUARDED_BY(mutex_);
+  std::exception_ptr cause_ GUARDED_BY(mutex_);
 };
 
 class Done : public WorkState {
@@ -62,7 +71,7 @@ class Message : public WorkState {
     failure_->check();
     if (done_) return;
     // Nobody else can bring the other half, so waiting longer brings nothing.
-    throw Timeout(
+    failure_->fail<Timeout>(
         fmt::format("{} with tag {} of {} x {} on the only rank: the other half was never started; start "
                     "both before waiting for one",
                     is_send_ ? "send" : "recv", tag_, buffer_.count, name_of(buffer_.dtype)));
@@ -72,11 +81,9 @@ class Message : public WorkState {
     const Message& from = is_send_ ? *this : other;
     const Message& to = is_send_ ? other : *this;
     if (from.buffer_.dtype != to.buffer_.dtype || from.buffer_.count != to.buffer_.count) {
-      const std::string cause =
-          fmt::format("recv with tag {} wants {} x {}, but {} x {} were sent", tag_, to.buffer_.count,
-                      name_of(to.buffer_.dtype), from.buffer_.count, name_of(from.buffer_.dtype));
-      failure_->set(cause);
-      throw Mismatch(cause);
+      failure_->fail<Mismatch>(fmt::format("recv with tag {} wants {} x {}, but {} x {} were sent", tag_,
+                                           to.buffer_.count, name_of(to.buffer_.dtype), from.buffer_.count,
+                                           name_of(from.buffer_.dtype)));
     }
     if (from.buffer_.bytes() > 0) std::memmove(to.buffer_.data, from.buffer_.data, from.buffer_.bytes());
     done_ = other.done_ = true;
@@ -160,7 +167,9 @@ class ProcessGroupSingle final : public ProcessGroup {
     return message("recv", buffer, false, tag);
   }
   void progress() override { failure_->check(); }
-  void abort(const std::string& cause) override { failure_->set(cause); }
+  void abort(const std::string& cause) override {
+    failure_->set(std::make_exception_ptr(PeerLost(cause.empty() ? "aborted without a cause" : cause)));
+  }
 
  private:
   Work done(std::int64_t weight = 0) {
