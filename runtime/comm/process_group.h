@@ -37,8 +37,10 @@ struct AllReduceOptions {
   std::optional<std::int64_t> weight = {};
 };
 
-// Memory that the group's backend can reduce without copying. Its bytes are zero at first. Freed with the last copy of
-// `owner`, which may outlive the group (the memory stays readable and writable; nobody else sees it any more).
+// Memory that the group's backend can reduce without copying. Its bytes are zero at first. It stays readable and
+// writable while a copy of `owner` lives, which may outlive the group (nobody else sees it any more then). Once every
+// rank has dropped its last copy, the memory is given back at the next allocate(), before that takes any, or with the
+// group.
 struct Arena {
   std::shared_ptr<void> owner;
   std::byte* data = nullptr;  // 64-byte aligned

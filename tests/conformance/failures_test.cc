@@ -3,6 +3,7 @@
 
 #include <array>
 #include <atomic>
+#include <fstream>
 #include <latch>
 #include <thread>
 
@@ -83,7 +84,6 @@ TEST(Failures, EachFieldOfAnOperationIsCompared) {
   }
 }
 
-TEST(Failures, ATimeoutNamesWhoDidNotArrive) {
 TEST(Failures, WeightsThatAddUpToTooMuchAreAMismatch) {
   run_ranks(3, [](const Group& group) {
     std::vector<float> x(10);
@@ -94,6 +94,7 @@ TEST(Failures, WeightsThatAddUpToTooMuchAreAMismatch) {
   });
 }
 
+TEST(Failures, ATimeoutNamesWhoDidNotArrive) {
   std::latch over(3);
   run_ranks(4, [&](const Group& group) {
     if (group->rank() == 2) return over.wait();  // does not come before the others have given up
@@ -277,6 +278,28 @@ TEST(Failures, TooMuchMemoryFailsTheCallAndNotTheGroup) {
     group->all_reduce(BufferView(std::span(&one, 1))).wait();
     EXPECT_EQ(one, 3);
     EXPECT_EQ(group->allocate(100).bytes, 100u);
+  });
+}
+
+int mapped_arenas() {
+  std::ifstream maps("/proc/self/maps");
+  int count = 0;
+  for (std::string line; std::getline(maps, line);) count += line.find("lockstep-arena") != std::string::npos ? 1 : 0;
+  return count;
+}
+
+TEST(Failures, DroppedArenasAreGoneBeforeTheNextIsMade) {
+  run_ranks(3, [](const Group& group) {
+    Arena dropped = group->allocate(1 << 20);
+    const Arena kept = group->allocate(1 << 20);
+    group->barrier().wait();
+    EXPECT_EQ(mapped_arenas(), 2);
+    group->barrier().wait();
+    dropped = {};
+    // Only what happens before it makes memory.
+    error_of<BackendUnavailable>([&] { group->allocate(std::size_t{1} << 46); });
+    EXPECT_EQ(mapped_arenas(), 1);
+    group->barrier().wait();
   });
 }
 

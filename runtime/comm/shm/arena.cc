@@ -40,7 +40,6 @@ std::byte* ArenaTable::slice(const Entry& entry, int rank) const {
 }
 
 Arena ArenaTable::add(std::shared_ptr<Mapping> memory, std::size_t bytes) {
-  forget_dropped();
   entries_.push_back({memory, bytes, stride_for(bytes)});
   std::byte* data = slice(entries_.back(), rank_);
   return {std::make_shared<Handle>(std::move(memory), rank_), data, bytes};

@@ -11,7 +11,7 @@
 namespace lockstep::shm {
 
 // The arenas of one group as one rank sees them, by number; the same number on every rank. An arena stays mapped here
-// until every rank has dropped it, so that a peer that still has it can be read.
+// until every rank has dropped it, so that a peer that still has it can be read, and then until forget_dropped().
 //
 // Threads: the group's one thread, except that an arena's owner may be dropped on any.
 class ArenaTable {
@@ -20,6 +20,8 @@ class ArenaTable {
 
   // Bytes of the memfd for an arena whose slices hold `bytes`.
   static std::size_t file_bytes(int size, std::size_t bytes);
+  // Lets go of what every rank has dropped.
+  void forget_dropped();
   // Adds the next arena. Every rank adds the same ones in the same order.
   Arena add(std::shared_ptr<Mapping> memory, std::size_t bytes);
   // Where `buffer` is in an arena of this rank that it has not dropped.
@@ -37,7 +39,6 @@ class ArenaTable {
   };
 
   std::byte* slice(const Entry& entry, int rank) const;
-  void forget_dropped();
 
   int rank_;
   int size_;

@@ -68,8 +68,13 @@ Arena ProcessGroupShm::allocate(std::size_t bytes) {
   }
   const Deadline deadline = Deadline::after(context_.timeout);
   const std::size_t wanted = std::max<std::size_t>(bytes, 1);
-  // First all agree that they allocate, and how much.
-  start(task(OpKind::allocate, {}, {}, static_cast<std::int64_t>(bytes))).wait(deadline);
+  const Task agreement = task(OpKind::allocate, {}, {}, static_cast<std::int64_t>(bytes));
+  const std::string what = describe(agreement.record);
+  // First all agree that they allocate, and how much; what each has dropped before is known then. Once all have let go
+  // of it, that memory is free to be taken again.
+  start(agreement).wait(deadline);
+  engine_->arenas().forget_dropped();
+  start(agreement).wait(deadline);
 
   const std::size_t file_bytes = ArenaTable::file_bytes(size(), wanted);
   std::shared_ptr<Mapping> memory;

@@ -149,11 +149,11 @@ TEST(Arenas, AreFoundByAddressUntilAllHaveDroppedThem) {
   mine = {};
   EXPECT_EQ(table.address(0, place), theirs.data + 40) << "the peer still has it";
   theirs = {};
-  for (ArenaTable* each : {&table, &peer}) {
-    const auto next = Mapping::of(create_memory("next", bytes), bytes);
-    each->add(next, 1000);  // forgets what everybody has dropped
-  }
+  for (ArenaTable* each : {&table, &peer}) each->forget_dropped();
   EXPECT_TRUE(alive.expired());
+  EXPECT_FALSE(table.knows({1, 0}));
+  EXPECT_THROW(table.address(0, {1, 0}), CorruptData);
+  EXPECT_THROW(table.address(0, place), CorruptData);
 }
 
 TEST(Liveness, RanksOfThisProcessAreAlive) {
