@@ -303,6 +303,19 @@ TEST(Failures, DroppedArenasAreGoneBeforeTheNextIsMade) {
   });
 }
 
+TEST(Failures, WhoGivesUpTheBootstrapDoesNotKeepTheOthersWaiting) {
+  GroupContext context;
+  context.store = std::make_shared<store::HashStore>();
+  context.timeout = 60s;
+  for (int r = 0; r < 2; ++r) context.roster.push_back({r, r, 4711 + r, "here", boot_id()});
+  context.identity.rank = 1;
+  const std::string timeout = error_of<Timeout>([&] { shm::backend().create(context, Deadline::after(100ms)); });
+  expect_text(timeout, {"rank 0 (host here, pid 4711) did not come"});
+  context.identity.rank = 0;
+  expect_text(error_of<BackendUnavailable>([&] { shm::backend().create(context, Deadline::after(60s)); }),
+              {"rank 1 (host here, pid 4712)", timeout.c_str()});
+}
+
 TEST(Failures, ARankThatDoesNotComeToTheBootstrapIsNamed) {
   GroupContext context;
   context.store = std::make_shared<store::HashStore>();

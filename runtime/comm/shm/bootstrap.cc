@@ -8,13 +8,14 @@
 #include <array>
 #include <chrono>
 #include <cstring>
+#include <exception>
 #include <random>
 
 #include "runtime/base/cpu.h"
 #include "runtime/base/error.h"
-#include "runtime/comm/shm/control.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/process_token.h"
+#include "runtime/comm/shm/control.h"
 #include "runtime/comm/shm/liveness.h"
 #include "runtime/net/stream.h"
 #include "runtime/net/unix_socket.h"
@@ -141,6 +142,17 @@ Meeting join(const GroupContext& context, const std::string& endpoint, const Dea
   return {mapping, std::move(couriers)};
 }
 
+// For a rank whose deadline has passed: the others need not wait for theirs.
+void give_up(const GroupContext& context, const std::string& why) {
+  try {
+    if (context.identity.rank == 0) context.store->set(kEndpoint, kNoEndpoint);
+    context.store->set(joined_key(context.identity.rank), why);
+  } catch (const Error& error) {
+    log_warn("backend 'shm': rank {} could not tell the others that it gives up: {}", context.identity.rank,
+             error.what());
+  }
+}
+
 // Waits until every rank has said what came of it, and throws unless all went well.
 void agree(const GroupContext& context, const Deadline& deadline) {
   std::vector<std::string> keys;
@@ -177,17 +189,26 @@ std::string endpoint_of_rank_0(const GroupContext& context, const Deadline& dead
 }  // namespace
 
 void Couriers::hand_out(int fd, const Deadline& deadline) {
+  std::exception_ptr first;
   for (const UniqueFd& line : lines_) {
     if (!line) continue;
-    if (fd >= 0) {
-      net::send_with_fds(line.get(), std::span(&kWithDescriptor, 1), std::span(&fd, 1), deadline);
-    } else {
-      net::send_all(line.get(), std::span(&kWithout, 1), deadline);
+    try {
+      if (fd >= 0) {
+        net::send_with_fds(line.get(), std::span(&kWithDescriptor, 1), std::span(&fd, 1), deadline);
+      } else {
+        net::send_all(line.get(), std::span(&kWithout, 1), deadline);
+      }
+    } catch (const Error&) {
+      if (!first) first = std::current_exception();
     }
   }
+  if (first) std::rethrow_exception(first);
 }
 
-UniqueFd Couriers::receive(const Deadline& deadline) {
+UniqueFd Couriers::receive(const Deadline& deadline, const std::function<void()>& look_around) {
+  while (!deadline.expired() && !net::wait_readable(lines_[0].get(), deadline.sooner(kLookAround))) {
+    if (look_around) look_around();
+  }
   std::byte word{};
   std::vector<UniqueFd> fds;
   net::recv_with_fds(lines_[0].get(), std::span(&word, 1), fds, deadline);
@@ -210,7 +231,8 @@ Meeting meet(const GroupContext& context, const Deadline& deadline) {
         meeting = join(context, endpoint, deadline);
       }
     }
-  } catch (const Timeout&) {
+  } catch (const Timeout& error) {
+    give_up(context, error.what());
     throw;
   } catch (const Error& error) {
     outcome = error.what();

@@ -6,6 +6,7 @@
 // same reasons. The connections stay open, for arenas.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,10 +24,12 @@ class Couriers {
   // Rank 0's: by rank, its own empty. Of another rank: one, to rank 0.
   explicit Couriers(std::vector<UniqueFd> lines) : lines_(std::move(lines)) {}
 
-  // Rank 0: gives everybody a duplicate of `fd`, or word that there is none if it is -1.
+  // Rank 0: gives everybody a duplicate of `fd`, or word that there is none if it is -1. A line that fails keeps no
+  // other from it; the first failure is thrown at the end.
   void hand_out(int fd, const Deadline& deadline);
-  // The others: what rank 0 hands out; empty if there is none.
-  UniqueFd receive(const Deadline& deadline);
+  // The others: what rank 0 hands out; empty if there is none. `look_around` is called every 50 ms until it is there,
+  // and ends the wait by throwing.
+  UniqueFd receive(const Deadline& deadline, const std::function<void()>& look_around = {});
 
  private:
   std::vector<UniqueFd> lines_;

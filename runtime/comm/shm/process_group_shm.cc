@@ -89,17 +89,18 @@ Arena ProcessGroupShm::allocate(std::size_t bytes) {
       }
       couriers_.hand_out(fd.get(), deadline);
     } else {
-      fd = couriers_.receive(deadline);
+      fd = couriers_.receive(deadline, [&] {
+        engine_->progress();
+        engine_->session().check_lives(what);
+      });
     }
     if (fd) memory = Mapping::of(std::move(fd), file_bytes);
   } catch (const net::ConnectionClosed& error) {
     engine_->session().fail(Cause::peer_lost,
-                            fmt::format("{} was in allocate ({} bytes): {}",
-                                        roster()[static_cast<std::size_t>(rank())].describe(), bytes, error.what()));
+                            fmt::format("{} was in {}: {}", engine_->session().who(rank()), what, error.what()));
   } catch (const Timeout& error) {
     engine_->session().fail(Cause::timeout,
-                            fmt::format("{} was in allocate ({} bytes): {}",
-                                        roster()[static_cast<std::size_t>(rank())].describe(), bytes, error.what()));
+                            fmt::format("{} was in {}: {}", engine_->session().who(rank()), what, error.what()));
   } catch (const Error& error) {
     problem = error.what();
   }

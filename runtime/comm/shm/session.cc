@@ -178,14 +178,14 @@ void Session::leave(std::uint64_t last) {
   if (ring()) wake_all(rank_);
 }
 
-void Session::check_lives(const Awaited& awaited) {
+void Session::check_lives(std::string_view what) {
   for (int r = 0; r < size_; ++r) {
     if (r == rank_ || has_left(r) || !process_is_gone(mapping_->fd(), control_, r)) continue;
     if (has_left(r)) continue;  // it said goodbye in between
     fail(Cause::peer_lost,
          fmt::format("{} has died: its process ended, by a signal or an exit, without closing its group; "
                      "{} was in {}; the last collective it had started is {}",
-                     who(r), who(rank_), awaited.describe(), words(r).started.load(std::memory_order_acquire)));
+                     who(r), who(rank_), what, words(r).started.load(std::memory_order_acquire)));
   }
 }
 
@@ -236,7 +236,7 @@ void Session::wait(Awaited& awaited, const Deadline& deadline) {
     const bool expired = deadline.expired();
     if (!expired && Clock::now() < *next_look) continue;
     next_look = Clock::now() + kLookAround;
-    check_lives(awaited);
+    check_lives(awaited.describe());
     if (!expired) continue;
     if (awaited.push().done()) return;
     fail(Cause::timeout, fmt::format("{} on {} timed out, {}; {}; see why it is late, or raise the timeout",

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "runtime/base/deadline.h"
 #include "runtime/base/mutex.h"
@@ -83,8 +84,8 @@ class Session {
   std::string left_text(int rank) const;
   bool has_left(int rank) const { return words(rank).left_after.load(std::memory_order_acquire) != 0; }
 
-  // Throws PeerLost, on all ranks, if a rank's process has ended without a goodbye.
-  void check_lives(const Awaited& awaited);
+  // Throws PeerLost, on all ranks, if a rank's process has ended without a goodbye. `what` this rank is in.
+  void check_lives(std::string_view what);
 
   // Says goodbye: nothing will come after collective `last`.
   void leave(std::uint64_t last);
