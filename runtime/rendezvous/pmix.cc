@@ -18,8 +18,18 @@ constexpr std::string_view kRemedy =
 // Open MPI's server ends a question about a rank that has published nothing after 2 s; it is asked again then.
 bool is_not_yet(int status) { return status == pmix::kNotFound || status == pmix::kTimedOut; }
 
-// An answer under way. The library calls back from its own thread, perhaps after the asker has gone.
-struct Answer {
+}  // namespace
+
+// A question under way. The library calls back from its own thread, perhaps after the asker has gone, and goes on to
+// read what it was asked after it has called back: so a question lives until the library is shut down.
+struct PmixSession::Question {
+  Question(const pmix::Process& who, std::string what) : target(who), key(std::move(what)) {}
+
+  static void on_answer(int status, pmix::Value* value, void* context);
+
+  const pmix::Process target;
+  const std::string key;
+
   Mutex mutex;
   Condition arrived;
   bool done GUARDED_BY(mutex) = false;
@@ -28,9 +38,8 @@ struct Answer {
   std::string text GUARDED_BY(mutex);
 };
 
-void on_answer(int status, pmix::Value* value, void* context) {
-  const std::unique_ptr<std::shared_ptr<Answer>> owner(static_cast<std::shared_ptr<Answer>*>(context));
-  Answer& answer = **owner;
+void PmixSession::Question::on_answer(int status, pmix::Value* value, void* context) {
+  Question& answer = *static_cast<Question*>(context);
   MutexLock lock(answer.mutex);
   answer.status = status;
   answer.is_text = value != nullptr && value->type == pmix::kString && value->data.string != nullptr;
@@ -38,8 +47,6 @@ void on_answer(int status, pmix::Value* value, void* context) {
   answer.done = true;
   answer.arrived.notify_all();
 }
-
-}  // namespace
 
 struct PmixSession::Library {
   pmix::Init init = nullptr;
@@ -96,11 +103,9 @@ void PmixSession::publish(std::string_view key, std::string_view value) {
 std::optional<std::string> PmixSession::ask(int rank, const std::string& key, const Deadline& deadline) {
   pmix::Process target = library_->self;
   target.rank = static_cast<std::uint32_t>(rank);
-  const auto answer = std::make_shared<Answer>();
-  auto* const context = new std::shared_ptr<Answer>(answer);
-  const int status = library_->get_nb(&target, key.c_str(), nullptr, 0, on_answer, static_cast<void*>(context));
-  if (status != pmix::kSuccess) {
-    delete context;  // refused at once: no call back will come
+  Question* const answer = questions_.emplace_back(std::make_unique<Question>(target, key)).get();
+  const int status = library_->get_nb(&answer->target, answer->key.c_str(), nullptr, 0, Question::on_answer, answer);
+  if (status != pmix::kSuccess) {  // refused at once: no call back will come
     if (is_not_yet(status)) return std::nullopt;
     library_->require(status, "PMIx_Get_nb");
   }

@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "runtime/base/deadline.h"
 
@@ -36,11 +37,13 @@ class PmixSession {
 
  private:
   struct Library;
+  struct Question;
   explicit PmixSession(std::unique_ptr<Library> library);
   // Nothing if it is not there, or there was no answer by the deadline.
   std::optional<std::string> ask(int rank, const std::string& key, const Deadline& deadline);
 
   std::unique_ptr<Library> library_;
+  std::vector<std::unique_ptr<Question>> questions_;  // all that were ever asked
 };
 
 }  // namespace lockstep::rendezvous
