@@ -44,8 +44,9 @@ struct Meeting {
   std::string address;  // for people: "127.0.0.1:41233", "in-process"
 };
 
-// Goes there. Throws Timeout (nobody there; says where, and what to do), InvalidArgument (an address that is none of
-// this host's, a port in use), Mismatch (another process is rank 0 already), StoreError, BackendUnavailable.
+// Goes there. A rank that has been at a store of rank 0's doesn't come back to it: it waits for rank 0 to leave that
+// one and to open the next. Throws Timeout (nobody there; says where, and what to do), InvalidArgument (an address that
+// is none of this host's, a port in use), Mismatch (another process is rank 0 already), StoreError, BackendUnavailable.
 Meeting meet(const MeetingPlan& plan, const Identity& identity, const Deadline& deadline);
 
 }  // namespace lockstep::rendezvous

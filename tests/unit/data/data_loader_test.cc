@@ -1,6 +1,7 @@
 #include "runtime/data/data_loader.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <atomic>
 #include <latch>
@@ -171,6 +172,19 @@ TEST(DataLoader, AReaderThatHangsIsATimeoutThatNamesTheBatch) {
   const std::string text = text_of<Timeout>([&] { ++it; });
   EXPECT_NE(text.find("batch 1 of 2 was not read in time"), std::string::npos) << text;
   released.count_down();
+}
+
+TEST(DataLoader, WorkersTakeNoSignalOfTheProgram) {
+  std::atomic<int> taking = 0;
+  DataLoader loader(Hooked{4,
+                           [&](std::span<const std::int64_t>) {
+                             sigset_t mask;
+                             pthread_sigmask(SIG_SETMASK, nullptr, &mask);
+                             if (sigismember(&mask, SIGTERM) == 0) ++taking;
+                           }},
+                    in_order(4), {.batch_size = 1, .workers = 2});
+  for (const auto& batch : loader) static_cast<void>(batch);
+  EXPECT_EQ(taking, 0);
 }
 
 TEST(DataLoader, RefusesASecondPassAndAnotherEpochInTheMiddleOfOne) {

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -10,6 +11,8 @@
 
 #include "runtime/base/error.h"
 #include "runtime/net/unix_socket.h"
+#include "runtime/store/tcp_store_server.h"
+#include "tests/support/signal_masks.h"
 
 namespace lockstep::rendezvous {
 namespace {
@@ -91,6 +94,15 @@ TEST(LocalMeeting, AListenerThatClosesWithoutAnAnswerIsRetried) {
   const LocalMeeting meeting(name, "second");
   rank.join();
   EXPECT_EQ(answer, "second");
+}
+
+TEST(LocalMeeting, ItsThreadAndTheStoresTakeNoSignalOfTheProgram) {
+  const auto before = lockstep::testing::blocked_signals_of_threads();
+  const LocalMeeting meeting(unique_name("signals"), "here");
+  const store::TcpStoreServer server;
+  const auto during = lockstep::testing::blocked_signals_of_threads();
+  EXPECT_EQ(during.size(), before.size() + 2);
+  EXPECT_EQ(lockstep::testing::new_threads_that_take(SIGTERM, before), 0);
 }
 
 }  // namespace
