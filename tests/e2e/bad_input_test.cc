@@ -147,6 +147,18 @@ TEST(BadInput, AFileInAFolderThatIsNotThereIsNamed) {
   expect_fatal(run({RANK_PROGRAM, "init:file:///no/such/folder/x?world_size=2&rank=0"}), {"/no/such/folder"});
 }
 
+TEST(BadInput, RanksWithDifferentModelsAllSaySoUnderTheLauncher) {
+  const auto result = run(run_command({"-n", "3", "--grace", "3600"}, RANK_PROGRAM,
+                                      {"ignore:15", "init", "model:4@0", "model:4@1", "model:3@2"}));
+  EXPECT_EQ(result.exit_code, 1) << result.err;
+  for (const std::string rank : {"0", "1", "2"}) {
+    const auto word = last_word_of_rank(result, rank);
+    EXPECT_TRUE(contains(word, "the ranks train different models")) << word << "\n" << result.err;
+    EXPECT_TRUE(contains(word, "rank 2")) << word << "\n" << result.err;
+  }
+  EXPECT_TRUE(contains(lines_of(result.err).back(), "exited with code 1; 2 other ranks ended after it")) << result.err;
+}
+
 TEST(BadInput, ARankThatThrowsIsNamedByTheLauncherAndToldToTheOthers) {
   const auto result = run(run_command({"-n", "3"}, RANK_PROGRAM, {"init", "sum", "throw:of my own@1", "loop"}));
   EXPECT_EQ(result.exit_code, 128 + SIGABRT) << result.err;
