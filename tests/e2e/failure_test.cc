@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
 
 #include "runtime/base/unique_fd.h"
 #include "tests/e2e/launch.h"
@@ -16,14 +15,6 @@ namespace {
 
 using testing::live_ranks;
 using testing::run;
-
-char process_state(pid_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  std::string text;
-  std::getline(file, text);
-  const auto name_end = text.rfind(')');
-  return name_end == std::string::npos ? '?' : text.at(name_end + 2);
-}
 
 std::string first_word_of_launcher(const Result& result) {
   for (const auto& line : lines_of(result.err)) {
@@ -139,7 +130,7 @@ TEST(Failure, ASlowReaderIsWaitedForAsleep) {
                                       plain(2, {"flood:6000@1", "exit:3@1", "hang"}, {"--grace", "0.2"}))});
   ASSERT_TRUE(launcher.await_output("failed first"));
   const auto timers = Deadline::after(std::chrono::milliseconds(500));
-  EXPECT_TRUE(testing::wait_until([&] { return timers.expired() && process_state(launcher.pid()) == 'S'; }))
+  EXPECT_TRUE(testing::wait_until([&] { return timers.expired() && testing::process_state(launcher.pid()) == 'S'; }))
       << "it must sleep, not ask again and again";
   launcher.send(SIGTERM);
   EXPECT_EQ(launcher.wait().exit_code, 3);

@@ -123,6 +123,12 @@ std::vector<LiveProcess> processes_with(std::string_view name, std::string_view 
   return found;
 }
 
+char process_state(pid_t pid) {
+  const std::string stat = read_text(fs::path("/proc") / std::to_string(pid) / "stat");
+  const auto close = stat.rfind(')');
+  return close == std::string::npos || stat.size() < close + 3 ? '?' : stat[close + 2];
+}
+
 std::map<int, pid_t> live_ranks(std::string_view program) {
   const std::string name = fs::path(program).filename().native().substr(0, 15);
   std::map<int, pid_t> ranks;

@@ -24,6 +24,9 @@ struct LiveProcess {
 // Processes that were started with the variable, zombies excepted: they are gone but for their exit code.
 std::vector<LiveProcess> processes_with(std::string_view name, std::string_view value);
 
+// As ps shows it: R, S, D, T, Z ...; '?' if there is no such process.
+char process_state(pid_t pid);
+
 // The ranks that run of this test's job, by number: those with RANK set whose program's name is `program`'s
 // (all, if empty). A wrapper shell counts as a program of its own.
 std::map<int, pid_t> live_ranks(std::string_view program = {});

@@ -3,6 +3,7 @@
 //   backend:NAME   asks for a backend; before init
 //   sum            all-reduces (rank + 1), prints "sum S of N"
 //   model:N        makes a Reducer for a model of one parameter of N elements
+//   steps:N        the same N times as "step K sum S", with what is planned for the step before it (fault_plan.h)
 //   loop           all-reduces until something goes wrong
 //   fail:TEXT      throws std::runtime_error inside a try block whose handler prints it and returns 1
 //   leave          says goodbye: the group is gone
@@ -16,6 +17,7 @@
 #include "runtime/comm/init/init_process_group.h"
 #include "runtime/ddp/reducer.h"
 #include "tests/e2e/programs/plain_actions.h"
+#include "tests/support/fault_plan.h"
 
 namespace lockstep::e2e {
 namespace {
@@ -31,6 +33,13 @@ class Rank {
       options_.backend = value;
     } else if (name == "sum") {
       sum();
+    } else if (name == "steps") {
+      for (int step = 0; step < std::stoi(value); ++step) {
+        faults_.at(step);
+        const float total = all_reduce(static_cast<float>(group_->rank() + 1));
+        std::printf("step %d sum %g\n", step, static_cast<double>(total));
+        std::fflush(stdout);
+      }
     } else if (name == "model") {
       const std::vector<ParameterSpec> model = {{"w", DType::f32, {std::stoll(value)}}};
       const Reducer reducer(model, group_);
@@ -57,6 +66,7 @@ class Rank {
     std::fflush(stdout);
   }
 
+  const testing::FaultPlan faults_{own_rank()};
   InitOptions options_;
   std::shared_ptr<ProcessGroup> group_;
 };
