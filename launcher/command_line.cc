@@ -26,8 +26,17 @@ terminal; the other ranks read nothing.
 SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to the ranks. After one of the first four
 the ranks may take their time, to save; a second one kills them.
 
-Exit code: 0 if every rank ended with 0. Else that of the rank that failed first, 128 + N if signal N killed it or ended
-the job. 2: the command line is wrong. 126: PROGRAM can't be executed. 127: PROGRAM was not found.)";
+EXIT CODES
+  0        every rank ended with 0
+  1-255    that of the rank that failed first, which the first and the last message name; among them
+  75       every rank that failed says that it lost another one, which ended with 0 or did not end: see what it says
+  134      a rank aborted (128 + 6, SIGABRT): an uncaught exception of the program's own, or a failed assertion
+  137      a rank was killed (128 + 9, SIGKILL): by somebody, or by the kernel because memory ran out
+  128 + N  signal N killed the rank that failed first, or ended the job: 130 after Ctrl-C, 143 after SIGTERM
+  1        also: lockstep itself can't go on, such as for want of processes or open files; its message says why
+  2        also: this command line is wrong, or asks for what isn't here
+  126      also: PROGRAM can't be executed
+  127      also: PROGRAM was not found)";
 
 constexpr std::string_view kExamples = R"(Examples:
   lockstep run --nproc-per-node 4 ./train

@@ -431,7 +431,13 @@ TEST(Launcher, AFailureOfItsOwnIsNoMistakeOfTheUsers) {
 TEST(LauncherUsage, VersionAndHelp) {
   EXPECT_TRUE(run({LOCKSTEP_PROGRAM, "--version"}).out.starts_with("lockstep "));
   EXPECT_TRUE(contains(run({LOCKSTEP_PROGRAM, "--help"}).out, "lockstep run --nproc-per-node 4 ./train"));
-  EXPECT_TRUE(contains(run({LOCKSTEP_PROGRAM, "run", "--help"}).out, "--log-dir DIR"));
+  const auto help = run({LOCKSTEP_PROGRAM, "run", "--help"}).out;
+  EXPECT_TRUE(contains(help, "--log-dir DIR"));
+  const auto codes = help.substr(std::min(help.find("EXIT CODES"), help.size()));
+  for (const auto* code :
+       {"\n  0 ", "\n  1 ", "\n  2 ", "\n  75 ", "\n  126 ", "\n  127 ", "\n  134 ", "\n  128 + N "}) {
+    EXPECT_TRUE(contains(codes, code)) << code << help;
+  }
 }
 
 }  // namespace
