@@ -6,9 +6,14 @@
 #include <unistd.h>
 
 #include <array>
+#include <latch>
+#include <thread>
 
 #include "runtime/base/error.h"
+#include "runtime/base/host.h"
+#include "runtime/comm/shm/process_group_shm.h"
 #include "runtime/net/stream.h"
+#include "runtime/store/hash_store.h"
 
 namespace lockstep::shm {
 namespace {
@@ -55,6 +60,42 @@ TEST(Couriers, WhoWaitsLooksAround) {
 TEST(Couriers, TheDeadlineEndsAWait) {
   auto [near, far] = make_line();
   EXPECT_THROW(at_the_end_of(std::move(far)).receive(Deadline::after(60ms)), Timeout);
+}
+
+// Rank 0 comes to an allocate of one byte, but hands nothing out: it aborts.
+void agree_and_abort(const GroupContext& context, std::latch& over) {
+  Meeting meeting = meet(context, Deadline::after(60s));
+  const auto engine = std::make_shared<Engine>(meeting.control, context.roster, 0);
+  Task task;
+  task.record.kind = OpKind::allocate;
+  task.record.dtype = BufferView{}.dtype;
+  task.record.count = 1;
+  task.rank = 0;
+  task.size = 2;
+  for (int agreement = 0; agreement < 2; ++agreement) engine->start(task, 60s)->wait(Deadline::after(60s));
+  engine->session().abort(Cause::peer_lost, "the disk is full");
+  over.wait();  // with its lines open
+  engine->close();
+}
+
+TEST(Couriers, AnAbortEndsAnAllocateThatWaitsForTheDescriptor) {
+  GroupContext context;
+  context.store = std::make_shared<store::HashStore>();
+  context.timeout = 1h;  // only the abort can end it
+  for (int r = 0; r < 2; ++r) context.roster.push_back({r, r, getpid(), "here", boot_id()});
+  std::latch over(1);
+  std::thread rank_0([&] { agree_and_abort(context, over); });
+  GroupContext own = context;
+  own.identity.rank = 1;
+  const auto group = backend().create(own, Deadline::after(60s));
+  try {
+    group->allocate(1);
+    ADD_FAILURE() << "no error at all";
+  } catch (const PeerLost& error) {
+    EXPECT_STREQ(error.what(), "the disk is full");
+  }
+  over.count_down();
+  rank_0.join();
 }
 
 }  // namespace
