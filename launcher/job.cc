@@ -30,9 +30,6 @@ constexpr std::uint64_t tag(Source source, int rank = 0) {
 
 // A process that doesn't end this long after SIGKILL waits for a device; it is left to the kernel.
 constexpr auto kUnkillableLimit = 5s;
-// Who asks a job to end often does so twice in one go: timeout(1) signals its child and then its group, systemd sends
-// SIGHUP after SIGTERM. That is one request; only a later one is somebody who insists.
-constexpr auto kOneRequest = 200ms;
 // Above what shells and programs name by number (exec 3<..., descriptor 10 of dash).
 constexpr int kLowestInheritedFd = 200;
 
@@ -226,23 +223,24 @@ void Job::on_signal(int signal) {
 }
 
 void Job::on_stop_request(int signal) {
-  ++stop_requests_;
-  if (stop_signal_ == 0) {
-    console_.message(
-        fmt::format("{}: passed on to {}; once more to kill them", signal_name(signal), count_of(running(), "rank")));
-    stop_signal_ = signal;
-    one_request_until_ = Deadline::after(kOneRequest);
-    verdict_at_.reset();
-    signal_all(signal);
-  } else if (one_request_until_->expired() && !stop_insisted_) {
-    console_.message(signal == stop_signal_
-                         ? fmt::format("second {}: killing {}", signal_name(signal), count_of(running(), "rank"))
-                         : fmt::format("{} after {}: killing {}", signal_name(signal), signal_name(stop_signal_),
-                                       count_of(running(), "rank")));
-    stop_insisted_ = true;
-    kill_at_.reset();
-    give_up_at_ = Deadline::after(kUnkillableLimit);
-    signal_all(SIGKILL);
+  const int first = stop_.signal();
+  switch (stop_.asked(signal)) {
+    case StopRequest::Step::pass_on:
+      console_.message(
+          fmt::format("{}: passed on to {}; once more to kill them", signal_name(signal), count_of(running(), "rank")));
+      verdict_at_.reset();
+      signal_all(signal);
+      return;
+    case StopRequest::Step::kill:
+      console_.message(fmt::format(
+          "{}: killing {}",
+          signal == first ? "second " + signal_name(signal) : signal_name(signal) + " after " + signal_name(first),
+          count_of(running(), "rank")));
+      kill_at_.reset();
+      give_up_at_ = Deadline::after(kUnkillableLimit);
+      signal_all(SIGKILL);
+      return;
+    case StopRequest::Step::ignore: return;
   }
 }
 
@@ -256,18 +254,12 @@ void Job::on_rank_end(RankProcess& process) {
   // Its last words come before what is said about it. What it started may hold the pipes, so their end is not awaited.
   process.out.read_available(console_);
   process.err.read_available(console_);
-  if (stop_signal_ != 0 && !verdict_.first_failure() && is_answer_to_stop(*ending)) {
+  if (!verdict_.first_failure() && stop_.explains(*ending)) {
     if (!ending->ok()) report_later_end(process);
     return;
   }
   if (give_up_at_ && ending->by_signal && ending->value == SIGKILL) ++killed_after_failure_;
   obey(verdict_.ended(process.rank, *ending));
-}
-
-bool Job::is_answer_to_stop(const Ending& ending) const {
-  if (ending.ok() || ending.is_consequence()) return true;
-  if (ending.exit_code() == 128 + stop_signal_) return true;  // by the signal, or as a shell or a handler says it
-  return give_up_at_ && ending.by_signal && ending.value == SIGKILL;
 }
 
 void Job::obey(Verdict::Step step) {
@@ -357,9 +349,9 @@ void Job::report_failure(const RankProcess& process) {
 
 void Job::report_later_end(const RankProcess& process) {
   // Ranks that end by the signal they were sent are what was asked for.
-  if (process.ending->by_signal && process.ending->value == stop_signal_) return;
+  if (process.ending->by_signal && process.ending->value == stop_.signal()) return;
   console_.message(fmt::format("rank {} (host {}, pid {}) {} after {}", process.rank, host_, process.pid,
-                               process.ending->describe(), signal_name(stop_signal_)));
+                               process.ending->describe(), signal_name(stop_.signal())));
 }
 
 int Job::conclude() {
@@ -380,7 +372,7 @@ int Job::conclude() {
   }
   // The reader may take its time, as with any program; who doesn't want to wait for it sends a signal.
   console_.finish();
-  for (const int asked = stop_requests_; console_.backlog() > 0 && stop_requests_ == asked;) wait_for_events();
+  for (const int asked = stop_.count(); console_.backlog() > 0 && stop_.count() == asked;) wait_for_events();
   return code;
 }
 
@@ -400,8 +392,8 @@ int Job::sum_up() {
   const bool all_ok = std::all_of(ranks_.begin(), ranks_.end(),
                                   [](const auto& process) { return process.ending && process.ending->ok(); });
   if (all_ok) return 0;
-  console_.message(fmt::format("stopped by {}; exit code {}", signal_name(stop_signal_), 128 + stop_signal_));
-  return 128 + stop_signal_;
+  console_.message(fmt::format("stopped by {}; exit code {}", signal_name(stop_.signal()), 128 + stop_.signal()));
+  return 128 + stop_.signal();
 }
 
 void Job::begin_ending(int signal) {

@@ -13,6 +13,7 @@
 #include "launcher/process_table.h"
 #include "launcher/rank_process.h"
 #include "launcher/signals.h"
+#include "launcher/stop_request.h"
 #include "launcher/verdict.h"
 #include "runtime/base/deadline.h"
 #include "runtime/base/environment.h"
@@ -57,7 +58,6 @@ class Job {
   void check_timers();
   bool finished();
 
-  bool is_answer_to_stop(const Ending& ending) const;
   void obey(Verdict::Step step);
   const RankProcess& first_failure() const;
   void report_failure(const RankProcess& process);
@@ -87,10 +87,7 @@ class Job {
   Verdict verdict_;
   std::optional<Deadline> verdict_at_;  // the cause must have shown itself by then
   int killed_after_failure_ = 0;        // ranks that outlived the grace period
-  int stop_signal_ = 0;                 // the first signal that asked the job to end
-  int stop_requests_ = 0;               // all such signals
-  bool stop_insisted_ = false;          // a second one has killed the ranks
-  std::optional<Deadline> one_request_until_;
+  StopRequest stop_;
   std::optional<Deadline> kill_at_;     // the others have had SIGTERM
   std::optional<Deadline> give_up_at_;  // they have had SIGKILL
 };
