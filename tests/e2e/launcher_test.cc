@@ -294,13 +294,13 @@ TEST(LauncherSignals, ACrashAfterASignalIsAFailure) {
   // Rank 0 saves for ever; rank 1 crashes while it does.
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
     const auto number = std::to_string(signal);
-    Process launcher({.command = plain(2, {"ignore:" + number, "ready", "wait-signal:10@1", "raise:11@1", "hang@0"})});
+    Process launcher({.command = plain(2, {"ignore:" + number, "ready", "wait-signal:10@1", "raise:6@1", "hang@0"})});
     ASSERT_TRUE(launcher.await_output("ready", 2));
     launcher.send(signal);
     ASSERT_TRUE(launcher.await_output("passed on to 2 ranks"));
     kill(testing::live_ranks(PLAIN_PROGRAM).at(1), SIGUSR1);
     const auto result = launcher.wait();
-    EXPECT_EQ(result.exit_code, 128 + SIGSEGV) << result.err;
+    EXPECT_EQ(result.exit_code, 128 + SIGABRT) << result.err;
     EXPECT_TRUE(contains(result.err, "lockstep run: rank 1 (host ")) << result.err;
     EXPECT_TRUE(contains(result.err, "ending the other 1 rank")) << result.err;
   }
