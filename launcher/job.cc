@@ -338,7 +338,9 @@ void Job::report_failure(const RankProcess& process) {
   const int others = running();
   console_.message(fmt::format("rank {} (host {}, pid {}) {} {:.1f} s after the start{}", process.rank, host_,
                                process.pid, process.ending->describe(), age.count(),
-                               others == 0 ? "" : fmt::format("; ending the other {}", count_of(others, "rank"))));
+                               others == 0   ? ""
+                               : others == 1 ? "; ending the other rank"
+                                             : fmt::format("; ending the other {} ranks", others)));
   if (const auto hint = process.ending->hint(); !hint.empty()) console_.detail("  hint: " + hint);
   if (process.err_file.empty()) return;
   const auto lines = last_lines(process.err_file, 10);
