@@ -67,39 +67,12 @@ void write_all(int fd, std::string_view text, const std::string& path) {
   }
 }
 
-// Removes `path` if `stale` is still what is there. Two processes may have found the same stale note, and the slower
-// one must not remove what the faster one has put in its place: who removes a file holds that file's lock, so that
-// nobody else does so between the look and the removal.
-void remove_stale(const std::string& path, const MeetingNote& stale) {
-  const UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
-  if (!fd && errno == ENOENT) return;
-  if (!fd) throw cannot("remove it", path, errno);
-  const Deadline deadline = Deadline::after(kRemoval);
-  for (net::Backoff backoff; ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0;) {
-    const int error = errno;
-    if (error == EINTR) continue;
-    if (error != EWOULDBLOCK || !backoff.pause(deadline)) throw cannot("lock it to remove it", path, error);
-  }
-  struct stat locked = {};
-  struct stat there = {};
-  if (::fstat(fd.get(), &locked) != 0) throw cannot("look at it", path, errno);
-  if (::stat(path.c_str(), &there) != 0) {
-    if (errno == ENOENT) return;
-    throw cannot("look at it", path, errno);
-  }
-  if (locked.st_ino != there.st_ino || locked.st_dev != there.st_dev) return;
-  const auto note = read_note(path);
-  if (!note || note->token != stale.token) return;
-  log_warn("rendezvous: {} was left behind by an earlier run ({}, which is gone); replacing it", path, stale.writer());
-  if (::unlink(path.c_str()) != 0 && errno != ENOENT) throw cannot("remove it", path, errno);
-}
-
 // Makes room for a new note, or says who is in the way.
 void clear_stale(const std::string& path, const MeetingNote& own) {
   const auto found = read_note(path);
   if (!found) return;
   switch (state_of_writer(*found)) {
-    case WriterState::gone: remove_stale(path, *found); return;
+    case WriterState::gone: remove_stale_note(path, *found); return;
     case WriterState::alive:
       throw Mismatch(
           fmt::format("init_method file://{}: it is in use by {}, which runs, and this is {}; if both are rank 0 "
@@ -181,6 +154,31 @@ std::optional<MeetingNote> read_note(const std::string& path) {
     size += static_cast<std::size_t>(got);
   }
   return decode_note(std::string_view(text).substr(0, size), path);
+}
+
+void remove_stale_note(const std::string& path, const MeetingNote& stale) {
+  const UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
+  if (!fd && errno == ENOENT) return;
+  if (!fd) throw cannot("remove it", path, errno);
+  // Who removes a file holds that file's lock, so that nobody else does so between the look and the removal.
+  const Deadline deadline = Deadline::after(kRemoval);
+  for (net::Backoff backoff; ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0;) {
+    const int error = errno;
+    if (error == EINTR) continue;
+    if (error != EWOULDBLOCK || !backoff.pause(deadline)) throw cannot("lock it to remove it", path, error);
+  }
+  struct stat locked = {};
+  struct stat there = {};
+  if (::fstat(fd.get(), &locked) != 0) throw cannot("look at it", path, errno);
+  if (::stat(path.c_str(), &there) != 0) {
+    if (errno == ENOENT) return;
+    throw cannot("look at it", path, errno);
+  }
+  if (locked.st_ino != there.st_ino || locked.st_dev != there.st_dev) return;
+  const auto note = read_note(path);
+  if (!note || note->token != stale.token) return;
+  log_warn("rendezvous: {} was left behind by an earlier run ({}, which is gone); replacing it", path, stale.writer());
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT) throw cannot("remove it", path, errno);
 }
 
 FileMeeting::FileMeeting(std::string path, MeetingNote note) : path_(std::move(path)), note_(std::move(note)) {

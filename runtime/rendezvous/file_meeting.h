@@ -45,6 +45,10 @@ WriterState state_of_writer(const MeetingNote& note);
 // The note at `path`, or nothing if there is none. InvalidArgument if it can't be read, CorruptData if it is no note.
 std::optional<MeetingNote> read_note(const std::string& path);
 
+// Removes the note at `path` if it is still `stale`: of two processes that have found it, the slower one must not
+// remove what the faster one has put in its place. InvalidArgument if it can't be removed.
+void remove_stale_note(const std::string& path, const MeetingNote& stale);
+
 // Rank 0's side: the file, as long as this object lives.
 class FileMeeting {
  public:

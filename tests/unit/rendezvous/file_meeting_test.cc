@@ -95,6 +95,17 @@ TEST_F(FileMeetingTest, AStaleFileIsReplacedByRankZeroAndNeverReadByTheOthers) {
   EXPECT_EQ(read, "127.0.0.1:4711");
 }
 
+TEST_F(FileMeetingTest, WhoWasSlowerToRemoveAStaleFileLeavesTheLiveOne) {
+  const MeetingNote stale = note_of_the_dead();
+  write(encode(stale));
+  // Another rank 0 has found it too, and is faster.
+  const MeetingNote live = note_of_this_process("127.0.0.1:4711", "run");
+  const FileMeeting meeting(path_, live);
+  remove_stale_note(path_, stale);
+  ASSERT_TRUE(read_note(path_));
+  EXPECT_EQ(read_note(path_)->token, live.token);
+}
+
 TEST_F(FileMeetingTest, OfManyThatFindAStaleFileOneTakesItsPlaceAndKeepsIt) {
   const std::string stale = encode(note_of_the_dead());
   for (int round = 0; round < 50; ++round) {
