@@ -76,10 +76,10 @@ TEST(Failures, EachFieldOfAnOperationIsCompared) {
       {[](auto& g, auto&) { g.allocate(100); }, [](auto& g, auto&) { g.allocate(200); }},
       {[](auto& g, auto&) { g.barrier().wait(); }, [](auto& g, auto& x) { x.clear(), g.all_reduce(view(x)).wait(); }},
   };
-  for (const auto& [one, other] : pairs) {
+  for (const auto& pair : pairs) {
     run_ranks(2, [&](const Group& group) {
       std::vector<float> x(10);
-      error_of<Mismatch>([&] { (group->rank() == 0 ? one : other)(*group, x); });
+      error_of<Mismatch>([&] { (group->rank() == 0 ? pair.first : pair.second)(*group, x); });
     });
   }
 }
