@@ -101,7 +101,7 @@ TEST(LocalMeeting, ItsThreadAndTheStoresTakeNoSignalOfTheProgram) {
   const LocalMeeting meeting(unique_name("signals"), "here");
   const store::TcpStoreServer server;
   const auto during = lockstep::testing::blocked_signals_of_threads();
-  EXPECT_EQ(during.size(), before.size() + 2);
+  EXPECT_GE(during.size(), before.size() + 2);  // sanitizers start one of their own with a program's first
   EXPECT_EQ(lockstep::testing::new_threads_that_take(SIGTERM, before), 0);
 }
 
