@@ -31,7 +31,8 @@ std::string size_text(std::size_t bytes) {
 void check_sum(const char* who, ProcessGroup& group, std::span<float> data, const std::function<void()>& all_reduce) {
   std::fill(data.begin(), data.end(), static_cast<float>(group.rank() + 1));
   all_reduce();
-  const auto wanted = static_cast<float>(group.size() * (group.size() + 1) / 2);
+  const int sum_of_ranks = group.size() * (group.size() + 1) / 2;
+  const auto wanted = static_cast<float>(sum_of_ranks);
   for (const float x : data) {
     if (x != wanted) throw std::runtime_error(fmt::format("{}: the sum is {}, wanted {}", who, x, wanted));
   }
