@@ -50,5 +50,30 @@ for script in quickstart install test test-image; do
   expect "$script helps from elsewhere" 0 "^scripts/$script \\[" env -C "$work/clone/scripts" "./$script" --help
 done
 expect install_wants_a_prefix 1 'where to' "$work/clone/scripts/install"
+# The report that scripts/test reads, from a real ctest over tests that fail in each of the ways there are.
+mkdir "$work/suite"
+cat >"$work/suite/CTestTestfile.cmake" <<'SUITE'
+add_test(passes true)
+add_test(fails sh -c "seq 60; echo '<last> & \"line\"'; exit 3")
+add_test(crashes sh -c "kill -SEGV \$\$")
+add_test(absent /no/such/program)
+add_test(skips sh -c "echo 'SKIPPED: no <such> thing'; exit 77")
+set_tests_properties(skips PROPERTIES SKIP_RETURN_CODE 77)
+add_test(skips_as_gtest sh -c "echo 'a_test.cc:7: Skipped'; echo 'no namespaces'; echo '[  SKIPPED ] a (0 ms)'")
+set_tests_properties(skips_as_gtest PROPERTIES SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\]")
+SUITE
+(cd "$work/suite" && ctest --output-junit "$work/suite/junit.xml" >/dev/null 2>&1) || true
+report() { awk "-vwant=$1" -vlines=40 -f "$source/scripts/junit.awk" "$work/suite/junit.xml"; }
+expect skip_reason 0 '^  skips: no <such> thing$' report skipped
+expect skip_reason_of_gtest 0 '^  skips_as_gtest: no namespaces$' report skipped
+expect failed_is_named 0 '^---- fails failed after' report failed
+expect failed_shows_the_end 0 '^<last> & "line"$' report failed
+expect crashed_is_named 0 '^---- crashes failed after' report failed
+expect not_run_has_failed 0 '^---- absent failed .*: Unable to find executable$' report failed
+lines=$(report failed | grep -c '^[0-9]*$')
+((lines == 39)) || { echo "report failed: wanted 39 of the 60 numbers before the last line, got $lines"; failed=1; }
+lines=$(report skipped | wc -l)
+((lines == 2)) || { echo "report skipped: wanted 2 lines, got $lines"; failed=1; }
+
 expect tidy_wants_a_build 1 'compile_commands.json is missing' "$work/clone/scripts/tidy" build/none
 exit $failed
