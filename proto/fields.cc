@@ -65,6 +65,25 @@ void write_fields(std::string& out, std::span<const Field> fields, const Content
       case Field::values:
         while (value != contents.values.end()) put_slice(out, *value++);
         break;
+      case Field::item:
+        put_number(out, number, 8);
+        if (contents.number > 0) {
+          assert(value != contents.values.end());
+          put_slice(out, *value++);
+        }
+        break;
+      case Field::names:
+        put_number(out, contents.keys.size(), kLengthBytes);
+        while (key != contents.keys.end()) put_slice(out, *key++);
+        break;
+      case Field::status:
+        put_number(out, number, 1);
+        if (contents.number == kCancelled) return;
+        break;
+      case Field::list:
+        put_number(out, contents.values.size(), kLengthBytes);
+        while (value != contents.values.end()) put_slice(out, *value++);
+        break;
     }
   }
 }
@@ -97,27 +116,59 @@ Status FieldReader::read_field(Field field, std::string_view input, const Limits
     case Field::i64: return read_number(8, input, number_);
     case Field::key:
     case Field::value: return read_slice(field, input, limits);
+    case Field::status: return read_status(input);
     case Field::keys:
     case Field::pairs:
-    case Field::values: break;
+    case Field::values:
+    case Field::item:
+    case Field::names:
+    case Field::list: return read_repeated(field, input, limits);
   }
+  return fail("unknown field");
+}
+
+Status FieldReader::read_status(std::string_view input) {
+  const Status status = read_number(1, input, number_);
+  // One field is left for read() to take off.
+  if (status == Status::ok && number_ == kCancelled) fields_ = fields_.first(1);
+  return status;
+}
+
+Status FieldReader::read_repeated(Field field, std::string_view input, const Limits& limits) {
   if (!counted_) {
-    std::uint64_t count = expected_values_;
-    if (field != Field::values) {
-      const Status status = read_number(kLengthBytes, input, count);
-      if (status != Status::ok) return status;
-      if (count > limits.max_count) return fail(too_many("number of keys is ", count, limits.max_count));
-    }
-    slices_left_ = field == Field::pairs ? 2 * count : count;
+    const Status status = read_count(field, input, limits);
+    if (status != Status::ok) return status;
     counted_ = true;
   }
   while (slices_left_ > 0) {
-    const bool is_value = field == Field::values || (field == Field::pairs && slices_left_ % 2 == 1);
-    const Status status = read_slice(is_value ? Field::value : Field::key, input, limits);
+    const bool is_key =
+        field == Field::keys || field == Field::names || (field == Field::pairs && slices_left_ % 2 == 0);
+    const Status status = read_slice(is_key ? Field::key : Field::value, input, limits);
     if (status != Status::ok) return status;
     --slices_left_;
   }
   counted_ = false;
+  return Status::ok;
+}
+
+// Reads what stands before a repeated field and sets how many keys and values it has.
+Status FieldReader::read_count(Field field, std::string_view input, const Limits& limits) {
+  if (field == Field::values) {
+    slices_left_ = expected_values_;
+    return Status::ok;
+  }
+  std::uint64_t count = 0;
+  const Status status = read_number(kLengthBytes, input, count);
+  if (status != Status::ok) return status;
+  if (field == Field::item) {
+    number_ = count;
+    slices_left_ = static_cast<std::int64_t>(count) > 0 ? 1 : 0;
+    return Status::ok;
+  }
+  const bool is_list = field == Field::list || field == Field::names;
+  const std::size_t limit = is_list ? limits.max_list_items : limits.max_count;
+  if (count > limit) return fail(too_many(is_list ? "number of items is " : "number of keys is ", count, limit));
+  slices_left_ = field == Field::pairs ? 2 * count : count;
   return Status::ok;
 }
 

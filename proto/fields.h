@@ -18,11 +18,12 @@ enum class Status {
   malformed,  // not this protocol, or over a limit; nothing that follows on this stream can be trusted
 };
 
-// The contents of a request or reply. Views are into the bytes it was read from, or those it shall be written from.
+// The contents of a request, a reply or a push. Views are into the bytes it was read from, or those it shall be written
+// from.
 struct Contents {
   std::vector<std::string_view> keys;
   std::vector<std::string_view> values;
-  std::int64_t number = 0;  // the u8, u32 or i64
+  std::int64_t number = 0;  // the u8, u32 or i64; no message has two
 };
 
 // Appends `fields` with what they hold to `out`. The counts in `contents` must be what `fields` ask for.
@@ -53,6 +54,9 @@ class FieldReader {
   };
 
   Status read_field(Field field, std::string_view input, const Limits& limits);
+  Status read_status(std::string_view input);
+  Status read_repeated(Field field, std::string_view input, const Limits& limits);
+  Status read_count(Field field, std::string_view input, const Limits& limits);
   Status read_number(std::size_t bytes, std::string_view input, std::uint64_t& out);
   Status read_slice(Field kind, std::string_view input, const Limits& limits);
   Status fail(std::string reason);

@@ -148,6 +148,7 @@ void ServerSession::execute(const proto::Request& request) {
     case Op::num_keys: return reply_number(op, static_cast<std::int64_t>(table_.size()));
     case Op::delete_key: return reply_number(op, table_.erase(keys[0]) ? 1 : 0);
     case Op::ping: return reply_number(op, number);
+    default: throw StoreError(fmt::format("{} is not served here", proto::shape_of(op).name));
   }
 }
 

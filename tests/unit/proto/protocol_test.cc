@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "proto/proof.h"
+#include "proto/push.h"
 #include "proto/reply.h"
 #include "proto/request.h"
 
@@ -107,6 +109,36 @@ const std::vector<Golden>& golden() {
        {},
        ""},
       {"cancel_wait", {Op::cancel_wait, {}}, hex("0c"), {{}, {}, kWaitCanceled}, hex("01")},
+      {"queue_push",
+       {Op::queue_push, {{"/q"}, {"j"}, 0}},
+       hex("0e 02 00 00 00 00 00 00 00 2f 71 01 00 00 00 00 00 00 00 6a"),
+       {},
+       ""},
+      {"queue_pop",
+       {Op::queue_pop, {{"/q"}, {}, 0}},
+       hex("0f 02 00 00 00 00 00 00 00 2f 71"),
+       {{}, {"j"}, 1},
+       hex("01 00 00 00 00 00 00 00 01 00 00 00 00 00 00 00 6a")},
+      {"queue_pop_of_an_empty_queue",
+       {Op::queue_pop, {{"/q"}, {}, 0}},
+       hex("0f 02 00 00 00 00 00 00 00 2f 71"),
+       {},
+       hex("00 00 00 00 00 00 00 00")},
+      {"queue_length",
+       {Op::queue_length, {{"/q"}, {}, 0}},
+       hex("10 02 00 00 00 00 00 00 00 2f 71"),
+       {{}, {}, 3},
+       hex("03 00 00 00 00 00 00 00")},
+      {"list_keys",
+       {Op::list_keys, {}},
+       hex("11"),
+       {{"/k", "init/"}, {}, 0},
+       hex("02 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 6b 05 00 00 00 00 00 00 00 69 6e 69 74 2f")},
+      {"barrier",
+       {Op::barrier, {{"/b"}, {}, 2}},
+       hex("12 02 00 00 00 00 00 00 00 2f 62 02 00 00 00 00 00 00 00"),
+       {{}, {}, kStopWaiting},
+       hex("00")},
   };
   return table;
 }
@@ -177,10 +209,20 @@ TEST_P(GoldenTest, ReplyMayBeSplitAtEveryByte) {
 }
 
 TEST(RequestReader, UnknownOperationIsMalformed) {
-  for (const int code : {14, 42, 127, 128, 255}) {
-    RequestReader reader;
-    EXPECT_EQ(reader.read(std::string(1, static_cast<char>(code))), Status::malformed);
-    EXPECT_EQ(reader.reason(), "unknown operation " + std::to_string(code));
+  struct Case {
+    Dialect dialect;
+    std::vector<int> codes;
+    std::string name;
+  };
+  const std::vector<Case> cases = {{Dialect::current, {19, 42, 127, 128, 255}, "torch"},
+                                   {Dialect::legacy, {9, 13, 127, 128, 255}, "torch 1.13"},
+                                   {Dialect::lockstep, {0, 19, 127, 0x89, 0x94, 255}, "lockstep"}};
+  for (const Case& test : cases) {
+    for (const int code : test.codes) {
+      RequestReader reader({}, test.dialect);
+      EXPECT_EQ(reader.read(std::string(1, static_cast<char>(code))), Status::malformed);
+      EXPECT_EQ(reader.reason(), "unknown operation " + std::to_string(code) + " in the protocol of " + test.name);
+    }
   }
 }
 
@@ -265,15 +307,89 @@ TEST(ReplyReader, MultiGetOfNothingIsEmpty) {
 }
 
 TEST(Protocol, EveryCodeHasItsShape) {
-  int known = 0;
-  for (int code = 0; code < 256; ++code) {
-    const auto op = op_from_code(static_cast<std::uint8_t>(code));
-    if (!op) continue;
-    ++known;
-    EXPECT_EQ(static_cast<int>(*op), code);
-    EXPECT_EQ(shape_of(*op).op, *op);
+  const std::vector<std::pair<Dialect, int>> operations = {
+      {Dialect::current, 19}, {Dialect::legacy, 9}, {Dialect::lockstep, 31}};
+  for (const auto& [dialect, wanted] : operations) {
+    int known = 0;
+    for (int code = 0; code < 256; ++code) {
+      const auto op = op_from_code(static_cast<std::uint8_t>(code), dialect);
+      if (!op) continue;
+      ++known;
+      EXPECT_EQ(code_of(*op, dialect), code);
+      EXPECT_EQ(shape_of(*op).op, *op);
+      if (dialect != Dialect::legacy) {
+        EXPECT_EQ(static_cast<int>(*op), code);
+      }
+    }
+    EXPECT_EQ(known, wanted) << name_of(dialect);
   }
-  EXPECT_EQ(known, 14);
+}
+
+TEST(Protocol, LegacyNumbersAreThoseOf113) {
+  const std::vector<Op> in_order = {Op::set,  Op::compare_set, Op::get,       Op::add,       Op::check,
+                                    Op::wait, Op::num_keys,    Op::watch_key, Op::delete_key};
+  for (std::size_t code = 0; code < in_order.size(); ++code) {
+    EXPECT_EQ(op_from_code(static_cast<std::uint8_t>(code), Dialect::legacy), in_order[code]);
+  }
+}
+
+TEST(Protocol, FirstBytesTellTheDialect) {
+  const std::string opening = hex("00 ce f7 85 3c");
+  for (std::size_t size = 0; size < opening.size(); ++size) {
+    EXPECT_EQ(detect_dialect(opening.substr(0, size)), std::nullopt) << size;
+  }
+  EXPECT_EQ(detect_dialect(opening), Dialect::current);
+  EXPECT_EQ(detect_dialect(opening + "more"), Dialect::current);
+  EXPECT_EQ(detect_dialect("\x80"), Dialect::lockstep);
+  // A SET of 1.13, whose key has 2 bytes, or 0xce bytes.
+  EXPECT_EQ(detect_dialect(hex("00 02")), Dialect::legacy);
+  EXPECT_EQ(detect_dialect(hex("00 ce")), std::nullopt);
+  EXPECT_EQ(detect_dialect(hex("00 ce 00")), Dialect::legacy);
+  EXPECT_EQ(detect_dialect(hex("00 ce f7 85 3d")), Dialect::legacy);
+  EXPECT_EQ(detect_dialect("GET / HTTP/1.1"), Dialect::legacy);
+  for (int code = 1; code < 256; ++code) {
+    EXPECT_EQ(detect_dialect(std::string(1, static_cast<char>(code))),
+              code == 0x80 ? Dialect::lockstep : Dialect::legacy);
+  }
+}
+
+TEST(PushReader, ReadsFramesOneBehindTheOther) {
+  std::string bytes;
+  write_reply(bytes, Op::goodbye, {{}, {}, kOk});
+  write_push(bytes, PushFormat::frame, {{}, {"2", "1", "connection ended"}, kPushLost});
+  EXPECT_EQ(bytes, hex("00 00 00 00 00 00 00 00 00"
+                       "10 03 00 00 00 00 00 00 00 01 00 00 00 00 00 00 00 32 01 00 00 00 00 00 00 00 31"
+                       "10 00 00 00 00 00 00 00") +
+                       "connection ended");
+  PushReader reader(PushFormat::frame);
+  ASSERT_EQ(reader.read(bytes), Status::ok);
+  EXPECT_EQ(reader.contents().number, kOk);
+  bytes.erase(0, reader.size());
+  for (std::size_t size = 0; size < bytes.size(); ++size) {
+    ASSERT_EQ(reader.read(std::string(bytes, 0, size)), Status::need_more) << size;
+  }
+  ASSERT_EQ(reader.read(bytes), Status::ok);
+  expect_equal(reader.contents(), {{}, {"2", "1", "connection ended"}, kPushLost});
+}
+
+TEST(PushReader, ReadsAnEventOfAWatchedKey) {
+  std::string bytes;
+  write_push(bytes, PushFormat::watch_event, {{"/k"}, {"", "v1"}, kKeyCreated});
+  EXPECT_EQ(bytes, hex("01 02 00 00 00 00 00 00 00 2f 6b 00 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 76 31"));
+  PushReader reader(PushFormat::watch_event);
+  ASSERT_EQ(reader.read(bytes), Status::ok);
+  expect_equal(reader.contents(), {{"/k"}, {"", "v1"}, kKeyCreated});
+}
+
+TEST(Proof, SidesSignDifferentTextsInWhichNothingCanBeMoved) {
+  const std::string a(kNonceBytes, 'a');
+  const std::string b(kNonceBytes, 'b');
+  EXPECT_EQ(proof_text(Prover::client, a, b, "run", "rank 3"), std::string("lockstep client\0", 16) + a + b +
+                                                                   hex("03 00 00 00 00 00 00 00") + "run" +
+                                                                   hex("06 00 00 00 00 00 00 00") + "rank 3");
+  EXPECT_EQ(proof_text(Prover::server, a, b, "", ""),
+            std::string("lockstep server\0", 16) + a + b + hex("00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00"));
+  EXPECT_NE(proof_text(Prover::client, a, b, "run", "rank 3"), proof_text(Prover::client, a, b, "runr", "ank 3"));
 }
 
 }  // namespace
