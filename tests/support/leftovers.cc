@@ -197,12 +197,6 @@ std::string Footprint::left_now() const {
   return left;
 }
 
-Deadline leftover_deadline() {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  return Deadline::after(std::chrono::seconds(10));
-#else
-  return Deadline::after(std::chrono::seconds(2));
-#endif
-}
+Deadline leftover_deadline() { return Deadline::after(std::chrono::seconds(20)); }
 
 }  // namespace lockstep::testing

@@ -59,7 +59,8 @@ class Footprint {
   std::set<std::string> sockets_;
 };
 
-// The promise: nothing is left two seconds after the end. More under sanitizers, which slow everything.
+// What is still there by then stays. A healthy job leaves nothing within a second or two; how fast is not asserted,
+// since a machine that others share may stand still for longer.
 Deadline leftover_deadline();
 
 }  // namespace lockstep::testing
