@@ -3,16 +3,14 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/epoll.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 
-#include "launcher/process_table.h"
+#include "launcher/job_report.h"
 #include "launcher/spawn.h"
 #include "runtime/base/error.h"
 #include "runtime/base/host.h"
@@ -39,10 +37,6 @@ constexpr rlim_t kSpareDescriptors = 1024;
 
 bool asks_to_end(int signal) { return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT; }
 
-std::string count_of(int count, std::string_view noun, std::string_view plural_ending = "s") {
-  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : plural_ending);
-}
-
 }  // namespace
 
 Job::Job(JobOptions options, const Environment& environment, Console& console, Signals& signals,
@@ -52,15 +46,13 @@ Job::Job(JobOptions options, const Environment& environment, Console& console, S
       console_(console),
       signals_(signals),
       guardian_(guardian),
+      tree_(guardian),
       host_(host_name()),
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
       life_(make_pipe()),
       started_(Clock::now()),
       verdict_(options_.contract.world_size) {
   if (!epoll_) throw SystemError("epoll_create1", errno);
-  // What a rank leaves behind becomes a child of this process, to be ended with the job.
-  if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) throw SystemError("prctl PR_SET_CHILD_SUBREAPER", errno);
-  for (const auto& entry : descendants(process_table(), getpid(), {})) strangers_.insert(entry.pid);
   const int high = fcntl(life_.read_end.get(), F_DUPFD_CLOEXEC, kLowestInheritedFd);
   if (high >= 0) life_.read_end.reset(high);  // with a low limit of descriptors it keeps its number
   options_.contract.launcher_pid = getpid();
@@ -250,12 +242,14 @@ void Job::on_rank_end(RankProcess& process) {
   if (!ending) return;
   process.ending = *ending;
   forget(process.pidfd.get());
-  release_empty_groups();
+  tree_.release_empty_groups(ranks_);
   // Its last words come before what is said about it. What it started may hold the pipes, so their end is not awaited.
   process.out.read_available(console_);
   process.err.read_available(console_);
   if (!verdict_.first_failure() && stop_.explains(*ending)) {
-    if (!ending->ok()) report_later_end(process);
+    // Ranks that end by the signal they were sent are what was asked for.
+    const bool obeyed = ending->by_signal && ending->value == stop_.signal();
+    if (!ending->ok() && !obeyed) console_.message(describe_later_end(process, host_, stop_.signal()));
     return;
   }
   if (give_up_at_ && ending->by_signal && ending->value == SIGKILL) ++killed_after_failure_;
@@ -266,48 +260,21 @@ void Job::obey(Verdict::Step step) {
   if (step == Verdict::Step::await_cause) verdict_at_ = Deadline::after(Verdict::cause_limit(options_.grace));
   if (step != Verdict::Step::end_others) return;
   verdict_at_.reset();
-  report_failure(first_failure());
+  const auto report = describe_failure(first_failure(), host_, Clock::now() - started_, running());
+  console_.message(report.message);
+  for (const auto& line : report.details) console_.detail(line);
   begin_ending(SIGTERM);
 }
 
 const RankProcess& Job::first_failure() const { return ranks_[static_cast<std::size_t>(*verdict_.first_failure())]; }
 
 void Job::reap_others() {
-  children_changed_ = false;
-  while (true) {
-    siginfo_t info{};
-    if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0) {
-      if (errno == EINTR) continue;
-      if (errno == ECHILD) return;
-      throw SystemError("waitid", errno);
-    }
-    if (info.si_pid == 0) return;
-    const bool is_rank = std::any_of(ranks_.begin(), ranks_.end(), [&](const auto& process) {
-      return process.pid == info.si_pid && process.running();
-    });
-    if (is_rank) {  // its own descriptor tells when its turn has come; the rest is looked at after it
-      children_changed_ = true;
-      return;
-    }
-    if (info.si_pid == guardian_.pid()) {
-      console_.message(
-          "the guardian process was killed: if this launcher is killed too, programs behind wrapper "
-          "scripts may be left");
-    }
-    siginfo_t reaped{};
-    waitid(P_PID, static_cast<id_t>(info.si_pid), &reaped, WEXITED | WNOHANG);
-    strangers_.erase(info.si_pid);
-    release_empty_groups();
-  }
-}
-
-void Job::release_empty_groups() {
-  for (auto& process : ranks_) {
-    // The number can't be given to another process while a process of the group is there.
-    if (!process.ending || process.group_is_empty || kill(-process.pid, 0) == 0 || errno != ESRCH) continue;
-    process.group_is_empty = true;
-    guardian_.forget(process.pid);
-  }
+  bool guardian_died = false;
+  children_changed_ = !tree_.reap_others(ranks_, guardian_died);
+  if (!guardian_died) return;
+  console_.message(
+      "the guardian process was killed: if this launcher is killed too, programs behind wrapper "
+      "scripts may be left");
 }
 
 void Job::check_timers() {
@@ -321,7 +288,7 @@ void Job::check_timers() {
 
 bool Job::finished() {
   if (running() > 0) return give_up_at_ && give_up_at_->expired();
-  const auto left = leftovers();
+  const auto left = tree_.members();
   if (left.empty()) return true;
   if (give_up_at_) return give_up_at_->expired();
   if (!kill_at_) {
@@ -331,29 +298,6 @@ bool Job::finished() {
     begin_ending(SIGTERM);
   }
   return false;
-}
-
-void Job::report_failure(const RankProcess& process) {
-  const std::chrono::duration<double> age = Clock::now() - started_;
-  const int others = running();
-  console_.message(fmt::format("rank {} (host {}, pid {}) {} {:.1f} s after the start{}", process.rank, host_,
-                               process.pid, process.ending->describe(), age.count(),
-                               others == 0   ? ""
-                               : others == 1 ? "; ending the other rank"
-                                             : fmt::format("; ending the other {} ranks", others)));
-  if (const auto hint = process.ending->hint(); !hint.empty()) console_.detail("  hint: " + hint);
-  if (process.err_file.empty()) return;
-  const auto lines = last_lines(process.err_file, 10);
-  console_.detail(lines.empty() ? fmt::format("  it wrote nothing to {}", process.err_file)
-                                : fmt::format("  the end of {}:", process.err_file));
-  for (const auto& line : lines) console_.detail("  | " + line);
-}
-
-void Job::report_later_end(const RankProcess& process) {
-  // Ranks that end by the signal they were sent are what was asked for.
-  if (process.ending->by_signal && process.ending->value == stop_.signal()) return;
-  console_.message(fmt::format("rank {} (host {}, pid {}) {} after {}", process.rank, host_, process.pid,
-                               process.ending->describe(), signal_name(stop_.signal())));
 }
 
 int Job::conclude() {
@@ -367,7 +311,7 @@ int Job::conclude() {
     process.err.finish(console_);
   }
   int code = sum_up();
-  for (const auto& entry : leftovers()) {
+  for (const auto& entry : tree_.members()) {
     console_.message(fmt::format("process {} ({}) did not end within {} s of SIGKILL: it waits for a device", entry.pid,
                                  entry.name, kUnkillableLimit.count()));
     if (code == 0) code = 1;
@@ -380,16 +324,8 @@ int Job::conclude() {
 
 int Job::sum_up() {
   if (verdict_.first_failure()) {
-    const RankProcess& process = first_failure();
-    std::string others;
-    if (verdict_.others() > 0) others = fmt::format("; {} ended after it", count_of(verdict_.others(), "other rank"));
-    if (killed_after_failure_ > 0) {
-      others +=
-          fmt::format(" ({} of them by SIGKILL, {} ms after SIGTERM)", killed_after_failure_, options_.grace.count());
-    }
-    console_.message(fmt::format("rank {} failed first: it {}{}; exit code {}", process.rank,
-                                 process.ending->describe(), others, process.ending->exit_code()));
-    return process.ending->exit_code();
+    console_.message(summarise_failure(first_failure(), verdict_.others(), killed_after_failure_, options_.grace));
+    return first_failure().ending->exit_code();
   }
   const bool all_ok = std::all_of(ranks_.begin(), ranks_.end(),
                                   [](const auto& process) { return process.ending && process.ending->ok(); });
@@ -403,26 +339,7 @@ void Job::begin_ending(int signal) {
   signal_all(signal);
 }
 
-void Job::signal_all(int signal) {
-  std::set<pid_t> groups;
-  for (const auto& process : ranks_) {
-    if (!process.running()) continue;
-    groups.insert(process.pid);
-    kill(-process.pid, signal);  // not reaped yet, so the number is still its own; it may have ended
-  }
-  // What has left its group, or outlived the rank that led it.
-  for (const auto& entry : leftovers()) {
-    if (!groups.contains(entry.group)) kill(entry.pid, signal);
-  }
-}
-
-std::vector<ProcessEntry> Job::leftovers() const {
-  auto except = strangers_;
-  except.insert(guardian_.pid());
-  auto found = descendants(process_table(), getpid(), except);
-  std::erase_if(found, [](const auto& entry) { return !entry.alive(); });
-  return found;
-}
+void Job::signal_all(int signal) { tree_.signal_all(ranks_, signal); }
 
 int Job::running() const {
   return static_cast<int>(

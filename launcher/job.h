@@ -3,14 +3,13 @@
 
 #include <chrono>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "launcher/console.h"
 #include "launcher/contract.h"
 #include "launcher/guardian.h"
-#include "launcher/process_table.h"
+#include "launcher/job_tree.h"
 #include "launcher/rank_process.h"
 #include "launcher/signals.h"
 #include "launcher/stop_request.h"
@@ -54,19 +53,15 @@ class Job {
   void on_stop_request(int signal);
   void on_rank_end(RankProcess& process);
   void reap_others();
-  void release_empty_groups();
   void check_timers();
   bool finished();
 
   void obey(Verdict::Step step);
   const RankProcess& first_failure() const;
-  void report_failure(const RankProcess& process);
-  void report_later_end(const RankProcess& process);
   int conclude();
   int sum_up();
   void begin_ending(int signal);
   void signal_all(int signal);
-  std::vector<ProcessEntry> leftovers() const;
   int running() const;
 
   JobOptions options_;
@@ -74,11 +69,11 @@ class Job {
   Console& console_;
   Signals& signals_;
   const Guardian& guardian_;
+  JobTree tree_;
   std::string host_;
   UniqueFd epoll_;
   Pipe life_;  // the read end goes to every rank; nothing is ever written
   std::vector<RankProcess> ranks_;
-  std::set<pid_t> strangers_;  // children that this process had before it became the launcher
   Clock::time_point started_;
   rlimit descriptor_limit_{};  // what the ranks get; the launcher's own is higher
   bool reading_ = true;

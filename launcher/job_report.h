@@ -1,0 +1,31 @@
+// What the launcher says of ranks that ended. Text only; the decisions are Verdict's and StopRequest's.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "launcher/rank_process.h"
+
+namespace lockstep::launcher {
+
+// "1 rank", "3 ranks".
+std::string count_of(int count, std::string_view noun, std::string_view plural_ending = "s");
+
+// The first failure: one line, and what belongs below it (a hint, the end of the rank's own log).
+struct FailureReport {
+  std::string message;
+  std::vector<std::string> details;
+};
+// `process` has ended. `others` ranks run still and are ended now.
+FailureReport describe_failure(const RankProcess& process, const std::string& host, std::chrono::duration<double> age,
+                               int others);
+
+// A rank that ended otherwise than by the signal that the job was asked to stop with.
+std::string describe_later_end(const RankProcess& process, const std::string& host, int stop_signal);
+
+// The last line. `others` ranks ended after the first failure, `killed` of them by SIGKILL, `grace` after SIGTERM.
+std::string summarise_failure(const RankProcess& first, int others, int killed, std::chrono::milliseconds grace);
+
+}  // namespace lockstep::launcher
