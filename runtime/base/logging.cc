@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "runtime/base/environment.h"
+#include "runtime/base/mutex.h"
 
 namespace lockstep {
 namespace {
@@ -62,12 +63,31 @@ spdlog::logger& logger() {
   return *instance;
 }
 
+struct Redirection {
+  Mutex mutex;
+  LogSink sink GUARDED_BY(mutex);
+};
+
+// Leaked like the logger.
+Redirection& redirection() {
+  static auto* const instance = new Redirection;
+  return *instance;
+}
+
 }  // namespace
 
 bool log_enabled(LogLevel level) { return logger().should_log(to_spdlog(level)); }
 
 void log_line(LogLevel level, std::string_view text) noexcept {
   try {
+    Redirection& elsewhere = redirection();
+    {
+      MutexLock lock(elsewhere.mutex);
+      if (elsewhere.sink) {
+        if (log_enabled(level)) elsewhere.sink(level, text);
+        return;
+      }
+    }
     logger().log(to_spdlog(level), text);
   } catch (...) {  // A log that can't be written must not end the training it describes.
   }
@@ -76,5 +96,16 @@ void log_line(LogLevel level, std::string_view text) noexcept {
 void set_log_label(const std::string& label) { logger().set_pattern(pattern(label)); }
 
 void set_log_level(LogLevel level) { logger().set_level(to_spdlog(level)); }
+
+std::string_view name_of(LogLevel level) {
+  const auto name = spdlog::level::to_string_view(to_spdlog(level));
+  return {name.data(), name.size()};
+}
+
+void set_log_sink(LogSink sink) {
+  Redirection& elsewhere = redirection();
+  MutexLock lock(elsewhere.mutex);
+  elsewhere.sink = std::move(sink);
+}
 
 }  // namespace lockstep

@@ -7,6 +7,7 @@
 
 #include <fmt/core.h>
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -23,6 +24,14 @@ void log_line(LogLevel level, std::string_view text) noexcept;
 void set_log_label(const std::string& label);
 // Overrides LOCKSTEP_LOG_LEVEL.
 void set_log_level(LogLevel level);
+
+// "info", "warning": as the lines have it.
+std::string_view name_of(LogLevel level);
+// Takes every later line instead of stderr; an empty one gives them back to it. For a program that has a console of its
+// own. The sink gets the text without label and level, from whichever thread logs, one call at a time; it must not log,
+// and must not wait for a thread that may. Once this returns, no call of the former sink is under way.
+using LogSink = std::function<void(LogLevel level, std::string_view text)>;
+void set_log_sink(LogSink sink);
 
 template <typename... Args>
 void log_at(LogLevel level, fmt::format_string<Args...> format, Args&&... args) {

@@ -4,6 +4,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <string>
+#include <vector>
+
 namespace lockstep {
 namespace {
 
@@ -51,6 +54,22 @@ TEST_F(Logging, DisabledLinesFormatNothing) {
   });
   EXPECT_EQ(text, "");
   EXPECT_EQ(evaluated, 0);
+}
+
+TEST_F(Logging, ASinkTakesTheLinesUntilItIsGivenUp) {
+  std::vector<std::string> taken;
+  EXPECT_EQ(logged([&] {
+              set_log_sink([&](LogLevel level, std::string_view text) {
+                taken.push_back(std::string(name_of(level)) + "|" + std::string(text));
+              });
+              log_info("{} of {}", 1, 2);
+              log_warn("careful");
+              log_debug("below the level");
+              set_log_sink({});
+              log_error("on stderr again");
+            }),
+            "[lockstep] error: on stderr again\n");
+  EXPECT_EQ(taken, (std::vector<std::string>{"info|1 of 2", "warning|careful"}));
 }
 
 // The variable is read at the first line of a process: each case is a process of its own.
