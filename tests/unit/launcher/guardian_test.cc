@@ -4,15 +4,18 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <optional>
+#include <string>
 
 #include "launcher/spawn.h"
 
 namespace lockstep::launcher {
 namespace {
 
-constexpr auto* kRunId = "run-of-guardian-test";
+// Of this process: another test that runs beside it has a guardian too.
+const std::string kRunId = "run-of-guardian-test-" + std::to_string(getpid());
 
 class GuardianTest : public ::testing::Test {
  protected:
