@@ -47,7 +47,12 @@ void Console::line(Stream stream, int rank, std::string_view text) {
     bar_.clear();
     held_.clear();
   }
-  put_line(stream, fmt::format("[rank {}] ", rank), text);
+  // The library in a rank says who it is, for those who have no launcher. Here it would stand twice.
+  if (const auto label = fmt::format("[lockstep rank {}] ", rank); text.starts_with(label)) {
+    put_line(stream, fmt::format("[rank {}] [lockstep] ", rank), text.substr(label.size()));
+  } else {
+    put_line(stream, fmt::format("[rank {}] ", rank), text);
+  }
 }
 
 void Console::redraw(Stream stream, std::string_view text) {

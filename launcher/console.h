@@ -25,7 +25,8 @@ class Console {
   // Of a program that writes nowhere else. Ignores SIGPIPE. Throws SystemError if one of them isn't open.
   Console(int out_fd, int err_fd);
 
-  // A line of a rank's, without its end: "[rank 2] text".
+  // A line of a rank's, without its end: "[rank 2] text", and "[rank 2] [lockstep] text" for what the library in it
+  // logs.
   void line(Stream stream, int rank, std::string_view text);
   // A redraw of rank 0's progress bar.
   void redraw(Stream stream, std::string_view text);

@@ -115,7 +115,7 @@ void Guardian::tell(pid_t word) const {
   } while (bytes < 0 && errno == EINTR);
   // If it was killed, there is nobody to read (SIGPIPE is ignored); the launcher has said so.
   if (bytes != sizeof word && errno != EPIPE) {
-    log_error("lockstep run: write to the guardian process {}: {}", pid_, errno_text(errno));
+    log_error("write to the guardian process {}: {}", pid_, errno_text(errno));
   }
 }
 

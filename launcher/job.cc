@@ -21,7 +21,7 @@ namespace {
 using namespace std::chrono_literals;
 
 // What an epoll event is about: kind and, for the last three, rank.
-enum class Source : std::uint32_t { signals, console_out, console_err, rank_end, rank_out, rank_err };
+enum class Source : std::uint32_t { signals, log, console_out, console_err, rank_end, rank_out, rank_err };
 constexpr std::uint64_t tag(Source source, int rank = 0) {
   return (static_cast<std::uint64_t>(source) << 32) | static_cast<std::uint32_t>(rank);
 }
@@ -40,12 +40,13 @@ bool asks_to_end(int signal) { return signal == SIGINT || signal == SIGTERM || s
 }  // namespace
 
 Job::Job(JobOptions options, const Environment& environment, Console& console, Signals& signals,
-         const Guardian& guardian)
+         const Guardian& guardian, LogRelay& log)
     : options_(std::move(options)),
       environment_(environment),
       console_(console),
       signals_(signals),
       guardian_(guardian),
+      log_(log),
       tree_(guardian),
       host_(host_name()),
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
@@ -60,6 +61,7 @@ Job::Job(JobOptions options, const Environment& environment, Console& console, S
   if (fstat(life_.read_end.get(), &status) != 0) throw SystemError("fstat", errno);
   options_.contract.launcher_fd = fmt::format("{}:{}", life_.read_end.get(), status.st_ino);
   watch(signals_.fd(), EPOLLIN, tag(Source::signals));
+  watch(log_.fd(), EPOLLIN, tag(Source::log));
 }
 
 int Job::run() {
@@ -171,6 +173,7 @@ void Job::handle(std::uint64_t what) {
     case Source::signals:
       for (const int signal : signals_.take()) on_signal(signal);
       return;
+    case Source::log: show_log(); return;
     case Source::console_out: forget(console_.fd(Stream::out)); return;  // flush() follows
     case Source::console_err: forget(console_.fd(Stream::err)); return;
     case Source::rank_end: on_rank_end(ranks_[rank]); return;
@@ -183,10 +186,20 @@ void Job::read_output(RankOutput& output) {
   if (reading_) output.read_some(console_);  // one piece each, so that a noisy rank doesn't silence the others
 }
 
+void Job::show_log() {
+  if (!reading_) return;
+  for (const auto& line : log_.take()) console_.message(line);
+}
+
 void Job::pause_or_resume_reading() {
   const bool wanted = console_.backlog() < Console::kBacklogLimit;
   if (wanted == reading_) return;
   reading_ = wanted;
+  if (wanted) {
+    watch(log_.fd(), EPOLLIN, tag(Source::log));
+  } else {
+    forget(log_.fd());
+  }
   for (auto& process : ranks_) {
     for (const auto& [output, source] : {std::pair{&process.out, Source::rank_out}, {&process.err, Source::rank_err}}) {
       if (!output->open()) continue;
@@ -310,6 +323,7 @@ int Job::conclude() {
     process.out.finish(console_);
     process.err.finish(console_);
   }
+  for (const auto& line : log_.take()) console_.message(line);
   int code = sum_up();
   for (const auto& entry : tree_.members()) {
     console_.message(fmt::format("process {} ({}) did not end within {} s of SIGKILL: it waits for a device", entry.pid,

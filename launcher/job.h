@@ -10,6 +10,7 @@
 #include "launcher/contract.h"
 #include "launcher/guardian.h"
 #include "launcher/job_tree.h"
+#include "launcher/log_relay.h"
 #include "launcher/rank_process.h"
 #include "launcher/signals.h"
 #include "launcher/stop_request.h"
@@ -31,8 +32,9 @@ struct JobOptions {
 // live as long as the ranks: they die with it.
 class Job {
  public:
-  // `guardian` and `signals` outlive the job. Throws SystemError.
-  Job(JobOptions options, const Environment& environment, Console& console, Signals& signals, const Guardian& guardian);
+  // What is given by reference outlives the job. Throws SystemError.
+  Job(JobOptions options, const Environment& environment, Console& console, Signals& signals, const Guardian& guardian,
+      LogRelay& log);
 
   // Starts the ranks and returns the exit code once nothing of them runs any more. May be called once.
   // Throws ExecError or SystemError, with everything that was started ended again.
@@ -48,6 +50,7 @@ class Job {
   void wait_for_events();
   void handle(std::uint64_t what);
   void read_output(RankOutput& output);
+  void show_log();
   void pause_or_resume_reading();
   void on_signal(int signal);
   void on_stop_request(int signal);
@@ -69,6 +72,7 @@ class Job {
   Console& console_;
   Signals& signals_;
   const Guardian& guardian_;
+  LogRelay& log_;
   JobTree tree_;
   std::string host_;
   UniqueFd epoll_;

@@ -12,11 +12,13 @@
 #include "launcher/find_program.h"
 #include "launcher/guardian.h"
 #include "launcher/job.h"
+#include "launcher/log_relay.h"
 #include "launcher/rank_count.h"
 #include "launcher/signals.h"
 #include "launcher/spawn.h"
 #include "runtime/base/cpu.h"
 #include "runtime/base/error.h"
+#include "runtime/base/logging.h"
 #include "runtime/net/tcp_socket.h"
 #include "runtime/store/tcp_store_server.h"
 
@@ -67,6 +69,7 @@ int start(const RunOptions& options) {
   Console console(STDOUT_FILENO, STDERR_FILENO);
   Signals signals;
   Guardian guardian(contract.run_id);
+  LogRelay log;
   const store::TcpStoreServer store;  // a thread: no fork by anybody but Job from here on
   contract.store_address = store.address().to_string();
   contract.master_port = options.master_port != 0 ? options.master_port : free_port();
@@ -74,7 +77,7 @@ int start(const RunOptions& options) {
     console.message(fmt::format("{} {} ({})", count.ranks, count.ranks == 1 ? "rank" : "ranks", count.reason));
   }
   try {
-    const int code = Job(std::move(job_options), environment, console, signals, guardian).run();
+    const int code = Job(std::move(job_options), environment, console, signals, guardian, log).run();
     guardian.all_is_well();
     return code;
   } catch (const ExecError& error) {
@@ -88,6 +91,7 @@ int start(const RunOptions& options) {
 }  // namespace
 
 int run_command(const RunOptions& options) {
+  set_log_label("run");  // for what is logged while there is no console
   try {
     return start(options);
   } catch (const InvalidArgument& error) {

@@ -52,7 +52,7 @@ inline std::vector<std::string> lines_of(const std::string& text) {
 // What the library in that rank said of an error that nobody caught; empty if it said nothing.
 inline std::string last_word_of_rank(const Result& result, const std::string& rank) {
   for (const auto& line : lines_of(result.err)) {
-    if (line.starts_with("[rank " + rank + "] [lockstep rank " + rank + "] fatal: ")) return line;
+    if (line.starts_with("[rank " + rank + "] [lockstep] fatal: ")) return line;
   }
   return {};
 }

@@ -41,6 +41,16 @@ TEST_F(ConsoleOnPipes, PrefixesLinesAndKeepsStreamsApart) {
   EXPECT_EQ(drain(err_.read_end.get()), "[rank 0] \nlockstep run: word\n  more\n");
 }
 
+TEST_F(ConsoleOnPipes, NamesARankOnceWhereTheLibraryInItSpeaks) {
+  console_.line(Stream::err, 3, "[lockstep rank 3] warning: careful");
+  console_.line(Stream::err, 3, "[lockstep rank 30] is another");
+  console_.line(Stream::err, 3, "saw [lockstep rank 3] in it");
+  console_.line(Stream::err, 0, "[lockstep] info: alone");
+  EXPECT_EQ(drain(err_.read_end.get()),
+            "[rank 3] [lockstep] warning: careful\n[rank 3] [lockstep rank 30] is another\n"
+            "[rank 3] saw [lockstep rank 3] in it\n[rank 0] [lockstep] info: alone\n");
+}
+
 TEST_F(ConsoleOnPipes, ABarBecomesALineNowAndThenAndTheLastOneAlways) {
   for (int step = 1; step <= 50; ++step) console_.redraw(Stream::err, "step " + std::to_string(step));
   EXPECT_EQ(drain(err_.read_end.get()), "[rank 0] step 1\n") << "the next one is due in two seconds";
