@@ -4,6 +4,8 @@ find_package(Threads REQUIRED)
 find_package(spdlog REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(nlohmann_json REQUIRED)
+# libcrypto, for the HMAC of the store's greeting; nothing here opens a TLS connection.
+find_package(OpenSSL 3.0 REQUIRED COMPONENTS Crypto)
 # oneDNN by hand: Debian's CMake package demands OpenCL's development files, which nothing here needs.
 find_library(DNNL_LIBRARY NAMES dnnl)
 find_path(DNNL_INCLUDE_DIR NAMES oneapi/dnnl/dnnl.hpp)
