@@ -1,0 +1,29 @@
+// Where a store is and how to talk to it: what a rank must know to join one.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "runtime/net/address.h"
+#include "runtime/store/secret.h"
+
+namespace lockstep::store {
+
+struct Endpoint {
+  enum class Protocol {
+    lockstep,  // this library's server, with its own operations
+    torch,     // a server of PyTorch, as a torchrun agent hosts: only its operations, no secret
+  };
+
+  net::HostPort address;
+  // What the server's clients must know. With one, a server that doesn't ask for it is refused too: it is not the
+  // server that was meant. Without one, a server that asks is an error that says where the secret belongs.
+  std::optional<Secret> secret = {};
+  // Which run this is, and who we are in it ("rank 3", "launcher", "doctor"). Both are part of the proof, and the
+  // server's log names them. A server of another run refuses us.
+  std::string run_id = {};
+  std::string role = {};
+  Protocol protocol = Protocol::lockstep;
+};
+
+}  // namespace lockstep::store

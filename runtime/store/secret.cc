@@ -1,0 +1,128 @@
+#include "runtime/store/secret.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "runtime/base/error.h"
+#include "runtime/base/hmac.h"
+#include "runtime/base/random_bytes.h"
+#include "runtime/base/unique_fd.h"
+
+namespace lockstep::store {
+namespace {
+
+constexpr const char* kVariable = "LOCKSTEP_STORE_SECRET";
+constexpr const char* kFileVariable = "LOCKSTEP_STORE_SECRET_FILE";
+
+int hex_digit(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+  return -1;
+}
+
+void wipe_text(std::string& text) { wipe(std::as_writable_bytes(std::span(text))); }
+
+std::string read_secret_file(const std::string& path) {
+  const auto refuse = [&](const std::string& why) {
+    return InvalidArgument(fmt::format("{}={}: {}", kFileVariable, path, why));
+  };
+  // O_NONBLOCK: a pipe of that name must not hold us up.
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!fd) throw refuse(fmt::format("it can't be opened: {}", errno_text(errno)));
+  struct stat status {};
+  if (::fstat(fd.get(), &status) != 0) throw SystemError(fmt::format("fstat of {}", path), errno);
+  if (!S_ISREG(status.st_mode)) throw refuse("it is no regular file; write the 64 hex digits to one of mode 0600");
+  if ((status.st_mode & 077) != 0) {
+    throw refuse(
+        fmt::format("others may read or write it (mode {:04o}): chmod 600 it, and if anybody else could "
+                    "have read it, draw a new secret",
+                    status.st_mode & 07777));
+  }
+  if (status.st_uid != ::geteuid() && status.st_uid != 0) {
+    throw refuse(fmt::format("it belongs to user {}, we run as {}: it must belong to us or to root", status.st_uid,
+                             ::geteuid()));
+  }
+  std::string text(2 * Secret::kBytes + 2, '\0');  // room for a line's end, so that more than that is seen
+  std::size_t size = 0;
+  while (size < text.size()) {
+    const ssize_t count = ::read(fd.get(), text.data() + size, text.size() - size);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) throw refuse(fmt::format("it can't be read: {}", errno_text(errno)));
+    if (count == 0) break;
+    size += static_cast<std::size_t>(count);
+  }
+  while (size > 0 && (text[size - 1] == '\n' || text[size - 1] == '\r')) --size;
+  wipe(std::as_writable_bytes(std::span(text)).subspan(size));
+  text.resize(size);
+  return text;
+}
+
+Secret parse_named(std::string_view name, std::string& text) {
+  try {
+    const Secret secret = Secret::parse(text);
+    wipe_text(text);
+    return secret;
+  } catch (const InvalidArgument& error) {
+    wipe_text(text);
+    throw InvalidArgument(fmt::format("{}: {}", name, error.what()));
+  }
+}
+
+}  // namespace
+
+Secret Secret::random() {
+  Secret secret;
+  fill_random(secret.bytes_);
+  return secret;
+}
+
+Secret Secret::parse(std::string_view hex) {
+  if (hex.size() != 2 * kBytes) {
+    throw InvalidArgument(
+        fmt::format("a store's secret has {} hex digits, this one has {} characters; "
+                    "'openssl rand -hex {}' draws one",
+                    2 * kBytes, hex.size(), kBytes));
+  }
+  Secret secret;
+  for (std::size_t i = 0; i < hex.size(); ++i) {
+    const int digit = hex_digit(hex[i]);
+    if (digit < 0) {
+      throw InvalidArgument(
+          fmt::format("a store's secret is {} hex digits; character {} of this one is none; "
+                      "'openssl rand -hex {}' draws one",
+                      2 * kBytes, i + 1, kBytes));
+    }
+    secret.bytes_[i / 2] = secret.bytes_[i / 2] << 4 | static_cast<std::byte>(digit);
+  }
+  return secret;
+}
+
+std::optional<Secret> Secret::of_environment(const Environment& environment) {
+  if (auto text = environment.get(kVariable)) return parse_named(kVariable, *text);
+  const auto path = environment.get(kFileVariable);
+  if (!path) return std::nullopt;
+  std::string text = read_secret_file(*path);
+  return parse_named(fmt::format("{}={}", kFileVariable, *path), text);
+}
+
+Secret::~Secret() { wipe(bytes_); }
+
+std::string Secret::hex() const {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string text;
+  text.reserve(2 * kBytes);
+  for (const std::byte byte : bytes_) {
+    text += kDigits[std::to_integer<unsigned>(byte) >> 4];
+    text += kDigits[std::to_integer<unsigned>(byte) & 15];
+  }
+  return text;
+}
+
+bool Secret::operator==(const Secret& other) const { return equal_in_constant_time(bytes_, other.bytes_); }
+
+}  // namespace lockstep::store

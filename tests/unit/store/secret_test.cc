@@ -1,0 +1,136 @@
+#include "runtime/store/secret.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "runtime/base/error.h"
+
+namespace lockstep::store {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+const std::string kHex = "00112233445566778899aabbccddeeff0123456789abcdeffedcba9876543210";
+
+// The message of what `call` throws, which must be InvalidArgument.
+template <typename Call>
+std::string refusal_of(Call&& call) {
+  try {
+    call();
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return {};
+}
+
+TEST(Secret, IsItsHexDigits) {
+  const Secret secret = Secret::parse(kHex);
+  EXPECT_EQ(secret.hex(), kHex);
+  EXPECT_EQ(secret.bytes()[1], std::byte{0x11});
+  EXPECT_EQ(secret.bytes()[31], std::byte{0x10});
+  std::string upper = kHex;
+  for (char& c : upper) c = static_cast<char>(std::toupper(c));
+  EXPECT_EQ(Secret::parse(upper), secret);
+}
+
+TEST(Secret, IsDrawnAnewEachTime) {
+  const Secret one = Secret::random();
+  EXPECT_FALSE(one == Secret::random());
+  EXPECT_EQ(Secret::parse(one.hex()), one);
+}
+
+TEST(Secret, TellsWhatIsWrongAndNotWhatItIs) {
+  const std::string shorter = kHex.substr(1);
+  EXPECT_THAT(refusal_of([&] { Secret::parse(shorter); }),
+              AllOf(HasSubstr("64 hex digits"), HasSubstr("63 characters"), Not(HasSubstr(shorter.substr(0, 8)))));
+  std::string wrong = kHex;
+  wrong[6] = 'g';
+  EXPECT_THAT(refusal_of([&] { Secret::parse(wrong); }),
+              AllOf(HasSubstr("character 7"), Not(HasSubstr(wrong.substr(0, 7)))));
+  EXPECT_THAT(refusal_of([&] {
+                Secret::of_environment(Environment({{"LOCKSTEP_STORE_SECRET", wrong}}));
+              }),
+              AllOf(HasSubstr("LOCKSTEP_STORE_SECRET:"), Not(HasSubstr(wrong.substr(0, 7)))));
+}
+
+TEST(Secret, IsTakenFromTheEnvironment) {
+  EXPECT_EQ(Secret::of_environment(Environment()), std::nullopt);
+  EXPECT_EQ(Secret::of_environment(Environment({{"LOCKSTEP_STORE_SECRET", kHex}})), Secret::parse(kHex));
+}
+
+class SecretFile : public testing::Test {
+ protected:
+  SecretFile() {
+    std::string pattern = testing::TempDir() + "lockstep_secret_XXXXXX";
+    if (::mkdtemp(pattern.data()) == nullptr) throw SystemError("mkdtemp", errno);
+    folder_ = pattern;
+    path_ = folder_ / "secret";
+  }
+  ~SecretFile() override { std::filesystem::remove_all(folder_); }
+
+  void write(const std::string& text, mode_t mode) {
+    std::ofstream(path_) << text;
+    ASSERT_EQ(::chmod(path_.c_str(), mode), 0);
+  }
+  std::optional<Secret> read() {
+    return Secret::of_environment(Environment({{"LOCKSTEP_STORE_SECRET_FILE", path_.string()}}));
+  }
+  std::string refusal() {
+    return refusal_of([this] { read(); });
+  }
+
+  std::filesystem::path folder_;
+  std::filesystem::path path_;
+};
+
+TEST_F(SecretFile, IsReadWithOrWithoutALinesEnd) {
+  for (const std::string end : {"", "\n", "\r\n"}) {
+    write(kHex + end, 0600);
+    EXPECT_EQ(read(), Secret::parse(kHex));
+  }
+  write(kHex, 0400);
+  EXPECT_EQ(read(), Secret::parse(kHex));
+}
+
+TEST_F(SecretFile, ThatOthersMayReadIsRefused) {
+  for (const mode_t mode : {0640, 0604, 0620, 0602, 0610}) {
+    write(kHex, mode);
+    EXPECT_THAT(refusal(), AllOf(HasSubstr(path_.string()), HasSubstr("chmod 600"), Not(HasSubstr(kHex.substr(0, 8)))));
+  }
+}
+
+TEST_F(SecretFile, OfSomebodyElseIsRefused) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root to give a file away";
+  write(kHex, 0600);
+  ASSERT_EQ(::chown(path_.c_str(), 4711, 0), 0);
+  EXPECT_THAT(refusal(), HasSubstr("belongs to user 4711"));
+}
+
+TEST_F(SecretFile, ThatIsNoSecretIsRefused) {
+  EXPECT_THAT(refusal(), AllOf(HasSubstr(path_.string()), HasSubstr("No such file")));
+  write("", 0600);
+  EXPECT_THAT(refusal(), HasSubstr("0 characters"));
+  write(kHex + "00", 0600);
+  EXPECT_THAT(refusal(), HasSubstr("66 characters"));
+  write(kHex + "\n" + std::string(10000, 'x'), 0600);
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("hex digits"), Not(HasSubstr("xxx"))));
+}
+
+TEST_F(SecretFile, ThatIsAPipeHoldsNobodyUp) {
+  ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
+  EXPECT_THAT(refusal(), HasSubstr("no regular file"));
+}
+
+}  // namespace
+}  // namespace lockstep::store
