@@ -7,20 +7,25 @@
 
 namespace lockstep::store {
 
-void HashStore::wait_locked(std::span<const std::string> keys, const Deadline& deadline) {
-  const auto missing = [&]() REQUIRES(mutex_) {
-    std::vector<std::string> result;
-    for (const std::string& key : keys) {
-      if (!values_.contains(key)) result.push_back(key);
-    }
-    return result;
-  };
-  while (!missing().empty()) {
-    if (!changed_.wait_until(mutex_, deadline)) {
-      const auto absent = missing();
-      if (absent.empty()) return;
-      throw_wait_timeout(description(), keys, absent, deadline);
-    }
+bool HashStore::has_items(std::string_view queue) const {
+  const auto found = queues_.find(queue);
+  return found != queues_.end() && !found->second.items.empty();
+}
+
+std::vector<std::string> HashStore::missing(std::span<const std::string> keys, bool queues_count) const {
+  std::vector<std::string> result;
+  for (const std::string& key : keys) {
+    if (!values_.contains(key) && !(queues_count && has_items(key))) result.push_back(key);
+  }
+  return result;
+}
+
+void HashStore::wait_locked(std::span<const std::string> keys, bool queues_count, const Deadline& deadline) {
+  while (!missing(keys, queues_count).empty()) {
+    if (changed_.wait_until(mutex_, deadline)) continue;
+    const auto absent = missing(keys, queues_count);
+    if (absent.empty()) return;
+    throw_wait_timeout(description(), keys, absent, deadline);
   }
 }
 
@@ -34,13 +39,13 @@ void HashStore::set(std::string_view key, std::string_view value) {
 std::string HashStore::get(std::string_view key, const Deadline& deadline) {
   MutexLock lock(mutex_);
   const std::string name(key);
-  wait_locked(std::span(&name, 1), deadline);
+  wait_locked(std::span(&name, 1), false, deadline);
   return values_.find(key)->second;
 }
 
 void HashStore::wait(std::span<const std::string> keys, const Deadline& deadline) {
   MutexLock lock(mutex_);
-  wait_locked(keys, deadline);
+  wait_locked(keys, true, deadline);
 }
 
 std::int64_t HashStore::add(std::string_view key, std::int64_t delta) {
@@ -68,10 +73,7 @@ std::string HashStore::compare_set(std::string_view key, std::string_view expect
 
 bool HashStore::check(std::span<const std::string> keys) {
   MutexLock lock(mutex_);
-  for (const std::string& key : keys) {
-    if (!values_.contains(key)) return false;
-  }
-  return true;
+  return missing(keys, true).empty();
 }
 
 bool HashStore::erase(std::string_view key) {
@@ -91,7 +93,7 @@ void HashStore::append(std::string_view key, std::string_view value) {
 
 std::vector<std::string> HashStore::multi_get(std::span<const std::string> keys, const Deadline& deadline) {
   MutexLock lock(mutex_);
-  wait_locked(keys, deadline);
+  wait_locked(keys, false, deadline);
   std::vector<std::string> result;
   result.reserve(keys.size());
   for (const std::string& key : keys) result.push_back(values_.find(key)->second);
@@ -109,6 +111,68 @@ void HashStore::multi_set(std::span<const std::string> keys, std::span<const std
 std::int64_t HashStore::num_keys() {
   MutexLock lock(mutex_);
   return static_cast<std::int64_t>(values_.size());
+}
+
+std::vector<std::string> HashStore::list_keys() {
+  MutexLock lock(mutex_);
+  std::vector<std::string> result;
+  for (const auto& [key, value] : values_) result.push_back(key);
+  return result;
+}
+
+void HashStore::queue_push(std::string_view queue, std::string_view value) {
+  check_sizes(description(), queue, value);
+  MutexLock lock(mutex_);
+  queues_[std::string(queue)].items.emplace_back(value);
+  changed_.notify_all();
+}
+
+std::string HashStore::queue_pop(std::string_view queue, const Deadline& deadline) {
+  check_sizes(description(), queue, {});
+  MutexLock lock(mutex_);
+  const auto place = queues_.try_emplace(std::string(queue)).first;  // stays as long as a ticket is in it
+  auto& [items, waiting] = place->second;
+  const std::uint64_t ticket = next_ticket_++;
+  waiting.push_back(ticket);
+  const auto is_our_turn = [&] { return waiting.front() == ticket && !items.empty(); };
+  while (!is_our_turn() && changed_.wait_until(mutex_, deadline)) {
+  }
+  const bool served = is_our_turn();
+  std::erase(waiting, ticket);
+  std::string item;
+  if (served) {
+    item = std::move(items.front());
+    items.pop_front();
+  }
+  changed_.notify_all();  // the next in the line may have its turn now
+  if (items.empty() && waiting.empty()) queues_.erase(place);
+  if (!served) throw_queue_timeout(description(), queue, deadline);
+  return item;
+}
+
+std::int64_t HashStore::queue_length(std::string_view queue) {
+  MutexLock lock(mutex_);
+  const auto found = queues_.find(queue);
+  return found == queues_.end() ? 0 : static_cast<std::int64_t>(found->second.items.size());
+}
+
+void HashStore::barrier(std::string_view name, std::int64_t rank, std::int64_t world_size, const Deadline& deadline) {
+  check_sizes(description(), name, {});
+  MutexLock lock(mutex_);
+  const std::uint64_t ticket = next_ticket_++;
+  if (const auto refusal = barriers_.arrive(ticket, name, rank, world_size)) {
+    throw InvalidArgument(fmt::format("store ({}): {}", description(), *refusal));
+  }
+  for (const std::uint64_t released : barriers_.take_released()) {
+    released_.insert(released);
+    changed_.notify_all();
+  }
+  while (!released_.contains(ticket) && changed_.wait_until(mutex_, deadline)) {
+  }
+  if (released_.erase(ticket) != 0) return;
+  const BarrierTable::Missing missing_ranks = barriers_.missing(ticket, kListedRanks);
+  barriers_.leave(ticket);
+  throw_barrier_timeout(description(), name, world_size, missing_ranks.ranks, missing_ranks.count, deadline);
 }
 
 }  // namespace lockstep::store

@@ -1,10 +1,14 @@
 // A store inside one process: for a world of one, and for ranks that are threads.
 #pragma once
 
+#include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
+#include <set>
 
 #include "runtime/base/mutex.h"
+#include "runtime/store/barrier_table.h"
 #include "runtime/store/store.h"
 
 namespace lockstep::store {
@@ -22,14 +26,31 @@ class HashStore : public Store {
   std::vector<std::string> multi_get(std::span<const std::string> keys, const Deadline& deadline) override;
   void multi_set(std::span<const std::string> keys, std::span<const std::string> values) override;
   std::int64_t num_keys() override;
+  std::vector<std::string> list_keys() override;
+  void queue_push(std::string_view queue, std::string_view value) override;
+  std::string queue_pop(std::string_view queue, const Deadline& deadline) override;
+  std::int64_t queue_length(std::string_view queue) override;
+  void barrier(std::string_view name, std::int64_t rank, std::int64_t world_size, const Deadline& deadline) override;
   std::string description() const override { return "in-process"; }
 
  private:
-  void wait_locked(std::span<const std::string> keys, const Deadline& deadline) REQUIRES(mutex_);
+  struct Queue {
+    std::deque<std::string> items;
+    std::deque<std::uint64_t> waiting;  // tickets, the longest first
+  };
+
+  bool has_items(std::string_view queue) const REQUIRES(mutex_);
+  std::vector<std::string> missing(std::span<const std::string> keys, bool queues_count) const REQUIRES(mutex_);
+  // Waits for values; if `queues_count`, also for queues that aren't empty.
+  void wait_locked(std::span<const std::string> keys, bool queues_count, const Deadline& deadline) REQUIRES(mutex_);
 
   Mutex mutex_;
   Condition changed_;
   std::map<std::string, std::string, std::less<>> values_ GUARDED_BY(mutex_);
+  std::map<std::string, Queue, std::less<>> queues_ GUARDED_BY(mutex_);
+  BarrierTable barriers_ GUARDED_BY(mutex_);
+  std::set<std::uint64_t> released_ GUARDED_BY(mutex_);  // of a barrier, and not gone on yet
+  std::uint64_t next_ticket_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace lockstep::store

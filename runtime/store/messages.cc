@@ -1,6 +1,7 @@
 #include "runtime/store/messages.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -10,7 +11,7 @@
 
 namespace lockstep::store {
 
-std::string list_keys(std::span<const std::string> keys) {
+std::string quoted_keys(std::span<const std::string> keys) {
   constexpr std::size_t kListed = 16;
   std::string text;
   for (std::size_t i = 0; i < std::min(keys.size(), kListed); ++i) {
@@ -25,7 +26,26 @@ void throw_wait_timeout(std::string_view store, std::span<const std::string> key
   throw Timeout(
       fmt::format("store ({}): wait for {} keys timed out, {}; {} missing: {}; the rank that sets them has not "
                   "come so far, or has ended",
-                  store, keys.size(), deadline.progress(), missing.size(), list_keys(missing)));
+                  store, keys.size(), deadline.progress(), missing.size(), quoted_keys(missing)));
+}
+
+void throw_queue_timeout(std::string_view store, std::string_view queue, const Deadline& deadline) {
+  throw Timeout(
+      fmt::format("store ({}): wait for an item of queue '{}' timed out, {}; it is empty: who fills it has "
+                  "not come so far, or has ended",
+                  store, queue, deadline.progress()));
+}
+
+void throw_barrier_timeout(std::string_view store, std::string_view name, std::int64_t world_size,
+                           std::span<const std::int64_t> missing, std::int64_t count, const Deadline& deadline) {
+  std::string more;
+  if (count > static_cast<std::int64_t>(missing.size())) {
+    more = fmt::format(" and {} more", count - static_cast<std::int64_t>(missing.size()));
+  }
+  throw Timeout(
+      fmt::format("store ({}): barrier '{}' of {} ranks timed out, {}; {} have not come: {}{}; look at what "
+                  "they said last",
+                  store, name, world_size, deadline.progress(), count, fmt::join(missing, ", "), more));
 }
 
 void check_sizes(std::string_view store, std::string_view key, std::string_view value) {

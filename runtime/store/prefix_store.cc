@@ -45,4 +45,27 @@ void PrefixStore::multi_set(std::span<const std::string> keys, std::span<const s
   store_->multi_set(prefixed(keys), values);
 }
 
+std::vector<std::string> PrefixStore::list_keys() {
+  const std::string start = prefixed(std::string_view());
+  std::vector<std::string> result;
+  for (const std::string& key : store_->list_keys()) {
+    if (key.starts_with(start)) result.push_back(key.substr(start.size()));
+  }
+  return result;
+}
+
+void PrefixStore::queue_push(std::string_view queue, std::string_view value) {
+  store_->queue_push(prefixed(queue), value);
+}
+
+std::string PrefixStore::queue_pop(std::string_view queue, const Deadline& deadline) {
+  return store_->queue_pop(prefixed(queue), deadline);
+}
+
+std::int64_t PrefixStore::queue_length(std::string_view queue) { return store_->queue_length(prefixed(queue)); }
+
+void PrefixStore::barrier(std::string_view name, std::int64_t rank, std::int64_t world_size, const Deadline& deadline) {
+  store_->barrier(prefixed(name), rank, world_size, deadline);
+}
+
 }  // namespace lockstep::store

@@ -25,6 +25,12 @@ class PrefixStore : public Store {
   void multi_set(std::span<const std::string> keys, std::span<const std::string> values) override;
   // Of the whole store underneath: it can't tell whose they are.
   std::int64_t num_keys() override { return store_->num_keys(); }
+  // Those with this prefix, without it.
+  std::vector<std::string> list_keys() override;
+  void queue_push(std::string_view queue, std::string_view value) override;
+  std::string queue_pop(std::string_view queue, const Deadline& deadline) override;
+  std::int64_t queue_length(std::string_view queue) override;
+  void barrier(std::string_view name, std::int64_t rank, std::int64_t world_size, const Deadline& deadline) override;
   // Of the store underneath.
   std::string description() const override { return store_->description(); }
 

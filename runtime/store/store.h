@@ -48,8 +48,28 @@ class Store {
   virtual std::vector<std::string> multi_get(std::span<const std::string> keys, const Deadline& deadline) = 0;
   // Sets each of `keys` to the value at the same place. InvalidArgument if the counts differ.
   virtual void multi_set(std::span<const std::string> keys, std::span<const std::string> values) = 0;
-  // Number of keys stored.
+  // Number of keys stored. Queues don't count.
   virtual std::int64_t num_keys() = 0;
+  // The keys stored, sorted. A list of what other ranks may change at once: for people who look for a fault.
+  virtual std::vector<std::string> list_keys() = 0;
+
+  // Queues have names of their own beside the keys, first in, first out. An empty queue and none are the same. wait()
+  // and check() also take the name of a queue that isn't empty for a key that exists; get() doesn't.
+  //
+  // Puts `value` at the end of the queue, for one of those who wait for it.
+  virtual void queue_push(std::string_view queue, std::string_view value) = 0;
+  // Waits until the queue has an item, takes the first and returns it. Who waits longest is served first. A deadline
+  // that has passed takes what is there. Timeout names the queue.
+  virtual std::string queue_pop(std::string_view queue, const Deadline& deadline) = 0;
+  // Items in the queue now.
+  virtual std::int64_t queue_length(std::string_view queue) = 0;
+
+  // Waits until ranks 0 to `world_size` - 1 are all in this call with this name; who comes last releases the others.
+  // The name is free again then, and the same ranks may use it for the next time. Timeout lists the ranks that did not
+  // come; who has timed out counts as not come. InvalidArgument if `rank` is in the barrier already, or if the world
+  // size is another than that of those inside, or the rank is not in it.
+  virtual void barrier(std::string_view name, std::int64_t rank, std::int64_t world_size, const Deadline& deadline) = 0;
+
   // For messages: "tcp 127.0.0.1:41233".
   virtual std::string description() const = 0;
 };

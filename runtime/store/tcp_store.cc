@@ -61,7 +61,12 @@ struct TcpStore::WireKeys {
 };
 
 TcpStore::TcpStore(const net::HostPort& server, const Deadline& deadline, const TcpStoreOptions& options)
-    : server_(server), options_(options) {
+    : TcpStore(Endpoint{.address = server}, deadline, options) {}
+
+TcpStore::TcpStore(const Endpoint& endpoint, const Deadline& deadline, const TcpStoreOptions& options)
+    : server_(endpoint.address), options_(options) {
+  const net::HostPort& server = server_;
+  if (endpoint.secret) throw StoreError("secrets are not served yet");
   try {
     TcpConnection connection = TcpConnection::open(server, deadline);
     peer_ = connection.peer();
@@ -209,12 +214,12 @@ std::string TcpStore::get(std::string_view key, const Deadline& deadline) {
 }
 
 void TcpStore::wait(std::span<const std::string> keys, const Deadline& deadline) {
-  wait_and(fmt::format("wait for {}", list_keys(keys)), keys, deadline, nullptr);
+  wait_and(fmt::format("wait for {}", quoted_keys(keys)), keys, deadline, nullptr);
 }
 
 std::vector<std::string> TcpStore::multi_get(std::span<const std::string> keys, const Deadline& deadline) {
   std::vector<std::string> values;
-  wait_and(fmt::format("get {}", list_keys(keys)), keys, deadline,
+  wait_and(fmt::format("get {}", quoted_keys(keys)), keys, deadline,
            [&](TcpConnection& connection, const WireKeys& names) {
              const proto::Request request{keys.size() == 1 ? Op::get : Op::multi_get, {names.views, {}, 0}};
              // The keys are there, so the answer comes at once; the wait's own deadline may just have passed.
@@ -267,6 +272,14 @@ std::vector<std::string> TcpStore::missing_keys(TcpConnection& connection, const
     if (connection.receive(Op::check, 1, answer).number != proto::kReady) missing.push_back(key);
   }
   return missing;
+}
+
+std::vector<std::string> TcpStore::list_keys() { throw StoreError("list_keys is not served yet"); }
+void TcpStore::queue_push(std::string_view, std::string_view) { throw StoreError("queues are not served yet"); }
+std::string TcpStore::queue_pop(std::string_view, const Deadline&) { throw StoreError("queues are not served yet"); }
+std::int64_t TcpStore::queue_length(std::string_view) { throw StoreError("queues are not served yet"); }
+void TcpStore::barrier(std::string_view, std::int64_t, std::int64_t, const Deadline&) {
+  throw StoreError("barriers are not served yet");
 }
 
 }  // namespace lockstep::store

@@ -16,6 +16,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/mutex.h"
 #include "runtime/net/address.h"
+#include "runtime/store/endpoint.h"
 #include "runtime/store/store.h"
 #include "runtime/store/tcp_connection.h"
 
@@ -32,6 +33,8 @@ struct TcpStoreOptions {
 class TcpStore : public Store {
  public:
   // Connects, and retries until the deadline while nobody listens. Timeout names the address and what was tried.
+  TcpStore(const Endpoint& endpoint, const Deadline& deadline, const TcpStoreOptions& options = {});
+  // A server of lockstep's that wants no secret.
   TcpStore(const net::HostPort& server, const Deadline& deadline, const TcpStoreOptions& options = {});
 
   // Throw InvalidArgument, before anything is sent, for keys, values and counts over the limits of proto/protocol.h.
@@ -47,6 +50,11 @@ class TcpStore : public Store {
   void multi_set(std::span<const std::string> keys, std::span<const std::string> values) override;
   // Includes keys that other kinds of clients have set without "/" before them.
   std::int64_t num_keys() override;
+  std::vector<std::string> list_keys() override;
+  void queue_push(std::string_view queue, std::string_view value) override;
+  std::string queue_pop(std::string_view queue, const Deadline& deadline) override;
+  std::int64_t queue_length(std::string_view queue) override;
+  void barrier(std::string_view name, std::int64_t rank, std::int64_t world_size, const Deadline& deadline) override;
   std::string description() const override;
 
  private:

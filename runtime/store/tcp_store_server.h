@@ -8,16 +8,23 @@
 #include <chrono>
 #include <cstddef>
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "proto/protocol.h"
 #include "runtime/base/deadline.h"
 #include "runtime/net/address.h"
+#include "runtime/store/secret.h"
 
 namespace lockstep::store {
 
 struct TcpStoreServerOptions {
   // Where to listen. Port 0: a free one. An empty host: every address of this machine.
   net::HostPort listen = {"127.0.0.1", 0};
+  // What clients must know; without one, everybody who reaches the address may read and write.
+  std::optional<Secret> secret = {};
+  // The run that this server is of: clients of another are refused.
+  std::string run_id = {};
   // Of one request or reply.
   proto::Limits limits = {};
   // Of all keys and values together.

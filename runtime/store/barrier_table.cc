@@ -1,0 +1,71 @@
+#include "runtime/store/barrier_table.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace lockstep::store {
+
+std::optional<std::string> BarrierTable::arrive(WaiterId waiter, std::string_view name,
+                                                std::optional<std::int64_t> rank, std::int64_t world_size) {
+  if (world_size < 1) return fmt::format("barrier '{}': a world of {} ranks; at least 1 is wanted", name, world_size);
+  if (rank && (*rank < 0 || *rank >= world_size)) {
+    return fmt::format("barrier '{}': rank {} is not in a world of {} ranks", name, *rank, world_size);
+  }
+  const std::int64_t place = rank ? *rank : static_cast<std::int64_t>(waiter);
+  const auto [found, is_new] = barriers_.try_emplace(Name{rank.has_value(), std::string(name)});
+  Barrier& barrier = found->second;
+  if (is_new) barrier.world_size = world_size;
+  if (barrier.world_size != world_size) {
+    return fmt::format("barrier '{}': this client says {} ranks, the {} inside say {}; all must agree", name,
+                       world_size, barrier.arrived.size(), barrier.world_size);
+  }
+  if (!barrier.arrived.emplace(place, waiter).second) {
+    return fmt::format(
+        "barrier '{}': rank {} is in it already; has a second process the same rank, or another "
+        "thread of this one the same name?",
+        name, place);
+  }
+  if (static_cast<std::int64_t>(barrier.arrived.size()) < world_size) {
+    places_.emplace(waiter, Place{&*found, place});
+    return std::nullopt;
+  }
+  released_.reserve(released_.size() + barrier.arrived.size());
+  for (const auto& [inside, id] : barrier.arrived) {
+    released_.push_back(id);
+    places_.erase(id);
+  }
+  barriers_.erase(found);
+  return std::nullopt;
+}
+
+void BarrierTable::leave(WaiterId waiter) {
+  const auto found = places_.find(waiter);
+  if (found == places_.end()) return;
+  auto& [name, barrier] = *found->second.barrier;
+  barrier.arrived.erase(found->second.rank);
+  if (barrier.arrived.empty()) barriers_.erase(barriers_.find(name));
+  places_.erase(found);
+}
+
+BarrierTable::Missing BarrierTable::missing(WaiterId waiter, std::size_t most) const {
+  Missing result;
+  const auto found = places_.find(waiter);
+  if (found == places_.end()) return result;
+  const auto& [name, barrier] = *found->second.barrier;
+  result.count = barrier.world_size - static_cast<std::int64_t>(barrier.arrived.size());
+  if (!name.ranked) return result;
+  auto arrived = barrier.arrived.begin();
+  for (std::int64_t rank = 0; rank < barrier.world_size && result.ranks.size() < most; ++rank) {
+    if (arrived != barrier.arrived.end() && arrived->first == rank) {
+      ++arrived;
+    } else {
+      result.ranks.push_back(rank);
+    }
+  }
+  return result;
+}
+
+std::vector<BarrierTable::WaiterId> BarrierTable::take_released() { return std::exchange(released_, {}); }
+
+}  // namespace lockstep::store

@@ -1,0 +1,64 @@
+// Barriers of a store: who is in which, and who may leave.
+//
+// One thread, or under its owner's lock. Knows neither time nor sockets; waiters are numbers that mean something to the
+// caller. All ranks of a world arrive at a name, then all are released at once and the name is free for the next time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace lockstep::store {
+
+class BarrierTable {
+ public:
+  using WaiterId = std::uint64_t;
+
+  // `waiter`, which must be in no barrier, arrives. Ranks that are named are those of RANK_BARRIER; PyTorch's BARRIER
+  // counts heads, rank nothing, and its names are apart. Why it can't: a sentence, and nothing has changed; nothing if
+  // all is well, and take_released() tells when it may go on, which may be at once.
+  std::optional<std::string> arrive(WaiterId waiter, std::string_view name, std::optional<std::int64_t> rank,
+                                    std::int64_t world_size);
+  // Forgets a waiter, as if it had not come; nothing if it is in no barrier.
+  void leave(WaiterId waiter);
+  bool contains(WaiterId waiter) const { return places_.contains(waiter); }
+  // The ranks that have not come to the barrier that `waiter` is in, in order, at most `most` of them, and how many
+  // there are in all.
+  struct Missing {
+    std::vector<std::int64_t> ranks;
+    std::int64_t count = 0;
+  };
+  Missing missing(WaiterId waiter, std::size_t most) const;
+  // The waiters that were released since the last call. They are in no barrier any more.
+  std::vector<WaiterId> take_released();
+
+ private:
+  struct Barrier {
+    std::int64_t world_size = 0;
+    std::map<std::int64_t, WaiterId> arrived;  // by rank; of heads, by the waiter's own number
+  };
+  struct Name {
+    bool ranked;
+    std::string text;
+    bool operator==(const Name&) const = default;
+  };
+  struct Hash {
+    std::size_t operator()(const Name& name) const { return std::hash<std::string>()(name.text) + name.ranked; }
+  };
+  using Barriers = std::unordered_map<Name, Barrier, Hash>;
+  struct Place {
+    Barriers::pointer barrier;  // to an element of barriers_, which stays where it is
+    std::int64_t rank;
+  };
+
+  Barriers barriers_;
+  std::unordered_map<WaiterId, Place> places_;
+  std::vector<WaiterId> released_;
+};
+
+}  // namespace lockstep::store
