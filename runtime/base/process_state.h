@@ -1,0 +1,27 @@
+// What the kernel says of a process: why it may be silent.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace lockstep {
+
+enum class ProcessState {
+  unknown,  // of another host or pid namespace, or /proc tells nothing
+  gone,     // no such process, or a zombie
+  stopped,  // by SIGSTOP, Ctrl-Z, SIGTTIN ...
+  traced,   // a debugger is attached
+  running,  // all others: runs, sleeps, waits for a disk
+};
+
+// Of a process of this pid namespace. Never throws.
+ProcessState process_state(int pid) noexcept;
+// What a text of /proc/PID/status says.
+ProcessState process_state_of_status(std::string_view status);
+// True if a debugger is attached to this process. Never throws.
+bool this_process_is_traced() noexcept;
+// Equal on two processes of one kernel (base/host.h) exactly if a pid means the same process to both. Empty if /proc
+// doesn't tell.
+std::string pid_namespace();
+
+}  // namespace lockstep

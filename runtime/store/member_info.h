@@ -1,0 +1,44 @@
+// Who a member of a scope is, as it tells the store when it registers. Pure, but for of_this_process().
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "runtime/base/process_state.h"
+
+namespace lockstep::store {
+
+struct ProcessInfo {
+  std::string host = {};           // host name, for people
+  int pid = 0;                     // in its own pid namespace
+  std::string boot_id = {};        // which kernel (base/host.h)
+  std::string pid_namespace = {};  // which pid namespace of it; may be empty
+
+  static ProcessInfo of_this_process();
+  bool operator==(const ProcessInfo&) const = default;
+  // "host node7, pid 4711", for messages.
+  std::string describe() const;
+  // True if `other`'s pid means something here.
+  bool shares_pids_with(const ProcessInfo& other) const;
+};
+
+// Lines "name value".
+std::string encode(const ProcessInfo& info);
+// Nothing if the text is none of encode(). Lines with other names are passed over: a later version may have more. What
+// is returned may be printed: texts hold at most 255 printable characters.
+std::optional<ProcessInfo> decode_process_info(std::string_view text);
+
+// How `other` is, as far as the process `self` can know: unknown on another host or in another pid namespace.
+ProcessState state_of(const ProcessInfo& other, const ProcessInfo& self);
+
+struct MemberInfo {
+  int rank = 0;
+  int world_size = 1;
+  ProcessInfo process = {};
+
+  // "rank 2 (host node7, pid 4711)".
+  std::string describe() const;
+};
+
+}  // namespace lockstep::store

@@ -1,0 +1,260 @@
+#include "runtime/store/membership_table.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/base/environment.h"
+
+namespace lockstep::store {
+namespace {
+
+constexpr std::size_t kLongestScope = 1024;
+constexpr std::size_t kLongestCause = 4096;
+constexpr int kMostRanks = 1 << 20;
+
+std::optional<int> parse_count(std::string_view text, int least) {
+  const auto number = parse_int(text);
+  if (!number || *number < least || *number > kMostRanks) return std::nullopt;
+  return static_cast<int>(*number);
+}
+
+// A text that came over the wire, as it may stand in a message.
+std::string printable(std::string_view text, std::size_t most) {
+  std::string result(text.substr(0, most));
+  std::replace_if(
+      result.begin(), result.end(), [](char c) { return static_cast<unsigned char>(c) < ' ' || c == 127; }, ' ');
+  return result;
+}
+
+}  // namespace
+
+MembershipTable::MembershipTable(const MembershipOptions& options, Probe probe)
+    : options_(options),
+      probe_(probe
+                 ? std::move(probe)
+                 : [self = ProcessInfo::of_this_process()](const ProcessInfo& other) { return state_of(other, self); }),
+      clock_(2 * options.look_interval) {}
+
+std::string MembershipTable::describe(const Member& member) {
+  switch (member.state) {
+    case State::present: return member.info.describe() + ", which is here";
+    case State::left: return member.info.describe() + ", which has left";
+    case State::lost: return member.info.describe() + ", which is lost";
+    case State::silent: return member.info.describe() + ", which stopped answering";
+    case State::failed: return member.info.describe() + ", which reported a failure";
+  }
+  return member.info.describe();
+}
+
+MembershipTable::Member* MembershipTable::find(ConnectionId id, Scope** scope) {
+  const auto seat = by_connection_.find(id);
+  if (seat == by_connection_.end()) return nullptr;
+  Scope& its_scope = scopes_.find(seat->second.scope)->second;
+  if (scope != nullptr) *scope = &its_scope;
+  return &its_scope.members.at(seat->second.rank);
+}
+
+// Drops the scopes that nobody is connected in.
+bool MembershipTable::make_room() {
+  for (auto scope = scopes_.begin(); scope != scopes_.end();) {
+    if (scope->second.connected > 0) {
+      ++scope;
+      continue;
+    }
+    size_ -= scope->second.members.size();
+    scope = scopes_.erase(scope);
+  }
+  return size_ < options_.max_members;
+}
+
+std::optional<std::string> MembershipTable::enter(ConnectionId id, std::string_view scope_name, std::string_view rank,
+                                                  std::string_view world_size, std::string_view process,
+                                                  std::string_view options) {
+  const auto world = parse_count(world_size, 1);
+  const auto number = parse_count(rank, 0);
+  if (scope_name.empty() || scope_name.size() > kLongestScope) {
+    return fmt::format("a scope of {} bytes; 1 to {} are wanted", scope_name.size(), kLongestScope);
+  }
+  if (!world) return fmt::format("world size '{}' is no number from 1 to {}", printable(world_size, 32), kMostRanks);
+  if (!number || *number >= *world) {
+    return fmt::format("rank '{}' is no rank of a world of {}", printable(rank, 32), *world);
+  }
+  const auto info = decode_process_info(process);
+  if (!info)
+    return fmt::format("the {} bytes that describe rank {}'s process have no host, pid or boot id", process.size(),
+                       *number);
+  if (!options.empty() && options != "liveness=off") {
+    return fmt::format("option '{}' is unknown; '' or 'liveness=off' are possible", printable(options, 32));
+  }
+  Member member{.info = {.rank = *number, .world_size = *world, .process = *info},
+                .connection = id,
+                .watched = options.empty(),
+                .heard_at = clock_.elapsed()};
+  if (const Member* const before = find(id)) {
+    return fmt::format("this connection is that of {} already", before->info.describe());
+  }
+  if (size_ >= options_.max_members && !make_room()) {
+    return fmt::format("the store knows {} members, the limit is {}", size_, options_.max_members);
+  }
+  const auto scope_entry = scopes_.try_emplace(std::string(scope_name)).first;
+  Scope& scope = scope_entry->second;
+  if (scope.members.empty()) {
+    scope.name = scope_entry->first;
+    scope.world_size = *world;
+  }
+  if (scope.world_size != *world) {
+    return fmt::format("{} says that the world has {} ranks, the members before it said {}", member.info.describe(),
+                       *world, scope.world_size);
+  }
+  const auto [seat, is_new] = scope.members.try_emplace(*number, member);
+  if (!is_new) {
+    return fmt::format("two processes are rank {}: {}; and {}; give each process its own RANK", *number,
+                       describe(seat->second), member.info.describe());
+  }
+  ++size_;
+  ++scope.connected;
+  by_connection_.emplace(id, Seat{scope_entry->first, *number});
+  for (const Event& event : scope.events) pushes_.push_back({id, event.kind, event.fields});
+  if (!scope.left.empty()) pushes_.push_back({id, Kind::left, scope.left});
+  return std::nullopt;
+}
+
+namespace {
+
+std::string no_member() { return "this connection is no member's: REGISTER comes first, and nothing after GOODBYE"; }
+
+}  // namespace
+
+std::optional<std::string> MembershipTable::heartbeat(ConnectionId id, std::int64_t last_sequence,
+                                                      std::string_view flags) {
+  Member* const member = find(id);
+  if (member == nullptr) return no_member();
+  member->heard_at = clock_.elapsed();
+  member->last_sequence = last_sequence;
+  member->traced = flags == "traced";
+  return std::nullopt;
+}
+
+std::optional<std::string> MembershipTable::goodbye(ConnectionId id, std::int64_t last_sequence) {
+  Scope* scope = nullptr;
+  Member* const member = find(id, &scope);
+  if (member == nullptr) return no_member();
+  member->last_sequence = last_sequence;
+  if (member->state == State::present) {
+    member->state = State::left;
+    scope->leaving.push_back(std::to_string(member->info.rank));
+    scope->leaving.push_back(std::to_string(last_sequence));
+  }
+  forget_connection(*scope, *member);
+  drop_if_over(*scope);
+  return std::nullopt;
+}
+
+std::optional<std::string> MembershipTable::report(ConnectionId id, std::string_view cause) {
+  Scope* scope = nullptr;
+  Member* const member = find(id, &scope);
+  if (member == nullptr) return no_member();
+  member->heard_at = clock_.elapsed();
+  if (member->state == State::present) {
+    fail(*scope, *member, Kind::failed,
+         fmt::format("{} failed: {}", member->info.describe(), printable(cause, kLongestCause)));
+  }
+  return std::nullopt;
+}
+
+void MembershipTable::ended(ConnectionId id) {
+  Scope* scope = nullptr;
+  Member* const member = find(id, &scope);
+  if (member == nullptr) return;
+  forget_connection(*scope, *member);
+  if (member->state == State::present) {
+    fail(*scope, *member, Kind::lost,
+         fmt::format("{} is lost: its connection ended without a goodbye, after collective {}; its process ended, or "
+                     "the network to its host broke: look at its output and exit code",
+                     member->info.describe(), member->last_sequence));
+  }
+  drop_if_over(*scope);
+}
+
+// Once every rank has come and all have gone, nobody asks for it any more.
+void MembershipTable::drop_if_over(const Scope& scope) {
+  if (scope.connected > 0 || static_cast<int>(scope.members.size()) < scope.world_size) return;
+  size_ -= scope.members.size();
+  scopes_.erase(scopes_.find(scope.name));
+}
+
+void MembershipTable::forget_connection(Scope& scope, Member& member) {
+  by_connection_.erase(member.connection);
+  member.connection = 0;
+  --scope.connected;
+}
+
+void MembershipTable::fail(Scope& scope, Member& member, Kind kind, const std::string& text) {
+  member.state = kind == Kind::lost ? State::lost : kind == Kind::silent ? State::silent : State::failed;
+  if (++scope.failures > kMostFailures) return;
+  const Event event{kind, {std::to_string(member.info.rank), std::to_string(scope.failures), text}};
+  tell(scope, event);
+  scope.events.push_back(event);
+}
+
+void MembershipTable::tell(const Scope& scope, const Event& event) {
+  for (const auto& [rank, member] : scope.members) {
+    if (member.connection != 0) pushes_.push_back({member.connection, event.kind, event.fields});
+  }
+}
+
+std::string MembershipTable::silent_text(const Member& member, std::chrono::nanoseconds silent_for,
+                                         ProcessState state) const {
+  std::string why;
+  switch (state) {
+    case ProcessState::stopped:
+      why = fmt::format("its process is stopped (SIGSTOP or Ctrl-Z): 'kill -CONT {}' would let it go on",
+                        member.info.process.pid);
+      break;
+    case ProcessState::gone: why = "its process has ended, and a child of it holds the connection open"; break;
+    case ProcessState::running:
+      why = "its process is there but does not run: its cgroup is frozen, or this host is overloaded or swaps";
+      break;
+    case ProcessState::unknown:
+    case ProcessState::traced:
+      why = "its process is stopped, its host is down or overloaded, or the network between is cut";
+      break;
+  }
+  return fmt::format(
+      "{} stopped answering: nothing came from it for {:.1f} s of {:.1f} s allowed, after collective {}; {}; "
+      "LOCKSTEP_LIVENESS=off waits for such a rank",
+      member.info.describe(), std::chrono::duration<double>(silent_for).count(),
+      std::chrono::duration<double>(options_.silence).count(), member.last_sequence, why);
+}
+
+void MembershipTable::look_around() {
+  for (auto& [name, scope] : scopes_) {
+    if (scope.connected == 0) continue;
+    if (!scope.leaving.empty()) {
+      tell(scope, {Kind::left, scope.leaving});
+      scope.left.insert(scope.left.end(), scope.leaving.begin(), scope.leaving.end());
+      scope.leaving.clear();
+    }
+    for (auto& [rank, member] : scope.members) {
+      if (member.state != State::present || member.connection == 0 || !member.watched || member.traced) continue;
+      const auto silent_for = clock_.elapsed() - member.heard_at;
+      if (silent_for <= options_.silence && !member.held) continue;
+      const ProcessState state = probe_(member.info.process);
+      if (state == ProcessState::traced) {
+        member.held = true;
+        continue;
+      }
+      if (std::exchange(member.held, false)) {  // the debugger let go: from now on it has its time
+        member.heard_at = clock_.elapsed();
+        continue;
+      }
+      fail(scope, member, Kind::silent, silent_text(member, silent_for, state));
+    }
+  }
+}
+
+std::vector<MembershipTable::Push> MembershipTable::take_pushes() { return std::exchange(pushes_, {}); }
+
+}  // namespace lockstep::store

@@ -1,0 +1,138 @@
+// Who takes part, who has left, who is lost: the server's part of membership (proto/PROTOCOL.md, 0x90 to 0x93).
+//
+// Members register with a scope, the name of one meeting of one job, and send heartbeats. What befalls one of them is
+// pushed to all members of its scope, once each; who registers later gets what was pushed before:
+//   lost    its connection ended without a goodbye                       at once
+//   silent  nothing came from it for MembershipOptions::silence          at the next look_around()
+//   failed  it reported that its group failed                            at once
+//   left    it said goodbye                                              collected until the next look_around()
+// Failures of a scope are numbered from 1. Number 1 is the first cause; the others mostly follow from it, so that only
+// the first kMostFailures are told.
+//
+// Silence counts only over time in which the observer itself ran (observed_clock.h). A member that is traced, by its
+// own last heartbeat or by what the kernel says of a process of this host, and one with "liveness=off" is never silent.
+//
+// Pure: no sockets, and the time is passed in. One thread.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/store/member_info.h"
+#include "runtime/store/observed_clock.h"
+
+namespace lockstep::store {
+
+struct MembershipOptions {
+  // A member of which nothing came for so long has stopped answering.
+  std::chrono::nanoseconds silence = std::chrono::seconds(2);
+  // How often the owner calls look_around(), at least while there are members. No pause counts as more than twice that.
+  std::chrono::nanoseconds look_interval = std::chrono::milliseconds(100);
+  // Of all scopes together, with those that have left or were lost; scopes without a connected member make room.
+  std::size_t max_members = std::size_t{1} << 17;
+};
+
+// Failures of one scope that are told; the rest is counted.
+inline constexpr std::int64_t kMostFailures = 16;
+
+class MembershipTable {
+ public:
+  using ConnectionId = std::uint64_t;
+  using Time = ObservedClock::Time;
+
+  enum class Kind { lost, silent, left, failed };
+  // What one member shall be told.
+  struct Push {
+    ConnectionId to = 0;
+    Kind kind = Kind::lost;
+    // [rank, failure number, text]; of `left` [rank, last sequence, rank, last sequence, ...].
+    std::vector<std::string> fields;
+  };
+  // How the kernel sees a member's process.
+  using Probe = std::function<ProcessState(const ProcessInfo&)>;
+
+  // The default probe looks into /proc of this host.
+  explicit MembershipTable(const MembershipOptions& options = {}, Probe probe = {});
+
+  // A member comes. Returns why it is refused, or nothing. `scope`, and the texts, are as REGISTER has them.
+  std::optional<std::string> enter(ConnectionId id, std::string_view scope, std::string_view rank,
+                                   std::string_view world_size, std::string_view process, std::string_view options);
+  // The next three are of a member that is here; they return why they are refused: the connection is no member's.
+  // `flags` of a heartbeat: "traced" or "".
+  std::optional<std::string> heartbeat(ConnectionId id, std::int64_t last_sequence, std::string_view flags);
+  std::optional<std::string> goodbye(ConnectionId id, std::int64_t last_sequence);
+  std::optional<std::string> report(ConnectionId id, std::string_view cause);
+  // The connection has ended. Any id: most are no members'.
+  void ended(ConnectionId id);
+
+  // The observer runs now. Before the others, as often as time matters.
+  void observe(Time now) { clock_.observe(now); }
+  // Finds the silent, and tells who has left.
+  void look_around();
+
+  // What shall be sent since the last call, in order.
+  std::vector<Push> take_pushes();
+  bool has_pushes() const { return !pushes_.empty(); }
+  // Members that are connected and have not said goodbye. While there are none, nothing need look around.
+  std::size_t present() const { return by_connection_.size(); }
+  // Members of any state that are remembered.
+  std::size_t size() const { return size_; }
+
+ private:
+  enum class State { present, left, lost, silent, failed };
+  struct Member {
+    MemberInfo info;
+    State state = State::present;
+    ConnectionId connection = 0;  // 0: ended
+    bool watched = true;          // for silence
+    bool traced = false;          // by its own word
+    bool held = false;            // silent, and traced by the kernel's word
+    std::chrono::nanoseconds heard_at{0};
+    std::int64_t last_sequence = 0;
+  };
+  struct Event {
+    Kind kind;
+    std::vector<std::string> fields;
+  };
+  struct Scope {
+    std::string name;
+    int world_size = 0;
+    std::map<int, Member> members;
+    std::int64_t failures = 0;
+    std::size_t connected = 0;
+    std::vector<Event> events;         // failures told, for who comes later
+    std::vector<std::string> left;     // [rank, last sequence, ...] told, for who comes later
+    std::vector<std::string> leaving;  // not told yet
+  };
+  struct Seat {
+    std::string scope;
+    int rank = 0;
+  };
+
+  static std::string describe(const Member& member);
+  Member* find(ConnectionId id, Scope** scope = nullptr);
+  bool make_room();
+  void forget_connection(Scope& scope, Member& member);
+  void drop_if_over(const Scope& scope);
+  void fail(Scope& scope, Member& member, Kind kind, const std::string& text);
+  void tell(const Scope& scope, const Event& event);
+  std::string silent_text(const Member& member, std::chrono::nanoseconds silent_for, ProcessState state) const;
+
+  MembershipOptions options_;
+  Probe probe_;
+  ObservedClock clock_;
+  std::map<std::string, Scope, std::less<>> scopes_;
+  std::unordered_map<ConnectionId, Seat> by_connection_;
+  std::size_t size_ = 0;
+  std::vector<Push> pushes_;
+};
+
+}  // namespace lockstep::store

@@ -1,0 +1,353 @@
+// The table of members as a state machine, with a clock of its own.
+#include "runtime/store/membership_table.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+namespace lockstep::store {
+namespace {
+
+using namespace std::chrono_literals;
+using Kind = MembershipTable::Kind;
+using Push = MembershipTable::Push;
+
+ProcessInfo process_of(int rank) { return {.host = "n1", .pid = 100 + rank, .boot_id = "b", .pid_namespace = "1"}; }
+
+bool contains(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
+
+// A table, its clock, and what the kernel would say of each pid.
+class Table : public ::testing::Test {
+ protected:
+  void SetUp() override { table.observe(now); }
+
+  std::optional<std::string> enter(int rank, int world = 3, const std::string& scope = "s",
+                                   const std::string& options = "", MembershipTable::ConnectionId id = 0) {
+    return table.enter(id != 0 ? id : connection(rank), scope, std::to_string(rank), std::to_string(world),
+                       encode(process_of(rank)), options);
+  }
+  static MembershipTable::ConnectionId connection(int rank) { return static_cast<std::uint64_t>(rank) + 10; }
+  void enter_all(int world = 3) {
+    for (int rank = 0; rank < world; ++rank) ASSERT_EQ(enter(rank, world), std::nullopt);
+    ASSERT_TRUE(table.take_pushes().empty());
+  }
+  // Time passes and the observer runs; `beating` send heartbeats every half second.
+  void run(std::chrono::milliseconds time, const std::set<int>& beating = {}) {
+    for (auto done = 0ms; done < time; done += 100ms) {
+      now += 100ms;
+      table.observe(now);
+      if (now.time_since_epoch() % 500ms == 0ms) {
+        for (const int rank : beating) ASSERT_EQ(table.heartbeat(connection(rank), 7, ""), std::nullopt);
+      }
+      table.look_around();
+    }
+  }
+  // Time passes and the observer doesn't run.
+  void stop(std::chrono::milliseconds time) { now += time; }
+
+  MembershipTable::Time now{1000s};
+  std::map<int, ProcessState> states;  // by pid
+  MembershipTable table{{}, [this](const ProcessInfo& process) {
+                          const auto found = states.find(process.pid);
+                          return found == states.end() ? ProcessState::unknown : found->second;
+                        }};
+};
+
+TEST_F(Table, WhoGoesWithoutAGoodbyeIsLostAndAllOthersAreTold) {
+  enter_all();
+  ASSERT_EQ(table.heartbeat(connection(1), 41, ""), std::nullopt);
+  table.ended(connection(1));
+  const auto pushes = table.take_pushes();
+  ASSERT_EQ(pushes.size(), 2u);
+  EXPECT_EQ(pushes[0].to, connection(0));
+  EXPECT_EQ(pushes[1].to, connection(2));
+  for (const Push& push : pushes) {
+    EXPECT_EQ(push.kind, Kind::lost);
+    EXPECT_EQ(push.fields[0], "1");
+    EXPECT_EQ(push.fields[1], "1") << "the first cause";
+    EXPECT_TRUE(push.fields[2].starts_with("rank 1 (host n1, pid 101) is lost: its connection ended"))
+        << push.fields[2];
+    EXPECT_TRUE(contains(push.fields[2], "after collective 41")) << push.fields[2];
+  }
+  EXPECT_FALSE(table.has_pushes());
+  run(10s, {0, 2});
+  EXPECT_TRUE(table.take_pushes().empty()) << "once";
+}
+
+TEST_F(Table, WhoSaysGoodbyeHasLeftAndIsNeverLost) {
+  enter_all();
+  ASSERT_EQ(table.goodbye(connection(1), 41), std::nullopt);
+  table.ended(connection(1));
+  ASSERT_EQ(table.goodbye(connection(2), 42), std::nullopt);
+  EXPECT_FALSE(table.has_pushes()) << "collected";
+  run(100ms, {0});
+  const auto pushes = table.take_pushes();
+  ASSERT_EQ(pushes.size(), 1u) << "both in one, and none for those who left";
+  EXPECT_EQ(pushes[0].to, connection(0));
+  EXPECT_EQ(pushes[0].kind, Kind::left);
+  EXPECT_EQ(pushes[0].fields, (std::vector<std::string>{"1", "41", "2", "42"}));
+  run(10s, {0});
+  EXPECT_TRUE(table.take_pushes().empty());
+  EXPECT_EQ(table.present(), 1u);
+}
+
+TEST_F(Table, WhoIsSilentIsNamedAfterTwoSeconds) {
+  enter_all();
+  run(1s, {0, 1, 2});
+  run(2s, {0, 2});
+  EXPECT_TRUE(table.take_pushes().empty()) << "two seconds are allowed";
+  run(100ms, {0, 2});
+  const auto pushes = table.take_pushes();
+  ASSERT_EQ(pushes.size(), 3u) << "it is told too, for when it goes on";
+  for (const Push& push : pushes) {
+    EXPECT_EQ(push.kind, Kind::silent);
+    EXPECT_EQ(push.fields[0], "1");
+    EXPECT_TRUE(
+        push.fields[2].starts_with("rank 1 (host n1, pid 101) stopped answering: nothing came from it for 2.1 s"))
+        << push.fields[2];
+    EXPECT_TRUE(contains(push.fields[2], "after collective 7")) << push.fields[2];
+    EXPECT_TRUE(contains(push.fields[2], "network between is cut")) << push.fields[2];
+  }
+  run(10s, {0, 1, 2});
+  table.ended(connection(1));
+  EXPECT_TRUE(table.take_pushes().empty()) << "it failed once";
+}
+
+TEST_F(Table, TheKernelsWordSaysWhy) {
+  enter_all(4);
+  states = {{101, ProcessState::stopped}, {102, ProcessState::gone}, {103, ProcessState::running}};
+  run(2100ms, {0});
+  std::map<std::string, std::string> texts;
+  for (const Push& push : table.take_pushes()) {
+    if (push.to == connection(0)) texts[push.fields[0]] = push.fields[2];
+  }
+  EXPECT_TRUE(contains(texts["1"], "is stopped (SIGSTOP or Ctrl-Z): 'kill -CONT 101'")) << texts["1"];
+  EXPECT_TRUE(contains(texts["2"], "a child of it holds the connection open")) << texts["2"];
+  EXPECT_TRUE(contains(texts["3"], "does not run")) << texts["3"];
+}
+
+TEST_F(Table, TimeInWhichTheObserverDidNotRunIsNobodysSilence) {
+  enter_all();
+  run(1s, {0, 1, 2});
+  stop(1h);
+  run(1s, {0, 1, 2});
+  EXPECT_TRUE(table.take_pushes().empty());
+  // And one that is silent all the while is found, by what was observed.
+  for (int i = 0; i < 8; ++i) {
+    stop(5s);
+    run(100ms, {0, 2});
+    ASSERT_EQ(table.heartbeat(connection(0), 7, ""), std::nullopt);
+    ASSERT_EQ(table.heartbeat(connection(2), 7, ""), std::nullopt);
+    ASSERT_TRUE(table.take_pushes().empty()) << i;
+  }
+  run(1s, {0, 2});
+  const auto pushes = table.take_pushes();
+  ASSERT_EQ(pushes.size(), 3u);
+  EXPECT_EQ(pushes[0].fields[0], "1");
+}
+
+TEST_F(Table, AClockThatGoesBackwardsIsNoTime) {
+  enter_all();
+  run(1s, {0, 1, 2});
+  now -= 10s;
+  table.observe(now);
+  run(2s);
+  EXPECT_TRUE(table.take_pushes().empty());
+}
+
+TEST_F(Table, WhoSaysThatItIsTracedIsNeverSilentUntilItSaysOtherwise) {
+  enter_all();
+  ASSERT_EQ(table.heartbeat(connection(1), 7, "traced"), std::nullopt);
+  run(1h, {0, 2});
+  EXPECT_TRUE(table.take_pushes().empty());
+  ASSERT_EQ(table.heartbeat(connection(1), 7, ""), std::nullopt);
+  run(2100ms, {0, 2});
+  EXPECT_EQ(table.take_pushes().size(), 3u);
+}
+
+TEST_F(Table, WhomTheKernelCallsTracedIsNotSilentAndGetsTimeAfterwards) {
+  enter_all();
+  states[101] = ProcessState::traced;
+  run(1min, {0, 2});
+  EXPECT_TRUE(table.take_pushes().empty());
+  states[101] = ProcessState::running;
+  run(1s, {0, 2});
+  EXPECT_TRUE(table.take_pushes().empty());
+  run(1s, {0, 1, 2});
+  run(1h, {0, 1, 2});
+  EXPECT_TRUE(table.take_pushes().empty());
+}
+
+TEST_F(Table, WithoutLivenessNobodyIsSilentButMayBeLost) {
+  ASSERT_EQ(enter(0, 2), std::nullopt);
+  ASSERT_EQ(enter(1, 2, "s", "liveness=off"), std::nullopt);
+  run(1h, {0});
+  EXPECT_TRUE(table.take_pushes().empty());
+  table.ended(connection(1));
+  EXPECT_EQ(table.take_pushes().size(), 1u);
+}
+
+TEST_F(Table, TheLimitIsAnOption) {
+  table = MembershipTable({.silence = 500ms}, [](const ProcessInfo&) { return ProcessState::unknown; });
+  table.observe(now);
+  enter_all();
+  run(500ms);
+  EXPECT_FALSE(table.has_pushes());
+  run(100ms);
+  EXPECT_EQ(table.take_pushes().size(), 9u);
+}
+
+TEST_F(Table, AReportIsPassedOn) {
+  enter_all();
+  ASSERT_EQ(table.report(connection(2), "no space left\non disk"), std::nullopt);
+  const auto pushes = table.take_pushes();
+  ASSERT_EQ(pushes.size(), 3u);
+  EXPECT_EQ(pushes[0].kind, Kind::failed);
+  EXPECT_EQ(pushes[0].fields[2], "rank 2 (host n1, pid 102) failed: no space left on disk");
+  table.ended(connection(2));
+  EXPECT_TRUE(table.take_pushes().empty()) << "its end is no second failure";
+}
+
+TEST_F(Table, FailuresAreNumberedAndWhoComesLateGetsThoseBefore) {
+  ASSERT_EQ(enter(0, 4), std::nullopt);
+  ASSERT_EQ(enter(1, 4), std::nullopt);
+  ASSERT_EQ(enter(2, 4), std::nullopt);
+  ASSERT_EQ(table.goodbye(connection(0), 3), std::nullopt);
+  table.ended(connection(2));
+  ASSERT_EQ(table.report(connection(1), "then I"), std::nullopt);
+  run(100ms, {1});
+  table.take_pushes();
+  ASSERT_EQ(enter(3, 4), std::nullopt);
+  const auto pushes = table.take_pushes();
+  ASSERT_EQ(pushes.size(), 3u);
+  EXPECT_EQ(pushes[0].kind, Kind::lost);
+  EXPECT_EQ(pushes[0].fields[0], "2");
+  EXPECT_EQ(pushes[0].fields[1], "1");
+  EXPECT_EQ(pushes[1].kind, Kind::failed);
+  EXPECT_EQ(pushes[1].fields[0], "1");
+  EXPECT_EQ(pushes[1].fields[1], "2");
+  EXPECT_EQ(pushes[2].kind, Kind::left);
+  EXPECT_EQ(pushes[2].fields, (std::vector<std::string>{"0", "3"}));
+  for (const Push& push : pushes) EXPECT_EQ(push.to, connection(3));
+}
+
+TEST_F(Table, OnlyTheFirstFailuresAreTold) {
+  enter_all(100);
+  for (int rank = 1; rank < 100; ++rank) table.ended(connection(rank));
+  std::size_t told_to_0 = 0;
+  for (const Push& push : table.take_pushes()) told_to_0 += push.to == connection(0) ? 1 : 0;
+  EXPECT_EQ(told_to_0, static_cast<std::size_t>(kMostFailures));
+}
+
+TEST_F(Table, ADuplicateIsRefusedAndBothAreNamed) {
+  ASSERT_EQ(enter(1), std::nullopt);
+  const auto why = table.enter(99, "s", "1", "3", encode({.host = "n2", .pid = 5, .boot_id = "c"}), "");
+  ASSERT_NE(why, std::nullopt);
+  EXPECT_TRUE(contains(*why, "rank 1 (host n1, pid 101), which is here")) << *why;
+  EXPECT_TRUE(contains(*why, "rank 1 (host n2, pid 5)")) << *why;
+  table.ended(99);
+  EXPECT_FALSE(table.has_pushes()) << "who was refused is no member";
+  // Also when the first has gone: it was a member of this meeting.
+  ASSERT_EQ(table.goodbye(connection(1), 0), std::nullopt);
+  const auto after = enter(1, 3, "s", "", 98);
+  ASSERT_NE(after, std::nullopt);
+  EXPECT_TRUE(contains(*after, "which has left")) << *after;
+  EXPECT_EQ(enter(1, 3, "another scope"), std::nullopt);
+}
+
+TEST_F(Table, WhatIsNoMemberIsRefusedWithTheReason) {
+  const std::string good = encode(process_of(0));
+  EXPECT_TRUE(contains(table.enter(1, "", "0", "2", good, "").value_or(""), "scope"));
+  EXPECT_TRUE(contains(table.enter(1, std::string(2000, 's'), "0", "2", good, "").value_or(""), "scope"));
+  for (const auto* rank : {"2", "-1", "x", "", "1.5", "99999999999999999999"}) {
+    EXPECT_TRUE(contains(table.enter(1, "s", rank, "2", good, "").value_or(""), "is no rank")) << rank;
+  }
+  for (const auto* world : {"0", "-1", "x", "", "99999999"}) {
+    EXPECT_TRUE(contains(table.enter(1, "s", "0", world, good, "").value_or(""), "world size")) << world;
+  }
+  for (const auto* process :
+       {"", "host", "host n1\n", "host n1\npid x\nboot_id b\n", "host n\x01\npid 1\nboot_id b\n"}) {
+    EXPECT_TRUE(contains(table.enter(1, "s", "0", "2", process, "").value_or(""), "describe")) << process;
+  }
+  EXPECT_TRUE(contains(table.enter(1, "s", "0", "2", good, "colour").value_or(""), "option"));
+  EXPECT_EQ(table.size(), 0u);
+  ASSERT_EQ(enter(0), std::nullopt);
+  EXPECT_TRUE(contains(enter(1, 4).value_or(""), "the members before it said 3"));
+  EXPECT_TRUE(contains(enter(1, 3, "s", "", connection(0)).value_or(""), "already"));
+}
+
+TEST_F(Table, WhoIsNoMemberCantSayAnything) {
+  EXPECT_TRUE(contains(table.heartbeat(1, 0, "").value_or(""), "REGISTER"));
+  EXPECT_TRUE(contains(table.goodbye(1, 0).value_or(""), "REGISTER"));
+  EXPECT_TRUE(contains(table.report(1, "x").value_or(""), "REGISTER"));
+  enter_all();
+  ASSERT_EQ(table.goodbye(connection(1), 0), std::nullopt);
+  EXPECT_NE(table.heartbeat(connection(1), 0, ""), std::nullopt);
+  EXPECT_NE(table.goodbye(connection(1), 0), std::nullopt);
+}
+
+TEST_F(Table, ScopesKnowNothingOfEachOther) {
+  ASSERT_EQ(enter(0, 2, "a"), std::nullopt);
+  ASSERT_EQ(enter(1, 2, "b"), std::nullopt);
+  table.ended(connection(0));
+  EXPECT_TRUE(table.take_pushes().empty());
+}
+
+TEST_F(Table, AScopeThatIsOverIsForgotten) {
+  for (int job = 0; job < 1000; ++job) {
+    const std::string scope = "job " + std::to_string(job);
+    for (int rank = 0; rank < 3; ++rank) ASSERT_EQ(enter(rank, 3, scope), std::nullopt);
+    for (int rank = 0; rank < 3; ++rank) {
+      if (rank == 1)
+        table.ended(connection(rank));
+      else
+        ASSERT_EQ(table.goodbye(connection(rank), 1), std::nullopt);
+    }
+    run(100ms);
+    table.take_pushes();
+  }
+  EXPECT_EQ(table.size(), 0u);
+  EXPECT_EQ(table.present(), 0u);
+}
+
+TEST_F(Table, AFullTableMakesRoomWhereNobodyIsConnectedAndElseRefuses) {
+  table = MembershipTable({.max_members = 4}, [](const ProcessInfo&) { return ProcessState::unknown; });
+  for (int rank = 0; rank < 2; ++rank) ASSERT_EQ(enter(rank, 3, "a"), std::nullopt);
+  for (int rank = 3; rank < 5; ++rank) ASSERT_EQ(enter(rank, 8, "b"), std::nullopt);
+  EXPECT_TRUE(contains(enter(5, 8, "b").value_or(""), "the limit is 4"));
+  table.ended(connection(0));
+  table.ended(connection(1));
+  EXPECT_EQ(enter(5, 8, "b"), std::nullopt) << "nobody of scope a is here";
+  EXPECT_EQ(table.size(), 3u);
+}
+
+TEST(MemberInfo, IsReadAsWritten) {
+  const auto self = ProcessInfo::of_this_process();
+  EXPECT_EQ(decode_process_info(encode(self)), self);
+  EXPECT_EQ(state_of(self, self), process_state(self.pid));
+  ProcessInfo elsewhere = self;
+  elsewhere.boot_id = "another";
+  EXPECT_EQ(state_of(elsewhere, self), ProcessState::unknown) << "its pid means nothing here";
+  elsewhere = self;
+  elsewhere.pid_namespace = "another";
+  EXPECT_EQ(state_of(elsewhere, self), ProcessState::unknown);
+  elsewhere.pid_namespace.clear();
+  EXPECT_EQ(state_of(elsewhere, self), ProcessState::unknown);
+}
+
+TEST(MemberInfo, AHostNameThatCannotBePrintedIsNoReasonToBeRefused) {
+  ProcessInfo odd{.host = "n\x01\xc3\xa4", .pid = 3, .boot_id = "b"};
+  const auto read = decode_process_info(encode(odd));
+  ASSERT_TRUE(read.has_value());
+  EXPECT_EQ(read->host, "n???");
+}
+
+TEST(MemberInfo, LinesOfALaterVersionArePassedOver) {
+  const auto read = decode_process_info("host n1\npid 4\nboot_id b\npid_namespace 5\ncolour blue\n");
+  ASSERT_TRUE(read.has_value());
+  EXPECT_EQ(read->pid, 4);
+}
+
+}  // namespace
+}  // namespace lockstep::store
