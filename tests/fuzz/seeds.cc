@@ -1,0 +1,78 @@
+// fuzz_seeds FOLDER: writes the transcripts of tests/golden as inputs of the fuzz targets, into FOLDER/TARGET/.
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <stdexcept>
+#include <string>
+
+#include "tests/golden/golden.h"
+
+namespace lockstep {
+namespace {
+
+using golden::Conversation;
+using golden::Step;
+
+void save(const std::filesystem::path& file, const std::string& bytes) {
+  std::filesystem::create_directories(file.parent_path());
+  std::ofstream out(file, std::ios::binary);
+  out << bytes;
+  if (!out.flush()) throw std::runtime_error(file.string() + ": can't be written");
+}
+
+// The number by which fuzz_decoder.cc chooses the reply's operation.
+char choice_of(proto::Op op) {
+  if (op == proto::Op::watch_key) return 0;
+  if (op == proto::Op::validate) return 1;
+  char number = 2;
+  for (int code = 0; code < 256; ++code) {
+    const auto other = proto::op_from_code(static_cast<std::uint8_t>(code), proto::Dialect::lockstep);
+    if (!other) continue;
+    if (*other == op) return number;
+    ++number;
+  }
+  throw std::runtime_error("an operation of no dialect");
+}
+
+void decoder_seeds(const Conversation& conversation, const std::filesystem::path& folder) {
+  const std::string name = golden::test_name(conversation);
+  std::map<std::string, std::string> streams;
+  std::map<std::pair<char, proto::Op>, std::size_t> asked;
+  for (const Step& step : conversation.steps) {
+    if (step.kind == Step::Kind::request) asked[{step.client, step.op}] = contents_of(step).keys.size();
+    if (step.from_client()) {
+      std::string& stream = streams[name + "_" + step.client];
+      if (stream.empty()) stream = {static_cast<char>(conversation.dialect), 0, 3, 1};
+      stream += step.bytes;
+    }
+    if (step.kind == Step::Kind::reply) {
+      const auto keys = static_cast<char>(asked[{step.client, step.op}]);
+      const std::string_view op = proto::shape_of(step.op).name;
+      streams["reply_" + std::string(op) + "_" + std::to_string(step.bytes.size())] =
+          std::string{3, choice_of(step.op), keys, 1} + step.bytes;
+    }
+    if (step.kind == Step::Kind::frame || step.kind == Step::Kind::event) {
+      const bool frame = step.kind == Step::Kind::frame;
+      std::string& stream = streams[frame ? "frames" : "events"];
+      if (stream.empty()) stream = {static_cast<char>(frame ? 4 : 5), 0, 3, 1};
+      stream += step.bytes;
+    }
+  }
+  for (const auto& [file, bytes] : streams) save(folder / file, bytes);
+}
+
+}  // namespace
+}  // namespace lockstep
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::cerr << "usage: " << argv[0] << " FOLDER\n";
+    return 2;
+  }
+  const std::filesystem::path folder = argv[1];
+  for (const auto& conversation : lockstep::golden::conversations()) {
+    lockstep::decoder_seeds(conversation, folder / "decoder");
+  }
+  return 0;
+}
