@@ -2,23 +2,39 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <climits>
+#include <fstream>
+
 #include "runtime/base/error.h"
 #include "runtime/rendezvous/families.h"
+#include "runtime/rendezvous/family_readers.h"
 
 namespace lockstep::rendezvous {
 namespace {
 
+using Verdict = Reading::Verdict;
+
+constexpr std::size_t kMaxFileBytes = std::size_t{1} << 20;
+
 struct Found {
-  std::string_view family;
+  const Family* family;
   Reading reading;
 };
 
-bool agree(const Identity& a, const Identity& b) { return a.rank == b.rank && a.world_size == b.world_size; }
+bool agree(const Identity& a, const Identity& b) {
+  return a.rank == b.rank && (a.world_size == b.world_size || a.size_from_pmix || b.size_from_pmix);
+}
+
+// A scheduler's task may be a launcher, whose ranks are others than the tasks.
+bool may_differ(const Found& first, const Found& second) {
+  return second.family->kind == Family::Kind::scheduler && first.family->kind != Family::Kind::by_hand;
+}
 
 void require_agreement(const Found& first, const Found& second) {
   const Identity& a = first.reading.identity;
   const Identity& b = second.reading.identity;
-  if (agree(a, b)) return;
+  if (agree(a, b) || may_differ(first, second)) return;
   throw Mismatch(
       fmt::format("who am I: two launchers disagree: {} says rank {}/{} ({}), {} says rank {}/{} ({}); start the "
                   "program with one of "
@@ -29,7 +45,7 @@ void require_agreement(const Found& first, const Found& second) {
 
 void add_ignored(Identity& identity, const Found& found) {
   if (!identity.ignored.empty()) identity.ignored += "; ";
-  identity.ignored += fmt::format("{} ({})", found.family, found.reading.variables);
+  identity.ignored += fmt::format("{} ({})", found.family->name, found.reading.variables);
 }
 
 // Two launchers that agree on rank and size: what the first leaves open, the second may know.
@@ -43,11 +59,29 @@ void fill_in(Identity& identity, const Identity& other) {
     identity.local_world_size_known = true;
   }
   if (!identity.node_rank) identity.node_rank = other.node_rank;
-  if (identity.store_address.empty() && identity.master_addr.empty() && identity.job_id.empty()) {
-    identity.job_id = other.job_id;
-    identity.pmix = other.pmix;
-    if (identity.run_id.empty()) identity.run_id = other.run_id;
+  const bool knows_where = !identity.store_address.empty() || !identity.master_addr.empty() || identity.agent_store;
+  if (knows_where || !identity.job_family.empty()) return;
+  identity.job_family = other.job_family;
+  identity.job_id = other.job_id;
+  identity.job_ancestors = other.job_ancestors;
+  identity.pmix = other.pmix;
+  identity.master_addr = other.master_addr;
+  identity.master_port = other.master_port;
+  identity.master_from = other.master_from;
+  if (identity.run_id.empty()) identity.run_id = other.run_id;
+}
+
+// What is ours outranks what every launcher says.
+void read_ours(const Environment& environment, Identity& identity) {
+  identity.store_address = environment.get("LOCKSTEP_STORE").value_or("");
+  if (const auto run = environment.get("LOCKSTEP_RUN_ID")) identity.run_id = *run;
+  const auto restarts = environment.get_int("LOCKSTEP_RESTART_COUNT");
+  if (!restarts) return;
+  if (*restarts < 0 || *restarts > INT_MAX) {
+    throw InvalidArgument(
+        fmt::format("environment: LOCKSTEP_RESTART_COUNT={} is out of range; unset it, or count from 0", *restarts));
   }
+  identity.restart_count = static_cast<int>(*restarts);
 }
 
 // What was passed decides rank and size; what a launcher says beside them (where the store is) stays true.
@@ -76,8 +110,11 @@ Identity from_arguments(const IdentityOverrides& overrides, const std::vector<Fo
       identity.local_rank = 0;
       identity.local_world_size = 1;
       identity.node_rank.reset();
-      identity.pmix = false;  // its server knows other ranks
+      identity.pmix = identity.size_from_pmix = false;  // its server knows other ranks
       identity.job_id.clear();
+      identity.job_family.clear();
+      identity.job_ancestors.clear();
+      if (identity.master_from != kMasterVariables) identity.master_addr.clear();
       add_ignored(identity, complete.front());
     }
   }
@@ -89,34 +126,63 @@ Identity from_arguments(const IdentityOverrides& overrides, const std::vector<Fo
 
 }  // namespace
 
-Identity identify(const Environment& environment, const IdentityOverrides& overrides) {
+std::optional<std::string> read_launcher_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return std::nullopt;
+  std::string text(kMaxFileBytes, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (file.bad() || (file.fail() && !file.eof())) return std::nullopt;
+  text.resize(static_cast<std::size_t>(file.gcount()));
+  return text;
+}
+
+Identity identify(const Environment& environment, const IdentityOverrides& overrides, const FileReader& read_file) {
   std::vector<Found> complete;
   std::vector<Found> incomplete;
+  std::vector<Found> beside;
   const bool by_arguments = overrides.rank || overrides.world_size;
   for (const Family& family : families()) {
     try {
-      auto reading = family.read(environment);
+      auto reading = family.read(environment, read_file);
       if (!reading) continue;
-      (reading->problem.empty() ? complete : incomplete).push_back({family.name, std::move(*reading)});
+      auto& list = reading->verdict == Verdict::rank         ? complete
+                   : reading->verdict == Verdict::incomplete ? incomplete
+                                                             : beside;
+      list.push_back({&family, std::move(*reading)});
     } catch (const InvalidArgument&) {
       if (!by_arguments) throw;  // what was passed wins over variables, bad ones too
     }
   }
-  if (by_arguments) return from_arguments(overrides, complete);
-  for (std::size_t i = 1; i < complete.size(); ++i) require_agreement(complete.front(), complete[i]);
-  if (complete.empty() && !incomplete.empty()) throw InvalidArgument("who am I: " + incomplete.front().reading.problem);
-
+  // Who says how many ranks there are needs no PMIx server to say it.
+  const auto sized = [](const Found& found) { return !found.reading.identity.size_from_pmix; };
+  if (std::any_of(complete.begin(), complete.end(), sized))
+    std::stable_partition(complete.begin(), complete.end(), sized);
   Identity identity;
-  if (complete.empty()) {
-    identity.source = "alone";
+  if (by_arguments) {
+    identity = from_arguments(overrides, complete);
+    read_ours(environment, identity);
     return identity;
   }
-  identity = complete.front().reading.identity;
+  for (std::size_t i = 1; i < complete.size(); ++i) require_agreement(complete.front(), complete[i]);
+  if (complete.empty() && !incomplete.empty()) throw InvalidArgument("who am I: " + incomplete.front().reading.problem);
+  identity.source = "alone";
+  if (!complete.empty()) {
+    identity = complete.front().reading.identity;
+    read_ours(environment, identity);
+  } else if (const auto store = environment.get("LOCKSTEP_STORE")) {
+    throw InvalidArgument(fmt::format(
+        "who am I: LOCKSTEP_STORE={} is set but RANK and WORLD_SIZE are not; set both, start the program with "
+        "`lockstep run`, or unset LOCKSTEP_STORE to run alone",
+        *store));
+  }
   for (std::size_t i = 1; i < complete.size(); ++i) {
-    fill_in(identity, complete[i].reading.identity);
-    add_ignored(identity, complete[i]);
+    const Identity& other = complete[i].reading.identity;
+    if (agree(identity, other)) fill_in(identity, other);
+    const bool used_already = other.size_from_pmix && identity.pmix;
+    if (!used_already) add_ignored(identity, complete[i]);
   }
   for (const Found& found : incomplete) add_ignored(identity, found);
+  for (const Found& found : beside) add_ignored(identity, found);
   return identity;
 }
 

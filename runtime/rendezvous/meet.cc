@@ -279,7 +279,7 @@ Meeting come_to_local_socket(const std::string& name, const Identity& identity, 
 }
 
 Meeting meet_over_local_socket(const MeetingPlan& plan, const Identity& identity, const Deadline& deadline) {
-  const std::string name = local_meeting_name(::geteuid(), "mpirun", identity.job_id, identity.restart_count);
+  const std::string& name = plan.socket;
   if (identity.rank != 0) return come_to_local_socket(name, identity, deadline);
   try {
     const std::string token = random_token();
@@ -364,6 +364,7 @@ Meeting meet(const MeetingPlan& plan, const Identity& identity, const Deadline& 
   switch (plan.means) {
     case Means::alone: return {.store = std::make_shared<store::HashStore>(), .address = "in-process"};
     case Means::launcher_store:
+    case Means::agent_store:
       return finish(
           connect(plan, plan.address, identity, deadline.sooner(kPresent), "its launcher hosts it and must still run"),
           plan.address);

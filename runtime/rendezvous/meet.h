@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -10,6 +11,7 @@
 #include "runtime/net/address.h"
 #include "runtime/rendezvous/identity.h"
 #include "runtime/rendezvous/init_method.h"
+#include "runtime/rendezvous/launcher_guard.h"
 #include "runtime/store/store.h"
 
 namespace lockstep::rendezvous {
@@ -19,23 +21,27 @@ namespace lockstep::rendezvous {
 struct MeetingPlan {
   enum class Means {
     alone,           // a world of one: a store in this process, no socket
-    launcher_store,  // LOCKSTEP_STORE, or torchrun's agent: everyone is a client at `address`
-    local_socket,  // mpirun, one host: rank 0 hosts a store on loopback and tells over a Unix socket (local_meeting.h)
-    pmix,          // mpirun, several hosts: rank 0 hosts a store and tells through PMIx (pmix.h)
-    file,          // file:///path: rank 0 hosts a store and tells in a file (file_meeting.h)
-    address,       // tcp://, MASTER_ADDR: rank 0 hosts a store at `address`
+    launcher_store,  // LOCKSTEP_STORE: everyone is a client at `address`
+    agent_store,     // torchrun's agent hosts a store of PyTorch's at `address`
+    local_socket,    // one host, a launcher: rank 0 hosts a store on loopback and tells over a socket (local_meeting.h)
+    pmix,            // several hosts, a PMIx server: rank 0 hosts a store and tells through it (pmix.h)
+    file,            // file:///path: rank 0 hosts a store and tells in a file (file_meeting.h)
+    address,         // tcp://, MASTER_ADDR: rank 0 hosts a store at `address`
   };
   Means means = Means::alone;
   net::HostPort address = {};
   std::string path = {};
   std::string told_by = {};  // for messages: "LOCKSTEP_STORE", "init_method tcp://", "MASTER_ADDR and MASTER_PORT"
+  std::string socket = {};   // local_socket: its name
   // Longest time that rank 0's store waits, at its end, for ranks that are still connected.
   std::chrono::nanoseconds leave_timeout = std::chrono::seconds(10);
 };
 
-// Pure. `bootstrap` is LOCKSTEP_BOOTSTRAP: "", "socket" or "pmix", of which the latter two choose between the means
-// that mpirun offers. Throws InvalidArgument, which says what to set, if there is no way to meet.
-MeetingPlan plan_meeting(const Identity& identity, const InitMethod& method, std::string_view bootstrap = {});
+// Pure. `bootstrap` is LOCKSTEP_BOOTSTRAP: "", or "socket", "pmix" or "address", which choose between the means that a
+// launcher offers. `ancestors` are this process's, for launchers whose job has no other name (Identity::job_ancestors).
+// Throws InvalidArgument, which says what to set, if there is no way to meet.
+MeetingPlan plan_meeting(const Identity& identity, const InitMethod& method, std::string_view bootstrap = {},
+                         std::span<const Ancestor> ancestors = {});
 
 struct Meeting {
   // Where rank 0 hosts it, its last copy waits a moment for the other ranks to leave: leave_timeout at most, not for

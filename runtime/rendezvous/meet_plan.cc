@@ -1,6 +1,10 @@
 #include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
 
 #include "runtime/base/error.h"
+#include "runtime/rendezvous/local_meeting.h"
 #include "runtime/rendezvous/meet.h"
 
 namespace lockstep::rendezvous {
@@ -36,15 +40,40 @@ MeetingPlan at_master(const Identity& identity, Means means) {
   }
   return {.means = means,
           .address = {identity.master_addr, static_cast<std::uint16_t>(identity.master_port)},
-          .told_by = "MASTER_ADDR and MASTER_PORT"};
+          .told_by = identity.master_from.empty() ? "MASTER_ADDR and MASTER_PORT" : identity.master_from};
+}
+
+// What names the job on this host, or empty.
+std::string job_name(const Identity& identity, std::span<const Ancestor> ancestors) {
+  if (!identity.job_id.empty()) return identity.job_id;
+  for (const Ancestor& ancestor : ancestors) {
+    const auto& wanted = identity.job_ancestors;
+    if (std::find(wanted.begin(), wanted.end(), ancestor.command) != wanted.end()) {
+      return fmt::format("pid {}", ancestor.pid);
+    }
+  }
+  return {};
+}
+
+MeetingPlan at_local_socket(const Identity& identity, std::string_view job) {
+  return {.means = Means::local_socket,
+          .told_by = identity.source,
+          .socket = local_meeting_name(::geteuid(), identity.job_family, job, identity.restart_count)};
 }
 
 }  // namespace
 
-MeetingPlan plan_meeting(const Identity& identity, const InitMethod& method, std::string_view bootstrap) {
-  if (!bootstrap.empty() && bootstrap != "socket" && bootstrap != "pmix") {
+MeetingPlan plan_meeting(const Identity& identity, const InitMethod& method, std::string_view bootstrap,
+                         std::span<const Ancestor> ancestors) {
+  if (!bootstrap.empty() && bootstrap != "socket" && bootstrap != "pmix" && bootstrap != "address") {
     throw InvalidArgument(fmt::format(
-        "environment: LOCKSTEP_BOOTSTRAP='{}' is unknown; set it to socket or pmix, or unset it", bootstrap));
+        "environment: LOCKSTEP_BOOTSTRAP='{}' is unknown; set it to socket, pmix or address, or unset it", bootstrap));
+  }
+  if (identity.size_from_pmix) {
+    throw InvalidArgument(
+        fmt::format("rendezvous: the world size of rank {} (from {}) is known to the launcher's PMIx server only, and "
+                    "it was not asked; call ask_launcher() first",
+                    identity.rank, identity.source));
   }
   if (identity.world_size == 1) return {};
   if (method.kind == InitMethod::Kind::tcp) {
@@ -56,17 +85,17 @@ MeetingPlan plan_meeting(const Identity& identity, const InitMethod& method, std
   if (!identity.store_address.empty()) {
     return {.means = Means::launcher_store, .address = store_address(identity), .told_by = "LOCKSTEP_STORE"};
   }
-  if (identity.agent_store) return at_master(identity, Means::launcher_store);
+  if (identity.agent_store) return at_master(identity, Means::agent_store);
   const bool one_host = identity.local_world_size_known && identity.local_world_size == identity.world_size;
-  if (bootstrap == "pmix" && !identity.pmix) {
-    throw InvalidArgument(fmt::format(
-        "environment: LOCKSTEP_BOOTSTRAP=pmix, but no launcher offers PMIx to rank {}/{} (from {}); unset it",
-        identity.rank, identity.world_size, identity.source));
+  const std::string job = job_name(identity, ancestors);
+  if ((bootstrap == "pmix" && !identity.pmix) || (bootstrap == "socket" && job.empty())) {
+    throw InvalidArgument(fmt::format("environment: LOCKSTEP_BOOTSTRAP={}, but {} to rank {}/{} (from {}); unset it",
+                                      bootstrap,
+                                      bootstrap == "pmix" ? "no launcher offers PMIx" : "no launcher names the job",
+                                      identity.rank, identity.world_size, identity.source));
   }
-  if (!identity.job_id.empty() && bootstrap != "pmix" && (one_host || bootstrap == "socket")) {
-    return {.means = Means::local_socket, .told_by = identity.source};
-  }
-  if (identity.pmix) return {.means = Means::pmix, .told_by = identity.source};
+  if (bootstrap == "socket" || (bootstrap.empty() && one_host && !job.empty())) return at_local_socket(identity, job);
+  if (identity.pmix && bootstrap != "address") return {.means = Means::pmix, .told_by = identity.source};
   return at_master(identity, Means::address);
 }
 

@@ -3,6 +3,8 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <climits>
+
 #include "runtime/base/error.h"
 #include "runtime/base/mutex.h"
 #include "runtime/net/backoff.h"
@@ -34,16 +36,19 @@ struct PmixSession::Question {
   Condition arrived;
   bool done GUARDED_BY(mutex) = false;
   int status GUARDED_BY(mutex) = 0;
-  bool is_text GUARDED_BY(mutex) = false;
-  std::string text GUARDED_BY(mutex);
+  std::optional<std::string> text GUARDED_BY(mutex);
+  std::optional<std::int64_t> number GUARDED_BY(mutex);
 };
 
 void PmixSession::Question::on_answer(int status, pmix::Value* value, void* context) {
   Question& answer = *static_cast<Question*>(context);
   MutexLock lock(answer.mutex);
   answer.status = status;
-  answer.is_text = value != nullptr && value->type == pmix::kString && value->data.string != nullptr;
-  if (answer.is_text) answer.text = value->data.string;
+  if (value != nullptr && value->type == pmix::kString && value->data.string != nullptr) {
+    answer.text = value->data.string;
+  }
+  if (value != nullptr && value->type == pmix::kUint16) answer.number = value->data.uint16;
+  if (value != nullptr && value->type == pmix::kUint32) answer.number = value->data.uint32;
   answer.done = true;
   answer.arrived.notify_all();
 }
@@ -100,23 +105,39 @@ void PmixSession::publish(std::string_view key, std::string_view value) {
   library_->require(library_->commit(), "PMIx_Commit");
 }
 
-std::optional<std::string> PmixSession::ask(int rank, const std::string& key, const Deadline& deadline) {
+PmixSession::Question* PmixSession::ask(std::uint32_t rank, const std::string& key, const Deadline& deadline) {
   pmix::Process target = library_->self;
-  target.rank = static_cast<std::uint32_t>(rank);
+  target.rank = rank;
   Question* const answer = questions_.emplace_back(std::make_unique<Question>(target, key)).get();
   const int status = library_->get_nb(&answer->target, answer->key.c_str(), nullptr, 0, Question::on_answer, answer);
   if (status != pmix::kSuccess) {  // refused at once: no call back will come
-    if (is_not_yet(status)) return std::nullopt;
+    if (is_not_yet(status)) return nullptr;
     library_->require(status, "PMIx_Get_nb");
   }
   MutexLock lock(answer->mutex);
   while (!answer->done) {
-    if (!answer->arrived.wait_until(answer->mutex, deadline) && !answer->done) return std::nullopt;
+    if (!answer->arrived.wait_until(answer->mutex, deadline) && !answer->done) return nullptr;
   }
-  if (is_not_yet(answer->status)) return std::nullopt;
+  if (is_not_yet(answer->status)) return nullptr;
   library_->require(answer->status, "PMIx_Get_nb");
-  if (!answer->is_text) throw CorruptData(fmt::format("PMIx: what rank {} put at '{}' is no text", rank, key));
-  return answer->text;
+  return answer;
+}
+
+PmixSession::Job PmixSession::job(const Deadline& deadline) {
+  const auto number = [&](std::uint32_t rank, const char* key) -> std::optional<int> {
+    Question* const answer = ask(rank, key, deadline);
+    if (answer == nullptr) {
+      if (!deadline.expired()) return std::nullopt;
+      throw Timeout(fmt::format("PMIx: the launcher's server did not answer what {} is, {}; {}", key,
+                                deadline.progress(), kRemedy));
+    }
+    MutexLock lock(answer->mutex);
+    if (!answer->number || *answer->number > INT_MAX) return std::nullopt;
+    return static_cast<int>(*answer->number);
+  };
+  return {.size = number(pmix::kWholeJob, pmix::kJobSize),
+          .local_size = number(pmix::kWholeJob, pmix::kLocalSize),
+          .local_rank = number(library_->self.rank, pmix::kLocalRank)};
 }
 
 std::string PmixSession::lookup(int rank, std::string_view key, const Deadline& deadline) {
@@ -124,7 +145,11 @@ std::string PmixSession::lookup(int rank, std::string_view key, const Deadline& 
   // fence before it would make everyone wait for everyone, namelessly.
   const std::string name(key);
   for (net::Backoff backoff;;) {
-    if (auto text = ask(rank, name, deadline)) return *text;
+    if (Question* const answer = ask(static_cast<std::uint32_t>(rank), name, deadline)) {
+      MutexLock lock(answer->mutex);
+      if (!answer->text) throw CorruptData(fmt::format("PMIx: what rank {} put at '{}' is no text", rank, name));
+      return *answer->text;
+    }
     if (!backoff.pause(deadline)) {
       throw Timeout(
           fmt::format("PMIx: rank {} has not said where the store is, {}; look at its output, or set "

@@ -8,6 +8,7 @@
 // does not use this (local_meeting.h).
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,6 +31,13 @@ class PmixSession {
 
   // This process's rank to the server.
   int rank() const;
+  // What the server knows of this job; nothing for what it doesn't know. Timeout if it gives no answer.
+  struct Job {
+    std::optional<int> size;
+    std::optional<int> local_size;  // ranks on this host
+    std::optional<int> local_rank;  // this process's among them
+  };
+  Job job(const Deadline& deadline);
   // Puts `value` where every rank of the job can find it.
   void publish(std::string_view key, std::string_view value);
   // What `rank` published or will publish. Timeout.
@@ -39,8 +47,8 @@ class PmixSession {
   struct Library;
   struct Question;
   explicit PmixSession(std::unique_ptr<Library> library);
-  // Nothing if it is not there, or there was no answer by the deadline.
-  std::optional<std::string> ask(int rank, const std::string& key, const Deadline& deadline);
+  // Null if it is not there, or there was no answer by the deadline.
+  Question* ask(std::uint32_t rank, const std::string& key, const Deadline& deadline);
 
   std::unique_ptr<Library> library_;
   std::vector<std::unique_ptr<Question>> questions_;  // all that were ever asked

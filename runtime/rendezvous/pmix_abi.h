@@ -14,8 +14,15 @@ inline constexpr int kSuccess = 0;                // PMIX_SUCCESS
 inline constexpr int kNotFound = -46;             // PMIX_ERR_NOT_FOUND
 inline constexpr int kTimedOut = -24;             // PMIX_ERR_TIMEOUT: a server that has its own idea of how long
 inline constexpr std::uint16_t kString = 3;       // PMIX_STRING
+inline constexpr std::uint16_t kUint16 = 13;      // PMIX_UINT16
+inline constexpr std::uint16_t kUint32 = 14;      // PMIX_UINT32
 inline constexpr std::uint8_t kGlobal = 3;        // PMIX_GLOBAL: for ranks of this host and of others
 inline constexpr std::size_t kMaxKeyBytes = 511;  // PMIX_MAX_KEYLEN
+// PMIX_RANK_WILDCARD: for what the server knows of the job as a whole.
+inline constexpr std::uint32_t kWholeJob = UINT32_MAX - 1;
+inline constexpr const char* kJobSize = "pmix.job.size";      // PMIX_JOB_SIZE, of the whole job
+inline constexpr const char* kLocalSize = "pmix.local.size";  // PMIX_LOCAL_SIZE, of the whole job
+inline constexpr const char* kLocalRank = "pmix.lrank";       // PMIX_LOCAL_RANK, of a rank
 
 // pmix_proc_t
 struct Process {
@@ -24,12 +31,14 @@ struct Process {
 };
 static_assert(sizeof(Process) == 260);
 
-// pmix_value_t: a union of 24 bytes (its largest member, pmix_envar_t, is two pointers and a char), of which only the
-// string is used here.
+// pmix_value_t: a union of 24 bytes (its largest member, pmix_envar_t, is two pointers and a char), of which only
+// these are used here.
 struct Value {
   std::uint16_t type;
   union {
     char* string;
+    std::uint16_t uint16;
+    std::uint32_t uint32;
     std::uint64_t space[3];
   } data;
 };

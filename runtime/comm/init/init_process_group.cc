@@ -30,16 +30,18 @@ std::shared_ptr<ProcessGroup> start(const InitOptions& options) {
   const Environment environment = Environment::of_process();
   const InitSettings settings = resolve(options, environment);
   require_known_backend(options.backend, backends());
+  const Deadline deadline = Deadline::after(settings.timeout);
   rendezvous::Identity identity = rendezvous::identify(environment, settings.overrides);
+  rendezvous::ask_launcher(identity, deadline);
   if (identity.world_size > 1) {
     set_log_label(fmt::format("rank {}", identity.rank));
     set_uncaught_error_rank(identity.rank);
   }
-  rendezvous::put_up(rendezvous::plan_launcher_guard(environment, rendezvous::ancestors_of_this_process()));
+  const auto ancestors = rendezvous::ancestors_of_this_process();
+  rendezvous::put_up(rendezvous::plan_launcher_guard(environment, ancestors));
 
-  const Deadline deadline = Deadline::after(settings.timeout);
-  const auto plan =
-      rendezvous::plan_meeting(identity, settings.method, environment.get("LOCKSTEP_BOOTSTRAP").value_or(""));
+  const auto plan = rendezvous::plan_meeting(identity, settings.method,
+                                             environment.get("LOCKSTEP_BOOTSTRAP").value_or(""), ancestors);
   const rendezvous::Meeting meeting = rendezvous::meet(plan, identity, deadline);
   rendezvous::Joined joined = rendezvous::join(*meeting.store, identity, rendezvous::self_member(identity), deadline);
   share_cores(environment, identity.local_world_size);

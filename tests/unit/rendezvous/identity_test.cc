@@ -120,9 +120,10 @@ TEST(Identify, OpenMpi) {
   EXPECT_EQ(identity.local_world_size, 4);
   EXPECT_EQ(identity.node_rank, std::nullopt) << "OMPI_COMM_WORLD_NODE_RANK is no node index";
   EXPECT_EQ(identity.source, "Open MPI");
+  EXPECT_EQ(identity.job_family, "mpirun");
   EXPECT_EQ(identity.job_id, "1318518785");
   EXPECT_TRUE(identity.pmix);
-  EXPECT_EQ(identity.ignored, "");
+  EXPECT_EQ(identity.ignored, "") << "PMIX_RANK and PMIX_NAMESPACE are this launcher's own";
 }
 
 TEST(Identify, OpenMpiWithoutPmixStillHasAJobId) {
@@ -221,29 +222,21 @@ TEST(Identify, ArgumentsAreCheckedAndNeverHalf) {
   EXPECT_THAT(refusal<InvalidArgument>({}, {.rank = 0, .world_size = 0}), HasSubstr("world_size=0"));
 }
 
-TEST(Identify, APodsRankIsNoProcessRank) {
-  EXPECT_THAT(refusal<InvalidArgument>({{"RANK", "1"}, {"WORLD_SIZE", "16"}, {"PET_NPROC_PER_NODE", "8"}}),
-              AllOf(HasSubstr("PET_NPROC_PER_NODE=8"), HasSubstr("lockstep run")));
-  EXPECT_EQ(identify({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"PET_NPROC_PER_NODE", "1"}}).rank, 1);
-}
-
-TEST(Identify, LaunchersThatAreNotReadAreNeverTakenForAlone) {
-  EXPECT_THAT(refusal<InvalidArgument>({{"PMI_RANK", "1"}, {"PMI_SIZE", "4"}}), HasSubstr("PMI_RANK=1"));
-  EXPECT_THAT(refusal<InvalidArgument>({{"PMI_ID", "1"}}), HasSubstr("PMI_ID=1"));
-  EXPECT_THAT(refusal<InvalidArgument>({{"PMIX_RANK", "1"}}), HasSubstr("how many ranks"));
-  EXPECT_THAT(refusal<InvalidArgument>({{"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "1"}, {"SLURM_STEP_NUM_TASKS", "4"}}),
-              HasSubstr("srun"));
-}
-
-TEST(Identify, InsideABatchScriptWithoutSrunIsAlone) {
-  EXPECT_EQ(identify({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}, {"SLURM_JOB_ID", "1"}}).source, "alone");
-}
-
-TEST(Identify, MpirunInsideSlurmIsOpenMpi) {
-  const Identity identity =
-      identify(with(kOpenMpi, {{"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "2"}}));
+TEST(Identify, OursOutrankWhereverTheIdentityIsFrom) {
+  // `lockstep store serve` by hand, ranks by mpirun.
+  const Identity identity = identify(with(kOpenMpi, {{"LOCKSTEP_STORE", "node0:4000"}, {"LOCKSTEP_RUN_ID", "mine"}}));
   EXPECT_EQ(identity.source, "Open MPI");
-  EXPECT_EQ(identity.rank, 2);
+  EXPECT_EQ(identity.store_address, "node0:4000");
+  EXPECT_EQ(identity.run_id, "mine");
+  EXPECT_THAT(refusal<InvalidArgument>(with(kOpenMpi, {{"LOCKSTEP_RESTART_COUNT", "-1"}})),
+              HasSubstr("LOCKSTEP_RESTART_COUNT=-1"));
+}
+
+TEST(Identify, PmiVariablesAloneAreRead) {
+  const Identity identity = identify({{"PMI_RANK", "1"}, {"PMI_SIZE", "4"}});
+  EXPECT_EQ(identity.rank, 1);
+  EXPECT_EQ(identity.world_size, 4);
+  EXPECT_EQ(identity.source, "PMI");
 }
 
 }  // namespace

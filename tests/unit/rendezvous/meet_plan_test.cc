@@ -24,6 +24,7 @@ Identity under_mpirun(int local_world_size) {
   Identity identity = rank_of(1, 4);
   identity.local_world_size = local_world_size;
   identity.local_world_size_known = true;
+  identity.job_family = "mpirun";
   identity.job_id = "77";
   identity.pmix = true;
   return identity;
@@ -75,7 +76,7 @@ TEST(MeetingPlan, UnderTorchrunsAgentRankZeroIsAClientToo) {
   identity.agent_store = true;
   identity.master_addr = "node0";
   identity.master_port = 29500;
-  EXPECT_EQ(plan_meeting(identity, {}).means, Means::launcher_store);
+  EXPECT_EQ(plan_meeting(identity, {}).means, Means::agent_store);
   identity.agent_store = false;
   EXPECT_EQ(plan_meeting(identity, {}).means, Means::address);
 }
@@ -85,6 +86,37 @@ TEST(MeetingPlan, MpirunOnOneHostAndOnSeveral) {
   EXPECT_EQ(plan_meeting(under_mpirun(2), {}).means, Means::pmix);
   EXPECT_EQ(plan_meeting(under_mpirun(4), {}, "pmix").means, Means::pmix);
   EXPECT_EQ(plan_meeting(under_mpirun(2), {}, "socket").means, Means::local_socket);
+}
+
+TEST(MeetingPlan, AJobWithoutANameIsNamedByItsLaunchersProcess) {
+  Identity identity = under_mpirun(4);
+  identity.job_family = "hydra";
+  identity.job_id.clear();
+  identity.job_ancestors = {"hydra_pmi_proxy"};
+  identity.pmix = false;
+  const std::vector<Ancestor> ancestors = {{.pid = 30, .command = "sh"}, {.pid = 20, .command = "hydra_pmi_proxy"}};
+  const MeetingPlan plan = plan_meeting(identity, {}, {}, ancestors);
+  EXPECT_EQ(plan.means, Means::local_socket);
+  EXPECT_THAT(plan.socket, HasSubstr("hydra/pid 20/"));
+  EXPECT_THROW(plan_meeting(identity, {}), InvalidArgument) << "nothing names it, and no address is set";
+  EXPECT_THROW(plan_meeting(identity, {}, "socket"), InvalidArgument);
+  identity.local_world_size = 2;
+  EXPECT_THROW(plan_meeting(identity, {}, {}, ancestors), InvalidArgument) << "several hosts";
+}
+
+TEST(MeetingPlan, SeveralHostsOfSrunMeetAtTheFirstAndAnAddressIsForcedOnOne) {
+  Identity identity = under_mpirun(2);
+  identity.pmix = false;
+  identity.master_addr = "n20";
+  identity.master_port = 20007;
+  identity.master_from = "SLURM_STEP_NODELIST and a port of step 1.0";
+  const MeetingPlan hosts = plan_meeting(identity, {});
+  EXPECT_EQ(hosts.means, Means::address);
+  EXPECT_EQ(hosts.address.to_string(), "n20:20007");
+  EXPECT_EQ(hosts.told_by, identity.master_from);
+  identity.local_world_size = 4;
+  EXPECT_EQ(plan_meeting(identity, {}).means, Means::local_socket);
+  EXPECT_EQ(plan_meeting(identity, {}, "address").means, Means::address);
 }
 
 TEST(MeetingPlan, MpirunOnSeveralHostsWithoutPmixNeedsAnAddress) {

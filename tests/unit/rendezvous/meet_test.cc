@@ -114,9 +114,9 @@ TEST(Meet, AtTheLaunchersStore) {
 }
 
 TEST(Meet, OverTheLocalSocket) {
-  const MeetingPlan plan{.means = Means::local_socket, .told_by = "test"};
+  const MeetingPlan plan{
+      .means = Means::local_socket, .told_by = "test", .socket = "lockstep meet_test " + std::to_string(::getpid())};
   std::vector<Identity> ranks = {rank_of(1, 3), rank_of(0, 3), rank_of(2, 3)};
-  for (Identity& identity : ranks) identity.job_id = "meet_test" + std::to_string(::getpid());
   expect_all_met(run(plan, ranks));
   expect_all_met(run(plan, ranks));
 }
@@ -237,6 +237,7 @@ class GroupsThatFollow : public ::testing::TestWithParam<Means> {
     std::string pattern = ::testing::TempDir() + "meet.XXXXXX";
     folder_ = ::mkdtemp(pattern.data());
     plan_ = {.means = GetParam(), .path = folder_ / "job", .told_by = "test"};
+    plan_.socket = "lockstep " + folder_.filename().string();
     if (GetParam() == Means::address) plan_.address = {"127.0.0.1", free_port()};
     plan_.leave_timeout = std::chrono::hours(1);
   }
@@ -244,7 +245,6 @@ class GroupsThatFollow : public ::testing::TestWithParam<Means> {
 
   Identity rank(int rank) const {
     Identity identity = rank_of(rank, 2);
-    identity.job_id = folder_.filename();
     return identity;
   }
   Meeting come(int number, std::chrono::nanoseconds limit = 20s) const {

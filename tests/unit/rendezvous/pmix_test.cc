@@ -98,6 +98,7 @@ std::optional<int> under_mpirun(const char* body) {
 
 TEST(Pmix, RanksOfMpirunFindWhatEachPublished) { RUN_UNDER_MPIRUN("exchange"); }
 TEST(Pmix, ARankThatIsSlowToPublishIsWaitedFor) { RUN_UNDER_MPIRUN("patience"); }
+TEST(Pmix, TheServerIsAskedForTheWorldSizeThatNoVariableSays) { RUN_UNDER_MPIRUN("ask"); }
 TEST(Pmix, RanksOfMpirunMeetAndJoin) { RUN_UNDER_MPIRUN("meet"); }
 
 // --- Below: what runs as a rank of mpirun.
@@ -151,6 +152,27 @@ void meet_and_join() {
   }
 }
 
+// As under a PMIx host that is not Open MPI's own.
+void ask_and_meet() {
+  Environment bare;
+  const Environment whole = Environment::of_process();
+  for (const auto& [name, value] : whole.variables()) {
+    if (!name.starts_with("OMPI_")) bare.set(name, value);
+  }
+  Identity identity = identify(bare);
+  EXPECT_TRUE(identity.size_from_pmix);
+  const Deadline deadline = Deadline::after(20s);
+  ask_launcher(identity, deadline);
+  EXPECT_EQ(identity.world_size, kRanks);
+  EXPECT_EQ(identity.local_world_size, kRanks);
+  EXPECT_TRUE(identity.local_world_size_known && identity.local_rank_known);
+  EXPECT_EQ(identity.local_rank, identity.rank);
+  const MeetingPlan plan = plan_meeting(identity, {});
+  EXPECT_EQ(plan.means, MeetingPlan::Means::local_socket);
+  const Meeting meeting = meet(plan, identity, deadline);
+  EXPECT_EQ(join(*meeting.store, identity, self_member(identity), deadline).roster.size(), std::size_t{kRanks});
+}
+
 class PmixRank : public ::testing::Test {
  public:
   explicit PmixRank(void (*body)()) : body_(body) {}
@@ -168,7 +190,10 @@ class PmixRank : public ::testing::Test {
 const bool registered = [] {
   const auto wanted = Environment::of_process().get(kBodyVariable);
   if (!wanted) return false;
-  void (*const body)() = *wanted == "exchange" ? exchange : *wanted == "patience" ? patience : meet_and_join;
+  void (*const body)() = *wanted == "exchange"   ? exchange
+                         : *wanted == "patience" ? patience
+                         : *wanted == "ask"      ? ask_and_meet
+                                                 : meet_and_join;
   ::testing::RegisterTest("PmixRank", wanted->c_str(), nullptr, nullptr, __FILE__, __LINE__,
                           [body]() -> PmixRank* { return new PmixRank(body); });
   return true;
