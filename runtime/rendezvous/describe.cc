@@ -1,0 +1,87 @@
+#include "runtime/rendezvous/describe.h"
+
+#include <fmt/format.h>
+
+#include "runtime/base/error.h"
+#include "runtime/rendezvous/identity.h"
+#include "runtime/rendezvous/meet.h"
+#include "runtime/store/secret.h"
+
+namespace lockstep::rendezvous {
+namespace {
+
+using Means = MeetingPlan::Means;
+
+std::string known(bool is_known, int value) { return is_known ? std::to_string(value) : "?"; }
+
+std::string describe_rank(const Identity& identity) {
+  if (identity.size_from_pmix) {
+    return fmt::format("{} of a number that the launcher's PMIx server knows", identity.rank);
+  }
+  return fmt::format("{}/{} (local {}/{}, node {})", identity.rank, identity.world_size,
+                     known(identity.local_rank_known, identity.local_rank),
+                     known(identity.local_world_size_known, identity.local_world_size),
+                     known(identity.node_rank.has_value(), identity.node_rank.value_or(0)));
+}
+
+std::string describe_meeting(const MeetingPlan& plan) {
+  const std::string address = plan.address.to_string();
+  switch (plan.means) {
+    case Means::alone: return "none: a world of one";
+    case Means::launcher_store: return fmt::format("at the store {} (from {})", address, plan.told_by);
+    case Means::agent_store: return fmt::format("through the store of torchrun's agent at {}", address);
+    case Means::local_socket: return fmt::format("over the Unix socket @{} (job of {})", plan.socket, plan.told_by);
+    case Means::pmix: return fmt::format("through the PMIx server of {}", plan.told_by);
+    case Means::file: return fmt::format("at the file {}", plan.path);
+    case Means::address: return fmt::format("rank 0 hosts the store at {} (from {})", address, plan.told_by);
+  }
+  return {};
+}
+
+// Where the secret is from, which depends on who can tell it to whom.
+std::string describe_secret(Means means, bool given) {
+  if (means == Means::alone) return "none needed";
+  if (means == Means::local_socket || means == Means::pmix || means == Means::file) {
+    return "drawn by rank 0, told to the others when they meet";
+  }
+  if (means == Means::agent_store) return "drawn by rank 0, told through torchrun's store, which everybody may read";
+  if (given) return "given by LOCKSTEP_STORE_SECRET or LOCKSTEP_STORE_SECRET_FILE";
+  return "none: whoever reaches the store can join, read or stop the run; set LOCKSTEP_STORE_SECRET on every rank";
+}
+
+}  // namespace
+
+std::vector<Fact> describe_rendezvous(const Environment& environment, std::span<const Ancestor> ancestors,
+                                      std::span<const Interface> interfaces) {
+  std::vector<Fact> facts;
+  const auto say = [&](std::string name, std::string text) { facts.push_back({std::move(name), std::move(text)}); };
+  const auto attempt = [&](const char* name, const auto& body) {
+    try {
+      body();
+    } catch (const Error& error) {
+      facts.push_back({name, error.what(), true});
+    }
+  };
+  attempt("launcher", [&] {
+    const Identity identity = identify(environment);
+    say("launcher", identity.source);
+    if (!identity.ignored.empty()) say("ignored", identity.ignored);
+    say("rank", describe_rank(identity));
+    if (identity.size_from_pmix) return;
+    attempt("meeting", [&] {
+      const auto plan = plan_meeting(identity, {}, environment.get("LOCKSTEP_BOOTSTRAP").value_or(""), ancestors);
+      say("meeting", describe_meeting(plan));
+      attempt("secret", [&] {
+        say("secret", describe_secret(plan.means, store::Secret::of_environment(environment).has_value()));
+      });
+    });
+  });
+  say("interfaces", describe_interfaces(interfaces));
+  attempt("interface", [&] {
+    const InterfaceChoice choice = choose_interface(interfaces, environment);
+    say("interface", fmt::format("{} {} ({})", choice.name, choice.address, choice.why));
+  });
+  return facts;
+}
+
+}  // namespace lockstep::rendezvous
