@@ -7,6 +7,8 @@
 #include <variant>
 #include <vector>
 
+#include "runtime/store/tcp_store_server.h"
+
 namespace lockstep::launcher {
 
 // Exit codes of the launcher's own, as shells have them.
@@ -27,7 +29,23 @@ struct RunOptions {
   std::optional<int> timeout;            // seconds, for LOCKSTEP_TIMEOUT; unset: what the environment says
   std::string master_addr = "127.0.0.1";
   int master_port = 0;               // 0: a free one
+  bool torch_store = false;          // serve torch's protocol there, without a secret
+  bool liveness = true;              // a silent rank is lost; off: LOCKSTEP_LIVENESS=off
   std::vector<std::string> command;  // PROGRAM and its arguments, never empty
+};
+
+// `lockstep store serve`.
+struct ServeOptions {
+  store::TcpStoreServerOptions server;  // address and limits; without secret and run id
+  bool max_clients_given = false;       // else as many of the default as there is room for
+  bool authenticate = true;
+  std::string secret_file;  // empty: what the environment says, else a secret of its own
+};
+
+// `lockstep doctor`.
+struct DoctorOptions {
+  bool json = false;
+  std::chrono::milliseconds probe_timeout{20000};  // drivers that wake up their GPUs may take seconds
 };
 
 // Nothing to run: print `out` on stdout, `err` on stderr, and leave with `exit_code`.
@@ -37,7 +55,9 @@ struct Answer {
   std::string err;
 };
 
+using Command = std::variant<RunOptions, ServeOptions, DoctorOptions, Answer>;
+
 // `arguments` without the program's own name.
-std::variant<RunOptions, Answer> parse_command_line(const std::vector<std::string>& arguments);
+Command parse_command_line(const std::vector<std::string>& arguments);
 
 }  // namespace lockstep::launcher

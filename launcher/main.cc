@@ -5,7 +5,9 @@
 #include <variant>
 
 #include "launcher/command_line.h"
+#include "launcher/doctor/doctor.h"
 #include "launcher/run.h"
+#include "launcher/serve.h"
 
 namespace {
 
@@ -32,5 +34,7 @@ int main(int count, char** arguments) {
     }
     return answer->exit_code;
   }
+  if (const auto* options = std::get_if<ServeOptions>(&parsed)) return serve_command(*options);
+  if (const auto* options = std::get_if<DoctorOptions>(&parsed)) return doctor_command(*options);
   return run_command(std::get<RunOptions>(parsed));
 }

@@ -5,7 +5,7 @@ cmake_minimum_required(VERSION 3.25)
 
 set(rooms proto runtime/base runtime/trace runtime/net runtime/store runtime/rendezvous runtime/device runtime/comm
           runtime/comm/shm runtime/comm/init runtime/ddp runtime/data runtime/checkpoint runtime/tensor
-          runtime/tensor/cpu runtime/autograd runtime/nn runtime/optim runtime/train launcher)
+          runtime/tensor/cpu runtime/autograd runtime/nn runtime/optim runtime/train launcher launcher/probe)
 # In the order above: a room's line names only rooms before it, so one pass makes the rule transitive.
 set(may_include_proto "")
 set(may_include_runtime/base "")
@@ -27,13 +27,15 @@ set(may_include_runtime/nn runtime/autograd)
 set(may_include_runtime/optim runtime/tensor)
 set(may_include_runtime/train runtime/comm/init runtime/ddp runtime/data runtime/checkpoint runtime/nn runtime/optim)
 set(may_include_launcher runtime/rendezvous)
+# A program beside the launcher, which must not load what this one is there to load.
+set(may_include_launcher/probe runtime/comm/init)
 
 # Packages and system headers that have one home: a pattern, then the rooms that may include it.
 set(homes
     "^spdlog/|runtime/base"
     "^(openssl/|xxhash)|runtime/base"
     "^(oneapi/|dnnl)|runtime/tensor/cpu"
-    "^nlohmann/|runtime/checkpoint launcher"
+    "^nlohmann/|runtime/checkpoint launcher launcher/probe"
     "^CLI/|launcher"
     # Sockets are made in net; the store's server sends and receives on those it was given.
     "^sys/socket\\.h$|runtime/net runtime/store"

@@ -36,6 +36,10 @@ check_run() {
   [[ -s model.safetensors ]]
 }
 
+# The launcher finds its probe, and that its library, wherever the tree went.
+lockstep doctor >"$work/doctor.log" || { cat "$work/doctor.log"; exit 1; }
+grep -q 'shm .*works, tried with 2 ranks' "$work/doctor.log"
+
 cd "$work/by_cmake"
 block train.cc >train.cc
 block CMakeLists.txt >CMakeLists.txt

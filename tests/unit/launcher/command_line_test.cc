@@ -16,9 +16,20 @@ RunOptions parsed(const Arguments& arguments) {
   return std::get<RunOptions>(std::move(result));
 }
 
+ServeOptions served(const Arguments& flags) {
+  Arguments arguments = {"store", "serve"};
+  arguments.insert(arguments.end(), flags.begin(), flags.end());
+  auto result = parse_command_line(arguments);
+  if (const auto* answer = std::get_if<Answer>(&result)) {
+    ADD_FAILURE() << "refused: " << answer->out << answer->err;
+    return {};
+  }
+  return std::get<ServeOptions>(std::move(result));
+}
+
 Answer answered(const Arguments& arguments) {
   auto result = parse_command_line(arguments);
-  if (std::holds_alternative<RunOptions>(result)) {
+  if (!std::holds_alternative<Answer>(result)) {
     ADD_FAILURE() << "accepted";
     return {};
   }
@@ -43,6 +54,8 @@ TEST(CommandLine, DefaultsAreTheDocumentedOnes) {
   EXPECT_FALSE(options.timeout);
   EXPECT_EQ(options.master_addr, "127.0.0.1");
   EXPECT_EQ(options.master_port, 0);
+  EXPECT_FALSE(options.torch_store);
+  EXPECT_TRUE(options.liveness);
   EXPECT_EQ(options.command, Arguments{"./train"});
 }
 
@@ -114,13 +127,90 @@ TEST(CommandLine, ReadsSecondsAndPorts) {
   refused({"run", "--grace"});
 }
 
+TEST(CommandLine, SwitchesTheTorchStoreAndLiveness) {
+  EXPECT_TRUE(parsed({"run", "--torch-store", "p"}).torch_store);
+  EXPECT_TRUE(parsed({"run", "--torch_store", "p"}).torch_store);
+  EXPECT_FALSE(parsed({"run", "--liveness=off", "p"}).liveness);
+  EXPECT_TRUE(parsed({"run", "--liveness", "on", "p"}).liveness);
+  for (const std::string bad : {"no", "0", "OFF"}) refused({"run", "--liveness", bad, "p"});
+}
+
+TEST(CommandLine, ReadsTheStoreServersAddressAndLimits) {
+  const auto defaults = served({});
+  EXPECT_EQ(defaults.server.listen, (net::HostPort{"127.0.0.1", 0}));
+  EXPECT_TRUE(defaults.authenticate);
+  EXPECT_EQ(defaults.secret_file, "");
+  EXPECT_EQ(defaults.server.max_clients, store::TcpStoreServerOptions().max_clients);
+  const auto options =
+      served({"--host", "10.0.0.7", "--port=29400", "--secret-file", "f", "--max-clients", "12", "--max-memory", "2G",
+              "--max-key=4K", "--max-value=1M", "--max-count", "7", "--greeting-timeout", "0.5"});
+  EXPECT_EQ(options.server.listen, (net::HostPort{"10.0.0.7", 29400}));
+  EXPECT_EQ(options.secret_file, "f");
+  EXPECT_EQ(options.server.max_clients, 12u);
+  EXPECT_EQ(options.server.max_stored_bytes, std::size_t{2} << 30);
+  EXPECT_EQ(options.server.limits.max_key_bytes, 4096u);
+  EXPECT_EQ(options.server.limits.max_value_bytes, std::size_t{1} << 20);
+  EXPECT_EQ(options.server.limits.max_count, 7u);
+  EXPECT_EQ(options.server.greeting_timeout, std::chrono::milliseconds(500));
+  EXPECT_FALSE(served({"--store-auth=off"}).authenticate);
+  EXPECT_TRUE(served({"--store_auth", "on"}).authenticate);
+}
+
+TEST(CommandLine, AMessageHoldsTheLargestValue) {
+  const auto options = served({"--max-value", "512M", "--max-memory", "1G"});
+  EXPECT_GT(options.server.limits.max_message_bytes, std::size_t{512} << 20);
+}
+
+TEST(CommandLine, RefusesBadStoreFlagsInOneLine) {
+  const std::vector<std::pair<Arguments, std::string>> table = {
+      {{"--port", "70000"}, "--port 70000"},
+      {{"--port", "http"}, "65535"},
+      {{"--store-auth", "maybe"}, "on or off"},
+      {{"--store-auth=off", "--secret-file", "f"}, "has no secret"},
+      {{"--max-clients", "0"}, "--max-clients 0"},
+      {{"--max-memory", "lots"}, "--max-memory lots"},
+      {{"--max-memory", "1K"}, "would not fit"},
+      {{"--max-value", "0"}, "--max-value 0"},
+      {{"--max-value", "9999999T"}, "--max-value"},
+      {{"--greeting-timeout", "0"}, "above 0"},
+      {{"--bogus"}, "--bogus"},
+      {{"extra"}, "extra"},
+  };
+  for (const auto& [flags, says] : table) {
+    Arguments arguments = {"store", "serve"};
+    arguments.insert(arguments.end(), flags.begin(), flags.end());
+    const auto text = refused(arguments);
+    EXPECT_NE(text.find(says), std::string::npos) << text;
+    EXPECT_TRUE(text.starts_with("lockstep store serve: ")) << text;
+  }
+  EXPECT_NE(refused({"store"}).find("lockstep store serve"), std::string::npos);
+  EXPECT_NE(refused({"store", "bogus"}).find("bogus"), std::string::npos);
+}
+
+TEST(CommandLine, ReadsTheDoctorsFlags) {
+  const auto result = parse_command_line({"doctor", "--json", "--probe-timeout", "0.25"});
+  ASSERT_TRUE(std::holds_alternative<DoctorOptions>(result));
+  EXPECT_TRUE(std::get<DoctorOptions>(result).json);
+  EXPECT_EQ(std::get<DoctorOptions>(result).probe_timeout, std::chrono::milliseconds(250));
+  EXPECT_FALSE(std::get<DoctorOptions>(parse_command_line({"doctor"})).json);
+  refused({"doctor", "--bogus"});
+  refused({"doctor", "./train"});
+  refused({"doctor", "--probe-timeout", "0"});
+  refused({"doctor", "--", "x"});
+}
+
 TEST(CommandLine, AnswersHelpAndVersion) {
   EXPECT_EQ(answered({"--version"}).out, "lockstep " LOCKSTEP_VERSION "\n");
-  for (const auto& arguments : {Arguments{"--help"}, Arguments{"run", "--help"}, Arguments{"run", "-h"}}) {
+  for (const auto& arguments : {Arguments{"--help"}, Arguments{"run", "--help"}, Arguments{"run", "-h"},
+                                Arguments{"doctor", "--help"}, Arguments{"store", "serve", "--help"}}) {
     const auto answer = answered(arguments);
     EXPECT_EQ(answer.exit_code, 0);
     EXPECT_EQ(answer.err, "");
     EXPECT_NE(answer.out.find("Examples:"), std::string::npos);
+  }
+  const auto commands = answered({"--help"}).out;
+  for (const auto* command : {"  run ", "  doctor ", "  store ", "lockstep store serve"}) {
+    EXPECT_NE(commands.find(command), std::string::npos) << command << commands;
   }
   const auto help = answered({"run", "--help"}).out;
   EXPECT_NE(help.find("Usage: lockstep run [OPTIONS] [--] PROGRAM [ARGS...]"), std::string::npos);

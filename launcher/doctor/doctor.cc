@@ -1,0 +1,61 @@
+#include "launcher/doctor/doctor.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <filesystem>
+
+#include "launcher/doctor/finding.h"
+#include "launcher/doctor/host_findings.h"
+#include "launcher/doctor/identity_findings.h"
+#include "launcher/doctor/probe_findings.h"
+#include "launcher/rank_count.h"
+#include "runtime/base/environment.h"
+#include "runtime/base/error.h"
+#include "runtime/base/logging.h"
+
+namespace lockstep::launcher {
+namespace {
+
+using namespace doctor;
+
+std::string probe_path() {
+  std::error_code error;
+  const auto own = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error) throw SystemError("read /proc/self/exe (is /proc mounted?)", error.value());
+  return own.parent_path() / "lockstep-probe";
+}
+
+void append(Findings& all, Findings more) {
+  all.insert(all.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
+}
+
+int examine(const DoctorOptions& options) {
+  const auto environment = Environment::of_process();
+  auto who = identity_findings(environment);
+  Findings findings = std::move(who.findings);
+  if (who.identity) append(findings, meeting_findings(environment, *who.identity));
+  append(findings, address_findings());
+  append(findings, host_findings());
+  auto probe =
+      ask_probe(probe_path(), options.probe_timeout, find_gpus("/proc/driver/nvidia/gpus", "/dev", environment));
+  append(findings, std::move(probe.findings));
+
+  const auto text = options.json ? as_json(findings, probe.json) : as_text(findings);
+  if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0) throw SystemError("write to stdout", errno);
+  return count_problems(findings) == 0 ? 0 : 1;
+}
+
+}  // namespace
+
+int doctor_command(const DoctorOptions& options) {
+  set_log_label("doctor");
+  try {
+    return examine(options);
+  } catch (const Error& error) {
+    fmt::print(stderr, "lockstep doctor: {}\n", error.what());
+    return kExitInternal;
+  }
+}
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,11 @@
+// `lockstep doctor`: what a rank would see here.
+#pragma once
+
+#include "launcher/command_line.h"
+
+namespace lockstep::launcher {
+
+// Prints the report on stdout. Returns 0 if a rank could start here, 1 if something is wrong. Main thread.
+int doctor_command(const DoctorOptions& options);
+
+}  // namespace lockstep::launcher

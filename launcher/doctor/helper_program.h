@@ -1,0 +1,25 @@
+// Runs a small program that may hang, crash or babble, and waits for it no longer than told.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "launcher/outcome.h"
+#include "runtime/base/deadline.h"
+
+namespace lockstep::launcher::doctor {
+
+struct HelperResult {
+  std::optional<Ending> ending;  // nothing: it was killed at the deadline, with all of its process group
+  std::string out;               // at most kMostOutput bytes of each, the rest is thrown away
+  std::string err;
+};
+
+inline constexpr std::size_t kMostOutput = std::size_t{1} << 20;
+
+// `command` is argv, its first word the path. It inherits this process's environment and reads nothing. Call it from
+// the main thread: the program dies with it. Throws ExecError if it can't be executed, SystemError.
+HelperResult run_helper(const std::vector<std::string>& command, const Deadline& deadline);
+
+}  // namespace lockstep::launcher::doctor

@@ -1,0 +1,122 @@
+#include "launcher/doctor/probe_findings.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "launcher/spawn.h"
+
+namespace lockstep::launcher::doctor {
+namespace {
+
+constexpr const char* kBackends = "backends";
+constexpr const char* kPlugins = "plug-ins";
+constexpr const char* kGpus = "GPUs";
+constexpr const char* kInstallAgain =
+    "install lockstep again, all of it: the launcher, lockstep-probe and liblockstep.so are of one build";
+
+// The start of a text of unknown length, in one line.
+std::string excerpt(std::string_view text) {
+  constexpr std::size_t kMost = 200;
+  std::string line(text.substr(0, kMost));
+  while (!line.empty() && line.back() == '\n') line.pop_back();
+  std::replace_if(
+      line.begin(), line.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, ' ');
+  return text.size() > kMost ? line + "..." : line;
+}
+
+ProbeAnswer without_answer(std::string what, std::string remedy) {
+  return {.json = nullptr,
+          .findings = {{kBackends, "lockstep-probe", std::move(what), Health::problem, std::move(remedy)}}};
+}
+
+void add_backends(const nlohmann::json& json, Findings& findings) {
+  int most = 0;
+  for (const auto& backend : json.at("backends")) {
+    const int ranks = backend.at("ranks_tried").get<int>();
+    const auto name = backend.at("name").get<std::string>();
+    most = std::max(most, ranks);
+    if (ranks > 0) {
+      findings.push_back(
+          {kBackends, name, ranks == 1 ? "works for a rank alone" : fmt::format("works, tried with {} ranks", ranks)});
+    } else {
+      findings.push_back(
+          {kBackends, name, "does not work here: " + backend.at("reason").get<std::string>(), Health::note});
+    }
+  }
+  if (most >= 2) return;
+  findings.push_back({kBackends, "any", "none of them serves two ranks on this host", Health::problem,
+                      most == 1 ? "run one rank, or mend what is said above" : "mend what is said above"});
+}
+
+void add_plugins(const nlohmann::json& json, Findings& findings) {
+  for (const auto& plugin : json.at("plugins")) {
+    const bool usable = plugin.at("usable").get<bool>();
+    findings.push_back(
+        {kPlugins, plugin.at("name").get<std::string>(),
+         usable ? plugin.at("path").get<std::string>() : "not here: " + plugin.at("reason").get<std::string>()});
+  }
+}
+
+void add_gpus(const nlohmann::json& json, const Gpus& gpus, Findings& findings) {
+  findings.push_back({kGpus, "visible", gpus.count > 0 ? fmt::format("{}", gpus.count) : "none: " + gpus.reason});
+  std::string devices;
+  bool has_gpu = false;
+  for (const auto& device : json.at("devices")) {
+    const auto name = device.at("name").get<std::string>();
+    has_gpu = has_gpu || name.starts_with("cuda");
+    devices += (devices.empty() ? "" : ", ") + name;
+  }
+  Finding finding{kGpus, "a rank computes on", devices};
+  if (gpus.count > 0 && !has_gpu) {
+    finding.health = Health::note;
+    finding.remedy =
+        "this version of lockstep has no GPU backend: the GPUs stay idle; lockstep run --nproc-per-node cpu";
+  }
+  findings.push_back(std::move(finding));
+}
+
+}  // namespace
+
+ProbeAnswer read_probe(const std::string& path, const HelperResult& result, std::chrono::milliseconds limit,
+                       const Gpus& gpus) {
+  if (!result.ending) {
+    return without_answer(
+        fmt::format("{} gave no answer within {} s and was killed{}", path, static_cast<double>(limit.count()) / 1000,
+                    result.err.empty() ? "" : "; it said: " + excerpt(result.err)),
+        "a driver or library hangs; run it by hand: " + path);
+  }
+  if (!result.ending->ok()) {
+    return without_answer(
+        fmt::format("{} {}{}", path, result.ending->describe(), result.err.empty() ? "" : ": " + excerpt(result.err)),
+        kInstallAgain);
+  }
+  ProbeAnswer answer;
+  answer.json = nlohmann::json::parse(result.out, nullptr, false);
+  try {
+    if (answer.json.is_discarded()) throw InvalidArgument("it is no JSON");
+    const auto version = answer.json.at("lockstep").get<std::string>();
+    if (version != LOCKSTEP_VERSION) {
+      throw InvalidArgument(fmt::format("it is of version {}, this is {}", version, LOCKSTEP_VERSION));
+    }
+    add_backends(answer.json, answer.findings);
+    add_plugins(answer.json, answer.findings);
+    add_gpus(answer.json, gpus, answer.findings);
+    return answer;
+  } catch (const std::exception& error) {  // ours, or of the JSON's types
+    return without_answer(
+        fmt::format("the answer of {} can't be used: {}; it begins: '{}'", path, error.what(), excerpt(result.out)),
+        kInstallAgain);
+  }
+}
+
+ProbeAnswer ask_probe(const std::string& path, std::chrono::milliseconds limit, const Gpus& gpus) {
+  try {
+    return read_probe(path, run_helper({path}, Deadline::after(limit)), limit, gpus);
+  } catch (const ExecError& error) {
+    return without_answer(error.what(), kInstallAgain);
+  }
+}
+
+}  // namespace lockstep::launcher::doctor

@@ -1,0 +1,26 @@
+// What `lockstep-probe` says: backends, plug-ins, devices. It may be missing, hang, crash or talk nonsense; each is a
+// finding.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "launcher/doctor/finding.h"
+#include "launcher/doctor/helper_program.h"
+#include "launcher/rank_count.h"
+
+namespace lockstep::launcher::doctor {
+
+struct ProbeAnswer {
+  nlohmann::json json;  // null if there was none
+  Findings findings;
+};
+
+// Runs the program at `path` with a limit of `limit`. `gpus` is what this program sees by itself. Main thread.
+ProbeAnswer ask_probe(const std::string& path, std::chrono::milliseconds limit, const Gpus& gpus);
+
+// What is made of its output. Pure.
+ProbeAnswer read_probe(const std::string& path, const HelperResult& result, std::chrono::milliseconds limit,
+                       const Gpus& gpus);
+
+}  // namespace lockstep::launcher::doctor

@@ -1,0 +1,73 @@
+#include "launcher/help_text.h"
+
+namespace lockstep::launcher {
+
+std::string general_help() {
+  return R"(Examples:
+  lockstep run --nproc-per-node 4 ./train
+  lockstep doctor
+  lockstep store serve --host 10.0.0.7 --port 29400
+Each command has its own --help.)";
+}
+
+std::string run_help() {
+  return R"(Examples:
+  lockstep run ./train                              one rank per GPU, or per core where there is none
+  lockstep run --nproc-per-node 4 ./train           four ranks
+  lockstep run -n 2 -- ./train --epochs 3           arguments after PROGRAM are the program's
+  lockstep run -n 4 --log-dir logs ./train          logs/rank0.out, logs/rank0.err, ...
+  lockstep run -n 2 --torch-store python3 train.py  a torch program that wants the launcher's store
+
+Each rank gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT and lockstep's own
+LOCKSTEP_STORE, LOCKSTEP_STORE_SECRET, LOCKSTEP_RUN_ID, LOCKSTEP_RESTART_COUNT. The secret is drawn for each run; without
+it nobody reads, changes or stops what is in the run's store. Rank 0 reads this command's standard input unless that is
+a terminal; the other ranks read nothing.
+
+SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to the ranks. After one of the first four
+the ranks may take their time, to save; a second one kills them.
+
+EXIT CODES
+  0        every rank ended with 0
+  1-255    that of the rank that failed first, which the first and the last message name; among them
+  75       every rank that failed says that it lost another one, which ended with 0 or did not end: see what it says
+  134      a rank aborted (128 + 6, SIGABRT): an uncaught exception of the program's own, or a failed assertion
+  137      a rank was killed (128 + 9, SIGKILL): by somebody, or by the kernel because memory ran out
+  128 + N  signal N killed the rank that failed first, or ended the job: 130 after Ctrl-C, 143 after SIGTERM
+  1        also: lockstep itself can't go on, such as for want of processes or open files; its message says why
+  2        also: this command line is wrong, or asks for what isn't here
+  126      also: PROGRAM can't be executed
+  127      also: PROGRAM was not found)";
+}
+
+std::string serve_help() {
+  return R"(Examples:
+  lockstep store serve --host 10.0.0.7 --port 29400                   draws a secret, says in which file it is
+  lockstep store serve --host 10.0.0.7 --port 29400 --secret-file F   with the secret in F (mode 0600)
+  lockstep store serve --port 29500 --store-auth off                  for torch clients, and whoever else comes
+
+Runs in the foreground and prints one line: where it serves, and the variables that its clients need. The secret is that
+of --secret-file, of LOCKSTEP_STORE_SECRET or of LOCKSTEP_STORE_SECRET_FILE: 64 hex digits. With none of them one is
+drawn and written to a file that only this user can read, which goes when the server ends. Sizes take K, M or G.
+
+EXIT CODES
+  0        ended by SIGINT, SIGTERM, SIGHUP or SIGQUIT
+  1        it can't serve, such as where the port is in use
+  2        this command line is wrong, or the address is none of this host's)";
+}
+
+std::string doctor_help() {
+  return R"(Examples:
+  lockstep doctor                            in the shell from which a program shall be started
+  lockstep run -n 2 lockstep doctor          as a rank of lockstep run; likewise mpirun, srun, torchrun --no-python
+
+Tells what a rank would see here: who it would be and why, where it would meet the others, addresses, limits, GPUs,
+backends and plug-ins. Whatever is wrong comes with a remedy. GPUs and plug-ins are asked of lockstep-probe, the program
+beside this one, which may hang or crash without harm.
+
+EXIT CODES
+  0        a rank could start here
+  1        it could not: see the lines marked PROBLEM
+  2        this command line is wrong)";
+}
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,13 @@
+// What --help says beside the flags.
+#pragma once
+
+#include <string>
+
+namespace lockstep::launcher {
+
+std::string general_help();
+std::string run_help();
+std::string serve_help();
+std::string doctor_help();
+
+}  // namespace lockstep::launcher

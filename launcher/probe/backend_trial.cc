@@ -1,0 +1,77 @@
+#include "launcher/probe/backend_trial.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <memory>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "runtime/base/error.h"
+#include "runtime/base/host.h"
+#include "runtime/base/mutex.h"
+#include "runtime/store/hash_store.h"
+
+namespace lockstep::probe {
+namespace {
+
+constexpr std::chrono::seconds kLimit{5};
+
+// As many elements as a collective that goes through memory, not beside a message, has.
+constexpr std::size_t kElements = 4096;
+
+GroupContext context_of(int rank, int world, std::shared_ptr<store::Store> store) {
+  GroupContext context;
+  context.identity.rank = context.identity.local_rank = rank;
+  context.identity.world_size = context.identity.local_world_size = world;
+  context.identity.local_rank_known = context.identity.local_world_size_known = true;
+  for (int i = 0; i < world; ++i) {
+    context.roster.push_back({.rank = i, .local_rank = i, .pid = getpid(), .host = host_name(), .boot_id = boot_id()});
+  }
+  context.store = std::move(store);
+  context.timeout = kLimit;
+  return context;
+}
+
+void all_reduce_once(const Backend& backend, const GroupContext& context) {
+  const auto group = backend.create(context, Deadline::after(kLimit));
+  std::vector<float> values(kElements, static_cast<float>(group->rank() + 1));
+  group->all_reduce(std::span<float>(values)).wait();
+  const int world = group->size();
+  const auto wanted = static_cast<float>(world * (world + 1) / 2);
+  for (const float value : values) {
+    if (value == wanted) continue;
+    throw Mismatch(fmt::format("an all-reduce over {} ranks gave {} instead of {}; this build is broken here", world,
+                               value, wanted));
+  }
+}
+
+}  // namespace
+
+Trial try_backend(const Backend& backend) {
+  std::string reason;
+  for (const int world : {2, 1}) {
+    const auto store = std::make_shared<store::HashStore>();
+    reason = backend.why_not(context_of(0, world, store));
+    if (!reason.empty()) continue;
+    Mutex mutex;
+    std::string error;
+    std::vector<std::thread> ranks;
+    for (int rank = 0; rank < world; ++rank) {
+      ranks.emplace_back([&, rank] {
+        try {
+          all_reduce_once(backend, context_of(rank, world, store));
+        } catch (const std::exception& caught) {
+          MutexLock lock(mutex);
+          if (error.empty()) error = caught.what();
+        }
+      });
+    }
+    for (auto& rank : ranks) rank.join();
+    return error.empty() ? Trial{.ranks = world, .reason = {}} : Trial{.ranks = 0, .reason = error};
+  }
+  return {.ranks = 0, .reason = reason};
+}
+
+}  // namespace lockstep::probe

@@ -1,0 +1,48 @@
+// lockstep-probe: what the library can do on this host, as one JSON object on stdout.
+//
+// A program of its own, so that `lockstep doctor` need not load the library, let alone a GPU's driver, and outlives it
+// if that hangs or crashes. Errors of the library are part of the answer; any exit code but 0 is a crash.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "launcher/probe/backend_trial.h"
+#include "launcher/probe/plugin_search.h"
+#include "runtime/base/cpu.h"
+
+namespace lockstep::probe {
+namespace {
+
+nlohmann::json backends_json() {
+  auto list = nlohmann::json::array();
+  for (const auto& backend : backends()) {
+    const Trial trial = try_backend(backend);
+    list.push_back({{"name", backend.name}, {"ranks_tried", trial.ranks}, {"reason", trial.reason}});
+  }
+  return list;
+}
+
+nlohmann::json plugins_json() {
+  auto list = nlohmann::json::array();
+  for (const auto& plugin : find_plugins(plugin_folders(Environment::of_process()))) {
+    list.push_back({{"name", plugin.name}, {"path", plugin.path}, {"usable", false}, {"reason", plugin.reason}});
+  }
+  return list;
+}
+
+// Devices a tensor could live on. GPUs come with the CUDA plug-in.
+nlohmann::json devices_json() { return {{{"name", "cpu"}, {"cores", allowed_cores()}}}; }
+
+}  // namespace
+}  // namespace lockstep::probe
+
+int main() {
+  using namespace lockstep::probe;
+  const nlohmann::json answer = {{"lockstep", LOCKSTEP_VERSION},
+                                 {"backends", backends_json()},
+                                 {"plugins", plugins_json()},
+                                 {"devices", devices_json()}};
+  fmt::print("{}\n", answer.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  return std::fflush(stdout) == 0 ? 0 : 1;
+}

@@ -1,0 +1,25 @@
+// The flags of `lockstep run`.
+#pragma once
+
+#include <string>
+
+#include "launcher/command_line.h"
+
+namespace lockstep::launcher {
+
+// Text of the flags whose values need a closer look than CLI11's.
+struct RawRunFlags {
+  std::string ranks;
+  std::string nnodes;
+  std::string node_rank;
+  std::string max_restarts;
+  std::string grace;
+  std::string timeout;
+  std::string master_port;
+  std::string liveness;
+};
+
+// Moves the raw texts into `options`; returns what is wrong with them, or nothing.
+std::string interpret(const RawRunFlags& raw, RunOptions& options);
+
+}  // namespace lockstep::launcher

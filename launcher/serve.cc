@@ -1,0 +1,151 @@
+#include "launcher/serve.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+
+#include "launcher/secret_file.h"
+#include "launcher/signals.h"
+#include "launcher/system.h"
+#include "runtime/base/environment.h"
+#include "runtime/base/error.h"
+#include "runtime/base/logging.h"
+#include "runtime/net/address.h"
+
+namespace lockstep::launcher {
+namespace {
+
+constexpr const char* kSecretFileVariable = "LOCKSTEP_STORE_SECRET_FILE";
+// Beside one for each client: the standard streams, the log, the loop's own.
+constexpr rlim_t kOwnDescriptors = 32;
+
+int complain(int exit_code, std::string_view text) {
+  fmt::print(stderr, "lockstep store serve: {}\n", text);
+  return exit_code;
+}
+
+// The secret, and what clients must set to have it too.
+struct Key {
+  std::optional<store::Secret> secret;
+  std::optional<SecretFile> file;  // if it was drawn here
+  std::string clients_set;
+};
+
+store::Secret secret_in(const std::string& path) {
+  Environment only_this;
+  only_this.set(kSecretFileVariable, path);
+  try {
+    return *store::Secret::of_environment(only_this);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(fmt::format("--secret-file: {}", error.what()));
+  }
+}
+
+void find_key(Key& key, const ServeOptions& options, const Environment& environment) {
+  if (!options.authenticate) return;
+  if (!options.secret_file.empty()) {
+    key.secret = secret_in(options.secret_file);
+    key.clients_set = fmt::format(" {}={}", kSecretFileVariable, options.secret_file);
+  } else if (environment.has("LOCKSTEP_STORE_SECRET")) {
+    key.secret = store::Secret::of_environment(environment);
+    key.clients_set = " and the LOCKSTEP_STORE_SECRET that is set here";
+  } else if (const auto path = environment.get(kSecretFileVariable)) {
+    key.secret = store::Secret::of_environment(environment);
+    key.clients_set = fmt::format(" {}={}", kSecretFileVariable, *path);
+  } else {
+    key.secret = store::Secret::random();
+    key.file.emplace(*key.secret, environment);
+    key.clients_set = fmt::format(" {}={}", kSecretFileVariable, key.file->path());
+  }
+}
+
+// One descriptor per client: raises this process's limit as far as it may, and returns how many clients have room.
+std::size_t make_room() {
+  raise_descriptor_limit(RLIM_INFINITY);
+  rlimit now{};
+  if (getrlimit(RLIMIT_NOFILE, &now) != 0) throw SystemError("getrlimit RLIMIT_NOFILE", errno);
+  return std::max(now.rlim_cur, kOwnDescriptors + 1) - kOwnDescriptors;
+}
+
+std::size_t clients_that_fit(const ServeOptions& options) {
+  const auto room = make_room();
+  const auto wanted = options.server.max_clients;
+  if (wanted <= room) return wanted;
+  if (!options.max_clients_given) return room;
+  throw InvalidArgument(
+      fmt::format("--max-clients {}: the limit of open files has room for {}; raise it with ulimit -Hn, or give less",
+                  wanted, room));
+}
+
+// What clients can reach it by: an address that means all of them is of no use to another host.
+net::HostPort reachable(net::HostPort address) {
+  if (address.host == "0.0.0.0" || address.host == "::") address.host = net::local_addresses().front();
+  return address;
+}
+
+std::string announcement(const store::TcpStoreServer& server, const Key& key, const std::string& run_id) {
+  const auto listening = server.address().to_string();
+  const auto address = reachable(server.address());
+  if (!key.secret) {
+    return fmt::format(
+        "lockstep store: serves whoever comes to {}; torch clients need MASTER_ADDR={} MASTER_PORT={}, ranks of "
+        "lockstep "
+        "RANK WORLD_SIZE LOCKSTEP_STORE={}",
+        listening, address.host, address.port, address.to_string());
+  }
+  return fmt::format("lockstep store: serves at {}; its ranks need RANK WORLD_SIZE LOCKSTEP_STORE={}{}{}", listening,
+                     address.to_string(), run_id.empty() ? "" : " LOCKSTEP_RUN_ID=" + run_id, key.clients_set);
+}
+
+void wait_for_end(Signals& signals) {
+  const auto asks_to_end = [](int signal) {
+    return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT;
+  };
+  while (true) {
+    wait_readable(signals.fd(), Deadline::never());
+    for (const int signal : signals.take()) {
+      if (asks_to_end(signal)) return;
+      if (signal == SIGTSTP) raise(SIGSTOP);
+    }
+  }
+}
+
+int serve(const ServeOptions& options) {
+  const auto environment = Environment::of_process();
+  Signals signals;  // before the server's thread, so that no signal goes there
+  if (signal(SIGPIPE, SIG_IGN) == SIG_ERR) throw SystemError("ignore SIGPIPE", errno);
+  auto server_options = options.server;
+  server_options.max_clients = clients_that_fit(options);
+  Key key;
+  find_key(key, options, environment);
+  server_options.secret = key.secret;
+  server_options.run_id = environment.get("LOCKSTEP_RUN_ID").value_or("");
+  const store::TcpStoreServer server(server_options);
+  if (!options.authenticate) {
+    log_warn("--store-auth off: whoever reaches {} may read, change and stop what runs through it",
+             server.address().to_string());
+  }
+  fmt::print("{}\n", announcement(server, key, server_options.run_id));
+  if (std::fflush(stdout) != 0) throw SystemError("write to stdout", errno);
+  wait_for_end(signals);
+  return 0;
+}
+
+}  // namespace
+
+int serve_command(const ServeOptions& options) {
+  set_log_label("store");
+  try {
+    return serve(options);
+  } catch (const InvalidArgument& error) {
+    return complain(kExitUsage, error.what());
+  } catch (const Error& error) {
+    return complain(kExitInternal, error.what());
+  }
+}
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,180 @@
+// `lockstep store serve`: its life, its line, its secret.
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+#include <regex>
+
+#include "runtime/net/tcp_socket.h"
+#include "runtime/store/tcp_store.h"
+#include "tests/e2e/launch.h"
+#include "tests/support/leftovers.h"
+
+namespace lockstep::e2e {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::run;
+
+Words serve(const Words& flags = {}) { return joined({LOCKSTEP_PROGRAM, "store", "serve"}, flags); }
+
+// The word behind "NAME=" in the one line that it prints.
+std::string told(const Process& server, const std::string& name) {
+  std::smatch found;
+  const auto text = server.out();
+  return std::regex_search(text, found, std::regex(name + "=(\\S+)")) ? found[1].str() : std::string();
+}
+
+class Serve : public ::testing::Test {
+ protected:
+  Serve() : folder_(fs::path(::testing::TempDir()) / ("serve-" + testing::job())) { fs::create_directories(folder_); }
+  ~Serve() override { fs::remove_all(folder_); }
+
+  ProcessOptions options(const Words& flags = {}, Variables variables = {}) const {
+    variables["XDG_RUNTIME_DIR"] = folder_;
+    return {.command = serve(flags), .environment = variables};
+  }
+  std::vector<std::string> files() const {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(folder_)) names.push_back(entry.path());
+    return names;
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(Serve, ServesUntilASignalAndLeavesNothing) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
+    testing::Footprint footprint;
+    Process server(options());
+    ASSERT_TRUE(server.await_output("lockstep store: serves at 127.0.0.1:"));
+    footprint.look();
+    EXPECT_EQ(footprint.sockets().size(), 1u);
+    server.send(signal);
+    const auto result = server.wait();
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(lines_of(result.out).size(), 1u) << result.out;
+    EXPECT_EQ(files(), Words{}) << "the secret's file goes with the server";
+    EXPECT_EQ(footprint.left_after(testing::leftover_deadline()), "");
+  }
+}
+
+TEST_F(Serve, DrawsASecretIntoAFileOfThisUsersOnly) {
+  Process first(options());
+  Process second(options());
+  ASSERT_TRUE(first.await_output("serves at"));
+  ASSERT_TRUE(second.await_output("serves at"));
+  std::string digits;
+  for (const auto* server : {&first, &second}) {
+    const auto path = told(*server, "LOCKSTEP_STORE_SECRET_FILE");
+    struct stat status {};
+    ASSERT_EQ(stat(path.c_str(), &status), 0) << server->out();
+    EXPECT_EQ(status.st_mode & 0777, 0600u);
+    std::string text;
+    std::ifstream(path) >> text;
+    EXPECT_EQ(text.size(), 64u);
+    EXPECT_NE(text, digits) << "each draws its own";
+    digits = text;
+    EXPECT_FALSE(contains(server->out() + server->err(), digits));
+  }
+}
+
+TEST_F(Serve, TakesTheSecretThatItIsGiven) {
+  const std::string digits(64, '7');
+  const auto path = (folder_ / "mine").native();
+  std::ofstream(path) << digits << "\n";
+  fs::permissions(path, fs::perms::owner_read | fs::perms::owner_write);
+  Process by_flag(options({"--secret-file", path}));
+  ASSERT_TRUE(by_flag.await_output("LOCKSTEP_STORE_SECRET_FILE=" + path + "\n"));
+  Process by_file(options({}, {{"LOCKSTEP_STORE_SECRET_FILE", path}}));
+  ASSERT_TRUE(by_file.await_output("LOCKSTEP_STORE_SECRET_FILE=" + path + "\n"));
+  Process by_variable(options({}, {{"LOCKSTEP_STORE_SECRET", digits}}));
+  ASSERT_TRUE(by_variable.await_output("the LOCKSTEP_STORE_SECRET that is set here\n"));
+  EXPECT_FALSE(contains(by_variable.out() + by_variable.err(), digits));
+  EXPECT_EQ(files(), Words{path}) << "none was drawn";
+  by_flag.send(SIGTERM);
+  EXPECT_EQ(by_flag.wait().exit_code, 0);
+  EXPECT_TRUE(fs::exists(path)) << "what it was given stays";
+}
+
+TEST_F(Serve, WithoutAuthenticationItWarnsInOneLine) {
+  Process server(options({"--store-auth", "off"}));
+  ASSERT_TRUE(server.await_output("MASTER_PORT="));
+  EXPECT_TRUE(contains(server.out(), "serves whoever comes to 127.0.0.1:")) << server.out();
+  server.send(SIGTERM);
+  const auto result = server.wait();
+  EXPECT_EQ(result.exit_code, 0);
+  int warnings = 0;
+  for (const auto& line : lines_of(result.err)) warnings += contains(line, "[lockstep store] warning: ") ? 1 : 0;
+  EXPECT_EQ(warnings, 1) << result.err;
+  EXPECT_EQ(files(), Words{});
+}
+
+TEST_F(Serve, ListensWhereItIsTold) {
+  const auto result = [&](const Words& flags) { return run_process(options(flags)); };
+  {
+    Process server(options({"--host", "127.0.0.1", "--port", "0"}));
+    ASSERT_TRUE(server.await_output("serves at 127.0.0.1:"));
+    const auto port = net::parse_host_port(told(server, "LOCKSTEP_STORE")).port;
+    const auto taken = result({"--port", std::to_string(port)});
+    EXPECT_EQ(taken.exit_code, 1);
+    EXPECT_TRUE(contains(taken.err, "Address already in use")) << taken.err;
+    EXPECT_EQ(lines_of(taken.err).size(), 1u) << taken.err;
+    EXPECT_EQ(taken.out, "");
+    EXPECT_EQ(files().size(), 1u) << "the failed one left no secret";
+  }
+  for (const auto* host : {"198.51.100.1", "no-such-host.invalid"}) {  // neither is of this host
+    const auto elsewhere = result({"--host", host, "--port", "0"});
+    EXPECT_EQ(elsewhere.exit_code, 2) << elsewhere.err;
+    EXPECT_TRUE(contains(elsewhere.err, host)) << elsewhere.err;
+    EXPECT_EQ(lines_of(elsewhere.err).size(), 1u) << elsewhere.err;
+  }
+  Process everywhere(options({"--host", "0.0.0.0"}));
+  ASSERT_TRUE(everywhere.await_output("serves at 0.0.0.0:"));
+  EXPECT_FALSE(contains(told(everywhere, "LOCKSTEP_STORE"), "0.0.0.0")) << "clients need an address";
+}
+
+TEST_F(Serve, BadFlagsAndSecretsAreOneLine) {
+  const auto open = (folder_ / "open").native();
+  std::ofstream(open) << std::string(64, '7') << "\n";
+  fs::permissions(open, fs::perms::owner_read | fs::perms::owner_write | fs::perms::others_read);
+  const auto empty = (folder_ / "empty").native();
+  std::ofstream(empty) << "";
+  fs::permissions(empty, fs::perms::owner_read | fs::perms::owner_write);
+  const std::vector<std::pair<Words, std::string>> table = {
+      {{"--max-clients", "none"}, "--max-clients none"},
+      {{"--max-clients", "1048576"}, "ulimit -Hn"},
+      {{"--max-memory", "1K"}, "would not fit"},
+      {{"--port", "99999"}, "--port 99999"},
+      {{"--secret-file", open}, open},
+      {{"--secret-file", empty}, empty},
+      {{"--secret-file", "/no/such/file"}, "/no/such/file"},
+      {{"--store-auth=off", "--secret-file", open}, open},
+  };
+  for (const auto& [flags, says] : table) {
+    auto limited = options();  // so that no machine has room for a million clients
+    limited.command = joined({"sh", "-c", "ulimit -n 4096; exec \"$0\" \"$@\""}, serve(flags));
+    const auto result = run_process(limited);
+    EXPECT_EQ(result.exit_code, 2) << result.err;
+    EXPECT_EQ(lines_of(result.err).size(), 1u) << result.err;
+    EXPECT_TRUE(contains(result.err, says)) << result.err;
+    EXPECT_EQ(result.out, "");
+  }
+}
+
+TEST_F(Serve, RaisesItsLimitOfOpenFiles) {
+  auto limited = options();
+  limited.command = joined({"sh", "-c", "ulimit -Sn 64; exec \"$0\" \"$@\""}, serve({"--store-auth", "off"}));
+  Process server(limited);
+  ASSERT_TRUE(server.await_output("serves whoever"));
+  const auto address = net::parse_host_port(told(server, "LOCKSTEP_STORE"));
+  std::vector<UniqueFd> clients;  // more than the soft limit, each asked for its life
+  for (int i = 0; i < 100; ++i) clients.push_back(net::tcp_connect(address, Deadline::after(testing::kPatience)));
+  store::TcpStore store(address, Deadline::after(testing::kPatience));
+  store.set("key", "value");
+  EXPECT_EQ(store.get("key", Deadline::after(testing::kPatience)), "value");
+}
+
+}  // namespace
+}  // namespace lockstep::e2e
