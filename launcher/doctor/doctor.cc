@@ -7,8 +7,8 @@
 
 #include "launcher/doctor/finding.h"
 #include "launcher/doctor/host_findings.h"
-#include "launcher/doctor/identity_findings.h"
 #include "launcher/doctor/probe_findings.h"
+#include "launcher/doctor/rendezvous_findings.h"
 #include "launcher/rank_count.h"
 #include "runtime/base/environment.h"
 #include "runtime/base/error.h"
@@ -32,10 +32,7 @@ void append(Findings& all, Findings more) {
 
 int examine(const DoctorOptions& options) {
   const auto environment = Environment::of_process();
-  auto who = identity_findings(environment);
-  Findings findings = std::move(who.findings);
-  if (who.identity) append(findings, meeting_findings(environment, *who.identity));
-  append(findings, address_findings());
+  Findings findings = rendezvous_findings(environment);
   append(findings, host_findings());
   auto probe =
       ask_probe(probe_path(), options.probe_timeout, find_gpus("/proc/driver/nvidia/gpus", "/dev", environment));

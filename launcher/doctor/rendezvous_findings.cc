@@ -1,0 +1,112 @@
+#include "launcher/doctor/rendezvous_findings.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <string_view>
+
+#include "runtime/base/error.h"
+#include "runtime/net/interfaces.h"
+#include "runtime/net/tcp_socket.h"
+#include "runtime/rendezvous/describe.h"
+#include "runtime/rendezvous/families.h"
+#include "runtime/rendezvous/launcher_guard.h"
+#include "runtime/rendezvous/meet.h"
+#include "runtime/store/tcp_store.h"
+
+namespace lockstep::launcher::doctor {
+namespace {
+
+using Means = rendezvous::MeetingPlan::Means;
+
+constexpr const char* kWho = "who am I";
+constexpr const char* kWhere = "where to meet";
+constexpr const char* kAddresses = "addresses";
+
+// What is there answers in milliseconds, also from another host.
+constexpr std::chrono::seconds kLimit{3};
+
+Finding finding_of(const rendezvous::Fact& fact) {
+  const std::string_view name = fact.name;
+  const auto* section = name.starts_with("interface")           ? kAddresses
+                        : name == "meeting" || name == "secret" ? kWhere
+                                                                : kWho;
+  if (fact.problem) return problem_of(section, fact.name, fact.text, "start the program with lockstep run");
+  return {section, fact.name, fact.text};
+}
+
+// The variables of the family that counts, as found.
+Finding variables(const Environment& environment, const rendezvous::Identity& identity) {
+  for (const auto& family : rendezvous::families()) {
+    const auto reading = family.read(environment, rendezvous::read_launcher_file);
+    if (!reading || reading->verdict != rendezvous::Reading::Verdict::rank) continue;
+    if (reading->identity.source == identity.source) return {kWho, "variables", reading->variables};
+  }
+  return {kWho, "variables", "none of a launcher's"};
+}
+
+Finding ask_store(const rendezvous::MeetingPlan& plan) {
+  const auto address = plan.address.to_string();
+  try {
+    store::TcpStore store(plan.address, Deadline::after(kLimit));
+    return {kWhere, "store", fmt::format("{} answers and has {} keys", address, store.num_keys())};
+  } catch (const Error& error) {
+    return {kWhere, "store", error.what(), Health::problem, "does the launcher that set these variables still run?"};
+  }
+}
+
+// As rank 0 would listen.
+Finding try_address(const net::HostPort& address) {
+  try {
+    net::tcp_listen(address);
+    return {kWhere, "store",
+            fmt::format("{} is an address of this host and free: rank 0 can host it", address.to_string())};
+  } catch (const Error& error) {
+    return {kWhere, "store", error.what(), Health::problem,
+            "MASTER_ADDR is an address of rank 0's host, MASTER_PORT a port that is free there"};
+  }
+}
+
+// What describe_rendezvous, which opens nothing, can't tell. What it has told already is not told again.
+Findings look(const Environment& environment, const std::vector<rendezvous::Ancestor>& ancestors) {
+  Findings findings;
+  auto identity = rendezvous::identify(environment);
+  findings.push_back(variables(environment, identity));
+  if (identity.size_from_pmix) {
+    rendezvous::ask_launcher(identity, Deadline::after(kLimit));
+    findings.push_back({kWho, "rank, asked of PMIx", fmt::format("{}/{}", identity.rank, identity.world_size)});
+  }
+  const auto plan =
+      rendezvous::plan_meeting(identity, {}, environment.get("LOCKSTEP_BOOTSTRAP").value_or(""), ancestors);
+  if (plan.means == Means::launcher_store || plan.means == Means::agent_store) findings.push_back(ask_store(plan));
+  if (plan.means == Means::address && identity.rank == 0) findings.push_back(try_address(plan.address));
+  return findings;
+}
+
+}  // namespace
+
+Findings rendezvous_findings(const Environment& environment) {
+  const auto interfaces = net::interfaces_of_this_host();
+  const auto ancestors = rendezvous::ancestors_of_this_process();
+  Findings findings;
+  for (const auto& fact : rendezvous::describe_rendezvous(environment, ancestors, interfaces)) {
+    findings.push_back(finding_of(fact));
+  }
+  if (count_problems(findings) == 0) {
+    try {
+      auto seen = look(environment, ancestors);
+      std::move(seen.begin(), seen.end(), std::back_inserter(findings));
+    } catch (const Error& error) {
+      findings.push_back(problem_of(kWhere, "launcher", error.what(), "start the program with lockstep run"));
+    }
+  }
+  constexpr auto place = [](const Finding& finding) {
+    return finding.section == kWho ? 0 : finding.section == kWhere ? 1 : 2;
+  };
+  std::stable_sort(findings.begin(), findings.end(),
+                   [&](const auto& one, const auto& other) { return place(one) < place(other); });
+  return findings;
+}
+
+}  // namespace lockstep::launcher::doctor

@@ -1,0 +1,13 @@
+// Who a rank started here would be, where it would meet the others, and whether that can be reached.
+#pragma once
+
+#include "launcher/doctor/finding.h"
+#include "runtime/base/environment.h"
+
+namespace lockstep::launcher::doctor {
+
+// What the variables say, then a look: asks the store that is there already, tries the address at which this rank would
+// host one, asks the launcher's PMIx server for the number of ranks. Takes a few seconds at most.
+Findings rendezvous_findings(const Environment& environment);
+
+}  // namespace lockstep::launcher::doctor
