@@ -131,7 +131,8 @@ std::string HashStore::queue_pop(std::string_view queue, const Deadline& deadlin
   check_sizes(description(), queue, {});
   MutexLock lock(mutex_);
   const auto place = queues_.try_emplace(std::string(queue)).first;  // stays as long as a ticket is in it
-  auto& [items, waiting] = place->second;
+  auto& items = place->second.items;
+  auto& waiting = place->second.waiting;
   const std::uint64_t ticket = next_ticket_++;
   waiting.push_back(ticket);
   const auto is_our_turn = [&] { return waiting.front() == ticket && !items.empty(); };
