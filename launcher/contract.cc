@@ -36,10 +36,16 @@ std::vector<std::string> rank_environment(const Environment& inherited, const Co
   result.set("MASTER_ADDR", contract.master_addr);
   result.set("MASTER_PORT", number(contract.master_port));
   result.set("LOCKSTEP_STORE", contract.store_address);
+  if (contract.store_secret) result.set("LOCKSTEP_STORE_SECRET", contract.store_secret->hex());
   result.set("LOCKSTEP_RUN_ID", contract.run_id);
   result.set("LOCKSTEP_RESTART_COUNT", "0");
   result.set("LOCKSTEP_LAUNCHER_PID", number(contract.launcher_pid));
   result.set("LOCKSTEP_LAUNCHER_FD", contract.launcher_fd);
+  if (contract.torch_store) {  // as a torchrun agent says that rank 0 need not host one, and which attempt this is
+    result.set("TORCHELASTIC_USE_AGENT_STORE", "True");
+    result.set("TORCHELASTIC_RESTART_COUNT", "0");
+  }
+  if (!contract.liveness) result.set("LOCKSTEP_LIVENESS", "off");
   if (!contract.timeout.empty()) result.set("LOCKSTEP_TIMEOUT", contract.timeout);
 
   std::vector<std::string> entries;

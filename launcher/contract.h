@@ -1,10 +1,12 @@
 // The environment contract: which variables tell a rank who it is. Pure.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "runtime/base/environment.h"
+#include "runtime/store/secret.h"
 
 namespace lockstep::launcher {
 
@@ -12,18 +14,21 @@ namespace lockstep::launcher {
 struct Contract {
   int world_size = 1;
   std::string master_addr;
-  int master_port = 0;        // free; the launcher does not listen there
-  std::string store_address;  // host:port, hosted by the launcher
-  std::string run_id;         // unlike any other job's, on any host
-  std::string timeout;        // for LOCKSTEP_TIMEOUT; empty: leave it alone
+  int master_port = 0;                        // free, unless torch_store: the launcher does not listen there
+  bool torch_store = false;                   // the launcher serves torch's protocol there
+  std::string store_address;                  // host:port, hosted by the launcher
+  std::optional<store::Secret> store_secret;  // what its clients must know
+  std::string run_id;                         // unlike any other job's, on any host
+  std::string timeout;                        // for LOCKSTEP_TIMEOUT; empty: leave it alone
+  bool liveness = true;                       // off: no rank is lost for being silent
   int launcher_pid = 0;
   // "FD:INODE": read end of a pipe that ends when the launcher does. The inode tells it from what else may get that
   // number once a wrapper has closed it.
   std::string launcher_fd;
 };
 
-// "NAME=value" for execve: `inherited`, less what an outer launcher said about its own job, plus the contract.
-// OMP_NUM_THREADS is left alone: the library divides the cores itself.
+// "NAME=value" for execve, the one place that the secret goes to: `inherited`, less what an outer launcher said about
+// its own job, plus the contract. OMP_NUM_THREADS is left alone: the library divides the cores itself.
 std::vector<std::string> rank_environment(const Environment& inherited, const Contract& contract, int rank);
 
 }  // namespace lockstep::launcher

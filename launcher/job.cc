@@ -31,8 +31,8 @@ constexpr auto kUnkillableLimit = 5s;
 // Above what shells and programs name by number (exec 3<..., descriptor 10 of dash).
 constexpr int kLowestInheritedFd = 200;
 
-// Of one rank: two pipes, its end, and its connections to the store.
-constexpr rlim_t kDescriptorsPerRank = 8;
+// Of one rank: two pipes, its end, and its connections to the stores.
+constexpr rlim_t kDescriptorsPerRank = 12;
 constexpr rlim_t kSpareDescriptors = 1024;
 
 bool asks_to_end(int signal) { return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT; }

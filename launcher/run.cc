@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
+#include <memory>
 
 #include "launcher/console.h"
 #include "launcher/find_program.h"
@@ -34,6 +35,17 @@ std::string random_run_id() {
 // Nobody may listen there once the ranks look, so it is not kept: another program could take it before they do. The
 // kernel hands such ports out in no order, which makes that unlikely.
 int free_port() { return net::local_address(net::tcp_listen({"127.0.0.1", 0}).get()).port; }
+
+// The store that torch programs ask for: theirs has no secret. Throws InvalidArgument for an address that is none of
+// this host's, SystemError if the port is taken.
+std::unique_ptr<store::TcpStoreServer> serve_torch(const RunOptions& options) {
+  try {
+    return std::make_unique<store::TcpStoreServer>(
+        store::TcpStoreServerOptions{.listen = {options.master_addr, static_cast<std::uint16_t>(options.master_port)}});
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(fmt::format("--torch-store: {}", error.what()));
+  }
+}
 
 int complain(int exit_code, std::string_view text) {
   fmt::print(stderr, "lockstep run: {}\n", text);
@@ -64,6 +76,8 @@ int start(const RunOptions& options) {
   contract.world_size = count.ranks;
   contract.run_id = random_run_id();
   contract.master_addr = options.master_addr;
+  contract.torch_store = options.torch_store;
+  contract.liveness = options.liveness;
   if (options.timeout) contract.timeout = fmt::format("{}", *options.timeout);
 
   Console console(STDOUT_FILENO, STDERR_FILENO);
@@ -72,7 +86,17 @@ int start(const RunOptions& options) {
   LogRelay log;
   const store::TcpStoreServer store;  // a thread: no fork by anybody but Job from here on
   contract.store_address = store.address().to_string();
-  contract.master_port = options.master_port != 0 ? options.master_port : free_port();
+  std::unique_ptr<store::TcpStoreServer> torch_store;
+  if (options.torch_store) {
+    torch_store = serve_torch(options);
+    contract.master_port = torch_store->address().port;
+    console.message(
+        fmt::format("--torch-store: torch's protocol at {}, without a secret: whoever reaches it may read, change and "
+                    "stop what runs through it",
+                    torch_store->address().to_string()));
+  } else {
+    contract.master_port = options.master_port != 0 ? options.master_port : free_port();
+  }
   if (!count.reason.empty()) {
     console.message(fmt::format("{} {} ({})", count.ranks, count.ranks == 1 ? "rank" : "ranks", count.reason));
   }

@@ -26,18 +26,20 @@ TEST(Contract, SetsEveryVariableAndOutranksTheInherited) {
                                {"LOCKSTEP_STORE", "other:1"},
                                {"OMP_NUM_THREADS", "3"},
                                {"LOCKSTEP_STORE_SECRET", "old"},
+                               {"LOCKSTEP_STORE_SECRET_FILE", "/old"},
                                {"TORCHELASTIC_USE_AGENT_STORE", "True"},
                                {"OMPI_COMM_WORLD_RANK", "3"},
                                {"PMIX_RANK", "3"},
                                {"LOCKSTEP_TIMEOUT", "7"}});
-  const Contract contract{.world_size = 4,
-                          .master_addr = "127.0.0.1",
-                          .master_port = 29511,
-                          .store_address = "127.0.0.1:4000",
-                          .run_id = "run-1",
-                          .timeout = {},
-                          .launcher_pid = 12,
-                          .launcher_fd = "200:7"};
+  Contract contract;
+  contract.world_size = 4;
+  contract.master_addr = "127.0.0.1";
+  contract.master_port = 29511;
+  contract.store_address = "127.0.0.1:4000";
+  contract.store_secret = store::Secret::parse(std::string(64, 'b'));
+  contract.run_id = "run-1";
+  contract.launcher_pid = 12;
+  contract.launcher_fd = "200:7";
   auto entries = rank_environment(inherited, contract, 2);
   std::sort(entries.begin(), entries.end());
   std::vector<std::string> expected = {"GROUP_RANK=0",
@@ -48,6 +50,7 @@ TEST(Contract, SetsEveryVariableAndOutranksTheInherited) {
                                        "LOCKSTEP_RESTART_COUNT=0",
                                        "LOCKSTEP_RUN_ID=run-1",
                                        "LOCKSTEP_STORE=127.0.0.1:4000",
+                                       "LOCKSTEP_STORE_SECRET=" + std::string(64, 'b'),
                                        "LOCKSTEP_TIMEOUT=7",
                                        "MASTER_ADDR=127.0.0.1",
                                        "MASTER_PORT=29511",
@@ -56,6 +59,22 @@ TEST(Contract, SetsEveryVariableAndOutranksTheInherited) {
                                        "RANK=2",
                                        "WORLD_SIZE=4"};
   EXPECT_EQ(entries, expected);
+}
+
+TEST(Contract, TorchStoreAndLivenessAreSaidOnlyWhereTheyAreChosen) {
+  Contract contract;
+  const auto count = [&](std::string_view prefix) {
+    const auto entries = rank_environment({}, contract, 0);
+    return std::count_if(entries.begin(), entries.end(), [&](const auto& entry) { return entry.starts_with(prefix); });
+  };
+  EXPECT_EQ(count("TORCHELASTIC_"), 0);
+  EXPECT_EQ(count("LOCKSTEP_LIVENESS"), 0);
+  EXPECT_EQ(count("LOCKSTEP_STORE_SECRET"), 0);
+  contract.torch_store = true;
+  contract.liveness = false;
+  EXPECT_EQ(count("TORCHELASTIC_USE_AGENT_STORE=True"), 1);
+  EXPECT_EQ(count("TORCHELASTIC_RESTART_COUNT=0"), 1);
+  EXPECT_EQ(count("LOCKSTEP_LIVENESS=off"), 1);
 }
 
 TEST(Contract, TimeoutOfTheCommandLineWins) {
