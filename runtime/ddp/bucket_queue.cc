@@ -107,6 +107,13 @@ std::int64_t BucketQueue::finish() {
   return total;
 }
 
+void BucketQueue::drop() {
+  works_.clear();
+  plan_ = nullptr;
+  next_launched_ = 0;
+  next_finished_ = 0;
+}
+
 void BucketQueue::close_record(trace::Time finish_begin) {
   record_.end = now();
   record_.waited = in_last_call_ + (record_.end - finish_begin);

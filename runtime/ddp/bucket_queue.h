@@ -26,6 +26,9 @@ class BucketQueue {
   // Launches what is left and waits for all of it, at most the group's timeout. Returns the sum of all ranks' weights.
   std::int64_t finish();
 
+  // Forgets the step that was begun. Only where nobody waits for its buckets: in a world of one.
+  void drop();
+
   // True if some bucket was launched and its result has not been seen.
   bool under_way() const { return next_finished_ < next_launched_; }
   // True if a step was begun, some bucket of it was launched, and finish() has not returned: the other ranks wait for

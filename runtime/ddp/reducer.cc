@@ -31,6 +31,14 @@ const std::vector<ParameterSpec>& require_some(const std::vector<ParameterSpec>&
   return specs;
 }
 
+// What is planned: the parameters and, if asked for, a last slice with one number for each, which says whether it was
+// used. It is no gradient and stays out of every list that callers see.
+std::vector<ParameterSpec> with_used_map(const std::vector<ParameterSpec>& specs, bool track_unused) {
+  std::vector<ParameterSpec> planned = specs;
+  if (track_unused) planned.push_back({"(which parameters are used)", DType::f32, {std::ssize(specs)}});
+  return planned;
+}
+
 ProcessGroup& require_cpu(const std::shared_ptr<ProcessGroup>& group) {
   if (!group) throw InvalidArgument("Reducer: the process group is null; pass what init_process_group returned");
   if (group->device().kind != DeviceKind::cpu) {
@@ -57,14 +65,20 @@ struct Reducer::Impl {
   void plan_order(std::span<const int> order);
   void begin_step(const StepOptions& options);
   void* gradient_data(int parameter, DType dtype);
-  void mark_ready(int parameter);
+  void mark(std::string_view operation, int parameter, bool is_used);
   std::int64_t finish_step();
+  bool used_anywhere(int parameter) const;
+  void abandon_step(std::string_view cause) noexcept;
   int index_of(std::string_view name) const;
   void abort_if_open() noexcept;
 
   void adopt_order_of_rank0(std::vector<int> order);
+  BucketPlan plan_for(std::vector<int> order) const;
   void replan_as_observed();
   void zero_unmarked();
+  void write_used_map();
+  void read_used_map();
+  void close_sum();
   std::size_t check_index(std::string_view operation, int parameter) const;
   void require_step(std::string_view operation) const;
   void rethrow_failure() const;
@@ -75,6 +89,8 @@ struct Reducer::Impl {
   std::vector<ParameterSpec> specs;
   std::shared_ptr<ProcessGroup> group;
   BucketOptions options;
+  bool track_unused;
+  std::vector<ParameterSpec> planned;  // the specs, and the slice of the used map
   std::map<std::string, int, std::less<>> index;
   BucketPlan plan;
   Arena arena;
@@ -87,10 +103,12 @@ struct Reducer::Impl {
   bool in_step = false;
   bool begun_once = false;
   bool synchronize = true;
-  std::int64_t step = 0;     // synchronised steps finished
-  std::int64_t weight = 0;   // of this rank's micro-batches since the last synchronised step, this one included
-  int micro_batches = 0;     // finished since the last synchronised step
-  std::vector<char> marked;  // by parameter, in this micro-batch
+  std::int64_t step = 0;           // synchronised steps finished
+  std::int64_t weight = 0;         // of this rank's micro-batches since the last synchronised step, this one included
+  int micro_batches = 0;           // finished since the last synchronised step
+  std::vector<char> marked;        // by parameter, in this micro-batch
+  std::vector<char> used;          // by parameter, marked ready by this rank since the last synchronised step
+  std::vector<char> used_by_some;  // by parameter, in the last synchronised step, on any rank
 
   std::exception_ptr failure;  // the first thing the group threw
 };
@@ -100,10 +118,14 @@ Reducer::Impl::Impl(std::vector<ParameterSpec> the_specs, std::shared_ptr<Proces
     : specs(std::move(the_specs)),
       group(std::move(the_group)),
       options(the_options.buckets),
-      plan(plan_buckets(require_some(specs), reverse_registration(specs.size()), options)),
-      arena(compare_and_allocate(require_cpu(group), specs, options, plan)),
+      track_unused(the_options.track_unused),
+      planned(with_used_map(require_some(specs), track_unused)),
+      plan(plan_for(reverse_registration(specs.size()))),
+      arena(compare_and_allocate(require_cpu(group), planned, options, plan)),
       queue(group, arena),
-      marked(specs.size(), 0) {
+      marked(specs.size(), 0),
+      used(specs.size(), 0),
+      used_by_some(specs.size(), 0) {
   for (std::size_t i = 0; i < specs.size(); ++i) index.emplace(specs[i].name, static_cast<int>(i));
   log_debug("Reducer: {} parameters in {} buckets, {} bytes", specs.size(), plan.buckets.size(), plan.arena_bytes);
 }
@@ -160,11 +182,17 @@ void Reducer::Impl::plan_order(std::span<const int> order) {
   order_is_known = true;
 }
 
+// The used map is known when backward has ended, so it comes last.
+BucketPlan Reducer::Impl::plan_for(std::vector<int> order) const {
+  if (track_unused) order.push_back(static_cast<int>(specs.size()));
+  return plan_buckets(planned, order, options);
+}
+
 // Every rank's arena is as large in any order, so that only the slots move.
 void Reducer::Impl::adopt_order_of_rank0(std::vector<int> order) {
   BucketPlan next;
   // Before anything is sent: rank 0's mistake is an InvalidArgument there, and changes nothing.
-  if (group->rank() == 0) next = plan_buckets(specs, order, options);
+  if (group->rank() == 0) next = plan_for(order);
   if (group->size() > 1) {
     order.resize(specs.size());
     static_assert(sizeof(int) == sizeof(std::int32_t));
@@ -172,7 +200,7 @@ void Reducer::Impl::adopt_order_of_rank0(std::vector<int> order) {
       at_place([&] { return fmt::format("step {}, order of the gradients", step); },
                [&] { group->broadcast(BufferView(std::span<std::int32_t>(order)), 0).wait(); });
     });
-    if (group->rank() != 0) next = plan_buckets(specs, order, options);
+    if (group->rank() != 0) next = plan_for(std::move(order));
   }
   plan = std::move(next);
   // The padding lies elsewhere now, and must be zero.
@@ -228,16 +256,21 @@ void* Reducer::Impl::gradient_data(int parameter, DType dtype) {
   return slice(at);
 }
 
-void Reducer::Impl::mark_ready(int parameter) {
-  require_step("mark_ready");
-  const std::size_t at = check_index("mark_ready", parameter);
+void Reducer::Impl::mark(std::string_view operation, int parameter, bool is_used) {
+  require_step(operation);
+  const std::size_t at = check_index(operation, parameter);
   if (marked[at]) {
     throw InvalidArgument(
-        fmt::format("Reducer: mark_ready of parameter {}, {}, for the second time in step {}; mark a "
+        fmt::format("Reducer: {} of parameter {}, {}, for the second time in step {}; mark a "
                     "gradient once per micro-batch, when it is final",
-                    parameter, specs[at].describe(), step));
+                    operation, parameter, specs[at].describe(), step));
   }
   marked[at] = 1;
+  if (is_used) {
+    used[at] = 1;
+  } else if (micro_batches == 0) {
+    std::memset(slice(at), 0, specs[at].bytes());
+  }
   if (!synchronize) return;
   if (!order_is_known) observed.push_back(parameter);
   in_group([&] { queue.gradient_ready(plan.slots[at].bucket); });
@@ -251,6 +284,26 @@ void Reducer::Impl::zero_unmarked() {
   }
 }
 
+void Reducer::Impl::write_used_map() {
+  if (!track_unused) return;
+  auto* map = reinterpret_cast<float*>(slice(specs.size()));
+  for (std::size_t i = 0; i < specs.size(); ++i) map[i] = used[i] ? 1.0f : 0.0f;
+}
+
+// The ranks that used a parameter, over the summed weight.
+void Reducer::Impl::read_used_map() {
+  if (!track_unused) return;
+  const auto* map = reinterpret_cast<const float*>(slice(specs.size()));
+  for (std::size_t i = 0; i < specs.size(); ++i) used_by_some[i] = map[i] > 0 ? 1 : 0;
+}
+
+void Reducer::Impl::close_sum() {
+  in_step = false;
+  micro_batches = 0;
+  weight = 0;
+  std::fill(used.begin(), used.end(), 0);
+}
+
 std::int64_t Reducer::Impl::finish_step() {
   require_step("finish_step");
   zero_unmarked();
@@ -259,14 +312,34 @@ std::int64_t Reducer::Impl::finish_step() {
     ++micro_batches;
     return weight;
   }
+  write_used_map();
   const std::int64_t total = in_group([&] { return queue.finish(); });
+  read_used_map();
   // Nobody had data: whatever was written stands for nothing.
   if (total == 0) std::memset(arena.data, 0, plan.arena_bytes);
-  in_step = false;
-  micro_batches = 0;
-  weight = 0;
+  close_sum();
   ++step;
   return total;
+}
+
+bool Reducer::Impl::used_anywhere(int parameter) const {
+  if (!track_unused) {
+    throw InvalidArgument("Reducer: used_anywhere, but nothing is tracked; construct it with track_unused");
+  }
+  return used_by_some[check_index("used_anywhere", parameter)] != 0;
+}
+
+void Reducer::Impl::abandon_step(std::string_view cause) noexcept {
+  if (failure || (!in_step && micro_batches == 0)) return;
+  if (group->size() == 1) {
+    queue.drop();
+    return close_sum();
+  }
+  try {
+    group->abort(fmt::format("rank {} gave up step {}: {}", group->rank(), step, cause));
+  } catch (const std::exception& error) {
+    log_error("Reducer: abort of the process group failed: {}", error.what());
+  }
 }
 
 void Reducer::Impl::abort_if_open() noexcept {
@@ -287,11 +360,15 @@ void Reducer::plan_order(std::span<const int> order) { impl_->plan_order(order);
 void Reducer::begin_step(const StepOptions& options) { impl_->begin_step(options); }
 bool Reducer::accumulating() const { return impl_->micro_batches > 0; }
 void* Reducer::gradient_data(int parameter, DType dtype) { return impl_->gradient_data(parameter, dtype); }
-void Reducer::mark_ready(int parameter) { impl_->mark_ready(parameter); }
+void Reducer::mark_ready(int parameter) { impl_->mark("mark_ready", parameter, true); }
+void Reducer::mark_unused(int parameter) { impl_->mark("mark_unused", parameter, false); }
 std::int64_t Reducer::finish_step() { return impl_->finish_step(); }
+bool Reducer::used_anywhere(int parameter) const { return impl_->used_anywhere(parameter); }
+void Reducer::abandon_step(std::string_view cause) noexcept { impl_->abandon_step(cause); }
 const std::vector<ParameterSpec>& Reducer::parameters() const { return impl_->specs; }
 const BucketPlan& Reducer::plan() const { return impl_->plan; }
 int Reducer::plan_changes() const { return impl_->plan_changes; }
+std::shared_ptr<void> Reducer::memory() const { return impl_->arena.owner; }
 int Reducer::index_of(std::string_view name) const { return impl_->index_of(name); }
 const trace::StepRecord& Reducer::last_step() const { return impl_->queue.last(); }
 

@@ -43,7 +43,10 @@
 namespace lockstep {
 
 struct ReducerOptions {
-  BucketOptions buckets;
+  BucketOptions buckets = {};
+  // For engines whose graph may leave parameters out: used_anywhere() says after each step whether any rank marked a
+  // parameter ready. The answer travels with the last float32 bucket, 4 bytes per parameter.
+  bool track_unused = false;
 };
 
 struct StepOptions {
@@ -86,14 +89,26 @@ class Reducer {
   // alone if accumulating().
   void mark_ready(int parameter);
   void mark_ready(std::string_view name) { mark_ready(index_of(name)); }
+  // This micro-batch has no gradient of the parameter, and none will come: counts as 0, and its bucket waits no longer
+  // for it. Misuse as for mark_ready.
+  void mark_unused(int parameter);
   // Launches what is left and waits for all of it. Returns the summed weight of all ranks (0: nobody had data, the
   // epoch is over, gradients are 0), or of this rank so far if the step was not synchronised.
   std::int64_t finish_step();
+  // With track_unused, of the last synchronised step: whether any rank marked the parameter ready in one of its
+  // micro-batches. InvalidArgument if nothing is tracked.
+  bool used_anywhere(int parameter) const;
+  // Backward has failed on this rank, and the step can't be finished; nothing if none was begun or accumulated. The
+  // group fails on every rank with `cause`, behind this rank and step. A world of one forgets the step, its earlier
+  // micro-batches too, and can go on.
+  void abandon_step(std::string_view cause) noexcept;
 
   const std::vector<ParameterSpec>& parameters() const;
   const BucketPlan& plan() const;
   // Grows by one whenever gradients move to other addresses: in plan_order, and in the one begin_step that plans anew.
   int plan_changes() const;
+  // Whoever holds a copy may use the gradients' memory after the Reducer and the group have gone.
+  std::shared_ptr<void> memory() const;
   // Index of a name. InvalidArgument if there is none.
   int index_of(std::string_view name) const;
   // Times of the last synchronised step; its step is -1 before the first.
