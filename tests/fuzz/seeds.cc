@@ -62,6 +62,30 @@ void decoder_seeds(const Conversation& conversation, const std::filesystem::path
   for (const auto& [file, bytes] : streams) save(folder / file, bytes);
 }
 
+// Actions of fuzz_session.cc: a byte for client and action, and what belongs to it. `flags` say what server it is; one
+// with a secret is greeted by an action, because its nonce is new each time.
+std::string session_seed(const Conversation& conversation, char flags) {
+  constexpr std::size_t kMostAtOnce = 255;
+  constexpr char kExpire = 4 << 2;
+  constexpr char kGreet = 7 << 2;
+  std::string actions(1, flags);
+  for (const Step& step : conversation.steps) {
+    const auto client = static_cast<char>(step.client - 'a');
+    if (step.kind == Step::Kind::deadline) actions.push_back(static_cast<char>(kExpire | client));
+    if (!step.from_client()) continue;
+    if (flags != 0 && step.op == proto::Op::hello) {
+      actions.push_back(static_cast<char>(kGreet | client));
+      continue;
+    }
+    for (std::size_t at = 0; at < step.bytes.size(); at += kMostAtOnce) {
+      const std::string piece = step.bytes.substr(at, kMostAtOnce);
+      actions += {client, static_cast<char>(piece.size())};
+      actions += piece;
+    }
+  }
+  return actions;
+}
+
 }  // namespace
 }  // namespace lockstep
 
@@ -73,6 +97,11 @@ int main(int argc, char** argv) {
   const std::filesystem::path folder = argv[1];
   for (const auto& conversation : lockstep::golden::conversations()) {
     lockstep::decoder_seeds(conversation, folder / "decoder");
+    const std::string name = lockstep::golden::test_name(conversation);
+    lockstep::save(folder / "session" / name, lockstep::session_seed(conversation, 0));
+    if (conversation.dialect == lockstep::proto::Dialect::lockstep) {
+      lockstep::save(folder / "session" / (name + "_secret"), lockstep::session_seed(conversation, 1));
+    }
   }
   return 0;
 }
