@@ -121,14 +121,14 @@ struct ServeCommand {
     text_flag(app, "--port", raw.port, "PORT", "Default 0: a free one");
     text_flag(app, "--secret-file", options.secret_file, "FILE", "The secret: 64 hex digits, mode 0600");
     text_flag(app, "--store-auth", raw.auth, "on|off", "off: serve torch clients, and anybody, without a secret");
-    text_flag(app, "--max-clients", raw.max_clients, "N",
-              "Clients at one time. Default 65536, or as many as this user may have files open");
-    text_flag(app, "--max-memory", raw.max_memory, "SIZE", "Of all keys and values together. Default 1G");
-    text_flag(app, "--max-key", raw.max_key, "SIZE", "Longest key. Default 8K");
-    text_flag(app, "--max-value", raw.max_value, "SIZE", "Longest value. Default 8M");
-    text_flag(app, "--max-count", raw.max_count, "N", "Keys in one request. Default 131072");
+    for (std::size_t i = 0; i < limit_flags().size(); ++i) {
+      const LimitFlag& flag = limit_flags()[i];
+      text_flag(app, flag.name, raw.limits[i], flag.unit == LimitFlag::Unit::bytes ? "SIZE" : "N",
+                fmt::format("{}. Default {}", flag.help, flag.default_text()));
+    }
+    const std::chrono::duration<double> greeting = options.server.greeting_timeout;
     text_flag(app, "--greeting-timeout", raw.greeting_timeout, "SECONDS",
-              "How long a client may take to say who it is. Default 30");
+              fmt::format("How long a client may take to say who it is. Default {}", greeting.count()));
   }
 
   Command result() {

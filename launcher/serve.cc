@@ -15,6 +15,8 @@
 #include "runtime/base/error.h"
 #include "runtime/base/logging.h"
 #include "runtime/net/address.h"
+#include "runtime/net/interfaces.h"
+#include "runtime/rendezvous/interfaces.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -82,23 +84,24 @@ std::size_t clients_that_fit(const ServeOptions& options) {
 }
 
 // What clients can reach it by: an address that means all of them is of no use to another host.
-net::HostPort reachable(net::HostPort address) {
-  if (address.host == "0.0.0.0" || address.host == "::") address.host = net::local_addresses().front();
+net::HostPort reachable(net::HostPort address, const Environment& environment) {
+  if (address.host == "0.0.0.0" || address.host == "::") {
+    address.host = rendezvous::choose_interface(net::interfaces_of_this_host(), environment).address;
+  }
   return address;
 }
 
-std::string announcement(const store::TcpStoreServer& server, const Key& key, const std::string& run_id) {
-  const auto listening = server.address().to_string();
-  const auto address = reachable(server.address());
+std::string announcement(const net::HostPort& listening, const net::HostPort& address, const Key& key,
+                         const std::string& run_id) {
   if (!key.secret) {
     return fmt::format(
         "lockstep store: serves whoever comes to {}; torch clients need MASTER_ADDR={} MASTER_PORT={}, ranks of "
-        "lockstep "
-        "RANK WORLD_SIZE LOCKSTEP_STORE={}",
-        listening, address.host, address.port, address.to_string());
+        "lockstep RANK WORLD_SIZE LOCKSTEP_STORE={}",
+        listening.to_string(), address.host, address.port, address.to_string());
   }
-  return fmt::format("lockstep store: serves at {}; its ranks need RANK WORLD_SIZE LOCKSTEP_STORE={}{}{}", listening,
-                     address.to_string(), run_id.empty() ? "" : " LOCKSTEP_RUN_ID=" + run_id, key.clients_set);
+  return fmt::format("lockstep store: serves at {}; its ranks need RANK WORLD_SIZE LOCKSTEP_STORE={}{}{}",
+                     listening.to_string(), address.to_string(), run_id.empty() ? "" : " LOCKSTEP_RUN_ID=" + run_id,
+                     key.clients_set);
 }
 
 void wait_for_end(Signals& signals) {
@@ -129,7 +132,8 @@ int serve(const ServeOptions& options) {
     log_warn("--store-auth off: whoever reaches {} may read, change and stop what runs through it",
              server.address().to_string());
   }
-  fmt::print("{}\n", announcement(server, key, server_options.run_id));
+  fmt::print("{}\n",
+             announcement(server.address(), reachable(server.address(), environment), key, server_options.run_id));
   if (std::fflush(stdout) != 0) throw SystemError("write to stdout", errno);
   wait_for_end(signals);
   return 0;

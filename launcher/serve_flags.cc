@@ -3,24 +3,81 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "launcher/flag_values.h"
 
 namespace lockstep::launcher {
 namespace {
 
-constexpr std::int64_t kMostClients = std::int64_t{1} << 20;
-constexpr std::int64_t kMostCount = std::int64_t{1} << 24;
+using Options = store::TcpStoreServerOptions;
+using Unit = LimitFlag::Unit;
+
+constexpr std::int64_t kMostOfAnything = std::int64_t{1} << 40;
+constexpr std::string_view kMaxClients = "--max-clients";
+
+constexpr LimitFlag kLimits[] = {
+    {kMaxClients, Unit::count, "Clients at one time",
+     [](Options& server) -> std::size_t& { return server.max_clients; }},
+    {"--max-memory", Unit::bytes, "Of all keys and values together",
+     [](Options& server) -> std::size_t& { return server.max_stored_bytes; }},
+    {"--max-key", Unit::bytes, "Longest key",
+     [](Options& server) -> std::size_t& { return server.limits.max_key_bytes; }},
+    {"--max-value", Unit::bytes, "Longest value",
+     [](Options& server) -> std::size_t& { return server.limits.max_value_bytes; }},
+    {"--max-count", Unit::count, "Keys in one request",
+     [](Options& server) -> std::size_t& { return server.limits.max_count; }},
+};
+
+std::string read_limit(const LimitFlag& flag, const std::string& text, ServeOptions& options) {
+  if (flag.unit == Unit::bytes) {
+    const auto bytes = parse_bytes(text);
+    if (!bytes) return fmt::format("{} {}: give bytes, at least 1, such as 8192, 64K, 8M or 1G", flag.name, text);
+    flag.field(options.server) = *bytes;
+  } else {
+    const auto count = parse_count(text, kMostOfAnything);
+    if (!count) return fmt::format("{} {}: give a number from 1 to {}", flag.name, text, kMostOfAnything);
+    flag.field(options.server) = static_cast<std::size_t>(*count);
+  }
+  if (flag.name == kMaxClients) options.max_clients_given = true;
+  return {};
+}
+
+// Lets one request hold the largest key and value; nothing if they can't be stored at all.
+std::string fit_message(Options& server) {
+  constexpr std::size_t kLengthsAndCounts = 1024;
+  auto& limits = server.limits;
+  const std::size_t largest = limits.max_key_bytes + limits.max_value_bytes;
+  if (largest < limits.max_key_bytes || largest > server.max_stored_bytes) {
+    return fmt::format(
+        "--max-memory {}: one key of {} and value of {} bytes would not fit; raise it, or lower --max-key and "
+        "--max-value",
+        server.max_stored_bytes, limits.max_key_bytes, limits.max_value_bytes);
+  }
+  limits.max_message_bytes = std::max(limits.max_message_bytes, largest + kLengthsAndCounts);
+  return {};
+}
 
 }  // namespace
 
+std::string LimitFlag::default_text() const {
+  Options defaults;
+  std::size_t value = field(defaults);
+  if (unit == Unit::count) return fmt::format("{}", value);
+  constexpr std::array<const char*, 5> kUnits = {"", "K", "M", "G", "T"};
+  std::size_t scale = 0;
+  for (; scale + 1 < kUnits.size() && value % 1024 == 0; ++scale) value /= 1024;
+  return fmt::format("{}{}", value, kUnits[scale]);
+}
+
+std::span<const LimitFlag> limit_flags() { return kLimits; }
+
 std::string interpret(const RawServeFlags& raw, ServeOptions& options) {
-  auto& server = options.server;
-  if (!raw.host.empty()) server.listen.host = raw.host;
+  if (!raw.host.empty()) options.server.listen.host = raw.host;
   if (!raw.port.empty()) {
     const auto port = parse_port(raw.port);
     if (!port) return fmt::format("--port {}: give a port from 1 to 65535, or 0 for a free one", raw.port);
-    server.listen.port = *port;
+    options.server.listen.port = *port;
   }
   if (!raw.auth.empty()) {
     if (raw.auth != "on" && raw.auth != "off") return fmt::format("--store-auth {}: give on or off", raw.auth);
@@ -28,52 +85,21 @@ std::string interpret(const RawServeFlags& raw, ServeOptions& options) {
   }
   if (!options.authenticate && !options.secret_file.empty()) {
     return fmt::format(
-        "--secret-file {} with --store-auth off: a server without authentication has no secret; give "
-        "one of them",
+        "--secret-file {} with --store-auth off: a server without authentication has no secret; give one of them",
         options.secret_file);
   }
-  if (!raw.max_clients.empty()) {
-    const auto clients = parse_count(raw.max_clients, kMostClients);
-    if (!clients) return fmt::format("--max-clients {}: give a number from 1 to {}", raw.max_clients, kMostClients);
-    server.max_clients = static_cast<std::size_t>(*clients);
-    options.max_clients_given = true;
+  for (std::size_t i = 0; i < raw.limits.size(); ++i) {
+    if (raw.limits[i].empty()) continue;
+    if (auto problem = read_limit(kLimits[i], raw.limits[i], options); !problem.empty()) return problem;
   }
-  if (!raw.max_count.empty()) {
-    const auto count = parse_count(raw.max_count, kMostCount);
-    if (!count) return fmt::format("--max-count {}: give a number from 1 to {}", raw.max_count, kMostCount);
-    server.limits.max_count = static_cast<std::size_t>(*count);
-  }
-  const struct {
-    std::string_view flag;
-    const std::string& text;
-    std::size_t& limit;
-  } sizes[] = {{"--max-memory", raw.max_memory, server.max_stored_bytes},
-               {"--max-key", raw.max_key, server.limits.max_key_bytes},
-               {"--max-value", raw.max_value, server.limits.max_value_bytes}};
-  for (const auto& size : sizes) {
-    if (size.text.empty()) continue;
-    const auto bytes = parse_bytes(size.text);
-    if (!bytes) return fmt::format("{} {}: give bytes, at least 1, such as 8192, 64K, 8M or 1G", size.flag, size.text);
-    size.limit = *bytes;
-  }
-  // One request must hold the largest key and value; the rest of it is lengths and counts.
-  constexpr std::size_t kOverhead = 1024;
-  const std::size_t largest = server.limits.max_key_bytes + server.limits.max_value_bytes;
-  if (largest < server.limits.max_key_bytes || largest > server.max_stored_bytes) {
-    return fmt::format(
-        "--max-memory {}: one key of {} and value of {} bytes would not fit; raise it, or lower --max-key "
-        "and --max-value",
-        server.max_stored_bytes, server.limits.max_key_bytes, server.limits.max_value_bytes);
-  }
-  server.limits.max_message_bytes = std::max(server.limits.max_message_bytes, largest + kOverhead);
   if (!raw.greeting_timeout.empty()) {
     const auto limit = parse_seconds(raw.greeting_timeout);
     if (!limit || limit->count() == 0) {
       return fmt::format("--greeting-timeout {}: give seconds above 0 and at most 86400", raw.greeting_timeout);
     }
-    server.greeting_timeout = *limit;
+    options.server.greeting_timeout = *limit;
   }
-  return {};
+  return fit_message(options.server);
 }
 
 }  // namespace lockstep::launcher

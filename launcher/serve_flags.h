@@ -1,23 +1,37 @@
 // The flags of `lockstep store serve`.
 #pragma once
 
+#include <span>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "launcher/command_line.h"
 
 namespace lockstep::launcher {
+
+// A limit of the server's, as a flag.
+struct LimitFlag {
+  enum class Unit { count, bytes };
+
+  std::string_view name;  // "--max-clients"
+  Unit unit;
+  std::string_view help;
+  std::size_t& (*field)(store::TcpStoreServerOptions&);
+
+  // "8K", "65536": as it would be typed.
+  std::string default_text() const;
+};
+
+std::span<const LimitFlag> limit_flags();
 
 // As typed; empty: not given.
 struct RawServeFlags {
   std::string host;
   std::string port;
   std::string auth;
-  std::string max_clients;
-  std::string max_memory;
-  std::string max_key;
-  std::string max_value;
-  std::string max_count;
   std::string greeting_timeout;
+  std::vector<std::string> limits = std::vector<std::string>(limit_flags().size());  // one for each of limit_flags()
 };
 
 // Moves the raw texts into `options`; returns what is wrong with them, or nothing.

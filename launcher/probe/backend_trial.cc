@@ -39,7 +39,8 @@ void all_reduce_once(const Backend& backend, const GroupContext& context) {
   std::vector<float> values(kElements, static_cast<float>(group->rank() + 1));
   group->all_reduce(std::span<float>(values)).wait();
   const int world = group->size();
-  const auto wanted = static_cast<float>(world * (world + 1) / 2);
+  const int total = world * (world + 1) / 2;
+  const auto wanted = static_cast<float>(total);
   for (const float value : values) {
     if (value == wanted) continue;
     throw Mismatch(fmt::format("an all-reduce over {} ranks gave {} instead of {}; this build is broken here", world,

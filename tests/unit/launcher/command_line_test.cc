@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "launcher/serve_flags.h"
+
 namespace lockstep::launcher {
 namespace {
 
@@ -154,6 +156,21 @@ TEST(CommandLine, ReadsTheStoreServersAddressAndLimits) {
   EXPECT_EQ(options.server.greeting_timeout, std::chrono::milliseconds(500));
   EXPECT_FALSE(served({"--store-auth=off"}).authenticate);
   EXPECT_TRUE(served({"--store_auth", "on"}).authenticate);
+}
+
+TEST(CommandLine, EveryLimitOfTheServerHasAFlagThatSetsItAndSaysItsDefault) {
+  const auto help = answered({"store", "serve", "--help"}).out;
+  for (const auto& flag : limit_flags()) {
+    const auto name = std::string(flag.name);
+    auto options = served({name, "16777216"});
+    EXPECT_EQ(flag.field(options.server), 16777216u) << name;
+    EXPECT_NE(help.find(name), std::string::npos) << name;
+    EXPECT_NE(help.find("Default " + flag.default_text()), std::string::npos) << name;
+    // The default, typed, is the default.
+    store::TcpStoreServerOptions defaults;
+    auto same = served({name, flag.default_text()});
+    EXPECT_EQ(flag.field(same.server), flag.field(defaults)) << name;
+  }
 }
 
 TEST(CommandLine, AMessageHoldsTheLargestValue) {
