@@ -54,8 +54,12 @@ void EventLoop::remove(int fd) {
   id_of_fd_.erase(found);
 }
 
-void EventLoop::run_after(std::chrono::nanoseconds delay, Task task) {
-  timers_.emplace(std::chrono::steady_clock::now() + delay, std::move(task));
+EventLoop::TimerId EventLoop::run_after(std::chrono::nanoseconds delay, Task task) {
+  // Beyond this the sum would overflow; nobody waits for it.
+  constexpr std::chrono::nanoseconds kLongest = std::chrono::hours(24 * 365 * 100);
+  const TimerId timer{std::chrono::steady_clock::now() + std::min(delay, kLongest), next_timer_++};
+  timers_.emplace(timer, std::move(task));
+  return timer;
 }
 
 void EventLoop::run() {
@@ -80,14 +84,14 @@ void EventLoop::run() {
 
 int EventLoop::timeout_ms() const {
   if (timers_.empty()) return -1;
-  const auto left = timers_.begin()->first - std::chrono::steady_clock::now();
+  const auto left = timers_.begin()->first.time - std::chrono::steady_clock::now();
   const auto milliseconds = std::chrono::ceil<std::chrono::milliseconds>(left).count();
   return static_cast<int>(std::clamp<long long>(milliseconds, 0, INT_MAX));
 }
 
 void EventLoop::run_timers() {
   const auto now = std::chrono::steady_clock::now();
-  while (!timers_.empty() && timers_.begin()->first <= now) {
+  while (!timers_.empty() && timers_.begin()->first.time <= now) {
     const Task task = std::move(timers_.begin()->second);
     timers_.erase(timers_.begin());
     task();

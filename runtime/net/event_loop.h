@@ -4,6 +4,7 @@
 #pragma once
 
 #include <chrono>
+#include <compare>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -35,8 +36,15 @@ class EventLoop {
   // A handler may remove any fd, its own too; no handler of a removed fd is called again.
   void remove(int fd);
 
-  // Calls `task` once, `delay` from now.
-  void run_after(std::chrono::nanoseconds delay, Task task);
+  // Calls `task` once, `delay` from now, unless it is cancelled before.
+  struct TimerId {
+    std::chrono::steady_clock::time_point time = {};
+    std::uint64_t number = 0;  // 0: no timer
+    auto operator<=>(const TimerId&) const = default;
+  };
+  TimerId run_after(std::chrono::nanoseconds delay, Task task);
+  // Nothing if it has run, is running, or was cancelled.
+  void cancel(const TimerId& timer) { timers_.erase(timer); }
 
   // Serves until stop(). An exception out of a handler ends it.
   void run();
@@ -59,7 +67,8 @@ class EventLoop {
   std::uint64_t next_id_ = 1;
   std::unordered_map<int, std::uint64_t> id_of_fd_;
   std::unordered_map<std::uint64_t, std::shared_ptr<Handler>> handlers_;
-  std::multimap<std::chrono::steady_clock::time_point, Task> timers_;
+  std::map<TimerId, Task> timers_;
+  std::uint64_t next_timer_ = 1;
   bool stopped_ = false;
 
   Mutex mutex_;

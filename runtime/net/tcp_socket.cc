@@ -63,6 +63,20 @@ void set_option(int fd, int level, int name, int value, const char* what) {
   }
 }
 
+// What every connection has; those that are accepted have it from their listener.
+void set_connection_options(int fd) {
+  constexpr int kIdleSeconds = 10;
+  constexpr int kProbeSeconds = 5;
+  constexpr int kProbes = static_cast<int>(kVanishedAfter.count() - kIdleSeconds) / kProbeSeconds;
+  constexpr int kUserTimeout = static_cast<int>(std::chrono::milliseconds(kVanishedAfter).count());
+  set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY");
+  set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1, "SO_KEEPALIVE");
+  set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, kIdleSeconds, "TCP_KEEPIDLE");
+  set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, kProbeSeconds, "TCP_KEEPINTVL");
+  set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, kProbes, "TCP_KEEPCNT");
+  set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, kUserTimeout, "TCP_USER_TIMEOUT");
+}
+
 UniqueFd make_socket(int family) {
   UniqueFd fd(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) throw SystemError("tcp: socket", errno);
@@ -71,6 +85,7 @@ UniqueFd make_socket(int family) {
 
 UniqueFd listen_at(const SocketAddress& address, bool dual_stack) {
   UniqueFd fd = make_socket(address.storage.ss_family);
+  set_connection_options(fd.get());
   // A port whose last connections linger in TIME_WAIT is free; one that somebody listens at is not.
   set_option(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1, "SO_REUSEADDR");
   if (address.storage.ss_family == AF_INET6) {
@@ -124,7 +139,7 @@ HostPort to_host_port(const SocketAddress& address) { return parse_host_port(add
 // Connects to one address: 0 and `fd`, or what went wrong.
 int connect_to(const SocketAddress& address, const Deadline& deadline, UniqueFd& fd) {
   UniqueFd attempt = make_socket(address.storage.ss_family);
-  set_option(attempt.get(), IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY");
+  set_connection_options(attempt.get());
   if (::connect(attempt.get(), address.get(), address.size) != 0) {
     if (errno != EINPROGRESS && errno != EINTR) return errno;
     if (!wait_writable(attempt.get(), deadline)) return ETIMEDOUT;
@@ -218,10 +233,7 @@ HostPort peer_address(int fd) {
 UniqueFd tcp_try_accept(int listener) {
   for (;;) {
     UniqueFd fd(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (fd) {
-      set_option(fd.get(), IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY");
-      return fd;
-    }
+    if (fd) return fd;
     switch (errno) {
       case EAGAIN: return {};
       // The client has gone again, or the network had an error for it (accept(2) passes these on).

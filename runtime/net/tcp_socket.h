@@ -1,7 +1,12 @@
 // TCP sockets: listen, accept, connect. All are non-blocking, close-on-exec and without Nagle's delay; stream.h sends
 // and receives over them, event_loop.h serves many.
+//
+// A peer whose host has vanished (cut cable, power) is noticed in kVanishedAfter, also by who only waits to receive:
+// the kernel probes a silent connection, and gives up one whose bytes nobody acknowledges. A peer that is merely
+// stopped still has a kernel that answers.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string_view>
 
@@ -10,6 +15,8 @@
 #include "runtime/net/address.h"
 
 namespace lockstep::net {
+
+inline constexpr std::chrono::seconds kVanishedAfter{30};
 
 // Listens at `where`. Port 0 takes a free one (local_address() tells which); an empty host takes every address of this
 // machine, IPv4 and IPv6 through one socket; a name that has both takes IPv4.
@@ -25,7 +32,7 @@ HostPort peer_address(int fd);
 // to it on this host may be given that same port to come from, and then TCP connects it to itself.
 bool is_connected_to_itself(int fd);
 
-// Accepts one connection. Timeout if nobody connects.
+// Accepts one connection at a listener of tcp_listen. Timeout if nobody connects.
 UniqueFd tcp_accept(int listener, const Deadline& deadline);
 // Accepts a connection if one is there, else an empty UniqueFd. Throws SystemError, with error_number() EMFILE, ENFILE,
 // ENOBUFS or ENOMEM, if there is one and the system has no room for it.

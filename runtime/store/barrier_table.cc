@@ -6,40 +6,43 @@
 
 namespace lockstep::store {
 
-std::optional<std::string> BarrierTable::arrive(WaiterId waiter, std::string_view name,
-                                                std::optional<std::int64_t> rank, std::int64_t world_size) {
-  if (world_size < 1) return fmt::format("barrier '{}': a world of {} ranks; at least 1 is wanted", name, world_size);
-  if (rank && (*rank < 0 || *rank >= world_size)) {
-    return fmt::format("barrier '{}': rank {} is not in a world of {} ranks", name, *rank, world_size);
+BarrierTable::Arrival BarrierTable::arrive(WaiterId waiter, std::string_view name, std::optional<std::int64_t> rank,
+                                           std::int64_t world_size) {
+  const auto refuse = [](std::string why) { return Arrival{.refusal = std::move(why)}; };
+  if (world_size < 1 || (rank && (*rank < 0 || *rank >= world_size))) {
+    return refuse(
+        fmt::format("barrier '{}': rank {} is not in a world of {} ranks", name, rank.value_or(0), world_size));
   }
   const std::int64_t place = rank ? *rank : static_cast<std::int64_t>(waiter);
   const auto [found, is_new] = barriers_.try_emplace(Name{rank.has_value(), std::string(name)});
   Barrier& barrier = found->second;
   if (is_new) barrier.world_size = world_size;
   if (barrier.world_size != world_size) {
-    return fmt::format("barrier '{}': this client says {} ranks, the {} inside say {}; all must agree", name,
-                       world_size, barrier.arrived.size(), barrier.world_size);
+    return refuse(fmt::format("barrier '{}': this client says {} ranks, the {} inside say {}; all must agree", name,
+                              world_size, barrier.arrived.size(), barrier.world_size));
   }
   if (!barrier.arrived.emplace(place, waiter).second) {
-    return fmt::format(
-        "barrier '{}': rank {} is in it already; has a second process the same rank, or another "
-        "thread of this one the same name?",
-        name, place);
+    return refuse(
+        fmt::format("barrier '{}': rank {} is in it already; has a second process the same rank, or another "
+                    "thread of this one the same name?",
+                    name, place));
   }
   if (static_cast<std::int64_t>(barrier.arrived.size()) < world_size) {
     places_.emplace(waiter, Place{&*found, place});
-    return std::nullopt;
+    return {};
   }
   released_.reserve(released_.size() + barrier.arrived.size());
   for (const auto& [inside, id] : barrier.arrived) {
+    if (id == waiter) continue;
     released_.push_back(id);
     places_.erase(id);
   }
   barriers_.erase(found);
-  return std::nullopt;
+  return {.complete = true};
 }
 
 void BarrierTable::leave(WaiterId waiter) {
+  std::erase(released_, waiter);
   const auto found = places_.find(waiter);
   if (found == places_.end()) return;
   auto& [name, barrier] = *found->second.barrier;

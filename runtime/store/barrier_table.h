@@ -19,11 +19,13 @@ class BarrierTable {
  public:
   using WaiterId = std::uint64_t;
 
+  struct Arrival {
+    bool complete = false;     // it was the last: it may go on, and take_released() tells the others
+    std::string refusal = {};  // if not empty, why it can't be in this barrier; nothing has changed
+  };
   // `waiter`, which must be in no barrier, arrives. Ranks that are named are those of RANK_BARRIER; PyTorch's BARRIER
-  // counts heads, rank nothing, and its names are apart. Why it can't: a sentence, and nothing has changed; nothing if
-  // all is well, and take_released() tells when it may go on, which may be at once.
-  std::optional<std::string> arrive(WaiterId waiter, std::string_view name, std::optional<std::int64_t> rank,
-                                    std::int64_t world_size);
+  // counts heads, its rank is nothing, and its names are apart.
+  Arrival arrive(WaiterId waiter, std::string_view name, std::optional<std::int64_t> rank, std::int64_t world_size);
   // Forgets a waiter, as if it had not come; nothing if it is in no barrier.
   void leave(WaiterId waiter);
   bool contains(WaiterId waiter) const { return places_.contains(waiter); }
@@ -34,7 +36,7 @@ class BarrierTable {
     std::int64_t count = 0;
   };
   Missing missing(WaiterId waiter, std::size_t most) const;
-  // The waiters that were released since the last call. They are in no barrier any more.
+  // The waiters, but for who came last, that were released since the last call. They are in no barrier any more.
   std::vector<WaiterId> take_released();
 
  private:

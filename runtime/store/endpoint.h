@@ -15,7 +15,7 @@ struct Endpoint {
     torch,     // a server of PyTorch, as a torchrun agent hosts: only its operations, no secret
   };
 
-  net::HostPort address;
+  net::HostPort address = {};
   // What the server's clients must know. With one, a server that doesn't ask for it is refused too: it is not the
   // server that was meant. Without one, a server that asks is an error that says where the secret belongs.
   std::optional<Secret> secret = {};

@@ -87,7 +87,9 @@ bool HashStore::erase(std::string_view key) {
 void HashStore::append(std::string_view key, std::string_view value) {
   check_sizes(description(), key, value);
   MutexLock lock(mutex_);
-  values_[std::string(key)] += value;
+  std::string& present = values_[std::string(key)];
+  check_append(description(), key, present.size(), value.size(), kMaxValueBytes);
+  present += value;
   changed_.notify_all();
 }
 
@@ -161,13 +163,15 @@ void HashStore::barrier(std::string_view name, std::int64_t rank, std::int64_t w
   check_sizes(description(), name, {});
   MutexLock lock(mutex_);
   const std::uint64_t ticket = next_ticket_++;
-  if (const auto refusal = barriers_.arrive(ticket, name, rank, world_size)) {
-    throw InvalidArgument(fmt::format("store ({}): {}", description(), *refusal));
+  const BarrierTable::Arrival arrival = barriers_.arrive(ticket, name, rank, world_size);
+  if (!arrival.refusal.empty()) {
+    throw InvalidArgument(fmt::format("store ({}): {}", description(), arrival.refusal));
   }
   for (const std::uint64_t released : barriers_.take_released()) {
     released_.insert(released);
     changed_.notify_all();
   }
+  if (arrival.complete) return;
   while (!released_.contains(ticket) && changed_.wait_until(mutex_, deadline)) {
   }
   if (released_.erase(ticket) != 0) return;

@@ -1,14 +1,18 @@
-// What a store server keeps: keys, their values, and who waits for which.
+// What a store server keeps: keys and their values, queues and their items, and who waits for which.
 //
-// One thread. Knows neither sockets nor the wire; waiters are numbers that mean something to the caller.
+// One thread. Knows neither sockets nor the wire; waiters are numbers that mean something to the caller. A call that
+// would break a limit throws StoreError and changes nothing.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 namespace lockstep::store {
@@ -17,8 +21,13 @@ class KeyTable {
  public:
   using WaiterId = std::uint64_t;
 
-  // Keys and values together may take `max_bytes`; beyond it a write throws StoreError and changes nothing.
-  explicit KeyTable(std::size_t max_bytes) : max_bytes_(max_bytes) {}
+  struct Limits {
+    std::size_t max_bytes = std::size_t{1} << 30;        // of keys, values and items together
+    std::size_t max_entries = std::size_t{1} << 20;      // keys and items
+    std::size_t max_value_bytes = std::size_t{8} << 20;  // of one value, also one that grew by append()
+    std::size_t max_waited_keys = std::size_t{4} << 20;  // in all waits together
+  };
+  explicit KeyTable(const Limits& limits) : limits_(limits) {}
 
   // As in store.h. add() throws StoreError if the value is no number or the sum overflows.
   void set(std::string_view key, std::string_view value);
@@ -29,14 +38,36 @@ class KeyTable {
   void append(std::string_view key, std::string_view value);
   bool erase(std::string_view key);
   std::size_t size() const { return values_.size(); }
+  // Sorted.
+  std::vector<std::string_view> keys() const;
 
+  void queue_push(std::string_view queue, std::string_view item);
+  std::optional<std::string> queue_pop(std::string_view queue);
+  std::size_t queue_length(std::string_view queue) const;
+
+  // What a wait for a key takes for its coming.
+  enum class Await {
+    value,
+    item,    // of the queue of that name
+    either,  // WAIT's and CHECK's meaning
+  };
+  bool exists(std::string_view key, Await what) const;
   // True if all of `keys` exist. Else `waiter`, which must not be waiting already, is remembered, and take_woken()
-  // returns it once they do, all at the same time.
-  bool wait(WaiterId waiter, const std::vector<std::string_view>& keys);
+  // returns it once they do, all at the same time. A new item wakes one waiter, the one that waits longest; that one is
+  // expected to take it, so the next waits for the next item.
+  bool wait(WaiterId waiter, const std::vector<std::string_view>& keys, Await what);
+  // A waiter that was woken has done what it wanted to: if it left an item that woke it, the next may have it.
+  void settle(WaiterId waiter);
   // Forgets a waiter; nothing if it isn't one. It is not woken any more.
   void cancel(WaiterId waiter);
+  // The keys that a waiter lacks at this moment, as views into its wait.
+  std::vector<std::string_view> missing(WaiterId waiter) const;
   // The waiters whose keys have come since the last call. They don't wait any more.
   std::vector<WaiterId> take_woken();
+
+  // Told of each change of a value, just before it: null if there is none before or after.
+  using Observer = std::function<void(std::string_view key, const std::string* before, const std::string* after)>;
+  void observe(Observer observer) { observer_ = std::move(observer); }
 
  private:
   struct Hash {
@@ -49,20 +80,34 @@ class KeyTable {
   // A waiter is registered at one key at a time, the first that it lacks, so that a wait for n keys costs n in all.
   struct Wait {
     std::vector<std::string> keys;
-    std::size_t lacking = 0;  // index of the key where it is registered
+    Await what = Await::value;
+    std::size_t lacking = 0;   // index of the key where it is registered
+    std::uint64_t number = 0;  // the sooner it came, the smaller
+  };
+  struct Queue {
+    std::deque<std::string> items;
+    std::size_t promised = 0;  // items that have woken somebody who has not settled yet
   };
 
   void store(std::string_view key, std::string value);
-  void check_room(std::string_view key, std::size_t old_bytes, std::size_t new_bytes) const;
+  void check_room(std::string_view key, std::size_t old_bytes, std::size_t new_bytes, bool is_new) const;
   bool advance(Wait& wait) const;
-  void wake(std::string_view key);
+  void attend(WaiterId waiter, const Wait& wait);
+  void wake_for_value(std::string_view key);
+  void wake_for_item(std::string_view queue);
 
-  const std::size_t max_bytes_;
+  const Limits limits_;
   std::size_t bytes_ = 0;
+  std::size_t items_ = 0;
   KeyMap<std::string> values_;
+  KeyMap<Queue> queues_;
   std::unordered_map<WaiterId, Wait> waits_;
-  KeyMap<std::unordered_set<WaiterId>> waiters_at_;
-  std::unordered_set<WaiterId> woken_;
+  std::size_t waited_keys_ = 0;
+  std::uint64_t next_number_ = 0;
+  KeyMap<std::map<std::uint64_t, WaiterId>> waiters_at_;  // by their numbers
+  std::unordered_map<WaiterId, std::string> promises_;    // the queue whose item woke the waiter
+  std::vector<WaiterId> woken_;
+  Observer observer_;
 };
 
 }  // namespace lockstep::store

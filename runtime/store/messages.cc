@@ -75,6 +75,21 @@ std::int64_t add_to_value(std::string_view store, std::string_view key, const st
   return sum;
 }
 
+void check_rank(std::string_view store, std::string_view name, std::int64_t rank, std::int64_t world_size) {
+  if (rank >= 0 && rank < world_size) return;
+  throw InvalidArgument(
+      fmt::format("store ({}): barrier '{}': rank {} is not in a world of {} ranks", store, name, rank, world_size));
+}
+
+void check_append(std::string_view store, std::string_view key, std::size_t present, std::size_t added,
+                  std::size_t limit) {
+  if (present + added <= limit) return;
+  throw StoreError(
+      fmt::format("store ({}): append of {} bytes to the {} at key '{}'; a value has at most {} bytes: use "
+                  "several keys",
+                  store, added, present, key, limit));
+}
+
 void check_pairs(std::string_view store, std::size_t keys, std::size_t values) {
   if (keys == values) return;
   throw InvalidArgument(

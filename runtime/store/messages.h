@@ -28,6 +28,11 @@ inline constexpr std::size_t kListedRanks = 64;
 void check_sizes(std::string_view store, std::string_view key, std::string_view value);
 // The sum of `delta` and the decimal number at `key`; null counts as 0. StoreError if it is no number, or doesn't fit.
 std::int64_t add_to_value(std::string_view store, std::string_view key, const std::string* value, std::int64_t delta);
+// InvalidArgument if there is no such rank to come to a barrier.
+void check_rank(std::string_view store, std::string_view name, std::int64_t rank, std::int64_t world_size);
+// StoreError if a value of `present` bytes must not grow by `added`.
+void check_append(std::string_view store, std::string_view key, std::size_t present, std::size_t added,
+                  std::size_t limit);
 // InvalidArgument if multi_set got different numbers of keys and values.
 void check_pairs(std::string_view store, std::size_t keys, std::size_t values);
 

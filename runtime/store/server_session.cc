@@ -2,174 +2,231 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
+#include "proto/push.h"
 #include "proto/reply.h"
 #include "runtime/base/error.h"
 
 namespace lockstep::store {
 namespace {
 
+using proto::Dialect;
 using proto::Op;
 
 // Replies beyond this that the client has not read stop the reading of its requests.
 constexpr std::size_t kUnreadOutput = std::size_t{1} << 20;
 // Requests beyond this that can't be served yet stop the reading of more.
 constexpr std::size_t kHeldInput = std::size_t{64} << 10;
+// The memory that sessions lend each other for their replies is kept up to this size.
+constexpr std::size_t kSpareOutput = std::size_t{256} << 10;
 
-// Buffers that have held something large are given back once they are empty: most connections are idle most of the
-// time.
-void clear(std::string& buffer) {
-  if (buffer.capacity() > kHeldInput) {
-    std::string().swap(buffer);
-  } else {
-    buffer.clear();
-  }
-}
+void give_back(std::string& buffer) { std::string().swap(buffer); }
 
 }  // namespace
 
-ServerSession::ServerSession(KeyTable& table, KeyTable::WaiterId id, const proto::Limits& limits)
-    : table_(table), id_(id), limits_(limits), reader_(limits) {}
+ServerState::ServerState(const Rules& its_rules)
+    : rules(its_rules),
+      keys(its_rules.table),
+      watches(its_rules.max_watches),
+      greeting_reader(proto::kGreetingLimits, Dialect::lockstep),
+      current_reader(its_rules.limits, Dialect::current),
+      legacy_reader(its_rules.limits, Dialect::legacy),
+      lockstep_reader(its_rules.limits, Dialect::lockstep) {}
 
-ServerSession::~ServerSession() { table_.cancel(id_); }
+ServerSession::ServerSession(ServerState& state, SessionHost& host, SessionId id)
+    : state_(state), host_(host), id_(id) {}
+
+ServerSession::~ServerSession() {
+  forget_waits();
+  state_.watches.forget(id_);
+  state_.held_bytes -= held_bytes_;
+}
 
 bool ServerSession::receive(std::string_view bytes) {
+  bool open = true;
   if (input_.empty()) {
-    const bool open = serve(bytes);
-    input_.assign(bytes);
-    return open;
-  }
-  input_.append(bytes);
-  std::string_view input = input_;
-  const bool open = serve(input);
-  if (input.empty()) {
-    clear(input_);
+    open = serve(bytes);
+    if (!bytes.empty()) input_.assign(bytes);
   } else {
-    input_.erase(0, input_.size() - input.size());
+    input_.append(bytes);
+    std::string_view input = input_;
+    open = serve(input);
+    if (input.empty()) {
+      give_back(input_);
+    } else {
+      input_.erase(0, input_.size() - input.size());
+    }
   }
-  return open;
+  return open && account();
 }
 
 bool ServerSession::wake() {
-  if (waiting_) {
-    waiting_ = false;
-    reply_number(Op::wait, proto::kStopWaiting);
+  if (!waiting_) return true;
+  try {
+    answer_woken();
+  } catch (const StoreError& error) {
+    return close(error.what());
   }
   return receive({});
+}
+
+bool ServerSession::expire() {
+  if (phase_ == Phase::refused) {
+    reply_frame(Op::prove, proto::kRefused, {"wrong secret"});
+    return close({});
+  }
+  if (!waiting_) return true;
+  waiting_->has_timer = false;
+  answer_late();
+  return receive({});
+}
+
+void ServerSession::push(const Frame& frame) {
+  pushed_ = true;
+  const std::vector<std::string_view> list(frame.list.begin(), frame.list.end());
+  proto::write_push(writable_output(), proto::PushFormat::frame, {{}, list, frame.status});
+  account();
+}
+
+void ServerSession::push_watch_event(const proto::Contents& event) {
+  proto::write_push(writable_output(), proto::PushFormat::watch_event, event);
+  account();
 }
 
 bool ServerSession::sent(std::size_t bytes) {
   sent_ += bytes;
   if (sent_ == output_.size()) {
-    clear(output_);
     sent_ = 0;
+    output_.clear();
+    if (output_.capacity() > state_.spare_output.capacity() && output_.capacity() <= kSpareOutput) {
+      state_.spare_output.swap(output_);
+    }
+    give_back(output_);
   } else if (sent_ > kUnreadOutput) {
     output_.erase(0, sent_);
     sent_ = 0;
   }
-  return input_.empty() || receive({});
+  return input_.empty() ? account() : receive({});
 }
 
-bool ServerSession::wants_input() const { return input_.size() < kHeldInput || !must_hold(input_); }
+std::string& ServerSession::writable_output() {
+  if (output_.empty() && output_.capacity() < state_.spare_output.capacity()) output_.swap(state_.spare_output);
+  return output_;
+}
+
+bool ServerSession::wants_input() const {
+  return phase_ != Phase::refused && (input_.size() < kHeldInput || !must_hold(input_));
+}
 
 // True if the request at the head of `input` must not be served yet.
 bool ServerSession::must_hold(std::string_view input) const {
-  if (output().size() > kUnreadOutput) return true;
-  return waiting_ && !input.empty() && static_cast<unsigned char>(input.front()) != static_cast<int>(Op::cancel_wait);
+  if (phase_ == Phase::refused) return true;
+  if (!pushed_ && output().size() > kUnreadOutput) return true;
+  if (!waiting_ || dialect_ == Dialect::legacy) return false;
+  return !input.empty() && static_cast<unsigned char>(input.front()) != static_cast<int>(Op::cancel_wait);
+}
+
+bool ServerSession::close(std::string reason) {
+  close_reason_ = std::move(reason);
+  return false;
+}
+
+bool ServerSession::account() {
+  const std::size_t held = input_.size() + output_.size() + (waiting_ ? waiting_->bytes : 0);
+  state_.held_bytes += held - held_bytes_;
+  held_bytes_ = held;
+  if (held <= state_.rules.max_client_bytes) return true;
+  return close(
+      fmt::format("the server holds {} bytes of its requests and of replies that it doesn't read; the limit "
+                  "is {}",
+                  held, state_.rules.max_client_bytes));
+}
+
+proto::RequestReader& ServerSession::reader() {
+  if (own_reader_) return *own_reader_;
+  if (phase_ != Phase::serving) return state_.greeting_reader;
+  switch (*dialect_) {
+    case Dialect::current: return state_.current_reader;
+    case Dialect::legacy: return state_.legacy_reader;
+    case Dialect::lockstep: break;
+  }
+  return state_.lockstep_reader;
+}
+
+proto::RequestReader ServerSession::fresh_reader() const {
+  return proto::RequestReader(phase_ == Phase::serving ? state_.rules.limits : proto::kGreetingLimits, *dialect_);
+}
+
+// Looks which dialect the client speaks. False if it is refused.
+bool ServerSession::open(std::string_view input) {
+  dialect_ = proto::detect_dialect(input);
+  if (!dialect_) return true;
+  if (dialect_ == Dialect::lockstep) {
+    phase_ = Phase::greeting;
+    greeting_ =
+        std::make_unique<ServerGreeting>(state_.rules.secret ? &*state_.rules.secret : nullptr, state_.rules.run_id);
+    return true;
+  }
+  const auto first = static_cast<unsigned char>(input.front());
+  if (dialect_ == Dialect::legacy && !proto::op_from_code(first, Dialect::legacy)) {
+    return close(fmt::format("its first byte is {:#04x}: it is no client of a store", first));
+  }
+  if (state_.rules.secret) return close("torch client refused: use --torch-store");
+  phase_ = Phase::serving;
+  return true;
 }
 
 // Serves the requests at the head of `input` and removes them from it.
 bool ServerSession::serve(std::string_view& input) {
+  if (phase_ == Phase::opening && !input.empty() && !open(input)) return false;
+  if (phase_ == Phase::opening) return true;
   try {
     while (!input.empty() && !must_hold(input)) {
-      const proto::Status status = reader_.read(input);
-      if (status == proto::Status::need_more) return true;
-      if (status == proto::Status::malformed) {
-        close_reason_ = reader_.reason();
-        return false;
+      if (waiting_ && dialect_ == Dialect::legacy) {
+        return close(
+            "it sent a request while its WAIT is open: it has timed out, and would take the answer to the "
+            "WAIT for that of the request");
       }
-      execute(reader_.request());
-      input.remove_prefix(reader_.size());
+      proto::RequestReader& now = reader();
+      const proto::Status status = now.read(input);
+      if (status != proto::Status::ok) {
+        // What it has read so far is this session's alone.
+        if (!own_reader_) own_reader_ = std::make_unique<proto::RequestReader>(std::exchange(now, fresh_reader()));
+        return status == proto::Status::need_more || close(own_reader_->reason());
+      }
+      const std::size_t size = now.size();
+      // The reader is used until the request is served, not longer: the next may be in another phase.
+      const std::unique_ptr<proto::RequestReader> kept = std::move(own_reader_);
+      execute(now.request());
+      input.remove_prefix(size);
+      if (!close_reason_.empty()) return false;
     }
     return true;
   } catch (const StoreError& error) {
-    close_reason_ = error.what();
-    return false;
+    return close(error.what());
   }
 }
 
-void ServerSession::greet(const proto::Request& request) {
-  if (request.op != Op::validate) {
-    throw StoreError(
-        fmt::format("the first request is {}, VALIDATE is wanted; the client is not one of lockstep or of "
-                    "PyTorch 2.2 and later",
-                    proto::shape_of(request.op).name));
-  }
-  if (request.contents.number != proto::kMagic) {
-    throw StoreError(fmt::format("VALIDATE with magic {:#x}, {:#x} is wanted; the client does not speak this protocol",
-                                 request.contents.number, proto::kMagic));
-  }
-  phase_ = Phase::serving;
-}
-
-void ServerSession::execute(const proto::Request& request) {
-  if (phase_ == Phase::greeting) return greet(request);
-  const Op op = request.op;
-  const auto& keys = request.contents.keys;
-  const auto& values = request.contents.values;
-  const std::int64_t number = request.contents.number;
-  switch (op) {
-    case Op::validate: return greet(request);
-    case Op::set: return table_.set(keys[0], values[0]);
-    case Op::append: return table_.append(keys[0], values[0]);
-    case Op::multi_set:
-      for (std::size_t i = 0; i < keys.size(); ++i) table_.set(keys[i], values[i]);
+void ServerSession::answer(const ServerGreeting::Answer& answer) {
+  using Next = ServerGreeting::Next;
+  const std::vector<std::string_view> list(answer.frame.list.begin(), answer.frame.list.end());
+  const Op op = phase_ == Phase::greeting ? Op::hello : Op::prove;
+  switch (answer.next) {
+    case Next::prove: phase_ = Phase::proving; break;
+    case Next::serve:
+      phase_ = Phase::serving;
+      role_ = greeting_->role();
+      greeting_.reset();
+      break;
+    case Next::close: close_reason_ = answer.log; break;
+    case Next::close_slowly:
+      phase_ = Phase::refused;
+      host_.complain(id_, answer.log);
+      host_.start_timer(id_, state_.rules.refusal_delay);
       return;
-    case Op::compare_set: {
-      const std::string stored = table_.compare_set(keys[0], values[0], values[1]);
-      return reply(op, {{}, {stored}, 0});
-    }
-    case Op::get:
-    case Op::multi_get: return reply_values(op, keys);
-    case Op::add: return reply_number(op, table_.add(keys[0], number));
-    case Op::check: {
-      for (const std::string_view key : keys) {
-        if (table_.find(key) == nullptr) return reply_number(op, proto::kNotReady);
-      }
-      return reply_number(op, proto::kReady);
-    }
-    case Op::wait:
-      waiting_ = !table_.wait(id_, keys);
-      if (!waiting_) reply_number(op, proto::kStopWaiting);
-      return;
-    case Op::cancel_wait:
-      table_.cancel(id_);
-      waiting_ = false;
-      return reply_number(op, proto::kWaitCanceled);
-    case Op::num_keys: return reply_number(op, static_cast<std::int64_t>(table_.size()));
-    case Op::delete_key: return reply_number(op, table_.erase(keys[0]) ? 1 : 0);
-    case Op::ping: return reply_number(op, number);
-    default: throw StoreError(fmt::format("{} is not served here", proto::shape_of(op).name));
   }
-}
-
-void ServerSession::reply(Op op, const proto::Contents& contents) { proto::write_reply(output_, op, contents); }
-
-void ServerSession::reply_number(Op op, std::int64_t number) { reply(op, {{}, {}, number}); }
-
-void ServerSession::reply_values(Op op, const std::vector<std::string_view>& keys) {
-  proto::Contents contents;
-  contents.values.reserve(keys.size());
-  std::size_t bytes = 0;
-  for (const std::string_view key : keys) {
-    const std::string* value = table_.find(key);
-    contents.values.push_back(value != nullptr ? std::string_view(*value) : std::string_view());
-    bytes += contents.values.back().size();
-  }
-  if (bytes > limits_.max_message_bytes) {
-    throw StoreError(fmt::format("{} of {} keys: the reply would have {} bytes, the limit is {}",
-                                 proto::shape_of(op).name, keys.size(), bytes, limits_.max_message_bytes));
-  }
-  reply(op, contents);
+  reply_frame(op, answer.frame.status, list);
 }
 
 }  // namespace lockstep::store

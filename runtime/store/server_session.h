@@ -1,23 +1,29 @@
 // The server's side of one connection as a state machine: bytes of requests in, bytes of replies out. No sockets.
 //
-// A session begins with a greeting (VALIDATE) and serves requests after it. Frames of authentication belong into the
-// greeting. One thread.
+// The first bytes say which dialect the client speaks. PyTorch's are served at once if the server is open, and refused
+// if it has a secret; lockstep's own begins with a greeting (auth.h), before which nothing else is answered. An idle
+// session holds no buffer. One thread.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "proto/protocol.h"
 #include "proto/request.h"
-#include "runtime/store/key_table.h"
+#include "runtime/store/auth.h"
+#include "runtime/store/server_state.h"
 
 namespace lockstep::store {
 
 class ServerSession {
  public:
-  // `id` is what this session waits as in `table`, which must outlive it.
-  ServerSession(KeyTable& table, KeyTable::WaiterId id, const proto::Limits& limits);
+  // `state` and `host` must outlive it.
+  ServerSession(ServerState& state, SessionHost& host, SessionId id);
   ~ServerSession();
   ServerSession(const ServerSession&) = delete;
   ServerSession& operator=(const ServerSession&) = delete;
@@ -25,40 +31,103 @@ class ServerSession {
   // Takes bytes from the client and serves the requests that are complete. False if the connection must be closed, and
   // close_reason() says why; what output() holds may still be sent.
   [[nodiscard]] bool receive(std::string_view bytes);
-  // The table has woken this session: answers its WAIT and goes on with what was held behind it. As receive().
+  // What it waits for has come (KeyTable::take_woken, BarrierTable::take_released): answers, and goes on with what was
+  // held behind the wait. As receive().
   [[nodiscard]] bool wake();
+  // The time that was asked of the host is over. As receive().
+  [[nodiscard]] bool expire();
+
+  // Appends what the client did not ask for. If it reads so little that it must be closed, close_reason() isn't empty
+  // afterwards. May be called while another session is at work.
+  void push(const Frame& frame);
+  void push_watch_event(const proto::Contents& event);
 
   // Replies that are not sent yet.
   std::string_view output() const { return std::string_view(output_).substr(sent_); }
   // The first `bytes` of output() were sent. This may make room for held requests, which are then served. As receive().
   [[nodiscard]] bool sent(std::size_t bytes);
 
-  // False while so much is held behind a WAIT, or behind replies that the client doesn't read, that no more should be
+  // False while so much is held behind a wait, or behind replies that the client doesn't read, that no more should be
   // received.
   bool wants_input() const;
-  bool greeted() const { return phase_ == Phase::serving; }
+  // It has finished its greeting, or sent a whole request where there is none.
+  bool is_welcome() const { return is_welcome_; }
+  // Nothing has come from it. With an open server it may be the second connection of a client of PyTorch 1.13.
+  bool is_silent() const { return phase_ == Phase::opening && input_.empty(); }
+  std::optional<proto::Dialect> dialect() const { return dialect_; }
+  // "rank 3", or nothing; for the log.
+  const std::string& role() const { return role_; }
+  // Empty if the log has been told already.
   const std::string& close_reason() const { return close_reason_; }
+  // Memory for what its client has sent and what it is to be sent.
+  std::size_t held_bytes() const { return held_bytes_; }
 
  private:
-  enum class Phase { greeting, serving };
+  enum class Phase {
+    opening,   // the dialect is not known
+    greeting,  // HELLO is wanted
+    proving,   // PROVE is wanted
+    serving,
+    refused,  // nothing more is taken; the answer comes at the timer's end
+  };
+  // The request that is not answered yet because what it waits for hasn't come.
+  struct Waiting {
+    proto::Op op;
+    std::vector<std::string> keys = {};  // of WAIT_GET; the one of a queue
+    bool has_timer = false;
+    std::size_t bytes = 0;
+  };
 
   bool serve(std::string_view& input);
+  bool open(std::string_view input);
   bool must_hold(std::string_view input) const;
+  proto::RequestReader& reader();
+  proto::RequestReader fresh_reader() const;
+  bool close(std::string reason);
+  // Notes how much memory this session holds. False, and closes, if it is over the limit.
+  bool account();
+
+  void answer(const ServerGreeting::Answer& answer);
+  // server_operations.cc: what each operation does. May throw StoreError, which closes the connection.
   void execute(const proto::Request& request);
-  void greet(const proto::Request& request);
+  void execute_own(const proto::Request& request);
+  void wait(const proto::Request& request);
+  void wait_get(const proto::Request& request);
+  bool answer_wait_get(const std::vector<std::string_view>& keys);
+  void queue_wait_pop(const proto::Request& request);
+  void barrier(const proto::Request& request);
+  void rank_barrier(const proto::Request& request);
+  void cancel_wait();
+  void start_waiting(Waiting waiting, std::optional<std::int64_t> timeout_ms);
+  void stop_waiting();
+  void answer_woken();
+  void answer_late();
+  void forget_waits();
+
   void reply(proto::Op op, const proto::Contents& contents);
   void reply_number(proto::Op op, std::int64_t number);
+  void reply_frame(proto::Op op, std::uint8_t status, std::vector<std::string_view> list = {});
   void reply_values(proto::Op op, const std::vector<std::string_view>& keys);
+  void reply_keys();
+  std::vector<std::string_view> values_of(proto::Op op, const std::vector<std::string_view>& keys) const;
+  std::string& writable_output();
 
-  KeyTable& table_;
-  const KeyTable::WaiterId id_;
-  const proto::Limits limits_;
-  proto::RequestReader reader_;
-  Phase phase_ = Phase::greeting;
-  bool waiting_ = false;  // a WAIT is not answered yet
-  std::string input_;     // begins with the first byte of a request; empty between requests
+  ServerState& state_;
+  SessionHost& host_;
+  const SessionId id_;
+  Phase phase_ = Phase::opening;
+  std::optional<proto::Dialect> dialect_;
+  bool is_welcome_ = false;
+  bool may_owe_ = false;  // was woken by an item of a queue, and hasn't asked for anything since
+  bool pushed_ = false;   // has watches or is a member: what it is sent doesn't hold up its requests
+  std::unique_ptr<proto::RequestReader> own_reader_;  // of a request that has come in part
+  std::unique_ptr<ServerGreeting> greeting_;
+  std::string role_;
+  std::unique_ptr<Waiting> waiting_;
+  std::string input_;  // begins with the first byte of a request; empty between requests
   std::string output_;
   std::size_t sent_ = 0;  // bytes of output_ that are gone
+  std::size_t held_bytes_ = 0;
   std::string close_reason_;
 };
 

@@ -4,36 +4,57 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "runtime/base/error.h"
 #include "runtime/net/backoff.h"
 #include "runtime/net/stream.h"
 #include "runtime/net/tcp_socket.h"
+#include "runtime/store/auth.h"
 
 namespace lockstep::store {
 namespace {
 
+using proto::Dialect;
 using proto::Op;
 
-constexpr std::size_t kReadBytes = std::size_t{16} << 10;
+constexpr std::size_t kFirstBuffer = std::size_t{4} << 10;
+// A buffer that has held something large is given back after it.
+constexpr std::size_t kKeptBuffer = std::size_t{256} << 10;
 // One greeting: a server that has accepted answers it at once, one that hasn't (a full queue) is better asked again.
 constexpr auto kGreetingLimit = std::chrono::seconds(10);
+// Of a server that hung up on the current greeting. A current server that had no time just then says nothing to this.
+constexpr auto kLegacyLimit = std::chrono::seconds(2);
+
+// What a current server sends back. To one of 1.13 VALIDATE is SET, and its magic with three bytes of the PING is the
+// length of a key: with this byte that is more than it can take for a length, and it hangs up instead of waiting.
+std::int64_t ping_nonce() { return (::getpid() & 0xffff) | 0xff0000; }
+
+// The dialect of a try: a server of PyTorch may be of either time.
+Dialect dialect_of(const Endpoint& endpoint, int attempt) {
+  if (endpoint.protocol == Endpoint::Protocol::lockstep) return Dialect::lockstep;
+  return attempt % 2 == 1 ? Dialect::current : Dialect::legacy;
+}
 
 }  // namespace
 
-TcpConnection TcpConnection::open_once(const net::HostPort& where, const Deadline& deadline) {
-  TcpConnection connection(net::tcp_connect_once(where, deadline));
-  connection.greet(deadline);
+TcpConnection TcpConnection::open_once(const Endpoint& endpoint, Dialect dialect, const Deadline& deadline) {
+  TcpConnection connection(net::tcp_connect_once(endpoint.address, deadline), dialect);
+  connection.greet(endpoint, deadline);
   return connection;
 }
 
-TcpConnection TcpConnection::open(const net::HostPort& where, const Deadline& deadline) {
+TcpConnection TcpConnection::open(const Endpoint& endpoint, const Deadline& deadline) {
+  if (endpoint.protocol == Endpoint::Protocol::torch && endpoint.secret) {
+    throw InvalidArgument("a store with PyTorch's protocol has no secret: ask for lockstep's, or without one");
+  }
   net::Backoff backoff;
-  for (int attempts = 1;; ++attempts) {
-    TcpConnection connection(net::tcp_connect(where, deadline));
+  for (int attempt = 1;; ++attempt) {
+    const Dialect dialect = dialect_of(endpoint, attempt);
+    TcpConnection connection(net::tcp_connect(endpoint.address, deadline), dialect);
     std::string outcome;
     try {
-      connection.greet(deadline.sooner(kGreetingLimit));
+      connection.greet(endpoint, deadline.sooner(dialect == Dialect::legacy ? kLegacyLimit : kGreetingLimit));
       return connection;
     } catch (const net::ConnectionClosed& error) {
       outcome = error.what();
@@ -43,15 +64,39 @@ TcpConnection TcpConnection::open(const net::HostPort& where, const Deadline& de
     if (!backoff.pause(deadline)) {
       throw Timeout(
           fmt::format("{} accepts connections but did not answer the greeting of a store client, {}, {} "
-                      "attempts; last: {}; is it another program's port?",
-                      where.to_string(), deadline.progress(), attempts, outcome));
+                      "attempts; last: {}; is it another program's port{}?",
+                      endpoint.address.to_string(), deadline.progress(), attempt, outcome,
+                      dialect == Dialect::lockstep ? ", or a store of PyTorch" : ", or a store with a secret"));
     }
   }
 }
 
-void TcpConnection::greet(const Deadline& deadline) {
-  const auto nonce = static_cast<std::int64_t>(::getpid());
+void TcpConnection::greet(const Endpoint& endpoint, const Deadline& deadline) {
+  if (dialect_ == Dialect::lockstep) {
+    greet_lockstep(endpoint, deadline);
+  } else {
+    greet_torch(deadline);
+  }
+}
+
+void TcpConnection::greet_lockstep(const Endpoint& endpoint, const Deadline& deadline) {
+  ClientGreeting greeting(endpoint.secret ? &*endpoint.secret : nullptr, endpoint.run_id, endpoint.role);
+  send(greeting.hello(), deadline);
+  const std::string proof = greeting.prove(receive(Op::hello, 0, deadline));
+  if (proof.empty()) return;
+  send(proof, deadline);
+  greeting.check(receive(Op::prove, 0, deadline));
+}
+
+void TcpConnection::greet_torch(const Deadline& deadline) {
   std::string bytes;
+  if (dialect_ == Dialect::legacy) {  // It has no greeting: any question will do.
+    proto::write_request(bytes, {Op::num_keys, {}}, dialect_);
+    send(bytes, deadline);
+    receive(Op::num_keys, 0, deadline);
+    return;
+  }
+  const std::int64_t nonce = ping_nonce();
   proto::write_request(bytes, {Op::validate, {{}, {}, proto::kMagic}});
   proto::write_request(bytes, {Op::ping, {{}, {}, nonce}});
   send(bytes, deadline);
@@ -67,28 +112,36 @@ void TcpConnection::send(std::string_view bytes, const Deadline& deadline) {
 }
 
 const proto::Contents& TcpConnection::receive(Op op, std::size_t keys, const Deadline& deadline) {
-  input_.erase(0, given_);
-  given_ = 0;
+  if (begin_ == end_) {
+    begin_ = end_ = 0;
+    if (buffer_.size() > kKeptBuffer) std::vector<char>().swap(buffer_);
+    // The answer is not here yet as a rule, so that asking for it first would be in vain.
+    if (!net::wait_readable(fd_.get(), deadline)) {
+      throw Timeout(fmt::format("receive from {}: timed out, {}", peer().to_string(), deadline.progress()));
+    }
+    receive_more(deadline);
+  }
   proto::ReplyReader reader(op, keys);
   for (;;) {
-    const proto::Status status = reader.read(input_);
+    const proto::Status status = reader.read(std::string_view(buffer_.data() + begin_, end_ - begin_));
     if (status == proto::Status::ok) {
       contents_ = reader.contents();
-      given_ = reader.size();
+      begin_ += reader.size();
       return contents_;
     }
     if (status == proto::Status::malformed) throw CorruptData(reader.reason());
-    const std::size_t had = input_.size();
-    input_.resize(had + kReadBytes);
-    std::size_t received = 0;
-    try {
-      received = net::recv_some(fd_.get(), std::as_writable_bytes(std::span(input_)).subspan(had), deadline);
-    } catch (...) {
-      input_.resize(had);
-      throw;
-    }
-    input_.resize(had + received);
+    receive_more(deadline);
   }
+}
+
+void TcpConnection::receive_more(const Deadline& deadline) {
+  if (begin_ > 0) {
+    std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
+    end_ -= begin_;
+    begin_ = 0;
+  }
+  if (end_ == buffer_.size()) buffer_.resize(std::max(kFirstBuffer, 2 * buffer_.size()));
+  end_ += net::recv_some(fd_.get(), std::as_writable_bytes(std::span(buffer_)).subspan(end_), deadline);
 }
 
 net::HostPort TcpConnection::peer() const { return net::peer_address(fd_.get()); }

@@ -4,23 +4,28 @@
 #include <cstddef>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "proto/protocol.h"
 #include "proto/reply.h"
 #include "proto/request.h"
 #include "runtime/base/deadline.h"
 #include "runtime/base/unique_fd.h"
 #include "runtime/net/address.h"
+#include "runtime/store/endpoint.h"
 
 namespace lockstep::store {
 
 class TcpConnection {
  public:
   // Connects and greets, and tries again until the deadline, also when the server closes during the greeting: a full
-  // listen queue shows only then. Timeout says what was tried and what came of it.
-  static TcpConnection open(const net::HostPort& where, const Deadline& deadline);
-  // The same without a second try, for a server that is known to be there.
-  static TcpConnection open_once(const net::HostPort& where, const Deadline& deadline);
+  // listen queue shows only then. With Protocol::torch it finds out whether the server is a current one or one of 1.13.
+  // Timeout says what was tried and what came of it; StoreError, at once, why the server refuses us or we it.
+  static TcpConnection open(const Endpoint& endpoint, const Deadline& deadline);
+  // The same without a second try, for a server that is known to be there and to speak `dialect`.
+  static TcpConnection open_once(const Endpoint& endpoint, proto::Dialect dialect, const Deadline& deadline);
 
+  proto::Dialect dialect() const { return dialect_; }
   // Sends bytes of requests. Throws net::ConnectionClosed, Timeout, SystemError.
   void send(std::string_view bytes, const Deadline& deadline);
   // Receives the reply to the oldest request that has none yet, which was `op` with `keys` keys. The views are valid
@@ -30,12 +35,17 @@ class TcpConnection {
   net::HostPort peer() const;
 
  private:
-  explicit TcpConnection(UniqueFd fd) : fd_(std::move(fd)) {}
-  void greet(const Deadline& deadline);
+  TcpConnection(UniqueFd fd, proto::Dialect dialect) : fd_(std::move(fd)), dialect_(dialect) {}
+  void greet(const Endpoint& endpoint, const Deadline& deadline);
+  void greet_lockstep(const Endpoint& endpoint, const Deadline& deadline);
+  void greet_torch(const Deadline& deadline);
+  void receive_more(const Deadline& deadline);
 
   UniqueFd fd_;
-  std::string input_;      // received, not yet given out, but for the first `given_`
-  std::size_t given_ = 0;  // bytes of the reply that was returned last
+  proto::Dialect dialect_;
+  std::vector<char> buffer_;
+  std::size_t begin_ = 0;  // of what was received and not given out
+  std::size_t end_ = 0;
   proto::Contents contents_;
 };
 

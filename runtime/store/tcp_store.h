@@ -1,21 +1,27 @@
-// The client of a TCP store: lockstep's own server (tcp_store_server.h) or PyTorch's.
+// The client of a TCP store: lockstep's own server (tcp_store_server.h), or with Protocol::torch one of PyTorch, of
+// today or of 1.13.
 //
 // Each call runs on a connection of its own out of a pool that grows with the number of calls at one time, so that a
 // thread that waits delays no other. A write returns when the server has it. A connection on which something went wrong
-// is closed, never used again, so a late reply is never taken for another's.
+// is closed, never used again, so a late reply is never taken for another's. With lockstep's server a get is one trip,
+// and deadlines are kept by the server.
 //
-// Once the server is gone every call, also one that is waiting, throws StoreError at once, naming the address.
+// Once the server is gone every call, also one that is waiting, throws StoreError: at once if its process has ended, in
+// net::kVanishedAfter if its host has vanished. Operations that a server of PyTorch doesn't have (queues and list_keys
+// before 2.9) are a StoreError that says so; append(), multi_get() and multi_set() are put together from what 1.13 has.
 #pragma once
 
 #include <chrono>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "proto/request.h"
 #include "runtime/base/error.h"
 #include "runtime/base/mutex.h"
 #include "runtime/net/address.h"
+#include "runtime/store/auth.h"
 #include "runtime/store/endpoint.h"
 #include "runtime/store/store.h"
 #include "runtime/store/tcp_connection.h"
@@ -26,13 +32,14 @@ struct TcpStoreOptions {
   // Longest time for a request that doesn't wait for a key, there and back. Past it the store counts as lost:
   // StoreError.
   std::chrono::nanoseconds request_timeout = std::chrono::seconds(30);
-  // How long past its deadline a wait may take to be cancelled. A server that is silent for longer: StoreError.
+  // How long past its deadline the answer to a wait may take. A server that is silent for longer: StoreError.
   std::chrono::nanoseconds cancel_timeout = std::chrono::seconds(1);
 };
 
 class TcpStore : public Store {
  public:
   // Connects, and retries until the deadline while nobody listens. Timeout names the address and what was tried.
+  // StoreError, at once, if the server refuses us or can't prove that it knows the secret.
   TcpStore(const Endpoint& endpoint, const Deadline& deadline, const TcpStoreOptions& options = {});
   // A server of lockstep's that wants no secret.
   TcpStore(const net::HostPort& server, const Deadline& deadline, const TcpStoreOptions& options = {});
@@ -71,19 +78,31 @@ class TcpStore : public Store {
   // One request and its reply.
   void exchange(const std::string& what, const proto::Request& request,
                 const std::function<void(const proto::Contents&)>& use_reply);
-  // One request that isn't answered, and the proof that it has arrived.
-  void write(const std::string& what, const proto::Request& request);
+  // A write, acknowledged: `own` is lockstep's operation for it, `torch` PyTorch's.
+  void write(const std::string& what, proto::Op own, proto::Op torch, const proto::Contents& contents);
+  // A request of lockstep's own, and its answer, which must be here by `answer`: ok, missing or refused.
+  Frame ask(const std::string& what, const proto::Request& request, const Deadline& answer);
+  [[noreturn]] void throw_refused(const std::string& what, const Frame& frame) const;
   // Waits until all keys exist, then runs `then`, if any, on the same connection.
   void wait_and(const std::string& what, std::span<const std::string> keys, const Deadline& deadline,
                 const std::function<void(TcpConnection&, const WireKeys&)>& then);
   bool wait_reply(TcpConnection& connection, const Deadline& deadline);
   std::vector<std::string> missing_keys(TcpConnection& connection, const WireKeys& keys);
+  void read_values(TcpConnection& connection, const WireKeys& keys, std::vector<std::string>& values);
+  std::string pop_in_two_trips(std::string_view queue, const Deadline& deadline);
+  void append_by_swaps(std::string_view key, std::string_view value);
+  // The bytes of a request in the server's dialect. StoreError if it doesn't have the operation.
+  std::string bytes_of(const proto::Request& request) const;
+  bool is_lockstep() const { return dialect_ == proto::Dialect::lockstep; }
+  bool is_legacy() const { return dialect_ == proto::Dialect::legacy; }
+  Deadline answer_deadline(const Deadline& deadline) const;
   StoreError lost(const std::string& what, const std::exception& error) const;
   StoreError silent(const std::string& what, const Deadline& deadline) const;
 
   const net::HostPort server_;  // as the caller named it, for messages
   const TcpStoreOptions options_;
-  net::HostPort peer_;  // the numeric address that answered, for further connections
+  Endpoint endpoint_;  // with the numeric address that answered, for further connections
+  proto::Dialect dialect_ = proto::Dialect::lockstep;
 
   Mutex mutex_;
   std::vector<TcpConnection> idle_ GUARDED_BY(mutex_);

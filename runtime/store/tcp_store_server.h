@@ -1,8 +1,10 @@
 // The server of a TCP store: an event loop in a thread of its own. Lives in the launcher, or in rank 0's process.
 //
-// Speaks the protocol of proto/PROTOCOL.md. Half a request, a reply that is not read, or garbage from one client delay
-// no other; a client that breaks the protocol or a limit is closed, and a line in the log names its address and the
-// reason. Not authenticated: whoever reaches the address may read and write.
+// Speaks the protocol of proto/PROTOCOL.md: lockstep's, and without a secret also PyTorch's, told apart by a client's
+// first bytes. With a secret nothing is answered but the greeting in which both sides prove that they know it. Half a
+// request, a reply that is not read, or garbage from one client delay no other; a client that breaks the protocol or a
+// limit is closed, and a line in the log names its address and the reason. Many such lines become one with their
+// number.
 #pragma once
 
 #include <chrono>
@@ -27,12 +29,26 @@ struct TcpStoreServerOptions {
   std::string run_id = {};
   // Of one request or reply.
   proto::Limits limits = {};
-  // Of all keys and values together.
+  // Of all keys, values and items of queues together.
   std::size_t max_stored_bytes = std::size_t{1} << 30;
+  // Keys, and items of queues, together.
+  std::size_t max_keys = std::size_t{1} << 20;
+  // Keys that clients wait for, all together; keys that clients of PyTorch 1.13 watch, all together.
+  std::size_t max_waited_keys = std::size_t{4} << 20;
+  std::size_t max_watched_keys = std::size_t{1} << 16;
   // Clients at one time; more are closed as they come.
   std::size_t max_clients = 65536;
-  // A client that hasn't sent its greeting by then is closed.
-  std::chrono::nanoseconds greeting_timeout = std::chrono::seconds(30);
+  // Clients that have not finished their greeting. When one more comes, the one that is at it longest is closed.
+  std::size_t max_greeting_clients = 4096;
+  // A client that hasn't finished its greeting by then is closed. One that sends nothing at all may stay where PyTorch
+  // 1.13 is served and has a client on the same host: it opens a second connection, for a key's news.
+  std::chrono::nanoseconds greeting_timeout = std::chrono::seconds(10);
+  // How long a client with a wrong secret waits for its answer.
+  std::chrono::nanoseconds refusal_delay = std::chrono::seconds(1);
+  // Memory for requests that wait and for replies that are not read: of one client, and of all. A client over its limit
+  // is closed; over the limit of all, the one that holds most.
+  std::size_t max_client_bytes = std::size_t{160} << 20;
+  std::size_t max_held_bytes = std::size_t{1} << 30;
 };
 
 class TcpStoreServer {

@@ -14,21 +14,21 @@ namespace {
 
 using testing::ElementsAre;
 
-constexpr std::size_t kRoom = 1000;
+using Await = KeyTable::Await;
 
 TEST(KeyTable, WaitIsTrueAtOnceIfAllKeysExist) {
-  KeyTable table(kRoom);
+  KeyTable table{{}};
   table.set("a", "");
-  EXPECT_TRUE(table.wait(1, {"a", "a"}));
-  EXPECT_TRUE(table.wait(1, {}));
+  EXPECT_TRUE(table.wait(1, {"a", "a"}, Await::value));
+  EXPECT_TRUE(table.wait(1, {}, Await::value));
   EXPECT_TRUE(table.take_woken().empty());
 }
 
 TEST(KeyTable, WaiterIsWokenOnceByTheLastKeyInAnyOrder) {
   std::vector<std::string> order = {"a", "b", "c"};
   do {
-    KeyTable table(kRoom);
-    EXPECT_FALSE(table.wait(7, {"a", "b", "c"}));
+    KeyTable table{{}};
+    EXPECT_FALSE(table.wait(7, {"a", "b", "c"}, Await::value));
     table.set(order[0], "");
     table.set(order[1], "");
     table.set(order[1], "again");
@@ -41,16 +41,16 @@ TEST(KeyTable, WaiterIsWokenOnceByTheLastKeyInAnyOrder) {
 }
 
 TEST(KeyTable, DuplicateKeysInAWaitAreFine) {
-  KeyTable table(kRoom);
-  EXPECT_FALSE(table.wait(1, {"a", "b", "a", "b"}));
+  KeyTable table{{}};
+  EXPECT_FALSE(table.wait(1, {"a", "b", "a", "b"}, Await::value));
   table.set("b", "");
   table.set("a", "");
   EXPECT_THAT(table.take_woken(), ElementsAre(1));
 }
 
 TEST(KeyTable, AKeyThatWentAgainIsWaitedForAgain) {
-  KeyTable table(kRoom);
-  EXPECT_FALSE(table.wait(1, {"a", "b"}));
+  KeyTable table{{}};
+  EXPECT_FALSE(table.wait(1, {"a", "b"}, Await::value));
   table.set("a", "");
   table.erase("a");
   table.set("b", "");
@@ -63,8 +63,8 @@ TEST(KeyTable, AKeyThatWentAgainIsWaitedForAgain) {
 }
 
 TEST(KeyTable, CancelledWaitersAreNotWoken) {
-  KeyTable table(kRoom);
-  for (const KeyTable::WaiterId waiter : {1, 2, 3}) EXPECT_FALSE(table.wait(waiter, {"a"}));
+  KeyTable table{{}};
+  for (const KeyTable::WaiterId waiter : {1, 2, 3}) EXPECT_FALSE(table.wait(waiter, {"a"}, Await::value));
   table.cancel(2);
   table.set("a", "");
   table.cancel(3);  // between its key's coming and the answer
@@ -73,10 +73,10 @@ TEST(KeyTable, CancelledWaitersAreNotWoken) {
 }
 
 TEST(KeyTable, EverybodyAtAKeyIsWoken) {
-  KeyTable table(kRoom);
-  EXPECT_FALSE(table.wait(1, {"a"}));
-  EXPECT_FALSE(table.wait(2, {"a", "b"}));
-  EXPECT_FALSE(table.wait(3, {"b"}));
+  KeyTable table{{}};
+  EXPECT_FALSE(table.wait(1, {"a"}, Await::value));
+  EXPECT_FALSE(table.wait(2, {"a", "b"}, Await::value));
+  EXPECT_FALSE(table.wait(3, {"b"}, Await::value));
   table.append("a", "x");
   EXPECT_THAT(table.take_woken(), ElementsAre(1));
   table.add("b", 1);
@@ -86,7 +86,7 @@ TEST(KeyTable, EverybodyAtAKeyIsWoken) {
 }
 
 TEST(KeyTable, MemoryIsCountedAndBounded) {
-  KeyTable table(100);
+  KeyTable table({.max_bytes = 100});
   table.set("key", std::string(97, 'x'));
   EXPECT_THROW(table.set("k", ""), StoreError);
   EXPECT_THROW(table.append("key", "x"), StoreError);
@@ -100,6 +100,161 @@ TEST(KeyTable, MemoryIsCountedAndBounded) {
   EXPECT_TRUE(table.erase("key"));
   for (int i = 0; i < 1000; ++i) table.set("key", std::string(90, 'x'));  // replacing takes no more
   EXPECT_EQ(table.size(), 2u);
+}
+
+TEST(KeyTable, EntriesAreCountedAndBounded) {
+  KeyTable table({.max_entries = 3});
+  table.set("a", "");
+  table.queue_push("q", "1");
+  table.queue_push("q", "2");
+  EXPECT_THROW(table.queue_push("q", "3"), StoreError);
+  EXPECT_THROW(table.set("b", ""), StoreError);
+  EXPECT_THROW(table.add("b", 1), StoreError);
+  table.set("a", "again");
+  EXPECT_EQ(table.queue_pop("q"), "1");
+  table.set("b", "");
+}
+
+TEST(KeyTable, AValueGrowsToItsLimitOnly) {
+  KeyTable table({.max_value_bytes = 4});
+  table.append("a", "xx");
+  table.append("a", "yy");
+  EXPECT_THROW(table.append("a", "z"), StoreError);
+  EXPECT_EQ(*table.find("a"), "xxyy");
+}
+
+TEST(KeyTable, WaitedKeysAreCountedAndBounded) {
+  KeyTable table({.max_waited_keys = 4});
+  EXPECT_FALSE(table.wait(1, {"a", "b"}, Await::value));
+  EXPECT_FALSE(table.wait(2, {"a"}, Await::either));
+  EXPECT_THROW(table.wait(3, {"c", "d"}, Await::value), StoreError);
+  EXPECT_FALSE(table.wait(4, {"c"}, Await::item));
+  EXPECT_THROW(table.wait(3, {"c"}, Await::value), StoreError);
+  table.cancel(1);
+  EXPECT_FALSE(table.wait(3, {"a", "d"}, Await::value));
+  table.set("a", "");
+  table.queue_push("c", "");
+  EXPECT_THAT(table.take_woken(), ElementsAre(2, 4));
+  EXPECT_FALSE(table.wait(5, {"x", "y"}, Await::value));
+}
+
+TEST(KeyTable, ItemsLeaveAQueueAsTheyCame) {
+  KeyTable table{{}};
+  EXPECT_EQ(table.queue_pop("q"), std::nullopt);
+  table.queue_push("q", "1");
+  table.queue_push("q", "2");
+  table.queue_push("other", "3");
+  EXPECT_EQ(table.queue_length("q"), 2u);
+  EXPECT_EQ(table.queue_pop("q"), "1");
+  EXPECT_EQ(table.queue_pop("q"), "2");
+  EXPECT_EQ(table.queue_pop("q"), std::nullopt);
+  EXPECT_EQ(table.queue_length("q"), 0u);
+  EXPECT_EQ(table.size(), 0u) << "a queue is no key";
+}
+
+TEST(KeyTable, MemoryOfAQueueIsGivenBack) {
+  KeyTable table({.max_bytes = 100});
+  for (int i = 0; i < 1000; ++i) {
+    table.queue_push("q", std::string(90, 'x'));
+    EXPECT_THROW(table.queue_push("q", std::string(10, 'x')), StoreError);
+    table.queue_pop("q");
+  }
+  table.set("k", std::string(99, 'x'));
+}
+
+TEST(KeyTable, AwaitedIsAValueAnItemOrEither) {
+  KeyTable table{{}};
+  table.set("value", "");
+  table.queue_push("item", "");
+  EXPECT_TRUE(table.exists("value", Await::value));
+  EXPECT_FALSE(table.exists("value", Await::item));
+  EXPECT_TRUE(table.exists("value", Await::either));
+  EXPECT_FALSE(table.exists("item", Await::value));
+  EXPECT_TRUE(table.exists("item", Await::item));
+  EXPECT_TRUE(table.exists("item", Await::either));
+  EXPECT_FALSE(table.wait(1, {"item"}, Await::value));
+  EXPECT_FALSE(table.wait(2, {"value"}, Await::item));
+  table.queue_push("item", "");
+  table.set("value", "again");
+  EXPECT_TRUE(table.take_woken().empty());
+  table.set("item", "");
+  table.queue_push("value", "");
+  EXPECT_THAT(table.take_woken(), ElementsAre(1, 2));
+}
+
+TEST(KeyTable, EachItemWakesTheOneThatWaitsLongest) {
+  KeyTable table{{}};
+  for (const KeyTable::WaiterId waiter : {3, 1, 2}) EXPECT_FALSE(table.wait(waiter, {"q"}, Await::either));
+  table.queue_push("q", "");
+  EXPECT_THAT(table.take_woken(), ElementsAre(3));
+  table.queue_push("q", "");
+  table.queue_push("q", "");
+  EXPECT_THAT(table.take_woken(), ElementsAre(1, 2));
+  EXPECT_FALSE(table.wait(4, {"q", "r"}, Await::either));
+  table.queue_push("r", "");
+  EXPECT_THAT(table.take_woken(), ElementsAre(4)) << "it took the item of q for granted when it came";
+}
+
+TEST(KeyTable, AnItemThatAWokenWaiterLeavesIsForTheNext) {
+  KeyTable table{{}};
+  for (const KeyTable::WaiterId waiter : {1, 2, 3}) EXPECT_FALSE(table.wait(waiter, {"q"}, Await::either));
+  table.queue_push("q", "item");
+  EXPECT_THAT(table.take_woken(), ElementsAre(1));
+  table.cancel(1);  // its connection has ended
+  EXPECT_THAT(table.take_woken(), ElementsAre(2));
+  table.settle(2);  // it did something else
+  EXPECT_THAT(table.take_woken(), ElementsAre(3));
+  EXPECT_EQ(table.queue_pop("q"), "item");
+  table.settle(3);
+  EXPECT_TRUE(table.take_woken().empty());
+}
+
+TEST(KeyTable, ATakenItemWakesNobodyElse) {
+  KeyTable table{{}};
+  for (const KeyTable::WaiterId waiter : {1, 2, 3}) EXPECT_FALSE(table.wait(waiter, {"q"}, Await::item));
+  table.queue_push("q", "a");
+  table.queue_push("q", "b");
+  EXPECT_THAT(table.take_woken(), ElementsAre(1, 2));
+  EXPECT_EQ(table.queue_pop("q"), "a");
+  table.settle(1);
+  EXPECT_TRUE(table.take_woken().empty()) << "the item that is left has woken 2";
+  EXPECT_EQ(table.queue_pop("q"), "b");
+  table.settle(2);
+  table.queue_push("q", "c");
+  EXPECT_THAT(table.take_woken(), ElementsAre(3));
+}
+
+TEST(KeyTable, TellsWhatAWaiterLacks) {
+  KeyTable table{{}};
+  table.set("b", "");
+  EXPECT_FALSE(table.wait(1, {"a", "b", "c"}, Await::value));
+  EXPECT_THAT(table.missing(1), ElementsAre("a", "c"));
+  table.set("a", "");
+  EXPECT_THAT(table.missing(1), ElementsAre("c"));
+  EXPECT_TRUE(table.missing(2).empty());
+}
+
+TEST(KeyTable, ListsItsKeysSorted) {
+  KeyTable table{{}};
+  for (const char* key : {"b", "c", "a"}) table.set(key, "");
+  EXPECT_THAT(table.keys(), ElementsAre("a", "b", "c"));
+}
+
+TEST(KeyTable, TheObserverSeesEachChangeAndWhatWasBefore) {
+  KeyTable table{{}};
+  std::string seen;
+  table.observe([&](std::string_view key, const std::string* before, const std::string* after) {
+    seen +=
+        std::string(key) + ":" + (before != nullptr ? *before : "-") + ">" + (after != nullptr ? *after : "-") + " ";
+  });
+  table.set("k", "1");
+  table.add("k", 2);
+  table.append("k", "4");
+  table.compare_set("k", "34", "5");
+  table.compare_set("k", "34", "6");
+  table.erase("k");
+  table.erase("k");
+  EXPECT_EQ(seen, "k:->1 k:1>3 k:3>34 k:34>5 k:5>- ");
 }
 
 }  // namespace

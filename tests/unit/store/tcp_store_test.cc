@@ -143,9 +143,9 @@ TEST_F(TcpStoreTest, ASilentServerIsLostAfterTheRequestTimeout) {
   std::vector<UniqueFd> connections;
   std::thread greeter([&] {
     connections.push_back(net::tcp_accept(listener.get(), soon()));
-    std::string bytes(kGreeting.size() + 5, '\0');
-    net::recv_exact(connections[0].get(), std::as_writable_bytes(std::span(bytes)), soon());
-    net::send_all(connections[0].get(), bytes.substr(bytes.size() - 4), soon());
+    std::string hello = request(Op::hello, {{}, {"", "", std::string(proto::kNonceBytes, 'n')}, proto::kVersion});
+    net::recv_exact(connections[0].get(), std::as_writable_bytes(std::span(hello)), soon());
+    net::send_all(connections[0].get(), std::string(9, '\0'), soon());  // welcome
   });
   TcpStore store(net::local_address(listener.get()), soon(),
                  {.request_timeout = milliseconds(50), .cancel_timeout = milliseconds(20)});
@@ -214,7 +214,7 @@ TEST_F(TcpStoreTest, GarbageIsClosedAndOthersGoOn) {
   const std::string two_to_40 = std::string("\0\0\0\0\0\1\0\0", 8);
   const std::vector<std::string> garbage = {
       "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
-      std::string("\0\1\2\3\4", 5),                 // VALIDATE with another magic
+      std::string("\0\1\2\3\4", 5) + "\5\6\7\10",   // VALIDATE with another magic: a SET of 1.13 with a huge key
       request(Op::ping),                            // no greeting
       kGreeting + "\x2a",                           // no such operation
       kGreeting + "\x01" + two_to_40,               // SET with a key of 2^40 bytes

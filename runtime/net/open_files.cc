@@ -1,0 +1,31 @@
+#include "runtime/net/open_files.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <cerrno>
+
+#include "runtime/base/error.h"
+
+namespace lockstep::net {
+
+OpenFilesLimit open_files_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) throw SystemError("getrlimit(RLIMIT_NOFILE)", errno);
+  return {limit.rlim_cur, limit.rlim_max};
+}
+
+OpenFilesLimit raise_open_files_limit() {
+  const OpenFilesLimit before = open_files_limit();
+  if (before.soft < before.hard && !set_open_files_limit({before.hard, before.hard})) {
+    throw SystemError(fmt::format("setrlimit(RLIMIT_NOFILE) from {} to {}", before.soft, before.hard), errno);
+  }
+  return before;
+}
+
+bool set_open_files_limit(const OpenFilesLimit& limit) noexcept {
+  const rlimit wanted{limit.soft, limit.hard};
+  return ::setrlimit(RLIMIT_NOFILE, &wanted) == 0;
+}
+
+}  // namespace lockstep::net

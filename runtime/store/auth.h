@@ -1,0 +1,87 @@
+// The greeting of lockstep's own clients as pure functions of its messages: who are you, prove it, so do I.
+//
+// Client and server prove to each other that they hold the run's secret, without showing it: each signs both nonces,
+// the run's id and the client's role with HMAC-SHA256 (proto/proof.h). A fresh nonce from either side makes an old
+// proof worthless. What follows is neither encrypted nor signed: it keeps strangers out of a run, not those who can
+// change packets on the way.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "proto/fields.h"
+#include "proto/protocol.h"
+#include "runtime/store/secret.h"
+
+namespace lockstep::store {
+
+// An answer to an operation of lockstep's own: a status of proto/protocol.h and its list.
+struct Frame {
+  std::uint8_t status = proto::kOk;
+  std::vector<std::string> list;
+};
+
+// The server's side for one connection.
+class ServerGreeting {
+ public:
+  enum class Next {
+    prove,         // the client must answer the challenge
+    serve,         // it is welcome
+    close,         // send the answer, then close
+    close_slowly,  // the same after a delay: it may be guessing
+  };
+  struct Answer {
+    Frame frame;
+    Next next = Next::close;
+    std::string log = {};  // why the client is refused, for the server's own log
+  };
+
+  // Answers HELLO. `secret` may be null: everybody is welcome. Both must outlive this. A client that names another run
+  // is refused, here or when it has proved itself.
+  ServerGreeting(const Secret* secret, const std::string& run_id) : secret_(secret), run_id_(run_id) {}
+  Answer hello(const proto::Contents& hello);
+  // Answers PROVE. Only after a challenge, and only once.
+  Answer prove(std::string_view mac) const;
+  // What the client says it is, made fit to print.
+  const std::string& role() const { return role_; }
+
+ private:
+  std::optional<Answer> wrong_run() const;
+
+  const Secret* secret_;
+  const std::string& run_id_;
+  std::string client_nonce_;
+  std::string server_nonce_;
+  std::string claimed_run_;
+  std::string claimed_role_;
+  std::string role_;
+};
+
+// The client's side for one connection. What goes wrong is a StoreError; the message lacks only the server's address.
+class ClientGreeting {
+ public:
+  // `secret` may be null, and must outlive this.
+  ClientGreeting(const Secret* secret, std::string run_id, std::string role);
+  // The bytes of HELLO.
+  std::string hello() const;
+  // Takes the answer to HELLO: the bytes of PROVE, or none if both sides are open.
+  std::string prove(const proto::Contents& answer);
+  // Takes the answer to PROVE: checks that the server knows the secret too.
+  void check(const proto::Contents& answer) const;
+
+ private:
+  const Secret* secret_;
+  const std::string run_id_;
+  const std::string role_;
+  std::string nonce_;
+  std::string server_nonce_;
+};
+
+// `text` of a peer for a log line or a message: one line, no control characters, at most `most` bytes of it.
+std::string printable(std::string_view text, std::size_t most = 80);
+
+}  // namespace lockstep::store
