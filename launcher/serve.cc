@@ -1,7 +1,6 @@
 #include "launcher/serve.h"
 
 #include <fmt/format.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -16,6 +15,7 @@
 #include "runtime/base/logging.h"
 #include "runtime/net/address.h"
 #include "runtime/net/interfaces.h"
+#include "runtime/net/open_files.h"
 #include "runtime/rendezvous/interfaces.h"
 
 namespace lockstep::launcher {
@@ -23,7 +23,7 @@ namespace {
 
 constexpr const char* kSecretFileVariable = "LOCKSTEP_STORE_SECRET_FILE";
 // Beside one for each client: the standard streams, the log, the loop's own.
-constexpr rlim_t kOwnDescriptors = 32;
+constexpr std::uint64_t kOwnDescriptors = 32;
 
 int complain(int exit_code, std::string_view text) {
   fmt::print(stderr, "lockstep store serve: {}\n", text);
@@ -67,10 +67,8 @@ void find_key(Key& key, const ServeOptions& options, const Environment& environm
 
 // One descriptor per client: raises this process's limit as far as it may, and returns how many clients have room.
 std::size_t make_room() {
-  raise_descriptor_limit(RLIM_INFINITY);
-  rlimit now{};
-  if (getrlimit(RLIMIT_NOFILE, &now) != 0) throw SystemError("getrlimit RLIMIT_NOFILE", errno);
-  return std::max(now.rlim_cur, kOwnDescriptors + 1) - kOwnDescriptors;
+  net::raise_open_files_limit();
+  return std::max(net::open_files_limit().soft, kOwnDescriptors + 1) - kOwnDescriptors;
 }
 
 std::size_t clients_that_fit(const ServeOptions& options) {

@@ -19,14 +19,24 @@ constexpr std::string_view kMaxClients = "--max-clients";
 constexpr LimitFlag kLimits[] = {
     {kMaxClients, Unit::count, "Clients at one time",
      [](Options& server) -> std::size_t& { return server.max_clients; }},
-    {"--max-memory", Unit::bytes, "Of all keys and values together",
+    {"--max-memory", Unit::bytes, "Of all keys, values and queues together",
      [](Options& server) -> std::size_t& { return server.max_stored_bytes; }},
+    {"--max-keys", Unit::count, "Keys, and items of queues, together",
+     [](Options& server) -> std::size_t& { return server.max_keys; }},
     {"--max-key", Unit::bytes, "Longest key",
      [](Options& server) -> std::size_t& { return server.limits.max_key_bytes; }},
     {"--max-value", Unit::bytes, "Longest value",
      [](Options& server) -> std::size_t& { return server.limits.max_value_bytes; }},
     {"--max-count", Unit::count, "Keys in one request",
      [](Options& server) -> std::size_t& { return server.limits.max_count; }},
+    {"--max-waited-keys", Unit::count, "Keys that clients wait for, all together",
+     [](Options& server) -> std::size_t& { return server.max_waited_keys; }},
+    {"--max-greeting-clients", Unit::count, "Clients that have not said yet who they are",
+     [](Options& server) -> std::size_t& { return server.max_greeting_clients; }},
+    {"--max-client-memory", Unit::bytes, "Of one client's requests and unread replies",
+     [](Options& server) -> std::size_t& { return server.max_client_bytes; }},
+    {"--max-held-memory", Unit::bytes, "Of all clients' requests and unread replies",
+     [](Options& server) -> std::size_t& { return server.max_held_bytes; }},
 };
 
 std::string read_limit(const LimitFlag& flag, const std::string& text, ServeOptions& options) {
@@ -43,8 +53,8 @@ std::string read_limit(const LimitFlag& flag, const std::string& text, ServeOpti
   return {};
 }
 
-// Lets one request hold the largest key and value; nothing if they can't be stored at all.
-std::string fit_message(Options& server) {
+// Lets one message hold the largest key and value, and one client a message each way. Says what does not go together.
+std::string fit_together(Options& server) {
   constexpr std::size_t kLengthsAndCounts = 1024;
   auto& limits = server.limits;
   const std::size_t largest = limits.max_key_bytes + limits.max_value_bytes;
@@ -53,6 +63,12 @@ std::string fit_message(Options& server) {
         "--max-memory {}: one key of {} and value of {} bytes would not fit; raise it, or lower --max-key and "
         "--max-value",
         server.max_stored_bytes, limits.max_key_bytes, limits.max_value_bytes);
+  }
+  if (2 * largest + kLengthsAndCounts > server.max_client_bytes || server.max_client_bytes > server.max_held_bytes) {
+    return fmt::format(
+        "--max-client-memory {} and --max-held-memory {}: one client may hold a request and a reply of {} bytes each; "
+        "raise them, the second at least to the first, or lower --max-value",
+        server.max_client_bytes, server.max_held_bytes, largest);
   }
   limits.max_message_bytes = std::max(limits.max_message_bytes, largest + kLengthsAndCounts);
   return {};
@@ -99,7 +115,7 @@ std::string interpret(const RawServeFlags& raw, ServeOptions& options) {
     }
     options.server.greeting_timeout = *limit;
   }
-  return fit_message(options.server);
+  return fit_together(options.server);
 }
 
 }  // namespace lockstep::launcher

@@ -162,8 +162,11 @@ TEST(CommandLine, EveryLimitOfTheServerHasAFlagThatSetsItAndSaysItsDefault) {
   const auto help = answered({"store", "serve", "--help"}).out;
   for (const auto& flag : limit_flags()) {
     const auto name = std::string(flag.name);
-    auto options = served({name, "16777216"});
-    EXPECT_EQ(flag.field(options.server), 16777216u) << name;
+    Arguments arguments = {name, "33554432"};
+    if (name == "--max-held-memory")
+      arguments.insert(arguments.end(), {"--max-client-memory", "32M"});  // of all, of one
+    auto options = served(arguments);
+    EXPECT_EQ(flag.field(options.server), 33554432u) << name;
     EXPECT_NE(help.find(name), std::string::npos) << name;
     EXPECT_NE(help.find("Default " + flag.default_text()), std::string::npos) << name;
     // The default, typed, is the default.
@@ -174,7 +177,8 @@ TEST(CommandLine, EveryLimitOfTheServerHasAFlagThatSetsItAndSaysItsDefault) {
 }
 
 TEST(CommandLine, AMessageHoldsTheLargestValue) {
-  const auto options = served({"--max-value", "512M", "--max-memory", "1G"});
+  const auto options =
+      served({"--max-value", "512M", "--max-memory", "1G", "--max-client-memory", "2G", "--max-held-memory", "2G"});
   EXPECT_GT(options.server.limits.max_message_bytes, std::size_t{512} << 20);
 }
 
@@ -188,6 +192,8 @@ TEST(CommandLine, RefusesBadStoreFlagsInOneLine) {
       {{"--max-memory", "lots"}, "--max-memory lots"},
       {{"--max-memory", "1K"}, "would not fit"},
       {{"--max-value", "0"}, "--max-value 0"},
+      {{"--max-value", "512M"}, "--max-client-memory"},
+      {{"--max-client-memory", "2G"}, "--max-held-memory"},
       {{"--max-value", "9999999T"}, "--max-value"},
       {{"--greeting-timeout", "0"}, "above 0"},
       {{"--bogus"}, "--bogus"},
