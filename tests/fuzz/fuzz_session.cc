@@ -2,14 +2,16 @@
 // let timers end, break off and come again, with a secret and without.
 //
 // Input: what server it is (below), then actions. What must hold: nothing but the session's own answer closes it; the
-// same answers however the bytes are cut; who has not proved itself touches nothing; nothing is left of who has gone.
+// same answers however the bytes are cut; who has not proved itself touches nothing and hears nothing; nothing is left
+// of who has gone.
 #include <array>
 #include <map>
-#include <span>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
 
+#include "proto/push.h"
 #include "proto/reply.h"
 #include "runtime/store/auth.h"
 #include "runtime/store/secret.h"
@@ -121,11 +123,31 @@ class Run {
   void read(SessionId id, std::size_t bytes) {
     bench_.read(id, bytes);
     flush();
-    outcome_.sent[id] += bench_.take_read(id);
+    const std::string now = bench_.take_read(id);
+    outcome_.sent[id] += now;
+    if ((flags_ & kSecret) == 0 || proved_.contains(id)) return;
+    heard_[id] += now;
+    check_stranger(heard_[id]);
+  }
+
+  // A stranger hears a challenge, and then that it is refused, or this at once; nothing else.
+  static void check_stranger(std::string_view heard) {
+    proto::PushReader reader(proto::PushFormat::frame);
+    for (bool challenged = false; !heard.empty() && reader.read(heard) == proto::Status::ok;) {
+      const proto::Contents& frame = reader.contents();
+      const bool is_challenge = !challenged && frame.number == proto::kOk && frame.values.size() == 1 &&
+                                frame.values[0].size() == proto::kNonceBytes;
+      const bool is_refusal = frame.number == proto::kRefused && frame.values.size() == 1;
+      heard.remove_prefix(reader.size());
+      check(is_challenge || (is_refusal && heard.empty()), "a stranger hears a challenge and a refusal");
+      challenged = true;
+    }
   }
 
   void reconnect(SessionId id) {
     read(id, SIZE_MAX);
+    proved_.erase(id);
+    heard_[id].clear();
     inbox_[id].clear();
     bench_.disconnect(id);
     bench_.connect(id);
@@ -143,6 +165,7 @@ class Run {
     send(id, proof);
     flush();
     client.check(frame(id, Op::prove));
+    proved_.insert(id);
     somebody_proved_ = true;
   }
 
@@ -160,7 +183,9 @@ class Run {
   const std::size_t piece_;
   SessionBench bench_;
   std::map<SessionId, std::string> inbox_;
+  std::set<SessionId> proved_;
   bool somebody_proved_ = false;
+  std::map<SessionId, std::string> heard_;  // by strangers
   std::string answer_;
   proto::ReplyReader reader_{Op::hello};
   Outcome outcome_;
