@@ -9,6 +9,7 @@
 #include "runtime/base/error.h"
 #include "runtime/net/interfaces.h"
 #include "runtime/net/tcp_socket.h"
+#include "runtime/rendezvous/agent_store.h"
 #include "runtime/rendezvous/describe.h"
 #include "runtime/rendezvous/families.h"
 #include "runtime/rendezvous/launcher_guard.h"
@@ -49,7 +50,12 @@ Finding variables(const Environment& environment, const rendezvous::Identity& id
 Finding ask_store(const rendezvous::MeetingPlan& plan) {
   const auto address = plan.address.to_string();
   try {
-    store::TcpStore store(plan.address, Deadline::after(kLimit));
+    if (plan.means == Means::agent_store) {
+      const rendezvous::AgentStore agent(plan.address, Deadline::after(kLimit));
+      return {kWhere, "store", fmt::format("{} answers as a server of {}", address, name_of(agent.dialect()))};
+    }
+    store::TcpStore store({.address = plan.address, .secret = plan.secret, .run_id = plan.run_id, .role = "doctor"},
+                          Deadline::after(kLimit));
     return {kWhere, "store", fmt::format("{} answers and has {} keys", address, store.num_keys())};
   } catch (const Error& error) {
     return {kWhere, "store", error.what(), Health::problem, "does the launcher that set these variables still run?"};
@@ -77,8 +83,7 @@ Findings look(const Environment& environment, const std::vector<rendezvous::Ance
     rendezvous::ask_launcher(identity, Deadline::after(kLimit));
     findings.push_back({kWho, "rank, asked of PMIx", fmt::format("{}/{}", identity.rank, identity.world_size)});
   }
-  const auto plan =
-      rendezvous::plan_meeting(identity, {}, environment.get("LOCKSTEP_BOOTSTRAP").value_or(""), ancestors);
+  const auto plan = rendezvous::plan_meeting(identity, {}, environment, ancestors);
   if (plan.means == Means::launcher_store || plan.means == Means::agent_store) findings.push_back(ask_store(plan));
   if (plan.means == Means::address && identity.rank == 0) findings.push_back(try_address(plan.address));
   return findings;

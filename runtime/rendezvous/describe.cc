@@ -69,11 +69,9 @@ std::vector<Fact> describe_rendezvous(const Environment& environment, std::span<
     say("rank", describe_rank(identity));
     if (identity.size_from_pmix) return;
     attempt("meeting", [&] {
-      const auto plan = plan_meeting(identity, {}, environment.get("LOCKSTEP_BOOTSTRAP").value_or(""), ancestors);
+      const auto plan = plan_meeting(identity, {}, environment, ancestors);
       say("meeting", describe_meeting(plan));
-      attempt("secret", [&] {
-        say("secret", describe_secret(plan.means, store::Secret::of_environment(environment).has_value()));
-      });
+      say("secret", describe_secret(plan.means, plan.secret.has_value()));
     });
   });
   say("interfaces", describe_interfaces(interfaces));

@@ -4,8 +4,10 @@
 #include <fmt/format.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <climits>
@@ -58,6 +60,28 @@ InvalidArgument cannot(std::string_view what, const std::string& path, int error
                   path, what, errno_text(error_number)));
 }
 
+bool take_secret(LineReader& lines, std::optional<store::Secret>& secret) {
+  std::string hex;
+  if (!lines.take_text("secret", hex)) return false;
+  try {
+    secret = store::Secret::parse(hex);
+  } catch (const InvalidArgument&) {
+    return false;
+  }
+  return true;
+}
+
+// Another user could lead this rank to a store of his own.
+void require_own(int fd, const std::string& path) {
+  struct stat status = {};
+  if (::fstat(fd, &status) != 0) throw cannot("look at it", path, errno);
+  if (status.st_uid == ::geteuid() || status.st_uid == 0) return;
+  throw InvalidArgument(
+      fmt::format("init_method file://{}: the file belongs to user id {}, this process runs as {}, and who wrote it "
+                  "could take this run over; start all ranks as one user, or give a path of your own",
+                  path, status.st_uid, ::geteuid()));
+}
+
 void write_all(int fd, std::string_view text, const std::string& path) {
   while (!text.empty()) {
     const auto written = ::write(fd, text.data(), text.size());
@@ -88,6 +112,29 @@ void clear_stale(const std::string& path, const MeetingNote& own) {
 
 }  // namespace
 
+bool is_on_network(const std::string& path) {
+  // Numbers of linux/magic.h and of the file systems' own sources.
+  constexpr std::array<std::uint32_t, 12> kShared = {
+      0x6969,      // NFS
+      0x517b,      // SMB
+      0xff534d42,  // CIFS
+      0xfe534d42,  // SMB 2
+      0x00c36400,  // Ceph
+      0x0bd00bd0,  // Lustre
+      0x47504653,  // GPFS
+      0x19830326,  // BeeGFS
+      0x65735546,  // FUSE: sshfs, GlusterFS and many that are local
+      0x01021997,  // 9p
+      0x5346414f,  // AFS
+      0x20030528,  // OrangeFS
+  };
+  struct statfs status = {};
+  const std::string folder = path.substr(0, path.rfind('/') + 1);
+  if (::statfs(folder.c_str(), &status) != 0) return false;
+  const auto kind = static_cast<std::uint32_t>(status.f_type);
+  return std::find(kShared.begin(), kShared.end(), kind) != kShared.end();
+}
+
 std::string MeetingNote::writer() const { return fmt::format("pid {} on host {}", pid, host); }
 
 std::string random_token() {
@@ -98,6 +145,7 @@ std::string random_token() {
 MeetingNote note_of_this_process(std::string store, std::string run) {
   return {.store = std::move(store),
           .token = random_token(),
+          .secret = store::Secret::random(),
           .run = std::move(run),
           .host = host_name(),
           .boot_id = boot_id(),
@@ -108,19 +156,22 @@ MeetingNote note_of_this_process(std::string store, std::string run) {
 
 std::string encode(const MeetingNote& note) {
   return fmt::format(
-      "lockstep rendezvous 1\nstore {}\ntoken {}\nrun {}\nhost {}\nboot_id {}\npid_space {}\npid {}\nstart {}\n",
-      note.store, note.token, note.run, note.host, note.boot_id, note.pid_space, note.pid, note.start);
+      "lockstep rendezvous 2\nstore {}\ntoken {}\nsecret {}\nrun {}\nhost {}\nboot_id {}\npid_space {}\npid {}\nstart "
+      "{}\n",
+      note.store, note.token, note.secret ? note.secret->hex() : "", note.run, note.host, note.boot_id, note.pid_space,
+      note.pid, note.start);
 }
 
 MeetingNote decode_note(std::string_view text, const std::string& path) {
   MeetingNote note;
   std::int64_t pid = 0;
   LineReader lines(text);
-  const bool good = lines.take("lockstep rendezvous") == "1" && lines.take_text("store", note.store) &&
-                    lines.take_text("token", note.token) && lines.take_text("run", note.run) &&
-                    lines.take_text("host", note.host) && lines.take_text("boot_id", note.boot_id) &&
-                    lines.take_text("pid_space", note.pid_space) && lines.take_int("pid", 1, INT_MAX, pid) &&
-                    lines.take_int("start", 0, INT64_MAX, note.start) && lines.at_end();
+  const bool good = lines.take("lockstep rendezvous") == "2" && lines.take_text("store", note.store) &&
+                    lines.take_text("token", note.token) && take_secret(lines, note.secret) &&
+                    lines.take_text("run", note.run) && lines.take_text("host", note.host) &&
+                    lines.take_text("boot_id", note.boot_id) && lines.take_text("pid_space", note.pid_space) &&
+                    lines.take_int("pid", 1, INT_MAX, pid) && lines.take_int("start", 0, INT64_MAX, note.start) &&
+                    lines.at_end();
   if (!good) {
     throw CorruptData(
         fmt::format("init_method file://{}: there is a file of {} bytes that lockstep did not write; it is "
@@ -144,6 +195,7 @@ std::optional<MeetingNote> read_note(const std::string& path) {
     if (errno == ENOENT) return std::nullopt;
     throw cannot("read it", path, errno);
   }
+  require_own(fd.get(), path);
   std::string text(kMaxNoteBytes + 1, '\0');
   std::size_t size = 0;
   while (size < text.size()) {

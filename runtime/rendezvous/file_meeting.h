@@ -1,7 +1,8 @@
 // init_method file:///path: rank 0 writes where the store is into a file, the others read it there.
 //
-// The file appears whole or not at all, is readable by its user only, and is removed when rank 0 leaves. A kill -9
-// leaves it behind; so it also says who wrote it, and a file whose writer is gone is never taken for this run's.
+// The file appears whole or not at all, is readable by its user only, since the store's secret is in it, and is removed
+// when rank 0 leaves. A kill -9 leaves it behind; so it also says who wrote it, and a file whose writer is gone is
+// never taken for this run's. A file of another user's is never believed.
 #pragma once
 
 #include <cstdint>
@@ -10,28 +11,33 @@
 #include <string_view>
 
 #include "runtime/base/deadline.h"
+#include "runtime/store/secret.h"
 
 namespace lockstep::rendezvous {
 
 // What the file holds.
 struct MeetingNote {
-  std::string store;       // host:port
-  std::string token;       // random; the store knows it too, so that another run's store on that port is not believed
-  std::string run;         // run id and attempt, as far as the launcher gave any
-  std::string host;        // the writer's, for people
-  std::string boot_id;     // the writer's
-  std::string pid_space;   // the writer's pid namespace, as /proc/self/ns/pid has it
-  int pid = 0;             // the writer
+  std::string store;  // host:port
+  std::string token;  // random; the store knows it too, so that another run's store on that port is not believed
+  std::optional<store::Secret> secret = {};  // the store's; only a default note has none
+  std::string run;                           // run id and attempt, as far as the launcher gave any
+  std::string host;                          // the writer's, for people
+  std::string boot_id;                       // the writer's
+  std::string pid_space;                     // the writer's pid namespace, as /proc/self/ns/pid has it
+  int pid = 0;                               // the writer
   std::int64_t start = 0;  // when the writer started, in the kernel's ticks: tells it from a later process of its pid
 
   // "pid 4711 on host node7".
   std::string writer() const;
 };
 
+// Whether `path` is, or would be, on a file system that other hosts may share. False if that can't be told.
+bool is_on_network(const std::string& path);
+
 // Tells one store from every other: 128 random bits in hexadecimal digits.
 std::string random_token();
 
-// This process as the writer.
+// This process as the writer, with a new token and a new secret.
 MeetingNote note_of_this_process(std::string store, std::string run);
 
 // Lines "name value". decode throws CorruptData with the path.
@@ -42,7 +48,8 @@ MeetingNote decode_note(std::string_view text, const std::string& path);
 enum class WriterState { alive, gone, unknown };
 WriterState state_of_writer(const MeetingNote& note);
 
-// The note at `path`, or nothing if there is none. InvalidArgument if it can't be read, CorruptData if it is no note.
+// The note at `path`, or nothing if there is none. InvalidArgument if it can't be read or is another user's,
+// CorruptData if it is no note.
 std::optional<MeetingNote> read_note(const std::string& path);
 
 // Removes the note at `path` if it is still `stale`: of two processes that have found it, the slower one must not

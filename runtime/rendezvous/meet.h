@@ -3,26 +3,32 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 
 #include "runtime/base/deadline.h"
+#include "runtime/base/environment.h"
 #include "runtime/net/address.h"
 #include "runtime/rendezvous/identity.h"
 #include "runtime/rendezvous/init_method.h"
 #include "runtime/rendezvous/launcher_guard.h"
+#include "runtime/store/endpoint.h"
 #include "runtime/store/store.h"
 
 namespace lockstep::rendezvous {
 
 // How they will meet. In order: what the program passed, the launcher's store, what the launcher offers to find rank 0
 // with, MASTER_ADDR and MASTER_PORT.
+//
+// The store's secret: that of LOCKSTEP_STORE is given with it. Where rank 0 tells the others where its store is
+// (socket, PMIx, file, torchrun's store) it draws one and tells it too. Where nothing is told (an address) the ranks
+// must have been given it; if they were not, the run is as open as torch's, and rank 0 says so.
 struct MeetingPlan {
   enum class Means {
     alone,           // a world of one: a store in this process, no socket
     launcher_store,  // LOCKSTEP_STORE: everyone is a client at `address`
-    agent_store,     // torchrun's agent hosts a store of PyTorch's at `address`
+    agent_store,     // torchrun's agent hosts a store of PyTorch's at `address`, where rank 0 tells of its own
     local_socket,    // one host, a launcher: rank 0 hosts a store on loopback and tells over a socket (local_meeting.h)
     pmix,            // several hosts, a PMIx server: rank 0 hosts a store and tells through it (pmix.h)
     file,            // file:///path: rank 0 hosts a store and tells in a file (file_meeting.h)
@@ -33,14 +39,18 @@ struct MeetingPlan {
   std::string path = {};
   std::string told_by = {};  // for messages: "LOCKSTEP_STORE", "init_method tcp://", "MASTER_ADDR and MASTER_PORT"
   std::string socket = {};   // local_socket: its name
+  std::optional<store::Secret> secret = {};  // LOCKSTEP_STORE_SECRET or _FILE; launcher_store and address
+  std::string run_id = {};                   // what the store's server is told that this run is
+  Environment interface_wishes = {};         // NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME (interfaces.h); pmix and file
   // Longest time that rank 0's store waits, at its end, for ranks that are still connected.
   std::chrono::nanoseconds leave_timeout = std::chrono::seconds(10);
 };
 
-// Pure. `bootstrap` is LOCKSTEP_BOOTSTRAP: "", or "socket", "pmix" or "address", which choose between the means that a
-// launcher offers. `ancestors` are this process's, for launchers whose job has no other name (Identity::job_ancestors).
+// No socket; reads the secret's file if there is one. From the variables it takes LOCKSTEP_BOOTSTRAP ("", or "socket",
+// "pmix" or "address", which choose between the means that a launcher offers), the secret and the wishes for
+// interfaces. `ancestors` are this process's, for launchers whose job has no other name (Identity::job_ancestors).
 // Throws InvalidArgument, which says what to set, if there is no way to meet.
-MeetingPlan plan_meeting(const Identity& identity, const InitMethod& method, std::string_view bootstrap = {},
+MeetingPlan plan_meeting(const Identity& identity, const InitMethod& method, const Environment& environment = {},
                          std::span<const Ancestor> ancestors = {});
 
 struct Meeting {
@@ -48,11 +58,15 @@ struct Meeting {
   // those that have died, and 1 s at most while an exception is under way.
   std::shared_ptr<store::Store> store;
   std::string address;  // for people: "127.0.0.1:41233", "in-process"
+  // Where further clients of this process find the same store; nothing if it is in this process alone.
+  std::optional<store::Endpoint> endpoint = {};
 };
 
-// Goes there. A rank that has been at a store of rank 0's doesn't come back to it: it waits for rank 0 to leave that
-// one and to open the next. Throws Timeout (nobody there; says where, and what to do), InvalidArgument (an address that
-// is none of this host's, a port in use), Mismatch (another process is rank 0 already), StoreError, BackendUnavailable.
+// Goes there. While a meeting of this rank at the same place is alive, another one is at the same store: the groups are
+// told apart when they join. A rank that has left a store of rank 0's doesn't come back to it: it waits for rank 0 to
+// leave that one and to open the next. Throws Timeout (nobody there; says where, and what to do), InvalidArgument (an
+// address that is none of this host's, a port in use), Mismatch (another process is rank 0 already), StoreError,
+// BackendUnavailable.
 Meeting meet(const MeetingPlan& plan, const Identity& identity, const Deadline& deadline);
 
 }  // namespace lockstep::rendezvous

@@ -61,9 +61,7 @@ MeetingPlan at_local_socket(const Identity& identity, std::string_view job) {
           .socket = local_meeting_name(::geteuid(), identity.job_family, job, identity.restart_count)};
 }
 
-}  // namespace
-
-MeetingPlan plan_meeting(const Identity& identity, const InitMethod& method, std::string_view bootstrap,
+MeetingPlan choose_means(const Identity& identity, const InitMethod& method, std::string_view bootstrap,
                          std::span<const Ancestor> ancestors) {
   if (!bootstrap.empty() && bootstrap != "socket" && bootstrap != "pmix" && bootstrap != "address") {
     throw InvalidArgument(fmt::format(
@@ -97,6 +95,30 @@ MeetingPlan plan_meeting(const Identity& identity, const InitMethod& method, std
   if (bootstrap == "socket" || (bootstrap.empty() && one_host && !job.empty())) return at_local_socket(identity, job);
   if (identity.pmix && bootstrap != "address") return {.means = Means::pmix, .told_by = identity.source};
   return at_master(identity, Means::address);
+}
+
+}  // namespace
+
+MeetingPlan plan_meeting(const Identity& identity, const InitMethod& method, const Environment& environment,
+                         std::span<const Ancestor> ancestors) {
+  MeetingPlan plan = choose_means(identity, method, environment.get("LOCKSTEP_BOOTSTRAP").value_or(""), ancestors);
+  switch (plan.means) {
+    case Means::alone: break;
+    case Means::launcher_store:
+      // Not a run id that another launcher has: the store's server was told ours, or none.
+      plan.run_id = environment.get("LOCKSTEP_RUN_ID").value_or("");
+      plan.secret = store::Secret::of_environment(environment);
+      break;
+    case Means::address:
+      plan.run_id = identity.run_id;
+      plan.secret = store::Secret::of_environment(environment);
+      break;
+    default: plan.run_id = identity.run_id;
+  }
+  for (const char* name : {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"}) {
+    if (const auto value = environment.get(name)) plan.interface_wishes.set(name, *value);
+  }
+  return plan;
 }
 
 }  // namespace lockstep::rendezvous

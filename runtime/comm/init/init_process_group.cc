@@ -40,8 +40,7 @@ std::shared_ptr<ProcessGroup> start(const InitOptions& options) {
   const auto ancestors = rendezvous::ancestors_of_this_process();
   rendezvous::put_up(rendezvous::plan_launcher_guard(environment, ancestors));
 
-  const auto plan = rendezvous::plan_meeting(identity, settings.method,
-                                             environment.get("LOCKSTEP_BOOTSTRAP").value_or(""), ancestors);
+  const auto plan = rendezvous::plan_meeting(identity, settings.method, environment, ancestors);
   const rendezvous::Meeting meeting = rendezvous::meet(plan, identity, deadline);
   rendezvous::Joined joined = rendezvous::join(*meeting.store, identity, rendezvous::self_member(identity), deadline);
   share_cores(environment, identity.local_world_size);

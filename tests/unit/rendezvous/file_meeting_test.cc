@@ -84,6 +84,32 @@ TEST_F(FileMeetingTest, OnlyItsUserMayReadItAndNothingIsLeftBehind) {
   EXPECT_EQ(files(), 0u);
 }
 
+TEST_F(FileMeetingTest, ANoteCarriesTheSecretAndWithoutOneItIsNone) {
+  const MeetingNote note = note_of_this_process("127.0.0.1:4711", "run");
+  ASSERT_TRUE(note.secret);
+  EXPECT_TRUE(*decode_note(encode(note), path_).secret == *note.secret);
+  EXPECT_FALSE(*note_of_this_process("127.0.0.1:4711", "run").secret == *note.secret);
+  std::string short_one = encode(note);
+  short_one.erase(short_one.find("secret ") + 7, 1);
+  try {
+    decode_note(short_one, path_);
+    FAIL() << "read";
+  } catch (const CorruptData& error) {
+    EXPECT_EQ(std::string(error.what()).find(note.secret->hex().substr(1, 8)), std::string::npos);
+  }
+}
+
+TEST_F(FileMeetingTest, AFileOfAnotherUsersIsNotBelieved) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give a file away";
+  write(encode(note_of_this_process("127.0.0.1:4711", "run")));
+  // Root's files are believed by all, so this one must be somebody else's.
+  ASSERT_EQ(::chown(path_.c_str(), 65534, 65534), 0);
+  EXPECT_THAT(refusal<InvalidArgument>([&] { read_note(path_); }),
+              AllOf(HasSubstr("belongs to user id 65534"), HasSubstr("runs as 0")));
+  EXPECT_THAT(refusal<InvalidArgument>([&] { FileMeeting(path_, note_of_this_process("127.0.0.1:1", "run")); }),
+              HasSubstr("belongs to user id 65534"));
+}
+
 TEST_F(FileMeetingTest, AStaleFileIsReplacedByRankZeroAndNeverReadByTheOthers) {
   write(encode(note_of_the_dead()));
   EXPECT_THAT(refusal<Timeout>([&] { await_note(path_, "run", {}, Deadline::after(20ms)); }),

@@ -12,6 +12,12 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Means = MeetingPlan::Means;
 
+Environment bootstrap(const std::string& how) {
+  Environment environment;
+  environment.set("LOCKSTEP_BOOTSTRAP", how);
+  return environment;
+}
+
 Identity rank_of(int rank, int world_size) {
   Identity identity;
   identity.rank = rank;
@@ -30,9 +36,9 @@ Identity under_mpirun(int local_world_size) {
   return identity;
 }
 
-std::string refusal(const Identity& identity, std::string_view bootstrap = {}) {
+std::string refusal(const Identity& identity, const std::string& how = {}) {
   try {
-    plan_meeting(identity, {}, bootstrap);
+    plan_meeting(identity, {}, bootstrap(how));
     ADD_FAILURE() << "accepted";
   } catch (const InvalidArgument& error) {
     return error.what();
@@ -84,8 +90,8 @@ TEST(MeetingPlan, UnderTorchrunsAgentRankZeroIsAClientToo) {
 TEST(MeetingPlan, MpirunOnOneHostAndOnSeveral) {
   EXPECT_EQ(plan_meeting(under_mpirun(4), {}).means, Means::local_socket);
   EXPECT_EQ(plan_meeting(under_mpirun(2), {}).means, Means::pmix);
-  EXPECT_EQ(plan_meeting(under_mpirun(4), {}, "pmix").means, Means::pmix);
-  EXPECT_EQ(plan_meeting(under_mpirun(2), {}, "socket").means, Means::local_socket);
+  EXPECT_EQ(plan_meeting(under_mpirun(4), {}, bootstrap("pmix")).means, Means::pmix);
+  EXPECT_EQ(plan_meeting(under_mpirun(2), {}, bootstrap("socket")).means, Means::local_socket);
 }
 
 TEST(MeetingPlan, AJobWithoutANameIsNamedByItsLaunchersProcess) {
@@ -99,7 +105,7 @@ TEST(MeetingPlan, AJobWithoutANameIsNamedByItsLaunchersProcess) {
   EXPECT_EQ(plan.means, Means::local_socket);
   EXPECT_THAT(plan.socket, HasSubstr("hydra/pid 20/"));
   EXPECT_THROW(plan_meeting(identity, {}), InvalidArgument) << "nothing names it, and no address is set";
-  EXPECT_THROW(plan_meeting(identity, {}, "socket"), InvalidArgument);
+  EXPECT_THROW(plan_meeting(identity, {}, bootstrap("socket")), InvalidArgument);
   identity.local_world_size = 2;
   EXPECT_THROW(plan_meeting(identity, {}, {}, ancestors), InvalidArgument) << "several hosts";
 }
@@ -116,7 +122,30 @@ TEST(MeetingPlan, SeveralHostsOfSrunMeetAtTheFirstAndAnAddressIsForcedOnOne) {
   EXPECT_EQ(hosts.told_by, identity.master_from);
   identity.local_world_size = 4;
   EXPECT_EQ(plan_meeting(identity, {}).means, Means::local_socket);
-  EXPECT_EQ(plan_meeting(identity, {}, "address").means, Means::address);
+  EXPECT_EQ(plan_meeting(identity, {}, bootstrap("address")).means, Means::address);
+}
+
+TEST(MeetingPlan, TheSecretIsWhereNobodyCanTellIt) {
+  const std::string hex(64, 'a');
+  Environment environment;
+  environment.set("LOCKSTEP_STORE_SECRET", hex);
+  environment.set("LOCKSTEP_RUN_ID", "run");
+  Identity identity = rank_of(1, 2);
+  identity.run_id = "job";
+  const MeetingPlan tcp = plan_meeting(identity, parse_init_method("tcp://n0:1"), environment);
+  ASSERT_TRUE(tcp.secret);
+  EXPECT_EQ(tcp.secret->hex(), hex);
+  EXPECT_EQ(tcp.run_id, "job");
+  EXPECT_FALSE(plan_meeting(identity, parse_init_method("file:///x"), environment).secret) << "rank 0 draws one";
+  EXPECT_FALSE(plan_meeting(identity, parse_init_method("tcp://n0:1")).secret);
+  identity.store_address = "127.0.0.1:4000";
+  const MeetingPlan given = plan_meeting(identity, {}, environment);
+  EXPECT_TRUE(given.secret);
+  EXPECT_EQ(given.run_id, "run") << "not the name that another launcher has for the job";
+  EXPECT_EQ(plan_meeting(identity, {}).run_id, "");
+  environment.set("LOCKSTEP_STORE_SECRET", "short");
+  EXPECT_THROW(plan_meeting(identity, {}, environment), InvalidArgument);
+  EXPECT_EQ(plan_meeting({}, {}, environment).means, Means::alone) << "nobody needs it";
 }
 
 TEST(MeetingPlan, MpirunOnSeveralHostsWithoutPmixNeedsAnAddress) {

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,6 +13,8 @@
 #include <thread>
 
 #include "runtime/base/error.h"
+#include "runtime/base/host.h"
+#include "runtime/base/unique_fd.h"
 #include "runtime/net/stream.h"
 #include "runtime/net/tcp_socket.h"
 #include "runtime/rendezvous/file_meeting.h"
@@ -121,6 +124,55 @@ TEST(Meet, OverTheLocalSocket) {
   expect_all_met(run(plan, ranks));
 }
 
+TEST(Meet, AtAnAddressWithASecretThatBothWereGiven) {
+  MeetingPlan plan = at({"127.0.0.1", free_port()});
+  plan.secret = store::Secret::random();
+  expect_all_met(run(plan, {rank_of(2, 3), rank_of(1, 3), rank_of(0, 3)}));
+}
+
+TEST(Meet, AnotherSecretOrNoneGetsNothingAndTheOthersMeet) {
+  MeetingPlan plan = at({"127.0.0.1", free_port()});
+  plan.secret = store::Secret::random();
+  MeetingPlan wrong = plan;
+  wrong.secret = store::Secret::random();
+  MeetingPlan open = plan;
+  open.secret.reset();
+  Meeting zero = meet(plan, rank_of(0, 2), Deadline::after(20s));
+  for (const MeetingPlan& stranger : {wrong, open}) {
+    EXPECT_THAT(refusal<StoreError>(stranger, rank_of(1, 2)), HasSubstr("LOCKSTEP_STORE_SECRET"));
+  }
+  Meeting one = meet(plan, rank_of(1, 2), Deadline::after(20s));
+  one.store->set("k", "v");
+  EXPECT_EQ(zero.store->get("k", Deadline::after(20s)), "v");
+  one.store.reset();
+}
+
+// Who was first at the port is not believed.
+TEST(Meet, AStoreThatAsksForNoSecretIsNotTheOneThatWasMeant) {
+  const store::TcpStoreServer somebody_elses;
+  MeetingPlan plan = at(somebody_elses.address());
+  plan.secret = store::Secret::random();
+  EXPECT_THAT(refusal<StoreError>(plan, rank_of(1, 2), 2s), HasSubstr("secret"));
+}
+
+TEST(Meet, ThroughTheStoreOfAnAgentOfTorchruns) {
+  const store::TcpStoreServer agent;  // speaks PyTorch's protocol too
+  MeetingPlan plan{.means = Means::agent_store, .address = agent.address(), .told_by = "MASTER_ADDR and MASTER_PORT"};
+  const auto first = run(plan, {rank_of(1, 3), rank_of(0, 3), rank_of(2, 3)});
+  expect_all_met(first);
+  EXPECT_NE(first[0].address, agent.address().to_string()) << "rank 0's own";
+  expect_all_met(run(plan, {rank_of(1, 3), rank_of(0, 3), rank_of(2, 3)}));
+  store::TcpStore left(agent.address(), Deadline::after(20s));
+  EXPECT_EQ(left.num_keys(), 0) << "rank 0 has taken back what it said";
+}
+
+TEST(Meet, UnderTorchrunARankZeroThatDoesNotComeIsSaid) {
+  const store::TcpStoreServer agent;
+  MeetingPlan plan{.means = Means::agent_store, .address = agent.address(), .told_by = "MASTER_ADDR and MASTER_PORT"};
+  EXPECT_THAT(refusal<Timeout>(plan, rank_of(1, 2), 100ms),
+              AllOf(HasSubstr("rank 0 has not come"), HasSubstr(agent.address().to_string())));
+}
+
 TEST(Meet, MissingRanksAreNamedToAllThatCame) {
   // Seconds: both must have come when it is over, on a machine with more to do too.
   const auto results = run(at({"127.0.0.1", free_port()}), {rank_of(0, 4), rank_of(1, 4)}, 3s);
@@ -157,17 +209,52 @@ TEST(Meet, AnAddressThatIsNotRankZerosListsThoseItHas) {
               AllOf(HasSubstr("203.0.113.7:29500"), HasSubstr("127.0.0.1"), HasSubstr("start rank 0 on that host")));
 }
 
+// Runs `body` in a process of its own until this object goes.
+class Child {
+ public:
+  template <typename Body>
+  explicit Child(Body body) {
+    int ends[2];
+    EXPECT_EQ(::pipe(ends), 0);
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      body([&] { static_cast<void>(!::write(ends[1], "r", 1)); });
+      for (;;) ::pause();
+    }
+    ::close(ends[1]);
+    ready_ = UniqueFd(ends[0]);
+  }
+  void await_ready() const {
+    char byte = 0;
+    ASSERT_EQ(::read(ready_.get(), &byte, 1), 1) << "the child ended too early";
+  }
+  ~Child() {
+    ::kill(pid_, SIGKILL);
+    int status = 0;
+    ::waitpid(pid_, &status, 0);
+  }
+  pid_t pid() const { return pid_; }
+
+ private:
+  pid_t pid_ = 0;
+  UniqueFd ready_;
+};
+
 TEST(Meet, TwoRankZerosAtOneAddressAreBothNamed) {
   const MeetingPlan plan = at({"127.0.0.1", free_port()});
-  const Identity zero = rank_of(0, 2);
-  Identity joining = zero;
-  const Meeting first = meet(plan, zero, Deadline::after(20s));
-  std::thread waits(
-      [&] { EXPECT_THROW(join(*first.store, joining, self_member(zero), Deadline::after(300ms)), Timeout); });
-  const std::string pid = "pid " + std::to_string(::getpid());
-  EXPECT_THAT(refusal<Mismatch>(plan, zero),
-              AllOf(HasSubstr("two processes are rank 0 of 2"), HasSubstr("rank 0 (host"), HasSubstr(pid)));
-  waits.join();
+  const Child first([&](const auto& ready) {
+    Identity zero = rank_of(0, 2);
+    const Meeting meeting = meet(plan, zero, Deadline::after(20s));
+    std::thread waits([&] { join(*meeting.store, zero, self_member(zero), Deadline::never()); });
+    meeting.store->get("rendezvous/-/0/0/rank/0", Deadline::after(20s));
+    ready();
+    waits.join();
+  });
+  first.await_ready();
+  EXPECT_THAT(refusal<Mismatch>(plan, rank_of(0, 2)),
+              AllOf(HasSubstr("two processes are rank 0 of 2"),
+                    HasSubstr("rank 0 (host " + host_name() + ", pid " + std::to_string(first.pid())),
+                    HasSubstr("pid " + std::to_string(::getpid()))));
 }
 
 TEST(Meet, APortThatAnotherProgramHasIsNotMistakenForRankZero) {
@@ -214,20 +301,23 @@ TEST_F(MeetAtFile, AFileThatRankZeroLeftByKillIsNotBelieved) {
 }
 
 TEST_F(MeetAtFile, AStoreThatDoesNotKnowTheTokenIsNotBelieved) {
-  const store::TcpStoreServer somebody_elses;
-  store::TcpStore(somebody_elses.address(), Deadline::after(20s)).set("rendezvous/token", "other");
-  std::ofstream(plan_.path) << encode(note_of_this_process(somebody_elses.address().to_string(), "/0"));
-  EXPECT_THAT(refusal<Timeout>(plan_, rank_of(1, 2), 200ms),
+  MeetingNote note = note_of_this_process("", "/0");
+  const store::TcpStoreServer another({.secret = note.secret});
+  store::TcpStore({.address = another.address(), .secret = note.secret, .role = "test"}, Deadline::after(20s))
+      .set("rendezvous/token", "other");
+  note.store = another.address().to_string();
+  std::ofstream(plan_.path) << encode(note);
+  EXPECT_THAT(refusal<Timeout>(plan_, rank_of(1, 2), 2s),
               AnyOf(HasSubstr("leads to no store"), HasSubstr("another run")));
 }
 
-TEST_F(MeetAtFile, RankZeroOnAnotherHostIsRefusedInOneSentence) {
+TEST_F(MeetAtFile, ALoopbackStoreOfAnotherHostIsRefusedInOneSentence) {
   MeetingNote note = note_of_this_process("127.0.0.1:1", "/0");
   note.boot_id = "another";
   note.host = "node7";
   std::ofstream(plan_.path) << encode(note);
-  EXPECT_THAT(refusal<BackendUnavailable>(plan_, rank_of(1, 2)),
-              AllOf(HasSubstr("rank 0 on host node7"), HasSubstr("no backend that works across hosts")));
+  EXPECT_THAT(refusal<InvalidArgument>(plan_, rank_of(1, 2)),
+              AllOf(HasSubstr("rank 0 on host node7"), HasSubstr("GLOO_SOCKET_IFNAME")));
 }
 
 // Each means by which rank 0 hosts the store, under a name of this test's own.
@@ -237,6 +327,7 @@ class GroupsThatFollow : public ::testing::TestWithParam<Means> {
     std::string pattern = ::testing::TempDir() + "meet.XXXXXX";
     folder_ = ::mkdtemp(pattern.data());
     plan_ = {.means = GetParam(), .path = folder_ / "job", .told_by = "test"};
+    if (GetParam() == Means::agent_store) plan_.address = agent_.emplace().address();
     plan_.socket = "lockstep " + folder_.filename().string();
     if (GetParam() == Means::address) plan_.address = {"127.0.0.1", free_port()};
     plan_.leave_timeout = std::chrono::hours(1);
@@ -262,6 +353,7 @@ class GroupsThatFollow : public ::testing::TestWithParam<Means> {
 
   std::filesystem::path folder_;
   MeetingPlan plan_;
+  std::optional<store::TcpStoreServer> agent_;
 };
 
 TEST_P(GroupsThatFollow, ARankThatIsFasterWaitsUntilRankZeroHasLeft) {
@@ -298,11 +390,43 @@ TEST_P(GroupsThatFollow, ARankZeroThatIsFasterWaitsUntilTheOthersHaveLeft) {
   one.store.reset();
 }
 
-INSTANTIATE_TEST_SUITE_P(Means, GroupsThatFollow, ::testing::Values(Means::address, Means::local_socket, Means::file),
+TEST_P(GroupsThatFollow, AGroupThatIsMadeWhileAnotherLivesHasTheSameStoreAndKeysOfItsOwn) {
+  Meeting zero = come(0);
+  Meeting one = come(1);
+  expect_both_join(zero, one);
+  Meeting second_zero = come(0);
+  Meeting second_one = come(1);
+  EXPECT_EQ(second_zero.address, zero.address);
+  EXPECT_EQ(second_one.address, one.address);
+  expect_both_join(second_zero, second_one);
+  // It outlives the first.
+  one.store.reset();
+  zero.store.reset();
+  second_one.store->set("k", "v");
+  EXPECT_EQ(second_zero.store->get("k", Deadline::after(20s)), "v");
+  second_one.store.reset();
+}
+
+TEST_P(GroupsThatFollow, TheEndpointLeadsToTheSameStore) {
+  const Meeting zero = come(0);
+  Meeting one = come(1);
+  zero.store->set("k", "v");
+  for (const Meeting* meeting : {&zero, static_cast<const Meeting*>(&one)}) {
+    ASSERT_TRUE(meeting->endpoint);
+    EXPECT_EQ(store::TcpStore(*meeting->endpoint, Deadline::after(20s)).get("k", Deadline::after(20s)), "v");
+    EXPECT_EQ(meeting->endpoint->secret.has_value(), GetParam() != Means::address) << "nothing told it there";
+  }
+  EXPECT_EQ(one.endpoint->role, "rank 1");
+  one.store.reset();
+}
+
+INSTANTIATE_TEST_SUITE_P(Means, GroupsThatFollow,
+                         ::testing::Values(Means::address, Means::local_socket, Means::file, Means::agent_store),
                          [](const auto& one) {
                            switch (one.param) {
                              case Means::address: return "address";
                              case Means::local_socket: return "socket";
+                             case Means::agent_store: return "agent";
                              default: return "file";
                            }
                          });
@@ -338,24 +462,15 @@ TEST(MeetingEnd, RankZeroWaitsForTheOthersToLeave) {
 TEST(MeetingEnd, ARankThatDiedIsNotWaitedFor) {
   MeetingPlan plan = at({"127.0.0.1", free_port()});
   plan.leave_timeout = kForGood;
-  int ready[2];
-  ASSERT_EQ(::pipe(ready), 0);
-  const pid_t one = ::fork();
-  ASSERT_GE(one, 0);
-  if (one == 0) {
+  std::optional<Child> one(std::in_place, [&](const auto& ready) {
     const Meeting meeting = meet(plan, rank_of(1, 2), Deadline::after(20s));
-    if (::write(ready[1], "r", 1) != 1) ::_exit(1);
+    ready();
     for (;;) ::pause();
-  }
+  });
   Meeting zero = meet(plan, rank_of(0, 2), Deadline::after(20s));
-  char byte = 0;
-  ASSERT_EQ(::read(ready[0], &byte, 1), 1);
-  ::kill(one, SIGKILL);
-  int status = 0;
-  ASSERT_EQ(::waitpid(one, &status, 0), one);
+  one->await_ready();
+  one.reset();
   zero.store.reset();
-  ::close(ready[0]);
-  ::close(ready[1]);
 }
 
 }  // namespace

@@ -99,6 +99,7 @@ std::optional<int> under_mpirun(const char* body) {
 TEST(Pmix, RanksOfMpirunFindWhatEachPublished) { RUN_UNDER_MPIRUN("exchange"); }
 TEST(Pmix, ARankThatIsSlowToPublishIsWaitedFor) { RUN_UNDER_MPIRUN("patience"); }
 TEST(Pmix, TheServerIsAskedForTheWorldSizeThatNoVariableSays) { RUN_UNDER_MPIRUN("ask"); }
+TEST(Pmix, ARankZeroThatIsAnAttemptAheadIsFound) { RUN_UNDER_MPIRUN("ahead"); }
 TEST(Pmix, RanksOfMpirunMeetAndJoin) { RUN_UNDER_MPIRUN("meet"); }
 
 // --- Below: what runs as a rank of mpirun.
@@ -141,15 +142,37 @@ void patience() {
   for (int other = 1; other < kRanks; ++other) session->lookup(other, "read", Deadline::after(20s));
 }
 
+Environment bootstrap(const std::string& how) {
+  Environment environment;
+  environment.set("LOCKSTEP_BOOTSTRAP", how);
+  return environment;
+}
+
 void meet_and_join() {
   Identity identity = identify(Environment::of_process());
-  const MeetingPlan plan = plan_meeting(identity, {}, "pmix");
+  const MeetingPlan plan = plan_meeting(identity, {}, bootstrap("pmix"));
   ASSERT_EQ(plan.means, MeetingPlan::Means::pmix);
   const Deadline deadline = Deadline::after(20s);
   for (int round = 0; round < 2; ++round) {  // a program may leave and join again
     const Meeting meeting = meet(plan, identity, deadline);
     EXPECT_EQ(join(*meeting.store, identity, self_member(identity), deadline).roster.size(), std::size_t{kRanks});
   }
+}
+
+// Rank 0's first attempt fails before the others begin theirs.
+void rank_zero_ahead() {
+  Identity identity = identify(Environment::of_process());
+  const MeetingPlan plan = plan_meeting(identity, {}, bootstrap("pmix"));
+  const Deadline deadline = Deadline::after(20s);
+  const auto session = PmixSession::open();
+  if (identity.rank == 0) {
+    meet(plan, identity, deadline);
+    session->publish("failed", "yes");
+  } else {
+    session->lookup(0, "failed", deadline);
+  }
+  const Meeting meeting = meet(plan, identity, deadline);
+  EXPECT_EQ(join(*meeting.store, identity, self_member(identity), deadline).roster.size(), std::size_t{kRanks});
 }
 
 // As under a PMIx host that is not Open MPI's own.
@@ -192,6 +215,7 @@ const bool registered = [] {
   if (!wanted) return false;
   void (*const body)() = *wanted == "exchange"   ? exchange
                          : *wanted == "patience" ? patience
+                         : *wanted == "ahead"    ? rank_zero_ahead
                          : *wanted == "ask"      ? ask_and_meet
                                                  : meet_and_join;
   ::testing::RegisterTest("PmixRank", wanted->c_str(), nullptr, nullptr, __FILE__, __LINE__,

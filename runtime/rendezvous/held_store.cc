@@ -1,0 +1,64 @@
+#include "runtime/rendezvous/held_store.h"
+
+#include <fmt/format.h>
+
+#include <exception>
+
+#include "runtime/base/logging.h"
+#include "runtime/store/tcp_store.h"
+
+namespace lockstep::rendezvous {
+namespace {
+
+// A leaving host of the store says that it waits after this long; while an exception is under way it waits no longer.
+constexpr std::chrono::seconds kQuietLeave{1};
+
+// The server's own side of the connections of dead processes is closed, so nobody waits for them.
+void let_others_leave(store::TcpStoreServer& server, std::chrono::nanoseconds limit) {
+  const Deadline deadline = Deadline::after(limit);
+  if (server.wait_until_idle(deadline.sooner(kQuietLeave)) || std::uncaught_exceptions() > 0) return;
+  log_info("rendezvous: the other ranks still use the store at {} of this process; waiting up to {} s for them",
+           server.address().to_string(), std::chrono::duration<double>(limit).count());
+  if (server.wait_until_idle(deadline)) return;
+  log_warn("rendezvous: leaving with {} connections to the store at {} open; their ranks will get a StoreError",
+           server.client_count(), server.address().to_string());
+}
+
+}  // namespace
+
+HeldStore::~HeldStore() {
+  // Nobody should come any more: where this address is, the ranks may look for their next group's store already.
+  announcement.reset();
+  if (server) server->stop_listening();
+  client.reset();
+  if (server) let_others_leave(*server, leave_timeout);
+}
+
+store::Endpoint endpoint_at(const net::HostPort& address, const std::optional<store::Secret>& secret,
+                            const MeetingPlan& plan, const Identity& identity) {
+  return {.address = address, .secret = secret, .run_id = plan.run_id, .role = fmt::format("rank {}", identity.rank)};
+}
+
+std::shared_ptr<HeldStore> host_store(const net::HostPort& listen, const std::optional<store::Secret>& secret,
+                                      const std::string& token, const MeetingPlan& plan, const Identity& identity,
+                                      const Deadline& deadline) {
+  auto held = std::make_shared<HeldStore>();
+  held->leave_timeout = plan.leave_timeout;
+  held->server = std::make_unique<store::TcpStoreServer>(
+      store::TcpStoreServerOptions{.listen = listen, .secret = secret, .run_id = plan.run_id});
+  held->endpoint = endpoint_at(held->server->address(), secret, plan, identity);
+  held->address = held->endpoint.address.to_string();
+  held->client = std::make_unique<store::TcpStore>(held->endpoint, deadline);
+  held->client->set(kTokenKey, token);
+  return held;
+}
+
+std::shared_ptr<HeldStore> come_to_store(const store::Endpoint& endpoint, const Deadline& deadline) {
+  auto held = std::make_shared<HeldStore>();
+  held->endpoint = endpoint;
+  held->address = endpoint.address.to_string();
+  held->client = std::make_unique<store::TcpStore>(endpoint, deadline);
+  return held;
+}
+
+}  // namespace lockstep::rendezvous

@@ -1,0 +1,94 @@
+#include "runtime/rendezvous/means.h"
+
+#include <fmt/format.h>
+
+#include "runtime/base/logging.h"
+#include "runtime/rendezvous/interfaces.h"
+#include "runtime/rendezvous/join.h"
+#include "runtime/rendezvous/visits.h"
+#include "runtime/store/tcp_store.h"
+
+namespace lockstep::rendezvous {
+
+std::string whoami(const Identity& identity) { return fmt::format("rank {}/{}", identity.rank, identity.world_size); }
+
+bool is_one_host(const Identity& identity) {
+  return identity.local_world_size_known && identity.local_world_size == identity.world_size;
+}
+
+bool is_several_hosts(const Identity& identity) {
+  return identity.local_world_size_known && identity.local_world_size < identity.world_size;
+}
+
+bool is_loopback(const net::HostPort& address) { return address.host.starts_with("127.") || address.host == "::1"; }
+
+net::HostPort outward_address(const MeetingPlan& plan) {
+  const InterfaceChoice choice = choose_interface(net::interfaces_of_this_host(), plan.interface_wishes);
+  log_info("rendezvous: the store listens at {} of {} ({}); set NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME for another",
+           choice.address, choice.name, choice.why);
+  return {choice.address, 0};
+}
+
+std::shared_ptr<HeldStore> follow(const Offer& offer, const MeetingPlan& plan, const Identity& identity,
+                                  const Deadline& deadline, std::string& failure) {
+  if (Visits::all().has(identity.rank, offer.token)) {
+    failure = kVisited;
+    return nullptr;
+  }
+  try {
+    auto held = come_to_store(endpoint_at(offer.address, offer.secret, plan, identity), deadline);
+    if (held->client->get(kTokenKey, deadline) == offer.token) {
+      Visits::all().add(identity.rank, offer.token);
+      return held;
+    }
+    failure = "another run's store answers there";
+  } catch (const Error& error) {
+    failure = error.what();
+  }
+  return nullptr;
+}
+
+std::shared_ptr<HeldStore> come(const store::Endpoint& endpoint, const MeetingPlan& plan, const Identity& identity,
+                                const Deadline& deadline, std::string_view remedy) {
+  const std::string address = endpoint.address.to_string();
+  try {
+    return come_to_store(endpoint, deadline);
+  } catch (const Timeout& error) {
+    throw Timeout(fmt::format("rendezvous: {} didn't reach the job's store at {} (from {}), {}: {}; {}",
+                              whoami(identity), address, plan.told_by, deadline.progress(), error.what(), remedy));
+  } catch (const StoreError& error) {
+    throw StoreError(fmt::format("rendezvous: {} found no store of this job at {} (from {}): {}; {}", whoami(identity),
+                                 address, plan.told_by, error.what(), remedy));
+  }
+}
+
+Timeout with_history(const Timeout& error, const std::string& failure) {
+  if (failure.empty()) return error;
+  return Timeout(fmt::format("{}; what had answered before {}", error.what(), failure));
+}
+
+void report_taken(const store::Endpoint& there, const MeetingPlan& plan, const Identity& identity) {
+  const std::string address = there.address.to_string();
+  std::string other;
+  try {
+    store::TcpStore probe(there, Deadline::after(kProbe));
+    other = claimant_of(probe, identity, 0, Deadline::after(kProbe));
+  } catch (const Error& error) {
+    throw InvalidArgument(
+        fmt::format("rendezvous: {} can't host the store at {} (from {}): another program listens there "
+                    "({}); choose a free port, or end that program",
+                    whoami(identity), address, plan.told_by, error.what()));
+  }
+  throw Mismatch(
+      fmt::format("rendezvous: two processes are rank 0 of {}: {} and {}; give each process its own RANK, and "
+                  "let an earlier run end before the next one uses {}",
+                  identity.world_size, other, self_member(identity).describe(), address));
+}
+
+std::shared_ptr<HeldStore> meet_at_launchers_store(const MeetingPlan& plan, const Identity& identity,
+                                                   const Deadline& deadline) {
+  return come(endpoint_at(plan.address, plan.secret, plan, identity), plan, identity, deadline.sooner(kPresent),
+              "its launcher hosts it and must still run");
+}
+
+}  // namespace lockstep::rendezvous

@@ -1,0 +1,55 @@
+// The ways to meet, a file each (meet_*.cc), and what they share. For meet.cc only.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "runtime/base/error.h"
+#include "runtime/rendezvous/held_store.h"
+#include "runtime/rendezvous/offer.h"
+
+namespace lockstep::rendezvous {
+
+// All throw what meet() throws.
+std::shared_ptr<HeldStore> meet_at_launchers_store(const MeetingPlan& plan, const Identity& identity,
+                                                   const Deadline& deadline);
+std::shared_ptr<HeldStore> meet_through_agent(const MeetingPlan& plan, const Identity& identity,
+                                              const Deadline& deadline);
+std::shared_ptr<HeldStore> meet_over_local_socket(const MeetingPlan& plan, const Identity& identity,
+                                                  const Deadline& deadline);
+std::shared_ptr<HeldStore> meet_over_pmix(const MeetingPlan& plan, const Identity& identity, const Deadline& deadline);
+std::shared_ptr<HeldStore> meet_at_file(const MeetingPlan& plan, const Identity& identity, const Deadline& deadline);
+std::shared_ptr<HeldStore> meet_at_address(const MeetingPlan& plan, const Identity& identity, const Deadline& deadline);
+
+// Of a store that must be there already: its host was started before this process.
+inline constexpr std::chrono::seconds kPresent{30};
+// To ask a store that is there one thing.
+inline constexpr std::chrono::seconds kProbe{3};
+inline constexpr std::string_view kLookAtRankZero = "look at rank 0's output";
+inline constexpr std::string_view kVisited =
+    "leads to the store of a group that this process has left: rank 0 has not left it yet";
+
+// "rank 2/4", for the beginnings of messages.
+std::string whoami(const Identity& identity);
+// Whether the launcher said that all ranks are on this host, or that they are not.
+bool is_one_host(const Identity& identity);
+bool is_several_hosts(const Identity& identity);
+bool is_loopback(const net::HostPort& address);
+// Where rank 0 listens if nobody named an address: the interface that choose_interface() takes.
+net::HostPort outward_address(const MeetingPlan& plan);
+
+// The store that `offer` leads to, if it is the one of that token and this rank has not been there before; else
+// nothing, and why.
+std::shared_ptr<HeldStore> follow(const Offer& offer, const MeetingPlan& plan, const Identity& identity,
+                                  const Deadline& deadline, std::string& failure);
+// Comes to a store, with what the message of a failure should say.
+std::shared_ptr<HeldStore> come(const store::Endpoint& endpoint, const MeetingPlan& plan, const Identity& identity,
+                                const Deadline& deadline, std::string_view remedy);
+// `error`, with what the attempts before it met.
+Timeout with_history(const Timeout& error, const std::string& failure);
+// For a rank 0 whose place is taken: by another rank 0, if the store there says so.
+[[noreturn]] void report_taken(const store::Endpoint& there, const MeetingPlan& plan, const Identity& identity);
+
+}  // namespace lockstep::rendezvous

@@ -1,0 +1,89 @@
+#include <fmt/format.h>
+
+#include <cerrno>
+
+#include "runtime/base/error.h"
+#include "runtime/base/logging.h"
+#include "runtime/net/backoff.h"
+#include "runtime/rendezvous/file_meeting.h"
+#include "runtime/rendezvous/means.h"
+#include "runtime/rendezvous/visits.h"
+
+namespace lockstep::rendezvous {
+namespace {
+
+// An address tells nothing before somebody answers, so who has answered is asked for its token.
+std::shared_ptr<HeldStore> come_to_address(const MeetingPlan& plan, const Identity& identity,
+                                           const Deadline& deadline) {
+  std::string failure;
+  for (net::Backoff backoff;;) {
+    std::shared_ptr<HeldStore> held;
+    try {
+      held = come(endpoint_at(plan.address, plan.secret, plan, identity), plan, identity, deadline,
+                  "rank 0 must run on that host, and must not have failed");
+    } catch (const Timeout& error) {
+      throw with_history(error, failure);
+    }
+    try {
+      const std::string token = held->client->get(kTokenKey, deadline.sooner(kProbe));
+      if (!Visits::all().has(identity.rank, token)) {
+        Visits::all().add(identity.rank, token);
+        return held;
+      }
+      failure = kVisited;
+    } catch (const Timeout&) {
+      failure = "is a store that is no rank 0's of lockstep";
+    } catch (const StoreError& error) {
+      failure = error.what();  // it was on its way out
+    }
+    held.reset();
+    if (!backoff.pause(deadline)) {
+      throw Timeout(fmt::format("rendezvous: {} has not met rank 0 at {} (from {}), {}: what answers there {}; {}",
+                                whoami(identity), plan.address.to_string(), plan.told_by, deadline.progress(), failure,
+                                kLookAtRankZero));
+    }
+  }
+}
+
+std::shared_ptr<HeldStore> host_at(const net::HostPort& listen, const MeetingPlan& plan, const Identity& identity,
+                                   const Deadline& deadline) {
+  try {
+    return host_store(listen, plan.secret, random_token(), plan, identity, deadline);
+  } catch (const SystemError& error) {
+    if (error.error_number() != EADDRINUSE) throw;
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(
+        fmt::format("rendezvous: {} must host the store at {} (from {}) and can't: {}; start rank 0 on "
+                    "that host, or give an address of this one",
+                    whoami(identity), plan.address.to_string(), plan.told_by, error.what()));
+  }
+  report_taken(endpoint_at(plan.address, plan.secret, plan, identity), plan, identity);
+}
+
+}  // namespace
+
+std::shared_ptr<HeldStore> meet_at_address(const MeetingPlan& plan, const Identity& identity,
+                                           const Deadline& deadline) {
+  if (identity.rank != 0) return come_to_address(plan, identity, deadline);
+  auto held = host_at(plan.address, plan, identity, deadline);
+  const bool by_name = held->endpoint.address.host != plan.address.host;
+  if (by_name && is_several_hosts(identity) && is_loopback(held->endpoint.address)) {
+    // Debian gives a host's own name the address 127.0.1.1 on that host, and nowhere else.
+    log_warn(
+        "rendezvous: {} (from {}) is {} on this host, where ranks of other hosts don't come; the store listens on "
+        "every address; correct /etc/hosts, or give an address that other hosts know",
+        plan.address.host, plan.told_by, held->endpoint.address.host);
+    held.reset();
+    held = host_at({"", plan.address.port}, plan, identity, deadline);
+    held->address = plan.address.to_string();
+  }
+  if (!plan.secret) {
+    log_info(
+        "rendezvous: this run is as open as torch's: whoever reaches its store at {} can join, read or stop it; to "
+        "close it give every rank the same LOCKSTEP_STORE_SECRET (64 hex digits) or LOCKSTEP_STORE_SECRET_FILE",
+        held->address);
+  }
+  return held;
+}
+
+}  // namespace lockstep::rendezvous

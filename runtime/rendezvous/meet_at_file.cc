@@ -1,0 +1,61 @@
+#include <fmt/format.h>
+
+#include "runtime/base/error.h"
+#include "runtime/base/host.h"
+#include "runtime/base/logging.h"
+#include "runtime/net/backoff.h"
+#include "runtime/rendezvous/file_meeting.h"
+#include "runtime/rendezvous/means.h"
+
+namespace lockstep::rendezvous {
+namespace {
+
+std::string attempt(const Identity& identity) { return fmt::format("{}/{}", identity.run_id, identity.restart_count); }
+
+// A file that other hosts can't see is for ranks of this one.
+net::HostPort listen_address(const MeetingPlan& plan, const Identity& identity) {
+  const bool wished = !plan.interface_wishes.variables().empty();
+  const bool here = is_one_host(identity) || (!wished && !is_several_hosts(identity) && !is_on_network(plan.path));
+  return here ? net::HostPort{"127.0.0.1", 0} : outward_address(plan);
+}
+
+std::shared_ptr<HeldStore> come_to_file(const MeetingPlan& plan, const Identity& identity, const Deadline& deadline) {
+  RefusedNote refused;
+  for (net::Backoff backoff;;) {
+    const MeetingNote note = await_note(plan.path, attempt(identity), refused, deadline);
+    const Offer offer{.address = net::parse_host_port(note.store), .token = note.token, .secret = *note.secret};
+    if (note.boot_id != boot_id() && is_loopback(offer.address)) {
+      throw InvalidArgument(
+          fmt::format("init_method file://{}: {} is on host {} and rank 0 on host {}, where its store is for that host "
+                      "only, because the folder looked like one of that host; set GLOO_SOCKET_IFNAME on rank 0 to the "
+                      "interface that the other hosts reach, or pass init_method tcp://host:port",
+                      plan.path, whoami(identity), host_name(), note.host));
+    }
+    std::string failure;
+    if (auto held = follow(offer, plan, identity, deadline.sooner(kProbe), failure)) return held;
+    if (failure == kVisited) refused = {note.token, failure};
+    if (failure.starts_with("another run")) refused = {note.token, "leads to no store of that run"};
+    if (!backoff.pause(deadline)) {
+      throw Timeout(
+          fmt::format("init_method file://{}: the store at {} that {} wrote there is not reached, {}: {}; look at "
+                      "rank 0's output",
+                      plan.path, note.store, note.writer(), deadline.progress(), failure));
+    }
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<HeldStore> meet_at_file(const MeetingPlan& plan, const Identity& identity, const Deadline& deadline) {
+  if (identity.rank != 0) return come_to_file(plan, identity, deadline);
+  const std::string token = random_token();
+  const auto secret = store::Secret::random();
+  auto held = host_store(listen_address(plan, identity), secret, token, plan, identity, deadline);
+  MeetingNote note = note_of_this_process(held->address, attempt(identity));
+  note.token = token;
+  note.secret = secret;
+  held->announcement = std::make_shared<FileMeeting>(plan.path, note);
+  return held;
+}
+
+}  // namespace lockstep::rendezvous

@@ -1,0 +1,55 @@
+#include <fmt/format.h>
+
+#include <cerrno>
+
+#include "runtime/base/error.h"
+#include "runtime/net/backoff.h"
+#include "runtime/rendezvous/file_meeting.h"
+#include "runtime/rendezvous/local_meeting.h"
+#include "runtime/rendezvous/means.h"
+#include "runtime/rendezvous/visits.h"
+
+namespace lockstep::rendezvous {
+namespace {
+
+Offer ask(const std::string& name, const Deadline& deadline) {
+  return decode_offer(ask_local_meeting(name, deadline), fmt::format("unix socket @{}", name));
+}
+
+std::shared_ptr<HeldStore> come_over_socket(const MeetingPlan& plan, const Identity& identity,
+                                            const Deadline& deadline) {
+  std::string failure;
+  for (net::Backoff backoff;;) {
+    try {
+      const Offer offer = ask(plan.socket, deadline);
+      if (auto held = follow(offer, plan, identity, deadline.sooner(kProbe), failure)) return held;
+    } catch (const Timeout& error) {
+      throw with_history(error, failure);
+    }
+    if (!backoff.pause(deadline)) {
+      throw Timeout(fmt::format("rendezvous: {} has not met rank 0, {}: what unix socket @{} answers {}; {}",
+                                whoami(identity), deadline.progress(), plan.socket, failure, kLookAtRankZero));
+    }
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<HeldStore> meet_over_local_socket(const MeetingPlan& plan, const Identity& identity,
+                                                  const Deadline& deadline) {
+  if (identity.rank != 0) return come_over_socket(plan, identity, deadline);
+  try {
+    const std::string token = random_token();
+    const auto secret = store::Secret::random();
+    auto held = host_store({"127.0.0.1", 0}, secret, token, plan, identity, deadline);
+    const Offer offer{.address = held->endpoint.address, .token = token, .secret = secret};
+    held->announcement = std::make_shared<LocalMeeting>(plan.socket, encode(offer));
+    return held;
+  } catch (const SystemError& error) {
+    if (error.error_number() != EADDRINUSE) throw;
+  }
+  const Offer other = ask(plan.socket, deadline.sooner(kProbe));
+  report_taken(endpoint_at(other.address, other.secret, plan, identity), plan, identity);
+}
+
+}  // namespace lockstep::rendezvous

@@ -1,0 +1,82 @@
+#include <fmt/format.h>
+
+#include <atomic>
+#include <optional>
+
+#include "runtime/base/error.h"
+#include "runtime/rendezvous/file_meeting.h"
+#include "runtime/rendezvous/means.h"
+#include "runtime/rendezvous/pmix.h"
+
+namespace lockstep::rendezvous {
+namespace {
+
+// For what the server knows already, and for what rank 0 is about to say.
+constexpr std::chrono::milliseconds kAnswer{200};
+constexpr std::chrono::seconds kSoon{2};
+// How many attempts rank 0 may be ahead of another rank.
+constexpr int kAhead = 4;
+
+// A key can be put once, and is gone with the session that put it. Rank 0 numbers its stores; the others take the first
+// that they have not been at, so that a rank whose attempt failed stays in step with one whose did not.
+std::string key_of_store(int number) { return fmt::format("lockstep.store.{}", number); }
+
+std::shared_ptr<HeldStore> host(PmixSession& session, const MeetingPlan& plan, const Identity& identity,
+                                const Deadline& deadline) {
+  static std::atomic<int> stores{0};
+  const std::string token = random_token();
+  const auto secret = store::Secret::random();
+  const net::HostPort listen = is_one_host(identity) ? net::HostPort{"127.0.0.1", 0} : outward_address(plan);
+  auto held = host_store(listen, secret, token, plan, identity, deadline);
+  session.publish(key_of_store(stores.fetch_add(1)),
+                  encode(Offer{.address = held->endpoint.address, .token = token, .secret = secret}));
+  return held;
+}
+
+std::optional<Offer> look_up(PmixSession& session, int number, const Deadline& deadline) {
+  try {
+    return decode_offer(session.lookup(0, key_of_store(number), deadline), "what rank 0 said through PMIx");
+  } catch (const Timeout&) {
+    return std::nullopt;
+  }
+}
+
+std::shared_ptr<HeldStore> come_over_pmix(PmixSession& session, const MeetingPlan& plan, const Identity& identity,
+                                          const Deadline& deadline) {
+  static std::atomic<int> first{0};  // that this process has not been at
+  std::string failure = "it has not said where its store is";
+  do {
+    const int begin = first;
+    for (int number = begin; number < begin + kAhead; ++number) {
+      const auto offer = look_up(session, number, number == begin ? deadline.sooner(kSoon) : deadline.sooner(kAnswer));
+      if (!offer) continue;
+      std::string why;
+      if (auto held = follow(*offer, plan, identity, deadline.sooner(kProbe), why)) {
+        first = number + 1;
+        return held;
+      }
+      failure = fmt::format("its store at {}: {}", offer->address.to_string(), why);
+    }
+  } while (!deadline.expired());
+  throw Timeout(
+      fmt::format("rendezvous: {} has not met rank 0 through PMIx, {}: {}; {}, or set LOCKSTEP_TIMEOUT (seconds) if it "
+                  "starts later",
+                  whoami(identity), deadline.progress(), failure, kLookAtRankZero));
+}
+
+}  // namespace
+
+std::shared_ptr<HeldStore> meet_over_pmix(const MeetingPlan& plan, const Identity& identity, const Deadline& deadline) {
+  std::shared_ptr<PmixSession> session = PmixSession::open();
+  if (session->rank() != identity.rank) {
+    throw Mismatch(
+        fmt::format("rendezvous: {} (from {}) is rank {} to the PMIx server; start the program with mpirun itself",
+                    whoami(identity), identity.source, session->rank()));
+  }
+  auto held = identity.rank == 0 ? host(*session, plan, identity, deadline)
+                                 : come_over_pmix(*session, plan, identity, deadline);
+  held->session = std::move(session);
+  return held;
+}
+
+}  // namespace lockstep::rendezvous

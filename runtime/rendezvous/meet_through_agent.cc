@@ -1,0 +1,98 @@
+// Under torchrun, whose agent hosts a store of PyTorch's at MASTER_ADDR and MASTER_PORT. Rank 0 hosts our own store
+// beside it, which has what PyTorch's lacks, and tells of it there.
+#include <fmt/format.h>
+
+#include "runtime/base/error.h"
+#include "runtime/base/logging.h"
+#include "runtime/net/backoff.h"
+#include "runtime/rendezvous/agent_store.h"
+#include "runtime/rendezvous/file_meeting.h"
+#include "runtime/rendezvous/means.h"
+
+namespace lockstep::rendezvous {
+namespace {
+
+// To take back what was said: the agent may have gone before.
+constexpr std::chrono::seconds kFarewell{2};
+
+// What the announcement holds: the key, which goes when rank 0 leaves.
+class AgentKey {
+ public:
+  AgentKey(AgentStore agent, std::string key, std::string_view value, const Deadline& deadline)
+      : agent_(std::move(agent)), key_(std::move(key)) {
+    agent_.set(key_, value, deadline);
+  }
+  ~AgentKey() {
+    try {
+      agent_.erase(key_, Deadline::after(kFarewell));
+    } catch (const Error& error) {
+      log_debug("rendezvous: torchrun's agent has gone before '{}' was erased: {}", key_, error.what());
+    }
+  }
+  AgentKey(const AgentKey&) = delete;
+  AgentKey& operator=(const AgentKey&) = delete;
+
+ private:
+  AgentStore agent_;
+  std::string key_;
+};
+
+std::shared_ptr<HeldStore> host(AgentStore agent, const std::string& key, const MeetingPlan& plan,
+                                const Identity& identity, const Deadline& deadline) {
+  // The others reach the agent's host, so they reach the address from which this one reaches it.
+  const std::string host = agent.local_address().host;
+  const std::string token = random_token();
+  const auto secret = store::Secret::random();
+  auto held = host_store({host, 0}, secret, token, plan, identity, deadline);
+  log_info(
+      "rendezvous: this run is as open as torch's: its store at {} has a secret, and whoever reaches torchrun's "
+      "store at {} can learn it; start it with `lockstep run` to close it",
+      held->address, plan.address.to_string());
+  held->announcement = std::make_shared<AgentKey>(
+      std::move(agent), key, encode(Offer{.address = held->endpoint.address, .token = token, .secret = secret}),
+      deadline);
+  return held;
+}
+
+std::shared_ptr<HeldStore> come_through_agent(AgentStore& agent, const std::string& key, const MeetingPlan& plan,
+                                              const Identity& identity, const Deadline& deadline) {
+  std::string failure;
+  for (net::Backoff backoff;;) {
+    std::string text;
+    try {
+      text = agent.get(key, deadline);
+    } catch (const Timeout&) {
+      throw with_history(Timeout(fmt::format(
+                             "rendezvous: rank 0 has not come: it has not said in torchrun's store at {} where its own "
+                             "is, {}; look at its output, or set LOCKSTEP_TIMEOUT (seconds) if it starts later",
+                             plan.address.to_string(), deadline.progress())),
+                         failure);
+    }
+    const Offer offer = decode_offer(text, fmt::format("key '{}' of torchrun's store", key));
+    if (auto held = follow(offer, plan, identity, deadline.sooner(kProbe), failure)) return held;
+    if (!backoff.pause(deadline)) {
+      throw Timeout(fmt::format("rendezvous: {} has not met rank 0, {}: its store at {} {}; {}", whoami(identity),
+                                deadline.progress(), offer.address.to_string(), failure, kLookAtRankZero));
+    }
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<HeldStore> meet_through_agent(const MeetingPlan& plan, const Identity& identity,
+                                              const Deadline& deadline) {
+  const std::string key = fmt::format("lockstep/rendezvous/{}/{}", identity.run_id, identity.restart_count);
+  std::optional<AgentStore> agent;
+  try {
+    agent.emplace(plan.address, deadline.sooner(kPresent));
+  } catch (const Timeout& error) {
+    throw Timeout(
+        fmt::format("rendezvous: {} did not reach the store that torchrun's agent hosts "
+                    "(TORCHELASTIC_USE_AGENT_STORE=True, {}): {}; it must still run",
+                    whoami(identity), plan.told_by, error.what()));
+  }
+  if (identity.rank == 0) return host(std::move(*agent), key, plan, identity, deadline);
+  return come_through_agent(*agent, key, plan, identity, deadline);
+}
+
+}  // namespace lockstep::rendezvous
