@@ -1,0 +1,129 @@
+// Ranks on three hosts find each other.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <functional>
+#include <optional>
+
+#include "tests/support/network_namespaces.h"
+#include "tests/support/process.h"
+#include "tests/support/rank_processes.h"
+
+namespace lockstep::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+constexpr int kHosts = 3;
+constexpr const char* kAllHosts = "hosts host0: rank 0; host1: rank 1; host2: rank 2\n";
+
+class Rendezvous : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const std::string reason = NetworkHosts::why_not();
+    if (!reason.empty()) GTEST_SKIP() << reason;
+    hosts_.emplace(kHosts);
+  }
+
+  Process start(int host, const Variables& variables, const std::vector<std::string>& arguments = {}) const {
+    std::vector<std::string> words = {MEET_PROGRAM};
+    words.insert(words.end(), arguments.begin(), arguments.end());
+    return Process(
+        {.command = hosts_->command(host, words), .environment = variables, .name = "rank " + std::to_string(host)});
+  }
+  // One rank on each host; the last host first.
+  std::vector<Result> run_all(const std::function<Variables(int)>& variables,
+                              const std::vector<std::string>& arguments = {}) const {
+    std::vector<Process> ranks;
+    for (int host = kHosts - 1; host >= 0; --host) ranks.push_back(start(host, variables(host), arguments));
+    std::vector<Result> results;
+    for (int host = 0; host < kHosts; ++host)
+      results.push_back(ranks[static_cast<std::size_t>(kHosts - 1 - host)].wait());
+    return results;
+  }
+
+  std::optional<NetworkHosts> hosts_;
+};
+
+Variables by_hand(int rank, int size = kHosts) {
+  return {{"RANK", std::to_string(rank)},
+          {"WORLD_SIZE", std::to_string(size)},
+          {"MASTER_ADDR", NetworkHosts::address(0)},
+          {"MASTER_PORT", "23456"}};
+}
+
+TEST_F(Rendezvous, TasksOfSrunAtTheFirstHostOfTheStep) {
+  const auto task = [](int host) {
+    return Variables{{"SLURM_JOB_ID", "7"},
+                     {"SLURM_STEP_ID", "0"},
+                     {"SLURM_PROCID", std::to_string(host)},
+                     {"SLURM_LOCALID", "0"},
+                     {"SLURM_NODEID", std::to_string(host)},
+                     {"SLURM_STEP_NUM_TASKS", "3"},
+                     {"SLURM_STEP_TASKS_PER_NODE", "1(x3)"},
+                     {"SLURM_STEP_NODELIST", NetworkHosts::address(0) + "," + NetworkHosts::address(1)}};
+  };
+  const auto results = run_all(task);
+  for (int host = 0; host < kHosts; ++host) {
+    const Result& result = results[static_cast<std::size_t>(host)];
+    EXPECT_THAT(result.out,
+                AllOf(StartsWith("rank " + std::to_string(host) + "/3 (local 0/1, node " + std::to_string(host) +
+                                 ") from srun"),
+                      HasSubstr("store " + NetworkHosts::address(0) + ":2"), HasSubstr("open"), HasSubstr(kAllHosts)))
+        << result.err;
+  }
+}
+
+TEST_F(Rendezvous, ByHandWithASecretAndTheThirdHostWithAnotherGetsNothing) {
+  const auto with_secret = [](int rank, char digit) {
+    Variables variables = by_hand(rank, 2);
+    variables["LOCKSTEP_STORE_SECRET"] = std::string(64, digit);
+    return variables;
+  };
+  Process zero = start(0, with_secret(0, 'a'));
+  Process stranger = start(2, with_secret(1, 'b'));
+  const Result refused = stranger.wait();
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_EQ(refused.out, "");
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("secret"), Not(HasSubstr("bbbb"))));
+  const Result one = start(1, with_secret(1, 'a')).wait();
+  EXPECT_THAT(one.out, AllOf(HasSubstr("secret"), HasSubstr("host0: rank 0; host1: rank 1"))) << one.err;
+  const Result first = zero.wait();
+  EXPECT_EQ(first.exit_code, 0) << first.err;
+  EXPECT_THAT(first.err, HasSubstr(NetworkHosts::address(2))) << "the log names who came with the wrong one";
+}
+
+TEST_F(Rendezvous, ThroughAFileOfAllHostsAtTheInterfaceThatIsWanted) {
+  const auto path = std::filesystem::path(::testing::TempDir()) / ("hosts-" + job());
+  const auto variables = [](int host) {
+    return Variables{{"RANK", std::to_string(host)}, {"WORLD_SIZE", "3"}, {"GLOO_SOCKET_IFNAME", "eth0"}};
+  };
+  const auto results = run_all(variables, {"file://" + path.native()});
+  for (const Result& result : results) {
+    EXPECT_THAT(result.out,
+                AllOf(HasSubstr("store " + NetworkHosts::address(0)), HasSubstr("secret"), HasSubstr(kAllHosts)))
+        << result.err;
+  }
+  EXPECT_FALSE(std::filesystem::exists(path));
+}
+
+TEST_F(Rendezvous, TheDeadlineNamesWhoNeverCameAndTheHostsOfThoseThatDid) {
+  const auto late = [](int rank) {
+    Variables variables = by_hand(rank);
+    variables["LOCKSTEP_TIMEOUT"] = "3";
+    return variables;
+  };
+  Process zero = start(0, late(0));
+  Process two = start(2, late(2));
+  for (Process* rank : {&zero, &two}) {
+    EXPECT_THAT(rank->wait().err, AllOf(HasSubstr("rank 1 of 3 did not come"), HasSubstr("rank 0 (host host0, pid"),
+                                        HasSubstr("rank 2 (host host2, pid")));
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::testing
