@@ -85,12 +85,19 @@ std::optional<std::string> MembershipTable::enter(ConnectionId id, std::string_v
   if (!info)
     return fmt::format("the {} bytes that describe rank {}'s process have no host, pid or boot id", process.size(),
                        *number);
-  if (!options.empty() && options != "liveness=off") {
-    return fmt::format("option '{}' is unknown; '' or 'liveness=off' are possible", printable(options, 32));
+  bool watched = true;
+  for (std::string_view rest = options; !rest.empty();) {
+    const std::string_view word = rest.substr(0, rest.find(' '));
+    rest.remove_prefix(std::min(rest.size(), word.size() + 1));
+    if (word.empty()) continue;
+    if (word != "liveness=off") {
+      return fmt::format("option '{}' is unknown; 'liveness=off' is the only one", printable(word, 32));
+    }
+    watched = false;
   }
   Member member{.info = {.rank = *number, .world_size = *world, .process = *info},
                 .connection = id,
-                .watched = options.empty(),
+                .watched = watched,
                 .heard_at = clock_.elapsed()};
   if (const Member* const before = find(id)) {
     return fmt::format("this connection is that of {} already", before->info.describe());

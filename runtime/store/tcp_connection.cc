@@ -144,6 +144,11 @@ void TcpConnection::receive_more(const Deadline& deadline) {
   end_ += net::recv_some(fd_.get(), std::as_writable_bytes(std::span(buffer_)).subspan(end_), deadline);
 }
 
+UniqueFd TcpConnection::release(std::string& unread) && {
+  unread.assign(buffer_.data() + begin_, end_ - begin_);
+  return std::move(fd_);
+}
+
 net::HostPort TcpConnection::peer() const { return net::peer_address(fd_.get()); }
 
 }  // namespace lockstep::store

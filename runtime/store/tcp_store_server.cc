@@ -21,8 +21,10 @@
 #include "runtime/net/event_loop.h"
 #include "runtime/net/open_files.h"
 #include "runtime/net/stream.h"
+#include "runtime/net/tcp_liveness.h"
 #include "runtime/net/tcp_socket.h"
 #include "runtime/store/complaint_log.h"
+#include "runtime/store/member_service.h"
 #include "runtime/store/server_session.h"
 #include "runtime/store/server_state.h"
 
@@ -37,6 +39,9 @@ constexpr int kAcceptBatch = 64;
 // Lines about bad clients in a time.
 constexpr std::size_t kComplaints = 20;
 constexpr auto kComplaintWindow = std::chrono::seconds(10);
+// A member's host that is silent for so long is gone for the kernel too. Above what makes a member silent, which says
+// more.
+constexpr auto kDeadHost = std::chrono::seconds(10);
 
 }  // namespace
 
@@ -49,6 +54,7 @@ class TcpStoreServer::Impl : public SessionHost {
         address_(net::local_address(listener_.get())),
         complaints_(kComplaints, kComplaintWindow),
         state_(rules_of(options)),
+        members_(ProcessInfo::of_this_process(), {}, options.membership),
         read_buffer_(kReadBytes, '\0') {
     state_.keys.observe([this](std::string_view key, const std::string* before, const std::string* after) {
       tell_watchers(key, before, after);
@@ -271,12 +277,18 @@ class TcpStoreServer::Impl : public SessionHost {
   }
 
   // Answers the clients whose keys or ranks have come, and sends what they were pushed. What they had sent behind their
-  // wait may wake others in turn.
+  // wait may wake others in turn; and who can't be sent anything is closed, which befalls its fellow members.
   void serve_woken() {
     for (;;) {
       std::vector<SessionId> woken = state_.keys.take_woken();
       const std::vector<SessionId> released = state_.barriers.take_released();
       woken.insert(woken.end(), released.begin(), released.end());
+      for (auto& event : members_.table().take_pushes()) {
+        const auto found = clients_.find(event.to);
+        if (found == clients_.end()) continue;
+        pushed_.push_back(event.to);
+        found->second->session.push(MemberService::frame_of(std::move(event)));
+      }
       const std::vector<SessionId> pushed = std::exchange(pushed_, {});
       if (woken.empty() && pushed.empty()) return;
       for (const SessionId id : woken) {
@@ -334,8 +346,28 @@ class TcpStoreServer::Impl : public SessionHost {
     }
   }
 
-  Frame serve_member(SessionId, const proto::Request& request) override {
-    return {proto::kRefused, {fmt::format("{}: this server keeps no members", proto::shape_of(request.op).name)}};
+  Frame serve_member(SessionId session, const proto::Request& request) override {
+    members_.table().observe(Clock::now());
+    Frame answer = members_.serve(session, request);
+    if (request.op == proto::Op::register_member && answer.status == proto::kOk) {
+      net::end_when_host_is_silent(clients_.at(session)->fd.get(), kDeadHost);
+      if (!looking_) look_around();
+    }
+    return answer;
+  }
+
+  // As long as there are members.
+  void look_around() {
+    looking_ = members_.table().present() > 0;
+    if (!looking_) return;
+    members_.table().observe(Clock::now());
+    members_.set_traced(this_process_is_traced());
+    members_.table().look_around();
+    loop_.run_after(options_.membership.look_interval, [this] {
+      look_around();
+      serve_woken();
+      note_client_count();
+    });
   }
 
   void close_the_largest() {
@@ -371,6 +403,7 @@ class TcpStoreServer::Impl : public SessionHost {
       if (--place->second == 0) legacy_hosts_.erase(place);
     }
     clients_.erase(found);
+    members_.table().ended(id);
   }
 
   void warn(const std::string& text) {
@@ -407,6 +440,8 @@ class TcpStoreServer::Impl : public SessionHost {
   ComplaintLog complaints_;
   bool summary_is_due_ = false;
   ServerState state_;  // before the clients, whose sessions point to it
+  MemberService members_;
+  bool looking_ = false;
   std::unordered_map<SessionId, std::unique_ptr<Client>> clients_;
   SessionId next_id_ = 1;
   std::size_t noted_clients_ = 0;

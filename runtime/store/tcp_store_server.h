@@ -16,6 +16,7 @@
 #include "proto/protocol.h"
 #include "runtime/base/deadline.h"
 #include "runtime/net/address.h"
+#include "runtime/store/membership_table.h"
 #include "runtime/store/secret.h"
 
 namespace lockstep::store {
@@ -49,6 +50,8 @@ struct TcpStoreServerOptions {
   // is closed; over the limit of all, the one that holds most.
   std::size_t max_client_bytes = std::size_t{160} << 20;
   std::size_t max_held_bytes = std::size_t{1} << 30;
+  // Of clients that register as members.
+  MembershipOptions membership = {};
 };
 
 class TcpStoreServer {

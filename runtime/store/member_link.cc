@@ -1,0 +1,369 @@
+#include "runtime/store/member_link.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <exception>
+#include <thread>
+#include <utility>
+
+#include "proto/push.h"
+#include "proto/request.h"
+#include "runtime/base/environment.h"
+#include "runtime/base/error.h"
+#include "runtime/base/logging.h"
+#include "runtime/base/mutex.h"
+#include "runtime/base/process_state.h"
+#include "runtime/base/quiet_thread.h"
+#include "runtime/base/unique_fd.h"
+#include "runtime/net/tcp_liveness.h"
+#include "runtime/store/observed_clock.h"
+#include "runtime/store/tcp_connection.h"
+
+namespace lockstep::store {
+namespace {
+
+using proto::Op;
+using Clock = std::chrono::steady_clock;
+
+// The thread runs at least so often, or as often as it sends heartbeats; no pause of it counts as more than twice that.
+constexpr std::chrono::milliseconds kLook{200};
+// A host that is silent for so long is gone for the kernel too. Above what makes a process silent, which says more.
+constexpr std::chrono::seconds kDeadHost{10};
+constexpr std::size_t kReadBytes = std::size_t{16} << 10;
+
+double seconds(std::chrono::nanoseconds time) { return std::chrono::duration<double>(time).count(); }
+
+}  // namespace
+
+class MemberLink::Impl {
+ public:
+  Impl(const Endpoint& endpoint, std::string_view scope, const MemberInfo& self, const LivenessOptions& options,
+       MemberCalls calls, const Deadline& deadline)
+      : options_(options),
+        calls_(std::move(calls)),
+        self_(self),
+        address_(endpoint.address.to_string()),
+        wakeup_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+        look_(std::min<std::chrono::nanoseconds>(kLook, options.heartbeat)),
+        clock_(2 * look_) {
+    if (!wakeup_) throw SystemError("eventfd", errno);
+    enter(endpoint, scope, deadline);
+    clock_.observe(Clock::now());
+    thread_ = start_quiet_thread([this] { run(); });
+  }
+
+  ~Impl() { end(); }
+
+  std::int64_t last_sequence() const { return calls_.last_sequence ? calls_.last_sequence() : 0; }
+
+  void goodbye(std::int64_t last) EXCLUDES(mutex_) {
+    post({Op::goodbye, {{}, {}, last}}, true);
+    end();
+  }
+  void report(const std::string& cause) EXCLUDES(mutex_) { post({Op::report, {{}, {cause}, 0}}, false); }
+  // Reports, and ends when the store has it.
+  void report_and_end(const std::string& cause) EXCLUDES(mutex_) {
+    post({Op::report, {{}, {cause}, 0}}, true);
+    end();
+  }
+
+ private:
+  void enter(const Endpoint& endpoint, std::string_view scope, const Deadline& deadline) {
+    TcpConnection connection = TcpConnection::open(endpoint, deadline);
+    const std::string rank = std::to_string(self_.rank);
+    const std::string world = std::to_string(self_.world_size);
+    const std::string process = encode(self_.process);
+    std::string bytes;
+    proto::write_request(bytes, {Op::register_member,
+                                 {{scope}, {rank, world, process, options_.detect_silence ? "" : "liveness=off"}, 0}});
+    connection.send(bytes, deadline);
+    const proto::Contents& reply = connection.receive(Op::register_member, 1, deadline);
+    if (reply.number != proto::kOk) {
+      throw StoreError(fmt::format("membership: the store at {} refused {}: {}", address_, self_.describe(),
+                                   reply.values.empty() ? std::string_view("no reason given") : reply.values[0]));
+    }
+    if (!reply.values.empty()) host_ = decode_process_info(reply.values[0]);
+    fd_ = std::move(connection).release(input_);
+    net::end_when_host_is_silent(fd_.get(), kDeadHost);
+  }
+
+  // Has the thread send a request; after the last one it ends when that is answered.
+  void post(const proto::Request& request, bool last) EXCLUDES(mutex_) {
+    {
+      MutexLock lock(mutex_);
+      if (leaving_) return;
+      proto::write_request(posted_, request);
+      ++posted_count_;
+      leaving_ = last;
+    }
+    wake();
+  }
+
+  void wake() {
+    const std::uint64_t one = 1;
+    while (::write(wakeup_.get(), &one, sizeof one) < 0 && errno == EINTR) {
+    }
+  }
+
+  // The thread ends by itself after the last request, or has ended as the store was lost.
+  void end() EXCLUDES(mutex_) {
+    {
+      MutexLock lock(mutex_);
+      leaving_ = true;
+    }
+    wake();
+    if (thread_.joinable()) thread_.join();
+  }
+
+  // Everything below belongs to the thread.
+
+  void run() {
+    try {
+      heard_at_ = clock_.elapsed();
+      Clock::time_point next_beat = Clock::now();
+      std::optional<Deadline> farewell;
+      while (true) {
+        if (!take_frames()) return;
+        if (take_posted() && !farewell) farewell = Deadline::after(options_.farewell);
+        if (farewell && (unanswered_ == 0 || farewell->expired())) return;
+        if (!farewell) judge();
+        if (Clock::now() >= next_beat) {
+          next_beat = Clock::now() + options_.heartbeat;
+          beat();
+        }
+        if (!flush()) return;
+        rest(next_beat);
+        clock_.observe(Clock::now());
+        if (!receive()) return;
+      }
+    } catch (const std::exception& error) {
+      lose(error.what());
+    }
+  }
+
+  void rest(Clock::time_point until) {
+    const auto limit = std::min<Clock::duration>(until - Clock::now(), look_);
+    const auto milliseconds = std::chrono::ceil<std::chrono::milliseconds>(limit).count();
+    const short events = static_cast<short>(output_.empty() ? POLLIN : POLLIN | POLLOUT);
+    std::array<pollfd, 2> entries{{{fd_.get(), events, 0}, {wakeup_.get(), POLLIN, 0}}};
+    if (::poll(entries.data(), entries.size(), static_cast<int>(std::max<std::int64_t>(0, milliseconds))) < 0 &&
+        errno != EINTR) {
+      throw SystemError("poll of a member's connection", errno);
+    }
+    std::uint64_t count = 0;
+    while (::read(wakeup_.get(), &count, sizeof count) < 0 && errno == EINTR) {
+    }
+  }
+
+  // False if the connection has ended, which was told then.
+  bool receive() {
+    while (true) {
+      const std::size_t had = input_.size();
+      input_.resize(had + kReadBytes);
+      const ssize_t count = ::recv(fd_.get(), input_.data() + had, kReadBytes, MSG_DONTWAIT);
+      const int error = errno;
+      input_.resize(had + static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
+      if (count > 0) {
+        heard();
+        continue;
+      }
+      if (count < 0 && error == EINTR) continue;
+      if (count < 0 && (error == EAGAIN || error == EWOULDBLOCK)) return true;
+      take_frames();
+      lose(count == 0 ? "it closed the connection" : errno_text(error));
+      return false;
+    }
+  }
+
+  bool flush() {
+    while (!output_.empty()) {
+      const ssize_t count = ::send(fd_.get(), output_.data(), output_.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+      if (count >= 0) {
+        output_.erase(0, static_cast<std::size_t>(count));
+      } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+        return true;
+      } else if (errno != EINTR) {
+        const int error = errno;
+        if (receive()) lose(errno_text(error));  // what it had sent before says more
+        return false;
+      }
+    }
+    return true;
+  }
+
+  // True once the last request is among what has been posted.
+  bool take_posted() EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    output_ += posted_;
+    unanswered_ += posted_count_;
+    posted_.clear();
+    posted_count_ = 0;
+    return leaving_;
+  }
+
+  void beat() {
+    // Of a store that reads nothing it would only be more of the same.
+    if (!output_.empty()) return;
+    const std::string_view flags = this_process_is_traced() ? "traced" : "";
+    proto::write_request(output_, {Op::heartbeat, {{}, {flags}, last_sequence()}});
+  }
+
+  void heard() {
+    heard_at_ = clock_.elapsed();
+    if (!std::exchange(silent_, false)) return;
+    tell_of_store({.kind = MemberEvent::Kind::store_answers, .text = "answers again"});
+  }
+
+  // False if what came is none of this protocol, which was told then.
+  bool take_frames() {
+    std::string_view rest = input_;
+    while (!rest.empty()) {
+      const proto::Status status = reader_.read(rest);
+      if (status == proto::Status::need_more) break;
+      if (status == proto::Status::malformed || !use(reader_.contents())) {
+        lose("it sent what no store sends: " + reader_.reason());
+        return false;
+      }
+      rest.remove_prefix(reader_.size());
+    }
+    input_.erase(0, input_.size() - rest.size());
+    return true;
+  }
+
+  bool use(const proto::Contents& frame) {
+    switch (static_cast<std::uint8_t>(frame.number)) {
+      case proto::kOk: unanswered_ = std::max(0, unanswered_ - 1); return true;
+      case proto::kRefused:
+        unanswered_ = std::max(0, unanswered_ - 1);
+        log_warn("membership: the store at {} refused a request of this rank: {}", address_,
+                 frame.values.empty() ? std::string_view("no reason given") : frame.values[0]);
+        return true;
+      case proto::kPushBeat: store_traced_ = !frame.values.empty() && frame.values[0] == "traced"; return true;
+      case proto::kPushLost: return pass_on(MemberEvent::Kind::lost, frame);
+      case proto::kPushSilent: return pass_on(MemberEvent::Kind::silent, frame);
+      case proto::kPushFailed: return pass_on(MemberEvent::Kind::failed, frame);
+      case proto::kPushLeft: return pass_on_leavers(frame);
+      default: return true;  // of a later version
+    }
+  }
+
+  bool pass_on(MemberEvent::Kind kind, const proto::Contents& frame) {
+    if (frame.values.size() < 3) return false;
+    const auto rank = parse_int(frame.values[0]);
+    const auto number = parse_int(frame.values[1]);
+    if (!rank || *rank < 0 || *rank >= self_.world_size || !number) return false;
+    tell({.kind = kind, .rank = static_cast<int>(*rank), .number = *number, .text = std::string(frame.values[2])});
+    return true;
+  }
+
+  bool pass_on_leavers(const proto::Contents& frame) {
+    for (std::size_t i = 0; i + 1 < frame.values.size(); i += 2) {
+      const auto rank = parse_int(frame.values[i]);
+      const auto last = parse_int(frame.values[i + 1]);
+      if (!rank || *rank < 0 || *rank >= self_.world_size || !last) return false;
+      tell({.kind = MemberEvent::Kind::left,
+            .rank = static_cast<int>(*rank),
+            .number = *last,
+            .text = fmt::format("rank {} left after collective {}", *rank, *last)});
+    }
+    return true;
+  }
+
+  // Is the store silent? Before more is sent, so that all that was sent can have been acknowledged.
+  void judge() {
+    if (!options_.detect_silence || silent_ || store_traced_) return;
+    const auto silent_for = clock_.elapsed() - heard_at_;
+    if (silent_for <= options_.silence) return;
+    const ProcessState state = host_ ? state_of(*host_, self_.process) : ProcessState::unknown;
+    if (state == ProcessState::traced) {
+      heard_at_ = clock_.elapsed();
+      return;
+    }
+    silent_ = true;
+    const bool answers = net::all_is_acknowledged(fd_.get());
+    std::string why = answers ? "its host still answers, so the process is stopped, overloaded or hangs"
+                              : "its host doesn't answer either: it is down, or the network between is cut";
+    if (state == ProcessState::stopped) {
+      why = fmt::format("its process is stopped (SIGSTOP or Ctrl-Z): 'kill -CONT {}' would let it go on", host_->pid);
+    }
+    tell_of_store({.kind = MemberEvent::Kind::store_silent,
+                   .text = fmt::format("stopped answering: nothing came from it for {:.1f} s of {:.1f} s allowed; {}",
+                                       seconds(silent_for), seconds(options_.silence), why),
+                   .host_answers = answers});
+  }
+
+  void lose(const std::string& how) {
+    if (std::exchange(lost_, true)) return;
+    tell_of_store(
+        {.kind = MemberEvent::Kind::store_lost,
+         .text = fmt::format("is lost: its connection ended: {}; its process ended, or the network to its host broke: "
+                             "look at its output",
+                             how)});
+  }
+
+  void tell_of_store(MemberEvent event) {
+    event.address = address_;
+    event.host = host_;
+    tell(event);
+  }
+
+  void tell(const MemberEvent& event) EXCLUDES(mutex_) {
+    {
+      MutexLock lock(mutex_);
+      if (leaving_) return;
+    }
+    if (calls_.on_event) calls_.on_event(event);
+  }
+
+  const LivenessOptions options_;
+  const MemberCalls calls_;
+  const MemberInfo self_;
+  const std::string address_;
+  const UniqueFd wakeup_;
+  std::optional<ProcessInfo> host_;
+
+  Mutex mutex_;
+  std::string posted_ GUARDED_BY(mutex_);
+  int posted_count_ GUARDED_BY(mutex_) = 0;
+  bool leaving_ GUARDED_BY(mutex_) = false;  // nothing is posted any more
+
+  UniqueFd fd_;
+  std::string input_;
+  std::string output_;
+  proto::PushReader reader_{proto::PushFormat::frame};
+  const std::chrono::nanoseconds look_;
+  ObservedClock clock_;
+  std::chrono::nanoseconds heard_at_{0};
+  int unanswered_ = 0;  // requests but heartbeats
+  bool lost_ = false;
+  bool silent_ = false;
+  bool store_traced_ = false;
+
+  std::thread thread_;
+};
+
+MemberLink::MemberLink(const Endpoint& endpoint, std::string_view scope, const MemberInfo& self,
+                       const LivenessOptions& options, MemberCalls calls, const Deadline& deadline)
+    : impl_(std::make_unique<Impl>(endpoint, scope, self, options, std::move(calls), deadline)),
+      exceptions_at_birth_(std::uncaught_exceptions()) {}
+
+MemberLink::~MemberLink() {
+  if (std::uncaught_exceptions() > exceptions_at_birth_) {
+    impl_->report_and_end(fmt::format("an exception of its own ended it after collective {}; its own message says more",
+                                      impl_->last_sequence()));
+  } else {
+    impl_->goodbye(impl_->last_sequence());
+  }
+}
+
+void MemberLink::goodbye(std::int64_t last) { impl_->goodbye(last); }
+void MemberLink::report(const std::string& cause) { impl_->report(cause); }
+
+}  // namespace lockstep::store

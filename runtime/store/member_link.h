@@ -1,0 +1,86 @@
+// The client's part of membership: a rank's one control connection to the job's store, and the thread that keeps it.
+//
+// The thread sends heartbeats and hears at once who is lost, silent, has failed or left (store/membership_table.h), and
+// notices by itself that the store is lost or silent. Silence counts only over time in which the thread ran, so a rank
+// that was stopped and goes on accuses nobody. The connection is authenticated as any other.
+//
+// Threads: the owner's, but for report(): any.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "runtime/base/deadline.h"
+#include "runtime/store/endpoint.h"
+#include "runtime/store/member_info.h"
+
+namespace lockstep::store {
+
+struct LivenessOptions {
+  // Of this member and, to it, of the store. Off: neither is ever silent; both may be lost.
+  bool detect_silence = true;
+  // Between two heartbeats.
+  std::chrono::nanoseconds heartbeat = std::chrono::milliseconds(500);
+  // A store from which nothing came for so long has stopped answering.
+  std::chrono::nanoseconds silence = std::chrono::seconds(2);
+  // How long goodbye() waits for the store to have it.
+  std::chrono::nanoseconds farewell = std::chrono::seconds(1);
+};
+
+struct MemberEvent {
+  enum class Kind {
+    lost,           // a member's connection ended without a goodbye
+    silent,         // a member stopped answering; this one itself, if it was stopped and goes on
+    failed,         // a member reported a failure of its own
+    left,           // a member said goodbye
+    store_lost,     // the connection to the store ended: no event comes any more
+    store_silent,   // the store stopped answering
+    store_answers,  // and answers again
+  };
+  Kind kind = Kind::lost;
+  int rank = -1;            // -1: of the store
+  std::int64_t number = 0;  // of a failure: 1 is the scope's first cause; of `left`: its last collective
+  std::string text =
+      {};  // whole sentence, with rank, host and pid; of the store without subject: "stopped answering: ..."
+  // Of the store: its address, and the process that hosts it, where it said so.
+  std::string address = {};
+  std::optional<ProcessInfo> host = {};
+  bool host_answers = true;  // of store_silent: its host's kernel has acknowledged all that was sent to it
+};
+
+struct MemberCalls {
+  // On the link's own thread, with no lock held; must not destroy the link.
+  std::function<void(const MemberEvent&)> on_event = {};
+  // The collective that this member started last: goes with heartbeats, and with the destructor's goodbye. Any thread.
+  std::function<std::int64_t()> last_sequence = {};
+};
+
+class MemberLink {
+ public:
+  // Connects, and registers `self` in `scope`. Throws StoreError if the store refuses (a rank that is there already:
+  // both are named), Timeout, and what TcpConnection throws.
+  MemberLink(const Endpoint& endpoint, std::string_view scope, const MemberInfo& self, const LivenessOptions& options,
+             MemberCalls calls, const Deadline& deadline);
+  // As goodbye(last_sequence()), if neither it nor report() was called; no event comes afterwards. While an exception
+  // unwinds that was not under way at the constructor: as report().
+  ~MemberLink();
+  MemberLink(const MemberLink&) = delete;
+  MemberLink& operator=(const MemberLink&) = delete;
+
+  // Leaves, after collective `last`: what becomes of this process now is nobody's loss. Returns when the store has it,
+  // or after LivenessOptions::farewell. No event comes afterwards. Not from within an event.
+  void goodbye(std::int64_t last);
+  // This member fails its group: all others are told the cause. The link stays.
+  void report(const std::string& cause);
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+  int exceptions_at_birth_;
+};
+
+}  // namespace lockstep::store

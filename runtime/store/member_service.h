@@ -1,0 +1,36 @@
+// The operations of members as frames: REGISTER, HEARTBEAT, GOODBYE and REPORT into a MembershipTable, and what it has
+// to tell out of it. Pure; one thread.
+#pragma once
+
+#include <string>
+
+#include "proto/request.h"
+#include "runtime/store/auth.h"
+#include "runtime/store/membership_table.h"
+
+namespace lockstep::store {
+
+class MemberService {
+ public:
+  using ConnectionId = MembershipTable::ConnectionId;
+
+  // `self` is the process that hosts the store: members are told who it is, so that its end can be named.
+  MemberService(const ProcessInfo& self, MembershipTable::Probe probe, const MembershipOptions& options = {})
+      : self_(encode(self)), table_(options, std::move(probe)) {}
+
+  // What `connection` is answered.
+  Frame serve(ConnectionId connection, const proto::Request& request);
+  // What a push says.
+  static Frame frame_of(MembershipTable::Push push);
+
+  // HEARTBEAT's answer says it: members don't take the silence of a store in a debugger for its end.
+  void set_traced(bool traced) { traced_ = traced; }
+  MembershipTable& table() { return table_; }
+
+ private:
+  std::string self_;
+  MembershipTable table_;
+  bool traced_ = false;
+};
+
+}  // namespace lockstep::store
