@@ -44,6 +44,7 @@ ServerSession::~ServerSession() {
 }
 
 bool ServerSession::receive(std::string_view bytes) {
+  if (phase_ == Phase::closed) return false;
   bool open = true;
   if (input_.empty()) {
     open = serve(bytes);
@@ -62,6 +63,7 @@ bool ServerSession::receive(std::string_view bytes) {
 }
 
 bool ServerSession::wake() {
+  if (phase_ == Phase::closed) return false;
   if (!waiting_) return true;
   try {
     answer_woken();
@@ -76,7 +78,7 @@ bool ServerSession::expire() {
     reply_frame(Op::prove, proto::kRefused, {"wrong secret"});
     return close({});
   }
-  if (!waiting_) return true;
+  if (!waiting_ || phase_ == Phase::closed) return phase_ != Phase::closed;
   waiting_->has_timer = false;
   answer_late();
   return receive({});
@@ -107,7 +109,7 @@ bool ServerSession::sent(std::size_t bytes) {
     output_.erase(0, sent_);
     sent_ = 0;
   }
-  return input_.empty() ? account() : receive({});
+  return input_.empty() && phase_ != Phase::closed ? account() : receive({});
 }
 
 std::string& ServerSession::writable_output() {
@@ -116,18 +118,19 @@ std::string& ServerSession::writable_output() {
 }
 
 bool ServerSession::wants_input() const {
-  return phase_ != Phase::refused && (input_.size() < kHeldInput || !must_hold(input_));
+  return phase_ != Phase::refused && phase_ != Phase::closed && (input_.size() < kHeldInput || !must_hold(input_));
 }
 
 // True if the request at the head of `input` must not be served yet.
 bool ServerSession::must_hold(std::string_view input) const {
-  if (phase_ == Phase::refused) return true;
+  if (phase_ == Phase::refused || phase_ == Phase::closed) return true;
   if (!pushed_ && output().size() > kUnreadOutput) return true;
   if (!waiting_ || dialect_ == Dialect::legacy) return false;
   return !input.empty() && static_cast<unsigned char>(input.front()) != static_cast<int>(Op::cancel_wait);
 }
 
 bool ServerSession::close(std::string reason) {
+  phase_ = Phase::closed;
   close_reason_ = std::move(reason);
   return false;
 }
@@ -200,7 +203,7 @@ bool ServerSession::serve(std::string_view& input) {
       const std::unique_ptr<proto::RequestReader> kept = std::move(own_reader_);
       execute(now.request());
       input.remove_prefix(size);
-      if (!close_reason_.empty()) return false;
+      if (phase_ == Phase::closed) return false;
     }
     return true;
   } catch (const StoreError& error) {
@@ -219,7 +222,7 @@ void ServerSession::answer(const ServerGreeting::Answer& answer) {
       role_ = greeting_->role();
       greeting_.reset();
       break;
-    case Next::close: close_reason_ = answer.log; break;
+    case Next::close: close(answer.log); break;
     case Next::close_slowly:
       phase_ = Phase::refused;
       host_.complain(id_, answer.log);

@@ -69,6 +69,7 @@ class ServerSession {
     proving,   // PROVE is wanted
     serving,
     refused,  // nothing more is taken; the answer comes at the timer's end
+    closed,
   };
   // The request that is not answered yet because what it waits for hasn't come.
   struct Waiting {

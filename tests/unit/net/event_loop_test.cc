@@ -112,6 +112,29 @@ TEST(EventLoop, TimersRunInOrder) {
   EXPECT_EQ(order, "abc");
 }
 
+TEST(EventLoop, ACancelledTimerDoesNotRun) {
+  EventLoop loop;
+  std::string order;
+  const auto kept = loop.run_after(milliseconds(1), [&] { order += "a"; });
+  const auto early = loop.run_after(milliseconds(0), [&] { order += "x"; });
+  EventLoop::TimerId late = loop.run_after(milliseconds(5), [&] { order += "y"; });
+  EventLoop::TimerId own;
+  own = loop.run_after(milliseconds(3), [&] {
+    order += "b";
+    loop.cancel(own);  // it is running
+    loop.cancel(late);
+  });
+  loop.cancel(early);
+  loop.cancel(early);
+  loop.cancel({});
+  loop.run_after(milliseconds(8), [&] { loop.stop(); });
+  // So far away that a sum with the clock would not fit.
+  loop.run_after(std::chrono::nanoseconds::max(), [&] { order += "z"; });
+  loop.run();
+  EXPECT_EQ(order, "ab");
+  loop.cancel(kept);
+}
+
 TEST(EventLoop, PostedTasksRunInTheLoopsThreadInOrder) {
   EventLoop loop;
   std::thread::id loop_thread;

@@ -47,6 +47,20 @@ HostPort free_address() {
   return local_address(listener.get());
 }
 
+// The kernel's part of it is the kernel's; that it is asked for, on both sides, is ours.
+TEST(TcpSocket, AVanishedPeerIsNoticedOnBothSides) {
+  const UniqueFd listener = tcp_listen({"127.0.0.1", 0});
+  const UniqueFd client = tcp_connect(local_address(listener.get()), soon());
+  const UniqueFd server = tcp_accept(listener.get(), soon());
+  for (const int fd : {client.get(), server.get()}) {
+    EXPECT_EQ(option(fd, SOL_SOCKET, SO_KEEPALIVE), 1);
+    const int silence = option(fd, IPPROTO_TCP, TCP_KEEPIDLE);
+    const int probes = option(fd, IPPROTO_TCP, TCP_KEEPINTVL) * option(fd, IPPROTO_TCP, TCP_KEEPCNT);
+    EXPECT_EQ(silence + probes, kVanishedAfter.count());
+    EXPECT_EQ(option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT), std::chrono::milliseconds(kVanishedAfter).count());
+  }
+}
+
 TEST(TcpSocket, TalksBothWaysWithoutDelayAndIsNotInherited) {
   const UniqueFd listener = tcp_listen({"127.0.0.1", 0});
   const HostPort address = local_address(listener.get());

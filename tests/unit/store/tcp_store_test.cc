@@ -18,6 +18,7 @@
 #include "runtime/net/tcp_socket.h"
 #include "runtime/store/tcp_store.h"
 #include "runtime/store/tcp_store_server.h"
+#include "tests/unit/store/server_test.h"
 
 namespace lockstep::store {
 namespace {
@@ -26,40 +27,6 @@ using proto::Op;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::HasSubstr;
-
-Deadline soon() { return Deadline::after(seconds(30)); }
-
-std::string request(Op op, proto::Contents contents = {}) {
-  std::string bytes;
-  proto::write_request(bytes, {op, std::move(contents)});
-  return bytes;
-}
-
-const std::string kGreeting = request(Op::validate, {{}, {}, proto::kMagic});
-
-// A client that sends whatever it likes.
-class RawClient {
- public:
-  explicit RawClient(const TcpStoreServer& server) : fd_(net::tcp_connect(server.address(), soon())) {}
-
-  void send(std::string_view bytes) { net::send_all(fd_.get(), bytes, soon()); }
-  std::string receive(std::size_t bytes) {
-    std::string text(bytes, '\0');
-    net::recv_exact(fd_.get(), std::as_writable_bytes(std::span(text)), soon());
-    return text;
-  }
-  bool is_closed() {
-    try {
-      for (;;) receive(1);
-    } catch (const net::ConnectionClosed&) {
-      return true;
-    }
-  }
-  int fd() const { return fd_.get(); }
-
- private:
-  UniqueFd fd_;
-};
 
 template <typename E>
 std::string message_of(const std::function<void()>& call) {

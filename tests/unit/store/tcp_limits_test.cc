@@ -1,0 +1,210 @@
+// What the server lets clients have, over sockets; and what else it must survive.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "proto/push.h"
+#include "runtime/base/error.h"
+#include "runtime/net/open_files.h"
+#include "runtime/store/tcp_store.h"
+#include "runtime/store/tcp_store_server.h"
+#include "tests/unit/store/server_test.h"
+
+namespace lockstep::store {
+namespace {
+
+using proto::Op;
+using std::chrono::milliseconds;
+using testing::AllOf;
+using testing::HasSubstr;
+
+std::string refusal_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const StoreError& error) {
+    return error.what();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return {};
+}
+
+class TcpLimitsTest : public testing::Test {
+ protected:
+  TcpStore& serve(const TcpStoreServerOptions& options) {
+    server_ = std::make_unique<TcpStoreServer>(options);
+    store_ = std::make_unique<TcpStore>(server_->address(), soon());
+    return *store_;
+  }
+  RawClient raw() { return RawClient(*server_); }
+
+  LogLines log_;
+  std::unique_ptr<TcpStoreServer> server_;
+  std::unique_ptr<TcpStore> store_;
+};
+
+TEST_F(TcpLimitsTest, OfKeys) {
+  TcpStore& store = serve({.max_keys = 2});
+  store.set("a", "");
+  store.queue_push("q", "");
+  EXPECT_THAT(refusal_of([&] { store.set("b", ""); }), AllOf(HasSubstr("set 'b'"), HasSubstr("its limit is 2")));
+  EXPECT_THAT(refusal_of([&] { store.queue_push("q", ""); }), HasSubstr("its limit is 2"));
+  EXPECT_EQ(store.queue_pop("q", soon()), "");
+  store.set("b", "");
+}
+
+TEST_F(TcpLimitsTest, OfStoredBytes) {
+  TcpStore& store = serve({.max_stored_bytes = 1000});
+  store.set("a", std::string(900, 'x'));
+  EXPECT_THAT(refusal_of([&] { store.append("a", std::string(200, 'x')); }), HasSubstr("its limit is 1000"));
+  EXPECT_THAT(refusal_of([&] { store.queue_push("q", std::string(200, 'x')); }), HasSubstr("its limit is 1000"));
+  EXPECT_EQ(store.num_keys(), 1);
+}
+
+TEST_F(TcpLimitsTest, OfWaitedKeys) {
+  TcpStore& store = serve({.max_waited_keys = 3});
+  const std::vector<std::string> four = {"a", "b", "c", "d"};
+  EXPECT_THAT(refusal_of([&] { store.multi_get(four, soon()); }), HasSubstr("the limit is 3"));
+  EXPECT_THROW(store.multi_get(std::span(four).first(3), Deadline::after(milliseconds(1))), Timeout);
+  // PyTorch's WAIT has no answer for it.
+  RawClient torch = raw();
+  torch.send(kGreeting + request(Op::wait, {{"a", "b", "c", "d"}, {}, 0}));
+  EXPECT_TRUE(torch.is_closed());
+  EXPECT_THAT(log_.wait_for("wait for 4 keys"), HasSubstr("the limit is 3"));
+}
+
+TEST_F(TcpLimitsTest, OfWatchedKeys) {
+  serve({.max_watched_keys = 1});
+  RawClient watcher = raw();
+  watcher.send(legacy_request(Op::watch_key, {{"/a"}, {}, 0}));
+  EXPECT_EQ(watcher.receive(1), "\3");
+  RawClient greedy = raw();
+  greedy.send(legacy_request(Op::watch_key, {{"/a"}, {}, 0}));
+  EXPECT_TRUE(greedy.is_closed());
+  EXPECT_THAT(log_.wait_for("WATCH_KEY"), HasSubstr("the limit is 1"));
+}
+
+TEST_F(TcpLimitsTest, OfWhatOneClientMakesTheServerHold) {
+  TcpStore& store = serve({.max_client_bytes = 100000});
+  RawClient hog = raw();
+  const std::string set = request(Op::set, {{"/k"}, {std::string(300000, 'x')}, 0});
+  hog.send(kGreeting);
+  EXPECT_THROW(
+      {
+        hog.send(set.substr(0, 200000));
+        hog.receive(1);
+      },
+      Error);
+  EXPECT_THAT(log_.wait_for("holds"), HasSubstr("the limit is 100000"));
+  EXPECT_EQ(store.add("n", 1), 1);
+}
+
+TEST_F(TcpLimitsTest, OfWhatAllClientsMakeTheServerHold) {
+  TcpStore& store = serve({.max_held_bytes = 1000000});
+  const std::string set = kGreeting + request(Op::set, {{"/k"}, {std::string(900000, 'x')}, 0});
+  RawClient small = raw();
+  small.send(set.substr(0, 300000));
+  RawClient large = raw();
+  large.send(set.substr(0, 800000));
+  EXPECT_TRUE(large.is_closed());
+  EXPECT_THAT(log_.wait_for("for all its clients"), HasSubstr("the limit is 1000000"));
+  // The other one still has its half.
+  small.send(set.substr(300000));
+  EXPECT_EQ(store.get("k", soon()).size(), 900000u);
+}
+
+TEST_F(TcpLimitsTest, OfClientsInTheirGreetingTheLongestIsClosed) {
+  TcpStore& store = serve({.max_greeting_clients = 3});
+  std::vector<RawClient> idle;
+  for (int i = 0; i < 3; ++i) idle.push_back(raw());
+  while (server_->client_count() < 4) std::this_thread::yield();
+  // Who greets gets in however many don't.
+  for (int i = 0; i < 5; ++i) TcpStore(server_->address(), soon()).add("n", 1);
+  EXPECT_TRUE(idle[0].is_closed());
+  EXPECT_THAT(log_.wait_for("at it longest"), HasSubstr("the limit is 3"));
+  EXPECT_EQ(store.add("n", 0), 5);
+}
+
+TEST_F(TcpLimitsTest, AFloodOfBadClientsIsANumberInTheLog) {
+  TcpStore& store = serve({});
+  constexpr int kBad = 200;
+  for (int i = 0; i < kBad; ++i) {
+    RawClient bad = raw();
+    bad.send("GET / HTTP/1.1\r\n\r\n");
+    EXPECT_TRUE(bad.is_closed());
+  }
+  EXPECT_EQ(log_.count("first byte is 0x47"), 20u);
+  EXPECT_EQ(store.add("n", 1), 1);
+  EXPECT_THAT(log_.wait_for("more such lines were left out"), HasSubstr(std::to_string(kBad - 20)));
+}
+
+TEST_F(TcpLimitsTest, RunningOutOfDescriptorsIsSaidAndSurvived) {
+  TcpStore& store = serve({});
+  const net::OpenFilesLimit before = net::open_files_limit();
+  std::vector<UniqueFd> hoard;
+  {
+    const UniqueFd probe(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    ASSERT_TRUE(net::set_open_files_limit({static_cast<std::uint64_t>(probe.get()) + 16, before.hard}));
+    for (;;) {
+      UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+      if (!fd) break;
+      hoard.push_back(std::move(fd));
+    }
+    // One for the client's side, none for the server's.
+    hoard.pop_back();
+    std::thread late([&] { EXPECT_EQ(TcpStore(server_->address(), soon()).add("late", 1), 1); });
+    EXPECT_THAT(log_.wait_for("ulimit -n"),
+                AllOf(HasSubstr("clients are connected"), HasSubstr("Too many open files")));
+    EXPECT_EQ(store.add("n", 1), 1);
+    hoard.clear();
+    late.join();
+  }
+  ASSERT_TRUE(net::set_open_files_limit(before));
+}
+
+TEST_F(TcpLimitsTest, TheSecondConnectionOfALegacyClientMayStaySilent) {
+  serve({.greeting_timeout = milliseconds(50)});
+  RawClient silent = raw();
+  RawClient main = raw();
+  main.send(legacy_request(Op::set, {{"/k"}, {"v"}, 0}));
+  EXPECT_TRUE(silent.is_silent(milliseconds(200)));
+  // Its later use: told of a key's changes, whoever makes them.
+  silent.send(legacy_request(Op::watch_key, {{"/k"}, {}, 0}));
+  EXPECT_EQ(silent.receive(1), "\3");
+  store_->set("k", "w");
+  store_->add("n", 1);
+  store_->erase("k");
+  std::string expected;
+  proto::write_push(expected, proto::PushFormat::watch_event, {{"/k"}, {"v", "w"}, proto::kKeyUpdated});
+  proto::write_push(expected, proto::PushFormat::watch_event, {{"/k"}, {"w", ""}, proto::kKeyDeleted});
+  EXPECT_EQ(silent.receive(expected.size()), expected);
+}
+
+TEST_F(TcpLimitsTest, AWatcherThatDoesNotReadIsClosedAndDelaysNobody) {
+  TcpStore& store = serve({.max_client_bytes = std::size_t{4} << 20});
+  RawClient watcher = raw();
+  watcher.send(legacy_request(Op::watch_key, {{"/k"}, {}, 0}));
+  EXPECT_EQ(watcher.receive(1), "\3");
+  const std::string value(1 << 20, 'x');
+  // What the kernel's buffers don't take, the server holds, up to the limit.
+  while (log_.count("doesn't read") == 0) store.set("k", value);
+  EXPECT_EQ(store.add("n", 1), 1);
+}
+
+TEST(OpenFiles, TheSoftLimitIsRaisedToTheHardOne) {
+  const net::OpenFilesLimit before = net::open_files_limit();
+  const net::OpenFilesLimit low{before.hard - 1, before.hard};
+  ASSERT_TRUE(net::set_open_files_limit(low));
+  EXPECT_EQ(net::raise_open_files_limit(), low);
+  EXPECT_EQ(net::open_files_limit(), (net::OpenFilesLimit{before.hard, before.hard}));
+  ASSERT_TRUE(net::set_open_files_limit(before));
+}
+
+}  // namespace
+}  // namespace lockstep::store
