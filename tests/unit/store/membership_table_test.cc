@@ -270,7 +270,9 @@ TEST_F(Table, WhatIsNoMemberIsRefusedWithTheReason) {
        {"", "host", "host n1\n", "host n1\npid x\nboot_id b\n", "host n\x01\npid 1\nboot_id b\n"}) {
     EXPECT_TRUE(contains(table.enter(1, "s", "0", "2", process, "").value_or(""), "describe")) << process;
   }
-  EXPECT_TRUE(contains(table.enter(1, "s", "0", "2", good, "colour").value_or(""), "option"));
+  for (const auto* options : {"colour", "liveness=on", " liveness=off colour", "liveness=offf"}) {
+    EXPECT_TRUE(contains(table.enter(1, "s", "0", "2", good, options).value_or(""), "is unknown")) << options;
+  }
   EXPECT_EQ(table.size(), 0u);
   ASSERT_EQ(enter(0), std::nullopt);
   EXPECT_TRUE(contains(enter(1, 4).value_or(""), "the members before it said 3"));

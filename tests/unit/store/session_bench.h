@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/store/member_service.h"
 #include "runtime/store/server_session.h"
 #include "runtime/store/server_state.h"
 
@@ -26,6 +27,8 @@ class SessionBench : public SessionHost {
   }
 
   ServerState state;
+  MemberService members{{.host = "server", .pid = 1, .boot_id = "b"},
+                        [](const ProcessInfo&) { return ProcessState::unknown; }};
   // Whether clients read at once what they are sent. Without it, their sessions keep it.
   bool reading = true;
 
@@ -33,6 +36,7 @@ class SessionBench : public SessionHost {
   void connect(SessionId id) { clients_[id].session = std::make_unique<ServerSession>(state, *this, id); }
   void disconnect(SessionId id) {
     clients_.erase(id);
+    members.table().ended(id);
     settle();
   }
 
@@ -66,6 +70,15 @@ class SessionBench : public SessionHost {
     clients_.at(id).timer = false;
     after(id, session(id)->expire());
   }
+  // Time passes for the members: `step` and a look around, so often.
+  void pass(std::chrono::milliseconds step, int times) {
+    for (int i = 0; i < times; ++i) {
+      now_ += step;
+      members.table().observe(now_);
+      members.table().look_around();
+      settle();
+    }
+  }
   // A push that the client did not ask for.
   void push(SessionId id, const Frame& frame) {
     session(id)->push(frame);
@@ -91,6 +104,7 @@ class SessionBench : public SessionHost {
     client.close_reason = client.session->close_reason();
     client.session.reset();
     client.timer = false;
+    members.table().ended(id);
   }
 
   void settle() {
@@ -103,6 +117,13 @@ class SessionBench : public SessionHost {
           if (found == clients_.end() || !found->second.session) continue;
           if (!found->second.session->wake()) close(id);
         }
+      }
+      for (auto& push : members.table().take_pushes()) {
+        busy = true;
+        const auto found = clients_.find(push.to);
+        if (found == clients_.end() || !found->second.session) continue;
+        pushed_.push_back(push.to);
+        found->second.session->push(MemberService::frame_of(std::move(push)));
       }
       for (const SessionId id : std::exchange(pushed_, {})) {
         busy = true;
@@ -136,10 +157,13 @@ class SessionBench : public SessionHost {
   void start_timer(SessionId session, std::chrono::nanoseconds) override { clients_.at(session).timer = true; }
   void stop_timer(SessionId session) override { clients_.at(session).timer = false; }
   void complain(SessionId, const std::string&) override {}
-  Frame serve_member(SessionId, const proto::Request&) override { return {}; }
+  Frame serve_member(SessionId session, const proto::Request& request) override {
+    return members.serve(session, request);
+  }
 
   std::map<SessionId, Client> clients_;
   std::vector<SessionId> pushed_;
+  MembershipTable::Time now_{};
 };
 
 }  // namespace lockstep::store

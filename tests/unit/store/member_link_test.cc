@@ -1,0 +1,370 @@
+// Links, and members that are none, against a real server: who is told what.
+#include "runtime/store/member_link.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+#include <vector>
+
+#include "proto/request.h"
+#include "runtime/base/error.h"
+#include "runtime/base/mutex.h"
+#include "runtime/store/tcp_connection.h"
+#include "runtime/store/tcp_store_server.h"
+
+namespace lockstep::store {
+namespace {
+
+using namespace std::chrono_literals;
+using Kind = MemberEvent::Kind;
+
+Deadline patience() { return Deadline::after(40s); }
+
+MemberInfo member(int rank, int world_size = 3) {
+  return {.rank = rank, .world_size = world_size, .process = ProcessInfo::of_this_process()};
+}
+
+bool contains(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
+
+// What a link was told, in order.
+class Events {
+ public:
+  MemberCalls calls(std::int64_t sequence = 0) {
+    return {.on_event = [this](const MemberEvent& event) { add(event); },
+            .last_sequence = [sequence] { return sequence; }};
+  }
+  void add(const MemberEvent& event) EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    events_.push_back(event);
+    changed_.notify_all();
+  }
+  // The first event of this kind; with rank -1 if none came.
+  MemberEvent await(Kind kind) EXCLUDES(mutex_) {
+    const Deadline deadline = patience();
+    MutexLock lock(mutex_);
+    while (true) {
+      const auto found =
+          std::find_if(events_.begin(), events_.end(), [&](const MemberEvent& event) { return event.kind == kind; });
+      if (found != events_.end()) return *found;
+      if (!changed_.wait_until(mutex_, deadline) && deadline.expired()) {
+        ADD_FAILURE() << "no such event, " << events_.size() << " others";
+        return {.kind = kind};
+      }
+    }
+  }
+  std::vector<MemberEvent> all() EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return events_;
+  }
+
+ private:
+  Mutex mutex_;
+  Condition changed_;
+  std::vector<MemberEvent> events_ GUARDED_BY(mutex_);
+};
+
+// A member that does what the test does, and nothing by itself.
+class BareMember {
+ public:
+  BareMember(const Endpoint& endpoint, int rank, int world_size = 3)
+      : connection_(TcpConnection::open(endpoint, patience())) {
+    const MemberInfo info = member(rank, world_size);
+    const std::string own = std::to_string(rank);
+    const std::string world = std::to_string(world_size);
+    const std::string process = encode(info.process);
+    request(proto::Op::register_member, {{"scope"}, {own, world, process, ""}, 0});
+  }
+  void request(proto::Op op, const proto::Contents& contents) {
+    std::string bytes;
+    proto::write_request(bytes, {op, contents});
+    connection_.send(bytes, patience());
+    const auto& reply = connection_.receive(op, 1, patience());
+    EXPECT_NE(reply.number, proto::kRefused) << reply.values.at(0);
+  }
+
+ private:
+  TcpConnection connection_;
+};
+
+class MemberLinks : public ::testing::Test {
+ protected:
+  explicit MemberLinks(TcpStoreServerOptions options = {}) : server_(std::make_unique<TcpStoreServer>(options)) {}
+  Endpoint endpoint() const { return {.address = server_->address()}; }
+  std::unique_ptr<MemberLink> link(int rank, Events& events, const LivenessOptions& options = {},
+                                   std::int64_t sequence = 0) {
+    return std::make_unique<MemberLink>(endpoint(), "scope", member(rank), options, events.calls(sequence), patience());
+  }
+
+  std::unique_ptr<TcpStoreServer> server_;
+};
+
+class QuickMemberLinks : public MemberLinks {
+ protected:
+  QuickMemberLinks() : MemberLinks({.membership = {.silence = 300ms, .look_interval = 20ms}}) {}
+  static LivenessOptions quick() { return {.heartbeat = 50ms, .silence = 300ms}; }
+};
+
+TEST_F(MemberLinks, AConnectionThatEndsIsALoss) {
+  Events events;
+  Events others;
+  const auto own = link(0, events);
+  const auto other = link(2, others);
+  { const BareMember lost(endpoint(), 1); }
+  for (Events* heard : {&events, &others}) {
+    const MemberEvent event = heard->await(Kind::lost);
+    EXPECT_EQ(event.rank, 1);
+    EXPECT_EQ(event.number, 1);
+    EXPECT_TRUE(contains(event.text, member(1).describe() + " is lost: its connection ended")) << event.text;
+  }
+}
+
+TEST_F(MemberLinks, AGoodbyeIsNone) {
+  Events events;
+  const auto own = link(0, events);
+  {
+    Events ignored;
+    link(1, ignored)->goodbye(41);
+  }
+  const MemberEvent event = events.await(Kind::left);
+  EXPECT_EQ(event.rank, 1);
+  EXPECT_EQ(event.number, 41);
+  { const BareMember lost(endpoint(), 2); }
+  events.await(Kind::lost);
+  for (const MemberEvent& heard : events.all()) EXPECT_TRUE(heard.kind == Kind::left || heard.rank == 2) << heard.text;
+}
+
+TEST_F(MemberLinks, TheDestructorSaysGoodbyeWithTheLastSequence) {
+  Events events;
+  const auto own = link(0, events);
+  {
+    Events ignored;
+    const auto leaver = link(1, ignored, {}, 17);
+  }
+  EXPECT_EQ(events.await(Kind::left).number, 17);
+}
+
+TEST_F(MemberLinks, WhoIsUnwoundReportsIt) {
+  Events events;
+  const auto own = link(0, events);
+  try {
+    Events ignored;
+    const auto unwound = link(1, ignored, {}, 17);
+    throw InvalidArgument("of the program");
+  } catch (const InvalidArgument&) {
+  }
+  const MemberEvent event = events.await(Kind::failed);
+  EXPECT_EQ(event.rank, 1);
+  EXPECT_TRUE(
+      contains(event.text, member(1).describe() + " failed: an exception of its own ended it after collective 17"))
+      << event.text;
+  for (const MemberEvent& heard : events.all()) EXPECT_EQ(heard.kind, Kind::failed) << heard.text;
+}
+
+TEST_F(MemberLinks, AReportIsHeardByAllAndTheLinkStays) {
+  Events events;
+  Events reporters;
+  const auto own = link(0, events);
+  const auto reporter = link(1, reporters);
+  reporter->report("out of disk");
+  EXPECT_TRUE(contains(events.await(Kind::failed).text, "failed: out of disk"));
+  EXPECT_EQ(reporters.await(Kind::failed).rank, 1);
+}
+
+TEST_F(MemberLinks, WhoComesLateHearsOfEarlierLosses) {
+  Events events;
+  const auto own = link(0, events);
+  { const BareMember lost(endpoint(), 1); }
+  events.await(Kind::lost);
+  Events late;
+  const auto latecomer = link(2, late);
+  EXPECT_EQ(late.await(Kind::lost).rank, 1);
+}
+
+TEST_F(MemberLinks, ADuplicateIsRefusedAndBothAreNamed) {
+  Events events;
+  const auto own = link(1, events);
+  try {
+    link(1, events);
+    FAIL() << "two of them";
+  } catch (const StoreError& error) {
+    EXPECT_TRUE(contains(error.what(), "two processes are rank 1: " + member(1).describe() + ", which is here; and " +
+                                           member(1).describe()))
+        << error.what();
+  }
+  EXPECT_TRUE(events.all().empty());
+}
+
+TEST_F(MemberLinks, AStoreThatEndsIsLostAndItsHostIsNamed) {
+  Events events;
+  const auto own = link(0, events);
+  const std::string address = server_->address().to_string();
+  server_.reset();
+  const MemberEvent event = events.await(Kind::store_lost);
+  EXPECT_EQ(event.host, ProcessInfo::of_this_process());
+  EXPECT_EQ(event.address, address);
+  EXPECT_TRUE(contains(event.text, "is lost: its connection ended: ")) << event.text;
+  own->goodbye(1);  // to nobody, and waits for nobody
+  EXPECT_EQ(events.all().size(), 1u);
+}
+
+TEST_F(QuickMemberLinks, WhoSendsNoHeartbeatIsSilentAndWhoDoesIsNot) {
+  Events events;
+  Events others;
+  const auto own = link(0, events, quick());
+  const auto other = link(2, others, quick());
+  const BareMember silent(endpoint(), 1);
+  const MemberEvent event = events.await(Kind::silent);
+  EXPECT_EQ(event.rank, 1);
+  EXPECT_TRUE(contains(event.text, member(1).describe() + " stopped answering: nothing came from it for "))
+      << event.text;
+  EXPECT_TRUE(contains(event.text, "its process is there but does not run")) << event.text;
+  EXPECT_EQ(others.await(Kind::silent).rank, 1);
+  for (const MemberEvent& heard : events.all()) EXPECT_EQ(heard.rank, 1) << heard.text;
+}
+
+// The server as a process of its own, that can be stopped.
+class StoppableServer {
+ public:
+  StoppableServer() {
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0) throw SystemError("pipe2", errno);
+    const pid_t parent = getpid();
+    pid_ = fork();
+    if (pid_ == 0) {
+      if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent) std::_Exit(1);
+      const TcpStoreServer server;
+      const std::uint16_t port = server.address().port;
+      if (write(ends[1], &port, sizeof port) != sizeof port) std::_Exit(1);
+      for (;;) pause();
+    }
+    close(ends[1]);
+    EXPECT_EQ(read(ends[0], &port_, sizeof port_), static_cast<ssize_t>(sizeof port_));
+    close(ends[0]);
+  }
+  ~StoppableServer() {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  Endpoint endpoint() const { return {.address = {"127.0.0.1", port_}}; }
+  pid_t pid() const { return pid_; }
+
+ private:
+  pid_t pid_ = -1;
+  std::uint16_t port_ = 0;
+};
+
+TEST(StoppedStore, IsSilentUntilItGoesOnAndThenAccusesNobody) {
+  const StoppableServer server;
+  Events events;
+  MemberLink own(server.endpoint(), "scope", member(0), {.heartbeat = 50ms, .silence = 300ms}, events.calls(),
+                 patience());
+  ASSERT_EQ(kill(server.pid(), SIGSTOP), 0);
+  const MemberEvent event = events.await(Kind::store_silent);
+  ASSERT_TRUE(event.host.has_value());
+  EXPECT_EQ(event.host->pid, server.pid());
+  EXPECT_TRUE(event.host_answers);
+  EXPECT_TRUE(contains(event.text, "stopped answering: nothing came from it for ")) << event.text;
+  EXPECT_TRUE(contains(event.text, "its process is stopped (SIGSTOP or Ctrl-Z): 'kill -CONT ")) << event.text;
+  ASSERT_EQ(kill(server.pid(), SIGCONT), 0);
+  events.await(Kind::store_answers);
+  ASSERT_EQ(kill(server.pid(), SIGKILL), 0);
+  events.await(Kind::store_lost);
+  for (const MemberEvent& heard : events.all()) EXPECT_EQ(heard.rank, -1) << heard.text;
+}
+
+// A member as a process of its own, that can be stopped. It starts once it is told a port, and tells what it hears.
+class StoppableMember {
+ public:
+  StoppableMember() {
+    int to_child[2];
+    int from_child[2];
+    if (pipe2(to_child, O_CLOEXEC) != 0 || pipe2(from_child, O_CLOEXEC) != 0) throw SystemError("pipe2", errno);
+    const pid_t parent = getpid();
+    pid_ = fork();
+    if (pid_ == 0) {
+      std::uint16_t port = 0;
+      if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent) std::_Exit(1);
+      if (read(to_child[0], &port, sizeof port) != sizeof port) std::_Exit(1);
+      const auto tell = [&](std::uint8_t what) {
+        if (write(from_child[1], &what, 1) != 1) std::_Exit(1);
+      };
+      const MemberLink link(
+          {.address = {"127.0.0.1", port}}, "scope", member(1), {.heartbeat = 50ms, .silence = 300ms},
+          {.on_event = [&](const MemberEvent& event) { tell(static_cast<std::uint8_t>(event.kind)); }}, patience());
+      tell(kReady);
+      for (;;) pause();
+    }
+    close(to_child[0]);
+    close(from_child[1]);
+    port_ = to_child[1];
+    events_ = from_child[0];
+  }
+  ~StoppableMember() {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+    close(port_);
+    close(events_);
+  }
+  static constexpr std::uint8_t kReady = 255;
+
+  void start(std::uint16_t port) {
+    ASSERT_EQ(write(port_, &port, sizeof port), static_cast<ssize_t>(sizeof port));
+    ASSERT_EQ(next(), kReady);
+  }
+  // What it tells next.
+  std::uint8_t next() {
+    std::uint8_t what = 254;
+    EXPECT_EQ(read(events_, &what, 1), 1);
+    return what;
+  }
+  pid_t pid() const { return pid_; }
+
+ private:
+  pid_t pid_ = -1;
+  int port_ = -1;
+  int events_ = -1;
+};
+
+TEST(StoppedMember, ThatGoesOnAccusesNobody) {
+  StoppableMember stoppable;
+  const TcpStoreServer server({.membership = {.silence = 1h}});
+  ASSERT_NO_FATAL_FAILURE(stoppable.start(server.address().port));
+  auto other = std::make_unique<BareMember>(Endpoint{.address = server.address()}, 2);
+  ASSERT_EQ(kill(stoppable.pid(), SIGSTOP), 0);
+  int status = 0;
+  ASSERT_EQ(waitpid(stoppable.pid(), &status, WUNTRACED), stoppable.pid());
+  const Deadline long_silence = Deadline::after(1s);
+  while (!long_silence.expired()) poll(nullptr, 0, long_silence.poll_timeout_ms());
+  ASSERT_EQ(kill(stoppable.pid(), SIGCONT), 0);
+  // It has looked around by the time it hears of the next loss, which comes behind the answer to a heartbeat.
+  const Deadline heartbeats = Deadline::after(500ms);
+  while (!heartbeats.expired()) poll(nullptr, 0, heartbeats.poll_timeout_ms());
+  other.reset();
+  EXPECT_EQ(stoppable.next(), static_cast<std::uint8_t>(Kind::lost)) << "not store_silent";
+}
+
+TEST(StoppedStore, IsNotSilentForWhoWantsNoLiveness) {
+  const StoppableServer server;
+  Events events;
+  MemberLink own(server.endpoint(), "scope", member(0),
+                 {.detect_silence = false, .heartbeat = 50ms, .silence = 1ms, .farewell = 100ms}, events.calls(),
+                 patience());
+  Events watching;
+  {
+    MemberLink other(server.endpoint(), "scope", member(1), {.heartbeat = 50ms, .silence = 300ms, .farewell = 100ms},
+                     watching.calls(), patience());
+    ASSERT_EQ(kill(server.pid(), SIGSTOP), 0);
+    watching.await(Kind::store_silent);
+  }
+  EXPECT_TRUE(events.all().empty());
+}
+
+}  // namespace
+}  // namespace lockstep::store
