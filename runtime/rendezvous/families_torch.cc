@@ -77,7 +77,7 @@ MaybeReading read_by_hand(const Environment& environment, const FileReader& read
   return reading;
 }
 
-// The trainer pods of Kubeflow have variables that torchrun and `lockstep run` take for their flags.
+// The trainer pods of Kubeflow have variables that torchrun takes for its flags.
 MaybeReading read_kubeflow_pod(const Environment& environment, const FileReader&) {
   if (has_contract(environment)) return std::nullopt;
   Reading reading;
@@ -88,8 +88,8 @@ MaybeReading read_kubeflow_pod(const Environment& environment, const FileReader&
       environment.get("PET_NNODES").value_or("1") == "1" && environment.get("PET_NPROC_PER_NODE").value_or("1") == "1";
   reading.verdict = one ? Verdict::no_rank : Verdict::incomplete;
   reading.problem = fmt::format(
-      "this is a pod of a Kubeflow job ({}), whose processes a launcher must start; put `lockstep run` before the "
-      "program, which reads these, or unset them to run alone",
+      "this is a pod of a Kubeflow job ({}), whose processes a launcher must start; put torchrun before the program, "
+      "which reads these, or `lockstep run` for a job of this pod alone, or unset them to run alone",
       reading.variables);
   return reading;
 }

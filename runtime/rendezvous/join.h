@@ -1,7 +1,9 @@
 // How ranks that share a store become a roster: each claims its number, and whoever completes the set lets all go on.
 //
 // Keys are "rendezvous/RUN_ID/RESTART/ROUND/...", so that nothing of another job or attempt is read. ROUND counts how
-// often this process joined before, so that a program may leave its group and join again through the same store.
+// often this process joined before, so that a program may leave its group and join again through the same store, or
+// make a second one beside it. The verdict on a round is every rank's, so an attempt that failed has used up one round
+// for all, also for those that come to it late.
 #pragma once
 
 #include <string>

@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <optional>
 
+#include "tests/support/leftovers.h"
 #include "tests/support/network_namespaces.h"
 #include "tests/support/process.h"
 #include "tests/support/rank_processes.h"
@@ -109,6 +111,36 @@ TEST_F(Rendezvous, ThroughAFileOfAllHostsAtTheInterfaceThatIsWanted) {
         << result.err;
   }
   EXPECT_FALSE(std::filesystem::exists(path));
+}
+
+// mpirun, which takes a script for ssh.
+TEST_F(Rendezvous, RanksOfMpirunThroughPmix) {
+  if (!has_program("mpirun")) GTEST_SKIP() << "mpirun is not installed: apt-get install openmpi-bin";
+  const auto script = std::filesystem::path(::testing::TempDir()) / ("ssh-" + job());
+  std::ofstream file(script);
+  file << "#!/bin/sh\nhost=$1\nshift\ncase $host in\n";
+  for (int host = 0; host < kHosts; ++host) {
+    file << NetworkHosts::name(host) << ") exec";
+    for (const std::string& word : hosts_->command(host, {"sh", "-c"})) file << " " << word;
+    file << " \"$*\" ;;\n";
+  }
+  file << "esac\nexit 1\n";
+  file.close();
+  std::filesystem::permissions(script, std::filesystem::perms::owner_all);
+  const Result result =
+      Process({.command = hosts_->command(
+                   0, {"mpirun", "--mca", "plm_rsh_agent", script.native(), "--mca", "oob_tcp_if_include", "eth0",
+                       "--host", "host0,host1,host2", "-n", "3", MEET_PROGRAM}),
+               .environment = {{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}}})
+          .wait();
+  for (int host = 0; host < kHosts; ++host) {
+    EXPECT_THAT(result.out, HasSubstr("rank " + std::to_string(host) + "/3 (local 0/1, node " + std::to_string(host) +
+                                      ") from Open MPI, store " + NetworkHosts::address(0)))
+        << result.err;
+  }
+  EXPECT_THAT(result.out, AllOf(HasSubstr("secret"), HasSubstr(kAllHosts)));
+  EXPECT_THAT(result.err, HasSubstr("the store listens at " + NetworkHosts::address(0) + " of eth0"));
+  std::filesystem::remove(script);
 }
 
 TEST_F(Rendezvous, TheDeadlineNamesWhoNeverCameAndTheHostsOfThoseThatDid) {
