@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
-#include <memory>
 
 #include "launcher/console.h"
 #include "launcher/find_program.h"
@@ -15,13 +14,13 @@
 #include "launcher/job.h"
 #include "launcher/log_relay.h"
 #include "launcher/rank_count.h"
+#include "launcher/run_stores.h"
 #include "launcher/signals.h"
 #include "launcher/spawn.h"
 #include "runtime/base/cpu.h"
 #include "runtime/base/error.h"
 #include "runtime/base/logging.h"
-#include "runtime/net/tcp_socket.h"
-#include "runtime/store/tcp_store_server.h"
+#include "runtime/store/secret.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -32,19 +31,16 @@ std::string random_run_id() {
   return fmt::format("run-{:016x}", bits);
 }
 
-// Nobody may listen there once the ranks look, so it is not kept: another program could take it before they do. The
-// kernel hands such ports out in no order, which makes that unlikely.
-int free_port() { return net::local_address(net::tcp_listen({"127.0.0.1", 0}).get()).port; }
-
-// The store that torch programs ask for: theirs has no secret. Throws InvalidArgument for an address that is none of
-// this host's, SystemError if the port is taken.
-std::unique_ptr<store::TcpStoreServer> serve_torch(const RunOptions& options) {
-  try {
-    return std::make_unique<store::TcpStoreServer>(
-        store::TcpStoreServerOptions{.listen = {options.master_addr, static_cast<std::uint16_t>(options.master_port)}});
-  } catch (const InvalidArgument& error) {
-    throw InvalidArgument(fmt::format("--torch-store: {}", error.what()));
-  }
+// All but what RunStores fills in.
+Contract contract_of(const RunOptions& options, int ranks) {
+  Contract contract;
+  contract.world_size = ranks;
+  contract.run_id = random_run_id();
+  contract.master_addr = options.master_addr;
+  contract.torch_store = options.torch_store;
+  contract.liveness = options.liveness;
+  if (options.timeout) contract.timeout = fmt::format("{}", *options.timeout);
+  return contract;
 }
 
 int complain(int exit_code, std::string_view text) {
@@ -72,30 +68,19 @@ int start(const RunOptions& options) {
   job_options.command = options.command;
   job_options.log_dir = options.log_dir;
   job_options.grace = options.grace;
-  Contract& contract = job_options.contract;
-  contract.world_size = count.ranks;
-  contract.run_id = random_run_id();
-  contract.master_addr = options.master_addr;
-  contract.torch_store = options.torch_store;
-  contract.liveness = options.liveness;
-  if (options.timeout) contract.timeout = fmt::format("{}", *options.timeout);
+  job_options.contract = contract_of(options, count.ranks);
 
   Console console(STDOUT_FILENO, STDERR_FILENO);
   Signals signals;
-  Guardian guardian(contract.run_id);
+  Guardian guardian(job_options.contract.run_id);
   LogRelay log;
-  const store::TcpStoreServer store;  // a thread: no fork by anybody but Job from here on
-  contract.store_address = store.address().to_string();
-  std::unique_ptr<store::TcpStoreServer> torch_store;
-  if (options.torch_store) {
-    torch_store = serve_torch(options);
-    contract.master_port = torch_store->address().port;
+  job_options.contract.store_secret = store::Secret::random();  // after the guardian's fork: it need not have it
+  const RunStores stores(options, job_options.contract);
+  if (const auto address = stores.open_address(); !address.empty()) {
     console.message(
         fmt::format("--torch-store: torch's protocol at {}, without a secret: whoever reaches it may read, change and "
                     "stop what runs through it",
-                    torch_store->address().to_string()));
-  } else {
-    contract.master_port = options.master_port != 0 ? options.master_port : free_port();
+                    address));
   }
   if (!count.reason.empty()) {
     console.message(fmt::format("{} {} ({})", count.ranks, count.ranks == 1 ? "rank" : "ranks", count.reason));

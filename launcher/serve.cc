@@ -91,14 +91,16 @@ net::HostPort reachable(net::HostPort address, const Environment& environment) {
 
 std::string announcement(const net::HostPort& listening, const net::HostPort& address, const Key& key,
                          const std::string& run_id) {
+  const auto ranks = fmt::format("RANK WORLD_SIZE {} LOCKSTEP_STORE={}",
+                                 run_id.empty() ? "LOCKSTEP_RUN_ID (one for each job)" : "LOCKSTEP_RUN_ID=" + run_id,
+                                 address.to_string());
   if (!key.secret) {
     return fmt::format(
         "lockstep store: serves whoever comes to {}; torch clients need MASTER_ADDR={} MASTER_PORT={}, ranks of "
-        "lockstep RANK WORLD_SIZE LOCKSTEP_STORE={}",
-        listening.to_string(), address.host, address.port, address.to_string());
+        "lockstep {}",
+        listening.to_string(), address.host, address.port, ranks);
   }
-  return fmt::format("lockstep store: serves at {}; its ranks need RANK WORLD_SIZE LOCKSTEP_STORE={}{}{}",
-                     listening.to_string(), address.to_string(), run_id.empty() ? "" : " LOCKSTEP_RUN_ID=" + run_id,
+  return fmt::format("lockstep store: serves at {}; its ranks need {}{}", listening.to_string(), ranks,
                      key.clients_set);
 }
 

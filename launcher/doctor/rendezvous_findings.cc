@@ -56,9 +56,11 @@ Finding ask_store(const rendezvous::MeetingPlan& plan) {
     }
     store::TcpStore store({.address = plan.address, .secret = plan.secret, .run_id = plan.run_id, .role = "doctor"},
                           Deadline::after(kLimit));
-    return {kWhere, "store", fmt::format("{} answers and has {} keys", address, store.num_keys())};
+    return {
+        kWhere, "store",
+        fmt::format("{} answers{} and has {} keys", address, plan.secret ? " to this secret" : "", store.num_keys())};
   } catch (const Error& error) {
-    return {kWhere, "store", error.what(), Health::problem, "does the launcher that set these variables still run?"};
+    return problem_of(kWhere, "store", error.what(), "does the launcher that set these variables still run?");
   }
 }
 

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <regex>
 
+#include "runtime/net/stream.h"
 #include "runtime/net/tcp_socket.h"
 #include "runtime/store/tcp_store.h"
 #include "tests/e2e/launch.h"
@@ -15,7 +16,10 @@ namespace lockstep::e2e {
 namespace {
 
 namespace fs = std::filesystem;
+using namespace std::string_literals;
 using testing::run;
+
+Deadline patience() { return Deadline::after(testing::kPatience); }
 
 Words serve(const Words& flags = {}) { return joined({LOCKSTEP_PROGRAM, "store", "serve"}, flags); }
 
@@ -163,6 +167,74 @@ TEST_F(Serve, BadFlagsAndSecretsAreOneLine) {
   }
 }
 
+TEST_F(Serve, WhoHasTheSecretIsServedAndNobodyElse) {
+  Process server(options({}, {{"LOCKSTEP_RUN_ID", "job-7"}}));
+  ASSERT_TRUE(server.await_output("LOCKSTEP_RUN_ID=job-7 LOCKSTEP_STORE="));
+  const auto address = net::parse_host_port(told(server, "LOCKSTEP_STORE"));
+  std::string digits;
+  std::ifstream(told(server, "LOCKSTEP_STORE_SECRET_FILE")) >> digits;
+  const store::Endpoint right{
+      .address = address, .secret = store::Secret::parse(digits), .run_id = "job-7", .role = "test"};
+  store::TcpStore store(right, patience());
+  store.set("key", "value");
+  EXPECT_EQ(store.get("key", patience()), "value");
+  auto wrong_secret = right;
+  wrong_secret.secret = store::Secret::random();
+  auto no_secret = right;
+  no_secret.secret.reset();
+  auto another_run = right;
+  another_run.run_id = "job-8";
+  for (const auto& wrong : {wrong_secret, no_secret, another_run}) {
+    EXPECT_THROW(store::TcpStore(wrong, patience()).num_keys(), StoreError);
+  }
+  const auto torch = net::tcp_connect(address, patience());
+  net::send_all(torch.get(), "\x00\xce\xf7\x85\x3c"s, patience());
+  std::byte answer{};
+  EXPECT_THROW(net::recv_some(torch.get(), {&answer, 1}, patience()), net::ConnectionClosed);
+  EXPECT_TRUE(server.await_output("torch client refused: use --torch-store"));
+  EXPECT_EQ(store.num_keys(), 1) << "who was there before is served on";
+}
+
+TEST_F(Serve, JobsStartedByHandMeetThere) {
+  Process server(options());
+  ASSERT_TRUE(server.await_output("serves at"));
+  for (const auto* job : {"job-1", "job-2"}) {
+    Variables variables = {{"WORLD_SIZE", "2"},
+                           {"LOCKSTEP_RUN_ID", job},
+                           {"LOCKSTEP_STORE", told(server, "LOCKSTEP_STORE")},
+                           {"LOCKSTEP_STORE_SECRET_FILE", told(server, "LOCKSTEP_STORE_SECRET_FILE")}};
+    variables["RANK"] = "0";
+    Process zero({.command = {RANK_PROGRAM, "init", "sum"}, .environment = variables});
+    variables["RANK"] = "1";
+    Process one({.command = {RANK_PROGRAM, "init", "sum"}, .environment = variables});
+    EXPECT_EQ(zero.wait().out, "sum 3 of 2\n");
+    EXPECT_EQ(one.wait().out, "sum 3 of 2\n");
+  }
+}
+
+TEST_F(Serve, WithoutAuthenticationItServesTorchAndLockstep) {
+  Process server(options({"--store-auth=off"}));
+  ASSERT_TRUE(server.await_output("serves whoever"));
+  const auto address = net::parse_host_port(told(server, "LOCKSTEP_STORE"));
+  store::TcpStore lockstep({.address = address, .role = "test"}, patience());
+  store::TcpStore torch({.address = address, .role = "test", .protocol = store::Endpoint::Protocol::torch}, patience());
+  lockstep.set("key", "value");
+  EXPECT_EQ(torch.get("key", patience()), "value");
+}
+
+TEST_F(Serve, HoldsItsLimitsAndLogsWhoMetThem) {
+  Process server(options({"--store-auth=off", "--max-clients", "2", "--max-value", "4K"}));
+  ASSERT_TRUE(server.await_output("serves whoever"));
+  const auto address = net::parse_host_port(told(server, "LOCKSTEP_STORE"));
+  store::TcpStore store({.address = address, .role = "test"}, patience());
+  store.set("key", std::string(4096, 'x'));
+  const auto second = net::tcp_connect(address, patience());
+  const auto third = net::tcp_connect(address, patience());
+  EXPECT_TRUE(server.await_output("2 clients are connected, the limit is 2"));
+  EXPECT_THROW(store.set("key", std::string(4097, 'x')), StoreError);
+  EXPECT_TRUE(server.await_output("4096"));
+}
+
 TEST_F(Serve, RaisesItsLimitOfOpenFiles) {
   auto limited = options();
   limited.command = joined({"sh", "-c", "ulimit -Sn 64; exec \"$0\" \"$@\""}, serve({"--store-auth", "off"}));
@@ -170,10 +242,10 @@ TEST_F(Serve, RaisesItsLimitOfOpenFiles) {
   ASSERT_TRUE(server.await_output("serves whoever"));
   const auto address = net::parse_host_port(told(server, "LOCKSTEP_STORE"));
   std::vector<UniqueFd> clients;  // more than the soft limit, each asked for its life
-  for (int i = 0; i < 100; ++i) clients.push_back(net::tcp_connect(address, Deadline::after(testing::kPatience)));
-  store::TcpStore store(address, Deadline::after(testing::kPatience));
+  for (int i = 0; i < 100; ++i) clients.push_back(net::tcp_connect(address, patience()));
+  store::TcpStore store(address, patience());
   store.set("key", "value");
-  EXPECT_EQ(store.get("key", Deadline::after(testing::kPatience)), "value");
+  EXPECT_EQ(store.get("key", patience()), "value");
 }
 
 }  // namespace
