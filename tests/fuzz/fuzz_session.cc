@@ -5,6 +5,7 @@
 // same answers however the bytes are cut; who has not proved itself touches nothing and hears nothing; nothing is left
 // of who has gone.
 #include <array>
+#include <chrono>
 #include <map>
 #include <set>
 #include <string>
@@ -28,6 +29,8 @@ using store::SessionId;
 
 constexpr SessionId kClients = 4;
 constexpr std::size_t kClientMask = kClients - 1;
+// How often an action that lets time pass looks for silent members.
+constexpr int kLooks = 3;
 
 // The first byte of an input.
 constexpr std::uint8_t kSecret = 1;  // the server has one
@@ -80,6 +83,7 @@ class Run {
     }
     for (SessionId id = 0; id < kClients; ++id) bench_.disconnect(id);
     check(bench_.state.held_bytes == 0, "nothing is held for clients that have gone");
+    check(bench_.members.table().present() == 0, "no member is present whose connection has gone");
     return outcome;
   }
 
@@ -88,6 +92,7 @@ class Run {
     const std::uint8_t action = input.byte();
     const SessionId id = action & kClientMask;
     switch (action >> 2 & 7) {
+      case 2: bench_.pass(std::chrono::milliseconds(10 * input.byte()), kLooks); break;
       case 3: send(id, input.bytes(std::size_t{16} * input.byte())); break;
       case 4:
         if (!bench_.closed(id) && bench_.has_timer(id)) bench_.expire(id);
@@ -100,6 +105,7 @@ class Run {
     flush();
     if ((flags_ & kSecret) != 0 && !somebody_proved_) {
       check(bench_.state.keys.size() == 0, "a stranger stores nothing");
+      check(bench_.members.table().size() == 0, "a stranger is no member");
     }
   }
 

@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "proto/request.h"
 #include "tests/golden/golden.h"
 
 namespace lockstep {
@@ -89,6 +90,32 @@ std::string session_seed(const Conversation& conversation, char flags) {
   return actions;
 }
 
+// Three members: the last hears that one was lost, one failed, and of the time that passes.
+std::string members_seed() {
+  constexpr char kPass = 2 << 2;
+  constexpr char kBreakOff = 6 << 2;
+  constexpr char kGreet = 7 << 2;
+  std::string actions(1, 0);
+  const auto send = [&](int client, const proto::Request& request) {
+    std::string bytes;
+    proto::write_request(bytes, request);
+    actions += {static_cast<char>(client), static_cast<char>(bytes.size())};
+    actions += bytes;
+  };
+  for (int client = 0; client < 3; ++client) {
+    const std::string rank = std::to_string(client);
+    actions.push_back(static_cast<char>(kGreet | client));
+    send(client, {proto::Op::register_member, {{"/0"}, {rank, "3", "host h\npid 7\nboot_id b\n", ""}, 0}});
+    send(client, {proto::Op::heartbeat, {{}, {client == 1 ? "traced" : ""}, 5}});
+  }
+  actions.push_back(kBreakOff);
+  send(1, {proto::Op::report, {{}, {"NaN"}, 0}});
+  actions += {kPass, 100};
+  send(2, {proto::Op::goodbye, {{}, {}, 6}});
+  actions += {kPass, 100};
+  return actions;
+}
+
 }  // namespace
 }  // namespace lockstep
 
@@ -106,5 +133,6 @@ int main(int argc, char** argv) {
       lockstep::save(folder / "session" / (name + "_secret"), lockstep::session_seed(conversation, 1));
     }
   }
+  lockstep::save(folder / "session" / "members", lockstep::members_seed());
   return 0;
 }
