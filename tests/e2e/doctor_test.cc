@@ -167,6 +167,52 @@ TEST(Doctor, AStoreThatIsGoneIsAProblem) {
   EXPECT_TRUE(contains(report.problems(), address)) << report.problems();
 }
 
+// Behind "NAME=" in what a `lockstep store serve` prints.
+std::string told(const Process& server, const std::string& name) {
+  const auto text = server.out();
+  const auto at = text.find(name + "=");
+  if (at == std::string::npos) return {};
+  const auto start = at + name.size() + 1;
+  return text.substr(start, text.find_first_of(" ,\n", start) - start);
+}
+
+TEST(Doctor, AsksTheStoreWithTheSecretItIsGiven) {
+  const std::string digits(64, 'c');
+  Process server({.command = {LOCKSTEP_PROGRAM, "store", "serve"}, .environment = {{"LOCKSTEP_STORE_SECRET", digits}}});
+  ASSERT_TRUE(server.await_output("serves at"));
+  Variables variables = {{"LOCKSTEP_STORE", told(server, "LOCKSTEP_STORE")},
+                         {"LOCKSTEP_STORE_SECRET", digits},
+                         {"RANK", "1"},
+                         {"WORLD_SIZE", "2"}};
+  const auto right = doctor(variables);
+  EXPECT_EQ(right.exit_code, 0) << right.problems();
+  EXPECT_TRUE(contains(right.value("where to meet", "store"), "answers to this secret"));
+  variables["LOCKSTEP_STORE_SECRET"] = std::string(64, 'd');
+  const auto wrong = doctor(variables);
+  EXPECT_EQ(wrong.exit_code, 1);
+  EXPECT_TRUE(contains(wrong.problems(), variables["LOCKSTEP_STORE"])) << wrong.problems();
+  variables.erase("LOCKSTEP_STORE_SECRET");
+  const auto none = doctor(variables);
+  EXPECT_EQ(none.exit_code, 1);
+  EXPECT_TRUE(contains(none.problems(), "LOCKSTEP_STORE_SECRET")) << none.problems();
+}
+
+TEST(Doctor, UnderTorchrunTheAgentsStoreIsAsked) {
+  Process agent({.command = {LOCKSTEP_PROGRAM, "store", "serve", "--store-auth=off"}});
+  ASSERT_TRUE(agent.await_output("serves whoever"));
+  const auto report = doctor({{"RANK", "0"},
+                              {"WORLD_SIZE", "2"},
+                              {"LOCAL_RANK", "0"},
+                              {"LOCAL_WORLD_SIZE", "2"},
+                              {"MASTER_ADDR", told(agent, "MASTER_ADDR")},
+                              {"MASTER_PORT", told(agent, "MASTER_PORT")},
+                              {"TORCHELASTIC_RUN_ID", "x"},
+                              {"TORCHELASTIC_USE_AGENT_STORE", "True"}});
+  EXPECT_EQ(report.exit_code, 0) << report.problems();
+  EXPECT_EQ(report.value("who am I", "launcher"), "torchrun");
+  EXPECT_TRUE(contains(report.value("where to meet", "store"), "answers as a server of")) << report.json;
+}
+
 class DoctorFiles : public ::testing::Test {
  protected:
   DoctorFiles() : folder_(fs::path(::testing::TempDir()) / ("doctor-" + testing::job())) {

@@ -219,6 +219,11 @@ TEST(Launcher, OuterLaunchersVariablesDoNotReachTheRanks) {
   EXPECT_EQ(result.out, "[rank 0] RANK=0\n[rank 0] WORLD_SIZE=1\n[rank 0] TORCHELASTIC_RUN_ID=(unset)\n");
 }
 
+TEST(Launcher, PassesLivenessOnOnlyIfItIsOff) {
+  EXPECT_EQ(run(plain(1, {"env:LOCKSTEP_LIVENESS"})).out, "[rank 0] LOCKSTEP_LIVENESS=(unset)\n");
+  EXPECT_EQ(run(plain(1, {"env:LOCKSTEP_LIVENESS"}, {"--liveness=off"})).out, "[rank 0] LOCKSTEP_LIVENESS=off\n");
+}
+
 TEST(Launcher, PassesTimeoutAndMasterOn) {
   const auto result = run(plain(1, {"env:LOCKSTEP_TIMEOUT", "env:MASTER_ADDR", "env:MASTER_PORT"},
                                 {"--timeout", "30", "--master_addr=localhost", "--master_port=29511"}));
