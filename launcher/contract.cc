@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
+#include <iterator>
 #include <string_view>
 
 namespace lockstep::launcher {
@@ -11,13 +11,19 @@ namespace {
 
 // What an outer launcher said about this process, which is no rank of its job any more but the launcher of one. With
 // torchrun's, torch in a rank would look for that agent's store on our MASTER_PORT; with mpirun's, every rank would be
-// the same rank to MPI; the secret is of another store than ours.
+// the same rank to MPI; the secret is of another store than ours. What a scheduler says of its task (Slurm, Flux) stays
+// true.
 bool belongs_to_an_outer_job(std::string_view name) {
-  constexpr std::array<std::string_view, 7> kPrefixes = {
-      "TORCHELASTIC_", "OMPI_COMM_WORLD_", "PMIX_", "PMI_", "MPI_LOCAL", "MV2_COMM_WORLD_", "LOCKSTEP_STORE_SECRET"};
-  constexpr std::array<std::string_view, 4> kNames = {"GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME"};
-  return std::any_of(kPrefixes.begin(), kPrefixes.end(), [&](auto prefix) { return name.starts_with(prefix); }) ||
-         std::find(kNames.begin(), kNames.end(), name) != kNames.end();
+  constexpr std::string_view kPrefixes[] = {
+      "TORCHELASTIC_",   "OMPI_COMM_WORLD_",     "PMIX_",        "PMI_",           "MPI_LOCAL",
+      "MV2_COMM_WORLD_", "HOROVOD_RANK",         "HOROVOD_SIZE", "HOROVOD_LOCAL_", "HOROVOD_CROSS_",
+      "MLX_RANK",        "MLX_WORLD_SIZE",       "JACCL_RANK",   "DMLC_",          "BYTEPS_LOCAL_",
+      "CROSS_",          "LOCKSTEP_STORE_SECRET"};
+  constexpr std::string_view kNames[] = {"GROUP_WORLD_SIZE", "ROLE_RANK",        "ROLE_WORLD_SIZE",   "ROLE_NAME",
+                                         "LOCAL_SIZE",       "REPLICA_GROUP_ID", "NUM_REPLICA_GROUPS"};
+  return std::any_of(std::begin(kPrefixes), std::end(kPrefixes),
+                     [&](auto prefix) { return name.starts_with(prefix); }) ||
+         std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "launcher/outcome.h"
 #include "launcher/process_table.h"
 #include "runtime/base/exit_code.h"
+#include "runtime/rendezvous/identity.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -59,6 +60,43 @@ TEST(Contract, SetsEveryVariableAndOutranksTheInherited) {
                                        "RANK=2",
                                        "WORLD_SIZE=4"};
   EXPECT_EQ(entries, expected);
+}
+
+TEST(Contract, ARankIsOursWhateverLauncherTheLauncherRunsUnder) {
+  // Each complete and of another opinion than ours.
+  const std::vector<std::vector<std::pair<const char*, const char*>>> outer_jobs = {
+      {{"RANK", "5"}, {"WORLD_SIZE", "8"}, {"TORCHELASTIC_RUN_ID", "x"}, {"TORCHELASTIC_USE_AGENT_STORE", "True"}},
+      {{"RANK", "5"}, {"WORLD_SIZE", "8"}, {"LOCAL_SIZE", "8"}, {"CROSS_RANK", "0"}, {"CROSS_SIZE", "1"}},
+      {{"OMPI_COMM_WORLD_RANK", "3"}, {"OMPI_COMM_WORLD_SIZE", "4"}, {"PMIX_RANK", "3"}, {"PMIX_NAMESPACE", "n"}},
+      {{"MV2_COMM_WORLD_RANK", "3"}, {"MV2_COMM_WORLD_SIZE", "4"}},
+      {{"PMI_RANK", "3"}, {"PMI_SIZE", "4"}, {"MPI_LOCALRANKID", "3"}, {"MPI_LOCALNRANKS", "4"}},
+      {{"HOROVOD_RANK", "3"}, {"HOROVOD_SIZE", "4"}, {"HOROVOD_LOCAL_RANK", "3"}, {"HOROVOD_LOCAL_SIZE", "4"}},
+      {{"MLX_RANK", "3"}, {"MLX_WORLD_SIZE", "4"}, {"NCCL_HOST_IP", "10.0.0.1"}, {"NCCL_PORT", "4000"}},
+      {{"DMLC_ROLE", "worker"}, {"DMLC_WORKER_ID", "3"}, {"DMLC_NUM_WORKER", "4"}, {"BYTEPS_LOCAL_RANK", "0"}},
+      {{"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "3"}, {"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_JOB_ID", "7"}},
+      {{"FLUX_TASK_RANK", "3"}, {"FLUX_JOB_SIZE", "4"}, {"FLUX_JOB_ID", "f7"}},
+  };
+  Contract contract;
+  contract.world_size = 2;
+  contract.master_addr = "127.0.0.1";
+  contract.master_port = 29511;
+  contract.store_address = "127.0.0.1:4000";
+  for (const bool torch_store : {false, true}) {
+    contract.torch_store = torch_store;
+    for (const auto& job : outer_jobs) {
+      Environment outer;
+      for (const auto& [name, value] : job) outer.set(name, value);
+      Environment inner;
+      for (const auto& entry : rank_environment(outer, contract, 1)) {
+        inner.set(entry.substr(0, entry.find('=')), entry.substr(entry.find('=') + 1));
+      }
+      const auto identity = rendezvous::identify(inner);
+      EXPECT_EQ(identity.source, "lockstep run") << job.front().first;
+      EXPECT_EQ(identity.rank, 1);
+      EXPECT_EQ(identity.world_size, 2);
+      EXPECT_EQ(identity.store_address, "127.0.0.1:4000");
+    }
+  }
 }
 
 TEST(Contract, TorchStoreAndLivenessAreSaidOnlyWhereTheyAreChosen) {
