@@ -1,0 +1,227 @@
+#include "tests/soak/abuse.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <vector>
+
+#include "proto/request.h"
+#include "runtime/base/error.h"
+#include "runtime/net/stream.h"
+#include "runtime/net/tcp_socket.h"
+#include "runtime/store/member_link.h"
+#include "runtime/store/tcp_connection.h"
+#include "runtime/store/tcp_store.h"
+
+namespace lockstep::soak {
+namespace {
+
+using proto::Op;
+using std::chrono::milliseconds;
+
+Deadline brief() { return Deadline::after(milliseconds(300)); }
+
+// Time passes; nothing is waited for.
+void dawdle(std::uint64_t time_ms) { ::poll(nullptr, 0, static_cast<int>(time_ms)); }
+
+std::string request(Op op, proto::Contents contents) {
+  std::string bytes;
+  proto::write_request(bytes, {op, std::move(contents)});
+  return bytes;
+}
+
+UniqueFd connect_to(const store::Endpoint& endpoint) { return net::tcp_connect_once(endpoint.address, brief()); }
+
+std::string opening() { return request(Op::validate, {{}, {}, proto::kMagic}); }
+
+void drop(UniqueFd fd, bool reset) {
+  if (reset) {  // Instead of a goodbye: what is on the way is lost.
+    const linger now{1, 0};
+    if (::setsockopt(fd.get(), SOL_SOCKET, SO_LINGER, &now, sizeof(now)) != 0) throw SystemError("SO_LINGER", errno);
+  }
+}
+
+}  // namespace
+
+const std::array<Abuser::Kind, 11> Abuser::kKinds = {{
+    {"connections dropped", &Abuser::open_and_drop},
+    {"half requests", &Abuser::send_half_a_request},
+    {"noise", &Abuser::send_noise},
+    {"floods", &Abuser::flood},
+    {"slow readers", &Abuser::read_slowly},
+    {"wrong secrets", &Abuser::use_a_wrong_secret},
+    {"idle crowds", &Abuser::stay_idle},
+    {"waits in vain", &Abuser::wait_in_vain},
+    {"large halves", &Abuser::announce_much},
+    {"large writes", &Abuser::write_much},
+    {"members killed", &Abuser::kill_a_member},
+}};
+
+void Abuser::act() {
+  const auto kind = static_cast<std::size_t>(random_.below(kKinds.size()));
+  try {
+    (this->*kKinds[kind].act)();
+  } catch (const Error&) {
+    // Refused, closed or too slow, as may befall one who does such things.
+  }
+  ++counts_[kind];
+}
+
+std::string Abuser::summary() const {
+  std::string text;
+  for (std::size_t kind = 0; kind < kKinds.size(); ++kind) {
+    text += fmt::format("{}{} {}", kind == 0 ? "" : ", ", counts_[kind], kKinds[kind].name);
+  }
+  return text;
+}
+
+std::size_t Abuser::some_bytes(std::size_t most) {
+  return static_cast<std::size_t>(random_.below(random_.below(most) + 1));
+}
+
+std::string Abuser::noise(std::size_t bytes) {
+  std::string text(bytes, '\0');
+  for (char& byte : text) byte = static_cast<char>(random_.next());
+  return text;
+}
+
+std::string Abuser::requests(std::size_t count) {
+  std::string bytes;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::string key = fmt::format("/abuse/{}", random_.below(64));
+    const std::string value(some_bytes(4096), 'v');
+    const auto number = static_cast<std::int64_t>(random_.below(1000));
+    switch (random_.below(9)) {
+      case 0: bytes += request(Op::set, {{key}, {value}, 0}); break;
+      case 1: bytes += request(Op::get, {{key}, {}, 0}); break;
+      case 2: bytes += request(Op::delete_key, {{key}, {}, 0}); break;
+      case 3: bytes += request(Op::check, {{key, "/none"}, {}, 0}); break;
+      case 4: bytes += request(Op::multi_set, {{key, "/abuse/0"}, {value, value}, 0}); break;
+      case 5: bytes += request(Op::queue_push, {{key}, {value}, 0}); break;
+      case 6: bytes += request(Op::queue_pop, {{key}, {}, 0}) + request(Op::queue_pop, {{key}, {}, 0}); break;
+      case 7: bytes += request(Op::list_keys, {}); break;
+      default: bytes += request(Op::ping, {{}, {}, number}); break;
+    }
+  }
+  return bytes;
+}
+
+void Abuser::open_and_drop() {
+  for (std::uint64_t left = random_.below(50); left > 0; --left) {
+    drop(connect_to(any_target()), random_.below(2) == 0);
+  }
+}
+
+void Abuser::send_half_a_request() {
+  UniqueFd fd = connect_to(targets_.open);
+  const std::string bytes = opening() + requests(5);
+  net::send_all(fd.get(), std::string_view(bytes).substr(0, some_bytes(bytes.size())), brief());
+  dawdle(random_.below(200));
+  drop(std::move(fd), random_.below(2) == 0);
+}
+
+void Abuser::send_noise() {
+  UniqueFd fd = connect_to(any_target());
+  const std::string head = random_.below(2) == 0 ? opening() : std::string(1, '\x80');
+  net::send_all(fd.get(), random_.below(2) == 0 ? noise(some_bytes(10000)) : head + noise(some_bytes(10000)), brief());
+  drop(std::move(fd), random_.below(2) == 0);
+}
+
+// Requests without end and without reading; the server holds them back.
+void Abuser::flood() {
+  UniqueFd fd = connect_to(targets_.open);
+  net::send_all(fd.get(), opening(), brief());
+  const std::string bytes = requests(200);
+  for (const Deadline end = brief(); !end.expired();) net::send_all(fd.get(), bytes, end);
+}
+
+void Abuser::read_slowly() {
+  UniqueFd fd = connect_to(targets_.open);
+  net::send_all(fd.get(), opening() + requests(500), brief());
+  std::array<std::byte, 100> some{};
+  for (std::uint64_t left = random_.below(100); left > 0; --left) {
+    net::recv_some(fd.get(), some, brief());
+    dawdle(random_.below(5));
+  }
+}
+
+void Abuser::use_a_wrong_secret() {
+  store::Endpoint endpoint = targets_.guarded;
+  endpoint.secret = store::Secret::random();
+  endpoint.role = noise(some_bytes(100));
+  store::TcpConnection::open_once(endpoint, proto::Dialect::lockstep, Deadline::after(milliseconds(500)));
+}
+
+void Abuser::stay_idle() {
+  std::vector<UniqueFd> crowd;
+  for (std::uint64_t left = random_.below(200); left > 0; --left) crowd.push_back(connect_to(any_target()));
+  dawdle(random_.below(500));
+}
+
+void Abuser::wait_in_vain() {
+  const store::Endpoint& endpoint = any_target();
+  auto connection = store::TcpConnection::open_once(endpoint, proto::Dialect::lockstep, brief());
+  const std::string name = fmt::format("/never/{}", random_.below(8));
+  const auto timeout = static_cast<std::int64_t>(random_.below(300)) - 50;
+  const std::string rank = std::to_string(random_.below(8));
+  switch (random_.below(5)) {
+    case 0: connection.send(request(Op::wait_get, {{name, "/never"}, {}, timeout}), brief()); break;
+    case 1: connection.send(request(Op::queue_wait_pop, {{name}, {}, timeout}), brief()); break;
+    case 2: connection.send(request(Op::rank_barrier, {{name}, {rank, "9"}, timeout}), brief()); break;
+    case 3: connection.send(request(Op::barrier, {{name}, {}, 1000}), brief()); break;
+    default: connection.send(request(Op::wait, {{name}, {}, 0}) + requests(20), brief()); break;
+  }
+  dawdle(random_.below(200));
+  if (random_.below(2) == 0) connection.send(request(Op::cancel_wait, {}), brief());
+}
+
+// A value of 8 MiB is announced, a part of it comes.
+void Abuser::announce_much() {
+  auto connection = store::TcpConnection::open_once(any_target(), proto::Dialect::lockstep, brief());
+  const std::string bytes = request(Op::set_acked, {{"/abuse/large"}, {std::string(std::size_t{8} << 20, 'v')}, 0});
+  connection.send(std::string_view(bytes).substr(0, some_bytes(bytes.size() - 1)), brief());
+  dawdle(random_.below(200));
+}
+
+void Abuser::write_much() {
+  store::TcpStore store(any_target(), brief(), {.request_timeout = milliseconds(500)});
+  for (int i = 0; i < 20; ++i) {
+    const std::string key = fmt::format("abuse/{}", random_.below(64));
+    const std::string value(some_bytes(std::size_t{1} << 20), 'v');
+    switch (random_.below(4)) {
+      case 0: store.append(key, value); break;
+      case 1: store.queue_push(key, value); break;
+      case 2: store.erase(key); break;
+      default: store.set(key, value); break;
+    }
+  }
+}
+
+void Abuser::kill_a_member() {
+  const store::Endpoint& endpoint = any_target();
+  const int rank = static_cast<int>(random_.below(16));
+  const pid_t member = ::fork();
+  if (member < 0) throw SystemError("fork", errno);
+  if (member == 0) {
+    try {
+      const store::MemberLink link(endpoint, "abuse",
+                                   {.rank = rank, .world_size = 16, .process = store::ProcessInfo::of_this_process()},
+                                   {.heartbeat = milliseconds(10)}, {}, Deadline::after(milliseconds(500)));
+      ::poll(nullptr, 0, 10000);
+    } catch (const Error&) {  // Its rank is taken, as it may be.
+    }
+    ::_exit(0);
+  }
+  dawdle(random_.below(50));
+  ::kill(member, SIGKILL);
+  while (::waitpid(member, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
+}  // namespace lockstep::soak

@@ -1,0 +1,74 @@
+#include "tests/soak/good_clients.h"
+
+#include <fmt/format.h>
+
+#include "runtime/base/error.h"
+#include "runtime/store/member_link.h"
+#include "runtime/store/tcp_store.h"
+
+namespace lockstep::soak {
+namespace {
+
+// Far above what a round takes on a loaded machine: only one who is forgotten meets it.
+Deadline patience() { return Deadline::after(std::chrono::seconds(60)); }
+
+}  // namespace
+
+GoodClients::GoodClients(const store::Endpoint& endpoint) {
+  for (int rank = 0; rank < kClients; ++rank) {
+    threads_.emplace_back([this, endpoint, rank] { run(endpoint, rank); });
+  }
+}
+
+GoodClients::~GoodClients() {
+  stopping_ = true;
+  for (std::thread& thread : threads_) thread.join();
+}
+
+std::string GoodClients::failure() {
+  MutexLock lock(mutex_);
+  return failure_;
+}
+
+void GoodClients::fail(const std::string& what) {
+  MutexLock lock(mutex_);
+  if (failure_.empty()) failure_ = what;
+}
+
+void GoodClients::run(const store::Endpoint& endpoint, int rank) {
+  try {
+    store::Endpoint own = endpoint;
+    own.role = fmt::format("rank {}", rank);
+    store::TcpStore store(own, patience());
+    // Its fellows are never lost either. How fast they answer is the machine's matter here.
+    const auto on_event = [this, rank](const store::MemberEvent& event) {
+      if (event.kind != store::MemberEvent::Kind::left)
+        fail(fmt::format("good client {} is told: {}", rank, event.text));
+    };
+    const store::MemberLink link(
+        own, "good", {.rank = rank, .world_size = kClients, .process = store::ProcessInfo::of_this_process()},
+        {.detect_silence = false}, {.on_event = on_event}, patience());
+    for (std::int64_t round = 0;; ++round) {
+      // All leave after the same round, which rank 0 has told them in the round before.
+      const std::string end = fmt::format("good/end/{}", round);
+      if (rank == 0) store.set(end, stopping_ ? "end" : "go on");
+      const std::string mine = fmt::format("good/{}/{}", rank, round);
+      store.set(mine, mine);
+      store.barrier("good", rank, kClients, patience());
+      const std::string theirs = fmt::format("good/{}/{}", (rank + 1) % kClients, round);
+      if (store.get(theirs, patience()) != theirs) throw StoreError(fmt::format("'{}' has another value", theirs));
+      const bool is_last = store.get(end, patience()) == "end";
+      store.barrier("good", rank, kClients, patience());
+      store.erase(mine);
+      if (rank == 0) {
+        store.erase(end);
+        ++rounds_;
+      }
+      if (is_last) return;
+    }
+  } catch (const std::exception& error) {
+    fail(fmt::format("good client {}: {}", rank, error.what()));
+  }
+}
+
+}  // namespace lockstep::soak
