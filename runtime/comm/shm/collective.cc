@@ -16,62 +16,9 @@ void own_lines([[maybe_unused]] std::byte* begin, [[maybe_unused]] std::size_t b
 #endif
 }
 
-bool same_operation(const OpRecord& a, const OpRecord& b) {
-  return a.kind == b.kind && a.dtype == b.dtype && a.op == b.op && a.weighted == b.weighted && a.root == b.root &&
-         a.count == b.count;
-}
-
 }  // namespace
 
-std::string_view name_of(OpKind kind) {
-  switch (kind) {
-    case OpKind::barrier: return "barrier";
-    case OpKind::all_reduce: return "all_reduce";
-    case OpKind::broadcast: return "broadcast";
-    case OpKind::reduce: return "reduce";
-    case OpKind::all_gather: return "all_gather";
-    case OpKind::reduce_scatter: return "reduce_scatter";
-    case OpKind::gather: return "gather";
-    case OpKind::scatter: return "scatter";
-    case OpKind::all_to_all: return "all_to_all";
-    case OpKind::allocate: return "allocate";
-  }
-  return "?";
-}
-
-namespace {
-
-std::string details(const OpRecord& record) {
-  switch (record.kind) {
-    case OpKind::barrier: return {};
-    case OpKind::allocate: return fmt::format(" ({} bytes)", record.count);
-    case OpKind::all_reduce:
-      return fmt::format(" ({}{}, {} x {})", record.weighted ? "weighted " : "", lockstep::name_of(record.op),
-                         record.count, lockstep::name_of(record.dtype));
-    case OpKind::reduce:
-      return fmt::format(" ({} to rank {}, {} x {})", lockstep::name_of(record.op), record.root, record.count,
-                         lockstep::name_of(record.dtype));
-    case OpKind::reduce_scatter:
-      return fmt::format(" ({}, {} x {} each)", lockstep::name_of(record.op), record.count,
-                         lockstep::name_of(record.dtype));
-    case OpKind::broadcast:
-    case OpKind::scatter:
-    case OpKind::gather:
-      return fmt::format(" ({} rank {}, {} x {})", record.kind == OpKind::gather ? "to" : "from", record.root,
-                         record.count, lockstep::name_of(record.dtype));
-    case OpKind::all_gather:
-    case OpKind::all_to_all: return fmt::format(" ({} x {} each)", record.count, lockstep::name_of(record.dtype));
-  }
-  return {};
-}
-
-}  // namespace
-
-std::string describe(const OpRecord& record) { return fmt::format("{}{}", name_of(record.kind), details(record)); }
-
-std::string Collective::describe() const {
-  return fmt::format("{} {}{}", name_of(task_.record.kind), sequence_, details(task_.record));
-}
+std::string Collective::describe() const { return comm::describe(task_.record, sequence_); }
 
 std::string Collective::missing(const Session& session) const {
   std::vector<std::string> absent;
@@ -88,20 +35,22 @@ std::string Collective::missing(const Session& session) const {
 }
 
 std::size_t Collective::source_bytes() const {
-  return task_.count() * task_.element_bytes() * source_parts(task_.record.kind, task_.size);
+  return task_.count() * task_.element_bytes() * comm::source_parts(task_.record.kind, task_.size);
 }
 
 void Collective::publish(const Floor& floor) {
   const Control& control = floor.session.control();
   Announcement& announcement = control.announcement(task_.rank, sequence_);
+  Place source;
   if (fits_inline()) {
     std::byte* payload = control.payload(task_.rank, sequence_);
-    if (is_source(task_.record, task_.rank)) own_lines(payload, source_bytes());
+    if (comm::is_source(task_.record, task_.rank)) own_lines(payload, source_bytes());
     stage(task_, {0, task_.count()}, payload, task_.count() * task_.element_bytes());
-  } else if (is_source(task_.record, task_.rank)) {
-    task_.record.source = floor.arenas.find(task_.input);
+  } else if (comm::is_source(task_.record, task_.rank)) {
+    source = floor.arenas.find(task_.input);
   }
   announcement.record = task_.record;
+  announcement.source = source;
 }
 
 template <typename WordOf>
@@ -151,12 +100,9 @@ void Collective::compare_records(const Floor& floor) {
   std::int64_t weights = 0;
   for (int r = 0; r < task_.size; ++r) {
     const OpRecord& theirs = control.announcement(r, sequence_).record;
-    if (!same_operation(own, theirs)) {
-      floor.session.fail(Cause::mismatch,
-                         fmt::format("collective {}: {} called {}, but {} called {}; every rank must call the same "
-                                     "operations in the same order with equal sizes and types",
-                                     sequence_, floor.session.who(task_.rank), shm::describe(own), floor.session.who(r),
-                                     shm::describe(theirs)));
+    if (!comm::same_operation(own, theirs)) {
+      floor.session.fail(Cause::mismatch, comm::describe_mismatch(sequence_, floor.session.who(task_.rank), own,
+                                                                  floor.session.who(r), theirs));
     }
     if (__builtin_add_overflow(weights, theirs.weight, &weights)) refuse_weights(floor);
   }
@@ -172,13 +118,13 @@ void Collective::choose_route(const Floor& floor) {
   if (fits_inline()) return;
   route_ = Route::direct;
   for (int r = 0; r < task_.size; ++r) {
-    if (is_source(task_.record, r) && floor.session.control().announcement(r, sequence_).record.source.arena < 0) {
+    if (comm::is_source(task_.record, r) && floor.session.control().announcement(r, sequence_).source.arena < 0) {
       route_ = Route::window;
     }
   }
   if (route_ == Route::direct) return;
 
-  const std::size_t parts = source_parts(task_.record.kind, task_.size);
+  const std::size_t parts = comm::source_parts(task_.record.kind, task_.size);
   part_stride_ = kWindowBytes / parts / 64 * 64;
   chunk_elements_ = part_stride_ / task_.element_bytes();
   chunks_ = (task_.count() + chunk_elements_ - 1) / chunk_elements_;
@@ -223,11 +169,11 @@ void Collective::run_inline(const Floor& floor) {
 void Collective::run_direct(const Floor& floor) {
   const Chunk all{0, task_.count()};
   const auto memory_of = [&](int r) -> std::byte* {
-    if (!is_source(task_.record, r)) return nullptr;
-    return floor.arenas.address(r, floor.session.control().announcement(r, sequence_).record.source);
+    if (!comm::is_source(task_.record, r)) return nullptr;
+    return floor.arenas.address(r, floor.session.control().announcement(r, sequence_).source);
   };
   for (int r = 0; r < task_.size; ++r) floor.sources[static_cast<std::size_t>(r)] = memory_of(r);
-  if (!is_reduction_in_place(task_.record.kind)) {
+  if (!comm::is_reduction_in_place(task_.record.kind)) {
     return pull(task_, all, {floor.sources, task_.count() * task_.element_bytes()}, floor.scratch);
   }
   if (task_.record.kind == OpKind::reduce) {
@@ -241,7 +187,7 @@ void Collective::run_direct(const Floor& floor) {
 }
 
 // With two ranks each reads all of the other's window; with more they share the reduction out, chunk by chunk.
-bool Collective::in_two_phases() const { return is_reduction_in_place(task_.record.kind) && task_.size > 2; }
+bool Collective::in_two_phases() const { return comm::is_reduction_in_place(task_.record.kind) && task_.size > 2; }
 
 Chunk Collective::window_chunk(std::uint64_t index) const {
   const std::size_t offset = index * chunk_elements_;

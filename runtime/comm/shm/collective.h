@@ -6,10 +6,14 @@
 
 #include "runtime/comm/shm/arena.h"
 #include "runtime/comm/shm/session.h"
-#include "runtime/comm/shm/transfer.h"
+#include "runtime/comm/transfer.h"
 #include "runtime/comm/work.h"
 
 namespace lockstep::shm {
+
+using comm::Chunk;
+using comm::Scratch;
+using comm::Task;
 
 // How the data travels. Follows from the records, so every rank chooses the same.
 //   inlined: a copy beside the record; one round of flags.
@@ -90,9 +94,5 @@ class Collective {
   std::uint64_t reduced_ = 0;
   std::uint64_t drained_ = 0;
 };
-
-std::string_view name_of(OpKind kind);
-// "all_reduce (sum, 1000 x float32)".
-std::string describe(const OpRecord& record);
 
 }  // namespace lockstep::shm

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "runtime/comm/op_record.h"
 #include "runtime/comm/process_group.h"
 
 namespace lockstep::shm {
@@ -32,18 +33,8 @@ inline constexpr int kMaxRanks = 256;
 // Changes with the layout: ranks of different builds must not meet.
 inline constexpr std::uint64_t kLayout = 0x6c6f636b73687032;  // "lockshp2"
 
-enum class OpKind : std::uint8_t {
-  barrier,
-  all_reduce,
-  broadcast,
-  reduce,
-  all_gather,
-  reduce_scatter,
-  gather,
-  scatter,
-  all_to_all,
-  allocate
-};
+using comm::OpKind;
+using comm::OpRecord;
 
 // Where peers find a buffer: bytes into the owner's slice of an arena.
 struct Place {
@@ -51,21 +42,10 @@ struct Place {
   std::uint64_t offset = 0;
 };
 
-// What a rank is about to do: compared by all, so that a difference is an error and no corruption.
-struct OpRecord {
-  OpKind kind = OpKind::barrier;
-  DType dtype = DType::u8;
-  ReduceOp op = ReduceOp::sum;
-  bool weighted = false;
-  std::int32_t root = 0;
-  std::int64_t count = 0;  // elements of one part
-  std::int64_t weight = 0;
-  Place source;  // what the peers read; in all_reduce and reduce they write there too
-};
-
 // A record where its peers see it, with its flag in the same cache line: they learn of a collective in one transfer.
 struct alignas(64) Announcement {
   OpRecord record;
+  Place source;                         // what the peers read; in all_reduce and reduce they write there too
   std::atomic<std::uint64_t> sequence;  // of the collective whose record, and inline payload, is there
 };
 static_assert(sizeof(Announcement) == 64);

@@ -69,7 +69,7 @@ Arena ProcessGroupShm::allocate(std::size_t bytes) {
   const Deadline deadline = Deadline::after(context_.timeout);
   const std::size_t wanted = std::max<std::size_t>(bytes, 1);
   const Task agreement = task(OpKind::allocate, {}, {}, static_cast<std::int64_t>(bytes));
-  const std::string what = describe(agreement.record);
+  const std::string what = comm::describe(agreement.record);
   // First all agree that they allocate, and how much; what each has dropped before is known then. Once all have let go
   // of it, that memory is free to be taken again.
   start(agreement).wait(deadline);

@@ -1,10 +1,10 @@
-#include "runtime/comm/shm/transfer.h"
+#include "runtime/comm/transfer.h"
 
 #include <gtest/gtest.h>
 
 #include <numeric>
 
-namespace lockstep::shm {
+namespace lockstep::comm {
 namespace {
 
 Task task_of(OpKind kind, int rank, int size, std::int64_t count, DType dtype = DType::f32) {
@@ -88,4 +88,4 @@ TEST(Transfer, ChunksAddUpToTheWhole) {
 }
 
 }  // namespace
-}  // namespace lockstep::shm
+}  // namespace lockstep::comm

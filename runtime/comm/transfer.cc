@@ -1,9 +1,9 @@
-#include "runtime/comm/shm/transfer.h"
+#include "runtime/comm/transfer.h"
 
 #include <algorithm>
 #include <cstring>
 
-namespace lockstep::shm {
+namespace lockstep::comm {
 namespace {
 
 void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
@@ -74,11 +74,11 @@ void pull(const Task& task, const Chunk& chunk, const Sources& sources, Scratch&
     case OpKind::reduce:
       if (rank != root) return;
       [[fallthrough]];
-    case OpKind::all_reduce: return comm::reduce(task.reduction, sources.base, output, chunk.length);
+    case OpKind::all_reduce: return reduce(task.reduction, sources.base, output, chunk.length);
     case OpKind::reduce_scatter:
       scratch.sources.assign(sources.base.begin(), sources.base.end());
       for (const std::byte*& source : scratch.sources) source += rank * sources.part_stride;
-      return comm::reduce(task.reduction, scratch.sources, output, chunk.length);
+      return reduce(task.reduction, scratch.sources, output, chunk.length);
   }
 }
 
@@ -108,7 +108,7 @@ void reduce_into(const Task& task, const Chunk& chunk, std::span<const std::byte
   scratch.destinations.assign(destinations.begin(), destinations.end());
   for (const std::byte*& source : scratch.sources) source += at;
   for (std::byte*& destination : scratch.destinations) destination += at;
-  comm::reduce(task.reduction, scratch.sources, scratch.destinations, chunk.length);
+  reduce(task.reduction, scratch.sources, scratch.destinations, chunk.length);
 }
 
-}  // namespace lockstep::shm
+}  // namespace lockstep::comm

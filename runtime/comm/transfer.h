@@ -10,10 +10,10 @@
 #include <span>
 #include <vector>
 
+#include "runtime/comm/op_record.h"
 #include "runtime/comm/reduction.h"
-#include "runtime/comm/shm/control.h"
 
-namespace lockstep::shm {
+namespace lockstep::comm {
 
 // A collective as one rank sees it.
 struct Task {
@@ -67,4 +67,4 @@ void collect_shares(const Task& task, const Chunk& chunk, std::span<const std::b
 void reduce_into(const Task& task, const Chunk& chunk, std::span<const std::byte* const> sources,
                  std::span<std::byte* const> destinations, Scratch& scratch);
 
-}  // namespace lockstep::shm
+}  // namespace lockstep::comm

@@ -1,0 +1,70 @@
+#include "runtime/comm/op_record.h"
+
+#include <fmt/format.h>
+
+namespace lockstep::comm {
+
+bool same_operation(const OpRecord& a, const OpRecord& b) {
+  return a.kind == b.kind && a.dtype == b.dtype && a.op == b.op && a.weighted == b.weighted && a.root == b.root &&
+         a.count == b.count;
+}
+
+std::string_view name_of(OpKind kind) {
+  switch (kind) {
+    case OpKind::barrier: return "barrier";
+    case OpKind::all_reduce: return "all_reduce";
+    case OpKind::broadcast: return "broadcast";
+    case OpKind::reduce: return "reduce";
+    case OpKind::all_gather: return "all_gather";
+    case OpKind::reduce_scatter: return "reduce_scatter";
+    case OpKind::gather: return "gather";
+    case OpKind::scatter: return "scatter";
+    case OpKind::all_to_all: return "all_to_all";
+    case OpKind::allocate: return "allocate";
+  }
+  return "?";
+}
+
+namespace {
+
+std::string details(const OpRecord& record) {
+  switch (record.kind) {
+    case OpKind::barrier: return {};
+    case OpKind::allocate: return fmt::format(" ({} bytes)", record.count);
+    case OpKind::all_reduce:
+      return fmt::format(" ({}{}, {} x {})", record.weighted ? "weighted " : "", lockstep::name_of(record.op),
+                         record.count, lockstep::name_of(record.dtype));
+    case OpKind::reduce:
+      return fmt::format(" ({} to rank {}, {} x {})", lockstep::name_of(record.op), record.root, record.count,
+                         lockstep::name_of(record.dtype));
+    case OpKind::reduce_scatter:
+      return fmt::format(" ({}, {} x {} each)", lockstep::name_of(record.op), record.count,
+                         lockstep::name_of(record.dtype));
+    case OpKind::broadcast:
+    case OpKind::scatter:
+    case OpKind::gather:
+      return fmt::format(" ({} rank {}, {} x {})", record.kind == OpKind::gather ? "to" : "from", record.root,
+                         record.count, lockstep::name_of(record.dtype));
+    case OpKind::all_gather:
+    case OpKind::all_to_all: return fmt::format(" ({} x {} each)", record.count, lockstep::name_of(record.dtype));
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string describe(const OpRecord& record) { return fmt::format("{}{}", name_of(record.kind), details(record)); }
+
+std::string describe(const OpRecord& record, std::uint64_t sequence) {
+  return fmt::format("{} {}{}", name_of(record.kind), sequence, details(record));
+}
+
+std::string describe_mismatch(std::uint64_t sequence, const std::string& who, const OpRecord& own,
+                              const std::string& other_who, const OpRecord& other) {
+  return fmt::format(
+      "collective {}: {} called {}, but {} called {}; every rank must call the same operations in the same order with "
+      "equal sizes and types",
+      sequence, who, describe(own), other_who, describe(other));
+}
+
+}  // namespace lockstep::comm

@@ -1,0 +1,48 @@
+// What a rank is about to do: compared by all ranks, so that a difference is an error and no corruption.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "runtime/comm/process_group.h"
+
+namespace lockstep::comm {
+
+enum class OpKind : std::uint8_t {
+  barrier,
+  all_reduce,
+  broadcast,
+  reduce,
+  all_gather,
+  reduce_scatter,
+  gather,
+  scatter,
+  all_to_all,
+  allocate
+};
+
+struct OpRecord {
+  OpKind kind = OpKind::barrier;
+  DType dtype = DType::u8;
+  ReduceOp op = ReduceOp::sum;
+  bool weighted = false;
+  std::int32_t root = 0;
+  std::int64_t count = 0;  // elements of one part
+  std::int64_t weight = 0;
+};
+
+// True if ranks that call these call the same: all but the weight.
+bool same_operation(const OpRecord& a, const OpRecord& b);
+
+std::string_view name_of(OpKind kind);
+// "all_reduce (sum, 1000 x float32)".
+std::string describe(const OpRecord& record);
+// "all_reduce 42 (sum, 1000 x float32)".
+std::string describe(const OpRecord& record, std::uint64_t sequence);
+
+// The text of a Mismatch: `who` called `own` and `other_who` called `other` as collective `sequence`.
+std::string describe_mismatch(std::uint64_t sequence, const std::string& who, const OpRecord& own,
+                              const std::string& other_who, const OpRecord& other);
+
+}  // namespace lockstep::comm
