@@ -1,0 +1,55 @@
+# Plug-ins: shared libraries that the core loads when they are asked for, so that it links none of what they bring.
+#
+# Each is chosen by LOCKSTEP_NAME: AUTO builds it if its packages are there, ON demands them, OFF leaves it out. What was
+# found is said at configure time.
+
+# The stamp by which the core knows a plug-in of its own build: version, compiler, machine, sanitizers, and the headers
+# whose objects pass between them.
+set(plugin_headers
+    runtime/base/deadline.h runtime/base/error.h runtime/base/mutex.h runtime/comm/arguments.h runtime/comm/backend.h
+    runtime/comm/op_record.h runtime/comm/process_group.h runtime/comm/reduction.h runtime/comm/transfer.h
+    runtime/comm/work.h runtime/device/buffer_view.h runtime/device/device.h runtime/device/dtype.h
+    runtime/rendezvous/identity.h runtime/rendezvous/roster.h runtime/store/store.h)
+file(GLOB wire_headers RELATIVE "${PROJECT_SOURCE_DIR}" CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/runtime/comm/wire/*.h")
+list(APPEND plugin_headers ${wire_headers})
+set(stamp_text "${CMAKE_CXX_FLAGS} ${LOCKSTEP_SANITIZE} ${CMAKE_CXX_STANDARD}")
+foreach(header ${plugin_headers})
+  file(SHA256 "${PROJECT_SOURCE_DIR}/${header}" hash)
+  string(APPEND stamp_text " ${hash}")
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/${header}")
+endforeach()
+string(SHA256 stamp_hash "${stamp_text}")
+string(SUBSTRING "${stamp_hash}" 0 16 stamp_hash)
+set(LOCKSTEP_BUILD_STAMP "${PROJECT_VERSION} ${CMAKE_CXX_COMPILER_ID}-${CMAKE_CXX_COMPILER_VERSION} \
+${CMAKE_SYSTEM_PROCESSOR} ${stamp_hash}")
+
+# lockstep_plugin(NAME gloo DIR comm/gloo LIBS packages...): liblockstep_NAME.so of every .cc in the folder.
+function(lockstep_plugin)
+  cmake_parse_arguments(P "" "NAME;DIR" "LIBS" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/${P_DIR}/*.cc")
+  add_library(lockstep_plugin_${P_NAME} MODULE ${sources})
+  target_link_libraries(lockstep_plugin_${P_NAME} PRIVATE lockstep_flags lockstep_shared_core spdlog::spdlog ${P_LIBS})
+  target_include_directories(lockstep_plugin_${P_NAME} PRIVATE "${PROJECT_SOURCE_DIR}")
+  target_compile_definitions(lockstep_plugin_${P_NAME} PRIVATE "LOCKSTEP_BUILD_STAMP=\"${LOCKSTEP_BUILD_STAMP}\"")
+  set_target_properties(lockstep_plugin_${P_NAME} PROPERTIES OUTPUT_NAME lockstep_${P_NAME} INSTALL_RPATH "$ORIGIN")
+  install(TARGETS lockstep_plugin_${P_NAME} LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT ${P_NAME})
+endfunction()
+
+# lockstep_plugin_choice(NAME found "what was found" "what to install"): sets LOCKSTEP_HAS_NAME.
+function(lockstep_plugin_choice name found what remedy)
+  string(TOUPPER "${name}" upper)
+  set(LOCKSTEP_${upper} AUTO CACHE STRING "Build the plug-in ${name}: AUTO (if its packages are there), ON or OFF")
+  set_property(CACHE LOCKSTEP_${upper} PROPERTY STRINGS AUTO ON OFF)
+  set(has FALSE)
+  if(LOCKSTEP_${upper} STREQUAL "OFF")
+    message(STATUS "lockstep: plug-in ${name}: left out (LOCKSTEP_${upper}=OFF)")
+  elseif(found)
+    message(STATUS "lockstep: plug-in ${name}: with ${what}")
+    set(has TRUE)
+  elseif(LOCKSTEP_${upper} STREQUAL "AUTO")
+    message(STATUS "lockstep: plug-in ${name}: left out, its package was not found; install ${remedy}")
+  elseif(LOCKSTEP_${upper})
+    message(FATAL_ERROR "LOCKSTEP_${upper}=ON and its package was not found: install ${remedy}")
+  endif()
+  set(LOCKSTEP_HAS_${upper} ${has} PARENT_SCOPE)
+endfunction()

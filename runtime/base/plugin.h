@@ -1,0 +1,50 @@
+// Shared libraries of ours that are loaded when they are asked for: "liblockstep_NAME.so".
+//
+// Each carries the stamp of the build that made it: a text in its file, read before any of its code runs. Another
+// build's is refused, since the two would not agree on what their objects look like. A loaded plug-in is never
+// unloaded: the libraries it brings leave threads and exit handlers behind.
+//
+// Threads: any.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/environment.h"
+
+namespace lockstep {
+
+// What this build was made of: "0.1.0 GNU-12.2.0 x86_64 1f0c...". Equal on two builds exactly if their libraries fit.
+std::string_view build_stamp();
+
+// In a plug-in's file, its stamp follows this text and ends with a zero byte.
+inline constexpr std::string_view kPluginStampMark = "lockstep plug-in stamp: ";
+
+// The stamp in the file at `path`; nothing if it has none. Throws SystemError if the file can't be read.
+std::optional<std::string> stamp_of_file(const std::string& path);
+
+// Where plug-ins are looked for, in order: each folder of LOCKSTEP_PLUGIN_PATH (separated by ':'), the folder of
+// `module` (a library or program), and "../lib" beside that.
+std::vector<std::string> plugin_folders(const Environment& environment, const std::string& module);
+// The file that this function's code was loaded from: the library, or a program that has it linked in.
+std::string path_of_this_module();
+
+struct LoadedPlugin {
+  std::string path = {};     // of the file that was found; empty if there is none
+  std::string problem = {};  // why it can't be used, without a remedy; empty if it can
+  void* handle = nullptr;    // of dlopen(3)
+  // With a problem: the shared library that it needs and this machine lacks ("libgloo.so.0"), if that is the problem.
+  std::string missing_library = {};
+
+  // The address of a symbol it must have. Throws BackendUnavailable.
+  void* symbol(const char* name) const;
+};
+
+// Finds liblockstep_NAME.so in the first of `folders` that has one, checks its stamp against `stamp` and loads it.
+LoadedPlugin load_plugin(std::string_view name, std::span<const std::string> folders,
+                         std::string_view stamp = build_stamp());
+
+}  // namespace lockstep
