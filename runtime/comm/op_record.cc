@@ -67,4 +67,10 @@ std::string describe_mismatch(std::uint64_t sequence, const std::string& who, co
       sequence, who, describe(own), other_who, describe(other));
 }
 
+std::string describe_too_heavy(const OpRecord& record, std::uint64_t sequence, const std::string& weights) {
+  return fmt::format(
+      "{}: the weights add up to more than 2^63 - 1: {}; a weight is a number of samples or of loss terms",
+      describe(record, sequence), weights);
+}
+
 }  // namespace lockstep::comm

@@ -44,5 +44,7 @@ std::string describe(const OpRecord& record, std::uint64_t sequence);
 // The text of a Mismatch: `who` called `own` and `other_who` called `other` as collective `sequence`.
 std::string describe_mismatch(std::uint64_t sequence, const std::string& who, const OpRecord& own,
                               const std::string& other_who, const OpRecord& other);
+// Of a weighted one whose weights overflow: "7 of rank 0 (...), ...".
+std::string describe_too_heavy(const OpRecord& record, std::uint64_t sequence, const std::string& weights);
 
 }  // namespace lockstep::comm

@@ -88,10 +88,7 @@ void Collective::refuse_weights(const Floor& floor) const {
     weights.push_back(fmt::format("{} of {}", floor.session.control().announcement(r, sequence_).record.weight,
                                   floor.session.who(r)));
   }
-  floor.session.fail(Cause::mismatch,
-                     fmt::format("{}: the weights add up to more than 2^63 - 1: {}; a weight is a number of samples or "
-                                 "of loss terms",
-                                 describe(), list_of(weights)));
+  floor.session.fail(Cause::mismatch, comm::describe_too_heavy(task_.record, sequence_, list_of(weights)));
 }
 
 void Collective::compare_records(const Floor& floor) {

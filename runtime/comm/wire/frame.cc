@@ -1,0 +1,77 @@
+#include "runtime/comm/wire/frame.h"
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+
+namespace lockstep::wire {
+namespace {
+
+constexpr std::uint32_t kMagic = 0x3177736c;  // "lsw1": changes with the layout
+constexpr std::size_t kPayloadAt = 64;
+
+// Bytes 0-3 magic, 4 kind, 5 operation, 6 dtype, 7 op, 8 weighted, 12-15 root, 16-23 number, 24-31 count, 32-39 weight,
+// 40-43 length of the payload, which begins at 64. The rest is zero.
+template <typename T>
+void put(FrameBytes& bytes, std::size_t at, T value) {
+  auto rest = static_cast<std::make_unsigned_t<T>>(value);
+  for (std::size_t i = 0; i < sizeof(T); ++i) bytes[at + i] = static_cast<std::byte>(rest >> (8 * i));
+}
+
+template <typename T>
+T take(std::span<const std::byte> bytes, std::size_t at) {
+  std::make_unsigned_t<T> value = 0;
+  for (std::size_t i = 0; i < sizeof(T); ++i) {
+    value =
+        static_cast<std::make_unsigned_t<T>>(value | (static_cast<std::make_unsigned_t<T>>(bytes[at + i]) << (8 * i)));
+  }
+  return static_cast<T>(value);
+}
+
+}  // namespace
+
+FrameBytes write_frame(const Frame& frame) {
+  FrameBytes bytes{};
+  put(bytes, 0, kMagic);
+  put(bytes, 4, static_cast<std::uint8_t>(frame.kind));
+  put(bytes, 5, static_cast<std::uint8_t>(frame.record.kind));
+  put(bytes, 6, static_cast<std::uint8_t>(frame.record.dtype));
+  put(bytes, 7, static_cast<std::uint8_t>(frame.record.op));
+  put(bytes, 8, static_cast<std::uint8_t>(frame.record.weighted));
+  put(bytes, 12, frame.record.root);
+  put(bytes, 16, frame.number);
+  put(bytes, 24, frame.record.count);
+  put(bytes, 32, frame.record.weight);
+  const std::size_t length = std::min(frame.payload.size(), kInlineBytes);
+  put(bytes, 40, static_cast<std::uint32_t>(length));
+  std::copy_n(frame.payload.begin(), length, bytes.begin() + kPayloadAt);
+  return bytes;
+}
+
+std::optional<Frame> read_frame(std::span<const std::byte> bytes) {
+  if (bytes.size() != kFrameBytes || take<std::uint32_t>(bytes, 0) != kMagic) return std::nullopt;
+  Frame frame;
+  const auto kind = take<std::uint8_t>(bytes, 4);
+  const auto operation = take<std::uint8_t>(bytes, 5);
+  const auto dtype = take<std::uint8_t>(bytes, 6);
+  const auto op = take<std::uint8_t>(bytes, 7);
+  const auto length = take<std::uint32_t>(bytes, 40);
+  if (kind < static_cast<std::uint8_t>(FrameKind::collective) || kind > static_cast<std::uint8_t>(FrameKind::failed) ||
+      operation > static_cast<std::uint8_t>(comm::OpKind::allocate) || dtype > static_cast<std::uint8_t>(DType::u8) ||
+      op > static_cast<std::uint8_t>(ReduceOp::product) || length > kInlineBytes) {
+    return std::nullopt;
+  }
+  frame.kind = static_cast<FrameKind>(kind);
+  frame.record.kind = static_cast<comm::OpKind>(operation);
+  frame.record.dtype = static_cast<DType>(dtype);
+  frame.record.op = static_cast<ReduceOp>(op);
+  frame.record.weighted = take<std::uint8_t>(bytes, 8) != 0;
+  frame.record.root = take<std::int32_t>(bytes, 12);
+  frame.number = take<std::uint64_t>(bytes, 16);
+  frame.record.count = take<std::int64_t>(bytes, 24);
+  frame.record.weight = take<std::int64_t>(bytes, 32);
+  frame.payload = bytes.subspan(kPayloadAt, length);
+  return frame;
+}
+
+}  // namespace lockstep::wire

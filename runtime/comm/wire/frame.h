@@ -1,0 +1,46 @@
+// What ranks tell each other beside the data, as bytes: little-endian, of one size.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "runtime/comm/op_record.h"
+#include "runtime/comm/wire/wire.h"
+
+namespace lockstep::wire {
+
+// Up to this many bytes travel in a frame, beside the record of what they are.
+inline constexpr std::size_t kInlineBytes = kFrameBytes - 64;
+
+enum class FrameKind : std::uint8_t {
+  collective = 1,  // this rank starts collective `number`: record, and its data if that fits
+  post,            // message `number` to you: record (root is the tag), and its data if that fits
+  taken,           // your message `number` has been received whole
+  accept,          // deliver your message `number`
+  delivered,       // message `number` is out
+  goodbye,         // this rank leaves after collective `number`
+  seen,            // your goodbye has been seen
+  failed,          // the group has failed: `number` is the Cause, the payload its text
+};
+
+struct Frame {
+  FrameKind kind = FrameKind::collective;
+  std::uint64_t number = 0;
+  comm::OpRecord record = {};
+  std::span<const std::byte> payload = {};  // at most kInlineBytes; a read frame's lies in the bytes it was read from
+};
+
+FrameBytes write_frame(const Frame& frame);
+// Nothing if the bytes are no frame.
+std::optional<Frame> read_frame(std::span<const std::byte> bytes);
+
+inline std::span<const std::byte> bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+inline std::string_view text_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+}  // namespace lockstep::wire

@@ -1,0 +1,177 @@
+#include "runtime/comm/wire/movement.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace lockstep::wire {
+namespace {
+
+using comm::Chunk;
+using comm::OpKind;
+using comm::Task;
+
+std::byte* bytes_of(const BufferView& buffer) { return static_cast<std::byte*>(buffer.data); }
+
+void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (bytes > 0 && to != from) std::memcpy(to, from, bytes);
+}
+
+// The pieces of one exchange.
+class Pieces {
+ public:
+  explicit Pieces(const Task& task) : task_(task) {}
+
+  void send(int peer, const std::byte* data, std::size_t bytes) {
+    add(sends_, peer, const_cast<std::byte*>(data), bytes);
+  }
+  void recv(int peer, std::byte* data, std::size_t bytes) { add(recvs_, peer, data, bytes); }
+  // Calls what(peer) for the others, each rank beginning with the one after it, so that not all turn to the same one.
+  template <typename What>
+  void for_others(What what) const {
+    for (int i = 1; i < task_.size; ++i) what((task_.rank + i) % task_.size);
+  }
+  void go(Wire& wire) const {
+    if (!sends_.empty() || !recvs_.empty()) wire.exchange(sends_, recvs_);
+  }
+
+ private:
+  void add(std::vector<Piece>& pieces, int peer, std::byte* data, std::size_t bytes) const {
+    if (bytes > 0 && peer != task_.rank) pieces.push_back({peer, data, bytes});
+  }
+
+  const Task& task_;
+  std::vector<Piece> sends_;
+  std::vector<Piece> recvs_;
+};
+
+// Elements [chunk) of everybody's input, reduced share by share; whoever gets the result has it in its output.
+void reduce_chunk(const Task& task, const Chunk& chunk, Wire& wire, Spare& spare) {
+  const std::size_t element = task.element_bytes();
+  const Chunk own = share_of(task, chunk, task.rank);
+  const std::size_t stride = (own.length * element + 63) / 64 * 64;
+  std::byte* const others = spare.take(stride * static_cast<std::size_t>(task.size));
+  const auto at = [&](const BufferView& buffer, const Chunk& part) { return bytes_of(buffer) + part.offset * element; };
+  const auto place_of = [&](int r) { return others + static_cast<std::size_t>(r) * stride; };
+
+  Pieces collect(task);
+  collect.for_others([&](int r) {
+    const Chunk theirs = share_of(task, chunk, r);
+    collect.send(r, at(task.input, theirs), theirs.length * element);
+    collect.recv(r, place_of(r), own.length * element);
+  });
+  collect.go(wire);
+
+  std::vector<const std::byte*> sources;
+  for (int r = 0; r < task.size; ++r) sources.push_back(r == task.rank ? at(task.input, own) : place_of(r));
+  // A buffer that is not to change keeps its values: the result goes beside it.
+  const bool to_all = task.record.kind == OpKind::all_reduce;
+  std::byte* const result = to_all || task.rank == task.record.root ? at(task.output, own) : place_of(task.rank);
+  comm::reduce(task.reduction, sources, result, own.length);
+
+  Pieces spread(task);
+  spread.for_others([&](int r) {
+    const Chunk theirs = share_of(task, chunk, r);
+    if (to_all || r == task.record.root) spread.send(r, result, own.length * element);
+    if (to_all || task.rank == task.record.root) spread.recv(r, at(task.output, theirs), theirs.length * element);
+  });
+  spread.go(wire);
+}
+
+// Two ranks: at once. More: everybody gets a share of the root and hands it on, so that the root sends it all only
+// once.
+void broadcast(const Task& task, Wire& wire) {
+  const std::size_t element = task.element_bytes();
+  const Chunk all{0, task.count()};
+  const int root = task.record.root;
+  const auto share = [&](int r) { return task.size == 2 ? all : share_of(task, all, r); };
+  const auto at = [&](const Chunk& part) { return bytes_of(task.output) + part.offset * element; };
+
+  Pieces scatter(task);
+  if (task.rank == root) {
+    scatter.for_others([&](int r) { scatter.send(r, at(share(r)), share(r).length * element); });
+  } else {
+    scatter.recv(root, at(share(task.rank)), share(task.rank).length * element);
+  }
+  scatter.go(wire);
+  if (task.size == 2) return;
+
+  Pieces spread(task);
+  spread.for_others([&](int r) {
+    if (r != root) spread.send(r, at(share(task.rank)), share(task.rank).length * element);
+    if (task.rank != root) spread.recv(r, at(share(r)), share(r).length * element);
+  });
+  spread.go(wire);
+}
+
+void reduce_scatter(const Task& task, Wire& wire, Spare& spare) {
+  const std::size_t element = task.element_bytes();
+  const std::size_t most = std::max<std::size_t>(1, kReductionBytes / static_cast<std::size_t>(task.size) / element);
+  const auto part_of = [&](int r, std::size_t offset) {
+    return bytes_of(task.input) + (static_cast<std::size_t>(r) * task.count() + offset) * element;
+  };
+  for (std::size_t offset = 0; offset < task.count(); offset += most) {
+    const std::size_t length = std::min(most, task.count() - offset);
+    const std::size_t stride = (length * element + 63) / 64 * 64;
+    std::byte* const others = spare.take(stride * static_cast<std::size_t>(task.size));
+    std::vector<const std::byte*> sources(static_cast<std::size_t>(task.size));
+    Pieces pieces(task);
+    sources[static_cast<std::size_t>(task.rank)] = part_of(task.rank, offset);
+    pieces.for_others([&](int r) {
+      std::byte* const place = others + static_cast<std::size_t>(r) * stride;
+      sources[static_cast<std::size_t>(r)] = place;
+      pieces.send(r, part_of(r, offset), length * element);
+      pieces.recv(r, place, length * element);
+    });
+    pieces.go(wire);
+    comm::reduce(task.reduction, sources, bytes_of(task.output) + offset * element, length);
+  }
+}
+
+// What is only passed on: rank i's part j is part i of rank j.
+void pass_on(const Task& task, Wire& wire) {
+  const std::size_t part = task.count() * task.element_bytes();
+  const OpKind kind = task.record.kind;
+  const bool many_inputs = comm::source_parts(kind, task.size) > 1;
+  const bool many_outputs = kind == OpKind::all_gather || kind == OpKind::gather || kind == OpKind::all_to_all;
+  const auto input = [&](int r) {
+    return bytes_of(task.input) + (many_inputs ? static_cast<std::size_t>(r) * part : 0);
+  };
+  const auto output = [&](int r) {
+    return bytes_of(task.output) + (many_outputs ? static_cast<std::size_t>(r) * part : 0);
+  };
+  const auto gives = [&](int r) { return comm::is_source(task.record, r); };
+  const auto gets = [&](int r) { return kind != OpKind::gather || r == task.record.root; };
+
+  if (gives(task.rank) && gets(task.rank)) copy_bytes(output(task.rank), input(task.rank), part);
+  Pieces pieces(task);
+  pieces.for_others([&](int r) {
+    if (gives(task.rank) && gets(r)) pieces.send(r, input(r), part);
+    if (gives(r) && gets(task.rank)) pieces.recv(r, output(r), part);
+  });
+  pieces.go(wire);
+}
+
+}  // namespace
+
+void move(const Task& task, Wire& wire, Spare& spare) {
+  switch (task.record.kind) {
+    case OpKind::barrier:
+    case OpKind::allocate: return;
+    case OpKind::all_reduce:
+    case OpKind::reduce: {
+      const std::size_t most = kReductionBytes / task.element_bytes();
+      for (std::size_t offset = 0; offset < task.count(); offset += most) {
+        reduce_chunk(task, {offset, std::min(most, task.count() - offset)}, wire, spare);
+      }
+      return;
+    }
+    case OpKind::broadcast: return broadcast(task, wire);
+    case OpKind::reduce_scatter: return reduce_scatter(task, wire, spare);
+    case OpKind::all_gather:
+    case OpKind::gather:
+    case OpKind::scatter:
+    case OpKind::all_to_all: return pass_on(task, wire);
+  }
+}
+
+}  // namespace lockstep::wire

@@ -1,0 +1,39 @@
+// How a collective's data moves between ranks over a wire, once all have agreed on it.
+//
+// Reductions are shared out: every rank gets all others' data for its share, reduces it in the fixed order of
+// comm/reduction.h, and hands the result on. That is a ring's bytes in two steps, and the same bits as in shared
+// memory.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "runtime/comm/transfer.h"
+#include "runtime/comm/wire/wire.h"
+
+namespace lockstep::wire {
+
+// Bytes of a reduction that are under way at once: what each rank sets aside for the others' data.
+inline constexpr std::size_t kReductionBytes = 16 << 20;
+
+// Memory that is kept from one collective to the next, without being cleared.
+class Spare {
+ public:
+  std::byte* take(std::size_t bytes) {
+    if (bytes > bytes_) {
+      memory_.reset(new std::byte[bytes]);
+      bytes_ = bytes;
+    }
+    return memory_.get();
+  }
+
+ private:
+  std::unique_ptr<std::byte[]> memory_;
+  std::size_t bytes_ = 0;
+};
+
+// Moves all of it. Called on every rank, on the communication thread. Throws Broken.
+void move(const comm::Task& task, Wire& wire, Spare& spare);
+
+}  // namespace lockstep::wire

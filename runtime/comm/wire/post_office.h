@@ -1,0 +1,91 @@
+// send and recv: messages between two ranks, apart from the collectives and their order.
+//
+// The sender posts a description; the receiver's oldest recv of that tag takes it. Small data comes along in the frame,
+// larger data is delivered once a recv has accepted it, straight into its memory: nothing is ever held back for a
+// receiver that has not asked. Messages to oneself never leave the process.
+//
+// Threads: the engine's lock guards it. The communication thread takes the errands under it and runs them without.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/comm/wire/frame.h"
+#include "runtime/rendezvous/roster.h"
+
+namespace lockstep::wire {
+
+// One side of a message.
+struct Parcel {
+  bool is_send = false;
+  BufferView buffer;
+  int peer = 0;
+  int tag = 0;
+  bool done = false;
+
+  std::uint64_t number = 0;  // of the message among those from sender to receiver; of a recv once it is matched, else 0
+  bool under_way = false;    // its bytes are on their way
+
+  // "send of 10 x float32 to rank 1 with tag 7".
+  std::string describe() const;
+};
+
+// What the communication thread is to do about a parcel.
+struct Errand {
+  enum class What { post, take, accept, deliver, finish } what;
+  std::shared_ptr<Parcel> parcel;
+  std::vector<std::byte> payload = {};
+};
+
+class PostOffice {
+ public:
+  PostOffice(const rendezvous::Roster& roster, int rank);
+
+  std::shared_ptr<Parcel> start(Parcel parcel);
+  // A frame about messages.
+  void on_frame(int peer, const Frame& frame);
+  // What the communication thread is to do, in order.
+  std::deque<Errand> take_errands();
+  // Does it, without the lock; true if the parcel is then to be finished. Throws Broken.
+  static bool run(const Errand& errand, Wire& wire);
+  void finish(Parcel& parcel);
+  // What two sides have called that does not fit; the group is to be failed with it.
+  const std::optional<std::string>& mismatch() const { return mismatch_; }
+  // True if a message of this rank has not been taken.
+  bool owes_something() const { return !sends_.empty(); }
+  // The first parcel that `peer`, which has left, would have to do something for; nothing if there is none.
+  std::shared_ptr<Parcel> waiting_for(int peer) const;
+  // Of a parcel that is not done: how far it has come, and who has to do what.
+  std::string progress_of(const Parcel& parcel) const;
+
+ private:
+  // A message that no recv has taken.
+  struct Post {
+    std::uint64_t number;
+    int tag;
+    DType dtype;
+    std::int64_t count;
+    std::vector<std::byte> payload;
+    std::shared_ptr<Parcel> local;  // of a message to oneself: the other side
+  };
+  void match();
+  void take(const std::shared_ptr<Parcel>& parcel, Post post);
+  std::shared_ptr<Parcel> find_send(int peer, std::uint64_t number) const;
+  std::string who(int rank) const { return roster_[static_cast<std::size_t>(rank)].describe(); }
+
+  const rendezvous::Roster& roster_;
+  const int rank_;
+  std::list<std::shared_ptr<Parcel>> sends_;
+  std::list<std::shared_ptr<Parcel>> recvs_;
+  std::vector<std::uint64_t> last_sent_;  // by receiver
+  std::vector<std::deque<Post>> posts_;   // by sender
+  std::deque<Errand> errands_;
+  std::optional<std::string> mismatch_;
+};
+
+}  // namespace lockstep::wire

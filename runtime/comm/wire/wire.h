@@ -1,0 +1,79 @@
+// What a library that carries bytes between ranks has to offer, so that a process group can be made of it.
+//
+// Gloo and Open MPI each fill one in. They carry; what is sent, to whom, and what is made of it is this room's
+// business: so every backend across hosts gives the same bits, for every element type, and fails in the same words.
+//
+// Frames are small and come unasked, in order per peer. Bulk goes straight from memory to memory, between ranks that
+// have agreed on it by frames.
+//
+// Threads: the group's communication thread calls everything but wake() and interrupt(), which any thread may call. The
+// listener is called from whichever thread the wire likes, one call at a time per peer.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+#include "runtime/base/deadline.h"
+
+namespace lockstep::wire {
+
+inline constexpr std::size_t kFrameBytes = 1024;
+using FrameBytes = std::array<std::byte, kFrameBytes>;
+
+class Listener {
+ public:
+  virtual void on_frame(int peer, std::span<const std::byte> frame) = 0;
+  // The connection to `peer` is gone. `how`: what the library said.
+  virtual void on_lost(int peer, const std::string& how) = 0;
+
+ protected:
+  ~Listener() = default;
+};
+
+// Memory that goes to, or comes from, a peer.
+struct Piece {
+  int peer = 0;
+  std::byte* data = nullptr;
+  std::size_t bytes = 0;
+};
+
+// A transfer was cut short: by interrupt(), or because a connection broke.
+class Broken : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+class Wire {
+ public:
+  virtual ~Wire() = default;
+
+  // "Gloo", for messages.
+  virtual std::string_view name() const = 0;
+  // Connects all ranks. Collective; blocks. Throws Timeout, PeerLost, Mismatch or BackendUnavailable.
+  virtual void open(Listener& listener, const Deadline& deadline) = 0;
+  // Sends a frame, without waiting for the peer. Does nothing if the peer is lost. Throws Broken if interrupted.
+  virtual void send_frame(int peer, const FrameBytes& frame) = 0;
+  // Moves all pieces and returns when all have come and all are out of this rank's memory. The peers call it with
+  // pieces that match, in the same order. Throws Broken.
+  virtual void exchange(std::span<const Piece> sends, std::span<const Piece> recvs) = 0;
+  // One message's bytes, apart from exchanges. The receiver gets ready before the sender is told to deliver; deliver()
+  // returns when they are out, finish() when they are in. Throw Broken.
+  virtual void expect(const Piece& piece, std::uint64_t number) = 0;
+  virtual void deliver(const Piece& piece, std::uint64_t number) = 0;
+  virtual void finish(int peer, std::uint64_t number) = 0;
+  // Blocks until the listener was called or wake() was, since the last wait(), or until the deadline.
+  virtual void wait(const Deadline& deadline) = 0;
+  virtual void wake() = 0;
+  // For good: ends the call that blocks, and each later one, but for close().
+  virtual void interrupt() = 0;
+  // Ends all connections, after what has been sent is out, or at the deadline. The listener is not called any more once
+  // it returns.
+  virtual void close(const Deadline& deadline) = 0;
+};
+
+}  // namespace lockstep::wire
