@@ -1,4 +1,4 @@
-// The registry of backends. comm knows {name, is_available, create}; a backend is a folder that fills one in.
+// The registry of backends. comm knows {name, why_not, create}; a backend is a folder that fills one in.
 #pragma once
 
 #include <chrono>
@@ -21,6 +21,7 @@ struct GroupContext {
   std::shared_ptr<store::Store> store;  // with a prefix of this group's own
   std::chrono::nanoseconds timeout{};
   DeviceId device;
+  std::string local_address;  // of this host on its way to the store, numeric; empty if the store is in this process
 };
 
 struct Backend {
@@ -29,6 +30,9 @@ struct Backend {
   std::function<std::string(const GroupContext&)> why_not;
   // Collective. Throws BackendUnavailable, Timeout, PeerLost.
   std::function<std::shared_ptr<ProcessGroup>(const GroupContext&, const Deadline&)> create;
+  // True for a plug-in: it may be there on some hosts only, so the ranks have to agree on it. Of any other, why_not()
+  // says the same on each.
+  bool must_agree = false;
 };
 
 // The backends of this build, in the order `auto` tries them.

@@ -1,12 +1,17 @@
 // The backends of this build. Here and not in comm, which knows no backend.
 #include "runtime/comm/backend.h"
+#include "runtime/comm/init/plugins.h"
 #include "runtime/comm/shm/process_group_shm.h"
 #include "runtime/comm/single.h"
 
 namespace lockstep {
 
 const std::vector<Backend>& backends() {
-  static const std::vector<Backend> all = {single_backend(), shm::backend()};
+  static const std::vector<Backend> all = [] {
+    std::vector<Backend> list = {single_backend(), shm::backend()};
+    for (Backend& plugin : plugin_backends()) list.push_back(std::move(plugin));
+    return list;
+  }();
   return all;
 }
 

@@ -7,12 +7,13 @@
 #include <array>
 
 #include "runtime/base/error.h"
+#include "runtime/comm/init/agree.h"
 
 namespace lockstep {
 namespace {
 
 // Names that mean something in this field, so that asking for one is no spelling mistake.
-constexpr std::array<std::string_view, 4> kKnownElsewhere = {"nccl", "gloo", "mpi", "ucc"};
+constexpr std::array<std::string_view, 2> kKnownElsewhere = {"nccl", "ucc"};
 
 std::string names(std::span<const Backend> candidates) {
   std::vector<std::string> result = {"auto"};
@@ -39,28 +40,50 @@ void require_known_backend(std::string_view name, std::span<const Backend> candi
       fmt::format("init_process_group: backend '{}' is unknown; pass one of: {}", name, names(candidates)));
 }
 
-BackendChoice choose_backend(std::string_view name, std::span<const Backend> candidates, const GroupContext& context) {
+namespace {
+
+// The reason without its remedy: that is for who asked for this one.
+void pass_over(std::string& passed_over, const std::string& reason) {
+  passed_over += (passed_over.empty() ? "" : "; ") + reason.substr(0, reason.find(';'));
+}
+
+}  // namespace
+
+BackendChoice choose_backend(std::string_view name, std::span<const Backend> candidates, const GroupContext& context,
+                             const Deadline& deadline) {
   require_known_backend(name, candidates);
   if (name != "auto") {
     const Backend* const backend = find(name, candidates);
-    const std::string reason = backend->why_not(context);
+    std::string reason = backend->why_not(context);
+    if (backend->must_agree) reason = agree_on_reasons({{backend->name, reason}}, context, deadline).front().why_not;
     if (reason.empty()) return {.backend = backend, .why = "asked for"};
     throw BackendUnavailable(fmt::format("init_process_group: backend '{}' was asked for: {}", name, reason));
   }
   std::string passed_over;
+  std::vector<Reason> to_agree;
   for (const Backend& backend : candidates) {
     const std::string reason = backend.why_not(context);
-    if (reason.empty()) {
-      return {.backend = &backend, .why = passed_over.empty() ? "auto" : "auto; " + passed_over};
+    if (backend.must_agree) {
+      to_agree.push_back({backend.name, reason});
+      continue;
     }
-    // The reason without its remedy: that is for who asked for this one.
-    passed_over += (passed_over.empty() ? "" : "; ") + reason.substr(0, reason.find(';'));
+    if (reason.empty()) return {.backend = &backend, .why = passed_over.empty() ? "auto" : "auto; " + passed_over};
+    pass_over(passed_over, reason);
+  }
+  std::string remedies;
+  if (!to_agree.empty()) to_agree = agree_on_reasons(std::move(to_agree), context, deadline);
+  for (const Reason& reason : to_agree) {
+    if (reason.why_not.empty()) return {.backend = find(reason.backend, candidates), .why = "auto; " + passed_over};
+    pass_over(passed_over, reason.why_not);
+    remedies += (remedies.empty() ? "" : ". Or: ") + reason.why_not;
   }
   if (rendezvous::count_hosts(context.roster) > 1) {
     throw BackendUnavailable(
-        fmt::format("init_process_group: the ranks are on {} hosts ({}), and this build has no backend "
-                    "that works across hosts; start all ranks on one",
-                    rendezvous::count_hosts(context.roster), rendezvous::describe_hosts(context.roster)));
+        fmt::format("init_process_group: the ranks are on {} hosts ({}), and no backend that works across hosts can be "
+                    "used: {}; or "
+                    "start all ranks on one",
+                    rendezvous::count_hosts(context.roster), rendezvous::describe_hosts(context.roster),
+                    remedies.empty() ? passed_over : remedies));
   }
   throw BackendUnavailable(
       fmt::format("init_process_group: no backend can serve these {} ranks: {}", context.roster.size(), passed_over));

@@ -12,6 +12,7 @@
 #include "runtime/comm/init/choose_backend.h"
 #include "runtime/comm/init/settings.h"
 #include "runtime/comm/init/uncaught.h"
+#include "runtime/net/route.h"
 #include "runtime/rendezvous/join.h"
 #include "runtime/rendezvous/launcher_guard.h"
 #include "runtime/rendezvous/meet.h"
@@ -24,6 +25,12 @@ namespace {
 void share_cores(const Environment& environment, int local_world_size) {
   if (environment.has("OMP_NUM_THREADS")) return;
   set_intra_op_threads(std::max(1, allowed_cores() / std::max(1, local_world_size)));
+}
+
+// Of this host, on its way to the store at `store_address`.
+std::string local_address(const std::string& store_address) {
+  if (store_address.find(':') == std::string::npos) return {};  // it is in this process
+  return net::address_towards(net::parse_host_port(store_address));
 }
 
 std::shared_ptr<ProcessGroup> start(const InitOptions& options) {
@@ -51,8 +58,9 @@ std::shared_ptr<ProcessGroup> start(const InitOptions& options) {
       .store = std::make_shared<store::PrefixStore>(joined.scope + "/group", meeting.store),
       .timeout = settings.timeout,
       .device = settings.device,
+      .local_address = local_address(meeting.address),
   };
-  const BackendChoice choice = choose_backend(options.backend, backends(), context);
+  const BackendChoice choice = choose_backend(options.backend, backends(), context, deadline);
   auto group = choice.backend->create(context, deadline);
   if (identity.rank == 0 && identity.world_size > 1) {
     log_info("backend {} ({})", choice.backend->name, choice.why);

@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "runtime/base/error.h"
+#include "runtime/store/hash_store.h"
 
 namespace lockstep {
 namespace {
@@ -11,12 +14,18 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
+constexpr std::chrono::seconds kPatience{40};
+
 Backend backend(std::string name, std::string why_not) {
-  return {.name = std::move(name), .why_not = [why_not](const GroupContext&) { return why_not; }, .create = {}};
+  return {.name = std::move(name),
+          .why_not = [why_not](const GroupContext&) { return why_not; },
+          .create = {},
+          .must_agree = false};
 }
 
 GroupContext context_of(std::vector<std::string> boot_ids) {
   GroupContext context;
+  context.store = std::make_shared<store::HashStore>();
   for (std::size_t i = 0; i < boot_ids.size(); ++i) {
     context.roster.push_back(
         {.rank = static_cast<int>(i), .local_rank = 0, .pid = 1, .host = "on-" + boot_ids[i], .boot_id = boot_ids[i]});
@@ -38,21 +47,22 @@ std::string refusal(Body body) {
 TEST(ChooseBackend, AutoTakesTheFirstThatCanAndSaysWhyNotTheOthers) {
   const std::vector<Backend> candidates = {backend("one", "one is full; empty it"), backend("two", ""),
                                            backend("three", "")};
-  const BackendChoice choice = choose_backend("auto", candidates, context_of({"a", "a"}));
+  const BackendChoice choice = choose_backend("auto", candidates, context_of({"a", "a"}), Deadline::after(kPatience));
   EXPECT_EQ(choice.backend->name, "two");
   EXPECT_EQ(choice.why, "auto; one is full");
-  EXPECT_EQ(choose_backend("three", candidates, context_of({"a"})).backend->name, "three");
+  EXPECT_EQ(choose_backend("three", candidates, context_of({"a"}), Deadline::after(kPatience)).backend->name, "three");
 }
 
 TEST(ChooseBackend, AskedForIsNeverReplaced) {
   const std::vector<Backend> candidates = {backend("one", "one is full; empty it"), backend("two", "")};
-  EXPECT_THAT(refusal<BackendUnavailable>([&] { choose_backend("one", candidates, context_of({"a"})); }),
+  EXPECT_THAT(refusal<BackendUnavailable>(
+                  [&] { choose_backend("one", candidates, context_of({"a"}), Deadline::after(kPatience)); }),
               HasSubstr("backend 'one' was asked for: one is full; empty it"));
 }
 
 TEST(ChooseBackend, NcclAndItsLikeAreRefusedInOneSentence) {
   const std::vector<Backend> candidates = {backend("single", ""), backend("shm", "")};
-  for (const char* name : {"nccl", "gloo", "mpi"}) {
+  for (const char* name : {"nccl", "ucc"}) {
     EXPECT_THAT(refusal<BackendUnavailable>([&] { require_known_backend(name, candidates); }),
                 AllOf(HasSubstr("backend '" + std::string(name) + "'"), HasSubstr("auto, single, shm")));
   }
@@ -65,20 +75,74 @@ TEST(ChooseBackend, NcclAndItsLikeAreRefusedInOneSentence) {
 TEST(ChooseBackend, RanksOnSeveralHostsAreRefusedInOneSentence) {
   const std::vector<Backend> candidates = {backend("shm", "not here; elsewhere")};
   EXPECT_THAT(refusal<BackendUnavailable>([&] {
-                choose_backend("auto", candidates, context_of({"a", "a", "b"}));
+                choose_backend("auto", candidates, context_of({"a", "a", "b"}), Deadline::after(kPatience));
               }),
               AllOf(HasSubstr("2 hosts (on-a: ranks 0 and 1; on-b: rank 2)"), HasSubstr("start all ranks on one")));
   EXPECT_THAT(refusal<BackendUnavailable>([&] {
-                choose_backend("auto", candidates, context_of({"a", "a"}));
+                choose_backend("auto", candidates, context_of({"a", "a"}), Deadline::after(kPatience));
               }),
               AllOf(HasSubstr("2 ranks"), HasSubstr("not here")));
 }
 
+Backend plug_in(std::string name, std::string why_not) {
+  Backend result = backend(std::move(name), std::move(why_not));
+  result.must_agree = true;
+  return result;
+}
+
+// What rank 0 and rank 1, on two hosts, make of their candidates: the name of the choice, or the error.
+std::vector<std::string> choices_of_two(const std::string& name, const std::vector<Backend>& of_rank_0,
+                                        const std::vector<Backend>& of_rank_1) {
+  std::vector<std::string> results(2);
+  GroupContext context = context_of({"a", "b"});
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank, own = context]() mutable {
+      own.identity.rank = rank;
+      std::string& result = results[static_cast<std::size_t>(rank)];
+      try {
+        const auto& candidates = rank == 0 ? of_rank_0 : of_rank_1;
+        result = choose_backend(name, candidates, own, Deadline::after(kPatience)).backend->name;
+      } catch (const BackendUnavailable& error) {
+        result = error.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return results;
+}
+
+TEST(ChooseBackend, APlugInIsTakenOnlyIfEveryRankHasIt) {
+  const Backend here = backend("one", "one host only; elsewhere");
+  const std::vector<Backend> both = {here, plug_in("x", ""), plug_in("y", "")};
+  const std::vector<Backend> second_only = {here, plug_in("x", "x is missing; install it"), plug_in("y", "")};
+  const std::vector<Backend> none = {here, plug_in("x", "x is missing; install it"), plug_in("y", "y too; buy it")};
+  EXPECT_EQ(choices_of_two("auto", both, both), (std::vector<std::string>{"x", "x"}));
+  EXPECT_EQ(choices_of_two("auto", both, second_only), (std::vector<std::string>{"y", "y"}));
+  for (const std::string& text : choices_of_two("auto", both, none)) {
+    EXPECT_THAT(text, AllOf(HasSubstr("x is missing; install it"), HasSubstr("y too; buy it"), HasSubstr("2 hosts")));
+  }
+  const auto asked = choices_of_two("x", second_only, both);
+  EXPECT_THAT(asked[0], HasSubstr("backend 'x' was asked for: x is missing; install it"));
+  EXPECT_THAT(asked[1], AllOf(HasSubstr("rank 0 (host on-a"), HasSubstr("x is missing; install it")));
+}
+
+TEST(ChooseBackend, ARankThatDoesNotComeToAgreeIsNamed) {
+  const std::vector<Backend> candidates = {plug_in("x", "")};
+  GroupContext context = context_of({"a", "b"});
+  EXPECT_THAT(refusal<Timeout>(
+                  [&] { choose_backend("auto", candidates, context, Deadline::after(std::chrono::milliseconds(50))); }),
+              AllOf(HasSubstr("rank 1 (host on-b"), HasSubstr("did not come")));
+}
+
 TEST(ChooseBackend, TheBuiltInOnesServeOneHostOnly) {
-  EXPECT_EQ(choose_backend("auto", backends(), context_of({"a"})).backend->name, "single");
-  EXPECT_EQ(choose_backend("auto", backends(), context_of({"a", "a"})).backend->name, "shm");
-  EXPECT_THROW(choose_backend("auto", backends(), context_of({"a", "b"})), BackendUnavailable);
-  EXPECT_THROW(choose_backend("shm", backends(), context_of({"a", "b"})), BackendUnavailable);
+  EXPECT_EQ(choose_backend("auto", backends(), context_of({"a"}), Deadline::after(kPatience)).backend->name, "single");
+  EXPECT_EQ(choose_backend("auto", backends(), context_of({"a", "a"}), Deadline::after(kPatience)).backend->name,
+            "shm");
+  EXPECT_THROW(choose_backend("auto", backends(), context_of({"a", "b"}), Deadline::after(kPatience)),
+               BackendUnavailable);
+  EXPECT_THROW(choose_backend("shm", backends(), context_of({"a", "b"}), Deadline::after(kPatience)),
+               BackendUnavailable);
 }
 
 }  // namespace

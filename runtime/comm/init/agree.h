@@ -1,0 +1,22 @@
+// A backend that is a plug-in may be on some hosts and not on others: so all ranks choose together.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/base/deadline.h"
+#include "runtime/comm/backend.h"
+
+namespace lockstep {
+
+// One of those that a rank would take, and why it can't: empty if it can.
+struct Reason {
+  std::string backend;
+  std::string why_not;
+};
+
+// The same with every rank's reasons in it: empty if all ranks can take it. Each rank puts its own into the context's
+// store; who can take none of them waits for nobody. Throws Timeout, which names the ranks that did not come.
+std::vector<Reason> agree_on_reasons(std::vector<Reason> own, const GroupContext& context, const Deadline& deadline);
+
+}  // namespace lockstep

@@ -1,0 +1,128 @@
+#include "runtime/comm/init/plugins.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <map>
+
+#include "runtime/base/error.h"
+#include "runtime/base/mutex.h"
+#include "runtime/base/plugin.h"
+#include "runtime/comm/plugin.h"
+
+namespace lockstep {
+namespace {
+
+struct Known {
+  std::string name;
+  std::string runs_with;   // the package that it needs where it runs
+  std::string built_with;  // and where it is built
+  // Why this process can't use it, whatever is installed; empty if it might.
+  std::string (*why_not)(const GroupContext&);
+};
+
+std::string gloo_why_not(const GroupContext& context) {
+  if (context.device.kind == DeviceKind::cpu) return {};
+  return fmt::format("backend 'gloo' computes on the CPU, this rank's device is {}; use device 'cpu'",
+                     context.device.str());
+}
+
+// MPI under any other launcher starts, and is a world of one.
+std::string mpi_why_not(const GroupContext& context) {
+  if (context.device.kind != DeviceKind::cpu) {
+    return fmt::format("backend 'mpi' computes on the CPU, this rank's device is {}; use device 'cpu'",
+                       context.device.str());
+  }
+  if (context.identity.source == "Open MPI") return {};
+  return fmt::format(
+      "backend 'mpi' needs ranks that mpirun started, and these are from {}; start with mpirun, or use "
+      "backend 'gloo'",
+      context.identity.source);
+}
+
+const std::vector<Known>& known_plugins() {
+  static const std::vector<Known> all = {{"mpi", "libopenmpi3", "libopenmpi-dev", &mpi_why_not},
+                                         {"gloo", "libgloo0", "libgloo-dev", &gloo_why_not}};
+  return all;
+}
+
+struct Loaded {
+  std::string path;
+  std::string problem;  // empty: `backend` is there
+  Backend backend;
+};
+
+Loaded load(const Known& known) {
+  const std::string module = path_of_this_module();
+  Loaded loaded;
+  // The plug-in stands on liblockstep.so; a program with the runtime inside would then have it twice.
+  if (!std::filesystem::path(module).filename().string().starts_with("liblockstep")) {
+    loaded.problem = fmt::format(
+        "backend '{}' is a plug-in of liblockstep.so, and this program ({}) has the runtime linked "
+        "in; link lockstep::core",
+        known.name, module);
+    return loaded;
+  }
+  try {
+    const LoadedPlugin plugin = load_plugin(known.name, plugin_folders(Environment::of_process(), module));
+    loaded.path = plugin.path;
+    if (!plugin.problem.empty()) {
+      std::string remedy = "build lockstep and its plug-ins together";
+      if (!plugin.missing_library.empty()) remedy = "install " + known.runs_with;
+      if (plugin.path.empty()) {
+        std::string upper = known.name;
+        for (char& c : upper) c = static_cast<char>(c - 'a' + 'A');
+        remedy = fmt::format("install {} and build with LOCKSTEP_{}=ON, or set LOCKSTEP_PLUGIN_PATH to its folder",
+                             known.built_with, upper);
+      }
+      loaded.problem = fmt::format("plug-in '{}': {}; {}", known.name, plugin.problem, remedy);
+      return loaded;
+    }
+    reinterpret_cast<decltype(&lockstep_plugin_backend)>(plugin.symbol(kPluginBackendSymbol))(&loaded.backend);
+  } catch (const Error& error) {
+    loaded.problem = error.what();
+  }
+  return loaded;
+}
+
+// Each is loaded once. What could not be loaded is tried again: it may have been put there since.
+const Loaded& loaded(const Known& known) {
+  static Mutex mutex;
+  static std::map<std::string, Loaded> all;
+  MutexLock lock(mutex);
+  Loaded& entry = all[known.name];
+  if (!entry.backend.create) entry = load(known);
+  return entry;
+}
+
+}  // namespace
+
+std::vector<PluginStatus> plugins() {
+  std::vector<PluginStatus> result;
+  for (const Known& known : known_plugins()) {
+    const Loaded& plugin = loaded(known);
+    result.push_back({known.name, plugin.path, plugin.problem.empty(), plugin.problem});
+  }
+  return result;
+}
+
+std::vector<Backend> plugin_backends() {
+  std::vector<Backend> result;
+  for (const Known& known : known_plugins()) {
+    result.push_back({known.name,
+                      [&known](const GroupContext& context) -> std::string {
+                        if (auto reason = known.why_not(context); !reason.empty()) return reason;
+                        const Loaded& plugin = loaded(known);
+                        return plugin.problem.empty() ? plugin.backend.why_not(context) : plugin.problem;
+                      },
+                      [&known](const GroupContext& context, const Deadline& deadline) {
+                        const Loaded& plugin = loaded(known);
+                        if (!plugin.problem.empty()) throw BackendUnavailable(plugin.problem);
+                        return plugin.backend.create(context, deadline);
+                      },
+                      true});
+  }
+  return result;
+}
+
+}  // namespace lockstep

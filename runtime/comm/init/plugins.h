@@ -1,0 +1,24 @@
+// The backends that are not linked in: gloo and mpi, each a plug-in that is loaded when it is asked for.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/comm/backend.h"
+
+namespace lockstep {
+
+struct PluginStatus {
+  std::string name;  // "gloo"
+  std::string path;  // of its file; empty if there is none
+  bool available = false;
+  std::string reason;  // why not, with the remedy
+};
+
+// All of them, in the order `auto` tries them. Loads each, so it is for a program that answers and ends. Any thread.
+std::vector<PluginStatus> plugins();
+
+// A backend for each: its why_not() loads the plug-in, and says what is missing and what to install.
+std::vector<Backend> plugin_backends();
+
+}  // namespace lockstep
