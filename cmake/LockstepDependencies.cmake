@@ -26,3 +26,9 @@ if(LOCKSTEP_BUILD_TESTS)
   endif()
   include(GoogleTest)
 endif()
+
+# What the plug-ins bring (LockstepPlugins.cmake). Debian's Gloo has no file that says its version.
+find_package(Gloo CONFIG QUIET)
+lockstep_plugin_choice(gloo "${Gloo_FOUND}" "Gloo from ${Gloo_DIR}" libgloo-dev)
+find_package(MPI QUIET COMPONENTS C)
+lockstep_plugin_choice(mpi "${MPI_C_FOUND}" "MPI ${MPI_C_VERSION} from ${MPI_C_INCLUDE_DIRS}" libopenmpi-dev)

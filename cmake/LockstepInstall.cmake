@@ -10,7 +10,8 @@ install(EXPORT lockstep-targets NAMESPACE lockstep:: DESTINATION "${config_folde
 # Headers keep their tree below include/lockstep, which is on the include path, because they include each other from the
 # root: "runtime/ddp/reducer.h".
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/runtime" "${PROJECT_SOURCE_DIR}/proto"
-        DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/lockstep" COMPONENT devel FILES_MATCHING PATTERN "*.h" PATTERN "lockstep.h" EXCLUDE)
+        DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/lockstep" COMPONENT devel FILES_MATCHING PATTERN "*.h" PATTERN "lockstep.h" EXCLUDE
+        PATTERN "comm/gloo" EXCLUDE PATTERN "comm/mpi" EXCLUDE)
 install(FILES "${PROJECT_SOURCE_DIR}/runtime/lockstep.h" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/lockstep"
         COMPONENT devel)
 

@@ -10,7 +10,7 @@ cd "$root"
 # What the build needs, and what the tests need beside it. Nothing else is ever installed or downloaded.
 build_packages=(g++ cmake ninja-build pkg-config libspdlog-dev libcli11-dev nlohmann-json3-dev libxxhash-dev
                 libdnnl-dev libssl-dev)
-test_packages=(libgtest-dev libgmock-dev openmpi-bin libopenmpi-dev clang-format iproute2)
+test_packages=(libgtest-dev libgmock-dev openmpi-bin libopenmpi-dev libgloo-dev clang-format iproute2)
 sanitizer_packages=(clang clang-tidy)
 
 say() { printf '%s: %s\n' "$program" "$*"; }

@@ -4,8 +4,9 @@
 cmake_minimum_required(VERSION 3.25)
 
 set(rooms proto runtime/base runtime/trace runtime/net runtime/store runtime/rendezvous runtime/device runtime/comm
-          runtime/comm/shm runtime/comm/init runtime/ddp runtime/data runtime/checkpoint runtime/tensor
-          runtime/tensor/cpu runtime/autograd runtime/nn runtime/optim runtime/train launcher launcher/probe)
+          runtime/comm/shm runtime/comm/wire runtime/comm/gloo runtime/comm/mpi runtime/comm/init runtime/ddp runtime/data
+          runtime/checkpoint runtime/tensor runtime/tensor/cpu runtime/autograd runtime/nn runtime/optim runtime/train
+          launcher launcher/probe)
 # In the order above: a room's line names only rooms before it, so one pass makes the rule transitive.
 set(may_include_proto "")
 set(may_include_runtime/base "")
@@ -16,7 +17,10 @@ set(may_include_runtime/rendezvous runtime/store)
 set(may_include_runtime/device runtime/base)
 set(may_include_runtime/comm runtime/device runtime/trace runtime/rendezvous)
 set(may_include_runtime/comm/shm runtime/comm runtime/net)
-set(may_include_runtime/comm/init runtime/comm runtime/comm/shm)
+set(may_include_runtime/comm/wire runtime/comm)
+set(may_include_runtime/comm/gloo runtime/comm/wire)
+set(may_include_runtime/comm/mpi runtime/comm/wire)
+set(may_include_runtime/comm/init runtime/comm runtime/comm/shm runtime/comm/wire)
 set(may_include_runtime/ddp runtime/comm)
 set(may_include_runtime/data runtime/base)
 set(may_include_runtime/checkpoint runtime/device)
@@ -41,7 +45,9 @@ set(homes
     "^sys/socket\\.h$|runtime/net runtime/store"
     "^(sys/un|netdb)\\.h$|runtime/net"
     "^(netinet|arpa)/|runtime/net"
-    "^(cuda|nccl|mpi|gloo/|torch/|ATen/)|"
+    "^gloo/|runtime/comm/gloo"
+    "^mpi\\.h$|runtime/comm/mpi"
+    "^(cuda|nccl|torch/|ATen/)|"
     "^(gtest|gmock)/|")
 
 foreach(room ${rooms})

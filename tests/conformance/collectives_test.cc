@@ -14,7 +14,12 @@ struct Place {
   int ranks;
 };
 
-std::vector<Place> places() { return {{"single", 1}, {"shm", 1}, {"shm", 2}, {"shm", 3}, {"shm", 4}, {"shm", 8}}; }
+std::vector<Place> places() {
+  std::vector<Place> result;
+  for (const int ranks : {1, 2, 3, 4, 8}) result.push_back({LOCKSTEP_TEST_BACKEND, ranks});
+  if (std::string(LOCKSTEP_TEST_BACKEND) == "shm") result.push_back({"single", 1});
+  return result;
+}
 
 class Collectives : public ::testing::TestWithParam<std::tuple<Place, Memory>> {
  protected:

@@ -1,8 +1,11 @@
-// A rank as a process of its own. argv[1] says what it does; what it finds goes to stdout, one line per fact.
+// A rank as a process of its own, with the backend in CONFORMANCE_BACKEND ("auto" if unset). argv[1] says what it does;
+// what it finds goes to stdout, one line per fact.
 //   suite          all of check_everything()
 //   loop HOW       all-reduces in user memory and in an arena, until an error comes. HOW is "quiet", or what rank 1
 //   does
-//                  at step 100: "kill" (SIGKILL), "exit" (leaves the process, not the group), "stop" (SIGSTOP), "throw"
+//                  at step 100: "kill" (SIGKILL), "exit" (leaves the process, not the group), "stop" (SIGSTOP),
+//                  "throw", "abort" (of the group; then every rank ends well)
+//   groups         three groups, one after the other
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -26,11 +29,24 @@ void hurt(const std::string& how) {
   if (how == "throw") throw InvalidArgument("rank 1 can't read its data");
 }
 
+void groups(const InitOptions& options) {
+  for (int round = 1; round <= 3; ++round) {
+    auto group = init_process_group(options);
+    if (round == 1) std::printf("backend %s\n", std::string(group->backend()).c_str());
+    float sum = static_cast<float>(group->rank() + round);
+    group->all_reduce(BufferView(std::span(&sum, 1))).wait();
+    const int ranks = group->size();
+    if (sum != static_cast<float>(ranks * (ranks - 1) / 2 + ranks * round)) throw Error("a wrong sum in a later group");
+  }
+  std::printf("3 groups done\n");
+}
+
 void loop(ProcessGroup& group, const std::string& how) {
   Arena arena = group.allocate(1 << 20);
   const BufferView shared(arena.data, 1 << 18, DType::f32);
   std::vector<float> own(10000);
   for (int step = 0;; ++step) {
+    if (step == 100 && group.rank() == 1 && how == "abort") group.abort("rank 1 is out of disk");
     if (step == 100 && group.rank() == 1) hurt(how);
     group.all_reduce(shared).wait();
     group.all_reduce(BufferView(std::span(own))).wait();
@@ -38,7 +54,13 @@ void loop(ProcessGroup& group, const std::string& how) {
 }
 
 int run(const std::string& what, const std::string& how) {
-  auto group = init_process_group();
+  const char* const backend = std::getenv("CONFORMANCE_BACKEND");
+  const InitOptions options{.backend = backend == nullptr ? "auto" : backend};
+  if (what == "groups") {
+    groups(options);
+    return 0;
+  }
+  auto group = init_process_group(options);
   std::printf("backend %s\n", std::string(group->backend()).c_str());
   if (what == "suite") {
     check_everything(*group);
@@ -53,7 +75,7 @@ int run(const std::string& what, const std::string& how) {
     std::printf("Timeout: %s\n", error.what());
   }
   std::fflush(stdout);
-  return 3;
+  return how == "abort" ? 0 : 3;
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -13,8 +14,6 @@
 #include "runtime/base/host.h"
 #include "runtime/base/mutex.h"
 #include "runtime/comm/backend.h"
-#include "runtime/comm/shm/process_group_shm.h"
-#include "runtime/comm/single.h"
 #include "runtime/store/hash_store.h"
 
 namespace lockstep::testing {
@@ -106,7 +105,10 @@ void wait_for_all(Outcome& outcome, const Deadline& limit) {
 }  // namespace
 
 void run_ranks(int ranks, const RankBody& body, const RankThreadsOptions& options) {
-  const Backend backend = options.backend == "single" ? single_backend() : shm::backend();
+  const auto found = std::find_if(backends().begin(), backends().end(),
+                                  [&](const Backend& candidate) { return candidate.name == options.backend; });
+  if (found == backends().end()) throw InvalidArgument("run_ranks: no backend '" + options.backend + "'");
+  const Backend& backend = *found;
   const std::shared_ptr<store::Store> store = std::make_shared<store::HashStore>();
   if (const auto reason = backend.why_not(context_for(0, ranks, store, options)); !reason.empty()) {
     throw BackendUnavailable(reason);

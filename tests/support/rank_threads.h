@@ -9,10 +9,15 @@
 
 #include "runtime/comm/process_group.h"
 
+// What a suite that serves every backend is built for.
+#ifndef LOCKSTEP_TEST_BACKEND
+#define LOCKSTEP_TEST_BACKEND "shm"
+#endif
+
 namespace lockstep::testing {
 
 struct RankThreadsOptions {
-  std::string backend = "shm";                                  // "shm", or "single" for one rank
+  std::string backend = LOCKSTEP_TEST_BACKEND;                  // by its name in backends()
   std::chrono::nanoseconds timeout = std::chrono::seconds(60);  // of each collective
   std::chrono::nanoseconds limit =
       std::chrono::seconds(180);  // for all of it; then the program is ended, with a message

@@ -1,0 +1,25 @@
+#include "runtime/comm/gloo/device_choice.h"
+
+#include <fmt/format.h>
+
+namespace lockstep::gloo_backend {
+
+std::string DeviceChoice::describe() const {
+  return interface.empty() ? fmt::format("address {}", address)
+                           : fmt::format("interface {} (GLOO_SOCKET_IFNAME)", interface);
+}
+
+::gloo::transport::tcp::attr DeviceChoice::attributes() const {
+  ::gloo::transport::tcp::attr attributes;
+  attributes.iface = interface;
+  attributes.hostname = address;
+  return attributes;
+}
+
+DeviceChoice choose_device(const Environment& environment, const std::string& local_address) {
+  if (const auto names = environment.get("GLOO_SOCKET_IFNAME"))
+    return {.interface = names->substr(0, names->find(','))};
+  return {.address = local_address.empty() ? "127.0.0.1" : local_address};
+}
+
+}  // namespace lockstep::gloo_backend

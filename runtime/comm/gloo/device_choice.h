@@ -1,0 +1,25 @@
+// Which of this host's addresses Gloo listens on and connects from.
+#pragma once
+
+#include <gloo/transport/tcp/attr.h>
+
+#include <string>
+
+#include "runtime/base/environment.h"
+
+namespace lockstep::gloo_backend {
+
+struct DeviceChoice {
+  std::string interface = {};  // "eth0", or:
+  std::string address = {};    // "10.0.0.7"
+
+  // "interface eth0 (GLOO_SOCKET_IFNAME)", "address 10.0.0.7".
+  std::string describe() const;
+  ::gloo::transport::tcp::attr attributes() const;
+};
+
+// GLOO_SOCKET_IFNAME names an interface (of a list, the first), as for PyTorch; else it is the address from which this
+// host reaches the job's store, or loopback where that is in this process. A pure function.
+DeviceChoice choose_device(const Environment& environment, const std::string& local_address);
+
+}  // namespace lockstep::gloo_backend

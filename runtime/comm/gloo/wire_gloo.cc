@@ -1,0 +1,305 @@
+#include "runtime/comm/gloo/wire_gloo.h"
+
+#include <fmt/format.h>
+#include <gloo/common/error.h>
+#include <gloo/transport/tcp/device.h>
+
+#include <algorithm>
+#include <exception>
+
+#include "runtime/base/environment.h"
+#include "runtime/base/error.h"
+#include "runtime/base/quiet_thread.h"
+#include "runtime/comm/gloo/device_choice.h"
+#include "runtime/comm/gloo/store_gloo.h"
+
+namespace lockstep::gloo_backend {
+namespace {
+
+using std::chrono::milliseconds;
+
+// Gloo closes every connection when a wait of its own times out, so none of ours does: they are interrupted.
+constexpr milliseconds kForever = std::chrono::hours(24 * 365);
+// All ranks are there when they begin to connect. One that dies just then must not cost the whole timeout of the job.
+constexpr std::chrono::seconds kConnectTimeout{30};
+constexpr std::size_t kOutboxFrames = 64;
+constexpr std::size_t kMostInboxes = 64;
+
+// Gloo matches what is sent with what is received by peer and slot.
+constexpr std::uint64_t kFrameSlot = 1;
+constexpr std::uint64_t kBulkSlot = 2;
+constexpr std::uint64_t kNeverUsedSlot = 3;
+std::uint64_t message_slot(std::uint64_t number) { return (std::uint64_t{1} << 56) | number; }
+
+milliseconds milliseconds_left(const Deadline& deadline) {
+  return std::max(milliseconds(1), std::min(kForever, std::chrono::ceil<milliseconds>(deadline.remaining())));
+}
+
+}  // namespace
+
+WireGloo::WireGloo(GroupContext context)
+    : context_(std::move(context)),
+      rank_(context_.identity.rank),
+      size_(static_cast<int>(context_.roster.size())),
+      lost_(context_.roster.size()) {
+  for (int r = 0; r < size_; ++r) {
+    if (r != rank_) others_.push_back(r);
+  }
+}
+
+WireGloo::~WireGloo() { close(Deadline::after({})); }
+
+void WireGloo::open(wire::Listener& listener, const Deadline& deadline) {
+  const Deadline patience = deadline.sooner(kConnectTimeout);
+  const DeviceChoice choice = choose_device(Environment::of_process(), context_.local_address);
+  try {
+    auto device = ::gloo::transport::tcp::CreateDevice(choice.attributes());
+    gloo_ = std::make_shared<::gloo::rendezvous::Context>(rank_, size_);
+    gloo_->setTimeout(milliseconds_left(patience));
+    StoreGloo store(*context_.store, patience);
+    gloo_->connectFullMesh(store, device);
+  } catch (const ::gloo::Exception& error) {
+    const std::string text = fmt::format(
+        "Gloo: {} can't connect to every rank from {}, {}: {}; see that the hosts reach each other there, or name "
+        "another "
+        "interface in GLOO_SOCKET_IFNAME",
+        context_.roster[static_cast<std::size_t>(rank_)].describe(), choice.describe(), patience.progress(),
+        error.what());
+    if (patience.expired()) throw Timeout(text);
+    throw BackendUnavailable(text);
+  }
+  outboxes_.resize(context_.roster.size());
+  for (const int peer : others_) {
+    Outbox& outbox = outboxes_[static_cast<std::size_t>(peer)];
+    outbox.frames.resize(kOutboxFrames);
+    outbox.buffer = buffer_over(outbox.frames.data(), kOutboxFrames * wire::kFrameBytes);
+  }
+  if (others_.empty()) return;
+  inboxes_.resize(std::min(kMostInboxes, 2 * others_.size() + 2));
+  for (Inbox& inbox : inboxes_) inbox.buffer = buffer_over(inbox.frame.data(), wire::kFrameBytes);
+  receiver_ = start_quiet_thread([this, &listener] { receive_frames(listener); });
+  watcher_ = start_quiet_thread([this, &listener] { watch_connections(listener); });
+}
+
+WireGloo::Buffer WireGloo::buffer_over(void* data, std::size_t bytes) {
+  return gloo_->createUnboundBuffer(data, bytes);
+}
+
+void WireGloo::await(::gloo::transport::UnboundBuffer& buffer, Direction direction) {
+  {
+    MutexLock lock(mutex_);
+    if (interrupted_) throw wire::Broken("interrupted");
+    blocked_in_ = &buffer;
+  }
+  std::string problem;
+  try {
+    const bool done =
+        direction == Direction::out ? buffer.waitSend(nullptr, kForever) : buffer.waitRecv(nullptr, kForever);
+    if (!done) problem = "interrupted";
+  } catch (const std::exception& error) {
+    problem = error.what();
+  }
+  {
+    MutexLock lock(mutex_);
+    blocked_in_ = nullptr;
+  }
+  if (!problem.empty()) throw wire::Broken(problem);
+}
+
+void WireGloo::send_frame(int peer, const wire::FrameBytes& frame) {
+  Outbox& outbox = outboxes_[static_cast<std::size_t>(peer)];
+  if (lost_[static_cast<std::size_t>(peer)].load()) return;
+  if (outbox.under_way == kOutboxFrames) {
+    await(*outbox.buffer, Direction::out);
+    --outbox.under_way;
+  }
+  outbox.frames[outbox.next] = frame;
+  try {
+    outbox.buffer->send(peer, kFrameSlot, outbox.next * wire::kFrameBytes, wire::kFrameBytes);
+  } catch (const ::gloo::IoException&) {
+    lost_[static_cast<std::size_t>(peer)].store(true);  // the watcher says so too, and to whom it matters
+    return;
+  }
+  outbox.next = (outbox.next + 1) % kOutboxFrames;
+  ++outbox.under_way;
+}
+
+void WireGloo::exchange(std::span<const wire::Piece> sends, std::span<const wire::Piece> recvs) {
+  std::vector<Buffer> out;
+  std::vector<Buffer> in;
+  try {
+    for (const wire::Piece& piece : recvs) {
+      in.push_back(buffer_over(piece.data, piece.bytes));
+      in.back()->recv(piece.peer, kBulkSlot);
+    }
+    for (const wire::Piece& piece : sends) {
+      out.push_back(buffer_over(piece.data, piece.bytes));
+      out.back()->send(piece.peer, kBulkSlot);
+    }
+  } catch (const ::gloo::Exception& error) {
+    throw wire::Broken(error.what());
+  }
+  for (const Buffer& buffer : in) await(*buffer, Direction::in);
+  for (const Buffer& buffer : out) await(*buffer, Direction::out);
+}
+
+void WireGloo::expect(const wire::Piece& piece, std::uint64_t number) {
+  Buffer buffer = buffer_over(piece.data, piece.bytes);
+  try {
+    buffer->recv(piece.peer, message_slot(number));
+  } catch (const ::gloo::Exception& error) {
+    throw wire::Broken(error.what());
+  }
+  expected_[{piece.peer, number}] = std::move(buffer);
+}
+
+void WireGloo::deliver(const wire::Piece& piece, std::uint64_t number) {
+  const Buffer buffer = buffer_over(piece.data, piece.bytes);
+  try {
+    buffer->send(piece.peer, message_slot(number));
+  } catch (const ::gloo::Exception& error) {
+    throw wire::Broken(error.what());
+  }
+  await(*buffer, Direction::out);
+}
+
+void WireGloo::finish(int peer, std::uint64_t number) {
+  const auto found = expected_.find({peer, number});
+  if (found == expected_.end()) return;
+  await(*found->second, Direction::in);
+  expected_.erase(found);
+}
+
+// The inboxes are filled in the order in which they wait, and waited for in the same: so frames of one peer stay in
+// order.
+void WireGloo::receive_frames(wire::Listener& listener) {
+  std::vector<int> peers = others_;
+  const auto post = [&](Inbox& inbox) {
+    while (!stopping_.load() && !peers.empty()) {
+      try {
+        return inbox.buffer->recv(peers, kFrameSlot, 0, wire::kFrameBytes);
+      } catch (const ::gloo::IoException&) {
+        peers = still_connected(peers);  // one of them had begun to send
+      }
+    }
+  };
+  for (Inbox& inbox : inboxes_) post(inbox);
+  for (std::size_t next = 0; !stopping_.load(); next = (next + 1) % inboxes_.size()) {
+    Inbox& inbox = inboxes_[next];
+    try {
+      int peer = -1;
+      if (!inbox.buffer->waitRecv(&peer, kForever)) return;
+      listener.on_frame(peer, inbox.frame);
+      note_event();
+    } catch (const ::gloo::IoException&) {
+      // Its sender is gone in the middle of it. The exception stays in the buffer, so a new one takes its place.
+      MutexLock lock(mutex_);
+      inbox.buffer = buffer_over(inbox.frame.data(), wire::kFrameBytes);
+    }
+    post(inbox);
+  }
+}
+
+// Gloo refuses to receive from a peer whose connection has ended; there is no other way to ask it.
+std::vector<int> WireGloo::still_connected(const std::vector<int>& peers) {
+  std::uint8_t nothing = 0;
+  const Buffer probe = buffer_over(&nothing, 1);
+  std::vector<int> alive;
+  for (const int peer : peers) {
+    try {
+      probe->recv(peer, kNeverUsedSlot, 0, 1);
+      alive.push_back(peer);
+    } catch (const ::gloo::IoException&) {
+      lost_[static_cast<std::size_t>(peer)].store(true);  // the watcher tells of it
+    }
+  }
+  return alive;
+}
+
+// A receive that never gets anything fails when its connection ends: that is how Gloo tells.
+void WireGloo::watch_connections(wire::Listener& listener) {
+  std::uint8_t nothing = 0;
+  std::vector<int> watched = others_;
+  while (!watched.empty()) {
+    const Buffer buffer = buffer_over(&nothing, 1);
+    {
+      MutexLock lock(mutex_);
+      watched_ = buffer.get();
+    }
+    std::vector<int> alive;
+    for (const int peer : watched) {
+      try {
+        buffer->recv(peer, kNeverUsedSlot, 0, 1);
+        alive.push_back(peer);
+      } catch (const std::exception& error) {
+        lost_[static_cast<std::size_t>(peer)].store(true);
+        listener.on_lost(peer, error.what());
+        note_event();
+      }
+    }
+    watched = alive;
+    bool go_on = !stopping_.load();
+    try {
+      if (go_on && !watched.empty()) go_on = buffer->waitRecv(nullptr, kForever);
+    } catch (const std::exception&) {
+      // One has ended: the next round finds out which.
+    }
+    MutexLock lock(mutex_);
+    watched_ = nullptr;
+    if (!go_on) return;
+  }
+}
+
+void WireGloo::note_event() {
+  MutexLock lock(mutex_);
+  ++events_;
+  changed_.notify_all();
+}
+
+void WireGloo::wait(const Deadline& deadline) {
+  MutexLock lock(mutex_);
+  while (events_ == events_seen_ && !interrupted_) {
+    if (!changed_.wait_until(mutex_, deadline)) break;
+  }
+  events_seen_ = events_;
+}
+
+void WireGloo::wake() { note_event(); }
+
+void WireGloo::interrupt() {
+  MutexLock lock(mutex_);
+  interrupted_ = true;
+  changed_.notify_all();
+  if (blocked_in_ == nullptr) return;
+  blocked_in_->abortWaitRecv();
+  blocked_in_->abortWaitSend();
+}
+
+void WireGloo::flush(Outbox& outbox, const Deadline& deadline) {
+  try {
+    for (; outbox.under_way > 0; --outbox.under_way) outbox.buffer->waitSend(nullptr, milliseconds_left(deadline));
+  } catch (const std::exception&) {
+    // The peer is gone or stands still; there is no more time for it.
+  }
+}
+
+void WireGloo::close(const Deadline& deadline) {
+  for (const int peer : others_) {
+    if (outboxes_.empty() || lost_[static_cast<std::size_t>(peer)].load()) continue;
+    flush(outboxes_[static_cast<std::size_t>(peer)], deadline);
+  }
+  stopping_.store(true);
+  {
+    MutexLock lock(mutex_);
+    if (watched_ != nullptr) watched_->abortWaitRecv();
+    for (Inbox& inbox : inboxes_) inbox.buffer->abortWaitRecv();
+  }
+  if (watcher_.joinable()) watcher_.join();
+  if (receiver_.joinable()) receiver_.join();
+  expected_.clear();
+  inboxes_.clear();
+  outboxes_.clear();
+  gloo_.reset();
+}
+
+}  // namespace lockstep::gloo_backend

@@ -1,0 +1,90 @@
+// Bytes between ranks over Gloo's TCP transport.
+//
+// Gloo can't be asked whether something has come: it can only be waited for. So besides the communication thread, which
+// waits for bulk, one thread waits for frames and one for connections that end; and Gloo has one of its own that reads
+// and writes the sockets.
+#pragma once
+
+#include <gloo/rendezvous/context.h>
+#include <gloo/transport/unbound_buffer.h>
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "runtime/base/mutex.h"
+#include "runtime/comm/backend.h"
+#include "runtime/comm/wire/wire.h"
+
+namespace lockstep::gloo_backend {
+
+class WireGloo final : public wire::Wire {
+ public:
+  explicit WireGloo(GroupContext context);
+  ~WireGloo() override;
+
+  std::string_view name() const override { return "Gloo"; }
+  void open(wire::Listener& listener, const Deadline& deadline) override;
+  void send_frame(int peer, const wire::FrameBytes& frame) override;
+  void exchange(std::span<const wire::Piece> sends, std::span<const wire::Piece> recvs) override;
+  void expect(const wire::Piece& piece, std::uint64_t number) override;
+  void deliver(const wire::Piece& piece, std::uint64_t number) override;
+  void finish(int peer, std::uint64_t number) override;
+  void wait(const Deadline& deadline) override;
+  void wake() override;
+  void interrupt() override;
+  void close(const Deadline& deadline) override;
+
+ private:
+  using Buffer = std::unique_ptr<::gloo::transport::UnboundBuffer>;
+
+  // Frames on their way to one peer: a ring, filled again when its oldest is out.
+  struct Outbox {
+    std::vector<wire::FrameBytes> frames;
+    Buffer buffer;
+    std::size_t next = 0;
+    std::size_t under_way = 0;
+  };
+  // Where frames come in: each takes one, from whoever is first.
+  struct Inbox {
+    wire::FrameBytes frame;
+    Buffer buffer;
+  };
+
+  Buffer buffer_over(void* data, std::size_t bytes);
+  // Waits for one completion on `buffer`. Throws Broken.
+  enum class Direction { out, in };
+  void await(::gloo::transport::UnboundBuffer& buffer, Direction direction);
+  void receive_frames(wire::Listener& listener);
+  void watch_connections(wire::Listener& listener);
+  std::vector<int> still_connected(const std::vector<int>& peers);
+  void flush(Outbox& outbox, const Deadline& deadline);
+  void note_event();
+
+  const GroupContext context_;
+  const int rank_;
+  const int size_;
+  std::vector<int> others_;
+  std::vector<std::atomic<bool>> lost_;  // by rank: its connection has ended
+  std::shared_ptr<::gloo::rendezvous::Context> gloo_;
+  std::vector<Outbox> outboxes_;
+  std::vector<Inbox> inboxes_;
+  std::map<std::pair<int, std::uint64_t>, Buffer> expected_;
+  std::thread receiver_;
+  std::thread watcher_;
+  std::atomic<bool> stopping_{false};
+
+  Mutex mutex_;
+  Condition changed_;
+  std::uint64_t events_ GUARDED_BY(mutex_) = 0;
+  std::uint64_t events_seen_ = 0;  // the communication thread's
+  bool interrupted_ GUARDED_BY(mutex_) = false;
+  // What the communication thread is blocked in.
+  ::gloo::transport::UnboundBuffer* blocked_in_ GUARDED_BY(mutex_) = nullptr;
+  ::gloo::transport::UnboundBuffer* watched_ GUARDED_BY(mutex_) = nullptr;
+};
+
+}  // namespace lockstep::gloo_backend

@@ -1,0 +1,104 @@
+// How a group fails where that is a matter of shared memory. Ranks as threads.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <latch>
+
+#include "runtime/base/error.h"
+#include "runtime/base/host.h"
+#include "runtime/comm/shm/memory_limit.h"
+#include "runtime/comm/shm/process_group_shm.h"
+#include "runtime/store/hash_store.h"
+#include "tests/conformance/errors.h"
+#include "tests/support/rank_threads.h"
+
+namespace lockstep::testing {
+namespace {
+
+using namespace std::chrono_literals;
+using Group = std::shared_ptr<ProcessGroup>;
+
+TEST(Failures, AMessageThatHasBegunSaysSo) {
+  std::latch begun(1);
+  std::latch over(1);
+  run_ranks(2, [&](const Group& group) {
+    std::vector<float> x(100000);
+    if (group->rank() == 1) {
+      Work work = group->send(view(x), 0, 3);
+      begun.count_down();
+      over.wait();  // does not come back to move it
+      return static_cast<void>(error_of<Timeout>([&] { work.wait(); }));
+    }
+    begun.wait();
+    Work work = group->recv(view(x), 1, 3);
+    expect_text(error_of<Timeout>([&] { work.wait(Deadline::after(100ms)); }),
+                {"recv of 100000 x float32 from rank 1 with tag 3", "rank 1 (", "started the other half, and 0 of 25"});
+    over.count_down();
+  });
+}
+
+TEST(Failures, TooMuchMemoryFailsTheCallAndNotTheGroup) {
+  // If nothing refused it in time, this would take all memory of the machine.
+  ASSERT_LT(shm::available_memory(), std::uint64_t{1} << 46);
+  run_ranks(3, [](const Group& group) {
+    const std::string text = error_of<BackendUnavailable>([&] { group->allocate(std::size_t{1} << 46); });
+    expect_text(text, {"allocate", "rank 0", "memory"});
+    float one = 1;
+    group->all_reduce(BufferView(std::span(&one, 1))).wait();
+    EXPECT_EQ(one, 3);
+    EXPECT_EQ(group->allocate(100).bytes, 100u);
+  });
+}
+
+int mapped_arenas() {
+  std::ifstream maps("/proc/self/maps");
+  int count = 0;
+  for (std::string line; std::getline(maps, line);) count += line.find("lockstep-arena") != std::string::npos ? 1 : 0;
+  return count;
+}
+
+TEST(Failures, DroppedArenasAreGoneBeforeTheNextIsMade) {
+  run_ranks(3, [](const Group& group) {
+    Arena dropped = group->allocate(1 << 20);
+    const Arena kept = group->allocate(1 << 20);
+    group->barrier().wait();
+    EXPECT_EQ(mapped_arenas(), 2);
+    group->barrier().wait();
+    dropped = {};
+    // Only what happens before it makes memory.
+    error_of<BackendUnavailable>([&] { group->allocate(std::size_t{1} << 46); });
+    EXPECT_EQ(mapped_arenas(), 1);
+    group->barrier().wait();
+  });
+}
+
+TEST(Failures, WhoGivesUpTheBootstrapDoesNotKeepTheOthersWaiting) {
+  GroupContext context;
+  context.store = std::make_shared<store::HashStore>();
+  context.timeout = 60s;
+  for (int r = 0; r < 2; ++r) context.roster.push_back({r, r, 4711 + r, "here", boot_id()});
+  context.identity.rank = 1;
+  const std::string timeout = error_of<Timeout>([&] { shm::backend().create(context, Deadline::after(100ms)); });
+  expect_text(timeout, {"rank 0 (host here, pid 4711) did not come"});
+  context.identity.rank = 0;
+  expect_text(error_of<BackendUnavailable>([&] { shm::backend().create(context, Deadline::after(60s)); }),
+              {"rank 1 (host here, pid 4712)", timeout.c_str()});
+}
+
+TEST(Failures, ARankThatDoesNotComeToTheBootstrapIsNamed) {
+  GroupContext context;
+  context.store = std::make_shared<store::HashStore>();
+  context.timeout = 10s;
+  for (int r = 0; r < 3; ++r) context.roster.push_back({r, r, 4711 + r, "here", boot_id()});
+  const std::string text = error_of<Timeout>([&] { shm::backend().create(context, Deadline::after(200ms)); });
+  expect_text(text, {"rank 1 (host here, pid 4712)", "rank 2 (host here, pid 4713)", "shared memory"});
+}
+
+TEST(Failures, RanksOnSeveralHostsAreRefused) {
+  GroupContext context;
+  context.roster = {{0, 0, 1, "here", "boot-a"}, {1, 0, 2, "there", "boot-b"}};
+  expect_text(shm::backend().why_not(context), {"rank 0 (host here", "rank 1 (host there", "one host"});
+}
+
+}  // namespace
+}  // namespace lockstep::testing

@@ -1,0 +1,38 @@
+# cmake -DREADELF=... -DCORE=... -DNN=... -DLAUNCHER=... [-DGLOO=... -DMPI=...] -P needed_libraries.cmake
+#
+# The libraries and the launcher need none of what the plug-ins bring; each plug-in needs its own, which shows that this
+# looks at the right thing.
+cmake_minimum_required(VERSION 3.25)
+if(NOT READELF)
+  message(FATAL_ERROR "readelf was not found: install binutils")
+endif()
+set(foreign "libgloo|libmpi|libopen-rte|libopen-pal|libhiredis|libibverbs|libnccl|libcuda|libcublas")
+
+function(needed_of file result)
+  execute_process(COMMAND "${READELF}" -d "${file}" OUTPUT_VARIABLE text COMMAND_ERROR_IS_FATAL ANY)
+  string(REGEX MATCHALL "\\(NEEDED\\)[^\n]*" lines "${text}")
+  if(NOT lines)
+    message(FATAL_ERROR "${file}: readelf lists no needed library")
+  endif()
+  set(${result} "${lines}" PARENT_SCOPE)
+endfunction()
+
+foreach(file "${CORE}" "${NN}" "${LAUNCHER}")
+  needed_of("${file}" needed)
+  if("${needed}" MATCHES "${foreign}")
+    message(FATAL_ERROR "${file} links what only a plug-in may: ${needed}")
+  endif()
+  message(STATUS "${file}: ${needed}")
+endforeach()
+if(GLOO)
+  needed_of("${GLOO}" needed)
+  if(NOT "${needed}" MATCHES "libgloo" OR NOT "${needed}" MATCHES "liblockstep\\.so")
+    message(FATAL_ERROR "${GLOO} should need libgloo and liblockstep.so: ${needed}")
+  endif()
+endif()
+if(MPI)
+  needed_of("${MPI}" needed)
+  if(NOT "${needed}" MATCHES "libmpi" OR NOT "${needed}" MATCHES "liblockstep\\.so")
+    message(FATAL_ERROR "${MPI} should need libmpi and liblockstep.so: ${needed}")
+  endif()
+endif()
