@@ -1,0 +1,158 @@
+#include "runtime/comm/mpi/mpi_process.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <thread>
+
+#include "runtime/base/error.h"
+#include "runtime/base/logging.h"
+#include "runtime/base/mutex.h"
+#include "runtime/base/quiet_thread.h"
+
+namespace lockstep::mpi_backend {
+namespace {
+
+// How long the exit of the process waits for MPI_Finalize, which waits for the other ranks to come to theirs.
+constexpr std::chrono::seconds kFinalizePatience{10};
+
+// The thread, and what it has to do. Never destroyed: the thread may outlive every static object.
+struct MpiThread {
+  Mutex mutex;
+  Condition changed;
+  bool running GUARDED_BY(mutex) = false;  // the thread is there
+  bool busy GUARDED_BY(mutex) = false;     // with a group
+  bool ending GUARDED_BY(mutex) = false;
+  bool ended GUARDED_BY(mutex) = false;
+  std::uint64_t finished GUARDED_BY(mutex) = 0;
+  std::function<void()> body GUARDED_BY(mutex);
+};
+
+MpiThread& mpi_thread() {
+  static MpiThread* const thread = new MpiThread;
+  return *thread;
+}
+
+std::atomic<bool> group_failed{false};
+
+void finalize() {
+  if (group_failed.load()) return;
+  int started = 0;
+  int over = 0;
+  MPI_Initialized(&started);
+  MPI_Finalized(&over);
+  if (started == 0 || over != 0) return;
+  const std::string problem = mpi_error(MPI_Finalize(), "MPI_Finalize");
+  if (!problem.empty()) log_warn("{}", problem);
+}
+
+void serve() {
+  MpiThread& self = mpi_thread();
+  for (;;) {
+    std::function<void()> body;
+    {
+      MutexLock lock(self.mutex);
+      while (!self.body && !self.ending) self.changed.wait(self.mutex);
+      if (!self.body) break;
+      body = std::exchange(self.body, nullptr);
+    }
+    body();
+    body = nullptr;
+    MutexLock lock(self.mutex);
+    self.busy = false;
+    ++self.finished;
+    self.changed.notify_all();
+  }
+  finalize();
+  MutexLock lock(self.mutex);
+  self.ended = true;
+  self.changed.notify_all();
+}
+
+void end_at_exit() {
+  MpiThread& self = mpi_thread();
+  const Deadline patience = Deadline::after(kFinalizePatience);
+  MutexLock lock(self.mutex);
+  self.ending = true;
+  self.changed.notify_all();
+  while (!self.ended) {
+    if (!self.changed.wait_until(self.mutex, patience)) break;
+  }
+  if (!self.ended) log_warn("MPI_Finalize has not returned, {}; the process ends without it", patience.progress());
+}
+
+}  // namespace
+
+std::function<void()> run_on_mpi_thread(std::function<void()> body) {
+  MpiThread& self = mpi_thread();
+  std::uint64_t number = 0;
+  {
+    MutexLock lock(self.mutex);
+    if (self.busy) {
+      throw BackendUnavailable(
+          "backend 'mpi': this process has a group of it already, and MPI serves one at a time; let that one go first, "
+          "or "
+          "use backend 'gloo'");
+    }
+    if (!self.running) {
+      start_quiet_thread(&serve).detach();
+      self.running = true;
+      static_cast<void>(std::atexit(&end_at_exit));
+    }
+    self.busy = true;
+    self.body = std::move(body);
+    number = self.finished + 1;
+    self.changed.notify_all();
+  }
+  return [number] {
+    MpiThread& thread = mpi_thread();
+    MutexLock lock(thread.mutex);
+    while (thread.finished < number) thread.changed.wait(thread.mutex);
+  };
+}
+
+void never_finalize() { group_failed.store(true); }
+
+std::string mpi_error(int code, const char* call) {
+  if (code == MPI_SUCCESS) return {};
+  char text[MPI_MAX_ERROR_STRING];
+  int length = 0;
+  if (MPI_Error_string(code, text, &length) != MPI_SUCCESS) length = 0;
+  return fmt::format("{} failed: {} (code {})", call, std::string(text, static_cast<std::size_t>(length)), code);
+}
+
+void start_mpi(int rank, int world_size) {
+  int started = 0;
+  MPI_Initialized(&started);
+  if (started == 0) {
+    // Its components look for the library's symbols among those of the whole process, and the plug-in is loaded without
+    // giving them away.
+    dlopen("libmpi.so.40", RTLD_NOW | RTLD_GLOBAL | RTLD_NOLOAD);
+    int level = 0;
+    const int code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &level);
+    if (const auto problem = mpi_error(code, "MPI_Init_thread"); !problem.empty()) {
+      throw BackendUnavailable(fmt::format("backend 'mpi': {}; see what mpirun says", problem));
+    }
+    if (level < MPI_THREAD_SERIALIZED) {
+      throw BackendUnavailable(
+          fmt::format("backend 'mpi': this MPI gives thread level {}, and {} is wanted; install an "
+                      "MPI that is built with threads",
+                      level, MPI_THREAD_SERIALIZED));
+    }
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  }
+  int mpi_rank = 0;
+  int mpi_size = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &mpi_rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &mpi_size);
+  if (mpi_rank == rank && mpi_size == world_size) return;
+  throw Mismatch(
+      fmt::format("backend 'mpi': MPI says this is rank {} of {}, and this process is rank {} of {}; start all "
+                  "ranks with one mpirun, and set no RANK and WORLD_SIZE",
+                  mpi_rank, mpi_size, rank, world_size));
+}
+
+}  // namespace lockstep::mpi_backend

@@ -1,0 +1,74 @@
+// Bytes between ranks over Open MPI.
+//
+// MPI moves nothing by itself: whoever waits has to ask it again and again. So the one thread that calls it looks for
+// frames whenever it waits for anything, with short naps in between that a call from this process ends.
+#pragma once
+
+#include <mpi.h>
+
+#include <atomic>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/base/mutex.h"
+#include "runtime/comm/backend.h"
+#include "runtime/comm/wire/wire.h"
+
+namespace lockstep::mpi_backend {
+
+class WireMpi final : public wire::Wire {
+ public:
+  explicit WireMpi(const GroupContext& context);
+
+  std::string_view name() const override { return "Open MPI"; }
+  void open(wire::Listener& listener, const Deadline& deadline) override;
+  void send_frame(int peer, const wire::FrameBytes& frame) override;
+  void exchange(std::span<const wire::Piece> sends, std::span<const wire::Piece> recvs) override;
+  void expect(const wire::Piece& piece, std::uint64_t number) override;
+  void deliver(const wire::Piece& piece, std::uint64_t number) override;
+  void finish(int peer, std::uint64_t number) override;
+  void wait(const Deadline& deadline) override;
+  void wake() override;
+  void interrupt() override;
+  void close(const Deadline& deadline) override;
+
+ private:
+  using Requests = std::vector<MPI_Request>;
+
+  // Appends the requests of one piece: more than one where it is larger than what MPI counts with.
+  enum class Direction { out, in };
+  void start(Requests& requests, Direction direction, const wire::Piece& piece, int tag, MPI_Comm comm);
+  // Pushes MPI until all are done. Throws Broken, after which none of them touches its memory any more.
+  void complete(Requests& requests);
+  void give_up(Requests& requests);
+  // Takes the frames that are there and gives them to the listener; true if there was one.
+  bool take_frames();
+  void reap_frames();
+  // Until somebody calls wake(), interrupt(), or a moment has passed.
+  void nap();
+
+  const int rank_;
+  const int size_;
+  wire::Listener* listener_ = nullptr;
+  // Each kind of traffic has a communicator of its own.
+  MPI_Comm frames_ = MPI_COMM_NULL;
+  MPI_Comm bulk_ = MPI_COMM_NULL;
+  MPI_Comm messages_ = MPI_COMM_NULL;
+  struct FrameOnItsWay {
+    wire::FrameBytes bytes;
+    MPI_Request request = MPI_REQUEST_NULL;
+  };
+  std::deque<std::unique_ptr<FrameOnItsWay>> on_their_way_;  // MPI knows them by their address
+  std::map<std::pair<int, std::uint64_t>, Requests> expected_;
+  std::atomic<bool> interrupted_{false};
+  int idle_rounds_ = 0;
+
+  Mutex mutex_;
+  Condition changed_;
+  bool woken_ GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace lockstep::mpi_backend

@@ -1,0 +1,99 @@
+// The mpi backend under mpirun: the same suite, what it refuses, and how a death ends the job.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+#include "tests/e2e/mpi.h"
+#include "tests/support/leftovers.h"
+#include "tests/support/rank_processes.h"
+
+#ifndef CONFORMANCE_RANK
+#error "the path of the rank program"
+#endif
+
+namespace lockstep::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+Variables under_mpirun() {
+  Variables variables = e2e::mpi_variables();
+  variables["CONFORMANCE_BACKEND"] = "mpi";
+  return variables;
+}
+
+ProcessOptions job(int ranks, std::vector<std::string> program, Variables environment = under_mpirun()) {
+  ProcessOptions options;
+  options.command = {"mpirun", "-n", std::to_string(ranks)};
+  options.command.insert(options.command.end(), program.begin(), program.end());
+  options.environment = std::move(environment);
+  return options;
+}
+
+int count_of(const std::string& text, const std::string& part) {
+  int count = 0;
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+class Suite : public ::testing::TestWithParam<int> {};
+
+INSTANTIATE_TEST_SUITE_P(Processes, Suite, ::testing::Values(2, 3, 4));
+
+TEST_P(Suite, Passes) {
+  LOCKSTEP_NEEDS_MPIRUN();
+  const Result result =
+      run_process(job(GetParam(), {CONFORMANCE_RANK, "suite"}), Deadline::after(std::chrono::seconds(200)));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(count_of(result.out, "backend mpi"), GetParam()) << result.out;
+  EXPECT_EQ(count_of(result.out, "suite passed"), GetParam()) << result.out;
+}
+
+TEST(Mpi, IsStartedOnceAndServesOneGroupAfterTheOther) {
+  LOCKSTEP_NEEDS_MPIRUN();
+  const Result result = run_process(job(3, {CONFORMANCE_RANK, "groups"}));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(count_of(result.out, "3 groups done"), 3) << result.out;
+}
+
+// MPI would start, and each rank would be alone in its world.
+TEST(Mpi, IsRefusedUnderAnyOtherLauncher) {
+  RankProcesses ranks(2, {.command = {CONFORMANCE_RANK, "suite"}, .environment = {{"CONFORMANCE_BACKEND", "mpi"}}});
+  for (const Result& result : ranks.wait()) {
+    EXPECT_EQ(result.exit_code, 1);
+    EXPECT_THAT(result.err, AllOf(HasSubstr("backend 'mpi' needs ranks that mpirun started"),
+                                  HasSubstr("RANK and WORLD_SIZE"), HasSubstr("start with mpirun")));
+  }
+}
+
+TEST(Mpi, OnOneHostAutoTakesSharedMemory) {
+  LOCKSTEP_NEEDS_MPIRUN();
+  const Result result = run_process(job(2, {CONFORMANCE_RANK, "groups"}, e2e::mpi_variables()));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(count_of(result.out, "backend shm"), 2) << result.out;
+}
+
+// mpirun ends the others, so what they had to say may be cut off; what is left must name the one that died.
+TEST(Mpi, AKilledRankEndsTheJobAndNothingIsLeft) {
+  LOCKSTEP_NEEDS_MPIRUN();
+  Footprint footprint;
+  {
+    Process mpirun(job(3, {CONFORMANCE_RANK, "loop", "kill"}));
+    const Result result = mpirun.wait();
+    EXPECT_NE(result.exit_code, 0);
+    EXPECT_THAT(result.out + result.err, HasSubstr("at step 100"));
+    EXPECT_THAT(result.err, AllOf(HasSubstr("mpirun"), HasSubstr("rank 1"))) << result.out;
+  }
+  EXPECT_EQ(footprint.left_after(leftover_deadline()), "");
+}
+
+TEST(Mpi, AnAbortIsEveryRanksFirstCause) {
+  LOCKSTEP_NEEDS_MPIRUN();
+  const Result result = run_process(job(3, {CONFORMANCE_RANK, "loop", "abort"}));
+  EXPECT_EQ(count_of(result.out, "PeerLost: rank 1 is out of disk"), 3) << result.out << result.err;
+}
+
+}  // namespace
+}  // namespace lockstep::testing
