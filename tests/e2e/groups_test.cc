@@ -32,7 +32,9 @@ Words two_groups(const std::string& init, int slow) {
 void expect_sums(const testing::Result& result, int ranks) {
   EXPECT_EQ(result.exit_code, 0) << result.err;
   const auto lines = lines_of(result.out);
-  EXPECT_EQ(std::count(lines.begin(), lines.end(), "sum 3 of 2"), 2 * ranks) << result.out;
+  const auto sums =
+      std::count_if(lines.begin(), lines.end(), [](const auto& line) { return line.ends_with("sum 3 of 2"); });
+  EXPECT_EQ(sums, 2 * ranks) << result.out;
 }
 
 void run_two_groups(const std::string& init, int slow) {
@@ -76,6 +78,25 @@ TEST(Groups, FollowEachOtherUnderMpirun) {
     }
     EXPECT_EQ(told, 1);
     expect_sums(job.wait(), 2);
+  }
+}
+
+// As `group = init_process_group()` does in a program that has one: the new group is made before the old one goes.
+TEST(Groups, MayBeMadeWhileAnotherLives) {
+  const auto path = std::filesystem::path(::testing::TempDir()) / ("beside-" + testing::job());
+  for (const std::string& init : {std::string("init"), "init:file://" + path.native()}) {
+    RankProcesses ranks(2, {.command = {RANK_PROGRAM, init, "sum", init, "sum"}});
+    for (const auto& result : ranks.wait()) expect_sums(result, 1);
+  }
+  expect_sums(testing::run(run_command({"-n", "2"}, RANK_PROGRAM, {"init", "sum", "init", "sum"})), 2);
+}
+
+TEST(Groups, MayBeMadeWhileAnotherLivesUnderMpirun) {
+  LOCKSTEP_NEEDS_MPIRUN();
+  for (const char* bootstrap : {"socket", "pmix"}) {
+    auto variables = mpi_variables();
+    variables["LOCKSTEP_BOOTSTRAP"] = bootstrap;
+    expect_sums(testing::run({"mpirun", "-n", "2", RANK_PROGRAM, "init", "sum", "init", "sum"}, variables), 2);
   }
 }
 

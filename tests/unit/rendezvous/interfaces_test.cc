@@ -113,7 +113,7 @@ TEST(DescribeRendezvous, ProblemsAreFacts) {
   EXPECT_THAT(
       described({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"LOCKSTEP_STORE", "h:1"}, {"LOCKSTEP_STORE_SECRET", "short"}},
                 true),
-      AllOf(HasSubstr("!secret: "), Not(HasSubstr("short"))));
+      AllOf(HasSubstr("!meeting: "), Not(HasSubstr("short"))));
   EXPECT_THAT(described({{"GLOO_SOCKET_IFNAME", "wlan0"}}, true),
               HasSubstr("!interface: environment: GLOO_SOCKET_IFNAME=wlan0"));
 }

@@ -3,7 +3,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -21,6 +20,7 @@
 #include "runtime/rendezvous/join.h"
 #include "runtime/store/tcp_store.h"
 #include "runtime/store/tcp_store_server.h"
+#include "tests/unit/rendezvous/meeting_ranks.h"
 
 namespace lockstep::rendezvous {
 namespace {
@@ -30,21 +30,6 @@ using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using Means = MeetingPlan::Means;
-
-Identity rank_of(int rank, int world_size) {
-  Identity identity;
-  identity.rank = rank;
-  identity.world_size = world_size;
-  identity.source = "test";
-  return identity;
-}
-
-// Free a moment ago. The kernel gives ephemeral ports out in turn, so nobody else gets it at once.
-std::uint16_t free_port() { return net::local_address(net::tcp_listen({"127.0.0.1", 0}).get()).port; }
-
-MeetingPlan at(const net::HostPort& address) {
-  return {.means = Means::address, .address = address, .told_by = "MASTER_ADDR and MASTER_PORT"};
-}
 
 struct Rank {
   std::optional<Joined> joined;
@@ -209,37 +194,6 @@ TEST(Meet, AnAddressThatIsNotRankZerosListsThoseItHas) {
               AllOf(HasSubstr("203.0.113.7:29500"), HasSubstr("127.0.0.1"), HasSubstr("start rank 0 on that host")));
 }
 
-// Runs `body` in a process of its own until this object goes.
-class Child {
- public:
-  template <typename Body>
-  explicit Child(Body body) {
-    int ends[2];
-    EXPECT_EQ(::pipe(ends), 0);
-    pid_ = ::fork();
-    if (pid_ == 0) {
-      body([&] { static_cast<void>(!::write(ends[1], "r", 1)); });
-      for (;;) ::pause();
-    }
-    ::close(ends[1]);
-    ready_ = UniqueFd(ends[0]);
-  }
-  void await_ready() const {
-    char byte = 0;
-    ASSERT_EQ(::read(ready_.get(), &byte, 1), 1) << "the child ended too early";
-  }
-  ~Child() {
-    ::kill(pid_, SIGKILL);
-    int status = 0;
-    ::waitpid(pid_, &status, 0);
-  }
-  pid_t pid() const { return pid_; }
-
- private:
-  pid_t pid_ = 0;
-  UniqueFd ready_;
-};
-
 TEST(Meet, TwoRankZerosAtOneAddressAreBothNamed) {
   const MeetingPlan plan = at({"127.0.0.1", free_port()});
   const Child first([&](const auto& ready) {
@@ -318,159 +272,6 @@ TEST_F(MeetAtFile, ALoopbackStoreOfAnotherHostIsRefusedInOneSentence) {
   std::ofstream(plan_.path) << encode(note);
   EXPECT_THAT(refusal<InvalidArgument>(plan_, rank_of(1, 2)),
               AllOf(HasSubstr("rank 0 on host node7"), HasSubstr("GLOO_SOCKET_IFNAME")));
-}
-
-// Each means by which rank 0 hosts the store, under a name of this test's own.
-class GroupsThatFollow : public ::testing::TestWithParam<Means> {
- protected:
-  GroupsThatFollow() {
-    std::string pattern = ::testing::TempDir() + "meet.XXXXXX";
-    folder_ = ::mkdtemp(pattern.data());
-    plan_ = {.means = GetParam(), .path = folder_ / "job", .told_by = "test"};
-    if (GetParam() == Means::agent_store) plan_.address = agent_.emplace().address();
-    plan_.socket = "lockstep " + folder_.filename().string();
-    if (GetParam() == Means::address) plan_.address = {"127.0.0.1", free_port()};
-    plan_.leave_timeout = std::chrono::hours(1);
-  }
-  ~GroupsThatFollow() override { std::filesystem::remove_all(folder_); }
-
-  Identity rank(int rank) const {
-    Identity identity = rank_of(rank, 2);
-    return identity;
-  }
-  Meeting come(int number, std::chrono::nanoseconds limit = 20s) const {
-    return meet(plan_, rank(number), Deadline::after(limit));
-  }
-  void expect_both_join(const Meeting& zero, const Meeting& one) const {
-    const auto join_as = [this](int number, store::Store& store) {
-      Identity identity = rank(number);
-      EXPECT_EQ(join(store, identity, self_member(identity), Deadline::after(20s)).roster.size(), 2u);
-    };
-    std::thread other([&] { join_as(1, *one.store); });
-    join_as(0, *zero.store);
-    other.join();
-  }
-
-  std::filesystem::path folder_;
-  MeetingPlan plan_;
-  std::optional<store::TcpStoreServer> agent_;
-};
-
-TEST_P(GroupsThatFollow, ARankThatIsFasterWaitsUntilRankZeroHasLeft) {
-  Meeting zero = come(0);
-  Meeting one = come(1);
-  expect_both_join(zero, one);
-  one.store.reset();
-  try {
-    come(1, 50ms);
-    ADD_FAILURE() << "came back to the store of the first group";
-  } catch (const Timeout& error) {
-    EXPECT_THAT(error.what(), HasSubstr("rank 0 has not left it yet"));
-  }
-  std::thread faster([&] { one = come(1); });
-  zero.store.reset();
-  zero = come(0);
-  faster.join();
-  expect_both_join(zero, one);
-  one.store.reset();
-}
-
-TEST_P(GroupsThatFollow, ARankZeroThatIsFasterWaitsUntilTheOthersHaveLeft) {
-  Meeting zero = come(0);
-  Meeting one = come(1);
-  expect_both_join(zero, one);
-  std::thread faster([&] {
-    zero.store.reset();
-    zero = come(0);
-  });
-  one.store.reset();
-  one = come(1);
-  faster.join();
-  expect_both_join(zero, one);
-  one.store.reset();
-}
-
-TEST_P(GroupsThatFollow, AGroupThatIsMadeWhileAnotherLivesHasTheSameStoreAndKeysOfItsOwn) {
-  Meeting zero = come(0);
-  Meeting one = come(1);
-  expect_both_join(zero, one);
-  Meeting second_zero = come(0);
-  Meeting second_one = come(1);
-  EXPECT_EQ(second_zero.address, zero.address);
-  EXPECT_EQ(second_one.address, one.address);
-  expect_both_join(second_zero, second_one);
-  // It outlives the first.
-  one.store.reset();
-  zero.store.reset();
-  second_one.store->set("k", "v");
-  EXPECT_EQ(second_zero.store->get("k", Deadline::after(20s)), "v");
-  second_one.store.reset();
-}
-
-TEST_P(GroupsThatFollow, TheEndpointLeadsToTheSameStore) {
-  const Meeting zero = come(0);
-  Meeting one = come(1);
-  zero.store->set("k", "v");
-  for (const Meeting* meeting : {&zero, static_cast<const Meeting*>(&one)}) {
-    ASSERT_TRUE(meeting->endpoint);
-    EXPECT_EQ(store::TcpStore(*meeting->endpoint, Deadline::after(20s)).get("k", Deadline::after(20s)), "v");
-    EXPECT_EQ(meeting->endpoint->secret.has_value(), GetParam() != Means::address) << "nothing told it there";
-  }
-  EXPECT_EQ(one.endpoint->role, "rank 1");
-  one.store.reset();
-}
-
-INSTANTIATE_TEST_SUITE_P(Means, GroupsThatFollow,
-                         ::testing::Values(Means::address, Means::local_socket, Means::file, Means::agent_store),
-                         [](const auto& one) {
-                           switch (one.param) {
-                             case Means::address: return "address";
-                             case Means::local_socket: return "socket";
-                             case Means::agent_store: return "agent";
-                             default: return "file";
-                           }
-                         });
-
-// So long that a wait which is not ended by what it waits for runs into the test's own limit.
-constexpr std::chrono::hours kForGood{1};
-
-bool somebody_listens_at(const net::HostPort& address) {
-  try {
-    net::tcp_connect_once(address, Deadline::after(20s));
-    return true;
-  } catch (const SystemError&) {
-    return false;
-  }
-}
-
-TEST(MeetingEnd, RankZeroWaitsForTheOthersToLeave) {
-  MeetingPlan plan = at({"127.0.0.1", free_port()});
-  plan.leave_timeout = kForGood;
-  Meeting zero = meet(plan, rank_of(0, 2), Deadline::after(20s));
-  Meeting one = meet(plan, rank_of(1, 2), Deadline::after(20s));
-  std::thread leaves([&] { zero.store.reset(); });
-  // Rank 0 takes its address away first, and then waits.
-  const Deadline patience = Deadline::after(20s);
-  while (somebody_listens_at(plan.address) && !patience.expired()) std::this_thread::yield();
-  EXPECT_FALSE(patience.expired()) << "rank 0's address is still open";
-  for (int i = 0; i < 1000; ++i) one.store->add("last use", 1);
-  EXPECT_EQ(one.store->get("last use", Deadline::after(20s)), "1000");
-  one.store.reset();
-  leaves.join();
-}
-
-TEST(MeetingEnd, ARankThatDiedIsNotWaitedFor) {
-  MeetingPlan plan = at({"127.0.0.1", free_port()});
-  plan.leave_timeout = kForGood;
-  std::optional<Child> one(std::in_place, [&](const auto& ready) {
-    const Meeting meeting = meet(plan, rank_of(1, 2), Deadline::after(20s));
-    ready();
-    for (;;) ::pause();
-  });
-  Meeting zero = meet(plan, rank_of(0, 2), Deadline::after(20s));
-  one->await_ready();
-  one.reset();
-  zero.store.reset();
 }
 
 }  // namespace
