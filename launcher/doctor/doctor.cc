@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "launcher/doctor/finding.h"
+#include "launcher/doctor/gpu_findings.h"
 #include "launcher/doctor/host_findings.h"
 #include "launcher/doctor/probe_findings.h"
 #include "launcher/doctor/rendezvous_findings.h"
@@ -34,9 +35,10 @@ int examine(const DoctorOptions& options) {
   const auto environment = Environment::of_process();
   Findings findings = rendezvous_findings(environment);
   append(findings, host_findings());
-  auto probe =
-      ask_probe(probe_path(), options.probe_timeout, find_gpus("/proc/driver/nvidia/gpus", "/dev", environment));
+  auto probe = ask_probe(probe_path(), options.probe_timeout);
   append(findings, std::move(probe.findings));
+  append(findings, gpu_findings(find_gpus("/proc/driver/nvidia/gpus", "/dev", environment),
+                                "/proc/driver/nvidia/version", probe.json));
 
   const auto text = options.json ? as_json(findings, probe.json) : as_text(findings);
   if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0) throw SystemError("write to stdout", errno);

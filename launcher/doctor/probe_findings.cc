@@ -12,7 +12,6 @@ namespace {
 
 constexpr const char* kBackends = "backends";
 constexpr const char* kPlugins = "plug-ins";
-constexpr const char* kGpus = "GPUs";
 constexpr const char* kInstallAgain =
     "install lockstep again, all of it: the launcher, lockstep-probe and liblockstep.so are of one build";
 
@@ -59,28 +58,9 @@ void add_plugins(const nlohmann::json& json, Findings& findings) {
   }
 }
 
-void add_gpus(const nlohmann::json& json, const Gpus& gpus, Findings& findings) {
-  findings.push_back({kGpus, "visible", gpus.count > 0 ? fmt::format("{}", gpus.count) : "none: " + gpus.reason});
-  std::string devices;
-  bool has_gpu = false;
-  for (const auto& device : json.at("devices")) {
-    const auto name = device.at("name").get<std::string>();
-    has_gpu = has_gpu || name.starts_with("cuda");
-    devices += (devices.empty() ? "" : ", ") + name;
-  }
-  Finding finding{kGpus, "a rank computes on", devices};
-  if (gpus.count > 0 && !has_gpu) {
-    finding.health = Health::note;
-    finding.remedy =
-        "this version of lockstep has no GPU backend: the GPUs stay idle; lockstep run --nproc-per-node cpu";
-  }
-  findings.push_back(std::move(finding));
-}
-
 }  // namespace
 
-ProbeAnswer read_probe(const std::string& path, const HelperResult& result, std::chrono::milliseconds limit,
-                       const Gpus& gpus) {
+ProbeAnswer read_probe(const std::string& path, const HelperResult& result, std::chrono::milliseconds limit) {
   if (!result.ending) {
     return without_answer(
         fmt::format("{} gave no answer within {} s and was killed{}", path, static_cast<double>(limit.count()) / 1000,
@@ -102,7 +82,7 @@ ProbeAnswer read_probe(const std::string& path, const HelperResult& result, std:
     }
     add_backends(answer.json, answer.findings);
     add_plugins(answer.json, answer.findings);
-    add_gpus(answer.json, gpus, answer.findings);
+    for (const auto& device : answer.json.at("devices")) device.at("name").get_ref<const std::string&>();
     return answer;
   } catch (const std::exception& error) {  // ours, or of the JSON's types
     return without_answer(
@@ -111,9 +91,9 @@ ProbeAnswer read_probe(const std::string& path, const HelperResult& result, std:
   }
 }
 
-ProbeAnswer ask_probe(const std::string& path, std::chrono::milliseconds limit, const Gpus& gpus) {
+ProbeAnswer ask_probe(const std::string& path, std::chrono::milliseconds limit) {
   try {
-    return read_probe(path, run_helper({path}, Deadline::after(limit)), limit, gpus);
+    return read_probe(path, run_helper({path}, Deadline::after(limit)), limit);
   } catch (const ExecError& error) {
     return without_answer(error.what(), kInstallAgain);
   }

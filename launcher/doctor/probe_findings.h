@@ -1,5 +1,5 @@
-// What `lockstep-probe` says: backends, plug-ins, devices. It may be missing, hang, crash or talk nonsense; each is a
-// finding.
+// What `lockstep-probe` says of backends and plug-ins; its devices are for gpu_findings.h. It may be missing, hang,
+// crash or talk nonsense; each is a finding.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -7,7 +7,6 @@
 
 #include "launcher/doctor/finding.h"
 #include "launcher/doctor/helper_program.h"
-#include "launcher/rank_count.h"
 
 namespace lockstep::launcher::doctor {
 
@@ -16,11 +15,10 @@ struct ProbeAnswer {
   Findings findings;
 };
 
-// Runs the program at `path` with a limit of `limit`. `gpus` is what this program sees by itself. Main thread.
-ProbeAnswer ask_probe(const std::string& path, std::chrono::milliseconds limit, const Gpus& gpus);
+// Runs the program at `path` with a limit of `limit`. Main thread.
+ProbeAnswer ask_probe(const std::string& path, std::chrono::milliseconds limit);
 
 // What is made of its output. Pure.
-ProbeAnswer read_probe(const std::string& path, const HelperResult& result, std::chrono::milliseconds limit,
-                       const Gpus& gpus);
+ProbeAnswer read_probe(const std::string& path, const HelperResult& result, std::chrono::milliseconds limit);
 
 }  // namespace lockstep::launcher::doctor

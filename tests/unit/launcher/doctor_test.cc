@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "launcher/doctor/finding.h"
+#include "launcher/doctor/gpu_findings.h"
 #include "launcher/doctor/helper_program.h"
 #include "launcher/doctor/host_findings.h"
 #include "launcher/doctor/probe_findings.h"
@@ -120,9 +121,7 @@ TEST(Report, AnErrorsRemedyIsBehindItsFirstSemicolon) {
 
 HelperResult said(const std::string& out) { return {.ending = Ending{}, .out = out, .err = {}}; }
 
-ProbeAnswer read_one(const HelperResult& result, const Gpus& gpus = {.count = 0, .reason = "no driver"}) {
-  return read_probe("/x/lockstep-probe", result, 1500ms, gpus);
-}
+ProbeAnswer read_one(const HelperResult& result) { return read_probe("/x/lockstep-probe", result, 1500ms); }
 
 nlohmann::json good_answer() {
   return {{"lockstep", LOCKSTEP_VERSION},
@@ -136,15 +135,7 @@ TEST(Probe, AGoodAnswerBecomesFindings) {
   EXPECT_EQ(count_problems(answer.findings), 0);
   EXPECT_EQ(named(answer.findings, "shm").value, "works, tried with 2 ranks");
   EXPECT_EQ(named(answer.findings, "cuda").value, "not here: no file");
-  EXPECT_EQ(named(answer.findings, "visible").value, "none: no driver");
-  EXPECT_EQ(named(answer.findings, "a rank computes on").value, "cpu");
   EXPECT_EQ(answer.json, good_answer());
-}
-
-TEST(Probe, GpusThatNoBackendUsesAreNoted) {
-  const auto answer = read_one(said(good_answer().dump()), {.count = 2, .reason = {}});
-  EXPECT_EQ(named(answer.findings, "a rank computes on").health, Health::note);
-  EXPECT_EQ(count_problems(answer.findings), 0);
 }
 
 TEST(Probe, ABackendThatFailsIsNotedAndNoneAtAllIsAProblem) {
@@ -197,6 +188,30 @@ TEST(Probe, LongNonsenseIsCutAndStaysOneLine) {
   expect_problem(answer, "a bxxx");
   EXPECT_LT(answer.findings[0].value.size(), 400u);
   EXPECT_EQ(answer.findings[0].value.find('\n'), std::string::npos);
+}
+
+using GpuFindings = Folder;
+
+TEST_F(GpuFindings, SayWhatTheDriverShowsAlsoWithoutAProbe) {
+  const auto none = gpu_findings({.count = 0, .reason = "nothing here"}, path("version"), nullptr);
+  EXPECT_EQ(named(none, "visible").value, "none: nothing here");
+  EXPECT_NE(named(none, "driver").value.find(path("version")), std::string::npos);
+  EXPECT_EQ(none.size(), 2u);
+  write("version", "NVRM version: 550.1\nGCC version: 12\n");
+  EXPECT_EQ(named(gpu_findings({.count = 2, .reason = {}}, path("version"), nullptr), "driver").value,
+            "NVRM version: 550.1");
+}
+
+TEST_F(GpuFindings, GpusThatNoBackendUsesAreNoted) {
+  const auto computes_on = [&](int gpus, const nlohmann::json& probe) {
+    return named(gpu_findings({.count = gpus, .reason = "x"}, path("version"), probe), "a rank computes on");
+  };
+  EXPECT_EQ(computes_on(2, good_answer()).value, "cpu");
+  EXPECT_EQ(computes_on(2, good_answer()).health, Health::note);
+  EXPECT_EQ(computes_on(0, good_answer()).health, Health::ok);
+  auto used = good_answer();
+  used["devices"].push_back({{"name", "cuda:0"}});
+  EXPECT_EQ(computes_on(2, used).health, Health::ok);
 }
 
 // Running it.
