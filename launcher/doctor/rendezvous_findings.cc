@@ -9,7 +9,6 @@
 #include "runtime/base/error.h"
 #include "runtime/net/interfaces.h"
 #include "runtime/net/tcp_socket.h"
-#include "runtime/rendezvous/agent_store.h"
 #include "runtime/rendezvous/describe.h"
 #include "runtime/rendezvous/families.h"
 #include "runtime/rendezvous/launcher_guard.h"
@@ -51,8 +50,10 @@ Finding ask_store(const rendezvous::MeetingPlan& plan) {
   const auto address = plan.address.to_string();
   try {
     if (plan.means == Means::agent_store) {
-      const rendezvous::AgentStore agent(plan.address, Deadline::after(kLimit));
-      return {kWhere, "store", fmt::format("{} answers as a server of {}", address, name_of(agent.dialect()))};
+      store::TcpStore agent({.address = plan.address, .protocol = store::Endpoint::Protocol::torch},
+                            Deadline::after(kLimit));
+      return {kWhere, "store",
+              fmt::format("{} answers as a server of PyTorch and has {} keys", address, agent.num_keys())};
     }
     store::TcpStore store({.address = plan.address, .secret = plan.secret, .run_id = plan.run_id, .role = "doctor"},
                           Deadline::after(kLimit));

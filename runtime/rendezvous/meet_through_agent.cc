@@ -5,26 +5,29 @@
 #include "runtime/base/error.h"
 #include "runtime/base/logging.h"
 #include "runtime/net/backoff.h"
-#include "runtime/rendezvous/agent_store.h"
+#include "runtime/net/tcp_socket.h"
 #include "runtime/rendezvous/file_meeting.h"
 #include "runtime/rendezvous/means.h"
+#include "runtime/store/tcp_store.h"
 
 namespace lockstep::rendezvous {
 namespace {
 
-// To take back what was said: the agent may have gone before.
-constexpr std::chrono::seconds kFarewell{2};
+// Of one request: the agent is there, and when rank 0 leaves it may be gone.
+constexpr store::TcpStoreOptions kAgentOptions{.request_timeout = std::chrono::seconds(5)};
+// A server of the 1.13 era closes a connection on which a key is asked for that was erased just then.
+constexpr int kMostErrors = 5;
 
 // What the announcement holds: the key, which goes when rank 0 leaves.
 class AgentKey {
  public:
-  AgentKey(AgentStore agent, std::string key, std::string_view value, const Deadline& deadline)
+  AgentKey(std::unique_ptr<store::Store> agent, std::string key, std::string_view value)
       : agent_(std::move(agent)), key_(std::move(key)) {
-    agent_.set(key_, value, deadline);
+    agent_->set(key_, value);
   }
   ~AgentKey() {
     try {
-      agent_.erase(key_, Deadline::after(kFarewell));
+      agent_->erase(key_);
     } catch (const Error& error) {
       log_debug("rendezvous: torchrun's agent has gone before '{}' was erased: {}", key_, error.what());
     }
@@ -33,46 +36,54 @@ class AgentKey {
   AgentKey& operator=(const AgentKey&) = delete;
 
  private:
-  AgentStore agent_;
+  std::unique_ptr<store::Store> agent_;
   std::string key_;
 };
 
-std::shared_ptr<HeldStore> host(AgentStore agent, const std::string& key, const MeetingPlan& plan,
+std::shared_ptr<HeldStore> host(std::unique_ptr<store::Store> agent, const std::string& key, const MeetingPlan& plan,
                                 const Identity& identity, const Deadline& deadline) {
   // The others reach the agent's host, so they reach the address from which this one reaches it.
-  const std::string host = agent.local_address().host;
+  const net::HostPort self = net::local_address(net::tcp_connect(plan.address, deadline.sooner(kPresent)).get());
   const std::string token = random_token();
   const auto secret = store::Secret::random();
-  auto held = host_store({host, 0}, secret, token, plan, identity, deadline);
+  auto held = host_store({self.host, 0}, secret, token, plan, identity, deadline);
   log_info(
       "rendezvous: this run is as open as torch's: its store at {} has a secret, and whoever reaches torchrun's "
       "store at {} can learn it; start it with `lockstep run` to close it",
       held->address, plan.address.to_string());
   held->announcement = std::make_shared<AgentKey>(
-      std::move(agent), key, encode(Offer{.address = held->endpoint.address, .token = token, .secret = secret}),
-      deadline);
+      std::move(agent), key, encode(Offer{.address = held->endpoint.address, .token = token, .secret = secret}));
   return held;
 }
 
-std::shared_ptr<HeldStore> come_through_agent(AgentStore& agent, const std::string& key, const MeetingPlan& plan,
+std::shared_ptr<HeldStore> come_through_agent(store::Store& agent, const std::string& key, const MeetingPlan& plan,
                                               const Identity& identity, const Deadline& deadline) {
   std::string failure;
+  int errors = 0;
   for (net::Backoff backoff;;) {
     std::string text;
     try {
       text = agent.get(key, deadline);
+      errors = 0;
     } catch (const Timeout&) {
       throw with_history(Timeout(fmt::format(
                              "rendezvous: rank 0 has not come: it has not said in torchrun's store at {} where its own "
                              "is, {}; look at its output, or set LOCKSTEP_TIMEOUT (seconds) if it starts later",
                              plan.address.to_string(), deadline.progress())),
                          failure);
+    } catch (const StoreError&) {
+      if (++errors == kMostErrors) throw;
     }
-    const Offer offer = decode_offer(text, fmt::format("key '{}' of torchrun's store", key));
-    if (auto held = follow(offer, plan, identity, deadline.sooner(kProbe), failure)) return held;
+    // A server of today answers with nothing where one of 1.13 closes.
+    if (!text.empty()) {
+      const Offer offer = decode_offer(text, fmt::format("key '{}' of torchrun's store", key));
+      if (auto held = follow(offer, plan, identity, deadline.sooner(kProbe), failure)) return held;
+    }
     if (!backoff.pause(deadline)) {
-      throw Timeout(fmt::format("rendezvous: {} has not met rank 0, {}: its store at {} {}; {}", whoami(identity),
-                                deadline.progress(), offer.address.to_string(), failure, kLookAtRankZero));
+      throw Timeout(
+          fmt::format("rendezvous: {} has not met rank 0, {}: where torchrun's store at {} says that it is: {}; "
+                      "{}",
+                      whoami(identity), deadline.progress(), plan.address.to_string(), failure, kLookAtRankZero));
     }
   }
 }
@@ -82,16 +93,18 @@ std::shared_ptr<HeldStore> come_through_agent(AgentStore& agent, const std::stri
 std::shared_ptr<HeldStore> meet_through_agent(const MeetingPlan& plan, const Identity& identity,
                                               const Deadline& deadline) {
   const std::string key = fmt::format("lockstep/rendezvous/{}/{}", identity.run_id, identity.restart_count);
-  std::optional<AgentStore> agent;
+  store::Endpoint there = endpoint_at(plan.address, {}, plan, identity);
+  there.protocol = store::Endpoint::Protocol::torch;
+  std::unique_ptr<store::Store> agent;
   try {
-    agent.emplace(plan.address, deadline.sooner(kPresent));
+    agent = std::make_unique<store::TcpStore>(there, deadline.sooner(kPresent), kAgentOptions);
   } catch (const Timeout& error) {
     throw Timeout(
         fmt::format("rendezvous: {} did not reach the store that torchrun's agent hosts "
                     "(TORCHELASTIC_USE_AGENT_STORE=True, {}): {}; it must still run",
                     whoami(identity), plan.told_by, error.what()));
   }
-  if (identity.rank == 0) return host(std::move(*agent), key, plan, identity, deadline);
+  if (identity.rank == 0) return host(std::move(agent), key, plan, identity, deadline);
   return come_through_agent(*agent, key, plan, identity, deadline);
 }
 
