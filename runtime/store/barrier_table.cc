@@ -27,6 +27,8 @@ BarrierTable::Arrival BarrierTable::arrive(WaiterId waiter, std::string_view nam
                     "thread of this one the same name?",
                     name, place));
   }
+  barrier.gave_up.erase(place);
+  barrier.missing.reset();
   if (static_cast<std::int64_t>(barrier.arrived.size()) < world_size) {
     places_.emplace(waiter, Place{&*found, place});
     return {};
@@ -45,24 +47,49 @@ void BarrierTable::leave(WaiterId waiter) {
   std::erase(released_, waiter);
   const auto found = places_.find(waiter);
   if (found == places_.end()) return;
-  auto& [name, barrier] = *found->second.barrier;
-  barrier.arrived.erase(found->second.rank);
-  if (barrier.arrived.empty()) barriers_.erase(barriers_.find(name));
-  places_.erase(found);
+  found->second.barrier->second.missing.reset();
+  take_out(found);
 }
 
-BarrierTable::Missing BarrierTable::missing(WaiterId waiter, std::size_t most) const {
-  Missing result;
+void BarrierTable::give_up(WaiterId waiter) {
   const auto found = places_.find(waiter);
-  if (found == places_.end()) return result;
-  const auto& [name, barrier] = *found->second.barrier;
-  result.count = barrier.world_size - static_cast<std::int64_t>(barrier.arrived.size());
-  if (!name.ranked) return result;
+  if (found == places_.end()) return;
+  found->second.barrier->second.gave_up.insert(found->second.rank);
+  take_out(found);
+}
+
+void BarrierTable::take_out(std::unordered_map<WaiterId, Place>::iterator place) {
+  auto& [name, barrier] = *place->second.barrier;
+  barrier.arrived.erase(place->second.rank);
+  if (barrier.arrived.empty()) barriers_.erase(barriers_.find(name));
+  places_.erase(place);
+}
+
+BarrierTable::Missing BarrierTable::missing(WaiterId waiter) {
+  const auto found = places_.find(waiter);
+  if (found == places_.end()) return {};
+  auto& [name, barrier] = *found->second.barrier;
+  if (!barrier.missing) barrier.missing = find_missing(name.ranked, barrier);
+  return *barrier.missing;
+}
+
+BarrierTable::Missing BarrierTable::find_missing(bool ranked, const Barrier& barrier) {
+  Missing result;
+  const auto came = static_cast<std::int64_t>(barrier.arrived.size() + barrier.gave_up.size());
+  if (ranked && came == barrier.world_size) {
+    result.count = static_cast<std::int64_t>(barrier.gave_up.size());
+    for (const std::int64_t rank : barrier.gave_up) {
+      if (result.ranks.size() < Missing::kListed) result.ranks.push_back(rank);
+    }
+    return result;
+  }
+  result.count = barrier.world_size - (ranked ? came : static_cast<std::int64_t>(barrier.arrived.size()));
+  if (!ranked) return result;
   auto arrived = barrier.arrived.begin();
-  for (std::int64_t rank = 0; rank < barrier.world_size && result.ranks.size() < most; ++rank) {
+  for (std::int64_t rank = 0; rank < barrier.world_size && result.ranks.size() < Missing::kListed; ++rank) {
     if (arrived != barrier.arrived.end() && arrived->first == rank) {
       ++arrived;
-    } else {
+    } else if (!barrier.gave_up.contains(rank)) {
       result.ranks.push_back(rank);
     }
   }

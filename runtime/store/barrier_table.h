@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -28,14 +29,18 @@ class BarrierTable {
   Arrival arrive(WaiterId waiter, std::string_view name, std::optional<std::int64_t> rank, std::int64_t world_size);
   // Forgets a waiter, as if it had not come; nothing if it is in no barrier.
   void leave(WaiterId waiter);
+  // The same for one whose time is over. The barrier is not complete without it either, but it is not among those whom
+  // the others miss, unless nobody else is: they are told who never came.
+  void give_up(WaiterId waiter);
   bool contains(WaiterId waiter) const { return places_.contains(waiter); }
-  // The ranks that have not come to the barrier that `waiter` is in, in order, at most `most` of them, and how many
-  // there are in all.
+  // The ranks that the barrier lacks in which `waiter` is, in order, the first kListed of them, and how many there are
+  // in all. Many may ask one after the other: they share the work.
   struct Missing {
+    static constexpr std::size_t kListed = 64;
     std::vector<std::int64_t> ranks;
     std::int64_t count = 0;
   };
-  Missing missing(WaiterId waiter, std::size_t most) const;
+  Missing missing(WaiterId waiter);
   // The waiters, but for who came last, that were released since the last call. They are in no barrier any more.
   std::vector<WaiterId> take_released();
 
@@ -43,6 +48,8 @@ class BarrierTable {
   struct Barrier {
     std::int64_t world_size = 0;
     std::map<std::int64_t, WaiterId> arrived;  // by rank; of heads, by the waiter's own number
+    std::set<std::int64_t> gave_up;
+    std::optional<Missing> missing = {};  // as long as nobody comes or leaves
   };
   struct Name {
     bool ranked;
@@ -53,10 +60,14 @@ class BarrierTable {
     std::size_t operator()(const Name& name) const { return std::hash<std::string>()(name.text) + name.ranked; }
   };
   using Barriers = std::unordered_map<Name, Barrier, Hash>;
+  static Missing find_missing(bool ranked, const Barrier& barrier);
+
   struct Place {
     Barriers::pointer barrier;  // to an element of barriers_, which stays where it is
     std::int64_t rank;
   };
+
+  void take_out(std::unordered_map<WaiterId, Place>::iterator place);
 
   Barriers barriers_;
   std::unordered_map<WaiterId, Place> places_;

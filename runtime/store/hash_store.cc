@@ -175,8 +175,8 @@ void HashStore::barrier(std::string_view name, std::int64_t rank, std::int64_t w
   while (!released_.contains(ticket) && changed_.wait_until(mutex_, deadline)) {
   }
   if (released_.erase(ticket) != 0) return;
-  const BarrierTable::Missing missing_ranks = barriers_.missing(ticket, kListedRanks);
-  barriers_.leave(ticket);
+  const BarrierTable::Missing missing_ranks = barriers_.missing(ticket);
+  barriers_.give_up(ticket);
   throw_barrier_timeout(description(), name, world_size, missing_ranks.ranks, missing_ranks.count, deadline);
 }
 

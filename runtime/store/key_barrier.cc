@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "runtime/base/error.h"
+#include "runtime/store/barrier_table.h"
 #include "runtime/store/messages.h"
 
 namespace lockstep::store {
@@ -27,7 +28,7 @@ void barrier_over_keys(Store& store, std::string_view name, std::int64_t rank, s
     std::int64_t count = 0;
     for (std::int64_t other = 0; other < world_size; ++other) {
       if (store.check(std::span(&arrivals[static_cast<std::size_t>(other)], 1))) continue;
-      if (++count <= static_cast<std::int64_t>(kListedRanks)) missing.push_back(other);
+      if (++count <= static_cast<std::int64_t>(BarrierTable::Missing::kListed)) missing.push_back(other);
     }
     throw_barrier_timeout(store.description(), name, world_size, missing, count, deadline);
   }

@@ -18,12 +18,10 @@ std::string quoted_keys(std::span<const std::string> keys);
                                      std::span<const std::string> missing, const Deadline& deadline);
 // The Timeout of a wait for an item of `queue`.
 [[noreturn]] void throw_queue_timeout(std::string_view store, std::string_view queue, const Deadline& deadline);
-// The Timeout of a barrier that `count` ranks have not come to, of which `missing` are the first kListedRanks.
+// The Timeout of a barrier that `count` ranks have not come to, of which `missing` are the first.
 [[noreturn]] void throw_barrier_timeout(std::string_view store, std::string_view name, std::int64_t world_size,
                                         std::span<const std::int64_t> missing, std::int64_t count,
                                         const Deadline& deadline);
-// How many of the missing a message names.
-inline constexpr std::size_t kListedRanks = 64;
 // InvalidArgument if the key or the value is over the limits of store.h.
 void check_sizes(std::string_view store, std::string_view key, std::string_view value);
 // The sum of `delta` and the decimal number at `key`; null counts as 0. StoreError if it is no number, or doesn't fit.

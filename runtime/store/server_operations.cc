@@ -237,12 +237,13 @@ void ServerSession::answer_woken() {
 void ServerSession::answer_late() {
   const Op op = waiting_->op;
   if (op == Op::rank_barrier) {
-    const BarrierTable::Missing missing = state_.barriers.missing(id_, kListedRanks);
+    const BarrierTable::Missing missing = state_.barriers.missing(id_);
     std::vector<std::string> names;
     for (const std::int64_t rank : missing.ranks) names.push_back(std::to_string(rank));
     const std::int64_t more = missing.count - static_cast<std::int64_t>(names.size());
     if (more > 0) names.push_back(fmt::format("+{}", more));
     reply_frame(op, proto::kMissing, {names.begin(), names.end()});
+    state_.barriers.give_up(id_);
   } else {
     reply_frame(op, proto::kMissing, state_.keys.missing(id_));
   }

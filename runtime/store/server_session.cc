@@ -204,6 +204,7 @@ bool ServerSession::serve(std::string_view& input) {
       execute(now.request());
       input.remove_prefix(size);
       if (phase_ == Phase::closed) return false;
+      if (phase_ == Phase::refused) input = {};  // nothing of it will be served
     }
     return true;
   } catch (const StoreError& error) {
