@@ -95,7 +95,6 @@ inline constexpr std::uint8_t kPushBeat = 0x14;    // []: the answer to HEARTBEA
 inline constexpr std::uint8_t kKeyUpdated = 0;
 inline constexpr std::uint8_t kKeyCreated = 1;
 inline constexpr std::uint8_t kKeyDeleted = 2;
-inline constexpr std::uint8_t kKeyAppended = 4;
 
 // What a reader accepts. PyTorch's server has the same limits on key, value and count.
 struct Limits {
