@@ -8,7 +8,8 @@
 //
 // Once the server is gone every call, also one that is waiting, throws StoreError: at once if its process has ended, in
 // net::kVanishedAfter if its host has vanished. Operations that a server of PyTorch doesn't have (queues and list_keys
-// before 2.9) are a StoreError that says so; append(), multi_get() and multi_set() are put together from what 1.13 has.
+// before 2025, append() in 1.13) are a StoreError that says so; multi_get(), multi_set() and barrier() are put together
+// from others.
 #pragma once
 
 #include <chrono>
@@ -25,6 +26,7 @@
 #include "runtime/store/endpoint.h"
 #include "runtime/store/store.h"
 #include "runtime/store/tcp_connection.h"
+#include "runtime/store/wire_keys.h"
 
 namespace lockstep::store {
 
@@ -65,10 +67,6 @@ class TcpStore : public Store {
   std::string description() const override;
 
  private:
-  // Keys as they go over the wire, and views of them.
-  struct WireKeys;
-
-  std::string wire_key(std::string_view key) const;
   std::string_view checked_value(std::string_view key, std::string_view value) const;
   TcpConnection take(const Deadline& deadline) EXCLUDES(mutex_);
   void give_back(TcpConnection connection) EXCLUDES(mutex_);
@@ -90,7 +88,6 @@ class TcpStore : public Store {
   std::vector<std::string> missing_keys(TcpConnection& connection, const WireKeys& keys);
   void read_values(TcpConnection& connection, const WireKeys& keys, std::vector<std::string>& values);
   std::string pop_in_two_trips(std::string_view queue, const Deadline& deadline);
-  void append_by_swaps(std::string_view key, std::string_view value);
   // The bytes of a request in the server's dialect. StoreError if it doesn't have the operation.
   std::string bytes_of(const proto::Request& request) const;
   bool is_lockstep() const { return dialect_ == proto::Dialect::lockstep; }
