@@ -1,0 +1,371 @@
+#include "runtime/store/server_loop.h"
+
+#include <fmt/format.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "runtime/base/error.h"
+#include "runtime/base/logging.h"
+#include "runtime/net/open_files.h"
+#include "runtime/net/stream.h"
+#include "runtime/net/tcp_liveness.h"
+#include "runtime/net/tcp_socket.h"
+
+namespace lockstep::store {
+namespace {
+
+constexpr std::size_t kReadBytes = std::size_t{64} << 10;
+// How long no connection is accepted after the process ran out of descriptors or memory for one.
+constexpr auto kAcceptPause = std::chrono::milliseconds(100);
+// Connections accepted before the clients that are there get their turn.
+constexpr int kAcceptBatch = 64;
+// Lines about bad clients in a time.
+constexpr std::size_t kComplaints = 20;
+constexpr auto kComplaintWindow = std::chrono::seconds(10);
+// A member's host that is silent for so long is gone for the kernel too. Above what makes a member silent, which says
+// more.
+constexpr auto kDeadHost = std::chrono::seconds(10);
+
+ServerState::Rules rules_of(const TcpStoreServerOptions& options) {
+  return {.limits = options.limits,
+          .table = {.max_bytes = options.max_stored_bytes,
+                    .max_entries = options.max_keys,
+                    .max_value_bytes = options.limits.max_value_bytes,
+                    .max_waited_keys = options.max_waited_keys},
+          .max_watches = options.max_watched_keys,
+          .max_client_bytes = options.max_client_bytes,
+          .secret = options.secret,
+          .run_id = options.run_id,
+          .refusal_delay = options.refusal_delay};
+}
+
+ssize_t send_some(int fd, std::string_view output) {
+  return ::send(fd, output.data(), output.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+}  // namespace
+
+ServerLoop::Client::Client(UniqueFd socket, ServerState& state, SessionHost& host, SessionId id)
+    : fd(std::move(socket)),
+      peer(net::describe_peer(fd.get())),
+      session(state, host, id),
+      interest(EPOLLIN | EPOLLRDHUP) {}
+
+ServerLoop::ServerLoop(const TcpStoreServerOptions& options, OnChange on_change)
+    : options_(options),
+      on_change_(std::move(on_change)),
+      listener_(net::tcp_listen(options.listen)),
+      address_(net::local_address(listener_.get())),
+      complaints_(kComplaints, kComplaintWindow),
+      state_(rules_of(options)),
+      members_(ProcessInfo::of_this_process(), {}, options.membership),
+      read_buffer_(kReadBytes, '\0') {
+  state_.keys.observe([this](std::string_view key, const std::string* before, const std::string* after) {
+    tell_watchers(key, before, after);
+  });
+  loop_.add(listener_.get(), EPOLLIN, [this](std::uint32_t) { accept(); });
+}
+
+ServerLoop::~ServerLoop() = default;
+
+void ServerLoop::run() {
+  try {
+    loop_.run();
+  } catch (const std::exception& error) {
+    log_error("store server at {}: ends, all clients are closed: {}", address_.to_string(), error.what());
+  }
+  clients_.clear();
+  close_listener();
+}
+
+void ServerLoop::stop_listening() {
+  loop_.post([this] { close_listener(); });
+}
+
+void ServerLoop::close_listener() {
+  if (listener_) {
+    loop_.remove(listener_.get());
+    listener_.reset();
+  }
+  tell_changes();
+}
+
+void ServerLoop::tell_changes() {
+  const bool is_listening = static_cast<bool>(listener_);
+  if (clients_.size() == told_clients_ && is_listening == told_listening_) return;
+  told_clients_ = clients_.size();
+  told_listening_ = is_listening;
+  on_change_(told_clients_, told_listening_);
+}
+
+void ServerLoop::accept() {
+  for (int i = 0; i < kAcceptBatch; ++i) {
+    UniqueFd fd;
+    try {
+      fd = net::tcp_try_accept(listener_.get());
+    } catch (const SystemError& error) {
+      const net::OpenFilesLimit limit = net::open_files_limit();
+      warn(
+          fmt::format("{} clients are connected, the next can't be: {}; this process may have {} descriptors: raise "
+                      "'ulimit -n' (up to {} without more rights)",
+                      clients_.size(), error.what(), limit.soft, limit.hard));
+      loop_.change(listener_.get(), 0);
+      loop_.run_after(kAcceptPause, [this] {
+        if (listener_) loop_.change(listener_.get(), EPOLLIN);
+      });
+      break;
+    }
+    if (!fd) break;
+    if (clients_.size() >= options_.max_clients) {
+      warn(fmt::format("closed {}: {} clients are connected, the limit is {}", net::describe_peer(fd.get()),
+                       clients_.size(), options_.max_clients));
+      continue;
+    }
+    welcome(std::move(fd));
+  }
+  tell_changes();
+  serve_woken();
+}
+
+void ServerLoop::welcome(UniqueFd fd) {
+  while (greeting_.size() >= options_.max_greeting_clients) {
+    const SessionId oldest = greeting_.begin()->first;
+    refuse(oldest, fmt::format("{} clients have not finished their greeting, the limit is {}; this one is at it "
+                               "longest",
+                               greeting_.size(), options_.max_greeting_clients));
+  }
+  const SessionId id = next_id_++;
+  auto client = std::make_unique<Client>(std::move(fd), state_, *this, id);
+  loop_.add(client->fd.get(), client->interest, [this, id](std::uint32_t events) { on_ready(id, events); });
+  clients_.emplace(id, std::move(client));
+  greeting_.emplace_hint(greeting_.end(), id, Clock::now() + options_.greeting_timeout);
+  if (greeting_.size() == 1) check_greetings();
+}
+
+// Closes who is too long at its greeting, and comes back when the next will be.
+void ServerLoop::check_greetings() {
+  const auto now = Clock::now();
+  while (!greeting_.empty() && greeting_.begin()->second <= now) {
+    const SessionId id = greeting_.begin()->first;
+    const Client& client = *clients_.at(id);
+    if (client.session.is_silent() && !options_.secret && legacy_hosts_.contains(client.host())) {
+      greeting_.erase(id);
+    } else {
+      refuse(id, "it has not finished its greeting in time");
+    }
+  }
+  loop_.cancel(greeting_timer_);
+  if (greeting_.empty()) return;
+  greeting_timer_ = loop_.run_after(greeting_.begin()->second - now, [this] {
+    check_greetings();
+    serve_woken();
+    tell_changes();
+  });
+}
+
+void ServerLoop::on_ready(SessionId id, std::uint32_t events) {
+  try {
+    take_turn(id, *clients_.at(id), events);
+  } catch (const std::exception& error) {
+    // Out of memory, most likely for this client's sake; the others go on.
+    refuse(id, error.what());
+  }
+  serve_woken();
+  while (state_.held_bytes > options_.max_held_bytes) close_the_largest();
+  tell_changes();
+}
+
+void ServerLoop::take_turn(SessionId id, Client& client, std::uint32_t events) {
+  const bool reading = (client.interest & EPOLLIN) != 0;
+  const bool gone = (events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP)) != 0;
+  if ((events & EPOLLIN) != 0 || (gone && reading)) {
+    if (!receive(id, client)) return;
+  } else if (gone) {
+    return close(id);
+  }
+  settle(id, client);
+}
+
+// Reads once: the loop comes back to a client that has more, after the others. False if the client is closed.
+bool ServerLoop::receive(SessionId id, Client& client) {
+  const ssize_t received = ::recv(client.fd.get(), read_buffer_.data(), read_buffer_.size(), MSG_DONTWAIT);
+  if (received < 0 && (errno == EAGAIN || errno == EINTR)) return true;
+  if (received <= 0) {
+    close(id);
+    return false;
+  }
+  const std::string_view bytes(read_buffer_.data(), static_cast<std::size_t>(received));
+  if (!client.session.receive(bytes)) {
+    refuse(id, client.session.close_reason());
+    return false;
+  }
+  if (!greeting_.empty() && client.session.is_welcome() && greeting_.erase(id) != 0) note_dialect(client);
+  return true;
+}
+
+void ServerLoop::note_dialect(Client& client) {
+  client.is_legacy = client.session.dialect() == proto::Dialect::legacy;
+  if (client.is_legacy) ++legacy_hosts_[client.host()];
+}
+
+// Sends what can be sent and asks the loop for what this client needs next.
+void ServerLoop::settle(SessionId id, Client& client) {
+  while (!client.session.output().empty()) {
+    const ssize_t count = send_some(client.fd.get(), client.session.output());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && errno == EAGAIN) break;
+    if (count < 0) return close(id);
+    if (!client.session.sent(static_cast<std::size_t>(count))) return refuse(id, client.session.close_reason());
+  }
+  std::uint32_t interest = EPOLLRDHUP;
+  if (client.session.wants_input()) interest |= EPOLLIN;
+  if (!client.session.output().empty()) interest |= EPOLLOUT;
+  if (interest == client.interest) return;
+  loop_.change(client.fd.get(), interest);
+  client.interest = interest;
+}
+
+// Answers the clients whose keys or ranks have come, and sends what they were pushed. What they had sent behind their
+// wait may wake others in turn; and who can't be sent anything is closed, which befalls its fellow members.
+void ServerLoop::serve_woken() {
+  for (;;) {
+    std::vector<SessionId> woken = state_.keys.take_woken();
+    const std::vector<SessionId> released = state_.barriers.take_released();
+    woken.insert(woken.end(), released.begin(), released.end());
+    for (auto& event : members_.table().take_pushes()) {
+      const auto found = clients_.find(event.to);
+      if (found == clients_.end()) continue;
+      pushed_.push_back(event.to);
+      found->second->session.push(MemberService::frame_of(std::move(event)));
+    }
+    const std::vector<SessionId> pushed = std::exchange(pushed_, {});
+    if (woken.empty() && pushed.empty()) return;
+    for (const SessionId id : woken) {
+      with_client(id, [](ServerSession& session) { return session.wake(); });
+    }
+    for (const SessionId id : pushed) {
+      with_client(id, [](ServerSession& session) { return session.close_reason().empty(); });
+    }
+  }
+}
+
+// Lets `act` do something with a client that may have gone, then sends what came of it.
+template <typename Act>
+void ServerLoop::with_client(SessionId id, Act&& act) {
+  const auto found = clients_.find(id);
+  if (found == clients_.end()) return;
+  try {
+    Client& client = *found->second;
+    if (!act(client.session)) return refuse(id, client.session.close_reason());
+    settle(id, client);
+  } catch (const std::exception& error) {
+    refuse(id, error.what());
+  }
+}
+
+void ServerLoop::start_timer(SessionId session, std::chrono::nanoseconds delay) {
+  stop_timer(session);
+  clients_.at(session)->timer = loop_.run_after(delay, [this, session] {
+    with_client(session, [](ServerSession& expired) { return expired.expire(); });
+    serve_woken();
+    tell_changes();
+  });
+}
+
+void ServerLoop::stop_timer(SessionId session) { loop_.cancel(clients_.at(session)->timer); }
+
+void ServerLoop::complain(SessionId session, const std::string& what) {
+  warn(fmt::format("{}: {}", clients_.at(session)->peer, printable(what, 500)));
+}
+
+void ServerLoop::tell_watchers(std::string_view key, const std::string* before, const std::string* after) {
+  const auto text = [](const std::string* value) { return value == nullptr ? std::string_view() : *value; };
+  for (const SessionId watcher : state_.watches.watchers(key)) {
+    const auto found = clients_.find(watcher);
+    if (found == clients_.end()) continue;
+    const auto kind = after == nullptr    ? proto::kKeyDeleted
+                      : before == nullptr ? proto::kKeyCreated
+                                          : proto::kKeyUpdated;
+    found->second->session.push_watch_event({{key}, {text(before), text(after)}, kind});
+    pushed_.push_back(watcher);
+  }
+}
+
+Frame ServerLoop::serve_member(SessionId session, const proto::Request& request) {
+  members_.table().observe(Clock::now());
+  Frame answer = members_.serve(session, request);
+  if (request.op == proto::Op::register_member && answer.status == proto::kOk) {
+    net::end_when_host_is_silent(clients_.at(session)->fd.get(), kDeadHost);
+    if (!looking_) look_around();
+  }
+  return answer;
+}
+
+// As long as there are members.
+void ServerLoop::look_around() {
+  looking_ = members_.table().present() > 0;
+  if (!looking_) return;
+  members_.table().observe(Clock::now());
+  members_.set_traced(this_process_is_traced());
+  members_.table().look_around();
+  loop_.run_after(options_.membership.look_interval, [this] {
+    look_around();
+    serve_woken();
+    tell_changes();
+  });
+}
+
+void ServerLoop::close_the_largest() {
+  const auto largest = std::max_element(clients_.begin(), clients_.end(), [](const auto& a, const auto& b) {
+    return a.second->session.held_bytes() < b.second->session.held_bytes();
+  });
+  refuse(largest->first,
+         fmt::format("the server holds {} bytes for all its clients, the limit is {}; this one has most: {} bytes",
+                     state_.held_bytes, options_.max_held_bytes, largest->second->session.held_bytes()));
+  serve_woken();
+}
+
+// Closes a client that has done wrong. Without a reason it is in the log already.
+void ServerLoop::refuse(SessionId id, const std::string& reason) {
+  Client& client = *clients_.at(id);
+  if (!reason.empty()) {
+    const std::string& role = client.session.role();
+    warn(fmt::format("closed {}{}{}{}: {}", client.peer, role.empty() ? "" : " (", role, role.empty() ? "" : ")",
+                     printable(reason, 500)));
+  }
+  if (!client.session.output().empty()) send_some(client.fd.get(), client.session.output());
+  close(id);
+}
+
+void ServerLoop::close(SessionId id) {
+  const auto found = clients_.find(id);
+  const Client& client = *found->second;
+  loop_.remove(client.fd.get());
+  loop_.cancel(client.timer);
+  greeting_.erase(id);
+  if (client.is_legacy) {
+    const auto place = legacy_hosts_.find(client.host());
+    if (--place->second == 0) legacy_hosts_.erase(place);
+  }
+  clients_.erase(found);
+  members_.table().ended(id);
+}
+
+void ServerLoop::warn(const std::string& text) {
+  if (complaints_.admit(Clock::now())) {
+    log_warn("store server at {}: {}", address_.to_string(), text);
+  } else if (!summary_is_due_) {
+    summary_is_due_ = true;
+    loop_.run_after(complaints_.summary_time() - Clock::now(), [this] {
+      summary_is_due_ = false;
+      log_warn("store server at {}: {} more such lines were left out", address_.to_string(),
+               complaints_.take_left_out());
+    });
+  }
+}
+
+}  // namespace lockstep::store

@@ -1,0 +1,117 @@
+// What a TCP store's server does in its own thread: accepts, reads, serves and sends, for all clients in turn.
+//
+// tcp_store_server.h is the face that other threads see. Everything here belongs to the thread inside run(), and before
+// run() to whoever makes it, but for stop() and stop_listening().
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "proto/request.h"
+#include "runtime/base/unique_fd.h"
+#include "runtime/net/address.h"
+#include "runtime/net/event_loop.h"
+#include "runtime/store/complaint_log.h"
+#include "runtime/store/member_service.h"
+#include "runtime/store/server_session.h"
+#include "runtime/store/server_state.h"
+#include "runtime/store/tcp_store_server.h"
+
+namespace lockstep::store {
+
+class ServerLoop : public SessionHost {
+ public:
+  // Listens. `on_change` is told the number of clients whenever it has changed, and whether the address is open.
+  using OnChange = std::function<void(std::size_t clients, bool is_listening)>;
+  ServerLoop(const TcpStoreServerOptions& options, OnChange on_change);
+  ~ServerLoop() override;
+
+  // The address it is bound to.
+  const net::HostPort& address() const { return address_; }
+  // Serves until stop(), then closes all.
+  void run();
+  // Any thread.
+  void stop() { loop_.stop(); }
+  void stop_listening();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  struct Client {
+    Client(UniqueFd socket, ServerState& state, SessionHost& host, SessionId id);
+    // The address without the port.
+    std::string host() const { return peer.substr(0, peer.rfind(':')); }
+
+    UniqueFd fd;
+    std::string peer;
+    ServerSession session;
+    std::uint32_t interest;
+    bool is_legacy = false;  // and counted in legacy_hosts_
+    net::EventLoop::TimerId timer = {};
+  };
+
+  void start_timer(SessionId session, std::chrono::nanoseconds delay) override;
+  void stop_timer(SessionId session) override;
+  void complain(SessionId session, const std::string& what) override;
+  Frame serve_member(SessionId session, const proto::Request& request) override;
+
+  void close_listener();
+  void accept();
+  void welcome(UniqueFd fd);
+  // Closes who is too long at its greeting, and comes back when the next will be.
+  void check_greetings();
+  void note_dialect(Client& client);
+
+  void on_ready(SessionId id, std::uint32_t events);
+  void take_turn(SessionId id, Client& client, std::uint32_t events);
+  // Reads once: the loop comes back to a client that has more, after the others. False if the client is closed.
+  bool receive(SessionId id, Client& client);
+  // Sends what can be sent and asks the loop for what this client needs next.
+  void settle(SessionId id, Client& client);
+  // Answers the clients whose keys or ranks have come, and sends what they were pushed. What they had sent behind their
+  // wait may wake others in turn; and who can't be sent anything is closed, which befalls its fellow members.
+  void serve_woken();
+  // Lets `act` do something with a client that may have gone, then sends what came of it.
+  template <typename Act>
+  void with_client(SessionId id, Act&& act);
+  void tell_watchers(std::string_view key, const std::string* before, const std::string* after);
+  // As long as there are members.
+  void look_around();
+
+  void close_the_largest();
+  // Closes a client that has done wrong. Without a reason it is in the log already.
+  void refuse(SessionId id, const std::string& reason);
+  void close(SessionId id);
+  void warn(const std::string& text);
+  void tell_changes();
+
+  const TcpStoreServerOptions options_;
+  const OnChange on_change_;
+  UniqueFd listener_;
+  const net::HostPort address_;
+  net::EventLoop loop_;
+  ComplaintLog complaints_;
+  bool summary_is_due_ = false;
+  ServerState state_;  // before the clients, whose sessions point to it
+  MemberService members_;
+  bool looking_ = false;
+  std::unordered_map<SessionId, std::unique_ptr<Client>> clients_;
+  SessionId next_id_ = 1;
+  std::size_t told_clients_ = 0;
+  bool told_listening_ = true;
+  std::map<SessionId, Clock::time_point> greeting_;  // who hasn't finished, the oldest first, and until when it may
+  net::EventLoop::TimerId greeting_timer_;
+  std::unordered_map<std::string, std::size_t> legacy_hosts_;  // clients of PyTorch 1.13 on each
+  std::vector<SessionId> pushed_;                              // who was sent something unasked
+  std::string read_buffer_;
+};
+
+}  // namespace lockstep::store
