@@ -39,9 +39,11 @@ void add_backends(const nlohmann::json& json, Findings& findings) {
     if (ranks > 0) {
       findings.push_back(
           {kBackends, name, ranks == 1 ? "works for a rank alone" : fmt::format("works, tried with {} ranks", ranks)});
-    } else {
+    } else if (backend.at("tried").get<bool>()) {
       findings.push_back(
           {kBackends, name, "does not work here: " + backend.at("reason").get<std::string>(), Health::note});
+    } else {
+      findings.push_back({kBackends, name, "not tried: " + backend.at("reason").get<std::string>()});
     }
   }
   if (most >= 2) return;

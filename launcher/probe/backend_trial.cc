@@ -29,7 +29,9 @@ GroupContext context_of(int rank, int world, std::shared_ptr<store::Store> store
   for (int i = 0; i < world; ++i) {
     context.roster.push_back({.rank = i, .local_rank = i, .pid = getpid(), .host = host_name(), .boot_id = boot_id()});
   }
+  context.identity.source = "lockstep-probe";
   context.store = std::move(store);
+  context.local_address = "127.0.0.1";
   context.timeout = kLimit;
   return context;
 }
@@ -70,9 +72,9 @@ Trial try_backend(const Backend& backend) {
       });
     }
     for (auto& rank : ranks) rank.join();
-    return error.empty() ? Trial{.ranks = world, .reason = {}} : Trial{.ranks = 0, .reason = error};
+    return {.ranks = error.empty() ? world : 0, .tried = true, .reason = error};
   }
-  return {.ranks = 0, .reason = reason};
+  return {.ranks = 0, .tried = false, .reason = reason};
 }
 
 }  // namespace lockstep::probe

@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 
 #include "launcher/probe/backend_trial.h"
-#include "launcher/probe/plugin_search.h"
 #include "runtime/base/cpu.h"
+#include "runtime/comm/init/plugins.h"
 
 namespace lockstep::probe {
 namespace {
@@ -18,16 +18,22 @@ nlohmann::json backends_json() {
   auto list = nlohmann::json::array();
   for (const auto& backend : backends()) {
     const Trial trial = try_backend(backend);
-    list.push_back({{"name", backend.name}, {"ranks_tried", trial.ranks}, {"reason", trial.reason}});
+    list.push_back(
+        {{"name", backend.name}, {"tried", trial.tried}, {"ranks_tried", trial.ranks}, {"reason", trial.reason}});
   }
   return list;
 }
 
 nlohmann::json plugins_json() {
   auto list = nlohmann::json::array();
-  for (const auto& plugin : find_plugins(plugin_folders(Environment::of_process()))) {
-    list.push_back({{"name", plugin.name}, {"path", plugin.path}, {"usable", false}, {"reason", plugin.reason}});
+  for (const auto& plugin : plugins()) {
+    list.push_back(
+        {{"name", plugin.name}, {"path", plugin.path}, {"usable", plugin.available}, {"reason", plugin.reason}});
   }
+  list.push_back({{"name", "cuda"},
+                  {"path", ""},
+                  {"usable", false},
+                  {"reason", "this version of lockstep has no CUDA plug-in yet; train on the CPU"}});
   return list;
 }
 

@@ -71,7 +71,11 @@ TEST(Doctor, Alone) {
   EXPECT_EQ(report.value("who am I", "launcher"), "alone");
   EXPECT_TRUE(report.value("who am I", "rank").starts_with("0/1 ")) << report.value("who am I", "rank");
   EXPECT_TRUE(contains(report.value("backends", "shm"), "tried with 2 ranks"));
-  EXPECT_TRUE(contains(report.value("plug-ins", "cuda"), "liblockstep_cuda.so"));
+  EXPECT_TRUE(contains(report.value("plug-ins", "cuda"), "no CUDA plug-in yet"));
+  for (const auto* name : {"gloo", "mpi"}) {  // found, or the reason why not
+    const auto value = report.value("plug-ins", name);
+    EXPECT_TRUE(contains(value, std::string("liblockstep_") + name + ".so")) << value;
+  }
   EXPECT_NE(report.finding("GPUs", "visible"), nullptr);
   EXPECT_TRUE(contains(report.value("addresses", "interfaces"), "lo 127.0.0.1"));
   EXPECT_NE(report.finding("addresses", "interface"), nullptr);
@@ -211,6 +215,18 @@ TEST(Doctor, UnderTorchrunTheAgentsStoreIsAsked) {
   EXPECT_EQ(report.exit_code, 0) << report.problems();
   EXPECT_EQ(report.value("who am I", "launcher"), "torchrun");
   EXPECT_TRUE(contains(report.value("where to meet", "store"), "answers as a server of")) << report.json;
+}
+
+TEST(Doctor, AFileThatIsNoPlugInIsRefusedWithTheReason) {
+  const fs::path folder = fs::path(::testing::TempDir()) / ("plugins-" + testing::job());
+  fs::create_directories(folder);
+  std::ofstream(folder / "liblockstep_gloo.so") << "no library at all";
+  const auto report = doctor({{"LOCKSTEP_PLUGIN_PATH", folder.native()}});
+  EXPECT_EQ(report.exit_code, 0) << "what nobody asked for is no problem: " << report.problems();
+  const auto value = report.value("plug-ins", "gloo");
+  EXPECT_TRUE(value.starts_with("not here: ")) << value;
+  EXPECT_TRUE(contains(value, (folder / "liblockstep_gloo.so").native())) << value;
+  fs::remove_all(folder);
 }
 
 class DoctorFiles : public ::testing::Test {

@@ -125,7 +125,7 @@ ProbeAnswer read_one(const HelperResult& result) { return read_probe("/x/lockste
 
 nlohmann::json good_answer() {
   return {{"lockstep", LOCKSTEP_VERSION},
-          {"backends", {{{"name", "shm"}, {"ranks_tried", 2}, {"reason", ""}}}},
+          {"backends", {{{"name", "shm"}, {"tried", true}, {"ranks_tried", 2}, {"reason", ""}}}},
           {"plugins", {{{"name", "cuda"}, {"path", ""}, {"usable", false}, {"reason", "no file"}}}},
           {"devices", {{{"name", "cpu"}}}}};
 }
@@ -140,11 +140,14 @@ TEST(Probe, AGoodAnswerBecomesFindings) {
 
 TEST(Probe, ABackendThatFailsIsNotedAndNoneAtAllIsAProblem) {
   auto json = good_answer();
-  json["backends"] = {{{"name", "single"}, {"ranks_tried", 1}, {"reason", ""}},
-                      {{"name", "shm"}, {"ranks_tried", 0}, {"reason", "memfd_create: refused"}}};
+  json["backends"] = {{{"name", "single"}, {"tried", true}, {"ranks_tried", 1}, {"reason", ""}},
+                      {{"name", "mpi"}, {"tried", false}, {"ranks_tried", 0}, {"reason", "needs mpirun"}},
+                      {{"name", "shm"}, {"tried", true}, {"ranks_tried", 0}, {"reason", "memfd_create: refused"}}};
   const auto answer = read_one(said(json.dump()));
   EXPECT_EQ(named(answer.findings, "shm").health, Health::note);
   EXPECT_NE(named(answer.findings, "shm").value.find("memfd_create"), std::string::npos);
+  EXPECT_EQ(named(answer.findings, "mpi").value, "not tried: needs mpirun");
+  EXPECT_EQ(named(answer.findings, "mpi").health, Health::ok);
   EXPECT_EQ(named(answer.findings, "any").health, Health::problem);
 }
 
