@@ -3,6 +3,7 @@
 // A program of its own, so that `lockstep doctor` need not load the library, let alone a GPU's driver, and outlives it
 // if that hangs or crashes. Errors of the library are part of the answer; any exit code but 0 is a crash.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -50,5 +51,6 @@ int main() {
                                  {"plugins", plugins_json()},
                                  {"devices", devices_json()}};
   fmt::print("{}\n", answer.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
-  return std::fflush(stdout) == 0 ? 0 : 1;
+  // The answer is out. What foreign libraries would do at exit, such as wait for a device, is of no use to anybody.
+  _exit(std::fflush(stdout) == 0 ? 0 : 1);
 }
