@@ -159,7 +159,8 @@ ConnectionsResult measure_connections(int count, bool with_secret) {
     std::vector<store::TcpConnection> connections;
     connections.reserve(static_cast<std::size_t>(count));
     out[0] = now();
-    for (int i = 0; i < count; ++i) connections.push_back(store::TcpConnection::open(where, patience()));
+    const store::Endpoint server = {.address = where, .secret = secret, .role = "benchmark"};
+    for (int i = 0; i < count; ++i) connections.push_back(store::TcpConnection::open(server, patience()));
     out[1] = now();
     std::string request;
     for (int rank = 0; rank < count; ++rank) {
@@ -177,7 +178,7 @@ ConnectionsResult measure_connections(int count, bool with_secret) {
     out[2] = now();
     gate();  // keeps them open while the memory is looked at
   });
-  store::TcpStoreServer server;
+  const TcpStoreServer server({.secret = secret});
   const double before = resident_mb();
   processes.start(server.address());
   processes.await_ready();
