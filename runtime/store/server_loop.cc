@@ -23,9 +23,8 @@ constexpr std::size_t kReadBytes = std::size_t{64} << 10;
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 // Connections accepted before the clients that are there get their turn.
 constexpr int kAcceptBatch = 64;
-// Lines about bad clients in a time.
+// Lines about bad clients in TcpStoreServerOptions::complaint_window.
 constexpr std::size_t kComplaints = 20;
-constexpr auto kComplaintWindow = std::chrono::seconds(10);
 // A member's host that is silent for so long is gone for the kernel too. Above what makes a member silent, which says
 // more.
 constexpr auto kDeadHost = std::chrono::seconds(10);
@@ -60,7 +59,7 @@ ServerLoop::ServerLoop(const TcpStoreServerOptions& options, OnChange on_change)
       on_change_(std::move(on_change)),
       listener_(net::tcp_listen(options.listen)),
       address_(net::local_address(listener_.get())),
-      complaints_(kComplaints, kComplaintWindow),
+      complaints_(kComplaints, options.complaint_window),
       state_(rules_of(options)),
       members_(ProcessInfo::of_this_process(), {}, options.membership),
       read_buffer_(kReadBytes, '\0') {

@@ -46,6 +46,8 @@ struct TcpStoreServerOptions {
   std::chrono::nanoseconds greeting_timeout = std::chrono::seconds(10);
   // How long a client with a wrong secret waits for its answer.
   std::chrono::nanoseconds refusal_delay = std::chrono::seconds(1);
+  // Of lines in the log about bad clients, 20 are written in this time, and then one with the number of the others.
+  std::chrono::nanoseconds complaint_window = std::chrono::seconds(10);
   // Memory for requests that wait and for replies that are not read: of one client, and of all. A client over its limit
   // is closed; over the limit of all, the one that holds most.
   std::size_t max_client_bytes = std::size_t{160} << 20;

@@ -102,12 +102,16 @@ class LogLines {
       if (!changed_.wait_until(mutex_, limit)) return {};
     }
   }
-  std::size_t count(std::string_view text) EXCLUDES(mutex_) {
+  // Those so far that have `text` in them.
+  std::vector<std::string> lines(std::string_view text) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    std::size_t result = 0;
-    for (const std::string& line : lines_) result += line.find(text) != line.npos;
+    std::vector<std::string> result;
+    for (const std::string& line : lines_) {
+      if (line.find(text) != line.npos) result.push_back(line);
+    }
     return result;
   }
+  std::size_t count(std::string_view text) { return lines(text).size(); }
 
  private:
   Mutex mutex_;
