@@ -90,6 +90,12 @@ class ProcessGroup {
   virtual void progress() = 0;
   // Fails the group on every rank with `cause`. Any thread; the first cause stays.
   virtual void abort(const std::string& cause) = 0;
+  // The job's membership says that `rank` is lost, silent or failed, and how: fails the group with PeerLost. A backend
+  // that sees the same by itself and can say more of it may leave it to its next call. Any thread; the first cause
+  // stays.
+  virtual void lose([[maybe_unused]] int rank, const std::string& how) { abort(how); }
+  // Number of the collective that this rank started last, from 1; 0: none, or the backend doesn't count. Any thread.
+  virtual std::int64_t last_sequence() const { return 0; }
 };
 
 // Blocking conveniences over the contract, for set-up code: never in a step.

@@ -31,12 +31,13 @@ TEST_P(Suite, Passes) {
 
 // Starts `size` ranks of which rank 1 comes to harm, and looks at what the others say.
 std::vector<Result> hurt_rank_1(int size, const std::string& how, Variables environment = {}) {
+  const std::string what_they_say = environment.contains("LOCKSTEP_LIVENESS") ? "Timeout: " : "PeerLost: ";
   RankProcesses ranks(size, {.command = {CONFORMANCE_RANK, "loop", how}, .environment = std::move(environment)});
   const pid_t pid = ranks[1].pid();
   if (how == "stop") {
     for (int r = 0; r < size; ++r) {
       if (r == 1) continue;
-      EXPECT_TRUE(ranks[r].await_output("Timeout: "));
+      EXPECT_TRUE(ranks[r].await_output(what_they_say));
     }
     ranks.kill(1, SIGKILL);
   }
@@ -82,8 +83,15 @@ TEST(Deaths, ARankThatThrows) {
   expect_part(results[0].out, "ended by an exception");
 }
 
-TEST(Deaths, AStoppedRankIsNamedByTheTimeout) {
-  const auto results = hurt_rank_1(3, "stop", {{"LOCKSTEP_TIMEOUT", "5"}});
+TEST(Deaths, AStoppedRankIsNamedBeforeTheTimeout) {
+  const auto results = hurt_rank_1(3, "stop");
+  expect_part(results[0].out, "PeerLost: ");
+  expect_part(results[0].out, "stopped answering");
+  expect_part(results[0].out, "its process is stopped (SIGSTOP or Ctrl-Z)");
+}
+
+TEST(Deaths, AStoppedRankIsNamedByTheTimeoutIfNobodyMayCallItSilent) {
+  const auto results = hurt_rank_1(3, "stop", {{"LOCKSTEP_TIMEOUT", "5"}, {"LOCKSTEP_LIVENESS", "off"}});
   expect_part(results[0].out, "Timeout: ");
   expect_part(results[0].out, "not arrived: rank 1 (");
 }

@@ -10,8 +10,10 @@
 #include "runtime/base/logging.h"
 #include "runtime/comm/backend.h"
 #include "runtime/comm/init/choose_backend.h"
+#include "runtime/comm/init/group_watch.h"
 #include "runtime/comm/init/settings.h"
 #include "runtime/comm/init/uncaught.h"
+#include "runtime/comm/init/watched_store.h"
 #include "runtime/net/route.h"
 #include "runtime/rendezvous/join.h"
 #include "runtime/rendezvous/launcher_guard.h"
@@ -33,6 +35,23 @@ std::string local_address(const std::string& store_address) {
   return net::address_towards(net::parse_host_port(store_address));
 }
 
+// This rank's link to the job's membership, and what watches over its group. None where the ranks share no server of
+// ours: a world of one.
+std::unique_ptr<WatchedGroup> watch(const rendezvous::Meeting& meeting, const rendezvous::Joined& joined,
+                                    const rendezvous::Identity& identity, const InitSettings& settings,
+                                    const Deadline& deadline) {
+  if (!meeting.endpoint || identity.world_size == 1) return nullptr;
+  const store::MemberInfo self{
+      .rank = identity.rank, .world_size = identity.world_size, .process = store::ProcessInfo::of_this_process()};
+  auto group_watch = std::make_shared<GroupWatch>(joined.roster, identity.rank);
+  auto link = std::make_unique<store::MemberLink>(
+      *meeting.endpoint, joined.scope, self, store::LivenessOptions{.detect_silence = settings.detect_silence},
+      store::MemberCalls{.on_event = [group_watch](const store::MemberEvent& event) { group_watch->take(event); },
+                         .last_sequence = [group_watch] { return group_watch->last_sequence(); }},
+      deadline);
+  return std::make_unique<WatchedGroup>(meeting.store, std::move(group_watch), std::move(link));
+}
+
 std::shared_ptr<ProcessGroup> start(const InitOptions& options) {
   const Environment environment = Environment::of_process();
   const InitSettings settings = resolve(options, environment);
@@ -52,16 +71,20 @@ std::shared_ptr<ProcessGroup> start(const InitOptions& options) {
   rendezvous::Joined joined = rendezvous::join(*meeting.store, identity, rendezvous::self_member(identity), deadline);
   share_cores(environment, identity.local_world_size);
 
+  auto watched = watch(meeting, joined, identity, settings, deadline);
+  std::shared_ptr<store::Store> store = std::make_shared<store::PrefixStore>(joined.scope + "/group", meeting.store);
+  if (watched) store = std::make_shared<WatchedStore>(std::move(store), watched->watch());
   const GroupContext context{
       .identity = identity,
       .roster = std::move(joined.roster),
-      .store = std::make_shared<store::PrefixStore>(joined.scope + "/group", meeting.store),
+      .store = std::move(store),
       .timeout = settings.timeout,
       .device = settings.device,
       .local_address = local_address(meeting.address),
   };
   const BackendChoice choice = choose_backend(options.backend, backends(), context, deadline);
   auto group = choice.backend->create(context, deadline);
+  if (watched) group = WatchedGroup::hold(std::move(watched), std::move(group));
   if (identity.rank == 0 && identity.world_size > 1) {
     log_info("backend {} ({})", choice.backend->name, choice.why);
   }

@@ -31,6 +31,14 @@ DeviceId resolve_device(const std::string& text) {
   return device;
 }
 
+bool detects_silence(const Environment& environment) {
+  const std::string text = environment.get("LOCKSTEP_LIVENESS").value_or("on");
+  if (text == "on" || text == "off") return text == "on";
+  throw InvalidArgument(fmt::format(
+      "environment: LOCKSTEP_LIVENESS='{}' is unknown; 'on' (the default) or 'off' (wait for ranks that don't answer)",
+      text));
+}
+
 }  // namespace
 
 std::chrono::nanoseconds parse_timeout(std::string_view text, std::string_view what) {
@@ -58,6 +66,7 @@ InitSettings resolve(const InitOptions& options, const Environment& environment)
   settings.overrides.rank = merge(options.rank, settings.method.rank, "rank");
   settings.overrides.world_size = merge(options.world_size, settings.method.world_size, "world_size");
   settings.device = resolve_device(options.device);
+  settings.detect_silence = detects_silence(environment);
   return settings;
 }
 

@@ -19,6 +19,7 @@ struct InitSettings {
   rendezvous::InitMethod method;
   rendezvous::IdentityOverrides overrides;
   DeviceId device;
+  bool detect_silence = true;  // LOCKSTEP_LIVENESS: "off" waits for ranks that don't answer
 };
 
 // Arguments win over the URL's parameters, which must not contradict them, and over the environment.

@@ -214,6 +214,10 @@ void ProcessGroupShm::abort(const std::string& cause) {
   engine_->session().abort(Cause::peer_lost, cause.empty() ? "aborted without a cause" : cause);
 }
 
+std::int64_t ProcessGroupShm::last_sequence() const {
+  return static_cast<std::int64_t>(engine_->session().own().started.load(std::memory_order_relaxed));
+}
+
 Backend backend() {
   return {"shm",
           [](const GroupContext& context) -> std::string {

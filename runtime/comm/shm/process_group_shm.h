@@ -41,6 +41,8 @@ class ProcessGroupShm final : public ProcessGroup {
   Work recv(const BufferView& buffer, int source, int tag) override;
   void progress() override { engine_->progress(); }
   void abort(const std::string& cause) override;
+  void lose(int rank, const std::string& how) override { engine_->session().lose(rank, how); }
+  std::int64_t last_sequence() const override;
 
  private:
   Task task(OpKind kind, const BufferView& input, const BufferView& output, std::int64_t count) const;

@@ -150,6 +150,13 @@ bool Session::abort(Cause cause, const std::string& text) {
   return first;
 }
 
+void Session::lose(int rank, const std::string& how) {
+  if (failed()) return;
+  if (rank != rank_ && (has_left(rank) || process_is_gone(mapping_->fd(), control_, rank))) return;
+  const std::uint64_t started = words(rank).started.load(std::memory_order_acquire);
+  abort(Cause::peer_lost, fmt::format("{}; the last collective it had started is {}", how, started));
+}
+
 void Session::fail(Cause cause, const std::string& text) {
   abort(cause, text);
   throw_first_cause();

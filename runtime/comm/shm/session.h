@@ -1,6 +1,6 @@
 // A rank's seat at the table: its view of the control block, how it waits for the others, and how they all fail.
 //
-// Threads: the group's one thread, except abort().
+// Threads: the group's one thread, except abort() and lose().
 #pragma once
 
 #include <chrono>
@@ -75,6 +75,10 @@ class Session {
   // Fails the group; any thread. False if it had failed before.
   bool abort(Cause cause, const std::string& text);
   bool failed() const { return control_.header().first_failure.load(std::memory_order_acquire) != 0; }
+
+  // Another source says that `rank` is lost: fails the group; any thread. Of one that has left, nobody waits for
+  // anything; of one whose process has ended, who waits finds out at its next look, and can say in what.
+  void lose(int rank, const std::string& how);
 
   // Pushes until done: spins for a few microseconds where every rank has a core, then sleeps. When the deadline passes,
   // the group fails with a Timeout that says who is missing; when a process dies, with PeerLost.

@@ -63,6 +63,16 @@ TEST(InitSettings, Devices) {
   EXPECT_THROW(resolve({.device = "tpu"}, {}), InvalidArgument);
 }
 
+TEST(InitSettings, Liveness) {
+  const auto with = [](const std::string& value) { return Environment({{"LOCKSTEP_LIVENESS", value}}); };
+  EXPECT_TRUE(resolve({}, {}).detect_silence);
+  EXPECT_TRUE(resolve({}, with("on")).detect_silence);
+  EXPECT_FALSE(resolve({}, with("off")).detect_silence);
+  for (const auto* value : {"OFF", "0", "false", "maybe", " off"}) {
+    EXPECT_THROW(resolve({}, with(value)), InvalidArgument) << value;
+  }
+}
+
 TEST(StartLine, SaysWhoHowWhereAndWithWhat) {
   rendezvous::Identity identity;
   EXPECT_EQ((identity.source = "alone", start_line(identity, "in-process", "single", 2)),

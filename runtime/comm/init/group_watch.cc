@@ -1,0 +1,111 @@
+#include "runtime/comm/init/group_watch.h"
+
+#include <fmt/format.h>
+
+#include "runtime/base/error.h"
+#include "runtime/base/logging.h"
+
+namespace lockstep {
+namespace {
+
+using store::MemberEvent;
+
+// "rank 0 (host n1, pid 4711), which hosts the store at 10.0.0.7:29400,", or the same of a launcher.
+std::string name_host(const MemberEvent& event, bool is_rank_zero, const rendezvous::Roster& roster) {
+  if (is_rank_zero) return fmt::format("{}, which hosts the store at {},", roster[0].describe(), event.address);
+  const std::string who = event.host ? event.host->describe() : "a process that did not say";
+  return fmt::format("the launcher ({}), which hosts the store at {},", who, event.address);
+}
+
+Consequence of_the_store(const MemberEvent& event, const rendezvous::Roster& roster, int rank, bool host_has_left) {
+  const rendezvous::Member& zero = roster[0];
+  const bool is_rank_zero =
+      event.host && event.host->pid == zero.pid && event.host->boot_id == zero.boot_id && event.host->host == zero.host;
+  const std::string text = fmt::format("{} {}", name_host(event, is_rank_zero, roster), event.text);
+  if (event.kind == MemberEvent::Kind::store_answers) return {.kind = Consequence::Kind::warn, .text = text};
+  if (is_rank_zero && (host_has_left || rank == 0)) return {};
+  if (is_rank_zero) return {.kind = Consequence::Kind::fail, .rank = 0, .text = text};
+  // A launcher that is only stopped, as by Ctrl-Z, computes nothing that the ranks wait for.
+  if (event.kind == MemberEvent::Kind::store_silent && event.host_answers) {
+    return {.kind = Consequence::Kind::warn,
+            .text = text + "; the job goes on, but until it answers again the loss of a rank may be found late"};
+  }
+  return {.kind = Consequence::Kind::fail, .text = text};
+}
+
+}  // namespace
+
+Consequence consequence_of(const MemberEvent& event, const rendezvous::Roster& roster, int rank, bool host_has_left) {
+  switch (event.kind) {
+    case MemberEvent::Kind::lost:
+    case MemberEvent::Kind::failed: return {.kind = Consequence::Kind::fail, .rank = event.rank, .text = event.text};
+    case MemberEvent::Kind::silent:
+      if (event.rank != rank) return {.kind = Consequence::Kind::fail, .rank = event.rank, .text = event.text};
+      return {.kind = Consequence::Kind::fail,
+              .rank = rank,
+              .text = "the other ranks have given this one up: " + event.text};
+    case MemberEvent::Kind::left: return {};
+    case MemberEvent::Kind::store_lost:
+    case MemberEvent::Kind::store_silent:
+    case MemberEvent::Kind::store_answers: return of_the_store(event, roster, rank, host_has_left);
+  }
+  return {};
+}
+
+void GroupWatch::take(const MemberEvent& event) {
+  MutexLock lock(mutex_);
+  if (event.kind == MemberEvent::Kind::left && event.rank == 0) host_has_left_ = true;
+  const Consequence consequence = consequence_of(event, roster_, rank_, host_has_left_);
+  if (consequence.kind == Consequence::Kind::warn) log_warn("{}", consequence.text);
+  if (consequence.kind != Consequence::Kind::fail) return;
+  if (!first_) first_ = consequence;
+  // Also those after the first: of that one the group may think otherwise (ProcessGroup::lose).
+  if (group_ != nullptr) fail(*group_, consequence);
+}
+
+void GroupWatch::fail(ProcessGroup& group, const Consequence& consequence) {
+  if (consequence.rank < 0) {
+    group.abort(consequence.text);
+  } else {
+    group.lose(consequence.rank, consequence.text);
+  }
+}
+
+void GroupWatch::check() {
+  MutexLock lock(mutex_);
+  if (first_) throw PeerLost(first_->text);
+}
+
+std::int64_t GroupWatch::last_sequence() {
+  MutexLock lock(mutex_);
+  return group_ == nullptr ? last_sequence_ : group_->last_sequence();
+}
+
+void GroupWatch::attach(ProcessGroup& group) {
+  MutexLock lock(mutex_);
+  group_ = &group;
+  if (first_) fail(group, *first_);
+}
+
+void GroupWatch::detach() {
+  MutexLock lock(mutex_);
+  if (group_ == nullptr) return;
+  last_sequence_ = group_->last_sequence();
+  group_ = nullptr;
+}
+
+WatchedGroup::~WatchedGroup() {
+  watch_->detach();
+  group_.reset();
+  link_.reset();
+}
+
+std::shared_ptr<ProcessGroup> WatchedGroup::hold(std::unique_ptr<WatchedGroup> self,
+                                                 std::shared_ptr<ProcessGroup> group) {
+  self->group_ = std::move(group);
+  self->watch_->attach(*self->group_);
+  ProcessGroup* const face = self->group_.get();
+  return {std::shared_ptr<WatchedGroup>(std::move(self)), face};
+}
+
+}  // namespace lockstep

@@ -1,0 +1,78 @@
+// Joins a group to the job's membership (store/member_link.h): what befalls another rank fails the group at once, and
+// the group's end is said to all.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "runtime/base/mutex.h"
+#include "runtime/comm/process_group.h"
+#include "runtime/rendezvous/roster.h"
+#include "runtime/store/member_link.h"
+
+namespace lockstep {
+
+// What an event means for the group of `rank`. Pure.
+struct Consequence {
+  enum class Kind {
+    none,
+    warn,  // worth a line in the log
+    fail,  // PeerLost
+  };
+  Kind kind = Kind::none;
+  int rank = -1;  // who is lost; -1: who hosts the store, and is none of the group
+  std::string text = {};
+};
+// `host_has_left`: rank 0 has said goodbye; a store that it hosts may end with it.
+Consequence consequence_of(const store::MemberEvent& event, const rendezvous::Roster& roster, int rank,
+                           bool host_has_left);
+
+// Passes events on to the group. Any thread.
+class GroupWatch {
+ public:
+  GroupWatch(rendezvous::Roster roster, int rank) : roster_(std::move(roster)), rank_(rank) {}
+
+  void take(const store::MemberEvent& event) EXCLUDES(mutex_);
+  // Throws PeerLost with the first failure that came, if any has.
+  void check() EXCLUDES(mutex_);
+  std::int64_t last_sequence() EXCLUDES(mutex_);
+  // From now on events are the group's, the first failure that came before too; until detach().
+  void attach(ProcessGroup& group) EXCLUDES(mutex_);
+  void detach() EXCLUDES(mutex_);
+
+ private:
+  static void fail(ProcessGroup& group, const Consequence& consequence);
+
+  const rendezvous::Roster roster_;
+  const int rank_;
+  Mutex mutex_;
+  ProcessGroup* group_ GUARDED_BY(mutex_) = nullptr;
+  std::optional<Consequence> first_ GUARDED_BY(mutex_);  // failure
+  std::int64_t last_sequence_ GUARDED_BY(mutex_) = 0;
+  bool host_has_left_ GUARDED_BY(mutex_) = false;
+};
+
+// A group and what must end after it, in this order: the group says goodbye in its own way, then the link, and then the
+// store, which rank 0 may host, waits for the others to leave.
+class WatchedGroup {
+ public:
+  WatchedGroup(std::shared_ptr<store::Store> store, std::shared_ptr<GroupWatch> watch,
+               std::unique_ptr<store::MemberLink> link)
+      : store_(std::move(store)), watch_(std::move(watch)), link_(std::move(link)) {}
+  ~WatchedGroup();
+  WatchedGroup(const WatchedGroup&) = delete;
+  WatchedGroup& operator=(const WatchedGroup&) = delete;
+
+  const std::shared_ptr<GroupWatch>& watch() const { return watch_; }
+  // Takes the group, which nobody else holds; the result, and its copies, keep all of it.
+  static std::shared_ptr<ProcessGroup> hold(std::unique_ptr<WatchedGroup> self, std::shared_ptr<ProcessGroup> group);
+
+ private:
+  std::shared_ptr<store::Store> store_;
+  std::shared_ptr<GroupWatch> watch_;
+  std::unique_ptr<store::MemberLink> link_;
+  std::shared_ptr<ProcessGroup> group_;
+};
+
+}  // namespace lockstep

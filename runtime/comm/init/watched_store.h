@@ -1,0 +1,53 @@
+// The job's store as a group sees it: once the group's watch knows of a failure, a call that would wait for somebody
+// who will never come throws it instead. So a rank that dies before there is a group fails the others' start at once.
+//
+// What is there is given all the same: a rank may have told why it ends, and ended. Waits are cut into slices; a
+// failure is noticed at the end of one. Errors and threads otherwise as the store's.
+#pragma once
+
+#include <memory>
+
+#include "runtime/comm/init/group_watch.h"
+#include "runtime/store/store.h"
+
+namespace lockstep {
+
+class WatchedStore final : public store::Store {
+ public:
+  WatchedStore(std::shared_ptr<store::Store> store, std::shared_ptr<GroupWatch> watch)
+      : store_(std::move(store)), watch_(std::move(watch)) {}
+
+  void set(std::string_view key, std::string_view value) override { store_->set(key, value); }
+  std::string get(std::string_view key, const Deadline& deadline) override;
+  void wait(std::span<const std::string> keys, const Deadline& deadline) override;
+  std::int64_t add(std::string_view key, std::int64_t delta) override { return store_->add(key, delta); }
+  std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired) override {
+    return store_->compare_set(key, expected, desired);
+  }
+  // Who asks again and again waits too: PeerLost instead of false.
+  bool check(std::span<const std::string> keys) override;
+  bool erase(std::string_view key) override { return store_->erase(key); }
+  void append(std::string_view key, std::string_view value) override { store_->append(key, value); }
+  std::vector<std::string> multi_get(std::span<const std::string> keys, const Deadline& deadline) override;
+  void multi_set(std::span<const std::string> keys, std::span<const std::string> values) override {
+    store_->multi_set(keys, values);
+  }
+  std::int64_t num_keys() override { return store_->num_keys(); }
+  std::vector<std::string> list_keys() override { return store_->list_keys(); }
+  void queue_push(std::string_view queue, std::string_view value) override { store_->queue_push(queue, value); }
+  // A rank that waits again at each slice goes to the end of those who wait.
+  std::string queue_pop(std::string_view queue, const Deadline& deadline) override;
+  std::int64_t queue_length(std::string_view queue) override { return store_->queue_length(queue); }
+  // In long slices: who is between two of them has not come for the others.
+  void barrier(std::string_view name, std::int64_t rank, std::int64_t world_size, const Deadline& deadline) override;
+  std::string description() const override { return store_->description(); }
+
+ private:
+  template <typename Wait>
+  auto in_slices(Deadline::Duration slice, const Deadline& deadline, const Wait& wait);
+
+  const std::shared_ptr<store::Store> store_;
+  const std::shared_ptr<GroupWatch> watch_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,139 @@
+// What befalls others, and what it means for a group.
+#include "runtime/comm/init/group_watch.h"
+
+#include <gtest/gtest.h>
+
+#include "runtime/base/error.h"
+#include "runtime/comm/single.h"
+#include "runtime/store/hash_store.h"
+
+namespace lockstep {
+namespace {
+
+using store::MemberEvent;
+using What = Consequence::Kind;
+
+rendezvous::Roster roster() {
+  rendezvous::Roster members;
+  for (int rank = 0; rank < 3; ++rank) {
+    members.push_back({.rank = rank, .local_rank = rank, .pid = 100 + rank, .host = "n1", .boot_id = "b"});
+  }
+  return members;
+}
+
+MemberEvent of_store(MemberEvent::Kind kind, int pid, bool host_answers = true) {
+  return {.kind = kind,
+          .text = "stopped answering",
+          .address = "10.0.0.7:29400",
+          .host = store::ProcessInfo{.host = "n1", .pid = pid, .boot_id = "b", .pid_namespace = "1"},
+          .host_answers = host_answers};
+}
+
+TEST(ConsequenceOf, ALossASilenceAndAFailureOfARank) {
+  for (const auto kind : {MemberEvent::Kind::lost, MemberEvent::Kind::silent, MemberEvent::Kind::failed}) {
+    const auto consequence =
+        consequence_of({.kind = kind, .rank = 2, .number = 1, .text = "rank 2 ..."}, roster(), 1, false);
+    EXPECT_EQ(consequence.kind, What::fail);
+    EXPECT_EQ(consequence.rank, 2);
+    EXPECT_EQ(consequence.text, "rank 2 ...");
+  }
+}
+
+TEST(ConsequenceOf, AGoodbyeIsNone) {
+  EXPECT_EQ(consequence_of({.kind = MemberEvent::Kind::left, .rank = 2}, roster(), 1, false).kind, What::none);
+}
+
+TEST(ConsequenceOf, OnesOwnSilenceIsSaidOtherwise) {
+  const auto consequence =
+      consequence_of({.kind = MemberEvent::Kind::silent, .rank = 1, .text = "rank 1 ..."}, roster(), 1, false);
+  EXPECT_EQ(consequence.kind, What::fail);
+  EXPECT_EQ(consequence.text, "the other ranks have given this one up: rank 1 ...");
+}
+
+TEST(ConsequenceOf, AStoreThatRankZeroHosts) {
+  for (const auto kind : {MemberEvent::Kind::store_lost, MemberEvent::Kind::store_silent}) {
+    const auto consequence = consequence_of(of_store(kind, 100), roster(), 1, false);
+    EXPECT_EQ(consequence.kind, What::fail);
+    EXPECT_EQ(consequence.rank, 0);
+    EXPECT_EQ(consequence.text,
+              "rank 0 (host n1, pid 100), which hosts the store at 10.0.0.7:29400, stopped answering");
+    EXPECT_EQ(consequence_of(of_store(kind, 100), roster(), 1, true).kind, What::none) << "it has left";
+    EXPECT_EQ(consequence_of(of_store(kind, 100), roster(), 0, false).kind, What::none) << "its own";
+  }
+}
+
+TEST(ConsequenceOf, AStoreThatALauncherHosts) {
+  const auto lost = consequence_of(of_store(MemberEvent::Kind::store_lost, 99), roster(), 1, true);
+  EXPECT_EQ(lost.kind, What::fail);
+  EXPECT_EQ(lost.rank, -1);
+  EXPECT_EQ(lost.text, "the launcher (host n1, pid 99), which hosts the store at 10.0.0.7:29400, stopped answering");
+  EXPECT_EQ(consequence_of(of_store(MemberEvent::Kind::store_silent, 99, false), roster(), 1, false).kind, What::fail);
+  EXPECT_EQ(consequence_of(of_store(MemberEvent::Kind::store_silent, 99, true), roster(), 1, false).kind, What::warn)
+      << "a launcher that is stopped harms nobody";
+  EXPECT_EQ(consequence_of(of_store(MemberEvent::Kind::store_answers, 99), roster(), 1, false).kind, What::warn);
+}
+
+TEST(ConsequenceOf, AHostOfTheStoreThatDidNotSayWhoItIs) {
+  MemberEvent event = of_store(MemberEvent::Kind::store_lost, 0);
+  event.host.reset();
+  EXPECT_EQ(consequence_of(event, roster(), 1, false).rank, -1);
+}
+
+std::shared_ptr<ProcessGroup> single() {
+  GroupContext context;
+  context.roster.resize(1);
+  context.store = std::make_shared<store::HashStore>();
+  return single_backend().create(context, Deadline::never());
+}
+
+std::string failure_of(ProcessGroup& group) {
+  try {
+    group.barrier().wait();
+    return "none";
+  } catch (const PeerLost& error) {
+    return error.what();
+  }
+}
+
+TEST(GroupWatch, FailsTheGroupWithTheFirstCause) {
+  GroupWatch watch(roster(), 1);
+  const auto group = single();
+  watch.attach(*group);
+  EXPECT_EQ(failure_of(*group), "none");
+  watch.take({.kind = MemberEvent::Kind::left, .rank = 2});
+  EXPECT_EQ(failure_of(*group), "none");
+  watch.take({.kind = MemberEvent::Kind::lost, .rank = 2, .number = 1, .text = "the first"});
+  watch.take({.kind = MemberEvent::Kind::failed, .rank = 0, .number = 2, .text = "the second"});
+  EXPECT_EQ(failure_of(*group), "the first");
+}
+
+TEST(GroupWatch, WhatCameBeforeTheGroupFailsItAsSoonAsItIsThere) {
+  GroupWatch watch(roster(), 1);
+  watch.take({.kind = MemberEvent::Kind::lost, .rank = 2, .number = 1, .text = "the first"});
+  watch.take(of_store(MemberEvent::Kind::store_lost, 99));
+  const auto group = single();
+  watch.attach(*group);
+  EXPECT_EQ(failure_of(*group), "the first");
+}
+
+TEST(GroupWatch, AGroupThatIsGoneIsLeftAlone) {
+  GroupWatch watch(roster(), 1);
+  auto group = single();
+  watch.attach(*group);
+  watch.detach();
+  group.reset();
+  watch.take({.kind = MemberEvent::Kind::lost, .rank = 2, .number = 1, .text = "late"});
+  EXPECT_EQ(watch.last_sequence(), 0);
+}
+
+TEST(GroupWatch, AStoreOfRankZeroThatHasLeftMayEnd) {
+  GroupWatch watch(roster(), 1);
+  const auto group = single();
+  watch.attach(*group);
+  watch.take({.kind = MemberEvent::Kind::left, .rank = 0, .number = 3});
+  watch.take(of_store(MemberEvent::Kind::store_lost, 100));
+  EXPECT_EQ(failure_of(*group), "none");
+}
+
+}  // namespace
+}  // namespace lockstep
