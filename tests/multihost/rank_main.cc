@@ -1,0 +1,116 @@
+// A rank on a host of its own: meets the others, joins, opens its link, passes barriers, and says what it hears then.
+// There is no backend across hosts yet, so there is no group.
+//   rank             until a SIGUSR1, after which it leaves, or until a failure, which is printed: exit code 3
+//   knock HOST:PORT  prints "open" or "closed"
+#include <poll.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <string>
+
+#include "runtime/base/environment.h"
+#include "runtime/base/error.h"
+#include "runtime/base/mutex.h"
+#include "runtime/comm/init/group_watch.h"
+#include "runtime/net/tcp_socket.h"
+#include "runtime/rendezvous/join.h"
+#include "runtime/rendezvous/meet.h"
+
+namespace lockstep {
+namespace {
+
+void say(const std::string& line) {
+  std::printf("%s\n", line.c_str());
+  std::fflush(stdout);
+}
+
+int knock(const std::string& where) {
+  try {
+    net::tcp_connect_once(net::parse_host_port(where), Deadline::after(std::chrono::seconds(3)));
+    say("open");
+  } catch (const Error& error) {
+    say(std::string("closed: ") + error.what());
+  }
+  return 0;
+}
+
+// The first failure wakes the main thread.
+class Failure {
+ public:
+  void set(const std::string& text) EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    if (!text_.empty()) return;
+    text_ = text;
+    kill(getpid(), SIGUSR2);
+  }
+  std::string text() EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return text_;
+  }
+
+ private:
+  Mutex mutex_;
+  std::string text_ GUARDED_BY(mutex_);
+};
+
+int run_rank() {
+  sigset_t awaited;
+  sigemptyset(&awaited);
+  sigaddset(&awaited, SIGUSR1);
+  sigaddset(&awaited, SIGUSR2);
+  pthread_sigmask(SIG_BLOCK, &awaited, nullptr);
+
+  const Environment environment = Environment::of_process();
+  const Deadline deadline = Deadline::after(std::chrono::seconds(environment.get_int("LOCKSTEP_TIMEOUT").value_or(40)));
+  rendezvous::Identity identity = rendezvous::identify(environment);
+  const auto plan = rendezvous::plan_meeting(identity, {}, environment);
+  const rendezvous::Meeting meeting = rendezvous::meet(plan, identity, deadline);
+  const auto self = rendezvous::self_member(identity);
+  const rendezvous::Joined joined = rendezvous::join(*meeting.store, identity, self, deadline);
+  say("store " + meeting.address);
+  say("joined " + rendezvous::describe_hosts(joined.roster));
+
+  Failure failure;
+  store::MemberLink link(
+      *meeting.endpoint, joined.scope,
+      {.rank = identity.rank, .world_size = identity.world_size, .process = store::ProcessInfo::of_this_process()}, {},
+      {.on_event =
+           [&](const store::MemberEvent& event) {
+             const Consequence what = consequence_of(event, joined.roster, identity.rank, false);
+             if (what.kind == Consequence::Kind::fail) failure.set(what.text);
+           }},
+      deadline);
+  for (int i = 0; i < 3; ++i) {
+    meeting.store->barrier("barrier " + std::to_string(i), identity.rank, identity.world_size, deadline);
+  }
+  say("barriers passed");
+  int signal = 0;
+  sigwait(&awaited, &signal);
+  if (signal == SIGUSR1) {
+    link.goodbye(0);
+    say("left");
+    return 0;
+  }
+  throw PeerLost(failure.text());
+}
+
+}  // namespace
+}  // namespace lockstep
+
+int main(int argc, char** argv) {
+  const std::string what = argc > 1 ? argv[1] : "";
+  try {
+    if (what == "rank") return lockstep::run_rank();
+    if (what == "knock" && argc > 2) return lockstep::knock(argv[2]);
+  } catch (const lockstep::PeerLost& error) {
+    lockstep::say(std::string("failed: ") + error.what());
+    return 3;
+  } catch (const lockstep::Error& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return 1;
+  }
+  std::fprintf(stderr, "rank, or knock HOST:PORT\n");
+  return 2;
+}
