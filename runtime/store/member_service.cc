@@ -11,6 +11,7 @@ std::uint8_t status_of(MembershipTable::Kind kind) {
     case MembershipTable::Kind::silent: return proto::kPushSilent;
     case MembershipTable::Kind::failed: return proto::kPushFailed;
     case MembershipTable::Kind::left: return proto::kPushLeft;
+    case MembershipTable::Kind::nudge: return proto::kPushBeat;
   }
   return proto::kPushLost;
 }

@@ -15,8 +15,8 @@ class MemberService {
   using ConnectionId = MembershipTable::ConnectionId;
 
   // `self` is the process that hosts the store: members are told who it is, so that its end can be named.
-  MemberService(const ProcessInfo& self, MembershipTable::Probe probe, const MembershipOptions& options = {})
-      : self_(encode(self)), table_(options, std::move(probe)) {}
+  MemberService(const ProcessInfo& self, const MemberProbe& probe, const MembershipOptions& options = {})
+      : self_(encode(self)), table_(options, probe) {}
 
   // What `connection` is answered.
   Frame serve(ConnectionId connection, const proto::Request& request);

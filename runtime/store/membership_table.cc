@@ -30,12 +30,11 @@ std::string printable(std::string_view text, std::size_t most) {
 
 }  // namespace
 
-MembershipTable::MembershipTable(const MembershipOptions& options, Probe probe)
-    : options_(options),
-      probe_(probe
-                 ? std::move(probe)
-                 : [self = ProcessInfo::of_this_process()](const ProcessInfo& other) { return state_of(other, self); }),
-      clock_(2 * options.look_interval) {}
+MembershipTable::MembershipTable(const MembershipOptions& options, const MemberProbe& probe)
+    : options_(options), probe_(probe), clock_(2 * options.look_interval) {
+  if (probe_.process) return;
+  probe_.process = [self = ProcessInfo::of_this_process()](const ProcessInfo& other) { return state_of(other, self); };
+}
 
 std::string MembershipTable::describe(const Member& member) {
   switch (member.state) {
@@ -134,11 +133,16 @@ std::string no_member() { return "this connection is no member's: REGISTER comes
 
 }  // namespace
 
+void MembershipTable::hear(Member& member) {
+  member.heard_at = clock_.elapsed();
+  member.nudged = false;
+}
+
 std::optional<std::string> MembershipTable::heartbeat(ConnectionId id, std::int64_t last_sequence,
                                                       std::string_view flags) {
   Member* const member = find(id);
   if (member == nullptr) return no_member();
-  member->heard_at = clock_.elapsed();
+  hear(*member);
   member->last_sequence = last_sequence;
   member->traced = flags == "traced";
   return std::nullopt;
@@ -163,7 +167,7 @@ std::optional<std::string> MembershipTable::report(ConnectionId id, std::string_
   Scope* scope = nullptr;
   Member* const member = find(id, &scope);
   if (member == nullptr) return no_member();
-  member->heard_at = clock_.elapsed();
+  hear(*member);
   if (member->state == State::present) {
     fail(*scope, *member, Kind::failed,
          fmt::format("{} failed: {}", member->info.describe(), printable(cause, kLongestCause)));
@@ -178,8 +182,8 @@ void MembershipTable::ended(ConnectionId id) {
   forget_connection(*scope, *member);
   if (member->state == State::present) {
     fail(*scope, *member, Kind::lost,
-         fmt::format("{} is lost: its connection ended without a goodbye, after collective {}; its process ended, or "
-                     "the network to its host broke: look at its output and exit code",
+         fmt::format("{} is lost: its connection ended without a goodbye; its process ended, or the network to its "
+                     "host broke: look at its output and exit code; its last heartbeat spoke of collective {}",
                      member->info.describe(), member->last_sequence));
   }
   drop_if_over(*scope);
@@ -226,14 +230,20 @@ std::string MembershipTable::silent_text(const Member& member, std::chrono::nano
       break;
     case ProcessState::unknown:
     case ProcessState::traced:
-      why = "its process is stopped, its host is down or overloaded, or the network between is cut";
+      if (!probe_.host_answers) {
+        why = "its process is stopped, its host is down or overloaded, or the network between is cut";
+      } else if (probe_.host_answers(member.connection)) {
+        why = "its host still answers, so the process is stopped, overloaded or hangs";
+      } else {
+        why = "its host doesn't answer either: it is down, or the network between is cut";
+      }
       break;
   }
   return fmt::format(
-      "{} stopped answering: nothing came from it for {:.1f} s of {:.1f} s allowed, after collective {}; {}; "
-      "LOCKSTEP_LIVENESS=off waits for such a rank",
+      "{} stopped answering: nothing came from it for {:.1f} s of {:.1f} s allowed; {}; its last heartbeat spoke of "
+      "collective {}; LOCKSTEP_LIVENESS=off waits for such a rank",
       member.info.describe(), std::chrono::duration<double>(silent_for).count(),
-      std::chrono::duration<double>(options_.silence).count(), member.last_sequence, why);
+      std::chrono::duration<double>(options_.silence).count(), why, member.last_sequence);
 }
 
 void MembershipTable::look_around() {
@@ -247,14 +257,17 @@ void MembershipTable::look_around() {
     for (auto& [rank, member] : scope.members) {
       if (member.state != State::present || member.connection == 0 || !member.watched || member.traced) continue;
       const auto silent_for = clock_.elapsed() - member.heard_at;
+      if (silent_for > options_.silence / 2 && !std::exchange(member.nudged, true)) {
+        pushes_.push_back({member.connection, Kind::nudge, {}});
+      }
       if (silent_for <= options_.silence && !member.held) continue;
-      const ProcessState state = probe_(member.info.process);
+      const ProcessState state = probe_.process(member.info.process);
       if (state == ProcessState::traced) {
         member.held = true;
         continue;
       }
       if (std::exchange(member.held, false)) {  // the debugger let go: from now on it has its time
-        member.heard_at = clock_.elapsed();
+        hear(member);
         continue;
       }
       fail(scope, member, Kind::silent, silent_text(member, silent_for, state));

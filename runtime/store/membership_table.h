@@ -43,24 +43,30 @@ struct MembershipOptions {
 // Failures of one scope that are told; the rest is counted.
 inline constexpr std::int64_t kMostFailures = 16;
 
+// What the kernel knows of a silent member.
+struct MemberProbe {
+  // Its process. The default looks into /proc of this host.
+  std::function<ProcessState(const ProcessInfo&)> process = {};
+  // Whether its host has acknowledged what was sent on this connection. The default can't tell: nothing is said of it.
+  std::function<bool(std::uint64_t connection)> host_answers = {};
+};
+
 class MembershipTable {
  public:
   using ConnectionId = std::uint64_t;
   using Time = ObservedClock::Time;
 
-  enum class Kind { lost, silent, left, failed };
+  // nudge: nothing has come from the member itself for half of what is allowed. What it is sent shows whether its host
+  // still acknowledges anything.
+  enum class Kind { lost, silent, left, failed, nudge };
   // What one member shall be told.
   struct Push {
     ConnectionId to = 0;
     Kind kind = Kind::lost;
-    // [rank, failure number, text]; of `left` [rank, last sequence, rank, last sequence, ...].
+    // [rank, failure number, text]; of `left` [rank, last sequence, rank, last sequence, ...]; of `nudge` none.
     std::vector<std::string> fields;
   };
-  // How the kernel sees a member's process.
-  using Probe = std::function<ProcessState(const ProcessInfo&)>;
-
-  // The default probe looks into /proc of this host.
-  explicit MembershipTable(const MembershipOptions& options = {}, Probe probe = {});
+  explicit MembershipTable(const MembershipOptions& options = {}, const MemberProbe& probe = {});
 
   // A member comes. Returns why it is refused, or nothing. `scope`, and the texts, are as REGISTER has them.
   std::optional<std::string> enter(ConnectionId id, std::string_view scope, std::string_view rank,
@@ -93,6 +99,7 @@ class MembershipTable {
     State state = State::present;
     ConnectionId connection = 0;  // 0: ended
     bool watched = true;          // for silence
+    bool nudged = false;          // since it was heard
     bool traced = false;          // by its own word
     bool held = false;            // silent, and traced by the kernel's word
     std::chrono::nanoseconds heard_at{0};
@@ -124,10 +131,11 @@ class MembershipTable {
   void drop_if_over(const Scope& scope);
   void fail(Scope& scope, Member& member, Kind kind, const std::string& text);
   void tell(const Scope& scope, const Event& event);
+  void hear(Member& member);
   std::string silent_text(const Member& member, std::chrono::nanoseconds silent_for, ProcessState state) const;
 
   MembershipOptions options_;
-  Probe probe_;
+  MemberProbe probe_;
   ObservedClock clock_;
   std::map<std::string, Scope, std::less<>> scopes_;
   std::unordered_map<ConnectionId, Seat> by_connection_;

@@ -61,7 +61,8 @@ ServerLoop::ServerLoop(const TcpStoreServerOptions& options, OnChange on_change)
       address_(net::local_address(listener_.get())),
       complaints_(kComplaints, options.complaint_window),
       state_(rules_of(options)),
-      members_(ProcessInfo::of_this_process(), {}, options.membership),
+      members_(ProcessInfo::of_this_process(), {.host_answers = [this](SessionId id) { return host_answers(id); }},
+               options.membership),
       read_buffer_(kReadBytes, '\0') {
   state_.keys.observe([this](std::string_view key, const std::string* before, const std::string* after) {
     tell_watchers(key, before, after);
@@ -305,6 +306,11 @@ Frame ServerLoop::serve_member(SessionId session, const proto::Request& request)
 }
 
 // As long as there are members.
+bool ServerLoop::host_answers(SessionId member) const {
+  const auto found = clients_.find(member);
+  return found != clients_.end() && net::all_is_acknowledged(found->second->fd.get());
+}
+
 void ServerLoop::look_around() {
   looking_ = members_.table().present() > 0;
   if (!looking_) return;

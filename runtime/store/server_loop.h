@@ -85,6 +85,7 @@ class ServerLoop : public SessionHost {
   void tell_watchers(std::string_view key, const std::string* before, const std::string* after);
   // As long as there are members.
   void look_around();
+  bool host_answers(SessionId member) const;
 
   void close_the_largest();
   // Closes a client that has done wrong. Without a reason it is in the log already.

@@ -104,9 +104,10 @@ TEST_F(MemberSessions, ADisconnectedAClosedAndASilentMember) {
   EXPECT_EQ(heard[0].list.at(1), "2");
   bench_.pass(100ms, 30);
   heard = hear(1);
-  ASSERT_EQ(heard.size(), 1u);
-  EXPECT_EQ(heard[0].status, proto::kPushSilent);
-  EXPECT_EQ(heard[0].list.at(0), "0") << "itself: it is told why it is alone";
+  ASSERT_EQ(heard.size(), 2u);
+  EXPECT_EQ(heard[0], (Heard{proto::kPushBeat, {}})) << "to see whether its host acknowledges anything";
+  EXPECT_EQ(heard[1].status, proto::kPushSilent);
+  EXPECT_EQ(heard[1].list.at(0), "0") << "itself: it is told why it is alone";
 }
 
 TEST_F(MemberSessions, AGoodbyeAndAReport) {

@@ -30,7 +30,7 @@ class Table : public ::testing::Test {
   static MembershipTable::ConnectionId connection(int rank) { return static_cast<std::uint64_t>(rank) + 10; }
   void enter_all(int world = 3) {
     for (int rank = 0; rank < world; ++rank) ASSERT_EQ(enter(rank, world), std::nullopt);
-    ASSERT_TRUE(table.take_pushes().empty());
+    ASSERT_TRUE(told().empty());
   }
   // Time passes and the observer runs; `beating` send heartbeats every half second.
   void run(std::chrono::milliseconds time, const std::set<int>& beating = {}) {
@@ -46,19 +46,30 @@ class Table : public ::testing::Test {
   // Time passes and the observer doesn't run.
   void stop(std::chrono::milliseconds time) { now += time; }
 
+  // What was told since, without nudges.
+  std::vector<Push> told() {
+    auto pushes = table.take_pushes();
+    std::erase_if(pushes, [](const Push& push) { return push.kind == Kind::nudge; });
+    return pushes;
+  }
+
   MembershipTable::Time now{1000s};
-  std::map<int, ProcessState> states;  // by pid
-  MembershipTable table{{}, [this](const ProcessInfo& process) {
-                          const auto found = states.find(process.pid);
-                          return found == states.end() ? ProcessState::unknown : found->second;
-                        }};
+  std::map<int, ProcessState> states;                 // by pid
+  std::set<MembershipTable::ConnectionId> answering;  // connections whose host acknowledges
+  MembershipTable table{{},
+                        {.process =
+                             [this](const ProcessInfo& process) {
+                               const auto found = states.find(process.pid);
+                               return found == states.end() ? ProcessState::unknown : found->second;
+                             },
+                         .host_answers = [this](MembershipTable::ConnectionId id) { return answering.contains(id); }}};
 };
 
 TEST_F(Table, WhoGoesWithoutAGoodbyeIsLostAndAllOthersAreTold) {
   enter_all();
   ASSERT_EQ(table.heartbeat(connection(1), 41, ""), std::nullopt);
   table.ended(connection(1));
-  const auto pushes = table.take_pushes();
+  const auto pushes = told();
   ASSERT_EQ(pushes.size(), 2u);
   EXPECT_EQ(pushes[0].to, connection(0));
   EXPECT_EQ(pushes[1].to, connection(2));
@@ -68,11 +79,11 @@ TEST_F(Table, WhoGoesWithoutAGoodbyeIsLostAndAllOthersAreTold) {
     EXPECT_EQ(push.fields[1], "1") << "the first cause";
     EXPECT_TRUE(push.fields[2].starts_with("rank 1 (host n1, pid 101) is lost: its connection ended"))
         << push.fields[2];
-    EXPECT_TRUE(contains(push.fields[2], "after collective 41")) << push.fields[2];
+    EXPECT_TRUE(contains(push.fields[2], "its last heartbeat spoke of collective 41")) << push.fields[2];
   }
-  EXPECT_FALSE(table.has_pushes());
+  EXPECT_TRUE(told().empty());
   run(10s, {0, 2});
-  EXPECT_TRUE(table.take_pushes().empty()) << "once";
+  EXPECT_TRUE(told().empty()) << "once";
 }
 
 TEST_F(Table, WhoSaysGoodbyeHasLeftAndIsNeverLost) {
@@ -80,15 +91,15 @@ TEST_F(Table, WhoSaysGoodbyeHasLeftAndIsNeverLost) {
   ASSERT_EQ(table.goodbye(connection(1), 41), std::nullopt);
   table.ended(connection(1));
   ASSERT_EQ(table.goodbye(connection(2), 42), std::nullopt);
-  EXPECT_FALSE(table.has_pushes()) << "collected";
+  EXPECT_TRUE(told().empty()) << "collected";
   run(100ms, {0});
-  const auto pushes = table.take_pushes();
+  const auto pushes = told();
   ASSERT_EQ(pushes.size(), 1u) << "both in one, and none for those who left";
   EXPECT_EQ(pushes[0].to, connection(0));
   EXPECT_EQ(pushes[0].kind, Kind::left);
   EXPECT_EQ(pushes[0].fields, (std::vector<std::string>{"1", "41", "2", "42"}));
   run(10s, {0});
-  EXPECT_TRUE(table.take_pushes().empty());
+  EXPECT_TRUE(told().empty());
   EXPECT_EQ(table.present(), 1u);
 }
 
@@ -96,9 +107,9 @@ TEST_F(Table, WhoIsSilentIsNamedAfterTwoSeconds) {
   enter_all();
   run(1s, {0, 1, 2});
   run(2s, {0, 2});
-  EXPECT_TRUE(table.take_pushes().empty()) << "two seconds are allowed";
+  EXPECT_TRUE(told().empty()) << "two seconds are allowed";
   run(100ms, {0, 2});
-  const auto pushes = table.take_pushes();
+  const auto pushes = told();
   ASSERT_EQ(pushes.size(), 3u) << "it is told too, for when it goes on";
   for (const Push& push : pushes) {
     EXPECT_EQ(push.kind, Kind::silent);
@@ -106,12 +117,13 @@ TEST_F(Table, WhoIsSilentIsNamedAfterTwoSeconds) {
     EXPECT_TRUE(
         push.fields[2].starts_with("rank 1 (host n1, pid 101) stopped answering: nothing came from it for 2.1 s"))
         << push.fields[2];
-    EXPECT_TRUE(contains(push.fields[2], "after collective 7")) << push.fields[2];
-    EXPECT_TRUE(contains(push.fields[2], "network between is cut")) << push.fields[2];
+    EXPECT_TRUE(contains(push.fields[2], "its last heartbeat spoke of collective 7")) << push.fields[2];
+    EXPECT_TRUE(contains(push.fields[2], "its host doesn't answer either: it is down, or the network between is cut"))
+        << push.fields[2];
   }
   run(10s, {0, 1, 2});
   table.ended(connection(1));
-  EXPECT_TRUE(table.take_pushes().empty()) << "it failed once";
+  EXPECT_TRUE(told().empty()) << "it failed once";
 }
 
 TEST_F(Table, TheKernelsWordSaysWhy) {
@@ -119,7 +131,7 @@ TEST_F(Table, TheKernelsWordSaysWhy) {
   states = {{101, ProcessState::stopped}, {102, ProcessState::gone}, {103, ProcessState::running}};
   run(2100ms, {0});
   std::map<std::string, std::string> texts;
-  for (const Push& push : table.take_pushes()) {
+  for (const Push& push : told()) {
     if (push.to == connection(0)) texts[push.fields[0]] = push.fields[2];
   }
   EXPECT_TRUE(contains(texts["1"], "is stopped (SIGSTOP or Ctrl-Z): 'kill -CONT 101'")) << texts["1"];
@@ -127,22 +139,45 @@ TEST_F(Table, TheKernelsWordSaysWhy) {
   EXPECT_TRUE(contains(texts["3"], "does not run")) << texts["3"];
 }
 
+TEST_F(Table, AMemberThatIsSilentIsNudgedOnceToSeeWhetherItsHostAnswers) {
+  enter_all();
+  answering = {connection(1)};
+  run(1s, {0});
+  EXPECT_FALSE(table.has_pushes());
+  run(100ms, {0});
+  const auto nudges = table.take_pushes();
+  ASSERT_EQ(nudges.size(), 2u);
+  for (const Push& nudge : nudges) {
+    EXPECT_EQ(nudge.kind, Kind::nudge);
+    EXPECT_TRUE(nudge.fields.empty());
+  }
+  EXPECT_EQ(nudges[0].to, connection(1));
+  EXPECT_EQ(nudges[1].to, connection(2));
+  run(900ms, {0});
+  EXPECT_FALSE(table.has_pushes()) << "once";
+  run(100ms, {0});
+  std::map<std::string, std::string> texts;
+  for (const Push& push : table.take_pushes()) texts[push.fields.at(0)] = push.fields.at(2);
+  EXPECT_TRUE(contains(texts["1"], "its host still answers")) << texts["1"];
+  EXPECT_TRUE(contains(texts["2"], "its host doesn't answer either")) << texts["2"];
+}
+
 TEST_F(Table, TimeInWhichTheObserverDidNotRunIsNobodysSilence) {
   enter_all();
   run(1s, {0, 1, 2});
   stop(1h);
   run(1s, {0, 1, 2});
-  EXPECT_TRUE(table.take_pushes().empty());
+  EXPECT_TRUE(told().empty());
   // And one that is silent all the while is found, by what was observed.
   for (int i = 0; i < 8; ++i) {
     stop(5s);
     run(100ms, {0, 2});
     ASSERT_EQ(table.heartbeat(connection(0), 7, ""), std::nullopt);
     ASSERT_EQ(table.heartbeat(connection(2), 7, ""), std::nullopt);
-    ASSERT_TRUE(table.take_pushes().empty()) << i;
+    ASSERT_TRUE(told().empty()) << i;
   }
   run(1s, {0, 2});
-  const auto pushes = table.take_pushes();
+  const auto pushes = told();
   ASSERT_EQ(pushes.size(), 3u);
   EXPECT_EQ(pushes[0].fields[0], "1");
 }
@@ -153,60 +188,60 @@ TEST_F(Table, AClockThatGoesBackwardsIsNoTime) {
   now -= 10s;
   table.observe(now);
   run(2s);
-  EXPECT_TRUE(table.take_pushes().empty());
+  EXPECT_TRUE(told().empty());
 }
 
 TEST_F(Table, WhoSaysThatItIsTracedIsNeverSilentUntilItSaysOtherwise) {
   enter_all();
   ASSERT_EQ(table.heartbeat(connection(1), 7, "traced"), std::nullopt);
   run(1h, {0, 2});
-  EXPECT_TRUE(table.take_pushes().empty());
+  EXPECT_TRUE(told().empty());
   ASSERT_EQ(table.heartbeat(connection(1), 7, ""), std::nullopt);
   run(2100ms, {0, 2});
-  EXPECT_EQ(table.take_pushes().size(), 3u);
+  EXPECT_EQ(told().size(), 3u);
 }
 
 TEST_F(Table, WhomTheKernelCallsTracedIsNotSilentAndGetsTimeAfterwards) {
   enter_all();
   states[101] = ProcessState::traced;
   run(1min, {0, 2});
-  EXPECT_TRUE(table.take_pushes().empty());
+  EXPECT_TRUE(told().empty());
   states[101] = ProcessState::running;
   run(1s, {0, 2});
-  EXPECT_TRUE(table.take_pushes().empty());
+  EXPECT_TRUE(told().empty());
   run(1s, {0, 1, 2});
   run(1h, {0, 1, 2});
-  EXPECT_TRUE(table.take_pushes().empty());
+  EXPECT_TRUE(told().empty());
 }
 
 TEST_F(Table, WithoutLivenessNobodyIsSilentButMayBeLost) {
   ASSERT_EQ(enter(0, 2), std::nullopt);
   ASSERT_EQ(enter(1, 2, "s", "liveness=off"), std::nullopt);
   run(1h, {0});
-  EXPECT_TRUE(table.take_pushes().empty());
+  EXPECT_TRUE(told().empty());
   table.ended(connection(1));
-  EXPECT_EQ(table.take_pushes().size(), 1u);
+  EXPECT_EQ(told().size(), 1u);
 }
 
 TEST_F(Table, TheLimitIsAnOption) {
-  table = MembershipTable({.silence = 500ms}, [](const ProcessInfo&) { return ProcessState::unknown; });
+  table = MembershipTable({.silence = 500ms}, {.process = [](const ProcessInfo&) { return ProcessState::unknown; }});
   table.observe(now);
   enter_all();
   run(500ms);
-  EXPECT_FALSE(table.has_pushes());
+  EXPECT_TRUE(told().empty());
   run(100ms);
-  EXPECT_EQ(table.take_pushes().size(), 9u);
+  EXPECT_EQ(told().size(), 9u);
 }
 
 TEST_F(Table, AReportIsPassedOn) {
   enter_all();
   ASSERT_EQ(table.report(connection(2), "no space left\non disk"), std::nullopt);
-  const auto pushes = table.take_pushes();
+  const auto pushes = told();
   ASSERT_EQ(pushes.size(), 3u);
   EXPECT_EQ(pushes[0].kind, Kind::failed);
   EXPECT_EQ(pushes[0].fields[2], "rank 2 (host n1, pid 102) failed: no space left on disk");
   table.ended(connection(2));
-  EXPECT_TRUE(table.take_pushes().empty()) << "its end is no second failure";
+  EXPECT_TRUE(told().empty()) << "its end is no second failure";
 }
 
 TEST_F(Table, FailuresAreNumberedAndWhoComesLateGetsThoseBefore) {
@@ -217,9 +252,9 @@ TEST_F(Table, FailuresAreNumberedAndWhoComesLateGetsThoseBefore) {
   table.ended(connection(2));
   ASSERT_EQ(table.report(connection(1), "then I"), std::nullopt);
   run(100ms, {1});
-  table.take_pushes();
+  told();
   ASSERT_EQ(enter(3, 4), std::nullopt);
-  const auto pushes = table.take_pushes();
+  const auto pushes = told();
   ASSERT_EQ(pushes.size(), 3u);
   EXPECT_EQ(pushes[0].kind, Kind::lost);
   EXPECT_EQ(pushes[0].fields[0], "2");
@@ -236,7 +271,7 @@ TEST_F(Table, OnlyTheFirstFailuresAreTold) {
   enter_all(100);
   for (int rank = 1; rank < 100; ++rank) table.ended(connection(rank));
   std::size_t told_to_0 = 0;
-  for (const Push& push : table.take_pushes()) told_to_0 += push.to == connection(0) ? 1 : 0;
+  for (const Push& push : told()) told_to_0 += push.to == connection(0) ? 1 : 0;
   EXPECT_EQ(told_to_0, static_cast<std::size_t>(kMostFailures));
 }
 
@@ -247,7 +282,7 @@ TEST_F(Table, ADuplicateIsRefusedAndBothAreNamed) {
   EXPECT_TRUE(contains(*why, "rank 1 (host n1, pid 101), which is here")) << *why;
   EXPECT_TRUE(contains(*why, "rank 1 (host n2, pid 5)")) << *why;
   table.ended(99);
-  EXPECT_FALSE(table.has_pushes()) << "who was refused is no member";
+  EXPECT_TRUE(told().empty()) << "who was refused is no member";
   // Also when the first has gone: it was a member of this meeting.
   ASSERT_EQ(table.goodbye(connection(1), 0), std::nullopt);
   const auto after = enter(1, 3, "s", "", 98);
@@ -293,7 +328,7 @@ TEST_F(Table, ScopesKnowNothingOfEachOther) {
   ASSERT_EQ(enter(0, 2, "a"), std::nullopt);
   ASSERT_EQ(enter(1, 2, "b"), std::nullopt);
   table.ended(connection(0));
-  EXPECT_TRUE(table.take_pushes().empty());
+  EXPECT_TRUE(told().empty());
 }
 
 TEST_F(Table, AScopeThatIsOverIsForgotten) {
@@ -307,14 +342,14 @@ TEST_F(Table, AScopeThatIsOverIsForgotten) {
         ASSERT_EQ(table.goodbye(connection(rank), 1), std::nullopt);
     }
     run(100ms);
-    table.take_pushes();
+    told();
   }
   EXPECT_EQ(table.size(), 0u);
   EXPECT_EQ(table.present(), 0u);
 }
 
 TEST_F(Table, AFullTableMakesRoomWhereNobodyIsConnectedAndElseRefuses) {
-  table = MembershipTable({.max_members = 4}, [](const ProcessInfo&) { return ProcessState::unknown; });
+  table = MembershipTable({.max_members = 4}, {.process = [](const ProcessInfo&) { return ProcessState::unknown; }});
   for (int rank = 0; rank < 2; ++rank) ASSERT_EQ(enter(rank, 3, "a"), std::nullopt);
   for (int rank = 3; rank < 5; ++rank) ASSERT_EQ(enter(rank, 8, "b"), std::nullopt);
   EXPECT_TRUE(contains(enter(5, 8, "b").value_or(""), "the limit is 4"));

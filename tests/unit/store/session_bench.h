@@ -28,7 +28,7 @@ class SessionBench : public SessionHost {
 
   ServerState state;
   MemberService members{{.host = "server", .pid = 1, .boot_id = "b"},
-                        [](const ProcessInfo&) { return ProcessState::unknown; }};
+                        {.process = [](const ProcessInfo&) { return ProcessState::unknown; }}};
   // Whether clients read at once what they are sent. Without it, their sessions keep it.
   bool reading = true;
 
