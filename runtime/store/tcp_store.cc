@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 
 #include "runtime/base/error.h"
 #include "runtime/net/stream.h"
@@ -15,6 +16,11 @@ namespace {
 using proto::Op;
 
 constexpr proto::Limits kLimits;
+
+// What the kernel says of a connection whose other end it can't reach any more.
+bool is_of_a_vanished_host(int error) {
+  return error == ETIMEDOUT || error == EHOSTUNREACH || error == EHOSTDOWN || error == ENETUNREACH || error == ENETDOWN;
+}
 
 }  // namespace
 
@@ -85,6 +91,13 @@ StoreError TcpStore::lost(const std::string& what, const std::exception& error) 
                   description(), what, error.what()));
 }
 
+StoreError TcpStore::vanished(const std::string& what, const std::exception& error) const {
+  return StoreError(
+      fmt::format("store ({}): {}: {}; the host of the store does not answer any more: it has stopped, or "
+                  "the network to it is cut",
+                  description(), what, error.what()));
+}
+
 StoreError TcpStore::silent(const std::string& what, const Deadline& deadline) const {
   return StoreError(
       fmt::format("store ({}): {}: no answer, {}; the process that hosts the store may be stopped, or the "
@@ -101,7 +114,7 @@ void TcpStore::with_connection(const std::string& what, const Deadline& deadline
   } catch (const net::ConnectionClosed& error) {
     throw lost(what, error);
   } catch (const SystemError& error) {
-    throw lost(what, error);
+    throw is_of_a_vanished_host(error.error_number()) ? vanished(what, error) : lost(what, error);
   } catch (const CorruptData& error) {
     throw lost(what, error);
   } catch (const Timeout&) {

@@ -94,6 +94,7 @@ class TcpStore : public Store {
   bool is_legacy() const { return dialect_ == proto::Dialect::legacy; }
   Deadline answer_deadline(const Deadline& deadline) const;
   StoreError lost(const std::string& what, const std::exception& error) const;
+  StoreError vanished(const std::string& what, const std::exception& error) const;
   StoreError silent(const std::string& what, const Deadline& deadline) const;
 
   const net::HostPort server_;  // as the caller named it, for messages
