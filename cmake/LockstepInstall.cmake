@@ -7,11 +7,19 @@ set(config_folder "${CMAKE_INSTALL_LIBDIR}/cmake/lockstep")
 install(TARGETS lockstep_shared_core lockstep_shared_nn EXPORT lockstep-targets
         LIBRARY COMPONENT runtime NAMELINK_COMPONENT devel)
 install(EXPORT lockstep-targets NAMESPACE lockstep:: DESTINATION "${config_folder}" COMPONENT devel)
+# find_package(lockstep COMPONENTS libtorch): the library is component libtorch, so that what runs without it needs no LibTorch.
+if(LOCKSTEP_HAVE_LIBTORCH)
+  install(TARGETS lockstep_shared_libtorch EXPORT lockstep-libtorch-targets
+          LIBRARY COMPONENT libtorch NAMELINK_COMPONENT libtorch)
+  install(EXPORT lockstep-libtorch-targets NAMESPACE lockstep:: DESTINATION "${config_folder}" COMPONENT libtorch)
+  install(DIRECTORY "${PROJECT_SOURCE_DIR}/runtime/libtorch" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/lockstep/runtime"
+          COMPONENT libtorch FILES_MATCHING PATTERN "*.h")
+endif()
 # Headers keep their tree below include/lockstep, which is on the include path, because they include each other from the
 # root: "runtime/ddp/reducer.h".
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/runtime" "${PROJECT_SOURCE_DIR}/proto"
         DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/lockstep" COMPONENT devel FILES_MATCHING PATTERN "*.h" PATTERN "lockstep.h" EXCLUDE
-        PATTERN "comm/gloo" EXCLUDE PATTERN "comm/mpi" EXCLUDE)
+        PATTERN "comm/gloo" EXCLUDE PATTERN "comm/mpi" EXCLUDE PATTERN "libtorch" EXCLUDE)
 install(FILES "${PROJECT_SOURCE_DIR}/runtime/lockstep.h" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/lockstep"
         COMPONENT devel)
 

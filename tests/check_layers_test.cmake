@@ -25,5 +25,8 @@ expect(socket runtime/comm/shm/a.cc "#include <sys/socket.h>" "its place: runtim
 expect(relative runtime/store/a.cc "#include \"store.h\"" "no path from the root")
 expect(homeless runtime/attic/a.cc "#include <vector>" "in no room")
 expect(launcher launcher/a.cc "#include \"runtime/comm/work.h\"" "launcher may not include runtime/comm")
+expect(torch runtime/train/a.cc "#include <torch/types.h>" "its place: runtime/libtorch")
+expect(libtorch runtime/libtorch/a.cc "#include \"runtime/tensor/tensor.h\"" "runtime/libtorch may not include runtime/tensor")
+expect(torch_at_home runtime/libtorch/a.cc "#include <ATen/Tensor.h>" "")
 expect(transitive runtime/ddp/a.cc "#include \"runtime/base/error.h\"" "")
 expect(inner runtime/comm/shm/a.cc "#include \"runtime/comm/work.h\"" "")

@@ -1,0 +1,102 @@
+# LOCKSTEP_LIBTORCH: whether lockstep::libtorch is built, DistributedDataParallel for a torch::nn::Module.
+#
+#   AUTO  if a LibTorch is found that fits, and no sanitizer is on; else the configuration says in one line why not
+#   ON    the same, and an error if not
+#   OFF   never; nothing is looked for
+#
+# Found, in this order: where Torch_DIR or CMAKE_PREFIX_PATH point (the zip from pytorch.org, unpacked), the system's
+# (Debian's libtorch-dev), the C++ files inside the torch package of the python3 on the PATH.
+#
+# Sets LOCKSTEP_HAVE_LIBTORCH, and LOCKSTEP_LIBTORCH_REASON where it is false.
+set(LOCKSTEP_LIBTORCH AUTO CACHE STRING "Build lockstep::libtorch: AUTO, ON or OFF")
+set_property(CACHE LOCKSTEP_LIBTORCH PROPERTY STRINGS AUTO ON OFF)
+set(LOCKSTEP_LIBTORCH_OLDEST 1.13)
+set(LOCKSTEP_HAVE_LIBTORCH FALSE)
+set(LOCKSTEP_LIBTORCH_REASON "")
+
+# The folder of the torch package of python3, or empty. Nothing is imported: that would take seconds.
+function(lockstep_python_torch result)
+  set(${result} "" PARENT_SCOPE)
+  find_program(LOCKSTEP_PYTHON3 NAMES python3)
+  mark_as_advanced(LOCKSTEP_PYTHON3)
+  if(LOCKSTEP_PYTHON3)
+    execute_process(COMMAND "${LOCKSTEP_PYTHON3}" -c "import importlib.util as u; s = u.find_spec('torch'); \
+print(s.submodule_search_locations[0] if s else '', end='')"
+                    OUTPUT_VARIABLE folder ERROR_QUIET RESULT_VARIABLE status)
+    if(status EQUAL 0)
+      set(${result} "${folder}" PARENT_SCOPE)
+    endif()
+  endif()
+endfunction()
+
+# Torch's own configuration may end the whole run (CUDA files that are not there), so a process of its own tries it.
+function(lockstep_probe_libtorch folder result)
+  set(work "${CMAKE_BINARY_DIR}/CMakeFiles/lockstep_libtorch_probe")
+  file(REMOVE_RECURSE "${work}")
+  file(WRITE "${work}/CMakeLists.txt" "cmake_minimum_required(VERSION 3.25)\nproject(probe C CXX)\n"
+       "find_package(Torch CONFIG REQUIRED)\n"
+       "file(WRITE \"\${CMAKE_BINARY_DIR}/flags\" \"\${TORCH_CXX_FLAGS}\")\n")
+  execute_process(COMMAND "${CMAKE_COMMAND}" -S "${work}" -B "${work}/build" "-DTorch_DIR=${folder}"
+                          "-DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMPILER}" "-DCMAKE_C_COMPILER=${CMAKE_C_COMPILER}"
+                  RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
+  if(NOT status EQUAL 0)
+    string(REGEX MATCH "CMake Error[^\n]*\n+ *[^\n]*" cause "${output}")
+    string(REGEX REPLACE "[ \n]+" " " cause "${cause}")
+    set(${result} "its CMake files in ${folder} fail: ${cause}; pass -DTorch_DIR= with another LibTorch's folder \
+share/cmake/Torch, or -DLOCKSTEP_LIBTORCH=OFF" PARENT_SCOPE)
+    return()
+  endif()
+  file(READ "${work}/build/flags" flags)
+  # All else that is linked here (spdlog, GoogleTest) has the new ABI.
+  if(flags MATCHES "_GLIBCXX_USE_CXX11_ABI=0")
+    set(${result} "the LibTorch of ${folder} has the C++ ABI of before 2015 (_GLIBCXX_USE_CXX11_ABI=0), this build the \
+one since; pass -DTorch_DIR= with one whose name says cxx11-abi" PARENT_SCOPE)
+    return()
+  endif()
+  set(${result} "" PARENT_SCOPE)
+endfunction()
+
+if(LOCKSTEP_LIBTORCH STREQUAL "OFF")
+  set(LOCKSTEP_LIBTORCH_REASON "it was switched off (LOCKSTEP_LIBTORCH=OFF)")
+elseif(LOCKSTEP_SANITIZE AND NOT LOCKSTEP_LIBTORCH STREQUAL "ON")
+  set(LOCKSTEP_LIBTORCH_REASON "LibTorch is built without sanitizers, which then see what it writes but not how it \
+synchronises; LOCKSTEP_LIBTORCH=ON builds it all the same")
+else()
+  # Only where it is, at first: find_package would run its files.
+  lockstep_python_torch(python_torch)
+  find_path(LOCKSTEP_TORCH_CONFIG NAMES TorchConfig.cmake
+            HINTS "${Torch_DIR}" ENV Torch_DIR
+            PATHS ${CMAKE_PREFIX_PATH} /usr /usr/local "${python_torch}"
+            PATH_SUFFIXES share/cmake/Torch "lib/${CMAKE_LIBRARY_ARCHITECTURE}/cmake/Torch" lib/cmake/Torch cmake/Torch)
+  mark_as_advanced(LOCKSTEP_TORCH_CONFIG)
+  if(NOT LOCKSTEP_TORCH_CONFIG)
+    set(LOCKSTEP_LIBTORCH_REASON "LibTorch was not found; install libtorch-dev, or pass -DTorch_DIR= with the folder \
+share/cmake/Torch of an unpacked LibTorch")
+    if(python_torch)
+      string(PREPEND LOCKSTEP_LIBTORCH_REASON "Python's torch in ${python_torch} has no C++ files (share/cmake/Torch); ")
+    endif()
+  else()
+    if(NOT LOCKSTEP_TORCH_PROBED STREQUAL LOCKSTEP_TORCH_CONFIG)
+      lockstep_probe_libtorch("${LOCKSTEP_TORCH_CONFIG}" LOCKSTEP_LIBTORCH_REASON)
+    endif()
+    if(NOT LOCKSTEP_LIBTORCH_REASON)
+      set(LOCKSTEP_TORCH_PROBED "${LOCKSTEP_TORCH_CONFIG}" CACHE INTERNAL "The LibTorch that has been tried")
+      set(Torch_DIR "${LOCKSTEP_TORCH_CONFIG}" CACHE PATH "The folder of TorchConfig.cmake" FORCE)
+      find_package(Torch CONFIG QUIET)
+      if(Torch_VERSION VERSION_LESS LOCKSTEP_LIBTORCH_OLDEST)
+        set(LOCKSTEP_LIBTORCH_REASON "the LibTorch of ${LOCKSTEP_TORCH_CONFIG} is ${Torch_VERSION}; \
+${LOCKSTEP_LIBTORCH_OLDEST} is the oldest that is supported; pass -DTorch_DIR= with a newer one's share/cmake/Torch")
+      else()
+        set(LOCKSTEP_HAVE_LIBTORCH TRUE)
+      endif()
+    endif()
+  endif()
+endif()
+
+if(LOCKSTEP_HAVE_LIBTORCH)
+  message(STATUS "lockstep::libtorch: LibTorch ${Torch_VERSION} of ${LOCKSTEP_TORCH_CONFIG}")
+elseif(LOCKSTEP_LIBTORCH STREQUAL "ON")
+  message(FATAL_ERROR "LOCKSTEP_LIBTORCH=ON, but ${LOCKSTEP_LIBTORCH_REASON}")
+else()
+  message(STATUS "lockstep::libtorch is not built: ${LOCKSTEP_LIBTORCH_REASON}")
+endif()

@@ -1,0 +1,68 @@
+// Which samples this rank reads, for torch::data: the samples of each epoch, dealt out to the ranks.
+//
+//   lockstep::torch::DistributedSampler sampler(dataset.size().value(), group->rank(), group->size());
+//   auto loader = torch::data::make_data_loader(dataset, sampler, 64);        // 64 rows of this rank
+//
+// Rank r reads positions r, r + world, r + 2 world, ... of the epoch's order, which is the same on every machine. Each
+// begin() of the loader starts the next epoch, the first one 0; set_epoch() says which comes next. Copies share that:
+// the loader has its own copy.
+//
+// Threads: one at a time. Failure: InvalidArgument for numbers out of their range.
+#pragma once
+
+#include <torch/data/samplers/base.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "runtime/data/sampler.h"
+
+namespace lockstep::torch {
+
+// What becomes of a dataset whose length the ranks don't divide.
+enum class Uneven : std::uint8_t {
+  pad,    // samples from the epoch's front come twice: as many on every rank. PyTorch's default
+  drop,   // the epoch's tail is left out: as many on every rank
+  exact,  // every sample once: some ranks have one more. For evaluation, where each rank counts for itself; in training
+          // such a rank may be alone with its last batch, and the others call step_without_data()
+};
+
+struct SamplerOptions {
+  bool shuffle = true;
+  std::uint64_t seed = 0;  // equal on all ranks
+  Uneven uneven = Uneven::pad;
+};
+
+class DistributedSampler : public ::torch::data::samplers::Sampler<> {
+ public:
+  using Index = std::vector<std::size_t>;
+
+  DistributedSampler(std::size_t length, int rank, int world, const SamplerOptions& options = {});
+
+  // Of the next begin(); equal on all ranks.
+  void set_epoch(std::int64_t epoch);
+  // Samples of this rank in an epoch.
+  std::size_t size() const;
+  // Batches of the rank that has most, rank 0.
+  std::size_t most_batches(std::size_t batch_size) const;
+
+  void reset(::torch::optional<std::size_t> new_length = {}) override;
+  ::torch::optional<Index> next(std::size_t batch_size) override;
+  void save(::torch::serialize::OutputArchive& archive) const override;
+  void load(::torch::serialize::InputArchive& archive) override;
+
+ private:
+  std::size_t samples_of(int rank) const;
+
+  std::size_t length_;
+  int rank_;
+  int world_;
+  SamplerOptions options_;
+  std::shared_ptr<std::int64_t> next_epoch_ = std::make_shared<std::int64_t>(0);
+  std::int64_t epoch_ = 0;
+  std::size_t position_ = 0;  // samples that this rank has had
+  data::EpochOrder order_;
+};
+
+}  // namespace lockstep::torch

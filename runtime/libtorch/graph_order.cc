@@ -1,0 +1,55 @@
+#include "runtime/libtorch/graph_order.h"
+
+#include <torch/csrc/autograd/variable.h>
+
+#include <queue>
+
+namespace lockstep::torch {
+
+using ::torch::autograd::Edge;
+using ::torch::autograd::Node;
+
+std::vector<int> graph_order(std::span<const at::Tensor> outputs, const std::unordered_map<const Node*, int>& leaves) {
+  std::unordered_map<Node*, int> waits_for;  // edges that lead to a node, from nodes that run
+  std::vector<Node*> open;
+  std::vector<Node*> roots;
+  const auto reach = [&](Node* node) {
+    if (waits_for.try_emplace(node, 0).second) open.push_back(node);
+  };
+  for (const at::Tensor& output : outputs) {
+    if (!output.requires_grad()) continue;
+    Node* root = ::torch::autograd::impl::gradient_edge(output).function.get();
+    if (root == nullptr) continue;
+    roots.push_back(root);
+    reach(root);
+  }
+  while (!open.empty()) {
+    const Node* node = open.back();
+    open.pop_back();
+    for (const Edge& edge : node->next_edges()) {
+      if (!edge.is_valid()) continue;
+      reach(edge.function.get());
+      ++waits_for[edge.function.get()];
+    }
+  }
+
+  const auto runs_later = [](const Node* a, const Node* b) { return a->sequence_nr() < b->sequence_nr(); };
+  std::priority_queue<Node*, std::vector<Node*>, decltype(runs_later)> ready(runs_later);
+  for (Node* root : roots) {
+    if (waits_for[root] != 0) continue;
+    ready.push(root);
+    waits_for[root] = -1;  // an output that is there twice runs once
+  }
+  std::vector<int> order;
+  while (!ready.empty()) {
+    Node* node = ready.top();
+    ready.pop();
+    if (const auto leaf = leaves.find(node); leaf != leaves.end()) order.push_back(leaf->second);
+    for (const Edge& edge : node->next_edges()) {
+      if (edge.is_valid() && --waits_for[edge.function.get()] == 0) ready.push(edge.function.get());
+    }
+  }
+  return order;
+}
+
+}  // namespace lockstep::torch

@@ -1,0 +1,37 @@
+// How a torch::nn::Module is trained in parallel.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/ddp/bucket_plan.h"
+
+namespace lockstep::torch {
+
+struct DdpOptions {
+  BucketOptions buckets = {};
+  // The dimension of forward's first tensor that counts rows: the weight of this rank's gradients, unless
+  // set_weight() says otherwise. 1 for an LSTM without batch_first.
+  std::int64_t batch_dim = 0;
+  // Rank 0's buffers (running statistics) for all, before every forward that trains and is synchronised. Those of a
+  // SyncBatchNorm are equal anyway and stay at home.
+  bool broadcast_buffers = true;
+  // Parameters, by dotted name, that are known never to get a gradient: they hold up no bucket. What is not declared is
+  // found out at the end of each backward.
+  std::vector<std::string> unused = {};
+  // False: buckets leave at the end of backward. For backwards that come to a parameter several times: activation
+  // checkpoints that share it, or a backward within a backward.
+  bool overlap = true;
+  // True: the weight is multiplied into the gradient that enters the module's outputs, instead of into each
+  // parameter's: a pass over the gradients less. Only where the loss depends on the parameters through the outputs
+  // alone (no penalty on the parameters in the loss) and gradients are taken by backward() alone.
+  bool weigh_outputs = false;
+};
+
+// What this rank's loss is the mean of, until the next forward. Shared with layers that compute across ranks.
+using LossWeight = std::shared_ptr<std::optional<std::int64_t>>;
+
+}  // namespace lockstep::torch

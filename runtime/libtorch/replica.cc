@@ -1,0 +1,438 @@
+#include "runtime/libtorch/replica.h"
+
+#include <ATen/Functions.h>
+#include <fmt/format.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/utils/lambda_post_hook.h>
+
+#include <algorithm>
+#include <exception>
+#include <numeric>
+
+#include "runtime/base/error.h"
+#include "runtime/base/logging.h"
+#include "runtime/libtorch/graph_order.h"
+#include "runtime/libtorch/output_boundary.h"
+#include "runtime/libtorch/sync_batch_norm.h"
+#include "runtime/libtorch/tensor_bytes.h"
+
+namespace lockstep::torch {
+
+using ::torch::autograd::variable_list;
+
+// Queued in the engine for the end of a backward. One that goes without having been called belonged to a backward that
+// an exception has ended.
+struct Replica::End {
+  explicit End(std::weak_ptr<Replica> the_replica) : replica(std::move(the_replica)) {}
+  End(const End&) = delete;
+  End& operator=(const End&) = delete;
+  ~End() {
+    if (was_called) return;
+    if (const auto self = replica.lock()) self->end_lost();
+  }
+
+  std::weak_ptr<Replica> replica;
+  bool was_called = false;
+};
+
+std::shared_ptr<Replica> Replica::create(const ::torch::nn::Module& module, std::shared_ptr<ProcessGroup> group,
+                                         const DdpOptions& options) {
+  if (!group) {
+    throw InvalidArgument("DistributedDataParallel: the process group is null; pass what init_process_group returned");
+  }
+  std::shared_ptr<Replica> replica(new Replica(std::move(group), options));
+  replica->adopt(module);
+  return replica;
+}
+
+Replica::Replica(std::shared_ptr<ProcessGroup> group, DdpOptions options)
+    : group_(std::move(group)), options_(std::move(options)), exceptions_at_birth_(std::uncaught_exceptions()) {}
+
+void Replica::adopt(const ::torch::nn::Module& module) {
+  const std::vector<NamedTensor> state = state_of(module);
+  require_cpu("DistributedDataParallel", state);
+  for (const NamedTensor& item : state) {
+    if (!item.is_parameter) {
+      buffers_.push_back(item);
+    } else if (!item.tensor.requires_grad()) {
+      frozen_.push_back(item);
+    } else if (!dtype_of(item.tensor.scalar_type())) {
+      throw InvalidArgument(
+          fmt::format("DistributedDataParallel: parameter '{}' is {}; gradients are averaged in "
+                      "float32, float64, bfloat16 or float16",
+                      item.name, c10::toString(item.tensor.scalar_type())));
+    } else {
+      parameters_.push_back({.name = item.name,
+                             .tensor = item.tensor,
+                             .accumulator = nullptr,
+                             .hook = 0,
+                             .view = {},
+                             .declared_unused = false,
+                             .taken = false});
+    }
+  }
+  if (parameters_.empty()) {
+    throw InvalidArgument(
+        "DistributedDataParallel: the module has no parameter that requires a gradient; register them before, or "
+        "train without it");
+  }
+  declare_unused();
+  compare_state(*group_, state);
+  if (group_->size() > 1) reducer_ = make_reducer();
+  broadcast_state(*group_, state);
+  join_norms(module);
+  for (std::size_t i = 0; i < parameters_.size(); ++i) hook(i);
+}
+
+void Replica::declare_unused() {
+  for (const std::string& name : options_.unused) {
+    const auto found = std::find_if(parameters_.begin(), parameters_.end(),
+                                    [&](const Parameter& parameter) { return parameter.name == name; });
+    if (found == parameters_.end()) {
+      throw InvalidArgument(fmt::format(
+          "DistributedDataParallel: '{}' is declared unused, but no trained parameter has this name; there are {}, "
+          "from '{}' to '{}'",
+          name, parameters_.size(), parameters_.front().name, parameters_.back().name));
+    }
+    found->declared_unused = true;
+  }
+}
+
+// A SyncBatchNorm must know what this rank's loss stands for, and its buffers are equal on all ranks without help.
+void Replica::join_norms(const ::torch::nn::Module& module) {
+  const auto share = [&](const ::torch::nn::Module& candidate) {
+    const auto* norm = dynamic_cast<const SyncBatchNormImpl*>(&candidate);
+    if (norm == nullptr) return;
+    // Where the outputs' gradient is weighted, so is all that comes out of it.
+    norm->join(group_, options_.weigh_outputs ? nullptr : weight_);
+    std::erase_if(buffers_, [&](const NamedTensor& buffer) {
+      return buffer.tensor.is_same(norm->running_mean) || buffer.tensor.is_same(norm->running_var) ||
+             buffer.tensor.is_same(norm->num_batches_tracked);
+    });
+  };
+  share(module);
+  for (const auto& child : module.modules(/*include_self=*/false)) share(*child);
+}
+
+void Replica::hook(std::size_t index) {
+  Parameter& parameter = parameters_[index];
+  parameter.accumulator = ::torch::autograd::impl::grad_accumulator(parameter.tensor);
+  accumulators_.emplace(parameter.accumulator.get(), static_cast<int>(index));
+  parameter.hook = parameter.accumulator->add_post_hook(std::make_unique<::torch::autograd::utils::LambdaPostHook>(
+      [self = weak_from_this(), index](const variable_list& outputs, const variable_list&) {
+        if (const auto replica = self.lock()) replica->on_gradient(index);
+        return outputs;
+      }));
+}
+
+bool Replica::lies_in_arena(const Parameter& parameter) {
+  const at::Tensor& gradient = parameter.tensor.grad();
+  return parameter.view.defined() && gradient.defined() && gradient.layout() == at::kStrided &&
+         gradient.data_ptr() == parameter.view.data_ptr();
+}
+
+void Replica::detach() noexcept {
+  try {
+    if (!last_failure_.empty() && group_->size() > 1 && std::uncaught_exceptions() > exceptions_at_birth_) {
+      group_->abort(fmt::format("rank {}: {}", group_->rank(), last_failure_));
+    }
+    for (Parameter& parameter : parameters_) {
+      if (parameter.accumulator) parameter.accumulator->del_post_hook(parameter.hook);
+      if (lies_in_arena(parameter)) parameter.tensor.mutable_grad() = parameter.view.clone();
+    }
+  } catch (const std::exception& error) {
+    // A gradient that could not be copied stays where it is: it holds the memory.
+    log_error("DistributedDataParallel: leaving the module: {}", error.what());
+  }
+}
+
+std::unique_ptr<Reducer> Replica::make_reducer() const {
+  std::vector<ParameterSpec> specs;
+  for (const Parameter& parameter : parameters_) {
+    specs.push_back({parameter.name, *dtype_of(parameter.tensor.scalar_type()), parameter.tensor.sizes().vec()});
+  }
+  return std::make_unique<Reducer>(std::move(specs), group_,
+                                   ReducerOptions{.buckets = options_.buckets, .track_unused = true});
+}
+
+// Collective the first time: before the first gradient is written, so that addresses never change.
+Reducer& Replica::planned_reducer() {
+  if (planned_) return *reducer_;
+  if (!reducer_) reducer_ = make_reducer();
+  std::vector<char> in_graph(parameters_.size(), 0);
+  for (const int index : order_) in_graph[static_cast<std::size_t>(index)] = 1;
+  for (int i = static_cast<int>(parameters_.size()) - 1; i >= 0; --i) {
+    if (!in_graph[static_cast<std::size_t>(i)]) order_.push_back(i);
+  }
+  reducer_->plan_order(order_);
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    Parameter& parameter = parameters_[i];
+    const at::Tensor& tensor = parameter.tensor;
+    void* slice = reducer_->gradient_data(static_cast<int>(i), *dtype_of(tensor.scalar_type()));
+    // Strides as autograd wants them, see its "Gradient Layout Contract".
+    const auto strides =
+        tensor.is_non_overlapping_and_dense() ? tensor.strides().vec() : at::empty_like(tensor).strides().vec();
+    parameter.view = at::from_blob(
+        slice, tensor.sizes(), strides, [memory = reducer_->memory()](void*) {},
+        at::TensorOptions().dtype(tensor.scalar_type()));
+  }
+  planned_ = true;
+  return *reducer_;
+}
+
+const trace::StepRecord& Replica::last_step() const {
+  static const trace::StepRecord none;
+  return reducer_ ? reducer_->last_step() : none;
+}
+
+std::vector<std::string> Replica::parameter_names() const {
+  std::vector<std::string> names;
+  for (const Parameter& parameter : parameters_) names.push_back(parameter.name);
+  return names;
+}
+
+void Replica::set_weight(std::int64_t weight) {
+  if (weight < 0) {
+    throw InvalidArgument(
+        fmt::format("DistributedDataParallel: weight {}; give the number of rows or loss terms, at least 0", weight));
+  }
+  *weight_ = weight;
+}
+
+void Replica::before_forward(bool is_training, std::optional<std::int64_t> rows) {
+  if (!at::GradMode::is_enabled()) return;
+  last_failure_.clear();
+  refuse_changed();
+  *weight_ = rows;
+  broadcast_buffers(is_training);
+  if (no_sync_ > 0 && !(reducer_ && reducer_->accumulating())) refuse_live_gradients();
+}
+
+void Replica::forward_failed(const char* what) {
+  if (at::GradMode::is_enabled()) {
+    last_failure_ = fmt::format("an exception ended the forward of step {}: {}", steps_, what);
+  }
+}
+
+void Replica::after_forward(std::span<at::Tensor* const> outputs) {
+  if (!at::GradMode::is_enabled()) return;
+  if (order_.empty()) {
+    std::vector<at::Tensor> roots;
+    for (const at::Tensor* output : outputs) {
+      if (output->defined()) roots.push_back(*output);
+    }
+    order_ = graph_order(roots, accumulators_);
+  }
+  for (at::Tensor* output : outputs) {
+    *output = behind_boundary(*output, [weak = weak_from_this()] {
+      const auto self = weak.lock();
+      if (!self) return 1.0;
+      self->await_end();
+      const bool weigh = self->options_.weigh_outputs && !self->needs_no_arena();
+      return weigh ? static_cast<double>(self->weight_->value_or(1)) : 1.0;
+    });
+  }
+}
+
+void Replica::broadcast_buffers(bool is_training) {
+  if (options_.broadcast_buffers && is_training && no_sync_ == 0) broadcast_state(*group_, buffers_);
+}
+
+void Replica::refuse_changed() const {
+  for (const auto& [name, tensor, is_parameter] : frozen_) {
+    if (tensor.requires_grad()) {
+      throw InvalidArgument(
+          fmt::format("DistributedDataParallel: '{}' was frozen when the module was wrapped and requires a gradient "
+                      "now, which nobody would average; wrap the module again",
+                      name));
+    }
+  }
+  for (const Parameter& parameter : parameters_) {
+    // torch makes another accumulator for a parameter whose dtype or device changes; that one has no hook.
+    if (::torch::autograd::impl::try_get_grad_accumulator(parameter.tensor) != parameter.accumulator) {
+      throw InvalidArgument(
+          fmt::format("DistributedDataParallel: '{}' has been converted or moved since the module was wrapped, and "
+                      "nobody would average its gradient; wrap the module again",
+                      parameter.name));
+    }
+  }
+}
+
+// What lies in .grad before the first of several micro-batches would be weighted like it.
+void Replica::refuse_live_gradients() const {
+  for (const Parameter& parameter : parameters_) {
+    const at::Tensor& gradient = parameter.tensor.grad();
+    if (gradient.defined() && gradient.ne(0).any().item<bool>()) {
+      throw InvalidArgument(
+          fmt::format("DistributedDataParallel: '{}' still has the gradient of an earlier step at the first "
+                      "micro-batch of no_sync(); call zero_grad() before",
+                      parameter.name));
+    }
+  }
+}
+
+bool Replica::needs_no_arena() const {
+  return group_->size() == 1 && no_sync_ == 0 && !(reducer_ && reducer_->accumulating());
+}
+
+// The callback belongs to the backward that the user called, not to one that runs within it.
+void Replica::await_end() {
+  if (!end_.expired()) return;
+  const auto end = std::make_shared<End>(weak_from_this());
+  end_ = end;
+  ::torch::autograd::Engine::get_default_engine().queue_callback([end] {
+    end->was_called = true;
+    if (const auto self = end->replica.lock()) self->end();
+  });
+}
+
+void Replica::begin() {
+  if (!weight_->has_value()) {
+    throw InvalidArgument(
+        "DistributedDataParallel: a gradient without a weight: no forward went through this object, or its arguments "
+        "hold no tensor to count rows of; call set_weight() between forward and backward");
+  }
+  group_->progress();  // notices a group that has failed
+  synchronize_ = no_sync_ == 0;
+  alone_ = needs_no_arena();
+  if (!alone_) {
+    Reducer& reducer = planned_reducer();
+    reducer.begin_step({.weight = **weight_, .synchronize = synchronize_});
+    for (Parameter& parameter : parameters_) parameter.taken = false;
+  }
+  in_step_ = true;
+  if (alone_) return;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (parameters_[i].declared_unused) reducer_->mark_unused(static_cast<int>(i));
+  }
+}
+
+void Replica::on_gradient(std::size_t index) {
+  await_end();
+  try {
+    if (!in_step_) begin();
+    if (!alone_ && options_.overlap) take(parameters_[index], static_cast<int>(index));
+  } catch (const std::exception& error) {
+    last_failure_ = error.what();
+    throw;
+  }
+}
+
+void Replica::check_gradient(const Parameter& parameter) const {
+  if (parameter.declared_unused) {
+    throw InvalidArgument(
+        fmt::format("DistributedDataParallel: '{}' is declared unused and got a gradient in step {}; take it out of "
+                    "DdpOptions::unused",
+                    parameter.name, steps_));
+  }
+  if (parameter.taken) {
+    throw InvalidArgument(
+        fmt::format("DistributedDataParallel: '{}' got a second gradient in one backward, in step {}: a checkpointed "
+                    "part, or a backward within the backward, shares it; set DdpOptions::overlap to false",
+                    parameter.name, steps_));
+  }
+  const at::Tensor& gradient = parameter.tensor.grad();
+  if (gradient.layout() != at::kStrided) {
+    throw InvalidArgument(
+        fmt::format("DistributedDataParallel: the gradient of '{}' is sparse; make it dense (EmbeddingOptions::sparse)",
+                    parameter.name));
+  }
+  if (gradient.scalar_type() != parameter.view.scalar_type() || gradient.sizes() != parameter.view.sizes()) {
+    throw InvalidArgument(
+        fmt::format("DistributedDataParallel: the gradient of '{}' has {} elements of {}, when the module was wrapped "
+                    "it had {} of {}; wrap the module again after changing it",
+                    parameter.name, gradient.numel(), c10::toString(gradient.scalar_type()), parameter.view.numel(),
+                    c10::toString(parameter.view.scalar_type())));
+  }
+  if (gradient.requires_grad()) {
+    throw InvalidArgument(
+        fmt::format("DistributedDataParallel: the gradient of '{}' has a graph of its own (create_graph), which no "
+                    "all-reduce keeps; take such gradients with torch::autograd::grad",
+                    parameter.name));
+  }
+}
+
+void Replica::take(Parameter& parameter, int index) {
+  at::Tensor& gradient = parameter.tensor.mutable_grad();
+  if (!gradient.defined()) return;
+  check_gradient(parameter);
+  const at::NoGradGuard no_grad;
+  const at::Tensor& view = parameter.view;
+  const bool in_place = lies_in_arena(parameter);
+  const std::int64_t weight = options_.weigh_outputs && **weight_ > 0 ? 1 : **weight_;
+  if (reducer_->accumulating()) {
+    // Without rows a mean may be NaN: then nothing is added.
+    if (weight > 0) view.add_(gradient, weight);
+  } else if (weight == 0) {
+    view.zero_();
+  } else if (weight == 1) {
+    if (!in_place) view.copy_(gradient);
+  } else if (in_place) {
+    view.mul_(weight);
+  } else {
+    at::Tensor out = view;
+    at::mul_out(out, gradient, at::scalar_tensor(weight, at::kDouble));
+  }
+  // A sum that is not closed yet is no gradient: it has no meaning before it is divided.
+  gradient = synchronize_ ? view : at::Tensor();
+  parameter.taken = true;
+  reducer_->mark_ready(index);
+}
+
+void Replica::end() {
+  end_.reset();
+  if (!in_step_) return;  // nothing of this module's got a gradient
+  in_step_ = false;
+  if (alone_) return end_alone();
+  try {
+    end_with_arena();
+  } catch (const std::exception& error) {
+    reducer_->abandon_step(error.what());
+    throw;
+  }
+}
+
+void Replica::end_with_arena() {
+  // Gradients that are there although this backward made none are of an earlier step: nobody has zeroed them.
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    Parameter& parameter = parameters_[i];
+    if (!parameter.taken && !parameter.declared_unused) take(parameter, static_cast<int>(i));
+  }
+  last_weight_ = reducer_->finish_step();
+  if (!synchronize_) return;
+  ++steps_;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (!reducer_->used_anywhere(static_cast<int>(i))) continue;  // as torch leaves what no loss depends on
+    at::Tensor& gradient = parameters_[i].tensor.mutable_grad();
+    if (!gradient.is_same(parameters_[i].view)) gradient = parameters_[i].view;
+  }
+}
+
+void Replica::end_alone() {
+  last_weight_ = **weight_;
+  ++steps_;
+  if (last_weight_ > 0) return;
+  // A mean over no rows may be NaN.
+  for (const Parameter& parameter : parameters_) {
+    if (parameter.tensor.grad().defined()) parameter.tensor.grad().zero_();
+  }
+}
+
+void Replica::end_lost() noexcept {
+  if (!in_step_) return;
+  in_step_ = false;
+  // One of the user's own is not known here: the engine has it.
+  if (last_failure_.empty()) last_failure_ = "an exception ended its backward; that rank's output has it";
+  if (!alone_) reducer_->abandon_step(last_failure_);
+}
+
+void Replica::step_without_data(bool is_training) {
+  refuse_changed();
+  broadcast_buffers(is_training);
+  *weight_ = 0;
+  begin();
+  end();
+}
+
+}  // namespace lockstep::torch

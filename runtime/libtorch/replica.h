@@ -1,0 +1,121 @@
+// One rank's replica of a torch::nn::Module: its parameters, their hooks, and the Reducer's arena under their
+// gradients.
+//
+// What DistributedDataParallel does, without the module's type. Reads gradients where autograd leaves them, puts them
+// into the arena, and says so to the Reducer; every bucket, sum and wait is the Reducer's.
+//
+// A step begins with the first gradient of a backward and ends with that backward, in a callback of torch's engine. A
+// world of one sends nothing: gradients stay where torch puts them, unless micro-batches are accumulated.
+//
+// Threads: one at a time; that of forward, and that of backward, on which torch calls the hooks.
+// Failure: as distributed_data_parallel.h says.
+#pragma once
+
+#include <torch/csrc/autograd/function.h>
+#include <torch/nn/module.h>
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/ddp/reducer.h"
+#include "runtime/libtorch/module_state.h"
+#include "runtime/libtorch/options.h"
+
+namespace lockstep::torch {
+
+class Replica : public std::enable_shared_from_this<Replica> {
+ public:
+  // Collective: compares, broadcasts rank 0's values, and hooks every parameter that requires a gradient.
+  static std::shared_ptr<Replica> create(const ::torch::nn::Module& module, std::shared_ptr<ProcessGroup> group,
+                                         const DdpOptions& options);
+  // Takes the hooks away and gives gradients memory of their own. The module may have gone. During unwinding after a
+  // forward or backward that threw, the other ranks are told.
+  void detach() noexcept;
+
+  // Around a forward of the module. `rows` is the default weight; nothing where no gradients are recorded.
+  void before_forward(bool is_training, std::optional<std::int64_t> rows);
+  void forward_failed(const char* what);
+  // Puts the outputs behind the boundary, in place.
+  void after_forward(std::span<at::Tensor* const> outputs);
+
+  void set_weight(std::int64_t weight);
+  void step_without_data(bool is_training);
+  // Nested: as many ends as begins.
+  void begin_no_sync() { ++no_sync_; }
+  void end_no_sync() { --no_sync_; }
+
+  const std::shared_ptr<ProcessGroup>& group() const { return group_; }
+  const DdpOptions& options() const { return options_; }
+  std::int64_t steps() const { return steps_; }
+  std::int64_t last_weight() const { return last_weight_; }
+  const trace::StepRecord& last_step() const;
+  // Of the parameters that are trained, by dotted name.
+  std::vector<std::string> parameter_names() const;
+
+ private:
+  struct Parameter {
+    std::string name;
+    at::Tensor tensor;
+    std::shared_ptr<::torch::autograd::Node> accumulator;
+    std::uintptr_t hook = 0;
+    at::Tensor view;  // of its slice of the arena, once there is one
+    bool declared_unused = false;
+    bool taken = false;  // its gradient of this micro-batch is in the arena
+  };
+  struct End;  // of a backward: a callback of the engine
+
+  Replica(std::shared_ptr<ProcessGroup> group, DdpOptions options);
+  void adopt(const ::torch::nn::Module& module);
+  void declare_unused();
+  void join_norms(const ::torch::nn::Module& module);
+  void hook(std::size_t parameter);
+  std::unique_ptr<Reducer> make_reducer() const;
+  // The Reducer, with an order and views on its arena.
+  Reducer& planned_reducer();
+
+  void broadcast_buffers(bool is_training);
+  void refuse_changed() const;
+  void refuse_live_gradients() const;
+
+  // True if what autograd leaves in .grad is the result already.
+  bool needs_no_arena() const;
+  void await_end();
+  void begin();
+  void on_gradient(std::size_t parameter);
+  static bool lies_in_arena(const Parameter& parameter);
+  // Moves a gradient into the arena, weighted.
+  void take(Parameter& parameter, int index);
+  void check_gradient(const Parameter& parameter) const;
+  void end();
+  void end_with_arena();
+  void end_alone();
+  // A backward that began a step was ended by an exception.
+  void end_lost() noexcept;
+
+  std::shared_ptr<ProcessGroup> group_;
+  DdpOptions options_;
+  std::vector<Parameter> parameters_;
+  std::vector<NamedTensor> frozen_;
+  std::vector<NamedTensor> buffers_;  // that are broadcast
+  std::unordered_map<const ::torch::autograd::Node*, int> accumulators_;
+  std::unique_ptr<Reducer> reducer_;  // a world of one makes it when it first accumulates
+  std::vector<int> order_;            // of the first graph; empty before
+  bool planned_ = false;
+
+  LossWeight weight_ = std::make_shared<std::optional<std::int64_t>>();
+  int no_sync_ = 0;
+  bool in_step_ = false;
+  bool alone_ = false;        // this step needs no arena
+  bool synchronize_ = false;  // this step
+  std::weak_ptr<End> end_;    // of the backward that runs
+  std::int64_t steps_ = 0;
+  std::int64_t last_weight_ = 0;
+  std::string last_failure_;  // of a forward or backward since the last one that went well
+  int exceptions_at_birth_ = 0;
+};
+
+}  // namespace lockstep::torch

@@ -1,0 +1,117 @@
+#include "runtime/libtorch/state_file.h"
+
+#include <ATen/Functions.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <exception>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "runtime/base/error.h"
+#include "runtime/libtorch/module_state.h"
+#include "runtime/libtorch/tensor_bytes.h"
+
+namespace lockstep::torch {
+namespace {
+
+DType file_dtype(const std::string& operation, const NamedTensor& item) {
+  if (item.tensor.scalar_type() == at::kBool) return DType::u8;
+  if (const auto dtype = dtype_of(item.tensor.scalar_type())) return *dtype;
+  throw InvalidArgument(fmt::format("{}: '{}' is {}, which the file has no dtype for; convert it before", operation,
+                                    item.name, c10::toString(item.tensor.scalar_type())));
+}
+
+std::span<std::byte> span_of(const at::Tensor& contiguous) {
+  const BufferView view = bytes_of(contiguous);
+  return {static_cast<std::byte*>(view.data), view.bytes()};
+}
+
+// Runs `action` on rank 0 and brings its failure to all.
+void on_rank0(const std::string& operation, ProcessGroup& group, const std::function<void()>& action) {
+  std::string outcome;
+  std::exception_ptr failure;
+  if (group.rank() == 0) {
+    try {
+      action();
+    } catch (const std::exception& error) {
+      failure = std::current_exception();
+      outcome = fmt::format("-{}", error.what());
+    }
+  }
+  const std::string told = all_gather_text(group, outcome).front();
+  if (failure) std::rethrow_exception(failure);
+  if (!told.empty()) throw Error(fmt::format("{}: rank 0 failed: {}", operation, told.substr(1)));
+}
+
+void check_fits(const checkpoint::SafetensorsFile& file, const std::vector<NamedTensor>& state) {
+  std::vector<std::string> faults;
+  auto unexpected = file.tensors();
+  for (const NamedTensor& item : state) {
+    const auto found = unexpected.find(item.name);
+    if (found == unexpected.end()) {
+      faults.push_back(fmt::format("missing '{}'", item.name));
+      continue;
+    }
+    const auto& [name, dtype, shape, offset, bytes] = found->second;
+    const DType wanted = file_dtype("load_state", item);
+    if (dtype != wanted || shape != item.tensor.sizes().vec()) {
+      faults.push_back(fmt::format("different '{}' (file {}, module {})", name, checkpoint::describe(dtype, shape),
+                                   checkpoint::describe(wanted, item.tensor.sizes().vec())));
+    }
+    unexpected.erase(found);
+  }
+  for (const auto& [name, entry] : unexpected) faults.push_back(fmt::format("unexpected '{}'", name));
+  if (faults.empty()) return;
+  constexpr std::size_t kShown = 6;
+  const std::size_t left = faults.size() > kShown ? faults.size() - kShown : 0;
+  faults.resize(faults.size() - left);
+  throw InvalidArgument(
+      fmt::format("load_state: '{}' does not fit the module: {}{}; build the module with the sizes it "
+                  "was saved with",
+                  file.path().string(), fmt::join(faults, ", "), left > 0 ? fmt::format(" and {} more", left) : ""));
+}
+
+}  // namespace
+
+void save_state(const std::filesystem::path& path, const ::torch::nn::Module& module,
+                const checkpoint::Metadata& metadata) {
+  const std::vector<NamedTensor> state = state_of(module);
+  std::vector<at::Tensor> dense;
+  std::vector<checkpoint::TensorSource> sources;
+  for (const NamedTensor& item : state) {
+    dense.push_back(item.tensor.detach().to(at::kCPU).contiguous());
+    sources.push_back({item.name, file_dtype("save_state", item), item.tensor.sizes().vec(), span_of(dense.back())});
+  }
+  checkpoint::write_safetensors(path, sources, metadata);
+}
+
+void save_state(const std::filesystem::path& path, const ::torch::nn::Module& module,
+                const std::shared_ptr<ProcessGroup>& group, const checkpoint::Metadata& metadata) {
+  on_rank0("save_state", *group, [&] { save_state(path, module, metadata); });
+}
+
+checkpoint::Metadata load_state(const std::filesystem::path& path, const ::torch::nn::Module& module) {
+  const checkpoint::SafetensorsFile file(path);
+  const std::vector<NamedTensor> state = state_of(module);
+  check_fits(file, state);
+  // All of it is read before any of it counts.
+  std::vector<at::Tensor> read;
+  for (const NamedTensor& item : state) {
+    read.push_back(at::empty(item.tensor.sizes(), at::TensorOptions().dtype(item.tensor.scalar_type())));
+    file.read(file.find(item.name), span_of(read.back()));
+  }
+  for (std::size_t i = 0; i < state.size(); ++i) state[i].tensor.detach().copy_(read[i]);
+  return file.metadata();
+}
+
+checkpoint::Metadata load_state(const std::filesystem::path& path, const ::torch::nn::Module& module,
+                                const std::shared_ptr<ProcessGroup>& group) {
+  checkpoint::Metadata metadata;
+  on_rank0("load_state", *group, [&] { metadata = load_state(path, module); });
+  broadcast_state(*group, state_of(module));
+  return metadata;
+}
+
+}  // namespace lockstep::torch

@@ -1,0 +1,300 @@
+#include "runtime/libtorch/sync_batch_norm.h"
+
+#include <ATen/Functions.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/saved_variable.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <cmath>
+#include <utility>
+
+#include "runtime/base/error.h"
+
+namespace lockstep::torch {
+namespace {
+
+using ::torch::autograd::SavedVariable;
+using ::torch::autograd::variable_list;
+
+BufferView doubles(const at::Tensor& tensor) { return {tensor.data_ptr(), tensor.numel(), DType::f64}; }
+
+// All but the channels.
+std::vector<std::int64_t> reduced_dims(const at::Tensor& input) {
+  std::vector<std::int64_t> dims{0};
+  for (std::int64_t d = 2; d < input.dim(); ++d) dims.push_back(d);
+  return dims;
+}
+
+// A value per channel, to be spread over an input.
+at::Tensor per_channel(const at::Tensor& values, const at::Tensor& input) {
+  std::vector<std::int64_t> shape(static_cast<std::size_t>(input.dim()), 1);
+  shape[1] = values.numel();
+  return values.to(input.scalar_type()).view(shape);
+}
+
+// Over all ranks, per channel, in float64.
+struct Statistics {
+  std::int64_t count = 0;
+  at::Tensor mean;
+  at::Tensor variance;  // divided by count
+};
+
+// Exact in the sense of Chan et al.: each rank's variance is about its own mean, and what lies between the means is
+// added, so that nothing cancels.
+Statistics gather_statistics(ProcessGroup& group, const at::Tensor& input) {
+  const std::int64_t channels = input.size(1);
+  const std::int64_t count = channels == 0 ? 0 : input.numel() / channels;
+  const at::Tensor own = at::zeros({1 + 2 * channels}, at::kDouble);
+  if (count > 0) {
+    const auto dims = reduced_dims(input);
+    const auto [variance, mean] = at::var_mean(input, dims, /*unbiased=*/false);
+    own[0] = static_cast<double>(count);
+    own.slice(0, 1, 1 + channels).copy_(mean);
+    own.slice(0, 1 + channels).copy_(variance);
+  }
+  const at::Tensor all = at::empty({group.size(), 1 + 2 * channels}, at::kDouble);
+  group.all_gather(doubles(own), doubles(all)).wait();
+  const at::Tensor counts = all.slice(1, 0, 1);
+  const at::Tensor means = all.slice(1, 1, 1 + channels);
+  const double total = counts.sum().item<double>();
+  Statistics result;
+  result.count = static_cast<std::int64_t>(total);
+  const at::Tensor shares = counts / std::max(total, 1.0);
+  result.mean = (means * shares).sum(0);
+  result.variance = ((all.slice(1, 1 + channels) + (means - result.mean).square()) * shares).sum(0);
+  return result;
+}
+
+struct SyncNormBackward : ::torch::autograd::Node {
+  variable_list apply(variable_list&& gradients) override;
+  void release_variables() override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    input.reset_data();
+    scale_of_channel.reset_data();
+  }
+  std::string name() const override { return "LockstepSyncNormBackward"; }
+
+  // What all ranks' losses gain by this rank's mean and variance, per unit of this rank's own loss.
+  std::pair<at::Tensor, at::Tensor> share_sums(const at::Tensor& sum, const at::Tensor& sum_centred) const;
+
+  SavedVariable input;
+  SavedVariable scale_of_channel;  // the module's weight; may be undefined
+  at::Tensor mean;                 // per channel, float64
+  at::Tensor invstd;
+  std::int64_t own_count = 0;
+  std::int64_t count = 0;
+  std::shared_ptr<ProcessGroup> group;
+  LossWeight loss_weight;
+};
+
+std::pair<at::Tensor, at::Tensor> SyncNormBackward::share_sums(const at::Tensor& sum,
+                                                               const at::Tensor& sum_centred) const {
+  const std::int64_t weight = loss_weight && loss_weight->has_value() ? **loss_weight : 1;
+  if (weight == 0 && own_count > 0) {
+    throw InvalidArgument(
+        fmt::format("SyncBatchNorm: this rank's loss weighs 0, but it has {} values per channel, through which it "
+                    "moves the other ranks' losses; give it 0 rows, or a weight",
+                    own_count));
+  }
+  // 0 * NaN, of a mean over no rows, is no sum.
+  const at::Tensor sums =
+      weight == 0 ? at::zeros({2, sum.numel()}, at::kDouble) : at::stack({sum, sum_centred}) * weight;
+  group->all_reduce(doubles(sums)).wait();
+  const double divisor =
+      static_cast<double>(std::max<std::int64_t>(weight, 1)) * static_cast<double>(std::max<std::int64_t>(count, 1));
+  return {sums[0] / divisor, sums[1] / divisor};
+}
+
+variable_list SyncNormBackward::apply(variable_list&& gradients) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const at::Tensor x = input.unpack();
+  const at::Tensor gamma = scale_of_channel.unpack();
+  const at::Tensor dy = gradients[0].defined() ? gradients[0] : at::zeros_like(x);
+  if (at::GradMode::is_enabled() && dy.requires_grad()) {
+    throw InvalidArgument("SyncBatchNorm: its gradient can't be differentiated again (create_graph)");
+  }
+  const auto dims = reduced_dims(x);
+  const at::Tensor centred = x - per_channel(mean, x);
+  const at::Tensor sum = at::sum(dy, dims, false, at::kDouble);
+  const at::Tensor sum_centred = at::sum(dy * centred, dims, false, at::kDouble);
+  variable_list results(3);
+  if (should_compute_output(0)) {
+    const auto [shared, shared_centred] = share_sums(sum, sum_centred);
+    const at::Tensor factor = gamma.defined() ? invstd * gamma.to(at::kDouble) : invstd;
+    results[0] = (dy - per_channel(shared, x) - centred * per_channel(shared_centred * invstd.square(), x)) *
+                 per_channel(factor, x);
+  }
+  if (should_compute_output(1)) results[1] = (sum_centred * invstd).to(gamma.scalar_type());
+  if (should_compute_output(2)) results[2] = sum.to(gamma.scalar_type());
+  return results;
+}
+
+}  // namespace
+
+SyncBatchNormImpl::SyncBatchNormImpl(const ::torch::nn::BatchNormOptions& the_options,
+                                     std::shared_ptr<ProcessGroup> group)
+    : NormImplBase(the_options), group_(std::move(group)) {}
+
+void SyncBatchNormImpl::join(std::shared_ptr<ProcessGroup> group, LossWeight loss_weight) const {
+  if (!group_) group_ = std::move(group);
+  weight_of_loss_ = std::move(loss_weight);
+}
+
+void SyncBatchNormImpl::pretty_print(std::ostream& stream) const {
+  stream << "lockstep::torch::SyncBatchNorm(" << options.num_features() << ", eps=" << options.eps() << ")";
+}
+
+void SyncBatchNormImpl::_check_input_dim(const at::Tensor& input) {
+  if (input.dim() < 2 || input.size(1) != options.num_features()) {
+    throw InvalidArgument(
+        fmt::format("SyncBatchNorm: the input has {} dimensions, with {} in dimension 1; it must be "
+                    "[N, {}] or [N, {}, ...]",
+                    input.dim(), input.dim() < 2 ? 0 : input.size(1), options.num_features(), options.num_features()));
+  }
+}
+
+at::Tensor SyncBatchNormImpl::forward(const at::Tensor& input) {
+  _check_input_dim(input);
+  const bool uses_batch = is_training() || !options.track_running_stats();
+  if (uses_batch && group_ && group_->size() > 1) return normalize_together(input);
+  return normalize_alone(input, uses_batch);
+}
+
+// Of the running statistics; counts this forward.
+double SyncBatchNormImpl::next_momentum() {
+  num_batches_tracked += 1;
+  return options.momentum() ? *options.momentum() : 1.0 / static_cast<double>(num_batches_tracked.item<std::int64_t>());
+}
+
+at::Tensor SyncBatchNormImpl::normalize_alone(const at::Tensor& input, bool uses_batch) {
+  if (uses_batch && input.numel() == 0) return input * 1;  // no statistics of nothing
+  const bool updates = uses_batch && is_training() && options.track_running_stats();
+  const double momentum = updates ? next_momentum() : 0.0;
+  return at::batch_norm(input, weight, bias, running_mean, running_var, uses_batch, momentum, options.eps(),
+                        /*cudnn_enabled=*/false);
+}
+
+void SyncBatchNormImpl::update_running(const at::Tensor& mean, const at::Tensor& variance, std::int64_t count) {
+  const double momentum = next_momentum();
+  const double unbiased = static_cast<double>(count) / static_cast<double>(count - 1);
+  running_mean.copy_(running_mean * (1 - momentum) + mean.to(running_mean.scalar_type()) * momentum);
+  running_var.copy_(running_var * (1 - momentum) + (variance * unbiased).to(running_var.scalar_type()) * momentum);
+}
+
+at::Tensor SyncBatchNormImpl::normalize_together(const at::Tensor& input) {
+  const bool records =
+      at::GradMode::is_enabled() && (input.requires_grad() || (weight.defined() && weight.requires_grad()));
+  const auto node = std::make_shared<SyncNormBackward>();
+  at::Tensor output;
+  {
+    const at::NoGradGuard no_grad;
+    const Statistics all = gather_statistics(*group_, input);
+    if (all.count == 1) {
+      throw InvalidArgument(
+          "SyncBatchNorm: all ranks together have 1 value per channel, which has no variance; train on more rows");
+    }
+    if (is_training() && options.track_running_stats() && all.count > 1) {
+      update_running(all.mean, all.variance, all.count);
+    }
+    node->mean = all.mean;
+    node->invstd = (all.variance + options.eps()).rsqrt();
+    node->count = all.count;
+    const at::Tensor scale = weight.defined() ? node->invstd * weight.to(at::kDouble) : node->invstd;
+    const at::Tensor shift = bias.defined() ? bias.to(at::kDouble) - all.mean * scale : -all.mean * scale;
+    output = at::addcmul(per_channel(shift, input), input, per_channel(scale, input));
+  }
+  if (!records) return output;
+  node->own_count = input.size(1) == 0 ? 0 : input.numel() / input.size(1);
+  node->group = group_;
+  node->loss_weight = weight_of_loss_;
+  node->input = SavedVariable(input, /*is_output=*/false);
+  node->scale_of_channel = SavedVariable(weight, /*is_output=*/false);
+  const auto edge = [](const at::Tensor& tensor) {
+    return tensor.defined() && tensor.requires_grad() ? ::torch::autograd::impl::gradient_edge(tensor)
+                                                      : ::torch::autograd::Edge();
+  };
+  node->set_next_edges({edge(input), edge(weight), edge(bias)});
+  ::torch::autograd::set_history(output, node);
+  return output;
+}
+
+namespace {
+
+// A batch norm that may be exchanged: its place, and what comes there.
+struct Exchange {
+  ::torch::nn::SequentialImpl* owner = nullptr;
+  std::size_t position = 0;
+  std::string name;  // within the owner
+  std::shared_ptr<SyncBatchNormImpl> replacement;
+};
+
+template <typename Norm>
+std::shared_ptr<SyncBatchNormImpl> converted(const std::shared_ptr<::torch::nn::Module>& module) {
+  const auto* norm = dynamic_cast<const Norm*>(module.get());
+  return norm == nullptr ? nullptr : SyncBatchNormImpl::in_place_of(*norm);
+}
+
+std::shared_ptr<SyncBatchNormImpl> replacement_of(const std::shared_ptr<::torch::nn::Module>& module) {
+  auto result = converted<::torch::nn::BatchNorm1dImpl>(module);
+  if (!result) result = converted<::torch::nn::BatchNorm2dImpl>(module);
+  if (!result) result = converted<::torch::nn::BatchNorm3dImpl>(module);
+  return result;
+}
+
+void find_exchanges(::torch::nn::Module& module, const std::string& prefix, std::vector<Exchange>& exchanges,
+                    std::vector<std::string>& members) {
+  auto* sequential = dynamic_cast<::torch::nn::SequentialImpl*>(&module);
+  std::size_t position = 0;
+  for (const auto& item : module.named_children()) {
+    const std::string name = prefix.empty() ? item.key() : prefix + "." + item.key();
+    if (auto replacement = replacement_of(item.value())) {
+      if (sequential != nullptr) {
+        exchanges.push_back({sequential, position, item.key(), std::move(replacement)});
+      } else {
+        members.push_back("'" + name + "'");
+      }
+    } else {
+      find_exchanges(*item.value(), name, exchanges, members);
+    }
+    ++position;
+  }
+}
+
+}  // namespace
+
+template <typename Norm>
+std::shared_ptr<SyncBatchNormImpl> SyncBatchNormImpl::in_place_of(const Norm& norm) {
+  auto result = std::make_shared<SyncBatchNormImpl>(norm.options);
+  result->train(norm.is_training());
+  if (norm.options.affine()) {
+    result->parameters_["weight"] = result->weight = norm.weight;
+    result->parameters_["bias"] = result->bias = norm.bias;
+  }
+  if (norm.options.track_running_stats()) {
+    result->running_mean.set_data(norm.running_mean);
+    result->running_var.set_data(norm.running_var);
+    result->num_batches_tracked.set_data(norm.num_batches_tracked);
+  }
+  return result;
+}
+
+void convert_sync_batch_norm(::torch::nn::Module& module) {
+  std::vector<Exchange> exchanges;
+  std::vector<std::string> members;
+  find_exchanges(module, "", exchanges, members);
+  if (!members.empty()) {
+    throw InvalidArgument(
+        fmt::format("convert_sync_batch_norm: {} lie outside torch::nn::Sequential, in members that C++ can't "
+                    "exchange; declare them as lockstep::torch::SyncBatchNorm",
+                    fmt::join(members, ", ")));
+  }
+  for (const Exchange& it : exchanges) {
+    *(it.owner->begin() + static_cast<std::ptrdiff_t>(it.position)) = ::torch::nn::AnyModule(it.replacement);
+    it.owner->replace_module(it.name, it.replacement);
+  }
+}
+
+}  // namespace lockstep::torch

@@ -1,0 +1,72 @@
+// Batch normalisation over the rows of all ranks.
+//
+//   SyncBatchNorm norm{nullptr};                                          // in place of torch::nn::BatchNorm2d
+//   norm = register_module("norm", SyncBatchNorm(torch::nn::BatchNormOptions(64)));
+//
+// Same parameters, buffers, names and numbers as torch::nn::BatchNorm1d, 2d or 3d on the global batch, for any
+// partition of it, ranks of 0 rows included. DistributedDataParallel gives it its group; without one, or in evaluation,
+// it is a plain batch norm.
+//
+// Collective: every forward that takes statistics of the batch, and its backward; all ranks run both. Numbers travel in
+// float64: 2 per channel and one.
+// Threads: those of forward and backward. Failure: throws what the group throws; InvalidArgument for a wrong shape, one
+//   value per channel on all ranks together, or rows whose loss weighs 0.
+#pragma once
+
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+
+#include <memory>
+
+#include "runtime/comm/process_group.h"
+#include "runtime/libtorch/options.h"
+
+namespace lockstep::torch {
+
+class SyncBatchNormImpl : public ::torch::nn::NormImplBase<0, SyncBatchNormImpl, ::torch::nn::BatchNormOptions> {
+ public:
+  explicit SyncBatchNormImpl(const ::torch::nn::BatchNormOptions& options,
+                             std::shared_ptr<ProcessGroup> group = nullptr);
+
+  // input: [N, C] or [N, C, ...], in a floating-point dtype.
+  at::Tensor forward(const at::Tensor& input);
+
+  // With the very parameters of a torch::nn::BatchNorm1d, 2d or 3d, and its buffers' memory.
+  template <typename Norm>
+  static std::shared_ptr<SyncBatchNormImpl> in_place_of(const Norm& norm);
+
+  // What DistributedDataParallel calls: the group counts if the layer has none yet; the weight is that of this rank's
+  // loss, null where gradients arrive weighted.
+  void join(std::shared_ptr<ProcessGroup> group, LossWeight loss_weight) const;
+
+  void pretty_print(std::ostream& stream) const override;
+
+ protected:
+  void _check_input_dim(const at::Tensor& input) override;
+
+ private:
+  double next_momentum();
+  at::Tensor normalize_alone(const at::Tensor& input, bool uses_batch);
+  at::Tensor normalize_together(const at::Tensor& input);
+  void update_running(const at::Tensor& mean, const at::Tensor& variance, std::int64_t count);
+
+  mutable std::shared_ptr<ProcessGroup> group_;
+  mutable LossWeight weight_of_loss_;
+};
+
+// Its holder, as torch's TORCH_MODULE makes them.
+class SyncBatchNorm : public ::torch::nn::ModuleHolder<SyncBatchNormImpl> {
+ public:
+  using ::torch::nn::ModuleHolder<SyncBatchNormImpl>::ModuleHolder;
+  using Impl = SyncBatchNormImpl;
+};
+
+// Exchanges every BatchNorm1d, 2d and 3d within torch::nn::Sequential, at any depth, for a SyncBatchNorm with the same
+// parameters and buffers: the same tensors, so that an optimizer that was made before stays right. Call it before
+// DistributedDataParallel.
+//
+// InvalidArgument, and nothing is changed, if one is a member of a class of the user's own: C++ can't exchange a member
+// of type BatchNorm2d. Declare that one as SyncBatchNorm.
+void convert_sync_batch_norm(::torch::nn::Module& module);
+
+}  // namespace lockstep::torch

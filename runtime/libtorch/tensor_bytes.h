@@ -1,0 +1,20 @@
+// A torch tensor as the rooms below know it: memory, a dtype, a size.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+
+#include "runtime/device/buffer_view.h"
+
+namespace lockstep::torch {
+
+// Nothing for what lockstep has no name for: bool, complex, quantised. (bool is moved and saved as bytes.)
+std::optional<DType> dtype_of(at::ScalarType type);
+at::ScalarType scalar_type_of(DType dtype);
+
+// The elements of a dense tensor in CPU memory that lie without gaps, as bytes: any dtype can be moved so. The tensor
+// outlives the view. `contiguous` as at::Tensor::is_contiguous() says.
+BufferView bytes_of(const at::Tensor& contiguous);
+
+}  // namespace lockstep::torch
