@@ -1,0 +1,495 @@
+// What may lie between a forward and an optimizer's step.
+#include <atomic>
+#include <mutex>
+
+#include "tests/libtorch/common.h"
+
+namespace models {
+namespace {
+
+namespace nn = torch::nn;
+
+// Two layers in a row, and one beside them.
+struct Net : nn::Module {
+  nn::Linear a = register_module("a", nn::Linear(4, 6));
+  nn::Linear b = register_module("b", nn::Linear(6, 3));
+  nn::Linear side = register_module("side", nn::Linear(4, 3));
+  bool use_side = true;
+  torch::Tensor forward(const torch::Tensor& x) {
+    const torch::Tensor y = b(torch::tanh(a(x)));
+    return use_side ? y + side(x) : y;
+  }
+};
+
+}  // namespace
+}  // namespace models
+
+namespace lockstep::testing {
+namespace {
+
+using models::Net;
+
+at::Tensor rows(int rank, std::int64_t count) {
+  return random_tensor({count, 4}, static_cast<std::uint64_t>(rank) + 40);
+}
+
+torch::DdpOptions many_buckets() { return {.buckets = {.cap_bytes = 0, .first_cap_bytes = 0}}; }
+
+// What one process has on the rows of all ranks, `count` of rank r being counts[r].
+Tensors gradients_alone(const std::vector<std::int64_t>& counts,
+                        const std::function<at::Tensor(Net&, at::Tensor)>& loss) {
+  Net net;
+  initialize(net, 1);
+  std::vector<at::Tensor> all;
+  for (std::size_t r = 0; r < counts.size(); ++r) all.push_back(rows(static_cast<int>(r), counts[r]));
+  loss(net, at::cat(all)).backward();
+  return gradients_of(net);
+}
+
+at::Tensor squares(const at::Tensor& y) { return y.square().mean(); }
+
+// The same loss on 2 ranks of 5 and 2 rows equals that of one process.
+void expect_like_alone(
+    const std::function<at::Tensor(const std::function<at::Tensor(at::Tensor)>&, Net&, at::Tensor)>& loss,
+    const torch::DdpOptions& options = many_buckets()) {
+  const std::vector<std::int64_t> counts{5, 2};
+  const Tensors wanted = gradients_alone(counts, [&](Net& net, const at::Tensor& x) {
+    return loss([&](const at::Tensor& input) { return net.forward(input); }, net, x);
+  });
+  run_torch_ranks(2, [&](const Group& group) {
+    Net net;
+    initialize(net, 1);
+    torch::DistributedDataParallel ddp(net, group, options);
+    loss([&](const at::Tensor& input) { return ddp(input); }, net,
+         rows(group->rank(), counts[static_cast<std::size_t>(group->rank())]))
+        .backward();
+    expect_close(gradients_of(net), wanted, "rank " + std::to_string(group->rank()));
+  });
+}
+
+TEST(Gradients, OfOutputsChangedInPlace) {
+  expect_like_alone([](const auto& forward, Net&, const at::Tensor& x) {
+    at::Tensor y = forward(x);
+    y.mul_(2).add_(1).unsqueeze_(0).squeeze_(0);
+    return squares(y.tanh_());
+  });
+}
+
+TEST(Gradients, OfPartsOfTheOutputs) {
+  expect_like_alone([](const auto& forward, Net&, const at::Tensor& x) { return squares(forward(x).select(1, 2)); });
+}
+
+// Its gradient does not come through the outputs, and counts like the rest of the loss.
+TEST(Gradients, OfAPenaltyOnTheParameters) {
+  expect_like_alone([](const auto& forward, Net& net, const at::Tensor& x) {
+    return squares(forward(x)) + net.a->weight.square().sum() * 0.1;
+  });
+}
+
+TEST(Gradients, OfAPenaltyOnTheGradientOfTheInput) {
+  expect_like_alone([](const auto& forward, Net&, const at::Tensor& x) {
+    const at::Tensor input = x.clone().requires_grad_();
+    const at::Tensor slope =
+        ::torch::autograd::grad({forward(input).sum()}, {input}, {}, true, /*create_graph=*/true)[0];
+    return slope.square().sum(1).mean() + squares(forward(x));
+  });
+}
+
+TEST(Gradients, OfTwoForwardsInOneLoss) {
+  expect_like_alone([](const auto& forward, Net&, const at::Tensor& x) {
+    const at::Tensor first = forward(x);
+    return squares(first + forward(x * 2));
+  });
+}
+
+TEST(Gradients, AddUpOverTwoBackwardsOfOneGraph) {
+  const Tensors wanted = gradients_alone({5, 2}, [](Net& net, const at::Tensor& x) {
+    const at::Tensor y = net.forward(x);
+    return squares(y) + y.abs().mean();
+  });
+  run_torch_ranks(2, [&](const Group& group) {
+    Net net;
+    initialize(net, 1);
+    torch::DistributedDataParallel ddp(net, group);
+    const at::Tensor y = ddp(rows(group->rank(), group->rank() == 0 ? 5 : 2));
+    squares(y).backward({}, /*retain_graph=*/true);
+    y.abs().mean().backward();
+    expect_close(gradients_of(net), wanted, "both");
+    EXPECT_EQ(ddp.steps(), 2);
+  });
+}
+
+TEST(Gradients, AreViewsOfOneArenaFromTheFirstBackwardOn) {
+  run_torch_ranks(2, [](const Group& group) {
+    Net net;
+    torch::DistributedDataParallel ddp(net, group);
+    std::map<std::string, void*> addresses;
+    for (int step = 0; step < 4; ++step) {
+      squares(ddp(rows(group->rank(), 3))).backward();
+      for (const auto& item : net.named_parameters()) {
+        void* address = item.value().grad().data_ptr();
+        EXPECT_EQ(reinterpret_cast<std::uintptr_t>(address) % 64, 0u);
+        if (step == 0) addresses[item.key()] = address;
+        EXPECT_EQ(address, addresses[item.key()]) << item.key();
+      }
+      net.zero_grad(/*set_to_none=*/step % 2 == 0);
+    }
+    // All within the bytes that the gradients need.
+    const auto [low, high] = std::minmax_element(addresses.begin(), addresses.end(),
+                                                 [](const auto& a, const auto& b) { return a.second < b.second; });
+    EXPECT_LT(static_cast<char*>(high->second) - static_cast<char*>(low->second), 1024);
+  });
+}
+
+// By order, not by time: each bucket was launched before the next gradient was there.
+TEST(Gradients, LeaveWhileBackwardRunsInTheOrderOfTheGraph) {
+  run_torch_ranks(2, [](const Group& group) {
+    Net net;
+    torch::DistributedDataParallel ddp(net, group, many_buckets());
+    for (int step = 0; step < 3; ++step) {
+      squares(ddp(rows(group->rank(), 3))).backward();
+      const trace::StepRecord& record = ddp.last_step();
+      EXPECT_EQ(record.step, step);
+      EXPECT_EQ(record.gradients_ready, 6);
+      ASSERT_EQ(record.buckets.size(), 7u) << "one per parameter, and which are used";
+      for (int i = 0; i < 6; ++i) EXPECT_EQ(record.buckets[static_cast<std::size_t>(i)].gradients_ready, i + 1);
+    }
+  });
+}
+
+TEST(Gradients, WithoutZeroGradAddUpAsInOneProcess) {
+  Net alone;
+  initialize(alone, 1);
+  for (int step = 0; step < 3; ++step) {
+    std::vector<at::Tensor> all{rows(0, 5), rows(1, 2)};
+    squares(alone.forward(at::cat(all) * (step + 1))).backward();
+  }
+  run_torch_ranks(2, [&](const Group& group) {
+    Net net;
+    initialize(net, 1);
+    torch::DistributedDataParallel ddp(net, group, many_buckets());
+    for (int step = 0; step < 3; ++step)
+      squares(ddp(rows(group->rank(), group->rank() == 0 ? 5 : 2) * (step + 1))).backward();
+    expect_close(gradients_of(net), gradients_of(alone), "after 3 steps");
+  });
+}
+
+TEST(Gradients, OfFewBitsAreWeightedExactly) {
+  run_torch_ranks(2, [&](const Group& group) {
+    ::torch::nn::Linear net(1, 1);
+    net->to(at::kBFloat16);
+    torch::DistributedDataParallel ddp(net, group);
+    // 257 has no bfloat16.
+    ddp(at::ones({group->rank() == 0 ? 257 : 1, 1}, at::kBFloat16)).mean().backward();
+    EXPECT_EQ(ddp.last_weight(), 258);
+    EXPECT_NEAR(net->bias.grad().item<double>(), 1.0, 0.01);
+  });
+}
+
+TEST(Weights, AreWhatTheProgramSays) {
+  run_torch_ranks(2, [](const Group& group) {
+    Net net;
+    initialize(net, 1);
+    torch::DistributedDataParallel ddp(net, group);
+    const double weight = group->rank() == 0 ? 30 : 10;
+    const at::Tensor x = rows(group->rank(), 3);
+    const at::Tensor y = ddp(x);
+    ddp.set_weight(static_cast<std::int64_t>(weight));
+    squares(y).backward();
+    EXPECT_EQ(ddp.last_weight(), 40);
+    Net other;
+    initialize(other, 1);
+    (squares(other.forward(rows(0, 3))) * 0.75 + squares(other.forward(rows(1, 3))) * 0.25).backward();
+    expect_close(gradients_of(net), gradients_of(other), "30 and 10");
+  });
+}
+
+TEST(Weights, ComeFromTheDimensionThatCountsRows) {
+  run_torch_ranks(2, [](const Group& group) {
+    ::torch::nn::LSTM lstm(3, 2);
+    torch::DistributedDataParallel ddp(lstm, group, {.batch_dim = 1});
+    std::get<0>(ddp(at::ones({7, group->rank() + 1, 3}))).mean().backward();
+    EXPECT_EQ(ddp.last_weight(), 3);
+  });
+}
+
+TEST(Parameters, ThatNobodyUsesAreLeftAlone) {
+  run_torch_ranks(2, [](const Group& group) {
+    for (const bool declared : {false, true}) {
+      Net net;
+      initialize(net, 1);
+      net.use_side = false;
+      auto options = many_buckets();
+      if (declared) options.unused = {"side.weight", "side.bias"};
+      torch::DistributedDataParallel ddp(net, group, options);
+      ::torch::optim::SGD optimizer(net.parameters(), ::torch::optim::SGDOptions(0.1).weight_decay(0.5));
+      const at::Tensor before = net.side->weight.detach().clone();
+      for (int step = 0; step < 3; ++step) {
+        optimizer.zero_grad();
+        squares(ddp(rows(group->rank(), 3))).backward();
+        optimizer.step();
+      }
+      EXPECT_FALSE(net.side->weight.grad().defined());
+      EXPECT_TRUE(at::equal(net.side->weight, before)) << "no decay either, as in one process";
+      EXPECT_EQ(ddp.last_step().gradients_ready, declared ? 6 : 4) << "what is declared holds up nothing";
+    }
+  });
+}
+
+// Found on the rank that does not use it, in a step in which others do.
+TEST(Parameters, ThatOneRankUsesGetTheirMeanEverywhere) {
+  for (const bool zeroed : {false, true}) {
+    Tensors wanted;
+    {
+      Net net;
+      initialize(net, 1);
+      (squares(net.forward(rows(0, 5))) * (5.0 / 7)).backward();
+      net.use_side = false;
+      (squares(net.forward(rows(1, 2))) * (2.0 / 7)).backward();
+      wanted = gradients_of(net);
+    }
+    run_torch_ranks(2, [&](const Group& group) {
+      Net net;
+      initialize(net, 1);
+      net.use_side = group->rank() == 0;
+      torch::DistributedDataParallel ddp(net, group, many_buckets());
+      for (int step = 0; step < 3; ++step) {
+        net.zero_grad(/*set_to_none=*/!zeroed);
+        squares(ddp(rows(group->rank(), group->rank() == 0 ? 5 : 2))).backward();
+        expect_close(gradients_of(net), wanted, "step " + std::to_string(step));
+      }
+    });
+  }
+}
+
+struct Tied : ::torch::nn::Module {
+  ::torch::nn::Linear in = register_module("in", ::torch::nn::Linear(4, 4));
+  ::torch::nn::Linear again = register_module("again", in);
+  ::torch::nn::Linear frozen = register_module("frozen", ::torch::nn::Linear(4, 4));
+  at::Tensor out = register_parameter("out", in->weight);
+  Tied() {
+    for (const at::Tensor& parameter : frozen->parameters()) parameter.requires_grad_(false);
+  }
+  at::Tensor forward(const at::Tensor& x) { return at::tanh(frozen(again(at::tanh(in(x))))).matmul(out); }
+};
+
+TEST(Parameters, SharedAndFrozen) {
+  Tied alone;
+  initialize(alone, 1);
+  squares(alone.forward(at::cat({rows(0, 5), rows(1, 2)}))).backward();
+  run_torch_ranks(2, [&](const Group& group) {
+    Tied net;
+    initialize(net, 1 + static_cast<std::uint64_t>(group->rank()));
+    torch::DistributedDataParallel ddp(net, group);
+    EXPECT_TRUE(at::equal(net.frozen->weight, alone.frozen->weight)) << "frozen ones are rank 0's, too";
+    squares(ddp(rows(group->rank(), group->rank() == 0 ? 5 : 2))).backward();
+    EXPECT_EQ(ddp.last_step().gradients_ready, 2);
+    EXPECT_FALSE(net.frozen->weight.grad().defined());
+    expect_close(gradients_of(net), gradients_of(alone), "tied");
+    net.frozen->weight.requires_grad_(true);
+    expect_says(error_of([&] { ddp(rows(0, 1)); }), {"InvalidArgument", "'frozen.weight'", "wrap the module again"});
+  });
+}
+
+TEST(MicroBatches, OfUnevenSizeAreTheMeanOverAllRows) {
+  for (const int ranks : {1, 2, 3}) {
+    for (const bool overlap : {true, false}) {
+      std::vector<std::int64_t> counts(static_cast<std::size_t>(ranks), 6);
+      const Tensors wanted =
+          gradients_alone(counts, [](Net& net, const at::Tensor& x) { return squares(net.forward(x)); });
+      run_torch_ranks(ranks, [&](const Group& group) {
+        Net net;
+        initialize(net, 1);
+        auto options = many_buckets();
+        options.overlap = overlap;
+        torch::DistributedDataParallel ddp(net, group, options);
+        for (int step = 0; step < 3; ++step) {
+          if (step > 0) net.zero_grad(/*set_to_none=*/step == 1);
+          const at::Tensor x = rows(group->rank(), 6);
+          {
+            const auto local = ddp.no_sync();
+            squares(ddp(x.slice(0, 0, 1))).backward();
+            EXPECT_FALSE(net.a->weight.grad().defined()) << "a sum is no gradient yet";
+            squares(ddp(x.slice(0, 1, 4))).backward();
+          }
+          squares(ddp(x.slice(0, 4, 6))).backward();
+          EXPECT_EQ(ddp.last_weight(), 6 * ranks);
+          EXPECT_EQ(ddp.steps(), step + 1);
+          expect_close(gradients_of(net), wanted, std::to_string(ranks) + " ranks, step " + std::to_string(step));
+        }
+      });
+    }
+  }
+}
+
+TEST(MicroBatches, OnTopOfOldGradientsAreRefused) {
+  run_torch_ranks(1, [](const Group& group) {
+    Net net;
+    torch::DistributedDataParallel ddp(net, group);
+    squares(ddp(rows(0, 3))).backward();
+    const auto local = ddp.no_sync();
+    expect_says(error_of([&] { ddp(rows(0, 3)); }), {"InvalidArgument", "'a.weight'", "zero_grad()"});
+  });
+}
+
+TEST(NoData, OnAnyRankOrAll) {
+  const Tensors wanted = gradients_alone({0, 4}, [](Net& net, const at::Tensor& x) { return squares(net.forward(x)); });
+  for (const bool with_forward : {true, false}) {
+    run_torch_ranks(2, [&](const Group& group) {
+      Net net;
+      initialize(net, 1);
+      torch::DistributedDataParallel ddp(net, group, many_buckets());
+      const auto step = [&](std::int64_t count) {
+        if (count == 0 && !with_forward) return ddp.step_without_data();
+        squares(ddp(rows(1, count))).backward();  // over 0 rows: NaN
+      };
+      for (int i = 0; i < 2; ++i) {
+        net.zero_grad(true);
+        step(group->rank() == 0 ? 0 : 4);
+        EXPECT_EQ(ddp.last_weight(), 4);
+        expect_close(gradients_of(net), wanted, "one rank has data");
+      }
+      step(0);
+      EXPECT_EQ(ddp.last_weight(), 0);
+      for (const at::Tensor& parameter : net.parameters()) EXPECT_TRUE(parameter.grad().eq(0).all().item<bool>());
+      net.zero_grad(true);
+      step(2);
+      EXPECT_EQ(ddp.last_weight(), 4);
+    });
+  }
+}
+
+TEST(Start, EveryRankHasRankZerosParametersAndBuffersOfEveryDtype) {
+  run_torch_ranks(3, [](const Group& group) {
+    ::torch::nn::Module net;
+    const int r = group->rank();
+    net.register_parameter("f64", at::full({3}, 1.5 + r, at::kDouble));
+    net.register_parameter("transposed", random_tensor({3, 5}, 9 + static_cast<std::uint64_t>(r)).t());
+    net.register_buffer("mask", at::full({5}, r == 0, at::kBool));
+    net.register_buffer("half", at::full({5}, 1.0 + r, at::kHalf));
+    net.register_buffer("short", at::full({}, 3 + r, at::kShort));
+    net.register_buffer("complex", at::full({2}, 3.0 + r, at::kComplexDouble));
+    net.register_buffer("large", random_tensor({600, 700}, static_cast<std::uint64_t>(r)));
+    net.register_buffer("nothing", at::zeros({0, 4}));
+    const torch::DistributedDataParallel ddp(net, group);
+    EXPECT_EQ(net.named_parameters()["f64"].sum().item<double>(), 4.5);
+    EXPECT_TRUE(at::equal(net.named_parameters()["transposed"], random_tensor({3, 5}, 9).t()));
+    EXPECT_TRUE(net.named_buffers()["mask"].all().item<bool>());
+    EXPECT_EQ(net.named_buffers()["half"].sum().item<double>(), 5);
+    EXPECT_EQ(net.named_buffers()["short"].item<int>(), 3);
+    EXPECT_EQ(at::real(net.named_buffers()["complex"]).sum().item<double>(), 6);
+    EXPECT_TRUE(at::equal(net.named_buffers()["large"], random_tensor({600, 700}, 0)));
+  });
+}
+
+TEST(Start, BuffersAreRankZerosBeforeEveryForwardThatTrains) {
+  run_torch_ranks(2, [](const Group& group) {
+    for (const bool broadcast : {true, false}) {
+      ::torch::nn::Sequential net(::torch::nn::Linear(4, 3), ::torch::nn::BatchNorm1d(3));
+      torch::DistributedDataParallel ddp(net, group, {.broadcast_buffers = broadcast});
+      const at::Tensor mean = net->named_buffers()["1.running_mean"];
+      mean.fill_(group->rank());
+      ddp(rows(group->rank(), 5)).mean().backward();
+      mean.fill_(group->rank());
+      squares(ddp(at::zeros({5, 4}))).backward();
+      const double wanted =
+          0.1 * net->named_parameters()["0.bias"][0].item<double>() + (broadcast ? 0 : 0.9 * group->rank());
+      EXPECT_NEAR(mean[0].item<double>(), wanted, 1e-6);
+    }
+  });
+}
+
+TEST(Start, RanksThatDifferAreToldWhere) {
+  for (const std::string what : {"parameter", "frozen", "buffer"}) {
+    std::atomic<int> told = 0;
+    run_torch_ranks(2, [&](const Group& group) {
+      ::torch::nn::Module net;
+      const bool odd = group->rank() == 1;
+      const at::Tensor weight = net.register_parameter("weight", at::zeros({3}));
+      net.register_parameter("bias", at::zeros({what == "parameter" && odd ? 2 : 3}));
+      if (what == "frozen" && odd) weight.requires_grad_(false);
+      net.register_buffer("mean", at::zeros({3}, what == "buffer" && odd ? at::kInt : at::kFloat));
+      const std::string text = error_of([&] { torch::DistributedDataParallel(net, group); });
+      expect_says(text, {"Mismatch", what == "parameter" ? "bias" : what == "frozen" ? "weight" : "mean"});
+      ++told;
+    });
+    EXPECT_EQ(told, 2);
+  }
+}
+
+TEST(Evaluation, SendsNothing) {
+  run_torch_ranks(2, [](const Group& group) {
+    Net net;
+    torch::DistributedDataParallel ddp(net, group);
+    squares(ddp(rows(group->rank(), 3))).backward();
+    if (group->rank() == 0) {  // alone: the others would have to come
+      const at::NoGradGuard no_grad;
+      net.eval();
+      EXPECT_FALSE(ddp(rows(0, 7)).requires_grad());
+      net.train();
+    }
+    squares(ddp(rows(group->rank(), 3))).backward();
+    EXPECT_EQ(ddp.last_weight(), 6);
+  });
+}
+
+TEST(Misuse, IsNamed) {
+  run_torch_ranks(2, [](const Group& group) {
+    Net net;
+    expect_says(error_of([&] { torch::DistributedDataParallel(net, nullptr); }), {"InvalidArgument", "group is null"});
+    expect_says(error_of([&] { torch::DistributedDataParallel(net, group, {.unused = {"side.wieght"}}); }),
+                {"InvalidArgument", "'side.wieght'", "declared unused"});
+    ::torch::nn::Module empty;
+    expect_says(error_of([&] { torch::DistributedDataParallel(empty, group); }), {"InvalidArgument", "no parameter"});
+    torch::DistributedDataParallel ddp(net, group);
+    expect_says(error_of([&] { ddp.set_weight(-1); }), {"InvalidArgument", "weight -1"});
+  });
+}
+
+// Rank 0 leaves the step half done: the group is lost, and says so on rank 1.
+template <typename Module, typename Act>
+void expect_lost(const Act& act, const at::Tensor& input, const std::vector<std::string>& words,
+                 const torch::DdpOptions& options = many_buckets()) {
+  run_torch_ranks(2, [&](const Group& group) {
+    Module net;
+    torch::DistributedDataParallel ddp(net, group, options);
+    if (group->rank() == 0) {
+      const std::string text = error_of([&] { act(ddp, ddp.module()); });
+      expect_says(text, words);
+      EXPECT_TRUE(text.starts_with("InvalidArgument: ")) << text;
+      return;
+    }
+    const std::string text = error_of([&] { ddp(input).square().mean().backward(); });
+    EXPECT_TRUE(text.starts_with("PeerLost: ")) << text;
+    expect_says(text, {"rank 0"});
+  });
+}
+
+TEST(Misuse, InBackwardEndsTheGroup) {
+  expect_lost<Net>([](auto&, Net& net) { squares(net.forward(rows(0, 2))).backward(); }, rows(1, 2), {"set_weight()"});
+  expect_lost<Net>([](auto& ddp, Net&) { squares(ddp(rows(0, 2))).backward({}, {}, /*create_graph=*/true); },
+                   rows(1, 2), {"create_graph"});
+  expect_lost<Net>(
+      [](auto& ddp, Net& net) {
+        net.to(at::kDouble);
+        ddp(rows(0, 2).to(at::kDouble));
+      },
+      rows(1, 2), {"'a.weight'", "converted", "wrap the module again"});
+  auto options = many_buckets();
+  options.unused = {"b.bias"};
+  expect_lost<Net>([](auto& ddp, Net&) { squares(ddp(rows(0, 2))).backward(); }, rows(1, 2),
+                   {"'b.bias'", "declared unused"}, options);
+}
+
+TEST(Misuse, ASparseGradientIsRefused) {
+  run_torch_ranks(1, [&](const Group& group) {
+    ::torch::nn::Embedding net(::torch::nn::EmbeddingOptions(5, 3).sparse(true));
+    torch::DistributedDataParallel ddp(net, group);
+    const auto local = ddp.no_sync();  // else a world of one leaves gradients as they are
+    expect_says(error_of([&] { ddp(at::zeros({2}, at::kLong)).sum().backward(); }),
+                {"InvalidArgument", "'weight'", "is sparse"});
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::testing

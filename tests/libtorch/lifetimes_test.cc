@@ -1,0 +1,265 @@
+// Backwards within backwards, exceptions, and what goes when.
+#include <malloc.h>
+
+#include "tests/libtorch/common.h"
+
+namespace lockstep::testing {
+namespace {
+
+namespace nn = ::torch::nn;
+
+struct Net : nn::Module {
+  nn::Linear a = register_module("a", nn::Linear(4, 4));
+  nn::Linear b = register_module("b", nn::Linear(4, 4));
+  nn::Linear c = register_module("c", nn::Linear(4, 4));
+  std::function<at::Tensor(Net&, const at::Tensor&)> body = [](Net& net, const at::Tensor& x) {
+    return net.c(at::tanh(net.b(at::tanh(net.a(x)))));
+  };
+  at::Tensor forward(const at::Tensor& x) { return body(*this, x); }
+};
+
+at::Tensor rows(int rank, std::int64_t count) {
+  return random_tensor({count, 4}, static_cast<std::uint64_t>(rank) + 40);
+}
+
+torch::DdpOptions many_buckets() { return {.buckets = {.cap_bytes = 0, .first_cap_bytes = 0}}; }
+
+// Activation checkpointing by hand: forward without a graph, and in backward again with one.
+struct Checkpoint : ::torch::autograd::Function<Checkpoint> {
+  using Part = std::function<at::Tensor(const at::Tensor&)>;
+  static at::Tensor forward(::torch::autograd::AutogradContext* context, const at::Tensor& x, const Part* part) {
+    context->save_for_backward({x});
+    context->saved_data["part"] = reinterpret_cast<std::int64_t>(part);
+    return (*part)(x);
+  }
+  static ::torch::autograd::variable_list backward(::torch::autograd::AutogradContext* context,
+                                                   ::torch::autograd::variable_list gradients) {
+    const at::AutoGradMode with_graph(true);
+    const auto* part = reinterpret_cast<const Part*>(context->saved_data["part"].toInt());
+    const at::Tensor x = context->get_saved_variables()[0].detach().requires_grad_();
+    ::torch::autograd::backward({(*part)(x)}, {gradients[0]});
+    return {x.grad(), at::Tensor()};
+  }
+};
+
+// The part runs twice if `twice`, so that its parameters get two gradients in one backward.
+void checkpointed(Net& net, std::vector<Checkpoint::Part>& parts, bool twice) {
+  parts = {[&net](const at::Tensor& x) { return at::tanh(net.b(x)); }};
+  net.body = [&parts, twice](Net& it, const at::Tensor& x) {
+    at::Tensor y = Checkpoint::apply(at::tanh(it.a(x)), &parts[0]);
+    if (twice) y = Checkpoint::apply(y, &parts[0]);
+    return it.c(y);
+  };
+}
+
+Tensors gradients_alone(bool twice) {
+  Net net;
+  initialize(net, 1);
+  net.body = [twice](Net& it, const at::Tensor& x) {
+    at::Tensor y = at::tanh(it.b(at::tanh(it.a(x))));
+    if (twice) y = at::tanh(it.b(y));
+    return it.c(y);
+  };
+  net.forward(at::cat({rows(0, 5), rows(1, 2)})).square().mean().backward();
+  return gradients_of(net);
+}
+
+TEST(Checkpointing, ByHandChangesNothing) {
+  for (const bool twice : {false, true}) {
+    for (const bool overlap : {false, true}) {
+      if (twice && overlap) continue;
+      const Tensors wanted = gradients_alone(twice);
+      run_torch_ranks(2, [&](const Group& group) {
+        Net net;
+        initialize(net, 1);
+        std::vector<Checkpoint::Part> parts;
+        checkpointed(net, parts, twice);
+        auto options = many_buckets();
+        options.overlap = overlap;
+        torch::DistributedDataParallel ddp(net, group, options);
+        for (int step = 0; step < 3; ++step) {
+          net.zero_grad(step == 1);
+          ddp(rows(group->rank(), group->rank() == 0 ? 5 : 2)).square().mean().backward();
+          EXPECT_EQ(ddp.steps(), step + 1) << "the inner backwards end no step";
+          expect_close(gradients_of(net), wanted, "step " + std::to_string(step));
+        }
+      });
+    }
+  }
+}
+
+TEST(Checkpointing, OfAPartTwiceSaysWhatToSet) {
+  run_torch_ranks(2, [&](const Group& group) {
+    Net net;
+    std::vector<Checkpoint::Part> parts;
+    checkpointed(net, parts, true);
+    torch::DistributedDataParallel ddp(net, group, many_buckets());
+    const std::string text = error_of([&] { ddp(rows(0, 2)).square().mean().backward(); });
+    // Whoever is second hears of the first.
+    expect_says(text, {"got a second gradient in one backward", "DdpOptions::overlap"});
+  });
+}
+
+struct Thrower : ::torch::autograd::Function<Thrower> {
+  static at::Tensor forward(::torch::autograd::AutogradContext*, const at::Tensor& x) { return x.clone(); }
+  static ::torch::autograd::variable_list backward(::torch::autograd::AutogradContext*,
+                                                   ::torch::autograd::variable_list) {
+    throw std::domain_error("no more luck");
+  }
+};
+
+TEST(Exceptions, InBackwardReachEveryRankAndStay) {
+  run_torch_ranks(
+      2,
+      [](const Group& group) {
+        Net net;
+        torch::DistributedDataParallel ddp(net, group, many_buckets());
+        const auto step = [&] { ddp(rows(group->rank(), 2)).square().mean().backward(); };
+        step();
+        if (group->rank() == 1) {
+          net.body = [](Net& it, const at::Tensor& x) { return it.c(Thrower::apply(at::tanh(it.b(it.a(x))))); };
+          expect_says(error_of(step), {"exception: no more luck"});
+          net.body = Net().body;
+        } else {
+          expect_says(error_of(step), {"PeerLost: step 1, ", "rank 1 gave up step 1: an exception ended its backward"});
+        }
+        expect_says(error_of(step), {"PeerLost: ", "rank 1 gave up step 1: an exception ended its backward"});
+        expect_says(error_of([&] { ddp.step_without_data(); }), {"PeerLost: ", "rank 1 gave up step 1"});
+      },
+      {.timeout = std::chrono::minutes(3)});
+}
+
+TEST(Exceptions, InForwardThatUnwindReachEveryRank) {
+  std::string told;
+  const std::string first = error_of([&] {
+    run_torch_ranks(2,
+                    [&](const Group& group) {
+                      Net net;
+                      torch::DistributedDataParallel ddp(net, group);
+                      const auto step = [&] { ddp(rows(group->rank(), 2)).square().mean().backward(); };
+                      step();
+                      if (group->rank() == 1) {
+                        net.body = [](Net&, const at::Tensor&) -> at::Tensor {
+                          throw std::domain_error("no more luck");
+                        };
+                        step();
+                      }
+                      told = error_of(step);
+                    },
+                    {.timeout = std::chrono::minutes(3)});
+  });
+  expect_says(first, {"rank 1", "no more luck"});
+  expect_says(told, {"PeerLost", "rank 1", "forward of step 1", "no more luck"});
+}
+
+TEST(Exceptions, InForwardThatAreCaughtCostNothing) {
+  run_torch_ranks(2, [](const Group& group) {
+    Net net;
+    torch::DistributedDataParallel ddp(net, group);
+    expect_says(error_of([&] { ddp(at::zeros({2, 3})); }), {"exception"});
+    ddp(rows(group->rank(), 2)).square().mean().backward();
+    EXPECT_EQ(ddp.last_weight(), 4);
+  });
+}
+
+TEST(Exceptions, InAWorldOfOneLoseTheStepOnly) {
+  run_torch_ranks(1, [](const Group& group) {
+    Net net;
+    initialize(net, 1);
+    const auto good = net.body;
+    torch::DistributedDataParallel ddp(net, group);
+    for (const bool accumulates : {false, true}) {
+      net.zero_grad(true);
+      net.body = [](Net& it, const at::Tensor& x) { return it.c(Thrower::apply(at::tanh(it.b(it.a(x))))); };
+      const auto step = [&] { ddp(rows(0, 2)).square().mean().backward(); };
+      if (accumulates) {
+        const auto local = ddp.no_sync();
+        expect_says(error_of(step), {"no more luck"});
+      } else {
+        expect_says(error_of(step), {"no more luck"});
+      }
+      net.zero_grad(true);
+      net.body = good;
+      ddp(rows(0, 5)).square().mean().backward();
+      EXPECT_EQ(ddp.last_weight(), 5);
+      Net other;
+      initialize(other, 1);
+      other.forward(rows(0, 5)).square().mean().backward();
+      expect_close(gradients_of(net), gradients_of(other), "after it");
+    }
+  });
+}
+
+TEST(End, InAnyOrder) {
+  run_torch_ranks(2, [](const Group& the_group) {
+    Group group = the_group;
+    using Ddp = torch::DistributedDataParallel<Net>;
+    auto net = std::make_shared<Net>();
+    const at::Tensor weight = net->a->weight;
+    // The module goes first.
+    auto ddp = std::make_unique<Ddp>(*net, group);
+    (*ddp)(rows(group->rank(), 2)).square().mean().backward();
+    at::Tensor kept = weight.grad();
+    const at::Tensor values = kept.clone();
+    net.reset();
+    ddp.reset();
+    EXPECT_TRUE(at::equal(kept, values)) << "the arena's memory, held by a tensor";
+    EXPECT_TRUE(at::equal(weight.grad(), values));
+    EXPECT_NE(weight.grad().data_ptr(), kept.data_ptr()) << "the module's own";
+
+    // The wrapper goes first; the module trains on alone, and is wrapped again. A graph outlives all of it.
+    net = std::make_shared<Net>();
+    ddp = std::make_unique<Ddp>(net, group);
+    at::Tensor loss = (*ddp)(rows(group->rank(), 2)).square().mean();
+    ddp.reset();
+    loss.backward();
+    net->forward(rows(group->rank(), 2)).square().mean().backward();
+    EXPECT_TRUE(net->a->weight.grad().defined());
+    net->zero_grad(true);
+    {
+      Ddp again(net, group);
+      Ddp twice(std::make_shared<Net>(), group);  // a second one beside it
+      again(rows(group->rank(), 2)).square().mean().backward();
+      EXPECT_EQ(again.steps(), 1);
+      EXPECT_EQ(twice.steps(), 0);
+      loss = again(rows(group->rank(), 2)).square().mean();
+    }
+    net.reset();
+    group->barrier().wait();
+    group.reset();
+    loss.backward();
+  });
+}
+
+TEST(Memory, IsFlat) {
+  run_torch_ranks(2, [](const Group& group) {
+    Net net;
+    torch::DistributedDataParallel ddp(net, group, many_buckets());
+    ::torch::optim::Adam optimizer(net.parameters(), ::torch::optim::AdamOptions(1e-4));
+    const auto steps = [&](int count) {
+      for (int i = 0; i < count; ++i) {
+        net.zero_grad(i % 3 == 0);
+        if (i % 4 == 0) {
+          const auto local = ddp.no_sync();
+          net.zero_grad(true);
+          ddp(rows(group->rank(), 2)).square().mean().backward();
+        }
+        ddp(rows(group->rank(), 2)).square().mean().backward();
+        optimizer.step();
+      }
+    };
+    steps(100);
+    group->barrier().wait();
+    const std::size_t before = mallinfo2().uordblks;
+    group->barrier().wait();
+    steps(400);
+    group->barrier().wait();
+    const std::size_t after = mallinfo2().uordblks;
+    group->barrier().wait();
+    // 400 steps of as little as 100 bytes each would show.
+    EXPECT_LT(after, before + 40'000);
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::testing

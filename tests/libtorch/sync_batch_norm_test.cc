@@ -1,0 +1,159 @@
+// SyncBatchNorm is BatchNorm on the rows of all ranks.
+#include "runtime/libtorch/sync_batch_norm.h"
+
+#include "tests/libtorch/common.h"
+
+namespace lockstep::testing {
+namespace {
+
+namespace nn = ::torch::nn;
+
+struct Case {
+  std::string what;
+  std::vector<std::int64_t> row;  // of one sample, channels first
+  nn::BatchNormOptions options;
+};
+
+std::vector<Case> cases() {
+  return {{"1d", {3}, nn::BatchNormOptions(3)},
+          {"1d of sequences", {3, 5}, nn::BatchNormOptions(3).momentum(c10::nullopt)},
+          {"2d", {3, 4, 2}, nn::BatchNormOptions(3).eps(0.01)},
+          {"3d", {3, 2, 2, 2}, nn::BatchNormOptions(3).momentum(0.3)},
+          {"without weights", {3, 4}, nn::BatchNormOptions(3).affine(false)},
+          {"without running statistics", {3, 4}, nn::BatchNormOptions(3).track_running_stats(false)}};
+}
+
+at::Tensor input_of(const Case& it, std::int64_t count, int step) {
+  std::vector<std::int64_t> shape{count};
+  shape.insert(shape.end(), it.row.begin(), it.row.end());
+  // Far from zero, where variances as differences of squares would cancel.
+  return random_tensor(shape, static_cast<std::uint64_t>(step) + 3).to(at::kDouble) + 1000;
+}
+
+template <typename Norm>
+Tensors run_alone(const Case& it) {
+  Norm norm(it.options);
+  norm->to(at::kDouble);
+  initialize(*norm, 2);
+  Tensors seen;
+  for (int step = 0; step < 2; ++step) {
+    const at::Tensor x = input_of(it, 7, step).requires_grad_();
+    const at::Tensor y = norm->forward(x);
+    (y * input_of(it, 7, 9)).flatten(1).square().sum(1).mean().backward();
+    seen["output"] = y.detach();
+    seen["of the input"] = x.grad();
+  }
+  for (const auto& [name, gradient] : gradients_of(*norm)) seen["of " + name] = gradient;
+  for (const auto& item : norm->named_buffers()) seen[item.key()] = item.value().to(at::kDouble).clone();
+  norm->eval();
+  seen["evaluated"] = norm->forward(input_of(it, 7, 5)).detach();
+  return seen;
+}
+
+Tensors reference(const Case& it) {
+  if (it.row.size() <= 2) return run_alone<nn::BatchNorm1d>(it);
+  return it.row.size() == 3 ? run_alone<nn::BatchNorm2d>(it) : run_alone<nn::BatchNorm3d>(it);
+}
+
+TEST(SyncBatchNorm, IsThatOfTheGlobalBatch) {
+  for (const Case& it : cases()) {
+    const Tensors wanted = reference(it);
+    for (const std::vector<std::int64_t>& cuts :
+         {std::vector<std::int64_t>{0, 7}, {0, 3, 7}, {0, 7, 7}, {0, 1, 1, 7}}) {
+      run_torch_ranks(static_cast<int>(cuts.size()) - 1, [&](const Group& group) {
+        const auto rank = static_cast<std::size_t>(group->rank());
+        const std::int64_t begin = cuts[rank];
+        const std::int64_t end = cuts[rank + 1];
+        torch::SyncBatchNorm norm(it.options, group);
+        norm->to(at::kDouble);
+        initialize(*norm, 2);
+        const auto weight = std::make_shared<std::optional<std::int64_t>>(end - begin);
+        norm->join(group, weight);
+        Tensors own;
+        for (int step = 0; step < 2; ++step) {
+          const at::Tensor x = input_of(it, 7, step).slice(0, begin, end).clone().requires_grad_();
+          const at::Tensor y = norm->forward(x);
+          (y * input_of(it, 7, 9).slice(0, begin, end)).flatten(1).square().sum(1).mean().backward();
+          own["output"] = y.detach();
+          // Of this rank's mean; the global mean's is smaller by the rank's share.
+          own["of the input"] = x.grad() * static_cast<double>(end - begin) / 7.0;
+        }
+        for (const auto& item : norm->named_buffers()) own[item.key()] = item.value().to(at::kDouble);
+        norm->eval();
+        own["evaluated"] = norm->forward(input_of(it, 7, 5).slice(0, begin, end)).detach();
+        for (const auto& [name, seen] : own) {
+          const bool is_rows = name == "output" || name == "of the input" || name == "evaluated";
+          const at::Tensor whole = wanted.at(name);
+          const at::Tensor part = is_rows ? whole.slice(0, begin, end) : whole;
+          if (part.numel() == 0) continue;
+          EXPECT_LE((seen - part).abs().max().item<double>(), 1e-9 * whole.abs().max().item<double>())
+              << it.what << ", " << group->size() << " ranks: " << name;
+        }
+      });
+    }
+  }
+}
+
+TEST(SyncBatchNorm, OfOneRankWithoutDataKeepsWhatItHas) {
+  run_torch_ranks(1, [](const Group& group) {
+    torch::SyncBatchNorm norm(nn::BatchNormOptions(3), group);
+    EXPECT_EQ(norm->forward(at::zeros({0, 3, 4})).sizes(), (std::vector<std::int64_t>{0, 3, 4}));
+    EXPECT_EQ(norm->num_batches_tracked.item<int>(), 0);
+  });
+}
+
+TEST(SyncBatchNorm, OfNoRowsAnywhereKeepsWhatItHas) {
+  run_torch_ranks(2, [](const Group& group) {
+    torch::SyncBatchNorm norm(nn::BatchNormOptions(3), group);
+    norm->forward(at::zeros({0, 3, 4})).sum().backward();
+    EXPECT_EQ(norm->num_batches_tracked.item<int>(), 0);
+    EXPECT_TRUE(norm->running_var.eq(1).all().item<bool>());
+  });
+}
+
+TEST(SyncBatchNorm, RefusesWhatHasNoAnswer) {
+  run_torch_ranks(2, [](const Group& group) {
+    torch::SyncBatchNorm norm(nn::BatchNormOptions(3), group);
+    expect_says(error_of([&] { norm->forward(at::zeros({4, 2})); }), {"InvalidArgument", "[N, 3, ...]"});
+    expect_says(error_of([&] {
+                  norm->forward(at::zeros({group->rank() == 0 ? 1 : 0, 3}));
+                }),
+                {"InvalidArgument", "1 value per channel"});
+    norm->join(group, std::make_shared<std::optional<std::int64_t>>(group->rank() == 0 ? 0 : 2));
+    const std::string text = error_of([&] { norm->forward(at::ones({2, 3}).requires_grad_()).sum().backward(); });
+    expect_says(text, group->rank() == 0 ? std::vector<std::string>{"InvalidArgument", "weighs 0"}
+                                         : std::vector<std::string>{"PeerLost", "rank 0"});
+  });
+}
+
+TEST(ConvertSyncBatchNorm, KeepsParametersNamesAndPlaces) {
+  struct Own : nn::Module {
+    nn::Sequential layers =
+        register_module("layers", nn::Sequential(nn::Linear(4, 3), nn::BatchNorm1d(3), nn::Linear(3, 2),
+                                                 nn::BatchNorm1d(nn::BatchNormOptions(2).affine(false))));
+  } net;
+  initialize(net, 3);
+  net.named_buffers()["layers.1.running_mean"].fill_(4);
+  const auto before = net.named_parameters();
+  const Tensors buffers = copies_of(net.named_buffers());
+  torch::convert_sync_batch_norm(net);
+  const auto after = net.named_parameters();
+  ASSERT_EQ(after.size(), before.size());
+  for (const auto& item : before) EXPECT_TRUE(after[item.key()].is_same(item.value())) << item.key();
+  EXPECT_TRUE(same_bits(copies_of(net.named_buffers()), buffers));
+  for (const std::size_t i : {1u, 3u}) EXPECT_NE(net.layers[i]->as<torch::SyncBatchNormImpl>(), nullptr);
+  EXPECT_EQ(net.layers->forward(random_tensor({5, 4}, 1)).sizes(), (std::vector<std::int64_t>{5, 2}));
+  EXPECT_EQ(net.named_buffers()["layers.3.num_batches_tracked"].item<int>(), 1);
+}
+
+TEST(ConvertSyncBatchNorm, NamesWhatCppCannotExchangeAndChangesNothing) {
+  struct Own : nn::Module {
+    nn::Sequential features = register_module("features", nn::Sequential(nn::Linear(4, 3), nn::BatchNorm1d(3)));
+    nn::BatchNorm1d norm = register_module("norm", nn::BatchNorm1d(3));
+  } net;
+  expect_says(error_of([&] { torch::convert_sync_batch_norm(net); }), {"InvalidArgument", "'norm'", "SyncBatchNorm"});
+  EXPECT_NE(net.features[1]->as<nn::BatchNorm1dImpl>(), nullptr);
+}
+
+}  // namespace
+}  // namespace lockstep::testing
