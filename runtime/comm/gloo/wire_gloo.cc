@@ -85,11 +85,12 @@ WireGloo::Buffer WireGloo::buffer_over(void* data, std::size_t bytes) {
   return gloo_->createUnboundBuffer(data, bytes);
 }
 
-void WireGloo::await(::gloo::transport::UnboundBuffer& buffer, Direction direction) {
+void WireGloo::await(::gloo::transport::UnboundBuffer& buffer, int peer, Direction direction) {
   {
     MutexLock lock(mutex_);
     if (interrupted_) throw wire::Broken("interrupted");
     blocked_in_ = &buffer;
+    blocked_on_ = peer;
   }
   std::string problem;
   try {
@@ -102,6 +103,7 @@ void WireGloo::await(::gloo::transport::UnboundBuffer& buffer, Direction directi
   {
     MutexLock lock(mutex_);
     blocked_in_ = nullptr;
+    if (problem.empty()) blocked_on_ = -1;
   }
   if (!problem.empty()) throw wire::Broken(problem);
 }
@@ -110,7 +112,7 @@ void WireGloo::send_frame(int peer, const wire::FrameBytes& frame) {
   Outbox& outbox = outboxes_[static_cast<std::size_t>(peer)];
   if (lost_[static_cast<std::size_t>(peer)].load()) return;
   if (outbox.under_way == kOutboxFrames) {
-    await(*outbox.buffer, Direction::out);
+    await(*outbox.buffer, peer, Direction::out);
     --outbox.under_way;
   }
   outbox.frames[outbox.next] = frame;
@@ -139,8 +141,8 @@ void WireGloo::exchange(std::span<const wire::Piece> sends, std::span<const wire
   } catch (const ::gloo::Exception& error) {
     throw wire::Broken(error.what());
   }
-  for (const Buffer& buffer : in) await(*buffer, Direction::in);
-  for (const Buffer& buffer : out) await(*buffer, Direction::out);
+  for (std::size_t i = 0; i < in.size(); ++i) await(*in[i], recvs[i].peer, Direction::in);
+  for (std::size_t i = 0; i < out.size(); ++i) await(*out[i], sends[i].peer, Direction::out);
 }
 
 void WireGloo::expect(const wire::Piece& piece, std::uint64_t number) {
@@ -160,13 +162,13 @@ void WireGloo::deliver(const wire::Piece& piece, std::uint64_t number) {
   } catch (const ::gloo::Exception& error) {
     throw wire::Broken(error.what());
   }
-  await(*buffer, Direction::out);
+  await(*buffer, piece.peer, Direction::out);
 }
 
 void WireGloo::finish(int peer, std::uint64_t number) {
   const auto found = expected_.find({peer, number});
   if (found == expected_.end()) return;
-  await(*found->second, Direction::in);
+  await(*found->second, peer, Direction::in);
   expected_.erase(found);
 }
 
@@ -248,6 +250,12 @@ void WireGloo::watch_connections(wire::Listener& listener) {
     watched_ = nullptr;
     if (!go_on) return;
   }
+}
+
+std::vector<int> WireGloo::awaited() {
+  MutexLock lock(mutex_);
+  if (blocked_on_ < 0) return {};
+  return {blocked_on_};
 }
 
 void WireGloo::note_event() {

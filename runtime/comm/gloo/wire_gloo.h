@@ -33,6 +33,7 @@ class WireGloo final : public wire::Wire {
   void expect(const wire::Piece& piece, std::uint64_t number) override;
   void deliver(const wire::Piece& piece, std::uint64_t number) override;
   void finish(int peer, std::uint64_t number) override;
+  std::vector<int> awaited() override;
   void wait(const Deadline& deadline) override;
   void wake() override;
   void interrupt() override;
@@ -57,7 +58,7 @@ class WireGloo final : public wire::Wire {
   Buffer buffer_over(void* data, std::size_t bytes);
   // Waits for one completion on `buffer`. Throws Broken.
   enum class Direction { out, in };
-  void await(::gloo::transport::UnboundBuffer& buffer, Direction direction);
+  void await(::gloo::transport::UnboundBuffer& buffer, int peer, Direction direction);
   void receive_frames(wire::Listener& listener);
   void watch_connections(wire::Listener& listener);
   std::vector<int> still_connected(const std::vector<int>& peers);
@@ -84,6 +85,7 @@ class WireGloo final : public wire::Wire {
   bool interrupted_ GUARDED_BY(mutex_) = false;
   // What the communication thread is blocked in.
   ::gloo::transport::UnboundBuffer* blocked_in_ GUARDED_BY(mutex_) = nullptr;
+  int blocked_on_ GUARDED_BY(mutex_) = -1;  // the peer
   ::gloo::transport::UnboundBuffer* watched_ GUARDED_BY(mutex_) = nullptr;
 };
 

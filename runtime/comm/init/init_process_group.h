@@ -12,7 +12,7 @@ namespace lockstep {
 
 // Every field may be left out; what is given wins over the environment.
 struct InitOptions {
-  // "auto": single for a world of one, else shm on one host. Or a backend's name.
+  // "auto": single for a world of one, shm on one host, across hosts mpi under mpirun, else gloo. Or a backend's name.
   std::string backend = "auto";
   // "env://", "tcp://host:port?rank=&world_size=", "file:///path?rank=&world_size="; empty: what the launcher offers.
   std::string init_method = {};

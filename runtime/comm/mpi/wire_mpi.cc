@@ -100,7 +100,13 @@ void WireMpi::start(Requests& requests, Direction direction, const wire::Piece& 
   }
 }
 
-void WireMpi::complete(Requests& requests) {
+void WireMpi::complete(Requests& requests, std::vector<int> peers) {
+  {
+    MutexLock lock(mutex_);
+    std::sort(peers.begin(), peers.end());
+    peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
+    awaited_ = std::move(peers);
+  }
   for (;;) {
     if (interrupted_.load()) {
       give_up(requests);
@@ -113,6 +119,13 @@ void WireMpi::complete(Requests& requests) {
     nap();
   }
   idle_rounds_ = 0;
+  MutexLock lock(mutex_);
+  awaited_.clear();
+}
+
+std::vector<int> WireMpi::awaited() {
+  MutexLock lock(mutex_);
+  return awaited_;
 }
 
 void WireMpi::give_up(Requests& requests) {
@@ -125,9 +138,13 @@ void WireMpi::give_up(Requests& requests) {
 
 void WireMpi::exchange(std::span<const wire::Piece> sends, std::span<const wire::Piece> recvs) {
   Requests requests;
+  std::vector<int> peers;
   for (const wire::Piece& piece : recvs) start(requests, Direction::in, piece, kBulkTag, bulk_);
   for (const wire::Piece& piece : sends) start(requests, Direction::out, piece, kBulkTag, bulk_);
-  complete(requests);
+  for (const auto pieces : {recvs, sends}) {
+    for (const wire::Piece& piece : pieces) peers.push_back(piece.peer);
+  }
+  complete(requests, std::move(peers));
 }
 
 void WireMpi::expect(const wire::Piece& piece, std::uint64_t number) {
@@ -137,13 +154,13 @@ void WireMpi::expect(const wire::Piece& piece, std::uint64_t number) {
 void WireMpi::deliver(const wire::Piece& piece, std::uint64_t number) {
   Requests requests;
   start(requests, Direction::out, piece, tag_of(number), messages_);
-  complete(requests);
+  complete(requests, {piece.peer});
 }
 
 void WireMpi::finish(int peer, std::uint64_t number) {
   const auto found = expected_.find({peer, number});
   if (found == expected_.end()) return;
-  complete(found->second);
+  complete(found->second, {peer});
   expected_.erase(found);
 }
 

@@ -30,6 +30,7 @@ class WireMpi final : public wire::Wire {
   void expect(const wire::Piece& piece, std::uint64_t number) override;
   void deliver(const wire::Piece& piece, std::uint64_t number) override;
   void finish(int peer, std::uint64_t number) override;
+  std::vector<int> awaited() override;
   void wait(const Deadline& deadline) override;
   void wake() override;
   void interrupt() override;
@@ -42,7 +43,7 @@ class WireMpi final : public wire::Wire {
   enum class Direction { out, in };
   void start(Requests& requests, Direction direction, const wire::Piece& piece, int tag, MPI_Comm comm);
   // Pushes MPI until all are done. Throws Broken, after which none of them touches its memory any more.
-  void complete(Requests& requests);
+  void complete(Requests& requests, std::vector<int> peers);
   void give_up(Requests& requests);
   // Takes the frames that are there and gives them to the listener; true if there was one.
   bool take_frames();
@@ -69,6 +70,7 @@ class WireMpi final : public wire::Wire {
   Mutex mutex_;
   Condition changed_;
   bool woken_ GUARDED_BY(mutex_) = false;
+  std::vector<int> awaited_ GUARDED_BY(mutex_);
 };
 
 }  // namespace lockstep::mpi_backend

@@ -191,7 +191,9 @@ std::string Engine::missing(const Collective& collective) const {
     absent += (absent.empty() ? "" : ", ") + who(r);
   }
   if (!absent.empty()) return "not arrived: " + absent;
-  return "all have arrived, and their data is still on its way";
+  for (const int peer : wire_->awaited()) absent += (absent.empty() ? "" : ", ") + who(peer);
+  if (absent.empty()) return "all have arrived, and their data is still on its way";
+  return "all have arrived; data is still on its way to or from " + absent;
 }
 
 Engine::Arrivals& Engine::arrivals_of(std::uint64_t sequence) {
@@ -431,7 +433,9 @@ void Engine::say_goodbye() {
     MutexLock lock(mutex_);
     goodbye.number = last_;
     for (int r = 0; r < size_; ++r) {
-      if (!seen_[static_cast<std::size_t>(r)]) others.push_back(r);
+      const auto index = static_cast<std::size_t>(r);
+      if (left_after_[index]) seen_[index] = true;  // it may be gone, and expects nothing more
+      if (!seen_[index]) others.push_back(r);
     }
   }
   for (const int peer : others) wire_->send_frame(peer, write_frame(goodbye));

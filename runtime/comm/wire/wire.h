@@ -6,8 +6,8 @@
 // Frames are small and come unasked, in order per peer. Bulk goes straight from memory to memory, between ranks that
 // have agreed on it by frames.
 //
-// Threads: the group's communication thread calls everything but wake() and interrupt(), which any thread may call. The
-// listener is called from whichever thread the wire likes, one call at a time per peer.
+// Threads: the group's communication thread calls everything but wake(), interrupt() and awaited(), which any thread
+// may call. The listener is called from whichever thread the wire likes, one call at a time per peer.
 #pragma once
 
 #include <array>
@@ -17,6 +17,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "runtime/base/deadline.h"
 
@@ -66,6 +67,8 @@ class Wire {
   virtual void expect(const Piece& piece, std::uint64_t number) = 0;
   virtual void deliver(const Piece& piece, std::uint64_t number) = 0;
   virtual void finish(int peer, std::uint64_t number) = 0;
+  // Whom the transfer that blocks just now waits for: some of them may be through. Any thread.
+  virtual std::vector<int> awaited() = 0;
   // Blocks until the listener was called or wake() was, since the last wait(), or until the deadline.
   virtual void wait(const Deadline& deadline) = 0;
   virtual void wake() = 0;

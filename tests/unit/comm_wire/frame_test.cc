@@ -1,0 +1,66 @@
+#include "runtime/comm/wire/frame.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <string>
+
+namespace lockstep::wire {
+namespace {
+
+Frame example() {
+  Frame frame;
+  frame.kind = FrameKind::post;
+  frame.number = 0x0102030405060708;
+  frame.record = {.kind = comm::OpKind::scatter,
+                  .dtype = DType::bf16,
+                  .op = ReduceOp::product,
+                  .weighted = true,
+                  .root = -2,
+                  .count = std::numeric_limits<std::int64_t>::max(),
+                  .weight = -1};
+  return frame;
+}
+
+TEST(Frames, ComeBackAsTheyWereWritten) {
+  const std::string text(kInlineBytes, 'x');
+  for (const std::size_t length : {std::size_t{0}, std::size_t{1}, kInlineBytes}) {
+    Frame frame = example();
+    frame.payload = bytes_of(std::string_view(text).substr(0, length));
+    const FrameBytes bytes = write_frame(frame);
+    const auto read = read_frame(bytes);
+    ASSERT_TRUE(read);
+    EXPECT_EQ(read->kind, frame.kind);
+    EXPECT_EQ(read->number, frame.number);
+    EXPECT_TRUE(comm::same_operation(read->record, frame.record));
+    EXPECT_EQ(read->record.weight, -1);
+    EXPECT_EQ(text_of(read->payload), text.substr(0, length));
+  }
+}
+
+// Little-endian, whatever the machine.
+TEST(Frames, HaveTheirBytesWhereTheFormatSays) {
+  const FrameBytes bytes = write_frame(example());
+  const unsigned char wanted[] = {'l',  's',  'w',  '1',  2,    7,    2,    4,    1,    0,    0,    0,
+                                  0xfe, 0xff, 0xff, 0xff, 0x08, 0x07, 0x06, 0x05, 0x04, 0x03, 0x02, 0x01};
+  for (std::size_t i = 0; i < sizeof wanted; ++i) EXPECT_EQ(std::to_integer<int>(bytes[i]), wanted[i]) << "byte " << i;
+}
+
+TEST(Frames, WhatIsNoneIsRefused) {
+  const FrameBytes good = write_frame(example());
+  ASSERT_TRUE(read_frame(good));
+  EXPECT_FALSE(read_frame(std::span(good).first(kFrameBytes - 1)));
+  struct Change {
+    std::size_t at;
+    int value;
+  };
+  // Magic, kind twice, operation, dtype, op, and a payload that is longer than the frame.
+  for (const Change change : {Change{0, 'x'}, {4, 0}, {4, 99}, {5, 99}, {6, 99}, {7, 99}, {43, 1}}) {
+    FrameBytes bad = good;
+    bad[change.at] = static_cast<std::byte>(change.value);
+    EXPECT_FALSE(read_frame(bad)) << "byte " << change.at;
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::wire

@@ -1,0 +1,99 @@
+// A wire between threads of one process, for tests: nothing is lost on it unless the test says so.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "runtime/base/mutex.h"
+#include "runtime/comm/wire/wire.h"
+
+namespace lockstep::wire {
+
+class MemoryWire final : public Wire {
+ public:
+  // What the wires of one group share.
+  struct Hub {
+    explicit Hub(int size) : frames(static_cast<std::size_t>(size)), lost(frames.size()), woken(frames.size()) {}
+    Mutex mutex;
+    Condition changed;
+    std::vector<std::deque<std::pair<int, FrameBytes>>> frames GUARDED_BY(mutex);  // by receiver, with the sender
+    std::vector<std::deque<int>> lost GUARDED_BY(mutex);                           // by who is to hear of it
+    std::vector<bool> woken GUARDED_BY(mutex);
+    // From, to, message number (0: an exchange).
+    std::map<std::tuple<int, int, std::uint64_t>, std::deque<std::vector<std::byte>>> bulk GUARDED_BY(mutex);
+  };
+
+  MemoryWire(std::shared_ptr<Hub> hub, int rank) : hub_(std::move(hub)), rank_(rank) {}
+
+  std::string_view name() const override { return "memory"; }
+  void open(Listener& listener, const Deadline&) override { listener_ = &listener; }
+  void send_frame(int peer, const FrameBytes& frame) override {
+    MutexLock lock(hub_->mutex);
+    hub_->frames[static_cast<std::size_t>(peer)].emplace_back(rank_, frame);
+    hub_->changed.notify_all();
+  }
+  void exchange(std::span<const Piece> sends, std::span<const Piece> recvs) override {
+    for (const Piece& piece : sends) deliver(piece, 0);
+    for (const Piece& piece : recvs) take(piece, 0);
+  }
+  void expect(const Piece& piece, std::uint64_t number) override { expected_[{piece.peer, number}] = piece; }
+  void deliver(const Piece& piece, std::uint64_t number) override {
+    MutexLock lock(hub_->mutex);
+    hub_->bulk[{rank_, piece.peer, number}].emplace_back(piece.data, piece.data + piece.bytes);
+    hub_->changed.notify_all();
+  }
+  void finish(int peer, std::uint64_t number) override { take(expected_.at({peer, number}), number); }
+  std::vector<int> awaited() override { return {}; }
+  void wait(const Deadline& deadline) override {
+    std::deque<std::pair<int, FrameBytes>> frames;
+    std::deque<int> lost;
+    {
+      MutexLock lock(hub_->mutex);
+      const auto own = static_cast<std::size_t>(rank_);
+      while (hub_->frames[own].empty() && hub_->lost[own].empty() && !hub_->woken[own] && !interrupted_) {
+        if (!hub_->changed.wait_until(hub_->mutex, deadline)) break;
+      }
+      frames.swap(hub_->frames[own]);
+      lost.swap(hub_->lost[own]);
+      hub_->woken[own] = false;
+    }
+    for (const auto& [peer, frame] : frames) listener_->on_frame(peer, frame);
+    for (const int peer : lost) listener_->on_lost(peer, "the test took it away");
+  }
+  void wake() override {
+    MutexLock lock(hub_->mutex);
+    hub_->woken[static_cast<std::size_t>(rank_)] = true;
+    hub_->changed.notify_all();
+  }
+  void interrupt() override {
+    MutexLock lock(hub_->mutex);
+    interrupted_ = true;
+    hub_->changed.notify_all();
+  }
+  void close(const Deadline&) override {}
+
+ private:
+  void take(const Piece& piece, std::uint64_t number) {
+    MutexLock lock(hub_->mutex);
+    auto& queue = hub_->bulk[{piece.peer, rank_, number}];
+    while (queue.empty()) {
+      if (interrupted_) throw Broken("interrupted");
+      hub_->changed.wait(hub_->mutex);
+    }
+    if (queue.front().size() != piece.bytes) throw Broken("a piece of another size");
+    std::copy(queue.front().begin(), queue.front().end(), piece.data);
+    queue.pop_front();
+  }
+
+  std::shared_ptr<Hub> hub_;
+  const int rank_;
+  Listener* listener_ = nullptr;
+  std::map<std::pair<int, std::uint64_t>, Piece> expected_;
+  bool interrupted_ = false;  // under the hub's lock
+};
+
+}  // namespace lockstep::wire
