@@ -29,6 +29,8 @@ class SessionBench : public SessionHost {
   ServerState state;
   MemberService members{{.host = "server", .pid = 1, .boot_id = "b"},
                         {.process = [](const ProcessInfo&) { return ProcessState::unknown; }}};
+  // REGISTER and its like that were served.
+  int member_requests = 0;
   // Whether clients read at once what they are sent. Without it, their sessions keep it.
   bool reading = true;
 
@@ -158,6 +160,7 @@ class SessionBench : public SessionHost {
   void stop_timer(SessionId session) override { clients_.at(session).timer = false; }
   void complain(SessionId, const std::string&) override {}
   Frame serve_member(SessionId session, const proto::Request& request) override {
+    ++member_requests;
     return members.serve(session, request);
   }
 
