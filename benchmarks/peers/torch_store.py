@@ -1,7 +1,6 @@
 """The measurements of benchmarks/store, of PyTorch's TCPStore: same arguments, same numbers on one line.
 
-The server is in this process, as rank 0 of a job has it; the clients are forked from it. What the wheel of that version
-takes as its default server is what is measured.
+The server is in this process, as rank 0 of a job has it, and is the one that this version of torch takes by default.
 """
 import datetime
 import multiprocessing
@@ -29,38 +28,48 @@ def percentile(values, fraction):
     return sorted(values)[int(len(values) * fraction)]
 
 
-def run_clients(count, body, *arguments):
-    """`body(index, gate, *arguments)` in processes of their own; gate() lets all on at once. A list of results."""
-    results, ready, gate = fork.Queue(), fork.Semaphore(0), fork.Event()
+class Clients:
+    """`body(index, gate, port, *arguments)` in processes of their own; gate() lets all of them on at once.
 
-    def pass_gate():
-        ready.release()
-        gate.wait()
+    They are forked before the server exists: its threads would not be forked with them, but the locks that they hold.
+    """
 
-    def run(index):
+    def __init__(self, count, body, *arguments):
+        self.results, self.ready, self.gate = fork.Queue(), fork.Semaphore(0), fork.Event()
+        self.port, self.started = fork.Value("i"), fork.Event()
+        self.processes = [fork.Process(target=self._run, args=(index, body, arguments)) for index in range(count)]
+        for process in self.processes:
+            process.start()
+        self.server = serve()
+
+    def _run(self, index, body, arguments):
         try:
-            results.put(body(index, pass_gate, *arguments))
+            self.started.wait()
+            self.results.put(body(index, self._pass_gate, self.port.value, *arguments))
         except Exception as error:  # also into the queue: who waits for a result must hear of it
-            results.put(error)
-    processes = [fork.Process(target=run, args=(index,)) for index in range(count)]
-    for process in processes:
-        process.start()
-    for _ in processes:
-        ready.acquire()
-    yield gate
-    rows = [results.get() for _ in processes]
-    for process in processes:
-        process.join()
-    for row in rows:
-        if isinstance(row, Exception):
-            raise row
-    yield rows
+            self.results.put(error)
+            self.ready.release()
 
+    def _pass_gate(self):
+        self.ready.release()
+        self.gate.wait()
 
-def finish(clients):
-    """Opens the gate, returns the results."""
-    next(clients).set()
-    return next(clients)
+    def get_ready(self):
+        self.port.value = self.server.port
+        self.started.set()
+        for _ in self.processes:
+            self.ready.acquire()
+
+    def finish(self):
+        """Opens the gate. What the clients have returned."""
+        self.gate.set()
+        rows = [self.results.get() for _ in self.processes]
+        for process in self.processes:
+            process.join()
+        for row in rows:
+            if isinstance(row, Exception):
+                raise row
+        return rows
 
 
 def ops_client(index, gate, port, operation, count):
@@ -84,8 +93,9 @@ def ops_client(index, gate, port, operation, count):
 
 
 def ops(operation, clients, count):
-    server = serve()
-    rows = finish(run_clients(int(clients), ops_client, server.port, operation, int(count)))
+    processes = Clients(int(clients), ops_client, operation, int(count))
+    processes.get_ready()
+    rows = processes.finish()
     seconds = max(row[1] for row in rows) - min(row[0] for row in rows)
     return (f"{int(clients) * int(count) / seconds:.0f} {max(row[2] for row in rows) * 1e6:.1f} "
             f"{max(row[3] for row in rows) * 1e6:.1f}")
@@ -102,17 +112,17 @@ def wake_client(_, gate, port, trials):
 
 
 def wake(trials):
-    server, set_at = serve(), []
-    clients = run_clients(1, wake_client, server.port, int(trials))
-    next(clients).set()
-    store = connect(server.port)
+    waiter, set_at = Clients(1, wake_client, int(trials)), []
+    waiter.get_ready()
+    waiter.gate.set()
+    store = connect(waiter.server.port)
     for i in range(int(trials)):
         while store.add("waiting", 0) <= i:
             pass
         time.sleep(0.003)  # its get comes right after; when it has reached the server nobody can tell from here
         set_at.append(time.perf_counter())
         store.set(f"w{i}", "1")
-    times = [(woken - at) * 1e6 for woken, at in zip(next(clients)[0], set_at)]
+    times = [(woken - at) * 1e6 for woken, at in zip(waiter.finish()[0], set_at)]
     return f"{percentile(times, 0.5):.1f} {percentile(times, 0.99):.1f}"
 
 
@@ -131,8 +141,9 @@ def join_client(_, gate, port, count):
 
 def join(kind, clients):
     assert kind == "keys", "1.13 has no barrier in the store"
-    server = serve()
-    rows = finish(run_clients(int(clients), join_client, server.port, int(clients)))
+    processes = Clients(int(clients), join_client, int(clients))
+    processes.get_ready()
+    rows = processes.finish()
     begun, left = min(row[0] for row in rows), max(row[2] for row in rows)
     return (f"{(max(row[1] for row in rows) - begun) * 1e3:.1f} {(left - begun) * 1e3:.1f} "
             f"{(max(row[3] for row in rows) - left) * 1e3:.1f}")
@@ -160,13 +171,11 @@ def resident_mb():
 def connections(count):
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    server = serve()
+    client = Clients(1, connections_client, int(count))
     before = resident_mb()
-    clients = run_clients(1, connections_client, server.port, int(count))
-    gate = next(clients)
+    client.get_ready()
     after = resident_mb()
-    gate.set()
-    (connect_s, barrier_s), = next(clients)
+    (connect_s, barrier_s), = client.finish()
     return f"{connect_s:.2f} {barrier_s:.2f} {after - before:.1f}"
 
 
