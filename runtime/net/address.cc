@@ -83,6 +83,8 @@ std::string describe_address(const sockaddr* address, socklen_t size) {
   return HostPort{numeric_host(address, size), port}.to_string();
 }
 
+bool is_loopback(const HostPort& address) { return address.host.starts_with("127.") || address.host == "::1"; }
+
 std::vector<std::string> local_addresses() {
   ifaddrs* first = nullptr;
   if (::getifaddrs(&first) != 0) throw SystemError("getifaddrs", errno);

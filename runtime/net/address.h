@@ -24,6 +24,9 @@ struct HostPort {
 // needs its brackets. Throws InvalidArgument with the text and what was wanted.
 HostPort parse_host_port(std::string_view text, std::optional<std::uint16_t> default_port = {});
 
+// Whether the host, numeric, is this host as it sees itself: 127.0.0.0/8 or ::1. Nobody else reaches that.
+bool is_loopback(const HostPort& address);
+
 // "127.0.0.1:4711", "[::1]:4711", "unix socket @name".
 std::string describe_address(const sockaddr* address, socklen_t size);
 

@@ -134,6 +134,16 @@ UniqueFd listen_everywhere(std::uint16_t port) {
   return listen_at(any, false);
 }
 
+// An address of this host's to listen at.
+SocketAddress resolve_own(const HostPort& where) {
+  const auto resolved = resolve(where, true);
+  if (const auto* reason = std::get_if<std::string>(&resolved)) {
+    throw InvalidArgument(fmt::format("listen at {}: the host is not known: {} (this host's addresses: {})",
+                                      where.to_string(), *reason, fmt::join(local_addresses(), ", ")));
+  }
+  return std::get<std::vector<SocketAddress>>(resolved).front();
+}
+
 HostPort to_host_port(const SocketAddress& address) { return parse_host_port(address.to_string()); }
 
 // Connects to one address: 0 and `fd`, or what went wrong.
@@ -203,13 +213,10 @@ Round connect_round(const HostPort& where, const Deadline& deadline) {
 
 UniqueFd tcp_listen(const HostPort& where) {
   if (where.host.empty()) return listen_everywhere(where.port);
-  const auto resolved = resolve(where, true);
-  if (const auto* reason = std::get_if<std::string>(&resolved)) {
-    throw InvalidArgument(fmt::format("listen at {}: the host is not known: {} (this host's addresses: {})",
-                                      where.to_string(), *reason, fmt::join(local_addresses(), ", ")));
-  }
-  return listen_at(std::get<std::vector<SocketAddress>>(resolved).front(), false);
+  return listen_at(resolve_own(where), false);
 }
+
+HostPort listen_address(const HostPort& where) { return where.host.empty() ? where : to_host_port(resolve_own(where)); }
 
 bool is_connected_to_itself(int fd) {
   SocketAddress local;

@@ -23,6 +23,8 @@ inline constexpr std::chrono::seconds kVanishedAfter{30};
 // Throws InvalidArgument if the host can't be resolved or is no address of this machine (the message lists those it
 // has), SystemError with error_number() EADDRINUSE if the port is taken.
 UniqueFd tcp_listen(const HostPort& where);
+// Where tcp_listen(where) would listen, numeric; an empty host stays empty. Throws what it throws for unknown hosts.
+HostPort listen_address(const HostPort& where);
 // The address a socket is bound to.
 HostPort local_address(int fd);
 // The address of the other end.

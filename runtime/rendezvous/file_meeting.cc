@@ -103,10 +103,11 @@ void clear_stale(const std::string& path, const MeetingNote& own) {
                       "of one job, give each process its own rank, else give each job its own path",
                       path, found->writer(), own.writer()));
     case WriterState::unknown:
-      throw Mismatch(
-          fmt::format("init_method file://{}: it is there already, written by {}, of which this host can't tell "
-                      "whether it still runs; if that run is over, remove the file, else take another path",
-                      path, found->writer()));
+      throw Mismatch(fmt::format(
+          "init_method file://{}: it is there already, written by {}, of which this host can't tell "
+          "whether it still runs; if that run is over, as after a reboot of its host, remove the file, else take "
+          "another path",
+          path, found->writer()));
   }
 }
 
@@ -183,7 +184,8 @@ MeetingNote decode_note(std::string_view text, const std::string& path) {
 }
 
 WriterState state_of_writer(const MeetingNote& note) {
-  if (note.boot_id != boot_id()) return note.host == host_name() ? WriterState::gone : WriterState::unknown;
+  // This host before its last boot, or another of the same name: hosts made from one image share theirs.
+  if (note.boot_id != boot_id()) return WriterState::unknown;
   if (note.pid_space != pid_space()) return WriterState::unknown;
   return start_of_process(note.pid) == note.start ? WriterState::alive : WriterState::gone;
 }

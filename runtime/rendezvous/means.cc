@@ -20,7 +20,12 @@ bool is_several_hosts(const Identity& identity) {
   return identity.local_world_size_known && identity.local_world_size < identity.world_size;
 }
 
-bool is_loopback(const net::HostPort& address) { return address.host.starts_with("127.") || address.host == "::1"; }
+void warn_of_loopback(const MeetingPlan& plan, const net::HostPort& numeric, std::string_view listens) {
+  log_warn(
+      "rendezvous: {} (from {}) is {} on this host, where ranks of other hosts don't come; the store listens {}; "
+      "correct /etc/hosts, or give an address that other hosts know",
+      plan.address.host, plan.told_by, numeric.host, listens);
+}
 
 net::HostPort outward_address(const MeetingPlan& plan) {
   const InterfaceChoice choice = choose_interface(net::interfaces_of_this_host(), plan.interface_wishes);

@@ -36,7 +36,9 @@ std::string whoami(const Identity& identity);
 // Whether the launcher said that all ranks are on this host, or that they are not.
 bool is_one_host(const Identity& identity);
 bool is_several_hosts(const Identity& identity);
-bool is_loopback(const net::HostPort& address);
+// Debian gives a host's own name the address 127.0.1.1 on that host, and nowhere else. Says so, of the plan's address,
+// which is `numeric` here, and where the store listens instead.
+void warn_of_loopback(const MeetingPlan& plan, const net::HostPort& numeric, std::string_view listens);
 // Where rank 0 listens if nobody named an address: the interface that choose_interface() takes.
 net::HostPort outward_address(const MeetingPlan& plan);
 

@@ -5,6 +5,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/logging.h"
 #include "runtime/net/backoff.h"
+#include "runtime/net/tcp_socket.h"
 #include "runtime/rendezvous/file_meeting.h"
 #include "runtime/rendezvous/means.h"
 #include "runtime/rendezvous/visits.h"
@@ -45,10 +46,27 @@ std::shared_ptr<HeldStore> come_to_address(const MeetingPlan& plan, const Identi
   }
 }
 
-std::shared_ptr<HeldStore> host_at(const net::HostPort& listen, const MeetingPlan& plan, const Identity& identity,
-                                   const Deadline& deadline) {
+// Where to listen for `plan.address`, of which ranks of other hosts must have another idea than this one.
+net::HostPort address_for_others(const MeetingPlan& plan, const Identity& identity) {
+  const net::HostPort numeric = net::listen_address(plan.address);
+  const bool by_name = numeric.host != plan.address.host;
+  if (!by_name || !net::is_loopback(numeric) || is_one_host(identity)) return numeric;
+  if (is_several_hosts(identity)) {
+    warn_of_loopback(plan, numeric, "on every address");
+    return {"", plan.address.port};
+  }
+  // Nobody said how many hosts there are. A person who says localhost knows.
+  if (plan.address.host != "localhost") warn_of_loopback(plan, numeric, "there, for ranks of this host only");
+  return numeric;
+}
+
+std::shared_ptr<HeldStore> host_at_address(const MeetingPlan& plan, const Identity& identity,
+                                           const Deadline& deadline) {
   try {
-    return host_store(listen, plan.secret, random_token(), plan, identity, deadline);
+    const net::HostPort listen = address_for_others(plan, identity);
+    auto held = host_store(listen, plan.secret, random_token(), plan, identity, deadline);
+    if (listen.host.empty()) held->address = plan.address.to_string();
+    return held;
   } catch (const SystemError& error) {
     if (error.error_number() != EADDRINUSE) throw;
   } catch (const InvalidArgument& error) {
@@ -65,18 +83,7 @@ std::shared_ptr<HeldStore> host_at(const net::HostPort& listen, const MeetingPla
 std::shared_ptr<HeldStore> meet_at_address(const MeetingPlan& plan, const Identity& identity,
                                            const Deadline& deadline) {
   if (identity.rank != 0) return come_to_address(plan, identity, deadline);
-  auto held = host_at(plan.address, plan, identity, deadline);
-  const bool by_name = held->endpoint.address.host != plan.address.host;
-  if (by_name && is_several_hosts(identity) && is_loopback(held->endpoint.address)) {
-    // Debian gives a host's own name the address 127.0.1.1 on that host, and nowhere else.
-    log_warn(
-        "rendezvous: {} (from {}) is {} on this host, where ranks of other hosts don't come; the store listens on "
-        "every address; correct /etc/hosts, or give an address that other hosts know",
-        plan.address.host, plan.told_by, held->endpoint.address.host);
-    held.reset();
-    held = host_at({"", plan.address.port}, plan, identity, deadline);
-    held->address = plan.address.to_string();
-  }
+  auto held = host_at_address(plan, identity, deadline);
   if (!plan.secret) {
     log_info(
         "rendezvous: this run is as open as torch's: whoever reaches its store at {} can join, read or stop it; to "

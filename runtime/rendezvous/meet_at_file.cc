@@ -24,12 +24,13 @@ std::shared_ptr<HeldStore> come_to_file(const MeetingPlan& plan, const Identity&
   for (net::Backoff backoff;;) {
     const MeetingNote note = await_note(plan.path, attempt(identity), refused, deadline);
     const Offer offer{.address = net::parse_host_port(note.store), .token = note.token, .secret = *note.secret};
-    if (note.boot_id != boot_id() && is_loopback(offer.address)) {
-      throw InvalidArgument(
-          fmt::format("init_method file://{}: {} is on host {} and rank 0 on host {}, where its store is for that host "
-                      "only, because the folder looked like one of that host; set GLOO_SOCKET_IFNAME on rank 0 to the "
-                      "interface that the other hosts reach, or pass init_method tcp://host:port",
-                      plan.path, whoami(identity), host_name(), note.host));
+    if (note.boot_id != boot_id() && net::is_loopback(offer.address)) {
+      throw InvalidArgument(fmt::format(
+          "init_method file://{}: {} is on host {} and rank 0 on host {}, where its store is for that host "
+          "only, because the folder looked like one of that host; set GLOO_SOCKET_IFNAME on rank 0 to the "
+          "interface that the other hosts reach, or pass init_method tcp://host:port; if that run is over, as after a "
+          "reboot, remove the file",
+          plan.path, whoami(identity), host_name(), note.host));
     }
     std::string failure;
     if (auto held = follow(offer, plan, identity, deadline.sooner(kProbe), failure)) return held;

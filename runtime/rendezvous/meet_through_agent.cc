@@ -40,13 +40,20 @@ class AgentKey {
   std::string key_;
 };
 
+// The others reach the agent's host, so they reach the address from which this one reaches it; but not loopback.
+net::HostPort address_beside_agent(const MeetingPlan& plan, const Identity& identity, const Deadline& deadline) {
+  const net::HostPort self = net::local_address(net::tcp_connect(plan.address, deadline.sooner(kPresent)).get());
+  if (!net::is_loopback(self) || !is_several_hosts(identity)) return {self.host, 0};
+  const net::HostPort outward = outward_address(plan);
+  warn_of_loopback(plan, self, fmt::format("at {}", outward.host));
+  return outward;
+}
+
 std::shared_ptr<HeldStore> host(std::unique_ptr<store::Store> agent, const std::string& key, const MeetingPlan& plan,
                                 const Identity& identity, const Deadline& deadline) {
-  // The others reach the agent's host, so they reach the address from which this one reaches it.
-  const net::HostPort self = net::local_address(net::tcp_connect(plan.address, deadline.sooner(kPresent)).get());
   const std::string token = random_token();
   const auto secret = store::Secret::random();
-  auto held = host_store({self.host, 0}, secret, token, plan, identity, deadline);
+  auto held = host_store(address_beside_agent(plan, identity, deadline), secret, token, plan, identity, deadline);
   log_info(
       "rendezvous: this run is as open as torch's: its store at {} has a secret, and whoever reaches torchrun's "
       "store at {} can learn it; start it with `lockstep run` to close it",

@@ -11,10 +11,11 @@
 #include "runtime/comm/backend.h"
 #include "runtime/comm/init/choose_backend.h"
 #include "runtime/comm/init/group_watch.h"
+#include "runtime/comm/init/own_address.h"
 #include "runtime/comm/init/settings.h"
 #include "runtime/comm/init/uncaught.h"
 #include "runtime/comm/init/watched_store.h"
-#include "runtime/net/route.h"
+#include "runtime/net/interfaces.h"
 #include "runtime/rendezvous/join.h"
 #include "runtime/rendezvous/launcher_guard.h"
 #include "runtime/rendezvous/meet.h"
@@ -27,12 +28,6 @@ namespace {
 void share_cores(const Environment& environment, int local_world_size) {
   if (environment.has("OMP_NUM_THREADS")) return;
   set_intra_op_threads(std::max(1, allowed_cores() / std::max(1, local_world_size)));
-}
-
-// Of this host, on its way to the store at `store_address`.
-std::string local_address(const std::string& store_address) {
-  if (store_address.find(':') == std::string::npos) return {};  // it is in this process
-  return net::address_towards(net::parse_host_port(store_address));
 }
 
 // This rank's link to the job's membership, and what watches over its group. None where the ranks share no server of
@@ -74,13 +69,15 @@ std::shared_ptr<ProcessGroup> start(const InitOptions& options) {
   auto watched = watch(meeting, joined, identity, settings, deadline);
   std::shared_ptr<store::Store> store = std::make_shared<store::PrefixStore>(joined.scope + "/group", meeting.store);
   if (watched) store = std::make_shared<WatchedStore>(std::move(store), watched->watch());
+  std::string address =
+      own_address(meeting.address, joined.roster, net::interfaces_of_this_host(), plan.interface_wishes);
   const GroupContext context{
       .identity = identity,
       .roster = std::move(joined.roster),
       .store = std::move(store),
       .timeout = settings.timeout,
       .device = settings.device,
-      .local_address = local_address(meeting.address),
+      .local_address = std::move(address),
   };
   const BackendChoice choice = choose_backend(options.backend, backends(), context, deadline);
   auto group = choice.backend->create(context, deadline);

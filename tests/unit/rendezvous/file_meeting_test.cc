@@ -158,10 +158,16 @@ TEST_F(FileMeetingTest, OfManyThatFindAStaleFileOneTakesItsPlaceAndKeepsIt) {
   }
 }
 
-TEST_F(FileMeetingTest, AFileOfBeforeTheLastBootIsStale) {
-  MeetingNote note = note_of_this_process("127.0.0.1:1", "run");
+// Hosts made from one image may share a name: such a note may be a live job's.
+TEST_F(FileMeetingTest, OfAnotherBootNothingIsKnownWhateverTheHostIsCalled) {
+  MeetingNote note = note_of_this_process("10.0.0.1:1", "run");
   note.boot_id = "another";
-  EXPECT_EQ(state_of_writer(note), WriterState::gone);
+  EXPECT_EQ(state_of_writer(note), WriterState::unknown);
+  write(encode(note));
+  EXPECT_EQ(await_note(path_, "run", {}, Deadline::after(20s)).token, note.token);
+  EXPECT_THAT(refusal<Mismatch>([&] { FileMeeting(path_, note_of_this_process("127.0.0.1:1", "run")); }),
+              AllOf(HasSubstr("can't tell"), HasSubstr("after a reboot of its host, remove the file")));
+  EXPECT_EQ(read_note(path_)->token, note.token) << "the live job's file is left alone";
   note.host = "elsewhere";
   EXPECT_EQ(state_of_writer(note), WriterState::unknown);
 }

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -14,6 +15,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/host.h"
 #include "runtime/base/unique_fd.h"
+#include "runtime/net/interfaces.h"
 #include "runtime/net/stream.h"
 #include "runtime/net/tcp_socket.h"
 #include "runtime/rendezvous/file_meeting.h"
@@ -149,6 +151,61 @@ TEST(Meet, ThroughTheStoreOfAnAgentOfTorchruns) {
   expect_all_met(run(plan, {rank_of(1, 3), rank_of(0, 3), rank_of(2, 3)}));
   store::TcpStore left(agent.address(), Deadline::after(20s));
   EXPECT_EQ(left.num_keys(), 0) << "rank 0 has taken back what it said";
+}
+
+// "127.257" is a name of 127.0.1.1, as a Debian host's own is in its /etc/hosts.
+constexpr const char* kDebianName = "127.257";
+
+// Rank `rank` of two, which its launcher says are on two hosts.
+Identity rank_of_two_hosts(int rank) {
+  Identity identity = rank_of(rank, 2);
+  identity.local_world_size_known = true;
+  return identity;
+}
+
+bool has_outward_interface() {
+  const auto interfaces = net::interfaces_of_this_host();
+  return std::any_of(interfaces.begin(), interfaces.end(), [](const auto& one) { return !one.loopback; });
+}
+
+TEST(Meet, UnderTorchrunOfSeveralHostsTheStoreIsWhereOtherHostsReachIt) {
+  if (!has_outward_interface()) GTEST_SKIP() << "this host has no interface but loopback";
+  const store::TcpStoreServer agent({.listen = {"", 0}});
+  MeetingPlan plan{.means = Means::agent_store,
+                   .address = {kDebianName, agent.address().port},
+                   .told_by = "MASTER_ADDR and MASTER_PORT"};
+  const auto hosts = run(plan, {rank_of_two_hosts(1), rank_of_two_hosts(0)});
+  expect_all_met(hosts);
+  EXPECT_FALSE(net::is_loopback(net::parse_host_port(hosts[0].address))) << hosts[0].address;
+  const auto one_host = run(plan, {rank_of(1, 2), rank_of(0, 2)});
+  expect_all_met(one_host);
+  EXPECT_TRUE(net::is_loopback(net::parse_host_port(one_host[0].address))) << one_host[0].address;
+}
+
+// Rank 1 tries from the beginning: it must never find a store that is thrown away again.
+TEST(Meet, AtADebianNameTheStoreListensOnceAndOnEveryAddress) {
+  for (int round = 0; round < 20; ++round) {
+    const MeetingPlan plan = at({kDebianName, free_port()});
+    const auto results = run(plan, {rank_of_two_hosts(1), rank_of_two_hosts(0)});
+    expect_all_met(results);
+    EXPECT_EQ(results[1].address, plan.address.to_string());
+  }
+  const MeetingPlan plan = at({kDebianName, free_port()});
+  ::testing::internal::CaptureStderr();
+  const Meeting zero = meet(plan, rank_of_two_hosts(0), Deadline::after(20s));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              AllOf(HasSubstr("is 127.0.1.1 on this host"), HasSubstr("on every address")));
+  // 127.0.0.1 stands for the addresses that other hosts come to.
+  EXPECT_TRUE(net::tcp_connect_once({"127.0.0.1", plan.address.port}, Deadline::after(20s)));
+}
+
+TEST(Meet, AtADebianNameOfUnknownHostsTheStoreStaysThereAndSaysSo) {
+  const MeetingPlan plan = at({kDebianName, free_port()});
+  ::testing::internal::CaptureStderr();
+  const Meeting zero = meet(plan, rank_of(0, 2), Deadline::after(20s));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              AllOf(HasSubstr("is 127.0.1.1 on this host"), HasSubstr("for ranks of this host only")));
+  EXPECT_THROW(net::tcp_connect_once({"127.0.0.1", plan.address.port}, Deadline::after(20s)), SystemError);
 }
 
 TEST(Meet, UnderTorchrunARankZeroThatDoesNotComeIsSaid) {
