@@ -14,12 +14,15 @@ if(LOCKSTEP_HAVE_LIBTORCH)
   install(EXPORT lockstep-libtorch-targets NAMESPACE lockstep:: DESTINATION "${config_folder}" COMPONENT libtorch)
   install(DIRECTORY "${PROJECT_SOURCE_DIR}/runtime/libtorch" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/lockstep/runtime"
           COMPONENT libtorch FILES_MATCHING PATTERN "*.h")
+  install(FILES "${PROJECT_SOURCE_DIR}/runtime/libtorch.h" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/lockstep"
+          COMPONENT libtorch)
 endif()
 # Headers keep their tree below include/lockstep, which is on the include path, because they include each other from the
 # root: "runtime/ddp/reducer.h".
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/runtime" "${PROJECT_SOURCE_DIR}/proto"
         DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/lockstep" COMPONENT devel FILES_MATCHING PATTERN "*.h" PATTERN "lockstep.h" EXCLUDE
-        PATTERN "comm/gloo" EXCLUDE PATTERN "comm/mpi" EXCLUDE PATTERN "libtorch" EXCLUDE)
+        PATTERN "comm/gloo" EXCLUDE PATTERN "comm/mpi" EXCLUDE PATTERN "libtorch" EXCLUDE
+        PATTERN "libtorch.h" EXCLUDE)
 install(FILES "${PROJECT_SOURCE_DIR}/runtime/lockstep.h" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/lockstep"
         COMPONENT devel)
 

@@ -83,8 +83,8 @@ set(faults 0)
 set(includes 0)
 set(dnnl_files "")
 foreach(file ${files})
-  if(file STREQUAL "runtime/lockstep.h")
-    continue()  # the umbrella names everything
+  if(file MATCHES "^runtime/(lockstep|libtorch)\\.h$")
+    continue()  # the umbrellas name everything
   endif()
   room_of("${file}" room)
   if(NOT room)

@@ -26,7 +26,9 @@
 //
 // Collective: the constructor, the first forward's buffers, every synchronised backward. Forward and backward in
 // evaluation (no gradients recorded) send nothing.
-// Threads: one at a time.
+// Threads: one at a time. The constructor lowers torch's intra-op threads to what init_process_group found: the cores
+// of
+//   this rank, or OMP_NUM_THREADS.
 // Failure: throws what the group throws (PeerLost, Timeout, Mismatch) out of forward and backward(), sticky. Mismatch
 //   from the constructor names the first parameter or buffer that differs. InvalidArgument for misuse, naming the
 //   parameter. An exception of the user's own within backward() fails the group on every rank at once, with this rank's
@@ -83,6 +85,14 @@ class DistributedDataParallel {
     replica_->after_forward(tensors);
     return outputs;
   }
+
+  // The same, and the module's own train() and eval(), so that code which takes a module takes this too.
+  template <typename... Args>
+  auto forward(Args&&... args) {
+    return (*this)(std::forward<Args>(args)...);
+  }
+  void train(bool on = true) { module_->train(on); }
+  void eval() { module_->eval(); }
 
   // Between forward and backward: what this rank's loss is the mean of (tokens that count, say), until the next
   // forward.

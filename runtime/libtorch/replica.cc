@@ -1,6 +1,7 @@
 #include "runtime/libtorch/replica.h"
 
 #include <ATen/Functions.h>
+#include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
@@ -11,6 +12,7 @@
 #include <numeric>
 
 #include "runtime/base/error.h"
+#include "runtime/base/intra_op_threads.h"
 #include "runtime/base/logging.h"
 #include "runtime/libtorch/graph_order.h"
 #include "runtime/libtorch/output_boundary.h"
@@ -52,6 +54,8 @@ Replica::Replica(std::shared_ptr<ProcessGroup> group, DdpOptions options)
 void Replica::adopt(const ::torch::nn::Module& module) {
   const std::vector<NamedTensor> state = state_of(module);
   require_cpu("DistributedDataParallel", state);
+  // Torch takes all cores for each rank unless it is told.
+  if (at::get_num_threads() > intra_op_threads()) at::set_num_threads(intra_op_threads());
   for (const NamedTensor& item : state) {
     if (!item.is_parameter) {
       buffers_.push_back(item);

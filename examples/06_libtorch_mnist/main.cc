@@ -1,0 +1,78 @@
+// The well-known MNIST program for LibTorch, on any number of processes. plain.cc is this file without lockstep.
+#include <lockstep/libtorch.h>
+#include <torch/torch.h>
+
+#include <cstdio>
+
+#include "examples/06_libtorch_mnist/dataset.h"
+
+struct Net : torch::nn::Module {
+  torch::nn::Conv2d conv1 = register_module("conv1", torch::nn::Conv2d(1, 10, 5));
+  torch::nn::Conv2d conv2 = register_module("conv2", torch::nn::Conv2d(10, 20, 5));
+  torch::nn::Dropout2d conv2_drop = register_module("conv2_drop", torch::nn::Dropout2d(0.25));
+  torch::nn::Linear fc1 = register_module("fc1", torch::nn::Linear(320, 50));
+  torch::nn::Linear fc2 = register_module("fc2", torch::nn::Linear(50, 10));
+
+  torch::Tensor forward(torch::Tensor x) {
+    x = torch::relu(torch::max_pool2d(conv1->forward(x), 2));
+    x = torch::relu(torch::max_pool2d(conv2_drop->forward(conv2->forward(x)), 2));
+    x = torch::relu(fc1->forward(x.view({-1, 320})));
+    return torch::log_softmax(fc2->forward(x), 1);
+  }
+};
+
+template <typename Model, typename DataLoader>
+void train(int epoch, Model& model, DataLoader& loader, torch::optim::Optimizer& optimizer) {
+  model.train();
+  double sum = 0;
+  int batches = 0;
+  for (auto& batch : loader) {
+    optimizer.zero_grad();
+    torch::Tensor loss = torch::nll_loss(model.forward(batch.data), batch.target);
+    loss.backward();
+    optimizer.step();
+    sum += loss.template item<double>();
+    ++batches;
+  }
+  std::printf("epoch %d  training loss %.4f\n", epoch, sum / batches);
+}
+
+template <typename Model, typename DataLoader>
+void test(Model& model, DataLoader& loader) {
+  torch::NoGradGuard no_grad;
+  model.eval();
+  double loss = 0;
+  int64_t correct = 0;
+  int64_t count = 0;
+  for (auto& batch : loader) {
+    torch::Tensor output = model.forward(batch.data);
+    loss += torch::nll_loss(output, batch.target, {}, torch::Reduction::Sum).template item<double>();
+    correct += output.argmax(1).eq(batch.target).sum().template item<int64_t>();
+    count += batch.target.size(0);
+  }
+  std::printf("test loss %.4f  accuracy %.3f\n", loss / double(count), double(correct) / double(count));
+}
+
+int main(int argc, char** argv) {
+  torch::manual_seed(1);
+  std::string folder = argc > 1 ? argv[1] : "";
+  Net model;
+  auto group = lockstep::init_process_group();
+  lockstep::torch::DistributedDataParallel ddp(model, group);
+
+  auto train_set = Digits(folder, true)
+                       .map(torch::data::transforms::Normalize<>(0.1307, 0.3081))
+                       .map(torch::data::transforms::Stack<>());
+  auto test_set = Digits(folder, false)
+                      .map(torch::data::transforms::Normalize<>(0.1307, 0.3081))
+                      .map(torch::data::transforms::Stack<>());
+  lockstep::torch::DistributedSampler sampler(train_set.size().value(), group->rank(), group->size());
+  auto train_loader = torch::data::make_data_loader(std::move(train_set), sampler, 64 / group->size());
+  auto test_loader = torch::data::make_data_loader(std::move(test_set), 1000);
+
+  torch::optim::SGD optimizer(model.parameters(), torch::optim::SGDOptions(0.01).momentum(0.5));
+  for (int epoch = 1; epoch <= 3; ++epoch) {
+    train(epoch, ddp, *train_loader, optimizer);
+    test(model, *test_loader);
+  }
+}

@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# consumer.sh SOURCE BUILD WORK CMAKE: a user's project against the install tree, with the lines that docs/LIBTORCH.md shows.
+set -Eeuo pipefail
+trap 'echo "libtorch consumer: failed at line $LINENO: $BASH_COMMAND" >&2' ERR
+source=$1 build=$2 work=$3 cmake=$4
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT "${!LOCKSTEP_@}"
+
+# block LANGUAGE: the first fenced block of that language in docs/LIBTORCH.md.
+block() {
+  local text
+  text=$(awk -v mark="\`\`\`$1" '$0 == mark { inside = 1; next } inside && /^```/ { exit } inside { print }' "$source/docs/LIBTORCH.md")
+  [[ -n $text ]] || { echo "libtorch consumer: docs/LIBTORCH.md has no block of $1" >&2; return 1; }
+  printf '%s\n' "$text"
+}
+
+rm -rf "$work"
+mkdir -p "$work/project"
+for component in runtime devel libtorch; do
+  "$cmake" --install "$build" --prefix "$work/first" --component "$component" >>"$work/install.log"
+done
+mv "$work/first" "$work/prefix"  # the tree must not remember where it was made
+
+cd "$work/project"
+{
+  echo '#include <lockstep/libtorch.h>'
+  echo '#include <torch/torch.h>'
+  echo 'struct Net : torch::nn::Module {'
+  echo '  torch::nn::Linear fc = register_module("fc", torch::nn::Linear(4, 3));'
+  echo '  torch::Tensor forward(torch::Tensor x) { return torch::log_softmax(fc->forward(x), 1); }'
+  echo '};'
+  echo 'int main() {'
+  echo '  struct Batch { torch::Tensor data = torch::ones({6, 4}), target = torch::zeros({6}, torch::kLong); };'
+  echo '  auto loader = std::make_unique<std::vector<Batch>>(3);'
+  block cpp
+  echo '  if (ddp.steps() != 3) return 1;'
+  echo '}'
+} >train.cc
+{
+  echo 'cmake_minimum_required(VERSION 3.25)'
+  echo 'project(train CXX)'
+  echo 'add_executable(train train.cc)'
+  block cmake
+} >CMakeLists.txt
+"$cmake" -S . -B build -DCMAKE_PREFIX_PATH="$work/prefix" -DCMAKE_CXX_STANDARD=20 >configure.log
+"$cmake" --build build >build.log || { tail -30 build.log >&2; exit 1; }
+"$build/bin/lockstep" run -n 2 build/train
