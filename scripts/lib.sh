@@ -12,7 +12,7 @@ build_packages=(g++ cmake ninja-build pkg-config libspdlog-dev libcli11-dev nloh
                 libdnnl-dev libssl-dev)
 test_packages=(libgtest-dev libgmock-dev openmpi-bin libopenmpi-dev libgloo-dev clang-format iproute2)
 sanitizer_packages=(clang clang-tidy)
-peer_packages=(python3-torch)  # 1.13, with gloo; runs under Debian's own python3
+peer_packages=(python3-torch libtorch-dev)  # both 1.13, with gloo; Python's runs under Debian's own python3
 
 say() { printf '%s: %s\n' "$program" "$*"; }
 die() {
