@@ -95,5 +95,22 @@ TEST(Deaths, AStoppedRankIsNamedByTheTimeoutIfNobodyMayCallItSilent) {
   expect_part(results[0].out, "not arrived: rank 1 (");
 }
 
+// Rank 0 hosts the store, which then can't be asked whose cause was the first. No goodbye and no timeout ends this: the
+// timeout is five minutes.
+TEST(Deaths, AStoppedRankThatHostsTheStore) {
+  RankProcesses ranks(3, {.command = {CONFORMANCE_RANK, "loop", "quiet"}, .environment = kGloo});
+  ASSERT_TRUE(ranks.await_output("backend gloo"));
+  ranks.kill(0, SIGSTOP);
+  for (const int survivor : {1, 2}) {
+    const Result result = ranks[survivor].wait();
+    EXPECT_EQ(result.exit_code, 3) << result.err;
+    expect_part(result.out, "PeerLost: rank 0 (host ");
+    expect_part(result.out, "pid " + std::to_string(ranks[0].pid()));
+    expect_part(result.out, "stopped answering");
+    expect_part(result.out, "was in ");
+  }
+  ranks.kill(0, SIGKILL);
+}
+
 }  // namespace
 }  // namespace lockstep::testing

@@ -53,27 +53,51 @@ Consequence consequence_of(const MemberEvent& event, const rendezvous::Roster& r
 }
 
 void GroupWatch::take(const MemberEvent& event) {
-  MutexLock lock(mutex_);
-  if (event.kind == MemberEvent::Kind::left && event.rank == 0) host_has_left_ = true;
-  const Consequence consequence = consequence_of(event, roster_, rank_, host_has_left_);
+  Consequence consequence;
+  {
+    MutexLock lock(mutex_);
+    if (event.kind == MemberEvent::Kind::left && event.rank == 0) host_has_left_ = true;
+    consequence = consequence_of(event, roster_, rank_, host_has_left_);
+    if (consequence.kind == Consequence::Kind::fail) {
+      if (!first_) first_ = consequence;
+      const bool is_of_the_store =
+          event.kind == MemberEvent::Kind::store_lost || event.kind == MemberEvent::Kind::store_silent;
+      if (is_of_the_store) store_problem_ = consequence.text;
+    }
+    if (event.kind == MemberEvent::Kind::store_answers) store_problem_.reset();
+  }
   if (consequence.kind == Consequence::Kind::warn) log_warn("{}", consequence.text);
-  if (consequence.kind != Consequence::Kind::fail) return;
-  if (!first_) first_ = consequence;
   // Also those after the first: of that one the group may think otherwise (ProcessGroup::lose).
-  if (group_ != nullptr) fail(*group_, consequence);
+  if (consequence.kind == Consequence::Kind::fail) fail_group(consequence);
 }
 
-void GroupWatch::fail(ProcessGroup& group, const Consequence& consequence) {
-  if (consequence.rank < 0) {
-    group.abort(consequence.text);
-  } else {
-    group.lose(consequence.rank, consequence.text);
+// The group may ask the store, and wait for others, before it has failed.
+void GroupWatch::fail_group(const Consequence& consequence) {
+  ProcessGroup* group = nullptr;
+  {
+    MutexLock lock(mutex_);
+    if (group_ == nullptr) return;
+    group = group_;
+    ++calls_;
   }
+  if (consequence.rank < 0) {
+    group->abort(consequence.text);
+  } else {
+    group->lose(consequence.rank, consequence.text);
+  }
+  MutexLock lock(mutex_);
+  --calls_;
+  changed_.notify_all();
 }
 
 void GroupWatch::check() {
   MutexLock lock(mutex_);
   if (first_) throw PeerLost(first_->text);
+}
+
+void GroupWatch::check_store() {
+  MutexLock lock(mutex_);
+  if (store_problem_) throw StoreError(*store_problem_);
 }
 
 std::int64_t GroupWatch::last_sequence() {
@@ -82,9 +106,13 @@ std::int64_t GroupWatch::last_sequence() {
 }
 
 void GroupWatch::attach(ProcessGroup& group) {
-  MutexLock lock(mutex_);
-  group_ = &group;
-  if (first_) fail(group, *first_);
+  std::optional<Consequence> first;
+  {
+    MutexLock lock(mutex_);
+    group_ = &group;
+    first = first_;
+  }
+  if (first) fail_group(*first);
 }
 
 void GroupWatch::detach() {
@@ -92,6 +120,7 @@ void GroupWatch::detach() {
   if (group_ == nullptr) return;
   last_sequence_ = group_->last_sequence();
   group_ = nullptr;
+  while (calls_ > 0) changed_.wait(mutex_);
 }
 
 WatchedGroup::~WatchedGroup() {

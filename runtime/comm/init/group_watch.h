@@ -36,21 +36,27 @@ class GroupWatch {
   void take(const store::MemberEvent& event) EXCLUDES(mutex_);
   // Throws PeerLost with the first failure that came, if any has.
   void check() EXCLUDES(mutex_);
+  // Throws StoreError if the store is known to be lost or silent, so that nobody waits for its answer.
+  void check_store() EXCLUDES(mutex_);
   std::int64_t last_sequence() EXCLUDES(mutex_);
-  // From now on events are the group's, the first failure that came before too; until detach().
+  // From now on events are the group's, the first failure that came before too; until detach(), which waits for the
+  // call that is under way. The group is called with no lock held.
   void attach(ProcessGroup& group) EXCLUDES(mutex_);
   void detach() EXCLUDES(mutex_);
 
  private:
-  static void fail(ProcessGroup& group, const Consequence& consequence);
+  void fail_group(const Consequence& consequence) EXCLUDES(mutex_);
 
   const rendezvous::Roster roster_;
   const int rank_;
   Mutex mutex_;
+  Condition changed_;
   ProcessGroup* group_ GUARDED_BY(mutex_) = nullptr;
+  int calls_ GUARDED_BY(mutex_) = 0;                     // of the group, under way
   std::optional<Consequence> first_ GUARDED_BY(mutex_);  // failure
   std::int64_t last_sequence_ GUARDED_BY(mutex_) = 0;
   bool host_has_left_ GUARDED_BY(mutex_) = false;
+  std::optional<std::string> store_problem_ GUARDED_BY(mutex_);
 };
 
 // A group and what must end after it, in this order: the group says goodbye in its own way, then the link, and then the

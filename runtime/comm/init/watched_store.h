@@ -1,6 +1,7 @@
 // The job's store as a group sees it: once the group's watch knows of a failure, a call that would wait for somebody
 // who will never come throws it instead. So a rank that dies before there is a group fails the others' start at once.
 //
+// compare_set, by which ranks agree on why they fail, throws StoreError at once where the store is known to be silent.
 // What is there is given all the same: a rank may have told why it ends, and ended. Waits are cut into slices; a
 // failure is noticed at the end of one. Errors and threads otherwise as the store's.
 #pragma once
@@ -22,6 +23,7 @@ class WatchedStore final : public store::Store {
   void wait(std::span<const std::string> keys, const Deadline& deadline) override;
   std::int64_t add(std::string_view key, std::int64_t delta) override { return store_->add(key, delta); }
   std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired) override {
+    watch_->check_store();
     return store_->compare_set(key, expected, desired);
   }
   // Who asks again and again waits too: PeerLost instead of false.

@@ -230,22 +230,33 @@ void Engine::on_frame(int peer, std::span<const std::byte> bytes) {
   changed_.notify_all();
 }
 
+std::string Engine::where_this_rank_was() const {
+  return fmt::format("{} was in {}", who(rank_), queue_.empty() ? "no collective" : queue_.front()->describe());
+}
+
 void Engine::on_lost(int peer, const std::string& how) {
+  std::string where;
   {
     MutexLock lock(mutex_);
     const auto index = static_cast<std::size_t>(peer);
     seen_[index] = true;
     if (left_after_[index] || closed_) return;
-  }
-  std::string doing = "in no collective";
-  {
-    MutexLock lock(mutex_);
-    if (!queue_.empty()) doing = "in " + queue_.front()->describe();
+    where = where_this_rank_was();
   }
   failure_.propose(Cause::peer_lost,
                    fmt::format("{} has died: its process ended, by a signal or an exit, without closing its group, or "
-                               "its host can't be reached; {} was {} ({}: {})",
-                               who(peer), who(rank_), doing, wire_->name(), how));
+                               "its host can't be reached; {} ({}: {})",
+                               who(peer), where, wire_->name(), how));
+}
+
+void Engine::lose(int rank, const std::string& how) {
+  std::string where;
+  {
+    MutexLock lock(mutex_);
+    if (closed_ || left_after_[static_cast<std::size_t>(rank)]) return;
+    where = where_this_rank_was();
+  }
+  failure_.propose(Cause::peer_lost, fmt::format("{}; {}", how, where));
 }
 
 void Engine::run() {

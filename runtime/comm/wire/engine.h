@@ -5,7 +5,7 @@
 // collective as soon as it is queued, so that by the time its turn comes their answers are here, runs them in order,
 // and moves messages in between.
 //
-// Threads: the group's one thread; abort() any; the listener's methods are the wire's.
+// Threads: the group's one thread; abort(), lose() and last() any; the listener's methods are the wire's.
 #pragma once
 
 #include <atomic>
@@ -49,6 +49,10 @@ class Engine final : public Listener, public std::enable_shared_from_this<Engine
   // Throws if the group has failed or was closed.
   void check() const;
   void abort(const std::string& cause) { failure_.propose(Cause::peer_lost, cause); }
+  // The job's membership says so. Any thread.
+  void lose(int rank, const std::string& how);
+  // Number of the collective that was started last. Any thread.
+  std::uint64_t last() const { return last_.load(std::memory_order_relaxed); }
 
   // Says goodbye; or aborts, if this rank's part of something is not done.
   void close();
@@ -92,6 +96,8 @@ class Engine final : public Listener, public std::enable_shared_from_this<Engine
   bool wait_for(const Deadline& deadline, Done done) REQUIRES(mutex_);
   [[noreturn]] void time_out(const std::string& what, const std::string& missing, const Deadline& deadline);
   std::string missing(const Collective& collective) const REQUIRES(mutex_);
+  // "rank 1 (...) was in all_reduce 7 (...)".
+  std::string where_this_rank_was() const REQUIRES(mutex_);
   void close_as(std::optional<std::string> cause);
 
   const rendezvous::Roster roster_;
@@ -106,7 +112,7 @@ class Engine final : public Listener, public std::enable_shared_from_this<Engine
   Condition changed_;
   PostOffice post_office_ GUARDED_BY(mutex_);
   std::deque<std::shared_ptr<Collective>> queue_ GUARDED_BY(mutex_);  // not done, in order
-  std::uint64_t last_ GUARDED_BY(mutex_) = 0;                         // started
+  std::atomic<std::uint64_t> last_{0};                                // started; written under the lock
   std::uint64_t announced_ GUARDED_BY(mutex_) = 0;
   std::uint64_t done_ GUARDED_BY(mutex_) = 0;
   std::deque<Arrivals> arrivals_ GUARDED_BY(mutex_);                         // of collectives done_ + 1 and later

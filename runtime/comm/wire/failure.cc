@@ -1,19 +1,22 @@
 #include "runtime/comm/wire/failure.h"
 
+#include <exception>
+#include <thread>
+#include <utility>
+
 #include "runtime/base/error.h"
 #include "runtime/base/logging.h"
+#include "runtime/base/quiet_thread.h"
 
 namespace lockstep::wire {
 namespace {
 
 constexpr std::string_view kKey = "failure";
 
-}  // namespace
-
-Failure::Known Failure::first_in_store(const Known& own) const {
+Failure::Known ask(store::Store& store, const Failure::Known& own) {
   try {
     const std::string text =
-        store_->compare_set(kKey, "", static_cast<char>('0' + static_cast<int>(own.cause)) + own.text);
+        store.compare_set(kKey, "", static_cast<char>('0' + static_cast<int>(own.cause)) + own.text);
     const int cause = text.empty() ? 0 : text.front() - '0';
     if (cause >= static_cast<int>(Cause::peer_lost) && cause <= static_cast<int>(Cause::mismatch)) {
       return {static_cast<Cause>(cause), text.substr(1)};
@@ -22,6 +25,44 @@ Failure::Known Failure::first_in_store(const Known& own) const {
     // The store may have died with the rank that hosts it; each rank then knows what it saw itself.
     log_debug("the cause of a failure could not be put into the store: {}", error.what());
   }
+  return own;
+}
+
+}  // namespace
+
+// A request to the store ends after half a minute if nobody answers. So a thread makes it, which is left behind then.
+Failure::Known Failure::first_in_store(const Known& own) const {
+  struct Question {
+    Mutex mutex;
+    Condition changed;
+    std::optional<Known> answer GUARDED_BY(mutex);
+  };
+  const auto question = std::make_shared<Question>();
+  std::thread asker;
+  try {
+    asker = start_quiet_thread([question, store = store_, own] {
+      Known answer = ask(*store, own);
+      MutexLock lock(question->mutex);
+      question->answer = std::move(answer);
+      question->changed.notify_all();
+    });
+  } catch (const std::exception& error) {
+    log_warn("no thread to tell the store of a failure: {}", error.what());
+    return own;
+  }
+  const Deadline patience = Deadline::after(kStorePatience);
+  std::optional<Known> answer;
+  {
+    MutexLock lock(question->mutex);
+    while (!question->answer && question->changed.wait_until(question->mutex, patience)) {
+    }
+    answer = question->answer;
+  }
+  if (answer) {
+    asker.join();  // or it could be the last to hold the store, which rank 0 hosts
+    return *answer;
+  }
+  asker.detach();
   return own;
 }
 

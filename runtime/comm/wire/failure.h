@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -18,12 +19,15 @@ enum class Cause : std::uint8_t { peer_lost = 1, timeout, mismatch };
 
 class Failure {
  public:
+  // The store may stand still together with the rank whose failure is proposed.
+  static constexpr std::chrono::seconds kStorePatience{1};
+
   // `on_cause` is called once, with no lock held, by the thread that brought the cause.
   Failure(std::shared_ptr<store::Store> store, std::function<void()> on_cause)
       : store_(std::move(store)), on_cause_(std::move(on_cause)) {}
 
   // Fails the group with this cause, unless another rank was first: then with that one's. Returns when there is one.
-  // Where the store can't be reached, this rank's own stands.
+  // Where the store can't be reached, or has not answered after kStorePatience, this rank's own stands.
   void propose(Cause cause, const std::string& text);
   // Fails it with a cause that another rank has told.
   void adopt(Cause cause, const std::string& text);
@@ -41,9 +45,10 @@ class Failure {
   };
   // Once it has happened.
   Known known() const;
+  // Throws it, once it has happened.
+  [[noreturn]] void raise() const;
 
  private:
-  [[noreturn]] void raise() const;
   Known first_in_store(const Known& own) const;
   // True if this call's cause is the one.
   bool settle(const Known& cause);

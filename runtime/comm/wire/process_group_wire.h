@@ -47,6 +47,8 @@ class ProcessGroupWire final : public ProcessGroup {
   // The communication thread needs no push.
   void progress() override { engine_->check(); }
   void abort(const std::string& cause) override;
+  void lose(int rank, const std::string& how) override { engine_->lose(rank, how); }
+  std::int64_t last_sequence() const override { return static_cast<std::int64_t>(engine_->last()); }
 
  private:
   Work start(comm::Task task);

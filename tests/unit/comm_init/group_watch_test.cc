@@ -135,5 +135,17 @@ TEST(GroupWatch, AStoreOfRankZeroThatHasLeftMayEnd) {
   EXPECT_EQ(failure_of(*group), "none");
 }
 
+TEST(GroupWatch, AStoreThatIsKnownToBeSilentIsNotAsked) {
+  GroupWatch watch(roster(), 1);
+  watch.take({.kind = MemberEvent::Kind::lost, .rank = 2, .number = 1, .text = "the first"});
+  EXPECT_NO_THROW(watch.check_store());
+  watch.take(of_store(MemberEvent::Kind::store_silent, 99, true));
+  EXPECT_NO_THROW(watch.check_store()) << "a launcher that is stopped may go on";
+  watch.take(of_store(MemberEvent::Kind::store_silent, 100));
+  EXPECT_THROW(watch.check_store(), StoreError);
+  watch.take(of_store(MemberEvent::Kind::store_answers, 100));
+  EXPECT_NO_THROW(watch.check_store());
+}
+
 }  // namespace
 }  // namespace lockstep

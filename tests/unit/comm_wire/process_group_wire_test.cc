@@ -114,5 +114,31 @@ TEST(ProcessGroupWire, BytesThatAreNoFrameFailTheGroup) {
   EXPECT_EQ(causes[0], causes[1]);
 }
 
+// The job's membership hears of a rank what no connection tells.
+TEST(ProcessGroupWire, ALostRankIsNamedWithWhatTheOthersWereDoing) {
+  const auto causes = causes_after(3, [](ProcessGroup& group, const Hub&) {
+    EXPECT_EQ(group.last_sequence(), 1);
+    group.lose(2, "rank 2 stopped answering");
+  });
+  EXPECT_EQ(causes[0], "rank 2 stopped answering; rank 1 (host host1, pid 101) was in no collective");
+  EXPECT_EQ(causes[0], causes[1]);
+  EXPECT_EQ(causes[0], causes[2]);
+}
+
+TEST(ProcessGroupWire, WhatBecomesOfARankAfterItsGoodbyeIsNoLoss) {
+  on_ranks(2, [](ProcessGroup& group, const Hub& hub) {
+    if (group.rank() == 1) {
+      Frame goodbye;
+      goodbye.kind = FrameKind::goodbye;
+      goodbye.number = 1;
+      MutexLock lock(hub->mutex);
+      hub->frames[0].emplace_back(1, write_frame(goodbye));
+    }
+    group.barrier().wait();  // what rank 1 says of it comes after its goodbye
+    if (group.rank() == 0) group.lose(1, "rank 1 is lost");
+    EXPECT_NO_THROW(group.progress());
+  });
+}
+
 }  // namespace
 }  // namespace lockstep::wire
