@@ -3,6 +3,8 @@
 
 #include <climits>
 
+#include "runtime/base/error.h"
+#include "runtime/base/logging.h"
 #include "runtime/net/address.h"
 #include "runtime/rendezvous/family_readers.h"
 #include "runtime/rendezvous/port_of_job.h"
@@ -21,8 +23,14 @@ void read_azure(const Environment& environment, Identity& identity) {
   for (const std::string_view name : {"AZ_BATCH_MASTER_NODE", "AZ_BATCHAI_MPI_MASTER_NODE"}) {
     const auto value = environment.get(name);
     if (!value) continue;
+    net::HostPort address;
+    try {
+      address = net::parse_host_port(*value, std::uint16_t{0});
+    } catch (const InvalidArgument& error) {
+      log_warn("who am I: {}={} names no host and is left aside: {}", name, *value, error.what());
+      continue;
+    }
     const int port = port_of_job(fmt::format("azure/{}", environment.get("AZUREML_RUN_ID").value_or(*value)));
-    const auto address = net::parse_host_port(*value, std::uint16_t{0});
     stand_in_for_master(identity, address.host, address.port != 0 ? address.port : port, name);
     return;
   }

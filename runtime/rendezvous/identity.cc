@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "runtime/base/error.h"
+#include "runtime/base/logging.h"
 #include "runtime/rendezvous/families.h"
 #include "runtime/rendezvous/family_readers.h"
 
@@ -41,6 +42,35 @@ void require_agreement(const Found& first, const Found& second) {
                   "them, unset the other's variables, or pass rank and world_size to init_process_group",
                   a.source, a.rank, a.world_size, first.reading.variables, b.source, b.rank, b.world_size,
                   second.reading.variables));
+}
+
+// Whether `inner` was started within a task of `scheduler`: it has ranks that the scheduler has not.
+bool outgrows(const Found& inner, const Found& scheduler) {
+  const Identity& identity = inner.reading.identity;
+  const int size = scheduler.reading.identity.world_size;
+  return inner.family->kind == Family::Kind::launcher &&
+         (identity.size_from_pmix ? identity.rank >= size : identity.world_size > size);
+}
+
+// A task of a scheduler's that is a launcher is no rank: what was said of it (by the scheduler, and by its PMI plug-ins
+// in the same words) is true of all ranks that it starts. Moves that from `complete` to `beside`.
+void set_tasks_aside(std::vector<Found>& complete, std::vector<Found>& beside) {
+  std::vector<Found> tasks;
+  for (const Found& found : complete) {
+    const bool scheduler = found.family->kind == Family::Kind::scheduler;
+    if (scheduler && std::any_of(complete.begin(), complete.end(), [&](const auto& it) { return outgrows(it, found); }))
+      tasks.push_back(found);
+  }
+  const auto of_task = [&](const Found& found) {
+    return std::any_of(tasks.begin(), tasks.end(), [&](const Found& task) {
+      return found.family->kind != Family::Kind::by_hand && agree(found.reading.identity, task.reading.identity) &&
+             !outgrows(found, task);
+    });
+  };
+  const auto kept =
+      std::stable_partition(complete.begin(), complete.end(), [&](const auto& it) { return !of_task(it); });
+  beside.insert(beside.end(), kept, complete.end());
+  complete.erase(kept, complete.end());
 }
 
 void add_ignored(Identity& identity, const Found& found) {
@@ -84,8 +114,18 @@ void read_ours(const Environment& environment, Identity& identity) {
   identity.restart_count = static_cast<int>(*restarts);
 }
 
+// For ranks that were passed; with a URL they need no address, so that a bad one is left aside.
+void read_exported_master(const Environment& environment, Identity& identity) {
+  try {
+    read_master(environment, identity);
+  } catch (const InvalidArgument& error) {
+    log_warn("who am I: {}; going on without MASTER_PORT", error.what());
+  }
+}
+
 // What was passed decides rank and size; what a launcher says beside them (where the store is) stays true.
-Identity from_arguments(const IdentityOverrides& overrides, const std::vector<Found>& complete) {
+Identity from_arguments(const IdentityOverrides& overrides, const std::vector<Found>& complete,
+                        const Environment& environment) {
   if (!overrides.rank || !overrides.world_size) {
     throw InvalidArgument(fmt::format(
         "init_process_group: {} was passed but {} was not; pass both, or neither to take them from the launcher",
@@ -103,23 +143,26 @@ Identity from_arguments(const IdentityOverrides& overrides, const std::vector<Fo
                     *overrides.rank, *overrides.world_size, *overrides.world_size - 1));
   }
   Identity identity;
-  if (!complete.empty()) {
+  if (complete.empty()) {
+    read_exported_master(environment, identity);
+  } else {
     identity = complete.front().reading.identity;
     if (identity.rank != *overrides.rank || identity.world_size != *overrides.world_size) {
       identity.local_rank_known = identity.local_world_size_known = false;
       identity.local_rank = 0;
       identity.local_world_size = 1;
       identity.node_rank.reset();
-      identity.pmix = identity.size_from_pmix = false;  // its server knows other ranks
+      identity.pmix = false;  // its server knows other ranks
       identity.job_id.clear();
       identity.job_family.clear();
       identity.job_ancestors.clear();
-      if (identity.master_from != kMasterVariables) identity.master_addr.clear();
+      if (identity.master_from != kMasterVariables) read_exported_master(environment, identity);
       add_ignored(identity, complete.front());
     }
   }
   identity.rank = *overrides.rank;
   identity.world_size = *overrides.world_size;
+  identity.size_from_pmix = false;
   identity.source = "arguments";
   return identity;
 }
@@ -153,13 +196,14 @@ Identity identify(const Environment& environment, const IdentityOverrides& overr
       if (!by_arguments) throw;  // what was passed wins over variables, bad ones too
     }
   }
+  set_tasks_aside(complete, beside);
   // Who says how many ranks there are needs no PMIx server to say it.
   const auto sized = [](const Found& found) { return !found.reading.identity.size_from_pmix; };
   if (std::any_of(complete.begin(), complete.end(), sized))
     std::stable_partition(complete.begin(), complete.end(), sized);
   Identity identity;
   if (by_arguments) {
-    identity = from_arguments(overrides, complete);
+    identity = from_arguments(overrides, complete, environment);
     read_ours(environment, identity);
     return identity;
   }

@@ -62,7 +62,8 @@ std::optional<std::string> read_launcher_file(const std::string& path);  // 1 Mi
 // rank is never taken from one family and the size from another.
 // Throws InvalidArgument for values that are no ranks, and for an incomplete family where no other is complete, with
 // what to set; Mismatch if two complete families disagree, each with its variables. A scheduler's task may have started
-// another launcher, whose word then counts: there is no disagreement with a scheduler, except for ranks set by hand.
+// another launcher, whose word then counts: there is no disagreement with a scheduler, except for ranks set by hand,
+// and for as many ranks as the scheduler has in another order.
 Identity identify(const Environment& environment, const IdentityOverrides& overrides = {},
                   const FileReader& read_file = read_launcher_file);
 

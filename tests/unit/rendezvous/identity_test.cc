@@ -211,6 +211,30 @@ TEST(Identify, ArgumentsThatSayTheSameKeepWhatTheLauncherKnows) {
   EXPECT_TRUE(identity.local_rank_known);
 }
 
+TEST(Identify, ArgumentsMeetAtTheExportedAddressWithoutAnyLauncher) {
+  const Identity identity = identify({{"MASTER_ADDR", "n0"}, {"MASTER_PORT", "29500"}}, {.rank = 0, .world_size = 2});
+  EXPECT_EQ(identity.source, "arguments");
+  EXPECT_EQ(identity.master_addr, "n0");
+  EXPECT_EQ(identity.master_port, 29500);
+  EXPECT_EQ(identify({{"MASTER_ADDR", "n0"}, {"MASTER_PORT", "x"}}, {.rank = 0, .world_size = 2}).master_port, 0);
+}
+
+TEST(Identify, ArgumentsAreNotAskedOfAPmixServer) {
+  const Variables pmix = {{"PMIX_RANK", "0"}, {"PMIX_NAMESPACE", "77"}};
+  for (const int size : {1, 4}) {
+    const Identity identity = identify(pmix, {.rank = 0, .world_size = size});
+    EXPECT_FALSE(identity.size_from_pmix);
+    EXPECT_EQ(identity.world_size, size);
+  }
+}
+
+TEST(Identify, ANameOfAzuresThatIsNoHostIsLeftAside) {
+  const Identity identity = identify(with(kOpenMpi, {{"AZ_BATCH_MASTER_NODE", "10.0.0.4:port"}}));
+  EXPECT_EQ(identity.rank, 2);
+  EXPECT_EQ(identity.master_addr, "");
+  EXPECT_EQ(identify(with(kOpenMpi, {{"AZ_BATCH_MASTER_NODE", "10.0.0.4:6000"}})).master_addr, "10.0.0.4");
+}
+
 TEST(Identify, ArgumentsAreCheckedAndNeverHalf) {
   EXPECT_THAT(refusal<InvalidArgument>({}, {.rank = 1, .world_size = {}}),
               HasSubstr("rank=1 was passed but world_size was not"));

@@ -116,6 +116,36 @@ TEST(Trap, T08_SrunsPmiPluginSetsPmiNamesAndNoAddress) {
               AllOf(HasSubstr("srun says rank 1/8"), HasSubstr("PMI says rank 3/8")));
 }
 
+// `srun -n1 horovodrun -np 4 ./train`, and the like: what srun said is of the one task.
+TEST(Trap, T08_ALauncherInATaskOfSrunsIsHeardInItsPlace) {
+  const Variables one_task = with(kTask, {{"SLURM_PROCID", "0"},
+                                          {"SLURM_LOCALID", "0"},
+                                          {"SLURM_STEP_NUM_TASKS", "1"},
+                                          {"SLURM_STEP_TASKS_PER_NODE", "1"}});
+  const std::map<std::string, Variables> inner = {
+      {"horovodrun", {{"HOROVOD_RANK", "3"}, {"HOROVOD_SIZE", "4"}}},
+      {"MLX (nccl)", {{"MLX_RANK", "3"}, {"MLX_WORLD_SIZE", "4"}}},
+      {"PMI", {{"PMI_RANK", "3"}, {"PMI_SIZE", "4"}}},
+      {"BytePS",
+       {{"DMLC_WORKER_ID", "0"}, {"DMLC_NUM_WORKER", "1"}, {"BYTEPS_LOCAL_RANK", "3"}, {"BYTEPS_LOCAL_SIZE", "4"}}}};
+  for (const auto& [source, variables] : inner) {
+    const Identity identity = who(with(one_task, variables));
+    EXPECT_EQ(identity.source, source);
+    EXPECT_EQ(identity.rank, 3);
+    EXPECT_EQ(identity.world_size, 4);
+    EXPECT_THAT(identity.ignored, HasSubstr("Slurm (SLURM_PROCID=0"));
+  }
+  // The task's own PMI and PMIx names are inherited too.
+  const Variables plugins = {{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}, {"PMIX_RANK", "0"}, {"PMIX_NAMESPACE", "slurm.1.0"}};
+  const Identity identity = who(with(with(one_task, plugins), inner.at("horovodrun")));
+  EXPECT_EQ(identity.source, "horovodrun");
+  EXPECT_EQ(identity.rank, 3);
+  // Daemons, one for each of two hosts.
+  EXPECT_EQ(who(with(kTask, {{"SLURM_STEP_NUM_TASKS", "2"}, {"HOROVOD_RANK", "5"}, {"HOROVOD_SIZE", "8"}})).rank, 5);
+  // As many ranks as tasks, in another order.
+  EXPECT_THROW(who(with(kTask, {{"HOROVOD_RANK", "3"}, {"HOROVOD_SIZE", "8"}})), Mismatch);
+}
+
 TEST(Trap, T09_SlurmsLaunchNodeIsWhereSrunWasTyped) {
   EXPECT_EQ(who(with(kTask, {{"SLURM_LAUNCH_NODE_IPADDR", "192.168.7.7"}})).master_addr, "n1");
   Variables nowhere = with(kTask, {{"SLURM_LAUNCH_NODE_IPADDR", "192.168.7.7"}});
