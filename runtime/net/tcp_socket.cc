@@ -212,7 +212,7 @@ Round connect_round(const HostPort& where, const Deadline& deadline) {
 }  // namespace
 
 UniqueFd tcp_listen(const HostPort& where) {
-  if (where.host.empty()) return listen_everywhere(where.port);
+  if (where.host.empty() || where.host == "::") return listen_everywhere(where.port);
   return listen_at(resolve_own(where), false);
 }
 

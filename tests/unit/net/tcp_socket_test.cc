@@ -61,6 +61,15 @@ TEST(TcpSocket, AVanishedPeerIsNoticedOnBothSides) {
   }
 }
 
+TEST(TcpSocket, TwoColonsAreEveryAddressOfBothKinds) {
+  const UniqueFd listener = tcp_listen({"::", 0});
+  const HostPort address = local_address(listener.get());
+  EXPECT_TRUE(tcp_connect_once({"127.0.0.1", address.port}, soon()));
+  if (address.host == "::") {
+    EXPECT_TRUE(tcp_connect_once({"::1", address.port}, soon()));
+  }
+}
+
 TEST(TcpSocket, TalksBothWaysWithoutDelayAndIsNotInherited) {
   const UniqueFd listener = tcp_listen({"127.0.0.1", 0});
   const HostPort address = local_address(listener.get());
