@@ -49,6 +49,9 @@ Runs in the foreground and prints one line: where it serves, and the variables t
 of --secret-file, of LOCKSTEP_STORE_SECRET or of LOCKSTEP_STORE_SECRET_FILE: 64 hex digits. With none of them one is
 drawn and written to a file that only this user can read, which goes when the server ends. Sizes take K, M or G.
 
+Where LOCKSTEP_RUN_ID is set, the server serves that one job and turns others away. Where it is not, jobs may share the
+server, each with a LOCKSTEP_RUN_ID of its own: two jobs of one name would take each other's ranks.
+
 EXIT CODES
   0        ended by SIGINT, SIGTERM, SIGHUP or SIGQUIT
   1        it can't serve, such as where the port is in use

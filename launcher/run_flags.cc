@@ -45,6 +45,7 @@ std::string interpret(const RawRunFlags& raw, RunOptions& options) {
     if (!seconds) return fmt::format("--timeout {}: give whole seconds, at least 1 and at most 30 days", raw.timeout);
     options.timeout = static_cast<int>(*seconds);
   }
+  if (options.master_addr.empty()) return "--master-addr '': give an address or name, or leave it out for 127.0.0.1";
   if (!raw.master_port.empty()) {
     const auto port = parse_port(raw.master_port);
     if (!port)

@@ -58,6 +58,7 @@ HelperResult run_helper(const std::vector<std::string>& command, const Deadline&
   request.arguments = command;
   const auto inherited = Environment::of_process();
   for (const auto& [name, value] : inherited.variables()) {
+    if (name.starts_with("LOCKSTEP_STORE_SECRET")) continue;  // and _FILE: what it loads may be anybody's
     request.environment.push_back(fmt::format("{}={}", name, value));
   }
   request.stdin_fd = request.inherited_fd = request.registration_fd = null.get();

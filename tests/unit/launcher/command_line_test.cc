@@ -126,6 +126,7 @@ TEST(CommandLine, ReadsSecondsAndPorts) {
   for (const std::string bad : {"-1", "x", "1s", "nan", "inf", "86401"}) refused({"run", "--grace", bad, "p"});
   for (const std::string bad : {"0", "-3", "x", "1.5"}) refused({"run", "--timeout", bad, "p"});
   for (const std::string bad : {"-1", "65536", "x"}) refused({"run", "--master-port", bad, "p"});
+  refused({"run", "--master-addr", "", "p"});
   refused({"run", "--grace"});
 }
 

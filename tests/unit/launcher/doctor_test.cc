@@ -231,6 +231,17 @@ TEST(HelperProgram, GivesBothStreamsAndHowItEnded) {
   EXPECT_EQ(result.err, "err\n");
 }
 
+TEST(HelperProgram, TheStoresSecretIsNotHandedOn) {
+  ASSERT_EQ(setenv("LOCKSTEP_STORE_SECRET", "s1", 1), 0);
+  ASSERT_EQ(setenv("LOCKSTEP_STORE_SECRET_FILE", "s2", 1), 0);
+  ASSERT_EQ(setenv("LOCKSTEP_STORE", "s3", 1), 0);
+  const auto result = shell("env | grep ^LOCKSTEP_STORE");
+  unsetenv("LOCKSTEP_STORE_SECRET");
+  unsetenv("LOCKSTEP_STORE_SECRET_FILE");
+  unsetenv("LOCKSTEP_STORE");
+  EXPECT_EQ(result.out, "LOCKSTEP_STORE=s3\n");
+}
+
 TEST(HelperProgram, OneThatHangsIsKilledWithWhatItStarted) {
   HelperResult result;
   for (auto limit = 200ms; result.out.empty(); limit *= 2) {  // until the machine is fast enough to get to the echo
