@@ -67,10 +67,10 @@ Keys take_place(store::Store& store, const Identity& identity, const Claim& clai
     const Claim holder = decode_claim(standing, key);
     if (holder.process == claim.process) continue;
     fail(store, keys,
-         fmt::format(
-             "join: two processes are rank {} of {}: {} and {}; give each process its own RANK, and let an earlier "
-             "run end before the next one uses the same address",
-             identity.rank, identity.world_size, holder.member.describe(), claim.member.describe()));
+         fmt::format("join: two processes are rank {} of {}: {} and {}; give each process its own RANK, and {}",
+                     identity.rank, identity.world_size, holder.member.describe(), claim.member.describe(),
+                     identity.store_address.empty() ? "let an earlier run end before the next one uses the same address"
+                                                    : "each job at this store its own LOCKSTEP_RUN_ID"));
   }
 }
 
@@ -83,18 +83,24 @@ void agree_on_world_size(store::Store& store, const Keys& keys, const Identity& 
        fmt::format("join: ranks disagree on the world size: {}, {}; give all ranks the same WORLD_SIZE", first, mine));
 }
 
-// For a deadline that has passed. Returns if the last rank came just now.
+// For a deadline that has passed. Returns if the last rank came just now. Three requests, however many ranks there are:
+// they all come here at once.
 void report_missing(store::Store& store, const Keys& keys, const Identity& identity, const Deadline& deadline) {
+  const auto stored = store.list_keys();
+  const auto is_there = [&](const std::string& key) { return std::binary_search(stored.begin(), stored.end(), key); };
+  if (is_there(keys.verdict())) return obey(store.get(keys.verdict(), Deadline::after(kOneRequest)), keys);
   std::vector<int> missing;
-  Roster here;
+  std::vector<std::string> claims;
   for (int rank = 0; rank < identity.world_size; ++rank) {
-    const std::string key = keys.claim(rank);
-    if (store.check(std::span(&key, 1))) {
-      here.push_back(decode_claim(store.get(key, Deadline::after(kOneRequest)), key).member);
+    if (is_there(keys.claim(rank))) {
+      claims.push_back(keys.claim(rank));
     } else {
       missing.push_back(rank);
     }
   }
+  Roster here;
+  const auto texts = store.multi_get(claims, Deadline::after(kOneRequest));
+  for (std::size_t i = 0; i < texts.size(); ++i) here.push_back(decode_claim(texts[i], claims[i]).member);
   std::string message;
   if (missing.empty()) {
     message = fmt::format(

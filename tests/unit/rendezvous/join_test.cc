@@ -161,6 +161,17 @@ TEST(Join, TheSameRankTwiceNamesBothAndStopsThoseWhoWait) {
   }
 }
 
+TEST(Join, ASecondJobAtTheLaunchersStoreIsToldOfItsRunId) {
+  store::HashStore store;
+  leave_claim(store, member(0, 4711), 2);
+  Identity identity = rank_of(0, 2);
+  EXPECT_THAT(try_join(store, identity, member(0, 10), Deadline::after(20s)).error,
+              AllOf(HasSubstr("let an earlier run end"), Not(HasSubstr("LOCKSTEP_RUN_ID"))));
+  identity.store_address = "node0:29400";
+  EXPECT_THAT(try_join(store, identity, member(0, 10), Deadline::after(20s)).error,
+              HasSubstr("each job at this store its own LOCKSTEP_RUN_ID"));
+}
+
 TEST(Join, ADuplicateThatComesLateDoesNotHurtThoseWhoMet) {
   store::HashStore store;
   leave_claim(store, member(1, 4711), 2);
