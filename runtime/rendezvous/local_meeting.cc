@@ -24,6 +24,13 @@ constexpr std::uint32_t kMaxAnswerBytes = 4096;
 // Of one exchange of a few bytes, once connected; a peer that stalls must not keep the others waiting.
 constexpr std::chrono::seconds kExchange{2};
 
+// Of the next try to accept, where the system had no descriptor or memory for it.
+constexpr std::chrono::milliseconds kNoRoomPause{100};
+
+bool has_no_room(int error_number) {
+  return error_number == EMFILE || error_number == ENFILE || error_number == ENOBUFS || error_number == ENOMEM;
+}
+
 // Empty if `fd`'s peer runs as this user, else who it is.
 std::string stranger(int fd) {
   const net::PeerCredentials peer = net::peer_credentials(fd);
@@ -57,7 +64,13 @@ LocalMeeting::~LocalMeeting() {
   thread_.join();
 }
 
+bool LocalMeeting::stopped_within(std::chrono::milliseconds pause) const {
+  pollfd entry{.fd = stop_.get(), .events = POLLIN, .revents = 0};
+  return ::poll(&entry, 1, static_cast<int>(pause.count())) > 0;
+}
+
 void LocalMeeting::serve() {
+  bool warned = false;
   for (;;) {
     std::array<pollfd, 2> entries = {pollfd{.fd = listener_.get(), .events = POLLIN, .revents = 0},
                                      pollfd{.fd = stop_.get(), .events = POLLIN, .revents = 0}};
@@ -70,6 +83,20 @@ void LocalMeeting::serve() {
     if (entries[1].revents != 0) return;
     try {
       answer_one();
+    } catch (const SystemError& error) {
+      if (!has_no_room(error.error_number())) {
+        log_debug("rendezvous: unix socket @{}: {}", name_, error.what());
+        continue;
+      }
+      // Who waits stays in the queue, and would be reported again at once.
+      if (!warned) {
+        log_warn(
+            "rendezvous: unix socket @{}: {}; the other ranks wait until there is room; raise the limit of open files "
+            "(ulimit -n)",
+            name_, error.what());
+      }
+      warned = true;
+      if (stopped_within(kNoRoomPause)) return;
     } catch (const Error& error) {
       log_debug("rendezvous: unix socket @{}: {}", name_, error.what());  // that rank tries again or reports it
     }

@@ -4,6 +4,7 @@
 // first: both sides check that the other one runs as the same user.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -29,6 +30,7 @@ class LocalMeeting {
  private:
   void serve();
   void answer_one();
+  bool stopped_within(std::chrono::milliseconds pause) const;
 
   std::string name_;
   std::string answer_;

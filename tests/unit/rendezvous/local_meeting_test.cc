@@ -2,17 +2,25 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cstddef>
 #include <vector>
 
 #include "runtime/base/error.h"
+#include "runtime/base/logging.h"
 #include "runtime/net/unix_socket.h"
 #include "runtime/store/tcp_store_server.h"
 #include "tests/support/signal_masks.h"
+#include "tests/support/wait_until.h"
 
 namespace lockstep::rendezvous {
 namespace {
@@ -52,6 +60,46 @@ TEST(LocalMeeting, AClientThatSaysNothingDelaysNobody) {
   const std::string name = unique_name("silent");
   const LocalMeeting meeting(name, "here");
   const UniqueFd silent = net::unix_connect_abstract(name, Deadline::after(20s));
+  EXPECT_EQ(ask_local_meeting(name, Deadline::after(20s)), "here");
+}
+
+// Lines of the log, as they come.
+class LogWatch {
+ public:
+  LogWatch() {
+    set_log_sink([this](LogLevel, std::string_view text) {
+      if (text.find("Too many open files") != std::string_view::npos) ++warnings_;
+    });
+  }
+  ~LogWatch() { set_log_sink({}); }
+  int warnings() const { return warnings_; }
+
+ private:
+  std::atomic<int> warnings_{0};
+};
+
+TEST(LocalMeeting, WithoutADescriptorItWarnsOnceAndAnswersWhenThereIsRoom) {
+  const std::string name = unique_name("no room");
+  const LogWatch log;
+  const LocalMeeting meeting(name, "here");
+  // Made first: it can connect when no further descriptor is to be had.
+  const UniqueFd early(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  ASSERT_TRUE(early);
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  std::copy(name.begin(), name.end(), address.sun_path + 1);
+  const auto bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  rlimit limit = {};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  rlimit none = limit;
+  none.rlim_cur = 3;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  EXPECT_EQ(::connect(early.get(), reinterpret_cast<const sockaddr*>(&address), bytes), 0);
+  EXPECT_TRUE(lockstep::testing::wait_until([&] { return log.warnings() > 0; }));
+  pollfd stays_silent{.fd = early.get(), .events = POLLIN, .revents = 0};
+  EXPECT_EQ(::poll(&stays_silent, 1, 350), 0) << "three more tries";
+  EXPECT_EQ(log.warnings(), 1);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
   EXPECT_EQ(ask_local_meeting(name, Deadline::after(20s)), "here");
 }
 
