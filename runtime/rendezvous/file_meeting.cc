@@ -27,6 +27,8 @@ namespace lockstep::rendezvous {
 namespace {
 
 constexpr std::size_t kMaxNoteBytes = 4096;
+// In the place of a secret that is not told.
+constexpr std::string_view kGivenSecret = "given";
 // Who holds a stale note's lock is about to remove it.
 constexpr std::chrono::seconds kRemoval{5};
 
@@ -63,6 +65,7 @@ InvalidArgument cannot(std::string_view what, const std::string& path, int error
 bool take_secret(LineReader& lines, std::optional<store::Secret>& secret) {
   std::string hex;
   if (!lines.take_text("secret", hex)) return false;
+  if (hex == kGivenSecret) return true;
   try {
     secret = store::Secret::parse(hex);
   } catch (const InvalidArgument&) {
@@ -159,8 +162,8 @@ std::string encode(const MeetingNote& note) {
   return fmt::format(
       "lockstep rendezvous 2\nstore {}\ntoken {}\nsecret {}\nrun {}\nhost {}\nboot_id {}\npid_space {}\npid {}\nstart "
       "{}\n",
-      note.store, note.token, note.secret ? note.secret->hex() : "", note.run, note.host, note.boot_id, note.pid_space,
-      note.pid, note.start);
+      note.store, note.token, note.secret ? note.secret->hex() : std::string(kGivenSecret), note.run, note.host,
+      note.boot_id, note.pid_space, note.pid, note.start);
 }
 
 MeetingNote decode_note(std::string_view text, const std::string& path) {

@@ -19,7 +19,7 @@ namespace lockstep::rendezvous {
 struct MeetingNote {
   std::string store;  // host:port
   std::string token;  // random; the store knows it too, so that another run's store on that port is not believed
-  std::optional<store::Secret> secret = {};  // the store's; only a default note has none
+  std::optional<store::Secret> secret = {};  // the store's; nothing if the ranks were given it
   std::string run;                           // run id and attempt, as far as the launcher gave any
   std::string host;                          // the writer's, for people
   std::string boot_id;                       // the writer's

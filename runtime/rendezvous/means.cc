@@ -34,19 +34,38 @@ net::HostPort outward_address(const MeetingPlan& plan) {
   return {choice.address, 0};
 }
 
+HostSecret secret_to_host_with(const MeetingPlan& plan) {
+  if (plan.secret) return {.secret = *plan.secret, .told = {}};
+  const auto drawn = store::Secret::random();
+  return {.secret = drawn, .told = drawn};
+}
+
+store::Secret secret_of(const Offer& offer, const MeetingPlan& plan, const Identity& identity) {
+  if (offer.secret && !plan.secret) return *offer.secret;
+  if (!offer.secret && plan.secret) return *plan.secret;
+  throw Mismatch(
+      fmt::format("rendezvous: {} was {} a secret and rank 0 at {} was {}; set LOCKSTEP_STORE_SECRET or "
+                  "LOCKSTEP_STORE_SECRET_FILE on every rank, or on none",
+                  whoami(identity), plan.secret ? "given" : "not given", offer.address.to_string(),
+                  plan.secret ? "not" : "given one"));
+}
+
 std::shared_ptr<HeldStore> follow(const Offer& offer, const MeetingPlan& plan, const Identity& identity,
                                   const Deadline& deadline, std::string& failure) {
   if (Visits::all().has(identity.rank, offer.token)) {
     failure = kVisited;
     return nullptr;
   }
+  const store::Secret secret = secret_of(offer, plan, identity);
   try {
-    auto held = come_to_store(endpoint_at(offer.address, offer.secret, plan, identity), deadline);
+    auto held = come_to_store(endpoint_at(offer.address, secret, plan, identity), deadline);
     if (held->client->get(kTokenKey, deadline) == offer.token) {
       Visits::all().add(identity.rank, offer.token);
       return held;
     }
     failure = "another run's store answers there";
+  } catch (const Timeout& error) {
+    if (failure.empty()) failure = error.what();  // a last attempt without time says less than those before it
   } catch (const Error& error) {
     failure = error.what();
   }

@@ -21,9 +21,10 @@ namespace lockstep::rendezvous {
 // How they will meet. In order: what the program passed, the launcher's store, what the launcher offers to find rank 0
 // with, MASTER_ADDR and MASTER_PORT.
 //
-// The store's secret: that of LOCKSTEP_STORE is given with it. Where rank 0 tells the others where its store is
-// (socket, PMIx, file, torchrun's store) it draws one and tells it too. Where nothing is told (an address) the ranks
-// must have been given it; if they were not, the run is as open as torch's, and rank 0 says so.
+// The store's secret is what the ranks were given (LOCKSTEP_STORE_SECRET or _FILE), and then it is told nowhere. If
+// they were given none: where rank 0 tells the others where its store is (socket, PMIx, file, torchrun's store) it
+// draws one and tells it too, and says so where that is no secret any more (torchrun's); where nothing is told (an
+// address) the run is as open as torch's, and rank 0 says so.
 struct MeetingPlan {
   enum class Means {
     alone,           // a world of one: a store in this process, no socket
@@ -39,7 +40,7 @@ struct MeetingPlan {
   std::string path = {};
   std::string told_by = {};  // for messages: "LOCKSTEP_STORE", "init_method tcp://", "MASTER_ADDR and MASTER_PORT"
   std::string socket = {};   // local_socket: its name
-  std::optional<store::Secret> secret = {};  // LOCKSTEP_STORE_SECRET or _FILE; launcher_store and address
+  std::optional<store::Secret> secret = {};  // LOCKSTEP_STORE_SECRET or _FILE
   std::string run_id = {};                   // what the store's server is told that this run is
   Environment interface_wishes = {};         // NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME (interfaces.h); pmix and file
   // Longest time that rank 0's store waits, at its end, for ranks that are still connected.

@@ -23,7 +23,7 @@ std::shared_ptr<HeldStore> come_to_file(const MeetingPlan& plan, const Identity&
   RefusedNote refused;
   for (net::Backoff backoff;;) {
     const MeetingNote note = await_note(plan.path, attempt(identity), refused, deadline);
-    const Offer offer{.address = net::parse_host_port(note.store), .token = note.token, .secret = *note.secret};
+    const Offer offer{.address = net::parse_host_port(note.store), .token = note.token, .secret = note.secret};
     if (note.boot_id != boot_id() && net::is_loopback(offer.address)) {
       throw InvalidArgument(fmt::format(
           "init_method file://{}: {} is on host {} and rank 0 on host {}, where its store is for that host "
@@ -50,11 +50,11 @@ std::shared_ptr<HeldStore> come_to_file(const MeetingPlan& plan, const Identity&
 std::shared_ptr<HeldStore> meet_at_file(const MeetingPlan& plan, const Identity& identity, const Deadline& deadline) {
   if (identity.rank != 0) return come_to_file(plan, identity, deadline);
   const std::string token = random_token();
-  const auto secret = store::Secret::random();
+  const auto [secret, told] = secret_to_host_with(plan);
   auto held = host_store(listen_address(plan, identity), secret, token, plan, identity, deadline);
   MeetingNote note = note_of_this_process(held->address, attempt(identity));
   note.token = token;
-  note.secret = secret;
+  note.secret = told;
   held->announcement = std::make_shared<FileMeeting>(plan.path, note);
   return held;
 }

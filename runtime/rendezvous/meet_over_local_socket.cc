@@ -40,16 +40,16 @@ std::shared_ptr<HeldStore> meet_over_local_socket(const MeetingPlan& plan, const
   if (identity.rank != 0) return come_over_socket(plan, identity, deadline);
   try {
     const std::string token = random_token();
-    const auto secret = store::Secret::random();
+    const auto [secret, told] = secret_to_host_with(plan);
     auto held = host_store({"127.0.0.1", 0}, secret, token, plan, identity, deadline);
-    const Offer offer{.address = held->endpoint.address, .token = token, .secret = secret};
+    const Offer offer{.address = held->endpoint.address, .token = token, .secret = told};
     held->announcement = std::make_shared<LocalMeeting>(plan.socket, encode(offer));
     return held;
   } catch (const SystemError& error) {
     if (error.error_number() != EADDRINUSE) throw;
   }
   const Offer other = ask(plan.socket, deadline.sooner(kProbe));
-  report_taken(endpoint_at(other.address, other.secret, plan, identity), plan, identity);
+  report_taken(endpoint_at(other.address, secret_of(other, plan, identity), plan, identity), plan, identity);
 }
 
 }  // namespace lockstep::rendezvous

@@ -25,11 +25,11 @@ std::shared_ptr<HeldStore> host(PmixSession& session, const MeetingPlan& plan, c
                                 const Deadline& deadline) {
   static std::atomic<int> stores{0};
   const std::string token = random_token();
-  const auto secret = store::Secret::random();
+  const auto [secret, told] = secret_to_host_with(plan);
   const net::HostPort listen = is_one_host(identity) ? net::HostPort{"127.0.0.1", 0} : outward_address(plan);
   auto held = host_store(listen, secret, token, plan, identity, deadline);
   session.publish(key_of_store(stores.fetch_add(1)),
-                  encode(Offer{.address = held->endpoint.address, .token = token, .secret = secret}));
+                  encode(Offer{.address = held->endpoint.address, .token = token, .secret = told}));
   return held;
 }
 

@@ -102,19 +102,10 @@ MeetingPlan choose_means(const Identity& identity, const InitMethod& method, std
 MeetingPlan plan_meeting(const Identity& identity, const InitMethod& method, const Environment& environment,
                          std::span<const Ancestor> ancestors) {
   MeetingPlan plan = choose_means(identity, method, environment.get("LOCKSTEP_BOOTSTRAP").value_or(""), ancestors);
-  switch (plan.means) {
-    case Means::alone: break;
-    case Means::launcher_store:
-      // Not a run id that another launcher has: the store's server was told ours, or none.
-      plan.run_id = environment.get("LOCKSTEP_RUN_ID").value_or("");
-      plan.secret = store::Secret::of_environment(environment);
-      break;
-    case Means::address:
-      plan.run_id = identity.run_id;
-      plan.secret = store::Secret::of_environment(environment);
-      break;
-    default: plan.run_id = identity.run_id;
-  }
+  if (plan.means == Means::alone) return plan;
+  plan.secret = store::Secret::of_environment(environment);
+  // At the launcher's store not a run id that another launcher has: its server was told ours, or none.
+  plan.run_id = plan.means == Means::launcher_store ? environment.get("LOCKSTEP_RUN_ID").value_or("") : identity.run_id;
   for (const char* name : {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"}) {
     if (const auto value = environment.get(name)) plan.interface_wishes.set(name, *value);
   }

@@ -52,14 +52,17 @@ net::HostPort address_beside_agent(const MeetingPlan& plan, const Identity& iden
 std::shared_ptr<HeldStore> host(std::unique_ptr<store::Store> agent, const std::string& key, const MeetingPlan& plan,
                                 const Identity& identity, const Deadline& deadline) {
   const std::string token = random_token();
-  const auto secret = store::Secret::random();
+  const auto [secret, told] = secret_to_host_with(plan);
   auto held = host_store(address_beside_agent(plan, identity, deadline), secret, token, plan, identity, deadline);
-  log_info(
-      "rendezvous: this run is as open as torch's: its store at {} has a secret, and whoever reaches torchrun's "
-      "store at {} can learn it; start it with `lockstep run` to close it",
-      held->address, plan.address.to_string());
+  if (told) {
+    log_info(
+        "rendezvous: this run is as open as torch's: its store at {} has a secret, and whoever reaches torchrun's "
+        "store at {} can learn it; to close it give every rank the same LOCKSTEP_STORE_SECRET (64 hex digits) or "
+        "LOCKSTEP_STORE_SECRET_FILE",
+        held->address, plan.address.to_string());
+  }
   held->announcement = std::make_shared<AgentKey>(
-      std::move(agent), key, encode(Offer{.address = held->endpoint.address, .token = token, .secret = secret}));
+      std::move(agent), key, encode(Offer{.address = held->endpoint.address, .token = token, .secret = told}));
   return held;
 }
 

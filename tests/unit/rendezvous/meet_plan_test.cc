@@ -125,7 +125,7 @@ TEST(MeetingPlan, SeveralHostsOfSrunMeetAtTheFirstAndAnAddressIsForcedOnOne) {
   EXPECT_EQ(plan_meeting(identity, {}, bootstrap("address")).means, Means::address);
 }
 
-TEST(MeetingPlan, TheSecretIsWhereNobodyCanTellIt) {
+TEST(MeetingPlan, TheSecretThatWasGivenIsUsedEverywhere) {
   const std::string hex(64, 'a');
   Environment environment;
   environment.set("LOCKSTEP_STORE_SECRET", hex);
@@ -136,7 +136,7 @@ TEST(MeetingPlan, TheSecretIsWhereNobodyCanTellIt) {
   ASSERT_TRUE(tcp.secret);
   EXPECT_EQ(tcp.secret->hex(), hex);
   EXPECT_EQ(tcp.run_id, "job");
-  EXPECT_FALSE(plan_meeting(identity, parse_init_method("file:///x"), environment).secret) << "rank 0 draws one";
+  EXPECT_TRUE(plan_meeting(identity, parse_init_method("file:///x"), environment).secret);
   EXPECT_FALSE(plan_meeting(identity, parse_init_method("tcp://n0:1")).secret);
   identity.store_address = "127.0.0.1:4000";
   const MeetingPlan given = plan_meeting(identity, {}, environment);

@@ -153,6 +153,56 @@ TEST(Meet, ThroughTheStoreOfAnAgentOfTorchruns) {
   EXPECT_EQ(left.num_keys(), 0) << "rank 0 has taken back what it said";
 }
 
+// All that whoever comes to a store can read in it.
+std::string everything_in(store::Store& store) {
+  std::string text;
+  for (const std::string& key : store.list_keys()) text += key + "=" + store.get(key, Deadline::after(20s)) + "\n";
+  return text;
+}
+
+TEST(Meet, UnderTorchrunASecretThatWasGivenIsUsedAndNotPublished) {
+  const store::TcpStoreServer agent;
+  MeetingPlan plan{.means = Means::agent_store, .address = agent.address(), .told_by = "MASTER_ADDR and MASTER_PORT"};
+  plan.secret = store::Secret::random();
+  Meeting zero = meet(plan, rank_of(0, 2), Deadline::after(20s));
+  store::TcpStore visitor(agent.address(), Deadline::after(20s));
+  const std::string published = everything_in(visitor);
+  EXPECT_THAT(published, HasSubstr(zero.address));
+  EXPECT_EQ(published.find(plan.secret->hex()), std::string::npos);
+  ASSERT_TRUE(zero.endpoint && zero.endpoint->secret);
+  EXPECT_TRUE(*zero.endpoint->secret == *plan.secret);
+
+  MeetingPlan without = plan;
+  without.secret.reset();
+  EXPECT_THAT(refusal<Mismatch>(without, rank_of(1, 2)),
+              AllOf(HasSubstr("rank 1/2 was not given a secret"), HasSubstr("was given one")));
+  MeetingPlan another = plan;
+  another.secret = store::Secret::random();
+  EXPECT_THAT(refusal<Timeout>(another, rank_of(1, 2), 2s), HasSubstr("LOCKSTEP_STORE_SECRET"));
+
+  Meeting one = meet(plan, rank_of(1, 2), Deadline::after(20s));
+  one.store->set("k", "v");
+  EXPECT_EQ(zero.store->get("k", Deadline::after(20s)), "v");
+  one.store.reset();
+}
+
+TEST(Meet, ARankZeroThatTellsItsOwnSecretIsNotBelievedByWhoWasGivenOne) {
+  const store::TcpStoreServer agent;
+  const MeetingPlan open{
+      .means = Means::agent_store, .address = agent.address(), .told_by = "MASTER_ADDR and MASTER_PORT"};
+  const Meeting zero = meet(open, rank_of(0, 2), Deadline::after(20s));
+  MeetingPlan given = open;
+  given.secret = store::Secret::random();
+  EXPECT_THAT(refusal<Mismatch>(given, rank_of(1, 2)), HasSubstr("rank 1/2 was given a secret"));
+}
+
+TEST(Meet, OverTheLocalSocketWithASecretThatWasGiven) {
+  MeetingPlan plan{
+      .means = Means::local_socket, .told_by = "test", .socket = "lockstep meet_test s" + std::to_string(::getpid())};
+  plan.secret = store::Secret::random();
+  expect_all_met(run(plan, {rank_of(1, 3), rank_of(0, 3), rank_of(2, 3)}));
+}
+
 // "127.257" is a name of 127.0.1.1, as a Debian host's own is in its /etc/hosts.
 constexpr const char* kDebianName = "127.257";
 
@@ -294,6 +344,16 @@ TEST_F(MeetAtFile, InAnyOrderAndAgain) {
   EXPECT_TRUE(std::filesystem::is_empty(folder_));
   expect_all_met(run(plan_, {rank_of(0, 3), rank_of(1, 3), rank_of(2, 3)}));
   EXPECT_TRUE(std::filesystem::is_empty(folder_));
+}
+
+TEST_F(MeetAtFile, ASecretThatWasGivenIsUsedAndNotWritten) {
+  plan_.secret = store::Secret::random();
+  expect_all_met(run(plan_, {rank_of(1, 2), rank_of(0, 2)}));
+  const Meeting zero = meet(plan_, rank_of(0, 2), Deadline::after(20s));
+  std::ifstream file(plan_.path);
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  EXPECT_THAT(text, HasSubstr("secret given"));
+  EXPECT_EQ(text.find(plan_.secret->hex()), std::string::npos);
 }
 
 TEST_F(MeetAtFile, AFileThatRankZeroLeftByKillIsNotBelieved) {

@@ -20,6 +20,11 @@ TEST(Offer, RoundTrip) {
   EXPECT_TRUE(read.secret == offer.secret);
 }
 
+TEST(Offer, ASecretThatEveryRankWasGivenIsNotTold) {
+  const Offer offer{.address = {"n0", 4711}, .token = "abc", .secret = {}};
+  EXPECT_FALSE(decode_offer(encode(offer), "here").secret);
+}
+
 TEST(Offer, WhatIsNoneIsRefusedWithoutShowingIt) {
   const std::string hex(64, 'a');
   const std::string all_wrong[] = {std::string(),
