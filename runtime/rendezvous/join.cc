@@ -86,7 +86,16 @@ void agree_on_world_size(store::Store& store, const Keys& keys, const Identity& 
 // For a deadline that has passed. Returns if the last rank came just now. Three requests, however many ranks there are:
 // they all come here at once.
 void report_missing(store::Store& store, const Keys& keys, const Identity& identity, const Deadline& deadline) {
-  const auto stored = store.list_keys();
+  std::vector<std::string> stored;
+  try {
+    stored = store.list_keys();
+  } catch (const StoreError& error) {  // for one, more keys of other jobs than a reply may have
+    const std::string message = fmt::format(
+        "join: not all {} ranks came, {}; which did is not known: {}; set LOCKSTEP_TIMEOUT (seconds) if they start "
+        "later",
+        identity.world_size, deadline.progress(), error.what());
+    return obey(store.compare_set(keys.verdict(), "", std::string(kTimeout) + message), keys);
+  }
   const auto is_there = [&](const std::string& key) { return std::binary_search(stored.begin(), stored.end(), key); };
   if (is_there(keys.verdict())) return obey(store.get(keys.verdict(), Deadline::after(kOneRequest)), keys);
   std::vector<int> missing;

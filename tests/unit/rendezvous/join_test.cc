@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <functional>
 #include <optional>
 #include <thread>
@@ -141,6 +142,44 @@ TEST(Join, TimeoutNamesTheRanksThatNeverCameAndThoseThatDid) {
   EXPECT_EQ(outcomes[0].error, outcomes[1].error) << "the first failure is every rank's";
 }
 
+// Counts what a server would be asked.
+class CountingStore : public store::HashStore {
+ public:
+  std::string get(std::string_view key, const Deadline& deadline) override {
+    ++requests;
+    return HashStore::get(key, deadline);
+  }
+  bool check(std::span<const std::string> keys) override {
+    ++requests;
+    return HashStore::check(keys);
+  }
+  std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired) override {
+    ++requests;
+    return HashStore::compare_set(key, expected, desired);
+  }
+  std::vector<std::string> multi_get(std::span<const std::string> keys, const Deadline& deadline) override {
+    ++requests;
+    return HashStore::multi_get(keys, deadline);
+  }
+  std::vector<std::string> list_keys() override {
+    ++requests;
+    return HashStore::list_keys();
+  }
+  std::atomic<int> requests{0};
+};
+
+TEST(Join, WhoDidNotComeIsFoundOutInAFewRequestsHoweverManyRanksThereAre) {
+  int of_four = 0;
+  for (const int size : {4, 400}) {
+    CountingStore store;
+    const Outcome outcome = try_join(store, rank_of(0, size), member(0, 10), Deadline::after(1ms));
+    EXPECT_THAT(outcome.error, HasSubstr("ranks 1"));
+    EXPECT_THAT(outcome.error, HasSubstr("rank 0 (host a, pid 10)"));
+    if (size == 4) of_four = store.requests;
+    EXPECT_EQ(store.requests, of_four);
+  }
+}
+
 TEST(Join, ARankThatComesAfterTheTimeoutGetsTheSameCause) {
   store::HashStore store;
   join_all(store, {member(0, 10)}, 2, 20ms);
@@ -162,14 +201,15 @@ TEST(Join, TheSameRankTwiceNamesBothAndStopsThoseWhoWait) {
 }
 
 TEST(Join, ASecondJobAtTheLaunchersStoreIsToldOfItsRunId) {
-  store::HashStore store;
-  leave_claim(store, member(0, 4711), 2);
   Identity identity = rank_of(0, 2);
-  EXPECT_THAT(try_join(store, identity, member(0, 10), Deadline::after(20s)).error,
-              AllOf(HasSubstr("let an earlier run end"), Not(HasSubstr("LOCKSTEP_RUN_ID"))));
+  const auto told = [&] {
+    store::HashStore store;
+    leave_claim(store, member(0, 4711), 2);
+    return try_join(store, identity, member(0, 10), Deadline::after(20s)).error;
+  };
+  EXPECT_THAT(told(), AllOf(HasSubstr("let an earlier run end"), Not(HasSubstr("LOCKSTEP_RUN_ID"))));
   identity.store_address = "node0:29400";
-  EXPECT_THAT(try_join(store, identity, member(0, 10), Deadline::after(20s)).error,
-              HasSubstr("each job at this store its own LOCKSTEP_RUN_ID"));
+  EXPECT_THAT(told(), HasSubstr("each job at this store its own LOCKSTEP_RUN_ID"));
 }
 
 TEST(Join, ADuplicateThatComesLateDoesNotHurtThoseWhoMet) {
