@@ -27,12 +27,14 @@ void KeyTable::store(std::string_view key, std::string value) {
   const auto found = values_.find(key);
   if (found != values_.end()) {
     check_room(key, found->second.size(), value.size(), false);
+    ++version_;
     if (observer_) observer_(key, &found->second, &value);
     bytes_ = bytes_ - found->second.size() + value.size();
     found->second = std::move(value);
     return;
   }
   check_room(key, 0, key.size() + value.size(), true);
+  ++version_;
   if (observer_) observer_(key, nullptr, &value);
   bytes_ += key.size() + value.size();
   values_.emplace(key, std::move(value));
@@ -67,6 +69,7 @@ void KeyTable::append(std::string_view key, std::string_view value) {
   std::string& present = found->second;
   check_append("tcp server", key, present.size(), value.size(), limits_.max_value_bytes);
   check_room(key, 0, value.size(), false);
+  ++version_;
   if (observer_) {
     const std::string after = present + std::string(value);
     observer_(key, &present, &after);
@@ -78,6 +81,7 @@ void KeyTable::append(std::string_view key, std::string_view value) {
 bool KeyTable::erase(std::string_view key) {
   const auto found = values_.find(key);
   if (found == values_.end()) return false;
+  ++version_;
   if (observer_) observer_(key, &found->second, nullptr);
   bytes_ -= found->first.size() + found->second.size();
   values_.erase(found);
@@ -141,7 +145,8 @@ void KeyTable::attend(WaiterId waiter, const Wait& wait) {
   waiters_at_[wait.keys[wait.lacking]].emplace(wait.number, waiter);
 }
 
-bool KeyTable::wait(WaiterId waiter, const std::vector<std::string_view>& keys, Await what) {
+bool KeyTable::wait(WaiterId waiter, const std::vector<std::string_view>& keys, Await what,
+                    std::optional<Place> place) {
   std::size_t lacking = 0;
   while (lacking < keys.size() && exists(keys[lacking], what)) ++lacking;
   if (lacking == keys.size()) return true;
@@ -150,7 +155,7 @@ bool KeyTable::wait(WaiterId waiter, const std::vector<std::string_view>& keys, 
                                  keys.size(), waited_keys_, limits_.max_waited_keys));
   }
   waited_keys_ += keys.size();
-  const Wait& wait = waits_[waiter] = {{keys.begin(), keys.end()}, what, lacking, next_number_++};
+  const Wait& wait = waits_[waiter] = {{keys.begin(), keys.end()}, what, lacking, place ? *place : next_number_++};
   attend(waiter, wait);
   return false;
 }
@@ -192,9 +197,9 @@ void KeyTable::wake_for_item(std::string_view queue) {
       continue;
     }
     waited_keys_ -= wait.keys.size();
+    promises_.emplace(waiter, Promise{name, wait.number});
     waits_.erase(waiter);
     woken_.push_back(waiter);
-    promises_.emplace(waiter, name);
     ++entry.promised;
   }
   // attend() may have moved the table, so this place is looked up again.
@@ -202,15 +207,16 @@ void KeyTable::wake_for_item(std::string_view queue) {
   if (left->second.empty()) waiters_at_.erase(left);
 }
 
-void KeyTable::settle(WaiterId waiter) {
+std::optional<KeyTable::Place> KeyTable::settle(WaiterId waiter) {
   const auto found = promises_.find(waiter);
-  if (found == promises_.end()) return;
-  const std::string queue = std::move(found->second);
+  if (found == promises_.end()) return std::nullopt;
+  const Promise promise = std::move(found->second);
   promises_.erase(found);
-  const auto place = queues_.find(queue);
-  if (place == queues_.end()) return;
+  const auto place = queues_.find(promise.queue);
+  if (place == queues_.end()) return promise.number;
   if (place->second.promised > 0) --place->second.promised;
-  wake_for_item(queue);
+  wake_for_item(promise.queue);
+  return promise.number;
 }
 
 void KeyTable::cancel(WaiterId waiter) {

@@ -38,6 +38,8 @@ class KeyTable {
   void append(std::string_view key, std::string_view value);
   bool erase(std::string_view key);
   std::size_t size() const { return values_.size(); }
+  // Another after each change of a value.
+  std::uint64_t version() const { return version_; }
   // Sorted.
   std::vector<std::string_view> keys() const;
 
@@ -55,9 +57,12 @@ class KeyTable {
   // True if all of `keys` exist. Else `waiter`, which must not be waiting already, is remembered, and take_woken()
   // returns it once they do, all at the same time. A new item wakes one waiter, the one that waits longest; that one is
   // expected to take it, so the next waits for the next item.
-  bool wait(WaiterId waiter, const std::vector<std::string_view>& keys, Await what);
-  // A waiter that was woken has done what it wanted to: if it left an item that woke it, the next may have it.
-  void settle(WaiterId waiter);
+  // Who found that somebody else has taken it may have the place among the waiters that settle() returned.
+  using Place = std::uint64_t;
+  bool wait(WaiterId waiter, const std::vector<std::string_view>& keys, Await what, std::optional<Place> place = {});
+  // A waiter that was woken has done what it wanted to: if it left an item that woke it, the next may have it. Returns
+  // the place it had, if an item woke it.
+  std::optional<Place> settle(WaiterId waiter);
   // Forgets a waiter; nothing if it isn't one. It is not woken any more.
   void cancel(WaiterId waiter);
   // The keys that a waiter lacks at this moment, as views into its wait.
@@ -81,8 +86,13 @@ class KeyTable {
   struct Wait {
     std::vector<std::string> keys;
     Await what = Await::value;
-    std::size_t lacking = 0;   // index of the key where it is registered
-    std::uint64_t number = 0;  // the sooner it came, the smaller
+    std::size_t lacking = 0;  // index of the key where it is registered
+    Place number = 0;         // the sooner it came, the smaller
+  };
+  // An item woke a waiter.
+  struct Promise {
+    std::string queue;
+    Place number = 0;  // that the waiter had
   };
   struct Queue {
     std::deque<std::string> items;
@@ -97,6 +107,7 @@ class KeyTable {
   void wake_for_item(std::string_view queue);
 
   const Limits limits_;
+  std::uint64_t version_ = 0;
   std::size_t bytes_ = 0;
   std::size_t items_ = 0;
   KeyMap<std::string> values_;
@@ -105,7 +116,7 @@ class KeyTable {
   std::size_t waited_keys_ = 0;
   std::uint64_t next_number_ = 0;
   KeyMap<std::map<std::uint64_t, WaiterId>> waiters_at_;  // by their numbers
-  std::unordered_map<WaiterId, std::string> promises_;    // the queue whose item woke the waiter
+  std::unordered_map<WaiterId, Promise> promises_;
   std::vector<WaiterId> woken_;
   Observer observer_;
 };

@@ -72,14 +72,22 @@ ServerLoop::ServerLoop(const TcpStoreServerOptions& options, OnChange on_change)
 
 ServerLoop::~ServerLoop() = default;
 
-void ServerLoop::run() {
+bool ServerLoop::run() {
+  bool was_stopped = true;
   try {
     loop_.run();
   } catch (const std::exception& error) {
+    was_stopped = false;
     log_error("store server at {}: ends, all clients are closed: {}", address_.to_string(), error.what());
   }
   clients_.clear();
-  close_listener();
+  if (was_stopped) {
+    close_listener();
+  } else {
+    listener_.reset();  // the loop can't be asked any more
+    tell_changes();
+  }
+  return was_stopped;
 }
 
 void ServerLoop::stop_listening() {
@@ -103,12 +111,18 @@ void ServerLoop::tell_changes() {
 }
 
 void ServerLoop::accept() {
+  const SessionId first_now = next_id_;
+  // A part of the descriptors at most: strangers must not take them all.
+  const net::OpenFilesLimit limit = net::open_files_limit();
+  const auto max_greeting = std::clamp<std::size_t>(limit.soft / 4, 1, options_.max_greeting_clients);
   for (int i = 0; i < kAcceptBatch; ++i) {
     UniqueFd fd;
     try {
       fd = net::tcp_try_accept(listener_.get());
     } catch (const SystemError& error) {
-      const net::OpenFilesLimit limit = net::open_files_limit();
+      if (refuse_longest_greeter(first_now, fmt::format("the next client can't be accepted, {}", error.what()))) {
+        continue;
+      }
       warn(
           fmt::format("{} clients are connected, the next can't be: {}; this process may have {} descriptors: raise "
                       "'ulimit -n' (up to {} without more rights)",
@@ -121,9 +135,15 @@ void ServerLoop::accept() {
     }
     if (!fd) break;
     if (clients_.size() >= options_.max_clients) {
-      warn(fmt::format("closed {}: {} clients are connected, the limit is {}", net::describe_peer(fd.get()),
-                       clients_.size(), options_.max_clients));
-      continue;
+      const auto full = fmt::format("{} clients are connected, the limit is {}", clients_.size(), options_.max_clients);
+      if (!refuse_longest_greeter(first_now, full)) {
+        warn(fmt::format("closed {}: {}", net::describe_peer(fd.get()), full));
+        continue;
+      }
+    }
+    while (greeting_.size() >= max_greeting &&
+           refuse_longest_greeter(next_id_, fmt::format("{} clients have not finished their greeting, the limit is {}",
+                                                        greeting_.size(), max_greeting))) {
     }
     welcome(std::move(fd));
   }
@@ -131,18 +151,26 @@ void ServerLoop::accept() {
   serve_woken();
 }
 
+// False if there is none that came before `end`: who has only just come gets its time to speak.
+bool ServerLoop::refuse_longest_greeter(SessionId end, const std::string& reason) {
+  if (greeting_.empty() || greeting_.begin()->first >= end) return false;
+  refuse(greeting_.begin()->first, reason + "; this one is at its greeting longest");
+  return true;
+}
+
 void ServerLoop::welcome(UniqueFd fd) {
-  while (greeting_.size() >= options_.max_greeting_clients) {
-    const SessionId oldest = greeting_.begin()->first;
-    refuse(oldest, fmt::format("{} clients have not finished their greeting, the limit is {}; this one is at it "
-                               "longest",
-                               greeting_.size(), options_.max_greeting_clients));
-  }
   const SessionId id = next_id_++;
-  auto client = std::make_unique<Client>(std::move(fd), state_, *this, id);
-  loop_.add(client->fd.get(), client->interest, [this, id](std::uint32_t events) { on_ready(id, events); });
-  clients_.emplace(id, std::move(client));
-  greeting_.emplace_hint(greeting_.end(), id, Clock::now() + options_.greeting_timeout);
+  try {
+    auto client = std::make_unique<Client>(std::move(fd), state_, *this, id);
+    const Client& place = *clients_.emplace(id, std::move(client)).first->second;
+    greeting_.emplace_hint(greeting_.end(), id, Clock::now() + options_.greeting_timeout);
+    loop_.add(place.fd.get(), place.interest, [this, id](std::uint32_t events) { on_ready(id, events); });
+  } catch (const std::exception& error) {
+    // No memory for it, or no watch (fs.epoll.max_user_watches): the others go on.
+    greeting_.erase(id);
+    clients_.erase(id);
+    return warn(fmt::format("closed a client that has just come: {}", error.what()));
+  }
   if (greeting_.size() == 1) check_greetings();
 }
 
@@ -160,8 +188,17 @@ void ServerLoop::check_greetings() {
   }
   loop_.cancel(greeting_timer_);
   if (greeting_.empty()) return;
-  greeting_timer_ = loop_.run_after(greeting_.begin()->second - now, [this] {
-    check_greetings();
+  greeting_timer_ = run_after(greeting_.begin()->second - now, [this] { check_greetings(); });
+}
+
+// What fails in `act` is said, and the loop goes on; then all is done that follows from it.
+net::EventLoop::TimerId ServerLoop::run_after(std::chrono::nanoseconds delay, std::function<void()> act) {
+  return loop_.run_after(delay, [this, act = std::move(act)] {
+    try {
+      act();
+    } catch (const std::exception& error) {
+      warn(error.what());
+    }
     serve_woken();
     tell_changes();
   });
@@ -172,10 +209,9 @@ void ServerLoop::on_ready(SessionId id, std::uint32_t events) {
     take_turn(id, *clients_.at(id), events);
   } catch (const std::exception& error) {
     // Out of memory, most likely for this client's sake; the others go on.
-    refuse(id, error.what());
+    if (clients_.contains(id)) refuse(id, error.what());
   }
   serve_woken();
-  while (state_.held_bytes > options_.max_held_bytes) close_the_largest();
   tell_changes();
 }
 
@@ -237,20 +273,33 @@ void ServerLoop::serve_woken() {
     const std::vector<SessionId> released = state_.barriers.take_released();
     woken.insert(woken.end(), released.begin(), released.end());
     for (auto& event : members_.table().take_pushes()) {
-      const auto found = clients_.find(event.to);
-      if (found == clients_.end()) continue;
-      pushed_.push_back(event.to);
-      found->second->session.push(MemberService::frame_of(std::move(event)));
+      push(event.to, [&](ServerSession& session) { session.push(MemberService::frame_of(std::move(event))); });
     }
+    shed_the_largest();
     const std::vector<SessionId> pushed = std::exchange(pushed_, {});
     if (woken.empty() && pushed.empty()) return;
-    for (const SessionId id : woken) {
-      with_client(id, [](ServerSession& session) { return session.wake(); });
-    }
     for (const SessionId id : pushed) {
       with_client(id, [](ServerSession& session) { return session.close_reason().empty(); });
     }
+    for (const SessionId id : woken) {
+      with_client(id, [](ServerSession& session) { return session.wake(); });
+      shed_the_largest();
+    }
   }
+}
+
+// Notes that it was sent something unasked. May be called while any session is at work, so it is closed later.
+template <typename Act>
+void ServerLoop::push(SessionId id, Act&& act) {
+  const auto found = clients_.find(id);
+  if (found == clients_.end()) return;
+  pushed_.push_back(id);
+  try {
+    act(found->second->session);
+  } catch (const std::exception& error) {
+    found->second->session.shed(error.what());
+  }
+  shed_the_largest();
 }
 
 // Lets `act` do something with a client that may have gone, then sends what came of it.
@@ -263,17 +312,14 @@ void ServerLoop::with_client(SessionId id, Act&& act) {
     if (!act(client.session)) return refuse(id, client.session.close_reason());
     settle(id, client);
   } catch (const std::exception& error) {
-    refuse(id, error.what());
+    if (clients_.contains(id)) refuse(id, error.what());
   }
 }
 
 void ServerLoop::start_timer(SessionId session, std::chrono::nanoseconds delay) {
   stop_timer(session);
-  clients_.at(session)->timer = loop_.run_after(delay, [this, session] {
-    with_client(session, [](ServerSession& expired) { return expired.expire(); });
-    serve_woken();
-    tell_changes();
-  });
+  clients_.at(session)->timer = run_after(
+      delay, [this, session] { with_client(session, [](ServerSession& expired) { return expired.expire(); }); });
 }
 
 void ServerLoop::stop_timer(SessionId session) { loop_.cancel(clients_.at(session)->timer); }
@@ -284,14 +330,11 @@ void ServerLoop::complain(SessionId session, const std::string& what) {
 
 void ServerLoop::tell_watchers(std::string_view key, const std::string* before, const std::string* after) {
   const auto text = [](const std::string* value) { return value == nullptr ? std::string_view() : *value; };
+  const auto kind = after == nullptr ? proto::kKeyDeleted : before == nullptr ? proto::kKeyCreated : proto::kKeyUpdated;
   for (const SessionId watcher : state_.watches.watchers(key)) {
-    const auto found = clients_.find(watcher);
-    if (found == clients_.end()) continue;
-    const auto kind = after == nullptr    ? proto::kKeyDeleted
-                      : before == nullptr ? proto::kKeyCreated
-                                          : proto::kKeyUpdated;
-    found->second->session.push_watch_event({{key}, {text(before), text(after)}, kind});
-    pushed_.push_back(watcher);
+    push(watcher, [&](ServerSession& session) {
+      session.push_watch_event({{key}, {text(before), text(after)}, kind});
+    });
   }
 }
 
@@ -314,24 +357,26 @@ bool ServerLoop::host_answers(SessionId member) const {
 void ServerLoop::look_around() {
   looking_ = members_.table().present() > 0;
   if (!looking_) return;
+  // Before what may fail: the next look comes in any case.
+  run_after(options_.membership.look_interval, [this] { look_around(); });
   members_.table().observe(Clock::now());
   members_.set_traced(this_process_is_traced());
   members_.table().look_around();
-  loop_.run_after(options_.membership.look_interval, [this] {
-    look_around();
-    serve_woken();
-    tell_changes();
-  });
 }
 
-void ServerLoop::close_the_largest() {
-  const auto largest = std::max_element(clients_.begin(), clients_.end(), [](const auto& a, const auto& b) {
-    return a.second->session.held_bytes() < b.second->session.held_bytes();
-  });
-  refuse(largest->first,
-         fmt::format("the server holds {} bytes for all its clients, the limit is {}; this one has most: {} bytes",
-                     state_.held_bytes, options_.max_held_bytes, largest->second->session.held_bytes()));
-  serve_woken();
+// Brings what is held below its limit. Those who lose it are closed by serve_woken(): one may be at work now.
+void ServerLoop::shed_the_largest() {
+  while (state_.held_bytes > options_.max_held_bytes && !clients_.empty()) {
+    const auto largest = std::max_element(clients_.begin(), clients_.end(), [](const auto& a, const auto& b) {
+      return a.second->session.load() < b.second->session.load();
+    });
+    ServerSession& session = largest->second->session;
+    if (session.load() == 0) return;
+    pushed_.push_back(largest->first);
+    session.shed(
+        fmt::format("the server holds {} bytes for all its clients, the limit is {}; this one has most: {} bytes",
+                    state_.held_bytes, options_.max_held_bytes, session.load()));
+  }
 }
 
 // Closes a client that has done wrong. Without a reason it is in the log already.

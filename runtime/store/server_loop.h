@@ -36,8 +36,8 @@ class ServerLoop : public SessionHost {
 
   // The address it is bound to.
   const net::HostPort& address() const { return address_; }
-  // Serves until stop(), then closes all.
-  void run();
+  // Serves until stop(), then closes all. False if an error has ended it before, which is in the log.
+  bool run();
   // Any thread.
   void stop() { loop_.stop(); }
   void stop_listening();
@@ -65,9 +65,12 @@ class ServerLoop : public SessionHost {
 
   void close_listener();
   void accept();
+  bool refuse_longest_greeter(SessionId end, const std::string& reason);
   void welcome(UniqueFd fd);
   // Closes who is too long at its greeting, and comes back when the next will be.
   void check_greetings();
+  // What fails in `act` is said, and the loop goes on; then all is done that follows from it.
+  net::EventLoop::TimerId run_after(std::chrono::nanoseconds delay, std::function<void()> act);
   void note_dialect(Client& client);
 
   void on_ready(SessionId id, std::uint32_t events);
@@ -79,6 +82,9 @@ class ServerLoop : public SessionHost {
   // Answers the clients whose keys or ranks have come, and sends what they were pushed. What they had sent behind their
   // wait may wake others in turn; and who can't be sent anything is closed, which befalls its fellow members.
   void serve_woken();
+  // Notes that it was sent something unasked. May be called while any session is at work, so it is closed later.
+  template <typename Act>
+  void push(SessionId id, Act&& act);
   // Lets `act` do something with a client that may have gone, then sends what came of it.
   template <typename Act>
   void with_client(SessionId id, Act&& act);
@@ -87,7 +93,8 @@ class ServerLoop : public SessionHost {
   void look_around();
   bool host_answers(SessionId member) const;
 
-  void close_the_largest();
+  // Brings what is held below its limit. Those who lose it are closed by serve_woken(): one may be at work now.
+  void shed_the_largest();
   // Closes a client that has done wrong. Without a reason it is in the log already.
   void refuse(SessionId id, const std::string& reason);
   void close(SessionId id);

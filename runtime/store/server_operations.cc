@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "proto/reply.h"
@@ -16,6 +17,10 @@ namespace {
 using proto::Dialect;
 using proto::Op;
 using Await = KeyTable::Await;
+
+// From so many bytes on, clients that ask for the same keys are sent the same memory; for up to so many keys.
+constexpr std::size_t kShared = std::size_t{64} << 10;
+constexpr std::size_t kSharedKeys = 64;
 
 std::size_t bytes_of(const std::vector<std::string_view>& keys) {
   constexpr std::size_t kOverhead = 64;  // of a key in a list, about
@@ -79,7 +84,6 @@ void ServerSession::execute(const proto::Request& request) {
     case Op::barrier: barrier(request); break;
     case Op::watch_key:
       state_.watches.watch(id_, keys[0]);
-      pushed_ = true;
       reply_number(op, proto::kWatchRegistered);
       break;
     case Op::hello:
@@ -112,8 +116,9 @@ void ServerSession::execute_own(const proto::Request& request) {
       case Op::queue_wait_pop: return queue_wait_pop(request);
       case Op::rank_barrier: return rank_barrier(request);
       default: {
-        pushed_ = true;
         const Frame frame = host_.serve_member(id_, request);
+        if (op == Op::register_member && frame.status == proto::kOk) is_member_ = true;
+        if (op == Op::goodbye && frame.status == proto::kOk) is_member_ = false;
         return reply_frame(op, frame.status, {frame.list.begin(), frame.list.end()});
       }
     }
@@ -144,7 +149,7 @@ void ServerSession::wait_get(const proto::Request& request) {
 bool ServerSession::answer_wait_get(const std::vector<std::string_view>& keys) {
   const bool complete =
       std::all_of(keys.begin(), keys.end(), [&](std::string_view key) { return state_.keys.find(key) != nullptr; });
-  if (complete) reply_frame(Op::wait_get, proto::kOk, values_of(Op::wait_get, keys));
+  if (complete) reply_values(Op::wait_get, keys);
   return complete;
 }
 
@@ -198,7 +203,18 @@ void ServerSession::forget_waits() {
 
 // What it waits for has come, or had: others may have taken it away again, and then it waits on.
 void ServerSession::answer_woken() {
-  switch (waiting_->op) {
+  const Op op = waiting_->op;
+  try {
+    if (!answer_if_there(op)) return;
+  } catch (const StoreError& error) {  // of lockstep's own operations alone
+    reply_frame(op, proto::kRefused, {error.what()});
+  }
+  stop_waiting();
+}
+
+// False if it waits on.
+bool ServerSession::answer_if_there(Op op) {
+  switch (op) {
     case Op::wait:
       may_owe_ = true;
       reply_number(Op::wait, proto::kStopWaiting);
@@ -207,30 +223,24 @@ void ServerSession::answer_woken() {
     case Op::rank_barrier: reply_frame(Op::rank_barrier, proto::kOk); break;
     case Op::wait_get: {
       const std::vector<std::string_view> keys(waiting_->keys.begin(), waiting_->keys.end());
-      try {
-        if (!answer_wait_get(keys)) {
-          state_.keys.wait(id_, keys, Await::value);
-          return;
-        }
-      } catch (const StoreError& error) {
-        reply_frame(Op::wait_get, proto::kRefused, {error.what()});
-      }
-      break;
+      if (answer_wait_get(keys)) break;
+      state_.keys.wait(id_, keys, Await::value);
+      return false;
     }
     case Op::queue_wait_pop: {
       const std::vector<std::string_view> keys(waiting_->keys.begin(), waiting_->keys.end());
       const auto item = state_.keys.queue_pop(keys[0]);
-      state_.keys.settle(id_);
+      const auto place = state_.keys.settle(id_);
       if (!item) {
-        state_.keys.wait(id_, keys, Await::item);
-        return;
+        state_.keys.wait(id_, keys, Await::item, place);
+        return false;
       }
       reply_frame(Op::queue_wait_pop, proto::kOk, {*item});
       break;
     }
     default: break;
   }
-  stop_waiting();
+  return true;
 }
 
 // Its time is over.
@@ -284,7 +294,18 @@ std::vector<std::string_view> ServerSession::values_of(Op op, const std::vector<
 }
 
 void ServerSession::reply_values(Op op, const std::vector<std::string_view>& keys) {
-  reply(op, {{}, values_of(op, keys), 0});
+  const proto::Contents contents{{}, values_of(op, keys), proto::kOk};
+  std::size_t bytes = 0;
+  for (const std::string_view value : contents.values) bytes += value.size();
+  if (bytes < kShared || keys.size() > kSharedKeys || unread() > 0) return reply(op, contents);
+  ServerState::LargeReply& last = state_.last_large_reply;
+  const bool is_same = last.op == op && last.version == state_.keys.version() && std::ranges::equal(last.keys, keys);
+  shared_ = is_same ? last.reply.lock() : nullptr;
+  if (shared_) return;
+  std::string text;
+  proto::write_reply(text, op, contents);
+  shared_ = std::make_shared<const SharedReply>(state_.held_bytes, std::move(text));
+  last = {op, {keys.begin(), keys.end()}, state_.keys.version(), shared_};
 }
 
 void ServerSession::reply_keys() {

@@ -23,6 +23,18 @@ constexpr std::size_t kSpareOutput = std::size_t{256} << 10;
 
 void give_back(std::string& buffer) { std::string().swap(buffer); }
 
+// What it takes of memory. A small buffer may be lent, and counts by what is in it.
+std::size_t memory_of(const std::string& buffer) {
+  return buffer.capacity() > kSpareOutput ? buffer.capacity() : buffer.size();
+}
+
+// What a member may send however much it has not read: else its silence would be the server's doing.
+bool is_sign_of_life(std::string_view input) {
+  const auto code = input.empty() ? 0 : static_cast<unsigned char>(input.front());
+  return code == static_cast<int>(Op::heartbeat) || code == static_cast<int>(Op::goodbye) ||
+         code == static_cast<int>(Op::report);
+}
+
 }  // namespace
 
 ServerState::ServerState(const Rules& its_rules)
@@ -55,11 +67,11 @@ bool ServerSession::receive(std::string_view bytes) {
     open = serve(input);
     if (input.empty()) {
       give_back(input_);
-    } else {
-      input_.erase(0, input_.size() - input.size());
+    } else if (input.size() < input_.size()) {
+      input_ = std::string(input);
     }
   }
-  return open && account();
+  return open && account(input_.size());
 }
 
 bool ServerSession::wake() {
@@ -85,31 +97,38 @@ bool ServerSession::expire() {
 }
 
 void ServerSession::push(const Frame& frame) {
-  pushed_ = true;
+  if (phase_ == Phase::closed) return;
   const std::vector<std::string_view> list(frame.list.begin(), frame.list.end());
   proto::write_push(writable_output(), proto::PushFormat::frame, {{}, list, frame.status});
-  account();
+  account(input_.size());
 }
 
 void ServerSession::push_watch_event(const proto::Contents& event) {
+  if (phase_ == Phase::closed) return;
   proto::write_push(writable_output(), proto::PushFormat::watch_event, event);
-  account();
+  account(input_.size());
 }
 
 bool ServerSession::sent(std::size_t bytes) {
   sent_ += bytes;
-  if (sent_ == output_.size()) {
+  if (shared_) {
+    if (sent_ == shared_->bytes().size()) {
+      shared_.reset();
+      sent_ = 0;
+    }
+  } else if (sent_ == output_.size()) {
     sent_ = 0;
     output_.clear();
     if (output_.capacity() > state_.spare_output.capacity() && output_.capacity() <= kSpareOutput) {
       state_.spare_output.swap(output_);
     }
     give_back(output_);
-  } else if (sent_ > kUnreadOutput) {
-    output_.erase(0, sent_);
+  } else if (sent_ > kUnreadOutput && sent_ > output_.size() / 2) {
+    // Not sooner: who reads slowly would have the server move the rest again and again.
+    output_ = std::string(output());
     sent_ = 0;
   }
-  return input_.empty() && phase_ != Phase::closed ? account() : receive({});
+  return input_.empty() && phase_ != Phase::closed ? account(0) : receive({});
 }
 
 std::string& ServerSession::writable_output() {
@@ -124,7 +143,7 @@ bool ServerSession::wants_input() const {
 // True if the request at the head of `input` must not be served yet.
 bool ServerSession::must_hold(std::string_view input) const {
   if (phase_ == Phase::refused || phase_ == Phase::closed) return true;
-  if (!pushed_ && output().size() > kUnreadOutput) return true;
+  if (unread() > kUnreadOutput && !(is_member_ && is_sign_of_life(input))) return true;
   if (!waiting_ || dialect_ == Dialect::legacy) return false;
   return !input.empty() && static_cast<unsigned char>(input.front()) != static_cast<int>(Op::cancel_wait);
 }
@@ -135,15 +154,31 @@ bool ServerSession::close(std::string reason) {
   return false;
 }
 
-bool ServerSession::account() {
-  const std::size_t held = input_.size() + output_.size() + (waiting_ ? waiting_->bytes : 0);
-  state_.held_bytes += held - held_bytes_;
-  held_bytes_ = held;
-  if (held <= state_.rules.max_client_bytes) return true;
+void ServerSession::shed(const std::string& reason) {
+  if (phase_ != Phase::closed) close(reason);
+  give_back(output_);
+  shared_.reset();
+  sent_ = 0;
+  // Its input may be in use further up; it goes with the session.
+  state_.held_bytes -= std::exchange(held_bytes_, 0);
+}
+
+std::size_t ServerSession::load() const {
+  return held_bytes_ + (shared_ ? shared_->bytes().size() / static_cast<std::size_t>(shared_.use_count()) : 0);
+}
+
+bool ServerSession::account(std::size_t input_bytes) {
+  if (phase_ == Phase::closed) return false;
+  const std::size_t waits = waiting_ ? waiting_->bytes : 0;
+  const std::size_t memory = memory_of(input_) + memory_of(output_) + waits;
+  state_.held_bytes += memory - held_bytes_;
+  held_bytes_ = memory;
+  const std::size_t wanted = input_bytes + unread() + waits;
+  if (wanted <= state_.rules.max_client_bytes) return true;
   return close(
       fmt::format("the server holds {} bytes of its requests and of replies that it doesn't read; the limit "
                   "is {}",
-                  held, state_.rules.max_client_bytes));
+                  wanted, state_.rules.max_client_bytes));
 }
 
 proto::RequestReader& ServerSession::reader() {
@@ -203,7 +238,7 @@ bool ServerSession::serve(std::string_view& input) {
       const std::unique_ptr<proto::RequestReader> kept = std::move(own_reader_);
       execute(now.request());
       input.remove_prefix(size);
-      if (phase_ == Phase::closed) return false;
+      if (!account(input.size())) return false;
       if (phase_ == Phase::refused) input = {};  // nothing of it will be served
     }
     return true;

@@ -38,13 +38,16 @@ class ServerSession {
   [[nodiscard]] bool expire();
 
   // Appends what the client did not ask for. If it reads so little that it must be closed, close_reason() isn't empty
-  // afterwards. May be called while another session is at work.
+  // afterwards, and nothing more is appended. May be called while any session is at work.
   void push(const Frame& frame);
   void push_watch_event(const proto::Contents& event);
+  // Drops what it was to be sent, and counts no more: it must be closed, for `reason`. Likewise.
+  void shed(const std::string& reason);
 
-  // Replies that are not sent yet.
-  std::string_view output() const { return std::string_view(output_).substr(sent_); }
-  // The first `bytes` of output() were sent. This may make room for held requests, which are then served. As receive().
+  // Replies that are not sent yet, from the first of them.
+  std::string_view output() const { return std::string_view(shared_ ? shared_->bytes() : output_).substr(sent_); }
+  // The first `bytes` of output() were sent; what follows may be in another place now. This may make room for held
+  // requests, which are then served. As receive().
   [[nodiscard]] bool sent(std::size_t bytes);
 
   // False while so much is held behind a wait, or behind replies that the client doesn't read, that no more should be
@@ -61,6 +64,8 @@ class ServerSession {
   const std::string& close_reason() const { return close_reason_; }
   // Memory for what its client has sent and what it is to be sent.
   std::size_t held_bytes() const { return held_bytes_; }
+  // The same with its part of a reply that it shares: what closing it is good for.
+  std::size_t load() const;
 
  private:
   enum class Phase {
@@ -85,8 +90,9 @@ class ServerSession {
   proto::RequestReader& reader();
   proto::RequestReader fresh_reader() const;
   bool close(std::string reason);
-  // Notes how much memory this session holds. False, and closes, if it is over the limit.
-  bool account();
+  // Notes how much memory this session holds, `input_bytes` of it for requests. False, and closes, if it is over the
+  // limit.
+  bool account(std::size_t input_bytes);
 
   void answer(const ServerGreeting::Answer& answer);
   // server_operations.cc: what each operation does. May throw StoreError, which closes the connection.
@@ -102,6 +108,7 @@ class ServerSession {
   void start_waiting(Waiting waiting, std::optional<std::int64_t> timeout_ms);
   void stop_waiting();
   void answer_woken();
+  bool answer_if_there(proto::Op op);
   void answer_late();
   void forget_waits();
 
@@ -112,6 +119,7 @@ class ServerSession {
   void reply_keys();
   std::vector<std::string_view> values_of(proto::Op op, const std::vector<std::string_view>& keys) const;
   std::string& writable_output();
+  std::size_t unread() const { return (shared_ ? shared_->bytes().size() : 0) + output_.size() - sent_; }
 
   ServerState& state_;
   SessionHost& host_;
@@ -119,15 +127,16 @@ class ServerSession {
   Phase phase_ = Phase::opening;
   std::optional<proto::Dialect> dialect_;
   bool is_welcome_ = false;
-  bool may_owe_ = false;  // was woken by an item of a queue, and hasn't asked for anything since
-  bool pushed_ = false;   // has watches or is a member: what it is sent doesn't hold up its requests
+  bool may_owe_ = false;    // was woken by an item of a queue, and hasn't asked for anything since
+  bool is_member_ = false;  // what it is sent doesn't hold up its signs of life
   std::unique_ptr<proto::RequestReader> own_reader_;  // of a request that has come in part
   std::unique_ptr<ServerGreeting> greeting_;
   std::string role_;
   std::unique_ptr<Waiting> waiting_;
   std::string input_;  // begins with the first byte of a request; empty between requests
   std::string output_;
-  std::size_t sent_ = 0;  // bytes of output_ that are gone
+  std::shared_ptr<const SharedReply> shared_;  // goes before output_
+  std::size_t sent_ = 0;                       // bytes of shared_, or else of output_, that are gone
   std::size_t held_bytes_ = 0;
   std::string close_reason_;
 };

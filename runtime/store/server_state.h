@@ -4,8 +4,11 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "proto/protocol.h"
 #include "proto/request.h"
@@ -30,6 +33,22 @@ class SessionHost {
   virtual void complain(SessionId session, const std::string& what) = 0;
   // Serves REGISTER, HEARTBEAT, GOODBYE and REPORT.
   virtual Frame serve_member(SessionId session, const proto::Request& request) = 0;
+};
+
+// A large reply that several sessions send: a value that every rank wants is in memory once.
+class SharedReply {
+ public:
+  // Counts in `held` as long as it is there.
+  SharedReply(std::size_t& held, std::string bytes) : held_(held), bytes_(std::move(bytes)) { held_ += bytes_.size(); }
+  ~SharedReply() { held_ -= bytes_.size(); }
+  SharedReply(const SharedReply&) = delete;
+  SharedReply& operator=(const SharedReply&) = delete;
+
+  const std::string& bytes() const { return bytes_; }
+
+ private:
+  std::size_t& held_;
+  const std::string bytes_;
 };
 
 // One thread.
@@ -59,6 +78,14 @@ struct ServerState {
   proto::RequestReader current_reader;
   proto::RequestReader legacy_reader;
   proto::RequestReader lockstep_reader;
+  // The last that was made, for who asks the same before a key changes.
+  struct LargeReply {
+    proto::Op op = proto::Op::get;
+    std::vector<std::string> keys = {};
+    std::uint64_t version = 0;  // of the keys
+    std::weak_ptr<const SharedReply> reply = {};
+  };
+  LargeReply last_large_reply;
   // Memory for a reply: the session that writes one takes it, and gives it back when the reply is sent.
   std::string spare_output;
 };

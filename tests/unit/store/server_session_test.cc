@@ -72,12 +72,15 @@ class Bench : public SessionHost, public testing::Test {
   void stop_timer(SessionId id) override { timers_.erase(id); }
   void complain(SessionId, const std::string& what) override { complaint_ = what; }
   Frame serve_member(SessionId id, const proto::Request& request) override {
-    return {proto::kOk, {std::to_string(id), std::string(proto::shape_of(request.op).name)}};
+    ++member_requests_;
+    return {member_status_, {std::to_string(id), std::string(proto::shape_of(request.op).name)}};
   }
 
   std::unique_ptr<ServerState> state_ = std::make_unique<ServerState>(ServerState::Rules{});
   std::map<SessionId, std::chrono::nanoseconds> timers_;
   std::string complaint_;
+  std::uint8_t member_status_ = proto::kOk;
+  int member_requests_ = 0;
   bool open_ = true;
   std::map<SessionId, std::unique_ptr<ServerSession>> sessions_;
 };
@@ -435,6 +438,88 @@ TEST_F(ServerSessionTest, AClientThatMakesItHoldTooMuchIsClosed) {
     session(2).push({proto::kPushFailed, {std::string(100, 'x')}});
   }
   EXPECT_THAT(session(2).close_reason(), HasSubstr("the limit is 1000"));
+}
+
+TEST_F(ServerSessionTest, WhatIsPipelinedIsLimitedAsItIsServed) {
+  restart({.max_client_bytes = std::size_t{8} << 20});
+  talk(1, kHello + request(Op::set_acked, {{"/k"}, {std::string(1 << 20, 'x')}, 0}));
+  std::string gets;
+  std::string legacy_gets;
+  for (int i = 0; i < 1000; ++i) {
+    gets += request(Op::get, {{"/k"}, {}, 0});
+    legacy_gets += legacy_request(Op::get, {{"/k"}, {}, 0});
+  }
+  // Neither a watch nor a member's request that is refused lets more than one reply over what is held back.
+  member_status_ = proto::kRefused;
+  for (const std::string& all : {legacy_request(Op::watch_key, {{"/k"}, {}, 0}) + legacy_gets,
+                                 kHello + request(Op::heartbeat, {{}, {""}, 1}) + gets}) {
+    EXPECT_TRUE(session(2).receive(all));
+    EXPECT_LT(state_->held_bytes, std::size_t{3} << 20);
+    sessions_.erase(2);
+  }
+  // A member's signs of life are served whatever it has not read, up to the limit of a client.
+  member_status_ = proto::kOk;
+  talk(3, kHello + request(Op::register_member, {{"/s"}, {"0", "1", "p", ""}, 0}));
+  EXPECT_TRUE(session(3).receive(request(Op::get, {{"/k"}, {}, 0})));
+  const int before = member_requests_;
+  std::string beats;
+  for (int i = 0; i < 100; ++i) beats += request(Op::heartbeat, {{}, {""}, 1});
+  EXPECT_TRUE(session(3).receive(beats));
+  EXPECT_EQ(member_requests_, before + 100);
+  for (int i = 0; i < 1000; ++i) beats += request(Op::heartbeat, {{}, {""}, 1});
+  int rounds = 0;
+  while (session(3).receive(beats)) ++rounds;
+  EXPECT_GT(rounds, 0);
+  EXPECT_THAT(session(3).close_reason(), HasSubstr("the limit is 8388608"));
+  EXPECT_LT(state_->held_bytes, std::size_t{17} << 20) << "what is reserved is at most twice what is wanted";
+  const std::size_t size = session(3).output().size();
+  session(3).push({proto::kPushFailed, {"late"}});
+  EXPECT_EQ(session(3).output().size(), size) << "nothing is added for who is closed";
+  session(3).shed("over");
+  EXPECT_EQ(state_->held_bytes, 0u);
+}
+
+TEST_F(ServerSessionTest, ALargeValueIsInMemoryOnceForAllWhoWaitForIt) {
+  constexpr std::size_t kBytes = std::size_t{1} << 20;
+  const std::string value(kBytes, 'x');
+  const std::string next(kBytes, 'y');
+  constexpr SessionId kWaiters = 50;
+  for (SessionId id = 1; id <= kWaiters; ++id) talk(id, kHello + request(Op::wait_get, {{"/k"}, {}, -1}));
+  talk(99, kHello + request(Op::set_acked, {{"/k"}, {value}, 0}));
+  EXPECT_LT(state_->held_bytes, 2 * kBytes);
+  for (SessionId id = 1; id <= kWaiters; ++id) EXPECT_GE(session(id).load(), kBytes / kWaiters);
+  // What is written meanwhile changes no reply, and what is pushed comes behind it.
+  talk(99, request(Op::set_acked, {{"/k"}, {next}, 0}));
+  session(1).push({proto::kPushLeft, {"0", "1"}});
+  EXPECT_EQ(take_output(1), frame(proto::kOk, {value}) + frame(proto::kPushLeft, {"0", "1"}));
+  for (SessionId id = 2; id <= kWaiters; ++id) EXPECT_EQ(take_output(id), frame(proto::kOk, {value}));
+  EXPECT_EQ(state_->held_bytes, 0u);
+  EXPECT_EQ(talk(1, request(Op::wait_get, {{"/k"}, {}, -1})), frame(proto::kOk, {next}));
+}
+
+TEST_F(ServerSessionTest, WhoFindsItsItemTakenKeepsItsPlace) {
+  const std::string wait = request(Op::queue_wait_pop, {{"/q"}, {}, -1});
+  const std::string push = request(Op::queue_push, {{"/q"}, {"item"}, 0});
+  EXPECT_EQ(talk(1, kHello + wait), kWelcome);
+  EXPECT_EQ(talk(2, kHello + wait), kWelcome);
+  // Another takes the item before the first has its turn.
+  talk(3, kGreeting + push + request(Op::queue_pop, {{"/q"}, {}, 0}));
+  EXPECT_EQ(take_output(1) + take_output(2), "");
+  talk(3, push);
+  EXPECT_EQ(take_output(1), frame(proto::kOk, {"item"}));
+  EXPECT_EQ(take_output(2), "");
+}
+
+TEST_F(ServerSessionTest, AWaitThatCanNotGoOnIsRefusedNotClosed) {
+  restart({.table = {.max_waited_keys = 1}});
+  EXPECT_EQ(talk(1, kHello + request(Op::queue_wait_pop, {{"/q"}, {}, -1})), kWelcome);
+  talk(2, kGreeting + request(Op::queue_push, {{"/q"}, {"item"}, 0}) + request(Op::queue_pop, {{"/q"}, {}, 0}) +
+              request(Op::wait, {{"/other"}, {}, 0}));
+  const std::string answer = take_output(1);
+  EXPECT_EQ(answer.substr(0, 1), std::string(1, proto::kRefused));
+  EXPECT_THAT(answer, HasSubstr("the limit is 1"));
+  EXPECT_TRUE(open_);
+  EXPECT_EQ(talk(1, request(Op::ping, {{}, {}, 1})), std::string("\1\0\0\0", 4));
 }
 
 TEST_F(ServerSessionTest, RequestsAreHeldBehindUnreadReplies) {

@@ -35,11 +35,13 @@ std::string refusal_of(const std::function<void()>& call) {
   return {};
 }
 
+const Secret kSecret = Secret::parse(std::string(64, '5'));
+
 class TcpLimitsTest : public testing::Test {
  protected:
   TcpStore& serve(const TcpStoreServerOptions& options) {
     server_ = std::make_unique<TcpStoreServer>(options);
-    store_ = std::make_unique<TcpStore>(server_->address(), soon());
+    if (!options.secret) store_ = std::make_unique<TcpStore>(server_->address(), soon());
     return *store_;
   }
   RawClient raw() { return RawClient(*server_); }
@@ -107,16 +109,19 @@ TEST_F(TcpLimitsTest, OfWhatOneClientMakesTheServerHold) {
 
 TEST_F(TcpLimitsTest, OfWhatAllClientsMakeTheServerHold) {
   TcpStore& store = serve({.max_held_bytes = 1000000});
-  const std::string set = kGreeting + request(Op::set, {{"/k"}, {std::string(900000, 'x')}, 0});
+  const auto set_of = [](std::size_t bytes) {
+    return kGreeting + request(Op::set, {{"/k"}, {std::string(bytes, 'x')}, 0});
+  };
+  const std::string set = set_of(400000);
   RawClient small = raw();
   small.send(set.substr(0, 300000));
   RawClient large = raw();
-  large.send(set.substr(0, 800000));
+  large.send(set_of(900000).substr(0, 800000));
   EXPECT_TRUE(large.is_closed());
   EXPECT_THAT(log_.wait_for("for all its clients"), HasSubstr("the limit is 1000000"));
   // The other one still has its half.
   small.send(set.substr(300000));
-  EXPECT_EQ(store.get("k", soon()).size(), 900000u);
+  EXPECT_EQ(store.get("k", soon()).size(), 400000u);
 }
 
 TEST_F(TcpLimitsTest, OfClientsInTheirGreetingTheLongestIsClosed) {
@@ -127,8 +132,73 @@ TEST_F(TcpLimitsTest, OfClientsInTheirGreetingTheLongestIsClosed) {
   // Who greets gets in however many don't.
   for (int i = 0; i < 5; ++i) TcpStore(server_->address(), soon()).add("n", 1);
   EXPECT_TRUE(idle[0].is_closed());
-  EXPECT_THAT(log_.wait_for("at it longest"), HasSubstr("the limit is 3"));
+  EXPECT_THAT(log_.wait_for("greeting longest"), HasSubstr("the limit is 3"));
   EXPECT_EQ(store.add("n", 0), 5);
+}
+
+TEST_F(TcpLimitsTest, OfAllClientsWhoDoesNotGreetMakesRoom) {
+  serve({.secret = kSecret, .max_clients = 3});
+  std::vector<RawClient> strangers;
+  for (int i = 0; i < 3; ++i) strangers.push_back(raw());
+  while (server_->client_count() < 3) std::this_thread::yield();
+  const Endpoint friendly{.address = server_->address(), .secret = kSecret};
+  EXPECT_EQ(TcpStore(friendly, soon()).add("n", 1), 1);
+  EXPECT_TRUE(strangers[0].is_closed());
+  EXPECT_THAT(log_.wait_for("greeting longest"), HasSubstr("3 clients are connected, the limit is 3"));
+}
+
+TEST_F(TcpLimitsTest, WithoutDescriptorsWhoDoesNotGreetMakesRoom) {
+  TcpStore& store = serve({});
+  RawClient stranger = raw();
+  while (server_->client_count() < 2) std::this_thread::yield();
+  const net::OpenFilesLimit before = net::open_files_limit();
+  std::vector<UniqueFd> hoard;
+  const UniqueFd probe(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  ASSERT_TRUE(net::set_open_files_limit({static_cast<std::uint64_t>(probe.get()) + 16, before.hard}));
+  for (;;) {
+    UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (!fd) break;
+    hoard.push_back(std::move(fd));
+  }
+  hoard.pop_back();  // for the client's side
+  EXPECT_EQ(TcpStore(server_->address(), soon()).add("late", 1), 1);
+  EXPECT_TRUE(stranger.is_closed());
+  EXPECT_THAT(log_.wait_for("greeting longest"), HasSubstr("Too many open files"));
+  EXPECT_EQ(store.add("n", 1), 1);
+  hoard.clear();
+  ASSERT_TRUE(net::set_open_files_limit(before));
+}
+
+TEST_F(TcpLimitsTest, ManyWhoWaitForOneLargeValueAreAllServed) {
+  // Together their replies are far over the limit.
+  TcpStore& store = serve({.max_held_bytes = std::size_t{32} << 20});
+  std::vector<RawClient> waiters;
+  for (int i = 0; i < 40; ++i) {
+    waiters.push_back(raw());
+    waiters.back().send(kHello + request(Op::wait_get, {{"/k"}, {}, -1}));
+    waiters.back().receive(kWelcome.size());
+  }
+  const std::string value(std::size_t{8} << 20, 'x');
+  store.set("k", value);
+  const std::string expected = frame(proto::kOk, {value});
+  for (RawClient& waiter : waiters) EXPECT_TRUE(waiter.receive(expected.size()) == expected);
+  EXPECT_EQ(log_.count("for all its clients"), 0u);
+}
+
+TEST_F(TcpLimitsTest, OfAllWhatOneWriteCausesIsCheckedOnTheWay) {
+  TcpStore& store = serve({.max_held_bytes = std::size_t{32} << 20});
+  const std::string value(std::size_t{4} << 20, 'x');
+  std::vector<RawClient> watchers;
+  for (int i = 0; i < 20; ++i) {
+    watchers.push_back(raw());
+    watchers.back().send(legacy_request(Op::watch_key, {{"/k"}, {}, 0}));
+    EXPECT_EQ(watchers.back().receive(1), "\3");
+  }
+  // 8 MiB for each watcher, of which the kernel takes a part, in one write.
+  store.set("k", value);
+  store.set("k", value);
+  EXPECT_THAT(log_.wait_for("for all its clients"), HasSubstr("the limit is 33554432"));
+  EXPECT_EQ(store.add("n", 1), 1);
 }
 
 TEST_F(TcpLimitsTest, AFloodOfBadClientsIsANumberInTheLog) {
