@@ -1,8 +1,10 @@
 #include "launcher/serve.h"
 
 #include <fmt/format.h>
+#include <poll.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -104,14 +106,20 @@ std::string announcement(const net::HostPort& listening, const net::HostPort& ad
                      key.clients_set);
 }
 
-void wait_for_end(Signals& signals) {
+// False if the server has ended by itself.
+bool wait_for_end(Signals& signals, const store::TcpStoreServer& server) {
   const auto asks_to_end = [](int signal) {
     return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT;
   };
   while (true) {
-    wait_readable(signals.fd(), Deadline::never());
+    std::array<pollfd, 2> ends = {{{signals.fd(), POLLIN, 0}, {server.end_fd(), POLLIN, 0}}};
+    if (::poll(ends.data(), ends.size(), -1) < 0) {
+      if (errno == EINTR) continue;
+      throw SystemError("poll", errno);
+    }
+    if (ends[1].revents != 0) return false;
     for (const int signal : signals.take()) {
-      if (asks_to_end(signal)) return;
+      if (asks_to_end(signal)) return true;
       if (signal == SIGTSTP) raise(SIGSTOP);
     }
   }
@@ -135,8 +143,7 @@ int serve(const ServeOptions& options) {
   fmt::print("{}\n",
              announcement(server.address(), reachable(server.address(), environment), key, server_options.run_id));
   if (std::fflush(stdout) != 0) throw SystemError("write to stdout", errno);
-  wait_for_end(signals);
-  return 0;
+  return wait_for_end(signals, server) ? 0 : complain(kExitInternal, "the server has ended; the line above says why");
 }
 
 }  // namespace

@@ -1,9 +1,17 @@
 #include "runtime/store/tcp_store_server.h"
 
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
 #include <thread>
 
+#include "runtime/base/error.h"
+#include "runtime/base/logging.h"
 #include "runtime/base/mutex.h"
 #include "runtime/base/quiet_thread.h"
+#include "runtime/base/unique_fd.h"
 #include "runtime/store/server_loop.h"
 
 namespace lockstep::store {
@@ -11,8 +19,13 @@ namespace lockstep::store {
 class TcpStoreServer::Impl {
  public:
   explicit Impl(const TcpStoreServerOptions& options)
-      : loop_(options, [this](std::size_t clients, bool is_listening) { note(clients, is_listening); }),
-        thread_(start_quiet_thread([this] { loop_.run(); })) {}
+      : end_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+        loop_(options, [this](std::size_t clients, bool is_listening) { note(clients, is_listening); }) {
+    if (!end_) throw SystemError("eventfd", errno);
+    thread_ = start_quiet_thread([this] {
+      if (!loop_.run()) note_end();
+    });
+  }
 
   ~Impl() {
     loop_.stop();
@@ -20,6 +33,7 @@ class TcpStoreServer::Impl {
   }
 
   const net::HostPort& address() const { return loop_.address(); }
+  int end_fd() const { return end_.get(); }
 
   std::size_t client_count() EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
@@ -43,6 +57,10 @@ class TcpStoreServer::Impl {
   }
 
  private:
+  void note_end() {
+    constexpr std::uint64_t kOne = 1;
+    if (::write(end_.get(), &kOne, sizeof(kOne)) < 0) log_error("store server: write to an eventfd: errno {}", errno);
+  }
   void note(std::size_t clients, bool is_listening) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     clients_ = clients;
@@ -58,6 +76,7 @@ class TcpStoreServer::Impl {
   std::size_t clients_ GUARDED_BY(mutex_) = 0;
   bool closing_ GUARDED_BY(mutex_) = false;  // stop_listening was called
   bool listening_ GUARDED_BY(mutex_) = true;
+  UniqueFd end_;
   ServerLoop loop_;
   std::thread thread_;
 };
@@ -66,6 +85,7 @@ TcpStoreServer::TcpStoreServer(const TcpStoreServerOptions& options) : impl_(std
 TcpStoreServer::~TcpStoreServer() = default;
 
 const net::HostPort& TcpStoreServer::address() const { return impl_->address(); }
+int TcpStoreServer::end_fd() const { return impl_->end_fd(); }
 std::size_t TcpStoreServer::client_count() const { return impl_->client_count(); }
 void TcpStoreServer::stop_listening() { impl_->stop_listening(); }
 bool TcpStoreServer::wait_until_idle(const Deadline& deadline) { return impl_->wait_until_idle(deadline); }

@@ -74,6 +74,8 @@ class TcpStoreServer {
   // Waits until no client is connected; false if some still are at the deadline. The host of the store calls this
   // before it ends, when its own clients are closed, so that the others' last requests are still answered. Any thread.
   bool wait_until_idle(const Deadline& deadline);
+  // Can be read once an error has ended the server, which is in the log: it serves nobody any more. For poll(2).
+  int end_fd() const;
 
  private:
   class Impl;
