@@ -65,8 +65,8 @@ class MemberLink {
   // both are named), Timeout, and what TcpConnection throws.
   MemberLink(const Endpoint& endpoint, std::string_view scope, const MemberInfo& self, const LivenessOptions& options,
              MemberCalls calls, const Deadline& deadline);
-  // As goodbye(last_sequence()), if neither it nor report() was called; no event comes afterwards. While an exception
-  // unwinds that was not under way at the constructor: as report().
+  // As goodbye(last_sequence()), unless goodbye() was called; after a report() too. No event comes afterwards. While an
+  // exception unwinds that was not under way at the constructor: reports that instead, without a goodbye.
   ~MemberLink();
   MemberLink(const MemberLink&) = delete;
   MemberLink& operator=(const MemberLink&) = delete;
