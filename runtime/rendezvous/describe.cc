@@ -41,11 +41,11 @@ std::string describe_meeting(const MeetingPlan& plan) {
 // Where the secret is from, which depends on who can tell it to whom.
 std::string describe_secret(Means means, bool given) {
   if (means == Means::alone) return "none needed";
+  if (given) return "given by LOCKSTEP_STORE_SECRET or LOCKSTEP_STORE_SECRET_FILE";
   if (means == Means::local_socket || means == Means::pmix || means == Means::file) {
     return "drawn by rank 0, told to the others when they meet";
   }
   if (means == Means::agent_store) return "drawn by rank 0, told through torchrun's store, which everybody may read";
-  if (given) return "given by LOCKSTEP_STORE_SECRET or LOCKSTEP_STORE_SECRET_FILE";
   return "none: whoever reaches the store can join, read or stop the run; set LOCKSTEP_STORE_SECRET on every rank";
 }
 

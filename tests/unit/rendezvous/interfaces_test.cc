@@ -104,6 +104,12 @@ TEST(DescribeRendezvous, WhatARankWouldSee) {
   Variables closed = by_hand;
   closed["LOCKSTEP_STORE_SECRET"] = hex;
   EXPECT_THAT(described(closed), AllOf(HasSubstr("secret: given by"), Not(HasSubstr(hex))));
+  Variables torchrun = by_hand;
+  torchrun["TORCHELASTIC_RUN_ID"] = "x";
+  torchrun["TORCHELASTIC_USE_AGENT_STORE"] = "True";
+  EXPECT_THAT(described(torchrun), HasSubstr("secret: drawn by rank 0, told through torchrun's store"));
+  torchrun["LOCKSTEP_STORE_SECRET"] = hex;
+  EXPECT_THAT(described(torchrun), AllOf(HasSubstr("secret: given by"), Not(HasSubstr(hex))));
 }
 
 TEST(DescribeRendezvous, ProblemsAreFacts) {
