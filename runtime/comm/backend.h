@@ -22,6 +22,8 @@ struct GroupContext {
   std::chrono::nanoseconds timeout{};
   DeviceId device;
   std::string local_address;  // of this host on its way to the store, numeric; empty if the store is in this process
+  // Throws PeerLost if the job's membership has lost a rank. Any thread, at once; empty where there is no membership.
+  std::function<void()> check = {};
 };
 
 struct Backend {

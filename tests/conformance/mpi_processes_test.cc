@@ -95,5 +95,33 @@ TEST(Mpi, AnAbortIsEveryRanksFirstCause) {
   EXPECT_EQ(count_of(result.out, "PeerLost: rank 1 is out of disk"), 3) << result.out << result.err;
 }
 
+// MPI_Init waits for every rank, and knows no deadline. The job's does not help rank 0: it is five minutes.
+TEST(Mpi, ARankThatStandsStillBeforeMpiStartsIsNamed) {
+  LOCKSTEP_NEEDS_MPIRUN();
+  const Result result = run_process(job(2, {STANDING_RANK, "suite"}));
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_THAT(result.err, AllOf(HasSubstr("failed: rank 1 (host "), HasSubstr("stopped answering")));
+}
+
+TEST(Mpi, WhoWaitsForMpiToStartDoesSoUntilTheTimeout) {
+  LOCKSTEP_NEEDS_MPIRUN();
+  Variables variables = under_mpirun();
+  variables["LOCKSTEP_LIVENESS"] = "off";
+  variables["LOCKSTEP_TIMEOUT"] = "3";
+  const Result result = run_process(job(2, {STANDING_RANK, "suite"}, std::move(variables)));
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_THAT(result.err, AllOf(HasSubstr("rank 0 (host "), HasSubstr("MPI_Init, which waits for every rank"),
+                                HasSubstr("of 3 s"), HasSubstr("raise the timeout")));
+}
+
+TEST(Mpi, AProcessWhoseGroupHasFailedGetsNoOther) {
+  LOCKSTEP_NEEDS_MPIRUN();
+  const Result result = run_process(job(2, {CONFORMANCE_RANK, "again"}));
+  EXPECT_THAT(result.out, AllOf(HasSubstr("refused: "), HasSubstr("a group of this process has failed"),
+                                HasSubstr("restart the process")))
+      << result.err;
+  EXPECT_EQ(count_of(result.out, "another group"), 0);
+}
+
 }  // namespace
 }  // namespace lockstep::testing

@@ -5,6 +5,7 @@
 //   does
 //                  at step 100: "kill" (SIGKILL), "exit" (leaves the process, not the group), "stop" (SIGSTOP),
 //                  "throw", "abort" (of the group; then every rank ends well)
+//   again          as loop abort, and then asks for another group: "refused: ..."
 //   groups         three groups, one after the other
 #include <csignal>
 #include <cstdio>
@@ -62,6 +63,20 @@ int run(const std::string& what, const std::string& how) {
   }
   auto group = init_process_group(options);
   std::printf("backend %s\n", std::string(group->backend()).c_str());
+  if (what == "again") {
+    try {
+      loop(*group, "abort");
+    } catch (const PeerLost&) {
+      group.reset();
+    }
+    try {
+      group = init_process_group(options);
+      std::printf("another group\n");
+    } catch (const BackendUnavailable& error) {
+      std::printf("refused: %s\n", error.what());
+    }
+    return 0;
+  }
   if (what == "suite") {
     check_everything(*group);
     std::printf("suite passed\n");

@@ -77,8 +77,18 @@ void WireGloo::open(wire::Listener& listener, const Deadline& deadline) {
   if (others_.empty()) return;
   inboxes_.resize(std::min(kMostInboxes, 2 * others_.size() + 2));
   for (Inbox& inbox : inboxes_) inbox.buffer = buffer_over(inbox.frame.data(), wire::kFrameBytes);
-  receiver_ = start_quiet_thread([this, &listener] { receive_frames(listener); });
-  watcher_ = start_quiet_thread([this, &listener] { watch_connections(listener); });
+  const auto start = [this, &listener](void (WireGloo::*body)(wire::Listener&)) {
+    return start_quiet_thread([this, &listener, body] {
+      try {
+        (this->*body)(listener);
+      } catch (const std::exception& error) {
+        listener.on_broken(error.what());
+        note_event();
+      }
+    });
+  };
+  receiver_ = start(&WireGloo::receive_frames);
+  watcher_ = start(&WireGloo::watch_connections);
 }
 
 WireGloo::Buffer WireGloo::buffer_over(void* data, std::size_t bytes) {
@@ -121,6 +131,8 @@ void WireGloo::send_frame(int peer, const wire::FrameBytes& frame) {
   } catch (const ::gloo::IoException&) {
     lost_[static_cast<std::size_t>(peer)].store(true);  // the watcher says so too, and to whom it matters
     return;
+  } catch (const ::gloo::Exception& error) {
+    throw wire::Broken(error.what());
   }
   outbox.next = (outbox.next + 1) % kOutboxFrames;
   ++outbox.under_way;

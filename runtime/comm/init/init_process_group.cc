@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "runtime/base/cpu.h"
 #include "runtime/base/environment.h"
@@ -78,6 +79,7 @@ std::shared_ptr<ProcessGroup> start(const InitOptions& options) {
       .timeout = settings.timeout,
       .device = settings.device,
       .local_address = std::move(address),
+      .check = watched ? std::function<void()>([of = watched->watch()] { of->check(); }) : nullptr,
   };
   const BackendChoice choice = choose_backend(options.backend, backends(), context, deadline);
   auto group = choice.backend->create(context, deadline);

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <map>
+#include <memory>
 
 #include "runtime/base/error.h"
 #include "runtime/base/mutex.h"
@@ -86,12 +87,12 @@ Loaded load(const Known& known) {
 }
 
 // Each is loaded once. What could not be loaded is tried again: it may have been put there since.
-const Loaded& loaded(const Known& known) {
+std::shared_ptr<const Loaded> loaded(const Known& known) {
   static Mutex mutex;
-  static std::map<std::string, Loaded> all;
+  static std::map<std::string, std::shared_ptr<const Loaded>> all;
   MutexLock lock(mutex);
-  Loaded& entry = all[known.name];
-  if (!entry.backend.create) entry = load(known);
+  auto& entry = all[known.name];
+  if (entry == nullptr || !entry->backend.create) entry = std::make_shared<const Loaded>(load(known));
   return entry;
 }
 
@@ -100,8 +101,8 @@ const Loaded& loaded(const Known& known) {
 std::vector<PluginStatus> plugins() {
   std::vector<PluginStatus> result;
   for (const Known& known : known_plugins()) {
-    const Loaded& plugin = loaded(known);
-    result.push_back({known.name, plugin.path, plugin.problem.empty(), plugin.problem});
+    const auto plugin = loaded(known);
+    result.push_back({known.name, plugin->path, plugin->problem.empty(), plugin->problem});
   }
   return result;
 }
@@ -112,13 +113,13 @@ std::vector<Backend> plugin_backends() {
     result.push_back({known.name,
                       [&known](const GroupContext& context) -> std::string {
                         if (auto reason = known.why_not(context); !reason.empty()) return reason;
-                        const Loaded& plugin = loaded(known);
-                        return plugin.problem.empty() ? plugin.backend.why_not(context) : plugin.problem;
+                        const auto plugin = loaded(known);
+                        return plugin->problem.empty() ? plugin->backend.why_not(context) : plugin->problem;
                       },
                       [&known](const GroupContext& context, const Deadline& deadline) {
-                        const Loaded& plugin = loaded(known);
-                        if (!plugin.problem.empty()) throw BackendUnavailable(plugin.problem);
-                        return plugin.backend.create(context, deadline);
+                        const auto plugin = loaded(known);
+                        if (!plugin->problem.empty()) throw BackendUnavailable(plugin->problem);
+                        return plugin->backend.create(context, deadline);
                       },
                       true});
   }

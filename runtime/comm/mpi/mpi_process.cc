@@ -79,6 +79,7 @@ void end_at_exit() {
   self.ending = true;
   self.changed.notify_all();
   while (!self.ended) {
+    if (self.busy && group_failed.load()) return;  // MPI_Init has not returned, and need not
     if (!self.changed.wait_until(self.mutex, patience)) break;
   }
   if (!self.ended) log_warn("MPI_Finalize has not returned, {}; the process ends without it", patience.progress());
@@ -115,6 +116,12 @@ std::function<void()> run_on_mpi_thread(std::function<void()> body) {
 }
 
 void never_finalize() { group_failed.store(true); }
+
+std::string why_not_again() {
+  if (!group_failed.load()) return {};
+  return "backend 'mpi': a group of this process has failed, and MPI can't be used any more after that; restart the "
+         "process, or use backend 'gloo'";
+}
 
 std::string mpi_error(int code, const char* call) {
   if (code == MPI_SUCCESS) return {};

@@ -23,8 +23,12 @@ std::function<void()> run_on_mpi_thread(std::function<void()> body);
 void start_mpi(int rank, int world_size);
 
 // A group has failed: the process is to end without MPI_Finalize, which would wait for ranks that do not come. mpirun
-// then counts this rank as failed, which it has.
+// then counts this rank as failed, which it has. Any thread.
 void never_finalize();
+
+// Why there can be no further group: MPI may still know memory of one that failed, and go on where that one stopped.
+// Empty if none has.
+std::string why_not_again();
 
 // Why `call` failed, as a sentence; empty if it did not.
 std::string mpi_error(int code, const char* call);

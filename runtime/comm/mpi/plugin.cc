@@ -10,7 +10,7 @@ LOCKSTEP_PLUGIN_STAMP
 extern "C" void lockstep_plugin_backend(lockstep::Backend* backend) {
   using namespace lockstep;
   backend->name = "mpi";
-  backend->why_not = [](const GroupContext&) { return std::string(); };
+  backend->why_not = [](const GroupContext&) { return mpi_backend::why_not_again(); };
   backend->create = [](const GroupContext& context, const Deadline& deadline) {
     return wire::ProcessGroupWire::create("mpi", context, std::make_unique<mpi_backend::WireMpi>(context), deadline,
                                           &mpi_backend::run_on_mpi_thread);

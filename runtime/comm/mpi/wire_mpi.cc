@@ -24,6 +24,8 @@ constexpr int kRoundsWithoutNap = 64;
 constexpr std::chrono::microseconds kShortNap{50};
 constexpr std::chrono::microseconds kLongNap{1000};
 constexpr int kRoundsOfShortNaps = 2000;
+// How long a transfer that is given up may take to end.
+constexpr std::chrono::milliseconds kLastPush{200};
 
 void require(int code, const char* call) {
   if (auto problem = mpi_error(code, call); !problem.empty()) throw wire::Broken(problem);
@@ -38,6 +40,15 @@ WireMpi::WireMpi(const GroupContext& context)
 
 void WireMpi::open(wire::Listener& listener, const Deadline& deadline) {
   listener_ = &listener;
+  try {
+    start_and_connect(deadline);
+  } catch (...) {
+    interrupt();  // what is half done can't be taken back
+    throw;
+  }
+}
+
+void WireMpi::start_and_connect(const Deadline& deadline) {
   start_mpi(rank_, size_);
   for (MPI_Comm* comm : {&frames_, &bulk_, &messages_}) {
     MPI_Request request = MPI_REQUEST_NULL;
@@ -45,6 +56,7 @@ void WireMpi::open(wire::Listener& listener, const Deadline& deadline) {
     for (int done = 0; done == 0;) {
       require(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
       if (done != 0) break;
+      if (interrupted_.load()) throw wire::Broken("interrupted");
       if (deadline.expired()) {
         throw Timeout(fmt::format("backend 'mpi': rank {} waited for all ranks to make a communicator, {}", rank_,
                                   deadline.progress()));
@@ -57,6 +69,7 @@ void WireMpi::open(wire::Listener& listener, const Deadline& deadline) {
 }
 
 void WireMpi::send_frame(int peer, const wire::FrameBytes& frame) {
+  if (at_rest_) return;
   reap_frames();
   FrameOnItsWay& sent = *on_their_way_.emplace_back(std::make_unique<FrameOnItsWay>());
   sent.bytes = frame;
@@ -100,7 +113,7 @@ void WireMpi::start(Requests& requests, Direction direction, const wire::Piece& 
   }
 }
 
-void WireMpi::complete(Requests& requests, std::vector<int> peers) {
+void WireMpi::complete(std::vector<int> peers) {
   {
     MutexLock lock(mutex_);
     std::sort(peers.begin(), peers.end());
@@ -108,17 +121,16 @@ void WireMpi::complete(Requests& requests, std::vector<int> peers) {
     awaited_ = std::move(peers);
   }
   for (;;) {
-    if (interrupted_.load()) {
-      give_up(requests);
-      throw wire::Broken("interrupted");
-    }
+    if (interrupted_.load()) throw wire::Broken("interrupted");
     int done = 0;
-    require(MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE), "MPI_Testall");
+    require(MPI_Testall(static_cast<int>(under_way_.size()), under_way_.data(), &done, MPI_STATUSES_IGNORE),
+            "MPI_Testall");
     if (done != 0) break;
     if (take_frames()) idle_rounds_ = 0;
     nap();
   }
   idle_rounds_ = 0;
+  under_way_.clear();
   MutexLock lock(mutex_);
   awaited_.clear();
 }
@@ -128,23 +140,32 @@ std::vector<int> WireMpi::awaited() {
   return awaited_;
 }
 
-void WireMpi::give_up(Requests& requests) {
-  for (MPI_Request& request : requests) {
-    if (request == MPI_REQUEST_NULL) continue;
-    // A send can't be taken back; nothing pushes it any more, since MPI is not called again.
-    if (MPI_Cancel(&request) == MPI_SUCCESS) MPI_Request_free(&request);
+void WireMpi::let_go() {
+  for (const auto& [key, requests] : expected_) under_way_.insert(under_way_.end(), requests.begin(), requests.end());
+  expected_.clear();
+  for (MPI_Request& request : under_way_) {
+    if (request != MPI_REQUEST_NULL) MPI_Cancel(&request);
   }
+  // A receive that nobody has begun to fill is gone with that. Any other transfer has to end, or MPI to rest: it moves
+  // nothing by itself.
+  const Deadline patience = Deadline::after(kLastPush);
+  do {
+    std::erase_if(under_way_, [](MPI_Request& request) {
+      int done = 0;
+      return request == MPI_REQUEST_NULL || MPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || done != 0;
+    });
+  } while (!under_way_.empty() && !patience.expired());
+  at_rest_ = !under_way_.empty();
 }
 
 void WireMpi::exchange(std::span<const wire::Piece> sends, std::span<const wire::Piece> recvs) {
-  Requests requests;
   std::vector<int> peers;
-  for (const wire::Piece& piece : recvs) start(requests, Direction::in, piece, kBulkTag, bulk_);
-  for (const wire::Piece& piece : sends) start(requests, Direction::out, piece, kBulkTag, bulk_);
+  for (const wire::Piece& piece : recvs) start(under_way_, Direction::in, piece, kBulkTag, bulk_);
+  for (const wire::Piece& piece : sends) start(under_way_, Direction::out, piece, kBulkTag, bulk_);
   for (const auto pieces : {recvs, sends}) {
     for (const wire::Piece& piece : pieces) peers.push_back(piece.peer);
   }
-  complete(requests, std::move(peers));
+  complete(std::move(peers));
 }
 
 void WireMpi::expect(const wire::Piece& piece, std::uint64_t number) {
@@ -152,16 +173,16 @@ void WireMpi::expect(const wire::Piece& piece, std::uint64_t number) {
 }
 
 void WireMpi::deliver(const wire::Piece& piece, std::uint64_t number) {
-  Requests requests;
-  start(requests, Direction::out, piece, tag_of(number), messages_);
-  complete(requests, {piece.peer});
+  start(under_way_, Direction::out, piece, tag_of(number), messages_);
+  complete({piece.peer});
 }
 
 void WireMpi::finish(int peer, std::uint64_t number) {
   const auto found = expected_.find({peer, number});
   if (found == expected_.end()) return;
-  complete(found->second, {peer});
+  under_way_ = std::move(found->second);
   expected_.erase(found);
+  complete({peer});
 }
 
 void WireMpi::wait(const Deadline& deadline) {
@@ -201,12 +222,13 @@ void WireMpi::wake() {
 
 void WireMpi::interrupt() {
   interrupted_.store(true);
+  never_finalize();
   wake();
 }
 
 void WireMpi::close(const Deadline& deadline) {
   try {
-    while (!on_their_way_.empty() && !deadline.expired()) {
+    while (!at_rest_ && !on_their_way_.empty() && !deadline.expired()) {
       reap_frames();
       if (on_their_way_.empty()) break;
       // The peers send theirs now too, and each waits for the other to take them.

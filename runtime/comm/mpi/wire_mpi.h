@@ -25,6 +25,7 @@ class WireMpi final : public wire::Wire {
 
   std::string_view name() const override { return "Open MPI"; }
   void open(wire::Listener& listener, const Deadline& deadline) override;
+  std::string_view opening() const override { return "MPI_Init, which waits for every rank"; }
   void send_frame(int peer, const wire::FrameBytes& frame) override;
   void exchange(std::span<const wire::Piece> sends, std::span<const wire::Piece> recvs) override;
   void expect(const wire::Piece& piece, std::uint64_t number) override;
@@ -34,17 +35,18 @@ class WireMpi final : public wire::Wire {
   void wait(const Deadline& deadline) override;
   void wake() override;
   void interrupt() override;
+  void let_go() override;
   void close(const Deadline& deadline) override;
 
  private:
   using Requests = std::vector<MPI_Request>;
 
+  void start_and_connect(const Deadline& deadline);
   // Appends the requests of one piece: more than one where it is larger than what MPI counts with.
   enum class Direction { out, in };
   void start(Requests& requests, Direction direction, const wire::Piece& piece, int tag, MPI_Comm comm);
-  // Pushes MPI until all are done. Throws Broken, after which none of them touches its memory any more.
-  void complete(Requests& requests, std::vector<int> peers);
-  void give_up(Requests& requests);
+  // Pushes MPI until all that is under way is done. Throws Broken.
+  void complete(std::vector<int> peers);
   // Takes the frames that are there and gives them to the listener; true if there was one.
   bool take_frames();
   void reap_frames();
@@ -63,7 +65,9 @@ class WireMpi final : public wire::Wire {
     MPI_Request request = MPI_REQUEST_NULL;
   };
   std::deque<std::unique_ptr<FrameOnItsWay>> on_their_way_;  // MPI knows them by their address
+  Requests under_way_;                                       // of the transfer that blocks
   std::map<std::pair<int, std::uint64_t>, Requests> expected_;
+  bool at_rest_ = false;  // MPI is not called any more: it would go on with a transfer whose memory is not ours now
   std::atomic<bool> interrupted_{false};
   int idle_rounds_ = 0;
 

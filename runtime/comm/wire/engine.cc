@@ -6,6 +6,7 @@
 #include <exception>
 
 #include "runtime/base/error.h"
+#include "runtime/base/logging.h"
 #include "runtime/base/quiet_thread.h"
 
 namespace lockstep::wire {
@@ -13,6 +14,10 @@ namespace {
 
 // How long a rank that leaves, or has failed, stays for the others to hear of it.
 constexpr std::chrono::seconds kFarewell{2};
+// While a library that knows no deadline connects: between two looks at what has become of the others; and how far past
+// the deadline the library's own message, which says more, may come.
+constexpr std::chrono::milliseconds kLook{250};
+constexpr std::chrono::seconds kOverdue{1};
 
 // What a rank gives to a collective, if it fits into a frame: what is there on every rank, so that all see it alike.
 bool fits_inline(const comm::Task& task) {
@@ -30,7 +35,7 @@ class Message final : public WorkState {
   bool poll() override {
     MutexLock lock(engine_->mutex_);
     if (parcel_->done) return true;
-    engine_->failure_.check();
+    if (engine_->failure_.happened()) engine_->throw_failure();
     return false;
   }
   void wait(const Deadline& deadline) override {
@@ -65,6 +70,7 @@ Engine::Engine(std::unique_ptr<Wire> wire, rendezvous::Roster roster, int rank, 
                  changed_.notify_all();
                }),
       post_office_(roster_, rank),
+      heard_(roster_.size()),
       left_after_(roster_.size()),
       seen_(roster_.size()) {
   seen_[static_cast<std::size_t>(rank_)] = true;
@@ -72,7 +78,7 @@ Engine::Engine(std::unique_ptr<Wire> wire, rendezvous::Roster roster, int rank, 
 
 Engine::~Engine() = default;
 
-void Engine::open(const ThreadMaker& make_thread, const Deadline& deadline) {
+void Engine::open(const ThreadMaker& make_thread, const Deadline& deadline, const std::function<void()>& check) {
   // The library is called on the communication thread from its first call on; what it throws is thrown here.
   struct Start {
     Mutex mutex;
@@ -100,10 +106,31 @@ void Engine::open(const ThreadMaker& make_thread, const Deadline& deadline) {
       self->run();
     }
   });
+  const auto is_over = [&](const Deadline& until) {
+    MutexLock lock(start->mutex);
+    while (!start->over && start->changed.wait_until(start->mutex, until)) {
+    }
+    return start->over;
+  };
+  const bool knows_no_deadline = !wire_->opening().empty();
+  try {
+    while (!is_over(knows_no_deadline ? deadline.sooner(kLook) : Deadline::never())) {
+      if (check) check();
+      if (!deadline.expired() || is_over(Deadline::after(kOverdue))) continue;
+      throw Timeout(
+          fmt::format("{}: {} waits for {}, {}; see that every rank runs and has come so far, or raise the "
+                      "timeout",
+                      wire_->name(), who(rank_), wire_->opening(), deadline.progress()));
+    }
+  } catch (const Error& error) {
+    failure_.abandon(error.what());
+    MutexLock lock(mutex_);
+    closed_ = true;
+    throw;
+  }
   std::exception_ptr error;
   {
     MutexLock lock(start->mutex);
-    while (!start->over) start->changed.wait(start->mutex);
     error = start->error;
   }
   if (!error) return;
@@ -116,8 +143,8 @@ void Engine::open(const ThreadMaker& make_thread, const Deadline& deadline) {
 }
 
 void Engine::check() const {
-  failure_.check();
   MutexLock lock(mutex_);
+  if (failure_.happened()) throw_failure();
   if (closed_) {
     throw InvalidArgument(
         fmt::format("{}: the group was destroyed before this work was done; wait for each work, or keep the group for "
@@ -152,9 +179,9 @@ std::shared_ptr<WorkState> Engine::start(Parcel parcel) {
 template <typename Done>
 bool Engine::wait_for(const Deadline& deadline, Done done) {
   while (!done()) {
-    failure_.check();
+    if (failure_.happened()) throw_failure();
     if (!changed_.wait_until(mutex_, deadline) && !done()) {
-      failure_.check();
+      if (failure_.happened()) throw_failure();
       return false;
     }
   }
@@ -162,14 +189,25 @@ bool Engine::wait_for(const Deadline& deadline, Done done) {
 }
 
 void Engine::time_out(const std::string& what, const std::string& missing, const Deadline& deadline) {
-  failure_.fail(Cause::timeout, fmt::format("{} on {} timed out, {}; {}; see why it is late, or raise the timeout",
-                                            what, who(rank_), deadline.progress(), missing));
+  failure_.propose(Cause::timeout, fmt::format("{} on {} timed out, {}; {}; see why it is late, or raise the timeout",
+                                               what, who(rank_), deadline.progress(), missing));
+  MutexLock lock(mutex_);
+  throw_failure();
+}
+
+void Engine::throw_failure() const {
+  const Deadline patience = Deadline::after(kFarewell);
+  while (!let_go_ && changed_.wait_until(mutex_, patience)) {
+  }
+  failure_.raise();
 }
 
 bool Collective::poll() {
   if (done_.load(std::memory_order_acquire)) return true;
-  engine_->failure_.check();
-  return false;
+  if (!engine_->failure_.happened()) return false;
+  MutexLock lock(engine_->mutex_);
+  if (done_.load(std::memory_order_acquire)) return true;
+  engine_->throw_failure();
 }
 
 void Collective::wait(const Deadline& deadline) {
@@ -213,11 +251,22 @@ void Engine::on_frame(int peer, std::span<const std::byte> bytes) {
   if (frame->kind == FrameKind::failed) {
     return failure_.adopt(static_cast<Cause>(frame->number), std::string(text_of(frame->payload)));
   }
+  std::uint64_t expected = 0;
+  {
+    MutexLock lock(mutex_);
+    expected = heard_[static_cast<std::size_t>(peer)] + 1;
+  }
+  if (frame->kind == FrameKind::collective && frame->number != expected) {
+    return failure_.propose(Cause::mismatch,
+                            fmt::format("{} got word of collective {} over {} from {}, and collective "
+                                        "{} is next; run one version of lockstep on every host",
+                                        who(rank_), frame->number, wire_->name(), who(peer), expected));
+  }
   MutexLock lock(mutex_);
   const auto index = static_cast<std::size_t>(peer);
   switch (frame->kind) {
     case FrameKind::collective:
-      if (frame->number <= done_) break;
+      heard_[index] = frame->number;
       arrivals_of(frame->number)[index] = {frame->record, {frame->payload.begin(), frame->payload.end()}};
       break;
     case FrameKind::goodbye:
@@ -259,29 +308,45 @@ void Engine::lose(int rank, const std::string& how) {
   failure_.propose(Cause::peer_lost, fmt::format("{}; {}", how, where));
 }
 
+void Engine::on_broken(const std::string& how) {
+  failure_.propose(Cause::peer_lost, fmt::format("{} can't go on: {}: {}", who(rank_), wire_->name(), how));
+}
+
 void Engine::run() {
   try {
     while (step()) {
     }
   } catch (const Broken& broken) {
-    // Interrupted because the group has failed; or a connection broke under a transfer, and the listener hears of it.
-    const Deadline patience = Deadline::after(kFarewell);
-    bool heard = failure_.happened();
-    while (!heard && !patience.expired()) {
-      wire_->wait(patience);
-      heard = failure_.happened();
-    }
-    if (!heard) {
-      failure_.propose(Cause::peer_lost,
-                       fmt::format("{} lost a connection: {}: {}", who(rank_), wire_->name(), broken.what()));
-    }
-  } catch (const Error& error) {
-    failure_.propose(Cause::peer_lost, fmt::format("{}: {}", who(rank_), error.what()));
+    wait_for_a_cause(broken.what());
+  } catch (const std::exception& error) {
+    on_broken(error.what());  // unless it is the cause
   }
-  if (failure_.happened()) tell_of_failure();
-  wire_->close(Deadline::after(kFarewell));
-  MutexLock lock(mutex_);
-  changed_.notify_all();
+  const auto now_it_has_let_go = [this] {
+    MutexLock lock(mutex_);
+    let_go_ = true;
+    changed_.notify_all();
+  };
+  try {
+    if (failure_.happened()) {
+      wire_->let_go();
+      now_it_has_let_go();
+      tell_of_failure();
+    }
+    wire_->close(Deadline::after(kFarewell));
+  } catch (const std::exception& error) {
+    on_broken(error.what());
+  }
+  now_it_has_let_go();
+}
+
+void Engine::wait_for_a_cause(const std::string& how) {
+  const Deadline patience = Deadline::after(kFarewell);
+  try {
+    while (!failure_.happened() && !patience.expired()) wire_->wait(patience);
+  } catch (const std::exception& error) {
+    log_debug("{} can't wait any more: {}", wire_->name(), error.what());  // so nobody can say more
+  }
+  failure_.propose(Cause::peer_lost, fmt::format("{} lost a connection: {}: {}", who(rank_), wire_->name(), how));
 }
 
 bool Engine::step() {
@@ -474,8 +539,9 @@ void Engine::tell_of_failure() {
     if (r == rank_) continue;
     try {
       wire_->send_frame(r, bytes);
-    } catch (const Broken&) {
-      // Who can't be told any more hears of it when the connection ends.
+    } catch (const Broken& broken) {
+      // It hears of it when the connection ends.
+      log_debug("{} can't be told of the failure: {}", who(r), broken.what());
     }
   }
 }

@@ -41,8 +41,9 @@ class Engine final : public Listener, public std::enable_shared_from_this<Engine
   Engine(std::unique_ptr<Wire> wire, rendezvous::Roster roster, int rank, std::shared_ptr<store::Store> store);
   ~Engine();
 
-  // Connects all ranks and starts. Throws what Wire::open() throws.
-  void open(const ThreadMaker& make_thread, const Deadline& deadline);
+  // Connects all ranks and starts. Throws what Wire::open() throws. Where that may wait past the deadline
+  // (Wire::opening()), throws Timeout then, or what `check` throws in the meantime; the thread is left to the library.
+  void open(const ThreadMaker& make_thread, const Deadline& deadline, const std::function<void()>& check = {});
 
   std::shared_ptr<Collective> start(comm::Task task);
   std::shared_ptr<WorkState> start(Parcel parcel);
@@ -65,6 +66,7 @@ class Engine final : public Listener, public std::enable_shared_from_this<Engine
 
   void on_frame(int peer, std::span<const std::byte> bytes) override;
   void on_lost(int peer, const std::string& how) override;
+  void on_broken(const std::string& how) override;
 
  private:
   friend class Collective;
@@ -80,6 +82,8 @@ class Engine final : public Listener, public std::enable_shared_from_this<Engine
 
   // The communication thread's.
   void run();
+  // A transfer broke; somebody may be about to say why.
+  void wait_for_a_cause(const std::string& how);
   // False at the end.
   bool step();
   void announce(Collective& collective);
@@ -94,6 +98,8 @@ class Engine final : public Listener, public std::enable_shared_from_this<Engine
   // Waits until done() holds or the group fails. False if the deadline passed.
   template <typename Done>
   bool wait_for(const Deadline& deadline, Done done) REQUIRES(mutex_);
+  // Throws the cause, once the communication thread has let go of the memory of all works: it is the caller's then.
+  [[noreturn]] void throw_failure() const REQUIRES(mutex_);
   [[noreturn]] void time_out(const std::string& what, const std::string& missing, const Deadline& deadline);
   std::string missing(const Collective& collective) const REQUIRES(mutex_);
   // "rank 1 (...) was in all_reduce 7 (...)".
@@ -109,17 +115,19 @@ class Engine final : public Listener, public std::enable_shared_from_this<Engine
   std::function<void()> join_;
 
   mutable Mutex mutex_;
-  Condition changed_;
+  mutable Condition changed_;
   PostOffice post_office_ GUARDED_BY(mutex_);
   std::deque<std::shared_ptr<Collective>> queue_ GUARDED_BY(mutex_);  // not done, in order
   std::atomic<std::uint64_t> last_{0};                                // started; written under the lock
   std::uint64_t announced_ GUARDED_BY(mutex_) = 0;
   std::uint64_t done_ GUARDED_BY(mutex_) = 0;
-  std::deque<Arrivals> arrivals_ GUARDED_BY(mutex_);                         // of collectives done_ + 1 and later
+  std::deque<Arrivals> arrivals_ GUARDED_BY(mutex_);     // of collectives done_ + 1 and later
+  std::vector<std::uint64_t> heard_ GUARDED_BY(mutex_);  // by rank: its last collective that it has told of
   std::vector<std::optional<std::uint64_t>> left_after_ GUARDED_BY(mutex_);  // by rank, that said goodbye
   std::vector<bool> seen_ GUARDED_BY(mutex_);  // who needs to be told nothing more: it has seen our goodbye, or is gone
   std::vector<int> to_acknowledge_ GUARDED_BY(mutex_);
   bool closing_ GUARDED_BY(mutex_) = false;
+  bool let_go_ GUARDED_BY(mutex_) = false;  // the communication thread touches no memory of a work any more
   bool closed_ GUARDED_BY(mutex_) = false;
 };
 

@@ -37,10 +37,16 @@ Failure::Known Failure::first_in_store(const Known& own) const {
     Condition changed;
     std::optional<Known> answer GUARDED_BY(mutex);
   };
+  std::shared_ptr<store::Store> of_the_group;
+  {
+    MutexLock lock(mutex_);
+    of_the_group = store_;
+  }
+  if (of_the_group == nullptr) return own;
   const auto question = std::make_shared<Question>();
   std::thread asker;
   try {
-    asker = start_quiet_thread([question, store = store_, own] {
+    asker = start_quiet_thread([question, store = std::move(of_the_group), own] {
       Known answer = ask(*store, own);
       MutexLock lock(question->mutex);
       question->answer = std::move(answer);
@@ -81,6 +87,13 @@ void Failure::propose(Cause cause, const std::string& text) {
 
 void Failure::adopt(Cause cause, const std::string& text) {
   if (settle({cause, text})) on_cause_();
+}
+
+void Failure::abandon(const std::string& text) {
+  adopt(Cause::peer_lost, text);
+  std::shared_ptr<store::Store> store;  // destroyed without the lock: rank 0's waits for the others to leave
+  MutexLock lock(mutex_);
+  store.swap(store_);
 }
 
 void Failure::fail(Cause cause, const std::string& text) {

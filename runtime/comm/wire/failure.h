@@ -24,7 +24,7 @@ class Failure {
 
   // `on_cause` is called once, with no lock held, by the thread that brought the cause.
   Failure(std::shared_ptr<store::Store> store, std::function<void()> on_cause)
-      : store_(std::move(store)), on_cause_(std::move(on_cause)) {}
+      : on_cause_(std::move(on_cause)), store_(std::move(store)) {}
 
   // Fails the group with this cause, unless another rank was first: then with that one's. Returns when there is one.
   // Where the store can't be reached, or has not answered after kStorePatience, this rank's own stands.
@@ -43,6 +43,8 @@ class Failure {
     Cause cause;
     std::string text;
   };
+  // Of a group that never came to be: fails it with `text`, for whoever still works for it, and lets the store go.
+  void abandon(const std::string& text);
   // Once it has happened.
   Known known() const;
   // Throws it, once it has happened.
@@ -53,10 +55,10 @@ class Failure {
   // True if this call's cause is the one.
   bool settle(const Known& cause);
 
-  std::shared_ptr<store::Store> store_;
   std::function<void()> on_cause_;
   std::atomic<bool> happened_{false};
   mutable Mutex mutex_;
+  std::shared_ptr<store::Store> store_ GUARDED_BY(mutex_);  // null once abandoned
   std::optional<Known> cause_ GUARDED_BY(mutex_);
 };
 

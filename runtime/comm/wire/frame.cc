@@ -4,6 +4,8 @@
 #include <cstring>
 #include <type_traits>
 
+#include "runtime/comm/wire/failure.h"
+
 namespace lockstep::wire {
 namespace {
 
@@ -68,6 +70,9 @@ std::optional<Frame> read_frame(std::span<const std::byte> bytes) {
   frame.record.weighted = take<std::uint8_t>(bytes, 8) != 0;
   frame.record.root = take<std::int32_t>(bytes, 12);
   frame.number = take<std::uint64_t>(bytes, 16);
+  const bool is_a_cause = frame.number >= static_cast<std::uint64_t>(Cause::peer_lost) &&
+                          frame.number <= static_cast<std::uint64_t>(Cause::mismatch);
+  if (frame.kind == FrameKind::failed && !is_a_cause) return std::nullopt;
   frame.record.count = take<std::int64_t>(bytes, 24);
   frame.record.weight = take<std::int64_t>(bytes, 32);
   frame.payload = bytes.subspan(kPayloadAt, length);

@@ -30,7 +30,7 @@ std::shared_ptr<ProcessGroup> ProcessGroupWire::create(std::string backend, Grou
                                                        std::unique_ptr<Wire> wire, const Deadline& deadline,
                                                        const ThreadMaker& make_thread) {
   auto engine = std::make_shared<Engine>(std::move(wire), context.roster, context.identity.rank, context.store);
-  engine->open(make_thread, deadline);
+  engine->open(make_thread, deadline, context.check);
   return std::make_shared<ProcessGroupWire>(std::move(backend), std::move(context), std::move(engine));
 }
 

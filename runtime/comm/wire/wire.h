@@ -31,6 +31,8 @@ class Listener {
   virtual void on_frame(int peer, std::span<const std::byte> frame) = 0;
   // The connection to `peer` is gone. `how`: what the library said.
   virtual void on_lost(int peer, const std::string& how) = 0;
+  // The wire can't go on, whoever is to blame.
+  virtual void on_broken(const std::string& how) = 0;
 
  protected:
   ~Listener() = default;
@@ -57,6 +59,9 @@ class Wire {
   virtual std::string_view name() const = 0;
   // Connects all ranks. Collective; blocks. Throws Timeout, PeerLost, Mismatch or BackendUnavailable.
   virtual void open(Listener& listener, const Deadline& deadline) = 0;
+  // What open() may wait for past its deadline, since the library knows none: "MPI_Init, which waits for every rank".
+  // Empty if there is nothing of the kind.
+  virtual std::string_view opening() const { return {}; }
   // Sends a frame, without waiting for the peer. Does nothing if the peer is lost. Throws Broken if interrupted.
   virtual void send_frame(int peer, const FrameBytes& frame) = 0;
   // Moves all pieces and returns when all have come and all are out of this rank's memory. The peers call it with
@@ -74,6 +79,8 @@ class Wire {
   virtual void wake() = 0;
   // For good: ends the call that blocks, and each later one, but for close().
   virtual void interrupt() = 0;
+  // After interrupt(): gives up what was not finished. The library touches no Piece any more when it returns.
+  virtual void let_go() = 0;
   // Ends all connections, after what has been sent is out, or at the deadline. The listener is not called any more once
   // it returns.
   virtual void close(const Deadline& deadline) = 0;

@@ -60,6 +60,12 @@ TEST(Frames, WhatIsNoneIsRefused) {
     bad[change.at] = static_cast<std::byte>(change.value);
     EXPECT_FALSE(read_frame(bad)) << "byte " << change.at;
   }
+  Frame failed;
+  failed.kind = FrameKind::failed;
+  for (const std::uint64_t cause : {0, 1, 3, 4, 257}) {
+    failed.number = cause;
+    EXPECT_EQ(read_frame(write_frame(failed)).has_value(), cause == 1 || cause == 3) << cause;
+  }
 }
 
 }  // namespace

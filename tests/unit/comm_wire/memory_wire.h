@@ -17,12 +17,14 @@ class MemoryWire final : public Wire {
  public:
   // What the wires of one group share.
   struct Hub {
-    explicit Hub(int size) : frames(static_cast<std::size_t>(size)), lost(frames.size()), woken(frames.size()) {}
+    explicit Hub(int size)
+        : frames(static_cast<std::size_t>(size)), lost(frames.size()), woken(frames.size()), let_go(frames.size()) {}
     Mutex mutex;
     Condition changed;
     std::vector<std::deque<std::pair<int, FrameBytes>>> frames GUARDED_BY(mutex);  // by receiver, with the sender
     std::vector<std::deque<int>> lost GUARDED_BY(mutex);                           // by who is to hear of it
     std::vector<bool> woken GUARDED_BY(mutex);
+    std::vector<bool> let_go GUARDED_BY(mutex);
     // From, to, message number (0: an exchange).
     std::map<std::tuple<int, int, std::uint64_t>, std::deque<std::vector<std::byte>>> bulk GUARDED_BY(mutex);
   };
@@ -73,6 +75,10 @@ class MemoryWire final : public Wire {
     MutexLock lock(hub_->mutex);
     interrupted_ = true;
     hub_->changed.notify_all();
+  }
+  void let_go() override {
+    MutexLock lock(hub_->mutex);
+    hub_->let_go[static_cast<std::size_t>(rank_)] = true;
   }
   void close(const Deadline&) override {}
 

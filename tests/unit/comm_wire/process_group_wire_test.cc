@@ -140,5 +140,132 @@ TEST(ProcessGroupWire, WhatBecomesOfARankAfterItsGoodbyeIsNoLoss) {
   });
 }
 
+// A number sizes what waits for its turn, so it can't be any.
+TEST(ProcessGroupWire, ACollectiveOutOfOrderFailsTheGroup) {
+  for (const std::uint64_t number : {std::uint64_t{1}, std::uint64_t{3}, ~std::uint64_t{0}}) {
+    const auto causes = causes_after(2, [number](ProcessGroup&, const Hub& hub) {
+      Frame frame;
+      frame.number = number;
+      MutexLock lock(hub->mutex);
+      hub->frames[0].emplace_back(1, write_frame(frame));
+      hub->changed.notify_all();
+    });
+    EXPECT_THAT(causes[0], AllOf(HasSubstr("collective " + std::to_string(number) + " over memory from rank 1"),
+                                 HasSubstr("collective 2 is next")));
+    EXPECT_EQ(causes[0], causes[1]);
+  }
+}
+
+// The caller frees its buffers when it gets the error.
+TEST(ProcessGroupWire, AnErrorComesOnceTheWireHasLetGoOfTheMemory) {
+  std::latch over(2);
+  on_ranks(2, [&](ProcessGroup& group, const Hub& hub) {
+    if (group.rank() == 1) {
+      // Says that it has come, and moves nothing.
+      Frame frame;
+      frame.number = 1;
+      frame.record = {.kind = comm::OpKind::all_reduce, .dtype = DType::f32, .count = 100000};
+      {
+        MutexLock lock(hub->mutex);
+        hub->frames[0].emplace_back(1, write_frame(frame));
+        hub->changed.notify_all();
+      }
+      return over.arrive_and_wait();
+    }
+    std::thread other([&] {
+      {
+        MutexLock lock(hub->mutex);
+        while (hub->bulk.empty()) hub->changed.wait(hub->mutex);  // rank 0 is in the transfer
+      }
+      group.abort("the disk is full");
+    });
+    std::vector<float> x(100000);
+    EXPECT_THROW(group.all_reduce(BufferView(std::span(x))).wait(), PeerLost);
+    {
+      MutexLock lock(hub->mutex);
+      EXPECT_TRUE(hub->let_go[0]);
+    }
+    other.join();
+    over.arrive_and_wait();
+  });
+}
+
+// A library that knows no deadline, and a rank that does not come.
+class WaitsForEver final : public Wire {
+ public:
+  struct Shared {
+    Mutex mutex;
+    Condition changed;
+    bool let_in GUARDED_BY(mutex) = false;
+    bool closed GUARDED_BY(mutex) = false;
+  };
+  explicit WaitsForEver(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {}
+
+  std::string_view name() const override { return "slow"; }
+  std::string_view opening() const override { return "slow_init, which waits for every rank"; }
+  void open(Listener&, const Deadline&) override {
+    MutexLock lock(shared_->mutex);
+    while (!shared_->let_in) shared_->changed.wait(shared_->mutex);
+  }
+  void send_frame(int, const FrameBytes&) override {}
+  void exchange(std::span<const Piece>, std::span<const Piece>) override {}
+  void expect(const Piece&, std::uint64_t) override {}
+  void deliver(const Piece&, std::uint64_t) override {}
+  void finish(int, std::uint64_t) override {}
+  std::vector<int> awaited() override { return {}; }
+  void wait(const Deadline&) override {}
+  void wake() override {}
+  void interrupt() override {}
+  void let_go() override {}
+  void close(const Deadline&) override {
+    MutexLock lock(shared_->mutex);
+    shared_->closed = true;
+    shared_->changed.notify_all();
+  }
+
+ private:
+  std::shared_ptr<Shared> shared_;
+};
+
+TEST(ProcessGroupWire, ALibraryThatWaitsForEverIsLeftToItself) {
+  GroupContext context;
+  for (int r = 0; r < 2; ++r) context.roster.push_back({r, r, 100 + r, "host" + std::to_string(r), "boot"});
+  context.store = std::make_shared<store::HashStore>();
+  for (const bool is_lost : {false, true}) {
+    const auto shared = std::make_shared<WaitsForEver::Shared>();
+    std::shared_ptr<std::function<void()>> join;
+    const ThreadMaker keep_join = [&](std::function<void()> body) {
+      join = std::make_shared<std::function<void()>>(start_own_thread(std::move(body)));
+      return [] { ADD_FAILURE() << "nobody may wait for it"; };
+    };
+    context.check = [&] {
+      if (is_lost) throw PeerLost("rank 1 is lost");
+    };
+    std::string text;
+    try {
+      ProcessGroupWire::create("slow", context, std::make_unique<WaitsForEver>(shared),
+                               Deadline::after(is_lost ? std::chrono::seconds(40) : std::chrono::seconds(0)),
+                               keep_join);
+      ADD_FAILURE();
+    } catch (const Error& error) {
+      text = error.what();
+    }
+    if (is_lost) {
+      EXPECT_EQ(text, "rank 1 is lost");
+    } else {
+      EXPECT_THAT(text, AllOf(HasSubstr("slow_init, which waits for every rank"), HasSubstr("of 0 s")));
+    }
+    EXPECT_EQ(context.store.use_count(), 1) << "rank 0's store ends with its owner, not with the library";
+    {
+      MutexLock lock(shared->mutex);
+      shared->let_in = true;
+      shared->changed.notify_all();
+    }
+    (*join)();
+    MutexLock lock(shared->mutex);
+    EXPECT_TRUE(shared->closed);
+  }
+}
+
 }  // namespace
 }  // namespace lockstep::wire
