@@ -20,7 +20,7 @@ const Variables kGloo = {{"CONFORMANCE_BACKEND", "gloo"}};
 
 class Suite : public ::testing::TestWithParam<int> {};
 
-INSTANTIATE_TEST_SUITE_P(Processes, Suite, ::testing::Values(2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(Processes, Suite, ::testing::Values(3));
 
 TEST_P(Suite, Passes) {
   RankProcesses ranks(GetParam(), {.command = {CONFORMANCE_RANK, "suite"}, .environment = kGloo});
