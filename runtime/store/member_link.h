@@ -36,7 +36,7 @@ struct MemberEvent {
     lost,           // a member's connection ended without a goodbye
     silent,         // a member stopped answering; this one itself, if it was stopped and goes on
     failed,         // a member reported a failure of its own
-    left,           // a member said goodbye
+    left,           // rank 0 said goodbye; of the others' nothing is heard
     store_lost,     // the connection to the store ended: no event comes any more
     store_silent,   // the store stopped answering
     store_answers,  // and answers again

@@ -123,7 +123,6 @@ std::optional<std::string> MembershipTable::enter(ConnectionId id, std::string_v
   ++scope.connected;
   by_connection_.emplace(id, Seat{scope_entry->first, *number});
   for (const Event& event : scope.events) pushes_.push_back({id, event.kind, event.fields});
-  if (!scope.left.empty()) pushes_.push_back({id, Kind::left, scope.left});
   return std::nullopt;
 }
 
@@ -155,8 +154,7 @@ std::optional<std::string> MembershipTable::goodbye(ConnectionId id, std::int64_
   member->last_sequence = last_sequence;
   if (member->state == State::present) {
     member->state = State::left;
-    scope->leaving.push_back(std::to_string(member->info.rank));
-    scope->leaving.push_back(std::to_string(last_sequence));
+    if (member->info.rank == 0) scope->leaving = {Kind::left, {"0", std::to_string(last_sequence)}};
   }
   forget_connection(*scope, *member);
   drop_if_over(*scope);
@@ -249,10 +247,9 @@ std::string MembershipTable::silent_text(const Member& member, std::chrono::nano
 void MembershipTable::look_around() {
   for (auto& [name, scope] : scopes_) {
     if (scope.connected == 0) continue;
-    if (!scope.leaving.empty()) {
-      tell(scope, {Kind::left, scope.leaving});
-      scope.left.insert(scope.left.end(), scope.leaving.begin(), scope.leaving.end());
-      scope.leaving.clear();
+    if (scope.leaving) {
+      tell(scope, *scope.leaving);
+      scope.events.push_back(*std::exchange(scope.leaving, std::nullopt));
     }
     for (auto& [rank, member] : scope.members) {
       if (member.state != State::present || member.connection == 0 || !member.watched || member.traced) continue;

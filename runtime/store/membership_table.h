@@ -63,7 +63,7 @@ class MembershipTable {
   struct Push {
     ConnectionId to = 0;
     Kind kind = Kind::lost;
-    // [rank, failure number, text]; of `left` [rank, last sequence, rank, last sequence, ...]; of `nudge` none.
+    // [rank, failure number, text]; of `left` [rank, last sequence]; of `nudge` none.
     std::vector<std::string> fields;
   };
   explicit MembershipTable(const MembershipOptions& options = {}, const MemberProbe& probe = {});
@@ -115,9 +115,8 @@ class MembershipTable {
     std::map<int, Member> members;
     std::int64_t failures = 0;
     std::size_t connected = 0;
-    std::vector<Event> events;         // failures told, for who comes later
-    std::vector<std::string> left;     // [rank, last sequence, ...] told, for who comes later
-    std::vector<std::string> leaving;  // not told yet
+    std::vector<Event> events;     // told, for who comes later
+    std::optional<Event> leaving;  // of rank 0, not told yet
   };
   struct Seat {
     std::string scope;

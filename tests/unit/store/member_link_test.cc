@@ -127,13 +127,13 @@ TEST_F(MemberLinks, AConnectionThatEndsIsALoss) {
 
 TEST_F(MemberLinks, AGoodbyeIsNone) {
   Events events;
-  const auto own = link(0, events);
+  const auto own = link(1, events);
   {
     Events ignored;
-    link(1, ignored)->goodbye(41);
+    link(0, ignored)->goodbye(41);
   }
   const MemberEvent event = events.await(Kind::left);
-  EXPECT_EQ(event.rank, 1);
+  EXPECT_EQ(event.rank, 0);
   EXPECT_EQ(event.number, 41);
   { const BareMember lost(endpoint(), 2); }
   events.await(Kind::lost);
@@ -142,10 +142,10 @@ TEST_F(MemberLinks, AGoodbyeIsNone) {
 
 TEST_F(MemberLinks, TheDestructorSaysGoodbyeWithTheLastSequence) {
   Events events;
-  const auto own = link(0, events);
+  const auto own = link(1, events);
   {
     Events ignored;
-    const auto leaver = link(1, ignored, {}, 17);
+    const auto leaver = link(0, ignored, {}, 17);
   }
   EXPECT_EQ(events.await(Kind::left).number, 17);
 }

@@ -116,18 +116,18 @@ TEST_F(MemberSessions, AGoodbyeAndAReport) {
     enter(id, std::to_string(id - 1));
     hear(id);
   }
-  send(2, Op::goodbye, {{}, {}, 41});
-  EXPECT_EQ(hear(2), (std::vector<Heard>{{proto::kOk, {}}}));
-  bench_.disconnect(2);
+  send(1, Op::goodbye, {{}, {}, 41});
+  EXPECT_EQ(hear(1), (std::vector<Heard>{{proto::kOk, {}}}));
+  bench_.disconnect(1);
   send(3, Op::report, {{}, {"out of disk"}, 0});
   const auto reporter = hear(3);
   ASSERT_EQ(reporter.size(), 2u) << "its answer, then what all are told";
   EXPECT_EQ(reporter[0].status, proto::kOk);
   EXPECT_EQ(reporter[1].status, proto::kPushFailed);
   bench_.pass(100ms, 1);
-  EXPECT_EQ(hear(1),
+  EXPECT_EQ(hear(2),
             (std::vector<Heard>{{proto::kPushFailed, {"2", "1", "rank 2 (host n1, pid 7) failed: out of disk"}},
-                                {proto::kPushLeft, {"1", "41"}}}));
+                                {proto::kPushLeft, {"0", "41"}}}));
 }
 
 }  // namespace

@@ -90,15 +90,15 @@ TEST_F(Table, WhoSaysGoodbyeHasLeftAndIsNeverLost) {
   enter_all();
   ASSERT_EQ(table.goodbye(connection(1), 41), std::nullopt);
   table.ended(connection(1));
-  ASSERT_EQ(table.goodbye(connection(2), 42), std::nullopt);
-  EXPECT_TRUE(told().empty()) << "collected";
-  run(100ms, {0});
+  ASSERT_EQ(table.goodbye(connection(0), 42), std::nullopt);
+  EXPECT_TRUE(told().empty()) << "at the next look";
+  run(100ms, {2});
   const auto pushes = told();
-  ASSERT_EQ(pushes.size(), 1u) << "both in one, and none for those who left";
-  EXPECT_EQ(pushes[0].to, connection(0));
+  ASSERT_EQ(pushes.size(), 1u) << "of rank 0 alone, and none for those who left";
+  EXPECT_EQ(pushes[0].to, connection(2));
   EXPECT_EQ(pushes[0].kind, Kind::left);
-  EXPECT_EQ(pushes[0].fields, (std::vector<std::string>{"1", "41", "2", "42"}));
-  run(10s, {0});
+  EXPECT_EQ(pushes[0].fields, (std::vector<std::string>{"0", "42"}));
+  run(10s, {2});
   EXPECT_TRUE(told().empty());
   EXPECT_EQ(table.present(), 1u);
 }
