@@ -76,7 +76,12 @@ TcpConnection TcpStore::take(const Deadline& deadline) {
       return connection;
     }
   }
-  return TcpConnection::open_once(endpoint_, dialect_, deadline);
+  try {
+    return TcpConnection::open_once(endpoint_, dialect_, deadline);
+  } catch (const net::ConnectionClosed&) {
+    // A server that is flooded makes room by closing who is at its greeting longest.
+    return TcpConnection::open_once(endpoint_, dialect_, deadline);
+  }
 }
 
 void TcpStore::give_back(TcpConnection connection) {

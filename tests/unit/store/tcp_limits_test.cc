@@ -1,11 +1,15 @@
 // What the server lets clients have, over sockets; and what else it must survive.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
+#include <filesystem>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -36,6 +40,16 @@ std::string refusal_of(const std::function<void()>& call) {
 }
 
 const Secret kSecret = Secret::parse(std::string(64, '5'));
+
+std::set<int> epoll_descriptors() {
+  std::set<int> result;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    const auto target = std::filesystem::read_symlink(entry.path(), gone);
+    if (target == "anon_inode:[eventpoll]") result.insert(std::stoi(entry.path().filename()));
+  }
+  return result;
+}
 
 class TcpLimitsTest : public testing::Test {
  protected:
@@ -273,6 +287,52 @@ TEST_F(TcpLimitsTest, AWatcherThatDoesNotReadIsClosedAndDelaysNobody) {
   // What the kernel's buffers don't take, the server holds, up to the limit.
   while (log_.count("doesn't read") == 0) store.set("k", value);
   EXPECT_EQ(store.add("n", 1), 1);
+}
+
+// The loop's epoll descriptor, by what it is called in /proc.
+int epoll_descriptor_since(const std::set<int>& before) {
+  for (const int fd : epoll_descriptors()) {
+    if (!before.contains(fd)) return fd;
+  }
+  return -1;
+}
+
+TEST_F(TcpLimitsTest, ALoopThatCanNotGoOnIsSaidAndCanBeWaitedFor) {
+  const std::set<int> before = epoll_descriptors();
+  serve({});
+  EXPECT_FALSE(net::wait_readable(server_->end_fd(), Deadline::after(milliseconds(0))));
+  const int epoll = epoll_descriptor_since(before);
+  ASSERT_GE(epoll, 0);
+  const UniqueFd other(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  ASSERT_EQ(::dup3(other.get(), epoll, O_CLOEXEC), epoll);
+  const RawClient late = raw();  // wakes it
+  EXPECT_TRUE(net::wait_readable(server_->end_fd(), soon()));
+  EXPECT_THAT(log_.wait_for("all clients are closed"), HasSubstr("epoll_wait"));
+  EXPECT_EQ(server_->client_count(), 0u);
+  EXPECT_THROW(store_->add("n", 1), StoreError);
+}
+
+// A server that closes the second connection in its greeting.
+TEST(TcpStoreConnections, OneThatIsClosedInItsGreetingIsOpenedAgain) {
+  const UniqueFd listener = net::tcp_listen({"127.0.0.1", 0});
+  const net::HostPort address = net::local_address(listener.get());
+  std::thread server([&] {
+    std::vector<UniqueFd> connections;
+    const std::string answer = frame(proto::kOk);
+    for (const std::string& all : {kWelcome, std::string(), kWelcome + answer}) {
+      net::wait_readable(listener.get(), soon());
+      connections.push_back(net::tcp_try_accept(listener.get()));
+      net::send_all(connections.back().get(), all, soon());
+      // No more will come; what the client sends stays unread, without a reset that would overtake the answer.
+      EXPECT_EQ(::shutdown(connections.back().get(), SHUT_WR), 0);
+    }
+    EXPECT_TRUE(net::wait_readable(listener.get(), soon()));  // the client has what it wants
+  });
+  TcpStore store(address, soon());
+  EXPECT_THROW(store.set("k", "v"), StoreError) << "the first connection has ended";
+  store.set("k", "v");
+  const UniqueFd done = net::tcp_connect(address, soon());
+  server.join();
 }
 
 TEST(OpenFiles, TheSoftLimitIsRaisedToTheHardOne) {
