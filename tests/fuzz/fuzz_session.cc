@@ -31,6 +31,8 @@ constexpr SessionId kClients = 4;
 constexpr std::size_t kClientMask = kClients - 1;
 // How often an action that lets time pass looks for silent members.
 constexpr int kLooks = 3;
+// No reply or push is larger with limits that short inputs reach.
+constexpr std::size_t kOneReply = 4096;
 
 // The first byte of an input.
 constexpr std::uint8_t kSecret = 1;  // the server has one
@@ -104,6 +106,8 @@ class Run {
       default: send(id, input.bytes(input.byte())); break;
     }
     flush();
+    check(bench_.most_unread <= bench_.state.rules.max_client_bytes + kOneReply,
+          "a session holds what its limit allows, and one reply");
     outcome_.had_members = bench_.member_requests > 0;
     if ((flags_ & kSecret) != 0 && !somebody_proved_) {
       check(bench_.state.keys.size() == 0, "a stranger stores nothing");

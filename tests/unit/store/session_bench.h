@@ -1,6 +1,7 @@
 // Sessions of one server without sockets and clocks: a test says what arrives, when a timer ends, and what is read.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <map>
@@ -33,6 +34,8 @@ class SessionBench : public SessionHost {
   int member_requests = 0;
   // Whether clients read at once what they are sent. Without it, their sessions keep it.
   bool reading = true;
+  // Replies and pushes that one session held at most at the end of an event, unsent.
+  std::size_t most_unread = 0;
 
   bool connected(SessionId id) const { return clients_.contains(id); }
   void connect(SessionId id) { clients_[id].session = std::make_unique<ServerSession>(state, *this, id); }
@@ -96,11 +99,15 @@ class SessionBench : public SessionHost {
   };
 
   void after(SessionId id, bool open) {
+    note(id);
     if (!open) close(id);
     settle();
   }
 
+  void note(SessionId id) { most_unread = std::max(most_unread, session(id)->output().size()); }
+
   void close(SessionId id) {
+    note(id);
     Client& client = clients_.at(id);
     client.received += client.session->output();
     client.close_reason = client.session->close_reason();
