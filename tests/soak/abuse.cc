@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <stdexcept>
 #include <vector>
 
 #include "proto/request.h"
@@ -49,7 +50,10 @@ void drop(UniqueFd fd, bool reset) {
 
 }  // namespace
 
-const std::array<Abuser::Kind, 11> Abuser::kKinds = {{
+// An abuse of which so many failed and none was done does not do what it says.
+constexpr std::uint64_t kEnough = 30;
+
+const std::array<Abuser::Kind, Abuser::kKindCount> Abuser::kKinds = {{
     {"connections dropped", &Abuser::open_and_drop},
     {"half requests", &Abuser::send_half_a_request},
     {"noise", &Abuser::send_noise},
@@ -61,22 +65,35 @@ const std::array<Abuser::Kind, 11> Abuser::kKinds = {{
     {"large halves", &Abuser::announce_much},
     {"large writes", &Abuser::write_much},
     {"members killed", &Abuser::kill_a_member},
+    {"members that flood", &Abuser::flood_as_a_member},
+    {"crowds for one value", &Abuser::crowd_for_a_value},
 }};
 
 void Abuser::act() {
   const auto kind = static_cast<std::size_t>(random_.below(kKinds.size()));
+  ++tries_[kind];
   try {
     (this->*kKinds[kind].act)();
-  } catch (const Error&) {
-    // Refused, closed or too slow, as may befall one who does such things.
+    ++done_[kind];
+  } catch (const Error& error) {
+    // Refused, closed or too slow, as may befall one who does such things; but not always.
+    last_errors_[kind] = error.what();
   }
-  ++counts_[kind];
+}
+
+std::string Abuser::failure() const {
+  for (std::size_t kind = 0; kind < kKinds.size(); ++kind) {
+    if (tries_[kind] < kEnough || done_[kind] > 0) continue;
+    return fmt::format("none of {} {} came off, the last because: {}", tries_[kind], kKinds[kind].name,
+                       last_errors_[kind]);
+  }
+  return {};
 }
 
 std::string Abuser::summary() const {
   std::string text;
   for (std::size_t kind = 0; kind < kKinds.size(); ++kind) {
-    text += fmt::format("{}{} {}", kind == 0 ? "" : ", ", counts_[kind], kKinds[kind].name);
+    text += fmt::format("{}{} of {} {}", kind == 0 ? "" : ", ", done_[kind], tries_[kind], kKinds[kind].name);
   }
   return text;
 }
@@ -137,8 +154,45 @@ void Abuser::send_noise() {
 void Abuser::flood() {
   UniqueFd fd = connect_to(targets_.open);
   net::send_all(fd.get(), opening(), brief());
-  const std::string bytes = requests(200);
-  for (const Deadline end = brief(); !end.expired();) net::send_all(fd.get(), bytes, end);
+  send_until_stuck(fd.get(), requests(200));
+}
+
+// Until the server takes no more, or closes the connection.
+void Abuser::send_until_stuck(int fd, const std::string& bytes) {
+  try {
+    for (const Deadline end = brief(); !end.expired();) net::send_all(fd, bytes, end);
+  } catch (const Timeout&) {  // as it should be
+  } catch (const net::ConnectionClosed&) {
+  }
+}
+
+// It reads nothing of what it asks for, nor of the answers to its signs of life.
+void Abuser::flood_as_a_member() {
+  auto connection = store::TcpConnection::open_once(any_target(), proto::Dialect::lockstep, brief());
+  const std::string rank = std::to_string(random_.below(1 << 20));
+  const std::string process = store::encode(store::ProcessInfo::of_this_process());
+  connection.send(request(Op::register_member, {{"flood"}, {rank, "1048576", process, ""}, 0}), brief());
+  if (connection.receive(Op::register_member, 1, brief()).number != proto::kOk) throw Error("not registered");
+  std::string unread;
+  const UniqueFd fd = std::move(connection).release(unread);
+  std::string bytes = random_.below(2) == 0 ? requests(50) : "";
+  for (int i = 0; i < 500; ++i) bytes += request(Op::heartbeat, {{}, {""}, 1});
+  send_until_stuck(fd.get(), bytes);
+}
+
+// Many wait for one large value, few read it.
+void Abuser::crowd_for_a_value() {
+  const store::Endpoint& endpoint = any_target();
+  store::TcpStore store(endpoint, brief(), {.request_timeout = milliseconds(500)});
+  const std::string name = fmt::format("abuse/crowd/{}", random_.next());
+  std::vector<store::TcpConnection> crowd;
+  for (std::uint64_t left = 10 + random_.below(50); left > 0; --left) {
+    crowd.push_back(store::TcpConnection::open_once(endpoint, proto::Dialect::lockstep, brief()));
+    crowd.back().send(request(Op::wait_get, {{"/" + name}, {}, -1}), brief());
+  }
+  store.set(name, std::string(std::size_t{1} << 20, 'v'));
+  for (std::size_t i = 0; i < crowd.size(); i += 5) crowd[i].receive(Op::wait_get, 1, brief());
+  store.erase(name);
 }
 
 void Abuser::read_slowly() {
@@ -155,7 +209,12 @@ void Abuser::use_a_wrong_secret() {
   store::Endpoint endpoint = targets_.guarded;
   endpoint.secret = store::Secret::random();
   endpoint.role = noise(some_bytes(100));
-  store::TcpConnection::open_once(endpoint, proto::Dialect::lockstep, Deadline::after(milliseconds(500)));
+  try {
+    store::TcpConnection::open_once(endpoint, proto::Dialect::lockstep, Deadline::after(milliseconds(500)));
+  } catch (const StoreError&) {  // refused
+    return;
+  }
+  throw std::logic_error("a wrong secret was let in");
 }
 
 void Abuser::stay_idle() {

@@ -25,6 +25,8 @@ class Abuser {
   void act();
   // "connections opened and dropped 4711, ..." of what was done.
   std::string summary() const;
+  // What never came off although it was often tried; empty if all did.
+  std::string failure() const;
 
  private:
   const store::Endpoint& any_target() { return random_.below(2) == 0 ? targets_.guarded : targets_.open; }
@@ -45,16 +47,22 @@ class Abuser {
   void announce_much();
   void write_much();
   void kill_a_member();
+  void flood_as_a_member();
+  void crowd_for_a_value();
+  static void send_until_stuck(int fd, const std::string& bytes);
 
+  static constexpr std::size_t kKindCount = 13;
   struct Kind {
     const char* name;
     void (Abuser::*act)();
   };
-  static const std::array<Kind, 11> kKinds;
+  static const std::array<Kind, kKindCount> kKinds;
 
   const Targets targets_;
   Generator random_;
-  std::array<std::uint64_t, 11> counts_{};
+  std::array<std::uint64_t, kKindCount> tries_{};
+  std::array<std::uint64_t, kKindCount> done_{};  // without an error
+  std::array<std::string, kKindCount> last_errors_{};
 };
 
 }  // namespace lockstep::soak

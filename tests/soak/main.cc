@@ -158,6 +158,7 @@ int abuse(const Targets& targets, std::uint64_t seed) {
   Abuser abuser(targets, seed);
   while (stop_asked == 0) abuser.act();
   fmt::print("soak_store: abuser {}: {}\n", seed, abuser.summary());
+  if (const std::string failure = abuser.failure(); !failure.empty()) throw Error(failure);
   return 0;
 }
 
