@@ -5,7 +5,7 @@
 //   lost    its connection ended without a goodbye                       at once
 //   silent  nothing came from it for MembershipOptions::silence          at the next look_around()
 //   failed  it reported that its group failed                            at once
-//   left    it said goodbye                                              collected until the next look_around()
+//   left    rank 0 said goodbye; of the others nobody need know          at the next look_around()
 // Failures of a scope are numbered from 1. Number 1 is the first cause; the others mostly follow from it, so that only
 // the first kMostFailures are told.
 //
@@ -81,7 +81,7 @@ class MembershipTable {
 
   // The observer runs now. Before the others, as often as time matters.
   void observe(Time now) { clock_.observe(now); }
-  // Finds the silent, and tells who has left.
+  // Finds the silent, and tells that rank 0 has left.
   void look_around();
 
   // What shall be sent since the last call, in order.

@@ -37,9 +37,11 @@ struct TcpStoreServerOptions {
   // Keys that clients wait for, all together; keys that clients of PyTorch 1.13 watch, all together.
   std::size_t max_waited_keys = std::size_t{4} << 20;
   std::size_t max_watched_keys = std::size_t{1} << 16;
-  // Clients at one time; more are closed as they come.
+  // Clients at one time. When one more comes, the one that is at its greeting longest is closed; without one, the
+  // newcomer.
   std::size_t max_clients = 65536;
-  // Clients that have not finished their greeting. When one more comes, the one that is at it longest is closed.
+  // Clients that have not finished their greeting, but never more than a quarter of the descriptors that this process
+  // may have (ulimit -n). When one more comes, or the descriptors are used up, the one that is at it longest is closed.
   std::size_t max_greeting_clients = 4096;
   // A client that hasn't finished its greeting by then is closed. One that sends nothing at all may stay where PyTorch
   // 1.13 is served and has a client on the same host: it opens a second connection, for a key's news.
