@@ -20,9 +20,17 @@ std::vector<std::string> HashStore::missing(std::span<const std::string> keys, b
   return result;
 }
 
+bool HashStore::wait_for_change(const Deadline& deadline) { return !stopped_ && changed_.wait_until(mutex_, deadline); }
+
+void HashStore::stop_waiting() {
+  MutexLock lock(mutex_);
+  stopped_ = true;
+  changed_.notify_all();
+}
+
 void HashStore::wait_locked(std::span<const std::string> keys, bool queues_count, const Deadline& deadline) {
   while (!missing(keys, queues_count).empty()) {
-    if (changed_.wait_until(mutex_, deadline)) continue;
+    if (wait_for_change(deadline)) continue;
     const auto absent = missing(keys, queues_count);
     if (absent.empty()) return;
     throw_wait_timeout(description(), keys, absent, deadline);
@@ -138,7 +146,7 @@ std::string HashStore::queue_pop(std::string_view queue, const Deadline& deadlin
   const std::uint64_t ticket = next_ticket_++;
   waiting.push_back(ticket);
   const auto is_our_turn = [&] { return waiting.front() == ticket && !items.empty(); };
-  while (!is_our_turn() && changed_.wait_until(mutex_, deadline)) {
+  while (!is_our_turn() && wait_for_change(deadline)) {
   }
   const bool served = is_our_turn();
   std::erase(waiting, ticket);
@@ -172,7 +180,7 @@ void HashStore::barrier(std::string_view name, std::int64_t rank, std::int64_t w
     changed_.notify_all();
   }
   if (arrival.complete) return;
-  while (!released_.contains(ticket) && changed_.wait_until(mutex_, deadline)) {
+  while (!released_.contains(ticket) && wait_for_change(deadline)) {
   }
   if (released_.erase(ticket) != 0) return;
   const BarrierTable::Missing missing_ranks = barriers_.missing(ticket);

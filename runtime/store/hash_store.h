@@ -31,6 +31,7 @@ class HashStore : public Store {
   std::string queue_pop(std::string_view queue, const Deadline& deadline) override;
   std::int64_t queue_length(std::string_view queue) override;
   void barrier(std::string_view name, std::int64_t rank, std::int64_t world_size, const Deadline& deadline) override;
+  void stop_waiting() override;
   std::string description() const override { return "in-process"; }
 
  private:
@@ -44,6 +45,9 @@ class HashStore : public Store {
   // Waits for values; if `queues_count`, also for queues that aren't empty.
   void wait_locked(std::span<const std::string> keys, bool queues_count, const Deadline& deadline) REQUIRES(mutex_);
 
+  // False if the deadline has passed, or nobody shall wait.
+  bool wait_for_change(const Deadline& deadline) REQUIRES(mutex_);
+
   Mutex mutex_;
   Condition changed_;
   std::map<std::string, std::string, std::less<>> values_ GUARDED_BY(mutex_);
@@ -51,6 +55,7 @@ class HashStore : public Store {
   BarrierTable barriers_ GUARDED_BY(mutex_);
   std::set<std::uint64_t> released_ GUARDED_BY(mutex_);  // of a barrier, and not gone on yet
   std::uint64_t next_ticket_ GUARDED_BY(mutex_) = 0;
+  bool stopped_ GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace lockstep::store

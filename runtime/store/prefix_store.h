@@ -31,6 +31,8 @@ class PrefixStore : public Store {
   std::string queue_pop(std::string_view queue, const Deadline& deadline) override;
   std::int64_t queue_length(std::string_view queue) override;
   void barrier(std::string_view name, std::int64_t rank, std::int64_t world_size, const Deadline& deadline) override;
+  // Of the whole store underneath.
+  void stop_waiting() override { store_->stop_waiting(); }
   // Of the store underneath.
   std::string description() const override { return store_->description(); }
 

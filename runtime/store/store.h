@@ -70,6 +70,10 @@ class Store {
   // size is another than that of those inside, or the rank is not in it.
   virtual void barrier(std::string_view name, std::int64_t rank, std::int64_t world_size, const Deadline& deadline) = 0;
 
+  // From now on nobody waits: who does, and who comes later, finds what is there, and for what isn't a Timeout at once.
+  // For good; for who knows that what is awaited will not come. Doesn't block.
+  virtual void stop_waiting() = 0;
+
   // For messages: "tcp 127.0.0.1:41233".
   virtual std::string description() const = 0;
 };

@@ -1,9 +1,11 @@
 #include "runtime/store/tcp_connection.h"
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 
 #include "runtime/base/error.h"
@@ -109,6 +111,20 @@ void TcpConnection::greet_torch(const Deadline& deadline) {
 
 void TcpConnection::send(std::string_view bytes, const Deadline& deadline) {
   net::send_all(fd_.get(), bytes, deadline);
+}
+
+bool TcpConnection::await_reply(const Deadline& deadline, int stop) {
+  while (begin_ == end_) {
+    pollfd entries[] = {{.fd = fd_.get(), .events = POLLIN, .revents = 0},
+                        {.fd = stop, .events = POLLIN, .revents = 0}};
+    const int ready = ::poll(entries, 2, deadline.poll_timeout_ms());
+    if (ready > 0) return entries[0].revents != 0;
+    if (ready < 0 && errno != EINTR) throw SystemError("poll of a socket", errno);
+    if (ready == 0 && deadline.expired()) {
+      throw Timeout(fmt::format("receive from {}: timed out, {}", peer().to_string(), deadline.progress()));
+    }
+  }
+  return true;
 }
 
 const proto::Contents& TcpConnection::receive(Op op, std::size_t keys, const Deadline& deadline) {

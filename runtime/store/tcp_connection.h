@@ -31,6 +31,8 @@ class TcpConnection {
   // Receives the reply to the oldest request that has none yet, which was `op` with `keys` keys. The views are valid
   // until the next call. Throws as send(), and CorruptData if the reply is not one.
   const proto::Contents& receive(proto::Op op, std::size_t keys, const Deadline& deadline);
+  // Waits until there is something to receive; false if `stop`, a descriptor, is readable first. Throws Timeout.
+  bool await_reply(const Deadline& deadline, int stop);
   // Gives up the socket, and into `unread` what was received on it and not given out. For who goes on by itself.
   UniqueFd release(std::string& unread) &&;
   // The address that was connected to, numeric.

@@ -1,6 +1,8 @@
 #include "runtime/store/tcp_store.h"
 
 #include <fmt/format.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -33,7 +35,11 @@ TcpStore::TcpStore(const net::HostPort& server, const Deadline& deadline, const 
     : TcpStore(Endpoint{.address = server}, deadline, options) {}
 
 TcpStore::TcpStore(const Endpoint& endpoint, const Deadline& deadline, const TcpStoreOptions& options)
-    : server_(endpoint.address), options_(options), endpoint_(endpoint) {
+    : server_(endpoint.address),
+      options_(options),
+      endpoint_(endpoint),
+      stop_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (!stop_) throw SystemError("eventfd", errno);
   try {
     TcpConnection connection = TcpConnection::open(endpoint, deadline);
     endpoint_.address = connection.peer();
@@ -152,10 +158,45 @@ Frame TcpStore::ask(const std::string& what, const proto::Request& request, cons
     frame.status = static_cast<std::uint8_t>(reply.number);
     frame.list.assign(reply.values.begin(), reply.values.end());
   });
+  return known(what, std::move(frame));
+}
+
+Frame TcpStore::ask_and_wait(const std::string& what, const proto::Request& request, const Deadline& deadline) {
+  const std::string bytes = bytes_of(request);
+  const Deadline answer = answer_deadline(deadline);
+  Frame frame;
+  with_connection(what, answer, [&](TcpConnection& connection) {
+    connection.send(bytes, answer);
+    const bool stopped = !connection.await_reply(answer, stop_.get());
+    const Deadline limit = stopped ? Deadline::after(options_.cancel_timeout) : answer;
+    if (stopped) connection.send(bytes_of({Op::cancel_wait, {}}), limit);
+    const proto::Contents& reply = connection.receive(request.op, 0, limit);
+    frame.status = static_cast<std::uint8_t>(reply.number);
+    frame.list.assign(reply.values.begin(), reply.values.end());
+    if (!stopped) return;
+    if (frame.status == proto::kCancelled) {
+      frame.status = proto::kMissing;
+    } else {
+      // The answer came just now, and the one to CANCEL_WAIT is behind it.
+      connection.receive(Op::cancel_wait, 0, limit);
+    }
+  });
+  return known(what, std::move(frame));
+}
+
+Frame TcpStore::known(const std::string& what, Frame frame) const {
   const bool is_known =
       frame.status == proto::kOk || frame.status == proto::kMissing || frame.status == proto::kRefused;
   if (is_known) return frame;
   throw StoreError(fmt::format("store ({}): {}: an answer with status {}", description(), what, frame.status));
+}
+
+void TcpStore::stop_waiting() {
+  const std::uint64_t one = 1;
+  while (::write(stop_.get(), &one, sizeof one) < 0) {
+    if (errno == EAGAIN) return;  // it is readable
+    if (errno != EINTR) throw SystemError("write to an eventfd", errno);
+  }
 }
 
 void TcpStore::throw_refused(const std::string& what, const Frame& frame) const {

@@ -21,6 +21,7 @@
 #include "proto/request.h"
 #include "runtime/base/error.h"
 #include "runtime/base/mutex.h"
+#include "runtime/base/unique_fd.h"
 #include "runtime/net/address.h"
 #include "runtime/store/auth.h"
 #include "runtime/store/endpoint.h"
@@ -64,6 +65,8 @@ class TcpStore : public Store {
   std::string queue_pop(std::string_view queue, const Deadline& deadline) override;
   std::int64_t queue_length(std::string_view queue) override;
   void barrier(std::string_view name, std::int64_t rank, std::int64_t world_size, const Deadline& deadline) override;
+  // A wait under way is cancelled at the server; StoreError if that doesn't answer in TcpStoreOptions::cancel_timeout.
+  void stop_waiting() override;
   std::string description() const override;
 
  private:
@@ -80,6 +83,10 @@ class TcpStore : public Store {
   void write(const std::string& what, proto::Op own, proto::Op torch, const proto::Contents& contents);
   // A request of lockstep's own, and its answer, which must be here by `answer`: ok, missing or refused.
   Frame ask(const std::string& what, const proto::Request& request, const Deadline& answer);
+  // The same of a request that waits, until the deadline or stop_waiting(): then `missing`, as if it had passed.
+  Frame ask_and_wait(const std::string& what, const proto::Request& request, const Deadline& deadline);
+  // StoreError if its status is none of an answer.
+  Frame known(const std::string& what, Frame frame) const;
   [[noreturn]] void throw_refused(const std::string& what, const Frame& frame) const;
   // Waits until all keys exist, then runs `then`, if any, on the same connection.
   void wait_and(const std::string& what, std::span<const std::string> keys, const Deadline& deadline,
@@ -101,6 +108,7 @@ class TcpStore : public Store {
   const TcpStoreOptions options_;
   Endpoint endpoint_;  // with the numeric address that answered, for further connections
   proto::Dialect dialect_ = proto::Dialect::lockstep;
+  const UniqueFd stop_;  // readable once nobody shall wait
 
   Mutex mutex_;
   std::vector<TcpConnection> idle_ GUARDED_BY(mutex_);

@@ -41,7 +41,7 @@ std::vector<std::string> TcpStore::multi_get(std::span<const std::string> keys, 
   if (is_lockstep()) {
     const WireKeys names(description(), keys);
     const proto::Request request{Op::wait_get, {names.views, {}, timeout_of(deadline)}};
-    Frame frame = ask(what, request, answer_deadline(deadline));
+    Frame frame = ask_and_wait(what, request, deadline);
     if (frame.status == proto::kRefused) throw_refused(what, frame);
     if (frame.status == proto::kOk && frame.list.size() == keys.size()) return std::move(frame.list);
     for (std::string& key : frame.list) key.erase(0, 1);  // as it went over the wire
@@ -83,11 +83,13 @@ void TcpStore::wait_and(const std::string& what, std::span<const std::string> ke
   if (!missing.empty()) throw_wait_timeout(description(), keys, missing, deadline);
 }
 
-// True if the keys came, false if the deadline did and the wait is cancelled.
+// True if the keys came, false if the deadline did, or stop_waiting(), and the wait is cancelled.
 bool TcpStore::wait_reply(TcpConnection& connection, const Deadline& deadline) {
   try {
-    connection.receive(Op::wait, 0, deadline);
-    return true;
+    if (connection.await_reply(deadline, stop_.get())) {
+      connection.receive(Op::wait, 0, deadline);
+      return true;
+    }
   } catch (const Timeout&) {
   }
   const Deadline answer = Deadline::after(options_.cancel_timeout);
@@ -120,7 +122,7 @@ std::string TcpStore::queue_pop(std::string_view queue, const Deadline& deadline
   if (!is_lockstep()) return pop_in_two_trips(queue, deadline);
   const std::string name = wire_key(description(), queue);
   const std::string what = fmt::format("pop from queue '{}'", queue);
-  Frame frame = ask(what, {Op::queue_wait_pop, {{name}, {}, timeout_of(deadline)}}, answer_deadline(deadline));
+  Frame frame = ask_and_wait(what, {Op::queue_wait_pop, {{name}, {}, timeout_of(deadline)}}, deadline);
   if (frame.status == proto::kRefused) throw_refused(what, frame);
   if (frame.status == proto::kOk && frame.list.size() == 1) return std::move(frame.list.front());
   throw_queue_timeout(description(), queue, deadline);
@@ -158,7 +160,7 @@ void TcpStore::barrier(std::string_view name, std::int64_t rank, std::int64_t wo
   const std::string world_text = std::to_string(world_size);
   const std::string what = fmt::format("barrier '{}' of rank {}", name, rank);
   const proto::Request request{Op::rank_barrier, {{key}, {rank_text, world_text}, timeout_of(deadline)}};
-  const Frame frame = ask(what, request, answer_deadline(deadline));
+  const Frame frame = ask_and_wait(what, request, deadline);
   if (frame.status == proto::kOk) return;
   if (frame.status == proto::kRefused) {  // The server has looked at what the caller said.
     throw InvalidArgument(fmt::format("store ({}): {}", description(), frame.list.empty() ? what : frame.list.front()));

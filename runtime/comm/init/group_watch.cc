@@ -59,7 +59,12 @@ void GroupWatch::take(const MemberEvent& event) {
     if (event.kind == MemberEvent::Kind::left && event.rank == 0) host_has_left_ = true;
     consequence = consequence_of(event, roster_, rank_, host_has_left_);
     if (consequence.kind == Consequence::Kind::fail) {
-      if (!first_) first_ = consequence;
+      if (!first_) {
+        first_ = consequence;
+        for (const auto& waited_at : stores_) {
+          if (const auto store = waited_at.lock()) store->stop_waiting();
+        }
+      }
       const bool is_of_the_store =
           event.kind == MemberEvent::Kind::store_lost || event.kind == MemberEvent::Kind::store_silent;
       if (is_of_the_store) store_problem_ = consequence.text;
@@ -98,6 +103,12 @@ void GroupWatch::check() {
 void GroupWatch::check_store() {
   MutexLock lock(mutex_);
   if (store_problem_) throw StoreError(*store_problem_);
+}
+
+void GroupWatch::stop_with_failure(const std::shared_ptr<store::Store>& store) {
+  MutexLock lock(mutex_);
+  stores_.push_back(store);
+  if (first_) store->stop_waiting();
 }
 
 std::int64_t GroupWatch::last_sequence() {

@@ -5,11 +5,13 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "runtime/base/mutex.h"
 #include "runtime/comm/process_group.h"
 #include "runtime/rendezvous/roster.h"
 #include "runtime/store/member_link.h"
+#include "runtime/store/store.h"
 
 namespace lockstep {
 
@@ -38,6 +40,8 @@ class GroupWatch {
   void check() EXCLUDES(mutex_);
   // Throws StoreError if the store is known to be lost or silent, so that nobody waits for its answer.
   void check_store() EXCLUDES(mutex_);
+  // Calls store.stop_waiting() once there is a failure, or now if there is one.
+  void stop_with_failure(const std::shared_ptr<store::Store>& store) EXCLUDES(mutex_);
   std::int64_t last_sequence() EXCLUDES(mutex_);
   // From now on events are the group's, the first failure that came before too; until detach(), which waits for the
   // call that is under way. The group is called with no lock held.
@@ -52,8 +56,9 @@ class GroupWatch {
   Mutex mutex_;
   Condition changed_;
   ProcessGroup* group_ GUARDED_BY(mutex_) = nullptr;
-  int calls_ GUARDED_BY(mutex_) = 0;                     // of the group, under way
-  std::optional<Consequence> first_ GUARDED_BY(mutex_);  // failure
+  int calls_ GUARDED_BY(mutex_) = 0;                                    // of the group, under way
+  std::optional<Consequence> first_ GUARDED_BY(mutex_);                 // failure
+  std::vector<std::weak_ptr<store::Store>> stores_ GUARDED_BY(mutex_);  // whose waits end with it
   std::int64_t last_sequence_ GUARDED_BY(mutex_) = 0;
   bool host_has_left_ GUARDED_BY(mutex_) = false;
   std::optional<std::string> store_problem_ GUARDED_BY(mutex_);

@@ -2,8 +2,9 @@
 // who will never come throws it instead. So a rank that dies before there is a group fails the others' start at once.
 //
 // compare_set, by which ranks agree on why they fail, throws StoreError at once where the store is known to be silent.
-// What is there is given all the same: a rank may have told why it ends, and ended. Waits are cut into slices; a
-// failure is noticed at the end of one. Errors and threads otherwise as the store's.
+// What is there is given all the same: a rank may have told why it ends, and ended. A failure
+// ends waits that are under way (Store::stop_waiting); a store that only pauses ends none. Errors and threads otherwise
+// as the store's.
 #pragma once
 
 #include <memory>
@@ -16,7 +17,9 @@ namespace lockstep {
 class WatchedStore final : public store::Store {
  public:
   WatchedStore(std::shared_ptr<store::Store> store, std::shared_ptr<GroupWatch> watch)
-      : store_(std::move(store)), watch_(std::move(watch)) {}
+      : store_(std::move(store)), watch_(std::move(watch)) {
+    watch_->stop_with_failure(store_);
+  }
 
   void set(std::string_view key, std::string_view value) override { store_->set(key, value); }
   std::string get(std::string_view key, const Deadline& deadline) override;
@@ -37,16 +40,16 @@ class WatchedStore final : public store::Store {
   std::int64_t num_keys() override { return store_->num_keys(); }
   std::vector<std::string> list_keys() override { return store_->list_keys(); }
   void queue_push(std::string_view queue, std::string_view value) override { store_->queue_push(queue, value); }
-  // A rank that waits again at each slice goes to the end of those who wait.
   std::string queue_pop(std::string_view queue, const Deadline& deadline) override;
   std::int64_t queue_length(std::string_view queue) override { return store_->queue_length(queue); }
-  // In long slices: who is between two of them has not come for the others.
   void barrier(std::string_view name, std::int64_t rank, std::int64_t world_size, const Deadline& deadline) override;
+  void stop_waiting() override { store_->stop_waiting(); }
   std::string description() const override { return store_->description(); }
 
  private:
+  // PeerLost instead of the error if a failure has ended the wait.
   template <typename Wait>
-  auto in_slices(Deadline::Duration slice, const Deadline& deadline, const Wait& wait);
+  auto unless_failed(const Wait& wait);
 
   const std::shared_ptr<store::Store> store_;
   const std::shared_ptr<GroupWatch> watch_;

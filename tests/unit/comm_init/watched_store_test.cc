@@ -2,11 +2,17 @@
 #include "runtime/comm/init/watched_store.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <cerrno>
+#include <csignal>
 #include <thread>
 
 #include "runtime/base/error.h"
 #include "runtime/store/hash_store.h"
+#include "runtime/store/tcp_store.h"
+#include "runtime/store/tcp_store_server.h"
 
 namespace lockstep {
 namespace {
@@ -61,20 +67,6 @@ TEST_F(WatchedStores, ADeadlineIsTheCallersOwnInTheMessage) {
   }
 }
 
-TEST_F(WatchedStores, AWaitSurvivesItsSlices) {
-  std::thread setter;
-  {
-    setter = std::thread([&] {
-      const Deadline later = Deadline::after(1200ms);
-      const std::string never = "never";
-      EXPECT_THROW(inner_->get(never, later), Timeout);
-      inner_->set("late", "came");
-    });
-  }
-  EXPECT_EQ(store_.get("late", Deadline::after(40s)), "came");
-  setter.join();
-}
-
 TEST_F(WatchedStores, WhoWaitsHearsOfALossAndWhoAsksLater) {
   std::thread waiter([&] {
     const std::vector<std::string> keys = {"never"};
@@ -105,6 +97,114 @@ TEST_F(WatchedStores, WhatIsThereIsGivenAfterALossToo) {
   EXPECT_EQ(store_.queue_pop("q", Deadline::after(40s)), "item");
   store_.set("mine", "too");
   EXPECT_EQ(store_.num_keys(), 2);
+}
+
+// The launcher's store, in a process of its own that is stopped for longer than any answer of it may be late.
+class StoreOfAnotherProcess : public ::testing::Test {
+ protected:
+  StoreOfAnotherProcess() {
+    int pipe[2] = {-1, -1};
+    if (::pipe(pipe) != 0) throw SystemError("pipe", errno);
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      ::close(pipe[0]);
+      serve(pipe[1]);
+    }
+    ::close(pipe[1]);
+    std::uint16_t port = 0;
+    EXPECT_EQ(::read(pipe[0], &port, sizeof port), static_cast<ssize_t>(sizeof port));
+    ::close(pipe[0]);
+    address_ = {"127.0.0.1", port};
+  }
+  ~StoreOfAnotherProcess() override {
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+  [[noreturn]] static void serve(int tell) {
+    const store::TcpStoreServer server;
+    const std::uint16_t port = server.address().port;
+    if (::write(tell, &port, sizeof port) != static_cast<ssize_t>(sizeof port)) ::_exit(1);
+    for (;;) ::pause();
+  }
+  std::shared_ptr<store::TcpStore> client() const {
+    return std::make_shared<store::TcpStore>(address_, Deadline::after(40s),
+                                             store::TcpStoreOptions{.cancel_timeout = 50ms});
+  }
+  void stop() const {
+    ASSERT_EQ(::kill(pid_, SIGSTOP), 0);
+    ASSERT_EQ(::waitpid(pid_, nullptr, WUNTRACED), pid_);
+  }
+  static std::shared_ptr<GroupWatch> watch() {
+    return std::make_shared<GroupWatch>(rendezvous::Roster{{.rank = 0, .pid = 100, .host = "n1", .boot_id = "b"},
+                                                           {.rank = 1, .pid = 101, .host = "n1", .boot_id = "b"}},
+                                        0);
+  }
+
+  pid_t pid_ = -1;
+  net::HostPort address_;
+};
+
+TEST_F(StoreOfAnotherProcess, APauseOfItEndsNoWait) {
+  WatchedStore store(client(), watch());
+  const auto other = client();
+  stop();
+  std::thread waiter([&] {
+    EXPECT_EQ(store.get("late", Deadline::after(600s)), "came");
+    store.barrier("all", 0, 2, Deadline::after(600s));
+    EXPECT_EQ(store.queue_pop("q", Deadline::after(600s)), "item");
+  });
+  // Longer than what an answer may be late, and than the slices that waits were once cut into. The pause itself is what
+  // is tested: nothing tells its end.
+  store::HashStore clock;
+  EXPECT_THROW(clock.get("never", Deadline::after(1200ms)), Timeout);
+  ASSERT_EQ(::kill(pid_, SIGCONT), 0);
+  other->set("late", "came");
+  other->barrier("all", 1, 2, Deadline::after(600s));
+  other->queue_push("q", "item");
+  waiter.join();
+}
+
+TEST_F(StoreOfAnotherProcess, ItsSilenceEndsAWaitWithTheCause) {
+  const auto group_watch = watch();
+  WatchedStore store(client(), group_watch);
+  stop();
+  std::thread waiter([&] {
+    try {
+      store.get("never", Deadline::never());
+      ADD_FAILURE();
+    } catch (const PeerLost& error) {
+      EXPECT_STREQ(error.what(), "rank 1 is lost");
+    }
+  });
+  group_watch->take({.kind = store::MemberEvent::Kind::lost, .rank = 1, .number = 1, .text = "rank 1 is lost"});
+  waiter.join();
+}
+
+TEST_F(StoreOfAnotherProcess, AFailureCancelsWhatWaitsThereAndLeavesWhatIsThere) {
+  const auto group_watch = watch();
+  WatchedStore store(client(), group_watch);
+  const auto other = client();
+  std::vector<std::thread> waiters;
+  const auto expect_loss = [](const auto& wait) {
+    try {
+      wait();
+      ADD_FAILURE();
+    } catch (const PeerLost& error) {
+      EXPECT_STREQ(error.what(), "rank 1 is lost");
+    }
+  };
+  const std::vector<std::string> keys = {"never"};
+  waiters.emplace_back([&] { expect_loss([&] { store.get("never", Deadline::never()); }); });
+  waiters.emplace_back([&] { expect_loss([&] { store.wait(keys, Deadline::never()); }); });
+  waiters.emplace_back([&] { expect_loss([&] { store.queue_pop("q", Deadline::never()); }); });
+  waiters.emplace_back([&] { expect_loss([&] { store.barrier("all", 0, 2, Deadline::never()); }); });
+  group_watch->take({.kind = store::MemberEvent::Kind::lost, .rank = 1, .number = 1, .text = "rank 1 is lost"});
+  for (std::thread& waiter : waiters) waiter.join();
+  other->set("why", "no disk left");
+  other->queue_push("q", "item");
+  EXPECT_EQ(store.get("why", Deadline::never()), "no disk left");
+  EXPECT_EQ(store.queue_pop("q", Deadline::never()), "item") << "who has given up takes none";
+  EXPECT_THROW(other->barrier("all", 1, 2, Deadline::after(0s)), Timeout) << "who has given up is not in it";
 }
 
 }  // namespace
