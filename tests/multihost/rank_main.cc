@@ -1,5 +1,5 @@
 // A rank on a host of its own: meets the others, joins, opens its link, passes barriers, and says what it hears then.
-// There is no backend across hosts yet, so there is no group.
+// It makes no group, so that what a test sees is membership's own, whichever backends the build has.
 //   rank             until a SIGUSR1, after which it leaves, or until a failure, which is printed: exit code 3
 //   knock HOST:PORT  prints "open" or "closed"
 #include <poll.h>
