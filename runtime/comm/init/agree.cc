@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
+#include <set>
 #include <span>
 
+#include "runtime/base/environment.h"
 #include "runtime/base/error.h"
 
 namespace lockstep {
@@ -21,41 +24,93 @@ std::string lines_of(std::span<const Reason> reasons) {
   return text;
 }
 
+// What follows "backend\t" in the line that begins with it, if there is one.
+std::optional<std::string> line_of(const std::string& text, const std::string& backend) {
+  const std::size_t begin = ("\n" + text).find("\n" + backend + '\t');
+  if (begin == std::string::npos) return std::nullopt;
+  const std::size_t rest = begin + backend.size() + 1;
+  return text.substr(rest, text.find('\n', rest) - rest);
+}
+
 // Why whoever wrote `text` can't take `backend`.
 std::string reason_in(const std::string& text, const std::string& backend) {
-  const std::size_t begin = ("\n" + text).find("\n" + backend + '\t');
-  if (begin == std::string::npos) return "it asked for another backend";
-  const std::size_t reason = begin + backend.size() + 1;
-  return text.substr(reason, text.find('\n', reason) - reason);
+  return line_of(text, backend).value_or("it asked for another backend");
+}
+
+// What stands against each backend that any rank has named, as the first rank in order says it: "backend\trank\treason"
+// per line. Nothing of those that all can take.
+std::string verdict_on(std::span<const std::string> texts) {
+  std::set<std::string> named;
+  for (const std::string& text : texts) {
+    std::size_t end = 0;
+    for (std::size_t begin = 0; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
+      const std::size_t tab = text.find('\t', begin);
+      if (tab < end) named.insert(text.substr(begin, tab - begin));
+    }
+  }
+  std::string verdict;
+  for (const std::string& backend : named) {
+    for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+      const std::string reason = reason_in(texts[rank], backend);
+      if (reason.empty()) continue;
+      verdict += fmt::format("{}\t{}\t{}\n", backend, rank, reason);
+      break;
+    }
+  }
+  return verdict;
+}
+
+std::string key_of(int rank) { return fmt::format("backend/{}", rank); }
+
+[[noreturn]] void throw_missing(const GroupContext& context, const Deadline& deadline) {
+  std::string missing;
+  for (const auto& member : context.roster) {
+    const std::vector<std::string> one = {key_of(member.rank)};
+    if (!context.store->check(one)) missing += (missing.empty() ? "" : ", ") + member.describe();
+  }
+  if (missing.empty()) {
+    throw Timeout(fmt::format(
+        "init_process_group: the ranks choose a backend together; all {} came, but the last of them stopped "
+        "before it could say what they chose, {}; look for the first error in their output",
+        context.roster.size(), deadline.progress()));
+  }
+  throw Timeout(
+      fmt::format("init_process_group: the ranks choose a backend together, and {} did not come, {}; did it "
+                  "ask for another backend?",
+                  missing, deadline.progress()));
 }
 
 }  // namespace
 
 std::vector<Reason> agree_on_reasons(std::vector<Reason> own, const GroupContext& context, const Deadline& deadline) {
-  const auto key = [](int rank) { return fmt::format("backend/{}", rank); };
-  context.store->set(key(context.identity.rank), lines_of(own));
+  store::Store& store = *context.store;
+  store.set(key_of(context.identity.rank), lines_of(own));
+  // Who comes last reads what all have said, once, so that a job of n ranks doesn't wait for n * n keys.
+  if (store.add("backend/count", 1) == static_cast<std::int64_t>(context.roster.size())) {
+    std::vector<std::string> keys;
+    for (const auto& member : context.roster) keys.push_back(key_of(member.rank));
+    store.set("backend/verdict", verdict_on(store.multi_get(keys, deadline)));
+  }
   if (std::all_of(own.begin(), own.end(), [](const Reason& reason) { return !reason.why_not.empty(); })) return own;
-  std::vector<std::string> keys;
-  for (const auto& member : context.roster) keys.push_back(key(member.rank));
-  std::vector<std::string> texts;
+  std::string verdict;
   try {
-    texts = context.store->multi_get(keys, deadline);
+    verdict = store.get("backend/verdict", deadline);
   } catch (const Timeout&) {
-    std::string missing;
-    for (const auto& member : context.roster) {
-      const std::vector<std::string> one = {key(member.rank)};
-      if (!context.store->check(one)) missing += (missing.empty() ? "" : ", ") + member.describe();
-    }
-    throw Timeout(
-        fmt::format("init_process_group: the ranks choose a backend together, and {} did not come, {}; did it "
-                    "ask for another backend?",
-                    missing, deadline.progress()));
+    throw_missing(context, deadline);
   }
   for (Reason& reason : own) {
-    for (std::size_t r = 0; r < texts.size() && reason.why_not.empty(); ++r) {
-      const std::string theirs = reason_in(texts[r], reason.backend);
-      if (!theirs.empty()) reason.why_not = fmt::format("{}: {}", context.roster[r].describe(), theirs);
+    const auto theirs = line_of(verdict, reason.backend);
+    if (!theirs || !reason.why_not.empty()) continue;
+    const std::size_t tab = theirs->find('\t');
+    const auto rank = parse_int(std::string_view(*theirs).substr(0, tab));
+    if (!rank || *rank < 0 || static_cast<std::size_t>(*rank) >= context.roster.size() || tab == std::string::npos) {
+      throw CorruptData(
+          fmt::format("init_process_group: store key 'backend/verdict' holds '{}' about backend '{}', which is no rank "
+                      "and its reason; run the same build of lockstep on all ranks",
+                      *theirs, reason.backend));
     }
+    reason.why_not =
+        fmt::format("{}: {}", context.roster[static_cast<std::size_t>(*rank)].describe(), theirs->substr(tab + 1));
   }
   return own;
 }

@@ -16,7 +16,8 @@ struct Reason {
 };
 
 // The same with every rank's reasons in it: empty if all ranks can take it. Each rank puts its own into the context's
-// store; who can take none of them waits for nobody. Throws Timeout, which names the ranks that did not come.
+// store, the last to come reads them all and leaves one verdict; who can take none of them waits for nobody. Throws
+// Timeout, which names the ranks that did not come, and CorruptData.
 std::vector<Reason> agree_on_reasons(std::vector<Reason> own, const GroupContext& context, const Deadline& deadline);
 
 }  // namespace lockstep

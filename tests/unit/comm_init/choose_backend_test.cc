@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <thread>
 
 #include "runtime/base/error.h"
+#include "runtime/comm/init/agree.h"
 #include "runtime/store/hash_store.h"
 
 namespace lockstep {
@@ -133,6 +135,69 @@ TEST(ChooseBackend, ARankThatDoesNotComeToAgreeIsNamed) {
   EXPECT_THAT(refusal<Timeout>(
                   [&] { choose_backend("auto", candidates, context, Deadline::after(std::chrono::milliseconds(50))); }),
               AllOf(HasSubstr("rank 1 (host on-b"), HasSubstr("did not come")));
+}
+
+// A store that counts the keys that are waited for or read.
+class CountingStore : public store::HashStore {
+ public:
+  std::string get(std::string_view key, const Deadline& deadline) override {
+    ++reads;
+    return HashStore::get(key, deadline);
+  }
+  std::vector<std::string> multi_get(std::span<const std::string> keys, const Deadline& deadline) override {
+    reads += keys.size();
+    return HashStore::multi_get(keys, deadline);
+  }
+  std::atomic<std::size_t> reads = 0;
+};
+
+// All but the last can take none, and so wait for nobody: no thread is needed for them.
+TEST(ChooseBackend, ThousandsAgreeWithoutEachReadingAll) {
+  constexpr int kRanks = 3000;
+  GroupContext context = context_of(std::vector<std::string>(kRanks, "a"));
+  const auto store = std::make_shared<CountingStore>();
+  context.store = store;
+  for (int rank = 0; rank < kRanks - 1; ++rank) {
+    context.identity.rank = rank;
+    const auto own = agree_on_reasons({{"x", "no x at " + std::to_string(rank)}}, context, Deadline::after(kPatience));
+    ASSERT_EQ(own.front().why_not, "no x at " + std::to_string(rank));
+  }
+  EXPECT_EQ(store->reads, 0u);
+  context.identity.rank = kRanks - 1;
+  const auto last = agree_on_reasons({{"x", ""}}, context, Deadline::after(kPatience));
+  EXPECT_EQ(last.front().why_not, "rank 0 (host on-a, pid 1): no x at 0");
+  EXPECT_EQ(store->reads, kRanks + 1u) << "what all said, once, and the verdict";
+}
+
+TEST(ChooseBackend, RanksThatAskForDifferentOnesAreToldWho) {
+  const GroupContext context = context_of({"a", "b"});
+  std::vector<std::string> why(2);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&why, rank, own = context]() mutable {
+      own.identity.rank = rank;
+      const Reason mine{rank == 0 ? "x" : "y", ""};
+      why[static_cast<std::size_t>(rank)] = agree_on_reasons({mine}, own, Deadline::after(kPatience)).front().why_not;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(why[0], "rank 1 (host on-b, pid 1): it asked for another backend");
+  EXPECT_EQ(why[1], "rank 0 (host on-a, pid 1): it asked for another backend");
+}
+
+TEST(ChooseBackend, AVerdictThatIsNoneAndOneThatNeverCameAreSaid) {
+  GroupContext context = context_of({"a", "b"});
+  context.store->set("backend/verdict", "x\tnobody\tno x\n");
+  EXPECT_THAT(refusal<CorruptData>([&] {
+                agree_on_reasons({{"x", ""}}, context, Deadline::after(kPatience));
+              }),
+              AllOf(HasSubstr("backend/verdict"), HasSubstr("nobody")));
+  context = context_of({"a", "b"});
+  context.store->set("backend/1", "x\t\n");  // and then it died
+  EXPECT_THAT(refusal<Timeout>([&] {
+                agree_on_reasons({{"x", ""}}, context, Deadline::after(std::chrono::milliseconds(50)));
+              }),
+              HasSubstr("all 2 came, but the last of them stopped"));
 }
 
 TEST(ChooseBackend, TheBuiltInOnesServeOneHostOnly) {
