@@ -77,6 +77,23 @@ TEST_F(GlooHosts, NameTheRankThatDied) {
   }
 }
 
+// A collective would wait for five minutes. The words are membership's, which saw that rank 0, and its store, stand
+// still.
+TEST_F(GlooHosts, NameRankZeroThatIsStoppedWithTheStoreItHosts) {
+  const NetworkHosts hosts(kHosts);
+  auto ranks = ranks_on(hosts, {CONFORMANCE_RANK, "loop", "quiet"});
+  for (const Process& rank : ranks) ASSERT_TRUE(rank.await_output("backend gloo, "));
+  ranks[0].send(SIGSTOP);
+  const std::string pid = std::to_string(ranks[0].pid());
+  for (const int survivor : {1, 2}) {
+    const Result result = ranks[static_cast<std::size_t>(survivor)].wait();
+    EXPECT_EQ(result.exit_code, 3) << result.out << result.err;
+    EXPECT_THAT(result.out, AllOf(HasSubstr("PeerLost: "),
+                                  HasSubstr("rank 0 (host host0, pid " + pid + "), which hosts the store at "),
+                                  HasSubstr("stopped answering")));
+  }
+}
+
 // Nobody is told when a cable is out: the two that still reach each other end with one cause, and say whom they wait
 // for.
 TEST_F(GlooHosts, EndWithOneCauseWhenAHostIsCutOff) {
