@@ -26,6 +26,7 @@ std::string attempt_scope(const Identity& identity) {
 struct Keys {
   std::string scope;
   std::string claim(int rank) const { return fmt::format("{}/rank/{}", scope, rank); }
+  std::string count() const { return scope + "/count"; }  // of claims that agree on the world size
   std::string world() const { return scope + "/world"; }
   std::string verdict() const { return scope + "/verdict"; }
 };
@@ -170,7 +171,8 @@ Joined join(store::Store& store, Identity& identity, const Member& self, const D
 
   std::vector<std::string> claims;
   for (int rank = 0; rank < identity.world_size; ++rank) claims.push_back(keys.claim(rank));
-  if (store.check(claims)) store.compare_set(keys.verdict(), "", kComplete);
+  // Counted, so that a job of n ranks doesn't ask for n * n keys.
+  if (store.add(keys.count(), 1) == identity.world_size) store.compare_set(keys.verdict(), "", kComplete);
   await_verdict(store, keys, identity, deadline);
 
   Joined joined{.roster = {}, .scope = keys.scope};

@@ -38,6 +38,7 @@ void leave_claim(store::Store& store, const Member& who, int world_size,
                  const std::string& scope = "rendezvous/run/0/0") {
   store.set(scope + "/rank/" + std::to_string(who.rank),
             encode(Claim{.member = who, .world_size = world_size, .process = "another", .serial = 0}));
+  store.add(scope + "/count", 1);
 }
 
 struct Outcome {
@@ -91,6 +92,35 @@ TEST(Join, EveryRankGetsTheSameRoster) {
     EXPECT_EQ(outcome.identity.local_world_size, 4);
     EXPECT_EQ(outcome.identity.node_rank, 0);
   }
+}
+
+// The last of them: so it waits for nobody, and nobody needs a thread.
+TEST(Join, ThousandsMeetWithoutEachAskingForAll) {
+  class Store : public store::HashStore {
+   public:
+    bool check(std::span<const std::string> keys) override {
+      checked += keys.size();
+      return HashStore::check(keys);
+    }
+    std::size_t checked = 0;
+  } store;
+  constexpr int kRanks = 3000;
+  for (int rank = 0; rank < kRanks - 1; ++rank) leave_claim(store, member(rank, 10 + rank), kRanks);
+  const Outcome last = try_join(store, rank_of(kRanks - 1, kRanks), member(kRanks - 1, 9), Deadline::after(20s));
+  ASSERT_TRUE(last.joined) << last.error;
+  ASSERT_EQ(last.joined->roster.size(), static_cast<std::size_t>(kRanks));
+  EXPECT_EQ(last.joined->roster[2000].pid, 2010);
+  EXPECT_EQ(last.identity.local_world_size, kRanks);
+  EXPECT_EQ(store.checked, 0u);
+}
+
+TEST(Join, WhoDiedBeforeItCountedIsSaid) {
+  store::HashStore store;
+  store.set("rendezvous/run/0/0/rank/1",
+            encode(Claim{.member = member(1, 4711), .world_size = 2, .process = "another", .serial = 0}));
+  const Outcome outcome = try_join(store, rank_of(0, 2), member(0, 10), Deadline::after(50ms));
+  EXPECT_EQ(outcome.type, "Timeout");
+  EXPECT_THAT(outcome.error, AllOf(HasSubstr("all 2 ranks came, but the last of them stopped"), HasSubstr("pid 4711")));
 }
 
 TEST(Join, LocalRanksComeFromBootIdsNotFromHostNames) {
@@ -263,6 +293,7 @@ TEST(Join, AClaimThatIsNoneIsRefused) {
   for (const char* text : {"", "x", "lockstep claim 2\n", "lockstep claim 1\nrank 0\n"}) {
     store::HashStore store;
     store.set("rendezvous/run/0/0/rank/1", text);
+    store.add("rendezvous/run/0/0/count", 1);
     const Outcome outcome = try_join(store, rank_of(0, 2), member(0, 10), Deadline::after(20s));
     EXPECT_EQ(outcome.type, "CorruptData");
     EXPECT_THAT(outcome.error, HasSubstr("rendezvous/run/0/0/rank/1"));
