@@ -1,7 +1,8 @@
 # Plug-ins: shared libraries that the core loads when they are asked for, so that it links none of what they bring.
 #
 # Each is chosen by LOCKSTEP_NAME: AUTO builds it if its packages are there, ON demands them, OFF leaves it out. What was
-# found is said at configure time.
+# found is said at configure time. Under sanitizers AUTO leaves it out too: the foreign library is built without them,
+# and what they then report is its locking and its memory. comm/wire, all but the bytes' way, runs under them without it.
 
 # The stamp by which the core knows a plug-in of its own build: version, compiler, machine, sanitizers, and the headers
 # whose objects pass between them.
@@ -35,21 +36,29 @@ function(lockstep_plugin)
   install(TARGETS lockstep_plugin_${P_NAME} LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT ${P_NAME})
 endfunction()
 
-# lockstep_plugin_choice(NAME found "what was found" "what to install"): sets LOCKSTEP_HAS_NAME.
+# lockstep_plugin_choice(NAME found "what was found" "what to install"): sets LOCKSTEP_HAS_NAME, and where that is false
+# LOCKSTEP_WHY_NO_NAME.
 function(lockstep_plugin_choice name found what remedy)
   string(TOUPPER "${name}" upper)
   set(LOCKSTEP_${upper} AUTO CACHE STRING "Build the plug-in ${name}: AUTO (if its packages are there), ON or OFF")
   set_property(CACHE LOCKSTEP_${upper} PROPERTY STRINGS AUTO ON OFF)
   set(has FALSE)
+  set(why "")
   if(LOCKSTEP_${upper} STREQUAL "OFF")
-    message(STATUS "lockstep: plug-in ${name}: left out (LOCKSTEP_${upper}=OFF)")
+    set(why "it was switched off (LOCKSTEP_${upper}=OFF)")
+  elseif(LOCKSTEP_SANITIZE AND LOCKSTEP_${upper} STREQUAL "AUTO")
+    set(why "its library is built without sanitizers; LOCKSTEP_${upper}=ON builds it all the same")
   elseif(found)
     message(STATUS "lockstep: plug-in ${name}: with ${what}")
     set(has TRUE)
   elseif(LOCKSTEP_${upper} STREQUAL "AUTO")
-    message(STATUS "lockstep: plug-in ${name}: left out, its package was not found; install ${remedy}")
+    set(why "its package was not found; install ${remedy}")
   elseif(LOCKSTEP_${upper})
     message(FATAL_ERROR "LOCKSTEP_${upper}=ON and its package was not found: install ${remedy}")
   endif()
+  if(NOT has)
+    message(STATUS "lockstep: plug-in ${name}: left out, ${why}")
+  endif()
   set(LOCKSTEP_HAS_${upper} ${has} PARENT_SCOPE)
+  set(LOCKSTEP_WHY_NO_${upper} "${why}" PARENT_SCOPE)
 endfunction()
