@@ -11,6 +11,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
 #include "runtime/base/logging.h"
+#include "runtime/net/backoff.h"
 #include "runtime/rendezvous/roster.h"
 
 namespace lockstep {
@@ -85,14 +86,17 @@ class Comparison {
   }
 
   // Rank 0 may host the store, and may end with the Mismatch it is about to throw: first all must have read what they
-  // throw the same from. The group is not asked: who has read may be gone already.
+  // throw the same from. Who has read may be gone already, which fails the group and ends each wait at its store: so
+  // rank 0 asks.
   void part() {
     try {
-      publish("read", "");
+      const std::string readers = prefix_ + "readers";
+      std::int64_t count = group_.store().add(readers, 1);
       if (group_.rank() != 0) return;
-      std::vector<std::string> keys;
-      for (int rank = 0; rank < group_.size(); ++rank) keys.push_back(key("read", rank));
-      group_.store().wait(keys, Deadline::after(kParting));
+      const Deadline deadline = Deadline::after(kParting);
+      for (net::Backoff backoff; count < group_.size() && backoff.pause(deadline);) {
+        count = group_.store().add(readers, 0);
+      }
     } catch (const Error& error) {
       // The difference is the first cause; that somebody did not stay to read it is not worth more than a line.
       log_debug("Reducer: not every rank read how the models differ: {}", error.what());
