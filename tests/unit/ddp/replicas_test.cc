@@ -163,10 +163,10 @@ TEST(CompareParameters, RankZeroStaysUntilTheOthersHaveReadTheDifference) {
   store::Store& store = world.store();
   store.set("ddp/1/hash/1", "another");
   store.set("ddp/1/list/1", "1:o1:w");
-  const std::string said = "ddp/1/read/0";
-  EXPECT_NO_THROW(store.get(said, Deadline::after(std::chrono::seconds(20)))) << "rank 0 did not wait";
+  const std::string readers = "ddp/1/readers";
+  EXPECT_NO_THROW(store.get(readers, Deadline::after(std::chrono::seconds(20)))) << "rank 0 did not wait";
   EXPECT_FALSE(thrown) << "rank 0 is gone";
-  store.set("ddp/1/read/1", "");
+  store.add(readers, 1);
   zero.join();
 }
 
