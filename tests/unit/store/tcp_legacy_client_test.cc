@@ -26,12 +26,12 @@ using testing::HasSubstr;
 class LegacyServer {
  public:
   LegacyServer() : listener_(net::tcp_listen({"127.0.0.1", 0})) {
-    threads_.emplace_back([this] { accept(); });
+    acceptor_ = std::thread([this] { accept(); });
   }
   ~LegacyServer() {
     stopping_ = true;
-    threads_.front().join();  // The others are started by this one.
-    for (std::size_t i = 1; i < threads_.size(); ++i) threads_[i].join();
+    acceptor_.join();  // The others are started by this one.
+    for (std::thread& thread : threads_) thread.join();
   }
   net::HostPort address() const { return net::local_address(listener_.get()); }
   int refused() const { return refused_; }
@@ -72,6 +72,7 @@ class LegacyServer {
   std::atomic<bool> stopping_ = false;
   std::atomic<int> refused_ = 0;
   std::vector<std::thread> threads_;
+  std::thread acceptor_;
 };
 
 class LegacyClientTest : public testing::Test {
