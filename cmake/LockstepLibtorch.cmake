@@ -61,6 +61,9 @@ if(LOCKSTEP_LIBTORCH STREQUAL "OFF")
 elseif(LOCKSTEP_SANITIZE AND NOT LOCKSTEP_LIBTORCH STREQUAL "ON")
   set(LOCKSTEP_LIBTORCH_REASON "LibTorch is built without sanitizers, which then see what it writes but not how it \
 synchronises; LOCKSTEP_LIBTORCH=ON builds it all the same")
+elseif(CMAKE_CXX_COMPILER_ID STREQUAL "Clang" AND NOT LOCKSTEP_LIBTORCH STREQUAL "ON")
+  # c10::IValue holds a std::vector of itself; clang 14 refuses that in C++20 with GCC 12's library.
+  set(LOCKSTEP_LIBTORCH_REASON "clang does not compile the headers of LibTorch 1.13 as C++20; LOCKSTEP_LIBTORCH=ON tries it")
 else()
   # Only where it is, at first: find_package would run its files.
   lockstep_python_torch(python_torch)
