@@ -49,8 +49,8 @@ std::string printable(std::string_view text, std::size_t most) {
 }
 
 ServerGreeting::Answer ServerGreeting::hello(const proto::Contents& hello) {
-  const auto refuse = [](std::string text) {
-    return Answer{.frame = {proto::kRefused, {text}}, .next = Next::close, .log = std::move(text)};
+  const auto refuse = [](const std::string& text) {
+    return Answer{.frame = {proto::kRefused, {text}}, .next = Next::close, .log = text};
   };
   const auto& values = hello.values;
   if (hello.number != proto::kVersion) {
@@ -81,11 +81,11 @@ ServerGreeting::Answer ServerGreeting::hello(const proto::Contents& hello) {
 
 std::optional<ServerGreeting::Answer> ServerGreeting::wrong_run() const {
   if (run_id_.empty() || claimed_run_.empty() || run_id_ == claimed_run_) return std::nullopt;
-  std::string text = fmt::format(
+  const std::string text = fmt::format(
       "this is the store of run '{}', {} is of run '{}': two runs share an address, or an "
       "old process is left",
       printable(run_id_), role_.empty() ? "the client" : role_, printable(claimed_run_));
-  return Answer{.frame = {proto::kRefused, {text}}, .next = Next::close, .log = std::move(text)};
+  return Answer{.frame = {proto::kRefused, {text}}, .next = Next::close, .log = text};
 }
 
 ServerGreeting::Answer ServerGreeting::prove(std::string_view mac) const {
