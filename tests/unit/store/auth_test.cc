@@ -122,7 +122,8 @@ TEST(Auth, AServersOldProofIsWorthlessToo) {
 // The proof of one who said another run or role in HELLO than what was signed.
 TEST(Auth, RunAndRoleAreBoundToTheProof) {
   const auto next_for = [](const std::string& said_run, const std::string& said_role) {
-    ServerGreeting server(&kSecret, "");
+    const std::string any_run;
+    ServerGreeting server(&kSecret, any_run);
     const std::string nonce(proto::kNonceBytes, 'n');
     const auto challenge = server.hello({{}, {said_run, said_role, nonce}, proto::kVersion});
     const std::string text =

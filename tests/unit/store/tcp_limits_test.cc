@@ -55,7 +55,7 @@ class TcpLimitsTest : public testing::Test {
  protected:
   TcpStore& serve(const TcpStoreServerOptions& options) {
     server_ = std::make_unique<TcpStoreServer>(options);
-    if (!options.secret) store_ = std::make_unique<TcpStore>(server_->address(), soon());
+    store_ = std::make_unique<TcpStore>(server_->address(), soon());
     return *store_;
   }
   RawClient raw() { return RawClient(*server_); }
@@ -151,7 +151,7 @@ TEST_F(TcpLimitsTest, OfClientsInTheirGreetingTheLongestIsClosed) {
 }
 
 TEST_F(TcpLimitsTest, OfAllClientsWhoDoesNotGreetMakesRoom) {
-  serve({.secret = kSecret, .max_clients = 3});
+  server_ = std::make_unique<TcpStoreServer>(TcpStoreServerOptions{.secret = kSecret, .max_clients = 3});
   std::vector<RawClient> strangers;
   for (int i = 0; i < 3; ++i) strangers.push_back(raw());
   while (server_->client_count() < 3) std::this_thread::yield();
