@@ -554,9 +554,13 @@ void Engine::close_as(std::optional<std::string> cause) {
       cause = fmt::format("{} destroyed its group with {} collectives under way; it must wait for each work first",
                           who(rank_), queue_.size());
     }
+  }
+  // Before it may say goodbye: agreeing on the cause asks the store and takes its time.
+  if (cause) failure_.propose(Cause::peer_lost, *cause);
+  {
+    MutexLock lock(mutex_);
     closing_ = true;
   }
-  if (cause) failure_.propose(Cause::peer_lost, *cause);
   wire_->wake();
   join_();
   MutexLock lock(mutex_);
