@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
-#include <cstdio>
 #include <fstream>
 #include <set>
 
@@ -87,18 +86,8 @@ TEST_F(Hosts, OfTwoTestsAtOneTimeKnowNothingOfEachOther) {
             run(second.command(0, {"readlink", "/proc/self/ns/net"})).out);
 }
 
-// What the next test kills: run by it alone.
-TEST_F(Hosts, DISABLED_StandUntilKilled) {
-  const NetworkHosts hosts(2);
-  Process guest({.command = hosts.command(1, {"sleep", "1000"})});
-  std::printf("standing\n");
-  std::fflush(stdout);
-  EXPECT_EQ(guest.wait(Deadline::never()).exit_code, 0);
-}
-
 TEST_F(Hosts, AreGoneWithATestThatIsKilled) {
-  Process test({.command = {"/proc/self/exe", "--gtest_also_run_disabled_tests",
-                            "--gtest_filter=Hosts.DISABLED_StandUntilKilled"}});
+  Process test({.command = {STANDING_HOSTS}});
   ASSERT_TRUE(test.await_output("standing"));
   // It, its three anchors and the guest.
   std::set<pid_t> pids = {test.pid()};
