@@ -1,0 +1,124 @@
+#include "runtime/comm/task_group.h"
+
+#include <fmt/format.h>
+
+#include "runtime/base/error.h"
+#include "runtime/comm/arguments.h"
+
+namespace lockstep::comm {
+
+Task TaskGroup::task_of(OpKind kind, const BufferView& input, const BufferView& output, std::int64_t count) const {
+  Task task;
+  task.record.kind = kind;
+  task.record.dtype = output.dtype;
+  task.record.count = count;
+  task.input = input;
+  task.output = output;
+  task.rank = rank();
+  task.size = size();
+  task.reduction.dtype = output.dtype;
+  return task;
+}
+
+void TaskGroup::check_arena_bytes(std::size_t bytes) {
+  constexpr std::size_t kMost = std::size_t{1} << 48;
+  if (bytes <= kMost) return;
+  throw InvalidArgument(fmt::format("allocate of {} bytes: no machine has so much; is a size negative?", bytes));
+}
+
+void TaskGroup::require_arena(std::size_t bytes, std::span<const std::string> problems) const {
+  std::string reasons;
+  for (std::size_t r = 0; r < problems.size(); ++r) {
+    if (problems[r].empty()) continue;
+    reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", roster()[r].describe(), problems[r]);
+  }
+  if (!reasons.empty()) throw BackendUnavailable(fmt::format("allocate ({} bytes per rank): {}", bytes, reasons));
+}
+
+Work TaskGroup::all_reduce(const BufferView& buffer, const AllReduceOptions& options) {
+  check_buffer(*this, "all_reduce", buffer);
+  check_weight(*this, buffer, options);
+  Task task = task_of(OpKind::all_reduce, buffer, buffer, buffer.count);
+  task.record.op = task.reduction.op = options.op;
+  task.record.weighted = options.weight.has_value();
+  task.record.weight = options.weight.value_or(0);
+  return start(std::move(task));
+}
+
+Work TaskGroup::broadcast(const BufferView& buffer, int root) {
+  check_buffer(*this, "broadcast", buffer);
+  check_rank(*this, "broadcast", "root", root);
+  Task task = task_of(OpKind::broadcast, buffer, buffer, buffer.count);
+  task.record.root = root;
+  return start(std::move(task));
+}
+
+Work TaskGroup::reduce(const BufferView& buffer, int root, ReduceOp op) {
+  check_buffer(*this, "reduce", buffer);
+  check_rank(*this, "reduce", "root", root);
+  Task task = task_of(OpKind::reduce, buffer, buffer, buffer.count);
+  task.record.root = root;
+  task.record.op = task.reduction.op = op;
+  return start(std::move(task));
+}
+
+Work TaskGroup::all_gather(const BufferView& input, const BufferView& output) {
+  check_parts(*this, "all_gather", input, output, rank());
+  return start(task_of(OpKind::all_gather, input, output, input.count));
+}
+
+Work TaskGroup::reduce_scatter(const BufferView& input, const BufferView& output, ReduceOp op) {
+  check_parts(*this, "reduce_scatter", output, input, rank());
+  Task task = task_of(OpKind::reduce_scatter, input, output, output.count);
+  task.record.op = task.reduction.op = op;
+  return start(std::move(task));
+}
+
+Work TaskGroup::gather(const BufferView& input, const BufferView& output, int root) {
+  check_rank(*this, "gather", "root", root);
+  if (rank() == root) {
+    check_parts(*this, "gather", input, output, root);
+  } else {
+    check_buffer(*this, "gather", input);
+  }
+  const BufferView nothing(nullptr, 0, input.dtype);
+  Task task = task_of(OpKind::gather, input, rank() == root ? output : nothing, input.count);
+  task.record.root = root;
+  return start(std::move(task));
+}
+
+Work TaskGroup::scatter(const BufferView& input, const BufferView& output, int root) {
+  check_rank(*this, "scatter", "root", root);
+  if (rank() == root) {
+    check_parts(*this, "scatter", output, input, root);
+  } else {
+    check_buffer(*this, "scatter", output);
+  }
+  const BufferView nothing(nullptr, 0, output.dtype);
+  Task task = task_of(OpKind::scatter, rank() == root ? input : nothing, output, output.count);
+  task.record.root = root;
+  return start(std::move(task));
+}
+
+Work TaskGroup::all_to_all(const BufferView& input, const BufferView& output) {
+  check_exchange(*this, input, output);
+  return start(task_of(OpKind::all_to_all, input, output, input.count / size()));
+}
+
+Work TaskGroup::barrier() { return start(task_of(OpKind::barrier, {}, {}, 0)); }
+
+Work TaskGroup::message(bool is_send, const BufferView& buffer, int peer, int tag) {
+  const std::string_view operation = is_send ? "send" : "recv";
+  check_buffer(*this, operation, buffer);
+  check_rank(*this, operation, is_send ? "destination" : "source", peer);
+  check_tag(*this, operation, tag);
+  return start_message(is_send, buffer, peer, tag);
+}
+
+Work TaskGroup::send(const BufferView& buffer, int destination, int tag) {
+  return message(true, buffer, destination, tag);
+}
+
+Work TaskGroup::recv(const BufferView& buffer, int source, int tag) { return message(false, buffer, source, tag); }
+
+}  // namespace lockstep::comm

@@ -1,0 +1,54 @@
+// A process group whose backend takes each collective as a Task: arguments are checked and tasks made here, once for
+// all such backends.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "runtime/comm/backend.h"
+#include "runtime/comm/transfer.h"
+
+namespace lockstep::comm {
+
+class TaskGroup : public ProcessGroup {
+ public:
+  explicit TaskGroup(GroupContext context) : context_(std::move(context)) {}
+
+  int rank() const override { return context_.identity.rank; }
+  int size() const override { return static_cast<int>(context_.roster.size()); }
+  DeviceId device() const override { return context_.device; }
+  std::chrono::nanoseconds timeout() const override { return context_.timeout; }
+  const rendezvous::Roster& roster() const override { return context_.roster; }
+  store::Store& store() override { return *context_.store; }
+
+  Work all_reduce(const BufferView& buffer, const AllReduceOptions& options) override;
+  Work broadcast(const BufferView& buffer, int root) override;
+  Work reduce(const BufferView& buffer, int root, ReduceOp op) override;
+  Work all_gather(const BufferView& input, const BufferView& output) override;
+  Work reduce_scatter(const BufferView& input, const BufferView& output, ReduceOp op) override;
+  Work gather(const BufferView& input, const BufferView& output, int root) override;
+  Work scatter(const BufferView& input, const BufferView& output, int root) override;
+  Work all_to_all(const BufferView& input, const BufferView& output) override;
+  Work barrier() override;
+  Work send(const BufferView& buffer, int destination, int tag) override;
+  Work recv(const BufferView& buffer, int source, int tag) override;
+
+ protected:
+  // Starts a collective; a message. The arguments have been checked.
+  virtual Work start(Task task) = 0;
+  virtual Work start_message(bool is_send, const BufferView& buffer, int peer, int tag) = 0;
+
+  // With this rank's place filled in. `count`: elements of one part.
+  Task task_of(OpKind kind, const BufferView& input, const BufferView& output, std::int64_t count) const;
+  // The size of an arena is one that a machine could have. InvalidArgument.
+  static void check_arena_bytes(std::size_t bytes);
+  // All have the arena or none has: BackendUnavailable with each rank's problem that isn't empty.
+  void require_arena(std::size_t bytes, std::span<const std::string> problems) const;
+
+ private:
+  Work message(bool is_send, const BufferView& buffer, int peer, int tag);
+
+  const GroupContext context_;
+};
+
+}  // namespace lockstep::comm
