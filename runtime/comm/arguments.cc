@@ -19,7 +19,12 @@ bool overlap(const BufferView& a, const BufferView& b) {
   return a_begin < b_begin + b.bytes() && b_begin < a_begin + a.bytes();
 }
 
-void check_same_dtype(const ProcessGroup& group, std::string_view operation, const BufferView& a, const BufferView& b) {
+void check_alike(const ProcessGroup& group, std::string_view operation, const BufferView& a, const BufferView& b) {
+  if (a.device != b.device) {
+    refuse(
+        group, operation,
+        fmt::format("one buffer is on {}, the other on {}; both must be in one place", a.device.str(), b.device.str()));
+  }
   if (a.dtype == b.dtype) return;
   refuse(group, operation,
          fmt::format("one buffer is {}, the other {}; both must have one dtype", name_of(a.dtype), name_of(b.dtype)));
@@ -33,7 +38,7 @@ void check_buffer(const ProcessGroup& group, std::string_view operation, const B
     refuse(group, operation,
            fmt::format("a buffer of {} elements at address null; give memory that holds them", buffer.count));
   }
-  if (buffer.device != group.device()) {
+  if (!group.takes(buffer.device)) {
     refuse(group, operation,
            fmt::format("a buffer on {}, but the group computes on {}; copy it there first", buffer.device.str(),
                        group.device().str()));
@@ -54,7 +59,7 @@ void check_parts(const ProcessGroup& group, std::string_view operation, const Bu
                  int in_place) {
   check_buffer(group, operation, part);
   check_buffer(group, operation, whole);
-  check_same_dtype(group, operation, part, whole);
+  check_alike(group, operation, part, whole);
   if (whole.count != part.count * group.size()) {
     refuse(group, operation,
            fmt::format("buffers of {} and {} elements; the larger must hold {} parts of {}, so {}", part.count,
@@ -74,7 +79,7 @@ void check_exchange(const ProcessGroup& group, const BufferView& input, const Bu
   constexpr std::string_view kOperation = "all_to_all";
   check_buffer(group, kOperation, input);
   check_buffer(group, kOperation, output);
-  check_same_dtype(group, kOperation, input, output);
+  check_alike(group, kOperation, input, output);
   if (input.count != output.count || input.count % group.size() != 0) {
     refuse(group, kOperation,
            fmt::format("buffers of {} and {} elements; both must hold {} equal parts", input.count, output.count,

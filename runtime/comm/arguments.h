@@ -7,15 +7,15 @@
 
 namespace lockstep::comm {
 
-// Memory there if there are elements, a count of at least 0, and on the group's device.
+// Memory there if there are elements, a count of at least 0, and where the group takes it.
 void check_buffer(const ProcessGroup& group, std::string_view operation, const BufferView& buffer);
 // A rank of the group. `role`: "root", "source", "destination".
 void check_rank(const ProcessGroup& group, std::string_view operation, std::string_view role, int rank);
-// Both buffers as above, of one dtype, `whole` of size() times `part` elements. Their memory is apart, or `part` is
-// exactly rank `in_place`'s part of `whole`; -1 if no place is allowed.
+// Both buffers as above, in one place, of one dtype, `whole` of size() times `part` elements. Their memory is apart, or
+// `part` is exactly rank `in_place`'s part of `whole`; -1 if no place is allowed.
 void check_parts(const ProcessGroup& group, std::string_view operation, const BufferView& part, const BufferView& whole,
                  int in_place);
-// Both buffers of size() equal parts, of one dtype, apart in memory.
+// Both buffers of size() equal parts, in one place, of one dtype, apart in memory.
 void check_exchange(const ProcessGroup& group, const BufferView& input, const BufferView& output);
 // weight goes with sum of a floating-point dtype, and is at least 0.
 void check_weight(const ProcessGroup& group, const BufferView& buffer, const AllReduceOptions& options);

@@ -4,7 +4,21 @@
 
 #include <algorithm>
 
+#include "runtime/base/error.h"
+
 namespace lockstep {
+
+void WorkState::wait_on([[maybe_unused]] StreamView stream, const Deadline& deadline) {
+  if (!poll()) wait(deadline);
+}
+
+void ProcessGroup::set_stream(StreamView stream) {
+  if (stream == StreamView{device(), nullptr}) return;
+  throw InvalidArgument(fmt::format(
+      "set_stream on rank {} of {} ({}): a stream of {}, but the group computes on {}, which has none but its "
+      "default one; leave it as it is",
+      rank(), size(), backend(), stream.device.str(), device().str()));
+}
 
 std::string_view name_of(ReduceOp op) {
   switch (op) {

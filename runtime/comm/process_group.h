@@ -21,6 +21,7 @@
 
 #include "runtime/comm/work.h"
 #include "runtime/device/buffer_view.h"
+#include "runtime/device/stream.h"
 #include "runtime/rendezvous/roster.h"
 #include "runtime/store/store.h"
 
@@ -43,7 +44,7 @@ struct AllReduceOptions {
 // group.
 struct Arena {
   std::shared_ptr<void> owner;
-  std::byte* data = nullptr;  // 64-byte aligned
+  std::byte* data = nullptr;  // 64-byte aligned, on the group's device
   std::size_t bytes = 0;
 };
 
@@ -85,6 +86,17 @@ class ProcessGroup {
   // Point to point: matched in order per (sender, receiver, tag). tag is at least 0.
   virtual Work send(const BufferView& buffer, int destination, int tag = 0) = 0;
   virtual Work recv(const BufferView& buffer, int source, int tag = 0) = 0;
+
+  // The stream that computes what collectives on the group's device read and what reads their results: a collective
+  // starts after what is in it when it is called. Results are waited for by Work::wait_on, or by the host. At first the
+  // device's default stream. On the CPU there is no other.
+  virtual StreamView stream() const { return {device(), nullptr}; }
+  // From the next collective on. The stream outlives all that was started by then. InvalidArgument for one of another
+  // device.
+  virtual void set_stream(StreamView stream);
+  // Whether collectives take buffers that are there. A group on a device may take host memory too: for set-up code, at
+  // the price of two copies.
+  virtual bool takes(DeviceId where) const { return where == device(); }
 
   // Gives what has been started a push without blocking; never needed for correctness.
   virtual void progress() = 0;

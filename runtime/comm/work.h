@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "runtime/base/deadline.h"
+#include "runtime/device/stream.h"
 
 namespace lockstep {
 
@@ -17,6 +18,9 @@ class WorkState {
   virtual bool poll() = 0;
   // Blocks until done. Timeout names the ranks that have not arrived.
   virtual void wait(const Deadline& deadline) = 0;
+  // Makes `stream` wait instead of the host. On the CPU, where a stream's work is done when its call returns, the host
+  // is the stream: it waits by itself. A backend on a device overrides it and never waits for the device.
+  virtual void wait_on(StreamView stream, const Deadline& deadline);
   // Of a weighted all-reduce, once done: the sum of all ranks' weights.
   virtual std::int64_t total_weight() const { return 0; }
 };
@@ -39,6 +43,11 @@ class Work {
   }
   void wait(const Deadline& deadline) const {
     if (state_) state_->wait(deadline);
+  }
+  // What is put into `stream` from now on starts after the collective. The host waits at most until the collective is
+  // in the queue of its device, never for what the device does; on the CPU it is wait().
+  void wait_on(StreamView stream) const {
+    if (state_) state_->wait_on(stream, Deadline::after(timeout_));
   }
   // Of a weighted all-reduce, once done: the sum of all ranks' weights.
   std::int64_t total_weight() const { return state_ ? state_->total_weight() : 0; }

@@ -66,5 +66,45 @@ TEST(Single, AnAbortStaysAPeerLost) {
   EXPECT_EQ(error_of<PeerLost>([&] { group->barrier(); }), "aborted without a cause");
 }
 
+// What a device's backend overrides, on the CPU: its one stream is the host.
+TEST(Single, TheStreamOfTheCpuIsTheHost) {
+  const auto group = make_group();
+  EXPECT_EQ(group->stream(), StreamView{});
+  group->set_stream(group->stream());
+  int elsewhere = 0;
+  for (const StreamView wrong : {StreamView{{DeviceKind::cuda, 0}, nullptr}, StreamView{{}, &elsewhere}}) {
+    const std::string text = error_of<InvalidArgument>([&] { group->set_stream(wrong); });
+    EXPECT_NE(text.find("set_stream on rank 0 of 1 (single): a stream of " + wrong.device.str()), std::string::npos)
+        << text;
+  }
+  EXPECT_TRUE(group->takes({}));
+  EXPECT_FALSE(group->takes({DeviceKind::cuda, 0}));
+}
+
+TEST(Single, WaitingOnAStreamWaitsOnTheHost) {
+  const auto group = make_group();
+  Work().wait_on(group->stream());
+  std::vector<float> in(2);
+  std::vector<float> out = {3, 4};
+  const Work received = group->recv(view(in), 0, 5);
+  const Work sent = group->send(view(out), 0, 5);
+  received.wait_on(group->stream());
+  EXPECT_EQ(in, out);
+  sent.wait_on(group->stream());
+  // What never comes is a timeout there too.
+  const Work missing = group->recv(view(in), 0, 6);
+  EXPECT_FALSE(missing.done());
+  error_of<Timeout>([&] { missing.wait_on(group->stream()); });
+}
+
+TEST(Single, BuffersOfOneCallAreInOnePlace) {
+  const auto group = make_group();
+  std::vector<float> two(2);
+  std::vector<float> other(2);
+  BufferView elsewhere = view(other);
+  elsewhere.device = {DeviceKind::cuda, 0};
+  error_of<InvalidArgument>([&] { group->all_gather(view(two), elsewhere); });
+}
+
 }  // namespace
 }  // namespace lockstep
