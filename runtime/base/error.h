@@ -53,6 +53,13 @@ class BackendUnavailable : public Error {
   using Error::Error;
 };
 
+// A device refused or failed an operation: out of memory, a broken kernel, a lost GPU. The message holds the operation,
+// the device and its library's own words.
+class DeviceError : public Error {
+ public:
+  using Error::Error;
+};
+
 // Bytes from a file or a peer are not what their format says.
 class CorruptData : public Error {
  public:

@@ -129,4 +129,27 @@ LoadedPlugin load_plugin(std::string_view name, std::span<const std::string> fol
   return plugin;
 }
 
+LoadedPlugin load_own_plugin(std::string_view name, const PluginPackages& packages) {
+  const std::string module = path_of_this_module();
+  LoadedPlugin plugin;
+  if (!std::filesystem::path(module).filename().string().starts_with("liblockstep")) {
+    plugin.problem = fmt::format(
+        "'{}' is a plug-in of liblockstep.so, and this program ({}) has the runtime linked in; link lockstep::core",
+        name, module);
+    return plugin;
+  }
+  plugin = load_plugin(name, plugin_folders(Environment::of_process(), module));
+  if (plugin.problem.empty()) return plugin;
+  std::string remedy = "build lockstep and its plug-ins together";
+  if (!plugin.missing_library.empty()) remedy = "install " + packages.runs_with;
+  if (plugin.path.empty()) {
+    std::string upper(name);
+    for (char& c : upper) c = static_cast<char>(c - 'a' + 'A');
+    remedy = fmt::format("install {} and build with LOCKSTEP_{}=ON, or set LOCKSTEP_PLUGIN_PATH to its folder",
+                         packages.built_with, upper);
+  }
+  plugin.problem = fmt::format("plug-in '{}': {}; {}", name, plugin.problem, remedy);
+  return plugin;
+}
+
 }  // namespace lockstep

@@ -47,4 +47,14 @@ struct LoadedPlugin {
 LoadedPlugin load_plugin(std::string_view name, std::span<const std::string> folders,
                          std::string_view stamp = build_stamp());
 
+// The packages that a plug-in stands on, for its remedies: "libgloo0", "libgloo-dev".
+struct PluginPackages {
+  std::string runs_with;
+  std::string built_with;
+};
+// The plug-in `name` of this process: in plugin_folders() of LOCKSTEP_PLUGIN_PATH and this module. Its problem names it
+// and holds the remedy. A program that has the runtime linked in can load none: the plug-in stands on liblockstep.so,
+// and the program would then have the runtime twice.
+LoadedPlugin load_own_plugin(std::string_view name, const PluginPackages& packages);
+
 }  // namespace lockstep

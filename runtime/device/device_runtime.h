@@ -2,8 +2,10 @@
 // done when the call returns; CUDA's comes with the plug-in liblockstep_cuda.so, loaded at the first call that needs
 // it.
 //
-// No call waits on the host unless it says so. Threads: any. Failure: DeviceError with the operation, the device and
-// the library's own words; BackendUnavailable where there is no such device, with the reason and the remedy.
+// No call waits on the host unless it says so; what has to wait says how often in counters(). Threads: any, each object
+// one at a time. The calling thread's current CUDA device is as it was when a call returns. Failure: DeviceError with
+// the operation, the device and the library's own words; BackendUnavailable where there is no such device, with the
+// reason and the remedy.
 #pragma once
 
 #include <chrono>
@@ -20,12 +22,29 @@
 namespace lockstep {
 
 struct DeviceInfo {
-  std::string name;        // "NVIDIA H200"
-  std::string uuid;        // "GPU-5f2c...": the same in every process and container
-  std::string pci_bus_id;  // "0000:19:00.0"
+  std::string name;        // "NVIDIA H200"; of the CPU "CPU"
+  std::string uuid;        // "GPU-5f2c...": the same in every process and container; of the CPU empty
+  std::string pci_bus_id;  // "0000:19:00.0"; of the CPU empty
   std::size_t memory_bytes = 0;
   int major = 0;  // compute capability
   int minor = 0;
+  // Of the driver and of the runtime library inside the plug-in, as CUDA counts: 13000 is 13.0.
+  int driver_version = 0;
+  int runtime_version = 0;
+};
+
+struct DeviceMemory {
+  std::size_t free_bytes = 0;  // on the device, of all processes
+  std::size_t total_bytes = 0;
+  std::size_t used_bytes = 0;    // of this process: in allocations that live
+  std::size_t cached_bytes = 0;  // kept for the next ones
+  std::size_t peak_bytes = 0;    // largest used_bytes so far
+};
+
+// Of this process, since its start. A step should raise none of them.
+struct DeviceCounters {
+  std::int64_t host_waits = 0;   // times that a call of DeviceRuntime made the host wait for the device
+  std::int64_t allocations = 0;  // of memory that the cache did not have: device and pinned
 };
 
 class DeviceRuntime {
@@ -33,17 +52,31 @@ class DeviceRuntime {
   virtual ~DeviceRuntime() = default;
 
   virtual DeviceKind kind() const = 0;
-  // Devices that this process sees; 0 is no error, why_none() then says what is missing and what to do.
-  virtual int count() const = 0;
-  virtual std::string why_none() const = 0;
-  virtual DeviceInfo info(DeviceId device) const = 0;
+  // Devices that this process sees; 0 is no error, why_none() then says what is missing and what to do. Until the first
+  // call of one of these, CUDA is not touched: CUDA_VISIBLE_DEVICES may still be set by the program.
+  virtual int count() = 0;
+  virtual std::string why_none() = 0;
+  virtual DeviceInfo info(DeviceId device) = 0;
 
-  // Memory on the device, 256-byte aligned, contents undefined; goes back to the allocator's cache with the last copy,
-  // for use in the order of `stream` (what another stream still does with it has to be waited for by then).
+  // Memory on the device, 256-byte aligned, contents undefined. It belongs to the order of `stream`: it may hold what
+  // an earlier owner's work in that stream still uses, so its first use is in that stream or behind an event in it.
+  // With the last copy it goes back to a cache, while work in the stream may still use it. Is used in another stream
+  // too: say so with used_by(). 0 bytes: null. Out of memory gives the cache back and tries again, then waits for the
+  // device, before it throws DeviceError.
   virtual std::shared_ptr<void> allocate(std::size_t bytes, StreamView stream) = 0;
-  // Host memory that the device copies to and from without staging.
+  // `memory` (the beginning of an allocation of allocate() or allocate_pinned()) is used by work that is in `stream`
+  // now, or comes into it before the last copy goes: it won't be given to anybody until that is done.
+  virtual void used_by(const void* memory, StreamView stream) = 0;
+  // Host memory that the device copies to and from without staging, 256-byte aligned. With the last copy it goes back
+  // to a cache, and to the next owner once the copies are done that copy() has put into streams.
   virtual std::shared_ptr<void> allocate_pinned(std::size_t bytes, DeviceId device) = 0;
+  virtual DeviceMemory memory(DeviceId device) = 0;
+  // Gives cached memory that nothing uses any more back to the device, for other libraries and processes. May wait.
+  virtual void release_cached(DeviceId device) = 0;
+  virtual DeviceCounters counters() const = 0;
 
+  // stream.h has what these do; get() is the handle. A stream's work is done, on the device's own time, also when the
+  // stream's last copy has gone. Null for the CPU's.
   virtual std::shared_ptr<void> create_stream(DeviceId device, Stream::Priority priority) = 0;
   virtual void synchronize(StreamView stream, const Deadline& deadline) = 0;
   virtual std::shared_ptr<void> create_event(DeviceId device, bool timed) = 0;
@@ -53,11 +86,12 @@ class DeviceRuntime {
   virtual void synchronize(void* event, const Deadline& deadline) = 0;
   virtual std::chrono::nanoseconds elapsed(void* earlier, void* later) = 0;
 
-  // In the stream's order. Either side may be host memory, pinned if the host is not to wait.
+  // In the stream's order. Either side may be host memory, which must live until then and be of allocate_pinned() if
+  // the host is not to wait: pageable memory makes CUDA stage it, and counts as a host wait.
   virtual void copy(void* to, const void* from, std::size_t bytes, StreamView stream) = 0;
   virtual void zero(void* data, std::size_t bytes, StreamView stream) = 0;
-  // In the stream's order: every element over *divisor, which lies on the device; over 0, all become 0.
-  // float32, float64, float16, bfloat16; computed in float32 or wider.
+  // In the stream's order: every element over *divisor, which lies on the device; over 0 they stay as they are. Floats
+  // are divided in float32 or wider, then rounded; integers in 64 bits, towards zero.
   virtual void divide(const BufferView& buffer, const std::int64_t* divisor, StreamView stream) = 0;
   // In the stream's order: *to = value, without host memory that has to live on.
   virtual void put(std::int64_t* to, std::int64_t value, StreamView stream) = 0;
@@ -66,8 +100,13 @@ class DeviceRuntime {
 // The runtime of a kind. Throws BackendUnavailable if its plug-in can't be loaded. Lives as long as the process.
 DeviceRuntime& device_runtime(DeviceKind kind);
 
-// What a plug-in that brings a device has to have. Called once.
+// What a plug-in that brings a device has to have: the same object on each call.
 inline constexpr const char* kPluginDeviceSymbol = "lockstep_plugin_device";
+
+// The packages that the CUDA plug-in stands on: for who loads it.
+inline constexpr const char* kCudaPlugin = "cuda";
+inline constexpr const char* kCudaRunsWith = "an NVIDIA driver";
+inline constexpr const char* kCudaBuiltWith = "the CUDA toolkit (12.4 or newer, with nvcc)";
 
 }  // namespace lockstep
 

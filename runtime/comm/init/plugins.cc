@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <filesystem>
 #include <map>
 #include <memory>
 
@@ -15,7 +14,8 @@ namespace lockstep {
 namespace {
 
 struct Known {
-  std::string name;
+  std::string name;        // of the backend
+  std::string plugin;      // of its file: liblockstep_PLUGIN.so
   std::string runs_with;   // the package that it needs where it runs
   std::string built_with;  // and where it is built
   // Why this process can't use it, whatever is installed; empty if it might.
@@ -42,8 +42,8 @@ std::string mpi_why_not(const GroupContext& context) {
 }
 
 const std::vector<Known>& known_plugins() {
-  static const std::vector<Known> all = {{"mpi", "libopenmpi3", "libopenmpi-dev", &mpi_why_not},
-                                         {"gloo", "libgloo0", "libgloo-dev", &gloo_why_not}};
+  static const std::vector<Known> all = {{"mpi", "mpi", "libopenmpi3", "libopenmpi-dev", &mpi_why_not},
+                                         {"gloo", "gloo", "libgloo0", "libgloo-dev", &gloo_why_not}};
   return all;
 }
 
@@ -54,31 +54,12 @@ struct Loaded {
 };
 
 Loaded load(const Known& known) {
-  const std::string module = path_of_this_module();
   Loaded loaded;
-  // The plug-in stands on liblockstep.so; a program with the runtime inside would then have it twice.
-  if (!std::filesystem::path(module).filename().string().starts_with("liblockstep")) {
-    loaded.problem = fmt::format(
-        "backend '{}' is a plug-in of liblockstep.so, and this program ({}) has the runtime linked "
-        "in; link lockstep::core",
-        known.name, module);
-    return loaded;
-  }
   try {
-    const LoadedPlugin plugin = load_plugin(known.name, plugin_folders(Environment::of_process(), module));
+    const LoadedPlugin plugin = load_own_plugin(known.plugin, {known.runs_with, known.built_with});
     loaded.path = plugin.path;
-    if (!plugin.problem.empty()) {
-      std::string remedy = "build lockstep and its plug-ins together";
-      if (!plugin.missing_library.empty()) remedy = "install " + known.runs_with;
-      if (plugin.path.empty()) {
-        std::string upper = known.name;
-        for (char& c : upper) c = static_cast<char>(c - 'a' + 'A');
-        remedy = fmt::format("install {} and build with LOCKSTEP_{}=ON, or set LOCKSTEP_PLUGIN_PATH to its folder",
-                             known.built_with, upper);
-      }
-      loaded.problem = fmt::format("plug-in '{}': {}; {}", known.name, plugin.problem, remedy);
-      return loaded;
-    }
+    loaded.problem = plugin.problem;
+    if (!loaded.problem.empty()) return loaded;
     reinterpret_cast<decltype(&lockstep_plugin_backend)>(plugin.symbol(kPluginBackendSymbol))(&loaded.backend);
   } catch (const Error& error) {
     loaded.problem = error.what();

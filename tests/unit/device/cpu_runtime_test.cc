@@ -1,0 +1,157 @@
+// The CPU as a device, and what is said where there is no other.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <thread>
+#include <vector>
+
+#include "runtime/base/error.h"
+#include "runtime/device/device_runtime.h"
+#include "runtime/device/divide.h"
+#include "runtime/device/half.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+DeviceRuntime& cpu() { return device_runtime(DeviceKind::cpu); }
+
+template <typename Body>
+std::string refusal(const Body& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+TEST(CpuRuntime, IsOneDeviceWithMemory) {
+  EXPECT_EQ(cpu().count(), 1);
+  EXPECT_EQ(cpu().why_none(), "");
+  EXPECT_GT(cpu().info({}).memory_bytes, 0u);
+}
+
+TEST(CpuRuntime, MemoryIsAlignedCountedAndGoesBack) {
+  const std::size_t before = cpu().memory({}).used_bytes;
+  {
+    const auto memory = cpu().allocate(1000, {});
+    ASSERT_NE(memory, nullptr);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory.get()) % 256, 0u);
+    EXPECT_EQ(cpu().memory({}).used_bytes, before + 1000);
+    EXPECT_GE(cpu().memory({}).peak_bytes, before + 1000);
+  }
+  EXPECT_EQ(cpu().memory({}).used_bytes, before);
+  EXPECT_EQ(cpu().allocate(0, {}), nullptr);
+}
+
+TEST(CpuRuntime, WhatDoesNotFitIsADeviceErrorWithTheBytes) {
+  const std::size_t bytes = std::numeric_limits<std::size_t>::max() / 4;
+  EXPECT_THROW(cpu().allocate(bytes, {}), DeviceError);
+  EXPECT_THAT(refusal([&] { cpu().allocate(bytes, {}); }), HasSubstr(std::to_string(bytes)));
+}
+
+TEST(CpuRuntime, WorkIsDoneAtReturn) {
+  Stream stream({});
+  EXPECT_EQ(stream.view(), StreamView{});
+  std::vector<std::int64_t> from = {6, 7, -9};
+  std::vector<std::int64_t> to(3);
+  cpu().copy(to.data(), from.data(), 24, stream);
+  EXPECT_EQ(to, from);
+  std::int64_t divisor = 0;
+  cpu().put(&divisor, 2, stream);
+  cpu().divide(std::span(to), &divisor, stream);
+  EXPECT_THAT(to, ElementsAre(3, 3, -4));
+  cpu().zero(to.data(), 16, stream);
+  EXPECT_THAT(to, ElementsAre(0, 0, -4));
+  stream.synchronize(Deadline::after({}));
+}
+
+TEST(CpuRuntime, EventsAreReachedAndTimed) {
+  Event first({}, true);
+  Event second({}, true);
+  EXPECT_TRUE(first.reached());
+  first.block({});
+  EXPECT_THAT(refusal([&] { second.elapsed_since(first); }), HasSubstr("never recorded"));
+  first.record({});
+  second.record({});
+  EXPECT_TRUE(second.reached());
+  second.synchronize(Deadline::after({}));
+  EXPECT_GE(second.elapsed_since(first).count(), 0);
+  EXPECT_EQ((first.elapsed_since(second) + second.elapsed_since(first)).count(), 0);
+  Event untimed({});
+  untimed.record({});
+  EXPECT_THAT(refusal([&] { untimed.elapsed_since(first); }), HasSubstr("without `timed`"));
+}
+
+TEST(CpuRuntime, RefusesAnotherDevicesStream) {
+  int word = 0;
+  const StreamView other{{DeviceKind::cuda, 1}, &word};
+  EXPECT_THROW(cpu().zero(&word, 4, other), InvalidArgument);
+  EXPECT_THAT(refusal([&] { cpu().copy(&word, &word, 4, other); }), AllOf(HasSubstr("copy"), HasSubstr("cuda:1")));
+}
+
+TEST(CpuRuntime, ServesManyThreads) {
+  Event event({}, true);
+  const std::size_t before = cpu().memory({}).used_bytes;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      for (int k = 1; k < 200; ++k) {
+        const auto memory = cpu().allocate(static_cast<std::size_t>(k), {});
+        cpu().zero(memory.get(), static_cast<std::size_t>(k), {});
+        event.record({});
+        EXPECT_TRUE(event.reached());
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(cpu().memory({}).used_bytes, before);
+}
+
+TEST(CudaRuntime, InAProgramWithTheRuntimeInsideIsASentence) {
+  EXPECT_THROW(device_runtime(DeviceKind::cuda), BackendUnavailable);
+  EXPECT_THAT(refusal([] {
+                Stream stream({DeviceKind::cuda, 0});
+              }),
+              AllOf(HasSubstr("device 'cuda' can't be used"), HasSubstr("link lockstep::core")));
+}
+
+TEST(Divide, RoundsFloatsOnceAndTruncatesIntegers) {
+  std::vector<float> single = {1.0f, -3.0f};
+  divide_on_host(single.data(), 2, DType::f32, 3);
+  EXPECT_THAT(single, ElementsAre(1.0f / 3.0f, -1.0f));
+  std::vector<double> wide = {1.0};
+  divide_on_host(wide.data(), 1, DType::f64, 3);
+  EXPECT_EQ(wide[0], 1.0 / 3.0);
+  std::vector<bfloat16> brain = {to_bfloat16(10.0f)};
+  divide_on_host(brain.data(), 1, DType::bf16, 3);
+  EXPECT_EQ(brain[0].bits, to_bfloat16(10.0f / 3.0f).bits);
+  std::vector<float16> half = {to_float16(10.0f)};
+  divide_on_host(half.data(), 1, DType::f16, 3);
+  EXPECT_EQ(half[0].bits, to_float16(10.0f / 3.0f).bits);
+  std::vector<std::int32_t> integers = {-7, 7};
+  divide_on_host(integers.data(), 2, DType::i32, 2);
+  EXPECT_THAT(integers, ElementsAre(-3, 3));
+  std::vector<std::uint8_t> bytes = {255};
+  divide_on_host(bytes.data(), 1, DType::u8, 2);
+  EXPECT_EQ(bytes[0], 127);
+  std::vector<std::int64_t> extreme = {std::numeric_limits<std::int64_t>::min(), 5};
+  divide_on_host(extreme.data(), 2, DType::i64, -1);
+  EXPECT_THAT(extreme, ElementsAre(std::numeric_limits<std::int64_t>::min(), -5));
+}
+
+TEST(Divide, OverZeroLeavesEverythingAsItIs) {
+  std::vector<float> values = {1.5f, -2.0f};
+  divide_on_host(values.data(), 2, DType::f32, 0);
+  EXPECT_THAT(values, ElementsAre(1.5f, -2.0f));
+}
+
+}  // namespace
+}  // namespace lockstep
