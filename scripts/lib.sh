@@ -10,7 +10,8 @@ cd "$root"
 # What the build needs, and what the tests need beside it. Nothing else is ever installed or downloaded.
 build_packages=(g++ cmake ninja-build pkg-config libspdlog-dev libcli11-dev nlohmann-json3-dev libxxhash-dev
                 libdnnl-dev libssl-dev)
-test_packages=(libgtest-dev libgmock-dev openmpi-bin libopenmpi-dev libgloo-dev clang-format iproute2)
+plugin_packages=(libopenmpi-dev libgloo-dev)
+test_packages=(libgtest-dev libgmock-dev "${plugin_packages[@]}" openmpi-bin clang-format iproute2)
 sanitizer_packages=(clang clang-tidy)
 peer_packages=(python3-torch libtorch-dev)  # both 1.13, with gloo; Python's runs under Debian's own python3
 

@@ -1,0 +1,204 @@
+// docs/deploy/kubernetes: what each pod's process would take itself for, with the variables that the operator adds.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "runtime/base/error.h"
+#include "runtime/rendezvous/identity.h"
+#include "runtime/rendezvous/meet.h"
+#include "tests/deploy/deploy_files.h"
+
+namespace lockstep::testing {
+namespace {
+
+using nlohmann::json;
+using rendezvous::Identity;
+using Means = rendezvous::MeetingPlan::Means;
+using ::testing::HasSubstr;
+
+const std::string kDigits(64, '7');
+
+int to_int(const json& value) { return std::stoi(value.get<std::string>()); }
+
+const json& only(const json& list) {
+  if (list.size() != 1) throw Error("wanted one: " + list.dump());
+  return list.front();
+}
+
+const json& pod_spec(const json& replica) { return replica.at("template").at("spec"); }
+const json& container_of(const json& replica) { return only(pod_spec(replica).at("containers")); }
+
+Variables variables_of(const json& container) {
+  Variables variables;
+  for (const json& variable : container.value("env", json::array())) {
+    variables[variable.at("name")] = variable.at("value");
+  }
+  return variables;
+}
+
+// Every mount of the pod's containers is of one of its volumes.
+void expect_volumes(const json& pod) {
+  for (const char* kind : {"initContainers", "containers"}) {
+    for (const json& container : pod.value(kind, json::array())) {
+      for (const json& mount : container.value("volumeMounts", json::array())) {
+        bool found = false;
+        for (const json& volume : pod.at("volumes")) found = found || volume.at("name") == mount.at("name");
+        EXPECT_TRUE(found) << mount;
+      }
+    }
+  }
+}
+
+// `path` of the container, in `folder`, which has a folder for each volume.
+std::string mounted(const std::string& path, const json& container, const std::filesystem::path& folder) {
+  for (const json& mount : container.value("volumeMounts", json::array())) {
+    const std::string at = mount.at("mountPath");
+    if (path.starts_with(at + "/")) return folder / mount.at("name").get<std::string>() / path.substr(at.size() + 1);
+  }
+  return path;
+}
+
+// As pkg/controller.v1/pytorch/{envvar,master}.go of the operator's 1.9.0 set them.
+Variables operators_variables(const json& job, const std::string& type, int index) {
+  const json& replicas = job.at("spec").at("pytorchReplicaSpecs");
+  int total = 0;
+  for (const auto& [name, replica] : replicas.items()) total += to_int(replica.at("replicas"));
+  const std::string per_pod = job.at("spec").value("nprocPerNode", "auto");
+  const int rank = type == "Master" ? 0 : index + 1;
+  std::string port = "23456";
+  for (const json& it : container_of(replicas.at("Master")).value("ports", json::array())) {
+    if (it.at("name") == "pytorchjob-port") port = it.at("containerPort");
+  }
+  return {{"PYTHONUNBUFFERED", "1"},
+          {"MASTER_ADDR", job.at("metadata").at("name").get<std::string>() + "-master-0"},
+          {"MASTER_PORT", port},
+          {"WORLD_SIZE", std::to_string(total * (per_pod == "auto" ? 1 : std::stoi(per_pod)))},
+          {"RANK", std::to_string(rank)},
+          {"PET_NODE_RANK", std::to_string(rank)},
+          {"PET_NPROC_PER_NODE", per_pod},
+          {"PET_NNODES", std::to_string(total)}};
+}
+
+void expect_in_the_image(const std::string& program) {
+  const auto name = std::filesystem::path(program).filename().native();
+  EXPECT_THAT(read_source("Dockerfile"), HasSubstr("--with " + name + " "));
+}
+
+TEST(DeployKubernetes, EachPodOfThePyTorchJobIsARankWithTheSecret) {
+  const json job = read_manifest("kubernetes/pytorchjob.yaml");
+  EXPECT_EQ(job.at("kind"), "PyTorchJob");
+  std::vector<int> ranks;
+  for (const auto& [type, replica] : job.at("spec").at("pytorchReplicaSpecs").items()) {
+    const json& pod = pod_spec(replica);
+    const json& container = container_of(replica);
+    EXPECT_EQ(container.at("name"), "pytorch") << "the operator looks for it";
+    expect_volumes(pod);
+    expect_in_the_image(container.at("command").front());
+    for (int index = 0; index < to_int(replica.at("replicas")); ++index) {
+      // The Secret's volume as a pod that is not root's may read it, and then what the init container does.
+      const TemporaryFolder folder;
+      const auto mounted_secret = folder.write("secret/store", kDigits, 0440);
+      std::filesystem::create_directories(folder.path() / "own");
+      const json& init = only(pod.at("initContainers"));
+      std::vector<std::string> command;
+      for (const std::string word : init.at("command")) command.push_back(mounted(word, init, folder.path()));
+      const Result copied = run(command);
+      ASSERT_EQ(copied.exit_code, 0) << copied.err;
+
+      Variables variables = operators_variables(job, type, index);
+      variables.merge(variables_of(container));
+      std::string& file = variables["LOCKSTEP_STORE_SECRET_FILE"];
+      file = mounted(file, container, folder.path());
+      const Identity identity = rendezvous::identify(to_environment(variables));
+      EXPECT_EQ(identity.world_size, 3);
+      EXPECT_EQ(identity.source, "RANK and WORLD_SIZE");
+      const auto plan = rendezvous::plan_meeting(identity, {}, to_environment(variables));
+      EXPECT_EQ(plan.means, Means::address);
+      EXPECT_EQ(plan.address.to_string(), "lockstep-master-0:23456");
+      EXPECT_EQ(plan.secret, store::Secret::parse(kDigits));
+      ranks.push_back(identity.rank);
+
+      // Why the copy: the mounted file itself is refused.
+      file = mounted_secret;
+      EXPECT_THROW(rendezvous::plan_meeting(identity, {}, to_environment(variables)), InvalidArgument);
+    }
+  }
+  EXPECT_THAT(ranks, ::testing::UnorderedElementsAre(0, 1, 2));
+}
+
+TEST(DeployKubernetes, APyTorchJobWithoutNprocPerNodeIsRefused) {
+  json job = read_manifest("kubernetes/pytorchjob.yaml");
+  job.at("spec").erase("nprocPerNode");
+  try {
+    rendezvous::identify(to_environment(operators_variables(job, "Worker", 0)));
+    ADD_FAILURE() << "a pod was taken for a rank";
+  } catch (const InvalidArgument& error) {
+    EXPECT_THAT(error.what(), HasSubstr("PET_NPROC_PER_NODE=auto"));
+  }
+}
+
+TEST(DeployKubernetes, TheRanksOfTheMpiJobMeetThroughPmix) {
+  const json job = read_manifest("kubernetes/mpijob.yaml");
+  EXPECT_EQ(job.at("kind"), "MPIJob");
+  const json& spec = job.at("spec");
+  const json& workers = spec.at("mpiReplicaSpecs").at("Worker");
+  const json& launcher = container_of(spec.at("mpiReplicaSpecs").at("Launcher"));
+  const int slots = to_int(spec.at("slotsPerWorker"));
+  const int size = slots * to_int(workers.at("replicas"));
+  const json& command = launcher.at("command");
+  ASSERT_EQ(command.at(0), "mpirun");
+  ASSERT_EQ(command.at(1), "-n");
+  EXPECT_EQ(to_int(command.at(2)), size) << "as many ranks as slots";
+  expect_in_the_image(command.at(3));
+
+  for (int rank = 0; rank < size; ++rank) {
+    Variables variables = {{"OMPI_COMM_WORLD_RANK", std::to_string(rank)},
+                           {"OMPI_COMM_WORLD_SIZE", std::to_string(size)},
+                           {"OMPI_COMM_WORLD_LOCAL_RANK", std::to_string(rank % slots)},
+                           {"OMPI_COMM_WORLD_LOCAL_SIZE", std::to_string(slots)},
+                           {"OMPI_MCA_orte_default_hostfile", "/etc/mpi/hostfile"},
+                           {"PMIX_NAMESPACE", "77"},
+                           {"PMIX_RANK", std::to_string(rank)}};
+    variables.merge(variables_of(launcher));
+    const Identity identity = rendezvous::identify(to_environment(variables));
+    EXPECT_EQ(identity.rank, rank);
+    EXPECT_EQ(identity.world_size, size);
+    EXPECT_EQ(identity.local_rank, rank % slots);
+    EXPECT_EQ(identity.local_world_size, slots);
+    EXPECT_EQ(identity.source, "Open MPI");
+    const auto plan = rendezvous::plan_meeting(identity, {}, to_environment(variables));
+    EXPECT_EQ(plan.means, Means::pmix) << "which brings the secret along";
+  }
+  for (const char* role : {"launcher", "worker"}) {
+    EXPECT_EQ(rendezvous::identify(to_environment({{"K_MPI_JOB_ROLE", role}})).source, "alone");
+  }
+}
+
+// The value of a line "NAME VALUE".
+std::string setting(const std::string& text, const std::string& name) {
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const auto start = line.find_first_not_of(' ');
+    if (start != std::string::npos && line.compare(start, name.size() + 1, name + " ") == 0) {
+      return line.substr(start + name.size() + 1);
+    }
+  }
+  return {};
+}
+
+TEST(DeployKubernetes, TheMpiJobsSshFindsTheKeysThatTheOperatorMounts) {
+  const json job = read_manifest("kubernetes/mpijob.yaml");
+  const std::string server = read_source("docs/deploy/kubernetes/ssh/sshd_config");
+  const std::string client = read_source("docs/deploy/kubernetes/ssh/ssh_config");
+  const std::string keys = job.at("spec").at("sshAuthMountPath");
+  EXPECT_EQ(setting(server, "HostKey"), keys + "/id_rsa");
+  EXPECT_EQ(setting(server, "AuthorizedKeysFile"), keys + "/authorized_keys");
+  EXPECT_THAT(setting(client, "KnownHostsCommand"), HasSubstr(keys + "/id_rsa.pub"));
+  EXPECT_FALSE(setting(server, "Port").empty());
+  EXPECT_EQ(setting(server, "Port"), setting(client, "Port"));
+  const json& command = container_of(job.at("spec").at("mpiReplicaSpecs").at("Worker")).at("command");
+  EXPECT_THAT(read_source("Dockerfile"),
+              HasSubstr("docs/deploy/kubernetes/ssh/sshd_config " + command.back().get<std::string>() + "\n"));
+}
+
+}  // namespace
+}  // namespace lockstep::testing

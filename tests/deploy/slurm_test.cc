@@ -1,0 +1,108 @@
+// docs/deploy/slurm: each script, with an srun that writes down what it was asked, and what the tasks would be.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "runtime/rendezvous/identity.h"
+#include "runtime/rendezvous/meet.h"
+#include "tests/deploy/deploy_files.h"
+
+namespace lockstep::testing {
+namespace {
+
+using rendezvous::Identity;
+using Means = rendezvous::MeetingPlan::Means;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+struct Asked {
+  int nodes = 0;
+  int per_node = 0;
+  std::string srun;     // its words, each on a line
+  Variables variables;  // that its tasks inherit
+};
+
+// The value of "#SBATCH --NAME=VALUE".
+int directive(const std::string& script, const std::string& name) {
+  const std::string text = "\n#SBATCH --" + name + "=";
+  const auto at = script.find(text);
+  if (at == std::string::npos) throw Error("no #SBATCH --" + name);
+  return std::stoi(script.substr(at + text.size()));
+}
+
+Asked ask(const std::string& name, const Variables& given = {}) {
+  const std::string path = "docs/deploy/slurm/" + name;
+  const std::string script = read_source(path);
+  const TemporaryFolder folder;
+  folder.write("srun", "#!/bin/sh\nprintf '%s\\n' \"$@\"\nenv | grep ^LOCKSTEP_ >&2\ntrue\n", 0700);
+  // It may not be installed here.
+  folder.write("openssl", "#!/bin/sh\n[ \"$*\" = 'rand -hex 32' ] && od -An -v -tx1 -N32 /dev/urandom | tr -d ' \\n'\n",
+               0700);
+  Variables environment = given;
+  environment["PATH"] = folder.path().native() + ":/usr/bin:/bin";
+  environment["SLURM_CPUS_PER_TASK"] = std::to_string(directive(script, "cpus-per-task"));
+  const Result result = run({"bash", source_folder() / path, "./train", "--epochs", "3"}, environment);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  Asked asked{.nodes = directive(script, "nodes"),
+              .per_node = directive(script, "ntasks-per-node"),
+              .srun = result.out,
+              .variables = {}};
+  std::istringstream lines(result.err);
+  for (std::string line; std::getline(lines, line);) {
+    const auto equals = line.find('=');
+    asked.variables[line.substr(0, equals)] = line.substr(equals + 1);
+  }
+  asked.variables.erase("LOCKSTEP_TEST_JOB");
+  return asked;
+}
+
+// The tasks, with what srun sets for them.
+void expect_ranks(const Asked& asked, const Variables& more, Means means) {
+  const int size = asked.nodes * asked.per_node;
+  for (int rank = 0; rank < size; ++rank) {
+    Variables variables = {
+        {"SLURM_JOB_ID", "7"},
+        {"SLURM_STEP_ID", "0"},
+        {"SLURM_PROCID", std::to_string(rank)},
+        {"SLURM_LOCALID", std::to_string(rank % asked.per_node)},
+        {"SLURM_NODEID", std::to_string(rank / asked.per_node)},
+        {"SLURM_STEP_NUM_TASKS", std::to_string(size)},
+        {"SLURM_STEP_TASKS_PER_NODE", std::to_string(asked.per_node) + "(x" + std::to_string(asked.nodes) + ")"},
+        {"SLURM_STEP_NODELIST", "n[1-2]"}};
+    variables.insert(more.begin(), more.end());
+    if (more.contains("PMIX_NAMESPACE")) variables["PMIX_RANK"] = std::to_string(rank);
+    variables.insert(asked.variables.begin(), asked.variables.end());
+    const Identity identity = rendezvous::identify(to_environment(variables));
+    EXPECT_EQ(identity.rank, rank);
+    EXPECT_EQ(identity.world_size, size);
+    EXPECT_EQ(identity.local_rank, rank % asked.per_node);
+    EXPECT_EQ(identity.node_rank, rank / asked.per_node);
+    EXPECT_EQ(identity.source, "srun");
+    const auto plan = rendezvous::plan_meeting(identity, {}, to_environment(variables));
+    EXPECT_EQ(plan.means, means);
+    EXPECT_EQ(plan.secret.has_value(), means == Means::address) << "over PMIx rank 0 draws it";
+    EXPECT_EQ(plan.address.host, means == Means::address ? "n1" : "");
+  }
+}
+
+TEST(DeploySlurm, TasksMeetAtTheFirstHostWithASecret) {
+  const Asked asked = ask("train.sbatch");
+  EXPECT_THAT(asked.srun, HasSubstr("\n./train\n--epochs\n3\n"));
+  EXPECT_EQ(asked.variables.at("LOCKSTEP_STORE_SECRET").size(), 64U);
+  expect_ranks(asked, {}, Means::address);
+}
+
+TEST(DeploySlurm, TasksMeetThroughPmix) {
+  const Asked asked = ask("train-pmix.sbatch");
+  EXPECT_THAT(asked.srun, AllOf(HasSubstr("--mpi=pmix\n"), HasSubstr("\n./train\n--epochs\n3\n")));
+  EXPECT_FALSE(asked.variables.contains("LOCKSTEP_STORE_SECRET"));
+  expect_ranks(asked, {{"PMIX_NAMESPACE", "slurm.pmix.7.0"}}, Means::pmix);
+}
+
+TEST(DeploySlurm, TasksOfContainers) {
+  const Asked asked = ask("train-container.sbatch", {{"IMAGE", "a b.sif"}});
+  EXPECT_THAT(asked.srun, HasSubstr("\napptainer\nexec\na b.sif\n./train\n--epochs\n3\n"));
+  expect_ranks(asked, {}, Means::address);
+}
+
+}  // namespace
+}  // namespace lockstep::testing
