@@ -25,4 +25,11 @@ std::string boot_id() {
   return text;
 }
 
+std::string network_namespace() {
+  char name[64];
+  const ssize_t size = readlink("/proc/self/ns/net", name, sizeof name);
+  if (size < 0) throw SystemError("read /proc/self/ns/net (is /proc mounted?)", errno);
+  return {name, static_cast<std::size_t>(size)};
+}
+
 }  // namespace lockstep

@@ -9,20 +9,21 @@ namespace lockstep::rendezvous {
 
 std::string encode(const Claim& claim) {
   return fmt::format(
-      "lockstep claim 1\nrank {}\nlocal_rank {}\nworld_size {}\npid {}\nprocess {}\nserial {}\nhost {}\nboot_id {}\n",
+      "lockstep claim 2\nrank {}\nlocal_rank {}\nworld_size {}\npid {}\nprocess {}\nserial {}\nhost {}\nboot_id {}\n"
+      "network {}\n",
       claim.member.rank, claim.member.local_rank, claim.world_size, claim.member.pid, claim.process, claim.serial,
-      claim.member.host, claim.member.boot_id);
+      claim.member.host, claim.member.boot_id, claim.member.network);
 }
 
 Claim decode_claim(std::string_view text, std::string_view key) {
   Claim claim;
   LineReader lines(text);
-  const bool good = lines.take("lockstep claim") == "1" && lines.take_int("rank", 0, claim.member.rank) &&
+  const bool good = lines.take("lockstep claim") == "2" && lines.take_int("rank", 0, claim.member.rank) &&
                     lines.take_int("local_rank", -1, claim.member.local_rank) &&
                     lines.take_int("world_size", 1, claim.world_size) && lines.take_int("pid", 0, claim.member.pid) &&
                     lines.take_text("process", claim.process) && lines.take_int("serial", 0, claim.serial) &&
                     lines.take_text("host", claim.member.host) && lines.take_text("boot_id", claim.member.boot_id) &&
-                    lines.at_end();
+                    lines.take_text("network", claim.member.network) && lines.at_end();
   if (!good) {
     throw CorruptData(
         fmt::format("join: the value of {} bytes at store key '{}' is no claim of a rank of this version; "

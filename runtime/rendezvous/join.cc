@@ -157,7 +157,8 @@ Member self_member(const Identity& identity) {
           .local_rank = identity.local_rank_known ? identity.local_rank : -1,
           .pid = getpid(),
           .host = host_name(),
-          .boot_id = boot_id()};
+          .boot_id = boot_id(),
+          .network = network_namespace()};
 }
 
 Joined join(store::Store& store, Identity& identity, const Member& self, const Deadline& deadline) {

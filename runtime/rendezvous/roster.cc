@@ -9,11 +9,12 @@ namespace {
 
 constexpr std::size_t kMostDescribed = 12;
 
-// Hosts by boot id, in order of their lowest rank.
-std::vector<std::string> hosts(const Roster& roster) {
-  std::vector<std::string> result;
+// The first member of each host, in order of rank.
+std::vector<const Member*> hosts(const Roster& roster) {
+  std::vector<const Member*> result;
   for (const Member& member : roster) {
-    if (std::find(result.begin(), result.end(), member.boot_id) == result.end()) result.push_back(member.boot_id);
+    const auto known = [&](const Member* first) { return first->beside(member); };
+    if (std::none_of(result.begin(), result.end(), known)) result.push_back(&member);
   }
   return result;
 }
@@ -55,15 +56,12 @@ int count_hosts(const Roster& roster) { return static_cast<int>(hosts(roster).si
 
 std::string describe_hosts(const Roster& roster) {
   std::string text;
-  for (const std::string& boot_id : hosts(roster)) {
+  for (const Member* first : hosts(roster)) {
     std::vector<int> ranks;
-    std::string name;
     for (const Member& member : roster) {
-      if (member.boot_id != boot_id) continue;
-      if (ranks.empty()) name = member.host;
-      ranks.push_back(member.rank);
+      if (member.beside(*first)) ranks.push_back(member.rank);
     }
-    text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", name, describe_ranks(ranks));
+    text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", first->host, describe_ranks(ranks));
   }
   return text;
 }
@@ -71,14 +69,15 @@ std::string describe_hosts(const Roster& roster) {
 std::vector<int> ranks_beside(const Roster& roster, int rank) {
   std::vector<int> result;
   for (const Member& member : roster) {
-    if (member.boot_id == roster[static_cast<std::size_t>(rank)].boot_id) result.push_back(member.rank);
+    if (member.beside(roster[static_cast<std::size_t>(rank)])) result.push_back(member.rank);
   }
   return result;
 }
 
 int host_index(const Roster& roster, int rank) {
   const auto all = hosts(roster);
-  const auto found = std::find(all.begin(), all.end(), roster[static_cast<std::size_t>(rank)].boot_id);
+  const Member& member = roster[static_cast<std::size_t>(rank)];
+  const auto found = std::find_if(all.begin(), all.end(), [&](const Member* first) { return first->beside(member); });
   return static_cast<int>(found - all.begin());
 }
 

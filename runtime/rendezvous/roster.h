@@ -12,8 +12,13 @@ struct Member {
   int rank = 0;
   int local_rank = 0;
   int pid = 0;
-  std::string host;     // host name, for people
-  std::string boot_id;  // equal on two members exactly if they share a kernel
+  std::string host;          // host name, for people
+  std::string boot_id;       // equal on two members exactly if they share a kernel
+  std::string network = {};  // of members that share a kernel: equal exactly if they share a network (base/host.h)
+
+  // A host is where processes reach each other over loopback and can share memory: one kernel and one network. Two
+  // containers of one machine are two hosts, unless they were given one network.
+  bool beside(const Member& other) const { return boot_id == other.boot_id && network == other.network; }
 
   // "rank 2 (host node7, pid 4711)", for messages.
   std::string describe() const;
@@ -27,7 +32,7 @@ std::string describe_ranks(std::span<const int> ranks);
 // "rank 0 (host a, pid 1), rank 1 (host a, pid 2)": the members at `ranks`, at most a dozen of them.
 std::string describe_members(const Roster& roster);
 
-// How many kernels the roster spans, and who is where: "node1: ranks 0-1; node2: ranks 2-3".
+// How many hosts the roster spans, and who is where: "node1: ranks 0-1; node2: ranks 2-3".
 int count_hosts(const Roster& roster);
 std::string describe_hosts(const Roster& roster);
 

@@ -55,17 +55,18 @@ TEST(DeployCompose, EachServiceIsARank) {
 }
 
 #ifdef PROGRAMS
-// The engine's part of it: names that resolve, a secret at /run/secrets. In each host's own mount namespace.
+// The engine's part of it: names that resolve, a secret at /run/secrets. In each host's own mount namespace. Containers
+// of one machine have one kernel, and its boot id.
 void set_up(const NetworkHosts& hosts, int host, const TemporaryFolder& folder, const std::string& secret) {
   const auto names = folder.write(
       "hosts", "127.0.0.1 localhost\n" + NetworkHosts::address(0) + " host0\n" + NetworkHosts::address(1) + " host1\n",
       0644);
   const auto file = folder.write("secret" + std::to_string(host), secret, 0600);
-  const Result result =
-      run(hosts.command(host, {"sh", "-ec",
-                               "mount --bind \"$1\" /etc/hosts; mount -t tmpfs tmpfs /run; mkdir /run/secrets; "
-                               "cp -p \"$2\" /run/secrets/store",
-                               "sh", names, file}));
+  const Result result = run(hosts.command(host, {"sh", "-ec",
+                                                 "umount /proc/sys/kernel/random/boot_id; mount --bind \"$1\" "
+                                                 "/etc/hosts; mount -t tmpfs tmpfs /run; mkdir /run/secrets; "
+                                                 "cp -p \"$2\" /run/secrets/store",
+                                                 "sh", names, file}));
   ASSERT_EQ(result.exit_code, 0) << result.err;
 }
 

@@ -119,11 +119,12 @@ Backend backend() {
             }
             const auto& first = context.roster.front();
             for (const auto& member : context.roster) {
-              if (member.boot_id == first.boot_id) continue;
+              if (member.beside(first)) continue;
               return fmt::format(
-                  "backend 'shm' serves ranks of one host, but {} and {} are on different ones; run all "
-                  "ranks on one host",
-                  first.describe(), member.describe());
+                  "backend 'shm' serves ranks of one host, but {} and {} are {}; run all ranks on one host",
+                  first.describe(), member.describe(),
+                  member.boot_id == first.boot_id ? "in different networks of one, as containers are"
+                                                  : "on different ones");
             }
             if (context.device.kind != DeviceKind::cpu) {
               return fmt::format("backend 'shm' computes on the CPU, this rank's device is {}; use device 'cpu'",

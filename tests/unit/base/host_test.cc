@@ -11,5 +11,7 @@ TEST(Host, HasANameAndABootIdThatStays) {
   EXPECT_EQ(boot_id(), boot_id());
 }
 
+TEST(Host, IsInANetwork) { EXPECT_TRUE(network_namespace().starts_with("net:[")) << network_namespace(); }
+
 }  // namespace
 }  // namespace lockstep

@@ -29,8 +29,13 @@ Identity rank_of(int rank, int world_size) {
   return identity;
 }
 
-Member member(int rank, int pid, std::string host = "a", std::string boot_id = "boot-a") {
-  return {.rank = rank, .local_rank = -1, .pid = pid, .host = std::move(host), .boot_id = std::move(boot_id)};
+Member member(int rank, int pid, std::string host = "a", std::string boot_id = "boot-a", std::string network = "net") {
+  return {.rank = rank,
+          .local_rank = -1,
+          .pid = pid,
+          .host = std::move(host),
+          .boot_id = std::move(boot_id),
+          .network = std::move(network)};
 }
 
 // A claim that another process left in the store, as join() writes it.
@@ -290,7 +295,7 @@ TEST(Join, AProgramMayJoinAgainThroughTheSameStore) {
 }
 
 TEST(Join, AClaimThatIsNoneIsRefused) {
-  for (const char* text : {"", "x", "lockstep claim 2\n", "lockstep claim 1\nrank 0\n"}) {
+  for (const char* text : {"", "x", "lockstep claim 1\n", "lockstep claim 2\nrank 0\n"}) {
     store::HashStore store;
     store.set("rendezvous/run/0/0/rank/1", text);
     store.add("rendezvous/run/0/0/count", 1);
@@ -306,6 +311,7 @@ TEST(Claim, RoundTrip) {
   EXPECT_EQ(encode(read), encode(claim));
   EXPECT_EQ(read.member.host, "node-7.example");
   EXPECT_EQ(read.member.local_rank, -1);
+  EXPECT_TRUE(read.member.beside(claim.member));
   std::string longer = encode(claim) + "x";
   EXPECT_THROW(decode_claim(longer, "key"), CorruptData);
 }
@@ -318,6 +324,14 @@ TEST(Roster, Words) {
   const Roster roster = {member(0, 1, "n1", "x"), member(1, 2, "n1", "x"), member(2, 3, "n2", "y")};
   EXPECT_EQ(count_hosts(roster), 2);
   EXPECT_EQ(describe_hosts(roster), "n1: ranks 0 and 1; n2: rank 2");
+}
+
+TEST(Roster, ContainersOfOneMachineAreHostsUnlessTheyShareANetwork) {
+  const Roster roster = {member(0, 1, "c1", "x", "net:[1]"), member(1, 1, "c2", "x", "net:[2]"),
+                         member(2, 9, "c3", "x", "net:[1]")};
+  EXPECT_EQ(describe_hosts(roster), "c1: ranks 0 and 2; c2: rank 1");
+  EXPECT_EQ(ranks_beside(roster, 2), (std::vector{0, 2}));
+  EXPECT_EQ(host_index(roster, 1), 1);
 }
 
 }  // namespace
