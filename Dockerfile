@@ -27,6 +27,8 @@ RUN apt-get update && xargs apt-get install -y --no-install-recommends openmpi-b
 RUN taken=$(getent passwd 1000 | cut -d: -f1) && { [ -z "$taken" ] || userdel --remove "$taken"; } \
     && useradd --create-home --uid 1000 lockstep
 COPY --from=build /opt/lockstep /opt/lockstep
+# For programs from elsewhere, whose own path to the libraries is another.
+RUN echo /opt/lockstep/lib > /etc/ld.so.conf.d/lockstep.conf && ldconfig
 # Loaded when it is asked for, so that the image would be built without it too.
 RUN test ! -e /opt/lockstep/lib/liblockstep_cuda.so || ldconfig -p | grep -q 'libnccl\.so\.2 ' \
     || { echo "RUNTIME_BASE has no libnccl.so.2: take one of NVIDIA's runtime or devel images"; exit 1; }
