@@ -1,0 +1,23 @@
+// PyTorch's own DDP engine, c10d::Reducer over gloo, driven from C++ as Python's DistributedDataParallel drives it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "benchmarks/libtorch_ddp/models.h"
+
+namespace lockstep::benchmark {
+
+class C10dPeer {
+ public:
+  virtual ~C10dPeer() = default;
+  // Forward of the model, with what the engine wants before forward and backward.
+  virtual at::Tensor forward(const at::Tensor& x) = 0;
+};
+
+// Collective; the ranks meet at `file`. Null where this LibTorch has no c10d.
+std::unique_ptr<C10dPeer> make_c10d_peer(const std::shared_ptr<Model>& model, const std::string& file, int rank,
+                                         int world);
+
+}  // namespace lockstep::benchmark

@@ -1,0 +1,121 @@
+#include "benchmarks/libtorch_ddp/models.h"
+
+#include <cmath>
+#include <limits>
+#include <stdexcept>
+
+namespace lockstep::benchmark {
+namespace {
+
+namespace nn = ::torch::nn;
+
+struct Mlp : Model {
+  explicit Mlp(const std::vector<std::int64_t>& widths) {
+    for (std::size_t i = 0; i + 1 < widths.size(); ++i) {
+      layers->push_back(nn::Linear(widths[i], widths[i + 1]));
+      if (i + 2 < widths.size()) layers->push_back(nn::ReLU());
+    }
+    register_module("layers", layers);
+  }
+  at::Tensor forward(const at::Tensor& x) override { return layers->forward(x); }
+  nn::Sequential layers;
+};
+
+constexpr std::int64_t kTokens = 128;  // of the alphabet, and of a row
+constexpr std::int64_t kWidth = 256;
+constexpr std::int64_t kHeads = 4;
+
+struct BlockImpl : nn::Module {
+  nn::LayerNorm before_attention =
+      register_module("before_attention", nn::LayerNorm(nn::LayerNormOptions(std::vector<std::int64_t>{kWidth})));
+  nn::LayerNorm before_mlp =
+      register_module("before_mlp", nn::LayerNorm(nn::LayerNormOptions(std::vector<std::int64_t>{kWidth})));
+  nn::Linear qkv = register_module("qkv", nn::Linear(kWidth, 3 * kWidth));
+  nn::Linear out = register_module("out", nn::Linear(kWidth, kWidth));
+  nn::Linear up = register_module("up", nn::Linear(kWidth, 4 * kWidth));
+  nn::Linear down = register_module("down", nn::Linear(4 * kWidth, kWidth));
+
+  at::Tensor forward(const at::Tensor& input, const at::Tensor& mask) {
+    const auto rows = input.size(0);
+    const auto length = input.size(1);
+    const auto parts =
+        qkv(before_attention(input)).view({rows, length, 3, kHeads, kWidth / kHeads}).permute({2, 0, 3, 1, 4});
+    const double scale = 1 / std::sqrt(static_cast<double>(kWidth / kHeads));
+    const at::Tensor attention = (at::matmul(parts[0], parts[1].transpose(-1, -2)) * scale)
+                                     .masked_fill(mask, -std::numeric_limits<float>::infinity())
+                                     .softmax(-1);
+    const at::Tensor x = input + out(at::matmul(attention, parts[2]).transpose(1, 2).reshape({rows, length, kWidth}));
+    return x + down(at::gelu(up(before_mlp(x))));
+  }
+};
+TORCH_MODULE(Block);
+
+struct Gpt : Model {
+  Gpt() {
+    for (int i = 0; i < 4; ++i) blocks->push_back(Block());
+    register_module("blocks", blocks);
+  }
+  at::Tensor forward(const at::Tensor& x) override {
+    at::Tensor h = tokens(x) + positions(numbers);
+    for (const auto& block : *blocks) h = block->as<BlockImpl>()->forward(h, mask);
+    return head(norm(h));
+  }
+  nn::Embedding tokens = register_module("tokens", nn::Embedding(kTokens, kWidth));
+  nn::Embedding positions = register_module("positions", nn::Embedding(kTokens, kWidth));
+  nn::ModuleList blocks;
+  nn::LayerNorm norm = register_module("norm", nn::LayerNorm(nn::LayerNormOptions(std::vector<std::int64_t>{kWidth})));
+  nn::Linear head = register_module("head", nn::Linear(nn::LinearOptions(kWidth, kTokens).bias(false)));
+  // No buffers: gloo can't broadcast a bool one.
+  at::Tensor mask = at::ones({kTokens, kTokens}, at::kBool).triu(1);
+  at::Tensor numbers = at::arange(kTokens);
+};
+
+at::Tensor cross_entropy(const at::Tensor& output, const at::Tensor& y) { return at::cross_entropy_loss(output, y); }
+
+void add_sgd(Problem& problem) {
+  problem.optimizer = std::make_unique<::torch::optim::SGD>(problem.model->parameters(), 1e-3);
+}
+
+}  // namespace
+
+Problem make_problem(const std::string& name, int rank) {
+  Problem problem;
+  ::torch::manual_seed(0);
+  const auto seed_data = [&] { ::torch::manual_seed(1000 + static_cast<std::uint64_t>(rank)); };
+  if (name == "tiny") {
+    problem.model = std::make_shared<Mlp>(std::vector<std::int64_t>{5, 2});
+    seed_data();
+    problem.x = at::randn({30, 5});
+    problem.y = at::randn({30, 2});
+    problem.loss = [](const at::Tensor& output, const at::Tensor& y) { return at::mse_loss(output, y); };
+    add_sgd(problem);
+  } else if (name == "mlp") {
+    problem.model = std::make_shared<Mlp>(std::vector<std::int64_t>{784, 1024, 1024, 10});
+    seed_data();
+    problem.x = at::randn({64, 784});
+    problem.y = at::randint(10, {64}, at::kLong);
+    problem.loss = cross_entropy;
+    add_sgd(problem);
+  } else if (name == "big") {
+    problem.model = std::make_shared<Mlp>(std::vector<std::int64_t>{1024, 2048, 2048, 2048, 2048, 2048, 2048, 1024});
+    seed_data();
+    problem.x = at::randn({32, 1024});
+    problem.y = at::randint(1024, {32}, at::kLong);
+    problem.loss = cross_entropy;
+    add_sgd(problem);
+  } else if (name == "gpt") {
+    problem.model = std::make_shared<Gpt>();
+    seed_data();
+    problem.x = at::randint(kTokens, {8, kTokens}, at::kLong);
+    problem.y = at::randint(kTokens, {8, kTokens}, at::kLong);
+    problem.loss = [](const at::Tensor& output, const at::Tensor& y) {
+      return at::cross_entropy_loss(output.view({-1, kTokens}), y.view({-1}));
+    };
+    problem.optimizer = std::make_unique<::torch::optim::AdamW>(problem.model->parameters(), 1e-4);
+  } else {
+    throw std::invalid_argument("no model is named '" + name + "'; there are tiny, mlp, big and gpt");
+  }
+  return problem;
+}
+
+}  // namespace lockstep::benchmark

@@ -1,0 +1,29 @@
+// The models that are timed, the same as those of benchmarks/peers/torch_ddp.py.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace lockstep::benchmark {
+
+struct Model : ::torch::nn::Module {
+  virtual at::Tensor forward(const at::Tensor& x) = 0;
+};
+
+// A model, this rank's batch, its loss and its optimizer.
+struct Problem {
+  std::shared_ptr<Model> model;
+  at::Tensor x;
+  at::Tensor y;
+  std::function<at::Tensor(const at::Tensor& output, const at::Tensor& y)> loss;
+  std::unique_ptr<::torch::optim::Optimizer> optimizer;
+};
+
+// `name` is tiny, mlp, big or gpt. The same weights in each call; another batch on each rank.
+// std::invalid_argument for another name.
+Problem make_problem(const std::string& name, int rank);
+
+}  // namespace lockstep::benchmark
