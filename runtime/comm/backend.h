@@ -35,6 +35,8 @@ struct Backend {
   // True for a plug-in: it may be there on some hosts only, so the ranks have to agree on it. Of any other, why_not()
   // says the same on each.
   bool must_agree = false;
+  // Where it computes: `auto` takes it for such a rank only.
+  DeviceKind device = DeviceKind::cpu;
 };
 
 // The backends of this build, in the order `auto` tries them.

@@ -52,9 +52,16 @@ void pass_over(std::string& passed_over, const std::string& reason) {
 BackendChoice choose_backend(std::string_view name, std::span<const Backend> candidates, const GroupContext& context,
                              const Deadline& deadline) {
   require_known_backend(name, candidates);
+  const auto why_not = [&](const Backend& backend) -> std::string {
+    if (backend.device == context.device.kind) return backend.why_not(context);
+    const bool is_for_cpus = backend.device == DeviceKind::cpu;
+    return fmt::format("backend '{}' computes on {}, this rank's device is {}; use device '{}', or another backend",
+                       backend.name, is_for_cpus ? "the CPU" : "GPUs", context.device.str(),
+                       is_for_cpus ? "cpu" : "cuda");
+  };
   if (name != "auto") {
     const Backend* const backend = find(name, candidates);
-    std::string reason = backend->why_not(context);
+    std::string reason = why_not(*backend);
     if (backend->must_agree) reason = agree_on_reasons({{backend->name, reason}}, context, deadline).front().why_not;
     if (reason.empty()) return {.backend = backend, .why = "asked for"};
     throw BackendUnavailable(fmt::format("init_process_group: backend '{}' was asked for: {}", name, reason));
@@ -62,6 +69,7 @@ BackendChoice choose_backend(std::string_view name, std::span<const Backend> can
   std::string passed_over;
   std::vector<Reason> to_agree;
   for (const Backend& backend : candidates) {
+    if (backend.device != context.device.kind) continue;
     const std::string reason = backend.why_not(context);
     if (backend.must_agree) {
       to_agree.push_back({backend.name, reason});
@@ -73,11 +81,14 @@ BackendChoice choose_backend(std::string_view name, std::span<const Backend> can
   std::string remedies;
   if (!to_agree.empty()) to_agree = agree_on_reasons(std::move(to_agree), context, deadline);
   for (const Reason& reason : to_agree) {
-    if (reason.why_not.empty()) return {.backend = find(reason.backend, candidates), .why = "auto; " + passed_over};
+    if (reason.why_not.empty()) {
+      return {.backend = find(reason.backend, candidates),
+              .why = passed_over.empty() ? "auto" : "auto; " + passed_over};
+    }
     pass_over(passed_over, reason.why_not);
     remedies += (remedies.empty() ? "" : ". Or: ") + reason.why_not;
   }
-  if (rendezvous::count_hosts(context.roster) > 1) {
+  if (rendezvous::count_hosts(context.roster) > 1 && context.device.kind == DeviceKind::cpu) {
     throw BackendUnavailable(
         fmt::format("init_process_group: the ranks are on {} hosts ({}), and no backend that works across hosts can be "
                     "used: {}; or "

@@ -7,6 +7,7 @@
 
 #include "runtime/base/cpu.h"
 #include "runtime/base/environment.h"
+#include "runtime/base/error.h"
 #include "runtime/base/intra_op_threads.h"
 #include "runtime/base/logging.h"
 #include "runtime/comm/backend.h"
@@ -16,6 +17,7 @@
 #include "runtime/comm/init/settings.h"
 #include "runtime/comm/init/uncaught.h"
 #include "runtime/comm/init/watched_store.h"
+#include "runtime/device/device_runtime.h"
 #include "runtime/net/interfaces.h"
 #include "runtime/rendezvous/join.h"
 #include "runtime/rendezvous/launcher_guard.h"
@@ -48,10 +50,40 @@ std::unique_ptr<WatchedGroup> watch(const rendezvous::Meeting& meeting, const re
   return std::make_unique<WatchedGroup>(meeting.store, std::move(group_watch), std::move(link));
 }
 
+// What is missing for a GPU is said before anybody is waited for.
+void require_gpus(const InitOptions& options, const InitSettings& settings) {
+  if (settings.device.kind != DeviceKind::cuda) return;
+  const std::string asked =
+      options.backend == "nccl"
+          ? "backend 'nccl'"
+          : fmt::format("device '{}'", settings.device_by_local_rank ? "cuda" : settings.device.str());
+  std::string problem;
+  try {
+    DeviceRuntime& runtime = device_runtime(DeviceKind::cuda);
+    if (runtime.count() == 0) problem = runtime.why_none();
+  } catch (const BackendUnavailable& error) {
+    problem = error.what();
+  }
+  if (!problem.empty())
+    throw BackendUnavailable(fmt::format("init_process_group: {} was asked for: {}", asked, problem));
+}
+
+// The GPU of this rank. Several ranks share one only where they were told to.
+DeviceId device_of(const InitSettings& settings, const rendezvous::Identity& identity, const Environment& environment) {
+  DeviceId device = settings.device;
+  if (!settings.device_by_local_rank) return device;
+  device.index = identity.local_rank;
+  if (environment.get("LOCKSTEP_OVERSUBSCRIBE_GPU").value_or("") == "1") {
+    device.index %= device_runtime(device.kind).count();
+  }
+  return device;
+}
+
 std::shared_ptr<ProcessGroup> start(const InitOptions& options) {
   const Environment environment = Environment::of_process();
   const InitSettings settings = resolve(options, environment);
   require_known_backend(options.backend, backends());
+  require_gpus(options, settings);
   const Deadline deadline = Deadline::after(settings.timeout);
   rendezvous::Identity identity = rendezvous::identify(environment, settings.overrides);
   rendezvous::ask_launcher(identity, deadline);
@@ -77,7 +109,7 @@ std::shared_ptr<ProcessGroup> start(const InitOptions& options) {
       .roster = std::move(joined.roster),
       .store = std::move(store),
       .timeout = settings.timeout,
-      .device = settings.device,
+      .device = device_of(settings, identity, environment),
       .local_address = std::move(address),
       .check = watched ? std::function<void()>([of = watched->watch()] { of->check(); }) : nullptr,
   };
@@ -87,7 +119,11 @@ std::shared_ptr<ProcessGroup> start(const InitOptions& options) {
   if (identity.rank == 0 && identity.world_size > 1) {
     log_info("backend {} ({})", choice.backend->name, choice.why);
   }
-  log_info("{}", start_line(identity, meeting.address, choice.backend->name, intra_op_threads()));
+  const bool on_gpu = context.device.kind != DeviceKind::cpu;
+  log_info("{}", start_line(identity, meeting.address,
+                            on_gpu ? fmt::format("{} on {}", choice.backend->name, context.device.str())
+                                   : choice.backend->name,
+                            intra_op_threads()));
   return group;
 }
 

@@ -12,7 +12,8 @@ namespace lockstep {
 
 // Every field may be left out; what is given wins over the environment.
 struct InitOptions {
-  // "auto": single for a world of one, shm on one host, across hosts mpi under mpirun, else gloo. Or a backend's name.
+  // "auto": on a GPU nccl; else single for a world of one, shm on one host, across hosts mpi under mpirun, else gloo.
+  // Or a backend's name.
   std::string backend = "auto";
   // "env://", "tcp://host:port?rank=&world_size=", "file:///path?rank=&world_size="; empty: what the launcher offers.
   std::string init_method = {};
@@ -21,7 +22,8 @@ struct InitOptions {
   // The job's timeout: of start-up, and of each collective that is waited for without a deadline of its own.
   // LOCKSTEP_TIMEOUT (seconds) sets another default.
   std::optional<std::chrono::nanoseconds> timeout = {};  // default 5 minutes
-  // "cpu", "cuda", "cuda:1"; empty: the device of the backend, by local rank.
+  // "cpu", "cuda:1", or "cuda": of the GPUs that the process sees the one with the number of its local rank. Empty:
+  // LOCKSTEP_DEVICE; without it "cuda" for backend nccl, else "cpu".
   std::string device = {};
 };
 

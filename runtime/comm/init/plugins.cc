@@ -9,6 +9,7 @@
 #include "runtime/base/mutex.h"
 #include "runtime/base/plugin.h"
 #include "runtime/comm/plugin.h"
+#include "runtime/device/device_runtime.h"
 
 namespace lockstep {
 namespace {
@@ -20,6 +21,7 @@ struct Known {
   std::string built_with;  // and where it is built
   // Why this process can't use it, whatever is installed; empty if it might.
   std::string (*why_not)(const GroupContext&);
+  DeviceKind device = DeviceKind::cpu;
 };
 
 std::string gloo_why_not(const GroupContext& context) {
@@ -43,7 +45,9 @@ std::string mpi_why_not(const GroupContext& context) {
 
 const std::vector<Known>& known_plugins() {
   static const std::vector<Known> all = {{"mpi", "mpi", "libopenmpi3", "libopenmpi-dev", &mpi_why_not},
-                                         {"gloo", "gloo", "libgloo0", "libgloo-dev", &gloo_why_not}};
+                                         {"gloo", "gloo", "libgloo0", "libgloo-dev", &gloo_why_not},
+                                         {"nccl", kCudaPlugin, kCudaRunsWith, kCudaBuiltWith,
+                                          [](const GroupContext&) { return std::string(); }, DeviceKind::cuda}};
   return all;
 }
 
@@ -102,7 +106,7 @@ std::vector<Backend> plugin_backends() {
                         if (!plugin->problem.empty()) throw BackendUnavailable(plugin->problem);
                         return plugin->backend.create(context, deadline);
                       },
-                      true});
+                      true, known.device});
   }
   return result;
 }

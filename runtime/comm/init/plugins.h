@@ -1,4 +1,4 @@
-// The backends that are not linked in: gloo and mpi, each a plug-in that is loaded when it is asked for.
+// The backends that are not linked in: gloo, mpi and nccl, each of a plug-in that is loaded when it is asked for.
 #pragma once
 
 #include <string>

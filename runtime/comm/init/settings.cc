@@ -19,16 +19,11 @@ std::optional<int> merge(std::optional<int> argument, std::optional<int> from_ur
   return argument ? argument : from_url;
 }
 
-DeviceId resolve_device(const std::string& text) {
-  if (text.empty()) return {};
-  const DeviceId device = DeviceId::parse(text);
-  if (device.kind != DeviceKind::cpu) {
-    throw BackendUnavailable(
-        fmt::format("init_process_group: device '{}' was asked for and this build has the CPU only; leave `device` "
-                    "empty or pass cpu",
-                    text));
-  }
-  return device;
+// Our own layers compute on the CPU: a GPU is for who asks for it, or for the backend that knows nothing else.
+std::string device_asked_for(const InitOptions& options, const Environment& environment) {
+  if (!options.device.empty()) return options.device;
+  if (const auto text = environment.get("LOCKSTEP_DEVICE"); text && !text->empty()) return *text;
+  return options.backend == "nccl" ? "cuda" : "cpu";
 }
 
 bool detects_silence(const Environment& environment) {
@@ -65,7 +60,9 @@ InitSettings resolve(const InitOptions& options, const Environment& environment)
   settings.method = rendezvous::parse_init_method(options.init_method);
   settings.overrides.rank = merge(options.rank, settings.method.rank, "rank");
   settings.overrides.world_size = merge(options.world_size, settings.method.world_size, "world_size");
-  settings.device = resolve_device(options.device);
+  const std::string device = device_asked_for(options, environment);
+  settings.device = DeviceId::parse(device);
+  settings.device_by_local_rank = device == "cuda";
   settings.detect_silence = detects_silence(environment);
   return settings;
 }

@@ -19,7 +19,8 @@ struct InitSettings {
   rendezvous::InitMethod method;
   rendezvous::IdentityOverrides overrides;
   DeviceId device;
-  bool detect_silence = true;  // LOCKSTEP_LIVENESS: "off" waits for ranks that don't answer
+  bool device_by_local_rank = false;  // "cuda" without an index: each rank of a host takes its own
+  bool detect_silence = true;         // LOCKSTEP_LIVENESS: "off" waits for ranks that don't answer
 };
 
 // Arguments win over the URL's parameters, which must not contradict them, and over the environment.

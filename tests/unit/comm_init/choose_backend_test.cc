@@ -74,6 +74,21 @@ TEST(ChooseBackend, NcclAndItsLikeAreRefusedInOneSentence) {
   EXPECT_NO_THROW(require_known_backend("shm", candidates));
 }
 
+TEST(ChooseBackend, TheDeviceDecidesWhichCanServe) {
+  std::vector<Backend> candidates = {backend("cpus", ""), backend("gpus", "")};
+  candidates[1].device = DeviceKind::cuda;
+  GroupContext context = context_of({"a"});
+  EXPECT_EQ(choose_backend("auto", candidates, context, Deadline::after(kPatience)).backend->name, "cpus");
+  EXPECT_THAT(
+      refusal<BackendUnavailable>([&] { choose_backend("gpus", candidates, context, Deadline::after(kPatience)); }),
+      HasSubstr("backend 'gpus' computes on GPUs, this rank's device is cpu; use device 'cuda'"));
+  context.device = {DeviceKind::cuda, 2};
+  EXPECT_EQ(choose_backend("auto", candidates, context, Deadline::after(kPatience)).backend->name, "gpus");
+  EXPECT_THAT(
+      refusal<BackendUnavailable>([&] { choose_backend("cpus", candidates, context, Deadline::after(kPatience)); }),
+      HasSubstr("backend 'cpus' computes on the CPU, this rank's device is cuda:2; use device 'cpu'"));
+}
+
 TEST(ChooseBackend, RanksOnSeveralHostsAreRefusedInOneSentence) {
   const std::vector<Backend> candidates = {backend("shm", "not here; elsewhere")};
   EXPECT_THAT(refusal<BackendUnavailable>([&] {

@@ -88,7 +88,8 @@ TEST_F(InitProcessGroup, WhatIsWrongIsSaidBeforeAnybodyIsWaitedFor) {
       return error.what();
     }
   };
-  EXPECT_THAT(refusal({.backend = "nccl"}), AllOf(HasSubstr("'nccl'"), HasSubstr("single, shm")));
+  EXPECT_THAT(refusal({.backend = "ucc"}), AllOf(HasSubstr("'ucc'"), HasSubstr("single, shm")));
+  EXPECT_THAT(refusal({.device = "cuda:3"}), HasSubstr("device 'cuda:3' was asked for: "));
   EXPECT_THAT(refusal({.backend = "nccl", .init_method = "tcp://127.0.0.1:9?rank=1&world_size=2"}),
               HasSubstr("'nccl'"));
   EXPECT_THAT(refusal({.init_method = "tcp://nowhere"}), HasSubstr("no port"));

@@ -59,7 +59,18 @@ TEST(InitSettings, RankAndWorldSizeFromArgumentsOrUrl) {
 
 TEST(InitSettings, Devices) {
   EXPECT_EQ(resolve({.device = "cpu"}, {}).device, DeviceId{});
-  EXPECT_THAT(refusal<BackendUnavailable>({.device = "cuda:1"}), AllOf(HasSubstr("'cuda:1'"), HasSubstr("CPU only")));
+  EXPECT_EQ(resolve({}, {}).device, DeviceId{});
+  const InitSettings given = resolve({.device = "cuda:1"}, {});
+  EXPECT_EQ(given.device, (DeviceId{DeviceKind::cuda, 1}));
+  EXPECT_FALSE(given.device_by_local_rank);
+  const auto with = [](const std::string& value) { return Environment({{"LOCKSTEP_DEVICE", value}}); };
+  const Environment wish = with("cuda");
+  EXPECT_TRUE(resolve({}, wish).device_by_local_rank);
+  EXPECT_EQ(resolve({}, wish).device.kind, DeviceKind::cuda);
+  EXPECT_EQ(resolve({.device = "cpu"}, wish).device, DeviceId{});
+  EXPECT_TRUE(resolve({.backend = "nccl"}, {}).device_by_local_rank);
+  EXPECT_EQ(resolve({.backend = "nccl", .device = "cpu"}, {}).device, DeviceId{});
+  EXPECT_THROW(resolve({}, with("gpu")), InvalidArgument);
   EXPECT_THROW(resolve({.device = "tpu"}, {}), InvalidArgument);
 }
 
