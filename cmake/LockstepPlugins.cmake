@@ -25,11 +25,13 @@ string(SUBSTRING "${stamp_hash}" 0 16 stamp_hash)
 set(LOCKSTEP_BUILD_STAMP "${PROJECT_VERSION} ${CMAKE_CXX_COMPILER_ID}-${CMAKE_CXX_COMPILER_VERSION} \
 ${CMAKE_SYSTEM_PROCESSOR} ${stamp_hash}")
 
-# lockstep_plugin(NAME gloo DIR comm/gloo LIBS packages...): liblockstep_NAME.so of every .cc in the folder.
+# lockstep_plugin(NAME gloo DIR comm/gloo LIBS packages...): liblockstep_NAME.so of every .cc in the folder, or of SOURCES.
 function(lockstep_plugin)
-  cmake_parse_arguments(P "" "NAME;DIR" "LIBS" ${ARGN})
-  file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/${P_DIR}/*.cc")
-  add_library(lockstep_plugin_${P_NAME} MODULE ${sources})
+  cmake_parse_arguments(P "" "NAME;DIR" "SOURCES;LIBS" ${ARGN})
+  if(P_DIR)
+    file(GLOB P_SOURCES CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/${P_DIR}/*.cc")
+  endif()
+  add_library(lockstep_plugin_${P_NAME} MODULE ${P_SOURCES})
   target_link_libraries(lockstep_plugin_${P_NAME} PRIVATE lockstep_flags lockstep_shared_core spdlog::spdlog ${P_LIBS})
   target_include_directories(lockstep_plugin_${P_NAME} PRIVATE "${PROJECT_SOURCE_DIR}")
   target_compile_definitions(lockstep_plugin_${P_NAME} PRIVATE "LOCKSTEP_BUILD_STAMP=\"${LOCKSTEP_BUILD_STAMP}\"")

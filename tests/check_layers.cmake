@@ -6,7 +6,7 @@ cmake_minimum_required(VERSION 3.25)
 set(rooms proto runtime/base runtime/trace runtime/net runtime/store runtime/rendezvous runtime/device runtime/comm
           runtime/comm/shm runtime/comm/wire runtime/comm/gloo runtime/comm/mpi runtime/comm/init runtime/ddp runtime/data
           runtime/checkpoint runtime/tensor runtime/tensor/cpu runtime/autograd runtime/nn runtime/optim runtime/train
-          runtime/libtorch launcher launcher/probe)
+          runtime/libtorch runtime/cuda runtime/comm/nccl launcher launcher/probe)
 # In the order above: a room's line names only rooms before it, so one pass makes the rule transitive.
 set(may_include_proto "")
 set(may_include_runtime/base "")
@@ -31,6 +31,9 @@ set(may_include_runtime/nn runtime/autograd)
 set(may_include_runtime/optim runtime/tensor)
 set(may_include_runtime/train runtime/comm/init runtime/ddp runtime/data runtime/checkpoint runtime/nn runtime/optim)
 set(may_include_runtime/libtorch runtime/ddp runtime/data runtime/checkpoint)
+# The plug-in's core is the device; it says to the core what it brings, collectives among it.
+set(may_include_runtime/cuda runtime/comm)
+set(may_include_runtime/comm/nccl runtime/cuda)
 set(may_include_launcher runtime/rendezvous)
 # A program beside the launcher, which must not load what this one is there to load.
 set(may_include_launcher/probe runtime/comm/init)
@@ -49,7 +52,8 @@ set(homes
     "^gloo/|runtime/comm/gloo"
     "^mpi\\.h$|runtime/comm/mpi"
     "^(torch/|ATen/|c10/)|runtime/libtorch"
-    "^(cuda|nccl)|"
+    "^cuda|runtime/cuda runtime/comm/nccl"
+    "^nccl|runtime/comm/nccl"
     "^(gtest|gmock)/|")
 
 foreach(room ${rooms})

@@ -1,0 +1,58 @@
+#include "runtime/cuda/check.h"
+
+#include <fmt/format.h>
+
+#include "runtime/base/error.h"
+#include "runtime/base/logging.h"
+
+namespace lockstep::cuda {
+namespace {
+
+// The rest of the process can only end: CUDA's manual says of these that its process must be started again.
+bool breaks_the_process(cudaError_t error) {
+  switch (error) {
+    case cudaErrorIllegalAddress:
+    case cudaErrorLaunchFailure:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorHardwareStackError:
+    case cudaErrorAssert:
+    case cudaErrorECCUncorrectable: return true;
+    default: return false;
+  }
+}
+
+}  // namespace
+
+std::string error_text(cudaError_t error) {
+  return fmt::format("{} ({}, {})", cudaGetErrorString(error), cudaGetErrorName(error), static_cast<int>(error));
+}
+
+void check(cudaError_t error, std::string_view operation, DeviceId device) {
+  if (error == cudaSuccess) return;
+  cudaGetLastError();
+  throw DeviceError(fmt::format(
+      "{} on {}: {}{}", operation, device.str(), error_text(error),
+      breaks_the_process(error)
+          ? "; it comes from an earlier kernel, and this process can't use the GPU any more: run it again with "
+            "CUDA_LAUNCH_BLOCKING=1, or under compute-sanitizer, to see which kernel; start the process again"
+          : ""));
+}
+
+bool check_quietly(cudaError_t error, std::string_view operation, DeviceId device) noexcept {
+  if (error == cudaSuccess) return true;
+  cudaGetLastError();
+  if (error == cudaErrorCudartUnloading) return false;
+  try {
+    log_warn("{} on {}: {}", operation, device.str(), error_text(error));
+  } catch (...) {
+    // Only a line is lost, for want of memory.
+    return false;
+  }
+  return false;
+}
+
+}  // namespace lockstep::cuda

@@ -1,0 +1,26 @@
+// Return codes of CUDA as exceptions.
+//
+// Threads: any.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <string>
+#include <string_view>
+
+#include "runtime/device/device.h"
+
+namespace lockstep::cuda {
+
+// "out of memory (cudaErrorMemoryAllocation, 2)".
+std::string error_text(cudaError_t error);
+
+// Throws DeviceError with the operation, the device and CUDA's words. An error that CUDA keeps for the next call to
+// find is taken back first; those that break the device for this process stay, and every later call fails.
+void check(cudaError_t error, std::string_view operation, DeviceId device);
+
+// For destructors: a line in the log instead. True if there was no error. Silent while the process ends and CUDA has
+// gone already.
+bool check_quietly(cudaError_t error, std::string_view operation, DeviceId device) noexcept;
+
+}  // namespace lockstep::cuda

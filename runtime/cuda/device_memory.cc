@@ -1,0 +1,177 @@
+#include "runtime/cuda/device_memory.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "runtime/base/error.h"
+#include "runtime/cuda/check.h"
+#include "runtime/cuda/current_device.h"
+
+namespace lockstep::cuda {
+
+std::shared_ptr<void> DeviceAllocator::allocate(std::size_t bytes, cudaStream_t stream) {
+  if (bytes == 0) return nullptr;
+  const CurrentDevice current(device_);
+  const std::size_t wanted = BlockCache::block_bytes(bytes);
+  MutexLock lock(mutex_);
+  if (wanted < bytes) refuse(bytes);  // past what a size can say
+  collect(false);
+  Block* block = find(wanted, stream);
+  if (block == nullptr) block = grow(wanted, stream);
+  if (block == nullptr) refuse(bytes);
+  live_[block->data] = block;
+  used_ += block->bytes;
+  peak_ = std::max(peak_, used_);
+  return {block->data, [self = shared_from_this(), block](void*) { self->release(block); }};
+}
+
+Block* DeviceAllocator::find(std::size_t bytes, cudaStream_t stream) {
+  const auto put = [this](void* event) { events_.put(static_cast<cudaEvent_t>(event)); };
+  if (Block* const own = cache_.take(bytes, stream, put)) return own;
+  const auto is_idle = [this](const Block& segment) {
+    return reached(static_cast<cudaEvent_t>(segment.idle_after), device_);
+  };
+  return cache_.take_over(bytes, stream, is_idle, put);
+}
+
+Block* DeviceAllocator::grow(std::size_t bytes, cudaStream_t stream) {
+  const std::size_t segment = BlockCache::segment_bytes(bytes);
+  const auto ask = [&]() -> Block* {
+    void* data = nullptr;
+    const cudaError_t error = cudaMalloc(&data, segment);
+    if (error == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      return nullptr;
+    }
+    check(error, fmt::format("cudaMalloc of {} bytes", segment), device_);
+    ++counters_.allocations;
+    return cache_.add_segment(static_cast<std::byte*>(data), segment, bytes, stream);
+  };
+  if (Block* const fresh = ask()) return fresh;
+  // Another stream's, behind its last use.
+  const auto after = [&](const Block& idle) {
+    check(cudaStreamWaitEvent(stream, static_cast<cudaEvent_t>(idle.idle_after), 0), "cudaStreamWaitEvent", device_);
+    return true;
+  };
+  const auto put = [this](void* event) { events_.put(static_cast<cudaEvent_t>(event)); };
+  if (Block* const others = cache_.take_over(bytes, stream, after, put)) return others;
+  drain();
+  if (Block* const fresh = ask()) return fresh;
+  if (pending_.empty()) return nullptr;
+  collect(true);
+  if (Block* const own = find(bytes, stream)) return own;
+  drain();
+  return ask();
+}
+
+bool DeviceAllocator::used_by(const void* memory, cudaStream_t stream) {
+  MutexLock lock(mutex_);
+  const auto found = live_.find(memory);
+  if (found == live_.end()) return false;
+  Block& block = *found->second;
+  auto& others = block.other_streams;
+  if (stream != block.stream && std::find(others.begin(), others.end(), stream) == others.end()) {
+    others.push_back(stream);
+  }
+  return true;
+}
+
+void DeviceAllocator::release(Block* block) noexcept {
+  try {
+    MutexLock lock(mutex_);
+    live_.erase(block->data);
+    used_ -= block->bytes;
+    if (block->other_streams.empty()) {
+      give_back(block);
+      return;
+    }
+    Pending pending{block, {}};
+    pending_bytes_ += block->bytes;
+    for (void* const stream : block->other_streams) {
+      pending.events.push_back(events_.record(static_cast<cudaStream_t>(stream)));
+    }
+    pending_.push_back(std::move(pending));
+  } catch (const std::exception& error) {
+    // The device is broken, or gone as the process ends. Memory whose use can't be followed is nobody's from now on.
+    check_quietly(cudaPeekAtLastError(), "giving memory back", device_);
+  }
+}
+
+void DeviceAllocator::give_back(Block* block) {
+  Block* const free = cache_.give_back(block);
+  if (free->is_segment()) free->idle_after = events_.record(static_cast<cudaStream_t>(free->stream));
+}
+
+void DeviceAllocator::collect(bool wait) {
+  for (std::size_t i = 0; i < pending_.size();) {
+    Pending& pending = pending_[i];
+    while (!pending.events.empty()) {
+      const cudaEvent_t event = pending.events.back();
+      if (wait && !reached(event, device_)) {
+        ++counters_.host_waits;
+        check(cudaEventSynchronize(event), "cudaEventSynchronize", device_);
+      } else if (!wait && !reached(event, device_)) {
+        break;
+      }
+      events_.put(event);
+      pending.events.pop_back();
+    }
+    if (!pending.events.empty()) {
+      ++i;
+      continue;
+    }
+    pending_bytes_ -= pending.block->bytes;
+    Block* const block = pending.block;
+    pending_[i] = std::move(pending_.back());
+    pending_.pop_back();
+    give_back(block);
+  }
+}
+
+void DeviceAllocator::drain() {
+  cache_.drain([this](std::byte* data, std::size_t, void* event) {
+    // cudaFree waits until nothing uses it any more.
+    ++counters_.host_waits;
+    check(cudaFree(data), "cudaFree", device_);
+    if (event != nullptr) events_.put(static_cast<cudaEvent_t>(event));
+  });
+}
+
+void DeviceAllocator::release_cached() {
+  const CurrentDevice current(device_);
+  MutexLock lock(mutex_);
+  collect(false);
+  drain();
+}
+
+DeviceMemory DeviceAllocator::memory() {
+  const CurrentDevice current(device_);
+  DeviceMemory memory;
+  check(cudaMemGetInfo(&memory.free_bytes, &memory.total_bytes), "cudaMemGetInfo", device_);
+  MutexLock lock(mutex_);
+  memory.used_bytes = used_;
+  memory.cached_bytes = cache_.free_bytes() + pending_bytes_;
+  memory.peak_bytes = peak_;
+  return memory;
+}
+
+DeviceAllocator::Counters DeviceAllocator::counters() {
+  MutexLock lock(mutex_);
+  return counters_;
+}
+
+void DeviceAllocator::refuse(std::size_t bytes) {
+  std::size_t free_bytes = 0;
+  std::size_t total_bytes = 0;
+  // Nothing more to say if even this fails: the error is the one below.
+  if (cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess) cudaGetLastError();
+  throw DeviceError(fmt::format(
+      "allocate: no room for {} bytes on {}: {} of its {} bytes are free; this process (pid {}) uses {} and keeps {} "
+      "in "
+      "blocks that are too small; use a smaller batch or model, or see in nvidia-smi what else runs there",
+      bytes, describe_(), free_bytes, total_bytes, ::getpid(), used_, cache_.free_bytes() + pending_bytes_));
+}
+
+}  // namespace lockstep::cuda

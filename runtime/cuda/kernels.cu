@@ -1,0 +1,92 @@
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "runtime/cuda/kernels.h"
+
+namespace lockstep::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+// Enough to fill any GPU; a thread takes as many steps as are left then.
+constexpr std::int64_t kMostBlocks = 4096;
+
+__device__ float quotient(float value, std::int64_t divisor) { return value / static_cast<float>(divisor); }
+__device__ double quotient(double value, std::int64_t divisor) { return value / static_cast<double>(divisor); }
+__device__ __nv_bfloat16 quotient(__nv_bfloat16 value, std::int64_t divisor) {
+  return __float2bfloat16_rn(__bfloat162float(value) / static_cast<float>(divisor));
+}
+__device__ __half quotient(__half value, std::int64_t divisor) {
+  return __float2half_rn(__half2float(value) / static_cast<float>(divisor));
+}
+// -2^63 over -1 does not fit; as two's complement it is itself.
+__device__ std::int64_t whole(std::int64_t value, std::int64_t divisor) {
+  return divisor == -1 ? static_cast<std::int64_t>(0 - static_cast<std::uint64_t>(value)) : value / divisor;
+}
+__device__ std::int64_t quotient(std::int64_t value, std::int64_t divisor) { return whole(value, divisor); }
+__device__ std::int32_t quotient(std::int32_t value, std::int64_t divisor) {
+  return static_cast<std::int32_t>(whole(value, divisor));
+}
+__device__ std::uint8_t quotient(std::uint8_t value, std::int64_t divisor) {
+  return static_cast<std::uint8_t>(whole(value, divisor));
+}
+
+// Memory is the limit, so each thread moves 16 bytes at once where the buffer allows; `head` elements come before the
+// first such address.
+template <typename T>
+__global__ void divide(T* data, std::int64_t count, std::int64_t head, const std::int64_t* divisor) {
+  constexpr int kPack = 16 / sizeof(T);
+  const std::int64_t by = *divisor;
+  if (by == 0 || by == 1) return;
+  const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const std::int64_t threads = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
+  const std::int64_t packs = (count - head) / kPack;
+  auto* const wide = reinterpret_cast<uint4*>(data + head);
+  for (std::int64_t i = thread; i < packs; i += threads) {
+    uint4 pack = wide[i];
+    T* const values = reinterpret_cast<T*>(&pack);
+#pragma unroll
+    for (int k = 0; k < kPack; ++k) values[k] = quotient(values[k], by);
+    wide[i] = pack;
+  }
+  for (std::int64_t i = thread; i < head; i += threads) data[i] = quotient(data[i], by);
+  for (std::int64_t i = head + packs * kPack + thread; i < count; i += threads) data[i] = quotient(data[i], by);
+}
+
+__global__ void put(std::int64_t* to, std::int64_t value) { *to = value; }
+
+template <typename T>
+cudaError_t launch(void* data, std::int64_t count, const std::int64_t* divisor, cudaStream_t stream) {
+  if (count == 0) return cudaSuccess;
+  const auto past = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(data) % 16);
+  const std::int64_t head = std::min<std::int64_t>(count, past == 0 ? 0 : (16 - past) / static_cast<int>(sizeof(T)));
+  const std::int64_t work = count / (16 / static_cast<int>(sizeof(T))) + 1;
+  const auto blocks = static_cast<unsigned>(std::min<std::int64_t>((work + kThreads - 1) / kThreads, kMostBlocks));
+  divide<T><<<blocks, kThreads, 0, stream>>>(static_cast<T*>(data), count, head, divisor);
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+cudaError_t launch_divide(void* data, std::int64_t count, DType dtype, const std::int64_t* divisor,
+                          cudaStream_t stream) {
+  switch (dtype) {
+    case DType::f32: return launch<float>(data, count, divisor, stream);
+    case DType::f64: return launch<double>(data, count, divisor, stream);
+    case DType::bf16: return launch<__nv_bfloat16>(data, count, divisor, stream);
+    case DType::f16: return launch<__half>(data, count, divisor, stream);
+    case DType::i32: return launch<std::int32_t>(data, count, divisor, stream);
+    case DType::i64: return launch<std::int64_t>(data, count, divisor, stream);
+    case DType::u8: return launch<std::uint8_t>(data, count, divisor, stream);
+  }
+  return cudaErrorInvalidValue;
+}
+
+cudaError_t launch_put(std::int64_t* to, std::int64_t value, cudaStream_t stream) {
+  put<<<1, 1, 0, stream>>>(to, value);
+  return cudaGetLastError();
+}
+
+}  // namespace lockstep::cuda

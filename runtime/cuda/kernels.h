@@ -1,0 +1,18 @@
+// What needs a kernel: launches, in the order of `stream`, on the current device. kernels.cu has them.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "runtime/device/dtype.h"
+
+namespace lockstep::cuda {
+
+// As divide_on_host (device/divide.h), bit for bit, with the divisor on the device.
+cudaError_t launch_divide(void* data, std::int64_t count, DType dtype, const std::int64_t* divisor,
+                          cudaStream_t stream);
+// *to = value.
+cudaError_t launch_put(std::int64_t* to, std::int64_t value, cudaStream_t stream);
+
+}  // namespace lockstep::cuda

@@ -1,0 +1,268 @@
+#include "runtime/cuda/runtime.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <thread>
+
+#include "runtime/base/error.h"
+#include "runtime/cuda/check.h"
+#include "runtime/cuda/current_device.h"
+#include "runtime/cuda/kernels.h"
+#include "runtime/cuda/no_device.h"
+
+namespace lockstep::cuda {
+namespace {
+
+cudaStream_t handle_of(StreamView stream) { return static_cast<cudaStream_t>(stream.handle); }
+cudaEvent_t event_of(void* event) { return static_cast<cudaEvent_t>(event); }
+
+// As CUDA reads it, also where it is set and empty.
+std::optional<std::string> visible_devices() {
+  const char* const value = std::getenv("CUDA_VISIBLE_DEVICES");
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
+// What CUDA has to say about the devices; 0 of them is no error.
+cudaError_t count_devices(int& count) {
+  count = 0;
+  int found = 0;  // left as it is by an error
+  const cudaError_t error = cudaGetDeviceCount(&found);
+  if (error != cudaSuccess) {
+    cudaGetLastError();
+    return error;
+  }
+  count = found;
+  return cudaSuccess;
+}
+
+int driver_version() {
+  int version = 0;
+  if (cudaDriverGetVersion(&version) != cudaSuccess) cudaGetLastError();
+  return version;
+}
+
+// "GPU-12345678-1234-1234-1234-123456789abc", as nvidia-smi and CUDA_VISIBLE_DEVICES have it.
+std::string uuid_text(const cudaUUID_t& uuid) {
+  std::string text = "GPU";
+  for (int i = 0; i < 16; ++i) {
+    if (i == 0 || i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    text += fmt::format("{:02x}", static_cast<unsigned char>(uuid.bytes[i]));
+  }
+  return text;
+}
+
+}  // namespace
+
+CudaRuntime::CudaRuntime()
+    : pinned_(std::make_shared<PinnedAllocator>([this](DeviceId device) -> EventPool& { return use(device).events; })) {
+}
+
+int CudaRuntime::count() {
+  if (const int known = count_.load(std::memory_order_relaxed); known > 0) return known;
+  int count = 0;
+  if (count_devices(count) == cudaSuccess) count_.store(count, std::memory_order_relaxed);
+  return count;
+}
+
+std::string CudaRuntime::why_none() {
+  int count = 0;
+  const cudaError_t error = count_devices(count);
+  return count > 0 ? "" : why_no_device(error, driver_version(), visible_devices());
+}
+
+DeviceInfo CudaRuntime::info(DeviceId device) {
+  use(device);
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, device.index), "cudaGetDeviceProperties", device);
+  char bus[32] = {};
+  check(cudaDeviceGetPCIBusId(bus, sizeof bus, device.index), "cudaDeviceGetPCIBusId", device);
+  DeviceInfo info;
+  info.name = properties.name;
+  info.uuid = uuid_text(properties.uuid);
+  info.pci_bus_id = bus;
+  info.memory_bytes = properties.totalGlobalMem;
+  info.major = properties.major;
+  info.minor = properties.minor;
+  info.driver_version = driver_version();
+  info.runtime_version = CUDART_VERSION;
+  return info;
+}
+
+std::string CudaRuntime::describe(DeviceId device) {
+  const DeviceInfo about = info(device);
+  return fmt::format("{} ({}, {})", device.str(), about.name, about.uuid);
+}
+
+CudaRuntime::Device& CudaRuntime::use(DeviceId device) {
+  if (device.kind != DeviceKind::cuda) {
+    throw InvalidArgument(fmt::format("device {} was given to the CUDA runtime; give it one of CUDA's", device.str()));
+  }
+  const int devices = count();
+  if (devices == 0) throw BackendUnavailable(fmt::format("device {}: {}", device.str(), why_none()));
+  if (device.index < 0 || device.index >= devices) {
+    const auto visible = visible_devices();
+    throw BackendUnavailable(fmt::format(
+        "device {}: this process sees {} GPU{}{}; use an index below {}", device.str(), devices,
+        devices == 1 ? "" : "s", visible ? fmt::format(" (CUDA_VISIBLE_DEVICES='{}')", *visible) : "", devices));
+  }
+  MutexLock lock(mutex_);
+  auto& entry = devices_[device];
+  if (entry == nullptr) entry = std::make_unique<Device>(device, [this, device] { return describe(device); });
+  return *entry;
+}
+
+std::shared_ptr<void> CudaRuntime::allocate(std::size_t bytes, StreamView stream) {
+  return use(stream.device).memory->allocate(bytes, handle_of(stream));
+}
+
+void CudaRuntime::used_by(const void* memory, StreamView stream) {
+  if (memory == nullptr || use(stream.device).memory->used_by(memory, handle_of(stream)) ||
+      pinned_->used_by(memory, stream.device, handle_of(stream))) {
+    return;
+  }
+  throw InvalidArgument(
+      fmt::format("used_by: {} is not the beginning of an allocation on {} that lives; pass what allocate() returned",
+                  memory, stream.device.str()));
+}
+
+std::shared_ptr<void> CudaRuntime::allocate_pinned(std::size_t bytes, DeviceId device) {
+  use(device);
+  return pinned_->allocate(bytes, device);
+}
+
+DeviceMemory CudaRuntime::memory(DeviceId device) { return use(device).memory->memory(); }
+void CudaRuntime::release_cached(DeviceId device) { use(device).memory->release_cached(); }
+
+DeviceCounters CudaRuntime::counters() const {
+  DeviceCounters counters{.host_waits = host_waits_.load(std::memory_order_relaxed),
+                          .allocations = pinned_->allocations()};
+  MutexLock lock(mutex_);
+  for (const auto& [id, device] : devices_) {
+    const auto own = device->memory->counters();
+    counters.host_waits += own.host_waits;
+    counters.allocations += own.allocations;
+  }
+  return counters;
+}
+
+std::shared_ptr<void> CudaRuntime::create_stream(DeviceId device, Stream::Priority priority) {
+  return use(device).streams->create(priority);
+}
+
+void CudaRuntime::wait(const std::function<bool()>& done, DeviceId device, const char* what, const Deadline& deadline) {
+  if (done()) return;
+  host_waits_.fetch_add(1, std::memory_order_relaxed);
+  // CUDA's own waits have no deadline. Short work is met by the first looks, long work costs no core.
+  constexpr int kLooks = 100;
+  constexpr std::chrono::microseconds kLongest{500};
+  std::chrono::microseconds pause{10};
+  for (int looks = 1; !done(); ++looks) {
+    if (deadline.expired()) {
+      throw Timeout(
+          fmt::format("the work in {} of {} has not ended, {}; a kernel that takes so long, or never ends, as "
+                      "a collective does whose other rank is gone",
+                      what, device.str(), deadline.progress()));
+    }
+    if (looks < kLooks) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(pause);
+      pause = std::min(kLongest, pause * 2);
+    }
+  }
+}
+
+void CudaRuntime::synchronize(StreamView stream, const Deadline& deadline) {
+  use(stream.device);
+  const CurrentDevice current(stream.device);
+  const auto idle = [&] {
+    const cudaError_t error = cudaStreamQuery(handle_of(stream));
+    if (error == cudaErrorNotReady) {
+      cudaGetLastError();
+      return false;
+    }
+    check(error, "cudaStreamQuery", stream.device);
+    return true;
+  };
+  wait(idle, stream.device, stream.handle == nullptr ? "the default stream" : "a stream", deadline);
+}
+
+std::shared_ptr<void> CudaRuntime::create_event(DeviceId device, bool timed) {
+  use(device);
+  const CurrentDevice current(device);
+  cudaEvent_t event = nullptr;
+  check(cudaEventCreateWithFlags(&event, timed ? cudaEventDefault : cudaEventDisableTiming), "cudaEventCreate", device);
+  return {event, [device](void* handle) {
+            check_quietly(cudaEventDestroy(static_cast<cudaEvent_t>(handle)), "cudaEventDestroy", device);
+          }};
+}
+
+void CudaRuntime::record(void* event, StreamView stream) {
+  const CurrentDevice current(stream.device);
+  check(cudaEventRecord(event_of(event), handle_of(stream)), "cudaEventRecord", stream.device);
+}
+
+void CudaRuntime::block(StreamView stream, void* event) {
+  const CurrentDevice current(stream.device);
+  check(cudaStreamWaitEvent(handle_of(stream), event_of(event), 0), "cudaStreamWaitEvent", stream.device);
+}
+
+bool CudaRuntime::reached(void* event) { return cuda::reached(event_of(event), {DeviceKind::cuda, 0}); }
+
+void CudaRuntime::synchronize(void* event, const Deadline& deadline) {
+  const DeviceId device{DeviceKind::cuda, 0};
+  wait([&] { return cuda::reached(event_of(event), device); }, device, "the stream before an event", deadline);
+}
+
+std::chrono::nanoseconds CudaRuntime::elapsed(void* earlier, void* later) {
+  const DeviceId device{DeviceKind::cuda, 0};
+  float milliseconds = 0;
+  const cudaError_t error = cudaEventElapsedTime(&milliseconds, event_of(earlier), event_of(later));
+  if (error == cudaErrorInvalidResourceHandle || error == cudaErrorNotReady) {
+    cudaGetLastError();
+    throw InvalidArgument(
+        fmt::format("event: the time between two was asked for, and {}; make both with `timed`, "
+                    "record both on one device, and ask when both were reached",
+                    error == cudaErrorNotReady ? "one is not reached yet" : "one is not timed or was never recorded"));
+  }
+  check(error, "cudaEventElapsedTime", device);
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double, std::milli>(milliseconds));
+}
+
+bool CudaRuntime::is_pageable(const void* data, StreamView stream) {
+  if (pinned_->used_by(data, stream.device, handle_of(stream))) return false;
+  cudaPointerAttributes attributes{};
+  check(cudaPointerGetAttributes(&attributes, data), "cudaPointerGetAttributes", stream.device);
+  return attributes.type == cudaMemoryTypeUnregistered;
+}
+
+void CudaRuntime::copy(void* to, const void* from, std::size_t bytes, StreamView stream) {
+  if (bytes == 0) return;
+  const CurrentDevice current(stream.device);
+  const bool host_takes_part = is_pageable(to, stream) | is_pageable(from, stream);
+  if (host_takes_part) host_waits_.fetch_add(1, std::memory_order_relaxed);
+  check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, handle_of(stream)),
+        fmt::format("cudaMemcpyAsync of {} bytes", bytes), stream.device);
+}
+
+void CudaRuntime::zero(void* data, std::size_t bytes, StreamView stream) {
+  if (bytes == 0) return;
+  const CurrentDevice current(stream.device);
+  check(cudaMemsetAsync(data, 0, bytes, handle_of(stream)), fmt::format("cudaMemsetAsync of {} bytes", bytes),
+        stream.device);
+}
+
+void CudaRuntime::divide(const BufferView& buffer, const std::int64_t* divisor, StreamView stream) {
+  const CurrentDevice current(stream.device);
+  check(launch_divide(buffer.data, buffer.count, buffer.dtype, divisor, handle_of(stream)),
+        fmt::format("the kernel that divides {} x {}", buffer.count, name_of(buffer.dtype)), stream.device);
+}
+
+void CudaRuntime::put(std::int64_t* to, std::int64_t value, StreamView stream) {
+  const CurrentDevice current(stream.device);
+  check(launch_put(to, value, handle_of(stream)), "the kernel that puts a number", stream.device);
+}
+
+}  // namespace lockstep::cuda

@@ -1,0 +1,75 @@
+// CUDA as a DeviceRuntime (device/device_runtime.h has the contract), over the runtime library that is linked into this
+// plug-in. It shares the device's primary context with whatever CUDA the program has itself, so that streams, events
+// and memory go to and fro.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+
+#include "runtime/base/mutex.h"
+#include "runtime/cuda/device_memory.h"
+#include "runtime/cuda/event_pool.h"
+#include "runtime/cuda/pinned_memory.h"
+#include "runtime/cuda/stream_pool.h"
+#include "runtime/device/device_runtime.h"
+
+namespace lockstep::cuda {
+
+class CudaRuntime final : public DeviceRuntime {
+ public:
+  CudaRuntime();
+
+  DeviceKind kind() const override { return DeviceKind::cuda; }
+  int count() override;
+  std::string why_none() override;
+  DeviceInfo info(DeviceId device) override;
+
+  std::shared_ptr<void> allocate(std::size_t bytes, StreamView stream) override;
+  void used_by(const void* memory, StreamView stream) override;
+  std::shared_ptr<void> allocate_pinned(std::size_t bytes, DeviceId device) override;
+  DeviceMemory memory(DeviceId device) override;
+  void release_cached(DeviceId device) override;
+  DeviceCounters counters() const override;
+
+  std::shared_ptr<void> create_stream(DeviceId device, Stream::Priority priority) override;
+  void synchronize(StreamView stream, const Deadline& deadline) override;
+  std::shared_ptr<void> create_event(DeviceId device, bool timed) override;
+  void record(void* event, StreamView stream) override;
+  void block(StreamView stream, void* event) override;
+  bool reached(void* event) override;
+  void synchronize(void* event, const Deadline& deadline) override;
+  std::chrono::nanoseconds elapsed(void* earlier, void* later) override;
+
+  void copy(void* to, const void* from, std::size_t bytes, StreamView stream) override;
+  void zero(void* data, std::size_t bytes, StreamView stream) override;
+  void divide(const BufferView& buffer, const std::int64_t* divisor, StreamView stream) override;
+  void put(std::int64_t* to, std::int64_t value, StreamView stream) override;
+
+ private:
+  // What is kept for a device that has been used.
+  struct Device {
+    Device(DeviceId id, std::function<std::string()> describe)
+        : events(id),
+          memory(std::make_shared<DeviceAllocator>(id, events, std::move(describe))),
+          streams(std::make_shared<StreamPool>(id)) {}
+    EventPool events;
+    std::shared_ptr<DeviceAllocator> memory;
+    std::shared_ptr<StreamPool> streams;
+  };
+  // Throws BackendUnavailable if there is no such device, InvalidArgument if it is none of CUDA's.
+  Device& use(DeviceId device) EXCLUDES(mutex_);
+  std::string describe(DeviceId device);
+  // Asks `done` until it says yes. The host waits if it doesn't at once.
+  void wait(const std::function<bool()>& done, DeviceId device, const char* what, const Deadline& deadline);
+  bool is_pageable(const void* data, StreamView stream);
+
+  mutable Mutex mutex_;
+  std::map<DeviceId, std::unique_ptr<Device>> devices_ GUARDED_BY(mutex_);
+  std::shared_ptr<PinnedAllocator> pinned_;
+  std::atomic<int> count_{0};  // once it is above 0 it stays
+  std::atomic<std::int64_t> host_waits_{0};
+};
+
+}  // namespace lockstep::cuda

@@ -1,0 +1,305 @@
+// The functions of CUDA, each a line over Runtime. C linkage and names as in cuda_runtime_api.h, which may map a name
+// to a version of its own.
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "tests/fakes/cudart/runtime.h"
+
+namespace lockstep::fake_cuda {
+cudaError_t& last_error_of_thread();
+namespace {
+
+template <typename Body>
+cudaError_t call(const char* function, const Body& body) {
+  Runtime& runtime = Runtime::get();
+  cudaError_t result = cudaSuccess;
+  if (!runtime.begin(function, result)) return runtime.finish(result);
+  return runtime.finish(body(runtime));
+}
+
+// A copy as CUDA makes it: in the stream, but with memory that is not pinned the host takes part.
+cudaError_t copy(Runtime& runtime, void* to, const void* from, std::size_t bytes, cudaStream_t stream) {
+  if (bytes == 0) return cudaSuccess;
+  const bool staged_from = !runtime.is_pinned_or_device(from);
+  const bool staged_to = !runtime.is_pinned_or_device(to);
+  const auto put = [&](const void* source) {
+    return runtime.enqueue(stream, fmt::format("copy of {} bytes", bytes),
+                           [to = runtime.host_address(to), source = runtime.host_address(source), bytes] {
+                             std::memmove(to, source, bytes);
+                           },
+                           {{source, bytes}}, {{to, bytes}});
+  };
+  cudaError_t result = cudaSuccess;
+  if (staged_from && !staged_to) {
+    // The bytes are taken before the call returns.
+    runtime.count_host_synchronisation();
+    const auto staged = std::make_shared<std::vector<std::byte>>(bytes);
+    std::memcpy(staged->data(), from, bytes);
+    result =
+        runtime.enqueue(stream, fmt::format("copy of {} bytes from pageable memory", bytes),
+                        [to = runtime.host_address(to), staged] { std::memcpy(to, staged->data(), staged->size()); },
+                        {}, {{to, bytes}});
+  } else {
+    result = put(from);
+  }
+  if (result != cudaSuccess || !staged_to) return result;
+  return runtime.synchronize(stream);
+}
+
+cudaError_t set(Runtime& runtime, void* data, int value, std::size_t bytes, cudaStream_t stream) {
+  if (bytes == 0) return cudaSuccess;
+  return runtime.enqueue(stream, fmt::format("memset of {} bytes", bytes),
+                         [at = runtime.host_address(data), value, bytes] { std::memset(at, value, bytes); }, {},
+                         {{data, bytes}});
+}
+
+bool bad(int device) { return device < 0 || device >= Runtime::get().device_count(); }
+
+}  // namespace
+}  // namespace lockstep::fake_cuda
+
+using lockstep::fake_cuda::bad;
+using lockstep::fake_cuda::call;
+using lockstep::fake_cuda::Runtime;
+
+extern "C" {
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  // Without a device the count is left as it was.
+  return call("cudaGetDeviceCount", [&](Runtime& runtime) {
+    *count = runtime.device_count();
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaSetDevice(int device) {
+  return call("cudaSetDevice", [&](Runtime& runtime) {
+    if (bad(device)) return cudaErrorInvalidDevice;
+    runtime.current() = device;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaGetDevice(int* device) {
+  return call("cudaGetDevice", [&](Runtime& runtime) {
+    *device = runtime.current();
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
+  return call("cudaGetDeviceProperties", [&](Runtime& runtime) {
+    if (bad(device)) return cudaErrorInvalidDevice;
+    *properties = {};
+    const int physical = runtime.physical(device);
+    std::strcpy(properties->name, "Fake GPU");
+    const std::uint8_t uuid[16] = {0xfa, 0x6e, 0xc0, 0xda};
+    std::memcpy(properties->uuid.bytes, uuid, 16);
+    properties->uuid.bytes[14] = static_cast<char>(physical >> 8);
+    properties->uuid.bytes[15] = static_cast<char>(physical);
+    std::size_t free_bytes = 0;
+    runtime.memory_info(free_bytes, properties->totalGlobalMem);
+    properties->major = 9;
+    properties->multiProcessorCount = 4;
+    properties->pciBusID = physical + 1;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaDeviceGetPCIBusId(char* text, int length, int device) {
+  return call("cudaDeviceGetPCIBusId", [&](Runtime& runtime) {
+    if (bad(device)) return cudaErrorInvalidDevice;
+    const std::string id = fmt::format("0000:{:02x}:00.0", runtime.physical(device) + 1);
+    if (static_cast<std::size_t>(length) <= id.size()) return cudaErrorInvalidValue;
+    std::memcpy(text, id.c_str(), id.size() + 1);
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaDriverGetVersion(int* version) {
+  // 0 where there is no driver.
+  *version = Runtime::get().none() == cudaErrorInsufficientDriver ? 0 : CUDART_VERSION;
+  return cudaSuccess;
+}
+
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  return call("cudaDeviceGetStreamPriorityRange", [&](Runtime&) {
+    *least = 0;
+    *greatest = -5;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaMalloc(void** data, std::size_t bytes) {
+  return call("cudaMalloc", [&](Runtime& runtime) { return runtime.allocate(data, bytes, false); });
+}
+
+cudaError_t cudaFree(void* data) {
+  return call("cudaFree", [&](Runtime& runtime) { return runtime.free(data, false); });
+}
+
+cudaError_t cudaHostAlloc(void** data, std::size_t bytes, unsigned) {
+  return call("cudaHostAlloc", [&](Runtime& runtime) { return runtime.allocate(data, bytes, true); });
+}
+
+cudaError_t cudaFreeHost(void* data) {
+  return call("cudaFreeHost", [&](Runtime& runtime) { return runtime.free(data, true); });
+}
+
+cudaError_t cudaMemGetInfo(std::size_t* free_bytes, std::size_t* total_bytes) {
+  return call("cudaMemGetInfo", [&](Runtime& runtime) {
+    runtime.memory_info(*free_bytes, *total_bytes);
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* data) {
+  return call("cudaPointerGetAttributes", [&](Runtime& runtime) {
+    *attributes = {};
+    attributes->type = cudaMemoryTypeUnregistered;
+    if (runtime.is_pinned_or_device(data)) {
+      attributes->type = runtime.is_device(data) ? cudaMemoryTypeDevice : cudaMemoryTypeHost;
+      attributes->devicePointer = const_cast<void*>(data);
+    }
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
+  return call("cudaMemcpyAsync",
+              [&](Runtime& runtime) { return lockstep::fake_cuda::copy(runtime, to, from, bytes, stream); });
+}
+
+cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind) {
+  return call("cudaMemcpy", [&](Runtime& runtime) {
+    const cudaError_t result = lockstep::fake_cuda::copy(runtime, to, from, bytes, nullptr);
+    return result == cudaSuccess ? runtime.synchronize(static_cast<cudaStream_t>(nullptr)) : result;
+  });
+}
+
+cudaError_t cudaMemsetAsync(void* data, int value, std::size_t bytes, cudaStream_t stream) {
+  return call("cudaMemsetAsync",
+              [&](Runtime& runtime) { return lockstep::fake_cuda::set(runtime, data, value, bytes, stream); });
+}
+
+cudaError_t cudaMemset(void* data, int value, std::size_t bytes) {
+  return call("cudaMemset", [&](Runtime& runtime) {
+    runtime.count_host_synchronisation();
+    return lockstep::fake_cuda::set(runtime, data, value, bytes, nullptr);
+  });
+}
+
+cudaError_t cudaStreamCreate(cudaStream_t* stream) {
+  return call("cudaStreamCreate", [&](Runtime& runtime) { return runtime.create_stream(stream, true, 0); });
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+  return call("cudaStreamCreateWithFlags",
+              [&](Runtime& runtime) { return runtime.create_stream(stream, (flags & cudaStreamNonBlocking) == 0, 0); });
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
+  return call("cudaStreamCreateWithPriority", [&](Runtime& runtime) {
+    return runtime.create_stream(stream, (flags & cudaStreamNonBlocking) == 0, priority);
+  });
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  return call("cudaStreamDestroy", [&](Runtime& runtime) { return runtime.destroy_stream(stream); });
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  return call("cudaStreamQuery", [&](Runtime& runtime) { return runtime.query(stream); });
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  return call("cudaStreamSynchronize", [&](Runtime& runtime) { return runtime.synchronize(stream); });
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  return call("cudaStreamWaitEvent", [&](Runtime& runtime) { return runtime.wait(stream, event); });
+}
+
+cudaError_t cudaDeviceSynchronize() {
+  return call("cudaDeviceSynchronize", [&](Runtime& runtime) { return runtime.synchronize_device(); });
+}
+
+cudaError_t cudaEventCreate(cudaEvent_t* event) {
+  return call("cudaEventCreate", [&](Runtime& runtime) { return runtime.create_event(event, true); });
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+  return call("cudaEventCreateWithFlags",
+              [&](Runtime& runtime) { return runtime.create_event(event, (flags & cudaEventDisableTiming) == 0); });
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  return call("cudaEventDestroy", [&](Runtime& runtime) { return runtime.destroy_event(event); });
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  return call("cudaEventRecord", [&](Runtime& runtime) { return runtime.record(event, stream); });
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  return call("cudaEventQuery", [&](Runtime& runtime) { return runtime.query(event); });
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  return call("cudaEventSynchronize", [&](Runtime& runtime) { return runtime.synchronize(event); });
+}
+
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t earlier, cudaEvent_t later) {
+  return call("cudaEventElapsedTime", [&](Runtime& runtime) { return runtime.elapsed(milliseconds, earlier, later); });
+}
+
+cudaError_t cudaGetLastError() {
+  cudaError_t& last = lockstep::fake_cuda::last_error_of_thread();
+  const cudaError_t error = last;
+  last = cudaSuccess;
+  return error;
+}
+
+cudaError_t cudaPeekAtLastError() { return lockstep::fake_cuda::last_error_of_thread(); }
+
+const char* cudaGetErrorName(cudaError_t error) {
+  switch (error) {
+    case cudaSuccess: return "cudaSuccess";
+    case cudaErrorInvalidValue: return "cudaErrorInvalidValue";
+    case cudaErrorMemoryAllocation: return "cudaErrorMemoryAllocation";
+    case cudaErrorInsufficientDriver: return "cudaErrorInsufficientDriver";
+    case cudaErrorNoDevice: return "cudaErrorNoDevice";
+    case cudaErrorInvalidDevice: return "cudaErrorInvalidDevice";
+    case cudaErrorInvalidResourceHandle: return "cudaErrorInvalidResourceHandle";
+    case cudaErrorNotReady: return "cudaErrorNotReady";
+    case cudaErrorIllegalAddress: return "cudaErrorIllegalAddress";
+    default: return "cudaError";
+  }
+}
+
+const char* cudaGetErrorString(cudaError_t error) {
+  switch (error) {
+    case cudaSuccess: return "no error";
+    case cudaErrorInvalidValue: return "invalid argument";
+    case cudaErrorMemoryAllocation: return "out of memory";
+    case cudaErrorInsufficientDriver: return "CUDA driver version is insufficient for CUDA runtime version";
+    case cudaErrorNoDevice: return "no CUDA-capable device is detected";
+    case cudaErrorInvalidDevice: return "invalid device ordinal";
+    case cudaErrorInvalidResourceHandle: return "invalid resource handle";
+    case cudaErrorNotReady: return "device not ready";
+    case cudaErrorIllegalAddress: return "an illegal memory access was encountered";
+    default: return "an error of the fake";
+  }
+}
+
+}  // extern "C"

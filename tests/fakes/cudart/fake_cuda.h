@@ -1,0 +1,87 @@
+// A CUDA runtime without a GPU: libfake_cudart.so has the cuda* functions that runtime/cuda and runtime/comm/nccl use.
+//
+// Devices are host memory, each stream is a thread that does its operations in order after random delays. What it
+// checks, whatever the timing turned out to be:
+//  - Order. Each operation says what it reads and writes. Two that overlap, one of them writing, and that neither the
+//    order of a stream, nor an event, nor a wait of the host puts one after the other, are a violation that names both.
+//    Found by vector clocks when the second one is put into its stream, so a missing wait is found in every run.
+//  - Bounds and life. A range outside an allocation, or in one that was freed; streams and events that were destroyed.
+//  - The host. Device memory can't be read or written through its pointer by the host (SIGSEGV, as with a GPU): kernels
+//    that are host loops take host_address().
+// A violation is written to stderr and aborts the process, unless a Violations object lives. Fresh memory is all NaN.
+//
+// The environment, read at the first call of CUDA:
+//  LOCKSTEP_FAKE_SEED=N         of the delays; else random. Printed on stderr at the first call.
+//  LOCKSTEP_FAKE_GPUS=N         devices of this host, default 8; 0: a driver without devices; "none": no driver.
+//                               CUDA_VISIBLE_DEVICES chooses among them as CUDA does, by index or UUID (uuid_of()).
+//  LOCKSTEP_FAKE_GPU_MEMORY=N   bytes of each, default 1 GiB.
+//  LOCKSTEP_FAKE_CUDA=RULE;...  what goes wrong:
+//    cudaMalloc=2@3             the third call returns error 2; "@3+": it and all later ones; without "@": every one
+//    cudaStreamWaitEvent=skip@1 the first call does nothing and returns success: for tests that want to see us notice
+//    operation=hang@7           the seventh operation of this process (all streams) never ends
+//    operation=700@7            the seventh operation fails, and every later call returns error 700
+//
+// What is not checked: accesses of the host to pinned memory (TSan sees those), reads of memory that nobody wrote (they
+// give NaN), graphs, peers. Facts of real GPUs are none of its business.
+//
+// Threads: any. The host counts as one: what one of its threads waited for, all have waited for.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lockstep::fake_cuda {
+
+struct Range {
+  const void* data =
+      nullptr;  // as the program knows it: device memory, pinned memory, or any other, which is not checked
+  std::size_t bytes = 0;
+};
+
+// Puts an operation into a stream, as a kernel launch does: `run` is called on the stream's thread, must take memory
+// through host_address(), and may wait for another process. `what` names it in violations. Returns what a launch does.
+cudaError_t enqueue(cudaStream_t stream, std::string what, std::function<void()> run, const std::vector<Range>& reads,
+                    const std::vector<Range>& writes);
+
+// Where an operation on the stream's thread finds the bytes of a pointer into device memory; of other memory itself.
+void* host_address(const void* data);
+
+// The host reads or writes this memory now, by a way that the fake does not see: checks that it may.
+void check_host_access(const void* data, std::size_t bytes, bool writes, std::string what);
+
+// Number of calls of a function of CUDA so far: calls("cudaMalloc").
+std::int64_t calls(std::string_view function);
+// Times that the host waited, or would have on a GPU: the cuda*Synchronize, cudaMemcpy, cudaMemset, cudaFree and
+// cudaFreeHost, and asynchronous copies from or to memory that is not pinned.
+std::int64_t host_synchronisations();
+// Operations put into streams so far, as LOCKSTEP_FAKE_CUDA counts them: kernels, copies, memsets; no events.
+std::int64_t operations();
+// True once a function of CUDA has been called.
+bool touched();
+
+// Adds a rule in the form of LOCKSTEP_FAKE_CUDA; its numbers count from now. Throws std::invalid_argument.
+void inject(std::string_view rule);
+// Takes all rules back, and what an operation's failure did to later calls. What hangs goes on.
+void heal();
+
+// While one lives, violations are collected instead of ending the process. One at a time.
+class Violations {
+ public:
+  Violations();
+  ~Violations();
+  Violations(const Violations&) = delete;
+  Violations& operator=(const Violations&) = delete;
+  // Since the last call.
+  std::vector<std::string> take();
+};
+
+// "GPU-fa6ec0da-0000-0000-0000-00000000000N" of the N-th device of the host.
+std::string uuid_of(int physical_index);
+
+}  // namespace lockstep::fake_cuda

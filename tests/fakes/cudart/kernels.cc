@@ -1,0 +1,29 @@
+// The kernels of runtime/cuda/kernels.h as loops on the stream's thread.
+#include "runtime/cuda/kernels.h"
+
+#include <fmt/format.h>
+
+#include "runtime/device/divide.h"
+#include "tests/fakes/cudart/fake_cuda.h"
+
+namespace lockstep::cuda {
+
+cudaError_t launch_divide(void* data, std::int64_t count, DType dtype, const std::int64_t* divisor,
+                          cudaStream_t stream) {
+  if (count == 0) return cudaSuccess;
+  const std::size_t bytes = static_cast<std::size_t>(count) * size_of(dtype);
+  return fake_cuda::enqueue(stream, fmt::format("divide {} x {}", count, name_of(dtype)),
+                            [data = fake_cuda::host_address(data), count, dtype,
+                             divisor = static_cast<const std::int64_t*>(fake_cuda::host_address(divisor))] {
+                              divide_on_host(data, count, dtype, *divisor);
+                            },
+                            {{divisor, sizeof *divisor}, {data, bytes}}, {{data, bytes}});
+}
+
+cudaError_t launch_put(std::int64_t* to, std::int64_t value, cudaStream_t stream) {
+  return fake_cuda::enqueue(stream, fmt::format("put {}", value),
+                            [to = static_cast<std::int64_t*>(fake_cuda::host_address(to)), value] { *to = value; }, {},
+                            {{to, sizeof *to}});
+}
+
+}  // namespace lockstep::cuda

@@ -1,0 +1,431 @@
+#include "tests/fakes/cudart/runtime.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <utility>
+
+#include "tests/fakes/cudart/settings.h"
+
+namespace lockstep::fake_cuda {
+namespace {
+
+std::atomic<bool> made{false};
+
+thread_local int current_device = 0;
+thread_local cudaError_t last_error = cudaSuccess;
+
+[[noreturn]] void hang() {
+  std::mutex mutex;
+  std::condition_variable never;
+  std::unique_lock lock(mutex);
+  for (;;) never.wait(lock);
+}
+
+}  // namespace
+
+Runtime& Runtime::get() {
+  static auto* const runtime = new Runtime;
+  return *runtime;
+}
+
+bool Runtime::exists() { return made.load(); }
+
+Runtime::Runtime() {
+  const Settings settings = settings_of_process();
+  visible_ = settings.visible;
+  none_ = settings.none;
+  device_bytes_ = settings.device_bytes;
+  seed_ = settings.seed;
+  rules_.add(settings.rules);
+  host_.set(0, 0);  // as which check_host_access() leaves its mark
+  made.store(true);
+  fmt::print(stderr, "fake CUDA: LOCKSTEP_FAKE_SEED={}\n", seed_);
+}
+
+bool Runtime::begin(const char* function, cudaError_t& result) {
+  std::lock_guard lock(mutex_);
+  const Effect effect = rules_.count(function);
+  result = static_cast<cudaError_t>(sticky_.load());
+  if (result == cudaSuccess) result = none_;
+  if (result != cudaSuccess) return false;
+  if (effect.kind == Effect::Kind::error) result = effect.error;
+  return effect.kind == Effect::Kind::none;
+}
+
+cudaError_t Runtime::finish(cudaError_t error) {
+  if (error != cudaSuccess && error != cudaErrorNotReady) last_error = error;
+  return error;
+}
+
+int& Runtime::current() { return current_device; }
+
+cudaError_t& last_error_of_thread() { return last_error; }
+
+void Runtime::violation(const std::string& text) {
+  violations_.push_back(text);
+  if (collecting_) return;
+  fmt::print(stderr, "fake CUDA: {}\nfake CUDA: LOCKSTEP_FAKE_SEED={}\n", text, seed_);
+  std::fflush(stderr);
+  std::abort();
+}
+
+cudaError_t Runtime::allocate(void** data, std::size_t bytes, bool pinned) {
+  std::lock_guard lock(mutex_);
+  *data = nullptr;
+  if (bytes == 0) return cudaSuccess;
+  const int device = physical(current_device);
+  if (!pinned && bytes > device_bytes_ - used_[device]) return cudaErrorMemoryAllocation;
+  Allocation* const allocation = memory_.allocate(bytes, device, pinned);
+  if (allocation == nullptr) return cudaErrorMemoryAllocation;
+  if (!pinned) used_[device] += bytes;
+  *data = allocation->address;
+  return cudaSuccess;
+}
+
+cudaError_t Runtime::free(void* data, bool pinned) {
+  if (data == nullptr) return cudaSuccess;
+  count_host_synchronisation();
+  std::vector<std::shared_ptr<FakeStream>> streams;
+  {
+    std::lock_guard lock(mutex_);
+    Allocation* const allocation = memory_.find(data);
+    if (allocation == nullptr || allocation->address != data || allocation->freed || allocation->pinned != pinned) {
+      violation(fmt::format("{} of {}, which is no living allocation of its kind{}",
+                            pinned ? "cudaFreeHost" : "cudaFree", data,
+                            allocation == nullptr ? "" : ": " + allocation->describe()));
+      return cudaErrorInvalidValue;
+    }
+    // As CUDA does, it waits for what the device still has to do.
+    for (const auto& [handle, stream] : live_streams_) streams.push_back(stream);
+    for (const auto& [device, stream] : default_streams_) streams.push_back(stream);
+  }
+  wait_for(streams);
+  std::lock_guard lock(mutex_);
+  Allocation* const allocation = memory_.find(data);
+  if (!pinned) used_[allocation->device] -= allocation->bytes;
+  memory_.free(*allocation);
+  return cudaSuccess;
+}
+
+void Runtime::memory_info(std::size_t& free_bytes, std::size_t& total_bytes) {
+  std::lock_guard lock(mutex_);
+  total_bytes = device_bytes_;
+  free_bytes = device_bytes_ - used_[physical(current_device)];
+}
+
+std::shared_ptr<FakeStream> Runtime::new_stream(int device, bool blocking, int priority) {
+  return std::make_shared<FakeStream>(++streams_, device, blocking, priority, seed_);
+}
+
+std::shared_ptr<FakeStream> Runtime::default_stream(int device) {
+  auto& stream = default_streams_[device];
+  if (stream == nullptr) stream = new_stream(device, true, 0);
+  return stream;
+}
+
+std::shared_ptr<FakeStream> Runtime::stream_of(cudaStream_t handle, const char* operation) {
+  if (handle == nullptr || handle == cudaStreamLegacy) return default_stream(physical(current_device));
+  const auto found = live_streams_.find(handle);
+  if (found != live_streams_.end()) return found->second;
+  violation(fmt::format("{} with a stream that does not exist (any more)", operation));
+  return nullptr;
+}
+
+FakeEvent* Runtime::event_of(cudaEvent_t handle, const char* operation) {
+  const auto found = live_events_.find(handle);
+  if (found != live_events_.end()) return found->second.get();
+  violation(fmt::format("{} with an event that does not exist (any more)", operation));
+  return nullptr;
+}
+
+cudaError_t Runtime::create_stream(cudaStream_t* stream, bool blocking, int priority) {
+  std::lock_guard lock(mutex_);
+  auto made_stream = new_stream(physical(current_device), blocking, priority);
+  *stream = reinterpret_cast<cudaStream_t>(made_stream.get());
+  live_streams_[*stream] = std::move(made_stream);
+  return cudaSuccess;
+}
+
+cudaError_t Runtime::destroy_stream(cudaStream_t handle) {
+  std::lock_guard lock(mutex_);
+  const auto stream = stream_of(handle, "cudaStreamDestroy");
+  if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+  stream->end();
+  live_streams_.erase(handle);
+  return cudaSuccess;
+}
+
+cudaError_t Runtime::query(cudaStream_t handle) {
+  std::lock_guard lock(mutex_);
+  const auto stream = stream_of(handle, "cudaStreamQuery");
+  if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+  if (!stream->done(stream->pushed())) return cudaErrorNotReady;
+  host_.join(stream->clock);
+  return cudaSuccess;
+}
+
+cudaError_t Runtime::wait_for(const std::vector<std::shared_ptr<FakeStream>>& streams) {
+  std::vector<std::pair<std::shared_ptr<FakeStream>, std::uint64_t>> until;
+  VectorClock clock;
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& stream : streams) {
+      until.emplace_back(stream, stream->pushed());
+      clock.join(stream->clock);
+    }
+  }
+  for (const auto& [stream, tasks] : until) stream->wait_done(tasks);
+  std::lock_guard lock(mutex_);
+  host_.join(clock);
+  return static_cast<cudaError_t>(sticky_.load());
+}
+
+cudaError_t Runtime::synchronize(cudaStream_t handle) {
+  count_host_synchronisation();
+  std::shared_ptr<FakeStream> stream;
+  {
+    std::lock_guard lock(mutex_);
+    stream = stream_of(handle, "cudaStreamSynchronize");
+    if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+    order_with_default(*stream);
+  }
+  return wait_for({stream});
+}
+
+cudaError_t Runtime::synchronize_device() {
+  count_host_synchronisation();
+  std::vector<std::shared_ptr<FakeStream>> streams;
+  {
+    std::lock_guard lock(mutex_);
+    const int device = physical(current_device);
+    for (const auto& [handle, stream] : live_streams_) {
+      if (stream->device == device) streams.push_back(stream);
+    }
+    streams.push_back(default_stream(device));
+  }
+  return wait_for(streams);
+}
+
+void Runtime::order_with_default(FakeStream& stream) {
+  if (!stream.blocking) return;
+  const auto own_default = default_stream(stream.device);
+  if (&stream != own_default.get()) {
+    put_wait(stream, put_mark(*own_default));
+    return;
+  }
+  for (const auto& [handle, other] : live_streams_) {
+    if (other->blocking && other->device == stream.device) put_wait(stream, put_mark(*other));
+  }
+}
+
+std::shared_ptr<Mark> Runtime::put_mark(FakeStream& stream) {
+  stream.clock.join(host_);
+  auto mark = std::make_shared<Mark>(stream.clock);
+  stream.push([mark] { mark->reach(); });
+  return mark;
+}
+
+void Runtime::put_wait(FakeStream& stream, std::shared_ptr<Mark> mark) {
+  stream.clock.join(mark->clock());
+  stream.push([mark = std::move(mark)] { mark->wait(); });
+}
+
+cudaError_t Runtime::create_event(cudaEvent_t* event, bool timed) {
+  std::lock_guard lock(mutex_);
+  auto made_event = std::make_unique<FakeEvent>();
+  made_event->timed = timed;
+  made_event->device = physical(current_device);
+  *event = reinterpret_cast<cudaEvent_t>(made_event.get());
+  live_events_[*event] = std::move(made_event);
+  return cudaSuccess;
+}
+
+cudaError_t Runtime::destroy_event(cudaEvent_t handle) {
+  std::lock_guard lock(mutex_);
+  if (event_of(handle, "cudaEventDestroy") == nullptr) return cudaErrorInvalidResourceHandle;
+  live_events_.erase(handle);
+  return cudaSuccess;
+}
+
+cudaError_t Runtime::record(cudaEvent_t handle, cudaStream_t stream_handle) {
+  std::lock_guard lock(mutex_);
+  FakeEvent* const event = event_of(handle, "cudaEventRecord");
+  const auto stream = stream_of(stream_handle, "cudaEventRecord");
+  if (event == nullptr || stream == nullptr || event->device != stream->device) return cudaErrorInvalidResourceHandle;
+  order_with_default(*stream);
+  event->mark = put_mark(*stream);
+  return cudaSuccess;
+}
+
+cudaError_t Runtime::wait(cudaStream_t stream_handle, cudaEvent_t handle) {
+  std::lock_guard lock(mutex_);
+  const FakeEvent* const event = event_of(handle, "cudaStreamWaitEvent");
+  const auto stream = stream_of(stream_handle, "cudaStreamWaitEvent");
+  if (event == nullptr || stream == nullptr) return cudaErrorInvalidResourceHandle;
+  if (event->mark == nullptr) return cudaSuccess;
+  order_with_default(*stream);
+  put_wait(*stream, event->mark);
+  return cudaSuccess;
+}
+
+cudaError_t Runtime::query(cudaEvent_t handle) {
+  std::lock_guard lock(mutex_);
+  const FakeEvent* const event = event_of(handle, "cudaEventQuery");
+  if (event == nullptr) return cudaErrorInvalidResourceHandle;
+  if (event->mark == nullptr) return cudaSuccess;
+  if (!event->mark->reached()) return cudaErrorNotReady;
+  host_.join(event->mark->clock());
+  return cudaSuccess;
+}
+
+cudaError_t Runtime::synchronize(cudaEvent_t handle) {
+  count_host_synchronisation();
+  std::shared_ptr<Mark> mark;
+  {
+    std::lock_guard lock(mutex_);
+    const FakeEvent* const event = event_of(handle, "cudaEventSynchronize");
+    if (event == nullptr) return cudaErrorInvalidResourceHandle;
+    mark = event->mark;
+  }
+  if (mark == nullptr) return cudaSuccess;
+  mark->wait();
+  std::lock_guard lock(mutex_);
+  host_.join(mark->clock());
+  return static_cast<cudaError_t>(sticky_.load());
+}
+
+cudaError_t Runtime::elapsed(float* milliseconds, cudaEvent_t earlier, cudaEvent_t later) {
+  std::lock_guard lock(mutex_);
+  const FakeEvent* const from = event_of(earlier, "cudaEventElapsedTime");
+  const FakeEvent* const to = event_of(later, "cudaEventElapsedTime");
+  if (from == nullptr || to == nullptr || !from->timed || !to->timed || from->mark == nullptr || to->mark == nullptr ||
+      from->device != to->device) {
+    return cudaErrorInvalidResourceHandle;
+  }
+  if (!from->mark->reached() || !to->mark->reached()) return cudaErrorNotReady;
+  *milliseconds = std::chrono::duration<float, std::milli>(to->mark->time() - from->mark->time()).count();
+  return cudaSuccess;
+}
+
+void Runtime::check(const Range& range, bool writes, const Access& access, const VectorClock& clock) {
+  if (range.bytes == 0) return;
+  Allocation* const allocation = memory_.find(range.data);
+  if (allocation == nullptr) return;
+  const auto offset = static_cast<std::size_t>(static_cast<const std::byte*>(range.data) - allocation->address);
+  const std::string doing = fmt::format("{} {} bytes {} to {} of {}", *access.what, writes ? "writes" : "reads", offset,
+                                        offset + range.bytes, allocation->describe());
+  if (allocation->freed || offset + range.bytes > allocation->bytes) {
+    violation(doing + (allocation->freed ? ", which was freed" : ", past its end"));
+    return;
+  }
+  const auto conflict = allocation->shadow.access(offset, range.bytes, writes, access, clock);
+  if (!conflict) return;
+  violation(fmt::format("{}, in no order with {}, which {} byte {} of it; one of them needs an event, or a wait", doing,
+                        *conflict->earlier.what, conflict->earlier_writes ? "writes" : "reads", conflict->offset));
+}
+
+cudaError_t Runtime::enqueue(cudaStream_t handle, std::string what, std::function<void()> run,
+                             const std::vector<Range>& reads, const std::vector<Range>& writes) {
+  std::lock_guard lock(mutex_);
+  if (const int sticky = sticky_.load(); sticky != cudaSuccess) return static_cast<cudaError_t>(sticky);
+  const auto stream = stream_of(handle, what.c_str());
+  if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+  order_with_default(*stream);
+  stream->clock.join(host_);
+  const Access access{stream->id, stream->operations + 1,
+                      std::make_shared<const std::string>(
+                          fmt::format("{} (operation {} of {} on GPU {})", what, stream->operations + 1,
+                                      stream == default_streams_[stream->device] ? std::string("the default stream")
+                                                                                 : fmt::format("stream {}", stream->id),
+                                      stream->device))};
+  // What it reads and writes at once, such as a sum in place, is no conflict with itself: its number is in its clock.
+  stream->clock.set(stream->id, access.number);
+  for (const Range& range : reads) check(range, false, access, stream->clock);
+  for (const Range& range : writes) check(range, true, access, stream->clock);
+  stream->operations = access.number;
+  const Effect effect = rules_.count("operation");
+  switch (effect.kind) {
+    case Effect::Kind::none: stream->push(std::move(run)); break;
+    case Effect::Kind::skip: stream->push([] {}); break;
+    case Effect::Kind::hang: stream->push(&hang); break;
+    case Effect::Kind::error: stream->push([this, error = effect.error] { sticky_.store(error); }); break;
+  }
+  return cudaSuccess;
+}
+
+bool Runtime::is_pinned_or_device(const void* data) {
+  std::lock_guard lock(mutex_);
+  return memory_.find(data) != nullptr;
+}
+
+bool Runtime::is_device(const void* data) {
+  std::lock_guard lock(mutex_);
+  const Allocation* const allocation = memory_.find(data);
+  return allocation != nullptr && !allocation->pinned;
+}
+
+void* Runtime::host_address(const void* data) {
+  std::lock_guard lock(mutex_);
+  const Allocation* const allocation = memory_.find(data);
+  if (allocation == nullptr || allocation->freed) return const_cast<void*>(data);
+  return allocation->bytes_at + (static_cast<const std::byte*>(data) - allocation->address);
+}
+
+void Runtime::check_host_access(const void* data, std::size_t bytes, bool writes, std::string what) {
+  std::lock_guard lock(mutex_);
+  // The host is no stream: nothing can be in no order with an access of its past. What is enqueued later comes after.
+  const Access access{0, 0, std::make_shared<const std::string>(std::move(what) + " (the host)")};
+  check({data, bytes}, writes, access, host_);
+}
+
+std::int64_t Runtime::calls(std::string_view function) {
+  std::lock_guard lock(mutex_);
+  return rules_.counted(function);
+}
+
+void Runtime::inject(std::string_view rule) {
+  std::lock_guard lock(mutex_);
+  rules_.add(rule);
+}
+
+void Runtime::heal() {
+  std::lock_guard lock(mutex_);
+  rules_.clear();
+  sticky_.store(cudaSuccess);
+}
+
+void Runtime::collect(bool collecting) {
+  std::lock_guard lock(mutex_);
+  collecting_ = collecting;
+  violations_.clear();
+}
+
+std::vector<std::string> Runtime::take_violations() {
+  std::lock_guard lock(mutex_);
+  return std::exchange(violations_, {});
+}
+
+cudaError_t enqueue(cudaStream_t stream, std::string what, std::function<void()> run, const std::vector<Range>& reads,
+                    const std::vector<Range>& writes) {
+  return Runtime::get().enqueue(stream, std::move(what), std::move(run), reads, writes);
+}
+void* host_address(const void* data) { return Runtime::get().host_address(data); }
+void check_host_access(const void* data, std::size_t bytes, bool writes, std::string what) {
+  Runtime::get().check_host_access(data, bytes, writes, std::move(what));
+}
+std::int64_t calls(std::string_view function) { return Runtime::exists() ? Runtime::get().calls(function) : 0; }
+std::int64_t host_synchronisations() { return Runtime::exists() ? Runtime::get().host_synchronisations() : 0; }
+std::int64_t operations() { return calls("operation"); }
+bool touched() { return Runtime::exists(); }
+void inject(std::string_view rule) { Runtime::get().inject(rule); }
+void heal() { Runtime::get().heal(); }
+Violations::Violations() { Runtime::get().collect(true); }
+Violations::~Violations() { Runtime::get().collect(false); }
+std::vector<std::string> Violations::take() { return Runtime::get().take_violations(); }
+
+}  // namespace lockstep::fake_cuda

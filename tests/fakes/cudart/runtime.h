@@ -1,0 +1,114 @@
+// The whole of the fake: devices, streams, events, memory, and what was seen. One per process, never destroyed.
+//
+// Threads: any; one lock over the books. The threads of the streams take it only to fail.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tests/fakes/cudart/fake_cuda.h"
+#include "tests/fakes/cudart/memory.h"
+#include "tests/fakes/cudart/rules.h"
+#include "tests/fakes/cudart/stream.h"
+
+namespace lockstep::fake_cuda {
+
+struct FakeEvent {
+  bool timed = false;
+  int device = 0;              // physical
+  std::shared_ptr<Mark> mark;  // of the last record
+};
+
+class Runtime {
+ public:
+  static Runtime& get();
+  static bool exists();
+
+  // Every cuda* function begins with it: counts the call and says whether it goes on; `result` if not.
+  bool begin(const char* function, cudaError_t& result);
+  // Remembers it for cudaGetLastError, and returns it.
+  cudaError_t finish(cudaError_t error);
+
+  // The device of this thread, visible and physical.
+  int& current();
+  int physical(int visible) const { return visible_[static_cast<std::size_t>(visible)]; }
+  int device_count() const { return static_cast<int>(visible_.size()); }
+  cudaError_t none() const { return none_; }  // why there is no device
+
+  cudaError_t allocate(void** data, std::size_t bytes, bool pinned);
+  cudaError_t free(void* data, bool pinned);
+  void memory_info(std::size_t& free_bytes, std::size_t& total_bytes);
+
+  cudaError_t create_stream(cudaStream_t* stream, bool blocking, int priority);
+  cudaError_t destroy_stream(cudaStream_t stream);
+  cudaError_t query(cudaStream_t stream);
+  cudaError_t synchronize(cudaStream_t stream);
+  cudaError_t synchronize_device();
+
+  cudaError_t create_event(cudaEvent_t* event, bool timed);
+  cudaError_t destroy_event(cudaEvent_t event);
+  cudaError_t record(cudaEvent_t event, cudaStream_t stream);
+  cudaError_t wait(cudaStream_t stream, cudaEvent_t event);
+  cudaError_t query(cudaEvent_t event);
+  cudaError_t synchronize(cudaEvent_t event);
+  cudaError_t elapsed(float* milliseconds, cudaEvent_t earlier, cudaEvent_t later);
+
+  cudaError_t enqueue(cudaStream_t stream, std::string what, std::function<void()> run, const std::vector<Range>& reads,
+                      const std::vector<Range>& writes);
+  bool is_pinned_or_device(const void* data);
+  bool is_device(const void* data);
+  void* host_address(const void* data);
+  void check_host_access(const void* data, std::size_t bytes, bool writes, std::string what);
+
+  void count_host_synchronisation() { host_synchronisations_.fetch_add(1); }
+  std::int64_t host_synchronisations() const { return host_synchronisations_.load(); }
+  std::int64_t calls(std::string_view function);
+  void inject(std::string_view rule);
+  void heal();
+  void collect(bool collecting);
+  std::vector<std::string> take_violations();
+
+ private:
+  Runtime();
+  // Null, with a violation, if there is none.
+  std::shared_ptr<FakeStream> stream_of(cudaStream_t handle, const char* operation);
+  FakeEvent* event_of(cudaEvent_t handle, const char* operation);
+  std::shared_ptr<FakeStream> default_stream(int device);
+  std::shared_ptr<FakeStream> new_stream(int device, bool blocking, int priority);
+  // CUDA's rule for the default stream: it and the blocking ones wait for each other.
+  void order_with_default(FakeStream& stream);
+  void put_wait(FakeStream& stream, std::shared_ptr<Mark> mark);
+  std::shared_ptr<Mark> put_mark(FakeStream& stream);
+  void check(const Range& range, bool writes, const Access& access, const VectorClock& clock);
+  void violation(const std::string& text);
+  cudaError_t wait_for(const std::vector<std::shared_ptr<FakeStream>>& streams);
+
+  std::vector<int> visible_;  // physical index of each
+  cudaError_t none_ = cudaSuccess;
+  std::size_t device_bytes_ = 0;
+  std::uint64_t seed_ = 0;
+
+  std::mutex mutex_;
+  Memory memory_;
+  Rules rules_;
+  std::map<int, std::size_t> used_;  // device memory by physical device
+  std::uint32_t streams_ = 0;
+  std::map<void*, std::shared_ptr<FakeStream>> live_streams_;
+  std::map<int, std::shared_ptr<FakeStream>> default_streams_;
+  std::map<void*, std::unique_ptr<FakeEvent>> live_events_;
+  VectorClock host_;  // what the host knows to be done
+  bool collecting_ = false;
+  std::vector<std::string> violations_;
+  std::atomic<std::int64_t> host_synchronisations_{0};
+  std::atomic<int> sticky_{cudaSuccess};
+};
+
+}  // namespace lockstep::fake_cuda
