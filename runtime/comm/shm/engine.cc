@@ -114,11 +114,10 @@ void Engine::close() {
     } catch (const Error&) {
       // The group failed: its ranks know the cause, and there is nobody left to tell here.
     }
-    if (done_ < last_ || mailbox_.owes_something()) {
-      session_.abort(
-          Cause::peer_lost,
-          fmt::format("{} destroyed its group with {} collectives under way; it must wait for each work first",
-                      session_.who(session_.rank()), last_ - done_));
+    if (done_ < last_ || mailbox_.owed() > 0) {
+      session_.abort(Cause::peer_lost, fmt::format("{} destroyed its group with {} collectives and {} messages under "
+                                                   "way; it must wait for each work first",
+                                                   session_.who(session_.rank()), last_ - done_, mailbox_.owed()));
     }
   }
   session_.leave(last_);

@@ -43,8 +43,8 @@ class Mailbox {
   bool waits_for_others_than(int peer) const;
   // Of a parcel that is not done: how far it has come, and who has to do what.
   std::string progress_of(const Parcel& parcel) const;
-  // True if a message of this rank has not been taken.
-  bool owes_something() const { return !sends_.empty(); }
+  // Messages of this rank that have not been taken.
+  std::size_t owed() const { return sends_.size(); }
   // Moves what can be moved.
   void push();
   // Fails the group if the peer of a parcel that is not done has left.

@@ -12,17 +12,11 @@
 namespace lockstep::wire {
 namespace {
 
-// How long a rank that leaves, or has failed, stays for the others to hear of it.
-constexpr std::chrono::seconds kFarewell{2};
-// While a library that knows no deadline connects: between two looks at what has become of the others; and how far past
-// the deadline the library's own message, which says more, may come.
+// While the library connects: between two looks at what has become of the others; and how far past the deadline its own
+// message, which says more, may come.
 constexpr std::chrono::milliseconds kLook{250};
 constexpr std::chrono::seconds kOverdue{1};
-
-// What a rank gives to a collective, if it fits into a frame: what is there on every rank, so that all see it alike.
-bool fits_inline(const comm::Task& task) {
-  return task.count() * task.element_bytes() * comm::source_parts(task.record.kind, task.size) <= kInlineBytes;
-}
+constexpr Ending::Limits kLimits;
 
 }  // namespace
 
@@ -33,19 +27,23 @@ class Message final : public WorkState {
       : engine_(std::move(engine)), parcel_(std::move(parcel)) {}
 
   bool poll() override {
-    MutexLock lock(engine_->mutex_);
-    if (parcel_->done) return true;
-    if (engine_->failure_.happened()) engine_->throw_failure();
+    {
+      MutexLock lock(engine_->mutex_);
+      if (parcel_->done) return true;
+    }
+    if (engine_->ending_.failure().happened()) engine_->ending_.raise();
     return false;
   }
   void wait(const Deadline& deadline) override {
+    Engine::Outcome outcome;
     std::string progress;
     {
       MutexLock lock(engine_->mutex_);
-      if (engine_->wait_for(deadline, [&] { return parcel_->done; })) return;
-      progress = engine_->post_office_.progress_of(*parcel_);
+      outcome = engine_->wait_for(deadline, [&] { return parcel_->done; });
+      if (outcome == Engine::Outcome::late) progress = engine_->post_office_.progress_of(*parcel_);
     }
-    engine_->time_out(parcel_->describe(), progress, deadline);
+    if (outcome == Engine::Outcome::failed) engine_->ending_.raise();
+    if (outcome == Engine::Outcome::late) engine_->time_out(parcel_->describe(), progress, deadline);
   }
 
  private:
@@ -63,18 +61,16 @@ Engine::Engine(std::unique_ptr<Wire> wire, rendezvous::Roster roster, int rank, 
       rank_(rank),
       size_(static_cast<int>(roster_.size())),
       wire_(std::move(wire)),
-      failure_(std::move(store),
-               [this] {
-                 wire_->interrupt();
-                 MutexLock lock(mutex_);
-                 changed_.notify_all();
-               }),
       post_office_(roster_, rank),
-      heard_(roster_.size()),
-      left_after_(roster_.size()),
-      seen_(roster_.size()) {
-  seen_[static_cast<std::size_t>(rank_)] = true;
-}
+      roll_call_(roster_.size()),
+      ending_(
+          *wire_, roster_, rank, std::move(store),
+          [this] {
+            wire_->interrupt();
+            MutexLock lock(mutex_);
+            changed_.notify_all();
+          },
+          kLimits) {}
 
 Engine::~Engine() = default;
 
@@ -112,9 +108,8 @@ void Engine::open(const ThreadMaker& make_thread, const Deadline& deadline, cons
     }
     return start->over;
   };
-  const bool knows_no_deadline = !wire_->opening().empty();
   try {
-    while (!is_over(knows_no_deadline ? deadline.sooner(kLook) : Deadline::never())) {
+    while (!is_over(deadline.sooner(kLook))) {
       if (check) check();
       if (!deadline.expired() || is_over(Deadline::after(kOverdue))) continue;
       throw Timeout(
@@ -122,10 +117,11 @@ void Engine::open(const ThreadMaker& make_thread, const Deadline& deadline, cons
                       "timeout",
                       wire_->name(), who(rank_), wire_->opening(), deadline.progress()));
     }
+  } catch (const PeerLost& lost) {
+    give_up_opening(lost.what(), is_over);
+    throw PeerLost(fmt::format("{}; {} waited for {}", lost.what(), who(rank_), wire_->opening()));
   } catch (const Error& error) {
-    failure_.abandon(error.what());
-    MutexLock lock(mutex_);
-    closed_ = true;
+    give_up_opening(error.what(), is_over);
     throw;
   }
   std::exception_ptr error;
@@ -135,16 +131,37 @@ void Engine::open(const ThreadMaker& make_thread, const Deadline& deadline, cons
   }
   if (!error) return;
   join_();
-  {
-    MutexLock lock(mutex_);
-    closed_ = true;
+  set_closed();
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& own) {
+    // What befell another rank comes first: it may be why this one can't connect.
+    try {
+      if (check) check();
+    } catch (const PeerLost& lost) {
+      throw PeerLost(fmt::format("{}; {}", lost.what(), own.what()));
+    }
+    throw;
   }
-  std::rethrow_exception(error);
+}
+
+void Engine::give_up_opening(const std::string& why, const std::function<bool(const Deadline&)>& is_over) {
+  ending_.abandon(why);  // which interrupts
+  if (wire_->can_interrupt_open()) {
+    is_over(Deadline::never());
+    join_();
+  }
+  set_closed();
+}
+
+void Engine::set_closed() {
+  MutexLock lock(mutex_);
+  closed_ = true;
 }
 
 void Engine::check() const {
+  if (ending_.failure().happened()) ending_.raise();
   MutexLock lock(mutex_);
-  if (failure_.happened()) throw_failure();
   if (closed_) {
     throw InvalidArgument(
         fmt::format("{}: the group was destroyed before this work was done; wait for each work, or keep the group for "
@@ -177,139 +194,105 @@ std::shared_ptr<WorkState> Engine::start(Parcel parcel) {
 }
 
 template <typename Done>
-bool Engine::wait_for(const Deadline& deadline, Done done) {
-  while (!done()) {
-    if (failure_.happened()) throw_failure();
-    if (!changed_.wait_until(mutex_, deadline) && !done()) {
-      if (failure_.happened()) throw_failure();
-      return false;
-    }
+Engine::Outcome Engine::wait_for(const Deadline& deadline, Done done) {
+  for (;;) {
+    if (done()) return Outcome::done;
+    if (ending_.failure().happened()) return Outcome::failed;
+    if (deadline.expired()) return Outcome::late;
+    changed_.wait_until(mutex_, deadline);
   }
-  return true;
 }
 
 void Engine::time_out(const std::string& what, const std::string& missing, const Deadline& deadline) {
-  failure_.propose(Cause::timeout, fmt::format("{} on {} timed out, {}; {}; see why it is late, or raise the timeout",
-                                               what, who(rank_), deadline.progress(), missing));
-  MutexLock lock(mutex_);
-  throw_failure();
-}
-
-void Engine::throw_failure() const {
-  const Deadline patience = Deadline::after(kFarewell);
-  while (!let_go_ && changed_.wait_until(mutex_, patience)) {
-  }
-  failure_.raise();
+  ending_.failure().propose(Cause::timeout,
+                            fmt::format("{} on {} timed out, {}; {}; see why it is late, or raise the timeout", what,
+                                        who(rank_), deadline.progress(), missing));
+  ending_.raise();
 }
 
 bool Collective::poll() {
   if (done_.load(std::memory_order_acquire)) return true;
-  if (!engine_->failure_.happened()) return false;
-  MutexLock lock(engine_->mutex_);
-  if (done_.load(std::memory_order_acquire)) return true;
-  engine_->throw_failure();
+  if (!engine_->ending_.failure().happened()) return false;
+  if (done_.load(std::memory_order_acquire)) return true;  // it came first
+  engine_->ending_.raise();
 }
 
 void Collective::wait(const Deadline& deadline) {
+  Engine::Outcome outcome;
   std::string missing;
   {
     MutexLock lock(engine_->mutex_);
-    if (engine_->wait_for(deadline, [&] { return done_.load(std::memory_order_acquire); })) return;
-    missing = engine_->missing(*this);
+    outcome = engine_->wait_for(deadline, [&] { return done_.load(std::memory_order_acquire); });
+    if (outcome == Engine::Outcome::late) missing = engine_->missing(*this);
   }
-  engine_->time_out(describe(), missing, deadline);
+  if (outcome == Engine::Outcome::failed) engine_->ending_.raise();
+  if (outcome == Engine::Outcome::late) engine_->time_out(describe(), missing, deadline);
 }
 
 std::string Engine::missing(const Collective& collective) const {
-  std::string absent;
-  const std::size_t index = collective.sequence_ - done_ - 1;
-  for (int r = 0; r < size_; ++r) {
-    if (r == rank_) continue;
-    if (index < arrivals_.size() && arrivals_[index][static_cast<std::size_t>(r)]) continue;
-    absent += (absent.empty() ? "" : ", ") + who(r);
-  }
+  const auto names = [this](const std::vector<int>& ranks) {
+    std::string text;
+    for (const int rank : ranks) {
+      if (rank != rank_) text += (text.empty() ? "" : ", ") + who(rank);
+    }
+    return text;
+  };
+  const std::string absent = names(roll_call_.absent(collective.sequence_));
   if (!absent.empty()) return "not arrived: " + absent;
-  for (const int peer : wire_->awaited()) absent += (absent.empty() ? "" : ", ") + who(peer);
-  if (absent.empty()) return "all have arrived, and their data is still on its way";
-  return "all have arrived; data is still on its way to or from " + absent;
-}
-
-Engine::Arrivals& Engine::arrivals_of(std::uint64_t sequence) {
-  while (arrivals_.size() < sequence - done_) arrivals_.emplace_back(static_cast<std::size_t>(size_));
-  return arrivals_[sequence - done_ - 1];
+  const std::string awaited = names(wire_->awaited());
+  if (awaited.empty()) return "all have arrived, and their data is still on its way";
+  return "all have arrived; data is still on its way to or from " + awaited;
 }
 
 void Engine::on_frame(int peer, std::span<const std::byte> bytes) {
   const auto frame = read_frame(bytes);
   if (!frame) {
-    return failure_.propose(
+    return ending_.failure().propose(
         Cause::mismatch,
         fmt::format("{} got {} bytes over {} from {} that are no frame of this version; run one version "
                     "of lockstep on every host",
                     who(rank_), bytes.size(), wire_->name(), who(peer)));
   }
-  if (frame->kind == FrameKind::failed) {
-    return failure_.adopt(static_cast<Cause>(frame->number), std::string(text_of(frame->payload)));
-  }
+  if (ending_.on_frame(peer, *frame)) return;
   std::uint64_t expected = 0;
   {
     MutexLock lock(mutex_);
-    expected = heard_[static_cast<std::size_t>(peer)] + 1;
+    expected = roll_call_.next_of(peer);
+    if (frame->kind != FrameKind::collective) {
+      post_office_.on_frame(peer, *frame);
+      return changed_.notify_all();
+    }
+    if (frame->number == expected) {
+      roll_call_.note(peer, {frame->record, {frame->payload.begin(), frame->payload.end()}});
+      return changed_.notify_all();
+    }
   }
-  if (frame->kind == FrameKind::collective && frame->number != expected) {
-    return failure_.propose(Cause::mismatch,
+  ending_.failure().propose(Cause::mismatch,
                             fmt::format("{} got word of collective {} over {} from {}, and collective "
                                         "{} is next; run one version of lockstep on every host",
                                         who(rank_), frame->number, wire_->name(), who(peer), expected));
-  }
-  MutexLock lock(mutex_);
-  const auto index = static_cast<std::size_t>(peer);
-  switch (frame->kind) {
-    case FrameKind::collective:
-      heard_[index] = frame->number;
-      arrivals_of(frame->number)[index] = {frame->record, {frame->payload.begin(), frame->payload.end()}};
-      break;
-    case FrameKind::goodbye:
-      left_after_[index] = frame->number;
-      to_acknowledge_.push_back(peer);
-      break;
-    case FrameKind::seen: seen_[index] = true; break;
-    default: post_office_.on_frame(peer, *frame);
-  }
-  changed_.notify_all();
 }
 
 std::string Engine::where_this_rank_was() const {
+  MutexLock lock(mutex_);
   return fmt::format("{} was in {}", who(rank_), queue_.empty() ? "no collective" : queue_.front()->describe());
 }
 
 void Engine::on_lost(int peer, const std::string& how) {
-  std::string where;
-  {
-    MutexLock lock(mutex_);
-    const auto index = static_cast<std::size_t>(peer);
-    seen_[index] = true;
-    if (left_after_[index] || closed_) return;
-    where = where_this_rank_was();
-  }
-  failure_.propose(Cause::peer_lost,
-                   fmt::format("{} has died: its process ended, by a signal or an exit, without closing its group, or "
-                               "its host can't be reached; {} ({}: {})",
-                               who(peer), where, wire_->name(), how));
+  if (!ending_.is_loss(peer)) return;
+  ending_.failure().propose(Cause::peer_lost,
+                            fmt::format("{} has died: its process ended, by a signal or an exit, without closing its "
+                                        "group, or its host can't be reached; {} ({}: {})",
+                                        who(peer), where_this_rank_was(), wire_->name(), how));
 }
 
 void Engine::lose(int rank, const std::string& how) {
-  std::string where;
-  {
-    MutexLock lock(mutex_);
-    if (closed_ || left_after_[static_cast<std::size_t>(rank)]) return;
-    where = where_this_rank_was();
-  }
-  failure_.propose(Cause::peer_lost, fmt::format("{}; {}", how, where));
+  if (ending_.leaving() || ending_.left_after(rank)) return;
+  ending_.failure().propose(Cause::peer_lost, fmt::format("{}; {}", how, where_this_rank_was()));
 }
 
 void Engine::on_broken(const std::string& how) {
-  failure_.propose(Cause::peer_lost, fmt::format("{} can't go on: {}: {}", who(rank_), wire_->name(), how));
+  ending_.failure().propose(Cause::peer_lost, fmt::format("{} can't go on: {}: {}", who(rank_), wire_->name(), how));
 }
 
 void Engine::run() {
@@ -317,40 +300,25 @@ void Engine::run() {
     while (step()) {
     }
   } catch (const Broken& broken) {
-    wait_for_a_cause(broken.what());
+    ending_.wait_for_a_cause(broken.what());
   } catch (const std::exception& error) {
     on_broken(error.what());  // unless it is the cause
   }
-  const auto now_it_has_let_go = [this] {
-    MutexLock lock(mutex_);
-    let_go_ = true;
-    changed_.notify_all();
-  };
   try {
-    if (failure_.happened()) {
+    if (ending_.failure().happened()) {
       wire_->let_go();
-      now_it_has_let_go();
-      tell_of_failure();
+      ending_.let_go();
+      ending_.tell_of_failure();
     }
-    wire_->close(Deadline::after(kFarewell));
+    wire_->close(Deadline::after(kLimits.aftermath));
   } catch (const std::exception& error) {
     on_broken(error.what());
   }
-  now_it_has_let_go();
-}
-
-void Engine::wait_for_a_cause(const std::string& how) {
-  const Deadline patience = Deadline::after(kFarewell);
-  try {
-    while (!failure_.happened() && !patience.expired()) wire_->wait(patience);
-  } catch (const std::exception& error) {
-    log_debug("{} can't wait any more: {}", wire_->name(), error.what());  // so nobody can say more
-  }
-  failure_.propose(Cause::peer_lost, fmt::format("{} lost a connection: {}: {}", who(rank_), wire_->name(), how));
+  ending_.let_go();
 }
 
 bool Engine::step() {
-  if (failure_.happened()) return false;
+  if (ending_.failure().happened()) return false;
   std::vector<std::shared_ptr<Collective>> fresh;
   std::deque<Errand> errands;
   std::optional<std::string> mismatch;
@@ -365,7 +333,7 @@ bool Engine::step() {
     mismatch = post_office_.mismatch();
     leaving = closing_ && queue_.empty() && errands.empty();
   }
-  if (mismatch) failure_.fail(Cause::mismatch, *mismatch);
+  if (mismatch) ending_.failure().fail(Cause::mismatch, *mismatch);
   for (const auto& collective : fresh) announce(*collective);
   for (const Errand& errand : errands) {
     if (!PostOffice::run(errand, *wire_)) continue;
@@ -373,11 +341,11 @@ bool Engine::step() {
     post_office_.finish(*errand.parcel);
     changed_.notify_all();
   }
-  acknowledge();
+  ending_.acknowledge();
   if (run_collectives() || !errands.empty()) return true;
   check_those_who_left();
   if (leaving) {
-    say_goodbye();
+    ending_.say_goodbye(last());
     return false;
   }
   wire_->wait(Deadline::never());
@@ -399,7 +367,7 @@ void Engine::announce(Collective& collective) {
   const FrameBytes bytes = write_frame(frame);
   for (int i = 1; i < size_; ++i) wire_->send_frame((rank_ + i) % size_, bytes);
   MutexLock lock(mutex_);
-  arrivals_of(collective.sequence_)[static_cast<std::size_t>(rank_)] = {task.record, std::move(payload)};
+  roll_call_.note(rank_, {task.record, std::move(payload)});
 }
 
 bool Engine::run_collectives() {
@@ -409,63 +377,34 @@ bool Engine::run_collectives() {
     Arrivals arrivals;
     {
       MutexLock lock(mutex_);
-      if (queue_.empty() || arrivals_.empty()) return any;
-      const Arrivals& front = arrivals_.front();
-      if (!std::all_of(front.begin(), front.end(), [](const auto& arrival) { return arrival.has_value(); })) return any;
+      const Arrivals* const complete = roll_call_.complete();
+      if (queue_.empty() || complete == nullptr) return any;
       next = queue_.front();
-      arrivals = front;  // stays there until it is done, for who asks what is missing
+      arrivals = *complete;  // stays there until it is done, for who asks what is missing
     }
     execute(*next, arrivals);
     any = true;
     MutexLock lock(mutex_);
     next->done_.store(true, std::memory_order_release);
     queue_.pop_front();
-    arrivals_.pop_front();
-    ++done_;
+    roll_call_.pop();
     changed_.notify_all();
   }
 }
 
 void Engine::execute(Collective& collective, const Arrivals& arrivals) {
   comm::Task& task = collective.task_;
-  std::int64_t weights = 0;
-  bool overflow = false;
-  for (int r = 0; r < size_; ++r) {
-    const comm::OpRecord& theirs = arrivals[static_cast<std::size_t>(r)]->record;
-    if (!comm::same_operation(task.record, theirs)) {
-      failure_.fail(Cause::mismatch,
-                    comm::describe_mismatch(collective.sequence_, who(rank_), task.record, who(r), theirs));
-    }
-    overflow |= __builtin_add_overflow(weights, theirs.weight, &weights);
-  }
-  if (overflow) {
-    std::string all;
-    for (int r = 0; r < size_; ++r) {
-      all +=
-          fmt::format("{}{} of {}", r == 0 ? "" : ", ", arrivals[static_cast<std::size_t>(r)]->record.weight, who(r));
-    }
-    failure_.fail(Cause::mismatch, comm::describe_too_heavy(task.record, collective.sequence_, all));
-  }
+  const Verdict verdict = compare(task, collective.sequence_, arrivals, roster_);
+  if (verdict.mismatch) ending_.failure().fail(Cause::mismatch, *verdict.mismatch);
   if (task.record.weighted) {
-    task.reduction.divisor = weights;
+    task.reduction.divisor = verdict.total_weight;
   } else if (task.record.op == ReduceOp::avg) {
     task.reduction.divisor = size_;
   }
-  collective.total_weight_ = weights;
+  collective.total_weight_ = verdict.total_weight;
   if (!fits_inline(task)) return move(task, *wire_, spare_);
   std::vector<const std::byte*> sources;
-  for (const auto& arrival : arrivals) {
-    const bool whole =
-        arrival->payload.size() == task.count() * task.element_bytes() * comm::source_parts(task.record.kind, size_);
-    sources.push_back(whole ? arrival->payload.data() : nullptr);
-  }
-  for (int r = 0; r < size_; ++r) {
-    if (!comm::is_source(task.record, r) || sources[static_cast<std::size_t>(r)] != nullptr || task.count() == 0)
-      continue;
-    failure_.fail(Cause::mismatch, fmt::format("{}: {} sent less than its record says; run one version of lockstep on "
-                                               "every host",
-                                               collective.describe(), who(r)));
-  }
+  for (const auto& arrival : arrivals) sources.push_back(arrival->payload.data());
   comm::Scratch scratch;
   comm::pull(task, {0, task.count()}, {sources, task.count() * task.element_bytes()}, scratch);
 }
@@ -476,7 +415,7 @@ void Engine::check_those_who_left() {
   {
     MutexLock lock(mutex_);
     for (int r = 0; r < size_ && text.empty(); ++r) {
-      const auto& left = left_after_[static_cast<std::size_t>(r)];
+      const auto left = ending_.left_after(r);
       if (!left) continue;
       const std::string gone = fmt::format("{} left after collective {}", who(r), *left);
       if (!queue_.empty() && queue_.front()->sequence_ > *left) {
@@ -487,80 +426,26 @@ void Engine::check_those_who_left() {
       }
     }
   }
-  if (!text.empty()) failure_.fail(Cause::peer_lost, text);
-}
-
-void Engine::acknowledge() {
-  std::vector<int> peers;
-  {
-    MutexLock lock(mutex_);
-    peers.swap(to_acknowledge_);
-  }
-  Frame seen;
-  seen.kind = FrameKind::seen;
-  for (const int peer : peers) wire_->send_frame(peer, write_frame(seen));
-}
-
-void Engine::say_goodbye() {
-  Frame goodbye;
-  goodbye.kind = FrameKind::goodbye;
-  std::vector<int> others;
-  {
-    MutexLock lock(mutex_);
-    goodbye.number = last_;
-    for (int r = 0; r < size_; ++r) {
-      const auto index = static_cast<std::size_t>(r);
-      if (left_after_[index]) seen_[index] = true;  // it may be gone, and expects nothing more
-      if (!seen_[index]) others.push_back(r);
-    }
-  }
-  for (const int peer : others) wire_->send_frame(peer, write_frame(goodbye));
-  // A connection that closes says the same to all as a death does: so everybody has to have seen the goodbye first.
-  const Deadline patience = Deadline::after(kFarewell);
-  while (!patience.expired() && !failure_.happened()) {
-    acknowledge();
-    {
-      MutexLock lock(mutex_);
-      if (std::all_of(seen_.begin(), seen_.end(), [](bool seen) { return seen; })) break;
-    }
-    wire_->wait(patience);
-  }
-  acknowledge();
-}
-
-void Engine::tell_of_failure() {
-  const Failure::Known cause = failure_.known();
-  Frame failed;
-  failed.kind = FrameKind::failed;
-  failed.number = static_cast<std::uint64_t>(cause.cause);
-  failed.payload = bytes_of(std::string_view(cause.text).substr(0, kInlineBytes));
-  const FrameBytes bytes = write_frame(failed);
-  for (int r = 0; r < size_; ++r) {
-    if (r == rank_) continue;
-    try {
-      wire_->send_frame(r, bytes);
-    } catch (const Broken& broken) {
-      // It hears of it when the connection ends.
-      log_debug("{} can't be told of the failure: {}", who(r), broken.what());
-    }
-  }
+  if (!text.empty()) ending_.failure().fail(Cause::peer_lost, text);
 }
 
 void Engine::close_as(std::optional<std::string> cause) {
   {
     MutexLock lock(mutex_);
     if (closed_) return;
-    if (!cause && !failure_.happened() && (!queue_.empty() || post_office_.owes_something())) {
-      cause = fmt::format("{} destroyed its group with {} collectives under way; it must wait for each work first",
-                          who(rank_), queue_.size());
+    const std::size_t messages = post_office_.owed();
+    if (!cause && !ending_.failure().happened() && (!queue_.empty() || messages > 0)) {
+      cause = fmt::format(
+          "{} destroyed its group with {} collectives and {} messages under way; it must wait for each "
+          "work first",
+          who(rank_), queue_.size(), messages);
     }
+    // Only who owes nobody anything may say goodbye. Agreeing on a cause asks the store and takes its time; meanwhile
+    // the communication thread goes on, and no goodbye may come before the cause.
+    closing_ = !cause;
+    if (closing_) post_office_.refuse_posts();
   }
-  // Before it may say goodbye: agreeing on the cause asks the store and takes its time.
-  if (cause) failure_.propose(Cause::peer_lost, *cause);
-  {
-    MutexLock lock(mutex_);
-    closing_ = true;
-  }
+  if (cause) ending_.failure().propose(Cause::peer_lost, *cause);
   wire_->wake();
   join_();
   MutexLock lock(mutex_);
@@ -571,13 +456,8 @@ void Engine::close_as(std::optional<std::string> cause) {
 void Engine::close() { close_as({}); }
 
 void Engine::close_unwinding() {
-  std::uint64_t last = 0;
-  {
-    MutexLock lock(mutex_);
-    last = last_;
-  }
   close_as(fmt::format("{} was ended by an exception of its own after collective {}; its own message says more",
-                       who(rank_), last));
+                       who(rank_), last()));
 }
 
 }  // namespace lockstep::wire

@@ -19,10 +19,10 @@
 
 #include "runtime/base/mutex.h"
 #include "runtime/comm/transfer.h"
-#include "runtime/comm/wire/failure.h"
-#include "runtime/comm/wire/frame.h"
+#include "runtime/comm/wire/ending.h"
 #include "runtime/comm/wire/movement.h"
 #include "runtime/comm/wire/post_office.h"
+#include "runtime/comm/wire/roll_call.h"
 #include "runtime/comm/wire/wire.h"
 #include "runtime/comm/work.h"
 #include "runtime/rendezvous/roster.h"
@@ -41,15 +41,16 @@ class Engine final : public Listener, public std::enable_shared_from_this<Engine
   Engine(std::unique_ptr<Wire> wire, rendezvous::Roster roster, int rank, std::shared_ptr<store::Store> store);
   ~Engine();
 
-  // Connects all ranks and starts. Throws what Wire::open() throws. Where that may wait past the deadline
-  // (Wire::opening()), throws Timeout then, or what `check` throws in the meantime; the thread is left to the library.
+  // Connects all ranks and starts. Throws what Wire::open() throws, Timeout at the deadline, or what `check` throws
+  // in the meantime, with both texts if both do. Where the wire can't be interrupted, the thread is left to the
+  // library.
   void open(const ThreadMaker& make_thread, const Deadline& deadline, const std::function<void()>& check = {});
 
   std::shared_ptr<Collective> start(comm::Task task);
   std::shared_ptr<WorkState> start(Parcel parcel);
   // Throws if the group has failed or was closed.
   void check() const;
-  void abort(const std::string& cause) { failure_.propose(Cause::peer_lost, cause); }
+  void abort(const std::string& cause) { ending_.failure().propose(Cause::peer_lost, cause); }
   // The job's membership says so. Any thread.
   void lose(int rank, const std::string& how);
   // Number of the collective that was started last. Any thread.
@@ -72,63 +73,45 @@ class Engine final : public Listener, public std::enable_shared_from_this<Engine
   friend class Collective;
   friend class Message;
 
-  // A rank's word that it has come to a collective.
-  struct Announcement {
-    comm::OpRecord record;
-    std::vector<std::byte> payload;
-  };
-  // By rank.
-  using Arrivals = std::vector<std::optional<Announcement>>;
-
   // The communication thread's.
   void run();
-  // A transfer broke; somebody may be about to say why.
-  void wait_for_a_cause(const std::string& how);
   // False at the end.
   bool step();
   void announce(Collective& collective);
   bool run_collectives();
   void check_those_who_left();
   void execute(Collective& collective, const Arrivals& arrivals);
-  void acknowledge();
-  void say_goodbye();
-  void tell_of_failure();
 
-  Arrivals& arrivals_of(std::uint64_t sequence) REQUIRES(mutex_);
-  // Waits until done() holds or the group fails. False if the deadline passed.
+  // Waits until done() holds, the group fails or the deadline passes.
+  enum class Outcome { done, failed, late };
   template <typename Done>
-  bool wait_for(const Deadline& deadline, Done done) REQUIRES(mutex_);
-  // Throws the cause, once the communication thread has let go of the memory of all works: it is the caller's then.
-  [[noreturn]] void throw_failure() const REQUIRES(mutex_);
+  Outcome wait_for(const Deadline& deadline, Done done) REQUIRES(mutex_);
   [[noreturn]] void time_out(const std::string& what, const std::string& missing, const Deadline& deadline);
+  // The library is in Wire::open(), and `why` nobody waits for it any longer.
+  void give_up_opening(const std::string& why, const std::function<bool(const Deadline&)>& is_over);
+  void set_closed();
   std::string missing(const Collective& collective) const REQUIRES(mutex_);
   // "rank 1 (...) was in all_reduce 7 (...)".
-  std::string where_this_rank_was() const REQUIRES(mutex_);
+  std::string where_this_rank_was() const;
   void close_as(std::optional<std::string> cause);
 
   const rendezvous::Roster roster_;
   const int rank_;
   const int size_;
   std::unique_ptr<Wire> wire_;
-  Failure failure_;
   Spare spare_;  // the communication thread's
   std::function<void()> join_;
 
   mutable Mutex mutex_;
   mutable Condition changed_;
   PostOffice post_office_ GUARDED_BY(mutex_);
+  RollCall roll_call_ GUARDED_BY(mutex_);
   std::deque<std::shared_ptr<Collective>> queue_ GUARDED_BY(mutex_);  // not done, in order
   std::atomic<std::uint64_t> last_{0};                                // started; written under the lock
   std::uint64_t announced_ GUARDED_BY(mutex_) = 0;
-  std::uint64_t done_ GUARDED_BY(mutex_) = 0;
-  std::deque<Arrivals> arrivals_ GUARDED_BY(mutex_);     // of collectives done_ + 1 and later
-  std::vector<std::uint64_t> heard_ GUARDED_BY(mutex_);  // by rank: its last collective that it has told of
-  std::vector<std::optional<std::uint64_t>> left_after_ GUARDED_BY(mutex_);  // by rank, that said goodbye
-  std::vector<bool> seen_ GUARDED_BY(mutex_);  // who needs to be told nothing more: it has seen our goodbye, or is gone
-  std::vector<int> to_acknowledge_ GUARDED_BY(mutex_);
-  bool closing_ GUARDED_BY(mutex_) = false;
-  bool let_go_ GUARDED_BY(mutex_) = false;  // the communication thread touches no memory of a work any more
+  bool closing_ GUARDED_BY(mutex_) = false;  // nothing is left to do but to say goodbye
   bool closed_ GUARDED_BY(mutex_) = false;
+  Ending ending_;
 };
 
 // A started collective, as its Work sees it.

@@ -4,14 +4,13 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <functional>
-#include <memory>
 #include <optional>
 #include <string>
 
 #include "runtime/base/mutex.h"
-#include "runtime/store/store.h"
+#include "runtime/comm/wire/frame.h"
+#include "runtime/comm/wire/patient_store.h"
 
 namespace lockstep::wire {
 
@@ -19,15 +18,14 @@ enum class Cause : std::uint8_t { peer_lost = 1, timeout, mismatch };
 
 class Failure {
  public:
-  // The store may stand still together with the rank whose failure is proposed.
-  static constexpr std::chrono::seconds kStorePatience{1};
+  // A longer text is cut before anybody sees it: it has to fit into a frame, and all are to read the same.
+  static constexpr std::size_t kMostText = kInlineBytes;
 
-  // `on_cause` is called once, with no lock held, by the thread that brought the cause.
-  Failure(std::shared_ptr<store::Store> store, std::function<void()> on_cause)
-      : on_cause_(std::move(on_cause)), store_(std::move(store)) {}
+  // `on_cause` is called once, with no lock held, by the thread that brought the cause. `store` outlives this.
+  Failure(PatientStore& store, std::function<void()> on_cause) : store_(store), on_cause_(std::move(on_cause)) {}
 
   // Fails the group with this cause, unless another rank was first: then with that one's. Returns when there is one.
-  // Where the store can't be reached, or has not answered after kStorePatience, this rank's own stands.
+  // Where the store gives no answer, this rank's own stands.
   void propose(Cause cause, const std::string& text);
   // Fails it with a cause that another rank has told.
   void adopt(Cause cause, const std::string& text);
@@ -43,8 +41,6 @@ class Failure {
     Cause cause;
     std::string text;
   };
-  // Of a group that never came to be: fails it with `text`, for whoever still works for it, and lets the store go.
-  void abandon(const std::string& text);
   // Once it has happened.
   Known known() const;
   // Throws it, once it has happened.
@@ -55,10 +51,10 @@ class Failure {
   // True if this call's cause is the one.
   bool settle(const Known& cause);
 
+  PatientStore& store_;
   std::function<void()> on_cause_;
   std::atomic<bool> happened_{false};
   mutable Mutex mutex_;
-  std::shared_ptr<store::Store> store_ GUARDED_BY(mutex_);  // null once abandoned
   std::optional<Known> cause_ GUARDED_BY(mutex_);
 };
 

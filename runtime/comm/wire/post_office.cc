@@ -112,6 +112,11 @@ void PostOffice::take(const std::shared_ptr<Parcel>& parcel, Post post) {
     finish(*post.local);
     return finish(*parcel);
   }
+  if (parcel->buffer.bytes() <= kInlineBytes && post.payload.size() != parcel->buffer.bytes()) {
+    mismatch_ = fmt::format("{}: {} sent less than it said; run one version of lockstep on every host",
+                            parcel->describe(), who(parcel->peer));
+    return;
+  }
   if (parcel->buffer.bytes() > kInlineBytes) return errands_.push_back({Errand::What::accept, parcel});
   errands_.push_back({Errand::What::take, parcel, std::move(post.payload)});
 }
@@ -143,7 +148,7 @@ bool PostOffice::run(const Errand& errand, Wire& wire) {
       return false;
     }
     case Errand::What::take:
-      copy_bytes(parcel.buffer.data, errand.payload.data(), std::min(errand.payload.size(), parcel.buffer.bytes()));
+      copy_bytes(parcel.buffer.data, errand.payload.data(), parcel.buffer.bytes());
       tell(frame_about(FrameKind::taken, parcel));
       return true;
     case Errand::What::accept:
@@ -157,6 +162,17 @@ bool PostOffice::run(const Errand& errand, Wire& wire) {
     case Errand::What::finish: wire.finish(parcel.peer, parcel.number); return true;
   }
   return false;
+}
+
+std::size_t PostOffice::owed() const {
+  const auto delivered_to = std::count_if(recvs_.begin(), recvs_.end(), [](const std::shared_ptr<Parcel>& recv) {
+    return recv->number != 0 && recv->buffer.bytes() > kInlineBytes;
+  });
+  return sends_.size() + static_cast<std::size_t>(delivered_to);
+}
+
+void PostOffice::refuse_posts() {
+  recvs_.remove_if([](const std::shared_ptr<Parcel>& recv) { return recv->number == 0; });
 }
 
 std::shared_ptr<Parcel> PostOffice::waiting_for(int peer) const {

@@ -56,8 +56,11 @@ class PostOffice {
   void finish(Parcel& parcel);
   // What two sides have called that does not fit; the group is to be failed with it.
   const std::optional<std::string>& mismatch() const { return mismatch_; }
-  // True if a message of this rank has not been taken.
-  bool owes_something() const { return !sends_.empty(); }
+  // Messages for which another rank needs this one: sends that have not been taken, and recvs into whose memory the
+  // other side delivers.
+  std::size_t owed() const;
+  // This rank leaves: no recv takes a message any more.
+  void refuse_posts();
   // The first parcel that `peer`, which has left, would have to do something for; nothing if there is none.
   std::shared_ptr<Parcel> waiting_for(int peer) const;
   // Of a parcel that is not done: how far it has come, and who has to do what.

@@ -6,8 +6,8 @@
 // Frames are small and come unasked, in order per peer. Bulk goes straight from memory to memory, between ranks that
 // have agreed on it by frames.
 //
-// Threads: the group's communication thread calls everything but wake(), interrupt() and awaited(), which any thread
-// may call. The listener is called from whichever thread the wire likes, one call at a time per peer.
+// Threads: the group's communication thread calls everything but wake(), interrupt(), awaited() and opening(), which
+// any thread may call. The listener is called from whichever thread the wire likes, one call at a time per peer.
 #pragma once
 
 #include <array>
@@ -59,9 +59,10 @@ class Wire {
   virtual std::string_view name() const = 0;
   // Connects all ranks. Collective; blocks. Throws Timeout, PeerLost, Mismatch or BackendUnavailable.
   virtual void open(Listener& listener, const Deadline& deadline) = 0;
-  // What open() may wait for past its deadline, since the library knows none: "MPI_Init, which waits for every rank".
-  // Empty if there is nothing of the kind.
-  virtual std::string_view opening() const { return {}; }
+  // What open() waits for: "MPI_Init, which waits for every rank".
+  virtual std::string opening() const = 0;
+  // False if interrupt() can't end it, since the library knows no deadline there: it is left to itself then.
+  virtual bool can_interrupt_open() const { return true; }
   // Sends a frame, without waiting for the peer. Does nothing if the peer is lost. Throws Broken if interrupted.
   virtual void send_frame(int peer, const FrameBytes& frame) = 0;
   // Moves all pieces and returns when all have come and all are out of this rank's memory. The peers call it with
@@ -77,7 +78,7 @@ class Wire {
   // Blocks until the listener was called or wake() was, since the last wait(), or until the deadline.
   virtual void wait(const Deadline& deadline) = 0;
   virtual void wake() = 0;
-  // For good: ends the call that blocks, and each later one, but for close().
+  // For good: ends the call that blocks, and each later one, but for close(). May come before open().
   virtual void interrupt() = 0;
   // After interrupt(): gives up what was not finished. The library touches no Piece any more when it returns.
   virtual void let_go() = 0;

@@ -3,45 +3,17 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <latch>
+
 #include "runtime/base/error.h"
-#include "runtime/store/hash_store.h"
-#include "runtime/store/prefix_store.h"
+#include "tests/unit/comm_wire/hooked_store.h"
 
 namespace lockstep::wire {
 namespace {
 
-// A store that gives no answer until the test lets it.
-class StandingStore final : public store::PrefixStore {
- public:
-  StandingStore() : PrefixStore("", std::make_shared<store::HashStore>()) {}
-
-  std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired) override {
-    {
-      MutexLock lock(mutex_);
-      ++asked_;
-      while (!answers_) changed_.wait(mutex_);
-    }
-    return PrefixStore::compare_set(key, expected, desired);
-  }
-  void answer() {
-    MutexLock lock(mutex_);
-    answers_ = true;
-    changed_.notify_all();
-  }
-  int asked() {
-    MutexLock lock(mutex_);
-    return asked_;
-  }
-
- private:
-  Mutex mutex_;
-  Condition changed_;
-  bool answers_ GUARDED_BY(mutex_) = false;
-  int asked_ GUARDED_BY(mutex_) = 0;
-};
-
 TEST(Failure, TheFirstCauseInTheStoreIsEverybodys) {
-  const auto store = std::make_shared<store::HashStore>();
+  PatientStore store(std::make_shared<store::HashStore>());
   int calls = 0;
   Failure one(store, [&] { ++calls; });
   Failure other(store, [&] { ++calls; });
@@ -56,14 +28,56 @@ TEST(Failure, TheFirstCauseInTheStoreIsEverybodys) {
   EXPECT_EQ(calls, 2);
 }
 
+// Who reads it in the store and who is told by a frame read the same.
+TEST(Failure, ALongTextIsCutForAll) {
+  PatientStore store(std::make_shared<store::HashStore>());
+  std::string text = "x";
+  while (text.size() < 3000) text += "ü";  // two bytes each
+  Failure one(store, [] {});
+  Failure other(store, [] {});
+  one.propose(Cause::mismatch, text);
+  other.propose(Cause::peer_lost, "a later cause");
+  const std::string cut = one.known().text;
+  EXPECT_LE(cut.size(), Failure::kMostText);
+  EXPECT_GE(cut.size(), Failure::kMostText - 1);
+  EXPECT_TRUE(cut.ends_with("ü ...")) << cut;
+  EXPECT_EQ(other.known().text, cut);
+}
+
 // Without a bound this test never ends: the store answers only after propose() has returned.
 TEST(Failure, AStoreThatStandsStillIsNotWaitedFor) {
-  const auto store = std::make_shared<StandingStore>();
-  Failure failure(store, [] {});
-  failure.propose(Cause::peer_lost, "rank 0 stopped answering");
-  EXPECT_EQ(store->asked(), 1);
-  EXPECT_EQ(failure.known().text, "rank 0 stopped answering");
-  store->answer();
+  std::atomic<int> asked = 0;
+  std::latch answer(1);
+  const auto hooked = std::make_shared<HookedStore>(std::make_shared<store::HashStore>(), [&] {
+    ++asked;
+    answer.wait();
+  });
+  {
+    PatientStore store(hooked);
+    Failure failure(store, [] {});
+    failure.propose(Cause::peer_lost, "rank 0 stopped answering");
+    EXPECT_EQ(asked, 1);
+    EXPECT_EQ(failure.known().text, "rank 0 stopped answering");
+    // Nor is it asked another question meanwhile.
+    EXPECT_EQ(store.ask([](store::Store&) { return std::string("an answer"); }), std::nullopt);
+  }
+  answer.count_down();
+  while (hooked.use_count() > 1) std::this_thread::yield();  // the question left behind has ended: it used `asked`
+}
+
+TEST(PatientStore, AnswersAndSwallowsNoMoreThanItSays) {
+  const auto hash = std::make_shared<store::HashStore>();
+  PatientStore store(hash);
+  EXPECT_EQ(store.ask([](store::Store& of_the_group) {
+    of_the_group.set("key", "value");
+    return of_the_group.get("key", Deadline::never());
+  }),
+            "value");
+  EXPECT_EQ(store.ask([](store::Store&) -> std::string { throw StoreError("it is gone"); }), std::nullopt);
+  EXPECT_EQ(store.ask([](store::Store&) { return std::string("again"); }), "again");
+  store.let_go();
+  EXPECT_EQ(hash.use_count(), 1);
+  EXPECT_EQ(store.ask([](store::Store&) { return std::string("too late"); }), std::nullopt);
 }
 
 }  // namespace

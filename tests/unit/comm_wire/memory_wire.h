@@ -18,13 +18,20 @@ class MemoryWire final : public Wire {
   // What the wires of one group share.
   struct Hub {
     explicit Hub(int size)
-        : frames(static_cast<std::size_t>(size)), lost(frames.size()), woken(frames.size()), let_go(frames.size()) {}
+        : frames(static_cast<std::size_t>(size)),
+          lost(frames.size()),
+          woken(frames.size()),
+          let_go(frames.size()),
+          waits(frames.size()) {}
     Mutex mutex;
     Condition changed;
     std::vector<std::deque<std::pair<int, FrameBytes>>> frames GUARDED_BY(mutex);  // by receiver, with the sender
     std::vector<std::deque<int>> lost GUARDED_BY(mutex);                           // by who is to hear of it
     std::vector<bool> woken GUARDED_BY(mutex);
     std::vector<bool> let_go GUARDED_BY(mutex);
+    std::vector<int> waits GUARDED_BY(mutex);       // how often each rank has come to wait
+    bool holds_messages GUARDED_BY(mutex) = false;  // they are never through
+    bool message_held GUARDED_BY(mutex) = false;
     // From, to, message number (0: an exchange).
     std::map<std::tuple<int, int, std::uint64_t>, std::deque<std::vector<std::byte>>> bulk GUARDED_BY(mutex);
   };
@@ -33,6 +40,7 @@ class MemoryWire final : public Wire {
 
   std::string_view name() const override { return "memory"; }
   void open(Listener& listener, const Deadline&) override { listener_ = &listener; }
+  std::string opening() const override { return "nothing"; }
   void send_frame(int peer, const FrameBytes& frame) override {
     MutexLock lock(hub_->mutex);
     hub_->frames[static_cast<std::size_t>(peer)].emplace_back(rank_, frame);
@@ -44,6 +52,10 @@ class MemoryWire final : public Wire {
   }
   void expect(const Piece& piece, std::uint64_t number) override { expected_[{piece.peer, number}] = piece; }
   void deliver(const Piece& piece, std::uint64_t number) override {
+    while (number != 0 && is_held()) {
+      if (interrupted()) throw Broken("interrupted");
+      wait(Deadline::never());  // whoever is blocked in it hears what is said meanwhile
+    }
     MutexLock lock(hub_->mutex);
     hub_->bulk[{rank_, piece.peer, number}].emplace_back(piece.data, piece.data + piece.bytes);
     hub_->changed.notify_all();
@@ -56,6 +68,8 @@ class MemoryWire final : public Wire {
     {
       MutexLock lock(hub_->mutex);
       const auto own = static_cast<std::size_t>(rank_);
+      ++hub_->waits[own];
+      hub_->changed.notify_all();
       while (hub_->frames[own].empty() && hub_->lost[own].empty() && !hub_->woken[own] && !interrupted_) {
         if (!hub_->changed.wait_until(hub_->mutex, deadline)) break;
       }
@@ -83,6 +97,16 @@ class MemoryWire final : public Wire {
   void close(const Deadline&) override {}
 
  private:
+  bool is_held() {
+    MutexLock lock(hub_->mutex);
+    hub_->message_held |= hub_->holds_messages;
+    hub_->changed.notify_all();
+    return hub_->holds_messages;
+  }
+  bool interrupted() {
+    MutexLock lock(hub_->mutex);
+    return interrupted_;
+  }
   void take(const Piece& piece, std::uint64_t number) {
     MutexLock lock(hub_->mutex);
     auto& queue = hub_->bulk[{piece.peer, rank_, number}];

@@ -13,6 +13,7 @@
 #include "runtime/base/error.h"
 #include "runtime/comm/reduction.h"
 #include "runtime/store/hash_store.h"
+#include "tests/unit/comm_wire/hooked_store.h"
 #include "tests/unit/comm_wire/memory_wire.h"
 
 namespace lockstep::wire {
@@ -23,10 +24,12 @@ using ::testing::HasSubstr;
 
 using Hub = std::shared_ptr<MemoryWire::Hub>;
 
+// What a body throws to be unwound with its group, and nothing else.
+struct Unwound {};
+
 // Runs `body` on a thread for each rank.
-void on_ranks(int size, const std::function<void(ProcessGroup&, const Hub&)>& body) {
-  const auto hub = std::make_shared<MemoryWire::Hub>(size);
-  const auto store = std::make_shared<store::HashStore>();
+void on_ranks(int size, const std::function<void(ProcessGroup&, const Hub&)>& body, const Hub& hub,
+              const std::shared_ptr<store::Store>& store) {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
@@ -35,12 +38,18 @@ void on_ranks(int size, const std::function<void(ProcessGroup&, const Hub&)>& bo
       for (int r = 0; r < size; ++r) context.roster.push_back({r, r, 100 + r, "host" + std::to_string(r), "boot"});
       context.store = store;
       context.timeout = std::chrono::seconds(40);
-      const auto group = ProcessGroupWire::create("memory", context, std::make_unique<MemoryWire>(hub, rank),
-                                                  Deadline::after(context.timeout));
-      body(*group, hub);
+      try {
+        const auto group = ProcessGroupWire::create("memory", context, std::make_unique<MemoryWire>(hub, rank),
+                                                    Deadline::after(context.timeout));
+        body(*group, hub);
+      } catch (const Unwound&) {
+      }
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+void on_ranks(int size, const std::function<void(ProcessGroup&, const Hub&)>& body) {
+  on_ranks(size, body, std::make_shared<MemoryWire::Hub>(size), std::make_shared<store::HashStore>());
 }
 
 float noise(int rank, std::size_t element) {
@@ -190,8 +199,68 @@ TEST(ProcessGroupWire, AnErrorComesOnceTheWireHasLetGoOfTheMemory) {
   });
 }
 
-// A library that knows no deadline, and a rank that does not come.
-class WaitsForEver final : public Wire {
+// Agreeing on the cause takes a while, in which the communication thread looks whether there is anything to do: it must
+// not take the group's end for a goodbye.
+TEST(ProcessGroupWire, AnExceptionIsTheCauseHoweverLongTheStoreTakes) {
+  const auto hub = std::make_shared<MemoryWire::Hub>(2);
+  const auto store = std::make_shared<HookedStore>(std::make_shared<store::HashStore>(), [&] {
+    MutexLock lock(hub->mutex);
+    const int before = hub->waits[1];
+    hub->woken[1] = true;
+    hub->changed.notify_all();
+    while (hub->waits[1] == before) hub->changed.wait(hub->mutex);
+  });
+  std::string cause;
+  on_ranks(
+      2,
+      [&](ProcessGroup& group, const Hub&) {
+        group.barrier().wait();
+        if (group.rank() == 1) throw Unwound();
+        try {
+          group.barrier().wait();
+        } catch (const PeerLost& lost) {
+          cause = lost.what();
+        }
+      },
+      hub, store);
+  EXPECT_EQ(cause,
+            "rank 1 (host host1, pid 101) was ended by an exception of its own after collective 1; its own "
+            "message says more");
+}
+
+// Its sender would never come to read the goodbye, and the memory would not be the receiver's alone.
+TEST(ProcessGroupWire, WhoLeavesWhileALargeMessageComesInFailsTheGroup) {
+  std::string cause;
+  const auto hub = std::make_shared<MemoryWire::Hub>(2);
+  {
+    MutexLock lock(hub->mutex);
+    hub->holds_messages = true;
+  }
+  on_ranks(
+      2,
+      [&](ProcessGroup& group, const Hub&) {
+        std::vector<float> x(100000);
+        if (group.rank() == 0) {
+          Work never_waited_for = group.recv(BufferView(std::span(x)), 1);
+          MutexLock lock(hub->mutex);
+          while (!hub->message_held) hub->changed.wait(hub->mutex);
+          return;
+        }
+        try {
+          group.send(BufferView(std::span(x)), 0).wait();
+        } catch (const PeerLost& lost) {
+          cause = lost.what();
+        }
+      },
+      hub, std::make_shared<store::HashStore>());
+  EXPECT_THAT(cause,
+              AllOf(HasSubstr("rank 0 (host host0, pid 100) destroyed its group with 0 collectives and 1 messages "
+                              "under way"),
+                    HasSubstr("wait for each work")));
+}
+
+// A library that waits for a rank that does not come.
+class Waits final : public Wire {
  public:
   struct Shared {
     Mutex mutex;
@@ -199,13 +268,16 @@ class WaitsForEver final : public Wire {
     bool let_in GUARDED_BY(mutex) = false;
     bool closed GUARDED_BY(mutex) = false;
   };
-  explicit WaitsForEver(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {}
+  Waits(std::shared_ptr<Shared> shared, bool interruptible)
+      : shared_(std::move(shared)), interruptible_(interruptible) {}
 
   std::string_view name() const override { return "slow"; }
-  std::string_view opening() const override { return "slow_init, which waits for every rank"; }
+  std::string opening() const override { return "slow_init, which waits for every rank"; }
+  bool can_interrupt_open() const override { return interruptible_; }
   void open(Listener&, const Deadline&) override {
     MutexLock lock(shared_->mutex);
     while (!shared_->let_in) shared_->changed.wait(shared_->mutex);
+    if (interruptible_) throw Broken("interrupted");
   }
   void send_frame(int, const FrameBytes&) override {}
   void exchange(std::span<const Piece>, std::span<const Piece>) override {}
@@ -215,46 +287,77 @@ class WaitsForEver final : public Wire {
   std::vector<int> awaited() override { return {}; }
   void wait(const Deadline&) override {}
   void wake() override {}
-  void interrupt() override {}
+  void interrupt() override {
+    if (interruptible_) let_in();
+  }
   void let_go() override {}
   void close(const Deadline&) override {
     MutexLock lock(shared_->mutex);
     shared_->closed = true;
     shared_->changed.notify_all();
   }
+  void let_in() {
+    MutexLock lock(shared_->mutex);
+    shared_->let_in = true;
+    shared_->changed.notify_all();
+  }
 
  private:
   std::shared_ptr<Shared> shared_;
+  const bool interruptible_;
 };
 
-TEST(ProcessGroupWire, ALibraryThatWaitsForEverIsLeftToItself) {
+GroupContext context_of_two() {
   GroupContext context;
   for (int r = 0; r < 2; ++r) context.roster.push_back({r, r, 100 + r, "host" + std::to_string(r), "boot"});
   context.store = std::make_shared<store::HashStore>();
+  return context;
+}
+
+// What create() says if rank 1 is lost while it connects, or the deadline passes.
+std::string refusal(GroupContext& context, std::unique_ptr<Wire> wire, bool is_lost, const ThreadMaker& make_thread) {
+  context.check = [is_lost] {
+    if (is_lost) throw PeerLost("rank 1 is lost");
+  };
+  try {
+    ProcessGroupWire::create("slow", context, std::move(wire),
+                             Deadline::after(is_lost ? std::chrono::seconds(40) : std::chrono::seconds(0)),
+                             make_thread);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+void expect_reason(const std::string& text, bool is_lost) {
+  if (is_lost) {
+    EXPECT_EQ(text, "rank 1 is lost; rank 0 (host host0, pid 100) waited for slow_init, which waits for every rank");
+  } else {
+    EXPECT_THAT(text, AllOf(HasSubstr("slow_init, which waits for every rank"), HasSubstr("of 0 s")));
+  }
+}
+
+TEST(ProcessGroupWire, ALibraryThatConnectsIsInterrupted) {
   for (const bool is_lost : {false, true}) {
-    const auto shared = std::make_shared<WaitsForEver::Shared>();
+    GroupContext context = context_of_two();
+    const auto shared = std::make_shared<Waits::Shared>();
+    expect_reason(refusal(context, std::make_unique<Waits>(shared, true), is_lost, &start_own_thread), is_lost);
+    EXPECT_EQ(context.store.use_count(), 1);
+    MutexLock lock(shared->mutex);
+    EXPECT_TRUE(shared->closed) << "its thread was not waited for";
+  }
+}
+
+TEST(ProcessGroupWire, ALibraryThatWaitsForEverIsLeftToItself) {
+  for (const bool is_lost : {false, true}) {
+    GroupContext context = context_of_two();
+    const auto shared = std::make_shared<Waits::Shared>();
     std::shared_ptr<std::function<void()>> join;
     const ThreadMaker keep_join = [&](std::function<void()> body) {
       join = std::make_shared<std::function<void()>>(start_own_thread(std::move(body)));
       return [] { ADD_FAILURE() << "nobody may wait for it"; };
     };
-    context.check = [&] {
-      if (is_lost) throw PeerLost("rank 1 is lost");
-    };
-    std::string text;
-    try {
-      ProcessGroupWire::create("slow", context, std::make_unique<WaitsForEver>(shared),
-                               Deadline::after(is_lost ? std::chrono::seconds(40) : std::chrono::seconds(0)),
-                               keep_join);
-      ADD_FAILURE();
-    } catch (const Error& error) {
-      text = error.what();
-    }
-    if (is_lost) {
-      EXPECT_EQ(text, "rank 1 is lost");
-    } else {
-      EXPECT_THAT(text, AllOf(HasSubstr("slow_init, which waits for every rank"), HasSubstr("of 0 s")));
-    }
+    expect_reason(refusal(context, std::make_unique<Waits>(shared, false), is_lost, keep_join), is_lost);
     EXPECT_EQ(context.store.use_count(), 1) << "rank 0's store ends with its owner, not with the library";
     {
       MutexLock lock(shared->mutex);

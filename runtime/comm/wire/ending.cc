@@ -1,0 +1,187 @@
+#include "runtime/comm/wire/ending.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <exception>
+
+#include "runtime/base/logging.h"
+#include "runtime/comm/wire/patience.h"
+
+namespace lockstep::wire {
+namespace {
+
+// Where a rank leaves its goodbye for those who did not see it.
+std::string key_of_goodbye(int rank) { return fmt::format("left/{}", rank); }
+
+std::optional<std::uint64_t> number_in(const std::string& text) {
+  std::uint64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc{} || end != text.data() + text.size()) return {};
+  return number;
+}
+
+}  // namespace
+
+Ending::Ending(Wire& wire, const rendezvous::Roster& roster, int rank, std::shared_ptr<store::Store> store,
+               std::function<void()> on_failure, const Limits& limits)
+    : wire_(wire),
+      roster_(roster),
+      rank_(rank),
+      limits_(limits),
+      store_(std::move(store)),
+      failure_(store_, std::move(on_failure)),
+      left_after_(roster.size()),
+      seen_(roster.size()) {
+  seen_[static_cast<std::size_t>(rank)] = true;
+}
+
+void Ending::abandon(const std::string& text) {
+  failure_.adopt(Cause::peer_lost, text);
+  store_.let_go();
+}
+
+bool Ending::on_frame(int peer, const Frame& frame) {
+  const auto index = static_cast<std::size_t>(peer);
+  switch (frame.kind) {
+    case FrameKind::failed:
+      failure_.adopt(static_cast<Cause>(frame.number), std::string(text_of(frame.payload)));
+      return true;
+    case FrameKind::goodbye: {
+      MutexLock lock(mutex_);
+      left_after_[index] = frame.number;
+      to_acknowledge_.push_back(peer);
+      return true;
+    }
+    case FrameKind::seen: {
+      MutexLock lock(mutex_);
+      seen_[index] = true;
+      return true;
+    }
+    default: return false;
+  }
+}
+
+bool Ending::is_loss(int peer) {
+  const auto index = static_cast<std::size_t>(peer);
+  {
+    MutexLock lock(mutex_);
+    seen_[index] = true;
+    if (left_after_[index] || leaving_) return false;
+  }
+  if (failure_.happened()) return false;
+  // It may have left while this rank stood still; or its goodbye is here, and its end was read first.
+  const auto left = store_.ask([key = key_of_goodbye(peer)](store::Store& store) {
+    return store.check(std::array{key}) ? store.get(key, Deadline::after(PatientStore::kPatience)) : std::string();
+  });
+  MutexLock lock(mutex_);
+  if (!left_after_[index] && left) left_after_[index] = number_in(*left);
+  return !left_after_[index];
+}
+
+std::optional<std::uint64_t> Ending::left_after(int rank) const {
+  MutexLock lock(mutex_);
+  return left_after_[static_cast<std::size_t>(rank)];
+}
+
+bool Ending::leaving() const {
+  MutexLock lock(mutex_);
+  return leaving_;
+}
+
+bool Ending::everybody_has_seen() const {
+  MutexLock lock(mutex_);
+  return std::all_of(seen_.begin(), seen_.end(), [](bool seen) { return seen; });
+}
+
+void Ending::acknowledge() {
+  std::vector<int> peers;
+  {
+    MutexLock lock(mutex_);
+    peers.swap(to_acknowledge_);
+  }
+  Frame seen;
+  seen.kind = FrameKind::seen;
+  for (const int peer : peers) wire_.send_frame(peer, write_frame(seen));
+}
+
+void Ending::say_goodbye(std::uint64_t last) {
+  Frame goodbye;
+  goodbye.kind = FrameKind::goodbye;
+  goodbye.number = last;
+  std::vector<int> others;
+  {
+    MutexLock lock(mutex_);
+    leaving_ = true;
+    for (std::size_t r = 0; r < seen_.size(); ++r) {
+      if (left_after_[r]) seen_[r] = true;  // it may be gone, and expects nothing more
+      if (!seen_[r]) others.push_back(static_cast<int>(r));
+    }
+  }
+  for (const int peer : others) wire_.send_frame(peer, write_frame(goodbye));
+  Patience patience(limits_.goodbye);
+  for (;;) {
+    acknowledge();
+    if (failure_.happened() || everybody_has_seen()) return;
+    if (patience.over()) break;
+    wire_.wait(patience.next());
+  }
+  store_.ask([key = key_of_goodbye(rank_), last](store::Store& store) {
+    store.set(key, std::to_string(last));
+    return std::string();
+  });
+}
+
+void Ending::wait_for_a_cause(const std::string& how) {
+  Patience patience(limits_.aftermath);
+  try {
+    while (!failure_.happened() && !patience.over()) wire_.wait(patience.next());
+  } catch (const std::exception& error) {
+    log_debug("{} can't wait any more: {}", wire_.name(), error.what());  // so nobody can say more
+  }
+  std::string text = fmt::format("{} lost a connection: {}: {}", who(rank_), wire_.name(), how);
+  {
+    MutexLock lock(mutex_);
+    for (std::size_t r = 0; r < left_after_.size(); ++r) {
+      if (left_after_[r]) text += fmt::format("; {} left after collective {}", roster_[r].describe(), *left_after_[r]);
+    }
+  }
+  failure_.propose(Cause::peer_lost, text);
+}
+
+void Ending::let_go() {
+  MutexLock lock(mutex_);
+  let_go_ = true;
+  changed_.notify_all();
+}
+
+void Ending::tell_of_failure() {
+  const Failure::Known cause = failure_.known();
+  Frame failed;
+  failed.kind = FrameKind::failed;
+  failed.number = static_cast<std::uint64_t>(cause.cause);
+  failed.payload = bytes_of(cause.text);
+  const FrameBytes bytes = write_frame(failed);
+  for (int r = 0; r < static_cast<int>(roster_.size()); ++r) {
+    if (r == rank_) continue;
+    try {
+      wire_.send_frame(r, bytes);
+    } catch (const Broken& broken) {
+      // It hears of it when the connection ends.
+      log_debug("{} can't be told of the failure: {}", who(r), broken.what());
+    }
+  }
+}
+
+void Ending::raise() const {
+  {
+    MutexLock lock(mutex_);
+    Patience patience(limits_.aftermath);
+    while (!let_go_ && !patience.over()) changed_.wait_until(mutex_, patience.next());
+  }
+  failure_.raise();
+}
+
+}  // namespace lockstep::wire

@@ -1,0 +1,93 @@
+// How this rank's part in a group ends: by a goodbye that the others have seen, or by a first cause that they are told.
+//
+// A connection that closes says the same to the others as a death does. So whoever leaves stays until each of them has
+// seen its goodbye. One may stand still meanwhile: for that one the goodbye is left in the store, where it is looked
+// for before anybody is called dead. Who has said goodbye itself needs nobody any more, and calls nobody dead.
+//
+// Threads: any, but where the communication thread is named. Its lock is held for moments only, never during a call of
+// the wire, of the store or of `on_failure`; so it may be taken under another.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/base/mutex.h"
+#include "runtime/comm/wire/failure.h"
+#include "runtime/comm/wire/frame.h"
+#include "runtime/comm/wire/patient_store.h"
+#include "runtime/comm/wire/wire.h"
+#include "runtime/rendezvous/roster.h"
+
+namespace lockstep::wire {
+
+class Ending {
+ public:
+  struct Limits {
+    // How long a rank that leaves stays for the others to see it: longer than the 3 s after which the job's membership
+    // calls one that stands still lost.
+    std::chrono::nanoseconds goodbye = std::chrono::seconds(5);
+    // How long one that has failed waits: for somebody to say why a transfer broke; for its own communication thread.
+    std::chrono::nanoseconds aftermath = std::chrono::seconds(2);
+  };
+
+  // `wire` and `roster` outlive it. `on_failure`: as Failure's on_cause.
+  Ending(Wire& wire, const rendezvous::Roster& roster, int rank, std::shared_ptr<store::Store> store,
+         std::function<void()> on_failure, const Limits& limits);
+
+  Failure& failure() { return failure_; }
+  const Failure& failure() const { return failure_; }
+  // Of a group that never came to be: fails it with `text`, for whoever still works for it, and lets the store go.
+  void abandon(const std::string& text);
+
+  // The wire's listener has a frame of `peer`. False if it is about something else.
+  bool on_frame(int peer, const Frame& frame);
+  // The connection to `peer` has ended. True if it has not left before, and this rank may need it still.
+  bool is_loss(int peer);
+  // The last collective of a rank that has said goodbye.
+  std::optional<std::uint64_t> left_after(int rank) const;
+  // This rank has said goodbye.
+  bool leaving() const;
+
+  // The communication thread's:
+  // Answers the goodbyes that have come.
+  void acknowledge();
+  // Says that this rank leaves after collective `last`. Returns when everybody has seen it or is gone, when the group
+  // fails, or after Limits::goodbye.
+  void say_goodbye(std::uint64_t last);
+  // A transfer broke, and somebody may be about to say why: returns when there is a cause.
+  void wait_for_a_cause(const std::string& how);
+  // Touches no memory of a work any more.
+  void let_go();
+  // Tells the others the cause, after that.
+  void tell_of_failure();
+
+  // Once the group has failed: throws the cause when the memory of all works is the caller's again.
+  [[noreturn]] void raise() const;
+
+ private:
+  bool everybody_has_seen() const;
+  // "rank 2 (host node7, pid 4711)".
+  std::string who(int rank) const { return roster_[static_cast<std::size_t>(rank)].describe(); }
+
+  Wire& wire_;
+  const rendezvous::Roster& roster_;
+  const int rank_;
+  const Limits limits_;
+  PatientStore store_;
+  Failure failure_;
+
+  mutable Mutex mutex_;
+  mutable Condition changed_;
+  std::vector<std::optional<std::uint64_t>> left_after_ GUARDED_BY(mutex_);  // by rank, that said goodbye
+  std::vector<bool> seen_ GUARDED_BY(mutex_);  // who needs to be told nothing more: it has seen our goodbye, or is gone
+  std::vector<int> to_acknowledge_ GUARDED_BY(mutex_);
+  bool leaving_ GUARDED_BY(mutex_) = false;
+  bool let_go_ GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace lockstep::wire

@@ -1,0 +1,37 @@
+// How long to wait at most for what others may not do at all.
+//
+// Counted only while this process runs: one that was stopped, or got no core, must not give up on others for that, nor
+// take memory back from under its own threads. One thread.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+
+#include "runtime/base/deadline.h"
+#include "runtime/store/observed_clock.h"
+
+namespace lockstep::wire {
+
+class Patience {
+ public:
+  using Time = store::ObservedClock::Time;
+  using Duration = store::ObservedClock::Duration;
+  // Between two looks.
+  static constexpr std::chrono::milliseconds kSlice{50};
+
+  explicit Patience(Duration limit, Time now = Time::clock::now()) : limit_(limit) { clock_.observe(now); }
+
+  bool over(Time now = Time::clock::now()) { return remaining(now) == Duration::zero(); }
+  // Until when to wait before the next look.
+  Deadline next() { return Deadline::after(std::min<Duration>(kSlice, remaining(Time::clock::now()))); }
+  Duration remaining(Time now) {
+    clock_.observe(now);
+    return std::max(limit_ - clock_.elapsed(), Duration::zero());
+  }
+
+ private:
+  Duration limit_;
+  store::ObservedClock clock_{2 * kSlice};
+};
+
+}  // namespace lockstep::wire

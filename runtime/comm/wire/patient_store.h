@@ -1,0 +1,38 @@
+// The group's store, as its end needs it: it may stand still together with the rank that hosts it, and nobody waits for
+// it for longer than a moment.
+//
+// Threads: any.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "runtime/base/mutex.h"
+#include "runtime/store/store.h"
+
+namespace lockstep::wire {
+
+class PatientStore {
+ public:
+  static constexpr std::chrono::seconds kPatience{1};
+
+  explicit PatientStore(std::shared_ptr<store::Store> store) : store_(std::move(store)) {}
+
+  // What `question` returns. Nothing if it throws an Error, if the store was let go, or if there is no answer after
+  // kPatience: then the question is left behind, and no other is asked before it has its answer.
+  std::optional<std::string> ask(std::function<std::string(store::Store&)> question);
+  // Of a group that never came to be: rank 0's store ends with its owner.
+  void let_go();
+
+ private:
+  struct Asked;
+
+  Mutex mutex_;
+  std::shared_ptr<store::Store> store_ GUARDED_BY(mutex_);
+  std::shared_ptr<Asked> left_behind_ GUARDED_BY(mutex_);
+};
+
+}  // namespace lockstep::wire

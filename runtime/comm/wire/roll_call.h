@@ -1,0 +1,60 @@
+// Who has come to which collective, and with what: the words of all ranks, compared before any data moves.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/comm/transfer.h"
+#include "runtime/comm/wire/frame.h"
+#include "runtime/rendezvous/roster.h"
+
+namespace lockstep::wire {
+
+// A rank's word that it has come to a collective.
+struct Announcement {
+  comm::OpRecord record;
+  std::vector<std::byte> payload;  // its data, if fits_inline()
+};
+// By rank.
+using Arrivals = std::vector<std::optional<Announcement>>;
+
+// True if what each rank gives to the collective fits beside its record: what is there on every rank, so that all see
+// it alike.
+bool fits_inline(const comm::Task& task);
+
+// What all ranks have called as collective `sequence`, of which `task` is this rank's part: the sum of their weights,
+// or why it can't be done, as the text of a Mismatch. All have arrived.
+struct Verdict {
+  std::int64_t total_weight = 0;
+  std::optional<std::string> mismatch = {};
+};
+Verdict compare(const comm::Task& task, std::uint64_t sequence, const Arrivals& arrivals,
+                const rendezvous::Roster& roster);
+
+// Collectives are numbered from 1; each rank comes to them in order. Threads: its owner's lock guards it.
+class RollCall {
+ public:
+  explicit RollCall(std::size_t ranks) : heard_(ranks) {}
+
+  // The collective that `rank` comes to next.
+  std::uint64_t next_of(int rank) const { return heard_[static_cast<std::size_t>(rank)] + 1; }
+  // It has come to next_of(rank).
+  void note(int rank, Announcement announcement);
+  // Those of the oldest collective that is not done; null unless all ranks have come to it.
+  const Arrivals* complete() const;
+  // That one is done.
+  void pop();
+  // Who has not come to collective `sequence`, which is not done.
+  std::vector<int> absent(std::uint64_t sequence) const;
+
+ private:
+  std::uint64_t done_ = 0;
+  std::deque<Arrivals> arrivals_;     // of collectives done_ + 1 and later
+  std::vector<std::uint64_t> heard_;  // by rank: the last that it has come to
+};
+
+}  // namespace lockstep::wire

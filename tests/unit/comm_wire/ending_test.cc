@@ -1,0 +1,206 @@
+// How a rank leaves and how it fails, over a wire that does what the test says.
+#include "runtime/comm/wire/ending.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <latch>
+#include <thread>
+
+#include "runtime/base/error.h"
+#include "runtime/store/hash_store.h"
+#include "tests/unit/comm_wire/hooked_store.h"
+
+namespace lockstep::wire {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// Notes what is sent; a wait is what the test makes of it.
+class ScriptedWire final : public Wire {
+ public:
+  std::vector<std::string> sent;  // "goodbye 7 to 1"
+  std::function<void()> on_wait = [] {};
+
+  std::string_view name() const override { return "scripted"; }
+  void open(Listener&, const Deadline&) override {}
+  std::string opening() const override { return "nothing"; }
+  void send_frame(int peer, const FrameBytes& bytes) override {
+    const auto frame = read_frame(bytes);
+    const char* const kind = frame->kind == FrameKind::goodbye  ? "goodbye "
+                             : frame->kind == FrameKind::seen   ? "seen "
+                             : frame->kind == FrameKind::failed ? "failed "
+                                                                : "another ";
+    sent.push_back(kind + std::to_string(frame->number) + " to " + std::to_string(peer));
+    if (frame->kind == FrameKind::failed) told = text_of(frame->payload);
+  }
+  std::string told;
+  void exchange(std::span<const Piece>, std::span<const Piece>) override {}
+  void expect(const Piece&, std::uint64_t) override {}
+  void deliver(const Piece&, std::uint64_t) override {}
+  void finish(int, std::uint64_t) override {}
+  std::vector<int> awaited() override { return {}; }
+  void wait(const Deadline&) override { on_wait(); }
+  void wake() override {}
+  void interrupt() override {}
+  void let_go() override {}
+  void close(const Deadline&) override {}
+};
+
+Frame frame_of(FrameKind kind, std::uint64_t number = 0) {
+  Frame frame;
+  frame.kind = kind;
+  frame.number = number;
+  return frame;
+}
+
+class EndingTest : public ::testing::Test {
+ protected:
+  EndingTest() {
+    for (int r = 0; r < 3; ++r) roster_.push_back({r, r, 100 + r, "host" + std::to_string(r), "boot"});
+  }
+  // Of rank 0.
+  std::unique_ptr<Ending> ending(const Ending::Limits& limits = {}) {
+    return std::make_unique<Ending>(
+        wire_, roster_, 0, store_, [this] { ++failures_; }, limits);
+  }
+
+  rendezvous::Roster roster_;
+  ScriptedWire wire_;
+  std::shared_ptr<store::Store> store_ = std::make_shared<store::HashStore>();
+  int failures_ = 0;
+};
+
+TEST_F(EndingTest, AGoodbyeLastsUntilEverybodyHasSeenIt) {
+  const auto rank = ending();
+  int waits = 0;
+  wire_.on_wait = [&] { EXPECT_TRUE(rank->on_frame(++waits, frame_of(FrameKind::seen))); };
+  rank->say_goodbye(7);
+  EXPECT_EQ(waits, 2);
+  EXPECT_THAT(wire_.sent, ElementsAre("goodbye 7 to 1", "goodbye 7 to 2"));
+  EXPECT_TRUE(rank->leaving());
+  EXPECT_EQ(store_->num_keys(), 0) << "nobody needs it there";
+}
+
+TEST_F(EndingTest, WhoLeavesAtTheSameTimeIsAnswered) {
+  const auto rank = ending();
+  bool first = true;
+  wire_.on_wait = [&] {
+    if (std::exchange(first, false)) {
+      rank->on_frame(2, frame_of(FrameKind::goodbye, 7));
+      return;
+    }
+    rank->on_frame(1, frame_of(FrameKind::seen));
+    rank->on_frame(2, frame_of(FrameKind::seen));
+  };
+  rank->say_goodbye(7);
+  EXPECT_THAT(wire_.sent, ElementsAre("goodbye 7 to 1", "goodbye 7 to 2", "seen 0 to 2"));
+  EXPECT_EQ(rank->left_after(2), 7);
+  EXPECT_EQ(rank->left_after(1), std::nullopt);
+}
+
+TEST_F(EndingTest, WhoHasLeftBeforeIsNotWaitedFor) {
+  const auto rank = ending();
+  rank->on_frame(1, frame_of(FrameKind::goodbye, 3));
+  wire_.on_wait = [&] { EXPECT_FALSE(rank->is_loss(2)); };  // it is gone, which needs no answer either
+  rank->say_goodbye(7);
+  EXPECT_THAT(wire_.sent, ElementsAre("goodbye 7 to 2", "seen 0 to 1"));
+}
+
+// One stands still for so long that the connection closes before it has read the goodbye.
+TEST_F(EndingTest, AGoodbyeThatOneHasNotSeenIsFoundInTheStore) {
+  const auto rank = ending({.goodbye = {}});
+  rank->say_goodbye(7);
+  Ending late(wire_, roster_, 1, store_, [] { ADD_FAILURE(); }, {});
+  EXPECT_FALSE(late.is_loss(0));
+  EXPECT_EQ(late.left_after(0), 7);
+}
+
+// Its frame is here, and is read only while the store is asked.
+TEST_F(EndingTest, AGoodbyeThatIsReadAfterTheEndOfItsConnectionCounts) {
+  Ending* self = nullptr;
+  store_ = std::make_shared<HookedStore>(store_, [&] { self->on_frame(1, frame_of(FrameKind::goodbye, 4)); });
+  const auto rank = ending();
+  self = rank.get();
+  EXPECT_FALSE(rank->is_loss(1));
+  EXPECT_EQ(rank->left_after(1), 4);
+}
+
+TEST_F(EndingTest, AnEndWithoutAGoodbyeIsALoss) {
+  const auto rank = ending();
+  EXPECT_TRUE(rank->is_loss(1));
+  EXPECT_EQ(rank->left_after(1), std::nullopt);
+  store_->set("left/2", "no number");
+  EXPECT_TRUE(rank->is_loss(2));
+}
+
+// Of two ranks that leave together, one closes its connections first: that is no news for a third that still works.
+TEST_F(EndingTest, WhoHasSaidGoodbyeCallsNobodyDead) {
+  const auto rank = ending();
+  wire_.on_wait = [&] {
+    EXPECT_FALSE(rank->is_loss(1));
+    EXPECT_FALSE(rank->is_loss(2));
+  };
+  rank->say_goodbye(7);
+  EXPECT_EQ(failures_, 0);
+  EXPECT_EQ(store_->num_keys(), 0);
+}
+
+TEST_F(EndingTest, AFailureEndsAGoodbye) {
+  const auto rank = ending();
+  Frame failed = frame_of(FrameKind::failed, static_cast<std::uint64_t>(Cause::timeout));
+  failed.payload = bytes_of("rank 2 is late");
+  wire_.on_wait = [&] { rank->on_frame(1, failed); };
+  rank->say_goodbye(7);
+  EXPECT_EQ(failures_, 1);
+  rank->let_go();
+  EXPECT_THROW(rank->raise(), Timeout);
+  rank->tell_of_failure();
+  EXPECT_EQ(wire_.told, "rank 2 is late");
+}
+
+TEST_F(EndingTest, ABrokenTransferWaitsForWhoCanSayWhy) {
+  const auto rank = ending();
+  wire_.on_wait = [&] { rank->failure().adopt(Cause::peer_lost, "rank 1 has died"); };
+  rank->wait_for_a_cause("reset by peer");
+  EXPECT_EQ(rank->failure().known().text, "rank 1 has died");
+}
+
+TEST_F(EndingTest, ABrokenTransferThatNobodyExplainsSaysWhoHasLeft) {
+  const auto rank = ending({.aftermath = {}});
+  rank->on_frame(1, frame_of(FrameKind::goodbye, 4));
+  rank->wait_for_a_cause("reset by peer");
+  EXPECT_EQ(rank->failure().known().text,
+            "rank 0 (host host0, pid 100) lost a connection: scripted: reset by peer; rank 1 (host host1, pid 101) "
+            "left after collective 4");
+}
+
+TEST_F(EndingTest, ACauseIsThrownOnceTheMemoryIsFree) {
+  const auto rank = ending();
+  rank->failure().adopt(Cause::mismatch, "different sizes");
+  std::atomic<bool> free = false;
+  std::latch raising(1);
+  std::thread program([&] {
+    raising.count_down();
+    EXPECT_THROW(rank->raise(), Mismatch);
+    EXPECT_TRUE(free);
+  });
+  raising.wait();
+  free = true;
+  rank->let_go();
+  program.join();
+}
+
+TEST_F(EndingTest, FramesAboutOtherThingsAreNotTaken) {
+  const auto rank = ending();
+  for (const FrameKind kind : {FrameKind::collective, FrameKind::post, FrameKind::taken, FrameKind::accept}) {
+    EXPECT_FALSE(rank->on_frame(1, frame_of(kind)));
+  }
+  EXPECT_THAT(wire_.sent, IsEmpty());
+}
+
+}  // namespace
+}  // namespace lockstep::wire

@@ -1,0 +1,79 @@
+// What a rank owes the others when it wants to leave.
+#include "runtime/comm/wire/post_office.h"
+
+#include <gtest/gtest.h>
+
+namespace lockstep::wire {
+namespace {
+
+class PostOfficeTest : public ::testing::Test {
+ protected:
+  std::shared_ptr<Parcel> start(bool is_send, std::int64_t count) {
+    return office_.start(
+        {.is_send = is_send, .buffer = BufferView(memory_.data(), count, DType::u8), .peer = 1, .tag = 7});
+  }
+  void post_from_1(std::uint64_t number, std::int64_t count) {
+    Frame frame;
+    frame.kind = FrameKind::post;
+    frame.number = number;
+    frame.record = {.dtype = DType::u8, .root = 7, .count = count};
+    const std::vector<std::byte> payload(count <= static_cast<std::int64_t>(kInlineBytes) ? count : 0);
+    frame.payload = payload;
+    office_.on_frame(1, frame);
+  }
+
+  const rendezvous::Roster roster_ = {{0, 0, 100, "host", "boot"}, {1, 1, 101, "host", "boot"}};
+  std::vector<std::byte> memory_{100000};
+  PostOffice office_{roster_, 0};
+};
+
+TEST_F(PostOfficeTest, ASendIsOwedUntilItIsTaken) {
+  const auto sent = start(true, 10);
+  EXPECT_EQ(office_.owed(), 1u);
+  Frame taken;
+  taken.kind = FrameKind::taken;
+  taken.number = 1;
+  office_.on_frame(1, taken);
+  EXPECT_TRUE(sent->done);
+  EXPECT_EQ(office_.owed(), 0u);
+}
+
+// The other side may be writing into its memory.
+TEST_F(PostOfficeTest, ARecvIsOwedOnceItsBytesMayCome) {
+  start(false, 100000);
+  EXPECT_EQ(office_.owed(), 0u);
+  post_from_1(1, 100000);
+  EXPECT_EQ(office_.owed(), 1u);
+}
+
+TEST_F(PostOfficeTest, ASmallMessageThatIsHereIsTakenBeforeLeaving) {
+  start(false, 10);
+  post_from_1(1, 10);
+  EXPECT_EQ(office_.owed(), 0u);
+  office_.refuse_posts();
+  const auto errands = office_.take_errands();
+  ASSERT_EQ(errands.size(), 1u);
+  EXPECT_EQ(errands[0].what, Errand::What::take);
+}
+
+TEST_F(PostOfficeTest, WhoLeavesTakesNothingMore) {
+  start(false, 100000);
+  office_.refuse_posts();
+  post_from_1(1, 100000);
+  EXPECT_TRUE(office_.take_errands().empty());
+  EXPECT_EQ(office_.owed(), 0u);
+}
+
+TEST_F(PostOfficeTest, AMessageThatIsShorterThanItSaysIsAMismatch) {
+  start(false, 10);
+  Frame frame;
+  frame.kind = FrameKind::post;
+  frame.number = 1;
+  frame.record = {.dtype = DType::u8, .root = 7, .count = 10};
+  office_.on_frame(1, frame);
+  ASSERT_TRUE(office_.mismatch());
+  EXPECT_NE(office_.mismatch()->find("sent less than it said"), std::string::npos) << *office_.mismatch();
+}
+
+}  // namespace
+}  // namespace lockstep::wire

@@ -1,0 +1,87 @@
+// Who has come, and whether they call the same.
+#include "runtime/comm/wire/roll_call.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace lockstep::wire {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+TEST(RollCall, AnyRankMayBeAhead) {
+  RollCall call(3);
+  const auto come = [&](int rank, std::int64_t count) { call.note(rank, {{.count = count}, {}}); };
+  come(2, 20);
+  come(2, 21);
+  come(0, 20);
+  EXPECT_EQ(call.complete(), nullptr);
+  EXPECT_THAT(call.absent(1), ElementsAre(1));
+  EXPECT_THAT(call.absent(2), ElementsAre(0, 1));
+  EXPECT_EQ(call.next_of(2), 3);
+  come(1, 20);
+  ASSERT_NE(call.complete(), nullptr);
+  EXPECT_EQ((*call.complete())[2]->record.count, 20);
+  call.pop();
+  EXPECT_EQ(call.complete(), nullptr);
+  come(0, 21);
+  come(1, 21);
+  ASSERT_NE(call.complete(), nullptr);
+  EXPECT_EQ((*call.complete())[2]->record.count, 21);
+  EXPECT_THAT(call.absent(2), IsEmpty());
+}
+
+class Compare : public ::testing::Test {
+ protected:
+  Compare() {
+    for (int r = 0; r < 2; ++r) roster_.push_back({r, r, 100 + r, "host" + std::to_string(r), "boot"});
+    task_.record = {.kind = comm::OpKind::all_reduce, .dtype = DType::f32, .weighted = true, .count = 10, .weight = 3};
+    task_.size = 2;
+    arrivals_ = {Announcement{task_.record, std::vector<std::byte>(40)},
+                 Announcement{task_.record, std::vector<std::byte>(40)}};
+  }
+  Verdict compared() const { return compare(task_, 5, arrivals_, roster_); }
+
+  rendezvous::Roster roster_;
+  comm::Task task_;
+  Arrivals arrivals_;
+};
+
+TEST_F(Compare, WeightsAreAddedUp) {
+  arrivals_[1]->record.weight = 4;
+  EXPECT_EQ(compared().mismatch, std::nullopt);
+  EXPECT_EQ(compared().total_weight, 7);
+}
+
+TEST_F(Compare, ADifferenceNamesBoth) {
+  arrivals_[1]->record.count = 11;
+  EXPECT_THAT(compared().mismatch.value(), AllOf(HasSubstr("collective 5"), HasSubstr("rank 0 (host host0"),
+                                                 HasSubstr("rank 1 (host host1"), HasSubstr("11 x float32")));
+}
+
+TEST_F(Compare, WeightsThatAreTooMuch) {
+  for (auto& arrival : arrivals_) arrival->record.weight = std::int64_t{1} << 62;
+  EXPECT_THAT(compared().mismatch.value(), HasSubstr("4611686018427387904 of rank 1 (host host1"));
+}
+
+TEST_F(Compare, LessDataThanTheRecordSays) {
+  arrivals_[1]->payload.resize(39);
+  EXPECT_THAT(compared().mismatch.value(), AllOf(HasSubstr("all_reduce 5"), HasSubstr("rank 1 (host host1"),
+                                                 HasSubstr("sent less than its record says")));
+  // Beside the frame nothing is to come with it.
+  task_.record.count = 100000;
+  for (auto& arrival : arrivals_) arrival = Announcement{task_.record, {}};
+  EXPECT_EQ(compared().mismatch, std::nullopt);
+}
+
+TEST_F(Compare, OnlyWhoGivesSomethingHasToSendIt) {
+  task_.record = {.kind = comm::OpKind::broadcast, .dtype = DType::f32, .root = 1, .count = 10};
+  arrivals_ = {Announcement{task_.record, {}}, Announcement{task_.record, std::vector<std::byte>(40)}};
+  EXPECT_EQ(compared().mismatch, std::nullopt);
+}
+
+}  // namespace
+}  // namespace lockstep::wire
