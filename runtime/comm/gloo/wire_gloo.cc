@@ -10,8 +10,6 @@
 #include "runtime/base/environment.h"
 #include "runtime/base/error.h"
 #include "runtime/base/quiet_thread.h"
-#include "runtime/comm/gloo/device_choice.h"
-#include "runtime/comm/gloo/store_gloo.h"
 
 namespace lockstep::gloo_backend {
 namespace {
@@ -41,7 +39,9 @@ WireGloo::WireGloo(GroupContext context)
     : context_(std::move(context)),
       rank_(context_.identity.rank),
       size_(static_cast<int>(context_.roster.size())),
-      lost_(context_.roster.size()) {
+      lost_(context_.roster.size()),
+      choice_(choose_device(Environment::of_process(), context_.local_address)),
+      mesh_(std::make_shared<Mesh>(rank_, size_)) {
   for (int r = 0; r < size_; ++r) {
     if (r != rank_) others_.push_back(r);
   }
@@ -49,24 +49,32 @@ WireGloo::WireGloo(GroupContext context)
 
 WireGloo::~WireGloo() { close(Deadline::after({})); }
 
+std::string WireGloo::opening() const { return fmt::format("connections to every rank from {}", choice_.describe()); }
+
 void WireGloo::open(wire::Listener& listener, const Deadline& deadline) {
   const Deadline patience = deadline.sooner(kConnectTimeout);
-  const DeviceChoice choice = choose_device(Environment::of_process(), context_.local_address);
+  {
+    MutexLock lock(mutex_);
+    if (interrupted_) throw wire::Broken("interrupted");
+    opening_ = mesh_;
+  }
   try {
-    auto device = ::gloo::transport::tcp::CreateDevice(choice.attributes());
-    gloo_ = std::make_shared<::gloo::rendezvous::Context>(rank_, size_);
-    gloo_->setTimeout(milliseconds_left(patience));
-    StoreGloo store(*context_.store, patience);
-    gloo_->connectFullMesh(store, device);
-  } catch (const ::gloo::Exception& error) {
+    mesh_->connect(::gloo::transport::tcp::CreateDevice(choice_.attributes()), *context_.store, context_.roster,
+                   patience);
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
     const std::string text = fmt::format(
         "Gloo: {} can't connect to every rank from {}, {}: {}; see that the hosts reach each other there, or name "
-        "another "
-        "interface in GLOO_SOCKET_IFNAME",
-        context_.roster[static_cast<std::size_t>(rank_)].describe(), choice.describe(), patience.progress(),
+        "another interface in GLOO_SOCKET_IFNAME",
+        context_.roster[static_cast<std::size_t>(rank_)].describe(), choice_.describe(), patience.progress(),
         error.what());
     if (patience.expired()) throw Timeout(text);
     throw BackendUnavailable(text);
+  }
+  {
+    MutexLock lock(mutex_);
+    opening_ = nullptr;
   }
   outboxes_.resize(context_.roster.size());
   for (const int peer : others_) {
@@ -92,7 +100,7 @@ void WireGloo::open(wire::Listener& listener, const Deadline& deadline) {
 }
 
 WireGloo::Buffer WireGloo::buffer_over(void* data, std::size_t bytes) {
-  return gloo_->createUnboundBuffer(data, bytes);
+  return mesh_->createUnboundBuffer(data, bytes);
 }
 
 void WireGloo::await(::gloo::transport::UnboundBuffer& buffer, int peer, Direction direction) {
@@ -290,6 +298,7 @@ void WireGloo::interrupt() {
   MutexLock lock(mutex_);
   interrupted_ = true;
   changed_.notify_all();
+  if (opening_ != nullptr) opening_->interrupt();
   if (blocked_in_ == nullptr) return;
   blocked_in_->abortWaitRecv();
   blocked_in_->abortWaitSend();
@@ -316,10 +325,14 @@ void WireGloo::close(const Deadline& deadline) {
   }
   if (watcher_.joinable()) watcher_.join();
   if (receiver_.joinable()) receiver_.join();
+  {
+    MutexLock lock(mutex_);
+    opening_ = nullptr;
+  }
   expected_.clear();
   inboxes_.clear();
   outboxes_.clear();
-  gloo_.reset();
+  mesh_.reset();
 }
 
 }  // namespace lockstep::gloo_backend

@@ -5,7 +5,6 @@
 // and writes the sockets.
 #pragma once
 
-#include <gloo/rendezvous/context.h>
 #include <gloo/transport/unbound_buffer.h>
 
 #include <atomic>
@@ -17,6 +16,8 @@
 
 #include "runtime/base/mutex.h"
 #include "runtime/comm/backend.h"
+#include "runtime/comm/gloo/device_choice.h"
+#include "runtime/comm/gloo/mesh.h"
 #include "runtime/comm/wire/wire.h"
 
 namespace lockstep::gloo_backend {
@@ -28,6 +29,7 @@ class WireGloo final : public wire::Wire {
 
   std::string_view name() const override { return "Gloo"; }
   void open(wire::Listener& listener, const Deadline& deadline) override;
+  std::string opening() const override;
   void send_frame(int peer, const wire::FrameBytes& frame) override;
   void exchange(std::span<const wire::Piece> sends, std::span<const wire::Piece> recvs) override;
   void expect(const wire::Piece& piece, std::uint64_t number) override;
@@ -71,7 +73,8 @@ class WireGloo final : public wire::Wire {
   const int size_;
   std::vector<int> others_;
   std::vector<std::atomic<bool>> lost_;  // by rank: its connection has ended
-  std::shared_ptr<::gloo::rendezvous::Context> gloo_;
+  const DeviceChoice choice_;
+  std::shared_ptr<Mesh> mesh_;  // null once closed
   std::vector<Outbox> outboxes_;
   std::vector<Inbox> inboxes_;
   std::map<std::pair<int, std::uint64_t>, Buffer> expected_;
@@ -84,6 +87,7 @@ class WireGloo final : public wire::Wire {
   std::uint64_t events_ GUARDED_BY(mutex_) = 0;
   std::uint64_t events_seen_ = 0;  // the communication thread's
   bool interrupted_ GUARDED_BY(mutex_) = false;
+  std::shared_ptr<Mesh> opening_ GUARDED_BY(mutex_);  // during open()
   // What the communication thread is blocked in.
   ::gloo::transport::UnboundBuffer* blocked_in_ GUARDED_BY(mutex_) = nullptr;
   int blocked_on_ GUARDED_BY(mutex_) = -1;  // the peer

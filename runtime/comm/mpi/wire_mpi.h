@@ -25,7 +25,8 @@ class WireMpi final : public wire::Wire {
 
   std::string_view name() const override { return "Open MPI"; }
   void open(wire::Listener& listener, const Deadline& deadline) override;
-  std::string_view opening() const override { return "MPI_Init, which waits for every rank"; }
+  std::string opening() const override { return "MPI_Init, which waits for every rank"; }
+  bool can_interrupt_open() const override { return false; }
   void send_frame(int peer, const wire::FrameBytes& frame) override;
   void exchange(std::span<const wire::Piece> sends, std::span<const wire::Piece> recvs) override;
   void expect(const wire::Piece& piece, std::uint64_t number) override;
