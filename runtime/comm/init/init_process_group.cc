@@ -7,17 +7,16 @@
 
 #include "runtime/base/cpu.h"
 #include "runtime/base/environment.h"
-#include "runtime/base/error.h"
 #include "runtime/base/intra_op_threads.h"
 #include "runtime/base/logging.h"
 #include "runtime/comm/backend.h"
 #include "runtime/comm/init/choose_backend.h"
 #include "runtime/comm/init/group_watch.h"
 #include "runtime/comm/init/own_address.h"
+#include "runtime/comm/init/rank_device.h"
 #include "runtime/comm/init/settings.h"
 #include "runtime/comm/init/uncaught.h"
 #include "runtime/comm/init/watched_store.h"
-#include "runtime/device/device_runtime.h"
 #include "runtime/net/interfaces.h"
 #include "runtime/rendezvous/join.h"
 #include "runtime/rendezvous/launcher_guard.h"
@@ -50,40 +49,12 @@ std::unique_ptr<WatchedGroup> watch(const rendezvous::Meeting& meeting, const re
   return std::make_unique<WatchedGroup>(meeting.store, std::move(group_watch), std::move(link));
 }
 
-// What is missing for a GPU is said before anybody is waited for.
-void require_gpus(const InitOptions& options, const InitSettings& settings) {
-  if (settings.device.kind != DeviceKind::cuda) return;
-  const std::string asked =
-      options.backend == "nccl"
-          ? "backend 'nccl'"
-          : fmt::format("device '{}'", settings.device_by_local_rank ? "cuda" : settings.device.str());
-  std::string problem;
-  try {
-    DeviceRuntime& runtime = device_runtime(DeviceKind::cuda);
-    if (runtime.count() == 0) problem = runtime.why_none();
-  } catch (const BackendUnavailable& error) {
-    problem = error.what();
-  }
-  if (!problem.empty())
-    throw BackendUnavailable(fmt::format("init_process_group: {} was asked for: {}", asked, problem));
-}
-
-// The GPU of this rank. Several ranks share one only where they were told to.
-DeviceId device_of(const InitSettings& settings, const rendezvous::Identity& identity, const Environment& environment) {
-  DeviceId device = settings.device;
-  if (!settings.device_by_local_rank) return device;
-  device.index = identity.local_rank;
-  if (environment.get("LOCKSTEP_OVERSUBSCRIBE_GPU").value_or("") == "1") {
-    device.index %= device_runtime(device.kind).count();
-  }
-  return device;
-}
-
 std::shared_ptr<ProcessGroup> start(const InitOptions& options) {
   const Environment environment = Environment::of_process();
   const InitSettings settings = resolve(options, environment);
   require_known_backend(options.backend, backends());
-  require_gpus(options, settings);
+  require_device(settings, options.backend == "nccl" ? std::string("backend 'nccl'")
+                                                     : fmt::format("device '{}'", settings.device_text));
   const Deadline deadline = Deadline::after(settings.timeout);
   rendezvous::Identity identity = rendezvous::identify(environment, settings.overrides);
   rendezvous::ask_launcher(identity, deadline);
@@ -109,7 +80,7 @@ std::shared_ptr<ProcessGroup> start(const InitOptions& options) {
       .roster = std::move(joined.roster),
       .store = std::move(store),
       .timeout = settings.timeout,
-      .device = device_of(settings, identity, environment),
+      .device = rank_device(settings, identity, environment),
       .local_address = std::move(address),
       .check = watched ? std::function<void()>([of = watched->watch()] { of->check(); }) : nullptr,
   };

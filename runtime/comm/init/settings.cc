@@ -26,6 +26,14 @@ std::string device_asked_for(const InitOptions& options, const Environment& envi
   return options.backend == "nccl" ? "cuda" : "cpu";
 }
 
+DeviceId parse_device(const std::string& text, std::string_view from) {
+  try {
+    return DeviceId::parse(text);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(fmt::format("{}: {}", from, error.what()));
+  }
+}
+
 bool detects_silence(const Environment& environment) {
   const std::string text = environment.get("LOCKSTEP_LIVENESS").value_or("on");
   if (text == "on" || text == "off") return text == "on";
@@ -61,7 +69,9 @@ InitSettings resolve(const InitOptions& options, const Environment& environment)
   settings.overrides.rank = merge(options.rank, settings.method.rank, "rank");
   settings.overrides.world_size = merge(options.world_size, settings.method.world_size, "world_size");
   const std::string device = device_asked_for(options, environment);
-  settings.device = DeviceId::parse(device);
+  settings.device =
+      parse_device(device, options.device.empty() ? "environment: LOCKSTEP_DEVICE" : "init_process_group");
+  settings.device_text = device;
   settings.device_by_local_rank = device == "cuda";
   settings.detect_silence = detects_silence(environment);
   return settings;

@@ -1,0 +1,88 @@
+// Which GPU a rank takes, and which ranks get none.
+#include "runtime/comm/init/rank_device.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "runtime/base/error.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+InitSettings asking_for(const std::string& device) { return resolve({.device = device}, {}); }
+
+rendezvous::Identity local(int rank, int size) {
+  rendezvous::Identity identity;
+  identity.local_rank = rank;
+  identity.local_world_size = size;
+  return identity;
+}
+
+VisibleGpus gpus(int count) {
+  return {count, [](int index) { return "GPU-" + std::to_string(index); }};
+}
+
+int index_of(const std::string& device, int rank, int size, int count, bool share = false) {
+  const DeviceId id = rank_device(asking_for(device), local(rank, size), gpus(count), share);
+  EXPECT_EQ(id.kind, DeviceKind::cuda);
+  return id.index;
+}
+
+std::string refusal(int rank, int size, int count) {
+  try {
+    index_of("cuda", rank, size, count);
+  } catch (const BackendUnavailable& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(RankDevice, IsTheOneOfTheLocalRank) {
+  for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(index_of("cuda", rank, 4, 4), rank);
+  EXPECT_EQ(index_of("cuda", 1, 2, 8), 1);
+}
+
+TEST(RankDevice, IsTheIndexThatWasGiven) {
+  EXPECT_EQ(index_of("cuda:3", 0, 1, 4), 3);
+  EXPECT_EQ(index_of("cuda:0", 2, 4, 4), 0);
+}
+
+TEST(RankDevice, OfTheCpuThereIsOne) {
+  EXPECT_EQ(rank_device(asking_for("cpu"), local(3, 4), gpus(0), false), DeviceId{});
+}
+
+TEST(RankDevice, WhoSeesASingleOneTakesIt) {
+  // As under srun --gpus-per-task=1. Whether they are different ones, comm/nccl finds out.
+  for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(index_of("cuda", rank, 4, 1), 0);
+}
+
+TEST(RankDevice, MoreRanksThanGpusAreRefusedOnEveryRank) {
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_THAT(refusal(rank, 3, 2),
+                AllOf(HasSubstr("3 ranks of this host see 2 GPUs"), HasSubstr("local ranks 0 and 2"),
+                      HasSubstr("GPU-0"), HasSubstr("--oversubscribe-gpu")));
+  }
+}
+
+TEST(RankDevice, TheyShareWhereTheyWereToldTo) {
+  EXPECT_EQ(index_of("cuda", 0, 3, 2, true), 0);
+  EXPECT_EQ(index_of("cuda", 1, 3, 2, true), 1);
+  EXPECT_EQ(index_of("cuda", 2, 3, 2, true), 0);
+}
+
+TEST(RankDevice, AWrongDeviceIsRefusedWithWhereItIsFrom) {
+  try {
+    Environment environment;
+    environment.set("LOCKSTEP_DEVICE", "gpu");
+    resolve({}, environment);
+    ADD_FAILURE() << "accepted";
+  } catch (const InvalidArgument& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("environment: LOCKSTEP_DEVICE"), HasSubstr("'gpu'")));
+  }
+}
+
+}  // namespace
+}  // namespace lockstep
