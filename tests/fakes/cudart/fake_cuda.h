@@ -8,7 +8,8 @@
 //  - Bounds and life. A range outside an allocation, or in one that was freed; streams and events that were destroyed.
 //  - The host. Device memory can't be read or written through its pointer by the host (SIGSEGV, as with a GPU): kernels
 //    that are host loops take host_address().
-// A violation is written to stderr and aborts the process, unless a Violations object lives. Fresh memory is all NaN.
+// A violation is written to stderr and aborts the process, unless a Violations object lives. Fresh memory is
+// NaN (of more than 8 MiB the first and the last 4).
 //
 // The environment, read at the first call of CUDA:
 //  LOCKSTEP_FAKE_SEED=N         of the delays; else random. Printed on stderr at the first call.

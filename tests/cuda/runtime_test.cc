@@ -1,0 +1,281 @@
+// The CUDA device runtime, as the core loads it: from the plug-in, over the fake.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "runtime/base/error.h"
+#include "runtime/device/device_runtime.h"
+#include "runtime/device/divide.h"
+#include "tests/fakes/cudart/fake_cuda.h"
+
+namespace lockstep {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr DeviceId kGpu{DeviceKind::cuda, 0};
+constexpr DeviceId kOther{DeviceKind::cuda, 1};
+const Deadline soon() { return Deadline::after(30s); }
+
+class Cuda : public ::testing::Test {
+ protected:
+  ~Cuda() override {
+    fake_cuda::heal();
+    EXPECT_THAT(collector->take(), IsEmpty());
+  }
+  template <typename Body>
+  static std::string refusal(const Body& body) {
+    try {
+      body();
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "nothing was thrown";
+  }
+  std::vector<float> look(const void* data, std::size_t count, StreamView stream) {
+    const auto pinned = cuda.allocate_pinned(count * sizeof(float), kGpu);
+    cuda.copy(pinned.get(), data, count * sizeof(float), stream);
+    cuda.synchronize(stream, soon());
+    std::vector<float> values(count);
+    std::memcpy(values.data(), pinned.get(), count * sizeof(float));
+    return values;
+  }
+
+  std::optional<fake_cuda::Violations> collector{std::in_place};
+  DeviceRuntime& cuda = device_runtime(DeviceKind::cuda);
+};
+
+TEST_F(Cuda, SaysWhatIsThere) {
+  EXPECT_EQ(cuda.kind(), DeviceKind::cuda);
+  EXPECT_EQ(cuda.count(), 8);
+  EXPECT_EQ(cuda.why_none(), "");
+  const DeviceInfo info = cuda.info(kOther);
+  EXPECT_EQ(info.uuid, fake_cuda::uuid_of(1));
+  EXPECT_EQ(info.pci_bus_id, "0000:02:00.0");
+  EXPECT_EQ(info.memory_bytes, std::size_t{1} << 30);
+  EXPECT_EQ(info.major, 9);
+  EXPECT_GE(info.runtime_version, 12040);
+  EXPECT_EQ(&device_runtime(DeviceKind::cuda), &cuda);
+}
+
+TEST_F(Cuda, RefusesADeviceThatIsNotThere) {
+  EXPECT_THAT(refusal([&] { cuda.info({DeviceKind::cuda, 8}); }), AllOf(HasSubstr("cuda:8"), HasSubstr("sees 8 GPUs")));
+  EXPECT_THROW(Stream({DeviceKind::cuda, 8}), BackendUnavailable);
+  EXPECT_THROW(cuda.allocate(8, StreamView{}), InvalidArgument);
+}
+
+TEST_F(Cuda, CopiesInTheStreamsOrderWithoutWaiting) {
+  Stream stream(kGpu);
+  const auto host = cuda.allocate_pinned(4096, kGpu);
+  const auto device = cuda.allocate(4096, stream);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(device.get()) % 256, 0u);
+  const std::int64_t waits = cuda.counters().host_waits;
+  const std::int64_t synchronisations = fake_cuda::host_synchronisations();
+  std::memset(host.get(), 1, 4096);
+  cuda.copy(device.get(), host.get(), 4096, stream);
+  cuda.zero(static_cast<std::byte*>(device.get()) + 4, 4, stream);
+  Event done(kGpu);
+  done.record(stream);
+  EXPECT_EQ(cuda.counters().host_waits, waits);
+  EXPECT_EQ(fake_cuda::host_synchronisations(), synchronisations);
+  stream.synchronize(soon());
+  EXPECT_TRUE(done.reached());
+  const std::vector<float> values = look(device.get(), 3, stream);
+  EXPECT_EQ(std::bit_cast<std::uint32_t>(values[0]), 0x01010101u);
+  EXPECT_EQ(values[1], 0.0f);
+  EXPECT_EQ(std::bit_cast<std::uint32_t>(values[2]), 0x01010101u);
+}
+
+TEST_F(Cuda, ACopyFromPageableMemoryCountsAsAWait) {
+  Stream stream(kGpu);
+  const auto device = cuda.allocate(64, stream);
+  const std::vector<float> values(16, 3.0f);
+  const std::int64_t before = cuda.counters().host_waits;
+  cuda.copy(device.get(), values.data(), 64, stream);
+  EXPECT_EQ(cuda.counters().host_waits, before + 1);
+  EXPECT_EQ(look(device.get(), 16, stream), values);
+}
+
+TEST_F(Cuda, DividesAndPutsInTheStreamsOrder) {
+  Stream stream(kGpu);
+  const auto word = cuda.allocate(8, stream);
+  auto* const divisor = static_cast<std::int64_t*>(word.get());
+  std::mt19937 random(7);
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16, DType::i32, DType::i64, DType::u8}) {
+    for (const std::int64_t by : {0, 1, 3, 7}) {
+      constexpr std::int64_t kCount = 37;
+      const std::size_t bytes = kCount * size_of(dtype);
+      const auto host = cuda.allocate_pinned(bytes, kGpu);
+      std::vector<std::byte> wanted(bytes);
+      // Bits of small, finite numbers in every type.
+      for (auto& byte : wanted) byte = static_cast<std::byte>(random() % 0x70);
+      std::memcpy(host.get(), wanted.data(), bytes);
+      divide_on_host(wanted.data(), kCount, dtype, by);
+      const auto data = cuda.allocate(bytes, stream);
+      cuda.copy(data.get(), host.get(), bytes, stream);
+      cuda.put(divisor, by, stream);
+      cuda.divide({data.get(), kCount, dtype, kGpu}, divisor, stream);
+      cuda.copy(host.get(), data.get(), bytes, stream);
+      stream.synchronize(soon());
+      EXPECT_EQ(std::memcmp(host.get(), wanted.data(), bytes), 0) << name_of(dtype) << " over " << by;
+    }
+  }
+  cuda.divide({nullptr, 0, DType::f32, kGpu}, divisor, stream);
+}
+
+TEST_F(Cuda, EventsOrderStreamsAndAWaitThatIsMissingIsSeen) {
+  Stream producer(kGpu);
+  Stream consumer(kGpu, Stream::Priority::greatest);
+  const auto data = cuda.allocate(1024, producer);
+  Event ready(kGpu);
+  cuda.zero(data.get(), 1024, producer);
+  ready.record(producer);
+  ready.block(consumer);
+  cuda.zero(data.get(), 1024, consumer);
+  EXPECT_THAT(collector->take(), IsEmpty());
+
+  ready.record(consumer);
+  fake_cuda::inject("cudaStreamWaitEvent=skip@1");
+  ready.block(producer);
+  cuda.zero(data.get(), 8, producer);
+  EXPECT_THAT(collector->take(), ::testing::ElementsAre(HasSubstr("in no order with memset")));
+  consumer.synchronize(soon());
+  producer.synchronize(soon());
+}
+
+TEST_F(Cuda, TimedEventsMeasureTheDevice) {
+  Stream stream(kGpu);
+  Event begin(kGpu, true);
+  Event end(kGpu, true);
+  EXPECT_THAT(refusal([&] { end.elapsed_since(begin); }), HasSubstr("never recorded"));
+  begin.record(stream);
+  end.record(stream);
+  end.synchronize(soon());
+  EXPECT_GE(end.elapsed_since(begin).count(), 0);
+  Event untimed(kGpu);
+  untimed.record(stream);
+  untimed.synchronize(soon());
+  EXPECT_THAT(refusal([&] { untimed.elapsed_since(begin); }), HasSubstr("not timed"));
+}
+
+TEST_F(Cuda, AWaitEndsAtItsDeadline) {
+  auto go = std::make_shared<std::atomic<bool>>(false);
+  Stream stream(kGpu);
+  ASSERT_EQ(
+      fake_cuda::enqueue(static_cast<cudaStream_t>(stream.view().handle), "stall", [go] { go->wait(false); }, {}, {}),
+      cudaSuccess);
+  Event after(kGpu);
+  after.record(stream);
+  const std::int64_t waits = cuda.counters().host_waits;
+  EXPECT_THROW(stream.synchronize(Deadline::after(1ms)), Timeout);
+  EXPECT_THAT(refusal([&] { after.synchronize(Deadline::after(1ms)); }), HasSubstr("has not ended"));
+  EXPECT_FALSE(after.reached());
+  EXPECT_EQ(cuda.counters().host_waits, waits + 2);
+  *go = true;
+  go->notify_all();
+  after.synchronize(soon());
+  stream.synchronize(soon());
+}
+
+TEST_F(Cuda, AKernelThatFailsIsNamedAtEveryLaterCall) {
+  Stream stream(kGpu);
+  const auto data = cuda.allocate(64, stream);
+  fake_cuda::inject("operation=700@1");
+  cuda.zero(data.get(), 64, stream);
+  const auto why = refusal([&] { stream.synchronize(soon()); });
+  EXPECT_THAT(why, AllOf(HasSubstr("an illegal memory access"), HasSubstr("700"),
+                         HasSubstr("can't use the GPU any more"), HasSubstr("CUDA_LAUNCH_BLOCKING=1")));
+  EXPECT_THROW(cuda.zero(data.get(), 64, stream), DeviceError);
+  EXPECT_THROW(cuda.allocate(1 << 20, stream), DeviceError);
+}
+
+// Every call of CUDA that fails is an error with its name, and leaves everything usable.
+TEST_F(Cuda, EachCallsFailureIsAnErrorWithItsName) {
+  Stream stream(kGpu);
+  Event event(kGpu, true);
+  event.record(stream);
+  event.synchronize(soon());
+  const auto data = cuda.allocate(64, stream);
+  const auto pinned = cuda.allocate_pinned(64, kGpu);
+  struct Case {
+    const char* function;
+    std::function<void()> call;
+  };
+  const std::vector<Case> cases = {
+      {"cudaGetDevice", [&] { cuda.zero(data.get(), 64, stream); }},
+      {"cudaSetDevice", [&] { Stream other(kOther); }},
+      {"cudaMalloc", [&] { cuda.allocate(64 << 20, stream); }},
+      {"cudaHostAlloc", [&] { cuda.allocate_pinned(1 << 22, kGpu); }},
+      {"cudaMemGetInfo", [&] { cuda.memory(kGpu); }},
+      {"cudaStreamQuery", [&] { stream.synchronize(soon()); }},
+      {"cudaEventCreate", [&] { Event another(kGpu); }},
+      {"cudaEventRecord", [&] { event.record(stream); }},
+      {"cudaStreamWaitEvent", [&] { event.block(stream); }},
+      {"cudaEventQuery", [&] { event.reached(); }},
+      {"cudaEventElapsedTime", [&] { event.elapsed_since(event); }},
+      {"cudaMemcpyAsync", [&] { cuda.copy(data.get(), pinned.get(), 64, stream); }},
+      {"cudaMemsetAsync", [&] { cuda.zero(data.get(), 64, stream); }},
+      {"cudaGetDeviceProperties", [&] { cuda.info(kGpu); }},
+      {"cudaDeviceGetPCIBusId", [&] { cuda.info(kGpu); }},
+  };
+  for (const Case& one : cases) {
+    const std::string name = one.function;
+    // The event is made by the flavour that takes flags.
+    fake_cuda::inject(name == "cudaEventCreate" ? "cudaEventCreateWithFlags=999@1" : name + "=999@1");
+    EXPECT_THAT(refusal(one.call), AllOf(HasSubstr(name), HasSubstr("999"), HasSubstr("cuda:"))) << name;
+    fake_cuda::heal();
+    EXPECT_EQ(refusal(one.call), "nothing was thrown") << name;
+  }
+  stream.synchronize(soon());
+}
+
+TEST_F(Cuda, TheCurrentDeviceStaysWhatItWas) {
+  Stream elsewhere(kOther);
+  const auto data = cuda.allocate(64, elsewhere);
+  cuda.zero(data.get(), 64, elsewhere);
+  elsewhere.synchronize(soon());
+  int device = -1;
+  ASSERT_EQ(cudaGetDevice(&device), cudaSuccess);
+  EXPECT_EQ(device, 0);
+}
+
+TEST_F(Cuda, AStreamsWorkGoesOnWhenItsOwnerHasGone) {
+  const auto go = std::make_shared<std::atomic<bool>>(false);
+  const auto ran = std::make_shared<std::atomic<bool>>(false);
+  void* handle = nullptr;
+  Event after(kGpu);
+  {
+    Stream stream(kGpu);
+    handle = stream.view().handle;
+    ASSERT_EQ(fake_cuda::enqueue(static_cast<cudaStream_t>(handle), "late",
+                                 [go, ran] {
+                                   go->wait(false);
+                                   *ran = true;
+                                 },
+                                 {}, {}),
+              cudaSuccess);
+    after.record(stream);
+  }
+  // One that is busy is not given out again.
+  Stream next(kGpu);
+  EXPECT_NE(next.view().handle, handle);
+  *go = true;
+  go->notify_all();
+  after.synchronize(soon());
+  EXPECT_TRUE(*ran);
+}
+
+}  // namespace
+}  // namespace lockstep
