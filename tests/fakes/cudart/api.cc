@@ -168,6 +168,7 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
     *attributes = {};
     attributes->type = cudaMemoryTypeUnregistered;
     if (runtime.is_pinned_or_device(data)) {
+      attributes->device = runtime.device_of(data);
       attributes->type = runtime.is_device(data) ? cudaMemoryTypeDevice : cudaMemoryTypeHost;
       attributes->devicePointer = const_cast<void*>(data);
     }

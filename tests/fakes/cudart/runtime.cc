@@ -371,6 +371,14 @@ bool Runtime::is_device(const void* data) {
   return allocation != nullptr && !allocation->pinned;
 }
 
+int Runtime::device_of(const void* data) {
+  std::lock_guard lock(mutex_);
+  const Allocation* const allocation = memory_.find(data);
+  if (allocation == nullptr || allocation->pinned) return -1;
+  const auto found = std::find(visible_.begin(), visible_.end(), allocation->device);
+  return found == visible_.end() ? -1 : static_cast<int>(found - visible_.begin());
+}
+
 void* Runtime::host_address(const void* data) {
   std::lock_guard lock(mutex_);
   const Allocation* const allocation = memory_.find(data);

@@ -65,6 +65,8 @@ class Runtime {
                       const std::vector<Range>& writes);
   bool is_pinned_or_device(const void* data);
   bool is_device(const void* data);
+  // The visible number of the device that the memory is on; -1 if it is no device's.
+  int device_of(const void* data);
   void* host_address(const void* data);
   void check_host_access(const void* data, std::size_t bytes, bool writes, std::string what);
 
