@@ -1,0 +1,211 @@
+// The functions of nccl.h that comm/nccl uses.
+#include <nccl.h>
+
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <random>
+
+#include "tests/fakes/cudart/fake_cuda.h"
+#include "tests/fakes/nccl/communicator.h"
+
+using namespace lockstep::fake_nccl;
+
+struct ncclComm : Communicator {
+  using Communicator::Communicator;
+};
+
+namespace {
+
+// The group that this thread has begun.
+struct Group {
+  int depth = 0;
+  ncclComm_t comm = nullptr;
+  std::vector<Operation> operations;
+  ncclResult_t error = ncclSuccess;
+};
+thread_local Group group;
+
+// All communicators of this process, for good.
+ncclComm_t keep(std::unique_ptr<ncclComm> comm) {
+  static std::mutex& mutex = *new std::mutex;
+  static auto& all = *new std::deque<std::unique_ptr<ncclComm>>;
+  const std::lock_guard lock(mutex);
+  all.push_back(std::move(comm));
+  return all.back().get();
+}
+
+ncclResult_t operate(ncclComm_t comm, Operation operation) {
+  if (comm == nullptr) return ncclInvalidArgument;
+  const Communicator::Call call(*comm, name_of(operation.kind));
+  Books::get().called("  " + operation.describe());
+  if (call.effect() == Effect::error) {
+    comm->last_error = "the test wants this call to fail";
+    return group.error = ncclInternalError;
+  }
+  operation = comm->counted(operation, call.effect());
+  if (group.depth == 0) return comm->launch({operation});
+  if (group.comm != nullptr && group.comm != comm) {
+    Books::get().violation("a group over two communicators, which this fake does not know");
+  }
+  group.comm = comm;
+  group.operations.push_back(operation);
+  return ncclSuccess;
+}
+
+std::atomic<int> allocations{0};
+
+}  // namespace
+
+extern "C" {
+
+ncclResult_t ncclGetVersion(int* version) {
+  *version = Books::get().version();
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+  Books::get().called("get_unique_id");
+  std::random_device random;
+  const char* const folder = std::getenv("TMPDIR");
+  std::memset(id, 0, sizeof(*id));
+  std::snprintf(id->internal, sizeof(id->internal), "%s/lockstep-fake-nccl-%d-%08x%08x",
+                folder == nullptr ? "/tmp" : folder, ::getpid(), random(), random());
+  return ncclSuccess;
+}
+
+const char* ncclGetErrorString(ncclResult_t result) {
+  switch (result) {
+    case ncclSuccess: return "no error";
+    case ncclUnhandledCudaError: return "unhandled cuda error";
+    case ncclSystemError: return "unhandled system error";
+    case ncclInternalError: return "internal error";
+    case ncclInvalidArgument: return "invalid argument";
+    case ncclInvalidUsage: return "invalid usage";
+    case ncclRemoteError: return "remote process exited or there was a network error";
+    case ncclInProgress: return "NCCL operation in progress";
+    default: return "unknown result code";
+  }
+}
+
+const char* ncclGetLastError(ncclComm_t comm) { return comm == nullptr ? "" : comm->last_error.c_str(); }
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId id, int rank, ncclConfig_t* config) {
+  if (config == nullptr || config->magic != 0xcafebeef || nranks > kMostRanks) return ncclInvalidArgument;
+  if (config->blocking != 0) {
+    Books::get().violation("a communicator that blocks, which nothing can abort");
+    return ncclInvalidArgument;
+  }
+  int device = 0;
+  ::cudaGetDevice(&device);
+  auto made = std::make_unique<ncclComm>(nranks, rank, id.internal, device);
+  *comm = keep(std::move(made));
+  const Communicator::Call call(**comm, "init");
+  (*comm)->join(call.effect());
+  return ncclInProgress;
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result) {
+  const Communicator::Call call(*comm, "get_async_error", false, true);
+  *result = comm->state();
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+  const Communicator::Call call(*comm, "finalize");
+  comm->finalize(call.effect());
+  return ncclInProgress;
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  const Communicator::Call call(*comm, "destroy", true);
+  comm->destroy(call.effect());
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  const Communicator::Call call(*comm, "abort", true, true);
+  comm->abort(call.effect());
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommRegister(const ncclComm_t comm, void* data, std::size_t, void** handle) {
+  const Communicator::Call call(*comm, "register");
+  if (call.effect() == Effect::error) return ncclSystemError;
+  *handle = comm->add_registration(data);
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle) {
+  const Communicator::Call call(*comm, "deregister");
+  comm->remove_registration(handle);
+  return ncclSuccess;
+}
+
+ncclResult_t ncclMemAlloc(void** data, std::size_t bytes) {
+  Books::get().called("mem_alloc");
+  if (Books::get().effect_of("mem_alloc", ++allocations, -1) == Effect::error) return ncclSystemError;
+  return ::cudaMalloc(data, bytes) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+}
+
+ncclResult_t ncclMemFree(void* data) {
+  Books::get().called("mem_free");
+  return ::cudaFree(data) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+}
+
+ncclResult_t ncclGroupStart() {
+  ++group.depth;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGroupEnd() {
+  if (group.depth == 0) {
+    Books::get().violation("ncclGroupEnd without a group");
+    return ncclInvalidUsage;
+  }
+  if (--group.depth > 0) return ncclSuccess;
+  const Group ended = std::exchange(group, Group{});
+  if (ended.error != ncclSuccess) return ended.error;
+  return ended.operations.empty() ? ncclSuccess : ended.comm->launch(ended.operations);
+}
+
+ncclResult_t ncclAllReduce(const void* from, void* to, std::size_t count, ncclDataType_t type, ncclRedOp_t op,
+                           ncclComm_t comm, cudaStream_t stream) {
+  return operate(comm, {Kind::all_reduce, from, to, count, type, op, 0, stream});
+}
+
+ncclResult_t ncclBroadcast(const void* from, void* to, std::size_t count, ncclDataType_t type, int root,
+                           ncclComm_t comm, cudaStream_t stream) {
+  return operate(comm, {Kind::broadcast, from, to, count, type, ncclSum, root, stream});
+}
+
+ncclResult_t ncclReduce(const void* from, void* to, std::size_t count, ncclDataType_t type, ncclRedOp_t op, int root,
+                        ncclComm_t comm, cudaStream_t stream) {
+  return operate(comm, {Kind::reduce, from, to, count, type, op, root, stream});
+}
+
+ncclResult_t ncclAllGather(const void* from, void* to, std::size_t count, ncclDataType_t type, ncclComm_t comm,
+                           cudaStream_t stream) {
+  return operate(comm, {Kind::all_gather, from, to, count, type, ncclSum, 0, stream});
+}
+
+ncclResult_t ncclReduceScatter(const void* from, void* to, std::size_t count, ncclDataType_t type, ncclRedOp_t op,
+                               ncclComm_t comm, cudaStream_t stream) {
+  return operate(comm, {Kind::reduce_scatter, from, to, count, type, op, 0, stream});
+}
+
+ncclResult_t ncclSend(const void* from, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
+  return operate(comm, {Kind::send, from, nullptr, count, type, ncclSum, peer, stream});
+}
+
+ncclResult_t ncclRecv(void* to, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
+  return operate(comm, {Kind::recv, nullptr, to, count, type, ncclSum, peer, stream});
+}
+
+}  // extern "C"

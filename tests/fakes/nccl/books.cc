@@ -1,0 +1,142 @@
+#include "tests/fakes/nccl/books.h"
+
+#include <nccl.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <stdexcept>
+
+#include "tests/fakes/nccl/fake_nccl.h"
+
+namespace lockstep::fake_nccl {
+namespace {
+
+// More than a test looks at; what is older goes.
+constexpr std::size_t kKeptCalls = 100000;
+
+int number_of(const std::string& text, const std::string& rule) {
+  std::size_t used = 0;
+  int result = -1;
+  try {
+    result = std::stoi(text, &used);
+  } catch (const std::exception&) {
+  }
+  if (used != text.size() || result < 0) throw std::invalid_argument("fake nccl: no number '" + text + "' in " + rule);
+  return result;
+}
+
+Effect effect_named(const std::string& name, const std::string& rule) {
+  static const std::map<std::string, Effect> all = {{"hang", Effect::hang},
+                                                    {"error", Effect::error},
+                                                    {"remote", Effect::remote},
+                                                    {"flaky", Effect::flaky},
+                                                    {"block", Effect::block}};
+  const auto found = all.find(name);
+  if (found == all.end()) throw std::invalid_argument("fake nccl: no effect '" + name + "' in " + rule);
+  return found->second;
+}
+
+}  // namespace
+
+// Never destroyed: threads of the fake may outlive main().
+Books& Books::get() {
+  static Books* const books = new Books;
+  return *books;
+}
+
+Books::Books() : version_(NCCL_VERSION_CODE) {
+  const char* const rules = std::getenv("LOCKSTEP_FAKE_NCCL");
+  if (rules == nullptr) return;
+  try {
+    add_rules(rules);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    std::abort();  // a test that asks for a wrong thing must not pass
+  }
+}
+
+void Books::add_rules(std::string_view text) {
+  const std::lock_guard lock(mutex_);
+  while (!text.empty()) {
+    const std::string rule(text.substr(0, text.find(';')));
+    text.remove_prefix(std::min(text.size(), rule.size() + 1));
+    if (rule.empty()) continue;
+    const std::size_t equals = rule.find('=');
+    if (equals == std::string::npos) throw std::invalid_argument("fake nccl: no '=' in " + rule);
+    std::string value = rule.substr(equals + 1);
+    Rule result{rule.substr(0, equals), Effect::none, 0, -1};
+    if (result.call == "version") {
+      version_ = number_of(value, rule);
+      continue;
+    }
+    if (const auto at = value.find(":rank"); at != std::string::npos) {
+      result.rank = number_of(value.substr(at + 5), rule);
+      value.resize(at);
+    }
+    if (const auto at = value.find('@'); at != std::string::npos) {
+      result.number = number_of(value.substr(at + 1), rule);
+      value.resize(at);
+    }
+    result.effect = effect_named(value, rule);
+    rules_.push_back(result);
+  }
+}
+
+void Books::clear_rules() {
+  const std::lock_guard lock(mutex_);
+  rules_.clear();
+  version_ = NCCL_VERSION_CODE;
+}
+
+Effect Books::effect_of(const std::string& call, int number, int rank) {
+  const std::lock_guard lock(mutex_);
+  for (const Rule& rule : rules_) {
+    const bool applies = rule.call == call && (rule.number == 0 || rule.number == number);
+    if (applies && (rule.rank < 0 || rule.rank == rank)) return rule.effect;
+  }
+  return Effect::none;
+}
+
+int Books::version() {
+  const std::lock_guard lock(mutex_);
+  return version_;
+}
+
+void Books::called(std::string text) {
+  const std::lock_guard lock(mutex_);
+  if (calls_.size() >= kKeptCalls) calls_.clear();
+  calls_.push_back(std::move(text));
+}
+
+std::vector<std::string> Books::take_calls() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(calls_, {});
+}
+
+void Books::violation(const std::string& text) {
+  const std::lock_guard lock(mutex_);
+  violations_.push_back(text);
+  if (collecting_) return;
+  std::fprintf(stderr, "fake nccl: violation: %s\n", text.c_str());
+  std::abort();
+}
+
+void Books::collect(bool collecting) {
+  const std::lock_guard lock(mutex_);
+  collecting_ = collecting;
+}
+
+std::vector<std::string> Books::take_violations() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(violations_, {});
+}
+
+void inject(std::string_view rule) { Books::get().add_rules(rule); }
+void heal() { Books::get().clear_rules(); }
+std::vector<std::string> take_calls() { return Books::get().take_calls(); }
+
+Violations::Violations() { Books::get().collect(true); }
+Violations::~Violations() { Books::get().collect(false); }
+std::vector<std::string> Violations::take() { return Books::get().take_violations(); }
+
+}  // namespace lockstep::fake_nccl

@@ -1,0 +1,250 @@
+#include "tests/fakes/nccl/communicator.h"
+
+#include <cuda_runtime_api.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <random>
+
+#include "tests/fakes/cudart/fake_cuda.h"
+
+namespace lockstep::fake_nccl {
+namespace {
+
+// Another thread takes its time.
+void linger(std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  for (auto turns = random() % 8; turns > 0; --turns) std::this_thread::yield();
+}
+
+std::string place_of(int device) {
+  cudaDeviceProp properties{};
+  ::cudaGetDeviceProperties(&properties, device);
+  std::string text;
+  for (const char byte : properties.uuid.bytes) text += std::to_string(static_cast<unsigned char>(byte)) + ".";
+  const char* const host = std::getenv("NCCL_HOSTID");
+  return text.substr(0, 80) + (host == nullptr ? "" : host);
+}
+
+}  // namespace
+
+Communicator::Communicator(int size, int rank, const char* id, int device)
+    : size_(size), rank_(rank), device_(device), id_(id) {}
+
+Communicator::Call::Call(Communicator& of, const char* name, bool any_thread, bool in_progress) : of_(of) {
+  Books& books = Books::get();
+  const std::string call = of.who() + ": " + name;
+  books.called(call);
+  if (of.calls_++ > 0) books.violation(call + " beside another call on the communicator");
+  if (!any_thread && std::this_thread::get_id() != of.owner_) {
+    books.violation(call + " on another thread than the one that began the communicator");
+  }
+  int current = -1;
+  ::cudaGetDevice(&current);
+  if (current != of.device_) books.violation(call + " with another device current than the communicator's");
+  {
+    const std::lock_guard lock(of.mutex_);
+    if (of.life_ == Life::destroyed || of.life_ == Life::aborted) {
+      books.violation(call + " after the communicator was destroyed or aborted");
+    }
+    if (!in_progress && of.in_progress_) books.violation(call + " while an earlier call is in progress");
+  }
+  effect_ = books.effect_of(name, of.count(name), of.rank_);
+}
+
+int Communicator::count(const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  return ++counts_[name];
+}
+
+void Communicator::begin(std::function<ncclResult_t()> work) {
+  const std::lock_guard lock(mutex_);
+  in_progress_ = true;
+  job_done_ = false;
+  job_ = std::thread([this, work = std::move(work)] {
+    const ncclResult_t result = work();
+    const std::lock_guard done(mutex_);
+    result_ = result;
+    job_done_ = true;
+  });
+}
+
+ncclResult_t Communicator::state() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (in_progress_ && !job_done_) return ncclInProgress;
+    if (in_progress_) {
+      job_.join();
+      in_progress_ = false;
+    }
+    if (result_ != ncclSuccess) return result_;
+  }
+  const int remote = remote_.load();
+  if (remote > 0) remote_.fetch_sub(1);
+  return remote == 0 ? ncclSuccess : ncclRemoteError;
+}
+
+void Communicator::join(Effect effect) {
+  begin([this, effect] {
+    linger(static_cast<std::uint64_t>(rank_));
+    if (effect == Effect::error) {
+      last_error = "the test wants init to fail";
+      return ncclSystemError;
+    }
+    world_ = std::make_unique<World>(id_, size_);
+    std::strncpy(world_->shared().places[rank_], place_of(device_).c_str(), 127);
+    if (effect == Effect::hang) {
+      world_->wait([] { return false; }, aborted_);
+      return ncclInternalError;
+    }
+    world_->shared().joined.fetch_add(1);
+    world_->notify();
+    if (!world_->wait([this] { return world_->shared().joined.load() == static_cast<std::uint32_t>(size_); },
+                      aborted_)) {
+      return ncclInternalError;
+    }
+    world_->forget();
+    for (int r = 0; r < size_; ++r) {
+      if (r == rank_ || std::strcmp(world_->shared().places[r], world_->shared().places[rank_]) != 0) continue;
+      last_error = "Duplicate GPU detected : rank " + std::to_string(rank_) + " and rank " + std::to_string(r);
+      return ncclInvalidUsage;
+    }
+    return ncclSuccess;
+  });
+}
+
+Operation Communicator::counted(Operation operation, Effect effect) {
+  operation.hangs = effect == Effect::hang || effect == Effect::remote;
+  if (effect == Effect::remote) remote_.store(-1);
+  if (effect == Effect::flaky) remote_.store(3);
+  return operation;
+}
+
+ncclResult_t Communicator::launch(std::vector<Operation> operations) {
+  begin([this, operations = std::move(operations)] {
+    linger(round_ + operations.size());
+    enqueue(operations);
+    return ncclSuccess;
+  });
+  return ncclInProgress;
+}
+
+void Communicator::enqueue(const std::vector<Operation>& operations) {
+  const auto on_host = [](Operation operation) {
+    operation.from = fake_cuda::host_address(operation.from);
+    operation.to = fake_cuda::host_address(operation.to);
+    return operation;
+  };
+  std::vector<Operation> messages;
+  std::vector<fake_cuda::Range> reads;
+  std::vector<fake_cuda::Range> writes;
+  bool messages_hang = false;
+  for (const Operation& operation : operations) {
+    const fake_cuda::Range read{operation.from, operation.bytes_read(rank_, size_)};
+    const fake_cuda::Range write{operation.to, operation.bytes_written(rank_, size_)};
+    if (operation.kind == Kind::send || operation.kind == Kind::recv) {
+      messages.push_back(operation);
+      (operation.kind == Kind::send ? reads : writes).push_back(operation.kind == Kind::send ? read : write);
+      messages_hang |= operation.hangs;
+      continue;
+    }
+    pending_++;
+    fake_cuda::enqueue(operation.stream, operation.describe() + " of " + who(),
+                       [this, operation, on_host] {
+                         std::string violation;
+                         if (operation.hangs) {
+                           world_->wait([] { return false; }, aborted_);
+                         } else if (!run_collective(*world_, rank_, on_host(operation), round_, aborted_, violation) &&
+                                    !violation.empty()) {
+                           Books::get().violation(violation);
+                           world_->wait([] { return false; }, aborted_);
+                         }
+                         pending_--;
+                       },
+                       {read}, {write});
+  }
+  if (messages.empty()) return;
+  pending_++;
+  const cudaStream_t stream = messages.front().stream;
+  fake_cuda::enqueue(
+      stream, "messages of " + who(),
+      [this, messages, messages_hang, on_host]() mutable {
+        for (Operation& message : messages) message = on_host(message);
+        if (messages_hang) {
+          world_->wait([] { return false; }, aborted_);
+        } else {
+          run_messages(*world_, rank_, messages, aborted_);
+        }
+        pending_--;
+      },
+      reads, writes);
+}
+
+void Communicator::finalize(Effect effect) {
+  if (pending_.load() != 0) Books::get().violation(who() + ": finalize with operations left in the stream");
+  {
+    const std::lock_guard lock(mutex_);
+    if (life_ != Life::begun) Books::get().violation(who() + ": finalize a second time");
+    life_ = Life::finalizing;
+  }
+  begin([this, effect] {
+    if (effect == Effect::error) return ncclInternalError;
+    if (effect != Effect::hang) {
+      world_->shared().finalized.fetch_add(1);
+      world_->notify();
+    }
+    const auto all = [&] {
+      return effect != Effect::hang && world_->shared().finalized.load() == static_cast<std::uint32_t>(size_);
+    };
+    if (!world_->wait(all, aborted_)) return ncclInternalError;
+    const std::lock_guard lock(mutex_);
+    life_ = Life::finalized;
+    return ncclSuccess;
+  });
+}
+
+void Communicator::wait_until_idle() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!in_progress_) return;
+  }
+  job_.join();
+  const std::lock_guard lock(mutex_);
+  in_progress_ = false;
+}
+
+void Communicator::destroy(Effect effect) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (life_ != Life::finalized) Books::get().violation(who() + ": destroy before finalize has ended");
+    if (!registered_.empty()) Books::get().violation(who() + ": destroy with memory still registered");
+  }
+  while (effect == Effect::block) ::pause();
+  wait_until_idle();
+  const std::lock_guard lock(mutex_);
+  life_ = Life::destroyed;
+}
+
+void Communicator::abort(Effect effect) {
+  aborted_.store(true);
+  while (effect == Effect::block) ::pause();
+  wait_until_idle();
+  while (pending_.load() != 0) ::usleep(200);  // the kernels look at the flag
+  if (world_) world_->forget();
+  const std::lock_guard lock(mutex_);
+  life_ = Life::aborted;
+}
+
+void* Communicator::add_registration(void* data) {
+  const std::lock_guard lock(mutex_);
+  if (!registered_.insert(data).second) Books::get().violation(who() + ": registers the same memory twice");
+  return data;
+}
+
+void Communicator::remove_registration(void* handle) {
+  const std::lock_guard lock(mutex_);
+  if (registered_.erase(handle) == 0) Books::get().violation(who() + ": deregisters what is not registered");
+}
+
+}  // namespace lockstep::fake_nccl

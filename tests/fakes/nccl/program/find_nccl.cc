@@ -1,0 +1,6 @@
+// In a test's program: the fake NCCL is the one that it finds, unless LOCKSTEP_NCCL_LIB names another.
+#include <cstdlib>
+
+namespace {
+const int found = ::setenv("LOCKSTEP_NCCL_LIB", LOCKSTEP_FAKE_NCCL_FILE, 0);
+}
