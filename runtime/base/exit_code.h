@@ -7,4 +7,8 @@ namespace lockstep {
 // says who did. EX_TEMPFAIL of sysexits.h: nothing is wrong here, a new attempt may do.
 inline constexpr int kExitPeerLost = 75;
 
+// A rank whose group had failed and whose GPU library did not come back from being aborted: its watchdog has ended it
+// (comm/nccl/engine.h). The cause, and what the group did last, are in its log.
+inline constexpr int kExitAbortBlocked = 76;
+
 }  // namespace lockstep

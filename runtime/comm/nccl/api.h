@@ -1,0 +1,65 @@
+// NCCL's functions: a table filled from the library when a group first asks for it, so that a missing NCCL is a
+// sentence and a test can put a library of its own there.
+//
+// LOCKSTEP_NCCL_LIB names the file. Without it: libnccl.so.2 as the dynamic linker finds it, then in lib64 and lib of
+// CUDA_HOME, CUDA_PATH and /usr/local/cuda. The one inside a Python package has to be named.
+#pragma once
+
+#include <nccl.h>
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/environment.h"
+
+namespace lockstep::nccl {
+
+// As NCCL counts: 22809 is 2.28.9.
+inline constexpr int kOldestVersion = 21800;
+std::string version_text(int version);
+
+struct Api {
+  std::string path;
+  int version = 0;
+
+  decltype(&ncclGetVersion) get_version = nullptr;
+  decltype(&ncclGetUniqueId) get_unique_id = nullptr;
+  decltype(&ncclGetErrorString) get_error_string = nullptr;
+  decltype(&ncclGetLastError) get_last_error = nullptr;
+  decltype(&ncclCommInitRankConfig) comm_init_rank_config = nullptr;
+  decltype(&ncclCommFinalize) comm_finalize = nullptr;
+  decltype(&ncclCommDestroy) comm_destroy = nullptr;
+  decltype(&ncclCommAbort) comm_abort = nullptr;
+  decltype(&ncclCommGetAsyncError) comm_get_async_error = nullptr;
+  decltype(&ncclGroupStart) group_start = nullptr;
+  decltype(&ncclGroupEnd) group_end = nullptr;
+  decltype(&ncclAllReduce) all_reduce = nullptr;
+  decltype(&ncclBroadcast) broadcast = nullptr;
+  decltype(&ncclReduce) reduce = nullptr;
+  decltype(&ncclAllGather) all_gather = nullptr;
+  decltype(&ncclReduceScatter) reduce_scatter = nullptr;
+  decltype(&ncclSend) send = nullptr;
+  decltype(&ncclRecv) recv = nullptr;
+  // From 2.19 on; null before.
+  decltype(&ncclMemAlloc) mem_alloc = nullptr;
+  decltype(&ncclMemFree) mem_free = nullptr;
+  decltype(&ncclCommRegister) comm_register = nullptr;
+  decltype(&ncclCommDeregister) comm_deregister = nullptr;
+
+  bool has_memory() const { return mem_alloc != nullptr && mem_free != nullptr; }
+  bool has_registration() const { return comm_register != nullptr && comm_deregister != nullptr; }
+  // "unhandled system error (...its last words...)". `comm` may be null.
+  std::string describe(ncclResult_t result, ncclComm_t comm) const;
+};
+
+// Where to look, in this order.
+std::vector<std::string> library_candidates(const Environment& environment);
+// Opens the first of them that there is. Throws BackendUnavailable with what is missing and what to install: no
+// library, one that is too old, one without a function.
+Api load_api(std::span<const std::string> candidates);
+// This process's, loaded at the first call; what failed is tried again at the next. Any thread.
+const Api& api();
+
+}  // namespace lockstep::nccl

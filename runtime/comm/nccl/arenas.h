@@ -1,0 +1,51 @@
+// The memory that a group has given out: NCCL's own, registered with the communicator, where every rank could get it,
+// else the device's.
+//
+// Registration is all ranks' or nobody's, with equal sizes: NCCL demands it. So the ranks agree at each step of the
+// way, and memory that every rank has dropped is given back at the next allocate().
+//
+// Threads: the group's one thread, but deregister_all().
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <string>
+
+#include "runtime/base/mutex.h"
+#include "runtime/comm/nccl/item.h"
+#include "runtime/comm/process_group.h"
+
+namespace lockstep::nccl {
+
+class Engine;
+
+class Arenas {
+ public:
+  explicit Arenas(Engine& engine) : engine_(engine) {}
+
+  // Collective, by way of `group`. Throws BackendUnavailable with the reason of each rank that could not, and Mismatch.
+  Arena allocate(ProcessGroup& group, std::size_t bytes);
+  // The owner thread, at the end.
+  void deregister_all(const Lane& lane) EXCLUDES(mutex_);
+
+ private:
+  struct Given {
+    std::int64_t number = 0;
+    std::weak_ptr<void> owner;     // the user's
+    std::shared_ptr<void> memory;  // ours, while it is registered
+    void* handle = nullptr;        // of the registration
+  };
+
+  std::string dropped() EXCLUDES(mutex_);
+  void give_back(const std::vector<std::string>& dropped_by_rank) EXCLUDES(mutex_);
+  // All ranks' words; their own problem is theirs alone.
+  void take_from_device(std::size_t bytes, std::shared_ptr<void>& memory, bool& is_nccls, std::string& problem);
+  void register_with(ProcessGroup& group, Given& given, std::size_t bytes);
+
+  Engine& engine_;
+  std::int64_t next_ = 1;
+  Mutex mutex_;
+  std::deque<Given> given_ GUARDED_BY(mutex_);
+};
+
+}  // namespace lockstep::nccl

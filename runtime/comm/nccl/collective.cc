@@ -1,0 +1,137 @@
+#include "runtime/comm/nccl/collective.h"
+
+#include "runtime/device/dtype.h"
+
+namespace lockstep::nccl {
+
+using comm::OpKind;
+
+ncclDataType_t data_type_of(DType dtype) {
+  switch (dtype) {
+    case DType::f32: return ncclFloat32;
+    case DType::f64: return ncclFloat64;
+    case DType::bf16: return ncclBfloat16;
+    case DType::f16: return ncclFloat16;
+    case DType::i32: return ncclInt32;
+    case DType::i64: return ncclInt64;
+    case DType::u8: return ncclUint8;
+  }
+  return ncclUint8;
+}
+
+ncclRedOp_t operation_of(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::sum:
+    case ReduceOp::avg: return ncclSum;
+    case ReduceOp::min: return ncclMin;
+    case ReduceOp::max: return ncclMax;
+    case ReduceOp::product: return ncclProd;
+  }
+  return ncclSum;
+}
+
+void Collective::launch(const Lane& lane) {
+  if (ready) lane.runtime.block(lane.stream, ready.get());
+  const bool gives = comm::is_source(task.record, lane.rank);
+  input_.place(lane, task.input, gives);
+  if (is_in_place()) {
+    in_ = out_ = input_.data();
+  } else {
+    output_.place(lane, task.output, false);
+    in_ = input_.data();
+    out_ = output_.data();
+  }
+  if (task.record.weighted || task.record.kind == OpKind::barrier) {
+    word_ = lane.runtime.allocate(sizeof(std::int64_t), lane.stream);
+    lane.runtime.put(static_cast<std::int64_t*>(word_.get()), task.record.weight, lane.stream);
+  }
+  lane.communicator->group_start();
+  try {
+    call(lane);
+  } catch (...) {
+    // A group that was begun would swallow every later call of this thread.
+    lane.communicator->api().group_end();
+    throw;
+  }
+  lane.communicator->group_end();
+}
+
+// Parts between this rank and each other. Giver, taker: the one rank that gives or takes, or -1 for all.
+void Collective::exchange(const Lane& lane, bool gives_parts, bool takes_parts, int giver, int taker) {
+  const Api& api = lane.communicator->api();
+  const ncclComm_t comm = lane.communicator->get();
+  const auto stream = static_cast<cudaStream_t>(lane.stream.handle);
+  const ncclDataType_t type = data_type_of(task.record.dtype);
+  const std::size_t part = task.count() * task.element_bytes();
+  const bool gives = giver < 0 || giver == lane.rank;
+  const bool takes = taker < 0 || taker == lane.rank;
+  const auto at = [&](std::byte* data, bool in_parts, int r) {
+    return in_parts ? data + static_cast<std::size_t>(r) * part : data;
+  };
+  for (int r = 0; r < lane.size; ++r) {
+    const bool to = gives && (taker < 0 || taker == r);
+    const bool from = takes && (giver < 0 || giver == r);
+    if (r == lane.rank) {
+      const std::byte* const own = at(in_, gives_parts, r);
+      std::byte* const there = at(out_, takes_parts, r);
+      if (to && from && own != there) lane.runtime.copy(there, own, part, lane.stream);
+      continue;
+    }
+    if (to) {
+      lane.communicator->call("ncclSend", api.send(at(in_, gives_parts, r), task.count(), type, r, comm, stream));
+    }
+    if (from) {
+      lane.communicator->call("ncclRecv", api.recv(at(out_, takes_parts, r), task.count(), type, r, comm, stream));
+    }
+  }
+}
+
+void Collective::call(const Lane& lane) {
+  const Api& api = lane.communicator->api();
+  const ncclComm_t comm = lane.communicator->get();
+  const auto stream = static_cast<cudaStream_t>(lane.stream.handle);
+  const ncclDataType_t type = data_type_of(task.record.dtype);
+  const ncclRedOp_t op = operation_of(task.record.op);
+  const std::size_t count = task.count();
+  const int root = task.record.root;
+  const auto take = [&](const char* name, ncclResult_t result) { lane.communicator->call(name, result); };
+  if (word_) take("ncclAllReduce", api.all_reduce(word_.get(), word_.get(), 1, ncclInt64, ncclSum, comm, stream));
+  if (count == 0) return;
+  switch (task.record.kind) {
+    case OpKind::barrier:
+    case OpKind::allocate: return;
+    case OpKind::all_reduce: return take("ncclAllReduce", api.all_reduce(in_, out_, count, type, op, comm, stream));
+    case OpKind::broadcast: return take("ncclBroadcast", api.broadcast(in_, out_, count, type, root, comm, stream));
+    case OpKind::reduce: return take("ncclReduce", api.reduce(in_, out_, count, type, op, root, comm, stream));
+    case OpKind::all_gather: return take("ncclAllGather", api.all_gather(in_, out_, count, type, comm, stream));
+    case OpKind::reduce_scatter:
+      return take("ncclReduceScatter", api.reduce_scatter(in_, out_, count, type, op, comm, stream));
+    case OpKind::gather: return exchange(lane, false, true, -1, root);
+    case OpKind::scatter: return exchange(lane, true, false, root, -1);
+    case OpKind::all_to_all: return exchange(lane, true, true, -1, -1);
+  }
+}
+
+void Collective::follow_up(const Lane& lane) {
+  const comm::OpRecord& record = task.record;
+  const bool has_result = record.kind != OpKind::reduce || record.root == lane.rank;
+  const std::int64_t* divisor = record.op == ReduceOp::avg ? lane.world_size : nullptr;
+  if (record.weighted) divisor = static_cast<const std::int64_t*>(word_.get());
+  if (divisor != nullptr && has_result && record.count > 0) {
+    lane.runtime.divide(BufferView(out_, record.count, record.dtype, lane.stream.device), divisor, lane.stream);
+  }
+  if (record.weighted) {
+    total_ = lane.runtime.allocate_pinned(sizeof(std::int64_t), lane.stream.device);
+    lane.runtime.copy(total_.get(), word_.get(), sizeof(std::int64_t), lane.stream);
+  }
+  (is_in_place() ? input_ : output_).bring_back(lane);
+}
+
+void Collective::land() {
+  if (total_) total_weight = *static_cast<const std::int64_t*>(total_.get());
+  (is_in_place() ? input_ : output_).land();
+  word_.reset();
+  total_.reset();
+}
+
+}  // namespace lockstep::nccl

@@ -1,0 +1,45 @@
+// The collectives, as NCCL calls and what comes around them in the stream.
+//
+// Sums are ncclSum, divided behind it where the operation is an average or weighted: ncclAvg would keep NCCL from its
+// fastest ways (NVLS, symmetric memory) and rounds the factor to the element type. Weights travel in the group of their
+// buffer. Gather, scatter and all-to-all are sends and receives in one group.
+#pragma once
+
+#include "runtime/comm/nccl/item.h"
+#include "runtime/comm/transfer.h"
+
+namespace lockstep::nccl {
+
+ncclDataType_t data_type_of(DType dtype);
+// avg is a sum here.
+ncclRedOp_t operation_of(ReduceOp op);
+
+class Collective final : public Item {
+ public:
+  explicit Collective(comm::Task of) : task(std::move(of)) {}
+
+  std::string describe() const override { return comm::describe(task.record, sequence); }
+  void launch(const Lane& lane) override;
+  void follow_up(const Lane& lane) override;
+  void land() override;
+
+  const comm::Task task;
+  std::int64_t total_weight = 0;  // once done
+
+ private:
+  void call(const Lane& lane);
+  void exchange(const Lane& lane, bool gives_parts, bool takes_parts, int giver, int taker);
+  // One buffer, which is read and written.
+  bool is_in_place() const {
+    return comm::is_reduction_in_place(task.record.kind) || task.record.kind == comm::OpKind::broadcast;
+  }
+
+  Staged input_;
+  Staged output_;
+  std::byte* in_ = nullptr;
+  std::byte* out_ = nullptr;
+  std::shared_ptr<void> word_;   // on the device: the weight, or what a barrier adds up
+  std::shared_ptr<void> total_;  // pinned
+};
+
+}  // namespace lockstep::nccl

@@ -1,0 +1,75 @@
+// One NCCL communicator. Non-blocking: every call returns at once, and settled() says when it has taken effect.
+//
+// Threads: one, the group's owner thread, with the device current; abort() any, once the owner makes no more calls.
+// Failure: CallFailed with NCCL's own words.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "runtime/base/error.h"
+#include "runtime/comm/nccl/api.h"
+
+namespace lockstep::nccl {
+
+// An NCCL call that failed. What it means for the group is the engine's to say.
+class CallFailed : public Error {
+ public:
+  CallFailed(const Api& api, const char* call, ncclResult_t result, ncclComm_t comm);
+  ncclResult_t result() const { return result_; }
+  // A peer's death looks like this, and whoever knows which rank it was may be about to tell.
+  bool may_be_a_consequence() const { return result_ != ncclInvalidArgument && result_ != ncclInvalidUsage; }
+
+ private:
+  ncclResult_t result_;
+};
+
+struct CommunicatorOptions {
+  int rank = 0;
+  int size = 1;
+  std::string name;  // in NCCL's own log, from 2.27 on
+  // Most multiprocessors that a collective takes; NCCL's choice if empty.
+  std::optional<int> max_ctas = {};
+};
+
+class Communicator {
+ public:
+  Communicator(const Api& api, CommunicatorOptions options) : api_(api), options_(std::move(options)) {}
+  // Aborts nothing: NCCL's memory is given up if neither destroy() nor abort() was called.
+  ~Communicator() = default;
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  // Begins to meet the others; every rank does. Then ask settled().
+  void begin(const ncclUniqueId& id);
+  // Whether what was called last has taken effect.
+  bool settled();
+  // Of what went wrong since, on this rank or another, as far as NCCL knows; ncclSuccess, or ncclInProgress.
+  ncclResult_t asynchronous_error();
+
+  // A pair around the calls that are to go to the device together. group_end() takes the result of what was called in
+  // between; ncclInProgress is none to complain about.
+  void group_start() { call("ncclGroupStart", api_.group_start()); }
+  void group_end() { call("ncclGroupEnd", api_.group_end()); }
+  // Takes a result: throws if it is an error.
+  void call(const char* name, ncclResult_t result) const;
+
+  // The end of the orderly way: begins to flush; settled() says when it is done; then destroy().
+  void finalize() { call("ncclCommFinalize", api_.comm_finalize(comm_)); }
+  void destroy();
+  // The other end: kernels that wait for peers leave. May block, for ever. True if NCCL says that it went well.
+  bool abort();
+
+  void* register_memory(void* data, std::size_t bytes);
+  void deregister(void* handle) { call("ncclCommDeregister", api_.comm_deregister(comm_, handle)); }
+
+  ncclComm_t get() const { return comm_; }
+  const Api& api() const { return api_; }
+
+ private:
+  const Api& api_;
+  const CommunicatorOptions options_;
+  ncclComm_t comm_ = nullptr;
+};
+
+}  // namespace lockstep::nccl

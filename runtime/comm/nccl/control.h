@@ -1,0 +1,41 @@
+// What the ranks of a group tell each other beside NCCL: a log of short texts in the store, which every rank reads in
+// the same order.
+//
+// NCCL knows neither deadlines nor goodbyes, and no rank can ask another through it. The log costs nothing while nobody
+// writes: its reader waits at the store. Entry n is the key "log/n"; "log" counts them.
+//
+// Threads: post() any. Two threads of its own: one reads and calls back, one writes. Where the store stands still they
+// are left behind at stop().
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "runtime/store/store.h"
+
+namespace lockstep::nccl {
+
+class Control {
+ public:
+  // Called for each entry, this rank's own too, in the log's order, on the reader's thread.
+  using OnEntry = std::function<void(const std::string& entry)>;
+
+  explicit Control(std::shared_ptr<store::Store> store);
+  ~Control();
+  Control(const Control&) = delete;
+  Control& operator=(const Control&) = delete;
+
+  void start(OnEntry on_entry);
+  // Writes an entry behind those before it. Returns at once. What can't be written is in the log of the process: then
+  // the store is lost, which every rank hears of in another way.
+  void post(std::string entry);
+  // Writes what is left and ends both threads. After it, nothing is called back.
+  void stop();
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace lockstep::nccl

@@ -1,0 +1,423 @@
+#include "runtime/comm/nccl/engine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "runtime/base/error.h"
+#include "runtime/base/logging.h"
+#include "runtime/base/quiet_thread.h"
+
+namespace lockstep::nccl {
+namespace {
+
+using wire::Cause;
+
+// How long the owner of a failed group waits for the device to let go of its memory before the cause is thrown. The
+// abort goes on meanwhile.
+constexpr std::chrono::milliseconds kLetGoPatience{900};
+// How long the ranks may take to say where they are.
+constexpr std::chrono::milliseconds kAnswerPatience{700};
+
+bool switched(const Environment& environment, const char* name, const char* other_than_default, const char* otherwise) {
+  const std::string text = environment.get(name).value_or(otherwise);
+  if (text == other_than_default || text == otherwise) return text == other_than_default;
+  throw InvalidArgument(fmt::format("environment: {}='{}' is unknown; '{}' or '{}' (the default)", name, text,
+                                    other_than_default, otherwise));
+}
+
+}  // namespace
+
+Knobs knobs_of(const Environment& environment) {
+  Knobs knobs;
+  knobs.check_collectives = switched(environment, "LOCKSTEP_CHECK_COLLECTIVES", "1", "0");
+  knobs.may_share_gpus = switched(environment, "LOCKSTEP_OVERSUBSCRIBE_GPU", "1", "0");
+  knobs.watchdog = !switched(environment, "LOCKSTEP_FAILURE_WATCHDOG", "off", "on");
+  if (const auto text = environment.get("LOCKSTEP_NCCL_MAX_CTAS"); text && !text->empty()) {
+    const auto value = parse_int(*text);
+    if (!value || *value < 1 || *value > 64) {
+      throw InvalidArgument(fmt::format(
+          "environment: LOCKSTEP_NCCL_MAX_CTAS='{}'; give the most multiprocessors that a collective may take, 1 to 64",
+          *text));
+    }
+    knobs.max_ctas = static_cast<int>(*value);
+  }
+  return knobs;
+}
+
+Engine::Engine(const Api& api, DeviceRuntime& runtime, GroupContext context, Knobs knobs)
+    : api_(api),
+      runtime_(runtime),
+      context_(std::move(context)),
+      knobs_(knobs),
+      rank_(context_.identity.rank),
+      size_(static_cast<int>(context_.roster.size())),
+      patient_store_(context_.store),
+      failure_(patient_store_, [this] { on_cause(); }),
+      control_(context_.store),
+      present_(context_.roster.size()),
+      positions_(context_.roster.size()),
+      left_after_(context_.roster.size()) {}
+
+Engine::~Engine() = default;
+
+void Engine::open(const Deadline& deadline) {
+  control_.start([this](const std::string& entry) { on_entry(entry); });
+  {
+    MutexLock lock(mutex_);
+    parked_ = false;
+  }
+  owner_ = start_quiet_thread([self = shared_from_this(), deadline] { self->run(deadline); });
+  std::exception_ptr error;
+  {
+    MutexLock lock(mutex_);
+    while (!open_ && !open_error_) changed_.wait(mutex_);
+    error = open_error_;
+  }
+  if (!error) return;
+  close();
+  std::rethrow_exception(error);
+}
+
+void Engine::check() const {
+  if (failure_.happened()) throw_failure();
+  MutexLock lock(mutex_);
+  if (closed_) {
+    throw InvalidArgument(
+        fmt::format("{}: the group was destroyed before this work was done; wait for each work, or keep the group for "
+                    "longer",
+                    own_name()));
+  }
+}
+
+bool Engine::all_have_answered() const {
+  for (int r = 0; r < size_; ++r) {
+    const auto index = static_cast<std::size_t>(r);
+    if (r != rank_ && !positions_[index] && !left_after_[index]) return false;
+  }
+  return true;
+}
+
+std::shared_ptr<WorkState> Engine::start(comm::Task task, StreamView compute) {
+  check();
+  const bool on_device = task.record.kind == comm::OpKind::barrier || task.output.device.kind != DeviceKind::cpu ||
+                         task.input.device.kind != DeviceKind::cpu;
+  auto collective = std::make_shared<Collective>(std::move(task));
+  if (on_device) {
+    collective->ready = take_event();
+    runtime_.record(collective->ready.get(), compute);
+  }
+  {
+    MutexLock lock(mutex_);
+    collective->sequence = ++last_;
+    flight_record_.called(collective->sequence, collective->task.record);
+    queue_.push_back(collective);
+    changed_.notify_all();
+  }
+  if (knobs_.check_collectives) {
+    Entry entry{EntryKind::called, {rank_, static_cast<std::int64_t>(collective->sequence)}};
+    append(entry.numbers, collective->task.record);
+    control_.post(write(entry));
+  }
+  return std::make_shared<Ticket<Collective>>(shared_from_this(), std::move(collective));
+}
+
+std::shared_ptr<WorkState> Engine::start(std::shared_ptr<Message> message, StreamView compute) {
+  check();
+  if (message->buffer.device.kind != DeviceKind::cpu) {
+    message->ready = take_event();
+    runtime_.record(message->ready.get(), compute);
+  }
+  Posting posting;
+  posting.sender = message->is_send ? rank_ : message->peer;
+  posting.receiver = message->is_send ? message->peer : rank_;
+  posting.is_send = message->is_send;
+  posting.tag = message->tag;
+  posting.dtype = message->buffer.dtype;
+  posting.count = message->buffer.count;
+  {
+    MutexLock lock(mutex_);
+    posting.number = message->number = ++last_message_;
+    posted_[posting.number] = message;
+    if (message->peer == rank_) take_posting(posting);
+    changed_.notify_all();
+  }
+  if (message->peer != rank_) {
+    control_.post(write({EntryKind::message,
+                         {posting.sender, posting.receiver, posting.is_send ? 1 : 0, posting.tag,
+                          static_cast<std::int64_t>(posting.dtype), posting.count, posting.number}}));
+  }
+  return std::make_shared<Ticket<Message>>(shared_from_this(), std::move(message));
+}
+
+void Engine::on_owner_thread(const std::function<void(const Lane&)>& body) {
+  check();
+  const auto errand = std::make_shared<Errand>();
+  errand->body = body;
+  {
+    MutexLock lock(mutex_);
+    errands_.push_back(errand);
+    changed_.notify_all();
+    // It may refer to the caller's stack: so it is either done, or will not be begun.
+    while (!errand->done && !parked_) changed_.wait(mutex_);
+  }
+  if (!errand->done) throw_failure();
+  if (errand->error) std::rethrow_exception(errand->error);
+}
+
+void Engine::at_the_end(std::function<void(const Lane&)> body) {
+  MutexLock lock(mutex_);
+  at_the_end_ = std::move(body);
+}
+
+void Engine::retire() {
+  bool any = false;
+  {
+    MutexLock lock(retire_mutex_);
+    for (Track* track : {&collectives_, &messages_}) {
+      auto& in_flight = track->in_flight;
+      while (!in_flight.empty()) {
+        const std::shared_ptr<Item> front = in_flight.front();
+        if (!runtime_.reached(front->finished.get())) break;
+        // An aborted kernel ends too. Before the failure nothing is aborted.
+        if (failure_.happened()) break;
+        front->land();
+        if (front->sequence != 0) flight_record_.done(front->sequence);
+        for (Item* item : {front.get(), front->twin.get()}) {
+          if (item != nullptr) item->done.store(true, std::memory_order_release);
+        }
+        in_flight.pop_front();
+        any = true;
+      }
+    }
+  }
+  if (!any) return;
+  MutexLock lock(mutex_);
+  changed_.notify_all();
+}
+
+bool Engine::poll(Item& item) {
+  if (item.done.load(std::memory_order_acquire)) return true;
+  if (item.launched.load(std::memory_order_acquire)) retire();
+  if (item.done.load(std::memory_order_acquire)) return true;
+  check();
+  return false;
+}
+
+void Engine::wait_for(Item& item, const Deadline& deadline) {
+  constexpr int kSpins = 100;
+  constexpr std::chrono::nanoseconds kLongest = std::chrono::milliseconds(1);
+  std::chrono::nanoseconds pause_for = std::chrono::microseconds(20);
+  for (int looks = 0; !poll(item); ++looks) {
+    if (deadline.expired()) time_out(item, deadline);
+    if (item.launched.load(std::memory_order_acquire)) {
+      // There is no call that waits for an event and knows a deadline.
+      if (looks < kSpins) {
+        std::this_thread::yield();
+        continue;
+      }
+      MutexLock lock(mutex_);
+      changed_.wait_until(mutex_, deadline.sooner(pause_for));
+      pause_for = std::min(kLongest, pause_for * 2);
+      continue;
+    }
+    MutexLock lock(mutex_);
+    while (!item.launched.load(std::memory_order_acquire) && !failure_.happened() && !closed_ &&
+           changed_.wait_until(mutex_, deadline)) {
+    }
+  }
+}
+
+void Engine::wait_on(Item& item, StreamView stream, const Deadline& deadline) {
+  if (stream.device != context_.device) {
+    // Host code comes behind it, so the host waits.
+    if (stream.device.kind == DeviceKind::cpu) return wait_for(item, deadline);
+    throw InvalidArgument(fmt::format("wait_on on {}: a stream of {}, but the group computes on {}", own_name(),
+                                      stream.device.str(), context_.device.str()));
+  }
+  for (;;) {
+    check();
+    if (item.launched.load(std::memory_order_acquire)) break;
+    if (deadline.expired()) time_out(item, deadline);
+    MutexLock lock(mutex_);
+    while (!item.launched.load(std::memory_order_acquire) && !failure_.happened() && !closed_ &&
+           changed_.wait_until(mutex_, deadline)) {
+    }
+  }
+  item.handed_on.store(true, std::memory_order_relaxed);
+  MutexLock lock(retire_mutex_);  // an event is used by one thread at a time
+  runtime_.block(stream, item.finished.get());
+}
+
+void Engine::throw_failure() const {
+  const Deadline patience = Deadline::after(kLetGoPatience);
+  {
+    MutexLock lock(mutex_);
+    while (!let_go_ && changed_.wait_until(mutex_, patience)) {
+    }
+  }
+  failure_.raise();
+}
+
+wire::Failure::Known Engine::what_holds_up(const Item& item, const Deadline& deadline) {
+  if (item.awaited_peer() >= 0) {
+    const bool has_counterpart = item.launched.load(std::memory_order_acquire);
+    return {Cause::timeout, fmt::format("{} on {} timed out, {}; {} {}; see why it is late, or raise the timeout",
+                                        item.describe(), own_name(), deadline.progress(), who(item.awaited_peer()),
+                                        has_counterpart ? "has called its part, and the devices are not through with it"
+                                                        : "has not called its part")};
+  }
+  const auto sequence = static_cast<std::int64_t>(item.sequence);
+  control_.post(write({EntryKind::question, {rank_, sequence}}));
+  std::vector<std::optional<Position>> positions;
+  std::vector<std::optional<std::uint64_t>> left;
+  {
+    MutexLock lock(mutex_);
+    const Deadline patience = Deadline::after(kAnswerPatience);
+    while (!failure_.happened() && !all_have_answered() && changed_.wait_until(mutex_, patience)) {
+    }
+    positions = positions_;
+    left = left_after_;
+  }
+  std::string absent;
+  for (int r = 0; r < size_; ++r) {
+    if (r == rank_) continue;
+    const auto& position = positions[static_cast<std::size_t>(r)];
+    const char* const comma = absent.empty() ? "" : ", ";
+    if (left[static_cast<std::size_t>(r)]) {
+      absent += fmt::format("{}{}, which left", comma, who(r));
+    } else if (!position) {
+      absent += fmt::format("{}{}, which does not answer", comma, who(r));
+    } else if (position->last < item.sequence) {
+      absent += fmt::format("{}{}, which started {} last", comma, who(r),
+                            position->last == 0 ? "nothing" : fmt::format("collective {}", position->last));
+    } else if (const auto own = flight_record_.find(item.sequence); own && position->record &&
+                                                                    position->asked == item.sequence &&
+                                                                    !comm::same_operation(*own, *position->record)) {
+      return {Cause::mismatch, comm::describe_mismatch(item.sequence, own_name(), *own, who(r), *position->record)};
+    }
+  }
+  const std::string why =
+      absent.empty() ? "all have arrived, and the devices are not through with it" : "not arrived: " + absent;
+  return {Cause::timeout, fmt::format("{} on {} timed out, {}; {}; see why it is late, or raise the timeout",
+                                      item.describe(), own_name(), deadline.progress(), why)};
+}
+
+void Engine::time_out(const Item& item, const Deadline& deadline) {
+  const auto known = what_holds_up(item, deadline);
+  failure_.propose(known.cause, known.text);
+  throw_failure();
+}
+
+std::shared_ptr<Message> Engine::take_posted(std::int64_t number) {
+  const auto found = posted_.find(number);
+  if (found == posted_.end()) return nullptr;
+  auto message = std::move(found->second);
+  posted_.erase(found);
+  return message;
+}
+
+// A pair that has this rank's side is launched here in its turn; the other side's rank finds it at the same place.
+void Engine::take_posting(const Posting& posting) {
+  if (posting.sender != rank_ && posting.receiver != rank_) return;
+  const auto pair = matches_.add(posting);
+  if (!pair) return;
+  const Posting& sent = pair->send;
+  const Posting& wanted = pair->recv;
+  std::shared_ptr<Message> recv = wanted.receiver == rank_ ? take_posted(wanted.number) : nullptr;
+  std::shared_ptr<Message> send = sent.sender == rank_ ? take_posted(sent.number) : nullptr;
+  if (!pair->fits()) {
+    mismatch_ = fmt::format(
+        "{} called recv of {} x {} from rank {} with tag {}, but {} sent {} x {}; both sides must "
+        "give one size and type",
+        who(wanted.receiver), wanted.count, name_of(wanted.dtype), wanted.sender, wanted.tag, who(sent.sender),
+        sent.count, name_of(sent.dtype));
+    return;
+  }
+  if (recv) {
+    recv->twin = send;
+    matched_.push_back(std::move(recv));
+  } else if (send) {
+    matched_.push_back(std::move(send));
+  }
+}
+
+std::string Engine::where_this_rank_was() const {
+  std::shared_ptr<Collective> in = current_ && !current_->done.load(std::memory_order_acquire) ? current_ : nullptr;
+  if (!in && !queue_.empty()) in = queue_.front();
+  return fmt::format("{} was in {}", own_name(), in ? in->describe() : "no collective");
+}
+
+void Engine::lose(int rank, const std::string& how) {
+  std::string where;
+  {
+    MutexLock lock(mutex_);
+    if (closed_ || left_after_[static_cast<std::size_t>(rank)]) return;
+    where = where_this_rank_was();
+  }
+  failure_.propose(Cause::peer_lost, fmt::format("{}; {}", how, where));
+}
+
+std::size_t Engine::under_way() {
+  std::size_t result = 0;
+  {
+    MutexLock lock(retire_mutex_);
+    for (const Track* track : {&collectives_, &messages_}) {
+      for (const auto& item : track->in_flight) result += item->handed_on.load(std::memory_order_relaxed) ? 0 : 1;
+    }
+  }
+  MutexLock lock(mutex_);
+  result += queue_.size() + matched_.size() + posted_.size();
+  if (current_ && !current_->launched.load(std::memory_order_acquire)) ++result;
+  return result;
+}
+
+void Engine::close_as(std::optional<std::string> cause) {
+  {
+    MutexLock lock(mutex_);
+    if (closed_) return;
+  }
+  if (!failure_.happened()) retire();
+  if (!cause && !failure_.happened()) {
+    if (const std::size_t left = under_way(); left > 0) {
+      cause = fmt::format("{} destroyed its group with {} collectives under way; it must wait for each work first",
+                          own_name(), left);
+    }
+  }
+  if (cause) failure_.propose(Cause::peer_lost, *cause);
+  {
+    MutexLock lock(mutex_);
+    closing_ = true;
+    changed_.notify_all();
+  }
+  if (owner_.joinable()) owner_.join();
+  std::thread undertaker;
+  {
+    MutexLock lock(mutex_);
+    closed_ = true;  // no undertaker comes after this
+    undertaker.swap(undertaker_);
+    changed_.notify_all();
+  }
+  if (undertaker.joinable()) undertaker.join();
+  control_.stop();
+  MutexLock retire_lock(retire_mutex_);
+  MutexLock lock(mutex_);
+  for (Track* track : {&collectives_, &messages_}) {
+    track->launching.reset();
+    track->in_flight.clear();
+  }
+  queue_.clear();
+  matched_.clear();
+  posted_.clear();
+  current_.reset();
+  at_the_end_ = nullptr;
+}
+
+void Engine::close() { close_as({}); }
+
+void Engine::close_unwinding() {
+  close_as(fmt::format("{} was ended by an exception of its own after collective {}; its own message says more",
+                       own_name(), last()));
+}
+
+}  // namespace lockstep::nccl

@@ -1,0 +1,253 @@
+// The owner thread of one rank's NCCL communicator, and what it shares with the program's thread: the collectives that
+// are under way.
+//
+// The program's thread marks its compute stream with an event and queues the collective. The owner thread makes every
+// NCCL call, in order: it lets the communication stream wait for the event, launches, and puts another event behind.
+// Who wants the result waits for that one, in a stream or on the host. NCCL knows no deadline and does not see every
+// death: the engine watches the events, NCCL's own errors and the ranks' log, and aborts the communicator where one of
+// them, the job's membership or the program says so.
+//
+// Messages have a communicator and a stream of their own, which all ranks make when the first of them sends one to
+// another: message.h.
+//
+// Failure: once there is a cause, an undertaker thread takes the communicator from the owner, aborts it in a helper
+// thread, and ends the process (base/exit_code.h) if that has not returned after kAbortPatience: a kernel that never
+// ends can't be ended otherwise, and the process is lost to its job anyway.
+//
+// Threads: the group's one thread; abort(), lose() and last() any.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "runtime/base/mutex.h"
+#include "runtime/comm/backend.h"
+#include "runtime/comm/nccl/collective.h"
+#include "runtime/comm/nccl/control.h"
+#include "runtime/comm/nccl/entry.h"
+#include "runtime/comm/nccl/event_pool.h"
+#include "runtime/comm/nccl/flight_record.h"
+#include "runtime/comm/nccl/message.h"
+#include "runtime/comm/wire/failure.h"
+
+namespace lockstep::nccl {
+
+// From the environment; each is the same on every rank.
+struct Knobs {
+  bool check_collectives = false;    // LOCKSTEP_CHECK_COLLECTIVES=1: compare each over the ranks before it starts; slow
+  bool may_share_gpus = false;       // LOCKSTEP_OVERSUBSCRIBE_GPU=1
+  bool watchdog = true;              // LOCKSTEP_FAILURE_WATCHDOG=off: an abort that blocks is only logged
+  std::optional<int> max_ctas = {};  // LOCKSTEP_NCCL_MAX_CTAS, 1 to 64
+};
+// Throws InvalidArgument.
+Knobs knobs_of(const Environment& environment);
+
+class Engine final : public std::enable_shared_from_this<Engine> {
+ public:
+  // How long an abort may take before the watchdog ends the process.
+  static constexpr std::chrono::seconds kAbortPatience{5};
+  // How long the owner thread may take to let go of the communicator before it is aborted under its feet.
+  static constexpr std::chrono::seconds kOwnerPatience{2};
+  // How long who says goodbye waits for the others', and then for NCCL to end.
+  static constexpr std::chrono::seconds kFarewell{10};
+
+  Engine(const Api& api, DeviceRuntime& runtime, GroupContext context, Knobs knobs);
+  ~Engine();
+
+  // Makes the communicator, with all ranks. Throws BackendUnavailable, Timeout, PeerLost.
+  void open(const Deadline& deadline);
+
+  // `compute`: the stream that a collective on device memory comes behind.
+  std::shared_ptr<WorkState> start(comm::Task task, StreamView compute);
+  std::shared_ptr<WorkState> start(std::shared_ptr<Message> message, StreamView compute);
+  // Runs `body` on the owner thread, between collectives, and waits for it. Throws what it throws.
+  void on_owner_thread(const std::function<void(const Lane&)>& body);
+
+  // What the owner thread does before it ends the communicator in order; not if it is aborted.
+  void at_the_end(std::function<void(const Lane&)> body);
+
+  // Throws if the group has failed or was closed.
+  void check() const;
+  // Notices what the device has finished.
+  void retire();
+  void abort(const std::string& cause) { failure_.propose(wire::Cause::peer_lost, cause); }
+  void lose(int rank, const std::string& how);
+  std::uint64_t last() const { return last_.load(std::memory_order_relaxed); }
+
+  // Says goodbye; or aborts, if this rank's part of something is not done.
+  void close();
+  // Aborts because the group's owner is being unwound.
+  void close_unwinding();
+
+  const GroupContext& context() const { return context_; }
+  const Api& api() const { return api_; }
+  DeviceRuntime& runtime() const { return runtime_; }
+  // "rank 2 (host node7, pid 4711)".
+  std::string who(int rank) const { return context_.roster[static_cast<std::size_t>(rank)].describe(); }
+  std::string own_name() const { return who(rank_); }
+
+ private:
+  template <typename Of>
+  friend class Ticket;
+
+  // Something that the owner thread does for another.
+  struct Errand {
+    std::function<void(const Lane&)> body;
+    std::exception_ptr error;
+    bool done = false;
+  };
+  // What a rank says of itself when another asks.
+  struct Position {
+    std::uint64_t last = 0;
+    std::uint64_t asked = 0;
+    std::optional<comm::OpRecord> record;  // of the collective that was asked for
+  };
+
+  // engine.cc: the program's thread.
+  void wait_for(Item& item, const Deadline& deadline);
+  void wait_on(Item& item, StreamView stream, const Deadline& deadline);
+  bool poll(Item& item);
+  [[noreturn]] void throw_failure() const;
+  [[noreturn]] void time_out(const Item& item, const Deadline& deadline);
+  // Of collective `sequence`: who has not come, asked of all; a Mismatch if one came to another.
+  wire::Failure::Known what_holds_up(const Item& item, const Deadline& deadline);
+  // What is called and not done, and that no stream waits for.
+  std::size_t under_way();
+  void take_posting(const Posting& posting) REQUIRES(mutex_);
+  std::shared_ptr<Message> take_posted(std::int64_t number) REQUIRES(mutex_);
+  std::shared_ptr<void> take_event() { return events_->take(runtime_, context_.device); }
+  bool all_have_answered() const REQUIRES(mutex_);
+  void close_as(std::optional<std::string> cause);
+
+  // engine_owner.cc: the owner thread.
+  void run(const Deadline& deadline);
+  void make_communicator(const Deadline& deadline);
+  // False at the end.
+  bool step();
+  bool run_errands();
+  bool launch_next();
+  // Of messages: makes their communicator, launches the next pair. False if there is nothing to do but wait.
+  bool step_messages();
+  void make_message_communicator();
+  // In checked mode: all ranks have come to it, with the same operation.
+  bool all_have_come(const Collective& collective);
+  struct Track;
+  // NCCL has launched the track's item: what comes behind it.
+  void launched(Track& track);
+  bool is_waiting_for_nccl() const;
+  void watch();
+  void watch(Track& track);
+  void check_those_who_left();
+  void fail_for(const CallFailed& error);
+  // Until somebody notifies, or this time has passed.
+  void pause(std::chrono::nanoseconds at_most) const;
+  // Waits until NCCL is through with what it was asked for. `remedy` goes into the message of a timeout.
+  void settle(Track& track, const Deadline& deadline, const char* what, const char* remedy);
+  Lane lane(Track& track);
+
+  // engine_end.cc: the ranks' log, the end.
+  void on_entry(const std::string& text);
+  void answer(const Entry& question);
+  void on_cause();
+  void undertake();
+  // Runs `body` in a thread of its own. False if it has not returned in time: the thread is left behind.
+  bool within_patience(const char* what, std::function<void()> body);
+  void end_the_process(const char* what) const;
+  void leave();
+  void abort(Track& track);
+  bool wait_for_goodbyes();
+  std::string where_this_rank_was() const REQUIRES(mutex_);
+
+  const Api& api_;
+  DeviceRuntime& runtime_;
+  const GroupContext context_;
+  const Knobs knobs_;
+  const int rank_;
+  const int size_;
+  wire::PatientStore patient_store_;
+  wire::Failure failure_;
+  Control control_;
+  FlightRecord flight_record_;
+  const std::shared_ptr<EventPool> events_ = std::make_shared<EventPool>();
+
+  // A communicator, its stream, and what is in it. The owner thread's; then the undertaker's.
+  struct Track {
+    std::unique_ptr<Communicator> communicator;
+    bool is_up = false;
+    std::shared_ptr<void> stream;
+    std::shared_ptr<Item> launching;              // NCCL is about to launch it
+    std::deque<std::shared_ptr<Item>> in_flight;  // launched, not done, in order; under retire_mutex_
+    const Item* front = nullptr;                  // what the device is in, and until when
+    std::optional<Deadline> front_limit;
+    std::optional<Deadline> error_counts_at;
+  };
+  Track collectives_;
+  Track messages_;
+  std::shared_ptr<void> world_size_;  // on the device
+  Deadline next_look_ = Deadline::after({});
+
+  std::thread owner_;
+  std::thread undertaker_ GUARDED_BY(mutex_);
+
+  mutable Mutex retire_mutex_;  // before mutex_, where both are held
+
+  mutable Mutex mutex_;
+  mutable Condition changed_;
+  std::deque<std::shared_ptr<Collective>> queue_ GUARDED_BY(mutex_);  // not launched, in order
+  std::shared_ptr<Collective> current_ GUARDED_BY(mutex_);            // launched last
+  Matches matches_ GUARDED_BY(mutex_);
+  std::map<std::int64_t, std::shared_ptr<Message>> posted_ GUARDED_BY(mutex_);  // own ones without a counterpart
+  std::deque<std::shared_ptr<Message>> matched_ GUARDED_BY(mutex_);             // not launched, in order
+  std::optional<std::string> mismatch_ GUARDED_BY(mutex_);                      // of a pair
+  std::int64_t last_message_ GUARDED_BY(mutex_) = 0;
+  bool messages_wanted_ GUARDED_BY(mutex_) = false;  // by any rank, from another
+  std::optional<std::string> messages_id_ GUARDED_BY(mutex_);
+  std::deque<std::shared_ptr<Errand>> errands_ GUARDED_BY(mutex_);
+  std::atomic<std::uint64_t> last_{0};            // started; written under the lock
+  std::vector<bool> present_ GUARDED_BY(mutex_);  // by rank: has begun to make its communicator
+  std::map<std::uint64_t, std::vector<std::optional<comm::OpRecord>>> arrivals_ GUARDED_BY(mutex_);  // checked mode
+  std::vector<std::optional<Position>> positions_ GUARDED_BY(mutex_);
+  std::vector<std::optional<std::uint64_t>> left_after_ GUARDED_BY(mutex_);
+  std::function<void(const Lane&)> at_the_end_ GUARDED_BY(mutex_);
+  bool somebody_aborted_ GUARDED_BY(mutex_) = false;
+  bool answered_ GUARDED_BY(mutex_) = false;
+  bool told_by_another_ GUARDED_BY(mutex_) = false;
+  bool open_ GUARDED_BY(mutex_) = false;
+  std::exception_ptr open_error_ GUARDED_BY(mutex_);
+  bool parked_ GUARDED_BY(mutex_) = true;   // the owner thread makes no more calls
+  bool let_go_ GUARDED_BY(mutex_) = false;  // the device touches no memory of a work any more
+  bool closing_ GUARDED_BY(mutex_) = false;
+  bool closed_ GUARDED_BY(mutex_) = false;
+};
+
+// A started collective or message, as its Work sees it.
+template <typename Of>
+class Ticket final : public WorkState {
+ public:
+  Ticket(std::shared_ptr<Engine> engine, std::shared_ptr<Of> item)
+      : engine_(std::move(engine)), item_(std::move(item)) {}
+
+  bool poll() override { return engine_->poll(*item_); }
+  void wait(const Deadline& deadline) override { engine_->wait_for(*item_, deadline); }
+  void wait_on(StreamView stream, const Deadline& deadline) override { engine_->wait_on(*item_, stream, deadline); }
+  std::int64_t total_weight() const override {
+    if constexpr (std::is_same_v<Of, Collective>) {
+      if (item_->done.load(std::memory_order_acquire)) return item_->total_weight;
+    }
+    return 0;
+  }
+
+ private:
+  std::shared_ptr<Engine> engine_;
+  std::shared_ptr<Of> item_;
+};
+
+}  // namespace lockstep::nccl

@@ -1,0 +1,410 @@
+// The owner thread: every NCCL call of the orderly way.
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/base/error.h"
+#include "runtime/base/logging.h"
+#include "runtime/comm/nccl/engine.h"
+
+namespace lockstep::nccl {
+namespace {
+
+using wire::Cause;
+
+// Between two looks at what the device and NCCL have come to, while the host has nothing else to do.
+constexpr std::chrono::milliseconds kBeat{50};
+// Between two questions whether NCCL is through: at first, and at last.
+constexpr std::chrono::microseconds kFirstPause{20};
+constexpr std::chrono::microseconds kLastPause{1000};
+// How long a remote error has to last before it counts: NCCL reports some that are none while it connects
+// (https://github.com/NVIDIA/nccl/issues/2019), and who knows which rank died tells within this time.
+constexpr std::chrono::milliseconds kErrorPatience{500};
+
+constexpr const char* kIdKey = "nccl/id";
+
+}  // namespace
+
+Lane Engine::lane(Track& track) {
+  return {.communicator = track.communicator.get(),
+          .runtime = runtime_,
+          .stream = {context_.device, track.stream.get()},
+          .rank = rank_,
+          .size = size_,
+          .world_size = static_cast<const std::int64_t*>(world_size_.get())};
+}
+
+void Engine::pause(std::chrono::nanoseconds at_most) const {
+  MutexLock lock(mutex_);
+  if (!failure_.happened()) changed_.wait_until(mutex_, Deadline::after(at_most));
+}
+
+void Engine::run(const Deadline& deadline) {
+  std::exception_ptr error;
+  try {
+    make_communicator(deadline);
+    MutexLock lock(mutex_);
+    open_ = true;
+    changed_.notify_all();
+  } catch (const std::exception& problem) {
+    error = std::current_exception();
+    failure_.propose(Cause::peer_lost, fmt::format("{} could not join the group: {}", own_name(), problem.what()));
+  }
+  try {
+    while (!error && step()) {
+    }
+  } catch (const CallFailed& problem) {
+    fail_for(problem);
+  } catch (const std::exception& problem) {
+    failure_.propose(Cause::peer_lost, fmt::format("{} can't go on: {}", own_name(), problem.what()));
+  }
+  MutexLock lock(mutex_);
+  open_error_ = error;
+  parked_ = true;
+  changed_.notify_all();
+}
+
+void Engine::make_communicator(const Deadline& deadline) {
+  control_.post(write({EntryKind::present, {rank_}}));
+  if (const cudaError_t result = ::cudaSetDevice(context_.device.index); result != cudaSuccess) {
+    throw BackendUnavailable(
+        fmt::format("nccl: {} can't use {}: {}", own_name(), context_.device.str(), ::cudaGetErrorString(result)));
+  }
+  collectives_.stream = runtime_.create_stream(context_.device, Stream::Priority::greatest);
+  const StreamView stream{context_.device, collectives_.stream.get()};
+  world_size_ = runtime_.allocate(sizeof(std::int64_t), stream);
+  runtime_.put(static_cast<std::int64_t*>(world_size_.get()), size_, stream);
+
+  auto& communicator = collectives_.communicator;
+  communicator = std::make_unique<Communicator>(
+      api_, CommunicatorOptions{.rank = rank_, .size = size_, .name = "lockstep", .max_ctas = knobs_.max_ctas});
+  try {
+    ncclUniqueId id{};
+    if (rank_ == 0) {
+      communicator->call("ncclGetUniqueId", api_.get_unique_id(&id));
+      context_.store->set(kIdKey, std::string_view(id.internal, sizeof(id.internal)));
+    } else {
+      const std::string bytes = context_.store->get(kIdKey, deadline);
+      if (bytes.size() != sizeof(id.internal)) {
+        throw CorruptData(
+            fmt::format("nccl: the store's '{}' has {} bytes, an id has {}; run one version of lockstep "
+                        "on every host",
+                        kIdKey, bytes.size(), sizeof(id.internal)));
+      }
+      std::memcpy(id.internal, bytes.data(), bytes.size());
+    }
+    communicator->begin(id);
+    settle(collectives_, deadline, "the communicator",
+           "see that the hosts reach each other (NCCL_SOCKET_IFNAME, NCCL_DEBUG=INFO), or raise the timeout");
+    collectives_.is_up = true;
+  } catch (const CallFailed& problem) {
+    // A rank that fails takes the others' along: if there is a first cause, it is that.
+    if (problem.may_be_a_consequence()) pause(kErrorPatience);
+    failure_.check();
+    throw BackendUnavailable(
+        fmt::format("nccl: {} can't make its communicator (NCCL {}, {}): {}; NCCL_DEBUG=WARN says "
+                    "more",
+                    own_name(), version_text(api_.version), api_.path, problem.what()));
+  }
+}
+
+void Engine::settle(Track& track, const Deadline& deadline, const char* what, const char* remedy) {
+  std::chrono::nanoseconds pause_for = kFirstPause;
+  while (!track.communicator->settled()) {
+    failure_.check();
+    if (context_.check) context_.check();
+    if (deadline.expired()) {
+      std::string missing;
+      {
+        MutexLock lock(mutex_);
+        for (int r = 0; r < size_; ++r) {
+          if (!present_[static_cast<std::size_t>(r)]) missing += (missing.empty() ? "" : ", ") + who(r);
+        }
+      }
+      failure_.fail(
+          Cause::timeout,
+          fmt::format(
+              "nccl: {} of {} ranks is not through on {}, {}; {}; {}", what, size_, own_name(), deadline.progress(),
+              missing.empty() ? "all have arrived, and NCCL does not go on" : "not arrived: " + missing, remedy));
+    }
+    pause(pause_for);
+    pause_for = std::min<std::chrono::nanoseconds>(kLastPause, pause_for * 2);
+  }
+}
+
+bool Engine::is_waiting_for_nccl() const {
+  return collectives_.launching || messages_.launching || (messages_.communicator && !messages_.is_up);
+}
+
+bool Engine::step() {
+  failure_.check();
+  check_those_who_left();
+  bool moved = false;
+  if (collectives_.launching) {
+    // NCCL launches in a thread of its own.
+    if (collectives_.communicator->settled()) {
+      launched(collectives_);
+      moved = true;
+    }
+  } else {
+    moved = run_errands() || launch_next();
+  }
+  moved |= step_messages();
+  watch();
+  if (moved) return true;
+  if (is_waiting_for_nccl()) {
+    pause(kFirstPause);
+    return true;
+  }
+  bool flying = false;
+  {
+    MutexLock lock(retire_mutex_);
+    flying = !collectives_.in_flight.empty() || !messages_.in_flight.empty();
+  }
+  {
+    MutexLock lock(mutex_);
+    // The front of the queue waits for the others in checked mode, a pair for its communicator.
+    const bool idle = queue_.empty() && errands_.empty() && matched_.empty();
+    if (!idle || flying || !closing_) {
+      if (!failure_.happened() && errands_.empty()) {
+        changed_.wait_until(mutex_, flying || !idle ? Deadline::after(kBeat) : Deadline::never());
+      }
+      return true;
+    }
+  }
+  leave();
+  return false;
+}
+
+bool Engine::run_errands() {
+  std::shared_ptr<Errand> errand;
+  {
+    MutexLock lock(mutex_);
+    if (errands_.empty()) return false;
+    errand = std::move(errands_.front());
+    errands_.pop_front();
+  }
+  std::exception_ptr error;
+  try {
+    errand->body(lane(collectives_));
+  } catch (...) {
+    error = std::current_exception();
+  }
+  MutexLock lock(mutex_);
+  errand->error = error;
+  errand->done = true;
+  changed_.notify_all();
+  return true;
+}
+
+bool Engine::all_have_come(const Collective& collective) {
+  if (!knobs_.check_collectives) return true;
+  std::vector<std::optional<comm::OpRecord>> records;
+  {
+    MutexLock lock(mutex_);
+    const auto found = arrivals_.find(collective.sequence);
+    if (found == arrivals_.end()) return false;
+    records = found->second;
+    for (const auto& record : records) {
+      if (!record) return false;
+    }
+    arrivals_.erase(found);
+  }
+  std::int64_t weights = 0;
+  bool overflow = false;
+  std::string all;
+  for (int r = 0; r < size_; ++r) {
+    const comm::OpRecord& theirs = *records[static_cast<std::size_t>(r)];
+    if (!comm::same_operation(collective.task.record, theirs)) {
+      failure_.fail(Cause::mismatch,
+                    comm::describe_mismatch(collective.sequence, own_name(), collective.task.record, who(r), theirs));
+    }
+    overflow |= __builtin_add_overflow(weights, theirs.weight, &weights);
+    all += fmt::format("{}{} of {}", r == 0 ? "" : ", ", theirs.weight, who(r));
+  }
+  if (overflow) {
+    failure_.fail(Cause::mismatch, comm::describe_too_heavy(collective.task.record, collective.sequence, all));
+  }
+  return true;
+}
+
+bool Engine::launch_next() {
+  std::shared_ptr<Collective> next;
+  {
+    MutexLock lock(mutex_);
+    if (queue_.empty()) return false;
+    next = queue_.front();
+  }
+  if (!all_have_come(*next)) return false;
+  {
+    MutexLock lock(mutex_);
+    queue_.pop_front();
+    current_ = next;
+  }
+  collectives_.launching = next;
+  next->launch(lane(collectives_));
+  return true;
+}
+
+void Engine::launched(Track& track) {
+  const std::shared_ptr<Item> item = std::move(track.launching);
+  track.launching = nullptr;
+  item->follow_up(lane(track));
+  item->finished = take_event();
+  runtime_.record(item->finished.get(), {context_.device, track.stream.get()});
+  if (item->sequence != 0) flight_record_.launched(item->sequence);
+  MutexLock retire_lock(retire_mutex_);
+  track.in_flight.push_back(item);
+  MutexLock lock(mutex_);
+  if (item->twin) item->twin->finished = item->finished;
+  for (Item* side : {item.get(), item->twin.get()}) {
+    if (side != nullptr) side->launched.store(true, std::memory_order_release);
+  }
+  changed_.notify_all();
+}
+
+bool Engine::step_messages() {
+  bool wanted = false;
+  std::shared_ptr<Message> next;
+  std::optional<std::string> mismatch;
+  {
+    MutexLock lock(mutex_);
+    wanted = messages_wanted_;
+    mismatch = mismatch_;
+    if (!matched_.empty() && !messages_.launching) next = matched_.front();
+  }
+  if (mismatch) failure_.fail(Cause::mismatch, *mismatch);
+  if (wanted && !messages_.communicator) make_message_communicator();
+  if (messages_.communicator && !messages_.is_up) {
+    messages_.is_up = messages_.communicator->settled();
+    if (messages_.is_up) return true;
+  }
+  if (messages_.launching) {
+    if (messages_.communicator && !messages_.communicator->settled()) return false;
+    launched(messages_);
+    return true;
+  }
+  // What goes to oneself needs no communicator, but waits behind what was matched before it.
+  if (!next || (next->peer != rank_ && !messages_.is_up)) return false;
+  // Nor may it be used before it is up.
+  if (messages_.communicator && !messages_.is_up) return false;
+  if (!messages_.stream) messages_.stream = runtime_.create_stream(context_.device, Stream::Priority::greatest);
+  {
+    MutexLock lock(mutex_);
+    matched_.pop_front();
+  }
+  messages_.launching = next;
+  next->launch(lane(messages_));
+  return true;
+}
+
+// All ranks make it, as soon as they read that one of them wants to send another something. None waits for it.
+void Engine::make_message_communicator() {
+  auto communicator = std::make_unique<Communicator>(
+      api_,
+      CommunicatorOptions{.rank = rank_, .size = size_, .name = "lockstep messages", .max_ctas = knobs_.max_ctas});
+  ncclUniqueId id{};
+  std::optional<std::string> known;
+  {
+    MutexLock lock(mutex_);
+    known = messages_id_;
+  }
+  if (!known && rank_ == 0) {
+    communicator->call("ncclGetUniqueId", api_.get_unique_id(&id));
+    known = std::string(id.internal, sizeof(id.internal));
+    control_.post(write({EntryKind::channel, {}, *known}));
+  }
+  if (!known) return;
+  if (known->size() != sizeof(id.internal)) {
+    failure_.fail(Cause::mismatch, fmt::format("{} got {} bytes as the id of a communicator, which has {}; run one "
+                                               "version of lockstep on every host",
+                                               own_name(), known->size(), sizeof(id.internal)));
+  }
+  std::memcpy(id.internal, known->data(), known->size());
+  if (!messages_.stream) messages_.stream = runtime_.create_stream(context_.device, Stream::Priority::greatest);
+  messages_.communicator = std::move(communicator);
+  messages_.communicator->begin(id);
+}
+
+void Engine::watch() {
+  if (!next_look_.expired()) return;
+  next_look_ = Deadline::after(kBeat);
+  retire();
+  watch(collectives_);
+  watch(messages_);
+}
+
+void Engine::watch(Track& track) {
+  std::shared_ptr<Item> front;
+  {
+    MutexLock lock(retire_mutex_);
+    if (!track.in_flight.empty()) front = track.in_flight.front();
+  }
+  if (!front) front = track.launching;
+  if (front.get() != track.front) track.front_limit.reset();
+  track.front = front.get();
+  if (!front) return;
+  // Its time begins when it is its turn and what it reads is computed: how long that takes is the program's.
+  const bool computed = !front->ready || runtime_.reached(front->ready.get());
+  if (computed && !track.front_limit) track.front_limit = Deadline::after(context_.timeout);
+  if (track.front_limit && track.front_limit->expired()) {
+    const auto known = what_holds_up(*front, *track.front_limit);
+    failure_.fail(known.cause, known.text);
+  }
+
+  if (track.launching || !track.is_up) return;  // step() asks for it
+  const ncclResult_t error = track.communicator->asynchronous_error();
+  if (error == ncclSuccess || error == ncclInProgress) return track.error_counts_at.reset();
+  if (!track.error_counts_at) track.error_counts_at = Deadline::after(kErrorPatience);
+  if (track.error_counts_at->expired())
+    throw CallFailed(api_, "ncclCommGetAsyncError", error, track.communicator->get());
+}
+
+// Whoever left has launched before what it took part in; what it did not, will not come.
+void Engine::check_those_who_left() {
+  std::string text;
+  {
+    MutexLock retire_lock(retire_mutex_);
+    MutexLock lock(mutex_);
+    const Item* first =
+        collectives_.in_flight.empty() ? collectives_.launching.get() : collectives_.in_flight.front().get();
+    if (first == nullptr && !queue_.empty()) first = queue_.front().get();
+    for (int r = 0; r < size_ && text.empty(); ++r) {
+      const auto& left = left_after_[static_cast<std::size_t>(r)];
+      if (!left) continue;
+      if (first != nullptr && first->sequence > *left) {
+        text = fmt::format(
+            "{} left after collective {}; {} is in {}, which needs every rank: all ranks must take part "
+            "in the same collectives",
+            who(r), *left, own_name(), first->describe());
+      }
+      for (const auto& [number, message] : posted_) {
+        if (message->peer != r || !text.empty()) continue;
+        text = fmt::format("{} left after collective {}; {} waits for its {}", who(r), *left, own_name(),
+                           message->describe());
+      }
+    }
+  }
+  if (!text.empty()) failure_.fail(Cause::peer_lost, text);
+}
+
+void Engine::fail_for(const CallFailed& error) {
+  if (error.may_be_a_consequence()) {
+    const Deadline patience = Deadline::after(kErrorPatience);
+    while (!failure_.happened() && !patience.expired()) pause(patience.remaining());
+  }
+  std::string where;
+  {
+    MutexLock lock(mutex_);
+    where = where_this_rank_was();
+  }
+  failure_.propose(
+      Cause::peer_lost,
+      fmt::format("{} can't go on: {}; {}; a rank it talks to may have died, or the network; NCCL_DEBUG=WARN "
+                  "says more",
+                  own_name(), error.what(), where));
+}
+
+}  // namespace lockstep::nccl

@@ -1,0 +1,45 @@
+// An entry of the ranks' log (control.h): a letter, numbers, and a text behind a line break if there is one.
+// "C 2 17 1 0 0 1 0 1000 32". Pure.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/comm/op_record.h"
+
+namespace lockstep::nccl {
+
+enum class EntryKind : char {
+  present = 'I',   // rank: begins to make its communicator
+  called = 'C',    // rank, sequence, record: comes to a collective; where collectives are checked
+  failed = 'F',    // cause; text: the group's failure
+  question = 'Q',  // rank, sequence: where is everybody?
+  answer = 'A',    // rank, last sequence, sequence asked for, record if it is known: so far
+  left = 'L',      // rank, last sequence: says goodbye
+  aborted = 'X',   // rank: has not waited for the others' goodbye
+  message = 'M',   // sender, receiver, 1 if from the sender, tag, dtype, count, number: wants to send or receive
+  channel = 'P',   // text: the id of the communicator for messages
+};
+
+struct Entry {
+  EntryKind kind = EntryKind::present;
+  std::vector<std::int64_t> numbers = {};
+  std::string text = {};
+
+  std::int64_t at(std::size_t index) const { return numbers[index]; }
+  int rank() const { return static_cast<int>(numbers[0]); }
+};
+
+std::string write(const Entry& entry);
+// Nothing if it is none, or a rank is none of `ranks`.
+std::optional<Entry> read(const std::string& text, int ranks);
+
+// A record as numbers, and back; `numbers` has as many as append() appends.
+inline constexpr std::size_t kRecordNumbers = 7;
+void append(std::vector<std::int64_t>& numbers, const comm::OpRecord& record);
+std::optional<comm::OpRecord> record_of(std::span<const std::int64_t> numbers);
+
+}  // namespace lockstep::nccl

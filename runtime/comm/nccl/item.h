@@ -1,0 +1,71 @@
+// What the owner thread puts into a stream: a collective or a message, from the call to its end.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "runtime/comm/nccl/communicator.h"
+#include "runtime/device/device_runtime.h"
+
+namespace lockstep::nccl {
+
+// What an item is launched with.
+struct Lane {
+  Communicator* communicator = nullptr;  // null for what needs none: messages to oneself
+  DeviceRuntime& runtime;
+  StreamView stream;
+  int rank = 0;
+  int size = 1;
+  const std::int64_t* world_size = nullptr;  // on the device
+};
+
+// Its life: called, launched (its kernels are in the stream), done (they have ended, and its host memory is written).
+class Item {
+ public:
+  virtual ~Item() = default;
+  virtual std::string describe() const = 0;
+
+  // Owner thread, in this order. Puts what comes before, and the NCCL calls in one group, into the stream...
+  virtual void launch(const Lane& lane) = 0;
+  // ...and, once NCCL has launched them, what comes behind.
+  virtual void follow_up(const Lane& lane) = 0;
+  // The device has done all of it: writes the user's memory if that is the host's. Once, any thread.
+  virtual void land() = 0;
+
+  // Of a message: the other side.
+  virtual int awaited_peer() const { return -1; }
+
+  std::uint64_t sequence = 0;  // of a collective, from 1
+  // Done with this one: what a rank sends to itself.
+  std::shared_ptr<Item> twin;
+  std::shared_ptr<void> ready;     // event: what the collective reads is computed; null for host memory
+  std::shared_ptr<void> finished;  // event, behind all of it; set when launched
+  std::atomic<bool> launched{false};
+  std::atomic<bool> done{false};
+  std::atomic<bool> handed_on{false};  // a stream waits for it
+};
+
+// Host or device memory as the stream sees it. Host memory goes through pinned memory of the same size.
+class Staged {
+ public:
+  // Owner thread. Makes room for host memory; with `bring_in` the stream also copies it to the device.
+  void place(const Lane& lane, const BufferView& buffer, bool bring_in);
+  // Behind the collective: the stream copies it back.
+  void bring_back(const Lane& lane);
+  // The device has done it: to the user's memory. What was taken for it is given back.
+  void land();
+
+  std::byte* data() const { return data_; }
+
+ private:
+  BufferView buffer_;
+  std::byte* data_ = nullptr;
+  std::shared_ptr<void> on_device_;
+  std::shared_ptr<void> pinned_;
+  bool comes_back_ = false;
+};
+
+}  // namespace lockstep::nccl

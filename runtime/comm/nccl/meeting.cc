@@ -1,0 +1,83 @@
+#include "runtime/comm/nccl/meeting.h"
+
+#include <fmt/format.h>
+
+#include <vector>
+
+#include "runtime/base/environment.h"
+#include "runtime/base/error.h"
+#include "runtime/comm/nccl/api.h"
+
+namespace lockstep::nccl {
+namespace {
+
+std::string key_of(int rank) { return fmt::format("gpu/{}", rank); }
+
+// "22809 GPU-5f2c...".
+Equipment parse(const std::string& text, const rendezvous::Member& who) {
+  const std::size_t space = text.find(' ');
+  const auto version = parse_int(std::string_view(text).substr(0, space));
+  if (space == std::string::npos || !version) {
+    throw CorruptData(
+        fmt::format("nccl: {} says of its GPU '{}', which is no version and UUID; run the same build of "
+                    "lockstep on all ranks",
+                    who.describe(), text));
+  }
+  return {text.substr(space + 1), static_cast<int>(*version)};
+}
+
+[[noreturn]] void throw_missing(const GroupContext& context, const Deadline& deadline) {
+  std::string missing;
+  for (const auto& member : context.roster) {
+    const std::vector<std::string> one = {key_of(member.rank)};
+    if (!context.store->check(one)) missing += (missing.empty() ? "" : ", ") + member.describe();
+  }
+  if (missing.empty()) missing = "the one that was to say what they found";
+  throw Timeout(fmt::format(
+      "nccl: {} waits for all ranks to say which GPU they have, {}; not arrived: {}; see that every rank runs and uses "
+      "backend nccl, or raise the timeout",
+      context.roster[static_cast<std::size_t>(context.identity.rank)].describe(), deadline.progress(), missing));
+}
+
+}  // namespace
+
+std::string verdict_on(std::span<const Equipment> ranks, const rendezvous::Roster& roster, bool may_share_gpus) {
+  for (std::size_t r = 1; r < ranks.size(); ++r) {
+    if (ranks[r].nccl_version == ranks[0].nccl_version) continue;
+    return fmt::format("{} has NCCL {} and {} has NCCL {}; install one version on all hosts, or set LOCKSTEP_NCCL_LIB",
+                       roster[0].describe(), version_text(ranks[0].nccl_version), roster[r].describe(),
+                       version_text(ranks[r].nccl_version));
+  }
+  if (may_share_gpus) return {};
+  for (std::size_t r = 1; r < ranks.size(); ++r) {
+    for (std::size_t earlier = 0; earlier < r; ++earlier) {
+      if (ranks[earlier].uuid != ranks[r].uuid) continue;
+      return fmt::format(
+          "{} and {} are both on {}; start one rank per GPU, or to try several on one, for correctness and not for "
+          "speed, use lockstep run --oversubscribe-gpu",
+          roster[earlier].describe(), roster[r].describe(), ranks[r].uuid);
+    }
+  }
+  return {};
+}
+
+std::string compare_equipment(const Equipment& own, const GroupContext& context, bool may_share_gpus,
+                              const Deadline& deadline) {
+  store::Store& store = *context.store;
+  store.set(key_of(context.identity.rank), fmt::format("{} {}", own.nccl_version, own.uuid));
+  if (store.add("gpu/count", 1) == static_cast<std::int64_t>(context.roster.size())) {
+    std::vector<std::string> keys;
+    for (const auto& member : context.roster) keys.push_back(key_of(member.rank));
+    const auto texts = store.multi_get(keys, deadline);
+    std::vector<Equipment> all;
+    for (std::size_t r = 0; r < texts.size(); ++r) all.push_back(parse(texts[r], context.roster[r]));
+    store.set("gpu/verdict", verdict_on(all, context.roster, may_share_gpus));
+  }
+  try {
+    return store.get("gpu/verdict", deadline);
+  } catch (const Timeout&) {
+    throw_missing(context, deadline);
+  }
+}
+
+}  // namespace lockstep::nccl

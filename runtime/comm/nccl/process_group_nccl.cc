@@ -1,0 +1,94 @@
+#include "runtime/comm/nccl/process_group_nccl.h"
+
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include <exception>
+
+#include "runtime/base/error.h"
+#include "runtime/comm/nccl/meeting.h"
+
+namespace lockstep::nccl {
+
+std::shared_ptr<ProcessGroup> ProcessGroupNccl::create(const GroupContext& context, const Deadline& deadline) {
+  const Knobs knobs = knobs_of(Environment::of_process());
+  const Api& functions = api();
+  DeviceRuntime& runtime = device_runtime(DeviceKind::cuda);
+  const Equipment own{runtime.info(context.device).uuid, functions.version};
+  if (const auto problem = compare_equipment(own, context, knobs.may_share_gpus, deadline); !problem.empty()) {
+    throw BackendUnavailable("nccl: " + problem);
+  }
+  auto engine = std::make_shared<Engine>(functions, runtime, context, knobs);
+  engine->open(deadline);
+  return std::make_shared<ProcessGroupNccl>(context, std::move(engine));
+}
+
+ProcessGroupNccl::ProcessGroupNccl(GroupContext context, std::shared_ptr<Engine> engine)
+    : TaskGroup(std::move(context)),
+      engine_(std::move(engine)),
+      arenas_(std::make_shared<Arenas>(*engine_)),
+      stream_{engine_->context().device, nullptr},
+      exceptions_at_birth_(std::uncaught_exceptions()) {
+  engine_->at_the_end([arenas = arenas_](const Lane& lane) { arenas->deregister_all(lane); });
+}
+
+ProcessGroupNccl::~ProcessGroupNccl() {
+  if (std::uncaught_exceptions() > exceptions_at_birth_) {
+    engine_->close_unwinding();
+  } else {
+    engine_->close();
+  }
+}
+
+void ProcessGroupNccl::check_place(std::string_view operation, const BufferView& buffer) const {
+  if (buffer.device.kind == DeviceKind::cpu || buffer.bytes() == 0) return;
+  cudaPointerAttributes attributes{};
+  const bool known = ::cudaPointerGetAttributes(&attributes, buffer.data) == cudaSuccess;
+  if (!known) ::cudaGetLastError();  // it would stick to the next call of this thread
+  const bool is_devices =
+      known && (attributes.type == cudaMemoryTypeDevice || attributes.type == cudaMemoryTypeManaged);
+  if (is_devices && attributes.device == buffer.device.index) return;
+  throw InvalidArgument(
+      fmt::format("{} on rank {} of {} (nccl): the buffer is said to be on {}, and its memory is {}; "
+                  "give memory of that device, or say where it is",
+                  operation, rank(), size(), buffer.device.str(),
+                  is_devices ? fmt::format("on cuda:{}", attributes.device) : "the host's"));
+}
+
+Work ProcessGroupNccl::start(comm::Task task) {
+  check_place(comm::name_of(task.record.kind), task.input);
+  check_place(comm::name_of(task.record.kind), task.output);
+  return Work(engine_->start(std::move(task), stream_), timeout());
+}
+
+Work ProcessGroupNccl::start_message(bool is_send, const BufferView& buffer, int peer, int tag) {
+  check_place(is_send ? "send" : "recv", buffer);
+  return Work(engine_->start(std::make_shared<Message>(is_send, buffer, peer, tag), stream_), timeout());
+}
+
+Arena ProcessGroupNccl::allocate(std::size_t bytes) {
+  check_arena_bytes(bytes);
+  start(task_of(comm::OpKind::allocate, {}, {}, static_cast<std::int64_t>(bytes))).wait();
+  return arenas_->allocate(*this, bytes);
+}
+
+void ProcessGroupNccl::set_stream(StreamView stream) {
+  if (stream.device != device()) {
+    throw InvalidArgument(
+        fmt::format("set_stream on rank {} of {} (nccl): a stream of {}, but the group computes on {}; "
+                    "give it a stream of its device",
+                    rank(), size(), stream.device.str(), device().str()));
+  }
+  stream_ = stream;
+}
+
+void ProcessGroupNccl::progress() {
+  engine_->check();
+  engine_->retire();
+}
+
+void ProcessGroupNccl::abort(const std::string& cause) {
+  engine_->abort(cause.empty() ? "aborted without a cause" : cause);
+}
+
+}  // namespace lockstep::nccl

@@ -1,0 +1,53 @@
+// The process group on GPUs, one per rank, over NCCL.
+//
+// Collectives on the group's device follow its compute stream and block nobody: see engine.h. Buffers in host memory go
+// through pinned memory and are written when the work is done. Weighted sums and averages are divided on the
+// communication stream. Values are combined in the order that NCCL chooses, 16-bit floats are rounded at each step of
+// its way, and integers wrap in their own type: runs on other machines may differ in the last bits.
+// Contract: comm/process_group.h.
+#pragma once
+
+#include <memory>
+
+#include "runtime/comm/nccl/arenas.h"
+#include "runtime/comm/nccl/engine.h"
+#include "runtime/comm/task_group.h"
+
+namespace lockstep::nccl {
+
+class ProcessGroupNccl final : public comm::TaskGroup {
+ public:
+  // Collective. Throws BackendUnavailable (no NCCL, no such GPU, two ranks on one), Timeout, PeerLost.
+  static std::shared_ptr<ProcessGroup> create(const GroupContext& context, const Deadline& deadline);
+  ProcessGroupNccl(GroupContext context, std::shared_ptr<Engine> engine);
+  // Says goodbye; aborts during unwinding, and if a collective of this rank is still under way that no stream waits
+  // for.
+  ~ProcessGroupNccl() override;
+  ProcessGroupNccl(const ProcessGroupNccl&) = delete;
+  ProcessGroupNccl& operator=(const ProcessGroupNccl&) = delete;
+
+  std::string_view backend() const override { return "nccl"; }
+  Arena allocate(std::size_t bytes) override;
+
+  StreamView stream() const override { return stream_; }
+  void set_stream(StreamView stream) override;
+  bool takes(DeviceId where) const override { return where == device() || where.kind == DeviceKind::cpu; }
+
+  void progress() override;
+  void abort(const std::string& cause) override;
+  void lose(int rank, const std::string& how) override { engine_->lose(rank, how); }
+  std::int64_t last_sequence() const override { return static_cast<std::int64_t>(engine_->last()); }
+
+ private:
+  Work start(comm::Task task) override;
+  Work start_message(bool is_send, const BufferView& buffer, int peer, int tag) override;
+  // Device memory is where it says.
+  void check_place(std::string_view operation, const BufferView& buffer) const;
+
+  std::shared_ptr<Engine> engine_;
+  std::shared_ptr<Arenas> arenas_;
+  StreamView stream_;
+  int exceptions_at_birth_;
+};
+
+}  // namespace lockstep::nccl
