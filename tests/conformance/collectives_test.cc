@@ -16,20 +16,19 @@ struct Place {
 };
 
 constexpr bool kIsShm = std::string_view(LOCKSTEP_TEST_BACKEND) == "shm";
+constexpr bool kIsNccl = std::string_view(LOCKSTEP_TEST_BACKEND) == "nccl";
 
-std::vector<Place> places() {
-  std::vector<Place> result;
+std::vector<std::tuple<Place, Memory>> cases() {
+  if (kIsNccl) return {{{"nccl", 2}, Memory::user}, {{"nccl", 2}, Memory::arena}, {{"nccl", 3}, Memory::device}};
   // The backends over a wire share all that depends on the world's size or on an arena, which is plain memory there:
   // two sizes show that the wire carries it.
-  if (!kIsShm) return {{LOCKSTEP_TEST_BACKEND, 2}, {LOCKSTEP_TEST_BACKEND, 3}};
-  for (const int ranks : {1, 2, 3, 4, 8}) result.push_back({LOCKSTEP_TEST_BACKEND, ranks});
-  result.push_back({"single", 1});
+  if (!kIsShm) return {{{LOCKSTEP_TEST_BACKEND, 2}, Memory::user}, {{LOCKSTEP_TEST_BACKEND, 3}, Memory::user}};
+  std::vector<std::tuple<Place, Memory>> result;
+  for (const Memory memory : {Memory::user, Memory::arena}) {
+    for (const int ranks : {1, 2, 3, 4, 8}) result.push_back({{LOCKSTEP_TEST_BACKEND, ranks}, memory});
+    result.push_back({{"single", 1}, memory});
+  }
   return result;
-}
-
-std::vector<Memory> memories() {
-  if (!kIsShm) return {Memory::user};
-  return {Memory::user, Memory::arena};
 }
 
 class Collectives : public ::testing::TestWithParam<std::tuple<Place, Memory>> {
@@ -44,13 +43,14 @@ class Collectives : public ::testing::TestWithParam<std::tuple<Place, Memory>> {
 
 std::string name_of_case(const ::testing::TestParamInfo<Collectives::ParamType>& info) {
   const Place& place = std::get<0>(info.param);
-  const bool arena = std::get<1>(info.param) == Memory::arena;
-  return std::string(place.backend) + "_" + std::to_string(place.ranks) + (arena ? "_arena" : "_user");
+  const Memory memory = std::get<1>(info.param);
+  return std::string(place.backend) + "_" + std::to_string(place.ranks) +
+         (memory == Memory::arena    ? "_arena"
+          : memory == Memory::device ? "_device"
+                                     : "_user");
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, Collectives,
-                         ::testing::Combine(::testing::ValuesIn(places()), ::testing::ValuesIn(memories())),
-                         name_of_case);
+INSTANTIATE_TEST_SUITE_P(Backends, Collectives, ::testing::ValuesIn(cases()), name_of_case);
 
 TEST_P(Collectives, Float32) {
   on_every_rank([](ProcessGroup& group, Memory memory) { check_dtype(group, DType::f32, memory); });

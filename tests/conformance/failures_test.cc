@@ -8,6 +8,7 @@
 
 #include "runtime/base/error.h"
 #include "tests/conformance/errors.h"
+#include "tests/conformance/memory.h"
 #include "tests/support/rank_threads.h"
 
 namespace lockstep::testing {
@@ -186,12 +187,14 @@ TEST(Failures, AWorkMayOutliveItsGroupOnceItIsDone) {
   run_ranks(2, [](Group group) {
     std::vector<float> x(10, 1);
     Arena arena = group->allocate(4096);
+    const StreamView stream = group->stream();
     Work done = group->all_reduce(view(x));
     done.wait();
     group.reset();
     EXPECT_TRUE(done.done());
     done.wait();
-    arena.data[4095] = std::byte{1};  // memory outlives the group too
+    const std::byte one{1};  // memory outlives the group too
+    upload(stream, arena.data + 4095, std::span(&one, 1));
   });
 }
 

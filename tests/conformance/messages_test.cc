@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "tests/conformance/memory.h"
 #include "tests/support/rank_threads.h"
 
 namespace lockstep::testing {
@@ -23,9 +24,9 @@ TEST(Messages, FromAnArenaThatTheReceiverIsStillAllocating) {
       std::vector<float> in(kCount);
       Work received = group->recv(BufferView(std::span(in)), (rank + 1) % size);
       Arena arena = group->allocate(kCount * sizeof(float));
-      const std::span<float> out(reinterpret_cast<float*>(arena.data), kCount);
-      std::fill(out.begin(), out.end(), static_cast<float>(round * size + rank));
-      Work sent = group->send(BufferView(out), (rank + size - 1) % size);
+      const std::vector<float> out(kCount, static_cast<float>(round * size + rank));
+      upload(group->stream(), arena.data, std::as_bytes(std::span(out)));
+      Work sent = group->send(BufferView(arena.data, kCount, DType::f32, group->device()), (rank + size - 1) % size);
       received.wait();
       const auto wanted = static_cast<float>(round * size + (rank + 1) % size);
       ASSERT_EQ(std::count(in.begin(), in.end(), wanted), static_cast<std::ptrdiff_t>(kCount)) << "round " << round;

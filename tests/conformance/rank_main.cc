@@ -44,7 +44,7 @@ void groups(const InitOptions& options) {
 
 void loop(ProcessGroup& group, const std::string& how) {
   Arena arena = group.allocate(1 << 20);
-  const BufferView shared(arena.data, 1 << 18, DType::f32);
+  const BufferView shared(arena.data, 1 << 18, DType::f32, group.device());
   std::vector<float> own(10000);
   for (int step = 0;; ++step) {
     if (step == 100 && group.rank() == 1 && how == "abort") group.abort("rank 1 is out of disk");

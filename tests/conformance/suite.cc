@@ -10,6 +10,7 @@
 
 #include "runtime/base/error.h"
 #include "tests/conformance/expected.h"
+#include "tests/conformance/memory.h"
 
 namespace lockstep::testing {
 namespace {
@@ -23,16 +24,24 @@ void require(bool condition, const std::string& what) {
   if (!condition) throw std::runtime_error(what);
 }
 
-// Buffers of one check: in the group's arena, or of the user's own.
+// Buffers of one check: in the group's arena, of the user's own, or on the device; then the check works on a copy that
+// goes there before a collective and comes back behind it.
 class Room {
  public:
-  Room(ProcessGroup& group, Memory memory, std::size_t bytes) {
+  Room(ProcessGroup& group, Memory memory, std::size_t bytes) : group_(group) {
     if (memory == Memory::arena) {
       arena_ = group.allocate(bytes);
-    } else {
-      own_.resize(bytes + 64);
+      data_ = arena_.data;
     }
-    data_ = memory == Memory::arena ? arena_.data : own_.data();
+    if (memory == Memory::device) {
+      on_device_ = device_runtime(group.device().kind).allocate(bytes, group.stream());
+      data_ = static_cast<std::byte*>(on_device_.get());
+    }
+    if (data_ != nullptr && group.device().kind != DeviceKind::cpu) there_ = data_;
+    if (data_ == nullptr || there_ != nullptr) {
+      own_.resize(bytes + 64);
+      data_ = own_.data();
+    }
   }
   // Memory for the next buffer, away from the one before.
   template <typename T>
@@ -42,9 +51,42 @@ class Room {
     return result;
   }
   void reuse() { used_ = 0; }
+  // As a collective takes it.
+  template <typename T>
+  BufferView view(std::span<T> buffer) const {
+    BufferView result(buffer);
+    if (there_ == nullptr) return result;
+    result.data = there_ + (reinterpret_cast<std::byte*>(buffer.data()) - data_);
+    result.device = group_.device();
+    return result;
+  }
+  void bring() const {
+    if (there_ != nullptr) upload(group_.stream(), there_, std::span(data_, used_));
+  }
+  // On a device nobody waits on the host: the copy back does, in its stream.
+  void fetch(std::span<const Work> works) {
+    for (const Work& work : works) {
+      if (there_ != nullptr) {
+        work.wait_on(group_.stream());
+      } else {
+        work.wait();
+      }
+    }
+    if (there_ != nullptr) download(group_.stream(), std::span(data_, used_), there_);
+  }
+  template <typename Start>
+  Work run(Start start) {
+    bring();
+    const Work work = start();
+    fetch(std::span(&work, 1));
+    return work;
+  }
 
  private:
+  ProcessGroup& group_;
   Arena arena_;
+  std::shared_ptr<void> on_device_;
+  std::byte* there_ = nullptr;  // on the device
   std::vector<std::byte> own_;
   std::byte* data_ = nullptr;
   std::size_t used_ = 0;
@@ -105,13 +147,13 @@ class Check {
   void all_reduce(ReduceOp op, std::int64_t count) {
     room_.reuse();
     auto buffer = filled(count, rank_);
-    group_.all_reduce(BufferView(buffer), {.op = op}).wait();
+    room_.run([&] { return group_.all_reduce(room_.view(buffer), {.op = op}); });
     compare("all_reduce", buffer, [&](std::int64_t i) { return reduced(op, size_, i); });
   }
   void reduce(ReduceOp op, std::int64_t count, int root) {
     room_.reuse();
     auto buffer = filled(count, rank_);
-    group_.reduce(BufferView(buffer), root, op).wait();
+    room_.run([&] { return group_.reduce(room_.view(buffer), root, op); });
     compare("reduce", buffer,
             [&](std::int64_t i) -> double { return rank_ == root ? reduced(op, size_, i) : value(rank_, i); });
   }
@@ -120,13 +162,13 @@ class Check {
     auto input = filled(count * size_, rank_);
     auto output = in_place ? input.subspan(static_cast<std::size_t>(count * rank_), static_cast<std::size_t>(count))
                            : room_.take<T>(count);
-    group_.reduce_scatter(BufferView(input), BufferView(output), op).wait();
+    room_.run([&] { return group_.reduce_scatter(room_.view(input), room_.view(output), op); });
     compare("reduce_scatter", output, [&](std::int64_t i) { return reduced(op, size_, count * rank_ + i); });
   }
   void broadcast(std::int64_t count, int root) {
     room_.reuse();
     auto buffer = filled(count, rank_);
-    group_.broadcast(BufferView(buffer), root).wait();
+    room_.run([&] { return group_.broadcast(room_.view(buffer), root); });
     compare("broadcast", buffer, [&](std::int64_t i) { return value(root, i); });
   }
   double gathered(std::int64_t count, std::int64_t i) const { return value(static_cast<int>(i / count), i % count); }
@@ -137,28 +179,28 @@ class Check {
     auto input = in_place ? output.subspan(static_cast<std::size_t>(count * rank_), static_cast<std::size_t>(count))
                           : room_.take<T>(count);
     fill(input, rank_);
-    group_.all_gather(BufferView(input), BufferView(output)).wait();
+    room_.run([&] { return group_.all_gather(room_.view(input), room_.view(output)); });
     compare("all_gather", output, [&](std::int64_t i) { return gathered(count, i); });
   }
   void gather(std::int64_t count, int root) {
     room_.reuse();
     auto input = filled(count, rank_);
     auto output = room_.take<T>(rank_ == root ? count * size_ : 0);
-    group_.gather(BufferView(input), BufferView(output), root).wait();
+    room_.run([&] { return group_.gather(room_.view(input), room_.view(output), root); });
     compare("gather", output, [&](std::int64_t i) { return gathered(count, i); });
   }
   void scatter(std::int64_t count, int root) {
     room_.reuse();
     auto input = filled(rank_ == root ? count * size_ : 0, root);
     auto output = filled(count, rank_ + 1);
-    group_.scatter(BufferView(input), BufferView(output), root).wait();
+    room_.run([&] { return group_.scatter(room_.view(input), room_.view(output), root); });
     compare("scatter", output, [&](std::int64_t i) { return value(root, count * rank_ + i); });
   }
   void all_to_all(std::int64_t count) {
     room_.reuse();
     auto input = filled(count * size_, rank_);
     auto output = room_.take<T>(count * size_);
-    group_.all_to_all(BufferView(input), BufferView(output)).wait();
+    room_.run([&] { return group_.all_to_all(room_.view(input), room_.view(output)); });
     compare("all_to_all", output,
             [&](std::int64_t i) { return value(static_cast<int>(i / count), count * rank_ + i % count); });
   }
@@ -179,17 +221,17 @@ void check_weights_of(ProcessGroup& group, Memory memory) {
     auto buffer = room.take<T>(count);
     // Rank r has weight r + 1 and the mean 4: the weighted mean is 4.
     std::fill(buffer.begin(), buffer.end(), from_number<T>(4.0 * (group.rank() + 1)));
-    Work work = group.all_reduce(BufferView(buffer), {.weight = group.rank() + 1});
+    const Work work = room.run([&] { return group.all_reduce(room.view(buffer), {.weight = group.rank() + 1}); });
     work.wait();
     require(work.total_weight() == total, fmt::format("total weight {}, wanted {}", work.total_weight(), total));
     for (const T x : buffer) require(to_number(x) == 4, fmt::format("weighted mean {}, wanted 4", to_number(x)));
     // Only the last rank has samples.
     std::fill(buffer.begin(), buffer.end(), from_number<T>(group.rank() == n - 1 ? 6 : 0));
-    group.all_reduce(BufferView(buffer), {.weight = group.rank() == n - 1 ? 3 : 0}).wait();
+    room.run([&] { return group.all_reduce(room.view(buffer), {.weight = group.rank() == n - 1 ? 3 : 0}); });
     for (const T x : buffer) require(to_number(x) == 2, fmt::format("one-sided mean {}, wanted 2", to_number(x)));
     // Nobody has: the sum stays.
     std::fill(buffer.begin(), buffer.end(), from_number<T>(1));
-    Work none = group.all_reduce(BufferView(buffer), {.weight = 0});
+    const Work none = room.run([&] { return group.all_reduce(room.view(buffer), {.weight = 0}); });
     none.wait();
     require(none.total_weight() == 0, "total of weights that are all 0");
     for (const T x : buffer) require(to_number(x) == n, fmt::format("sum {}, wanted {}", to_number(x), n));
@@ -240,11 +282,11 @@ void check_overlap(ProcessGroup& group, Memory memory) {
     for (std::size_t i = 0; i < buffer.size(); ++i)
       buffer[i] = static_cast<float>(value(group.rank() + k, static_cast<std::int64_t>(i)));
     buffers.push_back(buffer);
-    if (k % 7 == 6) {
-      works.push_back(group.broadcast(BufferView(buffer), k % group.size()));
-    } else {
-      works.push_back(group.all_reduce(BufferView(buffer)));
-    }
+  }
+  room.bring();
+  for (int k = 0; k < kStarted; ++k) {
+    const BufferView buffer = room.view(buffers[static_cast<std::size_t>(k)]);
+    works.push_back(k % 7 == 6 ? group.broadcast(buffer, k % group.size()) : group.all_reduce(buffer));
   }
   // Waited for in another order than started.
   for (int k = kStarted - 1; k >= 0; k -= 2) works[static_cast<std::size_t>(k)].wait();
@@ -252,6 +294,7 @@ void check_overlap(ProcessGroup& group, Memory memory) {
     work.wait();
     require(work.done(), "a work that was waited for is not done");
   }
+  room.fetch({});
   for (int k = 0; k < kStarted; ++k) {
     const auto& buffer = buffers[static_cast<std::size_t>(k)];
     for (std::size_t i = 0; i < buffer.size(); ++i) {
@@ -276,21 +319,29 @@ void check_messages(ProcessGroup& group, Memory memory) {
   constexpr std::int64_t kSizes[] = {0, 5, kLargest, 100};
   // From each to each, itself included, received in another order of tags than sent.
   std::vector<Work> works;
+  std::vector<std::span<float>> sent;
   std::vector<std::span<float>> received;
   for (int peer = 0; peer < size; ++peer) {
     for (int tag = 0; tag < 4; ++tag) {
-      auto buffer = room.take<float>(kSizes[tag]);
-      for (std::size_t i = 0; i < buffer.size(); ++i) buffer[i] = static_cast<float>(rank * 1000 + peer * 100 + tag);
-      works.push_back(group.send(BufferView(buffer), peer, tag));
+      sent.push_back(room.take<float>(kSizes[tag]));
+      std::fill(sent.back().begin(), sent.back().end(), static_cast<float>(rank * 1000 + peer * 100 + tag));
+    }
+  }
+  for (int peer = 0; peer < size; ++peer) {
+    for (int tag = 3; tag >= 0; --tag) received.push_back(room.take<float>(kSizes[tag]));
+  }
+  room.bring();
+  for (int peer = 0; peer < size; ++peer) {
+    for (int tag = 0; tag < 4; ++tag) {
+      works.push_back(group.send(room.view(sent[static_cast<std::size_t>(peer * 4 + tag)]), peer, tag));
     }
   }
   for (int peer = 0; peer < size; ++peer) {
     for (int tag = 3; tag >= 0; --tag) {
-      received.push_back(room.take<float>(kSizes[tag]));
-      works.push_back(group.recv(BufferView(received.back()), peer, tag));
+      works.push_back(group.recv(room.view(received[static_cast<std::size_t>(peer * 4 + 3 - tag)]), peer, tag));
     }
   }
-  for (const Work& work : works) work.wait();
+  room.fetch(works);
   for (int peer = 0; peer < size; ++peer) {
     for (int tag = 3; tag >= 0; --tag) {
       for (const float x : received[static_cast<std::size_t>(peer * 4 + 3 - tag)]) {
@@ -368,24 +419,28 @@ void check_setup(ProcessGroup& group) {
   Arena second = group.allocate(1 << 20);
   for (const Arena& arena : {first, second}) {
     require(reinterpret_cast<std::uintptr_t>(arena.data) % 64 == 0, "an arena is not aligned to 64 bytes");
-    require(std::all_of(arena.data, arena.data + arena.bytes, [](std::byte b) { return b == std::byte{0}; }),
+    std::vector<std::byte> bytes(arena.bytes, std::byte{1});
+    download(group.stream(), bytes, arena.data);
+    require(std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; }),
             "an arena is not zero");
   }
-  std::fill(second.data, second.data + second.bytes, static_cast<std::byte>(rank + 1));
+  std::vector<std::byte> bytes(second.bytes, static_cast<std::byte>(rank + 1));
+  upload(group.stream(), second.data, bytes);
   first = {};
   Arena third = group.allocate(0);
   require(third.bytes == 0, "an arena of no bytes");
-  group.all_reduce(BufferView(second.data, static_cast<std::int64_t>(second.bytes), DType::u8)).wait();
+  group.all_reduce(BufferView(second.data, static_cast<std::int64_t>(second.bytes), DType::u8, group.device())).wait();
+  download(group.stream(), bytes, second.data);
   const int wanted = group.size() * (group.size() + 1) / 2;
-  require(
-      std::all_of(second.data, second.data + second.bytes, [&](std::byte b) { return static_cast<int>(b) == wanted; }),
-      "the arena that was kept is not reduced");
+  require(std::all_of(bytes.begin(), bytes.end(), [&](std::byte b) { return static_cast<int>(b) == wanted; }),
+          "the arena that was kept is not reduced");
 }
 
 void check_everything(ProcessGroup& group) {
   check_setup(group);
   check_refusals(group);
-  for (const Memory memory : {Memory::user, Memory::arena}) {
+  for (const Memory memory : {Memory::user, Memory::arena, Memory::device}) {
+    if (memory == Memory::device && group.device().kind == DeviceKind::cpu) continue;  // that is the user's
     for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16, DType::i32, DType::i64, DType::u8}) {
       check_dtype(group, dtype, memory);
     }

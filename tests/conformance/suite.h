@@ -9,7 +9,11 @@
 namespace lockstep::testing {
 
 // Where the buffers of a check are.
-enum class Memory { user, arena };
+enum class Memory {
+  user,    // the host's
+  arena,   // the group's, where it computes
+  device,  // its device's, as any program takes it
+};
 
 // Every collective for one dtype, with counts that are empty, odd, small and larger than a window.
 void check_dtype(ProcessGroup& group, DType dtype, Memory memory);

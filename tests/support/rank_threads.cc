@@ -39,7 +39,7 @@ bool is_peer_lost(const std::exception_ptr& error) {
   }
 }
 
-GroupContext context_for(int rank, int ranks, const std::shared_ptr<store::Store>& store,
+GroupContext context_for(int rank, int ranks, const std::shared_ptr<store::Store>& store, const Backend& backend,
                          const RankThreadsOptions& options) {
   GroupContext context;
   context.identity.rank = context.identity.local_rank = rank;
@@ -48,6 +48,7 @@ GroupContext context_for(int rank, int ranks, const std::shared_ptr<store::Store
   for (int r = 0; r < ranks; ++r) context.roster.push_back({r, r, ::getpid(), host_name(), boot_id()});
   context.store = store;
   context.timeout = options.timeout;
+  if (backend.device == DeviceKind::cuda) context.device = {DeviceKind::cuda, rank};
   return context;
 }
 
@@ -110,7 +111,7 @@ void run_ranks(int ranks, const RankBody& body, const RankThreadsOptions& option
   if (found == backends().end()) throw InvalidArgument("run_ranks: no backend '" + options.backend + "'");
   const Backend& backend = *found;
   const std::shared_ptr<store::Store> store = std::make_shared<store::HashStore>();
-  if (const auto reason = backend.why_not(context_for(0, ranks, store, options)); !reason.empty()) {
+  if (const auto reason = backend.why_not(context_for(0, ranks, store, backend, options)); !reason.empty()) {
     throw BackendUnavailable(reason);
   }
   Outcome outcome;
@@ -120,7 +121,8 @@ void run_ranks(int ranks, const RankBody& body, const RankThreadsOptions& option
   }
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank) {
-    threads.emplace_back([&, rank] { run_rank(context_for(rank, ranks, store, options), backend, body, outcome); });
+    threads.emplace_back(
+        [&, rank] { run_rank(context_for(rank, ranks, store, backend, options), backend, body, outcome); });
   }
   wait_for_all(outcome, Deadline::after(options.limit));
   for (std::thread& thread : threads) thread.join();

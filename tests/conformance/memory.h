@@ -1,0 +1,30 @@
+// What a test does with memory that may be on a device: bytes go there and back through its runtime, and the host
+// waits.
+#pragma once
+
+#include <chrono>
+#include <cstring>
+#include <span>
+
+#include "runtime/comm/process_group.h"
+#include "runtime/device/device_runtime.h"
+
+namespace lockstep::testing {
+
+inline Deadline copy_deadline() { return Deadline::after(std::chrono::seconds(60)); }
+
+// Behind what is in the stream.
+inline void upload(StreamView stream, void* to, std::span<const std::byte> from) {
+  DeviceRuntime& runtime = device_runtime(stream.device.kind);
+  if (from.empty()) return;
+  runtime.copy(to, from.data(), from.size(), stream);
+  runtime.synchronize(stream, copy_deadline());
+}
+inline void download(StreamView stream, std::span<std::byte> to, const void* from) {
+  DeviceRuntime& runtime = device_runtime(stream.device.kind);
+  if (to.empty()) return;
+  runtime.copy(to.data(), from, to.size(), stream);
+  runtime.synchronize(stream, copy_deadline());
+}
+
+}  // namespace lockstep::testing
