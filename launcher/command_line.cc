@@ -178,6 +178,11 @@ Command parse_command_line(const std::vector<std::string>& arguments) {
   CLI::App& store = *app.add_subcommand("store", "The rendezvous store by itself: lockstep store serve");
   ServeCommand serve(store);
 
+  const auto is_first = [&](const CLI::App* known) { return known->get_name() == arguments.front(); };
+  if (!arguments.empty() && !arguments.front().starts_with('-') && app.get_subcommands(is_first).empty()) {
+    return usage_error("", fmt::format("'{}' is no command; there are run, doctor and store serve, see lockstep --help",
+                                       arguments.front()));
+  }
   // CLI11 goes on looking for flags behind "--", so it gets what is before it only.
   const auto mark = std::find(arguments.begin(), arguments.end(), "--");
   std::vector<std::string> reversed(std::make_reverse_iterator(mark), arguments.rend());

@@ -88,7 +88,14 @@ int main(int argc, char** argv) {
   CLI::App app("PyTorch's data-parallelism tutorial with lockstep.", "01_tutorial");
   std::string out;
   app.add_option("--out", out, "Write the trained weights to this file (safetensors)");
-  CLI11_PARSE(app, argc, argv);
+  app.failure_message([](const CLI::App*, const CLI::Error& error) {
+    return std::string("01_tutorial: ") + error.what() + "; see 01_tutorial --help\n";
+  });
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
   std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // lines as they come, into a pipe too
   try {
     run(out);

@@ -163,7 +163,14 @@ int main(int argc, char** argv) {
                "02_char_gpt");
   Flags flags;
   add_flags(app, flags);
-  CLI11_PARSE(app, argc, argv);
+  app.failure_message([](const CLI::App*, const CLI::Error& error) {
+    return std::string("02_char_gpt: ") + error.what() + "; see 02_char_gpt --help\n";
+  });
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
   try {
     check(flags);
     if (flags.generate > 0) {
