@@ -269,12 +269,13 @@ UniqueFd tcp_accept(int listener, const Deadline& deadline) {
   }
 }
 
-UniqueFd tcp_connect(const HostPort& where, const Deadline& deadline) {
+UniqueFd tcp_connect(const HostPort& where, const Deadline& deadline, Refused refused) {
   Backoff backoff;
   for (int attempts = 1;; ++attempts) {
     Round round = connect_round(where, deadline);
     if (round.fd) return std::move(round.fd);
-    if (round.error != 0 && !is_worth_a_retry(round.error)) {
+    const bool is_final = round.error == ECONNREFUSED && refused == Refused::for_good;
+    if (round.error != 0 && (is_final || !is_worth_a_retry(round.error))) {
       throw SystemError(fmt::format("connect to {} ({})", where.to_string(), round.outcome), round.error);
     }
     if (!backoff.pause(deadline)) {

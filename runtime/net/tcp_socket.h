@@ -40,10 +40,16 @@ UniqueFd tcp_accept(int listener, const Deadline& deadline);
 // ENOBUFS or ENOMEM, if there is one and the system has no room for it.
 UniqueFd tcp_try_accept(int listener);
 
+// What it means that nobody listens.
+enum class Refused {
+  not_yet,   // who listens there may still start: try again
+  for_good,  // who listened there has ended: SystemError (ECONNREFUSED) at once
+};
+
 // Connects, trying each address of the host, and retries what may be mended by waiting (refused, unreachable, name not
 // known yet) with growing pauses until the deadline.
 // Timeout lists each address, what became of it, and the time.
-UniqueFd tcp_connect(const HostPort& where, const Deadline& deadline);
+UniqueFd tcp_connect(const HostPort& where, const Deadline& deadline, Refused refused = Refused::not_yet);
 // One round over the host's addresses, no retry: a refusal is a SystemError at once. For peers that must be there.
 UniqueFd tcp_connect_once(const HostPort& where, const Deadline& deadline);
 

@@ -22,6 +22,7 @@
 #include "runtime/base/process_state.h"
 #include "runtime/base/quiet_thread.h"
 #include "runtime/base/unique_fd.h"
+#include "runtime/net/stream.h"
 #include "runtime/net/tcp_liveness.h"
 #include "runtime/store/observed_clock.h"
 #include "runtime/store/tcp_connection.h"
@@ -76,7 +77,21 @@ class MemberLink::Impl {
 
  private:
   void enter(const Endpoint& endpoint, std::string_view scope, const Deadline& deadline) {
-    TcpConnection connection = TcpConnection::open(endpoint, deadline);
+    try {
+      register_at(endpoint, scope, deadline);
+    } catch (const net::ConnectionClosed& error) {
+      throw StoreError(
+          fmt::format("membership: the store at {} closed the connection while {} registered: {}; the process that "
+                      "hosts the store, "
+                      "which is the launcher or rank 0, has ended: look at what it said",
+                      address_, self_.describe(), error.what()));
+    } catch (const StoreError& error) {
+      throw StoreError(fmt::format("membership: {}", error.what()));
+    }
+  }
+
+  void register_at(const Endpoint& endpoint, std::string_view scope, const Deadline& deadline) {
+    TcpConnection connection = TcpConnection::open(endpoint, deadline, Expect::is_there);
     const std::string rank = std::to_string(self_.rank);
     const std::string world = std::to_string(self_.world_size);
     const std::string process = encode(self_.process);
@@ -86,7 +101,7 @@ class MemberLink::Impl {
     connection.send(bytes, deadline);
     const proto::Contents& reply = connection.receive(Op::register_member, 1, deadline);
     if (reply.number != proto::kOk) {
-      throw StoreError(fmt::format("membership: the store at {} refused {}: {}", address_, self_.describe(),
+      throw StoreError(fmt::format("the store at {} refused {}: {}", address_, self_.describe(),
                                    reply.values.empty() ? std::string_view("no reason given") : reply.values[0]));
     }
     if (!reply.values.empty()) host_ = decode_process_info(reply.values[0]);

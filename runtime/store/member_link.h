@@ -61,8 +61,9 @@ struct MemberCalls {
 
 class MemberLink {
  public:
-  // Connects, and registers `self` in `scope`. Throws StoreError if the store refuses (a rank that is there already:
-  // both are named), Timeout, and what TcpConnection throws.
+  // Connects to a store that this process has reached before, and registers `self` in `scope`. Throws StoreError if the
+  // store refuses (a rank that is there already: both are named) or its host has gone, Timeout, and what TcpConnection
+  // throws.
   MemberLink(const Endpoint& endpoint, std::string_view scope, const MemberInfo& self, const LivenessOptions& options,
              MemberCalls calls, const Deadline& deadline);
   // As goodbye(last_sequence()), unless goodbye() was called; after a report() too. No event comes afterwards. While an

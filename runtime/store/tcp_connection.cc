@@ -38,6 +38,19 @@ Dialect dialect_of(const Endpoint& endpoint, int attempt) {
   return attempt % 2 == 1 ? Dialect::current : Dialect::legacy;
 }
 
+UniqueFd connect(const Endpoint& endpoint, const Deadline& deadline, Expect expect) {
+  if (expect == Expect::may_come) return net::tcp_connect(endpoint.address, deadline);
+  try {
+    return net::tcp_connect(endpoint.address, deadline, net::Refused::for_good);
+  } catch (const SystemError& error) {
+    if (error.error_number() != ECONNREFUSED) throw;
+    throw StoreError(
+        fmt::format("nobody listens any more at the store's address {} ({}): the process that hosts the store, which "
+                    "is the launcher or rank 0, has ended or is about to: look at what it said",
+                    endpoint.address.to_string(), errno_text(error.error_number())));
+  }
+}
+
 }  // namespace
 
 TcpConnection TcpConnection::open_once(const Endpoint& endpoint, Dialect dialect, const Deadline& deadline) {
@@ -46,14 +59,14 @@ TcpConnection TcpConnection::open_once(const Endpoint& endpoint, Dialect dialect
   return connection;
 }
 
-TcpConnection TcpConnection::open(const Endpoint& endpoint, const Deadline& deadline) {
+TcpConnection TcpConnection::open(const Endpoint& endpoint, const Deadline& deadline, Expect expect) {
   if (endpoint.protocol == Endpoint::Protocol::torch && endpoint.secret) {
     throw InvalidArgument("a store with PyTorch's protocol has no secret: ask for lockstep's, or without one");
   }
   net::Backoff backoff;
   for (int attempt = 1;; ++attempt) {
     const Dialect dialect = dialect_of(endpoint, attempt);
-    TcpConnection connection(net::tcp_connect(endpoint.address, deadline), dialect);
+    TcpConnection connection(connect(endpoint, deadline, expect), dialect);
     std::string outcome;
     try {
       connection.greet(endpoint, deadline.sooner(dialect == Dialect::legacy ? kLegacyLimit : kGreetingLimit));

@@ -16,12 +16,19 @@
 
 namespace lockstep::store {
 
+// What is known of a server before it has answered.
+enum class Expect {
+  may_come,  // it may not have started yet: a refusal means later
+  is_there,  // it has answered this process before: a refusal means that its process has ended or is about to
+};
+
 class TcpConnection {
  public:
   // Connects and greets, and tries again until the deadline, also when the server closes during the greeting: a full
   // listen queue shows only then. With Protocol::torch it finds out whether the server is a current one or one of 1.13.
-  // Timeout says what was tried and what came of it; StoreError, at once, why the server refuses us or we it.
-  static TcpConnection open(const Endpoint& endpoint, const Deadline& deadline);
+  // Timeout says what was tried and what came of it; StoreError, at once, why the server refuses us or we it, or that
+  // nobody listens where a server `is_there`.
+  static TcpConnection open(const Endpoint& endpoint, const Deadline& deadline, Expect expect = Expect::may_come);
   // The same without a second try, for a server that is known to be there and to speak `dialect`.
   static TcpConnection open_once(const Endpoint& endpoint, proto::Dialect dialect, const Deadline& deadline);
 

@@ -136,6 +136,15 @@ TEST(TcpSocket, ConnectOnceFailsAtOnce) {
   }
 }
 
+TEST(TcpSocket, ARefusalForGoodIsNotTriedAgain) {
+  try {
+    tcp_connect(free_address(), Deadline::never(), Refused::for_good);
+    FAIL() << "connected to nobody";
+  } catch (const SystemError& error) {
+    EXPECT_EQ(error.error_number(), ECONNREFUSED);
+  }
+}
+
 TEST(TcpSocket, ConnectNeverMeetsItself) {
   // A client that tries a free port of the ephemeral range again and again is sooner or later given that very port to
   // come from, and TCP lets it connect to itself. Binding to it here makes that happen at the first try.

@@ -201,6 +201,22 @@ TEST_F(MemberLinks, ADuplicateIsRefusedAndBothAreNamed) {
   EXPECT_TRUE(events.all().empty());
 }
 
+// Its host lets who is connected finish, and takes nobody new: so nobody may wait for it to listen again.
+TEST_F(MemberLinks, AStoreWhoseHostIsLeavingIsAskedOnlyOnce) {
+  Events events;
+  const auto own = link(0, events);
+  server_->stop_listening();
+  try {
+    MemberLink(endpoint(), "scope", member(1), {}, events.calls(), Deadline::never());
+    FAIL() << "nobody listens";
+  } catch (const StoreError& error) {
+    EXPECT_TRUE(contains(
+        error.what(), "membership: nobody listens any more at the store's address " + server_->address().to_string()))
+        << error.what();
+  }
+  EXPECT_TRUE(events.all().empty());
+}
+
 TEST_F(MemberLinks, AStoreThatEndsIsLostAndItsHostIsNamed) {
   Events events;
   const auto own = link(0, events);
