@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <optional>
 
 #include "runtime/base/environment.h"
 #include "runtime/base/error.h"
 #include "runtime/base/host.h"
+#include "runtime/base/logging.h"
 #include "runtime/base/process_token.h"
 #include "runtime/rendezvous/claim.h"
 
@@ -17,6 +19,10 @@ namespace {
 
 // Of a request whose answer is there already, after the job's own deadline has passed.
 constexpr std::chrono::seconds kOneRequest{2};
+// Between a process's registration and its claim.
+constexpr std::chrono::seconds kClaimFollows{10};
+// Neither a claim nor a verdict.
+constexpr std::string_view kNothing = "-";
 
 std::string attempt_scope(const Identity& identity) {
   return fmt::format("rendezvous/{}/{}", identity.run_id.empty() ? "-" : identity.run_id, identity.restart_count);
@@ -57,21 +63,50 @@ void obey(std::string_view verdict, const Keys& keys) {
   throw Mismatch(message);  // the others had met before this process came
 }
 
-// Takes this rank's place in the first round in which this process has none yet.
-Keys take_place(store::Store& store, const Identity& identity, const Claim& claim) {
-  const std::string text = encode(claim);
-  for (int round = 0;; ++round) {
-    const Keys keys = keys_of_round(identity, round);
-    const std::string key = keys.claim(identity.rank);
-    const std::string standing = store.compare_set(key, "", text);
-    if (standing == text) return keys;
-    const Claim holder = decode_claim(standing, key);
-    if (holder.process == claim.process) continue;
-    fail(store, keys,
-         fmt::format("join: two processes are rank {} of {}: {} and {}; give each process its own RANK, and {}",
-                     identity.rank, identity.world_size, holder.member.describe(), claim.member.describe(),
-                     identity.store_address.empty() ? "let an earlier run end before the next one uses the same address"
-                                                    : "each job at this store its own LOCKSTEP_RUN_ID"));
+// The value at `key`, if there is one, without waiting.
+std::optional<std::string> peek(store::Store& store, const std::string& key) {
+  std::string value = store.compare_set(key, kNothing, kNothing);
+  if (value == kNothing) return std::nullopt;
+  return value;
+}
+
+[[noreturn]] void report_duplicate(store::Store& store, const Keys& keys, const Identity& identity, const Claim& holder,
+                                   const Claim& own) {
+  fail(store, keys,
+       fmt::format("join: two processes are rank {} of {}: {} and {}; give each process its own RANK, and {}",
+                   identity.rank, identity.world_size, holder.member.describe(), own.member.describe(),
+                   identity.store_address.empty() ? "let an earlier run end before the next one uses the same address"
+                                                  : "each job at this store its own LOCKSTEP_RUN_ID"));
+}
+
+// This process could not come in. Throws why, if the store knows: another process is this rank, or the round has failed
+// and its store's host has gone.
+void explain_refusal(store::Store& store, const Keys& keys, const Identity& identity, const Claim& own,
+                     const Deadline& deadline) {
+  std::optional<std::string> verdict;
+  std::optional<std::string> holder;
+  const std::string key = keys.claim(identity.rank);
+  try {
+    verdict = peek(store, keys.verdict());
+    if (!verdict || *verdict == kComplete) holder = store.get(key, deadline.sooner(kClaimFollows));
+  } catch (const Error& error) {  // the refusal itself is what is known
+    log_debug("join: nothing more is known of why rank {} could not come in: {}", identity.rank, error.what());
+    return;
+  }
+  if (verdict) obey(*verdict, keys);
+  if (!holder) return;
+  const Claim other = decode_claim(*holder, key);
+  if (other.process != own.process) report_duplicate(store, keys, identity, other, own);
+}
+
+void enter(const OnPlace& on_place, store::Store& store, const Keys& keys, const Identity& identity, const Claim& own,
+           const Deadline& deadline) {
+  if (!on_place) return;
+  try {
+    on_place(keys.scope);
+  } catch (const Error&) {
+    explain_refusal(store, keys, identity, own, deadline);
+    throw;
   }
 }
 
@@ -82,6 +117,40 @@ void agree_on_world_size(store::Store& store, const Keys& keys, const Identity& 
   if (size == identity.world_size) return;
   fail(store, keys,
        fmt::format("join: ranks disagree on the world size: {}, {}; give all ranks the same WORLD_SIZE", first, mine));
+}
+
+// A round that has failed for this process is over for it: a later join() of it is another round's.
+void use_up(store::Store& store, const std::string& key, const std::string& claim) {
+  try {
+    store.compare_set(key, "", claim);
+  } catch (const Error& error) {  // where the store has gone, so have its rounds
+    log_debug("join: '{}' is left free: {}", key, error.what());
+  }
+}
+
+// Takes this rank's place in the first round in which this process has none yet. Whoever can see the claim can see its
+// process's end: `on_place` comes first.
+Keys take_place(store::Store& store, const Identity& identity, const Claim& claim, const OnPlace& on_place,
+                const Deadline& deadline) {
+  const std::string text = encode(claim);
+  for (int round = 0;; ++round) {
+    const Keys keys = keys_of_round(identity, round);
+    const std::string key = keys.claim(identity.rank);
+    std::optional<std::string> standing = peek(store, key);
+    if (!standing) {
+      try {
+        agree_on_world_size(store, keys, identity, claim.member);
+        enter(on_place, store, keys, identity, claim, deadline);
+      } catch (const Error&) {
+        use_up(store, key, text);
+        throw;
+      }
+      standing = store.compare_set(key, "", text);
+      if (*standing == text) return keys;
+    }
+    const Claim holder = decode_claim(*standing, key);
+    if (holder.process != claim.process) report_duplicate(store, keys, identity, holder, claim);
+  }
 }
 
 // For a deadline that has passed. Returns if the last rank came just now. Three requests, however many ranks there are:
@@ -161,14 +230,14 @@ Member self_member(const Identity& identity) {
           .network = network_namespace()};
 }
 
-Joined join(store::Store& store, Identity& identity, const Member& self, const Deadline& deadline) {
+Joined join(store::Store& store, Identity& identity, const Member& self, const Deadline& deadline,
+            const OnPlace& on_place) {
   static std::atomic<int> claims_of_process{0};
   const Claim claim{.member = self,
                     .world_size = identity.world_size,
                     .process = fmt::format("{:016x}", process_token()),
                     .serial = claims_of_process.fetch_add(1)};
-  const Keys keys = take_place(store, identity, claim);
-  agree_on_world_size(store, keys, identity, self);
+  const Keys keys = take_place(store, identity, claim, on_place, deadline);
 
   std::vector<std::string> claims;
   for (int rank = 0; rank < identity.world_size; ++rank) claims.push_back(keys.claim(rank));

@@ -6,6 +6,7 @@
 // for all, also for those that come to it late.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -21,6 +22,12 @@ struct Joined {
   std::string scope;  // "rendezvous/RUN_ID/RESTART/ROUND": a prefix for keys that only this meeting uses
 };
 
+// Called with the scope in which this process will have its place, before anybody can see that it has come: what is
+// opened here, such as its link to the job's membership, every rank has opened once join() returns on any of them. What
+// it throws, join() throws, unless the store knows why: the meeting has failed, or another process has the place. Where
+// two threads of a process join as the same rank at once, it may be called again, for the round after.
+using OnPlace = std::function<void(const std::string& scope)>;
+
 // This process as a member, without its local rank if the launcher did not say it (-1).
 Member self_member(const Identity& identity);
 
@@ -28,7 +35,8 @@ Member self_member(const Identity& identity);
 // rank. The first failure is every rank's: it is told through the store.
 // Throws Mismatch (two processes are the same rank, or ranks disagree on the world size: both named with host and pid),
 // Timeout (names the ranks that did not come, and who did), CorruptData, StoreError.
-Joined join(store::Store& store, Identity& identity, const Member& self, const Deadline& deadline);
+Joined join(store::Store& store, Identity& identity, const Member& self, const Deadline& deadline,
+            const OnPlace& on_place = {});
 
 // Who has claimed `rank` in the first round, if anybody has: for a process that finds the place taken.
 std::string claimant_of(store::Store& store, const Identity& identity, int rank, const Deadline& deadline);

@@ -15,8 +15,15 @@
 #include <vector>
 
 #include "runtime/base/deadline.h"
+#include "runtime/base/error.h"
 
 namespace lockstep::store {
+
+// The store can't be reached any more: its host has ended, vanished, or stopped answering.
+class StoreLost : public StoreError {
+ public:
+  using StoreError::StoreError;
+};
 
 // Longest key and value. InvalidArgument for longer ones. A prefix (store/prefix_store.h) is part of the key.
 inline constexpr std::size_t kMaxKeyBytes = 8191;

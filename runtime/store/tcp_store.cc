@@ -95,22 +95,22 @@ void TcpStore::give_back(TcpConnection connection) {
   idle_.push_back(std::move(connection));
 }
 
-StoreError TcpStore::lost(const std::string& what, const std::exception& error) const {
-  return StoreError(
+StoreLost TcpStore::lost(const std::string& what, const std::exception& error) const {
+  return StoreLost(
       fmt::format("store ({}): {}: {}; the process that hosts the store, which is the launcher or rank 0, "
                   "has ended or refused this request: look at what it said",
                   description(), what, error.what()));
 }
 
-StoreError TcpStore::vanished(const std::string& what, const std::exception& error) const {
-  return StoreError(
+StoreLost TcpStore::vanished(const std::string& what, const std::exception& error) const {
+  return StoreLost(
       fmt::format("store ({}): {}: {}; the host of the store does not answer any more: it has stopped, or "
                   "the network to it is cut",
                   description(), what, error.what()));
 }
 
-StoreError TcpStore::silent(const std::string& what, const Deadline& deadline) const {
-  return StoreError(
+StoreLost TcpStore::silent(const std::string& what, const Deadline& deadline) const {
+  return StoreLost(
       fmt::format("store ({}): {}: no answer, {}; the process that hosts the store may be stopped, or the "
                   "network between may be cut",
                   description(), what, deadline.progress()));

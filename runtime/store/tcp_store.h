@@ -100,9 +100,9 @@ class TcpStore : public Store {
   bool is_lockstep() const { return dialect_ == proto::Dialect::lockstep; }
   bool is_legacy() const { return dialect_ == proto::Dialect::legacy; }
   Deadline answer_deadline(const Deadline& deadline) const;
-  StoreError lost(const std::string& what, const std::exception& error) const;
-  StoreError vanished(const std::string& what, const std::exception& error) const;
-  StoreError silent(const std::string& what, const Deadline& deadline) const;
+  StoreLost lost(const std::string& what, const std::exception& error) const;
+  StoreLost vanished(const std::string& what, const std::exception& error) const;
+  StoreLost silent(const std::string& what, const Deadline& deadline) const;
 
   const net::HostPort server_;  // as the caller named it, for messages
   const TcpStoreOptions options_;

@@ -78,7 +78,7 @@ int run_rank() {
       {.rank = identity.rank, .world_size = identity.world_size, .process = store::ProcessInfo::of_this_process()}, {},
       {.on_event =
            [&](const store::MemberEvent& event) {
-             const Consequence what = consequence_of(event, joined.roster, identity.rank, false);
+             const Consequence what = consequence_of(event, StoreHost::rank_zero, identity.rank, false);
              if (what.kind == Consequence::Kind::fail) failure.set(what.text);
            }},
       deadline);

@@ -9,6 +9,7 @@
 
 #include "runtime/base/environment.h"
 #include "runtime/base/error.h"
+#include "runtime/base/logging.h"
 
 namespace lockstep {
 namespace {
@@ -80,18 +81,29 @@ std::string key_of(int rank) { return fmt::format("backend/{}", rank); }
                   missing, deadline.progress()));
 }
 
+void tell_reasons(const std::vector<Reason>& own, const GroupContext& context, const Deadline& deadline) {
+  store::Store& store = *context.store;
+  store.set(key_of(context.identity.rank), lines_of(own));
+  // Who comes last reads what all have said, once, so that a job of n ranks doesn't wait for n * n keys.
+  if (store.add("backend/count", 1) != static_cast<std::int64_t>(context.roster.size())) return;
+  std::vector<std::string> keys;
+  for (const auto& member : context.roster) keys.push_back(key_of(member.rank));
+  store.set("backend/verdict", verdict_on(store.multi_get(keys, deadline)));
+}
+
 }  // namespace
 
 std::vector<Reason> agree_on_reasons(std::vector<Reason> own, const GroupContext& context, const Deadline& deadline) {
   store::Store& store = *context.store;
-  store.set(key_of(context.identity.rank), lines_of(own));
-  // Who comes last reads what all have said, once, so that a job of n ranks doesn't wait for n * n keys.
-  if (store.add("backend/count", 1) == static_cast<std::int64_t>(context.roster.size())) {
-    std::vector<std::string> keys;
-    for (const auto& member : context.roster) keys.push_back(key_of(member.rank));
-    store.set("backend/verdict", verdict_on(store.multi_get(keys, deadline)));
+  if (std::all_of(own.begin(), own.end(), [](const Reason& reason) { return !reason.why_not.empty(); })) {
+    try {
+      tell_reasons(own, context, deadline);
+    } catch (const Error& error) {  // another rank was faster to fail, with the store that it hosts
+      log_debug("init_process_group: the other ranks are not told why this one can take no backend: {}", error.what());
+    }
+    return own;
   }
-  if (std::all_of(own.begin(), own.end(), [](const Reason& reason) { return !reason.why_not.empty(); })) return own;
+  tell_reasons(own, context, deadline);
   std::string verdict;
   try {
     verdict = store.get("backend/verdict", deadline);

@@ -10,18 +10,19 @@ namespace {
 
 using store::MemberEvent;
 
-// "rank 0 (host n1, pid 4711), which hosts the store at 10.0.0.7:29400,", or the same of a launcher.
-std::string name_host(const MemberEvent& event, bool is_rank_zero, const rendezvous::Roster& roster) {
-  if (is_rank_zero) return fmt::format("{}, which hosts the store at {},", roster[0].describe(), event.address);
+// How long the link may need to say what became of a store that another connection has lost.
+constexpr std::chrono::seconds kLinkIsBehind{2};
+
+// "rank 0 (host n1, pid 4711), which hosts the store at 10.0.0.7:29400, is lost", or the same of a launcher.
+std::string text_of(const MemberEvent& event, bool is_rank_zero) {
   const std::string who = event.host ? event.host->describe() : "a process that did not say";
-  return fmt::format("the launcher ({}), which hosts the store at {},", who, event.address);
+  return fmt::format("{} ({}), which hosts the store at {}, {}", is_rank_zero ? "rank 0" : "the launcher", who,
+                     event.address, event.text);
 }
 
-Consequence of_the_store(const MemberEvent& event, const rendezvous::Roster& roster, int rank, bool host_has_left) {
-  const rendezvous::Member& zero = roster[0];
-  const bool is_rank_zero =
-      event.host && event.host->pid == zero.pid && event.host->boot_id == zero.boot_id && event.host->host == zero.host;
-  const std::string text = fmt::format("{} {}", name_host(event, is_rank_zero, roster), event.text);
+Consequence of_the_store(const MemberEvent& event, StoreHost store_host, int rank, bool host_has_left) {
+  const bool is_rank_zero = store_host == StoreHost::rank_zero;
+  const std::string text = text_of(event, is_rank_zero);
   if (event.kind == MemberEvent::Kind::store_answers) return {.kind = Consequence::Kind::warn, .text = text};
   if (is_rank_zero && (host_has_left || rank == 0)) return {};
   if (is_rank_zero) return {.kind = Consequence::Kind::fail, .rank = 0, .text = text};
@@ -35,7 +36,7 @@ Consequence of_the_store(const MemberEvent& event, const rendezvous::Roster& ros
 
 }  // namespace
 
-Consequence consequence_of(const MemberEvent& event, const rendezvous::Roster& roster, int rank, bool host_has_left) {
+Consequence consequence_of(const MemberEvent& event, StoreHost store_host, int rank, bool host_has_left) {
   switch (event.kind) {
     case MemberEvent::Kind::lost:
     case MemberEvent::Kind::failed: return {.kind = Consequence::Kind::fail, .rank = event.rank, .text = event.text};
@@ -47,9 +48,14 @@ Consequence consequence_of(const MemberEvent& event, const rendezvous::Roster& r
     case MemberEvent::Kind::left: return {};
     case MemberEvent::Kind::store_lost:
     case MemberEvent::Kind::store_silent:
-    case MemberEvent::Kind::store_answers: return of_the_store(event, roster, rank, host_has_left);
+    case MemberEvent::Kind::store_answers: return of_the_store(event, store_host, rank, host_has_left);
   }
   return {};
+}
+
+void GroupWatch::begin() {
+  MutexLock lock(mutex_);
+  has_begun_ = true;
 }
 
 void GroupWatch::take(const MemberEvent& event) {
@@ -57,7 +63,7 @@ void GroupWatch::take(const MemberEvent& event) {
   {
     MutexLock lock(mutex_);
     if (event.kind == MemberEvent::Kind::left && event.rank == 0) host_has_left_ = true;
-    consequence = consequence_of(event, roster_, rank_, host_has_left_);
+    consequence = consequence_of(event, store_host_, rank_, host_has_left_);
     if (consequence.kind == Consequence::Kind::fail) {
       if (!first_) {
         first_ = consequence;
@@ -70,6 +76,8 @@ void GroupWatch::take(const MemberEvent& event) {
       if (is_of_the_store) store_problem_ = consequence.text;
     }
     if (event.kind == MemberEvent::Kind::store_answers) store_problem_.reset();
+    if (event.kind == MemberEvent::Kind::store_lost) store_is_lost_ = true;
+    changed_.notify_all();
   }
   if (consequence.kind == Consequence::Kind::warn) log_warn("{}", consequence.text);
   // Also those after the first: of that one the group may think otherwise (ProcessGroup::lose).
@@ -98,6 +106,15 @@ void GroupWatch::fail_group(const Consequence& consequence) {
 void GroupWatch::check() {
   MutexLock lock(mutex_);
   if (first_) throw PeerLost(first_->text);
+}
+
+void GroupWatch::check_after_loss() {
+  const Deadline deadline = Deadline::after(kLinkIsBehind);
+  {
+    MutexLock lock(mutex_);
+    while (has_begun_ && !first_ && !store_is_lost_ && !deadline.expired()) changed_.wait_until(mutex_, deadline);
+  }
+  check();
 }
 
 void GroupWatch::check_store() {
@@ -138,6 +155,15 @@ WatchedGroup::~WatchedGroup() {
   watch_->detach();
   group_.reset();
   link_.reset();
+}
+
+void WatchedGroup::keep(std::unique_ptr<store::MemberLink> link) {
+  link_ = std::move(link);
+  watch_->begin();
+}
+
+void WatchedGroup::report(const std::string& cause) {
+  if (link_) link_->report(cause);
 }
 
 std::shared_ptr<ProcessGroup> WatchedGroup::hold(std::unique_ptr<WatchedGroup> self,

@@ -9,7 +9,6 @@
 
 #include "runtime/base/mutex.h"
 #include "runtime/comm/process_group.h"
-#include "runtime/rendezvous/roster.h"
 #include "runtime/store/member_link.h"
 #include "runtime/store/store.h"
 
@@ -26,18 +25,25 @@ struct Consequence {
   int rank = -1;  // who is lost; -1: who hosts the store, and is none of the group
   std::string text = {};
 };
+// Who hosts the job's store.
+enum class StoreHost { rank_zero, launcher };
 // `host_has_left`: rank 0 has said goodbye; a store that it hosts may end with it.
-Consequence consequence_of(const store::MemberEvent& event, const rendezvous::Roster& roster, int rank,
-                           bool host_has_left);
+Consequence consequence_of(const store::MemberEvent& event, StoreHost store_host, int rank, bool host_has_left);
 
-// Passes events on to the group. Any thread.
+// Passes events on to the group. It is there before the others are known, so that a rank that dies while they meet
+// ends their waiting (watched_store.h). Any thread.
 class GroupWatch {
  public:
-  GroupWatch(rendezvous::Roster roster, int rank) : roster_(std::move(roster)), rank_(rank) {}
+  GroupWatch(StoreHost store_host, int rank) : store_host_(store_host), rank_(rank) {}
 
+  // Events come from now on.
+  void begin() EXCLUDES(mutex_);
   void take(const store::MemberEvent& event) EXCLUDES(mutex_);
   // Throws PeerLost with the first failure that came, if any has.
   void check() EXCLUDES(mutex_);
+  // For who has lost the store. The link, which is told why the store's host ends before it ends, or sees the end as
+  // well, may be a moment behind: waits for it, then as check().
+  void check_after_loss() EXCLUDES(mutex_);
   // Throws StoreError if the store is known to be lost or silent, so that nobody waits for its answer.
   void check_store() EXCLUDES(mutex_);
   // Calls store.stop_waiting() once there is a failure, or now if there is one.
@@ -51,7 +57,7 @@ class GroupWatch {
  private:
   void fail_group(const Consequence& consequence) EXCLUDES(mutex_);
 
-  const rendezvous::Roster roster_;
+  const StoreHost store_host_;
   const int rank_;
   Mutex mutex_;
   Condition changed_;
@@ -62,20 +68,25 @@ class GroupWatch {
   std::int64_t last_sequence_ GUARDED_BY(mutex_) = 0;
   bool host_has_left_ GUARDED_BY(mutex_) = false;
   std::optional<std::string> store_problem_ GUARDED_BY(mutex_);
+  bool has_begun_ GUARDED_BY(mutex_) = false;
+  bool store_is_lost_ GUARDED_BY(mutex_) = false;
 };
 
 // A group and what must end after it, in this order: the group says goodbye in its own way, then the link, and then the
 // store, which rank 0 may host, waits for the others to leave.
 class WatchedGroup {
  public:
-  WatchedGroup(std::shared_ptr<store::Store> store, std::shared_ptr<GroupWatch> watch,
-               std::unique_ptr<store::MemberLink> link)
-      : store_(std::move(store)), watch_(std::move(watch)), link_(std::move(link)) {}
+  WatchedGroup(std::shared_ptr<store::Store> store, std::shared_ptr<GroupWatch> watch)
+      : store_(std::move(store)), watch_(std::move(watch)) {}
   ~WatchedGroup();
   WatchedGroup(const WatchedGroup&) = delete;
   WatchedGroup& operator=(const WatchedGroup&) = delete;
 
   const std::shared_ptr<GroupWatch>& watch() const { return watch_; }
+  // The link that the watch hears the events of.
+  void keep(std::unique_ptr<store::MemberLink> link);
+  // Tells the other ranks, if there is a link, why this one fails.
+  void report(const std::string& cause);
   // Takes the group, which nobody else holds; the result, and its copies, keep all of it.
   static std::shared_ptr<ProcessGroup> hold(std::unique_ptr<WatchedGroup> self, std::shared_ptr<ProcessGroup> group);
 

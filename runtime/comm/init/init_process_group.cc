@@ -7,6 +7,7 @@
 
 #include "runtime/base/cpu.h"
 #include "runtime/base/environment.h"
+#include "runtime/base/error.h"
 #include "runtime/base/intra_op_threads.h"
 #include "runtime/base/logging.h"
 #include "runtime/comm/backend.h"
@@ -32,21 +33,66 @@ void share_cores(const Environment& environment, int local_world_size) {
   set_intra_op_threads(std::max(1, allowed_cores() / std::max(1, local_world_size)));
 }
 
-// This rank's link to the job's membership, and what watches over its group. None where the ranks share no server of
-// ours: a world of one.
-std::unique_ptr<WatchedGroup> watch(const rendezvous::Meeting& meeting, const rendezvous::Joined& joined,
-                                    const rendezvous::Identity& identity, const InitSettings& settings,
-                                    const Deadline& deadline) {
+// What watches over this rank's group, from before the ranks meet. None where they share no server of ours: a world of
+// one.
+std::unique_ptr<WatchedGroup> watch(const rendezvous::MeetingPlan& plan, const rendezvous::Meeting& meeting,
+                                    const rendezvous::Identity& identity) {
   if (!meeting.endpoint || identity.world_size == 1) return nullptr;
+  const bool is_the_launchers = plan.means == rendezvous::MeetingPlan::Means::launcher_store;
+  return std::make_unique<WatchedGroup>(
+      meeting.store,
+      std::make_shared<GroupWatch>(is_the_launchers ? StoreHost::launcher : StoreHost::rank_zero, identity.rank));
+}
+
+// This rank becomes a member of the job's, in `scope`.
+void enter(WatchedGroup& watched, const rendezvous::Meeting& meeting, const std::string& scope,
+           const rendezvous::Identity& identity, const InitSettings& settings, const Deadline& deadline) {
   const store::MemberInfo self{
       .rank = identity.rank, .world_size = identity.world_size, .process = store::ProcessInfo::of_this_process()};
-  auto group_watch = std::make_shared<GroupWatch>(joined.roster, identity.rank);
-  auto link = std::make_unique<store::MemberLink>(
-      *meeting.endpoint, joined.scope, self, store::LivenessOptions{.detect_silence = settings.detect_silence},
-      store::MemberCalls{.on_event = [group_watch](const store::MemberEvent& event) { group_watch->take(event); },
-                         .last_sequence = [group_watch] { return group_watch->last_sequence(); }},
-      deadline);
-  return std::make_unique<WatchedGroup>(meeting.store, std::move(group_watch), std::move(link));
+  watched.keep(std::make_unique<store::MemberLink>(
+      *meeting.endpoint, scope, self, store::LivenessOptions{.detect_silence = settings.detect_silence},
+      store::MemberCalls{.on_event = [of = watched.watch()](const store::MemberEvent& event) { of->take(event); },
+                         .last_sequence = [of = watched.watch()] { return of->last_sequence(); }},
+      deadline));
+}
+
+// Joins the others and starts this rank's part of the group that they choose together.
+std::shared_ptr<ProcessGroup> start_among_others(const InitOptions& options, const InitSettings& settings,
+                                                 const Environment& environment, const rendezvous::MeetingPlan& plan,
+                                                 const rendezvous::Meeting& meeting, rendezvous::Identity& identity,
+                                                 WatchedGroup* watched, const Deadline& deadline) {
+  std::shared_ptr<store::Store> store = meeting.store;
+  rendezvous::OnPlace on_place;
+  std::function<void()> check;
+  if (watched != nullptr) {
+    store = std::make_shared<WatchedStore>(std::move(store), watched->watch());
+    on_place = [&](const std::string& scope) { enter(*watched, meeting, scope, identity, settings, deadline); };
+    check = [of = watched->watch()] { of->check(); };
+  }
+  rendezvous::Joined joined = rendezvous::join(*store, identity, rendezvous::self_member(identity), deadline, on_place);
+  share_cores(environment, identity.local_world_size);
+  std::string address =
+      own_address(meeting.address, joined.roster, net::interfaces_of_this_host(), plan.interface_wishes);
+  const GroupContext context{
+      .identity = identity,
+      .roster = std::move(joined.roster),
+      .store = std::make_shared<store::PrefixStore>(joined.scope + "/group", std::move(store)),
+      .timeout = settings.timeout,
+      .device = rank_device(settings, identity, environment),
+      .local_address = std::move(address),
+      .check = std::move(check),
+  };
+  const BackendChoice choice = choose_backend(options.backend, backends(), context, deadline);
+  auto group = choice.backend->create(context, deadline);
+  if (identity.rank == 0 && identity.world_size > 1) {
+    log_info("backend {} ({})", choice.backend->name, choice.why);
+  }
+  const bool on_gpu = context.device.kind != DeviceKind::cpu;
+  log_info("{}", start_line(identity, meeting.address,
+                            on_gpu ? fmt::format("{} on {}", choice.backend->name, context.device.str())
+                                   : choice.backend->name,
+                            intra_op_threads()));
+  return group;
 }
 
 std::shared_ptr<ProcessGroup> start(const InitOptions& options) {
@@ -67,35 +113,21 @@ std::shared_ptr<ProcessGroup> start(const InitOptions& options) {
 
   const auto plan = rendezvous::plan_meeting(identity, settings.method, environment, ancestors);
   const rendezvous::Meeting meeting = rendezvous::meet(plan, identity, deadline);
-  rendezvous::Joined joined = rendezvous::join(*meeting.store, identity, rendezvous::self_member(identity), deadline);
-  share_cores(environment, identity.local_world_size);
-
-  auto watched = watch(meeting, joined, identity, settings, deadline);
-  std::shared_ptr<store::Store> store = std::make_shared<store::PrefixStore>(joined.scope + "/group", meeting.store);
-  if (watched) store = std::make_shared<WatchedStore>(std::move(store), watched->watch());
-  std::string address =
-      own_address(meeting.address, joined.roster, net::interfaces_of_this_host(), plan.interface_wishes);
-  const GroupContext context{
-      .identity = identity,
-      .roster = std::move(joined.roster),
-      .store = std::move(store),
-      .timeout = settings.timeout,
-      .device = rank_device(settings, identity, environment),
-      .local_address = std::move(address),
-      .check = watched ? std::function<void()>([of = watched->watch()] { of->check(); }) : nullptr,
+  auto watched = watch(plan, meeting, identity);
+  const auto begin = [&] {
+    return start_among_others(options, settings, environment, plan, meeting, identity, watched.get(), deadline);
   };
-  const BackendChoice choice = choose_backend(options.backend, backends(), context, deadline);
-  auto group = choice.backend->create(context, deadline);
-  if (watched) group = WatchedGroup::hold(std::move(watched), std::move(group));
-  if (identity.rank == 0 && identity.world_size > 1) {
-    log_info("backend {} ({})", choice.backend->name, choice.why);
+  if (!watched) return begin();
+  std::shared_ptr<ProcessGroup> group;
+  try {
+    group = begin();
+  } catch (const PeerLost&) {
+    throw;  // a consequence
+  } catch (const Error& error) {
+    watched->report(error.what());  // so that the others can say it too
+    throw;
   }
-  const bool on_gpu = context.device.kind != DeviceKind::cpu;
-  log_info("{}", start_line(identity, meeting.address,
-                            on_gpu ? fmt::format("{} on {}", choice.backend->name, context.device.str())
-                                   : choice.backend->name,
-                            intra_op_threads()));
-  return group;
+  return WatchedGroup::hold(std::move(watched), std::move(group));
 }
 
 }  // namespace

@@ -11,16 +11,57 @@ auto WatchedStore::unless_failed(const Wait& wait) {
   } catch (const Timeout&) {
     watch_->check();
     throw;
-  } catch (const StoreError&) {  // the failure may be the store's: it doesn't even answer that nobody waits any more
-    watch_->check();
+  } catch (const store::StoreLost&) {  // the failure may be its host's
+    watch_->check_after_loss();
     throw;
   }
 }
 
+void WatchedStore::set(std::string_view key, std::string_view value) {
+  unless_failed([&] { store_->set(key, value); });
+}
+
+std::int64_t WatchedStore::add(std::string_view key, std::int64_t delta) {
+  return unless_failed([&] { return store_->add(key, delta); });
+}
+
+std::string WatchedStore::compare_set(std::string_view key, std::string_view expected, std::string_view desired) {
+  watch_->check_store();
+  return unless_failed([&] { return store_->compare_set(key, expected, desired); });
+}
+
 bool WatchedStore::check(std::span<const std::string> keys) {
-  if (store_->check(keys)) return true;
+  if (unless_failed([&] { return store_->check(keys); })) return true;
   watch_->check();
   return false;
+}
+
+bool WatchedStore::erase(std::string_view key) {
+  return unless_failed([&] { return store_->erase(key); });
+}
+
+void WatchedStore::append(std::string_view key, std::string_view value) {
+  unless_failed([&] { store_->append(key, value); });
+}
+
+void WatchedStore::multi_set(std::span<const std::string> keys, std::span<const std::string> values) {
+  unless_failed([&] { store_->multi_set(keys, values); });
+}
+
+std::int64_t WatchedStore::num_keys() {
+  return unless_failed([&] { return store_->num_keys(); });
+}
+
+std::vector<std::string> WatchedStore::list_keys() {
+  return unless_failed([&] { return store_->list_keys(); });
+}
+
+void WatchedStore::queue_push(std::string_view queue, std::string_view value) {
+  unless_failed([&] { store_->queue_push(queue, value); });
+}
+
+std::int64_t WatchedStore::queue_length(std::string_view queue) {
+  return unless_failed([&] { return store_->queue_length(queue); });
 }
 
 std::string WatchedStore::get(std::string_view key, const Deadline& deadline) {

@@ -1,5 +1,6 @@
 // The job's store as a group sees it: once the group's watch knows of a failure, a call that would wait for somebody
-// who will never come throws it instead. So a rank that dies before there is a group fails the others' start at once.
+// who will never come throws it instead (PeerLost), and so does one that finds the store's host gone. So a rank that
+// dies before there is a group, also while the ranks still meet, fails the others' start at once.
 //
 // compare_set, by which ranks agree on why they fail, throws StoreError at once where the store is known to be silent.
 // What is there is given all the same: a rank may have told why it ends, and ended. A failure
@@ -21,27 +22,22 @@ class WatchedStore final : public store::Store {
     watch_->stop_with_failure(store_);
   }
 
-  void set(std::string_view key, std::string_view value) override { store_->set(key, value); }
+  void set(std::string_view key, std::string_view value) override;
   std::string get(std::string_view key, const Deadline& deadline) override;
   void wait(std::span<const std::string> keys, const Deadline& deadline) override;
-  std::int64_t add(std::string_view key, std::int64_t delta) override { return store_->add(key, delta); }
-  std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired) override {
-    watch_->check_store();
-    return store_->compare_set(key, expected, desired);
-  }
+  std::int64_t add(std::string_view key, std::int64_t delta) override;
+  std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired) override;
   // Who asks again and again waits too: PeerLost instead of false.
   bool check(std::span<const std::string> keys) override;
-  bool erase(std::string_view key) override { return store_->erase(key); }
-  void append(std::string_view key, std::string_view value) override { store_->append(key, value); }
+  bool erase(std::string_view key) override;
+  void append(std::string_view key, std::string_view value) override;
   std::vector<std::string> multi_get(std::span<const std::string> keys, const Deadline& deadline) override;
-  void multi_set(std::span<const std::string> keys, std::span<const std::string> values) override {
-    store_->multi_set(keys, values);
-  }
-  std::int64_t num_keys() override { return store_->num_keys(); }
-  std::vector<std::string> list_keys() override { return store_->list_keys(); }
-  void queue_push(std::string_view queue, std::string_view value) override { store_->queue_push(queue, value); }
+  void multi_set(std::span<const std::string> keys, std::span<const std::string> values) override;
+  std::int64_t num_keys() override;
+  std::vector<std::string> list_keys() override;
+  void queue_push(std::string_view queue, std::string_view value) override;
   std::string queue_pop(std::string_view queue, const Deadline& deadline) override;
-  std::int64_t queue_length(std::string_view queue) override { return store_->queue_length(queue); }
+  std::int64_t queue_length(std::string_view queue) override;
   void barrier(std::string_view name, std::int64_t rank, std::int64_t world_size, const Deadline& deadline) override;
   void stop_waiting() override { store_->stop_waiting(); }
   std::string description() const override { return store_->description(); }

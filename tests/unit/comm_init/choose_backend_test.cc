@@ -62,6 +62,24 @@ TEST(ChooseBackend, AskedForIsNeverReplaced) {
               HasSubstr("backend 'one' was asked for: one is full; empty it"));
 }
 
+// Rank 0, which hosts the store, had the same reason and was faster to say so.
+TEST(ChooseBackend, WhatThisRankMissesIsSaidWhateverBecameOfTheStore) {
+  class Lost : public store::HashStore {
+   public:
+    void set(std::string_view, std::string_view) override { throw PeerLost("rank 0 failed"); }
+  };
+  Backend plugin = backend("plugin", "its file is missing; install it");
+  plugin.must_agree = true;
+  GroupContext context = context_of({"a", "a"});
+  context.store = std::make_shared<Lost>();
+  EXPECT_THAT(refusal<BackendUnavailable>([&] {
+                choose_backend("plugin", {&plugin, 1}, context, Deadline::after(kPatience));
+              }),
+              HasSubstr("backend 'plugin' was asked for: its file is missing; install it"));
+  plugin.why_not = [](const GroupContext&) { return std::string(); };
+  EXPECT_THROW(choose_backend("plugin", {&plugin, 1}, context, Deadline::after(kPatience)), PeerLost);
+}
+
 TEST(ChooseBackend, NcclAndItsLikeAreRefusedInOneSentence) {
   const std::vector<Backend> candidates = {backend("single", ""), backend("shm", "")};
   for (const char* name : {"nccl", "ucc"}) {

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "runtime/base/error.h"
 #include "runtime/comm/single.h"
 #include "runtime/store/hash_store.h"
@@ -13,26 +15,18 @@ namespace {
 using store::MemberEvent;
 using What = Consequence::Kind;
 
-rendezvous::Roster roster() {
-  rendezvous::Roster members;
-  for (int rank = 0; rank < 3; ++rank) {
-    members.push_back({.rank = rank, .local_rank = rank, .pid = 100 + rank, .host = "n1", .boot_id = "b"});
-  }
-  return members;
-}
-
-MemberEvent of_store(MemberEvent::Kind kind, int pid, bool host_answers = true) {
+MemberEvent of_store(MemberEvent::Kind kind, bool host_answers = true) {
   return {.kind = kind,
           .text = "stopped answering",
           .address = "10.0.0.7:29400",
-          .host = store::ProcessInfo{.host = "n1", .pid = pid, .boot_id = "b", .pid_namespace = "1"},
+          .host = store::ProcessInfo{.host = "n1", .pid = 100, .boot_id = "b", .pid_namespace = "1"},
           .host_answers = host_answers};
 }
 
 TEST(ConsequenceOf, ALossASilenceAndAFailureOfARank) {
   for (const auto kind : {MemberEvent::Kind::lost, MemberEvent::Kind::silent, MemberEvent::Kind::failed}) {
     const auto consequence =
-        consequence_of({.kind = kind, .rank = 2, .number = 1, .text = "rank 2 ..."}, roster(), 1, false);
+        consequence_of({.kind = kind, .rank = 2, .number = 1, .text = "rank 2 ..."}, StoreHost::rank_zero, 1, false);
     EXPECT_EQ(consequence.kind, What::fail);
     EXPECT_EQ(consequence.rank, 2);
     EXPECT_EQ(consequence.text, "rank 2 ...");
@@ -40,43 +34,47 @@ TEST(ConsequenceOf, ALossASilenceAndAFailureOfARank) {
 }
 
 TEST(ConsequenceOf, AGoodbyeIsNone) {
-  EXPECT_EQ(consequence_of({.kind = MemberEvent::Kind::left, .rank = 2}, roster(), 1, false).kind, What::none);
+  EXPECT_EQ(consequence_of({.kind = MemberEvent::Kind::left, .rank = 2}, StoreHost::rank_zero, 1, false).kind,
+            What::none);
 }
 
 TEST(ConsequenceOf, OnesOwnSilenceIsSaidOtherwise) {
-  const auto consequence =
-      consequence_of({.kind = MemberEvent::Kind::silent, .rank = 1, .text = "rank 1 ..."}, roster(), 1, false);
+  const auto consequence = consequence_of({.kind = MemberEvent::Kind::silent, .rank = 1, .text = "rank 1 ..."},
+                                          StoreHost::rank_zero, 1, false);
   EXPECT_EQ(consequence.kind, What::fail);
   EXPECT_EQ(consequence.text, "the other ranks have given this one up: rank 1 ...");
 }
 
 TEST(ConsequenceOf, AStoreThatRankZeroHosts) {
   for (const auto kind : {MemberEvent::Kind::store_lost, MemberEvent::Kind::store_silent}) {
-    const auto consequence = consequence_of(of_store(kind, 100), roster(), 1, false);
+    const auto consequence = consequence_of(of_store(kind), StoreHost::rank_zero, 1, false);
     EXPECT_EQ(consequence.kind, What::fail);
     EXPECT_EQ(consequence.rank, 0);
     EXPECT_EQ(consequence.text,
               "rank 0 (host n1, pid 100), which hosts the store at 10.0.0.7:29400, stopped answering");
-    EXPECT_EQ(consequence_of(of_store(kind, 100), roster(), 1, true).kind, What::none) << "it has left";
-    EXPECT_EQ(consequence_of(of_store(kind, 100), roster(), 0, false).kind, What::none) << "its own";
+    EXPECT_EQ(consequence_of(of_store(kind), StoreHost::rank_zero, 1, true).kind, What::none) << "it has left";
+    EXPECT_EQ(consequence_of(of_store(kind), StoreHost::rank_zero, 0, false).kind, What::none) << "its own";
   }
 }
 
 TEST(ConsequenceOf, AStoreThatALauncherHosts) {
-  const auto lost = consequence_of(of_store(MemberEvent::Kind::store_lost, 99), roster(), 1, true);
+  const auto lost = consequence_of(of_store(MemberEvent::Kind::store_lost), StoreHost::launcher, 1, true);
   EXPECT_EQ(lost.kind, What::fail);
   EXPECT_EQ(lost.rank, -1);
-  EXPECT_EQ(lost.text, "the launcher (host n1, pid 99), which hosts the store at 10.0.0.7:29400, stopped answering");
-  EXPECT_EQ(consequence_of(of_store(MemberEvent::Kind::store_silent, 99, false), roster(), 1, false).kind, What::fail);
-  EXPECT_EQ(consequence_of(of_store(MemberEvent::Kind::store_silent, 99, true), roster(), 1, false).kind, What::warn)
+  EXPECT_EQ(lost.text, "the launcher (host n1, pid 100), which hosts the store at 10.0.0.7:29400, stopped answering");
+  EXPECT_EQ(consequence_of(of_store(MemberEvent::Kind::store_silent, false), StoreHost::launcher, 1, false).kind,
+            What::fail);
+  EXPECT_EQ(consequence_of(of_store(MemberEvent::Kind::store_silent, true), StoreHost::launcher, 1, false).kind,
+            What::warn)
       << "a launcher that is stopped harms nobody";
-  EXPECT_EQ(consequence_of(of_store(MemberEvent::Kind::store_answers, 99), roster(), 1, false).kind, What::warn);
+  EXPECT_EQ(consequence_of(of_store(MemberEvent::Kind::store_answers), StoreHost::launcher, 1, false).kind, What::warn);
 }
 
 TEST(ConsequenceOf, AHostOfTheStoreThatDidNotSayWhoItIs) {
-  MemberEvent event = of_store(MemberEvent::Kind::store_lost, 0);
+  MemberEvent event = of_store(MemberEvent::Kind::store_lost);
   event.host.reset();
-  EXPECT_EQ(consequence_of(event, roster(), 1, false).rank, -1);
+  EXPECT_EQ(consequence_of(event, StoreHost::launcher, 1, false).text,
+            "the launcher (a process that did not say), which hosts the store at 10.0.0.7:29400, stopped answering");
 }
 
 std::shared_ptr<ProcessGroup> single() {
@@ -96,7 +94,7 @@ std::string failure_of(ProcessGroup& group) {
 }
 
 TEST(GroupWatch, FailsTheGroupWithTheFirstCause) {
-  GroupWatch watch(roster(), 1);
+  GroupWatch watch(StoreHost::rank_zero, 1);
   const auto group = single();
   watch.attach(*group);
   EXPECT_EQ(failure_of(*group), "none");
@@ -108,16 +106,16 @@ TEST(GroupWatch, FailsTheGroupWithTheFirstCause) {
 }
 
 TEST(GroupWatch, WhatCameBeforeTheGroupFailsItAsSoonAsItIsThere) {
-  GroupWatch watch(roster(), 1);
+  GroupWatch watch(StoreHost::rank_zero, 1);
   watch.take({.kind = MemberEvent::Kind::lost, .rank = 2, .number = 1, .text = "the first"});
-  watch.take(of_store(MemberEvent::Kind::store_lost, 99));
+  watch.take(of_store(MemberEvent::Kind::store_lost));
   const auto group = single();
   watch.attach(*group);
   EXPECT_EQ(failure_of(*group), "the first");
 }
 
 TEST(GroupWatch, AGroupThatIsGoneIsLeftAlone) {
-  GroupWatch watch(roster(), 1);
+  GroupWatch watch(StoreHost::rank_zero, 1);
   auto group = single();
   watch.attach(*group);
   watch.detach();
@@ -127,24 +125,58 @@ TEST(GroupWatch, AGroupThatIsGoneIsLeftAlone) {
 }
 
 TEST(GroupWatch, AStoreOfRankZeroThatHasLeftMayEnd) {
-  GroupWatch watch(roster(), 1);
+  GroupWatch watch(StoreHost::rank_zero, 1);
   const auto group = single();
   watch.attach(*group);
   watch.take({.kind = MemberEvent::Kind::left, .rank = 0, .number = 3});
-  watch.take(of_store(MemberEvent::Kind::store_lost, 100));
+  watch.take(of_store(MemberEvent::Kind::store_lost));
   EXPECT_EQ(failure_of(*group), "none");
 }
 
 TEST(GroupWatch, AStoreThatIsKnownToBeSilentIsNotAsked) {
-  GroupWatch watch(roster(), 1);
+  GroupWatch watch(StoreHost::rank_zero, 1);
   watch.take({.kind = MemberEvent::Kind::lost, .rank = 2, .number = 1, .text = "the first"});
   EXPECT_NO_THROW(watch.check_store());
-  watch.take(of_store(MemberEvent::Kind::store_silent, 99, true));
-  EXPECT_NO_THROW(watch.check_store()) << "a launcher that is stopped may go on";
-  watch.take(of_store(MemberEvent::Kind::store_silent, 100));
+  watch.take(of_store(MemberEvent::Kind::store_silent));
   EXPECT_THROW(watch.check_store(), StoreError);
-  watch.take(of_store(MemberEvent::Kind::store_answers, 100));
+  watch.take(of_store(MemberEvent::Kind::store_answers));
   EXPECT_NO_THROW(watch.check_store());
+}
+
+TEST(GroupWatch, ALaunchersStoreThatIsSilentIsAsked) {
+  GroupWatch watch(StoreHost::launcher, 1);
+  watch.take(of_store(MemberEvent::Kind::store_silent));
+  EXPECT_NO_THROW(watch.check_store()) << "a launcher that is stopped may go on";
+  watch.take(of_store(MemberEvent::Kind::store_silent, false));
+  EXPECT_THROW(watch.check_store(), StoreError) << "its host has gone";
+}
+
+// A connection of this rank's may see the store's end before the link does, which knows why.
+TEST(GroupWatch, WhoHasLostTheStoreWaitsForWhatTheLinkKnows) {
+  GroupWatch watch(StoreHost::rank_zero, 1);
+  EXPECT_NO_THROW(watch.check_after_loss()) << "there is no link to wait for";
+  watch.begin();
+  std::thread link([&] {
+    watch.take({.kind = MemberEvent::Kind::failed, .rank = 0, .number = 1, .text = "rank 0 has no disk left"});
+  });
+  try {
+    watch.check_after_loss();
+    ADD_FAILURE();
+  } catch (const PeerLost& error) {
+    EXPECT_STREQ(error.what(), "rank 0 has no disk left");
+  }
+  link.join();
+}
+
+TEST(GroupWatch, AStoreThatMayEndIsNoLossOfARank) {
+  GroupWatch watch(StoreHost::rank_zero, 1);
+  watch.begin();
+  std::thread link([&] {
+    watch.take({.kind = MemberEvent::Kind::left, .rank = 0, .number = 3});
+    watch.take(of_store(MemberEvent::Kind::store_lost));
+  });
+  EXPECT_NO_THROW(watch.check_after_loss());
+  link.join();
 }
 
 }  // namespace

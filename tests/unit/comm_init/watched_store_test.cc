@@ -21,16 +21,12 @@ using namespace std::chrono_literals;
 
 class WatchedStores : public ::testing::Test {
  protected:
-  static rendezvous::Roster roster() {
-    return {{.rank = 0, .pid = 100, .host = "n1", .boot_id = "b"},
-            {.rank = 1, .pid = 101, .host = "n1", .boot_id = "b"}};
-  }
   void lose_rank_1() {
     watch_->take({.kind = store::MemberEvent::Kind::lost, .rank = 1, .number = 1, .text = "rank 1 is lost"});
   }
 
   std::shared_ptr<store::HashStore> inner_ = std::make_shared<store::HashStore>();
-  std::shared_ptr<GroupWatch> watch_ = std::make_shared<GroupWatch>(roster(), 0);
+  std::shared_ptr<GroupWatch> watch_ = std::make_shared<GroupWatch>(StoreHost::rank_zero, 0);
   WatchedStore store_{inner_, watch_};
 };
 
@@ -134,11 +130,7 @@ class StoreOfAnotherProcess : public ::testing::Test {
     ASSERT_EQ(::kill(pid_, SIGSTOP), 0);
     ASSERT_EQ(::waitpid(pid_, nullptr, WUNTRACED), pid_);
   }
-  static std::shared_ptr<GroupWatch> watch() {
-    return std::make_shared<GroupWatch>(rendezvous::Roster{{.rank = 0, .pid = 100, .host = "n1", .boot_id = "b"},
-                                                           {.rank = 1, .pid = 101, .host = "n1", .boot_id = "b"}},
-                                        0);
-  }
+  static std::shared_ptr<GroupWatch> watch() { return std::make_shared<GroupWatch>(StoreHost::launcher, 0); }
 
   pid_t pid_ = -1;
   net::HostPort address_;

@@ -272,6 +272,80 @@ TEST(Join, WorldSizesThatDifferNameBoth) {
   }
 }
 
+// What init_process_group does there: so that who is seen to have come is heard of when it dies.
+TEST(Join, APlaceIsMadeKnownBeforeAnybodyCanSeeItTaken) {
+  store::HashStore store;
+  const std::vector<std::string> claim = {"rendezvous/run/0/0/rank/0"};
+  std::vector<std::string> places;
+  Identity identity = rank_of(0, 1);
+  const Joined joined = join(store, identity, member(0, 10), Deadline::after(20s), [&](const std::string& scope) {
+    places.push_back(scope);
+    EXPECT_FALSE(store.check(claim));
+  });
+  EXPECT_EQ(places, std::vector{joined.scope});
+}
+
+class RefusedPlace : public ::testing::Test {
+ protected:
+  // What join() throws where this rank can't come in.
+  Outcome refused(const std::function<void()>& meanwhile = [] {}) {
+    Outcome outcome;
+    Identity identity = rank_of(1, 2);
+    try {
+      outcome.joined = join(store_, identity, member(1, 11), Deadline::after(20s), [&](const std::string&) {
+        meanwhile();
+        throw StoreError("refused");
+      });
+    } catch (const Timeout& error) {
+      outcome = {.identity = {}, .joined = {}, .error = error.what(), .type = "Timeout"};
+    } catch (const Mismatch& error) {
+      outcome = {.identity = {}, .joined = {}, .error = error.what(), .type = "Mismatch"};
+    } catch (const StoreError& error) {
+      outcome = {.identity = {}, .joined = {}, .error = error.what(), .type = "StoreError"};
+    }
+    return outcome;
+  }
+  store::HashStore store_;
+};
+
+TEST_F(RefusedPlace, WhatEndedTheMeetingIsTheCause) {
+  store_.set("rendezvous/run/0/0/verdict", "timeout join: rank 0 has waited long enough");
+  const Outcome outcome = refused();
+  EXPECT_EQ(outcome.type, "Timeout");
+  EXPECT_EQ(outcome.error, "join: rank 0 has waited long enough");
+}
+
+// The other one is known to the membership, and has not claimed the rank yet.
+TEST_F(RefusedPlace, WhoIsTheSameRankIsWaitedForAndNamed) {
+  std::thread other;
+  const Outcome outcome =
+      refused([&] { other = std::thread([&] { leave_claim(store_, member(1, 4711, "elsewhere"), 2); }); });
+  other.join();
+  EXPECT_EQ(outcome.type, "Mismatch");
+  EXPECT_THAT(outcome.error, AllOf(HasSubstr("two processes are rank 1 of 2"),
+                                   HasSubstr("rank 1 (host elsewhere, pid 4711) and rank 1 (host a, pid 11)")));
+  EXPECT_EQ(try_join(store_, rank_of(0, 2), member(0, 10), Deadline::after(20s)).error, outcome.error)
+      << "every rank is told";
+}
+
+TEST_F(RefusedPlace, WithoutACauseTheRefusalIsThrownAndTheRoundIsOver) {
+  const std::vector<std::string> claim = {"rendezvous/run/0/0/rank/1"};
+  // Somebody else's death: the claim that is waited for is this process's own of before, which explains nothing.
+  const Outcome outcome = refused([&] { join_all(store_, {member(0, 10), member(1, 11)}, 2); });
+  EXPECT_EQ(outcome.type, "StoreError");
+  EXPECT_EQ(outcome.error, "refused");
+  EXPECT_TRUE(store_.check(claim));
+}
+
+TEST(Join, AProcessWhoseMeetingFailedJoinsTheNextOne) {
+  store::HashStore store;
+  store.set("rendezvous/run/0/0/world", "3 said by rank 0 (host b, pid 9)");
+  EXPECT_EQ(try_join(store, rank_of(0, 1), member(0, 10), Deadline::after(20s)).type, "Mismatch");
+  const Outcome next = try_join(store, rank_of(0, 1), member(0, 10), Deadline::after(20s));
+  ASSERT_TRUE(next.joined) << next.error;
+  EXPECT_EQ(next.joined->scope, "rendezvous/run/0/1");
+}
+
 TEST(Join, NothingOfAnEarlierAttemptIsRead) {
   store::HashStore store;
   leave_claim(store, member(1, 4711), 2, "rendezvous/run/0/0");

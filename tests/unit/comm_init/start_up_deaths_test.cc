@@ -1,0 +1,188 @@
+// A rank that dies on its way into the group: wherever it has come to, the others are told at once and by name, or it
+// has left no trace and may be started again.
+//
+// The one that dies is a process of its own, which ends itself with SIGKILL at a given step of its join(). The others
+// are threads here, in init_process_group. A limit here is that of a test that hangs.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <map>
+#include <optional>
+#include <thread>
+
+#include "runtime/base/error.h"
+#include "runtime/comm/init/init_process_group.h"
+#include "runtime/net/tcp_socket.h"
+#include "runtime/rendezvous/held_store.h"
+#include "runtime/rendezvous/join.h"
+#include "runtime/store/member_link.h"
+#include "runtime/store/tcp_store.h"
+#include "runtime/store/tcp_store_server.h"
+
+namespace lockstep {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr int kRanks = 3;
+
+// The steps of join(), in order.
+enum class Step { registers, claims, is_counted, reads_the_verdict };
+
+std::string name_of(const ::testing::TestParamInfo<Step>& step) {
+  return std::map<Step, std::string>{{Step::registers, "BeforeItRegisters"},
+                                     {Step::claims, "BeforeItsClaim"},
+                                     {Step::is_counted, "BeforeItIsCounted"},
+                                     {Step::reads_the_verdict, "BeforeItReadsTheVerdict"}}[step.param];
+}
+
+[[noreturn]] void die() {
+  ::kill(::getpid(), SIGKILL);
+  ::_exit(1);
+}
+
+// Of a rank that dies just before a step of its join().
+class DyingStore : public store::TcpStore {
+ public:
+  DyingStore(const store::Endpoint& endpoint, Step last, const std::string& claim)
+      : TcpStore(endpoint, Deadline::after(60s)), last_(last), claim_(claim) {}
+  std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired) override {
+    const bool is_the_claim = key.ends_with(claim_) && expected.empty();
+    if (last_ == Step::claims && is_the_claim) die();
+    return TcpStore::compare_set(key, expected, desired);
+  }
+  std::int64_t add(std::string_view key, std::int64_t delta) override {
+    if (last_ == Step::is_counted) die();
+    return TcpStore::add(key, delta);
+  }
+  std::string get(std::string_view key, const Deadline& deadline) override {
+    if (last_ == Step::reads_the_verdict && key.ends_with("/verdict")) die();
+    return TcpStore::get(key, deadline);
+  }
+
+ private:
+  const Step last_;
+  const std::string claim_;
+};
+
+// A whole life, which ends when the others are waiting for it. As rank 0 it hosts the store.
+void live_until(Step last, int rank, const net::HostPort& address) {
+  rendezvous::Identity identity;
+  identity.rank = rank;
+  identity.world_size = kRanks;
+  std::optional<store::TcpStoreServer> server;
+  if (rank == 0) {
+    server.emplace(store::TcpStoreServerOptions{.listen = address});
+    store::TcpStore(address, Deadline::after(60s)).set(rendezvous::kTokenKey, std::to_string(::getpid()));
+  }
+  const store::Endpoint endpoint{.address = address};
+  DyingStore store(endpoint, last, "/rank/" + std::to_string(rank));
+  // Who comes to the store after the others have failed finds nobody there, and waits for whom it can't know of.
+  std::vector<std::string> others;
+  for (int other = 0; other < kRanks; ++other) {
+    if (other != rank) others.push_back("rendezvous/-/0/0/rank/" + std::to_string(other));
+  }
+  store.wait(others, Deadline::after(60s));
+  std::optional<store::MemberLink> link;
+  rendezvous::join(
+      store, identity, rendezvous::self_member(identity), Deadline::after(60s), [&](const std::string& scope) {
+        if (last == Step::registers) die();
+        link.emplace(
+            endpoint, scope,
+            store::MemberInfo{.rank = rank, .world_size = kRanks, .process = store::ProcessInfo::of_this_process()},
+            store::LivenessOptions{}, store::MemberCalls{}, Deadline::after(60s));
+      });
+}
+
+class RankThatDies : public ::testing::TestWithParam<Step> {
+ protected:
+  // Before there is a thread.
+  void start(int rank) {
+    address_ = net::local_address(net::tcp_listen({"127.0.0.1", 0}).get());
+    pid_ = ::fork();
+    ASSERT_GE(pid_, 0);
+    if (pid_ == 0) {
+      try {
+        live_until(GetParam(), rank, address_);
+        std::fputs("it has lived on\n", stderr);
+      } catch (const std::exception& error) {
+        std::fprintf(stderr, "it failed before it died: %s\n", error.what());
+      }
+      ::_exit(1);
+    }
+  }
+  void expect_death() const {
+    int status = 0;
+    ASSERT_EQ(::waitpid(pid_, &status, 0), pid_);
+    EXPECT_TRUE(WIFSIGNALED(status)) << "exit code " << WEXITSTATUS(status);
+  }
+  // What init_process_group throws, or "a group".
+  std::string outcome_of(int rank) const {
+    const std::string url = "tcp://" + address_.to_string() + "?world_size=3&rank=" + std::to_string(rank);
+    try {
+      const auto group = init_process_group({.init_method = url, .timeout = 60s});
+      group->barrier().wait();
+      return "a group";
+    } catch (const PeerLost& error) {
+      return std::string("PeerLost: ") + error.what();
+    } catch (const std::exception& error) {
+      return std::string("another error: ") + error.what();
+    }
+  }
+  void start_other(int rank) {
+    threads_[rank] = std::thread([this, rank] { outcomes_[static_cast<std::size_t>(rank)] = outcome_of(rank); });
+  }
+  void join_others() {
+    for (auto& [rank, thread] : threads_) thread.join();
+  }
+
+  net::HostPort address_;
+  pid_t pid_ = -1;
+  std::map<int, std::thread> threads_;
+  std::array<std::string, kRanks> outcomes_;
+};
+
+TEST_P(RankThatDies, IsNamedToTheOthersOrMayBeStartedAgain) {
+  start(1);
+  start_other(0);
+  start_other(2);
+  expect_death();
+  if (GetParam() == Step::registers) start_other(1);
+  join_others();
+  for (const int rank : {0, 2}) {
+    if (GetParam() == Step::registers) {
+      EXPECT_EQ(outcomes_[static_cast<std::size_t>(rank)], "a group");
+    } else {
+      EXPECT_THAT(outcomes_[static_cast<std::size_t>(rank)],
+                  AllOf(HasSubstr("PeerLost: "), HasSubstr("rank 1 (host "), HasSubstr(std::to_string(pid_))))
+          << "rank " << rank;
+    }
+  }
+}
+
+TEST_P(RankThatDies, IsNamedToTheOthersIfItHostsTheStore) {
+  start(0);
+  start_other(1);
+  start_other(2);
+  expect_death();
+  join_others();
+  for (const int rank : {1, 2}) {
+    EXPECT_THAT(outcomes_[static_cast<std::size_t>(rank)],
+                AllOf(HasSubstr("PeerLost: "), HasSubstr("rank 0 (host "), HasSubstr(std::to_string(pid_)),
+                      HasSubstr("which hosts the store at " + address_.to_string())))
+        << "rank " << rank;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(AtStart, RankThatDies,
+                         ::testing::Values(Step::registers, Step::claims, Step::is_counted, Step::reads_the_verdict),
+                         name_of);
+
+}  // namespace
+}  // namespace lockstep
