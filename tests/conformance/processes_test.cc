@@ -1,10 +1,12 @@
-// The shm backend between processes: the same suite, and deaths of every kind.
+// A backend between processes of one host, started by hand: the same suite, and deaths of every kind.
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <string_view>
 
 #include "tests/support/leftovers.h"
 #include "tests/support/rank_processes.h"
+#include "tests/support/rank_threads.h"
 
 #ifndef CONFORMANCE_RANK
 #error "the path of the rank program"
@@ -17,26 +19,33 @@ void expect_part(const std::string& text, const std::string& part) {
   EXPECT_NE(text.find(part), std::string::npos) << "no '" << part << "' in: " << text;
 }
 
+constexpr bool kIsShm = std::string_view(LOCKSTEP_TEST_BACKEND) == "shm";
+// On one host nobody has to ask for shared memory.
+const Variables kBackend = kIsShm ? Variables{} : Variables{{"CONFORMANCE_BACKEND", LOCKSTEP_TEST_BACKEND}};
+
 class Suite : public ::testing::TestWithParam<int> {};
 
 // TSan sees nothing of what crosses between processes (`conformance` runs the same between threads), and makes eight of
 // them on two cores take minutes.
 #ifdef __SANITIZE_THREAD__
-INSTANTIATE_TEST_SUITE_P(Processes, Suite, ::testing::Values(2, 3));
+const std::vector<int> kSizes = {2, 3};
 #else
-INSTANTIATE_TEST_SUITE_P(Processes, Suite, ::testing::Values(2, 3, 4, 8));
+const std::vector<int> kSizes = {2, 3, 4, 8};
 #endif
+// What depends on the world's size all backends over a wire share; unit_comm_wire has it.
+INSTANTIATE_TEST_SUITE_P(Processes, Suite, ::testing::ValuesIn(kIsShm ? kSizes : std::vector<int>{3}));
 
 TEST_P(Suite, Passes) {
-  RankProcesses ranks(GetParam(), {.command = {CONFORMANCE_RANK, "suite"}});
+  RankProcesses ranks(GetParam(), {.command = {CONFORMANCE_RANK, "suite"}, .environment = kBackend});
   for (const Result& result : ranks.wait(Deadline::after(std::chrono::seconds(200)))) {
     EXPECT_EQ(result.exit_code, 0) << result.err;
-    expect_part(result.out, "backend shm\nsuite passed");
+    expect_part(result.out, "backend " LOCKSTEP_TEST_BACKEND "\nsuite passed");
   }
 }
 
 // Starts `size` ranks of which rank 1 comes to harm, and looks at what the others say.
 std::vector<Result> hurt_rank_1(int size, const std::string& how, Variables environment = {}) {
+  environment.insert(kBackend.begin(), kBackend.end());
   const std::string what_they_say = environment.contains("LOCKSTEP_LIVENESS") ? "Timeout: " : "PeerLost: ";
   RankProcesses ranks(size, {.command = {CONFORMANCE_RANK, "loop", how}, .environment = std::move(environment)});
   const pid_t pid = ranks[1].pid();
@@ -63,12 +72,14 @@ std::vector<Result> hurt_rank_1(int size, const std::string& how, Variables envi
   return results;
 }
 
-// The timeout of a collective is five minutes here: only the kernel's word can tell in time that a rank is dead.
+// The timeout of a collective is five minutes here: only the kernel's word can tell in time that a rank is dead. In
+// shared memory that is a lock; else the connections tell of it first, or the job's membership.
 TEST(Deaths, AKilledRankIsNamedWithHostPidAndOperation) {
   for (const int size : {2, 4}) {
     const auto results = hurt_rank_1(size, "kill");
     EXPECT_EQ(results[1].signal, SIGKILL);
     expect_part(results[0].out, "PeerLost: ");
+    if (!kIsShm) continue;
     expect_part(results[0].out, "has died");
     expect_part(results[0].out, "all_reduce 2");
   }
@@ -78,7 +89,7 @@ TEST(Deaths, AProcessThatExitsWithoutClosingItsGroup) {
   const auto results = hurt_rank_1(3, "exit");
   EXPECT_EQ(results[1].exit_code, 0);
   expect_part(results[0].out, "PeerLost: ");
-  expect_part(results[0].out, "without closing its group");
+  if (kIsShm) expect_part(results[0].out, "without closing its group");
 }
 
 TEST(Deaths, ARankThatThrows) {
@@ -102,11 +113,27 @@ TEST(Deaths, AStoppedRankIsNamedByTheTimeoutIfNobodyMayCallItSilent) {
   expect_part(results[0].out, "not arrived: rank 1 (");
 }
 
+// Rank 0 hosts the store, which then can't be asked whose cause was the first. No goodbye and no timeout ends this.
+TEST(Deaths, AStoppedRankThatHostsTheStore) {
+  RankProcesses ranks(3, {.command = {CONFORMANCE_RANK, "loop", "quiet"}, .environment = kBackend});
+  ASSERT_TRUE(ranks.await_output("backend " LOCKSTEP_TEST_BACKEND));
+  ranks.kill(0, SIGSTOP);
+  for (const int survivor : {1, 2}) {
+    const Result result = ranks[survivor].wait();
+    EXPECT_EQ(result.exit_code, 3) << result.err;
+    expect_part(result.out, "PeerLost: rank 0 (host ");
+    expect_part(result.out, "pid " + std::to_string(ranks[0].pid()));
+    expect_part(result.out, "stopped answering");
+    expect_part(result.out, kIsShm ? "the last collective it had started is " : "was in ");
+  }
+  ranks.kill(0, SIGKILL);
+}
+
 TEST(Deaths, NothingIsLeftWhenAllAreKilled) {
   Footprint footprint;
   {
-    RankProcesses ranks(3, {.command = {CONFORMANCE_RANK, "loop", "quiet"}});
-    ASSERT_TRUE(ranks.await_output("backend shm"));
+    RankProcesses ranks(3, {.command = {CONFORMANCE_RANK, "loop", "quiet"}, .environment = kBackend});
+    ASSERT_TRUE(ranks.await_output("backend " LOCKSTEP_TEST_BACKEND));
     footprint.look();
     EXPECT_EQ(footprint.pids().size(), 3u);
     for (int r = 0; r < 3; ++r) ranks.kill(r, SIGKILL);
