@@ -15,7 +15,7 @@ WORKDIR /src
 COPY scripts scripts
 RUN scripts/install --plugins --packages-only && rm -rf /var/lib/apt/lists/*
 COPY . .
-RUN scripts/install --runtime --plugins --with 02_char_gpt /opt/lockstep \
+RUN scripts/install --runtime --plugins --with 02_char_gpt --with 03_raw_gradients /opt/lockstep \
     && scripts/runtime-packages /opt/lockstep > /opt/packages
 
 FROM ${RUNTIME_BASE} AS runtime
