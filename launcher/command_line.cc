@@ -62,6 +62,12 @@ struct RunCommand {
         "Ranks on this host: a number; gpu: one per GPU; cpu: one per core this\nprocess may use; auto (default): "
         "gpu if there is one, else cpu");
     text_flag(app, "-n", raw.ranks, "N", "Ranks in all; on one host the same as --nproc-per-node N");
+    app.add_option("--devices", raw.devices,
+                   "GPUs of the ranks, by index or UUID: local rank i takes the i-th. Sets\nCUDA_VISIBLE_DEVICES; one "
+                   "rank for each unless a number is given")
+        ->option_text("0,3");
+    app.add_flag(spellings("--oversubscribe-gpu"), options.oversubscribe_gpu,
+                 "Let ranks share GPUs, for tests on a small machine: right, but slow");
     text_flag(app, "--log-dir", options.log_dir, "DIR",
               "Write each rank's output to DIR/rankN.out and DIR/rankN.err, replacing\nwhat is there, instead of here "
               "with a prefix");

@@ -29,6 +29,8 @@ struct RunOptions {
   std::optional<int> timeout;            // seconds, for LOCKSTEP_TIMEOUT; unset: what the environment says
   std::string master_addr = "127.0.0.1";
   int master_port = 0;               // 0: a free one
+  std::vector<std::string> devices;  // --devices: GPUs of the ranks, by index or UUID; empty: all that are visible
+  bool oversubscribe_gpu = false;    // several ranks on one GPU
   bool torch_store = false;          // serve torch's protocol there, without a secret
   bool liveness = true;              // a silent rank is lost; off: LOCKSTEP_LIVENESS=off
   std::vector<std::string> command;  // PROGRAM and its arguments, never empty

@@ -6,6 +6,8 @@
 #include <iterator>
 #include <string_view>
 
+#include "launcher/shared_gpu.h"
+
 namespace lockstep::launcher {
 namespace {
 
@@ -53,6 +55,12 @@ std::vector<std::string> rank_environment(const Environment& inherited, const Co
   }
   if (!contract.liveness) result.set("LOCKSTEP_LIVENESS", "off");
   if (!contract.timeout.empty()) result.set("LOCKSTEP_TIMEOUT", contract.timeout);
+  if (contract.visible_devices) result.set("CUDA_VISIBLE_DEVICES", *contract.visible_devices);
+  if (contract.share_gpus) {
+    for (const auto& [name, value] : shared_gpu_environment(contract.run_id, rank)) {
+      if (!result.variables().contains(name)) result.set(name, value);
+    }
+  }
 
   std::vector<std::string> entries;
   for (const auto& [name, value] : result.variables()) entries.push_back(name + "=" + value);

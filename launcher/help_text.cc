@@ -14,6 +14,7 @@ std::string run_help() {
   return R"(Examples:
   lockstep run ./train                              one rank per GPU, or per core where there is none
   lockstep run --nproc-per-node 4 ./train           four ranks
+  lockstep run --devices 0,3 ./train                two ranks, on these GPUs
   lockstep run -n 2 -- ./train --epochs 3           arguments after PROGRAM are the program's
   lockstep run -n 4 --log-dir logs ./train          logs/rank0.out, logs/rank0.err, ...
   lockstep run -n 2 --torch-store python3 train.py  a torch program that wants the launcher's store
@@ -22,6 +23,11 @@ Each rank gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, MASTE
 LOCKSTEP_STORE, LOCKSTEP_STORE_SECRET, LOCKSTEP_RUN_ID, LOCKSTEP_RESTART_COUNT. The secret is drawn for each run; without
 it nobody reads, changes or stops what is in the run's store. Rank 0 reads this command's standard input unless that is
 a terminal; the other ranks read nothing.
+
+Local rank i trains on the i-th GPU that it sees. --devices chooses them: indices count the GPUs that this command sees,
+so within CUDA_VISIBLE_DEVICES where that is set, and the ranks count theirs from 0 again. With --oversubscribe-gpu more
+ranks than GPUs share them, each a host of its own to NCCL (NCCL_HOSTID), over sockets on lo, by Ring and Simple; NCCL
+variables that are set win.
 
 SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to the ranks. After one of the first four
 the ranks may take their time, to save; a second one kills them.

@@ -1,6 +1,7 @@
 #include "launcher/run.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/random.h>
 #include <unistd.h>
 
@@ -10,11 +11,13 @@
 
 #include "launcher/console.h"
 #include "launcher/find_program.h"
+#include "launcher/gpu_choice.h"
 #include "launcher/guardian.h"
 #include "launcher/job.h"
 #include "launcher/log_relay.h"
 #include "launcher/rank_count.h"
 #include "launcher/run_stores.h"
+#include "launcher/seen_gpus.h"
 #include "launcher/signals.h"
 #include "launcher/spawn.h"
 #include "runtime/base/cpu.h"
@@ -39,6 +42,7 @@ Contract contract_of(const RunOptions& options, int ranks) {
   contract.master_addr = options.master_addr;
   contract.torch_store = options.torch_store;
   contract.liveness = options.liveness;
+  contract.share_gpus = options.oversubscribe_gpu;
   if (options.timeout) contract.timeout = fmt::format("{}", *options.timeout);
   return contract;
 }
@@ -46,6 +50,32 @@ Contract contract_of(const RunOptions& options, int ranks) {
 int complain(int exit_code, std::string_view text) {
   fmt::print(stderr, "lockstep run: {}\n", text);
   return exit_code;
+}
+
+struct RankGpus {
+  Gpus found;
+  std::optional<std::string> visible_devices;  // for the ranks, where the user chose
+};
+
+// A driver is asked only where its answer counts: that takes long, and a job on the CPU need not wait for it.
+RankGpus gpus_of_ranks(const RunOptions& options, const Environment& environment) {
+  Gpus found = find_gpus("/proc/driver/nvidia/gpus", "/dev", environment);
+  if (options.devices.empty() && (options.nproc_per_node != "gpu" || found.count > 0)) return {found, {}};
+  SeenGpus seen = ask_gpus();
+  if (options.devices.empty()) {
+    if (seen.gpus.empty()) return {{0, fmt::format("{}; {}", found.reason, seen.reason)}, {}};
+    return {{static_cast<int>(seen.gpus.size()), {}}, {}};
+  }
+  if (seen.gpus.empty() && found.count == 0) {
+    throw InvalidArgument(fmt::format("--devices {}: no GPU here: {}", fmt::join(options.devices, ","), seen.reason));
+  }
+  // Where this lockstep is without CUDA, the driver's files still say how many there are.
+  if (seen.gpus.empty()) seen.gpus.resize(static_cast<std::size_t>(found.count));
+  const auto inherited = environment.variables().find("CUDA_VISIBLE_DEVICES");
+  return {{static_cast<int>(options.devices.size()), {}},
+          visible_devices_of_ranks(
+              options.devices, seen.gpus,
+              inherited == environment.variables().end() ? std::nullopt : std::optional(inherited->second))};
 }
 
 void make_log_dir(const std::string& folder) {
@@ -60,7 +90,9 @@ int start(const RunOptions& options) {
   const auto environment = Environment::of_process();
   const auto program = find_program(options.command.front(), environment);
   if (program.path.empty()) return complain(program.exit_code, program.problem);
-  const auto count = choose_ranks(options, find_gpus("/proc/driver/nvidia/gpus", "/dev", environment), allowed_cores());
+  const RankGpus gpus = gpus_of_ranks(options, environment);
+  const auto count = choose_ranks(options, gpus.found, allowed_cores());
+  require_a_gpu_each(count.ranks, options.devices, options.oversubscribe_gpu);
   if (!options.log_dir.empty()) make_log_dir(options.log_dir);
 
   JobOptions job_options;
@@ -69,6 +101,7 @@ int start(const RunOptions& options) {
   job_options.log_dir = options.log_dir;
   job_options.grace = options.grace;
   job_options.contract = contract_of(options, count.ranks);
+  job_options.contract.visible_devices = gpus.visible_devices;
 
   Console console(STDOUT_FILENO, STDERR_FILENO);
   Signals signals;
@@ -84,6 +117,10 @@ int start(const RunOptions& options) {
   }
   if (!count.reason.empty()) {
     console.message(fmt::format("{} {} ({})", count.ranks, count.ranks == 1 ? "rank" : "ranks", count.reason));
+  }
+  if (options.oversubscribe_gpu) {
+    console.message(
+        "--oversubscribe-gpu: ranks may share a GPU and then talk over sockets: for correctness, not for speed");
   }
   try {
     const int code = Job(std::move(job_options), environment, console, signals, guardian, log).run();

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "launcher/flag_values.h"
+#include "launcher/gpu_choice.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -51,6 +52,14 @@ std::string interpret(const RawRunFlags& raw, RunOptions& options) {
     if (!port)
       return fmt::format("--master-port {}: give a port from 1 to 65535, or 0 for a free one", raw.master_port);
     options.master_port = *port;
+  }
+  if (raw.devices) {
+    const auto devices = parse_devices(*raw.devices);
+    if (!devices) {
+      return fmt::format("--devices {}: give GPUs by index, such as 0,3, or by UUID, as nvidia-smi -L shows them",
+                         raw.devices->empty() ? "''" : *raw.devices);
+    }
+    options.devices = *devices;
   }
   if (!raw.liveness.empty()) {
     if (raw.liveness != "on" && raw.liveness != "off") {

@@ -1,6 +1,7 @@
 // The flags of `lockstep run`.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "launcher/command_line.h"
@@ -17,6 +18,7 @@ struct RawRunFlags {
   std::string timeout;
   std::string master_port;
   std::string liveness;
+  std::optional<std::string> devices;
 };
 
 // Moves the raw texts into `options`; returns what is wrong with them, or nothing.

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <cstdio>
-#include <filesystem>
 
 #include "launcher/doctor/finding.h"
 #include "launcher/doctor/gpu_findings.h"
@@ -11,6 +10,7 @@
 #include "launcher/doctor/probe_findings.h"
 #include "launcher/doctor/rendezvous_findings.h"
 #include "launcher/rank_count.h"
+#include "launcher/seen_gpus.h"
 #include "runtime/base/environment.h"
 #include "runtime/base/error.h"
 #include "runtime/base/logging.h"
@@ -19,13 +19,6 @@ namespace lockstep::launcher {
 namespace {
 
 using namespace doctor;
-
-std::string probe_path() {
-  std::error_code error;
-  const auto own = std::filesystem::read_symlink("/proc/self/exe", error);
-  if (error) throw SystemError("read /proc/self/exe (is /proc mounted?)", error.value());
-  return own.parent_path() / "lockstep-probe";
-}
 
 void append(Findings& all, Findings more) {
   all.insert(all.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));

@@ -5,6 +5,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "launcher/doctor/host_findings.h"
+
 namespace lockstep::launcher::doctor {
 namespace {
 
@@ -17,6 +19,22 @@ Finding driver(const std::string& version_file) {
   return {kGpus, "driver", fmt::format("no NVIDIA kernel module is loaded (no {})", version_file)};
 }
 
+std::string version_text(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
+
+// What a driver says of each GPU.
+void add_gpus(const nlohmann::json& probe, Findings& findings) {
+  for (const auto& device : probe.at("devices")) {
+    if (!device.contains("uuid")) continue;
+    findings.push_back({kGpus, device.at("name").get<std::string>(),
+                        fmt::format("{}, {}, {}, compute capability {}; driver for CUDA {}, runtime {}",
+                                    device.at("gpu").get<std::string>(), device.at("uuid").get<std::string>(),
+                                    readable_bytes(device.at("memory_bytes").get<std::uint64_t>()),
+                                    device.at("compute_capability").get<std::string>(),
+                                    version_text(device.at("driver_cuda_version").get<int>()),
+                                    version_text(device.at("runtime_cuda_version").get<int>()))});
+  }
+}
+
 // Devices that the library offers. GPUs come with the CUDA plug-in.
 Finding devices(const Gpus& gpus, const nlohmann::json& probe) {
   std::string names;
@@ -27,10 +45,13 @@ Finding devices(const Gpus& gpus, const nlohmann::json& probe) {
     names += (names.empty() ? "" : ", ") + name;
   }
   Finding finding{kGpus, "a rank computes on", names};
-  if (gpus.count > 0 && !has_gpu) {
-    finding.health = Health::note;
-    finding.remedy =
-        "this version of lockstep has no GPU backend: the GPUs stay idle; lockstep run --nproc-per-node cpu";
+  if (!has_gpu && probe.contains("no_gpu")) {
+    const Finding why = problem_of(kGpus, "", probe.at("no_gpu").get<std::string>(), "");
+    finding.value += "; no GPU: " + why.value;
+    if (gpus.count > 0) {
+      finding.health = Health::note;
+      finding.remedy = why.remedy;
+    }
   }
   return finding;
 }
@@ -40,7 +61,10 @@ Finding devices(const Gpus& gpus, const nlohmann::json& probe) {
 Findings gpu_findings(const Gpus& gpus, const std::string& version_file, const nlohmann::json& probe) {
   Findings findings = {{kGpus, "visible", gpus.count > 0 ? fmt::format("{}", gpus.count) : "none: " + gpus.reason},
                        driver(version_file)};
-  if (!probe.is_null()) findings.push_back(devices(gpus, probe));
+  if (!probe.is_null()) {
+    findings.push_back(devices(gpus, probe));
+    add_gpus(probe, findings);
+  }
   return findings;
 }
 

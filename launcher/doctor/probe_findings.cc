@@ -60,6 +60,18 @@ void add_plugins(const nlohmann::json& json, Findings& findings) {
   }
 }
 
+// That what gpu_findings() reads is there.
+void check_devices(const nlohmann::json& json) {
+  for (const auto& device : json.at("devices")) {
+    device.at("name").get_ref<const std::string&>();
+    if (!device.contains("uuid")) continue;
+    for (const auto* text : {"gpu", "uuid", "compute_capability"}) device.at(text).get_ref<const std::string&>();
+    device.at("memory_bytes").get<std::uint64_t>();
+    for (const auto* number : {"driver_cuda_version", "runtime_cuda_version"}) device.at(number).get<int>();
+  }
+  if (json.contains("no_gpu")) json.at("no_gpu").get_ref<const std::string&>();
+}
+
 }  // namespace
 
 ProbeAnswer read_probe(const std::string& path, const HelperResult& result, std::chrono::milliseconds limit) {
@@ -84,7 +96,7 @@ ProbeAnswer read_probe(const std::string& path, const HelperResult& result, std:
     }
     add_backends(answer.json, answer.findings);
     add_plugins(answer.json, answer.findings);
-    for (const auto& device : answer.json.at("devices")) device.at("name").get_ref<const std::string&>();
+    check_devices(answer.json);
     return answer;
   } catch (const std::exception& error) {  // ours, or of the JSON's types
     return without_answer(

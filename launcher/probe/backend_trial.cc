@@ -11,6 +11,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/host.h"
 #include "runtime/base/mutex.h"
+#include "runtime/device/device_runtime.h"
 #include "runtime/store/hash_store.h"
 
 namespace lockstep::probe {
@@ -21,8 +22,9 @@ constexpr std::chrono::seconds kLimit{5};
 // As many elements as a collective that goes through memory, not beside a message, has.
 constexpr std::size_t kElements = 4096;
 
-GroupContext context_of(int rank, int world, std::shared_ptr<store::Store> store) {
+GroupContext context_of(int rank, int world, std::shared_ptr<store::Store> store, DeviceKind device) {
   GroupContext context;
+  context.device = {device, 0};
   context.identity.rank = context.identity.local_rank = rank;
   context.identity.world_size = context.identity.local_world_size = world;
   context.identity.local_rank_known = context.identity.local_world_size_known = true;
@@ -50,13 +52,27 @@ void all_reduce_once(const Backend& backend, const GroupContext& context) {
   }
 }
 
+// Of a backend for GPUs a rank alone on the first one: what it needs is loaded, and one may be all there is.
+std::string no_gpu() {
+  try {
+    DeviceRuntime& cuda = device_runtime(DeviceKind::cuda);
+    return cuda.count() > 0 ? "" : cuda.why_none();
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
 }  // namespace
 
 Trial try_backend(const Backend& backend) {
   std::string reason;
+  const bool on_gpu = backend.device == DeviceKind::cuda;
+  if (on_gpu) reason = no_gpu();
+  if (!reason.empty()) return {.ranks = 0, .tried = false, .reason = reason};
   for (const int world : {2, 1}) {
+    if (on_gpu && world > 1) continue;
     const auto store = std::make_shared<store::HashStore>();
-    reason = backend.why_not(context_of(0, world, store));
+    reason = backend.why_not(context_of(0, world, store, backend.device));
     if (!reason.empty()) continue;
     Mutex mutex;
     std::string error;
@@ -64,7 +80,7 @@ Trial try_backend(const Backend& backend) {
     for (int rank = 0; rank < world; ++rank) {
       ranks.emplace_back([&, rank] {
         try {
-          all_reduce_once(backend, context_of(rank, world, store));
+          all_reduce_once(backend, context_of(rank, world, store, backend.device));
         } catch (const std::exception& caught) {
           MutexLock lock(mutex);
           if (error.empty()) error = caught.what();

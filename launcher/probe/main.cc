@@ -1,4 +1,5 @@
-// lockstep-probe: what the library can do on this host, as one JSON object on stdout.
+// lockstep-probe: what the library can do on this host, as one JSON object on stdout. `lockstep-probe devices`: its
+// devices only, without trying anything.
 //
 // A program of its own, so that `lockstep doctor` need not load the library, let alone a GPU's driver, and outlives it
 // if that hangs or crashes. Errors of the library are part of the answer; any exit code but 0 is a crash.
@@ -7,10 +8,13 @@
 
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "launcher/probe/backend_trial.h"
 #include "runtime/base/cpu.h"
+#include "runtime/base/error.h"
 #include "runtime/comm/init/plugins.h"
+#include "runtime/device/device_runtime.h"
 
 namespace lockstep::probe {
 namespace {
@@ -31,25 +35,50 @@ nlohmann::json plugins_json() {
     list.push_back(
         {{"name", plugin.name}, {"path", plugin.path}, {"usable", plugin.available}, {"reason", plugin.reason}});
   }
-  list.push_back({{"name", "cuda"},
-                  {"path", ""},
-                  {"usable", false},
-                  {"reason", "this version of lockstep has no CUDA plug-in yet; train on the CPU"}});
   return list;
 }
 
-// Devices a tensor could live on. GPUs come with the CUDA plug-in.
-nlohmann::json devices_json() { return {{{"name", "cpu"}, {"cores", allowed_cores()}}}; }
+// What a rank could compute on, and why not on a GPU. Wakes the driver up if there is one.
+nlohmann::json devices_json() {
+  nlohmann::json answer = {{"devices", {{{"name", "cpu"}, {"cores", allowed_cores()}}}}};
+  try {
+    DeviceRuntime& cuda = device_runtime(DeviceKind::cuda);
+    const int count = cuda.count();
+    for (int index = 0; index < count; ++index) {
+      const DeviceId id{DeviceKind::cuda, index};
+      const DeviceInfo info = cuda.info(id);
+      answer["devices"].push_back({{"name", id.str()},
+                                   {"gpu", info.name},
+                                   {"uuid", info.uuid},
+                                   {"pci_bus_id", info.pci_bus_id},
+                                   {"memory_bytes", info.memory_bytes},
+                                   {"compute_capability", fmt::format("{}.{}", info.major, info.minor)},
+                                   {"driver_cuda_version", info.driver_version},
+                                   {"runtime_cuda_version", info.runtime_version}});
+    }
+    if (count == 0) answer["no_gpu"] = cuda.why_none();
+  } catch (const Error& error) {
+    answer["no_gpu"] = error.what();
+  }
+  return answer;
+}
 
 }  // namespace
 }  // namespace lockstep::probe
 
-int main() {
+int main(int count, char** arguments) {
   using namespace lockstep::probe;
-  const nlohmann::json answer = {{"lockstep", LOCKSTEP_VERSION},
-                                 {"backends", backends_json()},
-                                 {"plugins", plugins_json()},
-                                 {"devices", devices_json()}};
+  const bool devices_only = count == 2 && std::string_view(arguments[1]) == "devices";
+  if (count > 1 && !devices_only) {
+    fmt::print(stderr, "lockstep-probe: unknown argument '{}'; there is: devices\n", arguments[1]);
+    return 2;
+  }
+  nlohmann::json answer = devices_json();
+  answer["lockstep"] = LOCKSTEP_VERSION;
+  if (!devices_only) {
+    answer["backends"] = backends_json();
+    answer["plugins"] = plugins_json();
+  }
   fmt::print("{}\n", answer.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   // The answer is out. What foreign libraries would do at exit, such as wait for a device, is of no use to anybody.
   _exit(std::fflush(stdout) == 0 ? 0 : 1);

@@ -87,7 +87,7 @@ std::vector<PluginStatus> plugins() {
   std::vector<PluginStatus> result;
   for (const Known& known : known_plugins()) {
     const auto plugin = loaded(known);
-    result.push_back({known.name, plugin->path, plugin->problem.empty(), plugin->problem});
+    result.push_back({known.plugin, plugin->path, plugin->problem.empty(), plugin->problem});
   }
   return result;
 }

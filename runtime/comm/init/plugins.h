@@ -9,7 +9,7 @@
 namespace lockstep {
 
 struct PluginStatus {
-  std::string name;  // "gloo"
+  std::string name;  // of the plug-in: "gloo", "cuda"
   std::string path;  // of its file; empty if there is none
   bool available = false;
   std::string reason;  // why not, with the remedy

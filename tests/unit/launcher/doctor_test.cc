@@ -127,7 +127,8 @@ nlohmann::json good_answer() {
   return {{"lockstep", LOCKSTEP_VERSION},
           {"backends", {{{"name", "shm"}, {"tried", true}, {"ranks_tried", 2}, {"reason", ""}}}},
           {"plugins", {{{"name", "cuda"}, {"path", ""}, {"usable", false}, {"reason", "no file"}}}},
-          {"devices", {{{"name", "cpu"}}}}};
+          {"devices", {{{"name", "cpu"}}}},
+          {"no_gpu", "there is no driver; install one"}};
 }
 
 TEST(Probe, AGoodAnswerBecomesFindings) {
@@ -209,12 +210,25 @@ TEST_F(GpuFindings, GpusThatNoBackendUsesAreNoted) {
   const auto computes_on = [&](int gpus, const nlohmann::json& probe) {
     return named(gpu_findings({.count = gpus, .reason = "x"}, path("version"), probe), "a rank computes on");
   };
-  EXPECT_EQ(computes_on(2, good_answer()).value, "cpu");
+  EXPECT_EQ(computes_on(2, good_answer()).value, "cpu; no GPU: there is no driver");
   EXPECT_EQ(computes_on(2, good_answer()).health, Health::note);
+  EXPECT_EQ(computes_on(2, good_answer()).remedy, "install one");
   EXPECT_EQ(computes_on(0, good_answer()).health, Health::ok);
   auto used = good_answer();
-  used["devices"].push_back({{"name", "cuda:0"}});
+  used.erase("no_gpu");
+  used["devices"].push_back({{"name", "cuda:0"},
+                             {"gpu", "NVIDIA H200"},
+                             {"uuid", "GPU-1"},
+                             {"memory_bytes", std::uint64_t{141} << 30},
+                             {"compute_capability", "9.0"},
+                             {"driver_cuda_version", 12080},
+                             {"runtime_cuda_version", 13000}});
   EXPECT_EQ(computes_on(2, used).health, Health::ok);
+  EXPECT_EQ(read_one(said(used.dump())).json, used);
+  EXPECT_EQ(named(gpu_findings({.count = 1, .reason = {}}, path("version"), used), "cuda:0").value,
+            "NVIDIA H200, GPU-1, 141.0 GiB, compute capability 9.0; driver for CUDA 12.8, runtime 13.0");
+  used["devices"][1].erase("memory_bytes");
+  EXPECT_EQ(count_problems(read_one(said(used.dump())).findings), 1);
 }
 
 // Running it.

@@ -1,0 +1,15 @@
+// Several ranks on one GPU, for development: what they need in their environment.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace lockstep::launcher {
+
+// NCCL refuses two ranks of one host on one GPU. With a host identity of its own each rank is a host by itself, and
+// they talk over loopback sockets, by the algorithm and protocol that pass the GPU from rank to rank least often. Each
+// variable is for ranks where the user has not set it.
+std::vector<std::pair<std::string, std::string>> shared_gpu_environment(const std::string& run_id, int rank);
+
+}  // namespace lockstep::launcher
