@@ -1,7 +1,8 @@
 # cmake -DROOT=... -P check_docs.cmake: what the pages name is there.
 #
-# Every path of this repository in backticks or behind a Markdown link exists. docs/ERRORS.md has every error type, and
-# the messages it lists (first cell of a row, in backticks, with {} for values) are in the sources.
+# Every path of this repository in backticks or behind a Markdown link exists. docs/ARCHITECTURE.md has a row for every
+# room of check_layers.cmake. docs/ERRORS.md has every error type, and the messages it lists (first cell of a row, in
+# backticks, with {} for values) are in the sources.
 cmake_minimum_required(VERSION 3.25)
 
 file(GLOB pages "${ROOT}/*.md" "${ROOT}/docs/*.md" "${ROOT}/docs/adr/*.md" "${ROOT}/docs/deploy/*.md" "${ROOT}/examples/*/README.md"
@@ -38,6 +39,22 @@ endforeach()
 if(checked EQUAL 0)
   message(FATAL_ERROR "check_docs: no path found in the pages below '${ROOT}'; is ROOT right?")
 endif()
+
+# Every room has its row on the map.
+file(READ "${ROOT}/docs/ARCHITECTURE.md" map)
+file(READ "${ROOT}/tests/check_layers.cmake" layers)
+string(REGEX MATCH "set\\(rooms ([^)]*)\\)" found "${layers}")
+string(REGEX MATCHALL "[^ \n]+" rooms "${CMAKE_MATCH_1}")
+list(LENGTH rooms number_of_rooms)
+if(number_of_rooms LESS 10)
+  message(SEND_ERROR "tests/check_layers.cmake: its list of rooms was not found")
+endif()
+foreach(room ${rooms})
+  string(REGEX MATCH "\n\\|[^|]*`${room}`[^|]*\\|" row "${map}")
+  if(row STREQUAL "")
+    message(SEND_ERROR "docs/ARCHITECTURE.md: no row for the room `${room}`")
+  endif()
+endforeach()
 
 file(STRINGS "${ROOT}/runtime/base/error.h" classes REGEX "^class [A-Za-z]+ : public")
 file(READ "${ROOT}/docs/ERRORS.md" errors)
