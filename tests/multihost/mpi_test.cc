@@ -1,0 +1,121 @@
+// mpirun over two hosts: the ranks meet, train and fail as on one. mpirun starts its daemons through an agent, as it
+// does through ssh: with a command for a shell over there, and nothing of the environment here.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "tests/e2e/mpi.h"
+#include "tests/support/leftovers.h"
+#include "tests/support/network_namespaces.h"
+#include "tests/support/process.h"
+
+namespace lockstep::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr int kHosts = 2;
+
+class MpiHosts : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    LOCKSTEP_NEEDS_MPIRUN();
+    const std::string reason = NetworkHosts::why_not();
+    if (!reason.empty()) GTEST_SKIP() << reason;
+    hosts_ = std::make_unique<NetworkHosts>(kHosts);
+    // Open MPI knows one address of an interface, and may take the other for a stranger's.
+    for (int host = 0; host < kHosts; ++host) {
+      const std::string address = NetworkHosts::second_address(host) + "/24";
+      ASSERT_EQ(run(hosts_->command(host, {"ip", "addr", "del", address, "dev", "eth0"})).exit_code, 0);
+    }
+    std::string folder = (std::filesystem::temp_directory_path() / "lockstep-mpi-XXXXXX").string();
+    ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+    folder_ = folder;
+    write_agent();
+  }
+  void TearDown() override {
+    if (!folder_.empty()) std::filesystem::remove_all(folder_);
+  }
+
+  // mpirun on host 0, with a rank on each host.
+  ProcessOptions job(const std::vector<std::string>& program) const {
+    std::string hosts;
+    for (int host = 0; host < kHosts; ++host) hosts += (host == 0 ? "" : ",") + NetworkHosts::address(host) + ":1";
+    std::vector<std::string> command = {"mpirun",
+                                        "-n",
+                                        std::to_string(kHosts),
+                                        "--host",
+                                        hosts,
+                                        "--mca",
+                                        "plm_rsh_agent",
+                                        agent(),
+                                        "--mca",
+                                        "btl",
+                                        "tcp,self",
+                                        "--mca",
+                                        "btl_tcp_if_include",
+                                        "10.77.0.0/24",
+                                        "--mca",
+                                        "oob_tcp_if_include",
+                                        "10.77.0.0/24"};
+    command.insert(command.end(), program.begin(), program.end());
+    return {.command = hosts_->command(0, command), .environment = e2e::mpi_variables()};
+  }
+
+ private:
+  std::string agent() const { return (folder_ / "agent").string(); }
+  void write_agent() const {
+    std::ofstream script(agent());
+    script << "#!/bin/sh\ncase \"$1\" in\n";
+    for (int host = 0; host < kHosts; ++host) {
+      script << NetworkHosts::address(host) << ") enter='";
+      for (const std::string& word : hosts_->command(host, {})) script << word << " ";
+      script << "';;\n";
+    }
+    script
+        << "*) echo \"agent: no host $1\" >&2; exit 255;;\nesac\nshift\n"
+        << "exec $enter env -i PATH=\"$PATH\" HOME=\"$HOME\" LOCKSTEP_TEST_JOB=\"$LOCKSTEP_TEST_JOB\" sh -c \"$*\"\n";
+    script.close();
+    ASSERT_TRUE(script) << agent();
+    std::filesystem::permissions(agent(), std::filesystem::perms::owner_all);
+  }
+
+  std::unique_ptr<NetworkHosts> hosts_;
+  std::filesystem::path folder_;
+};
+
+// Nobody asks for mpi: the ranks are on several hosts, and mpirun started them.
+TEST_F(MpiHosts, TrainAsOneProcessDoes) {
+  const Result result = run_process(job({RAW_GRADIENTS}));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("2 replicas, all bit-equal; weights equal those of one process"));
+  EXPECT_THAT(result.err, AllOf(HasSubstr("backend mpi (auto; "), HasSubstr("rank 1/2 (local 0/1) from Open MPI")));
+}
+
+TEST_F(MpiHosts, PassTheConformanceSuite) {
+  const Result result = run_process(job({CONFORMANCE_RANK, "suite"}), Deadline::after(std::chrono::seconds(200)));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const auto first = result.out.find("suite passed");
+  ASSERT_NE(first, std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("suite passed", first + 1), std::string::npos) << "of one rank only: " << result.out;
+}
+
+TEST_F(MpiHosts, AKilledRankEndsTheJobOnEveryHost) {
+  Footprint footprint;
+  {
+    Process mpirun(job({CONFORMANCE_RANK, "loop", "kill"}));
+    const Result result = mpirun.wait();
+    EXPECT_NE(result.exit_code, 0);
+    EXPECT_THAT(result.out + result.err, HasSubstr("at step 100"));
+    EXPECT_THAT(result.err, AllOf(HasSubstr("mpirun"), HasSubstr("rank 1"))) << result.out;
+  }
+  EXPECT_EQ(footprint.left_after(leftover_deadline()), "");
+}
+
+}  // namespace
+}  // namespace lockstep::testing
