@@ -107,11 +107,11 @@ TEST(Mpi, WhoWaitsForMpiToStartDoesSoUntilTheTimeout) {
   LOCKSTEP_NEEDS_MPIRUN();
   Variables variables = under_mpirun();
   variables["LOCKSTEP_LIVENESS"] = "off";
-  variables["LOCKSTEP_TIMEOUT"] = "3";
+  variables["LOCKSTEP_TIMEOUT"] = "8";  // of the start too, which may take a while
   const Result result = run_process(job(2, {STANDING_RANK, "suite"}, std::move(variables)));
   EXPECT_NE(result.exit_code, 0);
   EXPECT_THAT(result.err, AllOf(HasSubstr("rank 0 (host "), HasSubstr("MPI_Init, which waits for every rank"),
-                                HasSubstr("of 3 s"), HasSubstr("raise the timeout")));
+                                HasSubstr("of 8 s"), HasSubstr("raise the timeout")));
 }
 
 TEST(Mpi, AProcessWhoseGroupHasFailedGetsNoOther) {
