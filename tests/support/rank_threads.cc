@@ -52,10 +52,11 @@ GroupContext context_for(int rank, int ranks, const std::shared_ptr<store::Store
   return context;
 }
 
-void run_rank(const GroupContext& context, const Backend& backend, const RankBody& body, Outcome& outcome) {
+void run_rank(const GroupContext& context, const Backend& backend, const RankBody& body, const Deadline& deadline,
+              Outcome& outcome) {
   std::exception_ptr error;
   try {
-    body(backend.create(context, Deadline::after(context.timeout)));
+    body(backend.create(context, deadline));
   } catch (...) {
     error = std::current_exception();
   }
@@ -119,12 +120,13 @@ void run_ranks(int ranks, const RankBody& body, const RankThreadsOptions& option
     MutexLock lock(outcome.mutex);
     outcome.running = ranks;
   }
+  const Deadline limit = Deadline::after(options.limit);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back(
-        [&, rank] { run_rank(context_for(rank, ranks, store, backend, options), backend, body, outcome); });
+        [&, rank] { run_rank(context_for(rank, ranks, store, backend, options), backend, body, limit, outcome); });
   }
-  wait_for_all(outcome, Deadline::after(options.limit));
+  wait_for_all(outcome, limit);
   for (std::thread& thread : threads) thread.join();
   MutexLock lock(outcome.mutex);
   if (outcome.first) rethrow(outcome.first, outcome.first_rank);
