@@ -21,16 +21,10 @@ void Communicator::begin(const ncclUniqueId& id) {
   call("ncclCommInitRankConfig", api_.comm_init_rank_config(&comm_, options_.size, id, options_.rank, &config));
 }
 
-ncclResult_t Communicator::asynchronous_error() {
-  ncclResult_t state = ncclSuccess;
-  call("ncclCommGetAsyncError", api_.comm_get_async_error(comm_, &state));
-  return state;
-}
-
-bool Communicator::settled() {
-  const ncclResult_t state = asynchronous_error();
-  call("nccl", state);
-  return state == ncclSuccess;
+ncclResult_t Communicator::state() {
+  ncclResult_t result = ncclSuccess;
+  call("ncclCommGetAsyncError", api_.comm_get_async_error(comm_, &result));
+  return result;
 }
 
 void Communicator::destroy() {

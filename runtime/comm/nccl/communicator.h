@@ -1,4 +1,4 @@
-// One NCCL communicator. Non-blocking: every call returns at once, and settled() says when it has taken effect.
+// One NCCL communicator. Non-blocking: every call returns at once, and state() says when it has taken effect.
 //
 // Threads: one, the group's owner thread, with the device current; abort() any, once the owner makes no more calls.
 // Failure: CallFailed with NCCL's own words.
@@ -40,12 +40,11 @@ class Communicator {
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
-  // Begins to meet the others; every rank does. Then ask settled().
+  // Begins to meet the others; every rank does. Then ask state().
   void begin(const ncclUniqueId& id);
-  // Whether what was called last has taken effect.
-  bool settled();
-  // Of what went wrong since, on this rank or another, as far as NCCL knows; ncclSuccess, or ncclInProgress.
-  ncclResult_t asynchronous_error();
+  // ncclInProgress until what was called last has taken effect, then ncclSuccess; or what went wrong since, on this
+  // rank or another, as far as NCCL knows.
+  ncclResult_t state();
 
   // A pair around the calls that are to go to the device together. group_end() takes the result of what was called in
   // between; ncclInProgress is none to complain about.
@@ -54,7 +53,7 @@ class Communicator {
   // Takes a result: throws if it is an error.
   void call(const char* name, ncclResult_t result) const;
 
-  // The end of the orderly way: begins to flush; settled() says when it is done; then destroy().
+  // The end of the orderly way: begins to flush; state() says when it is done; then destroy().
   void finalize() { call("ncclCommFinalize", api_.comm_finalize(comm_)); }
   void destroy();
   // The other end: kernels that wait for peers leave. May block, for ever. True if NCCL says that it went well.

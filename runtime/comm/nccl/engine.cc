@@ -32,7 +32,17 @@ Knobs knobs_of(const Environment& environment) {
   Knobs knobs;
   knobs.check_collectives = switched(environment, "LOCKSTEP_CHECK_COLLECTIVES", "1", "0");
   knobs.may_share_gpus = switched(environment, "LOCKSTEP_OVERSUBSCRIBE_GPU", "1", "0");
-  knobs.watchdog = !switched(environment, "LOCKSTEP_FAILURE_WATCHDOG", "off", "on");
+  if (const auto text = environment.get("LOCKSTEP_FAILURE_WATCHDOG"); text && !text->empty()) {
+    const auto seconds = parse_int(*text);
+    knobs.watchdog = *text != "off";
+    if (knobs.watchdog && (!seconds || *seconds < 1 || *seconds > 3600)) {
+      throw InvalidArgument(fmt::format(
+          "environment: LOCKSTEP_FAILURE_WATCHDOG='{}'; give the seconds after which a process whose GPU can't be "
+          "aborted is ended, 1 to 3600 (5 is the default), or 'off'",
+          *text));
+    }
+    if (knobs.watchdog) knobs.abort_patience = std::chrono::seconds(*seconds);
+  }
   if (const auto text = environment.get("LOCKSTEP_NCCL_MAX_CTAS"); text && !text->empty()) {
     const auto value = parse_int(*text);
     if (!value || *value < 1 || *value > 64) {
@@ -55,7 +65,6 @@ Engine::Engine(const Api& api, DeviceRuntime& runtime, GroupContext context, Kno
       patient_store_(context_.store),
       failure_(patient_store_, [this] { on_cause(); }),
       control_(context_.store),
-      present_(context_.roster.size()),
       positions_(context_.roster.size()),
       left_after_(context_.roster.size()) {}
 
@@ -358,17 +367,21 @@ void Engine::lose(int rank, const std::string& how) {
   failure_.propose(Cause::peer_lost, fmt::format("{}; {}", how, where));
 }
 
-std::size_t Engine::under_way() {
-  std::size_t result = 0;
+Engine::UnderWay Engine::under_way() {
+  UnderWay result;
   {
     MutexLock lock(retire_mutex_);
-    for (const Track* track : {&collectives_, &messages_}) {
-      for (const auto& item : track->in_flight) result += item->handed_on.load(std::memory_order_relaxed) ? 0 : 1;
-    }
+    const auto count = [](const Track& track) {
+      return static_cast<std::size_t>(
+          std::count_if(track.in_flight.begin(), track.in_flight.end(),
+                        [](const auto& item) { return !item->handed_on.load(std::memory_order_relaxed); }));
+    };
+    result = {count(collectives_), count(messages_)};
   }
   MutexLock lock(mutex_);
-  result += queue_.size() + matched_.size() + posted_.size();
-  if (current_ && !current_->launched.load(std::memory_order_acquire)) ++result;
+  result.collectives += queue_.size();
+  if (current_ && !current_->launched.load(std::memory_order_acquire)) ++result.collectives;
+  result.messages += matched_.size() + posted_.size();
   return result;
 }
 
@@ -379,9 +392,10 @@ void Engine::close_as(std::optional<std::string> cause) {
   }
   if (!failure_.happened()) retire();
   if (!cause && !failure_.happened()) {
-    if (const std::size_t left = under_way(); left > 0) {
-      cause = fmt::format("{} destroyed its group with {} collectives under way; it must wait for each work first",
-                          own_name(), left);
+    if (const UnderWay left = under_way(); left.collectives + left.messages > 0) {
+      cause = fmt::format(
+          "{} destroyed its group with {} collectives and {} messages under way; it must wait for each work first",
+          own_name(), left.collectives, left.messages);
     }
   }
   if (cause) failure_.propose(Cause::peer_lost, *cause);

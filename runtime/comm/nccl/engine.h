@@ -11,7 +11,7 @@
 // another: message.h.
 //
 // Failure: once there is a cause, an undertaker thread takes the communicator from the owner, aborts it in a helper
-// thread, and ends the process (base/exit_code.h) if that has not returned after kAbortPatience: a kernel that never
+// thread, and ends the process (base/exit_code.h) if that has not returned after 5 s: a kernel that never
 // ends can't be ended otherwise, and the process is lost to its job anyway.
 //
 // Threads: the group's one thread; abort(), lose() and last() any.
@@ -42,9 +42,12 @@ namespace lockstep::nccl {
 
 // From the environment; each is the same on every rank.
 struct Knobs {
-  bool check_collectives = false;    // LOCKSTEP_CHECK_COLLECTIVES=1: compare each over the ranks before it starts; slow
-  bool may_share_gpus = false;       // LOCKSTEP_OVERSUBSCRIBE_GPU=1
-  bool watchdog = true;              // LOCKSTEP_FAILURE_WATCHDOG=off: an abort that blocks is only logged
+  bool check_collectives = false;  // LOCKSTEP_CHECK_COLLECTIVES=1: compare each over the ranks before it starts; slow
+  bool may_share_gpus = false;     // LOCKSTEP_OVERSUBSCRIBE_GPU=1
+  // LOCKSTEP_FAILURE_WATCHDOG, seconds: how long an abort may take before the process is ended. "off": that is only
+  // logged.
+  std::chrono::nanoseconds abort_patience = std::chrono::seconds(5);
+  bool watchdog = true;
   std::optional<int> max_ctas = {};  // LOCKSTEP_NCCL_MAX_CTAS, 1 to 64
 };
 // Throws InvalidArgument.
@@ -52,8 +55,6 @@ Knobs knobs_of(const Environment& environment);
 
 class Engine final : public std::enable_shared_from_this<Engine> {
  public:
-  // How long an abort may take before the watchdog ends the process.
-  static constexpr std::chrono::seconds kAbortPatience{5};
   // How long the owner thread may take to let go of the communicator before it is aborted under its feet.
   static constexpr std::chrono::seconds kOwnerPatience{2};
   // How long who says goodbye waits for the others', and then for NCCL to end.
@@ -120,7 +121,11 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   // Of collective `sequence`: who has not come, asked of all; a Mismatch if one came to another.
   wire::Failure::Known what_holds_up(const Item& item, const Deadline& deadline);
   // What is called and not done, and that no stream waits for.
-  std::size_t under_way();
+  struct UnderWay {
+    std::size_t collectives = 0;
+    std::size_t messages = 0;
+  };
+  UnderWay under_way();
   void take_posting(const Posting& posting) REQUIRES(mutex_);
   std::shared_ptr<Message> take_posted(std::int64_t number) REQUIRES(mutex_);
   std::shared_ptr<void> take_event() { return events_->take(runtime_, context_.device); }
@@ -150,6 +155,9 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   // Until somebody notifies, or this time has passed.
   void pause(std::chrono::nanoseconds at_most) const;
   // Waits until NCCL is through with what it was asked for. `remedy` goes into the message of a timeout.
+  // True once NCCL is through with what was called last. Throws what went wrong since.
+  bool is_through(Track& track);
+  void wait_until_all_are_up(const Deadline& deadline);
   void settle(Track& track, const Deadline& deadline, const char* what, const char* remedy);
   Lane lane(Track& track);
 
@@ -187,7 +195,7 @@ class Engine final : public std::enable_shared_from_this<Engine> {
     std::deque<std::shared_ptr<Item>> in_flight;  // launched, not done, in order; under retire_mutex_
     const Item* front = nullptr;                  // what the device is in, and until when
     std::optional<Deadline> front_limit;
-    std::optional<Deadline> error_counts_at;
+    std::optional<Deadline> error_counts_at;  // set: NCCL says that something is wrong
   };
   Track collectives_;
   Track messages_;
@@ -211,8 +219,7 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   bool messages_wanted_ GUARDED_BY(mutex_) = false;  // by any rank, from another
   std::optional<std::string> messages_id_ GUARDED_BY(mutex_);
   std::deque<std::shared_ptr<Errand>> errands_ GUARDED_BY(mutex_);
-  std::atomic<std::uint64_t> last_{0};            // started; written under the lock
-  std::vector<bool> present_ GUARDED_BY(mutex_);  // by rank: has begun to make its communicator
+  std::atomic<std::uint64_t> last_{0};  // started; written under the lock
   std::map<std::uint64_t, std::vector<std::optional<comm::OpRecord>>> arrivals_ GUARDED_BY(mutex_);  // checked mode
   std::vector<std::optional<Position>> positions_ GUARDED_BY(mutex_);
   std::vector<std::optional<std::uint64_t>> left_after_ GUARDED_BY(mutex_);

@@ -46,7 +46,6 @@ void Engine::on_entry(const std::string& text) {
   MutexLock lock(mutex_);
   const auto rank = static_cast<std::size_t>(entry->numbers.empty() ? 0 : entry->rank());
   switch (entry->kind) {
-    case EntryKind::present: present_[rank] = true; break;
     case EntryKind::called: {
       auto& all = arrivals_[static_cast<std::uint64_t>(entry->at(1))];
       all.resize(static_cast<std::size_t>(size_));
@@ -129,7 +128,7 @@ bool Engine::within_patience(const char* what, std::function<void()> body) {
     call->done = true;
     call->changed.notify_all();
   });
-  wire::Patience patience(kAbortPatience);
+  wire::Patience patience(knobs_.abort_patience);
   bool done = false;
   {
     MutexLock lock(call->mutex);
@@ -146,14 +145,15 @@ bool Engine::within_patience(const char* what, std::function<void()> body) {
 }
 
 void Engine::end_the_process(const char* what) const {
-  log_error("nccl: {} of {} has not returned in {} s", what, own_name(), kAbortPatience.count());
+  log_error("nccl: {} of {} has not returned in {} s", what, own_name(),
+            std::chrono::duration<double>(knobs_.abort_patience).count());
   if (failure_.happened()) log_error("nccl: the group had failed: {}", failure_.known().text);
   for (const std::string& line : flight_record_.lines()) log_error("nccl: flight record: {}", line);
   if (!knobs_.watchdog) {
     log_error("nccl: the process goes on, with a device that may never come free (LOCKSTEP_FAILURE_WATCHDOG=off)");
     return;
   }
-  log_error("nccl: the process ends with exit code {}; LOCKSTEP_FAILURE_WATCHDOG=off leaves it", kExitAbortBlocked);
+  log_error("nccl: the process ends with exit code {}; LOCKSTEP_FAILURE_WATCHDOG=off lets it go on", kExitAbortBlocked);
   ::_exit(kExitAbortBlocked);
 }
 
@@ -166,7 +166,7 @@ void Engine::undertake() {
   }
   const auto let_go = [this] {
     // Kernels have left; what is behind them in the stream goes through.
-    const Deadline patience = Deadline::after(kAbortPatience);
+    const Deadline patience = Deadline::after(knobs_.abort_patience);
     try {
       // Beside each other: each may wait for what the other's kernels hold.
       std::thread other = start_quiet_thread([this] {
@@ -220,11 +220,13 @@ void Engine::leave() {
   const bool all_left = wait_for_goodbyes();
   failure_.check();
   if (all_left) {
-    const Deadline limit = Deadline::after(kFarewell);
+    // The last collectives may wait for a long kernel of the program's.
+    const Deadline in_flight = Deadline::after(context_.timeout);
     for (const Track* track : {&messages_, &collectives_}) {
-      if (track->stream) runtime_.synchronize({context_.device, track->stream.get()}, limit);
+      if (track->stream) runtime_.synchronize({context_.device, track->stream.get()}, in_flight);
     }
     retire();
+    const Deadline limit = Deadline::after(kFarewell).sooner(context_.timeout);
     std::function<void(const Lane&)> last_wish;
     {
       MutexLock lock(mutex_);
@@ -238,7 +240,8 @@ void Engine::leave() {
       within_patience("ncclCommDestroy", [track] { track->communicator->destroy(); });
     }
   } else {
-    log_warn("nccl: {} leaves before the others and aborts its communicator", own_name());
+    log_info("nccl: {} has waited {} s for the others to leave, and aborts its communicator", own_name(),
+             kFarewell.count());
     control_.post(write({EntryKind::aborted, {rank_}}));
     within_patience("the abort", [this] {
       abort(messages_);

@@ -19,8 +19,8 @@ constexpr std::chrono::milliseconds kBeat{50};
 // Between two questions whether NCCL is through: at first, and at last.
 constexpr std::chrono::microseconds kFirstPause{20};
 constexpr std::chrono::microseconds kLastPause{1000};
-// How long a remote error has to last before it counts: NCCL reports some that are none while it connects
-// (https://github.com/NVIDIA/nccl/issues/2019), and who knows which rank died tells within this time.
+// How long a remote error has to last before it counts (https://github.com/NVIDIA/nccl/issues/2019), and how long this
+// rank waits for a better cause than an error of NCCL's.
 constexpr std::chrono::milliseconds kErrorPatience{500};
 
 constexpr const char* kIdKey = "nccl/id";
@@ -67,7 +67,6 @@ void Engine::run(const Deadline& deadline) {
 }
 
 void Engine::make_communicator(const Deadline& deadline) {
-  control_.post(write({EntryKind::present, {rank_}}));
   if (const cudaError_t result = ::cudaSetDevice(context_.device.index); result != cudaSuccess) {
     throw BackendUnavailable(
         fmt::format("nccl: {} can't use {}: {}", own_name(), context_.device.str(), ::cudaGetErrorString(result)));
@@ -99,9 +98,11 @@ void Engine::make_communicator(const Deadline& deadline) {
     settle(collectives_, deadline, "the communicator",
            "see that the hosts reach each other (NCCL_SOCKET_IFNAME, NCCL_DEBUG=INFO), or raise the timeout");
     collectives_.is_up = true;
+    wait_until_all_are_up(deadline);
   } catch (const CallFailed& problem) {
     // A rank that fails takes the others' along: if there is a first cause, it is that.
-    if (problem.may_be_a_consequence()) pause(kErrorPatience);
+    const Deadline patience = Deadline::after(kErrorPatience);
+    while (problem.may_be_a_consequence() && !failure_.happened() && !patience.expired()) pause(patience.remaining());
     failure_.check();
     throw BackendUnavailable(
         fmt::format("nccl: {} can't make its communicator (NCCL {}, {}): {}; NCCL_DEBUG=WARN says "
@@ -110,27 +111,51 @@ void Engine::make_communicator(const Deadline& deadline) {
   }
 }
 
+// NCCL reports remote errors that are none while it connects. And who knows which rank died may be about to tell.
+bool Engine::is_through(Track& track) {
+  const ncclResult_t state = track.communicator->state();
+  if (state == ncclSuccess || state == ncclInProgress) {
+    track.error_counts_at.reset();
+    return state == ncclSuccess;
+  }
+  if (!track.error_counts_at)
+    track.error_counts_at = Deadline::after(state == ncclRemoteError ? kErrorPatience : std::chrono::nanoseconds{});
+  if (track.error_counts_at->expired())
+    throw CallFailed(api_, "ncclCommGetAsyncError", state, track.communicator->get());
+  return false;
+}
+
 void Engine::settle(Track& track, const Deadline& deadline, const char* what, const char* remedy) {
   std::chrono::nanoseconds pause_for = kFirstPause;
-  while (!track.communicator->settled()) {
+  while (!is_through(track)) {
     failure_.check();
     if (context_.check) context_.check();
     if (deadline.expired()) {
-      std::string missing;
-      {
-        MutexLock lock(mutex_);
-        for (int r = 0; r < size_; ++r) {
-          if (!present_[static_cast<std::size_t>(r)]) missing += (missing.empty() ? "" : ", ") + who(r);
-        }
-      }
-      failure_.fail(
-          Cause::timeout,
-          fmt::format(
-              "nccl: {} of {} ranks is not through on {}, {}; {}; {}", what, size_, own_name(), deadline.progress(),
-              missing.empty() ? "all have arrived, and NCCL does not go on" : "not arrived: " + missing, remedy));
+      failure_.fail(Cause::timeout,
+                    fmt::format("nccl: {} of {} ranks is not through on {}, {}; all have arrived, and NCCL does not go "
+                                "on; {}",
+                                what, size_, own_name(), deadline.progress(), remedy));
     }
     pause(pause_for);
     pause_for = std::min<std::chrono::nanoseconds>(kLastPause, pause_for * 2);
+  }
+}
+
+// Whoever is up may fail at once, and must not take those along that are nearly there.
+void Engine::wait_until_all_are_up(const Deadline& deadline) {
+  store::Store& store = *context_.store;
+  if (store.add("nccl/up", 1) == size_) store.set("nccl/all_up", "");
+  for (;;) {
+    try {
+      store.get("nccl/all_up", deadline.sooner(kBeat));
+      return;
+    } catch (const Timeout&) {
+      failure_.check();
+      if (!deadline.expired()) continue;
+      failure_.fail(Cause::timeout, fmt::format("nccl: the communicator is up on {}, and not on every rank, {}; the "
+                                                "others' output says more; raise the timeout",
+                                                own_name(), deadline.progress()));
+    }
   }
 }
 
@@ -144,7 +169,7 @@ bool Engine::step() {
   bool moved = false;
   if (collectives_.launching) {
     // NCCL launches in a thread of its own.
-    if (collectives_.communicator->settled()) {
+    if (is_through(collectives_)) {
       launched(collectives_);
       moved = true;
     }
@@ -278,11 +303,11 @@ bool Engine::step_messages() {
   if (mismatch) failure_.fail(Cause::mismatch, *mismatch);
   if (wanted && !messages_.communicator) make_message_communicator();
   if (messages_.communicator && !messages_.is_up) {
-    messages_.is_up = messages_.communicator->settled();
+    messages_.is_up = is_through(messages_);
     if (messages_.is_up) return true;
   }
   if (messages_.launching) {
-    if (messages_.communicator && !messages_.communicator->settled()) return false;
+    if (messages_.communicator && !is_through(messages_)) return false;
     launched(messages_);
     return true;
   }
@@ -355,11 +380,7 @@ void Engine::watch(Track& track) {
   }
 
   if (track.launching || !track.is_up) return;  // step() asks for it
-  const ncclResult_t error = track.communicator->asynchronous_error();
-  if (error == ncclSuccess || error == ncclInProgress) return track.error_counts_at.reset();
-  if (!track.error_counts_at) track.error_counts_at = Deadline::after(kErrorPatience);
-  if (track.error_counts_at->expired())
-    throw CallFailed(api_, "ncclCommGetAsyncError", error, track.communicator->get());
+  is_through(track);
 }
 
 // Whoever left has launched before what it took part in; what it did not, will not come.
@@ -391,7 +412,8 @@ void Engine::check_those_who_left() {
 }
 
 void Engine::fail_for(const CallFailed& error) {
-  if (error.may_be_a_consequence()) {
+  // A remote error has had its time.
+  if (error.may_be_a_consequence() && error.result() != ncclRemoteError) {
     const Deadline patience = Deadline::after(kErrorPatience);
     while (!failure_.happened() && !patience.expired()) pause(patience.remaining());
   }

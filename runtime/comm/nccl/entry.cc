@@ -15,7 +15,6 @@ struct Form {
 
 std::optional<Form> form_of(EntryKind kind) {
   switch (kind) {
-    case EntryKind::present:
     case EntryKind::aborted: return Form{1, 1};
     case EntryKind::called: return Form{2 + kRecordNumbers, 1};
     case EntryKind::failed: return Form{1, 0};

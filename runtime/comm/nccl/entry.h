@@ -13,7 +13,6 @@
 namespace lockstep::nccl {
 
 enum class EntryKind : char {
-  present = 'I',   // rank: begins to make its communicator
   called = 'C',    // rank, sequence, record: comes to a collective; where collectives are checked
   failed = 'F',    // cause; text: the group's failure
   question = 'Q',  // rank, sequence: where is everybody?
@@ -25,7 +24,7 @@ enum class EntryKind : char {
 };
 
 struct Entry {
-  EntryKind kind = EntryKind::present;
+  EntryKind kind = EntryKind::failed;
   std::vector<std::int64_t> numbers = {};
   std::string text = {};
 

@@ -123,7 +123,7 @@ Operation Communicator::counted(Operation operation, Effect effect) {
 
 ncclResult_t Communicator::launch(std::vector<Operation> operations) {
   begin([this, operations = std::move(operations)] {
-    linger(round_ + operations.size());
+    linger(operations.front().count);
     enqueue(operations);
     return ncclSuccess;
   });
