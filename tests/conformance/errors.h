@@ -7,6 +7,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/device/buffer_view.h"
@@ -26,8 +27,9 @@ std::string error_of(Call call) {
   throw std::runtime_error("no error at all");
 }
 
-inline void expect_text(const std::string& text, std::initializer_list<const char*> parts) {
-  for (const char* part : parts) EXPECT_NE(text.find(part), std::string::npos) << "no '" << part << "' in: " << text;
+inline void expect_text(const std::string& text, std::initializer_list<std::string_view> parts) {
+  for (const std::string_view part : parts)
+    EXPECT_NE(text.find(part), std::string::npos) << "no '" << part << "' in: " << text;
 }
 
 inline BufferView view(std::vector<float>& values) { return BufferView(std::span(values)); }

@@ -1,0 +1,6 @@
+// In a test's program: every collective is compared over the ranks before it starts.
+#include <cstdlib>
+
+namespace {
+const int checked = ::setenv("LOCKSTEP_CHECK_COLLECTIVES", "1", 0);
+}

@@ -1,0 +1,358 @@
+// How a group over NCCL fails, and how it ends: what NCCL and the device do wrong is injected into the fakes. Ranks as
+// threads.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <latch>
+#include <thread>
+
+#include "runtime/base/error.h"
+#include "runtime/comm/nccl/api.h"
+#include "runtime/comm/nccl/meeting.h"
+#include "tests/conformance/errors.h"
+#include "tests/conformance/memory.h"
+#include "tests/fakes/cudart/fake_cuda.h"
+#include "tests/fakes/nccl/fake_nccl.h"
+#include "tests/support/rank_threads.h"
+#include "tests/support/wait_until.h"
+
+namespace lockstep::testing {
+namespace {
+
+using namespace std::chrono_literals;
+using Group = std::shared_ptr<ProcessGroup>;
+
+bool contains(const std::vector<std::string>& lines, const std::string& line) {
+  return std::find(lines.begin(), lines.end(), line) != lines.end();
+}
+std::size_t place_of(const std::vector<std::string>& lines, const std::string& line) {
+  return static_cast<std::size_t>(std::find(lines.begin(), lines.end(), line) - lines.begin());
+}
+
+class Nccl : public ::testing::Test {
+ protected:
+  // The suite of failures runs in checked mode; these see what comes of it in the ordinary one.
+  void SetUp() override { ::unsetenv("LOCKSTEP_CHECK_COLLECTIVES"); }
+  void TearDown() override {
+    fake_nccl::heal();
+    fake_cuda::heal();
+    ::setenv("LOCKSTEP_CHECK_COLLECTIVES", "1", 1);
+    EXPECT_EQ(violations_.take(), std::vector<std::string>{});
+  }
+  // All ranks reduce until it fails; the cause, which is the same on each.
+  template <typename Error>
+  std::string cause_of_the_end(int ranks, RankThreadsOptions options = {}) {
+    std::vector<std::string> texts(static_cast<std::size_t>(ranks));
+    run_ranks(
+        ranks,
+        [&](const Group& group) {
+          std::vector<float> x(100, 1);
+          auto& text = texts[static_cast<std::size_t>(group->rank())];
+          text = error_of<Error>([&] {
+            for (int step = 0; step < 1000; ++step) group->all_reduce(view(x)).wait();
+          });
+          EXPECT_EQ(error_of<Error>([&] { group->barrier(); }), text) << "not sticky";
+        },
+        options);
+    for (const std::string& text : texts) EXPECT_EQ(text, texts[0]);
+    return texts[0];
+  }
+
+  fake_nccl::Violations violations_;
+};
+
+TEST_F(Nccl, ACommunicatorThatNeverComesUpIsATimeout) {
+  fake_nccl::inject("init=hang:rank1");
+  const std::string text = error_of<Timeout>([] { run_ranks(2, [](const Group&) { FAIL(); }, {.timeout = 300ms}); });
+  expect_text(text, {"the communicator of 2 ranks is not through on rank ", "of 0.3 s",
+                     "all have arrived, and NCCL does not go on", "NCCL_SOCKET_IFNAME"});
+}
+
+TEST_F(Nccl, ACommunicatorThatFailsSaysWhoseAndWhy) {
+  fake_nccl::inject("init=error:rank1");
+  const std::string text = error_of<BackendUnavailable>([] { run_ranks(3, [](const Group&) { FAIL(); }); });
+  expect_text(text, {"rank 1: nccl: rank 1 (host", "can't make its communicator (NCCL 2.", "fake_nccl.so",
+                     "unhandled system error (the test wants init to fail)"});
+}
+
+TEST_F(Nccl, AnAsynchronousErrorReachesAllWithTheFirstCause) {
+  fake_nccl::inject("all_reduce=remote@3:rank1");
+  expect_text(cause_of_the_end<PeerLost>(3),
+              {"rank 1 (host", "can't go on: ncclCommGetAsyncError: remote process exited", "rank 1 (host",
+               "was in all_reduce 3 (sum, 100 x float32)"});
+}
+
+TEST_F(Nccl, AnErrorThatPassesIsNone) {
+  fake_nccl::inject("all_reduce=flaky@3:rank0");
+  run_ranks(2, [](const Group& group) {
+    std::vector<float> x(100, 1);
+    for (int step = 0; step < 20; ++step) group->all_reduce(view(x)).wait();
+  });
+}
+
+TEST_F(Nccl, ACallThatFails) {
+  fake_nccl::inject("all_reduce=error@2:rank0");
+  expect_text(cause_of_the_end<PeerLost>(2),
+              {"rank 0 (host", "ncclAllReduce: internal error (the test wants this call to", "was in all_reduce 2"});
+}
+
+TEST_F(Nccl, AKernelThatNeverEndsIsATimeout) {
+  fake_nccl::inject("all_reduce=hang@2:rank1");
+  expect_text(cause_of_the_end<Timeout>(2, {.timeout = 400ms}),
+              {"all_reduce 2 (sum, 100 x float32) on rank ", "timed out, ", "of 0.4 s",
+               "all have arrived, and the devices are not through with it"});
+}
+
+TEST_F(Nccl, NobodyHasToWaitForADeadlineToPass) {
+  fake_nccl::inject("all_reduce=hang@2:rank1");
+  run_ranks(2,
+            [](const Group& group) {
+              const auto memory = device_runtime(DeviceKind::cuda).allocate(4000, group->stream());
+              device_runtime(DeviceKind::cuda).zero(memory.get(), 4000, group->stream());
+              const BufferView buffer(memory.get(), 1000, DType::f32, group->device());
+              for (int step = 0; step < 2; ++step) group->all_reduce(buffer).wait_on(group->stream());
+              const std::string text = error_of<Timeout>([&] {
+                const auto failed = [&] {
+                  group->progress();
+                  return false;
+                };
+                wait_until(failed);
+              });
+              expect_text(text, {"all_reduce 2 (sum, 1000 x float32)", "the devices are not through with it"});
+              // The kernel has left with the abort, and the program's stream with it.
+              device_runtime(DeviceKind::cuda).synchronize(group->stream(), copy_deadline());
+            },
+            {.timeout = 400ms});
+}
+
+// A kernel of the program's that takes long is no fault of the collective behind it.
+TEST_F(Nccl, TheTimeOfWhatIsNotComputedYetDoesNotCount) {
+  std::atomic<bool> computed{false};
+  std::atomic<int> looks{0};
+  run_ranks(2,
+            [&](const Group& group) {
+              const Stream compute(group->device());
+              group->set_stream(compute);
+              const auto memory = device_runtime(DeviceKind::cuda).allocate(400, compute);
+              fake_cuda::enqueue(static_cast<cudaStream_t>(group->stream().handle), "a long kernel",
+                                 [&] {
+                                   while (!computed) std::this_thread::yield();
+                                 },
+                                 {}, {{memory.get(), 400}});
+              Work work = group->all_reduce(BufferView(memory.get(), 100, DType::f32, group->device()));
+              work.wait_on(group->stream());
+              const Deadline longer_than_the_timeout = Deadline::after(700ms);
+              while (!longer_than_the_timeout.expired()) {
+                group->progress();
+                std::this_thread::yield();
+              }
+              if (++looks == 2) computed = true;
+              // From here on it has the group's timeout.
+              work.wait(Deadline::after(60s));
+            },
+            {.timeout = 300ms});
+}
+
+TEST_F(Nccl, DifferentOperationsThatHangAreNamedByTheTimeout) {
+  std::array<std::string, 2> texts;
+  run_ranks(2,
+            [&](const Group& group) {
+              std::vector<float> x(10);
+              const auto rank = static_cast<std::size_t>(group->rank());
+              texts[rank] = error_of<Mismatch>([&] {
+                if (rank == 0) group->broadcast(view(x), 0).wait();
+                group->all_reduce(view(x)).wait();
+              });
+            },
+            {.timeout = 400ms});
+  EXPECT_EQ(texts[0], texts[1]);
+  expect_text(texts[0], {"collective 1", "broadcast (from rank 0, 10 x float32)", "all_reduce (sum, 10 x float32)"});
+  const auto seen = violations_.take();
+  ASSERT_FALSE(seen.empty());
+  expect_text(seen[0], {"calls all_reduce 10 float32 sum", "calls broadcast 10 float32 root 0"});
+}
+
+TEST_F(Nccl, AFailedGroupIsAbortedAndNeverDestroyed) {
+  fake_nccl::take_calls();
+  fake_nccl::inject("all_reduce=hang@2");
+  cause_of_the_end<Timeout>(2, {.timeout = 300ms});
+  const auto calls = fake_nccl::take_calls();
+  for (const char* rank : {"rank 0", "rank 1"}) {
+    EXPECT_EQ(std::count(calls.begin(), calls.end(), rank + std::string(": abort")), 1);
+    EXPECT_FALSE(contains(calls, rank + std::string(": finalize")));
+    EXPECT_FALSE(contains(calls, rank + std::string(": destroy")));
+  }
+}
+
+TEST_F(Nccl, TheEndIsInOrder) {
+  fake_nccl::take_calls();
+  run_ranks(2, [](const Group& group) {
+    Arena arena = group->allocate(4096);
+    const BufferView buffer(arena.data, 1024, DType::f32, group->device());
+    group->all_reduce(buffer).wait_on(group->stream());  // and nobody waits on the host
+  });
+  const auto calls = fake_nccl::take_calls();
+  for (const std::string rank : {"rank 0: ", "rank 1: "}) {
+    std::vector<std::size_t> places;
+    for (const char* call : {"init", "register", "deregister", "finalize", "destroy"}) {
+      EXPECT_EQ(std::count(calls.begin(), calls.end(), rank + call), 1) << rank << call;
+      places.push_back(place_of(calls, rank + call));
+    }
+    EXPECT_TRUE(std::is_sorted(places.begin(), places.end()));
+    EXPECT_FALSE(contains(calls, rank + "abort"));
+  }
+}
+
+TEST_F(Nccl, AnEndThatHangsIsAborted) {
+  fake_nccl::take_calls();
+  fake_nccl::inject("finalize=hang:rank1");
+  run_ranks(2, [](const Group& group) { group->barrier().wait(); }, {.timeout = 500ms});
+  const auto calls = fake_nccl::take_calls();
+  for (const std::string rank : {"rank 0", "rank 1"}) {
+    EXPECT_TRUE(contains(calls, rank + ": abort"));
+    EXPECT_FALSE(contains(calls, rank + ": destroy"));
+  }
+}
+
+TEST_F(Nccl, WithoutItsOwnMemoryTheDevicesWillDo) {
+  fake_nccl::take_calls();
+  fake_nccl::inject("mem_alloc=error");
+  run_ranks(2, [](const Group& group) {
+    Arena arena = group->allocate(4096);
+    std::vector<float> ones(1024, 1);
+    upload(group->stream(), arena.data, std::as_bytes(std::span(ones)));
+    group->all_reduce(BufferView(arena.data, 1024, DType::f32, group->device())).wait_on(group->stream());
+    download(group->stream(), std::as_writable_bytes(std::span(ones)), arena.data);
+    EXPECT_EQ(std::count(ones.begin(), ones.end(), 2.0F), 1024);
+  });
+  const auto calls = fake_nccl::take_calls();
+  EXPECT_FALSE(contains(calls, "rank 0: register"));
+  EXPECT_FALSE(contains(calls, "mem_free"));
+}
+
+TEST_F(Nccl, IfOneRankCannotRegisterNobodyDoes) {
+  fake_nccl::take_calls();
+  fake_nccl::inject("register=error:rank1");
+  run_ranks(2, [](const Group& group) {
+    Arena arena = group->allocate(4096);
+    group->all_reduce(BufferView(arena.data, 0, DType::f32, group->device())).wait();
+  });
+  const auto calls = fake_nccl::take_calls();
+  EXPECT_LT(place_of(calls, "rank 0: register"), place_of(calls, "rank 0: deregister"));
+  EXPECT_LT(place_of(calls, "rank 0: deregister"), place_of(calls, "rank 0: all_reduce"));
+  EXPECT_FALSE(contains(calls, "rank 1: deregister"));
+}
+
+TEST_F(Nccl, MemoryThatAllHaveDroppedIsGivenBackAtTheNextAllocation) {
+  fake_nccl::take_calls();
+  run_ranks(2, [](const Group& group) {
+    Arena dropped_by_all = group->allocate(4096);
+    Arena dropped_by_one = group->allocate(4096);
+    dropped_by_all = {};
+    if (group->rank() == 0) dropped_by_one = {};
+    fake_nccl::take_calls();
+    group->barrier().wait();
+    Arena next = group->allocate(64);
+    group->barrier().wait();
+    if (group->rank() == 0) {
+      const auto calls = fake_nccl::take_calls();
+      EXPECT_EQ(std::count(calls.begin(), calls.end(), "mem_free"), 2) << "of one arena on two ranks";
+    }
+    group->barrier().wait();
+  });
+}
+
+TEST_F(Nccl, ADeviceThatRunsFullIsTheReasonOnEveryRank) {
+  fake_nccl::inject("mem_alloc=error");
+  run_ranks(2, [](const Group& group) {
+    const std::string text = error_of<BackendUnavailable>([&] { group->allocate(std::size_t{1} << 40); });
+    expect_text(text, {"allocate (1099511627776 bytes per rank): ", "rank 0 (host", "rank 1 (host",
+                       "no room for 1099511627776 bytes on cuda:1"});
+    std::vector<float> x(10, 1);
+    group->all_reduce(view(x)).wait();
+    EXPECT_EQ(x[0], 2);
+  });
+}
+
+TEST_F(Nccl, ADeviceThatFailsFailsTheGroup) {
+  std::latch ready(2);
+  std::array<std::string, 2> texts;
+  run_ranks(2, [&](const Group& group) {
+    std::vector<float> x(10, 1);
+    group->all_reduce(view(x)).wait();
+    ready.arrive_and_wait();
+    if (group->rank() == 0) fake_cuda::inject("cudaMemcpyAsync=700@1");
+    texts[static_cast<std::size_t>(group->rank())] = error_of<PeerLost>([&] {
+      for (int step = 0; step < 1000; ++step) group->all_reduce(view(x)).wait();
+    });
+  });
+  EXPECT_EQ(texts[0], texts[1]);
+  expect_text(texts[0], {"can't go on: ", "cudaMemcpyAsync"});
+}
+
+TEST_F(Nccl, TheLibrary) {
+  const auto refusal = [](std::vector<std::string> candidates) {
+    return error_of<BackendUnavailable>([&] { nccl::load_api(candidates); });
+  };
+  expect_text(refusal({"/nowhere/libnccl.so.2"}), {"/nowhere/libnccl.so.2", "can't be loaded", "install libnccl2",
+                                                   "LOCKSTEP_NCCL_LIB", "site-packages/nvidia/nccl/lib"});
+  expect_text(refusal({"libm.so.6"}), {"libm.so.6 has no function ncclGetVersion", "install libnccl2"});
+  fake_nccl::inject("version=21704");
+  expect_text(refusal({LOCKSTEP_FAKE_NCCL_FILE}), {"is NCCL 2.17.4, and 2.18 or newer is needed"});
+  fake_nccl::heal();
+  const nccl::Api api = nccl::load_api(std::vector<std::string>{"/nowhere.so", LOCKSTEP_FAKE_NCCL_FILE});
+  EXPECT_GE(api.version, nccl::kOldestVersion);
+  EXPECT_EQ(nccl::version_text(22809), "2.28.9");
+
+  using Variables = std::map<std::string, std::string, std::less<>>;
+  const auto candidates = [](const Variables& variables) { return nccl::library_candidates(Environment(variables)); };
+  EXPECT_EQ(candidates({{"LOCKSTEP_NCCL_LIB", "/x/y.so"}, {"CUDA_HOME", "/c"}}), std::vector<std::string>{"/x/y.so"});
+  const auto found = candidates({{"CUDA_HOME", "/c"}});
+  EXPECT_EQ(found[0], "libnccl.so.2");
+  EXPECT_EQ(found[1], "/c/lib64/libnccl.so.2");
+}
+
+TEST_F(Nccl, TwoRanksOnOneGpuAndTwoVersionsAreRefused) {
+  const rendezvous::Roster roster = {{0, 0, 10, "a", "x"}, {1, 1, 11, "a", "x"}, {2, 0, 12, "b", "y"}};
+  using Ranks = std::vector<nccl::Equipment>;
+  EXPECT_EQ(nccl::verdict_on(Ranks{{"u", 22809}, {"v", 22809}, {"w", 22809}}, roster, false), "");
+  const Ranks twice = {{"u", 22809}, {"v", 22809}, {"v", 22809}};
+  expect_text(nccl::verdict_on(twice, roster, false),
+              {"rank 1 (host a, pid 11) and rank 2 (host b, pid 12) are both on v", "--oversubscribe-gpu"});
+  EXPECT_EQ(nccl::verdict_on(twice, roster, true), "");
+  expect_text(nccl::verdict_on(Ranks{{"u", 22809}, {"v", 22809}, {"w", 22907}}, roster, true),
+              {"rank 0 (host a, pid 10) has NCCL 2.28.9 and rank 2 (host b, pid 12) has NCCL 2.29.7"});
+}
+
+TEST_F(Nccl, KnobsThatMakeNoSense) {
+  for (const auto& [name, value] :
+       std::vector<std::pair<const char*, const char*>>{{"LOCKSTEP_NCCL_MAX_CTAS", "0"},
+                                                        {"LOCKSTEP_NCCL_MAX_CTAS", "many"},
+                                                        {"LOCKSTEP_CHECK_COLLECTIVES", "yes"},
+                                                        {"LOCKSTEP_FAILURE_WATCHDOG", "0"}}) {
+    ::setenv(name, value, 1);
+    const std::string text = error_of<InvalidArgument>([] { run_ranks(2, [](const Group&) { FAIL(); }); });
+    ::unsetenv(name);
+    EXPECT_NE(text.find(std::string(name) + "='" + value + "'"), std::string::npos) << text;
+  }
+}
+
+TEST_F(Nccl, ABufferIsWhereItSays) {
+  run_ranks(2, [](const Group& group) {
+    std::vector<float> x(4);
+    const std::string text =
+        error_of<InvalidArgument>([&] { group->all_reduce(BufferView(x.data(), 4, DType::f32, group->device())); });
+    expect_text(text, {"all_reduce on rank", "is said to be on cuda:", "its memory is the host's"});
+    const DeviceId other{DeviceKind::cuda, 1 - group->device().index};
+    const auto memory = device_runtime(DeviceKind::cuda).allocate(64, {other, nullptr});
+    expect_text(
+        error_of<InvalidArgument>([&] { group->all_reduce(BufferView(memory.get(), 4, DType::f32, group->device())); }),
+        {"its memory is on " + other.str()});
+    error_of<InvalidArgument>([&] { group->set_stream({other, nullptr}); });
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::testing

@@ -1,0 +1,188 @@
+// In which order things happen on the device, and that the host waits for none of them. Ranks as threads, over the
+// fakes: the CUDA runtime's sees every pair of uses of memory that nothing orders, in each run.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <latch>
+#include <mutex>
+
+#include "tests/conformance/errors.h"
+#include "tests/conformance/memory.h"
+#include "tests/fakes/cudart/fake_cuda.h"
+#include "tests/fakes/nccl/fake_nccl.h"
+#include "tests/support/rank_threads.h"
+
+namespace lockstep::testing {
+namespace {
+
+using namespace std::chrono_literals;
+using Group = std::shared_ptr<ProcessGroup>;
+
+constexpr std::int64_t kCount = 3000;
+constexpr std::size_t kBytes = kCount * sizeof(float);
+
+cudaStream_t handle(StreamView stream) { return static_cast<cudaStream_t>(stream.handle); }
+
+// What a program does on its compute stream: writes gradients, and reads them.
+void compute(StreamView stream, const BufferView& buffer, float value) {
+  fake_cuda::enqueue(handle(stream), "backward",
+                     [buffer, value] {
+                       auto* const data = static_cast<float*>(fake_cuda::host_address(buffer.data));
+                       std::fill_n(data, buffer.count, value);
+                     },
+                     {}, {{buffer.data, buffer.bytes()}});
+}
+void use(StreamView stream, const BufferView& buffer, float& first) {
+  fake_cuda::enqueue(handle(stream), "optimizer",
+                     [buffer, &first] { first = *static_cast<const float*>(fake_cuda::host_address(buffer.data)); },
+                     {{buffer.data, buffer.bytes()}}, {});
+}
+
+// One rank's buffers and stream.
+struct Gpu {
+  explicit Gpu(ProcessGroup& group)
+      : stream(group.device()),
+        memory(device_runtime(DeviceKind::cuda).allocate(2 * kBytes, stream)),
+        first(memory.get(), kCount, DType::f32, group.device()),
+        second(static_cast<std::byte*>(memory.get()) + kBytes, kCount, DType::f32, group.device()) {
+    group.set_stream(stream);
+  }
+  Stream stream;
+  std::shared_ptr<void> memory;
+  BufferView first;
+  BufferView second;
+};
+
+TEST(NcclOrder, AStepMakesTheHostWaitForNothing) {
+  std::latch warm(2);
+  std::latch counted(2);
+  std::latch over(2);
+  std::int64_t waits = 0;
+  std::int64_t taken = 0;
+  run_ranks(2, [&](const Group& group) {
+    Gpu gpu(*group);
+    std::vector<float> results(40);
+    std::vector<Work> works;
+    const auto step = [&](float& result) {
+      compute(gpu.stream, gpu.first, static_cast<float>(group->rank() + 1));
+      works = {group->all_reduce(gpu.first, {.weight = group->rank() + 1})};
+      compute(gpu.stream, gpu.second, 1);
+      works.push_back(group->all_reduce(gpu.second));
+      for (const Work& work : works) work.wait_on(gpu.stream);
+      use(gpu.stream, gpu.first, result);
+    };
+    for (int k = 0; k < 20; ++k) step(results[static_cast<std::size_t>(k)]);
+    gpu.stream.synchronize(copy_deadline());
+    for (const Work& work : works) work.wait();
+    DeviceRuntime& runtime = device_runtime(DeviceKind::cuda);
+    warm.arrive_and_wait();
+    if (group->rank() == 0) {
+      waits = fake_cuda::host_synchronisations();
+      taken = runtime.counters().allocations;
+    }
+    counted.arrive_and_wait();
+    for (int k = 20; k < 40; ++k) step(results[static_cast<std::size_t>(k)]);
+    over.arrive_and_wait();
+    if (group->rank() == 0) {
+      EXPECT_EQ(fake_cuda::host_synchronisations(), waits);
+      EXPECT_LE(runtime.counters().allocations - taken, 4) << "steps that overlap more than before may take a little";
+    }
+    group->barrier().wait();
+    works[0].wait();
+    EXPECT_EQ(works[0].total_weight(), 3);
+    gpu.stream.synchronize(copy_deadline());
+    for (const float result : results) EXPECT_EQ(result, 1) << "the mean of 1 and 2 ones, summed as 1 and 2";
+  });
+}
+
+// One small step with each kind of wait in it.
+void step_once() {
+  run_ranks(2, [](const Group& group) {
+    Gpu gpu(*group);
+    float result = 0;
+    compute(gpu.stream, gpu.first, 1);
+    group->all_reduce(gpu.first).wait_on(gpu.stream);
+    use(gpu.stream, gpu.first, result);
+    compute(gpu.stream, gpu.second, 1);
+    const Work work = group->rank() == 0 ? group->send(gpu.second, 1) : group->recv(gpu.second, 0);
+    work.wait_on(gpu.stream);
+    compute(gpu.stream, gpu.second, 2);
+    gpu.stream.synchronize(copy_deadline());
+  });
+}
+
+// Takes away one wait of a stream for an event after the other: each must be seen to be missing.
+TEST(NcclOrder, EveryWaitOfAStreamIsNeeded) {
+  fake_cuda::Violations violations;
+  const std::int64_t before = fake_cuda::calls("cudaStreamWaitEvent");
+  step_once();
+  const std::int64_t waits = fake_cuda::calls("cudaStreamWaitEvent") - before;
+  EXPECT_EQ(violations.take(), std::vector<std::string>{});
+  ASSERT_EQ(waits, 8) << "before and behind a collective and a message, on two ranks";
+  for (std::int64_t k = 1; k <= waits; ++k) {
+    fake_cuda::inject("cudaStreamWaitEvent=skip@" + std::to_string(k));
+    step_once();
+    fake_cuda::heal();
+    const auto seen = violations.take();
+    ASSERT_FALSE(seen.empty()) << "the suite does not notice that wait " << k << " is missing";
+    expect_text(seen[0], {"in no order with"});
+  }
+}
+
+TEST(NcclOrder, ACollectiveFollowsTheStreamThatIsSet) {
+  fake_cuda::Violations violations;
+  run_ranks(2, [](const Group& group) {
+    Gpu gpu(*group);
+    EXPECT_EQ(group->stream(), gpu.stream.view());
+    const Stream other(group->device());
+    compute(gpu.stream, gpu.first, 1);
+    group->all_reduce(gpu.first).wait_on(other);
+    float result = 0;
+    use(other, gpu.first, result);
+    other.synchronize(copy_deadline());
+    EXPECT_EQ(result, 2);
+  });
+  EXPECT_EQ(violations.take(), std::vector<std::string>{});
+  // A stream that nobody told the group of.
+  run_ranks(2, [](const Group& group) {
+    Gpu gpu(*group);
+    const Stream other(group->device());
+    compute(other, gpu.first, 1);
+    group->all_reduce(gpu.first).wait();
+    other.synchronize(copy_deadline());
+  });
+  ASSERT_FALSE(violations.take().empty());
+}
+
+TEST(NcclOrder, TheWeightTravelsInTheGroupOfItsBuffer) {
+  fake_nccl::take_calls();
+  run_ranks(2, [](const Group& group) {
+    std::vector<float> x(10, 1);
+    group->all_reduce(view(x), {.weight = 2}).wait();
+  });
+  const auto calls = fake_nccl::take_calls();
+  std::vector<std::string> of_the_first;
+  for (std::size_t k = 0; k + 1 < calls.size(); ++k) {
+    if (calls[k] == "rank 0: all_reduce") of_the_first.push_back(calls[k]);
+  }
+  EXPECT_EQ(of_the_first.size(), 2u);
+  EXPECT_EQ(std::count(calls.begin(), calls.end(), "  all_reduce 1 int64 sum"), 2);
+  EXPECT_EQ(std::count(calls.begin(), calls.end(), "  all_reduce 10 float32 sum"), 2);
+}
+
+// What streams wait for needs no host to wait for it, not even at the end.
+TEST(NcclOrder, AGroupMayEndBehindItsStream) {
+  std::vector<float> results(2);
+  run_ranks(2, [&](Group group) {
+    Gpu gpu(*group);
+    compute(gpu.stream, gpu.first, 3);
+    group->all_reduce(gpu.first).wait_on(gpu.stream);
+    use(gpu.stream, gpu.first, results[static_cast<std::size_t>(group->rank())]);
+    group.reset();
+    gpu.stream.synchronize(copy_deadline());
+  });
+  EXPECT_EQ(results, (std::vector<float>{6, 6}));
+}
+
+}  // namespace
+}  // namespace lockstep::testing

@@ -1,0 +1,98 @@
+// What only processes show of a group over NCCL: the watchdog that ends them, and who gets which GPU.
+#include <gtest/gtest.h>
+
+#include "runtime/base/exit_code.h"
+#include "tests/support/rank_processes.h"
+
+namespace lockstep::testing {
+namespace {
+
+void expect_part(const std::string& text, const std::string& part) {
+  EXPECT_NE(text.find(part), std::string::npos) << "no '" << part << "' in: " << text;
+}
+
+RankProcesses start(int ranks, std::vector<std::string> what, Variables environment) {
+  environment["CONFORMANCE_BACKEND"] = "nccl";
+  what.insert(what.begin(), CONFORMANCE_RANK);
+  return {ranks, {.command = std::move(what), .environment = std::move(environment)}};
+}
+
+TEST(NcclWatchdog, EndsAProcessWhoseAbortBlocks) {
+  // The kernel that never ends is rank 1's; so is the abort that does not return.
+  const Variables stuck = {{"LOCKSTEP_FAKE_NCCL", "all_reduce=hang@5:rank1;abort=block:rank1"},
+                           {"LOCKSTEP_TIMEOUT", "2"}};
+  Variables watched = stuck;
+  watched["LOCKSTEP_FAILURE_WATCHDOG"] = "1";
+  Variables left_alone = stuck;
+  left_alone["LOCKSTEP_FAILURE_WATCHDOG"] = "off";
+  const Variables blocked_end = {{"LOCKSTEP_FAKE_NCCL", "destroy=block@1:rank1"}, {"LOCKSTEP_FAILURE_WATCHDOG", "1"}};
+  RankProcesses with = start(2, {"loop", "quiet"}, watched);
+  RankProcesses without = start(2, {"loop", "quiet"}, left_alone);
+  RankProcesses at_the_end = start(2, {"groups"}, blocked_end);
+
+  auto results = with.wait();
+  EXPECT_EQ(results[0].exit_code, 3) << results[0].err;
+  expect_part(results[0].out, "Timeout: all_reduce ");
+  EXPECT_EQ(results[1].exit_code, kExitAbortBlocked) << results[1].err;
+  expect_part(results[1].err, "the abort of rank 1 (host ");
+  expect_part(results[1].err, "has not returned in 1 s");
+  expect_part(results[1].err, "the group had failed: all_reduce ");
+  expect_part(results[1].err, "flight record: all_reduce ");
+  expect_part(results[1].err, "not seen done");
+  expect_part(results[1].err, "ends with exit code 76");
+
+  results = without.wait();
+  EXPECT_EQ(results[1].exit_code, 3) << results[1].err;
+  expect_part(results[1].out, "Timeout: all_reduce ");
+  expect_part(results[1].err, "the process goes on");
+
+  // The other one goes on to its next group, where it would wait for this one for long.
+  const Result last = at_the_end[1].wait();
+  EXPECT_EQ(last.exit_code, kExitAbortBlocked) << last.err;
+  expect_part(last.err, "ncclCommDestroy of rank 1 (host ");
+}
+
+TEST(NcclGpus, OneIsForOneRank) {
+  RankProcesses both = start(2, {"groups"}, {{"LOCKSTEP_DEVICE", "cuda:0"}});
+  for (const Result& result : both.wait()) {
+    EXPECT_EQ(result.exit_code, 1) << result.out;
+    for (const std::string part :
+         {"rank 0 (host ", " and rank 1 (host ", "are both on GPU-fa6ec0da-", "--oversubscribe-gpu"}) {
+      expect_part(result.err, part);
+    }
+  }
+}
+
+TEST(NcclGpus, SeveralRanksShareOneIfTheyAreToldTo) {
+  const std::string program = std::string("NCCL_HOSTID=rank$RANK exec ") + CONFORMANCE_RANK + " groups";
+  RankProcesses ranks(
+      3, {.command = {"/bin/sh", "-c", program},
+          .environment = {
+              {"CONFORMANCE_BACKEND", "nccl"}, {"LOCKSTEP_FAKE_GPUS", "1"}, {"LOCKSTEP_OVERSUBSCRIBE_GPU", "1"}}});
+  for (const Result& result : ranks.wait()) {
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    expect_part(result.out, "3 groups done");
+  }
+}
+
+TEST(NcclGpus, WhatIsMissingIsNamed) {
+  RankProcesses no_gpu = start(2, {"groups"}, {{"LOCKSTEP_FAKE_GPUS", "0"}});
+  RankProcesses no_nccl = start(2, {"groups"}, {{"LOCKSTEP_NCCL_LIB", "/nowhere/libnccl.so.2"}});
+  RankProcesses old_nccl = start(2, {"groups"}, {{"LOCKSTEP_FAKE_NCCL", "version=21704"}});
+  for (const Result& result : no_gpu.wait()) {
+    EXPECT_EQ(result.exit_code, 1);
+    expect_part(result.err, "backend 'nccl' was asked for: ");
+  }
+  for (const Result& result : no_nccl.wait()) {
+    EXPECT_EQ(result.exit_code, 1);
+    expect_part(result.err, "/nowhere/libnccl.so.2");
+    expect_part(result.err, "install libnccl2");
+  }
+  for (const Result& result : old_nccl.wait()) {
+    EXPECT_EQ(result.exit_code, 1);
+    expect_part(result.err, "is NCCL 2.17.4, and 2.18 or newer is needed");
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::testing
