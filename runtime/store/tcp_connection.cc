@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -53,8 +54,10 @@ UniqueFd connect(const Endpoint& endpoint, const Deadline& deadline, Expect expe
 
 }  // namespace
 
-TcpConnection TcpConnection::open_once(const Endpoint& endpoint, Dialect dialect, const Deadline& deadline) {
+TcpConnection TcpConnection::open_once(const Endpoint& endpoint, Dialect dialect, const Deadline& deadline,
+                                       const Stop& stop) {
   TcpConnection connection(net::tcp_connect_once(endpoint.address, deadline), dialect);
+  connection.stop_by(stop);
   connection.greet(endpoint, deadline);
   return connection;
 }
@@ -122,14 +125,41 @@ void TcpConnection::greet_torch(const Deadline& deadline) {
   }
 }
 
-void TcpConnection::send(std::string_view bytes, const Deadline& deadline) {
-  net::send_all(fd_.get(), bytes, deadline);
+// False if the deadline passed, or what the stop leaves.
+bool TcpConnection::wait_for(short events, const Deadline& deadline) const {
+  Deadline limit = deadline;
+  int stop = stop_.fd;  // poll() passes over -1
+  for (;;) {
+    pollfd entries[] = {{.fd = fd_.get(), .events = events, .revents = 0},
+                        {.fd = stop, .events = POLLIN, .revents = 0}};
+    const int ready = ::poll(entries, 2, limit.poll_timeout_ms());
+    if (ready < 0 && errno != EINTR) throw SystemError("poll of a socket", errno);
+    if (ready > 0 && entries[0].revents != 0) return true;
+    if (ready == 0 && limit.expired()) return false;
+    if (ready <= 0) continue;
+    limit = deadline.sooner(stop_.grace);
+    stop = -1;
+  }
 }
 
-bool TcpConnection::await_reply(const Deadline& deadline, int stop) {
+void TcpConnection::send(std::string_view bytes, const Deadline& deadline) {
+  while (!bytes.empty()) {
+    const ssize_t sent = ::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent >= 0) {
+      bytes.remove_prefix(static_cast<std::size_t>(sent));
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      if (wait_for(POLLOUT, deadline)) continue;
+      throw Timeout(fmt::format("send to {}: timed out, {}", peer().to_string(), deadline.progress()));
+    } else if (errno != EINTR) {
+      return net::send_all(fd_.get(), bytes, deadline);  // meets the same error, and says what it is
+    }
+  }
+}
+
+bool TcpConnection::await_reply(const Deadline& deadline) {
   while (begin_ == end_) {
     pollfd entries[] = {{.fd = fd_.get(), .events = POLLIN, .revents = 0},
-                        {.fd = stop, .events = POLLIN, .revents = 0}};
+                        {.fd = stop_.fd, .events = POLLIN, .revents = 0}};
     const int ready = ::poll(entries, 2, deadline.poll_timeout_ms());
     if (ready > 0) return entries[0].revents != 0;
     if (ready < 0 && errno != EINTR) throw SystemError("poll of a socket", errno);
@@ -144,10 +174,6 @@ const proto::Contents& TcpConnection::receive(Op op, std::size_t keys, const Dea
   if (begin_ == end_) {
     begin_ = end_ = 0;
     if (buffer_.size() > kKeptBuffer) std::vector<char>().swap(buffer_);
-    // The answer is not here yet as a rule, so that asking for it first would be in vain.
-    if (!net::wait_readable(fd_.get(), deadline)) {
-      throw Timeout(fmt::format("receive from {}: timed out, {}", peer().to_string(), deadline.progress()));
-    }
     receive_more(deadline);
   }
   proto::ReplyReader reader(op, keys);
@@ -164,6 +190,10 @@ const proto::Contents& TcpConnection::receive(Op op, std::size_t keys, const Dea
 }
 
 void TcpConnection::receive_more(const Deadline& deadline) {
+  // The answer is not here yet as a rule, so that asking for it first would be in vain.
+  if (!wait_for(POLLIN, deadline)) {
+    throw Timeout(fmt::format("receive from {}: timed out, {}", peer().to_string(), deadline.progress()));
+  }
   if (begin_ > 0) {
     std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
     end_ -= begin_;

@@ -1,6 +1,7 @@
 // One connection to a store server, greeted and ready for requests. Used by one thread at a time.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -22,6 +23,13 @@ enum class Expect {
   is_there,  // it has answered this process before: a refusal means that its process has ended or is about to
 };
 
+// What ends the waiting on a connection early.
+struct Stop {
+  int fd = -1;  // readable for good once nobody shall wait long; -1: nothing does
+  // What is asked may still be answered in this time, and no more.
+  std::chrono::nanoseconds grace{};
+};
+
 class TcpConnection {
  public:
   // Connects and greets, and tries again until the deadline, also when the server closes during the greeting: a full
@@ -30,7 +38,10 @@ class TcpConnection {
   // nobody listens where a server `is_there`.
   static TcpConnection open(const Endpoint& endpoint, const Deadline& deadline, Expect expect = Expect::may_come);
   // The same without a second try, for a server that is known to be there and to speak `dialect`.
-  static TcpConnection open_once(const Endpoint& endpoint, proto::Dialect dialect, const Deadline& deadline);
+  static TcpConnection open_once(const Endpoint& endpoint, proto::Dialect dialect, const Deadline& deadline,
+                                 const Stop& stop = {});
+  // From now on each wait has what `stop` leaves it, if its deadline is not sooner. The descriptor must outlive this.
+  void stop_by(const Stop& stop) { stop_ = stop; }
 
   proto::Dialect dialect() const { return dialect_; }
   // Sends bytes of requests. Throws net::ConnectionClosed, Timeout, SystemError.
@@ -38,8 +49,8 @@ class TcpConnection {
   // Receives the reply to the oldest request that has none yet, which was `op` with `keys` keys. The views are valid
   // until the next call. Throws as send(), and CorruptData if the reply is not one.
   const proto::Contents& receive(proto::Op op, std::size_t keys, const Deadline& deadline);
-  // Waits until there is something to receive; false if `stop`, a descriptor, is readable first. Throws Timeout.
-  bool await_reply(const Deadline& deadline, int stop);
+  // Waits until there is something to receive; false if the stop came first. Throws Timeout.
+  bool await_reply(const Deadline& deadline);
   // Gives up the socket, and into `unread` what was received on it and not given out. For who goes on by itself.
   UniqueFd release(std::string& unread) &&;
   // The address that was connected to, numeric.
@@ -51,9 +62,11 @@ class TcpConnection {
   void greet_lockstep(const Endpoint& endpoint, const Deadline& deadline);
   void greet_torch(const Deadline& deadline);
   void receive_more(const Deadline& deadline);
+  bool wait_for(short events, const Deadline& deadline) const;
 
   UniqueFd fd_;
   proto::Dialect dialect_;
+  Stop stop_;
   std::vector<char> buffer_;
   std::size_t begin_ = 0;  // of what was received and not given out
   std::size_t end_ = 0;

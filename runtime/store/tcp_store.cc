@@ -1,6 +1,7 @@
 #include "runtime/store/tcp_store.h"
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -42,6 +43,7 @@ TcpStore::TcpStore(const Endpoint& endpoint, const Deadline& deadline, const Tcp
   if (!stop_) throw SystemError("eventfd", errno);
   try {
     TcpConnection connection = TcpConnection::open(endpoint, deadline);
+    connection.stop_by(stop());
     endpoint_.address = connection.peer();
     dialect_ = connection.dialect();
     give_back(std::move(connection));
@@ -73,6 +75,11 @@ std::string TcpStore::bytes_of(const proto::Request& request) const {
   return bytes;
 }
 
+bool TcpStore::has_stopped() const {
+  pollfd entry{.fd = stop_.get(), .events = POLLIN, .revents = 0};
+  return ::poll(&entry, 1, 0) > 0;
+}
+
 TcpConnection TcpStore::take(const Deadline& deadline) {
   {
     MutexLock lock(mutex_);
@@ -82,11 +89,12 @@ TcpConnection TcpStore::take(const Deadline& deadline) {
       return connection;
     }
   }
+  const Deadline limit = has_stopped() ? deadline.sooner(options_.cancel_timeout) : deadline;
   try {
-    return TcpConnection::open_once(endpoint_, dialect_, deadline);
+    return TcpConnection::open_once(endpoint_, dialect_, limit, stop());
   } catch (const net::ConnectionClosed&) {
     // A server that is flooded makes room by closing who is at its greeting longest.
-    return TcpConnection::open_once(endpoint_, dialect_, deadline);
+    return TcpConnection::open_once(endpoint_, dialect_, limit, stop());
   }
 }
 
@@ -167,10 +175,9 @@ Frame TcpStore::ask_and_wait(const std::string& what, const proto::Request& requ
   Frame frame;
   with_connection(what, answer, [&](TcpConnection& connection) {
     connection.send(bytes, answer);
-    const bool stopped = !connection.await_reply(answer, stop_.get());
-    const Deadline limit = stopped ? Deadline::after(options_.cancel_timeout) : answer;
-    if (stopped) connection.send(bytes_of({Op::cancel_wait, {}}), limit);
-    const proto::Contents& reply = connection.receive(request.op, 0, limit);
+    const bool stopped = !connection.await_reply(answer);
+    if (stopped) connection.send(bytes_of({Op::cancel_wait, {}}), answer);
+    const proto::Contents& reply = connection.receive(request.op, 0, answer);
     frame.status = static_cast<std::uint8_t>(reply.number);
     frame.list.assign(reply.values.begin(), reply.values.end());
     if (!stopped) return;
@@ -178,7 +185,7 @@ Frame TcpStore::ask_and_wait(const std::string& what, const proto::Request& requ
       frame.status = proto::kMissing;
     } else {
       // The answer came just now, and the one to CANCEL_WAIT is behind it.
-      connection.receive(Op::cancel_wait, 0, limit);
+      connection.receive(Op::cancel_wait, 0, answer);
     }
   });
   return known(what, std::move(frame));

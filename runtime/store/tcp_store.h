@@ -65,12 +65,15 @@ class TcpStore : public Store {
   std::string queue_pop(std::string_view queue, const Deadline& deadline) override;
   std::int64_t queue_length(std::string_view queue) override;
   void barrier(std::string_view name, std::int64_t rank, std::int64_t world_size, const Deadline& deadline) override;
-  // A wait under way is cancelled at the server; StoreError if that doesn't answer in TcpStoreOptions::cancel_timeout.
+  // A wait under way is cancelled at the server. No answer, to whatever request, is waited for longer than
+  // TcpStoreOptions::cancel_timeout from now on: StoreLost.
   void stop_waiting() override;
   std::string description() const override;
 
  private:
   std::string_view checked_value(std::string_view key, std::string_view value) const;
+  Stop stop() const { return {.fd = stop_.get(), .grace = options_.cancel_timeout}; }
+  bool has_stopped() const;
   TcpConnection take(const Deadline& deadline) EXCLUDES(mutex_);
   void give_back(TcpConnection connection) EXCLUDES(mutex_);
   // Runs `body` on a connection. `what` is for messages; a Timeout in it means that the server is silent.

@@ -86,7 +86,7 @@ void TcpStore::wait_and(const std::string& what, std::span<const std::string> ke
 // True if the keys came, false if the deadline did, or stop_waiting(), and the wait is cancelled.
 bool TcpStore::wait_reply(TcpConnection& connection, const Deadline& deadline) {
   try {
-    if (connection.await_reply(deadline, stop_.get())) {
+    if (connection.await_reply(deadline)) {
       connection.receive(Op::wait, 0, deadline);
       return true;
     }
@@ -96,7 +96,7 @@ bool TcpStore::wait_reply(TcpConnection& connection, const Deadline& deadline) {
   if (is_legacy()) {
     // A wait of this time can't be cancelled: its answer would come between those of other requests. So another
     // connection takes the place of this one.
-    connection = TcpConnection::open_once(endpoint_, dialect_, answer);
+    connection = TcpConnection::open_once(endpoint_, dialect_, answer, stop());
     return false;
   }
   connection.send(bytes_of({Op::cancel_wait, {}}), answer);

@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <csignal>
+#include <functional>
 #include <thread>
 
 #include "runtime/base/error.h"
@@ -170,6 +171,42 @@ TEST_F(StoreOfAnotherProcess, ItsSilenceEndsAWaitWithTheCause) {
   });
   group_watch->take({.kind = store::MemberEvent::Kind::lost, .rank = 1, .number = 1, .text = "rank 1 is lost"});
   waiter.join();
+}
+
+// Not only waits: each request would otherwise have its own half a minute, here an hour.
+TEST_F(StoreOfAnotherProcess, ItsSilenceEndsEveryRequestWithTheCause) {
+  const auto group_watch = watch();
+  const auto client = std::make_shared<store::TcpStore>(
+      address_, Deadline::after(40s), store::TcpStoreOptions{.request_timeout = 1h, .cancel_timeout = 50ms});
+  WatchedStore store(client, group_watch);
+  stop();
+  const std::vector<std::string> keys = {"k"};
+  const std::string large(store::kMaxValueBytes, 'v');  // more than a socket takes from who is not heard
+  const std::vector<std::function<void()>> requests = {[&] { store.set("k", "v"); },
+                                                       [&] { store.set("k", large); },
+                                                       [&] { store.add("k", 1); },
+                                                       [&] { store.check(keys); },
+                                                       [&] { store.erase("k"); },
+                                                       [&] { store.append("k", "v"); },
+                                                       [&] { store.num_keys(); },
+                                                       [&] { store.list_keys(); },
+                                                       [&] { store.queue_push("q", "v"); },
+                                                       [&] { store.queue_length("q"); },
+                                                       [&] { store.multi_set(keys, keys); },
+                                                       [&] { store.compare_set("k", "", "v"); }};
+  const auto expect_loss = [](const std::function<void()>& request) {
+    try {
+      request();
+      ADD_FAILURE();
+    } catch (const PeerLost& error) {
+      EXPECT_STREQ(error.what(), "rank 1 is lost");
+    }
+  };
+  std::vector<std::thread> callers;
+  for (const auto& request : requests) callers.emplace_back([&] { expect_loss(request); });
+  group_watch->take({.kind = store::MemberEvent::Kind::lost, .rank = 1, .number = 1, .text = "rank 1 is lost"});
+  for (std::thread& caller : callers) caller.join();
+  for (const auto& request : requests) expect_loss(request);
 }
 
 TEST_F(StoreOfAnotherProcess, AFailureCancelsWhatWaitsThereAndLeavesWhatIsThere) {
