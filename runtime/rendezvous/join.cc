@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <map>
 #include <optional>
 
 #include "runtime/base/environment.h"
@@ -13,6 +14,7 @@
 #include "runtime/base/logging.h"
 #include "runtime/base/process_token.h"
 #include "runtime/rendezvous/claim.h"
+#include "runtime/rendezvous/published_roster.h"
 
 namespace lockstep::rendezvous {
 namespace {
@@ -21,6 +23,8 @@ namespace {
 constexpr std::chrono::seconds kOneRequest{2};
 // Between a process's registration and its claim.
 constexpr std::chrono::seconds kClaimFollows{10};
+// In one request. A claim has at most some hundred bytes.
+constexpr std::size_t kMostClaims = 4096;
 // Neither a claim nor a verdict.
 constexpr std::string_view kNothing = "-";
 
@@ -35,26 +39,42 @@ struct Keys {
   std::string count() const { return scope + "/count"; }  // of claims that agree on the world size
   std::string world() const { return scope + "/world"; }
   std::string verdict() const { return scope + "/verdict"; }
+  std::string roster(int part) const { return fmt::format("{}/roster/{}", scope, part); }
 };
 
 Keys keys_of_round(const Identity& identity, int round) {
   return {fmt::format("{}/{}", attempt_scope(identity), round)};
 }
 
-// The first word of a verdict; what follows it is the message. The first verdict stays.
-constexpr std::string_view kComplete = "complete";
+// The first word of a verdict; what follows it is the message, or the number of the roster's parts. The first verdict
+// stays.
+constexpr std::string_view kComplete = "complete ";
+constexpr std::string_view kCorrupt = "corrupt ";
 constexpr std::string_view kTimeout = "timeout ";
 constexpr std::string_view kMismatch = "mismatch ";
 
 // Throws what the verdict says; returns if it says that all are here.
 void obey(std::string_view verdict, const Keys& keys) {
-  if (verdict == kComplete) return;
+  if (verdict.starts_with(kComplete)) return;
+  if (verdict.starts_with(kCorrupt)) throw CorruptData(std::string(verdict.substr(kCorrupt.size())));
   if (verdict.starts_with(kTimeout)) throw Timeout(std::string(verdict.substr(kTimeout.size())));
   if (verdict.starts_with(kMismatch)) throw Mismatch(std::string(verdict.substr(kMismatch.size())));
   throw CorruptData(
       fmt::format("join: store key '{}' holds {} bytes that are no verdict; run the same build of lockstep "
                   "on all ranks",
                   keys.verdict(), verdict.size()));
+}
+
+// Claims of a job of any size, in requests that a store takes.
+std::vector<std::string> read_claims(store::Store& store, std::span<const std::string> claims,
+                                     const Deadline& deadline) {
+  std::vector<std::string> texts;
+  while (!claims.empty()) {
+    const auto some = claims.first(std::min(claims.size(), kMostClaims));
+    for (std::string& text : store.multi_get(some, deadline)) texts.push_back(std::move(text));
+    claims = claims.subspan(some.size());
+  }
+  return texts;
 }
 
 // Tells every rank of this meeting, unless another cause was first: then that one is thrown.
@@ -88,7 +108,7 @@ void explain_refusal(store::Store& store, const Keys& keys, const Identity& iden
   const std::string key = keys.claim(identity.rank);
   try {
     verdict = peek(store, keys.verdict());
-    if (!verdict || *verdict == kComplete) holder = store.get(key, deadline.sooner(kClaimFollows));
+    if (!verdict || verdict->starts_with(kComplete)) holder = store.get(key, deadline.sooner(kClaimFollows));
   } catch (const Error& error) {  // the refusal itself is what is known
     log_debug("join: nothing more is known of why rank {} could not come in: {}", identity.rank, error.what());
     return;
@@ -178,7 +198,7 @@ void report_missing(store::Store& store, const Keys& keys, const Identity& ident
     }
   }
   Roster here;
-  const auto texts = store.multi_get(claims, Deadline::after(kOneRequest));
+  const auto texts = read_claims(store, claims, Deadline::after(kOneRequest));
   for (std::size_t i = 0; i < texts.size(); ++i) here.push_back(decode_claim(texts[i], claims[i]).member);
   std::string message;
   if (missing.empty()) {
@@ -195,22 +215,63 @@ void report_missing(store::Store& store, const Keys& keys, const Identity& ident
   obey(store.compare_set(keys.verdict(), "", std::string(kTimeout) + message), keys);
 }
 
-void await_verdict(store::Store& store, const Keys& keys, const Identity& identity, const Deadline& deadline) {
+// What all ranks' claims say.
+Roster roster_of_claims(store::Store& store, const Keys& keys, const Identity& identity, const Deadline& deadline) {
+  std::vector<std::string> claims;
+  for (int rank = 0; rank < identity.world_size; ++rank) claims.push_back(keys.claim(rank));
+  const auto texts = read_claims(store, claims, deadline);
+  Roster roster;
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    roster.push_back(decode_claim(texts[i], claims[i]).member);
+    if (roster.back().rank != static_cast<int>(i)) {
+      throw CorruptData(fmt::format("join: store key '{}' holds a claim of rank {}", claims[i], roster.back().rank));
+    }
+  }
+  return roster;
+}
+
+// For the last to come: leaves the roster to the others, and lets them go on.
+void complete(store::Store& store, const Keys& keys, const Identity& identity, const Deadline& deadline) {
+  std::string verdict;
+  try {
+    const auto parts = publish(roster_of_claims(store, keys, identity, deadline));
+    for (std::size_t i = 0; i < parts.size(); ++i) store.set(keys.roster(static_cast<int>(i)), parts[i]);
+    verdict = fmt::format("{}{}", kComplete, parts.size());
+  } catch (const CorruptData& error) {
+    verdict = fmt::format("{}{}", kCorrupt, error.what());
+  }
+  store.compare_set(keys.verdict(), "", verdict);
+}
+
+// Once all are here. Throws what else the verdict says.
+std::string await_verdict(store::Store& store, const Keys& keys, const Identity& identity, const Deadline& deadline) {
   std::string verdict;
   try {
     verdict = store.get(keys.verdict(), deadline);
   } catch (const Timeout&) {
     report_missing(store, keys, identity, deadline);
-    return;
+    verdict = store.get(keys.verdict(), Deadline::after(kOneRequest));
   }
   obey(verdict, keys);
+  return verdict;
+}
+
+Roster published_roster(store::Store& store, const Keys& keys, std::string_view verdict, const Identity& identity,
+                        const Deadline& deadline) {
+  const auto count = parse_int(verdict.substr(kComplete.size()));
+  std::vector<std::string> parts;
+  for (int part = 0; count && part < *count; ++part) parts.push_back(store.get(keys.roster(part), deadline));
+  Roster roster = read_published(parts, keys.roster(0));
+  if (roster.size() == static_cast<std::size_t>(identity.world_size)) return roster;
+  throw CorruptData(fmt::format("join: store key '{}' holds a roster of {} ranks; {} are wanted", keys.roster(0),
+                                roster.size(), identity.world_size));
 }
 
 void fill_in(Identity& identity, Roster& roster) {
+  std::map<std::pair<std::string_view, std::string_view>, int> on_host;
   for (Member& member : roster) {
-    if (member.local_rank >= 0) continue;
-    const auto beside = ranks_beside(roster, member.rank);
-    member.local_rank = static_cast<int>(std::lower_bound(beside.begin(), beside.end(), member.rank) - beside.begin());
+    const int before = on_host[{member.boot_id, member.network}]++;
+    if (member.local_rank < 0) member.local_rank = before;
   }
   if (!identity.local_rank_known) identity.local_rank = roster[static_cast<std::size_t>(identity.rank)].local_rank;
   if (!identity.local_world_size_known) {
@@ -239,20 +300,12 @@ Joined join(store::Store& store, Identity& identity, const Member& self, const D
                     .serial = claims_of_process.fetch_add(1)};
   const Keys keys = take_place(store, identity, claim, on_place, deadline);
 
-  std::vector<std::string> claims;
-  for (int rank = 0; rank < identity.world_size; ++rank) claims.push_back(keys.claim(rank));
   // Counted, so that a job of n ranks doesn't ask for n * n keys.
-  if (store.add(keys.count(), 1) == identity.world_size) store.compare_set(keys.verdict(), "", kComplete);
-  await_verdict(store, keys, identity, deadline);
-
+  if (store.add(keys.count(), 1) == identity.world_size) complete(store, keys, identity, deadline);
+  const std::string verdict = await_verdict(store, keys, identity, deadline);
   Joined joined{.roster = {}, .scope = keys.scope};
-  const auto texts = store.multi_get(claims, deadline.expired() ? Deadline::after(kOneRequest) : deadline);
-  for (std::size_t i = 0; i < texts.size(); ++i) joined.roster.push_back(decode_claim(texts[i], claims[i]).member);
-  for (std::size_t i = 0; i < texts.size(); ++i) {
-    if (joined.roster[i].rank != static_cast<int>(i)) {
-      throw CorruptData(fmt::format("join: store key '{}' holds a claim of rank {}", claims[i], joined.roster[i].rank));
-    }
-  }
+  joined.roster =
+      published_roster(store, keys, verdict, identity, deadline.expired() ? Deadline::after(kOneRequest) : deadline);
   fill_in(identity, joined.roster);
   return joined;
 }

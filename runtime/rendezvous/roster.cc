@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
+#include <utility>
 
 namespace lockstep::rendezvous {
 namespace {
@@ -12,9 +14,9 @@ constexpr std::size_t kMostDescribed = 12;
 // The first member of each host, in order of rank.
 std::vector<const Member*> hosts(const Roster& roster) {
   std::vector<const Member*> result;
+  std::set<std::pair<std::string_view, std::string_view>> known;
   for (const Member& member : roster) {
-    const auto known = [&](const Member* first) { return first->beside(member); };
-    if (std::none_of(result.begin(), result.end(), known)) result.push_back(&member);
+    if (known.emplace(member.boot_id, member.network).second) result.push_back(&member);
   }
   return result;
 }

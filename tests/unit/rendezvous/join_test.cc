@@ -119,6 +119,35 @@ TEST(Join, ThousandsMeetWithoutEachAskingForAll) {
   EXPECT_EQ(store.checked, 0u);
 }
 
+TEST(Join, OnlyTheLastReadsTheClaims) {
+  class Store : public store::HashStore {
+   public:
+    std::vector<std::string> multi_get(std::span<const std::string> keys, const Deadline& deadline) override {
+      for (const std::string& key : keys) claims += key.find("/rank/") != std::string::npos ? 1 : 0;
+      return HashStore::multi_get(keys, deadline);
+    }
+    std::atomic<int> claims{0};
+  } store;
+  constexpr int kRanks = 6;
+  std::vector<Member> members;
+  for (int rank = 0; rank < kRanks; ++rank) members.push_back(member(rank, 10 + rank));
+  for (const Outcome& outcome : join_all(store, members, kRanks)) {
+    ASSERT_TRUE(outcome.joined) << outcome.error;
+    EXPECT_EQ(outcome.joined->roster[5].pid, 15);
+  }
+  EXPECT_EQ(store.claims, kRanks);
+}
+
+TEST(Join, AClaimThatTheLastCannotReadIsToldToAll) {
+  store::HashStore store;
+  store.set("rendezvous/run/0/0/rank/1", "x");
+  store.add("rendezvous/run/0/0/count", 1);
+  for (const Outcome& outcome : join_all(store, {member(0, 10), member(2, 12)}, 3)) {
+    EXPECT_EQ(outcome.type, "CorruptData");
+    EXPECT_THAT(outcome.error, HasSubstr("'rendezvous/run/0/0/rank/1' is no claim"));
+  }
+}
+
 TEST(Join, WhoDiedBeforeItCountedIsSaid) {
   store::HashStore store;
   store.set("rendezvous/run/0/0/rank/1",
