@@ -18,9 +18,8 @@ RankProcesses start(int ranks, std::vector<std::string> what, Variables environm
 }
 
 TEST(NcclWatchdog, EndsAProcessWhoseAbortBlocks) {
-  // The kernel that never ends is rank 1's; so is the abort that does not return.
-  const Variables stuck = {{"LOCKSTEP_FAKE_NCCL", "all_reduce=hang@5:rank1;abort=block:rank1"},
-                           {"LOCKSTEP_TIMEOUT", "2"}};
+  // Rank 1's network is gone, and its abort does not return.
+  const Variables stuck = {{"LOCKSTEP_FAKE_NCCL", "all_reduce=remote@5:rank1;abort=block:rank1"}};
   Variables watched = stuck;
   watched["LOCKSTEP_FAILURE_WATCHDOG"] = "1";
   Variables left_alone = stuck;
@@ -32,18 +31,18 @@ TEST(NcclWatchdog, EndsAProcessWhoseAbortBlocks) {
 
   auto results = with.wait();
   EXPECT_EQ(results[0].exit_code, 3) << results[0].err;
-  expect_part(results[0].out, "Timeout: all_reduce ");
+  expect_part(results[0].out, "PeerLost: rank 1 (host ");
   EXPECT_EQ(results[1].exit_code, kExitAbortBlocked) << results[1].err;
   expect_part(results[1].err, "the abort of rank 1 (host ");
   expect_part(results[1].err, "has not returned in 1 s");
-  expect_part(results[1].err, "the group had failed: all_reduce ");
+  expect_part(results[1].err, "the group had failed: rank 1 (host ");
   expect_part(results[1].err, "flight record: all_reduce ");
   expect_part(results[1].err, "not seen done");
   expect_part(results[1].err, "ends with exit code 76");
 
   results = without.wait();
   EXPECT_EQ(results[1].exit_code, 3) << results[1].err;
-  expect_part(results[1].out, "Timeout: all_reduce ");
+  expect_part(results[1].out, "PeerLost: rank 1 (host ");
   expect_part(results[1].err, "the process goes on");
 
   // The other one goes on to its next group, where it would wait for this one for long.

@@ -123,8 +123,10 @@ void run_ranks(int ranks, const RankBody& body, const RankThreadsOptions& option
   const Deadline limit = Deadline::after(options.limit);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank) {
-    threads.emplace_back(
-        [&, rank] { run_rank(context_for(rank, ranks, store, backend, options), backend, body, limit, outcome); });
+    threads.emplace_back([&, rank] {
+      const Deadline start = options.start_timeout ? Deadline::after(*options.start_timeout) : limit;
+      run_rank(context_for(rank, ranks, store, backend, options), backend, body, start, outcome);
+    });
   }
   wait_for_all(outcome, limit);
   for (std::thread& thread : threads) thread.join();

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "runtime/comm/process_group.h"
@@ -19,6 +20,8 @@ namespace lockstep::testing {
 struct RankThreadsOptions {
   std::string backend = LOCKSTEP_TEST_BACKEND;                  // by its name in backends()
   std::chrono::nanoseconds timeout = std::chrono::seconds(60);  // of each collective
+  // Of the start, for all to be in the group; else `limit`.
+  std::optional<std::chrono::nanoseconds> start_timeout = {};
   std::chrono::nanoseconds limit =
       std::chrono::seconds(180);  // for all of it; then the program is ended, with a message
 };

@@ -282,8 +282,9 @@ wire::Failure::Known Engine::what_holds_up(const Item& item, const Deadline& dea
   std::vector<std::optional<std::uint64_t>> left;
   {
     MutexLock lock(mutex_);
-    const Deadline patience = Deadline::after(kAnswerPatience);
-    while (!failure_.happened() && !all_have_answered() && changed_.wait_until(mutex_, patience)) {
+    wire::Patience patience(kAnswerPatience);
+    while (!failure_.happened() && !all_have_answered() && !patience.over()) {
+      changed_.wait_until(mutex_, patience.next());
     }
     positions = positions_;
     left = left_after_;

@@ -37,6 +37,7 @@
 #include "runtime/comm/nccl/flight_record.h"
 #include "runtime/comm/nccl/message.h"
 #include "runtime/comm/wire/failure.h"
+#include "runtime/comm/wire/patience.h"
 
 namespace lockstep::nccl {
 
@@ -194,8 +195,9 @@ class Engine final : public std::enable_shared_from_this<Engine> {
     std::shared_ptr<Item> launching;              // NCCL is about to launch it
     std::deque<std::shared_ptr<Item>> in_flight;  // launched, not done, in order; under retire_mutex_
     const Item* front = nullptr;                  // what the device is in, and until when
-    std::optional<Deadline> front_limit;
-    std::optional<Deadline> error_counts_at;  // set: NCCL says that something is wrong
+    std::optional<wire::Patience> front_patience;
+    std::optional<Deadline> front_limit;           // the same for messages
+    std::optional<wire::Patience> error_patience;  // set: NCCL says that something is wrong
   };
   Track collectives_;
   Track messages_;

@@ -115,13 +115,13 @@ void Engine::make_communicator(const Deadline& deadline) {
 bool Engine::is_through(Track& track) {
   const ncclResult_t state = track.communicator->state();
   if (state == ncclSuccess || state == ncclInProgress) {
-    track.error_counts_at.reset();
+    track.error_patience.reset();
     return state == ncclSuccess;
   }
-  if (!track.error_counts_at)
-    track.error_counts_at = Deadline::after(state == ncclRemoteError ? kErrorPatience : std::chrono::nanoseconds{});
-  if (track.error_counts_at->expired())
-    throw CallFailed(api_, "ncclCommGetAsyncError", state, track.communicator->get());
+  if (!track.error_patience) {
+    track.error_patience.emplace(state == ncclRemoteError ? kErrorPatience : std::chrono::nanoseconds{});
+  }
+  if (track.error_patience->over()) throw CallFailed(api_, "ncclCommGetAsyncError", state, track.communicator->get());
   return false;
 }
 
@@ -368,13 +368,16 @@ void Engine::watch(Track& track) {
     if (!track.in_flight.empty()) front = track.in_flight.front();
   }
   if (!front) front = track.launching;
-  if (front.get() != track.front) track.front_limit.reset();
+  if (front.get() != track.front) track.front_patience.reset();
   track.front = front.get();
   if (!front) return;
   // Its time begins when it is its turn and what it reads is computed: how long that takes is the program's.
   const bool computed = !front->ready || runtime_.reached(front->ready.get());
-  if (computed && !track.front_limit) track.front_limit = Deadline::after(context_.timeout);
-  if (track.front_limit && track.front_limit->expired()) {
+  if (computed && !track.front_patience) {
+    track.front_patience.emplace(context_.timeout);
+    track.front_limit = Deadline::after(context_.timeout);
+  }
+  if (track.front_patience && track.front_patience->over()) {
     const auto known = what_holds_up(*front, *track.front_limit);
     failure_.fail(known.cause, known.text);
   }
