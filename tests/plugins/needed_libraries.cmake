@@ -1,4 +1,4 @@
-# cmake -DREADELF=... -DCORE=... -DNN=... -DLAUNCHER=... [-DGLOO=... -DMPI=...] -P needed_libraries.cmake
+# cmake -DREADELF=... -DCORE=... -DNN=... -DLAUNCHER=... [-DGLOO=... -DMPI=... -DCUDA=...] -P needed_libraries.cmake
 #
 # The libraries and the launcher need none of what the plug-ins bring; each plug-in needs its own, which shows that this
 # looks at the right thing.
@@ -28,6 +28,13 @@ if(GLOO)
   needed_of("${GLOO}" needed)
   if(NOT "${needed}" MATCHES "libgloo" OR NOT "${needed}" MATCHES "liblockstep\\.so")
     message(FATAL_ERROR "${GLOO} should need libgloo and liblockstep.so: ${needed}")
+  endif()
+endif()
+if(CUDA)
+  # cudart is inside, the driver and NCCL are looked for when they are wanted: without them it loads all the same.
+  needed_of("${CUDA}" needed)
+  if("${needed}" MATCHES "libcuda|libnccl|libcublas|libnvidia" OR NOT "${needed}" MATCHES "liblockstep\\.so")
+    message(FATAL_ERROR "${CUDA} should need liblockstep.so, and nothing of NVIDIA's: ${needed}")
   endif()
 endif()
 if(MPI)

@@ -1,0 +1,120 @@
+// Which GPU a rank gets, from the command line to the device: with fakes for the GPUs and for NCCL.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tests/e2e/launch.h"
+#include "tests/fakes/cudart/fake_cuda.h"
+
+namespace lockstep::e2e {
+namespace {
+
+using fake_cuda::uuid_of;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+Variables fakes(int gpus, Variables more = {}) {
+  more.insert({{"LOCKSTEP_PLUGIN_PATH", LOCKSTEP_FAKE_PLUGIN_FOLDER},
+               {"LOCKSTEP_NCCL_LIB", FAKE_NCCL},
+               {"LOCKSTEP_FAKE_GPUS", std::to_string(gpus)}});
+  return more;
+}
+
+Result launch(const Words& flags, const Words& actions, const Variables& variables) {
+  Process process({.command = run_command(flags, WHICH_PROGRAM, actions), .environment = variables});
+  return process.wait();
+}
+
+// "[rank 1] local 1 on cuda:1 GPU-..." of all ranks, in their order, without the label.
+Words said(const Result& result) {
+  Words lines;
+  for (const auto& line : lines_of(result.out)) lines.push_back(line.substr(line.find("] ") + 2));
+  std::sort(lines.begin(), lines.end());
+  return lines;
+}
+
+std::string on(int local, int index, int physical) {
+  return "local " + std::to_string(local) + " on cuda:" + std::to_string(index) + " " + uuid_of(physical);
+}
+
+TEST(Gpus, OneRankEach) {
+  const auto result = launch({"--nproc-per-node", "gpu"}, {"init"}, fakes(2));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("2 ranks (1 per GPU, 2 visible)"));
+  EXPECT_THAT(said(result), ElementsAre(on(0, 0, 0), on(1, 1, 1)));
+}
+
+TEST(Gpus, DevicesAreChosenAndRenumbered) {
+  const auto result = launch({"--devices", "3," + uuid_of(1)}, {"init"}, fakes(4));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(said(result), ElementsAre(on(0, 0, 3), on(1, 1, 1)));
+}
+
+TEST(Gpus, DevicesCountWithinWhatIsVisible) {
+  const auto result = launch({"--devices", "1"}, {"init"}, fakes(4, {{"CUDA_VISIBLE_DEVICES", "0,2"}}));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(said(result), ElementsAre(on(0, 0, 2)));
+}
+
+TEST(Gpus, AProgramsOwnChoiceBeforeItJoinsIsObeyed) {
+  const auto result = launch({"-n", "1"}, {"choose", "2"}, fakes(4));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(said(result), ElementsAre(on(0, 0, 2)));
+}
+
+TEST(Gpus, AnIndexIsTakenAsItIs) {
+  const auto result = launch({"-n", "1"}, {"index", "3"}, fakes(4));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(said(result), ElementsAre(on(0, 3, 3)));
+}
+
+TEST(Gpus, TrainingOnTheCpuNeverTouchesCuda) {
+  const auto result = launch({"-n", "2"}, {"cpu"}, fakes(4));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(said(result), ElementsAre("CUDA was not touched", "CUDA was not touched"));
+}
+
+TEST(Gpus, MoreRanksThanGpusAreRefusedByEachRank) {
+  const auto result = launch({"-n", "3"}, {"init"}, fakes(2));
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, AllOf(HasSubstr("3 ranks of this host see 2 GPUs"), HasSubstr("local ranks 0 and 2"),
+                                HasSubstr(uuid_of(0)), HasSubstr("--oversubscribe-gpu")));
+}
+
+TEST(Gpus, TheLauncherRefusesMoreRanksThanDevices) {
+  const auto result = launch({"--devices", "0,1", "-n", "3"}, {"init"}, fakes(2));
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("3 ranks for 2 GPUs, so ranks 0 and 2 would share GPU 0"));
+}
+
+TEST(Gpus, OversubscribedRanksShare) {
+  const auto result = launch({"--devices", "1", "-n", "3", "--oversubscribe-gpu"}, {"init"}, fakes(2));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("for correctness, not for speed"));
+  EXPECT_THAT(said(result), ElementsAre(on(0, 0, 1), on(1, 0, 1), on(2, 0, 1)));
+}
+
+TEST(Gpus, WithoutADriverTheReasonIsSaid) {
+  auto variables = fakes(0);
+  variables["LOCKSTEP_FAKE_GPUS"] = "none";
+  const auto refused = launch({"--devices", "0"}, {"init"}, variables);
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("no GPU here"), HasSubstr("no NVIDIA driver")));
+  const auto rank = launch({"-n", "1"}, {"init"}, variables);
+  EXPECT_EQ(rank.exit_code, 1);
+  EXPECT_THAT(last_word_of_rank(rank, "0"),
+              AllOf(HasSubstr("device 'cuda' was asked for"), HasSubstr("no NVIDIA driver"), HasSubstr("--gpus all")));
+}
+
+TEST(Gpus, DoctorShowsThem) {
+  Process process({.command = {LOCKSTEP_PROGRAM, "doctor"}, .environment = fakes(2)});
+  const auto result = process.wait();
+  EXPECT_EQ(result.exit_code, 0) << result.out;
+  EXPECT_THAT(result.out, AllOf(HasSubstr("Fake GPU, " + uuid_of(1)), HasSubstr("compute capability 9.0"),
+                                HasSubstr("cpu, cuda:0, cuda:1"), HasSubstr("liblockstep_cuda.so")));
+}
+
+}  // namespace
+}  // namespace lockstep::e2e

@@ -1,0 +1,35 @@
+// A rank that says which GPU it got. First word: "init" joins a group on device "cuda"; "choose VALUE" sets
+// CUDA_VISIBLE_DEVICES itself before that; "cpu" joins one on the CPU; "index N" asks for cuda:N. Prints
+// "local L on cuda:I UUID", or for the CPU whether CUDA was touched.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "runtime/comm/init/init_process_group.h"
+#include "runtime/device/device_runtime.h"
+#include "tests/fakes/cudart/fake_cuda.h"
+
+int main(int count, char** arguments) {
+  const std::string action = count > 1 ? arguments[1] : "";
+  const std::string value = count > 2 ? arguments[2] : "";
+  if (action == "choose") ::setenv("CUDA_VISIBLE_DEVICES", value.c_str(), 1);
+  lockstep::InitOptions options;
+  options.device = action == "cpu" ? "cpu" : action == "index" ? "cuda:" + value : "cuda";
+  if (lockstep::fake_cuda::touched()) {
+    fmt::print("CUDA was touched before init_process_group\n");
+    return 1;
+  }
+  const auto group = lockstep::init_process_group(options);
+  if (action == "cpu") {
+    fmt::print("CUDA was {}touched\n", lockstep::fake_cuda::touched() ? "" : "not ");
+    return 0;
+  }
+  group->barrier().wait();
+  const char* const local = std::getenv("LOCAL_RANK");
+  fmt::print("local {} on {} {}\n", local == nullptr ? "-" : local, group->device().str(),
+             lockstep::device_runtime(group->device().kind).info(group->device()).uuid);
+  std::fflush(stdout);
+  return 0;
+}
