@@ -8,6 +8,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/comm/mpi/mpi_process.h"
+#include "runtime/comm/wire/patience.h"
 
 namespace lockstep::mpi_backend {
 namespace {
@@ -148,13 +149,13 @@ void WireMpi::let_go() {
   }
   // A receive that nobody has begun to fill is gone with that. Any other transfer has to end, or MPI to rest: it moves
   // nothing by itself.
-  const Deadline patience = Deadline::after(kLastPush);
+  wire::Patience patience(kLastPush);
   do {
     std::erase_if(under_way_, [](MPI_Request& request) {
       int done = 0;
       return request == MPI_REQUEST_NULL || MPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || done != 0;
     });
-  } while (!under_way_.empty() && !patience.expired());
+  } while (!under_way_.empty() && !patience.over());
   at_rest_ = !under_way_.empty();
 }
 
@@ -227,8 +228,9 @@ void WireMpi::interrupt() {
 }
 
 void WireMpi::close(const Deadline& deadline) {
+  wire::Patience patience(deadline.remaining());
   try {
-    while (!at_rest_ && !on_their_way_.empty() && !deadline.expired()) {
+    while (!at_rest_ && !on_their_way_.empty() && !patience.over()) {
       reap_frames();
       if (on_their_way_.empty()) break;
       // The peers send theirs now too, and each waits for the other to take them.
