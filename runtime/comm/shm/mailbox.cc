@@ -14,11 +14,6 @@ void copy_bytes(void* to, const void* from, std::size_t bytes) {
 
 }  // namespace
 
-std::string Parcel::describe() const {
-  return fmt::format("{} of {} x {} {} rank {} with tag {}", is_send ? "send" : "recv", buffer.count,
-                     name_of(buffer.dtype), is_send ? "to" : "from", peer, tag);
-}
-
 Mailbox::Mailbox(Session& session, ArenaTable& arenas)
     : session_(session),
       arenas_(arenas),
@@ -150,10 +145,8 @@ void Mailbox::match(Parcel& parcel) {
   incoming.unmatched.erase(found);
   const Message& slot = message(parcel.peer, session_.rank(), parcel.number);
   if (slot.count != parcel.buffer.count || slot.dtype != parcel.buffer.dtype) {
-    session_.fail(Cause::mismatch,
-                  fmt::format("{} called {}, but {} sent {} x {}; both sides must give one size and type",
-                              session_.who(session_.rank()), parcel.describe(), session_.who(parcel.peer), slot.count,
-                              name_of(slot.dtype)));
+    session_.fail(Cause::mismatch, comm::describe_mismatch(parcel, session_.who(session_.rank()),
+                                                           session_.who(parcel.peer), slot.count, slot.dtype));
   }
 }
 

@@ -13,24 +13,16 @@
 #include <string>
 #include <vector>
 
+#include "runtime/comm/parcel.h"
 #include "runtime/comm/shm/arena.h"
 #include "runtime/comm/shm/session.h"
 
 namespace lockstep::shm {
 
 // One side of a message.
-struct Parcel {
-  bool is_send = false;
-  BufferView buffer;
-  int peer = 0;
-  int tag = 0;
-  bool done = false;
-
-  std::uint64_t number = 0;  // of the message in its channel; of a recv once it is matched, else 0
+struct Parcel : comm::Parcel {
   bool posted = false;       // send: its description is there; recv: it accepted its message
   std::uint64_t chunks = 0;  // through the window so far
-
-  std::string describe() const;
 };
 
 class Mailbox {

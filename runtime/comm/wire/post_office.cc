@@ -29,11 +29,6 @@ Frame frame_about(FrameKind kind, const Parcel& parcel) {
 
 }  // namespace
 
-std::string Parcel::describe() const {
-  return fmt::format("{} of {} x {} {} rank {} with tag {}", is_send ? "send" : "recv", buffer.count,
-                     name_of(buffer.dtype), is_send ? "to" : "from", peer, tag);
-}
-
 PostOffice::PostOffice(const rendezvous::Roster& roster, int rank)
     : roster_(roster), rank_(rank), last_sent_(roster.size()), posts_(roster.size()) {}
 
@@ -103,8 +98,7 @@ void PostOffice::take(const std::shared_ptr<Parcel>& parcel, Post post) {
   parcel->number = post.number;
   if (post.count != parcel->buffer.count || post.dtype != parcel->buffer.dtype) {
     if (mismatch_) return;
-    mismatch_ = fmt::format("{} called {}, but {} sent {} x {}; both sides must give one size and type", who(rank_),
-                            parcel->describe(), who(parcel->peer), post.count, name_of(post.dtype));
+    mismatch_ = comm::describe_mismatch(*parcel, who(rank_), who(parcel->peer), post.count, post.dtype);
     return;
   }
   if (post.local != nullptr) {

@@ -15,24 +15,15 @@
 #include <string>
 #include <vector>
 
+#include "runtime/comm/parcel.h"
 #include "runtime/comm/wire/frame.h"
 #include "runtime/rendezvous/roster.h"
 
 namespace lockstep::wire {
 
 // One side of a message.
-struct Parcel {
-  bool is_send = false;
-  BufferView buffer;
-  int peer = 0;
-  int tag = 0;
-  bool done = false;
-
-  std::uint64_t number = 0;  // of the message among those from sender to receiver; of a recv once it is matched, else 0
-  bool under_way = false;    // its bytes are on their way
-
-  // "send of 10 x float32 to rank 1 with tag 7".
-  std::string describe() const;
+struct Parcel : comm::Parcel {
+  bool under_way = false;  // its bytes are on their way
 };
 
 // What the communication thread is to do about a parcel.

@@ -9,8 +9,12 @@ namespace {
 class PostOfficeTest : public ::testing::Test {
  protected:
   std::shared_ptr<Parcel> start(bool is_send, std::int64_t count) {
-    return office_.start(
-        {.is_send = is_send, .buffer = BufferView(memory_.data(), count, DType::u8), .peer = 1, .tag = 7});
+    Parcel parcel;
+    parcel.is_send = is_send;
+    parcel.buffer = BufferView(memory_.data(), count, DType::u8);
+    parcel.peer = 1;
+    parcel.tag = 7;
+    return office_.start(std::move(parcel));
   }
   void post_from_1(std::uint64_t number, std::int64_t count) {
     Frame frame;

@@ -1,0 +1,28 @@
+// One side of a message between two ranks, and what all backends say of it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "runtime/device/buffer_view.h"
+
+namespace lockstep::comm {
+
+struct Parcel {
+  bool is_send = false;
+  BufferView buffer;
+  int peer = 0;
+  int tag = 0;
+  bool done = false;
+  // Of the message among those from sender to receiver, from 1; of a recv once it is matched, else 0.
+  std::uint64_t number = 0;
+
+  // "send of 10 x float32 to rank 1 with tag 7".
+  std::string describe() const;
+};
+
+// The text of a Mismatch: `who` called `recv`, and `sender` sent `count` elements of `dtype`.
+std::string describe_mismatch(const Parcel& recv, const std::string& who, const std::string& sender, std::int64_t count,
+                              DType dtype);
+
+}  // namespace lockstep::comm
