@@ -89,6 +89,11 @@ void check_exchange(const ProcessGroup& group, const BufferView& input, const Bu
 }
 
 void check_weight(const ProcessGroup& group, const BufferView& buffer, const AllReduceOptions& options) {
+  if (options.unit < 1 || (options.unit != 1 && !options.weight)) {
+    refuse(group, "all_reduce",
+           fmt::format("unit {} {} a weight; units are of weights, and at least 1", options.unit,
+                       options.weight ? "of" : "without"));
+  }
   if (!options.weight) return;
   if (options.op != ReduceOp::sum) {
     refuse(group, "all_reduce", fmt::format("a weight with op {}; weights go with sum only", name_of(options.op)));

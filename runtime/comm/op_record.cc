@@ -6,7 +6,7 @@ namespace lockstep::comm {
 
 bool same_operation(const OpRecord& a, const OpRecord& b) {
   return a.kind == b.kind && a.dtype == b.dtype && a.op == b.op && a.weighted == b.weighted && a.root == b.root &&
-         a.count == b.count;
+         a.count == b.count && a.unit == b.unit;
 }
 
 std::string_view name_of(OpKind kind) {
@@ -32,8 +32,9 @@ std::string details(const OpRecord& record) {
     case OpKind::barrier: return {};
     case OpKind::allocate: return fmt::format(" ({} bytes)", record.count);
     case OpKind::all_reduce:
-      return fmt::format(" ({}{}, {} x {})", record.weighted ? "weighted " : "", lockstep::name_of(record.op),
-                         record.count, lockstep::name_of(record.dtype));
+      return fmt::format(" ({}{}{}, {} x {})", record.weighted ? "weighted " : "", lockstep::name_of(record.op),
+                         record.unit == 1 ? "" : fmt::format(" in units of {}", record.unit), record.count,
+                         lockstep::name_of(record.dtype));
     case OpKind::reduce:
       return fmt::format(" ({} to rank {}, {} x {})", lockstep::name_of(record.op), record.root, record.count,
                          lockstep::name_of(record.dtype));

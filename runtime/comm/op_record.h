@@ -30,6 +30,7 @@ struct OpRecord {
   std::int32_t root = 0;
   std::int64_t count = 0;  // elements of one part
   std::int64_t weight = 0;
+  std::int64_t unit = 1;  // of the weights
 };
 
 // True if ranks that call these call the same: all but the weight.

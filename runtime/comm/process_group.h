@@ -36,6 +36,9 @@ struct AllReduceOptions {
   // The weights travel with the data; the result is (sum of buffers) / (sum of weights) on every rank, and the sum of
   // buffers itself if all weights are 0.
   std::optional<std::int64_t> weight = {};
+  // Buffers were multiplied by weight / unit, so that a rank whose weight is one unit multiplies nothing. At least 1,
+  // equal on all ranks, and another than 1 only with a weight.
+  std::int64_t unit = 1;
 };
 
 // Memory that the group's backend can reduce without copying. Its bytes are zero at first. It stays readable and

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <numeric>
 #include <type_traits>
 
 #include "runtime/device/half.h"
@@ -113,19 +114,41 @@ LOCKSTEP_CLONES void divide(A* values, A divisor, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) values[i] = static_cast<A>(values[i] / divisor);
 }
 template <typename A>
-LOCKSTEP_CLONES void scale(A* values, A factor, std::size_t count) {
+LOCKSTEP_CLONES void multiply(A* values, A factor, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) values[i] *= factor;
 }
 
+// What is done to accumulated values: a product where it is exact, for it costs a quarter of a quotient, or where the
+// divisor is no whole number.
 template <typename A>
-void divide_by(A* values, std::int64_t divisor, std::size_t count) {
-  if constexpr (std::is_floating_point_v<A>) {
-    // The reciprocal of a power of two is exact, and a product costs a quarter of a quotient.
-    if (std::has_single_bit(static_cast<std::uint64_t>(divisor))) {
-      return scale(values, A{1} / static_cast<A>(divisor), count);
+struct Scale {
+  A factor = 1;
+  A divisor = 1;  // 1 if there is a factor
+
+  bool is_needed() const { return factor != 1 || divisor != 1; }
+  bool is_a_factor() const { return divisor == 1; }
+  void apply(A* values, std::size_t count) const {
+    if (divisor != 1) {
+      divide(values, divisor, count);
+    } else {
+      multiply(values, factor, count);
     }
   }
-  divide(values, static_cast<A>(divisor), count);
+};
+
+template <typename A>
+Scale<A> scale_of(const Reduction& reduction) {
+  if (reduction.divisor == 0) return {};
+  const std::int64_t common = std::gcd(reduction.divisor, reduction.unit);
+  const std::int64_t divisor = reduction.divisor / common;
+  const std::int64_t unit = reduction.unit / common;
+  if constexpr (std::is_floating_point_v<A>) {
+    if (unit != 1) {
+      return {.factor = static_cast<A>(static_cast<double>(unit) / static_cast<double>(divisor)), .divisor = 1};
+    }
+    if (std::has_single_bit(static_cast<std::uint64_t>(divisor))) return {.factor = A{1} / static_cast<A>(divisor)};
+  }
+  return {.factor = 1, .divisor = static_cast<A>(divisor)};
 }
 
 // The tree over sources[0, ranks) into `out`, one block. A node's left child has the largest power of two below its
@@ -163,25 +186,21 @@ LOCKSTEP_CLONES void combine_for_both(const A* a, const A* b, A* x, A* y, A fact
   }
 }
 
-template <typename A>
-bool is_a_factor(std::int64_t divisor) {
-  return divisor == 1 || (std::is_floating_point_v<A> && std::has_single_bit(static_cast<std::uint64_t>(divisor)));
-}
-
 // One block into out.
 template <typename T, typename Op>
-void reduce_block(const T* const* blocks, std::size_t ranks, std::int64_t divisor, T* out, std::size_t length) {
+void reduce_block(const T* const* blocks, std::size_t ranks, const Scale<typename Accumulate<T>::Type>& scale, T* out,
+                  std::size_t length) {
   using A = typename Accumulate<T>::Type;
   if constexpr (std::is_same_v<T, A>) {
     if (ranks == 2) {  // nothing in between
       combine<Op>(blocks[0], blocks[1], out, length);
-      if (divisor != 1) divide_by(out, divisor, length);
+      if (scale.is_needed()) scale.apply(out, length);
       return;
     }
   }
   alignas(64) A accumulated[kBlock];
   fold<T, Op>(blocks, ranks, accumulated, length);
-  if (divisor != 1) divide_by(accumulated, divisor, length);
+  if (scale.is_needed()) scale.apply(accumulated, length);
   store(accumulated, out, length);
 }
 
@@ -191,12 +210,12 @@ using Destinations = std::span<std::byte* const>;
 template <typename T, typename Op>
 void reduce_as(const Reduction& reduction, Sources sources, Destinations destinations, std::size_t count) {
   using A = typename Accumulate<T>::Type;
-  const std::int64_t divisor = reduction.divisor == 0 ? 1 : reduction.divisor;
+  const Scale<A> scale = scale_of<A>(reduction);
   if constexpr (std::is_same_v<T, A>) {
-    if (sources.size() == 2 && destinations.size() == 2 && is_a_factor<A>(divisor)) {
+    if (sources.size() == 2 && destinations.size() == 2 && scale.is_a_factor()) {
       return combine_for_both<Op>(reinterpret_cast<const T*>(sources[0]), reinterpret_cast<const T*>(sources[1]),
                                   reinterpret_cast<T*>(destinations[0]), reinterpret_cast<T*>(destinations[1]),
-                                  A{1} / static_cast<A>(divisor), count);
+                                  scale.factor, count);
     }
   }
   const T* blocks[kMaxContributions];
@@ -204,7 +223,7 @@ void reduce_as(const Reduction& reduction, Sources sources, Destinations destina
     const std::size_t length = std::min(kBlock, count - begin);
     for (std::size_t r = 0; r < sources.size(); ++r) blocks[r] = reinterpret_cast<const T*>(sources[r]) + begin;
     T* out = reinterpret_cast<T*>(destinations[0]) + begin;
-    reduce_block<T, Op>(blocks, sources.size(), divisor, out, length);
+    reduce_block<T, Op>(blocks, sources.size(), scale, out, length);
     for (std::byte* other : destinations.subspan(1)) {
       std::memcpy(reinterpret_cast<T*>(other) + begin, out, length * sizeof(T));
     }

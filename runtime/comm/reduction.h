@@ -19,7 +19,8 @@ namespace lockstep::comm {
 struct Reduction {
   DType dtype = DType::f32;
   ReduceOp op = ReduceOp::sum;  // avg accumulates like sum
-  std::int64_t divisor = 1;     // 0 counts as 1
+  std::int64_t divisor = 1;     // 0: the sum itself
+  std::int64_t unit = 1;        // of the divisor: values are divided by divisor / unit. At least 1; for integers 1
 };
 
 // Most contributions that reduce() takes.

@@ -126,10 +126,10 @@ class ProcessGroupSingle final : public ProcessGroup {
     comm::check_buffer(*this, "all_reduce", buffer);
     comm::check_weight(*this, buffer, options);
     const std::int64_t weight = options.weight.value_or(0);
-    if (weight > 1) {
+    if (weight > 0 && weight != options.unit) {
       const auto* source = static_cast<const std::byte*>(buffer.data);
-      comm::reduce({buffer.dtype, ReduceOp::sum, weight}, std::span(&source, 1), static_cast<std::byte*>(buffer.data),
-                   static_cast<std::size_t>(buffer.count));
+      comm::reduce({buffer.dtype, ReduceOp::sum, weight, options.unit}, std::span(&source, 1),
+                   static_cast<std::byte*>(buffer.data), static_cast<std::size_t>(buffer.count));
     }
     return done(weight);
   }

@@ -42,6 +42,7 @@ Work TaskGroup::all_reduce(const BufferView& buffer, const AllReduceOptions& opt
   task.record.op = task.reduction.op = options.op;
   task.record.weighted = options.weight.has_value();
   task.record.weight = options.weight.value_or(0);
+  task.record.unit = task.reduction.unit = options.unit;
   return start(std::move(task));
 }
 

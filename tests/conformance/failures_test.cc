@@ -47,6 +47,8 @@ TEST(Failures, EachFieldOfAnOperationIsCompared) {
        [](auto& g, auto& x) { g.all_reduce(view(x), {.op = ReduceOp::max}).wait(); }},
       {[](auto& g, auto& x) { g.all_reduce(view(x)).wait(); },
        [](auto& g, auto& x) { g.all_reduce(view(x), {.weight = 1}).wait(); }},
+      {[](auto& g, auto& x) { g.all_reduce(view(x), {.weight = 1}).wait(); },
+       [](auto& g, auto& x) { g.all_reduce(view(x), {.weight = 1, .unit = 2}).wait(); }},
       {[](auto& g, auto& x) { g.all_reduce(view(x)).wait(); },
        [](auto& g, auto& x) { g.all_reduce(BufferView(x.data(), 10, DType::i32)).wait(); }},
       {[](auto& g, auto& x) { g.broadcast(view(x), 0).wait(); },

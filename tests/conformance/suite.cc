@@ -225,6 +225,12 @@ void check_weights_of(ProcessGroup& group, Memory memory) {
     work.wait();
     require(work.total_weight() == total, fmt::format("total weight {}, wanted {}", work.total_weight(), total));
     for (const T x : buffer) require(to_number(x) == 4, fmt::format("weighted mean {}, wanted 4", to_number(x)));
+    // The same in units of 2.
+    std::fill(buffer.begin(), buffer.end(), from_number<T>(4.0 * (group.rank() + 1)));
+    Work in_units = group.all_reduce(BufferView(buffer), {.weight = 2 * (group.rank() + 1), .unit = 2});
+    in_units.wait();
+    require(in_units.total_weight() == 2 * total, fmt::format("total weight {} in units", in_units.total_weight()));
+    for (const T x : buffer) require(to_number(x) == 4, fmt::format("weighted mean {} in units", to_number(x)));
     // Only the last rank has samples.
     std::fill(buffer.begin(), buffer.end(), from_number<T>(group.rank() == n - 1 ? 6 : 0));
     room.run([&] { return group.all_reduce(room.view(buffer), {.weight = group.rank() == n - 1 ? 3 : 0}); });
@@ -393,6 +399,8 @@ void check_refusals(ProcessGroup& group) {
   require_refusal<Bad>("reduce_scatter sizes", [&] { group.reduce_scatter(BufferView(all.first(1)), part); });
   require_refusal<Bad>("all_to_all overlap", [&] { group.all_to_all(whole, whole); });
   require_refusal<Bad>("weight with max", [&] { group.all_reduce(part, {.op = ReduceOp::max, .weight = 1}); });
+  require_refusal<Bad>("unit 0", [&] { group.all_reduce(part, {.weight = 1, .unit = 0}); });
+  require_refusal<Bad>("unit without weight", [&] { group.all_reduce(part, {.unit = 2}); });
   require_refusal<Bad>("weight below 0", [&] { group.all_reduce(part, {.weight = -1}); });
   require_refusal<Bad>("weight of integers", [&] { group.all_reduce(wrong_type, {.weight = 1}); });
   require_refusal<Bad>("destination", [&] { group.send(part, size); });

@@ -9,11 +9,11 @@
 namespace lockstep::wire {
 namespace {
 
-constexpr std::uint32_t kMagic = 0x3177736c;  // "lsw1": changes with the layout
+constexpr std::uint32_t kMagic = 0x3277736c;  // "lsw2": changes with the layout
 constexpr std::size_t kPayloadAt = 64;
 
 // Bytes 0-3 magic, 4 kind, 5 operation, 6 dtype, 7 op, 8 weighted, 12-15 root, 16-23 number, 24-31 count, 32-39 weight,
-// 40-43 length of the payload, which begins at 64. The rest is zero.
+// 40-43 length of the payload, which begins at 64, 48-55 unit of the weight. The rest is zero.
 template <typename T>
 void put(FrameBytes& bytes, std::size_t at, T value) {
   auto rest = static_cast<std::make_unsigned_t<T>>(value);
@@ -44,6 +44,7 @@ FrameBytes write_frame(const Frame& frame) {
   put(bytes, 16, frame.number);
   put(bytes, 24, frame.record.count);
   put(bytes, 32, frame.record.weight);
+  put(bytes, 48, frame.record.unit);
   const std::size_t length = std::min(frame.payload.size(), kInlineBytes);
   put(bytes, 40, static_cast<std::uint32_t>(length));
   std::copy_n(frame.payload.begin(), length, bytes.begin() + kPayloadAt);
@@ -75,6 +76,7 @@ std::optional<Frame> read_frame(std::span<const std::byte> bytes) {
   if (frame.kind == FrameKind::failed && !is_a_cause) return std::nullopt;
   frame.record.count = take<std::int64_t>(bytes, 24);
   frame.record.weight = take<std::int64_t>(bytes, 32);
+  frame.record.unit = take<std::int64_t>(bytes, 48);
   frame.payload = bytes.subspan(kPayloadAt, length);
   return frame;
 }

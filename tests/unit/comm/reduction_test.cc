@@ -77,6 +77,10 @@ TEST(Reduction, DividesOnceAndExactly) {
   EXPECT_EQ(reduced(sources, {.op = ReduceOp::avg, .divisor = 3}), (std::vector<float>{1, 10.0f / 3, -7.0f / 3}));
   EXPECT_EQ(reduced(sources, {.divisor = 8}), (std::vector<float>{0.375f, 1.25f, -0.875f}));
   EXPECT_EQ(reduced(sources, {.divisor = 0}), (std::vector<float>{3, 10, -7}));
+  EXPECT_EQ(reduced(sources, {.divisor = 24, .unit = 8}), (std::vector<float>{1, 10.0f / 3, -7.0f / 3}));
+  EXPECT_EQ(reduced(sources, {.divisor = 3, .unit = 6}), (std::vector<float>{6, 20, -14}));
+  EXPECT_EQ(reduced(sources, {.divisor = 6, .unit = 9}), (std::vector<float>{4.5f, 15, -10.5f}));
+  EXPECT_EQ(reduced(sources, {.divisor = 0, .unit = 9}), (std::vector<float>{3, 10, -7}));
   const std::vector<std::vector<std::int32_t>> integers = {{7, -7, INT32_MAX}, {0, 0, INT32_MAX}};
   EXPECT_EQ(reduced(integers, {.op = ReduceOp::avg, .divisor = 2}), (std::vector<std::int32_t>{3, -3, INT32_MAX}));
   const std::vector<std::vector<std::uint8_t>> bytes = {{250, 1}, {252, 2}};
@@ -113,19 +117,20 @@ TEST(Reduction, MinAndMaxOfEverything) {
 TEST(Reduction, SeveralDestinationsGetTheSameBits) {
   Generator random(2);
   for (std::size_t ranks = 1; ranks <= 5; ++ranks) {
-    for (const std::int64_t divisor : {1, 4, 7}) {
+    for (const auto& [divisor, unit] : {std::pair{1, 1}, {4, 1}, {7, 1}, {14, 2}, {7, 3}}) {
       std::vector<std::vector<float>> sources(ranks, std::vector<float>(2500));
       for (auto& source : sources) {
         for (float& x : source) x = random.normal();
       }
       for (const ReduceOp op : {ReduceOp::sum, ReduceOp::max}) {
-        const Reduction reduction{DType::f32, op, divisor};
+        const Reduction reduction{DType::f32, op, divisor, unit};
         const auto wanted = reduced(sources, reduction);
         auto in_place = sources;
         std::vector<std::byte*> destinations;
         for (auto& source : in_place) destinations.push_back(reinterpret_cast<std::byte*>(source.data()));
         reduce(reduction, pointers(in_place), destinations, wanted.size());
-        for (const auto& got : in_place) EXPECT_EQ(got, wanted) << ranks << " ranks, divisor " << divisor;
+        for (const auto& got : in_place)
+          EXPECT_EQ(got, wanted) << ranks << " ranks, divisor " << divisor << " / " << unit;
       }
     }
   }

@@ -18,7 +18,8 @@ Frame example() {
                   .weighted = true,
                   .root = -2,
                   .count = std::numeric_limits<std::int64_t>::max(),
-                  .weight = -1};
+                  .weight = -1,
+                  .unit = std::int64_t{1} << 40};
   return frame;
 }
 
@@ -34,6 +35,7 @@ TEST(Frames, ComeBackAsTheyWereWritten) {
     EXPECT_EQ(read->number, frame.number);
     EXPECT_TRUE(comm::same_operation(read->record, frame.record));
     EXPECT_EQ(read->record.weight, -1);
+    EXPECT_EQ(read->record.unit, std::int64_t{1} << 40);
     EXPECT_EQ(text_of(read->payload), text.substr(0, length));
   }
 }
@@ -41,9 +43,10 @@ TEST(Frames, ComeBackAsTheyWereWritten) {
 // Little-endian, whatever the machine.
 TEST(Frames, HaveTheirBytesWhereTheFormatSays) {
   const FrameBytes bytes = write_frame(example());
-  const unsigned char wanted[] = {'l',  's',  'w',  '1',  2,    7,    2,    4,    1,    0,    0,    0,
+  const unsigned char wanted[] = {'l',  's',  'w',  '2',  2,    7,    2,    4,    1,    0,    0,    0,
                                   0xfe, 0xff, 0xff, 0xff, 0x08, 0x07, 0x06, 0x05, 0x04, 0x03, 0x02, 0x01};
   for (std::size_t i = 0; i < sizeof wanted; ++i) EXPECT_EQ(std::to_integer<int>(bytes[i]), wanted[i]) << "byte " << i;
+  for (std::size_t i = 48; i < 56; ++i) EXPECT_EQ(std::to_integer<int>(bytes[i]), i == 53 ? 1 : 0) << "byte " << i;
 }
 
 TEST(Frames, WhatIsNoneIsRefused) {
