@@ -26,9 +26,10 @@ auto BucketQueue::at_bucket(std::size_t bucket, Call call) const {
   return at_place(place, call);
 }
 
-void BucketQueue::begin(const BucketPlan& plan, std::int64_t step, std::int64_t weight) {
+void BucketQueue::begin(const BucketPlan& plan, std::int64_t step, std::int64_t weight, std::int64_t unit) {
   plan_ = &plan;
   weight_ = weight;
+  unit_ = unit;
   missing_.clear();
   record_.buckets.clear();
   for (const Bucket& bucket : plan.buckets) {
@@ -73,8 +74,8 @@ void BucketQueue::launch(std::size_t bucket) {
   const BufferView buffer(arena_.data + it.offset, it.count, it.dtype, group_->device());
   record_.buckets[bucket].launched = now();
   record_.buckets[bucket].gradients_ready = record_.gradients_ready;
-  works_[bucket] =
-      at_bucket(bucket, [&] { return group_->all_reduce(buffer, {.op = ReduceOp::sum, .weight = weight_}); });
+  works_[bucket] = at_bucket(
+      bucket, [&] { return group_->all_reduce(buffer, {.op = ReduceOp::sum, .weight = weight_, .unit = unit_}); });
   ++next_launched_;
 }
 

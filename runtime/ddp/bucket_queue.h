@@ -18,8 +18,9 @@ class BucketQueue {
   // The arena holds the buckets of every plan that begin() is given.
   BucketQueue(std::shared_ptr<ProcessGroup> group, Arena arena);
 
-  // Starts a step. `plan` outlives it; `weight` is what this rank's gradients stand for.
-  void begin(const BucketPlan& plan, std::int64_t step, std::int64_t weight);
+  // Starts a step. `plan` outlives it; `weight` is what this rank's gradients stand for, which are multiplied by it in
+  // units of `unit`.
+  void begin(const BucketPlan& plan, std::int64_t step, std::int64_t weight, std::int64_t unit);
   // One more gradient of `bucket` is final. Launches every bucket that is full and has its turn, and gives what is
   // under way a push.
   void gradient_ready(int bucket);
@@ -49,6 +50,7 @@ class BucketQueue {
   Arena arena_;
   const BucketPlan* plan_ = nullptr;  // of the step that was begun, else null; owned by the Reducer
   std::int64_t weight_ = 0;
+  std::int64_t unit_ = 1;
   std::vector<int> missing_;  // gradients that each bucket still waits for
   std::vector<Work> works_;
   std::size_t next_launched_ = 0;  // buckets before it were launched

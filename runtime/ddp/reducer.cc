@@ -62,7 +62,7 @@ struct Reducer::Impl {
   Impl(std::vector<ParameterSpec> the_specs, std::shared_ptr<ProcessGroup> the_group,
        const ReducerOptions& the_options);
 
-  void plan_order(std::span<const int> order);
+  void plan_order(std::span<const int> order, std::int64_t the_unit);
   void begin_step(const StepOptions& options);
   void* gradient_data(int parameter, DType dtype);
   void mark(std::string_view operation, int parameter, bool is_used);
@@ -73,6 +73,7 @@ struct Reducer::Impl {
   void abort_if_open() noexcept;
 
   void adopt_order_of_rank0(std::vector<int> order);
+  void adopt_unit_of_rank0(std::int64_t the_unit);
   BucketPlan plan_for(std::vector<int> order) const;
   void replan_as_observed();
   void zero_unmarked();
@@ -96,6 +97,7 @@ struct Reducer::Impl {
   Arena arena;
   BucketQueue queue;
 
+  std::int64_t unit = 1;  // of weights
   int plan_changes = 0;
   bool order_is_known = false;  // by plan_order, or by the plan that followed the first synchronised step
   std::vector<int> observed;    // order of mark_ready in the first synchronised step
@@ -170,7 +172,7 @@ int Reducer::Impl::index_of(std::string_view name) const {
   return found->second;
 }
 
-void Reducer::Impl::plan_order(std::span<const int> order) {
+void Reducer::Impl::plan_order(std::span<const int> order, std::int64_t the_unit) {
   rethrow_failure();
   if (begun_once) {
     throw InvalidArgument(
@@ -178,8 +180,22 @@ void Reducer::Impl::plan_order(std::span<const int> order) {
                     "gradients move",
                     step));
   }
+  if (group->rank() == 0 && the_unit < 1) {
+    throw InvalidArgument(fmt::format("Reducer: plan_order with unit {}; a unit of weights is at least 1", the_unit));
+  }
   adopt_order_of_rank0({order.begin(), order.end()});
+  adopt_unit_of_rank0(the_unit);
   order_is_known = true;
+}
+
+void Reducer::Impl::adopt_unit_of_rank0(std::int64_t the_unit) {
+  if (group->size() > 1) {
+    in_group([&] {
+      at_place([&] { return fmt::format("step {}, unit of the weights", step); },
+               [&] { group->broadcast(BufferView(std::span<std::int64_t>(&the_unit, 1)), 0).wait(); });
+    });
+  }
+  unit = the_unit;
 }
 
 // The used map is known when backward has ended, so it comes last.
@@ -242,7 +258,7 @@ void Reducer::Impl::begin_step(const StepOptions& step_options) {
   begun_once = true;
   in_step = true;
   std::fill(marked.begin(), marked.end(), 0);
-  if (synchronize) queue.begin(plan, step, weight);
+  if (synchronize) queue.begin(plan, step, weight, unit);
 }
 
 void* Reducer::Impl::gradient_data(int parameter, DType dtype) {
@@ -356,7 +372,8 @@ Reducer::Reducer(std::vector<ParameterSpec> specs, std::shared_ptr<ProcessGroup>
 
 Reducer::~Reducer() { impl_->abort_if_open(); }
 
-void Reducer::plan_order(std::span<const int> order) { impl_->plan_order(order); }
+void Reducer::plan_order(std::span<const int> order, std::int64_t unit) { impl_->plan_order(order, unit); }
+std::int64_t Reducer::weight_unit() const { return impl_->unit; }
 void Reducer::begin_step(const StepOptions& options) { impl_->begin_step(options); }
 bool Reducer::accumulating() const { return impl_->micro_batches > 0; }
 void* Reducer::gradient_data(int parameter, DType dtype) { return impl_->gradient_data(parameter, dtype); }

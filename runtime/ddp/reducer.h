@@ -5,7 +5,7 @@
 //   Reducer reducer(specs, group);
 //   for (...) {
 //     reducer.begin_step({.weight = samples});
-//     float* dw = reducer.gradient<float>(i);   // write weight * d(mean loss)/dw there
+//     float* dw = reducer.gradient<float>(i);   // write weight * d(mean loss)/dw there (over weight_unit(), see there)
 //     reducer.mark_ready(i);                    // the bucket goes off when it is full and its turn has come
 //     reducer.finish_step();                    // gradients are now the mean over the global batch
 //   }
@@ -67,8 +67,10 @@ class Reducer {
   Reducer& operator=(const Reducer&) = delete;
 
   // Collective, before the first begin_step: rank 0's order of parameters, in which their gradients become ready, is
-  // told to all and buckets follow it. Only rank 0's argument counts.
-  void plan_order(std::span<const int> order);
+  // told to all and buckets follow it, and so is its unit of weights, at least 1. Only rank 0's arguments count.
+  void plan_order(std::span<const int> order, std::int64_t unit = 1);
+  // Gradients are to be multiplied by weight / weight_unit(): by nothing where shards have one unit each.
+  std::int64_t weight_unit() const;
 
   void begin_step(const StepOptions& options = {});
   // True if this step adds to gradients that are there already (those of earlier micro-batches; 0 where a parameter was

@@ -14,11 +14,11 @@ namespace lockstep::testing {
 namespace {
 
 template <typename T>
-void sum_into_all(std::vector<BufferView>& buffers, std::int64_t divisor) {
+void sum_into_all(std::vector<BufferView>& buffers, double divisor) {
   for (std::int64_t i = 0; i < buffers[0].count; ++i) {
     double sum = 0;
     for (const BufferView& buffer : buffers) sum += static_cast<double>(static_cast<T*>(buffer.data)[i]);
-    if (divisor > 0) sum /= static_cast<double>(divisor);
+    if (divisor > 0) sum /= divisor;
     for (const BufferView& buffer : buffers) static_cast<T*>(buffer.data)[i] = static_cast<T>(sum);
   }
 }
@@ -30,12 +30,13 @@ struct Collective {
   std::vector<BufferView> outputs;
   std::int64_t total_weight = 0;
   bool weighted = false;
+  std::int64_t unit = 1;
   int arrived = 0;
   bool done = false;
 
   void execute() {
     if (what.starts_with("all_reduce")) {
-      const std::int64_t divisor = weighted ? total_weight : 0;
+      const double divisor = weighted ? static_cast<double>(total_weight) / static_cast<double>(unit) : 0;
       if (inputs[0].dtype == DType::f32) {
         sum_into_all<float>(inputs, divisor);
       } else if (inputs[0].dtype == DType::f64) {
@@ -138,7 +139,7 @@ class FakeGroup : public ProcessGroup {
     return arena_;
   }
   Work all_reduce(const BufferView& buffer, const AllReduceOptions& options) override {
-    return start("all_reduce", buffer, {}, 0, options.weight);
+    return start("all_reduce", buffer, {}, 0, options.weight, options.unit);
   }
   Work broadcast(const BufferView& buffer, int root) override { return start("broadcast", buffer, {}, root, {}); }
   Work all_gather(const BufferView& input, const BufferView& output) override {
@@ -165,14 +166,14 @@ class FakeGroup : public ProcessGroup {
   static Work absent() { throw InvalidArgument("fake group: not one of its collectives"); }
 
   Work start(const std::string& operation, const BufferView& input, const BufferView& output, int root,
-             std::optional<std::int64_t> weight) {
+             std::optional<std::int64_t> weight, std::int64_t unit = 1) {
     MutexLock lock(shared_->mutex);
     shared_->check();
     const auto rank = static_cast<std::size_t>(rank_);
     const auto* address = static_cast<const std::byte*>(input.data);
     const bool inside = arena_.data && address >= arena_.data && address < arena_.data + arena_.bytes;
     shared_->started[rank].push_back(
-        {operation, input.count, input.dtype, inside ? address - arena_.data : -1, weight});
+        {operation, input.count, input.dtype, inside ? address - arena_.data : -1, weight, unit});
 
     const std::size_t sequence = shared_->next[rank]++;
     if (sequence == shared_->collectives.size()) shared_->collectives.push_back(std::make_shared<Collective>());
@@ -190,6 +191,7 @@ class FakeGroup : public ProcessGroup {
     collective->inputs[rank] = input;
     collective->outputs[rank] = output;
     collective->weighted = weight.has_value();
+    collective->unit = unit;
     collective->total_weight += weight.value_or(0);
     if (collective->arrived == shared_->size) {
       collective->execute();

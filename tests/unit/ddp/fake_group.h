@@ -19,6 +19,7 @@ struct Started {
   DType dtype = DType::f32;
   std::ptrdiff_t offset = -1;  // in the rank's arena; -1 outside it
   std::optional<std::int64_t> weight;
+  std::int64_t unit = 1;  // of the weight
 
   bool operator==(const Started&) const = default;
 };

@@ -288,6 +288,28 @@ TEST(Reducer, FollowsThePlannedOrderOfRank0FromTheFirstStep) {
   });
 }
 
+TEST(Reducer, CountsWeightsInTheUnitOfRank0) {
+  FakeWorld world(3);
+  world.run([](const Group& group) {
+    Reducer reducer(kSix, group, kTwoEach);
+    EXPECT_EQ(reducer.weight_unit(), 1);
+    if (group->rank() == 0) {
+      EXPECT_THROW(reducer.plan_order(std::vector<int>{0, 1, 2, 3, 4, 5}, 0), InvalidArgument);
+    }
+    reducer.plan_order(std::vector<int>{0, 1, 2, 3, 4, 5}, group->rank() == 0 ? 8 : -1);
+    EXPECT_EQ(reducer.weight_unit(), 8);
+    // Means 1, 2 and 3 of 8, 4 and 0 rows; then of as many on each rank.
+    const std::int64_t uneven[] = {8, 4, 0};
+    for (const bool even : {false, true}) {
+      const std::int64_t weight = even ? 8 : uneven[group->rank()];
+      reducer.begin_step({.weight = weight});
+      backward(reducer, static_cast<float>(group->rank() + 1) * static_cast<float>(weight) / 8);
+      EXPECT_EQ(reducer.finish_step(), even ? 24 : 12);
+      EXPECT_FLOAT_EQ(first(reducer, 0), even ? 2.0f : 16.0f / 12);
+    }
+  });
+}
+
 // Everything above at once, against the mean in double precision.
 void check_random_partition(int ranks, std::uint64_t seed) {
   SCOPED_TRACE("ranks " + std::to_string(ranks) + ", seed " + std::to_string(seed));
