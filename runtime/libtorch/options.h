@@ -17,7 +17,7 @@ struct DdpOptions {
   // set_weight() says otherwise. 1 for an LSTM without batch_first.
   std::int64_t batch_dim = 0;
   // Rank 0's buffers (running statistics) for all, before every forward that trains and is synchronised. Those of a
-  // SyncBatchNorm are equal anyway and stay at home.
+  // SyncBatchNorm of this group are equal anyway and stay at home.
   bool broadcast_buffers = true;
   // Parameters, by dotted name, that are known never to get a gradient: they hold up no bucket. What is not declared is
   // found out at the end of each backward.

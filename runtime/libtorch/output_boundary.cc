@@ -2,11 +2,12 @@
 
 #include <ATen/Operators.h>
 #include <ATen/TensorOperators.h>
-#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <utility>
+
+#include "runtime/libtorch/node.h"
 
 namespace lockstep::torch {
 namespace {
@@ -28,7 +29,7 @@ struct Boundary : ::torch::autograd::Node {
 
 at::Tensor behind_boundary(const at::Tensor& output, OnEnter on_enter) {
   if (!output.defined() || !output.requires_grad()) return output;
-  const auto node = std::make_shared<Boundary>(std::move(on_enter));
+  const auto node = make_node<Boundary>(std::move(on_enter));
   node->set_next_edges({::torch::autograd::impl::gradient_edge(output)});
   at::Tensor result = output.detach();
   // Else squeeze_() and its like would be refused, which the output itself allows.

@@ -103,13 +103,15 @@ void Replica::declare_unused() {
   }
 }
 
-// A SyncBatchNorm must know what this rank's loss stands for, and its buffers are equal on all ranks without help.
+// A SyncBatchNorm must know what this rank's loss stands for, and its buffers are equal on all ranks without help,
+// unless it computes with others than these ranks.
 void Replica::join_norms(const ::torch::nn::Module& module) {
   const auto share = [&](const ::torch::nn::Module& candidate) {
     const auto* norm = dynamic_cast<const SyncBatchNormImpl*>(&candidate);
     if (norm == nullptr) return;
     // Where the outputs' gradient is weighted, so is all that comes out of it.
     norm->join(group_, options_.weigh_outputs ? nullptr : weight_);
+    if (norm->group() != group_) return;
     std::erase_if(buffers_, [&](const NamedTensor& buffer) {
       return buffer.tensor.is_same(norm->running_mean) || buffer.tensor.is_same(norm->running_var) ||
              buffer.tensor.is_same(norm->num_batches_tracked);
@@ -169,7 +171,8 @@ Reducer& Replica::planned_reducer() {
   for (int i = static_cast<int>(parameters_.size()) - 1; i >= 0; --i) {
     if (!in_graph[static_cast<std::size_t>(i)]) order_.push_back(i);
   }
-  reducer_->plan_order(order_);
+  // Shards are mostly as large as rank 0's first: those need no multiplication.
+  reducer_->plan_order(order_, options_.weigh_outputs ? 1 : std::max<std::int64_t>(**weight_, 1));
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     Parameter& parameter = parameters_[i];
     const at::Tensor& tensor = parameter.tensor;
@@ -365,18 +368,19 @@ void Replica::take(Parameter& parameter, int index) {
   const at::Tensor& view = parameter.view;
   const bool in_place = lies_in_arena(parameter);
   const std::int64_t weight = options_.weigh_outputs && **weight_ > 0 ? 1 : **weight_;
+  const double factor = static_cast<double>(weight) / static_cast<double>(reducer_->weight_unit());
   if (reducer_->accumulating()) {
     // Without rows a mean may be NaN: then nothing is added.
-    if (weight > 0) view.add_(gradient, weight);
+    if (weight > 0) view.add_(gradient, factor);
   } else if (weight == 0) {
     view.zero_();
-  } else if (weight == 1) {
+  } else if (factor == 1) {
     if (!in_place) view.copy_(gradient);
   } else if (in_place) {
-    view.mul_(weight);
+    view.mul_(factor);
   } else {
     at::Tensor out = view;
-    at::mul_out(out, gradient, at::scalar_tensor(weight, at::kDouble));
+    at::mul_out(out, gradient, at::scalar_tensor(factor, at::kDouble));
   }
   // A sum that is not closed yet is no gradient: it has no meaning before it is divided.
   gradient = synchronize_ ? view : at::Tensor();

@@ -11,7 +11,6 @@
 // Failure: as distributed_data_parallel.h says.
 #pragma once
 
-#include <torch/csrc/autograd/function.h>
 #include <torch/nn/module.h>
 
 #include <memory>
@@ -23,6 +22,7 @@
 
 #include "runtime/ddp/reducer.h"
 #include "runtime/libtorch/module_state.h"
+#include "runtime/libtorch/node.h"
 #include "runtime/libtorch/options.h"
 
 namespace lockstep::torch {
@@ -60,7 +60,7 @@ class Replica : public std::enable_shared_from_this<Replica> {
   struct Parameter {
     std::string name;
     at::Tensor tensor;
-    std::shared_ptr<::torch::autograd::Node> accumulator;
+    NodePtr accumulator;
     std::uintptr_t hook = 0;
     at::Tensor view;  // of its slice of the arena, once there is one
     bool declared_unused = false;

@@ -3,7 +3,6 @@
 #include <ATen/Functions.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/autograd/variable.h>
@@ -12,6 +11,7 @@
 #include <utility>
 
 #include "runtime/base/error.h"
+#include "runtime/libtorch/node.h"
 
 namespace lockstep::torch {
 namespace {
@@ -187,7 +187,7 @@ void SyncBatchNormImpl::update_running(const at::Tensor& mean, const at::Tensor&
 at::Tensor SyncBatchNormImpl::normalize_together(const at::Tensor& input) {
   const bool records =
       at::GradMode::is_enabled() && (input.requires_grad() || (weight.defined() && weight.requires_grad()));
-  const auto node = std::make_shared<SyncNormBackward>();
+  const auto node = make_node<SyncNormBackward>();
   at::Tensor output;
   {
     const at::NoGradGuard no_grad;
@@ -223,6 +223,8 @@ at::Tensor SyncBatchNormImpl::normalize_together(const at::Tensor& input) {
 
 namespace {
 
+using Group = std::shared_ptr<ProcessGroup>;
+
 // A batch norm that may be exchanged: its place, and what comes there.
 struct Exchange {
   ::torch::nn::SequentialImpl* owner = nullptr;
@@ -232,32 +234,33 @@ struct Exchange {
 };
 
 template <typename Norm>
-std::shared_ptr<SyncBatchNormImpl> converted(const std::shared_ptr<::torch::nn::Module>& module) {
+std::shared_ptr<SyncBatchNormImpl> converted(const std::shared_ptr<::torch::nn::Module>& module, const Group& group) {
   const auto* norm = dynamic_cast<const Norm*>(module.get());
-  return norm == nullptr ? nullptr : SyncBatchNormImpl::in_place_of(*norm);
+  return norm == nullptr ? nullptr : SyncBatchNormImpl::in_place_of(*norm, group);
 }
 
-std::shared_ptr<SyncBatchNormImpl> replacement_of(const std::shared_ptr<::torch::nn::Module>& module) {
-  auto result = converted<::torch::nn::BatchNorm1dImpl>(module);
-  if (!result) result = converted<::torch::nn::BatchNorm2dImpl>(module);
-  if (!result) result = converted<::torch::nn::BatchNorm3dImpl>(module);
+std::shared_ptr<SyncBatchNormImpl> replacement_of(const std::shared_ptr<::torch::nn::Module>& module,
+                                                  const Group& group) {
+  auto result = converted<::torch::nn::BatchNorm1dImpl>(module, group);
+  if (!result) result = converted<::torch::nn::BatchNorm2dImpl>(module, group);
+  if (!result) result = converted<::torch::nn::BatchNorm3dImpl>(module, group);
   return result;
 }
 
-void find_exchanges(::torch::nn::Module& module, const std::string& prefix, std::vector<Exchange>& exchanges,
-                    std::vector<std::string>& members) {
+void find_exchanges(::torch::nn::Module& module, const Group& group, const std::string& prefix,
+                    std::vector<Exchange>& exchanges, std::vector<std::string>& members) {
   auto* sequential = dynamic_cast<::torch::nn::SequentialImpl*>(&module);
   std::size_t position = 0;
   for (const auto& item : module.named_children()) {
     const std::string name = prefix.empty() ? item.key() : prefix + "." + item.key();
-    if (auto replacement = replacement_of(item.value())) {
+    if (auto replacement = replacement_of(item.value(), group)) {
       if (sequential != nullptr) {
         exchanges.push_back({sequential, position, item.key(), std::move(replacement)});
       } else {
         members.push_back("'" + name + "'");
       }
     } else {
-      find_exchanges(*item.value(), name, exchanges, members);
+      find_exchanges(*item.value(), group, name, exchanges, members);
     }
     ++position;
   }
@@ -266,8 +269,9 @@ void find_exchanges(::torch::nn::Module& module, const std::string& prefix, std:
 }  // namespace
 
 template <typename Norm>
-std::shared_ptr<SyncBatchNormImpl> SyncBatchNormImpl::in_place_of(const Norm& norm) {
-  auto result = std::make_shared<SyncBatchNormImpl>(norm.options);
+std::shared_ptr<SyncBatchNormImpl> SyncBatchNormImpl::in_place_of(const Norm& norm,
+                                                                  std::shared_ptr<ProcessGroup> group) {
+  auto result = std::make_shared<SyncBatchNormImpl>(norm.options, std::move(group));
   result->train(norm.is_training());
   if (norm.options.affine()) {
     result->parameters_["weight"] = result->weight = norm.weight;
@@ -281,10 +285,10 @@ std::shared_ptr<SyncBatchNormImpl> SyncBatchNormImpl::in_place_of(const Norm& no
   return result;
 }
 
-void convert_sync_batch_norm(::torch::nn::Module& module) {
+void convert_sync_batch_norm(::torch::nn::Module& module, const std::shared_ptr<ProcessGroup>& group) {
   std::vector<Exchange> exchanges;
   std::vector<std::string> members;
-  find_exchanges(module, "", exchanges, members);
+  find_exchanges(module, group, "", exchanges, members);
   if (!members.empty()) {
     throw InvalidArgument(
         fmt::format("convert_sync_batch_norm: {} lie outside torch::nn::Sequential, in members that C++ can't "

@@ -7,6 +7,10 @@
 // partition of it, ranks of 0 rows included. DistributedDataParallel gives it its group; without one, or in evaluation,
 // it is a plain batch norm.
 //
+// A group of its own (another over the same ranks, or one of some of them) is its second argument: rows of that group's
+// ranks count. Then its running statistics may differ from rank to rank, and DistributedDataParallel broadcasts rank
+// 0's with the other buffers.
+//
 // Collective: every forward that takes statistics of the batch, and its backward; all ranks run both. Numbers travel in
 // float64: 2 per channel and one.
 // Threads: those of forward and backward. Failure: throws what the group throws; InvalidArgument for a wrong shape, one
@@ -33,11 +37,13 @@ class SyncBatchNormImpl : public ::torch::nn::NormImplBase<0, SyncBatchNormImpl,
 
   // With the very parameters of a torch::nn::BatchNorm1d, 2d or 3d, and its buffers' memory.
   template <typename Norm>
-  static std::shared_ptr<SyncBatchNormImpl> in_place_of(const Norm& norm);
+  static std::shared_ptr<SyncBatchNormImpl> in_place_of(const Norm& norm, std::shared_ptr<ProcessGroup> group);
 
   // What DistributedDataParallel calls: the group counts if the layer has none yet; the weight is that of this rank's
   // loss, null where gradients arrive weighted.
   void join(std::shared_ptr<ProcessGroup> group, LossWeight loss_weight) const;
+  // Null before it has one.
+  const std::shared_ptr<ProcessGroup>& group() const { return group_; }
 
   void pretty_print(std::ostream& stream) const override;
 
@@ -63,10 +69,10 @@ class SyncBatchNorm : public ::torch::nn::ModuleHolder<SyncBatchNormImpl> {
 
 // Exchanges every BatchNorm1d, 2d and 3d within torch::nn::Sequential, at any depth, for a SyncBatchNorm with the same
 // parameters and buffers: the same tensors, so that an optimizer that was made before stays right. Call it before
-// DistributedDataParallel.
+// DistributedDataParallel. With a group they compute over that one's ranks instead of DistributedDataParallel's.
 //
 // InvalidArgument, and nothing is changed, if one is a member of a class of the user's own: C++ can't exchange a member
 // of type BatchNorm2d. Declare that one as SyncBatchNorm.
-void convert_sync_batch_norm(::torch::nn::Module& module);
+void convert_sync_batch_norm(::torch::nn::Module& module, const std::shared_ptr<ProcessGroup>& group = nullptr);
 
 }  // namespace lockstep::torch

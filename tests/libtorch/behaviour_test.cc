@@ -186,6 +186,99 @@ TEST(Gradients, OfFewBitsAreWeightedExactly) {
   });
 }
 
+// Which branch's gradients come first depends on which was computed last.
+TEST(Gradients, ReadyInAnotherOrderOnEachRankAndInEachStep) {
+  const Tensors wanted = gradients_alone({5, 2}, [](Net& net, const at::Tensor& x) { return squares(net.forward(x)); });
+  struct Turning : Net {
+    bool side_first = false;
+    at::Tensor forward(const at::Tensor& x) {
+      at::Tensor beside;
+      if (side_first) beside = side(x);
+      const at::Tensor y = b(at::tanh(a(x)));
+      return y + (side_first ? beside : side(x));
+    }
+  };
+  run_torch_ranks(2, [&](const Group& group) {
+    Turning net;
+    initialize(net, 1);
+    torch::DistributedDataParallel ddp(net, group, many_buckets());
+    for (int step = 0; step < 4; ++step) {
+      net.side_first = ((step >> group->rank()) & 1) != 0;  // the four combinations of two ranks
+      net.zero_grad(/*set_to_none=*/step == 2);
+      squares(ddp(rows(group->rank(), group->rank() == 0 ? 5 : 2))).backward();
+      expect_close(gradients_of(net), wanted, "step " + std::to_string(step));
+    }
+  });
+}
+
+struct TwoHeads : ::torch::nn::Module {
+  ::torch::nn::Linear trunk = register_module("trunk", ::torch::nn::Linear(4, 6));
+  ::torch::nn::Linear left = register_module("left", ::torch::nn::Linear(6, 3));
+  ::torch::nn::Linear right = register_module("right", ::torch::nn::Linear(6, 2));
+  std::pair<at::Tensor, std::vector<at::Tensor>> forward(const at::Tensor& x) {
+    const at::Tensor h = at::tanh(trunk(x));
+    return {left(h), {right(h), h * 2}};
+  }
+};
+
+// Each rank takes other outputs, and others again in the next step: (left), (right), (both), (what needs no head).
+TEST(Gradients, OfSomeOfSeveralOutputs) {
+  const auto loss = [](const std::pair<at::Tensor, std::vector<at::Tensor>>& output, int which) {
+    const at::Tensor all[] = {squares(output.first), squares(output.second[0]),
+                              squares(output.first) + squares(output.second[0]), squares(output.second[1])};
+    return all[which];
+  };
+  run_torch_ranks(2, [&](const Group& group) {
+    TwoHeads net;
+    initialize(net, 1);
+    torch::DistributedDataParallel ddp(net, group, many_buckets());
+    for (int step = 0; step < 16; ++step) {
+      const int which[] = {step % 4, step / 4};
+      TwoHeads alone;
+      initialize(alone, 1);
+      (loss(alone.forward(rows(0, 5)), which[0]) * (5.0 / 7) + loss(alone.forward(rows(1, 2)), which[1]) * (2.0 / 7))
+          .backward();
+      net.zero_grad(/*set_to_none=*/true);
+      loss(ddp(rows(group->rank(), group->rank() == 0 ? 5 : 2)), which[group->rank()]).backward();
+      expect_close(gradients_of(net), gradients_of(alone), "step " + std::to_string(step));
+    }
+  });
+}
+
+struct InPlace : Net {
+  at::Tensor forward(const at::Tensor& x) {
+    at::Tensor h = a(x);
+    h.mul_(2).sigmoid_();
+    at::Tensor y = b(h);
+    y += side(x);
+    return y.slice(1, 0, 2).tanh_();
+  }
+};
+
+// Activations within the model, and gradients between backward and the optimizer: clipped, scaled, kept.
+TEST(Gradients, ChangedInPlace) {
+  const auto train = [](Net& net, const std::function<void(int)>& backward) {
+    ::torch::optim::SGD optimizer(net.parameters(), ::torch::optim::SGDOptions(0.1).momentum(0.9));
+    for (int step = 0; step < 6; ++step) {
+      if (step % 3 != 0) net.zero_grad(/*set_to_none=*/step % 3 == 1);
+      backward(step);
+      ::torch::nn::utils::clip_grad_norm_(net.parameters(), 0.05);
+      net.side->weight.mutable_grad().mul_(0.5);
+      optimizer.step();
+    }
+  };
+  InPlace alone;
+  initialize(alone, 1);
+  train(alone, [&](int step) { squares(alone.forward(at::cat({rows(0, 5), rows(1, 2)}) + step)).backward(); });
+  run_torch_ranks(2, [&](const Group& group) {
+    InPlace net;
+    initialize(net, 1);
+    torch::DistributedDataParallel ddp(net, group, many_buckets());
+    train(net, [&](int step) { squares(ddp(rows(group->rank(), group->rank() == 0 ? 5 : 2) + step)).backward(); });
+    expect_close(weights_of(net), weights_of(alone), "weights");
+  });
+}
+
 TEST(Weights, AreWhatTheProgramSays) {
   run_torch_ranks(2, [](const Group& group) {
     Net net;
@@ -288,6 +381,47 @@ TEST(Parameters, SharedAndFrozen) {
     expect_close(gradients_of(net), gradients_of(alone), "tied");
     net.frozen->weight.requires_grad_(true);
     expect_says(error_of([&] { ddp(rows(0, 1)); }), {"InvalidArgument", "'frozen.weight'", "wrap the module again"});
+  });
+}
+
+TEST(Parameters, ThatThawAreTrainedOnceWrappedAgain) {
+  Tied alone;
+  initialize(alone, 1);
+  for (const at::Tensor& parameter : alone.frozen->parameters()) parameter.requires_grad_(true);
+  squares(alone.forward(at::cat({rows(0, 5), rows(1, 2)}))).backward();
+  run_torch_ranks(2, [&](const Group& group) {
+    Tied net;
+    initialize(net, 1);
+    const at::Tensor x = rows(group->rank(), group->rank() == 0 ? 5 : 2);
+    {
+      torch::DistributedDataParallel ddp(net, group);
+      squares(ddp(x)).backward();
+    }
+    for (const at::Tensor& parameter : net.frozen->parameters()) parameter.requires_grad_(true);
+    net.zero_grad(true);
+    torch::DistributedDataParallel ddp(net, group);
+    squares(ddp(x)).backward();
+    expect_close(gradients_of(net), gradients_of(alone), "thawed");
+  });
+}
+
+// Frozen while wrapped, and thawed again: no gradient meanwhile, on any rank.
+TEST(Parameters, ThatFreezeForAWhileAreLeftAlone) {
+  const Tensors wanted = gradients_alone({5, 2}, [](Net& net, const at::Tensor& x) { return squares(net.forward(x)); });
+  run_torch_ranks(2, [&](const Group& group) {
+    Net net;
+    initialize(net, 1);
+    torch::DistributedDataParallel ddp(net, group, many_buckets());
+    for (int step = 0; step < 6; ++step) {
+      const bool is_frozen = step % 3 == 1;
+      net.a->weight.requires_grad_(!is_frozen);
+      net.zero_grad(/*set_to_none=*/true);
+      squares(ddp(rows(group->rank(), group->rank() == 0 ? 5 : 2))).backward();
+      EXPECT_EQ(net.a->weight.grad().defined(), !is_frozen) << "step " << step;
+      auto expected = wanted;
+      if (is_frozen) expected.erase("a.weight");
+      expect_close(gradients_of(net), expected, "step " + std::to_string(step));
+    }
   });
 }
 

@@ -1,7 +1,10 @@
 // Backwards within backwards, exceptions, and what goes when.
 #include <malloc.h>
+#include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
+#include <fstream>
 
 #include "tests/libtorch/common.h"
 
@@ -247,6 +250,30 @@ TEST(End, InAnyOrder) {
   });
 }
 
+// What this process holds, in bytes.
+struct Held {
+  std::size_t heap = 0;      // given out by malloc
+  std::size_t resident = 0;  // in memory
+  std::size_t shared = 0;    // mappings of shared memory: arenas and control blocks
+};
+
+Held held() {
+  Held result;
+  result.heap = mallinfo2().uordblks;
+  std::ifstream statm("/proc/self/statm");
+  std::size_t pages = 0;
+  statm >> pages >> result.resident;
+  result.resident *= static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("/memfd:") == std::string::npos) continue;
+    std::size_t end = 0;
+    const std::size_t begin = std::stoull(line, &end, 16);
+    result.shared += std::stoull(line.substr(end + 1), nullptr, 16) - begin;
+  }
+  return result;
+}
+
 // LOCKSTEP_SOAK_STEPS sets how long; scripts/soak-libtorch takes 10,000.
 TEST(Memory, IsFlat) {
   const char* text = std::getenv("LOCKSTEP_SOAK_STEPS");
@@ -268,16 +295,29 @@ TEST(Memory, IsFlat) {
         optimizer.step();
       }
     };
+    const auto held_between_barriers = [&] {
+      group->barrier().wait();
+      const Held result = held();
+      group->barrier().wait();
+      return result;
+    };
     steps(100);
-    group->barrier().wait();
-    const std::size_t before = mallinfo2().uordblks;
-    group->barrier().wait();
-    steps(count);
-    group->barrier().wait();
-    const std::size_t after = mallinfo2().uordblks;
-    group->barrier().wait();
-    // 400 steps of as little as 100 bytes each would show.
-    EXPECT_LT(after, before + 40'000);
+    const Held before = held_between_barriers();
+    for (int part = 1; part <= 4; ++part) {
+      steps(count / 4);
+      const Held after = held_between_barriers();
+      if (group->rank() == 0) {
+        std::printf("after %6d steps: heap %+8td bytes, resident %+9td of %zu, shared %+6td of %zu\n",
+                    part * (count / 4), static_cast<std::ptrdiff_t>(after.heap - before.heap),
+                    static_cast<std::ptrdiff_t>(after.resident - before.resident), after.resident,
+                    static_cast<std::ptrdiff_t>(after.shared - before.shared), after.shared);
+      }
+      // 400 steps of as little as 100 bytes each would show.
+      EXPECT_LT(after.heap, before.heap + 40'000);
+      EXPECT_EQ(after.shared, before.shared);
+      // malloc may take another piece from the kernel once; 1 KiB per step of 10,000 would show.
+      EXPECT_LT(after.resident, before.resident + (8 << 20));
+    }
   });
 }
 

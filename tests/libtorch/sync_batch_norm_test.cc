@@ -1,6 +1,10 @@
 // SyncBatchNorm is BatchNorm on the rows of all ranks.
 #include "runtime/libtorch/sync_batch_norm.h"
 
+#include <array>
+#include <future>
+#include <thread>
+
 #include "tests/libtorch/common.h"
 
 namespace lockstep::testing {
@@ -92,6 +96,60 @@ TEST(SyncBatchNorm, IsThatOfTheGlobalBatch) {
       });
     }
   }
+}
+
+// Two groups of 2, and one of 4 around them: norms of each pair's rows, gradients of all.
+TEST(SyncBatchNorm, OfAGroupOfItsOwnComputesWithThatOnesRows) {
+  const auto make = [] {
+    nn::Sequential net(nn::Linear(nn::LinearOptions(4, 3).bias(false)), nn::BatchNorm1d(3), nn::Tanh(),
+                       nn::Linear(3, 2));
+    initialize(*net, 5);
+    return net;
+  };
+  const std::vector<std::int64_t> cuts{0, 3, 5, 6, 9};
+  const at::Tensor data = random_tensor({9, 4}, 8);
+  auto alone = make();
+  at::cat({alone->forward(data.slice(0, 0, 5)), alone->forward(data.slice(0, 5, 9))}).square().mean().backward();
+  auto first_pair = make();
+  first_pair->forward(data.slice(0, 0, 5));
+
+  std::array<std::promise<Group>, 4> of_rank;
+  std::promise<void> over;
+  const std::shared_future<void> is_over = over.get_future().share();
+  std::vector<std::thread> pairs;
+  for (std::size_t pair = 0; pair < 2; ++pair) {
+    pairs.emplace_back([&, pair] {
+      run_ranks(2, [&](Group group) {
+        const auto rank = 2 * pair + static_cast<std::size_t>(group->rank());
+        of_rank[rank].set_value(std::move(group));  // the rank below is its one thread
+        is_over.wait();
+      });
+    });
+  }
+  run_torch_ranks(4, [&](const Group& group) {
+    const auto rank = static_cast<std::size_t>(group->rank());
+    const Group own = of_rank[rank].get_future().get();
+    auto net = make();
+    torch::convert_sync_batch_norm(*net, own);
+    torch::DistributedDataParallel ddp(net, group);
+    EXPECT_EQ(net[1]->as<torch::SyncBatchNormImpl>()->group(), own);
+    const at::Tensor x = data.slice(0, cuts[rank], cuts[rank + 1]);
+    ddp(x).square().mean().backward();
+    expect_close(gradients_of(*net), gradients_of(*alone), "rank " + std::to_string(rank));
+    // The pairs' statistics differ; what counts is rank 0's, from the next forward on.
+    net->eval();
+    const Tensors before = copies_of(net->named_buffers());
+    EXPECT_EQ(before.at("1.running_mean").allclose(first_pair->named_buffers()["1.running_mean"]), rank < 2);
+    net->train();
+    for (const auto& item : net->named_buffers()) {
+      if (rank > 0) item.value().fill_(77);
+    }
+    ddp(x).square().mean().backward();
+    EXPECT_LT(net->named_buffers()["1.running_mean"].abs().max().item<double>(), 10);
+    EXPECT_EQ(net->named_buffers()["1.num_batches_tracked"].item<int>(), 2);
+  });
+  over.set_value();
+  for (std::thread& pair : pairs) pair.join();
 }
 
 TEST(SyncBatchNorm, OfOneRankWithoutDataKeepsWhatItHas) {

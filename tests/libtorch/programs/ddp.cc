@@ -1,8 +1,9 @@
-// What torch_ddp.py beside it does, by lockstep: ddp START DATA END.
+// What torch_ddp.py beside it does, by lockstep: ddp START DATA END, or with data of its own: ddp --backend NAME END.
 #include <lockstep/libtorch.h>
 #include <torch/torch.h>
 
 #include <cstdio>
+#include <string>
 
 namespace {
 
@@ -13,23 +14,34 @@ torch::Tensor read(const lockstep::checkpoint::SafetensorsFile& file, const std:
   return result;
 }
 
+int usage(const char* program) {
+  std::fprintf(stderr, "usage: %s START DATA END, or %s --backend NAME END\n", program, program);
+  return 2;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 4) {
-    std::fprintf(stderr, "usage: %s START DATA END\n", argv[0]);
-    return 2;
-  }
+  if (argc != 4) return usage(argv[0]);
+  const bool has_own_data = std::string(argv[1]) == "--backend";
   torch::set_num_threads(1);
-  auto group = lockstep::init_process_group();
+  torch::manual_seed(3);
+  auto group = lockstep::init_process_group({.backend = has_own_data ? argv[2] : "auto"});
   torch::nn::Sequential model(torch::nn::Linear(8, 16), torch::nn::BatchNorm1d(16), torch::nn::Tanh(),
                               torch::nn::Linear(16, 2));
-  lockstep::torch::load_state(argv[1], *model, group);
+  torch::Tensor x;
+  torch::Tensor y;
+  if (has_own_data) {
+    x = torch::randn({20, 12, 8});
+    y = torch::randn({20, 12, 2});
+  } else {
+    lockstep::torch::load_state(argv[1], *model, group);
+    const lockstep::checkpoint::SafetensorsFile data(argv[2]);
+    x = read(data, "x");
+    y = read(data, "y");
+  }
   lockstep::torch::DistributedDataParallel ddp(model, group);
   torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(1e-3));
-  const lockstep::checkpoint::SafetensorsFile data(argv[2]);
-  const torch::Tensor x = read(data, "x");
-  const torch::Tensor y = read(data, "y");
   const int64_t rows = x.size(1) / group->size();
   for (int64_t step = 0; step < x.size(0); ++step) {
     const auto own = [&](const torch::Tensor& all) {
