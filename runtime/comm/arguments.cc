@@ -94,6 +94,11 @@ void check_weight(const ProcessGroup& group, const BufferView& buffer, const All
            fmt::format("unit {} {} a weight; units are of weights, and at least 1", options.unit,
                        options.weight ? "of" : "without"));
   }
+  if (options.unit != 1 && group.device().kind != DeviceKind::cpu) {
+    refuse(group, "all_reduce",
+           fmt::format("unit {} on {}; units of weights are for groups on the CPU, give 1", options.unit,
+                       group.device().str()));
+  }
   if (!options.weight) return;
   if (options.op != ReduceOp::sum) {
     refuse(group, "all_reduce", fmt::format("a weight with op {}; weights go with sum only", name_of(options.op)));

@@ -37,7 +37,7 @@ struct AllReduceOptions {
   // buffers itself if all weights are 0.
   std::optional<std::int64_t> weight = {};
   // Buffers were multiplied by weight / unit, so that a rank whose weight is one unit multiplies nothing. At least 1,
-  // equal on all ranks, and another than 1 only with a weight.
+  // equal on all ranks, and another than 1 only with a weight, and in a group on the CPU.
   std::int64_t unit = 1;
 };
 

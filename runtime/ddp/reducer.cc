@@ -189,6 +189,7 @@ void Reducer::Impl::plan_order(std::span<const int> order, std::int64_t the_unit
 }
 
 void Reducer::Impl::adopt_unit_of_rank0(std::int64_t the_unit) {
+  if (group->device().kind != DeviceKind::cpu) return;  // it divides by whole weights
   if (group->size() > 1) {
     in_group([&] {
       at_place([&] { return fmt::format("step {}, unit of the weights", step); },

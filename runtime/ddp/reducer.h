@@ -69,7 +69,8 @@ class Reducer {
   // Collective, before the first begin_step: rank 0's order of parameters, in which their gradients become ready, is
   // told to all and buckets follow it, and so is its unit of weights, at least 1. Only rank 0's arguments count.
   void plan_order(std::span<const int> order, std::int64_t unit = 1);
-  // Gradients are to be multiplied by weight / weight_unit(): by nothing where shards have one unit each.
+  // Gradients are to be multiplied by weight / weight_unit(): by nothing where shards have one unit each. 1 in a group
+  // that is not on the CPU.
   std::int64_t weight_unit() const;
 
   void begin_step(const StepOptions& options = {});
