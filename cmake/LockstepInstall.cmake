@@ -12,6 +12,7 @@ if(LOCKSTEP_HAVE_LIBTORCH)
   install(TARGETS lockstep_shared_libtorch EXPORT lockstep-libtorch-targets
           LIBRARY COMPONENT libtorch NAMELINK_COMPONENT libtorch)
   install(EXPORT lockstep-libtorch-targets NAMESPACE lockstep:: DESTINATION "${config_folder}" COMPONENT libtorch)
+  install(FILES "${PROJECT_SOURCE_DIR}/cmake/LockstepTorchTarget.cmake" DESTINATION "${config_folder}" COMPONENT libtorch)
   install(DIRECTORY "${PROJECT_SOURCE_DIR}/runtime/libtorch" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/lockstep/runtime"
           COMPONENT libtorch FILES_MATCHING PATTERN "*.h")
   install(FILES "${PROJECT_SOURCE_DIR}/runtime/libtorch.h" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/lockstep"

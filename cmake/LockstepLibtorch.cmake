@@ -8,6 +8,7 @@
 # (Debian's libtorch-dev), the C++ files inside the torch package of the python3 on the PATH.
 #
 # Sets LOCKSTEP_HAVE_LIBTORCH, and LOCKSTEP_LIBTORCH_REASON where it is false.
+include(LockstepTorchTarget)
 set(LOCKSTEP_LIBTORCH AUTO CACHE STRING "Build lockstep::libtorch: AUTO, ON or OFF")
 set_property(CACHE LOCKSTEP_LIBTORCH PROPERTY STRINGS AUTO ON OFF)
 set(LOCKSTEP_LIBTORCH_OLDEST 1.13)
@@ -31,12 +32,25 @@ endfunction()
 
 # Torch's own configuration may end the whole run (CUDA files that are not there), so a process of its own tries it.
 function(lockstep_probe_libtorch folder result)
+  lockstep_torch_prefix("${folder}" prefix)
+  # All else that is linked here (spdlog, GoogleTest) has the new ABI.
+  file(READ "${folder}/TorchConfig.cmake" config)
+  if(config MATCHES "_GLIBCXX_USE_CXX11_ABI=0")
+    set(${result} "the LibTorch of ${folder} has the C++ ABI of before 2015 (_GLIBCXX_USE_CXX11_ABI=0), this build the \
+one since; pass -DTorch_DIR= with one whose name says cxx11-abi" PARENT_SCOPE)
+    return()
+  endif()
+  lockstep_torch_is_for_gpus("${folder}" for_gpus)
+  if(for_gpus)
+    set(${result} "" PARENT_SCOPE)
+    return()
+  endif()
   set(work "${CMAKE_BINARY_DIR}/CMakeFiles/lockstep_libtorch_probe")
   file(REMOVE_RECURSE "${work}")
   file(WRITE "${work}/CMakeLists.txt" "cmake_minimum_required(VERSION 3.25)\nproject(probe C CXX)\n"
        "find_package(Torch CONFIG REQUIRED)\n"
-       "file(WRITE \"\${CMAKE_BINARY_DIR}/flags\" \"\${TORCH_CXX_FLAGS}\")\n")
-  execute_process(COMMAND "${CMAKE_COMMAND}" -S "${work}" -B "${work}/build" "-DTorch_DIR=${folder}"
+       "file(WRITE \"\${CMAKE_BINARY_DIR}/library\" \"\${TORCH_LIBRARY}\")\n")
+  execute_process(COMMAND "${CMAKE_COMMAND}" -S "${work}" -B "${work}/build" "-DTorch_DIR=${folder}" "-DCMAKE_PREFIX_PATH=${prefix}"
                           "-DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMPILER}" "-DCMAKE_C_COMPILER=${CMAKE_C_COMPILER}"
                   RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
   if(NOT status EQUAL 0)
@@ -46,11 +60,11 @@ function(lockstep_probe_libtorch folder result)
 share/cmake/Torch, or -DLOCKSTEP_LIBTORCH=OFF" PARENT_SCOPE)
     return()
   endif()
-  file(READ "${work}/build/flags" flags)
-  # All else that is linked here (spdlog, GoogleTest) has the new ABI.
-  if(flags MATCHES "_GLIBCXX_USE_CXX11_ABI=0")
-    set(${result} "the LibTorch of ${folder} has the C++ ABI of before 2015 (_GLIBCXX_USE_CXX11_ABI=0), this build the \
-one since; pass -DTorch_DIR= with one whose name says cxx11-abi" PARENT_SCOPE)
+  file(READ "${work}/build/library" library)
+  string(FIND "${library}" "${prefix}/" at)
+  if(NOT at EQUAL 0)
+    set(${result} "its CMake files in ${folder} take the library of another LibTorch, ${library}; remove one of the two, or \
+pass -DTorch_DIR= with the other's folder share/cmake/Torch" PARENT_SCOPE)
     return()
   endif()
   set(${result} "" PARENT_SCOPE)
@@ -85,7 +99,7 @@ share/cmake/Torch of an unpacked LibTorch")
     if(NOT LOCKSTEP_LIBTORCH_REASON)
       set(LOCKSTEP_TORCH_PROBED "${LOCKSTEP_TORCH_CONFIG}" CACHE INTERNAL "The LibTorch that has been tried")
       set(Torch_DIR "${LOCKSTEP_TORCH_CONFIG}" CACHE PATH "The folder of TorchConfig.cmake" FORCE)
-      find_package(Torch CONFIG QUIET)
+      lockstep_torch_target("${Torch_DIR}")
       if(Torch_VERSION VERSION_LESS LOCKSTEP_LIBTORCH_OLDEST)
         set(LOCKSTEP_LIBTORCH_REASON "the LibTorch of ${LOCKSTEP_TORCH_CONFIG} is ${Torch_VERSION}; \
 ${LOCKSTEP_LIBTORCH_OLDEST} is the oldest that is supported; pass -DTorch_DIR= with a newer one's share/cmake/Torch")
