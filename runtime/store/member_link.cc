@@ -147,7 +147,9 @@ class MemberLink::Impl {
       while (true) {
         if (!take_frames()) return;
         if (take_posted() && !farewell) farewell = Deadline::after(options_.farewell);
-        if (farewell && (unanswered_ == 0 || farewell->expired())) return;
+        // Of a store that is silent no answer comes; it may still read what it was sent when it goes on.
+        const bool in_vain = silent_ && output_.empty();
+        if (farewell && (unanswered_ == 0 || in_vain || farewell->expired())) return;
         if (!farewell) judge();
         if (Clock::now() >= next_beat) {
           next_beat = Clock::now() + options_.heartbeat;
