@@ -19,7 +19,12 @@ constexpr bool kIsShm = std::string_view(LOCKSTEP_TEST_BACKEND) == "shm";
 constexpr bool kIsNccl = std::string_view(LOCKSTEP_TEST_BACKEND) == "nccl";
 
 std::vector<std::tuple<Place, Memory>> cases() {
-  if (kIsNccl) return {{{"nccl", 2}, Memory::user}, {{"nccl", 2}, Memory::arena}, {{"nccl", 3}, Memory::device}};
+  if (kIsNccl) {
+    return {{{"nccl", 1}, Memory::device},
+            {{"nccl", 2}, Memory::user},
+            {{"nccl", 2}, Memory::arena},
+            {{"nccl", 3}, Memory::device}};
+  }
   // The backends over a wire share all that depends on the world's size or on an arena, which is plain memory there:
   // two sizes show that the wire carries it.
   if (!kIsShm) return {{{LOCKSTEP_TEST_BACKEND, 2}, Memory::user}, {{LOCKSTEP_TEST_BACKEND, 3}, Memory::user}};

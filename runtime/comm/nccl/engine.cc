@@ -18,6 +18,9 @@ using wire::Cause;
 constexpr std::chrono::milliseconds kLetGoPatience{900};
 // How long the ranks may take to say where they are.
 constexpr std::chrono::milliseconds kAnswerPatience{700};
+// Between two looks at the owner thread; how long past its deadline it may take to say itself what holds it up.
+constexpr std::chrono::milliseconds kLook{50};
+constexpr std::chrono::seconds kOverdue{5};
 
 bool switched(const Environment& environment, const char* name, const char* other_than_default, const char* otherwise) {
   const std::string text = environment.get(name).value_or(otherwise);
@@ -78,12 +81,29 @@ void Engine::open(const Deadline& deadline) {
   }
   owner_ = start_quiet_thread([self = shared_from_this(), deadline] { self->run(deadline); });
   std::exception_ptr error;
+  std::optional<wire::Patience> overdue;
+  bool is_late = false;
   {
     MutexLock lock(mutex_);
-    while (!open_ && !open_error_) changed_.wait(mutex_);
+    while (!open_ && !open_error_ && !is_late) {
+      changed_.wait_until(mutex_, Deadline::after(kLook));
+      if (!overdue && deadline.expired()) overdue.emplace(kOverdue);
+      is_late = overdue && overdue->over();
+    }
+    if (open_) return;
     error = open_error_;
+    closed_ = error == nullptr;  // the thread keeps what it is in
   }
-  if (!error) return;
+  if (!error) {
+    owner_.detach();
+    const std::string text = fmt::format(
+        "nccl: a call of NCCL or of the GPU's driver has not come back on {}, {}; see whether nvidia-smi answers, and "
+        "what NCCL_DEBUG=INFO says",
+        own_name(), deadline.progress());
+    failure_.propose(Cause::timeout, text);
+    control_.stop();
+    throw Timeout(text);
+  }
   close();
   std::rethrow_exception(error);
 }
@@ -386,6 +406,24 @@ Engine::UnderWay Engine::under_way() {
   return result;
 }
 
+// It makes no call that waits. Should one do so all the same, an abort gets it out, or the watchdog ends the process.
+void Engine::join_owner() {
+  if (!owner_.joinable()) return;
+  std::optional<wire::Patience> patience;
+  bool parked = false;
+  {
+    MutexLock lock(mutex_);
+    while (!parked_ && !(patience && patience->over())) {
+      changed_.wait_until(mutex_, Deadline::after(kLook));
+      if (!patience && failure_.happened()) patience.emplace(kOwnerPatience + knobs_.abort_patience + kOverdue);
+    }
+    parked = parked_;
+  }
+  if (parked) return owner_.join();
+  log_error("nccl: a call of NCCL has not come back on {}, and its thread is left behind", own_name());
+  owner_.detach();
+}
+
 void Engine::close_as(std::optional<std::string> cause) {
   {
     MutexLock lock(mutex_);
@@ -405,7 +443,7 @@ void Engine::close_as(std::optional<std::string> cause) {
     closing_ = true;
     changed_.notify_all();
   }
-  if (owner_.joinable()) owner_.join();
+  join_owner();
   std::thread undertaker;
   {
     MutexLock lock(mutex_);

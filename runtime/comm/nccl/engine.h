@@ -43,7 +43,8 @@ namespace lockstep::nccl {
 
 // From the environment; each is the same on every rank.
 struct Knobs {
-  bool check_collectives = false;  // LOCKSTEP_CHECK_COLLECTIVES=1: compare each over the ranks before it starts; slow
+  bool check_collectives = false;  // LOCKSTEP_CHECK_COLLECTIVES=1: compare each over the ranks before it starts. For a
+                                   // short run: it costs a trip to the store, which keeps what was compared
   bool may_share_gpus = false;     // LOCKSTEP_OVERSUBSCRIBE_GPU=1
   // LOCKSTEP_FAILURE_WATCHDOG, seconds: how long an abort may take before the process is ended. "off": that is only
   // logged.
@@ -131,6 +132,7 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   std::shared_ptr<Message> take_posted(std::int64_t number) REQUIRES(mutex_);
   std::shared_ptr<void> take_event() { return events_->take(runtime_, context_.device); }
   bool all_have_answered() const REQUIRES(mutex_);
+  void join_owner();
   void close_as(std::optional<std::string> cause);
 
   // engine_owner.cc: the owner thread.

@@ -33,13 +33,14 @@ std::optional<comm::OpRecord> FlightRecord::find(std::uint64_t sequence) const {
   return entry.record;
 }
 
-std::vector<std::string> FlightRecord::lines() const {
+std::vector<std::string> FlightRecord::lines(std::size_t most) const {
   MutexLock lock(mutex_);
   std::vector<const Entry*> kept;
   for (const Entry& entry : entries_) {
     if (entry.sequence != 0) kept.push_back(&entry);
   }
   std::sort(kept.begin(), kept.end(), [](const Entry* a, const Entry* b) { return a->sequence < b->sequence; });
+  if (kept.size() > most) kept.erase(kept.begin(), kept.end() - static_cast<std::ptrdiff_t>(most));
   const auto now = Clock::now();
   std::vector<std::string> result;
   for (const Entry* entry : kept) {

@@ -17,7 +17,7 @@ namespace lockstep::nccl {
 
 class FlightRecord {
  public:
-  static constexpr std::size_t kKept = 64;
+  static constexpr std::size_t kKept = 512;
 
   void called(std::uint64_t sequence, const comm::OpRecord& record);
   void launched(std::uint64_t sequence);
@@ -25,8 +25,9 @@ class FlightRecord {
 
   // What the collective with this number was, if it is among those kept.
   std::optional<comm::OpRecord> find(std::uint64_t sequence) const;
-  // "all_reduce 17 (sum, 1000 x float32): called 5.2 s ago, launched after 40 us, not done", oldest first.
-  std::vector<std::string> lines() const;
+  // "all_reduce 17 (sum, 1000 x float32): called 5.2 s ago, launched after 40 us, not done", oldest first; the last of
+  // them.
+  std::vector<std::string> lines(std::size_t most = 32) const;
 
  private:
   using Clock = std::chrono::steady_clock;
