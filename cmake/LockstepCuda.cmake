@@ -37,7 +37,7 @@ if(CUDAToolkit_FOUND AND TARGET CUDA::cudart_static)
 
   if(CUDAToolkit_NVCC_EXECUTABLE)
     execute_process(COMMAND "${CUDAToolkit_NVCC_EXECUTABLE}" --list-gpu-arch OUTPUT_VARIABLE listed
-                    COMMAND_ERROR_IS_FATAL ANY)
+                    ERROR_QUIET)
     set(cuda_architectures "")
     foreach(architecture ${wanted_architectures})
       if("${listed}" MATCHES "compute_${architecture}\n")

@@ -36,20 +36,21 @@ Block* DeviceAllocator::find(std::size_t bytes, cudaStream_t stream) {
   return cache_.take_over(bytes, stream, is_idle, put);
 }
 
-Block* DeviceAllocator::grow(std::size_t bytes, cudaStream_t stream) {
+Block* DeviceAllocator::ask_device(std::size_t bytes, cudaStream_t stream) {
   const std::size_t segment = BlockCache::segment_bytes(bytes);
-  const auto ask = [&]() -> Block* {
-    void* data = nullptr;
-    const cudaError_t error = cudaMalloc(&data, segment);
-    if (error == cudaErrorMemoryAllocation) {
-      cudaGetLastError();
-      return nullptr;
-    }
-    check(error, fmt::format("cudaMalloc of {} bytes", segment), device_);
-    ++counters_.allocations;
-    return cache_.add_segment(static_cast<std::byte*>(data), segment, bytes, stream);
-  };
-  if (Block* const fresh = ask()) return fresh;
+  void* data = nullptr;
+  const cudaError_t error = cudaMalloc(&data, segment);
+  if (error == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    return nullptr;
+  }
+  check(error, fmt::format("cudaMalloc of {} bytes", segment), device_);
+  ++counters_.allocations;
+  return cache_.add_segment(static_cast<std::byte*>(data), segment, bytes, stream);
+}
+
+Block* DeviceAllocator::grow(std::size_t bytes, cudaStream_t stream) {
+  if (Block* const fresh = ask_device(bytes, stream)) return fresh;
   // Another stream's, behind its last use.
   const auto after = [&](const Block& idle) {
     check(cudaStreamWaitEvent(stream, static_cast<cudaEvent_t>(idle.idle_after), 0), "cudaStreamWaitEvent", device_);
@@ -58,12 +59,12 @@ Block* DeviceAllocator::grow(std::size_t bytes, cudaStream_t stream) {
   const auto put = [this](void* event) { events_.put(static_cast<cudaEvent_t>(event)); };
   if (Block* const others = cache_.take_over(bytes, stream, after, put)) return others;
   drain();
-  if (Block* const fresh = ask()) return fresh;
+  if (Block* const fresh = ask_device(bytes, stream)) return fresh;
   if (pending_.empty()) return nullptr;
   collect(true);
   if (Block* const own = find(bytes, stream)) return own;
   drain();
-  return ask();
+  return ask_device(bytes, stream);
 }
 
 bool DeviceAllocator::used_by(const void* memory, cudaStream_t stream) {
@@ -131,12 +132,14 @@ void DeviceAllocator::collect(bool wait) {
 }
 
 void DeviceAllocator::drain() {
-  cache_.drain([this](std::byte* data, std::size_t, void* event) {
+  std::int64_t released = 0;
+  cache_.drain([&](std::byte* data, std::size_t, void* event) {
     // cudaFree waits until nothing uses it any more.
-    ++counters_.host_waits;
+    ++released;
     check(cudaFree(data), "cudaFree", device_);
     if (event != nullptr) events_.put(static_cast<cudaEvent_t>(event));
   });
+  counters_.host_waits += released;
 }
 
 void DeviceAllocator::release_cached() {

@@ -53,6 +53,8 @@ class DeviceAllocator : public std::enable_shared_from_this<DeviceAllocator> {
 
   Block* find(std::size_t block_bytes, cudaStream_t stream) REQUIRES(mutex_);
   Block* grow(std::size_t block_bytes, cudaStream_t stream) REQUIRES(mutex_);
+  // A new segment; null if the device has no more.
+  Block* ask_device(std::size_t block_bytes, cudaStream_t stream) REQUIRES(mutex_);
   void release(Block* block) noexcept EXCLUDES(mutex_);
   void give_back(Block* block) REQUIRES(mutex_);
   // Blocks whose other streams are done go back; with `wait` the host waits for all.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <thread>
+#include <vector>
 
 #include "runtime/base/error.h"
 #include "runtime/cuda/check.h"
@@ -138,9 +139,14 @@ void CudaRuntime::release_cached(DeviceId device) { use(device).memory->release_
 DeviceCounters CudaRuntime::counters() const {
   DeviceCounters counters{.host_waits = host_waits_.load(std::memory_order_relaxed),
                           .allocations = pinned_->allocations()};
-  MutexLock lock(mutex_);
-  for (const auto& [id, device] : devices_) {
-    const auto own = device->memory->counters();
+  // Not under the lock: an allocator that refuses asks for the device's name, and then wants it.
+  std::vector<std::shared_ptr<DeviceAllocator>> allocators;
+  {
+    MutexLock lock(mutex_);
+    for (const auto& [id, device] : devices_) allocators.push_back(device->memory);
+  }
+  for (const auto& allocator : allocators) {
+    const auto own = allocator->counters();
     counters.host_waits += own.host_waits;
     counters.allocations += own.allocations;
   }
@@ -241,8 +247,10 @@ bool CudaRuntime::is_pageable(const void* data, StreamView stream) {
 void CudaRuntime::copy(void* to, const void* from, std::size_t bytes, StreamView stream) {
   if (bytes == 0) return;
   const CurrentDevice current(stream.device);
-  const bool host_takes_part = is_pageable(to, stream) | is_pageable(from, stream);
-  if (host_takes_part) host_waits_.fetch_add(1, std::memory_order_relaxed);
+  // Both are asked: each may be pinned memory that has to learn of its use.
+  const bool to_pageable = is_pageable(to, stream);
+  const bool from_pageable = is_pageable(from, stream);
+  if (to_pageable || from_pageable) host_waits_.fetch_add(1, std::memory_order_relaxed);
   check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, handle_of(stream)),
         fmt::format("cudaMemcpyAsync of {} bytes", bytes), stream.device);
 }
