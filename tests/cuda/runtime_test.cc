@@ -209,6 +209,12 @@ TEST_F(Cuda, EachCallsFailureIsAnErrorWithItsName) {
   event.synchronize(soon());
   const auto data = cuda.allocate(64, stream);
   const auto pinned = cuda.allocate_pinned(64, kGpu);
+  Event timed(kGpu, true);
+  timed.record(stream);
+  timed.synchronize(soon());
+  // Nothing that the caches have.
+  static std::vector<std::shared_ptr<void>> held;
+  cuda.release_cached(kGpu);
   struct Case {
     const char* function;
     std::function<void()> call;
@@ -217,14 +223,14 @@ TEST_F(Cuda, EachCallsFailureIsAnErrorWithItsName) {
       {"cudaGetDevice", [&] { cuda.zero(data.get(), 64, stream); }},
       {"cudaSetDevice", [&] { Stream other(kOther); }},
       {"cudaMalloc", [&] { cuda.allocate(64 << 20, stream); }},
-      {"cudaHostAlloc", [&] { cuda.allocate_pinned(1 << 22, kGpu); }},
+      {"cudaHostAlloc", [&] { held.push_back(cuda.allocate_pinned(1 << 15, kGpu)); }},
       {"cudaMemGetInfo", [&] { cuda.memory(kGpu); }},
       {"cudaStreamQuery", [&] { stream.synchronize(soon()); }},
       {"cudaEventCreate", [&] { Event another(kGpu); }},
       {"cudaEventRecord", [&] { event.record(stream); }},
       {"cudaStreamWaitEvent", [&] { event.block(stream); }},
       {"cudaEventQuery", [&] { event.reached(); }},
-      {"cudaEventElapsedTime", [&] { event.elapsed_since(event); }},
+      {"cudaEventElapsedTime", [&] { timed.elapsed_since(timed); }},
       {"cudaMemcpyAsync", [&] { cuda.copy(data.get(), pinned.get(), 64, stream); }},
       {"cudaMemsetAsync", [&] { cuda.zero(data.get(), 64, stream); }},
       {"cudaGetDeviceProperties", [&] { cuda.info(kGpu); }},
