@@ -136,7 +136,10 @@ TEST(Deaths, NothingIsLeftWhenAllAreKilled) {
     ASSERT_TRUE(ranks.await_output("backend " LOCKSTEP_TEST_BACKEND));
     footprint.look();
     EXPECT_EQ(footprint.pids().size(), 3u);
-    for (int r = 0; r < 3; ++r) ranks.kill(r, SIGKILL);
+    // All at once: none is to hear of another's death.
+    for (const int signal : {SIGSTOP, SIGKILL}) {
+      for (int r = 0; r < 3; ++r) ranks.kill(r, signal);
+    }
     for (const Result& result : ranks.wait()) EXPECT_EQ(result.signal, SIGKILL);
   }
   EXPECT_EQ(footprint.left_after(leftover_deadline()), "");
