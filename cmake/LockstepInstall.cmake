@@ -22,7 +22,8 @@ endif()
 # root: "runtime/ddp/reducer.h".
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/runtime" "${PROJECT_SOURCE_DIR}/proto"
         DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/lockstep" COMPONENT devel FILES_MATCHING PATTERN "*.h" PATTERN "lockstep.h" EXCLUDE
-        PATTERN "comm/gloo" EXCLUDE PATTERN "comm/mpi" EXCLUDE PATTERN "libtorch" EXCLUDE
+        PATTERN "comm/gloo" EXCLUDE PATTERN "comm/mpi" EXCLUDE PATTERN "comm/nccl" EXCLUDE
+        PATTERN "runtime/cuda" EXCLUDE PATTERN "libtorch" EXCLUDE
         PATTERN "libtorch.h" EXCLUDE)
 install(FILES "${PROJECT_SOURCE_DIR}/runtime/lockstep.h" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/lockstep"
         COMPONENT devel)
