@@ -13,6 +13,7 @@
 #include "runtime/data/data_loader.h"
 #include "runtime/data/sampler.h"
 #include "runtime/ddp/reducer.h"
+#include "runtime/device/device_runtime.h"
 #include "runtime/nn/nn.h"
 #include "runtime/optim/adamw.h"
 #include "runtime/optim/clip.h"
