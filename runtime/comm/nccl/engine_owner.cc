@@ -194,7 +194,8 @@ bool Engine::step() {
     const bool idle = queue_.empty() && errands_.empty() && matched_.empty();
     if (!idle || flying || !closing_) {
       if (!failure_.happened() && errands_.empty()) {
-        changed_.wait_until(mutex_, flying || !idle ? Deadline::after(kBeat) : Deadline::never());
+        // What came between the looks above and this one is seen a beat later.
+        changed_.wait_until(mutex_, Deadline::after(kBeat));
       }
       return true;
     }
