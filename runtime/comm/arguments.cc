@@ -99,6 +99,11 @@ void check_weight(const ProcessGroup& group, const BufferView& buffer, const All
            fmt::format("unit {} on {}; units of weights are for groups on the CPU, give 1", options.unit,
                        group.device().str()));
   }
+  if (options.zero_if_weightless && (!options.weight || group.device().kind == DeviceKind::cpu)) {
+    refuse(group, "all_reduce",
+           fmt::format("zero_if_weightless {} on {}; it goes with a weight, in groups on a device",
+                       options.weight ? "with a weight" : "without one", group.device().str()));
+  }
   if (!options.weight) return;
   if (options.op != ReduceOp::sum) {
     refuse(group, "all_reduce", fmt::format("a weight with op {}; weights go with sum only", name_of(options.op)));

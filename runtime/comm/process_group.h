@@ -39,6 +39,9 @@ struct AllReduceOptions {
   // Buffers were multiplied by weight / unit, so that a rank whose weight is one unit multiplies nothing. At least 1,
   // equal on all ranks, and another than 1 only with a weight, and in a group on the CPU.
   std::int64_t unit = 1;
+  // If all weights are 0 the result is 0, instead of the sum: for who can't wait to know their sum. Only with a weight,
+  // and in a group on a device: on the CPU the caller knows it as soon as the work is done.
+  bool zero_if_weightless = false;
 };
 
 // Memory that the group's backend can reduce without copying. Its bytes are zero at first. It stays readable and

@@ -43,6 +43,7 @@ Work TaskGroup::all_reduce(const BufferView& buffer, const AllReduceOptions& opt
   task.record.weighted = options.weight.has_value();
   task.record.weight = options.weight.value_or(0);
   task.record.unit = task.reduction.unit = options.unit;
+  task.zero_if_weightless = options.zero_if_weightless;
   return start(std::move(task));
 }
 

@@ -23,6 +23,7 @@ struct Task {
   int rank = 0;
   int size = 1;
   comm::Reduction reduction;
+  bool zero_if_weightless = false;  // AllReduceOptions
 
   std::size_t element_bytes() const { return size_of(record.dtype); }
   std::size_t count() const { return static_cast<std::size_t>(record.count); }

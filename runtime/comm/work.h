@@ -21,6 +21,8 @@ class WorkState {
   // Makes `stream` wait instead of the host. On the CPU, where a stream's work is done when its call returns, the host
   // is the stream: it waits by itself. A backend on a device overrides it and never waits for the device.
   virtual void wait_on(StreamView stream, const Deadline& deadline);
+  // On a device: the timed event behind the collective (DeviceRuntime::elapsed), once it is in the device's queue.
+  virtual void* end_mark() const { return nullptr; }
   // Of a weighted all-reduce, once done: the sum of all ranks' weights.
   virtual std::int64_t total_weight() const { return 0; }
 };
@@ -49,6 +51,9 @@ class Work {
   void wait_on(StreamView stream) const {
     if (state_) state_->wait_on(stream, Deadline::after(timeout_));
   }
+  // On a device, after wait_on(): the timed event behind the collective, for DeviceRuntime::elapsed; it lives as long
+  // as this Work. Null before, and on the CPU.
+  void* end_mark() const { return state_ ? state_->end_mark() : nullptr; }
   // Of a weighted all-reduce, once done: the sum of all ranks' weights.
   std::int64_t total_weight() const { return state_ ? state_->total_weight() : 0; }
 

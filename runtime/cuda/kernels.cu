@@ -36,14 +36,20 @@ __device__ std::uint8_t quotient(std::uint8_t value, std::int64_t divisor) {
 // Memory is the limit, so each thread moves 16 bytes at once where the buffer allows; `head` elements come before the
 // first such address.
 template <typename T>
-__global__ void divide(T* data, std::int64_t count, std::int64_t head, const std::int64_t* divisor) {
+__global__ void divide(T* data, std::int64_t count, std::int64_t head, const std::int64_t* divisor, bool clears) {
   constexpr int kPack = 16 / sizeof(T);
   const std::int64_t by = *divisor;
-  if (by == 0 || by == 1) return;
+  if (by == 1 || (by == 0 && !clears)) return;
   const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   const std::int64_t threads = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
   const std::int64_t packs = (count - head) / kPack;
   auto* const wide = reinterpret_cast<uint4*>(data + head);
+  if (by == 0) {
+    for (std::int64_t i = thread; i < packs; i += threads) wide[i] = make_uint4(0, 0, 0, 0);
+    for (std::int64_t i = thread; i < head; i += threads) data[i] = T(0);
+    for (std::int64_t i = head + packs * kPack + thread; i < count; i += threads) data[i] = T(0);
+    return;
+  }
   for (std::int64_t i = thread; i < packs; i += threads) {
     uint4 pack = wide[i];
     T* const values = reinterpret_cast<T*>(&pack);
@@ -58,28 +64,30 @@ __global__ void divide(T* data, std::int64_t count, std::int64_t head, const std
 __global__ void put(std::int64_t* to, std::int64_t value) { *to = value; }
 
 template <typename T>
-cudaError_t launch(void* data, std::int64_t count, const std::int64_t* divisor, cudaStream_t stream) {
+cudaError_t launch(void* data, std::int64_t count, const std::int64_t* divisor, OverZero over_zero,
+                   cudaStream_t stream) {
   if (count == 0) return cudaSuccess;
   const auto past = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(data) % 16);
   const std::int64_t head = std::min<std::int64_t>(count, past == 0 ? 0 : (16 - past) / static_cast<int>(sizeof(T)));
   const std::int64_t work = count / (16 / static_cast<int>(sizeof(T))) + 1;
   const auto blocks = static_cast<unsigned>(std::min<std::int64_t>((work + kThreads - 1) / kThreads, kMostBlocks));
-  divide<T><<<blocks, kThreads, 0, stream>>>(static_cast<T*>(data), count, head, divisor);
+  divide<T>
+      <<<blocks, kThreads, 0, stream>>>(static_cast<T*>(data), count, head, divisor, over_zero == OverZero::is_zero);
   return cudaGetLastError();
 }
 
 }  // namespace
 
-cudaError_t launch_divide(void* data, std::int64_t count, DType dtype, const std::int64_t* divisor,
+cudaError_t launch_divide(void* data, std::int64_t count, DType dtype, const std::int64_t* divisor, OverZero over_zero,
                           cudaStream_t stream) {
   switch (dtype) {
-    case DType::f32: return launch<float>(data, count, divisor, stream);
-    case DType::f64: return launch<double>(data, count, divisor, stream);
-    case DType::bf16: return launch<__nv_bfloat16>(data, count, divisor, stream);
-    case DType::f16: return launch<__half>(data, count, divisor, stream);
-    case DType::i32: return launch<std::int32_t>(data, count, divisor, stream);
-    case DType::i64: return launch<std::int64_t>(data, count, divisor, stream);
-    case DType::u8: return launch<std::uint8_t>(data, count, divisor, stream);
+    case DType::f32: return launch<float>(data, count, divisor, over_zero, stream);
+    case DType::f64: return launch<double>(data, count, divisor, over_zero, stream);
+    case DType::bf16: return launch<__nv_bfloat16>(data, count, divisor, over_zero, stream);
+    case DType::f16: return launch<__half>(data, count, divisor, over_zero, stream);
+    case DType::i32: return launch<std::int32_t>(data, count, divisor, over_zero, stream);
+    case DType::i64: return launch<std::int64_t>(data, count, divisor, over_zero, stream);
+    case DType::u8: return launch<std::uint8_t>(data, count, divisor, over_zero, stream);
   }
   return cudaErrorInvalidValue;
 }

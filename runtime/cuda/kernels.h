@@ -5,12 +5,12 @@
 
 #include <cstdint>
 
-#include "runtime/device/dtype.h"
+#include "runtime/device/device_runtime.h"
 
 namespace lockstep::cuda {
 
 // As divide_on_host (device/divide.h), bit for bit, with the divisor on the device.
-cudaError_t launch_divide(void* data, std::int64_t count, DType dtype, const std::int64_t* divisor,
+cudaError_t launch_divide(void* data, std::int64_t count, DType dtype, const std::int64_t* divisor, OverZero over_zero,
                           cudaStream_t stream);
 // *to = value.
 cudaError_t launch_put(std::int64_t* to, std::int64_t value, cudaStream_t stream);

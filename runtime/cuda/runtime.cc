@@ -262,9 +262,9 @@ void CudaRuntime::zero(void* data, std::size_t bytes, StreamView stream) {
         stream.device);
 }
 
-void CudaRuntime::divide(const BufferView& buffer, const std::int64_t* divisor, StreamView stream) {
+void CudaRuntime::divide(const BufferView& buffer, const std::int64_t* divisor, OverZero over_zero, StreamView stream) {
   const CurrentDevice current(stream.device);
-  check(launch_divide(buffer.data, buffer.count, buffer.dtype, divisor, handle_of(stream)),
+  check(launch_divide(buffer.data, buffer.count, buffer.dtype, divisor, over_zero, handle_of(stream)),
         fmt::format("the kernel that divides {} x {}", buffer.count, name_of(buffer.dtype)), stream.device);
 }
 

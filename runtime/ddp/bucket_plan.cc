@@ -79,6 +79,7 @@ struct Group {
 std::vector<Group> group_parameters(std::span<const ParameterSpec> specs, std::span<const int> order,
                                     const BucketOptions& options) {
   std::vector<Group> groups;
+  const std::size_t later_cap = *options.in_memory_of(DeviceKind::cpu).cap_bytes;
   std::map<DType, Group> open;
   std::map<DType, std::size_t> cap;
   for (std::size_t position = 0; position < order.size(); ++position) {
@@ -90,7 +91,7 @@ std::vector<Group> group_parameters(std::span<const ParameterSpec> specs, std::s
     if (group.bytes >= cap.try_emplace(spec.dtype, options.first_cap_bytes).first->second) {
       groups.push_back(std::move(group));
       open.erase(spec.dtype);
-      cap[spec.dtype] = options.cap_bytes;
+      cap[spec.dtype] = later_cap;
     }
   }
   for (auto& [dtype, group] : open) groups.push_back(std::move(group));
@@ -116,6 +117,12 @@ std::int64_t ParameterSpec::count() const {
 
 std::string ParameterSpec::describe() const {
   return fmt::format("'{}' {} [{}]", name, name_of(dtype), fmt::join(shape, ", "));
+}
+
+BucketOptions BucketOptions::in_memory_of(DeviceKind kind) const {
+  BucketOptions filled = *this;
+  if (!filled.cap_bytes) filled.cap_bytes = kind == DeviceKind::cpu ? std::size_t{2} << 20 : std::size_t{25} << 20;
+  return filled;
 }
 
 BucketPlan plan_buckets(std::span<const ParameterSpec> specs, std::span<const int> order,

@@ -3,10 +3,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "runtime/device/device.h"
 #include "runtime/device/dtype.h"
 
 namespace lockstep {
@@ -25,11 +27,15 @@ struct ParameterSpec {
 };
 
 struct BucketOptions {
-  // A bucket is closed when it holds this many bytes or more, padding included. Cache-sized: sums run at the speed of
-  // L2. 0 gives every parameter a bucket of its own.
-  std::size_t cap_bytes = 2 << 20;
+  // A bucket is closed when it holds this many bytes or more, padding included. 0 gives every parameter a bucket of its
+  // own. Default: in CPU memory 2 MiB, cache-sized, so that sums run at the speed of L2; on a device 25 MiB, where a
+  // collective's start costs as much as the way of several MB.
+  std::optional<std::size_t> cap_bytes = {};
   // The cap of each dtype's first bucket: smaller, so that communication starts early.
   std::size_t first_cap_bytes = 1 << 20;
+
+  // With the defaults of that memory filled in.
+  BucketOptions in_memory_of(DeviceKind kind) const;
 };
 
 // Gradients and buckets start at multiples of this: a cache line, and the widest vector register.
@@ -56,6 +62,8 @@ struct BucketPlan {
 
 // `order` is the order in which gradients become ready: a permutation of the parameters' indices. A parameter is never
 // split; a bucket holds one dtype and passes its cap by less than one parameter.
+//
+// Options that are left to their defaults are taken as for CPU memory.
 //
 // Buckets come in the order in which their last parameter becomes ready, so that a dtype which is rare in the model
 // does not hold up the others. InvalidArgument if order is no permutation, a name is empty or twice there, or a dtype

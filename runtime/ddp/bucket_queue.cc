@@ -13,8 +13,10 @@ trace::Time now() { return trace::Time::clock::now(); }
 
 }  // namespace
 
-BucketQueue::BucketQueue(std::shared_ptr<ProcessGroup> group, Arena arena)
-    : group_(std::move(group)), arena_(std::move(arena)) {}
+BucketQueue::BucketQueue(std::shared_ptr<ProcessGroup> group, const GradientMemory& memory)
+    : group_(std::move(group)),
+      memory_(memory),
+      marks_(memory.device() ? std::make_unique<StepMarks>(group_->device()) : nullptr) {}
 
 template <typename Call>
 auto BucketQueue::at_bucket(std::size_t bucket, Call call) const {
@@ -48,10 +50,17 @@ void BucketQueue::begin(const BucketPlan& plan, std::int64_t step, std::int64_t 
   record_.gradients_ready = 0;
   in_calls_ = {};
   in_last_call_ = {};
+  if (marks_) marks_->begin(plan.buckets.size(), memory_.stream());
 }
 
 void BucketQueue::gradient_ready(int bucket) {
   const auto index = static_cast<std::size_t>(bucket);
+  if (marks_) {
+    ++record_.gradients_ready;
+    if (--missing_[index] > 0) return;
+    marks_->ready(index);
+    return launch_full();
+  }
   record_.last_gradient_ready = now();
   ++record_.gradients_ready;
   in_last_call_ = {};
@@ -71,12 +80,15 @@ void BucketQueue::launch_full() {
 
 void BucketQueue::launch(std::size_t bucket) {
   const Bucket& it = plan_->buckets[bucket];
-  const BufferView buffer(arena_.data + it.offset, it.count, it.dtype, group_->device());
-  record_.buckets[bucket].launched = now();
+  const BufferView buffer(memory_.at(it.offset), it.count, it.dtype, group_->device());
+  if (!marks_) record_.buckets[bucket].launched = now();
   record_.buckets[bucket].gradients_ready = record_.gradients_ready;
-  works_[bucket] = at_bucket(
-      bucket, [&] { return group_->all_reduce(buffer, {.op = ReduceOp::sum, .weight = weight_, .unit = unit_}); });
+  works_[bucket] = at_bucket(bucket, [&] {
+    return group_->all_reduce(
+        buffer, {.op = ReduceOp::sum, .weight = weight_, .unit = unit_, .zero_if_weightless = marks_ != nullptr});
+  });
   ++next_launched_;
+  if (marks_) marks_->launched(bucket);
 }
 
 // They finish in the order in which they were launched.
@@ -87,7 +99,8 @@ void BucketQueue::see_finished() {
   }
 }
 
-std::int64_t BucketQueue::finish() {
+void BucketQueue::finish() {
+  if (marks_) return finish_on_device();
   const trace::Time begin = now();
   if (record_.gradients_ready == 0) record_.last_gradient_ready = begin;
   for (std::size_t bucket = next_launched_; bucket < missing_.size(); ++bucket) {
@@ -95,17 +108,43 @@ std::int64_t BucketQueue::finish() {
     missing_[bucket] = 0;
   }
   launch_full();
-  // One deadline for the step: a limit per bucket would add up.
+  await_all();
+  total_weight_ = works_.front().total_weight();
+  works_.clear();
+  plan_ = nullptr;
+  close_record(begin);
+}
+
+// One deadline for the step: a limit per bucket would add up.
+void BucketQueue::await_all() {
   const Deadline deadline = Deadline::after(group_->timeout());
   while (under_way()) {
     at_bucket(next_finished_, [&] { works_[next_finished_].wait(deadline); });
     record_.buckets[next_finished_++].finished = now();
   }
-  const std::int64_t total = works_.front().total_weight();
-  works_.clear();
+}
+
+void BucketQueue::finish_on_device() {
+  marks_->backward_ended();
+  std::fill(missing_.begin(), missing_.end(), 0);
+  launch_full();
+  for (std::size_t bucket = 0; bucket < works_.size(); ++bucket) {
+    at_bucket(bucket, [&] { works_[bucket].wait_on(memory_.stream()); });
+  }
+  marks_->end(record_, works_);
   plan_ = nullptr;
-  close_record(begin);
-  return total;
+}
+
+std::int64_t BucketQueue::total_weight() {
+  if (marks_ && plan_ == nullptr && !works_.empty()) {
+    const Deadline deadline = Deadline::after(group_->timeout());
+    for (const Work& work : works_) {
+      at_place([&] { return fmt::format("step {}, total_weight", record_.step); }, [&] { work.wait(deadline); });
+    }
+    total_weight_ = works_.front().total_weight();
+    works_.clear();
+  }
+  return total_weight_;
 }
 
 void BucketQueue::drop() {
@@ -119,15 +158,7 @@ void BucketQueue::close_record(trace::Time finish_begin) {
   record_.end = now();
   record_.waited = in_last_call_ + (record_.end - finish_begin);
   record_.hidden = in_calls_ - in_last_call_;
-  record_.under_way = {};
-  // Launches and ends are both in index order, so the union of the intervals grows at its end only.
-  trace::Time covered = record_.begin;
-  for (const trace::BucketRecord& bucket : record_.buckets) {
-    const trace::Time from = std::max(covered, bucket.launched);
-    const trace::Time to = std::min(bucket.finished, record_.last_gradient_ready);
-    if (to > from) record_.under_way += to - from;
-    covered = std::max(covered, to);
-  }
+  record_.under_way = trace::under_way_behind_backward(record_);
   std::swap(record_, last_);
 }
 

@@ -1,5 +1,8 @@
 // The buckets of one synchronised step on their way: launches them strictly in index order, and keeps the times.
 //
+// On a device the host only launches: a bucket's all-reduce follows what the compute stream has when it is launched,
+// and the compute stream follows the all-reduce from finish() on.
+//
 // Knows neither names nor micro-batches; the Reducer does.
 // Threads: the Reducer's. Failure: throws what the group throws, with the step and the bucket in front.
 #pragma once
@@ -9,14 +12,16 @@
 
 #include "runtime/comm/process_group.h"
 #include "runtime/ddp/bucket_plan.h"
+#include "runtime/ddp/gradient_memory.h"
+#include "runtime/ddp/step_marks.h"
 #include "runtime/trace/step_record.h"
 
 namespace lockstep {
 
 class BucketQueue {
  public:
-  // The arena holds the buckets of every plan that begin() is given.
-  BucketQueue(std::shared_ptr<ProcessGroup> group, Arena arena);
+  // `memory` outlives it and holds the buckets of every plan that begin() is given.
+  BucketQueue(std::shared_ptr<ProcessGroup> group, const GradientMemory& memory);
 
   // Starts a step. `plan` outlives it; `weight` is what this rank's gradients stand for, which are multiplied by it in
   // units of `unit`.
@@ -24,8 +29,12 @@ class BucketQueue {
   // One more gradient of `bucket` is final. Launches every bucket that is full and has its turn, and gives what is
   // under way a push.
   void gradient_ready(int bucket);
-  // Launches what is left and waits for all of it, at most the group's timeout. Returns the sum of all ranks' weights.
-  std::int64_t finish();
+  // Launches what is left and waits for all of it, at most the group's timeout; on a device the compute stream waits,
+  // and the host does not.
+  void finish();
+  // Of the step that was finished last: the sum of all ranks' weights; 0 before the first. On a device waits for the
+  // step on the host, at most the group's timeout.
+  std::int64_t total_weight();
 
   // Forgets the step that was begun. Only where nobody waits for its buckets: in a world of one.
   void drop();
@@ -35,24 +44,28 @@ class BucketQueue {
   // True if a step was begun, some bucket of it was launched, and finish() has not returned: the other ranks wait for
   // the rest of it.
   bool is_open() const { return plan_ != nullptr && next_launched_ > 0; }
-  // Of the step that was finished last.
-  const trace::StepRecord& last() const { return last_; }
+  // Of the step that was finished last; on a device of the last one that is known to have ended there.
+  const trace::StepRecord& last() const { return marks_ ? marks_->last() : last_; }
 
  private:
   void launch_full();
   void launch(std::size_t bucket);
   void see_finished();
+  void await_all();
+  void finish_on_device();
   void close_record(trace::Time finish_begin);
   template <typename Call>
   auto at_bucket(std::size_t bucket, Call call) const;
 
   std::shared_ptr<ProcessGroup> group_;
-  Arena arena_;
+  const GradientMemory& memory_;
+  std::unique_ptr<StepMarks> marks_;  // on a device, else null
   const BucketPlan* plan_ = nullptr;  // of the step that was begun, else null; owned by the Reducer
   std::int64_t weight_ = 0;
   std::int64_t unit_ = 1;
   std::vector<int> missing_;  // gradients that each bucket still waits for
-  std::vector<Work> works_;
+  std::vector<Work> works_;   // of the step under way; on a device those of the last one, till the next begins
+  std::int64_t total_weight_ = 0;
   std::size_t next_launched_ = 0;  // buckets before it were launched
   std::size_t next_finished_ = 0;  // buckets before it are done
   trace::StepRecord record_;

@@ -50,7 +50,8 @@ std::vector<std::string> unpack(std::string_view packed) {
 // Options first, then one entry per parameter.
 std::vector<std::string> list_of(std::span<const ParameterSpec> specs, const BucketOptions& options) {
   std::vector<std::string> list;
-  list.push_back(fmt::format("cap_bytes {}, first_cap_bytes {}", options.cap_bytes, options.first_cap_bytes));
+  list.push_back(
+      fmt::format("cap_bytes {}, first_cap_bytes {}", options.cap_bytes.value_or(0), options.first_cap_bytes));
   for (const ParameterSpec& spec : specs) list.push_back(spec.describe());
   return list;
 }

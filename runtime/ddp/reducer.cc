@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <exception>
 #include <map>
 #include <numeric>
@@ -13,6 +12,8 @@
 #include "runtime/ddp/at_place.h"
 #include "runtime/ddp/bucket_queue.h"
 #include "runtime/ddp/compare_parameters.h"
+#include "runtime/ddp/gradient_memory.h"
+#include "runtime/ddp/used_map.h"
 
 namespace lockstep {
 namespace {
@@ -39,15 +40,9 @@ std::vector<ParameterSpec> with_used_map(const std::vector<ParameterSpec>& specs
   return planned;
 }
 
-ProcessGroup& require_cpu(const std::shared_ptr<ProcessGroup>& group) {
+std::shared_ptr<ProcessGroup> require_group(std::shared_ptr<ProcessGroup> group) {
   if (!group) throw InvalidArgument("Reducer: the process group is null; pass what init_process_group returned");
-  if (group->device().kind != DeviceKind::cpu) {
-    throw BackendUnavailable(
-        fmt::format("Reducer: backend {} computes on {}, and this build reduces gradients in CPU "
-                    "memory only; take a group on the cpu",
-                    group->backend(), group->device().str()));
-  }
-  return *group;
+  return group;
 }
 
 Arena compare_and_allocate(ProcessGroup& group, const std::vector<ParameterSpec>& specs, const BucketOptions& options,
@@ -67,7 +62,8 @@ struct Reducer::Impl {
   void* gradient_data(int parameter, DType dtype);
   void mark(std::string_view operation, int parameter, bool is_used);
   std::int64_t finish_step();
-  bool used_anywhere(int parameter) const;
+  std::int64_t total_weight();
+  bool used_anywhere(int parameter);
   void abandon_step(std::string_view cause) noexcept;
   int index_of(std::string_view name) const;
   void abort_if_open() noexcept;
@@ -76,16 +72,14 @@ struct Reducer::Impl {
   void adopt_unit_of_rank0(std::int64_t the_unit);
   BucketPlan plan_for(std::vector<int> order) const;
   void replan_as_observed();
+  void zero(std::size_t parameter);
   void zero_unmarked();
-  void write_used_map();
-  void read_used_map();
   void close_sum();
   std::size_t check_index(std::string_view operation, int parameter) const;
   void require_step(std::string_view operation) const;
   void rethrow_failure() const;
   template <typename Call>
   auto in_group(Call call);
-  std::byte* slice(std::size_t parameter) const { return arena.data + plan.slots[parameter].offset; }
 
   std::vector<ParameterSpec> specs;
   std::shared_ptr<ProcessGroup> group;
@@ -94,8 +88,9 @@ struct Reducer::Impl {
   std::vector<ParameterSpec> planned;  // the specs, and the slice of the used map
   std::map<std::string, int, std::less<>> index;
   BucketPlan plan;
-  Arena arena;
+  GradientMemory memory;
   BucketQueue queue;
+  std::unique_ptr<UsedMap> used_map;  // if track_unused
 
   std::int64_t unit = 1;  // of weights
   int plan_changes = 0;
@@ -105,12 +100,11 @@ struct Reducer::Impl {
   bool in_step = false;
   bool begun_once = false;
   bool synchronize = true;
-  std::int64_t step = 0;           // synchronised steps finished
-  std::int64_t weight = 0;         // of this rank's micro-batches since the last synchronised step, this one included
-  int micro_batches = 0;           // finished since the last synchronised step
-  std::vector<char> marked;        // by parameter, in this micro-batch
-  std::vector<char> used;          // by parameter, marked ready by this rank since the last synchronised step
-  std::vector<char> used_by_some;  // by parameter, in the last synchronised step, on any rank
+  std::int64_t step = 0;     // synchronised steps finished
+  std::int64_t weight = 0;   // of this rank's micro-batches since the last synchronised step, this one included
+  int micro_batches = 0;     // finished since the last synchronised step
+  std::vector<char> marked;  // by parameter, in this micro-batch
+  std::vector<char> used;    // by parameter, marked ready by this rank since the last synchronised step
 
   std::exception_ptr failure;  // the first thing the group threw
 };
@@ -118,16 +112,16 @@ struct Reducer::Impl {
 Reducer::Impl::Impl(std::vector<ParameterSpec> the_specs, std::shared_ptr<ProcessGroup> the_group,
                     const ReducerOptions& the_options)
     : specs(std::move(the_specs)),
-      group(std::move(the_group)),
-      options(the_options.buckets),
+      group(require_group(std::move(the_group))),
+      options(the_options.buckets.in_memory_of(group->device().kind)),
       track_unused(the_options.track_unused),
       planned(with_used_map(require_some(specs), track_unused)),
       plan(plan_for(reverse_registration(specs.size()))),
-      arena(compare_and_allocate(require_cpu(group), planned, options, plan)),
-      queue(group, arena),
+      memory(*group, compare_and_allocate(*group, planned, options, plan)),
+      queue(group, memory),
+      used_map(track_unused ? std::make_unique<UsedMap>(memory, specs.size()) : nullptr),
       marked(specs.size(), 0),
-      used(specs.size(), 0),
-      used_by_some(specs.size(), 0) {
+      used(specs.size(), 0) {
   for (std::size_t i = 0; i < specs.size(); ++i) index.emplace(specs[i].name, static_cast<int>(i));
   log_debug("Reducer: {} parameters in {} buckets, {} bytes", specs.size(), plan.buckets.size(), plan.arena_bytes);
 }
@@ -189,7 +183,7 @@ void Reducer::Impl::plan_order(std::span<const int> order, std::int64_t the_unit
 }
 
 void Reducer::Impl::adopt_unit_of_rank0(std::int64_t the_unit) {
-  if (group->device().kind != DeviceKind::cpu) return;  // it divides by whole weights
+  if (memory.device()) return;  // it divides by whole weights
   if (group->size() > 1) {
     in_group([&] {
       at_place([&] { return fmt::format("step {}, unit of the weights", step); },
@@ -221,7 +215,7 @@ void Reducer::Impl::adopt_order_of_rank0(std::vector<int> order) {
   }
   plan = std::move(next);
   // The padding lies elsewhere now, and must be zero.
-  std::memset(arena.data, 0, plan.arena_bytes);
+  memory.zero(0, plan.arena_bytes);
   ++plan_changes;
 }
 
@@ -253,13 +247,14 @@ void Reducer::Impl::begin_step(const StepOptions& step_options) {
                     "must be at least 0 and their sum fit in 63 bits",
                     step, step_options.weight, weight));
   }
+  if (memory.device()) in_group([&] { memory.follow(group->stream()); });
   if (!order_is_known && step > 0 && micro_batches == 0) replan_as_observed();
   weight = sum;
   synchronize = step_options.synchronize;
   begun_once = true;
   in_step = true;
   std::fill(marked.begin(), marked.end(), 0);
-  if (synchronize) queue.begin(plan, step, weight, unit);
+  if (synchronize) in_group([&] { queue.begin(plan, step, weight, unit); });
 }
 
 void* Reducer::Impl::gradient_data(int parameter, DType dtype) {
@@ -270,7 +265,7 @@ void* Reducer::Impl::gradient_data(int parameter, DType dtype) {
                     "its own dtype",
                     parameter, specs[at].describe(), name_of(dtype), step));
   }
-  return slice(at);
+  return memory.at(plan.slots[at].offset);
 }
 
 void Reducer::Impl::mark(std::string_view operation, int parameter, bool is_used) {
@@ -286,32 +281,21 @@ void Reducer::Impl::mark(std::string_view operation, int parameter, bool is_used
   if (is_used) {
     used[at] = 1;
   } else if (micro_batches == 0) {
-    std::memset(slice(at), 0, specs[at].bytes());
+    in_group([&] { zero(at); });
   }
   if (!synchronize) return;
   if (!order_is_known) observed.push_back(parameter);
   in_group([&] { queue.gradient_ready(plan.slots[at].bucket); });
 }
 
+void Reducer::Impl::zero(std::size_t parameter) { memory.zero(plan.slots[parameter].offset, specs[parameter].bytes()); }
+
 // What was accumulated before stays; what this micro-batch should have overwritten is stale.
 void Reducer::Impl::zero_unmarked() {
   if (micro_batches > 0) return;
   for (std::size_t i = 0; i < specs.size(); ++i) {
-    if (!marked[i]) std::memset(slice(i), 0, specs[i].bytes());
+    if (!marked[i]) in_group([&] { zero(i); });
   }
-}
-
-void Reducer::Impl::write_used_map() {
-  if (!track_unused) return;
-  auto* map = reinterpret_cast<float*>(slice(specs.size()));
-  for (std::size_t i = 0; i < specs.size(); ++i) map[i] = used[i] ? 1.0f : 0.0f;
-}
-
-// The ranks that used a parameter, over the summed weight.
-void Reducer::Impl::read_used_map() {
-  if (!track_unused) return;
-  const auto* map = reinterpret_cast<const float*>(slice(specs.size()));
-  for (std::size_t i = 0; i < specs.size(); ++i) used_by_some[i] = map[i] > 0 ? 1 : 0;
 }
 
 void Reducer::Impl::close_sum() {
@@ -329,21 +313,43 @@ std::int64_t Reducer::Impl::finish_step() {
     ++micro_batches;
     return weight;
   }
-  write_used_map();
-  const std::int64_t total = in_group([&] { return queue.finish(); });
-  read_used_map();
-  // Nobody had data: whatever was written stands for nothing.
-  if (total == 0) std::memset(arena.data, 0, plan.arena_bytes);
+  const std::size_t map_offset = used_map ? plan.slots[specs.size()].offset : 0;
+  std::int64_t total = -1;
+  in_group([&] {
+    if (used_map) used_map->write(map_offset, used);
+    queue.finish();
+    if (used_map) used_map->read(map_offset);
+    if (memory.device() == nullptr) {
+      total = queue.total_weight();
+      // Nobody had data: whatever was written stands for nothing. On a device the group's division has seen to it.
+      if (total == 0) memory.zero(0, plan.arena_bytes);
+    }
+  });
   close_sum();
   ++step;
   return total;
 }
 
-bool Reducer::Impl::used_anywhere(int parameter) const {
-  if (!track_unused) {
+std::int64_t Reducer::Impl::total_weight() {
+  rethrow_failure();
+  if (in_step && synchronize) {
+    throw InvalidArgument(
+        fmt::format("Reducer: total_weight within step {}; ask between finish_step and the next begin_step", step));
+  }
+  return in_group([&] { return queue.total_weight(); });
+}
+
+bool Reducer::Impl::used_anywhere(int parameter) {
+  if (!used_map) {
     throw InvalidArgument("Reducer: used_anywhere, but nothing is tracked; construct it with track_unused");
   }
-  return used_by_some[check_index("used_anywhere", parameter)] != 0;
+  const std::size_t at = check_index("used_anywhere", parameter);
+  if (memory.device() == nullptr) return used_map->at(at, Deadline::never());
+  rethrow_failure();
+  return in_group([&] {
+    queue.total_weight();  // a group that fails says so here, not in a wait for a copy that never comes
+    return used_map->at(at, Deadline::after(group->timeout()));
+  });
 }
 
 void Reducer::Impl::abandon_step(std::string_view cause) noexcept {
@@ -381,12 +387,13 @@ void* Reducer::gradient_data(int parameter, DType dtype) { return impl_->gradien
 void Reducer::mark_ready(int parameter) { impl_->mark("mark_ready", parameter, true); }
 void Reducer::mark_unused(int parameter) { impl_->mark("mark_unused", parameter, false); }
 std::int64_t Reducer::finish_step() { return impl_->finish_step(); }
+std::int64_t Reducer::total_weight() const { return impl_->total_weight(); }
 bool Reducer::used_anywhere(int parameter) const { return impl_->used_anywhere(parameter); }
 void Reducer::abandon_step(std::string_view cause) noexcept { impl_->abandon_step(cause); }
 const std::vector<ParameterSpec>& Reducer::parameters() const { return impl_->specs; }
 const BucketPlan& Reducer::plan() const { return impl_->plan; }
 int Reducer::plan_changes() const { return impl_->plan_changes; }
-std::shared_ptr<void> Reducer::memory() const { return impl_->arena.owner; }
+std::shared_ptr<void> Reducer::memory() const { return impl_->memory.owner(); }
 int Reducer::index_of(std::string_view name) const { return impl_->index_of(name); }
 const trace::StepRecord& Reducer::last_step() const { return impl_->queue.last(); }
 

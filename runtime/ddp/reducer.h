@@ -22,6 +22,12 @@
 // Addresses: gradients lie in an arena of the group's and stay where they are, but for that one new plan: ask for
 // gradient() after each begin_step, or at least again when plan_changes() has grown.
 //
+// On a device (a group of NCCL's): gradient() is an address there, to be written by what is put into the group's
+// stream() before mark_ready, and read by what is put there after finish_step. No call of a step waits on the host, but
+// for the begin_step that plans anew (plan_order spares it); so finish_step can't say the summed weight, total_weight()
+// can; and a failure may show in a later call than the one whose collective failed. A stream that is set between two
+// steps comes after what the one before has.
+//
 // Threads: one, the one that runs backward.
 // Failure: throws what the group throws, with step and bucket in front; every later call throws the same.
 // InvalidArgument for misuse (a gradient twice ready, a step not begun, an unknown name), naming parameter and step; it
@@ -60,7 +66,6 @@ class Reducer {
  public:
   // Collective. Compares specs and options over the ranks (hashes through the store): Mismatch, on every rank, names
   // the first parameter that differs, and the ranks; Timeout names those that did not come. Allocates the arena.
-  // BackendUnavailable if the group's device is not the CPU.
   Reducer(std::vector<ParameterSpec> specs, std::shared_ptr<ProcessGroup> group, const ReducerOptions& options = {});
   ~Reducer();
   Reducer(const Reducer&) = delete;
@@ -95,11 +100,15 @@ class Reducer {
   // This micro-batch has no gradient of the parameter, and none will come: counts as 0, and its bucket waits no longer
   // for it. Misuse as for mark_ready.
   void mark_unused(int parameter);
-  // Launches what is left and waits for all of it. Returns the summed weight of all ranks (0: nobody had data, the
-  // epoch is over, gradients are 0), or of this rank so far if the step was not synchronised.
+  // Launches what is left and waits for all of it; on a device the group's stream waits. Returns the summed weight of
+  // all ranks (0: nobody had data, the epoch is over, gradients are 0), or of this rank so far if the step was not
+  // synchronised. After a synchronised step on a device -1: not known yet.
   std::int64_t finish_step();
+  // The summed weight of all ranks in the last synchronised step; 0 before the first. On a device blocks until it is
+  // known, at most the group's timeout. InvalidArgument within a synchronised step.
+  std::int64_t total_weight() const;
   // With track_unused, of the last synchronised step: whether any rank marked the parameter ready in one of its
-  // micro-batches. InvalidArgument if nothing is tracked.
+  // micro-batches. On a device blocks as total_weight() does. InvalidArgument if nothing is tracked.
   bool used_anywhere(int parameter) const;
   // Backward has failed on this rank, and the step can't be finished; nothing if none was begun or accumulated. The
   // group fails on every rank with `cause`, behind this rank and step. A world of one forgets the step, its earlier
@@ -114,7 +123,8 @@ class Reducer {
   std::shared_ptr<void> memory() const;
   // Index of a name. InvalidArgument if there is none.
   int index_of(std::string_view name) const;
-  // Times of the last synchronised step; its step is -1 before the first.
+  // Times of the last synchronised step; its step is -1 before the first. On a device of the last step that is known to
+  // have ended there: perhaps an earlier one, for this never waits.
   const trace::StepRecord& last_step() const;
 
  private:

@@ -83,9 +83,9 @@ class CpuRuntime final : public DeviceRuntime {
     require_default(stream, "zero");
     if (bytes > 0) std::memset(data, 0, bytes);
   }
-  void divide(const BufferView& buffer, const std::int64_t* divisor, StreamView stream) override {
+  void divide(const BufferView& buffer, const std::int64_t* divisor, OverZero over_zero, StreamView stream) override {
     require_default(stream, "divide");
-    divide_on_host(buffer.data, buffer.count, buffer.dtype, *divisor);
+    divide_on_host(buffer.data, buffer.count, buffer.dtype, *divisor, over_zero);
   }
   void put(std::int64_t* to, std::int64_t value, StreamView stream) override {
     require_default(stream, "put");

@@ -47,6 +47,9 @@ struct DeviceCounters {
   std::int64_t allocations = 0;  // of memory that the cache did not have: device and pinned
 };
 
+// What divide() makes of its elements where the divisor is 0: they stay as they are, or all become 0.
+enum class OverZero : std::uint8_t { stays, is_zero };
+
 class DeviceRuntime {
  public:
   virtual ~DeviceRuntime() = default;
@@ -90,9 +93,9 @@ class DeviceRuntime {
   // the host is not to wait: pageable memory makes CUDA stage it, and counts as a host wait.
   virtual void copy(void* to, const void* from, std::size_t bytes, StreamView stream) = 0;
   virtual void zero(void* data, std::size_t bytes, StreamView stream) = 0;
-  // In the stream's order: every element over *divisor, which lies on the device; over 0 they stay as they are. Floats
-  // are divided in float32 or wider, then rounded; integers in 64 bits, towards zero.
-  virtual void divide(const BufferView& buffer, const std::int64_t* divisor, StreamView stream) = 0;
+  // In the stream's order: every element over *divisor, which lies on the device. Floats are divided in float32 or
+  // wider, then rounded; integers in 64 bits, towards zero.
+  virtual void divide(const BufferView& buffer, const std::int64_t* divisor, OverZero over_zero, StreamView stream) = 0;
   // In the stream's order: *to = value, without host memory that has to live on.
   virtual void put(std::int64_t* to, std::int64_t value, StreamView stream) = 0;
 };

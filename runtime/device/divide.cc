@@ -1,5 +1,7 @@
 #include "runtime/device/divide.h"
 
+#include <cstring>
+
 #include "runtime/device/half.h"
 
 namespace lockstep {
@@ -23,8 +25,12 @@ void integers(void* data, std::int64_t count, std::int64_t divisor) {
 
 }  // namespace
 
-void divide_on_host(void* data, std::int64_t count, DType dtype, std::int64_t divisor) {
-  if (divisor == 0) return;
+void divide_on_host(void* data, std::int64_t count, DType dtype, std::int64_t divisor, OverZero over_zero) {
+  if (divisor == 0) {
+    if (over_zero == OverZero::is_zero && count > 0)
+      std::memset(data, 0, static_cast<std::size_t>(count) * size_of(dtype));
+    return;
+  }
   const auto single = static_cast<float>(divisor);
   switch (dtype) {
     case DType::f32: each<float>(data, count, [single](float value) { return value / single; }); break;

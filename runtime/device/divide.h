@@ -3,12 +3,13 @@
 
 #include <cstdint>
 
-#include "runtime/device/buffer_view.h"
+#include "runtime/device/device_runtime.h"
 
 namespace lockstep {
 
-// Every element over `divisor`; over 0 they stay. Floats are divided in float32 or wider, then rounded to nearest even;
-// integers in 64 bits, towards zero.
-void divide_on_host(void* data, std::int64_t count, DType dtype, std::int64_t divisor);
+// Every element over `divisor`. Floats are divided in float32 or wider, then rounded to nearest even; integers in 64
+// bits, towards zero.
+void divide_on_host(void* data, std::int64_t count, DType dtype, std::int64_t divisor,
+                    OverZero over_zero = OverZero::stays);
 
 }  // namespace lockstep

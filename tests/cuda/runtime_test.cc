@@ -114,7 +114,11 @@ TEST_F(Cuda, DividesAndPutsInTheStreamsOrder) {
   auto* const divisor = static_cast<std::int64_t*>(word.get());
   std::mt19937 random(7);
   for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16, DType::i32, DType::i64, DType::u8}) {
-    for (const std::int64_t by : {0, 1, 3, 7}) {
+    for (const auto& [by, over_zero] : std::vector<std::pair<std::int64_t, OverZero>>{{0, OverZero::stays},
+                                                                                      {0, OverZero::is_zero},
+                                                                                      {1, OverZero::is_zero},
+                                                                                      {3, OverZero::stays},
+                                                                                      {7, OverZero::is_zero}}) {
       constexpr std::int64_t kCount = 37;
       const std::size_t bytes = kCount * size_of(dtype);
       const auto host = cuda.allocate_pinned(bytes, kGpu);
@@ -122,17 +126,17 @@ TEST_F(Cuda, DividesAndPutsInTheStreamsOrder) {
       // Bits of small, finite numbers in every type.
       for (auto& byte : wanted) byte = static_cast<std::byte>(random() % 0x70);
       std::memcpy(host.get(), wanted.data(), bytes);
-      divide_on_host(wanted.data(), kCount, dtype, by);
+      divide_on_host(wanted.data(), kCount, dtype, by, over_zero);
       const auto data = cuda.allocate(bytes, stream);
       cuda.copy(data.get(), host.get(), bytes, stream);
       cuda.put(divisor, by, stream);
-      cuda.divide({data.get(), kCount, dtype, kGpu}, divisor, stream);
+      cuda.divide({data.get(), kCount, dtype, kGpu}, divisor, over_zero, stream);
       cuda.copy(host.get(), data.get(), bytes, stream);
       stream.synchronize(soon());
       EXPECT_EQ(std::memcmp(host.get(), wanted.data(), bytes), 0) << name_of(dtype) << " over " << by;
     }
   }
-  cuda.divide({nullptr, 0, DType::f32, kGpu}, divisor, stream);
+  cuda.divide({nullptr, 0, DType::f32, kGpu}, divisor, OverZero::is_zero, stream);
 }
 
 TEST_F(Cuda, EventsOrderStreamsAndAWaitThatIsMissingIsSeen) {

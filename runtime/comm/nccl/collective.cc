@@ -118,7 +118,8 @@ void Collective::follow_up(const Lane& lane) {
   const std::int64_t* divisor = record.op == ReduceOp::avg ? lane.world_size : nullptr;
   if (record.weighted) divisor = static_cast<const std::int64_t*>(word_.get());
   if (divisor != nullptr && has_result && record.count > 0) {
-    lane.runtime.divide(BufferView(out_, record.count, record.dtype, lane.stream.device), divisor, lane.stream);
+    lane.runtime.divide(BufferView(out_, record.count, record.dtype, lane.stream.device), divisor,
+                        task.zero_if_weightless ? OverZero::is_zero : OverZero::stays, lane.stream);
   }
   if (record.weighted) {
     total_ = lane.runtime.allocate_pinned(sizeof(std::int64_t), lane.stream.device);

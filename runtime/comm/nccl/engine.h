@@ -131,6 +131,7 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   void take_posting(const Posting& posting) REQUIRES(mutex_);
   std::shared_ptr<Message> take_posted(std::int64_t number) REQUIRES(mutex_);
   std::shared_ptr<void> take_event() { return events_->take(runtime_, context_.device); }
+  std::shared_ptr<void> take_timed_event() { return timed_events_->take(runtime_, context_.device); }
   bool all_have_answered() const REQUIRES(mutex_);
   void join_owner();
   void close_as(std::optional<std::string> cause);
@@ -187,7 +188,8 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   wire::Failure failure_;
   Control control_;
   FlightRecord flight_record_;
-  const std::shared_ptr<EventPool> events_ = std::make_shared<EventPool>();
+  const std::shared_ptr<EventPool> events_ = std::make_shared<EventPool>(false);
+  const std::shared_ptr<EventPool> timed_events_ = std::make_shared<EventPool>(true);
 
   // A communicator, its stream, and what is in it. The owner thread's; then the undertaker's.
   struct Track {
@@ -249,6 +251,9 @@ class Ticket final : public WorkState {
   bool poll() override { return engine_->poll(*item_); }
   void wait(const Deadline& deadline) override { engine_->wait_for(*item_, deadline); }
   void wait_on(StreamView stream, const Deadline& deadline) override { engine_->wait_on(*item_, stream, deadline); }
+  void* end_mark() const override {
+    return item_->launched.load(std::memory_order_acquire) ? item_->finished.get() : nullptr;
+  }
   std::int64_t total_weight() const override {
     if constexpr (std::is_same_v<Of, Collective>) {
       if (item_->done.load(std::memory_order_acquire)) return item_->total_weight;

@@ -14,6 +14,9 @@ namespace lockstep::nccl {
 // Always in a shared_ptr: it lives as long as its events.
 class EventPool : public std::enable_shared_from_this<EventPool> {
  public:
+  // Of events that are all timed, or all not.
+  explicit EventPool(bool timed) : timed_(timed) {}
+
   // An event that nobody else uses; its last copy brings it back.
   std::shared_ptr<void> take(DeviceRuntime& runtime, DeviceId device) {
     std::shared_ptr<void> event;
@@ -24,7 +27,7 @@ class EventPool : public std::enable_shared_from_this<EventPool> {
         free_.pop_back();
       }
     }
-    if (!event) event = runtime.create_event(device, false);
+    if (!event) event = runtime.create_event(device, timed_);
     void* const handle = event.get();
     return {handle, [event = std::move(event), pool = weak_from_this()](void*) mutable {
               const auto alive = pool.lock();
@@ -35,6 +38,7 @@ class EventPool : public std::enable_shared_from_this<EventPool> {
   }
 
  private:
+  const bool timed_;
   Mutex mutex_;
   std::vector<std::shared_ptr<void>> free_ GUARDED_BY(mutex_);
 };

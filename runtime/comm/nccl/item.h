@@ -42,7 +42,7 @@ class Item {
   // Done with this one: what a rank sends to itself.
   std::shared_ptr<Item> twin;
   std::shared_ptr<void> ready;     // event: what the collective reads is computed; null for host memory
-  std::shared_ptr<void> finished;  // event, behind all of it; set when launched
+  std::shared_ptr<void> finished;  // timed event, behind all of it; set when launched
   std::atomic<bool> launched{false};
   std::atomic<bool> done{false};
   std::atomic<bool> handed_on{false};  // a stream waits for it

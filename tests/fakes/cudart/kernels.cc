@@ -8,14 +8,14 @@
 
 namespace lockstep::cuda {
 
-cudaError_t launch_divide(void* data, std::int64_t count, DType dtype, const std::int64_t* divisor,
+cudaError_t launch_divide(void* data, std::int64_t count, DType dtype, const std::int64_t* divisor, OverZero over_zero,
                           cudaStream_t stream) {
   if (count == 0) return cudaSuccess;
   const std::size_t bytes = static_cast<std::size_t>(count) * size_of(dtype);
   return fake_cuda::enqueue(stream, fmt::format("divide {} x {}", count, name_of(dtype)),
-                            [data = fake_cuda::host_address(data), count, dtype,
+                            [data = fake_cuda::host_address(data), count, dtype, over_zero,
                              divisor = static_cast<const std::int64_t*>(fake_cuda::host_address(divisor))] {
-                              divide_on_host(data, count, dtype, *divisor);
+                              divide_on_host(data, count, dtype, *divisor, over_zero);
                             },
                             {{divisor, sizeof *divisor}, {data, bytes}}, {{data, bytes}});
 }

@@ -169,7 +169,7 @@ void check_random_plan(std::uint64_t seed) {
     }));
     // It was under its cap until the last one came.
     const auto kind = static_cast<std::size_t>(bucket.dtype);
-    const std::size_t cap = first_of_dtype[kind] ? options.first_cap_bytes : options.cap_bytes;
+    const std::size_t cap = first_of_dtype[kind] ? options.first_cap_bytes : *options.cap_bytes;
     first_of_dtype[kind] = false;
     EXPECT_TRUE(bucket.parameters.size() == 1 || before_last < cap) << before_last << " against " << cap;
     const std::size_t full = position[static_cast<std::size_t>(bucket.parameters.back())];

@@ -66,7 +66,7 @@ TEST(CpuRuntime, WorkIsDoneAtReturn) {
   EXPECT_EQ(to, from);
   std::int64_t divisor = 0;
   cpu().put(&divisor, 2, stream);
-  cpu().divide(std::span(to), &divisor, stream);
+  cpu().divide(std::span(to), &divisor, OverZero::stays, stream);
   EXPECT_THAT(to, ElementsAre(3, 3, -4));
   cpu().zero(to.data(), 16, stream);
   EXPECT_THAT(to, ElementsAre(0, 0, -4));

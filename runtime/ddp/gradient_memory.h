@@ -1,0 +1,44 @@
+// The arena's bytes, as the Reducer itself touches them between collectives.
+//
+// In CPU memory that is done at once. On a device it is put into the compute stream, where the gradients are written
+// too, and no call waits on the host: the order of the stream is the order of the calls.
+//
+// Threads: the Reducer's. Failure: DeviceError.
+#pragma once
+
+#include <cstring>
+
+#include "runtime/comm/process_group.h"
+#include "runtime/device/device_runtime.h"
+
+namespace lockstep {
+
+class GradientMemory {
+ public:
+  // `arena` was allocated by `group`.
+  GradientMemory(const ProcessGroup& group, Arena arena);
+
+  // Null in CPU memory.
+  DeviceRuntime* device() const { return runtime_; }
+  // The compute stream, on a device.
+  StreamView stream() const { return stream_; }
+  // From now on the compute stream is `stream`; what was put into the one before comes first.
+  void follow(StreamView stream);
+
+  std::byte* at(std::size_t offset) const { return arena_.data + offset; }
+  const std::shared_ptr<void>& owner() const { return arena_.owner; }
+  void zero(std::size_t offset, std::size_t bytes) {
+    if (runtime_ == nullptr) {
+      std::memset(at(offset), 0, bytes);
+    } else if (bytes > 0) {
+      runtime_->zero(at(offset), bytes, stream_);
+    }
+  }
+
+ private:
+  Arena arena_;
+  DeviceRuntime* runtime_;  // lives as long as the process
+  StreamView stream_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,69 @@
+// The times of a step on a device, where the host is elsewhere when things happen: timed marks in the streams, read
+// once they have been reached. Nothing here waits on the host.
+//
+// All of it is device time: a record starts at the host's time of begin(), and every other time is that plus what the
+// device counted since. A collective's end is marked by its group (Work::end_mark).
+//
+// Threads: the Reducer's. Failure: DeviceError.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "runtime/comm/work.h"
+#include "runtime/device/device_runtime.h"
+#include "runtime/trace/step_record.h"
+
+namespace lockstep {
+
+class StepMarks {
+ public:
+  explicit StepMarks(DeviceId device);
+
+  // In this order, for each step. `compute` is the stream that gradients are written in.
+  void begin(std::size_t buckets, StreamView compute);
+  // The bucket's last gradient is in the compute stream.
+  void ready(std::size_t bucket);
+  // Its all-reduce was started, behind what was marked last.
+  void launched(std::size_t bucket);
+  // What comes into the compute stream now is no backward. Buckets that were not ready are from here on.
+  void backward_ended();
+  // The compute stream waits for all buckets now: `works`, one for each. `record` has all but the times.
+  void end(trace::StepRecord record, std::span<const Work> works);
+
+  // Of the last step whose marks have all been reached.
+  const trace::StepRecord& last();
+
+ private:
+  struct Step {
+    trace::StepRecord record;
+    std::vector<std::shared_ptr<void>> marks;  // see the indices below
+    std::vector<std::size_t> launch;           // by bucket: the mark that its all-reduce starts behind
+    std::vector<char> is_ready;                // by bucket: whether its own mark was set
+    std::vector<Work> works;                   // by bucket
+  };
+  // Marks of a step: three, then for each bucket when it was ready.
+  enum : std::size_t { kBegin, kBackwardEnd, kEnd, kBuckets };
+
+  void mark(std::size_t index);
+  void resolve();
+  trace::StepRecord times(const Step& step) const;
+  void give_up_front();
+
+  // Steps of which nothing is known yet. The host is a few steps ahead at most, by the device's own limits; past this
+  // the oldest is given up, and last() never tells of it.
+  static constexpr std::size_t kMostPending = 64;
+
+  DeviceRuntime& runtime_;
+  DeviceId device_;
+  StreamView compute_;
+  Step now_;
+  std::size_t last_mark_ = kBegin;
+  std::deque<Step> pending_;
+  std::vector<Step> free_;  // for their events
+  trace::StepRecord last_;
+};
+
+}  // namespace lockstep
