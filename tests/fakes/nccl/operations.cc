@@ -142,6 +142,8 @@ bool run_collective(World& world, int rank, const Operation& operation, std::uin
         aborted);
   };
   for (std::size_t done = 0; done < operation.count;) {
+    // Who was aborted in an earlier operation has left it to the others, who may still look at what was called there.
+    if (aborted.load()) return false;
     const std::size_t chunk = std::min(largest, operation.count - done);
     ++round;
     if (operation.bytes_read(rank, world.size()) > 0) {
