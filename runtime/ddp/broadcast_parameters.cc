@@ -2,10 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <cstring>
+#include <optional>
 #include <vector>
 
 #include "runtime/base/error.h"
+#include "runtime/device/device_runtime.h"
 
 namespace lockstep {
 namespace {
@@ -13,14 +14,33 @@ namespace {
 constexpr std::size_t kLarge = 1 << 20;
 constexpr std::size_t kStageBytes = 4 << 20;
 
-void broadcast_bytes(ProcessGroup& group, void* data, std::size_t bytes, int root) {
-  group.broadcast(BufferView(data, static_cast<std::int64_t>(bytes), DType::u8), root).wait();
+void broadcast_bytes(ProcessGroup& group, void* data, std::size_t bytes, DeviceId device, int root) {
+  group.broadcast(BufferView(data, static_cast<std::int64_t>(bytes), DType::u8, device), root).wait();
 }
 
-// Small buffers on their way together.
+// Where a stage's bytes lie, and how they get there.
+class StageMemory {
+ public:
+  StageMemory(ProcessGroup& group, DeviceId device)
+      : runtime_(device_runtime(device.kind)),
+        stream_(device == group.device() ? group.stream() : StreamView{device, nullptr}),
+        memory_(runtime_.allocate(kStageBytes, stream_)) {}
+
+  std::byte* data() const { return static_cast<std::byte*>(memory_.get()); }
+  void copy(void* to, const void* from, std::size_t bytes) { runtime_.copy(to, from, bytes, stream_); }
+  // Blocks until what was copied is there.
+  void settle(const Deadline& deadline) { runtime_.synchronize(stream_, deadline); }
+
+ private:
+  DeviceRuntime& runtime_;
+  StreamView stream_;
+  std::shared_ptr<void> memory_;
+};
+
+// Small buffers of one device on their way together.
 class Stage {
  public:
-  Stage(ProcessGroup& group, int root) : group_(group), root_(root) {}
+  Stage(ProcessGroup& group, DeviceId device, int root) : group_(group), device_(device), root_(root) {}
 
   void add(const BufferView& buffer) {
     if (bytes_ + buffer.bytes() > kStageBytes) flush();
@@ -30,11 +50,14 @@ class Stage {
 
   void flush() {
     if (bytes_ > 0) {
-      memory_.resize(bytes_);
+      if (!memory_) memory_.emplace(group_, device_);
       const bool mine = group_.rank() == root_;
-      if (mine) for_each([](std::byte* stage, const BufferView& it) { std::memcpy(stage, it.data, it.bytes()); });
-      broadcast_bytes(group_, memory_.data(), bytes_, root_);
-      if (!mine) for_each([](std::byte* stage, const BufferView& it) { std::memcpy(it.data, stage, it.bytes()); });
+      if (mine) for_each([&](std::byte* stage, const BufferView& it) { memory_->copy(stage, it.data, it.bytes()); });
+      broadcast_bytes(group_, memory_->data(), bytes_, device_, root_);
+      if (!mine) {
+        for_each([&](std::byte* stage, const BufferView& it) { memory_->copy(it.data, stage, it.bytes()); });
+        memory_->settle(Deadline::after(group_.timeout()));
+      }
     }
     buffers_.clear();
     bytes_ = 0;
@@ -43,7 +66,7 @@ class Stage {
  private:
   template <typename Copy>
   void for_each(Copy copy) {
-    std::byte* stage = memory_.data();
+    std::byte* stage = memory_->data();
     for (const BufferView& buffer : buffers_) {
       copy(stage, buffer);
       stage += buffer.bytes();
@@ -51,10 +74,11 @@ class Stage {
   }
 
   ProcessGroup& group_;
+  DeviceId device_;
   int root_;
   std::vector<BufferView> buffers_;
   std::size_t bytes_ = 0;
-  std::vector<std::byte> memory_;
+  std::optional<StageMemory> memory_;
 };
 
 }  // namespace
@@ -64,24 +88,25 @@ void broadcast_parameters(ProcessGroup& group, std::span<const BufferView> buffe
     throw InvalidArgument(fmt::format("broadcast_parameters: root {} is no rank of a group of {}", root, group.size()));
   }
   for (const BufferView& buffer : buffers) {
-    if (buffer.device.kind != DeviceKind::cpu) {
+    if (!group.takes(buffer.device)) {
       throw InvalidArgument(
-          fmt::format("broadcast_parameters: a buffer of {} bytes is on {}; only CPU memory can be "
-                      "broadcast here",
-                      buffer.bytes(), buffer.device.str()));
+          fmt::format("broadcast_parameters: a buffer of {} bytes is on {}, the group on {}; copy it there first",
+                      buffer.bytes(), buffer.device.str(), group.device().str()));
     }
   }
   if (group.size() == 1) return;
-  Stage stage(group, root);
+  Stage host(group, {}, root);
+  Stage on_device(group, group.device(), root);
   for (const BufferView& buffer : buffers) {
     if (buffer.count == 0) continue;
     if (buffer.bytes() < kLarge) {
-      stage.add(buffer);
+      (buffer.device == DeviceId{} ? host : on_device).add(buffer);
     } else {
-      broadcast_bytes(group, buffer.data, buffer.bytes(), root);
+      broadcast_bytes(group, buffer.data, buffer.bytes(), buffer.device, root);
     }
   }
-  stage.flush();
+  host.flush();
+  on_device.flush();
 }
 
 }  // namespace lockstep

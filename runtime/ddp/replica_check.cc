@@ -4,25 +4,51 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstring>
 #include <map>
+#include <memory>
 #include <vector>
 
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
+#include "runtime/device/device_runtime.h"
 #include "runtime/rendezvous/roster.h"
 
 namespace lockstep {
 namespace {
 
-std::uint64_t hash_buffer(const NamedBuffer& buffer) {
+// Of what is copied from a device in one piece.
+constexpr std::size_t kPiece = 4 << 20;
+// For a copy that a failed device never ends.
+constexpr std::chrono::minutes kCopyPatience{5};
+
+std::uint64_t hash_on_device(const BufferView& value, StreamView stream, std::uint64_t seed) {
+  if (value.device != stream.device) stream = {value.device, nullptr};
+  DeviceRuntime& runtime = device_runtime(value.device.kind);
+  const Deadline deadline = Deadline::after(kCopyPatience);
+  const auto all = std::make_unique_for_overwrite<std::byte[]>(value.bytes());
+  const auto piece = runtime.allocate_pinned(std::min(kPiece, value.bytes()), value.device);
+  for (std::size_t at = 0; at < value.bytes(); at += kPiece) {
+    const std::size_t bytes = std::min(kPiece, value.bytes() - at);
+    runtime.copy(piece.get(), static_cast<const std::byte*>(value.data) + at, bytes, stream);
+    runtime.synchronize(stream, deadline);
+    std::memcpy(all.get() + at, piece.get(), bytes);
+  }
+  return hash64(all.get(), value.bytes(), seed);
+}
+
+std::uint64_t hash_buffer(const NamedBuffer& buffer, StreamView stream) {
   const std::uint64_t header =
       hash64(fmt::format("{} {} {}", name_of(buffer.value.dtype), buffer.value.count, buffer.name));
+  if (buffer.value.device.kind != DeviceKind::cpu && buffer.value.count > 0) {
+    return hash_on_device(buffer.value, stream, header);
+  }
   return hash64(buffer.value.data, buffer.value.bytes(), header);
 }
 
-std::vector<std::uint64_t> hash_buffers(std::span<const NamedBuffer> buffers) {
+std::vector<std::uint64_t> hash_buffers(std::span<const NamedBuffer> buffers, StreamView stream) {
   std::vector<std::uint64_t> hashes;
-  for (const NamedBuffer& buffer : buffers) hashes.push_back(hash_buffer(buffer));
+  for (const NamedBuffer& buffer : buffers) hashes.push_back(hash_buffer(buffer, stream));
   return hashes;
 }
 
@@ -82,10 +108,12 @@ std::string describe_outliers(std::span<const std::uint64_t> by_rank) {
 
 }  // namespace
 
-std::uint64_t hash_replica(std::span<const NamedBuffer> buffers) { return combine(hash_buffers(buffers)); }
+std::uint64_t hash_replica(std::span<const NamedBuffer> buffers, StreamView stream) {
+  return combine(hash_buffers(buffers, stream));
+}
 
 std::uint64_t check_replicas(ProcessGroup& group, std::span<const NamedBuffer> buffers) {
-  const std::vector<std::uint64_t> hashes = hash_buffers(buffers);
+  const std::vector<std::uint64_t> hashes = hash_buffers(buffers, group.stream());
   const std::uint64_t mine = combine(hashes);
   const std::vector<std::uint64_t> all = gather(group, {mine, hashes.size()});
   std::vector<std::uint64_t> hash_by_rank, count_by_rank;

@@ -54,6 +54,12 @@ Replica::Replica(std::shared_ptr<ProcessGroup> group, DdpOptions options)
 void Replica::adopt(const ::torch::nn::Module& module) {
   const std::vector<NamedTensor> state = state_of(module);
   require_cpu("DistributedDataParallel", state);
+  if (group_->device().kind != DeviceKind::cpu) {
+    throw InvalidArgument(
+        fmt::format("DistributedDataParallel: the module is on the cpu, backend {} on {}; take a group "
+                    "on the cpu",
+                    group_->backend(), group_->device().str()));
+  }
   // Torch takes all cores for each rank unless it is told.
   if (at::get_num_threads() > intra_op_threads()) at::set_num_threads(intra_op_threads());
   for (const NamedTensor& item : state) {

@@ -23,12 +23,23 @@ std::vector<ParameterSpec> specs_of(const nn::Module& model) {
   return specs;
 }
 
+// Our tensors write gradients with the CPU's kernels.
+std::shared_ptr<ProcessGroup> require_cpu(std::shared_ptr<ProcessGroup> group) {
+  if (group && group->device().kind != DeviceKind::cpu) {
+    throw InvalidArgument(fmt::format(
+        "DistributedDataParallel: the model computes on the cpu, backend {} on {}; take a group on the cpu, "
+        "or give the gradients of a device's kernels to a Reducer",
+        group->backend(), group->device().str()));
+  }
+  return group;
+}
+
 }  // namespace
 
 DistributedDataParallel::DistributedDataParallel(nn::Module& model, std::shared_ptr<ProcessGroup> group,
                                                  const DdpOptions& options)
     : model_(model),
-      group_(std::move(group)),
+      group_(require_cpu(std::move(group))),
       parameters_(model.parameters()),
       reducer_(specs_of(model), group_, {.buckets = options.buckets}),
       seed_(options.seed) {

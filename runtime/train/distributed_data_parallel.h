@@ -48,7 +48,7 @@ struct DdpBackwardOptions {
 class DistributedDataParallel {
  public:
   // `model` outlives this object. Compares the parameters' names, shapes and dtypes over the ranks, then broadcasts
-  // rank 0's values. InvalidArgument if the model has no parameters.
+  // rank 0's values. InvalidArgument if the model has no parameters, or the group is not on the CPU.
   DistributedDataParallel(nn::Module& model, std::shared_ptr<ProcessGroup> group, const DdpOptions& options = {});
   // Gradients get memory of their own again.
   ~DistributedDataParallel();
