@@ -128,11 +128,15 @@ void BucketQueue::finish_on_device() {
   marks_->backward_ended();
   std::fill(missing_.begin(), missing_.end(), 0);
   launch_full();
-  for (std::size_t bucket = 0; bucket < works_.size(); ++bucket) {
-    at_bucket(bucket, [&] { works_[bucket].wait_on(memory_.stream()); });
-  }
+  wait_in_stream();
   marks_->end(record_, works_);
   plan_ = nullptr;
+}
+
+// Collectives run in the order in which they were started, so that the last one's end is that of all.
+void BucketQueue::wait_in_stream() {
+  if (next_launched_ == 0) return;
+  at_bucket(next_launched_ - 1, [&] { works_[next_launched_ - 1].wait_on(memory_.stream()); });
 }
 
 std::int64_t BucketQueue::total_weight() {
@@ -148,6 +152,7 @@ std::int64_t BucketQueue::total_weight() {
 }
 
 void BucketQueue::drop() {
+  if (marks_ && plan_ != nullptr) wait_in_stream();
   works_.clear();
   plan_ = nullptr;
   next_launched_ = 0;

@@ -36,7 +36,8 @@ class BucketQueue {
   // step on the host, at most the group's timeout.
   std::int64_t total_weight();
 
-  // Forgets the step that was begun. Only where nobody waits for its buckets: in a world of one.
+  // Forgets the step that was begun. Only where nobody waits for its buckets: in a world of one. On a device the
+  // compute stream waits for what was launched.
   void drop();
 
   // True if some bucket was launched and its result has not been seen.
@@ -53,6 +54,7 @@ class BucketQueue {
   void see_finished();
   void await_all();
   void finish_on_device();
+  void wait_in_stream();
   void close_record(trace::Time finish_begin);
   template <typename Call>
   auto at_bucket(std::size_t bucket, Call call) const;

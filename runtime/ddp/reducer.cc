@@ -354,14 +354,14 @@ bool Reducer::Impl::used_anywhere(int parameter) {
 
 void Reducer::Impl::abandon_step(std::string_view cause) noexcept {
   if (failure || (!in_step && micro_batches == 0)) return;
-  if (group->size() == 1) {
-    queue.drop();
-    return close_sum();
-  }
   try {
+    if (group->size() == 1) {
+      close_sum();
+      return in_group([&] { queue.drop(); });
+    }
     group->abort(fmt::format("rank {} gave up step {}: {}", group->rank(), step, cause));
   } catch (const std::exception& error) {
-    log_error("Reducer: abort of the process group failed: {}", error.what());
+    log_error("Reducer: step {} could not be given up in order: {}", step, error.what());
   }
 }
 

@@ -392,10 +392,11 @@ Engine::UnderWay Engine::under_way() {
   UnderWay result;
   {
     MutexLock lock(retire_mutex_);
+    // They end in their order: what is waited for covers what came before it.
     const auto count = [](const Track& track) {
-      return static_cast<std::size_t>(
-          std::count_if(track.in_flight.begin(), track.in_flight.end(),
-                        [](const auto& item) { return !item->handed_on.load(std::memory_order_relaxed); }));
+      const auto last = std::find_if(track.in_flight.rbegin(), track.in_flight.rend(),
+                                     [](const auto& item) { return item->handed_on.load(std::memory_order_relaxed); });
+      return static_cast<std::size_t>(last - track.in_flight.rbegin());
     };
     result = {count(collectives_), count(messages_)};
   }

@@ -45,7 +45,7 @@ class Item {
   std::shared_ptr<void> finished;  // timed event, behind all of it; set when launched
   std::atomic<bool> launched{false};
   std::atomic<bool> done{false};
-  std::atomic<bool> handed_on{false};  // a stream waits for it
+  std::atomic<bool> handed_on{false};  // a stream waits for it, and so for all before it
 };
 
 // Host or device memory as the stream sees it. Host memory goes through pinned memory of the same size.
