@@ -116,7 +116,7 @@ TEST(Deaths, AStoppedRankIsNamedByTheTimeoutIfNobodyMayCallItSilent) {
 // Rank 0 hosts the store, which then can't be asked whose cause was the first. No goodbye and no timeout ends this.
 TEST(Deaths, AStoppedRankThatHostsTheStore) {
   RankProcesses ranks(3, {.command = {CONFORMANCE_RANK, "loop", "quiet"}, .environment = kBackend});
-  ASSERT_TRUE(ranks.await_output("backend " LOCKSTEP_TEST_BACKEND));
+  ASSERT_TRUE(ranks.await_output("looping"));
   ranks.kill(0, SIGSTOP);
   for (const int survivor : {1, 2}) {
     const Result result = ranks[survivor].wait();
@@ -133,7 +133,7 @@ TEST(Deaths, NothingIsLeftWhenAllAreKilled) {
   Footprint footprint;
   {
     RankProcesses ranks(3, {.command = {CONFORMANCE_RANK, "loop", "quiet"}, .environment = kBackend});
-    ASSERT_TRUE(ranks.await_output("backend " LOCKSTEP_TEST_BACKEND));
+    ASSERT_TRUE(ranks.await_output("looping"));
     footprint.look();
     EXPECT_EQ(footprint.pids().size(), 3u);
     // All at once: none is to hear of another's death.

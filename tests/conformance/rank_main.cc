@@ -1,10 +1,9 @@
 // A rank as a process of its own, with the backend in CONFORMANCE_BACKEND ("auto" if unset). argv[1] says what it does;
 // what it finds goes to stdout, one line per fact.
 //   suite          all of check_everything()
-//   loop HOW       all-reduces in user memory and in an arena, until an error comes. HOW is "quiet", or what rank 1
-//   does
-//                  at step 100: "kill" (SIGKILL), "exit" (leaves the process, not the group), "stop" (SIGSTOP),
-//                  "throw", "abort" (of the group; then every rank ends well)
+//   loop HOW       all-reduces in user memory and in an arena, until an error comes; says "looping" after the first.
+//                  HOW is "quiet", or what rank 1 does at step 100: "kill" (SIGKILL), "exit" (leaves the process, not
+//                  the group), "stop" (SIGSTOP), "throw", "abort" (of the group; then every rank ends well)
 //   again          as loop abort, and then asks for another group: "refused: ..."
 //   groups         three groups, one after the other
 #include <csignal>
@@ -51,6 +50,9 @@ void loop(ProcessGroup& group, const std::string& how) {
     if (step == 100 && group.rank() == 1) hurt(how);
     group.all_reduce(shared).wait();
     group.all_reduce(BufferView(std::span(own))).wait();
+    if (step > 0) continue;
+    std::printf("looping\n");
+    std::fflush(stdout);
   }
 }
 
