@@ -1,6 +1,7 @@
 # Reads ctest's JUnit report.
 #   awk -v want=skipped -f scripts/junit.awk REPORT    one line for each skipped test: "  NAME: REASON"
 #   awk -v want=failed -v lines=40 -f ...              each failed test's name, why, and the last lines of its output
+#   awk -v want=sanitizer -f ...                       the failed tests in whose output a sanitizer says something
 # A test that could not be run (no executable, a fixture that failed) is in the report as skipped; here it has failed.
 function plain(text) {
   gsub(/&lt;/, "<", text); gsub(/&gt;/, ">", text); gsub(/&quot;/, "\"", text); gsub(/&apos;/, "'", text)
@@ -13,10 +14,11 @@ function attribute(name, text) {
 }
 function add(line) {
   output[count++] = plain(line)
+  if (line ~ /(WARNING|ERROR): [A-Za-z]+Sanitizer|: runtime error: /) sanitizer = 1
 }
 /^\t<testcase / {
   name = attribute("name", $0); status = attribute("status", $0); seconds = attribute("time", $0)
-  why = ""; skipped = 0; count = 0; inside = 0
+  why = ""; skipped = 0; count = 0; inside = 0; sanitizer = 0
   next
 }
 !inside && /<failure / { why = attribute("message", $0) }
@@ -36,6 +38,7 @@ inside { add($0) }
   # Disabled tests are reported as such by nobody: they count as skipped.
   if (status == "disabled") { skipped = 1; output[0] = "SKIPPED: DISABLED in CMakeLists.txt"; count = 1 }
   if (skipped && want == "skipped") print "  " name ": " reason()
+  if (!skipped && status != "run" && sanitizer && want == "sanitizer") print name
   if (!skipped && status != "run" && want == "failed") {
     print "---- " name " failed after " seconds " s" (why == "" ? "" : ": " why)
     first = count > lines ? count - lines : 0

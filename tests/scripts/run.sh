@@ -75,5 +75,36 @@ lines=$(report failed | grep -c '^[0-9]*$')
 lines=$(report skipped | wc -l)
 ((lines == 2)) || { echo "report skipped: wanted 2 lines, got $lines"; failed=1; }
 
+# scripts/test itself, over a project whose tests fail only in their first run, and always, and as nothing may fail.
+mkdir "$work/project"
+cp -r "$source/scripts" "$source/CMakePresets.json" "$work/project/"
+cat >"$work/project/CMakeLists.txt" <<'PROJECT'
+cmake_minimum_required(VERSION 3.25)
+project(tests_only NONE)
+enable_testing()
+add_test(NAME passes COMMAND true)
+foreach(test IN ITEMS first second third fourth)
+  add_test(NAME ${test} COMMAND sh -c "test -e ${test} || { touch ${test}; echo cause of ${test}; exit 1; }")
+endforeach()
+add_test(NAME always COMMAND sh -c "exit 1")
+add_test(NAME crashes_first COMMAND sh -c "test -e c || { touch c; kill -SEGV $$; }")
+add_test(NAME races_first COMMAND sh -c "test -e r || { touch r; echo 'WARNING: ThreadSanitizer: data race'; exit 66; }")
+PROJECT
+# test_script TESTS ARGUMENTS...: with those that fail in their first run about to do so.
+test_script() {
+  local tests=$1
+  shift
+  rm -rf "$work/project/build"
+  "$work/project/scripts/test" "$@" -R "$tests"
+}
+expect fails_once 1 'FAILED: the release suite' test_script '^(passes|first)$'
+expect again_passes 0 '^scripts/test: passed$' test_script '^(passes|first|second|third)$' --again
+expect again_is_told 0 'passed when run again, alone; the cause is owed' test_script '^first$' --again
+expect again_shows_why 0 '^cause of first$' test_script '^first$' --again
+expect again_for_three 1 'FAILED: the release suite' test_script '^(first|second|third|fourth)$' --again
+expect again_fails 1 'FAILED: the release suite' test_script '^(first|always)$' --again
+expect again_no_crash 1 'FAILED: the release suite' test_script '^crashes_first$' --again
+expect again_no_race 1 'FAILED: the release suite' test_script '^races_first$' --again
+
 expect tidy_wants_a_build 1 'compile_commands.json is missing' "$work/clone/scripts/tidy" build/none
 exit $failed
