@@ -1,0 +1,9 @@
+// The same training where kernels of CUDA write the gradients.
+#pragma once
+
+#include <memory>
+
+#include "runtime/comm/process_group.h"
+
+// The program's exit code. BackendUnavailable where this was built without the CUDA toolkit.
+int train_on_gpu(const std::shared_ptr<lockstep::ProcessGroup>& group);
