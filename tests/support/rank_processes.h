@@ -33,7 +33,8 @@ class RankProcesses {
   std::vector<Process> ranks_;
 };
 
-// A TCP port of 127.0.0.1 that nobody listens on just now.
+// A TCP port of 127.0.0.1 that nobody listens on, for this process as long as it lives: Linux gives it to nobody by
+// itself, and no test beside it is given it. Any thread.
 int free_port();
 
 }  // namespace lockstep::testing
