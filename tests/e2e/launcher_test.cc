@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "runtime/base/cpu.h"
+#include "runtime/net/stream.h"
 #include "tests/e2e/launch.h"
 #include "tests/support/leftovers.h"
 
@@ -172,10 +173,18 @@ TEST(Launcher, ProgressOfRankZeroStaysABarOnATerminal) {
   Process launcher({.command = {"sh", "-c", "exec \"$0\" run -n 2 -- \"$1\" bar:3 eprint:done 2>\"$2\"",
                                 LOCKSTEP_PROGRAM, PLAIN_PROGRAM, device}});
   EXPECT_EQ(launcher.wait().exit_code, 0);
-  std::string seen(4096, '\0');
-  const auto bytes = read(terminal, seen.data(), seen.size());  // all of it is there: the launcher has ended
-  ASSERT_GT(bytes, 0);
-  seen.resize(static_cast<std::size_t>(bytes));
+  // The kernel brings it to the other end in parts and later. What is written last comes last.
+  const std::string last = "the launcher has ended";
+  ASSERT_EQ(write(program, last.data(), last.size()), static_cast<ssize_t>(last.size()));
+  std::string seen;
+  const auto deadline = Deadline::after(testing::kPatience);
+  while (!contains(seen, last)) {
+    ASSERT_TRUE(net::wait_readable(terminal, deadline)) << seen;
+    char part[4096];
+    const auto bytes = read(terminal, part, sizeof part);
+    ASSERT_GT(bytes, 0) << seen;
+    seen.append(part, static_cast<std::size_t>(bytes));
+  }
   EXPECT_TRUE(contains(seen, "step 1/3\x1b[K\r")) << seen;
   EXPECT_TRUE(contains(seen, "step 3/3\x1b[K\r")) << seen;
   EXPECT_TRUE(contains(seen, "[rank 0] done\r\n")) << seen;
