@@ -119,10 +119,10 @@ Variables by_hand(int rank, int port, const Variables& more = {}) {
 TEST(Means, ByHandWithASecretWhoHasAnotherOrNoneGetsNothingAndTheJobGoesOn) {
   const int port = testing::free_port();
   const Variables right = {{"LOCKSTEP_STORE_SECRET", std::string(64, 'a')}};
-  const Variables wrong = {{"LOCKSTEP_STORE_SECRET", std::string(64, 'b')}, {"LOCKSTEP_TIMEOUT", "5"}};
+  const Variables wrong = {{"LOCKSTEP_STORE_SECRET", std::string(64, 'b')}, {"LOCKSTEP_TIMEOUT", "30"}};
   Process zero({.command = {RANK_PROGRAM, "init", "sum"}, .environment = by_hand(0, port, right)});
   const auto other = run({RANK_PROGRAM, "init", "sum"}, by_hand(1, port, wrong));
-  const auto none = run({RANK_PROGRAM, "init", "sum"}, by_hand(1, port, {{"LOCKSTEP_TIMEOUT", "5"}}));
+  const auto none = run({RANK_PROGRAM, "init", "sum"}, by_hand(1, port, {{"LOCKSTEP_TIMEOUT", "30"}}));
   const auto one = run({RANK_PROGRAM, "init", "sum"}, by_hand(1, port, right));
   for (const Result& refused : {other, none}) {
     EXPECT_NE(refused.exit_code, 0);

@@ -69,14 +69,16 @@ TEST_F(Hosts, ReachEachOtherUntilACableIsOut) {
   Process server({.command = hosts.command(0, greeter())});
   ASSERT_TRUE(server.await_output("listening"));
   const auto visit = [&](int host) { return run(hosts.command(host, visitor(NetworkHosts::address(0)))).out; };
-  EXPECT_EQ(visit(1), "hello\n");
-  EXPECT_EQ(visit(2), "hello\n");
+  // A visitor that stands still, or is not served in time, tries again.
+  const auto is_answered = [&](int host) { return wait_until([&] { return visit(host) == "hello\n"; }); };
+  EXPECT_TRUE(is_answered(1));
+  EXPECT_TRUE(is_answered(2));
   EXPECT_EQ(run(visitor(NetworkHosts::address(0))).out, "no answer\n") << "the machine itself is none of them";
   hosts.cut(1);
   EXPECT_EQ(visit(1), "no answer\n");
-  EXPECT_EQ(visit(2), "hello\n");
+  EXPECT_TRUE(is_answered(2));
   hosts.mend(1);
-  EXPECT_TRUE(wait_until([&] { return visit(1) == "hello\n"; }));
+  EXPECT_TRUE(is_answered(1));
 }
 
 TEST_F(Hosts, OfTwoTestsAtOneTimeKnowNothingOfEachOther) {

@@ -28,7 +28,7 @@ void say(const std::string& line) {
 
 int knock(const std::string& where) {
   try {
-    net::tcp_connect_once(net::parse_host_port(where), Deadline::after(std::chrono::seconds(3)));
+    net::tcp_connect_once(net::parse_host_port(where), Deadline::after(std::chrono::seconds(30)));
     say("open");
   } catch (const Error& error) {
     say(std::string("closed: ") + error.what());

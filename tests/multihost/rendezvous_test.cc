@@ -146,7 +146,7 @@ TEST_F(Rendezvous, RanksOfMpirunThroughPmix) {
 TEST_F(Rendezvous, TheDeadlineNamesWhoNeverCameAndTheHostsOfThoseThatDid) {
   const auto late = [](int rank) {
     Variables variables = by_hand(rank);
-    variables["LOCKSTEP_TIMEOUT"] = "3";
+    variables["LOCKSTEP_TIMEOUT"] = "6";  // of the start too, which may take a while
     return variables;
   };
   Process zero = start(0, late(0));
