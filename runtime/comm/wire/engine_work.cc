@@ -1,0 +1,125 @@
+// Collectives and messages as the program's thread starts them and waits for them.
+#include <fmt/format.h>
+
+#include "runtime/base/error.h"
+#include "runtime/comm/wire/engine.h"
+
+namespace lockstep::wire {
+
+// A send or recv, as its Work sees it.
+class Message final : public WorkState {
+ public:
+  Message(std::shared_ptr<Engine> engine, std::shared_ptr<Parcel> parcel)
+      : engine_(std::move(engine)), parcel_(std::move(parcel)) {}
+
+  bool poll() override {
+    {
+      MutexLock lock(engine_->mutex_);
+      if (parcel_->done) return true;
+    }
+    if (engine_->ending_.failure().happened()) engine_->ending_.raise();
+    return false;
+  }
+  void wait(const Deadline& deadline) override {
+    Engine::Outcome outcome;
+    std::string progress;
+    {
+      MutexLock lock(engine_->mutex_);
+      outcome = engine_->wait_for(deadline, [&] { return parcel_->done; });
+      if (outcome == Engine::Outcome::late) progress = engine_->post_office_.progress_of(*parcel_);
+    }
+    if (outcome == Engine::Outcome::failed) engine_->ending_.raise();
+    if (outcome == Engine::Outcome::late) engine_->time_out(parcel_->describe(), progress, deadline);
+  }
+
+ private:
+  std::shared_ptr<Engine> engine_;
+  std::shared_ptr<Parcel> parcel_;
+};
+
+void Engine::check() const {
+  if (ending_.failure().happened()) ending_.raise();
+  MutexLock lock(mutex_);
+  if (closed_) {
+    throw InvalidArgument(
+        fmt::format("{}: the group was destroyed before this work was done; wait for each work, or keep the group for "
+                    "longer",
+                    who(rank_)));
+  }
+}
+
+std::shared_ptr<Collective> Engine::start(comm::Task task) {
+  check();
+  std::shared_ptr<Collective> collective;
+  {
+    MutexLock lock(mutex_);
+    collective = std::make_shared<Collective>(shared_from_this(), std::move(task), ++last_);
+    queue_.push_back(collective);
+  }
+  wire_->wake();
+  return collective;
+}
+
+std::shared_ptr<WorkState> Engine::start(Parcel parcel) {
+  check();
+  std::shared_ptr<Parcel> started;
+  {
+    MutexLock lock(mutex_);
+    started = post_office_.start(std::move(parcel));
+  }
+  wire_->wake();
+  return std::make_shared<Message>(shared_from_this(), std::move(started));
+}
+
+template <typename Done>
+Engine::Outcome Engine::wait_for(const Deadline& deadline, Done done) {
+  for (;;) {
+    if (done()) return Outcome::done;
+    if (ending_.failure().happened()) return Outcome::failed;
+    if (deadline.expired()) return Outcome::late;
+    changed_.wait_until(mutex_, deadline);
+  }
+}
+
+void Engine::time_out(const std::string& what, const std::string& missing, const Deadline& deadline) {
+  ending_.failure().propose(Cause::timeout,
+                            fmt::format("{} on {} timed out, {}; {}; see why it is late, or raise the timeout", what,
+                                        who(rank_), deadline.progress(), missing));
+  ending_.raise();
+}
+
+bool Collective::poll() {
+  if (done_.load(std::memory_order_acquire)) return true;
+  if (!engine_->ending_.failure().happened()) return false;
+  if (done_.load(std::memory_order_acquire)) return true;  // it came first
+  engine_->ending_.raise();
+}
+
+void Collective::wait(const Deadline& deadline) {
+  Engine::Outcome outcome;
+  std::string missing;
+  {
+    MutexLock lock(engine_->mutex_);
+    outcome = engine_->wait_for(deadline, [&] { return done_.load(std::memory_order_acquire); });
+    if (outcome == Engine::Outcome::late) missing = engine_->missing(*this);
+  }
+  if (outcome == Engine::Outcome::failed) engine_->ending_.raise();
+  if (outcome == Engine::Outcome::late) engine_->time_out(describe(), missing, deadline);
+}
+
+std::string Engine::missing(const Collective& collective) const {
+  const auto names = [this](const std::vector<int>& ranks) {
+    std::string text;
+    for (const int rank : ranks) {
+      if (rank != rank_) text += (text.empty() ? "" : ", ") + who(rank);
+    }
+    return text;
+  };
+  const std::string absent = names(roll_call_.absent(collective.sequence_));
+  if (!absent.empty()) return "not arrived: " + absent;
+  const std::string awaited = names(wire_->awaited());
+  if (awaited.empty()) return "all have arrived, and their data is still on its way";
+  return "all have arrived; data is still on its way to or from " + awaited;
+}
+
+}  // namespace lockstep::wire
