@@ -12,9 +12,12 @@ namespace lockstep::store {
 
 void KeyTable::check_room(std::string_view key, std::size_t old_bytes, std::size_t new_bytes, bool is_new) const {
   const std::size_t total = bytes_ - old_bytes + new_bytes;
-  if (new_bytes > old_bytes && total > limits_.max_bytes) {
-    throw StoreError(fmt::format("write of {} bytes to key '{}': the store would hold {} bytes, its limit is {}",
-                                 new_bytes, key, total, limits_.max_bytes));
+  const bool small = new_bytes <= kSmallBytes;
+  const std::size_t limit = limits_.max_bytes - (small ? 0 : limits_.max_bytes / 16);
+  if (new_bytes > old_bytes && total > limit) {
+    throw StoreError(fmt::format("write of {} bytes to key '{}': the store would hold {} bytes, its limit is {}{}",
+                                 new_bytes, key, total, limit,
+                                 small ? "" : fmt::format(" for writes of more than {}", kSmallBytes)));
   }
   const std::size_t entries = values_.size() + items_;
   if (is_new && entries >= limits_.max_entries) {
@@ -68,7 +71,7 @@ void KeyTable::append(std::string_view key, std::string_view value) {
   if (found == values_.end()) return set(key, value);
   std::string& present = found->second;
   check_append("tcp server", key, present.size(), value.size(), limits_.max_value_bytes);
-  check_room(key, 0, value.size(), false);
+  check_room(key, present.size(), present.size() + value.size(), false);
   ++version_;
   if (observer_) {
     const std::string after = present + std::string(value);

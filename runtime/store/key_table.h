@@ -21,6 +21,10 @@ class KeyTable {
  public:
   using WaiterId = std::uint64_t;
 
+  // The last sixteenth of max_bytes is kept for writes of at most this many bytes, key and value: who fills the store
+  // with data does not keep the ranks from meeting, nor from saying what has failed.
+  static constexpr std::size_t kSmallBytes = 4096;
+
   struct Limits {
     std::size_t max_bytes = std::size_t{1} << 30;        // of keys, values and items together
     std::size_t max_entries = std::size_t{1} << 20;      // keys and items

@@ -30,7 +30,7 @@ struct TcpStoreServerOptions {
   std::string run_id = {};
   // Of one request or reply.
   proto::Limits limits = {};
-  // Of all keys, values and items of queues together.
+  // Of all keys, values and items of queues together. The last sixteenth is for writes of at most 4096 bytes.
   std::size_t max_stored_bytes = std::size_t{1} << 30;
   // Keys, and items of queues, together.
   std::size_t max_keys = std::size_t{1} << 20;

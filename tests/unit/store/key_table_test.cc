@@ -102,6 +102,26 @@ TEST(KeyTable, MemoryIsCountedAndBounded) {
   EXPECT_EQ(table.size(), 2u);
 }
 
+// Who fills the store with data leaves room for ranks that meet and fail.
+TEST(KeyTable, TheLastSixteenthIsForSmallWrites) {
+  constexpr std::size_t kLimit = 1 << 20;
+  KeyTable table({.max_bytes = kLimit});
+  const std::string half(kLimit / 32 * 15, 'x');
+  table.set("a", half.substr(1));
+  table.set("b", half.substr(1));
+  EXPECT_THROW(table.append("a", "x"), StoreError) << "'a' is large";
+  EXPECT_THROW(table.set("c", std::string(KeyTable::kSmallBytes, 'x')), StoreError) << "its key counts";
+  EXPECT_THROW(table.queue_push("c", std::string(KeyTable::kSmallBytes, 'x')), StoreError);
+  std::size_t small = 0;
+  try {
+    for (;; ++small) table.queue_push("q", std::string(KeyTable::kSmallBytes - 1, 'x'));
+  } catch (const StoreError&) {
+  }
+  EXPECT_EQ(small, kLimit / 16 / KeyTable::kSmallBytes);
+  table.set("a", half.substr(kLimit / 16));
+  EXPECT_EQ(table.queue_length("q"), static_cast<std::size_t>(small)) << "what is there stays";
+}
+
 TEST(KeyTable, EntriesAreCountedAndBounded) {
   KeyTable table({.max_entries = 3});
   table.set("a", "");
