@@ -120,7 +120,8 @@ std::string Abuser::requests(std::size_t count) {
       case 2: bytes += request(Op::delete_key, {{key}, {}, 0}); break;
       case 3: bytes += request(Op::check, {{key, "/none"}, {}, 0}); break;
       case 4: bytes += request(Op::multi_set, {{key, "/abuse/0"}, {value, value}, 0}); break;
-      case 5: bytes += request(Op::queue_push, {{key}, {value}, 0}); break;
+      // Taken out again: the same requests may be sent thousands of times, and who may write can fill a store.
+      case 5: bytes += request(Op::queue_push, {{key}, {value}, 0}) + request(Op::queue_pop, {{key}, {}, 0}); break;
       case 6: bytes += request(Op::queue_pop, {{key}, {}, 0}) + request(Op::queue_pop, {{key}, {}, 0}); break;
       case 7: bytes += request(Op::list_keys, {}); break;
       default: bytes += request(Op::ping, {{}, {}, number}); break;
