@@ -42,10 +42,10 @@ APT_CODE=100 expect apt_fails 1 'apt-get install failed \(exit code 100.*Remedy 
 expect logged_shows_the_end 1 '^the real reason$' in_lib 'logged log what remedy sh -c "echo the real reason; exit 3"'
 expect errors_are_one_line 1 'failed at line [0-9]+ of .*: false$' in_lib 'false'
 
-for script in quickstart install test-image compat-torch; do
+for script in quickstart install test-gpu test-image compat-torch; do
   expect "$script refuses" 1 "unknown argument '--bogus'; usage: scripts/$script" "$work/clone/scripts/$script" --bogus
 done
-for script in quickstart install test test-image compat-torch; do
+for script in quickstart install test test-gpu test-image compat-torch; do
   expect "$script helps" 0 "^scripts/$script \\[" "$work/clone/scripts/$script" --help
   expect "$script helps from elsewhere" 0 "^scripts/$script \\[" env -C "$work/clone/scripts" "./$script" --help
 done

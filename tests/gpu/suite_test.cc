@@ -1,0 +1,170 @@
+// What only a GPU can show, or the same list over the fakes of CUDA and NCCL, which shows that the list is right. Ranks
+// are processes under `lockstep run`, all of them on GPU 0. Without a GPU each test is skipped, with the reason.
+//
+// Lines that begin with "measured: " are for people: no test asserts a time.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+
+#include "runtime/base/error.h"
+#include "runtime/comm/backend.h"
+#include "runtime/device/device_runtime.h"
+#include "tests/support/process.h"
+
+namespace lockstep::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using Words = std::vector<std::string>;
+using Clock = std::chrono::steady_clock;
+
+// NCCL over sockets between ranks that take turns on one GPU is slow: milliseconds for each collective.
+constexpr std::chrono::seconds kLimit{240};
+
+// Programs lie beside this one, wherever they were built.
+std::string program(const std::string& name) {
+  return std::filesystem::read_symlink("/proc/self/exe").parent_path() / name;
+}
+
+// What is missing here: a driver, a GPU, NCCL. What is there and does not work is a failure of the tests.
+std::string why_not_here() {
+  try {
+    DeviceRuntime& cuda = device_runtime(DeviceKind::cuda);
+    if (cuda.count() == 0) return "no GPU: " + cuda.why_none();
+    GroupContext context;
+    context.device = {DeviceKind::cuda, 0};
+    for (const Backend& backend : backends()) {
+      if (backend.name == "nccl") return backend.why_not(context);
+    }
+    return "no backend is called nccl";
+  } catch (const BackendUnavailable& error) {
+    return error.what();
+  }
+}
+
+class Gpu : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    static const std::string why = why_not_here();
+    if (!why.empty()) GTEST_SKIP() << why;
+  }
+
+  // `count` ranks on GPU 0.
+  Process start(int count, Words what, const Words& flags = {}) {
+    Words command{program("lockstep"), "run", "--devices", "0", "-n", std::to_string(count)};
+    if (count > 1) command.emplace_back("--oversubscribe-gpu");
+    command.insert(command.end(), flags.begin(), flags.end());
+    command.emplace_back("--");
+    what.front() = program(what.front());
+    command.insert(command.end(), what.begin(), what.end());
+    return Process({.command = command, .environment = variables()});
+  }
+  Result run(int count, const Words& what) {
+    Result result = start(count, what).wait(Deadline::after(kLimit));
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result;
+  }
+
+  static int times(const std::string& text, const std::string& part) {
+    int found = 0;
+    for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+    return found;
+  }
+
+ private:
+  // What a test's processes are not given by themselves.
+  static Variables variables() {
+    Variables result{{"CONFORMANCE_BACKEND", "nccl"}};
+    for (const char* name :
+         {"LOCKSTEP_PLUGIN_PATH", "LOCKSTEP_NCCL_LIB", "LOCKSTEP_FAKE_GPUS", "LOCKSTEP_FAKE_GPU_MEMORY"}) {
+      if (const char* const value = std::getenv(name)) result[name] = value;
+    }
+    return result;
+  }
+};
+
+TEST_F(Gpu, IsNamed) {
+  const DeviceInfo gpu = device_runtime(DeviceKind::cuda).info({DeviceKind::cuda, 0});
+  EXPECT_THAT(gpu.uuid, HasSubstr("GPU-"));
+  std::printf("measured: on %s, driver for CUDA %d.%d, runtime %d.%d\n", gpu.name.c_str(), gpu.driver_version / 1000,
+              gpu.driver_version % 1000 / 10, gpu.runtime_version / 1000, gpu.runtime_version % 1000 / 10);
+}
+
+class Ranks : public Gpu, public ::testing::WithParamInterface<int> {};
+std::string ranks(const ::testing::TestParamInfo<int>& test) { return "ranks_" + std::to_string(test.param); }
+INSTANTIATE_TEST_SUITE_P(OneGpu, Ranks, ::testing::Values(1, 2, 3), ranks);
+
+TEST_P(Ranks, PassTheConformanceSuite) {
+  const Result result = run(GetParam(), {CONFORMANCE_RANK, "suite"});
+  EXPECT_EQ(times(result.out, "backend nccl"), GetParam());
+  EXPECT_EQ(times(result.out, "suite passed"), GetParam());
+}
+
+TEST_P(Ranks, TrainAsTheCpuDoes) {
+  if (!std::filesystem::exists(program(RAW_GRADIENTS))) GTEST_SKIP() << "examples/03_raw_gradients is not built";
+  EXPECT_THAT(run(GetParam(), {RAW_GRADIENTS, "--device", "cuda"}).out,
+              AllOf(HasSubstr("gradients on cuda:0, reduced by nccl"), HasSubstr("bit-equal; weights equal those of")));
+}
+
+TEST_P(Ranks, KeepReplicasBitEqualForFiftySteps) {
+  EXPECT_EQ(times(run(GetParam(), {GPU_RANK, "replicas"}).out, "bit-equal after 50 steps"), GetParam());
+}
+
+TEST_P(Ranks, TellHowLongACollectiveTakes) {
+  const std::string out = run(GetParam(), {GPU_RANK, "times"}).out;
+  for (const std::string size : {"4 KiB", "1 MiB", "25 MiB"}) EXPECT_THAT(out, HasSubstr("all_reduce of " + size));
+  for (std::size_t at = out.find("measured: "); at != std::string::npos; at = out.find("measured: ", at + 1)) {
+    std::printf("%s\n", out.substr(at, out.find('\n', at) - at).c_str());
+  }
+}
+
+// Hurts rank 1 of two, which are in one collective after the other.
+class HurtRank : public Gpu {
+ protected:
+  Result hurt(int signal, const char* what, const std::string& mode, const Words& flags = {}) {
+    Process job = start(2, {GPU_RANK, mode}, flags);
+    if (!job.await_output("[rank 1] loops as pid ", 1, Deadline::after(kLimit)) ||
+        !job.await_output("[rank 0] loops as pid ", 1, Deadline::after(kLimit))) {
+      return {};
+    }
+    const std::string out = job.out(), mark = "[rank 1] loops as pid ";
+    pid_ = static_cast<pid_t>(std::stol(out.substr(out.find(mark) + mark.size())));
+    const auto begin = Clock::now();
+    EXPECT_EQ(::kill(pid_, signal), 0);
+    job.await_output("[rank 0] [lockstep] fatal: ");
+    const auto told = Clock::now();
+    Result result = job.wait();
+    const auto end = Clock::now();
+    const auto seconds = [begin](Clock::time_point at) { return std::chrono::duration<double>(at - begin).count(); };
+    std::printf("measured: %s of a rank in a collective: %.2f s to the other's message, %.2f s to the job's end\n",
+                what, seconds(told), seconds(end));
+    return result;
+  }
+  std::string victim() const { return "pid " + std::to_string(pid_) + ")"; }
+
+ private:
+  pid_t pid_ = 0;
+};
+
+// Of the launcher's SIGTERM for the others nothing is taken: what is seen is how a rank leaves the collective by
+// itself.
+TEST_F(HurtRank, KilledEndsTheJob) {
+  const Result result = hurt(SIGKILL, "kill -9", "loop_on", {"--grace", "30"});
+  EXPECT_EQ(result.exit_code, 128 + SIGKILL) << result.err;
+  EXPECT_THAT(result.err, AllOf(HasSubstr("[rank 0] [lockstep] fatal: "), HasSubstr(victim()), HasSubstr("SIGKILL")));
+}
+
+TEST_F(HurtRank, StoppedEndsTheJob) {
+  const Result result = hurt(SIGSTOP, "SIGSTOP", "loop");
+  EXPECT_NE(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr(victim() + " stopped answering"));
+}
+
+}  // namespace
+}  // namespace lockstep::testing
