@@ -24,8 +24,8 @@ UsedMap::Copy& UsedMap::unused(std::vector<Copy>& copies) {
   const auto found = std::find_if(copies.begin(), copies.end(), rests);
   if (found != copies.end()) return *found;
   const DeviceId device = memory_.stream().device;
-  return copies.emplace_back(memory_.device()->allocate_pinned(used_by_some_.size() * sizeof(float), device),
-                             Event(device));
+  copies.push_back({memory_.device()->allocate_pinned(used_by_some_.size() * sizeof(float), device), Event(device)});
+  return copies.back();
 }
 
 void UsedMap::write(std::size_t offset, std::span<const char> used) {
