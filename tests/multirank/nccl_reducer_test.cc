@@ -675,7 +675,7 @@ TEST(NcclReducer, ACollectiveThatHangsIsATimeoutWithItsStep) {
               });
               expect_text(cause, {"step ", "timed out"});
             },
-            {.timeout = std::chrono::seconds(1)});
+            {.timeout = std::chrono::seconds(4)});
   fake_nccl::heal();
 }
 
