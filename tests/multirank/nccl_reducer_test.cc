@@ -658,7 +658,8 @@ TEST(NcclReducer, AReducerDroppedInAStepFailsTheOthersWithItsRank) {
   EXPECT_EQ(seen, 1);
 }
 
-// A kernel of NCCL's that never ends is a Timeout of whoever waits for it on the host.
+// A kernel of NCCL's that never ends is a Timeout of whoever waits for it on the host. The limit is longer than a
+// process may stand still on the way there.
 TEST(NcclReducer, ACollectiveThatHangsIsATimeoutWithItsStep) {
   fake_nccl::inject("all_reduce=hang@6:rank0");
   run_ranks(2,
