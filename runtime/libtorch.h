@@ -8,3 +8,4 @@
 #include "runtime/libtorch/distributed_sampler.h"
 #include "runtime/libtorch/state_file.h"
 #include "runtime/libtorch/sync_batch_norm.h"
+#include "runtime/libtorch/torch_stream.h"

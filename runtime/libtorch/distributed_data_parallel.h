@@ -24,6 +24,10 @@
 //
 // Unused parameters are found; frozen ones are left alone; a shared one counts once. See DdpOptions.
 //
+// On GPUs: the module is on device_of(*group) before it is wrapped, and the group's backend is nccl. What a backward
+// puts into torch's current streams is in order with the all-reduces by events, and the host waits for nothing, but in
+// last_weight(), and where this rank left a parameter out that is not declared unused.
+//
 // Collective: the constructor, the first forward's buffers, every synchronised backward. Forward and backward in
 // evaluation (no gradients recorded) send nothing.
 // Threads: one at a time. The constructor lowers torch's intra-op threads to what init_process_group found: the cores
@@ -33,7 +37,7 @@
 //   from the constructor names the first parameter or buffer that differs. InvalidArgument for misuse, naming the
 //   parameter. An exception of the user's own within backward() fails the group on every rank at once, with this rank's
 //   number: the step can't be finished. One in forward fails it if it ends the program or unwinds this object.
-// End: any order. The module keeps its last gradients, in memory of their own.
+// End: any order. The module keeps its last gradients, in memory of their own; none of a step that was left half done.
 #pragma once
 
 #include <concepts>
@@ -119,7 +123,8 @@ class DistributedDataParallel {
   const std::shared_ptr<ProcessGroup>& group() const { return replica_->group(); }
   // Synchronised backwards finished.
   std::int64_t steps() const { return replica_->steps(); }
-  // Summed over all ranks in the last synchronised step, or this rank's so far. 0: nobody had data.
+  // Summed over all ranks in the last synchronised step, or this rank's so far. 0: nobody had data. On a device blocks
+  // until it is known.
   std::int64_t last_weight() const { return replica_->last_weight(); }
   // What the last synchronised step waited for, and what ran behind backward. Empty (step -1) in a world of one.
   const trace::StepRecord& last_step() const { return replica_->last_step(); }

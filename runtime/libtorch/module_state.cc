@@ -1,14 +1,17 @@
 #include "runtime/libtorch/module_state.h"
 
+#include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <unordered_set>
 
 #include "runtime/base/error.h"
 #include "runtime/ddp/broadcast_parameters.h"
 #include "runtime/ddp/compare_parameters.h"
 #include "runtime/libtorch/tensor_bytes.h"
+#include "runtime/libtorch/torch_stream.h"
 
 namespace lockstep::torch {
 
@@ -25,23 +28,30 @@ std::vector<NamedTensor> state_of(const ::torch::nn::Module& module) {
   return state;
 }
 
-void require_cpu(const std::string& operation, const std::vector<NamedTensor>& state) {
+void require_at_home(const std::string& operation, const ProcessGroup& group, const std::vector<NamedTensor>& state) {
   for (const auto& [name, tensor, is_parameter] : state) {
-    if (!tensor.is_cpu() || tensor.layout() != at::kStrided) {
-      throw InvalidArgument(
-          fmt::format("{}: '{}' is on {} with layout {}; this build takes dense tensors in CPU memory: "
-                      "move the module with to(torch::kCPU)",
-                      operation, name, tensor.device().str(), tensor.layout() == at::kStrided ? "strided" : "sparse"));
+    if (tensor.layout() != at::kStrided) {
+      throw InvalidArgument(fmt::format("{}: '{}' is not dense; make it so before", operation, name));
     }
+    if (is_at_home(group, tensor.device()) || (!is_parameter && tensor.is_cpu())) continue;
+    throw InvalidArgument(
+        fmt::format("{}: '{}' is on {}, and the group computes on {} (backend {}); move the module there, "
+                    "module->to(lockstep::torch::device_of(*group)), or take a group where the module is: "
+                    "InitOptions::device, or LOCKSTEP_DEVICE",
+                    operation, name, tensor.device().str(), group.device().str(), group.backend()));
   }
 }
 
-void compare_state(ProcessGroup& group, const std::vector<NamedTensor>& state) {
+void compare_state(ProcessGroup& group, const std::vector<NamedTensor>& state, const std::vector<std::string>& unused) {
   if (group.size() == 1) return;
   std::vector<ParameterSpec> specs;
   for (const auto& [name, tensor, is_parameter] : state) {
     // The dtype is part of the name: not every one of torch's is one of ours.
-    const char* kind = !is_parameter ? "buffer" : tensor.requires_grad() ? "parameter" : "frozen parameter";
+    const bool is_unused = std::find(unused.begin(), unused.end(), name) != unused.end();
+    const char* kind = !is_parameter             ? "buffer"
+                       : !tensor.requires_grad() ? "frozen parameter"
+                       : is_unused               ? "unused parameter"
+                                                 : "parameter";
     specs.push_back(
         {fmt::format("{} ({} {})", name, kind, c10::toString(tensor.scalar_type())), DType::u8, tensor.sizes().vec()});
   }
@@ -51,6 +61,7 @@ void compare_state(ProcessGroup& group, const std::vector<NamedTensor>& state) {
 void broadcast_state(ProcessGroup& group, const std::vector<NamedTensor>& state) {
   if (group.size() == 1) return;
   const at::NoGradGuard no_grad;
+  const OnCurrentStream ordered(group);
   std::vector<at::Tensor> dense;
   std::vector<BufferView> views;
   for (const NamedTensor& item : state) {
@@ -61,6 +72,38 @@ void broadcast_state(ProcessGroup& group, const std::vector<NamedTensor>& state)
   for (std::size_t i = 0; i < state.size(); ++i) {
     if (!state[i].tensor.is_contiguous()) state[i].tensor.detach().copy_(dense[i]);
   }
+}
+
+void broadcast_state_in_stream(ProcessGroup& group, const std::vector<NamedTensor>& state) {
+  if (group.size() == 1) return;
+  constexpr std::int64_t kAlignment = 16;  // the largest element
+  std::vector<NamedTensor> on_host;
+  std::vector<at::Tensor> here;
+  std::int64_t bytes = 0;
+  for (const NamedTensor& item : state) {
+    if (item.tensor.is_cpu()) {
+      on_host.push_back(item);
+    } else {
+      here.push_back(item.tensor.detach());
+      bytes += static_cast<std::int64_t>(item.tensor.nbytes()) + kAlignment;
+    }
+  }
+  if (!on_host.empty()) broadcast_state(group, on_host);
+  if (here.empty()) return;
+  const at::NoGradGuard no_grad;
+  const OnCurrentStream ordered(group);
+  const at::Tensor all = at::empty({bytes}, here.front().options().dtype(at::kByte));
+  const auto for_each = [&](const auto& copy) {
+    std::int64_t begin = 0;
+    for (const at::Tensor& tensor : here) {
+      const auto end = begin + static_cast<std::int64_t>(tensor.nbytes());
+      copy(all.slice(0, begin, end).view(tensor.scalar_type()).view(tensor.sizes()), tensor);
+      begin = (end + kAlignment - 1) / kAlignment * kAlignment;
+    }
+  };
+  if (group.rank() == 0) for_each([](const at::Tensor& staged, const at::Tensor& tensor) { staged.copy_(tensor); });
+  ordered.wait(group.broadcast(bytes_of(all), 0));
+  if (group.rank() != 0) for_each([](const at::Tensor& staged, const at::Tensor& tensor) { tensor.copy_(staged); });
 }
 
 }  // namespace lockstep::torch

@@ -19,8 +19,8 @@ struct DdpOptions {
   // Rank 0's buffers (running statistics) for all, before every forward that trains and is synchronised. Those of a
   // SyncBatchNorm of this group are equal anyway and stay at home.
   bool broadcast_buffers = true;
-  // Parameters, by dotted name, that are known never to get a gradient: they hold up no bucket. What is not declared is
-  // found out at the end of each backward.
+  // Parameters, by dotted name, that are known never to get a gradient, on any rank: they hold up no bucket. Equal on
+  // all ranks. What is not declared is found out at the end of each backward.
   std::vector<std::string> unused = {};
   // False: buckets leave at the end of backward. For backwards that come to a parameter several times: activation
   // checkpoints that share it, or a backward within a backward.

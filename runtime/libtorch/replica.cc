@@ -53,13 +53,9 @@ Replica::Replica(std::shared_ptr<ProcessGroup> group, DdpOptions options)
 
 void Replica::adopt(const ::torch::nn::Module& module) {
   const std::vector<NamedTensor> state = state_of(module);
-  require_cpu("DistributedDataParallel", state);
-  if (group_->device().kind != DeviceKind::cpu) {
-    throw InvalidArgument(
-        fmt::format("DistributedDataParallel: the module is on the cpu, backend {} on {}; take a group "
-                    "on the cpu",
-                    group_->backend(), group_->device().str()));
-  }
+  require_at_home("DistributedDataParallel", *group_, state);
+  stream_ = current_stream(group_->device());
+  if (group_->device().kind != DeviceKind::cpu) mark_.emplace(group_->device());
   // Torch takes all cores for each rank unless it is told.
   if (at::get_num_threads() > intra_op_threads()) at::set_num_threads(intra_op_threads());
   for (const NamedTensor& item : state) {
@@ -88,7 +84,7 @@ void Replica::adopt(const ::torch::nn::Module& module) {
         "train without it");
   }
   declare_unused();
-  compare_state(*group_, state);
+  compare_state(*group_, state, options_.unused);
   if (group_->size() > 1) reducer_ = make_reducer();
   broadcast_state(*group_, state);
   join_norms(module);
@@ -151,7 +147,8 @@ void Replica::detach() noexcept {
     }
     for (Parameter& parameter : parameters_) {
       if (parameter.accumulator) parameter.accumulator->del_post_hook(parameter.hook);
-      if (lies_in_arena(parameter)) parameter.tensor.mutable_grad() = parameter.view.clone();
+      if (!lies_in_arena(parameter)) continue;
+      parameter.tensor.mutable_grad() = is_half_done_ ? at::Tensor() : parameter.view.clone();
     }
   } catch (const std::exception& error) {
     // A gradient that could not be copied stays where it is: it holds the memory.
@@ -188,7 +185,7 @@ Reducer& Replica::planned_reducer() {
         tensor.is_non_overlapping_and_dense() ? tensor.strides().vec() : at::empty_like(tensor).strides().vec();
     parameter.view = at::from_blob(
         slice, tensor.sizes(), strides, [memory = reducer_->memory()](void*) {},
-        at::TensorOptions().dtype(tensor.scalar_type()));
+        at::TensorOptions().dtype(tensor.scalar_type()).device(tensor.device()), tensor.device());
   }
   planned_ = true;
   return *reducer_;
@@ -249,7 +246,7 @@ void Replica::after_forward(std::span<at::Tensor* const> outputs) {
 }
 
 void Replica::broadcast_buffers(bool is_training) {
-  if (options_.broadcast_buffers && is_training && no_sync_ == 0) broadcast_state(*group_, buffers_);
+  if (options_.broadcast_buffers && is_training && no_sync_ == 0) broadcast_state_in_stream(*group_, buffers_);
 }
 
 void Replica::refuse_changed() const {
@@ -272,17 +269,23 @@ void Replica::refuse_changed() const {
   }
 }
 
-// What lies in .grad before the first of several micro-batches would be weighted like it.
+// What lies in .grad before the first of several micro-batches would be weighted like it. On a device the host waits
+// for the answer, unless the gradients were set to none.
 void Replica::refuse_live_gradients() const {
+  std::vector<at::Tensor> is_live;
   for (const Parameter& parameter : parameters_) {
     const at::Tensor& gradient = parameter.tensor.grad();
-    if (gradient.defined() && gradient.ne(0).any().item<bool>()) {
-      throw InvalidArgument(
-          fmt::format("DistributedDataParallel: '{}' still has the gradient of an earlier step at the first "
-                      "micro-batch of no_sync(); call zero_grad() before",
-                      parameter.name));
-    }
+    if (gradient.defined()) is_live.push_back(gradient.detach().ne(0).any());
   }
+  if (is_live.empty() || !at::stack(is_live).any().item<bool>()) return;
+  const auto first = std::find_if(parameters_.begin(), parameters_.end(), [](const Parameter& parameter) {
+    const at::Tensor& gradient = parameter.tensor.grad();
+    return gradient.defined() && gradient.detach().ne(0).any().item<bool>();
+  });
+  throw InvalidArgument(
+      fmt::format("DistributedDataParallel: '{}' still has the gradient of an earlier step at the first "
+                  "micro-batch of no_sync(); call zero_grad() before",
+                  first->name));
 }
 
 bool Replica::needs_no_arena() const {
@@ -307,9 +310,11 @@ void Replica::begin() {
         "hold no tensor to count rows of; call set_weight() between forward and backward");
   }
   group_->progress();  // notices a group that has failed
+  stream_ = current_stream(group_->device());
   synchronize_ = no_sync_ == 0;
   alone_ = needs_no_arena();
   if (!alone_) {
+    if (group_->stream() != stream_) group_->set_stream(stream_);
     Reducer& reducer = planned_reducer();
     reducer.begin_step({.weight = **weight_, .synchronize = synchronize_});
     for (Parameter& parameter : parameters_) parameter.taken = false;
@@ -370,7 +375,18 @@ void Replica::take(Parameter& parameter, int index) {
   at::Tensor& gradient = parameter.tensor.mutable_grad();
   if (!gradient.defined()) return;
   check_gradient(parameter);
+  // Autograd has a stream for each parameter, that in which it was wrapped, and it need not be the step's.
+  const StreamView here = current_stream(group_->device());
+  order(stream_, here);
+  put_into_arena(parameter);
+  order(here, stream_);
+  parameter.taken = true;
+  reducer_->mark_ready(index);
+}
+
+void Replica::put_into_arena(Parameter& parameter) {
   const at::NoGradGuard no_grad;
+  at::Tensor& gradient = parameter.tensor.mutable_grad();
   const at::Tensor& view = parameter.view;
   const bool in_place = lies_in_arena(parameter);
   const std::int64_t weight = options_.weigh_outputs && **weight_ > 0 ? 1 : **weight_;
@@ -390,8 +406,12 @@ void Replica::take(Parameter& parameter, int index) {
   }
   // A sum that is not closed yet is no gradient: it has no meaning before it is divided.
   gradient = synchronize_ ? view : at::Tensor();
-  parameter.taken = true;
-  reducer_->mark_ready(index);
+}
+
+void Replica::order(StreamView earlier, StreamView later) {
+  if (earlier == later) return;
+  mark_->record(earlier);
+  mark_->block(later);
 }
 
 void Replica::end() {
@@ -402,6 +422,7 @@ void Replica::end() {
   try {
     end_with_arena();
   } catch (const std::exception& error) {
+    is_half_done_ = group_->size() > 1;
     reducer_->abandon_step(error.what());
     throw;
   }
@@ -414,13 +435,25 @@ void Replica::end_with_arena() {
     if (!parameter.taken && !parameter.declared_unused) take(parameter, static_cast<int>(i));
   }
   last_weight_ = reducer_->finish_step();
+  // Here torch's current stream is that of whoever called backward.
+  order(stream_, current_stream(group_->device()));
   if (!synchronize_) return;
   ++steps_;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (!reducer_->used_anywhere(static_cast<int>(i))) continue;  // as torch leaves what no loss depends on
+    if (!is_used(i)) continue;  // as torch leaves what no loss depends on
     at::Tensor& gradient = parameters_[i].tensor.mutable_grad();
     if (!gradient.is_same(parameters_[i].view)) gradient = parameters_[i].view;
   }
+}
+
+bool Replica::is_used(std::size_t index) const {
+  const Parameter& parameter = parameters_[index];
+  if (!mark_) return reducer_->used_anywhere(static_cast<int>(index));
+  return parameter.taken || (!parameter.declared_unused && reducer_->used_anywhere(static_cast<int>(index)));
+}
+
+std::int64_t Replica::last_weight() const {
+  return last_weight_ < 0 ? reducer_->total_weight() : last_weight_;  // on a device finish_step can't say
 }
 
 void Replica::end_alone() {
@@ -438,7 +471,9 @@ void Replica::end_lost() noexcept {
   in_step_ = false;
   // One of the user's own is not known here: the engine has it.
   if (last_failure_.empty()) last_failure_ = "an exception ended its backward; that rank's output has it";
-  if (!alone_) reducer_->abandon_step(last_failure_);
+  if (alone_) return;
+  is_half_done_ = group_->size() > 1;
+  reducer_->abandon_step(last_failure_);
 }
 
 void Replica::step_without_data(bool is_training) {

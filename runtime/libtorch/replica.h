@@ -7,6 +7,9 @@
 // A step begins with the first gradient of a backward and ends with that backward, in a callback of torch's engine. A
 // world of one sends nothing: gradients stay where torch puts them, unless micro-batches are accumulated.
 //
+// On a device nothing waits on the host: a step belongs to one stream, the current one of its first gradient, and what
+// comes in another is put in order with it by events. Threads of torch's engine call the hooks.
+//
 // Threads: one at a time; that of forward, and that of backward, on which torch calls the hooks.
 // Failure: as distributed_data_parallel.h says.
 #pragma once
@@ -24,6 +27,7 @@
 #include "runtime/libtorch/module_state.h"
 #include "runtime/libtorch/node.h"
 #include "runtime/libtorch/options.h"
+#include "runtime/libtorch/torch_stream.h"
 
 namespace lockstep::torch {
 
@@ -51,7 +55,7 @@ class Replica : public std::enable_shared_from_this<Replica> {
   const std::shared_ptr<ProcessGroup>& group() const { return group_; }
   const DdpOptions& options() const { return options_; }
   std::int64_t steps() const { return steps_; }
-  std::int64_t last_weight() const { return last_weight_; }
+  std::int64_t last_weight() const;
   const trace::StepRecord& last_step() const;
   // Of the parameters that are trained, by dotted name.
   std::vector<std::string> parameter_names() const;
@@ -80,6 +84,8 @@ class Replica : public std::enable_shared_from_this<Replica> {
   void broadcast_buffers(bool is_training);
   void refuse_changed() const;
   void refuse_live_gradients() const;
+  // Whether some rank's loss depended on the parameter. On a device it is asked for only if this rank can't tell.
+  bool is_used(std::size_t parameter) const;
 
   // True if what autograd leaves in .grad is the result already.
   bool needs_no_arena() const;
@@ -89,6 +95,9 @@ class Replica : public std::enable_shared_from_this<Replica> {
   static bool lies_in_arena(const Parameter& parameter);
   // Moves a gradient into the arena, weighted.
   void take(Parameter& parameter, int index);
+  void put_into_arena(Parameter& parameter);
+  // What is put into `later` from now on comes after what `earlier` has.
+  void order(StreamView earlier, StreamView later);
   void check_gradient(const Parameter& parameter) const;
   void end();
   void end_with_arena();
@@ -109,9 +118,12 @@ class Replica : public std::enable_shared_from_this<Replica> {
   LossWeight weight_ = std::make_shared<std::optional<std::int64_t>>();
   int no_sync_ = 0;
   bool in_step_ = false;
-  bool alone_ = false;        // this step needs no arena
-  bool synchronize_ = false;  // this step
-  std::weak_ptr<End> end_;    // of the backward that runs
+  bool alone_ = false;         // this step needs no arena
+  bool synchronize_ = false;   // this step
+  StreamView stream_;          // of this step
+  std::optional<Event> mark_;  // on a device
+  bool is_half_done_ = false;  // for good: buckets of a lost step may still be on their way through the arena
+  std::weak_ptr<End> end_;     // of the backward that runs
   std::int64_t steps_ = 0;
   std::int64_t last_weight_ = 0;
   std::string last_failure_;  // of a forward or backward since the last one that went well

@@ -12,6 +12,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/libtorch/node.h"
+#include "runtime/libtorch/torch_stream.h"
 
 namespace lockstep::torch {
 namespace {
@@ -19,7 +20,14 @@ namespace {
 using ::torch::autograd::SavedVariable;
 using ::torch::autograd::variable_list;
 
-BufferView doubles(const at::Tensor& tensor) { return {tensor.data_ptr(), tensor.numel(), DType::f64}; }
+BufferView doubles(const at::Tensor& tensor) {
+  return {tensor.data_ptr(), tensor.numel(), DType::f64, device_id_of(tensor.device())};
+}
+
+// In float64, where the input is.
+at::TensorOptions doubles_beside(const at::Tensor& input) {
+  return at::TensorOptions().dtype(at::kDouble).device(input.device());
+}
 
 // All but the channels.
 std::vector<std::int64_t> reduced_dims(const at::Tensor& input) {
@@ -35,9 +43,9 @@ at::Tensor per_channel(const at::Tensor& values, const at::Tensor& input) {
   return values.to(input.scalar_type()).view(shape);
 }
 
-// Over all ranks, per channel, in float64.
+// Over all ranks, per channel, in float64, where the input is: on a device the host does not know them.
 struct Statistics {
-  std::int64_t count = 0;
+  at::Tensor count;  // of one element
   at::Tensor mean;
   at::Tensor variance;  // divided by count
 };
@@ -47,22 +55,22 @@ struct Statistics {
 Statistics gather_statistics(ProcessGroup& group, const at::Tensor& input) {
   const std::int64_t channels = input.size(1);
   const std::int64_t count = channels == 0 ? 0 : input.numel() / channels;
-  const at::Tensor own = at::zeros({1 + 2 * channels}, at::kDouble);
+  const at::Tensor own = at::zeros({1 + 2 * channels}, doubles_beside(input));
   if (count > 0) {
     const auto dims = reduced_dims(input);
     const auto [variance, mean] = at::var_mean(input, dims, /*unbiased=*/false);
-    own[0] = static_cast<double>(count);
+    own.slice(0, 0, 1).fill_(static_cast<double>(count));
     own.slice(0, 1, 1 + channels).copy_(mean);
     own.slice(0, 1 + channels).copy_(variance);
   }
-  const at::Tensor all = at::empty({group.size(), 1 + 2 * channels}, at::kDouble);
-  group.all_gather(doubles(own), doubles(all)).wait();
+  const at::Tensor all = at::empty({group.size(), 1 + 2 * channels}, doubles_beside(input));
+  const OnCurrentStream ordered(group);
+  ordered.wait(group.all_gather(doubles(own), doubles(all)));
   const at::Tensor counts = all.slice(1, 0, 1);
   const at::Tensor means = all.slice(1, 1, 1 + channels);
-  const double total = counts.sum().item<double>();
   Statistics result;
-  result.count = static_cast<std::int64_t>(total);
-  const at::Tensor shares = counts / std::max(total, 1.0);
+  result.count = counts.sum(0);
+  const at::Tensor shares = counts / result.count.clamp_min(1);
   result.mean = (means * shares).sum(0);
   result.variance = ((all.slice(1, 1 + channels) + (means - result.mean).square()) * shares).sum(0);
   return result;
@@ -85,7 +93,7 @@ struct SyncNormBackward : ::torch::autograd::Node {
   at::Tensor mean;                 // per channel, float64
   at::Tensor invstd;
   std::int64_t own_count = 0;
-  std::int64_t count = 0;
+  at::Tensor count;  // of all ranks
   std::shared_ptr<ProcessGroup> group;
   LossWeight loss_weight;
 };
@@ -101,11 +109,11 @@ std::pair<at::Tensor, at::Tensor> SyncNormBackward::share_sums(const at::Tensor&
   }
   // 0 * NaN, of a mean over no rows, is no sum.
   const at::Tensor sums =
-      weight == 0 ? at::zeros({2, sum.numel()}, at::kDouble) : at::stack({sum, sum_centred}) * weight;
-  group->all_reduce(doubles(sums)).wait();
-  const double divisor =
-      static_cast<double>(std::max<std::int64_t>(weight, 1)) * static_cast<double>(std::max<std::int64_t>(count, 1));
-  return {sums[0] / divisor, sums[1] / divisor};
+      weight == 0 ? at::zeros({2, sum.numel()}, sum.options()) : at::stack({sum, sum_centred}) * weight;
+  const OnCurrentStream ordered(*group);
+  ordered.wait(group->all_reduce(doubles(sums)));
+  const at::Tensor means = sums / (count.clamp_min(1) * std::max<std::int64_t>(weight, 1));
+  return {means[0], means[1]};
 }
 
 variable_list SyncNormBackward::apply(variable_list&& gradients) {
@@ -163,25 +171,31 @@ at::Tensor SyncBatchNormImpl::forward(const at::Tensor& input) {
   return normalize_alone(input, uses_batch);
 }
 
-// Of the running statistics; counts this forward.
-double SyncBatchNormImpl::next_momentum() {
-  num_batches_tracked += 1;
-  return options.momentum() ? *options.momentum() : 1.0 / static_cast<double>(num_batches_tracked.item<std::int64_t>());
-}
-
 at::Tensor SyncBatchNormImpl::normalize_alone(const at::Tensor& input, bool uses_batch) {
   if (uses_batch && input.numel() == 0) return input * 1;  // no statistics of nothing
-  const bool updates = uses_batch && is_training() && options.track_running_stats();
-  const double momentum = updates ? next_momentum() : 0.0;
+  double momentum = 0;
+  if (uses_batch && is_training() && options.track_running_stats()) {
+    num_batches_tracked += 1;
+    momentum =
+        options.momentum() ? *options.momentum() : 1.0 / static_cast<double>(num_batches_tracked.item<std::int64_t>());
+  }
   return at::batch_norm(input, weight, bias, running_mean, running_var, uses_batch, momentum, options.eps(),
                         /*cudnn_enabled=*/false);
 }
 
-void SyncBatchNormImpl::update_running(const at::Tensor& mean, const at::Tensor& variance, std::int64_t count) {
-  const double momentum = next_momentum();
-  const double unbiased = static_cast<double>(count) / static_cast<double>(count - 1);
-  running_mean.copy_(running_mean * (1 - momentum) + mean.to(running_mean.scalar_type()) * momentum);
-  running_var.copy_(running_var * (1 - momentum) + (variance * unbiased).to(running_var.scalar_type()) * momentum);
+// Of no rows on any rank they stay as they are.
+void SyncBatchNormImpl::update_running(const at::Tensor& mean, const at::Tensor& variance, const at::Tensor& count) {
+  const at::Tensor is_some = count.gt(0);
+  num_batches_tracked += is_some.to(num_batches_tracked.scalar_type()).squeeze(0);
+  const at::Tensor momentum = (options.momentum() ? at::full_like(count, *options.momentum())
+                                                  : num_batches_tracked.to(at::kDouble).clamp_min(1).reciprocal()) *
+                              is_some;
+  const at::Tensor unbiased = variance * (count / (count - 1).clamp_min(1));
+  const auto move = [&](at::Tensor& running, const at::Tensor& to) {
+    running.copy_(running.to(at::kDouble) * (1 - momentum) + to * momentum);
+  };
+  move(running_mean, mean);
+  move(running_var, unbiased);
 }
 
 at::Tensor SyncBatchNormImpl::normalize_together(const at::Tensor& input) {
@@ -192,13 +206,12 @@ at::Tensor SyncBatchNormImpl::normalize_together(const at::Tensor& input) {
   {
     const at::NoGradGuard no_grad;
     const Statistics all = gather_statistics(*group_, input);
-    if (all.count == 1) {
+    // On a device the host would have to wait to know it.
+    if (input.is_cpu() && all.count.item<double>() == 1) {
       throw InvalidArgument(
           "SyncBatchNorm: all ranks together have 1 value per channel, which has no variance; train on more rows");
     }
-    if (is_training() && options.track_running_stats() && all.count > 1) {
-      update_running(all.mean, all.variance, all.count);
-    }
+    if (is_training() && options.track_running_stats()) update_running(all.mean, all.variance, all.count);
     node->mean = all.mean;
     node->invstd = (all.variance + options.eps()).rsqrt();
     node->count = all.count;

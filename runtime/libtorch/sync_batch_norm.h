@@ -14,7 +14,8 @@
 // Collective: every forward that takes statistics of the batch, and its backward; all ranks run both. Numbers travel in
 // float64: 2 per channel and one.
 // Threads: those of forward and backward. Failure: throws what the group throws; InvalidArgument for a wrong shape, one
-//   value per channel on all ranks together, or rows whose loss weighs 0.
+//   value per channel on all ranks together (found on the CPU only: on a device the host does not wait to know), or
+//   rows whose loss weighs 0.
 #pragma once
 
 #include <torch/nn/modules/batchnorm.h>
@@ -51,10 +52,9 @@ class SyncBatchNormImpl : public ::torch::nn::NormImplBase<0, SyncBatchNormImpl,
   void _check_input_dim(const at::Tensor& input) override;
 
  private:
-  double next_momentum();
   at::Tensor normalize_alone(const at::Tensor& input, bool uses_batch);
   at::Tensor normalize_together(const at::Tensor& input);
-  void update_running(const at::Tensor& mean, const at::Tensor& variance, std::int64_t count);
+  void update_running(const at::Tensor& mean, const at::Tensor& variance, const at::Tensor& count);
 
   mutable std::shared_ptr<ProcessGroup> group_;
   mutable LossWeight weight_of_loss_;

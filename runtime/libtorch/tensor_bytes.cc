@@ -1,5 +1,7 @@
 #include "runtime/libtorch/tensor_bytes.h"
 
+#include "runtime/libtorch/torch_stream.h"
+
 namespace lockstep::torch {
 
 std::optional<DType> dtype_of(at::ScalarType type) {
@@ -29,7 +31,8 @@ at::ScalarType scalar_type_of(DType dtype) {
 }
 
 BufferView bytes_of(const at::Tensor& contiguous) {
-  return {contiguous.data_ptr(), static_cast<std::int64_t>(contiguous.nbytes()), DType::u8};
+  return {contiguous.data_ptr(), static_cast<std::int64_t>(contiguous.nbytes()), DType::u8,
+          device_id_of(contiguous.device())};
 }
 
 }  // namespace lockstep::torch

@@ -13,8 +13,8 @@ namespace lockstep::torch {
 std::optional<DType> dtype_of(at::ScalarType type);
 at::ScalarType scalar_type_of(DType dtype);
 
-// The elements of a dense tensor in CPU memory that lie without gaps, as bytes: any dtype can be moved so. The tensor
-// outlives the view. `contiguous` as at::Tensor::is_contiguous() says.
+// The elements of a dense tensor that lie without gaps, as bytes: any dtype can be moved so. The tensor outlives the
+// view. `contiguous` as at::Tensor::is_contiguous() says.
 BufferView bytes_of(const at::Tensor& contiguous);
 
 }  // namespace lockstep::torch

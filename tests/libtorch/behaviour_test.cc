@@ -534,7 +534,7 @@ TEST(Start, BuffersAreRankZerosBeforeEveryForwardThatTrains) {
 }
 
 TEST(Start, RanksThatDifferAreToldWhere) {
-  for (const std::string what : {"parameter", "frozen", "buffer"}) {
+  for (const std::string what : {"parameter", "frozen", "unused", "buffer"}) {
     std::atomic<int> told = 0;
     run_torch_ranks(2, [&](const Group& group) {
       ::torch::nn::Module net;
@@ -543,8 +543,10 @@ TEST(Start, RanksThatDifferAreToldWhere) {
       net.register_parameter("bias", at::zeros({what == "parameter" && odd ? 2 : 3}));
       if (what == "frozen" && odd) weight.requires_grad_(false);
       net.register_buffer("mean", at::zeros({3}, what == "buffer" && odd ? at::kInt : at::kFloat));
-      const std::string text = error_of([&] { torch::DistributedDataParallel(net, group); });
-      expect_says(text, {"Mismatch", what == "parameter" ? "bias" : what == "frozen" ? "weight" : "mean"});
+      torch::DdpOptions options;
+      if (what == "unused" && odd) options.unused = {"weight"};
+      const std::string text = error_of([&] { torch::DistributedDataParallel(net, group, options); });
+      expect_says(text, {"Mismatch", what == "parameter" ? "bias" : what == "buffer" ? "mean" : "weight"});
       ++told;
     });
     EXPECT_EQ(told, 2);
@@ -582,13 +584,12 @@ TEST(Misuse, IsNamed) {
 
 // Rank 0 leaves the step half done: the group is lost, and says so on rank 1.
 template <typename Module, typename Act>
-void expect_lost(const Act& act, const at::Tensor& input, const std::vector<std::string>& words,
-                 const torch::DdpOptions& options = many_buckets()) {
+void expect_lost(const Act& act, const at::Tensor& input, const std::vector<std::string>& words) {
   run_torch_ranks(2, [&](const Group& group) {
     Module net;
     // Rank 1 may hear of it before it has left the constructor.
     const std::string text = error_of([&] {
-      torch::DistributedDataParallel ddp(net, group, group->rank() == 0 ? options : many_buckets());
+      torch::DistributedDataParallel ddp(net, group, many_buckets());
       if (group->rank() == 0) return act(ddp, net);
       ddp(input).square().mean().backward();
     });
@@ -608,10 +609,20 @@ TEST(Misuse, InBackwardEndsTheGroup) {
         ddp(rows(0, 2).to(at::kDouble));
       },
       rows(1, 2), {"'a.weight'", "converted", "wrap the module again"});
-  auto options = many_buckets();
-  options.unused = {"b.bias"};
-  expect_lost<Net>([](auto& ddp, Net&) { squares(ddp(rows(0, 2))).backward(); }, rows(1, 2),
-                   {"'b.bias'", "declared unused"}, options);
+}
+
+TEST(Misuse, AGradientOfWhatIsDeclaredUnusedIsRefused) {
+  run_torch_ranks(2, [](const Group& group) {
+    Net net;
+    auto options = many_buckets();
+    options.unused = {"b.bias"};
+    // Whoever is second hears of the first.
+    const std::string text = error_of([&] {
+      torch::DistributedDataParallel ddp(net, group, options);
+      squares(ddp(rows(group->rank(), 2))).backward();
+    });
+    expect_says(text, {"'b.bias'", "is declared unused"});
+  });
 }
 
 TEST(Misuse, ASparseGradientIsRefused) {

@@ -1,0 +1,79 @@
+#include "runtime/libtorch/torch_stream.h"
+
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <torch/version.h>
+
+#include <cstdint>
+
+#include "runtime/base/error.h"
+#include "runtime/base/logging.h"
+
+namespace lockstep::torch {
+namespace {
+
+// In LibTorch's C interface, whose binary form stays; only a LibTorch for GPUs has it. One build of ours goes with
+// either.
+using GetCurrentStream = std::int32_t (*)(std::int32_t device_index, void** stream);
+constexpr const char* kGetCurrentStream = "aoti_torch_get_current_cuda_stream";
+
+GetCurrentStream get_current_stream() {
+  static const auto function = reinterpret_cast<GetCurrentStream>(::dlsym(RTLD_DEFAULT, kGetCurrentStream));
+  if (function == nullptr) {
+    throw BackendUnavailable(fmt::format(
+        "LibTorch {} has no function {}, so its current CUDA stream is not known; take a LibTorch for GPUs, "
+        "2.6 or newer",
+        TORCH_VERSION, kGetCurrentStream));
+  }
+  return function;
+}
+
+}  // namespace
+
+at::Device device_of(const ProcessGroup& group) {
+  const DeviceId device = group.device();
+  if (device.kind == DeviceKind::cpu) return at::Device(at::kCPU);
+  return at::Device(at::kCUDA, static_cast<at::DeviceIndex>(device.index));
+}
+
+DeviceId device_id_of(const at::Device& device) {
+  if (device.is_cpu()) return {};
+  if (device.is_cuda()) {
+    const auto index =
+        device.has_index() ? device.index() : c10::impl::getDeviceGuardImpl(at::kCUDA)->getDevice().index();
+    return {DeviceKind::cuda, index};
+  }
+  throw InvalidArgument(
+      fmt::format("a tensor is on {}; lockstep computes with tensors on the CPU and on CUDA", device.str()));
+}
+
+bool is_at_home(const ProcessGroup& group, const at::Device& device) {
+  return (device.is_cpu() || device.is_cuda()) && device_id_of(device) == group.device();
+}
+
+StreamView current_stream(DeviceId device) {
+  StreamView stream{device, nullptr};
+  if (device.kind == DeviceKind::cpu) return stream;
+  if (const std::int32_t error = get_current_stream()(device.index, &stream.handle); error != 0) {
+    throw DeviceError(
+        fmt::format("{} of {} failed with {}; what LibTorch says is above", kGetCurrentStream, device.str(), error));
+  }
+  return stream;
+}
+
+OnCurrentStream::OnCurrentStream(ProcessGroup& group)
+    : group_(group), before_(group.stream()), current_(current_stream(group.device())) {
+  if (current_ != before_) group_.set_stream(current_);
+}
+
+OnCurrentStream::~OnCurrentStream() {
+  if (current_ == before_) return;
+  try {
+    group_.set_stream(before_);
+  } catch (const std::exception& error) {
+    log_error("LibTorch: back to the group's stream: {}", error.what());
+  }
+}
+
+}  // namespace lockstep::torch

@@ -1,0 +1,46 @@
+// Torch's devices and streams as the rooms below know them.
+//
+// The stream that counts is torch's current one of the calling thread: a module's kernels go there, and autograd sets
+// it for each of its threads. On the CPU there is only the one where work is done when its call returns.
+//
+// Threads: any. Failure: BackendUnavailable if LibTorch can't say which stream it is (older than 2.6).
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include "runtime/comm/process_group.h"
+#include "runtime/device/stream.h"
+
+namespace lockstep::torch {
+
+// Where this rank's tensors live: module->to(lockstep::torch::device_of(*group)).
+at::Device device_of(const ProcessGroup& group);
+// Of a torch device that lockstep has, the CPU or CUDA; InvalidArgument for others.
+DeviceId device_id_of(const at::Device& device);
+// Whether the group's collectives take tensors of that device.
+bool is_at_home(const ProcessGroup& group, const at::Device& device);
+
+StreamView current_stream(DeviceId device);
+
+// While one lives, the group's collectives start after what this thread's current stream has; then after what they did
+// before. Results are to be waited for by wait().
+class OnCurrentStream {
+ public:
+  explicit OnCurrentStream(ProcessGroup& group);
+  ~OnCurrentStream();
+  OnCurrentStream(const OnCurrentStream&) = delete;
+  OnCurrentStream& operator=(const OnCurrentStream&) = delete;
+
+  // What this thread puts into its current stream from now on comes after `work`. On the CPU the host waits.
+  void wait(const Work& work) const {
+    if (current_.device.kind == DeviceKind::cpu) return work.wait();
+    work.wait_on(current_);
+  }
+
+ private:
+  ProcessGroup& group_;
+  StreamView before_;
+  StreamView current_;
+};
+
+}  // namespace lockstep::torch

@@ -1,0 +1,386 @@
+// DistributedDataParallel on a device: CUDA tensors through nccl, over the fakes of the CUDA runtime and of NCCL. Ranks
+// are threads, each with a device. The fake runtime ends the process at the first use of memory that nothing orders.
+#include "tests/libtorch/device/torch_on_fakes.h"
+
+#include <c10/core/StreamGuard.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <barrier>
+
+#include "runtime/base/logging.h"
+#include "runtime/libtorch/state_file.h"
+#include "runtime/libtorch/sync_batch_norm.h"
+#include "runtime/libtorch/torch_stream.h"
+#include "tests/fakes/cudart/fake_cuda.h"
+#include "tests/libtorch/common.h"
+
+namespace lockstep::testing {
+namespace {
+
+namespace nn = ::torch::nn;
+
+struct Net : nn::Module {
+  nn::Linear a = register_module("a", nn::Linear(4, 6));
+  nn::Linear b = register_module("b", nn::Linear(6, 3));
+  nn::Linear side = register_module("side", nn::Linear(4, 3));
+  bool use_side = true;
+  std::function<at::Tensor(const at::Tensor&)> between = [](const at::Tensor& y) { return y; };
+  at::Tensor forward(const at::Tensor& x) {
+    const at::Tensor y = between(b(at::tanh(a(x))));
+    return use_side ? y + side(x) : y;
+  }
+};
+
+at::Tensor rows(int rank, std::int64_t count) {
+  return random_tensor({count, 4}, static_cast<std::uint64_t>(rank) + 40);
+}
+at::Tensor squares(const at::Tensor& y) { return y.square().mean(); }
+torch::DdpOptions many_buckets() { return {.buckets = {.cap_bytes = 0, .first_cap_bytes = 0}}; }
+
+void on_devices(int ranks, const RankBody& body) {
+  run_torch_ranks(ranks,
+                  [&](const Group& group) {
+                    const c10::DeviceGuard here(torch::device_of(*group));
+                    body(group);
+                  },
+                  {.backend = "nccl"});
+}
+
+// A network on the group's device.
+template <typename Module = Net>
+std::shared_ptr<Module> made_for(const Group& group) {
+  auto net = std::make_shared<Module>();
+  initialize(*net, 1);
+  net->to(torch::device_of(*group));
+  return net;
+}
+
+Tensors on_cpu(Tensors tensors) {
+  for (auto& [name, tensor] : tensors) tensor = tensor.to(at::kCPU);
+  return tensors;
+}
+
+// What one process has on the CPU, on the rows of all ranks, `counts[r]` of rank r.
+Tensors gradients_alone(const std::vector<std::int64_t>& counts, bool use_side = true) {
+  Net net;
+  initialize(net, 1);
+  net.use_side = use_side;
+  std::vector<at::Tensor> all;
+  for (std::size_t r = 0; r < counts.size(); ++r) all.push_back(rows(static_cast<int>(r), counts[r]));
+  squares(net.forward(at::cat(all))).backward();
+  return gradients_of(net);
+}
+
+// A stream of torch's, as a program takes one from its pool.
+struct Side {
+  explicit Side(const Group& group) : stream(group->device()) {}
+  Stream stream;
+  c10::Stream of_torch() const { return torch_stream(stream); }
+  // What it gets from now on comes after what the current stream has, and the other way round.
+  void follow() const { order(torch::current_stream(stream.view().device), stream); }
+  void precede() const { order(stream, torch::current_stream(stream.view().device)); }
+  static void order(StreamView earlier, StreamView later) {
+    Event event(earlier.device);
+    event.record(earlier);
+    event.block(later);
+  }
+};
+
+struct NormNetImpl : nn::Module {
+  nn::Sequential layers = register_module("layers", nn::Sequential(nn::Linear(nn::LinearOptions(4, 6).bias(false)),
+                                                                   nn::BatchNorm1d(6), nn::Tanh(), nn::Linear(6, 3)));
+  at::Tensor forward(const at::Tensor& x) { return layers->forward(x); }
+};
+
+// Over random partitions, empty ranks among them.
+template <typename Module>
+void expect_training_like_alone() {
+  constexpr std::int64_t kRows = 9;
+  constexpr int kSteps = 12;
+  const auto data = [](int step) { return random_tensor({kRows, 4}, 70 + static_cast<std::uint64_t>(step)); };
+  const auto optimizer_of = [](nn::Module& net) {
+    return ::torch::optim::SGD(net.parameters(), ::torch::optim::SGDOptions(0.05).momentum(0.9).weight_decay(1e-3));
+  };
+  Module alone;
+  initialize(alone, 1);
+  auto sgd = optimizer_of(alone);
+  for (int step = 0; step < kSteps; ++step) {
+    sgd.zero_grad();
+    squares(alone.forward(data(step)) - 1).backward();
+    sgd.step();
+  }
+  for (const int ranks : {1, 2, 3}) {
+    on_devices(ranks, [&](const Group& group) {
+      auto net = made_for<Module>(group);
+      torch::convert_sync_batch_norm(*net);
+      torch::DistributedDataParallel ddp(net, group, many_buckets());
+      auto optimizer = optimizer_of(*net);
+      Generator random(static_cast<std::uint64_t>(ranks));
+      for (int step = 0; step < kSteps; ++step) {
+        auto cuts = random_cuts(random, kRows, ranks);
+        if (step == 3 && ranks > 1) cuts[1] = 0;
+        const auto r = static_cast<std::size_t>(group->rank());
+        net->zero_grad(/*set_to_none=*/step % 2 == 0);
+        const at::Tensor x = data(step).slice(0, cuts[r], cuts[r + 1]).to(torch::device_of(*group));
+        squares(ddp(x) - 1).backward();
+        optimizer.step();
+        EXPECT_EQ(ddp.last_weight(), kRows);
+      }
+      EXPECT_TRUE(net->parameters().front().is_cuda());
+      expect_close(on_cpu(weights_of(*net)), weights_of(alone), std::to_string(ranks) + " ranks");
+      for (const auto& [name, buffer] : on_cpu(copies_of(net->named_buffers()))) {
+        EXPECT_TRUE(at::allclose(buffer, alone.named_buffers()[name], 1e-5)) << name;
+      }
+    });
+  }
+}
+
+TEST(Device, TrainsAsOneProcessOnTheCpu) { expect_training_like_alone<Net>(); }
+TEST(Device, TrainsWithSyncBatchNormAsOneProcessOnTheCpu) { expect_training_like_alone<NormNetImpl>(); }
+
+// Gradients that are found, or known to be missing, wait for nobody where this rank can tell by itself.
+TEST(Device, NoStepWaitsOnTheHost) {
+  std::barrier everyone(2);
+  on_devices(2, [&](const Group& group) {
+    auto net = made_for(group);
+    net->use_side = false;
+    net->register_buffer("mean", at::zeros({3}, torch::device_of(*group)));
+    net->register_buffer("mask", at::ones({5}, at::TensorOptions().dtype(at::kBool).device(torch::device_of(*group))));
+    auto options = many_buckets();
+    options.unused = {"side.weight", "side.bias"};
+    torch::DistributedDataParallel ddp(net, group, options);
+    ::torch::optim::SGD optimizer(net->parameters(), 0.1);
+    const at::Tensor x = rows(group->rank(), group->rank() == 0 ? 5 : 2).to(torch::device_of(*group));
+    std::int64_t before = 0;
+    for (int step = 0; step < 6; ++step) {
+      if (step == 2) {
+        everyone.arrive_and_wait();
+        before = fake_cuda::host_synchronisations();
+        everyone.arrive_and_wait();
+      }
+      net->zero_grad(/*set_to_none=*/step % 2 == 0);
+      if (step % 2 == 0) {
+        const auto local = ddp.no_sync();
+        squares(ddp(x)).backward();
+      }
+      squares(ddp(x)).backward();
+      optimizer.step();
+    }
+    everyone.arrive_and_wait();
+    EXPECT_EQ(fake_cuda::host_synchronisations(), before);
+    everyone.arrive_and_wait();
+    EXPECT_EQ(ddp.steps(), 6);
+    EXPECT_FALSE(net->side->weight.grad().defined());
+  });
+}
+
+// The module was wrapped in one stream, half of its accumulators belong to another, and steps run in a third.
+TEST(Device, StreamsOfOneModuleMayDiffer) {
+  const Tensors wanted = gradients_alone({5, 2});
+  on_devices(2, [&](const Group& group) {
+    const Side early(group);
+    const Side compute(group);
+    auto net = made_for(group);
+    std::vector<torch::NodePtr> accumulators;
+    {
+      early.follow();
+      const c10::StreamGuard guard(early.of_torch());
+      for (const at::Tensor& parameter : net->b->parameters())
+        accumulators.push_back(::torch::autograd::impl::grad_accumulator(parameter));
+    }
+    torch::DistributedDataParallel ddp(net, group, many_buckets());
+    const at::Tensor x = rows(group->rank(), group->rank() == 0 ? 5 : 2).to(torch::device_of(*group));
+    for (int step = 0; step < 4; ++step) {
+      net->zero_grad(/*set_to_none=*/step == 1);
+      if (step == 3) {
+        squares(ddp(x)).backward();  // and one more in the stream of the beginning
+      } else {
+        compute.follow();
+        const c10::StreamGuard guard(compute.of_torch());
+        squares(ddp(x)).backward();
+        for (const at::Tensor& parameter : net->parameters()) parameter.grad().mul_(1);  // as an optimizer would
+      }
+      compute.precede();
+      expect_close(on_cpu(gradients_of(*net)), wanted, "step " + std::to_string(step));
+    }
+  });
+}
+
+TEST(Device, MicroBatchesAreTheMeanOverAllRows) {
+  const Tensors wanted = gradients_alone({6, 6});
+  on_devices(2, [&](const Group& group) {
+    auto net = made_for(group);
+    torch::DistributedDataParallel ddp(net, group, many_buckets());
+    const at::Tensor x = rows(group->rank(), 6).to(torch::device_of(*group));
+    for (int step = 0; step < 2; ++step) {
+      net->zero_grad(/*set_to_none=*/true);
+      {
+        const auto local = ddp.no_sync();
+        squares(ddp(x.slice(0, 0, 1))).backward();
+        squares(ddp(x.slice(0, 1, 4))).backward();
+      }
+      squares(ddp(x.slice(0, 4, 6))).backward();
+      EXPECT_EQ(ddp.last_weight(), 12);
+      expect_close(on_cpu(gradients_of(*net)), wanted, "step " + std::to_string(step));
+    }
+  });
+}
+
+TEST(Device, WhatOneRankUsesGetsItsMeanEverywhereAndWhatNobodyUsesNone) {
+  Net alone;
+  initialize(alone, 1);
+  (squares(alone.forward(rows(0, 5))) * (5.0 / 7)).backward();
+  alone.use_side = false;
+  (squares(alone.forward(rows(1, 2))) * (2.0 / 7)).backward();
+  const Tensors without_side = gradients_alone({5, 2}, false);
+  on_devices(2, [&](const Group& group) {
+    auto net = made_for(group);
+    torch::DistributedDataParallel ddp(net, group, many_buckets());
+    const at::Tensor x = rows(group->rank(), group->rank() == 0 ? 5 : 2).to(torch::device_of(*group));
+    net->use_side = group->rank() == 0;
+    squares(ddp(x)).backward();
+    expect_close(on_cpu(gradients_of(*net)), gradients_of(alone), "one rank uses it");
+    net->zero_grad(/*set_to_none=*/true);
+    net->use_side = false;
+    squares(ddp(x)).backward();
+    expect_close(on_cpu(gradients_of(*net)), without_side, "nobody does");
+  });
+}
+
+TEST(Device, BuffersOfEveryDtypeAreRankZeros) {
+  on_devices(2, [](const Group& group) {
+    const auto device = torch::device_of(*group);
+    auto net = std::make_shared<Net>();
+    net->register_buffer("mask", at::full({3}, group->rank() == 0, at::kBool));
+    net->register_buffer("count", at::full({}, 3 + group->rank(), at::kLong));
+    net->register_buffer("transposed", random_tensor({3, 5}, 9 + static_cast<std::uint64_t>(group->rank())).t());
+    net->register_buffer("nothing", at::zeros({0, 4}));
+    net->to(device);
+    net->register_buffer("on_cpu", at::full({2}, 1.0 + group->rank()));
+    torch::DistributedDataParallel ddp(net, group);
+    for (int step = 0; step < 2; ++step) {
+      if (step > 0) {
+        for (const auto& item : net->named_buffers())
+          if (group->rank() == 1) item.value().zero_();
+      }
+      squares(ddp(rows(group->rank(), 3).to(device))).backward();
+      const auto buffers = on_cpu(copies_of(net->named_buffers()));
+      EXPECT_TRUE(buffers.at("mask").all().item<bool>());
+      EXPECT_EQ(buffers.at("count").item<int>(), 3);
+      EXPECT_TRUE(at::equal(buffers.at("transposed"), random_tensor({3, 5}, 9).t()));
+      EXPECT_EQ(buffers.at("on_cpu").sum().item<double>(), 2);
+    }
+  });
+}
+
+TEST(Device, GoesInAnyOrder) {
+  on_devices(2, [](const Group& the_group) {
+    Group group = the_group;
+    const at::Tensor x = rows(group->rank(), 2).to(torch::device_of(*group));
+    using Ddp = torch::DistributedDataParallel<Net>;
+    auto net = made_for(group);
+    const at::Tensor weight = net->a->weight;
+    auto ddp = std::make_unique<Ddp>(*net, group);
+    squares((*ddp)(x)).backward();
+    const at::Tensor kept = weight.grad();
+    const at::Tensor values = kept.to(at::kCPU);
+    net.reset();
+    ddp.reset();
+    EXPECT_NE(weight.grad().data_ptr(), kept.data_ptr()) << "the module's own";
+    EXPECT_TRUE(at::equal(weight.grad().to(at::kCPU), values));
+
+    net = made_for(group);
+    ddp = std::make_unique<Ddp>(net, group);
+    const at::Tensor loss = squares((*ddp)(x));
+    ddp.reset();
+    group->barrier().wait();
+    group.reset();
+    loss.backward();
+    EXPECT_TRUE(at::equal(kept.to(at::kCPU), values)) << "the arena's memory, held by a tensor";
+  });
+}
+
+struct Thrower : ::torch::autograd::Function<Thrower> {
+  static at::Tensor forward(::torch::autograd::AutogradContext*, const at::Tensor& x) { return x.clone(); }
+  static ::torch::autograd::variable_list backward(::torch::autograd::AutogradContext*,
+                                                   ::torch::autograd::variable_list) {
+    throw std::domain_error("no more luck");
+  }
+};
+
+TEST(Device, AnExceptionInBackwardReachesEveryRank) {
+  on_devices(2, [](const Group& group) {
+    auto net = made_for(group);
+    const at::Tensor x = rows(group->rank(), 2).to(torch::device_of(*group));
+    const std::string text = error_of([&] {
+      torch::DistributedDataParallel ddp(net, group, many_buckets());
+      squares(ddp(x)).backward();
+      if (group->rank() == 1) net->between = [](const at::Tensor& y) { return Thrower::apply(y); };
+      // On a device a failure may show in a later step than that of the one that failed.
+      for (int step = 0; step < 1000; ++step) {
+        squares(ddp(x)).backward();
+        ddp.last_weight();
+      }
+    });
+    if (group->rank() == 1) {
+      EXPECT_EQ(text, "exception: no more luck");
+    } else {
+      expect_says(text, {"PeerLost: ", "rank 1 gave up step 1: an exception ended its backward"});
+    }
+  });
+}
+
+TEST(Device, ModuleAndGroupMustBeInOnePlace) {
+  on_devices(1, [](const Group& group) {
+    Net on_cpu;
+    expect_says(error_of([&] { torch::DistributedDataParallel(on_cpu, group); }),
+                {"InvalidArgument", "'a.weight' is on cpu", "cuda:0", "device_of(*group)"});
+    auto net = made_for(group);
+    run_torch_ranks(1,
+                    [&](const Group& shm) {
+                      expect_says(error_of([&] { torch::DistributedDataParallel(*net, shm); }),
+                                  {"InvalidArgument", "'a.weight' is on cuda:0", "computes on cpu (backend shm)",
+                                   "LOCKSTEP_DEVICE"});
+                    },
+                    {.backend = "shm"});
+  });
+}
+
+TEST(Device, StateGoesToAFileAndBack) {
+  on_devices(2, [](const Group& group) {
+    auto net = made_for<NormNetImpl>(group);
+    const std::string path = ::testing::TempDir() + "libtorch_device_state.safetensors";
+    torch::save_state(path, *net, group);
+    const Tensors saved = on_cpu(weights_of(*net));
+    auto other = made_for<NormNetImpl>(group);
+    {
+      const at::NoGradGuard no_grad;
+      for (const at::Tensor& parameter : other->parameters()) parameter.zero_();
+    }
+    torch::load_state(path, *other, group);
+    EXPECT_TRUE(same_bits(on_cpu(weights_of(*other)), saved));
+    EXPECT_TRUE(other->parameters().front().is_cuda());
+  });
+}
+
+// That all of the above can fail: without the waits of a step somebody reads what is still being written.
+TEST(Device, AMissingWaitIsFound) {
+  fake_cuda::Violations violations;
+  on_devices(2, [](const Group& group) {
+    auto net = made_for(group);
+    torch::DistributedDataParallel ddp(net, group);
+    const at::Tensor x = rows(group->rank(), 2).to(torch::device_of(*group));
+    squares(ddp(x)).backward();
+    group->barrier().wait();
+    if (group->rank() == 0) fake_cuda::inject("cudaStreamWaitEvent=skip");
+    group->barrier().wait();
+    squares(ddp(x)).backward();
+    for (const at::Tensor& parameter : net->parameters()) parameter.grad().mul_(1);
+    group->barrier().wait();
+    if (group->rank() == 0) fake_cuda::heal();
+  });
+  EXPECT_FALSE(violations.take().empty());
+}
+
+}  // namespace
+}  // namespace lockstep::testing

@@ -1,0 +1,271 @@
+#include "tests/libtorch/device/torch_on_fakes.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <ATen/ops/_reshape_alias_native.h>
+#include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/view_native.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <cuda_runtime_api.h>
+#include <torch/library.h>
+#include <torch/torch.h>
+
+#include <array>
+#include <cstring>
+#include <future>
+#include <stdexcept>
+
+#include "runtime/device/device_runtime.h"
+#include "tests/fakes/cudart/fake_cuda.h"
+
+namespace lockstep::testing {
+namespace {
+
+constexpr int kDevices = 4;
+thread_local at::DeviceIndex current_device_index = 0;
+thread_local std::array<void*, kDevices> current_streams{};
+
+DeviceRuntime& cuda() { return device_runtime(DeviceKind::cuda); }
+StreamView view_of(const c10::Stream& stream) {
+  return {{DeviceKind::cuda, stream.device_index()}, reinterpret_cast<void*>(stream.id())};
+}
+StreamView current_stream_of(int device) {
+  return {{DeviceKind::cuda, device}, current_streams.at(static_cast<std::size_t>(device))};
+}
+
+struct Guard final : c10::impl::DeviceGuardImplInterface {
+  at::DeviceType type() const override { return at::kCUDA; }
+  at::Device exchangeDevice(at::Device device) const override {
+    const at::Device before = getDevice();
+    setDevice(device);
+    return before;
+  }
+  at::Device getDevice() const override { return {at::kCUDA, current_device_index}; }
+  void setDevice(at::Device device) const override { uncheckedSetDevice(device); }
+  void uncheckedSetDevice(at::Device device) const noexcept override {
+    if (device.has_index()) current_device_index = device.index();
+  }
+  c10::Stream getStream(at::Device device) const noexcept override {
+    const auto index = device.has_index() ? device.index() : current_device_index;
+    return torch_stream(current_stream_of(index));
+  }
+  c10::Stream getDefaultStream(at::Device device) const override {
+    return torch_stream({{DeviceKind::cuda, device.index()}, nullptr});
+  }
+  c10::Stream exchangeStream(c10::Stream stream) const noexcept override {
+    const c10::Stream before = getStream(stream.device());
+    current_streams.at(static_cast<std::size_t>(stream.device_index())) = reinterpret_cast<void*>(stream.id());
+    return before;
+  }
+  at::DeviceIndex deviceCount() const noexcept override { return kDevices; }
+
+  void record(void** event, const c10::Stream& stream, at::DeviceIndex, c10::EventFlag) const override {
+    if (*event == nullptr) *event = new Event(view_of(stream).device);
+    static_cast<Event*>(*event)->record(view_of(stream));
+  }
+  void block(void* event, const c10::Stream& stream) const override {
+    if (event != nullptr) static_cast<Event*>(event)->block(view_of(stream));
+  }
+  bool queryEvent(void* event) const override { return event == nullptr || static_cast<Event*>(event)->reached(); }
+  void destroyEvent(void* event, at::DeviceIndex) const noexcept override { delete static_cast<Event*>(event); }
+  void synchronizeStream(const c10::Stream& stream) const override {
+    cuda().synchronize(view_of(stream), Deadline::after(std::chrono::minutes(2)));
+  }
+  void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& stream) const override {
+    // Only what came of our allocator has an owner: an arena's views have one of their own.
+    if (data.get() != nullptr && data.get_context() != data.get()) cuda().used_by(data.get(), view_of(stream));
+  }
+};
+
+// As torch's own: memory belongs to the order of the stream that was current.
+struct Allocator final : c10::Allocator {
+  c10::DataPtr allocate(std::size_t bytes) const override {
+    auto* owner = new std::shared_ptr<void>(cuda().allocate(bytes, current_stream_of(current_device_index)));
+    return {owner->get(), owner, &free_owner, {at::kCUDA, current_device_index}};
+  }
+  static void free_owner(void* owner) { delete static_cast<std::shared_ptr<void>*>(owner); }
+} allocator;
+
+at::DispatchKeySet cuda_key() { return at::DispatchKeySet(at::DispatchKey::CUDA); }
+
+at::Tensor empty(at::IntArrayRef size, c10::optional<at::ScalarType> dtype, c10::optional<at::Layout>,
+                 c10::optional<at::Device> device, c10::optional<bool>, c10::optional<at::MemoryFormat> format) {
+  const c10::DeviceGuard guard(*device);
+  return at::detail::empty_generic(size, &allocator, cuda_key(), dtype.value_or(at::kFloat), format);
+}
+at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, c10::optional<at::ScalarType> dtype,
+                         c10::optional<at::Layout>, c10::optional<at::Device> device, c10::optional<bool>) {
+  const c10::DeviceGuard guard(*device);
+  return at::detail::empty_strided_generic(size, stride, &allocator, cuda_key(), dtype.value_or(at::kFloat));
+}
+
+// One call of an operator, on its way into a stream.
+class Call {
+ public:
+  Call(const c10::OperatorHandle& op, torch::jit::Stack* stack) : op_(op), stack_(stack) {
+    const auto& arguments = op.schema().arguments();
+    arguments_ = torch::jit::pop(*stack, arguments.size());
+    for (const auto& argument : arguments_) find_device(argument);
+    for (std::size_t i = 0; i < arguments.size(); ++i) {
+      const auto* alias = arguments[i].alias_info();
+      on_host_.push_back(on_host(arguments_[i], alias != nullptr && alias->isWrite()));
+    }
+  }
+
+  void run() {
+    enqueue(op_.schema().name(), reads_, writes_, [this] {
+      const at::AutoDispatchBelowADInplaceOrView below;
+      op_.callBoxed(&on_host_);
+    });
+    const auto& returns = op_.schema().returns();
+    for (std::size_t i = 0; i < returns.size(); ++i) {
+      const auto* alias = returns[i].alias_info();
+      stack_->push_back(alias != nullptr ? written_argument(*alias) : on_device(on_host_[i]));
+    }
+    if (host_learns_) cuda().synchronize(stream(), Deadline::after(std::chrono::minutes(2)));
+  }
+
+ private:
+  StreamView stream() const { return current_stream_of(device_); }
+
+  void find_device(const c10::IValue& value) {
+    if (value.isTensor() && value.toTensor().is_cuda()) device_ = value.toTensor().device().index();
+    if (value.isDevice() && value.toDevice().is_cuda()) device_ = value.toDevice().index();
+    if (!value.isList()) return;
+    for (const c10::IValue& item : value.toListRef()) find_device(item);
+  }
+
+  c10::IValue on_host(const c10::IValue& value, bool writes) {
+    if (value.isTensor()) return on_host(value.toTensor(), writes);
+    if (value.isDevice()) return at::Device(at::kCPU);
+    if (value.isTensorList()) {
+      c10::List<at::Tensor> list;
+      for (const at::Tensor& item : value.toTensorVector()) list.push_back(on_host(item, writes));
+      return list;
+    }
+    if (value.isList() && !value.toListRef().empty() && value.toListRef().front().isTensor()) {
+      throw std::logic_error(op_.schema().name() + " takes a list that torch_on_fakes does not know");
+    }
+    return value;
+  }
+  at::Tensor on_host(const at::Tensor& tensor, bool writes) {
+    if (!tensor.defined()) return tensor;
+    if (!tensor.is_cuda()) {
+      host_learns_ |= writes;
+      return tensor;
+    }
+    const auto options = at::TensorOptions().dtype(tensor.scalar_type());
+    if (tensor.numel() == 0) return at::empty_strided(tensor.sizes(), tensor.strides(), options);
+    const fake_cuda::Range range{
+        tensor.data_ptr(), at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.element_size())};
+    (writes ? writes_ : reads_).push_back(range);
+    return at::from_blob(fake_cuda::host_address(tensor.data_ptr()), tensor.sizes(), tensor.strides(), options);
+  }
+
+  c10::IValue written_argument(const c10::AliasInfo& alias) const {
+    const auto& arguments = op_.schema().arguments();
+    for (std::size_t i = 0; i < arguments.size(); ++i) {
+      const auto* other = arguments[i].alias_info();
+      if (alias.isWrite() && other != nullptr && other->beforeSets() == alias.beforeSets()) return arguments_[i];
+    }
+    throw std::logic_error(op_.schema().name() + " returns a view, which torch_on_fakes does not make");
+  }
+
+  c10::IValue on_device(const c10::IValue& value) {
+    if (!value.isTensor()) {
+      host_learns_ = true;
+      return value;
+    }
+    const at::Tensor& computed = value.toTensor();
+    if (!computed.defined()) return value;
+    const c10::DeviceGuard guard({at::kCUDA, device_});
+    const at::Tensor result = at::detail::empty_strided_generic(computed.sizes(), computed.strides(), &allocator,
+                                                                cuda_key(), computed.scalar_type());
+    if (result.numel() == 0) return result;
+    void* to = fake_cuda::host_address(result.data_ptr());
+    enqueue(op_.schema().name() + " (result)", {}, {{result.data_ptr(), result.storage().nbytes()}},
+            [&] { std::memcpy(to, computed.data_ptr(), result.storage().nbytes()); });
+    return result;
+  }
+
+  // Returns when it has run.
+  void enqueue(const std::string& what, const std::vector<fake_cuda::Range>& reads,
+               const std::vector<fake_cuda::Range>& writes, const std::function<void()>& body) {
+    std::promise<void> done;
+    int before = 0;
+    if (cudaGetDevice(&before) != cudaSuccess || cudaSetDevice(device_) != cudaSuccess) {
+      throw std::runtime_error("torch_on_fakes: no device " + std::to_string(device_));
+    }
+    const cudaError_t error = fake_cuda::enqueue(
+        static_cast<cudaStream_t>(stream().handle), what,
+        [&] {
+          try {
+            const at::NoGradGuard no_grad;
+            body();
+            done.set_value();
+          } catch (...) {
+            done.set_exception(std::current_exception());
+          }
+        },
+        reads, writes);
+    cudaSetDevice(before);
+    if (error != cudaSuccess) throw std::runtime_error(what + ": " + cudaGetErrorString(error));
+    done.get_future().get();
+  }
+
+  const c10::OperatorHandle& op_;
+  torch::jit::Stack* stack_;
+  std::vector<c10::IValue> arguments_;
+  torch::jit::Stack on_host_;
+  std::vector<fake_cuda::Range> reads_;
+  std::vector<fake_cuda::Range> writes_;
+  at::DeviceIndex device_ = current_device_index;
+  bool host_learns_ = false;  // a number, or a tensor on the CPU
+};
+
+void call(const c10::OperatorHandle& op, torch::jit::Stack* stack) { Call(op, stack).run(); }
+
+TORCH_LIBRARY_IMPL(_, CUDA, library) { library.fallback(torch::CppFunction::makeFromBoxedFunction<&call>()); }
+
+TORCH_LIBRARY_IMPL(aten, CUDA, library) {
+  library.impl("empty.memory_format", &empty);
+  library.impl("empty_strided", &empty_strided);
+  library.impl("as_strided", &at::native::as_strided_tensorimpl);
+  library.impl("view", static_cast<at::Tensor (*)(const at::Tensor&, at::IntArrayRef)>(&at::native::view));
+  library.impl("_reshape_alias", &at::native::_reshape_alias);
+  // It has a kernel for any device, which asks for the device's own within.
+  library.impl("copy_", torch::CppFunction::makeFromBoxedFunction<&call>());
+}
+
+// What autograd asks before it keeps its streams in order with those of whoever called backward.
+struct CUDAHooks final : at::CUDAHooksInterface {
+  explicit CUDAHooks(at::CUDAHooksArgs) {}
+  void initCUDA() const override {}
+  bool hasCUDA() const override { return true; }
+  bool hasPrimaryContext(std::int64_t) const override { return true; }
+  std::int64_t current_device() const override { return current_device_index; }
+  int getNumGPUs() const override { return kDevices; }
+};
+C10_REGISTER_GUARD_IMPL(CUDA, Guard)
+const bool has_allocator = (c10::SetAllocator(at::kCUDA, &allocator), true);
+
+}  // namespace
+
+c10::Stream torch_stream(StreamView stream) {
+  const at::Device device(at::kCUDA, static_cast<at::DeviceIndex>(stream.device.index));
+  return c10::Stream(c10::Stream::UNSAFE, device, reinterpret_cast<c10::StreamId>(stream.handle));
+}
+
+}  // namespace lockstep::testing
+
+namespace at {
+using lockstep::testing::CUDAHooks;
+REGISTER_CUDA_HOOKS(CUDAHooks);
+}  // namespace at
+
+extern "C" __attribute__((visibility("default"))) std::int32_t aoti_torch_get_current_cuda_stream(
+    std::int32_t device_index, void** stream) {
+  *stream = lockstep::testing::current_stream_of(device_index).handle;
+  return 0;
+}
