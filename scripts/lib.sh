@@ -11,7 +11,7 @@ cd "$root"
 build_packages=(g++ cmake ninja-build pkg-config libspdlog-dev libcli11-dev nlohmann-json3-dev libxxhash-dev
                 libdnnl-dev libssl-dev)
 plugin_packages=(libopenmpi-dev libgloo-dev)
-test_packages=(libgtest-dev libgmock-dev "${plugin_packages[@]}" openmpi-bin clang-format iproute2)
+test_packages=(libgtest-dev libgmock-dev libyaml-cpp-dev "${plugin_packages[@]}" openmpi-bin clang-format iproute2)
 sanitizer_packages=(clang clang-tidy)
 peer_packages=(python3-torch libtorch-dev)  # both 1.13, with gloo; Python's runs under Debian's own python3
 
