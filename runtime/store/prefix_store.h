@@ -33,6 +33,7 @@ class PrefixStore : public Store {
   void barrier(std::string_view name, std::int64_t rank, std::int64_t world_size, const Deadline& deadline) override;
   // Of the whole store underneath.
   void stop_waiting() override { store_->stop_waiting(); }
+  void give_up() override { store_->give_up(); }
   // Of the store underneath.
   std::string description() const override { return store_->description(); }
 

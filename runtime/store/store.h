@@ -80,6 +80,9 @@ class Store {
   // From now on nobody waits: who does, and who comes later, finds what is there, and for what isn't a Timeout at once.
   // For good; for who knows that what is awaited will not come. Doesn't block.
   virtual void stop_waiting() = 0;
+  // As stop_waiting(), for who knows that the store itself has stopped answering: nobody waits for its answers for long
+  // either. For good. Doesn't block.
+  virtual void give_up() { stop_waiting(); }
 
   // For messages: "tcp 127.0.0.1:41233".
   virtual std::string description() const = 0;

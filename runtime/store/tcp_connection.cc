@@ -128,17 +128,24 @@ void TcpConnection::greet_torch(const Deadline& deadline) {
 // False if the deadline passed, or what the stop leaves.
 bool TcpConnection::wait_for(short events, const Deadline& deadline) const {
   Deadline limit = deadline;
-  int stop = stop_.fd;  // poll() passes over -1
+  Stop stop = stop_;  // poll() passes over -1
   for (;;) {
     pollfd entries[] = {{.fd = fd_.get(), .events = events, .revents = 0},
-                        {.fd = stop, .events = POLLIN, .revents = 0}};
-    const int ready = ::poll(entries, 2, limit.poll_timeout_ms());
+                        {.fd = stop.fd, .events = POLLIN, .revents = 0},
+                        {.fd = stop.give_up_fd, .events = POLLIN, .revents = 0}};
+    const int ready = ::poll(entries, 3, limit.poll_timeout_ms());
     if (ready < 0 && errno != EINTR) throw SystemError("poll of a socket", errno);
     if (ready > 0 && entries[0].revents != 0) return true;
     if (ready == 0 && limit.expired()) return false;
     if (ready <= 0) continue;
-    limit = deadline.sooner(stop_.grace);
-    stop = -1;
+    if (entries[1].revents != 0) {
+      limit = limit.sooner(stop.grace);
+      stop.fd = -1;
+    }
+    if (entries[2].revents != 0) {
+      limit = limit.sooner(stop.last_grace);
+      stop.give_up_fd = -1;
+    }
   }
 }
 

@@ -28,6 +28,9 @@ struct Stop {
   int fd = -1;  // readable for good once nobody shall wait long; -1: nothing does
   // What is asked may still be answered in this time, and no more.
   std::chrono::nanoseconds grace{};
+  // The same once the store is known not to answer.
+  int give_up_fd = -1;
+  std::chrono::nanoseconds last_grace{};
 };
 
 class TcpConnection {

@@ -20,6 +20,25 @@ using proto::Op;
 
 constexpr proto::Limits kLimits;
 
+UniqueFd make_signal() {
+  UniqueFd fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!fd) throw SystemError("eventfd", errno);
+  return fd;
+}
+
+bool is_raised(const UniqueFd& signal) {
+  pollfd entry{.fd = signal.get(), .events = POLLIN, .revents = 0};
+  return ::poll(&entry, 1, 0) > 0;
+}
+
+void raise(const UniqueFd& signal) {
+  const std::uint64_t one = 1;
+  while (::write(signal.get(), &one, sizeof one) < 0) {
+    if (errno == EAGAIN) return;  // it is readable
+    if (errno != EINTR) throw SystemError("write to an eventfd", errno);
+  }
+}
+
 // What the kernel says of a connection whose other end it can't reach any more.
 bool is_of_a_vanished_host(int error) {
   return error == ETIMEDOUT || error == EHOSTUNREACH || error == EHOSTDOWN || error == ENETUNREACH || error == ENETDOWN;
@@ -39,8 +58,8 @@ TcpStore::TcpStore(const Endpoint& endpoint, const Deadline& deadline, const Tcp
     : server_(endpoint.address),
       options_(options),
       endpoint_(endpoint),
-      stop_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  if (!stop_) throw SystemError("eventfd", errno);
+      stop_(make_signal()),
+      given_up_(make_signal()) {
   try {
     TcpConnection connection = TcpConnection::open(endpoint, deadline);
     connection.stop_by(stop());
@@ -75,9 +94,11 @@ std::string TcpStore::bytes_of(const proto::Request& request) const {
   return bytes;
 }
 
-bool TcpStore::has_stopped() const {
-  pollfd entry{.fd = stop_.get(), .events = POLLIN, .revents = 0};
-  return ::poll(&entry, 1, 0) > 0;
+// Of a connection that has yet to be made.
+Deadline TcpStore::unless_stopped(const Deadline& deadline) const {
+  if (is_raised(given_up_)) return deadline.sooner(options_.give_up_timeout);
+  if (is_raised(stop_)) return deadline.sooner(options_.cancel_timeout);
+  return deadline;
 }
 
 TcpConnection TcpStore::take(const Deadline& deadline) {
@@ -89,7 +110,7 @@ TcpConnection TcpStore::take(const Deadline& deadline) {
       return connection;
     }
   }
-  const Deadline limit = has_stopped() ? deadline.sooner(options_.cancel_timeout) : deadline;
+  const Deadline limit = unless_stopped(deadline);
   try {
     return TcpConnection::open_once(endpoint_, dialect_, limit, stop());
   } catch (const net::ConnectionClosed&) {
@@ -198,12 +219,11 @@ Frame TcpStore::known(const std::string& what, Frame frame) const {
   throw StoreError(fmt::format("store ({}): {}: an answer with status {}", description(), what, frame.status));
 }
 
-void TcpStore::stop_waiting() {
-  const std::uint64_t one = 1;
-  while (::write(stop_.get(), &one, sizeof one) < 0) {
-    if (errno == EAGAIN) return;  // it is readable
-    if (errno != EINTR) throw SystemError("write to an eventfd", errno);
-  }
+void TcpStore::stop_waiting() { raise(stop_); }
+
+void TcpStore::give_up() {
+  raise(given_up_);
+  stop_waiting();
 }
 
 void TcpStore::throw_refused(const std::string& what, const Frame& frame) const {

@@ -35,8 +35,12 @@ struct TcpStoreOptions {
   // Longest time for a request that doesn't wait for a key, there and back. Past it the store counts as lost:
   // StoreError.
   std::chrono::nanoseconds request_timeout = std::chrono::seconds(30);
-  // How long past its deadline the answer to a wait may take. A server that is silent for longer: StoreError.
-  std::chrono::nanoseconds cancel_timeout = std::chrono::seconds(1);
+  // How long past its deadline the answer to a wait may take, and any answer past stop_waiting(). Only the server can
+  // say who has not come, or what was first, and its process may stand still for a while without being lost. A server
+  // that is silent for longer: StoreError.
+  std::chrono::nanoseconds cancel_timeout = std::chrono::seconds(5);
+  // The same past give_up().
+  std::chrono::nanoseconds give_up_timeout = std::chrono::seconds(1);
 };
 
 class TcpStore : public Store {
@@ -68,12 +72,19 @@ class TcpStore : public Store {
   // A wait under way is cancelled at the server. No answer, to whatever request, is waited for longer than
   // TcpStoreOptions::cancel_timeout from now on: StoreLost.
   void stop_waiting() override;
+  // The same, of TcpStoreOptions::give_up_timeout.
+  void give_up() override;
   std::string description() const override;
 
  private:
   std::string_view checked_value(std::string_view key, std::string_view value) const;
-  Stop stop() const { return {.fd = stop_.get(), .grace = options_.cancel_timeout}; }
-  bool has_stopped() const;
+  Stop stop() const {
+    return {.fd = stop_.get(),
+            .grace = options_.cancel_timeout,
+            .give_up_fd = given_up_.get(),
+            .last_grace = options_.give_up_timeout};
+  }
+  Deadline unless_stopped(const Deadline& deadline) const;
   TcpConnection take(const Deadline& deadline) EXCLUDES(mutex_);
   void give_back(TcpConnection connection) EXCLUDES(mutex_);
   // Runs `body` on a connection. `what` is for messages; a Timeout in it means that the server is silent.
@@ -111,7 +122,8 @@ class TcpStore : public Store {
   const TcpStoreOptions options_;
   Endpoint endpoint_;  // with the numeric address that answered, for further connections
   proto::Dialect dialect_ = proto::Dialect::lockstep;
-  const UniqueFd stop_;  // readable once nobody shall wait
+  const UniqueFd stop_;      // readable once nobody shall wait
+  const UniqueFd given_up_;  // readable once the store is known not to answer
 
   Mutex mutex_;
   std::vector<TcpConnection> idle_ GUARDED_BY(mutex_);

@@ -73,7 +73,12 @@ void GroupWatch::take(const MemberEvent& event) {
       }
       const bool is_of_the_store =
           event.kind == MemberEvent::Kind::store_lost || event.kind == MemberEvent::Kind::store_silent;
-      if (is_of_the_store) store_problem_ = consequence.text;
+      if (is_of_the_store) {
+        store_problem_ = consequence.text;
+        for (const auto& waited_at : stores_) {
+          if (const auto store = waited_at.lock()) store->give_up();
+        }
+      }
     }
     if (event.kind == MemberEvent::Kind::store_answers) store_problem_.reset();
     if (event.kind == MemberEvent::Kind::store_lost) store_is_lost_ = true;
@@ -126,6 +131,7 @@ void GroupWatch::stop_with_failure(const std::shared_ptr<store::Store>& store) {
   MutexLock lock(mutex_);
   stores_.push_back(store);
   if (first_) store->stop_waiting();
+  if (store_problem_) store->give_up();
 }
 
 std::int64_t GroupWatch::last_sequence() {

@@ -46,7 +46,7 @@ class GroupWatch {
   void check_after_loss() EXCLUDES(mutex_);
   // Throws StoreError if the store is known to be lost or silent, so that nobody waits for its answer.
   void check_store() EXCLUDES(mutex_);
-  // Calls store.stop_waiting() once there is a failure, or now if there is one.
+  // Calls store.stop_waiting() once there is a failure, or now if there is one; of the store, give_up().
   void stop_with_failure(const std::shared_ptr<store::Store>& store) EXCLUDES(mutex_);
   std::int64_t last_sequence() EXCLUDES(mutex_);
   // From now on events are the group's, the first failure that came before too; until detach(), which waits for the

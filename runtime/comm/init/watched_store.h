@@ -40,6 +40,7 @@ class WatchedStore final : public store::Store {
   std::int64_t queue_length(std::string_view queue) override;
   void barrier(std::string_view name, std::int64_t rank, std::int64_t world_size, const Deadline& deadline) override;
   void stop_waiting() override { store_->stop_waiting(); }
+  void give_up() override { store_->give_up(); }
   std::string description() const override { return store_->description(); }
 
  private:

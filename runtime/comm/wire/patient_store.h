@@ -17,7 +17,9 @@ namespace lockstep::wire {
 
 class PatientStore {
  public:
-  static constexpr std::chrono::seconds kPatience{1};
+  // Longer than a store may be silent that the job's membership has not given up: who asks it then gets no answer at
+  // once. A store that only stands still for a moment is waited for, so that all ranks have one cause.
+  static constexpr std::chrono::seconds kPatience{4};
 
   explicit PatientStore(std::shared_ptr<store::Store> store) : store_(std::move(store)) {}
 

@@ -209,6 +209,31 @@ TEST_F(StoreOfAnotherProcess, ItsSilenceEndsEveryRequestWithTheCause) {
   for (const auto& request : requests) expect_loss(request);
 }
 
+// After another's failure a store has time to answer; once it is known to be silent it has none.
+TEST_F(StoreOfAnotherProcess, ItsKnownSilenceEndsWhatWouldElseBeWaitedForLonger) {
+  const auto group_watch = watch();
+  const auto client = std::make_shared<store::TcpStore>(
+      address_, Deadline::after(40s),
+      store::TcpStoreOptions{.request_timeout = 1h, .cancel_timeout = 1h, .give_up_timeout = 50ms});
+  WatchedStore store(client, group_watch);
+  stop();
+  std::vector<std::thread> callers;
+  const auto expect_loss = [](const auto& request) {
+    try {
+      request();
+      ADD_FAILURE();
+    } catch (const PeerLost& error) {
+      EXPECT_STREQ(error.what(), "rank 1 is lost");
+    }
+  };
+  callers.emplace_back([&] { expect_loss([&] { store.set("k", "v"); }); });
+  callers.emplace_back([&] { expect_loss([&] { store.get("never", Deadline::never()); }); });
+  group_watch->take({.kind = store::MemberEvent::Kind::lost, .rank = 1, .number = 1, .text = "rank 1 is lost"});
+  group_watch->take(
+      {.kind = store::MemberEvent::Kind::store_silent, .text = "stopped answering", .host_answers = false});
+  for (std::thread& caller : callers) caller.join();
+}
+
 TEST_F(StoreOfAnotherProcess, AFailureCancelsWhatWaitsThereAndLeavesWhatIsThere) {
   const auto group_watch = watch();
   WatchedStore store(client(), group_watch);

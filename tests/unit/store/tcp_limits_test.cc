@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -174,7 +175,7 @@ TEST_F(TcpLimitsTest, WithoutDescriptorsWhoDoesNotGreetMakesRoom) {
     if (!fd) break;
     hoard.push_back(std::move(fd));
   }
-  hoard.resize(hoard.size() - 2);  // for the client's side: a socket and what ends its waits
+  hoard.resize(hoard.size() - 3);  // for the client's side: a socket, and two for what ends its waits
   EXPECT_EQ(TcpStore(server_->address(), soon()).add("late", 1), 1);
   EXPECT_TRUE(stranger.is_closed());
   EXPECT_THAT(log_.wait_for("greeting longest"), HasSubstr("Too many open files"));
@@ -248,8 +249,8 @@ TEST_F(TcpLimitsTest, RunningOutOfDescriptorsIsSaidAndSurvived) {
       if (!fd) break;
       hoard.push_back(std::move(fd));
     }
-    // Two for the client's side, a socket and what ends its waits; none for the server's.
-    hoard.resize(hoard.size() - 2);
+    // Three for the client's side, a socket and what ends its waits; none for the server's.
+    hoard.resize(hoard.size() - 3);
     std::thread late([&] { EXPECT_EQ(TcpStore(server_->address(), soon()).add("late", 1), 1); });
     EXPECT_THAT(log_.wait_for("ulimit -n"),
                 AllOf(HasSubstr("clients are connected"), HasSubstr("Too many open files")));
@@ -262,9 +263,21 @@ TEST_F(TcpLimitsTest, RunningOutOfDescriptorsIsSaidAndSurvived) {
 
 TEST_F(TcpLimitsTest, TheSecondConnectionOfALegacyClientMayStaySilent) {
   serve({.greeting_timeout = milliseconds(50)});
+  // One that stands still before its greeting is closed, and comes again.
+  std::optional<RawClient> main;
+  const auto is_served = [&] {
+    try {
+      main.emplace(*server_);
+      main->send(legacy_request(Op::set, {{"/k"}, {"v"}, 0}) + legacy_request(Op::num_keys));
+      main->receive(8);
+      return true;
+    } catch (const Error&) {
+      return false;
+    }
+  };
+  while (!is_served()) {
+  }
   RawClient silent = raw();
-  RawClient main = raw();
-  main.send(legacy_request(Op::set, {{"/k"}, {"v"}, 0}));
   EXPECT_TRUE(silent.is_silent(milliseconds(200)));
   // Its later use: told of a key's changes, whoever makes them.
   silent.send(legacy_request(Op::watch_key, {{"/k"}, {}, 0}));
