@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/free_port.h"
 #include "tests/support/process.h"
 
 namespace lockstep::testing {
@@ -32,9 +33,5 @@ class RankProcesses {
  private:
   std::vector<Process> ranks_;
 };
-
-// A TCP port of 127.0.0.1 that nobody listens on, for this process as long as it lives: Linux gives it to nobody by
-// itself, and no test beside it is given it. Any thread.
-int free_port();
 
 }  // namespace lockstep::testing

@@ -11,6 +11,7 @@
 #include "runtime/base/unique_fd.h"
 #include "runtime/net/tcp_socket.h"
 #include "runtime/rendezvous/meet.h"
+#include "tests/support/free_port.h"
 
 namespace lockstep::rendezvous {
 
@@ -22,8 +23,7 @@ inline Identity rank_of(int rank, int world_size) {
   return identity;
 }
 
-// Free a moment ago. The kernel gives ephemeral ports out in turn, so nobody else gets it at once.
-inline std::uint16_t free_port() { return net::local_address(net::tcp_listen({"127.0.0.1", 0}).get()).port; }
+using lockstep::testing::free_port;
 
 inline MeetingPlan at(const net::HostPort& address) {
   return {.means = MeetingPlan::Means::address, .address = address, .told_by = "MASTER_ADDR and MASTER_PORT"};
