@@ -54,7 +54,8 @@ TEST(BadInput, MissingRanksAreNamed) {
 
 TEST(BadInput, MissingRanksUnderTheLauncherAreNamed) {
   // Rank 2 never joins; its program is something else.
-  Process launcher({.command = run_command({"-n", "3", "--timeout", "3"}, RANK_PROGRAM, {"hang@2", "init", "sum"})});
+  Process launcher({.command = run_command({"-n", "3", "--timeout", "3", "--grace", "30"}, RANK_PROGRAM,
+                                           {"hang@2", "init", "sum"})});
   const auto result = launcher.wait();
   EXPECT_EQ(result.exit_code, 1);
   // A rank that stood still for so long has not come either.
@@ -176,7 +177,9 @@ TEST(BadInput, ARankThatThrowsIsNamedByTheLauncherAndToldToTheOthers) {
 }
 
 TEST(BadInput, ARankThatThrowsThroughMainsHandlerIsNamedAsTheCause) {
-  const auto result = run(run_command({"-n", "3"}, RANK_PROGRAM, {"init", "sum", "fail:of my own@1", "loop"}));
+  // It tells the others before it ends, and may stand still in between.
+  const auto result =
+      run(run_command({"-n", "3", "--grace", "30"}, RANK_PROGRAM, {"init", "sum", "fail:of my own@1", "loop"}));
   EXPECT_EQ(result.exit_code, 1) << result.err;
   EXPECT_TRUE(contains(result.err, "[rank 1] main caught: of my own")) << result.err;
   EXPECT_TRUE(contains(result.err, "lockstep run: rank 1 (host ")) << result.err;

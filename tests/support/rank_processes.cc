@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-
 namespace lockstep::testing {
 
 RankProcesses::RankProcesses(int world_size, const RankOptions& options) {

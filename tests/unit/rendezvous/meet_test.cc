@@ -267,7 +267,7 @@ TEST(Meet, UnderTorchrunARankZeroThatDoesNotComeIsSaid) {
 
 TEST(Meet, MissingRanksAreNamedToAllThatCame) {
   // Seconds: both must have come when it is over, on a machine with more to do too.
-  const auto results = run(at({"127.0.0.1", free_port()}), {rank_of(0, 4), rank_of(1, 4)}, 3s);
+  const auto results = run(at({"127.0.0.1", free_port()}), {rank_of(0, 4), rank_of(1, 4)}, 5s);
   for (const Rank& result : results) {
     EXPECT_THAT(result.error, AllOf(HasSubstr("ranks 2 and 3 of 4 did not come"), HasSubstr("rank 0 (host"),
                                     HasSubstr("rank 1 (host")));

@@ -107,8 +107,10 @@ class MemberLinks : public ::testing::Test {
 
 class QuickMemberLinks : public MemberLinks {
  protected:
-  QuickMemberLinks() : MemberLinks({.membership = {.silence = 300ms, .look_interval = 20ms}}) {}
-  static LivenessOptions quick() { return {.heartbeat = 50ms, .silence = 300ms}; }
+  // Who beats must not stand still for longer than this.
+  static constexpr auto kSilence = 1s;
+  QuickMemberLinks() : MemberLinks({.membership = {.silence = kSilence, .look_interval = 20ms}}) {}
+  static LivenessOptions quick() { return {.heartbeat = 50ms, .silence = kSilence}; }
 };
 
 TEST_F(MemberLinks, AConnectionThatEndsIsALoss) {
@@ -312,7 +314,7 @@ class StoppableMember {
         if (write(from_child[1], &what, 1) != 1) std::_Exit(1);
       };
       const MemberLink link(
-          {.address = {"127.0.0.1", port}}, "scope", member(1), {.heartbeat = 50ms, .silence = 300ms},
+          {.address = {"127.0.0.1", port}}, "scope", member(1), {.heartbeat = 50ms, .silence = kSilence},
           {.on_event = [&](const MemberEvent& event) { tell(static_cast<std::uint8_t>(event.kind)); }}, patience());
       tell(kReady);
       for (;;) pause();
@@ -329,6 +331,8 @@ class StoppableMember {
     close(events_);
   }
   static constexpr std::uint8_t kReady = 255;
+  // The server, here, must not stand still for so long.
+  static constexpr auto kSilence = 2s;
 
   void start(std::uint16_t port) {
     ASSERT_EQ(write(port_, &port, sizeof port), static_cast<ssize_t>(sizeof port));
@@ -356,7 +360,7 @@ TEST(StoppedMember, ThatGoesOnAccusesNobody) {
   ASSERT_EQ(kill(stoppable.pid(), SIGSTOP), 0);
   int status = 0;
   ASSERT_EQ(waitpid(stoppable.pid(), &status, WUNTRACED), stoppable.pid());
-  const Deadline long_silence = Deadline::after(1s);
+  const Deadline long_silence = Deadline::after(StoppableMember::kSilence + 500ms);
   while (!long_silence.expired()) poll(nullptr, 0, long_silence.poll_timeout_ms());
   ASSERT_EQ(kill(stoppable.pid(), SIGCONT), 0);
   // It has looked around by the time it hears of the next loss, which comes behind the answer to a heartbeat.
