@@ -3,8 +3,6 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
-#include <optional>
-
 #include "runtime/base/error.h"
 #include "runtime/base/mutex.h"
 
@@ -114,10 +112,11 @@ Api load_api(std::span<const std::string> candidates) {
 }
 
 const Api& api() {
-  static Mutex mutex;
-  static std::optional<Api> loaded;
+  // For good: memory may go back to NCCL after main() has ended.
+  static Mutex& mutex = *new Mutex;
+  static const Api* loaded = nullptr;
   MutexLock lock(mutex);
-  if (!loaded) loaded = load_api(library_candidates(Environment::of_process()));
+  if (loaded == nullptr) loaded = new Api(load_api(library_candidates(Environment::of_process())));
   return *loaded;
 }
 

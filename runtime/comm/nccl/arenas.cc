@@ -2,34 +2,36 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <sstream>
+#include <functional>
 
 #include "runtime/base/error.h"
 #include "runtime/base/logging.h"
 #include "runtime/comm/nccl/engine.h"
+#include "runtime/comm/nccl/helper_call.h"
 
 namespace lockstep::nccl {
 namespace {
 
-// A rank's word on an allocation: "n" (NCCL's memory) or "d" (the device's), the numbers it has dropped with a comma
-// behind each, a line break, and what went wrong.
-struct Word {
-  bool is_nccls = false;
-  std::string dropped;
-  std::string problem;
-};
-
-Word word_of(const std::string& text) {
-  const std::size_t end = std::min(text.find('\n'), text.size());
-  Word word;
-  word.is_nccls = text.starts_with('n');
-  if (end > 1) word.dropped = text.substr(1, end - 1);
-  if (end < text.size()) word.problem = text.substr(end + 1);
-  return word;
+// Memory that goes back once the device is through with it: see release_behind_device(). Where the device is stuck, the
+// engine could not abort, and NCCL may use the memory for ever.
+std::shared_ptr<void> released_behind_device(const std::weak_ptr<Engine>& engine, DeviceId device, void* data,
+                                             std::function<void()> release) {
+  return {data, [engine, device, release = std::move(release)](void*) mutable {
+            if (const auto alive = engine.lock(); alive && alive->device_is_stuck()) {
+              log_warn("nccl: memory on {} is not given back: its kernels have not ended", device.str());
+              static_cast<void>(new std::function<void()>(std::move(release)));  // it holds what may not go back
+              return;
+            }
+            release_behind_device(device, std::move(release));
+          }};
 }
 
 }  // namespace
+
+bool Arenas::none_given() {
+  MutexLock lock(mutex_);
+  return given_.empty();
+}
 
 std::string Arenas::dropped() {
   MutexLock lock(mutex_);
@@ -52,87 +54,103 @@ void Arenas::give_back(const std::vector<std::string>& dropped_by_rank) {
       given = by_all ? given_.erase(given) : std::next(given);
     }
   }
-  if (gone.empty()) return;
-  engine_.on_owner_thread([&gone](const Lane& lane) {
-    for (Given& given : gone) {
-      if (given.handle != nullptr) lane.communicator->deregister(given.handle);
-      given.memory.reset();
-    }
+  std::vector<void*> handles;
+  for (const Given& given : gone) {
+    if (given.handle != nullptr) handles.push_back(given.handle);
+  }
+  if (handles.empty()) return;
+  engine_.on_owner_thread("the end of a registration", [handles](const Lane& lane) {
+    for (void* const handle : handles) lane.communicator->deregister(handle);
   });
 }
 
-void Arenas::take_from_device(std::size_t bytes, std::shared_ptr<void>& memory, bool& is_nccls, std::string& problem) {
-  if (bytes == 0) return;
-  engine_.on_owner_thread([&](const Lane& lane) {
+Arenas::Taken Arenas::take_from_device(std::size_t bytes) {
+  const auto taken = std::make_shared<Taken>();
+  if (bytes == 0) return *taken;
+  engine_.on_owner_thread("an allocation", [engine = engine_.weak_from_this(), taken, bytes](const Lane& lane) {
+    const DeviceId device = lane.stream.device;
     const Api& api = lane.communicator->api();
     try {
       void* data = nullptr;
       if (api.has_memory() && api.mem_alloc(&data, bytes) == ncclSuccess && data != nullptr) {
-        memory = std::shared_ptr<void>(data, [&api](void* of) {
-          if (const auto result = api.mem_free(of); result != ncclSuccess) {
+        taken->memory = released_behind_device(engine, device, data, [&api, data] {
+          if (const auto result = api.mem_free(data); result != ncclSuccess) {
             log_warn("nccl: ncclMemFree: {}", api.describe(result, nullptr));
           }
         });
-        is_nccls = true;
+        taken->is_nccls = true;
       } else {
-        memory = lane.runtime.allocate(bytes, lane.stream);
+        // The cache would give it to the next at once.
+        auto block = lane.runtime.allocate(bytes, lane.stream);
+        void* const at = block.get();
+        taken->memory =
+            released_behind_device(engine, device, at, [block = std::move(block)]() mutable { block.reset(); });
       }
-      lane.runtime.zero(memory.get(), bytes, lane.stream);
+      lane.runtime.zero(taken->memory.get(), bytes, lane.stream);
     } catch (const Error& error) {
-      problem = error.what();
+      taken->problem = error.what();
     }
   });
+  return std::move(*taken);
 }
 
-void Arenas::register_with(ProcessGroup& group, Given& given, std::size_t bytes) {
-  std::string problem;
-  engine_.on_owner_thread([&](const Lane& lane) {
+void* Arenas::register_with(ProcessGroup& group, std::byte* data, std::size_t bytes) {
+  struct Registration {
+    void* handle = nullptr;
+    std::string problem;
+  };
+  const auto own = std::make_shared<Registration>();
+  engine_.on_owner_thread("a registration", [own, data, bytes](const Lane& lane) {
     try {
-      given.handle = lane.communicator->register_memory(given.memory.get(), bytes);
+      own->handle = lane.communicator->register_memory(data, bytes);
     } catch (const CallFailed& error) {
-      problem = error.what();
+      own->problem = error.what();
     }
   });
   std::string reasons;
-  const auto problems = all_gather_text(group, problem);
+  const auto problems = all_gather_text(group, own->problem);
   for (std::size_t r = 0; r < problems.size(); ++r) {
     if (problems[r].empty()) continue;
     reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", group.roster()[r].describe(), problems[r]);
   }
-  if (reasons.empty()) return;
+  if (reasons.empty()) return own->handle;
   log_warn("nccl: {} bytes are not registered with NCCL, so it copies them once more on its way: {}", bytes, reasons);
-  if (given.handle == nullptr) return;
-  engine_.on_owner_thread([&](const Lane& lane) { lane.communicator->deregister(given.handle); });
-  given.handle = nullptr;
+  if (own->handle != nullptr) {
+    engine_.on_owner_thread("the end of a registration",
+                            [handle = own->handle](const Lane& lane) { lane.communicator->deregister(handle); });
+  }
+  return nullptr;
 }
 
 Arena Arenas::allocate(ProcessGroup& group, std::size_t bytes) {
-  std::shared_ptr<void> memory;
-  bool is_nccls = false;
-  std::string problem;
-  take_from_device(bytes, memory, is_nccls, problem);
+  // How many there are is the same on every rank.
+  if (!none_given()) give_back(all_gather_text(group, dropped()));
+  Taken taken = take_from_device(bytes);
 
-  // All tell what came of it, so that all have the arena or none has. Behind this the memory is zero, too.
-  const auto texts = all_gather_text(group, fmt::format("{}{}\n{}", is_nccls ? 'n' : 'd', dropped(), problem));
+  // All tell what came of it, so that all have the arena or none has: whose memory it is, and what went wrong. Behind
+  // this the memory is zero, too.
+  const auto words = all_gather_text(group, (taken.is_nccls ? "n" : "d") + taken.problem);
   std::string reasons;
-  std::vector<std::string> dropped_by_rank;
   bool all_nccls = true;
-  for (std::size_t r = 0; r < texts.size(); ++r) {
-    const Word word = word_of(texts[r]);
-    all_nccls &= word.is_nccls;
-    dropped_by_rank.push_back(word.dropped);
-    if (word.problem.empty()) continue;
-    reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", group.roster()[r].describe(), word.problem);
+  for (std::size_t r = 0; r < words.size(); ++r) {
+    all_nccls &= words[r].starts_with('n');
+    if (words[r].size() < 2) continue;
+    reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", group.roster()[r].describe(), words[r].substr(1));
   }
-  give_back(dropped_by_rank);
   if (!reasons.empty()) throw BackendUnavailable(fmt::format("allocate ({} bytes per rank): {}", bytes, reasons));
 
-  Given given{next_++, {}, memory, nullptr};
-  if (all_nccls && engine_.api().has_registration()) register_with(group, given, bytes);
-  Arena arena{std::make_shared<std::shared_ptr<void>>(memory), static_cast<std::byte*>(memory.get()), bytes};
-  given.owner = arena.owner;
+  auto* const data = static_cast<std::byte*>(taken.memory.get());
+  Arena arena{std::make_shared<std::shared_ptr<void>>(taken.memory), data, bytes};
+  const std::int64_t number = next_++;
+  {
+    // Before it is registered: whatever happens there, it must not go back while NCCL knows it.
+    MutexLock lock(mutex_);
+    given_.push_back({number, arena.owner, taken.memory, nullptr});
+  }
+  if (!all_nccls || !engine_.api().has_registration()) return arena;
+  void* const handle = register_with(group, data, bytes);
   MutexLock lock(mutex_);
-  given_.push_back(std::move(given));
+  given_.back().handle = handle;
   return arena;
 }
 

@@ -2,7 +2,9 @@
 // else the device's.
 //
 // Registration is all ranks' or nobody's, with equal sizes: NCCL demands it. So the ranks agree at each step of the
-// way, and memory that every rank has dropped is given back at the next allocate().
+// way, and memory that every rank has dropped is given back at the next allocate(); what is left, when the group and
+// its user have both let it go. Nothing is given back before the device has done what was put into its streams until
+// then, so a program may drop an arena that its kernels still use.
 //
 // Threads: the group's one thread, but deregister_all().
 #pragma once
@@ -23,12 +25,19 @@ class Arenas {
  public:
   explicit Arenas(Engine& engine) : engine_(engine) {}
 
-  // Collective, by way of `group`. Throws BackendUnavailable with the reason of each rank that could not, and Mismatch.
+  // Collective, by way of `group`. Throws BackendUnavailable with the reason of each rank that could not, Mismatch, and
+  // Timeout.
   Arena allocate(ProcessGroup& group, std::size_t bytes);
   // The owner thread, at the end.
   void deregister_all(const Lane& lane) EXCLUDES(mutex_);
 
  private:
+  // What one rank got.
+  struct Taken {
+    std::shared_ptr<void> memory;
+    bool is_nccls = false;
+    std::string problem;
+  };
   struct Given {
     std::int64_t number = 0;
     std::weak_ptr<void> owner;     // the user's
@@ -36,14 +45,16 @@ class Arenas {
     void* handle = nullptr;        // of the registration
   };
 
+  bool none_given() EXCLUDES(mutex_);
+  // The numbers of what this rank's user has dropped, a comma behind each.
   std::string dropped() EXCLUDES(mutex_);
   void give_back(const std::vector<std::string>& dropped_by_rank) EXCLUDES(mutex_);
-  // All ranks' words; their own problem is theirs alone.
-  void take_from_device(std::size_t bytes, std::shared_ptr<void>& memory, bool& is_nccls, std::string& problem);
-  void register_with(ProcessGroup& group, Given& given, std::size_t bytes);
+  Taken take_from_device(std::size_t bytes);
+  // The handle; null if one of the ranks could not.
+  void* register_with(ProcessGroup& group, std::byte* data, std::size_t bytes);
 
   Engine& engine_;
-  std::int64_t next_ = 1;
+  std::int64_t next_ = 1;  // of the group's thread
   Mutex mutex_;
   std::deque<Given> given_ GUARDED_BY(mutex_);
 };

@@ -18,32 +18,39 @@ void Communicator::begin(const ncclUniqueId& id) {
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
   config.commName = options_.name.c_str();
 #endif
-  call("ncclCommInitRankConfig", api_.comm_init_rank_config(&comm_, options_.size, id, options_.rank, &config));
+  ncclComm_t comm = nullptr;
+  const ncclResult_t result = api_.comm_init_rank_config(&comm, options_.size, id, options_.rank, &config);
+  comm_ = comm;
+  call("ncclCommInitRankConfig", result);
+}
+
+ncclComm_t Communicator::get() const {
+  const ncclComm_t comm = comm_;
+  if (comm == nullptr) throw Error("nccl: the communicator has ended, or was aborted");
+  return comm;
 }
 
 ncclResult_t Communicator::state() {
   ncclResult_t result = ncclSuccess;
-  call("ncclCommGetAsyncError", api_.comm_get_async_error(comm_, &result));
+  call("ncclCommGetAsyncError", api_.comm_get_async_error(get(), &result));
   return result;
 }
 
 void Communicator::destroy() {
-  const ncclComm_t comm = comm_;
-  comm_ = nullptr;
+  const ncclComm_t comm = comm_.exchange(nullptr);
+  if (comm == nullptr) return;
   const ncclResult_t result = api_.comm_destroy(comm);
   if (result != ncclSuccess) throw CallFailed(api_, "ncclCommDestroy", result, nullptr);
 }
 
 bool Communicator::abort() {
-  if (comm_ == nullptr) return true;
-  const ncclComm_t comm = comm_;
-  comm_ = nullptr;
-  return api_.comm_abort(comm) == ncclSuccess;
+  const ncclComm_t comm = comm_.exchange(nullptr);
+  return comm == nullptr || api_.comm_abort(comm) == ncclSuccess;
 }
 
 void* Communicator::register_memory(void* data, std::size_t bytes) {
   void* handle = nullptr;
-  call("ncclCommRegister", api_.comm_register(comm_, data, bytes, &handle));
+  call("ncclCommRegister", api_.comm_register(get(), data, bytes, &handle));
   return handle;
 }
 

@@ -4,6 +4,7 @@
 // Failure: CallFailed with NCCL's own words.
 #pragma once
 
+#include <atomic>
 #include <optional>
 #include <string>
 
@@ -53,22 +54,25 @@ class Communicator {
   // Takes a result: throws if it is an error.
   void call(const char* name, ncclResult_t result) const;
 
-  // The end of the orderly way: begins to flush; state() says when it is done; then destroy().
-  void finalize() { call("ncclCommFinalize", api_.comm_finalize(comm_)); }
+  // The end of the orderly way: begins to flush; state() says when it is done; then destroy(). That waits for the
+  // device, whatever runs there, and may wait for the other ranks of the host.
+  void finalize() { call("ncclCommFinalize", api_.comm_finalize(get())); }
   void destroy();
-  // The other end: kernels that wait for peers leave. May block, for ever. True if NCCL says that it went well.
+  // The other end: kernels that wait for peers leave. Waits for the device too, and may block for ever. True if NCCL
+  // says that it went well, or nothing was left to abort. Calls after it throw.
   bool abort();
 
   void* register_memory(void* data, std::size_t bytes);
-  void deregister(void* handle) { call("ncclCommDeregister", api_.comm_deregister(comm_, handle)); }
+  void deregister(void* handle) { call("ncclCommDeregister", api_.comm_deregister(get(), handle)); }
 
-  ncclComm_t get() const { return comm_; }
+  // Throws Error where there is none: not begun, destroyed, or aborted.
+  ncclComm_t get() const;
   const Api& api() const { return api_; }
 
  private:
   const Api& api_;
   const CommunicatorOptions options_;
-  ncclComm_t comm_ = nullptr;
+  std::atomic<ncclComm_t> comm_{nullptr};
 };
 
 }  // namespace lockstep::nccl

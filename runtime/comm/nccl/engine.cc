@@ -18,9 +18,8 @@ using wire::Cause;
 constexpr std::chrono::milliseconds kLetGoPatience{900};
 // How long the ranks may take to say where they are.
 constexpr std::chrono::milliseconds kAnswerPatience{700};
-// Between two looks at the owner thread; how long past its deadline it may take to say itself what holds it up.
+// Between two looks at the owner thread.
 constexpr std::chrono::milliseconds kLook{50};
-constexpr std::chrono::seconds kOverdue{5};
 
 bool switched(const Environment& environment, const char* name, const char* other_than_default, const char* otherwise) {
   const std::string text = environment.get(name).value_or(otherwise);
@@ -87,12 +86,14 @@ void Engine::open(const Deadline& deadline) {
     MutexLock lock(mutex_);
     while (!open_ && !open_error_ && !is_late) {
       changed_.wait_until(mutex_, Deadline::after(kLook));
-      if (!overdue && deadline.expired()) overdue.emplace(kOverdue);
+      // It says itself what holds it up, unless it can't.
+      if (!overdue && deadline.expired()) overdue.emplace(knobs_.abort_patience);
       is_late = overdue && overdue->over();
     }
     if (open_) return;
     error = open_error_;
-    closed_ = error == nullptr;  // the thread keeps what it is in
+    closed_ = error == nullptr;
+    owner_undertakes_ = closed_;  // when its call comes back
   }
   if (!error) {
     owner_.detach();
@@ -101,6 +102,7 @@ void Engine::open(const Deadline& deadline) {
         "what NCCL_DEBUG=INFO says",
         own_name(), deadline.progress());
     failure_.propose(Cause::timeout, text);
+    join_undertaker();
     control_.stop();
     throw Timeout(text);
   }
@@ -141,7 +143,7 @@ std::shared_ptr<WorkState> Engine::start(comm::Task task, StreamView compute) {
     collective->sequence = ++last_;
     flight_record_.called(collective->sequence, collective->task.record);
     queue_.push_back(collective);
-    changed_.notify_all();
+    notify();
   }
   if (knobs_.check_collectives) {
     Entry entry{EntryKind::called, {rank_, static_cast<std::int64_t>(collective->sequence)}};
@@ -169,7 +171,7 @@ std::shared_ptr<WorkState> Engine::start(std::shared_ptr<Message> message, Strea
     posting.number = message->number = ++last_message_;
     posted_[posting.number] = message;
     if (message->peer == rank_) take_posting(posting);
-    changed_.notify_all();
+    notify();
   }
   if (message->peer != rank_) {
     control_.post(write({EntryKind::message,
@@ -179,19 +181,33 @@ std::shared_ptr<WorkState> Engine::start(std::shared_ptr<Message> message, Strea
   return std::make_shared<Ticket<Message>>(shared_from_this(), std::move(message));
 }
 
-void Engine::on_owner_thread(const std::function<void(const Lane&)>& body) {
+void Engine::on_owner_thread(const char* what, std::function<void(const Lane&)> body) {
   check();
+  const Deadline deadline = Deadline::after(context_.timeout);
   const auto errand = std::make_shared<Errand>();
-  errand->body = body;
+  errand->body = std::move(body);
+  bool parked = false;
   {
     MutexLock lock(mutex_);
     errands_.push_back(errand);
-    changed_.notify_all();
-    // It may refer to the caller's stack: so it is either done, or will not be begun.
-    while (!errand->done && !parked_) changed_.wait(mutex_);
+    notify();
+    while (!errand->done && !parked_ && changed_.wait_until(mutex_, deadline)) {
+    }
+    if (errand->done) {
+      if (errand->error) std::rethrow_exception(errand->error);
+      return;
+    }
+    parked = parked_;
   }
-  if (!errand->done) throw_failure();
-  if (errand->error) std::rethrow_exception(errand->error);
+  if (!parked) {
+    failure_.propose(
+        Cause::timeout,
+        fmt::format("nccl: {} on {} is not done, {}; the thread that calls NCCL has not come to it, or a call of "
+                    "NCCL or of the GPU's driver has not come back; see whether nvidia-smi answers, and what "
+                    "NCCL_DEBUG=INFO says",
+                    what, own_name(), deadline.progress()));
+  }
+  throw_failure();
 }
 
 void Engine::at_the_end(std::function<void(const Lane&)> body) {
@@ -222,7 +238,7 @@ void Engine::retire() {
   }
   if (!any) return;
   MutexLock lock(mutex_);
-  changed_.notify_all();
+  notify();
 }
 
 bool Engine::poll(Item& item) {
@@ -282,7 +298,7 @@ void Engine::throw_failure() const {
   const Deadline patience = Deadline::after(kLetGoPatience);
   {
     MutexLock lock(mutex_);
-    while (!let_go_ && changed_.wait_until(mutex_, patience)) {
+    while (!let_go_ && !device_is_stuck() && changed_.wait_until(mutex_, patience)) {
     }
   }
   failure_.raise();
@@ -416,13 +432,22 @@ void Engine::join_owner() {
     MutexLock lock(mutex_);
     while (!parked_ && !(patience && patience->over())) {
       changed_.wait_until(mutex_, Deadline::after(kLook));
-      if (!patience && failure_.happened()) patience.emplace(kOwnerPatience + knobs_.abort_patience + kOverdue);
+      if (!patience && failure_.happened()) patience.emplace(kOwnerPatience + 2 * knobs_.abort_patience);
     }
     parked = parked_;
   }
   if (parked) return owner_.join();
   log_error("nccl: a call of NCCL has not come back on {}, and its thread is left behind", own_name());
   owner_.detach();
+}
+
+void Engine::join_undertaker() {
+  std::thread undertaker;
+  {
+    MutexLock lock(mutex_);
+    undertaker.swap(undertaker_);
+  }
+  if (undertaker.joinable()) undertaker.join();
 }
 
 void Engine::close_as(std::optional<std::string> cause) {
@@ -442,17 +467,20 @@ void Engine::close_as(std::optional<std::string> cause) {
   {
     MutexLock lock(mutex_);
     closing_ = true;
-    changed_.notify_all();
+    notify();
   }
   join_owner();
-  std::thread undertaker;
   {
     MutexLock lock(mutex_);
+    // Whoever brings a cause makes it known first, and calls the undertaker then.
+    wire::Patience patience(knobs_.abort_patience);
+    while (failure_.happened() && !undertaker_called_ && !patience.over()) {
+      changed_.wait_until(mutex_, patience.next());
+    }
     closed_ = true;  // no undertaker comes after this
-    undertaker.swap(undertaker_);
-    changed_.notify_all();
+    notify();
   }
-  if (undertaker.joinable()) undertaker.join();
+  join_undertaker();
   control_.stop();
   MutexLock retire_lock(retire_mutex_);
   MutexLock lock(mutex_);
@@ -463,6 +491,7 @@ void Engine::close_as(std::optional<std::string> cause) {
   queue_.clear();
   matched_.clear();
   posted_.clear();
+  errands_.clear();
   current_.reset();
   at_the_end_ = nullptr;
 }

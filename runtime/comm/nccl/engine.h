@@ -14,6 +14,9 @@
 // thread, and ends the process (base/exit_code.h) if that has not returned after 5 s: a kernel that never
 // ends can't be ended otherwise, and the process is lost to its job anyway.
 //
+// The end in order: all say goodbye; the device does what it still has to do, the program's kernels too, since NCCL's
+// own end waits for them without a deadline; then NCCL ends. Each rank gives the others the group's timeout for that.
+//
 // Threads: the group's one thread; abort(), lose() and last() any.
 #pragma once
 
@@ -46,8 +49,8 @@ struct Knobs {
   bool check_collectives = false;  // LOCKSTEP_CHECK_COLLECTIVES=1: compare each over the ranks before it starts. For a
                                    // short run: it costs a trip to the store, which keeps what was compared
   bool may_share_gpus = false;     // LOCKSTEP_OVERSUBSCRIBE_GPU=1
-  // LOCKSTEP_FAILURE_WATCHDOG, seconds: how long an abort may take before the process is ended. "off": that is only
-  // logged.
+  // LOCKSTEP_FAILURE_WATCHDOG, seconds: how long an abort may take before the process is ended, and any other call that
+  // should have returned before that is said in the log. "off": no process is ended.
   std::chrono::nanoseconds abort_patience = std::chrono::seconds(5);
   bool watchdog = true;
   std::optional<int> max_ctas = {};  // LOCKSTEP_NCCL_MAX_CTAS, 1 to 64
@@ -59,8 +62,6 @@ class Engine final : public std::enable_shared_from_this<Engine> {
  public:
   // How long the owner thread may take to let go of the communicator before it is aborted under its feet.
   static constexpr std::chrono::seconds kOwnerPatience{2};
-  // How long who says goodbye waits for the others', and then for NCCL to end.
-  static constexpr std::chrono::seconds kFarewell{10};
 
   Engine(const Api& api, DeviceRuntime& runtime, GroupContext context, Knobs knobs);
   ~Engine();
@@ -71,8 +72,10 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   // `compute`: the stream that a collective on device memory comes behind.
   std::shared_ptr<WorkState> start(comm::Task task, StreamView compute);
   std::shared_ptr<WorkState> start(std::shared_ptr<Message> message, StreamView compute);
-  // Runs `body` on the owner thread, between collectives, and waits for it. Throws what it throws.
-  void on_owner_thread(const std::function<void(const Lane&)>& body);
+  // Runs `body` on the owner thread, between collectives, and waits for it. Throws what it throws; Timeout after the
+  // group's timeout, which fails the group: `body` may still run then, so it refers to nothing of the caller's. `what`
+  // names it: "an allocation".
+  void on_owner_thread(const char* what, std::function<void(const Lane&)> body);
 
   // What the owner thread does before it ends the communicator in order; not if it is aborted.
   void at_the_end(std::function<void(const Lane&)> body);
@@ -89,6 +92,8 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   void close();
   // Aborts because the group's owner is being unwound.
   void close_unwinding();
+  // An abort has not returned, and the process goes on: the device may use the group's memory for ever.
+  bool device_is_stuck() const { return device_is_stuck_.load(std::memory_order_acquire); }
 
   const GroupContext& context() const { return context_; }
   const Api& api() const { return api_; }
@@ -134,6 +139,7 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   std::shared_ptr<void> take_timed_event() { return timed_events_->take(runtime_, context_.device); }
   bool all_have_answered() const REQUIRES(mutex_);
   void join_owner();
+  void join_undertaker();
   void close_as(std::optional<std::string> cause);
 
   // engine_owner.cc: the owner thread.
@@ -158,6 +164,11 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   void fail_for(const CallFailed& error);
   // Until somebody notifies, or this time has passed.
   void pause(std::chrono::nanoseconds at_most) const;
+  // Something has changed that the owner thread looks at, or another waits for.
+  void notify() REQUIRES(mutex_) {
+    ++changes_;
+    changed_.notify_all();
+  }
   // Waits until NCCL is through with what it was asked for. `remedy` goes into the message of a timeout.
   // True once NCCL is through with what was called last. Throws what went wrong since.
   bool is_through(Track& track);
@@ -170,12 +181,16 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   void answer(const Entry& question);
   void on_cause();
   void undertake();
-  // Runs `body` in a thread of its own. False if it has not returned in time: the thread is left behind.
-  bool within_patience(const char* what, std::function<void()> body);
-  void end_the_process(const char* what) const;
-  void leave();
+  // Aborts what there is and waits for the device, in a thread of its own. What does not come back in time is the
+  // watchdog's.
+  void bury();
+  void abort_all();
   void abort(Track& track);
+  void end_the_process(const char* what);
+  void leave();
   bool wait_for_goodbyes();
+  void wait_for_the_device();
+  void destroy(Track& track);
   std::string where_this_rank_was() const REQUIRES(mutex_);
 
   const Api& api_;
@@ -215,6 +230,7 @@ class Engine final : public std::enable_shared_from_this<Engine> {
 
   mutable Mutex mutex_;
   mutable Condition changed_;
+  std::uint64_t changes_ GUARDED_BY(mutex_) = 0;  // who looks without the lock sees by it what came meanwhile
   std::deque<std::shared_ptr<Collective>> queue_ GUARDED_BY(mutex_);  // not launched, in order
   std::shared_ptr<Collective> current_ GUARDED_BY(mutex_);            // launched last
   Matches matches_ GUARDED_BY(mutex_);
@@ -237,6 +253,10 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   std::exception_ptr open_error_ GUARDED_BY(mutex_);
   bool parked_ GUARDED_BY(mutex_) = true;   // the owner thread makes no more calls
   bool let_go_ GUARDED_BY(mutex_) = false;  // the device touches no memory of a work any more
+  bool undertaker_called_ GUARDED_BY(mutex_) = false;
+  // The owner thread does at its end what the undertaker would: there was no thread for that, or nobody waits any more.
+  bool owner_undertakes_ GUARDED_BY(mutex_) = false;
+  std::atomic<bool> device_is_stuck_{false};
   bool closing_ GUARDED_BY(mutex_) = false;
   bool closed_ GUARDED_BY(mutex_) = false;
 };

@@ -3,11 +3,15 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <system_error>
+#include <utility>
+
 #include "runtime/base/error.h"
 #include "runtime/base/exit_code.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/quiet_thread.h"
 #include "runtime/comm/nccl/engine.h"
+#include "runtime/comm/nccl/helper_call.h"
 #include "runtime/comm/wire/patience.h"
 
 namespace lockstep::nccl {
@@ -16,8 +20,9 @@ using wire::Cause;
 
 namespace {
 
-// Between two looks at a communicator that is being made.
+// Between two looks at a communicator that is being made, and at anything else.
 constexpr std::chrono::milliseconds kMoment{1};
+constexpr std::chrono::milliseconds kLook{20};
 
 }  // namespace
 
@@ -75,7 +80,7 @@ void Engine::on_entry(const std::string& text) {
     case EntryKind::channel: messages_id_ = entry->text; break;
     default: break;
   }
-  changed_.notify_all();
+  notify();
 }
 
 // The reader's thread answers, whatever the others of this process are in.
@@ -96,65 +101,29 @@ void Engine::on_cause() {
   bool tell = false;
   {
     MutexLock lock(mutex_);
-    changed_.notify_all();
+    notify();
     tell = !told_by_another_;
   }
   if (tell) {
     const auto known = failure_.known();
     control_.post(write({EntryKind::failed, {static_cast<std::int64_t>(known.cause)}, known.text}));
   }
-  MutexLock lock(mutex_);
-  if (closed_) return;
-  try {
-    // Whoever closes the group waits for it.
-    undertaker_ = start_quiet_thread([this] { undertake(); });
-  } catch (const std::exception& error) {
-    log_error("nccl: no thread to abort the communicator of {}: {}", own_name(), error.what());
-    let_go_ = true;
-  }
-}
-
-bool Engine::within_patience(const char* what, std::function<void()> body) {
-  struct Call {
-    Mutex mutex;
-    Condition changed;
-    bool done GUARDED_BY(mutex) = false;
-  };
-  const auto call = std::make_shared<Call>();
-  std::thread helper = start_quiet_thread([call, body = std::move(body), self = shared_from_this()] {
-    ::cudaSetDevice(self->context_.device.index);
-    body();
-    MutexLock lock(call->mutex);
-    call->done = true;
-    call->changed.notify_all();
-  });
-  wire::Patience patience(knobs_.abort_patience);
-  bool done = false;
   {
-    MutexLock lock(call->mutex);
-    while (!call->done && !patience.over()) call->changed.wait_until(call->mutex, patience.next());
-    done = call->done;
+    MutexLock lock(mutex_);
+    if (closed_) return;
+    undertaker_called_ = true;
+    notify();
+    try {
+      // Whoever closes the group waits for it.
+      undertaker_ = start_quiet_thread([this] { undertake(); });
+      return;
+    } catch (const std::exception& error) {
+      log_error("nccl: no thread to abort the communicator of {}: {}; another does it", own_name(), error.what());
+    }
+    owner_undertakes_ = true;
+    if (!parked_) return;
   }
-  if (done) {
-    helper.join();
-    return true;
-  }
-  helper.detach();
-  end_the_process(what);
-  return false;
-}
-
-void Engine::end_the_process(const char* what) const {
-  log_error("nccl: {} of {} has not returned in {} s", what, own_name(),
-            std::chrono::duration<double>(knobs_.abort_patience).count());
-  if (failure_.happened()) log_error("nccl: the group had failed: {}", failure_.known().text);
-  for (const std::string& line : flight_record_.lines()) log_error("nccl: flight record: {}", line);
-  if (!knobs_.watchdog) {
-    log_error("nccl: the process goes on, with a device that may never come free (LOCKSTEP_FAILURE_WATCHDOG=off)");
-    return;
-  }
-  log_error("nccl: the process ends with exit code {}; LOCKSTEP_FAILURE_WATCHDOG=off lets it go on", kExitAbortBlocked);
-  ::_exit(kExitAbortBlocked);
+  undertake();
 }
 
 void Engine::undertake() {
@@ -164,32 +133,61 @@ void Engine::undertake() {
     wire::Patience patience(kOwnerPatience);
     while (!parked_ && !patience.over()) changed_.wait_until(mutex_, patience.next());
   }
-  const auto let_go = [this] {
-    // Kernels have left; what is behind them in the stream goes through.
-    const Deadline patience = Deadline::after(knobs_.abort_patience);
-    try {
-      // Beside each other: each may wait for what the other's kernels hold.
-      std::thread other = start_quiet_thread([this] {
-        ::cudaSetDevice(context_.device.index);
-        abort(messages_);
-      });
-      abort(collectives_);
-      other.join();
-      for (const Track* track : {&collectives_, &messages_}) {
-        if (track->stream) runtime_.synchronize({context_.device, track->stream.get()}, patience);
-      }
-    } catch (const std::exception& error) {
-      log_warn("nccl: after the abort of {}: {}", own_name(), error.what());
+  bury();
+}
+
+void Engine::bury() {
+  const auto body = [self = shared_from_this()] {
+    self->abort_all();
+    // Kernels have left; what is behind them in the streams goes through.
+    const Deadline limit = Deadline::after(self->knobs_.abort_patience);
+    for (const Track* track : {&self->collectives_, &self->messages_}) {
+      if (track->stream) self->runtime_.synchronize({self->context_.device, track->stream.get()}, limit);
     }
   };
+  std::exception_ptr error;
   try {
-    within_patience("the abort", let_go);
-  } catch (const std::exception& error) {
-    log_error("nccl: no thread to abort the communicator of {}: {}", own_name(), error.what());
+    HelperCall call(context_.device, body);
+    wire::Patience patience(knobs_.abort_patience);
+    while (!call.wait(patience.next())) {
+      if (patience.over()) return end_the_process("the abort");
+    }
+    error = call.error();
+  } catch (const std::system_error&) {
+    // No thread for it: then nobody watches over this one.
+    ::cudaSetDevice(context_.device.index);
+    try {
+      body();
+    } catch (...) {
+      error = std::current_exception();
+    }
+  }
+  try {
+    if (error) std::rethrow_exception(error);
+  } catch (const std::exception& problem) {
+    log_warn("nccl: after the abort of {}: {}", own_name(), problem.what());
   }
   MutexLock lock(mutex_);
   let_go_ = true;
-  changed_.notify_all();
+  notify();
+}
+
+// Beside each other: each waits for the device, and so for what the other's kernels hold.
+void Engine::abort_all() {
+  std::optional<HelperCall> other;
+  if (messages_.communicator) {
+    try {
+      other.emplace(context_.device, [self = shared_from_this()] { self->abort(self->messages_); });
+    } catch (const std::system_error& error) {
+      log_warn("nccl: no thread to abort both communicators of {} at once: {}", own_name(), error.what());
+    }
+  }
+  abort(collectives_);
+  if (other) {
+    other->wait(Deadline::never());  // this thread is one that may be left behind
+  } else {
+    abort(messages_);
+  }
 }
 
 void Engine::abort(Track& track) {
@@ -197,11 +195,29 @@ void Engine::abort(Track& track) {
   log_warn("nccl: the abort of {} reports an error", own_name());
 }
 
+void Engine::end_the_process(const char* what) {
+  log_error("nccl: {} of {} has not returned in {} s", what, own_name(),
+            std::chrono::duration<double>(knobs_.abort_patience).count());
+  if (failure_.happened()) log_error("nccl: the group had failed: {}", failure_.known().text);
+  for (const std::string& line : flight_record_.lines()) log_error("nccl: flight record: {}", line);
+  if (knobs_.watchdog) {
+    log_error("nccl: the process ends with exit code {}; LOCKSTEP_FAILURE_WATCHDOG=off lets it go on",
+              kExitAbortBlocked);
+    ::_exit(kExitAbortBlocked);
+  }
+  log_error("nccl: the process goes on, with a device that may never come free (LOCKSTEP_FAILURE_WATCHDOG=off)");
+  MutexLock lock(mutex_);
+  device_is_stuck_.store(true, std::memory_order_release);
+  notify();
+}
+
 bool Engine::wait_for_goodbyes() {
-  wire::Patience patience(kFarewell);
+  // As long as a collective may take: the slowest rank may be in the last one, and its device needs all the others'.
+  wire::Patience patience(context_.timeout);
   for (;;) {
     // Others may still have messages to each other, for which all make a communicator.
     const bool moved = step_messages();
+    watch();
     const bool waits_for_nccl = is_waiting_for_nccl();
     MutexLock lock(mutex_);
     if (somebody_aborted_ || failure_.happened()) return false;
@@ -214,39 +230,76 @@ bool Engine::wait_for_goodbyes() {
   }
 }
 
+// NCCL's own end does so too, but nobody could say then what it waits for, nor stop it.
+void Engine::wait_for_the_device() {
+  const Deadline limit = Deadline::after(context_.timeout);
+  HelperCall call(context_.device, [device = context_.device] { nccl::wait_for_device(device); });
+  while (!call.wait(limit.sooner(kLook))) {
+    failure_.check();
+    watch();
+    if (!limit.expired()) continue;
+    failure_.fail(Cause::timeout,
+                  fmt::format("nccl: {} ends its group, and {} is not through with what the program has put there, {}; "
+                              "wait for the streams before the group goes, or raise the timeout",
+                              own_name(), context_.device.str(), limit.progress()));
+  }
+  if (const auto error = call.error()) std::rethrow_exception(error);
+}
+
+// It waits for the other ranks of the host, and for the device: late is no failure.
+void Engine::destroy(Track& track) {
+  const Deadline limit = Deadline::after(context_.timeout);
+  wire::Patience patience(knobs_.abort_patience);
+  HelperCall call(context_.device, [self = shared_from_this(), &track] { track.communicator->destroy(); });
+  for (bool said = false; !call.wait(limit.sooner(kLook));) {
+    if (patience.over() && failure_.happened()) return end_the_process("ncclCommDestroy");
+    if (patience.over() && !std::exchange(said, true)) {
+      log_warn(
+          "nccl: ncclCommDestroy of {} has not returned in {} s; it waits for the other ranks of its host, and for "
+          "what runs on {}",
+          own_name(), std::chrono::duration<double>(knobs_.abort_patience).count(), context_.device.str());
+    }
+    if (!limit.expired()) continue;
+    log_error("nccl: ncclCommDestroy of {} has not returned, {}, and is left behind", own_name(), limit.progress());
+    return;
+  }
+  try {
+    if (const auto error = call.error()) std::rethrow_exception(error);
+  } catch (const std::exception& error) {
+    log_warn("nccl: the end of the communicator of {}: {}", own_name(), error.what());
+  }
+}
+
 // All say that they stop, with their last collective, before the first of them takes its end of the connections away.
+// Before each call it is asked whether the group has failed meanwhile: then the communicator is the undertaker's.
 void Engine::leave() {
   control_.post(write({EntryKind::left, {rank_, static_cast<std::int64_t>(last())}}));
   const bool all_left = wait_for_goodbyes();
   failure_.check();
-  if (all_left) {
-    // The last collectives may wait for a long kernel of the program's.
-    const Deadline in_flight = Deadline::after(context_.timeout);
-    for (const Track* track : {&messages_, &collectives_}) {
-      if (track->stream) runtime_.synchronize({context_.device, track->stream.get()}, in_flight);
-    }
-    retire();
-    const Deadline limit = Deadline::after(kFarewell).sooner(context_.timeout);
-    std::function<void(const Lane&)> last_wish;
-    {
-      MutexLock lock(mutex_);
-      last_wish.swap(at_the_end_);
-    }
-    if (last_wish) last_wish(lane(collectives_));
-    for (Track* track : {&messages_, &collectives_}) {
-      if (!track->communicator) continue;
-      track->communicator->finalize();
-      settle(*track, limit, "the end of the communicator", "each rank must let its group go");
-      within_patience("ncclCommDestroy", [track] { track->communicator->destroy(); });
-    }
-  } else {
-    log_info("nccl: {} has waited {} s for the others to leave, and aborts its communicator", own_name(),
-             kFarewell.count());
+  if (!all_left) {
+    log_info("nccl: {} does not wait any longer for the others to leave, and aborts its communicator", own_name());
     control_.post(write({EntryKind::aborted, {rank_}}));
-    within_patience("the abort", [this] {
-      abort(messages_);
-      abort(collectives_);
-    });
+    bury();
+    world_size_.reset();
+    return;
+  }
+  wait_for_the_device();
+  retire();
+  std::function<void(const Lane&)> last_wish;
+  {
+    MutexLock lock(mutex_);
+    last_wish.swap(at_the_end_);
+  }
+  failure_.check();
+  if (last_wish) last_wish(lane(collectives_));
+  const Deadline limit = Deadline::after(context_.timeout);
+  for (Track* track : {&messages_, &collectives_}) {
+    if (!track->communicator) continue;
+    failure_.check();
+    track->communicator->finalize();
+    settle(*track, limit, "the end of the communicator", "each rank must let its group go");
+    failure_.check();
+    destroy(*track);
   }
   world_size_.reset();
   MutexLock lock(mutex_);

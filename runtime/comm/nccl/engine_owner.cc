@@ -47,7 +47,7 @@ void Engine::run(const Deadline& deadline) {
     make_communicator(deadline);
     MutexLock lock(mutex_);
     open_ = true;
-    changed_.notify_all();
+    notify();
   } catch (const std::exception& problem) {
     error = std::current_exception();
     failure_.propose(Cause::peer_lost, fmt::format("{} could not join the group: {}", own_name(), problem.what()));
@@ -60,10 +60,15 @@ void Engine::run(const Deadline& deadline) {
   } catch (const std::exception& problem) {
     failure_.propose(Cause::peer_lost, fmt::format("{} can't go on: {}", own_name(), problem.what()));
   }
-  MutexLock lock(mutex_);
-  open_error_ = error;
-  parked_ = true;
-  changed_.notify_all();
+  bool undertakes = false;
+  {
+    MutexLock lock(mutex_);
+    open_error_ = error;
+    parked_ = true;
+    undertakes = owner_undertakes_;
+    notify();
+  }
+  if (undertakes) undertake();
 }
 
 void Engine::make_communicator(const Deadline& deadline) {
@@ -165,6 +170,11 @@ bool Engine::is_waiting_for_nccl() const {
 
 bool Engine::step() {
   failure_.check();
+  std::uint64_t seen = 0;
+  {
+    MutexLock lock(mutex_);
+    seen = changes_;
+  }
   check_those_who_left();
   bool moved = false;
   if (collectives_.launching) {
@@ -193,10 +203,8 @@ bool Engine::step() {
     // The front of the queue waits for the others in checked mode, a pair for its communicator.
     const bool idle = queue_.empty() && errands_.empty() && matched_.empty();
     if (!idle || flying || !closing_) {
-      if (!failure_.happened() && errands_.empty()) {
-        // What came between the looks above and this one is seen a beat later.
-        changed_.wait_until(mutex_, Deadline::after(kBeat));
-      }
+      // What came since the looks above is looked at before any wait.
+      if (changes_ == seen && !failure_.happened()) changed_.wait_until(mutex_, Deadline::after(kBeat));
       return true;
     }
   }
@@ -221,7 +229,7 @@ bool Engine::run_errands() {
   MutexLock lock(mutex_);
   errand->error = error;
   errand->done = true;
-  changed_.notify_all();
+  notify();
   return true;
 }
 
@@ -288,7 +296,7 @@ void Engine::launched(Track& track) {
   for (Item* side : {item.get(), item->twin.get()}) {
     if (side != nullptr) side->launched.store(true, std::memory_order_release);
   }
-  changed_.notify_all();
+  notify();
 }
 
 bool Engine::step_messages() {

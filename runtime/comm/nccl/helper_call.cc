@@ -1,0 +1,96 @@
+#include "runtime/comm/nccl/helper_call.h"
+
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include <optional>
+#include <system_error>
+
+#include "runtime/base/error.h"
+#include "runtime/base/logging.h"
+#include "runtime/base/quiet_thread.h"
+#include "runtime/comm/wire/patience.h"
+
+namespace lockstep::nccl {
+namespace {
+
+constexpr std::chrono::seconds kReleasePatience{5};
+
+void check(cudaError_t error, const char* call, DeviceId device) {
+  if (error == cudaSuccess) return;
+  ::cudaGetLastError();
+  throw DeviceError(fmt::format("{} on {}: {}", call, device.str(), ::cudaGetErrorString(error)));
+}
+
+}  // namespace
+
+HelperCall::HelperCall(DeviceId device, std::function<void()> body)
+    : thread_(start_quiet_thread([state = state_, device, body = std::move(body)]() mutable {
+        std::exception_ptr error;
+        try {
+          check(::cudaSetDevice(device.index), "cudaSetDevice", device);
+          body();
+        } catch (...) {
+          error = std::current_exception();
+        }
+        body = nullptr;  // what it holds goes before it counts as returned
+        MutexLock lock(state->mutex);
+        state->error = error;
+        state->returned = true;
+        state->changed.notify_all();
+      })) {}
+
+HelperCall::~HelperCall() {
+  bool returned = false;
+  {
+    MutexLock lock(state_->mutex);
+    returned = state_->returned;
+  }
+  if (returned) {
+    thread_.join();
+  } else {
+    thread_.detach();
+  }
+}
+
+bool HelperCall::wait(const Deadline& deadline) {
+  MutexLock lock(state_->mutex);
+  while (!state_->returned && state_->changed.wait_until(state_->mutex, deadline)) {
+  }
+  return state_->returned;
+}
+
+std::exception_ptr HelperCall::error() const {
+  MutexLock lock(state_->mutex);
+  return state_->error;
+}
+
+void wait_for_device(DeviceId device) { check(::cudaDeviceSynchronize(), "cudaDeviceSynchronize", device); }
+
+void release_behind_device(DeviceId device, std::function<void()> release) noexcept {
+  try {
+    const auto body = [device, release = std::move(release)] {
+      wait_for_device(device);
+      release();
+    };
+    std::optional<HelperCall> call;
+    try {
+      call.emplace(device, body);
+    } catch (const std::system_error&) {
+      // No thread: then this one waits for as long as it takes.
+      check(::cudaSetDevice(device.index), "cudaSetDevice", device);
+      return body();
+    }
+    wire::Patience patience(kReleasePatience);
+    while (!call->wait(patience.next())) {
+      if (!patience.over()) continue;
+      log_info("nccl: memory on {} goes back when what runs there has ended", device.str());
+      return;
+    }
+    if (const auto error = call->error()) std::rethrow_exception(error);
+  } catch (const std::exception& error) {
+    log_warn("nccl: memory on {} is not given back: {}", device.str(), error.what());
+  }
+}
+
+}  // namespace lockstep::nccl

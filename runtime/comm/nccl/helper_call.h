@@ -1,0 +1,51 @@
+// A call that may never return, made by a thread of its own, so that the caller can stop waiting for it.
+//
+// Threads: one, the caller's. A call that has not returned when its HelperCall goes is left behind, with what it holds.
+#pragma once
+
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <thread>
+
+#include "runtime/base/deadline.h"
+#include "runtime/base/mutex.h"
+#include "runtime/device/device.h"
+
+namespace lockstep::nccl {
+
+class HelperCall {
+ public:
+  // Runs `body` with the device current. Throws std::system_error if there is no thread for it.
+  HelperCall(DeviceId device, std::function<void()> body);
+  ~HelperCall();
+  HelperCall(const HelperCall&) = delete;
+  HelperCall& operator=(const HelperCall&) = delete;
+
+  // True once it has returned, or thrown.
+  bool wait(const Deadline& deadline);
+  // What it threw, once wait() has said true; null if nothing.
+  std::exception_ptr error() const;
+
+ private:
+  struct State {
+    Mutex mutex;
+    Condition changed;
+    bool returned GUARDED_BY(mutex) = false;
+    std::exception_ptr error GUARDED_BY(mutex);
+  };
+  const std::shared_ptr<State> state_ = std::make_shared<State>();
+  std::thread thread_;
+};
+
+// Waits until the device has done all that this process has put into its streams, whoever's they are. Throws
+// DeviceError.
+void wait_for_device(DeviceId device);
+
+// Runs `release`, which gives memory back, once the device has done all that may use it: ncclMemFree waits for nothing,
+// and nobody knows all streams that an arena was used in. Returns after a while even if the device is not through; then
+// it is done later. Any thread. Failure: a line in the log, and the memory is nobody's from then on.
+void release_behind_device(DeviceId device, std::function<void()> release) noexcept;
+
+}  // namespace lockstep::nccl
