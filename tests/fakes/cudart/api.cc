@@ -14,12 +14,28 @@ namespace lockstep::fake_cuda {
 cudaError_t& last_error_of_thread();
 namespace {
 
+// One that needs no context of a device.
 template <typename Body>
-cudaError_t call(const char* function, const Body& body) {
+cudaError_t ask(const char* function, const Body& body) {
   Runtime& runtime = Runtime::get();
   cudaError_t result = cudaSuccess;
   if (!runtime.begin(function, result)) return runtime.finish(result);
   return runtime.finish(body(runtime));
+}
+
+template <typename Body>
+cudaError_t call(const char* function, const Body& body) {
+  return ask(function, [&](Runtime& runtime) {
+    runtime.need_context();
+    return body(runtime);
+  });
+}
+
+// The driver's cuCtxGetCurrent, as far as anybody looks.
+int current_context(void** context) {
+  static int any = 0;
+  *context = Runtime::thread_has_context() ? &any : nullptr;
+  return 0;
 }
 
 // A copy as CUDA makes it: in the stream, but with memory that is not pinned the host takes part.
@@ -63,6 +79,7 @@ bool bad(int device) { return device < 0 || device >= Runtime::get().device_coun
 }  // namespace
 }  // namespace lockstep::fake_cuda
 
+using lockstep::fake_cuda::ask;
 using lockstep::fake_cuda::bad;
 using lockstep::fake_cuda::call;
 using lockstep::fake_cuda::Runtime;
@@ -71,29 +88,30 @@ extern "C" {
 
 cudaError_t cudaGetDeviceCount(int* count) {
   // Without a device the count is left as it was.
-  return call("cudaGetDeviceCount", [&](Runtime& runtime) {
+  return ask("cudaGetDeviceCount", [&](Runtime& runtime) {
     *count = runtime.device_count();
     return cudaSuccess;
   });
 }
 
 cudaError_t cudaSetDevice(int device) {
-  return call("cudaSetDevice", [&](Runtime& runtime) {
+  return ask("cudaSetDevice", [&](Runtime& runtime) {
     if (bad(device)) return cudaErrorInvalidDevice;
     runtime.current() = device;
+    runtime.need_context();  // from CUDA 12 on
     return cudaSuccess;
   });
 }
 
 cudaError_t cudaGetDevice(int* device) {
-  return call("cudaGetDevice", [&](Runtime& runtime) {
+  return ask("cudaGetDevice", [&](Runtime& runtime) {
     *device = runtime.current();
     return cudaSuccess;
   });
 }
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
-  return call("cudaGetDeviceProperties", [&](Runtime& runtime) {
+  return ask("cudaGetDeviceProperties", [&](Runtime& runtime) {
     if (bad(device)) return cudaErrorInvalidDevice;
     *properties = {};
     const int physical = runtime.physical(device);
@@ -112,7 +130,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
 }
 
 cudaError_t cudaDeviceGetPCIBusId(char* text, int length, int device) {
-  return call("cudaDeviceGetPCIBusId", [&](Runtime& runtime) {
+  return ask("cudaDeviceGetPCIBusId", [&](Runtime& runtime) {
     if (bad(device)) return cudaErrorInvalidDevice;
     const std::string id = fmt::format("0000:{:02x}:00.0", runtime.physical(device) + 1);
     if (static_cast<std::size_t>(length) <= id.size()) return cudaErrorInvalidValue;
@@ -130,6 +148,22 @@ cudaError_t cudaDriverGetVersion(int* version) {
 cudaError_t cudaRuntimeGetVersion(int* version) {
   *version = CUDART_VERSION;
   return cudaSuccess;
+}
+
+// Named so since 12.5, and the one that there is before.
+cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned, unsigned long long,
+                                             cudaDriverEntryPointQueryResult* found) {
+  return ask("cudaGetDriverEntryPointByVersion", [&](Runtime&) {
+    const bool known = std::strcmp(symbol, "cuCtxGetCurrent") == 0;
+    *function = known ? reinterpret_cast<void*>(&lockstep::fake_cuda::current_context) : nullptr;
+    if (found != nullptr) *found = known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaGetDriverEntryPoint(const char* symbol, void** function, unsigned long long flags,
+                                    cudaDriverEntryPointQueryResult* found) {
+  return cudaGetDriverEntryPointByVersion(symbol, function, CUDART_VERSION, flags, found);
 }
 
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {

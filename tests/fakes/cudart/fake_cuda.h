@@ -5,7 +5,8 @@
 //  - Order. Each operation says what it reads and writes. Two that overlap, one of them writing, and that neither the
 //    order of a stream, nor an event, nor a wait of the host puts one after the other, are a violation that names both.
 //    Found by vector clocks when the second one is put into its stream, so a missing wait is found in every run.
-//  - Bounds and life. A range outside an allocation, or in one that was freed; streams and events that were destroyed.
+//  - Bounds and life. A range outside an allocation, or in one that was freed, or that ncclMemFree gives back while an
+//    operation may still use it; streams and events that were destroyed.
 //  - The host. Device memory can't be read or written through its pointer by the host (SIGSEGV, as with a GPU): kernels
 //    that are host loops take host_address().
 // A violation is written to stderr and aborts the process, unless a Violations object lives. Fresh memory is
@@ -33,6 +34,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -53,6 +55,14 @@ cudaError_t enqueue(cudaStream_t stream, std::string what, std::function<void()>
 // Where an operation on the stream's thread finds the bytes of a pointer into device memory; of other memory itself.
 void* host_address(const void* data);
 
+// Gives device memory back as ncclMemFree does: it waits for nothing, so the host has to know that every operation on
+// the memory is done. Returns what a call of CUDA does.
+cudaError_t free_without_waiting(void* data);
+
+// Waits for all that is in the streams of the thread's device, as libraries do on their way. It is no promise of
+// CUDA's: what the host knows to be done is the same afterwards.
+void wait_for_device();
+
 // The host reads or writes this memory now, by a way that the fake does not see: checks that it may.
 void check_host_access(const void* data, std::size_t bytes, bool writes, std::string what);
 
@@ -65,6 +75,9 @@ std::int64_t host_synchronisations();
 std::int64_t operations();
 // True once a function of CUDA has been called.
 bool touched();
+// The devices of the host that this process has a context on, by their physical index: it costs memory on each. One
+// comes up with cudaSetDevice, and with most other calls on the thread's current device, which is 0 to begin with.
+std::set<int> devices_with_context();
 
 // Adds a rule in the form of LOCKSTEP_FAKE_CUDA; its numbers count from now. Throws std::invalid_argument.
 void inject(std::string_view rule);

@@ -17,6 +17,7 @@ namespace {
 std::atomic<bool> made{false};
 
 thread_local int current_device = 0;
+thread_local bool has_context = false;
 thread_local cudaError_t last_error = cudaSuccess;
 
 [[noreturn]] void hang() {
@@ -63,6 +64,19 @@ cudaError_t Runtime::finish(cudaError_t error) {
 }
 
 int& Runtime::current() { return current_device; }
+
+void Runtime::need_context() {
+  std::lock_guard lock(mutex_);
+  with_context_.insert(physical(current_device));
+  has_context = true;
+}
+
+bool Runtime::thread_has_context() { return has_context; }
+
+std::set<int> Runtime::devices_with_context() {
+  std::lock_guard lock(mutex_);
+  return with_context_;
+}
 
 cudaError_t& last_error_of_thread() { return last_error; }
 
@@ -111,6 +125,26 @@ cudaError_t Runtime::free(void* data, bool pinned) {
   std::lock_guard lock(mutex_);
   Allocation* const allocation = memory_.find(data);
   if (!pinned) used_[allocation->device] -= allocation->bytes;
+  memory_.free(*allocation);
+  return cudaSuccess;
+}
+
+cudaError_t Runtime::free_without_waiting(void* data) {
+  if (data == nullptr) return cudaSuccess;
+  std::lock_guard lock(mutex_);
+  Allocation* const allocation = memory_.find(data);
+  if (allocation == nullptr || allocation->address != data || allocation->freed || allocation->pinned) {
+    violation(fmt::format("ncclMemFree of {}, which is no living allocation of its kind{}", data,
+                          allocation == nullptr ? "" : ": " + allocation->describe()));
+    return cudaErrorInvalidValue;
+  }
+  used_[allocation->device] -= allocation->bytes;
+  if (const auto use = allocation->shadow.unfinished(host_)) {
+    violation(fmt::format("ncclMemFree of {}, which {} {}: nobody has waited for that", allocation->describe(),
+                          *use->earlier.what, use->earlier_writes ? "writes" : "reads"));
+    allocation->freed = true;  // its bytes stay, for what is still to come
+    return cudaSuccess;
+  }
   memory_.free(*allocation);
   return cudaSuccess;
 }
@@ -169,7 +203,7 @@ cudaError_t Runtime::query(cudaStream_t handle) {
   if (stream == nullptr) return cudaErrorInvalidResourceHandle;
   if (!stream->done(stream->pushed())) return cudaErrorNotReady;
   host_.join(stream->clock);
-  return cudaSuccess;
+  return static_cast<cudaError_t>(sticky_.load());  // what failed may have come to its end just now
 }
 
 cudaError_t Runtime::wait_for(const std::vector<std::shared_ptr<FakeStream>>& streams) {
@@ -200,18 +234,22 @@ cudaError_t Runtime::synchronize(cudaStream_t handle) {
   return wait_for({stream});
 }
 
+std::vector<std::shared_ptr<FakeStream>> Runtime::streams_of(int device) {
+  std::lock_guard lock(mutex_);
+  std::vector<std::shared_ptr<FakeStream>> streams = {default_stream(device)};
+  for (const auto& [handle, stream] : live_streams_) {
+    if (stream->device == device) streams.push_back(stream);
+  }
+  return streams;
+}
+
 cudaError_t Runtime::synchronize_device() {
   count_host_synchronisation();
-  std::vector<std::shared_ptr<FakeStream>> streams;
-  {
-    std::lock_guard lock(mutex_);
-    const int device = physical(current_device);
-    for (const auto& [handle, stream] : live_streams_) {
-      if (stream->device == device) streams.push_back(stream);
-    }
-    streams.push_back(default_stream(device));
-  }
-  return wait_for(streams);
+  return wait_for(streams_of(physical(current_device)));
+}
+
+void Runtime::wait_for_device() {
+  for (const auto& stream : streams_of(physical(current_device))) stream->wait_done(stream->pushed());
 }
 
 void Runtime::order_with_default(FakeStream& stream) {
@@ -283,7 +321,7 @@ cudaError_t Runtime::query(cudaEvent_t handle) {
   if (event->mark == nullptr) return cudaSuccess;
   if (!event->mark->reached()) return cudaErrorNotReady;
   host_.join(event->mark->clock());
-  return cudaSuccess;
+  return static_cast<cudaError_t>(sticky_.load());
 }
 
 cudaError_t Runtime::synchronize(cudaEvent_t handle) {
@@ -382,7 +420,7 @@ int Runtime::device_of(const void* data) {
 void* Runtime::host_address(const void* data) {
   std::lock_guard lock(mutex_);
   const Allocation* const allocation = memory_.find(data);
-  if (allocation == nullptr || allocation->freed) return const_cast<void*>(data);
+  if (allocation == nullptr || allocation->bytes_at == nullptr) return const_cast<void*>(data);
   return allocation->bytes_at + (static_cast<const std::byte*>(data) - allocation->address);
 }
 
@@ -431,6 +469,11 @@ void check_host_access(const void* data, std::size_t bytes, bool writes, std::st
 std::int64_t calls(std::string_view function) { return Runtime::exists() ? Runtime::get().calls(function) : 0; }
 std::int64_t host_synchronisations() { return Runtime::exists() ? Runtime::get().host_synchronisations() : 0; }
 std::int64_t operations() { return calls("operation"); }
+cudaError_t free_without_waiting(void* data) { return Runtime::get().free_without_waiting(data); }
+void wait_for_device() { Runtime::get().wait_for_device(); }
+std::set<int> devices_with_context() {
+  return Runtime::exists() ? Runtime::get().devices_with_context() : std::set<int>{};
+}
 bool touched() { return Runtime::exists(); }
 void inject(std::string_view rule) { Runtime::get().inject(rule); }
 void heal() { Runtime::get().heal(); }

@@ -39,12 +39,17 @@ class Runtime {
 
   // The device of this thread, visible and physical.
   int& current();
+  // A context comes up on it, if it has none, and is this thread's.
+  void need_context();
+  static bool thread_has_context();
+  std::set<int> devices_with_context();
   int physical(int visible) const { return visible_[static_cast<std::size_t>(visible)]; }
   int device_count() const { return static_cast<int>(visible_.size()); }
   cudaError_t none() const { return none_; }  // why there is no device
 
   cudaError_t allocate(void** data, std::size_t bytes, bool pinned);
   cudaError_t free(void* data, bool pinned);
+  cudaError_t free_without_waiting(void* data);
   void memory_info(std::size_t& free_bytes, std::size_t& total_bytes);
 
   cudaError_t create_stream(cudaStream_t* stream, bool blocking, int priority);
@@ -52,6 +57,7 @@ class Runtime {
   cudaError_t query(cudaStream_t stream);
   cudaError_t synchronize(cudaStream_t stream);
   cudaError_t synchronize_device();
+  void wait_for_device();
 
   cudaError_t create_event(cudaEvent_t* event, bool timed);
   cudaError_t destroy_event(cudaEvent_t event);
@@ -92,6 +98,7 @@ class Runtime {
   void check(const Range& range, bool writes, const Access& access, const VectorClock& clock);
   void violation(const std::string& text);
   cudaError_t wait_for(const std::vector<std::shared_ptr<FakeStream>>& streams);
+  std::vector<std::shared_ptr<FakeStream>> streams_of(int device);
 
   std::vector<int> visible_;  // physical index of each
   cudaError_t none_ = cudaSuccess;
@@ -102,6 +109,7 @@ class Runtime {
   Memory memory_;
   Rules rules_;
   std::map<int, std::size_t> used_;  // device memory by physical device
+  std::set<int> with_context_;
   std::uint32_t streams_ = 0;
   std::map<void*, std::shared_ptr<FakeStream>> live_streams_;
   std::map<int, std::shared_ptr<FakeStream>> default_streams_;

@@ -41,4 +41,16 @@ std::optional<Conflict> Shadow::access(std::size_t offset, std::size_t bytes, bo
   return conflict;
 }
 
+std::optional<Conflict> Shadow::unfinished(const VectorClock& clock) const {
+  for (const auto& [offset, segment] : segments_) {
+    if (segment.write && !clock.covers(segment.write->stream, segment.write->number)) {
+      return Conflict{*segment.write, true, offset};
+    }
+    for (const Access& read : segment.reads) {
+      if (!clock.covers(read.stream, read.number)) return Conflict{read, false, offset};
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace lockstep::fake_cuda

@@ -34,6 +34,8 @@ class Shadow {
   // Takes note of an access, and says what it is in no order with; `clock` is what is done before it.
   std::optional<Conflict> access(std::size_t offset, std::size_t bytes, bool writes, const Access& access,
                                  const VectorClock& clock);
+  // An access that `clock` does not know to be done.
+  std::optional<Conflict> unfinished(const VectorClock& clock) const;
 
  private:
   struct Segment {

@@ -14,6 +14,7 @@
 #include "tests/fakes/nccl/communicator.h"
 
 using namespace lockstep::fake_nccl;
+namespace fake_cuda = lockstep::fake_cuda;
 
 struct ncclComm : Communicator {
   using Communicator::Communicator;
@@ -31,17 +32,31 @@ struct Group {
 thread_local Group group;
 
 // All communicators of this process, for good.
+struct Communicators {
+  std::mutex mutex;
+  std::deque<std::unique_ptr<ncclComm>> all;
+};
+Communicators& communicators() {
+  static auto& all = *new Communicators;
+  return all;
+}
+
 ncclComm_t keep(std::unique_ptr<ncclComm> comm) {
-  static std::mutex& mutex = *new std::mutex;
-  static auto& all = *new std::deque<std::unique_ptr<ncclComm>>;
-  const std::lock_guard lock(mutex);
-  all.push_back(std::move(comm));
-  return all.back().get();
+  const std::lock_guard lock(communicators().mutex);
+  communicators().all.push_back(std::move(comm));
+  return communicators().all.back().get();
+}
+
+// NCCL refuses it too; but whoever calls so has lost sight of its communicator.
+bool is_none(ncclComm_t comm, const char* call) {
+  if (comm == nullptr) Books::get().violation(std::string(call) + " without a communicator");
+  return comm == nullptr;
 }
 
 ncclResult_t operate(ncclComm_t comm, Operation operation) {
-  if (comm == nullptr) return ncclInvalidArgument;
+  if (is_none(comm, name_of(operation.kind))) return ncclInvalidArgument;
   const Communicator::Call call(*comm, name_of(operation.kind));
+  if (call.is_late()) return group.error = ncclInvalidUsage;
   Books::get().called("  " + operation.describe());
   if (call.effect() == Effect::error) {
     comm->last_error = "the test wants this call to fail";
@@ -105,43 +120,57 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId i
   auto made = std::make_unique<ncclComm>(nranks, rank, id.internal, device);
   *comm = keep(std::move(made));
   const Communicator::Call call(**comm, "init");
+  Books::get().hold(call.effect());
   (*comm)->join(call.effect());
   return ncclInProgress;
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result) {
+  if (is_none(comm, "get_async_error")) return ncclInvalidArgument;
   const Communicator::Call call(*comm, "get_async_error", false, true);
+  if (call.is_late()) return ncclInvalidUsage;
   *result = comm->state();
   return ncclSuccess;
 }
 
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+  if (is_none(comm, "finalize")) return ncclInvalidArgument;
   const Communicator::Call call(*comm, "finalize");
+  if (call.is_late()) return ncclInvalidUsage;
   comm->finalize(call.effect());
   return ncclInProgress;
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  if (is_none(comm, "destroy")) return ncclInvalidArgument;
   const Communicator::Call call(*comm, "destroy", true);
+  if (call.is_late()) return ncclInvalidUsage;
   comm->destroy(call.effect());
   return ncclSuccess;
 }
 
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  if (is_none(comm, "abort")) return ncclInvalidArgument;
   const Communicator::Call call(*comm, "abort", true, true);
+  if (call.is_late()) return ncclInvalidUsage;
   comm->abort(call.effect());
   return ncclSuccess;
 }
 
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void* data, std::size_t, void** handle) {
+  if (is_none(comm, "register")) return ncclInvalidArgument;
   const Communicator::Call call(*comm, "register");
+  if (call.is_late()) return ncclInvalidUsage;
+  Books::get().hold(call.effect());
   if (call.effect() == Effect::error) return ncclSystemError;
   *handle = comm->add_registration(data);
   return ncclSuccess;
 }
 
 ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle) {
+  if (is_none(comm, "deregister")) return ncclInvalidArgument;
   const Communicator::Call call(*comm, "deregister");
+  if (call.is_late()) return ncclInvalidUsage;
   comm->remove_registration(handle);
   return ncclSuccess;
 }
@@ -154,7 +183,14 @@ ncclResult_t ncclMemAlloc(void** data, std::size_t bytes) {
 
 ncclResult_t ncclMemFree(void* data) {
   Books::get().called("mem_free");
-  return ::cudaFree(data) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+  {
+    const std::lock_guard lock(communicators().mutex);
+    for (const auto& comm : communicators().all) {
+      if (comm->holds(data)) Books::get().violation("mem_free of memory that is registered");
+    }
+  }
+  // Its memory is mapped by other means than cudaMalloc's, and none of these waits.
+  return fake_cuda::free_without_waiting(data) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
 
 ncclResult_t ncclGroupStart() {

@@ -1,6 +1,7 @@
 #include "tests/fakes/nccl/books.h"
 
 #include <nccl.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -26,11 +27,9 @@ int number_of(const std::string& text, const std::string& rule) {
 }
 
 Effect effect_named(const std::string& name, const std::string& rule) {
-  static const std::map<std::string, Effect> all = {{"hang", Effect::hang},
-                                                    {"error", Effect::error},
-                                                    {"remote", Effect::remote},
-                                                    {"flaky", Effect::flaky},
-                                                    {"block", Effect::block}};
+  static const std::map<std::string, Effect> all = {{"hang", Effect::hang},     {"error", Effect::error},
+                                                    {"remote", Effect::remote}, {"flaky", Effect::flaky},
+                                                    {"block", Effect::block},   {"wait", Effect::wait}};
   const auto found = all.find(name);
   if (found == all.end()) throw std::invalid_argument("fake nccl: no effect '" + name + "' in " + rule);
   return found->second;
@@ -86,6 +85,16 @@ void Books::clear_rules() {
   const std::lock_guard lock(mutex_);
   rules_.clear();
   version_ = NCCL_VERSION_CODE;
+  ++times_cleared_;
+  cleared_.notify_all();
+}
+
+void Books::hold(Effect effect) {
+  while (effect == Effect::block) ::pause();
+  if (effect != Effect::wait) return;
+  std::unique_lock lock(mutex_);
+  const std::uint64_t before = times_cleared_;
+  cleared_.wait(lock, [&] { return times_cleared_ != before; });
 }
 
 Effect Books::effect_of(const std::string& call, int number, int rank) {

@@ -3,6 +3,8 @@
 // Threads: any.
 #pragma once
 
+#include <condition_variable>
+#include <cstdint>
 #include <map>
 #include <mutex>
 #include <string>
@@ -11,7 +13,7 @@
 
 namespace lockstep::fake_nccl {
 
-enum class Effect { none, hang, error, remote, flaky, block };
+enum class Effect { none, hang, error, remote, flaky, block, wait };
 
 class Books {
  public:
@@ -21,6 +23,8 @@ class Books {
   void clear_rules();
   // Of the `number`-th call of this name on `rank`.
   Effect effect_of(const std::string& call, int number, int rank);
+  // Returns when the call may go on: at once, never (block), or once the rules are cleared (wait).
+  void hold(Effect effect);
   int version();
 
   void called(std::string text);
@@ -39,6 +43,8 @@ class Books {
     int rank = -1;   // -1: all
   };
   std::mutex mutex_;
+  std::condition_variable cleared_;
+  std::uint64_t times_cleared_ = 0;
   std::vector<Rule> rules_;
   int version_ = 0;
   std::vector<std::string> calls_;

@@ -47,6 +47,7 @@ Communicator::Call::Call(Communicator& of, const char* name, bool any_thread, bo
     const std::lock_guard lock(of.mutex_);
     if (of.life_ == Life::destroyed || of.life_ == Life::aborted) {
       books.violation(call + " after the communicator was destroyed or aborted");
+      late_ = true;
     }
     if (!in_progress && of.in_progress_) books.violation(call + " while an earlier call is in progress");
   }
@@ -199,7 +200,7 @@ void Communicator::finalize(Effect effect) {
     };
     if (!world_->wait(all, aborted_)) return ncclInternalError;
     const std::lock_guard lock(mutex_);
-    life_ = Life::finalized;
+    if (life_ == Life::finalizing) life_ = Life::finalized;
     return ncclSuccess;
   });
 }
@@ -220,20 +221,30 @@ void Communicator::destroy(Effect effect) {
     if (life_ != Life::finalized) Books::get().violation(who() + ": destroy before finalize has ended");
     if (!registered_.empty()) Books::get().violation(who() + ": destroy with memory still registered");
   }
-  while (effect == Effect::block) ::pause();
+  Books::get().hold(effect);
   wait_until_idle();
+  fake_cuda::wait_for_device();
   const std::lock_guard lock(mutex_);
   life_ = Life::destroyed;
 }
 
 void Communicator::abort(Effect effect) {
+  {
+    const std::lock_guard lock(mutex_);
+    life_ = Life::aborted;
+  }
   aborted_.store(true);
-  while (effect == Effect::block) ::pause();
+  Books::get().hold(effect);
   wait_until_idle();
   while (pending_.load() != 0) ::usleep(200);  // the kernels look at the flag
+  fake_cuda::wait_for_device();
   if (world_) world_->forget();
+}
+
+bool Communicator::holds(const void* data) {
   const std::lock_guard lock(mutex_);
-  life_ = Life::aborted;
+  const bool lives = life_ != Life::destroyed && life_ != Life::aborted;
+  return lives && registered_.count(const_cast<void*>(data)) != 0;
 }
 
 void* Communicator::add_registration(void* data) {

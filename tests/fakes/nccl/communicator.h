@@ -32,10 +32,13 @@ class Communicator {
     Call(const Call&) = delete;
     Call& operator=(const Call&) = delete;
     Effect effect() const { return effect_; }
+    // The communicator was destroyed or aborted: nothing is done.
+    bool is_late() const { return late_; }
 
    private:
     Communicator& of_;
     Effect effect_ = Effect::none;
+    bool late_ = false;
   };
 
   void join(Effect effect);
@@ -48,6 +51,8 @@ class Communicator {
   void abort(Effect effect);
   void* add_registration(void* data);
   void remove_registration(void* handle);
+  // Whether this memory is registered with it.
+  bool holds(const void* data);
 
   std::string last_error;
 

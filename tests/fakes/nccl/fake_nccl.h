@@ -9,11 +9,13 @@
 //  - one thread at a time per communicator, and always the one that began it (but for abort and destroy); that thread's
 //    current device is the communicator's;
 //  - nothing but ncclCommGetAsyncError and ncclCommAbort while a call is in progress;
-//  - no call after destroy or abort; finalize, with nothing left in the stream, before destroy; no registration left
-//  then;
-//    no memory freed that is registered;
+//  - no call after destroy, nor once an abort has begun; finalize, with nothing left in the stream, before destroy; no
+//    registration left then;
+//  - no memory freed that is registered, or that an operation may still use: ncclMemFree waits for nothing;
 //  - the same operations in the same order on all ranks. Where they differ the operation hangs, as NCCL's may.
 // A violation is written to stderr and aborts the process, unless a Violations object lives.
+//
+// As in NCCL destroy and abort wait for all that the device has to do, be it the program's or another communicator's.
 //
 // What goes wrong is said by LOCKSTEP_FAKE_NCCL=RULE;... or inject():
 //  CALL=EFFECT[@N][:rankR]      of the N-th such call on a communicator (every one, without @N), on rank R (on all)
@@ -24,7 +26,8 @@
 //    all_reduce=flaky@17        ncclCommGetAsyncError says ncclRemoteError a few times, and all is well
 //    all_reduce=error@17        the call returns ncclInternalError
 //    finalize=hang              the communicator never ends in order
-//    abort=block, destroy=block the call never returns
+//    abort=block                the call never returns; destroy, init, register alike
+//    abort=wait                 the call returns once heal() is called
 //    mem_alloc=error, register=error
 //  version=21700                what ncclGetVersion says
 //
@@ -40,7 +43,7 @@ namespace lockstep::fake_nccl {
 
 // Adds a rule; counts of calls go on. Throws std::invalid_argument.
 void inject(std::string_view rule);
-// Takes all rules back. What hangs goes on hanging.
+// Takes all rules back, and lets calls return that wait for it. What hangs goes on hanging.
 void heal();
 
 // The calls of this process since the last take, "rank 1: all_reduce 100 float32 sum", in their order.

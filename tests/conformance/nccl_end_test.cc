@@ -1,0 +1,166 @@
+// How a group over NCCL ends: what the program still computes, what comes late, what fails on the way. Ranks as
+// threads, over the fakes.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <thread>
+
+#include "runtime/base/error.h"
+#include "runtime/base/logging.h"
+#include "runtime/comm/nccl/helper_call.h"
+#include "tests/conformance/errors.h"
+#include "tests/conformance/memory.h"
+#include "tests/fakes/cudart/fake_cuda.h"
+#include "tests/fakes/nccl/fake_nccl.h"
+#include "tests/support/rank_threads.h"
+#include "tests/support/wait_until.h"
+
+namespace lockstep::testing {
+namespace {
+
+using namespace std::chrono_literals;
+using Group = std::shared_ptr<ProcessGroup>;
+
+// Puts a kernel into a stream that writes an arena.
+void compute(
+    StreamView stream, const Arena& arena, std::function<void()> run = [] {}) {
+  fake_cuda::enqueue(static_cast<cudaStream_t>(stream.handle), "a kernel of the program", std::move(run), {},
+                     {{arena.data, arena.bytes}});
+}
+
+class NcclEnd : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ::unsetenv("LOCKSTEP_CHECK_COLLECTIVES");
+    fake_nccl::take_calls();
+  }
+  void TearDown() override {
+    set_log_sink({});
+    fake_nccl::heal();
+    fake_cuda::heal();
+    ::unsetenv("LOCKSTEP_FAILURE_WATCHDOG");
+    ::setenv("LOCKSTEP_CHECK_COLLECTIVES", "1", 1);
+    EXPECT_EQ(of_nccl_.take(), std::vector<std::string>{});
+    EXPECT_EQ(of_cuda_.take(), std::vector<std::string>{});
+  }
+  // How often the fake was called so since the test began.
+  std::int64_t calls(const std::string& line) {
+    for (std::string& call : fake_nccl::take_calls()) calls_.push_back(std::move(call));
+    return std::count(calls_.begin(), calls_.end(), line);
+  }
+
+ private:
+  fake_nccl::Violations of_nccl_;
+  fake_cuda::Violations of_cuda_;
+  std::vector<std::string> calls_;
+};
+
+// The fakes see each use that the host has not waited for, whenever the kernel runs.
+void drop_arenas_that_are_in_use() {
+  run_ranks(2, [](Group group) {
+    const Stream stream(group->device());
+    for (int round = 0; round < 3; ++round) compute(stream, group->allocate(4096));
+    Arena kept = group->allocate(4096);
+    compute(stream, group->allocate(4096));
+    group.reset();
+    compute(stream, kept);
+  });
+}
+
+TEST_F(NcclEnd, ArenasGoBackBehindTheKernelsThatUseThem) {
+  drop_arenas_that_are_in_use();
+  EXPECT_EQ(calls("mem_free"), 10);
+}
+
+TEST_F(NcclEnd, SoDoThoseThatAreNotNccls) {
+  fake_nccl::inject("mem_alloc=error");
+  drop_arenas_that_are_in_use();
+}
+
+TEST_F(NcclEnd, AKernelThatTakesLongIsNoReasonToEndTheProcess) {
+  ::setenv("LOCKSTEP_FAILURE_WATCHDOG", "1", 1);
+  run_ranks(2, [](Group group) {
+    const Stream stream(group->device());
+    compute(stream, group->allocate(4096), [] { std::this_thread::sleep_for(1300ms); });
+    group.reset();
+  });
+  EXPECT_EQ(calls("rank 0: destroy"), 1);
+  EXPECT_EQ(calls("rank 0: abort"), 0);
+}
+
+TEST_F(NcclEnd, ADestroyThatIsLateIsOnlySaid) {
+  ::setenv("LOCKSTEP_FAILURE_WATCHDOG", "1", 1);
+  fake_nccl::inject("destroy=wait:rank1");
+  std::atomic<bool> said{false};
+  set_log_sink([&](LogLevel level, std::string_view text) {
+    const bool is_it = text.find("ncclCommDestroy of rank 1 (host ") != text.npos;
+    if (is_it && level == LogLevel::warn && text.find("has not returned in 1 s; it waits") != text.npos) said = true;
+  });
+  std::jthread healer([&] {
+    wait_until([&] { return said.load(); });
+    fake_nccl::heal();
+  });
+  run_ranks(2, [](const Group& group) { group->barrier().wait(); });
+  healer.join();
+  EXPECT_TRUE(said);
+  EXPECT_EQ(calls("rank 1: abort"), 0);
+}
+
+// Rank 0's device is in the program's kernel when all have said goodbye, and rank 1 fails.
+TEST_F(NcclEnd, AFailureOnTheWayIsAnAbortAndNothingElse) {
+  fake_nccl::inject("finalize=error:rank1");
+  std::atomic<bool> go{false};
+  std::jthread watcher([&] {
+    wait_until([&] { return calls("rank 0: abort") > 0; });
+    go = true;
+  });
+  run_ranks(2, [&](Group group) {
+    const Stream stream(group->device());
+    const Arena arena = group->allocate(4096);
+    if (group->rank() == 0) {
+      compute(stream, arena, [&] {
+        while (!go) std::this_thread::yield();
+      });
+    }
+    group.reset();
+  });
+  watcher.join();
+  for (const std::string rank : {"rank 0: ", "rank 1: "}) {
+    EXPECT_EQ(calls(rank + "abort"), 1);
+    EXPECT_EQ(calls(rank + "destroy"), 0);
+  }
+  EXPECT_EQ(calls("rank 0: deregister"), 0);
+  EXPECT_EQ(calls("rank 0: finalize"), 0);
+}
+
+TEST_F(NcclEnd, AStartThatComesBackTooLateIsAborted) {
+  ::setenv("LOCKSTEP_FAILURE_WATCHDOG", "1", 1);
+  fake_nccl::inject("init=wait:rank1");
+  error_of<Timeout>([] { run_ranks(2, [](const Group&) { FAIL(); }, {.start_timeout = 300ms}); });
+  EXPECT_EQ(calls("rank 1: abort"), 0);
+  fake_nccl::heal();
+  EXPECT_TRUE(wait_until([&] { return calls("rank 1: abort") == 1; }));
+}
+
+TEST_F(NcclEnd, ACallOfTheOwnersThatDoesNotReturnIsATimeout) {
+  fake_nccl::inject("register=wait:rank1");
+  run_ranks(2,
+            [](const Group& group) {
+              const std::string text = error_of<Timeout>([&] { group->allocate(4096); });
+              if (group->rank() == 1) fake_nccl::heal();
+              EXPECT_EQ(error_of<Timeout>([&] { group->barrier(); }), text) << "not sticky";
+            },
+            {.timeout = 500ms});
+}
+
+TEST_F(NcclEnd, WhatAHelperThrowsIsTheCallers) {
+  nccl::HelperCall call({DeviceKind::cuda, 0}, [] { throw InvalidArgument("thrown in there"); });
+  ASSERT_TRUE(call.wait(copy_deadline()));
+  ASSERT_NE(call.error(), nullptr);
+  EXPECT_EQ(error_of<InvalidArgument>([&] { std::rethrow_exception(call.error()); }), "thrown in there");
+}
+
+}  // namespace
+}  // namespace lockstep::testing
