@@ -15,25 +15,40 @@ std::shared_ptr<void> DeviceAllocator::allocate(std::size_t bytes, cudaStream_t 
   if (bytes == 0) return nullptr;
   const CurrentDevice current(device_);
   const std::size_t wanted = BlockCache::block_bytes(bytes);
-  MutexLock lock(mutex_);
   if (wanted < bytes) refuse(bytes);  // past what a size can say
-  collect(false);
-  Block* block = find(wanted, stream);
+  Block* block = take(wanted, stream);
   if (block == nullptr) block = grow(wanted, stream);
   if (block == nullptr) refuse(bytes);
-  live_[block->data] = block;
-  used_ += block->bytes;
-  peak_ = std::max(peak_, used_);
   return {block->data, [self = shared_from_this(), block](void*) { self->release(block); }};
 }
 
-Block* DeviceAllocator::find(std::size_t bytes, cudaStream_t stream) {
+Block* DeviceAllocator::hand_out(Block* block) {
+  if (block == nullptr) return nullptr;
+  live_[block->data] = block;
+  used_ += block->bytes;
+  peak_ = std::max(peak_, used_);
+  return block;
+}
+
+Block* DeviceAllocator::take(std::size_t bytes, cudaStream_t stream) {
   const auto put = [this](void* event) { events_.put(static_cast<cudaEvent_t>(event)); };
-  if (Block* const own = cache_.take(bytes, stream, put)) return own;
   const auto is_idle = [this](const Block& segment) {
     return reached(static_cast<cudaEvent_t>(segment.idle_after), device_);
   };
-  return cache_.take_over(bytes, stream, is_idle, put);
+  MutexLock lock(mutex_);
+  collect();
+  Block* const own = cache_.take(bytes, stream, put);
+  return hand_out(own != nullptr ? own : cache_.take_over(bytes, stream, is_idle, put));
+}
+
+Block* DeviceAllocator::take_behind(std::size_t bytes, cudaStream_t stream) {
+  const auto put = [this](void* event) { events_.put(static_cast<cudaEvent_t>(event)); };
+  const auto after = [&](const Block& idle) {
+    check(cudaStreamWaitEvent(stream, static_cast<cudaEvent_t>(idle.idle_after), 0), "cudaStreamWaitEvent", device_);
+    return true;
+  };
+  MutexLock lock(mutex_);
+  return hand_out(cache_.take_over(bytes, stream, after, put));
 }
 
 Block* DeviceAllocator::ask_device(std::size_t bytes, cudaStream_t stream) {
@@ -45,24 +60,18 @@ Block* DeviceAllocator::ask_device(std::size_t bytes, cudaStream_t stream) {
     return nullptr;
   }
   check(error, fmt::format("cudaMalloc of {} bytes", segment), device_);
+  MutexLock lock(mutex_);
   ++counters_.allocations;
-  return cache_.add_segment(static_cast<std::byte*>(data), segment, bytes, stream);
+  return hand_out(cache_.add_segment(static_cast<std::byte*>(data), segment, bytes, stream));
 }
 
 Block* DeviceAllocator::grow(std::size_t bytes, cudaStream_t stream) {
   if (Block* const fresh = ask_device(bytes, stream)) return fresh;
-  // Another stream's, behind its last use.
-  const auto after = [&](const Block& idle) {
-    check(cudaStreamWaitEvent(stream, static_cast<cudaEvent_t>(idle.idle_after), 0), "cudaStreamWaitEvent", device_);
-    return true;
-  };
-  const auto put = [this](void* event) { events_.put(static_cast<cudaEvent_t>(event)); };
-  if (Block* const others = cache_.take_over(bytes, stream, after, put)) return others;
+  if (Block* const others = take_behind(bytes, stream)) return others;
   drain();
   if (Block* const fresh = ask_device(bytes, stream)) return fresh;
-  if (pending_.empty()) return nullptr;
-  collect(true);
-  if (Block* const own = find(bytes, stream)) return own;
+  if (!wait_for_pending()) return nullptr;
+  if (Block* const own = take(bytes, stream)) return own;
   drain();
   return ask_device(bytes, stream);
 }
@@ -105,18 +114,11 @@ void DeviceAllocator::give_back(Block* block) {
   if (free->is_segment()) free->idle_after = events_.record(static_cast<cudaStream_t>(free->stream));
 }
 
-void DeviceAllocator::collect(bool wait) {
+void DeviceAllocator::collect() {
   for (std::size_t i = 0; i < pending_.size();) {
     Pending& pending = pending_[i];
-    while (!pending.events.empty()) {
-      const cudaEvent_t event = pending.events.back();
-      if (wait && !reached(event, device_)) {
-        ++counters_.host_waits;
-        check(cudaEventSynchronize(event), "cudaEventSynchronize", device_);
-      } else if (!wait && !reached(event, device_)) {
-        break;
-      }
-      events_.put(event);
+    while (!pending.events.empty() && reached(pending.events.back(), device_)) {
+      events_.put(pending.events.back());
       pending.events.pop_back();
     }
     if (!pending.events.empty()) {
@@ -131,21 +133,55 @@ void DeviceAllocator::collect(bool wait) {
   }
 }
 
+bool DeviceAllocator::wait_for_pending() {
+  std::vector<Pending> taken;
+  {
+    MutexLock lock(mutex_);
+    taken.swap(pending_);
+  }
+  std::int64_t waits = 0;
+  for (const Pending& pending : taken) {
+    for (const cudaEvent_t event : pending.events) {
+      if (reached(event, device_)) continue;
+      ++waits;
+      check(cudaEventSynchronize(event), "cudaEventSynchronize", device_);
+    }
+  }
+  MutexLock lock(mutex_);
+  counters_.host_waits += waits;
+  for (const Pending& pending : taken) {
+    for (const cudaEvent_t event : pending.events) events_.put(event);
+    pending_bytes_ -= pending.block->bytes;
+    give_back(pending.block);
+  }
+  return !taken.empty();
+}
+
 void DeviceAllocator::drain() {
-  std::int64_t released = 0;
-  cache_.drain([&](std::byte* data, std::size_t, void* event) {
-    // cudaFree waits until nothing uses it any more.
-    ++released;
-    check(cudaFree(data), "cudaFree", device_);
-    if (event != nullptr) events_.put(static_cast<cudaEvent_t>(event));
-  });
-  counters_.host_waits += released;
+  std::vector<std::byte*> segments;
+  {
+    MutexLock lock(mutex_);
+    cache_.drain([&](std::byte* data, std::size_t, void* event) {
+      segments.push_back(data);
+      // Who asks the device to take it back waits for all of the device.
+      if (event != nullptr) events_.put(static_cast<cudaEvent_t>(event));
+    });
+    counters_.host_waits += static_cast<std::int64_t>(segments.size());
+  }
+  cudaError_t error = cudaSuccess;
+  for (std::byte* const data : segments) {
+    const cudaError_t own = cudaFree(data);
+    if (error == cudaSuccess) error = own;
+  }
+  check(error, "cudaFree", device_);
 }
 
 void DeviceAllocator::release_cached() {
   const CurrentDevice current(device_);
-  MutexLock lock(mutex_);
-  collect(false);
+  {
+    MutexLock lock(mutex_);
+    collect();
+  }
   drain();
 }
 
@@ -170,11 +206,18 @@ void DeviceAllocator::refuse(std::size_t bytes) {
   std::size_t total_bytes = 0;
   // Nothing more to say if even this fails: the error is the one below.
   if (cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess) cudaGetLastError();
-  throw DeviceError(fmt::format(
-      "allocate: no room for {} bytes on {}: {} of its {} bytes are free; this process (pid {}) uses {} and keeps {} "
-      "in "
-      "blocks that are too small; use a smaller batch or model, or see in nvidia-smi what else runs there",
-      bytes, describe_(), free_bytes, total_bytes, ::getpid(), used_, cache_.free_bytes() + pending_bytes_));
+  std::size_t used = 0;
+  std::size_t kept = 0;
+  {
+    MutexLock lock(mutex_);
+    used = used_;
+    kept = cache_.free_bytes() + pending_bytes_;
+  }
+  throw DeviceError(
+      fmt::format("allocate: no room for {} bytes on {}: {} of its {} bytes are free; this process (pid {}) uses {} "
+                  "and keeps {} in "
+                  "blocks that are too small; use a smaller batch or model, or see in nvidia-smi what else runs there",
+                  bytes, describe_(), free_bytes, total_bytes, ::getpid(), used, kept));
 }
 
 }  // namespace lockstep::cuda

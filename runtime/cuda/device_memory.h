@@ -9,6 +9,9 @@
 // device; blocks that wait for other streams, for which the host waits; then DeviceError with bytes wanted, free, used
 // and cached.
 //
+// No lock is held while the device is asked for memory or given it back: that may wait for kernels, and who gives a
+// block back meanwhile may be the thread that would end them.
+//
 // Threads: any.
 #pragma once
 
@@ -51,16 +54,22 @@ class DeviceAllocator : public std::enable_shared_from_this<DeviceAllocator> {
     std::vector<cudaEvent_t> events;
   };
 
-  Block* find(std::size_t block_bytes, cudaStream_t stream) REQUIRES(mutex_);
-  Block* grow(std::size_t block_bytes, cudaStream_t stream) REQUIRES(mutex_);
+  // From the cache; null if it has none. What these return is handed out.
+  Block* take(std::size_t block_bytes, cudaStream_t stream) EXCLUDES(mutex_);
+  Block* grow(std::size_t block_bytes, cudaStream_t stream) EXCLUDES(mutex_);
+  // Another stream's idle segment, behind its last use.
+  Block* take_behind(std::size_t block_bytes, cudaStream_t stream) EXCLUDES(mutex_);
   // A new segment; null if the device has no more.
-  Block* ask_device(std::size_t block_bytes, cudaStream_t stream) REQUIRES(mutex_);
+  Block* ask_device(std::size_t block_bytes, cudaStream_t stream) EXCLUDES(mutex_);
+  Block* hand_out(Block* block) REQUIRES(mutex_);
   void release(Block* block) noexcept EXCLUDES(mutex_);
   void give_back(Block* block) REQUIRES(mutex_);
-  // Blocks whose other streams are done go back; with `wait` the host waits for all.
-  void collect(bool wait) REQUIRES(mutex_);
-  void drain() REQUIRES(mutex_);
-  [[noreturn]] void refuse(std::size_t bytes) REQUIRES(mutex_);
+  // Blocks whose other streams are done go back.
+  void collect() REQUIRES(mutex_);
+  // The host waits until all are. False if there were none.
+  bool wait_for_pending() EXCLUDES(mutex_);
+  void drain() EXCLUDES(mutex_);
+  [[noreturn]] void refuse(std::size_t bytes) EXCLUDES(mutex_);
 
   const DeviceId device_;
   EventPool& events_;
