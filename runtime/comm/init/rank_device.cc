@@ -36,11 +36,16 @@ DeviceId rank_device(const InitSettings& settings, const rendezvous::Identity& i
     device.index = identity.local_rank % gpus.count;
     return device;
   }
+  if (identity.local_world_size <= gpus.count) {
+    throw BackendUnavailable(fmt::format(
+        "init_process_group: device 'cuda' was asked for: local rank {} takes cuda:{}, and this process sees {} GPUs; "
+        "look at LOCAL_RANK and CUDA_VISIBLE_DEVICES, or name the device (device = \"cuda:0\")",
+        identity.local_rank, identity.local_rank, gpus.count));
+  }
   throw BackendUnavailable(fmt::format(
       "init_process_group: device 'cuda' was asked for: {} ranks of this host see {} GPUs, so local ranks 0 and {} "
-      "would "
-      "share cuda:0 ({}); start at most {} ranks here (lockstep run --nproc-per-node gpu), or for tests let them share "
-      "(lockstep run --oversubscribe-gpu)",
+      "would share cuda:0 ({}); start at most {} ranks here (lockstep run --nproc-per-node gpu), or for tests let them "
+      "share (lockstep run --oversubscribe-gpu)",
       identity.local_world_size, gpus.count, gpus.count, gpus.uuid(0), gpus.count));
 }
 

@@ -67,6 +67,12 @@ TEST(RankDevice, MoreRanksThanGpusAreRefusedOnEveryRank) {
   }
 }
 
+TEST(RankDevice, ALocalRankPastTheGpusIsRefusedByItself) {
+  // As from a launcher that does not say how many there are.
+  EXPECT_THAT(refusal(2, 1, 2),
+              AllOf(HasSubstr("local rank 2 takes cuda:2, and this process sees 2 GPUs"), HasSubstr("LOCAL_RANK")));
+}
+
 TEST(RankDevice, TheyShareWhereTheyWereToldTo) {
   EXPECT_EQ(index_of("cuda", 0, 3, 2, true), 0);
   EXPECT_EQ(index_of("cuda", 1, 3, 2, true), 1);
