@@ -1,27 +1,23 @@
 // Makes a device the calling thread's current one, and the former one again at the end.
+//
+// A thread that has no context yet keeps the device: its "current" one is only a number, 0, and to set it back would
+// bring up a context there, hundreds of megabytes on GPU 0 for each rank of the host.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
-#include "runtime/cuda/check.h"
+#include "runtime/device/device.h"
 
 namespace lockstep::cuda {
 
 class CurrentDevice {
  public:
-  explicit CurrentDevice(DeviceId device) : device_(device) {
-    check(cudaGetDevice(&former_), "cudaGetDevice", device);
-    if (former_ != device.index) check(cudaSetDevice(device.index), "cudaSetDevice", device);
-  }
-  ~CurrentDevice() {
-    if (former_ != device_.index) check_quietly(cudaSetDevice(former_), "cudaSetDevice back", device_);
-  }
+  // Throws DeviceError.
+  explicit CurrentDevice(DeviceId device);
+  ~CurrentDevice();
   CurrentDevice(const CurrentDevice&) = delete;
   CurrentDevice& operator=(const CurrentDevice&) = delete;
 
  private:
-  const DeviceId device_;
-  int former_ = 0;
+  int former_ = -1;  // to be set again
 };
 
 }  // namespace lockstep::cuda

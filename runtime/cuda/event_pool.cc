@@ -24,12 +24,18 @@ cudaEvent_t EventPool::record(cudaStream_t stream) {
   return event;
 }
 
+void EventPool::record_again(cudaEvent_t event, cudaStream_t stream) {
+  const CurrentDevice current(device_);
+  check(cudaEventRecord(event, stream), "cudaEventRecord", device_);
+}
+
 void EventPool::put(cudaEvent_t event) {
   MutexLock lock(mutex_);
   idle_.push_back(event);
 }
 
 bool reached(cudaEvent_t event, DeviceId device) {
+  const CurrentDevice current(device);
   const cudaError_t error = cudaEventQuery(event);
   if (error == cudaErrorNotReady) {
     cudaGetLastError();

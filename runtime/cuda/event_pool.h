@@ -18,6 +18,8 @@ class EventPool {
 
   // An event recorded in `stream`. Throws DeviceError.
   cudaEvent_t record(cudaStream_t stream) EXCLUDES(mutex_);
+  // Moves its mark to the end of `stream`.
+  void record_again(cudaEvent_t event, cudaStream_t stream);
   // Gives it back; whoever waits for it may go on waiting.
   void put(cudaEvent_t event) EXCLUDES(mutex_);
 

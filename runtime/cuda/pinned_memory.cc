@@ -24,15 +24,9 @@ std::shared_ptr<void> PinnedAllocator::allocate(std::size_t bytes, DeviceId devi
   }
   const std::size_t size = std::max(kSmallest, std::bit_ceil(bytes));
   const CurrentDevice current(device);
-  MutexLock lock(mutex_);
-  auto& list = free_[size];
-  auto idle = list.begin();
-  while (idle != list.end() && !is_idle(**idle)) ++idle;
-  Block* block = nullptr;
-  if (idle != list.end()) {
-    block = *idle;
-    list.erase(idle);
-  } else {
+  Block* block = take(size);
+  if (block == nullptr) {
+    // Without the lock: it may wait for the device.
     void* data = nullptr;
     const cudaError_t error = cudaHostAlloc(&data, size, cudaHostAllocPortable);
     if (error == cudaErrorMemoryAllocation) {
@@ -47,40 +41,78 @@ std::shared_ptr<void> PinnedAllocator::allocate(std::size_t bytes, DeviceId devi
     fresh->data = static_cast<std::byte*>(data);
     fresh->bytes = size;
     block = fresh.get();
+    MutexLock lock(mutex_);
     all_[reinterpret_cast<std::uintptr_t>(data)] = std::move(fresh);
   }
   return {block->data, [self = shared_from_this(), block](void*) { self->release(block); }};
 }
 
+PinnedAllocator::Block* PinnedAllocator::take(std::size_t size) {
+  MutexLock lock(mutex_);
+  auto& list = free_[size];
+  const auto idle = std::find_if(list.begin(), list.end(), [this](Block* block) { return is_idle(*block); });
+  if (idle == list.end()) return nullptr;
+  Block* const block = *idle;
+  list.erase(idle);
+  return block;
+}
+
 bool PinnedAllocator::is_idle(Block& block) {
-  while (!block.waiting.empty()) {
-    const Waiting& last = block.waiting.back();
+  while (!block.uses.empty()) {
+    const Use& last = block.uses.back();
     if (!reached(last.event, last.device)) return false;
     events_of_(last.device).put(last.event);
-    block.waiting.pop_back();
+    block.uses.pop_back();
+  }
+  return true;
+}
+
+PinnedAllocator::Block* PinnedAllocator::find(const void* data) {
+  const auto address = reinterpret_cast<std::uintptr_t>(data);
+  const auto next = all_.upper_bound(address);
+  if (next == all_.begin()) return nullptr;
+  const auto& [first, block] = *std::prev(next);
+  return address - first < block->bytes ? block.get() : nullptr;
+}
+
+bool PinnedAllocator::holds(const void* data) {
+  MutexLock lock(mutex_);
+  return find(data) != nullptr;
+}
+
+bool PinnedAllocator::copied(const void* data, DeviceId device, cudaStream_t stream) {
+  MutexLock lock(mutex_);
+  Block* const block = find(data);
+  if (block == nullptr) return false;
+  EventPool& events = events_of_(device);
+  const auto same = std::find_if(block->uses.begin(), block->uses.end(), [&](const Use& use) {
+    return use.device == device && use.stream == stream && use.event != nullptr;
+  });
+  if (same == block->uses.end()) {
+    block->uses.push_back({device, stream, events.record(stream)});
+  } else {
+    events.record_again(same->event, stream);
   }
   return true;
 }
 
 bool PinnedAllocator::used_by(const void* data, DeviceId device, cudaStream_t stream) {
   MutexLock lock(mutex_);
-  const auto address = reinterpret_cast<std::uintptr_t>(data);
-  const auto next = all_.upper_bound(address);
-  if (next == all_.begin()) return false;
-  Block& block = *std::prev(next)->second;
-  if (address - std::prev(next)->first >= block.bytes) return false;
-  const Use use{device, stream};
-  if (std::find(block.uses.begin(), block.uses.end(), use) == block.uses.end()) block.uses.push_back(use);
+  Block* const block = find(data);
+  if (block == nullptr) return false;
+  const bool known = std::any_of(block->uses.begin(), block->uses.end(), [&](const Use& use) {
+    return use.device == device && use.stream == stream && use.event == nullptr;
+  });
+  if (!known) block->uses.push_back({device, stream, nullptr});
   return true;
 }
 
 void PinnedAllocator::release(Block* block) noexcept {
   try {
     MutexLock lock(mutex_);
-    for (const Use& use : block->uses) {
-      block->waiting.push_back({use.device, events_of_(use.device).record(use.stream)});
+    for (Use& use : block->uses) {
+      if (use.event == nullptr) use.event = events_of_(use.device).record(use.stream);
     }
-    block->uses.clear();
     free_[block->bytes].push_back(block);
   } catch (const std::exception&) {
     // The device is broken, or gone as the process ends. Memory whose use can't be followed is nobody's from now on.

@@ -1,6 +1,6 @@
 // Host memory that devices copy to and from without staging, with a cache: to pin memory costs milliseconds, and to
 // give it back waits for the device. Blocks have sizes of powers of two from 4 KiB; one that went back is for the next
-// owner once events behind its copies were reached.
+// owner once events behind its copies were reached. These are recorded with each copy, whose stream may be gone later.
 //
 // Threads: any.
 #pragma once
@@ -26,7 +26,11 @@ class PinnedAllocator : public std::enable_shared_from_this<PinnedAllocator> {
   explicit PinnedAllocator(std::function<EventPool&(DeviceId)> events_of) : events_of_(std::move(events_of)) {}
 
   std::shared_ptr<void> allocate(std::size_t bytes, DeviceId device) EXCLUDES(mutex_);
-  // Work in the stream uses the block that holds this byte. False if none does.
+  // Whether a block of its holds this byte.
+  bool holds(const void* data) EXCLUDES(mutex_);
+  // The stream uses the block that holds this byte, until what is in it now; false if none does.
+  bool copied(const void* data, DeviceId device, cudaStream_t stream) EXCLUDES(mutex_);
+  // The same, until what is in it when the block goes: so long the stream has to live.
   bool used_by(const void* data, DeviceId device, cudaStream_t stream) EXCLUDES(mutex_);
   std::int64_t allocations() EXCLUDES(mutex_);
 
@@ -34,21 +38,19 @@ class PinnedAllocator : public std::enable_shared_from_this<PinnedAllocator> {
   struct Use {
     DeviceId device;
     cudaStream_t stream;
-    bool operator==(const Use&) const = default;
-  };
-  struct Waiting {
-    DeviceId device;
-    cudaEvent_t event;
+    cudaEvent_t event;  // behind it; null if it is to be recorded when the block goes
   };
   struct Block {
     std::byte* data = nullptr;
     std::size_t bytes = 0;
-    std::vector<Use> uses = {};
-    std::vector<Waiting> waiting = {};  // of a free one
+    std::vector<Use> uses = {};  // of a free one, not known to be over
   };
 
   void release(Block* block) noexcept EXCLUDES(mutex_);
   bool is_idle(Block& block) REQUIRES(mutex_);
+  // Null if there is none.
+  Block* find(const void* data) REQUIRES(mutex_);
+  Block* take(std::size_t size) EXCLUDES(mutex_);
 
   const std::function<EventPool&(DeviceId)> events_of_;
   Mutex mutex_;

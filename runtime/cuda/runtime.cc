@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/base/error.h"
+#include "runtime/base/logging.h"
 #include "runtime/cuda/check.h"
 #include "runtime/cuda/current_device.h"
 #include "runtime/cuda/kernels.h"
@@ -17,7 +18,25 @@ namespace lockstep::cuda {
 namespace {
 
 cudaStream_t handle_of(StreamView stream) { return static_cast<cudaStream_t>(stream.handle); }
-cudaEvent_t event_of(void* event) { return static_cast<cudaEvent_t>(event); }
+
+// What an event's handle points to. CUDA is asked about one with its device current: on a thread without a context
+// the question would bring one up on GPU 0.
+struct DeviceEvent {
+  cudaEvent_t event = nullptr;
+  DeviceId device;
+};
+const DeviceEvent& event_of(void* handle) { return *static_cast<const DeviceEvent*>(handle); }
+
+void destroy_event(void* handle) noexcept {
+  const std::unique_ptr<DeviceEvent> owned(static_cast<DeviceEvent*>(handle));
+  try {
+    const CurrentDevice current(owned->device);
+    check_quietly(cudaEventDestroy(owned->event), "cudaEventDestroy", owned->device);
+  } catch (const DeviceError& error) {
+    // As the process ends, CUDA may have gone before it.
+    log_debug("an event of {} is not destroyed: {}", owned->device.str(), error.what());
+  }
+}
 
 // As CUDA reads it, also where it is set and empty.
 std::optional<std::string> visible_devices() {
@@ -198,34 +217,33 @@ void CudaRuntime::synchronize(StreamView stream, const Deadline& deadline) {
 std::shared_ptr<void> CudaRuntime::create_event(DeviceId device, bool timed) {
   use(device);
   const CurrentDevice current(device);
-  cudaEvent_t event = nullptr;
-  check(cudaEventCreateWithFlags(&event, timed ? cudaEventDefault : cudaEventDisableTiming), "cudaEventCreate", device);
-  return {event, [device](void* handle) {
-            check_quietly(cudaEventDestroy(static_cast<cudaEvent_t>(handle)), "cudaEventDestroy", device);
-          }};
+  auto made = std::make_unique<DeviceEvent>(DeviceEvent{nullptr, device});
+  check(cudaEventCreateWithFlags(&made->event, timed ? cudaEventDefault : cudaEventDisableTiming), "cudaEventCreate",
+        device);
+  return {static_cast<void*>(made.release()), &destroy_event};
 }
 
 void CudaRuntime::record(void* event, StreamView stream) {
   const CurrentDevice current(stream.device);
-  check(cudaEventRecord(event_of(event), handle_of(stream)), "cudaEventRecord", stream.device);
+  check(cudaEventRecord(event_of(event).event, handle_of(stream)), "cudaEventRecord", stream.device);
 }
 
 void CudaRuntime::block(StreamView stream, void* event) {
   const CurrentDevice current(stream.device);
-  check(cudaStreamWaitEvent(handle_of(stream), event_of(event), 0), "cudaStreamWaitEvent", stream.device);
+  check(cudaStreamWaitEvent(handle_of(stream), event_of(event).event, 0), "cudaStreamWaitEvent", stream.device);
 }
 
-bool CudaRuntime::reached(void* event) { return cuda::reached(event_of(event), {DeviceKind::cuda, 0}); }
+bool CudaRuntime::reached(void* event) { return cuda::reached(event_of(event).event, event_of(event).device); }
 
 void CudaRuntime::synchronize(void* event, const Deadline& deadline) {
-  const DeviceId device{DeviceKind::cuda, 0};
-  wait([&] { return cuda::reached(event_of(event), device); }, device, "the stream before an event", deadline);
+  wait([&] { return reached(event); }, event_of(event).device, "the stream before an event", deadline);
 }
 
 std::chrono::nanoseconds CudaRuntime::elapsed(void* earlier, void* later) {
-  const DeviceId device{DeviceKind::cuda, 0};
+  const DeviceId device = event_of(later).device;
+  const CurrentDevice current(device);
   float milliseconds = 0;
-  const cudaError_t error = cudaEventElapsedTime(&milliseconds, event_of(earlier), event_of(later));
+  const cudaError_t error = cudaEventElapsedTime(&milliseconds, event_of(earlier).event, event_of(later).event);
   if (error == cudaErrorInvalidResourceHandle || error == cudaErrorNotReady) {
     cudaGetLastError();
     throw InvalidArgument(
@@ -237,8 +255,17 @@ std::chrono::nanoseconds CudaRuntime::elapsed(void* earlier, void* later) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double, std::milli>(milliseconds));
 }
 
+DeviceId CudaRuntime::place_of(const void* data, DeviceId device) {
+  use(device);
+  const CurrentDevice current(device);
+  cudaPointerAttributes attributes{};
+  check(cudaPointerGetAttributes(&attributes, data), "cudaPointerGetAttributes", device);
+  const bool is_devices = attributes.type == cudaMemoryTypeDevice || attributes.type == cudaMemoryTypeManaged;
+  return is_devices ? DeviceId{DeviceKind::cuda, attributes.device} : DeviceId{};
+}
+
 bool CudaRuntime::is_pageable(const void* data, StreamView stream) {
-  if (pinned_->used_by(data, stream.device, handle_of(stream))) return false;
+  if (pinned_->holds(data)) return false;
   cudaPointerAttributes attributes{};
   check(cudaPointerGetAttributes(&attributes, data), "cudaPointerGetAttributes", stream.device);
   return attributes.type == cudaMemoryTypeUnregistered;
@@ -247,12 +274,10 @@ bool CudaRuntime::is_pageable(const void* data, StreamView stream) {
 void CudaRuntime::copy(void* to, const void* from, std::size_t bytes, StreamView stream) {
   if (bytes == 0) return;
   const CurrentDevice current(stream.device);
-  // Both are asked: each may be pinned memory that has to learn of its use.
-  const bool to_pageable = is_pageable(to, stream);
-  const bool from_pageable = is_pageable(from, stream);
-  if (to_pageable || from_pageable) host_waits_.fetch_add(1, std::memory_order_relaxed);
+  if (is_pageable(to, stream) || is_pageable(from, stream)) host_waits_.fetch_add(1, std::memory_order_relaxed);
   check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, handle_of(stream)),
         fmt::format("cudaMemcpyAsync of {} bytes", bytes), stream.device);
+  for (const void* side : {static_cast<const void*>(to), from}) pinned_->copied(side, stream.device, handle_of(stream));
 }
 
 void CudaRuntime::zero(void* data, std::size_t bytes, StreamView stream) {

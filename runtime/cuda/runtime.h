@@ -42,6 +42,8 @@ class CudaRuntime final : public DeviceRuntime {
   void synchronize(void* event, const Deadline& deadline) override;
   std::chrono::nanoseconds elapsed(void* earlier, void* later) override;
 
+  DeviceId place_of(const void* data, DeviceId device) override;
+
   void copy(void* to, const void* from, std::size_t bytes, StreamView stream) override;
   void zero(void* data, std::size_t bytes, StreamView stream) override;
   void divide(const BufferView& buffer, const std::int64_t* divisor, OverZero over_zero, StreamView stream) override;

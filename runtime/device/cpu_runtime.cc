@@ -75,6 +75,8 @@ class CpuRuntime final : public DeviceRuntime {
     return Clock::duration(time_of(later) - time_of(earlier));
   }
 
+  DeviceId place_of(const void*, DeviceId) override { return {}; }
+
   void copy(void* to, const void* from, std::size_t bytes, StreamView stream) override {
     require_default(stream, "copy");
     if (bytes > 0) std::memmove(to, from, bytes);

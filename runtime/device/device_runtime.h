@@ -3,9 +3,10 @@
 // it.
 //
 // No call waits on the host unless it says so; what has to wait says how often in counters(). Threads: any, each object
-// one at a time. The calling thread's current CUDA device is as it was when a call returns. Failure: DeviceError with
-// the operation, the device and the library's own words; BackendUnavailable where there is no such device, with the
-// reason and the remedy.
+// one at a time. The calling thread's current CUDA device is as it was when a call returns; a thread that had no
+// context yet stays on the device of the call, since the way back would bring up one on GPU 0. Failure: DeviceError
+// with the operation, the device and the library's own words; BackendUnavailable where there is no such device, with
+// the reason and the remedy.
 #pragma once
 
 #include <chrono>
@@ -65,10 +66,12 @@ class DeviceRuntime {
   // an earlier owner's work in that stream still uses, so its first use is in that stream or behind an event in it.
   // With the last copy it goes back to a cache, while work in the stream may still use it. Is used in another stream
   // too: say so with used_by(). 0 bytes: null. Out of memory gives the cache back and tries again, then waits for the
-  // device, before it throws DeviceError.
+  // device, before it throws DeviceError. A stream of the program's own, which is no Stream, has to live as long as the
+  // process: the cache keeps memory in its order.
   virtual std::shared_ptr<void> allocate(std::size_t bytes, StreamView stream) = 0;
   // `memory` (the beginning of an allocation of allocate() or allocate_pinned()) is used by work that is in `stream`
-  // now, or comes into it before the last copy goes: it won't be given to anybody until that is done.
+  // now, or comes into it before the last copy goes: it won't be given to anybody until that is done. A stream of the
+  // program's own has to live until then.
   virtual void used_by(const void* memory, StreamView stream) = 0;
   // Host memory that the device copies to and from without staging, 256-byte aligned. With the last copy it goes back
   // to a cache, and to the next owner once the copies are done that copy() has put into streams.
@@ -88,6 +91,9 @@ class DeviceRuntime {
   virtual bool reached(void* event) = 0;
   virtual void synchronize(void* event, const Deadline& deadline) = 0;
   virtual std::chrono::nanoseconds elapsed(void* earlier, void* later) = 0;
+
+  // Where this memory is, be it of allocate() or not, as `device` sees it: on a device, or the host's.
+  virtual DeviceId place_of(const void* data, DeviceId device) = 0;
 
   // In the stream's order. Either side may be host memory, which must live until then and be of allocate_pinned() if
   // the host is not to wait: pageable memory makes CUDA stage it, and counts as a host wait.

@@ -36,7 +36,8 @@ Words said(const Result& result) {
 }
 
 std::string on(int local, int index, int physical) {
-  return "local " + std::to_string(local) + " on cuda:" + std::to_string(index) + " " + uuid_of(physical);
+  return "local " + std::to_string(local) + " on cuda:" + std::to_string(index) + " " + uuid_of(physical) +
+         ", contexts on " + std::to_string(physical);
 }
 
 TEST(Gpus, OneRankEach) {

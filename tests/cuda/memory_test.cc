@@ -241,6 +241,45 @@ TEST_F(CudaMemory, PinnedMemoryWaitsForItsCopies) {
   EXPECT_EQ(third.get(), address);
 }
 
+TEST_F(CudaMemory, AStreamOfTheProgramsMayGoBeforePinnedMemoryThatWasCopiedInIt) {
+  ASSERT_EQ(cudaSetDevice(gpu.index), cudaSuccess);
+  cudaStream_t own = nullptr;
+  ASSERT_EQ(cudaStreamCreateWithFlags(&own, cudaStreamNonBlocking), cudaSuccess);
+  const Stream stream(gpu);
+  const auto device = cuda.allocate(4096, stream);
+  auto pinned = cuda.allocate_pinned(4096, gpu);
+  void* const address = pinned.get();
+  stall({gpu, own});
+  cuda.copy(device.get(), pinned.get(), 4096, {gpu, own});
+  Event copied(gpu);
+  copied.record({gpu, own});
+  ASSERT_EQ(cudaStreamDestroy(own), cudaSuccess);
+  pinned.reset();
+  // Its work goes on, and until that is done nobody gets the block.
+  EXPECT_NE(cuda.allocate_pinned(4096, gpu).get(), address);
+  let();
+  copied.synchronize(soon());
+}
+
+// A device that asks for time to take memory back holds nobody up who gives some: he may be the one that it waits for.
+TEST_F(CudaMemory, WhoGivesMemoryBackNeverWaitsForTheDevice) {
+  const Stream stream(gpu);
+  auto mine = cuda.allocate(kMiB, stream);
+  auto pinned = cuda.allocate_pinned(4096, gpu);
+  cuda.copy(mine.get(), pinned.get(), 4096, stream);
+  cuda.allocate(40 * kMiB, stream).reset();  // cached, for the device to take back
+  const std::int64_t frees = fake_cuda::calls("cudaFree");
+  const Stream busy(gpu);
+  stall(busy);
+  std::thread other([&] { cuda.release_cached(gpu); });
+  while (fake_cuda::calls("cudaFree") == frees) std::this_thread::yield();
+  mine.reset();
+  pinned.reset();
+  EXPECT_NE(cuda.allocate(4096, stream), nullptr);
+  let();
+  other.join();
+}
+
 TEST_F(CudaMemory, ServesManyThreadsAndStreams) {
   std::vector<std::thread> threads;
   for (unsigned seed = 0; seed < 4; ++seed) {

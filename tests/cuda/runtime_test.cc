@@ -252,6 +252,7 @@ TEST_F(Cuda, EachCallsFailureIsAnErrorWithItsName) {
 }
 
 TEST_F(Cuda, TheCurrentDeviceStaysWhatItWas) {
+  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
   Stream elsewhere(kOther);
   const auto data = cuda.allocate(64, elsewhere);
   cuda.zero(data.get(), 64, elsewhere);
@@ -259,6 +260,25 @@ TEST_F(Cuda, TheCurrentDeviceStaysWhatItWas) {
   int device = -1;
   ASSERT_EQ(cudaGetDevice(&device), cudaSuccess);
   EXPECT_EQ(device, 0);
+}
+
+// Its device 0 is only a number then, and the way back would bring up a context there.
+TEST_F(Cuda, AThreadWithoutAContextStaysWithTheDeviceItCameTo) {
+  Event event(kOther);
+  std::thread([&] {
+    EXPECT_TRUE(event.reached());
+    int device = -1;
+    ASSERT_EQ(cudaGetDevice(&device), cudaSuccess);
+    EXPECT_EQ(device, kOther.index);
+  }).join();
+}
+
+TEST_F(Cuda, SaysWhereMemoryIs) {
+  Stream elsewhere(kOther);
+  const auto data = cuda.allocate(64, elsewhere);
+  EXPECT_EQ(cuda.place_of(data.get(), kGpu), kOther);
+  EXPECT_EQ(cuda.place_of(cuda.allocate_pinned(64, kGpu).get(), kGpu), DeviceId{});
+  EXPECT_EQ(cuda.place_of(&elsewhere, kGpu), DeviceId{});
 }
 
 TEST_F(Cuda, AStreamsWorkGoesOnWhenItsOwnerHasGone) {

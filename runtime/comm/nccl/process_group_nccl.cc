@@ -1,6 +1,5 @@
 #include "runtime/comm/nccl/process_group_nccl.h"
 
-#include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
 #include <exception>
@@ -42,17 +41,14 @@ ProcessGroupNccl::~ProcessGroupNccl() {
 
 void ProcessGroupNccl::check_place(std::string_view operation, const BufferView& buffer) const {
   if (buffer.device.kind == DeviceKind::cpu || buffer.bytes() == 0) return;
-  cudaPointerAttributes attributes{};
-  const bool known = ::cudaPointerGetAttributes(&attributes, buffer.data) == cudaSuccess;
-  if (!known) ::cudaGetLastError();  // it would stick to the next call of this thread
-  const bool is_devices =
-      known && (attributes.type == cudaMemoryTypeDevice || attributes.type == cudaMemoryTypeManaged);
-  if (is_devices && attributes.device == buffer.device.index) return;
+  const DeviceId place = engine_->runtime().place_of(buffer.data, buffer.device);
+  if (place == buffer.device) return;
   throw InvalidArgument(
-      fmt::format("{} on rank {} of {} (nccl): the buffer is said to be on {}, and its memory is {}; "
-                  "give memory of that device, or say where it is",
+      fmt::format("{} on rank {} of {} (nccl): the buffer is said to be on {}, and its memory is {}; give memory of "
+                  "that device, or "
+                  "say where it is",
                   operation, rank(), size(), buffer.device.str(),
-                  is_devices ? fmt::format("on cuda:{}", attributes.device) : "the host's"));
+                  place.kind == DeviceKind::cpu ? "the host's" : "on " + place.str()));
 }
 
 Work ProcessGroupNccl::start(comm::Task task) {

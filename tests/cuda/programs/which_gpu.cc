@@ -1,15 +1,33 @@
 // A rank that says which GPU it got. First word: "init" joins a group on device "cuda"; "choose VALUE" sets
 // CUDA_VISIBLE_DEVICES itself before that; "cpu" joins one on the CPU; "index N" asks for cuda:N. Prints
-// "local L on cuda:I UUID", or for the CPU whether CUDA was touched.
+// "local L on cuda:I UUID, contexts on N", N as the host counts, or for the CPU whether CUDA was touched.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <thread>
 
 #include "runtime/comm/init/init_process_group.h"
 #include "runtime/device/device_runtime.h"
 #include "tests/fakes/cudart/fake_cuda.h"
+
+namespace {
+
+// What programs do, on threads that have never called CUDA.
+void use(lockstep::ProcessGroup& group) {
+  const lockstep::Event event(group.device());
+  std::thread([&] {
+    const lockstep::Stream stream(group.device());
+    const auto memory = lockstep::device_runtime(group.device().kind).allocate(64, stream);
+    group.all_reduce(lockstep::BufferView(memory.get(), 0, lockstep::DType::f32, group.device())).wait();
+    stream.synchronize(lockstep::Deadline::after(std::chrono::seconds(60)));
+  }).join();
+  std::thread([&] { event.reached(); }).join();
+}
+
+}  // namespace
 
 int main(int count, char** arguments) {
   const std::string action = count > 1 ? arguments[1] : "";
@@ -28,8 +46,10 @@ int main(int count, char** arguments) {
   }
   group->barrier().wait();
   const char* const local = std::getenv("LOCAL_RANK");
-  fmt::print("local {} on {} {}\n", local == nullptr ? "-" : local, group->device().str(),
-             lockstep::device_runtime(group->device().kind).info(group->device()).uuid);
+  use(*group);
+  fmt::print("local {} on {} {}, contexts on {}\n", local == nullptr ? "-" : local, group->device().str(),
+             lockstep::device_runtime(group->device().kind).info(group->device()).uuid,
+             fmt::join(lockstep::fake_cuda::devices_with_context(), " "));
   std::fflush(stdout);
   return 0;
 }
