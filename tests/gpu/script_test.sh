@@ -46,7 +46,7 @@ nothing='no NVIDIA driver|leaves no GPU of this machine'
 [[ -f $build/lib/liblockstep_cuda.so ]] || nothing="device 'cuda' can't be used"
 expect no_gpu 77 'NOTHING WAS TESTED: no GPU can be used here' --prebuilt "$build"
 all_skipped no_gpu "$build/bin/gpu_suite" "$nothing"
-if [[ -f $build/lib/liblockstep_cuda.so && -f $build/bin/03_raw_gradients ]]; then
+if [[ -x $build/bin/gpu_rank && -x $build/bin/03_raw_gradients ]]; then
   expect pack 0 'packed .* into .*/elsewhere/packed$' --prebuilt "$build" --pack packed
   expect packed 77 'NOTHING WAS TESTED' --prebuilt packed
   all_skipped packed packed/bin/gpu_suite "$nothing"
@@ -54,7 +54,7 @@ if [[ -f $build/lib/liblockstep_cuda.so && -f $build/bin/03_raw_gradients ]]; th
     grep -E '=> |not found' | grep -vE "$PWD/packed/lib|/(libc|libm|libdl|librt|libpthread|libresolv)\.so" || true)
   [[ -z $outside ]] || complain "what --pack made needs more: $outside"
 else
-  expect pack_without 1 'the plug-in cuda was not built' --prebuilt "$work/elsewhere" --pack packed
+  expect pack_without 1 'the programs for GPUs were not built' --prebuilt "$work/elsewhere" --pack packed
 fi
 
 if [[ -x $build/bin/nccl_gpu_suite ]]; then
