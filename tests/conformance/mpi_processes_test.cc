@@ -98,7 +98,9 @@ TEST(Mpi, AnAbortIsEveryRanksFirstCause) {
 // MPI_Init waits for every rank, and knows no deadline. The job's does not help rank 0: it is five minutes.
 TEST(Mpi, ARankThatStandsStillBeforeMpiStartsIsNamed) {
   LOCKSTEP_NEEDS_MPIRUN();
-  const Result result = run_process(job(2, {STANDING_RANK, "suite"}));
+  Variables variables = under_mpirun();
+  variables["LOCKSTEP_LIVENESS"] = "on";
+  const Result result = run_process(job(2, {STANDING_RANK, "suite"}, std::move(variables)));
   EXPECT_NE(result.exit_code, 0);
   EXPECT_THAT(result.err, AllOf(HasSubstr("failed: rank 1 (host "), HasSubstr("stopped answering")));
 }

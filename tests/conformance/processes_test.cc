@@ -46,7 +46,7 @@ TEST_P(Suite, Passes) {
 // Starts `size` ranks of which rank 1 comes to harm, and looks at what the others say.
 std::vector<Result> hurt_rank_1(int size, const std::string& how, Variables environment = {}) {
   environment.insert(kBackend.begin(), kBackend.end());
-  const std::string what_they_say = environment.contains("LOCKSTEP_LIVENESS") ? "Timeout: " : "PeerLost: ";
+  const std::string what_they_say = environment.contains("LOCKSTEP_TIMEOUT") ? "Timeout: " : "PeerLost: ";
   RankProcesses ranks(size, {.command = {CONFORMANCE_RANK, "loop", how}, .environment = std::move(environment)});
   const pid_t pid = ranks[1].pid();
   if (how == "stop") {
@@ -101,7 +101,7 @@ TEST(Deaths, ARankThatThrows) {
 }
 
 TEST(Deaths, AStoppedRankIsNamedBeforeTheTimeout) {
-  const auto results = hurt_rank_1(3, "stop");
+  const auto results = hurt_rank_1(3, "stop", {{"LOCKSTEP_LIVENESS", "on"}});
   expect_part(results[0].out, "PeerLost: ");
   expect_part(results[0].out, "stopped answering");
   expect_part(results[0].out, "its process is stopped (SIGSTOP or Ctrl-Z)");
@@ -115,7 +115,9 @@ TEST(Deaths, AStoppedRankIsNamedByTheTimeoutIfNobodyMayCallItSilent) {
 
 // Rank 0 hosts the store, which then can't be asked whose cause was the first. No goodbye and no timeout ends this.
 TEST(Deaths, AStoppedRankThatHostsTheStore) {
-  RankProcesses ranks(3, {.command = {CONFORMANCE_RANK, "loop", "quiet"}, .environment = kBackend});
+  Variables environment = kBackend;
+  environment["LOCKSTEP_LIVENESS"] = "on";
+  RankProcesses ranks(3, {.command = {CONFORMANCE_RANK, "loop", "quiet"}, .environment = environment});
   ASSERT_TRUE(ranks.await_output("looping"));
   ranks.kill(0, SIGSTOP);
   for (const int survivor : {1, 2}) {

@@ -73,7 +73,9 @@ TEST(Faults, ARankIsKilledAtAStep) {
 }
 
 TEST(Faults, ARankIsStoppedAtAStepAndTheOthersNameIt) {
-  Process launcher(three_ranks(9, "stop:rank=1,step=3"));
+  auto options = three_ranks(9, "stop:rank=1,step=3");
+  options.environment["LOCKSTEP_LIVENESS"] = "on";
+  Process launcher(std::move(options));
   const auto result = launcher.wait();
   EXPECT_EQ(result.exit_code, 75) << result.err;
   // The launcher ends the job at the first one; the other may have had no time to speak.
@@ -85,9 +87,7 @@ TEST(Faults, ARankIsStoppedAtAStepAndTheOthersNameIt) {
 }
 
 TEST(Faults, ARankIsStoppedAtAStepAndGoesOn) {
-  auto options = three_ranks(6, "stop:rank=1,step=3");
-  options.environment["LOCKSTEP_LIVENESS"] = "off";  // it may take longer than a silence to see that it has stopped
-  Process launcher(std::move(options));
+  Process launcher(three_ranks(6, "stop:rank=1,step=3"));
   ASSERT_TRUE(launcher.await_output("step 2 sum 6", 3));
   ASSERT_TRUE(testing::wait_until([] {
     const auto ranks = live_ranks(RANK_PROGRAM);

@@ -229,8 +229,10 @@ TEST(Launcher, OuterLaunchersVariablesDoNotReachTheRanks) {
 }
 
 TEST(Launcher, PassesLivenessOnOnlyIfItIsOff) {
-  EXPECT_EQ(run(plain(1, {"env:LOCKSTEP_LIVENESS"})).out, "[rank 0] LOCKSTEP_LIVENESS=(unset)\n");
-  EXPECT_EQ(run(plain(1, {"env:LOCKSTEP_LIVENESS"}, {"--liveness=off"})).out, "[rank 0] LOCKSTEP_LIVENESS=off\n");
+  const Words unset = {"env", "-u", "LOCKSTEP_LIVENESS"};
+  EXPECT_EQ(run(joined(unset, plain(1, {"env:LOCKSTEP_LIVENESS"}))).out, "[rank 0] LOCKSTEP_LIVENESS=(unset)\n");
+  EXPECT_EQ(run(joined(unset, plain(1, {"env:LOCKSTEP_LIVENESS"}, {"--liveness=off"}))).out,
+            "[rank 0] LOCKSTEP_LIVENESS=off\n");
 }
 
 TEST(Launcher, PassesTimeoutAndMasterOn) {

@@ -22,7 +22,8 @@ using testing::RankProcesses;
 using testing::wait_until;
 
 // Ranks by hand: rank 0 hosts the store. They reduce until something goes wrong.
-RankProcesses ranks_by_hand(int size, const Variables& environment = {}) {
+RankProcesses ranks_by_hand(int size, Variables environment = {}) {
+  environment.emplace("LOCKSTEP_LIVENESS", "on");
   return {size, {.command = {RANK_PROGRAM, "init", "sum", "print:reducing", "loop"}, .environment = environment}};
 }
 
@@ -167,7 +168,8 @@ TEST(Liveness, AStoppedLauncherAccusesNobodyAndNobodyAccusesIt) {
   // In files, where a stopped launcher need not pass it on, so that what the ranks say can be waited for.
   const auto folder = std::filesystem::path(::testing::TempDir()) / ("stopped-" + testing::job());
   Process launcher({.command = run_command({"-n", "2", "--log-dir", folder.native()}, RANK_PROGRAM,
-                                           {"init", "sum", "print:reducing", "loop"})});
+                                           {"init", "sum", "print:reducing", "loop"}),
+                    .environment = {{"LOCKSTEP_LIVENESS", "on"}}});
   const auto both_say = [&](const std::string& file, const std::string& text) {
     return wait_until([&] {
       for (const std::string rank : {"rank0", "rank1"}) {

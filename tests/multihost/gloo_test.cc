@@ -81,7 +81,7 @@ TEST_F(GlooHosts, NameTheRankThatDied) {
 // still.
 TEST_F(GlooHosts, NameRankZeroThatIsStoppedWithTheStoreItHosts) {
   const NetworkHosts hosts(kHosts);
-  auto ranks = ranks_on(hosts, {CONFORMANCE_RANK, "loop", "quiet"});
+  auto ranks = ranks_on(hosts, {CONFORMANCE_RANK, "loop", "quiet"}, {{"LOCKSTEP_LIVENESS", "on"}});
   for (const Process& rank : ranks) ASSERT_TRUE(rank.await_output("looping"));
   ranks[0].send(SIGSTOP);
   const std::string pid = std::to_string(ranks[0].pid());

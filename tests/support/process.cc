@@ -46,6 +46,8 @@ std::vector<std::string> environment_of(const ProcessOptions& options) {
     if (!names_a_launcher(name)) variables[name] = value;
   }
   variables["LOCKSTEP_TEST_JOB"] = job();
+  // A rank that stands still for two seconds is lost, and on a machine that others share a healthy one may.
+  variables["LOCKSTEP_LIVENESS"] = "off";
   for (const auto& [name, value] : options.environment) variables[name] = value;
   std::vector<std::string> entries;
   for (const auto& [name, value] : variables) entries.push_back(name + "=" + value);
