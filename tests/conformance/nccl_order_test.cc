@@ -178,6 +178,19 @@ TEST(NcclOrder, TheWeightTravelsInTheGroupOfItsBuffer) {
   EXPECT_EQ(std::count(calls.begin(), calls.end(), "  all_reduce 10 float32 sum"), 2);
 }
 
+// No stream can wait for what the host writes.
+TEST(NcclOrder, AResultInHostMemoryIsThereBehindWaitOn) {
+  run_ranks(2, [](const Group& group) {
+    const Stream stream(group->device());
+    std::vector<float> x(1000, 1);
+    group->all_reduce(view(x)).wait_on(stream);
+    EXPECT_EQ(x, std::vector<float>(1000, 2));
+    std::vector<float> y(1000, static_cast<float>(group->rank()));
+    (group->rank() == 0 ? group->send(view(y), 1) : group->recv(view(y), 0)).wait_on(stream);
+    EXPECT_EQ(y, std::vector<float>(1000, 0));
+  });
+}
+
 // What streams wait for needs no host to wait for it, not even at the end.
 TEST(NcclOrder, AGroupMayEndBehindItsStream) {
   std::vector<float> results(2);

@@ -30,21 +30,23 @@ ncclRedOp_t operation_of(ReduceOp op) {
   return ncclSum;
 }
 
-void Collective::launch(const Lane& lane) {
-  if (ready) lane.runtime.block(lane.stream, ready.get());
-  const bool gives = comm::is_source(task.record, lane.rank);
-  input_.place(lane, task.input, gives);
-  if (is_in_place()) {
-    in_ = out_ = input_.data();
-  } else {
-    output_.place(lane, task.output, false);
-    in_ = input_.data();
+void Collective::prepare(const Lane& lane) {
+  input_.prepare(lane, task.input);
+  in_ = out_ = input_.data();
+  if (!is_in_place()) {
+    output_.prepare(lane, task.output);
     out_ = output_.data();
   }
   if (task.record.weighted || task.record.kind == OpKind::barrier) {
     word_ = lane.runtime.allocate(sizeof(std::int64_t), lane.stream);
-    lane.runtime.put(static_cast<std::int64_t*>(word_.get()), task.record.weight, lane.stream);
   }
+  if (task.record.weighted) total_ = lane.runtime.allocate_pinned(sizeof(std::int64_t), lane.stream.device);
+}
+
+void Collective::launch(const Lane& lane) {
+  if (ready) lane.runtime.block(lane.stream, ready.get());
+  if (comm::is_source(task.record, lane.rank)) input_.bring_in(lane);
+  if (word_) lane.runtime.put(static_cast<std::int64_t*>(word_.get()), task.record.weight, lane.stream);
   lane.communicator->group_start();
   try {
     call(lane);
@@ -121,11 +123,13 @@ void Collective::follow_up(const Lane& lane) {
     lane.runtime.divide(BufferView(out_, record.count, record.dtype, lane.stream.device), divisor,
                         task.zero_if_weightless ? OverZero::is_zero : OverZero::stays, lane.stream);
   }
-  if (record.weighted) {
-    total_ = lane.runtime.allocate_pinned(sizeof(std::int64_t), lane.stream.device);
-    lane.runtime.copy(total_.get(), word_.get(), sizeof(std::int64_t), lane.stream);
-  }
+  if (total_) lane.runtime.copy(total_.get(), word_.get(), sizeof(std::int64_t), lane.stream);
   (is_in_place() ? input_ : output_).bring_back(lane);
+}
+
+bool Collective::is_for_host() const {
+  const BufferView& result = is_in_place() ? task.input : task.output;
+  return result.device.kind == DeviceKind::cpu && result.bytes() > 0;
 }
 
 void Collective::land() {

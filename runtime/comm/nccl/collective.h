@@ -19,9 +19,11 @@ class Collective final : public Item {
   explicit Collective(comm::Task of) : task(std::move(of)) {}
 
   std::string describe() const override { return comm::describe(task.record, sequence); }
+  void prepare(const Lane& lane) override;
   void launch(const Lane& lane) override;
   void follow_up(const Lane& lane) override;
   void land() override;
+  bool is_for_host() const override;
 
   const comm::Task task;
   std::int64_t total_weight = 0;  // once done

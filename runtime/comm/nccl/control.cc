@@ -23,13 +23,17 @@ constexpr std::string_view kEnd = "end ";
 
 // Held by both threads, so that they can be left behind.
 struct Control::State {
-  explicit State(std::shared_ptr<store::Store> store_of_the_group) : store(std::move(store_of_the_group)) {}
+  State(std::shared_ptr<store::Store> store_of_the_group, int ranks_of_the_group)
+      : store(std::move(store_of_the_group)), ranks(ranks_of_the_group) {}
 
   std::shared_ptr<store::Store> store;
+  const int ranks;
   Mutex mutex;
   Condition changed;
   std::deque<std::string> to_write GUARDED_BY(mutex);
-  OnEntry on_entry GUARDED_BY(mutex);  // empty once stopped
+  std::deque<std::int64_t> read_chunks GUARDED_BY(mutex);  // that nobody knows of yet
+  std::deque<std::string> to_erase;                        // keys; the writer's
+  OnEntry on_entry GUARDED_BY(mutex);                      // empty once stopped
   bool calling GUARDED_BY(mutex) = false;
   bool started GUARDED_BY(mutex) = false;
   bool stopped GUARDED_BY(mutex) = false;
@@ -40,6 +44,9 @@ struct Control::State {
 
   void read();
   void write();
+  void put(const std::string& entry);
+  void tell_of(std::int64_t chunk);
+  void count_as_read(std::int64_t entry);
   // False once nobody wants to hear more.
   bool pass_on(const std::string& entry);
 };
@@ -63,6 +70,7 @@ void Control::State::read() {
   try {
     for (std::int64_t next = 1;; ++next) {
       const std::string entry = store->get(fmt::format("log/{}", next), Deadline::never());
+      count_as_read(next);
       if (entry == fmt::format("{}{}", kEnd, fmt::ptr(this))) {
         MutexLock lock(mutex);
         if (stopped) break;
@@ -80,18 +88,52 @@ void Control::State::read() {
   changed.notify_all();
 }
 
+void Control::State::count_as_read(std::int64_t entry) {
+  if (entry % kChunk != 0) return;
+  MutexLock lock(mutex);
+  read_chunks.push_back(entry / kChunk);
+  changed.notify_all();
+}
+
+void Control::State::put(const std::string& entry) { store->set(fmt::format("log/{}", store->add("log", 1)), entry); }
+
+// Who comes last takes the chunk out.
+void Control::State::tell_of(std::int64_t chunk) {
+  const std::string readers = fmt::format("log/read/{}", chunk);
+  if (store->add(readers, 1) < ranks) return;
+  for (std::int64_t k = (chunk - 1) * kChunk + 1; k <= chunk * kChunk; ++k)
+    to_erase.push_back(fmt::format("log/{}", k));
+  to_erase.push_back(readers);
+}
+
+// What is to be written goes before what is to be erased, of which some may be left at the end.
 void Control::State::write() {
   for (;;) {
     std::string entry;
+    std::int64_t chunk = 0;
     {
       MutexLock lock(mutex);
-      while (to_write.empty() && !stopped) changed.wait(mutex);
-      if (to_write.empty()) break;
-      entry = std::move(to_write.front());
-      to_write.pop_front();
+      while (to_write.empty() && read_chunks.empty() && to_erase.empty() && !stopped) changed.wait(mutex);
+      if (!to_write.empty()) {
+        entry = std::move(to_write.front());
+        to_write.pop_front();
+      } else if (stopped) {
+        break;
+      } else if (!read_chunks.empty()) {
+        chunk = read_chunks.front();
+        read_chunks.pop_front();
+      }
     }
     try {
-      store->set(fmt::format("log/{}", store->add("log", 1)), entry);
+      if (!entry.empty()) {
+        put(entry);
+      } else if (chunk > 0) {
+        tell_of(chunk);
+      } else {
+        const std::string key = std::move(to_erase.front());
+        to_erase.pop_front();
+        store->erase(key);
+      }
     } catch (const std::exception& error) {
       log_debug("nccl: the ranks' log can't be written: {}", error.what());
     }
@@ -101,7 +143,8 @@ void Control::State::write() {
   changed.notify_all();
 }
 
-Control::Control(std::shared_ptr<store::Store> store) : state_(std::make_shared<State>(std::move(store))) {}
+Control::Control(std::shared_ptr<store::Store> store, int ranks)
+    : state_(std::make_shared<State>(std::move(store), ranks)) {}
 
 Control::~Control() { stop(); }
 

@@ -2,12 +2,14 @@
 // the same order.
 //
 // NCCL knows neither deadlines nor goodbyes, and no rank can ask another through it. The log costs nothing while nobody
-// writes: its reader waits at the store. Entry n is the key "log/n"; "log" counts them.
+// writes: its reader waits at the store. Entry n is the key "log/n"; "log" counts them. What every rank has read is
+// taken out, kChunk entries at a time: "log/read/c" counts the ranks that have read chunk c.
 //
 // Threads: post() any. Two threads of its own: one reads and calls back, one writes. Where the store stands still they
 // are left behind at stop().
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -21,7 +23,9 @@ class Control {
   // Called for each entry, this rank's own too, in the log's order, on the reader's thread.
   using OnEntry = std::function<void(const std::string& entry)>;
 
-  explicit Control(std::shared_ptr<store::Store> store);
+  static constexpr std::int64_t kChunk = 256;
+
+  Control(std::shared_ptr<store::Store> store, int ranks);
   ~Control();
   Control(const Control&) = delete;
   Control& operator=(const Control&) = delete;

@@ -54,6 +54,7 @@ Knobs knobs_of(const Environment& environment) {
     }
     knobs.max_ctas = static_cast<int>(*value);
   }
+  knobs.one_queue = environment.get("CUDA_DEVICE_MAX_CONNECTIONS") == "1";
   return knobs;
 }
 
@@ -66,7 +67,7 @@ Engine::Engine(const Api& api, DeviceRuntime& runtime, GroupContext context, Kno
       size_(static_cast<int>(context_.roster.size())),
       patient_store_(context_.store),
       failure_(patient_store_, [this] { on_cause(); }),
-      control_(context_.store),
+      control_(context_.store, size_),
       positions_(context_.roster.size()),
       left_after_(context_.roster.size()) {}
 
@@ -134,6 +135,7 @@ std::shared_ptr<WorkState> Engine::start(comm::Task task, StreamView compute) {
   const bool on_device = task.record.kind == comm::OpKind::barrier || task.output.device.kind != DeviceKind::cpu ||
                          task.input.device.kind != DeviceKind::cpu;
   auto collective = std::make_shared<Collective>(std::move(task));
+  collective->prepare(memory_lane(collectives_));
   if (on_device) {
     collective->ready = take_event();
     runtime_.record(collective->ready.get(), compute);
@@ -155,6 +157,7 @@ std::shared_ptr<WorkState> Engine::start(comm::Task task, StreamView compute) {
 
 std::shared_ptr<WorkState> Engine::start(std::shared_ptr<Message> message, StreamView compute) {
   check();
+  message->prepare(memory_lane(messages_));
   if (message->buffer.device.kind != DeviceKind::cpu) {
     message->ready = take_event();
     runtime_.record(message->ready.get(), compute);
@@ -280,6 +283,8 @@ void Engine::wait_on(Item& item, StreamView stream, const Deadline& deadline) {
     throw InvalidArgument(fmt::format("wait_on on {}: a stream of {}, but the group computes on {}", own_name(),
                                       stream.device.str(), context_.device.str()));
   }
+  // The host writes the result: no stream can wait for that.
+  if (item.is_for_host()) return wait_for(item, deadline);
   for (;;) {
     check();
     if (item.launched.load(std::memory_order_acquire)) break;

@@ -47,13 +47,14 @@ namespace lockstep::nccl {
 // From the environment; each is the same on every rank.
 struct Knobs {
   bool check_collectives = false;  // LOCKSTEP_CHECK_COLLECTIVES=1: compare each over the ranks before it starts. For a
-                                   // short run: it costs a trip to the store, which keeps what was compared
+                                   // run that looks for a fault: it costs a trip to the store
   bool may_share_gpus = false;     // LOCKSTEP_OVERSUBSCRIBE_GPU=1
   // LOCKSTEP_FAILURE_WATCHDOG, seconds: how long an abort may take before the process is ended, and any other call that
   // should have returned before that is said in the log. "off": no process is ended.
   std::chrono::nanoseconds abort_patience = std::chrono::seconds(5);
   bool watchdog = true;
   std::optional<int> max_ctas = {};  // LOCKSTEP_NCCL_MAX_CTAS, 1 to 64
+  bool one_queue = false;            // CUDA_DEVICE_MAX_CONNECTIONS=1: the device has one queue for all streams
 };
 // Throws InvalidArgument.
 Knobs knobs_of(const Environment& environment);
@@ -175,6 +176,10 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   void wait_until_all_are_up(const Deadline& deadline);
   void settle(Track& track, const Deadline& deadline, const char* what, const char* remedy);
   Lane lane(Track& track);
+  // For the program's thread, to take memory in the track's order.
+  Lane memory_lane(const Track& track) const {
+    return {.runtime = runtime_, .stream = {context_.device, track.stream.get()}, .rank = rank_, .size = size_};
+  }
 
   // engine_end.cc: the ranks' log, the end.
   void on_entry(const std::string& text);

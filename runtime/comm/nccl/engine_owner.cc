@@ -77,6 +77,7 @@ void Engine::make_communicator(const Deadline& deadline) {
         fmt::format("nccl: {} can't use {}: {}", own_name(), context_.device.str(), ::cudaGetErrorString(result)));
   }
   collectives_.stream = runtime_.create_stream(context_.device, Stream::Priority::greatest);
+  messages_.stream = runtime_.create_stream(context_.device, Stream::Priority::greatest);
   const StreamView stream{context_.device, collectives_.stream.get()};
   world_size_ = runtime_.allocate(sizeof(std::int64_t), stream);
   runtime_.put(static_cast<std::int64_t*>(world_size_.get()), size_, stream);
@@ -324,7 +325,6 @@ bool Engine::step_messages() {
   if (!next || (next->peer != rank_ && !messages_.is_up)) return false;
   // Nor may it be used before it is up.
   if (messages_.communicator && !messages_.is_up) return false;
-  if (!messages_.stream) messages_.stream = runtime_.create_stream(context_.device, Stream::Priority::greatest);
   {
     MutexLock lock(mutex_);
     matched_.pop_front();
@@ -357,7 +357,13 @@ void Engine::make_message_communicator() {
                                                own_name(), known->size(), sizeof(id.internal)));
   }
   std::memcpy(id.internal, known->data(), known->size());
-  if (!messages_.stream) messages_.stream = runtime_.create_stream(context_.device, Stream::Priority::greatest);
+  static std::atomic<bool> warned{false};
+  if (knobs_.one_queue && !warned.exchange(true)) {
+    log_warn(
+        "nccl: CUDA_DEVICE_MAX_CONNECTIONS=1 gives the device one queue for all streams: a message between ranks "
+        "may stand behind a collective that waits for it on another rank, for ever; unset it in programs that "
+        "send messages beside collectives");
+  }
   messages_.communicator = std::move(communicator);
   messages_.communicator->begin(id);
 }

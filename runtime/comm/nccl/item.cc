@@ -4,16 +4,19 @@
 
 namespace lockstep::nccl {
 
-void Staged::place(const Lane& lane, const BufferView& buffer, bool bring_in) {
+void Staged::prepare(const Lane& lane, const BufferView& buffer) {
   buffer_ = buffer;
   data_ = static_cast<std::byte*>(buffer.data);
   if (buffer.device.kind != DeviceKind::cpu || buffer.bytes() == 0) return;
   on_device_ = lane.runtime.allocate(buffer.bytes(), lane.stream);
   pinned_ = lane.runtime.allocate_pinned(buffer.bytes(), lane.stream.device);
   data_ = static_cast<std::byte*>(on_device_.get());
-  if (!bring_in) return;
-  std::memcpy(pinned_.get(), buffer.data, buffer.bytes());
-  lane.runtime.copy(data_, pinned_.get(), buffer.bytes(), lane.stream);
+}
+
+void Staged::bring_in(const Lane& lane) {
+  if (!on_device_) return;
+  std::memcpy(pinned_.get(), buffer_.data, buffer_.bytes());
+  lane.runtime.copy(data_, pinned_.get(), buffer_.bytes(), lane.stream);
 }
 
 void Staged::bring_back(const Lane& lane) {

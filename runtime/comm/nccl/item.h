@@ -22,18 +22,24 @@ struct Lane {
   const std::int64_t* world_size = nullptr;  // on the device
 };
 
-// Its life: called, launched (its kernels are in the stream), done (they have ended, and its host memory is written).
+// Its life: called, prepared, launched (its kernels are in the stream), done (they have ended, and its host memory is
+// written).
 class Item {
  public:
   virtual ~Item() = default;
   virtual std::string describe() const = 0;
 
+  // The program's thread: takes the memory that it needs beside the user's. To take some may wait for kernels, which on
+  // the owner thread would hold up what those kernels wait for. Throws DeviceError.
+  virtual void prepare(const Lane& lane) = 0;
   // Owner thread, in this order. Puts what comes before, and the NCCL calls in one group, into the stream...
   virtual void launch(const Lane& lane) = 0;
   // ...and, once NCCL has launched them, what comes behind.
   virtual void follow_up(const Lane& lane) = 0;
   // The device has done all of it: writes the user's memory if that is the host's. Once, any thread.
   virtual void land() = 0;
+  // The result is in host memory, which land() writes.
+  virtual bool is_for_host() const = 0;
 
   // Of a message: the other side.
   virtual int awaited_peer() const { return -1; }
@@ -51,8 +57,10 @@ class Item {
 // Host or device memory as the stream sees it. Host memory goes through pinned memory of the same size.
 class Staged {
  public:
-  // Owner thread. Makes room for host memory; with `bring_in` the stream also copies it to the device.
-  void place(const Lane& lane, const BufferView& buffer, bool bring_in);
+  // Makes room for host memory.
+  void prepare(const Lane& lane, const BufferView& buffer);
+  // The stream copies host memory to the device.
+  void bring_in(const Lane& lane);
   // Behind the collective: the stream copies it back.
   void bring_back(const Lane& lane);
   // The device has done it: to the user's memory. What was taken for it is given back.

@@ -17,10 +17,10 @@ void Message::launch(const Lane& lane) {
   for (const Message* side : {static_cast<const Message*>(this), static_cast<const Message*>(own_send)}) {
     if (side != nullptr && side->ready) lane.runtime.block(lane.stream, side->ready.get());
   }
-  staged_.place(lane, buffer, is_send);
+  if (is_send) staged_.bring_in(lane);
   if (buffer.count == 0) return;
   if (own_send != nullptr) {
-    own_send->staged_.place(lane, own_send->buffer, true);
+    own_send->staged_.bring_in(lane);
     lane.runtime.copy(staged_.data(), own_send->staged_.data(), buffer.bytes(), lane.stream);
     return;
   }

@@ -25,9 +25,11 @@ class Message final : public Item {
 
   // "send of 10 x float32 to rank 1 with tag 7".
   std::string describe() const override;
+  void prepare(const Lane& lane) override { staged_.prepare(lane, buffer); }
   void launch(const Lane& lane) override;
   void follow_up(const Lane& lane) override;
   void land() override { staged_.land(); }
+  bool is_for_host() const override { return !is_send && buffer.device.kind == DeviceKind::cpu && buffer.bytes() > 0; }
   int awaited_peer() const override { return peer; }
 
   const bool is_send;

@@ -4,6 +4,14 @@
 // through pinned memory and are written when the work is done. Weighted sums and averages are divided on the
 // communication stream. Values are combined in the order that NCCL chooses, 16-bit floats are rounded at each step of
 // its way, and integers wrap in their own type: runs on other machines may differ in the last bits.
+//
+// With a result in host memory Work::wait_on() makes the host wait, as wait() does.
+//
+// Several groups in one process, and messages beside collectives, have communicators of their own on one device, and
+// NCCL promises that they don't wait for each other only while the device runs their kernels beside each other. It does
+// in streams of their own, unless CUDA_DEVICE_MAX_CONNECTIONS=1 puts these into one queue: then all ranks have to start
+// things in the same order. The same holds for whatever waits for the whole device: cudaFree, cudaDeviceSynchronize,
+// the end of a group. End groups in one order on all ranks.
 // Contract: comm/process_group.h.
 #pragma once
 
