@@ -66,9 +66,13 @@ cudaError_t Runtime::finish(cudaError_t error) {
 int& Runtime::current() { return current_device; }
 
 void Runtime::need_context() {
-  std::lock_guard lock(mutex_);
-  with_context_.insert(physical(current_device));
+  thread_local int known = -1;
+  const int device = physical(current_device);
   has_context = true;
+  if (device == known) return;
+  std::lock_guard lock(mutex_);
+  with_context_.insert(device);
+  known = device;
 }
 
 bool Runtime::thread_has_context() { return has_context; }
