@@ -1,5 +1,7 @@
 """The same training by PyTorch's DistributedDataParallel over gloo and by lockstep::libtorch, from the same weights."""
+import inspect
 import os
+import re
 import sys
 import tempfile
 
@@ -39,6 +41,13 @@ class PythonDdp(support.Case):
                     self.assertFalse(torch.equal(wanted, start[name]), "nothing was learned")
                     apart = (own[name] - wanted).abs().max().item()
                     self.assertLessEqual(apart, TOLERANCE * wanted.abs().max().item())
+
+    def test_every_argument_is_in_the_migration_table(self):
+        with open(f"{HERE}/../../docs/LIBTORCH.md", encoding="utf-8") as file:
+            named = set(re.findall(r"`(\w+)[=`]", "".join(line for line in file if line.startswith("|"))))
+        arguments = set(inspect.signature(torch.nn.parallel.DistributedDataParallel.__init__).parameters)
+        self.assertGreater(len(arguments), 10)
+        self.assertEqual(arguments - named - {"self", "module"}, set())
 
 
 if __name__ == "__main__":
