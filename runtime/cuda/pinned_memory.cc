@@ -50,11 +50,13 @@ std::shared_ptr<void> PinnedAllocator::allocate(std::size_t bytes, DeviceId devi
 PinnedAllocator::Block* PinnedAllocator::take(std::size_t size) {
   MutexLock lock(mutex_);
   auto& list = free_[size];
-  const auto idle = std::find_if(list.begin(), list.end(), [this](Block* block) { return is_idle(*block); });
-  if (idle == list.end()) return nullptr;
-  Block* const block = *idle;
-  list.erase(idle);
-  return block;
+  for (auto place = list.begin(); place != list.end(); ++place) {
+    Block* const block = *place;
+    if (!is_idle(*block)) continue;
+    list.erase(place);
+    return block;
+  }
+  return nullptr;
 }
 
 bool PinnedAllocator::is_idle(Block& block) {
