@@ -1,3 +1,4 @@
+// The program's thread: it starts collectives, and waits for them.
 #include "runtime/comm/nccl/engine.h"
 
 #include <fmt/format.h>
@@ -16,47 +17,10 @@ using wire::Cause;
 // How long the owner of a failed group waits for the device to let go of its memory before the cause is thrown. The
 // abort goes on meanwhile.
 constexpr std::chrono::milliseconds kLetGoPatience{900};
-// How long the ranks may take to say where they are.
-constexpr std::chrono::milliseconds kAnswerPatience{700};
 // Between two looks at the owner thread.
 constexpr std::chrono::milliseconds kLook{50};
 
-bool switched(const Environment& environment, const char* name, const char* other_than_default, const char* otherwise) {
-  const std::string text = environment.get(name).value_or(otherwise);
-  if (text == other_than_default || text == otherwise) return text == other_than_default;
-  throw InvalidArgument(fmt::format("environment: {}='{}' is unknown; '{}' or '{}' (the default)", name, text,
-                                    other_than_default, otherwise));
-}
-
 }  // namespace
-
-Knobs knobs_of(const Environment& environment) {
-  Knobs knobs;
-  knobs.check_collectives = switched(environment, "LOCKSTEP_CHECK_COLLECTIVES", "1", "0");
-  knobs.may_share_gpus = switched(environment, "LOCKSTEP_OVERSUBSCRIBE_GPU", "1", "0");
-  if (const auto text = environment.get("LOCKSTEP_FAILURE_WATCHDOG"); text && !text->empty()) {
-    const auto seconds = parse_int(*text);
-    knobs.watchdog = *text != "off";
-    if (knobs.watchdog && (!seconds || *seconds < 1 || *seconds > 3600)) {
-      throw InvalidArgument(fmt::format(
-          "environment: LOCKSTEP_FAILURE_WATCHDOG='{}'; give the seconds after which a process whose GPU can't be "
-          "aborted is ended, 1 to 3600 (5 is the default), or 'off'",
-          *text));
-    }
-    if (knobs.watchdog) knobs.abort_patience = std::chrono::seconds(*seconds);
-  }
-  if (const auto text = environment.get("LOCKSTEP_NCCL_MAX_CTAS"); text && !text->empty()) {
-    const auto value = parse_int(*text);
-    if (!value || *value < 1 || *value > 64) {
-      throw InvalidArgument(fmt::format(
-          "environment: LOCKSTEP_NCCL_MAX_CTAS='{}'; give the most multiprocessors that a collective may take, 1 to 64",
-          *text));
-    }
-    knobs.max_ctas = static_cast<int>(*value);
-  }
-  knobs.one_queue = environment.get("CUDA_DEVICE_MAX_CONNECTIONS") == "1";
-  return knobs;
-}
 
 Engine::Engine(const Api& api, DeviceRuntime& runtime, GroupContext context, Knobs knobs)
     : api_(api),
@@ -122,14 +86,6 @@ void Engine::check() const {
   }
 }
 
-bool Engine::all_have_answered() const {
-  for (int r = 0; r < size_; ++r) {
-    const auto index = static_cast<std::size_t>(r);
-    if (r != rank_ && !positions_[index] && !left_after_[index]) return false;
-  }
-  return true;
-}
-
 std::shared_ptr<WorkState> Engine::start(comm::Task task, StreamView compute) {
   check();
   const bool on_device = task.record.kind == comm::OpKind::barrier || task.output.device.kind != DeviceKind::cpu ||
@@ -153,35 +109,6 @@ std::shared_ptr<WorkState> Engine::start(comm::Task task, StreamView compute) {
     control_.post(write(entry));
   }
   return std::make_shared<Ticket<Collective>>(shared_from_this(), std::move(collective));
-}
-
-std::shared_ptr<WorkState> Engine::start(std::shared_ptr<Message> message, StreamView compute) {
-  check();
-  message->prepare(memory_lane(messages_));
-  if (message->buffer.device.kind != DeviceKind::cpu) {
-    message->ready = take_event();
-    runtime_.record(message->ready.get(), compute);
-  }
-  Posting posting;
-  posting.sender = message->is_send ? rank_ : message->peer;
-  posting.receiver = message->is_send ? message->peer : rank_;
-  posting.is_send = message->is_send;
-  posting.tag = message->tag;
-  posting.dtype = message->buffer.dtype;
-  posting.count = message->buffer.count;
-  {
-    MutexLock lock(mutex_);
-    posting.number = message->number = ++last_message_;
-    posted_[posting.number] = message;
-    if (message->peer == rank_) take_posting(posting);
-    notify();
-  }
-  if (message->peer != rank_) {
-    control_.post(write({EntryKind::message,
-                         {posting.sender, posting.receiver, posting.is_send ? 1 : 0, posting.tag,
-                          static_cast<std::int64_t>(posting.dtype), posting.count, posting.number}}));
-  }
-  return std::make_shared<Ticket<Message>>(shared_from_this(), std::move(message));
 }
 
 void Engine::on_owner_thread(const char* what, std::function<void(const Lane&)> body) {
@@ -309,90 +236,6 @@ void Engine::throw_failure() const {
   failure_.raise();
 }
 
-wire::Failure::Known Engine::what_holds_up(const Item& item, const Deadline& deadline) {
-  if (item.awaited_peer() >= 0) {
-    const bool has_counterpart = item.launched.load(std::memory_order_acquire);
-    return {Cause::timeout, fmt::format("{} on {} timed out, {}; {} {}; see why it is late, or raise the timeout",
-                                        item.describe(), own_name(), deadline.progress(), who(item.awaited_peer()),
-                                        has_counterpart ? "has called its part, and the devices are not through with it"
-                                                        : "has not called its part")};
-  }
-  const auto sequence = static_cast<std::int64_t>(item.sequence);
-  control_.post(write({EntryKind::question, {rank_, sequence}}));
-  std::vector<std::optional<Position>> positions;
-  std::vector<std::optional<std::uint64_t>> left;
-  {
-    MutexLock lock(mutex_);
-    wire::Patience patience(kAnswerPatience);
-    while (!failure_.happened() && !all_have_answered() && !patience.over()) {
-      changed_.wait_until(mutex_, patience.next());
-    }
-    positions = positions_;
-    left = left_after_;
-  }
-  std::string absent;
-  for (int r = 0; r < size_; ++r) {
-    if (r == rank_) continue;
-    const auto& position = positions[static_cast<std::size_t>(r)];
-    const char* const comma = absent.empty() ? "" : ", ";
-    if (left[static_cast<std::size_t>(r)]) {
-      absent += fmt::format("{}{}, which left", comma, who(r));
-    } else if (!position) {
-      absent += fmt::format("{}{}, which does not answer", comma, who(r));
-    } else if (position->last < item.sequence) {
-      absent += fmt::format("{}{}, which started {} last", comma, who(r),
-                            position->last == 0 ? "nothing" : fmt::format("collective {}", position->last));
-    } else if (const auto own = flight_record_.find(item.sequence); own && position->record &&
-                                                                    position->asked == item.sequence &&
-                                                                    !comm::same_operation(*own, *position->record)) {
-      return {Cause::mismatch, comm::describe_mismatch(item.sequence, own_name(), *own, who(r), *position->record)};
-    }
-  }
-  const std::string why =
-      absent.empty() ? "all have arrived, and the devices are not through with it" : "not arrived: " + absent;
-  return {Cause::timeout, fmt::format("{} on {} timed out, {}; {}; see why it is late, or raise the timeout",
-                                      item.describe(), own_name(), deadline.progress(), why)};
-}
-
-void Engine::time_out(const Item& item, const Deadline& deadline) {
-  const auto known = what_holds_up(item, deadline);
-  failure_.propose(known.cause, known.text);
-  throw_failure();
-}
-
-std::shared_ptr<Message> Engine::take_posted(std::int64_t number) {
-  const auto found = posted_.find(number);
-  if (found == posted_.end()) return nullptr;
-  auto message = std::move(found->second);
-  posted_.erase(found);
-  return message;
-}
-
-// A pair that has this rank's side is launched here in its turn; the other side's rank finds it at the same place.
-void Engine::take_posting(const Posting& posting) {
-  if (posting.sender != rank_ && posting.receiver != rank_) return;
-  const auto pair = matches_.add(posting);
-  if (!pair) return;
-  const Posting& sent = pair->send;
-  const Posting& wanted = pair->recv;
-  std::shared_ptr<Message> recv = wanted.receiver == rank_ ? take_posted(wanted.number) : nullptr;
-  std::shared_ptr<Message> send = sent.sender == rank_ ? take_posted(sent.number) : nullptr;
-  if (!pair->fits()) {
-    mismatch_ = fmt::format(
-        "{} called recv of {} x {} from rank {} with tag {}, but {} sent {} x {}; both sides must "
-        "give one size and type",
-        who(wanted.receiver), wanted.count, name_of(wanted.dtype), wanted.sender, wanted.tag, who(sent.sender),
-        sent.count, name_of(sent.dtype));
-    return;
-  }
-  if (recv) {
-    recv->twin = send;
-    matched_.push_back(std::move(recv));
-  } else if (send) {
-    matched_.push_back(std::move(send));
-  }
-}
-
 std::string Engine::where_this_rank_was() const {
   std::shared_ptr<Collective> in = current_ && !current_->done.load(std::memory_order_acquire) ? current_ : nullptr;
   if (!in && !queue_.empty()) in = queue_.front();
@@ -426,86 +269,6 @@ Engine::UnderWay Engine::under_way() {
   if (current_ && !current_->launched.load(std::memory_order_acquire)) ++result.collectives;
   result.messages += matched_.size() + posted_.size();
   return result;
-}
-
-// It makes no call that waits. Should one do so all the same, an abort gets it out, or the watchdog ends the process.
-void Engine::join_owner() {
-  if (!owner_.joinable()) return;
-  std::optional<wire::Patience> patience;
-  bool parked = false;
-  {
-    MutexLock lock(mutex_);
-    while (!parked_ && !(patience && patience->over())) {
-      changed_.wait_until(mutex_, Deadline::after(kLook));
-      if (!patience && failure_.happened()) patience.emplace(kOwnerPatience + 2 * knobs_.abort_patience);
-    }
-    parked = parked_;
-  }
-  if (parked) return owner_.join();
-  log_error("nccl: a call of NCCL has not come back on {}, and its thread is left behind", own_name());
-  owner_.detach();
-}
-
-void Engine::join_undertaker() {
-  std::thread undertaker;
-  {
-    MutexLock lock(mutex_);
-    undertaker.swap(undertaker_);
-  }
-  if (undertaker.joinable()) undertaker.join();
-}
-
-void Engine::close_as(std::optional<std::string> cause) {
-  {
-    MutexLock lock(mutex_);
-    if (closed_) return;
-  }
-  if (!failure_.happened()) retire();
-  if (!cause && !failure_.happened()) {
-    if (const UnderWay left = under_way(); left.collectives + left.messages > 0) {
-      cause = fmt::format(
-          "{} destroyed its group with {} collectives and {} messages under way; it must wait for each work first",
-          own_name(), left.collectives, left.messages);
-    }
-  }
-  if (cause) failure_.propose(Cause::peer_lost, *cause);
-  {
-    MutexLock lock(mutex_);
-    closing_ = true;
-    notify();
-  }
-  join_owner();
-  {
-    MutexLock lock(mutex_);
-    // Whoever brings a cause makes it known first, and calls the undertaker then.
-    wire::Patience patience(knobs_.abort_patience);
-    while (failure_.happened() && !undertaker_called_ && !patience.over()) {
-      changed_.wait_until(mutex_, patience.next());
-    }
-    closed_ = true;  // no undertaker comes after this
-    notify();
-  }
-  join_undertaker();
-  control_.stop();
-  MutexLock retire_lock(retire_mutex_);
-  MutexLock lock(mutex_);
-  for (Track* track : {&collectives_, &messages_}) {
-    track->launching.reset();
-    track->in_flight.clear();
-  }
-  queue_.clear();
-  matched_.clear();
-  posted_.clear();
-  errands_.clear();
-  current_.reset();
-  at_the_end_ = nullptr;
-}
-
-void Engine::close() { close_as({}); }
-
-void Engine::close_unwinding() {
-  close_as(fmt::format("{} was ended by an exception of its own after collective {}; its own message says more",
-                       own_name(), last()));
 }
 
 }  // namespace lockstep::nccl

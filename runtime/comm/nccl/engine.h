@@ -38,26 +38,12 @@
 #include "runtime/comm/nccl/entry.h"
 #include "runtime/comm/nccl/event_pool.h"
 #include "runtime/comm/nccl/flight_record.h"
+#include "runtime/comm/nccl/knobs.h"
 #include "runtime/comm/nccl/message.h"
 #include "runtime/comm/wire/failure.h"
 #include "runtime/comm/wire/patience.h"
 
 namespace lockstep::nccl {
-
-// From the environment; each is the same on every rank.
-struct Knobs {
-  bool check_collectives = false;  // LOCKSTEP_CHECK_COLLECTIVES=1: compare each over the ranks before it starts. For a
-                                   // run that looks for a fault: it costs a trip to the store
-  bool may_share_gpus = false;     // LOCKSTEP_OVERSUBSCRIBE_GPU=1
-  // LOCKSTEP_FAILURE_WATCHDOG, seconds: how long an abort may take before the process is ended, and any other call that
-  // should have returned before that is said in the log. "off": no process is ended.
-  std::chrono::nanoseconds abort_patience = std::chrono::seconds(5);
-  bool watchdog = true;
-  std::optional<int> max_ctas = {};  // LOCKSTEP_NCCL_MAX_CTAS, 1 to 64
-  bool one_queue = false;            // CUDA_DEVICE_MAX_CONNECTIONS=1: the device has one queue for all streams
-};
-// Throws InvalidArgument.
-Knobs knobs_of(const Environment& environment);
 
 class Engine final : public std::enable_shared_from_this<Engine> {
  public:
@@ -120,42 +106,42 @@ class Engine final : public std::enable_shared_from_this<Engine> {
     std::optional<comm::OpRecord> record;  // of the collective that was asked for
   };
 
-  // engine.cc: the program's thread.
-  void wait_for(Item& item, const Deadline& deadline);
-  void wait_on(Item& item, StreamView stream, const Deadline& deadline);
-  bool poll(Item& item);
-  [[noreturn]] void throw_failure() const;
-  [[noreturn]] void time_out(const Item& item, const Deadline& deadline);
-  // Of collective `sequence`: who has not come, asked of all; a Mismatch if one came to another.
-  wire::Failure::Known what_holds_up(const Item& item, const Deadline& deadline);
   // What is called and not done, and that no stream waits for.
   struct UnderWay {
     std::size_t collectives = 0;
     std::size_t messages = 0;
   };
+  struct Track;
+
+  // engine.cc: the program's thread.
+  void wait_for(Item& item, const Deadline& deadline);
+  void wait_on(Item& item, StreamView stream, const Deadline& deadline);
+  bool poll(Item& item);
+  [[noreturn]] void throw_failure() const;
   UnderWay under_way();
-  void take_posting(const Posting& posting) REQUIRES(mutex_);
-  std::shared_ptr<Message> take_posted(std::int64_t number) REQUIRES(mutex_);
   std::shared_ptr<void> take_event() { return events_->take(runtime_, context_.device); }
   std::shared_ptr<void> take_timed_event() { return timed_events_->take(runtime_, context_.device); }
-  bool all_have_answered() const REQUIRES(mutex_);
-  void join_owner();
-  void join_undertaker();
-  void close_as(std::optional<std::string> cause);
+  // To take memory in the track's order.
+  Lane memory_lane(const Track& track) const {
+    return {.runtime = runtime_, .stream = {context_.device, track.stream.get()}, .rank = rank_, .size = size_};
+  }
+  std::string where_this_rank_was() const REQUIRES(mutex_);
+  // Something has changed that the owner thread looks at, or another waits for.
+  void notify() REQUIRES(mutex_) {
+    ++changes_;
+    changed_.notify_all();
+  }
 
   // engine_owner.cc: the owner thread.
   void run(const Deadline& deadline);
   void make_communicator(const Deadline& deadline);
+  void wait_until_all_are_up(const Deadline& deadline);
   // False at the end.
   bool step();
   bool run_errands();
   bool launch_next();
-  // Of messages: makes their communicator, launches the next pair. False if there is nothing to do but wait.
-  bool step_messages();
-  void make_message_communicator();
   // In checked mode: all ranks have come to it, with the same operation.
   bool all_have_come(const Collective& collective);
-  struct Track;
   // NCCL has launched the track's item: what comes behind it.
   void launched(Track& track);
   bool is_waiting_for_nccl() const;
@@ -165,25 +151,28 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   void fail_for(const CallFailed& error);
   // Until somebody notifies, or this time has passed.
   void pause(std::chrono::nanoseconds at_most) const;
-  // Something has changed that the owner thread looks at, or another waits for.
-  void notify() REQUIRES(mutex_) {
-    ++changes_;
-    changed_.notify_all();
-  }
-  // Waits until NCCL is through with what it was asked for. `remedy` goes into the message of a timeout.
   // True once NCCL is through with what was called last. Throws what went wrong since.
   bool is_through(Track& track);
-  void wait_until_all_are_up(const Deadline& deadline);
+  // Waits until then. `remedy` goes into the message of a timeout.
   void settle(Track& track, const Deadline& deadline, const char* what, const char* remedy);
   Lane lane(Track& track);
-  // For the program's thread, to take memory in the track's order.
-  Lane memory_lane(const Track& track) const {
-    return {.runtime = runtime_, .stream = {context_.device, track.stream.get()}, .rank = rank_, .size = size_};
-  }
 
-  // engine_end.cc: the ranks' log, the end.
+  // engine_messages.cc: messages, on both threads.
+  void take_posting(const Posting& posting) REQUIRES(mutex_);
+  std::shared_ptr<Message> take_posted(std::int64_t number) REQUIRES(mutex_);
+  // Makes their communicator, launches the next pair. False if there is nothing to do but wait.
+  bool step_messages();
+  void make_message_communicator();
+
+  // engine_log.cc: what the ranks tell each other.
   void on_entry(const std::string& text);
   void answer(const Entry& question);
+  bool all_have_answered() const REQUIRES(mutex_);
+  // Of collective `sequence`: who has not come, asked of all; a Mismatch if one came to another.
+  wire::Failure::Known what_holds_up(const Item& item, const Deadline& deadline);
+  [[noreturn]] void time_out(const Item& item, const Deadline& deadline);
+
+  // engine_end.cc: how the group ends.
   void on_cause();
   void undertake();
   // Aborts what there is and waits for the device, in a thread of its own. What does not come back in time is the
@@ -196,7 +185,9 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   bool wait_for_goodbyes();
   void wait_for_the_device();
   void destroy(Track& track);
-  std::string where_this_rank_was() const REQUIRES(mutex_);
+  void close_as(std::optional<std::string> cause);
+  void join_owner();
+  void join_undertaker();
 
   const Api& api_;
   DeviceRuntime& runtime_;

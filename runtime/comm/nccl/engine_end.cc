@@ -1,4 +1,4 @@
-// What the ranks tell each other, and how a group ends: in order, or aborted.
+// How a group ends: in order, or aborted.
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -25,77 +25,6 @@ constexpr std::chrono::milliseconds kMoment{1};
 constexpr std::chrono::milliseconds kLook{20};
 
 }  // namespace
-
-void Engine::on_entry(const std::string& text) {
-  const auto entry = read(text, size_);
-  if (!entry) {
-    return failure_.propose(Cause::mismatch,
-                            fmt::format("{} got '{}' from another rank, which is none of its words; run "
-                                        "one version of lockstep on every host",
-                                        own_name(), text));
-  }
-  switch (entry->kind) {
-    case EntryKind::question: return answer(*entry);
-    case EntryKind::failed: {
-      const std::int64_t cause = entry->at(0);
-      if (cause < static_cast<std::int64_t>(Cause::peer_lost) || cause > static_cast<std::int64_t>(Cause::mismatch))
-        return;
-      {
-        MutexLock lock(mutex_);
-        told_by_another_ = true;
-      }
-      return failure_.adopt(static_cast<Cause>(cause), entry->text);
-    }
-    default: break;
-  }
-  MutexLock lock(mutex_);
-  const auto rank = static_cast<std::size_t>(entry->numbers.empty() ? 0 : entry->rank());
-  switch (entry->kind) {
-    case EntryKind::called: {
-      auto& all = arrivals_[static_cast<std::uint64_t>(entry->at(1))];
-      all.resize(static_cast<std::size_t>(size_));
-      all[rank] = record_of(std::span(entry->numbers).subspan(2));
-      break;
-    }
-    case EntryKind::answer: {
-      Position position{static_cast<std::uint64_t>(entry->at(1)), static_cast<std::uint64_t>(entry->at(2)), {}};
-      position.record = record_of(std::span(entry->numbers).subspan(3));
-      positions_[rank] = position;
-      break;
-    }
-    case EntryKind::left: left_after_[rank] = static_cast<std::uint64_t>(entry->at(1)); break;
-    case EntryKind::aborted: somebody_aborted_ = true; break;
-    case EntryKind::message: {
-      // Every rank makes the communicator for messages, or it comes up nowhere.
-      messages_wanted_ = true;
-      take_posting({.sender = entry->rank(),
-                    .receiver = static_cast<int>(entry->at(1)),
-                    .is_send = entry->at(2) != 0,
-                    .tag = entry->at(3),
-                    .dtype = static_cast<DType>(entry->at(4)),
-                    .count = entry->at(5),
-                    .number = entry->at(6)});
-      break;
-    }
-    case EntryKind::channel: messages_id_ = entry->text; break;
-    default: break;
-  }
-  notify();
-}
-
-// The reader's thread answers, whatever the others of this process are in.
-void Engine::answer(const Entry& question) {
-  {
-    MutexLock lock(mutex_);
-    if (answered_) return;  // ranks that time out together ask together, and all read the answers
-    answered_ = true;
-  }
-  Entry entry{EntryKind::answer, {rank_, static_cast<std::int64_t>(last()), question.at(1)}};
-  if (const auto record = flight_record_.find(static_cast<std::uint64_t>(question.at(1)))) {
-    append(entry.numbers, *record);
-  }
-  control_.post(write(entry));
-}
 
 void Engine::on_cause() {
   bool tell = false;
@@ -304,6 +233,86 @@ void Engine::leave() {
   world_size_.reset();
   MutexLock lock(mutex_);
   let_go_ = true;
+}
+
+// It makes no call that waits. Should one do so all the same, an abort gets it out, or the watchdog ends the process.
+void Engine::join_owner() {
+  if (!owner_.joinable()) return;
+  std::optional<wire::Patience> patience;
+  bool parked = false;
+  {
+    MutexLock lock(mutex_);
+    while (!parked_ && !(patience && patience->over())) {
+      changed_.wait_until(mutex_, Deadline::after(kLook));
+      if (!patience && failure_.happened()) patience.emplace(kOwnerPatience + 2 * knobs_.abort_patience);
+    }
+    parked = parked_;
+  }
+  if (parked) return owner_.join();
+  log_error("nccl: a call of NCCL has not come back on {}, and its thread is left behind", own_name());
+  owner_.detach();
+}
+
+void Engine::join_undertaker() {
+  std::thread undertaker;
+  {
+    MutexLock lock(mutex_);
+    undertaker.swap(undertaker_);
+  }
+  if (undertaker.joinable()) undertaker.join();
+}
+
+void Engine::close_as(std::optional<std::string> cause) {
+  {
+    MutexLock lock(mutex_);
+    if (closed_) return;
+  }
+  if (!failure_.happened()) retire();
+  if (!cause && !failure_.happened()) {
+    if (const UnderWay left = under_way(); left.collectives + left.messages > 0) {
+      cause = fmt::format(
+          "{} destroyed its group with {} collectives and {} messages under way; it must wait for each work first",
+          own_name(), left.collectives, left.messages);
+    }
+  }
+  if (cause) failure_.propose(Cause::peer_lost, *cause);
+  {
+    MutexLock lock(mutex_);
+    closing_ = true;
+    notify();
+  }
+  join_owner();
+  {
+    MutexLock lock(mutex_);
+    // Whoever brings a cause makes it known first, and calls the undertaker then.
+    wire::Patience patience(knobs_.abort_patience);
+    while (failure_.happened() && !undertaker_called_ && !patience.over()) {
+      changed_.wait_until(mutex_, patience.next());
+    }
+    closed_ = true;  // no undertaker comes after this
+    notify();
+  }
+  join_undertaker();
+  control_.stop();
+  MutexLock retire_lock(retire_mutex_);
+  MutexLock lock(mutex_);
+  for (Track* track : {&collectives_, &messages_}) {
+    track->launching.reset();
+    track->in_flight.clear();
+  }
+  queue_.clear();
+  matched_.clear();
+  posted_.clear();
+  errands_.clear();
+  current_.reset();
+  at_the_end_ = nullptr;
+}
+
+void Engine::close() { close_as({}); }
+
+void Engine::close_unwinding() {
+  close_as(fmt::format("{} was ended by an exception of its own after collective {}; its own message says more",
+                       own_name(), last()));
 }
 
 }  // namespace lockstep::nccl

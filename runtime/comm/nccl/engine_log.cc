@@ -1,0 +1,146 @@
+// What the ranks tell each other in their log, and what a rank finds out from it when a collective does not end.
+#include <fmt/format.h>
+
+#include "runtime/comm/nccl/engine.h"
+
+namespace lockstep::nccl {
+namespace {
+
+using wire::Cause;
+
+// How long the ranks may take to say where they are.
+constexpr std::chrono::milliseconds kAnswerPatience{700};
+
+}  // namespace
+
+void Engine::on_entry(const std::string& text) {
+  const auto entry = read(text, size_);
+  if (!entry) {
+    return failure_.propose(Cause::mismatch,
+                            fmt::format("{} got '{}' from another rank, which is none of its words; run "
+                                        "one version of lockstep on every host",
+                                        own_name(), text));
+  }
+  switch (entry->kind) {
+    case EntryKind::question: return answer(*entry);
+    case EntryKind::failed: {
+      const std::int64_t cause = entry->at(0);
+      if (cause < static_cast<std::int64_t>(Cause::peer_lost) || cause > static_cast<std::int64_t>(Cause::mismatch))
+        return;
+      {
+        MutexLock lock(mutex_);
+        told_by_another_ = true;
+      }
+      return failure_.adopt(static_cast<Cause>(cause), entry->text);
+    }
+    default: break;
+  }
+  MutexLock lock(mutex_);
+  const auto rank = static_cast<std::size_t>(entry->numbers.empty() ? 0 : entry->rank());
+  switch (entry->kind) {
+    case EntryKind::called: {
+      auto& all = arrivals_[static_cast<std::uint64_t>(entry->at(1))];
+      all.resize(static_cast<std::size_t>(size_));
+      all[rank] = record_of(std::span(entry->numbers).subspan(2));
+      break;
+    }
+    case EntryKind::answer: {
+      Position position{static_cast<std::uint64_t>(entry->at(1)), static_cast<std::uint64_t>(entry->at(2)), {}};
+      position.record = record_of(std::span(entry->numbers).subspan(3));
+      positions_[rank] = position;
+      break;
+    }
+    case EntryKind::left: left_after_[rank] = static_cast<std::uint64_t>(entry->at(1)); break;
+    case EntryKind::aborted: somebody_aborted_ = true; break;
+    case EntryKind::message: {
+      // Every rank makes the communicator for messages, or it comes up nowhere.
+      messages_wanted_ = true;
+      take_posting({.sender = entry->rank(),
+                    .receiver = static_cast<int>(entry->at(1)),
+                    .is_send = entry->at(2) != 0,
+                    .tag = entry->at(3),
+                    .dtype = static_cast<DType>(entry->at(4)),
+                    .count = entry->at(5),
+                    .number = entry->at(6)});
+      break;
+    }
+    case EntryKind::channel: messages_id_ = entry->text; break;
+    default: break;
+  }
+  notify();
+}
+
+// The reader's thread answers, whatever the others of this process are in.
+void Engine::answer(const Entry& question) {
+  {
+    MutexLock lock(mutex_);
+    if (answered_) return;  // ranks that time out together ask together, and all read the answers
+    answered_ = true;
+  }
+  Entry entry{EntryKind::answer, {rank_, static_cast<std::int64_t>(last()), question.at(1)}};
+  if (const auto record = flight_record_.find(static_cast<std::uint64_t>(question.at(1)))) {
+    append(entry.numbers, *record);
+  }
+  control_.post(write(entry));
+}
+
+bool Engine::all_have_answered() const {
+  for (int r = 0; r < size_; ++r) {
+    const auto index = static_cast<std::size_t>(r);
+    if (r != rank_ && !positions_[index] && !left_after_[index]) return false;
+  }
+  return true;
+}
+
+wire::Failure::Known Engine::what_holds_up(const Item& item, const Deadline& deadline) {
+  if (item.awaited_peer() >= 0) {
+    const bool has_counterpart = item.launched.load(std::memory_order_acquire);
+    return {Cause::timeout, fmt::format("{} on {} timed out, {}; {} {}; see why it is late, or raise the timeout",
+                                        item.describe(), own_name(), deadline.progress(), who(item.awaited_peer()),
+                                        has_counterpart ? "has called its part, and the devices are not through with it"
+                                                        : "has not called its part")};
+  }
+  const auto sequence = static_cast<std::int64_t>(item.sequence);
+  control_.post(write({EntryKind::question, {rank_, sequence}}));
+  std::vector<std::optional<Position>> positions;
+  std::vector<std::optional<std::uint64_t>> left;
+  {
+    MutexLock lock(mutex_);
+    wire::Patience patience(kAnswerPatience);
+    while (!failure_.happened() && !all_have_answered() && !patience.over()) {
+      changed_.wait_until(mutex_, patience.next());
+    }
+    positions = positions_;
+    left = left_after_;
+  }
+  std::string absent;
+  for (int r = 0; r < size_; ++r) {
+    if (r == rank_) continue;
+    const auto& position = positions[static_cast<std::size_t>(r)];
+    const char* const comma = absent.empty() ? "" : ", ";
+    if (left[static_cast<std::size_t>(r)]) {
+      absent += fmt::format("{}{}, which left", comma, who(r));
+    } else if (!position) {
+      absent += fmt::format("{}{}, which does not answer", comma, who(r));
+    } else if (position->last < item.sequence) {
+      absent += fmt::format("{}{}, which started {} last", comma, who(r),
+                            position->last == 0 ? "nothing" : fmt::format("collective {}", position->last));
+    } else if (const auto own = flight_record_.find(item.sequence); own && position->record &&
+                                                                    position->asked == item.sequence &&
+                                                                    !comm::same_operation(*own, *position->record)) {
+      return {Cause::mismatch, comm::describe_mismatch(item.sequence, own_name(), *own, who(r), *position->record)};
+    }
+  }
+  const std::string why =
+      absent.empty() ? "all have arrived, and the devices are not through with it" : "not arrived: " + absent;
+  return {Cause::timeout, fmt::format("{} on {} timed out, {}; {}; see why it is late, or raise the timeout",
+                                      item.describe(), own_name(), deadline.progress(), why)};
+}
+
+void Engine::time_out(const Item& item, const Deadline& deadline) {
+  const auto known = what_holds_up(item, deadline);
+  failure_.propose(known.cause, known.text);
+  throw_failure();
+}
+
+}  // namespace lockstep::nccl

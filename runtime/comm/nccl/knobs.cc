@@ -1,0 +1,49 @@
+#include "runtime/comm/nccl/knobs.h"
+
+#include <fmt/format.h>
+
+#include <string>
+
+#include "runtime/base/error.h"
+
+namespace lockstep::nccl {
+namespace {
+
+bool switched(const Environment& environment, const char* name, const char* other_than_default, const char* otherwise) {
+  const std::string text = environment.get(name).value_or(otherwise);
+  if (text == other_than_default || text == otherwise) return text == other_than_default;
+  throw InvalidArgument(fmt::format("environment: {}='{}' is unknown; '{}' or '{}' (the default)", name, text,
+                                    other_than_default, otherwise));
+}
+
+}  // namespace
+
+Knobs knobs_of(const Environment& environment) {
+  Knobs knobs;
+  knobs.check_collectives = switched(environment, "LOCKSTEP_CHECK_COLLECTIVES", "1", "0");
+  knobs.may_share_gpus = switched(environment, "LOCKSTEP_OVERSUBSCRIBE_GPU", "1", "0");
+  if (const auto text = environment.get("LOCKSTEP_FAILURE_WATCHDOG"); text && !text->empty()) {
+    const auto seconds = parse_int(*text);
+    knobs.watchdog = *text != "off";
+    if (knobs.watchdog && (!seconds || *seconds < 1 || *seconds > 3600)) {
+      throw InvalidArgument(fmt::format(
+          "environment: LOCKSTEP_FAILURE_WATCHDOG='{}'; give the seconds after which a process whose GPU can't be "
+          "aborted is ended, 1 to 3600 (5 is the default), or 'off'",
+          *text));
+    }
+    if (knobs.watchdog) knobs.abort_patience = std::chrono::seconds(*seconds);
+  }
+  if (const auto text = environment.get("LOCKSTEP_NCCL_MAX_CTAS"); text && !text->empty()) {
+    const auto value = parse_int(*text);
+    if (!value || *value < 1 || *value > 64) {
+      throw InvalidArgument(fmt::format(
+          "environment: LOCKSTEP_NCCL_MAX_CTAS='{}'; give the most multiprocessors that a collective may take, 1 to 64",
+          *text));
+    }
+    knobs.max_ctas = static_cast<int>(*value);
+  }
+  knobs.one_queue = environment.get("CUDA_DEVICE_MAX_CONNECTIONS") == "1";
+  return knobs;
+}
+
+}  // namespace lockstep::nccl
