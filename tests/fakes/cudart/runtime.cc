@@ -92,73 +92,6 @@ void Runtime::violation(const std::string& text) {
   std::abort();
 }
 
-cudaError_t Runtime::allocate(void** data, std::size_t bytes, bool pinned) {
-  std::lock_guard lock(mutex_);
-  *data = nullptr;
-  if (bytes == 0) return cudaSuccess;
-  const int device = physical(current_device);
-  if (!pinned && bytes > device_bytes_ - used_[device]) return cudaErrorMemoryAllocation;
-  Allocation* const allocation = memory_.allocate(bytes, device, pinned);
-  if (allocation == nullptr) return cudaErrorMemoryAllocation;
-  if (!pinned) used_[device] += bytes;
-  *data = allocation->address;
-  return cudaSuccess;
-}
-
-cudaError_t Runtime::free(void* data, bool pinned) {
-  if (data == nullptr) return cudaSuccess;
-  count_host_synchronisation();
-  std::vector<std::shared_ptr<FakeStream>> streams;
-  {
-    std::lock_guard lock(mutex_);
-    Allocation* const allocation = memory_.find(data);
-    if (allocation == nullptr || allocation->address != data || allocation->freed || allocation->pinned != pinned) {
-      violation(fmt::format("{} of {}, which is no living allocation of its kind{}",
-                            pinned ? "cudaFreeHost" : "cudaFree", data,
-                            allocation == nullptr ? "" : ": " + allocation->describe()));
-      return cudaErrorInvalidValue;
-    }
-    // As CUDA does, it waits for what the device still has to do.
-    const auto add = [&](const std::shared_ptr<FakeStream>& stream) {
-      if (pinned || stream->device == allocation->device) streams.push_back(stream);
-    };
-    for (const auto& [handle, stream] : live_streams_) add(stream);
-    for (const auto& [device, stream] : default_streams_) add(stream);
-  }
-  wait_for(streams);
-  std::lock_guard lock(mutex_);
-  Allocation* const allocation = memory_.find(data);
-  if (!pinned) used_[allocation->device] -= allocation->bytes;
-  memory_.free(*allocation);
-  return cudaSuccess;
-}
-
-cudaError_t Runtime::free_without_waiting(void* data) {
-  if (data == nullptr) return cudaSuccess;
-  std::lock_guard lock(mutex_);
-  Allocation* const allocation = memory_.find(data);
-  if (allocation == nullptr || allocation->address != data || allocation->freed || allocation->pinned) {
-    violation(fmt::format("ncclMemFree of {}, which is no living allocation of its kind{}", data,
-                          allocation == nullptr ? "" : ": " + allocation->describe()));
-    return cudaErrorInvalidValue;
-  }
-  used_[allocation->device] -= allocation->bytes;
-  if (const auto use = allocation->shadow.unfinished(host_)) {
-    violation(fmt::format("ncclMemFree of {}, which {} {}: nobody has waited for that", allocation->describe(),
-                          *use->earlier.what, use->earlier_writes ? "writes" : "reads"));
-    allocation->freed = true;  // its bytes stay, for what is still to come
-    return cudaSuccess;
-  }
-  memory_.free(*allocation);
-  return cudaSuccess;
-}
-
-void Runtime::memory_info(std::size_t& free_bytes, std::size_t& total_bytes) {
-  std::lock_guard lock(mutex_);
-  total_bytes = device_bytes_;
-  free_bytes = device_bytes_ - used_[physical(current_device)];
-}
-
 std::shared_ptr<FakeStream> Runtime::new_stream(int device, bool blocking, int priority) {
   return std::make_shared<FakeStream>(++streams_, device, blocking, priority, seed_);
 }
@@ -357,23 +290,6 @@ cudaError_t Runtime::elapsed(float* milliseconds, cudaEvent_t earlier, cudaEvent
   return cudaSuccess;
 }
 
-void Runtime::check(const Range& range, bool writes, const Access& access, const VectorClock& clock) {
-  if (range.bytes == 0) return;
-  Allocation* const allocation = memory_.find(range.data);
-  if (allocation == nullptr) return;
-  const auto offset = static_cast<std::size_t>(static_cast<const std::byte*>(range.data) - allocation->address);
-  const std::string doing = fmt::format("{} {} bytes {} to {} of {}", *access.what, writes ? "writes" : "reads", offset,
-                                        offset + range.bytes, allocation->describe());
-  if (allocation->freed || offset + range.bytes > allocation->bytes) {
-    violation(doing + (allocation->freed ? ", which was freed" : ", past its end"));
-    return;
-  }
-  const auto conflict = allocation->shadow.access(offset, range.bytes, writes, access, clock);
-  if (!conflict) return;
-  violation(fmt::format("{}, in no order with {}, which {} byte {} of it; one of them needs an event, or a wait", doing,
-                        *conflict->earlier.what, conflict->earlier_writes ? "writes" : "reads", conflict->offset));
-}
-
 cudaError_t Runtime::enqueue(cudaStream_t handle, std::string what, std::function<void()> run,
                              const std::vector<Range>& reads, const std::vector<Range>& writes) {
   std::lock_guard lock(mutex_);
@@ -400,39 +316,6 @@ cudaError_t Runtime::enqueue(cudaStream_t handle, std::string what, std::functio
     case Effect::Kind::error: stream->push([this, error = effect.error] { sticky_.store(error); }); break;
   }
   return cudaSuccess;
-}
-
-bool Runtime::is_pinned_or_device(const void* data) {
-  std::lock_guard lock(mutex_);
-  return memory_.find(data) != nullptr;
-}
-
-bool Runtime::is_device(const void* data) {
-  std::lock_guard lock(mutex_);
-  const Allocation* const allocation = memory_.find(data);
-  return allocation != nullptr && !allocation->pinned;
-}
-
-int Runtime::device_of(const void* data) {
-  std::lock_guard lock(mutex_);
-  const Allocation* const allocation = memory_.find(data);
-  if (allocation == nullptr || allocation->pinned) return -1;
-  const auto found = std::find(visible_.begin(), visible_.end(), allocation->device);
-  return found == visible_.end() ? -1 : static_cast<int>(found - visible_.begin());
-}
-
-void* Runtime::host_address(const void* data) {
-  std::lock_guard lock(mutex_);
-  const Allocation* const allocation = memory_.find(data);
-  if (allocation == nullptr || allocation->bytes_at == nullptr) return const_cast<void*>(data);
-  return allocation->bytes_at + (static_cast<const std::byte*>(data) - allocation->address);
-}
-
-void Runtime::check_host_access(const void* data, std::size_t bytes, bool writes, std::string what) {
-  std::lock_guard lock(mutex_);
-  // The host is no stream: nothing can be in no order with an access of its past. What is enqueued later comes after.
-  const Access access{0, 0, std::make_shared<const std::string>(std::move(what) + " (the host)")};
-  check({data, bytes}, writes, access, host_);
 }
 
 std::int64_t Runtime::calls(std::string_view function) {
