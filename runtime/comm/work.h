@@ -46,8 +46,8 @@ class Work {
   void wait(const Deadline& deadline) const {
     if (state_) state_->wait(deadline);
   }
-  // What is put into `stream` from now on starts after the collective. The host waits until that is in its device's queue
-  // and never for what the device does; but on the CPU, and where the result is in host memory, this is wait().
+  // What is put into `stream` from now on starts after the collective. The host waits until that is in the queue of its
+  // device, never for what the device does; but on the CPU, and for a result in host memory, this is wait().
   void wait_on(StreamView stream) const {
     if (state_) state_->wait_on(stream, Deadline::after(timeout_));
   }
