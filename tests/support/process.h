@@ -18,8 +18,8 @@ using Variables = std::map<std::string, std::string>;
 struct ProcessOptions {
   std::vector<std::string> command;  // argv; a name without a slash is looked for in PATH
   // Added to the test's own environment, from which every launcher's variables (RANK, LOCKSTEP_*, OMPI_*, SLURM_* ...)
-  // have been taken out. LOCKSTEP_TEST_JOB is set to job() unless it is given, and LOCKSTEP_LIVENESS to "off": who tests
-  // what becomes of a silent rank says "on".
+  // have been taken out. LOCKSTEP_TEST_JOB is set to job() unless it is given, and LOCKSTEP_LIVENESS to "off": who
+  // tests what becomes of a silent rank says "on".
   Variables environment = {};
   std::string input = {};   // what it reads on stdin
   std::string folder = {};  // to run in; empty: the test's
