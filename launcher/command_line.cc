@@ -74,9 +74,11 @@ struct RunCommand {
     text_flag(app, "--grace", raw.grace, "SECONDS",
               "When a rank fails: seconds between SIGTERM and SIGKILL for the others.\nDefault 0.7");
     text_flag(app, "--timeout", raw.timeout, "SECONDS",
-              "LOCKSTEP_TIMEOUT of the ranks: limit of start-up and of each\ncollective");
+              "LOCKSTEP_TIMEOUT of the ranks: limit of start-up and of each\ncollective. Default: LOCKSTEP_TIMEOUT, "
+              "else 300");
     text_flag(app, "--liveness", raw.liveness, "on|off",
-              "off: a rank that is silent (stopped, in a debugger) is never taken\nfor lost. Default on");
+              "off: a rank that is silent (stopped, in a debugger) is never taken\nfor lost. Default: "
+              "LOCKSTEP_LIVENESS, else on");
     app.add_flag(
         spellings("--torch-store"), options.torch_store,
         "Serve torch's protocol at MASTER_ADDR:MASTER_PORT, for programs that want\nthe launcher's store. It has "

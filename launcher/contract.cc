@@ -53,7 +53,7 @@ std::vector<std::string> rank_environment(const Environment& inherited, const Co
     result.set("TORCHELASTIC_USE_AGENT_STORE", "True");
     result.set("TORCHELASTIC_RESTART_COUNT", "0");
   }
-  if (!contract.liveness) result.set("LOCKSTEP_LIVENESS", "off");
+  if (contract.liveness) result.set("LOCKSTEP_LIVENESS", *contract.liveness ? "on" : "off");
   if (!contract.timeout.empty()) result.set("LOCKSTEP_TIMEOUT", contract.timeout);
   if (contract.visible_devices) result.set("CUDA_VISIBLE_DEVICES", *contract.visible_devices);
   if (contract.share_gpus) {

@@ -14,13 +14,13 @@ namespace lockstep::launcher {
 struct Contract {
   int world_size = 1;
   std::string master_addr;
-  int master_port = 0;                         // free, unless torch_store: the launcher does not listen there
-  bool torch_store = false;                    // the launcher serves torch's protocol there
-  std::string store_address;                   // host:port, hosted by the launcher
-  std::optional<store::Secret> store_secret;   // what its clients must know
-  std::string run_id;                          // unlike any other job's, on any host
-  std::string timeout;                         // for LOCKSTEP_TIMEOUT; empty: leave it alone
-  bool liveness = true;                        // off: no rank is lost for being silent
+  int master_port = 0;                        // free, unless torch_store: the launcher does not listen there
+  bool torch_store = false;                   // the launcher serves torch's protocol there
+  std::string store_address;                  // host:port, hosted by the launcher
+  std::optional<store::Secret> store_secret;  // what its clients must know
+  std::string run_id;                         // unlike any other job's, on any host
+  std::string timeout;                        // for LOCKSTEP_TIMEOUT; empty: leave it alone
+  std::optional<bool> liveness;  // for LOCKSTEP_LIVENESS: whether a silent rank is lost; nothing: leave it alone
   std::optional<std::string> visible_devices;  // for CUDA_VISIBLE_DEVICES; nothing: leave it alone
   bool share_gpus = false;                     // ranks may be on one GPU: shared_gpu.h
   int launcher_pid = 0;

@@ -12,7 +12,8 @@ Each command has its own --help.)";
 
 std::string run_help() {
   return R"(Examples:
-  lockstep run ./train                              one rank per GPU, or per core where there is none
+  lockstep run ./train                              one rank per GPU, or per core where there is none;
+                                                    LOCKSTEP_DEVICE=cuda lets them use the GPUs
   lockstep run --nproc-per-node 4 ./train           four ranks
   lockstep run --devices 0,3 ./train                two ranks, on these GPUs
   lockstep run -n 2 -- ./train --epochs 3           arguments after PROGRAM are the program's
@@ -24,10 +25,10 @@ LOCKSTEP_STORE, LOCKSTEP_STORE_SECRET, LOCKSTEP_RUN_ID, LOCKSTEP_RESTART_COUNT. 
 it nobody reads, changes or stops what is in the run's store. Rank 0 reads this command's standard input unless that is
 a terminal; the other ranks read nothing.
 
-Local rank i trains on the i-th GPU that it sees. --devices chooses them: indices count the GPUs that this command sees,
-so within CUDA_VISIBLE_DEVICES where that is set, and the ranks count theirs from 0 again. With --oversubscribe-gpu more
-ranks than GPUs share them, each a host of its own to NCCL (NCCL_HOSTID), over sockets on lo, by Ring and Simple; NCCL
-variables that are set win.
+A rank computes on the CPU unless its program or LOCKSTEP_DEVICE=cuda asks for a GPU; then local rank i takes the i-th
+that it sees. --devices chooses them: indices count the GPUs that this command sees, so within CUDA_VISIBLE_DEVICES where
+that is set, and the ranks count theirs from 0 again. With --oversubscribe-gpu more ranks than GPUs share them, each a
+host of its own to NCCL (NCCL_HOSTID), over sockets on lo, by Ring and Simple; NCCL variables that are set win.
 
 SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to the ranks. After one of the first four
 the ranks may take their time, to save; a second one kills them.
@@ -36,6 +37,7 @@ EXIT CODES
   0        every rank ended with 0
   1-255    that of the rank that failed first, which the first and the last message name; among them
   75       every rank that failed says that it lost another one, which ended with 0 or did not end: see what it says
+  76       a rank's group had failed and its GPU did not let go in time (LOCKSTEP_FAILURE_WATCHDOG)
   134      a rank aborted (128 + 6, SIGABRT): an uncaught exception of the program's own, or a failed assertion
   137      a rank was killed (128 + 9, SIGKILL): by somebody, or by the kernel because memory ran out
   128 + N  signal N killed the rank that failed first, or ended the job: 130 after Ctrl-C, 143 after SIGTERM

@@ -1,8 +1,9 @@
 // Errors of lockstep: few, typed, and written for a stranger at three in the morning.
 //
 // Every message holds the operation, the value seen and the value wanted, who (rank, host, address, bucket, step),
-// elapsed time against its limit where there is one, and the remedy. docs/ERRORS.md lists each. A library call never
-// exits the process, never prints, and never ignores a return code.
+// elapsed time against its limit where there is one, and the remedy. docs/ERRORS.md lists what users
+// meet. A library call never exits the process (but for the watchdog of a GPU that does not let go, and a rank whose
+// launcher has died), never prints, and never ignores a return code.
 #pragma once
 
 #include <stdexcept>

@@ -1,4 +1,5 @@
-// The registry of backends. comm knows {name, why_not, create}; a backend is a folder that fills one in.
+// The registry of backends. comm knows {name, why_not, create, must_agree, device}; a backend is a folder that fills
+// one in.
 #pragma once
 
 #include <chrono>

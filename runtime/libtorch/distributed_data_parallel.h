@@ -30,9 +30,8 @@
 //
 // Collective: the constructor, the first forward's buffers, every synchronised backward. Forward and backward in
 // evaluation (no gradients recorded) send nothing.
-// Threads: one at a time. The constructor lowers torch's intra-op threads to what init_process_group found: the cores
-// of
-//   this rank, or OMP_NUM_THREADS.
+// Threads: one at a time. The constructor lowers torch's intra-op threads to what init_process_group found:
+//   the cores of this rank, or OMP_NUM_THREADS.
 // Failure: throws what the group throws (PeerLost, Timeout, Mismatch) out of forward and backward(), sticky. Mismatch
 //   from the constructor names the first parameter or buffer that differs. InvalidArgument for misuse, naming the
 //   parameter. An exception of the user's own within backward() fails the group on every rank at once, with this rank's

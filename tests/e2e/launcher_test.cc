@@ -228,11 +228,13 @@ TEST(Launcher, OuterLaunchersVariablesDoNotReachTheRanks) {
   EXPECT_EQ(result.out, "[rank 0] RANK=0\n[rank 0] WORLD_SIZE=1\n[rank 0] TORCHELASTIC_RUN_ID=(unset)\n");
 }
 
-TEST(Launcher, PassesLivenessOnOnlyIfItIsOff) {
+TEST(Launcher, PassesLivenessOnIfItIsSaid) {
   const Words unset = {"env", "-u", "LOCKSTEP_LIVENESS"};
   EXPECT_EQ(run(joined(unset, plain(1, {"env:LOCKSTEP_LIVENESS"}))).out, "[rank 0] LOCKSTEP_LIVENESS=(unset)\n");
   EXPECT_EQ(run(joined(unset, plain(1, {"env:LOCKSTEP_LIVENESS"}, {"--liveness=off"}))).out,
             "[rank 0] LOCKSTEP_LIVENESS=off\n");
+  EXPECT_EQ(run(joined({"env", "LOCKSTEP_LIVENESS=off"}, plain(1, {"env:LOCKSTEP_LIVENESS"}, {"--liveness=on"}))).out,
+            "[rank 0] LOCKSTEP_LIVENESS=on\n");
 }
 
 TEST(Launcher, PassesTimeoutAndMasterOn) {

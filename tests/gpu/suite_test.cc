@@ -80,7 +80,8 @@ class Gpu : public ::testing::Test {
  private:
   // What a test's processes are not given by themselves.
   static Variables variables() {
-    Variables result{{"CONFORMANCE_BACKEND", "nccl"}};
+    // A stopped rank is to be lost here.
+    Variables result{{"CONFORMANCE_BACKEND", "nccl"}, {"LOCKSTEP_LIVENESS", "on"}};
     for (const char* name :
          {"LOCKSTEP_PLUGIN_PATH", "LOCKSTEP_NCCL_LIB", "LOCKSTEP_FAKE_GPUS", "LOCKSTEP_FAKE_GPU_MEMORY"}) {
       if (const char* const value = std::getenv(name)) result[name] = value;

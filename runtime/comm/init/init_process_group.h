@@ -44,7 +44,8 @@ struct InitOptions {
 // Threads: any; a call in each of several threads makes as many ranks. The groups of a program may follow each other,
 // where each rank lets its own go before it asks for the next; a rank that is faster waits for rank 0 to do so.
 // Throws InvalidArgument (bad values), Mismatch (launchers or ranks disagree, the same rank twice), Timeout (names the
-// ranks that did not come), BackendUnavailable, StoreError.
+// ranks that did not come), BackendUnavailable, StoreError, PeerLost (a rank died on the way), CorruptData (ranks of
+// another build).
 std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options = {});
 
 }  // namespace lockstep

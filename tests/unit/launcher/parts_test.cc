@@ -113,6 +113,8 @@ TEST(Contract, TorchStoreAndLivenessAreSaidOnlyWhereTheyAreChosen) {
   EXPECT_EQ(count("TORCHELASTIC_USE_AGENT_STORE=True"), 1);
   EXPECT_EQ(count("TORCHELASTIC_RESTART_COUNT=0"), 1);
   EXPECT_EQ(count("LOCKSTEP_LIVENESS=off"), 1);
+  contract.liveness = true;
+  EXPECT_EQ(count("LOCKSTEP_LIVENESS=on"), 1);
 }
 
 TEST(Contract, TimeoutOfTheCommandLineWins) {
