@@ -121,7 +121,7 @@ void TcpConnection::greet_torch(const Deadline& deadline) {
   const std::int64_t answer = receive(Op::ping, 0, deadline).number;
   if (answer != nonce) {
     throw StoreError(fmt::format("{} answered the greeting with {:#x}, {:#x} was wanted: it is no store server",
-                                 peer().to_string(), answer, nonce));
+                                 net::describe_peer(fd_.get()), answer, nonce));
   }
 }
 
@@ -156,7 +156,7 @@ void TcpConnection::send(std::string_view bytes, const Deadline& deadline) {
       bytes.remove_prefix(static_cast<std::size_t>(sent));
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
       if (wait_for(POLLOUT, deadline)) continue;
-      throw Timeout(fmt::format("send to {}: timed out, {}", peer().to_string(), deadline.progress()));
+      throw Timeout(fmt::format("send to {}: timed out, {}", net::describe_peer(fd_.get()), deadline.progress()));
     } else if (errno != EINTR) {
       return net::send_all(fd_.get(), bytes, deadline);  // meets the same error, and says what it is
     }
@@ -171,7 +171,7 @@ bool TcpConnection::await_reply(const Deadline& deadline) {
     if (ready > 0) return entries[0].revents != 0;
     if (ready < 0 && errno != EINTR) throw SystemError("poll of a socket", errno);
     if (ready == 0 && deadline.expired()) {
-      throw Timeout(fmt::format("receive from {}: timed out, {}", peer().to_string(), deadline.progress()));
+      throw Timeout(fmt::format("receive from {}: timed out, {}", net::describe_peer(fd_.get()), deadline.progress()));
     }
   }
   return true;
@@ -199,7 +199,7 @@ const proto::Contents& TcpConnection::receive(Op op, std::size_t keys, const Dea
 void TcpConnection::receive_more(const Deadline& deadline) {
   // The answer is not here yet as a rule, so that asking for it first would be in vain.
   if (!wait_for(POLLIN, deadline)) {
-    throw Timeout(fmt::format("receive from {}: timed out, {}", peer().to_string(), deadline.progress()));
+    throw Timeout(fmt::format("receive from {}: timed out, {}", net::describe_peer(fd_.get()), deadline.progress()));
   }
   if (begin_ > 0) {
     std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
