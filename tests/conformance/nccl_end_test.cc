@@ -135,6 +135,40 @@ TEST_F(NcclEnd, AFailureOnTheWayIsAnAbortAndNothingElse) {
   EXPECT_EQ(calls("rank 0: finalize"), 0);
 }
 
+// The program is unwound because its GPU is broken. Its group is the first that asks the GPU anything.
+TEST_F(NcclEnd, AGroupGoesInOrderWithABrokenDevice) {
+  std::atomic<bool> heard{false};
+  const auto body = [&](const Group& group) {
+    if (group->rank() == 1) {
+      const auto fails = [&] {
+        group->progress();
+        return false;
+      };
+      expect_text(error_of<PeerLost>([&] { wait_until(fails); }), {"rank 0 (host", "was ended by an exception"});
+      heard = true;
+      return;
+    }
+    const Stream stream(group->device());
+    group->set_stream(stream);
+    const auto memory = device_runtime(DeviceKind::cuda).allocate(400, stream);
+    fake_cuda::enqueue(static_cast<cudaStream_t>(stream.view().handle), "a kernel that breaks the device",
+                       [&] {
+                         while (!heard) std::this_thread::yield();
+                       },
+                       {}, {{memory.get(), 400}});
+    // To itself, so that the other's device has nothing to do.
+    const BufferView buffer(memory.get(), 50, DType::f32, group->device());
+    const Work send = group->send(buffer, 0);
+    group->recv(BufferView(static_cast<std::byte*>(memory.get()) + 200, 50, DType::f32, group->device()), 0)
+        .wait_on(stream);
+    fake_cuda::inject("cudaEventQuery=700@1+");
+    throw InvalidArgument("the program's own");
+  };
+  expect_text(error_of<InvalidArgument>([&] { run_ranks(2, body); }), {"the program's own"});
+  EXPECT_TRUE(heard);
+  EXPECT_EQ(calls("rank 0: abort"), 1);
+}
+
 TEST_F(NcclEnd, AStartThatComesBackTooLateIsAborted) {
   ::setenv("LOCKSTEP_FAILURE_WATCHDOG", "1", 1);
   fake_nccl::inject("init=wait:rank1");

@@ -267,7 +267,14 @@ void Engine::close_as(std::optional<std::string> cause) {
     MutexLock lock(mutex_);
     if (closed_) return;
   }
-  if (!failure_.happened()) retire();
+  if (!failure_.happened()) {
+    try {
+      retire();
+    } catch (const std::exception& error) {
+      // A broken device. Whoever closes is a destructor as a rule, perhaps of a program that ends for the same reason.
+      if (!cause) cause = fmt::format("{} can't go on: {}", own_name(), error.what());
+    }
+  }
   if (!cause && !failure_.happened()) {
     if (const UnderWay left = under_way(); left.collectives + left.messages > 0) {
       cause = fmt::format(
