@@ -169,6 +169,35 @@ TEST_F(NcclEnd, AGroupGoesInOrderWithABrokenDevice) {
   EXPECT_EQ(calls("rank 0: abort"), 1);
 }
 
+// Nobody is left to wait for the collective, and no other rank to miss it.
+TEST_F(NcclEnd, AKernelThatNeverEndsBeforeACollectiveIsATimeoutOfTheEnd) {
+  std::atomic<bool> go{false};
+  std::jthread watcher([&] {
+    wait_until([&] { return calls("rank 0: abort") > 0; });
+    go = true;
+  });
+  run_ranks(1,
+            [&](Group group) {
+              const Stream stream(group->device());
+              group->set_stream(stream);
+              const auto memory = device_runtime(DeviceKind::cuda).allocate(400, stream);
+              fake_cuda::enqueue(static_cast<cudaStream_t>(stream.view().handle), "a kernel that never ends",
+                                 [&] {
+                                   while (!go) std::this_thread::yield();
+                                 },
+                                 {}, {{memory.get(), 400}});
+              const Work work = group->all_reduce(BufferView(memory.get(), 100, DType::f32, group->device()));
+              work.wait_on(stream);
+              group.reset();
+              expect_text(error_of<Timeout>([&] { work.wait(); }),
+                          {"ends its group, and cuda:0 is not through with what the program has put there", "0.5 s"});
+            },
+            {.timeout = 500ms});
+  watcher.join();
+  EXPECT_EQ(calls("rank 0: abort"), 1);
+  EXPECT_EQ(calls("rank 0: destroy"), 0);
+}
+
 TEST_F(NcclEnd, AStartThatComesBackTooLateIsAborted) {
   ::setenv("LOCKSTEP_FAILURE_WATCHDOG", "1", 1);
   fake_nccl::inject("init=wait:rank1");

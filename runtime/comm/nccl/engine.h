@@ -145,6 +145,10 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   // NCCL has launched the track's item: what comes behind it.
   void launched(Track& track);
   bool is_waiting_for_nccl() const;
+  bool is_closing() const {
+    MutexLock lock(mutex_);
+    return closing_;
+  }
   void watch();
   void watch(Track& track);
   void check_those_who_left();
@@ -184,6 +188,8 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   void leave();
   bool wait_for_goodbyes();
   void wait_for_the_device();
+  // The group is to go, and what the program has put on the device has not ended.
+  [[noreturn]] void fail_for_what_is_computed(const Deadline& limit);
   void destroy(Track& track);
   void close_as(std::optional<std::string> cause);
   void join_owner();
@@ -210,6 +216,7 @@ class Engine final : public std::enable_shared_from_this<Engine> {
     std::shared_ptr<Item> launching;              // NCCL is about to launch it
     std::deque<std::shared_ptr<Item>> in_flight;  // launched, not done, in order; under retire_mutex_
     const Item* front = nullptr;                  // what the device is in, and until when
+    bool front_computed = false;
     std::optional<wire::Patience> front_patience;
     std::optional<Deadline> front_limit;           // the same for messages
     std::optional<wire::Patience> error_patience;  // set: NCCL says that something is wrong

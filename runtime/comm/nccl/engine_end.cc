@@ -166,13 +166,16 @@ void Engine::wait_for_the_device() {
   while (!call.wait(limit.sooner(kLook))) {
     failure_.check();
     watch();
-    if (!limit.expired()) continue;
-    failure_.fail(Cause::timeout,
-                  fmt::format("nccl: {} ends its group, and {} is not through with what the program has put there, {}; "
-                              "wait for the streams before the group goes, or raise the timeout",
-                              own_name(), context_.device.str(), limit.progress()));
+    if (limit.expired()) fail_for_what_is_computed(limit);
   }
   if (const auto error = call.error()) std::rethrow_exception(error);
+}
+
+void Engine::fail_for_what_is_computed(const Deadline& limit) {
+  failure_.fail(Cause::timeout,
+                fmt::format("nccl: {} ends its group, and {} is not through with what the program has put there, {}; "
+                            "wait for the streams before the group goes, or raise the timeout",
+                            own_name(), context_.device.str(), limit.progress()));
 }
 
 // It waits for the other ranks of the host, and for the device: late is no failure.

@@ -315,16 +315,19 @@ void Engine::watch(Track& track) {
     if (!track.in_flight.empty()) front = track.in_flight.front();
   }
   if (!front) front = track.launching;
-  if (front.get() != track.front) track.front_patience.reset();
+  // Its time begins when it is its turn and what it reads is computed: how long that takes is the program's, until it
+  // lets the group go. From then on that has a limit too, as in wait_for_the_device().
+  const bool computed = front && (!front->ready || runtime_.reached(front->ready.get()));
+  if (front.get() != track.front || computed != track.front_computed) track.front_patience.reset();
   track.front = front.get();
+  track.front_computed = computed;
   if (!front) return;
-  // Its time begins when it is its turn and what it reads is computed: how long that takes is the program's.
-  const bool computed = !front->ready || runtime_.reached(front->ready.get());
-  if (computed && !track.front_patience) {
+  if (!track.front_patience && (computed || is_closing())) {
     track.front_patience.emplace(context_.timeout);
     track.front_limit = Deadline::after(context_.timeout);
   }
   if (track.front_patience && track.front_patience->over()) {
+    if (!computed) fail_for_what_is_computed(*track.front_limit);
     const auto known = what_holds_up(*front, *track.front_limit);
     failure_.fail(known.cause, known.text);
   }
