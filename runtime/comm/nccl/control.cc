@@ -5,6 +5,7 @@
 #include <deque>
 #include <exception>
 #include <thread>
+#include <utility>
 
 #include "runtime/base/error.h"
 #include "runtime/base/logging.h"
@@ -16,7 +17,12 @@ namespace {
 
 // How long the store may take to answer at the end.
 constexpr std::chrono::seconds kPatience{2};
+// Between two attempts to write an entry.
+constexpr std::chrono::milliseconds kRetryPause{20};
+// Attempts at the end.
+constexpr int kLastAttempts = 5;
 // Of whoever wants to be called no more: read by all, means something to the one alone whose token it has.
+// Without one it stands where a number was lost.
 constexpr std::string_view kEnd = "end ";
 
 }  // namespace
@@ -32,8 +38,13 @@ struct Control::State {
   Condition changed;
   std::deque<std::string> to_write GUARDED_BY(mutex);
   std::deque<std::int64_t> read_chunks GUARDED_BY(mutex);  // that nobody knows of yet
-  std::deque<std::string> to_erase;                        // keys; the writer's
-  OnEntry on_entry GUARDED_BY(mutex);                      // empty once stopped
+  std::int64_t unread GUARDED_BY(mutex) = 1;               // the next entry that is read
+  // The writer's.
+  std::deque<std::string> to_erase;    // keys
+  std::string unwritten;               // taken from to_write
+  std::int64_t number = 0;             // taken for it; 0: none yet
+  bool lost_a_number = false;          // perhaps: the store did not say which
+  OnEntry on_entry GUARDED_BY(mutex);  // empty once stopped
   bool calling GUARDED_BY(mutex) = false;
   bool started GUARDED_BY(mutex) = false;
   bool stopped GUARDED_BY(mutex) = false;
@@ -44,7 +55,8 @@ struct Control::State {
 
   void read();
   void write();
-  void put(const std::string& entry);
+  // Writes what is unwritten; may be tried again where it throws.
+  void put();
   void tell_of(std::int64_t chunk);
   void count_as_read(std::int64_t entry);
   // False once nobody wants to hear more.
@@ -89,13 +101,35 @@ void Control::State::read() {
 }
 
 void Control::State::count_as_read(std::int64_t entry) {
-  if (entry % kChunk != 0) return;
   MutexLock lock(mutex);
+  unread = entry + 1;
+  if (entry % kChunk != 0) return;
   read_chunks.push_back(entry / kChunk);
   changed.notify_all();
 }
 
-void Control::State::put(const std::string& entry) { store->set(fmt::format("log/{}", store->add("log", 1)), entry); }
+void Control::State::put() {
+  while (!unwritten.empty()) {
+    if (number == 0) {
+      const bool lost_before = std::exchange(lost_a_number, true);
+      number = store->add("log", 1);
+      lost_a_number = lost_before;
+    }
+    if (lost_a_number) {
+      // It is below this one, and nobody has read past it. What this rank has not read, nobody takes out.
+      std::int64_t k = 0;
+      {
+        MutexLock lock(mutex);
+        k = unread;
+      }
+      for (; k < number; ++k) store->compare_set(fmt::format("log/{}", k), "", kEnd);
+      lost_a_number = false;
+    }
+    // Who was too slow finds that another has taken the number for lost.
+    if (store->compare_set(fmt::format("log/{}", number), "", unwritten) == unwritten) unwritten.clear();
+    number = 0;
+  }
+}
 
 // Who comes last takes the chunk out.
 void Control::State::tell_of(std::int64_t chunk) {
@@ -106,27 +140,38 @@ void Control::State::tell_of(std::int64_t chunk) {
   to_erase.push_back(readers);
 }
 
-// What is to be written goes before what is to be erased, of which some may be left at the end.
+// What is to be written goes before what is to be erased, of which some may be left at the end. Between two attempts to
+// write the other may come: a store that is full takes nothing more before something is erased.
 void Control::State::write() {
+  bool refused = false;  // the last attempt
+  bool warned = false;   // since the last that went well
+  int last_attempts = 0;
   for (;;) {
-    std::string entry;
     std::int64_t chunk = 0;
+    bool puts = false;
     {
       MutexLock lock(mutex);
-      while (to_write.empty() && read_chunks.empty() && to_erase.empty() && !stopped) changed.wait(mutex);
-      if (!to_write.empty()) {
-        entry = std::move(to_write.front());
+      while (unwritten.empty() && to_write.empty() && read_chunks.empty() && to_erase.empty() && !stopped) {
+        changed.wait(mutex);
+      }
+      const bool may_erase = !read_chunks.empty() || !to_erase.empty();
+      if (refused && (!may_erase || stopped)) changed.wait_until(mutex, Deadline::after(kRetryPause));
+      if (unwritten.empty() && !to_write.empty()) {
+        unwritten = std::move(to_write.front());
         to_write.pop_front();
-      } else if (stopped) {
-        break;
-      } else if (!read_chunks.empty()) {
+      }
+      if (unwritten.empty() && stopped) break;
+      puts = !unwritten.empty() && (!refused || !may_erase || stopped);
+      if (!puts && !read_chunks.empty()) {
         chunk = read_chunks.front();
         read_chunks.pop_front();
       }
     }
     try {
-      if (!entry.empty()) {
-        put(entry);
+      if (puts) {
+        put();
+        warned = false;
+        last_attempts = 0;
       } else if (chunk > 0) {
         tell_of(chunk);
       } else {
@@ -134,8 +179,21 @@ void Control::State::write() {
         to_erase.pop_front();
         store->erase(key);
       }
+      refused = false;
     } catch (const std::exception& error) {
-      log_debug("nccl: the ranks' log can't be written: {}", error.what());
+      refused = puts;
+      // That it is lost, every rank hears in another way.
+      const bool is_lost = dynamic_cast<const store::StoreLost*>(&error) != nullptr;
+      const bool is_news = puts && !warned && !is_lost;
+      log_at(is_news ? LogLevel::warn : LogLevel::debug,
+             "nccl: the store does not take what goes into the ranks' log: {}", error.what());
+      warned |= is_news;
+      MutexLock lock(mutex);
+      if (stopped && puts && (is_lost || ++last_attempts == kLastAttempts)) {
+        last_attempts = 0;
+        unwritten.clear();
+        number = 0;
+      }
     }
   }
   MutexLock lock(mutex);

@@ -2,8 +2,10 @@
 // the same order.
 //
 // NCCL knows neither deadlines nor goodbyes, and no rank can ask another through it. The log costs nothing while nobody
-// writes: its reader waits at the store. Entry n is the key "log/n"; "log" counts them. What every rank has read is
-// taken out, kChunk entries at a time: "log/read/c" counts the ranks that have read chunk c.
+// writes: its reader waits at the store. Entry n is the key "log/n"; "log" counts them. A number that was taken and
+// whose taker was not told, since the store's answer was lost, gets an entry of its own that says nothing: readers
+// would wait there for ever. What every rank has read is taken out, kChunk entries at a time: "log/read/c" counts the
+// ranks that have read chunk c.
 //
 // Threads: post() any. Two threads of its own: one reads and calls back, one writes. Where the store stands still they
 // are left behind at stop().
@@ -31,8 +33,8 @@ class Control {
   Control& operator=(const Control&) = delete;
 
   void start(OnEntry on_entry);
-  // Writes an entry behind those before it. Returns at once. What can't be written is in the log of the process: then
-  // the store is lost, which every rank hears of in another way.
+  // Writes an entry behind those before it. Returns at once. Where the store refuses it, that is a warning in the log
+  // of the process, and it is tried again until stop(): no rank can read past an entry that is missing.
   void post(std::string entry);
   // Writes what is left and ends both threads. After it, nothing is called back.
   void stop();
