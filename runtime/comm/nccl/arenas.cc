@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <exception>
 #include <functional>
+#include <iterator>
 
 #include "runtime/base/error.h"
 #include "runtime/base/logging.h"
@@ -24,6 +27,20 @@ std::shared_ptr<void> released_behind_device(const std::weak_ptr<Engine>& engine
             }
             release_behind_device(device, std::move(release));
           }};
+}
+
+// Those that could not be, and why the first of them.
+std::vector<void*> deregister(const std::vector<void*>& handles, const Lane& lane, std::exception_ptr& error) {
+  std::vector<void*> registered;
+  for (void* const handle : handles) {
+    try {
+      lane.communicator->deregister(handle);
+    } catch (const std::exception&) {
+      registered.push_back(handle);
+      if (!error) error = std::current_exception();
+    }
+  }
+  return registered;
 }
 
 }  // namespace
@@ -59,9 +76,32 @@ void Arenas::give_back(const std::vector<std::string>& dropped_by_rank) {
     if (given.handle != nullptr) handles.push_back(given.handle);
   }
   if (handles.empty()) return;
-  engine_.on_owner_thread("the end of a registration", [handles](const Lane& lane) {
-    for (void* const handle : handles) lane.communicator->deregister(handle);
-  });
+  struct Outcome {
+    std::vector<void*> registered;  // still
+    std::exception_ptr error;
+  };
+  const auto outcome = std::make_shared<Outcome>();
+  try {
+    engine_.on_owner_thread("the end of a registration", [handles, outcome](const Lane& lane) {
+      outcome->registered = deregister(handles, lane, outcome->error);
+    });
+  } catch (...) {
+    keep(std::move(gone), handles);  // it may still be under way
+    throw;
+  }
+  if (!outcome->error) return;
+  keep(std::move(gone), outcome->registered);
+  std::rethrow_exception(outcome->error);
+}
+
+// Memory that NCCL knows must not go back.
+void Arenas::keep(std::vector<Given> gone, const std::vector<void*>& registered) {
+  MutexLock lock(mutex_);
+  for (Given& given : gone) {
+    if (std::find(registered.begin(), registered.end(), given.handle) != registered.end()) {
+      given_.push_back(std::move(given));
+    }
+  }
 }
 
 Arenas::Taken Arenas::take_from_device(std::size_t bytes) {
@@ -155,14 +195,21 @@ Arena Arenas::allocate(ProcessGroup& group, std::size_t bytes) {
 }
 
 void Arenas::deregister_all(const Lane& lane) {
-  std::deque<Given> gone;
+  std::vector<Given> gone;
   {
     MutexLock lock(mutex_);
-    gone.swap(given_);
+    gone.assign(std::move_iterator(given_.begin()), std::move_iterator(given_.end()));
+    given_.clear();
   }
+  std::vector<void*> handles;
   for (const Given& given : gone) {
-    if (given.handle != nullptr) lane.communicator->deregister(given.handle);
+    if (given.handle != nullptr) handles.push_back(given.handle);
   }
+  std::exception_ptr error;
+  const auto registered = deregister(handles, lane, error);
+  if (!error) return;
+  keep(std::move(gone), registered);
+  std::rethrow_exception(error);
 }
 
 }  // namespace lockstep::nccl

@@ -171,6 +171,7 @@ ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle) {
   if (is_none(comm, "deregister")) return ncclInvalidArgument;
   const Communicator::Call call(*comm, "deregister");
   if (call.is_late()) return ncclInvalidUsage;
+  if (call.effect() == Effect::error) return ncclSystemError;
   comm->remove_registration(handle);
   return ncclSuccess;
 }

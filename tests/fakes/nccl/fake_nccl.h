@@ -28,7 +28,7 @@
 //    finalize=hang              the communicator never ends in order
 //    abort=block                the call never returns; destroy, init, register alike
 //    abort=wait                 the call returns once heal() is called
-//    mem_alloc=error, register=error
+//    mem_alloc=error, register=error, deregister=error
 //  version=21700                what ncclGetVersion says
 //
 // Values are combined in rank order, in the element's type for 16-bit floats each step: which real NCCL does not
