@@ -215,7 +215,7 @@ class Engine final : public std::enable_shared_from_this<Engine> {
     std::shared_ptr<void> stream;
     std::shared_ptr<Item> launching;              // NCCL is about to launch it
     std::deque<std::shared_ptr<Item>> in_flight;  // launched, not done, in order; under retire_mutex_
-    const Item* front = nullptr;                  // what the device is in, and until when
+    std::weak_ptr<Item> front;  // what the device is in, and until when; no address, which a later one may have
     bool front_computed = false;
     std::optional<wire::Patience> front_patience;
     std::optional<Deadline> front_limit;           // the same for messages

@@ -318,8 +318,8 @@ void Engine::watch(Track& track) {
   // Its time begins when it is its turn and what it reads is computed: how long that takes is the program's, until it
   // lets the group go. From then on that has a limit too, as in wait_for_the_device().
   const bool computed = front && (!front->ready || runtime_.reached(front->ready.get()));
-  if (front.get() != track.front || computed != track.front_computed) track.front_patience.reset();
-  track.front = front.get();
+  if (front != track.front.lock() || computed != track.front_computed) track.front_patience.reset();
+  track.front = front;
   track.front_computed = computed;
   if (!front) return;
   if (!track.front_patience && (computed || is_closing())) {
