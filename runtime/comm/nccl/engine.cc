@@ -31,19 +31,30 @@ Engine::Engine(const Api& api, DeviceRuntime& runtime, GroupContext context, Kno
       size_(static_cast<int>(context_.roster.size())),
       patient_store_(context_.store),
       failure_(patient_store_, [this] { on_cause(); }),
-      control_(context_.store, size_),
       positions_(context_.roster.size()),
-      left_after_(context_.roster.size()) {}
+      left_after_(context_.roster.size()),
+      control_(context_.store, size_) {}
 
 Engine::~Engine() = default;
 
 void Engine::open(const Deadline& deadline) {
-  control_.start([this](const std::string& entry) { on_entry(entry); });
-  {
-    MutexLock lock(mutex_);
-    parked_ = false;
+  try {
+    control_.start([this](const std::string& entry) { on_entry(entry); });
+    {
+      MutexLock lock(mutex_);
+      parked_ = false;
+    }
+    owner_ = start_quiet_thread([self = shared_from_this(), deadline] { self->run(deadline); });
+  } catch (const std::exception&) {
+    {
+      MutexLock lock(mutex_);
+      parked_ = true;
+      closed_ = true;  // no undertaker comes after this
+    }
+    control_.stop();
+    join_undertaker();
+    throw;
   }
-  owner_ = start_quiet_thread([self = shared_from_this(), deadline] { self->run(deadline); });
   std::exception_ptr error;
   std::optional<wire::Patience> overdue;
   bool is_late = false;

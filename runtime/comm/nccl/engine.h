@@ -203,7 +203,6 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   const int size_;
   wire::PatientStore patient_store_;
   wire::Failure failure_;
-  Control control_;
   FlightRecord flight_record_;
   const std::shared_ptr<EventPool> events_ = std::make_shared<EventPool>(false);
   const std::shared_ptr<EventPool> timed_events_ = std::make_shared<EventPool>(true);
@@ -262,6 +261,8 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   std::atomic<bool> device_is_stuck_{false};
   bool closing_ GUARDED_BY(mutex_) = false;
   bool closed_ GUARDED_BY(mutex_) = false;
+
+  Control control_;  // last: its reader uses all of the above
 };
 
 // A started collective or message, as its Work sees it.
