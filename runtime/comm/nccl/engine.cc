@@ -233,7 +233,8 @@ void Engine::wait_on(Item& item, StreamView stream, const Deadline& deadline) {
     }
   }
   item.handed_on.store(true, std::memory_order_relaxed);
-  MutexLock lock(retire_mutex_);  // an event is used by one thread at a time
+  // Under no lock: where the stream's queue is full this waits for the device, and the owner thread must go on. It may
+  // ask for the same event meanwhile, which CUDA allows.
   runtime_.block(stream, item.finished.get());
 }
 
