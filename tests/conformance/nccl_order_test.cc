@@ -13,6 +13,7 @@
 #include "tests/fakes/cudart/fake_cuda.h"
 #include "tests/fakes/nccl/fake_nccl.h"
 #include "tests/support/rank_threads.h"
+#include "tests/support/wait_until.h"
 
 namespace lockstep::testing {
 namespace {
@@ -188,6 +189,23 @@ TEST(NcclOrder, AResultInHostMemoryIsThereBehindWaitOn) {
     std::vector<float> y(1000, static_cast<float>(group->rank()));
     (group->rank() == 0 ? group->send(view(y), 1) : group->recv(view(y), 0)).wait_on(stream);
     EXPECT_EQ(y, std::vector<float>(1000, 0));
+  });
+}
+
+// The owner's thread asks for what has ended at any time, and the program captures a graph when it likes.
+TEST(NcclOrder, ACaptureOfTheProgramsIsNotDisturbed) {
+  run_ranks(1, [](const Group& group) {
+    Gpu gpu(*group);
+    std::atomic<bool> go{false};
+    compute_until(gpu.stream, gpu.first, go);
+    const Work work = group->all_reduce(gpu.first);
+    wait_until([&] { return work.end_mark() != nullptr; });
+    fake_cuda::capture(true);
+    const std::int64_t before = fake_cuda::calls("cudaEventQuery");
+    EXPECT_TRUE(wait_until([&] { return fake_cuda::calls("cudaEventQuery") > before + 4; }));
+    fake_cuda::capture(false);
+    go = true;
+    work.wait();
   });
 }
 

@@ -8,6 +8,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/logging.h"
 #include "runtime/comm/nccl/engine.h"
+#include "runtime/comm/nccl/helper_call.h"
 
 namespace lockstep::nccl {
 namespace {
@@ -76,6 +77,7 @@ void Engine::make_communicator(const Deadline& deadline) {
     throw BackendUnavailable(
         fmt::format("nccl: {} can't use {}: {}", own_name(), context_.device.str(), ::cudaGetErrorString(result)));
   }
+  keep_out_of_captures(context_.device);
   collectives_.stream = runtime_.create_stream(context_.device, Stream::Priority::greatest);
   messages_.stream = runtime_.create_stream(context_.device, Stream::Priority::greatest);
   const StreamView stream{context_.device, collectives_.stream.get()};

@@ -22,6 +22,13 @@ void check(cudaError_t error, const char* call, DeviceId device) {
   throw DeviceError(fmt::format("{} on {}: {}", call, device.str(), ::cudaGetErrorString(error)));
 }
 
+// Of what must not stop an abort: a broken device fails every call.
+void complain(cudaError_t error, const char* call, DeviceId device) {
+  if (error == cudaSuccess) return;
+  ::cudaGetLastError();
+  log_debug("nccl: {} on {}: {}", call, device.str(), ::cudaGetErrorString(error));
+}
+
 }  // namespace
 
 HelperCall::HelperCall(DeviceId device, std::function<void()> body)
@@ -29,6 +36,7 @@ HelperCall::HelperCall(DeviceId device, std::function<void()> body)
         std::exception_ptr error;
         try {
           check(::cudaSetDevice(device.index), "cudaSetDevice", device);
+          keep_out_of_captures(device);
           body();
         } catch (...) {
           error = std::current_exception();
@@ -63,6 +71,11 @@ bool HelperCall::wait(const Deadline& deadline) {
 std::exception_ptr HelperCall::error() const {
   MutexLock lock(state_->mutex);
   return state_->error;
+}
+
+void keep_out_of_captures(DeviceId device) {
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  complain(::cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode", device);
 }
 
 void wait_for_device(DeviceId device) { check(::cudaDeviceSynchronize(), "cudaDeviceSynchronize", device); }

@@ -39,6 +39,11 @@ class HelperCall {
   std::thread thread_;
 };
 
+// The calling thread may ask about events while another captures a stream in CUDA's global mode, which forbids it to
+// all others, and is broken by the question. For threads of ours, which capture nothing. Where the device is broken, it
+// changes nothing.
+void keep_out_of_captures(DeviceId device);
+
 // Waits until the device has done all that this process has put into its streams, whoever's they are. Throws
 // DeviceError.
 void wait_for_device(DeviceId device);

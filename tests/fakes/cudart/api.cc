@@ -3,9 +3,11 @@
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "tests/fakes/cudart/runtime.h"
@@ -74,14 +76,22 @@ cudaError_t set(Runtime& runtime, void* data, int value, std::size_t bytes, cuda
                          {{data, bytes}});
 }
 
+std::atomic<bool> captured{false};
+thread_local cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
+
 bool bad(int device) { return device < 0 || device >= Runtime::get().device_count(); }
 
 }  // namespace
+
+void capture(bool is_under_way) { captured = is_under_way; }
+
 }  // namespace lockstep::fake_cuda
 
 using lockstep::fake_cuda::ask;
 using lockstep::fake_cuda::bad;
 using lockstep::fake_cuda::call;
+using lockstep::fake_cuda::capture_mode;
+using lockstep::fake_cuda::captured;
 using lockstep::fake_cuda::Runtime;
 
 extern "C" {
@@ -287,7 +297,17 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {
-  return call("cudaEventQuery", [&](Runtime& runtime) { return runtime.query(event); });
+  return call("cudaEventQuery", [&](Runtime& runtime) {
+    if (captured && capture_mode != cudaStreamCaptureModeRelaxed) return cudaErrorStreamCaptureUnsupported;
+    return runtime.query(event);
+  });
+}
+
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  return ask("cudaThreadExchangeStreamCaptureMode", [&](Runtime&) {
+    std::swap(*mode, capture_mode);
+    return cudaSuccess;
+  });
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {

@@ -79,6 +79,10 @@ bool touched();
 // comes up with cudaSetDevice, and with most other calls on the thread's current device, which is 0 to begin with.
 std::set<int> devices_with_context();
 
+// A stream is being captured in the global mode, or is no longer: meanwhile cudaEventQuery is refused to every thread
+// whose own mode is not relaxed. Nothing else of a capture is known here.
+void capture(bool is_under_way);
+
 // Adds a rule in the form of LOCKSTEP_FAKE_CUDA; its numbers count from now. Throws std::invalid_argument.
 void inject(std::string_view rule);
 // Takes all rules back, and what an operation's failure did to later calls. What hangs goes on.
