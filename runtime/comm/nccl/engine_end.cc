@@ -84,6 +84,7 @@ void Engine::bury() {
     error = call.error();
   } catch (const std::system_error&) {
     // No thread for it: then nobody watches over this one.
+    const FormerDevice former;
     ::cudaSetDevice(context_.device.index);
     try {
       body();

@@ -73,6 +73,16 @@ std::exception_ptr HelperCall::error() const {
   return state_->error;
 }
 
+FormerDevice::FormerDevice() {
+  if (::cudaGetDevice(&index_) == cudaSuccess) return;
+  ::cudaGetLastError();
+  index_ = -1;
+}
+
+FormerDevice::~FormerDevice() {
+  if (index_ >= 0) complain(::cudaSetDevice(index_), "cudaSetDevice back", {DeviceKind::cuda, index_});
+}
+
 void keep_out_of_captures(DeviceId device) {
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   complain(::cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode", device);
@@ -91,6 +101,7 @@ void release_behind_device(DeviceId device, std::function<void()> release) noexc
       call.emplace(device, body);
     } catch (const std::system_error&) {
       // No thread: then this one waits for as long as it takes.
+      const FormerDevice former;
       check(::cudaSetDevice(device.index), "cudaSetDevice", device);
       return body();
     }

@@ -39,6 +39,18 @@ class HelperCall {
   std::thread thread_;
 };
 
+// Where there is no thread for a call, and the caller makes it itself: its current device is as it was at the end.
+class FormerDevice {
+ public:
+  FormerDevice();
+  ~FormerDevice();
+  FormerDevice(const FormerDevice&) = delete;
+  FormerDevice& operator=(const FormerDevice&) = delete;
+
+ private:
+  int index_ = -1;  // unknown
+};
+
 // The calling thread may ask about events while another captures a stream in CUDA's global mode, which forbids it to
 // all others, and is broken by the question. For threads of ours, which capture nothing. Where the device is broken, it
 // changes nothing.
