@@ -347,7 +347,9 @@ bool Reducer::Impl::used_anywhere(int parameter) {
   if (memory.device() == nullptr) return used_map->at(at, Deadline::never());
   rethrow_failure();
   return in_group([&] {
-    queue.total_weight();  // a group that fails says so here, not in a wait for a copy that never comes
+    // A group that fails says so here, not in a wait for a copy that never comes. Where nobody had data the group has
+    // zeroed the map with the gradients: what some rank used is not known, and all ranks must think the same.
+    if (queue.total_weight() == 0 && step > 0) return true;
     return used_map->at(at, Deadline::after(group->timeout()));
   });
 }

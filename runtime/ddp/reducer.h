@@ -108,7 +108,8 @@ class Reducer {
   // known, at most the group's timeout. InvalidArgument within a synchronised step.
   std::int64_t total_weight() const;
   // With track_unused, of the last synchronised step: whether any rank marked the parameter ready in one of its
-  // micro-batches. On a device blocks as total_weight() does. InvalidArgument if nothing is tracked.
+  // micro-batches. On a device blocks as total_weight() does, and is true for all if the summed weight is 0.
+  // InvalidArgument if nothing is tracked.
   bool used_anywhere(int parameter) const;
   // Backward has failed on this rank, and the step can't be finished; nothing if none was begun or accumulated. The
   // group fails on every rank with `cause`, behind this rank and step. A world of one forgets the step, its earlier

@@ -247,6 +247,24 @@ TEST(Device, WhatOneRankUsesGetsItsMeanEverywhereAndWhatNobodyUsesNone) {
   });
 }
 
+// Or momentum would move it on one of them only.
+TEST(Device, AStepWithoutDataLeavesTheSameGradientsOnEveryRank) {
+  on_devices(2, [&](const Group& group) {
+    auto net = made_for(group);
+    torch::DistributedDataParallel ddp(net, group, many_buckets());
+    const at::Tensor x = rows(group->rank(), 2).to(torch::device_of(*group));
+    net->use_side = group->rank() == 0;
+    const at::Tensor loss = squares(ddp(x));
+    ddp.set_weight(0);
+    loss.backward();
+    EXPECT_EQ(ddp.last_weight(), 0);
+    for (const auto& item : net->named_parameters()) {
+      ASSERT_TRUE(item.value().grad().defined()) << item.key() << " on rank " << group->rank();
+      EXPECT_FALSE(item.value().grad().to(at::kCPU).any().item<bool>()) << item.key();
+    }
+  });
+}
+
 TEST(Device, BuffersOfEveryDtypeAreRankZeros) {
   on_devices(2, [](const Group& group) {
     const auto device = torch::device_of(*group);
