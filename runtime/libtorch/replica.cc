@@ -313,8 +313,9 @@ void Replica::begin() {
   stream_ = current_stream(group_->device());
   synchronize_ = no_sync_ == 0;
   alone_ = needs_no_arena();
+  // For each call of the Reducer's alone: the stream goes with its program, and a backward may have several replicas.
+  const OnStream ordered(*group_, stream_);
   if (!alone_) {
-    if (group_->stream() != stream_) group_->set_stream(stream_);
     Reducer& reducer = planned_reducer();
     reducer.begin_step({.weight = **weight_, .synchronize = synchronize_});
     for (Parameter& parameter : parameters_) parameter.taken = false;
@@ -381,6 +382,7 @@ void Replica::take(Parameter& parameter, int index) {
   put_into_arena(parameter);
   order(here, stream_);
   parameter.taken = true;
+  const OnStream ordered(*group_, stream_);
   reducer_->mark_ready(index);
 }
 
@@ -434,7 +436,10 @@ void Replica::end_with_arena() {
     Parameter& parameter = parameters_[i];
     if (!parameter.taken && !parameter.declared_unused) take(parameter, static_cast<int>(i));
   }
-  last_weight_ = reducer_->finish_step();
+  {
+    const OnStream ordered(*group_, stream_);
+    last_weight_ = reducer_->finish_step();
+  }
   // Here torch's current stream is that of whoever called backward.
   order(stream_, current_stream(group_->device()));
   if (!synchronize_) return;

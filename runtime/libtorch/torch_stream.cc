@@ -62,13 +62,12 @@ StreamView current_stream(DeviceId device) {
   return stream;
 }
 
-OnCurrentStream::OnCurrentStream(ProcessGroup& group)
-    : group_(group), before_(group.stream()), current_(current_stream(group.device())) {
-  if (current_ != before_) group_.set_stream(current_);
+OnStream::OnStream(ProcessGroup& group, StreamView stream) : group_(group), before_(group.stream()), stream_(stream) {
+  if (stream_ != before_) group_.set_stream(stream_);
 }
 
-OnCurrentStream::~OnCurrentStream() {
-  if (current_ == before_) return;
+OnStream::~OnStream() {
+  if (stream_ == before_) return;
   try {
     group_.set_stream(before_);
   } catch (const std::exception& error) {

@@ -22,25 +22,31 @@ bool is_at_home(const ProcessGroup& group, const at::Device& device);
 
 StreamView current_stream(DeviceId device);
 
-// While one lives, the group's collectives start after what this thread's current stream has; then after what they did
-// before. Results are to be waited for by wait().
-class OnCurrentStream {
+// While one lives, the group's collectives start after what the stream has; then after what they did before. Results
+// are to be waited for by wait().
+class OnStream {
  public:
-  explicit OnCurrentStream(ProcessGroup& group);
-  ~OnCurrentStream();
-  OnCurrentStream(const OnCurrentStream&) = delete;
-  OnCurrentStream& operator=(const OnCurrentStream&) = delete;
+  OnStream(ProcessGroup& group, StreamView stream);
+  ~OnStream();
+  OnStream(const OnStream&) = delete;
+  OnStream& operator=(const OnStream&) = delete;
 
-  // What this thread puts into its current stream from now on comes after `work`. On the CPU the host waits.
+  // What is put into the stream from now on comes after `work`. On the CPU the host waits.
   void wait(const Work& work) const {
-    if (current_.device.kind == DeviceKind::cpu) return work.wait();
-    work.wait_on(current_);
+    if (stream_.device.kind == DeviceKind::cpu) return work.wait();
+    work.wait_on(stream_);
   }
 
  private:
   ProcessGroup& group_;
   StreamView before_;
-  StreamView current_;
+  StreamView stream_;
+};
+
+// This thread's current one.
+class OnCurrentStream : public OnStream {
+ public:
+  explicit OnCurrentStream(ProcessGroup& group) : OnStream(group, current_stream(group.device())) {}
 };
 
 }  // namespace lockstep::torch

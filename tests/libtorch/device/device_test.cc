@@ -190,6 +190,7 @@ TEST(Device, StreamsOfOneModuleMayDiffer) {
     }
     torch::DistributedDataParallel ddp(net, group, many_buckets());
     const at::Tensor x = rows(group->rank(), group->rank() == 0 ? 5 : 2).to(torch::device_of(*group));
+    const StreamView of_group = group->stream();
     for (int step = 0; step < 4; ++step) {
       net->zero_grad(/*set_to_none=*/step == 1);
       if (step == 3) {
@@ -200,6 +201,7 @@ TEST(Device, StreamsOfOneModuleMayDiffer) {
         squares(ddp(x)).backward();
         for (const at::Tensor& parameter : net->parameters()) parameter.grad().mul_(1);  // as an optimizer would
       }
+      EXPECT_EQ(group->stream(), of_group);
       compute.precede();
       expect_close(on_cpu(gradients_of(*net)), wanted, "step " + std::to_string(step));
     }
@@ -318,6 +320,29 @@ TEST(Device, GoesInAnyOrder) {
   });
 }
 
+// Each ends by itself, and gradients that nobody marks are launched at the end.
+TEST(Device, TwoModulesOfOneGroupMayShareABackwardInAStreamOfTheProgram) {
+  const Tensors wanted = gradients_alone({5, 2}, /*use_side=*/false);
+  on_devices(2, [&](const Group& group) {
+    const Side compute(group);
+    const StreamView of_group = group->stream();
+    auto one = made_for(group);
+    auto other = made_for(group);
+    one->use_side = other->use_side = false;
+    const at::Tensor x = rows(group->rank(), group->rank() == 0 ? 5 : 2).to(torch::device_of(*group));
+    compute.follow();
+    const c10::StreamGuard guard(compute.of_torch());
+    torch::DistributedDataParallel first(one, group, many_buckets());
+    torch::DistributedDataParallel second(other, group, many_buckets());
+    for (int step = 0; step < 2; ++step) {
+      (squares(first(x)) + squares(second(x))).backward();
+      EXPECT_EQ(group->stream(), of_group);
+      for (const auto& net : {one, other}) expect_close(on_cpu(gradients_of(*net)), wanted, std::to_string(step));
+      for (const auto& net : {one, other}) net->zero_grad(/*set_to_none=*/true);
+    }
+  });
+}
+
 struct Thrower : ::torch::autograd::Function<Thrower> {
   static at::Tensor forward(::torch::autograd::AutogradContext*, const at::Tensor& x) { return x.clone(); }
   static ::torch::autograd::variable_list backward(::torch::autograd::AutogradContext*,
@@ -330,7 +355,11 @@ TEST(Device, AnExceptionInBackwardReachesEveryRank) {
   on_devices(2, [](const Group& group) {
     auto net = made_for(group);
     const at::Tensor x = rows(group->rank(), 2).to(torch::device_of(*group));
+    const StreamView of_group = group->stream();
+    const Side compute(group);
+    compute.follow();
     const std::string text = error_of([&] {
+      const c10::StreamGuard guard(compute.of_torch());
       torch::DistributedDataParallel ddp(net, group, many_buckets());
       squares(ddp(x)).backward();
       if (group->rank() == 1) net->between = [](const at::Tensor& y) { return Thrower::apply(y); };
@@ -340,6 +369,7 @@ TEST(Device, AnExceptionInBackwardReachesEveryRank) {
         ddp.last_weight();
       }
     });
+    EXPECT_EQ(group->stream(), of_group);
     if (group->rank() == 1) {
       EXPECT_EQ(text, "exception: no more luck");
     } else {
