@@ -5,13 +5,18 @@ namespace lockstep {
 GradientMemory::GradientMemory(const ProcessGroup& group, Arena arena)
     : arena_(std::move(arena)),
       runtime_(group.device().kind == DeviceKind::cpu ? nullptr : &device_runtime(group.device().kind)),
-      stream_(group.stream()) {}
+      stream_(group.stream()) {
+  if (runtime_ != nullptr) left_.emplace(group.device());
+  leave();
+}
+
+void GradientMemory::leave() {
+  if (left_) left_->record(stream_);
+}
 
 void GradientMemory::follow(StreamView stream) {
   if (stream == stream_) return;
-  Event earlier(stream.device);
-  earlier.record(stream_);
-  earlier.block(stream);
+  if (left_) left_->block(stream);
   stream_ = stream;
 }
 

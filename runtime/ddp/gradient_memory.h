@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstring>
+#include <optional>
 
 #include "runtime/comm/process_group.h"
 #include "runtime/device/device_runtime.h"
@@ -22,7 +23,10 @@ class GradientMemory {
   DeviceRuntime* device() const { return runtime_; }
   // The compute stream, on a device.
   StreamView stream() const { return stream_; }
-  // From now on the compute stream is `stream`; what was put into the one before comes first.
+  // On a device: what the compute stream has now comes before what the next one gets. To be said whenever the Reducer
+  // is through with the stream for a while, which may go then.
+  void leave();
+  // From now on the compute stream is `stream`, behind what the one before had at the last leave().
   void follow(StreamView stream);
 
   std::byte* at(std::size_t offset) const { return arena_.data + offset; }
@@ -39,6 +43,7 @@ class GradientMemory {
   Arena arena_;
   DeviceRuntime* runtime_;  // lives as long as the process
   StreamView stream_;
+  std::optional<Event> left_;  // on a device
 };
 
 }  // namespace lockstep

@@ -177,7 +177,9 @@ void Reducer::Impl::plan_order(std::span<const int> order, std::int64_t the_unit
   if (group->rank() == 0 && the_unit < 1) {
     throw InvalidArgument(fmt::format("Reducer: plan_order with unit {}; a unit of weights is at least 1", the_unit));
   }
+  in_group([&] { memory.follow(group->stream()); });
   adopt_order_of_rank0({order.begin(), order.end()});
+  in_group([&] { memory.leave(); });
   adopt_unit_of_rank0(the_unit);
   order_is_known = true;
 }
@@ -309,6 +311,7 @@ std::int64_t Reducer::Impl::finish_step() {
   require_step("finish_step");
   zero_unmarked();
   if (!synchronize) {
+    in_group([&] { memory.leave(); });
     in_step = false;
     ++micro_batches;
     return weight;
@@ -319,6 +322,7 @@ std::int64_t Reducer::Impl::finish_step() {
     if (used_map) used_map->write(map_offset, used);
     queue.finish();
     if (used_map) used_map->read(map_offset);
+    memory.leave();
     if (memory.device() == nullptr) {
       total = queue.total_weight();
       // Nobody had data: whatever was written stands for nothing. On a device the group's division has seen to it.
@@ -359,7 +363,10 @@ void Reducer::Impl::abandon_step(std::string_view cause) noexcept {
   try {
     if (group->size() == 1) {
       close_sum();
-      return in_group([&] { queue.drop(); });
+      return in_group([&] {
+        queue.drop();
+        memory.leave();
+      });
     }
     group->abort(fmt::format("rank {} gave up step {}: {}", group->rank(), step, cause));
   } catch (const std::exception& error) {

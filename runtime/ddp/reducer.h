@@ -26,7 +26,8 @@
 // stream() before mark_ready, and read by what is put there after finish_step. No call of a step waits on the host, but
 // for the begin_step that plans anew (plan_order spares it); so finish_step can't say the summed weight, total_weight()
 // can; and a failure may show in a later call than the one whose collective failed. A stream that is set between two
-// steps comes after what the one before has.
+// steps comes after what the one before had when finish_step returned, and that one may go then; what the program puts
+// there later, which reads gradients, it orders itself.
 //
 // Threads: one, the one that runs backward.
 // Failure: throws what the group throws, with step and bucket in front; every later call throws the same.

@@ -457,6 +457,37 @@ TEST(NcclReducer, FollowsAStreamThatIsSetBetweenSteps) {
   });
 }
 
+TEST(NcclReducer, AStreamMayGoOnceAnotherIsSet) {
+  run_ranks(2, [](const Group& group) {
+    ASSERT_EQ(cudaSetDevice(group->device().index), cudaSuccess);
+    cudaStream_t stream = nullptr;
+    const auto move_on = [&] {
+      cudaStream_t next = nullptr;
+      ASSERT_EQ(cudaStreamCreateWithFlags(&next, cudaStreamNonBlocking), cudaSuccess);
+      group->set_stream({group->device(), next});
+      if (stream != nullptr) {
+        ASSERT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+      }
+      stream = next;
+    };
+    move_on();
+    Reducer reducer(kSix, group, {.buckets = kTwoEach.buckets, .track_unused = true});
+    move_on();
+    reducer.plan_order(kBackward);
+    for (int step = 0; step < 3; ++step) {
+      for (const bool synchronize : {false, true}) {
+        move_on();
+        reducer.begin_step({.weight = 1, .synchronize = synchronize});
+        backward(group, reducer, 2);
+        reducer.finish_step();
+      }
+    }
+    EXPECT_EQ(first(group, reducer, 1), 4.0f);
+    group->set_stream({group->device(), nullptr});
+    ASSERT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+  });
+}
+
 // One step with each kind of wait in it.
 void two_steps() {
   run_ranks(2, [](const Group& group) {
