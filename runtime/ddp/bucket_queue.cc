@@ -130,6 +130,7 @@ void BucketQueue::finish_on_device() {
   launch_full();
   wait_in_stream();
   marks_->end(record_, works_);
+  last_works_ = std::move(works_);
   plan_ = nullptr;
 }
 
@@ -140,13 +141,13 @@ void BucketQueue::wait_in_stream() {
 }
 
 std::int64_t BucketQueue::total_weight() {
-  if (marks_ && plan_ == nullptr && !works_.empty()) {
+  if (!last_works_.empty()) {
     const Deadline deadline = Deadline::after(group_->timeout());
-    for (const Work& work : works_) {
+    for (const Work& work : last_works_) {
       at_place([&] { return fmt::format("step {}, total_weight", record_.step); }, [&] { work.wait(deadline); });
     }
-    total_weight_ = works_.front().total_weight();
-    works_.clear();
+    total_weight_ = last_works_.front().total_weight();
+    last_works_.clear();
   }
   return total_weight_;
 }

@@ -65,8 +65,9 @@ class BucketQueue {
   const BucketPlan* plan_ = nullptr;  // of the step that was begun, else null; owned by the Reducer
   std::int64_t weight_ = 0;
   std::int64_t unit_ = 1;
-  std::vector<int> missing_;  // gradients that each bucket still waits for
-  std::vector<Work> works_;   // of the step under way; on a device those of the last one, till the next begins
+  std::vector<int> missing_;      // gradients that each bucket still waits for
+  std::vector<Work> works_;       // of the step under way
+  std::vector<Work> last_works_;  // on a device: of the last one that was finished, until its weight is known
   std::int64_t total_weight_ = 0;
   std::size_t next_launched_ = 0;  // buckets before it were launched
   std::size_t next_finished_ = 0;  // buckets before it are done

@@ -620,6 +620,9 @@ TEST(NcclReducer, MisuseChangesNothing) {
     reducer.finish_step();
     EXPECT_EQ(reducer.total_weight(), 2);
     EXPECT_EQ(first(group, reducer, 0), 1.0f);
+    reducer.begin_step({.weight = 3});
+    backward(group, reducer, 3);
+    reducer.finish_step();
     // A world of one can go on after a backward that failed.
     reducer.begin_step({.weight = 4});
     write_gradient(*group, reducer, 5, 100);
@@ -627,6 +630,7 @@ TEST(NcclReducer, MisuseChangesNothing) {
     write_gradient(*group, reducer, 4, 100);
     reducer.mark_ready(4);
     reducer.abandon_step("backward threw");
+    EXPECT_EQ(reducer.total_weight(), 3) << "of the last one that was finished";
     reducer.begin_step({.weight = 3});
     backward(group, reducer, 3);
     reducer.finish_step();
