@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "runtime/base/error.h"
 #include "runtime/cuda/check.h"
@@ -139,22 +140,30 @@ bool DeviceAllocator::wait_for_pending() {
     MutexLock lock(mutex_);
     taken.swap(pending_);
   }
+  const bool is_any = !taken.empty();
   std::int64_t waits = 0;
-  for (const Pending& pending : taken) {
-    for (const cudaEvent_t event : pending.events) {
-      if (reached(event, device_)) continue;
-      ++waits;
-      check(cudaEventSynchronize(event), "cudaEventSynchronize", device_);
+  // Also where a wait fails: what is still used is waited for later, and no block is lost.
+  const auto put_back = [&] {
+    MutexLock lock(mutex_);
+    counters_.host_waits += waits;
+    pending_.insert(pending_.end(), std::make_move_iterator(taken.begin()), std::make_move_iterator(taken.end()));
+  };
+  try {
+    for (const Pending& pending : taken) {
+      for (const cudaEvent_t event : pending.events) {
+        if (reached(event, device_)) continue;
+        ++waits;
+        check(cudaEventSynchronize(event), "cudaEventSynchronize", device_);
+      }
     }
+  } catch (...) {
+    put_back();
+    throw;
   }
+  put_back();
   MutexLock lock(mutex_);
-  counters_.host_waits += waits;
-  for (const Pending& pending : taken) {
-    for (const cudaEvent_t event : pending.events) events_.put(event);
-    pending_bytes_ -= pending.block->bytes;
-    give_back(pending.block);
-  }
-  return !taken.empty();
+  collect();
+  return is_any;
 }
 
 void DeviceAllocator::drain() {

@@ -216,6 +216,22 @@ TEST_F(CudaMemory, OutOfMemoryWaitsForWhatOtherStreamsUse) {
   one.synchronize(soon());
 }
 
+TEST_F(CudaMemory, AWaitThatFailsLosesNoBlock) {
+  Stream one(gpu);
+  Stream other(gpu);
+  auto first = cuda.allocate(700 * kMiB, one);
+  stall(other);
+  cuda.used_by(first.get(), other);
+  first.reset();
+  fake_cuda::inject("cudaEventSynchronize=700@1");
+  EXPECT_THAT(refusal(700 * kMiB, one), HasSubstr("cudaEventSynchronize"));
+  fake_cuda::heal();
+  EXPECT_EQ(cuda.memory(gpu).cached_bytes, 700 * kMiB);
+  let();
+  other.synchronize(soon());
+  EXPECT_EQ(refusal(700 * kMiB, one), "allocated");
+}
+
 TEST_F(CudaMemory, NoSizeIsTooLargeForASentence) {
   Stream stream(gpu);
   for (const std::size_t bytes : {std::size_t{1} << 40, std::numeric_limits<std::size_t>::max()}) {
