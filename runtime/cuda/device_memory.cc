@@ -66,7 +66,36 @@ Block* DeviceAllocator::ask_device(std::size_t bytes, cudaStream_t stream) {
   return hand_out(cache_.add_segment(static_cast<std::byte*>(data), segment, bytes, stream));
 }
 
+// What another thread is giving back is in no cache, and the device has not got it yet.
 Block* DeviceAllocator::grow(std::size_t bytes, cudaStream_t stream) {
+  const Deadline deadline = Deadline::after(kLongestWait);
+  for (;;) {
+    const std::int64_t before = returns();
+    if (Block* const block = make_room(bytes, stream)) return block;
+    if (!await_return_after(before, deadline)) return nullptr;
+  }
+}
+
+std::int64_t DeviceAllocator::returns() {
+  MutexLock lock(mutex_);
+  return returns_;
+}
+
+bool DeviceAllocator::await_return_after(std::int64_t before, const Deadline& deadline) {
+  MutexLock lock(mutex_);
+  while (returns_ == before && returning_ > 0) {
+    if (!returned_.wait_until(mutex_, deadline)) break;
+  }
+  return returns_ != before;
+}
+
+void DeviceAllocator::end_return() {
+  --returning_;
+  ++returns_;
+  returned_.notify_all();
+}
+
+Block* DeviceAllocator::make_room(std::size_t bytes, cudaStream_t stream) {
   if (Block* const fresh = ask_device(bytes, stream)) return fresh;
   if (Block* const others = take_behind(bytes, stream)) return others;
   drain();
@@ -139,14 +168,16 @@ bool DeviceAllocator::wait_for_pending() {
   {
     MutexLock lock(mutex_);
     taken.swap(pending_);
+    if (taken.empty()) return false;
+    ++returning_;
   }
-  const bool is_any = !taken.empty();
   std::int64_t waits = 0;
   // Also where a wait fails: what is still used is waited for later, and no block is lost.
   const auto put_back = [&] {
     MutexLock lock(mutex_);
     counters_.host_waits += waits;
     pending_.insert(pending_.end(), std::make_move_iterator(taken.begin()), std::make_move_iterator(taken.end()));
+    end_return();
   };
   try {
     for (const Pending& pending : taken) {
@@ -163,7 +194,7 @@ bool DeviceAllocator::wait_for_pending() {
   put_back();
   MutexLock lock(mutex_);
   collect();
-  return is_any;
+  return true;
 }
 
 void DeviceAllocator::drain() {
@@ -175,12 +206,18 @@ void DeviceAllocator::drain() {
       // Who asks the device to take it back waits for all of the device.
       if (event != nullptr) events_.put(static_cast<cudaEvent_t>(event));
     });
+    if (segments.empty()) return;
     counters_.host_waits += static_cast<std::int64_t>(segments.size());
+    ++returning_;
   }
   cudaError_t error = cudaSuccess;
   for (std::byte* const data : segments) {
     const cudaError_t own = cudaFree(data);
     if (error == cudaSuccess) error = own;
+  }
+  {
+    MutexLock lock(mutex_);
+    end_return();
   }
   check(error, "cudaFree", device_);
 }

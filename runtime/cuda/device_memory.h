@@ -6,8 +6,8 @@
 // streams use too is nobody's until events in those were reached.
 //
 // When the device has no more, in this order: segments of other streams, behind their event; the cache goes back to the
-// device; blocks that wait for other streams, for which the host waits; then DeviceError with bytes wanted, free, used
-// and cached.
+// device; blocks that wait for other streams, for which the host waits; what other threads are giving back, for 10 s at
+// most; then DeviceError with bytes wanted, free, used and cached.
 //
 // No lock is held while the device is asked for memory or given it back: that may wait for kernels, and who gives a
 // block back meanwhile may be the thread that would end them.
@@ -17,6 +17,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -57,6 +58,13 @@ class DeviceAllocator : public std::enable_shared_from_this<DeviceAllocator> {
   // From the cache; null if it has none. What these return is handed out.
   Block* take(std::size_t block_bytes, cudaStream_t stream) EXCLUDES(mutex_);
   Block* grow(std::size_t block_bytes, cudaStream_t stream) EXCLUDES(mutex_);
+  // One time through the order above; null if that is not enough.
+  Block* make_room(std::size_t block_bytes, cudaStream_t stream) EXCLUDES(mutex_);
+  // How many returns there were: memory that had left the cache or waited for streams came where others find it.
+  std::int64_t returns() EXCLUDES(mutex_);
+  // Waits for one that is under way. False if none was, or the deadline passed.
+  bool await_return_after(std::int64_t before, const Deadline& deadline) EXCLUDES(mutex_);
+  void end_return() REQUIRES(mutex_);
   // Another stream's idle segment, behind its last use.
   Block* take_behind(std::size_t block_bytes, cudaStream_t stream) EXCLUDES(mutex_);
   // A new segment; null if the device has no more.
@@ -71,6 +79,9 @@ class DeviceAllocator : public std::enable_shared_from_this<DeviceAllocator> {
   void drain() EXCLUDES(mutex_);
   [[noreturn]] void refuse(std::size_t bytes) EXCLUDES(mutex_);
 
+  // For what another thread gives back: the kernels that this waits for may be this thread's to end.
+  static constexpr std::chrono::seconds kLongestWait{10};
+
   const DeviceId device_;
   EventPool& events_;
   const std::function<std::string()> describe_;
@@ -81,6 +92,9 @@ class DeviceAllocator : public std::enable_shared_from_this<DeviceAllocator> {
   std::size_t used_ GUARDED_BY(mutex_) = 0;
   std::size_t peak_ GUARDED_BY(mutex_) = 0;
   std::size_t pending_bytes_ GUARDED_BY(mutex_) = 0;
+  int returning_ GUARDED_BY(mutex_) = 0;  // threads
+  std::int64_t returns_ GUARDED_BY(mutex_) = 0;
+  Condition returned_;
   Counters counters_ GUARDED_BY(mutex_);
 };
 

@@ -296,6 +296,25 @@ TEST_F(CudaMemory, WhoGivesMemoryBackNeverWaitsForTheDevice) {
   other.join();
 }
 
+TEST_F(CudaMemory, WhatAnotherThreadIsGivingBackIsRoom) {
+  const Stream stream(gpu);
+  cuda.allocate(700 * kMiB, stream).reset();
+  const std::int64_t frees = fake_cuda::calls("cudaFree");
+  const Stream busy(gpu);
+  stall(busy);
+  std::thread other([&] { cuda.release_cached(gpu); });
+  while (fake_cuda::calls("cudaFree") == frees) std::this_thread::yield();
+  // In no cache, and the device has not got it: asked twice, it has no room.
+  const std::int64_t asked = fake_cuda::calls("cudaMalloc");
+  std::string answer;
+  std::thread mine([&] { answer = refusal(600 * kMiB, stream); });
+  while (fake_cuda::calls("cudaMalloc") < asked + 2) std::this_thread::yield();
+  let();
+  mine.join();
+  other.join();
+  EXPECT_EQ(answer, "allocated");
+}
+
 TEST_F(CudaMemory, ServesManyThreadsAndStreams) {
   std::vector<std::thread> threads;
   for (unsigned seed = 0; seed < 4; ++seed) {
