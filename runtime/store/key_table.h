@@ -22,7 +22,8 @@ class KeyTable {
   using WaiterId = std::uint64_t;
 
   // The last sixteenth of max_bytes is kept for writes of at most this many bytes, key and value: who fills the store
-  // with data does not keep the ranks from meeting, nor from saying what has failed.
+  // with large values does not keep the ranks from meeting, nor from saying what has failed. Many small writes still
+  // fill it, and nothing is kept of max_entries.
   static constexpr std::size_t kSmallBytes = 4096;
 
   struct Limits {
