@@ -141,6 +141,7 @@ bool Replica::lies_in_arena(const Parameter& parameter) {
 }
 
 void Replica::detach() noexcept {
+  end_lost();  // torch's threads may hold a step that an exception has ended for longer than its caller holds this
   try {
     if (!last_failure_.empty() && group_->size() > 1 && std::uncaught_exceptions() > exceptions_at_birth_) {
       group_->abort(fmt::format("rank {}: {}", group_->rank(), last_failure_));
@@ -472,6 +473,7 @@ void Replica::end_alone() {
 }
 
 void Replica::end_lost() noexcept {
+  MutexLock lock(lost_);
   if (!in_step_) return;
   in_step_ = false;
   // One of the user's own is not known here: the engine has it.

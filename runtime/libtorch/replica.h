@@ -23,6 +23,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "runtime/base/mutex.h"
 #include "runtime/ddp/reducer.h"
 #include "runtime/libtorch/module_state.h"
 #include "runtime/libtorch/node.h"
@@ -117,6 +118,7 @@ class Replica : public std::enable_shared_from_this<Replica> {
 
   LossWeight weight_ = std::make_shared<std::optional<std::int64_t>>();
   int no_sync_ = 0;
+  Mutex lost_;  // a step may be lost on a thread of torch's while the program lets go of this
   bool in_step_ = false;
   bool alone_ = false;         // this step needs no arena
   bool synchronize_ = false;   // this step
