@@ -6,6 +6,7 @@
 // in a barrier that one of them does not come to, hurts that one, and takes the time until each of the others has
 // caught PeerLost. The clock is the machine's own, the same for all processes. A row is over all repetitions, of the
 // last rank to know.
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -95,7 +96,7 @@ double measure(const Options& options, int victim, int signal) {
   std::vector<Rank> ranks;
   for (int rank = 0; rank < options.ranks; ++rank) {
     std::array<int, 2> pipe{};
-    if (::pipe(pipe.data()) != 0) throw SystemError("pipe", errno);
+    if (::pipe2(pipe.data(), O_CLOEXEC) != 0) throw SystemError("pipe", errno);
     const pid_t pid = ::fork();
     if (pid < 0) throw SystemError("fork", errno);
     if (pid == 0) {
