@@ -46,10 +46,14 @@ Answer usage_error(std::string_view command, std::string_view text) {
   return {.exit_code = kExitUsage, .out = {}, .err = fmt::format("lockstep{}: {}\n", command, text)};
 }
 
+// An empty value is a variable of some script that is not set, as in --log-dir "$LOGS", not a wish for the default.
 CLI::Option* text_flag(CLI::App& app, std::string_view name, std::string& value, const std::string& placeholder,
                        const std::string& help) {
   return app.add_option(name.starts_with("--") ? spellings(name) : std::string(name), value, help)
-      ->option_text(placeholder);
+      ->option_text(placeholder)
+      ->check([](const std::string& text) {
+        return text.empty() ? "its value is empty; give one, or leave the flag out" : std::string();
+      });
 }
 
 struct RunCommand {
@@ -107,10 +111,11 @@ struct RunCommand {
     } else if (!own.empty()) {
       options.command.assign(own.begin() + 1, own.end());
     }
+    // First, for `-n ./train` has taken the program for a number.
+    if (auto problem = interpret(raw, options); !problem.empty()) return usage_error(" run", problem);
     if (options.command.empty()) {
       return usage_error(" run", "no program was given; the form is lockstep run [OPTIONS] [--] PROGRAM [ARGS...]");
     }
-    if (auto problem = interpret(raw, options); !problem.empty()) return usage_error(" run", problem);
     return std::move(options);
   }
 
@@ -205,6 +210,10 @@ Command parse_command_line(const std::vector<std::string>& arguments) {
     return Answer{.exit_code = 0, .out = app.help(), .err = {}};
   } catch (const CLI::CallForVersion& version) {
     return Answer{.exit_code = 0, .out = fmt::format("{}\n", version.what()), .err = {}};
+  } catch (const CLI::ArgumentMismatch& error) {
+    const std::string_view text = error.what();  // "-n: 1 required TEXT missing"
+    return usage_error(command(), fmt::format("{}: give this flag once, with one value; see lockstep{} --help",
+                                              text.substr(0, text.find(':')), command()));
   } catch (const CLI::ParseError& error) {
     std::string text = error.what();
     std::replace(text.begin(), text.end(), '\n', ' ');

@@ -12,6 +12,7 @@ bool is_torch_nproc_word(std::string_view text) { return text == "auto" || text 
 
 std::string ranks_problem(std::string_view flag, std::string_view text) {
   if (parse_count(text, kMaxRanks)) return {};
+  if (flag == "-n" && text == "p") return "-np is a flag of mpirun; here it is -n";
   return fmt::format("{} {}: give a number of ranks from 1 to {}{}", flag, text, kMaxRanks,
                      flag == "-n" ? "" : ", or auto, cpu or gpu");
 }
@@ -46,7 +47,6 @@ std::string interpret(const RawRunFlags& raw, RunOptions& options) {
     if (!seconds) return fmt::format("--timeout {}: give whole seconds, at least 1 and at most 30 days", raw.timeout);
     options.timeout = static_cast<int>(*seconds);
   }
-  if (options.master_addr.empty()) return "--master-addr '': give an address or name, or leave it out for 127.0.0.1";
   if (!raw.master_port.empty()) {
     const auto port = parse_port(raw.master_port);
     if (!port)

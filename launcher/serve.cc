@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <string_view>
 
 #include "launcher/secret_file.h"
 #include "launcher/signals.h"
@@ -45,7 +46,9 @@ store::Secret secret_in(const std::string& path) {
   try {
     return *store::Secret::of_environment(only_this);
   } catch (const InvalidArgument& error) {
-    throw InvalidArgument(fmt::format("--secret-file: {}", error.what()));
+    std::string_view text = error.what();  // begins with the variable, which is not where the path is from
+    text.remove_prefix(std::min(text.size(), std::string_view(kSecretFileVariable).size() + 1));
+    throw InvalidArgument(fmt::format("--secret-file {}", text));
   }
 }
 

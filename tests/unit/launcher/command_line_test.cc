@@ -103,6 +103,25 @@ TEST(CommandLine, RefusesAMissingProgram) {
   EXPECT_NE(refused({}).find("no command"), std::string::npos);
 }
 
+TEST(CommandLine, AnEmptyValueIsNoWishForTheDefault) {
+  for (const std::string flag : {"--log-dir", "--grace", "--timeout", "--liveness", "--master-addr", "--master-port",
+                                 "--nnodes", "--nproc-per-node", "-n"}) {
+    EXPECT_NE(refused({"run", flag, "", "p"}).find(flag + ": its value is empty"), std::string::npos) << flag;
+  }
+  for (const std::string flag : {"--host", "--port", "--secret-file", "--store-auth", "--max-keys"}) {
+    EXPECT_NE(refused({"store", "serve", flag, ""}).find(flag + ": its value is empty"), std::string::npos) << flag;
+  }
+  EXPECT_NE(refused({"doctor", "--probe-timeout", ""}).find("--probe-timeout: its value is empty"), std::string::npos);
+}
+
+TEST(CommandLine, AFlagComesOnceWithOneValue) {
+  for (const auto& arguments : {Arguments{"run", "-n"}, Arguments{"run", "-n", "2", "-n", "3", "p"}}) {
+    EXPECT_NE(refused(arguments).find("lockstep run: -n: give this flag once, with one value"), std::string::npos);
+  }
+  EXPECT_NE(refused({"run", "-n", "./train"}).find("-n ./train: give a number"), std::string::npos);
+  EXPECT_NE(refused({"run", "-np", "2", "./train"}).find("here it is -n"), std::string::npos);
+}
+
 TEST(CommandLine, RefusesCountsThatAreNone) {
   for (const std::string bad : {"0", "-1", "x", "4x", "1e3", "1025", "99999999999999999999", " 2"}) {
     EXPECT_NE(refused({"run", "--nproc-per-node", bad, "p"}).find("--nproc-per-node " + bad), std::string::npos);
