@@ -43,6 +43,7 @@ void BlockCache::take_free(Block* block) {
   if (list->second.empty()) free_.erase(list);
   free_bytes_ -= block->bytes;
   block->free = false;
+  unguarded_.erase(std::exchange(block->unguarded, 0));
 }
 
 Block* BlockCache::cut(Block* block, std::size_t bytes) {
@@ -81,21 +82,27 @@ Block* BlockCache::take(std::size_t bytes, void* stream, const std::function<voi
   return cut(block, bytes);
 }
 
-Block* BlockCache::take_over(std::size_t bytes, void* stream, const std::function<bool(const Block&)>& may_use,
-                             const std::function<void(void*)>& unguard) {
+Block* BlockCache::take_out(std::size_t bytes, void* stream, const std::function<bool(const Block&)>& may_use) {
   for (auto& [key, list] : free_) {
     if (key.stream == stream || key.is_small != (bytes <= kSmall)) continue;
     for (auto found = list.lower_bound(bytes); found != list.end(); ++found) {
       Block* const block = *found;
       if (!block->is_segment() || block->idle_after == nullptr || !may_use(*block)) continue;
       take_free(block);
-      block->stream = stream;
-      unguard(std::exchange(block->idle_after, nullptr));
-      return cut(block, bytes);
+      return block;
     }
   }
   return nullptr;
 }
+
+Block* BlockCache::hand_over(Block* segment, std::size_t bytes, void* stream,
+                             const std::function<void(void*)>& unguard) {
+  segment->stream = stream;
+  unguard(std::exchange(segment->idle_after, nullptr));
+  return cut(segment, bytes);
+}
+
+void BlockCache::put_back(Block* segment) { put_free(segment); }
 
 Block* BlockCache::add_segment(std::byte* data, std::size_t segment_bytes, std::size_t block_bytes, void* stream) {
   auto block = std::make_unique<Block>();
@@ -108,7 +115,7 @@ Block* BlockCache::add_segment(std::byte* data, std::size_t segment_bytes, std::
   return cut(added, block_bytes);
 }
 
-Block* BlockCache::give_back(Block* block) {
+std::optional<BlockCache::Unguarded> BlockCache::give_back(Block* block) {
   block->other_streams.clear();
   if (Block* const before = block->before; before != nullptr && before->free) {
     take_free(before);
@@ -120,7 +127,19 @@ Block* BlockCache::give_back(Block* block) {
     join(block, behind);
   }
   put_free(block);
-  return block;
+  if (!block->is_segment()) return std::nullopt;
+  block->unguarded = ++last_unguarded_;
+  unguarded_[block->unguarded] = block;
+  return Unguarded{block->unguarded, block->stream};
+}
+
+bool BlockCache::guard(const Unguarded& segment, void* event) {
+  const auto found = unguarded_.find(segment.number);
+  if (found == unguarded_.end()) return false;
+  found->second->idle_after = event;
+  found->second->unguarded = 0;
+  unguarded_.erase(found);
+  return true;
 }
 
 void BlockCache::drain(const std::function<void(std::byte*, std::size_t, void*)>& release) {

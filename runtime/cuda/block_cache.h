@@ -9,9 +9,11 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -28,6 +30,7 @@ struct Block {
   bool is_small = false;
   // Of a whole free segment: an event in its stream, behind all that uses it. Null: there is none yet.
   void* idle_after = nullptr;
+  std::uint64_t unguarded = 0;            // of a whole free segment without one: its number
   std::vector<void*> other_streams = {};  // that use it too
 
   bool is_segment() const { return before == nullptr && behind == nullptr; }
@@ -43,13 +46,24 @@ class BlockCache {
   // The smallest free block of the stream that is large enough, cut to size; null if there is none. `unguard` gets the
   // event of a segment that was idle, for the pool.
   Block* take(std::size_t block_bytes, void* stream, const std::function<void(void*)>& unguard);
-  // Of another stream a whole free segment for which `may_use` says yes; its event is the caller's first.
-  Block* take_over(std::size_t block_bytes, void* stream, const std::function<bool(const Block&)>& may_use,
-                   const std::function<void(void*)>& unguard);
+  // Of another stream a whole free segment that has an event and for which `may_use` says yes. It is nobody's until one
+  // of the next two.
+  Block* take_out(std::size_t block_bytes, void* stream, const std::function<bool(const Block&)>& may_use);
+  // It is the stream's from now on, and so are all its parts: what is put there next must come behind its event, which
+  // `unguard` gets. The block cut from it.
+  Block* hand_over(Block* segment, std::size_t block_bytes, void* stream, const std::function<void(void*)>& unguard);
+  void put_back(Block* segment);
   // A new segment of this many bytes at `data`, and the block cut from it.
   Block* add_segment(std::byte* data, std::size_t segment_bytes, std::size_t block_bytes, void* stream);
-  // Gives a block back to its stream. Returns the free block that it is part of now.
-  Block* give_back(Block* block);
+  // A whole segment that has come free and has no event: until guard() only its own stream can have it.
+  struct Unguarded {
+    std::uint64_t number;
+    void* stream;
+  };
+  // Gives a block back to its stream. Returns the segment that is free as a whole now, if one is.
+  std::optional<Unguarded> give_back(Block* block);
+  // Its event. False if it was taken meanwhile, perhaps to come free again later: then the event says too little.
+  bool guard(const Unguarded& segment, void* event);
   // Takes out every segment that is free as a whole. `release` gets each one's data, bytes and event.
   void drain(const std::function<void(std::byte*, std::size_t, void*)>& release);
 
@@ -78,6 +92,8 @@ class BlockCache {
 
   std::map<Key, FreeList> free_;
   std::map<Block*, std::unique_ptr<Block>> all_;
+  std::map<std::uint64_t, Block*> unguarded_;  // by their number
+  std::uint64_t last_unguarded_ = 0;
   std::size_t free_bytes_ = 0;
 };
 

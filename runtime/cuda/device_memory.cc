@@ -7,8 +7,10 @@
 #include <iterator>
 
 #include "runtime/base/error.h"
+#include "runtime/base/logging.h"
 #include "runtime/cuda/check.h"
 #include "runtime/cuda/current_device.h"
+#include "runtime/cuda/poll.h"
 
 namespace lockstep::cuda {
 
@@ -36,20 +38,44 @@ Block* DeviceAllocator::take(std::size_t bytes, cudaStream_t stream) {
   const auto is_idle = [this](const Block& segment) {
     return reached(static_cast<cudaEvent_t>(segment.idle_after), device_);
   };
-  MutexLock lock(mutex_);
-  collect();
-  Block* const own = cache_.take(bytes, stream, put);
-  return hand_out(own != nullptr ? own : cache_.take_over(bytes, stream, is_idle, put));
+  std::vector<BlockCache::Unguarded> loose;
+  Block* block = nullptr;
+  {
+    MutexLock lock(mutex_);
+    loose = collect();
+    block = cache_.take(bytes, stream, put);
+    if (block == nullptr) {
+      if (Block* const idle = cache_.take_out(bytes, stream, is_idle)) {
+        block = cache_.hand_over(idle, bytes, stream, put);
+      }
+    }
+    hand_out(block);
+  }
+  guard(loose);
+  return block;
 }
 
+// The segment is nobody's until the stream waits: no other thread may have the rest of it for this stream before.
 Block* DeviceAllocator::take_behind(std::size_t bytes, cudaStream_t stream) {
-  const auto put = [this](void* event) { events_.put(static_cast<cudaEvent_t>(event)); };
-  const auto after = [&](const Block& idle) {
-    check(cudaStreamWaitEvent(stream, static_cast<cudaEvent_t>(idle.idle_after), 0), "cudaStreamWaitEvent", device_);
-    return true;
-  };
-  MutexLock lock(mutex_);
-  return hand_out(cache_.take_over(bytes, stream, after, put));
+  Block* segment = nullptr;
+  {
+    MutexLock lock(mutex_);
+    segment = cache_.take_out(bytes, stream, [](const Block&) { return true; });
+    if (segment == nullptr) return nullptr;
+    ++returning_;
+  }
+  const cudaError_t error = cudaStreamWaitEvent(stream, static_cast<cudaEvent_t>(segment->idle_after), 0);
+  {
+    MutexLock lock(mutex_);
+    end_return();
+    if (error == cudaSuccess) {
+      const auto put = [this](void* event) { events_.put(static_cast<cudaEvent_t>(event)); };
+      return hand_out(cache_.hand_over(segment, bytes, stream, put));
+    }
+    cache_.put_back(segment);
+  }
+  check(error, "cudaStreamWaitEvent", device_);
+  return nullptr;
 }
 
 Block* DeviceAllocator::ask_device(std::size_t bytes, cudaStream_t stream) {
@@ -68,11 +94,12 @@ Block* DeviceAllocator::ask_device(std::size_t bytes, cudaStream_t stream) {
 
 // What another thread is giving back is in no cache, and the device has not got it yet.
 Block* DeviceAllocator::grow(std::size_t bytes, cudaStream_t stream) {
-  const Deadline deadline = Deadline::after(kLongestWait);
+  std::optional<Deadline> deadline;
   for (;;) {
     const std::int64_t before = returns();
     if (Block* const block = make_room(bytes, stream)) return block;
-    if (!await_return_after(before, deadline)) return nullptr;
+    if (!deadline) deadline = Deadline::after(limits_.returns);
+    if (deadline->expired() || !await_return_after(before, *deadline)) return nullptr;
   }
 }
 
@@ -120,31 +147,59 @@ bool DeviceAllocator::used_by(const void* memory, cudaStream_t stream) {
 
 void DeviceAllocator::release(Block* block) noexcept {
   try {
-    MutexLock lock(mutex_);
-    live_.erase(block->data);
-    used_ -= block->bytes;
-    if (block->other_streams.empty()) {
-      give_back(block);
-      return;
+    std::optional<BlockCache::Unguarded> segment;
+    {
+      MutexLock lock(mutex_);
+      live_.erase(block->data);
+      used_ -= block->bytes;
+      if (block->other_streams.empty()) {
+        segment = cache_.give_back(block);
+        block = nullptr;  // part of another, perhaps
+      } else {
+        pending_bytes_ += block->bytes;
+        ++returning_;
+      }
     }
-    Pending pending{block, {}};
-    pending_bytes_ += block->bytes;
-    for (void* const stream : block->other_streams) {
-      pending.events.push_back(events_.record(static_cast<cudaStream_t>(stream)));
-    }
-    pending_.push_back(std::move(pending));
+    if (segment) guard({&*segment, 1});
+    if (block != nullptr) release_behind_others(block);
   } catch (const std::exception& error) {
     // The device is broken, or gone as the process ends. Memory whose use can't be followed is nobody's from now on.
-    check_quietly(cudaPeekAtLastError(), "giving memory back", device_);
+    log_debug("memory of {} is not used again: {}", device_.str(), error.what());
   }
 }
 
-void DeviceAllocator::give_back(Block* block) {
-  Block* const free = cache_.give_back(block);
-  if (free->is_segment()) free->idle_after = events_.record(static_cast<cudaStream_t>(free->stream));
+void DeviceAllocator::release_behind_others(Block* block) {
+  Pending pending{block, {}};
+  try {
+    for (void* const stream : block->other_streams) {
+      pending.events.push_back(events_.record(static_cast<cudaStream_t>(stream)));
+    }
+  } catch (...) {
+    MutexLock lock(mutex_);
+    pending_bytes_ -= block->bytes;
+    end_return();
+    throw;
+  }
+  MutexLock lock(mutex_);
+  pending_.push_back(std::move(pending));
+  end_return();
 }
 
-void DeviceAllocator::collect() {
+// Where there is no event, because the device is broken, a segment stays with its stream.
+void DeviceAllocator::guard(std::span<const BlockCache::Unguarded> segments) noexcept {
+  for (const BlockCache::Unguarded& segment : segments) {
+    try {
+      const cudaEvent_t event = events_.record(static_cast<cudaStream_t>(segment.stream));
+      MutexLock lock(mutex_);
+      if (!cache_.guard(segment, event)) events_.put(event);
+    } catch (const std::exception& error) {
+      log_debug("memory of {} stays with its stream: {}", device_.str(), error.what());
+    }
+  }
+}
+
+std::vector<BlockCache::Unguarded> DeviceAllocator::collect() {
+  std::vector<BlockCache::Unguarded> segments;
   for (std::size_t i = 0; i < pending_.size();) {
     Pending& pending = pending_[i];
     while (!pending.events.empty() && reached(pending.events.back(), device_)) {
@@ -159,8 +214,9 @@ void DeviceAllocator::collect() {
     Block* const block = pending.block;
     pending_[i] = std::move(pending_.back());
     pending_.pop_back();
-    give_back(block);
+    if (const auto segment = cache_.give_back(block)) segments.push_back(*segment);
   }
+  return segments;
 }
 
 bool DeviceAllocator::wait_for_pending() {
@@ -171,6 +227,7 @@ bool DeviceAllocator::wait_for_pending() {
     if (taken.empty()) return false;
     ++returning_;
   }
+  const Deadline deadline = Deadline::after(limits_.kernels);
   std::int64_t waits = 0;
   // Also where a wait fails: what is still used is waited for later, and no block is lost.
   const auto put_back = [&] {
@@ -182,9 +239,10 @@ bool DeviceAllocator::wait_for_pending() {
   try {
     for (const Pending& pending : taken) {
       for (const cudaEvent_t event : pending.events) {
-        if (reached(event, device_)) continue;
+        const auto is_over = [&] { return reached(event, device_); };
+        if (is_over()) continue;
         ++waits;
-        check(cudaEventSynchronize(event), "cudaEventSynchronize", device_);
+        if (!poll(is_over, deadline)) throw_stuck(pending.block->bytes, deadline);
       }
     }
   } catch (...) {
@@ -192,9 +250,24 @@ bool DeviceAllocator::wait_for_pending() {
     throw;
   }
   put_back();
-  MutexLock lock(mutex_);
-  collect();
+  guard_collected();
   return true;
+}
+
+void DeviceAllocator::throw_stuck(std::size_t bytes, const Deadline& deadline) const {
+  throw Timeout(fmt::format(
+      "allocate: {} is full, and a block of {} bytes that came back is still used in another stream, {}; a kernel that "
+      "takes so long, or never ends, as a collective does whose other rank is gone; use a smaller batch or model",
+      describe_(), bytes, deadline.progress()));
+}
+
+void DeviceAllocator::guard_collected() {
+  std::vector<BlockCache::Unguarded> segments;
+  {
+    MutexLock lock(mutex_);
+    segments = collect();
+  }
+  guard(segments);
 }
 
 void DeviceAllocator::drain() {
@@ -224,10 +297,7 @@ void DeviceAllocator::drain() {
 
 void DeviceAllocator::release_cached() {
   const CurrentDevice current(device_);
-  {
-    MutexLock lock(mutex_);
-    collect();
-  }
+  guard_collected();
   drain();
 }
 

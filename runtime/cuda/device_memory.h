@@ -6,11 +6,11 @@
 // streams use too is nobody's until events in those were reached.
 //
 // When the device has no more, in this order: segments of other streams, behind their event; the cache goes back to the
-// device; blocks that wait for other streams, for which the host waits; what other threads are giving back, for 10 s at
-// most; then DeviceError with bytes wanted, free, used and cached.
+// device; blocks that wait for other streams, for which the host waits; what other threads are giving back; then
+// DeviceError with bytes wanted, free, used and cached. Both waits have their limits.
 //
-// No lock is held while the device is asked for memory or given it back: that may wait for kernels, and who gives a
-// block back meanwhile may be the thread that would end them.
+// No lock is held while the device is asked for memory or given it back, nor while something is put into a stream: that
+// may wait for kernels, and who gives a block back meanwhile may be the thread that would end them.
 //
 // Threads: any.
 #pragma once
@@ -21,6 +21,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -33,10 +34,22 @@ namespace lockstep::cuda {
 
 class DeviceAllocator : public std::enable_shared_from_this<DeviceAllocator> {
  public:
+  // How long an allocation waits at most, where the device has no more.
+  struct Limits {
+    // For what other streams do with blocks that came back: longer than the collectives of most jobs, which their group
+    // aborts when its own timeout has passed.
+    std::chrono::nanoseconds kernels = std::chrono::minutes(10);
+    // For what another thread gives back: the kernels that it waits for may be this thread's to end.
+    std::chrono::nanoseconds returns = std::chrono::seconds(10);
+  };
+
   // `describe` names the device in errors.
   DeviceAllocator(DeviceId device, EventPool& events, std::function<std::string()> describe)
-      : device_(device), events_(events), describe_(std::move(describe)) {}
+      : DeviceAllocator(device, events, std::move(describe), Limits{}) {}
+  DeviceAllocator(DeviceId device, EventPool& events, std::function<std::string()> describe, const Limits& limits)
+      : device_(device), events_(events), describe_(std::move(describe)), limits_(limits) {}
 
+  // Throws DeviceError, and Timeout past Limits::kernels.
   std::shared_ptr<void> allocate(std::size_t bytes, cudaStream_t stream) EXCLUDES(mutex_);
   // False if `memory` is none of its allocations.
   bool used_by(const void* memory, cudaStream_t stream) EXCLUDES(mutex_);
@@ -71,20 +84,23 @@ class DeviceAllocator : public std::enable_shared_from_this<DeviceAllocator> {
   Block* ask_device(std::size_t block_bytes, cudaStream_t stream) EXCLUDES(mutex_);
   Block* hand_out(Block* block) REQUIRES(mutex_);
   void release(Block* block) noexcept EXCLUDES(mutex_);
-  void give_back(Block* block) REQUIRES(mutex_);
-  // Blocks whose other streams are done go back.
-  void collect() REQUIRES(mutex_);
-  // The host waits until all are. False if there were none.
+  // Of one that other streams use too.
+  void release_behind_others(Block* block) EXCLUDES(mutex_);
+  // Blocks whose other streams are done go back. Segments that are free as a whole now are to be guarded.
+  std::vector<BlockCache::Unguarded> collect() REQUIRES(mutex_);
+  void guard_collected() EXCLUDES(mutex_);
+  // Puts an event behind their last use, for other streams to have them.
+  void guard(std::span<const BlockCache::Unguarded> segments) noexcept EXCLUDES(mutex_);
+  // The host waits until all are. False if there were none. Throws Timeout.
   bool wait_for_pending() EXCLUDES(mutex_);
+  [[noreturn]] void throw_stuck(std::size_t bytes, const Deadline& deadline) const;
   void drain() EXCLUDES(mutex_);
   [[noreturn]] void refuse(std::size_t bytes) EXCLUDES(mutex_);
-
-  // For what another thread gives back: the kernels that this waits for may be this thread's to end.
-  static constexpr std::chrono::seconds kLongestWait{10};
 
   const DeviceId device_;
   EventPool& events_;
   const std::function<std::string()> describe_;
+  const Limits limits_;
   Mutex mutex_;
   BlockCache cache_ GUARDED_BY(mutex_);
   std::vector<Pending> pending_ GUARDED_BY(mutex_);

@@ -59,7 +59,9 @@ PinnedAllocator::Block* PinnedAllocator::take(std::size_t size) {
   return nullptr;
 }
 
+// A free one: nobody else has its lock.
 bool PinnedAllocator::is_idle(Block& block) {
+  MutexLock lock(block.mutex);
   while (!block.uses.empty()) {
     const Use& last = block.uses.back();
     if (!reached(last.event, last.device)) return false;
@@ -71,22 +73,20 @@ bool PinnedAllocator::is_idle(Block& block) {
 
 PinnedAllocator::Block* PinnedAllocator::find(const void* data) {
   const auto address = reinterpret_cast<std::uintptr_t>(data);
+  MutexLock lock(mutex_);
   const auto next = all_.upper_bound(address);
   if (next == all_.begin()) return nullptr;
   const auto& [first, block] = *std::prev(next);
   return address - first < block->bytes ? block.get() : nullptr;
 }
 
-bool PinnedAllocator::holds(const void* data) {
-  MutexLock lock(mutex_);
-  return find(data) != nullptr;
-}
+bool PinnedAllocator::holds(const void* data) { return find(data) != nullptr; }
 
 bool PinnedAllocator::copied(const void* data, DeviceId device, cudaStream_t stream) {
-  MutexLock lock(mutex_);
   Block* const block = find(data);
   if (block == nullptr) return false;
   EventPool& events = events_of_(device);
+  MutexLock lock(block->mutex);
   const auto same = std::find_if(block->uses.begin(), block->uses.end(), [&](const Use& use) {
     return use.device == device && use.stream == stream && use.event != nullptr;
   });
@@ -99,9 +99,9 @@ bool PinnedAllocator::copied(const void* data, DeviceId device, cudaStream_t str
 }
 
 bool PinnedAllocator::used_by(const void* data, DeviceId device, cudaStream_t stream) {
-  MutexLock lock(mutex_);
   Block* const block = find(data);
   if (block == nullptr) return false;
+  MutexLock lock(block->mutex);
   const bool known = std::any_of(block->uses.begin(), block->uses.end(), [&](const Use& use) {
     return use.device == device && use.stream == stream && use.event == nullptr;
   });
@@ -111,10 +111,13 @@ bool PinnedAllocator::used_by(const void* data, DeviceId device, cudaStream_t st
 
 void PinnedAllocator::release(Block* block) noexcept {
   try {
-    MutexLock lock(mutex_);
-    for (Use& use : block->uses) {
-      if (use.event == nullptr) use.event = events_of_(use.device).record(use.stream);
+    {
+      MutexLock lock(block->mutex);
+      for (Use& use : block->uses) {
+        if (use.event == nullptr) use.event = events_of_(use.device).record(use.stream);
+      }
     }
+    MutexLock lock(mutex_);
     free_[block->bytes].push_back(block);
   } catch (const std::exception&) {
     // The device is broken, or gone as the process ends. Memory whose use can't be followed is nobody's from now on.

@@ -1,6 +1,7 @@
 // Host memory that devices copy to and from without staging, with a cache: to pin memory costs milliseconds, and to
 // give it back waits for the device. Blocks have sizes of powers of two from 4 KiB; one that went back is for the next
-// owner once events behind its copies were reached. These are recorded with each copy, whose stream may be gone later.
+// owner once events behind its copies were reached. These are recorded with each copy, whose stream may be gone later:
+// under a lock of the block's own, since a stream that is full keeps whoever puts something into it.
 //
 // Threads: any.
 #pragma once
@@ -40,16 +41,18 @@ class PinnedAllocator : public std::enable_shared_from_this<PinnedAllocator> {
     cudaStream_t stream;
     cudaEvent_t event;  // behind it; null if it is to be recorded when the block goes
   };
+  // Lives as long as the allocator. Its lock comes after the allocator's, where both are held.
   struct Block {
     std::byte* data = nullptr;
     std::size_t bytes = 0;
-    std::vector<Use> uses = {};  // of a free one, not known to be over
+    Mutex mutex;
+    std::vector<Use> uses GUARDED_BY(mutex) = {};  // of a free one, not known to be over
   };
 
   void release(Block* block) noexcept EXCLUDES(mutex_);
-  bool is_idle(Block& block) REQUIRES(mutex_);
+  bool is_idle(Block& block);
   // Null if there is none.
-  Block* find(const void* data) REQUIRES(mutex_);
+  Block* find(const void* data) EXCLUDES(mutex_);
   Block* take(std::size_t size) EXCLUDES(mutex_);
 
   const std::function<EventPool&(DeviceId)> events_of_;

@@ -2,9 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstdlib>
-#include <thread>
 #include <vector>
 
 #include "runtime/base/error.h"
@@ -13,6 +11,7 @@
 #include "runtime/cuda/current_device.h"
 #include "runtime/cuda/kernels.h"
 #include "runtime/cuda/no_device.h"
+#include "runtime/cuda/poll.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -179,24 +178,11 @@ std::shared_ptr<void> CudaRuntime::create_stream(DeviceId device, Stream::Priori
 void CudaRuntime::wait(const std::function<bool()>& done, DeviceId device, const char* what, const Deadline& deadline) {
   if (done()) return;
   host_waits_.fetch_add(1, std::memory_order_relaxed);
-  // CUDA's own waits have no deadline. Short work is met by the first looks, long work costs no core.
-  constexpr int kLooks = 100;
-  constexpr std::chrono::microseconds kLongest{500};
-  std::chrono::microseconds pause{10};
-  for (int looks = 1; !done(); ++looks) {
-    if (deadline.expired()) {
-      throw Timeout(
-          fmt::format("the work in {} of {} has not ended, {}; a kernel that takes so long, or never ends, as "
-                      "a collective does whose other rank is gone",
-                      what, device.str(), deadline.progress()));
-    }
-    if (looks < kLooks) {
-      std::this_thread::yield();
-    } else {
-      std::this_thread::sleep_for(pause);
-      pause = std::min(kLongest, pause * 2);
-    }
-  }
+  if (poll(done, deadline)) return;
+  throw Timeout(
+      fmt::format("the work in {} of {} has not ended, {}; a kernel that takes so long, or never ends, as "
+                  "a collective does whose other rank is gone",
+                  what, device.str(), deadline.progress()));
 }
 
 void CudaRuntime::synchronize(StreamView stream, const Deadline& deadline) {

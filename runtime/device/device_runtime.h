@@ -66,7 +66,8 @@ class DeviceRuntime {
   // an earlier owner's work in that stream still uses, so its first use is in that stream or behind an event in it.
   // With the last copy it goes back to a cache, while work in the stream may still use it. Is used in another stream
   // too: say so with used_by(). 0 bytes: null. Out of memory gives the cache back and tries again, then waits for the
-  // device, before it throws DeviceError. A stream of the program's own, which is no Stream, has to live as long as the
+  // device, before it throws DeviceError; Timeout if kernels that use what came back have not ended after 10 minutes. A
+  // stream of the program's own, which is no Stream, has to live as long as the
   // process: the cache keeps memory in its order.
   virtual std::shared_ptr<void> allocate(std::size_t bytes, StreamView stream) = 0;
   // `memory` (the beginning of an allocation of allocate() or allocate_pinned()) is used by work that is in `stream`

@@ -2,7 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <random>
@@ -11,6 +13,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/cuda/block_cache.h"
+#include "runtime/cuda/device_memory.h"
 #include "runtime/device/device_runtime.h"
 #include "tests/fakes/cudart/fake_cuda.h"
 
@@ -223,13 +226,41 @@ TEST_F(CudaMemory, AWaitThatFailsLosesNoBlock) {
   stall(other);
   cuda.used_by(first.get(), other);
   first.reset();
-  fake_cuda::inject("cudaEventSynchronize=700@1");
-  EXPECT_THAT(refusal(700 * kMiB, one), HasSubstr("cudaEventSynchronize"));
+  fake_cuda::inject("cudaEventQuery=700@2");  // after the look at what has come free
+  EXPECT_THAT(refusal(700 * kMiB, one), HasSubstr("cudaEventQuery"));
   fake_cuda::heal();
   EXPECT_EQ(cuda.memory(gpu).cached_bytes, 700 * kMiB);
   let();
   other.synchronize(soon());
   EXPECT_EQ(refusal(700 * kMiB, one), "allocated");
+}
+
+TEST_F(CudaMemory, AWaitForKernelsThatNeverEndHasADeadline) {
+  Stream one(gpu);
+  Stream other(gpu);
+  cuda::EventPool events(gpu);
+  const auto memory = std::make_shared<cuda::DeviceAllocator>(
+      gpu, events, [] { return std::string("the test's GPU"); }, cuda::DeviceAllocator::Limits{.kernels = 100ms});
+  const auto handle = static_cast<cudaStream_t>(one.view().handle);
+  const std::int64_t waits = fake_cuda::host_synchronisations();
+  auto first = memory->allocate(700 * kMiB, handle);
+  stall(other);
+  ASSERT_TRUE(memory->used_by(first.get(), static_cast<cudaStream_t>(other.view().handle)));
+  first.reset();
+  std::string text;
+  try {
+    memory->allocate(600 * kMiB, handle);
+  } catch (const Timeout& error) {
+    text = error.what();
+  }
+  EXPECT_THAT(text, AllOf(HasSubstr("the test's GPU is full"), HasSubstr(std::to_string(700 * kMiB)),
+                          HasSubstr("still used in another stream"), HasSubstr("of 0.1 s")));
+  EXPECT_EQ(memory->counters().host_waits, 1);
+  EXPECT_EQ(fake_cuda::host_synchronisations(), waits) << "a wait that has no deadline";
+  let();
+  other.synchronize(soon());
+  EXPECT_NE(memory->allocate(600 * kMiB, handle), nullptr);
+  memory->release_cached();
 }
 
 TEST_F(CudaMemory, NoSizeIsTooLargeForASentence) {
@@ -275,6 +306,55 @@ TEST_F(CudaMemory, AStreamOfTheProgramsMayGoBeforePinnedMemoryThatWasCopiedInIt)
   EXPECT_NE(cuda.allocate_pinned(4096, gpu).get(), address);
   let();
   copied.synchronize(soon());
+}
+
+// Whoever puts something into a stream that takes no more waits for the device, with whatever lock he has.
+TEST_F(CudaMemory, AStreamThatIsFullKeepsNobodyElseFromMemory) {
+  const Stream stream(gpu);
+  const Stream side(gpu);
+  const Stream others(gpu);
+  // Both caches have what the others want.
+  cuda.allocate(kMiB, others).reset();
+  cuda.allocate_pinned(kMiB, gpu).reset();
+  const auto while_full = [&](const char* function, const std::function<void()>& body) {
+    SCOPED_TRACE(function);
+    const std::int64_t before = fake_cuda::calls(function);
+    fake_cuda::inject(std::string(function) + "=wait@1");
+    std::thread full(body);
+    while (fake_cuda::calls(function) == before) std::this_thread::yield();
+    auto memory = cuda.allocate(kMiB, others);
+    auto pinned = cuda.allocate_pinned(kMiB, gpu);
+    cuda.copy(memory.get(), pinned.get(), kMiB, others);
+    cuda.used_by(memory.get(), side);
+    memory.reset();
+    pinned.reset();
+    EXPECT_NE(cuda.allocate(kMiB, others), nullptr);
+    fake_cuda::heal();
+    full.join();
+  };
+  auto memory = cuda.allocate(40 * kMiB, stream);
+  while_full("cudaEventRecord", [&] { memory.reset(); });
+  memory = cuda.allocate(40 * kMiB, stream);
+  cuda.used_by(memory.get(), side);
+  while_full("cudaEventRecord", [&] { memory.reset(); });
+  memory = cuda.allocate(40 * kMiB, stream);
+  auto pinned = cuda.allocate_pinned(4096, gpu);
+  while_full("cudaEventRecord", [&] { cuda.copy(memory.get(), pinned.get(), 4096, stream); });
+  while_full("cudaEventRecord", [&] { cuda.copy(memory.get(), pinned.get(), 4096, stream); });  // the same event again
+  cuda.used_by(pinned.get(), side);
+  while_full("cudaEventRecord", [&] { pinned.reset(); });
+  stream.synchronize(soon());
+  side.synchronize(soon());
+  memory.reset();
+  // There is room behind another stream's work only.
+  cuda.release_cached(gpu);
+  const auto kept = cuda.allocate(kMiB, others);
+  stall(stream);
+  cuda.allocate(1000 * kMiB, stream).reset();
+  while_full("cudaStreamWaitEvent", [&] { memory = cuda.allocate(900 * kMiB, side); });
+  EXPECT_NE(memory, nullptr);
+  let();
+  side.synchronize(soon());
 }
 
 // A device that asks for time to take memory back holds nobody up who gives some: he may be the one that it waits for.
@@ -346,7 +426,8 @@ TEST_F(CudaMemory, ServesManyThreadsAndStreams) {
   EXPECT_EQ(cuda.memory(gpu).used_bytes, 0u);
 }
 
-// The books alone, against a plain model: blocks never overlap, sizes add up, and all joins again.
+// The books alone, against a plain model: blocks never overlap, sizes add up, all joins again, and an event that comes
+// late is not that of a later use.
 TEST(BlockCache, KeepsItsBooksThroughRandomUse) {
   for (unsigned seed = 0; seed < 20; ++seed) {
     std::mt19937 random(seed);
@@ -356,7 +437,17 @@ TEST(BlockCache, KeepsItsBooksThroughRandomUse) {
     std::size_t held = 0;
     std::uintptr_t next = 1ul << 40;
     int streams[3];
-    const auto unguard = [](void*) { ADD_FAILURE() << "no event was set"; };
+    // Segments that came free without an event, and whether they were taken since.
+    struct Loose {
+      cuda::BlockCache::Unguarded segment;
+      std::byte* data;
+      bool taken;
+    };
+    std::vector<Loose> loose;
+    const auto segment_of = [&](const cuda::Block& block) {
+      return std::prev(segments.upper_bound(block.data))->first;
+    };
+    const auto unguard = [](void*) {};
     for (int i = 0; i < 2000; ++i) {
       if (random() % 2 == 0 || live.empty()) {
         const std::size_t wanted =
@@ -379,11 +470,24 @@ TEST(BlockCache, KeepsItsBooksThroughRandomUse) {
         ASSERT_TRUE(behind == live.begin() ||
                     std::prev(behind)->first + std::prev(behind)->second->bytes <= block->data);
         live[block->data] = block;
+        for (Loose& one : loose) one.taken |= one.data == segment_of(*block);
       } else {
         const auto one = std::next(live.begin(), static_cast<long>(random() % live.size()));
         cuda::Block* const block = one->second;
         live.erase(one);
-        cache.give_back(block);
+        std::byte* const segment = segment_of(*block);
+        if (const auto free = cache.give_back(block)) {
+          ASSERT_TRUE(std::none_of(live.begin(), live.end(),
+                                   [&](const auto& other) { return segment_of(*other.second) == segment; }));
+          loose.push_back({*free, segment, false});
+        }
+      }
+      // The thread that gave it back comes late with the event.
+      if (loose.size() > 3) {
+        const auto late = loose.begin() + static_cast<long>(random() % loose.size());
+        ASSERT_EQ(cache.guard(late->segment, late->data), !late->taken);
+        ASSERT_FALSE(cache.guard(late->segment, late->data)) << "a second time";
+        loose.erase(late);
       }
       std::size_t used = 0;
       for (const auto& [data, block] : live) used += block->bytes;

@@ -20,6 +20,7 @@
 //  LOCKSTEP_FAKE_CUDA=RULE;...  what goes wrong:
 //    cudaMalloc=2@3             the third call returns error 2; "@3+": it and all later ones; without "@": every one
 //    cudaStreamWaitEvent=skip@1 the first call does nothing and returns success: for tests that want to see us notice
+//    cudaEventRecord=wait@1     the first call goes on once heal() is called: as one does whose stream takes no more
 //    operation=hang@7           the seventh operation of this process (all streams) never ends
 //    operation=700@7            the seventh operation fails, and every later call returns error 700
 //
@@ -85,7 +86,8 @@ void capture(bool is_under_way);
 
 // Adds a rule in the form of LOCKSTEP_FAKE_CUDA; its numbers count from now. Throws std::invalid_argument.
 void inject(std::string_view rule);
-// Takes all rules back, and what an operation's failure did to later calls. What hangs goes on.
+// Takes all rules back, and what an operation's failure did to later calls; calls that wait for it go on. What hangs
+// goes on hanging.
 void heal();
 
 // While one lives, violations are collected instead of ending the process. One at a time.

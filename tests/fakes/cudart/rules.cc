@@ -26,7 +26,8 @@ void Rules::add(std::string_view text) {
     if (rule.empty()) continue;
     const auto refuse = [&] {
       throw std::invalid_argument(
-          fmt::format("LOCKSTEP_FAKE_CUDA: rule '{}'; wanted: FUNCTION=ERROR@N, FUNCTION=skip@N, operation=hang@N, "
+          fmt::format("LOCKSTEP_FAKE_CUDA: rule '{}'; wanted: FUNCTION=ERROR@N, FUNCTION=skip@N, FUNCTION=wait@N, "
+                      "operation=hang@N, "
                       "with '+' behind N for all later ones, or without @N for all",
                       rule));
     };
@@ -46,6 +47,8 @@ void Rules::add(std::string_view text) {
     }
     if (effect == "skip") {
       added.effect.kind = Effect::Kind::skip;
+    } else if (effect == "wait") {
+      added.effect.kind = Effect::Kind::wait;
     } else if (effect == "hang") {
       added.effect.kind = Effect::Kind::hang;
     } else if (const auto error = number(effect); error && *error > 0) {

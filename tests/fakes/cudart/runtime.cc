@@ -49,13 +49,17 @@ Runtime::Runtime() {
 }
 
 bool Runtime::begin(const char* function, cudaError_t& result) {
-  std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   const Effect effect = rules_.count(function);
+  if (effect.kind == Effect::Kind::wait) {
+    const std::uint64_t before = times_healed_;
+    healed_.wait(lock, [&] { return times_healed_ != before; });
+  }
   result = static_cast<cudaError_t>(sticky_.load());
   if (result == cudaSuccess) result = none_;
   if (result != cudaSuccess) return false;
   if (effect.kind == Effect::Kind::error) result = effect.error;
-  return effect.kind == Effect::Kind::none;
+  return effect.kind == Effect::Kind::none || effect.kind == Effect::Kind::wait;
 }
 
 cudaError_t Runtime::finish(cudaError_t error) {
@@ -310,7 +314,8 @@ cudaError_t Runtime::enqueue(cudaStream_t handle, std::string what, std::functio
   stream->operations = access.number;
   const Effect effect = rules_.count("operation");
   switch (effect.kind) {
-    case Effect::Kind::none: stream->push(std::move(run)); break;
+    case Effect::Kind::none:
+    case Effect::Kind::wait: stream->push(std::move(run)); break;
     case Effect::Kind::skip: stream->push([] {}); break;
     case Effect::Kind::hang: stream->push(&hang); break;
     case Effect::Kind::error: stream->push([this, error = effect.error] { sticky_.store(error); }); break;
@@ -332,6 +337,8 @@ void Runtime::heal() {
   std::lock_guard lock(mutex_);
   rules_.clear();
   sticky_.store(cudaSuccess);
+  ++times_healed_;
+  healed_.notify_all();
 }
 
 void Runtime::collect(bool collecting) {

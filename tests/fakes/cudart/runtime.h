@@ -6,6 +6,8 @@
 #include <cuda_runtime_api.h>
 
 #include <atomic>
+#include <condition_variable>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -106,6 +108,8 @@ class Runtime {
   std::uint64_t seed_ = 0;
 
   std::mutex mutex_;
+  std::condition_variable healed_;
+  std::uint64_t times_healed_ = 0;
   Memory memory_;
   Rules rules_;
   std::map<int, std::size_t> used_;  // device memory by physical device
