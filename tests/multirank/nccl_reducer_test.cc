@@ -99,21 +99,23 @@ TEST(NcclReducer, NobodyWithDataGivesZeroWhateverWasWritten) {
   });
 }
 
-// The map has been zeroed with the gradients: every rank must take the same for used.
+// The map has been zeroed with the gradients: every rank must take the same for used. Where some rank has data, one
+// without counts as any other.
 TEST(NcclReducer, NobodyWithDataCountsAsUsingAll) {
   run_ranks(2, [](const Group& group) {
     const Compute compute(group);
     Reducer reducer(kSix, group, {.buckets = kTwoEach.buckets, .track_unused = true});
     EXPECT_FALSE(reducer.used_anywhere(5)) << "before the first step";
-    for (const int weight : {0, 1, 0}) {
-      reducer.begin_step({.weight = weight});
+    const std::array<std::array<int, 2>, 4> weights = {{{0, 0}, {1, 1}, {0, 1}, {0, 0}}};
+    for (const auto& by_rank : weights) {
+      reducer.begin_step({.weight = by_rank[static_cast<std::size_t>(group->rank())]});
       if (group->rank() == 0) {
         write_gradient(*group, reducer, 5, 1);
         reducer.mark_ready(5);
       }
       reducer.finish_step();
       EXPECT_TRUE(reducer.used_anywhere(5));
-      EXPECT_EQ(reducer.used_anywhere(4), weight == 0);
+      EXPECT_EQ(reducer.used_anywhere(4), by_rank[1] == 0);
     }
   });
 }
