@@ -40,6 +40,7 @@
 #pragma once
 
 #include <concepts>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <type_traits>
@@ -71,10 +72,10 @@ class DistributedDataParallel {
   DistributedDataParallel(const DistributedDataParallel&) = delete;
   DistributedDataParallel& operator=(const DistributedDataParallel&) = delete;
 
-  // The module's forward. Tensors in what it returns (alone, or in tuples, vectors, optionals) are those of the module.
+  // The module's forward. What it returns is the module's, with tensors alone or in containers, see visit_tensors.
   template <typename... Args>
   auto operator()(Args&&... args) {
-    replica_->before_forward(module_->is_training(), rows_of(args...));
+    replica_->before_forward(*module_, rows_of(args...));
     auto outputs = [&] {
       try {
         return module_->forward(std::forward<Args>(args)...);
@@ -84,7 +85,9 @@ class DistributedDataParallel {
       }
     }();
     std::vector<at::Tensor*> tensors;
-    visit_tensors(outputs, [&](at::Tensor& tensor) { tensors.push_back(&tensor); });
+    visit_tensors(outputs, [&]<typename T>(T& tensor) {
+      if constexpr (!std::is_const_v<T>) tensors.push_back(&tensor);
+    });
     replica_->after_forward(tensors);
     return outputs;
   }
@@ -99,7 +102,9 @@ class DistributedDataParallel {
 
   // Between forward and backward: what this rank's loss is the mean of (tokens that count, say), until the next
   // forward.
-  void set_weight(std::int64_t weight) { replica_->set_weight(weight); }
+  void set_weight(std::integral auto weight) { replica_->set_weight(static_cast<std::int64_t>(weight)); }
+  void set_weight(std::floating_point auto weight) =
+      delete;  // 0.5 would be 0: give all ranks' weights in smaller units
 
   // While one lives, backward() sends nothing. Forward and backward both belong inside.
   class NoSync {
@@ -118,6 +123,10 @@ class DistributedDataParallel {
   // Not with a SyncBatchNorm in the module: give that a forward of 0 rows.
   void step_without_data() { replica_->step_without_data(module_->is_training()); }
 
+  // Collective and blocking, between steps: are the parameters equal on all ranks, to the last bit? Mismatch, on every
+  // rank, names the first that is not and the ranks. They are as long as each rank's optimizer does the same.
+  void check_replicas() const { replica_->check_replicas(); }
+
   Net& module() const { return *module_; }
   const std::shared_ptr<ProcessGroup>& group() const { return replica_->group(); }
   // Synchronised backwards finished.
@@ -134,8 +143,7 @@ class DistributedDataParallel {
     std::optional<std::int64_t> rows;
     const auto count = [&](const at::Tensor& tensor) {
       if (rows || !tensor.defined()) return;
-      const std::int64_t dim = replica_->options().batch_dim;
-      rows = dim < tensor.dim() ? tensor.size(dim) : 1;
+      rows = replica_->rows_of(tensor);
     };
     (visit_tensors(args, count), ...);
     return rows;

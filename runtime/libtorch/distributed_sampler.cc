@@ -19,6 +19,15 @@ std::size_t require_sane(std::size_t length, int rank, int world) {
   return length;
 }
 
+std::size_t require_batch(std::size_t batch_size) {
+  if (batch_size == 0) {
+    throw InvalidArgument(
+        "DistributedSampler: a batch size of 0, of which an epoch has no end; is the global batch smaller than the "
+        "number of ranks?");
+  }
+  return batch_size;
+}
+
 data::EpochOrder order_of(std::size_t length, const SamplerOptions& options) {
   return {static_cast<std::int64_t>(length), options.shuffle, options.seed};
 }
@@ -47,7 +56,7 @@ std::size_t DistributedSampler::samples_of(int rank) const {
 std::size_t DistributedSampler::size() const { return samples_of(rank_); }
 
 std::size_t DistributedSampler::most_batches(std::size_t batch_size) const {
-  return (samples_of(0) + batch_size - 1) / batch_size;
+  return (samples_of(0) + require_batch(batch_size) - 1) / batch_size;
 }
 
 void DistributedSampler::reset(::torch::optional<std::size_t> new_length) {
@@ -61,7 +70,7 @@ void DistributedSampler::reset(::torch::optional<std::size_t> new_length) {
 }
 
 ::torch::optional<DistributedSampler::Index> DistributedSampler::next(std::size_t batch_size) {
-  const std::size_t end = std::min(position_ + batch_size, size());
+  const std::size_t end = std::min(position_ + require_batch(batch_size), size());
   if (position_ >= end) return {};
   Index batch;
   for (; position_ < end; ++position_) {

@@ -46,14 +46,16 @@ void compare_state(ProcessGroup& group, const std::vector<NamedTensor>& state, c
   if (group.size() == 1) return;
   std::vector<ParameterSpec> specs;
   for (const auto& [name, tensor, is_parameter] : state) {
-    // The dtype is part of the name: not every one of torch's is one of ours.
     const bool is_unused = std::find(unused.begin(), unused.end(), name) != unused.end();
     const char* kind = !is_parameter             ? "buffer"
                        : !tensor.requires_grad() ? "frozen parameter"
                        : is_unused               ? "unused parameter"
                                                  : "parameter";
-    specs.push_back(
-        {fmt::format("{} ({} {})", name, kind, c10::toString(tensor.scalar_type())), DType::u8, tensor.sizes().vec()});
+    // Not every dtype of torch's is one of ours: the name says those.
+    const auto dtype = dtype_of(tensor.scalar_type());
+    specs.push_back({dtype ? fmt::format("{} ({})", name, kind)
+                           : fmt::format("{} ({} of {})", name, kind, c10::toString(tensor.scalar_type())),
+                     dtype.value_or(DType::u8), tensor.sizes().vec()});
   }
   compare_parameters(group, specs, {});
 }

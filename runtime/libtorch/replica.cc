@@ -8,12 +8,15 @@
 #include <torch/csrc/autograd/utils/lambda_post_hook.h>
 
 #include <algorithm>
+#include <bit>
 #include <exception>
 #include <numeric>
+#include <unordered_set>
 
 #include "runtime/base/error.h"
 #include "runtime/base/intra_op_threads.h"
 #include "runtime/base/logging.h"
+#include "runtime/ddp/replica_check.h"
 #include "runtime/libtorch/graph_order.h"
 #include "runtime/libtorch/output_boundary.h"
 #include "runtime/libtorch/sync_batch_norm.h"
@@ -36,6 +39,19 @@ struct Replica::End {
 
   std::weak_ptr<Replica> replica;
   bool was_called = false;
+};
+
+// A type of its own, by which another replica knows it.
+struct Replica::Hook : ::torch::autograd::utils::LambdaPostHook {
+  using Tensors = std::vector<at::Tensor>;
+  Hook(std::weak_ptr<Replica> the_replica, std::size_t index)
+      : LambdaPostHook([the_replica, index](const Tensors& outputs, const Tensors&) {
+          if (const auto self = the_replica.lock()) self->on_gradient(index);
+          return outputs;
+        }),
+        replica(std::move(the_replica)) {}
+
+  std::weak_ptr<Replica> replica;
 };
 
 std::shared_ptr<Replica> Replica::create(const ::torch::nn::Module& module, std::shared_ptr<ProcessGroup> group,
@@ -66,7 +82,8 @@ void Replica::adopt(const ::torch::nn::Module& module) {
     } else if (!dtype_of(item.tensor.scalar_type())) {
       throw InvalidArgument(
           fmt::format("DistributedDataParallel: parameter '{}' is {}; gradients are averaged in "
-                      "float32, float64, bfloat16 or float16",
+                      "float32, float64, bfloat16 or float16; train the view of a complex parameter as real numbers "
+                      "(at::view_as_real), or freeze it",
                       item.name, c10::toString(item.tensor.scalar_type())));
     } else {
       parameters_.push_back({.name = item.name,
@@ -83,6 +100,7 @@ void Replica::adopt(const ::torch::nn::Module& module) {
         "DistributedDataParallel: the module has no parameter that requires a gradient; register them before, or "
         "train without it");
   }
+  refuse_wrapped_twice();
   declare_unused();
   compare_state(*group_, state, options_.unused);
   if (group_->size() > 1) reducer_ = make_reducer();
@@ -127,11 +145,23 @@ void Replica::hook(std::size_t index) {
   Parameter& parameter = parameters_[index];
   parameter.accumulator = ::torch::autograd::impl::grad_accumulator(parameter.tensor);
   accumulators_.emplace(parameter.accumulator.get(), static_cast<int>(index));
-  parameter.hook = parameter.accumulator->add_post_hook(std::make_unique<::torch::autograd::utils::LambdaPostHook>(
-      [self = weak_from_this(), index](const variable_list& outputs, const variable_list&) {
-        if (const auto replica = self.lock()) replica->on_gradient(index);
-        return outputs;
-      }));
+  parameter.hook = parameter.accumulator->add_post_hook(std::make_unique<Hook>(weak_from_this(), index));
+}
+
+// Each of the two would take the other's mean for this rank's gradient.
+void Replica::refuse_wrapped_twice() const {
+  for (const Parameter& parameter : parameters_) {
+    const NodePtr accumulator = ::torch::autograd::impl::try_get_grad_accumulator(parameter.tensor);
+    if (!accumulator) continue;
+    for (const auto& hook : accumulator->post_hooks()) {
+      const auto* other = dynamic_cast<const Hook*>(hook.get());
+      if (other == nullptr || other->replica.expired()) continue;
+      throw InvalidArgument(
+          fmt::format("DistributedDataParallel: '{}' is trained by another DistributedDataParallel already; let go of "
+                      "that one first",
+                      parameter.name));
+    }
+  }
 }
 
 bool Replica::lies_in_arena(const Parameter& parameter) {
@@ -203,6 +233,18 @@ std::vector<std::string> Replica::parameter_names() const {
   return names;
 }
 
+std::int64_t Replica::rows_of(const at::Tensor& tensor) const {
+  const std::int64_t dim = options_.batch_dim;
+  if (tensor.dim() == 0) return 1;
+  if (dim < -tensor.dim() || dim >= tensor.dim()) {
+    throw InvalidArgument(fmt::format(
+        "DistributedDataParallel: DdpOptions::batch_dim is {}, and forward's first tensor has {} dimensions: "
+        "which one counts rows?",
+        dim, tensor.dim()));
+  }
+  return tensor.size(dim);
+}
+
 void Replica::set_weight(std::int64_t weight) {
   if (weight < 0) {
     throw InvalidArgument(
@@ -211,12 +253,13 @@ void Replica::set_weight(std::int64_t weight) {
   *weight_ = weight;
 }
 
-void Replica::before_forward(bool is_training, std::optional<std::int64_t> rows) {
+void Replica::before_forward(const ::torch::nn::Module& module, std::optional<std::int64_t> rows) {
   if (!at::GradMode::is_enabled()) return;
   last_failure_.clear();
   refuse_changed();
+  if (std::has_single_bit(++forwards_)) refuse_replaced(module);
   *weight_ = rows;
-  broadcast_buffers(is_training);
+  broadcast_buffers(module.is_training());
   if (no_sync_ > 0 && !(reducer_ && reducer_->accumulating())) refuse_live_gradients();
 }
 
@@ -240,6 +283,7 @@ void Replica::after_forward(std::span<at::Tensor* const> outputs) {
       const auto self = weak.lock();
       if (!self) return 1.0;
       self->await_end();
+      self->passed_outputs_ = true;
       const bool weigh = self->options_.weigh_outputs && !self->needs_no_arena();
       return weigh ? static_cast<double>(self->weight_->value_or(1)) : 1.0;
     });
@@ -270,6 +314,28 @@ void Replica::refuse_changed() const {
   }
 }
 
+void Replica::refuse_replaced(const ::torch::nn::Module& module) const {
+  const auto refuse_alone = [](const ::torch::nn::Module& candidate, const std::string& name) {
+    const auto* norm = dynamic_cast<const SyncBatchNormImpl*>(&candidate);
+    if (norm == nullptr || norm->group()) return;
+    throw InvalidArgument(fmt::format(
+        "DistributedDataParallel: the SyncBatchNorm '{}' has come into the module since it was wrapped, and "
+        "has no group; convert first, then wrap",
+        name));
+  };
+  for (const auto& child : module.named_modules("", /*include_self=*/false)) refuse_alone(*child.value(), child.key());
+  std::unordered_set<const void*> known;
+  for (const Parameter& parameter : parameters_) known.insert(parameter.tensor.unsafeGetTensorImpl());
+  for (const NamedTensor& item : frozen_) known.insert(item.tensor.unsafeGetTensorImpl());
+  for (const NamedTensor& item : state_of(module)) {
+    if (!item.is_parameter || known.contains(item.tensor.unsafeGetTensorImpl())) continue;
+    throw InvalidArgument(
+        fmt::format("DistributedDataParallel: parameter '{}' has come into the module since it was wrapped, and nobody "
+                    "would average its gradient; wrap the module again",
+                    item.name));
+  }
+}
+
 // What lies in .grad before the first of several micro-batches would be weighted like it. On a device the host waits
 // for the answer, unless the gradients were set to none.
 void Replica::refuse_live_gradients() const {
@@ -296,6 +362,7 @@ bool Replica::needs_no_arena() const {
 // The callback belongs to the backward that the user called, not to one that runs within it.
 void Replica::await_end() {
   if (!end_.expired()) return;
+  passed_outputs_ = false;
   const auto end = std::make_shared<End>(weak_from_this());
   end_ = end;
   ::torch::autograd::Engine::get_default_engine().queue_callback([end] {
@@ -309,6 +376,13 @@ void Replica::begin() {
     throw InvalidArgument(
         "DistributedDataParallel: a gradient without a weight: no forward went through this object, or its arguments "
         "hold no tensor to count rows of; call set_weight() between forward and backward");
+  }
+  if (options_.weigh_outputs && !passed_outputs_ && **weight_ > 0 && group_->size() > 1) {
+    throw InvalidArgument(
+        fmt::format("DistributedDataParallel: step {} has a gradient that came through no output that is seen, so that "
+                    "the weight is not in it; set DdpOptions::weigh_outputs to false, or let forward return tensors, "
+                    "alone or in containers",
+                    steps_));
   }
   group_->progress();  // notices a group that has failed
   stream_ = current_stream(group_->device());
@@ -460,6 +534,19 @@ bool Replica::is_used(std::size_t index) const {
 
 std::int64_t Replica::last_weight() const {
   return last_weight_ < 0 ? reducer_->total_weight() : last_weight_;  // on a device finish_step can't say
+}
+
+void Replica::check_replicas() const {
+  std::vector<at::Tensor> dense;
+  std::vector<NamedBuffer> buffers;
+  const OnCurrentStream ordered(*group_);
+  const auto add = [&](const std::string& name, const at::Tensor& tensor) {
+    dense.push_back(tensor.detach().contiguous());
+    buffers.push_back({name, bytes_of(dense.back())});
+  };
+  for (const Parameter& parameter : parameters_) add(parameter.name, parameter.tensor);
+  for (const NamedTensor& item : frozen_) add(item.name, item.tensor);
+  lockstep::check_replicas(*group_, buffers);
 }
 
 void Replica::end_alone() {

@@ -42,11 +42,13 @@ class Replica : public std::enable_shared_from_this<Replica> {
   void detach() noexcept;
 
   // Around a forward of the module. `rows` is the default weight; nothing where no gradients are recorded.
-  void before_forward(bool is_training, std::optional<std::int64_t> rows);
+  void before_forward(const ::torch::nn::Module& module, std::optional<std::int64_t> rows);
   void forward_failed(const char* what);
   // Puts the outputs behind the boundary, in place.
   void after_forward(std::span<at::Tensor* const> outputs);
 
+  // In DdpOptions::batch_dim of forward's first tensor.
+  std::int64_t rows_of(const at::Tensor& tensor) const;
   void set_weight(std::int64_t weight);
   void step_without_data(bool is_training);
   // Nested: as many ends as begins.
@@ -57,6 +59,7 @@ class Replica : public std::enable_shared_from_this<Replica> {
   const DdpOptions& options() const { return options_; }
   std::int64_t steps() const { return steps_; }
   std::int64_t last_weight() const;
+  void check_replicas() const;
   const trace::StepRecord& last_step() const;
   // Of the parameters that are trained, by dotted name.
   std::vector<std::string> parameter_names() const;
@@ -72,11 +75,13 @@ class Replica : public std::enable_shared_from_this<Replica> {
     bool taken = false;  // its gradient of this micro-batch is in the arena
   };
   struct End;  // of a backward: a callback of the engine
+  struct Hook;
 
   Replica(std::shared_ptr<ProcessGroup> group, DdpOptions options);
   void adopt(const ::torch::nn::Module& module);
   void declare_unused();
   void join_norms(const ::torch::nn::Module& module);
+  void refuse_wrapped_twice() const;
   void hook(std::size_t parameter);
   std::unique_ptr<Reducer> make_reducer() const;
   // The Reducer, with an order and views on its arena.
@@ -84,6 +89,8 @@ class Replica : public std::enable_shared_from_this<Replica> {
 
   void broadcast_buffers(bool is_training);
   void refuse_changed() const;
+  // A walk over the module's names, which is not for every forward.
+  void refuse_replaced(const ::torch::nn::Module& module) const;
   void refuse_live_gradients() const;
   // Whether some rank's loss depended on the parameter. On a device it is asked for only if this rank can't tell.
   bool is_used(std::size_t parameter) const;
@@ -120,12 +127,14 @@ class Replica : public std::enable_shared_from_this<Replica> {
   int no_sync_ = 0;
   Mutex lost_;  // a step may be lost on a thread of torch's while the program lets go of this
   bool in_step_ = false;
-  bool alone_ = false;         // this step needs no arena
-  bool synchronize_ = false;   // this step
-  StreamView stream_;          // of this step
-  std::optional<Event> mark_;  // on a device
-  bool is_half_done_ = false;  // for good: buckets of a lost step may still be on their way through the arena
-  std::weak_ptr<End> end_;     // of the backward that runs
+  bool passed_outputs_ = false;  // the backward that runs
+  bool alone_ = false;           // this step needs no arena
+  bool synchronize_ = false;     // this step
+  StreamView stream_;            // of this step
+  std::optional<Event> mark_;    // on a device
+  bool is_half_done_ = false;    // for good: buckets of a lost step may still be on their way through the arena
+  std::weak_ptr<End> end_;       // of the backward that runs
+  std::uint64_t forwards_ = 0;
   std::int64_t steps_ = 0;
   std::int64_t last_weight_ = 0;
   std::string last_failure_;  // of a forward or backward since the last one that went well

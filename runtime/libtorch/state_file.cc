@@ -29,7 +29,12 @@ std::span<std::byte> span_of(const at::Tensor& contiguous) {
 }
 
 // Runs `action` on rank 0 and brings its failure to all.
-void on_rank0(const std::string& operation, ProcessGroup& group, const std::function<void()>& action) {
+void on_rank0(const std::string& operation, const std::shared_ptr<ProcessGroup>& the_group,
+              const std::function<void()>& action) {
+  if (!the_group) {
+    throw InvalidArgument(operation + ": the process group is null; pass what init_process_group returned, or none");
+  }
+  ProcessGroup& group = *the_group;
   std::string outcome;
   std::exception_ptr failure;
   if (group.rank() == 0) {
@@ -89,7 +94,7 @@ void save_state(const std::filesystem::path& path, const ::torch::nn::Module& mo
 
 void save_state(const std::filesystem::path& path, const ::torch::nn::Module& module,
                 const std::shared_ptr<ProcessGroup>& group, const checkpoint::Metadata& metadata) {
-  on_rank0("save_state", *group, [&] { save_state(path, module, metadata); });
+  on_rank0("save_state", group, [&] { save_state(path, module, metadata); });
 }
 
 checkpoint::Metadata load_state(const std::filesystem::path& path, const ::torch::nn::Module& module) {
@@ -109,8 +114,10 @@ checkpoint::Metadata load_state(const std::filesystem::path& path, const ::torch
 checkpoint::Metadata load_state(const std::filesystem::path& path, const ::torch::nn::Module& module,
                                 const std::shared_ptr<ProcessGroup>& group) {
   checkpoint::Metadata metadata;
-  on_rank0("load_state", *group, [&] { metadata = load_state(path, module); });
-  broadcast_state(*group, state_of(module));
+  on_rank0("load_state", group, [&] { metadata = load_state(path, module); });
+  const std::vector<NamedTensor> state = state_of(module);
+  compare_state(*group, state, {});
+  broadcast_state(*group, state);
   return metadata;
 }
 

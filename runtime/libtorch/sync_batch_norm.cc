@@ -299,6 +299,14 @@ std::shared_ptr<SyncBatchNormImpl> SyncBatchNormImpl::in_place_of(const Norm& no
 }
 
 void convert_sync_batch_norm(::torch::nn::Module& module, const std::shared_ptr<ProcessGroup>& group) {
+  const bool is_norm = dynamic_cast<::torch::nn::BatchNorm1dImpl*>(&module) != nullptr ||
+                       dynamic_cast<::torch::nn::BatchNorm2dImpl*>(&module) != nullptr ||
+                       dynamic_cast<::torch::nn::BatchNorm3dImpl*>(&module) != nullptr;
+  if (is_norm) {
+    throw InvalidArgument(
+        "convert_sync_batch_norm: the module is a batch norm itself, which can't become another one in its place; "
+        "make it a lockstep::torch::SyncBatchNorm, or put it into a torch::nn::Sequential");
+  }
   std::vector<Exchange> exchanges;
   std::vector<std::string> members;
   find_exchanges(module, group, "", exchanges, members);

@@ -1,7 +1,11 @@
 // What may lie between a forward and an optimizer's step.
+#include <array>
 #include <atomic>
+#include <filesystem>
 #include <mutex>
+#include <thread>
 
+#include "runtime/libtorch/sync_batch_norm.h"
 #include "tests/libtorch/common.h"
 
 namespace models {
@@ -158,8 +162,13 @@ TEST(Gradients, LeaveWhileBackwardRunsInTheOrderOfTheGraph) {
 }
 
 TEST(Gradients, WithoutZeroGradAddUpAsInOneProcess) {
+  // From the first backward on: one may be there already.
+  const auto begin_at_one = [](const Net& net) {
+    for (at::Tensor& parameter : net.parameters()) parameter.mutable_grad() = at::ones_like(parameter);
+  };
   Net alone;
   initialize(alone, 1);
+  begin_at_one(alone);
   for (int step = 0; step < 3; ++step) {
     std::vector<at::Tensor> all{rows(0, 5), rows(1, 2)};
     squares(alone.forward(at::cat(all) * (step + 1))).backward();
@@ -168,6 +177,7 @@ TEST(Gradients, WithoutZeroGradAddUpAsInOneProcess) {
     Net net;
     initialize(net, 1);
     torch::DistributedDataParallel ddp(net, group, many_buckets());
+    begin_at_one(net);
     for (int step = 0; step < 3; ++step)
       squares(ddp(rows(group->rank(), group->rank() == 0 ? 5 : 2) * (step + 1))).backward();
     expect_close(gradients_of(net), gradients_of(alone), "after 3 steps");
@@ -183,6 +193,91 @@ TEST(Gradients, OfFewBitsAreWeightedExactly) {
     ddp(at::ones({group->rank() == 0 ? 257 : 1, 1}, at::kBFloat16)).mean().backward();
     EXPECT_EQ(ddp.last_weight(), 258);
     EXPECT_NEAR(net->bias.grad().item<double>(), 1.0, 0.01);
+  });
+}
+
+struct Mixed : ::torch::nn::Module {
+  std::vector<at::Tensor> scales;
+  Mixed() {
+    for (const auto type : {at::kHalf, at::kBFloat16, at::kFloat, at::kDouble}) {
+      scales.push_back(register_parameter(c10::toString(type), at::ones({3}, type)));
+    }
+    scales.push_back(register_parameter("scalar", at::ones({})));
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    at::Tensor y = at::zeros_like(x);
+    for (const at::Tensor& scale : scales) y = y + x * scale.to(at::kDouble);
+    return y;
+  }
+};
+
+// Of 3 and 1 rows the mean has few bits: every dtype holds it.
+TEST(Gradients, OfEveryDtypeInOneModule) {
+  const auto data = [](int rank) { return at::full({rank == 0 ? 3 : 1, 3}, rank == 0 ? 1.0 : 5.0, at::kDouble); };
+  for (const bool overlap : {true, false}) {
+    run_torch_ranks(2, [&](const Group& group) {
+      Mixed net;
+      torch::DistributedDataParallel ddp(net, group, {.overlap = overlap});
+      for (int step = 0; step < 3; ++step) {
+        net.zero_grad(/*set_to_none=*/step == 1);
+        ddp(data(group->rank())).sum(1).mean().backward();
+        for (const auto& item : net.named_parameters()) {
+          const at::Tensor& gradient = item.value().grad();
+          EXPECT_EQ(gradient.scalar_type(), item.value().scalar_type());
+          const double wanted = item.key() == "scalar" ? 6 : 2;  // (3 * 1 + 1 * 5) / 4 for each of 3
+          EXPECT_TRUE(gradient.eq(wanted).all().item<bool>()) << item.key() << ": " << gradient;
+        }
+      }
+    });
+  }
+}
+
+// As in a GAN: one backward goes through both, and each has steps of its own.
+TEST(Gradients, OfTwoModulesOfOneGroup) {
+  struct Second : Net {
+    at::Tensor forward(const at::Tensor& x) { return Net::forward(at::cat({x, x.slice(1, 0, 1)}, 1)); }
+  };
+  const auto run = [](Second& second, auto&& one, auto&& other, const at::Tensor& x) {
+    squares(other(one(x))).backward();
+    second.zero_grad(true);
+    squares(other(one(x).detach())).backward();
+  };
+  Net first;
+  Second second;
+  initialize(first, 1);
+  initialize(second, 2);
+  run(
+      second, [&](const at::Tensor& x) { return first.forward(x); },
+      [&](const at::Tensor& x) { return second.forward(x); }, at::cat({rows(0, 5), rows(1, 2)}));
+  run_torch_ranks(2, [&](const Group& group) {
+    Net own_first;
+    Second own_second;
+    initialize(own_first, 1);
+    initialize(own_second, 2);
+    torch::DistributedDataParallel one(own_first, group, many_buckets());
+    torch::DistributedDataParallel other(own_second, group, many_buckets());
+    run(own_second, one, other, rows(group->rank(), group->rank() == 0 ? 5 : 2));
+    expect_close(gradients_of(own_first), gradients_of(first), "the first");
+    expect_close(gradients_of(own_second), gradients_of(second), "the second");
+    EXPECT_EQ(one.steps(), 1);
+    EXPECT_EQ(other.steps(), 2);
+  });
+}
+
+// Forward in one, backward in another, and neither is the one that wrapped the module.
+TEST(Gradients, OfStepsInOtherThreads) {
+  const Tensors wanted = gradients_alone({5, 2}, [](Net& net, const at::Tensor& x) { return squares(net.forward(x)); });
+  run_torch_ranks(2, [&](const Group& group) {
+    Net net;
+    initialize(net, 1);
+    torch::DistributedDataParallel ddp(net, group, many_buckets());
+    for (int step = 0; step < 2; ++step) {
+      net.zero_grad(true);
+      at::Tensor loss;
+      std::thread([&] { loss = squares(ddp(rows(group->rank(), group->rank() == 0 ? 5 : 2))); }).join();
+      std::thread([&] { loss.backward(); }).join();
+      expect_close(gradients_of(net), wanted, "step " + std::to_string(step));
+    }
   });
 }
 
@@ -258,7 +353,12 @@ struct InPlace : Net {
 // Activations within the model, and gradients between backward and the optimizer: clipped, scaled, kept.
 TEST(Gradients, ChangedInPlace) {
   const auto train = [](Net& net, const std::function<void(int)>& backward) {
-    ::torch::optim::SGD optimizer(net.parameters(), ::torch::optim::SGDOptions(0.1).momentum(0.9));
+    const ::torch::optim::SGDOptions options = ::torch::optim::SGDOptions(0.1).momentum(0.9);
+    std::vector<::torch::optim::OptimizerParamGroup> groups;
+    groups.emplace_back(net.a->parameters());
+    groups.emplace_back(net.side->parameters(), std::make_unique<::torch::optim::SGDOptions>(0.3));
+    groups.emplace_back(net.b->parameters());
+    ::torch::optim::SGD optimizer(groups, options);
     for (int step = 0; step < 6; ++step) {
       if (step % 3 != 0) net.zero_grad(/*set_to_none=*/step % 3 == 1);
       backward(step);
@@ -303,6 +403,59 @@ TEST(Weights, ComeFromTheDimensionThatCountsRows) {
     torch::DistributedDataParallel ddp(lstm, group, {.batch_dim = 1});
     std::get<0>(ddp(at::ones({7, group->rank() + 1, 3}))).mean().backward();
     EXPECT_EQ(ddp.last_weight(), 3);
+    expect_says(error_of([&] { ddp(at::ones({7})); }), {"InvalidArgument", "batch_dim is 1", "1 dimensions"});
+  });
+}
+
+// The tensors of `value` by their sizes.
+template <typename T>
+std::vector<std::int64_t> sizes_in(T value) {
+  std::vector<std::int64_t> sizes;
+  torch::visit_tensors(value, [&](const at::Tensor& tensor) { sizes.push_back(tensor.size(0)); });
+  return sizes;
+}
+
+TEST(Weights, CountRowsInWhateverHoldsTensors) {
+  using Sizes = std::vector<std::int64_t>;
+  const at::Tensor one = at::zeros({1});
+  const at::Tensor two = at::zeros({2});
+  EXPECT_EQ(sizes_in(one), (Sizes{1}));
+  EXPECT_EQ(sizes_in(std::tuple(3, one, std::pair(two, "text"))), (Sizes{1, 2}));
+  EXPECT_EQ(sizes_in(std::array{one, two}), (Sizes{1, 2}));
+  EXPECT_EQ(sizes_in(at::TensorList({one, two})), (Sizes{1, 2}));
+  EXPECT_EQ(sizes_in(std::map<std::string, std::vector<at::Tensor>>{{"x", {one}}, {"y", {two}}}), (Sizes{1, 2}));
+  EXPECT_EQ(sizes_in(::torch::OrderedDict<std::string, at::Tensor>{{"x", two}, {"y", one}}), (Sizes{2, 1}));
+  EXPECT_EQ(sizes_in(c10::optional<at::Tensor>(two)), (Sizes{2}));
+  EXPECT_EQ(sizes_in(std::optional<std::vector<at::Tensor>>()), Sizes{});
+  EXPECT_EQ(sizes_in(std::tuple(std::string("text"), std::vector<bool>{true}, std::filesystem::path("a/b"))), Sizes{});
+}
+
+// weigh_outputs reaches tensors in containers; in a struct of the program's own it can't, and says so.
+TEST(Weights, ThatReachNoOutputAreRefused) {
+  struct Outputs {
+    at::Tensor logits;
+  };
+  struct Hiding : Net {
+    Outputs forward(const at::Tensor& x) { return {Net::forward(x)}; }
+  };
+  struct Naming : Net {
+    std::map<std::string, at::Tensor> forward(const at::Tensor& x) { return {{"logits", Net::forward(x)}}; }
+  };
+  const Tensors wanted = gradients_alone({5, 2}, [](Net& net, const at::Tensor& x) { return squares(net.forward(x)); });
+  run_torch_ranks(2, [&](const Group& group) {
+    const at::Tensor x = rows(group->rank(), group->rank() == 0 ? 5 : 2);
+    Naming naming;
+    initialize(naming, 1);
+    torch::DistributedDataParallel ddp(naming, group, {.weigh_outputs = true});
+    squares(ddp(x)["logits"]).backward();
+    expect_close(gradients_of(naming), wanted, "in a map");
+    // Whoever is second hears of the first.
+    const std::string text = error_of([&] {
+      Hiding hiding;
+      torch::DistributedDataParallel hidden(hiding, group, {.weigh_outputs = true});
+      squares(hidden(x).logits).backward();
+    });
+    expect_says(text, {"came through no output", "weigh_outputs to false"});
   });
 }
 
@@ -547,10 +700,29 @@ TEST(Start, RanksThatDifferAreToldWhere) {
       if (what == "unused" && odd) options.unused = {"weight"};
       const std::string text = error_of([&] { torch::DistributedDataParallel(net, group, options); });
       expect_says(text, {"Mismatch", what == "parameter" ? "bias" : what == "buffer" ? "mean" : "weight"});
+      if (what == "parameter") expect_says(text, {"float32 [3]", "float32 [2]"});
       ++told;
     });
     EXPECT_EQ(told, 2);
   }
+}
+
+// Another learning rate on one rank.
+TEST(Replicas, ThatDriftApartAreNamed) {
+  run_torch_ranks(2, [](const Group& group) {
+    Net net;
+    torch::DistributedDataParallel ddp(net, group);
+    ::torch::optim::SGD optimizer(net.b->parameters(), 0.1);
+    const auto step = [&] {
+      squares(ddp(rows(group->rank(), 3))).backward();
+      optimizer.step();
+    };
+    step();
+    ddp.check_replicas();
+    static_cast<::torch::optim::SGDOptions&>(optimizer.param_groups()[0].options()).lr(group->rank() == 0 ? 0.1 : 0.2);
+    step();
+    expect_says(error_of([&] { ddp.check_replicas(); }), {"Mismatch", "'b.weight'", "rank 1"});
+  });
 }
 
 TEST(Evaluation, SendsNothing) {
@@ -577,8 +749,21 @@ TEST(Misuse, IsNamed) {
                 {"InvalidArgument", "'side.wieght'", "declared unused"});
     ::torch::nn::Module empty;
     expect_says(error_of([&] { torch::DistributedDataParallel(empty, group); }), {"InvalidArgument", "no parameter"});
+    ::torch::nn::Module complex;
+    complex.register_parameter("phase", at::zeros({2}, at::kComplexFloat));
+    expect_says(error_of([&] { torch::DistributedDataParallel(complex, group); }),
+                {"InvalidArgument", "'phase' is ComplexFloat", "view_as_real"});
     torch::DistributedDataParallel ddp(net, group);
     expect_says(error_of([&] { ddp.set_weight(-1); }), {"InvalidArgument", "weight -1"});
+    expect_says(error_of([&] { torch::DistributedDataParallel(net, group); }),
+                {"InvalidArgument", "'a.weight' is trained by another", "let go of that one"});
+    net.b = net.replace_module("b", ::torch::nn::Linear(6, 3));
+    expect_says(error_of([&] { ddp(rows(0, 1)); }),
+                {"InvalidArgument", "'b.weight' has come", "wrap the module again"});
+    ::torch::nn::Sequential normed(::torch::nn::Linear(4, 3), ::torch::nn::BatchNorm1d(3));
+    torch::DistributedDataParallel late(normed, group);
+    torch::convert_sync_batch_norm(*normed);
+    expect_says(error_of([&] { late(rows(0, 2)); }), {"InvalidArgument", "'1' has come", "convert first"});
   });
 }
 

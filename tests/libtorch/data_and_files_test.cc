@@ -94,6 +94,8 @@ TEST(DistributedSampler, IsTakenByTorchsLoaderAndGoesOnFromAnArchive) {
   other.load(in);
   EXPECT_EQ(*other.next(2), *sampler.next(2));
   EXPECT_THROW(DistributedSampler(4, 3, 3), InvalidArgument);
+  expect_says(error_of([&] { sampler.next(0); }), {"InvalidArgument", "batch size of 0"});
+  expect_says(error_of([&] { sampler.most_batches(0); }), {"InvalidArgument", "batch size of 0"});
 }
 
 struct Net : ::torch::nn::Module {
@@ -149,7 +151,13 @@ TEST(StateFile, ThatDoesNotFitChangesNothingAndSaysWhy) {
   expect_says(error_of([&] { torch::save_state(folder / "odd.safetensors", odd); }), {"'count'", "Short"});
   run_torch_ranks(2, [&](const Group& group) {
     expect_says(error_of([&] { torch::load_state(folder / "none.safetensors", net, group); }), {"none.safetensors"});
+    // Rank 0's fits the file, and the other rank's does not fit rank 0's.
+    ::torch::nn::Linear own(group->rank() == 0 ? 3 : 4, 2);
+    expect_says(error_of([&] { torch::load_state(folder / "linear.safetensors", *own, group); }),
+                {"Mismatch", "'weight (parameter)' float32 [2, 3]", "rank 1"});
   });
+  expect_says(error_of([&] { torch::load_state(folder / "linear.safetensors", *saved, nullptr); }),
+              {"InvalidArgument", "load_state", "group is null"});
   std::filesystem::remove_all(folder);
 }
 

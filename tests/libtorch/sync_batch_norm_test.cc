@@ -185,10 +185,14 @@ TEST(SyncBatchNorm, RefusesWhatHasNoAnswer) {
 }
 
 TEST(ConvertSyncBatchNorm, KeepsParametersNamesAndPlaces) {
+  struct Block : nn::Module {
+    nn::Sequential body = register_module("body", nn::Sequential(nn::Tanh(), nn::BatchNorm1d(2)));
+    at::Tensor forward(const at::Tensor& x) { return body->forward(x) + x; }
+  };
   struct Own : nn::Module {
-    nn::Sequential layers =
-        register_module("layers", nn::Sequential(nn::Linear(4, 3), nn::BatchNorm1d(3), nn::Linear(3, 2),
-                                                 nn::BatchNorm1d(nn::BatchNormOptions(2).affine(false))));
+    nn::Sequential layers = register_module(
+        "layers", nn::Sequential(nn::Linear(4, 3), nn::BatchNorm1d(3), nn::Linear(3, 2),
+                                 nn::BatchNorm1d(nn::BatchNormOptions(2).affine(false)), std::make_shared<Block>()));
   } net;
   initialize(net, 3);
   net.named_buffers()["layers.1.running_mean"].fill_(4);
@@ -200,7 +204,10 @@ TEST(ConvertSyncBatchNorm, KeepsParametersNamesAndPlaces) {
   for (const auto& item : before) EXPECT_TRUE(after[item.key()].is_same(item.value())) << item.key();
   EXPECT_TRUE(same_bits(copies_of(net.named_buffers()), buffers));
   for (const std::size_t i : {1u, 3u}) EXPECT_NE(net.layers[i]->as<torch::SyncBatchNormImpl>(), nullptr);
+  EXPECT_NE(std::dynamic_pointer_cast<torch::SyncBatchNormImpl>(net.named_modules("", false)["layers.4.body.1"]),
+            nullptr);
   EXPECT_EQ(net.layers->forward(random_tensor({5, 4}, 1)).sizes(), (std::vector<std::int64_t>{5, 2}));
+  EXPECT_EQ(net.named_buffers()["layers.4.body.1.num_batches_tracked"].item<int>(), 1);
   EXPECT_EQ(net.named_buffers()["layers.3.num_batches_tracked"].item<int>(), 1);
 }
 
@@ -211,6 +218,8 @@ TEST(ConvertSyncBatchNorm, NamesWhatCppCannotExchangeAndChangesNothing) {
   } net;
   expect_says(error_of([&] { torch::convert_sync_batch_norm(net); }), {"InvalidArgument", "'norm'", "SyncBatchNorm"});
   EXPECT_NE(net.features[1]->as<nn::BatchNorm1dImpl>(), nullptr);
+  nn::BatchNorm2d norm(3);
+  expect_says(error_of([&] { torch::convert_sync_batch_norm(*norm); }), {"InvalidArgument", "a batch norm itself"});
 }
 
 }  // namespace
