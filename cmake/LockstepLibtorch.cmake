@@ -4,13 +4,17 @@
 #   ON    the same, and an error if not
 #   OFF   never; nothing is looked for
 #
-# Found, in this order: where Torch_DIR or CMAKE_PREFIX_PATH point (the zip from pytorch.org, unpacked), the system's
-# (Debian's libtorch-dev), the C++ files inside the torch package of the python3 on the PATH.
+# Found: the one that Torch_DIR names, and no other. Without it, in this order: where CMAKE_PREFIX_PATH points (the zip
+# from pytorch.org, unpacked), the system's (Debian's libtorch-dev), the C++ files inside the torch package of the python3
+# on the PATH.
 #
 # Sets LOCKSTEP_HAVE_LIBTORCH, and LOCKSTEP_LIBTORCH_REASON where it is false.
 include(LockstepTorchTarget)
 set(LOCKSTEP_LIBTORCH AUTO CACHE STRING "Build lockstep::libtorch: AUTO, ON or OFF")
 set_property(CACHE LOCKSTEP_LIBTORCH PROPERTY STRINGS AUTO ON OFF)
+if(NOT LOCKSTEP_LIBTORCH MATCHES "^(AUTO|ON|OFF)$")
+  message(FATAL_ERROR "LOCKSTEP_LIBTORCH is '${LOCKSTEP_LIBTORCH}'; give AUTO, ON or OFF")
+endif()
 set(LOCKSTEP_LIBTORCH_OLDEST 1.13)
 set(LOCKSTEP_HAVE_LIBTORCH FALSE)
 set(LOCKSTEP_LIBTORCH_REASON "")
@@ -50,7 +54,9 @@ one since; pass -DTorch_DIR= with one whose name says cxx11-abi" PARENT_SCOPE)
   file(WRITE "${work}/CMakeLists.txt" "cmake_minimum_required(VERSION 3.25)\nproject(probe C CXX)\n"
        "find_package(Torch CONFIG REQUIRED)\n"
        "file(WRITE \"\${CMAKE_BINARY_DIR}/library\" \"\${TORCH_LIBRARY}\")\n")
-  execute_process(COMMAND "${CMAKE_COMMAND}" -S "${work}" -B "${work}/build" "-DTorch_DIR=${folder}" "-DCMAKE_PREFIX_PATH=${prefix}"
+  # The generator of this build: another's program (make) need not be there.
+  execute_process(COMMAND "${CMAKE_COMMAND}" -S "${work}" -B "${work}/build" -G "${CMAKE_GENERATOR}"
+                          "-DCMAKE_MAKE_PROGRAM=${CMAKE_MAKE_PROGRAM}" "-DTorch_DIR=${folder}" "-DCMAKE_PREFIX_PATH=${prefix}"
                           "-DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMPILER}" "-DCMAKE_C_COMPILER=${CMAKE_C_COMPILER}"
                   RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
   if(NOT status EQUAL 0)
@@ -80,13 +86,29 @@ elseif(CMAKE_CXX_COMPILER_ID STREQUAL "Clang" AND NOT LOCKSTEP_LIBTORCH STREQUAL
   set(LOCKSTEP_LIBTORCH_REASON "clang does not compile the headers of LibTorch 1.13 as C++20; LOCKSTEP_LIBTORCH=ON tries it")
 else()
   # Only where it is, at first: find_package would run its files.
-  lockstep_python_torch(python_torch)
-  find_path(LOCKSTEP_TORCH_CONFIG NAMES TorchConfig.cmake
-            HINTS "${Torch_DIR}" ENV Torch_DIR
-            PATHS ${CMAKE_PREFIX_PATH} /usr /usr/local "${python_torch}"
-            PATH_SUFFIXES share/cmake/Torch "lib/${CMAKE_LIBRARY_ARCHITECTURE}/cmake/Torch" lib/cmake/Torch cmake/Torch)
+  set(torch_asked "${Torch_DIR}")
+  if(NOT torch_asked)
+    set(torch_asked "$ENV{Torch_DIR}")
+  endif()
+  # Another one than before is asked for, or the one of before has gone.
+  if(torch_asked AND NOT torch_asked STREQUAL "${LOCKSTEP_TORCH_CONFIG}"
+     OR NOT EXISTS "${LOCKSTEP_TORCH_CONFIG}/TorchConfig.cmake")
+    unset(LOCKSTEP_TORCH_CONFIG CACHE)
+  endif()
+  set(suffixes share/cmake/Torch "lib/${CMAKE_LIBRARY_ARCHITECTURE}/cmake/Torch" lib/cmake/Torch cmake/Torch)
+  set(python_torch "")
+  if(torch_asked)
+    find_path(LOCKSTEP_TORCH_CONFIG NAMES TorchConfig.cmake PATHS "${torch_asked}" PATH_SUFFIXES ${suffixes} NO_DEFAULT_PATH)
+  else()
+    lockstep_python_torch(python_torch)
+    find_path(LOCKSTEP_TORCH_CONFIG NAMES TorchConfig.cmake
+              PATHS ${CMAKE_PREFIX_PATH} /usr /usr/local "${python_torch}" PATH_SUFFIXES ${suffixes})
+  endif()
   mark_as_advanced(LOCKSTEP_TORCH_CONFIG)
-  if(NOT LOCKSTEP_TORCH_CONFIG)
+  if(NOT LOCKSTEP_TORCH_CONFIG AND torch_asked)
+    set(LOCKSTEP_LIBTORCH_REASON "Torch_DIR is '${torch_asked}', which has no TorchConfig.cmake; pass -DTorch_DIR= with the \
+folder share/cmake/Torch of an unpacked LibTorch, or -UTorch_DIR for the system's")
+  elseif(NOT LOCKSTEP_TORCH_CONFIG)
     set(LOCKSTEP_LIBTORCH_REASON "LibTorch was not found; install libtorch-dev, or pass -DTorch_DIR= with the folder \
 share/cmake/Torch of an unpacked LibTorch")
     if(python_torch)
