@@ -33,6 +33,20 @@ host of its own to NCCL (NCCL_HOSTID), over sockets on lo, by Ring and Simple; N
 SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to the ranks. After one of the first four
 the ranks may take their time, to save; a second one kills them.
 
+ENVIRONMENT, of the ranks; docs/ENVIRONMENT.md has values and defaults, lockstep doctor shows what is set
+  LOCKSTEP_TIMEOUT, LOCKSTEP_LIVENESS   what --timeout and --liveness set
+  LOCKSTEP_DEVICE                       cpu or cuda, for programs that ask for neither
+  LOCKSTEP_LOG_LEVEL                    trace, debug, info, warn, error or off
+  LOCKSTEP_PROGRESS                     bar, lines or off
+  LOCKSTEP_PLUGIN_PATH                  folders of plug-ins, with : between them
+  LOCKSTEP_NCCL_LIB                     the NCCL to load
+  LOCKSTEP_NCCL_MAX_CTAS                most multiprocessors that a collective may take, 1 to 64
+  LOCKSTEP_CHECK_COLLECTIVES            1: NCCL's are compared over the ranks before they start; slow
+  LOCKSTEP_FAILURE_WATCHDOG             seconds, or off: see exit code 76
+  LOCKSTEP_OVERSUBSCRIBE_GPU            1: what --oversubscribe-gpu sets
+  LOCKSTEP_BOOTSTRAP                    under other launchers: socket, pmix or address
+  LOCKSTEP_STORE_SECRET_FILE            without this command: a file with the store's secret
+
 EXIT CODES
   0        every rank ended with 0
   1-255    that of the rank that failed first, which the first and the last message name; among them
@@ -57,6 +71,7 @@ Runs in the foreground and prints one line: where it serves, and the variables t
 of --secret-file, of LOCKSTEP_STORE_SECRET or of LOCKSTEP_STORE_SECRET_FILE: 64 hex digits. With none of them one is
 drawn and written to a file that only this user can read, which goes when the server ends. Sizes take K, M or G.
 
+Its clients are ranks with LOCKSTEP_STORE and the secret in their environment. LOCKSTEP_LOG_LEVEL says what is logged.
 Where LOCKSTEP_RUN_ID is set, the server serves that one job and turns others away. Where it is not, jobs may share the
 server, each with a LOCKSTEP_RUN_ID of its own: two jobs of one name would take each other's ranks.
 
@@ -71,8 +86,8 @@ std::string doctor_help() {
   lockstep doctor                            in the shell from which a program shall be started
   lockstep run -n 2 lockstep doctor          as a rank of lockstep run; likewise mpirun, srun, torchrun --no-python
 
-Tells what a rank would see here: who it would be and why, where it would meet the others, addresses, limits, GPUs,
-backends and plug-ins. Whatever is wrong comes with a remedy. GPUs and plug-ins are asked of lockstep-probe, the program
+Tells what a rank would see here: who it would be and why, where it would meet the others, addresses, which variables
+LOCKSTEP_* are set and whether something reads them, limits, GPUs, backends and plug-ins. Whatever is wrong comes with a remedy. GPUs and plug-ins are asked of lockstep-probe, the program
 beside this one, which may hang or crash without harm.
 
 EXIT CODES

@@ -6,6 +6,11 @@ add_test(NAME check_layers_finds COMMAND "${CMAKE_COMMAND}" "-DCHECK=${CMAKE_CUR
                                  -P "${CMAKE_CURRENT_SOURCE_DIR}/check_layers_test.cmake")
 add_test(NAME check_docs COMMAND "${CMAKE_COMMAND}" "-DROOT=${PROJECT_SOURCE_DIR}"
                                  -P "${CMAKE_CURRENT_SOURCE_DIR}/check_docs.cmake")
+add_test(NAME check_environment COMMAND "${CMAKE_COMMAND}" "-DROOT=${PROJECT_SOURCE_DIR}"
+                                        -P "${CMAKE_CURRENT_SOURCE_DIR}/check_environment.cmake")
+add_test(NAME check_environment_finds COMMAND "${CMAKE_COMMAND}" "-DCHECK=${CMAKE_CURRENT_SOURCE_DIR}/check_environment.cmake"
+                                      "-DWORK=${CMAKE_CURRENT_BINARY_DIR}/check_environment_trees"
+                                      -P "${CMAKE_CURRENT_SOURCE_DIR}/check_environment_test.cmake")
 
 # check_headers: one source per header, which includes it first and twice. Built when the test runs, not with the rest.
 file(GLOB_RECURSE headers RELATIVE "${PROJECT_SOURCE_DIR}" CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/runtime/*.h"
@@ -64,8 +69,9 @@ else()
   add_test(NAME check_format COMMAND "${CMAKE_COMMAND}" -E echo "SKIPPED: clang-format 14 is not installed")
   set_tests_properties(check_format PROPERTIES SKIP_REGULAR_EXPRESSION "SKIPPED")
 endif()
-set_tests_properties(check_layers check_layers_finds check_docs check_headers check_format
-                     PROPERTIES LABELS style)
-set_tests_properties(check_layers check_layers_finds check_docs check_format PROPERTIES TIMEOUT 60)
+set_tests_properties(check_layers check_layers_finds check_docs check_environment check_environment_finds check_headers
+                     check_format PROPERTIES LABELS style)
+set_tests_properties(check_layers check_layers_finds check_docs check_environment check_environment_finds check_format
+                     PROPERTIES TIMEOUT 60)
 # A build of its own, with a job per core: nothing else runs beside it.
 set_tests_properties(check_headers PROPERTIES TIMEOUT 900 RUN_SERIAL TRUE)

@@ -9,6 +9,7 @@
 #include "launcher/doctor/host_findings.h"
 #include "launcher/doctor/probe_findings.h"
 #include "launcher/doctor/rendezvous_findings.h"
+#include "launcher/doctor/variable_findings.h"
 #include "launcher/rank_count.h"
 #include "launcher/seen_gpus.h"
 #include "runtime/base/environment.h"
@@ -27,6 +28,7 @@ void append(Findings& all, Findings more) {
 int examine(const DoctorOptions& options) {
   const auto environment = Environment::of_process();
   Findings findings = rendezvous_findings(environment);
+  append(findings, variable_findings(environment));
   append(findings, host_findings());
   auto probe = ask_probe(probe_path(), options.probe_timeout);
   append(findings, std::move(probe.findings));

@@ -13,6 +13,7 @@
 #include "launcher/doctor/helper_program.h"
 #include "launcher/doctor/host_findings.h"
 #include "launcher/doctor/probe_findings.h"
+#include "launcher/doctor/variable_findings.h"
 #include "launcher/process_table.h"
 #include "launcher/spawn.h"
 #include "tests/support/wait_until.h"
@@ -92,6 +93,23 @@ TEST_F(HostFindings, ReadTheFilesTheyAreTold) {
   EXPECT_EQ(
       named(host_findings({.proc = path("proc"), .cgroup = path("cgroup"), .shm = path("absent")}), "memory").health,
       Health::problem);
+}
+
+TEST(VariableFindings, ShowWhatIsSetAndNoteWhatNothingReads) {
+  const Environment environment({{"LOCKSTEP_TIMOUT", "30"},
+                                 {"LOCKSTEP_LIVENESS", "o\nff"},
+                                 {"LOCKSTEP_STORE_SECRET", "a secret"},
+                                 {"LOCKSTEP_STORE", ""},
+                                 {"PATH", "/bin"}});
+  const auto findings = variable_findings(environment);
+  ASSERT_EQ(findings.size(), 3u);
+  EXPECT_EQ(findings[0].name + "=" + findings[0].value, "LOCKSTEP_LIVENESS=o?ff");
+  EXPECT_EQ(findings[1].name + "=" + findings[1].value, "LOCKSTEP_STORE_SECRET=set");
+  EXPECT_EQ(findings[2].name, "LOCKSTEP_TIMOUT");
+  EXPECT_EQ(findings[2].health, Health::note);
+  EXPECT_NE(findings[2].remedy.find("is LOCKSTEP_TIMEOUT meant?"), std::string::npos) << findings[2].remedy;
+  EXPECT_EQ(count_problems(findings), 0);
+  EXPECT_EQ(variable_findings(Environment()).at(0).value, "none of lockstep's is set");
 }
 
 TEST(Report, TextAndJsonSayTheSame) {

@@ -1,0 +1,52 @@
+# cmake -DCHECK=check_environment.cmake -DWORK=folder -P check_environment_test.cmake: the check finds what it is there to find.
+cmake_minimum_required(VERSION 3.25)
+
+set(row "| `LOCKSTEP_A` | what | values | run |")
+set(code "environment.get(\"LOCKSTEP_A\")\;")
+set(help "std::string run_help() { return R\"(LOCKSTEP_A says)\"\; }\nstd::string serve_help() { return R\"(LOCKSTEP_S)\"\; }\n")
+set(doctor "constexpr names = {\"LOCKSTEP_A\"}\;\n")
+
+# expect(NAME FRAGMENT [VARIABLE TEXT]...): a tree of the texts above, with those of VARIABLE replaced, fails with FRAGMENT in its
+# message; empty: it passes.
+function(expect name fragment)
+  set(rows "${row}")
+  set(other "LOCKSTEP_A and LOCKSTEP_GLOO")
+  while(ARGN)
+    list(POP_FRONT ARGN variable text)
+    set(${variable} "${text}")
+  endwhile()
+  set(root "${WORK}/${name}")
+  file(REMOVE_RECURSE "${root}")
+  file(WRITE "${root}/docs/ENVIRONMENT.md" "# Variables\n\n| variable | | | |\n| --- | --- | --- | --- |\n${rows}\n")
+  file(WRITE "${root}/README.md" "${other}\n")
+  file(WRITE "${root}/runtime/a.cc" "${code}\n")
+  file(WRITE "${root}/launcher/help_text.cc" "${help}")
+  file(WRITE "${root}/launcher/doctor/variable_findings.cc" "${doctor}")
+  file(WRITE "${root}/CMakeLists.txt" "option(LOCKSTEP_GLOO)\n")
+  file(WRITE "${root}/runtime/CMakeLists.txt" "\n")
+  file(WRITE "${root}/tests/CMakeLists.txt" "\n")
+  execute_process(COMMAND "${CMAKE_COMMAND}" -DROOT=${root} -P "${CHECK}" RESULT_VARIABLE result OUTPUT_VARIABLE out
+                  ERROR_VARIABLE err)
+  string(REGEX REPLACE "[ \n]+" " " err "${err}")
+  string(FIND "${err}" "${fragment}" at)
+  if(fragment STREQUAL "" AND NOT result EQUAL 0)
+    message(SEND_ERROR "${name}: should pass, but: ${err}")
+  elseif(NOT fragment STREQUAL "" AND (result EQUAL 0 OR at LESS 0))
+    message(SEND_ERROR "${name}: should fail with '${fragment}', got code ${result}: ${err}")
+  endif()
+endfunction()
+
+expect(right "")
+expect(no_row "no row for LOCKSTEP_B" code "${code} get_int(\"LOCKSTEP_B\")")
+expect(no_reader "a row for LOCKSTEP_A, which no source reads" code "int main()")
+expect(in_a_comment "a row for LOCKSTEP_A, which no source reads" code "int a // \"LOCKSTEP_A\"")
+expect(only_set "a row for LOCKSTEP_A, which no source reads" code "result.set(\"LOCKSTEP_A\", \"1\")")
+expect(only_paired "a row for LOCKSTEP_A, which no source reads" code "return {{\"LOCKSTEP_A\", \"1\"}}")
+expect(in_a_message "a row for LOCKSTEP_A, which no source reads" code "throw Error(\"set LOCKSTEP_A to 1\")")
+expect(no_help "`lockstep run --help` does not name LOCKSTEP_A" help
+       "std::string run_help() { return R\"(LOCKSTEP_AB)\"\; }\nstd::string serve_help() { return R\"(LOCKSTEP_A)\"\; }\n")
+expect(other_help "`lockstep store serve --help` does not name LOCKSTEP_A" rows
+       "| `LOCKSTEP_A` | what | values | run, store serve |")
+expect(no_help_said "" rows "| `LOCKSTEP_A` | what | values | none |")
+expect(doctor "variable_findings.cc knows" doctor "constexpr names = {\"LOCKSTEP_B\"}\;\n")
+expect(renamed "nothing has the name LOCKSTEP_OLD" other "set LOCKSTEP_OLD")
