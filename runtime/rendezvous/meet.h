@@ -56,7 +56,7 @@ MeetingPlan plan_meeting(const Identity& identity, const InitMethod& method, con
 
 struct Meeting {
   // Where rank 0 hosts it, its last copy waits a moment for the other ranks to leave: leave_timeout at most, not for
-  // those that have died, and 1 s at most while an exception is under way.
+  // those that have died or stopped answering, and 1 s at most while an exception is under way.
   std::shared_ptr<store::Store> store;
   std::string address;  // for people: "127.0.0.1:41233", "in-process"
   // Where further clients of this process find the same store; nothing if it is in this process alone.

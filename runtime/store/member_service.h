@@ -26,6 +26,7 @@ class MemberService {
   // HEARTBEAT's answer says it: members don't take the silence of a store in a debugger for its end.
   void set_traced(bool traced) { traced_ = traced; }
   MembershipTable& table() { return table_; }
+  const MembershipTable& table() const { return table_; }
 
  private:
   std::string self_;

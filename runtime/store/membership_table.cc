@@ -195,6 +195,7 @@ void MembershipTable::drop_if_over(const Scope& scope) {
 }
 
 void MembershipTable::forget_connection(Scope& scope, Member& member) {
+  if (member.state == State::silent) --silent_;
   by_connection_.erase(member.connection);
   member.connection = 0;
   --scope.connected;
@@ -202,6 +203,7 @@ void MembershipTable::forget_connection(Scope& scope, Member& member) {
 
 void MembershipTable::fail(Scope& scope, Member& member, Kind kind, const std::string& text) {
   member.state = kind == Kind::lost ? State::lost : kind == Kind::silent ? State::silent : State::failed;
+  if (member.state == State::silent) ++silent_;
   if (++scope.failures > kMostFailures) return;
   const Event event{kind, {std::to_string(member.info.rank), std::to_string(scope.failures), text}};
   tell(scope, event);
@@ -270,6 +272,17 @@ void MembershipTable::look_around() {
       fail(scope, member, Kind::silent, silent_text(member, silent_for, state));
     }
   }
+}
+
+std::vector<MembershipTable::ConnectionId> MembershipTable::silent() const {
+  std::vector<ConnectionId> connections;
+  if (silent_ == 0) return connections;
+  for (const auto& [name, scope] : scopes_) {
+    for (const auto& [rank, member] : scope.members) {
+      if (member.state == State::silent && member.connection != 0) connections.push_back(member.connection);
+    }
+  }
+  return connections;
 }
 
 std::vector<MembershipTable::Push> MembershipTable::take_pushes() { return std::exchange(pushes_, {}); }

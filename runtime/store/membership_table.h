@@ -89,6 +89,9 @@ class MembershipTable {
   bool has_pushes() const { return !pushes_.empty(); }
   // Members that are connected and have not said goodbye. While there are none, nothing need look around.
   std::size_t present() const { return by_connection_.size(); }
+  // Connections of members that are silent: given up, whatever comes from them.
+  std::vector<ConnectionId> silent() const;
+  std::size_t silent_count() const { return silent_; }
   // Members of any state that are remembered.
   std::size_t size() const { return size_; }
 
@@ -139,6 +142,7 @@ class MembershipTable {
   std::map<std::string, Scope, std::less<>> scopes_;
   std::unordered_map<ConnectionId, Seat> by_connection_;
   std::size_t size_ = 0;
+  std::size_t silent_ = 0;
   std::vector<Push> pushes_;
 };
 

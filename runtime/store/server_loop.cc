@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <set>
 #include <utility>
 
 #include "runtime/base/error.h"
@@ -103,11 +104,28 @@ void ServerLoop::close_listener() {
 }
 
 void ServerLoop::tell_changes() {
-  const bool is_listening = static_cast<bool>(listener_);
-  if (clients_.size() == told_clients_ && is_listening == told_listening_) return;
-  told_clients_ = clients_.size();
-  told_listening_ = is_listening;
-  on_change_(told_clients_, told_listening_);
+  Attendance now{.clients = clients_.size(), .given_up = told_.given_up, .is_listening = static_cast<bool>(listener_)};
+  const std::size_t silent = members_.table().silent_count();
+  if (now == told_ && silent == told_silent_) return;
+  now.given_up = count_given_up();
+  told_ = now;
+  told_silent_ = silent;
+  on_change_(told_);
+}
+
+std::size_t ServerLoop::count_given_up() const {
+  std::set<SessionId> links;
+  std::set<std::string> roles;
+  for (const SessionId link : members_.table().silent()) {
+    const auto found = clients_.find(link);
+    if (found == clients_.end()) continue;  // the end of run() has closed them all
+    links.insert(link);
+    roles.insert(found->second->session.role());
+  }
+  roles.erase("");
+  return static_cast<std::size_t>(std::count_if(clients_.begin(), clients_.end(), [&](const auto& client) {
+    return links.contains(client.first) || roles.contains(client.second->session.role());
+  }));
 }
 
 void ServerLoop::accept() {

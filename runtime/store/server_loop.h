@@ -29,8 +29,15 @@ namespace lockstep::store {
 
 class ServerLoop : public SessionHost {
  public:
-  // Listens. `on_change` is told the number of clients whenever it has changed, and whether the address is open.
-  using OnChange = std::function<void(std::size_t clients, bool is_listening)>;
+  struct Attendance {
+    std::size_t clients = 0;
+    // Of them, those of ranks that were given up: silent members' links, and what has the same role as one.
+    std::size_t given_up = 0;
+    bool is_listening = true;
+    bool operator==(const Attendance&) const = default;
+  };
+  // Listens. `on_change` is told whenever that has changed.
+  using OnChange = std::function<void(const Attendance& now)>;
   ServerLoop(const TcpStoreServerOptions& options, OnChange on_change);
   ~ServerLoop() override;
 
@@ -100,6 +107,7 @@ class ServerLoop : public SessionHost {
   void close(SessionId id);
   void warn(const std::string& text);
   void tell_changes();
+  std::size_t count_given_up() const;
 
   const TcpStoreServerOptions options_;
   const OnChange on_change_;
@@ -113,8 +121,8 @@ class ServerLoop : public SessionHost {
   bool looking_ = false;
   std::unordered_map<SessionId, std::unique_ptr<Client>> clients_;
   SessionId next_id_ = 1;
-  std::size_t told_clients_ = 0;
-  bool told_listening_ = true;
+  Attendance told_;
+  std::size_t told_silent_ = 0;                      // members, when told_ was counted
   std::map<SessionId, Clock::time_point> greeting_;  // who hasn't finished, the oldest first, and until when it may
   net::EventLoop::TimerId greeting_timer_;
   std::unordered_map<std::string, std::size_t> legacy_hosts_;  // clients of PyTorch 1.13 on each

@@ -20,7 +20,7 @@ class TcpStoreServer::Impl {
  public:
   explicit Impl(const TcpStoreServerOptions& options)
       : end_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-        loop_(options, [this](std::size_t clients, bool is_listening) { note(clients, is_listening); }) {
+        loop_(options, [this](const ServerLoop::Attendance& now) { note(now); }) {
     if (!end_) throw SystemError("eventfd", errno);
     thread_ = start_quiet_thread([this] {
       if (!loop_.run()) note_end();
@@ -37,7 +37,7 @@ class TcpStoreServer::Impl {
 
   std::size_t client_count() EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    return clients_;
+    return now_.clients;
   }
 
   void stop_listening() EXCLUDES(mutex_) {
@@ -61,21 +61,19 @@ class TcpStoreServer::Impl {
     constexpr std::uint64_t kOne = 1;
     if (::write(end_.get(), &kOne, sizeof(kOne)) < 0) log_error("store server: write to an eventfd: errno {}", errno);
   }
-  void note(std::size_t clients, bool is_listening) EXCLUDES(mutex_) {
+  void note(const ServerLoop::Attendance& now) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    clients_ = clients;
-    listening_ = is_listening;
+    now_ = now;
     changed_.notify_all();
   }
 
   // As long as an address that is to be closed is open, another client may come.
-  bool is_idle() const REQUIRES(mutex_) { return clients_ == 0 && !(closing_ && listening_); }
+  bool is_idle() const REQUIRES(mutex_) { return now_.clients == now_.given_up && !(closing_ && now_.is_listening); }
 
   Mutex mutex_;
   Condition changed_;
-  std::size_t clients_ GUARDED_BY(mutex_) = 0;
+  ServerLoop::Attendance now_ GUARDED_BY(mutex_);
   bool closing_ GUARDED_BY(mutex_) = false;  // stop_listening was called
-  bool listening_ GUARDED_BY(mutex_) = true;
   UniqueFd end_;
   ServerLoop loop_;
   std::thread thread_;

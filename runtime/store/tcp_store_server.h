@@ -73,8 +73,9 @@ class TcpStoreServer {
   std::size_t client_count() const;
   // Closes the address: who comes from now on finds nobody here, who is connected is served on. Any thread.
   void stop_listening();
-  // Waits until no client is connected; false if some still are at the deadline. The host of the store calls this
-  // before it ends, when its own clients are closed, so that the others' last requests are still answered. Any thread.
+  // Waits until no client is connected but those of ranks that stopped answering, which the others have given up; false
+  // if some still are at the deadline. The host of the store calls this before it ends, when its own clients are
+  // closed, so that the others' last requests are still answered. Any thread.
   bool wait_until_idle(const Deadline& deadline);
   // Can be read once an error has ended the server, which is in the log: it serves nobody any more. For poll(2).
   int end_fd() const;

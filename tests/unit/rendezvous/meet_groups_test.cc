@@ -8,6 +8,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/rendezvous/join.h"
+#include "runtime/store/member_link.h"
 #include "runtime/store/tcp_store.h"
 #include "runtime/store/tcp_store_server.h"
 #include "tests/unit/rendezvous/meeting_ranks.h"
@@ -169,6 +170,24 @@ TEST(MeetingEnd, ARankThatDiedIsNotWaitedFor) {
   Meeting zero = meet(plan, rank_of(0, 2), Deadline::after(20s));
   one->await_ready();
   one.reset();
+  zero.store.reset();
+}
+
+// Its membership finds it silent; until then it is waited for.
+TEST(MeetingEnd, ARankThatStoppedAnsweringIsNotWaitedFor) {
+  MeetingPlan plan = at({"127.0.0.1", free_port()});
+  plan.leave_timeout = kForGood;
+  const Child one([&](const auto& ready) {
+    const Meeting meeting = meet(plan, rank_of(1, 2), Deadline::after(20s));
+    const store::MemberLink link(*meeting.endpoint, "job",
+                                 {.rank = 1, .world_size = 2, .process = store::ProcessInfo::of_this_process()}, {}, {},
+                                 Deadline::after(20s));
+    ready();
+    for (;;) ::pause();
+  });
+  Meeting zero = meet(plan, rank_of(0, 2), Deadline::after(20s));
+  one.await_ready();
+  ASSERT_EQ(::kill(one.pid(), SIGSTOP), 0);
   zero.store.reset();
 }
 

@@ -386,5 +386,19 @@ TEST(MemberInfo, LinesOfALaterVersionArePassedOver) {
   EXPECT_EQ(read->pid, 4);
 }
 
+TEST_F(Table, ListsTheConnectionsOfTheSilentUntilTheyEnd) {
+  enter_all();
+  run(3s, {0});
+  EXPECT_EQ(table.silent_count(), 2u);
+  EXPECT_EQ(table.silent(), (std::vector{connection(1), connection(2)}));
+  ASSERT_EQ(table.heartbeat(connection(1), 8, ""), std::nullopt);
+  EXPECT_EQ(table.silent_count(), 2u) << "who was given up and comes back is given up";
+  ASSERT_EQ(table.goodbye(connection(1), 8), std::nullopt);
+  EXPECT_EQ(table.silent(), (std::vector{connection(2)}));
+  table.ended(connection(2));
+  EXPECT_EQ(table.silent_count(), 0u);
+  EXPECT_TRUE(table.silent().empty());
+}
+
 }  // namespace
 }  // namespace lockstep::store
