@@ -87,8 +87,8 @@ std::string doctor_help() {
   lockstep run -n 2 lockstep doctor          as a rank of lockstep run; likewise mpirun, srun, torchrun --no-python
 
 Tells what a rank would see here: who it would be and why, where it would meet the others, addresses, which variables
-LOCKSTEP_* are set and whether something reads them, limits, GPUs, backends and plug-ins. Whatever is wrong comes with a remedy. GPUs and plug-ins are asked of lockstep-probe, the program
-beside this one, which may hang or crash without harm.
+LOCKSTEP_* are set and whether something reads them, limits, GPUs, backends and plug-ins. Whatever is wrong comes with a
+remedy. GPUs and plug-ins are asked of lockstep-probe, the program beside this one, which may hang or crash without harm.
 
 EXIT CODES
   0        a rank could start here

@@ -7,7 +7,6 @@
 #include <climits>
 
 #include "runtime/base/cpu.h"
-#include "runtime/base/environment.h"
 #include "runtime/base/error.h"
 
 namespace lockstep {
@@ -15,15 +14,14 @@ namespace {
 
 std::atomic<int> chosen{0};  // 0: nothing was set
 
-int default_threads() {
-  // "4,2" is OpenMP's form for nested regions: the first number is the outer one's.
-  const auto text = Environment::of_process().get("OMP_NUM_THREADS");
-  const auto wanted = text ? parse_int(text->substr(0, text->find(','))) : std::nullopt;
-  if (wanted && *wanted >= 1) return static_cast<int>(std::min<std::int64_t>(*wanted, INT_MAX));
-  return allowed_cores();
-}
-
 }  // namespace
+
+std::optional<int> threads_by_variable(const Environment& environment) {
+  const auto text = environment.get("OMP_NUM_THREADS");
+  const auto wanted = text ? parse_int(text->substr(0, text->find(','))) : std::nullopt;
+  if (!wanted || *wanted < 1) return std::nullopt;
+  return static_cast<int>(std::min<std::int64_t>(*wanted, INT_MAX));
+}
 
 void set_intra_op_threads(int threads) {
   if (threads < 1) {
@@ -35,7 +33,7 @@ void set_intra_op_threads(int threads) {
 int intra_op_threads() {
   const int set = chosen.load(std::memory_order_relaxed);
   if (set > 0) return set;
-  static const int fallback = default_threads();
+  static const int fallback = threads_by_variable(Environment::of_process()).value_or(allowed_cores());
   return fallback;
 }
 

@@ -29,8 +29,13 @@ namespace {
 
 // Ranks of one host share its cores. Who sets OMP_NUM_THREADS has decided.
 void share_cores(const Environment& environment, int local_world_size) {
-  if (environment.has("OMP_NUM_THREADS")) return;
-  set_intra_op_threads(std::max(1, allowed_cores() / std::max(1, local_world_size)));
+  if (threads_by_variable(environment)) return;
+  const int share = std::max(1, allowed_cores() / std::max(1, local_world_size));
+  if (const auto text = environment.get("OMP_NUM_THREADS")) {
+    log_warn("environment: OMP_NUM_THREADS='{}' is no number of threads; going on with {}; give 1 or more, or unset it",
+             *text, share);
+  }
+  set_intra_op_threads(share);
 }
 
 // What watches over this rank's group, from before the ranks meet. None where they share no server of ours: a world of

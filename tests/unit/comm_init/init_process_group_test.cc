@@ -108,5 +108,12 @@ TEST_F(InitProcessGroup, OmpNumThreadsDecides) {
   EXPECT_EQ(intra_op_threads(), 3);
 }
 
+TEST_F(InitProcessGroup, OmpNumThreadsThatIsNoNumberDecidesNothing) {
+  set_intra_op_threads(allowed_cores() + 1);
+  ::setenv("OMP_NUM_THREADS", "banana", 1);
+  const auto group = init_process_group();
+  EXPECT_EQ(intra_op_threads(), allowed_cores());
+}
+
 }  // namespace
 }  // namespace lockstep
