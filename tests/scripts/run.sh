@@ -42,7 +42,7 @@ APT_CODE=100 expect apt_fails 1 'apt-get install failed \(exit code 100.*Remedy 
 expect logged_shows_the_end 1 '^the real reason$' in_lib 'logged log what remedy sh -c "echo the real reason; exit 3"'
 expect errors_are_one_line 1 'failed at line [0-9]+ of .*: false$' in_lib 'false'
 
-for script in quickstart install test-gpu test-image compat-torch; do
+for script in quickstart install test-gpu test-image compat-torch compat-launchers soak-libtorch; do
   expect "$script refuses" 1 "unknown argument '--bogus'; usage: scripts/$script" "$work/clone/scripts/$script" --bogus
 done
 for script in quickstart install test test-gpu test-image compat-torch; do
@@ -50,6 +50,14 @@ for script in quickstart install test test-gpu test-image compat-torch; do
   expect "$script helps from elsewhere" 0 "^scripts/$script \\[" env -C "$work/clone/scripts" "./$script" --help
 done
 expect install_wants_a_prefix 1 'where to' "$work/clone/scripts/install"
+expect install_wants_one_prefix 1 "two prefixes, '.*' and 'b'; usage" "$work/clone/scripts/install" a b
+mkdir -p "$work/clone/examples/01_one" "$work/clone/examples/common"
+for arguments in --with '--with 02_two'; do
+  # shellcheck disable=SC2086  # words
+  expect "install $arguments" 1 "no such example; there are: 01_one$" "$work/clone/scripts/install" $arguments
+done
+expect runtime_packages_wants_a_prefix 1 'usage: scripts/runtime-packages' "$work/clone/scripts/runtime-packages"
+expect runtime_packages_of_nothing 1 'no-such-folder has no bin and lib' "$work/clone/scripts/runtime-packages" no-such-folder
 # The report that scripts/test reads, from a real ctest over tests that fail in each of the ways there are.
 mkdir "$work/suite"
 cat >"$work/suite/CTestTestfile.cmake" <<'SUITE'
@@ -106,5 +114,6 @@ expect again_fails 1 'FAILED: the release suite' test_script '^(first|always)$' 
 expect again_no_crash 1 'FAILED: the release suite' test_script '^crashes_first$' --again
 expect again_no_race 1 'FAILED: the release suite' test_script '^races_first$' --again
 
+expect tidy_wants_a_folder 1 'which build folder. usage' "$work/clone/scripts/tidy"
 expect tidy_wants_a_build 1 'compile_commands.json is missing' "$work/clone/scripts/tidy" build/none
 exit $failed
