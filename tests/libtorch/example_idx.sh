@@ -19,9 +19,27 @@ write t10k 100
 "$bin/lockstep" run -n 2 -- "$bin/06_libtorch_mnist" "$work" 2>&1 | tee "$work/log"
 for rank in 0 1; do grep -q "\[rank $rank\] test loss 0.* accuracy 1.000" "$work/log"; done
 
-truncate -s -1 "$work/train-images-idx3-ubyte"
-if "$bin/06_libtorch_mnist" "$work" > "$work/log" 2>&1; then
-  echo "a file that is cut off was taken" >&2
-  exit 1
-fi
-grep -q "train-images-idx3-ubyte' is no IDX file of MNIST's: 1003535 bytes" "$work/log"
+# refused WORDS: the example ends with them.
+refused() {
+  if "$bin/06_libtorch_mnist" "$work" > "$work/log" 2>&1; then
+    echo "taken, and should be refused: $1" >&2
+    exit 1
+  fi
+  grep -qF -- "$1" "$work/log" || { cat "$work/log" >&2; echo "not said: $1" >&2; exit 1; }
+}
+images=$work/train-images-idx3-ubyte labels=$work/train-labels-idx1-ubyte
+printf '\x0a' | dd of="$labels" bs=1 seek=15 conv=notrunc status=none
+refused "train-labels-idx1-ubyte': label 7 is 10; digits are 0 to 9"
+write train 1279
+mv "$labels" "$work/fewer"
+write train 1280
+mv "$work/fewer" "$labels"
+refused "has 1280 images, and '$labels' 1279 labels; they are not of one set"
+truncate -s -1 "$images"
+refused "train-images-idx3-ubyte' is no IDX file of MNIST's: 1003535 bytes, and its header says 1003536 (1280 items)"
+truncate -s 15 "$images"
+refused "15 bytes are less than its header of 16"
+cp "$work/t10k-labels-idx1-ubyte" "$images"
+refused "it begins with 0x00000801, not with 0x00000803; is it still packed"
+rm "$images"
+refused "train-images-idx3-ubyte' can't be read; is it there, unpacked?"

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdio>
 #include <fstream>
 #include <stdexcept>
 #include <string>
@@ -92,6 +93,13 @@ void draw(int digit, Random& random, std::uint8_t* pixels) {
   }
 }
 
+std::string hex(std::uint32_t number) {
+  char text[16];
+  std::snprintf(text, sizeof(text), "0x%08x", number);
+  return text;
+}
+
+// What follows the header of an IDX file: items of `item` bytes, as many as its second number says.
 std::vector<std::uint8_t> read_file(const std::filesystem::path& path, std::uint32_t magic, std::size_t header,
                                     std::size_t item) {
   std::ifstream file(path, std::ios::binary);
@@ -101,10 +109,23 @@ std::vector<std::uint8_t> read_file(const std::filesystem::path& path, std::uint
     return std::uint32_t{bytes[at]} << 24 | std::uint32_t{bytes[at + 1]} << 16 | std::uint32_t{bytes[at + 2]} << 8 |
            bytes[at + 3];
   };
-  if (bytes.size() < header || number(0) != magic || bytes.size() != header + std::size_t{number(4)} * item ||
-      (header == 16 && (number(8) != kSide || number(12) != kSide))) {
-    throw std::runtime_error("'" + path.string() + "' is no IDX file of MNIST's: " + std::to_string(bytes.size()) +
-                             " bytes, which its header does not explain");
+  const auto refuse = [&](const std::string& why) {
+    throw std::runtime_error("'" + path.string() + "' is no IDX file of MNIST's: " + why);
+  };
+  if (bytes.size() < header) {
+    refuse(std::to_string(bytes.size()) + " bytes are less than its header of " + std::to_string(header) +
+           "; fetch it again");
+  }
+  if (number(0) != magic) {
+    refuse("it begins with " + hex(number(0)) + ", not with " + hex(magic) +
+           "; is it still packed, or are images and labels exchanged?");
+  }
+  if (header == 16 && (number(8) != kSide || number(12) != kSide)) {
+    refuse("its images are " + std::to_string(number(8)) + " x " + std::to_string(number(12)) + ", not 28 x 28");
+  }
+  if (const std::size_t wanted = header + std::size_t{number(4)} * item; bytes.size() != wanted) {
+    refuse(std::to_string(bytes.size()) + " bytes, and its header says " + std::to_string(wanted) + " (" +
+           std::to_string(number(4)) + " items); is it cut short? Fetch it again");
   }
   return {bytes.begin() + static_cast<std::ptrdiff_t>(header), bytes.end()};
 }
@@ -126,7 +147,14 @@ Images render(std::int64_t count, std::uint64_t seed) {
 Images read_idx(const std::filesystem::path& images, const std::filesystem::path& labels) {
   Images result{read_file(images, 0x803, 16, kSide * kSide), read_file(labels, 0x801, 8, 1)};
   if (result.pixels.size() != result.labels.size() * kSide * kSide) {
-    throw std::runtime_error("'" + images.string() + "' and '" + labels.string() + "' hold different numbers of items");
+    throw std::runtime_error("'" + images.string() + "' has " + std::to_string(result.pixels.size() / (kSide * kSide)) +
+                             " images, and '" + labels.string() + "' " + std::to_string(result.labels.size()) +
+                             " labels; they are not of one set");
+  }
+  for (std::size_t i = 0; i < result.labels.size(); ++i) {
+    if (result.labels[i] < 10) continue;
+    throw std::runtime_error("'" + labels.string() + "': label " + std::to_string(i) + " is " +
+                             std::to_string(result.labels[i]) + "; digits are 0 to 9");
   }
   return result;
 }
