@@ -44,3 +44,18 @@ cd "$work/project"
 "$cmake" -S . -B build -DCMAKE_PREFIX_PATH="$work/prefix" -DCMAKE_CXX_STANDARD=20 >configure.log
 "$cmake" --build build >build.log || { tail -30 build.log >&2; exit 1; }
 "$build/bin/lockstep" run -n 2 build/train
+
+# A LibTorch of another version in the same project: refused, with both named.
+other=$work/other/share/cmake/Torch
+mkdir -p "$other"
+echo 'add_library(torch INTERFACE IMPORTED)' >"$other/TorchConfig.cmake"
+echo 'set(PACKAGE_VERSION 99.1.0)
+set(PACKAGE_VERSION_COMPATIBLE TRUE)' >"$other/TorchConfigVersion.cmake"
+if "$cmake" -S . -B refused -DCMAKE_PREFIX_PATH="$work/prefix" -DTorch_DIR="$other" >refused.log 2>&1; then
+  echo "libtorch consumer: a LibTorch of another version was taken" >&2
+  exit 1
+fi
+tr -s ' \n' ' ' <refused.log | grep -q "built with LibTorch [0-9.]* of [^ ]*, and the program takes LibTorch 99.1.0 of $other" || {
+  cat refused.log >&2
+  exit 1
+}
