@@ -23,6 +23,7 @@
 #include "runtime/base/cpu.h"
 #include "runtime/base/error.h"
 #include "runtime/base/logging.h"
+#include "runtime/rendezvous/identity.h"
 #include "runtime/store/secret.h"
 
 namespace lockstep::launcher {
@@ -86,6 +87,20 @@ void make_log_dir(const std::string& folder) {
   }
 }
 
+// `mpirun -n 2 lockstep run ...`: two jobs that know nothing of each other, which nobody may want. Nothing otherwise.
+std::string one_of_several(const Environment& environment, const std::string& program) {
+  try {
+    const auto outer = rendezvous::identify(environment);
+    if (outer.world_size < 2) return {};
+    return fmt::format(
+        "this command is itself rank {}/{} from {}: each of the {} starts a job of its own, and these don't train "
+        "together; to train as one, start {} in its place",
+        outer.rank, outer.world_size, outer.source, outer.world_size, program);
+  } catch (const Error&) {  // variables that make no rank: they don't reach ours, and say nothing of a launcher
+    return {};
+  }
+}
+
 int start(const RunOptions& options) {
   const auto environment = Environment::of_process();
   const auto program = find_program(options.command.front(), environment);
@@ -117,6 +132,9 @@ int start(const RunOptions& options) {
   }
   if (!count.reason.empty()) {
     console.message(fmt::format("{} {} ({})", count.ranks, count.ranks == 1 ? "rank" : "ranks", count.reason));
+  }
+  if (const auto warning = one_of_several(environment, options.command.front()); !warning.empty()) {
+    console.message(warning);
   }
   if (options.oversubscribe_gpu) {
     console.message(

@@ -228,6 +228,16 @@ TEST(Launcher, OuterLaunchersVariablesDoNotReachTheRanks) {
   EXPECT_EQ(result.out, "[rank 0] RANK=0\n[rank 0] WORLD_SIZE=1\n[rank 0] TORCHELASTIC_RUN_ID=(unset)\n");
 }
 
+TEST(Launcher, SaysThatItIsOneOfSeveral) {
+  const auto says = [](const std::map<std::string, std::string>& variables) {
+    return contains(run(plain(1, {"print:x"}), variables).err, "starts a job of its own");
+  };
+  EXPECT_TRUE(says({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"TORCHELASTIC_RUN_ID", "x"}}));
+  EXPECT_FALSE(says({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"TORCHELASTIC_RUN_ID", "x"}}));
+  EXPECT_FALSE(says({{"RANK", "7"}})) << "a rank of nothing";
+  EXPECT_FALSE(says({}));
+}
+
 TEST(Launcher, PassesLivenessOnIfItIsSaid) {
   const Words unset = {"env", "-u", "LOCKSTEP_LIVENESS"};
   EXPECT_EQ(run(joined(unset, plain(1, {"env:LOCKSTEP_LIVENESS"}))).out, "[rank 0] LOCKSTEP_LIVENESS=(unset)\n");
