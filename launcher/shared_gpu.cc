@@ -7,7 +7,7 @@ namespace lockstep::launcher {
 std::vector<std::pair<std::string, std::string>> shared_gpu_environment(const std::string& run_id, int rank) {
   return {
       {"LOCKSTEP_OVERSUBSCRIBE_GPU", "1"},
-      {"NCCL_HOSTID", fmt::format("{}-rank{}", run_id, rank)},
+      {std::string(kHostId), fmt::format("{}-rank{}", run_id, rank)},
       {"NCCL_NET", "Socket"},
       {"NCCL_SOCKET_IFNAME", "lo"},
       {"NCCL_IB_DISABLE", "1"},

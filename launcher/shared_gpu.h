@@ -2,14 +2,18 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 namespace lockstep::launcher {
 
+inline constexpr std::string_view kHostId = "NCCL_HOSTID";
+
 // NCCL refuses two ranks of one host on one GPU. With a host identity of its own each rank is a host by itself, and
-// they talk over loopback sockets, by the algorithm and protocol that pass the GPU from rank to rank least often. Each
-// variable is for ranks where the user has not set it.
+// they talk over loopback sockets, by the algorithm and protocol that pass the GPU from rank to rank least often.
+// NCCL's variables are for ranks where the user has not set them; but for that identity, which a site may set for its
+// hosts.
 std::vector<std::pair<std::string, std::string>> shared_gpu_environment(const std::string& run_id, int rank);
 
 }  // namespace lockstep::launcher

@@ -3,7 +3,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string_view>
+
+struct XXH3_state_s;
 
 namespace lockstep {
 
@@ -12,5 +15,20 @@ std::uint64_t hash64(const void* data, std::size_t bytes, std::uint64_t seed = 0
 inline std::uint64_t hash64(std::string_view text, std::uint64_t seed = 0) {
   return hash64(text.data(), text.size(), seed);
 }
+
+// Of bytes that come in pieces: hash64 of all of them together.
+class Hasher64 {
+ public:
+  explicit Hasher64(std::uint64_t seed = 0);
+  void add(const void* data, std::size_t bytes);
+  // Of what was added until now.
+  std::uint64_t value() const;
+
+ private:
+  struct Free {
+    void operator()(XXH3_state_s* state) const;
+  };
+  std::unique_ptr<XXH3_state_s, Free> state_;
+};
 
 }  // namespace lockstep

@@ -37,8 +37,8 @@ void check(cudaError_t error, std::string_view operation, DeviceId device) {
   throw DeviceError(fmt::format(
       "{} on {}: {}{}", operation, device.str(), error_text(error),
       breaks_the_process(error)
-          ? "; it comes from an earlier kernel, and this process can't use the GPU any more: run it again with "
-            "CUDA_LAUNCH_BLOCKING=1, or under compute-sanitizer, to see which kernel; start the process again"
+          ? "; it comes from an earlier kernel, and this process can't use the GPU any more: start it again, under "
+            "compute-sanitizer, or as one rank alone with CUDA_LAUNCH_BLOCKING=1, to see which kernel"
           : ""));
 }
 

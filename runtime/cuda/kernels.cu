@@ -76,7 +76,22 @@ cudaError_t launch(void* data, std::int64_t count, const std::int64_t* divisor, 
   return cudaGetLastError();
 }
 
+template <typename Kernel>
+cudaError_t load(Kernel* kernel) {
+  cudaFuncAttributes attributes;
+  return cudaFuncGetAttributes(&attributes, kernel);
+}
+
 }  // namespace
+
+cudaError_t load_kernels() {
+  for (const cudaError_t error :
+       {load(divide<float>), load(divide<double>), load(divide<__nv_bfloat16>), load(divide<__half>),
+        load(divide<std::int32_t>), load(divide<std::int64_t>), load(divide<std::uint8_t>), load(put)}) {
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
 
 cudaError_t launch_divide(void* data, std::int64_t count, DType dtype, const std::int64_t* divisor, OverZero over_zero,
                           cudaStream_t stream) {

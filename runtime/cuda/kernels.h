@@ -9,6 +9,10 @@
 
 namespace lockstep::cuda {
 
+// Loads all kernels on the current device, which the first launch of each would do otherwise, and wait for what the
+// device is at while it does (CUDA C++ Programming Guide, lazy loading): with a collective under way on the device and
+// another rank waiting for what comes behind the launch, for ever.
+cudaError_t load_kernels();
 // As divide_on_host (device/divide.h), bit for bit, with the divisor on the device.
 cudaError_t launch_divide(void* data, std::int64_t count, DType dtype, const std::int64_t* divisor, OverZero over_zero,
                           cudaStream_t stream);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
+#include <mutex>
 #include <vector>
 
 #include "runtime/base/error.h"
@@ -172,7 +173,12 @@ DeviceCounters CudaRuntime::counters() const {
 }
 
 std::shared_ptr<void> CudaRuntime::create_stream(DeviceId device, Stream::Priority priority) {
-  return use(device).streams->create(priority);
+  Device& its = use(device);
+  std::call_once(its.kernels_are_loaded, [&] {
+    const CurrentDevice current(device);
+    check(load_kernels(), "loading the kernels", device);
+  });
+  return its.streams->create(priority);
 }
 
 void CudaRuntime::wait(const std::function<bool()>& done, DeviceId device, const char* what, const Deadline& deadline) {

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 
 #include "runtime/base/mutex.h"
 #include "runtime/cuda/device_memory.h"
@@ -59,6 +60,7 @@ class CudaRuntime final : public DeviceRuntime {
     EventPool events;
     std::shared_ptr<DeviceAllocator> memory;
     std::shared_ptr<StreamPool> streams;
+    std::once_flag kernels_are_loaded;  // with the first stream: before it has work that a loading would wait for
   };
   // Throws BackendUnavailable if there is no such device, InvalidArgument if it is none of CUDA's.
   Device& use(DeviceId device) EXCLUDES(mutex_);

@@ -363,6 +363,7 @@ void Reducer::Impl::abandon_step(std::string_view cause) noexcept {
   try {
     if (group->size() == 1) {
       close_sum();
+      observed.clear();
       return in_group([&] {
         queue.drop();
         memory.leave();

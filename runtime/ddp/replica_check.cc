@@ -4,9 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstring>
 #include <map>
-#include <memory>
 #include <vector>
 
 #include "runtime/base/error.h"
@@ -26,15 +24,15 @@ std::uint64_t hash_on_device(const BufferView& value, StreamView stream, std::ui
   if (value.device != stream.device) stream = {value.device, nullptr};
   DeviceRuntime& runtime = device_runtime(value.device.kind);
   const Deadline deadline = Deadline::after(kCopyPatience);
-  const auto all = std::make_unique_for_overwrite<std::byte[]>(value.bytes());
+  Hasher64 hasher(seed);
   const auto piece = runtime.allocate_pinned(std::min(kPiece, value.bytes()), value.device);
   for (std::size_t at = 0; at < value.bytes(); at += kPiece) {
     const std::size_t bytes = std::min(kPiece, value.bytes() - at);
     runtime.copy(piece.get(), static_cast<const std::byte*>(value.data) + at, bytes, stream);
     runtime.synchronize(stream, deadline);
-    std::memcpy(all.get() + at, piece.get(), bytes);
+    hasher.add(piece.get(), bytes);
   }
-  return hash64(all.get(), value.bytes(), seed);
+  return hasher.value();
 }
 
 std::uint64_t hash_buffer(const NamedBuffer& buffer, StreamView stream) {

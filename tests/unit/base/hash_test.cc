@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 #include <string>
 
@@ -25,6 +26,19 @@ TEST(Hash64, DependsOnEveryByteLengthAndSeed) {
     seen.insert(hash64(text, i));
   }
   EXPECT_EQ(seen.size(), 900u);
+}
+
+TEST(Hasher64, OfPiecesIsTheHashOfTheWhole) {
+  std::string text(5000, 'x');
+  for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i * 7);
+  for (const std::size_t piece : {1u, 3u, 64u, 255u, 256u, 1024u, 5000u}) {
+    Hasher64 hasher(17);
+    for (std::size_t at = 0; at < text.size(); at += piece) {
+      hasher.add(text.data() + at, std::min(piece, text.size() - at));
+    }
+    EXPECT_EQ(hasher.value(), hash64(text, 17)) << "in pieces of " << piece;
+  }
+  EXPECT_EQ(Hasher64().value(), hash64(""));
 }
 
 }  // namespace

@@ -154,6 +154,21 @@ TEST(ReducerAbandon, AWorldOfOneGoesOnWithoutWhatItHadAccumulated) {
   EXPECT_EQ(used(reducer), (std::vector<bool>{false, true, false, false}));
 }
 
+TEST(ReducerAbandon, WhatWasSeenOfTheOrderIsForgotten) {
+  FakeWorld world(1);
+  Reducer reducer(kFour, world.group(0), {.buckets = kOneEach});
+  reducer.begin_step({.weight = 1});
+  write(reducer, 3, 1.0f);
+  write(reducer, 2, 1.0f);
+  reducer.abandon_step("backward threw");
+  for (int step = 0; step < 2; ++step) {
+    reducer.begin_step({.weight = 2});
+    for (const int parameter : {3, 2, 1, 0}) write(reducer, parameter, 6.0f);
+    EXPECT_EQ(reducer.finish_step(), 2);
+    EXPECT_EQ(reducer.gradient<double>(1)[0], 3.0);
+  }
+}
+
 TEST(ReducerMemory, OutlivesTheReducer) {
   FakeWorld world(1);
   std::shared_ptr<void> memory;

@@ -98,6 +98,8 @@ TEST(SharedGpu, EveryRankIsAHostOfItsOwnAndTheUsersVariablesWin) {
   Environment inherited;
   inherited.set("NCCL_ALGO", "Tree");
   inherited.set("NCCL_NET_PLUGIN", "");  // set is set
+  inherited.set("NCCL_HOSTID", "node-17");  // by which all ranks were one host
+  inherited.set("LOCKSTEP_OVERSUBSCRIBE_GPU", "0");
   const auto first = rank_environment(inherited, contract, 0);
   const auto second = rank_environment(inherited, contract, 1);
   EXPECT_THAT(first, Contains("NCCL_HOSTID=run-7-rank0"));
