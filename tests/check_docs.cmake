@@ -1,7 +1,7 @@
 # cmake -DROOT=... -P check_docs.cmake: what the pages name is there.
 #
 # Every path of this repository in backticks or behind a Markdown link exists. docs/ARCHITECTURE.md has a row for every
-# room of check_layers.cmake. docs/ERRORS.md has every error type, and the messages it lists (first cell of a row, in
+# room of check_layers.cmake, docs/TESTING.md for every folder of tests/. docs/ERRORS.md has every error type, and the messages it lists (first cell of a row, in
 # backticks, with {} for values) are in the sources.
 cmake_minimum_required(VERSION 3.25)
 
@@ -53,6 +53,14 @@ foreach(room ${rooms})
   string(REGEX MATCH "\n\\|[^|]*`${room}`[^|]*\\|" row "${map}")
   if(row STREQUAL "")
     message(SEND_ERROR "docs/ARCHITECTURE.md: no row for the room `${room}`")
+  endif()
+endforeach()
+
+file(READ "${ROOT}/docs/TESTING.md" testing)
+file(GLOB folders RELATIVE "${ROOT}" "${ROOT}/tests/*")
+foreach(folder ${folders})
+  if(IS_DIRECTORY "${ROOT}/${folder}" AND NOT testing MATCHES "\n\\| `${folder}/[^|]*\\|")
+    message(SEND_ERROR "docs/TESTING.md: no row for `${folder}/`")
   endif()
 endforeach()
 

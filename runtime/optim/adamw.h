@@ -6,11 +6,11 @@
 namespace lockstep::optim {
 
 struct AdamWOptions {
-  double lr = 1e-3;
-  double beta1 = 0.9;    // [0, 1)
-  double beta2 = 0.999;  // [0, 1)
-  double epsilon = 1e-8;
-  double weight_decay = 1e-2;
+  double lr = 1e-3;            // 0 or more, finite; of the first steps: set_learning_rate() changes it
+  double beta1 = 0.9;          // [0, 1)
+  double beta2 = 0.999;        // [0, 1)
+  double epsilon = 1e-8;       // above 0
+  double weight_decay = 1e-2;  // 0 or more
 };
 
 // As torch.optim.AdamW: w -= lr weight_decay w, then w -= lr m^ / (sqrt(v^) + epsilon), m^ and v^ bias-corrected.

@@ -12,7 +12,7 @@ namespace lockstep::optim {
 // Parameters with settings of their own; what is not set is the optimizer's.
 struct ParameterGroup {
   std::vector<Tensor> parameters = {};
-  double weight_decay = 0;
+  double weight_decay = 0;  // 0 or more
 };
 
 // A tensor of an optimizer's state, for snapshots: "moment1.3" belongs to parameter 3.
@@ -22,7 +22,8 @@ struct NamedState {
 };
 
 // Steps from the parameters' gradients; a parameter without one is left alone. Works in place on the parameters'
-// memory. Thread: one. InvalidArgument for parameters that are undefined, twice there, or don't require a gradient.
+// memory. Thread: one. The constructors throw InvalidArgument for parameters that are undefined, twice there, or don't
+// require a gradient, and for settings that are out of their range.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;

@@ -7,7 +7,8 @@ namespace lockstep::optim {
 
 enum class Decay : std::uint8_t { none, linear, cosine };
 
-// Rises linearly over the first `warmup` steps to `peak`, then falls to `floor` at step `total` and stays there.
+// Rises linearly over the first `warmup` steps to `peak`, then falls to `floor` at step `total` and stays there; with
+// Decay::none it stays at `peak`. A warm-up of `total` steps or more is followed by `floor`.
 //
 //   optimizer.set_learning_rate(schedule(step));   // step counts from 0
 struct Schedule {

@@ -6,10 +6,10 @@
 namespace lockstep::optim {
 
 struct SgdOptions {
-  double lr = 1e-3;
-  double momentum = 0;  // [0, 1)
-  double weight_decay = 0;
-  bool nesterov = false;  // needs a momentum
+  double lr = 1e-3;         // 0 or more, finite; of the first steps: set_learning_rate() changes it
+  double momentum = 0;      // [0, 1)
+  double weight_decay = 0;  // 0 or more
+  bool nesterov = false;    // needs a momentum
 };
 
 // v = momentum v + (g + weight_decay w), from zeros; w -= lr v, or with nesterov lr (g + weight_decay w + momentum v).
