@@ -52,6 +52,10 @@ Tensor gather_rows(const Tensor& rows, ProcessGroup& group, int root) {
 }
 
 double mean_over_ranks(double mean, std::int64_t weight, ProcessGroup& group) {
+  if (weight < 0) {
+    throw InvalidArgument(fmt::format(
+        "mean_over_ranks: weight {} on rank {}; give 0 or more, the terms that the mean is of", weight, group.rank()));
+  }
   // The mean of nothing may be NaN, which no weight takes away.
   std::array<double, 2> sums{weight == 0 ? 0 : mean * static_cast<double>(weight), static_cast<double>(weight)};
   group.all_reduce(BufferView(std::span<double>(sums))).wait();

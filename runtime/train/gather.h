@@ -15,7 +15,7 @@ Tensor gather_rows(const Tensor& rows, ProcessGroup& group, int root = 0);
 
 // The mean over all ranks of what each rank's `mean` is the mean of, where `weight` counts its terms: the loss of the
 // global batch, from the losses of its shards. 0 if nobody has any.
-// A mean of weight 0 doesn't count, whatever it is.
+// A mean of weight 0 doesn't count, whatever it is. InvalidArgument if the weight is negative.
 double mean_over_ranks(double mean, std::int64_t weight, ProcessGroup& group);
 
 }  // namespace lockstep

@@ -54,6 +54,7 @@ TEST(MeanOverRanks, IsWeighted) {
     const auto rank = static_cast<std::size_t>(group->rank());
     EXPECT_DOUBLE_EQ(mean_over_ranks(means[rank], weights[rank], *group), 1.75);
     EXPECT_DOUBLE_EQ(mean_over_ranks(means[rank], 0, *group), 0);
+    EXPECT_THROW(mean_over_ranks(1, -1, *group), InvalidArgument);
   });
 }
 

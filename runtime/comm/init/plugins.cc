@@ -38,9 +38,8 @@ std::string mpi_why_not(const GroupContext& context) {
   }
   if (context.identity.source == "Open MPI") return {};
   return fmt::format(
-      "backend 'mpi' needs ranks that mpirun started, and these are from {}; start with mpirun, or use "
-      "backend 'gloo'",
-      context.identity.source);
+      "backend 'mpi' needs ranks that mpirun started, and {}; start with mpirun, or use backend 'gloo'",
+      context.identity.source == "alone" ? "this one was started alone" : "these are from " + context.identity.source);
 }
 
 const std::vector<Known>& known_plugins() {
