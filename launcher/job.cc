@@ -70,7 +70,8 @@ int Job::run() {
   } catch (const Error&) {
     signal_all(SIGKILL);
     for (auto& process : ranks_) {
-      if (process.running()) wait_readable(process.pidfd.get(), Deadline::after(kUnkillableLimit));
+      if (!process.running() || !wait_readable(process.pidfd.get(), Deadline::after(kUnkillableLimit))) continue;
+      process.ending = reap(process.pidfd.get());  // not every container's init does it for us
     }
     throw;
   }

@@ -23,6 +23,7 @@
 #include "runtime/base/cpu.h"
 #include "runtime/base/error.h"
 #include "runtime/base/logging.h"
+#include "runtime/net/open_files.h"
 #include "runtime/rendezvous/identity.h"
 #include "runtime/store/secret.h"
 
@@ -152,6 +153,20 @@ int start(const RunOptions& options) {
   }
 }
 
+// Of those that more ranks than the host allows run into.
+std::string remedy(const SystemError& error) {
+  switch (error.error_number()) {
+    case EMFILE:
+      return fmt::format("; the limit is {} (ulimit -n), and each rank takes 2 to 12: raise it, or start fewer ranks",
+                         net::open_files_limit().hard);
+    case ENFILE: return "; that is the host's limit, fs.file-max: raise it, or start fewer ranks";
+    case EAGAIN:
+      return "; this user or container may have no more processes (ulimit -u, --pids-limit): raise it, or start fewer "
+             "ranks";
+    default: return {};
+  }
+}
+
 }  // namespace
 
 int run_command(const RunOptions& options) {
@@ -160,6 +175,8 @@ int run_command(const RunOptions& options) {
     return start(options);
   } catch (const InvalidArgument& error) {
     return complain(kExitUsage, error.what());
+  } catch (const SystemError& error) {
+    return complain(kExitInternal, error.what() + remedy(error));
   } catch (const Error& error) {
     return complain(kExitInternal, error.what());
   }

@@ -228,6 +228,14 @@ TEST(Launcher, OuterLaunchersVariablesDoNotReachTheRanks) {
   EXPECT_EQ(result.out, "[rank 0] RANK=0\n[rank 0] WORLD_SIZE=1\n[rank 0] TORCHELASTIC_RUN_ID=(unset)\n");
 }
 
+TEST(Launcher, ALimitOfTheHostComesWithItsRemedy) {
+  const auto result =
+      testing::run_process({.command = {"sh", "-c", "ulimit -n 40; exec \"$0\" run -n 64 -- \"$1\" wait-signal:30",
+                                        LOCKSTEP_PROGRAM, PLAIN_PROGRAM}});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_TRUE(contains(result.err, "the limit is 40 (ulimit -n)")) << result.err;
+}
+
 TEST(Launcher, SaysThatItIsOneOfSeveral) {
   const auto says = [](const std::map<std::string, std::string>& variables) {
     return contains(run(plain(1, {"print:x"}), variables).err, "starts a job of its own");
