@@ -68,9 +68,17 @@ nlohmann::json devices_json() {
 
 int main(int count, char** arguments) {
   using namespace lockstep::probe;
-  const bool devices_only = count == 2 && std::string_view(arguments[1]) == "devices";
-  if (count > 1 && !devices_only) {
-    fmt::print(stderr, "lockstep-probe: unknown argument '{}'; there is: devices\n", arguments[1]);
+  const bool devices_only = count > 1 && std::string_view(arguments[1]) == "devices";
+  const int known = devices_only ? 2 : 1;
+  if (count == 2 && std::string_view(arguments[1]) == "--help") {
+    fmt::print(
+        "Usage: lockstep-probe [devices]\nAnswers lockstep doctor, in one JSON object: devices, and without an "
+        "argument "
+        "backends and plug-ins too.\n");
+    return std::fflush(stdout) == 0 ? 0 : 1;
+  }
+  if (count > known) {
+    fmt::print(stderr, "lockstep-probe: unknown argument '{}'; usage: lockstep-probe [devices]\n", arguments[known]);
     return 2;
   }
   nlohmann::json answer = devices_json();
