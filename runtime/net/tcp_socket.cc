@@ -99,7 +99,9 @@ UniqueFd listen_at(const SocketAddress& address, bool dual_stack) {
                       "these, or the host that has it",
                       address.to_string(), fmt::join(local_addresses(), ", ")));
     }
-    const char* remedy = error == EADDRINUSE ? " (choose another port, or port 0 for a free one)" : "";
+    const char* remedy = error == EADDRINUSE ? " (choose another port, or port 0 for a free one)"
+                         : error == EACCES   ? " (a port that only root may take: choose one above 1023)"
+                                             : "";
     throw SystemError(fmt::format("listen at {}{}", address.to_string(), remedy), error);
   }
   if (::listen(fd.get(), SOMAXCONN) != 0) {

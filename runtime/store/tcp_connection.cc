@@ -78,6 +78,11 @@ TcpConnection TcpConnection::open(const Endpoint& endpoint, const Deadline& dead
       outcome = error.what();
     } catch (const Timeout& error) {
       outcome = error.what();
+    } catch (const CorruptData& error) {
+      throw StoreError(
+          fmt::format("{} answered the greeting with what no store server sends ({}); is it another "
+                      "program's port?",
+                      endpoint.address.to_string(), error.what()));
     }
     if (!backoff.pause(deadline)) {
       throw Timeout(

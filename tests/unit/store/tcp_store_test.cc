@@ -137,6 +137,21 @@ TEST_F(TcpStoreTest, AnotherProgramsPortIsSaidToBeThat) {
   other.join();
 }
 
+TEST_F(TcpStoreTest, AnAnswerThatNoStoreGivesIsSaidToBeAnotherPrograms) {
+  const UniqueFd listener = net::tcp_listen({"127.0.0.1", 0});
+  UniqueFd connection;  // open until the client has read the answer
+  std::thread other([&] {
+    connection = net::tcp_accept(listener.get(), soon());
+    std::string hello = request(Op::hello, {{}, {"", "", std::string(proto::kNonceBytes, 'n')}, proto::kVersion});
+    net::recv_exact(connection.get(), std::as_writable_bytes(std::span(hello)), soon());
+    net::send_all(connection.get(), "HTTP/1.1 400 Bad Request\r\n\r\n", soon());
+  });
+  const net::HostPort address = net::local_address(listener.get());
+  EXPECT_THAT(message_of<StoreError>([&] { TcpStore store(address, soon()); }),
+              AllOf(HasSubstr(address.to_string()), HasSubstr("is it another program's port?")));
+  other.join();
+}
+
 TEST_F(TcpStoreTest, OverlongKeysAndValuesAreRefusedBeforeTheyAreSent) {
   const auto store = client();
   const std::string longest_key(8191, 'k');
