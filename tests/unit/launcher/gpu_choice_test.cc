@@ -97,7 +97,7 @@ TEST(SharedGpu, EveryRankIsAHostOfItsOwnAndTheUsersVariablesWin) {
   contract.share_gpus = true;
   Environment inherited;
   inherited.set("NCCL_ALGO", "Tree");
-  inherited.set("NCCL_NET_PLUGIN", "");  // set is set
+  inherited.set("NCCL_NET_PLUGIN", "");     // set is set
   inherited.set("NCCL_HOSTID", "node-17");  // by which all ranks were one host
   inherited.set("LOCKSTEP_OVERSUBSCRIBE_GPU", "0");
   const auto first = rank_environment(inherited, contract, 0);
