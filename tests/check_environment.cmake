@@ -95,7 +95,7 @@ endif()
 # On the other pages: a name that nothing has is one that was renamed.
 file(GLOB_RECURSE others "${ROOT}/cmake/*.cmake" "${ROOT}/tests/*.cc" "${ROOT}/tests/*.h" "${ROOT}/tests/*.py" "${ROOT}/tests/*.sh"
      "${ROOT}/runtime/CMakeLists.txt" "${ROOT}/tests/CMakeLists.txt")
-file(GLOB scripts "${ROOT}/scripts/*")
+file(GLOB scripts LIST_DIRECTORIES FALSE "${ROOT}/scripts/*")
 read_all(has ${others} ${scripts} "${ROOT}/CMakeLists.txt")
 names_in(had "${code}${has}" "LOCKSTEP_[A-Z0-9_]+")
 file(GLOB pages "${ROOT}/*.md" "${ROOT}/docs/*.md" "${ROOT}/docs/adr/*.md" "${ROOT}/docs/deploy/*.md" "${ROOT}/examples/*/README.md"
