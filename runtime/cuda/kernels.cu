@@ -63,6 +63,7 @@ __global__ void divide(T* data, std::int64_t count, std::int64_t head, const std
 
 __global__ void put(std::int64_t* to, std::int64_t value) { *to = value; }
 
+// Its own error is what a launch returns: cudaGetLastError() might be about something of the program's.
 template <typename T>
 cudaError_t launch(void* data, std::int64_t count, const std::int64_t* divisor, OverZero over_zero,
                    cudaStream_t stream) {
@@ -71,9 +72,11 @@ cudaError_t launch(void* data, std::int64_t count, const std::int64_t* divisor, 
   const std::int64_t head = std::min<std::int64_t>(count, past == 0 ? 0 : (16 - past) / static_cast<int>(sizeof(T)));
   const std::int64_t work = count / (16 / static_cast<int>(sizeof(T))) + 1;
   const auto blocks = static_cast<unsigned>(std::min<std::int64_t>((work + kThreads - 1) / kThreads, kMostBlocks));
-  divide<T>
-      <<<blocks, kThreads, 0, stream>>>(static_cast<T*>(data), count, head, divisor, over_zero == OverZero::is_zero);
-  return cudaGetLastError();
+  T* values = static_cast<T*>(data);
+  bool clears = over_zero == OverZero::is_zero;
+  void* arguments[] = {&values, const_cast<std::int64_t*>(&count), const_cast<std::int64_t*>(&head), &divisor, &clears};
+  return cudaLaunchKernel(reinterpret_cast<const void*>(&divide<T>), dim3(blocks), dim3(kThreads), arguments, 0,
+                          stream);
 }
 
 template <typename Kernel>
@@ -108,8 +111,8 @@ cudaError_t launch_divide(void* data, std::int64_t count, DType dtype, const std
 }
 
 cudaError_t launch_put(std::int64_t* to, std::int64_t value, cudaStream_t stream) {
-  put<<<1, 1, 0, stream>>>(to, value);
-  return cudaGetLastError();
+  void* arguments[] = {&to, &value};
+  return cudaLaunchKernel(reinterpret_cast<const void*>(&put), dim3(1), dim3(1), arguments, 0, stream);
 }
 
 }  // namespace lockstep::cuda

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
-#include <mutex>
 #include <vector>
 
 #include "runtime/base/error.h"
@@ -173,12 +172,17 @@ DeviceCounters CudaRuntime::counters() const {
 }
 
 std::shared_ptr<void> CudaRuntime::create_stream(DeviceId device, Stream::Priority priority) {
-  Device& its = use(device);
-  std::call_once(its.kernels_are_loaded, [&] {
-    const CurrentDevice current(device);
-    check(load_kernels(), "loading the kernels", device);
-  });
-  return its.streams->create(priority);
+  Device& own = use(device);
+  {
+    // std::call_once may hang under ThreadSanitizer once a call has thrown.
+    MutexLock lock(own.load_mutex);
+    if (!own.kernels_are_loaded) {
+      const CurrentDevice current(device);
+      check(load_kernels(), "loading the kernels", device);
+      own.kernels_are_loaded = true;
+    }
+  }
+  return own.streams->create(priority);
 }
 
 void CudaRuntime::wait(const std::function<bool()>& done, DeviceId device, const char* what, const Deadline& deadline) {

@@ -7,7 +7,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 
 #include "runtime/base/mutex.h"
 #include "runtime/cuda/device_memory.h"
@@ -60,7 +59,9 @@ class CudaRuntime final : public DeviceRuntime {
     EventPool events;
     std::shared_ptr<DeviceAllocator> memory;
     std::shared_ptr<StreamPool> streams;
-    std::once_flag kernels_are_loaded;  // with the first stream: before it has work that a loading would wait for
+    Mutex load_mutex;
+    // With the first stream: before it has work that a loading would wait for.
+    bool kernels_are_loaded GUARDED_BY(load_mutex) = false;
   };
   // Throws BackendUnavailable if there is no such device, InvalidArgument if it is none of CUDA's.
   Device& use(DeviceId device) EXCLUDES(mutex_);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cstring>
 #include <limits>
@@ -137,6 +138,38 @@ TEST_F(Cuda, DividesAndPutsInTheStreamsOrder) {
     }
   }
   cuda.divide({nullptr, 0, DType::f32, kGpu}, divisor, OverZero::is_zero, stream);
+}
+
+// What the other stream does may wait, by way of a peer, for what comes behind this launch.
+TEST_F(Cuda, NoLaunchWaitsForWhatAnotherStreamDoes) {
+  const DeviceId fresh{DeviceKind::cuda, 5};
+  const Stream busy(fresh);
+  const Stream stream(fresh);
+  const auto data = cuda.allocate(64, stream);
+  const auto divisor = cuda.allocate(sizeof(std::int64_t), stream);
+  cuda.zero(data.get(), 64, stream);
+  const auto go = std::make_shared<std::atomic<bool>>(false);
+  ASSERT_EQ(cudaSetDevice(fresh.index), cudaSuccess);
+  ASSERT_EQ(
+      fake_cuda::enqueue(static_cast<cudaStream_t>(busy.view().handle), "stall", [go] { go->wait(false); }, {}, {}),
+      cudaSuccess);
+  std::atomic<bool> launched{false};
+  std::thread launcher([&] {
+    cuda.put(static_cast<std::int64_t*>(divisor.get()), 2, stream);
+    for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16, DType::i32, DType::i64, DType::u8}) {
+      cuda.divide(BufferView(data.get(), 8, dtype, fresh), static_cast<const std::int64_t*>(divisor.get()),
+                  OverZero::is_zero, stream);
+    }
+    launched = true;
+  });
+  const Deadline limit = soon();
+  while (!launched && !limit.expired()) std::this_thread::yield();
+  EXPECT_TRUE(launched);
+  *go = true;
+  go->notify_all();
+  launcher.join();
+  busy.synchronize(soon());
+  stream.synchronize(soon());
 }
 
 TEST_F(Cuda, EventsOrderStreamsAndAWaitThatIsMissingIsSeen) {

@@ -11,7 +11,8 @@
 // NCCL promises that they don't wait for each other only while the device runs their kernels beside each other. It does
 // in streams of their own, unless CUDA_DEVICE_MAX_CONNECTIONS=1 puts these into one queue: then all ranks have to start
 // things in the same order. The same holds for whatever waits for the whole device: cudaFree, cudaDeviceSynchronize,
-// the end of a group. End groups in one order on all ranks.
+// the first launch of a kernel (CUDA_MODULE_LOADING=EAGER loads all of them before), the end of a group. End groups in
+// one order on all ranks.
 // Contract: comm/process_group.h.
 #pragma once
 

@@ -3,16 +3,40 @@
 
 #include <fmt/format.h>
 
+#include <mutex>
+#include <set>
+
 #include "runtime/device/divide.h"
 #include "tests/fakes/cudart/fake_cuda.h"
 
 namespace lockstep::cuda {
+namespace {
 
-cudaError_t load_kernels() { return cudaSuccess; }
+// As CUDA may at the first launch of a kernel on a device that nobody has loaded before.
+void load(bool for_good) {
+  static std::mutex mutex;
+  static std::set<int> loaded;
+  int device = 0;
+  if (cudaGetDevice(&device) != cudaSuccess) return;
+  {
+    const std::lock_guard lock(mutex);
+    if (loaded.count(device) != 0) return;
+    if (for_good) loaded.insert(device);
+  }
+  fake_cuda::wait_for_device();
+}
+
+}  // namespace
+
+cudaError_t load_kernels() {
+  load(true);
+  return cudaSuccess;
+}
 
 cudaError_t launch_divide(void* data, std::int64_t count, DType dtype, const std::int64_t* divisor, OverZero over_zero,
                           cudaStream_t stream) {
   if (count == 0) return cudaSuccess;
+  load(false);
   const std::size_t bytes = static_cast<std::size_t>(count) * size_of(dtype);
   return fake_cuda::enqueue(stream, fmt::format("divide {} x {}", count, name_of(dtype)),
                             [data = fake_cuda::host_address(data), count, dtype, over_zero,
@@ -23,6 +47,7 @@ cudaError_t launch_divide(void* data, std::int64_t count, DType dtype, const std
 }
 
 cudaError_t launch_put(std::int64_t* to, std::int64_t value, cudaStream_t stream) {
+  load(false);
   return fake_cuda::enqueue(stream, fmt::format("put {}", value),
                             [to = static_cast<std::int64_t*>(fake_cuda::host_address(to)), value] { *to = value; }, {},
                             {{to, sizeof *to}});
