@@ -358,10 +358,12 @@ bool Reducer::Impl::used_anywhere(int parameter) {
   });
 }
 
+// Also after a failure, which need not be the group's: where it is, the abort changes nothing.
 void Reducer::Impl::abandon_step(std::string_view cause) noexcept {
-  if (failure || (!in_step && micro_batches == 0)) return;
+  if (!in_step && micro_batches == 0) return;
   try {
     if (group->size() == 1) {
+      if (failure) return;
       close_sum();
       observed.clear();
       return in_group([&] {
@@ -376,7 +378,7 @@ void Reducer::Impl::abandon_step(std::string_view cause) noexcept {
 }
 
 void Reducer::Impl::abort_if_open() noexcept {
-  if (failure || !queue.is_open()) return;
+  if (!queue.is_open()) return;
   try {
     group->abort(fmt::format("rank {} left step {} before finish_step", group->rank(), step));
   } catch (const std::exception& error) {

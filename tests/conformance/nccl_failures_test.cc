@@ -298,6 +298,28 @@ TEST_F(Nccl, ADeviceThatFailsFailsTheGroup) {
   expect_text(texts[0], {"can't go on: ", "cudaMemcpyAsync"});
 }
 
+// Rank 0 would be one collective behind rank 1 from then on, and they would add up different things.
+TEST_F(Nccl, ACollectiveThatADeviceCannotStartFailsTheGroup) {
+  std::latch ready(2);
+  std::latch refused(2);
+  std::array<std::string, 2> texts;
+  run_ranks(2, [&](const Group& group) {
+    const auto memory = device_runtime(DeviceKind::cuda).allocate(400, group->stream());
+    device_runtime(DeviceKind::cuda).zero(memory.get(), 400, group->stream());
+    const BufferView buffer(memory.get(), 100, DType::f32, group->device());
+    ready.arrive_and_wait();
+    if (group->rank() == 0) {
+      fake_cuda::inject("cudaEventRecord=2");
+      expect_text(error_of<DeviceError>([&] { group->all_reduce(buffer); }), {"cudaEventRecord"});
+      fake_cuda::heal();
+    }
+    refused.arrive_and_wait();
+    texts[static_cast<std::size_t>(group->rank())] = error_of<PeerLost>([&] { group->all_reduce(buffer).wait(); });
+  });
+  EXPECT_EQ(texts[0], texts[1]);
+  expect_text(texts[0], {"rank 0 (host ", "cudaEventRecord"});
+}
+
 TEST_F(Nccl, TheLibrary) {
   const auto refusal = [](std::vector<std::string> candidates) {
     return error_of<BackendUnavailable>([&] { nccl::load_api(candidates); });

@@ -16,6 +16,7 @@
 #include "runtime/ddp/replica_check.h"
 #include "runtime/device/device_runtime.h"
 #include "tests/conformance/errors.h"
+#include "tests/fakes/cudart/fake_cuda.h"
 #include "tests/fakes/nccl/fake_nccl.h"
 #include "tests/multirank/device_gradients.h"
 #include "tests/support/rank_threads.h"
@@ -712,6 +713,40 @@ TEST(NcclReducer, AReducerDroppedInAStepFailsTheOthersWithItsRank) {
     }
   });
   EXPECT_EQ(seen, 1);
+}
+
+// What fails may be no call of the group's: the others would wait for the rest of the step.
+TEST(NcclReducer, AStepThatTheDeviceFailsFailsTheOthersToo) {
+  for (const bool gives_up : {false, true}) {
+    std::latch ready(2);
+    std::latch failed(2);
+    run_ranks(2, [&](const Group& group) {
+      const Compute compute(group);
+      auto reducer = std::make_unique<Reducer>(kSix, group, kTwoEach);
+      reducer->begin_step({.weight = 1});
+      for (const int p : {5, 4}) {
+        write_gradient(*group, *reducer, p, 1);
+        reducer->mark_ready(p);
+      }
+      ready.arrive_and_wait();
+      if (group->rank() == 1) {
+        failed.arrive_and_wait();
+        const std::string cause = error_of<PeerLost>([&] {
+          for (const int p : {3, 2, 1, 0}) reducer->mark_unused(p);
+          reducer->finish_step();
+          reducer->total_weight();
+        });
+        expect_text(cause, {gives_up ? "rank 0 gave up step 0: no more" : "rank 0 left step 0 before finish_step"});
+        return;
+      }
+      fake_cuda::inject("cudaMemsetAsync=2");
+      error_of<DeviceError>([&] { reducer->mark_unused(3); });
+      fake_cuda::heal();
+      if (gives_up) reducer->abandon_step("no more");
+      reducer.reset();
+      failed.arrive_and_wait();
+    });
+  }
 }
 
 // A kernel of NCCL's that never ends is a Timeout of whoever waits for it on the host. The limit is longer than a

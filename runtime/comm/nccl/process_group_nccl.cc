@@ -51,15 +51,33 @@ void ProcessGroupNccl::check_place(std::string_view operation, const BufferView&
                   place.kind == DeviceKind::cpu ? "the host's" : "on " + place.str()));
 }
 
+// What the others have started and this rank could not would have all its later collectives meet the wrong ones. Misuse
+// is the program's to mend, and nothing has been started then.
+template <typename Start>
+Work ProcessGroupNccl::or_abort(Start start) {
+  try {
+    return Work(start(), timeout());
+  } catch (const InvalidArgument&) {
+    throw;
+  } catch (const std::exception& error) {
+    engine_->abort(fmt::format("{}: {}", engine_->own_name(), error.what()));  // nothing where the group has failed
+    throw;
+  }
+}
+
 Work ProcessGroupNccl::start(comm::Task task) {
-  check_place(comm::name_of(task.record.kind), task.input);
-  check_place(comm::name_of(task.record.kind), task.output);
-  return Work(engine_->start(std::move(task), stream_), timeout());
+  return or_abort([&] {
+    check_place(comm::name_of(task.record.kind), task.input);
+    check_place(comm::name_of(task.record.kind), task.output);
+    return engine_->start(std::move(task), stream_);
+  });
 }
 
 Work ProcessGroupNccl::start_message(bool is_send, const BufferView& buffer, int peer, int tag) {
-  check_place(is_send ? "send" : "recv", buffer);
-  return Work(engine_->start(std::make_shared<Message>(is_send, buffer, peer, tag), stream_), timeout());
+  return or_abort([&] {
+    check_place(is_send ? "send" : "recv", buffer);
+    return engine_->start(std::make_shared<Message>(is_send, buffer, peer, tag), stream_);
+  });
 }
 
 Arena ProcessGroupNccl::allocate(std::size_t bytes) {

@@ -50,6 +50,9 @@ class ProcessGroupNccl final : public comm::TaskGroup {
  private:
   Work start(comm::Task task) override;
   Work start_message(bool is_send, const BufferView& buffer, int peer, int tag) override;
+  // What `start` starts. Where it throws, the group fails, but for InvalidArgument.
+  template <typename Start>
+  Work or_abort(Start start);
   // Device memory is where it says.
   void check_place(std::string_view operation, const BufferView& buffer) const;
 
