@@ -200,6 +200,34 @@ TEST_F(NcclEnd, AKernelThatNeverEndsBeforeACollectiveIsATimeoutOfTheEnd) {
   EXPECT_EQ(calls("rank 0: destroy"), 0);
 }
 
+// A program some slow steps ahead, whose group fails: the abort comes back, and the device has still to compute.
+TEST_F(NcclEnd, AnAbortedProcessMayComputeForLonger) {
+  ::setenv("LOCKSTEP_FAILURE_WATCHDOG", "2", 1);
+  fake_nccl::inject("abort=early");
+  std::atomic<bool> said{false};
+  set_log_sink([&](LogLevel level, std::string_view text) {
+    if (level == LogLevel::warn && text.find("after the abort of rank 0 (host ") != text.npos) said = true;
+  });
+  run_ranks(1, [&](Group group) {
+    const Stream stream(group->device());
+    group->set_stream(stream);
+    const auto memory = device_runtime(DeviceKind::cuda).allocate(400, stream);
+    fake_cuda::enqueue(static_cast<cudaStream_t>(stream.view().handle), "a slow step of the program",
+                       [&] {
+                         while (!said) std::this_thread::yield();
+                       },
+                       {}, {{memory.get(), 400}});
+    const Work work = group->all_reduce(BufferView(memory.get(), 100, DType::f32, group->device()));
+    work.wait_on(stream);
+    group->abort("another rank died");
+    EXPECT_EQ(error_of<PeerLost>([&] { work.wait(); }), "another rank died");
+    device_runtime(DeviceKind::cuda).synchronize(stream.view(), copy_deadline());
+    group.reset();
+  });
+  EXPECT_TRUE(said);
+  EXPECT_EQ(calls("rank 0: abort"), 1);
+}
+
 TEST_F(NcclEnd, MemoryThatStaysRegisteredIsKept) {
   fake_nccl::inject("deregister=error@1:rank1");
   run_ranks(2, [&](const Group& group) {

@@ -11,7 +11,7 @@
 // another: message.h.
 //
 // Failure: once there is a cause, an undertaker thread takes the communicator from the owner, aborts it in a helper
-// thread, and ends the process (base/exit_code.h) if that has not returned after 5 s: a kernel that never
+// thread, and ends the process (base/exit_code.h) if that has not returned 5 s after the cause: a kernel that never
 // ends can't be ended otherwise, and the process is lost to its job anyway.
 //
 // The end in order: all say goodbye; the device does what it still has to do, the program's kernels too, since NCCL's
@@ -47,9 +47,6 @@ namespace lockstep::nccl {
 
 class Engine final : public std::enable_shared_from_this<Engine> {
  public:
-  // How long the owner thread may take to let go of the communicator before it is aborted under its feet.
-  static constexpr std::chrono::seconds kOwnerPatience{2};
-
   Engine(const Api& api, DeviceRuntime& runtime, GroupContext context, Knobs knobs);
   ~Engine();
 
@@ -179,9 +176,9 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   // engine_end.cc: how the group ends.
   void on_cause();
   void undertake();
-  // Aborts what there is and waits for the device, in a thread of its own. What does not come back in time is the
-  // watchdog's.
-  void bury();
+  // Aborts what there is, in a thread of its own. An abort that has not come back when the patience is over is the
+  // watchdog's. Then waits for the device, for a while.
+  void bury(wire::Patience patience);
   void abort_all();
   void abort(Track& track);
   void end_the_process(const char* what);

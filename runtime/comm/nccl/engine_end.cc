@@ -24,6 +24,30 @@ namespace {
 constexpr std::chrono::milliseconds kMoment{1};
 constexpr std::chrono::milliseconds kLook{20};
 
+// Runs `body` in a thread of its own. Returns its error, null if there was none; nothing if it has not come back when
+// the patience is over.
+std::optional<std::exception_ptr> call_aside(DeviceId device, const std::function<void()>& body,
+                                             wire::Patience patience) {
+  std::optional<HelperCall> call;
+  try {
+    call.emplace(device, body);
+  } catch (const std::system_error&) {
+    // No thread for it: then nobody watches over this one.
+    const FormerDevice former;
+    ::cudaSetDevice(device.index);
+    try {
+      body();
+    } catch (...) {
+      return std::current_exception();
+    }
+    return nullptr;
+  }
+  while (!call->wait(patience.next())) {
+    if (patience.over()) return std::nullopt;
+  }
+  return call->error();
+}
+
 }  // namespace
 
 void Engine::on_cause() {
@@ -55,47 +79,46 @@ void Engine::on_cause() {
   undertake();
 }
 
+// The process is free or gone when this patience is over, whatever part of it the owner takes.
 void Engine::undertake() {
+  wire::Patience patience(knobs_.abort_patience);
+  const auto of_the_abort = knobs_.abort_patience * 3 / 5;
   {
     // The owner is in a call at most, and NCCL's return at once.
     MutexLock lock(mutex_);
-    wire::Patience patience(kOwnerPatience);
-    while (!parked_ && !patience.over()) changed_.wait_until(mutex_, patience.next());
+    while (!parked_ && patience.remaining(wire::Patience::Time::clock::now()) > of_the_abort) {
+      changed_.wait_until(mutex_, patience.next());
+    }
   }
-  bury();
+  bury(patience);
 }
 
-void Engine::bury() {
-  const auto body = [self = shared_from_this()] {
-    self->abort_all();
-    // Kernels have left; what is behind them in the streams goes through.
+void Engine::bury(wire::Patience patience) {
+  const auto complain = [this](const std::exception_ptr& error) {
+    try {
+      if (error) std::rethrow_exception(error);
+    } catch (const std::exception& problem) {
+      log_warn("nccl: after the abort of {}: {}", own_name(), problem.what());
+    }
+  };
+  const auto aborted = call_aside(
+      context_.device, [self = shared_from_this()] { self->abort_all(); }, patience);
+  if (!aborted) return end_the_process("the abort");
+  complain(*aborted);
+  // Kernels have left, and what is behind them goes through once the program's own before them have ended. These may
+  // take their time: no reason to end a process that can still save its state.
+  const auto drain = [self = shared_from_this()] {
     const Deadline limit = Deadline::after(self->knobs_.abort_patience);
     for (const Track* track : {&self->collectives_, &self->messages_}) {
       if (track->stream) self->runtime_.synchronize({self->context_.device, track->stream.get()}, limit);
     }
   };
-  std::exception_ptr error;
-  try {
-    HelperCall call(context_.device, body);
-    wire::Patience patience(knobs_.abort_patience);
-    while (!call.wait(patience.next())) {
-      if (patience.over()) return end_the_process("the abort");
-    }
-    error = call.error();
-  } catch (const std::system_error&) {
-    // No thread for it: then nobody watches over this one.
-    const FormerDevice former;
-    ::cudaSetDevice(context_.device.index);
-    try {
-      body();
-    } catch (...) {
-      error = std::current_exception();
-    }
-  }
-  try {
-    if (error) std::rethrow_exception(error);
-  } catch (const std::exception& problem) {
-    log_warn("nccl: after the abort of {}: {}", own_name(), problem.what());
+  const auto drained = call_aside(context_.device, drain, wire::Patience(2 * knobs_.abort_patience));
+  if (drained) {
+    complain(*drained);
+  } else {
+    log_warn("nccl: after the abort of {}: a call of the GPU's driver has not come back on {}", own_name(),
+             context_.device.str());
   }
   MutexLock lock(mutex_);
   let_go_ = true;
@@ -183,9 +206,11 @@ void Engine::fail_for_what_is_computed(const Deadline& limit) {
 void Engine::destroy(Track& track) {
   const Deadline limit = Deadline::after(context_.timeout);
   wire::Patience patience(knobs_.abort_patience);
+  std::optional<wire::Patience> since_failure;
   HelperCall call(context_.device, [self = shared_from_this(), &track] { track.communicator->destroy(); });
   for (bool said = false; !call.wait(limit.sooner(kLook));) {
-    if (patience.over() && failure_.happened()) return end_the_process("ncclCommDestroy");
+    if (!since_failure && failure_.happened()) since_failure.emplace(knobs_.abort_patience);
+    if (since_failure && since_failure->over()) return end_the_process("ncclCommDestroy");
     if (patience.over() && !std::exchange(said, true)) {
       log_warn(
           "nccl: ncclCommDestroy of {} has not returned in {} s; it waits for the other ranks of its host, and for "
@@ -212,7 +237,7 @@ void Engine::leave() {
   if (!all_left) {
     log_info("nccl: {} does not wait any longer for the others to leave, and aborts its communicator", own_name());
     control_.post(write({EntryKind::aborted, {rank_}}));
-    bury();
+    bury(wire::Patience(knobs_.abort_patience));
     world_size_.reset();
     return;
   }
@@ -243,16 +268,18 @@ void Engine::leave() {
 void Engine::join_owner() {
   if (!owner_.joinable()) return;
   std::optional<wire::Patience> patience;
-  bool parked = false;
-  {
-    MutexLock lock(mutex_);
-    while (!parked_ && !(patience && patience->over())) {
-      changed_.wait_until(mutex_, Deadline::after(kLook));
-      if (!patience && failure_.happened()) patience.emplace(kOwnerPatience + 2 * knobs_.abort_patience);
+  for (;;) {
+    bool parked = false;
+    {
+      MutexLock lock(mutex_);
+      if (!parked_) changed_.wait_until(mutex_, Deadline::after(kLook));
+      parked = parked_;
     }
-    parked = parked_;
+    if (parked) return owner_.join();
+    // For the abort, and for what it waits for.
+    if (!patience && failure_.happened()) patience.emplace(3 * knobs_.abort_patience);
+    if (patience && patience->over()) break;
   }
-  if (parked) return owner_.join();
   log_error("nccl: a call of NCCL has not come back on {}, and its thread is left behind", own_name());
   owner_.detach();
 }

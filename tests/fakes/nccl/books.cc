@@ -27,9 +27,9 @@ int number_of(const std::string& text, const std::string& rule) {
 }
 
 Effect effect_named(const std::string& name, const std::string& rule) {
-  static const std::map<std::string, Effect> all = {{"hang", Effect::hang},     {"error", Effect::error},
-                                                    {"remote", Effect::remote}, {"flaky", Effect::flaky},
-                                                    {"block", Effect::block},   {"wait", Effect::wait}};
+  static const std::map<std::string, Effect> all = {
+      {"hang", Effect::hang},   {"error", Effect::error}, {"remote", Effect::remote}, {"flaky", Effect::flaky},
+      {"block", Effect::block}, {"wait", Effect::wait},   {"early", Effect::early}};
   const auto found = all.find(name);
   if (found == all.end()) throw std::invalid_argument("fake nccl: no effect '" + name + "' in " + rule);
   return found->second;

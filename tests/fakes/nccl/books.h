@@ -13,7 +13,7 @@
 
 namespace lockstep::fake_nccl {
 
-enum class Effect { none, hang, error, remote, flaky, block, wait };
+enum class Effect { none, hang, error, remote, flaky, block, wait, early };
 
 class Books {
  public:

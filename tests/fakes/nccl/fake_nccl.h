@@ -28,6 +28,7 @@
 //    finalize=hang              the communicator never ends in order
 //    abort=block                the call never returns; destroy, init, register alike
 //    abort=wait                 the call returns once heal() is called
+//    abort=early                the call waits for nothing: kernels leave when it is their turn
 //    mem_alloc=error, register=error, deregister=error
 //  version=21700                what ncclGetVersion says
 //
