@@ -1,6 +1,8 @@
 // What only processes show of a group over NCCL: the watchdog that ends them, and who gets which GPU.
 #include <gtest/gtest.h>
 
+#include <csignal>
+
 #include "runtime/base/exit_code.h"
 #include "tests/support/rank_processes.h"
 
@@ -42,6 +44,21 @@ TEST(NcclWatchdog, EndsAProcessWhoseAbortBlocks) {
   EXPECT_EQ(results[1].exit_code, 3) << results[1].err;
   expect_part(results[1].out, "PeerLost: rank 1 (host ");
   expect_part(results[1].err, "the process goes on");
+}
+
+// NCCL says nothing of the death, and the timeout of everything is five minutes.
+TEST(NcclDeaths, ARankThatLeavesHearsOfThem) {
+  for (const std::string how : {"idle", "busy"}) {
+    RankProcesses ranks = start(2, {"leave", how}, {});
+    ASSERT_TRUE(ranks[0].await_output("leaving"));
+    ranks.kill(1, SIGKILL);
+    const Result result = ranks[0].wait();
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    expect_part(result.out, "left");
+    expect_part(result.err, "has not ended in order: rank 1 (host ");
+    expect_part(result.err, "pid " + std::to_string(ranks[1].pid()));
+    expect_part(result.err, how == "busy" ? "was in all_reduce " : "was in no collective");
+  }
 }
 
 TEST(NcclGpus, OneIsForOneRank) {

@@ -6,11 +6,17 @@
 //                  the group), "stop" (SIGSTOP), "throw", "abort" (of the group; then every rank ends well)
 //   again          as loop abort, and then asks for another group: "refused: ..."
 //   groups         three groups, one after the other
+//   leave HOW      rank 0 lets its group go and says "left"; the others wait for a signal. HOW is "idle", or "busy":
+//                  with a collective on the device to which the others do not come
+#include <unistd.h>
+
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/error.h"
@@ -56,6 +62,17 @@ void loop(ProcessGroup& group, const std::string& how) {
   }
 }
 
+void leave(std::shared_ptr<ProcessGroup> group, const std::string& how) {
+  const Arena arena = group->allocate(1 << 20);
+  while (group->rank() != 0) ::pause();
+  if (how == "busy")
+    group->all_reduce(BufferView(arena.data, 1 << 18, DType::f32, group->device())).wait_on(group->stream());
+  std::printf("leaving\n");
+  std::fflush(stdout);
+  group.reset();
+  std::printf("left\n");
+}
+
 int run(const std::string& what, const std::string& how) {
   const char* const backend = std::getenv("CONFORMANCE_BACKEND");
   const InitOptions options{.backend = backend == nullptr ? "auto" : backend};
@@ -77,6 +94,10 @@ int run(const std::string& what, const std::string& how) {
     } catch (const BackendUnavailable& error) {
       std::printf("refused: %s\n", error.what());
     }
+    return 0;
+  }
+  if (what == "leave") {
+    leave(std::move(group), how);
     return 0;
   }
   if (what == "suite") {

@@ -82,7 +82,7 @@ void Engine::open(const Deadline& deadline) {
     control_.stop();
     throw Timeout(text);
   }
-  close();
+  close_as({});
   std::rethrow_exception(error);
 }
 
@@ -245,6 +245,7 @@ void Engine::throw_failure() const {
     while (!let_go_ && !device_is_stuck() && changed_.wait_until(mutex_, patience)) {
     }
   }
+  thrown_.store(true, std::memory_order_relaxed);
   failure_.raise();
 }
 

@@ -189,6 +189,7 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   [[noreturn]] void fail_for_what_is_computed(const Deadline& limit);
   void destroy(Track& track);
   void close_as(std::optional<std::string> cause);
+  void ask_who_is_lost();
   void join_owner();
   void join_undertaker();
 
@@ -256,6 +257,7 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   // The owner thread does at its end what the undertaker would: there was no thread for that, or nobody waits any more.
   bool owner_undertakes_ GUARDED_BY(mutex_) = false;
   std::atomic<bool> device_is_stuck_{false};
+  mutable std::atomic<bool> thrown_{false};  // the program knows of the failure
   bool closing_ GUARDED_BY(mutex_) = false;
   bool closed_ GUARDED_BY(mutex_) = false;
 

@@ -264,6 +264,23 @@ void Engine::leave() {
   let_go_ = true;
 }
 
+// The job's membership calls lose() no more once the group is let go of (comm/init/group_watch.h), and NCCL need not
+// see a death: who waits for the end asks. The owner thread, which may be in a call of the driver's, looks at the
+// failure.
+void Engine::ask_who_is_lost() {
+  if (!context_.check || failure_.happened()) return;
+  try {
+    context_.check();
+  } catch (const Error& lost) {
+    std::string where;
+    {
+      MutexLock lock(mutex_);
+      where = where_this_rank_was();
+    }
+    failure_.propose(Cause::peer_lost, fmt::format("{}; {}", lost.what(), where));
+  }
+}
+
 // It makes no call that waits. Should one do so all the same, an abort gets it out, or the watchdog ends the process.
 void Engine::join_owner() {
   if (!owner_.joinable()) return;
@@ -276,6 +293,7 @@ void Engine::join_owner() {
       parked = parked_;
     }
     if (parked) return owner_.join();
+    ask_who_is_lost();
     // For the abort, and for what it waits for.
     if (!patience && failure_.happened()) patience.emplace(3 * knobs_.abort_patience);
     if (patience && patience->over()) break;
@@ -346,7 +364,12 @@ void Engine::close_as(std::optional<std::string> cause) {
   at_the_end_ = nullptr;
 }
 
-void Engine::close() { close_as({}); }
+void Engine::close() {
+  close_as({});
+  if (!failure_.happened() || thrown_.load(std::memory_order_relaxed)) return;
+  // Nobody is left to throw it to.
+  log_warn("nccl: the group of {} has not ended in order: {}", own_name(), failure_.known().text);
+}
 
 void Engine::close_unwinding() {
   close_as(fmt::format("{} was ended by an exception of its own after collective {}; its own message says more",
