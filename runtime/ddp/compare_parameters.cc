@@ -158,7 +158,8 @@ std::string first_difference(std::span<const std::vector<std::string>> lists) {
   return {};
 }
 
-void compare_parameters(ProcessGroup& group, std::span<const ParameterSpec> specs, const BucketOptions& options) {
+void compare_parameters(ProcessGroup& group, std::span<const ParameterSpec> specs, const BucketOptions& options,
+                        std::string_view remedy) {
   if (group.size() == 1) return;
   const std::vector<std::string> mine = list_of(specs, options);
   const std::string packed = pack(mine);
@@ -181,8 +182,8 @@ void compare_parameters(ProcessGroup& group, std::span<const ParameterSpec> spec
   comparison.part();
   throw Mismatch(
       fmt::format("Reducer: the ranks train different models. First difference, {}. Build the same model, "
-                  "with its parameters in the same order and the same options, on every rank",
-                  first_difference(lists)));
+                  "with its parameters in the same order and the same options, on every rank{}{}",
+                  first_difference(lists), remedy.empty() ? "" : "; ", remedy));
 }
 
 }  // namespace lockstep

@@ -3,6 +3,7 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/comm/process_group.h"
@@ -15,7 +16,10 @@ namespace lockstep {
 //
 // Through the group's store: one hash per rank; whole lists only if the hashes differ. Timeout, within the group's
 // timeout, names the ranks that did not come; a group that fails meanwhile throws its first cause.
-void compare_parameters(ProcessGroup& group, std::span<const ParameterSpec> specs, const BucketOptions& options);
+//
+// `remedy` is what the Mismatch advises beside building the same model.
+void compare_parameters(ProcessGroup& group, std::span<const ParameterSpec> specs, const BucketOptions& options,
+                        std::string_view remedy = {});
 
 // The comparison itself, a pure function: `lists[r]` is what rank r has, entry by entry. Empty if all are equal, else
 // the first difference as a sentence.

@@ -3,9 +3,11 @@
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <unordered_set>
+#include <utility>
 
 #include "runtime/base/error.h"
 #include "runtime/ddp/broadcast_parameters.h"
@@ -42,22 +44,67 @@ void require_at_home(const std::string& operation, const ProcessGroup& group, co
   }
 }
 
+void require_elements_apart(const std::string& operation, const std::vector<NamedTensor>& state) {
+  for (const auto& [name, tensor, is_parameter] : state) {
+    if (tensor.numel() == 0 || tensor.is_non_overlapping_and_dense()) continue;
+    std::vector<std::pair<std::int64_t, std::int64_t>> dims;  // stride and size, of what has several elements
+    for (std::int64_t d = 0; d < tensor.dim(); ++d) {
+      if (tensor.size(d) > 1) dims.emplace_back(tensor.stride(d), tensor.size(d));
+    }
+    std::sort(dims.begin(), dims.end());
+    std::int64_t reach = 1;  // of the dimensions before
+    for (const auto& [stride, size] : dims) {
+      if (stride < reach) {
+        throw InvalidArgument(
+            fmt::format("{}: '{}' of sizes [{}] and strides [{}] has elements that share memory, as expand() makes "
+                        "them, and can't be written; register its clone(at::MemoryFormat::Contiguous)",
+                        operation, name, fmt::join(tensor.sizes(), ", "), fmt::join(tensor.strides(), ", ")));
+      }
+      reach += stride * (size - 1);
+    }
+  }
+}
+
+std::vector<std::int64_t> gradient_strides(const at::Tensor& parameter) {
+  if (parameter.is_non_overlapping_and_dense()) return parameter.strides().vec();
+  return at::empty_like(parameter, at::MemoryFormat::Contiguous).strides().vec();
+}
+
+namespace {
+
+// Only what says where elements lie.
+std::vector<std::int64_t> strides_that_count(const at::Tensor& parameter) {
+  std::vector<std::int64_t> strides = gradient_strides(parameter);
+  for (std::size_t d = 0; d < strides.size(); ++d) {
+    if (parameter.numel() == 0 || parameter.sizes()[d] == 1) strides[d] = 1;
+  }
+  return strides;
+}
+
+std::string kind_of(const NamedTensor& item, bool is_unused) {
+  if (!item.is_parameter) return "buffer";
+  if (!item.tensor.requires_grad()) return "frozen parameter";
+  return fmt::format("{}parameter, strides [{}]", is_unused ? "unused " : "",
+                     fmt::join(strides_that_count(item.tensor), ", "));
+}
+
+}  // namespace
+
 void compare_state(ProcessGroup& group, const std::vector<NamedTensor>& state, const std::vector<std::string>& unused) {
   if (group.size() == 1) return;
   std::vector<ParameterSpec> specs;
-  for (const auto& [name, tensor, is_parameter] : state) {
-    const bool is_unused = std::find(unused.begin(), unused.end(), name) != unused.end();
-    const char* kind = !is_parameter             ? "buffer"
-                       : !tensor.requires_grad() ? "frozen parameter"
-                       : is_unused               ? "unused parameter"
-                                                 : "parameter";
+  for (const NamedTensor& item : state) {
+    const auto& [name, tensor, is_parameter] = item;
+    const std::string kind = kind_of(item, std::find(unused.begin(), unused.end(), name) != unused.end());
     // Not every dtype of torch's is one of ours: the name says those.
     const auto dtype = dtype_of(tensor.scalar_type());
     specs.push_back({dtype ? fmt::format("{} ({})", name, kind)
                            : fmt::format("{} ({} of {})", name, kind, c10::toString(tensor.scalar_type())),
                      dtype.value_or(DType::u8), tensor.sizes().vec()});
   }
-  compare_parameters(group, specs, {});
+  compare_parameters(group, specs, {},
+                     "where strides differ, give the parameters one memory format on every rank before wrapping: "
+                     "parameter.set_data(parameter.contiguous())");
 }
 
 void broadcast_state(ProcessGroup& group, const std::vector<NamedTensor>& state) {

@@ -24,8 +24,16 @@ std::vector<NamedTensor> state_of(const ::torch::nn::Module& module);
 // may be on the CPU all the same.
 void require_at_home(const std::string& operation, const ProcessGroup& group, const std::vector<NamedTensor>& state);
 
-// Collective and blocking. Compares names, dtypes and shapes over the ranks, and which parameters are declared unused:
-// Mismatch names the first that differs.
+// InvalidArgument, with `operation` in front, for a tensor with elements that share memory, as expand() makes them: it
+// can't be written.
+void require_elements_apart(const std::string& operation, const std::vector<NamedTensor>& state);
+
+// How the gradient of a parameter lies: as autograd wants it, see its "Gradient Layout Contract".
+std::vector<std::int64_t> gradient_strides(const at::Tensor& parameter);
+
+// Collective and blocking. Compares names, dtypes, shapes and the strides of what is trained over the ranks, and which
+// parameters are declared unused: Mismatch names the first that differs. Strides of other tensors may differ, and those
+// of dimensions of one element.
 void compare_state(ProcessGroup& group, const std::vector<NamedTensor>& state, const std::vector<std::string>& unused);
 
 // Collective and blocking. Gives every rank the bits that rank 0 has, every dtype, in place. Tensors may be on the

@@ -70,6 +70,7 @@ Replica::Replica(std::shared_ptr<ProcessGroup> group, DdpOptions options)
 void Replica::adopt(const ::torch::nn::Module& module) {
   const std::vector<NamedTensor> state = state_of(module);
   require_at_home("DistributedDataParallel", *group_, state);
+  require_elements_apart("DistributedDataParallel", state);
   stream_ = current_stream(group_->device());
   if (group_->device().kind != DeviceKind::cpu) mark_.emplace(group_->device());
   // Torch takes all cores for each rank unless it is told.
@@ -89,6 +90,7 @@ void Replica::adopt(const ::torch::nn::Module& module) {
       parameters_.push_back({.name = item.name,
                              .tensor = item.tensor,
                              .accumulator = nullptr,
+                             .strides = gradient_strides(item.tensor),
                              .hook = 0,
                              .view = {},
                              .declared_unused = false,
@@ -211,11 +213,8 @@ Reducer& Replica::planned_reducer() {
     Parameter& parameter = parameters_[i];
     const at::Tensor& tensor = parameter.tensor;
     void* slice = reducer_->gradient_data(static_cast<int>(i), *dtype_of(tensor.scalar_type()));
-    // Strides as autograd wants them, see its "Gradient Layout Contract".
-    const auto strides =
-        tensor.is_non_overlapping_and_dense() ? tensor.strides().vec() : at::empty_like(tensor).strides().vec();
     parameter.view = at::from_blob(
-        slice, tensor.sizes(), strides, [memory = reducer_->memory()](void*) {},
+        slice, tensor.sizes(), parameter.strides, [memory = reducer_->memory()](void*) {},
         at::TensorOptions().dtype(tensor.scalar_type()).device(tensor.device()), tensor.device());
   }
   planned_ = true;

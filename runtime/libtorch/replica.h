@@ -69,6 +69,7 @@ class Replica : public std::enable_shared_from_this<Replica> {
     std::string name;
     at::Tensor tensor;
     NodePtr accumulator;
+    std::vector<std::int64_t> strides;  // of its gradient, the same on all ranks
     std::uintptr_t hook = 0;
     at::Tensor view;  // of its slice of the arena, once there is one
     bool declared_unused = false;

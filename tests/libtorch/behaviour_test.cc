@@ -264,6 +264,50 @@ TEST(Gradients, OfTwoModulesOfOneGroup) {
   });
 }
 
+// One backward, in which each rank leaves out a part of another module.
+TEST(Gradients, OfTwoModulesOfOneGroupThatRanksUseDifferently) {
+  auto options = many_buckets();
+  options.overlap = false;
+  const auto run = [](Net& one, const at::Tensor& x, int rank, auto&& call_one, auto&& call_other) {
+    one.use_side = rank == 0;
+    return squares(call_other(call_one(x), rank == 1));
+  };
+  struct Second : Net {
+    at::Tensor forward(const at::Tensor& x, bool takes_side) {
+      use_side = takes_side;
+      return Net::forward(at::cat({x, x.slice(1, 0, 1)}, 1));
+    }
+  };
+  Net first;
+  Second second;
+  initialize(first, 1);
+  initialize(second, 2);
+  for (const int rank : {0, 1}) {
+    const double share = (rank == 0 ? 5.0 : 2.0) / 7;
+    (run(
+         first, rows(rank, rank == 0 ? 5 : 2), rank, [&](const at::Tensor& x) { return first.forward(x); },
+         [&](const at::Tensor& x, bool takes_side) { return second.forward(x, takes_side); }) *
+     share)
+        .backward();
+  }
+  run_torch_ranks(2, [&](const Group& group) {
+    const int rank = group->rank();
+    Net own_first;
+    Second own_second;
+    initialize(own_first, 1);
+    initialize(own_second, 2);
+    torch::DistributedDataParallel one(own_first, group, options);
+    torch::DistributedDataParallel other(own_second, group, options);
+    for (int step = 0; step < 3; ++step) {
+      own_first.zero_grad(true);
+      own_second.zero_grad(true);
+      run(own_first, rows(rank, rank == 0 ? 5 : 2), rank, one, other).backward();
+      expect_close(gradients_of(own_first), gradients_of(first), "the first");
+      expect_close(gradients_of(own_second), gradients_of(second), "the second");
+    }
+  });
+}
+
 // Forward in one, backward in another, and neither is the one that wrapped the module.
 TEST(Gradients, OfStepsInOtherThreads) {
   const Tensors wanted = gradients_alone({5, 2}, [](Net& net, const at::Tensor& x) { return squares(net.forward(x)); });
@@ -707,6 +751,91 @@ TEST(Start, RanksThatDifferAreToldWhere) {
   }
 }
 
+at::Tensor channels_last(const at::Tensor& tensor) { return tensor.contiguous(at::MemoryFormat::ChannelsLast); }
+
+// Gradients lie as their parameters do, and are summed where they lie.
+TEST(Start, RanksWhoseParametersLieDifferentlyAreToldHow) {
+  std::atomic<int> told = 0;
+  run_torch_ranks(3, [&](const Group& group) {
+    ::torch::nn::Module net;
+    net.register_parameter("point", channels_last(at::zeros({2, 3, 1, 1})));
+    net.register_parameter("same", channels_last(at::zeros({2, 3, 2, 2})));
+    const at::Tensor weight = at::zeros({2, 3, 2, 2});
+    net.register_parameter("weight", group->rank() == 1 ? channels_last(weight) : weight);
+    expect_says(error_of([&] { torch::DistributedDataParallel(net, group); }),
+                {"Mismatch", "ranks 0 and 2 have 'weight (parameter, strides [12, 4, 2, 1])'",
+                 "rank 1 has 'weight (parameter, strides [12, 1, 6, 3])'", "set_data", "before wrapping"});
+    ++told;
+  });
+  EXPECT_EQ(told, 3);
+}
+
+struct Conv : ::torch::nn::Module {
+  at::Tensor wide = register_parameter("wide", at::zeros({4, 3, 3, 3}));
+  at::Tensor point = register_parameter("point", at::zeros({5, 4, 1, 1}));
+  at::Tensor mixed = register_parameter("mixed", at::zeros({3, 5, 2, 2}));
+  Conv() { initialize(*this, 4); }
+  at::Tensor forward(const at::Tensor& x) {
+    return at::conv2d(at::tanh(at::conv2d(at::tanh(at::conv2d(x, wide)), point)), mixed);
+  }
+};
+
+TEST(Parameters, InChannelsLastAreTrainedAsInOneProcess) {
+  const auto input = [](int rank, std::int64_t count) {
+    return random_tensor({count, 3, 5, 5}, static_cast<std::uint64_t>(rank) + 70);
+  };
+  Conv alone;
+  ::torch::optim::SGD optimizer(alone.parameters(), 0.1);
+  for (int step = 0; step < 2; ++step) {
+    optimizer.zero_grad();
+    squares(alone.forward(at::cat({input(0, 4), input(1, 2)}))).backward();
+    optimizer.step();
+  }
+  run_torch_ranks(2, [&](const Group& group) {
+    Conv net;
+    for (at::Tensor& parameter : net.parameters()) parameter.set_data(channels_last(parameter.detach()));
+    // In a dimension of one element a stride says nothing.
+    if (group->rank() == 1) net.point.set_data(net.point.detach().contiguous());
+    torch::DistributedDataParallel ddp(net, group, many_buckets());
+    // One rank's memory is no business of the others, once they know how gradients lie.
+    if (group->rank() == 1) net.mixed.set_data(net.mixed.detach().contiguous());
+    ::torch::optim::SGD own(net.parameters(), 0.1);
+    for (int step = 0; step < 2; ++step) {
+      own.zero_grad();
+      squares(ddp(channels_last(input(group->rank(), group->rank() == 0 ? 4 : 2)))).backward();
+      EXPECT_TRUE(net.wide.grad().is_contiguous(at::MemoryFormat::ChannelsLast));
+      ddp.check_replicas();
+      own.step();
+    }
+    expect_close(gradients_of(net), gradients_of(alone), "gradients of rank " + std::to_string(group->rank()));
+    expect_close(weights_of(net), weights_of(alone), "weights of rank " + std::to_string(group->rank()));
+  });
+}
+
+// With gaps, each element still has a place of its own.
+TEST(Parameters, ThatAreSlicesOfLargerMemoryAreTrained) {
+  const auto make = [] {
+    auto net = std::make_shared<Net>();
+    net->a->weight.set_data(at::zeros({6, 9}).slice(1, 2, 6));
+    net->b->weight.set_data(at::zeros({8, 6, 3}).select(2, 1).slice(0, 0, 6, 2));
+    net->side->bias.set_data(at::zeros({9}).slice(0, 0, 9, 3));
+    initialize(*net, 1);
+    return net;
+  };
+  const Tensors wanted = gradients_alone({5, 2}, [](Net& net, const at::Tensor& x) { return squares(net.forward(x)); });
+  run_torch_ranks(2, [&](const Group& group) {
+    const auto net = make();
+    if (group->rank() == 1) initialize(*net, 2);
+    torch::DistributedDataParallel ddp(net, group, many_buckets());
+    for (int step = 0; step < 2; ++step) {
+      net->zero_grad(step == 0);
+      squares(ddp(rows(group->rank(), group->rank() == 0 ? 5 : 2))).backward();
+      expect_close(gradients_of(*net), wanted, "rank " + std::to_string(group->rank()));
+    }
+    ddp.check_replicas();
+  });
+}
+
 // Another learning rate on one rank.
 TEST(Replicas, ThatDriftApartAreNamed) {
   run_torch_ranks(2, [](const Group& group) {
@@ -782,6 +911,30 @@ void expect_lost(const Act& act, const at::Tensor& input, const std::vector<std:
     EXPECT_TRUE(text.starts_with(group->rank() == 0 ? "InvalidArgument: " : "PeerLost: ")) << text;
     expect_says(text, group->rank() == 0 ? words : std::vector<std::string>{"rank 0"});
   });
+}
+
+TEST(Misuse, ElementsThatShareMemoryAreRefused) {
+  for (const int ranks : {1, 2}) {
+    run_torch_ranks(ranks, [](const Group& group) {
+      const std::map<std::string, at::Tensor> shared{
+          {"expanded", at::zeros({1}).expand({4, 4})},
+          {"column", at::zeros({4, 1}).expand({4, 3})},
+          {"windows", at::zeros({9}).as_strided({4, 3}, {2, 1})},
+      };
+      for (const auto& [name, tensor] : shared) {
+        for (const bool is_buffer : {false, true}) {
+          Net net;
+          if (is_buffer) {
+            net.register_buffer(name, tensor);
+          } else {
+            net.register_parameter(name, tensor);
+          }
+          expect_says(error_of([&] { torch::DistributedDataParallel(net, group); }),
+                      {"InvalidArgument", "'" + name + "'", "share memory", "clone"});
+        }
+      }
+    });
+  }
 }
 
 TEST(Misuse, InBackwardEndsTheGroup) {
