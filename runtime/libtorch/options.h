@@ -23,7 +23,9 @@ struct DdpOptions {
   // all ranks. What is not declared is found out at the end of each backward.
   std::vector<std::string> unused = {};
   // False: buckets leave at the end of backward. For backwards that come to a parameter several times: activation
-  // checkpoints that share it, or a backward within a backward.
+  // checkpoints that share it, or a backward within a backward; and where one backward goes through several modules of
+  // one group, of which the ranks leave out different parameters. With a SyncBatchNorm of this group it counts as
+  // false.
   bool overlap = true;
   // True: the weight is multiplied into the gradient that enters the module's outputs, instead of into each
   // parameter's: a pass over the gradients less. Only where the loss depends on the parameters through the outputs

@@ -65,7 +65,10 @@ std::shared_ptr<Replica> Replica::create(const ::torch::nn::Module& module, std:
 }
 
 Replica::Replica(std::shared_ptr<ProcessGroup> group, DdpOptions options)
-    : group_(std::move(group)), options_(std::move(options)), exceptions_at_birth_(std::uncaught_exceptions()) {}
+    : group_(std::move(group)),
+      options_(std::move(options)),
+      overlap_(options_.overlap),
+      exceptions_at_birth_(std::uncaught_exceptions()) {}
 
 void Replica::adopt(const ::torch::nn::Module& module) {
   const std::vector<NamedTensor> state = state_of(module);
@@ -126,14 +129,20 @@ void Replica::declare_unused() {
 }
 
 // A SyncBatchNorm must know what this rank's loss stands for, and its buffers are equal on all ranks without help,
-// unless it computes with others than these ranks.
+// unless it computes with others than these ranks. Its backward is a collective between those of the buckets, and where
+// ranks leave out different parameters, a bucket is full before it on one rank and after it on another: so buckets wait
+// until every norm is through. Nobody can say earlier which those are, for what a rank leaves out may change in each
+// step.
 void Replica::join_norms(const ::torch::nn::Module& module) {
   const auto share = [&](const ::torch::nn::Module& candidate) {
     const auto* norm = dynamic_cast<const SyncBatchNormImpl*>(&candidate);
     if (norm == nullptr) return;
     // Where the outputs' gradient is weighted, so is all that comes out of it.
-    norm->join(group_, options_.weigh_outputs ? nullptr : weight_);
+    norm->join(group_, options_.weigh_outputs ? nullptr : weight_, [weak = weak_from_this()] {
+      if (const auto self = weak.lock()) self->before_norm();
+    });
     if (norm->group() != group_) return;
+    overlap_ = false;
     std::erase_if(buffers_, [&](const NamedTensor& buffer) {
       return buffer.tensor.is_same(norm->running_mean) || buffer.tensor.is_same(norm->running_var) ||
              buffer.tensor.is_same(norm->num_batches_tracked);
@@ -208,7 +217,7 @@ Reducer& Replica::planned_reducer() {
     if (!in_graph[static_cast<std::size_t>(i)]) order_.push_back(i);
   }
   // Shards are mostly as large as rank 0's first: those need no multiplication.
-  reducer_->plan_order(order_, options_.weigh_outputs ? 1 : std::max<std::int64_t>(**weight_, 1));
+  reducer_->plan_order(order_, options_.weigh_outputs ? 1 : std::max<std::int64_t>(weight_->value_or(1), 1));
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     Parameter& parameter = parameters_[i];
     const at::Tensor& tensor = parameter.tensor;
@@ -219,6 +228,13 @@ Reducer& Replica::planned_reducer() {
   }
   planned_ = true;
   return *reducer_;
+}
+
+// The plan blocks, and a rank whose loss leaves out what lies behind the norm has its first gradient only after it.
+void Replica::before_norm() {
+  if (planned_ || group_->size() == 1) return;
+  const OnCurrentStream ordered(*group_);
+  planned_reducer();
 }
 
 const trace::StepRecord& Replica::last_step() const {
@@ -405,7 +421,7 @@ void Replica::on_gradient(std::size_t index) {
   await_end();
   try {
     if (!in_step_) begin();
-    if (!alone_ && options_.overlap) take(parameters_[index], static_cast<int>(index));
+    if (!alone_ && overlap_) take(parameters_[index], static_cast<int>(index));
   } catch (const std::exception& error) {
     last_failure_ = error.what();
     throw;

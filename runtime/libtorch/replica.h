@@ -87,6 +87,8 @@ class Replica : public std::enable_shared_from_this<Replica> {
   std::unique_ptr<Reducer> make_reducer() const;
   // The Reducer, with an order and views on its arena.
   Reducer& planned_reducer();
+  // Ahead of the collective of a SyncBatchNorm's backward, on whatever group.
+  void before_norm();
 
   void broadcast_buffers(bool is_training);
   void refuse_changed() const;
@@ -123,6 +125,7 @@ class Replica : public std::enable_shared_from_this<Replica> {
   std::unique_ptr<Reducer> reducer_;  // a world of one makes it when it first accumulates
   std::vector<int> order_;            // of the first graph; empty before
   bool planned_ = false;
+  bool overlap_;  // buckets leave while backward runs
 
   LossWeight weight_ = std::make_shared<std::optional<std::int64_t>>();
   int no_sync_ = 0;

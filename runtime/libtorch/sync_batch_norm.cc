@@ -96,6 +96,7 @@ struct SyncNormBackward : ::torch::autograd::Node {
   at::Tensor count;  // of all ranks
   std::shared_ptr<ProcessGroup> group;
   LossWeight loss_weight;
+  std::function<void()> before_collective;  // may be empty
 };
 
 std::pair<at::Tensor, at::Tensor> SyncNormBackward::share_sums(const at::Tensor& sum,
@@ -110,6 +111,7 @@ std::pair<at::Tensor, at::Tensor> SyncNormBackward::share_sums(const at::Tensor&
   // 0 * NaN, of a mean over no rows, is no sum.
   const at::Tensor sums =
       weight == 0 ? at::zeros({2, sum.numel()}, sum.options()) : at::stack({sum, sum_centred}) * weight;
+  if (before_collective) before_collective();
   const OnCurrentStream ordered(*group);
   ordered.wait(group->all_reduce(doubles(sums)));
   const at::Tensor means = sums / (count.clamp_min(1) * std::max<std::int64_t>(weight, 1));
@@ -146,9 +148,11 @@ SyncBatchNormImpl::SyncBatchNormImpl(const ::torch::nn::BatchNormOptions& the_op
                                      std::shared_ptr<ProcessGroup> group)
     : NormImplBase(the_options), group_(std::move(group)) {}
 
-void SyncBatchNormImpl::join(std::shared_ptr<ProcessGroup> group, LossWeight loss_weight) const {
+void SyncBatchNormImpl::join(std::shared_ptr<ProcessGroup> group, LossWeight loss_weight,
+                             std::function<void()> before_backward) const {
   if (!group_) group_ = std::move(group);
   weight_of_loss_ = std::move(loss_weight);
+  before_backward_ = std::move(before_backward);
 }
 
 void SyncBatchNormImpl::pretty_print(std::ostream& stream) const {
@@ -223,6 +227,7 @@ at::Tensor SyncBatchNormImpl::normalize_together(const at::Tensor& input) {
   node->own_count = input.size(1) == 0 ? 0 : input.numel() / input.size(1);
   node->group = group_;
   node->loss_weight = weight_of_loss_;
+  node->before_collective = before_backward_;
   node->input = SavedVariable(input, /*is_output=*/false);
   node->scale_of_channel = SavedVariable(weight, /*is_output=*/false);
   const auto edge = [](const at::Tensor& tensor) {

@@ -13,6 +13,11 @@
 //
 // Collective: every forward that takes statistics of the batch, and its backward; all ranks run both. Numbers travel in
 // float64: 2 per channel and one.
+//
+// Order: on DistributedDataParallel's own group the layer's collectives must come at the same place among its buckets
+// on every rank, and where ranks leave out different parameters, buckets become full at different places. So they leave
+// at the end of backward, as with DdpOptions::overlap = false. On a group of the layer's own they leave while backward
+// runs; on GPUs give it one only where all ranks use the same parameters, for NCCL wants one order over all its groups.
 // Threads: those of forward and backward. Failure: throws what the group throws; InvalidArgument for a wrong shape, one
 //   value per channel on all ranks together (found on the CPU only: on a device the host does not wait to know), or
 //   rows whose loss weighs 0.
@@ -21,6 +26,7 @@
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
 
+#include <functional>
 #include <memory>
 
 #include "runtime/comm/process_group.h"
@@ -41,8 +47,10 @@ class SyncBatchNormImpl : public ::torch::nn::NormImplBase<0, SyncBatchNormImpl,
   static std::shared_ptr<SyncBatchNormImpl> in_place_of(const Norm& norm, std::shared_ptr<ProcessGroup> group);
 
   // What DistributedDataParallel calls: the group counts if the layer has none yet; the weight is that of this rank's
-  // loss, null where gradients arrive weighted.
-  void join(std::shared_ptr<ProcessGroup> group, LossWeight loss_weight) const;
+  // loss, null where gradients arrive weighted. `before_backward` is called ahead of the collective of every backward,
+  // on its thread, for what must come before it on every rank.
+  void join(std::shared_ptr<ProcessGroup> group, LossWeight loss_weight,
+            std::function<void()> before_backward = nullptr) const;
   // Null before it has one.
   const std::shared_ptr<ProcessGroup>& group() const { return group_; }
 
@@ -58,6 +66,7 @@ class SyncBatchNormImpl : public ::torch::nn::NormImplBase<0, SyncBatchNormImpl,
 
   mutable std::shared_ptr<ProcessGroup> group_;
   mutable LossWeight weight_of_loss_;
+  mutable std::function<void()> before_backward_;
 };
 
 // Its holder, as torch's TORCH_MODULE makes them.

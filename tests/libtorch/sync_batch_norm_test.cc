@@ -3,6 +3,7 @@
 
 #include <array>
 #include <future>
+#include <numeric>
 #include <thread>
 
 #include "tests/libtorch/common.h"
@@ -150,6 +151,128 @@ TEST(SyncBatchNorm, OfAGroupOfItsOwnComputesWithThatOnesRows) {
   });
   over.set_value();
   for (std::thread& pair : pairs) pair.join();
+}
+
+// Layers on both sides of two norms, of which a forward may leave out `side` and `head`.
+struct Branches : nn::Module {
+  nn::Linear side = register_module("side", nn::Linear(4, 4));
+  nn::Linear in = register_module("in", nn::Linear(nn::LinearOptions(4, 5).bias(false)));
+  torch::SyncBatchNorm first = register_module("first", torch::SyncBatchNorm(nn::BatchNormOptions(5)));
+  nn::Linear middle = register_module("middle", nn::Linear(nn::LinearOptions(5, 3).bias(false)));
+  torch::SyncBatchNorm second = register_module("second", torch::SyncBatchNorm(nn::BatchNormOptions(3)));
+  nn::Linear head = register_module("head", nn::Linear(3, 3));
+  explicit Branches(const Group& group = nullptr) {
+    if (group) {
+      for (const torch::SyncBatchNorm& norm : {first, second}) norm->join(group, nullptr);
+    }
+    initialize(*this, 6);
+  }
+  at::Tensor before(const at::Tensor& x, bool takes_side) { return takes_side ? x + side(x) : x; }
+  at::Tensor trunk(const at::Tensor& x) { return second(middle(at::tanh(first(in(x))))); }
+  at::Tensor after(const at::Tensor& y, bool takes_head) { return takes_head ? head(y) : y; }
+  at::Tensor forward(const at::Tensor& x, bool takes_side, bool takes_head) {
+    return after(trunk(before(x, takes_side)), takes_head);
+  }
+};
+
+// Each rank's rows in each micro-batch, and what its forward takes in each step.
+struct BranchSteps {
+  std::vector<std::int64_t> counts;
+  int micro_batches = 1;
+
+  int ranks() const { return static_cast<int>(counts.size()); }
+  std::int64_t all_rows() const { return std::accumulate(counts.begin(), counts.end(), std::int64_t{0}); }
+  at::Tensor input(int step, int micro_batch, int rank) const {
+    const auto seed = static_cast<std::uint64_t>((step * 2 + micro_batch) * 8 + rank);
+    return random_tensor({counts[static_cast<std::size_t>(rank)], 4}, seed);
+  }
+  bool takes_head(int step, int rank) const { return rank == rank_with_rows(step); }
+  bool takes_side(int step, int rank) const { return rank == rank_with_rows(step + 1); }
+  int rank_with_rows(int step) const {
+    int rank = step % ranks();
+    while (counts[static_cast<std::size_t>(rank)] == 0) rank = (rank + 1) % ranks();
+    return rank;
+  }
+
+  Tensors gradients_alone(int step) const {
+    Branches net;
+    for (int micro_batch = 0; micro_batch < micro_batches; ++micro_batch) {
+      std::vector<at::Tensor> inputs;
+      for (int r = 0; r < ranks(); ++r) inputs.push_back(net.before(input(step, micro_batch, r), takes_side(step, r)));
+      const std::vector<at::Tensor> outputs = net.trunk(at::cat(inputs)).split_with_sizes(counts);
+      at::Tensor loss = at::zeros({});
+      for (int r = 0; r < ranks(); ++r) {
+        const at::Tensor& rows = outputs[static_cast<std::size_t>(r)];
+        loss = loss + net.after(rows, takes_head(step, r)).sin().square().sum() / 3;
+      }
+      (loss / static_cast<double>(all_rows() * micro_batches)).backward();
+    }
+    return gradients_of(net);
+  }
+
+  // Returns how many gradients were there when the first bucket left, in a step that takes all layers.
+  int train(const Group& group, Branches& net, torch::DistributedDataParallel<Branches>& ddp) const {
+    const int rank = group->rank();
+    for (int step = 0; step < 4; ++step) {
+      net.zero_grad(true);
+      const auto backward = [&](int micro_batch) {
+        ddp(input(step, micro_batch, rank), takes_side(step, rank), takes_head(step, rank))
+            .sin()
+            .square()
+            .mean()
+            .backward();
+      };
+      for (int i = 0; i + 1 < micro_batches; ++i) {
+        const auto local = ddp.no_sync();
+        backward(i);
+      }
+      backward(micro_batches - 1);
+      expect_close(gradients_of(net), gradients_alone(step),
+                   "rank " + std::to_string(rank) + ", step " + std::to_string(step));
+    }
+    net.zero_grad(true);
+    ddp(input(4, 0, rank), true, true).sum().backward();
+    EXPECT_EQ(ddp.last_step().gradients_ready, 10);
+    return static_cast<int>(ddp.last_step().buckets.front().gradients_ready);
+  }
+};
+
+torch::DdpOptions bucket_each(bool weigh_outputs = false) {
+  return {.buckets = {.cap_bytes = 0, .first_cap_bytes = 0}, .weigh_outputs = weigh_outputs};
+}
+
+// Backward comes to its first gradient, and fills its first bucket, before the norms on one rank and after them on
+// another.
+TEST(SyncBatchNorm, OfTheSameGroupAsLayersThatSomeRanksLeaveOut) {
+  for (const BranchSteps& it : {BranchSteps{{5, 2}}, {{3, 4, 2}}, {{4, 3}, 2}, {{2, 0, 3}, 2}}) {
+    for (const bool weigh_outputs : {false, true}) {
+      run_torch_ranks(it.ranks(), [&](const Group& group) {
+        Branches net;
+        torch::DistributedDataParallel ddp(net, group, bucket_each(weigh_outputs));
+        EXPECT_GE(it.train(group, net, ddp), 9) << "head is registered last";
+      });
+    }
+  }
+}
+
+TEST(SyncBatchNorm, OfAnotherGroupLetsBucketsLeaveBetweenTheNorms) {
+  const BranchSteps it{{5, 2}};
+  std::array<std::promise<Group>, 2> of_rank;
+  std::promise<void> over;
+  const std::shared_future<void> is_over = over.get_future().share();
+  const auto others = std::async(std::launch::async, [&] {
+    run_ranks(2, [&](Group group) {
+      const auto rank = static_cast<std::size_t>(group->rank());
+      of_rank[rank].set_value(std::move(group));  // the rank below is its one thread
+      is_over.wait();
+    });
+  });
+  const std::shared_ptr<void> at_end(nullptr, [&](void*) { over.set_value(); });
+  run_torch_ranks(2, [&](const Group& group) {
+    Branches net(of_rank[static_cast<std::size_t>(group->rank())].get_future().get());
+    torch::DistributedDataParallel ddp(net, group, bucket_each());
+    EXPECT_EQ(it.train(group, net, ddp), 1);
+  });
 }
 
 TEST(SyncBatchNorm, OfOneRankWithoutDataKeepsWhatItHas) {

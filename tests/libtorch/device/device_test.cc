@@ -92,6 +92,19 @@ struct NormNetImpl : nn::Module {
   at::Tensor forward(const at::Tensor& x) { return layers->forward(x); }
 };
 
+// A norm between two layers that a forward may leave out.
+struct BranchNetImpl : nn::Module {
+  nn::Linear side = register_module("side", nn::Linear(4, 4));
+  nn::Linear in = register_module("in", nn::Linear(nn::LinearOptions(4, 3).bias(false)));
+  torch::SyncBatchNorm norm = register_module("norm", torch::SyncBatchNorm(nn::BatchNormOptions(3)));
+  nn::Linear head = register_module("head", nn::Linear(3, 3));
+  at::Tensor before(const at::Tensor& x, bool takes) { return takes ? x + side(x) : x; }
+  at::Tensor after(const at::Tensor& y, bool takes) { return takes ? head(y) : y; }
+  at::Tensor forward(const at::Tensor& x, bool takes_side, bool takes_head) {
+    return after(norm(in(before(x, takes_side))), takes_head);
+  }
+};
+
 // Over random partitions, empty ranks among them.
 template <typename Module>
 void expect_training_like_alone() {
@@ -137,6 +150,33 @@ void expect_training_like_alone() {
 
 TEST(Device, TrainsAsOneProcessOnTheCpu) { expect_training_like_alone<Net>(); }
 TEST(Device, TrainsWithSyncBatchNormAsOneProcessOnTheCpu) { expect_training_like_alone<NormNetImpl>(); }
+
+// Collectives are put in one order on every rank, whatever a rank leaves out on either side of a norm.
+TEST(Device, NormsOfTheSameGroupAsLayersThatSomeRanksLeaveOut) {
+  for (const int user_of_head : {0, 1}) {
+    BranchNetImpl alone;
+    initialize(alone, 1);
+    const auto outputs = alone
+                             .norm(alone.in(at::cat({alone.before(rows(0, 5), user_of_head == 1),
+                                                     alone.before(rows(1, 2), user_of_head == 0)})))
+                             .split_with_sizes({5, 2});
+    const auto loss = [](const at::Tensor& y) { return y.sin().square().mean(); };
+    (loss(alone.after(outputs[0], user_of_head == 0)) * 5 / 7 +
+     loss(alone.after(outputs[1], user_of_head == 1)) * 2 / 7)
+        .backward();
+    on_devices(2, [&](const Group& group) {
+      const auto net = made_for<BranchNetImpl>(group);
+      torch::DistributedDataParallel ddp(net, group, many_buckets());
+      const int rank = group->rank();
+      const at::Tensor x = rows(rank, rank == 0 ? 5 : 2).to(torch::device_of(*group));
+      for (int step = 0; step < 3; ++step) {
+        net->zero_grad(true);
+        loss(ddp(x, rank != user_of_head, rank == user_of_head)).backward();
+        expect_close(on_cpu(gradients_of(*net)), gradients_of(alone), "rank " + std::to_string(rank));
+      }
+    });
+  }
+}
 
 // Gradients that are found, or known to be missing, wait for nobody where this rank can tell by itself.
 TEST(Device, NoStepWaitsOnTheHost) {
