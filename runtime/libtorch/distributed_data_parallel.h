@@ -120,8 +120,8 @@ class DistributedDataParallel {
   [[nodiscard]] NoSync no_sync() { return NoSync(replica_); }
 
   // Takes part in a step of the others without a forward of its own, with weight 0: for a rank whose data has run out.
-  // Not with a SyncBatchNorm in the module: give that a forward of 0 rows.
-  void step_without_data() { replica_->step_without_data(module_->is_training()); }
+  // InvalidArgument with a SyncBatchNorm in the module that trains: give that a forward of 0 rows.
+  void step_without_data() { replica_->step_without_data(*module_); }
 
   // Collective and blocking, between steps: are the parameters equal on all ranks, to the last bit? Mismatch, on every
   // rank, names the first that is not and the ranks. They are as long as each rank's optimizer does the same.

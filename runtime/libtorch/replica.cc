@@ -585,9 +585,24 @@ void Replica::end_lost() noexcept {
   reducer_->abandon_step(last_failure_);
 }
 
-void Replica::step_without_data(bool is_training) {
+// Theirs are collectives of a forward, which this rank is about to leave out.
+void Replica::refuse_norms(const ::torch::nn::Module& module) {
+  const auto refuse = [](const ::torch::nn::Module& candidate, const std::string& name) {
+    const auto* norm = dynamic_cast<const SyncBatchNormImpl*>(&candidate);
+    if (norm == nullptr || !norm->is_collective()) return;
+    throw InvalidArgument(fmt::format(
+        "DistributedDataParallel: step_without_data, but the SyncBatchNorm '{}' takes the statistics of all "
+        "ranks' rows, and the others would wait for this one's; give the module a forward of 0 rows",
+        name));
+  };
+  refuse(module, module.name());
+  for (const auto& child : module.named_modules("", /*include_self=*/false)) refuse(*child.value(), child.key());
+}
+
+void Replica::step_without_data(const ::torch::nn::Module& module) {
   refuse_changed();
-  broadcast_buffers(is_training);
+  refuse_norms(module);
+  broadcast_buffers(module.is_training());
   *weight_ = 0;
   begin();
   end();

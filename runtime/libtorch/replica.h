@@ -50,7 +50,7 @@ class Replica : public std::enable_shared_from_this<Replica> {
   // In DdpOptions::batch_dim of forward's first tensor.
   std::int64_t rows_of(const at::Tensor& tensor) const;
   void set_weight(std::int64_t weight);
-  void step_without_data(bool is_training);
+  void step_without_data(const ::torch::nn::Module& module);
   // Nested: as many ends as begins.
   void begin_no_sync() { ++no_sync_; }
   void end_no_sync() { --no_sync_; }
@@ -95,6 +95,7 @@ class Replica : public std::enable_shared_from_this<Replica> {
   // A walk over the module's names, which is not for every forward.
   void refuse_replaced(const ::torch::nn::Module& module) const;
   void refuse_live_gradients() const;
+  static void refuse_norms(const ::torch::nn::Module& module);
   // Whether some rank's loss depended on the parameter. On a device it is asked for only if this rank can't tell.
   bool is_used(std::size_t parameter) const;
 

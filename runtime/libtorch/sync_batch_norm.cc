@@ -170,20 +170,22 @@ void SyncBatchNormImpl::_check_input_dim(const at::Tensor& input) {
 
 at::Tensor SyncBatchNormImpl::forward(const at::Tensor& input) {
   _check_input_dim(input);
-  const bool uses_batch = is_training() || !options.track_running_stats();
-  if (uses_batch && group_ && group_->size() > 1) return normalize_together(input);
-  return normalize_alone(input, uses_batch);
+  return is_collective() ? normalize_together(input) : normalize_alone(input);
 }
 
-at::Tensor SyncBatchNormImpl::normalize_alone(const at::Tensor& input, bool uses_batch) {
-  if (uses_batch && input.numel() == 0) return input * 1;  // no statistics of nothing
+bool SyncBatchNormImpl::uses_batch() const { return is_training() || !options.track_running_stats(); }
+
+bool SyncBatchNormImpl::is_collective() const { return uses_batch() && group_ && group_->size() > 1; }
+
+at::Tensor SyncBatchNormImpl::normalize_alone(const at::Tensor& input) {
+  if (uses_batch() && input.numel() == 0) return input * 1;  // no statistics of nothing
   double momentum = 0;
-  if (uses_batch && is_training() && options.track_running_stats()) {
+  if (is_training() && options.track_running_stats()) {
     num_batches_tracked += 1;
     momentum =
         options.momentum() ? *options.momentum() : 1.0 / static_cast<double>(num_batches_tracked.item<std::int64_t>());
   }
-  return at::batch_norm(input, weight, bias, running_mean, running_var, uses_batch, momentum, options.eps(),
+  return at::batch_norm(input, weight, bias, running_mean, running_var, uses_batch(), momentum, options.eps(),
                         /*cudnn_enabled=*/false);
 }
 

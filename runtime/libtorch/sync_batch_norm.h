@@ -53,6 +53,8 @@ class SyncBatchNormImpl : public ::torch::nn::NormImplBase<0, SyncBatchNormImpl,
             std::function<void()> before_backward = nullptr) const;
   // Null before it has one.
   const std::shared_ptr<ProcessGroup>& group() const { return group_; }
+  // Whether a forward would be a collective now: in training, or without running statistics.
+  bool is_collective() const;
 
   void pretty_print(std::ostream& stream) const override;
 
@@ -60,7 +62,8 @@ class SyncBatchNormImpl : public ::torch::nn::NormImplBase<0, SyncBatchNormImpl,
   void _check_input_dim(const at::Tensor& input) override;
 
  private:
-  at::Tensor normalize_alone(const at::Tensor& input, bool uses_batch);
+  bool uses_batch() const;
+  at::Tensor normalize_alone(const at::Tensor& input);
   at::Tensor normalize_together(const at::Tensor& input);
   void update_running(const at::Tensor& mean, const at::Tensor& variance, const at::Tensor& count);
 

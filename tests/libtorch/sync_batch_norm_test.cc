@@ -307,6 +307,26 @@ TEST(SyncBatchNorm, RefusesWhatHasNoAnswer) {
   });
 }
 
+TEST(SyncBatchNorm, IsNoPartOfAStepWithoutDataUnlessItRests) {
+  const BranchSteps it{{5, 2}};
+  Branches alone;
+  alone.eval();
+  alone.forward(it.input(0, 0, 0), true, true).square().mean().backward();
+  run_torch_ranks(2, [&](const Group& group) {
+    Branches net;
+    torch::DistributedDataParallel ddp(net, group, bucket_each());
+    expect_says(error_of([&] { ddp.step_without_data(); }), {"InvalidArgument", "'first'", "a forward of 0 rows"});
+    net.first->eval();
+    net.second->eval();
+    if (group->rank() == 0) {
+      ddp(it.input(0, 0, 0), true, true).square().mean().backward();
+    } else {
+      ddp.step_without_data();
+    }
+    expect_close(gradients_of(net), gradients_of(alone), "rank " + std::to_string(group->rank()));
+  });
+}
+
 TEST(ConvertSyncBatchNorm, KeepsParametersNamesAndPlaces) {
   struct Block : nn::Module {
     nn::Sequential body = register_module("body", nn::Sequential(nn::Tanh(), nn::BatchNorm1d(2)));
