@@ -2,8 +2,8 @@
 #
 # LOCKSTEP_HAS_CUDA: the plug-in is built: the toolkit is there with nvcc, and LOCKSTEP_CUDA does not say OFF (as of the
 # other plug-ins: LockstepPlugins.cmake). LOCKSTEP_HAS_CUDA_HEADERS: so are the tests on the fake, which need no nvcc.
-# LOCKSTEP_HAS_NCCL_HEADER: with the collectives. Sanitizer builds have none of it yet: tests that take a wait away to
-# see the fake find it make a race that is real.
+# LOCKSTEP_HAS_NCCL_HEADER: with the collectives. LOCKSTEP_HAS_NCCL_PROGRAMS: and with programs of several processes,
+# which sanitizer builds leave out, as they do the plug-in: the tests on the fakes in one process go the same ways.
 set(oldest_cuda 12.4)
 set(oldest_nccl 2.18)
 set(wanted_architectures 80 90 100)
@@ -12,7 +12,7 @@ set(LOCKSTEP_HAS_CUDA_HEADERS FALSE)
 set(LOCKSTEP_HAS_NCCL_HEADER FALSE)
 set(found FALSE)
 set(what "")
-if(NOT LOCKSTEP_CUDA STREQUAL "OFF" AND NOT LOCKSTEP_SANITIZE)
+if(NOT LOCKSTEP_CUDA STREQUAL "OFF")
   find_package(CUDAToolkit ${oldest_cuda} QUIET)
 endif()
 if(CUDAToolkit_FOUND AND TARGET CUDA::cudart_static)
@@ -36,7 +36,7 @@ if(CUDAToolkit_FOUND AND TARGET CUDA::cudart_static)
     set(nccl "and without backend nccl, for want of nccl.h ${oldest_nccl} or newer: install libnccl-dev")
   endif()
 
-  if(CUDAToolkit_NVCC_EXECUTABLE)
+  if(CUDAToolkit_NVCC_EXECUTABLE AND NOT LOCKSTEP_SANITIZE)
     execute_process(COMMAND "${CUDAToolkit_NVCC_EXECUTABLE}" --list-gpu-arch OUTPUT_VARIABLE listed
                     ERROR_QUIET)
     set(cuda_architectures "")
@@ -57,10 +57,16 @@ if(LOCKSTEP_HAS_CUDA_HEADERS)
   set(LOCKSTEP_WHY_NO_CUDA_HEADERS "")
 elseif(LOCKSTEP_CUDA STREQUAL "OFF")
   set(LOCKSTEP_WHY_NO_CUDA_HEADERS "it was switched off (LOCKSTEP_CUDA=OFF)")
-elseif(LOCKSTEP_SANITIZE)
-  set(LOCKSTEP_WHY_NO_CUDA_HEADERS "some of its tests race on purpose, and sanitizer builds do without all of them")
 else()
   set(LOCKSTEP_WHY_NO_CUDA_HEADERS "there is no CUDA toolkit of ${oldest_cuda} or newer")
+endif()
+set(LOCKSTEP_HAS_NCCL_PROGRAMS FALSE)
+if(NOT LOCKSTEP_HAS_NCCL_HEADER)
+  set(LOCKSTEP_WHY_NO_NCCL_PROGRAMS "backend nccl is not built: there is no nccl.h of ${oldest_nccl} or newer")
+elseif(LOCKSTEP_SANITIZE)
+  set(LOCKSTEP_WHY_NO_NCCL_PROGRAMS "sanitizer builds test the plug-in cuda in one process")
+else()
+  set(LOCKSTEP_HAS_NCCL_PROGRAMS TRUE)
 endif()
 
 # lockstep_cuda_kernels(RESULT SOURCE): the object file of a .cu, for the architectures above, with PTX of the newest for

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "tests/fakes/cudart/settings.h"
+#include "tests/fakes/cudart/unseen.h"
 
 namespace lockstep::fake_cuda {
 namespace {
@@ -25,6 +26,14 @@ thread_local cudaError_t last_error = cudaSuccess;
   std::condition_variable never;
   std::unique_lock lock(mutex);
   for (;;) never.wait(lock);
+}
+
+// What has been reported already.
+std::function<void()> hidden(std::function<void()> run) {
+  return [run = std::move(run)] {
+    const Unseen unseen;
+    run();
+  };
 }
 
 }  // namespace
@@ -309,13 +318,14 @@ cudaError_t Runtime::enqueue(cudaStream_t handle, std::string what, std::functio
                                                                       stream->operations + 1, where, stream->device))};
   // What it reads and writes at once, such as a sum in place, is no conflict with itself: its number is in its clock.
   stream->clock.set(stream->id, access.number);
-  for (const Range& range : reads) check(range, false, access, stream->clock);
-  for (const Range& range : writes) check(range, true, access, stream->clock);
+  bool in_order = true;
+  for (const Range& range : reads) in_order &= check(range, false, access, stream->clock);
+  for (const Range& range : writes) in_order &= check(range, true, access, stream->clock);
   stream->operations = access.number;
   const Effect effect = rules_.count("operation");
   switch (effect.kind) {
     case Effect::Kind::none:
-    case Effect::Kind::wait: stream->push(std::move(run)); break;
+    case Effect::Kind::wait: stream->push(in_order ? std::move(run) : hidden(std::move(run))); break;
     case Effect::Kind::skip: stream->push([] {}); break;
     case Effect::Kind::hang: stream->push(&hang); break;
     case Effect::Kind::error: stream->push([this, error = effect.error] { sticky_.store(error); }); break;

@@ -97,7 +97,8 @@ class Runtime {
   void order_with_default(FakeStream& stream);
   void put_wait(FakeStream& stream, std::shared_ptr<Mark> mark);
   std::shared_ptr<Mark> put_mark(FakeStream& stream);
-  void check(const Range& range, bool writes, const Access& access, const VectorClock& clock);
+  // False if it is in no order with another access.
+  bool check(const Range& range, bool writes, const Access& access, const VectorClock& clock);
   void violation(const std::string& text);
   cudaError_t wait_for(const std::vector<std::shared_ptr<FakeStream>>& streams);
   std::vector<std::shared_ptr<FakeStream>> streams_of(int device);

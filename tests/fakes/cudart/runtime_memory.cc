@@ -74,21 +74,22 @@ void Runtime::memory_info(std::size_t& free_bytes, std::size_t& total_bytes) {
   free_bytes = device_bytes_ - used_[physical(current())];
 }
 
-void Runtime::check(const Range& range, bool writes, const Access& access, const VectorClock& clock) {
-  if (range.bytes == 0) return;
+bool Runtime::check(const Range& range, bool writes, const Access& access, const VectorClock& clock) {
+  if (range.bytes == 0) return true;
   Allocation* const allocation = memory_.find(range.data);
-  if (allocation == nullptr) return;
+  if (allocation == nullptr) return true;
   const auto offset = static_cast<std::size_t>(static_cast<const std::byte*>(range.data) - allocation->address);
   const std::string doing = fmt::format("{} {} bytes {} to {} of {}", *access.what, writes ? "writes" : "reads", offset,
                                         offset + range.bytes, allocation->describe());
   if (allocation->freed || offset + range.bytes > allocation->bytes) {
     violation(doing + (allocation->freed ? ", which was freed" : ", past its end"));
-    return;
+    return true;
   }
   const auto conflict = allocation->shadow.access(offset, range.bytes, writes, access, clock);
-  if (!conflict) return;
+  if (!conflict) return true;
   violation(fmt::format("{}, in no order with {}, which {} byte {} of it; one of them needs an event, or a wait", doing,
                         *conflict->earlier.what, conflict->earlier_writes ? "writes" : "reads", conflict->offset));
+  return false;
 }
 
 bool Runtime::is_pinned_or_device(const void* data) {

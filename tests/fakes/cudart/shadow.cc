@@ -20,10 +20,15 @@ std::optional<Conflict> Shadow::access(std::size_t offset, std::size_t bytes, bo
     if (!conflict && !clock.covers(earlier.stream, earlier.number)) conflict = {earlier, earlier_writes, at};
   };
   for (auto at = begin; at != end; ++at) {
-    Segment& segment = at->second;
+    const Segment& segment = at->second;
     if (segment.write) compare(*segment.write, true, at->first);
+    if (!writes) continue;
+    for (const Access& read : segment.reads) compare(read, false, at->first);
+  }
+  if (conflict) return conflict;
+  for (auto at = begin; at != end; ++at) {
+    Segment& segment = at->second;
     if (writes) {
-      for (const Access& read : segment.reads) compare(read, false, at->first);
       segment.write = access;
       segment.reads.clear();
       continue;
@@ -38,7 +43,7 @@ std::optional<Conflict> Shadow::access(std::size_t offset, std::size_t bytes, bo
   }
   // One write, one segment.
   if (writes && begin != end) segments_.erase(std::next(begin), end);
-  return conflict;
+  return std::nullopt;
 }
 
 std::optional<Conflict> Shadow::unfinished(const VectorClock& clock) const {

@@ -31,7 +31,8 @@ struct Conflict {
 class Shadow {
  public:
   explicit Shadow(std::size_t bytes) : bytes_(bytes) { segments_[0]; }
-  // Takes note of an access, and says what it is in no order with; `clock` is what is done before it.
+  // Takes note of an access, or says what it is in no order with; `clock` is what is done before it. What conflicts
+  // with an access is not taken note of: it must not cover that one up for those that follow.
   std::optional<Conflict> access(std::size_t offset, std::size_t bytes, bool writes, const Access& access,
                                  const VectorClock& clock);
   // An access that `clock` does not know to be done.
