@@ -330,15 +330,15 @@ void Replica::refuse_changed() const {
 }
 
 void Replica::refuse_replaced(const ::torch::nn::Module& module) const {
-  const auto refuse_alone = [](const ::torch::nn::Module& candidate, const std::string& name) {
+  const auto refuse_late = [](const ::torch::nn::Module& candidate, const std::string& name) {
     const auto* norm = dynamic_cast<const SyncBatchNormImpl*>(&candidate);
-    if (norm == nullptr || norm->group()) return;
+    if (norm == nullptr || norm->is_joined()) return;
     throw InvalidArgument(fmt::format(
         "DistributedDataParallel: the SyncBatchNorm '{}' has come into the module since it was wrapped, and "
-        "has no group; convert first, then wrap",
+        "knows neither its group nor what this rank's loss weighs; convert first, then wrap",
         name));
   };
-  for (const auto& child : module.named_modules("", /*include_self=*/false)) refuse_alone(*child.value(), child.key());
+  for (const auto& child : module.named_modules("", /*include_self=*/false)) refuse_late(*child.value(), child.key());
   std::unordered_set<const void*> known;
   for (const Parameter& parameter : parameters_) known.insert(parameter.tensor.unsafeGetTensorImpl());
   for (const NamedTensor& item : frozen_) known.insert(item.tensor.unsafeGetTensorImpl());

@@ -53,6 +53,8 @@ class SyncBatchNormImpl : public ::torch::nn::NormImplBase<0, SyncBatchNormImpl,
             std::function<void()> before_backward = nullptr) const;
   // Null before it has one.
   const std::shared_ptr<ProcessGroup>& group() const { return group_; }
+  // Whether join() was called with a `before_backward`.
+  bool is_joined() const { return static_cast<bool>(before_backward_); }
   // Whether a forward would be a collective now: in training, or without running statistics.
   bool is_collective() const;
 

@@ -889,10 +889,12 @@ TEST(Misuse, IsNamed) {
     net.b = net.replace_module("b", ::torch::nn::Linear(6, 3));
     expect_says(error_of([&] { ddp(rows(0, 1)); }),
                 {"InvalidArgument", "'b.weight' has come", "wrap the module again"});
-    ::torch::nn::Sequential normed(::torch::nn::Linear(4, 3), ::torch::nn::BatchNorm1d(3));
-    torch::DistributedDataParallel late(normed, group);
-    torch::convert_sync_batch_norm(*normed);
-    expect_says(error_of([&] { late(rows(0, 2)); }), {"InvalidArgument", "'1' has come", "convert first"});
+    for (const bool with_group : {false, true}) {
+      ::torch::nn::Sequential normed(::torch::nn::Linear(4, 3), ::torch::nn::BatchNorm1d(3));
+      torch::DistributedDataParallel late(normed, group);
+      torch::convert_sync_batch_norm(*normed, with_group ? group : nullptr);
+      expect_says(error_of([&] { late(rows(0, 2)); }), {"InvalidArgument", "'1' has come", "convert first"});
+    }
   });
 }
 
