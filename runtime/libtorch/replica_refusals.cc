@@ -1,0 +1,125 @@
+// What a replica refuses: a module that has changed since it was wrapped, and gradients that nobody could average.
+#include <ATen/Functions.h>
+#include <fmt/format.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <unordered_set>
+
+#include "runtime/base/error.h"
+#include "runtime/libtorch/replica.h"
+#include "runtime/libtorch/sync_batch_norm.h"
+
+namespace lockstep::torch {
+
+void Replica::refuse_changed() const {
+  for (const auto& [name, tensor, is_parameter] : frozen_) {
+    if (tensor.requires_grad()) {
+      throw InvalidArgument(
+          fmt::format("DistributedDataParallel: '{}' was frozen when the module was wrapped and requires a gradient "
+                      "now, which nobody would average; wrap the module again",
+                      name));
+    }
+  }
+  for (const Parameter& parameter : parameters_) {
+    // torch makes another accumulator for a parameter whose dtype or device changes; that one has no hook.
+    if (::torch::autograd::impl::try_get_grad_accumulator(parameter.tensor) != parameter.accumulator) {
+      throw InvalidArgument(
+          fmt::format("DistributedDataParallel: '{}' has been converted or moved since the module was wrapped, and "
+                      "nobody would average its gradient; wrap the module again",
+                      parameter.name));
+    }
+  }
+}
+
+void Replica::refuse_replaced(const ::torch::nn::Module& module) const {
+  const auto refuse_late = [](const ::torch::nn::Module& candidate, const std::string& name) {
+    const auto* norm = dynamic_cast<const SyncBatchNormImpl*>(&candidate);
+    if (norm == nullptr || norm->is_joined()) return;
+    throw InvalidArgument(fmt::format(
+        "DistributedDataParallel: the SyncBatchNorm '{}' has come into the module since it was wrapped, and "
+        "knows neither its group nor what this rank's loss weighs; convert first, then wrap",
+        name));
+  };
+  for (const auto& child : module.named_modules("", /*include_self=*/false)) refuse_late(*child.value(), child.key());
+  std::unordered_set<const void*> known;
+  for (const Parameter& parameter : parameters_) known.insert(parameter.tensor.unsafeGetTensorImpl());
+  for (const NamedTensor& item : frozen_) known.insert(item.tensor.unsafeGetTensorImpl());
+  for (const NamedTensor& item : state_of(module)) {
+    if (!item.is_parameter || known.contains(item.tensor.unsafeGetTensorImpl())) continue;
+    throw InvalidArgument(
+        fmt::format("DistributedDataParallel: parameter '{}' has come into the module since it was wrapped, and nobody "
+                    "would average its gradient; wrap the module again",
+                    item.name));
+  }
+}
+
+// What lies in .grad before the first of several micro-batches would be weighted like it. On a device the host waits
+// for the answer, unless the gradients were set to none.
+void Replica::refuse_live_gradients() const {
+  std::vector<at::Tensor> is_live;
+  for (const Parameter& parameter : parameters_) {
+    const at::Tensor& gradient = parameter.tensor.grad();
+    if (gradient.defined()) is_live.push_back(gradient.detach().ne(0).any());
+  }
+  if (is_live.empty() || !at::stack(is_live).any().item<bool>()) return;
+  const auto first = std::find_if(parameters_.begin(), parameters_.end(), [](const Parameter& parameter) {
+    const at::Tensor& gradient = parameter.tensor.grad();
+    return gradient.defined() && gradient.detach().ne(0).any().item<bool>();
+  });
+  throw InvalidArgument(
+      fmt::format("DistributedDataParallel: '{}' still has the gradient of an earlier step at the first "
+                  "micro-batch of no_sync(); call zero_grad() before",
+                  first->name));
+}
+
+void Replica::check_gradient(const Parameter& parameter) const {
+  if (parameter.declared_unused) {
+    throw InvalidArgument(
+        fmt::format("DistributedDataParallel: '{}' is declared unused and got a gradient in step {}; take it out of "
+                    "DdpOptions::unused",
+                    parameter.name, steps_));
+  }
+  if (parameter.taken) {
+    throw InvalidArgument(
+        fmt::format("DistributedDataParallel: '{}' got a second gradient in one backward, in step {}: a checkpointed "
+                    "part, or a backward within the backward, shares it; set DdpOptions::overlap to false",
+                    parameter.name, steps_));
+  }
+  const at::Tensor& gradient = parameter.tensor.grad();
+  if (gradient.layout() != at::kStrided) {
+    throw InvalidArgument(
+        fmt::format("DistributedDataParallel: the gradient of '{}' is sparse; make it dense (EmbeddingOptions::sparse)",
+                    parameter.name));
+  }
+  if (gradient.scalar_type() != parameter.view.scalar_type() || gradient.sizes() != parameter.view.sizes()) {
+    throw InvalidArgument(
+        fmt::format("DistributedDataParallel: the gradient of '{}' has {} elements of {}, when the module was wrapped "
+                    "it had {} of {}; wrap the module again after changing it",
+                    parameter.name, gradient.numel(), c10::toString(gradient.scalar_type()), parameter.view.numel(),
+                    c10::toString(parameter.view.scalar_type())));
+  }
+  if (gradient.requires_grad()) {
+    throw InvalidArgument(
+        fmt::format("DistributedDataParallel: the gradient of '{}' has a graph of its own (create_graph), which no "
+                    "all-reduce keeps; take such gradients with torch::autograd::grad",
+                    parameter.name));
+  }
+}
+
+// Theirs are collectives of a forward, which this rank is about to leave out.
+void Replica::refuse_norms(const ::torch::nn::Module& module) {
+  const auto refuse = [](const ::torch::nn::Module& candidate, const std::string& name) {
+    const auto* norm = dynamic_cast<const SyncBatchNormImpl*>(&candidate);
+    if (norm == nullptr || !norm->is_collective()) return;
+    throw InvalidArgument(fmt::format(
+        "DistributedDataParallel: step_without_data, but the SyncBatchNorm '{}' takes the statistics of all "
+        "ranks' rows, and the others would wait for this one's; give the module a forward of 0 rows",
+        name));
+  };
+  refuse(module, module.name());
+  for (const auto& child : module.named_modules("", /*include_self=*/false)) refuse(*child.value(), child.key());
+}
+
+}  // namespace lockstep::torch
