@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdlib>
 #include <latch>
+#include <limits>
 #include <thread>
 
 #include "runtime/base/error.h"
@@ -318,6 +319,16 @@ TEST_F(Nccl, ACollectiveThatADeviceCannotStartFailsTheGroup) {
   });
   EXPECT_EQ(texts[0], texts[1]);
   expect_text(texts[0], {"rank 0 (host ", "cudaEventRecord"});
+}
+
+TEST_F(Nccl, WeightsWhoseSumDoesNotFitAreRefused) {
+  run_ranks(2, [](const Group& group) {
+    std::vector<float> x(10, 1);
+    constexpr auto kMost = std::numeric_limits<std::int64_t>::max();
+    Work work = group->all_reduce(view(x), {.weight = group->rank() == 0 ? kMost : 1});
+    expect_text(error_of<Mismatch>([&] { work.wait(); }),
+                {"the weights add up to more than 2^63 - 1", "a number of samples"});
+  });
 }
 
 TEST_F(Nccl, TheLibrary) {

@@ -1,5 +1,7 @@
 #include "runtime/comm/nccl/collective.h"
 
+#include <fmt/format.h>
+
 #include "runtime/device/dtype.h"
 
 namespace lockstep::nccl {
@@ -125,6 +127,12 @@ void Collective::follow_up(const Lane& lane) {
   }
   if (total_) lane.runtime.copy(total_.get(), word_.get(), sizeof(std::int64_t), lane.stream);
   (is_in_place() ? input_ : output_).bring_back(lane);
+}
+
+std::optional<std::string> Collective::problem() const {
+  if (total_weight >= 0) return std::nullopt;
+  return comm::describe_too_heavy(task.record, sequence,
+                                  fmt::format("{} of rank {} and those of the others", task.record.weight, task.rank));
 }
 
 bool Collective::is_for_host() const {

@@ -23,6 +23,8 @@ class Collective final : public Item {
   void launch(const Lane& lane) override;
   void follow_up(const Lane& lane) override;
   void land() override;
+  // Weights that don't fit add up to something below 0, mostly: NCCL adds them modulo 2^64.
+  std::optional<std::string> problem() const override;
   bool is_for_host() const override;
 
   const comm::Task task;

@@ -158,16 +158,22 @@ void Engine::at_the_end(std::function<void(const Lane&)> body) {
 
 void Engine::retire() {
   bool any = false;
+  std::optional<std::string> problem;
   {
     MutexLock lock(retire_mutex_);
     for (Track* track : {&collectives_, &messages_}) {
       auto& in_flight = track->in_flight;
-      while (!in_flight.empty()) {
+      while (!problem && !in_flight.empty()) {
         const std::shared_ptr<Item> front = in_flight.front();
         if (!runtime_.reached(front->finished.get())) break;
         // An aborted kernel ends too. Before the failure nothing is aborted.
         if (failure_.happened()) break;
         front->land();
+        problem = front->problem();
+        if (problem) {
+          in_flight.pop_front();
+          continue;
+        }
         if (front->sequence != 0) flight_record_.done(front->sequence);
         for (Item* item : {front.get(), front->twin.get()}) {
           if (item != nullptr) item->done.store(true, std::memory_order_release);
@@ -177,6 +183,8 @@ void Engine::retire() {
       }
     }
   }
+  // It is never done, and whoever waits for it has the failure.
+  if (problem) failure_.propose(Cause::mismatch, *problem);
   if (!any) return;
   MutexLock lock(mutex_);
   notify();

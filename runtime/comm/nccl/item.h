@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "runtime/comm/nccl/communicator.h"
@@ -38,6 +39,8 @@ class Item {
   virtual void follow_up(const Lane& lane) = 0;
   // The device has done all of it: writes the user's memory if that is the host's. Once, any thread.
   virtual void land() = 0;
+  // Behind land(): what is wrong with the result, alike on every rank.
+  virtual std::optional<std::string> problem() const { return std::nullopt; }
   // The result is in host memory, which land() writes.
   virtual bool is_for_host() const = 0;
 
