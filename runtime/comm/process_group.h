@@ -69,7 +69,9 @@ class ProcessGroup {
   // The job's store, with a prefix of this group's own.
   virtual store::Store& store() = 0;
 
-  // Collective and blocking: every rank asks for the same `bytes`.
+  // Collective and blocking: every rank asks for the same `bytes`. Throws InvalidArgument for more than 2^48;
+  // BackendUnavailable on every rank where one has no room, with all reasons: the group goes on; and what wait()
+  // throws.
   virtual Arena allocate(std::size_t bytes) = 0;
 
   // In place. Every rank gets the reduction of all ranks' buffers, with the same bits on each.
