@@ -370,12 +370,16 @@ TEST(LauncherSignals, RanksThatSaveThemselvesAreNotHurried) {
 TEST(LauncherSignals, StopAndContinueReachTheRanks) {
   Process launcher({.command = plain(2, {"ready", "hang"})});
   ASSERT_TRUE(launcher.await_output("ready", 2));
+  const auto state_is = [](pid_t pid, const std::string& wanted) {
+    const auto stat = file_text("/proc/" + std::to_string(pid) + "/stat");
+    return wanted.find(stat[stat.rfind(')') + 2]) != std::string::npos;
+  };
+  // The launcher's too, as a shell waits for it: a SIGCONT that comes before it has stopped continues nobody.
   const auto states_are = [&](const std::string& wanted) {
     for (const auto& [rank, pid] : testing::live_ranks(PLAIN_PROGRAM)) {
-      const auto stat = file_text("/proc/" + std::to_string(pid) + "/stat");
-      if (wanted.find(stat[stat.rfind(')') + 2]) == std::string::npos) return false;
+      if (!state_is(pid, wanted)) return false;
     }
-    return true;
+    return state_is(launcher.pid(), wanted);
   };
   launcher.send(SIGTSTP);
   EXPECT_TRUE(testing::wait_until([&] { return states_are("T"); }));
