@@ -1,5 +1,6 @@
 # cmake -DCHECK=check_environment.cmake -DWORK=folder -P check_environment_test.cmake: the check finds what it is there to find.
 cmake_minimum_required(VERSION 3.25)
+include("${CMAKE_CURRENT_LIST_DIR}/expect_check.cmake")
 
 set(row "| `LOCKSTEP_A` | what | values | run |")
 set(code "environment.get(\"LOCKSTEP_A\")\;")
@@ -25,15 +26,7 @@ function(expect name fragment)
   file(WRITE "${root}/CMakeLists.txt" "option(LOCKSTEP_GLOO)\n")
   file(WRITE "${root}/runtime/CMakeLists.txt" "\n")
   file(WRITE "${root}/tests/CMakeLists.txt" "\n")
-  execute_process(COMMAND "${CMAKE_COMMAND}" -DROOT=${root} -P "${CHECK}" RESULT_VARIABLE result OUTPUT_VARIABLE out
-                  ERROR_VARIABLE err)
-  string(REGEX REPLACE "[ \n]+" " " err "${err}")
-  string(FIND "${err}" "${fragment}" at)
-  if(fragment STREQUAL "" AND NOT result EQUAL 0)
-    message(SEND_ERROR "${name}: should pass, but: ${err}")
-  elseif(NOT fragment STREQUAL "" AND (result EQUAL 0 OR at LESS 0))
-    message(SEND_ERROR "${name}: should fail with '${fragment}', got code ${result}: ${err}")
-  endif()
+  expect_check("${name}" "${root}" "${fragment}")
 endfunction()
 
 expect(right "")

@@ -1,5 +1,6 @@
 # cmake -DCHECK=check_layers.cmake -DWORK=folder -P check_layers_test.cmake: the check finds what it is there to find.
 cmake_minimum_required(VERSION 3.25)
+include("${CMAKE_CURRENT_LIST_DIR}/expect_check.cmake")
 
 # expect(NAME PATH TEXT FRAGMENT): a tree with one file of TEXT fails with FRAGMENT in its message; empty: it passes.
 function(expect name path text fragment)
@@ -7,15 +8,7 @@ function(expect name path text fragment)
   file(REMOVE_RECURSE "${root}")
   file(WRITE "${root}/runtime/base/ok.h" "#include <string>\n")
   file(WRITE "${root}/${path}" "${text}\n")
-  execute_process(COMMAND "${CMAKE_COMMAND}" -DROOT=${root} -P "${CHECK}" RESULT_VARIABLE code OUTPUT_VARIABLE out
-                  ERROR_VARIABLE err)
-  string(REGEX REPLACE "[ \n]+" " " err "${err}")
-  string(FIND "${err}" "${fragment}" at)
-  if(fragment STREQUAL "" AND NOT code EQUAL 0)
-    message(SEND_ERROR "${name}: should pass, but: ${err}")
-  elseif(NOT fragment STREQUAL "" AND (code EQUAL 0 OR at LESS 0))
-    message(SEND_ERROR "${name}: should fail with '${fragment}', got code ${code}: ${err}")
-  endif()
+  expect_check("${name}" "${root}" "${fragment}")
 endfunction()
 
 expect(upward runtime/store/a.cc "#include \"runtime/ddp/reducer.h\"" "runtime/store may not include runtime/ddp")

@@ -1,0 +1,399 @@
+// What is wrapped: which parameters and buffers, how they start on each rank, and what is refused.
+#include <atomic>
+
+#include "runtime/libtorch/sync_batch_norm.h"
+#include "tests/libtorch/small_net.h"
+
+namespace lockstep::testing {
+namespace {
+
+TEST(Parameters, ThatNobodyUsesAreLeftAlone) {
+  run_torch_ranks(2, [](const Group& group) {
+    for (const bool declared : {false, true}) {
+      Net net;
+      initialize(net, 1);
+      net.use_side = false;
+      auto options = many_buckets();
+      if (declared) options.unused = {"side.weight", "side.bias"};
+      torch::DistributedDataParallel ddp(net, group, options);
+      ::torch::optim::SGD optimizer(net.parameters(), ::torch::optim::SGDOptions(0.1).weight_decay(0.5));
+      const at::Tensor before = net.side->weight.detach().clone();
+      for (int step = 0; step < 3; ++step) {
+        optimizer.zero_grad();
+        squares(ddp(rows(group->rank(), 3))).backward();
+        optimizer.step();
+      }
+      EXPECT_FALSE(net.side->weight.grad().defined());
+      EXPECT_TRUE(at::equal(net.side->weight, before)) << "no decay either, as in one process";
+      EXPECT_EQ(ddp.last_step().gradients_ready, declared ? 6 : 4) << "what is declared holds up nothing";
+    }
+  });
+}
+
+// Found on the rank that does not use it, in a step in which others do.
+TEST(Parameters, ThatOneRankUsesGetTheirMeanEverywhere) {
+  for (const bool zeroed : {false, true}) {
+    Tensors wanted;
+    {
+      Net net;
+      initialize(net, 1);
+      (squares(net.forward(rows(0, 5))) * (5.0 / 7)).backward();
+      net.use_side = false;
+      (squares(net.forward(rows(1, 2))) * (2.0 / 7)).backward();
+      wanted = gradients_of(net);
+    }
+    run_torch_ranks(2, [&](const Group& group) {
+      Net net;
+      initialize(net, 1);
+      net.use_side = group->rank() == 0;
+      torch::DistributedDataParallel ddp(net, group, many_buckets());
+      for (int step = 0; step < 3; ++step) {
+        net.zero_grad(/*set_to_none=*/!zeroed);
+        squares(ddp(rows(group->rank(), group->rank() == 0 ? 5 : 2))).backward();
+        expect_close(gradients_of(net), wanted, "step " + std::to_string(step));
+      }
+    });
+  }
+}
+
+struct Tied : ::torch::nn::Module {
+  ::torch::nn::Linear in = register_module("in", ::torch::nn::Linear(4, 4));
+  ::torch::nn::Linear again = register_module("again", in);
+  ::torch::nn::Linear frozen = register_module("frozen", ::torch::nn::Linear(4, 4));
+  at::Tensor out = register_parameter("out", in->weight);
+  Tied() {
+    for (const at::Tensor& parameter : frozen->parameters()) parameter.requires_grad_(false);
+  }
+  at::Tensor forward(const at::Tensor& x) { return at::tanh(frozen(again(at::tanh(in(x))))).matmul(out); }
+};
+
+TEST(Parameters, SharedAndFrozen) {
+  Tied alone;
+  initialize(alone, 1);
+  squares(alone.forward(at::cat({rows(0, 5), rows(1, 2)}))).backward();
+  run_torch_ranks(2, [&](const Group& group) {
+    Tied net;
+    initialize(net, 1 + static_cast<std::uint64_t>(group->rank()));
+    torch::DistributedDataParallel ddp(net, group);
+    EXPECT_TRUE(at::equal(net.frozen->weight, alone.frozen->weight)) << "frozen ones are rank 0's, too";
+    squares(ddp(rows(group->rank(), group->rank() == 0 ? 5 : 2))).backward();
+    EXPECT_EQ(ddp.last_step().gradients_ready, 2);
+    EXPECT_FALSE(net.frozen->weight.grad().defined());
+    expect_close(gradients_of(net), gradients_of(alone), "tied");
+    net.frozen->weight.requires_grad_(true);
+    expect_says(error_of([&] { ddp(rows(0, 1)); }), {"InvalidArgument", "'frozen.weight'", "wrap the module again"});
+  });
+}
+
+TEST(Parameters, ThatThawAreTrainedOnceWrappedAgain) {
+  Tied alone;
+  initialize(alone, 1);
+  for (const at::Tensor& parameter : alone.frozen->parameters()) parameter.requires_grad_(true);
+  squares(alone.forward(at::cat({rows(0, 5), rows(1, 2)}))).backward();
+  run_torch_ranks(2, [&](const Group& group) {
+    Tied net;
+    initialize(net, 1);
+    const at::Tensor x = rows(group->rank(), group->rank() == 0 ? 5 : 2);
+    {
+      torch::DistributedDataParallel ddp(net, group);
+      squares(ddp(x)).backward();
+    }
+    for (const at::Tensor& parameter : net.frozen->parameters()) parameter.requires_grad_(true);
+    net.zero_grad(true);
+    torch::DistributedDataParallel ddp(net, group);
+    squares(ddp(x)).backward();
+    expect_close(gradients_of(net), gradients_of(alone), "thawed");
+  });
+}
+
+// Frozen while wrapped, and thawed again: no gradient meanwhile, on any rank.
+TEST(Parameters, ThatFreezeForAWhileAreLeftAlone) {
+  const Tensors wanted = gradients_alone({5, 2}, [](Net& net, const at::Tensor& x) { return squares(net.forward(x)); });
+  run_torch_ranks(2, [&](const Group& group) {
+    Net net;
+    initialize(net, 1);
+    torch::DistributedDataParallel ddp(net, group, many_buckets());
+    for (int step = 0; step < 6; ++step) {
+      const bool is_frozen = step % 3 == 1;
+      net.a->weight.requires_grad_(!is_frozen);
+      net.zero_grad(/*set_to_none=*/true);
+      squares(ddp(rows(group->rank(), group->rank() == 0 ? 5 : 2))).backward();
+      EXPECT_EQ(net.a->weight.grad().defined(), !is_frozen) << "step " << step;
+      auto expected = wanted;
+      if (is_frozen) expected.erase("a.weight");
+      expect_close(gradients_of(net), expected, "step " + std::to_string(step));
+    }
+  });
+}
+
+TEST(Start, EveryRankHasRankZerosParametersAndBuffersOfEveryDtype) {
+  run_torch_ranks(3, [](const Group& group) {
+    ::torch::nn::Module net;
+    const int r = group->rank();
+    net.register_parameter("f64", at::full({3}, 1.5 + r, at::kDouble));
+    net.register_parameter("transposed", random_tensor({3, 5}, 9 + static_cast<std::uint64_t>(r)).t());
+    net.register_buffer("mask", at::full({5}, r == 0, at::kBool));
+    net.register_buffer("half", at::full({5}, 1.0 + r, at::kHalf));
+    net.register_buffer("short", at::full({}, 3 + r, at::kShort));
+    net.register_buffer("complex", at::full({2}, 3.0 + r, at::kComplexDouble));
+    net.register_buffer("large", random_tensor({600, 700}, static_cast<std::uint64_t>(r)));
+    net.register_buffer("nothing", at::zeros({0, 4}));
+    const torch::DistributedDataParallel ddp(net, group);
+    EXPECT_EQ(net.named_parameters()["f64"].sum().item<double>(), 4.5);
+    EXPECT_TRUE(at::equal(net.named_parameters()["transposed"], random_tensor({3, 5}, 9).t()));
+    EXPECT_TRUE(net.named_buffers()["mask"].all().item<bool>());
+    EXPECT_EQ(net.named_buffers()["half"].sum().item<double>(), 5);
+    EXPECT_EQ(net.named_buffers()["short"].item<int>(), 3);
+    EXPECT_EQ(at::real(net.named_buffers()["complex"]).sum().item<double>(), 6);
+    EXPECT_TRUE(at::equal(net.named_buffers()["large"], random_tensor({600, 700}, 0)));
+  });
+}
+
+TEST(Start, BuffersAreRankZerosBeforeEveryForwardThatTrains) {
+  run_torch_ranks(2, [](const Group& group) {
+    for (const bool broadcast : {true, false}) {
+      ::torch::nn::Sequential net(::torch::nn::Linear(4, 3), ::torch::nn::BatchNorm1d(3));
+      torch::DistributedDataParallel ddp(net, group, {.broadcast_buffers = broadcast});
+      const at::Tensor mean = net->named_buffers()["1.running_mean"];
+      mean.fill_(group->rank());
+      ddp(rows(group->rank(), 5)).mean().backward();
+      mean.fill_(group->rank());
+      squares(ddp(at::zeros({5, 4}))).backward();
+      const double wanted =
+          0.1 * net->named_parameters()["0.bias"][0].item<double>() + (broadcast ? 0 : 0.9 * group->rank());
+      EXPECT_NEAR(mean[0].item<double>(), wanted, 1e-6);
+    }
+  });
+}
+
+TEST(Start, RanksThatDifferAreToldWhere) {
+  for (const std::string what : {"parameter", "frozen", "unused", "buffer"}) {
+    std::atomic<int> told = 0;
+    run_torch_ranks(2, [&](const Group& group) {
+      ::torch::nn::Module net;
+      const bool odd = group->rank() == 1;
+      const at::Tensor weight = net.register_parameter("weight", at::zeros({3}));
+      net.register_parameter("bias", at::zeros({what == "parameter" && odd ? 2 : 3}));
+      if (what == "frozen" && odd) weight.requires_grad_(false);
+      net.register_buffer("mean", at::zeros({3}, what == "buffer" && odd ? at::kInt : at::kFloat));
+      torch::DdpOptions options;
+      if (what == "unused" && odd) options.unused = {"weight"};
+      const std::string text = error_of([&] { torch::DistributedDataParallel(net, group, options); });
+      expect_says(text, {"Mismatch", what == "parameter" ? "bias" : what == "buffer" ? "mean" : "weight"});
+      if (what == "parameter") expect_says(text, {"float32 [3]", "float32 [2]"});
+      ++told;
+    });
+    EXPECT_EQ(told, 2);
+  }
+}
+
+at::Tensor channels_last(const at::Tensor& tensor) { return tensor.contiguous(at::MemoryFormat::ChannelsLast); }
+
+// Gradients lie as their parameters do, and are summed where they lie.
+TEST(Start, RanksWhoseParametersLieDifferentlyAreToldHow) {
+  std::atomic<int> told = 0;
+  run_torch_ranks(3, [&](const Group& group) {
+    ::torch::nn::Module net;
+    net.register_parameter("point", channels_last(at::zeros({2, 3, 1, 1})));
+    net.register_parameter("same", channels_last(at::zeros({2, 3, 2, 2})));
+    const at::Tensor weight = at::zeros({2, 3, 2, 2});
+    net.register_parameter("weight", group->rank() == 1 ? channels_last(weight) : weight);
+    expect_says(error_of([&] { torch::DistributedDataParallel(net, group); }),
+                {"Mismatch", "ranks 0 and 2 have 'weight (parameter, strides [12, 4, 2, 1])'",
+                 "rank 1 has 'weight (parameter, strides [12, 1, 6, 3])'", "set_data", "before wrapping"});
+    ++told;
+  });
+  EXPECT_EQ(told, 3);
+}
+
+struct Conv : ::torch::nn::Module {
+  at::Tensor wide = register_parameter("wide", at::zeros({4, 3, 3, 3}));
+  at::Tensor point = register_parameter("point", at::zeros({5, 4, 1, 1}));
+  at::Tensor mixed = register_parameter("mixed", at::zeros({3, 5, 2, 2}));
+  Conv() { initialize(*this, 4); }
+  at::Tensor forward(const at::Tensor& x) {
+    return at::conv2d(at::tanh(at::conv2d(at::tanh(at::conv2d(x, wide)), point)), mixed);
+  }
+};
+
+TEST(Parameters, InChannelsLastAreTrainedAsInOneProcess) {
+  const auto input = [](int rank, std::int64_t count) {
+    return random_tensor({count, 3, 5, 5}, static_cast<std::uint64_t>(rank) + 70);
+  };
+  Conv alone;
+  ::torch::optim::SGD optimizer(alone.parameters(), 0.1);
+  for (int step = 0; step < 2; ++step) {
+    optimizer.zero_grad();
+    squares(alone.forward(at::cat({input(0, 4), input(1, 2)}))).backward();
+    optimizer.step();
+  }
+  run_torch_ranks(2, [&](const Group& group) {
+    Conv net;
+    for (at::Tensor& parameter : net.parameters()) parameter.set_data(channels_last(parameter.detach()));
+    // In a dimension of one element a stride says nothing.
+    if (group->rank() == 1) net.point.set_data(net.point.detach().contiguous());
+    torch::DistributedDataParallel ddp(net, group, many_buckets());
+    // One rank's memory is no business of the others, once they know how gradients lie.
+    if (group->rank() == 1) net.mixed.set_data(net.mixed.detach().contiguous());
+    ::torch::optim::SGD own(net.parameters(), 0.1);
+    for (int step = 0; step < 2; ++step) {
+      own.zero_grad();
+      squares(ddp(channels_last(input(group->rank(), group->rank() == 0 ? 4 : 2)))).backward();
+      EXPECT_TRUE(net.wide.grad().is_contiguous(at::MemoryFormat::ChannelsLast));
+      ddp.check_replicas();
+      own.step();
+    }
+    expect_close(gradients_of(net), gradients_of(alone), "gradients of rank " + std::to_string(group->rank()));
+    expect_close(weights_of(net), weights_of(alone), "weights of rank " + std::to_string(group->rank()));
+  });
+}
+
+// With gaps, each element still has a place of its own.
+TEST(Parameters, ThatAreSlicesOfLargerMemoryAreTrained) {
+  const auto make = [] {
+    auto net = std::make_shared<Net>();
+    net->a->weight.set_data(at::zeros({6, 9}).slice(1, 2, 6));
+    net->b->weight.set_data(at::zeros({8, 6, 3}).select(2, 1).slice(0, 0, 6, 2));
+    net->side->bias.set_data(at::zeros({9}).slice(0, 0, 9, 3));
+    initialize(*net, 1);
+    return net;
+  };
+  const Tensors wanted = gradients_alone({5, 2}, [](Net& net, const at::Tensor& x) { return squares(net.forward(x)); });
+  run_torch_ranks(2, [&](const Group& group) {
+    const auto net = make();
+    if (group->rank() == 1) initialize(*net, 2);
+    torch::DistributedDataParallel ddp(net, group, many_buckets());
+    for (int step = 0; step < 2; ++step) {
+      net->zero_grad(step == 0);
+      squares(ddp(rows(group->rank(), group->rank() == 0 ? 5 : 2))).backward();
+      expect_close(gradients_of(*net), wanted, "rank " + std::to_string(group->rank()));
+    }
+    ddp.check_replicas();
+  });
+}
+
+// Another learning rate on one rank.
+TEST(Replicas, ThatDriftApartAreNamed) {
+  run_torch_ranks(2, [](const Group& group) {
+    Net net;
+    torch::DistributedDataParallel ddp(net, group);
+    ::torch::optim::SGD optimizer(net.b->parameters(), 0.1);
+    const auto step = [&] {
+      squares(ddp(rows(group->rank(), 3))).backward();
+      optimizer.step();
+    };
+    step();
+    ddp.check_replicas();
+    static_cast<::torch::optim::SGDOptions&>(optimizer.param_groups()[0].options()).lr(group->rank() == 0 ? 0.1 : 0.2);
+    step();
+    expect_says(error_of([&] { ddp.check_replicas(); }), {"Mismatch", "'b.weight'", "rank 1"});
+  });
+}
+
+TEST(Misuse, IsNamed) {
+  run_torch_ranks(2, [](const Group& group) {
+    Net net;
+    expect_says(error_of([&] { torch::DistributedDataParallel(net, nullptr); }), {"InvalidArgument", "group is null"});
+    expect_says(error_of([&] { torch::DistributedDataParallel(net, group, {.unused = {"side.wieght"}}); }),
+                {"InvalidArgument", "'side.wieght'", "declared unused"});
+    ::torch::nn::Module empty;
+    expect_says(error_of([&] { torch::DistributedDataParallel(empty, group); }), {"InvalidArgument", "no parameter"});
+    ::torch::nn::Module complex;
+    complex.register_parameter("phase", at::zeros({2}, at::kComplexFloat));
+    expect_says(error_of([&] { torch::DistributedDataParallel(complex, group); }),
+                {"InvalidArgument", "'phase' is ComplexFloat", "view_as_real"});
+    torch::DistributedDataParallel ddp(net, group);
+    expect_says(error_of([&] { ddp.set_weight(-1); }), {"InvalidArgument", "weight -1"});
+    expect_says(error_of([&] { torch::DistributedDataParallel(net, group); }),
+                {"InvalidArgument", "'a.weight' is trained by another", "let go of that one"});
+    net.b = net.replace_module("b", ::torch::nn::Linear(6, 3));
+    expect_says(error_of([&] { ddp(rows(0, 1)); }),
+                {"InvalidArgument", "'b.weight' has come", "wrap the module again"});
+    for (const bool with_group : {false, true}) {
+      ::torch::nn::Sequential normed(::torch::nn::Linear(4, 3), ::torch::nn::BatchNorm1d(3));
+      torch::DistributedDataParallel late(normed, group);
+      torch::convert_sync_batch_norm(*normed, with_group ? group : nullptr);
+      expect_says(error_of([&] { late(rows(0, 2)); }), {"InvalidArgument", "'1' has come", "convert first"});
+    }
+  });
+}
+
+// Rank 0 leaves the step half done: the group is lost, and says so on rank 1.
+template <typename Module, typename Act>
+void expect_lost(const Act& act, const at::Tensor& input, const std::vector<std::string>& words) {
+  run_torch_ranks(2, [&](const Group& group) {
+    Module net;
+    // Rank 1 may hear of it before it has left the constructor.
+    const std::string text = error_of([&] {
+      torch::DistributedDataParallel ddp(net, group, many_buckets());
+      if (group->rank() == 0) return act(ddp, net);
+      ddp(input).square().mean().backward();
+    });
+    net.zero_grad(true);  // a gradient with a graph holds its parameter, and is held by it
+    EXPECT_TRUE(text.starts_with(group->rank() == 0 ? "InvalidArgument: " : "PeerLost: ")) << text;
+    expect_says(text, group->rank() == 0 ? words : std::vector<std::string>{"rank 0"});
+  });
+}
+
+TEST(Misuse, ElementsThatShareMemoryAreRefused) {
+  for (const int ranks : {1, 2}) {
+    run_torch_ranks(ranks, [](const Group& group) {
+      const std::map<std::string, at::Tensor> shared{
+          {"expanded", at::zeros({1}).expand({4, 4})},
+          {"column", at::zeros({4, 1}).expand({4, 3})},
+          {"windows", at::zeros({9}).as_strided({4, 3}, {2, 1})},
+      };
+      for (const auto& [name, tensor] : shared) {
+        for (const bool is_buffer : {false, true}) {
+          Net net;
+          if (is_buffer) {
+            net.register_buffer(name, tensor);
+          } else {
+            net.register_parameter(name, tensor);
+          }
+          expect_says(error_of([&] { torch::DistributedDataParallel(net, group); }),
+                      {"InvalidArgument", "'" + name + "'", "share memory", "clone"});
+        }
+      }
+    });
+  }
+}
+
+TEST(Misuse, InBackwardEndsTheGroup) {
+  expect_lost<Net>([](auto&, Net& net) { squares(net.forward(rows(0, 2))).backward(); }, rows(1, 2), {"set_weight()"});
+  expect_lost<Net>([](auto& ddp, Net&) { squares(ddp(rows(0, 2))).backward({}, {}, /*create_graph=*/true); },
+                   rows(1, 2), {"create_graph"});
+  expect_lost<Net>(
+      [](auto& ddp, Net& net) {
+        net.to(at::kDouble);
+        ddp(rows(0, 2).to(at::kDouble));
+      },
+      rows(1, 2), {"'a.weight'", "converted", "wrap the module again"});
+}
+
+TEST(Misuse, AGradientOfWhatIsDeclaredUnusedIsRefused) {
+  run_torch_ranks(2, [](const Group& group) {
+    Net net;
+    auto options = many_buckets();
+    options.unused = {"b.bias"};
+    // Whoever is second hears of the first.
+    const std::string text = error_of([&] {
+      torch::DistributedDataParallel ddp(net, group, options);
+      squares(ddp(rows(group->rank(), 2))).backward();
+    });
+    expect_says(text, {"'b.bias'", "is declared unused"});
+  });
+}
+
+TEST(Misuse, ASparseGradientIsRefused) {
+  run_torch_ranks(1, [&](const Group& group) {
+    ::torch::nn::Embedding net(::torch::nn::EmbeddingOptions(5, 3).sparse(true));
+    torch::DistributedDataParallel ddp(net, group);
+    const auto local = ddp.no_sync();  // else a world of one leaves gradients as they are
+    expect_says(error_of([&] { ddp(at::zeros({2}, at::kLong)).sum().backward(); }),
+                {"InvalidArgument", "'weight'", "is sparse"});
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::testing
