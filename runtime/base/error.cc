@@ -4,7 +4,11 @@
 
 #include <system_error>
 
+#include "runtime/base/cause.h"
+
 namespace lockstep {
+
+Error::Error(const Cause& cause) : std::runtime_error(cause.text), cause_(std::make_shared<const Cause>(cause)) {}
 
 std::string errno_text(int error_number) {
   return fmt::format("{} (errno {})", std::generic_category().message(error_number), error_number);

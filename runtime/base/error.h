@@ -6,16 +6,28 @@
 // launcher has died), never prints, and never ignores a return code.
 #pragma once
 
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 
 namespace lockstep {
 
+struct Cause;  // runtime/base/cause.h
+
 // Base of all errors of this library.
 class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
+  // With the cause's text as message.
+  explicit Error(const Cause& cause);
+
+  // What made a group fail, as data; null for an error that has only its message. Lives as long as this error and its
+  // copies.
+  const Cause* cause() const noexcept { return cause_.get(); }
+
+ private:
+  std::shared_ptr<const Cause> cause_;
 };
 
 // An argument, a variable or a file given by the user is wrong. Nothing was changed.

@@ -1,0 +1,56 @@
+// Why a group failed, as data: what a backend records, the job's membership carries and the launcher judges.
+//
+// A cause is evidence where a rank speaks of itself, or the launcher of its own child, and an accusation where it
+// speaks of another rank. The text is for people; nothing reads a fact out of it.
+//
+// Threads: values, any.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace lockstep {
+
+struct Cause {
+  enum class Kind : std::uint8_t {
+    lost = 1,  // the process ended without a goodbye
+    silent,    // the process stopped answering: stopped, frozen, or cut off
+    left,      // the rank said goodbye before a collective that others wait for
+    failed,    // an exception of the rank's own, or its device, made it fail
+    aborted,   // the program called abort()
+    timeout,   // a deadline passed
+    mismatch,  // the ranks' calls or models differ
+  };
+
+  Kind kind = Kind::lost;
+  int rank = -1;               // whom it is about; -1: no single rank
+  int reporter = -1;           // who says so; -1: the launcher, or the job's store
+  std::string host = {};       // of `rank`; empty: not known
+  int pid = 0;                 // of `rank`; 0: not known
+  int generation = 0;          // of the job: how often it was restarted
+  std::int64_t step = -1;      // of the Reducer, from 0; -1: not known
+  int bucket = -1;             // -1: none
+  std::int64_t sequence = -1;  // of the collective, from 1; 0: before the first; -1: not known
+  int error_number = 0;        // errno; 0: none
+  int signal = 0;              // that ended the process; 0: none
+  std::string text = {};       // a whole sentence, with who and what to do
+
+  bool operator==(const Cause&) const = default;
+  bool is_accusation() const { return reporter != rank && rank >= 0 && reporter >= 0; }
+};
+
+std::string_view name_of(Cause::Kind kind);
+
+// Lines "name value", the text last. A text that makes it longer than `most_bytes` is cut, between two characters, and
+// ends in " ...". Control characters of the text but newlines become '?'. `most_bytes` is at least 1024.
+std::string encode(const Cause& cause, std::size_t most_bytes = std::size_t{1} << 16);
+// nullopt if the bytes are none of encode(). Lines with other names are skipped: a later version may have more.
+std::optional<Cause> decode_cause(std::string_view bytes);
+
+// Throws Timeout, Mismatch or, for every other kind, PeerLost, with the cause's text and the cause.
+[[noreturn]] void throw_error(const Cause& cause);
+
+}  // namespace lockstep

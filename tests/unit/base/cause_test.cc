@@ -1,0 +1,125 @@
+#include "runtime/base/cause.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <vector>
+
+#include "runtime/base/error.h"
+
+namespace lockstep {
+namespace {
+
+using Kind = Cause::Kind;
+using testing::EndsWith;
+using testing::Pointee;
+
+const std::vector<Kind> kAllKinds{Kind::lost,    Kind::silent,  Kind::left,    Kind::failed,
+                                  Kind::aborted, Kind::timeout, Kind::mismatch};
+
+Cause example() {
+  return {.kind = Kind::timeout,
+          .rank = 2,
+          .reporter = 0,
+          .host = "node7",
+          .pid = 4711,
+          .generation = 3,
+          .step = 1200,
+          .bucket = 4,
+          .sequence = 41,
+          .error_number = 28,
+          .signal = 9,
+          .text = "rank 2 (host node7, pid 4711) did not arrive\nin all_reduce 41; see why"};
+}
+
+TEST(Cause, EveryFieldSurvivesTheCodec) {
+  for (const Kind kind : kAllKinds) {
+    Cause cause = example();
+    cause.kind = kind;
+    EXPECT_EQ(decode_cause(encode(cause)), cause) << name_of(kind);
+  }
+  EXPECT_EQ(decode_cause(encode(Cause{})), Cause{});
+}
+
+TEST(Cause, ExtremesOfEveryFieldStillLeaveRoomForText) {
+  Cause cause = example();
+  cause.host = std::string(255, 'h');
+  cause.rank = cause.reporter = cause.pid = cause.generation = cause.bucket = cause.error_number = cause.signal =
+      std::numeric_limits<int>::min();
+  cause.step = cause.sequence = std::numeric_limits<std::int64_t>::min();
+  cause.text = std::string(2000, 'x');
+  const auto decoded = decode_cause(encode(cause, 1024));
+  ASSERT_TRUE(decoded);
+  EXPECT_EQ(decoded->host, cause.host);
+  EXPECT_EQ(decoded->step, cause.step);
+  EXPECT_THAT(decoded->text, EndsWith("x ..."));
+}
+
+TEST(Cause, ALongTextIsCutBetweenCharacters) {
+  Cause cause;
+  for (int i = 0; i < 1000; ++i) cause.text += "\u00e4\u20ac";
+  for (std::size_t most = 1024; most < 1032; ++most) {
+    const std::string bytes = encode(cause, most);
+    EXPECT_LE(bytes.size(), most);
+    const auto decoded = decode_cause(bytes);
+    ASSERT_TRUE(decoded);
+    const std::string kept = decoded->text.substr(0, decoded->text.size() - 4);
+    EXPECT_EQ(cause.text.substr(0, kept.size()), kept);
+    EXPECT_NE(static_cast<unsigned char>(cause.text[kept.size()]) & 0xC0, 0x80) << most;
+  }
+}
+
+TEST(Cause, ControlCharactersDoNotTravel) {
+  Cause cause;
+  cause.host = "a\nrank 7\x1b";
+  cause.text = "red \x1b[31m\a";
+  const auto decoded = decode_cause(encode(cause));
+  ASSERT_TRUE(decoded);
+  EXPECT_EQ(decoded->rank, -1);
+  EXPECT_EQ(decoded->host, "a?rank 7?");
+  EXPECT_EQ(decoded->text, "red ?[31m?");
+}
+
+TEST(Cause, BytesOfALaterVersionAreRead) {
+  const std::string bytes = "kind lost\ncolour blue\nrank 3\ntext gone";
+  const auto decoded = decode_cause(bytes);
+  ASSERT_TRUE(decoded);
+  EXPECT_EQ(decoded->rank, 3);
+  EXPECT_EQ(decoded->text, "gone");
+}
+
+TEST(Cause, OtherBytesAreRefused) {
+  for (const char* bytes : {"", "kind", "kind lost\n", "kind lost\nrank 3", "kind odd\ntext x", "rank 3\ntext x",
+                            "kind lost\nrank x\ntext x", "kind lost\nrank 99999999999\ntext x", "hello"}) {
+    EXPECT_EQ(decode_cause(bytes), std::nullopt) << bytes;
+  }
+}
+
+TEST(Cause, WhoSpeaksOfAnotherRankAccuses) {
+  EXPECT_TRUE((Cause{.rank = 2, .reporter = 0}.is_accusation()));
+  EXPECT_FALSE((Cause{.rank = 2, .reporter = 2}.is_accusation()));
+  EXPECT_FALSE((Cause{.rank = 2, .reporter = -1}.is_accusation()));
+  EXPECT_FALSE((Cause{.rank = -1, .reporter = 2}.is_accusation()));
+}
+
+TEST(Cause, EachKindHasItsErrorWhichKeepsTheCause) {
+  for (const Kind kind : kAllKinds) {
+    Cause cause = example();
+    cause.kind = kind;
+    try {
+      throw_error(cause);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.what(), cause.text);
+      EXPECT_THAT(error.cause(), Pointee(cause));
+      EXPECT_EQ(dynamic_cast<const Timeout*>(&error) != nullptr, kind == Kind::timeout);
+      EXPECT_EQ(dynamic_cast<const Mismatch*>(&error) != nullptr, kind == Kind::mismatch);
+      EXPECT_EQ(dynamic_cast<const PeerLost*>(&error) != nullptr, kind != Kind::timeout && kind != Kind::mismatch);
+    }
+  }
+}
+
+TEST(Cause, AnErrorOfAMessageAloneHasNone) { EXPECT_EQ(Error("plain").cause(), nullptr); }
+
+}  // namespace
+}  // namespace lockstep
