@@ -153,7 +153,8 @@ class MemberLink::Impl {
         if (!farewell) judge();
         if (Clock::now() >= next_beat) {
           next_beat = Clock::now() + options_.heartbeat;
-          beat();
+          // Behind the goodbye this connection is no member's any more: the store would refuse a heartbeat.
+          if (!farewell) beat();
         }
         if (!flush()) return;
         rest(next_beat);

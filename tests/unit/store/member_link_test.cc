@@ -9,15 +9,20 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <csignal>
 #include <cstdlib>
+#include <future>
 #include <vector>
 
 #include "proto/request.h"
 #include "runtime/base/error.h"
 #include "runtime/base/mutex.h"
+#include "runtime/net/stream.h"
+#include "runtime/net/tcp_socket.h"
 #include "runtime/store/tcp_connection.h"
 #include "runtime/store/tcp_store_server.h"
+#include "tests/unit/store/server_test.h"
 
 namespace lockstep::store {
 namespace {
@@ -150,6 +155,42 @@ TEST_F(MemberLinks, TheDestructorSaysGoodbyeWithTheLastSequence) {
     const auto leaver = link(0, ignored, {}, 17);
   }
   EXPECT_EQ(events.await(Kind::left).number, 17);
+}
+
+// A store that serves one member and never answers its goodbye. What it was asked, in order, once the member has gone.
+std::vector<proto::Op> asked_by_one_member(int listener) {
+  const UniqueFd member = net::tcp_accept(listener, patience());
+  std::vector<proto::Op> asked;
+  proto::RequestReader reader({}, proto::Dialect::lockstep);
+  std::string input;
+  try {
+    for (;;) {
+      std::array<std::byte, 4096> bytes;
+      const std::size_t count = net::recv_some(member.get(), bytes, patience());
+      input.append(reinterpret_cast<const char*>(bytes.data()), count);
+      while (reader.read(input) == proto::Status::ok) {
+        asked.push_back(reader.request().op);
+        input.erase(0, reader.size());
+        const bool greets = asked.back() == proto::Op::hello || asked.back() == proto::Op::register_member;
+        if (greets) net::send_all(member.get(), frame(proto::kOk), patience());
+      }
+    }
+  } catch (const net::ConnectionClosed&) {
+    return asked;
+  }
+}
+
+TEST(SlowStore, HearsNothingFromAMemberBehindItsGoodbye) {
+  const UniqueFd listener = net::tcp_listen({.host = "127.0.0.1", .port = 0});
+  auto asked = std::async(std::launch::async, [&] { return asked_by_one_member(listener.get()); });
+  Events events;
+  {
+    MemberLink link({.address = net::local_address(listener.get())}, "scope", member(1),
+                    {.heartbeat = 1ms, .farewell = 300ms}, events.calls(), patience());
+  }
+  const std::vector<proto::Op> ops = asked.get();
+  EXPECT_EQ(std::count(ops.begin(), ops.end(), proto::Op::goodbye), 1);
+  EXPECT_EQ(ops.back(), proto::Op::goodbye) << "the store would refuse it, and the member would warn of that";
 }
 
 TEST_F(MemberLinks, WhoIsUnwoundReportsIt) {
