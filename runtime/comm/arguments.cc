@@ -120,6 +120,19 @@ void check_weight(const ProcessGroup& group, const BufferView& buffer, const All
   }
 }
 
+void check_note(const ProcessGroup& group, std::span<const NoteField> note) {
+  if (note.size() > kMostNoteFields) {
+    refuse(group, "all_reduce",
+           fmt::format("a note of {} fields; at most {} ride along, send more as data", note.size(), kMostNoteFields));
+  }
+  for (std::size_t i = 0; i < note.size(); ++i) {
+    if (note[i].op >= NoteOp::sum && note[i].op <= NoteOp::equal) continue;
+    refuse(
+        group, "all_reduce",
+        fmt::format("field {} of the note has operation {}; give sum, any or equal", i, static_cast<int>(note[i].op)));
+  }
+}
+
 void check_tag(const ProcessGroup& group, std::string_view operation, int tag) {
   if (tag < 0) refuse(group, operation, fmt::format("tag {}; give 0 or more", tag));
 }

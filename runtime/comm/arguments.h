@@ -19,6 +19,8 @@ void check_parts(const ProcessGroup& group, std::string_view operation, const Bu
 void check_exchange(const ProcessGroup& group, const BufferView& input, const BufferView& output);
 // weight goes with sum of a floating-point dtype, and is at least 0.
 void check_weight(const ProcessGroup& group, const BufferView& buffer, const AllReduceOptions& options);
+// The note's fields are no more than fit, and each has an operation.
+void check_note(const ProcessGroup& group, std::span<const NoteField> note);
 void check_tag(const ProcessGroup& group, std::string_view operation, int tag);
 
 }  // namespace lockstep::comm

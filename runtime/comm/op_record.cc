@@ -6,7 +6,14 @@ namespace lockstep::comm {
 
 bool same_operation(const OpRecord& a, const OpRecord& b) {
   return a.kind == b.kind && a.dtype == b.dtype && a.op == b.op && a.weighted == b.weighted && a.root == b.root &&
-         a.count == b.count && a.unit == b.unit;
+         a.count == b.count && a.unit == b.unit && a.note == b.note;
+}
+
+Words words_of(const AllReduceOptions& options) {
+  Words words{};
+  words[0] = options.weight.value_or(0);
+  for (std::size_t i = 0; i < options.note.size(); ++i) words[1 + i] = options.note[i].value;
+  return words;
 }
 
 std::string_view name_of(OpKind kind) {
@@ -32,9 +39,10 @@ std::string details(const OpRecord& record) {
     case OpKind::barrier: return {};
     case OpKind::allocate: return fmt::format(" ({} bytes)", record.count);
     case OpKind::all_reduce:
-      return fmt::format(" ({}{}{}, {} x {})", record.weighted ? "weighted " : "", lockstep::name_of(record.op),
+      return fmt::format(" ({}{}{}, {} x {}{})", record.weighted ? "weighted " : "", lockstep::name_of(record.op),
                          record.unit == 1 ? "" : fmt::format(" in units of {}", record.unit), record.count,
-                         lockstep::name_of(record.dtype));
+                         lockstep::name_of(record.dtype),
+                         record.note == NoteOps() ? "" : fmt::format(", with a note: {}", describe(record.note)));
     case OpKind::reduce:
       return fmt::format(" ({} to rank {}, {} x {})", lockstep::name_of(record.op), record.root, record.count,
                          lockstep::name_of(record.dtype));

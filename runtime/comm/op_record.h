@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "runtime/comm/note.h"
 #include "runtime/comm/process_group.h"
 
 namespace lockstep::comm {
@@ -29,12 +30,16 @@ struct OpRecord {
   bool weighted = false;
   std::int32_t root = 0;
   std::int64_t count = 0;  // elements of one part
-  std::int64_t weight = 0;
-  std::int64_t unit = 1;  // of the weights
+  std::int64_t unit = 1;   // of the weights
+  NoteOps note = {};
+  Words words = {};  // the rank's own
 };
 
-// True if ranks that call these call the same: all but the weight.
+// True if ranks that call these call the same: all but the words.
 bool same_operation(const OpRecord& a, const OpRecord& b);
+
+// The weight and the note's values.
+Words words_of(const AllReduceOptions& options);
 
 std::string_view name_of(OpKind kind);
 // "all_reduce (sum, 1000 x float32)".

@@ -19,6 +19,7 @@
 #include <string>
 #include <string_view>
 
+#include "runtime/comm/note.h"
 #include "runtime/comm/work.h"
 #include "runtime/device/buffer_view.h"
 #include "runtime/device/stream.h"
@@ -42,6 +43,9 @@ struct AllReduceOptions {
   // If all weights are 0 the result is 0, instead of the sum: for who can't wait to know their sum. Only with a weight,
   // and in a group on a device: on the CPU the caller knows it as soon as the work is done.
   bool zero_if_weightless = false;
+  // Integers that ride along, and are combined over the ranks: Work::note(). At most kMostNoteFields, with the same
+  // operations on all ranks. Read by the call.
+  std::span<const NoteField> note = {};
 };
 
 // Memory that the group's backend can reduce without copying. Its bytes are zero at first. It stays readable and

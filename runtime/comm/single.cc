@@ -11,6 +11,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/mutex.h"
 #include "runtime/comm/arguments.h"
+#include "runtime/comm/op_record.h"
 #include "runtime/comm/reduction.h"
 
 namespace lockstep {
@@ -43,18 +44,18 @@ class Failure {
 
 class Done : public WorkState {
  public:
-  explicit Done(std::shared_ptr<Failure> failure, std::int64_t weight = 0)
-      : failure_(std::move(failure)), weight_(weight) {}
+  explicit Done(std::shared_ptr<Failure> failure, const comm::Words& words = {})
+      : failure_(std::move(failure)), words_(words) {}
   bool poll() override {
     failure_->check();
     return true;
   }
   void wait(const Deadline&) override { failure_->check(); }
-  std::int64_t total_weight() const override { return weight_; }
+  std::int64_t combined(std::size_t word) const override { return words_[word]; }
 
  private:
   std::shared_ptr<Failure> failure_;
-  std::int64_t weight_;
+  comm::Words words_;
 };
 
 // Half of a message to oneself.
@@ -125,13 +126,16 @@ class ProcessGroupSingle final : public ProcessGroup {
     failure_->check();
     comm::check_buffer(*this, "all_reduce", buffer);
     comm::check_weight(*this, buffer, options);
+    comm::check_note(*this, options.note);
     const std::int64_t weight = options.weight.value_or(0);
     if (weight > 0 && weight != options.unit) {
       const auto* source = static_cast<const std::byte*>(buffer.data);
       comm::reduce({buffer.dtype, ReduceOp::sum, weight, options.unit}, std::span(&source, 1),
                    static_cast<std::byte*>(buffer.data), static_cast<std::size_t>(buffer.count));
     }
-    return done(weight);
+    comm::Tally tally{comm::NoteOps(options.note)};
+    tally.add(comm::words_of(options));
+    return done(tally.words());
   }
   Work broadcast(const BufferView& buffer, int root) override { return in_place("broadcast", buffer, root); }
   Work reduce(const BufferView& buffer, int root, ReduceOp) override { return in_place("reduce", buffer, root); }
@@ -172,9 +176,9 @@ class ProcessGroupSingle final : public ProcessGroup {
   }
 
  private:
-  Work done(std::int64_t weight = 0) {
+  Work done(const comm::Words& words = {}) {
     failure_->check();
-    return Work(std::make_shared<Done>(failure_, weight), context_.timeout);
+    return Work(std::make_shared<Done>(failure_, words), context_.timeout);
   }
   Work in_place(std::string_view operation, const BufferView& buffer, int root) {
     comm::check_buffer(*this, operation, buffer);

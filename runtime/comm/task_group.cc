@@ -38,10 +38,12 @@ void TaskGroup::require_arena(std::size_t bytes, std::span<const std::string> pr
 Work TaskGroup::all_reduce(const BufferView& buffer, const AllReduceOptions& options) {
   check_buffer(*this, "all_reduce", buffer);
   check_weight(*this, buffer, options);
+  check_note(*this, options.note);
   Task task = task_of(OpKind::all_reduce, buffer, buffer, buffer.count);
   task.record.op = task.reduction.op = options.op;
   task.record.weighted = options.weight.has_value();
-  task.record.weight = options.weight.value_or(0);
+  task.record.note = NoteOps(options.note);
+  task.record.words = words_of(options);
   task.record.unit = task.reduction.unit = options.unit;
   task.zero_if_weightless = options.zero_if_weightless;
   return start(std::move(task));

@@ -1,6 +1,7 @@
 // A collective that is under way.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 
@@ -23,8 +24,8 @@ class WorkState {
   virtual void wait_on(StreamView stream, const Deadline& deadline);
   // On a device: the timed event behind the collective (DeviceRuntime::elapsed), once it is in the device's queue.
   virtual void* end_mark() const { return nullptr; }
-  // Of a weighted all-reduce, once done: the sum of all ranks' weights.
-  virtual std::int64_t total_weight() const { return 0; }
+  // Of an all-reduce, once done, over all ranks: word 0 is the sum of the weights, then come the note's fields.
+  virtual std::int64_t combined([[maybe_unused]] std::size_t word) const { return 0; }
 };
 
 // A handle to it, cheap to copy. The buffers belong to the collective until it is done. An empty Work is done.
@@ -55,7 +56,9 @@ class Work {
   // as this Work. Null before, and on the CPU.
   void* end_mark() const { return state_ ? state_->end_mark() : nullptr; }
   // Of a weighted all-reduce, once done: the sum of all ranks' weights.
-  std::int64_t total_weight() const { return state_ ? state_->total_weight() : 0; }
+  std::int64_t total_weight() const { return state_ ? state_->combined(0) : 0; }
+  // Of an all-reduce with a note, once done: what all ranks' values of this field come to, as its NoteOp says.
+  std::int64_t note(std::size_t field) const { return state_ ? state_->combined(1 + field) : 0; }
 
  private:
   std::shared_ptr<WorkState> state_;

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <numeric>
@@ -279,6 +281,44 @@ void check_weights(ProcessGroup& group, Memory memory) {
   check_weights_of<float16>(group, memory);
 }
 
+void check_notes(ProcessGroup& group, Memory memory) {
+  const int n = group.size();
+  const int rank = group.rank();
+  const std::int64_t below = static_cast<std::int64_t>(n) * (n - 1) / 2;
+  Room room(group, memory, kLargest * sizeof(float) + 1024);
+  for (const std::int64_t count : kCounts) {
+    room.reuse();
+    auto buffer = room.take<float>(count);
+    for (const bool weighted : {false, true}) {
+      std::fill(buffer.begin(), buffer.end(), 3.0f);
+      // The last rank differs in one field; in another each rank has a value of its own, of which 0 is the mean.
+      const std::int64_t of_last = rank == n - 1 ? 1 : 0;
+      const std::array<NoteField, kMostNoteFields> note{{{NoteOp::sum, 1000 + rank},
+                                                         {NoteOp::any, 0},
+                                                         {NoteOp::any, -of_last},
+                                                         {NoteOp::equal, std::int64_t{1} << 62},
+                                                         {NoteOp::equal, of_last},
+                                                         {NoteOp::equal, 2 * rank - (n - 1)},
+                                                         {NoteOp::sum, std::int64_t{-1} << 62}}};
+      AllReduceOptions options{.note = note};
+      if (weighted) options.weight = rank;
+      const Work work = room.run([&] { return group.all_reduce(room.view(buffer), options); });
+      work.wait();
+      const auto minimum = static_cast<std::int64_t>(static_cast<std::uint64_t>(-n) << 62);
+      const std::array<std::int64_t, kMostNoteFields> wanted{1000 * n + below, 0, 1, 1, n == 1, n == 1, minimum};
+      for (std::size_t i = 0; i < wanted.size(); ++i) {
+        require(work.note(i) == wanted[i],
+                fmt::format("field {} of the note is {}, wanted {}", i, work.note(i), wanted[i]));
+      }
+      require(work.total_weight() == (weighted ? below : 0), fmt::format("total weight {}", work.total_weight()));
+      const float result = 3.0f * static_cast<float>(n) / static_cast<float>(weighted && below > 0 ? below : 1);
+      for (const float x : buffer) {
+        require(std::abs(x - result) <= 1e-6f * result, fmt::format("beside a note: {}, wanted {}", x, result));
+      }
+    }
+  }
+}
+
 void check_overlap(ProcessGroup& group, Memory memory) {
   constexpr std::int64_t kSizes[] = {3, 2000, 0, 70000, 512};
   constexpr int kStarted = 150;
@@ -405,6 +445,10 @@ void check_refusals(ProcessGroup& group) {
   require_refusal<Bad>("unit without weight", [&] { group.all_reduce(part, {.unit = 2}); });
   require_refusal<Bad>("weight below 0", [&] { group.all_reduce(part, {.weight = -1}); });
   require_refusal<Bad>("weight of integers", [&] { group.all_reduce(wrong_type, {.weight = 1}); });
+  const std::array<NoteField, kMostNoteFields + 1> too_long{};
+  require_refusal<Bad>("note too long", [&] { group.all_reduce(part, {.note = too_long}); });
+  const std::array<NoteField, 1> no_operation{{{static_cast<NoteOp>(0)}}};
+  require_refusal<Bad>("note without operation", [&] { group.all_reduce(part, {.note = no_operation}); });
   require_refusal<Bad>("destination", [&] { group.send(part, size); });
   require_refusal<Bad>("source", [&] { group.recv(part, -1); });
   require_refusal<Bad>("tag", [&] { group.send(part, 0, -1); });
@@ -458,6 +502,7 @@ void check_everything(ProcessGroup& group) {
       check_dtype(group, dtype, memory);
     }
     check_weights(group, memory);
+    check_notes(group, memory);
     check_overlap(group, memory);
     check_messages(group, memory);
   }

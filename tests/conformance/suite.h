@@ -19,6 +19,8 @@ enum class Memory {
 void check_dtype(ProcessGroup& group, DType dtype, Memory memory);
 // Weighted sums, their totals, and weights that are all 0.
 void check_weights(ProcessGroup& group, Memory memory);
+// Notes that ride with an all-reduce, with a weight and without one: what each field comes to on every rank.
+void check_notes(ProcessGroup& group, Memory memory);
 // Collectives started before earlier ones are done, more of them than the backend holds at once.
 void check_overlap(ProcessGroup& group, Memory memory);
 // Messages between all pairs: sizes, tags out of order, to oneself.

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cstring>
+
 #include "runtime/device/dtype.h"
 
 namespace lockstep::nccl {
@@ -39,16 +41,24 @@ void Collective::prepare(const Lane& lane) {
     output_.prepare(lane, task.output);
     out_ = output_.data();
   }
-  if (task.record.weighted || task.record.kind == OpKind::barrier) {
-    word_ = lane.runtime.allocate(sizeof(std::int64_t), lane.stream);
-  }
-  if (task.record.weighted) total_ = lane.runtime.allocate_pinned(sizeof(std::int64_t), lane.stream.device);
+  if (word_count() == 0) return;
+  words_on_device_ = lane.runtime.allocate(sizeof(comm::Words), lane.stream);
+  words_on_host_ = lane.runtime.allocate_pinned(sizeof(comm::Words), lane.stream.device);
+  const comm::Words own = comm::summands(task.record.note, task.record.words);
+  std::memcpy(words_on_host_.get(), own.data(), sizeof own);
+}
+
+std::size_t Collective::word_count() const {
+  const std::size_t fields = task.record.note.fields();
+  return fields > 0 || task.record.weighted || task.record.kind == OpKind::barrier ? 1 + fields : 0;
 }
 
 void Collective::launch(const Lane& lane) {
   if (ready) lane.runtime.block(lane.stream, ready.get());
   if (comm::is_source(task.record, lane.rank)) input_.bring_in(lane);
-  if (word_) lane.runtime.put(static_cast<std::int64_t*>(word_.get()), task.record.weight, lane.stream);
+  if (words_on_device_) {
+    lane.runtime.copy(words_on_device_.get(), words_on_host_.get(), word_count() * sizeof(std::int64_t), lane.stream);
+  }
   lane.communicator->group_start();
   try {
     call(lane);
@@ -99,7 +109,9 @@ void Collective::call(const Lane& lane) {
   const std::size_t count = task.count();
   const int root = task.record.root;
   const auto take = [&](const char* name, ncclResult_t result) { lane.communicator->call(name, result); };
-  if (word_) take("ncclAllReduce", api.all_reduce(word_.get(), word_.get(), 1, ncclInt64, ncclSum, comm, stream));
+  if (void* const sums = words_on_device_.get()) {
+    take("ncclAllReduce", api.all_reduce(sums, sums, word_count(), ncclInt64, ncclSum, comm, stream));
+  }
   if (count == 0) return;
   switch (task.record.kind) {
     case OpKind::barrier:
@@ -120,19 +132,21 @@ void Collective::follow_up(const Lane& lane) {
   const comm::OpRecord& record = task.record;
   const bool has_result = record.kind != OpKind::reduce || record.root == lane.rank;
   const std::int64_t* divisor = record.op == ReduceOp::avg ? lane.world_size : nullptr;
-  if (record.weighted) divisor = static_cast<const std::int64_t*>(word_.get());
+  if (record.weighted) divisor = static_cast<const std::int64_t*>(words_on_device_.get());
   if (divisor != nullptr && has_result && record.count > 0) {
     lane.runtime.divide(BufferView(out_, record.count, record.dtype, lane.stream.device), divisor,
                         task.zero_if_weightless ? OverZero::is_zero : OverZero::stays, lane.stream);
   }
-  if (total_) lane.runtime.copy(total_.get(), word_.get(), sizeof(std::int64_t), lane.stream);
+  if (words_on_device_) {
+    lane.runtime.copy(words_on_host_.get(), words_on_device_.get(), word_count() * sizeof(std::int64_t), lane.stream);
+  }
   (is_in_place() ? input_ : output_).bring_back(lane);
 }
 
 std::optional<std::string> Collective::problem() const {
-  if (total_weight >= 0) return std::nullopt;
-  return comm::describe_too_heavy(task.record, sequence,
-                                  fmt::format("{} of rank {} and those of the others", task.record.weight, task.rank));
+  if (words[0] >= 0) return std::nullopt;
+  return comm::describe_too_heavy(
+      task.record, sequence, fmt::format("{} of rank {} and those of the others", task.record.words[0], task.rank));
 }
 
 bool Collective::is_for_host() const {
@@ -141,10 +155,14 @@ bool Collective::is_for_host() const {
 }
 
 void Collective::land() {
-  if (total_) total_weight = *static_cast<const std::int64_t*>(total_.get());
+  if (words_on_host_) {
+    comm::Words sums{};
+    std::memcpy(sums.data(), words_on_host_.get(), word_count() * sizeof(std::int64_t));
+    words = comm::from_sums(task.record.note, task.record.words, sums, task.size);
+  }
   (is_in_place() ? input_ : output_).land();
-  word_.reset();
-  total_.reset();
+  words_on_device_.reset();
+  words_on_host_.reset();
 }
 
 }  // namespace lockstep::nccl

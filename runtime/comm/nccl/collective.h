@@ -28,11 +28,13 @@ class Collective final : public Item {
   bool is_for_host() const override;
 
   const comm::Task task;
-  std::int64_t total_weight = 0;  // once done
+  comm::Words words{};  // of all ranks, once done
 
  private:
   void call(const Lane& lane);
   void exchange(const Lane& lane, bool gives_parts, bool takes_parts, int giver, int taker);
+  // What rides along: the weight, then the note's fields; 0 if nothing does.
+  std::size_t word_count() const;
   // One buffer, which is read and written.
   bool is_in_place() const {
     return comm::is_reduction_in_place(task.record.kind) || task.record.kind == comm::OpKind::broadcast;
@@ -42,8 +44,8 @@ class Collective final : public Item {
   Staged output_;
   std::byte* in_ = nullptr;
   std::byte* out_ = nullptr;
-  std::shared_ptr<void> word_;   // on the device: the weight, or what a barrier adds up
-  std::shared_ptr<void> total_;  // pinned
+  std::shared_ptr<void> words_on_device_;  // summed there; a barrier has one
+  std::shared_ptr<void> words_on_host_;    // pinned: this rank's on their way there, and the sums on their way back
 };
 
 }  // namespace lockstep::nccl

@@ -277,9 +277,9 @@ class Ticket final : public WorkState {
   void* end_mark() const override {
     return item_->launched.load(std::memory_order_acquire) ? item_->finished.get() : nullptr;
   }
-  std::int64_t total_weight() const override {
+  std::int64_t combined(std::size_t word) const override {
     if constexpr (std::is_same_v<Of, Collective>) {
-      if (item_->done.load(std::memory_order_acquire)) return item_->total_weight;
+      if (item_->done.load(std::memory_order_acquire)) return item_->words[word];
     }
     return 0;
   }

@@ -249,8 +249,7 @@ bool Engine::all_have_come(const Collective& collective) {
     }
     arrivals_.erase(found);
   }
-  std::int64_t weights = 0;
-  bool overflow = false;
+  comm::Tally tally(collective.task.record.note);
   std::string all;
   for (int r = 0; r < size_; ++r) {
     const comm::OpRecord& theirs = *records[static_cast<std::size_t>(r)];
@@ -258,10 +257,10 @@ bool Engine::all_have_come(const Collective& collective) {
       failure_.fail(Cause::mismatch,
                     comm::describe_mismatch(collective.sequence, own_name(), collective.task.record, who(r), theirs));
     }
-    overflow |= __builtin_add_overflow(weights, theirs.weight, &weights);
-    all += fmt::format("{}{} of {}", r == 0 ? "" : ", ", theirs.weight, who(r));
+    tally.add(theirs.words);
+    all += fmt::format("{}{} of {}", r == 0 ? "" : ", ", theirs.words[0], who(r));
   }
-  if (overflow) {
+  if (tally.is_too_heavy()) {
     failure_.fail(Cause::mismatch, comm::describe_too_heavy(collective.task.record, collective.sequence, all));
   }
   return true;

@@ -63,7 +63,7 @@ std::optional<Entry> read(const std::string& text, int ranks) {
 void append(std::vector<std::int64_t>& numbers, const comm::OpRecord& record) {
   numbers.insert(numbers.end(), {static_cast<std::int64_t>(record.kind), static_cast<std::int64_t>(record.dtype),
                                  static_cast<std::int64_t>(record.op), record.weighted ? 1 : 0, record.root,
-                                 record.count, record.weight});
+                                 record.count, record.words[0], record.note.bits()});
 }
 
 std::optional<comm::OpRecord> record_of(std::span<const std::int64_t> numbers) {
@@ -82,7 +82,8 @@ std::optional<comm::OpRecord> record_of(std::span<const std::int64_t> numbers) {
   record.weighted = numbers[3] != 0;
   record.root = static_cast<std::int32_t>(numbers[4]);
   record.count = numbers[5];
-  record.weight = numbers[6];
+  record.words[0] = numbers[6];
+  record.note = comm::NoteOps::of_bits(static_cast<std::uint16_t>(numbers[7]));
   return record;
 }
 

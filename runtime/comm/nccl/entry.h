@@ -37,7 +37,7 @@ std::string write(const Entry& entry);
 std::optional<Entry> read(const std::string& text, int ranks);
 
 // A record as numbers, and back; `numbers` has as many as append() appends.
-inline constexpr std::size_t kRecordNumbers = 7;
+inline constexpr std::size_t kRecordNumbers = 8;
 void append(std::vector<std::int64_t>& numbers, const comm::OpRecord& record);
 std::optional<comm::OpRecord> record_of(std::span<const std::int64_t> numbers);
 

@@ -85,7 +85,7 @@ Blocker Collective::not_arrived(const Floor& floor) const {
 void Collective::refuse_weights(const Floor& floor) const {
   std::vector<std::string> weights;
   for (int r = 0; r < task_.size; ++r) {
-    weights.push_back(fmt::format("{} of {}", floor.session.control().announcement(r, sequence_).record.weight,
+    weights.push_back(fmt::format("{} of {}", floor.session.control().announcement(r, sequence_).record.words[0],
                                   floor.session.who(r)));
   }
   floor.session.fail(Cause::mismatch, comm::describe_too_heavy(task_.record, sequence_, list_of(weights)));
@@ -94,18 +94,19 @@ void Collective::refuse_weights(const Floor& floor) const {
 void Collective::compare_records(const Floor& floor) {
   const Control& control = floor.session.control();
   const OpRecord& own = task_.record;
-  std::int64_t weights = 0;
+  comm::Tally tally(own.note);
   for (int r = 0; r < task_.size; ++r) {
     const OpRecord& theirs = control.announcement(r, sequence_).record;
     if (!comm::same_operation(own, theirs)) {
       floor.session.fail(Cause::mismatch, comm::describe_mismatch(sequence_, floor.session.who(task_.rank), own,
                                                                   floor.session.who(r), theirs));
     }
-    if (__builtin_add_overflow(weights, theirs.weight, &weights)) refuse_weights(floor);
+    tally.add(theirs.words);
   }
-  total_weight_ = weights;
+  if (tally.is_too_heavy()) refuse_weights(floor);
+  words_ = tally.words();
   if (own.weighted) {
-    task_.reduction.divisor = weights;
+    task_.reduction.divisor = words_[0];
   } else if (own.op == ReduceOp::avg) {
     task_.reduction.divisor = task_.size;
   }

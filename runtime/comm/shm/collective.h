@@ -39,7 +39,8 @@ class Collective {
 
   const Task& task() const { return task_; }
   std::uint64_t sequence() const { return sequence_; }
-  std::int64_t total_weight() const { return total_weight_; }
+  // Of all ranks, once done.
+  const comm::Words& words() const { return words_; }
 
   // True if its source fits beside the record.
   bool fits_inline() const { return source_bytes() <= kInlineBytes; }
@@ -83,7 +84,7 @@ class Collective {
   std::uint64_t sequence_;
   Route route_ = Route::inlined;
   bool arrived_ = false;  // every rank has announced it, and the records agree
-  std::int64_t total_weight_ = 0;
+  comm::Words words_{};
 
   // Of the window route: chunks in all, elements per chunk, and how many this rank has put through each stage.
   std::uint64_t chunks_ = 0;

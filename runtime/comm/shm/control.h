@@ -31,7 +31,7 @@ inline constexpr std::size_t kCauseBytes = 2032;
 inline constexpr int kMaxRanks = 256;
 
 // Changes with the layout: ranks of different builds must not meet.
-inline constexpr std::uint64_t kLayout = 0x6c6f636b73687032;  // "lockshp2"
+inline constexpr std::uint64_t kLayout = 0x6c6f636b73687033;  // "lockshp3"
 
 using comm::OpKind;
 using comm::OpRecord;
@@ -42,13 +42,14 @@ struct Place {
   std::uint64_t offset = 0;
 };
 
-// A record where its peers see it, with its flag in the same cache line: they learn of a collective in one transfer.
+// A record where its peers see it, with its flag and its weight in the same cache line: they learn of a collective in
+// one transfer. The note's fields are in the next line, which nobody reads without one.
 struct alignas(64) Announcement {
-  OpRecord record;
-  Place source;                         // what the peers read; in all_reduce and reduce they write there too
   std::atomic<std::uint64_t> sequence;  // of the collective whose record, and inline payload, is there
+  Place source;                         // what the peers read; in all_reduce and reduce they write there too
+  OpRecord record;
 };
-static_assert(sizeof(Announcement) == 64);
+static_assert(sizeof(Announcement) == 128 && offsetof(Announcement, record) + offsetof(OpRecord, words) == 56);
 
 // How a rank sleeps: on the one word of a peer that it waits for, or, if there is more that it could do meanwhile, on
 // its own bell.

@@ -76,7 +76,7 @@ class Operation final : public WorkState, public Awaited {
 
   bool poll() override { return push().done(); }
   void wait(const Deadline& deadline) override;
-  std::int64_t total_weight() const override { return collective_.total_weight(); }
+  std::int64_t combined(std::size_t word) const override { return collective_.words()[word]; }
 
   Blocker push() override;
   bool is_alone() const override { return !engine_->mailbox().pending(); }

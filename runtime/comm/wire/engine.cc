@@ -185,11 +185,11 @@ void Engine::execute(Collective& collective, const Arrivals& arrivals) {
   const Verdict verdict = compare(task, collective.sequence_, arrivals, roster_);
   if (verdict.mismatch) ending_.failure().fail(Cause::mismatch, *verdict.mismatch);
   if (task.record.weighted) {
-    task.reduction.divisor = verdict.total_weight;
+    task.reduction.divisor = verdict.words[0];
   } else if (task.record.op == ReduceOp::avg) {
     task.reduction.divisor = size_;
   }
-  collective.total_weight_ = verdict.total_weight;
+  collective.words_ = verdict.words;
   if (!fits_inline(task)) return move(task, *wire_, spare_);
   std::vector<const std::byte*> sources;
   for (const auto& arrival : arrivals) sources.push_back(arrival->payload.data());

@@ -122,7 +122,9 @@ class Collective final : public WorkState {
 
   bool poll() override;
   void wait(const Deadline& deadline) override;
-  std::int64_t total_weight() const override { return done_.load(std::memory_order_acquire) ? total_weight_ : 0; }
+  std::int64_t combined(std::size_t word) const override {
+    return done_.load(std::memory_order_acquire) ? words_[word] : 0;
+  }
 
   std::string describe() const { return comm::describe(task_.record, sequence_); }
 
@@ -132,7 +134,7 @@ class Collective final : public WorkState {
   std::shared_ptr<Engine> engine_;
   comm::Task task_;
   const std::uint64_t sequence_;
-  std::int64_t total_weight_ = 0;  // known once it is done
+  comm::Words words_{};  // of all ranks, once it is done
   std::atomic<bool> done_{false};
 };
 

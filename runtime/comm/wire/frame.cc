@@ -9,11 +9,13 @@
 namespace lockstep::wire {
 namespace {
 
-constexpr std::uint32_t kMagic = 0x3277736c;  // "lsw2": changes with the layout
-constexpr std::size_t kPayloadAt = 64;
+constexpr std::uint32_t kMagic = 0x3377736c;  // "lsw3": changes with the layout
+constexpr std::size_t kPayloadAt = kFrameBytes - kInlineBytes;
+constexpr std::size_t kWordsAt = 64;
 
-// Bytes 0-3 magic, 4 kind, 5 operation, 6 dtype, 7 op, 8 weighted, 12-15 root, 16-23 number, 24-31 count, 32-39 weight,
-// 40-43 length of the payload, which begins at 64, 48-55 unit of the weight. The rest is zero.
+// Bytes 0-3 magic, 4 kind, 5 operation, 6 dtype, 7 op, 8 weighted, 10-11 operations of the note, 12-15 root, 16-23
+// number, 24-31 count, 32-39 unit of the weight, 40-43 length of the payload, which begins at 128, 64-127 words. The
+// rest is zero.
 template <typename T>
 void put(FrameBytes& bytes, std::size_t at, T value) {
   auto rest = static_cast<std::make_unsigned_t<T>>(value);
@@ -40,11 +42,12 @@ FrameBytes write_frame(const Frame& frame) {
   put(bytes, 6, static_cast<std::uint8_t>(frame.record.dtype));
   put(bytes, 7, static_cast<std::uint8_t>(frame.record.op));
   put(bytes, 8, static_cast<std::uint8_t>(frame.record.weighted));
+  put(bytes, 10, frame.record.note.bits());
   put(bytes, 12, frame.record.root);
   put(bytes, 16, frame.number);
   put(bytes, 24, frame.record.count);
-  put(bytes, 32, frame.record.weight);
-  put(bytes, 48, frame.record.unit);
+  put(bytes, 32, frame.record.unit);
+  for (std::size_t i = 0; i < comm::kWords; ++i) put(bytes, kWordsAt + 8 * i, frame.record.words[i]);
   const std::size_t length = std::min(frame.payload.size(), kInlineBytes);
   put(bytes, 40, static_cast<std::uint32_t>(length));
   std::copy_n(frame.payload.begin(), length, bytes.begin() + kPayloadAt);
@@ -69,14 +72,17 @@ std::optional<Frame> read_frame(std::span<const std::byte> bytes) {
   frame.record.dtype = static_cast<DType>(dtype);
   frame.record.op = static_cast<ReduceOp>(op);
   frame.record.weighted = take<std::uint8_t>(bytes, 8) != 0;
+  frame.record.note = comm::NoteOps::of_bits(take<std::uint16_t>(bytes, 10));
   frame.record.root = take<std::int32_t>(bytes, 12);
   frame.number = take<std::uint64_t>(bytes, 16);
   const bool is_a_cause = frame.number >= static_cast<std::uint64_t>(Cause::peer_lost) &&
                           frame.number <= static_cast<std::uint64_t>(Cause::mismatch);
   if (frame.kind == FrameKind::failed && !is_a_cause) return std::nullopt;
   frame.record.count = take<std::int64_t>(bytes, 24);
-  frame.record.weight = take<std::int64_t>(bytes, 32);
-  frame.record.unit = take<std::int64_t>(bytes, 48);
+  frame.record.unit = take<std::int64_t>(bytes, 32);
+  for (std::size_t i = 0; i < comm::kWords; ++i) {
+    frame.record.words[i] = take<std::int64_t>(bytes, kWordsAt + 8 * i);
+  }
   frame.payload = bytes.subspan(kPayloadAt, length);
   return frame;
 }

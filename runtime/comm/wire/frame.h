@@ -12,7 +12,7 @@
 namespace lockstep::wire {
 
 // Up to this many bytes travel in a frame, beside the record of what they are.
-inline constexpr std::size_t kInlineBytes = kFrameBytes - 64;
+inline constexpr std::size_t kInlineBytes = kFrameBytes - 128;
 
 enum class FrameKind : std::uint8_t {
   collective = 1,  // this rank starts collective `number`: record, and its data if that fits

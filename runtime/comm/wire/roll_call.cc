@@ -19,7 +19,7 @@ Verdict compare(const comm::Task& task, std::uint64_t sequence, const Arrivals& 
                 const rendezvous::Roster& roster) {
   const auto who = [&](std::size_t rank) { return roster[rank].describe(); };
   Verdict verdict;
-  bool overflow = false;
+  comm::Tally tally(task.record.note);
   std::string weights;
   for (std::size_t r = 0; r < arrivals.size(); ++r) {
     const comm::OpRecord& theirs = arrivals[r]->record;
@@ -28,11 +28,12 @@ Verdict compare(const comm::Task& task, std::uint64_t sequence, const Arrivals& 
           comm::describe_mismatch(sequence, who(static_cast<std::size_t>(task.rank)), task.record, who(r), theirs);
       return verdict;
     }
-    overflow |= __builtin_add_overflow(verdict.total_weight, theirs.weight, &verdict.total_weight);
+    tally.add(theirs.words);
   }
-  if (overflow) {
+  verdict.words = tally.words();
+  if (tally.is_too_heavy()) {
     for (std::size_t r = 0; r < arrivals.size(); ++r) {
-      weights += fmt::format("{}{} of {}", r == 0 ? "" : ", ", arrivals[r]->record.weight, who(r));
+      weights += fmt::format("{}{} of {}", r == 0 ? "" : ", ", arrivals[r]->record.words[0], who(r));
     }
     verdict.mismatch = comm::describe_too_heavy(task.record, sequence, weights);
     return verdict;

@@ -26,10 +26,10 @@ using Arrivals = std::vector<std::optional<Announcement>>;
 // it alike.
 bool fits_inline(const comm::Task& task);
 
-// What all ranks have called as collective `sequence`, of which `task` is this rank's part: the sum of their weights,
+// What all ranks have called as collective `sequence`, of which `task` is this rank's part: their words, combined,
 // or why it can't be done, as the text of a Mismatch. All have arrived.
 struct Verdict {
-  std::int64_t total_weight = 0;
+  comm::Words words{};
   std::optional<std::string> mismatch = {};
 };
 Verdict compare(const comm::Task& task, std::uint64_t sequence, const Arrivals& arrivals,

@@ -23,7 +23,7 @@
 
 namespace lockstep::wire {
 
-inline constexpr std::size_t kFrameBytes = 1024;
+inline constexpr std::size_t kFrameBytes = 1152;
 using FrameBytes = std::array<std::byte, kFrameBytes>;
 
 class Listener {

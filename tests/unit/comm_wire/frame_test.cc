@@ -8,6 +8,9 @@
 namespace lockstep::wire {
 namespace {
 
+constexpr NoteField kFields[] = {{NoteOp::equal}, {NoteOp::sum}, {NoteOp::any},  {NoteOp::sum},
+                                 {NoteOp::sum},   {NoteOp::sum}, {NoteOp::equal}};
+
 Frame example() {
   Frame frame;
   frame.kind = FrameKind::post;
@@ -18,8 +21,9 @@ Frame example() {
                   .weighted = true,
                   .root = -2,
                   .count = std::numeric_limits<std::int64_t>::max(),
-                  .weight = -1,
-                  .unit = std::int64_t{1} << 40};
+                  .unit = std::int64_t{1} << 40,
+                  .note = comm::NoteOps(kFields),
+                  .words = {-1, 2, 3, 4, 5, 6, 7, std::int64_t{1} << 62}};
   return frame;
 }
 
@@ -34,7 +38,7 @@ TEST(Frames, ComeBackAsTheyWereWritten) {
     EXPECT_EQ(read->kind, frame.kind);
     EXPECT_EQ(read->number, frame.number);
     EXPECT_TRUE(comm::same_operation(read->record, frame.record));
-    EXPECT_EQ(read->record.weight, -1);
+    EXPECT_EQ(read->record.words, frame.record.words);
     EXPECT_EQ(read->record.unit, std::int64_t{1} << 40);
     EXPECT_EQ(text_of(read->payload), text.substr(0, length));
   }
@@ -43,10 +47,11 @@ TEST(Frames, ComeBackAsTheyWereWritten) {
 // Little-endian, whatever the machine.
 TEST(Frames, HaveTheirBytesWhereTheFormatSays) {
   const FrameBytes bytes = write_frame(example());
-  const unsigned char wanted[] = {'l',  's',  'w',  '2',  2,    7,    2,    4,    1,    0,    0,    0,
+  const unsigned char wanted[] = {'l',  's',  'w',  '3',  2,    7,    2,    4,    1,    0,    0x67, 0x35,
                                   0xfe, 0xff, 0xff, 0xff, 0x08, 0x07, 0x06, 0x05, 0x04, 0x03, 0x02, 0x01};
   for (std::size_t i = 0; i < sizeof wanted; ++i) EXPECT_EQ(std::to_integer<int>(bytes[i]), wanted[i]) << "byte " << i;
-  for (std::size_t i = 48; i < 56; ++i) EXPECT_EQ(std::to_integer<int>(bytes[i]), i == 53 ? 1 : 0) << "byte " << i;
+  for (std::size_t i = 32; i < 40; ++i) EXPECT_EQ(std::to_integer<int>(bytes[i]), i == 37 ? 1 : 0) << "byte " << i;
+  for (std::size_t i = 72; i < 80; ++i) EXPECT_EQ(std::to_integer<int>(bytes[i]), i == 72 ? 2 : 0) << "byte " << i;
 }
 
 TEST(Frames, WhatIsNoneIsRefused) {

@@ -38,7 +38,7 @@ class Compare : public ::testing::Test {
  protected:
   Compare() {
     for (int r = 0; r < 2; ++r) roster_.push_back({r, r, 100 + r, "host" + std::to_string(r), "boot"});
-    task_.record = {.kind = comm::OpKind::all_reduce, .dtype = DType::f32, .weighted = true, .count = 10, .weight = 3};
+    task_.record = {.kind = comm::OpKind::all_reduce, .dtype = DType::f32, .weighted = true, .count = 10, .words = {3}};
     task_.size = 2;
     arrivals_ = {Announcement{task_.record, std::vector<std::byte>(40)},
                  Announcement{task_.record, std::vector<std::byte>(40)}};
@@ -51,9 +51,9 @@ class Compare : public ::testing::Test {
 };
 
 TEST_F(Compare, WeightsAreAddedUp) {
-  arrivals_[1]->record.weight = 4;
+  arrivals_[1]->record.words[0] = 4;
   EXPECT_EQ(compared().mismatch, std::nullopt);
-  EXPECT_EQ(compared().total_weight, 7);
+  EXPECT_EQ(compared().words[0], 7);
 }
 
 TEST_F(Compare, ADifferenceNamesBoth) {
@@ -63,7 +63,7 @@ TEST_F(Compare, ADifferenceNamesBoth) {
 }
 
 TEST_F(Compare, WeightsThatAreTooMuch) {
-  for (auto& arrival : arrivals_) arrival->record.weight = std::int64_t{1} << 62;
+  for (auto& arrival : arrivals_) arrival->record.words[0] = std::int64_t{1} << 62;
   EXPECT_THAT(compared().mismatch.value(), HasSubstr("4611686018427387904 of rank 1 (host host1"));
 }
 

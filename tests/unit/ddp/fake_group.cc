@@ -8,6 +8,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/mutex.h"
+#include "runtime/comm/op_record.h"
 #include "runtime/store/hash_store.h"
 
 namespace lockstep::testing {
@@ -28,7 +29,7 @@ struct Collective {
   int root = 0;
   std::vector<BufferView> inputs;
   std::vector<BufferView> outputs;
-  std::int64_t total_weight = 0;
+  comm::Tally tally{comm::NoteOps()};
   bool weighted = false;
   std::int64_t unit = 1;
   int arrived = 0;
@@ -36,7 +37,7 @@ struct Collective {
 
   void execute() {
     if (what.starts_with("all_reduce")) {
-      const double divisor = weighted ? static_cast<double>(total_weight) / static_cast<double>(unit) : 0;
+      const double divisor = weighted ? static_cast<double>(tally.words()[0]) / static_cast<double>(unit) : 0;
       if (inputs[0].dtype == DType::f32) {
         sum_into_all<float>(inputs, divisor);
       } else if (inputs[0].dtype == DType::f64) {
@@ -107,9 +108,9 @@ class FakeWork : public WorkState {
       }
     }
   }
-  std::int64_t total_weight() const override {
+  std::int64_t combined(std::size_t word) const override {
     MutexLock lock(shared_->mutex);
-    return collective_->total_weight;
+    return collective_->tally.words()[word];
   }
 
  private:
@@ -139,13 +140,13 @@ class FakeGroup : public ProcessGroup {
     return arena_;
   }
   Work all_reduce(const BufferView& buffer, const AllReduceOptions& options) override {
-    return start("all_reduce", buffer, {}, 0, options.weight, options.unit);
+    return start("all_reduce", buffer, {}, 0, options);
   }
-  Work broadcast(const BufferView& buffer, int root) override { return start("broadcast", buffer, {}, root, {}); }
+  Work broadcast(const BufferView& buffer, int root) override { return start("broadcast", buffer, {}, root); }
   Work all_gather(const BufferView& input, const BufferView& output) override {
-    return start("all_gather", input, output, 0, {});
+    return start("all_gather", input, output, 0);
   }
-  Work barrier() override { return start("barrier", {}, {}, 0, {}); }
+  Work barrier() override { return start("barrier", {}, {}, 0); }
   Work reduce(const BufferView&, int, ReduceOp) override { return absent(); }
   Work reduce_scatter(const BufferView&, const BufferView&, ReduceOp) override { return absent(); }
   Work gather(const BufferView&, const BufferView&, int) override { return absent(); }
@@ -166,14 +167,14 @@ class FakeGroup : public ProcessGroup {
   static Work absent() { throw InvalidArgument("fake group: not one of its collectives"); }
 
   Work start(const std::string& operation, const BufferView& input, const BufferView& output, int root,
-             std::optional<std::int64_t> weight, std::int64_t unit = 1) {
+             const AllReduceOptions& options = {}) {
     MutexLock lock(shared_->mutex);
     shared_->check();
     const auto rank = static_cast<std::size_t>(rank_);
     const auto* address = static_cast<const std::byte*>(input.data);
     const bool inside = arena_.data && address >= arena_.data && address < arena_.data + arena_.bytes;
     shared_->started[rank].push_back(
-        {operation, input.count, input.dtype, inside ? address - arena_.data : -1, weight, unit});
+        {operation, input.count, input.dtype, inside ? address - arena_.data : -1, options.weight, options.unit});
 
     const std::size_t sequence = shared_->next[rank]++;
     if (sequence == shared_->collectives.size()) shared_->collectives.push_back(std::make_shared<Collective>());
@@ -181,6 +182,7 @@ class FakeGroup : public ProcessGroup {
     const std::string what = fmt::format("{} of {} {}", operation, input.count, name_of(input.dtype));
     if (collective->arrived++ == 0) {
       collective->what = what;
+      collective->tally = comm::Tally(comm::NoteOps(options.note));
       collective->root = root;
       collective->inputs.resize(static_cast<std::size_t>(shared_->size));
       collective->outputs.resize(static_cast<std::size_t>(shared_->size));
@@ -190,9 +192,9 @@ class FakeGroup : public ProcessGroup {
     }
     collective->inputs[rank] = input;
     collective->outputs[rank] = output;
-    collective->weighted = weight.has_value();
-    collective->unit = unit;
-    collective->total_weight += weight.value_or(0);
+    collective->weighted = options.weight.has_value();
+    collective->unit = options.unit;
+    collective->tally.add(comm::words_of(options));
     if (collective->arrived == shared_->size) {
       collective->execute();
       shared_->changed.notify_all();

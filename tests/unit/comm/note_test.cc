@@ -1,0 +1,88 @@
+// What the ranks' notes come to, by comparing them and out of sums alone.
+#include "runtime/comm/note.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <vector>
+
+namespace lockstep::comm {
+namespace {
+
+constexpr NoteField kFields[] = {{NoteOp::sum}, {NoteOp::any}, {NoteOp::equal}, {NoteOp::equal}};
+constexpr int kSizes[] = {1, 2, 3, 4, 8};
+
+// What each of the ranks is told, as both kinds of backend find it.
+std::vector<Words> told(NoteOps ops, const std::vector<Words>& by_rank) {
+  Tally tally(ops);
+  Words sums{};
+  for (const Words& own : by_rank) {
+    tally.add(own);
+    const Words summand = summands(ops, own);
+    for (std::size_t i = 0; i < kWords; ++i) {
+      sums[i] = static_cast<std::int64_t>(static_cast<std::uint64_t>(sums[i]) + static_cast<std::uint64_t>(summand[i]));
+    }
+  }
+  std::vector<Words> result{tally.words()};
+  for (const Words& own : by_rank) result.push_back(from_sums(ops, own, sums, static_cast<int>(by_rank.size())));
+  return result;
+}
+
+TEST(Note, OperationsAreTwoBitsEach) {
+  const NoteOps ops(kFields);
+  EXPECT_EQ(ops.fields(), 4u);
+  EXPECT_EQ(ops.bits(), 0b11'11'10'01);
+  EXPECT_EQ(ops[2], NoteOp::equal);
+  EXPECT_EQ(describe(ops), "sum, any, equal, equal");
+  EXPECT_EQ(NoteOps::of_bits(ops.bits()), ops);
+  EXPECT_EQ(NoteOps::of_bits(0b11'00'01).fields(), 1u) << "behind a gap there is nothing";
+  EXPECT_EQ(NoteOps::of_bits(0xffff).fields(), kMostNoteFields);
+  EXPECT_EQ(NoteOps().fields(), 0u);
+}
+
+TEST(Note, IsCombinedAlikeOnEveryRankAndByEveryBackend) {
+  const NoteOps ops(kFields);
+  for (const int size : kSizes) {
+    for (int odd_one = -1; odd_one < size; ++odd_one) {
+      std::vector<Words> by_rank;
+      for (int r = 0; r < size; ++r) {
+        const bool is_odd = r == odd_one;
+        by_rank.push_back({r + 1, 10 * r, is_odd ? -5 : 0, is_odd ? 7 : 6, std::numeric_limits<std::int64_t>::min()});
+      }
+      const std::int64_t below = size * (size - 1) / 2;
+      const bool differs = odd_one >= 0 && size > 1;
+      const Words wanted{below + size, 10 * below, odd_one >= 0, !differs, 1};
+      for (const Words& words : told(ops, by_rank)) EXPECT_EQ(words, wanted) << size << " ranks, " << odd_one;
+    }
+  }
+}
+
+// By own value times ranks against the sum, the rank in the middle would think that all are equal, and alone.
+TEST(Note, ARankWhoseValueIsTheMeanOfAllSeesThatTheyDiffer) {
+  constexpr NoteField kOne[] = {{NoteOp::equal}};
+  for (const std::vector<Words>& by_rank :
+       {std::vector<Words>{{0, 1}, {0, 2}, {0, 3}}, std::vector<Words>{{0, -1}, {0, 0}, {0, 0}, {0, 1}}}) {
+    for (const Words& words : told(NoteOps(kOne), by_rank)) EXPECT_EQ(words[1], 0);
+  }
+}
+
+TEST(Note, SumsWrapAndWeightsDoNot) {
+  constexpr NoteField kOne[] = {{NoteOp::sum}};
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  Tally tally{NoteOps(kOne)};
+  tally.add({kMost, kMost});
+  EXPECT_FALSE(tally.is_too_heavy());
+  tally.add({1, 1});
+  EXPECT_TRUE(tally.is_too_heavy());
+  EXPECT_EQ(tally.words()[1], std::numeric_limits<std::int64_t>::min());
+}
+
+TEST(Note, OfNoFieldsLeavesTheWordsAlone) {
+  Tally tally{NoteOps()};
+  tally.add({3, 9, 9});
+  tally.add({4, 9, 9});
+  EXPECT_EQ(tally.words(), (Words{7}));
+}
+
+}  // namespace
+}  // namespace lockstep::comm
