@@ -1,10 +1,11 @@
-// bench_all_reduce [--fresh]: all-reduce over shared memory beside Open MPI and memcpy, in turns, in one run.
+// bench_all_reduce [--fresh | --note]: all-reduce over shared memory beside Open MPI and memcpy, in turns, in one run.
 //
 // Every rank runs it, started by any launcher; rank 0 prints. Columns: the median over all samples of the slowest
 // rank's time, the bus bandwidth as nccl-tests define it (2(N-1)/N · bytes / time), and how many times longer the peer
 // takes. "user": memory of the program's own. "arena": memory of ProcessGroup::allocate, reduced in place.
 // --fresh: before each operation each rank writes all of its buffer, as backward does with gradients; else the caches
 // keep from one operation to the next what each rank has reduced, for all contenders alike.
+// --note: what a weight and a step's note cost beside the data, in arena memory, up to 64 KiB.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -16,10 +17,12 @@
 #include "benchmarks/all_reduce/measure.h"
 #include "benchmarks/all_reduce/peer.h"
 #include "runtime/comm/init/init_process_group.h"
+#include "runtime/ddp/step_note.h"
 
 namespace lockstep::bench {
 namespace {
 
+constexpr std::size_t kNoteSizes[] = {1 << 10, 4 << 10, 16 << 10, 64 << 10};
 constexpr std::size_t kSizes[] = {1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10,
                                   1 << 20, 4 << 20, 25 << 20, 100 << 20};
 
@@ -46,6 +49,14 @@ class Bench {
   void run() {
     header();
     for (const std::size_t bytes : kSizes) measure(bytes);
+  }
+
+  void run_notes() {
+    say(fmt::format("all-reduce of float32, sum, in arena memory, {} ranks; median of the slowest rank",
+                    group_.size()));
+    say(fmt::format("{:>8} | {:>9} | {:>9} | {:>9} | {:>12} | {:>9}", "size", "plain us", "weight us", "note us",
+                    "weight/plain", "note/weight"));
+    for (const std::size_t bytes : kNoteSizes) measure_note(bytes);
   }
 
  private:
@@ -101,6 +112,23 @@ class Bench {
     print(bytes, median(times[0]), median(times[1]), median(times[2]), peer_.empty() ? 0 : median(times[3]));
   }
 
+  // As the Reducer sends bucket 0, and without what rides along.
+  void measure_note(std::size_t bytes) {
+    Arena arena = group_.allocate(bytes);
+    const std::span<float> shared(reinterpret_cast<float*>(arena.data), bytes / sizeof(float));
+    const auto note = fields_of({.versions = 4711, .digest = 0});
+    std::vector<Contender> contenders;
+    for (const AllReduceOptions& options :
+         {AllReduceOptions{}, AllReduceOptions{.weight = 32, .unit = 32}, {.weight = 32, .unit = 32, .note = note}}) {
+      contenders.push_back(contender(
+          shared, [this, shared, options] { group_.all_reduce(BufferView(shared), options).wait(); }, false));
+    }
+    const auto times = measure_in_turns(group_, contenders, effort_for(bytes));
+    const double plain = median(times[0]), weight = median(times[1]), with_note = median(times[2]);
+    say(fmt::format("{:>8} | {:>9.2f} | {:>9.2f} | {:>9.2f} | {:>12.2f} | {:>9.2f}", size_text(bytes), plain * 1e6,
+                    weight * 1e6, with_note * 1e6, weight / plain, with_note / weight));
+  }
+
   void print(std::size_t bytes, double arena, double user, double copy, double peer) {
     const double factor = 2.0 * (group_.size() - 1) / group_.size();
     const auto bus = [&](double seconds) { return factor * static_cast<double>(bytes) / seconds / 1e9; };
@@ -121,16 +149,15 @@ class Bench {
 };
 
 int run(int argc, char** argv) {
-  bool fresh = false;
-  for (int i = 1; i < argc; ++i) {
-    if (std::string(argv[i]) != "--fresh") {
-      std::fprintf(stderr, "bench_all_reduce: unknown argument '%s'; usage: bench_all_reduce [--fresh]\n", argv[i]);
-      return 2;
-    }
-    fresh = true;
+  const std::string mode = argc == 2 ? argv[1] : "";
+  if (argc > 2 || (argc == 2 && mode != "--fresh" && mode != "--note")) {
+    std::fprintf(stderr, "bench_all_reduce: unknown argument '%s'; usage: bench_all_reduce [--fresh | --note]\n",
+                 argv[argc - 1]);
+    return 2;
   }
   auto group = init_process_group();
-  Bench(*group, fresh).run();
+  Bench bench(*group, mode == "--fresh");
+  mode == "--note" ? bench.run_notes() : bench.run();
   return 0;
 }
 

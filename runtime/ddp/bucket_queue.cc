@@ -9,6 +9,10 @@
 namespace lockstep {
 namespace {
 
+// On a device the host reads the note of a step this many steps later: late enough that it hardly ever waits, and the
+// same on all ranks.
+constexpr std::size_t kNoteDelay = 2;
+
 trace::Time now() { return trace::Time::clock::now(); }
 
 }  // namespace
@@ -28,10 +32,13 @@ auto BucketQueue::at_bucket(std::size_t bucket, Call call) const {
   return at_place(place, call);
 }
 
-void BucketQueue::begin(const BucketPlan& plan, std::int64_t step, std::int64_t weight, std::int64_t unit) {
+void BucketQueue::begin(const BucketPlan& plan, std::int64_t step, std::int64_t weight, std::int64_t unit,
+                        const StepNote& note) {
+  read_note_before_last();
   plan_ = &plan;
   weight_ = weight;
   unit_ = unit;
+  note_ = note;
   missing_.clear();
   record_.buckets.clear();
   for (const Bucket& bucket : plan.buckets) {
@@ -51,6 +58,14 @@ void BucketQueue::begin(const BucketPlan& plan, std::int64_t step, std::int64_t 
   in_calls_ = {};
   in_last_call_ = {};
   if (marks_) marks_->begin(plan.buckets.size(), memory_.stream());
+}
+
+void BucketQueue::read_note_before_last() {
+  if (unread_.size() < kNoteDelay) return;
+  const auto& [step, work] = unread_.front();
+  at_place([&] { return fmt::format("step {}, note of the step", step); }, [&] { work.wait(); });
+  noted_ = {step, note_of_all(work)};
+  unread_.pop_front();
 }
 
 void BucketQueue::gradient_ready(int bucket) {
@@ -83,10 +98,11 @@ void BucketQueue::launch(std::size_t bucket) {
   const BufferView buffer(memory_.at(it.offset), it.count, it.dtype, group_->device());
   if (!marks_) record_.buckets[bucket].launched = now();
   record_.buckets[bucket].gradients_ready = record_.gradients_ready;
-  works_[bucket] = at_bucket(bucket, [&] {
-    return group_->all_reduce(
-        buffer, {.op = ReduceOp::sum, .weight = weight_, .unit = unit_, .zero_if_weightless = marks_ != nullptr});
-  });
+  AllReduceOptions options{
+      .op = ReduceOp::sum, .weight = weight_, .unit = unit_, .zero_if_weightless = marks_ != nullptr};
+  const auto note = fields_of(note_);
+  if (bucket == 0) options.note = note;
+  works_[bucket] = at_bucket(bucket, [&] { return group_->all_reduce(buffer, options); });
   ++next_launched_;
   if (marks_) marks_->launched(bucket);
 }
@@ -110,6 +126,7 @@ void BucketQueue::finish() {
   launch_full();
   await_all();
   total_weight_ = works_.front().total_weight();
+  noted_ = {record_.step, note_of_all(works_.front())};
   works_.clear();
   plan_ = nullptr;
   close_record(begin);
@@ -129,6 +146,7 @@ void BucketQueue::finish_on_device() {
   std::fill(missing_.begin(), missing_.end(), 0);
   launch_full();
   wait_in_stream();
+  unread_.emplace_back(record_.step, works_.front());
   marks_->end(record_, works_);
   last_works_ = std::move(works_);
   plan_ = nullptr;

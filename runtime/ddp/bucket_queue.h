@@ -7,13 +7,16 @@
 // Threads: the Reducer's. Failure: throws what the group throws, with the step and the bucket in front.
 #pragma once
 
+#include <deque>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "runtime/comm/process_group.h"
 #include "runtime/ddp/bucket_plan.h"
 #include "runtime/ddp/gradient_memory.h"
 #include "runtime/ddp/step_marks.h"
+#include "runtime/ddp/step_note.h"
 #include "runtime/trace/step_record.h"
 
 namespace lockstep {
@@ -24,8 +27,9 @@ class BucketQueue {
   BucketQueue(std::shared_ptr<ProcessGroup> group, const GradientMemory& memory);
 
   // Starts a step. `plan` outlives it; `weight` is what this rank's gradients stand for, which are multiplied by it in
-  // units of `unit`.
-  void begin(const BucketPlan& plan, std::int64_t step, std::int64_t weight, std::int64_t unit);
+  // units of `unit`; `note` rides with bucket 0. On a device waits, at most the group's timeout, until the one before
+  // the last step has got through its bucket 0, and reads its note.
+  void begin(const BucketPlan& plan, std::int64_t step, std::int64_t weight, std::int64_t unit, const StepNote& note);
   // One more gradient of `bucket` is final. Launches every bucket that is full and has its turn, and gives what is
   // under way a push.
   void gradient_ready(int bucket);
@@ -35,6 +39,9 @@ class BucketQueue {
   // Of the step that was finished last: the sum of all ranks' weights; 0 before the first. On a device waits for the
   // step on the host, at most the group's timeout.
   std::int64_t total_weight();
+
+  // On the CPU of the step that was finished last, on a device of the one before the last that was begun.
+  const NotedStep& noted() const { return noted_; }
 
   // Forgets the step that was begun. Only where nobody waits for its buckets: in a world of one. On a device the
   // compute stream waits for what was launched.
@@ -49,6 +56,7 @@ class BucketQueue {
   const trace::StepRecord& last() const { return marks_ ? marks_->last() : last_; }
 
  private:
+  void read_note_before_last();
   void launch_full();
   void launch(std::size_t bucket);
   void see_finished();
@@ -65,8 +73,11 @@ class BucketQueue {
   const BucketPlan* plan_ = nullptr;  // of the step that was begun, else null; owned by the Reducer
   std::int64_t weight_ = 0;
   std::int64_t unit_ = 1;
-  std::vector<int> missing_;      // gradients that each bucket still waits for
-  std::vector<Work> works_;       // of the step under way
+  StepNote note_;
+  NotedStep noted_;
+  std::deque<std::pair<std::int64_t, Work>> unread_;  // on a device: steps whose note is not read, and their bucket 0
+  std::vector<int> missing_;                          // gradients that each bucket still waits for
+  std::vector<Work> works_;                           // of the step under way
   std::vector<Work> last_works_;  // on a device: of the last one that was finished, until its weight is known
   std::int64_t total_weight_ = 0;
   std::size_t next_launched_ = 0;  // buckets before it were launched

@@ -256,7 +256,7 @@ void Reducer::Impl::begin_step(const StepOptions& step_options) {
   begun_once = true;
   in_step = true;
   std::fill(marked.begin(), marked.end(), 0);
-  if (synchronize) in_group([&] { queue.begin(plan, step, weight, unit); });
+  if (synchronize) in_group([&] { queue.begin(plan, step, weight, unit, step_options.note); });
 }
 
 void* Reducer::Impl::gradient_data(int parameter, DType dtype) {
@@ -400,6 +400,7 @@ void Reducer::mark_ready(int parameter) { impl_->mark("mark_ready", parameter, t
 void Reducer::mark_unused(int parameter) { impl_->mark("mark_unused", parameter, false); }
 std::int64_t Reducer::finish_step() { return impl_->finish_step(); }
 std::int64_t Reducer::total_weight() const { return impl_->total_weight(); }
+const NotedStep& Reducer::noted() const { return impl_->queue.noted(); }
 bool Reducer::used_anywhere(int parameter) const { return impl_->used_anywhere(parameter); }
 void Reducer::abandon_step(std::string_view cause) noexcept { impl_->abandon_step(cause); }
 const std::vector<ParameterSpec>& Reducer::parameters() const { return impl_->specs; }

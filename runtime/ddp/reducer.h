@@ -24,10 +24,11 @@
 //
 // On a device (a group of NCCL's): gradient() is an address there, to be written by what is put into the group's
 // stream() before mark_ready, and read by what is put there after finish_step. No call of a step waits on the host, but
-// for the begin_step that plans anew (plan_order spares it); so finish_step can't say the summed weight, total_weight()
-// can; and a failure may show in a later call than the one whose collective failed. A stream that is set between two
-// steps comes after what the one before had when finish_step returned, and that one may go then; what the program puts
-// there later, which reads gradients, it orders itself.
+// for the begin_step that plans anew (plan_order spares it), and where the host is more than two steps ahead of the
+// device: begin_step reads the note of the step before the last. So finish_step can't say the summed weight,
+// total_weight() can; and a failure may show in a later call than the one whose collective failed. A stream that is set
+// between two steps comes after what the one before had when finish_step returned, and that one may go then; what the
+// program puts there later, which reads gradients, it orders itself.
 //
 // Threads: one, the one that runs backward.
 // Failure: throws what the group throws, with step and bucket in front; every later call throws the same.
@@ -45,6 +46,7 @@
 
 #include "runtime/comm/process_group.h"
 #include "runtime/ddp/bucket_plan.h"
+#include "runtime/ddp/step_note.h"
 #include "runtime/trace/step_record.h"
 
 namespace lockstep {
@@ -61,6 +63,8 @@ struct StepOptions {
   std::int64_t weight = 1;
   // False for all but the last micro-batch of a step.
   bool synchronize = true;
+  // Rides with bucket 0 if the step is synchronised: see noted().
+  StepNote note = {};
 };
 
 class Reducer {
@@ -108,6 +112,10 @@ class Reducer {
   // The summed weight of all ranks in the last synchronised step; 0 before the first. On a device blocks until it is
   // known, at most the group's timeout. InvalidArgument within a synchronised step.
   std::int64_t total_weight() const;
+  // What the ranks' notes come to, the same on every rank: on the CPU those of the last synchronised step, from its
+  // finish_step on; on a device those of the step before the last one begun, from begin_step on. step -1 before the
+  // first.
+  const NotedStep& noted() const;
   // With track_unused, of the last synchronised step: whether any rank marked the parameter ready in one of its
   // micro-batches. On a device blocks as total_weight() does, and is true for all if the summed weight is 0.
   // InvalidArgument if nothing is tracked.

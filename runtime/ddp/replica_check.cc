@@ -84,8 +84,8 @@ std::string describe_outliers(std::span<const std::uint64_t> by_rank) {
                      ranks.size() == 1 ? "differs" : "differ");
 }
 
-[[noreturn]] void throw_mismatch(ProcessGroup& group, std::span<const NamedBuffer> buffers,
-                                 const std::vector<std::uint64_t>& hashes) {
+std::string first_difference_of(ProcessGroup& group, std::span<const NamedBuffer> buffers,
+                                const std::vector<std::uint64_t>& hashes) {
   const auto ranks = static_cast<std::size_t>(group.size());
   const std::vector<std::uint64_t> all = gather(group, hashes);
   std::vector<std::uint64_t> of_parameter(ranks);
@@ -97,11 +97,7 @@ std::string describe_outliers(std::span<const std::uint64_t> by_rank) {
     if (differing++ == 0)
       first = fmt::format("parameter {}, '{}': {}", p, buffers[p].name, describe_outliers(of_parameter));
   }
-  throw Mismatch(
-      fmt::format("replica check: the replicas are not equal any more: {} of {} parameters differ, the first "
-                  "is {}. Look for a step that one rank takes and another does not, and for random numbers "
-                  "or threads that depend on the rank",
-                  differing, hashes.size(), first));
+  return fmt::format("{} of {} parameters differ, the first is {}", differing, hashes.size(), first);
 }
 
 }  // namespace
@@ -110,7 +106,7 @@ std::uint64_t hash_replica(std::span<const NamedBuffer> buffers, StreamView stre
   return combine(hash_buffers(buffers, stream));
 }
 
-std::uint64_t check_replicas(ProcessGroup& group, std::span<const NamedBuffer> buffers) {
+ReplicaComparison compare_replicas(ProcessGroup& group, std::span<const NamedBuffer> buffers) {
   const std::vector<std::uint64_t> hashes = hash_buffers(buffers, group.stream());
   const std::uint64_t mine = combine(hashes);
   const std::vector<std::uint64_t> all = gather(group, {mine, hashes.size()});
@@ -123,8 +119,22 @@ std::uint64_t check_replicas(ProcessGroup& group, std::span<const NamedBuffer> b
     throw Mismatch(fmt::format("replica check: {}: the ranks passed {} parameters, by rank; pass the same on all",
                                describe_outliers(count_by_rank), fmt::join(count_by_rank, ", ")));
   }
-  if (!outliers(hash_by_rank).empty()) throw_mismatch(group, buffers, hashes);
-  return mine;
+  ReplicaComparison comparison{.hash = mine, .ranks = outliers(hash_by_rank)};
+  if (!comparison.are_equal()) comparison.difference = first_difference_of(group, buffers, hashes);
+  return comparison;
+}
+
+std::string describe_divergence(const ReplicaComparison& comparison, std::string_view when) {
+  return fmt::format(
+      "replica check: the replicas are not equal any more{}: {}. Look for a step that one rank takes and another does "
+      "not, and for random numbers or threads that depend on the rank",
+      when, comparison.difference);
+}
+
+std::uint64_t check_replicas(ProcessGroup& group, std::span<const NamedBuffer> buffers) {
+  const ReplicaComparison comparison = compare_replicas(group, buffers);
+  if (!comparison.are_equal()) throw Mismatch(describe_divergence(comparison));
+  return comparison.hash;
 }
 
 }  // namespace lockstep

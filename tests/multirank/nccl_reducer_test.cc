@@ -9,10 +9,12 @@
 #include <latch>
 #include <numeric>
 #include <optional>
+#include <thread>
 
 #include "runtime/base/error.h"
 #include "runtime/base/random.h"
 #include "runtime/ddp/broadcast_parameters.h"
+#include "runtime/ddp/divergence_check.h"
 #include "runtime/ddp/replica_check.h"
 #include "runtime/device/device_runtime.h"
 #include "tests/conformance/errors.h"
@@ -602,6 +604,85 @@ TEST(NcclReducer, KeepsReplicasBitEqualForFiftySteps) {
                   std::string::npos);
     });
   }
+}
+
+// The host is through with two steps before the device is with the first; the third reads the first one's note.
+TEST(NcclReducer, ANoteIsReadTwoStepsLaterAlikeOnAllRanks) {
+  for (const int ranks : {1, 2, 3}) {
+    run_ranks(ranks, [](const Group& group) {
+      const Compute compute(group);
+      Reducer reducer(kSix, group, kTwoEach);
+      reducer.plan_order(kBackward);
+      std::atomic<bool> go = false;
+      const auto differ = [](std::int64_t step) { return step == 0 || step % 5 == 3; };
+      for (std::int64_t step = 0; step < 12; ++step) {
+        // Micro-batches carry none. A rank without data has its say.
+        reducer.begin_step({.weight = group->rank(), .synchronize = false, .note = {.versions = 1000 + group->rank()}});
+        reducer.finish_step();
+        if (step == 2) go = true;
+        const std::int64_t own = differ(step) ? group->rank() - 1 : step;
+        reducer.begin_step({.weight = 0, .note = {.versions = own, .digest = -own}});
+        EXPECT_EQ(reducer.noted().step, std::max<std::int64_t>(step - 2, -1));
+        if (step >= 2) {
+          EXPECT_EQ(reducer.noted().of_all.versions, group->size() == 1 || !differ(step - 2)) << step;
+          EXPECT_EQ(reducer.noted().of_all.digest, group->size() == 1 || !differ(step - 2)) << step;
+        }
+        if (step == 0) {
+          launch<float>(group->stream(), "a long backward", reducer.gradient<float>(5), 16,
+                        [&go](float*, std::int64_t) {
+                          while (!go) std::this_thread::yield();
+                        });
+        }
+        backward(group, reducer, 1);
+        reducer.finish_step();
+      }
+      compute.stream.synchronize(copy_deadline());
+    });
+  }
+}
+
+TEST(NcclReducer, ReplicasThatComeApartAreFoundTwoStepsLaterOnAllRanks) {
+  run_ranks(3, [](const Group& group) {
+    const Compute compute(group);
+    DeviceRuntime& cuda = device_runtime(DeviceKind::cuda);
+    const auto weight = cuda.allocate(16 * sizeof(float), compute.stream);
+    const auto write = [&](float value) {
+      launch<float>(compute.stream, "sgd", static_cast<float*>(weight.get()), 16,
+                    [value](float* data, std::int64_t count) { std::fill_n(data, count, value); });
+    };
+    write(0);
+    Reducer reducer({{"a", DType::f32, {16}}}, group);
+    std::uint64_t versions = 0;
+    DivergenceCheck check(
+        group, 0,
+        {[&] { return versions; },
+         [&] {
+           return DivergenceCheck::Replica::State{{{"a", BufferView(weight.get(), 16, DType::f32, group->device())}}};
+         }});
+    const auto step = [&](std::int64_t number, bool optimize) {
+      reducer.begin_step({.weight = 1, .note = check.note(number)});
+      backward(group, reducer, 1);
+      reducer.finish_step();
+      check.judge(number, reducer.noted());
+      if (!optimize) return;
+      write(static_cast<float>(number));
+      ++versions;
+    };
+    for (std::int64_t number = 0; number < 10; ++number) {
+      if (number == 4 && group->rank() == 0) ++versions;  // over equal values
+      step(number, true);
+    }
+    step(10, group->rank() != 2);
+    step(11, true);
+    step(12, true);
+    // The last write has made them equal again, and their counts differ still: that is no error.
+    step(13, true);
+    step(14, group->rank() != 2);
+    step(15, false);
+    step(16, false);
+    const std::string text = error_of<Mismatch>([&] { step(17, false); });
+    expect_text(text, {"they came apart between step 13 and step 15", "'a': rank 2 differs from the others"});
+  });
 }
 
 TEST(NcclReducer, ABufferOnAnotherDeviceIsRefused) {

@@ -1,0 +1,81 @@
+#include "runtime/ddp/divergence_check.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "runtime/base/cause.h"
+#include "runtime/base/error.h"
+#include "runtime/base/logging.h"
+
+namespace lockstep {
+namespace {
+
+// That many look like one in every step.
+constexpr int kManyComparisons = 20;
+
+}  // namespace
+
+DivergenceCheck::DivergenceCheck(std::shared_ptr<ProcessGroup> group, std::int64_t every, Replica replica)
+    : group_(std::move(group)), every_(every), replica_(std::move(replica)), equal_versions_(replica_.versions()) {
+  if (every_ < 0) {
+    throw InvalidArgument(
+        fmt::format("DistributedDataParallel: compare_every is {}; give a number of steps, or 0 for never", every_));
+  }
+}
+
+StepNote DivergenceCheck::note(std::int64_t step) {
+  if (group_->size() == 1) return {};
+  StepNote note{.versions = static_cast<std::int64_t>(replica_.versions() - equal_versions_)};
+  if (wants_digest(step)) {
+    const Replica::State state = replica_.state();
+    note.digest = static_cast<std::int64_t>(hash_replica(state.buffers, group_->stream()));
+  }
+  return note;
+}
+
+// What is decided here must be decided alike on all ranks: by the notes of all, and by what came of them before.
+void DivergenceCheck::judge(std::int64_t step, const NotedStep& noted) {
+  if (group_->size() == 1) return;
+  if (noted.step < judged_) return;
+  judged_ = noted.step + 1;
+  if (noted.of_all.versions == 0 || noted.of_all.digest == 0) return compare(step, noted.step);
+  if (wants_digest(noted.step)) equal_in_ = noted.step;
+}
+
+void DivergenceCheck::compare(std::int64_t step, std::int64_t seen_in) {
+  const Replica::State state = replica_.state();
+  const ReplicaComparison comparison = compare_replicas(*group_, state.buffers);
+  // On a device the notes of the steps until now are on their way still: they were written before this was known.
+  judged_ = step + 1;
+  if (!comparison.are_equal()) throw_mismatch(seen_in, comparison);
+  if (++equal_comparisons_ == kManyComparisons) {
+    log_warn(
+        "replica check: for the {}th time, in step {}, the ranks had written their parameters differently often and "
+        "they "
+        "were equal all the same; each time all of them are read: is there a write that one rank makes in every step?",
+        equal_comparisons_, seen_in);
+  }
+  equal_versions_ = replica_.versions();
+  equal_in_ = step;
+}
+
+void DivergenceCheck::throw_mismatch(std::int64_t seen_in, const ReplicaComparison& comparison) const {
+  Cause cause;
+  cause.kind = Cause::Kind::mismatch;
+  cause.reporter = group_->rank();
+  cause.step = seen_in;
+  const std::string when = equal_in_ < 0 ? fmt::format("before step {}", seen_in)
+                                         : fmt::format("between step {} and step {}", equal_in_, seen_in);
+  cause.text = describe_divergence(comparison, fmt::format("; they came apart {}", when));
+  // Of two replicas that differ nobody knows which one is wrong.
+  if (group_->size() > 2 && comparison.ranks.size() == 1) {
+    cause.rank = comparison.ranks.front();
+    const auto& member = group_->roster()[static_cast<std::size_t>(cause.rank)];
+    cause.host = member.host;
+    cause.pid = static_cast<int>(member.pid);
+  }
+  throw_error(cause);
+}
+
+}  // namespace lockstep
