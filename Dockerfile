@@ -1,8 +1,8 @@
 # Builds lockstep and runs the quickstart's job:      docker run --rm IMAGE
 # Any other command of the launcher:                  docker run --rm IMAGE run -n 4 02_char_gpt --steps 50
-# With GPUs, build on NVIDIA's images:                docker build -t IMAGE \
-#                                                       --build-arg BASE=nvidia/cuda:12.6.3-devel-ubuntu24.04 \
-#                                                       --build-arg RUNTIME_BASE=nvidia/cuda:12.6.3-runtime-ubuntu24.04 .
+# With GPUs, build on NVIDIA's images, from 12.9.1 on: docker build -t IMAGE \
+# older ones have an NCCL before 2.27                   --build-arg BASE=nvidia/cuda:12.9.1-devel-ubuntu24.04 \
+#                                                       --build-arg RUNTIME_BASE=nvidia/cuda:12.9.1-runtime-ubuntu24.04 .
 # For a Kubernetes MPIJob, with an SSH server:        docker build --target mpijob -t IMAGE .
 #
 # podman takes the same lines. scripts/test-image builds and runs it. The steps are those of scripts/, not a second copy.

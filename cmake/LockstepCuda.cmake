@@ -5,8 +5,8 @@
 # LOCKSTEP_HAS_NCCL_HEADER: with the collectives. LOCKSTEP_HAS_NCCL_PROGRAMS: and with programs of several processes,
 # which sanitizer builds leave out, as they do the plug-in: the tests on the fakes in one process go the same ways.
 set(oldest_cuda 12.4)
-set(oldest_nccl 2.18)
-set(wanted_architectures 80 90 100)
+set(oldest_nccl 2.27)  # comm/nccl/api.h says why
+set(wanted_architectures 70 75 80 90 100)
 
 set(LOCKSTEP_HAS_CUDA_HEADERS FALSE)
 set(LOCKSTEP_HAS_NCCL_HEADER FALSE)
@@ -61,8 +61,9 @@ else()
   set(LOCKSTEP_WHY_NO_CUDA_HEADERS "there is no CUDA toolkit of ${oldest_cuda} or newer")
 endif()
 set(LOCKSTEP_HAS_NCCL_PROGRAMS FALSE)
+set(LOCKSTEP_WHY_NO_NCCL "backend nccl is not built: there is no nccl.h of ${oldest_nccl} or newer")
 if(NOT LOCKSTEP_HAS_NCCL_HEADER)
-  set(LOCKSTEP_WHY_NO_NCCL_PROGRAMS "backend nccl is not built: there is no nccl.h of ${oldest_nccl} or newer")
+  set(LOCKSTEP_WHY_NO_NCCL_PROGRAMS "${LOCKSTEP_WHY_NO_NCCL}")
 elseif(LOCKSTEP_SANITIZE)
   set(LOCKSTEP_WHY_NO_NCCL_PROGRAMS "sanitizer builds test the plug-in cuda in one process")
 else()

@@ -338,8 +338,12 @@ TEST_F(Nccl, TheLibrary) {
   expect_text(refusal({"/nowhere/libnccl.so.2"}), {"/nowhere/libnccl.so.2", "can't be loaded", "install libnccl2",
                                                    "LOCKSTEP_NCCL_LIB", "site-packages/nvidia/nccl/lib"});
   expect_text(refusal({"libm.so.6"}), {"libm.so.6 has no function ncclGetVersion", "install libnccl2"});
-  fake_nccl::inject("version=21704");
-  expect_text(refusal({LOCKSTEP_FAKE_NCCL_FILE}), {"is NCCL 2.17.4, and 2.18 or newer is needed"});
+  for (const std::string version : {"21803", "22605"}) {
+    fake_nccl::inject("version=" + version);
+    expect_text(refusal({LOCKSTEP_FAKE_NCCL_FILE}),
+                {"fake_nccl.so is NCCL " + nccl::version_text(std::stoi(version)) + ", and 2.27.3 or newer is needed",
+                 "mix up the two communicators of a rank", "install libnccl2 2.27", "nvidia-nccl-cu12"});
+  }
   fake_nccl::heal();
   const nccl::Api api = nccl::load_api(std::vector<std::string>{"/nowhere.so", LOCKSTEP_FAKE_NCCL_FILE});
   EXPECT_GE(api.version, nccl::kOldestVersion);

@@ -87,7 +87,7 @@ TEST(NcclGpus, SeveralRanksShareOneIfTheyAreToldTo) {
 TEST(NcclGpus, WhatIsMissingIsNamed) {
   RankProcesses no_gpu = start(2, {"groups"}, {{"LOCKSTEP_FAKE_GPUS", "0"}});
   RankProcesses no_nccl = start(2, {"groups"}, {{"LOCKSTEP_NCCL_LIB", "/nowhere/libnccl.so.2"}});
-  RankProcesses old_nccl = start(2, {"groups"}, {{"LOCKSTEP_FAKE_NCCL", "version=21704"}});
+  RankProcesses old_nccl = start(2, {"groups"}, {{"LOCKSTEP_FAKE_NCCL", "version=22605"}});
   for (const Result& result : no_gpu.wait()) {
     EXPECT_EQ(result.exit_code, 1);
     expect_part(result.err, "backend 'nccl' was asked for: ");
@@ -99,7 +99,7 @@ TEST(NcclGpus, WhatIsMissingIsNamed) {
   }
   for (const Result& result : old_nccl.wait()) {
     EXPECT_EQ(result.exit_code, 1);
-    expect_part(result.err, "is NCCL 2.17.4, and 2.18 or newer is needed");
+    expect_part(result.err, "is NCCL 2.26.5, and 2.27.3 or newer is needed");
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <gnu/libc-version.h>
 
 #include "runtime/base/error.h"
 #include "runtime/base/mutex.h"
@@ -10,8 +11,8 @@ namespace lockstep::nccl {
 namespace {
 
 constexpr std::string_view kRemedy =
-    "install libnccl2 (from 2.18 on), or set LOCKSTEP_NCCL_LIB to the file, also of a Python package "
-    "(.../site-packages/nvidia/nccl/lib/libnccl.so.2)";
+    "install libnccl2 2.27 or newer, or set LOCKSTEP_NCCL_LIB to the file, also of a Python package "
+    "(nvidia-nccl-cu12 or -cu13: .../site-packages/nvidia/nccl/lib/libnccl.so.2)";
 
 // A library that was opened stays: NCCL has threads of its own.
 struct Library {
@@ -19,15 +20,11 @@ struct Library {
   std::string path;
 
   template <typename Function>
-  void find(Function& function, const char* name) const {
-    function = reinterpret_cast<Function>(::dlsym(handle, name));
-  }
-  template <typename Function>
   void need(Function& function, const char* name) const {
-    find(function, name);
+    function = reinterpret_cast<Function>(::dlsym(handle, name));
     if (function != nullptr) return;
     throw BackendUnavailable(
-        fmt::format("nccl: {} has no function {}: it is no NCCL, or one before 2.18; {}", path, name, kRemedy));
+        fmt::format("nccl: {} has no function {}: it is no NCCL, or one before 2.27; {}", path, name, kRemedy));
   }
 };
 
@@ -35,6 +32,22 @@ struct Library {
 std::string file_of(const void* symbol, const std::string& otherwise) {
   Dl_info info{};
   return ::dladdr(symbol, &info) != 0 && info.dli_fname != nullptr ? info.dli_fname : otherwise;
+}
+
+// Null where there is none, with dlerror() set.
+void* open_library(const std::string& path) {
+  if (void* const same = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD)) return same;
+  const void* const programs = ::dlsym(RTLD_DEFAULT, "ncclGetVersion");
+  if (programs == nullptr) return ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  // What looks among its own first finds the C library's free(), and the C library's own strdup() the malloc that the
+  // program has put in its place.
+  const std::string c_library = file_of(reinterpret_cast<const void*>(&::gnu_get_libc_version), "");
+  const std::string allocator = file_of(::dlsym(RTLD_DEFAULT, "malloc"), c_library);
+  if (allocator == c_library) return ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
+  throw BackendUnavailable(
+      fmt::format("nccl: this process has NCCL in {} already, and {} can't be kept apart from it beside the malloc of "
+                  "{}; set LOCKSTEP_NCCL_LIB to the former, or run without the latter",
+                  file_of(programs, "the program"), path, allocator));
 }
 
 }  // namespace
@@ -68,7 +81,7 @@ Api load_api(std::span<const std::string> candidates) {
   Library library;
   std::string problems;
   for (const std::string& path : candidates) {
-    library = {::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL), path};
+    library = {open_library(path), path};
     if (library.handle != nullptr) break;
     const char* const why = ::dlerror();
     problems += fmt::format("{}{}", problems.empty() ? "" : "; ", why == nullptr ? path : std::string(why));
@@ -84,8 +97,10 @@ Api load_api(std::span<const std::string> candidates) {
         fmt::format("nccl: {} does not say its version: error {}; {}", api.path, static_cast<int>(result), kRemedy));
   }
   if (api.version < kOldestVersion) {
-    throw BackendUnavailable(fmt::format("nccl: {} is NCCL {}, and 2.18 or newer is needed; {}", api.path,
-                                         version_text(api.version), kRemedy));
+    throw BackendUnavailable(fmt::format(
+        "nccl: {} is NCCL {}, and {} or newer is needed: older ones mix up the two communicators of a rank; "
+        "{}",
+        api.path, version_text(api.version), version_text(kOldestVersion), kRemedy));
   }
   library.need(api.get_unique_id, "ncclGetUniqueId");
   library.need(api.get_error_string, "ncclGetErrorString");
@@ -104,10 +119,10 @@ Api load_api(std::span<const std::string> candidates) {
   library.need(api.reduce_scatter, "ncclReduceScatter");
   library.need(api.send, "ncclSend");
   library.need(api.recv, "ncclRecv");
-  library.find(api.mem_alloc, "ncclMemAlloc");
-  library.find(api.mem_free, "ncclMemFree");
-  library.find(api.comm_register, "ncclCommRegister");
-  library.find(api.comm_deregister, "ncclCommDeregister");
+  library.need(api.mem_alloc, "ncclMemAlloc");
+  library.need(api.mem_free, "ncclMemFree");
+  library.need(api.comm_register, "ncclCommRegister");
+  library.need(api.comm_deregister, "ncclCommDeregister");
   return api;
 }
 

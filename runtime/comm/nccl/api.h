@@ -3,6 +3,10 @@
 //
 // LOCKSTEP_NCCL_LIB names the file. Without it: libnccl.so.2 as the dynamic linker finds it, then in lib64 and lib of
 // CUDA_HOME, CUDA_PATH and /usr/local/cuda. The one inside a Python package has to be named.
+//
+// A program may bring an NCCL of its own, as LibTorch does. Where that is the same file it is shared. Another one
+// beside it stays apart: NCCL calls its own public functions through the dynamic linker, which would find the
+// program's, so it is opened to look among its own first (RTLD_DEEPBIND).
 #pragma once
 
 #include <nccl.h>
@@ -16,8 +20,10 @@
 
 namespace lockstep::nccl {
 
-// As NCCL counts: 22809 is 2.28.9.
-inline constexpr int kOldestVersion = 21800;
+// As NCCL counts: 22809 is 2.28.9. A rank's owner thread has two communicators, for collectives and for messages, and
+// up to 2.26 NCCL keeps the non-blocking calls under way by thread, not by communicator: it refuses the second one's,
+// starts the first one's twice or waits for ever, and an abort frees what such a call still uses.
+inline constexpr int kOldestVersion = 22703;
 std::string version_text(int version);
 
 struct Api {
@@ -42,14 +48,11 @@ struct Api {
   decltype(&ncclReduceScatter) reduce_scatter = nullptr;
   decltype(&ncclSend) send = nullptr;
   decltype(&ncclRecv) recv = nullptr;
-  // From 2.19 on; null before.
   decltype(&ncclMemAlloc) mem_alloc = nullptr;
   decltype(&ncclMemFree) mem_free = nullptr;
   decltype(&ncclCommRegister) comm_register = nullptr;
   decltype(&ncclCommDeregister) comm_deregister = nullptr;
 
-  bool has_memory() const { return mem_alloc != nullptr && mem_free != nullptr; }
-  bool has_registration() const { return comm_register != nullptr && comm_deregister != nullptr; }
   // "unhandled system error (...its last words...)". `comm` may be null.
   std::string describe(ncclResult_t result, ncclComm_t comm) const;
 };
@@ -57,7 +60,7 @@ struct Api {
 // Where to look, in this order.
 std::vector<std::string> library_candidates(const Environment& environment);
 // Opens the first of them that there is. Throws BackendUnavailable with what is missing and what to install: no
-// library, one that is too old, one without a function.
+// library, one that is too old, one without a function, one that can't be kept apart from the program's.
 Api load_api(std::span<const std::string> candidates);
 // This process's, loaded at the first call; what failed is tried again at the next. Any thread.
 const Api& api();

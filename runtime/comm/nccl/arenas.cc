@@ -115,7 +115,7 @@ Arenas::Taken Arenas::take_from_device(std::size_t bytes) {
     const Api& api = lane.communicator->api();
     try {
       void* data = nullptr;
-      if (api.has_memory() && api.mem_alloc(&data, bytes) == ncclSuccess && data != nullptr) {
+      if (api.mem_alloc(&data, bytes) == ncclSuccess && data != nullptr) {
         taken->memory = released_behind_device(engine, device, data, [&api, data] {
           if (const auto result = api.mem_free(data); result != ncclSuccess) {
             log_warn("nccl: ncclMemFree: {}", api.describe(result, nullptr));
@@ -190,7 +190,7 @@ Arena Arenas::allocate(ProcessGroup& group, std::size_t bytes) {
     MutexLock lock(mutex_);
     given_.push_back({number, arena.owner, taken.memory, nullptr});
   }
-  if (!all_nccls || !engine_.api().has_registration()) return arena;
+  if (!all_nccls) return arena;
   void* const handle = register_with(group, data, bytes);
   MutexLock lock(mutex_);
   given_.back().handle = handle;

@@ -15,9 +15,7 @@ void Communicator::begin(const ncclUniqueId& id) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   if (options_.max_ctas) config.maxCTAs = *options_.max_ctas;
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
   config.commName = options_.name.c_str();
-#endif
   ncclComm_t comm = nullptr;
   const ncclResult_t result = api_.comm_init_rank_config(&comm, options_.size, id, options_.rank, &config);
   comm_ = comm;

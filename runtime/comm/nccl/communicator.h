@@ -28,7 +28,7 @@ class CallFailed : public Error {
 struct CommunicatorOptions {
   int rank = 0;
   int size = 1;
-  std::string name;  // in NCCL's own log, from 2.27 on
+  std::string name;  // in NCCL's own log
   // Most multiprocessors that a collective takes; NCCL's choice if empty.
   std::optional<int> max_ctas = {};
 };

@@ -12,7 +12,9 @@
 //
 // Failure: once there is a cause, an undertaker thread takes the communicator from the owner, aborts it in a helper
 // thread, and ends the process (base/exit_code.h) if that has not returned 5 s after the cause: a kernel that never
-// ends can't be ended otherwise, and the process is lost to its job anyway.
+// ends can't be ended otherwise, and the process is lost to its job anyway. An abort comes back behind what the program
+// computes for the collectives that were launched, so these seconds begin when that has ended (compute_ahead.h), for
+// which it has the group's timeout.
 //
 // The end in order: all say goodbye; the device does what it still has to do, the program's kernels too, since NCCL's
 // own end waits for them without a deadline; then NCCL ends. Each rank gives the others the group's timeout for that.
@@ -179,6 +181,8 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   // Aborts what there is, in a thread of its own. An abort that has not come back when the patience is over is the
   // watchdog's. Then waits for the device, for a while.
   void bury(wire::Patience patience);
+  // Behind what the program computes for collectives and messages that are launched.
+  std::vector<std::shared_ptr<void>> ready_events();
   void abort_all();
   void abort(Track& track);
   void end_the_process(const char* what);
@@ -222,6 +226,7 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   Track messages_;
   std::shared_ptr<void> world_size_;  // on the device
   Deadline next_look_ = Deadline::after({});
+  int looks_at_nccl_ = 0;  // in a row
 
   std::thread owner_;
   std::thread undertaker_ GUARDED_BY(mutex_);

@@ -10,6 +10,7 @@
 #include "runtime/base/exit_code.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/quiet_thread.h"
+#include "runtime/comm/nccl/compute_ahead.h"
 #include "runtime/comm/nccl/engine.h"
 #include "runtime/comm/nccl/helper_call.h"
 #include "runtime/comm/wire/patience.h"
@@ -25,9 +26,11 @@ constexpr std::chrono::milliseconds kMoment{1};
 constexpr std::chrono::milliseconds kLook{20};
 
 // Runs `body` in a thread of its own. Returns its error, null if there was none; nothing if it has not come back when
-// the patience is over.
-std::optional<std::exception_ptr> call_aside(DeviceId device, const std::function<void()>& body,
-                                             wire::Patience patience) {
+// the patience is over, which counts once `counts` says so.
+std::optional<std::exception_ptr> call_aside(
+    DeviceId device, const std::function<void()>& body, wire::Patience patience,
+    const std::function<bool()>& counts = [] { return true; }) {
+  const wire::Patience whole = patience;
   std::optional<HelperCall> call;
   try {
     call.emplace(device, body);
@@ -43,7 +46,11 @@ std::optional<std::exception_ptr> call_aside(DeviceId device, const std::functio
     return nullptr;
   }
   while (!call->wait(patience.next())) {
-    if (patience.over()) return std::nullopt;
+    if (!counts()) {
+      patience = whole;
+    } else if (patience.over()) {
+      return std::nullopt;
+    }
   }
   return call->error();
 }
@@ -79,7 +86,8 @@ void Engine::on_cause() {
   undertake();
 }
 
-// The process is free or gone when this patience is over, whatever part of it the owner takes.
+// The process is free or gone when this patience is over, whatever part of it the owner takes, and what the program
+// computes before its collectives has ended.
 void Engine::undertake() {
   wire::Patience patience(knobs_.abort_patience);
   const auto of_the_abort = knobs_.abort_patience * 3 / 5;
@@ -101,9 +109,17 @@ void Engine::bury(wire::Patience patience) {
       log_warn("nccl: after the abort of {}: {}", own_name(), problem.what());
     }
   };
+  ComputeAhead ahead(runtime_, context_.device, ready_events(),
+                     {.kernels = context_.timeout, .question = knobs_.abort_patience});
   const auto aborted = call_aside(
-      context_.device, [self = shared_from_this()] { self->abort_all(); }, patience);
-  if (!aborted) return end_the_process("the abort");
+      context_.device, [self = shared_from_this()] { self->abort_all(); }, patience, [&] { return ahead.ended(); });
+  if (!aborted) {
+    if (ahead.took_too_long()) {
+      log_error("nccl: what the program computes on {} before its collectives has not ended in {} s",
+                context_.device.str(), std::chrono::duration<double>(context_.timeout).count());
+    }
+    return end_the_process("the abort");
+  }
   complain(*aborted);
   // Kernels have left, and what is behind them goes through once the program's own before them have ended. These may
   // take their time: no reason to end a process that can still save its state.
@@ -123,6 +139,23 @@ void Engine::bury(wire::Patience patience) {
   MutexLock lock(mutex_);
   let_go_ = true;
   notify();
+}
+
+std::vector<std::shared_ptr<void>> Engine::ready_events() {
+  std::vector<std::shared_ptr<void>> events;
+  const auto add = [&](const std::shared_ptr<Item>& item) {
+    if (item && item->ready) events.push_back(item->ready);
+  };
+  {
+    MutexLock lock(retire_mutex_);
+    for (const Track* track : {&collectives_, &messages_}) {
+      for (const auto& item : track->in_flight) add(item);
+    }
+  }
+  MutexLock lock(mutex_);
+  add(current_);
+  if (parked_) add(messages_.launching);  // the owner thread's until then
+  return events;
 }
 
 // Beside each other: each waits for the device, and so for what the other's kernels hold.

@@ -4,7 +4,7 @@
 
 extern "C" void lockstep_plugin_backend(lockstep::Backend* backend) {
   static const char* const reason =
-      "backend 'nccl': this build is without it, since nccl.h was not found; install libnccl-dev (2.18 or newer) and "
+      "backend 'nccl': this build is without it, since nccl.h was not found; install libnccl-dev (2.27 or newer) and "
       "build lockstep again";
   backend->name = "nccl";
   backend->must_agree = true;

@@ -18,6 +18,8 @@ void linger(std::uint64_t seed) {
   for (auto turns = random() % 8; turns > 0; --turns) std::this_thread::yield();
 }
 
+bool is_before_2_27() { return Books::get().version() < NCCL_VERSION(2, 27, 3); }
+
 std::string place_of(int device) {
   cudaDeviceProp properties{};
   ::cudaGetDeviceProperties(&properties, device);
@@ -41,8 +43,9 @@ Communicator::Call::Call(Communicator& of, const char* name, bool any_thread, bo
     books.violation(call + " on another thread than the one that began the communicator");
   }
   int current = -1;
-  ::cudaGetDevice(&current);
-  if (current != of.device_) books.violation(call + " with another device current than the communicator's");
+  // A broken device can't be made current.
+  const bool is_known = ::cudaGetDevice(&current) == cudaSuccess;
+  if (is_known && current != of.device_) books.violation(call + " with another device current than the communicator's");
   {
     const std::lock_guard lock(of.mutex_);
     if (of.life_ == Life::destroyed || of.life_ == Life::aborted) {
@@ -60,6 +63,12 @@ int Communicator::count(const std::string& name) {
 }
 
 void Communicator::begin(std::function<ncclResult_t()> work) {
+  // Up to 2.26 a thread has one place for what it began and did not see done.
+  thread_local Communicator* begun = nullptr;
+  if (is_before_2_27() && begun != nullptr && begun != this && begun->is_in_progress()) {
+    Books::get().violation(who() + ": a call while one of the same thread on another communicator is in progress");
+  }
+  begun = this;
   const std::lock_guard lock(mutex_);
   in_progress_ = true;
   job_done_ = false;
@@ -69,6 +78,11 @@ void Communicator::begin(std::function<ncclResult_t()> work) {
     result_ = result;
     job_done_ = true;
   });
+}
+
+bool Communicator::is_in_progress() {
+  const std::lock_guard lock(mutex_);
+  return in_progress_;
 }
 
 ncclResult_t Communicator::state() {
@@ -229,6 +243,9 @@ void Communicator::destroy(Effect effect) {
 }
 
 void Communicator::abort(Effect effect) {
+  if (is_before_2_27() && is_in_progress()) {
+    Books::get().violation(who() + ": abort frees what a call in progress still uses");
+  }
   {
     const std::lock_guard lock(mutex_);
     life_ = Life::aborted;

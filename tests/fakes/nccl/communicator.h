@@ -60,6 +60,7 @@ class Communicator {
   // A thread does it; until then the communicator is in progress.
   void begin(std::function<ncclResult_t()> work);
   void enqueue(const std::vector<Operation>& operations);
+  bool is_in_progress();
   void wait_until_idle();
   int count(const std::string& name);
   std::string who() const { return "rank " + std::to_string(rank_); }

@@ -8,7 +8,9 @@
 // It checks that its caller keeps NCCL's rules:
 //  - one thread at a time per communicator, and always the one that began it (but for abort and destroy); that thread's
 //    current device is the communicator's;
-//  - nothing but ncclCommGetAsyncError and ncclCommAbort while a call is in progress;
+//  - nothing but ncclCommGetAsyncError and ncclCommAbort while a call is in progress; where it is to be a version
+//  before
+//    2.27.3, no abort either, nor a call of the same thread on another communicator;
 //  - no call after destroy, nor once an abort has begun; finalize, with nothing left in the stream, before destroy; no
 //    registration left then;
 //  - no memory freed that is registered, or that an operation may still use: ncclMemFree waits for nothing;
