@@ -20,7 +20,8 @@ bool breaks_the_process(cudaError_t error) {
     case cudaErrorInvalidPc:
     case cudaErrorHardwareStackError:
     case cudaErrorAssert:
-    case cudaErrorECCUncorrectable: return true;
+    case cudaErrorECCUncorrectable:
+    case cudaErrorNvlinkUncorrectable: return true;
     default: return false;
   }
 }
@@ -40,6 +41,21 @@ void check(cudaError_t error, std::string_view operation, DeviceId device) {
           ? "; it comes from an earlier kernel, and this process can't use the GPU any more: start it again, under "
             "compute-sanitizer, or as one rank alone with CUDA_LAUNCH_BLOCKING=1, to see which kernel"
           : ""));
+}
+
+void check_not_captured(cudaStream_t stream, std::string_view operation, DeviceId device) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  const cudaError_t error = cudaStreamIsCapturing(stream, &status);
+  const bool through_default_stream = error == cudaErrorStreamCaptureImplicit;
+  if (!through_default_stream) check(error, "cudaStreamIsCapturing", device);
+  if (!through_default_stream && status == cudaStreamCaptureStatusNone) return;
+  cudaGetLastError();
+  throw InvalidArgument(fmt::format(
+      "{} on {}: {}, and what other streams, ranks or the host wait for can't be part of a CUDA graph; end the capture "
+      "first: capture what is computed between collectives, and start and wait for these outside",
+      operation, device.str(),
+      through_default_stream ? "the default stream waits for a stream that is being captured"
+                             : "the stream is being captured"));
 }
 
 bool check_quietly(cudaError_t error, std::string_view operation, DeviceId device) noexcept {

@@ -19,6 +19,10 @@ std::string error_text(cudaError_t error);
 // find is taken back first; those that break the device for this process stay, and every later call fails.
 void check(cudaError_t error, std::string_view operation, DeviceId device);
 
+// Throws InvalidArgument where the stream, on the current device, is being captured into a CUDA graph: an event of ours
+// in there would be the graph's, which nobody may wait for, and would pull the streams that do into the capture.
+void check_not_captured(cudaStream_t stream, std::string_view operation, DeviceId device);
+
 // For destructors: a line in the log instead. True if there was no error. Silent while the process ends and CUDA has
 // gone already.
 bool check_quietly(cudaError_t error, std::string_view operation, DeviceId device) noexcept;

@@ -10,6 +10,7 @@
 #include "runtime/base/logging.h"
 #include "runtime/cuda/check.h"
 #include "runtime/cuda/current_device.h"
+#include "runtime/cuda/outside_captures.h"
 #include "runtime/cuda/poll.h"
 
 namespace lockstep::cuda {
@@ -17,6 +18,7 @@ namespace lockstep::cuda {
 std::shared_ptr<void> DeviceAllocator::allocate(std::size_t bytes, cudaStream_t stream) {
   if (bytes == 0) return nullptr;
   const CurrentDevice current(device_);
+  const OutsideCaptures outside;
   const std::size_t wanted = BlockCache::block_bytes(bytes);
   if (wanted < bytes) refuse(bytes);  // past what a size can say
   Block* block = take(wanted, stream);
@@ -297,6 +299,7 @@ void DeviceAllocator::drain() {
 
 void DeviceAllocator::release_cached() {
   const CurrentDevice current(device_);
+  const OutsideCaptures outside;
   guard_collected();
   drain();
 }

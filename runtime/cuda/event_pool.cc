@@ -2,11 +2,13 @@
 
 #include "runtime/cuda/check.h"
 #include "runtime/cuda/current_device.h"
+#include "runtime/cuda/outside_captures.h"
 
 namespace lockstep::cuda {
 
 cudaEvent_t EventPool::record(cudaStream_t stream) {
   const CurrentDevice current(device_);
+  check_not_captured(stream, "giving memory back", device_);
   cudaEvent_t event = nullptr;
   {
     MutexLock lock(mutex_);
@@ -36,6 +38,7 @@ void EventPool::put(cudaEvent_t event) {
 
 bool reached(cudaEvent_t event, DeviceId device) {
   const CurrentDevice current(device);
+  const OutsideCaptures outside;
   const cudaError_t error = cudaEventQuery(event);
   if (error == cudaErrorNotReady) {
     cudaGetLastError();

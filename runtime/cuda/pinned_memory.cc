@@ -9,6 +9,7 @@
 #include "runtime/base/error.h"
 #include "runtime/cuda/check.h"
 #include "runtime/cuda/current_device.h"
+#include "runtime/cuda/outside_captures.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -24,6 +25,7 @@ std::shared_ptr<void> PinnedAllocator::allocate(std::size_t bytes, DeviceId devi
   }
   const std::size_t size = std::max(kSmallest, std::bit_ceil(bytes));
   const CurrentDevice current(device);
+  const OutsideCaptures outside;
   Block* block = take(size);
   if (block == nullptr) {
     // Without the lock: it may wait for the device.

@@ -11,6 +11,7 @@
 #include "runtime/cuda/current_device.h"
 #include "runtime/cuda/kernels.h"
 #include "runtime/cuda/no_device.h"
+#include "runtime/cuda/outside_captures.h"
 #include "runtime/cuda/poll.h"
 
 namespace lockstep::cuda {
@@ -198,7 +199,9 @@ void CudaRuntime::wait(const std::function<bool()>& done, DeviceId device, const
 void CudaRuntime::synchronize(StreamView stream, const Deadline& deadline) {
   use(stream.device);
   const CurrentDevice current(stream.device);
+  cuda::check_not_captured(handle_of(stream), "the wait for a stream", stream.device);
   const auto idle = [&] {
+    const OutsideCaptures outside;
     const cudaError_t error = cudaStreamQuery(handle_of(stream));
     if (error == cudaErrorNotReady) {
       cudaGetLastError();
@@ -219,13 +222,20 @@ std::shared_ptr<void> CudaRuntime::create_event(DeviceId device, bool timed) {
   return {static_cast<void*>(made.release()), &destroy_event};
 }
 
+void CudaRuntime::check_not_captured(std::string_view operation, StreamView stream) {
+  const CurrentDevice current(stream.device);
+  cuda::check_not_captured(handle_of(stream), operation, stream.device);
+}
+
 void CudaRuntime::record(void* event, StreamView stream) {
   const CurrentDevice current(stream.device);
+  cuda::check_not_captured(handle_of(stream), "recording an event", stream.device);
   check(cudaEventRecord(event_of(event).event, handle_of(stream)), "cudaEventRecord", stream.device);
 }
 
 void CudaRuntime::block(StreamView stream, void* event) {
   const CurrentDevice current(stream.device);
+  cuda::check_not_captured(handle_of(stream), "waiting for an event", stream.device);
   check(cudaStreamWaitEvent(handle_of(stream), event_of(event).event, 0), "cudaStreamWaitEvent", stream.device);
 }
 
@@ -270,6 +280,10 @@ bool CudaRuntime::is_pageable(const void* data, StreamView stream) {
 void CudaRuntime::copy(void* to, const void* from, std::size_t bytes, StreamView stream) {
   if (bytes == 0) return;
   const CurrentDevice current(stream.device);
+  // Pinned memory of ours has an event behind each copy.
+  if (pinned_->holds(to) || pinned_->holds(from)) {
+    cuda::check_not_captured(handle_of(stream), "a copy of pinned memory", stream.device);
+  }
   if (is_pageable(to, stream) || is_pageable(from, stream)) host_waits_.fetch_add(1, std::memory_order_relaxed);
   check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, handle_of(stream)),
         fmt::format("cudaMemcpyAsync of {} bytes", bytes), stream.device);

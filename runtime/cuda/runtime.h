@@ -41,6 +41,7 @@ class CudaRuntime final : public DeviceRuntime {
   bool reached(void* event) override;
   void synchronize(void* event, const Deadline& deadline) override;
   std::chrono::nanoseconds elapsed(void* earlier, void* later) override;
+  void check_not_captured(std::string_view operation, StreamView stream) override;
 
   DeviceId place_of(const void* data, DeviceId device) override;
 

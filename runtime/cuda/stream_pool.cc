@@ -2,11 +2,13 @@
 
 #include "runtime/cuda/check.h"
 #include "runtime/cuda/current_device.h"
+#include "runtime/cuda/outside_captures.h"
 
 namespace lockstep::cuda {
 
 std::shared_ptr<void> StreamPool::create(Stream::Priority priority) {
   const CurrentDevice current(device_);
+  const OutsideCaptures outside;
   cudaStream_t stream = nullptr;
   {
     MutexLock lock(mutex_);

@@ -70,6 +70,7 @@ class CpuRuntime final : public DeviceRuntime {
   }
   void block(StreamView stream, void*) override { require_default(stream, "block"); }
   bool reached(void*) override { return true; }
+  void check_not_captured(std::string_view, StreamView) override {}
   void synchronize(void*, const Deadline&) override {}
   std::chrono::nanoseconds elapsed(void* earlier, void* later) override {
     return Clock::duration(time_of(later) - time_of(earlier));

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "runtime/base/deadline.h"
 #include "runtime/device/buffer_view.h"
@@ -92,6 +93,9 @@ class DeviceRuntime {
   virtual bool reached(void* event) = 0;
   virtual void synchronize(void* event, const Deadline& deadline) = 0;
   virtual std::chrono::nanoseconds elapsed(void* earlier, void* later) = 0;
+  // Throws InvalidArgument that names `operation` where the stream is being captured into a CUDA graph: record() and
+  // block() do so too, since what others wait for is done when it is called, and a graph runs later.
+  virtual void check_not_captured(std::string_view operation, StreamView stream) = 0;
 
   // Where this memory is, be it of allocate() or not, as `device` sees it: on a device, or the host's.
   virtual DeviceId place_of(const void* data, DeviceId device) = 0;

@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <latch>
 #include <thread>
 
 #include "runtime/base/error.h"
 #include "runtime/base/logging.h"
 #include "runtime/comm/nccl/communicator.h"
+#include "runtime/comm/nccl/compute_ahead.h"
 #include "runtime/comm/nccl/helper_call.h"
 #include "tests/conformance/errors.h"
 #include "tests/conformance/memory.h"
@@ -168,6 +170,87 @@ TEST_F(NcclEnd, AGroupGoesInOrderWithABrokenDevice) {
   expect_text(error_of<InvalidArgument>([&] { run_ranks(2, body); }), {"the program's own"});
   EXPECT_TRUE(heard);
   EXPECT_EQ(calls("rank 0: abort"), 1);
+}
+
+// CUDA gives the error of a kernel to every later call, that which makes the device current among them.
+TEST_F(NcclEnd, ABrokenDevicesCommunicatorIsAborted) {
+  std::latch all_are_up(2);
+  run_ranks(2, [&](const Group& group) {
+    const Stream stream(group->device());
+    const auto memory = device_runtime(DeviceKind::cuda).allocate(400, stream);
+    all_are_up.arrive_and_wait();
+    if (group->rank() == 0) {
+      fake_cuda::inject("operation=700@1");
+      fake_cuda::enqueue(static_cast<cudaStream_t>(stream.view().handle), "a kernel that breaks the device", [] {}, {},
+                         {{memory.get(), 400}});
+    }
+    error_of<Error>([&] {
+      for (;;) group->barrier().wait();
+    });
+  });
+  EXPECT_EQ(calls("rank 0: abort"), 1);
+  EXPECT_EQ(calls("rank 1: abort"), 1);
+}
+
+// The abort comes back behind the program's own kernels, and nothing is wrong with these.
+TEST_F(NcclEnd, TheTimeOfWhatIsComputedIsNotTheAborts) {
+  ::setenv("LOCKSTEP_FAILURE_WATCHDOG", "1", 1);
+  std::atomic<bool> computed{false};
+  run_ranks(1, [&](Group group) {
+    const Stream stream(group->device());
+    group->set_stream(stream);
+    const auto memory = device_runtime(DeviceKind::cuda).allocate(400, stream);
+    fake_cuda::enqueue(static_cast<cudaStream_t>(stream.view().handle), "a slow step of the program",
+                       [&] {
+                         wait_until([&] { return calls("rank 0: abort") > 0; });
+                         std::this_thread::sleep_for(2300ms);  // what it computes
+                         computed = true;
+                       },
+                       {}, {{memory.get(), 400}});
+    const Work work = group->all_reduce(BufferView(memory.get(), 100, DType::f32, group->device()));
+    work.wait_on(stream);
+    group->abort("another rank died");
+    EXPECT_EQ(error_of<PeerLost>([&] { work.wait(); }), "another rank died");
+    group.reset();
+    EXPECT_TRUE(computed);
+  });
+}
+
+// As which the watchdog sees the program's kernels.
+TEST_F(NcclEnd, ComputeAheadHasALimit) {
+  DeviceRuntime& runtime = device_runtime(DeviceKind::cuda);
+  const DeviceId device{DeviceKind::cuda, 0};
+  const Stream stream(device);
+  std::atomic<bool> go{false};
+  const auto memory = runtime.allocate(400, stream);
+  const auto ready_behind = [&](std::function<void()> run) {
+    fake_cuda::enqueue(static_cast<cudaStream_t>(stream.view().handle), "a kernel", std::move(run), {},
+                       {{memory.get(), 400}});
+    auto event = runtime.create_event(device, false);
+    runtime.record(event.get(), stream);
+    return std::vector<std::shared_ptr<void>>{event};
+  };
+  const auto hangs = ready_behind([&] {
+    while (!go) std::this_thread::yield();
+  });
+  nccl::ComputeAhead nothing(runtime, device, {}, {.kernels = 60s, .question = 60s});
+  EXPECT_TRUE(nothing.ended());
+
+  nccl::ComputeAhead limited(runtime, device, hangs, {.kernels = 200ms, .question = 60s});
+  EXPECT_FALSE(limited.ended());
+  EXPECT_TRUE(wait_until([&] { return limited.ended(); }));
+  EXPECT_TRUE(limited.took_too_long());
+
+  nccl::ComputeAhead healthy(runtime, device, hangs, {.kernels = 60s, .question = 60s});
+  EXPECT_FALSE(healthy.ended());
+  go = true;
+  EXPECT_TRUE(wait_until([&] { return healthy.ended(); }));
+  EXPECT_FALSE(healthy.took_too_long());
+
+  fake_cuda::inject("cudaEventQuery=wait");
+  nccl::ComputeAhead silent(runtime, device, hangs, {.kernels = 60s, .question = 200ms});
+  EXPECT_TRUE(wait_until([&] { return silent.ended(); }));
+  EXPECT_FALSE(silent.took_too_long());
 }
 
 // Nobody is left to wait for the collective, and no other rank to miss it.

@@ -56,6 +56,19 @@ struct Gpu {
   BufferView second;
 };
 
+// A stream of the program's that it captures into a graph, in CUDA's strictest mode.
+struct Captured {
+  explicit Captured(DeviceId device) : stream(device) {
+    EXPECT_EQ(cudaStreamBeginCapture(handle(stream), cudaStreamCaptureModeGlobal), cudaSuccess);
+  }
+  // As CUDA says what has become of it.
+  cudaError_t end() const {
+    cudaGraph_t graph = nullptr;
+    return cudaStreamEndCapture(handle(stream), &graph);
+  }
+  Stream stream;
+};
+
 TEST(NcclOrder, AStepMakesTheHostWaitForNothing) {
   std::latch warm(2);
   std::latch counted(2);
@@ -200,13 +213,65 @@ TEST(NcclOrder, ACaptureOfTheProgramsIsNotDisturbed) {
     compute_until(gpu.stream, gpu.first, go);
     const Work work = group->all_reduce(gpu.first);
     wait_until([&] { return work.end_mark() != nullptr; });
-    fake_cuda::capture(true);
+    Captured captured(group->device());
     const std::int64_t before = fake_cuda::calls("cudaEventQuery");
     EXPECT_TRUE(wait_until([&] { return fake_cuda::calls("cudaEventQuery") > before + 4; }));
-    fake_cuda::capture(false);
+    // Nor by the thread that captures.
+    EXPECT_FALSE(work.done());
+    const auto memory = device_runtime(DeviceKind::cuda).allocate(std::size_t{16} << 20, gpu.stream);
+    const auto pinned = device_runtime(DeviceKind::cuda).allocate_pinned(4096, group->device());
+    EXPECT_EQ(captured.end(), cudaSuccess);
     go = true;
     work.wait();
   });
+}
+
+// An event of ours in a graph would pull the communication stream into it.
+TEST(NcclOrder, NoCollectiveIsPartOfAGraph) {
+  run_ranks(1, [](const Group& group) {
+    Gpu gpu(*group);
+    const Work before = group->all_reduce(gpu.first);
+    wait_until([&] { return before.done(); });
+    Captured captured(group->device());
+    group->set_stream(captured.stream);
+    std::vector<float> host(4, 1);
+    const auto refused = [](const std::string& operation, const auto& call) {
+      expect_text(error_of<InvalidArgument>(call),
+                  {operation + " on cuda:0: the stream is being captured", "end the capture first"});
+    };
+    refused("all_reduce", [&] { group->all_reduce(gpu.first); });
+    refused("all_reduce", [&] { group->all_reduce(view(host)); });
+    refused("send", [&] { group->send(gpu.first, 0); });
+    refused("wait_on", [&] { before.wait_on(captured.stream); });
+    Event event(group->device());
+    refused("recording an event", [&] { event.record(captured.stream); });
+    refused("waiting for an event", [&] { event.block(captured.stream); });
+    EXPECT_EQ(captured.end(), cudaSuccess);
+    // Nothing has been started, and nothing has failed.
+    group->all_reduce(gpu.first).wait();
+    EXPECT_EQ(group->last_sequence(), 2);
+  });
+}
+
+// CUDA refuses to wait for the whole device meanwhile, and breaks the capture for the question.
+TEST(NcclOrder, AGroupEndsBehindACapture) {
+  fake_nccl::take_calls();
+  std::jthread program;
+  run_ranks(1, [&](Group group) {
+    Arena arena = group->allocate(4096);
+    const auto captured = std::make_shared<Captured>(group->device());
+    const std::int64_t before = fake_cuda::calls("cudaDeviceSynchronize");
+    program = std::jthread([captured, before] {
+      EXPECT_TRUE(wait_until([&] { return fake_cuda::calls("cudaDeviceSynchronize") > before + 2; }));
+      EXPECT_EQ(captured->end(), cudaErrorStreamCaptureInvalidated);
+    });
+    arena = {};
+    group.reset();
+  });
+  const auto calls = fake_nccl::take_calls();
+  for (const char* const call : {"mem_free", "rank 0: destroy"}) {
+    EXPECT_EQ(std::count(calls.begin(), calls.end(), call), 1) << call;
+  }
 }
 
 // What streams wait for needs no host to wait for it, not even at the end.

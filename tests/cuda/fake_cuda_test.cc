@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <functional>
 #include <optional>
 #include <thread>
 #include <vector>
@@ -233,6 +234,87 @@ TEST_F(FakeCuda, HostAccessesCanBeChecked) {
   ASSERT_EQ(cudaStreamSynchronize(a), cudaSuccess);
   check_host_access(data, 8, true, "change");
   read(b, data, 8);
+}
+
+// A capture of `a`, which each test ends.
+class FakeCapture : public FakeCuda {
+ protected:
+  void begin(cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal) {
+    ASSERT_EQ(cudaStreamBeginCapture(a, mode), cudaSuccess);
+  }
+  cudaError_t end() {
+    cudaGraph_t graph = nullptr;
+    return cudaStreamEndCapture(a, &graph);
+  }
+  const cudaEvent_t mark = event();
+};
+
+TEST_F(FakeCapture, TakesWhatIsPutInAndRunsNothing) {
+  begin();
+  bool ran = false;
+  EXPECT_EQ(enqueue(a, "captured", [&] { ran = true; }, {}, {{data, 4}}), cudaSuccess);
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  EXPECT_EQ(cudaStreamIsCapturing(a, &status), cudaSuccess);
+  EXPECT_EQ(status, cudaStreamCaptureStatusActive);
+  EXPECT_EQ(cudaStreamIsCapturing(b, &status), cudaSuccess);
+  EXPECT_EQ(status, cudaStreamCaptureStatusNone);
+  EXPECT_EQ(end(), cudaSuccess);
+  EXPECT_EQ(cudaStreamSynchronize(a), cudaSuccess);
+  EXPECT_FALSE(ran);
+}
+
+TEST_F(FakeCapture, IsBrokenByWhoAsksForWhatItHolds) {
+  const std::vector<std::function<cudaError_t()>> calls = {
+      [&] { return cudaEventQuery(mark); }, [&] { return cudaEventSynchronize(mark); },
+      [&] { return cudaStreamQuery(a); }, [&] { return cudaStreamSynchronize(a); },
+      [] { return cudaDeviceSynchronize(); }};
+  for (const auto& call : calls) {
+    begin(cudaStreamCaptureModeRelaxed);
+    ASSERT_EQ(cudaEventRecord(mark, a), cudaSuccess);
+    EXPECT_NE(call(), cudaSuccess);
+    EXPECT_EQ(end(), cudaErrorStreamCaptureInvalidated);
+  }
+}
+
+TEST_F(FakeCapture, PullsInWhoWaitsForItsEvents) {
+  begin();
+  ASSERT_EQ(cudaEventRecord(mark, a), cudaSuccess);
+  ASSERT_EQ(cudaStreamWaitEvent(b, mark, 0), cudaSuccess);
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  EXPECT_EQ(cudaStreamIsCapturing(b, &status), cudaSuccess);
+  EXPECT_EQ(status, cudaStreamCaptureStatusActive);
+  EXPECT_EQ(end(), cudaErrorStreamCaptureUnjoined);
+}
+
+TEST_F(FakeCapture, MayNotWaitForWhatIsOutside) {
+  ASSERT_EQ(cudaEventRecord(mark, b), cudaSuccess);
+  begin();
+  EXPECT_EQ(cudaStreamWaitEvent(a, mark, 0), cudaErrorStreamCaptureIsolation);
+  EXPECT_EQ(end(), cudaErrorStreamCaptureInvalidated);
+}
+
+TEST_F(FakeCapture, RefusesWhatMayWaitToThreadsThatAreNotRelaxed) {
+  ASSERT_EQ(cudaEventRecord(mark, b), cudaSuccess);
+  const auto ask_on_another_thread = [&] {
+    cudaError_t result = cudaSuccess;
+    std::thread([&] { result = cudaEventQuery(mark); }).join();
+    return result == cudaErrorNotReady ? cudaSuccess : result;
+  };
+  begin(cudaStreamCaptureModeGlobal);
+  EXPECT_EQ(ask_on_another_thread(), cudaErrorStreamCaptureUnsupported);
+  EXPECT_EQ(end(), cudaErrorStreamCaptureInvalidated);
+  begin(cudaStreamCaptureModeThreadLocal);
+  EXPECT_EQ(ask_on_another_thread(), cudaSuccess);
+  void* more = nullptr;
+  EXPECT_EQ(cudaMalloc(&more, 4), cudaErrorStreamCaptureUnsupported);
+  EXPECT_EQ(end(), cudaErrorStreamCaptureInvalidated);
+  begin(cudaStreamCaptureModeGlobal);
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  ASSERT_EQ(cudaThreadExchangeStreamCaptureMode(&mode), cudaSuccess);
+  EXPECT_EQ(cudaMalloc(&more, 4), cudaSuccess);
+  ASSERT_EQ(cudaThreadExchangeStreamCaptureMode(&mode), cudaSuccess);
+  EXPECT_EQ(end(), cudaSuccess);
+  EXPECT_EQ(cudaFree(more), cudaSuccess);
 }
 
 TEST_F(FakeCuda, InjectedErrorsComeWhenTheyShould) {

@@ -229,6 +229,7 @@ void Engine::wait_on(Item& item, StreamView stream, const Deadline& deadline) {
     throw InvalidArgument(fmt::format("wait_on on {}: a stream of {}, but the group computes on {}", own_name(),
                                       stream.device.str(), context_.device.str()));
   }
+  runtime_.check_not_captured("wait_on", stream);
   // The host writes the result: no stream can wait for that.
   if (item.is_for_host()) return wait_for(item, deadline);
   for (;;) {

@@ -1,6 +1,7 @@
 // The owner thread: every NCCL call of the orderly way.
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
+#include <sys/prctl.h>
 
 #include <algorithm>
 #include <cstring>
@@ -17,9 +18,13 @@ using wire::Cause;
 
 // Between two looks at what the device and NCCL have come to, while the host has nothing else to do.
 constexpr std::chrono::milliseconds kBeat{50};
+// Questions whether NCCL has launched something without a pause between them: it takes microseconds as a rule.
+constexpr int kLooksAtOnce = 50;
 // Between two questions whether NCCL is through: at first, and at last.
 constexpr std::chrono::microseconds kFirstPause{20};
 constexpr std::chrono::microseconds kLastPause{1000};
+// What the kernel may add to a pause: 50 us by default.
+constexpr unsigned long kTimerSlackNs = 1000;
 // How long a remote error has to last before it counts (https://github.com/NVIDIA/nccl/issues/2019), and how long this
 // rank waits for a better cause than an error of NCCL's.
 constexpr std::chrono::milliseconds kErrorPatience{500};
@@ -43,6 +48,7 @@ void Engine::pause(std::chrono::nanoseconds at_most) const {
 }
 
 void Engine::run(const Deadline& deadline) {
+  ::prctl(PR_SET_TIMERSLACK, kTimerSlackNs);
   std::exception_ptr error;
   try {
     make_communicator(deadline);
@@ -191,9 +197,16 @@ bool Engine::step() {
   }
   moved |= step_messages();
   watch();
-  if (moved) return true;
+  if (moved) {
+    looks_at_nccl_ = 0;
+    return true;
+  }
   if (is_waiting_for_nccl()) {
-    pause(kFirstPause);
+    if (++looks_at_nccl_ < kLooksAtOnce) {
+      std::this_thread::yield();
+    } else {
+      pause(kFirstPause);
+    }
     return true;
   }
   bool flying = false;

@@ -15,6 +15,8 @@ namespace lockstep::nccl {
 namespace {
 
 constexpr std::chrono::seconds kReleasePatience{5};
+// Between two looks whether the program still captures a graph.
+constexpr std::chrono::milliseconds kCaptureLook{20};
 
 void check(cudaError_t error, const char* call, DeviceId device) {
   if (error == cudaSuccess) return;
@@ -35,7 +37,9 @@ HelperCall::HelperCall(DeviceId device, std::function<void()> body)
     : thread_(start_quiet_thread([state = state_, device, body = std::move(body)]() mutable {
         std::exception_ptr error;
         try {
-          check(::cudaSetDevice(device.index), "cudaSetDevice", device);
+          // A broken device may say so here already. What is to be done, an abort above all, is to be done all the
+          // more.
+          complain(::cudaSetDevice(device.index), "cudaSetDevice", device);
           keep_out_of_captures(device);
           body();
         } catch (...) {
@@ -88,7 +92,14 @@ void keep_out_of_captures(DeviceId device) {
   complain(::cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode", device);
 }
 
-void wait_for_device(DeviceId device) { check(::cudaDeviceSynchronize(), "cudaDeviceSynchronize", device); }
+void wait_for_device(DeviceId device) {
+  for (;;) {
+    const cudaError_t error = ::cudaDeviceSynchronize();
+    if (error != cudaErrorStreamCaptureUnsupported) return check(error, "cudaDeviceSynchronize", device);
+    ::cudaGetLastError();
+    std::this_thread::sleep_for(kCaptureLook);
+  }
+}
 
 void release_behind_device(DeviceId device, std::function<void()> release) noexcept {
   try {
@@ -102,7 +113,7 @@ void release_behind_device(DeviceId device, std::function<void()> release) noexc
     } catch (const std::system_error&) {
       // No thread: then this one waits for as long as it takes.
       const FormerDevice former;
-      check(::cudaSetDevice(device.index), "cudaSetDevice", device);
+      complain(::cudaSetDevice(device.index), "cudaSetDevice", device);
       return body();
     }
     wire::Patience patience(kReleasePatience);

@@ -17,7 +17,8 @@ namespace lockstep::nccl {
 
 class HelperCall {
  public:
-  // Runs `body` with the device current. Throws std::system_error if there is no thread for it.
+  // Runs `body` with the device current; also where the device is broken and can't be made current. Throws
+  // std::system_error if there is no thread for it.
   HelperCall(DeviceId device, std::function<void()> body);
   ~HelperCall();
   HelperCall(const HelperCall&) = delete;
@@ -56,8 +57,8 @@ class FormerDevice {
 // changes nothing.
 void keep_out_of_captures(DeviceId device);
 
-// Waits until the device has done all that this process has put into its streams, whoever's they are. Throws
-// DeviceError.
+// Waits until the device has done all that this process has put into its streams, whoever's they are. CUDA refuses that
+// while the program captures a graph, so it then waits for the end of the capture first. Throws DeviceError.
 void wait_for_device(DeviceId device);
 
 // Runs `release`, which gives memory back, once the device has done all that may use it: ncclMemFree waits for nothing,

@@ -67,6 +67,7 @@ Work ProcessGroupNccl::or_abort(Start start) {
 
 Work ProcessGroupNccl::start(comm::Task task) {
   return or_abort([&] {
+    engine_->runtime().check_not_captured(comm::name_of(task.record.kind), stream_);
     check_place(comm::name_of(task.record.kind), task.input);
     check_place(comm::name_of(task.record.kind), task.output);
     return engine_->start(std::move(task), stream_);
@@ -75,6 +76,7 @@ Work ProcessGroupNccl::start(comm::Task task) {
 
 Work ProcessGroupNccl::start_message(bool is_send, const BufferView& buffer, int peer, int tag) {
   return or_abort([&] {
+    engine_->runtime().check_not_captured(is_send ? "send" : "recv", stream_);
     check_place(is_send ? "send" : "recv", buffer);
     return engine_->start(std::make_shared<Message>(is_send, buffer, peer, tag), stream_);
   });

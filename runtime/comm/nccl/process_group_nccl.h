@@ -13,6 +13,12 @@
 // things in the same order. The same holds for whatever waits for the whole device: cudaFree, cudaDeviceSynchronize,
 // the first launch of a kernel (CUDA_MODULE_LOADING=EAGER loads all of them before), the end of a group. End groups in
 // one order on all ranks.
+//
+// Collectives are no part of CUDA graphs: while the group's stream, or the one that is to wait, is being captured,
+// starting and wait_on() throw InvalidArgument, and nothing has been started. A program may capture streams meanwhile
+// that the group does not know; but CUDA breaks a capture when anybody waits for the whole device, as the end of a
+// group and of an arena do, so end it before these.
+//
 // Contract: comm/process_group.h.
 #pragma once
 

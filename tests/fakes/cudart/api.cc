@@ -3,11 +3,9 @@
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
-#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "tests/fakes/cudart/runtime.h"
@@ -76,23 +74,27 @@ cudaError_t set(Runtime& runtime, void* data, int value, std::size_t bytes, cuda
                          {{data, bytes}});
 }
 
-std::atomic<bool> captured{false};
-thread_local cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
+// A call that may wait for the device, and so none for where something is being captured.
+template <typename Body>
+cudaError_t unsafe(const char* function, const Body& body) {
+  return call(function, [&](Runtime& runtime) {
+    const cudaError_t refused = runtime.unsafe_call();
+    return refused == cudaSuccess ? body(runtime) : refused;
+  });
+}
 
 bool bad(int device) { return device < 0 || device >= Runtime::get().device_count(); }
 
 }  // namespace
-
-void capture(bool is_under_way) { captured = is_under_way; }
 
 }  // namespace lockstep::fake_cuda
 
 using lockstep::fake_cuda::ask;
 using lockstep::fake_cuda::bad;
 using lockstep::fake_cuda::call;
-using lockstep::fake_cuda::capture_mode;
-using lockstep::fake_cuda::captured;
+using lockstep::fake_cuda::Captures;
 using lockstep::fake_cuda::Runtime;
+using lockstep::fake_cuda::unsafe;
 
 extern "C" {
 
@@ -185,19 +187,19 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
 }
 
 cudaError_t cudaMalloc(void** data, std::size_t bytes) {
-  return call("cudaMalloc", [&](Runtime& runtime) { return runtime.allocate(data, bytes, false); });
+  return unsafe("cudaMalloc", [&](Runtime& runtime) { return runtime.allocate(data, bytes, false); });
 }
 
 cudaError_t cudaFree(void* data) {
-  return call("cudaFree", [&](Runtime& runtime) { return runtime.free(data, false); });
+  return unsafe("cudaFree", [&](Runtime& runtime) { return runtime.free(data, false); });
 }
 
 cudaError_t cudaHostAlloc(void** data, std::size_t bytes, unsigned) {
-  return call("cudaHostAlloc", [&](Runtime& runtime) { return runtime.allocate(data, bytes, true); });
+  return unsafe("cudaHostAlloc", [&](Runtime& runtime) { return runtime.allocate(data, bytes, true); });
 }
 
 cudaError_t cudaFreeHost(void* data) {
-  return call("cudaFreeHost", [&](Runtime& runtime) { return runtime.free(data, true); });
+  return unsafe("cudaFreeHost", [&](Runtime& runtime) { return runtime.free(data, true); });
 }
 
 cudaError_t cudaMemGetInfo(std::size_t* free_bytes, std::size_t* total_bytes) {
@@ -297,17 +299,27 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {
-  return call("cudaEventQuery", [&](Runtime& runtime) {
-    if (captured && capture_mode != cudaStreamCaptureModeRelaxed) return cudaErrorStreamCaptureUnsupported;
-    return runtime.query(event);
-  });
+  return call("cudaEventQuery", [&](Runtime& runtime) { return runtime.query(event); });
 }
 
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
   return ask("cudaThreadExchangeStreamCaptureMode", [&](Runtime&) {
-    std::swap(*mode, capture_mode);
+    Captures::exchange_mode(*mode);
     return cudaSuccess;
   });
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
+  return call("cudaStreamBeginCapture", [&](Runtime& runtime) { return runtime.begin_capture(stream, mode); });
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  *graph = nullptr;
+  return call("cudaStreamEndCapture", [&](Runtime& runtime) { return runtime.end_capture(stream); });
+}
+
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
+  return call("cudaStreamIsCapturing", [&](Runtime& runtime) { return runtime.is_capturing(stream, status); });
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {

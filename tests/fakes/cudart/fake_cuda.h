@@ -7,6 +7,10 @@
 //    Found by vector clocks when the second one is put into its stream, so a missing wait is found in every run.
 //  - Bounds and life. A range outside an allocation, or in one that was freed, or that ncclMemFree gives back while an
 //    operation may still use it; streams and events that were destroyed.
+//  - Captures (cudaStreamBeginCapture). What may wait for the device is refused to a thread that may not do so
+//  meanwhile,
+//    what waits for all of the device to every thread, captured events and streams can't be asked for, and each such
+//    call breaks the capture, as its end says. What waits for a captured event is pulled in. Graphs are not made.
 //  - The host. Device memory can't be read or written through its pointer by the host (SIGSEGV, as with a GPU): kernels
 //    that are host loops take host_address().
 // A violation is written to stderr and aborts the process, unless a Violations object lives. Fresh memory is
@@ -25,7 +29,7 @@
 //    operation=700@7            the seventh operation fails, and every later call returns error 700
 //
 // What is not checked: accesses of the host to pinned memory (TSan sees those), reads of memory that nobody wrote (they
-// give NaN), graphs, peers. Facts of real GPUs are none of its business.
+// give NaN), what graphs do, peers. Facts of real GPUs are none of its business.
 //
 // Threads: any. The host counts as one: what one of its threads waited for, all have waited for.
 #pragma once
@@ -79,10 +83,6 @@ bool touched();
 // The devices of the host that this process has a context on, by their physical index: it costs memory on each. One
 // comes up with cudaSetDevice, and with most other calls on the thread's current device, which is 0 to begin with.
 std::set<int> devices_with_context();
-
-// A stream is being captured in the global mode, or is no longer: meanwhile cudaEventQuery is refused to every thread
-// whose own mode is not relaxed. Nothing else of a capture is known here.
-void capture(bool is_under_way);
 
 // Adds a rule in the form of LOCKSTEP_FAKE_CUDA; its numbers count from now. Throws std::invalid_argument.
 void inject(std::string_view rule);

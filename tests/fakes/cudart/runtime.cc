@@ -151,6 +151,8 @@ cudaError_t Runtime::query(cudaStream_t handle) {
   std::lock_guard lock(mutex_);
   const auto stream = stream_of(handle, "cudaStreamQuery");
   if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+  if (captures_.takes(*stream)) return captures_.refuse(cudaErrorStreamCaptureUnsupported);
+  if (const auto refused = captures_.unsafe_call(); refused != cudaSuccess) return refused;
   if (!stream->done(stream->pushed())) return cudaErrorNotReady;
   host_.join(stream->clock);
   return static_cast<cudaError_t>(sticky_.load());  // what failed may have come to its end just now
@@ -179,6 +181,8 @@ cudaError_t Runtime::synchronize(cudaStream_t handle) {
     std::lock_guard lock(mutex_);
     stream = stream_of(handle, "cudaStreamSynchronize");
     if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+    if (captures_.takes(*stream)) return captures_.refuse(cudaErrorStreamCaptureUnsupported);
+    if (const auto refused = captures_.unsafe_call(); refused != cudaSuccess) return refused;
     order_with_default(*stream);
   }
   return wait_for({stream});
@@ -195,6 +199,10 @@ std::vector<std::shared_ptr<FakeStream>> Runtime::streams_of(int device) {
 
 cudaError_t Runtime::synchronize_device() {
   count_host_synchronisation();
+  {
+    std::lock_guard lock(mutex_);
+    if (const auto refused = captures_.device_call(); refused != cudaSuccess) return refused;
+  }
   return wait_for(streams_of(physical(current_device)));
 }
 
@@ -226,6 +234,34 @@ void Runtime::put_wait(FakeStream& stream, std::shared_ptr<Mark> mark) {
   stream.push([mark = std::move(mark)] { mark->wait(); });
 }
 
+cudaError_t Runtime::begin_capture(cudaStream_t handle, cudaStreamCaptureMode mode) {
+  std::lock_guard lock(mutex_);
+  const auto stream = stream_of(handle, "cudaStreamBeginCapture");
+  if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+  if (handle == nullptr) return cudaErrorStreamCaptureUnsupported;
+  return captures_.begin(*stream, mode);
+}
+
+cudaError_t Runtime::end_capture(cudaStream_t handle) {
+  std::lock_guard lock(mutex_);
+  const auto stream = stream_of(handle, "cudaStreamEndCapture");
+  return stream == nullptr ? cudaErrorInvalidResourceHandle : captures_.end(*stream);
+}
+
+cudaError_t Runtime::is_capturing(cudaStream_t handle, cudaStreamCaptureStatus* status) {
+  std::lock_guard lock(mutex_);
+  const auto stream = stream_of(handle, "cudaStreamIsCapturing");
+  if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+  if (handle == nullptr && captures_.takes_a_blocking_one()) return cudaErrorStreamCaptureImplicit;
+  *status = captures_.takes(*stream) ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
+
+cudaError_t Runtime::unsafe_call() {
+  std::lock_guard lock(mutex_);
+  return captures_.unsafe_call();
+}
+
 cudaError_t Runtime::create_event(cudaEvent_t* event, bool timed) {
   std::lock_guard lock(mutex_);
   auto made_event = std::make_unique<FakeEvent>();
@@ -248,6 +284,11 @@ cudaError_t Runtime::record(cudaEvent_t handle, cudaStream_t stream_handle) {
   FakeEvent* const event = event_of(handle, "cudaEventRecord");
   const auto stream = stream_of(stream_handle, "cudaEventRecord");
   if (event == nullptr || stream == nullptr || event->device != stream->device) return cudaErrorInvalidResourceHandle;
+  if (stream_handle == nullptr && captures_.takes_a_blocking_one()) {
+    return captures_.refuse(cudaErrorStreamCaptureImplicit);
+  }
+  event->captured = captures_.takes(*stream);
+  if (event->captured) return cudaSuccess;
   order_with_default(*stream);
   event->mark = put_mark(*stream);
   return cudaSuccess;
@@ -258,6 +299,9 @@ cudaError_t Runtime::wait(cudaStream_t stream_handle, cudaEvent_t handle) {
   const FakeEvent* const event = event_of(handle, "cudaStreamWaitEvent");
   const auto stream = stream_of(stream_handle, "cudaStreamWaitEvent");
   if (event == nullptr || stream == nullptr) return cudaErrorInvalidResourceHandle;
+  if (event->captured) return captures_.pull_in(*stream);
+  // It would make the graph depend on what is not in it.
+  if (captures_.takes(*stream)) return captures_.refuse(cudaErrorStreamCaptureIsolation);
   if (event->mark == nullptr) return cudaSuccess;
   order_with_default(*stream);
   put_wait(*stream, event->mark);
@@ -268,6 +312,8 @@ cudaError_t Runtime::query(cudaEvent_t handle) {
   std::lock_guard lock(mutex_);
   const FakeEvent* const event = event_of(handle, "cudaEventQuery");
   if (event == nullptr) return cudaErrorInvalidResourceHandle;
+  if (event->captured) return captures_.refuse(cudaErrorCapturedEvent);
+  if (const auto refused = captures_.unsafe_call(); refused != cudaSuccess) return refused;
   if (event->mark == nullptr) return cudaSuccess;
   if (!event->mark->reached()) return cudaErrorNotReady;
   host_.join(event->mark->clock());
@@ -281,6 +327,7 @@ cudaError_t Runtime::synchronize(cudaEvent_t handle) {
     std::lock_guard lock(mutex_);
     const FakeEvent* const event = event_of(handle, "cudaEventSynchronize");
     if (event == nullptr) return cudaErrorInvalidResourceHandle;
+    if (event->captured) return captures_.refuse(cudaErrorCapturedEvent);
     mark = event->mark;
   }
   if (mark == nullptr) return cudaSuccess;
@@ -309,6 +356,7 @@ cudaError_t Runtime::enqueue(cudaStream_t handle, std::string what, std::functio
   if (const int sticky = sticky_.load(); sticky != cudaSuccess) return static_cast<cudaError_t>(sticky);
   const auto stream = stream_of(handle, what.c_str());
   if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+  if (captures_.takes(*stream)) return cudaSuccess;  // it is in the graph, and runs with that
   order_with_default(*stream);
   stream->clock.join(host_);
   const std::string where =

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/fakes/cudart/captures.h"
 #include "tests/fakes/cudart/fake_cuda.h"
 #include "tests/fakes/cudart/memory.h"
 #include "tests/fakes/cudart/rules.h"
@@ -27,6 +28,7 @@ struct FakeEvent {
   bool timed = false;
   int device = 0;              // physical
   std::shared_ptr<Mark> mark;  // of the last record
+  bool captured = false;       // that was in a stream which is captured
 };
 
 class Runtime {
@@ -60,6 +62,12 @@ class Runtime {
   cudaError_t synchronize(cudaStream_t stream);
   cudaError_t synchronize_device();
   void wait_for_device();
+
+  cudaError_t begin_capture(cudaStream_t stream, cudaStreamCaptureMode mode);
+  cudaError_t end_capture(cudaStream_t stream);
+  cudaError_t is_capturing(cudaStream_t stream, cudaStreamCaptureStatus* status);
+  // Of a call that may wait for the device: what a capture has against it.
+  cudaError_t unsafe_call();
 
   cudaError_t create_event(cudaEvent_t* event, bool timed);
   cudaError_t destroy_event(cudaEvent_t event);
@@ -113,6 +121,7 @@ class Runtime {
   std::uint64_t times_healed_ = 0;
   Memory memory_;
   Rules rules_;
+  Captures captures_;
   std::map<int, std::size_t> used_;  // device memory by physical device
   std::set<int> with_context_;
   std::uint32_t streams_ = 0;
