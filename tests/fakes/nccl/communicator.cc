@@ -139,13 +139,23 @@ Operation Communicator::counted(Operation operation, Effect effect) {
 ncclResult_t Communicator::launch(std::vector<Operation> operations) {
   begin([this, operations = std::move(operations)] {
     linger(operations.front().count);
-    enqueue(operations);
-    return ncclSuccess;
+    if (enqueue(operations)) return ncclSuccess;
+    last_error = "a CUDA failure at the launch";
+    return ncclUnhandledCudaError;
   });
   return ncclInProgress;
 }
 
-void Communicator::enqueue(const std::vector<Operation>& operations) {
+bool Communicator::put(cudaStream_t stream, std::string what, std::function<void()> run,
+                       const std::vector<fake_cuda::Range>& reads, const std::vector<fake_cuda::Range>& writes) {
+  pending_++;
+  const bool is_put = fake_cuda::enqueue(stream, std::move(what), std::move(run), reads, writes) == cudaSuccess;
+  if (!is_put) pending_--;
+  return is_put;
+}
+
+bool Communicator::enqueue(const std::vector<Operation>& operations) {
+  bool all_are_put = true;
   const auto on_host = [](Operation operation) {
     operation.from = fake_cuda::host_address(operation.from);
     operation.to = fake_cuda::host_address(operation.to);
@@ -164,8 +174,7 @@ void Communicator::enqueue(const std::vector<Operation>& operations) {
       messages_hang |= operation.hangs;
       continue;
     }
-    pending_++;
-    fake_cuda::enqueue(operation.stream, operation.describe() + " of " + who(),
+    all_are_put &= put(operation.stream, operation.describe() + " of " + who(),
                        [this, operation, on_host] {
                          std::string violation;
                          if (operation.hangs) {
@@ -179,10 +188,9 @@ void Communicator::enqueue(const std::vector<Operation>& operations) {
                        },
                        {read}, {write});
   }
-  if (messages.empty()) return;
-  pending_++;
+  if (messages.empty()) return all_are_put;
   const cudaStream_t stream = messages.front().stream;
-  fake_cuda::enqueue(
+  all_are_put &= put(
       stream, "messages of " + who(),
       [this, messages, messages_hang, on_host]() mutable {
         for (Operation& message : messages) message = on_host(message);
@@ -194,6 +202,7 @@ void Communicator::enqueue(const std::vector<Operation>& operations) {
         pending_--;
       },
       reads, writes);
+  return all_are_put;
 }
 
 void Communicator::finalize(Effect effect) {

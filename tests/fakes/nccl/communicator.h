@@ -13,11 +13,14 @@
 #include <thread>
 #include <vector>
 
+#include "tests/fakes/cudart/fake_cuda.h"
 #include "tests/fakes/nccl/books.h"
 #include "tests/fakes/nccl/operations.h"
 #include "tests/fakes/nccl/world.h"
 
 namespace lockstep::fake_nccl {
+
+namespace fake_cuda = lockstep::fake_cuda;
 
 class Communicator {
  public:
@@ -59,7 +62,10 @@ class Communicator {
  private:
   // A thread does it; until then the communicator is in progress.
   void begin(std::function<ncclResult_t()> work);
-  void enqueue(const std::vector<Operation>& operations);
+  // False if the device does not take them: it is broken.
+  bool enqueue(const std::vector<Operation>& operations);
+  bool put(cudaStream_t stream, std::string what, std::function<void()> run, const std::vector<fake_cuda::Range>& reads,
+           const std::vector<fake_cuda::Range>& writes);
   bool is_in_progress();
   void wait_until_idle();
   int count(const std::string& name);
