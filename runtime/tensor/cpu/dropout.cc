@@ -58,13 +58,14 @@ LOCKSTEP_CLONES void random_group(std::uint32_t* out, std::uint32_t group, std::
   }
 }
 
+// A product, not a choice: what is infinite or NaN shows as NaN where it is dropped too, as in PyTorch.
 LOCKSTEP_CLONES void apply(float* out, std::uint8_t* mask, const float* x, const std::uint32_t* random,
                            std::uint32_t threshold, float factor, std::int64_t count) {
 #pragma omp simd
   for (std::int64_t i = 0; i < count; ++i) {
     const bool kept = random[i] < threshold;
     mask[i] = kept ? 1 : 0;
-    out[i] = kept ? x[i] * factor : 0.0f;
+    out[i] = x[i] * (kept ? factor : 0.0f);
   }
 }
 
@@ -94,10 +95,10 @@ LOCKSTEP_CLONES void dropout_backward(Into dx, const float* dy, const std::uint8
   float* target = dx.data;
   if (dx.add) {
 #pragma omp simd
-    for (std::int64_t i = 0; i < count; ++i) target[i] += mask[i] != 0 ? dy[i] * factor : 0.0f;
+    for (std::int64_t i = 0; i < count; ++i) target[i] += dy[i] * (mask[i] != 0 ? factor : 0.0f);
   } else {
 #pragma omp simd
-    for (std::int64_t i = 0; i < count; ++i) target[i] = mask[i] != 0 ? dy[i] * factor : 0.0f;
+    for (std::int64_t i = 0; i < count; ++i) target[i] = dy[i] * (mask[i] != 0 ? factor : 0.0f);
   }
 }
 

@@ -18,8 +18,11 @@ LOCKSTEP_INLINE void store(Into out, std::int64_t count, const F& f) {
   }
 }
 
-constexpr float kGeluScale = 0.7978845608028654f;  // sqrt(2 / pi)
+// gelu(x) = x / (1 + exp(-z)), z = s (x + c x^3): 0.5 (1 + tanh(z / 2)) without the cancellation where tanh is near -1.
+constexpr float kGeluScale = 1.5957691216057308f;  // 2 sqrt(2 / pi)
 constexpr float kGeluCube = 0.044715f;
+
+LOCKSTEP_INLINE float gelu_exp(float x) { return fast_exp_normal(-kGeluScale * (x + kGeluCube * x * x * x)); }
 
 }  // namespace
 
@@ -50,7 +53,8 @@ LOCKSTEP_CLONES void relu(float* out, const float* x, std::int64_t count) {
 }
 
 LOCKSTEP_CLONES void relu_backward(Into dx, const float* y, const float* dy, std::int64_t count) {
-  store(dx, count, [=](std::int64_t i) { return y[i] > 0 ? dy[i] : 0.0f; });
+  // Asked this way round, a NaN lets the gradient pass, as in PyTorch.
+  store(dx, count, [=](std::int64_t i) { return y[i] <= 0 ? 0.0f : dy[i]; });
 }
 
 LOCKSTEP_CLONES void tanh(float* out, const float* x, std::int64_t count) {
@@ -62,18 +66,19 @@ LOCKSTEP_CLONES void tanh_backward(Into dx, const float* y, const float* dy, std
 }
 
 LOCKSTEP_CLONES void gelu(float* out, const float* x, std::int64_t count) {
-  store({out, false}, count, [=](std::int64_t i) {
-    const float v = x[i];
-    return 0.5f * v * (1.0f + fast_tanh(kGeluScale * (v + kGeluCube * v * v * v)));
-  });
+  store({out, false}, count, [=](std::int64_t i) { return x[i] / (1.0f + gelu_exp(x[i])); });
 }
 
 LOCKSTEP_CLONES void gelu_backward(Into dx, const float* x, const float* dy, std::int64_t count) {
   store(dx, count, [=](std::int64_t i) {
-    const float v = x[i];
-    const float t = fast_tanh(kGeluScale * (v + kGeluCube * v * v * v));
+    // From 10 on the derivative is 1 or 0, and its parts would overflow. x - x is NaN for infinities, as the derivative
+    // is in PyTorch.
+    float v = x[i] < -10.0f ? -10.0f : x[i];
+    v = (v > 10.0f ? 10.0f : v) + (x[i] - x[i]);
+    const float e = gelu_exp(v);
+    const float s = 1.0f / (1.0f + e);
     const float slope = kGeluScale * (1.0f + 3.0f * kGeluCube * v * v);
-    return dy[i] * (0.5f * (1.0f + t) + 0.5f * v * (1.0f - t * t) * slope);
+    return dy[i] * (s + v * s * (e * s) * slope);
   });
 }
 
