@@ -11,17 +11,18 @@ using autograd::GradientSink;
 using autograd::Node;
 
 struct CrossEntropyNode final : Node {
-  Tensor logits, targets, log_sums;
+  Tensor logits, targets, largest, sums;
   std::int64_t ignore = 0;
   std::int64_t counted = 0;
   const char* name() const override { return "cross_entropy"; }
   void backward(const Tensor& gradient, GradientSink& sink) override {
     const Shape& shape = logits.shape();
     kernels(gradient.device())
-        .cross_entropy_backward(sink.into(0), gradient.data<float>(), log_sums.data<float>(), logits.data<float>(),
-                                targets.data<std::int64_t>(), shape.rows(), shape.columns(), ignore, counted);
+        .cross_entropy_backward(sink.into(0), gradient.data<float>(), largest.data<float>(), sums.data<float>(),
+                                logits.data<float>(), targets.data<std::int64_t>(), shape.rows(), shape.columns(),
+                                ignore, counted);
   }
-  void release_saved() override { logits = targets = log_sums = {}; }
+  void release_saved() override { logits = targets = largest = sums = {}; }
 };
 
 struct MseNode final : Node {
@@ -57,14 +58,16 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEnt
                                       value.data<std::int64_t>()[0], bad, columns, options.ignore_index));
   }
   const Tensor loss = Tensor::empty({}, DType::f32, logits.device());
-  const Tensor log_sums = Tensor::empty({rows}, DType::f32, logits.device());
-  const std::int64_t counted = k.cross_entropy(loss.data<float>(), log_sums.data<float>(), logits.data<float>(), target,
-                                               rows, columns, options.ignore_index);
+  const Tensor largest = Tensor::empty({rows}, DType::f32, logits.device());
+  const Tensor sums = Tensor::empty({rows}, DType::f32, logits.device());
+  const std::int64_t counted = k.cross_entropy(loss.data<float>(), largest.data<float>(), sums.data<float>(),
+                                               logits.data<float>(), target, rows, columns, options.ignore_index);
   if (autograd::recording({logits})) {
     auto node = std::make_shared<CrossEntropyNode>();
     node->logits = logits.detach();
     node->targets = targets;
-    node->log_sums = log_sums;
+    node->largest = largest;
+    node->sums = sums;
     node->ignore = options.ignore_index;
     node->counted = counted;
     connect(loss, std::move(node), {logits});

@@ -145,13 +145,15 @@ struct KernelTable {
 
   // --- losses ---
   // *loss = mean over the rows whose target is not `ignore` of -log softmax(logits[row])[target], 0 if there are none.
-  // log_sums[row] = log sum exp(logits[row]), kept for the way back. Returns the rows that counted. Waits.
-  std::int64_t (*cross_entropy)(float* loss, float* log_sums, const float* logits, const std::int64_t* targets,
-                                std::int64_t rows, std::int64_t columns, std::int64_t ignore);
+  // Keeps each row's largest logit, and sums[row] = sum exp(logits[row] - largest[row]), for the way back. Returns the
+  // rows that counted. Waits.
+  std::int64_t (*cross_entropy)(float* loss, float* largest, float* sums, const float* logits,
+                                const std::int64_t* targets, std::int64_t rows, std::int64_t columns,
+                                std::int64_t ignore);
   // d(logits) for d(loss) = *dloss; `counted` is what the forward returned.
-  void (*cross_entropy_backward)(Into dlogits, const float* dloss, const float* log_sums, const float* logits,
-                                 const std::int64_t* targets, std::int64_t rows, std::int64_t columns,
-                                 std::int64_t ignore, std::int64_t counted);
+  void (*cross_entropy_backward)(Into dlogits, const float* dloss, const float* largest, const float* sums,
+                                 const float* logits, const std::int64_t* targets, std::int64_t rows,
+                                 std::int64_t columns, std::int64_t ignore, std::int64_t counted);
   // *loss = mean of (a - b)^2, 0 over none.
   void (*mse)(float* loss, const float* a, const float* b, std::int64_t count);
   // sign * 2 (a - b) / count * *dloss.

@@ -57,11 +57,11 @@ void dropout(float* out, std::uint8_t* mask, const float* x, const RandomKey& ke
 void dropout_backward(Into dx, const float* dy, const std::uint8_t* mask, float keep, std::int64_t count);
 
 // loss.cc
-std::int64_t cross_entropy(float* loss, float* log_sums, const float* logits, const std::int64_t* targets,
+std::int64_t cross_entropy(float* loss, float* largest, float* sums, const float* logits, const std::int64_t* targets,
                            std::int64_t rows, std::int64_t columns, std::int64_t ignore);
-void cross_entropy_backward(Into dlogits, const float* dloss, const float* log_sums, const float* logits,
-                            const std::int64_t* targets, std::int64_t rows, std::int64_t columns, std::int64_t ignore,
-                            std::int64_t counted);
+void cross_entropy_backward(Into dlogits, const float* dloss, const float* largest, const float* sums,
+                            const float* logits, const std::int64_t* targets, std::int64_t rows, std::int64_t columns,
+                            std::int64_t ignore, std::int64_t counted);
 void mse(float* loss, const float* a, const float* b, std::int64_t count);
 void mse_backward(Into da, const float* dloss, const float* a, const float* b, float sign, std::int64_t count);
 

@@ -5,32 +5,33 @@
 
 namespace lockstep::cpu {
 
-LOCKSTEP_CLONES std::int64_t cross_entropy(float* loss, float* log_sums, const float* logits,
+LOCKSTEP_CLONES std::int64_t cross_entropy(float* loss, float* largest, float* sums, const float* logits,
                                            const std::int64_t* targets, std::int64_t rows, std::int64_t columns,
                                            std::int64_t ignore) {
   double total = 0;
   std::int64_t counted = 0;
   for (std::int64_t r = 0; r < rows; ++r) {
-    log_sums[r] = 0;
+    largest[r] = sums[r] = 0;
     if (targets[r] == ignore) continue;
     const float* row = logits + r * columns;
-    float largest = row[0];
-#pragma omp simd reduction(max : largest)
-    for (std::int64_t c = 0; c < columns; ++c) largest = row[c] > largest ? row[c] : largest;
+    float most = row[0];
+#pragma omp simd reduction(max : most)
+    for (std::int64_t c = 0; c < columns; ++c) most = row[c] > most ? row[c] : most;
     float sum = 0;
 #pragma omp simd reduction(+ : sum)
-    for (std::int64_t c = 0; c < columns; ++c) sum += fast_exp(row[c] - largest);
-    // The loss from the difference to the largest: both may be large, what is between them is not.
-    const float log_sum = std::log(sum);
-    log_sums[r] = largest + log_sum;
-    total += static_cast<double>(log_sum - (row[targets[r]] - largest));
+    for (std::int64_t c = 0; c < columns; ++c) sum += fast_exp(row[c] - most);
+    // The largest and the sum stay apart, here and on the way back: in one float, log sum exp, a large offset of the
+    // logits would leave no digits for what is between them.
+    largest[r] = most;
+    sums[r] = sum;
+    total += std::log(static_cast<double>(sum)) - static_cast<double>(row[targets[r]] - most);
     ++counted;
   }
   *loss = counted == 0 ? 0.0f : static_cast<float>(total / static_cast<double>(counted));
   return counted;
 }
 
-LOCKSTEP_CLONES void cross_entropy_backward(Into dlogits, const float* dloss, const float* log_sums,
+LOCKSTEP_CLONES void cross_entropy_backward(Into dlogits, const float* dloss, const float* largest, const float* sums,
                                             const float* logits, const std::int64_t* targets, std::int64_t rows,
                                             std::int64_t columns, std::int64_t ignore, std::int64_t counted) {
   const float factor = counted == 0 ? 0.0f : *dloss / static_cast<float>(counted);
@@ -41,13 +42,13 @@ LOCKSTEP_CLONES void cross_entropy_backward(Into dlogits, const float* dloss, co
       continue;
     }
     const float* row = logits + r * columns;
-    const float log_sum = log_sums[r];
+    const float most = largest[r], share = factor / sums[r];
     if (dlogits.add) {
 #pragma omp simd
-      for (std::int64_t c = 0; c < columns; ++c) target[c] += factor * fast_exp(row[c] - log_sum);
+      for (std::int64_t c = 0; c < columns; ++c) target[c] += share * fast_exp(row[c] - most);
     } else {
 #pragma omp simd
-      for (std::int64_t c = 0; c < columns; ++c) target[c] = factor * fast_exp(row[c] - log_sum);
+      for (std::int64_t c = 0; c < columns; ++c) target[c] = share * fast_exp(row[c] - most);
     }
     target[targets[r]] -= factor;
   }
