@@ -22,7 +22,7 @@ struct LayerNormNode final : Node {
   void backward(const Tensor& gradient, GradientSink& sink) override {
     const Into dgain = sink.into(1), dbias = sink.into(2), dx = sink.into(0);
     kernels(gradient.device())
-        .layer_norm_backward(dx, dgain, dbias, gradient.data<float>(), x.data<float>(), mean.data<float>(),
+        .layer_norm_backward(dx, dgain, dbias, gradient.data<float>(), x.data<float>(), mean.data<double>(),
                              rstd.data<float>(), gain.data<float>(), shape);
   }
   void release_saved() override { x = mean = rstd = gain = {}; }
@@ -73,10 +73,10 @@ Tensor layer_norm(const Tensor& x, const Tensor& gain, const Tensor& bias, float
   }
   const LayerNormShape shape{.rows = x.shape().rows(), .columns = x.shape().columns(), .epsilon = epsilon};
   const Tensor y = Tensor::empty(x.shape(), DType::f32, x.device());
-  const Tensor mean = Tensor::empty({shape.rows}, DType::f32, x.device());
+  const Tensor mean = Tensor::empty({shape.rows}, DType::f64, x.device());
   const Tensor rstd = Tensor::empty({shape.rows}, DType::f32, x.device());
   kernels(x.device())
-      .layer_norm(y.data<float>(), mean.data<float>(), rstd.data<float>(), x.data<float>(), gain.data<float>(),
+      .layer_norm(y.data<float>(), mean.data<double>(), rstd.data<float>(), x.data<float>(), gain.data<float>(),
                   bias.data<float>(), shape);
   if (autograd::recording({x, gain, bias})) {
     auto node = std::make_shared<LayerNormNode>();

@@ -119,10 +119,10 @@ struct KernelTable {
 
   // --- layers ---
   // Keeps each row's mean and reciprocal standard deviation for the way back.
-  void (*layer_norm)(float* out, float* mean, float* rstd, const float* x, const float* gain, const float* bias,
+  void (*layer_norm)(float* out, double* mean, float* rstd, const float* x, const float* gain, const float* bias,
                      const LayerNormShape& shape);
   // A gradient whose data is null is not computed.
-  void (*layer_norm_backward)(Into dx, Into dgain, Into dbias, const float* dy, const float* x, const float* mean,
+  void (*layer_norm_backward)(Into dx, Into dgain, Into dbias, const float* dy, const float* x, const double* mean,
                               const float* rstd, const float* gain, const LayerNormShape& shape);
   // The first position whose index is not in [0, limit) and not `ignore`, or -1. Waits for the device.
   std::int64_t (*first_bad_index)(const std::int64_t* indices, std::int64_t count, std::int64_t limit,

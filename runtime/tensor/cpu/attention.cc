@@ -33,13 +33,13 @@ LOCKSTEP_CLONES void causal_softmax(float* scores, std::int64_t time) {
     float largest = row[0];
 #pragma omp simd reduction(max : largest)
     for (std::int64_t j = 0; j < count; ++j) largest = row[j] > largest ? row[j] : largest;
-    float total = 0;
+    double total = 0;
 #pragma omp simd reduction(+ : total)
     for (std::int64_t j = 0; j < count; ++j) {
       row[j] = fast_exp(row[j] - largest);
-      total += row[j];
+      total += static_cast<double>(row[j]);
     }
-    const float factor = 1.0f / total;
+    const auto factor = static_cast<float>(1.0 / total);
 #pragma omp simd
     for (std::int64_t j = 0; j < count; ++j) row[j] *= factor;
     for (std::int64_t j = count; j < time; ++j) row[j] = 0.0f;
@@ -52,9 +52,10 @@ LOCKSTEP_CLONES void causal_softmax_backward(float* gradient, const float* weigh
     float* g = gradient + i * time;
     const float* w = weights + i * time;
     const std::int64_t count = i + 1;
-    float dot = 0;
-#pragma omp simd reduction(+ : dot)
-    for (std::int64_t j = 0; j < count; ++j) dot += g[j] * w[j];
+    double total = 0;
+#pragma omp simd reduction(+ : total)
+    for (std::int64_t j = 0; j < count; ++j) total += static_cast<double>(g[j]) * static_cast<double>(w[j]);
+    const auto dot = static_cast<float>(total);
 #pragma omp simd
     for (std::int64_t j = 0; j < count; ++j) g[j] = w[j] * (g[j] - dot);
     for (std::int64_t j = count; j < time; ++j) g[j] = 0.0f;

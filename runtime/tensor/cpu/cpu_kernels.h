@@ -35,9 +35,9 @@ void sum(Into out, const float* a, float alpha, std::int64_t count);
 double sum_squares(const float* a, std::int64_t count);
 
 // layer_norm.cc
-void layer_norm(float* out, float* mean, float* rstd, const float* x, const float* gain, const float* bias,
+void layer_norm(float* out, double* mean, float* rstd, const float* x, const float* gain, const float* bias,
                 const LayerNormShape& shape);
-void layer_norm_backward(Into dx, Into dgain, Into dbias, const float* dy, const float* x, const float* mean,
+void layer_norm_backward(Into dx, Into dgain, Into dbias, const float* dy, const float* x, const double* mean,
                          const float* rstd, const float* gain, const LayerNormShape& shape);
 
 // embedding.cc

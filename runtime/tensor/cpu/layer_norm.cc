@@ -1,70 +1,87 @@
 #include <cmath>
 
-#include "runtime/tensor/cpu/clones.h"
 #include "runtime/tensor/cpu/cpu_kernels.h"
+#include "runtime/tensor/cpu/strip_sums.h"
 
 namespace lockstep::cpu {
+namespace {
 
-LOCKSTEP_CLONES void layer_norm(float* out, float* mean, float* rstd, const float* x, const float* gain,
+// x - mean in float: what the mean's nearest float leaves of it goes in a second difference. Inputs of a large common
+// offset keep their digits.
+class Centred {
+ public:
+  explicit Centred(double mean)
+      : shift_(static_cast<float>(mean)), rest_(static_cast<float>(mean - static_cast<double>(shift_))) {}
+  LOCKSTEP_INLINE float operator()(float x) const { return (x - shift_) - rest_; }
+
+ private:
+  float shift_;
+  float rest_;
+};
+
+}  // namespace
+
+// Sums are in double: squares of every finite input stay finite, as a float's do not above 1e19.
+LOCKSTEP_CLONES void layer_norm(float* out, double* mean, float* rstd, const float* x, const float* gain,
                                 const float* bias, const LayerNormShape& shape) {
   const std::int64_t columns = shape.columns;
   for (std::int64_t r = 0; r < shape.rows; ++r) {
     const float* row = x + r * columns;
     float* target = out + r * columns;
-    float total = 0;
+    double total = 0;
 #pragma omp simd reduction(+ : total)
-    for (std::int64_t c = 0; c < columns; ++c) total += row[c];
-    const float m = total / static_cast<float>(columns);
+    for (std::int64_t c = 0; c < columns; ++c) total += static_cast<double>(row[c]);
+    const double m = total / static_cast<double>(columns);
     // Second pass: the variance of x - m keeps its digits where E[x^2] - m^2 would lose them.
-    float squares = 0;
+    double squares = 0;
 #pragma omp simd reduction(+ : squares)
-    for (std::int64_t c = 0; c < columns; ++c) squares += (row[c] - m) * (row[c] - m);
-    const float s = 1.0f / std::sqrt(squares / static_cast<float>(columns) + shape.epsilon);
+    for (std::int64_t c = 0; c < columns; ++c) {
+      const double difference = static_cast<double>(row[c]) - m;
+      squares += difference * difference;
+    }
+    const double variance = squares / static_cast<double>(columns) + static_cast<double>(shape.epsilon);
+    const auto s = static_cast<float>(1.0 / std::sqrt(variance));
+    const Centred centred(m);
 #pragma omp simd
-    for (std::int64_t c = 0; c < columns; ++c) target[c] = (row[c] - m) * s * gain[c] + bias[c];
+    for (std::int64_t c = 0; c < columns; ++c) target[c] = centred(row[c]) * s * gain[c] + bias[c];
     mean[r] = m;
     rstd[r] = s;
   }
 }
 
-// With n = (x - mean) rstd and h = dy gain: dx = rstd (h - mean(h) - n mean(h n)).
+// With n = (x - mean) rstd and h = dy gain: dx = rstd (h - mean(h) - n mean(h n)), dgain = sum of dy n over the rows.
+// n first: the product of a gradient and a difference may overflow where that with n does not.
 LOCKSTEP_CLONES void layer_norm_backward(Into dx, Into dgain, Into dbias, const float* dy, const float* x,
-                                         const float* mean, const float* rstd, const float* gain,
+                                         const double* mean, const float* rstd, const float* gain,
                                          const LayerNormShape& shape) {
   const std::int64_t columns = shape.columns;
-  for (const Into& parameter : {dgain, dbias}) {
-    if (parameter.data != nullptr && !parameter.add) fill(parameter.data, 0.0f, columns);
+  if (dbias.data != nullptr) sum_rows(dbias, dy, shape.rows, columns);
+  if (dgain.data != nullptr) {
+    sum_strips(dgain, shape.rows, columns, [=](std::int64_t r, std::int64_t c) {
+      return dy[r * columns + c] * (Centred(mean[r])(x[r * columns + c]) * rstd[r]);
+    });
   }
+  if (dx.data == nullptr) return;
   for (std::int64_t r = 0; r < shape.rows; ++r) {
     const float* g = dy + r * columns;
     const float* row = x + r * columns;
-    const float m = mean[r], s = rstd[r];
-    if (dgain.data != nullptr) {
-      float* target = dgain.data;
-#pragma omp simd
-      for (std::int64_t c = 0; c < columns; ++c) target[c] += g[c] * (row[c] - m) * s;
-    }
-    if (dbias.data != nullptr) {
-      float* target = dbias.data;
-#pragma omp simd
-      for (std::int64_t c = 0; c < columns; ++c) target[c] += g[c];
-    }
-    if (dx.data == nullptr) continue;
+    const Centred centred(mean[r]);
+    const float s = rstd[r];
     float h = 0, hn = 0;
 #pragma omp simd reduction(+ : h, hn)
     for (std::int64_t c = 0; c < columns; ++c) {
       h += g[c] * gain[c];
-      hn += g[c] * gain[c] * (row[c] - m) * s;
+      hn += g[c] * gain[c] * (centred(row[c]) * s);
     }
     h /= static_cast<float>(columns);
     hn /= static_cast<float>(columns);
     float* target = dx.data + r * columns;
     if (dx.add) {
 #pragma omp simd
-      for (std::int64_t c = 0; c < columns; ++c) target[c] += s * (g[c] * gain[c] - h - (row[c] - m) * s * hn);
+      for (std::int64_t c = 0; c < columns; ++c) target[c] += s * (g[c] * gain[c] - h - centred(row[c]) * s * hn);
     } else {
 #pragma omp simd
-      for (std::int64_t c = 0; c < columns; ++c) target[c] = s * (g[c] * gain[c] - h - (row[c] - m) * s * hn);
+      for (std::int64_t c = 0; c < columns; ++c) target[c] = s * (g[c] * gain[c] - h - centred(row[c]) * s * hn);
     }
   }
 }

@@ -76,6 +76,49 @@ TEST(Ops, CrossEntropyOfLargeLogitsStaysFinite) {
   EXPECT_NEAR(cross_entropy(logits, Tensor::indices({2}, {0, 1})).item(), std::log(3.0) / 2, 1e-5);
 }
 
+// The largest and the log of the sum kept in one float would leave no digits of what is between them.
+TEST(Ops, CrossEntropysGradientDoesNotLoseDigitsToTheLogitsOffset) {
+  const std::int64_t classes = 10;
+  for (const float offset : {0.0f, 1e3f, -1e3f, 1e4f, 1e6f}) {
+    const Tensor logits = random_tensor({1, classes}, 4);
+    for (float& value : logits.values<float>()) value = 3 * value + offset;
+    logits.set_requires_grad();
+    backward(cross_entropy(logits, Tensor::indices({1}, {2})));
+    double total = 0, sum = 0;
+    const auto exponential = [&](std::int64_t c) {
+      return std::exp(static_cast<double>(logits.data<float>()[c]) - static_cast<double>(logits.data<float>()[0]));
+    };
+    for (std::int64_t c = 0; c < classes; ++c) total += exponential(c);
+    for (std::int64_t c = 0; c < classes; ++c) {
+      const auto gradient = static_cast<double>(logits.grad().data<float>()[c]);
+      EXPECT_NEAR(gradient, exponential(c) / total - (c == 2 ? 1 : 0), 2e-7) << offset << " " << c;
+      sum += gradient;
+    }
+    EXPECT_NEAR(sum, 0, 3e-7) << offset;
+  }
+}
+
+// As torch.relu's (PyTorch 1.13): the gradient is stopped where the output is at most 0, which NaN is not.
+TEST(Ops, ReluLetsTheGradientPassAtNan) {
+  const Tensor x = Tensor::of({4}, {std::numeric_limits<float>::quiet_NaN(), -1, 0, 2}).set_requires_grad();
+  backward(sum(relu(x)));
+  EXPECT_EQ(x.grad().to_vector(), (std::vector<float>{1, 0, 0, 1}));
+}
+
+TEST(Ops, LayerNormIsRightWhereTheVarianceOverflowsAFloat) {
+  for (const float scale : {1.0f, 1e19f, 1e20f, 1e30f, 1e36f}) {
+    const Tensor x = Tensor::of({1, 4}, {1 * scale, 2 * scale, 3 * scale, -6 * scale}).set_requires_grad();
+    const Tensor y = layer_norm(x, Tensor::ones({4}), Tensor::zeros({4}), 1e-30f);
+    for (std::int64_t i = 0; i < 4; ++i) {
+      const double wanted = (i < 3 ? static_cast<double>(i) + 1 : -6) / std::sqrt(12.5);
+      EXPECT_NEAR(y.data<float>()[i], wanted, 3e-7) << scale;
+    }
+    backward(sum(y * Tensor::of({1, 4}, {1, 0, 0, 0})));
+    // d y0 / d x0 = (1 - 1/4 - y0^2 / 4) / deviation.
+    EXPECT_NEAR(x.grad().data<float>()[0] * scale, (0.75 - 0.25 / 12.5) / std::sqrt(12.5), 3e-7) << scale;
+  }
+}
+
 TEST(Ops, AttentionIsTheCausalSoftmaxAverage) {
   const std::int64_t batch = 2, time = 7, heads = 3, size = 5, channels = heads * size;
   const Tensor qkv = random_tensor({batch, time, 3 * channels}, 1);
