@@ -18,6 +18,7 @@ AdamW::AdamW(std::vector<ParameterGroup> groups, const AdamWOptions& options)
     if (!(beta >= 0 && beta < 1)) throw InvalidArgument(fmt::format("AdamW: beta {} is not in [0, 1)", beta));
   }
   if (!(options.epsilon > 0)) throw InvalidArgument(fmt::format("AdamW: epsilon {} is not above 0", options.epsilon));
+  for (std::size_t i = 0; i < parameters().size(); ++i) steps_taken_.push_back(Tensor::zeros({1}, DType::i64));
   moment1_ = zeros_like_parameters();
   moment2_ = zeros_like_parameters();
 }
@@ -25,6 +26,7 @@ AdamW::AdamW(std::vector<ParameterGroup> groups, const AdamWOptions& options)
 std::vector<NamedState> AdamW::state() const {
   std::vector<NamedState> result;
   for (std::size_t i = 0; i < moment1_.size(); ++i) {
+    result.push_back({fmt::format("step.{}", i), steps_taken_[i]});
     result.push_back({fmt::format("moment1.{}", i), moment1_[i]});
     result.push_back({fmt::format("moment2.{}", i), moment2_[i]});
   }
@@ -32,14 +34,14 @@ std::vector<NamedState> AdamW::state() const {
 }
 
 void AdamW::update(std::size_t index, const Tensor& parameter, const Tensor& gradient) {
-  const auto taken = static_cast<double>(steps());
-  const AdamWStep step{.learning_rate = static_cast<float>(learning_rate()),
-                       .beta1 = static_cast<float>(options_.beta1),
-                       .beta2 = static_cast<float>(options_.beta2),
-                       .epsilon = static_cast<float>(options_.epsilon),
-                       .weight_decay = static_cast<float>(weight_decay(index)),
-                       .correction1 = static_cast<float>(1.0 - std::pow(options_.beta1, taken)),
-                       .correction2 = static_cast<float>(1.0 - std::pow(options_.beta2, taken))};
+  const auto taken = static_cast<double>(++*steps_taken_[index].data<std::int64_t>());
+  const AdamWStep step{.learning_rate = learning_rate(),
+                       .beta1 = options_.beta1,
+                       .beta2 = options_.beta2,
+                       .epsilon = options_.epsilon,
+                       .weight_decay = weight_decay(index),
+                       .correction1 = 1.0 - std::pow(options_.beta1, taken),
+                       .correction2 = 1.0 - std::pow(options_.beta2, taken)};
   kernels(parameter.device())
       .adamw(parameter.data<float>(), gradient.data<float>(), moment1_[index].data<float>(),
              moment2_[index].data<float>(), parameter.count(), step);

@@ -13,7 +13,8 @@ struct AdamWOptions {
   double weight_decay = 1e-2;  // 0 or more
 };
 
-// As torch.optim.AdamW: w -= lr weight_decay w, then w -= lr m^ / (sqrt(v^) + epsilon), m^ and v^ bias-corrected.
+// As torch.optim.AdamW: w -= lr weight_decay w, then w -= lr m^ / (sqrt(v^) + epsilon), m^ and v^ bias-corrected by the
+// steps that this parameter took: one that had no gradient at first, frozen and thawed later, begins as a new one does.
 class AdamW final : public Optimizer {
  public:
   explicit AdamW(std::vector<Tensor> parameters, const AdamWOptions& options = {});
@@ -25,6 +26,7 @@ class AdamW final : public Optimizer {
   void update(std::size_t index, const Tensor& parameter, const Tensor& gradient) override;
 
   AdamWOptions options_;
+  std::vector<Tensor> steps_taken_;  // by each parameter: i64 [1], on the host
   std::vector<Tensor> moment1_;
   std::vector<Tensor> moment2_;
 };

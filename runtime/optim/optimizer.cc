@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "runtime/base/error.h"
+#include "runtime/tensor/kernels.h"
 
 namespace lockstep::optim {
 
@@ -25,6 +26,7 @@ Optimizer::Optimizer(std::vector<ParameterGroup> groups, double learning_rate) :
         throw InvalidArgument(
             fmt::format("optimizer: parameter {} ({}) is there twice", parameters_.size(), parameter.str()));
       }
+      devices_.push_back(parameter.device());
       parameters_.push_back(std::move(parameter));
       weight_decay_.push_back(group.weight_decay);
     }
@@ -32,10 +34,26 @@ Optimizer::Optimizer(std::vector<ParameterGroup> groups, double learning_rate) :
 }
 
 void Optimizer::step() {
+  // Everything is checked before anything changes: replicas of which one took half a step would differ from then on.
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (const Tensor gradient = parameters_[i].grad()) check(i, gradient);
+  }
   ++steps_;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (const Tensor gradient = parameters_[i].grad()) update(i, parameters_[i], gradient);
   }
+}
+
+void Optimizer::check(std::size_t index, const Tensor& gradient) const {
+  const Tensor& parameter = parameters_[index];
+  if (parameter.device() == devices_[index] && gradient.device() == devices_[index]) {
+    kernels(devices_[index]);  // throws if there are none
+    return;
+  }
+  throw InvalidArgument(fmt::format(
+      "optimizer: parameter {} ({}) is on {} and its gradient on {}, the optimizer's state on {}; nothing was "
+      "changed. Move the model before the optimizer is made",
+      index, parameter.str(), parameter.device().str(), gradient.device().str(), devices_[index].str()));
 }
 
 void Optimizer::zero_grad() const {

@@ -26,9 +26,9 @@ std::vector<NamedState> SGD::state() const {
 }
 
 void SGD::update(std::size_t index, const Tensor& parameter, const Tensor& gradient) {
-  const SgdStep step{.learning_rate = static_cast<float>(learning_rate()),
-                     .momentum = static_cast<float>(options_.momentum),
-                     .weight_decay = static_cast<float>(weight_decay(index)),
+  const SgdStep step{.learning_rate = learning_rate(),
+                     .momentum = options_.momentum,
+                     .weight_decay = weight_decay(index),
                      .nesterov = options_.nesterov};
   kernels(parameter.device())
       .sgd(parameter.data<float>(), gradient.data<float>(),

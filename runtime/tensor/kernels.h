@@ -59,21 +59,22 @@ struct LayerNormShape {
   float epsilon = 1e-5f;
 };
 
-// One step of AdamW over a flat span. Corrections are 1 - beta^step.
+// One step of AdamW over a flat span, as set in double: a device rounds what it computes from them, once. Corrections
+// are 1 - beta^step.
 struct AdamWStep {
-  float learning_rate = 0;
-  float beta1 = 0;
-  float beta2 = 0;
-  float epsilon = 0;
-  float weight_decay = 0;
-  float correction1 = 1;
-  float correction2 = 1;
+  double learning_rate = 0;
+  double beta1 = 0;
+  double beta2 = 0;
+  double epsilon = 0;
+  double weight_decay = 0;
+  double correction1 = 1;
+  double correction2 = 1;
 };
 
 struct SgdStep {
-  float learning_rate = 0;
-  float momentum = 0;  // 0: the velocity is not touched and may be null
-  float weight_decay = 0;
+  double learning_rate = 0;
+  double momentum = 0;  // 0: the velocity is not touched and may be null
+  double weight_decay = 0;
   bool nesterov = false;
 };
 

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numbers>
@@ -9,6 +10,7 @@
 #include "runtime/optim/clip.h"
 #include "runtime/optim/schedule.h"
 #include "runtime/optim/sgd.h"
+#include "runtime/tensor/kernels.h"
 
 namespace lockstep::optim {
 namespace {
@@ -62,6 +64,45 @@ TEST(AdamW, FirstStepIsTheSignTimesTheRate) {
   }
 }
 
+// From a beta that is a float already, 1 - beta is off by 1e-5 of itself for 0.999.
+TEST(AdamW, TheFirstStepsAreThoseOfDoubleToAFewUlps) {
+  const Tensor p = Tensor::zeros({1}).set_requires_grad();
+  AdamW optimizer({p}, {.lr = 1, .weight_decay = 0});
+  double w = 0, m = 0, v = 0;
+  for (int step = 1; step <= 5; ++step) {
+    const float gradient = 0.3f + 0.1f * static_cast<float>(step);
+    p.grad_for_writing().fill(gradient);
+    optimizer.step();
+    m = 0.9 * m + 0.1 * static_cast<double>(gradient);
+    v = 0.999 * v + 0.001 * static_cast<double>(gradient) * static_cast<double>(gradient);
+    w -= m / (1 - std::pow(0.9, step)) / (std::sqrt(v / (1 - std::pow(0.999, step))) + 1e-8);
+    EXPECT_NEAR(p.item(), w, 4e-7 * step) << step;
+  }
+}
+
+// As torch.optim.AdamW, whose state counts each parameter's own steps.
+TEST(AdamW, AParameterThatIsThawedBeginsAsANewOne) {
+  const Tensor p = parameter(1), thawed = parameter(1), fresh = parameter(1);
+  AdamW optimizer({p, thawed}, {.lr = 0.1});
+  for (int step = 1; step <= 10; ++step) {
+    set_gradient(p, step);
+    optimizer.step();
+  }
+  AdamW other({fresh}, {.lr = 0.1});
+  for (int step = 11; step <= 14; ++step) {
+    for (const Tensor& each : {p, thawed, fresh}) set_gradient(each, step);
+    // Frozen again for a step in between: its moments and its count stay.
+    if (step == 13) {
+      thawed.clear_grad();
+      fresh.clear_grad();
+    }
+    optimizer.step();
+    other.step();
+    EXPECT_EQ(thawed.to_vector(), fresh.to_vector()) << step;
+  }
+  EXPECT_EQ(optimizer.steps(), 14);
+}
+
 TEST(AdamW, DecayIsDecoupledAndPerGroup) {
   const Tensor decayed = parameter(1), kept = parameter(1);
   AdamW optimizer({{{decayed}, 0.5}, {{kept}, 0.0}}, {.lr = 0.1});
@@ -94,7 +135,7 @@ TEST(Optimizer, ASnapshotOfTheStateContinuesTheSame) {
   q.copy_from(p);
   AdamW again({q}, {.lr = 0.1});
   const auto saved = optimizer.state(), restored = again.state();
-  ASSERT_EQ(saved.size(), 2u);
+  ASSERT_EQ(saved.size(), 3u);
   for (std::size_t i = 0; i < saved.size(); ++i) {
     EXPECT_EQ(saved[i].name, restored[i].name);
     restored[i].tensor.copy_from(saved[i].tensor);
@@ -138,6 +179,38 @@ TEST(Sgd, AVelocityBeginsWithItsParametersFirstGradient) {
   p.clear_grad();
   optimizer.step();
   EXPECT_EQ(p.to_vector(), q.to_vector());
+}
+
+// Half a step would make this replica differ from the others for good.
+TEST(Optimizer, AStepThatCanNotBeTakenChangesNothing) {
+  static const KernelTable device = cpu_kernels();  // a device whose memory is the host's
+  register_kernels(DeviceKind::cuda, &device);
+  const auto expect_refused = [](Optimizer& optimizer, const Tensor& first, const Tensor& moved) {
+    moved.move_to({DeviceKind::cuda, 0});
+    for (const Tensor& each : {first, moved}) each.grad_for_writing().fill(1);
+    const std::vector<float> before = first.to_vector();
+    try {
+      optimizer.step();
+      FAIL() << "nothing was thrown";
+    } catch (const InvalidArgument& error) {
+      const std::string message = error.what();
+      for (const char* part : {"parameter 1", "[37]", "cuda:0", "cpu", "nothing was changed"}) {
+        EXPECT_NE(message.find(part), std::string::npos) << part << " in: " << message;
+      }
+    }
+    EXPECT_EQ(first.to_vector(), before);
+    EXPECT_EQ(optimizer.steps(), 0);
+    for (const NamedState& state : optimizer.state()) {
+      const BufferView memory = state.tensor.view();
+      const auto* bytes = static_cast<const char*>(memory.data);
+      EXPECT_TRUE(std::all_of(bytes, bytes + memory.bytes(), [](char byte) { return byte == 0; })) << state.name;
+    }
+  };
+  const Tensor a = parameter(0), b = parameter(1), c = parameter(2), d = parameter(3);
+  AdamW adamw({a, b});
+  expect_refused(adamw, a, b);
+  SGD sgd({c, d}, {.momentum = 0.9});
+  expect_refused(sgd, c, d);
 }
 
 TEST(Optimizer, BadArgumentsAreRefused) {
