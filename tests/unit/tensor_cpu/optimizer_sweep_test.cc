@@ -1,0 +1,109 @@
+#include "runtime/tensor/cpu/cpu_kernels.h"
+#include "tests/unit/tensor_cpu/sweep.h"
+
+// A step of each optimizer against double.
+namespace lockstep {
+namespace {
+
+using testing::in_double;
+using testing::kInfinity;
+using testing::kNan;
+using testing::kSizes;
+using testing::Range;
+using testing::ranges;
+using testing::values_in;
+using testing::Worst;
+using Floats = std::vector<float>;
+
+const KernelTable& k = cpu_kernels();
+
+struct Weights {
+  Floats weight, gradient, first, second;
+};
+
+Weights weights_in(const Range& gradients, std::int64_t count) {
+  Weights w{values_in({0, 1}, count, 1), values_in(gradients, count, 2), values_in({0, gradients.scale}, count, 3),
+            values_in({1, gradients.scale}, count, 4)};
+  for (float& value : w.second) value = std::min(value * gradients.scale, 1e30f);
+  return w;
+}
+
+TEST(OptimizerSweep, AdamWEqualsDouble) {
+  const AdamWStep step{.learning_rate = 0.01,
+                       .beta1 = 0.9,
+                       .beta2 = 0.999,
+                       .epsilon = 1e-8,
+                       .weight_decay = 0.1,
+                       .correction1 = 1 - std::pow(0.9, 3),
+                       .correction2 = 1 - std::pow(0.999, 3)};
+  Worst first("adamw moment1"), second("adamw moment2"), weight("adamw");
+  for (const Range& range : ranges()) {
+    for (const std::int64_t n : kSizes) {
+      const Weights before = weights_in(range, n);
+      Weights w = before;
+      k.adamw(w.weight.data(), w.gradient.data(), w.first.data(), w.second.data(), n, step);
+      for (std::size_t i = 0; i < w.weight.size(); ++i) {
+        const double g = in_double(w.gradient[i]), m = 0.9 * in_double(before.first[i]),
+                     s = in_double(before.second[i]);
+        first.add(w.first[i], {m + 0.1 * g, std::abs(m) + 0.1 * std::abs(g)}, g);
+        second.add(w.second[i], {0.999 * s + 0.001 * g * g}, g);
+        // From the moments as they were rounded, or overflowed: they are floats in PyTorch too.
+        const double root = std::sqrt(in_double(w.second[i]) / step.correction2) + 1e-8;
+        const double move = 0.01 * in_double(w.first[i]) / step.correction1 / root;
+        const double kept = in_double(before.weight[i]) * (1 - 0.001);
+        weight.add(w.weight[i], {kept - move, std::abs(kept) + 2 * std::abs(move)}, g, n);
+      }
+    }
+  }
+  first.expect_at_most(2);
+  second.expect_at_most(2.5);
+  weight.expect_at_most(2);
+}
+
+TEST(OptimizerSweep, SgdEqualsDouble) {
+  for (const SgdStep& step : {SgdStep{.learning_rate = 0.1, .weight_decay = 0.3},
+                              SgdStep{.learning_rate = 0.1, .momentum = 0.9, .weight_decay = 0.3},
+                              SgdStep{.learning_rate = 0.1, .momentum = 0.9, .weight_decay = 0.3, .nesterov = true}}) {
+    Worst velocity("sgd velocity"), weight("sgd");
+    for (const Range& range : ranges()) {
+      for (const std::int64_t n : kSizes) {
+        const Weights before = weights_in(range, n);
+        Weights w = before;
+        k.sgd(w.weight.data(), w.gradient.data(), w.first.data(), n, step);
+        for (std::size_t i = 0; i < w.weight.size(); ++i) {
+          const double decayed = 0.3 * in_double(before.weight[i]), old = step.momentum * in_double(before.first[i]);
+          const double g = in_double(w.gradient[i]) + decayed, v = old + g;
+          const double terms = std::abs(in_double(w.gradient[i])) + std::abs(decayed) + std::abs(old);
+          if (step.momentum > 0) velocity.add(w.first[i], {v, terms}, n);
+          const double move = 0.1 * (step.nesterov ? g + step.momentum * v : v);
+          weight.add(w.weight[i],
+                     {in_double(before.weight[i]) - move, std::abs(in_double(before.weight[i])) + 0.2 * terms}, n);
+        }
+      }
+    }
+    velocity.expect_at_most(2.5);
+    weight.expect_at_most(2.5);
+  }
+}
+
+// PyTorch 1.13's torch.optim does the same: a NaN gradient leaves NaN weights, an infinite one of AdamW too.
+TEST(OptimizerSweep, OptimizersHideNoNan) {
+  for (const float bad : {kNan, kInfinity, -kInfinity}) {
+    Weights w = weights_in({0, 1}, 17);
+    w.gradient[16] = bad;
+    k.adamw(w.weight.data(), w.gradient.data(), w.first.data(), w.second.data(), 17,
+            {.learning_rate = 0.01, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8});
+    EXPECT_TRUE(std::isnan(w.weight[16])) << bad;
+    for (const bool nesterov : {false, true}) {
+      w = weights_in({0, 1}, 17);
+      w.gradient[16] = bad;
+      k.sgd(w.weight.data(), w.gradient.data(), w.first.data(), 17,
+            {.learning_rate = 0.01, .momentum = 0.9, .nesterov = nesterov});
+      EXPECT_EQ(std::isnan(w.weight[16]), std::isnan(bad));
+      EXPECT_FALSE(std::isfinite(w.weight[16]));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lockstep

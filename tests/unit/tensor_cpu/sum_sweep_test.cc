@@ -1,0 +1,122 @@
+#include "runtime/tensor/cpu/cpu_kernels.h"
+#include "tests/unit/tensor_cpu/sweep.h"
+
+// Plain sums, products and tables against the same sums in double.
+namespace lockstep {
+namespace {
+
+using testing::in_double;
+using testing::kNan;
+using testing::kSizes;
+using testing::Range;
+using testing::ranges;
+using testing::values_in;
+using testing::Wanted;
+using testing::Worst;
+using Floats = std::vector<float>;
+
+const KernelTable& k = cpu_kernels();
+
+template <typename F>
+Wanted sum_of(std::int64_t count, const F& term) {
+  Wanted result{0, 0};
+  for (std::int64_t i = 0; i < count; ++i) {
+    const double value = term(static_cast<std::size_t>(i));
+    result.value += value;
+    result.terms += std::abs(value);
+  }
+  return result;
+}
+
+TEST(SumSweep, SumsEqualDouble) {
+  Worst sums("sum"), squares("sum_squares"), losses("mse");
+  for (const Range& range : ranges()) {
+    for (const std::int64_t n : kSizes) {
+      const Floats a = values_in(range, n, 1), b = values_in(range, n, 2);
+      float got = 0.25f;
+      k.sum({&got, false}, a.data(), -0.5f, n);
+      // Summed in double, so also a sum that cancels has all digits.
+      Wanted wanted = sum_of(n, [&](std::size_t i) { return -0.5 * in_double(a[i]); });
+      sums.add(got, {wanted.value, wanted.terms * 0x1p-24}, range.offset, range.scale, n);
+      const double total = k.sum_squares(a.data(), n);
+      wanted = sum_of(n, [&](std::size_t i) { return in_double(a[i]) * in_double(a[i]); });
+      EXPECT_NEAR(total, wanted.value, 1e-14 * wanted.value);
+      k.mse(&got, a.data(), b.data(), n);
+      wanted = sum_of(n, [&](std::size_t i) { return std::pow(in_double(a[i]) - in_double(b[i]), 2); });
+      losses.add(got, {n == 0 ? 0 : wanted.value / static_cast<double>(n)}, range.offset, range.scale, n);
+    }
+  }
+  sums.expect_at_most(0.5001);
+  losses.expect_at_most(0.5001);
+}
+
+// 20,000 rows: a chain of floats would be off by thousands of ulps.
+TEST(SumSweep, ColumnSumsEqualDoubleOverManyRows) {
+  Worst worst("sum_rows");
+  for (const std::int64_t rows : {0, 1, 31, 32, 33, 20000}) {
+    for (const std::int64_t columns : {1, 3, 64, 67}) {
+      const Floats a = values_in({1, 0.5f}, rows * columns, 1);
+      Floats out(static_cast<std::size_t>(columns), 3);
+      k.sum_rows({out.data(), false}, a.data(), rows, columns);
+      for (std::size_t c = 0; c < out.size(); ++c) {
+        const auto width = static_cast<std::size_t>(columns);
+        worst.add(out[c], sum_of(rows, [&](std::size_t r) { return in_double(a[r * width + c]); }), rows, columns);
+      }
+    }
+  }
+  worst.expect_at_most(4);
+}
+
+TEST(SumSweep, ProductsEqualDouble) {
+  Worst worst("gemm");
+  for (const Range& range : ranges(1e-18f, 1e18f)) {
+    if (range.offset * range.scale > 1e18f) continue;
+    for (const std::int64_t inner : kSizes) {
+      const std::int64_t rows = 5, columns = 17;
+      const Floats a = values_in(range, rows * inner, 1), b = values_in({0, range.scale}, inner * columns, 2);
+      Floats out(static_cast<std::size_t>(rows * columns), kNan);
+      k.gemm({.rows = rows,
+              .columns = columns,
+              .inner = inner,
+              .a = a.data(),
+              .lda = std::max<std::int64_t>(inner, 1),
+              .b = b.data(),
+              .ldb = columns,
+              .c = {out.data(), false},
+              .ldc = columns});
+      for (std::size_t at = 0; at < out.size(); ++at) {
+        const std::size_t row = at / 17, column = at % 17, width = static_cast<std::size_t>(inner);
+        worst.add(
+            out[at],
+            sum_of(inner, [&](std::size_t i) { return in_double(a[row * width + i]) * in_double(b[i * 17 + column]); }),
+            range.offset, range.scale, inner);
+      }
+    }
+  }
+  worst.expect_at_most(8);
+}
+
+TEST(SumSweep, AnEmbeddingsGradientEqualsDouble) {
+  Worst worst("embedding_backward");
+  for (const Range& range : ranges()) {
+    const std::int64_t columns = 17, count = 60;
+    std::vector<std::int64_t> indices;
+    for (std::int64_t i = 0; i < count; ++i) indices.push_back(i * i % 5);
+    const Floats dy = values_in(range, count * columns, 1);
+    Floats table(5 * 17, kNan);
+    k.embedding_backward({table.data(), false}, dy.data(), indices.data(), count, 5, columns);
+    for (std::size_t at = 0; at < table.size(); ++at) {
+      worst.add(table[at],
+                sum_of(count,
+                       [&](std::size_t i) {
+                         return indices[i] == static_cast<std::int64_t>(at / 17) ? in_double(dy[i * 17 + at % 17])
+                                                                                 : 0.0;
+                       }),
+                range.offset, range.scale);
+    }
+  }
+  worst.expect_at_most(8);
+}
+
+}  // namespace
+}  // namespace lockstep
