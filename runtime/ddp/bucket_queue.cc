@@ -62,7 +62,8 @@ void BucketQueue::begin(const BucketPlan& plan, std::int64_t step, std::int64_t 
 
 void BucketQueue::read_note_before_last() {
   if (unread_.size() < kNoteDelay) return;
-  const auto& [step, work] = unread_.front();
+  const std::int64_t step = unread_.front().first;
+  const Work& work = unread_.front().second;  // clang 14 lets no lambda take a structured binding
   at_place([&] { return fmt::format("step {}, note of the step", step); }, [&] { work.wait(); });
   noted_ = {step, note_of_all(work)};
   unread_.pop_front();
