@@ -12,7 +12,7 @@ build_packages=(g++ cmake ninja-build pkg-config libspdlog-dev libcli11-dev nloh
                 libdnnl-dev libssl-dev)
 plugin_packages=(libopenmpi-dev libgloo-dev)
 test_packages=(libgtest-dev libgmock-dev libyaml-cpp-dev "${plugin_packages[@]}" openmpi-bin clang-format iproute2)
-sanitizer_packages=(clang clang-tidy)
+sanitizer_packages=(clang libclang-rt-dev llvm clang-tidy)  # rt: the sanitizers themselves; llvm: names in their stacks
 peer_packages=(python3-torch libtorch-dev)  # both 1.13, with gloo; Python's runs under Debian's own python3
 
 say() { printf '%s: %s\n' "$program" "$*"; }

@@ -108,6 +108,7 @@ test_script() {
 expect fails_once 1 'FAILED: the release suite' test_script '^(passes|first)$'
 expect again_passes 0 '^scripts/test: passed$' test_script '^(passes|first|second|third)$' --again
 expect again_is_told 0 'passed when run again, alone; the cause is owed' test_script '^first$' --again
+expect again_is_loud 0 '^scripts/test: ONLY WHEN RUN AGAIN: first second$' test_script '^(first|second)$' --again
 expect again_shows_why 0 '^cause of first$' test_script '^first$' --again
 expect again_for_three 1 'FAILED: the release suite' test_script '^(first|second|third|fourth)$' --again
 expect again_fails 1 'FAILED: the release suite' test_script '^(first|always)$' --again
@@ -116,4 +117,46 @@ expect again_no_race 1 'FAILED: the release suite' test_script '^races_first$' -
 
 expect tidy_wants_a_folder 1 'which build folder. usage' "$work/clone/scripts/tidy"
 expect tidy_wants_a_build 1 'compile_commands.json is missing' "$work/clone/scripts/tidy" build/none
+# scripts/tidy over a repository with two versions, and a clang-tidy that only says what it reads.
+printf '#!/bin/sh\nfor last; do :; done\necho "$last" >>"%s/read"\n' "$work" >"$work/bin/clang-tidy"
+chmod +x "$work/bin/clang-tidy"
+export GIT_CEILING_DIRECTORIES=$work
+lint=$work/lint
+mkdir -p "$lint"/{build,runtime,launcher,proto,examples,benchmarks}
+cp -r "$source/scripts" "$lint/"
+git=(git -C "$lint" -c user.name=n -c user.email=e -c init.defaultBranch=main -c commit.gpgSign=false)
+cd "$lint"
+for file in runtime/own runtime/user runtime/second launcher/still; do echo "int i;" >$file.cc; done
+touch runtime/own.h runtime/lone.h
+echo '#include "runtime/lone.h"' | tee runtime/user.cc >>runtime/second.cc
+for file in */*.cc; do printf '"file": "%s/%s"\n' "$lint" "$file"; done >build/compile_commands.json
+# reads PATHS ARGUMENTS...: what scripts/tidy reads, in order.
+reads() {
+  local wanted=$1
+  shift
+  rm -f "$work/read"
+  "$lint/scripts/tidy" build "$@" >"$work/tidy.out" 2>&1 || true
+  touch "$work/read"
+  [[ $(sort "$work/read" | sed "s|^$lint/||" | xargs) == "$wanted" ]] && return
+  echo "tidy $*: wanted it to read '$wanted', got: $(cat "$work/read" "$work/tidy.out")"
+  failed=1
+}
+all='launcher/still.cc runtime/own.cc runtime/second.cc runtime/user.cc'
+reads "$all" --changed  # no repository
+"${git[@]}" init -q
+echo /build/ >.gitignore
+"${git[@]}" add . && "${git[@]}" commit -qm first
+reads "$all"
+reads "$all" --changed  # no version before this one
+"${git[@]}" tag v1
+echo >>runtime/own.h && "${git[@]}" commit -qam second
+reads runtime/own.cc --changed
+reads '' --since HEAD
+echo >>runtime/lone.h && echo "int j;" >launcher/new.cc
+printf '"file": "%s/launcher/new.cc"\n' "$lint" >>build/compile_commands.json
+reads 'launcher/new.cc runtime/own.cc runtime/second.cc' --changed
+touch .clang-tidy
+reads "launcher/new.cc $all" --changed
+cd "$work"
+expect tidy_wants_a_revision 1 "git has no revision 'bogus'" "$lint/scripts/tidy" build --since bogus
 exit $failed
