@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <type_traits>
 
 namespace lockstep::shm {
 namespace {
@@ -49,7 +52,10 @@ void Collective::publish(const Floor& floor) {
   } else if (comm::is_source(task_.record, task_.rank)) {
     source = floor.arenas.find(task_.input);
   }
-  announcement.record = task_.record;
+  // Without a note the second cache line is left alone: to write it costs as much as the first.
+  static_assert(std::is_trivially_copyable_v<OpRecord>);
+  std::memcpy(&announcement.record, &task_.record,
+              offsetof(OpRecord, words) + (1 + task_.record.note.fields()) * sizeof(std::int64_t));
   announcement.source = source;
 }
 
