@@ -40,7 +40,10 @@ void Optimizer::step() {
   }
   ++steps_;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (const Tensor gradient = parameters_[i].grad()) update(i, parameters_[i], gradient);
+    const Tensor gradient = parameters_[i].grad();
+    if (!gradient) continue;
+    update(i, parameters_[i], gradient);
+    parameters_[i].mark_written();
   }
 }
 

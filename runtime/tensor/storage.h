@@ -1,7 +1,9 @@
 // A block of memory on a device, shared by the tensors that look at it.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 
 #include "runtime/device/device.h"
@@ -24,6 +26,10 @@ class Storage {
   std::size_t bytes() const { return bytes_; }
   DeviceId device() const { return device_; }
 
+  // How often the contents were written by those who say so: see Tensor::version().
+  std::uint64_t version() const { return version_.load(std::memory_order_relaxed); }
+  void mark_written() { version_.fetch_add(1, std::memory_order_relaxed); }
+
  private:
   Storage(void* data, std::size_t bytes, DeviceId device, std::shared_ptr<void> owner, bool owned)
       : data_(static_cast<std::byte*>(data)), bytes_(bytes), device_(device), owner_(std::move(owner)), owned_(owned) {}
@@ -33,6 +39,7 @@ class Storage {
   DeviceId device_;
   std::shared_ptr<void> owner_;
   bool owned_;  // allocated here, so released here
+  std::atomic<std::uint64_t> version_{0};
 };
 
 }  // namespace lockstep

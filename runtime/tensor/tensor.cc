@@ -164,17 +164,23 @@ void Tensor::copy_from(const Tensor& source) const {
   expect_same_shape("copy_from", *this, source);
   expect_dtype("copy_from", "source", source, dtype());
   copy_bytes(checked().data(), device(), source.checked().data(), source.device(), checked().bytes());
+  mark_written();
 }
 
 void Tensor::fill(float value) const {
   expect_dtype("fill", "tensor", *this, DType::f32);
   if (count() > 0) kernels(device()).fill(data<float>(), value, count());
+  mark_written();
 }
 
 void Tensor::zero() const {
   const Impl& impl = checked();
   if (impl.bytes() > 0) kernels(device()).zero(impl.data(), impl.bytes());
+  mark_written();
 }
+
+std::uint64_t Tensor::version() const { return checked().storage->version(); }
+void Tensor::mark_written() const { checked().storage->mark_written(); }
 
 Tensor Tensor::to(DeviceId target) const {
   if (target == device()) return *this;

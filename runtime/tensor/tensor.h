@@ -90,6 +90,11 @@ class Tensor {
   void copy_from(const Tensor& source) const;
   void fill(float value) const;
   void zero() const;
+  // How often this memory was written, through this tensor or another over it: by copy_from, fill, zero, and by an
+  // optimizer's step. What is written to data(), values() or view() counts where the writer says so, by mark_written().
+  // DistributedDataParallel compares it over the ranks.
+  std::uint64_t version() const;
+  void mark_written() const;
   // This tensor if it is there already, else a copy.
   Tensor to(DeviceId device) const;
   // Moves the tensor itself, all handles and its gradient's memory; a graph that holds it is not updated.

@@ -42,11 +42,28 @@ DistributedDataParallel::DistributedDataParallel(nn::Module& model, std::shared_
       group_(require_cpu(std::move(group))),
       parameters_(model.parameters()),
       reducer_(specs_of(model), group_, {.buckets = options.buckets}),
+      divergence_(group_, options.compare_every, replica()),
       seed_(options.seed) {
   for (std::size_t i = 0; i < parameters_.size(); ++i) index_.emplace(parameters_[i].id(), static_cast<int>(i));
   std::vector<BufferView> values;
   for (const Tensor& parameter : parameters_) values.push_back(parameter.view());
   broadcast_parameters(*group_, values);
+}
+
+DivergenceCheck::Replica DistributedDataParallel::replica() const {
+  const auto versions = [this] {
+    std::uint64_t sum = 0;
+    for (const Tensor& parameter : parameters_) sum += parameter.version();
+    return sum;
+  };
+  const auto state = [this] {
+    DivergenceCheck::Replica::State all;
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      all.buffers.push_back({reducer_.parameters()[i].name, parameters_[i].view()});
+    }
+    return all;
+  };
+  return {versions, state};
 }
 
 DistributedDataParallel::~DistributedDataParallel() {
@@ -105,7 +122,8 @@ std::int64_t DistributedDataParallel::backward(const Tensor& loss, const DdpBack
   const std::int64_t weight = options.weight.value_or(rows_);
   if (!planned_) plan(loss);
   last_loss_ = loss.item();
-  reducer_.begin_step({.weight = weight, .synchronize = options.synchronize});
+  const StepNote note = options.synchronize ? divergence_.note(step_) : StepNote{};
+  reducer_.begin_step({.weight = weight, .synchronize = options.synchronize, .note = note});
   autograd::backward(loss, static_cast<float>(weight),
                      {.accumulate = reducer_.accumulating(), .on_leaf_ready = [this](const Tensor& leaf) {
                         if (const auto found = index_.find(leaf.id()); found != index_.end()) {
@@ -115,7 +133,10 @@ std::int64_t DistributedDataParallel::backward(const Tensor& loss, const DdpBack
   last_weight_ = reducer_.finish_step();
   // A gradient that only other ranks contributed to lies in the arena without this rank's backward having touched it.
   for (const Tensor& parameter : parameters_) parameter.grad_for_writing();
-  if (options.synchronize) ++step_;
+  if (options.synchronize) {
+    ++step_;
+    divergence_.judge(step_ - 1, reducer_.noted());  // what it throws, all ranks throw: no failure of this one's
+  }
   return last_weight_;
 }
 

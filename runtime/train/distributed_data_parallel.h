@@ -16,7 +16,9 @@
 //
 // Threads: one. Collective: the constructor and every synchronised backward(); all ranks take part in the same order.
 // Failure: throws what the group throws (PeerLost, Timeout, Mismatch), sticky. Mismatch from the constructor names the
-//   first parameter that differs between the ranks.
+//   first parameter that differs between the ranks. Mismatch from a synchronised backward() says that the replicas are
+//   not equal any more, as after an optimizer's step that one rank left out: since when, where, and from which
+//   parameter on.
 #pragma once
 
 #include <cstdint>
@@ -27,6 +29,7 @@
 
 #include "runtime/autograd/graph.h"
 #include "runtime/comm/process_group.h"
+#include "runtime/ddp/divergence_check.h"
 #include "runtime/ddp/reducer.h"
 #include "runtime/nn/module.h"
 
@@ -36,6 +39,10 @@ struct DdpOptions {
   BucketOptions buckets = {};
   // Of dropout and whatever else is random in a forward: equal on all ranks.
   std::uint64_t seed = 0;
+  // A digest of the parameters is compared over the ranks in every step whose number is a multiple; 0: in none.
+  // Equal on all ranks. Beside it the ranks compare in each step how often their parameters were written
+  // (Tensor::version()), and, where that differs, the parameters: ddp/divergence_check.h.
+  std::int64_t compare_every = DivergenceCheck::default_every({});
 };
 
 struct DdpBackwardOptions {
@@ -82,6 +89,7 @@ class DistributedDataParallel {
   const trace::StepRecord& last_step() const { return reducer_.last_step(); }
 
  private:
+  DivergenceCheck::Replica replica() const;
   nn::ForwardContext context_of(std::vector<std::int64_t> ids) const;
   Tensor forward(const Tensor& x);
   // The first backward knows its order: tells it to the reducer and binds the gradients to the arena.
@@ -92,6 +100,7 @@ class DistributedDataParallel {
   std::vector<Tensor> parameters_;
   std::unordered_map<const void*, int> index_;  // by Tensor::id
   Reducer reducer_;
+  DivergenceCheck divergence_;
   std::uint64_t seed_;
   bool planned_ = false;
   bool ids_given_ = false;  // the model's context is that of the last forward's ids

@@ -130,6 +130,9 @@ WeightsMetadata load_weights(const std::filesystem::path& path, const nn::Module
   std::vector<BufferView> values;
   for (const Tensor& parameter : model.parameters()) values.push_back(parameter.view());
   broadcast_parameters(*group, values);
+  if (group->rank() != 0) {  // rank 0 copied them there
+    for (const Tensor& parameter : model.parameters()) parameter.mark_written();
+  }
   WeightsMetadata metadata;
   for (std::size_t at = 0; at < packed.size();) {
     std::size_t used = 0;
