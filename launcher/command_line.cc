@@ -83,6 +83,10 @@ struct RunCommand {
     text_flag(app, "--liveness", raw.liveness, "on|off",
               "off: a rank that is silent (stopped, in a debugger) is never taken\nfor lost. Default: "
               "LOCKSTEP_LIVENESS, else on");
+    text_flag(
+        app, "--hang-timeout", raw.hang_timeout, "SECONDS|off",
+        "A rank that has started fewer collectives than another, and starts none\nfor so long, fails the job under "
+        "its name; 2 or more. Default:\nLOCKSTEP_HANG_TIMEOUT, else off");
     app.add_flag(
         spellings("--torch-store"), options.torch_store,
         "Serve torch's protocol at MASTER_ADDR:MASTER_PORT, for programs that want\nthe launcher's store. It has "

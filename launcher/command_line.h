@@ -32,6 +32,7 @@ struct RunOptions {
   std::vector<std::string> devices;  // --devices: GPUs of the ranks, by index or UUID; empty: all that are visible
   bool oversubscribe_gpu = false;    // several ranks on one GPU
   bool torch_store = false;          // serve torch's protocol there, without a secret
+  std::string hang_timeout;          // for LOCKSTEP_HANG_TIMEOUT: seconds, or off; empty: what the environment says
   std::optional<bool> liveness;      // for LOCKSTEP_LIVENESS: a silent rank is lost; unset: what the environment says
   std::vector<std::string> command;  // PROGRAM and its arguments, never empty
 };

@@ -54,6 +54,7 @@ std::vector<std::string> rank_environment(const Environment& inherited, const Co
     result.set("TORCHELASTIC_RESTART_COUNT", "0");
   }
   if (contract.liveness) result.set("LOCKSTEP_LIVENESS", *contract.liveness ? "on" : "off");
+  if (!contract.hang_timeout.empty()) result.set("LOCKSTEP_HANG_TIMEOUT", contract.hang_timeout);
   if (!contract.timeout.empty()) result.set("LOCKSTEP_TIMEOUT", contract.timeout);
   if (contract.visible_devices) result.set("CUDA_VISIBLE_DEVICES", *contract.visible_devices);
   if (contract.share_gpus) {

@@ -35,6 +35,7 @@ the ranks may take their time, to save; a second one kills them.
 
 ENVIRONMENT, of the ranks; docs/ENVIRONMENT.md has values and defaults, lockstep doctor shows what is set
   LOCKSTEP_TIMEOUT, LOCKSTEP_LIVENESS   what --timeout and --liveness set
+  LOCKSTEP_HANG_TIMEOUT                 what --hang-timeout sets
   LOCKSTEP_DEVICE                       cpu or cuda, for programs that ask for neither
   LOCKSTEP_LOG_LEVEL                    trace, debug, info, warn, error or off
   LOCKSTEP_PROGRESS                     bar, lines or off

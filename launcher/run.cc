@@ -44,6 +44,7 @@ Contract contract_of(const RunOptions& options, int ranks) {
   contract.master_addr = options.master_addr;
   contract.torch_store = options.torch_store;
   contract.liveness = options.liveness;
+  contract.hang_timeout = options.hang_timeout;
   contract.share_gpus = options.oversubscribe_gpu;
   if (options.timeout) contract.timeout = fmt::format("{}", *options.timeout);
   return contract;

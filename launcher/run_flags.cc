@@ -61,6 +61,14 @@ std::string interpret(const RawRunFlags& raw, RunOptions& options) {
     }
     options.devices = *devices;
   }
+  if (!raw.hang_timeout.empty()) {
+    const auto seconds = parse_seconds(raw.hang_timeout);
+    if (raw.hang_timeout != "off" && (!seconds || *seconds < store::kLeastHang)) {
+      return fmt::format("--hang-timeout {}: give seconds from {} to 86400, or off", raw.hang_timeout,
+                         std::chrono::duration<double>(store::kLeastHang).count());
+    }
+    options.hang_timeout = raw.hang_timeout;
+  }
   if (!raw.liveness.empty()) {
     if (raw.liveness != "on" && raw.liveness != "off") {
       return fmt::format("--liveness {}: give on or off", raw.liveness);

@@ -18,6 +18,7 @@ struct RawRunFlags {
   std::string timeout;
   std::string master_port;
   std::string liveness;
+  std::string hang_timeout;
   std::optional<std::string> devices;
 };
 

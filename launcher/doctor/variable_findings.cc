@@ -18,10 +18,11 @@ constexpr std::string_view kPrefix = "LOCKSTEP_";
 constexpr std::string_view kSecret = "LOCKSTEP_STORE_SECRET";
 
 // Those of docs/ENVIRONMENT.md; the test check_environment holds them together.
-constexpr std::array<std::string_view, 19> kKnown = {"LOCKSTEP_BOOTSTRAP",
+constexpr std::array<std::string_view, 20> kKnown = {"LOCKSTEP_BOOTSTRAP",
                                                      "LOCKSTEP_CHECK_COLLECTIVES",
                                                      "LOCKSTEP_DEVICE",
                                                      "LOCKSTEP_FAILURE_WATCHDOG",
+                                                     "LOCKSTEP_HANG_TIMEOUT",
                                                      "LOCKSTEP_LAUNCHER_FD",
                                                      "LOCKSTEP_LAUNCHER_PID",
                                                      "LOCKSTEP_LIVENESS",

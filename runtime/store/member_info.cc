@@ -12,6 +12,7 @@ namespace lockstep::store {
 namespace {
 
 constexpr std::size_t kMostCharacters = 255;
+constexpr std::size_t kMostNameCharacters = 64;  // of a collective
 
 bool is_printable(std::string_view text) {
   return text.size() <= kMostCharacters &&
@@ -74,6 +75,32 @@ std::optional<ProcessInfo> decode_process_info(std::string_view text) {
 
 ProcessState state_of(const ProcessInfo& other, const ProcessInfo& self) {
   return self.shares_pids_with(other) ? process_state(other.pid) : ProcessState::unknown;
+}
+
+std::string MemberPosition::describe() const {
+  std::string known = collective;
+  if (step >= 0) known += fmt::format("{}step {}", known.empty() ? "" : ", ", step);
+  return fmt::format("collective {}{}", sequence, known.empty() ? "" : fmt::format(" ({})", known));
+}
+
+std::string flags_of(const MemberPosition& position) {
+  std::string flags = position.collective.empty() ? "" : "in=" + position.collective;
+  if (position.step >= 0) flags += fmt::format("{}step={}", flags.empty() ? "" : " ", position.step);
+  return flags;
+}
+
+MemberPosition position_of(std::int64_t sequence, std::string_view flags, bool& traced) {
+  MemberPosition position{.sequence = sequence};
+  while (!flags.empty()) {
+    const std::string_view word = flags.substr(0, flags.find(' '));
+    flags.remove_prefix(std::min(flags.size(), word.size() + 1));
+    if (word == "traced") traced = true;
+    if (word.starts_with("in=") && is_printable(word) && word.size() <= kMostNameCharacters) {
+      position.collective = word.substr(3);
+    }
+    if (word.starts_with("step=")) position.step = std::max<std::int64_t>(-1, parse_int(word.substr(5)).value_or(-1));
+  }
+  return position;
 }
 
 std::string MemberInfo::describe() const { return fmt::format("rank {} ({})", rank, process.describe()); }

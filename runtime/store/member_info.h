@@ -1,6 +1,7 @@
 // Who a member of a scope is, as it tells the store when it registers. Pure, but for of_this_process().
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -31,6 +32,22 @@ std::optional<ProcessInfo> decode_process_info(std::string_view text);
 
 // How `other` is, as far as the process `self` can know: unknown on another host or in another pid namespace.
 ProcessState state_of(const ProcessInfo& other, const ProcessInfo& self);
+
+// What a member is at, as its heartbeats say.
+struct MemberPosition {
+  std::int64_t sequence = 0;    // of the collective that it started last, from 1; 0: none
+  std::string collective = {};  // that one's name: "all_reduce"; empty: not known
+  std::int64_t step = -1;       // that the Reducer is in, from 0; -1: none
+
+  bool operator==(const MemberPosition&) const = default;
+  // "collective 41 (all_reduce, step 12)", or as much of it as is known.
+  std::string describe() const;
+};
+
+// All but the sequence as HEARTBEAT's flags, words divided by blanks: "in=all_reduce step=12".
+std::string flags_of(const MemberPosition& position);
+// From flags that came over the wire; unknown words are passed over. `traced` is set if they say so.
+MemberPosition position_of(std::int64_t sequence, std::string_view flags, bool& traced);
 
 struct MemberInfo {
   int rank = 0;

@@ -62,7 +62,7 @@ class MemberLink::Impl {
 
   ~Impl() { end(); }
 
-  std::int64_t last_sequence() const { return calls_.last_sequence ? calls_.last_sequence() : 0; }
+  MemberPosition position() const { return calls_.position ? calls_.position() : MemberPosition{}; }
 
   void goodbye(std::int64_t last) EXCLUDES(mutex_) {
     post({Op::goodbye, {{}, {}, last}}, true);
@@ -96,8 +96,7 @@ class MemberLink::Impl {
     const std::string world = std::to_string(self_.world_size);
     const std::string process = encode(self_.process);
     std::string bytes;
-    proto::write_request(bytes, {Op::register_member,
-                                 {{scope}, {rank, world, process, options_.detect_silence ? "" : "liveness=off"}, 0}});
+    proto::write_request(bytes, {Op::register_member, {{scope}, {rank, world, process, options_text()}, 0}});
     connection.send(bytes, deadline);
     const proto::Contents& reply = connection.receive(Op::register_member, 1, deadline);
     if (reply.number != proto::kOk) {
@@ -107,6 +106,15 @@ class MemberLink::Impl {
     if (!reply.values.empty()) host_ = decode_process_info(reply.values[0]);
     fd_ = std::move(connection).release(input_);
     net::end_when_host_is_silent(fd_.get(), kDeadHost);
+  }
+
+  // REGISTER's options.
+  std::string options_text() const {
+    std::string text = options_.detect_silence ? "" : "liveness=off";
+    if (options_.hang.count() > 0) {
+      text += fmt::format("{}hang-timeout={}", text.empty() ? "" : " ", options_.hang.count());
+    }
+    return text;
   }
 
   // Has the thread send a request; after the last one it ends when that is answered.
@@ -229,8 +237,9 @@ class MemberLink::Impl {
   void beat() {
     // Of a store that reads nothing it would only be more of the same.
     if (!output_.empty()) return;
-    const std::string_view flags = this_process_is_traced() ? "traced" : "";
-    proto::write_request(output_, {Op::heartbeat, {{}, {flags}, last_sequence()}});
+    const MemberPosition at = position();
+    const std::string flags = this_process_is_traced() ? "traced" : flags_of(at);
+    proto::write_request(output_, {Op::heartbeat, {{}, {flags}, at.sequence}});
   }
 
   void heard() {
@@ -375,9 +384,9 @@ MemberLink::MemberLink(const Endpoint& endpoint, std::string_view scope, const M
 MemberLink::~MemberLink() {
   if (std::uncaught_exceptions() > exceptions_at_birth_) {
     impl_->report_and_end(fmt::format("an exception of its own ended it after collective {}; its own message says more",
-                                      impl_->last_sequence()));
+                                      impl_->position().sequence));
   } else {
-    impl_->goodbye(impl_->last_sequence());
+    impl_->goodbye(impl_->position().sequence);
   }
 }
 

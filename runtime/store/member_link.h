@@ -27,6 +27,9 @@ struct LivenessOptions {
   std::chrono::nanoseconds heartbeat = std::chrono::milliseconds(500);
   // A store from which nothing came for so long has stopped answering.
   std::chrono::nanoseconds silence = std::chrono::seconds(2);
+  // Of the others: a rank that is behind them in its collectives and starts none for so long hangs, and is given up.
+  // The store takes the least that a member asks for. 0: nobody hangs. In whole milliseconds, at least kLeastHang.
+  std::chrono::milliseconds hang{0};
   // How long goodbye() waits for the store to have it.
   std::chrono::nanoseconds farewell = std::chrono::seconds(1);
 };
@@ -55,8 +58,8 @@ struct MemberEvent {
 struct MemberCalls {
   // On the link's own thread, with no lock held; must not destroy the link.
   std::function<void(const MemberEvent&)> on_event = {};
-  // The collective that this member started last: goes with heartbeats, and with the destructor's goodbye. Any thread.
-  std::function<std::int64_t()> last_sequence = {};
+  // What this member is at: goes with heartbeats, and its sequence with the destructor's goodbye. Any thread.
+  std::function<MemberPosition()> position = {};
 };
 
 class MemberLink {
@@ -66,8 +69,9 @@ class MemberLink {
   // throws.
   MemberLink(const Endpoint& endpoint, std::string_view scope, const MemberInfo& self, const LivenessOptions& options,
              MemberCalls calls, const Deadline& deadline);
-  // As goodbye(last_sequence()), unless goodbye() was called; after a report() too. No event comes afterwards. While an
-  // exception unwinds that was not under way at the constructor: reports that instead, without a goodbye.
+  // As goodbye() after the last collective of MemberCalls::position, unless goodbye() was called; after a report() too.
+  // No event comes afterwards. While an exception unwinds that was not under way at the constructor: reports that
+  // instead, without a goodbye.
   ~MemberLink();
   MemberLink(const MemberLink&) = delete;
   MemberLink& operator=(const MemberLink&) = delete;

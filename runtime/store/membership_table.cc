@@ -28,6 +28,29 @@ std::string printable(std::string_view text, std::size_t most) {
   return result;
 }
 
+// REGISTER's options. Why they are refused, or nothing.
+std::optional<std::string> take_options(std::string_view options, bool& watched, std::chrono::milliseconds& hang) {
+  constexpr std::string_view kHang = "hang-timeout=";
+  while (!options.empty()) {
+    const std::string_view word = options.substr(0, options.find(' '));
+    options.remove_prefix(std::min(options.size(), word.size() + 1));
+    if (word.empty()) continue;
+    if (word == "liveness=off") {
+      watched = false;
+    } else if (word.starts_with(kHang)) {
+      const auto number = parse_int(word.substr(kHang.size()));
+      if (!number || *number < kLeastHang.count()) {
+        return fmt::format("option '{}' is no number of milliseconds from {} on", printable(word, 32),
+                           kLeastHang.count());
+      }
+      hang = std::chrono::milliseconds(*number);
+    } else {
+      return fmt::format("option '{}' is unknown; there are 'liveness=off' and 'hang-timeout=MS'", printable(word, 32));
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 MembershipTable::MembershipTable(const MembershipOptions& options, const MemberProbe& probe)
@@ -85,19 +108,14 @@ std::optional<std::string> MembershipTable::enter(ConnectionId id, std::string_v
     return fmt::format("the {} bytes that describe rank {}'s process have no host, pid or boot id", process.size(),
                        *number);
   bool watched = true;
-  for (std::string_view rest = options; !rest.empty();) {
-    const std::string_view word = rest.substr(0, rest.find(' '));
-    rest.remove_prefix(std::min(rest.size(), word.size() + 1));
-    if (word.empty()) continue;
-    if (word != "liveness=off") {
-      return fmt::format("option '{}' is unknown; 'liveness=off' is the only one", printable(word, 32));
-    }
-    watched = false;
-  }
+  std::chrono::milliseconds hang{0};
+  if (auto problem = take_options(options, watched, hang)) return problem;
   Member member{.info = {.rank = *number, .world_size = *world, .process = *info},
                 .connection = id,
                 .watched = watched,
-                .heard_at = clock_.elapsed()};
+                .heard_at = clock_.elapsed(),
+                .moved_at = clock_.elapsed(),
+                .hang = hang};
   if (const Member* const before = find(id)) {
     return fmt::format("this connection is that of {} already", before->info.describe());
   }
@@ -119,6 +137,7 @@ std::optional<std::string> MembershipTable::enter(ConnectionId id, std::string_v
     return fmt::format("two processes are rank {}: {}; and {}; give each process its own RANK", *number,
                        describe(seat->second), member.info.describe());
   }
+  if (hang.count() > 0) scope.hang = scope.hang.count() > 0 ? std::min(scope.hang, hang) : hang;
   ++size_;
   ++scope.connected;
   by_connection_.emplace(id, Seat{scope_entry->first, *number});
@@ -142,8 +161,13 @@ std::optional<std::string> MembershipTable::heartbeat(ConnectionId id, std::int6
   Member* const member = find(id);
   if (member == nullptr) return no_member();
   hear(*member);
-  member->last_sequence = last_sequence;
-  member->traced = flags == "traced";
+  member->traced = false;
+  const std::int64_t before = member->position.sequence;
+  member->position = position_of(last_sequence, flags, member->traced);
+  if (before != last_sequence) {
+    member->moved_at = clock_.elapsed();
+    member->behind_since.reset();
+  }
   return std::nullopt;
 }
 
@@ -151,7 +175,7 @@ std::optional<std::string> MembershipTable::goodbye(ConnectionId id, std::int64_
   Scope* scope = nullptr;
   Member* const member = find(id, &scope);
   if (member == nullptr) return no_member();
-  member->last_sequence = last_sequence;
+  member->position.sequence = last_sequence;
   if (member->state == State::present) {
     member->state = State::left;
     if (member->info.rank == 0) scope->leaving = {Kind::left, {"0", std::to_string(last_sequence)}};
@@ -181,8 +205,8 @@ void MembershipTable::ended(ConnectionId id) {
   if (member->state == State::present) {
     fail(*scope, *member, Kind::lost,
          fmt::format("{} is lost: its connection ended without a goodbye; its process ended, or the network to its "
-                     "host broke: look at its output and exit code; its last heartbeat spoke of collective {}",
-                     member->info.describe(), member->last_sequence));
+                     "host broke: look at its output and exit code; its last heartbeat spoke of {}",
+                     member->info.describe(), member->position.describe()));
   }
   drop_if_over(*scope);
 }
@@ -204,6 +228,7 @@ void MembershipTable::forget_connection(Scope& scope, Member& member) {
 void MembershipTable::fail(Scope& scope, Member& member, Kind kind, const std::string& text) {
   member.state = kind == Kind::lost ? State::lost : kind == Kind::silent ? State::silent : State::failed;
   if (member.state == State::silent) ++silent_;
+  member.failure = text;
   if (++scope.failures > kMostFailures) return;
   const Event event{kind, {std::to_string(member.info.rank), std::to_string(scope.failures), text}};
   tell(scope, event);
@@ -241,9 +266,9 @@ std::string MembershipTable::silent_text(const Member& member, std::chrono::nano
   }
   return fmt::format(
       "{} stopped answering: nothing came from it for {:.1f} s of {:.1f} s allowed; {}; its last heartbeat spoke of "
-      "collective {}; LOCKSTEP_LIVENESS=off waits for such a rank",
+      "{}; LOCKSTEP_LIVENESS=off waits for such a rank",
       member.info.describe(), std::chrono::duration<double>(silent_for).count(),
-      std::chrono::duration<double>(options_.silence).count(), why, member.last_sequence);
+      std::chrono::duration<double>(options_.silence).count(), why, member.position.describe());
 }
 
 void MembershipTable::look_around() {
@@ -254,24 +279,68 @@ void MembershipTable::look_around() {
       scope.events.push_back(*std::exchange(scope.leaving, std::nullopt));
     }
     for (auto& [rank, member] : scope.members) {
-      if (member.state != State::present || member.connection == 0 || !member.watched || member.traced) continue;
-      const auto silent_for = clock_.elapsed() - member.heard_at;
-      if (silent_for > options_.silence / 2 && !std::exchange(member.nudged, true)) {
-        pushes_.push_back({member.connection, Kind::nudge, {}});
+      if (member.state == State::present && member.connection != 0 && member.watched && !member.traced) {
+        look_for_silence(scope, member);
       }
-      if (silent_for <= options_.silence && !member.held) continue;
-      const ProcessState state = probe_.process(member.info.process);
-      if (state == ProcessState::traced) {
-        member.held = true;
-        continue;
-      }
-      if (std::exchange(member.held, false)) {  // the debugger let go: from now on it has its time
-        hear(member);
-        continue;
-      }
-      fail(scope, member, Kind::silent, silent_text(member, silent_for, state));
     }
+    look_for_hang(scope);
   }
+}
+
+void MembershipTable::look_for_silence(Scope& scope, Member& member) {
+  const auto silent_for = clock_.elapsed() - member.heard_at;
+  if (silent_for > options_.silence / 2 && !std::exchange(member.nudged, true)) {
+    pushes_.push_back({member.connection, Kind::nudge, {}});
+  }
+  if (silent_for <= options_.silence && !member.held) return;
+  const ProcessState state = probe_.process(member.info.process);
+  if (state == ProcessState::traced) {
+    member.held = true;
+  } else if (std::exchange(member.held, false)) {  // the debugger let go: from now on it has its time
+    hear(member);
+  } else {
+    fail(scope, member, Kind::silent, silent_text(member, silent_for, state));
+  }
+}
+
+void MembershipTable::look_for_hang(Scope& scope) {
+  if (scope.hang.count() == 0 || scope.failures > 0) return;  // after a failure the others may well stand still
+  const Member* front = nullptr;
+  for (const auto& [rank, member] : scope.members) {
+    if (member.state != State::present) continue;
+    if (front == nullptr || member.position.sequence > front->position.sequence) front = &member;
+  }
+  Member* hanging = nullptr;
+  for (auto& [rank, member] : scope.members) {
+    if (member.state != State::present) continue;
+    if (member.position.sequence == front->position.sequence || member.traced || member.held) {
+      member.behind_since.reset();
+      continue;
+    }
+    if (!member.behind_since) member.behind_since = clock_.elapsed();
+    if (clock_.elapsed() - *member.behind_since <= scope.hang) continue;
+    const auto place = [](const Member& it) { return std::pair(it.position.sequence, it.moved_at); };
+    if (hanging == nullptr || place(member) < place(*hanging)) hanging = &member;
+  }
+  if (hanging == nullptr) return;
+  if (probe_.process(hanging->info.process) == ProcessState::traced) {
+    hanging->behind_since.reset();
+    return;
+  }
+  fail(scope, *hanging, Kind::silent, hang_text(*hanging, *front, scope.hang));
+}
+
+std::string MembershipTable::hang_text(const Member& member, const Member& front,
+                                       std::chrono::milliseconds allowed) const {
+  const auto seconds = [](std::chrono::nanoseconds time) { return std::chrono::duration<double>(time).count(); };
+  return fmt::format(
+      "{} hangs: the last that it started is {}, and nothing since for {:.1f} s of {} s allowed by "
+      "LOCKSTEP_HANG_TIMEOUT, while {} has started {}{}; 'gdb -p {}' or py-spy shows what it does",
+      member.info.describe(), member.position.describe(), seconds(clock_.elapsed() - *member.behind_since),
+      seconds(allowed), front.info.describe(), front.position.describe(),
+      probe_.process(member.info.process) == ProcessState::stopped ? "; its process is stopped (SIGSTOP or Ctrl-Z)"
+                                                                   : "",
+      member.info.process.pid);
 }
 
 std::vector<MembershipTable::ConnectionId> MembershipTable::silent() const {
@@ -283,6 +352,22 @@ std::vector<MembershipTable::ConnectionId> MembershipTable::silent() const {
     }
   }
   return connections;
+}
+
+std::vector<MemberView> MembershipTable::members() const {
+  std::vector<MemberView> views;
+  views.reserve(size_);
+  for (const auto& [name, scope] : scopes_) {
+    for (const auto& [rank, member] : scope.members) {
+      views.push_back({.scope = name,
+                       .info = member.info,
+                       .state = member.state,
+                       .position = member.position,
+                       .unchanged_for = clock_.elapsed() - member.moved_at,
+                       .failure = member.failure});
+    }
+  }
+  return views;
 }
 
 std::vector<MembershipTable::Push> MembershipTable::take_pushes() { return std::exchange(pushes_, {}); }

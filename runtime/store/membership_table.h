@@ -3,7 +3,8 @@
 // Members register with a scope, the name of one meeting of one job, and send heartbeats. What befalls one of them is
 // pushed to all members of its scope, once each; who registers later gets what was pushed before:
 //   lost    its connection ended without a goodbye                       at once
-//   silent  nothing came from it for MembershipOptions::silence          at the next look_around()
+//   silent  nothing came from it for MembershipOptions::silence, or it   at the next look_around()
+//           hangs: see below
 //   failed  it reported that its group failed                            at once
 //   left    rank 0 said goodbye; of the others nobody need know          at the next look_around()
 // Failures of a scope are numbered from 1. Number 1 is the first cause; the others mostly follow from it, so that only
@@ -11,6 +12,10 @@
 //
 // Silence counts only over time in which the observer itself ran (observed_clock.h). A member that is traced, by its
 // own last heartbeat or by what the kernel says of a process of this host, and one with "liveness=off" is never silent.
+//
+// A member hangs that has started fewer collectives than another one and starts none for the scope's hang timeout, the
+// least that its members ask for with "hang-timeout=MS"; without such a word nobody hangs. Of several it is the one
+// that is furthest behind, the longest. One that is traced doesn't hang.
 //
 // Pure: no sockets, and the time is passed in. One thread.
 #pragma once
@@ -43,6 +48,27 @@ struct MembershipOptions {
 // Failures of one scope that are told; the rest is counted.
 inline constexpr std::int64_t kMostFailures = 16;
 
+// The least hang timeout: four heartbeats, between which nobody is seen to move.
+inline constexpr std::chrono::milliseconds kLeastHang{2000};
+
+enum class MemberState {
+  present,
+  left,    // with a goodbye
+  lost,    // its connection ended without one
+  silent,  // given up: it stopped answering
+  failed,  // it reported a failure of its own
+};
+
+// A member as the table knows it.
+struct MemberView {
+  std::string scope = {};
+  MemberInfo info = {};
+  MemberState state = MemberState::present;
+  MemberPosition position = {};                 // by its last heartbeat
+  std::chrono::nanoseconds unchanged_for = {};  // observed time since its sequence moved, or since it registered
+  std::string failure = {};                     // what the others were told of it, if it is lost, silent or has failed
+};
+
 // What the kernel knows of a silent member.
 struct MemberProbe {
   // Its process. The default looks into /proc of this host.
@@ -72,7 +98,7 @@ class MembershipTable {
   std::optional<std::string> enter(ConnectionId id, std::string_view scope, std::string_view rank,
                                    std::string_view world_size, std::string_view process, std::string_view options);
   // The next three are of a member that is here; they return why they are refused: the connection is no member's.
-  // `flags` of a heartbeat: "traced" or "".
+  // `flags` of a heartbeat: words (member_info.h).
   std::optional<std::string> heartbeat(ConnectionId id, std::int64_t last_sequence, std::string_view flags);
   std::optional<std::string> goodbye(ConnectionId id, std::int64_t last_sequence);
   std::optional<std::string> report(ConnectionId id, std::string_view cause);
@@ -94,9 +120,11 @@ class MembershipTable {
   std::size_t silent_count() const { return silent_; }
   // Members of any state that are remembered.
   std::size_t size() const { return size_; }
+  // All of them, by scope and rank. A scope that every rank has come to and left is forgotten.
+  std::vector<MemberView> members() const;
 
  private:
-  enum class State { present, left, lost, silent, failed };
+  using State = MemberState;
   struct Member {
     MemberInfo info;
     State state = State::present;
@@ -106,7 +134,12 @@ class MembershipTable {
     bool traced = false;          // by its own word
     bool held = false;            // silent, and traced by the kernel's word
     std::chrono::nanoseconds heard_at{0};
-    std::int64_t last_sequence = 0;
+    MemberPosition position = {};          // by its last heartbeat
+    std::chrono::nanoseconds moved_at{0};  // when its sequence changed
+    // Since when another one has started more, and it none.
+    std::optional<std::chrono::nanoseconds> behind_since = {};
+    std::chrono::milliseconds hang{0};  // the timeout that it asks for; 0: none
+    std::string failure = {};           // what the others were told
   };
   struct Event {
     Kind kind;
@@ -118,8 +151,9 @@ class MembershipTable {
     std::map<int, Member> members;
     std::int64_t failures = 0;
     std::size_t connected = 0;
-    std::vector<Event> events;     // told, for who comes later
-    std::optional<Event> leaving;  // of rank 0, not told yet
+    std::chrono::milliseconds hang{0};  // the least that a member asked for; 0: none did
+    std::vector<Event> events;          // told, for who comes later
+    std::optional<Event> leaving;       // of rank 0, not told yet
   };
   struct Seat {
     std::string scope;
@@ -134,6 +168,9 @@ class MembershipTable {
   void fail(Scope& scope, Member& member, Kind kind, const std::string& text);
   void tell(const Scope& scope, const Event& event);
   void hear(Member& member);
+  void look_for_silence(Scope& scope, Member& member);
+  void look_for_hang(Scope& scope);
+  std::string hang_text(const Member& member, const Member& front, std::chrono::milliseconds allowed) const;
   std::string silent_text(const Member& member, std::chrono::nanoseconds silent_for, ProcessState state) const;
 
   MembershipOptions options_;

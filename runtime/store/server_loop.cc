@@ -113,6 +113,11 @@ void ServerLoop::tell_changes() {
   on_change_(told_);
 }
 
+std::vector<MemberView> ServerLoop::members() {
+  members_.table().observe(Clock::now());
+  return members_.table().members();
+}
+
 std::size_t ServerLoop::count_given_up() const {
   if (members_.table().silent_count() == 0) return 0;  // as a rule; the rest takes a look at every client
   std::set<SessionId> links;

@@ -13,6 +13,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "proto/request.h"
@@ -45,9 +46,12 @@ class ServerLoop : public SessionHost {
   const net::HostPort& address() const { return address_; }
   // Serves until stop(), then closes all. False if an error has ended it before, which is in the log.
   bool run();
+  // Of all scopes. On the loop's thread.
+  std::vector<MemberView> members();
   // Any thread.
   void stop() { loop_.stop(); }
   void stop_listening();
+  void post(std::function<void()> task) { loop_.post(std::move(task)); }
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "proto/protocol.h"
 #include "runtime/base/deadline.h"
@@ -71,6 +72,9 @@ class TcpStoreServer {
   const net::HostPort& address() const;
   // Connections at this moment. Any thread.
   std::size_t client_count() const;
+  // The ranks that have registered, of all scopes. Any thread; waits until the server's thread has a moment, at most
+  // `deadline`: nothing if it has none by then, or has ended.
+  std::optional<std::vector<MemberView>> members(const Deadline& deadline) const;
   // Closes the address: who comes from now on finds nobody here, who is connected is served on. Any thread.
   void stop_listening();
   // Waits until no client is connected but those of ranks that stopped answering, which the others have given up; false

@@ -49,7 +49,7 @@ std::vector<Result> hurt_rank_1(int size, const std::string& how, Variables envi
   const std::string what_they_say = environment.contains("LOCKSTEP_TIMEOUT") ? "Timeout: " : "PeerLost: ";
   RankProcesses ranks(size, {.command = {CONFORMANCE_RANK, "loop", how}, .environment = std::move(environment)});
   const pid_t pid = ranks[1].pid();
-  if (how == "stop") {
+  if (how == "stop" || how == "hang") {
     for (int r = 0; r < size; ++r) {
       if (r == 1) continue;
       EXPECT_TRUE(ranks[r].await_output(what_they_say));
@@ -111,6 +111,12 @@ TEST(Deaths, AStoppedRankIsNamedByTheTimeoutIfNobodyMayCallItSilent) {
   const auto results = hurt_rank_1(3, "stop", {{"LOCKSTEP_TIMEOUT", "5"}, {"LOCKSTEP_LIVENESS", "off"}});
   expect_part(results[0].out, "Timeout: ");
   expect_part(results[0].out, "not arrived: rank 1 (");
+}
+
+TEST(Hangs, ARankThatStartsNothingMoreIsNamedWithItsLastCollective) {
+  const auto results = hurt_rank_1(3, "hang", {{"LOCKSTEP_HANG_TIMEOUT", "2"}});
+  expect_part(results[0].out, "PeerLost: ");
+  expect_part(results[0].out, " hangs: the last that it started is collective ");
 }
 
 // Rank 0 hosts the store, which then can't be asked whose cause was the first. No goodbye and no timeout ends this.

@@ -3,7 +3,8 @@
 //   suite          all of check_everything()
 //   loop HOW       all-reduces in user memory and in an arena, until an error comes; says "looping" after the first.
 //                  HOW is "quiet", or what rank 1 does at step 100: "kill" (SIGKILL), "exit" (leaves the process, not
-//                  the group), "stop" (SIGSTOP), "throw", "abort" (of the group; then every rank ends well)
+//                  the group), "stop" (SIGSTOP), "hang" (for ever), "throw", "abort" (of the group; then every rank
+//                  ends well)
 //   again          as loop abort, and then asks for another group: "refused: ..."
 //   groups         three groups, one after the other
 //   leave HOW      rank 0 lets its group go and says "left"; the others wait for a signal. HOW is "idle", or "busy":
@@ -31,6 +32,7 @@ void hurt(const std::string& how) {
   std::fflush(stdout);
   if (how == "kill") std::raise(SIGKILL);
   if (how == "stop") std::raise(SIGSTOP);
+  while (how == "hang") ::pause();
   if (how == "exit") std::_Exit(0);
   if (how == "throw") throw InvalidArgument("rank 1 can't read its data");
 }

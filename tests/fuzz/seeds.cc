@@ -106,7 +106,7 @@ std::string members_seed() {
     const std::string rank = std::to_string(client);
     actions.push_back(static_cast<char>(kGreet | client));
     send(client, {proto::Op::register_member, {{"/0"}, {rank, "3", "host h\npid 7\nboot_id b\n", ""}, 0}});
-    send(client, {proto::Op::heartbeat, {{}, {client == 1 ? "traced" : ""}, 5}});
+    send(client, {proto::Op::heartbeat, {{}, {client == 1 ? "traced" : "in=all_reduce step=12"}, 5}});
   }
   actions.push_back(kBreakOff);
   send(1, {proto::Op::report, {{}, {"NaN"}, 0}});

@@ -34,6 +34,8 @@ Consequence of_the_store(const MemberEvent& event, StoreHost store_host, int ran
   return {.kind = Consequence::Kind::fail, .text = text};
 }
 
+store::MemberPosition position_of(const ProcessGroup& group) { return {.sequence = group.last_sequence()}; }
+
 }  // namespace
 
 Consequence consequence_of(const MemberEvent& event, StoreHost store_host, int rank, bool host_has_left) {
@@ -134,9 +136,9 @@ void GroupWatch::stop_with_failure(const std::shared_ptr<store::Store>& store) {
   if (store_problem_) store->give_up();
 }
 
-std::int64_t GroupWatch::last_sequence() {
+store::MemberPosition GroupWatch::position() {
   MutexLock lock(mutex_);
-  return group_ == nullptr ? last_sequence_ : group_->last_sequence();
+  return group_ == nullptr ? last_position_ : position_of(*group_);
 }
 
 void GroupWatch::attach(ProcessGroup& group) {
@@ -152,7 +154,7 @@ void GroupWatch::attach(ProcessGroup& group) {
 void GroupWatch::detach() {
   MutexLock lock(mutex_);
   if (group_ == nullptr) return;
-  last_sequence_ = group_->last_sequence();
+  last_position_ = position_of(*group_);
   group_ = nullptr;
   while (calls_ > 0) changed_.wait(mutex_);
 }

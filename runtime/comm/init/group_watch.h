@@ -48,7 +48,8 @@ class GroupWatch {
   void check_store() EXCLUDES(mutex_);
   // Calls store.stop_waiting() once there is a failure, or now if there is one; of the store, give_up().
   void stop_with_failure(const std::shared_ptr<store::Store>& store) EXCLUDES(mutex_);
-  std::int64_t last_sequence() EXCLUDES(mutex_);
+  // What the group is at; after its end, what it was at.
+  store::MemberPosition position() EXCLUDES(mutex_);
   // From now on events are the group's, the first failure that came before too; until detach(), which waits for the
   // call that is under way. The group is called with no lock held.
   void attach(ProcessGroup& group) EXCLUDES(mutex_);
@@ -65,7 +66,7 @@ class GroupWatch {
   int calls_ GUARDED_BY(mutex_) = 0;                                    // of the group, under way
   std::optional<Consequence> first_ GUARDED_BY(mutex_);                 // failure
   std::vector<std::weak_ptr<store::Store>> stores_ GUARDED_BY(mutex_);  // whose waits end with it
-  std::int64_t last_sequence_ GUARDED_BY(mutex_) = 0;
+  store::MemberPosition last_position_ GUARDED_BY(mutex_);
   bool host_has_left_ GUARDED_BY(mutex_) = false;
   std::optional<std::string> store_problem_ GUARDED_BY(mutex_);
   bool has_begun_ GUARDED_BY(mutex_) = false;

@@ -55,9 +55,10 @@ void enter(WatchedGroup& watched, const rendezvous::Meeting& meeting, const std:
   const store::MemberInfo self{
       .rank = identity.rank, .world_size = identity.world_size, .process = store::ProcessInfo::of_this_process()};
   watched.keep(std::make_unique<store::MemberLink>(
-      *meeting.endpoint, scope, self, store::LivenessOptions{.detect_silence = settings.detect_silence},
+      *meeting.endpoint, scope, self,
+      store::LivenessOptions{.detect_silence = settings.detect_silence, .hang = settings.hang_timeout},
       store::MemberCalls{.on_event = [of = watched.watch()](const store::MemberEvent& event) { of->take(event); },
-                         .last_sequence = [of = watched.watch()] { return of->last_sequence(); }},
+                         .position = [of = watched.watch()] { return of->position(); }},
       deadline));
 }
 

@@ -5,6 +5,7 @@
 #include <charconv>
 
 #include "runtime/base/error.h"
+#include "runtime/store/membership_table.h"
 
 namespace lockstep {
 namespace {
@@ -42,6 +43,18 @@ bool detects_silence(const Environment& environment) {
       text));
 }
 
+std::chrono::milliseconds hang_timeout(const Environment& environment) {
+  const std::string text = environment.get("LOCKSTEP_HANG_TIMEOUT").value_or("off");
+  if (text == "off") return {};
+  const auto timeout =
+      std::chrono::ceil<std::chrono::milliseconds>(parse_timeout(text, "environment: LOCKSTEP_HANG_TIMEOUT"));
+  if (timeout >= store::kLeastHang) return timeout;
+  throw InvalidArgument(fmt::format(
+      "environment: LOCKSTEP_HANG_TIMEOUT='{}' is too short to tell who moves: ranks say where they are every 0.5 s; "
+      "give {} seconds or more, or off",
+      text, std::chrono::duration<double>(store::kLeastHang).count()));
+}
+
 }  // namespace
 
 std::chrono::nanoseconds parse_timeout(std::string_view text, std::string_view what) {
@@ -74,6 +87,7 @@ InitSettings resolve(const InitOptions& options, const Environment& environment)
   settings.device_text = device;
   settings.device_by_local_rank = device == "cuda";
   settings.detect_silence = detects_silence(environment);
+  settings.hang_timeout = hang_timeout(environment);
   return settings;
 }
 

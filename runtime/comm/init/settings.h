@@ -19,9 +19,10 @@ struct InitSettings {
   rendezvous::InitMethod method;
   rendezvous::IdentityOverrides overrides;
   DeviceId device;
-  std::string device_text = "cpu";    // as it was asked for
-  bool device_by_local_rank = false;  // "cuda" without an index: each rank of a host takes its own
-  bool detect_silence = true;         // LOCKSTEP_LIVENESS: "off" waits for ranks that don't answer
+  std::string device_text = "cpu";            // as it was asked for
+  bool device_by_local_rank = false;          // "cuda" without an index: each rank of a host takes its own
+  bool detect_silence = true;                 // LOCKSTEP_LIVENESS: "off" waits for ranks that don't answer
+  std::chrono::milliseconds hang_timeout{0};  // LOCKSTEP_HANG_TIMEOUT; 0, as by default: none
 };
 
 // Arguments win over the URL's parameters, which must not contradict them, and over the environment.

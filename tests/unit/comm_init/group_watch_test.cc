@@ -121,7 +121,7 @@ TEST(GroupWatch, AGroupThatIsGoneIsLeftAlone) {
   watch.detach();
   group.reset();
   watch.take({.kind = MemberEvent::Kind::lost, .rank = 2, .number = 1, .text = "late"});
-  EXPECT_EQ(watch.last_sequence(), 0);
+  EXPECT_EQ(watch.position().sequence, 0);
 }
 
 TEST(GroupWatch, AStoreOfRankZeroThatHasLeftMayEnd) {

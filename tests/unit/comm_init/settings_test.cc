@@ -84,6 +84,17 @@ TEST(InitSettings, Liveness) {
   }
 }
 
+TEST(InitSettings, HangTimeout) {
+  const auto with = [](const std::string& value) { return Environment({{"LOCKSTEP_HANG_TIMEOUT", value}}); };
+  EXPECT_EQ(resolve({}, {}).hang_timeout.count(), 0);
+  EXPECT_EQ(resolve({}, with("off")).hang_timeout.count(), 0);
+  EXPECT_EQ(resolve({}, with("2")).hang_timeout.count(), 2000);
+  EXPECT_EQ(resolve({}, with("90.5")).hang_timeout.count(), 90500);
+  for (const auto* value : {"0", "1.9", "-5", "on", "5s"}) {
+    EXPECT_THROW(resolve({}, with(value)), InvalidArgument) << value;
+  }
+}
+
 TEST(StartLine, SaysWhoHowWhereAndWithWhat) {
   rendezvous::Identity identity;
   EXPECT_EQ((identity.source = "alone", start_line(identity, "in-process", "single", 2)),

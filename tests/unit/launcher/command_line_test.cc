@@ -104,8 +104,8 @@ TEST(CommandLine, RefusesAMissingProgram) {
 }
 
 TEST(CommandLine, AnEmptyValueIsNoWishForTheDefault) {
-  for (const std::string flag : {"--log-dir", "--grace", "--timeout", "--liveness", "--master-addr", "--master-port",
-                                 "--nnodes", "--nproc-per-node", "-n"}) {
+  for (const std::string flag : {"--log-dir", "--grace", "--timeout", "--hang-timeout", "--liveness", "--master-addr",
+                                 "--master-port", "--nnodes", "--nproc-per-node", "-n"}) {
     EXPECT_NE(refused({"run", flag, "", "p"}).find(flag + ": its value is empty"), std::string::npos) << flag;
   }
   for (const std::string flag : {"--host", "--port", "--secret-file", "--store-auth", "--max-keys"}) {

@@ -117,6 +117,19 @@ TEST(Contract, TorchStoreAndLivenessAreSaidOnlyWhereTheyAreChosen) {
   EXPECT_EQ(count("LOCKSTEP_LIVENESS=on"), 1);
 }
 
+TEST(Contract, HangTimeoutIsSaidOnlyWhereItIsChosen) {
+  Contract contract;
+  Environment inherited;
+  inherited.set("LOCKSTEP_HANG_TIMEOUT", "60");
+  const auto says = [&](const std::string& entry) {
+    const auto entries = rank_environment(inherited, contract, 0);
+    return std::count(entries.begin(), entries.end(), entry);
+  };
+  EXPECT_EQ(says("LOCKSTEP_HANG_TIMEOUT=60"), 1);
+  contract.hang_timeout = "off";
+  EXPECT_EQ(says("LOCKSTEP_HANG_TIMEOUT=off"), 1);
+}
+
 TEST(Contract, TimeoutOfTheCommandLineWins) {
   Contract contract;
   contract.timeout = "30";

@@ -43,7 +43,7 @@ class Events {
  public:
   MemberCalls calls(std::int64_t sequence = 0) {
     return {.on_event = [this](const MemberEvent& event) { add(event); },
-            .last_sequence = [sequence] { return sequence; }};
+            .position = [sequence] { return MemberPosition{.sequence = sequence}; }};
   }
   void add(const MemberEvent& event) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);

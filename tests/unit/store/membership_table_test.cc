@@ -86,6 +86,146 @@ TEST_F(Table, WhoGoesWithoutAGoodbyeIsLostAndAllOthersAreTold) {
   EXPECT_TRUE(told().empty()) << "once";
 }
 
+// A world whose members ask for a hang timeout of 10 s, and say where they are.
+class Hang : public Table {
+ protected:
+  void enter_all_with(std::initializer_list<std::string> options) {
+    int rank = 0;
+    for (const auto& words : options) {
+      ASSERT_EQ(enter(rank++, static_cast<int>(options.size()), "s", words), std::nullopt);
+    }
+  }
+  // Everybody sends heartbeats all the time, of the collective that it has started last.
+  void run_at(std::chrono::milliseconds time, const std::map<int, std::int64_t>& sequences,
+              const std::string& flags = "") {
+    for (auto done = 0ms; done < time; done += 500ms) {
+      for (const auto& [rank, sequence] : sequences) {
+        ASSERT_EQ(table.heartbeat(connection(rank), sequence, flags), std::nullopt);
+      }
+      run(500ms);
+    }
+  }
+};
+
+constexpr const char* kTenSeconds = "hang-timeout=10000";
+
+TEST_F(Hang, WhoIsBehindAndStartsNothingIsNamedWithWhatItDoes) {
+  enter_all_with({kTenSeconds, kTenSeconds, kTenSeconds});
+  run_at(1s, {{0, 41}, {1, 41}, {2, 41}});
+  run_at(10s, {{0, 42}, {1, 41}, {2, 42}}, "in=all_reduce step=12");
+  EXPECT_TRUE(told().empty()) << "ten seconds are allowed";
+  run_at(1s, {{0, 42}, {1, 41}, {2, 42}}, "in=all_reduce step=12");
+  const auto pushes = told();
+  ASSERT_EQ(pushes.size(), 3u) << "all are told, itself too";
+  for (const Push& push : pushes) {
+    EXPECT_EQ(push.kind, Kind::silent);
+    EXPECT_EQ(push.fields[0], "1");
+    EXPECT_TRUE(push.fields[2].starts_with(
+        "rank 1 (host n1, pid 101) hangs: the last that it started is collective 41 (all_reduce, step 12), "))
+        << push.fields[2];
+    EXPECT_TRUE(contains(push.fields[2], "while rank 0 (host n1, pid 100) has started collective 42 ("))
+        << push.fields[2];
+  }
+  run_at(60s, {{0, 42}, {1, 41}, {2, 42}});
+  EXPECT_TRUE(told().empty()) << "once, and nobody else for what follows";
+  const auto members = table.members();
+  ASSERT_EQ(members.size(), 3u);
+  EXPECT_EQ(members[1].state, MemberState::silent);
+  EXPECT_EQ(members[1].failure, pushes[0].fields[2]);
+  EXPECT_EQ(members[0].state, MemberState::present);
+}
+
+TEST_F(Hang, OfTwoTheOneFurtherBehindIsNamed) {
+  enter_all_with({kTenSeconds, kTenSeconds, kTenSeconds});
+  run_at(11s, {{0, 42}, {1, 41}, {2, 40}});
+  const auto pushes = told();
+  ASSERT_FALSE(pushes.empty());
+  EXPECT_EQ(pushes[0].fields[0], "2");
+}
+
+TEST_F(Hang, NobodyHangsWhereAllAreEquallyFar) {
+  enter_all_with({kTenSeconds, kTenSeconds, kTenSeconds});
+  run_at(600s, {{0, 41}, {1, 41}, {2, 41}});
+  EXPECT_TRUE(told().empty()) << "they compute, or wait together for something else";
+  // Late for the next one: only what it is late counts.
+  run_at(9s, {{0, 42}, {1, 41}, {2, 42}});
+  run_at(1s, {{0, 42}, {1, 42}, {2, 42}});
+  EXPECT_TRUE(told().empty());
+}
+
+TEST_F(Hang, WhoIsBehindAndMovesIsSlowAndDoesNotHang) {
+  enter_all_with({kTenSeconds, kTenSeconds});
+  for (int i = 0; i < 10; ++i) run_at(9s, {{0, 100}, {1, i}});
+  EXPECT_TRUE(told().empty());
+}
+
+TEST_F(Hang, WithoutATimeoutNobodyHangsAndOfSeveralTheLeastCounts) {
+  enter_all_with({"", ""});
+  run_at(600s, {{0, 42}, {1, 41}});
+  EXPECT_TRUE(told().empty());
+  for (const int rank : {0, 1}) ASSERT_EQ(table.goodbye(connection(rank), 42), std::nullopt);
+  for (const int rank : {0, 1}) table.ended(connection(rank));
+  told();
+  enter_all_with({"hang-timeout=600000", "liveness=off hang-timeout=5000"});
+  run_at(6s, {{0, 42}, {1, 41}});
+  const auto pushes = told();
+  ASSERT_FALSE(pushes.empty());
+  EXPECT_TRUE(contains(pushes[0].fields[2], " of 5 s allowed by LOCKSTEP_HANG_TIMEOUT")) << pushes[0].fields[2];
+}
+
+TEST_F(Hang, WhoIsInADebuggerDoesNotHang) {
+  enter_all_with({kTenSeconds, kTenSeconds});
+  run_at(30s, {{0, 42}, {1, 41}}, "traced");
+  EXPECT_TRUE(told().empty()) << "by its own word";
+  states[101] = ProcessState::traced;
+  run_at(30s, {{0, 42}, {1, 41}});
+  EXPECT_TRUE(told().empty()) << "by the kernel's";
+  states[101] = ProcessState::stopped;
+  run_at(11s, {{0, 42}, {1, 41}});
+  const auto pushes = told();
+  ASSERT_FALSE(pushes.empty());
+  EXPECT_TRUE(contains(pushes[0].fields[2], "; its process is stopped")) << pushes[0].fields[2];
+}
+
+TEST_F(Hang, ATimeoutThatIsNoneIsRefused) {
+  for (const std::string bad : {"hang-timeout=", "hang-timeout=1999", "hang-timeout=x", "hang-timeout=-5000"}) {
+    const auto refused = enter(0, 3, "s", bad);
+    EXPECT_TRUE(contains(refused.value_or(""), "'" + bad + "' is no number of milliseconds from 2000 on")) << bad;
+  }
+}
+
+TEST_F(Table, ItsMembersAreSeenWithWhereTheyAreAndSinceWhen) {
+  enter_all();
+  ASSERT_EQ(table.heartbeat(connection(1), 7, "in=barrier"), std::nullopt);
+  run(1s, {0, 1, 2});
+  ASSERT_EQ(table.goodbye(connection(2), 9), std::nullopt);
+  const auto members = table.members();
+  ASSERT_EQ(members.size(), 3u);
+  EXPECT_EQ(members[1].scope, "s");
+  EXPECT_EQ(members[1].info.rank, 1);
+  EXPECT_EQ(members[1].position.sequence, 7);
+  EXPECT_EQ(members[1].unchanged_for, 1s);
+  EXPECT_EQ(members[2].state, MemberState::left);
+  EXPECT_EQ(members[2].position.sequence, 9);
+}
+
+TEST(MemberPosition, GoesThroughFlagsAndUnknownWordsArePassedOver) {
+  for (const MemberPosition& at :
+       {MemberPosition{.sequence = 4}, MemberPosition{.sequence = 4, .collective = "all_reduce", .step = 12},
+        MemberPosition{.sequence = 4, .collective = "barrier"}, MemberPosition{.sequence = 4, .step = 0}}) {
+    bool traced = false;
+    EXPECT_EQ(position_of(4, flags_of(at), traced), at);
+    EXPECT_FALSE(traced);
+  }
+  bool traced = false;
+  const auto at = position_of(1, "later=x traced step=-9 in=" + std::string(100, 'a') + " step=x", traced);
+  EXPECT_TRUE(traced);
+  EXPECT_EQ(at, (MemberPosition{.sequence = 1}));
+  EXPECT_EQ((MemberPosition{.sequence = 41, .collective = "all_reduce", .step = 12}.describe()),
+            "collective 41 (all_reduce, step 12)");
+  EXPECT_EQ((MemberPosition{.sequence = 41}.describe()), "collective 41");
+}
+
 TEST_F(Table, WhoSaysGoodbyeHasLeftAndIsNeverLost) {
   enter_all();
   ASSERT_EQ(table.goodbye(connection(1), 41), std::nullopt);
