@@ -34,9 +34,12 @@ bool same_file(int one, int other) {
 }  // namespace
 
 Console::Console(int out_fd, int err_fd) {
-  if (signal(SIGPIPE, SIG_IGN) == SIG_ERR) throw SystemError("ignore SIGPIPE", errno);
-  out_ = {.fd = out_fd, .terminal = isatty(out_fd) == 1, .broken = false, .pending = {}};
-  err_ = {.fd = err_fd, .terminal = isatty(err_fd) == 1, .broken = false, .pending = {}};
+  // A write that has no reader, or no room under ulimit -f, shall fail instead.
+  for (const int number : {SIGPIPE, SIGXFSZ}) {
+    if (signal(number, SIG_IGN) == SIG_ERR) throw SystemError("ignore SIGPIPE and SIGXFSZ", errno);
+  }
+  out_ = {.fd = out_fd, .terminal = isatty(out_fd) == 1, .broken = false, .lost = false, .pending = {}};
+  err_ = {.fd = err_fd, .terminal = isatty(err_fd) == 1, .broken = false, .lost = false, .pending = {}};
   shared_ = same_file(out_fd, err_fd);
 }
 
@@ -118,6 +121,7 @@ void Console::drain(Sink& target) {
     } else if (errno != EINTR && errno != EAGAIN) {
       const int error = errno;
       target.broken = true;
+      target.lost = error != EPIPE;
       target.pending.clear();
       if (&target == &out_) {
         message(fmt::format("stdout can't be written: {}; what the ranks print there is lost from here on",

@@ -22,7 +22,8 @@ class Console {
   // Between two lines of a progress bar that is not on a terminal.
   static constexpr std::chrono::seconds kRedrawInterval{2};
 
-  // Of a program that writes nowhere else. Ignores SIGPIPE. Throws SystemError if one of them isn't open.
+  // Of a program that writes nowhere else but to files of the ranks'. Ignores SIGPIPE and SIGXFSZ. Throws SystemError
+  // if one of them isn't open.
   Console(int out_fd, int err_fd);
 
   // A line of a rank's, without its end: "[rank 2] text", and "[rank 2] [lockstep] text" for what the library in it
@@ -44,6 +45,9 @@ class Console {
   // Time until flush() has a redraw to show; nothing if there is none.
   std::optional<Deadline::Duration> next_redraw() const;
 
+  // True if something could not be written, for want of room, say. A reader that went by its own choice loses nothing.
+  bool lost_output() const { return out_.lost || err_.lost; }
+
   // No more is coming: a redraw that no line has superseded is shown as the last one.
   void finish();
 
@@ -51,7 +55,8 @@ class Console {
   struct Sink {
     int fd = -1;
     bool terminal = false;
-    bool broken = false;  // nobody reads any more
+    bool broken = false;  // nothing can be written any more
+    bool lost = false;    // for another reason than that nobody reads
     std::string pending;
   };
 

@@ -10,6 +10,7 @@
 #include <array>
 #include <cerrno>
 
+#include "launcher/command_line.h"
 #include "launcher/job_report.h"
 #include "launcher/spawn.h"
 #include "runtime/base/error.h"
@@ -96,20 +97,8 @@ void Job::start_rank(int rank, int null_fd) {
   process.rank = rank;
   UniqueFd out;
   UniqueFd err;
-  if (options_.log_dir.empty()) {
-    Pipe out_pipe = make_pipe();
-    Pipe err_pipe = make_pipe();
-    set_non_blocking(out_pipe.read_end.get());
-    set_non_blocking(err_pipe.read_end.get());
-    process.out = RankOutput(rank, Stream::out, std::move(out_pipe.read_end));
-    process.err = RankOutput(rank, Stream::err, std::move(err_pipe.read_end));
-    out = std::move(out_pipe.write_end);
-    err = std::move(err_pipe.write_end);
-  } else {
-    process.err_file = fmt::format("{}/rank{}.err", options_.log_dir, rank);
-    out = open_file(fmt::format("{}/rank{}.out", options_.log_dir, rank), true);
-    err = open_file(process.err_file, true);
-  }
+  process.out = output_of(rank, Stream::out, out);
+  process.err = output_of(rank, Stream::err, err);
 
   SpawnRequest request;
   request.path = options_.program;
@@ -128,8 +117,17 @@ void Job::start_rank(int rank, int null_fd) {
   process.pidfd = std::move(spawned.pidfd);
 
   watch(process.pidfd.get(), EPOLLIN, tag(Source::rank_end, rank));
-  if (process.out.open()) watch(process.out.fd(), EPOLLIN, tag(Source::rank_out, rank));
-  if (process.err.open()) watch(process.err.fd(), EPOLLIN, tag(Source::rank_err, rank));
+  watch(process.out.fd(), EPOLLIN, tag(Source::rank_out, rank));
+  watch(process.err.fd(), EPOLLIN, tag(Source::rank_err, rank));
+}
+
+RankOutput Job::output_of(int rank, Stream stream, UniqueFd& rank_end) const {
+  Pipe pipe = make_pipe();
+  set_non_blocking(pipe.read_end.get());
+  rank_end = std::move(pipe.write_end);
+  if (options_.log_dir.empty()) return {rank, stream, std::move(pipe.read_end)};
+  LogFile file(fmt::format("{}/rank{}.{}", options_.log_dir, rank, stream == Stream::out ? "out" : "err"));
+  return {rank, stream, std::move(pipe.read_end), std::move(file)};
 }
 
 void Job::watch(int fd, std::uint32_t events, std::uint64_t what) {
@@ -329,12 +327,16 @@ int Job::conclude() {
   for (const auto& entry : tree_.members()) {
     console_.message(fmt::format("process {} ({}) did not end within {} s of SIGKILL: it waits for a device", entry.pid,
                                  entry.name, kUnkillableLimit.count()));
-    if (code == 0) code = 1;
+    if (code == 0) code = kExitInternal;
+  }
+  if (const auto lost = describe_lost_output(ranks_); !lost.empty()) {
+    console_.message(lost);
+    if (code == 0) code = kExitInternal;
   }
   // The reader may take its time, as with any program; who doesn't want to wait for it sends a signal.
   console_.finish();
   for (const int asked = stop_.count(); console_.backlog() > 0 && stop_.count() == asked;) wait_for_events();
-  return code;
+  return code == 0 && console_.lost_output() ? kExitInternal : code;
 }
 
 int Job::sum_up() {

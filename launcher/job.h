@@ -45,6 +45,8 @@ class Job {
 
   void start_ranks();
   void start_rank(int rank, int null_fd);
+  // Where a stream of a rank goes; `rank_end` is what the rank writes to.
+  RankOutput output_of(int rank, Stream stream, UniqueFd& rank_end) const;
   void watch(int fd, std::uint32_t events, std::uint64_t what);
   void forget(int fd);
   void wait_for_events();

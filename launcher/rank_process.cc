@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <csignal>
 #include <fstream>
+#include <string_view>
 
 #include "runtime/base/error.h"
 
@@ -31,13 +32,22 @@ std::size_t RankOutput::read_some(Console& console) {
     bytes = read(fd_.get(), buffer, sizeof buffer);
   } while (bytes < 0 && errno == EINTR);
   if (bytes > 0) {
-    splitter_.feed({buffer, static_cast<std::size_t>(bytes)}, sink(console));
-    return static_cast<std::size_t>(bytes);
+    const std::string_view text(buffer, static_cast<std::size_t>(bytes));
+    if (!file_.open()) {
+      splitter_.feed(text, sink(console));
+    } else if (const auto problem = file_.write(text); !problem.empty()) {
+      console.message(problem);
+    }
+    return text.size();
   }
-  if (bytes < 0 && errno == EAGAIN) return 0;
-  splitter_.finish(sink(console));
-  fd_.reset();
+  if (bytes == 0 || errno != EAGAIN) end(console);
   return 0;
+}
+
+void RankOutput::end(Console& console) {
+  splitter_.finish(sink(console));
+  if (const auto problem = file_.close(); !problem.empty()) console.message(problem);
+  fd_.reset();
 }
 
 void RankOutput::read_available(Console& console) {
@@ -53,9 +63,7 @@ void RankOutput::read_available(Console& console) {
 
 void RankOutput::finish(Console& console) {
   read_available(console);
-  if (!fd_) return;
-  splitter_.finish(sink(console));
-  fd_.reset();
+  if (fd_) end(console);
 }
 
 std::optional<Ending> reap(int pidfd) {

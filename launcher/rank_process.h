@@ -9,6 +9,7 @@
 
 #include "launcher/console.h"
 #include "launcher/line_splitter.h"
+#include "launcher/log_file.h"
 #include "launcher/outcome.h"
 #include "runtime/base/unique_fd.h"
 
@@ -18,24 +19,32 @@ namespace lockstep::launcher {
 class RankOutput {
  public:
   RankOutput() = default;
-  // `fd` is the read end of a pipe and doesn't block.
-  RankOutput(int rank, Stream stream, UniqueFd fd) : rank_(rank), stream_(stream), fd_(std::move(fd)) {}
+  // `fd` is the read end of a pipe and doesn't block. What comes goes to `file`, or by lines to the console if there is
+  // none.
+  RankOutput(int rank, Stream stream, UniqueFd fd, LogFile file = {})
+      : rank_(rank), stream_(stream), fd_(std::move(fd)), file_(std::move(file)) {}
 
   int fd() const { return fd_.get(); }
   bool open() const { return static_cast<bool>(fd_); }
-  // Reads once and hands lines to the console. Returns the bytes read; closes at the stream's end.
+  // Reads once and passes it on. Returns the bytes read; closes at the stream's end.
   std::size_t read_some(Console& console);
   // Reads what is there on entry, and no more: a writer that goes on may be faster than the console.
   void read_available(Console& console);
   // The same for the last time: what came without an end becomes a line.
   void finish(Console& console);
+  // "logs/rank1.out"; empty: the console.
+  const std::string& path() const { return file_.path(); }
+  // Of the file, so far.
+  std::uint64_t lost_bytes() const { return file_.lost_bytes(); }
 
  private:
+  void end(Console& console);
   LineSplitter::Sink sink(Console& console) const;
 
   int rank_ = 0;
   Stream stream_ = Stream::out;
   UniqueFd fd_;
+  LogFile file_;
   LineSplitter splitter_;
 };
 
@@ -45,7 +54,6 @@ struct RankProcess {
   UniqueFd pidfd;
   RankOutput out;
   RankOutput err;
-  std::string err_file;          // with --log-dir
   std::optional<Ending> ending;  // once it has ended
   bool group_is_empty = false;   // neither it nor what it started in its process group is there
 

@@ -39,7 +39,9 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
   attempt(dup2(request.stdout_fd, STDOUT_FILENO));
   attempt(dup2(request.stderr_fd, STDERR_FILENO));
   attempt(fcntl(request.inherited_fd, F_SETFD, 0));
-  attempt(signal(SIGPIPE, SIG_DFL) == SIG_ERR ? -1 : 0);  // the launcher ignores it, and that would be inherited
+  // The launcher ignores these, and that would be inherited.
+  attempt(signal(SIGPIPE, SIG_DFL) == SIG_ERR ? -1 : 0);
+  attempt(signal(SIGXFSZ, SIG_DFL) == SIG_ERR ? -1 : 0);
   attempt(sigprocmask(SIG_SETMASK, &request.signal_mask, nullptr));
   attempt(setrlimit(RLIMIT_NOFILE, &request.descriptor_limit));
   attempt(execve(request.path.c_str(), arguments, environment));

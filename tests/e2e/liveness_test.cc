@@ -165,11 +165,13 @@ TEST(Liveness, ARankUnderADebuggerIsWaitedFor) {
 }
 
 TEST(Liveness, AStoppedLauncherAccusesNobodyAndNobodyAccusesIt) {
-  // In files, where a stopped launcher need not pass it on, so that what the ranks say can be waited for.
+  // In files of their own, which a stopped launcher need not write, so that what the ranks say can be waited for.
   const auto folder = std::filesystem::path(::testing::TempDir()) / ("stopped-" + testing::job());
-  Process launcher({.command = run_command({"-n", "2", "--log-dir", folder.native()}, RANK_PROGRAM,
-                                           {"init", "sum", "print:reducing", "loop"}),
-                    .environment = {{"LOCKSTEP_LIVENESS", "on"}}});
+  std::filesystem::create_directories(folder);
+  const std::string into_files =
+      "exec \"$0\" init sum print:reducing loop >\"$FOLDER/rank$RANK.out\" 2>\"$FOLDER/rank$RANK.err\"";
+  Process launcher({.command = run_command({"-n", "2"}, "sh", {"-c", into_files, RANK_PROGRAM}),
+                    .environment = {{"LOCKSTEP_LIVENESS", "on"}, {"FOLDER", folder.native()}}});
   const auto both_say = [&](const std::string& file, const std::string& text) {
     return wait_until([&] {
       for (const std::string rank : {"rank0", "rank1"}) {

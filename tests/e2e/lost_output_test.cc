@@ -1,0 +1,106 @@
+// Output that can't be written is never lost in silence: the launcher says it, and its exit code isn't 0.
+#include <gtest/gtest.h>
+#include <sys/mount.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "tests/e2e/launch.h"
+
+namespace lockstep::e2e {
+namespace {
+
+using testing::run;
+
+void expect_part(const std::string& text, const std::string& part) {
+  EXPECT_TRUE(contains(text, part)) << "no '" << part << "' in: " << text;
+}
+
+std::string content(const std::filesystem::path& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+class LostOutput : public ::testing::Test {
+ protected:
+  LostOutput() { std::filesystem::create_directories(folder_); }
+  ~LostOutput() override { std::filesystem::remove_all(folder_); }
+
+  const std::filesystem::path folder_ = std::filesystem::path(::testing::TempDir()) / ("lost-" + testing::job());
+};
+
+// `text` is what the rank printed, as far as there was room.
+void expect_cut_text(const std::string& text) {
+  EXPECT_TRUE(text.starts_with("line 0 of rank 1\nline 1 of rank 1\n")) << text.substr(0, 100);
+  EXPECT_FALSE(contains(text, "line 9999 of rank 1"));
+}
+
+TEST_F(LostOutput, OfALogDirIsSaidAndFailsTheJob) {
+  // As a full disk: writes beyond 8 blocks fail.
+  const auto result = run(joined({"sh", "-c", "ulimit -f 8; exec \"$@\"", "sh"},
+                                 plain(2, {"flood:10000@1", "print:short@0"}, {"--log-dir", folder_.native()})));
+  EXPECT_EQ(result.exit_code, 1) << result.err;
+  const auto file = (folder_ / "rank1.out").native();
+  expect_part(result.err, "lockstep run: " + file + " can't be written: ");
+  expect_part(result.err, "lockstep run: output was lost: ");
+  expect_part(result.err, " bytes of " + file + "\n");
+  EXPECT_EQ(content(folder_ / "rank0.out"), "short\n");
+  expect_cut_text(content(file));
+}
+
+TEST_F(LostOutput, OfALogDirOnAFullDiskIsSaidAndFailsTheJob) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root may mount a small file system";
+  if (mount("tmpfs", folder_.c_str(), "tmpfs", 0, "size=64k") != 0) GTEST_SKIP() << "mount: " << strerror(errno);
+  const auto result = run(plain(2, {"flood:10000@1", "print:short@0"}, {"--log-dir", folder_.native()}));
+  const auto text = content(folder_ / "rank1.out");
+  EXPECT_EQ(umount(folder_.c_str()), 0);
+  EXPECT_EQ(result.exit_code, 1) << result.err;
+  expect_part(result.err, "can't be written: No space left on device");
+  expect_part(result.err, "lockstep run: output was lost: ");
+  expect_cut_text(text);
+}
+
+TEST_F(LostOutput, ARanksOwnFailureKeepsItsExitCode) {
+  const auto result = run(joined({"sh", "-c", "ulimit -f 8; exec \"$@\"", "sh"},
+                                 plain(1, {"flood:10000", "exit:7"}, {"--log-dir", folder_.native()})));
+  EXPECT_EQ(result.exit_code, 7) << result.err;
+  expect_part(result.err, "output was lost: ");
+}
+
+TEST_F(LostOutput, OfStdoutIsSaidAndFailsTheJob) {
+  const auto result = run(joined({"sh", "-c", "exec \"$@\" >/dev/full", "sh"}, plain(2, {"print:x"})));
+  EXPECT_EQ(result.exit_code, 1) << result.err;
+  expect_part(result.err, "stdout can't be written: No space left on device");
+}
+
+TEST_F(LostOutput, OfStderrFailsTheJob) {
+  EXPECT_EQ(run(joined({"sh", "-c", "exec \"$@\" 2>/dev/full", "sh"}, plain(2, {"eprint:x"}))).exit_code, 1);
+}
+
+TEST_F(LostOutput, AReaderThatGoesByItsOwnChoiceLosesNothing) {
+  const auto result = run({"sh", "-c", "{ \"$@\"; echo $? >&2; } | true", "sh", LOCKSTEP_PROGRAM, "run", "-n", "2",
+                           PLAIN_PROGRAM, "flood:10000"});
+  expect_part(result.err, "stdout can't be written: Broken pipe");
+  EXPECT_TRUE(result.err.ends_with("\n0\n")) << result.err;
+}
+
+// What a command itself says, where nobody can read it.
+TEST_F(LostOutput, NoCommandAbortsForWantOfRoomForItsOwnWords) {
+  const auto exit_code = [](const std::string& redirection, const Words& command) {
+    return run(joined({"sh", "-c", "exec \"$@\" " + redirection, "sh"}, command)).exit_code;
+  };
+  const std::string lockstep = LOCKSTEP_PROGRAM;
+  EXPECT_EQ(exit_code("2>/dev/full", {lockstep, "run", "no-such-program"}), 127);
+  EXPECT_EQ(exit_code("2>/dev/full", {lockstep, "run", "--bogus"}), 2);
+  EXPECT_EQ(exit_code("2>/dev/full", {lockstep, "store", "serve", "--host", "203.0.113.1"}), 2);
+  EXPECT_EQ(exit_code(">/dev/full", {lockstep, "store", "serve"}), 1);
+  EXPECT_EQ(exit_code(">/dev/full", {lockstep, "--help"}), 1);
+  EXPECT_EQ(exit_code(">/dev/full", {lockstep, "doctor"}), 1);
+  EXPECT_EQ(exit_code(">/dev/full", {PROBE_PROGRAM}), 1);
+}
+
+}  // namespace
+}  // namespace lockstep::e2e
