@@ -53,6 +53,11 @@ Job::Job(JobOptions options, const Environment& environment, Console& console, S
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
       life_(make_pipe()),
       started_(Clock::now()),
+      watch_({.ranks = options_.contract.world_size,
+              .host = host_,
+              .end_stopped = options_.contract.liveness.value_or(environment.get("LOCKSTEP_LIVENESS") != "off"),
+              .members = options_.members}),
+      look_at_(Deadline::after(RankWatch::kLook)),
       verdict_(options_.contract.world_size) {
   if (!epoll_) throw SystemError("epoll_create1", errno);
   const int high = fcntl(life_.read_end.get(), F_DUPFD_CLOEXEC, kLowestInheritedFd);
@@ -145,7 +150,7 @@ void Job::forget(int fd) {
 
 void Job::wait_for_events() {
   auto limit = Deadline::Duration::max();
-  for (const auto& deadline : {verdict_at_, kill_at_, give_up_at_}) {
+  for (const auto& deadline : {look_at_, verdict_at_, kill_at_, give_up_at_}) {
     if (deadline) limit = std::min(limit, deadline->remaining());
   }
   if (const auto redraw = console_.next_redraw()) limit = std::min(limit, *redraw);
@@ -264,7 +269,9 @@ void Job::on_rank_end(RankProcess& process) {
     if (!ending->ok() && !obeyed) console_.message(describe_later_end(process, host_, stop_.signal()));
     return;
   }
-  if (give_up_at_ && ending->by_signal && ending->value == SIGKILL) ++killed_after_failure_;
+  if (give_up_at_ && ending->by_signal && ending->value == SIGKILL && process.rank != verdict_.first_failure()) {
+    ++killed_after_failure_;
+  }
   obey(verdict_.ended(process.rank, *ending));
 }
 
@@ -272,7 +279,8 @@ void Job::obey(Verdict::Step step) {
   if (step == Verdict::Step::await_cause) verdict_at_ = Deadline::after(Verdict::cause_limit(options_.grace));
   if (step != Verdict::Step::end_others) return;
   verdict_at_.reset();
-  const auto report = describe_failure(first_failure(), host_, Clock::now() - started_, running());
+  const auto report = cause_ ? describe_failure(*cause_, running() - 1)
+                             : describe_failure(first_failure(), host_, Clock::now() - started_, running());
   console_.message(report.message);
   for (const auto& line : report.details) console_.detail(line);
   begin_ending(SIGTERM);
@@ -289,7 +297,29 @@ void Job::reap_others() {
       "scripts may be left");
 }
 
+void Job::look_at_ranks() {
+  look_at_.reset();
+  if (running() == 0 || verdict_.first_failure()) return;
+  look_at_ = Deadline::after(RankWatch::kLook);
+  for (const auto& finding : watch_.look(ranks_, Clock::now())) {
+    if (finding.cause) {
+      on_cause(*finding.cause);
+    } else {
+      console_.message(finding.text);
+    }
+  }
+}
+
+void Job::on_cause(const Cause& cause) {
+  const bool runs = cause.rank >= 0 && cause.rank < options_.contract.world_size &&
+                    ranks_[static_cast<std::size_t>(cause.rank)].running();
+  if (!runs || verdict_.first_failure()) return;
+  cause_ = cause;
+  obey(verdict_.accused(cause.rank));
+}
+
 void Job::check_timers() {
+  if (look_at_ && look_at_->expired()) look_at_ranks();
   if (verdict_at_ && verdict_at_->expired()) obey(verdict_.overdue());
   if (kill_at_ && kill_at_->expired()) {
     kill_at_.reset();
@@ -314,6 +344,7 @@ bool Job::finished() {
 
 int Job::conclude() {
   // Nothing of the job is due any more: only the reader of the output is waited for.
+  look_at_.reset();
   verdict_at_.reset();
   kill_at_.reset();
   give_up_at_.reset();
@@ -341,8 +372,9 @@ int Job::conclude() {
 
 int Job::sum_up() {
   if (verdict_.first_failure()) {
-    console_.message(summarise_failure(first_failure(), verdict_.others(), killed_after_failure_, options_.grace));
-    return first_failure().ending->exit_code();
+    console_.message(
+        summarise_failure(first_failure(), cause_, verdict_.others(), killed_after_failure_, options_.grace));
+    return failure_exit_code(first_failure(), cause_);
   }
   const bool all_ok = std::all_of(ranks_.begin(), ranks_.end(),
                                   [](const auto& process) { return process.ending && process.ending->ok(); });

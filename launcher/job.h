@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,9 +13,11 @@
 #include "launcher/job_tree.h"
 #include "launcher/log_relay.h"
 #include "launcher/rank_process.h"
+#include "launcher/rank_watch.h"
 #include "launcher/signals.h"
 #include "launcher/stop_request.h"
 #include "launcher/verdict.h"
+#include "runtime/base/cause.h"
 #include "runtime/base/deadline.h"
 #include "runtime/base/environment.h"
 
@@ -26,6 +29,8 @@ struct JobOptions {
   std::string log_dir;               // empty: output goes to the console
   std::chrono::milliseconds grace{700};
   Contract contract;  // the job fills launcher_pid and launcher_fd in
+  // Who has registered with the job's store; nothing if it doesn't answer.
+  std::function<std::optional<std::vector<store::MemberView>>()> members = {};
 };
 
 // Driven by descriptors (signals, ends of processes, output), so that nothing is polled. Main thread only, which must
@@ -59,6 +64,8 @@ class Job {
   void on_rank_end(RankProcess& process);
   void reap_others();
   void check_timers();
+  void look_at_ranks();
+  void on_cause(const Cause& cause);
   bool finished();
 
   void obey(Verdict::Step step);
@@ -85,7 +92,10 @@ class Job {
   bool reading_ = true;
   bool children_changed_ = false;
 
+  RankWatch watch_;
+  std::optional<Deadline> look_at_;  // while ranks run and none has failed
   Verdict verdict_;
+  std::optional<Cause> cause_;          // for which a rank was named while it ran
   std::optional<Deadline> verdict_at_;  // the cause must have shown itself by then
   int killed_after_failure_ = 0;        // ranks that outlived the grace period
   StopRequest stop_;

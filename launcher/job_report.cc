@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "runtime/base/exit_code.h"
+
 namespace lockstep::launcher {
 namespace {
 
@@ -56,12 +58,18 @@ std::string describe_later_end(const RankProcess& process, const std::string& ho
   return fmt::format("{} after {}", who(process, host), signal_name(stop_signal));
 }
 
-std::string summarise_failure(const RankProcess& first, int others, int killed, std::chrono::milliseconds grace) {
+std::string summarise_failure(const RankProcess& first, const std::optional<Cause>& cause, int others, int killed,
+                              std::chrono::milliseconds grace) {
   std::string rest;
   if (others > 0) rest = fmt::format("; {} ended after it", count_of(others, "other rank"));
   if (killed > 0) rest += fmt::format(" ({} of them by SIGKILL, {} ms after SIGTERM)", killed, grace.count());
-  return fmt::format("rank {} failed first: it {}{}; exit code {}", first.rank, first.ending->describe(), rest,
-                     first.ending->exit_code());
+  return fmt::format("rank {} failed first: it {}{}; exit code {}", first.rank,
+                     cause ? "did not go on, as said above" : first.ending->describe(), rest,
+                     failure_exit_code(first, cause));
+}
+
+int failure_exit_code(const RankProcess& first, const std::optional<Cause>& cause) {
+  return cause ? kExitPeerLost : first.ending->exit_code();
 }
 
 }  // namespace lockstep::launcher

@@ -35,7 +35,11 @@ std::string describe_lost_output(std::span<const RankProcess> ranks);
 // A rank that ended otherwise than by the signal that the job was asked to stop with.
 std::string describe_later_end(const RankProcess& process, const std::string& host, int stop_signal);
 
-// The last line. `others` ranks ended after the first failure, `killed` of them by SIGKILL, `grace` after SIGTERM.
-std::string summarise_failure(const RankProcess& first, int others, int killed, std::chrono::milliseconds grace);
+// The last line, also of a rank that was named for `cause` while it ran. `others` ranks ended after the first failure,
+// `killed` of them by SIGKILL, `grace` after SIGTERM.
+std::string summarise_failure(const RankProcess& first, const std::optional<Cause>& cause, int others, int killed,
+                              std::chrono::milliseconds grace);
+// The job's, for that rank: its own, or 75 of one that was named while it ran.
+int failure_exit_code(const RankProcess& first, const std::optional<Cause>& cause);
 
 }  // namespace lockstep::launcher

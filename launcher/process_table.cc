@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <filesystem>
@@ -37,6 +38,23 @@ bool next_number(std::string_view& rest, pid_t& value) {
   const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), value);
   if (error != std::errc{}) return false;
   rest.remove_prefix(static_cast<std::size_t>(end - rest.data()));
+  return true;
+}
+
+// Children of all threads of a process. False if this kernel doesn't list them (CONFIG_PROC_CHILDREN).
+bool list_children(pid_t parent, std::vector<pid_t>& children) {
+  std::error_code error;  // the process may end at any moment
+  for (std::filesystem::directory_iterator thread(fmt::format("/proc/{}/task", parent), error), end;
+       !error && thread != end; thread.increment(error)) {
+    const std::string path = thread->path().native() + "/children";
+    if (children.empty() && access(path.c_str(), R_OK) != 0 && access(thread->path().c_str(), X_OK) == 0) return false;
+    const std::string text = read_proc_file(path);
+    for (std::string_view rest = text; !rest.empty();) {
+      const auto word = rest.substr(0, rest.find(' '));
+      if (const auto pid = parse_int(word)) children.push_back(static_cast<pid_t>(*pid));
+      rest.remove_prefix(std::min(rest.size(), word.size() + 1));
+    }
+  }
   return true;
 }
 
@@ -92,6 +110,46 @@ std::vector<ProcessEntry> descendants(const std::vector<ProcessEntry>& table, pi
     }
   }
   return found;
+}
+
+std::vector<ProcessEntry> descendants_of(pid_t root) {
+  std::vector<ProcessEntry> found;
+  std::vector<pid_t> open{root};
+  while (!open.empty()) {
+    std::vector<pid_t> children;
+    if (!list_children(open.back(), children)) return descendants(process_table(), root, {});
+    open.pop_back();
+    for (const pid_t child : children) {
+      auto entry = process_entry(child);
+      if (!entry) continue;
+      found.push_back(std::move(*entry));
+      open.push_back(child);
+    }
+  }
+  return found;
+}
+
+std::vector<ProcessEntry> path_between(pid_t first, pid_t last) {
+  std::vector<ProcessEntry> path;
+  for (pid_t pid = last; pid > 1; pid = path.back().parent) {
+    auto entry = process_entry(pid);
+    if (!entry) return {};
+    path.push_back(std::move(*entry));
+    if (pid != first) continue;
+    std::reverse(path.begin(), path.end());
+    return path;
+  }
+  return {};
+}
+
+bool has_open(pid_t pid, std::string_view file) {
+  std::error_code error;  // the process may end at any moment
+  for (std::filesystem::directory_iterator fd(fmt::format("/proc/{}/fd", pid), error), end; !error && fd != end;
+       fd.increment(error)) {
+    std::error_code closed;
+    if (std::filesystem::read_symlink(fd->path(), closed).native() == file) return true;
+  }
+  return false;
 }
 
 bool started_with(pid_t pid, std::string_view variable) {

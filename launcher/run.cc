@@ -126,6 +126,7 @@ int start(const RunOptions& options) {
   LogRelay log;
   job_options.contract.store_secret = store::Secret::random();  // after the guardian's fork: it need not have it
   const RunStores stores(options, job_options.contract);
+  job_options.members = [&stores] { return stores.members(); };
   if (const auto address = stores.open_address(); !address.empty()) {
     console.message(
         fmt::format("--torch-store: torch's protocol at {}, without a secret: whoever reaches it may read, change and "

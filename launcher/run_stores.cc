@@ -34,4 +34,8 @@ RunStores::RunStores(const RunOptions& options, Contract& contract)
   }
 }
 
+std::optional<std::vector<store::MemberView>> RunStores::members() const {
+  return own_.members(Deadline::after(std::chrono::milliseconds(200)));
+}
+
 }  // namespace lockstep::launcher

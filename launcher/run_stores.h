@@ -2,7 +2,9 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "launcher/command_line.h"
 #include "launcher/contract.h"
@@ -18,6 +20,8 @@ class RunStores {
   // SystemError.
   RunStores(const RunOptions& options, Contract& contract);
 
+  // The ranks that have registered with the run's own store; nothing if it doesn't answer soon.
+  std::optional<std::vector<store::MemberView>> members() const;
   // Where everybody is served; empty without --torch-store.
   std::string open_address() const { return torch_ ? torch_->address().to_string() : std::string(); }
 

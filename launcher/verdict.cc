@@ -5,7 +5,7 @@ namespace lockstep::launcher {
 Verdict::Step Verdict::ended(int rank, const Ending& ending) {
   --running_;
   if (first_failure_) {
-    ++others_;
+    if (*first_failure_ != rank) ++others_;
     return Step::go_on;
   }
   if (!ending.ok() && !ending.is_consequence()) {
@@ -20,6 +20,12 @@ Verdict::Step Verdict::ended(int rank, const Ending& ending) {
   }
   if (witness_ && running_ == 0) return name(*witness_);
   return first_witness ? Step::await_cause : Step::go_on;
+}
+
+Verdict::Step Verdict::accused(int rank) {
+  if (first_failure_) return Step::go_on;
+  if (witness_) ++others_;
+  return name(rank);
 }
 
 Verdict::Step Verdict::overdue() { return witness_ && !first_failure_ ? name(*witness_) : Step::go_on; }

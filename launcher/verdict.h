@@ -27,11 +27,13 @@ class Verdict {
   explicit Verdict(int ranks) : running_(ranks) {}
 
   Step ended(int rank, const Ending& ending);
+  // A rank that runs is named: it is stopped, or silent. Nothing if another was named before.
+  Step accused(int rank);
   // The cause has not shown itself: who was first to speak of it is named.
   Step overdue();
 
   const std::optional<int>& first_failure() const { return first_failure_; }
-  // Ranks that ended after it, or because of it.
+  // Ranks that ended after it, or because of it; it is none of them.
   int others() const { return others_; }
 
  private:

@@ -27,6 +27,18 @@ TEST(Verdict, TheFirstToFailIsNamedAndTheRestCounted) {
   EXPECT_EQ(verdict.others(), 2) << "rank 3 had ended well before";
 }
 
+TEST(Verdict, ARankThatRunsIsNamedAndItsOwnEndLaterIsNoFurtherOne) {
+  Verdict verdict(4);
+  EXPECT_EQ(verdict.ended(0, kHeard), Step::await_cause);
+  EXPECT_EQ(verdict.accused(1), Step::end_others);
+  EXPECT_EQ(verdict.accused(2), Step::go_on) << "one is named";
+  EXPECT_EQ(verdict.ended(1, kKilled), Step::go_on);
+  EXPECT_EQ(verdict.ended(2, kHeard), Step::go_on);
+  EXPECT_EQ(verdict.ended(3, kHeard), Step::go_on);
+  EXPECT_EQ(verdict.first_failure(), 1);
+  EXPECT_EQ(verdict.others(), 3);
+}
+
 TEST(Verdict, AWitnessIsNotTheCulprit) {
   Verdict verdict(4);
   EXPECT_EQ(verdict.ended(0, kHeard), Step::await_cause);
