@@ -1,7 +1,9 @@
 #include "launcher/guardian.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -25,20 +27,30 @@ constexpr pid_t kAllIsWell = 0;
 constexpr int kPipe = 3;
 constexpr auto kKillLimit = 10s;
 
-bool belongs_to_job(const ProcessEntry& entry, const std::set<pid_t>& groups, const std::string& marker) {
-  return entry.alive() && (groups.contains(entry.group) || started_with(entry.pid, marker));
+// By what processes of the job are known. The launcher holds the pipe too; where an error ends it, it ends by itself.
+struct Signs {
+  pid_t launcher = 0;
+  std::set<pid_t> groups = {};
+  std::string variable;
+  std::string life_pipe;
+};
+
+bool belongs_to_job(const ProcessEntry& entry, const Signs& signs) {
+  return entry.alive() && entry.pid != signs.launcher &&
+         (signs.groups.contains(entry.group) || started_with(entry.pid, signs.variable) ||
+          has_open(entry.pid, signs.life_pipe));
 }
 
 // Kills what there is of the job and waits for its end; false if there was nothing.
-bool kill_job(const std::set<pid_t>& groups, const std::string& marker, const Deadline& deadline) {
+bool kill_job(const Signs& signs, const Deadline& deadline) {
   std::vector<UniqueFd> killed;
   for (const auto& entry : process_table()) {
-    if (entry.pid == getpid() || !belongs_to_job(entry, groups, marker)) continue;
+    if (entry.pid == getpid() || !belongs_to_job(entry, signs)) continue;
     UniqueFd pidfd = open_pidfd(entry.pid);
     if (!pidfd) continue;
     // Now that the descriptor holds this process, look again: the id may have been given to another one.
     const auto again = process_entry(entry.pid);
-    if (!again || !belongs_to_job(*again, groups, marker)) continue;
+    if (!again || !belongs_to_job(*again, signs)) continue;
     syscall(SYS_pidfd_send_signal, pidfd.get(), SIGKILL, nullptr, 0);  // fails only if it has ended by itself
     killed.push_back(std::move(pidfd));
   }
@@ -60,8 +72,7 @@ void detach(int pipe) {
   }
 }
 
-[[noreturn]] void guard(const std::string& run_id) {
-  std::set<pid_t> groups;
+[[noreturn]] void guard(Signs signs) {
   while (true) {
     pid_t group = 0;
     const auto bytes = read(kPipe, &group, sizeof group);  // each is written at once and smaller than PIPE_BUF
@@ -69,35 +80,44 @@ void detach(int pipe) {
     if (bytes != sizeof group) break;
     if (group == kAllIsWell) _exit(EXIT_SUCCESS);
     if (group > 0) {
-      groups.insert(group);
+      signs.groups.insert(group);
     } else {
-      groups.erase(-group);
+      signs.groups.erase(-group);
     }
   }
   try {
     const auto deadline = Deadline::after(kKillLimit);
-    while (kill_job(groups, "LOCKSTEP_RUN_ID=" + run_id, deadline) && !deadline.expired()) {
+    while (kill_job(signs, deadline) && !deadline.expired()) {
     }
   } catch (const std::exception&) {  // There is nobody left to tell; the groups can still be killed.
-    for (const pid_t group : groups) kill(-group, SIGKILL);
+    for (const pid_t group : signs.groups) kill(-group, SIGKILL);
   }
   _exit(EXIT_SUCCESS);
 }
 
 }  // namespace
 
-Guardian::Guardian(const std::string& run_id) {
+Guardian::Guardian(const Marks& marks) {
+  struct stat life {};
+  if (fstat(marks.life_fd, &life) != 0) throw SystemError("fstat of the life pipe", errno);
   Pipe pipe = make_pipe();
   Pipe detached = make_pipe();  // ends once it is out of this process group, which may be killed as a whole
+  const pid_t launcher = getpid();
   pid_ = fork();
   if (pid_ < 0) throw SystemError("fork the launcher's guardian", errno);
   if (pid_ == 0) {
+    // The ranks end when this pipe does, so no process but the launcher may hold its write end. Before detach(), which
+    // may give its numbers away.
+    close(marks.life_fd);
+    close(marks.life_end);
     detach(pipe.read_end.get());
     pipe.write_end.reset();
     detached.write_end.reset();
     // What the launcher was started with. Before Linux 5.9 it stays open until this process ends: harmless.
     syscall(SYS_close_range, kPipe + 1, ~0U, 0);
-    guard(run_id);
+    guard({.launcher = launcher,
+           .variable = "LOCKSTEP_RUN_ID=" + marks.run_id,
+           .life_pipe = fmt::format("pipe:[{}]", life.st_ino)});
   }
   pipe_ = std::move(pipe.write_end);
   detached.write_end.reset();

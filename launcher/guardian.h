@@ -5,7 +5,8 @@
 // forks this process before it does anything else. It holds the read end of a pipe on which each rank writes its
 // process id before it becomes the program. When the pipe ends and nobody said that all is well, it kills every
 // process of the ranks' process groups, but for those that the launcher has seen empty (the number may be somebody
-// else's by now), and every process that was started with this job's LOCKSTEP_RUN_ID.
+// else's by now), every process that was started with this job's LOCKSTEP_RUN_ID, and every one that has inherited the
+// job's life pipe: setsid, `env -i` and a double fork leave that open.
 // docs/adr/0006-no-orphans.md has the alternatives.
 #pragma once
 
@@ -19,8 +20,14 @@ namespace lockstep::launcher {
 
 class Guardian {
  public:
+  // What every process of the job has of it, unless it drops it.
+  struct Marks {
+    std::string run_id;  // in LOCKSTEP_RUN_ID
+    int life_fd = -1;    // the read end of a pipe that all inherit and nobody else has; closed here
+    int life_end = -1;   // and its write end, which the launcher alone holds
+  };
   // Forks. Call it before the process has a second thread. Throws SystemError.
-  explicit Guardian(const std::string& run_id);
+  explicit Guardian(const Marks& marks);
   // Without all_is_well() before it, the guardian ends what there is of the job. Waits for it to leave.
   ~Guardian();
   // The process group of this rank has no process any more.

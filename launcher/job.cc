@@ -41,7 +41,7 @@ bool asks_to_end(int signal) { return signal == SIGINT || signal == SIGTERM || s
 }  // namespace
 
 Job::Job(JobOptions options, const Environment& environment, Console& console, Signals& signals,
-         const Guardian& guardian, LogRelay& log)
+         const Guardian& guardian, LogRelay& log, const Pipe& life)
     : options_(std::move(options)),
       environment_(environment),
       console_(console),
@@ -51,7 +51,7 @@ Job::Job(JobOptions options, const Environment& environment, Console& console, S
       tree_(guardian),
       host_(host_name()),
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
-      life_(make_pipe()),
+      life_(fcntl(life.read_end.get(), F_DUPFD_CLOEXEC, kLowestInheritedFd)),
       started_(Clock::now()),
       watch_({.ranks = options_.contract.world_size,
               .host = host_,
@@ -60,12 +60,13 @@ Job::Job(JobOptions options, const Environment& environment, Console& console, S
       look_at_(Deadline::after(RankWatch::kLook)),
       verdict_(options_.contract.world_size) {
   if (!epoll_) throw SystemError("epoll_create1", errno);
-  const int high = fcntl(life_.read_end.get(), F_DUPFD_CLOEXEC, kLowestInheritedFd);
-  if (high >= 0) life_.read_end.reset(high);  // with a low limit of descriptors it keeps its number
+  // With a low limit of descriptors there is no such number.
+  if (!life_) life_.reset(fcntl(life.read_end.get(), F_DUPFD_CLOEXEC, 0));
+  if (!life_) throw SystemError("fcntl F_DUPFD_CLOEXEC", errno);
   options_.contract.launcher_pid = getpid();
   struct stat status {};
-  if (fstat(life_.read_end.get(), &status) != 0) throw SystemError("fstat", errno);
-  options_.contract.launcher_fd = fmt::format("{}:{}", life_.read_end.get(), status.st_ino);
+  if (fstat(life_.get(), &status) != 0) throw SystemError("fstat", errno);
+  options_.contract.launcher_fd = fmt::format("{}:{}", life_.get(), status.st_ino);
   watch(signals_.fd(), EPOLLIN, tag(Source::signals));
   watch(log_.fd(), EPOLLIN, tag(Source::log));
 }
@@ -113,7 +114,7 @@ void Job::start_rank(int rank, int null_fd) {
   request.stdin_fd = rank == 0 && isatty(STDIN_FILENO) == 0 ? STDIN_FILENO : null_fd;
   request.stdout_fd = out.get();
   request.stderr_fd = err.get();
-  request.inherited_fd = life_.read_end.get();
+  request.inherited_fd = life_.get();
   request.registration_fd = guardian_.registration_fd();
   request.signal_mask = signals_.original_mask();
   request.descriptor_limit = descriptor_limit_;

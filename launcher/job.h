@@ -38,8 +38,9 @@ struct JobOptions {
 class Job {
  public:
   // What is given by reference outlives the job. Throws SystemError.
+  // `life`: its read end goes to every rank; it ends with this process, and nothing is ever written.
   Job(JobOptions options, const Environment& environment, Console& console, Signals& signals, const Guardian& guardian,
-      LogRelay& log);
+      LogRelay& log, const Pipe& life);
 
   // Starts the ranks and returns the exit code once nothing of them runs any more. May be called once.
   // Throws ExecError or SystemError, with everything that was started ended again.
@@ -85,7 +86,7 @@ class Job {
   JobTree tree_;
   std::string host_;
   UniqueFd epoll_;
-  Pipe life_;  // the read end goes to every rank; nothing is ever written
+  UniqueFd life_;  // the ranks' end of the life pipe, under a number that programs don't name
   std::vector<RankProcess> ranks_;
   Clock::time_point started_;
   rlimit descriptor_limit_{};  // what the ranks get; the launcher's own is higher

@@ -122,7 +122,9 @@ int start(const RunOptions& options) {
 
   Console console(STDOUT_FILENO, STDERR_FILENO);
   Signals signals;
-  Guardian guardian(job_options.contract.run_id);
+  const Pipe life = make_pipe();
+  Guardian guardian(
+      {.run_id = job_options.contract.run_id, .life_fd = life.read_end.get(), .life_end = life.write_end.get()});
   LogRelay log;
   job_options.contract.store_secret = store::Secret::random();  // after the guardian's fork: it need not have it
   const RunStores stores(options, job_options.contract);
@@ -144,7 +146,7 @@ int start(const RunOptions& options) {
         "--oversubscribe-gpu: ranks may share a GPU and then talk over sockets: for correctness, not for speed");
   }
   try {
-    const int code = Job(std::move(job_options), environment, console, signals, guardian, log).run();
+    const int code = Job(std::move(job_options), environment, console, signals, guardian, log, life).run();
     guardian.all_is_well();
     return code;
   } catch (const ExecError& error) {

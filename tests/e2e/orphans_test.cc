@@ -48,6 +48,23 @@ TEST(Orphans, NoneWhenTheLauncherIsKilledAndAChildHasASessionOfItsOwn) {
   EXPECT_EQ(footprint.left_after(leftover_deadline()), "");
 }
 
+// Of this test's job, by the number that it was started with: it has no environment.
+bool sleeps(const std::string& seconds) {
+  const auto result = run({"pgrep", "-f", "^sleep " + seconds + "$"});
+  return result.exit_code == 0;
+}
+
+TEST(Orphans, NoneWhenTheLauncherIsKilledAndAChildHasDroppedItsSessionAndItsEnvironment) {
+  if (!testing::has_program("pgrep")) GTEST_SKIP() << "there is no pgrep here";
+  const std::string seconds = std::to_string(1000000 + getpid());
+  Process launcher({.command = wrapped(2, "env -i setsid sleep " + seconds + " & \"$0\" ready hang; true")});
+  ASSERT_TRUE(launcher.await_output("ready", 2));
+  ASSERT_TRUE(testing::wait_until([&] { return sleeps(seconds); }));
+  launcher.send(SIGKILL);
+  EXPECT_TRUE(testing::wait_until([&] { return !sleeps(seconds); }, leftover_deadline()));
+  run({"pkill", "-9", "-f", "^sleep " + seconds + "$"});
+}
+
 TEST(Orphans, NoneWhenTheWholeProcessGroupOfTheLauncherIsKilled) {
   Footprint footprint;
   Process launcher({.command = wrapped(2, "\"$0\" ready hang; true")});

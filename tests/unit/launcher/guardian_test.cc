@@ -27,13 +27,14 @@ class GuardianTest : public ::testing::Test {
   }
 
   // A process in a group of its own that the guardian is told of, as a rank is.
-  void start_rank(const std::string& run_id) {
+  void start_rank(const std::string& run_id, bool has_pipe = false) {
     const UniqueFd null = open_file("/dev/null", false);
     SpawnRequest request;
     request.path = "/bin/sleep";
     request.arguments = {"sleep", "3600"};
     request.environment = {"LOCKSTEP_RUN_ID=" + run_id};
-    request.stdin_fd = request.stdout_fd = request.stderr_fd = request.inherited_fd = null.get();
+    request.stdin_fd = request.stdout_fd = request.stderr_fd = null.get();
+    request.inherited_fd = has_pipe ? life_.read_end.get() : null.get();
     request.registration_fd = guardian_->registration_fd();
     sigemptyset(&request.signal_mask);
     ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &request.descriptor_limit), 0);
@@ -43,7 +44,10 @@ class GuardianTest : public ::testing::Test {
   void close_pipe() { guardian_.reset(); }
   bool rank_lives() const { return !wait_readable(rank_.pidfd.get(), Deadline::after({})); }
 
-  std::optional<Guardian> guardian_{std::in_place, kRunId};
+  Pipe life_ = make_pipe();
+  std::optional<Guardian> guardian_{
+      std::in_place,
+      Guardian::Marks{.run_id = kRunId, .life_fd = life_.read_end.get(), .life_end = life_.write_end.get()}};
   Spawned rank_;
 };
 
@@ -55,6 +59,13 @@ TEST_F(GuardianTest, KillsTheRanksGroupsWhenNobodySaysThatAllIsWell) {
 
 TEST_F(GuardianTest, KillsWhatWasStartedForTheJobWhateverItsGroup) {
   start_rank(kRunId);
+  guardian_->forget(rank_.pid);
+  close_pipe();
+  EXPECT_FALSE(rank_lives());
+}
+
+TEST_F(GuardianTest, KillsWhoHasTheLifePipeWhateverItsGroupAndEnvironment) {
+  start_rank("of another job", true);
   guardian_->forget(rank_.pid);
   close_pipe();
   EXPECT_FALSE(rank_lives());
