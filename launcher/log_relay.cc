@@ -6,9 +6,9 @@
 
 #include <cerrno>
 #include <cstdint>
-#include <cstdio>
 #include <utility>
 
+#include "launcher/system.h"
 #include "runtime/base/error.h"
 
 namespace lockstep::launcher {
@@ -20,7 +20,7 @@ LogRelay::LogRelay() : event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
 
 LogRelay::~LogRelay() {
   set_log_sink({});
-  for (const auto& line : take()) fmt::print(stderr, "lockstep run: {}\n", line);
+  for (const auto& line : take()) print_error(fmt::format("lockstep run: {}", line));
 }
 
 std::vector<std::string> LogRelay::take() {

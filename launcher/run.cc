@@ -20,6 +20,7 @@
 #include "launcher/seen_gpus.h"
 #include "launcher/signals.h"
 #include "launcher/spawn.h"
+#include "launcher/system.h"
 #include "runtime/base/cpu.h"
 #include "runtime/base/error.h"
 #include "runtime/base/logging.h"
@@ -51,7 +52,7 @@ Contract contract_of(const RunOptions& options, int ranks) {
 }
 
 int complain(int exit_code, std::string_view text) {
-  fmt::print(stderr, "lockstep run: {}\n", text);
+  print_error(fmt::format("lockstep run: {}", text));
   return exit_code;
 }
 

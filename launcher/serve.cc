@@ -29,7 +29,7 @@ constexpr const char* kSecretFileVariable = "LOCKSTEP_STORE_SECRET_FILE";
 constexpr std::uint64_t kOwnDescriptors = 32;
 
 int complain(int exit_code, std::string_view text) {
-  fmt::print(stderr, "lockstep store serve: {}\n", text);
+  print_error(fmt::format("lockstep store serve: {}", text));
   return exit_code;
 }
 
@@ -143,9 +143,9 @@ int serve(const ServeOptions& options) {
     log_warn("--store-auth off: whoever reaches {} may read, change and stop what runs through it",
              server.address().to_string());
   }
-  fmt::print("{}\n",
-             announcement(server.address(), reachable(server.address(), environment), key, server_options.run_id));
-  if (std::fflush(stdout) != 0) throw SystemError("write to stdout", errno);
+  const auto line =
+      announcement(server.address(), reachable(server.address(), environment), key, server_options.run_id) + "\n";
+  if (std::fputs(line.c_str(), stdout) < 0 || std::fflush(stdout) != 0) throw SystemError("write to stdout", errno);
   return wait_for_end(signals, server) ? 0 : complain(kExitInternal, "the server has ended; the line above says why");
 }
 

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 
 #include "runtime/base/error.h"
 
@@ -49,6 +50,11 @@ bool wait_readable(int fd, const Deadline& deadline) {
 void set_non_blocking(int fd) {
   const int flags = fcntl(fd, F_GETFL);
   if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0) throw SystemError("fcntl O_NONBLOCK", errno);
+}
+
+void print_error(std::string_view line) noexcept {
+  std::fwrite(line.data(), 1, line.size(), stderr);
+  std::fputc('\n', stderr);
 }
 
 rlimit raise_descriptor_limit(rlim_t wanted) {

@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <string>
+#include <string_view>
 
 #include "runtime/base/deadline.h"
 #include "runtime/base/unique_fd.h"
@@ -29,6 +30,9 @@ UniqueFd open_pidfd(pid_t pid);
 bool wait_readable(int fd, const Deadline& deadline);
 
 void set_non_blocking(int fd);
+
+// A line on stderr. What can't be written is dropped: there is nowhere to say so but in the exit code.
+void print_error(std::string_view line) noexcept;
 
 // Raises this process's soft limit of open files as far as `wanted` or the hard limit. Returns what it was before.
 // Throws SystemError.

@@ -12,6 +12,7 @@
 #include "launcher/doctor/variable_findings.h"
 #include "launcher/rank_count.h"
 #include "launcher/seen_gpus.h"
+#include "launcher/system.h"
 #include "runtime/base/environment.h"
 #include "runtime/base/error.h"
 #include "runtime/base/logging.h"
@@ -47,7 +48,7 @@ int doctor_command(const DoctorOptions& options) {
   try {
     return examine(options);
   } catch (const Error& error) {
-    fmt::print(stderr, "lockstep doctor: {}\n", error.what());
+    print_error(fmt::format("lockstep doctor: {}", error.what()));
     return kExitInternal;
   }
 }

@@ -87,7 +87,8 @@ int main(int count, char** arguments) {
     answer["backends"] = backends_json();
     answer["plugins"] = plugins_json();
   }
-  fmt::print("{}\n", answer.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  const auto text = answer.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  const bool written = std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0;
   // The answer is out. What foreign libraries would do at exit, such as wait for a device, is of no use to anybody.
-  _exit(std::fflush(stdout) == 0 ? 0 : 1);
+  _exit(written ? 0 : 1);
 }
