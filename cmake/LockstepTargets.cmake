@@ -2,14 +2,21 @@
 #
 # A room is a static, position-independent library `lockstep_NAME`, alias `lockstep::NAME`, of every .cc in its folder
 # (not below it). DEPS are other rooms, LIBS are packages. Unit tests and the launcher link rooms.
+# PCH is the precompiled header it takes, lockstep_pch_rooms unless said otherwise; NONE is none.
 function(lockstep_room)
-  cmake_parse_arguments(ROOM "" "NAME;DIR" "DEPS;LIBS" ${ARGN})
+  cmake_parse_arguments(ROOM "" "NAME;DIR;PCH" "DEPS;LIBS" ${ARGN})
+  if(NOT ROOM_PCH)
+    set(ROOM_PCH lockstep_pch_rooms)
+  endif()
   file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/${ROOM_DIR}/*.cc")
   list(TRANSFORM ROOM_DEPS PREPEND "lockstep_")
   if(sources)
     add_library(lockstep_${ROOM_NAME} STATIC ${sources})
     set(scope PUBLIC)
     target_link_libraries(lockstep_${ROOM_NAME} PRIVATE $<BUILD_INTERFACE:lockstep_flags>)
+    if(NOT ROOM_PCH STREQUAL "NONE")
+      lockstep_use_pch(lockstep_${ROOM_NAME} ${ROOM_PCH})
+    endif()
   else()
     add_library(lockstep_${ROOM_NAME} INTERFACE)
     set(scope INTERFACE)

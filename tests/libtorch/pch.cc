@@ -1,1 +1,0 @@
-// The precompiled header is made with this file; it needs one.
