@@ -120,6 +120,12 @@ class ProcessGroup {
   virtual void lose([[maybe_unused]] int rank, const std::string& how) { abort(how); }
   // Number of the collective that this rank started last, from 1; 0: none, or the backend doesn't count. Any thread.
   virtual std::int64_t last_sequence() const { return 0; }
+  // That one's name, such as "all_reduce"; empty: none, or not known. Any thread.
+  virtual std::string_view last_collective() const { return {}; }
+  // The step of training that this rank is in, from 0, by the Reducer's word: for messages, the other ranks' too.
+  virtual void set_step([[maybe_unused]] std::int64_t step) {}
+  // -1: not known. Any thread.
+  virtual std::int64_t step() const { return -1; }
 };
 
 // Blocking conveniences over the contract, for set-up code: never in a step.

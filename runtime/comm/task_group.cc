@@ -7,7 +7,12 @@
 
 namespace lockstep::comm {
 
-Task TaskGroup::task_of(OpKind kind, const BufferView& input, const BufferView& output, std::int64_t count) const {
+std::string_view TaskGroup::last_collective() const {
+  return last_sequence() == 0 ? std::string_view() : name_of(last_kind_.load(std::memory_order_relaxed));
+}
+
+Task TaskGroup::task_of(OpKind kind, const BufferView& input, const BufferView& output, std::int64_t count) {
+  last_kind_.store(kind, std::memory_order_relaxed);
   Task task;
   task.record.kind = kind;
   task.record.dtype = output.dtype;

@@ -2,8 +2,11 @@
 // all such backends.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "runtime/comm/backend.h"
 #include "runtime/comm/transfer.h"
@@ -32,14 +35,18 @@ class TaskGroup : public ProcessGroup {
   Work barrier() override;
   Work send(const BufferView& buffer, int destination, int tag) override;
   Work recv(const BufferView& buffer, int source, int tag) override;
+  std::string_view last_collective() const override;
+  void set_step(std::int64_t step) override { step_.store(step, std::memory_order_relaxed); }
+  std::int64_t step() const override { return step_.load(std::memory_order_relaxed); }
 
  protected:
   // Starts a collective; a message. The arguments have been checked.
   virtual Work start(Task task) = 0;
   virtual Work start_message(bool is_send, const BufferView& buffer, int peer, int tag) = 0;
 
-  // With this rank's place filled in. `count`: elements of one part.
-  Task task_of(OpKind kind, const BufferView& input, const BufferView& output, std::int64_t count) const;
+  // With this rank's place filled in, for start() to follow: last_collective() is its name from here on. `count`:
+  // elements of one part.
+  Task task_of(OpKind kind, const BufferView& input, const BufferView& output, std::int64_t count);
   // The size of an arena is one that a machine could have. InvalidArgument.
   static void check_arena_bytes(std::size_t bytes);
   // All have the arena or none has: BackendUnavailable with each rank's problem that isn't empty.
@@ -48,6 +55,9 @@ class TaskGroup : public ProcessGroup {
  private:
   Work message(bool is_send, const BufferView& buffer, int peer, int tag);
 
+  // What the job's membership tells the other ranks of this one, from a thread of its own.
+  std::atomic<OpKind> last_kind_{OpKind::barrier};
+  std::atomic<std::int64_t> step_{-1};
   const GroupContext context_;
 };
 

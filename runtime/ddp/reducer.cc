@@ -255,6 +255,7 @@ void Reducer::Impl::begin_step(const StepOptions& step_options) {
   synchronize = step_options.synchronize;
   begun_once = true;
   in_step = true;
+  group->set_step(step);
   std::fill(marked.begin(), marked.end(), 0);
   if (synchronize) in_group([&] { queue.begin(plan, step, weight, unit, step_options.note); });
 }

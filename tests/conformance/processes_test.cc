@@ -117,6 +117,7 @@ TEST(Hangs, ARankThatStartsNothingMoreIsNamedWithItsLastCollective) {
   const auto results = hurt_rank_1(3, "hang", {{"LOCKSTEP_HANG_TIMEOUT", "2"}});
   expect_part(results[0].out, "PeerLost: ");
   expect_part(results[0].out, " hangs: the last that it started is collective ");
+  expect_part(results[0].out, " (all_reduce), and nothing since for ");
 }
 
 // Rank 0 hosts the store, which then can't be asked whose cause was the first. No goodbye and no timeout ends this.

@@ -110,7 +110,7 @@ TEST(Standstill, AHungRankFailsTheJobUnderItsName) {
   const auto result = run(ranks(3, {"init", "sum", "hang@1", "loop"}, {"--hang-timeout", "2"}));
   EXPECT_EQ(result.exit_code, 75) << result.err;
   expect_part(result.err, "lockstep run: rank 1 (host ");
-  expect_part(result.err, ") hangs: the last that it started is collective 1");
+  expect_part(result.err, ") hangs: the last that it started is collective 1 (all_reduce), and nothing since for ");
   expect_part(result.err, "rank 1 failed first: it did not go on, as said above");
 }
 

@@ -34,7 +34,9 @@ Consequence of_the_store(const MemberEvent& event, StoreHost store_host, int ran
   return {.kind = Consequence::Kind::fail, .text = text};
 }
 
-store::MemberPosition position_of(const ProcessGroup& group) { return {.sequence = group.last_sequence()}; }
+store::MemberPosition position_of(const ProcessGroup& group) {
+  return {.sequence = group.last_sequence(), .collective = std::string(group.last_collective()), .step = group.step()};
+}
 
 }  // namespace
 

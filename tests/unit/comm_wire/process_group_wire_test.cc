@@ -123,6 +123,19 @@ TEST(ProcessGroupWire, BytesThatAreNoFrameFailTheGroup) {
   EXPECT_EQ(causes[0], causes[1]);
 }
 
+TEST(ProcessGroupWire, SaysWhichCollectiveItStartedLastAndInWhichStep) {
+  on_ranks(2, [](ProcessGroup& group, const Hub&) {
+    EXPECT_EQ(group.step(), -1);
+    group.set_step(12);
+    EXPECT_EQ(group.step(), 12);
+    float one = 1;
+    group.all_reduce(BufferView(std::span(&one, 1))).wait();
+    EXPECT_EQ(group.last_collective(), "all_reduce");
+    group.barrier().wait();
+    EXPECT_EQ(group.last_collective(), "barrier");
+  });
+}
+
 // The job's membership hears of a rank what no connection tells.
 TEST(ProcessGroupWire, ALostRankIsNamedWithWhatTheOthersWereDoing) {
   const auto causes = causes_after(3, [](ProcessGroup& group, const Hub&) {

@@ -154,6 +154,8 @@ class FakeGroup : public ProcessGroup {
   Work all_to_all(const BufferView&, const BufferView&) override { return absent(); }
   Work send(const BufferView&, int, int) override { return absent(); }
   Work recv(const BufferView&, int, int) override { return absent(); }
+  void set_step(std::int64_t step) override { step_ = step; }
+  std::int64_t step() const override { return step_; }
   void progress() override {
     MutexLock lock(shared_->mutex);
     shared_->check();
@@ -206,6 +208,7 @@ class FakeGroup : public ProcessGroup {
   int rank_;
   rendezvous::Roster roster_;
   Arena arena_;
+  std::int64_t step_ = -1;
 };
 
 }  // namespace

@@ -67,6 +67,20 @@ TEST(Reducer, TakesTheMeanOverUnevenShards) {
   });
 }
 
+TEST(Reducer, TellsTheGroupWhichStepItIsIn) {
+  FakeWorld world(2);
+  world.run([](const Group& group) {
+    Reducer reducer(kSix, group, kTwoEach);
+    EXPECT_EQ(group->step(), -1);
+    for (int step = 0; step < 3; ++step) {
+      reducer.begin_step();
+      EXPECT_EQ(group->step(), step);
+      backward(reducer, 1.0f);
+      reducer.finish_step();
+    }
+  });
+}
+
 TEST(Reducer, AWorldOfOneDividesOnceAndAsksNobody) {
   FakeWorld world(1);
   world.run([](const Group& group) {
