@@ -97,9 +97,16 @@ void detach(int pipe) {
 
 }  // namespace
 
-Guardian::Guardian(const Marks& marks) {
+Guardian::Guardian(const Marks& marks) : marks_(marks) { start(); }
+
+void Guardian::replace(const std::vector<pid_t>& groups) {
+  start();
+  for (const pid_t group : groups) tell(group);
+}
+
+void Guardian::start() {
   struct stat life {};
-  if (fstat(marks.life_fd, &life) != 0) throw SystemError("fstat of the life pipe", errno);
+  if (fstat(marks_.life_fd, &life) != 0) throw SystemError("fstat of the life pipe", errno);
   Pipe pipe = make_pipe();
   Pipe detached = make_pipe();  // ends once it is out of this process group, which may be killed as a whole
   const pid_t launcher = getpid();
@@ -108,15 +115,15 @@ Guardian::Guardian(const Marks& marks) {
   if (pid_ == 0) {
     // The ranks end when this pipe does, so no process but the launcher may hold its write end. Before detach(), which
     // may give its numbers away.
-    close(marks.life_fd);
-    close(marks.life_end);
+    close(marks_.life_fd);
+    close(marks_.life_end);
     detach(pipe.read_end.get());
     pipe.write_end.reset();
     detached.write_end.reset();
     // What the launcher was started with. Before Linux 5.9 it stays open until this process ends: harmless.
     syscall(SYS_close_range, kPipe + 1, ~0U, 0);
     guard({.launcher = launcher,
-           .variable = "LOCKSTEP_RUN_ID=" + marks.run_id,
+           .variable = "LOCKSTEP_RUN_ID=" + marks_.run_id,
            .life_pipe = fmt::format("pipe:[{}]", life.st_ino)});
   }
   pipe_ = std::move(pipe.write_end);

@@ -13,6 +13,7 @@
 #include <sys/types.h>
 
 #include <string>
+#include <vector>
 
 #include "launcher/system.h"
 
@@ -30,6 +31,10 @@ class Guardian {
   explicit Guardian(const Marks& marks);
   // Without all_is_well() before it, the guardian ends what there is of the job. Waits for it to leave.
   ~Guardian();
+  // Forks another one in its place, once this process has reaped it: it is told of `groups`, the ranks' process groups
+  // that are not empty. Other threads may exist: the child allocates, reads /proc and kills, and needs no lock but the
+  // allocator's, which glibc leaves usable. Throws SystemError.
+  void replace(const std::vector<pid_t>& groups);
   // The process group of this rank has no process any more.
   void forget(pid_t group) const;
   // The job has ended and nothing of it is left.
@@ -42,8 +47,10 @@ class Guardian {
   int registration_fd() const { return pipe_.get(); }
 
  private:
+  void start();
   void tell(pid_t word) const;
 
+  const Marks marks_;
   pid_t pid_ = -1;
   UniqueFd pipe_;
 };

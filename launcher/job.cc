@@ -40,8 +40,8 @@ bool asks_to_end(int signal) { return signal == SIGINT || signal == SIGTERM || s
 
 }  // namespace
 
-Job::Job(JobOptions options, const Environment& environment, Console& console, Signals& signals,
-         const Guardian& guardian, LogRelay& log, const Pipe& life)
+Job::Job(JobOptions options, const Environment& environment, Console& console, Signals& signals, Guardian& guardian,
+         LogRelay& log, const Pipe& life)
     : options_(std::move(options)),
       environment_(environment),
       console_(console),
@@ -293,9 +293,10 @@ void Job::reap_others() {
   bool guardian_died = false;
   children_changed_ = !tree_.reap_others(ranks_, guardian_died);
   if (!guardian_died) return;
-  console_.message(
-      "the guardian process was killed: if this launcher is killed too, programs behind wrapper "
-      "scripts may be left");
+  console_.message(tree_.replace_guardian(ranks_)
+                       ? "the guardian process was killed; another one has its place"
+                       : "the guardian process was killed and is not replaced: if this launcher is killed too, "
+                         "programs behind wrapper scripts may be left");
 }
 
 void Job::look_at_ranks() {

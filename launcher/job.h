@@ -39,7 +39,7 @@ class Job {
  public:
   // What is given by reference outlives the job. Throws SystemError.
   // `life`: its read end goes to every rank; it ends with this process, and nothing is ever written.
-  Job(JobOptions options, const Environment& environment, Console& console, Signals& signals, const Guardian& guardian,
+  Job(JobOptions options, const Environment& environment, Console& console, Signals& signals, Guardian& guardian,
       LogRelay& log, const Pipe& life);
 
   // Starts the ranks and returns the exit code once nothing of them runs any more. May be called once.
@@ -81,7 +81,7 @@ class Job {
   const Environment& environment_;
   Console& console_;
   Signals& signals_;
-  const Guardian& guardian_;
+  Guardian& guardian_;
   LogRelay& log_;
   JobTree tree_;
   std::string host_;

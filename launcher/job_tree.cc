@@ -11,8 +11,13 @@
 #include "runtime/base/error.h"
 
 namespace lockstep::launcher {
+namespace {
 
-JobTree::JobTree(const Guardian& guardian) : guardian_(guardian) {
+constexpr int kMostReplaced = 3;  // guardians
+
+}  // namespace
+
+JobTree::JobTree(Guardian& guardian) : guardian_(guardian) {
   // What a rank leaves behind becomes a child of this process, to be ended with the job.
   if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) throw SystemError("prctl PR_SET_CHILD_SUBREAPER", errno);
   for (const auto& entry : descendants(process_table(), getpid(), {})) strangers_.insert(entry.pid);
@@ -58,6 +63,21 @@ bool JobTree::reap_others(std::span<RankProcess> ranks, bool& guardian_died) {
     strangers_.erase(info.si_pid);
     release_empty_groups(ranks);
   }
+}
+
+bool JobTree::replace_guardian(std::span<const RankProcess> ranks) {
+  if (replaced_ == kMostReplaced) return false;
+  ++replaced_;
+  std::vector<pid_t> groups;
+  for (const auto& process : ranks) {
+    if (process.pid > 0 && !process.group_is_empty) groups.push_back(process.pid);
+  }
+  try {
+    guardian_.replace(groups);
+  } catch (const SystemError&) {  // no process to be had: the job goes on without, as it is said
+    return false;
+  }
+  return true;
 }
 
 void JobTree::release_empty_groups(std::span<RankProcess> ranks) const {

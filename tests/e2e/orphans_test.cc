@@ -159,13 +159,36 @@ TEST(Orphans, ChildrenThatTheLauncherHadBeforeAreNotItsBusiness) {
   EXPECT_EQ(launcher.wait().exit_code, 0);
 }
 
+pid_t guardian() {
+  for (const auto& process : testing::processes_with("LOCKSTEP_TEST_JOB", testing::job())) {
+    if (process.name == "lockstep-guard") return process.pid;
+  }
+  return 0;
+}
+
+TEST(Orphans, NoneWhenTheGuardianIsKilledBeforeTheLauncher) {
+  Footprint footprint;
+  Process launcher({.command = wrapped(2, "\"$0\" ignore:15 ready hang; true")});
+  ASSERT_TRUE(launcher.await_output("ready", 2));
+  footprint.look();
+  const pid_t first = guardian();
+  ASSERT_GT(first, 0);
+  kill(first, SIGKILL);
+  ASSERT_TRUE(launcher.await_output("the guardian process was killed; another one has its place"));
+  EXPECT_NE(guardian(), first);
+  launcher.send(SIGKILL);
+  EXPECT_EQ(footprint.left_after(leftover_deadline()), "");
+}
+
 TEST(Orphans, TheGuardiansDeathIsSaidAndTheJobGoesOn) {
   Process launcher({.command = plain(2, {"ready", "wait-signal:10"})});
   ASSERT_TRUE(launcher.await_output("ready", 2));
-  for (const auto& process : testing::processes_with("LOCKSTEP_TEST_JOB", testing::job())) {
-    if (process.name == "lockstep-guard") kill(process.pid, SIGKILL);
+  for (int death = 1; death <= 3; ++death) {
+    kill(guardian(), SIGKILL);
+    ASSERT_TRUE(launcher.await_output("another one has its place", death));
   }
-  ASSERT_TRUE(launcher.await_output("guardian process was killed"));
+  kill(guardian(), SIGKILL);
+  ASSERT_TRUE(launcher.await_output("is not replaced"));
   launcher.send(SIGUSR1);
   EXPECT_EQ(launcher.wait().exit_code, 0);
 }
