@@ -31,6 +31,11 @@ struct DdpOptions {
   // parameter's: a pass over the gradients less. Only where the loss depends on the parameters through the outputs
   // alone (no penalty on the parameters in the loss) and gradients are taken by backward() alone.
   bool weigh_outputs = false;
+  // A digest of the parameters is compared over the ranks in every step whose number is a multiple; 0: in none. Equal
+  // on all ranks. Default: 100 on the CPU; on a device 0, for the parameters are copied to the host. Beside it the
+  // ranks compare in each step how often their parameters were written (torch's Tensor::_version()), and, where that
+  // differs, the parameters: ddp/divergence_check.h.
+  std::optional<std::int64_t> compare_every = std::nullopt;
 };
 
 // What this rank's loss is the mean of, until the next forward. Shared with layers that compute across ranks.

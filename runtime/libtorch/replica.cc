@@ -93,6 +93,9 @@ void Replica::adopt(const ::torch::nn::Module& module) {
   compare_state(*group_, state, options_.unused);
   if (group_->size() > 1) reducer_ = make_reducer();
   broadcast_state(*group_, state);
+  divergence_ = std::make_unique<DivergenceCheck>(
+      group_, options_.compare_every.value_or(DivergenceCheck::default_every(group_->device())),
+      DivergenceCheck::Replica{[this] { return versions(); }, [this] { return dense_state(); }});
   join_norms(module);
   for (std::size_t i = 0; i < parameters_.size(); ++i) hook(i);
 }
@@ -296,17 +299,32 @@ std::int64_t Replica::last_weight() const {
   return last_weight_ < 0 ? reducer_->total_weight() : last_weight_;  // on a device finish_step can't say
 }
 
-void Replica::check_replicas() const {
-  std::vector<at::Tensor> dense;
-  std::vector<NamedBuffer> buffers;
-  const OnCurrentStream ordered(*group_);
+std::uint64_t Replica::versions() const {
+  std::uint64_t sum = 0;
+  const auto add = [&](const at::Tensor& tensor) {
+    if (!tensor.is_inference()) sum += static_cast<std::uint64_t>(tensor._version());  // which have none
+  };
+  for (const Parameter& parameter : parameters_) add(parameter.tensor);
+  for (const NamedTensor& item : frozen_) add(item.tensor);
+  return sum;
+}
+
+DivergenceCheck::Replica::State Replica::dense_state() const {
+  const auto dense = std::make_shared<std::vector<at::Tensor>>();
+  DivergenceCheck::Replica::State state{.buffers = {}, .owner = dense};
   const auto add = [&](const std::string& name, const at::Tensor& tensor) {
-    dense.push_back(tensor.detach().contiguous());
-    buffers.push_back({name, bytes_of(dense.back())});
+    dense->push_back(tensor.detach().contiguous());
+    state.buffers.push_back({name, bytes_of(dense->back())});
   };
   for (const Parameter& parameter : parameters_) add(parameter.name, parameter.tensor);
   for (const NamedTensor& item : frozen_) add(item.name, item.tensor);
-  lockstep::check_replicas(*group_, buffers);
+  return state;
+}
+
+void Replica::check_replicas() const {
+  const OnCurrentStream ordered(*group_);
+  const DivergenceCheck::Replica::State state = dense_state();
+  lockstep::check_replicas(*group_, state.buffers);
 }
 
 }  // namespace lockstep::torch

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "runtime/base/mutex.h"
+#include "runtime/ddp/divergence_check.h"
 #include "runtime/ddp/reducer.h"
 #include "runtime/libtorch/module_state.h"
 #include "runtime/libtorch/node.h"
@@ -99,6 +100,10 @@ class Replica : public std::enable_shared_from_this<Replica> {
   // Whether some rank's loss depended on the parameter. On a device it is asked for only if this rank can't tell.
   bool is_used(std::size_t parameter) const;
 
+  // Parameters, frozen ones too: what must stay equal.
+  std::uint64_t versions() const;
+  DivergenceCheck::Replica::State dense_state() const;
+
   // True if what autograd leaves in .grad is the result already.
   bool needs_no_arena() const;
   void await_end();
@@ -124,7 +129,8 @@ class Replica : public std::enable_shared_from_this<Replica> {
   std::vector<NamedTensor> buffers_;  // that are broadcast
   std::unordered_map<const ::torch::autograd::Node*, int> accumulators_;
   std::unique_ptr<Reducer> reducer_;  // a world of one makes it when it first accumulates
-  std::vector<int> order_;            // of the first graph; empty before
+  std::unique_ptr<DivergenceCheck> divergence_;
+  std::vector<int> order_;  // of the first graph; empty before
   bool planned_ = false;
   bool overlap_;  // buckets leave while backward runs
 

@@ -62,7 +62,8 @@ void Replica::begin() {
   const OnStream ordered(*group_, stream_);
   if (!alone_) {
     Reducer& reducer = planned_reducer();
-    reducer.begin_step({.weight = **weight_, .synchronize = synchronize_});
+    const StepNote note = synchronize_ ? divergence_->note(steps_) : StepNote{};
+    reducer.begin_step({.weight = **weight_, .synchronize = synchronize_, .note = note});
     for (Parameter& parameter : parameters_) parameter.taken = false;
   }
   in_step_ = true;
@@ -139,6 +140,9 @@ void Replica::end() {
     reducer_->abandon_step(error.what());
     throw;
   }
+  if (!synchronize_) return;
+  const OnCurrentStream ordered(*group_);
+  divergence_->judge(steps_ - 1, reducer_->noted());
 }
 
 void Replica::end_with_arena() {

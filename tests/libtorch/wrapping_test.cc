@@ -290,6 +290,48 @@ TEST(Replicas, ThatDriftApartAreNamed) {
   });
 }
 
+// The exception is caught, and the program goes on. A rank without data takes part.
+TEST(Replicas, OfWhichOneLeftAStepOutAreFoundInTheNextStep) {
+  run_torch_ranks(3, [](const Group& group) {
+    Net net;
+    torch::DistributedDataParallel ddp(net, group);
+    ::torch::optim::Adam optimizer(net.parameters());
+    const auto step = [&](bool optimize) {
+      optimizer.zero_grad();
+      if (group->rank() == 2) {
+        ddp.step_without_data();
+      } else {
+        const auto no_sync = ddp.no_sync();
+        squares(ddp(rows(group->rank(), 3))).backward();
+      }
+      if (group->rank() != 2) squares(ddp(rows(group->rank(), 2))).backward();
+      if (optimize) optimizer.step();
+    };
+    step(true);
+    // Other writes, the same values: no error, now or later.
+    if (group->rank() == 0) {
+      const at::NoGradGuard no_grad;
+      net.a->weight.copy_(net.a->weight.clone());
+    }
+    for (int k = 0; k < 3; ++k) step(true);
+    step(group->rank() != 1);
+    expect_says(error_of([&] { step(true); }), {"Mismatch", "they came apart between step 1 and step 5",
+                                                "'a.weight': rank 1 differs from the others"});
+  });
+}
+
+TEST(Replicas, WhoseWeightsAreWrittenUncountedAreFoundByTheDigest) {
+  run_torch_ranks(2, [](const Group& group) {
+    Net net;
+    torch::DistributedDataParallel ddp(net, group, {.compare_every = 2});
+    squares(ddp(rows(group->rank(), 3))).backward();
+    if (group->rank() == 1) *net.b->bias.data_ptr<float>() += 1;
+    squares(ddp(rows(group->rank(), 3))).backward();
+    expect_says(error_of([&] { squares(ddp(rows(group->rank(), 3))).backward(); }),
+                {"Mismatch", "they came apart before step 2", "'b.bias': rank 1"});
+  });
+}
+
 TEST(Misuse, IsNamed) {
   run_torch_ranks(2, [](const Group& group) {
     Net net;
