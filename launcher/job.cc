@@ -22,7 +22,7 @@ namespace {
 using namespace std::chrono_literals;
 
 // What an epoll event is about: kind and, for the last three, rank.
-enum class Source : std::uint32_t { signals, log, console_out, console_err, rank_end, rank_out, rank_err };
+enum class Source : std::uint32_t { signals, log, causes, console_out, console_err, rank_end, rank_out, rank_err };
 constexpr std::uint64_t tag(Source source, int rank = 0) {
   return (static_cast<std::uint64_t>(source) << 32) | static_cast<std::uint32_t>(rank);
 }
@@ -41,13 +41,14 @@ bool asks_to_end(int signal) { return signal == SIGINT || signal == SIGTERM || s
 }  // namespace
 
 Job::Job(JobOptions options, const Environment& environment, Console& console, Signals& signals, Guardian& guardian,
-         LogRelay& log, const Pipe& life)
+         LogRelay& log, const Pipe& life, CauseInbox& causes)
     : options_(std::move(options)),
       environment_(environment),
       console_(console),
       signals_(signals),
       guardian_(guardian),
       log_(log),
+      causes_(causes),
       tree_(guardian),
       host_(host_name()),
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
@@ -69,6 +70,7 @@ Job::Job(JobOptions options, const Environment& environment, Console& console, S
   options_.contract.launcher_fd = fmt::format("{}:{}", life_.get(), status.st_ino);
   watch(signals_.fd(), EPOLLIN, tag(Source::signals));
   watch(log_.fd(), EPOLLIN, tag(Source::log));
+  watch(causes_.fd(), EPOLLIN, tag(Source::causes));
 }
 
 int Job::run() {
@@ -179,6 +181,7 @@ void Job::handle(std::uint64_t what) {
       for (const int signal : signals_.take()) on_signal(signal);
       return;
     case Source::log: show_log(); return;
+    case Source::causes: on_causes(); return;
     case Source::console_out: forget(console_.fd(Stream::out)); return;  // flush() follows
     case Source::console_err: forget(console_.fd(Stream::err)); return;
     case Source::rank_end: on_rank_end(ranks_[rank]); return;
@@ -254,10 +257,20 @@ void Job::on_stop_request(int signal) {
   }
 }
 
+void Job::on_causes() {
+  for (const Cause& cause : causes_.take()) hear(cause);
+}
+
+void Job::hear(const Cause& cause) {
+  if (stop_.signal() == 0) obey(verdict_.heard(cause));
+}
+
 void Job::on_rank_end(RankProcess& process) {
   if (process.ending) return;
   const auto ending = reap(process.pidfd.get());
   if (!ending) return;
+  // What it has said before it ended is there, and says what its end means.
+  on_causes();
   process.ending = *ending;
   forget(process.pidfd.get());
   tree_.release_empty_groups(ranks_);
@@ -277,11 +290,10 @@ void Job::on_rank_end(RankProcess& process) {
 }
 
 void Job::obey(Verdict::Step step) {
-  if (step == Verdict::Step::await_cause) verdict_at_ = Deadline::after(Verdict::cause_limit(options_.grace));
+  if (step == Verdict::Step::await_root) verdict_at_ = Deadline::after(Verdict::cause_limit(options_.grace));
   if (step != Verdict::Step::end_others) return;
   verdict_at_.reset();
-  const auto report = cause_ ? describe_failure(*cause_, running() - 1)
-                             : describe_failure(first_failure(), host_, Clock::now() - started_, running());
+  const auto report = describe_failure(verdict_, first_failure(), host_, Clock::now() - started_, running());
   console_.message(report.message);
   for (const auto& line : report.details) console_.detail(line);
   begin_ending(SIGTERM);
@@ -305,19 +317,11 @@ void Job::look_at_ranks() {
   look_at_ = Deadline::after(RankWatch::kLook);
   for (const auto& finding : watch_.look(ranks_, Clock::now())) {
     if (finding.cause) {
-      on_cause(*finding.cause);
+      hear(*finding.cause);
     } else {
       console_.message(finding.text);
     }
   }
-}
-
-void Job::on_cause(const Cause& cause) {
-  const bool runs = cause.rank >= 0 && cause.rank < options_.contract.world_size &&
-                    ranks_[static_cast<std::size_t>(cause.rank)].running();
-  if (!runs || verdict_.first_failure()) return;
-  cause_ = cause;
-  obey(verdict_.accused(cause.rank));
 }
 
 void Job::check_timers() {
@@ -374,9 +378,8 @@ int Job::conclude() {
 
 int Job::sum_up() {
   if (verdict_.first_failure()) {
-    console_.message(
-        summarise_failure(first_failure(), cause_, verdict_.others(), killed_after_failure_, options_.grace));
-    return failure_exit_code(first_failure(), cause_);
+    console_.message(summarise_failure(verdict_, killed_after_failure_, options_.grace));
+    return verdict_.exit_code();
   }
   const bool all_ok = std::all_of(ranks_.begin(), ranks_.end(),
                                   [](const auto& process) { return process.ending && process.ending->ok(); });

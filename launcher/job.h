@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "launcher/cause_inbox.h"
 #include "launcher/console.h"
 #include "launcher/contract.h"
 #include "launcher/guardian.h"
@@ -40,7 +41,7 @@ class Job {
   // What is given by reference outlives the job. Throws SystemError.
   // `life`: its read end goes to every rank; it ends with this process, and nothing is ever written.
   Job(JobOptions options, const Environment& environment, Console& console, Signals& signals, Guardian& guardian,
-      LogRelay& log, const Pipe& life);
+      LogRelay& log, const Pipe& life, CauseInbox& causes);
 
   // Starts the ranks and returns the exit code once nothing of them runs any more. May be called once.
   // Throws ExecError or SystemError, with everything that was started ended again.
@@ -62,11 +63,12 @@ class Job {
   void pause_or_resume_reading();
   void on_signal(int signal);
   void on_stop_request(int signal);
+  void on_causes();
+  void hear(const Cause& cause);
   void on_rank_end(RankProcess& process);
   void reap_others();
   void check_timers();
   void look_at_ranks();
-  void on_cause(const Cause& cause);
   bool finished();
 
   void obey(Verdict::Step step);
@@ -83,6 +85,7 @@ class Job {
   Signals& signals_;
   Guardian& guardian_;
   LogRelay& log_;
+  CauseInbox& causes_;
   JobTree tree_;
   std::string host_;
   UniqueFd epoll_;
@@ -96,8 +99,7 @@ class Job {
   RankWatch watch_;
   std::optional<Deadline> look_at_;  // while ranks run and none has failed
   Verdict verdict_;
-  std::optional<Cause> cause_;          // for which a rank was named while it ran
-  std::optional<Deadline> verdict_at_;  // the cause must have shown itself by then
+  std::optional<Deadline> verdict_at_;  // the root must have shown itself by then
   int killed_after_failure_ = 0;        // ranks that outlived the grace period
   StopRequest stop_;
   std::optional<Deadline> kill_at_;     // the others have had SIGTERM

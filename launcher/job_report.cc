@@ -2,13 +2,25 @@
 
 #include <fmt/format.h>
 
-#include "runtime/base/exit_code.h"
+#include "runtime/rendezvous/roster.h"
 
 namespace lockstep::launcher {
 namespace {
 
-std::string who(const RankProcess& process, const std::string& host) {
-  return fmt::format("rank {} (host {}, pid {}) {}", process.rank, host, process.pid, process.ending->describe());
+std::string who(const RankProcess& process, const std::string& host, const std::string& how) {
+  return fmt::format("rank {} (host {}, pid {}) {}", process.rank, host, process.pid, how);
+}
+
+// How the first failure came to be one.
+std::string how_it_failed(const Verdict& verdict) {
+  const Cause* const cause = verdict.cause();
+  if (const auto& ending = verdict.ending()) {
+    return ending->ok() ? "exited with code 0 while the others still needed it" : ending->describe();
+  }
+  if (cause == nullptr) return "has failed and still runs";
+  if (cause->reporter < 0) return "did not go on, as said above";
+  if (cause->kind == Cause::Kind::timeout) return "did not arrive where the others waited for it";
+  return "has failed and still runs";
 }
 
 std::string ending_of_others(int others) {
@@ -23,12 +35,31 @@ std::string count_of(std::int64_t count, std::string_view noun, std::string_view
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : plural_ending);
 }
 
-FailureReport describe_failure(const RankProcess& process, const std::string& host, std::chrono::duration<double> age,
-                               int others) {
+FailureReport describe_failure(const Verdict& verdict, const RankProcess& process, const std::string& host,
+                               std::chrono::duration<double> age, int running) {
   FailureReport report;
+  const Cause* const cause = verdict.cause();
+  // Of a rank that has not ended the store, or the launcher's own look at it, says it all.
+  const bool is_told = !verdict.ending() && cause != nullptr && cause->reporter < 0;
   report.message =
-      fmt::format("{} {:.1f} s after the start{}", who(process, host), age.count(), ending_of_others(others));
-  if (const auto hint = process.ending->hint(); !hint.empty()) report.details.push_back("  hint: " + hint);
+      (is_told ? cause->text
+               : fmt::format("{} {:.1f} s after the start", who(process, host, how_it_failed(verdict)), age.count())) +
+      ending_of_others(verdict.ending() ? running : running - 1);
+  if (verdict.ending()) {
+    if (const auto hint = verdict.ending()->hint(); !hint.empty()) report.details.push_back("  hint: " + hint);
+  }
+  if (cause != nullptr && !is_told) {
+    report.details.push_back(cause->reporter < 0 ? fmt::format("  the store: {}", cause->text)
+                                                 : fmt::format("  rank {}: {}", cause->reporter, cause->text));
+  }
+  if (!verdict.circle().empty()) {
+    report.details.push_back(fmt::format("  {} accuse each other: each may be the first; their own lines say more",
+                                         rendezvous::describe_ranks(verdict.circle())));
+  }
+  if (!verdict.other_roots().empty()) {
+    report.details.push_back(
+        fmt::format("  {} failed too, and not because of it", rendezvous::describe_ranks(verdict.other_roots())));
+  }
   const std::string& err_file = process.err.path();
   if (err_file.empty()) return report;
   const auto lines = last_lines(err_file, 10);
@@ -36,10 +67,6 @@ FailureReport describe_failure(const RankProcess& process, const std::string& ho
                                          : fmt::format("  the end of {}:", err_file));
   for (const auto& line : lines) report.details.push_back("  | " + line);
   return report;
-}
-
-FailureReport describe_failure(const Cause& cause, int others) {
-  return {.message = cause.text + ending_of_others(others), .details = {}};
 }
 
 std::string describe_lost_output(std::span<const RankProcess> ranks) {
@@ -55,21 +82,16 @@ std::string describe_lost_output(std::span<const RankProcess> ranks) {
 }
 
 std::string describe_later_end(const RankProcess& process, const std::string& host, int stop_signal) {
-  return fmt::format("{} after {}", who(process, host), signal_name(stop_signal));
+  return fmt::format("{} after {}", who(process, host, process.ending->describe()), signal_name(stop_signal));
 }
 
-std::string summarise_failure(const RankProcess& first, const std::optional<Cause>& cause, int others, int killed,
-                              std::chrono::milliseconds grace) {
+std::string summarise_failure(const Verdict& verdict, int killed, std::chrono::milliseconds grace) {
   std::string rest;
+  const int others = verdict.others();
   if (others > 0) rest = fmt::format("; {} ended after it", count_of(others, "other rank"));
   if (killed > 0) rest += fmt::format(" ({} of them by SIGKILL, {} ms after SIGTERM)", killed, grace.count());
-  return fmt::format("rank {} failed first: it {}{}; exit code {}", first.rank,
-                     cause ? "did not go on, as said above" : first.ending->describe(), rest,
-                     failure_exit_code(first, cause));
-}
-
-int failure_exit_code(const RankProcess& first, const std::optional<Cause>& cause) {
-  return cause ? kExitPeerLost : first.ending->exit_code();
+  return fmt::format("rank {} failed first: it {}{}; exit code {}", *verdict.first_failure(), how_it_failed(verdict),
+                     rest, verdict.exit_code());
 }
 
 }  // namespace lockstep::launcher

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "launcher/rank_process.h"
-#include "runtime/base/cause.h"
+#include "launcher/verdict.h"
 
 namespace lockstep::launcher {
 
@@ -22,12 +22,10 @@ struct FailureReport {
   std::string message;
   std::vector<std::string> details;
 };
-// `process` has ended. `others` ranks run still and are ended now.
-FailureReport describe_failure(const RankProcess& process, const std::string& host, std::chrono::duration<double> age,
-                               int others);
-
-// The same of a rank that is named while it runs.
-FailureReport describe_failure(const Cause& cause, int others);
+// Of the verdict's first failure, which is `process`. `running` ranks run still, it among them if it has not ended, and
+// are ended now.
+FailureReport describe_failure(const Verdict& verdict, const RankProcess& process, const std::string& host,
+                               std::chrono::duration<double> age, int running);
 
 // What of the ranks' output did not get into its files; empty: all of it did.
 std::string describe_lost_output(std::span<const RankProcess> ranks);
@@ -35,11 +33,7 @@ std::string describe_lost_output(std::span<const RankProcess> ranks);
 // A rank that ended otherwise than by the signal that the job was asked to stop with.
 std::string describe_later_end(const RankProcess& process, const std::string& host, int stop_signal);
 
-// The last line, also of a rank that was named for `cause` while it ran. `others` ranks ended after the first failure,
-// `killed` of them by SIGKILL, `grace` after SIGTERM.
-std::string summarise_failure(const RankProcess& first, const std::optional<Cause>& cause, int others, int killed,
-                              std::chrono::milliseconds grace);
-// The job's, for that rank: its own, or 75 of one that was named while it ran.
-int failure_exit_code(const RankProcess& first, const std::optional<Cause>& cause);
+// The last line. Of the ranks that ended after the first failure `killed` did so by SIGKILL, `grace` after SIGTERM.
+std::string summarise_failure(const Verdict& verdict, int killed, std::chrono::milliseconds grace);
 
 }  // namespace lockstep::launcher

@@ -21,15 +21,6 @@ pid_t member_pid(const std::vector<MemberView>& members, int rank) {
   return found == members.end() ? 0 : found->info.process.pid;
 }
 
-Cause silent_cause(int rank, const std::string& host, pid_t pid, std::int64_t sequence, std::string text) {
-  return {.kind = Cause::Kind::silent,
-          .rank = rank,
-          .host = host,
-          .pid = pid,
-          .sequence = sequence,
-          .text = std::move(text)};
-}
-
 }  // namespace
 
 RankWatch::RankWatch(Options options)
@@ -43,12 +34,6 @@ std::vector<RankWatch::Finding> RankWatch::look(std::span<const RankProcess> ran
   for (const auto& rank : ranks) {
     if (rank.running()) look_for_stopped(rank, members, findings);
   }
-  // The store gives up a rank that it doesn't hear; which process that is, it says itself.
-  for (const auto& member : members) {
-    if (member.state != MemberState::silent || member.info.world_size != options_.ranks) continue;
-    findings.push_back({.cause = silent_cause(member.info.rank, member.info.process.host, member.info.process.pid,
-                                              member.position.sequence, member.failure)});
-  }
   if (const auto report = missing_.look(now, members)) findings.push_back({.text = describe_missing(*report, ranks)});
   return findings;
 }
@@ -61,7 +46,11 @@ void RankWatch::look_for_stopped(const RankProcess& rank, const Members& members
   if (news != StoppedRanks::News::stopped || !process) return;
   auto text = describe_stop(who, rank.pid, *process, stopped_.stopped_for(rank.rank), options_.end_stopped);
   if (options_.end_stopped) {
-    findings.push_back({.cause = silent_cause(rank.rank, options_.host, process->pid, -1, std::move(text))});
+    findings.push_back({.cause = Cause{.kind = Cause::Kind::silent,
+                                       .rank = rank.rank,
+                                       .host = options_.host,
+                                       .pid = process->pid,
+                                       .text = std::move(text)}});
   } else {
     findings.push_back({.text = std::move(text)});
   }

@@ -1,4 +1,4 @@
-// What the launcher finds out about ranks that still run: stopped, given up by the job's store, missing at the start.
+// What the launcher finds out by itself about ranks that still run: stopped, missing at the start.
 //
 // Asks the kernel and the store, every kLook. Main thread only.
 #pragma once

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "launcher/cause_inbox.h"
 #include "launcher/console.h"
 #include "launcher/find_program.h"
 #include "launcher/gpu_choice.h"
@@ -128,7 +129,8 @@ int start(const RunOptions& options) {
       {.run_id = job_options.contract.run_id, .life_fd = life.read_end.get(), .life_end = life.write_end.get()});
   LogRelay log;
   job_options.contract.store_secret = store::Secret::random();  // after the guardian's fork: it need not have it
-  const RunStores stores(options, job_options.contract);
+  CauseInbox causes;
+  const RunStores stores(options, job_options.contract, [&causes](const Cause& cause) { causes.put(cause); });
   job_options.members = [&stores] { return stores.members(); };
   if (const auto address = stores.open_address(); !address.empty()) {
     console.message(
@@ -147,7 +149,7 @@ int start(const RunOptions& options) {
         "--oversubscribe-gpu: ranks may share a GPU and then talk over sockets: for correctness, not for speed");
   }
   try {
-    const int code = Job(std::move(job_options), environment, console, signals, guardian, log, life).run();
+    const int code = Job(std::move(job_options), environment, console, signals, guardian, log, life, causes).run();
     guardian.all_is_well();
     return code;
   } catch (const ExecError& error) {

@@ -1,38 +1,123 @@
 #include "launcher/verdict.h"
 
+#include "runtime/base/exit_code.h"
+
 namespace lockstep::launcher {
 
 Verdict::Step Verdict::ended(int rank, const Ending& ending) {
   --running_;
+  Rank& it = at(rank);
+  it.ending = ending;
   if (first_failure_) {
-    if (*first_failure_ != rank) ++others_;
+    if (rank != *first_failure_) ++others_;
     return Step::go_on;
   }
-  if (!ending.ok() && !ending.is_consequence()) {
-    if (witness_) ++others_;
-    return name(rank);
+  if (ending.is_consequence()) it.is_witness = true;
+  // The store calls a rank lost that ended without a goodbye, also with exit code 0.
+  const bool is_lost = it.word && it.word->kind == Cause::Kind::lost;
+  if (!ending.ok() || is_lost) {
+    has_begun_ = true;
+    implicate(rank);
+    if (it.is_witness && !first_witness_) first_witness_ = rank;
   }
-  const bool first_witness = ending.is_consequence() && !witness_;
-  if (first_witness) {
-    witness_ = rank;
-  } else if (witness_) {
-    ++others_;
-  }
-  if (witness_ && running_ == 0) return name(*witness_);
-  return first_witness ? Step::await_cause : Step::go_on;
+  return judge();
 }
 
-Verdict::Step Verdict::accused(int rank) {
-  if (first_failure_) return Step::go_on;
-  if (witness_) ++others_;
-  return name(rank);
+Verdict::Step Verdict::heard(const Cause& cause) {
+  if (first_failure_ || (!is_rank(cause.rank) && !is_rank(cause.reporter))) return Step::go_on;
+  if (is_rank(cause.reporter) && cause.reporter != cause.rank) {
+    Rank& witness = at(cause.reporter);
+    witness.is_witness = true;
+    if (is_rank(cause.rank) && witness.accuses < 0) witness.accuses = cause.rank;
+  }
+  if (!is_rank(cause.rank)) return judge();
+  Rank& it = at(cause.rank);
+  implicate(cause.rank);
+  if (is_rank(cause.reporter) && cause.reporter != cause.rank) {
+    if (!it.accusation) it.accusation = cause;
+  } else if (!it.word || (cause.reporter == cause.rank && it.word->reporter != cause.rank)) {
+    it.word = cause;
+  }
+  // Such a rank does not end by itself, or ended as if nothing were wrong.
+  if (cause.reporter < 0 && (cause.kind == Cause::Kind::silent || (it.ending && cause.kind == Cause::Kind::lost))) {
+    has_begun_ = true;
+  }
+  return judge();
 }
 
-Verdict::Step Verdict::overdue() { return witness_ && !first_failure_ ? name(*witness_) : Step::go_on; }
+void Verdict::implicate(int rank) {
+  if (at(rank).implicated == 0) at(rank).implicated = ++implications_;
+}
+
+std::vector<int> Verdict::roots() const {
+  std::vector<int> result;
+  for (int r = 0; is_rank(r); ++r) {
+    if (at(r).implicated > 0 && !at(r).is_witness) result.push_back(r);
+  }
+  std::sort(result.begin(), result.end(), [this](int a, int b) { return at(a).implicated < at(b).implicated; });
+  return result;
+}
+
+// A rank that stays silent shows nothing more; while others run they may still say what they know.
+bool Verdict::has_shown_itself(int rank) const {
+  const Rank& it = at(rank);
+  return it.ending || (it.word && it.word->kind == Cause::Kind::silent && running_ == 1);
+}
+
+Verdict::Step Verdict::judge() {
+  if (!has_begun_ || first_failure_) return Step::go_on;
+  const auto candidates = roots();
+  if (!candidates.empty() && has_shown_itself(candidates.front())) return name(candidates.front());
+  if (running_ == 0) return overdue();
+  if (awaits_) return Step::go_on;
+  awaits_ = true;
+  return Step::await_root;
+}
+
+Verdict::Step Verdict::overdue() {
+  if (first_failure_ || !has_begun_) return Step::go_on;
+  if (const auto candidates = roots(); !candidates.empty()) return name(candidates.front());
+  find_circle();
+  if (!circle_.empty()) return name(circle_.front());
+  if (first_witness_) return name(*first_witness_);
+  return Step::go_on;
+}
+
+// Everybody accuses somebody: following the accusations leads into a circle.
+void Verdict::find_circle() {
+  int at_rank = first_witness_.value_or(-1);
+  for (std::size_t i = 0; i < ranks_.size() && at_rank >= 0; ++i) at_rank = at(at_rank).accuses;
+  for (int r = at_rank; r >= 0 && std::find(circle_.begin(), circle_.end(), r) == circle_.end(); r = at(r).accuses) {
+    circle_.push_back(r);
+  }
+  std::sort(circle_.begin(), circle_.end());
+}
 
 Verdict::Step Verdict::name(int rank) {
   first_failure_ = rank;
+  ending_ = at(rank).ending;
+  for (int r = 0; is_rank(r); ++r) {
+    if (r == rank) continue;
+    const Rank& other = at(r);
+    if (!other.ending) continue;
+    if (other.is_witness || !other.ending->ok()) ++others_;
+    if (!other.is_witness && !other.ending->ok()) other_roots_.push_back(r);
+  }
   return Step::end_others;
+}
+
+const Cause* Verdict::cause() const {
+  if (!first_failure_) return nullptr;
+  const Rank& it = at(*first_failure_);
+  if (it.word && it.word->reporter == it.word->rank) return &*it.word;
+  if (it.word && it.word->kind == Cause::Kind::silent) return &*it.word;
+  if (it.accusation) return &*it.accusation;
+  return it.word ? &*it.word : nullptr;
+}
+
+int Verdict::exit_code() const {
+  if (!ending_) return kExitPeerLost;
+  return ending_->ok() ? 1 : ending_->exit_code();
 }
 
 }  // namespace lockstep::launcher

@@ -71,6 +71,12 @@ bool take(Cause& cause, std::string_view name, std::string_view value) {
 
 std::string_view name_of(Cause::Kind kind) { return kKinds[static_cast<std::size_t>(kind) - 1]; }
 
+Cause Cause::as_read_by(int own) const {
+  Cause result = *this;
+  if (rank == own && reporter != own) result.text = "the other ranks have given this one up: " + text;
+  return result;
+}
+
 std::string encode(const Cause& cause, std::size_t most_bytes) {
   std::string host = printable(cause.host).substr(0, kMostHostBytes);
   std::replace(host.begin(), host.end(), '\n', '?');

@@ -39,13 +39,16 @@ struct Cause {
   std::string text = {};       // a whole sentence, with who and what to do
 
   bool operator==(const Cause&) const = default;
+  // One rank speaks of another.
   bool is_accusation() const { return reporter != rank && rank >= 0 && reporter >= 0; }
+  // As rank `own` reads it: where others, or the store, speak of that rank itself, the text says so first.
+  Cause as_read_by(int own) const;
 };
 
 std::string_view name_of(Cause::Kind kind);
 
 // Lines "name value", the text last. A text that makes it longer than `most_bytes` is cut, between two characters, and
-// ends in " ...". Control characters of the text but newlines become '?'. `most_bytes` is at least 1024.
+// ends in " ...". Control characters of the text but newlines become '?'. `most_bytes` is at least 768.
 std::string encode(const Cause& cause, std::size_t most_bytes = std::size_t{1} << 16);
 // nullopt if the bytes are none of encode(). Lines with other names are skipped: a later version may have more.
 std::optional<Cause> decode_cause(std::string_view bytes);

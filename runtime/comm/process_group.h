@@ -19,6 +19,7 @@
 #include <string>
 #include <string_view>
 
+#include "runtime/base/cause.h"
 #include "runtime/comm/note.h"
 #include "runtime/comm/work.h"
 #include "runtime/device/buffer_view.h"
@@ -114,10 +115,9 @@ class ProcessGroup {
   virtual void progress() = 0;
   // Fails the group on every rank with `cause`. Any thread; the first cause stays.
   virtual void abort(const std::string& cause) = 0;
-  // The job's membership says that `rank` is lost, silent or failed, and how: fails the group with PeerLost. A backend
-  // that sees the same by itself and can say more of it may leave it to its next call. Any thread; the first cause
-  // stays.
-  virtual void lose([[maybe_unused]] int rank, const std::string& how) { abort(how); }
+  // The job's membership says so of a rank, or of the store (rank -1): fails the group with that cause. A backend that
+  // sees the same by itself and can say more of it may leave it to its next call. Any thread; the first cause stays.
+  virtual void lose(const Cause& cause) { abort(cause.text); }
   // Number of the collective that this rank started last, from 1; 0: none, or the backend doesn't count. Any thread.
   virtual std::int64_t last_sequence() const { return 0; }
   // That one's name, such as "all_reduce"; empty: none, or not known. Any thread.

@@ -13,6 +13,7 @@
 #include "runtime/comm/arguments.h"
 #include "runtime/comm/op_record.h"
 #include "runtime/comm/reduction.h"
+#include "runtime/comm/roster_cause.h"
 
 namespace lockstep {
 namespace {
@@ -172,7 +173,8 @@ class ProcessGroupSingle final : public ProcessGroup {
   }
   void progress() override { failure_->check(); }
   void abort(const std::string& cause) override {
-    failure_->set(std::make_exception_ptr(PeerLost(cause.empty() ? "aborted without a cause" : cause)));
+    failure_->set(std::make_exception_ptr(PeerLost(comm::cause_about(
+        context_.roster, Cause::Kind::aborted, 0, 0, cause.empty() ? "aborted without a cause" : cause))));
   }
 
  private:

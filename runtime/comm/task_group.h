@@ -40,6 +40,7 @@ class TaskGroup : public ProcessGroup {
   std::int64_t step() const override { return step_.load(std::memory_order_relaxed); }
 
  protected:
+  const GroupContext& context() const { return context_; }
   // Starts a collective; a message. The arguments have been checked.
   virtual Work start(Task task) = 0;
   virtual Work start_message(bool is_send, const BufferView& buffer, int peer, int tag) = 0;

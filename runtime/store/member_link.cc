@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <exception>
 #include <thread>
@@ -38,6 +39,8 @@ constexpr std::chrono::milliseconds kLook{200};
 // A host that is silent for so long is gone for the kernel too. Above what makes a process silent, which says more.
 constexpr std::chrono::seconds kDeadHost{10};
 constexpr std::size_t kReadBytes = std::size_t{16} << 10;
+// Of a report, encoded.
+constexpr std::size_t kCauseBytes = 4096;
 
 double seconds(std::chrono::nanoseconds time) { return std::chrono::duration<double>(time).count(); }
 
@@ -68,10 +71,34 @@ class MemberLink::Impl {
     post({Op::goodbye, {{}, {}, last}}, true);
     end();
   }
-  void report(const std::string& cause) EXCLUDES(mutex_) { post({Op::report, {{}, {cause}, 0}}, false); }
-  // Reports, and ends when the store has it.
-  void report_and_end(const std::string& cause) EXCLUDES(mutex_) {
-    post({Op::report, {{}, {cause}, 0}}, true);
+  void report(const Cause& cause) EXCLUDES(mutex_) {
+    const std::string bytes = encode(cause, kCauseBytes);
+    const std::uint64_t request = post({Op::report, {{}, {bytes}, 0}}, false);
+    if (thread_id_.load() == std::this_thread::get_id()) return;
+    const Deadline limit = Deadline::after(options_.farewell);
+    MutexLock lock(mutex_);
+    while (answered_ < request && store_answers_ && answered_changed_.wait_until(mutex_, limit)) {
+    }
+  }
+  // Reports, unless something was reported, and ends when the store has it.
+  void report_and_end(const std::string& how) EXCLUDES(mutex_) {
+    bool has_reported = false;
+    {
+      MutexLock lock(mutex_);
+      has_reported = has_reported_;
+    }
+    const MemberPosition at = position();
+    if (has_reported) return goodbye(at.sequence);
+    const std::string bytes = encode(Cause{.kind = Cause::Kind::failed,
+                                           .rank = self_.rank,
+                                           .reporter = self_.rank,
+                                           .host = self_.process.host,
+                                           .pid = self_.process.pid,
+                                           .step = at.step,
+                                           .sequence = at.sequence,
+                                           .text = fmt::format("{} failed: {}", self_.describe(), how)},
+                                     kCauseBytes);
+    post({Op::report, {{}, {bytes}, 0}}, true);
     end();
   }
 
@@ -117,16 +144,20 @@ class MemberLink::Impl {
     return text;
   }
 
-  // Has the thread send a request; after the last one it ends when that is answered.
-  void post(const proto::Request& request, bool last) EXCLUDES(mutex_) {
+  // Has the thread send a request, and returns its number; after the last one the thread ends when that is answered.
+  std::uint64_t post(const proto::Request& request, bool last) EXCLUDES(mutex_) {
+    std::uint64_t number = 0;
     {
       MutexLock lock(mutex_);
-      if (leaving_) return;
+      if (leaving_) return 0;
       proto::write_request(posted_, request);
       ++posted_count_;
+      number = ++posted_ever_;
+      has_reported_ |= request.op == Op::report;
       leaving_ = last;
     }
     wake();
+    return number;
   }
 
   void wake() {
@@ -148,6 +179,26 @@ class MemberLink::Impl {
   // Everything below belongs to the thread.
 
   void run() {
+    thread_id_.store(std::this_thread::get_id());
+    keep_link();
+    set_store_answers(false);
+  }
+
+  // Who waits for an answer waits while one may come.
+  void set_store_answers(bool answers) EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    store_answers_ = answers;
+    answered_changed_.notify_all();
+  }
+
+  void take_answer() EXCLUDES(mutex_) {
+    unanswered_ = std::max(0, unanswered_ - 1);
+    MutexLock lock(mutex_);
+    ++answered_;
+    answered_changed_.notify_all();
+  }
+
+  void keep_link() {
     try {
       heard_at_ = clock_.elapsed();
       Clock::time_point next_beat = Clock::now();
@@ -245,7 +296,8 @@ class MemberLink::Impl {
   void heard() {
     heard_at_ = clock_.elapsed();
     if (!std::exchange(silent_, false)) return;
-    tell_of_store({.kind = MemberEvent::Kind::store_answers, .text = "answers again"});
+    set_store_answers(true);
+    tell_of_store({.kind = MemberEvent::Kind::store_answers, .cause = {.text = "answers again"}});
   }
 
   // False if what came is none of this protocol, which was told then.
@@ -266,9 +318,9 @@ class MemberLink::Impl {
 
   bool use(const proto::Contents& frame) {
     switch (static_cast<std::uint8_t>(frame.number)) {
-      case proto::kOk: unanswered_ = std::max(0, unanswered_ - 1); return true;
+      case proto::kOk: take_answer(); return true;
       case proto::kRefused:
-        unanswered_ = std::max(0, unanswered_ - 1);
+        take_answer();
         log_warn("membership: the store at {} refused a request of this rank: {}", address_,
                  frame.values.empty() ? std::string_view("no reason given") : frame.values[0]);
         return true;
@@ -285,8 +337,10 @@ class MemberLink::Impl {
     if (frame.values.size() < 3) return false;
     const auto rank = parse_int(frame.values[0]);
     const auto number = parse_int(frame.values[1]);
-    if (!rank || *rank < 0 || *rank >= self_.world_size || !number) return false;
-    tell({.kind = kind, .rank = static_cast<int>(*rank), .number = *number, .text = std::string(frame.values[2])});
+    auto cause = decode_cause(frame.values[2]);
+    if (!rank || *rank < 0 || *rank >= self_.world_size || !number || !cause) return false;
+    if (cause->rank < -1 || cause->rank >= self_.world_size) return false;
+    tell({.kind = kind, .cause = std::move(*cause), .number = *number});
     return true;
   }
 
@@ -296,9 +350,10 @@ class MemberLink::Impl {
       const auto last = parse_int(frame.values[i + 1]);
       if (!rank || *rank < 0 || *rank >= self_.world_size || !last) return false;
       tell({.kind = MemberEvent::Kind::left,
-            .rank = static_cast<int>(*rank),
-            .number = *last,
-            .text = fmt::format("rank {} left after collective {}", *rank, *last)});
+            .cause = {.kind = Cause::Kind::left,
+                      .rank = static_cast<int>(*rank),
+                      .sequence = *last,
+                      .text = fmt::format("rank {} left after collective {}", *rank, *last)}});
     }
     return true;
   }
@@ -314,30 +369,34 @@ class MemberLink::Impl {
       return;
     }
     silent_ = true;
+    set_store_answers(false);
     const bool answers = net::all_is_acknowledged(fd_.get());
     std::string why = answers ? "its host still answers, so the process is stopped, overloaded or hangs"
                               : "its host doesn't answer either: it is down, or the network between is cut";
     if (state == ProcessState::stopped) {
       why = fmt::format("its process is stopped (SIGSTOP or Ctrl-Z): 'kill -CONT {}' would let it go on", host_->pid);
     }
-    tell_of_store({.kind = MemberEvent::Kind::store_silent,
+    tell_of_store(
+        {.kind = MemberEvent::Kind::store_silent,
+         .cause = {.kind = Cause::Kind::silent,
                    .text = fmt::format("stopped answering: nothing came from it for {:.1f} s of {:.1f} s allowed; {}",
-                                       seconds(silent_for), seconds(options_.silence), why),
-                   .host_answers = answers});
+                                       seconds(silent_for), seconds(options_.silence), why)},
+         .host_answers = answers});
   }
 
   void lose(const std::string& how) {
     if (std::exchange(lost_, true)) return;
     tell_of_store(
         {.kind = MemberEvent::Kind::store_lost,
-         .text = fmt::format("is lost: its connection ended: {}; its process ended, or the network to its host broke: "
-                             "look at its output",
-                             how)});
+         .cause = {.text = fmt::format("is lost: its connection ended: {}; its process ended, or the network to its "
+                                       "host broke: look at its output",
+                                       how)}});
   }
 
   void tell_of_store(MemberEvent event) {
     event.address = address_;
     event.host = host_;
+    event.cause.reporter = self_.rank;
     tell(event);
   }
 
@@ -359,7 +418,12 @@ class MemberLink::Impl {
   Mutex mutex_;
   std::string posted_ GUARDED_BY(mutex_);
   int posted_count_ GUARDED_BY(mutex_) = 0;
-  bool leaving_ GUARDED_BY(mutex_) = false;  // nothing is posted any more
+  std::uint64_t posted_ever_ GUARDED_BY(mutex_) = 0;
+  std::uint64_t answered_ GUARDED_BY(mutex_) = 0;  // of these
+  Condition answered_changed_;
+  bool has_reported_ GUARDED_BY(mutex_) = false;
+  bool store_answers_ GUARDED_BY(mutex_) = true;  // as far as the thread knows
+  bool leaving_ GUARDED_BY(mutex_) = false;       // nothing is posted any more
 
   UniqueFd fd_;
   std::string input_;
@@ -373,6 +437,7 @@ class MemberLink::Impl {
   bool silent_ = false;
   bool store_traced_ = false;
 
+  std::atomic<std::thread::id> thread_id_;
   std::thread thread_;
 };
 
@@ -391,6 +456,6 @@ MemberLink::~MemberLink() {
 }
 
 void MemberLink::goodbye(std::int64_t last) { impl_->goodbye(last); }
-void MemberLink::report(const std::string& cause) { impl_->report(cause); }
+void MemberLink::report(const Cause& cause) { impl_->report(cause); }
 
 }  // namespace lockstep::store

@@ -14,6 +14,7 @@
 #include <optional>
 #include <string>
 
+#include "runtime/base/cause.h"
 #include "runtime/base/deadline.h"
 #include "runtime/store/endpoint.h"
 #include "runtime/store/member_info.h"
@@ -45,10 +46,10 @@ struct MemberEvent {
     store_answers,  // and answers again
   };
   Kind kind = Kind::lost;
-  int rank = -1;            // -1: of the store
-  std::int64_t number = 0;  // of a failure: 1 is the scope's first cause; of `left`: its last collective
-  std::string text =
-      {};  // whole sentence, with rank, host and pid; of the store without subject: "stopped answering: ..."
+  // Of the store: rank -1, and a text without subject, "stopped answering: ...". Of `left`: who and its last
+  // collective.
+  Cause cause = {};
+  std::int64_t number = 0;  // of a failure: 1 is the scope's first cause
   // Of the store: its address, and the process that hosts it, where it said so.
   std::string address = {};
   std::optional<ProcessInfo> host = {};
@@ -71,7 +72,7 @@ class MemberLink {
              MemberCalls calls, const Deadline& deadline);
   // As goodbye() after the last collective of MemberCalls::position, unless goodbye() was called; after a report() too.
   // No event comes afterwards. While an exception unwinds that was not under way at the constructor: reports that
-  // instead, without a goodbye.
+  // instead, without a goodbye, unless something was reported before, of which the exception is a consequence.
   ~MemberLink();
   MemberLink(const MemberLink&) = delete;
   MemberLink& operator=(const MemberLink&) = delete;
@@ -79,8 +80,10 @@ class MemberLink {
   // Leaves, after collective `last`: what becomes of this process now is nobody's loss. Returns when the store has it,
   // or after LivenessOptions::farewell. No event comes afterwards. Not from within an event.
   void goodbye(std::int64_t last);
-  // This member fails its group: all others are told the cause. The link stays.
-  void report(const std::string& cause);
+  // This member's group has failed, by its own fault or another's: all others are told the cause. Returns when the
+  // store has it, so that whatever this process does next comes after it; where the store does not answer, after
+  // LivenessOptions::farewell. From within an event it returns at once. The link stays.
+  void report(const Cause& cause);
 
  private:
   class Impl;

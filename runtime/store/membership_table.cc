@@ -11,7 +11,7 @@ namespace lockstep::store {
 namespace {
 
 constexpr std::size_t kLongestScope = 1024;
-constexpr std::size_t kLongestCause = 4096;
+constexpr std::size_t kLongestCause = 8192;
 constexpr int kMostRanks = 1 << 20;
 
 std::optional<int> parse_count(std::string_view text, int least) {
@@ -185,14 +185,27 @@ std::optional<std::string> MembershipTable::goodbye(ConnectionId id, std::int64_
   return std::nullopt;
 }
 
-std::optional<std::string> MembershipTable::report(ConnectionId id, std::string_view cause) {
+std::optional<std::string> MembershipTable::report(ConnectionId id, std::string_view bytes) {
   Scope* scope = nullptr;
   Member* const member = find(id, &scope);
   if (member == nullptr) return no_member();
   hear(*member);
+  Cause cause =
+      decode_cause(bytes.substr(0, kLongestCause))
+          .value_or(cause_of(*member, Cause::Kind::failed,
+                             fmt::format("{} failed: {}", member->info.describe(), printable(bytes, kLongestCause))));
+  if (cause.rank < -1 || cause.rank >= scope->world_size) {
+    return fmt::format("a report about rank {} of a world of {}", cause.rank, scope->world_size);
+  }
+  cause.reporter = member->info.rank;
+  if (cause.rank == member->info.rank) {
+    cause.host = member->info.process.host;
+    cause.pid = member->info.process.pid;
+  }
   if (member->state == State::present) {
-    fail(*scope, *member, Kind::failed,
-         fmt::format("{} failed: {}", member->info.describe(), printable(cause, kLongestCause)));
+    fail(*scope, *member, State::failed, Kind::failed, cause);
+  } else {
+    causes_.push_back(cause);  // a member that is silent or has failed may still say why
   }
   return std::nullopt;
 }
@@ -203,10 +216,12 @@ void MembershipTable::ended(ConnectionId id) {
   if (member == nullptr) return;
   forget_connection(*scope, *member);
   if (member->state == State::present) {
-    fail(*scope, *member, Kind::lost,
-         fmt::format("{} is lost: its connection ended without a goodbye; its process ended, or the network to its "
-                     "host broke: look at its output and exit code; its last heartbeat spoke of {}",
-                     member->info.describe(), member->position.describe()));
+    fail(
+        *scope, *member, State::lost, Kind::lost,
+        cause_of(*member, Cause::Kind::lost,
+                 fmt::format("{} is lost: its connection ended without a goodbye; its process ended, or the network to "
+                             "its host broke: look at its output and exit code; its last heartbeat spoke of {}",
+                             member->info.describe(), member->position.describe())));
   }
   drop_if_over(*scope);
 }
@@ -225,12 +240,24 @@ void MembershipTable::forget_connection(Scope& scope, Member& member) {
   --scope.connected;
 }
 
-void MembershipTable::fail(Scope& scope, Member& member, Kind kind, const std::string& text) {
-  member.state = kind == Kind::lost ? State::lost : kind == Kind::silent ? State::silent : State::failed;
-  if (member.state == State::silent) ++silent_;
-  member.failure = text;
+Cause MembershipTable::cause_of(const Member& member, Cause::Kind kind, std::string text) {
+  return {.kind = kind,
+          .rank = member.info.rank,
+          .host = member.info.process.host,
+          .pid = member.info.process.pid,
+          .step = member.position.step,
+          .sequence = member.position.sequence,
+          .text = std::move(text)};
+}
+
+void MembershipTable::fail(Scope& scope, Member& member, State state, Kind kind, const Cause& cause) {
+  member.state = state;
+  if (state == State::silent) ++silent_;
+  causes_.push_back(cause);
+  // Of a failure that all know, its witnesses have nothing new to say.
+  if (scope.failures > 0 && cause.is_accusation()) return;
   if (++scope.failures > kMostFailures) return;
-  const Event event{kind, {std::to_string(member.info.rank), std::to_string(scope.failures), text}};
+  const Event event{kind, {std::to_string(member.info.rank), std::to_string(scope.failures), encode(cause)}};
   tell(scope, event);
   scope.events.push_back(event);
 }
@@ -249,7 +276,11 @@ std::string MembershipTable::silent_text(const Member& member, std::chrono::nano
       why = fmt::format("its process is stopped (SIGSTOP or Ctrl-Z): 'kill -CONT {}' would let it go on",
                         member.info.process.pid);
       break;
-    case ProcessState::gone: why = "its process has ended, and a child of it holds the connection open"; break;
+    case ProcessState::gone:
+      why = probe_.host_answers && !probe_.host_answers(member.connection)
+                ? "its process has ended, and the network to its host is cut"
+                : "its process has ended, and a child of it holds the connection open";
+      break;
     case ProcessState::running:
       why = "its process is there but does not run: its cgroup is frozen, or this host is overloaded or swaps";
       break;
@@ -299,7 +330,8 @@ void MembershipTable::look_for_silence(Scope& scope, Member& member) {
   } else if (std::exchange(member.held, false)) {  // the debugger let go: from now on it has its time
     hear(member);
   } else {
-    fail(scope, member, Kind::silent, silent_text(member, silent_for, state));
+    fail(scope, member, State::silent, Kind::silent,
+         cause_of(member, Cause::Kind::silent, silent_text(member, silent_for, state)));
   }
 }
 
@@ -327,7 +359,8 @@ void MembershipTable::look_for_hang(Scope& scope) {
     hanging->behind_since.reset();
     return;
   }
-  fail(scope, *hanging, Kind::silent, hang_text(*hanging, *front, scope.hang));
+  fail(scope, *hanging, State::silent, Kind::silent,
+       cause_of(*hanging, Cause::Kind::silent, hang_text(*hanging, *front, scope.hang)));
 }
 
 std::string MembershipTable::hang_text(const Member& member, const Member& front,
@@ -363,13 +396,14 @@ std::vector<MemberView> MembershipTable::members() const {
                        .info = member.info,
                        .state = member.state,
                        .position = member.position,
-                       .unchanged_for = clock_.elapsed() - member.moved_at,
-                       .failure = member.failure});
+                       .unchanged_for = clock_.elapsed() - member.moved_at});
     }
   }
   return views;
 }
 
 std::vector<MembershipTable::Push> MembershipTable::take_pushes() { return std::exchange(pushes_, {}); }
+
+std::vector<Cause> MembershipTable::take_causes() { return std::exchange(causes_, {}); }
 
 }  // namespace lockstep::store

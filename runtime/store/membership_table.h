@@ -5,10 +5,13 @@
 //   lost    its connection ended without a goodbye                       at once
 //   silent  nothing came from it for MembershipOptions::silence, or it   at the next look_around()
 //           hangs: see below
-//   failed  it reported that its group failed                            at once
+//   failed  it reported that its group failed, and why                   at once
 //   left    rank 0 said goodbye; of the others nobody need know          at the next look_around()
 // Failures of a scope are numbered from 1. Number 1 is the first cause; the others mostly follow from it, so that only
 // the first kMostFailures are told.
+//
+// What befalls a member is a Cause (base/cause.h); so is what it reports, of itself or of another member. A member that
+// has accused another has failed with it: its own end is a consequence, of which nobody is told.
 //
 // Silence counts only over time in which the observer itself ran (observed_clock.h). A member that is traced, by its
 // own last heartbeat or by what the kernel says of a process of this host, and one with "liveness=off" is never silent.
@@ -31,6 +34,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "runtime/base/cause.h"
 #include "runtime/store/member_info.h"
 #include "runtime/store/observed_clock.h"
 
@@ -66,7 +70,6 @@ struct MemberView {
   MemberState state = MemberState::present;
   MemberPosition position = {};                 // by its last heartbeat
   std::chrono::nanoseconds unchanged_for = {};  // observed time since its sequence moved, or since it registered
-  std::string failure = {};                     // what the others were told of it, if it is lost, silent or has failed
 };
 
 // What the kernel knows of a silent member.
@@ -89,7 +92,7 @@ class MembershipTable {
   struct Push {
     ConnectionId to = 0;
     Kind kind = Kind::lost;
-    // [rank, failure number, text]; of `left` [rank, last sequence]; of `nudge` none.
+    // [rank, failure number, cause]; of `left` [rank, last sequence]; of `nudge` none.
     std::vector<std::string> fields;
   };
   explicit MembershipTable(const MembershipOptions& options = {}, const MemberProbe& probe = {});
@@ -101,6 +104,7 @@ class MembershipTable {
   // `flags` of a heartbeat: words (member_info.h).
   std::optional<std::string> heartbeat(ConnectionId id, std::int64_t last_sequence, std::string_view flags);
   std::optional<std::string> goodbye(ConnectionId id, std::int64_t last_sequence);
+  // `cause` is encoded, or else the member's words about itself. Its reporter is the member, whatever it says.
   std::optional<std::string> report(ConnectionId id, std::string_view cause);
   // The connection has ended. Any id: most are no members'.
   void ended(ConnectionId id);
@@ -113,6 +117,9 @@ class MembershipTable {
   // What shall be sent since the last call, in order.
   std::vector<Push> take_pushes();
   bool has_pushes() const { return !pushes_.empty(); }
+  // What befell members and what they reported, since the last call, in order; of all scopes, also what is no longer
+  // told to members.
+  std::vector<Cause> take_causes();
   // Members that are connected and have not said goodbye. While there are none, nothing need look around.
   std::size_t present() const { return by_connection_.size(); }
   // Connections of members that are silent: given up, whatever comes from them.
@@ -139,7 +146,6 @@ class MembershipTable {
     // Since when another one has started more, and it none.
     std::optional<std::chrono::nanoseconds> behind_since = {};
     std::chrono::milliseconds hang{0};  // the timeout that it asks for; 0: none
-    std::string failure = {};           // what the others were told
   };
   struct Event {
     Kind kind;
@@ -165,7 +171,10 @@ class MembershipTable {
   bool make_room();
   void forget_connection(Scope& scope, Member& member);
   void drop_if_over(const Scope& scope);
-  void fail(Scope& scope, Member& member, Kind kind, const std::string& text);
+  // `cause` is of `kind`; the member it is about, or that reports it, has `state` from now on.
+  void fail(Scope& scope, Member& member, State state, Kind kind, const Cause& cause);
+  // What the store has to say of a member.
+  static Cause cause_of(const Member& member, Cause::Kind kind, std::string text);
   void tell(const Scope& scope, const Event& event);
   void hear(Member& member);
   void look_for_silence(Scope& scope, Member& member);
@@ -181,6 +190,7 @@ class MembershipTable {
   std::size_t size_ = 0;
   std::size_t silent_ = 0;
   std::vector<Push> pushes_;
+  std::vector<Cause> causes_;
 };
 
 }  // namespace lockstep::store

@@ -73,6 +73,8 @@ class ServerLoop : public SessionHost {
   void stop_timer(SessionId session) override;
   void complain(SessionId session, const std::string& what) override;
   Frame serve_member(SessionId session, const proto::Request& request) override;
+  // Passes on what befell members since the last call.
+  void tell_causes();
 
   void close_listener();
   void accept();

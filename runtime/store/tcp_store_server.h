@@ -9,12 +9,14 @@
 
 #include <chrono>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "proto/protocol.h"
+#include "runtime/base/cause.h"
 #include "runtime/base/deadline.h"
 #include "runtime/net/address.h"
 #include "runtime/store/membership_table.h"
@@ -57,6 +59,9 @@ struct TcpStoreServerOptions {
   std::size_t max_held_bytes = std::size_t{1} << 30;
   // Of clients that register as members.
   MembershipOptions membership = {};
+  // Gets what befell members and what they reported, in order, on the server's thread: of a report before the member
+  // that made it is answered. Must not block.
+  std::function<void(const Cause&)> on_cause = {};
 };
 
 class TcpStoreServer {

@@ -79,7 +79,7 @@ int run_rank() {
       {.on_event =
            [&](const store::MemberEvent& event) {
              const Consequence what = consequence_of(event, StoreHost::rank_zero, identity.rank, false);
-             if (what.kind == Consequence::Kind::fail) failure.set(what.text);
+             if (what.kind == Consequence::Kind::fail) failure.set(what.cause.text);
            }},
       deadline);
   for (int i = 0; i < 3; ++i) {

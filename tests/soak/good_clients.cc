@@ -43,7 +43,7 @@ void GoodClients::run(const store::Endpoint& endpoint, int rank) {
     // Its fellows are never lost either. How fast they answer is the machine's matter here.
     const auto on_event = [this, rank](const store::MemberEvent& event) {
       if (event.kind != store::MemberEvent::Kind::left)
-        fail(fmt::format("good client {} is told: {}", rank, event.text));
+        fail(fmt::format("good client {} is told: {}", rank, event.cause.text));
     };
     const store::MemberLink link(
         own, "good", {.rank = rank, .world_size = kClients, .process = store::ProcessInfo::of_this_process()},

@@ -17,21 +17,30 @@ constexpr std::chrono::seconds kLinkIsBehind{2};
 std::string text_of(const MemberEvent& event, bool is_rank_zero) {
   const std::string who = event.host ? event.host->describe() : "a process that did not say";
   return fmt::format("{} ({}), which hosts the store at {}, {}", is_rank_zero ? "rank 0" : "the launcher", who,
-                     event.address, event.text);
+                     event.address, event.cause.text);
 }
 
 Consequence of_the_store(const MemberEvent& event, StoreHost store_host, int rank, bool host_has_left) {
   const bool is_rank_zero = store_host == StoreHost::rank_zero;
-  const std::string text = text_of(event, is_rank_zero);
-  if (event.kind == MemberEvent::Kind::store_answers) return {.kind = Consequence::Kind::warn, .text = text};
+  Cause cause = event.cause;
+  cause.text = text_of(event, is_rank_zero);
+  cause.reporter = rank;
+  if (event.host) {
+    cause.host = event.host->host;
+    cause.pid = event.host->pid;
+  }
+  if (event.kind == MemberEvent::Kind::store_answers) return {Consequence::Kind::warn, cause};
   if (is_rank_zero && (host_has_left || rank == 0)) return {};
-  if (is_rank_zero) return {.kind = Consequence::Kind::fail, .rank = 0, .text = text};
+  if (is_rank_zero) {
+    cause.rank = 0;
+    return {Consequence::Kind::fail, cause};
+  }
   // A launcher that is only stopped, as by Ctrl-Z, computes nothing that the ranks wait for.
   if (event.kind == MemberEvent::Kind::store_silent && event.host_answers) {
-    return {.kind = Consequence::Kind::warn,
-            .text = text + "; the job goes on, but until it answers again the loss of a rank may be found late"};
+    cause.text += "; the job goes on, but until it answers again the loss of a rank may be found late";
+    return {Consequence::Kind::warn, cause};
   }
-  return {.kind = Consequence::Kind::fail, .text = text};
+  return {Consequence::Kind::fail, cause};
 }
 
 store::MemberPosition position_of(const ProcessGroup& group) {
@@ -43,12 +52,8 @@ store::MemberPosition position_of(const ProcessGroup& group) {
 Consequence consequence_of(const MemberEvent& event, StoreHost store_host, int rank, bool host_has_left) {
   switch (event.kind) {
     case MemberEvent::Kind::lost:
-    case MemberEvent::Kind::failed: return {.kind = Consequence::Kind::fail, .rank = event.rank, .text = event.text};
-    case MemberEvent::Kind::silent:
-      if (event.rank != rank) return {.kind = Consequence::Kind::fail, .rank = event.rank, .text = event.text};
-      return {.kind = Consequence::Kind::fail,
-              .rank = rank,
-              .text = "the other ranks have given this one up: " + event.text};
+    case MemberEvent::Kind::failed:
+    case MemberEvent::Kind::silent: return {Consequence::Kind::fail, event.cause};
     case MemberEvent::Kind::left: return {};
     case MemberEvent::Kind::store_lost:
     case MemberEvent::Kind::store_silent:
@@ -57,20 +62,32 @@ Consequence consequence_of(const MemberEvent& event, StoreHost store_host, int r
   return {};
 }
 
-void GroupWatch::begin() {
+void GroupWatch::begin(std::weak_ptr<store::MemberLink> link) {
   MutexLock lock(mutex_);
   has_begun_ = true;
+  link_ = std::move(link);
+}
+
+void GroupWatch::file(const Cause& cause) {
+  std::call_once(filed_, [&] {
+    std::shared_ptr<store::MemberLink> link;
+    {
+      MutexLock lock(mutex_);
+      link = link_.lock();
+    }
+    if (link) link->report(cause);
+  });
 }
 
 void GroupWatch::take(const MemberEvent& event) {
   Consequence consequence;
   {
     MutexLock lock(mutex_);
-    if (event.kind == MemberEvent::Kind::left && event.rank == 0) host_has_left_ = true;
+    if (event.kind == MemberEvent::Kind::left && event.cause.rank == 0) host_has_left_ = true;
     consequence = consequence_of(event, store_host_, rank_, host_has_left_);
     if (consequence.kind == Consequence::Kind::fail) {
       if (!first_) {
-        first_ = consequence;
+        first_ = consequence.cause;
         for (const auto& waited_at : stores_) {
           if (const auto store = waited_at.lock()) store->stop_waiting();
         }
@@ -78,7 +95,7 @@ void GroupWatch::take(const MemberEvent& event) {
       const bool is_of_the_store =
           event.kind == MemberEvent::Kind::store_lost || event.kind == MemberEvent::Kind::store_silent;
       if (is_of_the_store) {
-        store_problem_ = consequence.text;
+        store_problem_ = consequence.cause.text;
         for (const auto& waited_at : stores_) {
           if (const auto store = waited_at.lock()) store->give_up();
         }
@@ -88,13 +105,13 @@ void GroupWatch::take(const MemberEvent& event) {
     if (event.kind == MemberEvent::Kind::store_lost) store_is_lost_ = true;
     changed_.notify_all();
   }
-  if (consequence.kind == Consequence::Kind::warn) log_warn("{}", consequence.text);
+  if (consequence.kind == Consequence::Kind::warn) log_warn("{}", consequence.cause.text);
   // Also those after the first: of that one the group may think otherwise (ProcessGroup::lose).
-  if (consequence.kind == Consequence::Kind::fail) fail_group(consequence);
+  if (consequence.kind == Consequence::Kind::fail) fail_group(consequence.cause);
 }
 
 // The group may ask the store, and wait for others, before it has failed.
-void GroupWatch::fail_group(const Consequence& consequence) {
+void GroupWatch::fail_group(const Cause& cause) {
   ProcessGroup* group = nullptr;
   {
     MutexLock lock(mutex_);
@@ -102,19 +119,21 @@ void GroupWatch::fail_group(const Consequence& consequence) {
     group = group_;
     ++calls_;
   }
-  if (consequence.rank < 0) {
-    group->abort(consequence.text);
-  } else {
-    group->lose(consequence.rank, consequence.text);
-  }
+  group->lose(cause);
   MutexLock lock(mutex_);
   --calls_;
   changed_.notify_all();
 }
 
 void GroupWatch::check() {
-  MutexLock lock(mutex_);
-  if (first_) throw PeerLost(first_->text);
+  std::optional<Cause> first;
+  {
+    MutexLock lock(mutex_);
+    first = first_;
+  }
+  if (!first) return;
+  file(*first);
+  throw PeerLost(first->as_read_by(rank_));
 }
 
 void GroupWatch::check_after_loss() {
@@ -144,7 +163,7 @@ store::MemberPosition GroupWatch::position() {
 }
 
 void GroupWatch::attach(ProcessGroup& group) {
-  std::optional<Consequence> first;
+  std::optional<Cause> first;
   {
     MutexLock lock(mutex_);
     group_ = &group;
@@ -167,13 +186,9 @@ WatchedGroup::~WatchedGroup() {
   link_.reset();
 }
 
-void WatchedGroup::keep(std::unique_ptr<store::MemberLink> link) {
+void WatchedGroup::keep(std::shared_ptr<store::MemberLink> link) {
   link_ = std::move(link);
-  watch_->begin();
-}
-
-void WatchedGroup::report(const std::string& cause) {
-  if (link_) link_->report(cause);
+  watch_->begin(link_);
 }
 
 std::shared_ptr<ProcessGroup> WatchedGroup::hold(std::unique_ptr<WatchedGroup> self,

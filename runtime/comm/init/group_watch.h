@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,8 +23,7 @@ struct Consequence {
     fail,  // PeerLost
   };
   Kind kind = Kind::none;
-  int rank = -1;  // who is lost; -1: who hosts the store, and is none of the group
-  std::string text = {};
+  Cause cause = {};  // rank -1: the launcher, which hosts the store and is none of the group
 };
 // Who hosts the job's store.
 enum class StoreHost { rank_zero, launcher };
@@ -36,8 +36,11 @@ class GroupWatch {
  public:
   GroupWatch(StoreHost store_host, int rank) : store_host_(store_host), rank_(rank) {}
 
-  // Events come from now on.
-  void begin() EXCLUDES(mutex_);
+  // Events come from now on. What is filed goes to `link`.
+  void begin(std::weak_ptr<store::MemberLink> link) EXCLUDES(mutex_);
+  // Tells the job's membership why this rank's group has failed, once: the first cause. Every other call waits until
+  // that is done, at most for a moment.
+  void file(const Cause& cause) EXCLUDES(mutex_);
   void take(const store::MemberEvent& event) EXCLUDES(mutex_);
   // Throws PeerLost with the first failure that came, if any has.
   void check() EXCLUDES(mutex_);
@@ -56,15 +59,17 @@ class GroupWatch {
   void detach() EXCLUDES(mutex_);
 
  private:
-  void fail_group(const Consequence& consequence) EXCLUDES(mutex_);
+  void fail_group(const Cause& cause) EXCLUDES(mutex_);
 
   const StoreHost store_host_;
   const int rank_;
   Mutex mutex_;
   Condition changed_;
   ProcessGroup* group_ GUARDED_BY(mutex_) = nullptr;
-  int calls_ GUARDED_BY(mutex_) = 0;                                    // of the group, under way
-  std::optional<Consequence> first_ GUARDED_BY(mutex_);                 // failure
+  int calls_ GUARDED_BY(mutex_) = 0;               // of the group, under way
+  std::optional<Cause> first_ GUARDED_BY(mutex_);  // failure
+  std::weak_ptr<store::MemberLink> link_ GUARDED_BY(mutex_);
+  std::once_flag filed_;
   std::vector<std::weak_ptr<store::Store>> stores_ GUARDED_BY(mutex_);  // whose waits end with it
   store::MemberPosition last_position_ GUARDED_BY(mutex_);
   bool host_has_left_ GUARDED_BY(mutex_) = false;
@@ -85,16 +90,14 @@ class WatchedGroup {
 
   const std::shared_ptr<GroupWatch>& watch() const { return watch_; }
   // The link that the watch hears the events of.
-  void keep(std::unique_ptr<store::MemberLink> link);
-  // Tells the other ranks, if there is a link, why this one fails.
-  void report(const std::string& cause);
+  void keep(std::shared_ptr<store::MemberLink> link);
   // Takes the group, which nobody else holds; the result, and its copies, keep all of it.
   static std::shared_ptr<ProcessGroup> hold(std::unique_ptr<WatchedGroup> self, std::shared_ptr<ProcessGroup> group);
 
  private:
   std::shared_ptr<store::Store> store_;
   std::shared_ptr<GroupWatch> watch_;
-  std::unique_ptr<store::MemberLink> link_;
+  std::shared_ptr<store::MemberLink> link_;
   std::shared_ptr<ProcessGroup> group_;
 };
 

@@ -54,7 +54,7 @@ void enter(WatchedGroup& watched, const rendezvous::Meeting& meeting, const std:
            const rendezvous::Identity& identity, const InitSettings& settings, const Deadline& deadline) {
   const store::MemberInfo self{
       .rank = identity.rank, .world_size = identity.world_size, .process = store::ProcessInfo::of_this_process()};
-  watched.keep(std::make_unique<store::MemberLink>(
+  watched.keep(std::make_shared<store::MemberLink>(
       *meeting.endpoint, scope, self,
       store::LivenessOptions{.detect_silence = settings.detect_silence, .hang = settings.hang_timeout},
       store::MemberCalls{.on_event = [of = watched.watch()](const store::MemberEvent& event) { of->take(event); },
@@ -70,10 +70,12 @@ std::shared_ptr<ProcessGroup> start_among_others(const InitOptions& options, con
   std::shared_ptr<store::Store> store = meeting.store;
   rendezvous::OnPlace on_place;
   std::function<void()> check;
+  std::function<void(const Cause&)> on_throw;
   if (watched != nullptr) {
     store = std::make_shared<WatchedStore>(std::move(store), watched->watch());
     on_place = [&](const std::string& scope) { enter(*watched, meeting, scope, identity, settings, deadline); };
     check = [of = watched->watch()] { of->check(); };
+    on_throw = [of = watched->watch()](const Cause& cause) { of->file(cause); };
   }
   rendezvous::Joined joined = rendezvous::join(*store, identity, rendezvous::self_member(identity), deadline, on_place);
   share_cores(environment, identity.local_world_size);
@@ -87,6 +89,7 @@ std::shared_ptr<ProcessGroup> start_among_others(const InitOptions& options, con
       .device = rank_device(settings, identity, environment),
       .local_address = std::move(address),
       .check = std::move(check),
+      .on_throw = std::move(on_throw),
   };
   const BackendChoice choice = choose_backend(options.backend, backends(), context, deadline);
   auto group = choice.backend->create(context, deadline);
@@ -99,6 +102,22 @@ std::shared_ptr<ProcessGroup> start_among_others(const InitOptions& options, con
                                    : choice.backend->name,
                             intra_op_threads()));
   return group;
+}
+
+// Why this rank has no group. A rank that others did not come to has done nothing wrong.
+Cause cause_of(const Error& error, int rank) {
+  if (error.cause() != nullptr) return *error.cause();
+  if (dynamic_cast<const Timeout*>(&error) != nullptr) {
+    return {.kind = Cause::Kind::timeout, .reporter = rank, .text = error.what()};
+  }
+  const auto process = store::ProcessInfo::of_this_process();
+  return {.kind = Cause::Kind::failed,
+          .rank = rank,
+          .reporter = rank,
+          .host = process.host,
+          .pid = process.pid,
+          .sequence = 0,
+          .text = fmt::format("rank {} ({}) failed: {}", rank, process.describe(), error.what())};
 }
 
 std::shared_ptr<ProcessGroup> start(const InitOptions& options) {
@@ -130,7 +149,7 @@ std::shared_ptr<ProcessGroup> start(const InitOptions& options) {
   } catch (const PeerLost&) {
     throw;  // a consequence
   } catch (const Error& error) {
-    watched->report(error.what());  // so that the others can say it too
+    watched->watch()->file(cause_of(error, identity.rank));  // so that the others can say it too
     throw;
   }
   return WatchedGroup::hold(std::move(watched), std::move(group));

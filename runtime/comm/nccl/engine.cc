@@ -8,11 +8,10 @@
 #include "runtime/base/error.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/quiet_thread.h"
+#include "runtime/comm/roster_cause.h"
 
 namespace lockstep::nccl {
 namespace {
-
-using wire::Cause;
 
 // How long the owner of a failed group waits for the device to let go of its memory before the cause is thrown. The
 // abort goes on meanwhile.
@@ -30,7 +29,8 @@ Engine::Engine(const Api& api, DeviceRuntime& runtime, GroupContext context, Kno
       rank_(context_.identity.rank),
       size_(static_cast<int>(context_.roster.size())),
       patient_store_(context_.store),
-      failure_(patient_store_, [this] { on_cause(); }),
+      failure_(
+          patient_store_, rank_, [this] { on_cause(); }, context_.on_throw),
       positions_(context_.roster.size()),
       left_after_(context_.roster.size()),
       control_(context_.store, size_) {}
@@ -77,7 +77,7 @@ void Engine::open(const Deadline& deadline) {
         "nccl: a call of NCCL or of the GPU's driver has not come back on {}, {}; see whether nvidia-smi answers, and "
         "what NCCL_DEBUG=INFO says",
         own_name(), deadline.progress());
-    failure_.propose(Cause::timeout, text);
+    propose(Cause::Kind::timeout, rank_, text);
     join_undertaker();
     control_.stop();
     throw Timeout(text);
@@ -141,12 +141,11 @@ void Engine::on_owner_thread(const char* what, std::function<void(const Lane&)> 
     parked = parked_;
   }
   if (!parked) {
-    failure_.propose(
-        Cause::timeout,
-        fmt::format("nccl: {} on {} is not done, {}; the thread that calls NCCL has not come to it, or a call of "
-                    "NCCL or of the GPU's driver has not come back; see whether nvidia-smi answers, and what "
-                    "NCCL_DEBUG=INFO says",
-                    what, own_name(), deadline.progress()));
+    propose(Cause::Kind::timeout, rank_,
+            fmt::format("nccl: {} on {} is not done, {}; the thread that calls NCCL has not come to it, or a call of "
+                        "NCCL or of the GPU's driver has not come back; see whether nvidia-smi answers, and what "
+                        "NCCL_DEBUG=INFO says",
+                        what, own_name(), deadline.progress()));
   }
   throw_failure();
 }
@@ -184,7 +183,7 @@ void Engine::retire() {
     }
   }
   // It is never done, and whoever waits for it has the failure.
-  if (problem) failure_.propose(Cause::mismatch, *problem);
+  if (problem) propose(Cause::Kind::mismatch, -1, *problem);
   if (!any) return;
   MutexLock lock(mutex_);
   notify();
@@ -264,14 +263,19 @@ std::string Engine::where_this_rank_was() const {
   return fmt::format("{} was in {}", own_name(), in ? in->describe() : "no collective");
 }
 
-void Engine::lose(int rank, const std::string& how) {
+Cause Engine::cause_of(Cause::Kind kind, int rank, std::string text) const {
+  return comm::cause_about(context_.roster, kind, rank, rank_, std::move(text), static_cast<std::int64_t>(last()));
+}
+
+void Engine::lose(Cause cause) {
   std::string where;
   {
     MutexLock lock(mutex_);
-    if (closed_ || left_after_[static_cast<std::size_t>(rank)]) return;
+    if (closed_ || (cause.rank >= 0 && left_after_[static_cast<std::size_t>(cause.rank)])) return;
     where = where_this_rank_was();
   }
-  failure_.propose(Cause::peer_lost, fmt::format("{}; {}", how, where));
+  cause.text += "; " + where;
+  failure_.propose(cause);
 }
 
 Engine::UnderWay Engine::under_way() {

@@ -70,8 +70,8 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   void check() const;
   // Notices what the device has finished.
   void retire();
-  void abort(const std::string& cause) { failure_.propose(wire::Cause::peer_lost, cause); }
-  void lose(int rank, const std::string& how);
+  void abort(const std::string& cause) { propose(Cause::Kind::aborted, rank_, cause); }
+  void lose(Cause cause);
   std::uint64_t last() const { return last_.load(std::memory_order_relaxed); }
 
   // Says goodbye; or aborts, if this rank's part of something is not done.
@@ -91,6 +91,15 @@ class Engine final : public std::enable_shared_from_this<Engine> {
  private:
   template <typename Of>
   friend class Ticket;
+
+  // What this rank has to say of `rank`, which may be itself, or -1: no single one; and the group failed with it.
+  Cause cause_of(Cause::Kind kind, int rank, std::string text) const;
+  void propose(Cause::Kind kind, int rank, std::string text) {
+    failure_.propose(cause_of(kind, rank, std::move(text)));
+  }
+  [[noreturn]] void fail(Cause::Kind kind, int rank, std::string text) {
+    failure_.fail(cause_of(kind, rank, std::move(text)));
+  }
 
   // Something that the owner thread does for another.
   struct Errand {
@@ -172,7 +181,7 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   void answer(const Entry& question);
   bool all_have_answered() const REQUIRES(mutex_);
   // Of collective `sequence`: who has not come, asked of all; a Mismatch if one came to another.
-  wire::Failure::Known what_holds_up(const Item& item, const Deadline& deadline);
+  Cause what_holds_up(const Item& item, const Deadline& deadline);
   [[noreturn]] void time_out(const Item& item, const Deadline& deadline);
 
   // engine_end.cc: how the group ends.

@@ -17,8 +17,6 @@
 
 namespace lockstep::nccl {
 
-using wire::Cause;
-
 namespace {
 
 // Between two looks at a communicator that is being made, and at anything else.
@@ -65,8 +63,7 @@ void Engine::on_cause() {
     tell = !told_by_another_;
   }
   if (tell) {
-    const auto known = failure_.known();
-    control_.post(write({EntryKind::failed, {static_cast<std::int64_t>(known.cause)}, known.text}));
+    control_.post(write({EntryKind::failed, {}, encode(failure_.known())}));
   }
   {
     MutexLock lock(mutex_);
@@ -229,10 +226,10 @@ void Engine::wait_for_the_device() {
 }
 
 void Engine::fail_for_what_is_computed(const Deadline& limit) {
-  failure_.fail(Cause::timeout,
-                fmt::format("nccl: {} ends its group, and {} is not through with what the program has put there, {}; "
-                            "wait for the streams before the group goes, or raise the timeout",
-                            own_name(), context_.device.str(), limit.progress()));
+  fail(Cause::Kind::timeout, rank_,
+       fmt::format("nccl: {} ends its group, and {} is not through with what the program has put there, {}; "
+                   "wait for the streams before the group goes, or raise the timeout",
+                   own_name(), context_.device.str(), limit.progress()));
 }
 
 // It waits for the other ranks of the host, and for the device: late is no failure.
@@ -310,7 +307,9 @@ void Engine::ask_who_is_lost() {
       MutexLock lock(mutex_);
       where = where_this_rank_was();
     }
-    failure_.propose(Cause::peer_lost, fmt::format("{}; {}", lost.what(), where));
+    Cause cause = lost.cause() != nullptr ? *lost.cause() : cause_of(Cause::Kind::lost, -1, lost.what());
+    cause.text += "; " + where;
+    failure_.propose(cause);
   }
 }
 
@@ -364,7 +363,7 @@ void Engine::close_as(std::optional<std::string> cause) {
           own_name(), left.collectives, left.messages);
     }
   }
-  if (cause) failure_.propose(Cause::peer_lost, *cause);
+  if (cause) propose(Cause::Kind::failed, rank_, *cause);
   {
     MutexLock lock(mutex_);
     closing_ = true;

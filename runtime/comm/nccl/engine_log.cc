@@ -6,8 +6,6 @@
 namespace lockstep::nccl {
 namespace {
 
-using wire::Cause;
-
 // How long the ranks may take to say where they are.
 constexpr std::chrono::milliseconds kAnswerPatience{700};
 
@@ -16,22 +14,21 @@ constexpr std::chrono::milliseconds kAnswerPatience{700};
 void Engine::on_entry(const std::string& text) {
   const auto entry = read(text, size_);
   if (!entry) {
-    return failure_.propose(Cause::mismatch,
-                            fmt::format("{} got '{}' from another rank, which is none of its words; run "
-                                        "one version of lockstep on every host",
-                                        own_name(), text));
+    return propose(Cause::Kind::mismatch, -1,
+                   fmt::format("{} got '{}' from another rank, which is none of its words; run one version of lockstep "
+                               "on every host",
+                               own_name(), text));
   }
   switch (entry->kind) {
     case EntryKind::question: return answer(*entry);
     case EntryKind::failed: {
-      const std::int64_t cause = entry->at(0);
-      if (cause < static_cast<std::int64_t>(Cause::peer_lost) || cause > static_cast<std::int64_t>(Cause::mismatch))
-        return;
+      const auto cause = decode_cause(entry->text);
+      if (!cause) return;
       {
         MutexLock lock(mutex_);
         told_by_another_ = true;
       }
-      return failure_.adopt(static_cast<Cause>(cause), entry->text);
+      return failure_.adopt(*cause);
     }
     default: break;
   }
@@ -92,13 +89,14 @@ bool Engine::all_have_answered() const {
   return true;
 }
 
-wire::Failure::Known Engine::what_holds_up(const Item& item, const Deadline& deadline) {
+Cause Engine::what_holds_up(const Item& item, const Deadline& deadline) {
   if (item.awaited_peer() >= 0) {
     const bool has_counterpart = item.launched.load(std::memory_order_acquire);
-    return {Cause::timeout, fmt::format("{} on {} timed out, {}; {} {}; see why it is late, or raise the timeout",
-                                        item.describe(), own_name(), deadline.progress(), who(item.awaited_peer()),
-                                        has_counterpart ? "has called its part, and the devices are not through with it"
-                                                        : "has not called its part")};
+    return cause_of(Cause::Kind::timeout, item.awaited_peer(),
+                    fmt::format("{} on {} timed out, {}; {} {}; see why it is late, or raise the timeout",
+                                item.describe(), own_name(), deadline.progress(), who(item.awaited_peer()),
+                                has_counterpart ? "has called its part, and the devices are not through with it"
+                                                : "has not called its part"));
   }
   const auto sequence = static_cast<std::int64_t>(item.sequence);
   control_.post(write({EntryKind::question, {rank_, sequence}}));
@@ -114,32 +112,36 @@ wire::Failure::Known Engine::what_holds_up(const Item& item, const Deadline& dea
     left = left_after_;
   }
   std::string absent;
+  std::vector<int> absent_ranks;
+  const auto add = [&](int rank, const std::string& how) {
+    absent += fmt::format("{}{}, which {}", absent.empty() ? "" : ", ", who(rank), how);
+    absent_ranks.push_back(rank);
+  };
   for (int r = 0; r < size_; ++r) {
     if (r == rank_) continue;
     const auto& position = positions[static_cast<std::size_t>(r)];
-    const char* const comma = absent.empty() ? "" : ", ";
     if (left[static_cast<std::size_t>(r)]) {
-      absent += fmt::format("{}{}, which left", comma, who(r));
+      add(r, "left");
     } else if (!position) {
-      absent += fmt::format("{}{}, which does not answer", comma, who(r));
+      add(r, "does not answer");
     } else if (position->last < item.sequence) {
-      absent += fmt::format("{}{}, which started {} last", comma, who(r),
-                            position->last == 0 ? "nothing" : fmt::format("collective {}", position->last));
+      add(r, position->last == 0 ? "started nothing last" : fmt::format("started collective {} last", position->last));
     } else if (const auto own = flight_record_.find(item.sequence); own && position->record &&
                                                                     position->asked == item.sequence &&
                                                                     !comm::same_operation(*own, *position->record)) {
-      return {Cause::mismatch, comm::describe_mismatch(item.sequence, own_name(), *own, who(r), *position->record)};
+      return cause_of(Cause::Kind::mismatch, -1,
+                      comm::describe_mismatch(item.sequence, own_name(), *own, who(r), *position->record));
     }
   }
   const std::string why =
       absent.empty() ? "all have arrived, and the devices are not through with it" : "not arrived: " + absent;
-  return {Cause::timeout, fmt::format("{} on {} timed out, {}; {}; see why it is late, or raise the timeout",
-                                      item.describe(), own_name(), deadline.progress(), why)};
+  return cause_of(Cause::Kind::timeout, absent_ranks.size() == 1 ? absent_ranks.front() : -1,
+                  fmt::format("{} on {} timed out, {}; {}; see why it is late, or raise the timeout", item.describe(),
+                              own_name(), deadline.progress(), why));
 }
 
 void Engine::time_out(const Item& item, const Deadline& deadline) {
-  const auto known = what_holds_up(item, deadline);
-  failure_.propose(known.cause, known.text);
+  failure_.propose(what_holds_up(item, deadline));
   throw_failure();
 }
 

@@ -9,8 +9,6 @@
 
 namespace lockstep::nccl {
 
-using wire::Cause;
-
 std::shared_ptr<WorkState> Engine::start(std::shared_ptr<Message> message, StreamView compute) {
   check();
   message->prepare(memory_lane(messages_));
@@ -83,7 +81,7 @@ bool Engine::step_messages() {
     mismatch = mismatch_;
     if (!matched_.empty() && !messages_.launching) next = matched_.front();
   }
-  if (mismatch) failure_.fail(Cause::mismatch, *mismatch);
+  if (mismatch) fail(Cause::Kind::mismatch, -1, *mismatch);
   if (wanted && !messages_.communicator) make_message_communicator();
   if (messages_.communicator && !messages_.is_up) {
     messages_.is_up = is_through(messages_);
@@ -125,9 +123,10 @@ void Engine::make_message_communicator() {
   }
   if (!known) return;
   if (known->size() != sizeof(id.internal)) {
-    failure_.fail(Cause::mismatch, fmt::format("{} got {} bytes as the id of a communicator, which has {}; run one "
-                                               "version of lockstep on every host",
-                                               own_name(), known->size(), sizeof(id.internal)));
+    fail(Cause::Kind::mismatch, -1,
+         fmt::format("{} got {} bytes as the id of a communicator, which has {}; run one "
+                     "version of lockstep on every host",
+                     own_name(), known->size(), sizeof(id.internal)));
   }
   std::memcpy(id.internal, known->data(), known->size());
   static std::atomic<bool> warned{false};

@@ -14,8 +14,6 @@
 namespace lockstep::nccl {
 namespace {
 
-using wire::Cause;
-
 // Between two looks at what the device and NCCL have come to, while the host has nothing else to do.
 constexpr std::chrono::milliseconds kBeat{50};
 // Questions whether NCCL has launched something without a pause between them: it takes microseconds as a rule.
@@ -57,7 +55,7 @@ void Engine::run(const Deadline& deadline) {
     notify();
   } catch (const std::exception& problem) {
     error = std::current_exception();
-    failure_.propose(Cause::peer_lost, fmt::format("{} could not join the group: {}", own_name(), problem.what()));
+    propose(Cause::Kind::failed, rank_, fmt::format("{} could not join the group: {}", own_name(), problem.what()));
   }
   try {
     while (!error && step()) {
@@ -65,7 +63,7 @@ void Engine::run(const Deadline& deadline) {
   } catch (const CallFailed& problem) {
     fail_for(problem);
   } catch (const std::exception& problem) {
-    failure_.propose(Cause::peer_lost, fmt::format("{} can't go on: {}", own_name(), problem.what()));
+    propose(Cause::Kind::failed, rank_, fmt::format("{} can't go on: {}", own_name(), problem.what()));
   }
   bool undertakes = false;
   {
@@ -145,10 +143,10 @@ void Engine::settle(Track& track, const Deadline& deadline, const char* what, co
     failure_.check();
     if (context_.check) context_.check();
     if (deadline.expired()) {
-      failure_.fail(Cause::timeout,
-                    fmt::format("nccl: {} of {} ranks is not through on {}, {}; all have arrived, and NCCL does not go "
-                                "on; {}",
-                                what, size_, own_name(), deadline.progress(), remedy));
+      fail(Cause::Kind::timeout, -1,
+           fmt::format("nccl: {} of {} ranks is not through on {}, {}; all have arrived, and NCCL does not go "
+                       "on; {}",
+                       what, size_, own_name(), deadline.progress(), remedy));
     }
     pause(pause_for);
     pause_for = std::min<std::chrono::nanoseconds>(kLastPause, pause_for * 2);
@@ -166,9 +164,10 @@ void Engine::wait_until_all_are_up(const Deadline& deadline) {
     } catch (const Timeout&) {
       failure_.check();
       if (!deadline.expired()) continue;
-      failure_.fail(Cause::timeout, fmt::format("nccl: the communicator is up on {}, and not on every rank, {}; the "
-                                                "others' output says more; raise the timeout",
-                                                own_name(), deadline.progress()));
+      fail(Cause::Kind::timeout, -1,
+           fmt::format("nccl: the communicator is up on {}, and not on every rank, {}; the "
+                       "others' output says more; raise the timeout",
+                       own_name(), deadline.progress()));
     }
   }
 }
@@ -267,14 +266,14 @@ bool Engine::all_have_come(const Collective& collective) {
   for (int r = 0; r < size_; ++r) {
     const comm::OpRecord& theirs = *records[static_cast<std::size_t>(r)];
     if (!comm::same_operation(collective.task.record, theirs)) {
-      failure_.fail(Cause::mismatch,
-                    comm::describe_mismatch(collective.sequence, own_name(), collective.task.record, who(r), theirs));
+      fail(Cause::Kind::mismatch, -1,
+           comm::describe_mismatch(collective.sequence, own_name(), collective.task.record, who(r), theirs));
     }
     tally.add(theirs.words);
     all += fmt::format("{}{} of {}", r == 0 ? "" : ", ", theirs.words[0], who(r));
   }
   if (tally.is_too_heavy()) {
-    failure_.fail(Cause::mismatch, comm::describe_too_heavy(collective.task.record, collective.sequence, all));
+    fail(Cause::Kind::mismatch, -1, comm::describe_too_heavy(collective.task.record, collective.sequence, all));
   }
   return true;
 }
@@ -342,8 +341,7 @@ void Engine::watch(Track& track) {
   }
   if (track.front_patience && track.front_patience->over()) {
     if (!computed) fail_for_what_is_computed(*track.front_limit);
-    const auto known = what_holds_up(*front, *track.front_limit);
-    failure_.fail(known.cause, known.text);
+    failure_.fail(what_holds_up(*front, *track.front_limit));
   }
 
   if (track.launching || !track.is_up) return;  // step() asks for it
@@ -353,6 +351,7 @@ void Engine::watch(Track& track) {
 // Whoever left has launched before what it took part in; what it did not, will not come.
 void Engine::check_those_who_left() {
   std::string text;
+  int gone = -1;
   {
     MutexLock retire_lock(retire_mutex_);
     MutexLock lock(mutex_);
@@ -362,6 +361,7 @@ void Engine::check_those_who_left() {
     for (int r = 0; r < size_ && text.empty(); ++r) {
       const auto& left = left_after_[static_cast<std::size_t>(r)];
       if (!left) continue;
+      gone = r;
       if (first != nullptr && first->sequence > *left) {
         text = fmt::format(
             "{} left after collective {}; {} is in {}, which needs every rank: all ranks must take part "
@@ -375,7 +375,7 @@ void Engine::check_those_who_left() {
       }
     }
   }
-  if (!text.empty()) failure_.fail(Cause::peer_lost, text);
+  if (!text.empty()) fail(Cause::Kind::left, gone, text);
 }
 
 void Engine::fail_for(const CallFailed& error) {
@@ -389,11 +389,11 @@ void Engine::fail_for(const CallFailed& error) {
     MutexLock lock(mutex_);
     where = where_this_rank_was();
   }
-  failure_.propose(
-      Cause::peer_lost,
-      fmt::format("{} can't go on: {}; {}; a rank it talks to may have died, or the network; NCCL_DEBUG=WARN "
-                  "says more",
-                  own_name(), error.what(), where));
+  // A remote error names nobody: another rank's process may have ended.
+  propose(Cause::Kind::failed, error.may_be_a_consequence() ? -1 : rank_,
+          fmt::format("{} can't go on: {}; {}; a rank it talks to may have died, or the network; NCCL_DEBUG=WARN "
+                      "says more",
+                      own_name(), error.what(), where));
 }
 
 }  // namespace lockstep::nccl

@@ -14,7 +14,7 @@ namespace lockstep::nccl {
 
 enum class EntryKind : char {
   called = 'C',    // rank, sequence, record: comes to a collective; where collectives are checked
-  failed = 'F',    // cause; text: the group's failure
+  failed = 'F',    // text: the group's Cause (base/cause.h)
   question = 'Q',  // rank, sequence: where is everybody?
   answer = 'A',    // rank, last sequence, sequence asked for, record if it is known: so far
   left = 'L',      // rank, last sequence: says goodbye

@@ -50,7 +50,7 @@ class ProcessGroupNccl final : public comm::TaskGroup {
 
   void progress() override;
   void abort(const std::string& cause) override;
-  void lose(int rank, const std::string& how) override { engine_->lose(rank, how); }
+  void lose(const Cause& cause) override { engine_->lose(cause); }
   std::int64_t last_sequence() const override { return static_cast<std::int64_t>(engine_->last()); }
 
  private:

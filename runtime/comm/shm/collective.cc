@@ -23,18 +23,22 @@ void own_lines([[maybe_unused]] std::byte* begin, [[maybe_unused]] std::size_t b
 
 std::string Collective::describe() const { return comm::describe(task_.record, sequence_); }
 
-std::string Collective::missing(const Session& session) const {
-  std::vector<std::string> absent;
-  std::vector<std::string> busy;
+Missing Collective::missing(const Session& session) const {
+  Missing absent;
+  Missing busy;
+  const auto add = [&session](Missing& to, int rank) {
+    to.ranks.push_back(rank);
+    to.text += (to.text.empty() ? "" : ", ") + session.who(rank);
+  };
   for (int r = 0; r < session.size(); ++r) {
     if (session.control().announcement(r, sequence_).sequence.load(std::memory_order_acquire) < sequence_) {
-      absent.push_back(session.who(r));
+      add(absent, r);
     } else if (session.words(r).finished.load(std::memory_order_acquire) < sequence_) {
-      busy.push_back(session.who(r));
+      add(busy, r);
     }
   }
-  if (!absent.empty()) return fmt::format("not arrived: {}", list_of(absent));
-  return fmt::format("all have arrived; not through: {}", list_of(busy));
+  if (!absent.ranks.empty()) return {absent.ranks, "not arrived: " + absent.text};
+  return {busy.ranks, "all have arrived; not through: " + busy.text};
 }
 
 std::size_t Collective::source_bytes() const {
@@ -69,10 +73,11 @@ Blocker Collective::late(const Floor& floor, WordOf word_of, std::uint64_t wante
     if (!session.has_left(r)) return {&word, value};
     value = word.load(std::memory_order_acquire);  // what it did before it left
     if (value >= wanted) continue;
-    floor.session.fail(Cause::peer_lost,
+    floor.session.fail(Cause::Kind::left, r,
                        fmt::format("{}; {} is in {}, which needs every rank: all ranks must take part "
                                    "in the same collectives",
-                                   session.left_text(r), session.who(task_.rank), describe()));
+                                   session.left_text(r), session.who(task_.rank), describe()),
+                       static_cast<std::int64_t>(sequence_));
   }
   return {};
 }
@@ -94,7 +99,8 @@ void Collective::refuse_weights(const Floor& floor) const {
     weights.push_back(fmt::format("{} of {}", floor.session.control().announcement(r, sequence_).record.words[0],
                                   floor.session.who(r)));
   }
-  floor.session.fail(Cause::mismatch, comm::describe_too_heavy(task_.record, sequence_, list_of(weights)));
+  floor.session.fail(Cause::Kind::mismatch, -1, comm::describe_too_heavy(task_.record, sequence_, list_of(weights)),
+                     static_cast<std::int64_t>(sequence_));
 }
 
 void Collective::compare_records(const Floor& floor) {
@@ -104,8 +110,10 @@ void Collective::compare_records(const Floor& floor) {
   for (int r = 0; r < task_.size; ++r) {
     const OpRecord& theirs = control.announcement(r, sequence_).record;
     if (!comm::same_operation(own, theirs)) {
-      floor.session.fail(Cause::mismatch, comm::describe_mismatch(sequence_, floor.session.who(task_.rank), own,
-                                                                  floor.session.who(r), theirs));
+      floor.session.fail(
+          Cause::Kind::mismatch, -1,
+          comm::describe_mismatch(sequence_, floor.session.who(task_.rank), own, floor.session.who(r), theirs),
+          static_cast<std::int64_t>(sequence_));
     }
     tally.add(theirs.words);
   }

@@ -56,7 +56,7 @@ class Collective {
   // "all_reduce 42 (sum, 1000 x float32)".
   std::string describe() const;
   // "rank 2 (host a, pid 7) and rank 3 (...) have not arrived".
-  std::string missing(const Session& session) const;
+  Missing missing(const Session& session) const;
 
  private:
   // The first rank whose `word` is below `wanted`. Fails the group if that rank has left.

@@ -26,7 +26,7 @@ inline constexpr std::size_t kWindowBytes = 128 << 10;
 // Messages in flight per ordered pair of ranks, and the bytes that travel beside a message's description.
 inline constexpr std::size_t kMessages = 16;
 inline constexpr std::size_t kMessageInlineBytes = 128;
-inline constexpr std::size_t kCauseBytes = 2032;
+inline constexpr std::size_t kCauseBytes = 2040;
 // The control block grows with the square of the ranks.
 inline constexpr int kMaxRanks = 256;
 
@@ -71,13 +71,10 @@ struct alignas(64) RankWords {
 };
 static_assert(sizeof(RankWords) == 128);
 
-enum class Cause : std::uint32_t { peer_lost, timeout, mismatch };
-
-// What a rank wants to be the first cause; written before it is claimed.
+// The bytes of the Cause (base/cause.h) that a rank wants to be the first; written before it is claimed.
 struct alignas(64) FailureText {
-  Cause cause;
-  std::uint32_t length;
-  std::array<char, kCauseBytes> text;
+  std::uint64_t length;
+  std::array<char, kCauseBytes> bytes;
 };
 
 // Who a rank is; written before the first collective.

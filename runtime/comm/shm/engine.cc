@@ -43,13 +43,14 @@ class FreeSlot final : public Awaited {
   std::string describe() const override {
     return fmt::format("starting collective {}, with {} in flight", engine_.last_sequence() + 1, kRing);
   }
-  std::string missing() const override {
-    std::string names;
+  Missing missing() const override {
+    Missing late{{}, fmt::format("not through collective {}: ", needed_)};
     for (int r = 0; r < engine_.session().size(); ++r) {
       if (engine_.session().words(r).finished.load(std::memory_order_acquire) >= needed_) continue;
-      names += (names.empty() ? "" : ", ") + engine_.session().who(r);
+      late.text += (late.ranks.empty() ? "" : ", ") + engine_.session().who(r);
+      late.ranks.push_back(r);
     }
-    return fmt::format("not through collective {}: {}", needed_, names);
+    return late;
   }
 
  private:
@@ -106,6 +107,11 @@ void Engine::progress() {
   push();
 }
 
+void Engine::abort_for(std::string text) {
+  session_.abort(
+      session_.cause_of(Cause::Kind::failed, session_.rank(), std::move(text), static_cast<std::int64_t>(last_)));
+}
+
 void Engine::close() {
   if (closed_) return;
   if (!session_.failed()) {
@@ -115,9 +121,10 @@ void Engine::close() {
       // The group failed: its ranks know the cause, and there is nobody left to tell here.
     }
     if (done_ < last_ || mailbox_.owed() > 0) {
-      session_.abort(Cause::peer_lost, fmt::format("{} destroyed its group with {} collectives and {} messages under "
-                                                   "way; it must wait for each work first",
-                                                   session_.who(session_.rank()), last_ - done_, mailbox_.owed()));
+      abort_for(
+          fmt::format("{} destroyed its group with {} collectives and {} messages under way; it must wait for "
+                      "each work first",
+                      session_.who(session_.rank()), last_ - done_, mailbox_.owed()));
     }
   }
   session_.leave(last_);
@@ -126,9 +133,8 @@ void Engine::close() {
 }
 
 void Engine::close_unwinding() {
-  session_.abort(Cause::peer_lost, fmt::format("{} was ended by an exception of its own after collective {}; its own "
-                                               "message says more",
-                                               session_.who(session_.rank()), last_));
+  abort_for(fmt::format("{} was ended by an exception of its own after collective {}; its own message says more",
+                        session_.who(session_.rank()), last_));
   session_.leave(last_);
   closed_ = true;
   ring_.fill(nullptr);
@@ -148,7 +154,7 @@ void Operation::wait(const Deadline& deadline) {
   if (!push().done()) engine_->session().wait(*this, deadline);
 }
 
-std::string Operation::missing() const { return collective_.missing(engine_->session()); }
+Missing Operation::missing() const { return collective_.missing(engine_->session()); }
 
 bool MessageWork::poll() {
   if (parcel_->done) return true;
@@ -170,6 +176,6 @@ Blocker MessageWork::push() {
   return parcel_->done ? Blocker{} : Blocker{&messages, seen};
 }
 
-std::string MessageWork::missing() const { return engine_->mailbox().progress_of(*parcel_); }
+Missing MessageWork::missing() const { return {{parcel_->peer}, engine_->mailbox().progress_of(*parcel_)}; }
 
 }  // namespace lockstep::shm

@@ -18,8 +18,10 @@ class Operation;
 
 class Engine : public std::enable_shared_from_this<Engine> {
  public:
-  Engine(std::shared_ptr<Mapping> control, rendezvous::Roster roster, int rank)
-      : session_(std::move(control), std::move(roster), rank),
+  // `on_throw`: as Session has it.
+  Engine(std::shared_ptr<Mapping> control, rendezvous::Roster roster, int rank,
+         std::function<void(const Cause&)> on_throw = {})
+      : session_(std::move(control), std::move(roster), rank, std::move(on_throw)),
         arenas_(rank, session_.size()),
         mailbox_(session_, arenas_),
         sources_(static_cast<std::size_t>(session_.size())),
@@ -51,6 +53,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
  private:
   friend class Operation;
   Floor floor() { return {session_, arenas_, tick_, sources_, destinations_, scratch_}; }
+  // Aborts for what this rank has done.
+  void abort_for(std::string text);
   // Blocks until slot `sequence` of the ring is free on every rank.
   void wait_for_slot(std::uint64_t sequence, std::chrono::nanoseconds timeout);
 
@@ -81,7 +85,8 @@ class Operation final : public WorkState, public Awaited {
   Blocker push() override;
   bool is_alone() const override { return !engine_->mailbox().pending(); }
   std::string describe() const override { return collective_.describe(); }
-  std::string missing() const override;
+  std::int64_t sequence() const override { return static_cast<std::int64_t>(collective_.sequence()); }
+  Missing missing() const override;
 
   Collective& collective() { return collective_; }
 
@@ -105,7 +110,7 @@ class MessageWork final : public WorkState, public Awaited {
     return !engine_->has_collectives() && !engine_->mailbox().waits_for_others_than(parcel_->peer);
   }
   std::string describe() const override { return parcel_->describe(); }
-  std::string missing() const override;
+  Missing missing() const override;
 
  private:
   std::shared_ptr<Engine> engine_;

@@ -76,8 +76,9 @@ void Mailbox::check_peer(const Parcel& parcel) {
   if (parcel.done || !session_.has_left(parcel.peer)) return;
   push();
   if (parcel.done) return;
-  session_.fail(Cause::peer_lost, fmt::format("{}; {} waits for its {}", session_.left_text(parcel.peer),
-                                              session_.who(session_.rank()), parcel.describe()));
+  session_.fail(Cause::Kind::left, parcel.peer,
+                fmt::format("{}; {} waits for its {}", session_.left_text(parcel.peer), session_.who(session_.rank()),
+                            parcel.describe()));
 }
 
 std::size_t Mailbox::chunk_count(const BufferView& buffer) const {
@@ -145,8 +146,9 @@ void Mailbox::match(Parcel& parcel) {
   incoming.unmatched.erase(found);
   const Message& slot = message(parcel.peer, session_.rank(), parcel.number);
   if (slot.count != parcel.buffer.count || slot.dtype != parcel.buffer.dtype) {
-    session_.fail(Cause::mismatch, comm::describe_mismatch(parcel, session_.who(session_.rank()),
-                                                           session_.who(parcel.peer), slot.count, slot.dtype));
+    session_.fail(Cause::Kind::mismatch, -1,
+                  comm::describe_mismatch(parcel, session_.who(session_.rank()), session_.who(parcel.peer), slot.count,
+                                          slot.dtype));
   }
 }
 

@@ -18,7 +18,7 @@ constexpr std::size_t kExchangeBytes = 1024;
 ProcessGroupShm::ProcessGroupShm(GroupContext context, Meeting meeting)
     : TaskGroup(std::move(context)),
       couriers_(std::move(meeting.couriers)),
-      engine_(std::make_shared<Engine>(std::move(meeting.control), roster(), rank())),
+      engine_(std::make_shared<Engine>(std::move(meeting.control), roster(), rank(), this->context().on_throw)),
       exceptions_at_birth_(std::uncaught_exceptions()) {}
 
 ProcessGroupShm::~ProcessGroupShm() {
@@ -77,11 +77,13 @@ Arena ProcessGroupShm::allocate(std::size_t bytes) {
     }
     if (fd) memory = Mapping::of(std::move(fd), file_bytes);
   } catch (const net::ConnectionClosed& error) {
-    engine_->session().fail(Cause::peer_lost,
-                            fmt::format("{} was in {}: {}", engine_->session().who(rank()), what, error.what()));
+    engine_->session().fail(Cause::Kind::lost, 0,
+                            fmt::format("{} was in {}: {}", engine_->session().who(rank()), what, error.what()),
+                            last_sequence());
   } catch (const Timeout& error) {
-    engine_->session().fail(Cause::timeout,
-                            fmt::format("{} was in {}: {}", engine_->session().who(rank()), what, error.what()));
+    engine_->session().fail(Cause::Kind::timeout, 0,
+                            fmt::format("{} was in {}: {}", engine_->session().who(rank()), what, error.what()),
+                            last_sequence());
   } catch (const Error& error) {
     problem = error.what();
   }
@@ -103,7 +105,9 @@ Work ProcessGroupShm::start_message(bool is_send, const BufferView& buffer, int 
 }
 
 void ProcessGroupShm::abort(const std::string& cause) {
-  engine_->session().abort(Cause::peer_lost, cause.empty() ? "aborted without a cause" : cause);
+  Session& session = engine_->session();
+  session.abort(session.cause_of(Cause::Kind::aborted, rank(), cause.empty() ? "aborted without a cause" : cause,
+                                 last_sequence()));
 }
 
 std::int64_t ProcessGroupShm::last_sequence() const {

@@ -23,7 +23,7 @@ class ProcessGroupShm final : public comm::TaskGroup {
   Arena allocate(std::size_t bytes) override;
   void progress() override { engine_->progress(); }
   void abort(const std::string& cause) override;
-  void lose(int rank, const std::string& how) override { engine_->session().lose(rank, how); }
+  void lose(const Cause& cause) override { engine_->session().lose(cause); }
   std::int64_t last_sequence() const override;
 
  private:

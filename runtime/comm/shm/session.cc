@@ -73,13 +73,15 @@ struct Sleeping {
 
 }  // namespace
 
-Session::Session(std::shared_ptr<Mapping> control, rendezvous::Roster roster, int rank)
+Session::Session(std::shared_ptr<Mapping> control, rendezvous::Roster roster, int rank,
+                 std::function<void(const Cause&)> on_throw)
     : mapping_(std::move(control)),
       control_(mapping_->data(), static_cast<int>(roster.size())),
       roster_(std::move(roster)),
       rank_(rank),
       size_(static_cast<int>(roster_.size())),
-      may_spin_(every_rank_has_a_core(control_, size_)) {}
+      may_spin_(every_rank_has_a_core(control_, size_)),
+      on_throw_(std::move(on_throw)) {}
 
 bool Session::ring() const {
   bool on_word = false;
@@ -131,14 +133,14 @@ void Session::wake_all(int rank) const {
   for (std::uint64_t slot = 0; slot < kRing; ++slot) futex_wake_all(control_.announcement(rank, slot).sequence);
 }
 
-bool Session::abort(Cause cause, const std::string& text) {
+bool Session::abort(const Cause& cause) {
   MutexLock lock(abort_mutex_);
   if (aborted_ || failed()) return false;
   aborted_ = true;
   FailureText& failure = control_.failure(rank_);
-  failure.cause = cause;
-  failure.length = static_cast<std::uint32_t>(std::min(text.size(), failure.text.size()));
-  std::memcpy(failure.text.data(), text.data(), failure.length);
+  const std::string bytes = encode(cause, failure.bytes.size());
+  failure.length = bytes.size();
+  std::memcpy(failure.bytes.data(), bytes.data(), bytes.size());
   std::uint32_t none = 0;
   const bool first = control_.header().first_failure.compare_exchange_strong(
       none, static_cast<std::uint32_t>(rank_) + 1, std::memory_order_acq_rel);
@@ -150,28 +152,30 @@ bool Session::abort(Cause cause, const std::string& text) {
   return first;
 }
 
-void Session::lose(int rank, const std::string& how) {
+void Session::lose(Cause cause) {
   if (failed()) return;
-  if (rank != rank_ && (has_left(rank) || process_is_gone(mapping_->fd(), control_, rank))) return;
-  const std::uint64_t started = words(rank).started.load(std::memory_order_acquire);
-  abort(Cause::peer_lost, fmt::format("{}; the last collective it had started is {}", how, started));
+  const int rank = cause.rank;
+  if (rank >= 0) {
+    if (rank != rank_ && (has_left(rank) || process_is_gone(mapping_->fd(), control_, rank))) return;
+    const std::uint64_t started = words(rank).started.load(std::memory_order_acquire);
+    cause.sequence = static_cast<std::int64_t>(started);
+    cause.text += fmt::format("; the last collective it had started is {}", started);
+  }
+  abort(cause);
 }
 
-void Session::fail(Cause cause, const std::string& text) {
-  abort(cause, text);
+void Session::fail(Cause::Kind kind, int rank, std::string text, std::int64_t sequence) {
+  abort(cause_of(kind, rank, std::move(text), sequence));
   throw_first_cause();
 }
 
 void Session::throw_first_cause() const {
-  const std::uint32_t culprit = control_.header().first_failure.load(std::memory_order_acquire) - 1;
-  const FailureText& failure = control_.failure(static_cast<int>(culprit));
-  const std::string text(failure.text.data(), failure.length);
-  switch (failure.cause) {
-    case Cause::timeout: throw Timeout(text);
-    case Cause::mismatch: throw Mismatch(text);
-    case Cause::peer_lost: break;
-  }
-  throw PeerLost(text);
+  const std::uint32_t claimed_by = control_.header().first_failure.load(std::memory_order_acquire) - 1;
+  const FailureText& failure = control_.failure(static_cast<int>(claimed_by));
+  const auto cause = decode_cause({failure.bytes.data(), static_cast<std::size_t>(failure.length)});
+  if (!cause) throw CorruptData(fmt::format("{} finds no cause in the control block of its failed group", who(rank_)));
+  if (on_throw_) on_throw_(*cause);
+  throw_error(cause->as_read_by(rank_));
 }
 
 std::string Session::left_text(int rank) const {
@@ -189,10 +193,12 @@ void Session::check_lives(std::string_view what) {
   for (int r = 0; r < size_; ++r) {
     if (r == rank_ || has_left(r) || !process_is_gone(mapping_->fd(), control_, r)) continue;
     if (has_left(r)) continue;  // it said goodbye in between
-    fail(Cause::peer_lost,
+    const std::uint64_t started = words(r).started.load(std::memory_order_acquire);
+    fail(Cause::Kind::lost, r,
          fmt::format("{} has died: its process ended, by a signal or an exit, without closing its group; "
                      "{} was in {}; the last collective it had started is {}",
-                     who(r), who(rank_), what, words(r).started.load(std::memory_order_acquire)));
+                     who(r), who(rank_), what, started),
+         static_cast<std::int64_t>(started));
   }
 }
 
@@ -246,8 +252,11 @@ void Session::wait(Awaited& awaited, const Deadline& deadline) {
     check_lives(awaited.describe());
     if (!expired) continue;
     if (awaited.push().done()) return;
-    fail(Cause::timeout, fmt::format("{} on {} timed out, {}; {}; see why it is late, or raise the timeout",
-                                     awaited.describe(), who(rank_), deadline.progress(), awaited.missing()));
+    const Missing missing = awaited.missing();
+    fail(Cause::Kind::timeout, missing.ranks.size() == 1 ? missing.ranks.front() : -1,
+         fmt::format("{} on {} timed out, {}; {}; see why it is late, or raise the timeout", awaited.describe(),
+                     who(rank_), deadline.progress(), missing.text),
+         awaited.sequence());
   }
 }
 

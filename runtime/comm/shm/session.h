@@ -4,12 +4,16 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "runtime/base/cause.h"
 #include "runtime/base/deadline.h"
 #include "runtime/base/mutex.h"
+#include "runtime/comm/roster_cause.h"
 #include "runtime/comm/shm/control.h"
 #include "runtime/comm/shm/memory.h"
 #include "runtime/rendezvous/roster.h"
@@ -24,14 +28,21 @@ struct Blocker {
   bool done() const { return word == nullptr; }
 };
 
+// Who holds up something that a rank waits for.
+struct Missing {
+  std::vector<int> ranks;
+  std::string text;  // for messages, with their names
+};
+
 // Something that a rank can wait for.
 class Awaited {
  public:
   // Does what can be done now, and returns what it waits for then.
   virtual Blocker push() = 0;
-  // For messages: the operation, and who has not arrived.
+  // The operation, for messages, its number if it is a collective, else -1, and who has not arrived.
   virtual std::string describe() const = 0;
-  virtual std::string missing() const = 0;
+  virtual std::int64_t sequence() const { return -1; }
+  virtual Missing missing() const = 0;
   // True if nothing else that push() could further is under way: then no other word is worth waking up for. False is
   // always right; it costs wake-ups.
   virtual bool is_alone() const = 0;
@@ -46,8 +57,10 @@ class Awaited {
 
 class Session {
  public:
-  // `control` maps the formatted block; this rank's lock is held (liveness.h).
-  Session(std::shared_ptr<Mapping> control, rendezvous::Roster roster, int rank);
+  // `control` maps the formatted block; this rank's lock is held (liveness.h). `on_throw` gets the first cause before
+  // each throw of it, on the thread that throws.
+  Session(std::shared_ptr<Mapping> control, rendezvous::Roster roster, int rank,
+          std::function<void(const Cause&)> on_throw = {});
 
   int rank() const { return rank_; }
   int size() const { return size_; }
@@ -70,15 +83,20 @@ class Session {
   void check() const {
     if (control_.header().first_failure.load(std::memory_order_acquire) != 0) throw_first_cause();
   }
-  // Fails the group on every rank, then throws the first cause, which may be another's.
-  [[noreturn]] void fail(Cause cause, const std::string& text);
+  // Fails the group on every rank with what this one says of `rank` (-1: no single one), then throws the first cause,
+  // which may be another's.
+  [[noreturn]] void fail(Cause::Kind kind, int rank, std::string text, std::int64_t sequence = -1);
   // Fails the group; any thread. False if it had failed before.
-  bool abort(Cause cause, const std::string& text);
+  bool abort(const Cause& cause);
+  // What this rank has to say of `rank`, which may be itself.
+  Cause cause_of(Cause::Kind kind, int rank, std::string text, std::int64_t sequence = -1) const {
+    return comm::cause_about(roster_, kind, rank, rank_, std::move(text), sequence);
+  }
   bool failed() const { return control_.header().first_failure.load(std::memory_order_acquire) != 0; }
 
-  // Another source says that `rank` is lost: fails the group; any thread. Of one that has left, nobody waits for
+  // Another source says so of its rank: fails the group; any thread. Of a rank that has left, nobody waits for
   // anything; of one whose process has ended, who waits finds out at its next look, and can say in what.
-  void lose(int rank, const std::string& how);
+  void lose(Cause cause);
 
   // Pushes until done: spins for a few microseconds where every rank has a core, then sleeps. When the deadline passes,
   // the group fails with a Timeout that says who is missing; when a process dies, with PeerLost.
@@ -115,6 +133,7 @@ class Session {
   int rank_;
   int size_;
   bool may_spin_;
+  std::function<void(const Cause&)> on_throw_;
   std::uint64_t moves_ = 0;
   Mutex abort_mutex_;
   bool aborted_ GUARDED_BY(abort_mutex_) = false;

@@ -8,6 +8,7 @@
 #include <exception>
 
 #include "runtime/base/logging.h"
+#include "runtime/comm/roster_cause.h"
 #include "runtime/comm/wire/patience.h"
 
 namespace lockstep::wire {
@@ -26,28 +27,32 @@ std::optional<std::uint64_t> number_in(const std::string& text) {
 }  // namespace
 
 Ending::Ending(Wire& wire, const rendezvous::Roster& roster, int rank, std::shared_ptr<store::Store> store,
-               std::function<void()> on_failure, const Limits& limits)
+               std::function<void()> on_failure, std::function<void(const Cause&)> on_throw, const Limits& limits)
     : wire_(wire),
       roster_(roster),
       rank_(rank),
       limits_(limits),
       store_(std::move(store)),
-      failure_(store_, std::move(on_failure)),
+      failure_(store_, rank, std::move(on_failure), std::move(on_throw)),
       left_after_(roster.size()),
       seen_(roster.size()) {
   seen_[static_cast<std::size_t>(rank)] = true;
 }
 
-void Ending::abandon(const std::string& text) {
-  failure_.adopt(Cause::peer_lost, text);
+void Ending::abandon(const Cause& cause) {
+  failure_.adopt(cause);
   store_.let_go();
+}
+
+Cause Ending::cause_of(Cause::Kind kind, int rank, std::string text, std::uint64_t sequence) const {
+  return comm::cause_about(roster_, kind, rank, rank_, std::move(text), static_cast<std::int64_t>(sequence));
 }
 
 bool Ending::on_frame(int peer, const Frame& frame) {
   const auto index = static_cast<std::size_t>(peer);
   switch (frame.kind) {
     case FrameKind::failed:
-      failure_.adopt(static_cast<Cause>(frame.number), std::string(text_of(frame.payload)));
+      failure_.adopt(*decode_cause(text_of(frame.payload)));  // read_frame has seen to it
       return true;
     case FrameKind::goodbye: {
       MutexLock lock(mutex_);
@@ -134,7 +139,7 @@ void Ending::say_goodbye(std::uint64_t last) {
   });
 }
 
-void Ending::wait_for_a_cause(const std::string& how) {
+void Ending::wait_for_a_cause(const std::string& how, std::uint64_t last) {
   Patience patience(limits_.aftermath);
   try {
     while (!failure_.happened() && !patience.over()) wire_.wait(patience.next());
@@ -148,7 +153,7 @@ void Ending::wait_for_a_cause(const std::string& how) {
       if (left_after_[r]) text += fmt::format("; {} left after collective {}", roster_[r].describe(), *left_after_[r]);
     }
   }
-  failure_.propose(Cause::peer_lost, text);
+  failure_.propose(cause_of(Cause::Kind::lost, -1, text, last));
 }
 
 void Ending::let_go() {
@@ -158,11 +163,10 @@ void Ending::let_go() {
 }
 
 void Ending::tell_of_failure() {
-  const Failure::Known cause = failure_.known();
+  const std::string cause = encode(failure_.known(), Failure::kMostBytes);
   Frame failed;
   failed.kind = FrameKind::failed;
-  failed.number = static_cast<std::uint64_t>(cause.cause);
-  failed.payload = bytes_of(cause.text);
+  failed.payload = bytes_of(cause);
   const FrameBytes bytes = write_frame(failed);
   for (int r = 0; r < static_cast<int>(roster_.size()); ++r) {
     if (r == rank_) continue;

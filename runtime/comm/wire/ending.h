@@ -35,14 +35,16 @@ class Ending {
     std::chrono::nanoseconds aftermath = std::chrono::seconds(2);
   };
 
-  // `wire` and `roster` outlive it. `on_failure`: as Failure's on_cause.
+  // `wire` and `roster` outlive it. `on_failure`, `on_throw`: as Failure's on_cause and on_throw.
   Ending(Wire& wire, const rendezvous::Roster& roster, int rank, std::shared_ptr<store::Store> store,
-         std::function<void()> on_failure, const Limits& limits);
+         std::function<void()> on_failure, std::function<void(const Cause&)> on_throw, const Limits& limits);
 
   Failure& failure() { return failure_; }
   const Failure& failure() const { return failure_; }
-  // Of a group that never came to be: fails it with `text`, for whoever still works for it, and lets the store go.
-  void abandon(const std::string& text);
+  // Of a group that never came to be: fails it with `cause`, for whoever still works for it, and lets the store go.
+  void abandon(const Cause& cause);
+  // What this rank has to say of `rank`, which may be itself, or -1: no single one.
+  Cause cause_of(Cause::Kind kind, int rank, std::string text, std::uint64_t sequence) const;
 
   // The wire's listener has a frame of `peer`. False if it is about something else.
   bool on_frame(int peer, const Frame& frame);
@@ -59,8 +61,9 @@ class Ending {
   // Says that this rank leaves after collective `last`. Returns when everybody has seen it or is gone, when the group
   // fails, or after Limits::goodbye.
   void say_goodbye(std::uint64_t last);
-  // A transfer broke, and somebody may be about to say why: returns when there is a cause.
-  void wait_for_a_cause(const std::string& how);
+  // A transfer broke, and somebody may be about to say why: returns when there is a cause. `last`: the collective that
+  // this rank started last.
+  void wait_for_a_cause(const std::string& how, std::uint64_t last);
   // Touches no memory of a work any more.
   void let_go();
   // Tells the others the cause, after that.

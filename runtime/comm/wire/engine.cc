@@ -14,7 +14,8 @@ constexpr Ending::Limits kLimits;
 
 }  // namespace
 
-Engine::Engine(std::unique_ptr<Wire> wire, rendezvous::Roster roster, int rank, std::shared_ptr<store::Store> store)
+Engine::Engine(std::unique_ptr<Wire> wire, rendezvous::Roster roster, int rank, std::shared_ptr<store::Store> store,
+               std::function<void(const Cause&)> on_throw)
     : roster_(std::move(roster)),
       rank_(rank),
       size_(static_cast<int>(roster_.size())),
@@ -28,18 +29,21 @@ Engine::Engine(std::unique_ptr<Wire> wire, rendezvous::Roster roster, int rank, 
             MutexLock lock(mutex_);
             changed_.notify_all();
           },
-          kLimits) {}
+          std::move(on_throw), kLimits) {}
 
 Engine::~Engine() = default;
+
+void Engine::propose(Cause::Kind kind, int rank, std::string text) {
+  ending_.failure().propose(ending_.cause_of(kind, rank, std::move(text), last()));
+}
 
 void Engine::on_frame(int peer, std::span<const std::byte> bytes) {
   const auto frame = read_frame(bytes);
   if (!frame) {
-    return ending_.failure().propose(
-        Cause::mismatch,
-        fmt::format("{} got {} bytes over {} from {} that are no frame of this version; run one version "
-                    "of lockstep on every host",
-                    who(rank_), bytes.size(), wire_->name(), who(peer)));
+    return propose(Cause::Kind::mismatch, -1,
+                   fmt::format("{} got {} bytes over {} from {} that are no frame of this version; run one version "
+                               "of lockstep on every host",
+                               who(rank_), bytes.size(), wire_->name(), who(peer)));
   }
   if (ending_.on_frame(peer, *frame)) return;
   std::uint64_t expected = 0;
@@ -55,10 +59,10 @@ void Engine::on_frame(int peer, std::span<const std::byte> bytes) {
       return changed_.notify_all();
     }
   }
-  ending_.failure().propose(Cause::mismatch,
-                            fmt::format("{} got word of collective {} over {} from {}, and collective "
-                                        "{} is next; run one version of lockstep on every host",
-                                        who(rank_), frame->number, wire_->name(), who(peer), expected));
+  propose(Cause::Kind::mismatch, -1,
+          fmt::format("{} got word of collective {} over {} from {}, and collective {} is next; run one version of "
+                      "lockstep on every host",
+                      who(rank_), frame->number, wire_->name(), who(peer), expected));
 }
 
 std::string Engine::where_this_rank_was() const {
@@ -68,19 +72,20 @@ std::string Engine::where_this_rank_was() const {
 
 void Engine::on_lost(int peer, const std::string& how) {
   if (!ending_.is_loss(peer)) return;
-  ending_.failure().propose(Cause::peer_lost,
-                            fmt::format("{} has died: its process ended, by a signal or an exit, without closing its "
-                                        "group, or its host can't be reached; {} ({}: {})",
-                                        who(peer), where_this_rank_was(), wire_->name(), how));
+  propose(Cause::Kind::lost, peer,
+          fmt::format("{} has died: its process ended, by a signal or an exit, without closing its group, or its host "
+                      "can't be reached; {} ({}: {})",
+                      who(peer), where_this_rank_was(), wire_->name(), how));
 }
 
-void Engine::lose(int rank, const std::string& how) {
-  if (ending_.leaving() || ending_.left_after(rank)) return;
-  ending_.failure().propose(Cause::peer_lost, fmt::format("{}; {}", how, where_this_rank_was()));
+void Engine::lose(Cause cause) {
+  if (ending_.leaving() || (cause.rank >= 0 && ending_.left_after(cause.rank))) return;
+  cause.text += "; " + where_this_rank_was();
+  ending_.failure().propose(cause);
 }
 
 void Engine::on_broken(const std::string& how) {
-  ending_.failure().propose(Cause::peer_lost, fmt::format("{} can't go on: {}: {}", who(rank_), wire_->name(), how));
+  propose(Cause::Kind::failed, rank_, fmt::format("{} can't go on: {}: {}", who(rank_), wire_->name(), how));
 }
 
 void Engine::run() {
@@ -88,7 +93,7 @@ void Engine::run() {
     while (step()) {
     }
   } catch (const Broken& broken) {
-    ending_.wait_for_a_cause(broken.what());
+    ending_.wait_for_a_cause(broken.what(), last());
   } catch (const std::exception& error) {
     on_broken(error.what());  // unless it is the cause
   }
@@ -121,7 +126,7 @@ bool Engine::step() {
     mismatch = post_office_.mismatch();
     leaving = closing_ && queue_.empty() && errands.empty();
   }
-  if (mismatch) ending_.failure().fail(Cause::mismatch, *mismatch);
+  if (mismatch) ending_.failure().fail(ending_.cause_of(Cause::Kind::mismatch, -1, *mismatch, last()));
   for (const auto& collective : fresh) announce(*collective);
   for (const Errand& errand : errands) {
     if (!PostOffice::run(errand, *wire_)) continue;
@@ -183,7 +188,9 @@ bool Engine::run_collectives() {
 void Engine::execute(Collective& collective, const Arrivals& arrivals) {
   comm::Task& task = collective.task_;
   const Verdict verdict = compare(task, collective.sequence_, arrivals, roster_);
-  if (verdict.mismatch) ending_.failure().fail(Cause::mismatch, *verdict.mismatch);
+  if (verdict.mismatch) {
+    ending_.failure().fail(ending_.cause_of(Cause::Kind::mismatch, -1, *verdict.mismatch, collective.sequence_));
+  }
   if (task.record.weighted) {
     task.reduction.divisor = verdict.words[0];
   } else if (task.record.op == ReduceOp::avg) {
@@ -200,11 +207,13 @@ void Engine::execute(Collective& collective, const Arrivals& arrivals) {
 // Whoever left has told before what it did; what it did not do will not come.
 void Engine::check_those_who_left() {
   std::string text;
+  int gone_rank = -1;
   {
     MutexLock lock(mutex_);
     for (int r = 0; r < size_ && text.empty(); ++r) {
       const auto left = ending_.left_after(r);
       if (!left) continue;
+      gone_rank = r;
       const std::string gone = fmt::format("{} left after collective {}", who(r), *left);
       if (!queue_.empty() && queue_.front()->sequence_ > *left) {
         text = fmt::format("{}; {} is in {}, which needs every rank: all ranks must take part in the same collectives",
@@ -214,7 +223,7 @@ void Engine::check_those_who_left() {
       }
     }
   }
-  if (!text.empty()) ending_.failure().fail(Cause::peer_lost, text);
+  if (!text.empty()) ending_.failure().fail(ending_.cause_of(Cause::Kind::left, gone_rank, text, last()));
 }
 
 void Engine::close_as(std::optional<std::string> cause) {
@@ -233,7 +242,7 @@ void Engine::close_as(std::optional<std::string> cause) {
     closing_ = !cause;
     if (closing_) post_office_.refuse_posts();
   }
-  if (cause) ending_.failure().propose(Cause::peer_lost, *cause);
+  if (cause) propose(Cause::Kind::failed, rank_, *cause);
   wire_->wake();
   join_();
   MutexLock lock(mutex_);

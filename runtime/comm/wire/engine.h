@@ -38,7 +38,9 @@ std::function<void()> start_own_thread(std::function<void()> body);
 
 class Engine final : public Listener, public std::enable_shared_from_this<Engine> {
  public:
-  Engine(std::unique_ptr<Wire> wire, rendezvous::Roster roster, int rank, std::shared_ptr<store::Store> store);
+  // `on_throw`: as GroupContext has it.
+  Engine(std::unique_ptr<Wire> wire, rendezvous::Roster roster, int rank, std::shared_ptr<store::Store> store,
+         std::function<void(const Cause&)> on_throw = {});
   ~Engine();
 
   // Connects all ranks and starts. Throws what Wire::open() throws, Timeout at the deadline, or what `check` throws
@@ -50,9 +52,9 @@ class Engine final : public Listener, public std::enable_shared_from_this<Engine
   std::shared_ptr<WorkState> start(Parcel parcel);
   // Throws if the group has failed or was closed.
   void check() const;
-  void abort(const std::string& cause) { ending_.failure().propose(Cause::peer_lost, cause); }
+  void abort(const std::string& cause) { propose(Cause::Kind::aborted, rank_, cause); }
   // The job's membership says so. Any thread.
-  void lose(int rank, const std::string& how);
+  void lose(Cause cause);
   // Number of the collective that was started last. Any thread.
   std::uint64_t last() const { return last_.load(std::memory_order_relaxed); }
 
@@ -73,6 +75,9 @@ class Engine final : public Listener, public std::enable_shared_from_this<Engine
   friend class Collective;
   friend class Message;
 
+  // Fails the group with what this rank says of `rank`, which may be itself, or -1: no single one.
+  void propose(Cause::Kind kind, int rank, std::string text);
+
   // The communication thread's.
   void run();
   // False at the end.
@@ -82,15 +87,20 @@ class Engine final : public Listener, public std::enable_shared_from_this<Engine
   void check_those_who_left();
   void execute(Collective& collective, const Arrivals& arrivals);
 
+  // Who holds up a collective, as ranks but this one, and in words.
+  struct Missing {
+    std::vector<int> ranks;
+    std::string text;
+  };
   // Waits until done() holds, the group fails or the deadline passes.
   enum class Outcome { done, failed, late };
   template <typename Done>
   Outcome wait_for(const Deadline& deadline, Done done) REQUIRES(mutex_);
-  [[noreturn]] void time_out(const std::string& what, const std::string& missing, const Deadline& deadline);
+  [[noreturn]] void time_out(const std::string& what, const Missing& missing, const Deadline& deadline);
   // The library is in Wire::open(), and `why` nobody waits for it any longer.
-  void give_up_opening(const std::string& why, const std::function<bool(const Deadline&)>& is_over);
+  void give_up_opening(const Error& why, const std::function<bool(const Deadline&)>& is_over);
   void set_closed();
-  std::string missing(const Collective& collective) const REQUIRES(mutex_);
+  Missing missing(const Collective& collective) const REQUIRES(mutex_);
   // "rank 1 (...) was in all_reduce 7 (...)".
   std::string where_this_rank_was() const;
   void close_as(std::optional<std::string> cause);

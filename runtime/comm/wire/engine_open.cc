@@ -15,6 +15,14 @@ namespace {
 constexpr std::chrono::milliseconds kLook{250};
 constexpr std::chrono::seconds kOverdue{1};
 
+// The same loss with a text that says more.
+[[noreturn]] void throw_with(const PeerLost& lost, std::string text) {
+  if (lost.cause() == nullptr) throw PeerLost(text);
+  Cause cause = *lost.cause();
+  cause.text = std::move(text);
+  throw PeerLost(cause);
+}
+
 }  // namespace
 
 std::function<void()> start_own_thread(std::function<void()> body) {
@@ -66,10 +74,10 @@ void Engine::open(const ThreadMaker& make_thread, const Deadline& deadline, cons
                       wire_->name(), who(rank_), wire_->opening(), deadline.progress()));
     }
   } catch (const PeerLost& lost) {
-    give_up_opening(lost.what(), is_over);
-    throw PeerLost(fmt::format("{}; {} waited for {}", lost.what(), who(rank_), wire_->opening()));
+    give_up_opening(lost, is_over);
+    throw_with(lost, fmt::format("{}; {} waited for {}", lost.what(), who(rank_), wire_->opening()));
   } catch (const Error& error) {
-    give_up_opening(error.what(), is_over);
+    give_up_opening(error, is_over);
     throw;
   }
   std::exception_ptr error;
@@ -87,14 +95,15 @@ void Engine::open(const ThreadMaker& make_thread, const Deadline& deadline, cons
     try {
       if (check) check();
     } catch (const PeerLost& lost) {
-      throw PeerLost(fmt::format("{}; {}", lost.what(), own.what()));
+      throw_with(lost, fmt::format("{}; {}", lost.what(), own.what()));
     }
     throw;
   }
 }
 
-void Engine::give_up_opening(const std::string& why, const std::function<bool(const Deadline&)>& is_over) {
-  ending_.abandon(why);  // which interrupts
+void Engine::give_up_opening(const Error& why, const std::function<bool(const Deadline&)>& is_over) {
+  // Which interrupts.
+  ending_.abandon(why.cause() != nullptr ? *why.cause() : ending_.cause_of(Cause::Kind::failed, rank_, why.what(), 0));
   if (wire_->can_interrupt_open()) {
     is_over(Deadline::never());
     join_();

@@ -22,11 +22,11 @@ class Message final : public WorkState {
   }
   void wait(const Deadline& deadline) override {
     Engine::Outcome outcome;
-    std::string progress;
+    Engine::Missing progress{{parcel_->peer}, {}};
     {
       MutexLock lock(engine_->mutex_);
       outcome = engine_->wait_for(deadline, [&] { return parcel_->done; });
-      if (outcome == Engine::Outcome::late) progress = engine_->post_office_.progress_of(*parcel_);
+      if (outcome == Engine::Outcome::late) progress.text = engine_->post_office_.progress_of(*parcel_);
     }
     if (outcome == Engine::Outcome::failed) engine_->ending_.raise();
     if (outcome == Engine::Outcome::late) engine_->time_out(parcel_->describe(), progress, deadline);
@@ -81,10 +81,10 @@ Engine::Outcome Engine::wait_for(const Deadline& deadline, Done done) {
   }
 }
 
-void Engine::time_out(const std::string& what, const std::string& missing, const Deadline& deadline) {
-  ending_.failure().propose(Cause::timeout,
-                            fmt::format("{} on {} timed out, {}; {}; see why it is late, or raise the timeout", what,
-                                        who(rank_), deadline.progress(), missing));
+void Engine::time_out(const std::string& what, const Missing& missing, const Deadline& deadline) {
+  propose(Cause::Kind::timeout, missing.ranks.size() == 1 ? missing.ranks.front() : -1,
+          fmt::format("{} on {} timed out, {}; {}; see why it is late, or raise the timeout", what, who(rank_),
+                      deadline.progress(), missing.text));
   ending_.raise();
 }
 
@@ -97,7 +97,7 @@ bool Collective::poll() {
 
 void Collective::wait(const Deadline& deadline) {
   Engine::Outcome outcome;
-  std::string missing;
+  Engine::Missing missing;
   {
     MutexLock lock(engine_->mutex_);
     outcome = engine_->wait_for(deadline, [&] { return done_.load(std::memory_order_acquire); });
@@ -107,19 +107,21 @@ void Collective::wait(const Deadline& deadline) {
   if (outcome == Engine::Outcome::late) engine_->time_out(describe(), missing, deadline);
 }
 
-std::string Engine::missing(const Collective& collective) const {
-  const auto names = [this](const std::vector<int>& ranks) {
-    std::string text;
+Engine::Missing Engine::missing(const Collective& collective) const {
+  const auto others = [this](const char* what, const std::vector<int>& ranks) {
+    Missing result;
     for (const int rank : ranks) {
-      if (rank != rank_) text += (text.empty() ? "" : ", ") + who(rank);
+      if (rank == rank_) continue;
+      result.text += (result.ranks.empty() ? what : ", ") + who(rank);
+      result.ranks.push_back(rank);
     }
-    return text;
+    return result;
   };
-  const std::string absent = names(roll_call_.absent(collective.sequence_));
-  if (!absent.empty()) return "not arrived: " + absent;
-  const std::string awaited = names(wire_->awaited());
-  if (awaited.empty()) return "all have arrived, and their data is still on its way";
-  return "all have arrived; data is still on its way to or from " + awaited;
+  Missing absent = others("not arrived: ", roll_call_.absent(collective.sequence_));
+  if (!absent.ranks.empty()) return absent;
+  Missing awaited = others("all have arrived; data is still on its way to or from ", wire_->awaited());
+  if (awaited.ranks.empty()) awaited.text = "all have arrived, and their data is still on its way";
+  return awaited;
 }
 
 }  // namespace lockstep::wire

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "runtime/comm/wire/failure.h"
+#include "runtime/base/cause.h"
 
 namespace lockstep::wire {
 namespace {
@@ -75,15 +75,13 @@ std::optional<Frame> read_frame(std::span<const std::byte> bytes) {
   frame.record.note = comm::NoteOps::of_bits(take<std::uint16_t>(bytes, 10));
   frame.record.root = take<std::int32_t>(bytes, 12);
   frame.number = take<std::uint64_t>(bytes, 16);
-  const bool is_a_cause = frame.number >= static_cast<std::uint64_t>(Cause::peer_lost) &&
-                          frame.number <= static_cast<std::uint64_t>(Cause::mismatch);
-  if (frame.kind == FrameKind::failed && !is_a_cause) return std::nullopt;
   frame.record.count = take<std::int64_t>(bytes, 24);
   frame.record.unit = take<std::int64_t>(bytes, 32);
   for (std::size_t i = 0; i < comm::kWords; ++i) {
     frame.record.words[i] = take<std::int64_t>(bytes, kWordsAt + 8 * i);
   }
   frame.payload = bytes.subspan(kPayloadAt, length);
+  if (frame.kind == FrameKind::failed && !decode_cause(text_of(frame.payload))) return std::nullopt;
   return frame;
 }
 

@@ -22,7 +22,7 @@ enum class FrameKind : std::uint8_t {
   delivered,       // message `number` is out
   goodbye,         // this rank leaves after collective `number`
   seen,            // your goodbye has been seen
-  failed,          // the group has failed: `number` is the Cause, the payload its text
+  failed,          // the group has failed: the payload is its Cause (base/cause.h)
 };
 
 struct Frame {

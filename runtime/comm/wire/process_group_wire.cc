@@ -28,7 +28,8 @@ Arena map_memory(std::size_t bytes) {
 std::shared_ptr<ProcessGroup> ProcessGroupWire::create(std::string backend, GroupContext context,
                                                        std::unique_ptr<Wire> wire, const Deadline& deadline,
                                                        const ThreadMaker& make_thread) {
-  auto engine = std::make_shared<Engine>(std::move(wire), context.roster, context.identity.rank, context.store);
+  auto engine =
+      std::make_shared<Engine>(std::move(wire), context.roster, context.identity.rank, context.store, context.on_throw);
   engine->open(make_thread, deadline, context.check);
   return std::make_shared<ProcessGroupWire>(std::move(backend), std::move(context), std::move(engine));
 }

@@ -29,7 +29,7 @@ class ProcessGroupWire final : public comm::TaskGroup {
   // The communication thread needs no push.
   void progress() override { engine_->check(); }
   void abort(const std::string& cause) override;
-  void lose(int rank, const std::string& how) override { engine_->lose(rank, how); }
+  void lose(const Cause& cause) override { engine_->lose(cause); }
   std::int64_t last_sequence() const override { return static_cast<std::int64_t>(engine_->last()); }
 
  private:

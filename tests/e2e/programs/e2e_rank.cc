@@ -5,7 +5,9 @@
 //   model:N        makes a Reducer for a model of one parameter of N elements
 //   steps:N        the same N times as "step K sum S", with what is planned for the step before it (fault_plan.h)
 //   loop           all-reduces until something goes wrong
-//   fail:TEXT      throws std::runtime_error inside a try block whose handler prints it and returns 1
+//   fail:TEXT      throws std::runtime_error, and catches as the next one does
+//   catch          catches what goes wrong in any action, prints it and returns 1
+//   abort:TEXT     fails the group with TEXT, then reduces
 //   leave          says goodbye: the group is gone
 #include <cstdio>
 #include <memory>
@@ -45,6 +47,11 @@ class Rank {
       const Reducer reducer(model, group_);
     } else if (name == "loop") {
       while (true) all_reduce(1.0f);
+    } else if (name == "catch") {
+      // main() has seen it
+    } else if (name == "abort") {
+      group_->abort(value);
+      all_reduce(1.0f);
     } else if (name == "fail") {
       throw std::runtime_error(value);
     } else if (name == "leave") {
@@ -85,7 +92,7 @@ int main(int count, char** arguments) {
   const auto actions = script(count, arguments);
   block_awaited_signals(actions);
   bool caught_here = false;
-  for (const auto& action : actions) caught_here = caught_here || action.name == "fail";
+  for (const auto& action : actions) caught_here = caught_here || action.name == "fail" || action.name == "catch";
   if (!caught_here) {  // as most programs are written: what goes wrong is uncaught
     Rank rank;
     for (const auto& action : actions) rank.perform(action);

@@ -17,7 +17,7 @@ using What = Consequence::Kind;
 
 MemberEvent of_store(MemberEvent::Kind kind, bool host_answers = true) {
   return {.kind = kind,
-          .text = "stopped answering",
+          .cause = {.text = "stopped answering"},
           .address = "10.0.0.7:29400",
           .host = store::ProcessInfo{.host = "n1", .pid = 100, .boot_id = "b", .pid_namespace = "1"},
           .host_answers = host_answers};
@@ -25,32 +25,33 @@ MemberEvent of_store(MemberEvent::Kind kind, bool host_answers = true) {
 
 TEST(ConsequenceOf, ALossASilenceAndAFailureOfARank) {
   for (const auto kind : {MemberEvent::Kind::lost, MemberEvent::Kind::silent, MemberEvent::Kind::failed}) {
-    const auto consequence =
-        consequence_of({.kind = kind, .rank = 2, .number = 1, .text = "rank 2 ..."}, StoreHost::rank_zero, 1, false);
+    const auto consequence = consequence_of({.kind = kind, .cause = {.rank = 2, .text = "rank 2 ..."}, .number = 1},
+                                            StoreHost::rank_zero, 1, false);
     EXPECT_EQ(consequence.kind, What::fail);
-    EXPECT_EQ(consequence.rank, 2);
-    EXPECT_EQ(consequence.text, "rank 2 ...");
+    EXPECT_EQ(consequence.cause.rank, 2);
+    EXPECT_EQ(consequence.cause.text, "rank 2 ...");
   }
 }
 
 TEST(ConsequenceOf, AGoodbyeIsNone) {
-  EXPECT_EQ(consequence_of({.kind = MemberEvent::Kind::left, .rank = 2}, StoreHost::rank_zero, 1, false).kind,
-            What::none);
+  EXPECT_EQ(
+      consequence_of({.kind = MemberEvent::Kind::left, .cause = {.rank = 2}}, StoreHost::rank_zero, 1, false).kind,
+      What::none);
 }
 
-TEST(ConsequenceOf, OnesOwnSilenceIsSaidOtherwise) {
-  const auto consequence = consequence_of({.kind = MemberEvent::Kind::silent, .rank = 1, .text = "rank 1 ..."},
-                                          StoreHost::rank_zero, 1, false);
+TEST(ConsequenceOf, OnesOwnSilenceKeepsItsCause) {
+  const auto consequence = consequence_of(
+      {.kind = MemberEvent::Kind::silent, .cause = {.rank = 1, .text = "rank 1 ..."}}, StoreHost::rank_zero, 1, false);
   EXPECT_EQ(consequence.kind, What::fail);
-  EXPECT_EQ(consequence.text, "the other ranks have given this one up: rank 1 ...");
+  EXPECT_EQ(consequence.cause.text, "rank 1 ...");
 }
 
 TEST(ConsequenceOf, AStoreThatRankZeroHosts) {
   for (const auto kind : {MemberEvent::Kind::store_lost, MemberEvent::Kind::store_silent}) {
     const auto consequence = consequence_of(of_store(kind), StoreHost::rank_zero, 1, false);
     EXPECT_EQ(consequence.kind, What::fail);
-    EXPECT_EQ(consequence.rank, 0);
-    EXPECT_EQ(consequence.text,
+    EXPECT_EQ(consequence.cause.rank, 0);
+    EXPECT_EQ(consequence.cause.text,
               "rank 0 (host n1, pid 100), which hosts the store at 10.0.0.7:29400, stopped answering");
     EXPECT_EQ(consequence_of(of_store(kind), StoreHost::rank_zero, 1, true).kind, What::none) << "it has left";
     EXPECT_EQ(consequence_of(of_store(kind), StoreHost::rank_zero, 0, false).kind, What::none) << "its own";
@@ -60,8 +61,9 @@ TEST(ConsequenceOf, AStoreThatRankZeroHosts) {
 TEST(ConsequenceOf, AStoreThatALauncherHosts) {
   const auto lost = consequence_of(of_store(MemberEvent::Kind::store_lost), StoreHost::launcher, 1, true);
   EXPECT_EQ(lost.kind, What::fail);
-  EXPECT_EQ(lost.rank, -1);
-  EXPECT_EQ(lost.text, "the launcher (host n1, pid 100), which hosts the store at 10.0.0.7:29400, stopped answering");
+  EXPECT_EQ(lost.cause.rank, -1);
+  EXPECT_EQ(lost.cause.text,
+            "the launcher (host n1, pid 100), which hosts the store at 10.0.0.7:29400, stopped answering");
   EXPECT_EQ(consequence_of(of_store(MemberEvent::Kind::store_silent, false), StoreHost::launcher, 1, false).kind,
             What::fail);
   EXPECT_EQ(consequence_of(of_store(MemberEvent::Kind::store_silent, true), StoreHost::launcher, 1, false).kind,
@@ -73,7 +75,7 @@ TEST(ConsequenceOf, AStoreThatALauncherHosts) {
 TEST(ConsequenceOf, AHostOfTheStoreThatDidNotSayWhoItIs) {
   MemberEvent event = of_store(MemberEvent::Kind::store_lost);
   event.host.reset();
-  EXPECT_EQ(consequence_of(event, StoreHost::launcher, 1, false).text,
+  EXPECT_EQ(consequence_of(event, StoreHost::launcher, 1, false).cause.text,
             "the launcher (a process that did not say), which hosts the store at 10.0.0.7:29400, stopped answering");
 }
 
@@ -98,16 +100,16 @@ TEST(GroupWatch, FailsTheGroupWithTheFirstCause) {
   const auto group = single();
   watch.attach(*group);
   EXPECT_EQ(failure_of(*group), "none");
-  watch.take({.kind = MemberEvent::Kind::left, .rank = 2});
+  watch.take({.kind = MemberEvent::Kind::left, .cause = {.rank = 2}});
   EXPECT_EQ(failure_of(*group), "none");
-  watch.take({.kind = MemberEvent::Kind::lost, .rank = 2, .number = 1, .text = "the first"});
-  watch.take({.kind = MemberEvent::Kind::failed, .rank = 0, .number = 2, .text = "the second"});
+  watch.take({.kind = MemberEvent::Kind::lost, .cause = {.rank = 2, .text = "the first"}, .number = 1});
+  watch.take({.kind = MemberEvent::Kind::failed, .cause = {.rank = 0, .text = "the second"}, .number = 2});
   EXPECT_EQ(failure_of(*group), "the first");
 }
 
 TEST(GroupWatch, WhatCameBeforeTheGroupFailsItAsSoonAsItIsThere) {
   GroupWatch watch(StoreHost::rank_zero, 1);
-  watch.take({.kind = MemberEvent::Kind::lost, .rank = 2, .number = 1, .text = "the first"});
+  watch.take({.kind = MemberEvent::Kind::lost, .cause = {.rank = 2, .text = "the first"}, .number = 1});
   watch.take(of_store(MemberEvent::Kind::store_lost));
   const auto group = single();
   watch.attach(*group);
@@ -120,7 +122,7 @@ TEST(GroupWatch, AGroupThatIsGoneIsLeftAlone) {
   watch.attach(*group);
   watch.detach();
   group.reset();
-  watch.take({.kind = MemberEvent::Kind::lost, .rank = 2, .number = 1, .text = "late"});
+  watch.take({.kind = MemberEvent::Kind::lost, .cause = {.rank = 2, .text = "late"}, .number = 1});
   EXPECT_EQ(watch.position().sequence, 0);
 }
 
@@ -128,14 +130,14 @@ TEST(GroupWatch, AStoreOfRankZeroThatHasLeftMayEnd) {
   GroupWatch watch(StoreHost::rank_zero, 1);
   const auto group = single();
   watch.attach(*group);
-  watch.take({.kind = MemberEvent::Kind::left, .rank = 0, .number = 3});
+  watch.take({.kind = MemberEvent::Kind::left, .cause = {.rank = 0}, .number = 3});
   watch.take(of_store(MemberEvent::Kind::store_lost));
   EXPECT_EQ(failure_of(*group), "none");
 }
 
 TEST(GroupWatch, AStoreThatIsKnownToBeSilentIsNotAsked) {
   GroupWatch watch(StoreHost::rank_zero, 1);
-  watch.take({.kind = MemberEvent::Kind::lost, .rank = 2, .number = 1, .text = "the first"});
+  watch.take({.kind = MemberEvent::Kind::lost, .cause = {.rank = 2, .text = "the first"}, .number = 1});
   EXPECT_NO_THROW(watch.check_store());
   watch.take(of_store(MemberEvent::Kind::store_silent));
   EXPECT_THROW(watch.check_store(), StoreError);
@@ -155,9 +157,10 @@ TEST(GroupWatch, ALaunchersStoreThatIsSilentIsAsked) {
 TEST(GroupWatch, WhoHasLostTheStoreWaitsForWhatTheLinkKnows) {
   GroupWatch watch(StoreHost::rank_zero, 1);
   EXPECT_NO_THROW(watch.check_after_loss()) << "there is no link to wait for";
-  watch.begin();
+  watch.begin({});
   std::thread link([&] {
-    watch.take({.kind = MemberEvent::Kind::failed, .rank = 0, .number = 1, .text = "rank 0 has no disk left"});
+    watch.take(
+        {.kind = MemberEvent::Kind::failed, .cause = {.rank = 0, .text = "rank 0 has no disk left"}, .number = 1});
   });
   try {
     watch.check_after_loss();
@@ -170,9 +173,9 @@ TEST(GroupWatch, WhoHasLostTheStoreWaitsForWhatTheLinkKnows) {
 
 TEST(GroupWatch, AStoreThatMayEndIsNoLossOfARank) {
   GroupWatch watch(StoreHost::rank_zero, 1);
-  watch.begin();
+  watch.begin({});
   std::thread link([&] {
-    watch.take({.kind = MemberEvent::Kind::left, .rank = 0, .number = 3});
+    watch.take({.kind = MemberEvent::Kind::left, .cause = {.rank = 0}, .number = 3});
     watch.take(of_store(MemberEvent::Kind::store_lost));
   });
   EXPECT_NO_THROW(watch.check_after_loss());

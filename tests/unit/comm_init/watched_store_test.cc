@@ -23,7 +23,7 @@ using namespace std::chrono_literals;
 class WatchedStores : public ::testing::Test {
  protected:
   void lose_rank_1() {
-    watch_->take({.kind = store::MemberEvent::Kind::lost, .rank = 1, .number = 1, .text = "rank 1 is lost"});
+    watch_->take({.kind = store::MemberEvent::Kind::lost, .cause = {.rank = 1, .text = "rank 1 is lost"}, .number = 1});
   }
 
   std::shared_ptr<store::HashStore> inner_ = std::make_shared<store::HashStore>();
@@ -169,7 +169,8 @@ TEST_F(StoreOfAnotherProcess, ItsSilenceEndsAWaitWithTheCause) {
       EXPECT_STREQ(error.what(), "rank 1 is lost");
     }
   });
-  group_watch->take({.kind = store::MemberEvent::Kind::lost, .rank = 1, .number = 1, .text = "rank 1 is lost"});
+  group_watch->take(
+      {.kind = store::MemberEvent::Kind::lost, .cause = {.rank = 1, .text = "rank 1 is lost"}, .number = 1});
   waiter.join();
 }
 
@@ -204,7 +205,8 @@ TEST_F(StoreOfAnotherProcess, ItsSilenceEndsEveryRequestWithTheCause) {
   };
   std::vector<std::thread> callers;
   for (const auto& request : requests) callers.emplace_back([&] { expect_loss(request); });
-  group_watch->take({.kind = store::MemberEvent::Kind::lost, .rank = 1, .number = 1, .text = "rank 1 is lost"});
+  group_watch->take(
+      {.kind = store::MemberEvent::Kind::lost, .cause = {.rank = 1, .text = "rank 1 is lost"}, .number = 1});
   for (std::thread& caller : callers) caller.join();
   for (const auto& request : requests) expect_loss(request);
 }
@@ -228,9 +230,10 @@ TEST_F(StoreOfAnotherProcess, ItsKnownSilenceEndsWhatWouldElseBeWaitedForLonger)
   };
   callers.emplace_back([&] { expect_loss([&] { store.set("k", "v"); }); });
   callers.emplace_back([&] { expect_loss([&] { store.get("never", Deadline::never()); }); });
-  group_watch->take({.kind = store::MemberEvent::Kind::lost, .rank = 1, .number = 1, .text = "rank 1 is lost"});
   group_watch->take(
-      {.kind = store::MemberEvent::Kind::store_silent, .text = "stopped answering", .host_answers = false});
+      {.kind = store::MemberEvent::Kind::lost, .cause = {.rank = 1, .text = "rank 1 is lost"}, .number = 1});
+  group_watch->take(
+      {.kind = store::MemberEvent::Kind::store_silent, .cause = {.text = "stopped answering"}, .host_answers = false});
   for (std::thread& caller : callers) caller.join();
 }
 
@@ -252,7 +255,8 @@ TEST_F(StoreOfAnotherProcess, AFailureCancelsWhatWaitsThereAndLeavesWhatIsThere)
   waiters.emplace_back([&] { expect_loss([&] { store.wait(keys, Deadline::never()); }); });
   waiters.emplace_back([&] { expect_loss([&] { store.queue_pop("q", Deadline::never()); }); });
   waiters.emplace_back([&] { expect_loss([&] { store.barrier("all", 0, 2, Deadline::never()); }); });
-  group_watch->take({.kind = store::MemberEvent::Kind::lost, .rank = 1, .number = 1, .text = "rank 1 is lost"});
+  group_watch->take(
+      {.kind = store::MemberEvent::Kind::lost, .cause = {.rank = 1, .text = "rank 1 is lost"}, .number = 1});
   for (std::thread& waiter : waiters) waiter.join();
   other->set("why", "no disk left");
   other->queue_push("q", "item");

@@ -73,7 +73,7 @@ void agree_and_abort(const GroupContext& context, std::latch& over) {
   task.rank = 0;
   task.size = 2;
   for (int agreement = 0; agreement < 2; ++agreement) engine->start(task, 60s)->wait(Deadline::after(60s));
-  engine->session().abort(Cause::peer_lost, "the disk is full");
+  engine->session().abort({.kind = Cause::Kind::aborted, .rank = 0, .reporter = 0, .text = "the disk is full"});
   over.wait();  // with its lines open
   engine->close();
 }

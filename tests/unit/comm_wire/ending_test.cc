@@ -65,7 +65,7 @@ class EndingTest : public ::testing::Test {
   // Of rank 0.
   std::unique_ptr<Ending> ending(const Ending::Limits& limits = {}) {
     return std::make_unique<Ending>(
-        wire_, roster_, 0, store_, [this] { ++failures_; }, limits);
+        wire_, roster_, 0, store_, [this] { ++failures_; }, nullptr, limits);
   }
 
   rendezvous::Roster roster_;
@@ -114,7 +114,7 @@ TEST_F(EndingTest, WhoHasLeftBeforeIsNotWaitedFor) {
 TEST_F(EndingTest, AGoodbyeThatOneHasNotSeenIsFoundInTheStore) {
   const auto rank = ending({.goodbye = {}});
   rank->say_goodbye(7);
-  Ending late(wire_, roster_, 1, store_, [] { ADD_FAILURE(); }, {});
+  Ending late(wire_, roster_, 1, store_, [] { ADD_FAILURE(); }, {}, {});
   EXPECT_FALSE(late.is_loss(0));
   EXPECT_EQ(late.left_after(0), 7);
 }
@@ -151,28 +151,30 @@ TEST_F(EndingTest, WhoHasSaidGoodbyeCallsNobodyDead) {
 
 TEST_F(EndingTest, AFailureEndsAGoodbye) {
   const auto rank = ending();
-  Frame failed = frame_of(FrameKind::failed, static_cast<std::uint64_t>(Cause::timeout));
-  failed.payload = bytes_of("rank 2 is late");
+  const std::string cause = encode({.kind = Cause::Kind::timeout, .rank = 2, .text = "rank 2 is late"});
+  Frame failed = frame_of(FrameKind::failed);
+  failed.payload = bytes_of(cause);
   wire_.on_wait = [&] { rank->on_frame(1, failed); };
   rank->say_goodbye(7);
   EXPECT_EQ(failures_, 1);
   rank->let_go();
   EXPECT_THROW(rank->raise(), Timeout);
   rank->tell_of_failure();
-  EXPECT_EQ(wire_.told, "rank 2 is late");
+  EXPECT_EQ(wire_.told, cause);
 }
 
 TEST_F(EndingTest, ABrokenTransferWaitsForWhoCanSayWhy) {
   const auto rank = ending();
-  wire_.on_wait = [&] { rank->failure().adopt(Cause::peer_lost, "rank 1 has died"); };
-  rank->wait_for_a_cause("reset by peer");
+  wire_.on_wait = [&] { rank->failure().adopt({.rank = 1, .text = "rank 1 has died"}); };
+  rank->wait_for_a_cause("reset by peer", 5);
   EXPECT_EQ(rank->failure().known().text, "rank 1 has died");
 }
 
 TEST_F(EndingTest, ABrokenTransferThatNobodyExplainsSaysWhoHasLeft) {
   const auto rank = ending({.aftermath = {}});
   rank->on_frame(1, frame_of(FrameKind::goodbye, 4));
-  rank->wait_for_a_cause("reset by peer");
+  rank->wait_for_a_cause("reset by peer", 5);
+  EXPECT_EQ(rank->failure().known().sequence, 5);
   EXPECT_EQ(rank->failure().known().text,
             "rank 0 (host host0, pid 100) lost a connection: scripted: reset by peer; rank 1 (host host1, pid 101) "
             "left after collective 4");
@@ -180,7 +182,7 @@ TEST_F(EndingTest, ABrokenTransferThatNobodyExplainsSaysWhoHasLeft) {
 
 TEST_F(EndingTest, ACauseIsThrownOnceTheMemoryIsFree) {
   const auto rank = ending();
-  rank->failure().adopt(Cause::mismatch, "different sizes");
+  rank->failure().adopt({.kind = Cause::Kind::mismatch, .text = "different sizes"});
   std::atomic<bool> free = false;
   std::latch raising(1);
   std::thread program([&] {

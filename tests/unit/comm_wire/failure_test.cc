@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <latch>
+#include <vector>
 
 #include "runtime/base/error.h"
 #include "tests/unit/comm_wire/hooked_store.h"
@@ -15,16 +16,17 @@ namespace {
 TEST(Failure, TheFirstCauseInTheStoreIsEverybodys) {
   PatientStore store(std::make_shared<store::HashStore>());
   int calls = 0;
-  Failure one(store, [&] { ++calls; });
-  Failure other(store, [&] { ++calls; });
-  one.propose(Cause::timeout, "rank 2 is late");
-  other.propose(Cause::peer_lost, "rank 3 is lost");
+  const auto count = [&] { ++calls; };
+  Failure one(store, 0, count, {});
+  Failure other(store, 1, count, {});
+  const Cause late{.kind = Cause::Kind::timeout, .rank = 2, .reporter = 0, .sequence = 41, .text = "rank 2 is late"};
+  one.propose(late);
+  other.propose({.kind = Cause::Kind::lost, .rank = 3, .reporter = 1, .text = "rank 3 is lost"});
   EXPECT_EQ(calls, 2);
-  EXPECT_EQ(other.known().cause, Cause::timeout);
-  EXPECT_EQ(other.known().text, "rank 2 is late");
+  EXPECT_EQ(other.known(), late);
   EXPECT_THROW(other.check(), Timeout);
-  one.adopt(Cause::mismatch, "a later cause");
-  EXPECT_EQ(one.known().text, "rank 2 is late");
+  one.adopt({.kind = Cause::Kind::mismatch, .text = "a later cause"});
+  EXPECT_EQ(one.known(), late);
   EXPECT_EQ(calls, 2);
 }
 
@@ -33,15 +35,44 @@ TEST(Failure, ALongTextIsCutForAll) {
   PatientStore store(std::make_shared<store::HashStore>());
   std::string text = "x";
   while (text.size() < 3000) text += "ü";  // two bytes each
-  Failure one(store, [] {});
-  Failure other(store, [] {});
-  one.propose(Cause::mismatch, text);
-  other.propose(Cause::peer_lost, "a later cause");
+  Failure one(store, 0, [] {}, {});
+  Failure other(store, 1, [] {}, {});
+  one.propose({.kind = Cause::Kind::mismatch, .text = text});
+  other.propose({.text = "a later cause"});
   const std::string cut = one.known().text;
-  EXPECT_LE(cut.size(), Failure::kMostText);
-  EXPECT_GE(cut.size(), Failure::kMostText - 1);
+  EXPECT_LE(encode(one.known()).size(), Failure::kMostBytes);
+  EXPECT_GE(encode(one.known()).size(), Failure::kMostBytes - 1);
   EXPECT_TRUE(cut.ends_with("ü ...")) << cut;
   EXPECT_EQ(other.known().text, cut);
+}
+
+// What a rank knows is on file before its program can do anything about it.
+TEST(Failure, EachThrowIsToldBefore) {
+  PatientStore store(std::make_shared<store::HashStore>());
+  std::vector<Cause> told;
+  Failure failure(
+      store, 0, [] {}, [&](const Cause& cause) { told.push_back(cause); });
+  const Cause lost{.kind = Cause::Kind::lost, .rank = 2, .reporter = 0, .text = "rank 2 is lost"};
+  failure.propose(lost);
+  EXPECT_TRUE(told.empty()) << "nothing was thrown";
+  try {
+    failure.check();
+    ADD_FAILURE();
+  } catch (const PeerLost& error) {
+    EXPECT_EQ(*error.cause(), lost);
+  }
+  EXPECT_EQ(told, std::vector<Cause>{lost});
+}
+
+TEST(Failure, WhomItIsAboutReadsThatItIsAccused) {
+  PatientStore store(std::make_shared<store::HashStore>());
+  Failure failure(store, 2, [] {}, {});
+  failure.adopt({.kind = Cause::Kind::silent, .rank = 2, .text = "rank 2 stopped answering"});
+  try {
+    failure.raise();
+  } catch (const PeerLost& error) {
+    EXPECT_STREQ(error.what(), "the other ranks have given this one up: rank 2 stopped answering");
+  }
 }
 
 // Without a bound this test never ends: the store answers only after propose() has returned.
@@ -54,8 +85,8 @@ TEST(Failure, AStoreThatStandsStillIsNotWaitedFor) {
   });
   {
     PatientStore store(hooked);
-    Failure failure(store, [] {});
-    failure.propose(Cause::peer_lost, "rank 0 stopped answering");
+    Failure failure(store, 1, [] {}, {});
+    failure.propose({.kind = Cause::Kind::silent, .text = "rank 0 stopped answering"});
     EXPECT_EQ(asked, 1);
     EXPECT_EQ(failure.known().text, "rank 0 stopped answering");
     // Nor is it asked another question meanwhile.

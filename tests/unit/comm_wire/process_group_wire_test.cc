@@ -109,7 +109,7 @@ TEST(ProcessGroupWire, AConnectionThatEndsIsADeathWithOneCause) {
     hub->changed.notify_all();
   });
   EXPECT_THAT(causes[0], AllOf(HasSubstr("rank 1 (host host1, pid 101) has died"), HasSubstr("the test took it away")));
-  EXPECT_EQ(causes[0], causes[1]) << "rank 1 was told, since it is not dead at all";
+  EXPECT_EQ(causes[1], "the other ranks have given this one up: " + causes[0]) << "it is not dead at all";
   EXPECT_EQ(causes[0], causes[2]);
 }
 
@@ -140,11 +140,11 @@ TEST(ProcessGroupWire, SaysWhichCollectiveItStartedLastAndInWhichStep) {
 TEST(ProcessGroupWire, ALostRankIsNamedWithWhatTheOthersWereDoing) {
   const auto causes = causes_after(3, [](ProcessGroup& group, const Hub&) {
     EXPECT_EQ(group.last_sequence(), 1);
-    group.lose(2, "rank 2 stopped answering");
+    group.lose({.kind = Cause::Kind::silent, .rank = 2, .text = "rank 2 stopped answering"});
   });
   EXPECT_EQ(causes[0], "rank 2 stopped answering; rank 1 (host host1, pid 101) was in no collective");
   EXPECT_EQ(causes[0], causes[1]);
-  EXPECT_EQ(causes[0], causes[2]);
+  EXPECT_EQ(causes[2], "the other ranks have given this one up: " + causes[0]);
 }
 
 TEST(ProcessGroupWire, WhatBecomesOfARankAfterItsGoodbyeIsNoLoss) {
@@ -157,7 +157,7 @@ TEST(ProcessGroupWire, WhatBecomesOfARankAfterItsGoodbyeIsNoLoss) {
       hub->frames[0].emplace_back(1, write_frame(goodbye));
     }
     group.barrier().wait();  // what rank 1 says of it comes after its goodbye
-    if (group.rank() == 0) group.lose(1, "rank 1 is lost");
+    if (group.rank() == 0) group.lose({.rank = 1, .text = "rank 1 is lost"});
     EXPECT_NO_THROW(group.progress());
   });
 }

@@ -230,20 +230,5 @@ TEST(MissingText, SaysOfEachWhatItsProcessDoes) {
               HasSubstr("rank 1 (pid " + pid + ", unit_launcher) is stopped (SIGSTOP or Ctrl-Z);"));
 }
 
-TEST(RankWatch, WhomTheStoreGivesUpIsACauseForTheJob) {
-  auto members = present({0, 1}, 2);
-  members[1].state = store::MemberState::silent;
-  members[1].info.process = {.host = "n1", .pid = 7, .boot_id = "b"};
-  members[1].failure = "rank 1 hangs";
-  members[1].position.sequence = 41;
-  RankWatch watch({.ranks = 2, .host = "n1", .members = [&] { return std::optional(members); }});
-  const std::vector<RankProcess> ranks(2);
-  const auto findings = watch.look(ranks, Time{1000s});
-  ASSERT_EQ(findings.size(), 1u);
-  EXPECT_EQ(
-      findings[0].cause,
-      (Cause{.kind = Cause::Kind::silent, .rank = 1, .host = "n1", .pid = 7, .sequence = 41, .text = "rank 1 hangs"}));
-}
-
 }  // namespace
 }  // namespace lockstep::launcher

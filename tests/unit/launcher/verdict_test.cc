@@ -1,8 +1,10 @@
 #include "launcher/verdict.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <string>
 
 #include "runtime/base/exit_code.h"
 
@@ -10,11 +12,22 @@ namespace lockstep::launcher {
 namespace {
 
 using Step = Verdict::Step;
+using testing::ElementsAre;
+using testing::IsEmpty;
 
 constexpr Ending kFine{};
 constexpr Ending kFailed{.by_signal = false, .value = 3};
+constexpr Ending kCaughtAll{.by_signal = false, .value = 1};
 constexpr Ending kKilled{.by_signal = true, .value = SIGKILL};
 constexpr Ending kHeard{.by_signal = false, .value = kExitPeerLost};
+
+// What `reporter` says of `rank`; -1: the store, or no single rank.
+Cause said(int reporter, int rank, Cause::Kind kind = Cause::Kind::lost) {
+  return {.kind = kind,
+          .rank = rank,
+          .reporter = reporter,
+          .text = "rank " + std::to_string(rank) + ", says " + std::to_string(reporter)};
+}
 
 TEST(Verdict, TheFirstToFailIsNamedAndTheRestCounted) {
   Verdict verdict(4);
@@ -25,23 +38,12 @@ TEST(Verdict, TheFirstToFailIsNamedAndTheRestCounted) {
   EXPECT_EQ(verdict.ended(1, kHeard), Step::go_on);
   EXPECT_EQ(verdict.first_failure(), 2);
   EXPECT_EQ(verdict.others(), 2) << "rank 3 had ended well before";
+  EXPECT_EQ(verdict.exit_code(), 128 + SIGKILL);
 }
 
-TEST(Verdict, ARankThatRunsIsNamedAndItsOwnEndLaterIsNoFurtherOne) {
+TEST(Verdict, AWitnessIsNotTheRoot) {
   Verdict verdict(4);
-  EXPECT_EQ(verdict.ended(0, kHeard), Step::await_cause);
-  EXPECT_EQ(verdict.accused(1), Step::end_others);
-  EXPECT_EQ(verdict.accused(2), Step::go_on) << "one is named";
-  EXPECT_EQ(verdict.ended(1, kKilled), Step::go_on);
-  EXPECT_EQ(verdict.ended(2, kHeard), Step::go_on);
-  EXPECT_EQ(verdict.ended(3, kHeard), Step::go_on);
-  EXPECT_EQ(verdict.first_failure(), 1);
-  EXPECT_EQ(verdict.others(), 3);
-}
-
-TEST(Verdict, AWitnessIsNotTheCulprit) {
-  Verdict verdict(4);
-  EXPECT_EQ(verdict.ended(0, kHeard), Step::await_cause);
+  EXPECT_EQ(verdict.ended(0, kHeard), Step::await_root);
   EXPECT_EQ(verdict.ended(3, kHeard), Step::go_on) << "waited for already";
   EXPECT_EQ(verdict.ended(1, kFailed), Step::end_others);
   EXPECT_EQ(verdict.ended(2, kHeard), Step::go_on);
@@ -50,9 +52,9 @@ TEST(Verdict, AWitnessIsNotTheCulprit) {
   EXPECT_EQ(verdict.overdue(), Step::go_on);
 }
 
-TEST(Verdict, WithoutACulpritTheFirstWitnessIsNamed) {
+TEST(Verdict, WithoutARootTheFirstWitnessIsNamed) {
   Verdict late(3);
-  EXPECT_EQ(late.ended(1, kHeard), Step::await_cause);
+  EXPECT_EQ(late.ended(1, kHeard), Step::await_root);
   EXPECT_EQ(late.overdue(), Step::end_others);
   EXPECT_EQ(late.overdue(), Step::go_on);
   EXPECT_EQ(late.ended(0, kKilled), Step::go_on);
@@ -61,7 +63,7 @@ TEST(Verdict, WithoutACulpritTheFirstWitnessIsNamed) {
 
   Verdict nobody_left(3);  // rank 2 left early, and well
   EXPECT_EQ(nobody_left.ended(2, kFine), Step::go_on);
-  EXPECT_EQ(nobody_left.ended(1, kHeard), Step::await_cause);
+  EXPECT_EQ(nobody_left.ended(1, kHeard), Step::await_root);
   EXPECT_EQ(nobody_left.ended(0, kHeard), Step::end_others);
   EXPECT_EQ(nobody_left.first_failure(), 1);
   EXPECT_EQ(nobody_left.others(), 1);
@@ -70,7 +72,135 @@ TEST(Verdict, WithoutACulpritTheFirstWitnessIsNamed) {
   EXPECT_EQ(alone.ended(0, kHeard), Step::end_others);
 }
 
-TEST(Verdict, TheCauseIsAwaitedEvenWithoutAGracePeriod) {
+// Whatever a program makes of the error that it was thrown, its accusation came first.
+TEST(Verdict, AnyExitCodeOfARankThatAccusedAnotherIsAConsequence) {
+  for (const Ending& ending : {kCaughtAll, kHeard, kKilled}) {
+    Verdict verdict(3);
+    EXPECT_EQ(verdict.heard(said(0, 1)), Step::go_on) << "the program may go on without its group";
+    EXPECT_EQ(verdict.heard(said(2, 1)), Step::go_on);
+    EXPECT_EQ(verdict.ended(0, ending), Step::await_root) << "rank 1's own end says more";
+    EXPECT_EQ(verdict.ended(2, ending), Step::go_on);
+    EXPECT_EQ(verdict.ended(1, kKilled), Step::end_others);
+    EXPECT_EQ(verdict.first_failure(), 1);
+    EXPECT_EQ(verdict.others(), 2);
+    EXPECT_THAT(verdict.other_roots(), IsEmpty());
+  }
+}
+
+TEST(Verdict, ARankThatStaysSilentIsNamedOnceTheOthersHaveSpoken) {
+  Verdict verdict(3);
+  EXPECT_EQ(verdict.heard(said(-1, 1, Cause::Kind::silent)), Step::await_root);
+  EXPECT_EQ(verdict.heard(said(0, 1, Cause::Kind::silent)), Step::go_on);
+  EXPECT_EQ(verdict.ended(0, kCaughtAll), Step::go_on);
+  EXPECT_EQ(verdict.heard(said(2, 1, Cause::Kind::silent)), Step::go_on);
+  EXPECT_EQ(verdict.ended(2, kCaughtAll), Step::end_others);
+  EXPECT_EQ(verdict.first_failure(), 1);
+  EXPECT_FALSE(verdict.ending());
+  EXPECT_EQ(verdict.ended(1, kKilled), Step::go_on) << "by the launcher";
+  EXPECT_EQ(verdict.others(), 2);
+  EXPECT_EQ(verdict.exit_code(), kExitPeerLost);
+  ASSERT_NE(verdict.cause(), nullptr);
+  EXPECT_EQ(verdict.cause()->reporter, -1);
+}
+
+TEST(Verdict, ASilentRankIsNamedAlsoWhenNobodySpeaks) {
+  Verdict verdict(2);
+  EXPECT_EQ(verdict.heard(said(-1, 1, Cause::Kind::silent)), Step::await_root);
+  EXPECT_EQ(verdict.overdue(), Step::end_others);
+  EXPECT_EQ(verdict.first_failure(), 1);
+}
+
+// _exit(0) in the middle of training: in whichever order the store and the kernel tell of it.
+TEST(Verdict, AnEndWithoutAGoodbyeIsAFailureAlsoWithExitCodeZero) {
+  Verdict kernel_first(2);
+  EXPECT_EQ(kernel_first.ended(1, kFine), Step::go_on);
+  EXPECT_EQ(kernel_first.heard(said(-1, 1)), Step::end_others);
+  EXPECT_EQ(kernel_first.first_failure(), 1);
+  EXPECT_EQ(kernel_first.exit_code(), 1);
+
+  Verdict store_first(2);
+  EXPECT_EQ(store_first.heard(said(-1, 1)), Step::go_on);
+  EXPECT_EQ(store_first.ended(1, kFine), Step::end_others);
+  EXPECT_EQ(store_first.first_failure(), 1);
+
+  Verdict witness_first(2);
+  EXPECT_EQ(witness_first.ended(1, kFine), Step::go_on);
+  EXPECT_EQ(witness_first.heard(said(0, 1)), Step::go_on);
+  EXPECT_EQ(witness_first.ended(0, kCaughtAll), Step::end_others);
+  EXPECT_EQ(witness_first.first_failure(), 1);
+}
+
+TEST(Verdict, AccusationsAreFollowedToWhoAccusesNobody) {
+  Verdict verdict(4);
+  verdict.heard(said(0, 1));
+  verdict.heard(said(1, 2));
+  EXPECT_EQ(verdict.ended(0, kCaughtAll), Step::await_root);
+  EXPECT_EQ(verdict.ended(1, kCaughtAll), Step::go_on);
+  EXPECT_EQ(verdict.overdue(), Step::end_others) << "rank 2 has not ended";
+  EXPECT_EQ(verdict.first_failure(), 2);
+  EXPECT_EQ(verdict.cause()->reporter, 1);
+}
+
+TEST(Verdict, ItsOwnWordCountsMoreThanAnAccusation) {
+  Verdict verdict(2);
+  verdict.heard(said(0, 1));
+  verdict.heard(said(-1, 1));
+  verdict.heard(said(1, 1, Cause::Kind::failed));
+  EXPECT_EQ(verdict.ended(1, kFailed), Step::end_others);
+  EXPECT_EQ(verdict.cause()->reporter, 1);
+}
+
+TEST(Verdict, TwoThatFailByThemselvesAreBothNamed) {
+  Verdict verdict(3);
+  verdict.heard(said(0, 1));
+  EXPECT_EQ(verdict.ended(2, kFailed), Step::await_root) << "rank 1 came to attention first";
+  EXPECT_EQ(verdict.ended(1, kKilled), Step::end_others);
+  EXPECT_EQ(verdict.first_failure(), 1);
+  EXPECT_THAT(verdict.other_roots(), ElementsAre(2));
+}
+
+TEST(Verdict, ACircleIsNamedAsOne) {
+  Verdict verdict(3);
+  verdict.heard(said(1, 2));
+  verdict.heard(said(2, 1));
+  verdict.heard(said(0, 1));
+  EXPECT_EQ(verdict.ended(0, kHeard), Step::await_root);
+  EXPECT_EQ(verdict.ended(1, kHeard), Step::go_on);
+  EXPECT_EQ(verdict.ended(2, kHeard), Step::end_others);
+  EXPECT_THAT(verdict.circle(), ElementsAre(1, 2));
+  EXPECT_EQ(verdict.first_failure(), 1);
+}
+
+// Ranks whose calls differ blame nobody in particular.
+TEST(Verdict, WhereNoRankIsAccusedTheFirstToEndIsNamed) {
+  Verdict verdict(2);
+  verdict.heard(said(1, -1, Cause::Kind::mismatch));
+  verdict.heard(said(0, -1, Cause::Kind::mismatch));
+  EXPECT_EQ(verdict.ended(1, kCaughtAll), Step::await_root);
+  EXPECT_EQ(verdict.ended(0, kCaughtAll), Step::end_others);
+  EXPECT_EQ(verdict.first_failure(), 1);
+  EXPECT_EQ(verdict.exit_code(), 1);
+}
+
+TEST(Verdict, RanksThatTheJobHasNotAreNobodys) {
+  Verdict verdict(2);
+  EXPECT_EQ(verdict.heard(said(-1, 7, Cause::Kind::silent)), Step::go_on);
+  EXPECT_EQ(verdict.heard(said(7, 8)), Step::go_on);
+  EXPECT_EQ(verdict.ended(0, kFine), Step::go_on);
+  EXPECT_EQ(verdict.ended(1, kFine), Step::go_on);
+  EXPECT_FALSE(verdict.first_failure());
+}
+
+TEST(Verdict, AJobThatGoesOnAfterALossMayEndWell) {
+  Verdict verdict(2);
+  verdict.heard(said(1, 1, Cause::Kind::aborted));
+  verdict.heard(said(0, 1, Cause::Kind::aborted));
+  EXPECT_EQ(verdict.ended(1, kFine), Step::go_on);
+  EXPECT_EQ(verdict.ended(0, kFine), Step::go_on);
+  EXPECT_FALSE(verdict.first_failure());
+}
+
+TEST(Verdict, TheRootIsAwaitedEvenWithoutAGracePeriod) {
   using namespace std::chrono_literals;
   EXPECT_GE(Verdict::cause_limit(0ms), 500ms);
   EXPECT_EQ(Verdict::cause_limit(1h), 1h);

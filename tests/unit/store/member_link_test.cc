@@ -126,9 +126,10 @@ TEST_F(MemberLinks, AConnectionThatEndsIsALoss) {
   { const BareMember lost(endpoint(), 1); }
   for (Events* heard : {&events, &others}) {
     const MemberEvent event = heard->await(Kind::lost);
-    EXPECT_EQ(event.rank, 1);
+    EXPECT_EQ(event.cause.rank, 1);
     EXPECT_EQ(event.number, 1);
-    EXPECT_TRUE(contains(event.text, member(1).describe() + " is lost: its connection ended")) << event.text;
+    EXPECT_TRUE(contains(event.cause.text, member(1).describe() + " is lost: its connection ended"))
+        << event.cause.text;
   }
 }
 
@@ -140,11 +141,12 @@ TEST_F(MemberLinks, AGoodbyeIsNone) {
     link(0, ignored)->goodbye(41);
   }
   const MemberEvent event = events.await(Kind::left);
-  EXPECT_EQ(event.rank, 0);
-  EXPECT_EQ(event.number, 41);
+  EXPECT_EQ(event.cause.rank, 0);
+  EXPECT_EQ(event.cause.sequence, 41);
   { const BareMember lost(endpoint(), 2); }
   events.await(Kind::lost);
-  for (const MemberEvent& heard : events.all()) EXPECT_TRUE(heard.kind == Kind::left || heard.rank == 2) << heard.text;
+  for (const MemberEvent& heard : events.all())
+    EXPECT_TRUE(heard.kind == Kind::left || heard.cause.rank == 2) << heard.cause.text;
 }
 
 TEST_F(MemberLinks, TheDestructorSaysGoodbyeWithTheLastSequence) {
@@ -154,7 +156,7 @@ TEST_F(MemberLinks, TheDestructorSaysGoodbyeWithTheLastSequence) {
     Events ignored;
     const auto leaver = link(0, ignored, {}, 17);
   }
-  EXPECT_EQ(events.await(Kind::left).number, 17);
+  EXPECT_EQ(events.await(Kind::left).cause.sequence, 17);
 }
 
 // A store that serves one member and never answers its goodbye. What it was asked, in order, once the member has gone.
@@ -203,11 +205,11 @@ TEST_F(MemberLinks, WhoIsUnwoundReportsIt) {
   } catch (const InvalidArgument&) {
   }
   const MemberEvent event = events.await(Kind::failed);
-  EXPECT_EQ(event.rank, 1);
-  EXPECT_TRUE(
-      contains(event.text, member(1).describe() + " failed: an exception of its own ended it after collective 17"))
-      << event.text;
-  for (const MemberEvent& heard : events.all()) EXPECT_EQ(heard.kind, Kind::failed) << heard.text;
+  EXPECT_EQ(event.cause.rank, 1);
+  EXPECT_TRUE(contains(event.cause.text,
+                       member(1).describe() + " failed: an exception of its own ended it after collective 17"))
+      << event.cause.text;
+  for (const MemberEvent& heard : events.all()) EXPECT_EQ(heard.kind, Kind::failed) << heard.cause.text;
 }
 
 TEST_F(MemberLinks, AReportIsHeardByAllAndTheLinkStays) {
@@ -215,9 +217,24 @@ TEST_F(MemberLinks, AReportIsHeardByAllAndTheLinkStays) {
   Events reporters;
   const auto own = link(0, events);
   const auto reporter = link(1, reporters);
-  reporter->report("out of disk");
-  EXPECT_TRUE(contains(events.await(Kind::failed).text, "failed: out of disk"));
-  EXPECT_EQ(reporters.await(Kind::failed).rank, 1);
+  reporter->report({.kind = Cause::Kind::failed, .rank = 1, .text = "rank 1 failed: out of disk"});
+  EXPECT_TRUE(contains(events.await(Kind::failed).cause.text, "failed: out of disk"));
+  EXPECT_EQ(reporters.await(Kind::failed).cause.rank, 1);
+}
+
+// Whoever reports may end its process in the next moment.
+TEST(Membership, AReportIsOnFileWhenItReturns) {
+  Mutex mutex;
+  std::vector<Cause> filed;
+  TcpStoreServer server({.on_cause = [&](const Cause& cause) {
+    MutexLock lock(mutex);
+    filed.push_back(cause);
+  }});
+  MemberLink reporter({.address = server.address()}, "scope", member(1), {}, {}, patience());
+  Cause late{.kind = Cause::Kind::timeout, .rank = 2, .reporter = 1, .sequence = 41, .text = "rank 2 is late"};
+  reporter.report(late);
+  MutexLock lock(mutex);
+  EXPECT_EQ(filed, std::vector<Cause>{late});
 }
 
 TEST_F(MemberLinks, WhoComesLateHearsOfEarlierLosses) {
@@ -227,7 +244,7 @@ TEST_F(MemberLinks, WhoComesLateHearsOfEarlierLosses) {
   events.await(Kind::lost);
   Events late;
   const auto latecomer = link(2, late);
-  EXPECT_EQ(late.await(Kind::lost).rank, 1);
+  EXPECT_EQ(late.await(Kind::lost).cause.rank, 1);
 }
 
 TEST_F(MemberLinks, ADuplicateIsRefusedAndBothAreNamed) {
@@ -268,7 +285,7 @@ TEST_F(MemberLinks, AStoreThatEndsIsLostAndItsHostIsNamed) {
   const MemberEvent event = events.await(Kind::store_lost);
   EXPECT_EQ(event.host, ProcessInfo::of_this_process());
   EXPECT_EQ(event.address, address);
-  EXPECT_TRUE(contains(event.text, "is lost: its connection ended: ")) << event.text;
+  EXPECT_TRUE(contains(event.cause.text, "is lost: its connection ended: ")) << event.cause.text;
   own->goodbye(1);  // to nobody, and waits for nobody
   EXPECT_EQ(events.all().size(), 1u);
 }
@@ -280,12 +297,12 @@ TEST_F(QuickMemberLinks, WhoSendsNoHeartbeatIsSilentAndWhoDoesIsNot) {
   const auto other = link(2, others, quick());
   const BareMember silent(endpoint(), 1);
   const MemberEvent event = events.await(Kind::silent);
-  EXPECT_EQ(event.rank, 1);
-  EXPECT_TRUE(contains(event.text, member(1).describe() + " stopped answering: nothing came from it for "))
-      << event.text;
-  EXPECT_TRUE(contains(event.text, "its process is there but does not run")) << event.text;
-  EXPECT_EQ(others.await(Kind::silent).rank, 1);
-  for (const MemberEvent& heard : events.all()) EXPECT_EQ(heard.rank, 1) << heard.text;
+  EXPECT_EQ(event.cause.rank, 1);
+  EXPECT_TRUE(contains(event.cause.text, member(1).describe() + " stopped answering: nothing came from it for "))
+      << event.cause.text;
+  EXPECT_TRUE(contains(event.cause.text, "its process is there but does not run")) << event.cause.text;
+  EXPECT_EQ(others.await(Kind::silent).cause.rank, 1);
+  for (const MemberEvent& heard : events.all()) EXPECT_EQ(heard.cause.rank, 1) << heard.cause.text;
 }
 
 // The server as a process of its own, that can be stopped.
@@ -329,13 +346,14 @@ TEST(StoppedStore, IsSilentUntilItGoesOnAndThenAccusesNobody) {
   ASSERT_TRUE(event.host.has_value());
   EXPECT_EQ(event.host->pid, server.pid());
   EXPECT_TRUE(event.host_answers);
-  EXPECT_TRUE(contains(event.text, "stopped answering: nothing came from it for ")) << event.text;
-  EXPECT_TRUE(contains(event.text, "its process is stopped (SIGSTOP or Ctrl-Z): 'kill -CONT ")) << event.text;
+  EXPECT_TRUE(contains(event.cause.text, "stopped answering: nothing came from it for ")) << event.cause.text;
+  EXPECT_TRUE(contains(event.cause.text, "its process is stopped (SIGSTOP or Ctrl-Z): 'kill -CONT "))
+      << event.cause.text;
   ASSERT_EQ(kill(server.pid(), SIGCONT), 0);
   events.await(Kind::store_answers);
   ASSERT_EQ(kill(server.pid(), SIGKILL), 0);
   events.await(Kind::store_lost);
-  for (const MemberEvent& heard : events.all()) EXPECT_EQ(heard.rank, -1) << heard.text;
+  for (const MemberEvent& heard : events.all()) EXPECT_EQ(heard.cause.rank, -1) << heard.cause.text;
 }
 
 // A member as a process of its own, that can be stopped. It starts once it is told a port, and tells what it hears.

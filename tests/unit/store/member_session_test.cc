@@ -125,9 +125,14 @@ TEST_F(MemberSessions, AGoodbyeAndAReport) {
   EXPECT_EQ(reporter[0].status, proto::kOk);
   EXPECT_EQ(reporter[1].status, proto::kPushFailed);
   bench_.pass(100ms, 1);
-  EXPECT_EQ(hear(2),
-            (std::vector<Heard>{{proto::kPushFailed, {"2", "1", "rank 2 (host n1, pid 7) failed: out of disk"}},
-                                {proto::kPushLeft, {"0", "41"}}}));
+  const std::string cause = encode(Cause{.kind = Cause::Kind::failed,
+                                         .rank = 2,
+                                         .reporter = 2,
+                                         .host = "n1",
+                                         .pid = 7,
+                                         .sequence = 0,
+                                         .text = "rank 2 (host n1, pid 7) failed: out of disk"});
+  EXPECT_EQ(hear(2), (std::vector<Heard>{{proto::kPushFailed, {"2", "1", cause}}, {proto::kPushLeft, {"0", "41"}}}));
 }
 
 }  // namespace

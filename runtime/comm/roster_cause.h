@@ -1,0 +1,16 @@
+// Causes that name a rank of a group: its host and pid come from the roster.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "runtime/base/cause.h"
+#include "runtime/rendezvous/roster.h"
+
+namespace lockstep::comm {
+
+// `rank` and `reporter` are ranks of the roster; `rank` may be -1: no single one. `sequence`: as Cause has it.
+Cause cause_about(const rendezvous::Roster& roster, Cause::Kind kind, int rank, int reporter, std::string text,
+                  std::int64_t sequence = -1);
+
+}  // namespace lockstep::comm

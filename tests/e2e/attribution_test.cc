@@ -1,0 +1,76 @@
+// Who is named when a job fails, whatever its ranks make of the errors that they get: docs/ATTRIBUTION.md.
+//
+// scripts/soak-attribution runs these again and again.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include "tests/e2e/launch.h"
+#include "tests/support/fault_plan.h"
+
+namespace lockstep::e2e {
+namespace {
+
+// Three ranks that catch every error and return 1, as careful programs do.
+Result careful(const Words& actions, const std::string& faults = {}, const Words& flags = {}) {
+  Process launcher(
+      {.command = run_command(joined({"-n", "3"}, flags), RANK_PROGRAM, joined({"catch", "init"}, actions)),
+       .environment = {{testing::kFaultsVariable, faults}, {"LOCKSTEP_LIVENESS", "on"}}});
+  return launcher.wait();
+}
+
+std::string last_line(const Result& result) {
+  const auto lines = lines_of(result.err);
+  return lines.empty() ? std::string() : lines.back();
+}
+
+std::string first_line_of_launcher(const Result& result) {
+  for (const auto& line : lines_of(result.err)) {
+    if (line.starts_with("lockstep run: ")) return line;
+  }
+  return {};
+}
+
+class Attribution : public ::testing::TestWithParam<int> {};
+
+// Short jobs, each several times: the order in which their ends are heard of is another one each time.
+INSTANTIATE_TEST_SUITE_P(Again, Attribution, ::testing::Range(0, 5));
+
+TEST_P(Attribution, AKilledRankIsNamedThoughTheOthersCatchEverything) {
+  const auto result = careful({"steps:9"}, "kill:rank=1,step=5");
+  EXPECT_EQ(result.exit_code, 128 + SIGKILL) << result.err;
+  EXPECT_TRUE(last_line(result).starts_with("lockstep run: rank 1 failed first: it was killed by signal 9 (SIGKILL)"))
+      << result.err;
+}
+
+TEST_P(Attribution, ARankThatLeavesWithZeroIsNamed) {
+  const auto result = careful({"steps:3", "exit:0@1", "loop"});
+  EXPECT_EQ(result.exit_code, 1) << result.err;
+  EXPECT_TRUE(last_line(result).starts_with(
+      "lockstep run: rank 1 failed first: it exited with code 0 while the others still needed it"))
+      << result.err;
+}
+
+TEST_P(Attribution, ARankThatAbortsIsNamed) {
+  const auto result = careful({"steps:3", "abort:the disk is full@1", "loop"});
+  EXPECT_EQ(result.exit_code, 1) << result.err;
+  EXPECT_TRUE(last_line(result).starts_with("lockstep run: rank 1 failed first: it exited with code 1")) << result.err;
+  EXPECT_TRUE(contains(result.err, "  rank 1: the disk is full")) << "its own word: " << result.err;
+}
+
+TEST_P(Attribution, ARankThatThrowsOutsideOfTheLibraryIsNamed) {
+  const auto result = careful({"steps:3", "fail:no such file@1", "loop"});
+  EXPECT_EQ(result.exit_code, 1) << result.err;
+  EXPECT_TRUE(last_line(result).starts_with("lockstep run: rank 1 failed first: it exited with code 1")) << result.err;
+}
+
+TEST(AttributionOfSilence, AStoppedRankIsNamedThoughTheOthersCatchEverything) {
+  const auto result = careful({"steps:9"}, "stop:rank=1,step=3");
+  EXPECT_EQ(result.exit_code, 75) << result.err;
+  EXPECT_TRUE(contains(first_line_of_launcher(result), "rank 1 (host ")) << result.err;
+  EXPECT_TRUE(last_line(result).starts_with("lockstep run: rank 1 failed first: it did not go on, as said above"))
+      << result.err;
+  EXPECT_TRUE(contains(result.err, "stopped")) << result.err;
+}
+
+}  // namespace
+}  // namespace lockstep::e2e
