@@ -133,6 +133,27 @@ TEST_F(MemberLinks, AConnectionThatEndsIsALoss) {
   }
 }
 
+TEST_F(MemberLinks, TheServersOwnerSeesWhoHasRegisteredAndWhatBecameOfThem) {
+  ASSERT_TRUE(server_->members(patience()));
+  EXPECT_TRUE(server_->members(patience())->empty());
+  Events events;
+  const auto own = link(0, events, {.heartbeat = 50ms}, 41);
+  { const BareMember lost(endpoint(), 1); }
+  events.await(Kind::lost);
+  std::optional<std::vector<MemberView>> members;
+  const Deadline deadline = patience();
+  do {  // the first heartbeat may still be under way
+    members = server_->members(deadline);
+    ASSERT_TRUE(members);
+    ASSERT_EQ(members->size(), 2u);
+  } while (members->at(0).position.sequence != 41 && !deadline.expired());
+  EXPECT_EQ(members->at(0).position.sequence, 41);
+  EXPECT_EQ(members->at(0).state, MemberState::present);
+  EXPECT_EQ(members->at(0).info.process, member(0).process);
+  EXPECT_EQ(members->at(1).state, MemberState::lost);
+  EXPECT_TRUE(contains(members->at(1).failure, "is lost: its connection ended")) << members->at(1).failure;
+}
+
 TEST_F(MemberLinks, AGoodbyeIsNone) {
   Events events;
   const auto own = link(1, events);
