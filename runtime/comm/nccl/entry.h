@@ -1,5 +1,5 @@
 // An entry of the ranks' log (control.h): a letter, numbers, and a text behind a line break if there is one.
-// "C 2 17 1 0 0 1 0 1000 32". Pure.
+// "C 2 17 1 0 0 1 0 1000 32 0". Pure.
 #pragma once
 
 #include <cstdint>
