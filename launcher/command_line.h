@@ -48,7 +48,7 @@ struct ServeOptions {
 // `lockstep doctor`.
 struct DoctorOptions {
   bool json = false;
-  std::chrono::milliseconds probe_timeout{20000};  // drivers that wake up their GPUs may take seconds
+  std::chrono::milliseconds probe_timeout{60000};  // a driver that wakes up eight GPUs may take half a minute
 };
 
 // Nothing to run: print `out` on stdout, `err` on stderr, and leave with `exit_code`.

@@ -59,8 +59,7 @@ std::vector<std::string> rank_environment(const Environment& inherited, const Co
   if (contract.visible_devices) result.set("CUDA_VISIBLE_DEVICES", *contract.visible_devices);
   if (contract.share_gpus) {
     for (const auto& [name, value] : shared_gpu_environment(contract.run_id, rank)) {
-      const bool is_the_users = result.variables().contains(name) && name.starts_with("NCCL_") && name != kHostId;
-      if (!is_the_users) result.set(name, value);
+      if (!is_left_to_user(name) || !result.variables().contains(name)) result.set(name, value);
     }
   }
 

@@ -81,9 +81,12 @@ std::string visible_devices_of_ranks(const std::vector<std::string>& devices, co
         throw InvalidArgument(
             fmt::format("{}: {} is not one GPU of those here; there are {}", flag, entry, list_of(seen)));
     }
-    // CUDA wants one form in all entries.
+    // CUDA wants one form in all entries. One that it named itself is as it wants it: of a slice of a GPU (MIG) the
+    // driver gives the UUID with GPU- before it, and knows it with MIG- only.
     if (!index) {
       chosen.push_back(entry);
+    } else if (*index < outer.size() && is_uuid(outer[*index])) {
+      chosen.push_back(outer[*index]);
     } else if (any_uuid && !seen[*index].uuid.empty()) {
       chosen.push_back(seen[*index].uuid);
     } else {

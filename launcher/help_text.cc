@@ -28,7 +28,8 @@ a terminal; the other ranks read nothing.
 A rank computes on the CPU unless its program or LOCKSTEP_DEVICE=cuda asks for a GPU; then local rank i takes the i-th
 that it sees. --devices chooses them: indices count the GPUs that this command sees, so within CUDA_VISIBLE_DEVICES where
 that is set, and the ranks count theirs from 0 again. With --oversubscribe-gpu more ranks than GPUs share them, each a
-host of its own to NCCL (NCCL_HOSTID), over sockets on lo, by Ring and Simple; other NCCL variables that are set win.
+host of its own to NCCL (NCCL_HOSTID), over sockets on lo, by Ring and Simple; other NCCL variables that are set win,
+and a line says so of each.
 
 SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to the ranks. After one of the first four
 the ranks may take their time, to save; a second one kills them.

@@ -19,6 +19,7 @@
 #include "launcher/rank_count.h"
 #include "launcher/run_stores.h"
 #include "launcher/seen_gpus.h"
+#include "launcher/shared_gpu.h"
 #include "launcher/signals.h"
 #include "launcher/spawn.h"
 #include "launcher/system.h"
@@ -147,6 +148,7 @@ int start(const RunOptions& options) {
   if (options.oversubscribe_gpu) {
     console.message(
         "--oversubscribe-gpu: ranks may share a GPU and then talk over sockets: for correctness, not for speed");
+    for (const auto& line : variables_that_win(environment)) console.message(line);
   }
   try {
     const int code = Job(std::move(job_options), environment, console, signals, guardian, log, life, causes).run();

@@ -11,8 +11,8 @@
 namespace lockstep::launcher {
 namespace {
 
-// Drivers that wake up their GPUs may take seconds.
-constexpr std::chrono::seconds kLimit{20};
+// A driver that wakes up eight GPUs may take half a minute.
+constexpr std::chrono::seconds kLimit{60};
 
 }  // namespace
 
@@ -33,7 +33,11 @@ SeenGpus ask_gpus() {
 }
 
 SeenGpus read_gpus(const std::string& path, const doctor::HelperResult& result) {
-  if (!result.ending) return {{}, fmt::format("{} gave no answer within {} s: a driver hangs", path, kLimit.count())};
+  if (!result.ending)
+    return {{},
+            fmt::format("{} gave no answer within {} s: a driver hangs, or wakes up its GPUs each time, from which "
+                        "nvidia-persistenced keeps it",
+                        path, kLimit.count())};
   if (!result.ending->ok()) return {{}, fmt::format("{} {}", path, result.ending->describe())};
   SeenGpus seen;
   try {

@@ -26,6 +26,18 @@ bool breaks_the_process(cudaError_t error) {
   }
 }
 
+const char* remedy_of(cudaError_t error) {
+  if (breaks_the_process(error)) {
+    return "; it comes from an earlier kernel, and this process can't use the GPU any more: start it again, under "
+           "compute-sanitizer, or as one rank alone with CUDA_LAUNCH_BLOCKING=1, to see which kernel";
+  }
+  if (error == cudaErrorNoKernelImageForDevice) {
+    return "; the plug-in has no code for a GPU as old as this one; build lockstep with a CUDA toolkit that knows it "
+           "(CUDA 12 for a V100), or take a GPU of compute capability 7.5 or newer";
+  }
+  return "";
+}
+
 }  // namespace
 
 std::string error_text(cudaError_t error) {
@@ -35,12 +47,7 @@ std::string error_text(cudaError_t error) {
 void check(cudaError_t error, std::string_view operation, DeviceId device) {
   if (error == cudaSuccess) return;
   cudaGetLastError();
-  throw DeviceError(fmt::format(
-      "{} on {}: {}{}", operation, device.str(), error_text(error),
-      breaks_the_process(error)
-          ? "; it comes from an earlier kernel, and this process can't use the GPU any more: start it again, under "
-            "compute-sanitizer, or as one rank alone with CUDA_LAUNCH_BLOCKING=1, to see which kernel"
-          : ""));
+  throw DeviceError(fmt::format("{} on {}: {}{}", operation, device.str(), error_text(error), remedy_of(error)));
 }
 
 void check_not_captured(cudaStream_t stream, std::string_view operation, DeviceId device) {

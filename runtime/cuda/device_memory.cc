@@ -332,11 +332,13 @@ void DeviceAllocator::refuse(std::size_t bytes) {
     used = used_;
     kept = cache_.free_bytes() + pending_bytes_;
   }
-  throw DeviceError(
-      fmt::format("allocate: no room for {} bytes on {}: {} of its {} bytes are free; this process (pid {}) uses {} "
-                  "and keeps {} in "
-                  "blocks that are too small; use a smaller batch or model, or see in nvidia-smi what else runs there",
-                  bytes, describe_(), free_bytes, total_bytes, ::getpid(), used, kept));
+  throw DeviceError(fmt::format(
+      "allocate: no room for {} bytes on {}: {} of its {} bytes are free; this process (pid {}) uses {} "
+      "and keeps {} in "
+      "blocks that are too small, beside what other libraries of the process keep, such as LibTorch's cache "
+      "(c10::cuda::CUDACachingAllocator::emptyCache()); use a smaller batch or model, or see in nvidia-smi "
+      "what else runs there",
+      bytes, describe_(), free_bytes, total_bytes, ::getpid(), used, kept));
 }
 
 }  // namespace lockstep::cuda

@@ -13,7 +13,8 @@ namespace lockstep::cuda {
 // device is at while it does (CUDA C++ Programming Guide, lazy loading): with a collective under way on the device and
 // another rank waiting for what comes behind the launch, for ever.
 cudaError_t load_kernels();
-// As divide_on_host (device/divide.h), bit for bit, with the divisor on the device.
+// As divide_on_host (device/divide.h), with the divisor on the device: bit for bit, but for a NaN, which stays one and
+// may come out as another (its sign and payload are the hardware's).
 cudaError_t launch_divide(void* data, std::int64_t count, DType dtype, const std::int64_t* divisor, OverZero over_zero,
                           cudaStream_t stream);
 // *to = value.

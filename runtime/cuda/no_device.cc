@@ -20,6 +20,19 @@ std::string why_no_device(cudaError_t error, int driver_version, const std::opti
           "the NVIDIA driver is made for CUDA {}, and this build needs {}; install a newer driver, or build lockstep "
           "with an older CUDA toolkit",
           version_text(driver_version), version_text(CUDART_VERSION));
+    case cudaErrorSystemNotReady:
+      return "the NVSwitches that connect the GPUs are not set up, which CUDA waits for (cudaErrorSystemNotReady, "
+             "802); "
+             "start nvidia-fabricmanager of the driver's own version on the host: systemctl status "
+             "nvidia-fabricmanager";
+    case cudaErrorSystemDriverMismatch:
+      return "the NVIDIA driver's library and its kernel module are of two versions (cudaErrorSystemDriverMismatch, "
+             "803); reboot after an update of the driver, and in a container take out a libcuda.so.1 that the image "
+             "brings (LD_LIBRARY_PATH, a cuda-compat package)";
+    case cudaErrorDevicesUnavailable:
+      return "the GPUs are busy or may not be used (cudaErrorDevicesUnavailable, 46): in exclusive-process mode "
+             "another "
+             "process has each of them; see nvidia-smi -q -d COMPUTE for the mode and nvidia-smi for who runs there";
     case cudaErrorStubLibrary:
       return "the libcuda.so.1 that was found is the toolkit's stub for the linker; take its folder (lib64/stubs) out "
              "of "

@@ -20,6 +20,12 @@ TEST(NoDevice, IsASentenceWithARemedy) {
               AllOf(HasSubstr("CUDA_VISIBLE_DEVICES='7'"), HasSubstr("unset")));
   EXPECT_THAT(why_no_device(cudaErrorNoDevice, 13000, ""), HasSubstr("CUDA_VISIBLE_DEVICES=''"));
   EXPECT_THAT(why_no_device(cudaErrorStubLibrary, 0, {}), HasSubstr("LD_LIBRARY_PATH"));
+  EXPECT_THAT(why_no_device(cudaErrorSystemNotReady, 13000, {}),
+              AllOf(HasSubstr("802"), HasSubstr("nvidia-fabricmanager")));
+  EXPECT_THAT(why_no_device(cudaErrorSystemDriverMismatch, 13000, {}),
+              AllOf(HasSubstr("803"), HasSubstr("two versions"), HasSubstr("reboot")));
+  EXPECT_THAT(why_no_device(cudaErrorDevicesUnavailable, 13000, {}),
+              AllOf(HasSubstr("46"), HasSubstr("exclusive-process mode"), HasSubstr("nvidia-smi")));
   EXPECT_THAT(why_no_device(cudaErrorUnknown, 13000, {}), HasSubstr("CUDA does not start"));
 }
 

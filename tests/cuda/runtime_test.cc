@@ -284,6 +284,20 @@ TEST_F(Cuda, EachCallsFailureIsAnErrorWithItsName) {
   stream.synchronize(soon());
 }
 
+TEST_F(Cuda, ErrorsThatPointSomewhereSayWhere) {
+  Stream stream(kGpu);
+  const auto data = cuda.allocate(64, stream);
+  const auto with = [&](const std::string& error) {
+    fake_cuda::inject("cudaMemsetAsync=" + error + "@1");
+    const auto why = refusal([&] { cuda.zero(data.get(), 64, stream); });
+    fake_cuda::heal();
+    return why;
+  };
+  EXPECT_THAT(with("209"), AllOf(HasSubstr("no code for a GPU as old"), HasSubstr("CUDA 12 for a V100")));
+  EXPECT_THAT(with("220"), HasSubstr("can't use the GPU any more")) << "an error of NVLink that can't be corrected";
+  EXPECT_THAT(refusal([&] { cuda.allocate(std::size_t{1} << 40, stream); }), HasSubstr("emptyCache()"));
+}
+
 TEST_F(Cuda, TheCurrentDeviceStaysWhatItWas) {
   ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
   Stream elsewhere(kOther);

@@ -16,6 +16,7 @@ using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::Not;
 
 const std::vector<SeenGpu> kFour = {
@@ -54,6 +55,9 @@ TEST(Devices, UuidsMayBeCutShort) {
   EXPECT_EQ(chosen("GPU-cc44,GPU-b"), "GPU-cc44,GPU-bb33");
   EXPECT_EQ(chosen("GPU-cc,0"), "GPU-cc44,GPU-aa11") << "CUDA wants one form in all entries";
   EXPECT_EQ(chosen("MIG-1"), "MIG-1") << "a part of a GPU is not in the list";
+  // The driver says GPU- of a part too, and knows it by MIG- only.
+  const std::vector<SeenGpu> parts = {{"GPU-5f01", "H200 MIG 1g.18gb"}, {"GPU-5f02", "H200 MIG 1g.18gb"}};
+  EXPECT_EQ(chosen("GPU-5f02,0", parts, "MIG-5f01,MIG-5f02"), "MIG-5f02,MIG-5f01");
 }
 
 TEST(Devices, WhatIsNotHereIsNamedWithWhatIs) {
@@ -105,12 +109,23 @@ TEST(SharedGpu, EveryRankIsAHostOfItsOwnAndTheUsersVariablesWin) {
   EXPECT_THAT(first, Contains("NCCL_HOSTID=run-7-rank0"));
   EXPECT_THAT(second, Contains("NCCL_HOSTID=run-7-rank1"));
   for (const auto* entry :
-       {"LOCKSTEP_OVERSUBSCRIBE_GPU=1", "NCCL_NET=Socket", "NCCL_SOCKET_IFNAME=lo", "NCCL_PROTO=Simple",
-        "NCCL_P2P_DISABLE=1", "NCCL_SHM_DISABLE=1", "NCCL_ALGO=Tree", "NCCL_NET_PLUGIN="}) {
+       {"LOCKSTEP_OVERSUBSCRIBE_GPU=1", "NCCL_NET=Socket", "NCCL_SOCKET_IFNAME==lo", "NCCL_RAS_ENABLE=0",
+        "NCCL_PROTO=Simple", "NCCL_P2P_DISABLE=1", "NCCL_SHM_DISABLE=1", "NCCL_ALGO=Tree", "NCCL_NET_PLUGIN="}) {
     EXPECT_THAT(second, Contains(entry));
   }
   contract.share_gpus = false;
   EXPECT_THAT(rank_environment(inherited, contract, 0), Not(Contains("NCCL_NET=Socket")));
+}
+
+TEST(SharedGpu, AVariableThatWinsIsSaid) {
+  Environment site;
+  site.set("NCCL_NET", "IB");
+  site.set("NCCL_ALGO", "Ring");  // as wanted
+  site.set("NCCL_HOSTID", "node-17");
+  site.set("LOCKSTEP_OVERSUBSCRIBE_GPU", "0");
+  EXPECT_THAT(variables_that_win(site),
+              ElementsAre(AllOf(HasSubstr("NCCL_NET='IB' is set and wins over 'Socket'"), HasSubstr("unset it"))));
+  EXPECT_THAT(variables_that_win({}), IsEmpty());
 }
 
 TEST(Devices, BecomeTheRanksVariable) {
