@@ -11,7 +11,8 @@ cd "$root"
 build_packages=(g++ cmake ninja-build pkg-config libspdlog-dev libcli11-dev nlohmann-json3-dev libxxhash-dev
                 libdnnl-dev libssl-dev)
 plugin_packages=(libopenmpi-dev libgloo-dev)
-test_packages=(libgtest-dev libgmock-dev libyaml-cpp-dev "${plugin_packages[@]}" openmpi-bin clang-format iproute2)
+gtest_packages=(libgtest-dev libgmock-dev)
+test_packages=("${gtest_packages[@]}" libyaml-cpp-dev "${plugin_packages[@]}" openmpi-bin clang-format iproute2)
 sanitizer_packages=(clang libclang-rt-dev llvm clang-tidy)  # rt: the sanitizers themselves; llvm: names in their stacks
 peer_packages=(python3-torch libtorch-dev)  # both 1.13, with gloo; Python's runs under Debian's own python3
 
@@ -71,10 +72,19 @@ if command -v ccache >/dev/null; then
   launcher=(-DCMAKE_C_COMPILER_LAUNCHER=ccache -DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
 fi
 
+# need_cmake: dies with the version that is there, where CMake would say something of presets or of build/.
+need_cmake() {
+  local have
+  have=$(cmake --version | awk 'NR == 1 {print $3}')
+  printf '3.25\n%s\n' "$have" | sort -VC ||
+    die "CMake 3.25 or newer is needed, and this is $have. Remedy: python3 -m pip install 'cmake>=3.25'"
+}
+
 # configure PRESET [-DNAME=VALUE...]
 configure() {
   local preset=$1
   shift
+  need_cmake
   logged "build/$preset.configure.log" "cmake --preset $preset" "Remove build/$preset and try again." \
     cmake --preset "$preset" "${launcher[@]+"${launcher[@]}"}" "$@"
 }

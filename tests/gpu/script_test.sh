@@ -41,6 +41,15 @@ expect no_folder 1 '--prebuilt wants a folder' --prebuilt
 expect not_there 1 'there is no .*/nowhere/bin/gpu_suite' --prebuilt nowhere
 expect no_such_test 1 "no test is called 'Nothing" --prebuilt "$build" --filter 'Nothing.*'
 
+# A GPU is listed, and what would use it is not here: each thing that lacks is named, and nothing is built.
+printf '#!/bin/sh\n[ "$1" = -L ] && echo "GPU 0: NVIDIA H200 (UUID: GPU-5f2c)" || echo 580.65.06\n' >"$work/bin/nvidia-smi"
+chmod +x "$work/bin/nvidia-smi"
+LOCKSTEP_NCCL_LIB=/nowhere/libnccl.so expect gpu_without_nccl 1 'FAILED: a GPU is here and can.t be used' --prebuilt "$build"
+for line in 'GPUs: GPU 0: NVIDIA H200' 'NCCL: LOCKSTEP_NCCL_LIB=/nowhere/libnccl.so is no file'; do
+  grep -qF "$line" <<<"$out" || complain "gpu_without_nccl: does not say '$line': $out"
+done
+rm "$work/bin/nvidia-smi"
+
 # A machine without a GPU, or whose GPUs are hidden; or a build without the toolkit.
 nothing='no NVIDIA driver|leaves no GPU of this machine'
 [[ -f $build/lib/liblockstep_cuda.so ]] || nothing="device 'cuda' can't be used"
@@ -50,8 +59,16 @@ if [[ -x $build/bin/gpu_rank && -x $build/bin/03_raw_gradients ]]; then
   expect pack 0 'packed .* into .*/elsewhere/packed$' --prebuilt "$build" --pack packed
   expect packed 77 'NOTHING WAS TESTED' --prebuilt packed
   all_skipped packed packed/bin/gpu_suite "$nothing"
+  for line in 'NCCL is not in it' 'it wants GLIBC_2\.[0-9]*, GLIBCXX_3\.4\.[0-9]* and a driver for CUDA [0-9.]* '; do
+    (cd "$work/elsewhere" && "$source/scripts/test-gpu" --prebuilt "$build" --pack packed 2>&1) >said
+    grep -q "$line" said || complain "pack: does not say '$line': $(cat said)"
+  done
+  newest=$(readelf -VW packed/bin/* packed/lib/* 2>/dev/null | grep -oE 'GLIBC_2\.[0-9]+' | sort -uV | tail -n 1)
+  [[ $(printf '%s\nGLIBC_2.34\n' "$newest" | sort -V | tail -n 1) == GLIBC_2.34 ]] || complain "the pack wants $newest"
+  (($(du -sm packed | cut -f1) < 64)) || complain "the pack is too large: $(du -sh packed)"
+  (source=$PWD/packed && expect packed_script 77 'NOTHING WAS TESTED' --prebuilt packed && exit "$failed") || failed=1
   outside=$(LD_LIBRARY_PATH=$PWD/packed/lib ldd packed/bin/* packed/lib/liblockstep_cuda.so |
-    grep -E '=> |not found' | grep -vE "$PWD/packed/lib|/(libc|libm|libdl|librt|libpthread|libresolv)\.so" || true)
+    grep -E '=> |not found' | grep -vE "$PWD/packed/lib|/(libc|libm|libdl|librt|libpthread|libresolv|libstdc\+\+|libgcc_s)\.so" || true)
   [[ -z $outside ]] || complain "what --pack made needs more: $outside"
 else
   expect pack_without 1 'the programs for GPUs were not built' --prebuilt "$work/elsewhere" --pack packed
