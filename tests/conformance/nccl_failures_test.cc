@@ -1,5 +1,6 @@
 // How a group over NCCL fails, and how it ends: what NCCL and the device do wrong is injected into the fakes. Ranks as
 // threads.
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -82,7 +83,9 @@ TEST_F(Nccl, ACommunicatorThatFailsSaysWhoseAndWhy) {
   fake_nccl::inject("init=error:rank1");
   const std::string text = error_of<BackendUnavailable>([] { run_ranks(3, [](const Group&) { FAIL(); }); });
   expect_text(text, {"rank 1: nccl: rank 1 (host", "can't make its communicator (NCCL 2.", "fake_nccl.so",
-                     "unhandled system error (the test wants init to fail)"});
+                     "unhandled system error (the test wants init to fail)", nccl::missing_beside()});
+  void* const management = ::dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_LOCAL);
+  EXPECT_EQ(text.find("NVIDIA_DRIVER_CAPABILITIES=compute,utility") == text.npos, management != nullptr);
 }
 
 TEST_F(Nccl, AnAsynchronousErrorReachesAllWithTheFirstCause) {

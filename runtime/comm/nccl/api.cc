@@ -126,6 +126,16 @@ Api load_api(std::span<const std::string> candidates) {
   return api;
 }
 
+std::string missing_beside() {
+  void* const management = ::dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_LOCAL);
+  if (management != nullptr) {
+    ::dlclose(management);
+    return {};
+  }
+  return "; libnvidia-ml.so.1, which NCCL reads, is not here: it comes with the driver, and in a container with "
+         "NVIDIA_DRIVER_CAPABILITIES=compute,utility";
+}
+
 const Api& api() {
   // For good: memory may go back to NCCL after main() has ended.
   static Mutex& mutex = *new Mutex;

@@ -62,6 +62,8 @@ std::vector<std::string> library_candidates(const Environment& environment);
 // Opens the first of them that there is. Throws BackendUnavailable with what is missing and what to install: no
 // library, one that is too old, one without a function, one that can't be kept apart from the program's.
 Api load_api(std::span<const std::string> candidates);
+// What NCCL reads beside its own library and does not find here, as "; what and the remedy"; else empty.
+std::string missing_beside();
 // This process's, loaded at the first call; what failed is tried again at the next. Any thread.
 const Api& api();
 

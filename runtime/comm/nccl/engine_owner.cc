@@ -117,9 +117,8 @@ void Engine::make_communicator(const Deadline& deadline) {
     while (problem.may_be_a_consequence() && !failure_.happened() && !patience.expired()) pause(patience.remaining());
     failure_.check();
     throw BackendUnavailable(
-        fmt::format("nccl: {} can't make its communicator (NCCL {}, {}): {}; NCCL_DEBUG=WARN says "
-                    "more",
-                    own_name(), version_text(api_.version), api_.path, problem.what()));
+        fmt::format("nccl: {} can't make its communicator (NCCL {}, {}): {}{}; NCCL_DEBUG=WARN says more", own_name(),
+                    version_text(api_.version), api_.path, problem.what(), missing_beside()));
   }
 }
 
