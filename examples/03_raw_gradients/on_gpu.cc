@@ -49,9 +49,9 @@ class Floats {
 };
 
 // All rows of all steps, which lie on the device from the start.
-std::vector<float> all_rows(int numbers, float (*pick)(const Row&, int)) {
+std::vector<float> all_rows(unsigned steps, int numbers, float (*pick)(const Row&, int)) {
   std::vector<float> result;
-  for (unsigned step = 0; step < kSteps; ++step) {
+  for (unsigned step = 0; step < steps; ++step) {
     for (int row = 0; row < kBatch; ++row) {
       for (int i = 0; i < numbers; ++i) result.push_back(pick(row_of(step, row), i));
     }
@@ -61,7 +61,7 @@ std::vector<float> all_rows(int numbers, float (*pick)(const Row&, int)) {
 
 }  // namespace
 
-int train_on_gpu(const std::shared_ptr<ls::ProcessGroup>& group) {
+int train_on_gpu(const std::shared_ptr<ls::ProcessGroup>& group, unsigned steps) {
   const int rank = group->rank(), ranks = group->size();
   const int begin = first_row(rank, ranks), end = first_row(rank + 1, ranks);
   if (rank == 0) {
@@ -71,8 +71,8 @@ int train_on_gpu(const std::shared_ptr<ls::ProcessGroup>& group) {
   const ls::Stream stream(group->device());
   group->set_stream(stream);  // collectives come behind what is in it, and what is put in later behind them
 
-  const Floats x(all_rows(kInputs, [](const Row& row, int i) { return row.x[i]; }), stream);
-  const Floats y(all_rows(1, [](const Row& row, int) { return row.y; }), stream);
+  const Floats x(all_rows(steps, kInputs, [](const Row& row, int i) { return row.x[i]; }), stream);
+  const Floats y(all_rows(steps, 1, [](const Row& row, int) { return row.y; }), stream);
   const Floats hidden(kBatch * kHidden, stream), d_output(kBatch, stream);
   Floats loss(kBatch, stream);  // of this rank's rows, by row, since the last line
   Model alone = initial_model();
@@ -88,7 +88,7 @@ int train_on_gpu(const std::shared_ptr<ls::ProcessGroup>& group) {
   const Weights weights{model[kW1].data(), model[kB1].data(), model[kW2].data(), model[kB2].data()};
 
   ls::Reducer reducer(kSpecs, group);
-  for (unsigned step = 0; step < kSteps; ++step) {
+  for (unsigned step = 0; step < steps; ++step) {
     const std::size_t first = step * kBatch + static_cast<std::size_t>(begin);
     const Batch batch{x.data() + first * kInputs, y.data() + first, end - begin};
     const Activations activations{hidden.data(), d_output.data(), loss.data()};

@@ -3,6 +3,7 @@
 // A network of one hidden layer learns a function of two numbers. The ranks share each batch unevenly, on purpose: the
 // result is that of one process on the whole batch, which every rank trains beside it to compare.
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 
 #include "network.h"
@@ -14,7 +15,7 @@
 
 namespace ls = lockstep;
 
-int train_on_cpu(const std::shared_ptr<ls::ProcessGroup>& group) {
+int train_on_cpu(const std::shared_ptr<ls::ProcessGroup>& group, unsigned steps) {
   const int rank = group->rank(), ranks = group->size();
   const int begin = first_row(rank, ranks), end = first_row(rank + 1, ranks);
   Model model = initial_model();
@@ -28,7 +29,7 @@ int train_on_cpu(const std::shared_ptr<ls::ProcessGroup>& group) {
   ls::Reducer reducer(kSpecs, group);
   const Gradients shared{[&](int p) { return reducer.gradient<float>(p); }, [&](int p) { reducer.mark_ready(p); }};
   float loss = 0;  // of this rank's rows, since the last line
-  for (unsigned step = 0; step < kSteps; ++step) {
+  for (unsigned step = 0; step < steps; ++step) {
     reducer.begin_step({.weight = end - begin});  // the sum over rows is rows times their mean
     loss += forward_backward(model, step, begin, end, shared);
     reducer.finish_step();  // gradients are now the mean over the whole batch
@@ -48,10 +49,18 @@ int train_on_cpu(const std::shared_ptr<ls::ProcessGroup>& group) {
 }
 
 int main(int argc, char** argv) {
-  if (argc != 1 && !(argc == 3 && argv[1] == std::string("--device"))) {
-    std::fprintf(stderr, "usage: 03_raw_gradients [--device cpu|cuda|cuda:N]\n");
-    return 2;
+  std::string device;
+  unsigned long steps = kSteps;
+  for (int i = 1; i < argc; i += 2) {
+    const std::string flag = argv[i], value = i + 1 < argc ? argv[i + 1] : "";
+    if (flag == "--device") device = value;
+    if (flag == "--steps") steps = std::strtoul(value.c_str(), nullptr, 10);
+    if (value.empty() || (flag != "--device" && flag != "--steps") || steps < 1 || steps > kSteps) {
+      std::fprintf(stderr, "usage: 03_raw_gradients [--device cpu|cuda|cuda:N] [--steps 1..%d]\n", kSteps);
+      return 2;
+    }
   }
-  const auto group = ls::init_process_group({.device = argc == 3 ? argv[2] : ""});
-  return group->device().kind == ls::DeviceKind::cpu ? train_on_cpu(group) : train_on_gpu(group);
+  const auto group = ls::init_process_group({.device = device});
+  const bool on_cpu = group->device().kind == ls::DeviceKind::cpu;
+  return (on_cpu ? train_on_cpu : train_on_gpu)(group, static_cast<unsigned>(steps));
 }

@@ -2,7 +2,7 @@
 #include "on_gpu.h"
 #include "runtime/base/error.h"
 
-int train_on_gpu(const std::shared_ptr<lockstep::ProcessGroup>&) {
+int train_on_gpu(const std::shared_ptr<lockstep::ProcessGroup>&, unsigned) {
   throw lockstep::BackendUnavailable(
       "03_raw_gradients: its kernels were not built; install the CUDA toolkit (12.4 or newer, with nvcc) and configure "
       "again with -DLOCKSTEP_CUDA=ON");
