@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <exception>
 #include <variant>
 
 #include "launcher/command_line.h"
@@ -20,11 +21,8 @@ bool standard_streams_open() {
   return true;
 }
 
-}  // namespace
-
-int main(int count, char** arguments) {
+int run(int count, char** arguments) {
   using namespace lockstep::launcher;
-  if (!standard_streams_open()) return kExitInternal;
   const auto parsed = parse_command_line({arguments + 1, arguments + count});
   if (const auto* answer = std::get_if<Answer>(&parsed)) {
     std::fputs(answer->err.c_str(), stderr);
@@ -37,4 +35,17 @@ int main(int count, char** arguments) {
   if (const auto* options = std::get_if<ServeOptions>(&parsed)) return serve_command(*options);
   if (const auto* options = std::get_if<DoctorOptions>(&parsed)) return doctor_command(*options);
   return run_command(std::get<RunOptions>(parsed));
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  if (!standard_streams_open()) return lockstep::launcher::kExitInternal;
+  try {
+    return run(count, arguments);
+  } catch (const std::exception& error) {  // no error of ours: memory, above all
+    std::fprintf(stderr, "lockstep: %s; raise the limits on memory of this process (ulimit -v) or its container\n",
+                 error.what());
+    return lockstep::launcher::kExitInternal;
+  }
 }

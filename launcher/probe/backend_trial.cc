@@ -11,6 +11,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/host.h"
 #include "runtime/base/mutex.h"
+#include "runtime/base/quiet_thread.h"
 #include "runtime/device/device_runtime.h"
 #include "runtime/store/hash_store.h"
 
@@ -77,15 +78,22 @@ Trial try_backend(const Backend& backend) {
     Mutex mutex;
     std::string error;
     std::vector<std::thread> ranks;
-    for (int rank = 0; rank < world; ++rank) {
-      ranks.emplace_back([&, rank] {
-        try {
-          all_reduce_once(backend, context_of(rank, world, store, backend.device));
-        } catch (const std::exception& caught) {
-          MutexLock lock(mutex);
-          if (error.empty()) error = caught.what();
-        }
-      });
+    const auto note = [&](const std::exception& caught) {
+      MutexLock lock(mutex);
+      if (error.empty()) error = caught.what();
+    };
+    try {
+      for (int rank = 0; rank < world; ++rank) {
+        ranks.push_back(start_quiet_thread([&, rank] {
+          try {
+            all_reduce_once(backend, context_of(rank, world, store, backend.device));
+          } catch (const std::exception& caught) {
+            note(caught);
+          }
+        }));
+      }
+    } catch (const SystemError& no_thread) {  // the ranks that have one wait for the others, and time out
+      note(no_thread);
     }
     for (auto& rank : ranks) rank.join();
     return {.ranks = error.empty() ? world : 0, .tried = true, .reason = error};

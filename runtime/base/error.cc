@@ -5,13 +5,16 @@
 #include <system_error>
 
 #include "runtime/base/cause.h"
+#include "runtime/base/resource_limit.h"
 
 namespace lockstep {
 
 Error::Error(const Cause& cause) : std::runtime_error(cause.text), cause_(std::make_shared<const Cause>(cause)) {}
 
 std::string errno_text(int error_number) {
-  return fmt::format("{} (errno {})", std::generic_category().message(error_number), error_number);
+  const std::string limit = limit_behind(error_number);
+  return fmt::format("{} (errno {}{}{})", std::generic_category().message(error_number), error_number,
+                     limit.empty() ? "" : ": ", limit);
 }
 
 SystemError::SystemError(std::string_view operation, int error_number)

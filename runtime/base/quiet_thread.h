@@ -1,6 +1,7 @@
 // A thread of the library's own, which the program's signals don't reach.
 #pragma once
 
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -25,13 +26,20 @@ class SignalsBlocked {
   sigset_t before_;
 };
 
+// Throws SystemError: the limits on threads, and the errno value.
+[[noreturn]] void throw_no_thread(int error_number);
+
 // Starts `body` on a thread that has all signals blocked from its first instruction on: a handler or a sigwait of the
 // program runs on a thread of the program, and interrupts no call of ours. What the thread itself does wrong (SIGSEGV,
-// SIGFPE) ends the process as ever. Throws what std::thread throws.
+// SIGFPE) ends the process as ever. Throws SystemError, with the limits that may be met, if there is no thread to have.
 template <typename Body>
 std::thread start_quiet_thread(Body&& body) {
   const SignalsBlocked blocked;
-  return std::thread(std::forward<Body>(body));
+  try {
+    return std::thread(std::forward<Body>(body));
+  } catch (const std::system_error& error) {
+    throw_no_thread(error.code().value());
+  }
 }
 
 }  // namespace lockstep

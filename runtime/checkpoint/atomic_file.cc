@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -10,6 +11,7 @@
 #include <utility>
 
 #include "runtime/base/error.h"
+#include "runtime/base/resource_limit.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -38,10 +40,10 @@ AtomicFile::AtomicFile(std::filesystem::path path)
         fmt::format("writing '{}': the folder '{}' is not there; make it first", path_.string(), folder_.string()));
   }
   // EOPNOTSUPP where the file system can't, EISDIR where the kernel doesn't know O_TMPFILE.
-  if (errno != EOPNOTSUPP && errno != EISDIR) fail("open");
+  if (errno != EOPNOTSUPP && errno != EISDIR) fail("open", errno);
   const std::string name = fmt::format("{}.tmp.{}", path_.string(), ::getpid());
   fd_.reset(retry([&] { return ::open(name.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666); }));
-  if (!fd_) fail("open");
+  if (!fd_) fail("open", errno);
   temporary_ = name;
 }
 
@@ -50,33 +52,38 @@ AtomicFile::~AtomicFile() {
 }
 
 void AtomicFile::write(std::span<const std::byte> bytes) {
+  // A write beyond it would end the process with SIGXFSZ.
+  const auto largest = resource_limit(RLIMIT_FSIZE);
+  if (largest && written_ + bytes.size() > *largest) fail("write", EFBIG);
   while (!bytes.empty()) {
     const ssize_t written = ::write(fd_.get(), bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;
-    if (written < 0) fail("write");
+    if (written < 0) fail("write", errno);
+    if (written == 0) fail("write", EIO);  // POSIX lets a write of some bytes write none; no file system means it
     bytes = bytes.subspan(static_cast<std::size_t>(written));
+    written_ += static_cast<std::uint64_t>(written);
   }
 }
 
 void AtomicFile::commit() {
-  if (retry([&] { return ::fsync(fd_.get()); }) != 0) fail("fsync");
+  if (retry([&] { return ::fsync(fd_.get()); }) != 0) fail("fsync", errno);
   if (temporary_.empty()) {
     // link(2) can't replace a file, so the name comes in two steps. What lies there from a killed process is complete
     // but was never told to anybody: it may go.
     const std::string name = fmt::format("{}.tmp.{}", path_.string(), ::getpid());
     const std::string source = fmt::format("/proc/self/fd/{}", fd_.get());
     const auto link = [&] { return ::linkat(AT_FDCWD, source.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW); };
-    if (link() != 0 && (errno != EEXIST || ::unlink(name.c_str()) != 0 || link() != 0)) fail("linkat");
+    if (link() != 0 && (errno != EEXIST || ::unlink(name.c_str()) != 0 || link() != 0)) fail("linkat", errno);
     temporary_ = name;
   }
-  if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("rename");
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("rename", errno);
   temporary_.clear();
   UniqueFd folder(retry([&] { return ::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
-  if (!folder || retry([&] { return ::fsync(folder.get()); }) != 0) fail("fsync of the folder");
+  if (!folder || retry([&] { return ::fsync(folder.get()); }) != 0) fail("fsync of the folder", errno);
 }
 
-void AtomicFile::fail(const char* call) const {
-  throw SystemError(fmt::format("writing '{}': {}", path_.string(), call), errno);
+void AtomicFile::fail(const char* call, int error_number) const {
+  throw SystemError(fmt::format("writing '{}': {}", path_.string(), call), error_number);
 }
 
 }  // namespace lockstep::checkpoint

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <span>
 #include <string>
@@ -28,12 +29,13 @@ class AtomicFile {
   void commit();
 
  private:
-  [[noreturn]] void fail(const char* call) const;
+  [[noreturn]] void fail(const char* call, int error_number) const;
 
   std::filesystem::path path_;
   std::filesystem::path folder_;
   std::string temporary_;  // its name for as long as it has one
   UniqueFd fd_;
+  std::uint64_t written_ = 0;
 };
 
 }  // namespace lockstep::checkpoint

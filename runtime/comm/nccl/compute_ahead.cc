@@ -1,9 +1,9 @@
 #include "runtime/comm/nccl/compute_ahead.h"
 
-#include <system_error>
 #include <thread>
 #include <utility>
 
+#include "runtime/base/error.h"
 #include "runtime/base/logging.h"
 
 namespace lockstep::nccl {
@@ -29,7 +29,7 @@ ComputeAhead::ComputeAhead(DeviceRuntime& runtime, DeviceId device, std::vector<
         }
       }
     });
-  } catch (const std::system_error& error) {
+  } catch (const SystemError& error) {
     log_warn("nccl: no thread to see when the program's kernels on {} end: {}", device.str(), error.what());
     ended_ = true;
   }

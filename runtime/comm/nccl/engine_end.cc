@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <system_error>
 #include <utility>
 
 #include "runtime/base/error.h"
@@ -32,7 +31,7 @@ std::optional<std::exception_ptr> call_aside(
   std::optional<HelperCall> call;
   try {
     call.emplace(device, body);
-  } catch (const std::system_error&) {
+  } catch (const SystemError&) {
     // No thread for it: then nobody watches over this one.
     const FormerDevice former;
     ::cudaSetDevice(device.index);
@@ -161,7 +160,7 @@ void Engine::abort_all() {
   if (messages_.communicator) {
     try {
       other.emplace(context_.device, [self = shared_from_this()] { self->abort(self->messages_); });
-    } catch (const std::system_error& error) {
+    } catch (const SystemError& error) {
       log_warn("nccl: no thread to abort both communicators of {} at once: {}", own_name(), error.what());
     }
   }

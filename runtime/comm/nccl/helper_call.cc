@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <optional>
-#include <system_error>
 
 #include "runtime/base/error.h"
 #include "runtime/base/logging.h"
@@ -110,7 +109,7 @@ void release_behind_device(DeviceId device, std::function<void()> release) noexc
     std::optional<HelperCall> call;
     try {
       call.emplace(device, body);
-    } catch (const std::system_error&) {
+    } catch (const SystemError&) {
       // No thread: then this one waits for as long as it takes.
       const FormerDevice former;
       complain(::cudaSetDevice(device.index), "cudaSetDevice", device);

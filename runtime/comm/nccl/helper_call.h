@@ -18,7 +18,7 @@ namespace lockstep::nccl {
 class HelperCall {
  public:
   // Runs `body` with the device current; also where the device is broken and can't be made current. Throws
-  // std::system_error if there is no thread for it.
+  // SystemError if there is no thread for it.
   HelperCall(DeviceId device, std::function<void()> body);
   ~HelperCall();
   HelperCall(const HelperCall&) = delete;

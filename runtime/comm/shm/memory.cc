@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,6 +14,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/mutex.h"
+#include "runtime/base/resource_limit.h"
 #include "runtime/comm/shm/memory_limit.h"
 
 namespace lockstep::shm {
@@ -55,19 +57,30 @@ struct stat status_of(int fd) {
 }  // namespace
 
 UniqueFd create_memory(const std::string& name, std::size_t bytes) {
+  // A file that grows beyond it ends the process with SIGXFSZ, shared memory too.
+  const auto largest = resource_limit(RLIMIT_FSIZE);
+  if (largest && bytes > *largest) {
+    throw BackendUnavailable(
+        fmt::format("shared memory: {:.1f} MB are needed, and the limit on a file's size is {:.1f} MB, which holds for "
+                    "shared memory too; raise it with 'ulimit -f unlimited', or use backend 'gloo'",
+                    mb(bytes), mb(*largest)));
+  }
   UniqueFd fd(::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd) {
+    const int error = errno;
+    const bool refused = error == ENOSYS || error == EPERM || error == EACCES;
     throw BackendUnavailable(
-        fmt::format("shared memory: memfd_create: {}; the kernel or its seccomp filter must allow "
-                    "it (Linux 3.17)",
-                    errno_text(errno)));
+        fmt::format("shared memory: memfd_create: {}{}", errno_text(error),
+                    refused ? "; the kernel or its seccomp filter must allow it (Linux 3.17)" : ""));
   }
   for (std::size_t begin = 0; begin < bytes; begin += kStep) {
     const std::size_t length = std::min(kStep, bytes - begin);
     const std::uint64_t available = available_memory();
     const std::size_t missing = begin == 0 ? bytes : length;  // first all of it: better early than half-way
-    if (missing + kReserve > available)
-      throw out_of_memory(bytes, fmt::format("{:.1f} MB are available", mb(available)));
+    if (missing + kReserve > available) {
+      throw out_of_memory(bytes, fmt::format("{:.1f} MB are available, of which {:.1f} MB are kept back for others",
+                                             mb(available), mb(kReserve)));
+    }
     int error = 0;
     do {
       error = ::fallocate(fd.get(), 0, static_cast<off_t>(begin), static_cast<off_t>(length)) == 0 ? 0 : errno;

@@ -17,6 +17,7 @@
 #include "runtime/comm/shm/control.h"
 #include "runtime/comm/shm/liveness.h"
 #include "runtime/comm/shm/memory_limit.h"
+#include "tests/support/limited_to.h"
 
 namespace lockstep::shm {
 namespace {
@@ -55,9 +56,25 @@ TEST(Memory, TooMuchIsRefusedWithoutTakingAny) {
     create_memory("test", std::size_t{1} << 46);
     FAIL();
   } catch (const BackendUnavailable& error) {
-    EXPECT_NE(std::string(error.what()).find("are available"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("are available, of which 67.1 MB are kept back for others"),
+              std::string::npos)
+        << error.what();
   }
   EXPECT_GT(available_memory(), available / 2);
+}
+
+// Memory of this kind is a file to the kernel, and one that grows beyond the limit ends the process with SIGXFSZ.
+TEST(Memory, TheLimitOnFileSizesIsLookedAtFirst) {
+  const lockstep::testing::LimitedTo small(RLIMIT_FSIZE, 1 << 20);
+  try {
+    create_memory("test", 2 << 20);
+    FAIL();
+  } catch (const BackendUnavailable& error) {
+    EXPECT_NE(std::string(error.what()).find("the limit on a file's size is 1.0 MB"), std::string::npos)
+        << error.what();
+    EXPECT_NE(std::string(error.what()).find("ulimit -f unlimited"), std::string::npos) << error.what();
+  }
+  EXPECT_TRUE(create_memory("test", 1 << 20));
 }
 
 class Limits : public ::testing::Test {

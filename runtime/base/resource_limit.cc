@@ -1,0 +1,47 @@
+#include "runtime/base/resource_limit.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <cerrno>
+
+namespace lockstep {
+namespace {
+
+std::string in_words(int resource, std::uint64_t unit, const char* unit_name) {
+  const auto limit = resource_limit(resource);
+  return limit ? fmt::format("{}{}", *limit / unit, unit_name) : "unlimited";
+}
+
+std::string of_memory(const char* flag, int resource) {
+  return resource_limit(resource) ? fmt::format("'ulimit {}' allows {}", flag, in_words(resource, 1024, " KiB")) : "";
+}
+
+}  // namespace
+
+std::optional<std::uint64_t> resource_limit(int resource) {
+  rlimit limit{};
+  if (::getrlimit(static_cast<__rlimit_resource>(resource), &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return {};
+  return limit.rlim_cur;
+}
+
+std::string limit_behind(int error_number) {
+  switch (error_number) {
+    case EMFILE: return fmt::format("'ulimit -n' allows {}", in_words(RLIMIT_NOFILE, 1, ""));
+    case ENFILE: return "the host's limit is fs.file-max";
+    case ENOMEM: return of_memory("-v", RLIMIT_AS);
+    case EFBIG: return of_memory("-f", RLIMIT_FSIZE);
+    default: return {};
+  }
+}
+
+std::string thread_limits() {
+  return fmt::format(
+      "raise the limit that is met: processes and threads of this user ('ulimit -u', {} here), of the container "
+      "(--pids-limit, pids.max), or address space ('ulimit -v', {} here, of which a thread takes its stack's 'ulimit "
+      "-s', "
+      "{} here)",
+      in_words(RLIMIT_NPROC, 1, ""), in_words(RLIMIT_AS, 1024, " KiB"), in_words(RLIMIT_STACK, 1024, " KiB"));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,19 @@
+// What this process may have of a resource (getrlimit), for messages that name the limit that was met.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace lockstep {
+
+// The soft limit of RLIMIT_..., in its own unit; nothing if there is none.
+std::optional<std::uint64_t> resource_limit(int resource);
+
+// The limit that an errno value is of, "'ulimit -n' allows 64"; empty if it is of none that is set here.
+std::string limit_behind(int error_number);
+
+// The limits that keep a process from getting one more thread, with what is set here and what raises them.
+std::string thread_limits();
+
+}  // namespace lockstep
