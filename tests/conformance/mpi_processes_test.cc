@@ -17,6 +17,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 Variables under_mpirun() {
   Variables variables = e2e::mpi_variables();
@@ -87,6 +88,27 @@ TEST(Mpi, AKilledRankEndsTheJobAndNothingIsLeft) {
     EXPECT_THAT(result.err, AllOf(HasSubstr("mpirun"), HasSubstr("rank 1"))) << result.out;
   }
   EXPECT_EQ(footprint.left_after(leftover_deadline()), "");
+}
+
+// exit() runs what ends MPI, which must not wait for the other ranks: they wait for this one.
+class ExitInTraining : public ::testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Mpi, ExitInTraining, ::testing::Values("exit7", "quick7"));
+
+TEST_P(ExitInTraining, EndsTheJobAtOnceWithItsExitCode) {
+  LOCKSTEP_NEEDS_MPIRUN();
+  Footprint footprint;
+  const Result result = run_process(job(3, {CONFORMANCE_RANK, "loop", GetParam()}));
+  EXPECT_EQ(result.exit_code, 7) << result.out << result.err;
+  EXPECT_THAT(result.err, Not(HasSubstr("MPI_Finalize has not returned"))) << result.out;
+  EXPECT_EQ(footprint.left_after(leftover_deadline()), "");
+}
+
+TEST(Mpi, AGroupThatAStaticHoldsEndsInOrder) {
+  LOCKSTEP_NEEDS_MPIRUN();
+  const Result result = run_process(job(3, {CONFORMANCE_RANK, "global"}));
+  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+  EXPECT_EQ(count_of(result.out, "returning"), 3) << result.out;
+  EXPECT_THAT(result.err, Not(HasSubstr("warning"))) << result.err;
 }
 
 TEST(Mpi, AnAbortIsEveryRanksFirstCause) {

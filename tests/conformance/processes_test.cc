@@ -92,6 +92,23 @@ TEST(Deaths, AProcessThatExitsWithoutClosingItsGroup) {
   if (kIsShm) expect_part(results[0].out, "without closing its group");
 }
 
+TEST(Deaths, AProcessThatCallsExitInTraining) {
+  for (const std::string how : {"exit7", "quick7"}) {
+    const auto results = hurt_rank_1(3, how);
+    EXPECT_EQ(results[1].exit_code, 7) << how << results[1].err;
+    expect_part(results[0].out, "PeerLost: ");
+  }
+}
+
+TEST(Ends, AGroupThatAStaticHoldsEndsInOrder) {
+  RankProcesses ranks(3, {.command = {CONFORMANCE_RANK, "global"}, .environment = kBackend});
+  for (const Result& result : ranks.wait()) {
+    EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+    expect_part(result.out, "returning");
+    EXPECT_EQ(result.err.find("warning"), std::string::npos) << result.err;
+  }
+}
+
 TEST(Deaths, ARankThatThrows) {
   const auto results = hurt_rank_1(3, "throw");
   EXPECT_EQ(results[1].exit_code, 1);

@@ -3,9 +3,10 @@
 //   suite          all of check_everything()
 //   loop HOW       all-reduces in user memory and in an arena, until an error comes; says "looping" after the first.
 //                  HOW is "quiet", or what rank 1 does at step 100: "kill" (SIGKILL), "exit" (leaves the process, not
-//                  the group), "stop" (SIGSTOP), "hang" (for ever), "throw", "abort" (of the group; then every rank
-//                  ends well)
+//                  the group), "exit7", "quick7" (the same through exit(7) and quick_exit(7)), "stop" (SIGSTOP), "hang"
+//                  (for ever), "throw", "abort" (of the group; then every rank ends well)
 //   again          as loop abort, and then asks for another group: "refused: ..."
+//   global         returns from main with a group that only a static object holds
 //   groups         three groups, one after the other
 //   leave HOW      rank 0 lets its group go and says "left"; the others wait for a signal. HOW is "idle", or "busy":
 //                  with a collective on the device to which the others do not come
@@ -34,6 +35,8 @@ void hurt(const std::string& how) {
   if (how == "stop") std::raise(SIGSTOP);
   while (how == "hang") ::pause();
   if (how == "exit") std::_Exit(0);
+  if (how == "exit7") std::exit(7);
+  if (how == "quick7") std::quick_exit(7);
   if (how == "throw") throw InvalidArgument("rank 1 can't read its data");
 }
 
@@ -96,6 +99,13 @@ int run(const std::string& what, const std::string& how) {
     } catch (const BackendUnavailable& error) {
       std::printf("refused: %s\n", error.what());
     }
+    return 0;
+  }
+  if (what == "global") {
+    static std::shared_ptr<ProcessGroup> global;  // destroyed behind what the group's backend does at exit
+    global = std::move(group);
+    global->barrier().wait();
+    std::printf("returning\n");
     return 0;
   }
   if (what == "leave") {

@@ -72,17 +72,25 @@ void serve() {
   self.changed.notify_all();
 }
 
+// Of the thread that is ending: until MPI_Finalize has returned.
+void wait_for_end(MpiThread& self) REQUIRES(self.mutex) {
+  const Deadline patience = Deadline::after(kFinalizePatience);
+  while (!self.ended) {
+    if (self.changed.wait_until(self.mutex, patience)) continue;
+    log_warn("MPI_Finalize has not returned, {}; the process ends without it", patience.progress());
+    return;
+  }
+}
+
 void end_at_exit() {
   MpiThread& self = mpi_thread();
-  const Deadline patience = Deadline::after(kFinalizePatience);
   MutexLock lock(self.mutex);
   self.ending = true;
   self.changed.notify_all();
-  while (!self.ended) {
-    if (self.busy && group_failed.load()) return;  // MPI_Init has not returned, and need not
-    if (!self.changed.wait_until(self.mutex, patience)) break;
-  }
-  if (!self.ended) log_warn("MPI_Finalize has not returned, {}; the process ends without it", patience.progress());
+  // With a group alive the process is not waited for: exit() was called in the midst of training, and the others hear
+  // of it when the process has ended. Or a static of the program holds the group: whoever destroys it then waits for
+  // MPI.
+  if (!self.busy) wait_for_end(self);
 }
 
 }  // namespace
@@ -112,6 +120,7 @@ std::function<void()> run_on_mpi_thread(std::function<void()> body) {
     MpiThread& thread = mpi_thread();
     MutexLock lock(thread.mutex);
     while (thread.finished < number) thread.changed.wait(thread.mutex);
+    if (thread.ending) wait_for_end(thread);
   };
 }
 
