@@ -4,6 +4,8 @@
 
 #include "launcher/flag_values.h"
 #include "launcher/gpu_choice.h"
+#include "runtime/base/error.h"
+#include "runtime/net/address.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -46,6 +48,11 @@ std::string interpret(const RawRunFlags& raw, RunOptions& options) {
     const auto seconds = parse_count(raw.timeout, 30 * 86400);
     if (!seconds) return fmt::format("--timeout {}: give whole seconds, at least 1 and at most 30 days", raw.timeout);
     options.timeout = static_cast<int>(*seconds);
+  }
+  try {
+    options.master_addr = net::parse_host(options.master_addr);
+  } catch (const InvalidArgument& error) {
+    return fmt::format("--master-addr: {}", error.what());
   }
   if (!raw.master_port.empty()) {
     const auto port = parse_port(raw.master_port);

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "launcher/flag_values.h"
+#include "runtime/base/error.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -89,7 +90,11 @@ std::string LimitFlag::default_text() const {
 std::span<const LimitFlag> limit_flags() { return kLimits; }
 
 std::string interpret(const RawServeFlags& raw, ServeOptions& options) {
-  if (!raw.host.empty()) options.server.listen.host = raw.host;
+  try {
+    if (!raw.host.empty()) options.server.listen.host = net::parse_host(raw.host);
+  } catch (const InvalidArgument& error) {
+    return fmt::format("--host: {}", error.what());
+  }
   if (!raw.port.empty()) {
     const auto port = parse_port(raw.port);
     if (!port) return fmt::format("--port {}: give a port from 1 to 65535, or 0 for a free one", raw.port);

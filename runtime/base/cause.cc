@@ -8,6 +8,7 @@
 
 #include "runtime/base/environment.h"
 #include "runtime/base/error.h"
+#include "runtime/base/printable.h"
 
 namespace lockstep {
 namespace {
@@ -16,14 +17,6 @@ constexpr std::string_view kMore = " ...";
 constexpr std::size_t kMostHostBytes = 255;
 
 constexpr std::array<std::string_view, 7> kKinds{"lost", "silent", "left", "failed", "aborted", "timeout", "mismatch"};
-
-std::string printable(std::string_view text) {
-  std::string result(text);
-  std::replace_if(
-      result.begin(), result.end(),
-      [](char c) { return (static_cast<unsigned char>(c) < ' ' && c != '\n') || c == '\x7f'; }, '?');
-  return result;
-}
 
 // Not within a character of UTF-8.
 std::string cut(std::string text, std::size_t most) {
@@ -52,7 +45,7 @@ bool take(Cause& cause, std::string_view name, std::string_view value) {
   }
   if (name == "host") {
     if (value.size() > kMostHostBytes) return false;
-    cause.host = printable(value);
+    cause.host = printable_lines(value);
     return true;
   }
   if (name == "rank") return take_number(cause.rank, value);
@@ -78,14 +71,14 @@ Cause Cause::as_read_by(int own) const {
 }
 
 std::string encode(const Cause& cause, std::size_t most_bytes) {
-  std::string host = printable(cause.host).substr(0, kMostHostBytes);
+  std::string host = printable_lines(cause.host).substr(0, kMostHostBytes);
   std::replace(host.begin(), host.end(), '\n', '?');
   std::string bytes = fmt::format(
       "kind {}\nrank {}\nreporter {}\nhost {}\npid {}\ngeneration {}\nstep {}\nbucket {}\nsequence {}\nerrno {}\n"
       "signal {}\ntext ",
       name_of(cause.kind), cause.rank, cause.reporter, host, cause.pid, cause.generation, cause.step, cause.bucket,
       cause.sequence, cause.error_number, cause.signal);
-  return bytes + cut(printable(cause.text), most_bytes - bytes.size());
+  return bytes + cut(printable_lines(cause.text), most_bytes - bytes.size());
 }
 
 std::optional<Cause> decode_cause(std::string_view bytes) {
@@ -97,7 +90,7 @@ std::optional<Cause> decode_cause(std::string_view bytes) {
     const std::string_view name = bytes.substr(0, space);
     bytes.remove_prefix(space + 1);
     if (name == "text") {
-      cause.text = printable(bytes);
+      cause.text = printable_lines(bytes);
       return cause;
     }
     const auto end = bytes.find('\n');

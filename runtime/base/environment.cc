@@ -6,6 +6,7 @@
 #include <charconv>
 
 #include "runtime/base/error.h"
+#include "runtime/base/printable.h"
 
 namespace lockstep {
 
@@ -30,8 +31,8 @@ std::optional<std::int64_t> Environment::get_int(std::string_view name) const {
   if (!text) return std::nullopt;
   const auto value = parse_int(*text);
   if (!value) {
-    throw InvalidArgument(
-        fmt::format("environment: {}='{}' is not an integer; set it to a decimal number or unset it", name, *text));
+    throw InvalidArgument(fmt::format("environment: {}='{}' is not an integer; set it to a decimal number or unset it",
+                                      name, printable(*text)));
   }
   return value;
 }

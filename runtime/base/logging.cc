@@ -9,6 +9,7 @@
 
 #include "runtime/base/environment.h"
 #include "runtime/base/mutex.h"
+#include "runtime/base/printable.h"
 
 namespace lockstep {
 namespace {
@@ -51,7 +52,7 @@ spdlog::logger* make_logger() {
   created->set_level(to_spdlog(level.value_or(LogLevel::info)));
   if (!level) {
     created->warn("LOCKSTEP_LOG_LEVEL='{}' is no level; logging at info. Use trace, debug, info, warn, error or off",
-                  *wanted);
+                  printable(*wanted));
   }
   return created;
 }
@@ -78,8 +79,9 @@ Redirection& redirection() {
 
 bool log_enabled(LogLevel level) { return logger().should_log(to_spdlog(level)); }
 
-void log_line(LogLevel level, std::string_view text) noexcept {
+void log_line(LogLevel level, std::string_view raw) noexcept {
   try {
+    const std::string text = printable_lines(raw);
     Redirection& elsewhere = redirection();
     {
       MutexLock lock(elsewhere.mutex);

@@ -12,6 +12,7 @@
 #include <filesystem>
 
 #include "runtime/base/error.h"
+#include "runtime/base/printable.h"
 #include "runtime/base/unique_fd.h"
 
 #ifndef LOCKSTEP_BUILD_STAMP
@@ -112,8 +113,8 @@ LoadedPlugin load_plugin(std::string_view name, std::span<const std::string> fol
     if (!own) {
       plugin.problem = fmt::format("{} is no plug-in of lockstep: it has no stamp", plugin.path);
     } else if (*own != stamp) {
-      plugin.problem =
-          fmt::format("{} is of another build: its stamp is '{}', this library's is '{}'", plugin.path, *own, stamp);
+      plugin.problem = fmt::format("{} is of another build: its stamp is '{}', this library's is '{}'", plugin.path,
+                                   printable(*own, 200), stamp);
     }
   } catch (const SystemError& error) {
     plugin.problem = error.what();

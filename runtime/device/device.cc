@@ -4,6 +4,7 @@
 
 #include "runtime/base/environment.h"
 #include "runtime/base/error.h"
+#include "runtime/base/printable.h"
 
 namespace lockstep {
 
@@ -16,7 +17,7 @@ DeviceId DeviceId::parse(std::string_view text) {
     const auto index = parse_int(text.substr(5));
     if (index && *index >= 0 && *index < 1024) return {DeviceKind::cuda, static_cast<int>(*index)};
   }
-  throw InvalidArgument(fmt::format("device '{}' is unknown; use 'cpu', 'cuda' or 'cuda:INDEX'", text));
+  throw InvalidArgument(fmt::format("device '{}' is unknown; use 'cpu', 'cuda' or 'cuda:INDEX'", printable(text)));
 }
 
 }  // namespace lockstep

@@ -14,6 +14,7 @@
 
 #include "runtime/base/environment.h"
 #include "runtime/base/error.h"
+#include "runtime/base/printable.h"
 
 namespace lockstep::net {
 namespace {
@@ -35,12 +36,31 @@ std::string HostPort::to_string() const {
   return host.find(':') == host.npos ? fmt::format("{}:{}", host, port) : fmt::format("[{}]:{}", host, port);
 }
 
+std::string parse_host(std::string_view text) {
+  const auto fail = [&](std::string_view why) {
+    return InvalidArgument(fmt::format("host '{}': {}; write a name or an address alone, as in node0, 10.0.0.7 or ::1",
+                                       printable(text), why));
+  };
+  const auto is_foreign = [](char c) { return static_cast<unsigned char>(c) <= ' ' || c == '/' || c == '\x7f'; };
+  if (std::any_of(text.begin(), text.end(), is_foreign))
+    throw fail("no host has a space, a slash or a line's end in it");
+  if (text.starts_with('[')) {
+    const auto close = text.find(']');
+    if (close == text.npos) throw fail("'[' is not closed");
+    if (close + 1 < text.size()) throw fail("something follows ']'");
+    return std::string(text.substr(1, close - 1));
+  }
+  const auto colon = text.find(':');
+  if (colon != text.npos && text.find(':', colon + 1) == text.npos) throw fail("it has a port");
+  return std::string(text);
+}
+
 HostPort parse_host_port(std::string_view text, std::optional<std::uint16_t> default_port) {
   const auto fail = [&](std::string_view why) -> InvalidArgument {
     return InvalidArgument(
         fmt::format("address '{}': {}; write host:port, as in node0:29400, 10.0.0.7:29400 or "
                     "[::1]:29400",
-                    text, why));
+                    printable(text), why));
   };
   HostPort result;
   std::string_view rest;  // from the colon of the port on

@@ -24,6 +24,10 @@ struct HostPort {
 // needs its brackets. Throws InvalidArgument with the text and what was wanted.
 HostPort parse_host_port(std::string_view text, std::optional<std::uint16_t> default_port = {});
 
+// Reads a host that stands alone, as in MASTER_ADDR: "node0", "10.0.0.7", "::1", "[::1]", "fe80::1%eth0"; empty stays
+// empty. Throws InvalidArgument if it can be none: a port behind it, a space or a slash in it, a bracket too few.
+std::string parse_host(std::string_view text);
+
 // Whether the host, numeric, is this host as it sees itself: 127.0.0.0/8 or ::1. Nobody else reaches that.
 bool is_loopback(const HostPort& address);
 

@@ -7,6 +7,7 @@
 #include "runtime/net/address.h"
 #include "runtime/rendezvous/family_readers.h"
 #include "runtime/rendezvous/string_lists.h"
+#include "runtime/store/member_info.h"
 
 namespace lockstep::rendezvous {
 namespace {
@@ -56,7 +57,10 @@ Reading read_mlx_nccl(const Environment& environment, std::string variables) {
   read_master(environment, reading.identity);
   const auto host = environment.get("NCCL_HOST_IP");
   const auto port = environment.get("NCCL_PORT");
-  if (host && port) stand_in_for_master(reading.identity, fmt::format("{}:{}", *host, *port), "NCCL_HOST_IP");
+  if (host && port) {
+    const bool bare_ipv6 = !host->starts_with('[') && host->find(':') != host->npos;
+    stand_in_for_master(reading.identity, (bare_ipv6 ? "[" + *host + "]" : *host) + ":" + *port, "NCCL_HOST_IP");
+  }
   return reading;
 }
 
@@ -134,8 +138,11 @@ MaybeReading read_byteps(const Environment& environment, const FileReader&) {
                                   "{}, or unset them to run alone",
                                   variables, kByHand));
   }
-  if (*machines > INT_MAX / *per_machine) {
-    throw InvalidArgument(fmt::format("environment: {}: more ranks than can be counted", variables));
+  if (*machines > store::kMaxWorldSize / *per_machine) {
+    throw InvalidArgument(
+        fmt::format("environment: {}: DMLC_NUM_WORKER times BYTEPS_LOCAL_SIZE is out of range; it must "
+                    "be from 1 to {}",
+                    variables, store::kMaxWorldSize));
   }
   Reading reading;
   reading.variables = variables;

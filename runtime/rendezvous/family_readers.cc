@@ -2,9 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <climits>
-
 #include "runtime/base/error.h"
+#include "runtime/base/printable.h"
+#include "runtime/net/address.h"
+#include "runtime/store/member_info.h"
 
 namespace lockstep::rendezvous {
 
@@ -12,7 +13,7 @@ std::string list_set(const Environment& environment, std::initializer_list<std::
   std::string text;
   for (const std::string_view name : names) {
     const auto value = environment.get(name);
-    if (value) text += fmt::format("{}{}={}", text.empty() ? "" : " ", name, *value);
+    if (value) text += fmt::format("{}{}={}", text.empty() ? "" : " ", name, printable(*value, 200));
   }
   return text;
 }
@@ -54,7 +55,7 @@ Reading read_world(const Environment& environment, std::string_view source, std:
                                         reading.variables, rank_name, size_name, remedy);
     return reading;
   }
-  identity.world_size = *get_bounded(environment, size_name, 1, INT_MAX);
+  identity.world_size = *get_bounded(environment, size_name, 1, store::kMaxWorldSize);
   const auto rank = *environment.get_int(rank_name);
   if (rank < 0 || rank >= identity.world_size) {
     throw InvalidArgument(
@@ -76,7 +77,12 @@ void read_local(const Environment& environment, std::string_view rank_name, std:
 }
 
 void read_master(const Environment& environment, Identity& identity) {
-  identity.master_addr = environment.get("MASTER_ADDR").value_or("");
+  const std::string host = environment.get("MASTER_ADDR").value_or("");
+  try {
+    identity.master_addr = net::parse_host(host);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(fmt::format("environment: MASTER_ADDR: {}", error.what()));
+  }
   identity.master_port = get_bounded(environment, "MASTER_PORT", 1, 65535).value_or(0);
   identity.master_from = kMasterVariables;
 }

@@ -19,6 +19,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/host.h"
 #include "runtime/base/logging.h"
+#include "runtime/base/printable.h"
 #include "runtime/base/unique_fd.h"
 #include "runtime/net/backoff.h"
 #include "runtime/rendezvous/note_lines.h"
@@ -139,7 +140,7 @@ bool is_on_network(const std::string& path) {
   return std::find(kShared.begin(), kShared.end(), kind) != kShared.end();
 }
 
-std::string MeetingNote::writer() const { return fmt::format("pid {} on host {}", pid, host); }
+std::string MeetingNote::writer() const { return fmt::format("pid {} on host {}", pid, printable(host)); }
 
 std::string random_token() {
   std::random_device random;
@@ -283,7 +284,8 @@ MeetingNote await_note(const std::string& path, const std::string& run, const Re
     } else if (gone) {
       seen = fmt::format("the file was left behind by an earlier run ({}, which is gone)", found->writer());
     } else if (of_another_run) {
-      seen = fmt::format("the file is of another run ('{}' of {}, this is '{}')", found->run, found->writer(), run);
+      seen = fmt::format("the file is of another run ('{}' of {}, this is '{}')", printable(found->run),
+                         found->writer(), run);
     }
     throw Timeout(
         fmt::format("init_method file://{}: rank 0 has not written where the store is, {}: {}; look at rank 0's "

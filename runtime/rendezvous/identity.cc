@@ -10,6 +10,7 @@
 #include "runtime/base/logging.h"
 #include "runtime/rendezvous/families.h"
 #include "runtime/rendezvous/family_readers.h"
+#include "runtime/store/member_info.h"
 
 namespace lockstep::rendezvous {
 namespace {
@@ -119,7 +120,7 @@ void read_exported_master(const Environment& environment, Identity& identity) {
   try {
     read_master(environment, identity);
   } catch (const InvalidArgument& error) {
-    log_warn("who am I: {}; going on without MASTER_PORT", error.what());
+    log_warn("who am I: {}; going on without it", error.what());
   }
 }
 
@@ -132,9 +133,9 @@ Identity from_arguments(const IdentityOverrides& overrides, const std::vector<Fo
         overrides.rank ? fmt::format("rank={}", *overrides.rank) : fmt::format("world_size={}", *overrides.world_size),
         overrides.rank ? "world_size" : "rank"));
   }
-  if (*overrides.world_size < 1) {
-    throw InvalidArgument(
-        fmt::format("init_process_group: world_size={} was passed; it must be at least 1", *overrides.world_size));
+  if (*overrides.world_size < 1 || *overrides.world_size > store::kMaxWorldSize) {
+    throw InvalidArgument(fmt::format("init_process_group: world_size={} was passed; it must be from 1 to {}",
+                                      *overrides.world_size, store::kMaxWorldSize));
   }
   if (*overrides.rank < 0 || *overrides.rank >= *overrides.world_size) {
     throw InvalidArgument(

@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <climits>
-
 #include "runtime/base/environment.h"
 #include "runtime/base/error.h"
+#include "runtime/base/printable.h"
+#include "runtime/store/member_info.h"
 
 namespace lockstep::rendezvous {
 namespace {
@@ -14,7 +14,7 @@ constexpr std::string_view kForms =
     "use env://, tcp://host:port?rank=R&world_size=N or file:///absolute/path?rank=R&world_size=N";
 
 [[noreturn]] void refuse(std::string_view url, std::string_view why) {
-  throw InvalidArgument(fmt::format("init_method '{}': {}; {}", url, why, kForms));
+  throw InvalidArgument(fmt::format("init_method '{}': {}; {}", printable(url, 400), why, kForms));
 }
 
 void read_parameters(std::string_view url, std::string_view query, InitMethod& method) {
@@ -29,7 +29,12 @@ void read_parameters(std::string_view url, std::string_view query, InitMethod& m
     }
     auto& target = name == "rank" ? method.rank : method.world_size;
     const auto value = parse_int(text);
-    if (!value || *value < 0 || *value > INT_MAX) refuse(url, fmt::format("{}='{}' is not a number", name, text));
+    if (!value) refuse(url, fmt::format("{}='{}' is not a number", name, printable(text)));
+    const int least = name == "rank" ? 0 : 1;
+    const int most = store::kMaxWorldSize - (name == "rank" ? 1 : 0);
+    if (*value < least || *value > most) {
+      refuse(url, fmt::format("{}={} is out of range; it must be from {} to {}", name, *value, least, most));
+    }
     if (target) refuse(url, fmt::format("{} is given twice", name));
     target = static_cast<int>(*value);
   }

@@ -18,6 +18,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/logging.h"
+#include "runtime/base/printable.h"
 #include "runtime/base/quiet_thread.h"
 #include "runtime/base/unique_fd.h"
 
@@ -39,7 +40,7 @@ void read_pipe(const std::string& text, LauncherGuard& guard) {
     throw InvalidArgument(
         fmt::format("environment: LOCKSTEP_LAUNCHER_FD='{}' is not FD or FD:INODE; unset it, it is for "
                     "`lockstep run` to set",
-                    text));
+                    printable(text)));
   }
   guard.fd = static_cast<int>(*fd);
   if (inode) guard.inode = static_cast<std::uint64_t>(*inode);

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "runtime/base/error.h"
+#include "runtime/base/printable.h"
 #include "runtime/rendezvous/local_meeting.h"
 #include "runtime/rendezvous/meet.h"
 
@@ -21,7 +22,7 @@ net::HostPort store_address(const Identity& identity) {
     throw InvalidArgument(
         fmt::format("environment: LOCKSTEP_STORE='{}': {}; it must be host:port of the job's store, as "
                     "`lockstep run` sets it",
-                    identity.store_address, error.what()));
+                    printable(identity.store_address), error.what()));
   }
 }
 
@@ -64,8 +65,9 @@ MeetingPlan at_local_socket(const Identity& identity, std::string_view job) {
 MeetingPlan choose_means(const Identity& identity, const InitMethod& method, std::string_view bootstrap,
                          std::span<const Ancestor> ancestors) {
   if (!bootstrap.empty() && bootstrap != "socket" && bootstrap != "pmix" && bootstrap != "address") {
-    throw InvalidArgument(fmt::format(
-        "environment: LOCKSTEP_BOOTSTRAP='{}' is unknown; set it to socket, pmix or address, or unset it", bootstrap));
+    throw InvalidArgument(
+        fmt::format("environment: LOCKSTEP_BOOTSTRAP='{}' is unknown; set it to socket, pmix or address, or unset it",
+                    printable(bootstrap)));
   }
   if (identity.size_from_pmix) {
     throw InvalidArgument(

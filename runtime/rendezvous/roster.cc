@@ -6,6 +6,8 @@
 #include <set>
 #include <utility>
 
+#include "runtime/base/printable.h"
+
 namespace lockstep::rendezvous {
 namespace {
 
@@ -23,7 +25,9 @@ std::vector<const Member*> hosts(const Roster& roster) {
 
 }  // namespace
 
-std::string Member::describe() const { return fmt::format("rank {} (host {}, pid {})", rank, host, pid); }
+std::string Member::describe() const {
+  return fmt::format("rank {} (host {}, pid {})", rank, printable(host, 255), pid);
+}
 
 std::string describe_ranks(std::span<const int> ranks) {
   std::vector<std::string> runs;
@@ -63,7 +67,7 @@ std::string describe_hosts(const Roster& roster) {
     for (const Member& member : roster) {
       if (member.beside(*first)) ranks.push_back(member.rank);
     }
-    text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", first->host, describe_ranks(ranks));
+    text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", printable(first->host, 255), describe_ranks(ranks));
   }
   return text;
 }

@@ -8,6 +8,7 @@
 #include "proto/request.h"
 #include "runtime/base/error.h"
 #include "runtime/base/hmac.h"
+#include "runtime/base/printable.h"
 #include "runtime/base/random_bytes.h"
 
 namespace lockstep::store {
@@ -38,15 +39,6 @@ std::string why(const proto::Contents& answer) {
 }
 
 }  // namespace
-
-std::string printable(std::string_view text, std::size_t most) {
-  std::string result;
-  for (const char c : text.substr(0, most)) {
-    result += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
-  }
-  if (text.size() > most) result += "...";
-  return result;
-}
 
 ServerGreeting::Answer ServerGreeting::hello(const proto::Contents& hello) {
   const auto refuse = [](const std::string& text) {

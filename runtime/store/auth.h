@@ -81,7 +81,4 @@ class ClientGreeting {
   std::string server_nonce_;
 };
 
-// `text` of a peer for a log line or a message: one line, no control characters, at most `most` bytes of it.
-std::string printable(std::string_view text, std::size_t most = 80);
-
 }  // namespace lockstep::store

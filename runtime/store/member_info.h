@@ -10,6 +10,10 @@
 
 namespace lockstep::store {
 
+// The largest world size, for every way to give one. Each rank holds two connections to the job's store, and a server
+// takes twice as many clients (TcpStoreServerOptions::max_clients).
+inline constexpr int kMaxWorldSize = 32768;
+
 struct ProcessInfo {
   std::string host = {};           // host name, for people
   int pid = 0;                     // in its own pid namespace

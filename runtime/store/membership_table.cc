@@ -6,26 +6,18 @@
 #include <utility>
 
 #include "runtime/base/environment.h"
+#include "runtime/base/printable.h"
 
 namespace lockstep::store {
 namespace {
 
 constexpr std::size_t kLongestScope = 1024;
 constexpr std::size_t kLongestCause = 8192;
-constexpr int kMostRanks = 1 << 20;
 
 std::optional<int> parse_count(std::string_view text, int least) {
   const auto number = parse_int(text);
-  if (!number || *number < least || *number > kMostRanks) return std::nullopt;
+  if (!number || *number < least || *number > kMaxWorldSize) return std::nullopt;
   return static_cast<int>(*number);
-}
-
-// A text that came over the wire, as it may stand in a message.
-std::string printable(std::string_view text, std::size_t most) {
-  std::string result(text.substr(0, most));
-  std::replace_if(
-      result.begin(), result.end(), [](char c) { return static_cast<unsigned char>(c) < ' ' || c == 127; }, ' ');
-  return result;
 }
 
 // REGISTER's options. Why they are refused, or nothing.
@@ -99,7 +91,7 @@ std::optional<std::string> MembershipTable::enter(ConnectionId id, std::string_v
   if (scope_name.empty() || scope_name.size() > kLongestScope) {
     return fmt::format("a scope of {} bytes; 1 to {} are wanted", scope_name.size(), kLongestScope);
   }
-  if (!world) return fmt::format("world size '{}' is no number from 1 to {}", printable(world_size, 32), kMostRanks);
+  if (!world) return fmt::format("world size '{}' is no number from 1 to {}", printable(world_size, 32), kMaxWorldSize);
   if (!number || *number >= *world) {
     return fmt::format("rank '{}' is no rank of a world of {}", printable(rank, 32), *world);
   }

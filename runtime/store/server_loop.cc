@@ -11,6 +11,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/logging.h"
+#include "runtime/base/printable.h"
 #include "runtime/net/open_files.h"
 #include "runtime/net/stream.h"
 #include "runtime/net/tcp_liveness.h"

@@ -8,6 +8,7 @@
 #include "proto/reply.h"
 #include "runtime/base/environment.h"
 #include "runtime/base/error.h"
+#include "runtime/base/printable.h"
 #include "runtime/store/messages.h"
 #include "runtime/store/server_session.h"
 

@@ -42,7 +42,7 @@ struct TcpStoreServerOptions {
   std::size_t max_watched_keys = std::size_t{1} << 16;
   // Clients at one time. When one more comes, the one that is at its greeting longest is closed; without one, the
   // newcomer.
-  std::size_t max_clients = 65536;
+  std::size_t max_clients = std::size_t{2} * kMaxWorldSize;
   // Clients that have not finished their greeting, but never more than a quarter of the descriptors that this process
   // may have (ulimit -n). When one more comes, or the descriptors are used up, the one that is at it longest is closed.
   std::size_t max_greeting_clients = 4096;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "runtime/base/error.h"
+#include "runtime/base/printable.h"
 
 namespace lockstep {
 namespace {
@@ -31,7 +32,7 @@ std::string minutes(double left) {
 ProgressMode choose_progress_mode(const Environment& environment, int rank, bool terminal) {
   const auto wish = environment.get("LOCKSTEP_PROGRESS");
   if (wish && *wish != "bar" && *wish != "lines" && *wish != "off") {
-    throw InvalidArgument(fmt::format("environment: LOCKSTEP_PROGRESS='{}'; use bar, lines or off", *wish));
+    throw InvalidArgument(fmt::format("environment: LOCKSTEP_PROGRESS='{}'; use bar, lines or off", printable(*wish)));
   }
   if (rank != 0 || wish == "off") return ProgressMode::off;
   if (wish == "lines") return ProgressMode::lines;

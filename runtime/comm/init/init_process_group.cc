@@ -10,6 +10,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/intra_op_threads.h"
 #include "runtime/base/logging.h"
+#include "runtime/base/printable.h"
 #include "runtime/comm/backend.h"
 #include "runtime/comm/init/choose_backend.h"
 #include "runtime/comm/init/group_watch.h"
@@ -33,7 +34,7 @@ void share_cores(const Environment& environment, int local_world_size) {
   const int share = std::max(1, allowed_cores() / std::max(1, local_world_size));
   if (const auto text = environment.get("OMP_NUM_THREADS")) {
     log_warn("environment: OMP_NUM_THREADS='{}' is no number of threads; going on with {}; give 1 or more, or unset it",
-             *text, share);
+             printable(*text), share);
   }
   set_intra_op_threads(share);
 }

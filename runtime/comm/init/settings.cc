@@ -5,6 +5,7 @@
 #include <charconv>
 
 #include "runtime/base/error.h"
+#include "runtime/base/printable.h"
 #include "runtime/store/membership_table.h"
 
 namespace lockstep {
@@ -40,7 +41,7 @@ bool detects_silence(const Environment& environment) {
   if (text == "on" || text == "off") return text == "on";
   throw InvalidArgument(fmt::format(
       "environment: LOCKSTEP_LIVENESS='{}' is unknown; 'on' (the default) or 'off' (wait for ranks that don't answer)",
-      text));
+      printable(text)));
 }
 
 std::chrono::milliseconds hang_timeout(const Environment& environment) {
@@ -52,7 +53,7 @@ std::chrono::milliseconds hang_timeout(const Environment& environment) {
   throw InvalidArgument(fmt::format(
       "environment: LOCKSTEP_HANG_TIMEOUT='{}' is too short to tell who moves: ranks say where they are every 0.5 s; "
       "give {} seconds or more, or off",
-      text, std::chrono::duration<double>(store::kLeastHang).count()));
+      printable(text), std::chrono::duration<double>(store::kLeastHang).count()));
 }
 
 }  // namespace
@@ -62,7 +63,8 @@ std::chrono::nanoseconds parse_timeout(std::string_view text, std::string_view w
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
   // Written so that a NaN is refused too.
   if (error != std::errc{} || end != text.data() + text.size() || !(seconds > 0 && seconds <= kLongestSeconds)) {
-    throw InvalidArgument(fmt::format("{}='{}' is no timeout; give seconds above 0, such as 90 or 0.5", what, text));
+    throw InvalidArgument(
+        fmt::format("{}='{}' is no timeout; give seconds above 0, such as 90 or 0.5", what, printable(text)));
   }
   return std::chrono::ceil<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
 }

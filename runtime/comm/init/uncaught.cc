@@ -8,11 +8,14 @@
 #include <cerrno>
 #include <cstdlib>
 #include <exception>
+#include <new>
 #include <string>
 #include <string_view>
 
 #include "runtime/base/error.h"
 #include "runtime/base/exit_code.h"
+#include "runtime/base/printable.h"
+#include "runtime/base/resource_limit.h"
 
 namespace lockstep {
 namespace {
@@ -29,15 +32,31 @@ void write_line(std::string_view text) {
   }
 }
 
-[[noreturn]] void report_and_exit(const Error& error) {
+// Not exit(): other threads still run, and their objects must not be destroyed under them.
+[[noreturn]] void report_and_exit(std::string_view message, int exit_code) {
   const int rank = rank_of_process.load();
-  std::string line = rank < 0 ? fmt::format("[lockstep] fatal: {}", error.what())
-                              : fmt::format("[lockstep rank {}] fatal: {}", rank, error.what());
+  const std::string text = printable_lines(message);
+  std::string line =
+      rank < 0 ? fmt::format("[lockstep] fatal: {}", text) : fmt::format("[lockstep rank {}] fatal: {}", rank, text);
   std::replace(line.begin(), line.end(), '\n', ' ');
   line += '\n';
   write_line(line);
-  // Not exit(): other threads still run, and their objects must not be destroyed under them.
-  ::_exit(dynamic_cast<const PeerLost*>(&error) != nullptr ? kExitPeerLost : 1);
+  ::_exit(exit_code);
+}
+
+// There may be no memory for more than the first line.
+[[noreturn]] void report_out_of_memory() {
+  try {
+    const std::string limit = limit_behind(ENOMEM);
+    report_and_exit(
+        fmt::format("out of memory: an allocation failed (std::bad_alloc){}{}; raise the limit on memory of "
+                    "this process or its container, or use a smaller batch or model",
+                    limit.empty() ? "" : ": ", limit),
+        1);
+  } catch (const std::bad_alloc&) {
+    write_line("[lockstep] fatal: out of memory: an allocation failed (std::bad_alloc)\n");
+    ::_exit(1);
+  }
 }
 
 [[noreturn]] void on_terminate() {
@@ -45,7 +64,9 @@ void write_line(std::string_view text) {
     try {
       std::rethrow_exception(current);
     } catch (const Error& error) {
-      report_and_exit(error);
+      report_and_exit(error.what(), dynamic_cast<const PeerLost*>(&error) != nullptr ? kExitPeerLost : 1);
+    } catch (const std::bad_alloc&) {
+      report_out_of_memory();
     } catch (...) {  // Not ours: as without us.
     }
   }

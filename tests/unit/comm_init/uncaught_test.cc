@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <new>
 #include <stdexcept>
 #include <thread>
 
@@ -38,6 +39,16 @@ TEST_F(UncaughtDeathTest, ALostPeerHasAnExitCodeOfItsOwn) {
 TEST_F(UncaughtDeathTest, BeforeTheRankIsKnownTheLineHasNone) {
   EXPECT_EXIT(end_with([] { throw InvalidArgument("RANK=4"); }), ::testing::ExitedWithCode(1),
               "^\\[lockstep\\] fatal: RANK=4\n$");
+}
+
+TEST_F(UncaughtDeathTest, MemoryThatHasRunOutIsOneLine) {
+  EXPECT_EXIT(end_with([] { throw std::bad_alloc(); }, 3), ::testing::ExitedWithCode(1),
+              "^\\[lockstep rank 3\\] fatal: out of memory: an allocation failed .*; raise the limit[^\n]*\n$");
+}
+
+TEST_F(UncaughtDeathTest, WhatATerminalWouldObeyIsNotWritten) {
+  EXPECT_EXIT(end_with([] { throw CorruptData("tensor '\033[2J'"); }), ::testing::ExitedWithCode(1),
+              "^\\[lockstep\\] fatal: tensor '\\?\\[2J'\n$");
 }
 
 TEST_F(UncaughtDeathTest, OtherExceptionsEndAsTheyWouldWithoutUs) {

@@ -42,6 +42,29 @@ TEST(HostPort, SaysWhatIsWrong) {
   }
 }
 
+TEST(Host, MayHaveBracketsAndAZone) {
+  for (const std::string same : {"", "node0", "10.0.0.7", "::1", "fe80::1%eth0", "0.0.0.0"}) {
+    EXPECT_EQ(parse_host(same), same);
+  }
+  EXPECT_EQ(parse_host("[::1]"), "::1");
+  EXPECT_EQ(parse_host("[fe80::1%eth0]"), "fe80::1%eth0");
+}
+
+TEST(Host, ThatIsNoneIsRefused) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"[::1", "'[' is not closed"}, {"[::1]:80", "something follows ']'"}, {"node0:80", "it has a port"},
+      {" node0", "a space"},         {"node0\n", "a line's end"},           {"tcp://node0", "a slash"}};
+  for (const auto& [text, reason] : cases) {
+    try {
+      parse_host(text);
+      ADD_FAILURE() << "'" << text << "' was accepted";
+    } catch (const InvalidArgument& error) {
+      EXPECT_THAT(error.what(), HasSubstr(reason));
+      EXPECT_THAT(error.what(), HasSubstr("10.0.0.7 or ::1"));
+    }
+  }
+}
+
 TEST(HostPort, WritesWhatItReads) {
   for (const std::string text : {"node0:29400", "10.0.0.7:1", "[::1]:80", ":0"}) {
     EXPECT_EQ(parse_host_port(text).to_string(), text);

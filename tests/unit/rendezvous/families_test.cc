@@ -425,7 +425,7 @@ TEST(Refused, BytePsServersAndHalves) {
   EXPECT_THAT(refusal("DMLC_ROLE=server\nDMLC_WORKER_ID=0\nDMLC_NUM_WORKER=2"), HasSubstr("no worker"));
   EXPECT_THAT(refusal("DMLC_ROLE=worker\nDMLC_WORKER_ID=0\nDMLC_NUM_WORKER=2"), HasSubstr("only these are set"));
   EXPECT_THAT(refusal("DMLC_WORKER_ID=0\nDMLC_NUM_WORKER=2000000000\nBYTEPS_LOCAL_SIZE=8\nBYTEPS_LOCAL_RANK=0"),
-              HasSubstr("more ranks than can be counted"));
+              HasSubstr("is out of range; it must be from 1 to 32768"));
 }
 
 TEST(Refused, HalvesOfEachFamilyNameWhatIsMissing) {

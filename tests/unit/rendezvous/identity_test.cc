@@ -86,6 +86,31 @@ TEST(Identify, TorchrunAgentStoreNeedsTheExactText) {
   EXPECT_FALSE(identify(with(kTorchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "False"}})).agent_store);
 }
 
+TEST(Identify, MasterAddressMayHaveBrackets) {
+  EXPECT_EQ(identify(with(kTorchrun, {{"MASTER_ADDR", "[::1]"}})).master_addr, "::1");
+  EXPECT_EQ(identify(with(kTorchrun, {{"MASTER_ADDR", "[fe80::1%eth0]"}})).master_addr, "fe80::1%eth0");
+}
+
+TEST(Identify, AMasterAddressThatIsNoneIsRefusedAtOnce) {
+  for (const std::string address : {"[::1", "n0:29500", "n0 ", "tcp://n0"}) {
+    EXPECT_THAT(refusal<InvalidArgument>(with(kTorchrun, {{"MASTER_ADDR", address}})),
+                AllOf(HasSubstr("environment: MASTER_ADDR: host '" + address + "'"), HasSubstr("write a name")));
+  }
+}
+
+TEST(Identify, OneLimitBoundsTheWorldSizeHoweverItIsGiven) {
+  const std::string limit = "it must be from 1 to 32768";
+  for (const std::string size : {"32769", "2000000", "9223372036854775807"}) {
+    EXPECT_THAT(refusal<InvalidArgument>(with(kTorchrun, {{"WORLD_SIZE", size}})),
+                AllOf(HasSubstr("WORLD_SIZE=" + size), HasSubstr(limit)));
+    EXPECT_THAT(refusal<InvalidArgument>(with(kOpenMpi, {{"OMPI_COMM_WORLD_SIZE", size}})),
+                AllOf(HasSubstr("OMPI_COMM_WORLD_SIZE=" + size), HasSubstr(limit)));
+  }
+  EXPECT_THAT(refusal<InvalidArgument>({}, {.rank = 0, .world_size = 2000000}),
+              AllOf(HasSubstr("world_size=2000000"), HasSubstr(limit)));
+  EXPECT_EQ(identify(with(kTorchrun, {{"WORLD_SIZE", "32768"}})).world_size, 32768);
+}
+
 TEST(Identify, ByHandWithoutLocalVariables) {
   const Identity identity = identify({{"RANK", "1"}, {"WORLD_SIZE", "2"}});
   EXPECT_EQ(identity.rank, 1);

@@ -36,6 +36,7 @@ TEST(InitMethod, Tcp) {
   EXPECT_EQ(method.world_size, 4);
   EXPECT_EQ(parse_init_method("tcp://localhost:23456").rank, std::nullopt);
   EXPECT_EQ(parse_init_method("tcp://[::1]:80?rank=0").address.host, "::1");
+  EXPECT_EQ(parse_init_method("tcp://[fe80::1%eth0]:80").address.host, "fe80::1%eth0");
 }
 
 TEST(InitMethod, File) {
@@ -57,7 +58,9 @@ TEST(InitMethod, BadOnesAreRefusedWithTheRemedy) {
   EXPECT_THAT(refusal("tcp://::1:80"), HasSubstr("needs brackets"));
   EXPECT_THAT(refusal("tcp://[::1:80"), HasSubstr("not closed"));
   EXPECT_THAT(refusal("tcp://a:1?rank=x"), HasSubstr("rank='x'"));
-  EXPECT_THAT(refusal("tcp://a:1?rank=-1"), HasSubstr("rank='-1'"));
+  EXPECT_THAT(refusal("tcp://a:1?rank=-1"), HasSubstr("rank=-1 is out of range; it must be from 0 to 32767"));
+  EXPECT_THAT(refusal("tcp://a:1?world_size=0"), HasSubstr("world_size=0 is out of range; it must be from 1 to 32768"));
+  EXPECT_THAT(refusal("tcp://a:1?world_size=2000000"), HasSubstr("it must be from 1 to 32768"));
   EXPECT_THAT(refusal("tcp://a:1?rank=1&rank=2"), HasSubstr("twice"));
   EXPECT_THAT(refusal("tcp://a:1?size=2"), HasSubstr("unknown parameter 'size'"));
   EXPECT_THAT(refusal("file://relative/path"), HasSubstr("three slashes"));

@@ -202,11 +202,5 @@ TEST(Auth, NoncesAreDrawnAnew) {
   }
 }
 
-TEST(Auth, WhatAPeerSaysIsMadeFitToPrint) {
-  EXPECT_EQ(printable("rank 3"), "rank 3");
-  EXPECT_EQ(printable(std::string("a\n\033[31m\0b\x7f", 9)), "a??[31m?b");
-  EXPECT_EQ(printable("abcdef", 3), "abc...");
-}
-
 }  // namespace
 }  // namespace lockstep::store
