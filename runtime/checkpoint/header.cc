@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "runtime/base/error.h"
+#include "runtime/base/printable.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -17,6 +18,8 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::string_view kMetadata = "__metadata__";
+// Of a text of the file, in a message.
+constexpr std::size_t kMostShown = 200;
 
 struct Name {
   DType dtype;
@@ -24,6 +27,16 @@ struct Name {
 };
 constexpr Name kNames[] = {{DType::f32, "F32"}, {DType::f64, "F64"}, {DType::bf16, "BF16"}, {DType::f16, "F16"},
                            {DType::i32, "I32"}, {DType::i64, "I64"}, {DType::u8, "U8"}};
+
+// The format's other dtypes, and their bits.
+struct ForeignDType {
+  std::string_view text;
+  unsigned bits;
+};
+constexpr ForeignDType kForeign[] = {{"BOOL", 8},    {"I8", 8},          {"I16", 16},       {"U16", 16},
+                                     {"U32", 32},    {"U64", 64},        {"C64", 64},       {"F4", 4},
+                                     {"F6_E2M3", 6}, {"F6_E3M2", 6},     {"F8_E5M2", 8},    {"F8_E4M3", 8},
+                                     {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}};
 
 // A file is small in what it may say: three levels, and no key twice (a parser that keeps the last one, and another
 // that keeps the first, would read different weights from the same file).
@@ -36,19 +49,23 @@ Json parse(std::string_view text) {
     } else if (event == Json::parse_event_t::object_end || event == Json::parse_event_t::array_end) {
       keys.pop_back();
     } else if (event == Json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second) {
-      throw CorruptData(fmt::format("'{}' is there twice", value.get<std::string>()));
+      throw CorruptData(fmt::format("{} is there twice", in_quotes(value.get<std::string>())));
     }
     return true;
   };
+  // The parser takes it for the end of the text.
+  if (text.find('\0') != text.npos) throw CorruptData("the header is no JSON: there is a NUL byte in it");
   try {
     return Json::parse(text, check);
   } catch (const Json::exception& error) {
-    throw CorruptData(fmt::format("the header is no JSON: {}", error.what()));
+    throw CorruptData(fmt::format("the header is no JSON: {}", printable(error.what(), kMostShown)));
   }
 }
 
 // A value as text, whatever bytes it holds.
-std::string text_of(const Json& value) { return value.dump(-1, ' ', true, Json::error_handler_t::replace); }
+std::string text_of(const Json& value) {
+  return printable(value.dump(-1, ' ', true, Json::error_handler_t::replace), kMostShown);
+}
 
 std::uint64_t number(const Json& value, std::string_view what) {
   if (!value.is_number_unsigned()) {
@@ -57,58 +74,86 @@ std::uint64_t number(const Json& value, std::string_view what) {
   return value.get<std::uint64_t>();
 }
 
-TensorEntry entry_of(const std::string& name, const Json& value, std::uint64_t data_bytes) {
-  if (!value.is_object() || value.size() != 3 || !value.contains("dtype") || !value.contains("shape") ||
-      !value.contains("data_offsets")) {
-    throw CorruptData("it must have exactly dtype, shape and data_offsets");
-  }
-  TensorEntry entry;
-  entry.name = name;
-  const Json& dtype = value["dtype"];
-  const auto known = dtype.is_string() ? dtype_of_format(dtype.get<std::string>()) : std::nullopt;
-  if (!known) {
-    throw CorruptData(fmt::format("dtype {} is none of F32, F64, BF16, F16, I32, I64, U8", text_of(dtype)));
-  }
-  entry.dtype = *known;
-  if (!value["shape"].is_array()) throw CorruptData("shape is no list");
-  for (const Json& dimension : value["shape"]) {
+std::vector<std::int64_t> shape_of(const Json& value) {
+  if (!value.is_array()) throw CorruptData("shape is no list");
+  std::vector<std::int64_t> shape;
+  for (const Json& dimension : value) {
     const std::uint64_t size = number(dimension, "a dimension");
     if (size > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
       throw CorruptData(fmt::format("dimension {} is too large", size));
     }
-    entry.shape.push_back(static_cast<std::int64_t>(size));
+    shape.push_back(static_cast<std::int64_t>(size));
   }
-  const Json& offsets = value["data_offsets"];
+  return shape;
+}
+
+// Where it lies in the data.
+void place(TensorEntry& entry, const Json& offsets, std::uint64_t data_bytes) {
   if (!offsets.is_array() || offsets.size() != 2) throw CorruptData("data_offsets is no pair");
   const std::uint64_t begin = number(offsets[0], "an offset");
   const std::uint64_t end = number(offsets[1], "an offset");
   if (begin > end || end > data_bytes) {
     throw CorruptData(fmt::format("data_offsets [{}, {}] do not lie in the {} bytes of data", begin, end, data_bytes));
   }
-  const auto wanted = tensor_bytes(entry.dtype, entry.shape);
-  if (wanted != end - begin) {
-    throw CorruptData(fmt::format("{} takes {} bytes, but data_offsets [{}, {}] hold {}",
-                                  describe(entry.dtype, entry.shape), wanted ? fmt::to_string(*wanted) : "too many",
-                                  begin, end, end - begin));
-  }
   entry.offset = begin;
   entry.bytes = end - begin;
-  return entry;
 }
 
-void check_cover(const std::map<std::string, TensorEntry>& tensors, std::uint64_t data_bytes) {
+void check_size(const TensorEntry& entry, std::optional<std::uint64_t> wanted, const std::string& description) {
+  if (wanted == entry.bytes) return;
+  throw CorruptData(fmt::format("{} takes {} bytes, but data_offsets [{}, {}] hold {}", description,
+                                wanted ? fmt::to_string(*wanted) : "too many", entry.offset, entry.offset + entry.bytes,
+                                entry.bytes));
+}
+
+// Bytes of `shape`, at so many bits an element; nothing if they don't fit, or are no whole bytes.
+std::optional<std::uint64_t> bytes_at(unsigned bits, std::span<const std::int64_t> shape) {
+  const auto elements = tensor_bytes(DType::u8, shape);
+  std::uint64_t all = 0;
+  if (!elements || __builtin_mul_overflow(*elements, std::uint64_t{bits}, &all) || all % 8 != 0) return std::nullopt;
+  return all / 8;
+}
+
+void add_tensor(Header& header, const std::string& name, const Json& value, std::uint64_t data_bytes) {
+  if (!value.is_object() || !value.contains("dtype") || !value.contains("shape") || !value.contains("data_offsets")) {
+    throw CorruptData("it must have dtype, shape and data_offsets");
+  }
+  TensorEntry entry;
+  entry.name = name;
+  entry.shape = shape_of(value["shape"]);
+  place(entry, value["data_offsets"], data_bytes);
+  const std::string dtype = value["dtype"].is_string() ? value["dtype"].get<std::string>() : "";
+  if (const auto known = dtype_of_format(dtype)) {
+    entry.dtype = *known;
+    check_size(entry, tensor_bytes(entry.dtype, entry.shape), describe(entry.dtype, entry.shape));
+    header.tensors.emplace(name, std::move(entry));
+    return;
+  }
+  const auto* found =
+      std::find_if(std::begin(kForeign), std::end(kForeign), [&](const ForeignDType& f) { return f.text == dtype; });
+  if (found == std::end(kForeign)) {
+    throw CorruptData(fmt::format("dtype {} is none of the format's", text_of(value["dtype"])));
+  }
+  entry.dtype = DType::u8;
+  const ForeignTensor foreign{dtype, std::move(entry)};
+  check_size(foreign.entry, bytes_at(found->bits, foreign.entry.shape), describe(foreign));
+  header.foreign.emplace(name, foreign);
+}
+
+void check_cover(const Header& header, std::uint64_t data_bytes) {
   std::vector<const TensorEntry*> sorted;
-  for (const auto& [name, entry] : tensors) sorted.push_back(&entry);
+  for (const auto& [name, entry] : header.tensors) sorted.push_back(&entry);
+  for (const auto& [name, foreign] : header.foreign) sorted.push_back(&foreign.entry);
   std::sort(sorted.begin(), sorted.end(), [](const TensorEntry* a, const TensorEntry* b) {
     return a->offset != b->offset ? a->offset < b->offset : a->bytes < b->bytes;
   });
   std::uint64_t covered = 0;
   for (const TensorEntry* entry : sorted) {
     if (entry->offset != covered) {
-      throw CorruptData(
-          fmt::format("tensor '{}': it begins at byte {} of the data, but the tensors before it end at {} "
-                      "({})",
-                      entry->name, entry->offset, covered, entry->offset < covered ? "an overlap" : "a hole"));
+      throw CorruptData(fmt::format(
+          "tensor {}: it begins at byte {} of the data, but the tensors before it end at {} "
+          "({})",
+          in_quotes(entry->name), entry->offset, covered, entry->offset < covered ? "an overlap" : "a hole"));
     }
     covered += entry->bytes;
   }
@@ -133,6 +178,12 @@ std::optional<DType> dtype_of_format(std::string_view name) {
 std::string describe(DType dtype, std::span<const std::int64_t> shape) {
   return fmt::format("{} [{}]", format_name(dtype), fmt::join(shape, ", "));
 }
+
+std::string describe(const ForeignTensor& tensor) {
+  return fmt::format("{} [{}]", tensor.dtype, fmt::join(tensor.entry.shape, ", "));
+}
+
+std::string in_quotes(std::string_view name) { return fmt::format("'{}'", printable(name, kMostShown)); }
 
 std::optional<std::uint64_t> tensor_bytes(DType dtype, std::span<const std::int64_t> shape) {
   std::uint64_t bytes = size_of(dtype);
@@ -171,20 +222,21 @@ Header decode_header(std::string_view text, std::uint64_t data_bytes) {
   Header header;
   for (const auto& [name, value] : json.items()) {
     if (name == kMetadata) {
+      if (value.is_null()) continue;  // Python's safetensors takes it for none
       if (!value.is_object()) throw CorruptData("__metadata__ is no map");
       for (const auto& [key, item] : value.items()) {
-        if (!item.is_string()) throw CorruptData(fmt::format("__metadata__ '{}' is no text", key));
+        if (!item.is_string()) throw CorruptData(fmt::format("__metadata__ {} is no text", in_quotes(key)));
         header.metadata[key] = item.get<std::string>();
       }
       continue;
     }
     try {
-      header.tensors.emplace(name, entry_of(name, value, data_bytes));
+      add_tensor(header, name, value, data_bytes);
     } catch (const CorruptData& error) {
-      throw CorruptData(fmt::format("tensor '{}': {}", name, error.what()));
+      throw CorruptData(fmt::format("tensor {}: {}", in_quotes(name), error.what()));
     }
   }
-  check_cover(header.tensors, data_bytes);
+  check_cover(header, data_bytes);
   return header;
 }
 

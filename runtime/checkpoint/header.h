@@ -1,4 +1,8 @@
 // The JSON header of a safetensors file. Pure functions over text: no files.
+//
+// What Python's safetensors refuses is refused here. Beyond that a key must not be there twice, the text must begin
+// with
+// '{', as the format says, and nothing in it is nested deeper than a tensor's shape.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +26,10 @@ std::optional<DType> dtype_of_format(std::string_view name);
 // Bytes of a tensor; nothing if a dimension is negative or the product does not fit.
 std::optional<std::uint64_t> tensor_bytes(DType dtype, std::span<const std::int64_t> shape);
 
+// Offsets of tensors count from the end of the header.
 struct Header {
-  std::map<std::string, TensorEntry> tensors;  // offsets count from the end of the header
+  std::map<std::string, TensorEntry> tensors;
+  std::map<std::string, ForeignTensor> foreign;
   Metadata metadata;
 };
 

@@ -48,11 +48,11 @@ void write_safetensors(const std::filesystem::path& path, std::span<const Tensor
     const std::size_t width_b = size_of(b->dtype);
     return width_a != width_b ? width_a > width_b : a->name < b->name;
   });
-  Header header{.tensors = {}, .metadata = metadata};
+  Header header{.tensors = {}, .foreign = {}, .metadata = metadata};
   std::uint64_t offset = 0;
   for (const TensorSource* tensor : sorted) {
     const auto refuse = [&](const std::string& reason) {
-      throw InvalidArgument(fmt::format("writing '{}': tensor '{}' {}", path.string(), tensor->name, reason));
+      throw InvalidArgument(fmt::format("writing '{}': tensor {} {}", path.string(), in_quotes(tensor->name), reason));
     };
     if (tensor->name == "__metadata__") refuse("has a name that the format keeps for itself");
     if (tensor_bytes(tensor->dtype, tensor->shape) != tensor->bytes.size()) {
@@ -103,7 +103,9 @@ SafetensorsFile::SafetensorsFile(std::filesystem::path path) : path_(std::move(p
     if (!whole) throw CorruptData("it was cut while it was being read");
     Header header = decode_header(text, left - length);
     for (auto& [unused, entry] : header.tensors) entry.offset += prefix.size() + length;
+    for (auto& [unused, tensor] : header.foreign) tensor.entry.offset += prefix.size() + length;
     tensors_ = std::move(header.tensors);
+    foreign_ = std::move(header.foreign);
     metadata_ = std::move(header.metadata);
   } catch (const CorruptData& error) {
     throw CorruptData(fmt::format("reading '{}': this is no well-formed safetensors file: {}", name, error.what()));
@@ -113,21 +115,28 @@ SafetensorsFile::SafetensorsFile(std::filesystem::path path) : path_(std::move(p
 const TensorEntry& SafetensorsFile::find(const std::string& name) const {
   const auto after = tensors_.lower_bound(name);
   if (after != tensors_.end() && after->first == name) return after->second;
+  if (const auto found = foreign_.find(name); found != foreign_.end()) {
+    throw InvalidArgument(
+        fmt::format("reading '{}': tensor {} is {}, and lockstep has no such dtype; convert it to F32, F64, BF16, F16, "
+                    "I32, I64 or U8 before",
+                    path_.string(), in_quotes(name), describe(found->second)));
+  }
   std::string near;
-  if (after != tensors_.begin()) near = "'" + std::prev(after)->first + "'";
-  if (after != tensors_.end()) near += (near.empty() ? "'" : ", '") + after->first + "'";
-  throw InvalidArgument(fmt::format("reading '{}': there is no tensor '{}' among its {}; the nearest by name: {}",
-                                    path_.string(), name, tensors_.size(), near.empty() ? "none" : near));
+  if (after != tensors_.begin()) near = in_quotes(std::prev(after)->first);
+  if (after != tensors_.end()) near += (near.empty() ? "" : ", ") + in_quotes(after->first);
+  throw InvalidArgument(fmt::format("reading '{}': there is no tensor {} among its {}; the nearest by name: {}",
+                                    path_.string(), in_quotes(name), tensors_.size() + foreign_.size(),
+                                    near.empty() ? "none" : near));
 }
 
 void SafetensorsFile::read(const TensorEntry& entry, std::span<std::byte> destination) const {
   if (destination.size() != entry.bytes) {
-    throw InvalidArgument(fmt::format("reading '{}': tensor '{}' has {} bytes, the destination {}", path_.string(),
-                                      entry.name, entry.bytes, destination.size()));
+    throw InvalidArgument(fmt::format("reading '{}': tensor {} has {} bytes, the destination {}", path_.string(),
+                                      in_quotes(entry.name), entry.bytes, destination.size()));
   }
   if (!read_at(fd_.get(), destination, entry.offset, path_.string())) {
-    throw CorruptData(fmt::format("reading '{}': the file ends inside tensor '{}'; it was cut since it was opened",
-                                  path_.string(), entry.name));
+    throw CorruptData(fmt::format("reading '{}': the file ends inside tensor {}; it was cut since it was opened",
+                                  path_.string(), in_quotes(entry.name)));
   }
 }
 

@@ -15,6 +15,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/base/unique_fd.h"
@@ -39,8 +40,18 @@ struct TensorEntry {
   std::uint64_t bytes = 0;
 };
 
+// A tensor of a dtype that the format has and lockstep has not: BOOL, I8, I16, U16, U32, U64, C64, and those of 4, 6
+// and 8 bits.
+struct ForeignTensor {
+  std::string dtype;  // as the format calls it
+  TensorEntry entry;  // its bytes as they lie in the file; dtype is u8
+};
+
 // "F32 [2, 3]", for messages.
 std::string describe(DType dtype, std::span<const std::int64_t> shape);
+std::string describe(const ForeignTensor& tensor);
+// A tensor's name between quotes, fit for a message.
+std::string in_quotes(std::string_view name);
 
 using Metadata = std::map<std::string, std::string>;
 
@@ -55,15 +66,16 @@ void write_safetensors(const std::filesystem::path& path, std::span<const Tensor
 // file does not have.
 class SafetensorsFile {
  public:
-  // Throws InvalidArgument if there is no such file, CorruptData with file, tensor and reason if it is not well-formed
-  // or holds a dtype we don't have, SystemError.
+  // Throws InvalidArgument if there is no such file, CorruptData with file, tensor and reason if it is not well-formed,
+  // SystemError.
   explicit SafetensorsFile(std::filesystem::path path);
 
   const std::filesystem::path& path() const { return path_; }
-  // By name.
+  // By name: those that can be read, and those of another dtype than ours, whose bytes can.
   const std::map<std::string, TensorEntry>& tensors() const { return tensors_; }
+  const std::map<std::string, ForeignTensor>& foreign() const { return foreign_; }
   const Metadata& metadata() const { return metadata_; }
-  // InvalidArgument, with the nearest names, if it isn't there.
+  // InvalidArgument, with the nearest names, if it isn't there; with its dtype, if that is none of ours.
   const TensorEntry& find(const std::string& name) const;
   // Copies a tensor's elements to `destination`, which has exactly entry.bytes. CorruptData if the file was cut since.
   void read(const TensorEntry& entry, std::span<std::byte> destination) const;
@@ -72,6 +84,7 @@ class SafetensorsFile {
   std::filesystem::path path_;
   UniqueFd fd_;
   std::map<std::string, TensorEntry> tensors_;
+  std::map<std::string, ForeignTensor> foreign_;
   Metadata metadata_;
 };
 

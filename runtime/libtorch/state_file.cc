@@ -2,7 +2,6 @@
 
 #include <ATen/Functions.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <exception>
 #include <functional>
@@ -10,6 +9,7 @@
 #include <vector>
 
 #include "runtime/base/error.h"
+#include "runtime/checkpoint/fit.h"
 #include "runtime/libtorch/module_state.h"
 #include "runtime/libtorch/tensor_bytes.h"
 
@@ -50,32 +50,13 @@ void on_rank0(const std::string& operation, const std::shared_ptr<ProcessGroup>&
   if (!told.empty()) throw Error(fmt::format("{}: rank 0 failed: {}", operation, told.substr(1)));
 }
 
-void check_fits(const checkpoint::SafetensorsFile& file, const std::vector<NamedTensor>& state) {
-  std::vector<std::string> faults;
-  auto unexpected = file.tensors();
+std::vector<checkpoint::WantedTensor> wanted_by(const std::vector<NamedTensor>& state) {
+  std::vector<checkpoint::WantedTensor> wanted;
   for (const NamedTensor& item : state) {
-    const auto found = unexpected.find(item.name);
-    if (found == unexpected.end()) {
-      faults.push_back(fmt::format("missing '{}'", item.name));
-      continue;
-    }
-    const auto& [name, dtype, shape, offset, bytes] = found->second;
-    const DType wanted = file_dtype("load_state", item);
-    if (dtype != wanted || shape != item.tensor.sizes().vec()) {
-      faults.push_back(fmt::format("different '{}' (file {}, module {})", name, checkpoint::describe(dtype, shape),
-                                   checkpoint::describe(wanted, item.tensor.sizes().vec())));
-    }
-    unexpected.erase(found);
+    const bool is_bool = item.tensor.scalar_type() == at::kBool;
+    wanted.push_back({item.name, file_dtype("load_state", item), item.tensor.sizes().vec(), is_bool});
   }
-  for (const auto& [name, entry] : unexpected) faults.push_back(fmt::format("unexpected '{}'", name));
-  if (faults.empty()) return;
-  constexpr std::size_t kShown = 6;
-  const std::size_t left = faults.size() > kShown ? faults.size() - kShown : 0;
-  faults.resize(faults.size() - left);
-  throw InvalidArgument(
-      fmt::format("load_state: '{}' does not fit the module: {}{}; build the module with the sizes it "
-                  "was saved with",
-                  file.path().string(), fmt::join(faults, ", "), left > 0 ? fmt::format(" and {} more", left) : ""));
+  return wanted;
 }
 
 }  // namespace
@@ -100,12 +81,14 @@ void save_state(const std::filesystem::path& path, const ::torch::nn::Module& mo
 checkpoint::Metadata load_state(const std::filesystem::path& path, const ::torch::nn::Module& module) {
   const checkpoint::SafetensorsFile file(path);
   const std::vector<NamedTensor> state = state_of(module);
-  check_fits(file, state);
+  const std::vector<checkpoint::WantedTensor> wanted = wanted_by(state);
+  checkpoint::require_fit(file, wanted, "load_state", "module");
   // All of it is read before any of it counts.
   std::vector<at::Tensor> read;
-  for (const NamedTensor& item : state) {
-    read.push_back(at::empty(item.tensor.sizes(), at::TensorOptions().dtype(item.tensor.scalar_type())));
-    file.read(file.find(item.name), span_of(read.back()));
+  for (std::size_t i = 0; i < state.size(); ++i) {
+    const at::Tensor& tensor = state[i].tensor;
+    read.push_back(at::empty(tensor.sizes(), at::TensorOptions().dtype(tensor.scalar_type())));
+    file.read(checkpoint::entry_of(file, wanted[i]), span_of(read.back()));
   }
   for (std::size_t i = 0; i < state.size(); ++i) state[i].tensor.detach().copy_(read[i]);
   return file.metadata();

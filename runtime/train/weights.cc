@@ -2,12 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <exception>
 #include <functional>
 #include <vector>
 
 #include "runtime/base/error.h"
+#include "runtime/checkpoint/fit.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/ddp/broadcast_parameters.h"
 
@@ -22,15 +22,6 @@ std::span<std::byte> bytes_of(const Tensor& host) {
 std::vector<std::int64_t> shape_of(const Tensor& tensor) {
   const auto extents = tensor.shape().extents();
   return {extents.begin(), extents.end()};
-}
-
-// "'a', 'b', 'c' and 9 more".
-std::string list(const std::vector<std::string>& names) {
-  constexpr std::size_t kShown = 4;
-  std::string text;
-  for (std::size_t i = 0; i < std::min(names.size(), kShown); ++i) text += (i == 0 ? "" : ", ") + names[i];
-  if (names.size() > kShown) text += fmt::format(" and {} more", names.size() - kShown);
-  return text;
 }
 
 // Runs `action` on rank 0 and brings its end to all: its text, or its failure.
@@ -51,36 +42,10 @@ std::string on_rank0(const char* what, ProcessGroup& group, const std::function<
   return told.substr(1);
 }
 
-void check_names(const checkpoint::SafetensorsFile& file, const std::vector<nn::NamedParameter>& parameters) {
-  std::vector<std::string> missing;
-  std::vector<std::string> different;
-  auto unexpected = file.tensors();
-  for (const auto& [name, tensor] : parameters) {
-    const auto found = unexpected.find(name);
-    if (found == unexpected.end()) {
-      missing.push_back("'" + name + "'");
-      continue;
-    }
-    const checkpoint::TensorEntry& entry = found->second;
-    if (entry.dtype != tensor.dtype() || entry.shape != shape_of(tensor)) {
-      different.push_back(fmt::format("'{}' (file {}, model {})", name, checkpoint::describe(entry.dtype, entry.shape),
-                                      checkpoint::describe(tensor.dtype(), shape_of(tensor))));
-    }
-    unexpected.erase(found);
-  }
-  if (missing.empty() && different.empty() && unexpected.empty()) return;
-  std::vector<std::string> extra;
-  for (const auto& [name, entry] : unexpected) extra.push_back("'" + name + "'");
-  const bool prefixed = !extra.empty() && std::all_of(unexpected.begin(), unexpected.end(), [](const auto& item) {
-    return item.first.starts_with("module.");
-  });
-  throw InvalidArgument(fmt::format(
-      "load_weights: '{}' does not fit the model:{}{}{}; {}", file.path().string(),
-      missing.empty() ? "" : fmt::format(" missing {};", list(missing)),
-      extra.empty() ? "" : fmt::format(" unexpected {};", list(extra)),
-      different.empty() ? "" : fmt::format(" different {};", list(different)),
-      prefixed ? "its names begin with 'module.', as PyTorch's wrappers save them: strip that prefix from the file"
-               : "build the model with the sizes it was saved with"));
+std::vector<checkpoint::WantedTensor> wanted_by(const std::vector<nn::NamedParameter>& parameters) {
+  std::vector<checkpoint::WantedTensor> wanted;
+  for (const auto& [name, tensor] : parameters) wanted.push_back({name, tensor.dtype(), shape_of(tensor)});
+  return wanted;
 }
 
 }  // namespace
@@ -106,7 +71,7 @@ void save_weights(const std::filesystem::path& path, const nn::Module& model,
 WeightsMetadata load_weights(const std::filesystem::path& path, const nn::Module& model) {
   const checkpoint::SafetensorsFile file(path);
   const auto parameters = model.named_parameters();
-  check_names(file, parameters);
+  checkpoint::require_fit(file, wanted_by(parameters), "load_weights", "model");
   // All of it is read before any of it counts.
   std::vector<Tensor> hosts;
   for (const auto& [name, tensor] : parameters) {

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -12,13 +13,14 @@
 #include "runtime/base/error.h"
 #include "runtime/base/random.h"
 #include "runtime/checkpoint/header.h"
+#include "tests/support/limited_to.h"
 
 namespace lockstep::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
 
-class Safetensors : public testing::Test {
+class Safetensors : public ::testing::Test {
  protected:
   void SetUp() override {
     std::string pattern = (fs::temp_directory_path() / "lockstep-checkpoint-XXXXXX").string();
@@ -165,6 +167,22 @@ TEST_F(Safetensors, APlaceThatCannotBeWrittenIsNamed) {
   EXPECT_THROW(write_safetensors("/proc/m", {}), SystemError);
 }
 
+// Without a look at the limit the write would end the process with SIGXFSZ.
+TEST_F(Safetensors, AFileThatUlimitDoesNotAllowIsAnErrorAndTheOldOneStays) {
+  put(file(), "old");
+  const std::vector<float> values(4096, 1.0f);
+  const lockstep::testing::LimitedTo small(RLIMIT_FSIZE, 8192);
+  try {
+    write_safetensors(file(), {{{"w", DType::f32, {4096}, std::as_bytes(std::span(values))}}});
+    FAIL();
+  } catch (const SystemError& error) {
+    EXPECT_EQ(error.error_number(), EFBIG);
+    EXPECT_NE(std::string(error.what()).find("'ulimit -f' allows 8 KiB"), std::string::npos) << error.what();
+  }
+  EXPECT_EQ(bytes_of(file()), "old");
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 1);
+}
+
 TEST_F(Safetensors, MissingFilesFoldersAndPipesAreRefused) {
   EXPECT_THROW(SafetensorsFile(file("none")), InvalidArgument);
   EXPECT_THROW(SafetensorsFile{folder_}, InvalidArgument);
@@ -226,16 +244,25 @@ TEST_F(Safetensors, EveryLieInTheHeaderIsNamed) {
   expect_corrupt(one("\"F32\"", "{}", "[0,4]"), four, "shape is no list");
   expect_corrupt(one("\"F32\"", "[1]", "[0]"), four, "data_offsets is no pair");
   expect_corrupt(one("\"F32\"", "[1]", "[0,\"4\"]"), four, "an offset is \"4\"");
-  expect_corrupt(one("\"F8_E4M3\"", "[4]", "[0,4]"), four, "dtype \"F8_E4M3\" is none of");
-  expect_corrupt(one("7", "[4]", "[0,4]"), four, "dtype 7 is none of");
-  expect_corrupt(R"({"t":{"dtype":"F32","shape":[1]}})", four, "exactly dtype, shape and data_offsets");
-  expect_corrupt(R"({"t":4})", four, "exactly dtype, shape and data_offsets");
+  expect_corrupt(one("\"F33\"", "[4]", "[0,4]"), four, "dtype \"F33\" is none of the format's");
+  expect_corrupt(one("\"bool\"", "[4]", "[0,4]"), four, "dtype \"bool\" is none of the format's");
+  expect_corrupt(one("7", "[4]", "[0,4]"), four, "dtype 7 is none of the format's");
+  expect_corrupt(one("\"I16\"", "[4]", "[0,4]"), four, "I16 [4] takes 8 bytes, but data_offsets [0, 4] hold 4");
+  expect_corrupt(one("\"F4\"", "[3]", "[0,2]"), "ab", "F4 [3] takes too many bytes");
+  expect_corrupt(R"({"t":{"dtype":"F32","shape":[1]}})", four, "must have dtype, shape and data_offsets");
+  expect_corrupt(R"({"t":4})", four, "must have dtype, shape and data_offsets");
   expect_corrupt(R"({"__metadata__":[]})", "", "__metadata__ is no map");
   expect_corrupt(R"({"__metadata__":{"a":1}})", "", "__metadata__ 'a' is no text");
   expect_corrupt(R"({"__metadata__":{"a":"1","a":"2"}})", "", "'a' is there twice");
   expect_corrupt(R"([])", "", "does not begin with '{'");
   expect_corrupt(R"({"a":)", "", "is no JSON");
   expect_corrupt(R"({} x)", "", "is no JSON");
+  expect_corrupt(std::string("{}\0", 3), "", "there is a NUL byte in it");
+  expect_corrupt(std::string("{}\0{\"t\":1}", 10), "", "there is a NUL byte in it");
+  expect_corrupt("{\"\xff\":1}", "", "is no JSON");
+  expect_corrupt(R"({},)", "", "is no JSON");
+  expect_corrupt(R"( {})", "", "does not begin with '{'");
+  expect_corrupt("\xef\xbb\xbf{}", "", "does not begin with '{'");
   expect_corrupt(R"({"a":{"b":{"c":{}}}})", "", "nested too deeply");
   expect_corrupt("{\"a\":" + std::string(100000, '['), "", "nested too deeply");
   expect_corrupt("", "", "does not begin with '{'");
@@ -246,6 +273,75 @@ TEST_F(Safetensors, EveryLieInTheHeaderIsNamed) {
   expect_corrupt("{\"a\":{" + t + "[0,4]},\"b\":{" + t + "[5,9]}}", "abcdefghi", "end at 4 (a hole)");
   expect_corrupt("{\"a\":{" + t + "[0,4]}}", "abcdefg", "holds 7 bytes of data, but its tensors take 4");
   expect_corrupt("{\"a\":{" + t + "[0,4]},\"a\":{" + t + "[0,4]}}", four, "'a' is there twice");
+}
+
+// What Python's safetensors takes beyond the format's own words.
+TEST_F(Safetensors, TakesNullForNoMetadataAndPassesOverFieldsItDoesNotKnow) {
+  put(file(),
+      with_header(R"({"__metadata__":null,"":{"dtype":"U8","shape":[1],"data_offsets":[0,1],"later":7}})", "a"));
+  const SafetensorsFile opened(file());
+  EXPECT_EQ(opened.find("").bytes, 1u);
+  EXPECT_TRUE(opened.metadata().empty());
+}
+
+TEST_F(Safetensors, ATensorOfAnotherDTypeIsNamedOnlyWhenItIsAskedFor) {
+  put(file(), with_header(R"({"mask":{"dtype":"BOOL","shape":[1,3],"data_offsets":[0,3]},)"
+                          R"("q":{"dtype":"F4","shape":[2],"data_offsets":[3,4]},)"
+                          R"("w":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
+                          std::string("\1\0\1q\0\0\x80\x3f", 8)));
+  const SafetensorsFile opened(file());
+  EXPECT_EQ(opened.tensors().size(), 1u);
+  EXPECT_EQ(read_all<float>(opened, "w"), std::vector<float>{1.0f});
+  ASSERT_EQ(opened.foreign().size(), 2u);
+  EXPECT_EQ(describe(opened.foreign().at("mask")), "BOOL [1, 3]");
+  std::vector<std::uint8_t> mask(3);
+  opened.read(opened.foreign().at("mask").entry, std::as_writable_bytes(std::span(mask)));
+  EXPECT_EQ(mask, (std::vector<std::uint8_t>{1, 0, 1}));
+  try {
+    opened.find("mask");
+    FAIL();
+  } catch (const InvalidArgument& error) {
+    EXPECT_NE(
+        std::string(error.what()).find("tensor 'mask' is BOOL [1, 3], and lockstep has no such dtype; convert it"),
+        std::string::npos)
+        << error.what();
+  }
+}
+
+TEST_F(Safetensors, EveryDTypeOfTheFormatHasItsSize) {
+  const std::pair<const char*, std::size_t> kBitsOf[] = {
+      {"F64", 64},        {"F32", 32},    {"F16", 16},    {"BF16", 16},   {"I64", 64},    {"I32", 32},
+      {"I16", 16},        {"I8", 8},      {"U64", 64},    {"U32", 32},    {"U16", 16},    {"U8", 8},
+      {"BOOL", 8},        {"C64", 64},    {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8},
+      {"F8_E5M2FNUZ", 8}, {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"F4", 4}};
+  for (const auto& [dtype, bits] : kBitsOf) {
+    const auto header = [name = std::string(dtype)](std::size_t bytes) {
+      return R"({"t":{"dtype":")" + name + R"(","shape":[2,4],"data_offsets":[0,)" + std::to_string(bytes) + "]}}";
+    };
+    put(file(), with_header(header(bits), std::string(bits, 'x')));
+    const SafetensorsFile opened(file());
+    EXPECT_EQ(opened.tensors().size() + opened.foreign().size(), 1u) << dtype;
+    why_corrupt(with_header(header(bits + 1), std::string(bits + 1, 'x')));
+  }
+}
+
+// A damaged file may hold anything where names are.
+TEST_F(Safetensors, NamesOfTheFileAreMadePrintable) {
+  const std::string name = "a\\u001b[2J\\n" + std::string(1 << 20, 'x');
+  const std::string text = why_corrupt(with_header("{\"" + name + "\":{\"dtype\":\"F32\"}}", ""));
+  EXPECT_NE(text.find("tensor 'a?[2J?xxx"), std::string::npos) << text.substr(0, 400);
+  EXPECT_LT(text.size(), 1000u);
+  EXPECT_EQ(text.find_first_of("\x1b\n"), std::string::npos);
+  const std::string json = why_corrupt(with_header("{\"t\":" + std::string(1 << 20, 'y') + "}", ""));
+  EXPECT_LT(json.size(), 1000u);
+  put(file(), with_header("{\"" + name + "\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", "a"));
+  try {
+    SafetensorsFile(file()).find("b");
+    FAIL();
+  } catch (const InvalidArgument& error) {
+    EXPECT_LT(std::string(error.what()).size(), 1000u);
+    EXPECT_EQ(std::string(error.what()).find('\x1b'), std::string::npos);
+  }
 }
 
 // Whatever happens to the bytes, reading either works within the file or says CorruptData; it never does anything else.

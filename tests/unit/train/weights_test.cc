@@ -89,6 +89,41 @@ TEST_F(Weights, OfAnotherModelAreRefusedWithEveryDifferenceAndNothingChanged) {
             std::string::npos);
 }
 
+TEST_F(Weights, ThatDifferInAllWaysAreOneSentence) {
+  const std::vector<float> numbers(8, 0.0f);
+  const auto bytes = std::as_bytes(std::span(numbers));
+  checkpoint::write_safetensors(folder_ / "w",
+                                {{{"weight", DType::f32, {2, 4}, bytes}, {"extra", DType::f32, {2}, bytes.first(8)}}});
+  EXPECT_NE(
+      refusal([&] { load_weights(folder_ / "w", nn::Linear(4, 2)); })
+          .find("does not fit the model: missing 'bias'; unexpected 'extra'; different 'weight' (file F32 [2, 4], "
+                "model F32 [4, 2]); build the model"),
+      std::string::npos);
+}
+
+// As PyTorch's GPT checkpoints, which hold the attention's mask.
+TEST_F(Weights, OfADTypeThatTheModelDoesNotHaveAreNamedWithIt) {
+  const std::string header = R"({"bias":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
+                             R"("mask":{"dtype":"BOOL","shape":[4],"data_offsets":[4,8]},)"
+                             R"("weight":{"dtype":"I16","shape":[2,1],"data_offsets":[8,12]}})";
+  std::string bytes(8, '\0');
+  bytes[0] = static_cast<char>(header.size());
+  std::ofstream(folder_ / "w", std::ios::binary) << bytes << header << std::string(12, '\0');
+  const std::string text = refusal([&] { load_weights(folder_ / "w", nn::Linear(2, 1)); });
+  EXPECT_NE(text.find("unexpected 'mask' (BOOL [4], a dtype that lockstep does not have); different 'weight' (file I16 "
+                      "[2, 1], model F32 [2, 1])"),
+            std::string::npos)
+      << text;
+}
+
+TEST_F(Weights, BesideWhichTheFileHoldsMoreSayWhatToLeaveOut) {
+  save_weights(folder_ / "w", mlp(4, 1));
+  const nn::Sequential shorter{nn::Linear(3, 4)};
+  EXPECT_NE(
+      refusal([&] { load_weights(folder_ / "w", shorter); }).find("leave out of the file what is not the model's"),
+      std::string::npos);
+}
+
 TEST_F(Weights, WithPyTorchsWrapperPrefixSayWhatToDo) {
   const std::vector<float> numbers(8, 0.0f);
   const auto bytes = std::as_bytes(std::span(numbers));
