@@ -4,6 +4,7 @@
 #include <oneapi/dnnl/dnnl.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 
 #include "runtime/base/error.h"
@@ -35,6 +36,9 @@ void gemm(const Gemm& g) {
   const dnnl_status_t status =
       dnnl_sgemm(g.transpose_a ? 'T' : 'N', g.transpose_b ? 'T' : 'N', g.rows, g.columns, g.inner, g.alpha, g.a, g.lda,
                  g.b, g.ldb, g.c.add ? 1.0f : 0.0f, g.c.data, g.ldc);
+  if (status == dnnl_out_of_memory) {
+    throw SystemError(fmt::format("oneDNN's sgemm of {} x {} x {}", g.rows, g.columns, g.inner), ENOMEM);
+  }
   if (status != dnnl_success) {
     throw Error(fmt::format("oneDNN's sgemm failed with status {} for {} x {} x {} (leading dimensions {}, {}, {})",
                             static_cast<int>(status), g.rows, g.columns, g.inner, g.lda, g.ldb, g.ldc));
