@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "runtime/base/error.h"
+#include "runtime/base/printable.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -71,7 +72,7 @@ void Console::redraw(Stream stream, std::string_view text) {
   if (!next_line_ || next_line_->expired()) show_held_redraw();
 }
 
-void Console::message(std::string_view text) { put_line(Stream::err, "lockstep run: ", text); }
+void Console::message(std::string_view text) { put_line(Stream::err, "lockstep run: ", printable_lines(text)); }
 
 void Console::detail(std::string_view text) { put_line(Stream::err, "", text); }
 

@@ -11,6 +11,7 @@
 #include <cstdio>
 
 #include "runtime/base/error.h"
+#include "runtime/base/printable.h"
 
 namespace lockstep::launcher {
 
@@ -52,9 +53,9 @@ void set_non_blocking(int fd) {
   if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0) throw SystemError("fcntl O_NONBLOCK", errno);
 }
 
-void print_error(std::string_view line) noexcept {
-  std::fwrite(line.data(), 1, line.size(), stderr);
-  std::fputc('\n', stderr);
+void print_error(std::string_view line) {
+  const std::string text = printable_lines(line) + '\n';
+  std::fwrite(text.data(), 1, text.size(), stderr);
 }
 
 rlimit raise_descriptor_limit(rlim_t wanted) {

@@ -32,7 +32,7 @@ bool wait_readable(int fd, const Deadline& deadline);
 void set_non_blocking(int fd);
 
 // A line on stderr. What can't be written is dropped: there is nowhere to say so but in the exit code.
-void print_error(std::string_view line) noexcept;
+void print_error(std::string_view line);
 
 // Raises this process's soft limit of open files as far as `wanted` or the hard limit. Returns what it was before.
 // Throws SystemError.

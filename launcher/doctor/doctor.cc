@@ -16,6 +16,7 @@
 #include "runtime/base/environment.h"
 #include "runtime/base/error.h"
 #include "runtime/base/logging.h"
+#include "runtime/base/printable.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -36,7 +37,7 @@ int examine(const DoctorOptions& options) {
   append(findings, gpu_findings(find_gpus("/proc/driver/nvidia/gpus", "/dev", environment),
                                 "/proc/driver/nvidia/version", probe.json));
 
-  const auto text = options.json ? as_json(findings, probe.json) : as_text(findings);
+  const auto text = options.json ? as_json(findings, probe.json) : printable_lines(as_text(findings));
   if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0) throw SystemError("write to stdout", errno);
   return count_problems(findings) == 0 ? 0 : 1;
 }

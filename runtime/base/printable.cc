@@ -63,7 +63,7 @@ std::string printable(std::string_view text, std::size_t most) {
     --end;
   }
   std::string result = printable_lines(text.substr(0, end));
-  std::replace(result.begin(), result.end(), '\n', '?');
+  std::replace(result.begin(), result.end(), '\n', ' ');
   if (end < text.size()) result += "...";
   return result;
 }

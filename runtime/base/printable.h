@@ -14,7 +14,7 @@ namespace lockstep {
 // mark that breaks lines or turns the direction of text, and each byte that is no UTF-8.
 std::string printable_lines(std::string_view text);
 
-// The same in one line: newlines become '?' too. At most `most` bytes of `text`, whole characters, and "..." behind
+// The same in one line: a newline becomes ' ' too. At most `most` bytes of `text`, whole characters, and "..." behind
 // them if that is not all of it.
 std::string printable(std::string_view text, std::size_t most = 80);
 

@@ -124,6 +124,8 @@ void enter(const OnPlace& on_place, store::Store& store, const Keys& keys, const
   if (!on_place) return;
   try {
     on_place(keys.scope);
+  } catch (const SystemError&) {
+    throw;  // this process has no thread or descriptor for it: nobody refused it
   } catch (const Error&) {
     explain_refusal(store, keys, identity, own, deadline);
     throw;

@@ -26,7 +26,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, Limits,
                                            // Each thread wants 60 GB of addresses for its stack, and 4 GB are allowed.
                                            Limit{"NoThreads", "ulimit -s 60000000 && ulimit -v 4000000",
                                                  "starting a thread: "}),
-                         [](const auto& info) { return info.param.name; });
+                         [](const auto& test) { return test.param.name; });
 
 TEST_P(Limits, AreNamedByTheRankThatMeetsThem) {
   const testing::Footprint footprint;

@@ -329,7 +329,7 @@ TEST_F(Safetensors, EveryDTypeOfTheFormatHasItsSize) {
 TEST_F(Safetensors, NamesOfTheFileAreMadePrintable) {
   const std::string name = "a\\u001b[2J\\n" + std::string(1 << 20, 'x');
   const std::string text = why_corrupt(with_header("{\"" + name + "\":{\"dtype\":\"F32\"}}", ""));
-  EXPECT_NE(text.find("tensor 'a?[2J?xxx"), std::string::npos) << text.substr(0, 400);
+  EXPECT_NE(text.find("tensor 'a?[2J xxx"), std::string::npos) << text.substr(0, 400);
   EXPECT_LT(text.size(), 1000u);
   EXPECT_EQ(text.find_first_of("\x1b\n"), std::string::npos);
   const std::string json = why_corrupt(with_header("{\"t\":" + std::string(1 << 20, 'y') + "}", ""));
