@@ -95,8 +95,11 @@ class Round {
   e2e::ProcessOptions options() const {
     e2e::Words actions{harm_.backend};
     if (harm_.caught) actions.push_back("caught");
+    // The survivors have the grace to speak. Of a rank that is stopped they hear after 3 s, and the launcher waits for
+    // it too.
+    const std::string grace = harm_.signal.number == SIGSTOP ? "3" : "20";
     e2e::ProcessOptions options{
-        .command = e2e::run_command({"-n", std::to_string(harm_.ranks), "--grace", "20"}, SOAK_TRAIN, actions)};
+        .command = e2e::run_command({"-n", std::to_string(harm_.ranks), "--grace", grace}, SOAK_TRAIN, actions)};
     if (harm_.survivors_speak) options.environment["SOAK_IGNORES_TERM"] = "1";
     if (harm_.signal.number == SIGSTOP) options.environment["LOCKSTEP_LIVENESS"] = "on";
     return options;
