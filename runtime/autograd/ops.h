@@ -1,5 +1,9 @@
 // Differentiable operations. Each records itself when an input requires a gradient and recording is on.
 //
+// Results are as near to the formula in double as PyTorch's float32 on the CPU, or nearer, and NaN and infinity go
+// where its go; but where a square of finite values overflows there and gives NaN (layer_norm, gelu's gradient), ours
+// is the number.
+//
 // Values are f32, indices i64. Tensors of 0 rows work everywhere. There is no broadcasting but where it is said.
 // InvalidArgument names the operation and both shapes.
 #pragma once

@@ -115,7 +115,8 @@ struct KernelTable {
   void (*sum)(Into out, const float* a, float alpha, std::int64_t count);
   // out[i] = alpha * *scalar.
   void (*expand)(Into out, const float* scalar, float alpha, std::int64_t count);
-  // The sum of squares, in double and in an order that depends on count only. Waits for the device.
+  // The sum of squares, in double and in an order that depends on count only, whatever the processor. Waits for the
+  // device.
   double (*sum_squares)(const float* a, std::int64_t count);
 
   // --- layers ---
@@ -160,7 +161,7 @@ struct KernelTable {
   // sign * 2 (a - b) / count * *dloss.
   void (*mse_backward)(Into da, const float* dloss, const float* a, const float* b, float sign, std::int64_t count);
 
-  // --- optimizers, over flat spans ---
+  // --- optimizers, over flat spans; the same bits on every processor, because replicas take each step apart ---
   void (*adamw)(float* weights, const float* gradients, float* moment1, float* moment2, std::int64_t count,
                 const AdamWStep& step);
   void (*sgd)(float* weights, const float* gradients, float* velocity, std::int64_t count, const SgdStep& step);

@@ -22,7 +22,7 @@ LOCKSTEP_INLINE void store(Into out, std::int64_t count, const F& f) {
 constexpr float kGeluScale = 1.5957691216057308f;  // 2 sqrt(2 / pi)
 constexpr float kGeluCube = 0.044715f;
 
-LOCKSTEP_INLINE float gelu_exp(float x) { return fast_exp_normal(-kGeluScale * (x + kGeluCube * x * x * x)); }
+LOCKSTEP_INLINE float gelu_exponent(float x) { return -kGeluScale * (x + kGeluCube * x * x * x); }
 
 }  // namespace
 
@@ -66,7 +66,7 @@ LOCKSTEP_CLONES void tanh_backward(Into dx, const float* y, const float* dy, std
 }
 
 LOCKSTEP_CLONES void gelu(float* out, const float* x, std::int64_t count) {
-  store({out, false}, count, [=](std::int64_t i) { return x[i] / (1.0f + gelu_exp(x[i])); });
+  store({out, false}, count, [=](std::int64_t i) { return x[i] / (1.0f + fast_exp_normal(gelu_exponent(x[i]))); });
 }
 
 LOCKSTEP_CLONES void gelu_backward(Into dx, const float* x, const float* dy, std::int64_t count) {
@@ -75,7 +75,7 @@ LOCKSTEP_CLONES void gelu_backward(Into dx, const float* x, const float* dy, std
     // is in PyTorch.
     float v = x[i] < -10.0f ? -10.0f : x[i];
     v = (v > 10.0f ? 10.0f : v) + (x[i] - x[i]);
-    const float e = gelu_exp(v);
+    const float e = fast_exp_within(gelu_exponent(v));
     const float s = 1.0f / (1.0f + e);
     const float slope = kGeluScale * (1.0f + 3.0f * kGeluCube * v * v);
     return dy[i] * (s + v * s * (e * s) * slope);

@@ -17,14 +17,14 @@ LOCKSTEP_CLONES std::int64_t cross_entropy(float* loss, float* largest, float* s
     float most = row[0];
 #pragma omp simd reduction(max : most)
     for (std::int64_t c = 0; c < columns; ++c) most = row[c] > most ? row[c] : most;
-    float sum = 0;
+    double sum = 0;  // over a whole vocabulary
 #pragma omp simd reduction(+ : sum)
-    for (std::int64_t c = 0; c < columns; ++c) sum += fast_exp(row[c] - most);
+    for (std::int64_t c = 0; c < columns; ++c) sum += static_cast<double>(fast_exp(row[c] - most));
     // The largest and the sum stay apart, here and on the way back: in one float, log sum exp, a large offset of the
     // logits would leave no digits for what is between them.
     largest[r] = most;
-    sums[r] = sum;
-    total += std::log(static_cast<double>(sum)) - static_cast<double>(row[targets[r]] - most);
+    sums[r] = static_cast<float>(sum);
+    total += std::log(sum) - static_cast<double>(row[targets[r]] - most);
     ++counted;
   }
   *loss = counted == 0 ? 0.0f : static_cast<float>(total / static_cast<double>(counted));

@@ -50,12 +50,16 @@ LOCKSTEP_INLINE float fast_exp(float x) {
   return vanishes ? 0.0f : value;
 }
 
-// The same with fewer steps: about 1e-38 below -87, infinity above 88.4.
-LOCKSTEP_INLINE float fast_exp_normal(float x) {
-  x = x < -87.0f ? -87.0f : x;
-  x = x > 89.0f ? 89.0f : x;
+// The same with fewer steps for x in [-87.6, 88.3], whose results are normal floats.
+LOCKSTEP_INLINE float fast_exp_within(float x) {
   const ReducedExp e = reduced_exp(x);
   return (e.fraction + 1.0f) * power_of_two(e.power);
+}
+
+// The same for every x: about 1e-38 below -87, infinity above 88.4.
+LOCKSTEP_INLINE float fast_exp_normal(float x) {
+  x = x < -87.0f ? -87.0f : x;
+  return fast_exp_within(x > 89.0f ? 89.0f : x);
 }
 
 // tanh(x) to 1.1 units in the last place: a polynomial near 0 (minimax for the relative error), 1 - 2 / (exp(2x) + 1)

@@ -86,6 +86,41 @@ TEST(OptimizerSweep, SgdEqualsDouble) {
   }
 }
 
+// Never part of a fused multiply-add.
+float rounded(float value) {
+  const volatile float result = value;
+  return result;
+}
+
+// Replicas take each step apart, perhaps on processors of which only one fuses.
+TEST(OptimizerSweep, AStepHasTheBitsOfSeparateProductsAndSums) {
+  const Weights before = weights_in({0, 1}, 1000);
+  Weights w = before;
+  const AdamWStep step{
+      .learning_rate = 0.01, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .correction1 = 0.3, .correction2 = 0.003};
+  k.adamw(w.weight.data(), w.gradient.data(), w.first.data(), w.second.data(), 1000, step);
+  const auto rate = static_cast<float>(0.01 / 0.3), root = static_cast<float>(1 / std::sqrt(0.003));
+  for (std::size_t i = 0; i < 1000; ++i) {
+    const float g = before.gradient[i];
+    const float m = rounded(0.9f * before.first[i]) + rounded(static_cast<float>(1 - 0.9) * g);
+    const float v = rounded(0.999f * before.second[i]) + rounded(rounded(static_cast<float>(1 - 0.999) * g) * g);
+    const float move = rounded(rate * m) / rounded(rounded(rounded(std::sqrt(v)) * root) + 1e-8f);
+    ASSERT_EQ(w.first[i], m) << i;
+    ASSERT_EQ(w.second[i], v) << i;
+    ASSERT_EQ(w.weight[i], before.weight[i] - rounded(move)) << i;
+  }
+  w = before;
+  k.sgd(w.weight.data(), w.gradient.data(), w.first.data(), 1000,
+        {.learning_rate = 0.1, .momentum = 0.9, .weight_decay = 0.3, .nesterov = true});
+  for (std::size_t i = 0; i < 1000; ++i) {
+    const float g = before.gradient[i] + rounded(0.3f * before.weight[i]);
+    const float v = rounded(0.9f * before.first[i]) + rounded(g);
+    const float move = rounded(0.1f * rounded(g + rounded(0.9f * rounded(v))));
+    ASSERT_EQ(w.first[i], v) << i;
+    ASSERT_EQ(w.weight[i], before.weight[i] - move) << i;
+  }
+}
+
 // PyTorch 1.13's torch.optim does the same: a NaN gradient leaves NaN weights, an infinite one of AdamW too.
 TEST(OptimizerSweep, OptimizersHideNoNan) {
   for (const float bad : {kNan, kInfinity, -kInfinity}) {

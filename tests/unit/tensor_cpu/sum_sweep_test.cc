@@ -1,3 +1,5 @@
+#include <array>
+
 #include "runtime/tensor/cpu/cpu_kernels.h"
 #include "tests/unit/tensor_cpu/sweep.h"
 
@@ -48,6 +50,19 @@ TEST(SumSweep, SumsEqualDouble) {
   }
   sums.expect_at_most(0.5001);
   losses.expect_at_most(0.5001);
+}
+
+// A gradient's norm scales the gradients of every replica: its bits can't depend on how wide a processor's vectors are.
+TEST(SumSweep, SquaresAreSummedInSixteenPartsOnEveryProcessor) {
+  for (const std::int64_t n : {0, 1, 15, 16, 17, 31, 33, 1000, 4099}) {
+    const Floats a = values_in({0, 1}, n, 1);
+    std::array<double, 16> parts{};
+    for (std::size_t i = 0; i < a.size(); ++i) parts[i % 16] += in_double(a[i]) * in_double(a[i]);
+    for (std::size_t half = 8; half > 0; half /= 2) {
+      for (std::size_t part = 0; part < half; ++part) parts[part] += parts[part + half];
+    }
+    EXPECT_EQ(k.sum_squares(a.data(), n), parts[0]) << n;
+  }
 }
 
 // 20,000 rows: a chain of floats would be off by thousands of ulps.
