@@ -49,8 +49,9 @@ FailureReport describe_failure(const Verdict& verdict, const RankProcess& proces
     if (const auto hint = verdict.ending()->hint(); !hint.empty()) report.details.push_back("  hint: " + hint);
   }
   if (cause != nullptr && !is_told) {
-    report.details.push_back(cause->reporter < 0 ? fmt::format("  the store: {}", cause->text)
-                                                 : fmt::format("  rank {}: {}", cause->reporter, cause->text));
+    const std::string who_says = cause->reporter < 0 ? "the store" : fmt::format("rank {}", cause->reporter);
+    const std::string when = cause->step < 0 ? "" : fmt::format(", in step {}", cause->step);
+    report.details.push_back(fmt::format("  {}{}: {}", who_says, when, cause->text));
   }
   if (!verdict.circle().empty()) {
     report.details.push_back(fmt::format("  {} accuse each other: each may be the first; their own lines say more",

@@ -75,7 +75,10 @@ void GroupWatch::file(const Cause& cause) {
       MutexLock lock(mutex_);
       link = link_.lock();
     }
-    if (link) link->report(cause);
+    if (!link) return;
+    Cause filed = cause;
+    if (filed.step < 0) filed.step = position().step;
+    link->report(filed);
   });
 }
 
