@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 
 #include "runtime/base/error.h"
+#include "runtime/base/logging.h"
 
 namespace lockstep {
 
@@ -50,6 +52,14 @@ std::vector<std::string> all_gather_text(ProcessGroup& group, const std::string&
     result.emplace_back(begin, begin + all_bytes[rank]);
   }
   return result;
+}
+
+void await_all_told(ProcessGroup& group) noexcept {
+  try {
+    group.barrier().wait();
+  } catch (const std::exception& error) {  // what has been told goes first
+    log_debug("a rank did not stay until all had been told of a failure: {}", error.what());
+  }
 }
 
 }  // namespace lockstep

@@ -131,5 +131,8 @@ class ProcessGroup {
 // Blocking conveniences over the contract, for set-up code: never in a step.
 // Text of any length from every rank, in rank order, on every rank.
 std::vector<std::string> all_gather_text(ProcessGroup& group, const std::string& text);
+// For ranks that have told each other of a failure and are about to throw it: returns once all have it, or when the
+// group fails. A rank that threw earlier would unwind its group, and those who still wait for the text would blame it.
+void await_all_told(ProcessGroup& group) noexcept;
 
 }  // namespace lockstep

@@ -31,15 +31,6 @@ void TaskGroup::check_arena_bytes(std::size_t bytes) {
   throw InvalidArgument(fmt::format("allocate of {} bytes: no machine has so much; is a size negative?", bytes));
 }
 
-void TaskGroup::require_arena(std::size_t bytes, std::span<const std::string> problems) const {
-  std::string reasons;
-  for (std::size_t r = 0; r < problems.size(); ++r) {
-    if (problems[r].empty()) continue;
-    reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", roster()[r].describe(), problems[r]);
-  }
-  if (!reasons.empty()) throw BackendUnavailable(fmt::format("allocate ({} bytes per rank): {}", bytes, reasons));
-}
-
 Work TaskGroup::all_reduce(const BufferView& buffer, const AllReduceOptions& options) {
   check_buffer(*this, "all_reduce", buffer);
   check_weight(*this, buffer, options);

@@ -3,9 +3,8 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
-#include <span>
-#include <string>
 #include <string_view>
 
 #include "runtime/comm/backend.h"
@@ -50,8 +49,6 @@ class TaskGroup : public ProcessGroup {
   Task task_of(OpKind kind, const BufferView& input, const BufferView& output, std::int64_t count);
   // The size of an arena is one that a machine could have. InvalidArgument.
   static void check_arena_bytes(std::size_t bytes);
-  // All have the arena or none has: BackendUnavailable with each rank's problem that isn't empty.
-  void require_arena(std::size_t bytes, std::span<const std::string> problems) const;
 
  private:
   Work message(bool is_send, const BufferView& buffer, int peer, int tag);

@@ -3,13 +3,12 @@
 #include <ATen/Functions.h>
 #include <fmt/format.h>
 
-#include <exception>
-#include <functional>
 #include <span>
 #include <vector>
 
 #include "runtime/base/error.h"
 #include "runtime/checkpoint/fit.h"
+#include "runtime/ddp/rank0.h"
 #include "runtime/libtorch/module_state.h"
 #include "runtime/libtorch/tensor_bytes.h"
 
@@ -28,26 +27,10 @@ std::span<std::byte> span_of(const at::Tensor& contiguous) {
   return {static_cast<std::byte*>(view.data), view.bytes()};
 }
 
-// Runs `action` on rank 0 and brings its failure to all.
-void on_rank0(const std::string& operation, const std::shared_ptr<ProcessGroup>& the_group,
-              const std::function<void()>& action) {
-  if (!the_group) {
-    throw InvalidArgument(operation + ": the process group is null; pass what init_process_group returned, or none");
-  }
-  ProcessGroup& group = *the_group;
-  std::string outcome;
-  std::exception_ptr failure;
-  if (group.rank() == 0) {
-    try {
-      action();
-    } catch (const std::exception& error) {
-      failure = std::current_exception();
-      outcome = fmt::format("-{}", error.what());
-    }
-  }
-  const std::string told = all_gather_text(group, outcome).front();
-  if (failure) std::rethrow_exception(failure);
-  if (!told.empty()) throw Error(fmt::format("{}: rank 0 failed: {}", operation, told.substr(1)));
+ProcessGroup& require_group(const char* operation, const std::shared_ptr<ProcessGroup>& group) {
+  if (group) return *group;
+  throw InvalidArgument(
+      fmt::format("{}: the process group is null; pass what init_process_group returned, or none", operation));
 }
 
 std::vector<checkpoint::WantedTensor> wanted_by(const std::vector<NamedTensor>& state) {
@@ -75,7 +58,10 @@ void save_state(const std::filesystem::path& path, const ::torch::nn::Module& mo
 
 void save_state(const std::filesystem::path& path, const ::torch::nn::Module& module,
                 const std::shared_ptr<ProcessGroup>& group, const checkpoint::Metadata& metadata) {
-  on_rank0("save_state", group, [&] { save_state(path, module, metadata); });
+  on_rank0("save_state", require_group("save_state", group), [&] {
+    save_state(path, module, metadata);
+    return std::string();
+  });
 }
 
 checkpoint::Metadata load_state(const std::filesystem::path& path, const ::torch::nn::Module& module) {
@@ -97,7 +83,10 @@ checkpoint::Metadata load_state(const std::filesystem::path& path, const ::torch
 checkpoint::Metadata load_state(const std::filesystem::path& path, const ::torch::nn::Module& module,
                                 const std::shared_ptr<ProcessGroup>& group) {
   checkpoint::Metadata metadata;
-  on_rank0("load_state", group, [&] { metadata = load_state(path, module); });
+  on_rank0("load_state", require_group("load_state", group), [&] {
+    metadata = load_state(path, module);
+    return std::string();
+  });
   const std::vector<NamedTensor> state = state_of(module);
   compare_state(*group, state, {});
   broadcast_state(*group, state);

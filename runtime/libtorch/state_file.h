@@ -20,7 +20,8 @@ namespace lockstep::torch {
 void save_state(const std::filesystem::path& path, const ::torch::nn::Module& module,
                 const checkpoint::Metadata& metadata = {});
 // The same in a job, collective: rank 0 writes, everyone waits until the file is there. A failure of rank 0 reaches
-// every rank, as Error with rank 0's text.
+// every rank: its own error there, PeerLost with rank 0's text and errno elsewhere, and the group goes on
+// (ddp/rank0.h).
 void save_state(const std::filesystem::path& path, const ::torch::nn::Module& module,
                 const std::shared_ptr<ProcessGroup>& group, const checkpoint::Metadata& metadata = {});
 
@@ -28,7 +29,8 @@ void save_state(const std::filesystem::path& path, const ::torch::nn::Module& mo
 // module's names, with its shapes and dtypes, else InvalidArgument says what is missing, unexpected or different.
 // CorruptData if the file is damaged.
 checkpoint::Metadata load_state(const std::filesystem::path& path, const ::torch::nn::Module& module);
-// The same in a job, collective: rank 0 reads and gives it to all. Only rank 0 gets the metadata.
+// The same in a job, collective: rank 0 reads and gives it to all. Only rank 0 gets the metadata. A failure of rank 0
+// reaches every rank as that of save_state does.
 checkpoint::Metadata load_state(const std::filesystem::path& path, const ::torch::nn::Module& module,
                                 const std::shared_ptr<ProcessGroup>& group);
 

@@ -2,14 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <exception>
-#include <functional>
 #include <vector>
 
 #include "runtime/base/error.h"
 #include "runtime/checkpoint/fit.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/ddp/broadcast_parameters.h"
+#include "runtime/ddp/rank0.h"
 
 namespace lockstep {
 namespace {
@@ -22,24 +21,6 @@ std::span<std::byte> bytes_of(const Tensor& host) {
 std::vector<std::int64_t> shape_of(const Tensor& tensor) {
   const auto extents = tensor.shape().extents();
   return {extents.begin(), extents.end()};
-}
-
-// Runs `action` on rank 0 and brings its end to all: its text, or its failure.
-std::string on_rank0(const char* what, ProcessGroup& group, const std::function<std::string()>& action) {
-  std::string outcome;
-  std::exception_ptr failure;
-  if (group.rank() == 0) {
-    try {
-      outcome = "+" + action();
-    } catch (const std::exception& error) {
-      failure = std::current_exception();
-      outcome = fmt::format("-{}", error.what());
-    }
-  }
-  const std::string told = all_gather_text(group, outcome).front();
-  if (failure) std::rethrow_exception(failure);
-  if (told.starts_with('-')) throw Error(fmt::format("{}: rank 0 failed: {}", what, told.substr(1)));
-  return told.substr(1);
 }
 
 std::vector<checkpoint::WantedTensor> wanted_by(const std::vector<nn::NamedParameter>& parameters) {

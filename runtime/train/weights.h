@@ -17,7 +17,8 @@ using WeightsMetadata = std::map<std::string, std::string>;
 // Throws InvalidArgument (no such folder), SystemError (disk full).
 void save_weights(const std::filesystem::path& path, const nn::Module& model, const WeightsMetadata& metadata = {});
 // The same in a job, collective: rank 0 writes, everyone waits until the file is on its disk. A failure of rank 0
-// reaches every rank, as Error with rank 0's text.
+// reaches every rank: its own error there, PeerLost with rank 0's text and errno elsewhere, and the group goes on
+// (ddp/rank0.h).
 void save_weights(const std::filesystem::path& path, const nn::Module& model,
                   const std::shared_ptr<ProcessGroup>& group, const WeightsMetadata& metadata = {});
 
@@ -26,7 +27,7 @@ void save_weights(const std::filesystem::path& path, const nn::Module& model,
 // was changed. CorruptData if the file is damaged.
 WeightsMetadata load_weights(const std::filesystem::path& path, const nn::Module& model);
 // The same in a job, collective: rank 0 reads, so that the others' hosts need no copy of the file. A failure of rank 0
-// reaches every rank, as Error with rank 0's text.
+// reaches every rank as that of save_weights does.
 WeightsMetadata load_weights(const std::filesystem::path& path, const nn::Module& model,
                              const std::shared_ptr<ProcessGroup>& group);
 // The metadata alone, to build the model from.

@@ -12,6 +12,7 @@
 #include <string>
 #include <string_view>
 
+#include "runtime/base/cause.h"
 #include "runtime/base/error.h"
 #include "runtime/base/exit_code.h"
 #include "runtime/base/printable.h"
@@ -30,6 +31,13 @@ void write_line(std::string_view text) {
     if (written <= 0) return;  // stderr is closed: the exit code has to say it
     text.remove_prefix(static_cast<std::size_t>(written));
   }
+}
+
+// Another rank failed first: PeerLost, or what ranks throw together because of one of them.
+bool is_consequence(const Error& error, int rank) {
+  if (dynamic_cast<const PeerLost*>(&error) != nullptr) return true;
+  const Cause* const cause = error.cause();
+  return cause != nullptr && cause->kind == Cause::Kind::failed && cause->rank >= 0 && rank >= 0 && cause->rank != rank;
 }
 
 // Not exit(): other threads still run, and their objects must not be destroyed under them.
@@ -64,7 +72,7 @@ void write_line(std::string_view text) {
     try {
       std::rethrow_exception(current);
     } catch (const Error& error) {
-      report_and_exit(error.what(), dynamic_cast<const PeerLost*>(&error) != nullptr ? kExitPeerLost : 1);
+      report_and_exit(error.what(), is_consequence(error, rank_of_process.load()) ? kExitPeerLost : 1);
     } catch (const std::bad_alloc&) {
       report_out_of_memory();
     } catch (...) {  // Not ours: as without us.

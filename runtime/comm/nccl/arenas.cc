@@ -9,6 +9,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/logging.h"
+#include "runtime/comm/arena_agreement.h"
 #include "runtime/comm/nccl/engine.h"
 #include "runtime/comm/nccl/helper_call.h"
 
@@ -172,15 +173,15 @@ Arena Arenas::allocate(ProcessGroup& group, std::size_t bytes) {
 
   // All tell what came of it, so that all have the arena or none has: whose memory it is, and what went wrong. Behind
   // this the memory is zero, too.
-  const auto words = all_gather_text(group, (taken.is_nccls ? "n" : "d") + taken.problem);
-  std::string reasons;
   bool all_nccls = true;
-  for (std::size_t r = 0; r < words.size(); ++r) {
-    all_nccls &= words[r].starts_with('n');
-    if (words[r].size() < 2) continue;
-    reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", group.roster()[r].describe(), words[r].substr(1));
-  }
-  if (!reasons.empty()) throw BackendUnavailable(fmt::format("allocate ({} bytes per rank): {}", bytes, reasons));
+  comm::agree_on_arena(group, bytes, taken.problem, [&](const std::string& problem) {
+    auto words = all_gather_text(group, (taken.is_nccls ? "n" : "d") + problem);
+    for (std::string& word : words) {
+      all_nccls &= word.starts_with('n');
+      word.erase(0, 1);
+    }
+    return words;
+  });
 
   auto* const data = static_cast<std::byte*>(taken.memory.get());
   Arena arena{std::make_shared<std::shared_ptr<void>>(taken.memory), data, bytes};

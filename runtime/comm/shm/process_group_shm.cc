@@ -6,6 +6,7 @@
 #include <exception>
 
 #include "runtime/base/error.h"
+#include "runtime/comm/arena_agreement.h"
 #include "runtime/net/stream.h"
 
 namespace lockstep::shm {
@@ -88,7 +89,7 @@ Arena ProcessGroupShm::allocate(std::size_t bytes) {
     problem = error.what();
   }
   // Then all tell what came of it.
-  require_arena(bytes, exchange(problem));
+  comm::agree_on_arena(*this, bytes, problem, [this](const std::string& own) { return exchange(own); });
   Arena arena = engine_->arenas().add(std::move(memory), wanted);
   arena.bytes = bytes;
   return arena;

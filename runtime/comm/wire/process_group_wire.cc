@@ -7,6 +7,7 @@
 #include <exception>
 
 #include "runtime/base/error.h"
+#include "runtime/comm/arena_agreement.h"
 
 namespace lockstep::wire {
 namespace {
@@ -61,7 +62,8 @@ Arena ProcessGroupWire::allocate(std::size_t bytes) {
     problem = error.what();
   }
   // All tell what came of it.
-  require_arena(bytes, all_gather_text(*this, problem));
+  comm::agree_on_arena(*this, bytes, problem,
+                       [this](const std::string& own) { return all_gather_text(*this, own); });
   return arena;
 }
 

@@ -1,0 +1,88 @@
+#include "runtime/ddp/own_failure.h"
+
+#include <fmt/format.h>
+
+#include "runtime/base/error.h"
+#include "runtime/base/logging.h"
+
+namespace lockstep {
+namespace {
+
+const rendezvous::Member& self(const ProcessGroup& group) {
+  return group.roster()[static_cast<std::size_t>(group.rank())];
+}
+
+bool is_peer_lost(const std::exception_ptr& exception) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const PeerLost&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
+int errno_of(const std::exception_ptr& exception) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const SystemError& error) {
+    return error.error_number();
+  } catch (...) {
+    return 0;
+  }
+}
+
+}  // namespace
+
+std::string text_of(const std::exception_ptr& exception) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "an exception that is no std::exception";
+  }
+}
+
+Cause failure_of_this_rank(const ProcessGroup& group, std::string_view operation, const std::exception_ptr& exception) {
+  const rendezvous::Member& member = self(group);
+  return {.kind = Cause::Kind::failed,
+          .rank = member.rank,
+          .reporter = member.rank,
+          .host = member.host,
+          .pid = member.pid,
+          .error_number = errno_of(exception),
+          .text = fmt::format("{}{}{} failed: {}", operation, operation.empty() ? "" : ": ", member.describe(),
+                              text_of(exception))};
+}
+
+OwnFailure::OwnFailure(std::shared_ptr<ProcessGroup> group)
+    : group_(std::move(group)), exceptions_at_birth_(std::uncaught_exceptions()) {}
+
+void OwnFailure::keep(std::string_view where, const std::exception_ptr& exception) noexcept {
+  if (!is_peer_lost(exception)) keep(where, text_of(exception));
+}
+
+void OwnFailure::keep(std::string_view where, std::string_view text) noexcept {
+  text_ = fmt::format("in {}: {}", where, text);
+}
+
+void OwnFailure::tell() noexcept {
+  if (text_.empty() || group_->size() == 1) return;
+  try {
+    group_->abort(fmt::format("{} failed {}", self(*group_).describe(), text_));
+  } catch (const std::exception& error) {
+    log_error("DistributedDataParallel: the other ranks could not be told that this one failed {}: {}", text_,
+              error.what());
+  }
+}
+
+void OwnFailure::tell_if_unwinding(bool others_wait) noexcept {
+  if (std::uncaught_exceptions() <= exceptions_at_birth_) return;
+  if (text_.empty() && others_wait) {
+    keep("the middle of a step", "an exception of the program's own, which that rank's output has");
+  }
+  tell();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,50 @@
+// An exception of this rank's own while it trains, and how the other ranks hear of it.
+//
+// Where the others wait for this rank (a backward, the time between micro-batches, a layer's collective) they hear at
+// once: the group fails on every rank with "rank 1 (host node7, pid 4711) failed in the backward of step 3: TEXT".
+// Elsewhere a program may catch the exception and go on, and the text is kept until the next forward: it is told if an
+// exception unwinds the object that trains. A world of one has nobody to tell.
+//
+// Threads: one at a time.
+#pragma once
+
+#include <exception>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "runtime/base/cause.h"
+#include "runtime/comm/process_group.h"
+
+namespace lockstep {
+
+// The message of an exception, whatever its type.
+std::string text_of(const std::exception_ptr& exception);
+// This rank's failure as the others hear it: "save_weights: rank 0 (host node7, pid 4711) failed: TEXT", with the errno
+// of a SystemError. `operation` may be empty, and then has no colon.
+Cause failure_of_this_rank(const ProcessGroup& group, std::string_view operation, const std::exception_ptr& exception);
+
+class OwnFailure {
+ public:
+  explicit OwnFailure(std::shared_ptr<ProcessGroup> group);
+
+  // `where`: "the forward of step 3". A PeerLost is another rank's failure, and is not kept.
+  void keep(std::string_view where, const std::exception_ptr& exception) noexcept;
+  void keep(std::string_view where, std::string_view text) noexcept;
+  void forget() { text_.clear(); }
+  // "in the forward of step 3: TEXT"; empty if nothing is kept.
+  const std::string& text() const { return text_; }
+
+  // Fails the group on every rank with what is kept; nothing if nothing is.
+  void tell() noexcept;
+  // For the destructor of the object that trains: while an exception unwinds it, tells what is kept; where the others
+  // wait for this rank, also of an exception that no call of ours has seen.
+  void tell_if_unwinding(bool others_wait) noexcept;
+
+ private:
+  std::shared_ptr<ProcessGroup> group_;
+  std::string text_;
+  int exceptions_at_birth_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,58 @@
+#include "runtime/ddp/rank0.h"
+
+#include <fmt/format.h>
+
+#include <exception>
+
+#include "runtime/base/cause.h"
+#include "runtime/base/error.h"
+#include "runtime/base/logging.h"
+#include "runtime/ddp/own_failure.h"
+
+namespace lockstep {
+namespace {
+
+constexpr char kResult = '+';
+constexpr char kFailure = '-';
+
+void tell(ProcessGroup& group, const Cause& cause) {
+  if (group.size() == 1) return;
+  try {
+    all_gather_text(group, kFailure + encode(cause));
+  } catch (const Error& error) {  // its own failure goes first
+    log_warn("the other ranks could not be told ({}): {}", cause.text, error.what());
+    return;
+  }
+  await_all_told(group);
+}
+
+[[noreturn]] void throw_told(std::string_view operation, ProcessGroup& group, const std::string& told) {
+  await_all_told(group);
+  const auto cause = decode_cause(std::string_view(told).substr(1));
+  if (!cause) {
+    throw CorruptData(
+        fmt::format("{}: rank 0 failed, and its {} bytes about it can't be read; do all ranks run the same build?",
+                    operation, told.size()));
+  }
+  throw_error(*cause);
+}
+
+}  // namespace
+
+std::string on_rank0(std::string_view operation, ProcessGroup& group, const std::function<std::string()>& action) {
+  std::string outcome;
+  if (group.rank() == 0) {
+    try {
+      outcome = kResult + action();
+    } catch (...) {
+      const std::exception_ptr failure = std::current_exception();
+      tell(group, failure_of_this_rank(group, operation, failure));
+      std::rethrow_exception(failure);
+    }
+  }
+  std::string told = all_gather_text(group, outcome).front();
+  if (told.front() != kResult) throw_told(operation, group, told);
+  return told.substr(1);
+}
+
+}  // namespace lockstep
