@@ -4,10 +4,16 @@
 //   auto loader = torch::data::make_data_loader(dataset, sampler, 64);        // 64 rows of this rank
 //
 // Rank r reads positions r, r + world, r + 2 world, ... of the epoch's order, which is the same on every machine. Each
-// begin() of the loader starts the next epoch, the first one 0; set_epoch() says which comes next. Copies share that:
-// the loader has its own copy.
+// begin() of the loader starts the next epoch, the first one 0; set_epoch() says which comes next. Copies are one
+// sampler, for the loader takes a copy: what is asked of the program's is of the loader's. A second loader takes a
+// sampler of its own.
 //
-// Threads: one at a time. Failure: InvalidArgument for numbers out of their range.
+// Checkpoints: save() writes the epoch and how many samples have been drawn, and after load() the next begin() goes on
+// there. A loader with workers draws ahead of what it has returned, up to DataLoaderOptions::max_jobs batches: a
+// program that saves within an epoch counts its batches and calls resume(), or has no workers.
+//
+// Threads: one at a time. Failure: InvalidArgument for numbers out of their range, and for an archive of another length
+// or number of ranks.
 #pragma once
 
 #include <torch/data/samplers/base.h>
@@ -40,8 +46,10 @@ class DistributedSampler : public ::torch::data::samplers::Sampler<> {
 
   DistributedSampler(std::size_t length, int rank, int world, const SamplerOptions& options = {});
 
-  // Of the next begin(); equal on all ranks.
+  // Of the next begin(); equal on all ranks. That goes on where load() or resume() said, if it is their epoch.
   void set_epoch(std::int64_t epoch);
+  // The next begin() goes on in `epoch`, behind the first `samples` of this rank's; with none left, in the next epoch.
+  void resume(std::int64_t epoch, std::size_t samples);
   // Samples of this rank in an epoch.
   std::size_t size() const;
   // Batches of the rank that has most, rank 0.
@@ -53,16 +61,22 @@ class DistributedSampler : public ::torch::data::samplers::Sampler<> {
   void load(::torch::serialize::InputArchive& archive) override;
 
  private:
+  // What copies share.
+  struct State {
+    std::size_t length = 0;
+    std::int64_t next_epoch = 0;
+    std::int64_t epoch = 0;
+    std::size_t position = 0;  // samples of the epoch that this rank has drawn
+    bool is_resumed = false;   // the next reset() keeps epoch and position
+    data::EpochOrder order;
+  };
+
   std::size_t samples_of(int rank) const;
 
-  std::size_t length_;
   int rank_;
   int world_;
   SamplerOptions options_;
-  std::shared_ptr<std::int64_t> next_epoch_ = std::make_shared<std::int64_t>(0);
-  std::int64_t epoch_ = 0;
-  std::size_t position_ = 0;  // samples that this rank has had
-  data::EpochOrder order_;
+  std::shared_ptr<State> state_;
 };
 
 }  // namespace lockstep::torch

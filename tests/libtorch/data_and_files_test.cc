@@ -98,6 +98,81 @@ TEST(DistributedSampler, IsTakenByTorchsLoaderAndGoesOnFromAnArchive) {
   expect_says(error_of([&] { sampler.most_batches(0); }), {"InvalidArgument", "batch size of 0"});
 }
 
+using Samples = std::vector<std::int64_t>;
+
+// What a loader over `sampler` returns in an epoch, `most` batches at most.
+template <typename Loader>
+Samples take(Loader& loader, std::size_t most = 100) {
+  Samples seen;
+  std::size_t batches = 0;
+  for (const auto& batch : loader) {
+    for (std::int64_t i = 0; i < batch.data.size(0); ++i) seen.push_back(batch.data[i].template item<std::int64_t>());
+    if (++batches == most) break;
+  }
+  return seen;
+}
+
+auto loader_over(const DistributedSampler& sampler) {
+  auto dataset = ::torch::data::datasets::TensorDataset(at::arange(40))
+                     .map(::torch::data::transforms::Stack<::torch::data::TensorExample>());
+  return ::torch::data::make_data_loader(std::move(dataset), sampler, 2);
+}
+
+std::string saved(const DistributedSampler& sampler) {
+  std::stringstream file;
+  ::torch::serialize::OutputArchive out;
+  sampler.save(out);
+  out.save_to(file);
+  return file.str();
+}
+
+void load(DistributedSampler& sampler, const std::string& bytes) {
+  std::stringstream file(bytes);
+  ::torch::serialize::InputArchive in;
+  in.load_from(file);
+  sampler.load(in);
+}
+
+TEST(DistributedSampler, GoesOnThroughTorchsLoaderWhereItWasSaved) {
+  const auto make = [](int world = 3) { return DistributedSampler(40, 1, world, {.seed = 3}); };
+  std::vector<Samples> epochs;
+  {
+    DistributedSampler sampler = make();
+    auto loader = loader_over(sampler);
+    for (int epoch = 0; epoch < 3; ++epoch) epochs.push_back(take(*loader));
+  }
+  ASSERT_EQ(epochs[1].size(), 14u);
+  std::string at_two_batches, at_the_end;
+  {
+    DistributedSampler sampler = make();
+    auto loader = loader_over(sampler);
+    take(*loader);
+    take(*loader, 2);
+    at_two_batches = saved(sampler);
+    sampler.set_epoch(1);
+    take(*loader);
+    at_the_end = saved(sampler);
+  }
+  const Samples rest(epochs[1].begin() + 4, epochs[1].end());
+  for (const bool with_set_epoch : {false, true}) {
+    DistributedSampler sampler = make();
+    auto loader = loader_over(sampler);
+    load(sampler, at_two_batches);
+    if (with_set_epoch) sampler.set_epoch(1);  // as a loop over the epochs does
+    EXPECT_EQ(take(*loader), rest);
+    EXPECT_EQ(take(*loader), epochs[2]) << "once only";
+    load(sampler, at_two_batches);
+    sampler.set_epoch(0);
+    EXPECT_EQ(take(*loader), epochs[0]) << "another epoch begins at its beginning";
+    load(sampler, at_the_end);
+    EXPECT_EQ(take(*loader), epochs[2]) << "nothing is left of the one before";
+    sampler.resume(1, 4);
+    EXPECT_EQ(take(*loader), rest);
+  }
+  DistributedSampler of_four = make(4);
+  expect_says(error_of([&] { load(of_four, at_two_batches); }), {"InvalidArgument", "3 ranks", "set_epoch(1)"});
+}
+
 struct Net : ::torch::nn::Module {
   ::torch::nn::Linear first = register_module("first", ::torch::nn::Linear(3, 2));
   ::torch::nn::BatchNorm1d norm = register_module("norm", ::torch::nn::BatchNorm1d(2));
