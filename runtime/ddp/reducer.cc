@@ -45,9 +45,10 @@ std::shared_ptr<ProcessGroup> require_group(std::shared_ptr<ProcessGroup> group)
   return group;
 }
 
-Arena compare_and_allocate(ProcessGroup& group, const std::vector<ParameterSpec>& specs, const BucketOptions& options,
+Arena compare_and_allocate(ProcessGroup& group, std::vector<ParameterSpec> specs, const ReducerOptions& options,
                            const BucketPlan& plan) {
-  compare_parameters(group, specs, options);
+  if (options.loss == Loss::sum) specs.push_back({"(Loss::sum)", DType::f32, {0}});
+  compare_parameters(group, specs, options.buckets);
   return group.allocate(plan.arena_bytes);
 }
 
@@ -63,6 +64,7 @@ struct Reducer::Impl {
   void mark(std::string_view operation, int parameter, bool is_used);
   std::int64_t finish_step();
   std::int64_t total_weight();
+  std::int64_t divisor_part() const;
   bool used_anywhere(int parameter);
   void abandon_step(std::string_view cause) noexcept;
   int index_of(std::string_view name) const;
@@ -85,6 +87,7 @@ struct Reducer::Impl {
   std::shared_ptr<ProcessGroup> group;
   BucketOptions options;
   bool track_unused;
+  bool is_mean;
   std::vector<ParameterSpec> planned;  // the specs, and the slice of the used map
   std::map<std::string, int, std::less<>> index;
   BucketPlan plan;
@@ -100,11 +103,13 @@ struct Reducer::Impl {
   bool in_step = false;
   bool begun_once = false;
   bool synchronize = true;
-  std::int64_t step = 0;     // synchronised steps finished
-  std::int64_t weight = 0;   // of this rank's micro-batches since the last synchronised step, this one included
-  int micro_batches = 0;     // finished since the last synchronised step
-  std::vector<char> marked;  // by parameter, in this micro-batch
-  std::vector<char> used;    // by parameter, marked ready by this rank since the last synchronised step
+  std::int64_t step = 0;       // synchronised steps finished
+  std::int64_t weight = 0;     // of this rank's micro-batches since the last synchronised step, this one included
+  bool has_rows = false;       // this micro-batch weighs more than 0
+  std::int64_t own_total = 0;  // of a sum: this rank's weight in the last synchronised step
+  int micro_batches = 0;       // finished since the last synchronised step
+  std::vector<char> marked;    // by parameter, in this micro-batch
+  std::vector<Use> used;       // by parameter, marked ready by this rank since the last synchronised step
 
   std::exception_ptr failure;  // the first thing the group threw
 };
@@ -115,13 +120,16 @@ Reducer::Impl::Impl(std::vector<ParameterSpec> the_specs, std::shared_ptr<Proces
       group(require_group(std::move(the_group))),
       options(the_options.buckets.in_memory_of(group->device().kind)),
       track_unused(the_options.track_unused),
+      is_mean(the_options.loss == Loss::mean),
       planned(with_used_map(require_some(specs), track_unused)),
       plan(plan_for(reverse_registration(specs.size()))),
-      memory(*group, compare_and_allocate(*group, planned, options, plan)),
+      memory(*group,
+             compare_and_allocate(*group, planned,
+                                  {.buckets = options, .track_unused = track_unused, .loss = the_options.loss}, plan)),
       queue(group, memory),
       used_map(track_unused ? std::make_unique<UsedMap>(memory, specs.size()) : nullptr),
       marked(specs.size(), 0),
-      used(specs.size(), 0) {
+      used(specs.size(), Use::none) {
   for (std::size_t i = 0; i < specs.size(); ++i) index.emplace(specs[i].name, static_cast<int>(i));
   log_debug("Reducer: {} parameters in {} buckets, {} bytes", specs.size(), plan.buckets.size(), plan.arena_bytes);
 }
@@ -252,12 +260,13 @@ void Reducer::Impl::begin_step(const StepOptions& step_options) {
   if (memory.device()) in_group([&] { memory.follow(group->stream()); });
   if (!order_is_known && step > 0 && micro_batches == 0) replan_as_observed();
   weight = sum;
+  has_rows = step_options.weight > 0;
   synchronize = step_options.synchronize;
   begun_once = true;
   in_step = true;
   group->set_step(step);
   std::fill(marked.begin(), marked.end(), 0);
-  if (synchronize) in_group([&] { queue.begin(plan, step, weight, unit, step_options.note); });
+  if (synchronize) in_group([&] { queue.begin(plan, step, divisor_part(), is_mean ? unit : 1, step_options.note); });
 }
 
 void* Reducer::Impl::gradient_data(int parameter, DType dtype) {
@@ -282,7 +291,7 @@ void Reducer::Impl::mark(std::string_view operation, int parameter, bool is_used
   }
   marked[at] = 1;
   if (is_used) {
-    used[at] = 1;
+    used[at] = std::max(used[at], has_rows ? Use::with_rows : Use::without_rows);
   } else if (micro_batches == 0) {
     in_group([&] { zero(at); });
   }
@@ -305,7 +314,7 @@ void Reducer::Impl::close_sum() {
   in_step = false;
   micro_batches = 0;
   weight = 0;
-  std::fill(used.begin(), used.end(), 0);
+  std::fill(used.begin(), used.end(), Use::none);
 }
 
 std::int64_t Reducer::Impl::finish_step() {
@@ -330,6 +339,8 @@ std::int64_t Reducer::Impl::finish_step() {
       if (total == 0) memory.zero(0, plan.arena_bytes);
     }
   });
+  own_total = weight;
+  if (!is_mean) total = own_total;
   close_sum();
   ++step;
   return total;
@@ -341,7 +352,14 @@ std::int64_t Reducer::Impl::total_weight() {
     throw InvalidArgument(
         fmt::format("Reducer: total_weight within step {}; ask between finish_step and the next begin_step", step));
   }
+  if (!is_mean) return own_total;
   return in_group([&] { return queue.total_weight(); });
+}
+
+// The weights of all ranks together are what the group divides by: of a sum, by 1.
+std::int64_t Reducer::Impl::divisor_part() const {
+  if (is_mean) return weight;
+  return group->rank() == 0 ? 1 : 0;
 }
 
 bool Reducer::Impl::used_anywhere(int parameter) {
@@ -349,13 +367,16 @@ bool Reducer::Impl::used_anywhere(int parameter) {
     throw InvalidArgument("Reducer: used_anywhere, but nothing is tracked; construct it with track_unused");
   }
   const std::size_t at = check_index("used_anywhere", parameter);
-  if (memory.device() == nullptr) return used_map->at(at, Deadline::never());
+  const auto divisor = [&] {
+    return static_cast<double>(queue.total_weight()) / static_cast<double>(is_mean ? unit : 1);
+  };
+  if (memory.device() == nullptr) return used_map->at(at, divisor(), Deadline::never());
   rethrow_failure();
   return in_group([&] {
     // A group that fails says so here, not in a wait for a copy that never comes. Where nobody had data the group has
     // zeroed the map with the gradients: what some rank used is not known, and all ranks must think the same.
     if (queue.total_weight() == 0 && step > 0) return true;
-    return used_map->at(at, Deadline::after(group->timeout()));
+    return used_map->at(at, divisor(), Deadline::after(group->timeout()));
   });
 }
 
@@ -372,7 +393,8 @@ void Reducer::Impl::abandon_step(std::string_view cause) noexcept {
         memory.leave();
       });
     }
-    group->abort(fmt::format("rank {} gave up step {}: {}", group->rank(), step, cause));
+    const rendezvous::Member& self = group->roster()[static_cast<std::size_t>(group->rank())];
+    group->abort(fmt::format("{} failed in step {}: {}", self.describe(), step, cause));
   } catch (const std::exception& error) {
     log_error("Reducer: step {} could not be given up in order: {}", step, error.what());
   }

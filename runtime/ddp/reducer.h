@@ -46,6 +46,7 @@
 
 #include "runtime/comm/process_group.h"
 #include "runtime/ddp/bucket_plan.h"
+#include "runtime/ddp/loss.h"
 #include "runtime/ddp/step_note.h"
 #include "runtime/trace/step_record.h"
 
@@ -56,6 +57,9 @@ struct ReducerOptions {
   // For engines whose graph may leave parameters out: used_anywhere() says after each step whether any rank marked a
   // parameter ready. The answer travels with the last float32 bucket, 4 bytes per parameter.
   bool track_unused = false;
+  // Loss::sum: gradients are written as they are, not multiplied by the weight; their sum over ranks and micro-batches
+  // is divided by nothing. Equal on all ranks.
+  Loss loss = Loss::mean;
 };
 
 struct StepOptions {
@@ -107,7 +111,8 @@ class Reducer {
   void mark_unused(int parameter);
   // Launches what is left and waits for all of it; on a device the group's stream waits. Returns the summed weight of
   // all ranks (0: nobody had data, the epoch is over, gradients are 0), or of this rank so far if the step was not
-  // synchronised. After a synchronised step on a device -1: not known yet.
+  // synchronised. After a synchronised step on a device -1: not known yet. Of a Loss::sum, whose weights don't travel,
+  // always this rank's.
   std::int64_t finish_step();
   // The summed weight of all ranks in the last synchronised step; 0 before the first. On a device blocks until it is
   // known, at most the group's timeout. InvalidArgument within a synchronised step.
@@ -116,9 +121,9 @@ class Reducer {
   // finish_step on; on a device those of the step before the last one begun, from begin_step on. step -1 before the
   // first.
   const NotedStep& noted() const;
-  // With track_unused, of the last synchronised step: whether any rank marked the parameter ready in one of its
-  // micro-batches. On a device blocks as total_weight() does, and is true for all if the summed weight is 0.
-  // InvalidArgument if nothing is tracked.
+  // With track_unused, of the last synchronised step: whether any rank marked the parameter ready in a micro-batch of a
+  // weight above 0, or in any at all if the summed weight is 0. On a device blocks as total_weight() does, and is true
+  // for all if the summed weight is 0. InvalidArgument if nothing is tracked.
   bool used_anywhere(int parameter) const;
   // Backward has failed on this rank, and the step can't be finished; nothing if none was begun or accumulated. The
   // group fails on every rank with `cause`, behind this rank and step. A world of one forgets the step, its earlier

@@ -1,5 +1,8 @@
-// Which parameters any rank used: a number for each, which travels in the arena behind the gradients and is summed with
-// them.
+// Which parameters any rank used: a number for each, which travels in the arena behind the gradients and is summed and
+// divided with them.
+//
+// A use in a micro-batch without rows counts only if no rank had any: one process on the global batch would not have
+// seen it. So it travels as the smallest number there is, which beside a real use is nothing.
 //
 // On a device it goes there and back through pinned memory, in the order of the compute stream; only at() waits.
 // Threads: the Reducer's. Failure: DeviceError.
@@ -13,17 +16,20 @@
 
 namespace lockstep {
 
+enum class Use : char { none, without_rows, with_rows };
+
 class UsedMap {
  public:
   // `memory` outlives it.
   UsedMap(GradientMemory& memory, std::size_t parameters);
 
   // This rank's part, by parameter, to the `offset` in the arena from which it is reduced.
-  void write(std::size_t offset, std::span<const char> used);
+  void write(std::size_t offset, std::span<const Use> used);
   // After the reduction: fetches what came of it.
   void read(std::size_t offset);
-  // Whether some rank used the parameter, as of the last read(). On a device blocks the host until it is here: Timeout.
-  bool at(std::size_t parameter, const Deadline& deadline);
+  // Whether some rank used the parameter, as of the last read(), where the sum was divided by `divisor`, or by nothing
+  // if that is 0. On a device blocks the host until it is here: Timeout.
+  bool at(std::size_t parameter, double divisor, const Deadline& deadline);
 
  private:
   // Pinned memory, and the mark behind the copy that uses it.
@@ -35,8 +41,8 @@ class UsedMap {
   Copy& unused(std::vector<Copy>& copies);
 
   GradientMemory& memory_;
-  std::vector<char> used_by_some_;  // of the last read() that is here
-  std::vector<Copy> writes_;        // as many as steps are under way at once
+  std::vector<float> sums_;   // divided, of the last read() that is here
+  std::vector<Copy> writes_;  // as many as steps are under way at once
   std::vector<Copy> reads_;
   std::size_t awaited_ = 0;  // the copy of the last read()
   bool is_awaited_ = false;

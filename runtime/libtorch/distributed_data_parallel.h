@@ -16,7 +16,9 @@
 // it, as you like.
 //
 // Weights: a rank's loss counts as the mean over the rows of ddp's first tensor (dimension DdpOptions::batch_dim), or
-// over what set_weight() says. Shards may be uneven, and a rank may have no rows at all: then its loss may be NaN.
+// over what set_weight() says; with DdpOptions{.loss = lockstep::Loss::sum} as the sum over them. A number does not
+// tell which it is, and the mean of sums is wrong by a factor. Shards may be uneven, and a rank may have no rows at
+// all: then its loss may be NaN.
 //
 // Micro-batches: with no_sync() gradients are summed on this rank and nothing is sent; .grad is undefined until a
 // synchronised backward closes the sum. What then is in it is the mean over the rows of all micro-batches and ranks: do
@@ -34,8 +36,10 @@
 //   the cores of this rank, or OMP_NUM_THREADS.
 // Failure: throws what the group throws (PeerLost, Timeout, Mismatch) out of forward and backward(), sticky. Mismatch
 //   from the constructor names the first parameter or buffer that differs. InvalidArgument for misuse, naming the
-//   parameter. An exception of the user's own within backward() fails the group on every rank at once, with this rank's
-//   number: the step can't be finished. One in forward fails it if it ends the program or unwinds this object.
+//   parameter. An exception that ends a backward(), or a forward that the others wait in (between micro-batches, or
+//   with a SyncBatchNorm that trains), fails the group on every rank at once, with this rank's name and the text, which
+//   of an exception of the user's own within torch's engine only that rank knows. One of another forward may be caught;
+//   it fails the group if it unwinds this object. A world of one forgets the step, and goes on.
 // End: any order. The module keeps its last gradients, in memory of their own; none of a step that was left half done.
 #pragma once
 
@@ -79,8 +83,8 @@ class DistributedDataParallel {
     auto outputs = [&] {
       try {
         return module_->forward(std::forward<Args>(args)...);
-      } catch (const std::exception& error) {
-        replica_->forward_failed(error.what());
+      } catch (...) {
+        replica_->forward_failed(Replica::collective_norm(*module_).has_value());
         throw;
       }
     }();
@@ -132,7 +136,7 @@ class DistributedDataParallel {
   // Synchronised backwards finished.
   std::int64_t steps() const { return replica_->steps(); }
   // Summed over all ranks in the last synchronised step, or this rank's so far. 0: nobody had data. On a device blocks
-  // until it is known.
+  // until it is known. Of a Loss::sum, whose weights don't travel, this rank's.
   std::int64_t last_weight() const { return replica_->last_weight(); }
   // What the last synchronised step waited for, and what ran behind backward. Empty (step -1) in a world of one.
   const trace::StepRecord& last_step() const { return replica_->last_step(); }

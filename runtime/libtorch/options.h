@@ -8,11 +8,14 @@
 #include <vector>
 
 #include "runtime/ddp/bucket_plan.h"
+#include "runtime/ddp/loss.h"
 
 namespace lockstep::torch {
 
 struct DdpOptions {
   BucketOptions buckets = {};
+  // What the loss is of its terms: Loss::sum for reduction='sum'. Equal on all ranks.
+  Loss loss = Loss::mean;
   // The dimension of forward's first tensor that counts rows: the weight of this rank's gradients, unless
   // set_weight() says otherwise. 1 for an LSTM without batch_first.
   std::int64_t batch_dim = 0;

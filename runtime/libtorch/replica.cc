@@ -48,10 +48,7 @@ std::shared_ptr<Replica> Replica::create(const ::torch::nn::Module& module, std:
 }
 
 Replica::Replica(std::shared_ptr<ProcessGroup> group, DdpOptions options)
-    : group_(std::move(group)),
-      options_(std::move(options)),
-      overlap_(options_.overlap),
-      exceptions_at_birth_(std::uncaught_exceptions()) {}
+    : group_(std::move(group)), options_(std::move(options)), overlap_(options_.overlap), failure_(group_) {}
 
 void Replica::adopt(const ::torch::nn::Module& module) {
   const std::vector<NamedTensor> state = state_of(module);
@@ -123,8 +120,9 @@ void Replica::join_norms(const ::torch::nn::Module& module) {
   const auto share = [&](const ::torch::nn::Module& candidate) {
     const auto* norm = dynamic_cast<const SyncBatchNormImpl*>(&candidate);
     if (norm == nullptr) return;
-    // Where the outputs' gradient is weighted, so is all that comes out of it.
-    norm->join(group_, options_.weigh_outputs ? nullptr : weight_, [weak = weak_from_this()] {
+    // Where the outputs' gradient is weighted, so is all that comes out of it. A sum has no weight.
+    const bool arrives_weighted = options_.weigh_outputs || options_.loss == Loss::sum;
+    norm->join(group_, arrives_weighted ? nullptr : weight_, [weak = weak_from_this()] {
       if (const auto self = weak.lock()) self->before_norm();
     });
     if (norm->group() != group_) return;
@@ -169,10 +167,8 @@ bool Replica::lies_in_arena(const Parameter& parameter) {
 
 void Replica::detach() noexcept {
   end_lost();  // torch's threads may hold a step that an exception has ended for longer than its caller holds this
+  failure_.tell_if_unwinding(reducer_ && reducer_->accumulating());
   try {
-    if (!last_failure_.empty() && group_->size() > 1 && std::uncaught_exceptions() > exceptions_at_birth_) {
-      group_->abort(fmt::format("rank {}: {}", group_->rank(), last_failure_));
-    }
     for (Parameter& parameter : parameters_) {
       if (parameter.accumulator) parameter.accumulator->del_post_hook(parameter.hook);
       if (!lies_in_arena(parameter)) continue;
@@ -189,8 +185,9 @@ std::unique_ptr<Reducer> Replica::make_reducer() const {
   for (const Parameter& parameter : parameters_) {
     specs.push_back({parameter.name, *dtype_of(parameter.tensor.scalar_type()), parameter.tensor.sizes().vec()});
   }
-  return std::make_unique<Reducer>(std::move(specs), group_,
-                                   ReducerOptions{.buckets = options_.buckets, .track_unused = true});
+  return std::make_unique<Reducer>(
+      std::move(specs), group_,
+      ReducerOptions{.buckets = options_.buckets, .track_unused = true, .loss = options_.loss});
 }
 
 // Collective the first time: before the first gradient is written, so that addresses never change.
@@ -203,7 +200,8 @@ Reducer& Replica::planned_reducer() {
     if (!in_graph[static_cast<std::size_t>(i)]) order_.push_back(i);
   }
   // Shards are mostly as large as rank 0's first: those need no multiplication.
-  reducer_->plan_order(order_, options_.weigh_outputs ? 1 : std::max<std::int64_t>(weight_->value_or(1), 1));
+  const bool are_multiplied = !options_.weigh_outputs && options_.loss == Loss::mean;
+  reducer_->plan_order(order_, are_multiplied ? std::max<std::int64_t>(weight_->value_or(1), 1) : 1);
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     Parameter& parameter = parameters_[i];
     const at::Tensor& tensor = parameter.tensor;
@@ -252,22 +250,29 @@ void Replica::set_weight(std::int64_t weight) {
         fmt::format("DistributedDataParallel: weight {}; give the number of rows or loss terms, at least 0", weight));
   }
   *weight_ = weight;
+  weight_is_spent_ = false;
 }
 
 void Replica::before_forward(const ::torch::nn::Module& module, std::optional<std::int64_t> rows) {
   if (!at::GradMode::is_enabled()) return;
-  last_failure_.clear();
-  refuse_changed();
-  if (std::has_single_bit(++forwards_)) refuse_replaced(module);
-  *weight_ = rows;
-  broadcast_buffers(module.is_training());
-  if (no_sync_ > 0 && !(reducer_ && reducer_->accumulating())) refuse_live_gradients();
+  failure_.forget();
+  try {
+    refuse_changed();
+    if (std::has_single_bit(++forwards_)) refuse_replaced(module);
+    *weight_ = rows;
+    weight_is_spent_ = false;
+    broadcast_buffers(module.is_training());
+    if (no_sync_ > 0 && !(reducer_ && reducer_->accumulating())) refuse_live_gradients();
+  } catch (...) {
+    forward_failed(false);
+    throw;
+  }
 }
 
-void Replica::forward_failed(const char* what) {
-  if (at::GradMode::is_enabled()) {
-    last_failure_ = fmt::format("an exception ended the forward of step {}: {}", steps_, what);
-  }
+void Replica::forward_failed(bool others_wait) noexcept {
+  if (!at::GradMode::is_enabled()) return;
+  keep_failure("forward");
+  if (others_wait || (reducer_ && reducer_->accumulating())) give_up();
 }
 
 void Replica::after_forward(std::span<at::Tensor* const> outputs) {
@@ -285,7 +290,7 @@ void Replica::after_forward(std::span<at::Tensor* const> outputs) {
       if (!self) return 1.0;
       self->await_end();
       self->passed_outputs_ = true;
-      const bool weigh = self->options_.weigh_outputs && !self->needs_no_arena();
+      const bool weigh = self->options_.weigh_outputs && self->options_.loss == Loss::mean && !self->needs_no_arena();
       return weigh ? static_cast<double>(self->weight_->value_or(1)) : 1.0;
     });
   }

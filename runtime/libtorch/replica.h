@@ -20,11 +20,13 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include "runtime/base/mutex.h"
 #include "runtime/ddp/divergence_check.h"
+#include "runtime/ddp/own_failure.h"
 #include "runtime/ddp/reducer.h"
 #include "runtime/libtorch/module_state.h"
 #include "runtime/libtorch/node.h"
@@ -44,7 +46,10 @@ class Replica : public std::enable_shared_from_this<Replica> {
 
   // Around a forward of the module. `rows` is the default weight; nothing where no gradients are recorded.
   void before_forward(const ::torch::nn::Module& module, std::optional<std::int64_t> rows);
-  void forward_failed(const char* what);
+  // In the handler of what it threw. `others_wait`: in a collective of the forward's.
+  void forward_failed(bool others_wait) noexcept;
+  // The name of a SyncBatchNorm whose forward would be a collective now.
+  static std::optional<std::string> collective_norm(const ::torch::nn::Module& module);
   // Puts the outputs behind the boundary, in place.
   void after_forward(std::span<at::Tensor* const> outputs);
 
@@ -74,7 +79,8 @@ class Replica : public std::enable_shared_from_this<Replica> {
     std::uintptr_t hook = 0;
     at::Tensor view;  // of its slice of the arena, once there is one
     bool declared_unused = false;
-    bool taken = false;  // its gradient of this micro-batch is in the arena
+    bool taken = false;         // its gradient of this micro-batch is in the arena
+    bool had_gradient = false;  // there, before this micro-batch
   };
   struct End;  // of a backward: a callback of the engine
   struct Hook;
@@ -119,8 +125,14 @@ class Replica : public std::enable_shared_from_this<Replica> {
   void end();
   void end_with_arena();
   void end_alone();
-  // A backward that began a step was ended by an exception.
+  // An exception has ended the backward that runs, if one does.
   void end_lost() noexcept;
+  // Within its handler: keeps the exception.
+  void keep_failure(std::string_view part) noexcept;
+  // Tells the other ranks of what is kept; a world of one forgets the step.
+  void give_up() noexcept;
+  // What a gradient is multiplied by.
+  double factor() const;
 
   std::shared_ptr<ProcessGroup> group_;
   DdpOptions options_;
@@ -135,8 +147,10 @@ class Replica : public std::enable_shared_from_this<Replica> {
   bool overlap_;  // buckets leave while backward runs
 
   LossWeight weight_ = std::make_shared<std::optional<std::int64_t>>();
+  bool weight_is_spent_ = false;  // by a backward; outputs of its forward may still be gone back through
   int no_sync_ = 0;
-  Mutex lost_;  // a step may be lost on a thread of torch's while the program lets go of this
+  Mutex lost_;               // a step may be lost on a thread of torch's while the program lets go of this
+  bool awaits_end_ = false;  // a backward runs that came through the outputs or to a parameter
   bool in_step_ = false;
   bool passed_outputs_ = false;  // the backward that runs
   bool alone_ = false;           // this step needs no arena
@@ -148,8 +162,7 @@ class Replica : public std::enable_shared_from_this<Replica> {
   std::uint64_t forwards_ = 0;
   std::int64_t steps_ = 0;
   std::int64_t last_weight_ = 0;
-  std::string last_failure_;  // of a forward or backward since the last one that went well
-  int exceptions_at_birth_ = 0;
+  OwnFailure failure_;  // of a forward or backward since the last one that went well
 };
 
 }  // namespace lockstep::torch

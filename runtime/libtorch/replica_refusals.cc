@@ -108,18 +108,26 @@ void Replica::check_gradient(const Parameter& parameter) const {
   }
 }
 
+std::optional<std::string> Replica::collective_norm(const ::torch::nn::Module& module) {
+  const auto is_collective = [](const ::torch::nn::Module& candidate) {
+    const auto* norm = dynamic_cast<const SyncBatchNormImpl*>(&candidate);
+    return norm != nullptr && norm->is_collective();
+  };
+  if (is_collective(module)) return module.name();
+  for (const auto& child : module.named_modules("", /*include_self=*/false)) {
+    if (is_collective(*child.value())) return child.key();
+  }
+  return std::nullopt;
+}
+
 // Theirs are collectives of a forward, which this rank is about to leave out.
 void Replica::refuse_norms(const ::torch::nn::Module& module) {
-  const auto refuse = [](const ::torch::nn::Module& candidate, const std::string& name) {
-    const auto* norm = dynamic_cast<const SyncBatchNormImpl*>(&candidate);
-    if (norm == nullptr || !norm->is_collective()) return;
-    throw InvalidArgument(fmt::format(
-        "DistributedDataParallel: step_without_data, but the SyncBatchNorm '{}' takes the statistics of all "
-        "ranks' rows, and the others would wait for this one's; give the module a forward of 0 rows",
-        name));
-  };
-  refuse(module, module.name());
-  for (const auto& child : module.named_modules("", /*include_self=*/false)) refuse(*child.value(), child.key());
+  const auto norm = collective_norm(module);
+  if (!norm) return;
+  throw InvalidArgument(
+      fmt::format("DistributedDataParallel: step_without_data, but the SyncBatchNorm '{}' takes the statistics of all "
+                  "ranks' rows, and the others would wait for this one's; give the module a forward of 0 rows",
+                  *norm));
 }
 
 }  // namespace lockstep::torch

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 #include <torch/csrc/autograd/engine.h>
 
+#include <algorithm>
 #include <exception>
+#include <utility>
 
 #include "runtime/base/error.h"
 #include "runtime/libtorch/replica.h"
@@ -39,15 +41,19 @@ void Replica::await_end() {
     end->was_called = true;
     if (const auto self = end->replica.lock()) self->end();
   });
+  awaits_end_ = true;
 }
 
 void Replica::begin() {
-  if (!weight_->has_value()) {
+  if (!weight_->has_value() || (weight_is_spent_ && !passed_outputs_)) {
     throw InvalidArgument(
-        "DistributedDataParallel: a gradient without a weight: no forward went through this object, or its arguments "
-        "hold no tensor to count rows of; call set_weight() between forward and backward");
+        fmt::format("DistributedDataParallel: a gradient without a weight, in step {}: no forward went through this "
+                    "object since the last backward, or its arguments hold no tensor to count rows of; call ddp(x) "
+                    "instead of the module's forward, or set_weight() between forward and backward",
+                    steps_));
   }
-  if (options_.weigh_outputs && !passed_outputs_ && **weight_ > 0 && group_->size() > 1) {
+  if (options_.weigh_outputs && options_.loss == Loss::mean && !passed_outputs_ && **weight_ > 0 &&
+      group_->size() > 1) {
     throw InvalidArgument(
         fmt::format("DistributedDataParallel: step {} has a gradient that came through no output that is seen, so that "
                     "the weight is not in it; set DdpOptions::weigh_outputs to false, or let forward return tensors, "
@@ -78,8 +84,8 @@ void Replica::on_gradient(std::size_t index) {
   try {
     if (!in_step_) begin();
     if (!alone_ && overlap_) take(parameters_[index], static_cast<int>(index));
-  } catch (const std::exception& error) {
-    last_failure_ = error.what();
+  } catch (...) {
+    keep_failure("backward");
     throw;
   }
 }
@@ -88,6 +94,7 @@ void Replica::take(Parameter& parameter, int index) {
   at::Tensor& gradient = parameter.tensor.mutable_grad();
   if (!gradient.defined()) return;
   check_gradient(parameter);
+  parameter.had_gradient = lies_in_arena(parameter);
   // Autograd has a stream for each parameter, that in which it was wrapped, and it need not be the step's.
   const StreamView here = current_stream(group_->device());
   order(stream_, here);
@@ -103,12 +110,11 @@ void Replica::put_into_arena(Parameter& parameter) {
   at::Tensor& gradient = parameter.tensor.mutable_grad();
   const at::Tensor& view = parameter.view;
   const bool in_place = lies_in_arena(parameter);
-  const std::int64_t weight = options_.weigh_outputs && **weight_ > 0 ? 1 : **weight_;
-  const double factor = static_cast<double>(weight) / static_cast<double>(reducer_->weight_unit());
+  const double factor = this->factor();
   if (reducer_->accumulating()) {
     // Without rows a mean may be NaN: then nothing is added.
-    if (weight > 0) view.add_(gradient, factor);
-  } else if (weight == 0) {
+    if (factor > 0) view.add_(gradient, factor);
+  } else if (factor == 0) {
     view.zero_();
   } else if (factor == 1) {
     if (!in_place) view.copy_(gradient);
@@ -122,6 +128,12 @@ void Replica::put_into_arena(Parameter& parameter) {
   gradient = synchronize_ ? view : at::Tensor();
 }
 
+double Replica::factor() const {
+  const bool has_weight_in_it = options_.weigh_outputs || options_.loss == Loss::sum;
+  const std::int64_t weight = has_weight_in_it ? std::min<std::int64_t>(**weight_, 1) : **weight_;
+  return static_cast<double>(weight) / static_cast<double>(reducer_->weight_unit());
+}
+
 void Replica::order(StreamView earlier, StreamView later) {
   if (earlier == later) return;
   mark_->record(earlier);
@@ -130,17 +142,19 @@ void Replica::order(StreamView earlier, StreamView later) {
 
 void Replica::end() {
   end_.reset();
+  awaits_end_ = false;
   if (!in_step_) return;  // nothing of this module's got a gradient
-  in_step_ = false;
-  if (alone_) return end_alone();
+  weight_is_spent_ = true;
   try {
-    end_with_arena();
-  } catch (const std::exception& error) {
-    is_half_done_ = group_->size() > 1;
-    reducer_->abandon_step(error.what());
+    alone_ ? end_alone() : end_with_arena();
+  } catch (...) {
+    keep_failure("backward");
+    give_up();
     throw;
   }
-  if (!synchronize_) return;
+  in_step_ = false;
+  failure_.forget();
+  if (alone_ || !synchronize_) return;
   const OnCurrentStream ordered(*group_);
   divergence_->judge(steps_ - 1, reducer_->noted());
 }
@@ -160,16 +174,21 @@ void Replica::end_with_arena() {
   if (!synchronize_) return;
   ++steps_;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (!is_used(i)) continue;  // as torch leaves what no loss depends on
-    at::Tensor& gradient = parameters_[i].tensor.mutable_grad();
-    if (!gradient.is_same(parameters_[i].view)) gradient = parameters_[i].view;
+    Parameter& parameter = parameters_[i];
+    at::Tensor& gradient = parameter.tensor.mutable_grad();
+    if (is_used(i)) {
+      if (!gradient.is_same(parameter.view)) gradient = parameter.view;
+    } else if (parameter.taken && !parameter.had_gradient) {
+      gradient = at::Tensor();  // torch leaves it so where no row depends on the parameter
+    }
   }
 }
 
 bool Replica::is_used(std::size_t index) const {
   const Parameter& parameter = parameters_[index];
   if (!mark_) return reducer_->used_anywhere(static_cast<int>(index));
-  return parameter.taken || (!parameter.declared_unused && reducer_->used_anywhere(static_cast<int>(index)));
+  return (parameter.taken && **weight_ > 0) ||
+         (!parameter.declared_unused && reducer_->used_anywhere(static_cast<int>(index)));
 }
 
 void Replica::end_alone() {
@@ -182,15 +201,25 @@ void Replica::end_alone() {
   }
 }
 
+void Replica::keep_failure(std::string_view part) noexcept {
+  failure_.keep(fmt::format("the {} of step {}", part, steps_), std::current_exception());
+}
+
+void Replica::give_up() noexcept {
+  if (std::exchange(in_step_, false) && group_->size() > 1) is_half_done_ = true;
+  failure_.tell();
+  if (reducer_) reducer_->abandon_step(failure_.text());
+}
+
 void Replica::end_lost() noexcept {
   MutexLock lock(lost_);
-  if (!in_step_) return;
-  in_step_ = false;
+  if (!std::exchange(awaits_end_, false)) return;
   // One of the user's own is not known here: the engine has it.
-  if (last_failure_.empty()) last_failure_ = "an exception ended its backward; that rank's output has it";
-  if (alone_) return;
-  is_half_done_ = group_->size() > 1;
-  reducer_->abandon_step(last_failure_);
+  if (failure_.text().empty()) {
+    failure_.keep(fmt::format("the backward of step {}", steps_),
+                  "an exception of the program's own ended it, which that rank's output has");
+  }
+  give_up();
 }
 
 void Replica::step_without_data(const ::torch::nn::Module& module) {
@@ -198,7 +227,14 @@ void Replica::step_without_data(const ::torch::nn::Module& module) {
   refuse_norms(module);
   broadcast_buffers(module.is_training());
   *weight_ = 0;
-  begin();
+  weight_is_spent_ = false;
+  try {
+    begin();
+  } catch (...) {
+    keep_failure("backward");
+    give_up();
+    throw;
+  }
   end();
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "runtime/base/error.h"
@@ -41,8 +42,10 @@ DistributedDataParallel::DistributedDataParallel(nn::Module& model, std::shared_
     : model_(model),
       group_(require_cpu(std::move(group))),
       parameters_(model.parameters()),
-      reducer_(specs_of(model), group_, {.buckets = options.buckets}),
+      reducer_(specs_of(model), group_, {.buckets = options.buckets, .loss = options.loss}),
       divergence_(group_, options.compare_every, replica()),
+      failure_(group_),
+      loss_(options.loss),
       seed_(options.seed) {
   for (std::size_t i = 0; i < parameters_.size(); ++i) index_.emplace(parameters_[i].id(), static_cast<int>(i));
   std::vector<BufferView> values;
@@ -67,14 +70,29 @@ DivergenceCheck::Replica DistributedDataParallel::replica() const {
 }
 
 DistributedDataParallel::~DistributedDataParallel() {
+  failure_.tell_if_unwinding(reducer_.accumulating());
   if (!planned_) return;
   for (const Tensor& parameter : parameters_) parameter.unbind_grad();
 }
 
+// Between micro-batches the others count on this rank for the step; else an exception may be caught.
+template <typename Call>
+Tensor DistributedDataParallel::in_forward(Call call) {
+  failure_.forget();
+  try {
+    return call();
+  } catch (...) {
+    reducer_.accumulating() ? give_up("forward") : keep_failure("forward");
+    throw;
+  }
+}
+
 Tensor DistributedDataParallel::operator()(const Tensor& x) {
-  // Without ids, those of an earlier batch must not count for this one.
-  if (std::exchange(ids_given_, false)) model_.set_context(context_of({}));
-  return forward(x);
+  return in_forward([&] {
+    // Without ids, those of an earlier batch must not count for this one.
+    if (std::exchange(ids_given_, false)) model_.set_context(context_of({}));
+    return forward(x);
+  });
 }
 
 Tensor DistributedDataParallel::operator()(const Tensor& x, std::vector<std::int64_t> ids) {
@@ -84,9 +102,11 @@ Tensor DistributedDataParallel::operator()(const Tensor& x, std::vector<std::int
                     "be one per row of dimension 0",
                     x.str(), ids.size()));
   }
-  model_.set_context(context_of(std::move(ids)));
-  ids_given_ = true;
-  return forward(x);
+  return in_forward([&] {
+    model_.set_context(context_of(std::move(ids)));
+    ids_given_ = true;
+    return forward(x);
+  });
 }
 
 nn::ForwardContext DistributedDataParallel::context_of(std::vector<std::int64_t> ids) const {
@@ -118,13 +138,38 @@ void DistributedDataParallel::plan(const Tensor& loss) {
   planned_ = true;
 }
 
+void DistributedDataParallel::keep_failure(std::string_view part) noexcept {
+  failure_.keep(fmt::format("the {} of step {}", part, step_), std::current_exception());
+}
+
+void DistributedDataParallel::give_up(std::string_view part) noexcept {
+  keep_failure(part);
+  failure_.tell();
+  reducer_.abandon_step(text_of(std::current_exception()));
+}
+
 std::int64_t DistributedDataParallel::backward(const Tensor& loss, const DdpBackwardOptions& options) {
+  try {
+    run_backward(loss, options);
+  } catch (...) {
+    give_up("backward");
+    throw;
+  }
+  failure_.forget();
+  if (options.synchronize) {
+    ++step_;
+    divergence_.judge(step_ - 1, reducer_.noted());  // what it throws, all ranks throw: no failure of this one's
+  }
+  return last_weight_;
+}
+
+void DistributedDataParallel::run_backward(const Tensor& loss, const DdpBackwardOptions& options) {
   const std::int64_t weight = options.weight.value_or(rows_);
   if (!planned_) plan(loss);
   last_loss_ = loss.item();
   const StepNote note = options.synchronize ? divergence_.note(step_) : StepNote{};
   reducer_.begin_step({.weight = weight, .synchronize = options.synchronize, .note = note});
-  autograd::backward(loss, static_cast<float>(weight),
+  autograd::backward(loss, static_cast<float>(loss_ == Loss::mean ? weight : std::min<std::int64_t>(weight, 1)),
                      {.accumulate = reducer_.accumulating(), .on_leaf_ready = [this](const Tensor& leaf) {
                         if (const auto found = index_.find(leaf.id()); found != index_.end()) {
                           reducer_.mark_ready(found->second);
@@ -133,11 +178,6 @@ std::int64_t DistributedDataParallel::backward(const Tensor& loss, const DdpBack
   last_weight_ = reducer_.finish_step();
   // A gradient that only other ranks contributed to lies in the arena without this rank's backward having touched it.
   for (const Tensor& parameter : parameters_) parameter.grad_for_writing();
-  if (options.synchronize) {
-    ++step_;
-    divergence_.judge(step_ - 1, reducer_.noted());  // what it throws, all ranks throw: no failure of this one's
-  }
-  return last_weight_;
 }
 
 }  // namespace lockstep

@@ -11,25 +11,31 @@
 // copied, and a world of one takes the same way. The order of the buckets is read off the tape of the first backward,
 // so that communication hides behind it from the first step on.
 //
-// The mean is exact for any partition of the batch. A rank whose shard has no rows calls ddp(x) and backward() like the
-// others, with 0 rows.
+// The loss is a mean over the rows, unless DdpOptions::loss says that it is a sum: a number does not tell, and the mean
+// of sums is wrong by a factor. Either is exact for any partition of the batch. A rank whose shard has no rows calls
+// ddp(x) and backward() like the others, with 0 rows.
 //
 // Threads: one. Collective: the constructor and every synchronised backward(); all ranks take part in the same order.
 // Failure: throws what the group throws (PeerLost, Timeout, Mismatch), sticky. Mismatch from the constructor names the
 //   first parameter that differs between the ranks. Mismatch from a synchronised backward() says that the replicas are
 //   not equal any more, as after an optimizer's step that one rank left out: since when, where, and from which
 //   parameter on.
+//   Any other exception that leaves backward(), or a forward between micro-batches, is this rank's failure: the group
+//   fails on every rank at once with its text (ddp/own_failure.h). One of another forward may be caught, and costs
+//   nothing. A world of one forgets the step, and goes on.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include "runtime/autograd/graph.h"
 #include "runtime/comm/process_group.h"
 #include "runtime/ddp/divergence_check.h"
+#include "runtime/ddp/own_failure.h"
 #include "runtime/ddp/reducer.h"
 #include "runtime/nn/module.h"
 
@@ -37,6 +43,8 @@ namespace lockstep {
 
 struct DdpOptions {
   BucketOptions buckets = {};
+  // What backward()'s loss is of its terms. Equal on all ranks.
+  Loss loss = Loss::mean;
   // Of dropout and whatever else is random in a forward: equal on all ranks.
   std::uint64_t seed = 0;
   // A digest of the parameters is compared over the ranks in every step whose number is a multiple; 0: in none.
@@ -69,10 +77,10 @@ class DistributedDataParallel {
   // computes the same at every world size. InvalidArgument if there is not one id per row.
   Tensor operator()(const Tensor& x, std::vector<std::int64_t> ids);
 
-  // Backward of a mean loss, with the collectives behind it. Afterwards every parameter has a gradient, the mean over
-  // the global batch, equal on all ranks (0 where nobody's loss depends on the parameter); without `synchronize`, this
-  // rank's weighted sum so far, to be left alone until the step is closed.
-  // Returns the summed weight of all ranks: 0 means that nobody had data and gradients are 0.
+  // Backward of the loss, with the collectives behind it. Afterwards every parameter has a gradient, the mean (or the
+  // sum, as DdpOptions::loss says) over the global batch, equal on all ranks (0 where nobody's loss depends on the
+  // parameter); without `synchronize`, this rank's weighted sum so far, to be left alone until the step is closed.
+  // Returns the summed weight of all ranks: 0 means that nobody had data and gradients are 0. Of a sum, this rank's.
   std::int64_t backward(const Tensor& loss, const DdpBackwardOptions& options = {});
 
   // For the optimizer: in registration order.
@@ -91,7 +99,13 @@ class DistributedDataParallel {
  private:
   DivergenceCheck::Replica replica() const;
   nn::ForwardContext context_of(std::vector<std::int64_t> ids) const;
+  template <typename Call>
+  Tensor in_forward(Call call);
   Tensor forward(const Tensor& x);
+  void run_backward(const Tensor& loss, const DdpBackwardOptions& options);
+  // While an exception of `part` of the step is handled: keeps it; tells the others, and forgets the step.
+  void keep_failure(std::string_view part) noexcept;
+  void give_up(std::string_view part) noexcept;
   // The first backward knows its order: tells it to the reducer and binds the gradients to the arena.
   void plan(const Tensor& loss);
 
@@ -101,6 +115,8 @@ class DistributedDataParallel {
   std::unordered_map<const void*, int> index_;  // by Tensor::id
   Reducer reducer_;
   DivergenceCheck divergence_;
+  OwnFailure failure_;
+  Loss loss_;
   std::uint64_t seed_;
   bool planned_ = false;
   bool ids_given_ = false;  // the model's context is that of the last forward's ids

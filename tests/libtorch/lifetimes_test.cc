@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "runtime/libtorch/sync_batch_norm.h"
 #include "tests/libtorch/common.h"
 
 namespace lockstep::testing {
@@ -134,11 +135,13 @@ TEST(Exceptions, InBackwardReachEveryRankAndStay) {
         if (group->rank() == 1) {
           EXPECT_EQ(text, "exception: no more luck");
         } else {
-          expect_says(text, {"PeerLost: ", "rank 1 gave up step 1: an exception ended its backward"});
+          expect_says(text, {"PeerLost: ", "rank 1 (host ",
+                             "failed in the backward of step 1: an exception of the program's own"});
         }
         net.body = body;
-        expect_says(error_of(step), {"PeerLost: ", "rank 1 gave up step 1: an exception ended its backward"});
-        expect_says(error_of([&] { ddp.step_without_data(); }), {"PeerLost: ", "rank 1 gave up step 1"});
+        expect_says(error_of(step), {"PeerLost: ", "rank 1 (host ",
+                                     "failed in the backward of step 1: an exception of the program's own"});
+        expect_says(error_of([&] { ddp.step_without_data(); }), {"PeerLost: ", "failed in the backward of step 1"});
       },
       {.timeout = std::chrono::minutes(3)});
 }
@@ -169,6 +172,66 @@ TEST(Exceptions, InForwardThatUnwindReachEveryRank) {
   });
   expect_says(first, {"rank 1", "no more luck"});
   expect_says(told, {"PeerLost", "rank 1", "forward of step 1", "no more luck"});
+}
+
+// Rank 1 fails in `fail`, which is caught there; returns what rank 0 hears of it.
+std::string heard_when(const std::function<void(torch::DistributedDataParallel<Net>&, Net&)>& fail) {
+  std::string heard;
+  run_torch_ranks(2,
+                  [&](const Group& group) {
+                    Net net;
+                    torch::DistributedDataParallel ddp(net, group, many_buckets());
+                    const auto body = net.body;
+                    const auto steps = [&] {
+                      for (int i = 0; i < 3; ++i) ddp(rows(group->rank(), 2)).square().mean().backward();
+                    };
+                    if (group->rank() == 0) {
+                      heard = error_of(steps);
+                    } else {
+                      EXPECT_NE(error_of([&] { fail(ddp, net); }), "nothing");
+                      net.body = body;
+                      expect_says(error_of(steps), {"PeerLost", "rank 1"});
+                    }
+                  },
+                  {.timeout = std::chrono::minutes(3)});
+  return heard;
+}
+
+TEST(Exceptions, OfAHookBeforeTheFirstGradientReachEveryRank) {
+  expect_says(heard_when([](auto& ddp, Net& net) {
+                net.body = [](Net& it, const at::Tensor& x) {
+                  const at::Tensor y = it.c(it.b(it.a(x)));
+                  y.register_hook([](const at::Tensor&) -> at::Tensor { throw std::domain_error("no more luck"); });
+                  return y;
+                };
+                ddp(rows(1, 2)).square().mean().backward();
+              }),
+              {"PeerLost", "rank 1 (host ", "failed in the backward of step 0"});
+}
+
+TEST(Exceptions, InForwardBetweenMicroBatchesReachEveryRank) {
+  expect_says(heard_when([](auto& ddp, Net&) {
+                const auto local = ddp.no_sync();
+                ddp(rows(1, 2)).square().mean().backward();
+                ddp(at::zeros({2, 3}));
+              }),
+              {"PeerLost", "rank 1 (host ", "failed in the forward of step 0: "});
+}
+
+TEST(Exceptions, InForwardWhereOthersWaitInASyncBatchNormReachEveryRank) {
+  std::string heard;
+  run_torch_ranks(2,
+                  [&](const Group& group) {
+                    nn::Sequential net(nn::Linear(4, 3), torch::SyncBatchNorm(nn::BatchNormOptions(3)));
+                    torch::DistributedDataParallel ddp(net, group);
+                    if (group->rank() == 0) {
+                      heard = error_of([&] { ddp(rows(0, 2)); });
+                    } else {
+                      expect_says(error_of([&] { ddp(at::zeros({2, 5})); }), {"exception"});
+                    }
+                  },
+                  {.timeout = std::chrono::minutes(3)});
+  expect_says(heard, {"PeerLost", "rank 1 (host ", "failed in the forward of step 0: "});
 }
 
 TEST(Exceptions, InForwardThatAreCaughtCostNothing) {

@@ -377,6 +377,30 @@ void expect_lost(const Act& act, const at::Tensor& input, const std::vector<std:
   });
 }
 
+TEST(Misuse, AForwardThatGoesAroundTheWrapperIsRefusedInEveryStep) {
+  for (const int ranks : {1, 2}) {
+    for (const bool accumulates : {false, true}) {
+      run_torch_ranks(ranks, [&](const Group& group) {
+        // Whoever is second hears of the first.
+        const std::string text = error_of([&] {
+          Net net;
+          torch::DistributedDataParallel ddp(net, group);
+          const at::Tensor y = ddp(rows(0, 5));
+          squares(y).backward({}, /*retain_graph=*/true);
+          squares(y).backward();
+          EXPECT_EQ(ddp.steps(), 2) << "back through the wrapper's outputs again";
+          net.zero_grad(true);
+          using NoSync = torch::DistributedDataParallel<Net>::NoSync;
+          const std::unique_ptr<NoSync> local(accumulates ? new NoSync(ddp.no_sync()) : nullptr);
+          if (accumulates) squares(ddp(rows(0, 5))).backward();
+          squares(net.forward(rows(0, 2))).backward();
+        });
+        expect_says(text, {"a gradient without a weight", "call ddp(x) instead of the module's forward"});
+      });
+    }
+  }
+}
+
 TEST(Misuse, ElementsThatShareMemoryAreRefused) {
   for (const int ranks : {1, 2}) {
     run_torch_ranks(ranks, [](const Group& group) {

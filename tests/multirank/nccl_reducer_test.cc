@@ -817,7 +817,7 @@ TEST(NcclReducer, AStepThatTheDeviceFailsFailsTheOthersToo) {
           reducer->finish_step();
           reducer->total_weight();
         });
-        expect_text(cause, {gives_up ? "rank 0 gave up step 0: no more" : "rank 0 left step 0 before finish_step"});
+        expect_text(cause, {gives_up ? "failed in step 0: no more" : "rank 0 left step 0 before finish_step"});
         return;
       }
       fake_cuda::inject("cudaMemsetAsync=2");
