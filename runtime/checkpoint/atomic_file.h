@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 
+#include "runtime/base/owner_process.h"
 #include "runtime/base/unique_fd.h"
 
 namespace lockstep::checkpoint {
@@ -36,6 +37,7 @@ class AtomicFile {
   std::string temporary_;  // its name for as long as it has one
   UniqueFd fd_;
   std::uint64_t written_ = 0;
+  OwnerProcess owner_;  // who may remove it
 };
 
 }  // namespace lockstep::checkpoint

@@ -8,6 +8,8 @@
 //   InvalidArgument (a bad root, sizes that don't fit) is thrown before anything starts and fails nothing.
 // End: the destructor says goodbye, so that a rank which waits for a later collective fails at once; during unwinding
 //   it aborts instead.
+// Fork: a child of fork() has no part in the group: its calls throw InvalidArgument, and the end of its copy of a group
+//   from init_process_group says and does nothing. A child that execs (system, posix_spawn) is not concerned.
 #pragma once
 
 #include <chrono>

@@ -12,6 +12,7 @@ std::string_view TaskGroup::last_collective() const {
 }
 
 Task TaskGroup::task_of(OpKind kind, const BufferView& input, const BufferView& output, std::int64_t count) {
+  require_owner(name_of(kind));
   last_kind_.store(kind, std::memory_order_relaxed);
   Task task;
   task.record.kind = kind;
@@ -109,6 +110,7 @@ Work TaskGroup::barrier() { return start(task_of(OpKind::barrier, {}, {}, 0)); }
 
 Work TaskGroup::message(bool is_send, const BufferView& buffer, int peer, int tag) {
   const std::string_view operation = is_send ? "send" : "recv";
+  require_owner(operation);
   check_buffer(*this, operation, buffer);
   check_rank(*this, operation, is_send ? "destination" : "source", peer);
   check_tag(*this, operation, tag);

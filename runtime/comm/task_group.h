@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "runtime/base/owner_process.h"
 #include "runtime/comm/backend.h"
 #include "runtime/comm/transfer.h"
 
@@ -40,6 +41,8 @@ class TaskGroup : public ProcessGroup {
 
  protected:
   const GroupContext& context() const { return context_; }
+  // InvalidArgument in a child of fork().
+  void require_owner(std::string_view operation) const { owner_.require(operation); }
   // Starts a collective; a message. The arguments have been checked.
   virtual Work start(Task task) = 0;
   virtual Work start_message(bool is_send, const BufferView& buffer, int peer, int tag) = 0;
@@ -57,6 +60,7 @@ class TaskGroup : public ProcessGroup {
   std::atomic<OpKind> last_kind_{OpKind::barrier};
   std::atomic<std::int64_t> step_{-1};
   const GroupContext context_;
+  const OwnerProcess owner_;
 };
 
 }  // namespace lockstep::comm

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "runtime/base/deadline.h"
+#include "runtime/base/owner_process.h"
 #include "runtime/device/stream.h"
 
 namespace lockstep {
@@ -39,17 +40,22 @@ class Work {
       : state_(std::move(state)), timeout_(timeout) {}
 
   // True once the result is here and no rank reads this rank's buffers any more. Gives pending work a push.
-  bool done() const { return !state_ || state_->poll(); }
+  bool done() const {
+    owner_.require("a look at a collective");
+    return !state_ || state_->poll();
+  }
   // Blocks until then, at most the group's timeout.
   void wait() const {
     if (!done()) wait(Deadline::after(timeout_));  // a look is cheaper than reading the clock
   }
   void wait(const Deadline& deadline) const {
+    owner_.require("a wait for a collective");
     if (state_) state_->wait(deadline);
   }
   // What is put into `stream` from now on starts after the collective. The host waits until that is in the queue of its
   // device, never for what the device does; but on the CPU, and for a result in host memory, this is wait().
   void wait_on(StreamView stream) const {
+    owner_.require("a wait for a collective");
     if (state_) state_->wait_on(stream, Deadline::after(timeout_));
   }
   // On a device, after wait_on(): the timed event behind the collective, for DeviceRuntime::elapsed; it lives as long
@@ -63,6 +69,7 @@ class Work {
  private:
   std::shared_ptr<WorkState> state_;
   std::chrono::nanoseconds timeout_{};
+  OwnerProcess owner_;
 };
 
 }  // namespace lockstep

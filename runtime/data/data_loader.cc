@@ -7,6 +7,7 @@
 #include <string>
 
 #include "runtime/base/error.h"
+#include "runtime/base/owner_process.h"
 
 namespace lockstep::data::detail {
 namespace {
@@ -69,8 +70,8 @@ std::shared_ptr<OrderedPrefetch> LoaderCore::start() {
       rethrow_from(fmt::format("data: reading batch {} of epoch {} (samples {}) failed: ", index, epoch, id_list(ids)));
     }
   };
-  auto epoch = std::make_shared<OrderedPrefetch>(std::move(produce), num_batches(), options_.workers,
-                                                 options_.workers * options_.prefetch, options_.timeout);
+  std::shared_ptr<OrderedPrefetch> epoch = make_owned_here<OrderedPrefetch>(
+      std::move(produce), num_batches(), options_.workers, options_.workers * options_.prefetch, options_.timeout);
   running_ = epoch;
   return epoch;
 }

@@ -260,6 +260,7 @@ FileMeeting::FileMeeting(std::string path, MeetingNote note) : path_(std::move(p
 }
 
 FileMeeting::~FileMeeting() {
+  if (!owner_.is_here()) return;
   try {
     const auto found = read_note(path_);
     if (found && found->token == note_.token && ::unlink(path_.c_str()) != 0) throw cannot("remove it", path_, errno);

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "runtime/base/deadline.h"
+#include "runtime/base/owner_process.h"
 #include "runtime/store/secret.h"
 
 namespace lockstep::rendezvous {
@@ -70,6 +71,7 @@ class FileMeeting {
  private:
   std::string path_;
   MeetingNote note_;
+  OwnerProcess owner_;  // who may remove it
 };
 
 // A note that is not to be taken, by its token, and why: "leads to no store of that run".

@@ -92,6 +92,7 @@ std::unique_ptr<PmixSession> PmixSession::open(const char* library) {
 }
 
 PmixSession::~PmixSession() {
+  if (!owner_.is_here()) return;
   // Nothing to do about a failure: the server is gone, and with it what there was to say.
   static_cast<void>(library_->finalize(nullptr, 0));
 }

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "runtime/base/deadline.h"
+#include "runtime/base/owner_process.h"
 
 namespace lockstep::rendezvous {
 
@@ -51,6 +52,7 @@ class PmixSession {
   Question* ask(std::uint32_t rank, const std::string& key, const Deadline& deadline);
 
   std::unique_ptr<Library> library_;
+  OwnerProcess owner_;                                // whose session it is
   std::vector<std::unique_ptr<Question>> questions_;  // all that were ever asked
 };
 

@@ -443,10 +443,11 @@ class MemberLink::Impl {
 
 MemberLink::MemberLink(const Endpoint& endpoint, std::string_view scope, const MemberInfo& self,
                        const LivenessOptions& options, MemberCalls calls, const Deadline& deadline)
-    : impl_(std::make_unique<Impl>(endpoint, scope, self, options, std::move(calls), deadline)),
+    : impl_(make_owned_here<Impl>(endpoint, scope, self, options, std::move(calls), deadline)),
       exceptions_at_birth_(std::uncaught_exceptions()) {}
 
 MemberLink::~MemberLink() {
+  if (!impl_.get_deleter().owner.is_here()) return;
   if (std::uncaught_exceptions() > exceptions_at_birth_) {
     impl_->report_and_end(fmt::format("an exception of its own ended it after collective {}; its own message says more",
                                       impl_->position().sequence));

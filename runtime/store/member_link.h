@@ -16,6 +16,7 @@
 
 #include "runtime/base/cause.h"
 #include "runtime/base/deadline.h"
+#include "runtime/base/owner_process.h"
 #include "runtime/store/endpoint.h"
 #include "runtime/store/member_info.h"
 
@@ -73,6 +74,7 @@ class MemberLink {
   // As goodbye() after the last collective of MemberCalls::position, unless goodbye() was called; after a report() too.
   // No event comes afterwards. While an exception unwinds that was not under way at the constructor: reports that
   // instead, without a goodbye, unless something was reported before, of which the exception is a consequence.
+  // In a forked child: nothing.
   ~MemberLink();
   MemberLink(const MemberLink&) = delete;
   MemberLink& operator=(const MemberLink&) = delete;
@@ -87,7 +89,7 @@ class MemberLink {
 
  private:
   class Impl;
-  std::unique_ptr<Impl> impl_;
+  OwnedHere<Impl> impl_;
   int exceptions_at_birth_;
 };
 

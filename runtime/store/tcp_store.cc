@@ -147,6 +147,7 @@ StoreLost TcpStore::silent(const std::string& what, const Deadline& deadline) co
 
 void TcpStore::with_connection(const std::string& what, const Deadline& deadline,
                                const std::function<void(TcpConnection&)>& body) {
+  owner_.require(what);
   try {
     TcpConnection connection = take(deadline);
     body(connection);

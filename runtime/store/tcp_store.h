@@ -21,6 +21,7 @@
 #include "proto/request.h"
 #include "runtime/base/error.h"
 #include "runtime/base/mutex.h"
+#include "runtime/base/owner_process.h"
 #include "runtime/base/unique_fd.h"
 #include "runtime/net/address.h"
 #include "runtime/store/auth.h"
@@ -77,6 +78,7 @@ class TcpStore : public Store {
   std::string description() const override;
 
  private:
+  const OwnerProcess owner_;  // a child's request would go between this process's own, on one connection
   std::string_view checked_value(std::string_view key, std::string_view value) const;
   Stop stop() const {
     return {.fd = stop_.get(),

@@ -109,7 +109,7 @@ class TcpStoreServer::Impl {
   std::thread thread_;
 };
 
-TcpStoreServer::TcpStoreServer(const TcpStoreServerOptions& options) : impl_(std::make_unique<Impl>(options)) {}
+TcpStoreServer::TcpStoreServer(const TcpStoreServerOptions& options) : impl_(make_owned_here<Impl>(options)) {}
 TcpStoreServer::~TcpStoreServer() = default;
 
 const net::HostPort& TcpStoreServer::address() const { return impl_->address(); }

@@ -18,6 +18,7 @@
 #include "proto/protocol.h"
 #include "runtime/base/cause.h"
 #include "runtime/base/deadline.h"
+#include "runtime/base/owner_process.h"
 #include "runtime/net/address.h"
 #include "runtime/store/membership_table.h"
 #include "runtime/store/secret.h"
@@ -68,7 +69,7 @@ class TcpStoreServer {
  public:
   // Listens, then serves until destroyed. Throws what net::tcp_listen throws.
   explicit TcpStoreServer(const TcpStoreServerOptions& options = {});
-  // Closes every connection; whoever waits gets a StoreError at once. The keys are gone.
+  // Closes every connection; whoever waits gets a StoreError at once. The keys are gone. In a forked child: nothing.
   ~TcpStoreServer();
   TcpStoreServer(const TcpStoreServer&) = delete;
   TcpStoreServer& operator=(const TcpStoreServer&) = delete;
@@ -91,7 +92,7 @@ class TcpStoreServer {
 
  private:
   class Impl;
-  std::unique_ptr<Impl> impl_;
+  OwnedHere<Impl> impl_;
 };
 
 }  // namespace lockstep::store

@@ -26,7 +26,7 @@ Progress::Progress(const ProcessGroup& group, std::int64_t total)
             ProgressLine::Clock::now(), write_stderr) {}
 
 Progress::~Progress() {
-  if (std::uncaught_exceptions() == exceptions_) finish();
+  if (std::uncaught_exceptions() == exceptions_ && owner_.is_here()) finish();
 }
 
 }  // namespace lockstep

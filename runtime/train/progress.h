@@ -16,6 +16,7 @@
 #include <string_view>
 #include <utility>
 
+#include "runtime/base/owner_process.h"
 #include "runtime/comm/process_group.h"
 #include "runtime/data/data_loader.h"
 #include "runtime/train/distributed_data_parallel.h"
@@ -45,6 +46,7 @@ class Progress {
  private:
   int exceptions_;  // under way when this was made
   ProgressLine line_;
+  OwnerProcess owner_;  // whose line it is
 };
 
 // One epoch of a loader under a progress bar. Use it in a range-for.

@@ -111,5 +111,23 @@ TEST(Groups, RanksWithDifferentModelsAllSaySo) {
   }
 }
 
+// A child of fork() that calls exit() destroys its copy of the group, and a rank 0 that hosts the store is copied with
+// the server.
+TEST(Groups, AreTheirProcesssAndNoForkedChilds) {
+  for (const std::string rank : {"@0", "@1"}) {
+    RankProcesses ranks(
+        2, {.command = joined({RANK_PROGRAM}, {"init", "sum", "fork:exit" + rank, "sum", "fork:sum" + rank, "sum"})});
+    for (const auto& result : ranks.wait()) {
+      EXPECT_EQ(result.exit_code, 0) << result.err;
+      const auto lines = lines_of(result.out);
+      EXPECT_EQ(std::count(lines.begin(), lines.end(), "sum 3 of 2"), 3) << result.out << result.err;
+      if (!contains(result.out, "child")) continue;
+      EXPECT_EQ(std::count(lines.begin(), lines.end(), "child ended with 0"), 2) << result.out;
+      EXPECT_TRUE(contains(result.out, "child: barrier: this belongs to process ")) << result.out;
+      EXPECT_TRUE(contains(result.out, "fork before init_process_group")) << result.out;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace lockstep::e2e

@@ -10,6 +10,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/intra_op_threads.h"
 #include "runtime/base/logging.h"
+#include "runtime/base/owner_process.h"
 #include "runtime/base/printable.h"
 #include "runtime/comm/backend.h"
 #include "runtime/comm/init/choose_backend.h"
@@ -161,7 +162,7 @@ std::shared_ptr<ProcessGroup> start(const InitOptions& options) {
 std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
   install_uncaught_error_handler();
   try {
-    return start(options);
+    return left_to_owner(start(options));
   } catch (...) {
     // Caught so that the stack is unwound even if the program catches nothing: rank 0's store lets the others read what
     // went wrong before it goes.

@@ -9,6 +9,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/logging.h"
+#include "runtime/base/owner_process.h"
 #include "runtime/comm/arena_agreement.h"
 #include "runtime/comm/nccl/engine.h"
 #include "runtime/comm/nccl/helper_call.h"
@@ -20,7 +21,11 @@ namespace {
 // engine could not abort, and NCCL may use the memory for ever.
 std::shared_ptr<void> released_behind_device(const std::weak_ptr<Engine>& engine, DeviceId device, void* data,
                                              std::function<void()> release) {
-  return {data, [engine, device, release = std::move(release)](void*) mutable {
+  return {data, [engine, device, release = std::move(release), owner = OwnerProcess()](void*) mutable {
+            if (!owner.is_here()) {  // a forked child must not touch the device
+              static_cast<void>(new std::function<void()>(std::move(release)));
+              return;
+            }
             if (const auto alive = engine.lock(); alive && alive->device_is_stuck()) {
               log_warn("nccl: memory on {} is not given back: its kernels have not ended", device.str());
               static_cast<void>(new std::function<void()>(std::move(release)));  // it holds what may not go back

@@ -99,11 +99,13 @@ void ProcessGroupNccl::set_stream(StreamView stream) {
 }
 
 void ProcessGroupNccl::progress() {
+  require_owner("progress");
   engine_->check();
   engine_->retire();
 }
 
 void ProcessGroupNccl::abort(const std::string& cause) {
+  require_owner("abort");
   engine_->abort(cause.empty() ? "aborted without a cause" : cause);
 }
 

@@ -5,6 +5,7 @@
 #include <atomic>
 
 #include "runtime/base/error.h"
+#include "runtime/base/owner_process.h"
 
 namespace lockstep::shm {
 namespace {
@@ -21,12 +22,15 @@ std::size_t stride_for(std::size_t bytes) { return (bytes + kPage - 1) / kPage *
 // What Arena::owner points at.
 struct Handle {
   Handle(std::shared_ptr<Mapping> mapping, int owner_rank) : memory(std::move(mapping)), rank(owner_rank) {}
-  ~Handle() { dropped(*memory, rank).store(1, std::memory_order_release); }
+  ~Handle() {
+    if (owner.is_here()) dropped(*memory, rank).store(1, std::memory_order_release);
+  }
   Handle(const Handle&) = delete;
   Handle& operator=(const Handle&) = delete;
 
   std::shared_ptr<Mapping> memory;
   int rank;
+  OwnerProcess owner;
 };
 
 }  // namespace

@@ -106,6 +106,7 @@ Work ProcessGroupShm::start_message(bool is_send, const BufferView& buffer, int 
 }
 
 void ProcessGroupShm::abort(const std::string& cause) {
+  require_owner("abort");
   Session& session = engine_->session();
   session.abort(session.cause_of(Cause::Kind::aborted, rank(), cause.empty() ? "aborted without a cause" : cause,
                                  last_sequence()));

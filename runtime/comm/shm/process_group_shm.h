@@ -21,7 +21,10 @@ class ProcessGroupShm final : public comm::TaskGroup {
 
   std::string_view backend() const override { return "shm"; }
   Arena allocate(std::size_t bytes) override;
-  void progress() override { engine_->progress(); }
+  void progress() override {
+    require_owner("progress");
+    engine_->progress();
+  }
   void abort(const std::string& cause) override;
   void lose(const Cause& cause) override { engine_->session().lose(cause); }
   std::int64_t last_sequence() const override;

@@ -62,8 +62,7 @@ Arena ProcessGroupWire::allocate(std::size_t bytes) {
     problem = error.what();
   }
   // All tell what came of it.
-  comm::agree_on_arena(*this, bytes, problem,
-                       [this](const std::string& own) { return all_gather_text(*this, own); });
+  comm::agree_on_arena(*this, bytes, problem, [this](const std::string& own) { return all_gather_text(*this, own); });
   return arena;
 }
 
@@ -77,6 +76,7 @@ Work ProcessGroupWire::start_message(bool is_send, const BufferView& buffer, int
 }
 
 void ProcessGroupWire::abort(const std::string& cause) {
+  require_owner("abort");
   engine_->abort(cause.empty() ? "aborted without a cause" : cause);
 }
 

@@ -27,7 +27,10 @@ class ProcessGroupWire final : public comm::TaskGroup {
   std::string_view backend() const override { return backend_; }
   Arena allocate(std::size_t bytes) override;
   // The communication thread needs no push.
-  void progress() override { engine_->check(); }
+  void progress() override {
+    require_owner("progress");
+    engine_->check();
+  }
   void abort(const std::string& cause) override;
   void lose(const Cause& cause) override { engine_->lose(cause); }
   std::int64_t last_sequence() const override { return static_cast<std::int64_t>(engine_->last()); }

@@ -9,13 +9,21 @@
 //   catch          catches what goes wrong in any action, prints it and returns 1
 //   abort:TEXT     fails the group with TEXT, then reduces
 //   leave          says goodbye: the group is gone
+//   fork:WHAT      forks; the child all-reduces ("sum") or does nothing ("exit"), prints what it throws and calls
+//   exit(),
+//                  and the parent waits for it
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "runtime/base/error.h"
 #include "runtime/comm/init/init_process_group.h"
 #include "runtime/ddp/reducer.h"
 #include "tests/e2e/programs/plain_actions.h"
@@ -56,12 +64,34 @@ class Rank {
       throw std::runtime_error(value);
     } else if (name == "leave") {
       group_.reset();
+    } else if (name == "fork") {
+      fork_child(value);
     } else if (!perform_plain(action)) {
       throw std::runtime_error("e2e_rank: unknown action " + name);
     }
   }
 
  private:
+  void fork_child(const std::string& what) {
+    static std::shared_ptr<ProcessGroup> copy;  // whose destructor exit() runs
+    copy = group_;
+    const pid_t child = ::fork();
+    if (child != 0) {
+      int status = 0;
+      ::waitpid(child, &status, 0);
+      copy.reset();
+      std::printf("child ended with %d\n", status);
+      std::fflush(stdout);
+      return;
+    }
+    group_.reset();
+    try {
+      if (what == "sum") copy->barrier().wait();
+    } catch (const Error& error) {
+      std::printf("child: %s\n", error.what());
+    }
+    std::exit(0);
+  }
   float all_reduce(float value) {
     std::vector<float> values(4096, value);
     group_->all_reduce(std::span<float>(values)).wait();
