@@ -34,7 +34,7 @@ int errno_of(const std::exception_ptr& exception) {
 
 }  // namespace
 
-std::string text_of(const std::exception_ptr& exception) {
+std::string message_of(const std::exception_ptr& exception) {
   try {
     std::rethrow_exception(exception);
   } catch (const std::exception& error) {
@@ -53,27 +53,26 @@ Cause failure_of_this_rank(const ProcessGroup& group, std::string_view operation
           .pid = member.pid,
           .error_number = errno_of(exception),
           .text = fmt::format("{}{}{} failed: {}", operation, operation.empty() ? "" : ": ", member.describe(),
-                              text_of(exception))};
+                              message_of(exception))};
 }
 
 OwnFailure::OwnFailure(std::shared_ptr<ProcessGroup> group)
     : group_(std::move(group)), exceptions_at_birth_(std::uncaught_exceptions()) {}
 
 void OwnFailure::keep(std::string_view where, const std::exception_ptr& exception) noexcept {
-  if (!is_peer_lost(exception)) keep(where, text_of(exception));
+  if (!is_peer_lost(exception)) keep(where, message_of(exception));
 }
 
 void OwnFailure::keep(std::string_view where, std::string_view text) noexcept {
-  text_ = fmt::format("in {}: {}", where, text);
+  text_ = fmt::format("failed in {}: {}", where, text);
 }
 
 void OwnFailure::tell() noexcept {
-  if (text_.empty() || group_->size() == 1) return;
+  if (text_.empty() || group_->size() == 1 || !owner_.is_here()) return;
   try {
-    group_->abort(fmt::format("{} failed {}", self(*group_).describe(), text_));
+    group_->abort(fmt::format("{} {}", self(*group_).describe(), text_));
   } catch (const std::exception& error) {
-    log_error("DistributedDataParallel: the other ranks could not be told that this one failed {}: {}", text_,
-              error.what());
+    log_error("DistributedDataParallel: the other ranks could not be told that this one {}: {}", text_, error.what());
   }
 }
 

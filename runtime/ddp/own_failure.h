@@ -14,12 +14,13 @@
 #include <string_view>
 
 #include "runtime/base/cause.h"
+#include "runtime/base/owner_process.h"
 #include "runtime/comm/process_group.h"
 
 namespace lockstep {
 
 // The message of an exception, whatever its type.
-std::string text_of(const std::exception_ptr& exception);
+std::string message_of(const std::exception_ptr& exception);
 // This rank's failure as the others hear it: "save_weights: rank 0 (host node7, pid 4711) failed: TEXT", with the errno
 // of a SystemError. `operation` may be empty, and then has no colon.
 Cause failure_of_this_rank(const ProcessGroup& group, std::string_view operation, const std::exception_ptr& exception);
@@ -32,7 +33,7 @@ class OwnFailure {
   void keep(std::string_view where, const std::exception_ptr& exception) noexcept;
   void keep(std::string_view where, std::string_view text) noexcept;
   void forget() { text_.clear(); }
-  // "in the forward of step 3: TEXT"; empty if nothing is kept.
+  // "failed in the forward of step 3: TEXT"; empty if nothing is kept.
   const std::string& text() const { return text_; }
 
   // Fails the group on every rank with what is kept; nothing if nothing is.
@@ -45,6 +46,7 @@ class OwnFailure {
   std::shared_ptr<ProcessGroup> group_;
   std::string text_;
   int exceptions_at_birth_;
+  OwnerProcess owner_;
 };
 
 }  // namespace lockstep

@@ -9,6 +9,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/logging.h"
+#include "runtime/base/owner_process.h"
 #include "runtime/ddp/at_place.h"
 #include "runtime/ddp/bucket_queue.h"
 #include "runtime/ddp/compare_parameters.h"
@@ -112,6 +113,7 @@ struct Reducer::Impl {
   std::vector<Use> used;       // by parameter, marked ready by this rank since the last synchronised step
 
   std::exception_ptr failure;  // the first thing the group threw
+  OwnerProcess owner;
 };
 
 Reducer::Impl::Impl(std::vector<ParameterSpec> the_specs, std::shared_ptr<ProcessGroup> the_group,
@@ -401,7 +403,7 @@ void Reducer::Impl::abandon_step(std::string_view cause) noexcept {
 }
 
 void Reducer::Impl::abort_if_open() noexcept {
-  if (!queue.is_open()) return;
+  if (!queue.is_open() || !owner.is_here()) return;
   try {
     group->abort(fmt::format("rank {} left step {} before finish_step", group->rank(), step));
   } catch (const std::exception& error) {

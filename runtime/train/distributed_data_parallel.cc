@@ -145,7 +145,7 @@ void DistributedDataParallel::keep_failure(std::string_view part) noexcept {
 void DistributedDataParallel::give_up(std::string_view part) noexcept {
   keep_failure(part);
   failure_.tell();
-  reducer_.abandon_step(text_of(std::current_exception()));
+  reducer_.abandon_step(message_of(std::current_exception()));
 }
 
 std::int64_t DistributedDataParallel::backward(const Tensor& loss, const DdpBackwardOptions& options) {

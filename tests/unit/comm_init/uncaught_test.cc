@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "runtime/base/cause.h"
 #include "runtime/base/error.h"
 #include "runtime/base/exit_code.h"
 
@@ -34,6 +35,15 @@ TEST_F(UncaughtDeathTest, AnErrorIsOneLineAndExitCodeOne) {
 TEST_F(UncaughtDeathTest, ALostPeerHasAnExitCodeOfItsOwn) {
   EXPECT_EXIT(end_with([] { throw PeerLost("rank 2 was killed"); }, 3), ::testing::ExitedWithCode(kExitPeerLost),
               "^\\[lockstep rank 3\\] fatal: rank 2 was killed\n$");
+}
+
+// All ranks throw it together, and one of them has the cause.
+TEST_F(UncaughtDeathTest, WhatAnotherRankFailedInHasTheExitCodeOfALostPeer) {
+  const auto no_memory = [] {
+    throw BackendUnavailable(Cause{.kind = Cause::Kind::failed, .rank = 2, .reporter = 2, .text = "no memory"});
+  };
+  EXPECT_EXIT(end_with(no_memory, 3), ::testing::ExitedWithCode(kExitPeerLost), "fatal: no memory\n$");
+  EXPECT_EXIT(end_with(no_memory, 2), ::testing::ExitedWithCode(1), "fatal: no memory\n$");
 }
 
 TEST_F(UncaughtDeathTest, BeforeTheRankIsKnownTheLineHasNone) {
