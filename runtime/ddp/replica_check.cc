@@ -116,11 +116,13 @@ ReplicaComparison compare_replicas(ProcessGroup& group, std::span<const NamedBuf
     count_by_rank.push_back(all[i + 1]);
   }
   if (!outliers(count_by_rank).empty()) {
+    await_all_told(group);
     throw Mismatch(fmt::format("replica check: {}: the ranks passed {} parameters, by rank; pass the same on all",
                                describe_outliers(count_by_rank), fmt::join(count_by_rank, ", ")));
   }
   ReplicaComparison comparison{.hash = mine, .ranks = outliers(hash_by_rank)};
   if (!comparison.are_equal()) comparison.difference = first_difference_of(group, buffers, hashes);
+  if (!comparison.are_equal()) await_all_told(group);
   return comparison;
 }
 

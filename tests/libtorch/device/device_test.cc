@@ -408,7 +408,8 @@ TEST(Device, AnExceptionInBackwardReachesEveryRank) {
     if (group->rank() == 1) {
       EXPECT_EQ(text, "exception: no more luck");
     } else {
-      expect_says(text, {"PeerLost: ", "rank 1 (host ", "failed in the backward of step 1: an exception of the program's own"});
+      expect_says(
+          text, {"PeerLost: ", "rank 1 (host ", "failed in the backward of step 1: an exception of the program's own"});
     }
   });
 }

@@ -130,7 +130,8 @@ TEST(ReducerAbandon, EveryRankGetsTheCause) {
     reducer.finish_step();
   });
   for (const auto& error : errors) {
-    EXPECT_NE(text_of(error).find("rank 1 (host fake, pid 101) failed in step 0: backward threw"), std::string::npos) << text_of(error);
+    EXPECT_NE(text_of(error).find("rank 1 (host fake, pid 101) failed in step 0: backward threw"), std::string::npos)
+        << text_of(error);
     EXPECT_TRUE(text_of(error).starts_with("PeerLost: ")) << text_of(error);
   }
 }
