@@ -59,7 +59,7 @@ FailureReport describe_failure(const Verdict& verdict, const RankProcess& proces
   }
   if (!verdict.other_roots().empty()) {
     report.details.push_back(
-        fmt::format("  {} failed too, and not because of it", rendezvous::describe_ranks(verdict.other_roots())));
+        fmt::format("  {} failed too, and accused nobody", rendezvous::describe_ranks(verdict.other_roots())));
   }
   const std::string& err_file = process.err.path();
   if (err_file.empty()) return report;

@@ -57,6 +57,10 @@ bool take(Cause& cause, std::string_view name, std::string_view value) {
   if (name == "sequence") return take_number(cause.sequence, value);
   if (name == "errno") return take_number(cause.error_number, value);
   if (name == "signal") return take_number(cause.signal, value);
+  if (name == "ends_group") {
+    cause.ends_group = value != "0";
+    return value == "0" || value == "1";
+  }
   return true;
 }
 
@@ -75,9 +79,9 @@ std::string encode(const Cause& cause, std::size_t most_bytes) {
   std::replace(host.begin(), host.end(), '\n', '?');
   std::string bytes = fmt::format(
       "kind {}\nrank {}\nreporter {}\nhost {}\npid {}\ngeneration {}\nstep {}\nbucket {}\nsequence {}\nerrno {}\n"
-      "signal {}\ntext ",
+      "signal {}\nends_group {}\ntext ",
       name_of(cause.kind), cause.rank, cause.reporter, host, cause.pid, cause.generation, cause.step, cause.bucket,
-      cause.sequence, cause.error_number, cause.signal);
+      cause.sequence, cause.error_number, cause.signal, cause.ends_group ? 1 : 0);
   return bytes + cut(printable_lines(cause.text), most_bytes - bytes.size());
 }
 

@@ -36,6 +36,7 @@ struct Cause {
   std::int64_t sequence = -1;  // of the collective, from 1; 0: before the first; -1: not known
   int error_number = 0;        // errno; 0: none
   int signal = 0;              // that ended the process; 0: none
+  bool ends_group = true;      // false: the group goes on, and the launcher shall know all the same
   std::string text = {};       // a whole sentence, with who and what to do
 
   bool operator==(const Cause&) const = default;

@@ -120,6 +120,10 @@ class ProcessGroup {
   // The job's membership says so of a rank, or of the store (rank -1): fails the group with that cause. A backend that
   // sees the same by itself and can say more of it may leave it to its next call. Any thread; the first cause stays.
   virtual void lose(const Cause& cause) { abort(cause.text); }
+  // Tells the job's launcher of a failure of this rank's own, with ends_group false, that the other ranks are about to
+  // hear of in another way: whatever they make of it is a consequence. Blocks for a moment at most; nothing where there
+  // is no membership.
+  virtual void file([[maybe_unused]] const Cause& cause) {}
   // Number of the collective that this rank started last, from 1; 0: none, or the backend doesn't count. Any thread.
   virtual std::int64_t last_sequence() const { return 0; }
   // That one's name, such as "all_reduce"; empty: none, or not known. Any thread.

@@ -23,6 +23,9 @@ class TaskGroup : public ProcessGroup {
   std::chrono::nanoseconds timeout() const override { return context_.timeout; }
   const rendezvous::Roster& roster() const override { return context_.roster; }
   store::Store& store() override { return *context_.store; }
+  void file(const Cause& cause) override {
+    if (context_.on_throw) context_.on_throw(cause);
+  }
 
   Work all_reduce(const BufferView& buffer, const AllReduceOptions& options) override;
   Work broadcast(const BufferView& buffer, int root) override;

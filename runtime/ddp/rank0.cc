@@ -17,6 +17,7 @@ constexpr char kFailure = '-';
 
 void tell(ProcessGroup& group, const Cause& cause) {
   if (group.size() == 1) return;
+  group.file(cause);  // before the others hear of it: they may end first
   try {
     all_gather_text(group, kFailure + encode(cause));
   } catch (const Error& error) {  // its own failure goes first
@@ -46,7 +47,9 @@ std::string on_rank0(std::string_view operation, ProcessGroup& group, const std:
       outcome = kResult + action();
     } catch (...) {
       const std::exception_ptr failure = std::current_exception();
-      tell(group, failure_of_this_rank(group, operation, failure));
+      Cause cause = failure_of_this_rank(group, operation, failure);
+      cause.ends_group = false;
+      tell(group, cause);
       std::rethrow_exception(failure);
     }
   }

@@ -73,6 +73,10 @@ class MemberLink::Impl {
   }
   void report(const Cause& cause) EXCLUDES(mutex_) {
     const std::string bytes = encode(cause, kCauseBytes);
+    if (cause.ends_group) {
+      MutexLock lock(mutex_);
+      has_reported_ = true;
+    }
     const std::uint64_t request = post({Op::report, {{}, {bytes}, 0}}, false);
     if (thread_id_.load() == std::this_thread::get_id()) return;
     const Deadline limit = Deadline::after(options_.farewell);
@@ -153,7 +157,6 @@ class MemberLink::Impl {
       proto::write_request(posted_, request);
       ++posted_count_;
       number = ++posted_ever_;
-      has_reported_ |= request.op == Op::report;
       leaving_ = last;
     }
     wake();

@@ -194,10 +194,10 @@ std::optional<std::string> MembershipTable::report(ConnectionId id, std::string_
     cause.host = member->info.process.host;
     cause.pid = member->info.process.pid;
   }
-  if (member->state == State::present) {
+  if (member->state == State::present && cause.ends_group) {
     fail(*scope, *member, State::failed, Kind::failed, cause);
   } else {
-    causes_.push_back(cause);  // a member that is silent or has failed may still say why
+    causes_.push_back(cause);  // for the host; a member that is silent or has failed may still say why
   }
   return std::nullopt;
 }

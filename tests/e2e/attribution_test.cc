@@ -63,6 +63,19 @@ TEST_P(Attribution, ARankThatThrowsOutsideOfTheLibraryIsNamed) {
   EXPECT_TRUE(last_line(result).starts_with("lockstep run: rank 1 failed first: it exited with code 1")) << result.err;
 }
 
+// A disk that is full when rank 0 saves. The others hear of it, and may end first.
+TEST_P(Attribution, ARankThatFailsForAllIsNamed) {
+  for (const bool catches : {true, false}) {
+    const Words actions = {"init", "sum", "rank0:28", "loop"};
+    const auto result = catches ? careful({"sum", "rank0:28", "loop"})
+                                : Process({.command = run_command({"-n", "3"}, RANK_PROGRAM, actions)}).wait();
+    EXPECT_EQ(result.exit_code, 1) << result.err;
+    EXPECT_TRUE(last_line(result).starts_with("lockstep run: rank 0 failed first: it exited with code 1"))
+        << result.err;
+    EXPECT_TRUE(contains(result.err, "No space left on device")) << result.err;
+  }
+}
+
 TEST(AttributionOfSilence, AStoppedRankIsNamedThoughTheOthersCatchEverything) {
   const auto result = careful({"steps:9"}, "stop:rank=1,step=3");
   EXPECT_EQ(result.exit_code, 75) << result.err;

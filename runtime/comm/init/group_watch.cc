@@ -69,17 +69,19 @@ void GroupWatch::begin(std::weak_ptr<store::MemberLink> link) {
 }
 
 void GroupWatch::file(const Cause& cause) {
-  std::call_once(filed_, [&] {
-    std::shared_ptr<store::MemberLink> link;
-    {
-      MutexLock lock(mutex_);
-      link = link_.lock();
-    }
-    if (!link) return;
-    Cause filed = cause;
-    if (filed.step < 0) filed.step = position().step;
-    link->report(filed);
-  });
+  if (!cause.ends_group) return report(cause);
+  std::call_once(filed_, [&] { report(cause); });
+}
+
+void GroupWatch::report(Cause cause) {
+  std::shared_ptr<store::MemberLink> link;
+  {
+    MutexLock lock(mutex_);
+    link = link_.lock();
+  }
+  if (!link) return;
+  if (cause.step < 0) cause.step = position().step;
+  link->report(cause);
 }
 
 void GroupWatch::take(const MemberEvent& event) {

@@ -39,7 +39,7 @@ class GroupWatch {
   // Events come from now on. What is filed goes to `link`.
   void begin(std::weak_ptr<store::MemberLink> link) EXCLUDES(mutex_);
   // Tells the job's membership why this rank's group has failed, once: the first cause. Every other call waits until
-  // that is done, at most for a moment.
+  // that is done, at most for a moment. A cause that the group survives is told each time.
   void file(const Cause& cause) EXCLUDES(mutex_);
   void take(const store::MemberEvent& event) EXCLUDES(mutex_);
   // Throws PeerLost with the first failure that came, if any has.
@@ -60,6 +60,7 @@ class GroupWatch {
 
  private:
   void fail_group(const Cause& cause) EXCLUDES(mutex_);
+  void report(Cause cause) EXCLUDES(mutex_);
 
   const StoreHost store_host_;
   const int rank_;

@@ -8,6 +8,7 @@
 //   fail:TEXT      throws std::runtime_error, and catches as the next one does
 //   catch          catches what goes wrong in any action, prints it and returns 1
 //   abort:TEXT     fails the group with TEXT, then reduces
+//   rank0:ERRNO    has rank 0 fail with ERRNO at what it does for all ranks, as when it saves weights
 //   leave          says goodbye: the group is gone
 //   fork:WHAT      forks; the child all-reduces ("sum") or does nothing ("exit"), prints what it throws and calls
 //   exit(),
@@ -25,6 +26,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/comm/init/init_process_group.h"
+#include "runtime/ddp/rank0.h"
 #include "runtime/ddp/reducer.h"
 #include "tests/e2e/programs/plain_actions.h"
 #include "tests/support/fault_plan.h"
@@ -60,6 +62,8 @@ class Rank {
     } else if (name == "abort") {
       group_->abort(value);
       all_reduce(1.0f);
+    } else if (name == "rank0") {
+      on_rank0("save", *group_, [&]() -> std::string { throw SystemError("write", std::stoi(value)); });
     } else if (name == "fail") {
       throw std::runtime_error(value);
     } else if (name == "leave") {

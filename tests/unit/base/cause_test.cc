@@ -30,6 +30,7 @@ Cause example() {
           .sequence = 41,
           .error_number = 28,
           .signal = 9,
+          .ends_group = false,
           .text = "rank 2 (host node7, pid 4711) did not arrive\nin all_reduce 41; see why"};
 }
 
@@ -91,7 +92,8 @@ TEST(Cause, BytesOfALaterVersionAreRead) {
 
 TEST(Cause, OtherBytesAreRefused) {
   for (const char* bytes : {"", "kind", "kind lost\n", "kind lost\nrank 3", "kind odd\ntext x", "rank 3\ntext x",
-                            "kind lost\nrank x\ntext x", "kind lost\nrank 99999999999\ntext x", "hello"}) {
+                            "kind lost\nrank x\ntext x", "kind lost\nends_group no\ntext x",
+                            "kind lost\nrank 99999999999\ntext x", "hello"}) {
     EXPECT_EQ(decode_cause(bytes), std::nullopt) << bytes;
   }
 }

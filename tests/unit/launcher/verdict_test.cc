@@ -150,6 +150,16 @@ TEST(Verdict, ItsOwnWordCountsMoreThanAnAccusation) {
   EXPECT_EQ(verdict.cause()->reporter, 1);
 }
 
+// Rank 0 could not save; the others were told, caught that and ended before it did.
+TEST(Verdict, WhoSpokeOfItsOwnFailureFirstIsAwaited) {
+  Verdict verdict(3);
+  EXPECT_EQ(verdict.heard(said(0, 0, Cause::Kind::failed)), Step::go_on);
+  EXPECT_EQ(verdict.ended(1, kCaughtAll), Step::await_root);
+  EXPECT_EQ(verdict.ended(2, kCaughtAll), Step::go_on);
+  EXPECT_EQ(verdict.ended(0, kFailed), Step::end_others);
+  EXPECT_EQ(verdict.first_failure(), 0);
+}
+
 TEST(Verdict, TwoThatFailByThemselvesAreBothNamed) {
   Verdict verdict(3);
   verdict.heard(said(0, 1));

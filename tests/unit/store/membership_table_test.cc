@@ -408,6 +408,16 @@ TEST_F(Table, AnAccusationIsPassedOnAndItsReportersEndIsNone) {
   ASSERT_EQ(table.take_causes().size(), 1u);
 }
 
+TEST_F(Table, AFailureThatTheGroupSurvivesIsForTheHostAlone) {
+  enter_all(3);
+  const Cause full{.kind = Cause::Kind::failed, .rank = 1, .ends_group = false, .text = "the disk is full"};
+  ASSERT_EQ(table.report(connection(1), encode(full)), std::nullopt);
+  EXPECT_TRUE(told().empty());
+  ASSERT_EQ(table.take_causes().size(), 1u);
+  table.ended(connection(1));
+  EXPECT_FALSE(told().empty()) << "it is here still, and its end is a loss";
+}
+
 TEST_F(Table, AReportAboutNoRankOfTheWorldIsRefused) {
   enter_all(3);
   EXPECT_NE(table.report(connection(1), encode(Cause{.rank = 3, .text = "x"})), std::nullopt);
