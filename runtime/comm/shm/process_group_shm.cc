@@ -86,6 +86,7 @@ Arena ProcessGroupShm::allocate(std::size_t bytes) {
                             fmt::format("{} was in {}: {}", engine_->session().who(rank()), what, error.what()),
                             last_sequence());
   } catch (const Error& error) {
+    engine_->session().check();  // what failed the group is no problem of this rank's memory
     problem = error.what();
   }
   // Then all tell what came of it.

@@ -188,7 +188,7 @@ TEST(Auth, OtherVersionsAndMisshapenGreetingsAreRefused) {
   EXPECT_EQ(server.hello({{}, {kRun, "rank 0", nonce}, 2}).next, Next::close);
   ClientGreeting client(&kSecret, kRun, "rank 3");
   EXPECT_THAT(refusal_of([&] { client.prove({{}, {"too short"}, proto::kOk}); }), HasSubstr("9 bytes"));
-  EXPECT_THAT(refusal_of([&] { client.prove({{}, {"no\nroom"}, proto::kRefused}); }), HasSubstr("no?room"));
+  EXPECT_THAT(refusal_of([&] { client.prove({{}, {"no\nroom"}, proto::kRefused}); }), HasSubstr("no room"));
   EXPECT_THROW(ClientGreeting(nullptr, std::string(257, 'r'), ""), InvalidArgument);
 }
 
