@@ -216,7 +216,8 @@ TEST(StateFile, ThatDoesNotFitChangesNothingAndSaysWhy) {
   Net net;
   const Tensors before = weights_of(net);
   expect_says(error_of([&] { torch::load_state(folder / "linear.safetensors", net); }),
-              {"InvalidArgument", "does not fit", "missing 'first.weight'", "and 5 more"});
+              {"InvalidArgument", "does not fit", "missing 'half', 'first.weight'", "and 5 more",
+               "unexpected 'bias', 'weight'"});
   ::torch::nn::Linear larger(4, 2);
   expect_says(error_of([&] { torch::load_state(folder / "linear.safetensors", *larger); }),
               {"different 'weight' (file F32 [2, 3], module F32 [2, 4])"});
