@@ -27,6 +27,7 @@ Verdict::Step Verdict::heard(const Cause& cause) {
   if (first_failure_ || (!is_rank(cause.rank) && !is_rank(cause.reporter))) return Step::go_on;
   if (is_rank(cause.reporter) && cause.reporter != cause.rank) {
     Rank& witness = at(cause.reporter);
+    if (has_failed_before(witness, cause)) return judge();
     witness.is_witness = true;
     if (is_rank(cause.rank) && witness.accuses < 0) witness.accuses = cause.rank;
   }
@@ -43,6 +44,13 @@ Verdict::Step Verdict::heard(const Cause& cause) {
     has_begun_ = true;
   }
   return judge();
+}
+
+// What a rank hears after its own failure follows from it: the others end their group. Of a failure that the group
+// survived this holds while the rank has come no further.
+bool Verdict::has_failed_before(const Rank& witness, const Cause& accusation) {
+  if (!witness.word || witness.word->reporter < 0) return false;
+  return witness.word->ends_group || accusation.sequence <= witness.word->sequence + kCollectivesToTell;
 }
 
 void Verdict::implicate(int rank) {

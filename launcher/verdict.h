@@ -58,6 +58,8 @@ class Verdict {
 
  private:
   static constexpr std::chrono::milliseconds kRootLimit{1500};
+  // In which a rank tells the others of a failure that the group survives (ddp/rank0.h), and some more.
+  static constexpr std::int64_t kCollectivesToTell = 8;
 
   struct Rank {
     std::optional<Ending> ending;
@@ -71,6 +73,7 @@ class Verdict {
   Rank& at(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
   const Rank& at(int rank) const { return ranks_[static_cast<std::size_t>(rank)]; }
   bool is_rank(int rank) const { return rank >= 0 && static_cast<std::size_t>(rank) < ranks_.size(); }
+  static bool has_failed_before(const Rank& witness, const Cause& accusation);
   void implicate(int rank);
   Step judge();
   // By when they were implicated.

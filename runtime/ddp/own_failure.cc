@@ -51,6 +51,7 @@ Cause failure_of_this_rank(const ProcessGroup& group, std::string_view operation
           .reporter = member.rank,
           .host = member.host,
           .pid = member.pid,
+          .sequence = group.last_sequence(),
           .error_number = errno_of(exception),
           .text = fmt::format("{}{}{} failed: {}", operation, operation.empty() ? "" : ": ", member.describe(),
                               message_of(exception))};

@@ -18,8 +18,7 @@ void PrintTo(const Limit& limit, std::ostream* out) { *out << limit.shell; }
 class Limits : public ::testing::TestWithParam<Limit> {};
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Limits,
-                         ::testing::Values(Limit{"FourOpenFiles", "ulimit -n 4", "'ulimit -n' allows 4"},
-                                           Limit{"EightOpenFiles", "ulimit -n 8", "'ulimit -n' allows 8"},
+                         ::testing::Values(Limit{"EightOpenFiles", "ulimit -n 8", "'ulimit -n' allows 8"},
                                            Limit{"TenOpenFiles", "ulimit -n 10", "'ulimit -n' allows 10"},
                                            Limit{"NoFiles", "ulimit -f 0", "'ulimit -f unlimited'"},
                                            Limit{"SmallFiles", "ulimit -f 100", "'ulimit -f unlimited'"},

@@ -170,9 +170,9 @@ void Abuser::send_until_stuck(int fd, const std::string& bytes) {
 // It reads nothing of what it asks for, nor of the answers to its signs of life.
 void Abuser::flood_as_a_member() {
   auto connection = store::TcpConnection::open_once(any_target(), proto::Dialect::lockstep, brief());
-  const std::string rank = std::to_string(random_.below(1 << 20));
+  const std::string rank = std::to_string(random_.below(1 << 15));
   const std::string process = store::encode(store::ProcessInfo::of_this_process());
-  connection.send(request(Op::register_member, {{"flood"}, {rank, "1048576", process, ""}, 0}), brief());
+  connection.send(request(Op::register_member, {{"flood"}, {rank, "32768", process, ""}, 0}), brief());
   if (connection.receive(Op::register_member, 1, brief()).number != proto::kOk) throw Error("not registered");
   std::string unread;
   const UniqueFd fd = std::move(connection).release(unread);

@@ -63,7 +63,8 @@ class Rank {
       group_->abort(value);
       all_reduce(1.0f);
     } else if (name == "rank0") {
-      on_rank0("save", *group_, [&]() -> std::string { throw SystemError("write", std::stoi(value)); });
+      const int error = std::stoi(value);
+      on_rank0("save", *group_, [error]() -> std::string { throw SystemError("write", error); });
     } else if (name == "fail") {
       throw std::runtime_error(value);
     } else if (name == "leave") {

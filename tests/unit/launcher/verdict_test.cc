@@ -160,6 +160,30 @@ TEST(Verdict, WhoSpokeOfItsOwnFailureFirstIsAwaited) {
   EXPECT_EQ(verdict.first_failure(), 0);
 }
 
+// It catches its failure, and so do the others, whose ends it then hears of.
+TEST(Verdict, WhoFailedFirstIsNoWitnessOfWhatFollows) {
+  Cause full = said(0, 0, Cause::Kind::failed);
+  full.ends_group = false;
+  full.sequence = 3;
+  Cause unwound = said(0, 1, Cause::Kind::failed);
+  unwound.sequence = 6;
+  Verdict verdict(2);
+  verdict.heard(full);
+  verdict.heard(said(1, 1, Cause::Kind::failed));
+  verdict.heard(unwound);
+  EXPECT_EQ(verdict.ended(1, kCaughtAll), Step::await_root);
+  EXPECT_EQ(verdict.ended(0, kCaughtAll), Step::end_others);
+  EXPECT_EQ(verdict.first_failure(), 0);
+
+  Verdict later(2);  // it went on, and rank 1 failed long after
+  unwound.sequence = 6000;
+  later.heard(full);
+  later.heard(unwound);
+  EXPECT_EQ(later.ended(0, kCaughtAll), Step::await_root);
+  EXPECT_EQ(later.ended(1, kKilled), Step::end_others);
+  EXPECT_EQ(later.first_failure(), 1);
+}
+
 TEST(Verdict, TwoThatFailByThemselvesAreBothNamed) {
   Verdict verdict(3);
   verdict.heard(said(0, 1));
