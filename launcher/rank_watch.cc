@@ -50,6 +50,7 @@ void RankWatch::look_for_stopped(const RankProcess& rank, const Members& members
                                        .rank = rank.rank,
                                        .host = options_.host,
                                        .pid = process->pid,
+                                       .signal = process->signal,
                                        .text = std::move(text)}});
   } else {
     findings.push_back({.text = std::move(text)});

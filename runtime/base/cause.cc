@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <utility>
 
 #include "runtime/base/environment.h"
 #include "runtime/base/error.h"
@@ -101,6 +102,27 @@ std::optional<Cause> decode_cause(std::string_view bytes) {
     if (end == std::string_view::npos || !take(cause, name, bytes.substr(0, end))) return std::nullopt;
     bytes.remove_prefix(end + 1);
   }
+}
+
+namespace {
+
+template <typename What>
+[[noreturn]] void throw_like(const Error& error, const What& what) {
+  if (dynamic_cast<const Timeout*>(&error) != nullptr) throw Timeout(what);
+  if (dynamic_cast<const Mismatch*>(&error) != nullptr) throw Mismatch(what);
+  if (dynamic_cast<const PeerLost*>(&error) != nullptr) throw PeerLost(what);
+  throw;
+}
+
+}  // namespace
+
+void throw_again(const Error& error, std::string text, std::int64_t step, int bucket) {
+  if (error.cause() == nullptr) throw_like(error, text);
+  Cause cause = *error.cause();
+  cause.text = std::move(text);
+  if (cause.step < 0) cause.step = step;
+  if (cause.bucket < 0) cause.bucket = bucket;
+  throw_like(error, cause);
 }
 
 void throw_error(const Cause& cause) {

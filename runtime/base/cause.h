@@ -14,6 +14,8 @@
 
 namespace lockstep {
 
+class Error;
+
 struct Cause {
   enum class Kind : std::uint8_t {
     lost = 1,  // the process ended without a goodbye
@@ -35,7 +37,7 @@ struct Cause {
   int bucket = -1;             // -1: none
   std::int64_t sequence = -1;  // of the collective, from 1; 0: before the first; -1: not known
   int error_number = 0;        // errno; 0: none
-  int signal = 0;              // that ended the process; 0: none
+  int signal = 0;              // that ended or stopped the process; 0: none, or not known
   bool ends_group = true;      // false: the group goes on, and the launcher shall know all the same
   std::string text = {};       // a whole sentence, with who and what to do
 
@@ -53,6 +55,11 @@ std::string_view name_of(Cause::Kind kind);
 std::string encode(const Cause& cause, std::size_t most_bytes = std::size_t{1} << 16);
 // nullopt if the bytes are none of encode(). Lines with other names are skipped: a later version may have more.
 std::optional<Cause> decode_cause(std::string_view bytes);
+
+// For a handler of `error`, a PeerLost, Timeout or Mismatch: throws one like it with `text` for its message, which says
+// what only the caller knows. Its cause is kept, with that text, and `step` and `bucket` where it has none. An error of
+// another type is thrown on as it is.
+[[noreturn]] void throw_again(const Error& error, std::string text, std::int64_t step = -1, int bucket = -1);
 
 // Throws Timeout, Mismatch or, for every other kind, PeerLost, with the cause's text and the cause.
 [[noreturn]] void throw_error(const Cause& cause);

@@ -26,8 +26,9 @@ struct GroupContext {
   std::string local_address;  // of this host on its way to the store, numeric; empty if the store is in this process
   // Throws PeerLost if the job's membership has lost a rank. Any thread, at once; empty where there is no membership.
   std::function<void()> check = {};
-  // Gets the group's first cause before each throw of it, on the thread that throws: what this rank knows is on file
-  // before the program can do anything about it. Any thread; may block for a moment; empty where nobody keeps a file.
+  // Gets the group's first cause before each throw of it, on the thread that throws, and what ProcessGroup::file() is
+  // told: what this rank knows is on file before the program can do anything about it. Any thread; may block for a
+  // moment; empty where nobody keeps a file.
   std::function<void(const Cause&)> on_throw = {};
 };
 

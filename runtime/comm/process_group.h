@@ -128,10 +128,12 @@ class ProcessGroup {
   virtual std::int64_t last_sequence() const { return 0; }
   // That one's name, such as "all_reduce"; empty: none, or not known. Any thread.
   virtual std::string_view last_collective() const { return {}; }
-  // The step of training that this rank is in, from 0, by the Reducer's word: for messages, the other ranks' too.
-  virtual void set_step([[maybe_unused]] std::int64_t step) {}
+  // Where in its training this rank is, by the Reducer's word: for messages, the other ranks' too. The step, from 0,
+  // and the bucket that it launches or waits for; -1: none.
+  virtual void set_step([[maybe_unused]] std::int64_t step, [[maybe_unused]] int bucket = -1) {}
   // -1: not known. Any thread.
   virtual std::int64_t step() const { return -1; }
+  virtual int bucket() const { return -1; }
 };
 
 // Blocking conveniences over the contract, for set-up code: never in a step.

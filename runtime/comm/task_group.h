@@ -39,8 +39,12 @@ class TaskGroup : public ProcessGroup {
   Work send(const BufferView& buffer, int destination, int tag) override;
   Work recv(const BufferView& buffer, int source, int tag) override;
   std::string_view last_collective() const override;
-  void set_step(std::int64_t step) override { step_.store(step, std::memory_order_relaxed); }
+  void set_step(std::int64_t step, int bucket) override {
+    step_.store(step, std::memory_order_relaxed);
+    bucket_.store(bucket, std::memory_order_relaxed);
+  }
   std::int64_t step() const override { return step_.load(std::memory_order_relaxed); }
+  int bucket() const override { return bucket_.load(std::memory_order_relaxed); }
 
  protected:
   const GroupContext& context() const { return context_; }
@@ -62,6 +66,7 @@ class TaskGroup : public ProcessGroup {
   // What the job's membership tells the other ranks of this one, from a thread of its own.
   std::atomic<OpKind> last_kind_{OpKind::barrier};
   std::atomic<std::int64_t> step_{-1};
+  std::atomic<int> bucket_{-1};
   const GroupContext context_;
   const OwnerProcess owner_;
 };

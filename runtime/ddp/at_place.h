@@ -1,22 +1,29 @@
 // Puts the place in front of a failure of the group: the first cause says who and why, only the caller knows where.
 #pragma once
 
+#include <cstdint>
+#include <string>
+
+#include "runtime/base/cause.h"
 #include "runtime/base/error.h"
 
 namespace lockstep {
 
-// Returns call(). A PeerLost, Timeout or Mismatch from it keeps its type; its message becomes "<place()>: <cause>".
+struct StepPlace {
+  std::int64_t step = -1;
+  int bucket = -1;        // -1: none
+  std::string text = {};  // "step 3, bucket 1 of 4": for the message
+};
+
+// Returns call(). A PeerLost, Timeout or Mismatch from it keeps its type and its cause, which gets step and bucket; its
+// message becomes "<text>: <cause>"; other errors stay as they are. `place` returns a StepPlace.
 template <typename Place, typename Call>
 auto at_place(Place place, Call call) {
-  const auto placed = [&](const Error& error) { return place() + ": " + error.what(); };
   try {
     return call();
-  } catch (const PeerLost& error) {
-    throw PeerLost(placed(error));
-  } catch (const Timeout& error) {
-    throw Timeout(placed(error));
-  } catch (const Mismatch& error) {
-    throw Mismatch(placed(error));
+  } catch (const Error& error) {
+    const StepPlace at = place();
+    throw_again(error, at.text + ": " + error.what(), at.step, at.bucket);
   }
 }
 

@@ -26,9 +26,11 @@ template <typename Call>
 auto BucketQueue::at_bucket(std::size_t bucket, Call call) const {
   const auto place = [&] {
     const Bucket& it = plan_->buckets[bucket];
-    return fmt::format("step {}, bucket {} of {} ({} {})", record_.step, bucket, plan_->buckets.size(), it.count,
-                       name_of(it.dtype));
+    return StepPlace{record_.step, static_cast<int>(bucket),
+                     fmt::format("step {}, bucket {} of {} ({} {})", record_.step, bucket, plan_->buckets.size(),
+                                 it.count, name_of(it.dtype))};
   };
+  group_->set_step(record_.step, static_cast<int>(bucket));
   return at_place(place, call);
 }
 
@@ -64,7 +66,7 @@ void BucketQueue::read_note_before_last() {
   if (unread_.size() < kNoteDelay) return;
   const std::int64_t step = unread_.front().first;
   const Work& work = unread_.front().second;  // clang 14 lets no lambda take a structured binding
-  at_place([&] { return fmt::format("step {}, note of the step", step); }, [&] { work.wait(); });
+  at_place([&] { return StepPlace{step, -1, fmt::format("step {}, note of the step", step)}; }, [&] { work.wait(); });
   noted_ = {step, note_of_all(work)};
   unread_.pop_front();
 }
@@ -163,7 +165,11 @@ std::int64_t BucketQueue::total_weight() {
   if (!last_works_.empty()) {
     const Deadline deadline = Deadline::after(group_->timeout());
     for (const Work& work : last_works_) {
-      at_place([&] { return fmt::format("step {}, total_weight", record_.step); }, [&] { work.wait(deadline); });
+      at_place(
+          [&] {
+            return StepPlace{record_.step, -1, fmt::format("step {}, total_weight", record_.step)};
+          },
+          [&] { work.wait(deadline); });
     }
     total_weight_ = last_works_.front().total_weight();
     last_works_.clear();

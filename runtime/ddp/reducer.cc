@@ -198,8 +198,11 @@ void Reducer::Impl::adopt_unit_of_rank0(std::int64_t the_unit) {
   if (memory.device()) return;  // it divides by whole weights
   if (group->size() > 1) {
     in_group([&] {
-      at_place([&] { return fmt::format("step {}, unit of the weights", step); },
-               [&] { group->broadcast(BufferView(std::span<std::int64_t>(&the_unit, 1)), 0).wait(); });
+      at_place(
+          [&] {
+            return StepPlace{step, -1, fmt::format("step {}, unit of the weights", step)};
+          },
+          [&] { group->broadcast(BufferView(std::span<std::int64_t>(&the_unit, 1)), 0).wait(); });
     });
   }
   unit = the_unit;
@@ -220,8 +223,11 @@ void Reducer::Impl::adopt_order_of_rank0(std::vector<int> order) {
     order.resize(specs.size());
     static_assert(sizeof(int) == sizeof(std::int32_t));
     in_group([&] {
-      at_place([&] { return fmt::format("step {}, order of the gradients", step); },
-               [&] { group->broadcast(BufferView(std::span<std::int32_t>(order)), 0).wait(); });
+      at_place(
+          [&] {
+            return StepPlace{step, -1, fmt::format("step {}, order of the gradients", step)};
+          },
+          [&] { group->broadcast(BufferView(std::span<std::int32_t>(order)), 0).wait(); });
     });
     if (group->rank() != 0) next = plan_for(std::move(order));
   }
@@ -245,7 +251,9 @@ void Reducer::Impl::replan_as_observed() {
 void Reducer::Impl::begin_step(const StepOptions& step_options) {
   rethrow_failure();
   // Notices a group that has failed since, also in a step that communicates nothing; that goes before misuse.
-  in_group([&] { at_place([&] { return fmt::format("step {}, begin_step", step); }, [&] { group->progress(); }); });
+  in_group([&] {
+    at_place([&] { return StepPlace{step, -1, fmt::format("step {}, begin_step", step)}; }, [&] { group->progress(); });
+  });
   if (in_step) {
     throw InvalidArgument(
         fmt::format("Reducer: begin_step, but step {} was begun and not finished; call finish_step "

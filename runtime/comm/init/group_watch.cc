@@ -78,9 +78,11 @@ void GroupWatch::report(Cause cause) {
   {
     MutexLock lock(mutex_);
     link = link_.lock();
+    if (group_ != nullptr && cause.step < 0) cause.step = group_->step();
+    if (group_ != nullptr && cause.bucket < 0) cause.bucket = group_->bucket();
   }
   if (!link) return;
-  if (cause.step < 0) cause.step = position().step;
+  cause.generation = generation_;
   link->report(cause);
 }
 

@@ -34,7 +34,9 @@ Consequence consequence_of(const store::MemberEvent& event, StoreHost store_host
 // ends their waiting (watched_store.h). Any thread.
 class GroupWatch {
  public:
-  GroupWatch(StoreHost store_host, int rank) : store_host_(store_host), rank_(rank) {}
+  // `generation`: how often the job was restarted.
+  GroupWatch(StoreHost store_host, int rank, int generation = 0)
+      : store_host_(store_host), rank_(rank), generation_(generation) {}
 
   // Events come from now on. What is filed goes to `link`.
   void begin(std::weak_ptr<store::MemberLink> link) EXCLUDES(mutex_);
@@ -64,6 +66,7 @@ class GroupWatch {
 
   const StoreHost store_host_;
   const int rank_;
+  const int generation_;
   Mutex mutex_;
   Condition changed_;
   ProcessGroup* group_ GUARDED_BY(mutex_) = nullptr;

@@ -47,8 +47,8 @@ std::unique_ptr<WatchedGroup> watch(const rendezvous::MeetingPlan& plan, const r
   if (!meeting.endpoint || identity.world_size == 1) return nullptr;
   const bool is_the_launchers = plan.means == rendezvous::MeetingPlan::Means::launcher_store;
   return std::make_unique<WatchedGroup>(
-      meeting.store,
-      std::make_shared<GroupWatch>(is_the_launchers ? StoreHost::launcher : StoreHost::rank_zero, identity.rank));
+      meeting.store, std::make_shared<GroupWatch>(is_the_launchers ? StoreHost::launcher : StoreHost::rank_zero,
+                                                  identity.rank, identity.restart_count));
 }
 
 // This rank becomes a member of the job's, in `scope`.

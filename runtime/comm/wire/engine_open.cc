@@ -15,14 +15,6 @@ namespace {
 constexpr std::chrono::milliseconds kLook{250};
 constexpr std::chrono::seconds kOverdue{1};
 
-// The same loss with a text that says more.
-[[noreturn]] void throw_with(const PeerLost& lost, std::string text) {
-  if (lost.cause() == nullptr) throw PeerLost(text);
-  Cause cause = *lost.cause();
-  cause.text = std::move(text);
-  throw PeerLost(cause);
-}
-
 }  // namespace
 
 std::function<void()> start_own_thread(std::function<void()> body) {
@@ -75,7 +67,7 @@ void Engine::open(const ThreadMaker& make_thread, const Deadline& deadline, cons
     }
   } catch (const PeerLost& lost) {
     give_up_opening(lost, is_over);
-    throw_with(lost, fmt::format("{}; {} waited for {}", lost.what(), who(rank_), wire_->opening()));
+    throw_again(lost, fmt::format("{}; {} waited for {}", lost.what(), who(rank_), wire_->opening()));
   } catch (const Error& error) {
     give_up_opening(error, is_over);
     throw;
@@ -95,7 +87,7 @@ void Engine::open(const ThreadMaker& make_thread, const Deadline& deadline, cons
     try {
       if (check) check();
     } catch (const PeerLost& lost) {
-      throw_with(lost, fmt::format("{}; {}", lost.what(), own.what()));
+      throw_again(lost, fmt::format("{}; {}", lost.what(), own.what()));
     }
     throw;
   }

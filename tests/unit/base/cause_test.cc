@@ -121,6 +121,44 @@ TEST(Cause, EachKindHasItsErrorWhichKeepsTheCause) {
   }
 }
 
+TEST(Cause, WhoKnowsMoreOfAFailureKeepsItsTypeAndCause) {
+  Cause cause = example();
+  cause.step = cause.bucket = -1;
+  cause.kind = Kind::timeout;
+  const auto again = [](const auto& error, const char* text, int place) {
+    try {
+      throw error;
+    } catch (const Error& caught) {
+      throw_again(caught, text, place, place);
+    }
+  };
+  try {
+    again(Timeout(cause), "step 3, bucket 3: late", 3);
+    ADD_FAILURE();
+  } catch (const Timeout& error) {
+    EXPECT_STREQ(error.what(), "step 3, bucket 3: late");
+    ASSERT_NE(error.cause(), nullptr);
+    EXPECT_EQ(error.cause()->rank, cause.rank);
+    EXPECT_EQ(error.cause()->step, 3);
+    EXPECT_EQ(error.cause()->bucket, 3);
+  }
+  try {
+    again(PeerLost(example()), "later", 7);
+    ADD_FAILURE();
+  } catch (const PeerLost& error) {
+    EXPECT_EQ(error.cause()->step, example().step) << "the first to know says it";
+    EXPECT_EQ(error.cause()->bucket, example().bucket);
+  }
+  try {
+    again(Mismatch("plain"), "more", 7);
+    ADD_FAILURE();
+  } catch (const Mismatch& error) {
+    EXPECT_STREQ(error.what(), "more");
+    EXPECT_EQ(error.cause(), nullptr);
+  }
+  EXPECT_THROW(again(InvalidArgument("of the program"), "more", 7), InvalidArgument);
+}
+
 TEST(Cause, AnErrorOfAMessageAloneHasNone) { EXPECT_EQ(Error("plain").cause(), nullptr); }
 
 }  // namespace

@@ -154,8 +154,12 @@ class FakeGroup : public ProcessGroup {
   Work all_to_all(const BufferView&, const BufferView&) override { return absent(); }
   Work send(const BufferView&, int, int) override { return absent(); }
   Work recv(const BufferView&, int, int) override { return absent(); }
-  void set_step(std::int64_t step) override { step_ = step; }
+  void set_step(std::int64_t step, int bucket) override {
+    step_ = step;
+    bucket_ = bucket;
+  }
   std::int64_t step() const override { return step_; }
+  int bucket() const override { return bucket_; }
   void progress() override {
     MutexLock lock(shared_->mutex);
     shared_->check();
@@ -209,6 +213,7 @@ class FakeGroup : public ProcessGroup {
   rendezvous::Roster roster_;
   Arena arena_;
   std::int64_t step_ = -1;
+  int bucket_ = -1;
 };
 
 }  // namespace
