@@ -52,8 +52,7 @@ ENVIRONMENT, of the ranks; docs/ENVIRONMENT.md has values and defaults, lockstep
 EXIT CODES
   0        every rank ended with 0
   1-255    that of the rank that failed first, which the first and the last message name; among them
-  75       a rank was stopped, silent or hung; or every rank that failed says that it lost another one, which ended
-           with 0 or did not end: see what it says
+  75       the rank that failed first had not ended when it was named: it was stopped, silent or hung
   76       a rank's group had failed and its GPU did not let go in time (LOCKSTEP_FAILURE_WATCHDOG)
   134      a rank aborted (128 + 6, SIGABRT): an uncaught exception of the program's own, or a failed assertion
   137      a rank was killed (128 + 9, SIGKILL): by somebody, or by the kernel because memory ran out

@@ -22,7 +22,7 @@ namespace {
 using namespace std::chrono_literals;
 
 // What an epoll event is about: kind and, for the last three, rank.
-enum class Source : std::uint32_t { signals, log, causes, console_out, console_err, rank_end, rank_out, rank_err };
+enum class Source : std::uint32_t { signals, log, news, console_out, console_err, rank_end, rank_out, rank_err };
 constexpr std::uint64_t tag(Source source, int rank = 0) {
   return (static_cast<std::uint64_t>(source) << 32) | static_cast<std::uint32_t>(rank);
 }
@@ -41,14 +41,14 @@ bool asks_to_end(int signal) { return signal == SIGINT || signal == SIGTERM || s
 }  // namespace
 
 Job::Job(JobOptions options, const Environment& environment, Console& console, Signals& signals, Guardian& guardian,
-         LogRelay& log, const Pipe& life, CauseInbox& causes)
+         LogRelay& log, const Pipe& life, Inbox<store::MemberNews>& news)
     : options_(std::move(options)),
       environment_(environment),
       console_(console),
       signals_(signals),
       guardian_(guardian),
       log_(log),
-      causes_(causes),
+      news_(news),
       tree_(guardian),
       host_(host_name()),
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
@@ -70,7 +70,7 @@ Job::Job(JobOptions options, const Environment& environment, Console& console, S
   options_.contract.launcher_fd = fmt::format("{}:{}", life_.get(), status.st_ino);
   watch(signals_.fd(), EPOLLIN, tag(Source::signals));
   watch(log_.fd(), EPOLLIN, tag(Source::log));
-  watch(causes_.fd(), EPOLLIN, tag(Source::causes));
+  watch(news_.fd(), EPOLLIN, tag(Source::news));
 }
 
 int Job::run() {
@@ -181,7 +181,7 @@ void Job::handle(std::uint64_t what) {
       for (const int signal : signals_.take()) on_signal(signal);
       return;
     case Source::log: show_log(); return;
-    case Source::causes: on_causes(); return;
+    case Source::news: on_news(); return;
     case Source::console_out: forget(console_.fd(Stream::out)); return;  // flush() follows
     case Source::console_err: forget(console_.fd(Stream::err)); return;
     case Source::rank_end: on_rank_end(ranks_[rank]); return;
@@ -257,8 +257,16 @@ void Job::on_stop_request(int signal) {
   }
 }
 
-void Job::on_causes() {
-  for (const Cause& cause : causes_.take()) hear(cause);
+void Job::on_news() {
+  for (const auto& news : news_.take()) {
+    // Of a group of some ranks only, the numbers mean other processes.
+    if (news.world_size != options_.contract.world_size) continue;
+    if (news.cause) {
+      hear(*news.cause);
+    } else {
+      verdict_.all_have_met();
+    }
+  }
 }
 
 void Job::hear(const Cause& cause) {
@@ -270,7 +278,7 @@ void Job::on_rank_end(RankProcess& process) {
   const auto ending = reap(process.pidfd.get());
   if (!ending) return;
   // What it has said before it ended is there, and says what its end means.
-  on_causes();
+  on_news();
   process.ending = *ending;
   forget(process.pidfd.get());
   tree_.release_empty_groups(ranks_);
@@ -290,7 +298,7 @@ void Job::on_rank_end(RankProcess& process) {
 }
 
 void Job::obey(Verdict::Step step) {
-  if (step == Verdict::Step::await_root) verdict_at_ = Deadline::after(Verdict::cause_limit(options_.grace));
+  if (step == Verdict::Step::await_root) verdict_at_ = Deadline::after(verdict_.patience(options_.grace));
   if (step != Verdict::Step::end_others) return;
   verdict_at_.reset();
   const auto report = describe_failure(verdict_, first_failure(), host_, Clock::now() - started_, running());
@@ -326,7 +334,10 @@ void Job::look_at_ranks() {
 
 void Job::check_timers() {
   if (look_at_ && look_at_->expired()) look_at_ranks();
-  if (verdict_at_ && verdict_at_->expired()) obey(verdict_.overdue());
+  if (verdict_at_ && verdict_at_->expired()) {
+    verdict_at_.reset();
+    obey(verdict_.overdue());
+  }
   if (kill_at_ && kill_at_->expired()) {
     kill_at_.reset();
     give_up_at_ = Deadline::after(kUnkillableLimit);

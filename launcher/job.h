@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "launcher/cause_inbox.h"
 #include "launcher/console.h"
 #include "launcher/contract.h"
 #include "launcher/guardian.h"
+#include "launcher/inbox.h"
 #include "launcher/job_tree.h"
 #include "launcher/log_relay.h"
 #include "launcher/rank_process.h"
@@ -41,7 +41,7 @@ class Job {
   // What is given by reference outlives the job. Throws SystemError.
   // `life`: its read end goes to every rank; it ends with this process, and nothing is ever written.
   Job(JobOptions options, const Environment& environment, Console& console, Signals& signals, Guardian& guardian,
-      LogRelay& log, const Pipe& life, CauseInbox& causes);
+      LogRelay& log, const Pipe& life, Inbox<store::MemberNews>& news);
 
   // Starts the ranks and returns the exit code once nothing of them runs any more. May be called once.
   // Throws ExecError or SystemError, with everything that was started ended again.
@@ -63,7 +63,7 @@ class Job {
   void pause_or_resume_reading();
   void on_signal(int signal);
   void on_stop_request(int signal);
-  void on_causes();
+  void on_news();
   void hear(const Cause& cause);
   void on_rank_end(RankProcess& process);
   void reap_others();
@@ -85,7 +85,7 @@ class Job {
   Signals& signals_;
   Guardian& guardian_;
   LogRelay& log_;
-  CauseInbox& causes_;
+  Inbox<store::MemberNews>& news_;
   JobTree tree_;
   std::string host_;
   UniqueFd epoll_;

@@ -5,14 +5,14 @@
 // by the main thread.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "launcher/inbox.h"
 #include "runtime/base/logging.h"
-#include "runtime/base/mutex.h"
-#include "runtime/base/unique_fd.h"
 
 namespace lockstep::launcher {
 
@@ -29,17 +29,15 @@ class LogRelay {
   LogRelay& operator=(const LogRelay&) = delete;
 
   // Readable while lines wait.
-  int fd() const { return event_.get(); }
+  int fd() const { return lines_.fd(); }
   // "warning: text", in order; the last one says how many were dropped, if any were.
-  std::vector<std::string> take() EXCLUDES(mutex_);
+  std::vector<std::string> take();
 
  private:
-  void put(LogLevel level, std::string_view text) EXCLUDES(mutex_);
+  void put(LogLevel level, std::string_view text);
 
-  UniqueFd event_;
-  Mutex mutex_;
-  std::vector<std::string> lines_ GUARDED_BY(mutex_);
-  std::size_t dropped_ GUARDED_BY(mutex_) = 0;
+  Inbox<std::string> lines_{kMostLines};
+  std::atomic<std::size_t> dropped_{0};
 };
 
 }  // namespace lockstep::launcher

@@ -20,7 +20,7 @@ namespace lockstep::launcher {
 
 class RankWatch {
  public:
-  static constexpr std::chrono::milliseconds kLook{500};
+  static constexpr std::chrono::milliseconds kLook{250};
 
   struct Options {
     int ranks = 1;

@@ -9,11 +9,11 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "launcher/cause_inbox.h"
 #include "launcher/console.h"
 #include "launcher/find_program.h"
 #include "launcher/gpu_choice.h"
 #include "launcher/guardian.h"
+#include "launcher/inbox.h"
 #include "launcher/job.h"
 #include "launcher/log_relay.h"
 #include "launcher/rank_count.h"
@@ -130,8 +130,8 @@ int start(const RunOptions& options) {
       {.run_id = job_options.contract.run_id, .life_fd = life.read_end.get(), .life_end = life.write_end.get()});
   LogRelay log;
   job_options.contract.store_secret = store::Secret::random();  // after the guardian's fork: it need not have it
-  CauseInbox causes;
-  const RunStores stores(options, job_options.contract, [&causes](const Cause& cause) { causes.put(cause); });
+  Inbox<store::MemberNews> news;
+  const RunStores stores(options, job_options.contract, [&news](const store::MemberNews& of) { news.put(of); });
   job_options.members = [&stores] { return stores.members(); };
   if (const auto address = stores.open_address(); !address.empty()) {
     console.message(
@@ -151,7 +151,7 @@ int start(const RunOptions& options) {
     for (const auto& line : variables_that_win(environment)) console.message(line);
   }
   try {
-    const int code = Job(std::move(job_options), environment, console, signals, guardian, log, life, causes).run();
+    const int code = Job(std::move(job_options), environment, console, signals, guardian, log, life, news).run();
     guardian.all_is_well();
     return code;
   } catch (const ExecError& error) {

@@ -23,8 +23,9 @@ std::unique_ptr<store::TcpStoreServer> serve_torch(const RunOptions& options) {
 
 }  // namespace
 
-RunStores::RunStores(const RunOptions& options, Contract& contract, std::function<void(const Cause&)> on_cause)
-    : own_({.secret = contract.store_secret, .run_id = contract.run_id, .on_cause = std::move(on_cause)}) {
+RunStores::RunStores(const RunOptions& options, Contract& contract,
+                     std::function<void(const store::MemberNews&)> on_news)
+    : own_({.secret = contract.store_secret, .run_id = contract.run_id, .on_news = std::move(on_news)}) {
   contract.store_address = own_.address().to_string();
   if (options.torch_store) {
     torch_ = serve_torch(options);

@@ -19,8 +19,8 @@ class RunStores {
   // Serves the run's own store with the contract's secret, on loopback, and with --torch-store torch's at MASTER_ADDR.
   // Fills in what the ranks must know of them. Throws InvalidArgument for a --master-addr that is none of this host's,
   // SystemError.
-  // `on_cause`: as TcpStoreServerOptions has it, of the run's own store.
-  RunStores(const RunOptions& options, Contract& contract, std::function<void(const Cause&)> on_cause);
+  // `on_news`: as TcpStoreServerOptions has it, of the run's own store.
+  RunStores(const RunOptions& options, Contract& contract, std::function<void(const store::MemberNews&)> on_news);
 
   // The ranks that have registered with the run's own store; nothing if it doesn't answer soon.
   std::optional<std::vector<store::MemberView>> members() const;

@@ -13,14 +13,24 @@ Verdict::Step Verdict::ended(int rank, const Ending& ending) {
     return Step::go_on;
   }
   if (ending.is_consequence()) it.is_witness = true;
-  // The store calls a rank lost that ended without a goodbye, also with exit code 0.
-  const bool is_lost = it.word && it.word->kind == Cause::Kind::lost;
-  if (!ending.ok() || is_lost) {
+  if (!ending.ok()) {
     has_begun_ = true;
     implicate(rank);
     if (it.is_witness && !first_witness_) first_witness_ = rank;
   }
   return judge();
+}
+
+void Verdict::all_have_met() {
+  if (has_begun_) return;
+  for (Rank& rank : ranks_) rank = {.ending = rank.ending};
+  implications_ = 0;
+}
+
+std::chrono::milliseconds Verdict::patience(std::chrono::milliseconds grace) const {
+  const auto candidates = roots();
+  if (!candidates.empty() && is_silent(candidates.front())) return kSilentLimit;
+  return std::max(grace, kRootLimit);
 }
 
 Verdict::Step Verdict::heard(const Cause& cause) {
@@ -39,10 +49,8 @@ Verdict::Step Verdict::heard(const Cause& cause) {
   } else if (!it.word || (cause.reporter == cause.rank && it.word->reporter != cause.rank)) {
     it.word = cause;
   }
-  // Such a rank does not end by itself, or ended as if nothing were wrong.
-  if (cause.reporter < 0 && (cause.kind == Cause::Kind::silent || (it.ending && cause.kind == Cause::Kind::lost))) {
-    has_begun_ = true;
-  }
+  // Such a rank does not end by itself. One that ended with 0 and without a goodbye has hurt nobody unless others fail.
+  if (cause.reporter < 0 && cause.kind == Cause::Kind::silent) has_begun_ = true;
   return judge();
 }
 
@@ -66,11 +74,10 @@ std::vector<int> Verdict::roots() const {
   return result;
 }
 
+bool Verdict::is_silent(int rank) const { return at(rank).word && at(rank).word->kind == Cause::Kind::silent; }
+
 // A rank that stays silent shows nothing more; while others run they may still say what they know.
-bool Verdict::has_shown_itself(int rank) const {
-  const Rank& it = at(rank);
-  return it.ending || (it.word && it.word->kind == Cause::Kind::silent && running_ == 1);
-}
+bool Verdict::has_shown_itself(int rank) const { return at(rank).ending || (is_silent(rank) && running_ == 1); }
 
 Verdict::Step Verdict::judge() {
   if (!has_begun_ || first_failure_) return Step::go_on;
@@ -88,15 +95,21 @@ Verdict::Step Verdict::overdue() {
   find_circle();
   if (!circle_.empty()) return name(circle_.front());
   if (first_witness_) return name(*first_witness_);
+  // A rank that accused another and then fell silent.
+  for (int r = 0; is_rank(r); ++r) {
+    if (at(r).implicated == 1) return name(r);
+  }
   return Step::go_on;
 }
 
 // Everybody accuses somebody: following the accusations leads into a circle.
 void Verdict::find_circle() {
-  int at_rank = first_witness_.value_or(-1);
-  for (std::size_t i = 0; i < ranks_.size() && at_rank >= 0; ++i) at_rank = at(at_rank).accuses;
-  for (int r = at_rank; r >= 0 && std::find(circle_.begin(), circle_.end(), r) == circle_.end(); r = at(r).accuses) {
-    circle_.push_back(r);
+  for (int start = 0; is_rank(start) && circle_.empty(); ++start) {
+    int r = start;
+    for (std::size_t i = 0; i < ranks_.size() && r >= 0; ++i) r = at(r).accuses;
+    for (; r >= 0 && std::find(circle_.begin(), circle_.end(), r) == circle_.end(); r = at(r).accuses) {
+      circle_.push_back(r);
+    }
   }
   std::sort(circle_.begin(), circle_.end());
 }

@@ -22,15 +22,16 @@ class Verdict {
  public:
   enum class Step {
     go_on,
-    // The root is not known, or has not shown how it ends: wait for it at most cause_limit(), then call overdue().
+    // The root is not known, or has not shown how it ends: wait for it at most patience(), then call overdue().
     await_root,
     // first_failure() is known: end the others. Comes once.
     end_others,
   };
 
   // How long to wait in await_root. A rank that dies needs a moment however short the grace period is: it may dump
-  // core, and the others learn of its end at the same time as the launcher.
-  static std::chrono::milliseconds cause_limit(std::chrono::milliseconds grace) { return std::max(grace, kRootLimit); }
+  // core, and the others learn of its end at the same time as the launcher. One that is silent shows nothing more: the
+  // others get the time to say that they have heard of it.
+  std::chrono::milliseconds patience(std::chrono::milliseconds grace) const;
 
   explicit Verdict(int ranks) : ranks_(static_cast<std::size_t>(ranks)), running_(ranks) {}
 
@@ -40,6 +41,8 @@ class Verdict {
   Step heard(const Cause& cause);
   // The root has not shown itself: whoever is most likely it is named.
   Step overdue();
+  // The ranks have formed a group: what was said before it they have survived.
+  void all_have_met();
 
   const std::optional<int>& first_failure() const { return first_failure_; }
   // What was said of the first failure, the rank's own word before the store's, before another rank's; null if nothing
@@ -58,13 +61,14 @@ class Verdict {
 
  private:
   static constexpr std::chrono::milliseconds kRootLimit{1500};
+  static constexpr std::chrono::milliseconds kSilentLimit{500};
   // In which a rank tells the others of a failure that the group survives (ddp/rank0.h), and some more.
   static constexpr std::int64_t kCollectivesToTell = 8;
 
   struct Rank {
-    std::optional<Ending> ending;
-    std::optional<Cause> word;        // what it, or else the store, says of it
-    std::optional<Cause> accusation;  // what the first rank to accuse it says
+    std::optional<Ending> ending = {};
+    std::optional<Cause> word = {};        // what it, or else the store, says of it
+    std::optional<Cause> accusation = {};  // what the first rank to accuse it says
     bool is_witness = false;
     int accuses = -1;    // the first rank that it accused
     int implicated = 0;  // from 1: when it came to attention; 0: never
@@ -78,6 +82,7 @@ class Verdict {
   Step judge();
   // By when they were implicated.
   std::vector<int> roots() const;
+  bool is_silent(int rank) const;
   bool has_shown_itself(int rank) const;
   void find_circle();
   Step name(int rank);

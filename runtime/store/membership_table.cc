@@ -132,6 +132,7 @@ std::optional<std::string> MembershipTable::enter(ConnectionId id, std::string_v
   if (hang.count() > 0) scope.hang = scope.hang.count() > 0 ? std::min(scope.hang, hang) : hang;
   ++size_;
   ++scope.connected;
+  if (static_cast<int>(scope.members.size()) == scope.world_size) news_.push_back({scope.world_size, {}});
   by_connection_.emplace(id, Seat{scope_entry->first, *number});
   for (const Event& event : scope.events) pushes_.push_back({id, event.kind, event.fields});
   return std::nullopt;
@@ -197,7 +198,8 @@ std::optional<std::string> MembershipTable::report(ConnectionId id, std::string_
   if (member->state == State::present && cause.ends_group) {
     fail(*scope, *member, State::failed, Kind::failed, cause);
   } else {
-    causes_.push_back(cause);  // for the host; a member that is silent or has failed may still say why
+    news_.push_back(
+        {scope->world_size, cause});  // for the host; a member that is silent or has failed may still say why
   }
   return std::nullopt;
 }
@@ -245,7 +247,7 @@ Cause MembershipTable::cause_of(const Member& member, Cause::Kind kind, std::str
 void MembershipTable::fail(Scope& scope, Member& member, State state, Kind kind, const Cause& cause) {
   member.state = state;
   if (state == State::silent) ++silent_;
-  causes_.push_back(cause);
+  news_.push_back({scope.world_size, cause});
   // Of a failure that all know, its witnesses have nothing new to say.
   if (scope.failures > 0 && cause.is_accusation()) return;
   if (++scope.failures > kMostFailures) return;
@@ -396,6 +398,6 @@ std::vector<MemberView> MembershipTable::members() const {
 
 std::vector<MembershipTable::Push> MembershipTable::take_pushes() { return std::exchange(pushes_, {}); }
 
-std::vector<Cause> MembershipTable::take_causes() { return std::exchange(causes_, {}); }
+std::vector<MemberNews> MembershipTable::take_news() { return std::exchange(news_, {}); }
 
 }  // namespace lockstep::store

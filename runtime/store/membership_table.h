@@ -63,6 +63,12 @@ enum class MemberState {
   failed,  // it reported a failure of its own
 };
 
+// What the host of the store hears of a scope.
+struct MemberNews {
+  int world_size = 0;               // of the scope
+  std::optional<Cause> cause = {};  // what befell a member, or what it reported; nullopt: every rank has registered
+};
+
 // A member as the table knows it.
 struct MemberView {
   std::string scope = {};
@@ -117,9 +123,8 @@ class MembershipTable {
   // What shall be sent since the last call, in order.
   std::vector<Push> take_pushes();
   bool has_pushes() const { return !pushes_.empty(); }
-  // What befell members and what they reported, since the last call, in order; of all scopes, also what is no longer
-  // told to members.
-  std::vector<Cause> take_causes();
+  // Since the last call, in order; of all scopes, also what is no longer told to members.
+  std::vector<MemberNews> take_news();
   // Members that are connected and have not said goodbye. While there are none, nothing need look around.
   std::size_t present() const { return by_connection_.size(); }
   // Connections of members that are silent: given up, whatever comes from them.
@@ -190,7 +195,7 @@ class MembershipTable {
   std::size_t size_ = 0;
   std::size_t silent_ = 0;
   std::vector<Push> pushes_;
-  std::vector<Cause> causes_;
+  std::vector<MemberNews> news_;
 };
 
 }  // namespace lockstep::store

@@ -293,7 +293,7 @@ void ServerLoop::settle(SessionId id, Client& client) {
 // Answers the clients whose keys or ranks have come, and sends what they were pushed. What they had sent behind their
 // wait may wake others in turn; and who can't be sent anything is closed, which befalls its fellow members.
 void ServerLoop::serve_woken() {
-  tell_causes();
+  tell_news();
   for (;;) {
     std::vector<SessionId> woken = state_.keys.take_woken();
     const std::vector<SessionId> released = state_.barriers.take_released();
@@ -367,7 +367,7 @@ void ServerLoop::tell_watchers(std::string_view key, const std::string* before, 
 Frame ServerLoop::serve_member(SessionId session, const proto::Request& request) {
   members_.table().observe(Clock::now());
   Frame answer = members_.serve(session, request);
-  tell_causes();  // before the answer: whoever has it may end, and is judged by what it said
+  tell_news();  // before the answer: whoever has it may end, and is judged by what it said
   if (request.op == proto::Op::register_member && answer.status == proto::kOk) {
     net::end_when_host_is_silent(clients_.at(session)->fd.get(), kDeadHost);
     if (!looking_) look_around();
@@ -375,9 +375,9 @@ Frame ServerLoop::serve_member(SessionId session, const proto::Request& request)
   return answer;
 }
 
-void ServerLoop::tell_causes() {
-  for (const Cause& cause : members_.table().take_causes()) {
-    if (options_.on_cause) options_.on_cause(cause);
+void ServerLoop::tell_news() {
+  for (const MemberNews& news : members_.table().take_news()) {
+    if (options_.on_news) options_.on_news(news);
   }
 }
 

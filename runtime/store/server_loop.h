@@ -74,7 +74,7 @@ class ServerLoop : public SessionHost {
   void complain(SessionId session, const std::string& what) override;
   Frame serve_member(SessionId session, const proto::Request& request) override;
   // Passes on what befell members since the last call.
-  void tell_causes();
+  void tell_news();
 
   void close_listener();
   void accept();

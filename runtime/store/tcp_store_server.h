@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "proto/protocol.h"
-#include "runtime/base/cause.h"
 #include "runtime/base/deadline.h"
 #include "runtime/base/owner_process.h"
 #include "runtime/net/address.h"
@@ -62,7 +61,7 @@ struct TcpStoreServerOptions {
   MembershipOptions membership = {};
   // Gets what befell members and what they reported, in order, on the server's thread: of a report before the member
   // that made it is answered. Must not block.
-  std::function<void(const Cause&)> on_cause = {};
+  std::function<void(const MemberNews&)> on_news = {};
 };
 
 class TcpStoreServer {

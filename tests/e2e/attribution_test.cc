@@ -33,7 +33,7 @@ std::string first_line_of_launcher(const Result& result) {
 class Attribution : public ::testing::TestWithParam<int> {};
 
 // Short jobs, each several times: the order in which their ends are heard of is another one each time.
-INSTANTIATE_TEST_SUITE_P(Again, Attribution, ::testing::Range(0, 5));
+INSTANTIATE_TEST_SUITE_P(Again, Attribution, ::testing::Range(0, 10));
 
 TEST_P(Attribution, AKilledRankIsNamedThoughTheOthersCatchEverything) {
   const auto result = careful({"steps:9"}, "kill:rank=1,step=5");
@@ -76,7 +76,21 @@ TEST_P(Attribution, ARankThatFailsForAllIsNamed) {
   }
 }
 
-TEST(AttributionOfSilence, AStoppedRankIsNamedThoughTheOthersCatchEverything) {
+// exit(0) with the group still there, as many programs end.
+TEST_P(Attribution, NobodyIsNamedWhereAllEndWithZero) {
+  const auto result = careful({"steps:3", "exit:0"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+}
+
+// They give a group up and make another, in which rank 2 is killed.
+TEST_P(Attribution, WhatRanksSurvivedIsNotHeldAgainstThem) {
+  const auto result = careful({"sum", "give-up@0", "await-failure", "init", "sum", "kill@2", "loop"});
+  EXPECT_EQ(result.exit_code, 128 + SIGKILL) << result.err;
+  EXPECT_TRUE(last_line(result).starts_with("lockstep run: rank 2 failed first: it was killed by signal 9"))
+      << result.err;
+}
+
+TEST_P(Attribution, AStoppedRankIsNamedThoughTheOthersCatchEverything) {
   const auto result = careful({"steps:9"}, "stop:rank=1,step=3");
   EXPECT_EQ(result.exit_code, 75) << result.err;
   EXPECT_TRUE(contains(first_line_of_launcher(result), "rank 1 (host ")) << result.err;

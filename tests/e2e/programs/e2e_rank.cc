@@ -8,6 +8,9 @@
 //   fail:TEXT      throws std::runtime_error, and catches as the next one does
 //   catch          catches what goes wrong in any action, prints it and returns 1
 //   abort:TEXT     fails the group with TEXT, then reduces
+//   give-up        fails the group, and goes on
+//   await-failure  reduces until the group has failed, and lets it go
+//   kill           SIGKILL to itself
 //   rank0:ERRNO    has rank 0 fail with ERRNO at what it does for all ranks, as when it saves weights
 //   leave          says goodbye: the group is gone
 //   fork:WHAT      forks; the child all-reduces ("sum") or does nothing ("exit"), prints what it throws and calls
@@ -16,6 +19,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <unistd.h>
+
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -62,6 +68,16 @@ class Rank {
     } else if (name == "abort") {
       group_->abort(value);
       all_reduce(1.0f);
+    } else if (name == "give-up") {
+      group_->abort("given up");
+    } else if (name == "await-failure") {
+      try {
+        while (true) all_reduce(1.0f);
+      } catch (const PeerLost&) {
+        group_.reset();
+      }
+    } else if (name == "kill") {
+      ::kill(::getpid(), SIGKILL);
     } else if (name == "rank0") {
       const int error = std::stoi(value);
       on_rank0("save", *group_, [error]() -> std::string { throw SystemError("write", error); });

@@ -110,24 +110,54 @@ TEST(Verdict, ASilentRankIsNamedAlsoWhenNobodySpeaks) {
   EXPECT_EQ(verdict.first_failure(), 1);
 }
 
-// _exit(0) in the middle of training: in whichever order the store and the kernel tell of it.
-TEST(Verdict, AnEndWithoutAGoodbyeIsAFailureAlsoWithExitCodeZero) {
+// _exit(0) in the middle of training: in whichever order the store, the kernel and the others tell of it.
+TEST(Verdict, AnEndWithoutAGoodbyeIsTheRootAlsoWithExitCodeZero) {
   Verdict kernel_first(2);
   EXPECT_EQ(kernel_first.ended(1, kFine), Step::go_on);
-  EXPECT_EQ(kernel_first.heard(said(-1, 1)), Step::end_others);
+  EXPECT_EQ(kernel_first.heard(said(-1, 1)), Step::go_on) << "nobody has failed for it yet";
+  EXPECT_EQ(kernel_first.heard(said(0, 1)), Step::go_on);
+  EXPECT_EQ(kernel_first.ended(0, kCaughtAll), Step::end_others);
   EXPECT_EQ(kernel_first.first_failure(), 1);
   EXPECT_EQ(kernel_first.exit_code(), 1);
 
   Verdict store_first(2);
   EXPECT_EQ(store_first.heard(said(-1, 1)), Step::go_on);
+  EXPECT_EQ(store_first.heard(said(0, 1)), Step::go_on);
+  EXPECT_EQ(store_first.ended(0, kHeard), Step::await_root);
   EXPECT_EQ(store_first.ended(1, kFine), Step::end_others);
   EXPECT_EQ(store_first.first_failure(), 1);
+}
 
-  Verdict witness_first(2);
-  EXPECT_EQ(witness_first.ended(1, kFine), Step::go_on);
-  EXPECT_EQ(witness_first.heard(said(0, 1)), Step::go_on);
-  EXPECT_EQ(witness_first.ended(0, kCaughtAll), Step::end_others);
-  EXPECT_EQ(witness_first.first_failure(), 1);
+// As programs do that end by exit(0) and leave their groups to the kernel.
+TEST(Verdict, EndsWithoutAGoodbyeThatHurtNobodyAreNoFailure) {
+  Verdict verdict(2);
+  for (const int rank : {0, 1}) {
+    EXPECT_EQ(verdict.ended(rank, kFine), Step::go_on);
+    EXPECT_EQ(verdict.heard(said(-1, rank)), Step::go_on);
+  }
+  EXPECT_FALSE(verdict.first_failure());
+}
+
+// What ranks said of a group that they gave up says nothing of the next one.
+TEST(Verdict, AMeetingOfAllEndsWhatWasSaidBeforeIt) {
+  Verdict verdict(3);
+  verdict.heard(said(0, 0, Cause::Kind::aborted));
+  verdict.heard(said(1, 0, Cause::Kind::aborted));
+  verdict.heard(said(2, 0, Cause::Kind::aborted));
+  verdict.all_have_met();
+  verdict.heard(said(0, 2));
+  EXPECT_EQ(verdict.ended(0, kCaughtAll), Step::await_root);
+  EXPECT_EQ(verdict.ended(2, kKilled), Step::end_others);
+  EXPECT_EQ(verdict.first_failure(), 2);
+}
+
+TEST(Verdict, ARankThatAccusedAnotherAndFellSilentIsNamedWhereNobodyElseIs) {
+  Verdict verdict(2);
+  verdict.heard(said(0, 1));
+  verdict.heard(said(1, -1, Cause::Kind::timeout));
+  EXPECT_EQ(verdict.heard(said(-1, 0, Cause::Kind::silent)), Step::await_root);
+  EXPECT_EQ(verdict.overdue(), Step::end_others);
+  EXPECT_TRUE(verdict.first_failure());
 }
 
 TEST(Verdict, AccusationsAreFollowedToWhoAccusesNobody) {
@@ -234,10 +264,15 @@ TEST(Verdict, AJobThatGoesOnAfterALossMayEndWell) {
   EXPECT_FALSE(verdict.first_failure());
 }
 
-TEST(Verdict, TheRootIsAwaitedEvenWithoutAGracePeriod) {
+TEST(Verdict, TheRootIsAwaitedEvenWithoutAGracePeriodAndASilentOneForLess) {
   using namespace std::chrono_literals;
-  EXPECT_GE(Verdict::cause_limit(0ms), 500ms);
-  EXPECT_EQ(Verdict::cause_limit(1h), 1h);
+  Verdict verdict(2);
+  verdict.ended(0, kHeard);
+  const auto of_a_root = verdict.patience(0ms);
+  EXPECT_GE(of_a_root, 500ms);
+  EXPECT_EQ(verdict.patience(1h), 1h);
+  verdict.heard(said(-1, 1, Cause::Kind::silent));
+  EXPECT_LT(verdict.patience(1h), of_a_root);
 }
 
 TEST(Verdict, NobodyIsNamedWhenAllEndWell) {

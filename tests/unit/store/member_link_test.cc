@@ -246,9 +246,9 @@ TEST_F(MemberLinks, AReportIsHeardByAllAndTheLinkStays) {
 TEST(Membership, AReportIsOnFileWhenItReturns) {
   Mutex mutex;
   std::vector<Cause> filed;
-  TcpStoreServer server({.on_cause = [&](const Cause& cause) {
+  TcpStoreServer server({.on_news = [&](const MemberNews& news) {
     MutexLock lock(mutex);
-    filed.push_back(cause);
+    if (news.cause) filed.push_back(*news.cause);
   }});
   MemberLink reporter({.address = server.address()}, "scope", member(1), {}, {}, patience());
   Cause late{.kind = Cause::Kind::timeout, .rank = 2, .reporter = 1, .sequence = 41, .text = "rank 2 is late"};

@@ -57,6 +57,16 @@ class Table : public ::testing::Test {
     return pushes;
   }
 
+  // What the host heard since, without meetings.
+  std::vector<Cause> causes() {
+    std::vector<Cause> result;
+    for (const MemberNews& news : table.take_news()) {
+      EXPECT_GT(news.world_size, 0);
+      if (news.cause) result.push_back(*news.cause);
+    }
+    return result;
+  }
+
   MembershipTable::Time now{1000s};
   std::map<int, ProcessState> states;                 // by pid
   std::set<MembershipTable::ConnectionId> answering;  // connections whose host acknowledges
@@ -396,16 +406,16 @@ TEST_F(Table, AnAccusationIsPassedOnAndItsReportersEndIsNone) {
   Cause filed = late;
   filed.reporter = 1;  // whatever it says itself
   EXPECT_EQ(decode_cause(pushes[0].fields[2]), filed);
-  EXPECT_EQ(table.take_causes(), std::vector<Cause>{filed});
+  EXPECT_EQ(causes(), std::vector<Cause>{filed});
   ASSERT_EQ(table.report(connection(2), encode(late)), std::nullopt);
   EXPECT_TRUE(told().empty()) << "a witness of what all know";
-  EXPECT_EQ(table.take_causes().size(), 1u);
+  EXPECT_EQ(causes().size(), 1u);
   table.ended(connection(1));
   table.ended(connection(2));
   EXPECT_TRUE(told().empty()) << "their ends are consequences";
-  EXPECT_TRUE(table.take_causes().empty());
+  EXPECT_TRUE(causes().empty());
   table.ended(connection(3));
-  ASSERT_EQ(table.take_causes().size(), 1u);
+  ASSERT_EQ(causes().size(), 1u);
 }
 
 TEST_F(Table, AFailureThatTheGroupSurvivesIsForTheHostAlone) {
@@ -413,9 +423,19 @@ TEST_F(Table, AFailureThatTheGroupSurvivesIsForTheHostAlone) {
   const Cause full{.kind = Cause::Kind::failed, .rank = 1, .ends_group = false, .text = "the disk is full"};
   ASSERT_EQ(table.report(connection(1), encode(full)), std::nullopt);
   EXPECT_TRUE(told().empty());
-  ASSERT_EQ(table.take_causes().size(), 1u);
+  ASSERT_EQ(causes().size(), 1u);
   table.ended(connection(1));
   EXPECT_FALSE(told().empty()) << "it is here still, and its end is a loss";
+}
+
+TEST_F(Table, TheHostHearsThatAllHaveRegistered) {
+  for (int rank = 0; rank < 2; ++rank) ASSERT_EQ(enter(rank, 3), std::nullopt);
+  EXPECT_TRUE(table.take_news().empty());
+  ASSERT_EQ(enter(2, 3), std::nullopt);
+  const auto news = table.take_news();
+  ASSERT_EQ(news.size(), 1u);
+  EXPECT_EQ(news[0].world_size, 3);
+  EXPECT_FALSE(news[0].cause);
 }
 
 TEST_F(Table, AReportAboutNoRankOfTheWorldIsRefused) {
