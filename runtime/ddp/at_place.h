@@ -1,6 +1,8 @@
 // Puts the place in front of a failure of the group: the first cause says who and why, only the caller knows where.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <string>
 
@@ -12,18 +14,18 @@ namespace lockstep {
 struct StepPlace {
   std::int64_t step = -1;
   int bucket = -1;        // -1: none
-  std::string text = {};  // "step 3, bucket 1 of 4": for the message
+  std::string what = {};  // "bucket 1 of 4"
 };
 
 // Returns call(). A PeerLost, Timeout or Mismatch from it keeps its type and its cause, which gets step and bucket; its
-// message becomes "<text>: <cause>"; other errors stay as they are. `place` returns a StepPlace.
+// message becomes "step 3, bucket 1 of 4: <cause>"; other errors stay as they are. `place` returns a StepPlace.
 template <typename Place, typename Call>
 auto at_place(Place place, Call call) {
   try {
     return call();
   } catch (const Error& error) {
     const StepPlace at = place();
-    throw_again(error, at.text + ": " + error.what(), at.step, at.bucket);
+    throw_again(error, fmt::format("step {}, {}: {}", at.step, at.what, error.what()), at.step, at.bucket);
   }
 }
 

@@ -26,9 +26,9 @@ template <typename Call>
 auto BucketQueue::at_bucket(std::size_t bucket, Call call) const {
   const auto place = [&] {
     const Bucket& it = plan_->buckets[bucket];
-    return StepPlace{record_.step, static_cast<int>(bucket),
-                     fmt::format("step {}, bucket {} of {} ({} {})", record_.step, bucket, plan_->buckets.size(),
-                                 it.count, name_of(it.dtype))};
+    return StepPlace{
+        record_.step, static_cast<int>(bucket),
+        fmt::format("bucket {} of {} ({} {})", bucket, plan_->buckets.size(), it.count, name_of(it.dtype))};
   };
   group_->set_step(record_.step, static_cast<int>(bucket));
   return at_place(place, call);
@@ -66,7 +66,7 @@ void BucketQueue::read_note_before_last() {
   if (unread_.size() < kNoteDelay) return;
   const std::int64_t step = unread_.front().first;
   const Work& work = unread_.front().second;  // clang 14 lets no lambda take a structured binding
-  at_place([&] { return StepPlace{step, -1, fmt::format("step {}, note of the step", step)}; }, [&] { work.wait(); });
+  at_place([&] { return StepPlace{step, -1, "note of the step"}; }, [&] { work.wait(); });
   noted_ = {step, note_of_all(work)};
   unread_.pop_front();
 }
@@ -132,6 +132,7 @@ void BucketQueue::finish() {
   noted_ = {record_.step, note_of_all(works_.front())};
   works_.clear();
   plan_ = nullptr;
+  group_->set_step(record_.step);  // in no bucket any more
   close_record(begin);
 }
 
@@ -153,6 +154,7 @@ void BucketQueue::finish_on_device() {
   marks_->end(record_, works_);
   last_works_ = std::move(works_);
   plan_ = nullptr;
+  group_->set_step(record_.step);
 }
 
 // Collectives run in the order in which they were started, so that the last one's end is that of all.

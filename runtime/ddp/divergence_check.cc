@@ -7,6 +7,7 @@
 #include "runtime/base/cause.h"
 #include "runtime/base/error.h"
 #include "runtime/base/logging.h"
+#include "runtime/comm/roster_cause.h"
 
 namespace lockstep {
 namespace {
@@ -52,8 +53,8 @@ void DivergenceCheck::compare(std::int64_t step, std::int64_t seen_in) {
   if (++equal_comparisons_ == kManyComparisons) {
     log_warn(
         "replica check: for the {}th time, in step {}, the ranks had written their parameters differently often and "
-        "they "
-        "were equal all the same; each time all of them are read: is there a write that one rank makes in every step?",
+        "they were equal all the same; each time all of them are read: is there a write that one rank makes in every "
+        "step?",
         equal_comparisons_, seen_in);
   }
   equal_versions_ = replica_.versions();
@@ -61,20 +62,13 @@ void DivergenceCheck::compare(std::int64_t step, std::int64_t seen_in) {
 }
 
 void DivergenceCheck::throw_mismatch(std::int64_t seen_in, const ReplicaComparison& comparison) const {
-  Cause cause;
-  cause.kind = Cause::Kind::mismatch;
-  cause.reporter = group_->rank();
-  cause.step = seen_in;
   const std::string when = equal_in_ < 0 ? fmt::format("before step {}", seen_in)
                                          : fmt::format("between step {} and step {}", equal_in_, seen_in);
-  cause.text = describe_divergence(comparison, fmt::format("; they came apart {}", when));
   // Of two replicas that differ nobody knows which one is wrong.
-  if (group_->size() > 2 && comparison.ranks.size() == 1) {
-    cause.rank = comparison.ranks.front();
-    const auto& member = group_->roster()[static_cast<std::size_t>(cause.rank)];
-    cause.host = member.host;
-    cause.pid = static_cast<int>(member.pid);
-  }
+  const int rank = group_->size() > 2 && comparison.ranks.size() == 1 ? comparison.ranks.front() : -1;
+  Cause cause = comm::cause_about(group_->roster(), Cause::Kind::mismatch, rank, group_->rank(),
+                                  describe_divergence(comparison, fmt::format("; they came apart {}", when)));
+  cause.step = seen_in;
   throw_error(cause);
 }
 

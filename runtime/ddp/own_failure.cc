@@ -4,6 +4,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/logging.h"
+#include "runtime/comm/roster_cause.h"
 
 namespace lockstep {
 namespace {
@@ -45,16 +46,12 @@ std::string message_of(const std::exception_ptr& exception) {
 }
 
 Cause failure_of_this_rank(const ProcessGroup& group, std::string_view operation, const std::exception_ptr& exception) {
-  const rendezvous::Member& member = self(group);
-  return {.kind = Cause::Kind::failed,
-          .rank = member.rank,
-          .reporter = member.rank,
-          .host = member.host,
-          .pid = member.pid,
-          .sequence = group.last_sequence(),
-          .error_number = errno_of(exception),
-          .text = fmt::format("{}{}{} failed: {}", operation, operation.empty() ? "" : ": ", member.describe(),
-                              message_of(exception))};
+  Cause cause = comm::cause_about(group.roster(), Cause::Kind::failed, group.rank(), group.rank(),
+                                  fmt::format("{}{}{} failed: {}", operation, operation.empty() ? "" : ": ",
+                                              self(group).describe(), message_of(exception)),
+                                  group.last_sequence());
+  cause.error_number = errno_of(exception);
+  return cause;
 }
 
 OwnFailure::OwnFailure(std::shared_ptr<ProcessGroup> group)

@@ -200,7 +200,7 @@ void Reducer::Impl::adopt_unit_of_rank0(std::int64_t the_unit) {
     in_group([&] {
       at_place(
           [&] {
-            return StepPlace{step, -1, fmt::format("step {}, unit of the weights", step)};
+            return StepPlace{step, -1, "unit of the weights"};
           },
           [&] { group->broadcast(BufferView(std::span<std::int64_t>(&the_unit, 1)), 0).wait(); });
     });
@@ -225,7 +225,7 @@ void Reducer::Impl::adopt_order_of_rank0(std::vector<int> order) {
     in_group([&] {
       at_place(
           [&] {
-            return StepPlace{step, -1, fmt::format("step {}, order of the gradients", step)};
+            return StepPlace{step, -1, "order of the gradients"};
           },
           [&] { group->broadcast(BufferView(std::span<std::int32_t>(order)), 0).wait(); });
     });
@@ -251,9 +251,7 @@ void Reducer::Impl::replan_as_observed() {
 void Reducer::Impl::begin_step(const StepOptions& step_options) {
   rethrow_failure();
   // Notices a group that has failed since, also in a step that communicates nothing; that goes before misuse.
-  in_group([&] {
-    at_place([&] { return StepPlace{step, -1, fmt::format("step {}, begin_step", step)}; }, [&] { group->progress(); });
-  });
+  in_group([&] { at_place([&] { return StepPlace{step, -1, "begin_step"}; }, [&] { group->progress(); }); });
   if (in_step) {
     throw InvalidArgument(
         fmt::format("Reducer: begin_step, but step {} was begun and not finished; call finish_step "

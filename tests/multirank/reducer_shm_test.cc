@@ -242,6 +242,10 @@ TEST(ReducerShm, APeerThatLeavesInAStepIsSeenByAllInTheirs) {
         // An abort overtakes: a slower rank may still be at the end of the step before.
         EXPECT_TRUE(cause.starts_with("step 2, ") || cause.starts_with("step 1, ")) << cause;
         EXPECT_NE(cause.find("rank 1 has no more power"), std::string::npos) << cause;
+        ASSERT_NE(error.cause(), nullptr) << "who puts the place in front keeps it";
+        EXPECT_EQ(error.cause()->kind, Cause::Kind::aborted);
+        EXPECT_EQ(error.cause()->rank, 1);
+        EXPECT_TRUE(cause.starts_with("step " + std::to_string(error.cause()->step) + ", ")) << cause;
         try {
           reducer.begin_step();
           ADD_FAILURE() << "the group has failed";
