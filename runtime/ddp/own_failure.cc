@@ -13,11 +13,14 @@ const rendezvous::Member& self(const ProcessGroup& group) {
   return group.roster()[static_cast<std::size_t>(group.rank())];
 }
 
-bool is_peer_lost(const std::exception_ptr& exception) {
+// Of the group, which knows it already.
+bool is_of_the_group(const std::exception_ptr& exception) {
   try {
     std::rethrow_exception(exception);
   } catch (const PeerLost&) {
     return true;
+  } catch (const Error& error) {
+    return error.cause() != nullptr;
   } catch (...) {
     return false;
   }
@@ -58,11 +61,21 @@ OwnFailure::OwnFailure(std::shared_ptr<ProcessGroup> group)
     : group_(std::move(group)), exceptions_at_birth_(std::uncaught_exceptions()) {}
 
 void OwnFailure::keep(std::string_view where, const std::exception_ptr& exception) noexcept {
-  if (!is_peer_lost(exception)) keep(where, message_of(exception));
+  if (!is_of_the_group(exception)) keep(where, message_of(exception));
 }
 
 void OwnFailure::keep(std::string_view where, std::string_view text) noexcept {
   text_ = fmt::format("failed in {}: {}", where, text);
+  if (group_->size() == 1 || !owner_.is_here()) return;
+  try {
+    // The program may catch it, return and so leave the others waiting: then this is why.
+    Cause cause = comm::cause_about(group_->roster(), Cause::Kind::failed, group_->rank(), group_->rank(),
+                                    fmt::format("{} {}", self(*group_).describe(), text_), group_->last_sequence());
+    cause.ends_group = false;
+    group_->file(cause);
+  } catch (const std::exception& error) {
+    log_error("DistributedDataParallel: the launcher could not be told that this rank {}: {}", text_, error.what());
+  }
 }
 
 void OwnFailure::tell() noexcept {

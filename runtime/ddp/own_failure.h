@@ -3,7 +3,8 @@
 // Where the others wait for this rank (a backward, the time between micro-batches, a layer's collective) they hear at
 // once: the group fails on every rank with "rank 1 (host node7, pid 4711) failed in the backward of step 3: TEXT".
 // Elsewhere a program may catch the exception and go on, and the text is kept until the next forward: it is told if an
-// exception unwinds the object that trains. A world of one has nobody to tell.
+// exception unwinds the object that trains. The launcher is told in any case, for it may have to say why a rank left. A
+// world of one has nobody to tell.
 //
 // Threads: one at a time.
 #pragma once
@@ -29,7 +30,7 @@ class OwnFailure {
  public:
   explicit OwnFailure(std::shared_ptr<ProcessGroup> group);
 
-  // `where`: "the forward of step 3". A PeerLost is another rank's failure, and is not kept.
+  // `where`: "the forward of step 3". A failure of the group, such as a PeerLost, is not kept.
   void keep(std::string_view where, const std::exception_ptr& exception) noexcept;
   void keep(std::string_view where, std::string_view text) noexcept;
   void forget() { text_.clear(); }
