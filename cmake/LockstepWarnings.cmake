@@ -14,6 +14,15 @@ if(LOCKSTEP_SANITIZE)
   target_compile_options(lockstep_flags INTERFACE -fsanitize=${LOCKSTEP_SANITIZE} -fno-omit-frame-pointer
                                                   -fno-sanitize-recover=all -g1)
   target_link_options(lockstep_flags INTERFACE -fsanitize=${LOCKSTEP_SANITIZE})
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    # As g++ defines them; the sources ask for these names.
+    if(LOCKSTEP_SANITIZE MATCHES "thread")
+      target_compile_definitions(lockstep_flags INTERFACE __SANITIZE_THREAD__=1)
+    endif()
+    if(LOCKSTEP_SANITIZE MATCHES "address")
+      target_compile_definitions(lockstep_flags INTERFACE __SANITIZE_ADDRESS__=1)
+    endif()
+  endif()
   if(LOCKSTEP_SANITIZE MATCHES "undefined")
     # The vptr check opens a pipe to look at memory: it is wrong where the descriptors have run out, which tests do.
     target_compile_options(lockstep_flags INTERFACE -fno-sanitize=vptr)
