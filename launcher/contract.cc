@@ -16,11 +16,10 @@ namespace {
 // the same rank to MPI; the secret is of another store than ours. What a scheduler says of its task (Slurm, Flux) stays
 // true.
 bool belongs_to_an_outer_job(std::string_view name) {
-  constexpr std::string_view kPrefixes[] = {
-      "TORCHELASTIC_",   "OMPI_COMM_WORLD_",     "PMIX_",        "PMI_",           "MPI_LOCAL",
-      "MV2_COMM_WORLD_", "HOROVOD_RANK",         "HOROVOD_SIZE", "HOROVOD_LOCAL_", "HOROVOD_CROSS_",
-      "MLX_RANK",        "MLX_WORLD_SIZE",       "JACCL_RANK",   "DMLC_",          "BYTEPS_LOCAL_",
-      "CROSS_",          "LOCKSTEP_STORE_SECRET"};
+  constexpr std::string_view kPrefixes[] = {"TORCHELASTIC_",  "OMPI_COMM_WORLD_",     "PMIX_",        "PMI_",
+                                            "MPI_LOCAL",      "MV2_COMM_WORLD_",      "HOROVOD_RANK", "HOROVOD_SIZE",
+                                            "HOROVOD_LOCAL_", "HOROVOD_CROSS_",       "MLX_RANK",     "MLX_WORLD_SIZE",
+                                            "CROSS_",         "LOCKSTEP_STORE_SECRET"};
   constexpr std::string_view kNames[] = {"GROUP_WORLD_SIZE", "ROLE_RANK",        "ROLE_WORLD_SIZE",   "ROLE_NAME",
                                          "LOCAL_SIZE",       "REPLICA_GROUP_ID", "NUM_REPLICA_GROUPS"};
   return std::any_of(std::begin(kPrefixes), std::end(kPrefixes),

@@ -43,7 +43,7 @@ set(homes
     "^spdlog/|runtime/base"
     "^(openssl/|xxhash)|runtime/base"
     "^(oneapi/|dnnl)|runtime/tensor/cpu"
-    "^nlohmann/|runtime/checkpoint launcher launcher/probe"
+    "^nlohmann/|runtime/checkpoint runtime/rendezvous launcher launcher/probe"
     "^CLI/|launcher"
     # Sockets are made in net; the store's server sends and receives on those it was given.
     "^sys/socket\\.h$|runtime/net runtime/store"

@@ -9,7 +9,7 @@ namespace {
 
 using Kind = Family::Kind;
 
-constexpr std::array<Family, 17> kFamilies = {{
+constexpr std::array<Family, 16> kFamilies = {{
     {"lockstep run", Kind::launcher, read_lockstep_run},
     {"torchrun", Kind::launcher, read_torchrun},
     {"RANK and WORLD_SIZE", Kind::by_hand, read_by_hand},
@@ -24,7 +24,6 @@ constexpr std::array<Family, 17> kFamilies = {{
     {"PMI", Kind::launcher, read_pmi},
     {"Horovod", Kind::launcher, read_horovod},
     {"MLX", Kind::launcher, read_mlx},
-    {"BytePS", Kind::launcher, read_byteps},
     {"Kubeflow", Kind::scheduler, read_kubeflow_pod},
     {"Kubeflow MPIJob", Kind::scheduler, read_mpi_job},
 }};

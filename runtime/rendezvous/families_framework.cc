@@ -1,13 +1,12 @@
 // Launchers of other frameworks for training.
 #include <fmt/format.h>
 
-#include <climits>
+#include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "runtime/base/error.h"
 #include "runtime/net/address.h"
 #include "runtime/rendezvous/family_readers.h"
-#include "runtime/rendezvous/string_lists.h"
-#include "runtime/store/member_info.h"
 
 namespace lockstep::rendezvous {
 namespace {
@@ -32,23 +31,32 @@ void stand_in_for_master(Identity& identity, std::string_view text, std::string_
   }
 }
 
-// A world whose size is the length of a list in a file.
-Reading read_listed_world(const Environment& environment, const FileReader& read_file, std::string_view source,
-                          std::string_view rank_name, std::string_view file_name, std::string variables,
-                          StringList& list) {
-  const std::string path = *environment.get(file_name);
+// A host of MLX's list is an address or a list of its addresses. Returns the first; empty if there is none.
+std::string first_address(const nlohmann::json& host) {
+  const nlohmann::json& first = host.is_array() && !host.empty() ? host.front() : host;
+  return first.is_string() ? first.get<std::string>() : std::string();
+}
+
+// The file that MLX_HOSTFILE names lists the hosts in JSON, one entry for each rank.
+Reading read_mlx_ring(const Environment& environment, const FileReader& read_file, std::string variables) {
+  const std::string path = *environment.get("MLX_HOSTFILE");
   const auto text = read_file(path);
-  const auto parsed = text ? parse_string_list(*text) : std::nullopt;
-  if (!parsed || parsed->items.empty()) {
+  const auto hosts = nlohmann::json::parse(text.value_or(""), nullptr, /*allow_exceptions=*/false);
+  const bool is_list = hosts.is_array() && !hosts.empty() &&
+                       std::none_of(hosts.begin(), hosts.end(), [](auto& host) { return first_address(host).empty(); });
+  if (!is_list) {
     return incomplete(
         std::move(variables),
-        fmt::format("{}={} {}; correct it, or {}", file_name, path,
+        fmt::format("MLX_HOSTFILE={} {}; correct it, or {}", path,
                     text ? "holds no list in JSON of one entry for each rank" : "can't be read", kByHand));
   }
   Environment with_size = environment;
-  with_size.set(std::string(file_name), std::to_string(parsed->items.size()));
-  list = *parsed;
-  return read_world(with_size, source, rank_name, file_name, std::move(variables), kByHand);
+  with_size.set("MLX_HOSTFILE", std::to_string(hosts.size()));
+  Reading reading = read_world(with_size, "MLX (ring)", "MLX_RANK", "MLX_HOSTFILE", std::move(variables), kByHand);
+  if (reading.verdict != Verdict::rank) return reading;
+  read_master(environment, reading.identity);
+  stand_in_for_master(reading.identity, first_address(hosts.front()), "MLX_HOSTFILE");
+  return reading;
 }
 
 Reading read_mlx_nccl(const Environment& environment, std::string variables) {
@@ -90,75 +98,14 @@ MaybeReading read_horovod(const Environment& environment, const FileReader&) {
 }
 
 MaybeReading read_mlx(const Environment& environment, const FileReader& read_file) {
-  const auto rank_name = first_set(environment, {"MLX_RANK", "JACCL_RANK"});
-  if (rank_name.empty()) return std::nullopt;
-  const auto devices = first_set(environment, {"MLX_IBV_DEVICES", "JACCL_IBV_DEVICES"});
-  const auto coordinator = first_set(environment, {"MLX_JACCL_COORDINATOR", "JACCL_COORDINATOR"});
-  std::string variables = list_set(
-      environment, {rank_name, "MLX_WORLD_SIZE", "NCCL_HOST_IP", "NCCL_PORT", "MLX_HOSTFILE", devices, coordinator});
+  if (!environment.has("MLX_RANK")) return std::nullopt;
+  std::string variables =
+      list_set(environment, {"MLX_RANK", "MLX_WORLD_SIZE", "NCCL_HOST_IP", "NCCL_PORT", "MLX_HOSTFILE"});
   if (environment.has("MLX_WORLD_SIZE")) return read_mlx_nccl(environment, std::move(variables));
-  StringList list;
-  if (environment.has("MLX_HOSTFILE")) {
-    Reading reading =
-        read_listed_world(environment, read_file, "MLX (ring)", rank_name, "MLX_HOSTFILE", std::move(variables), list);
-    if (reading.verdict != Verdict::rank) return reading;
-    read_master(environment, reading.identity);
-    stand_in_for_master(reading.identity, list.items.front().first(), "MLX_HOSTFILE");
-    return reading;
-  }
-  if (!devices.empty()) {
-    Reading reading =
-        read_listed_world(environment, read_file, "MLX (jaccl)", rank_name, devices, std::move(variables), list);
-    if (reading.verdict != Verdict::rank) return reading;
-    read_master(environment, reading.identity);
-    stand_in_for_master(reading.identity, environment.get(coordinator).value_or(""), coordinator);
-    return reading;
-  }
-  return incomplete(variables, fmt::format("{} is set but neither MLX_WORLD_SIZE, MLX_HOSTFILE nor MLX_IBV_DEVICES is; "
-                                           "start the program with mlx.launch, or {}, or unset {} to run alone",
-                                           variables, kByHand, rank_name));
-}
-
-// DMLC_WORKER_ID and DMLC_NUM_WORKER count machines, each of which has as many processes as this one. The address in
-// DMLC_PS_ROOT_URI is the scheduler's: it names the job, and rank 0 can't take it.
-MaybeReading read_byteps(const Environment& environment, const FileReader&) {
-  const std::string variables = list_set(
-      environment, {"DMLC_ROLE", "DMLC_WORKER_ID", "DMLC_NUM_WORKER", "BYTEPS_LOCAL_RANK", "BYTEPS_LOCAL_SIZE"});
-  if (!environment.has("DMLC_WORKER_ID") && !environment.has("BYTEPS_LOCAL_RANK")) return std::nullopt;
-  if (environment.get("DMLC_ROLE").value_or("worker") != "worker") {
-    return incomplete(variables, fmt::format("this process of BytePS is no worker ({}); train in workers", variables));
-  }
-  const auto machines = get_bounded(environment, "DMLC_NUM_WORKER", 1, INT_MAX);
-  const auto per_machine = get_bounded(environment, "BYTEPS_LOCAL_SIZE", 1, INT_MAX);
-  const auto machine = get_bounded(environment, "DMLC_WORKER_ID", 0, machines.value_or(INT_MAX) - 1);
-  const auto local_rank = get_bounded(environment, "BYTEPS_LOCAL_RANK", 0, per_machine.value_or(INT_MAX) - 1);
-  if (!machines || !per_machine || !machine || !local_rank) {
-    return incomplete(variables,
-                      fmt::format("of BytePS's variables only these are set: {}; start the program with bpslaunch, or "
-                                  "{}, or unset them to run alone",
-                                  variables, kByHand));
-  }
-  if (*machines > store::kMaxWorldSize / *per_machine) {
-    throw InvalidArgument(
-        fmt::format("environment: {}: DMLC_NUM_WORKER times BYTEPS_LOCAL_SIZE is out of range; it must "
-                    "be from 1 to {}",
-                    variables, store::kMaxWorldSize));
-  }
-  Reading reading;
-  reading.variables = variables;
-  Identity& identity = reading.identity;
-  identity.source = "BytePS";
-  identity.world_size = *machines * *per_machine;
-  identity.rank = *machine * *per_machine + *local_rank;
-  identity.local_rank = *local_rank;
-  identity.local_world_size = *per_machine;
-  identity.local_rank_known = identity.local_world_size_known = true;
-  identity.node_rank = *machine;
-  const auto scheduler = environment.get("DMLC_PS_ROOT_URI");
-  const auto port = environment.get("DMLC_PS_ROOT_PORT");
-  if (scheduler && port) name_job(identity, "byteps", fmt::format("{}:{}", *scheduler, *port));
-  read_master(environment, identity);
-  return reading;
+  if (environment.has("MLX_HOSTFILE")) return read_mlx_ring(environment, read_file, std::move(variables));
+  return incomplete(variables, fmt::format("{} is set but neither MLX_WORLD_SIZE nor MLX_HOSTFILE is; start the "
+                                           "program with mlx.launch, or {}, or unset MLX_RANK to run alone",
+                                           variables, kByHand));
 }
 
 }  // namespace lockstep::rendezvous

@@ -33,7 +33,6 @@ MaybeReading read_slurm(const Environment& environment, const FileReader& read_f
 // families_framework.cc: launchers of other frameworks
 MaybeReading read_horovod(const Environment& environment, const FileReader& read_file);
 MaybeReading read_mlx(const Environment& environment, const FileReader& read_file);
-MaybeReading read_byteps(const Environment& environment, const FileReader& read_file);
 
 // --- Helpers. Names are of variables.
 

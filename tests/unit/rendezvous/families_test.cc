@@ -53,8 +53,9 @@ Environment parse(const std::string& text) {
 std::optional<std::string> test_files(const std::string& path) {
   if (path == "/job/ring.json") return R"([["10.0.0.1:5000", "10.1.0.1:5000"], ["10.0.0.2:5000"], ["10.0.0.3:5000"]])";
   if (path == "/job/flat.json") return R"(["10.0.0.1:5000", "10.0.0.2:5000"])";
-  if (path == "/job/devices.json") return R"([[null, "rdma_en5"], ["rdma_en5", null]])";
   if (path == "/job/objects.json") return R"([{"ssh": "a"}])";
+  if (path == "/job/numbers.json") return R"(["10.0.0.1:5000", 7])";
+  if (path == "/job/empty.json") return "[[], []]";
   if (path == "/job/rankfile") return "batch1\nc02n03\nc02n03\nc02n04\nc02n04\n";
   return std::nullopt;
 }
@@ -317,26 +318,6 @@ const Case kCases[] = {
      R"(MLX_RANK=1
         MLX_HOSTFILE=/job/flat.json)",
      {"MLX (ring)", 1, 2, -1, -1, -1, "", "10.0.0.1:5000"}},
-    {"MlxJaccl",
-     R"(MLX_RANK=1
-        MLX_IBV_DEVICES=/job/devices.json
-        MLX_JACCL_COORDINATOR=10.0.0.1:32323)",
-     {"MLX (jaccl)", 1, 2, -1, -1, -1, "", "10.0.0.1:32323"}},
-    {"Jaccl",
-     R"(JACCL_RANK=0
-        JACCL_IBV_DEVICES=/job/devices.json
-        JACCL_COORDINATOR=10.0.0.1:32323)",
-     {"MLX (jaccl)", 0, 2, -1, -1, -1, "", "10.0.0.1:32323"}},
-    {"BytePs",
-     R"(DMLC_ROLE=worker
-        DMLC_WORKER_ID=1
-        DMLC_NUM_WORKER=2
-        DMLC_NUM_SERVER=1
-        DMLC_PS_ROOT_URI=10.0.0.1
-        DMLC_PS_ROOT_PORT=1234
-        BYTEPS_LOCAL_RANK=3
-        BYTEPS_LOCAL_SIZE=4)",
-     {"BytePS", 7, 8, 3, 4, 1, "10.0.0.1:1234", "", "byteps 10.0.0.1:1234"}},
     {"PyTorchJobWithOneProcessPerPod",
      R"(PYTHONUNBUFFERED=1
         MASTER_ADDR=job-master-0
@@ -414,18 +395,13 @@ TEST(Refused, ATrainJobsPodWithoutALauncher) {
 }
 
 TEST(Refused, FilesOfMlxThatHoldNoList) {
-  EXPECT_THAT(refusal("MLX_RANK=0\nMLX_HOSTFILE=/job/objects.json"),
-              AllOf(HasSubstr("MLX_HOSTFILE=/job/objects.json holds no list"), HasSubstr("lockstep run")));
+  for (const char* file : {"/job/objects.json", "/job/numbers.json", "/job/empty.json", "/job/rankfile"}) {
+    EXPECT_THAT(refusal(std::string("MLX_RANK=0\nMLX_HOSTFILE=") + file),
+                AllOf(HasSubstr(std::string(file) + " holds no list"), HasSubstr("lockstep run")));
+  }
   EXPECT_THAT(refusal("MLX_RANK=0\nMLX_HOSTFILE=/nowhere"), HasSubstr("MLX_HOSTFILE=/nowhere can't be read"));
-  EXPECT_THAT(refusal("MLX_RANK=5\nMLX_IBV_DEVICES=/job/devices.json"), HasSubstr("MLX_RANK=5"));
+  EXPECT_THAT(refusal("MLX_RANK=5\nMLX_HOSTFILE=/job/ring.json"), HasSubstr("MLX_RANK=5"));
   EXPECT_THAT(refusal("MLX_RANK=0"), HasSubstr("neither MLX_WORLD_SIZE"));
-}
-
-TEST(Refused, BytePsServersAndHalves) {
-  EXPECT_THAT(refusal("DMLC_ROLE=server\nDMLC_WORKER_ID=0\nDMLC_NUM_WORKER=2"), HasSubstr("no worker"));
-  EXPECT_THAT(refusal("DMLC_ROLE=worker\nDMLC_WORKER_ID=0\nDMLC_NUM_WORKER=2"), HasSubstr("only these are set"));
-  EXPECT_THAT(refusal("DMLC_WORKER_ID=0\nDMLC_NUM_WORKER=2000000000\nBYTEPS_LOCAL_SIZE=8\nBYTEPS_LOCAL_RANK=0"),
-              HasSubstr("is out of range; it must be from 1 to 32768"));
 }
 
 TEST(Refused, HalvesOfEachFamilyNameWhatIsMissing) {

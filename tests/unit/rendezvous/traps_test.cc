@@ -122,12 +122,9 @@ TEST(Trap, T08_ALauncherInATaskOfSrunsIsHeardInItsPlace) {
                                           {"SLURM_LOCALID", "0"},
                                           {"SLURM_STEP_NUM_TASKS", "1"},
                                           {"SLURM_STEP_TASKS_PER_NODE", "1"}});
-  const std::map<std::string, Variables> inner = {
-      {"horovodrun", {{"HOROVOD_RANK", "3"}, {"HOROVOD_SIZE", "4"}}},
-      {"MLX (nccl)", {{"MLX_RANK", "3"}, {"MLX_WORLD_SIZE", "4"}}},
-      {"PMI", {{"PMI_RANK", "3"}, {"PMI_SIZE", "4"}}},
-      {"BytePS",
-       {{"DMLC_WORKER_ID", "0"}, {"DMLC_NUM_WORKER", "1"}, {"BYTEPS_LOCAL_RANK", "3"}, {"BYTEPS_LOCAL_SIZE", "4"}}}};
+  const std::map<std::string, Variables> inner = {{"horovodrun", {{"HOROVOD_RANK", "3"}, {"HOROVOD_SIZE", "4"}}},
+                                                  {"MLX (nccl)", {{"MLX_RANK", "3"}, {"MLX_WORLD_SIZE", "4"}}},
+                                                  {"PMI", {{"PMI_RANK", "3"}, {"PMI_SIZE", "4"}}}};
   for (const auto& [source, variables] : inner) {
     const Identity identity = who(with(one_task, variables));
     EXPECT_EQ(identity.source, source);

@@ -1,8 +1,7 @@
-// The lists that launchers keep: Slurm's short forms, MLX's JSON.
+// The short forms of Slurm's lists.
 #include <gtest/gtest.h>
 
 #include "runtime/rendezvous/slurm_lists.h"
-#include "runtime/rendezvous/string_lists.h"
 
 namespace lockstep::rendezvous {
 namespace {
@@ -29,29 +28,6 @@ TEST(SlurmLists, TasksOnANode) {
   EXPECT_EQ(tasks_on_node("4", -1), std::nullopt);
   for (const char* wrong : {"", "x", "4(", "4(x", "4(x)", "4(x2", "4(x-1)", "0", "-1", "4(x0)"}) {
     EXPECT_EQ(tasks_on_node(wrong, 0), std::nullopt) << wrong;
-  }
-}
-
-TEST(StringLists, WhatMlxWrites) {
-  const auto ring = parse_string_list(R"( [ ["10.0.0.1:5000","10.1.0.1:5000"],
-                                            ["10.0.0.2:5000"] ] )");
-  ASSERT_TRUE(ring);
-  EXPECT_EQ(ring->items.size(), 2u);
-  EXPECT_EQ(ring->items[0].first(), "10.0.0.1:5000");
-  const auto devices = parse_string_list(R"([[null,"rdma_en5"],["rdma_en5",null],[null,[]]])");
-  ASSERT_TRUE(devices);
-  EXPECT_EQ(devices->items.size(), 3u);
-  EXPECT_EQ(devices->first(), "rdma_en5");
-  EXPECT_EQ(devices->items[2].first(), "");
-  EXPECT_EQ(parse_string_list(R"(["a\/b\"c\\"])")->first(), "a/b\"c\\");
-  EXPECT_EQ(parse_string_list("[]")->items.size(), 0u);
-}
-
-TEST(StringLists, AnythingElseIsNone) {
-  for (const char* wrong :
-       {"", " ", "null", "\"a\"", "[", "]", "[,]", "[\"a\"", "[\"a\",]", "[\"a", "[\"a\\", "[\"\\u0041\"]", "[1]",
-        "[{}]", "[true]", "[\"a\"]x", "[\"a\"] []", "[\"a\nb\"]", "[[[[[[[[[\"deep\"]]]]]]]]]"}) {
-    EXPECT_FALSE(parse_string_list(wrong)) << wrong;
   }
 }
 
