@@ -57,8 +57,7 @@ Cause failure_of_this_rank(const ProcessGroup& group, std::string_view operation
   return cause;
 }
 
-OwnFailure::OwnFailure(std::shared_ptr<ProcessGroup> group)
-    : group_(std::move(group)), exceptions_at_birth_(std::uncaught_exceptions()) {}
+OwnFailure::OwnFailure(std::shared_ptr<ProcessGroup> group) : group_(std::move(group)) {}
 
 void OwnFailure::keep(std::string_view where, const std::exception_ptr& exception) noexcept {
   if (!is_of_the_group(exception)) keep(where, message_of(exception));
@@ -88,7 +87,7 @@ void OwnFailure::tell() noexcept {
 }
 
 void OwnFailure::tell_if_unwinding(bool others_wait) noexcept {
-  if (std::uncaught_exceptions() <= exceptions_at_birth_) return;
+  if (!unwind_guard_.is_unwinding()) return;
   if (text_.empty() && others_wait) {
     keep("the middle of a step", "an exception of the program's own, which that rank's output has");
   }

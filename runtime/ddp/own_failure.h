@@ -16,6 +16,7 @@
 
 #include "runtime/base/cause.h"
 #include "runtime/base/owner_process.h"
+#include "runtime/base/unwind_guard.h"
 #include "runtime/comm/process_group.h"
 
 namespace lockstep {
@@ -46,7 +47,7 @@ class OwnFailure {
  private:
   std::shared_ptr<ProcessGroup> group_;
   std::string text_;
-  int exceptions_at_birth_;
+  UnwindGuard unwind_guard_;
   OwnerProcess owner_;
 };
 

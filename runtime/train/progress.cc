@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <exception>
 
 namespace lockstep {
 namespace {
@@ -21,12 +20,11 @@ void write_stderr(std::string_view text) {
 }  // namespace
 
 Progress::Progress(const ProcessGroup& group, std::int64_t total)
-    : exceptions_(std::uncaught_exceptions()),
-      line_(choose_progress_mode(Environment::of_process(), group.rank(), ::isatty(STDERR_FILENO) == 1), total,
+    : line_(choose_progress_mode(Environment::of_process(), group.rank(), ::isatty(STDERR_FILENO) == 1), total,
             ProgressLine::Clock::now(), write_stderr) {}
 
 Progress::~Progress() {
-  if (std::uncaught_exceptions() == exceptions_ && owner_.is_here()) finish();
+  if (!unwind_guard_.is_unwinding() && owner_.is_here()) finish();
 }
 
 }  // namespace lockstep

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "runtime/base/owner_process.h"
+#include "runtime/base/unwind_guard.h"
 #include "runtime/comm/process_group.h"
 #include "runtime/data/data_loader.h"
 #include "runtime/train/distributed_data_parallel.h"
@@ -44,7 +45,7 @@ class Progress {
   void finish() { line_.finish(ProgressLine::Clock::now()); }
 
  private:
-  int exceptions_;  // under way when this was made
+  UnwindGuard unwind_guard_;
   ProgressLine line_;
   OwnerProcess owner_;  // whose line it is
 };

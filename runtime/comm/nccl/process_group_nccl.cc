@@ -26,13 +26,12 @@ ProcessGroupNccl::ProcessGroupNccl(GroupContext context, std::shared_ptr<Engine>
     : TaskGroup(std::move(context)),
       engine_(std::move(engine)),
       arenas_(std::make_shared<Arenas>(*engine_)),
-      stream_{engine_->context().device, nullptr},
-      exceptions_at_birth_(std::uncaught_exceptions()) {
+      stream_{engine_->context().device, nullptr} {
   engine_->at_the_end([arenas = arenas_](const Lane& lane) { arenas->deregister_all(lane); });
 }
 
 ProcessGroupNccl::~ProcessGroupNccl() {
-  if (std::uncaught_exceptions() > exceptions_at_birth_) {
+  if (unwind_guard_.is_unwinding()) {
     engine_->close_unwinding();
   } else {
     engine_->close();

@@ -24,6 +24,7 @@
 
 #include <memory>
 
+#include "runtime/base/unwind_guard.h"
 #include "runtime/comm/nccl/arenas.h"
 #include "runtime/comm/nccl/engine.h"
 #include "runtime/comm/task_group.h"
@@ -65,7 +66,7 @@ class ProcessGroupNccl final : public comm::TaskGroup {
   std::shared_ptr<Engine> engine_;
   std::shared_ptr<Arenas> arenas_;
   StreamView stream_;
-  int exceptions_at_birth_;
+  UnwindGuard unwind_guard_;
 };
 
 }  // namespace lockstep::nccl

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <exception>
 
 #include "runtime/base/error.h"
 #include "runtime/comm/arena_agreement.h"
@@ -19,11 +18,10 @@ constexpr std::size_t kExchangeBytes = 1024;
 ProcessGroupShm::ProcessGroupShm(GroupContext context, Meeting meeting)
     : TaskGroup(std::move(context)),
       couriers_(std::move(meeting.couriers)),
-      engine_(std::make_shared<Engine>(std::move(meeting.control), roster(), rank(), this->context().on_throw)),
-      exceptions_at_birth_(std::uncaught_exceptions()) {}
+      engine_(std::make_shared<Engine>(std::move(meeting.control), roster(), rank(), this->context().on_throw)) {}
 
 ProcessGroupShm::~ProcessGroupShm() {
-  if (std::uncaught_exceptions() > exceptions_at_birth_) {
+  if (unwind_guard_.is_unwinding()) {
     engine_->close_unwinding();
   } else {
     engine_->close();

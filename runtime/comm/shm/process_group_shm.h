@@ -5,6 +5,7 @@
 // progress: there is no thread. Contract: comm/process_group.h.
 #pragma once
 
+#include "runtime/base/unwind_guard.h"
 #include "runtime/comm/shm/bootstrap.h"
 #include "runtime/comm/shm/engine.h"
 #include "runtime/comm/task_group.h"
@@ -37,7 +38,7 @@ class ProcessGroupShm final : public comm::TaskGroup {
 
   Couriers couriers_;
   std::shared_ptr<Engine> engine_;
-  int exceptions_at_birth_;
+  UnwindGuard unwind_guard_;
 };
 
 // "shm".

@@ -4,7 +4,6 @@
 #include <sys/mman.h>
 
 #include <cerrno>
-#include <exception>
 
 #include "runtime/base/error.h"
 #include "runtime/comm/arena_agreement.h"
@@ -36,13 +35,10 @@ std::shared_ptr<ProcessGroup> ProcessGroupWire::create(std::string backend, Grou
 }
 
 ProcessGroupWire::ProcessGroupWire(std::string backend, GroupContext context, std::shared_ptr<Engine> engine)
-    : TaskGroup(std::move(context)),
-      backend_(std::move(backend)),
-      engine_(std::move(engine)),
-      exceptions_at_birth_(std::uncaught_exceptions()) {}
+    : TaskGroup(std::move(context)), backend_(std::move(backend)), engine_(std::move(engine)) {}
 
 ProcessGroupWire::~ProcessGroupWire() {
-  if (std::uncaught_exceptions() > exceptions_at_birth_) {
+  if (unwind_guard_.is_unwinding()) {
     engine_->close_unwinding();
   } else {
     engine_->close();

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "runtime/base/unwind_guard.h"
 #include "runtime/comm/task_group.h"
 #include "runtime/comm/wire/engine.h"
 
@@ -41,7 +42,7 @@ class ProcessGroupWire final : public comm::TaskGroup {
 
   const std::string backend_;
   std::shared_ptr<Engine> engine_;
-  int exceptions_at_birth_;
+  UnwindGuard unwind_guard_;
 };
 
 }  // namespace lockstep::wire
