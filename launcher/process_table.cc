@@ -1,45 +1,17 @@
 #include "launcher/process_table.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <charconv>
 #include <filesystem>
 #include <map>
 
 #include "runtime/base/environment.h"
 #include "runtime/base/error.h"
-#include "runtime/base/unique_fd.h"
 
 namespace lockstep::launcher {
 namespace {
-
-// A process may end at any moment, between open and read too (then read says ESRCH): the text is empty or short then.
-// std::ifstream would throw.
-std::string read_proc_file(const std::string& path) {
-  const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file) return {};
-  std::string text;
-  char buffer[4096];
-  while (true) {
-    const auto bytes = read(file.get(), buffer, sizeof buffer);
-    if (bytes < 0 && errno == EINTR) continue;
-    if (bytes <= 0) return text;
-    text.append(buffer, static_cast<std::size_t>(bytes));
-  }
-}
-
-bool next_number(std::string_view& rest, pid_t& value) {
-  if (rest.empty() || rest.front() != ' ') return false;
-  rest.remove_prefix(1);
-  const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), value);
-  if (error != std::errc{}) return false;
-  rest.remove_prefix(static_cast<std::size_t>(end - rest.data()));
-  return true;
-}
 
 // Children of all threads of a process. False if this kernel doesn't list them (CONFIG_PROC_CHILDREN).
 bool list_children(pid_t parent, std::vector<pid_t>& children) {
@@ -48,7 +20,7 @@ bool list_children(pid_t parent, std::vector<pid_t>& children) {
        !error && thread != end; thread.increment(error)) {
     const std::string path = thread->path().native() + "/children";
     if (children.empty() && access(path.c_str(), R_OK) != 0 && access(thread->path().c_str(), X_OK) == 0) return false;
-    const std::string text = read_proc_file(path);
+    const std::string text = read_kernel_file(path);
     for (std::string_view rest = text; !rest.empty();) {
       const auto word = rest.substr(0, rest.find(' '));
       if (const auto pid = parse_int(word)) children.push_back(static_cast<pid_t>(*pid));
@@ -59,28 +31,6 @@ bool list_children(pid_t parent, std::vector<pid_t>& children) {
 }
 
 }  // namespace
-
-std::optional<ProcessEntry> parse_process_stat(std::string_view text) {
-  const auto open = text.find('(');
-  const auto close = text.rfind(')');
-  if (open == std::string_view::npos || open == 0 || close == std::string_view::npos || close < open) {
-    return std::nullopt;
-  }
-  const auto pid = parse_int(text.substr(0, open - 1));
-  std::string_view rest = text.substr(close + 1);
-  if (!pid || rest.size() < 3) return std::nullopt;
-  ProcessEntry entry;
-  entry.pid = static_cast<pid_t>(*pid);
-  entry.name = text.substr(open + 1, close - open - 1);
-  entry.state = rest[1];
-  rest.remove_prefix(2);
-  if (!next_number(rest, entry.parent) || !next_number(rest, entry.group)) return std::nullopt;
-  return entry;
-}
-
-std::optional<ProcessEntry> process_entry(pid_t pid) {
-  return parse_process_stat(read_proc_file(fmt::format("/proc/{}/stat", pid)));
-}
 
 std::vector<ProcessEntry> process_table() {
   std::vector<ProcessEntry> table;
@@ -153,7 +103,7 @@ bool has_open(pid_t pid, std::string_view file) {
 }
 
 bool started_with(pid_t pid, std::string_view variable) {
-  const std::string text = read_proc_file(fmt::format("/proc/{}/environ", pid));
+  const std::string text = read_kernel_file(fmt::format("/proc/{}/environ", pid));
   std::string_view rest = text;
   while (!rest.empty()) {
     const auto end = rest.find('\0');

@@ -3,30 +3,15 @@
 
 #include <sys/types.h>
 
-#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "runtime/base/procfs.h"
+
 namespace lockstep::launcher {
 
-struct ProcessEntry {
-  pid_t pid = 0;
-  pid_t parent = 0;
-  pid_t group = 0;
-  char state = '?';       // as ps shows it: R, S, D, T, Z ...
-  std::string name = {};  // at most 15 characters, as the kernel keeps it
-
-  // A zombie is gone: nothing but its exit code is left.
-  bool alive() const { return state != 'Z' && state != 'X'; }
-};
-
-// The text of /proc/PID/stat; nothing if it isn't one. The name in it may hold spaces and parentheses.
-std::optional<ProcessEntry> parse_process_stat(std::string_view text);
-
-// Nothing if there is no such process.
-std::optional<ProcessEntry> process_entry(pid_t pid);
 std::vector<ProcessEntry> process_table();
 
 // All below `root`, which is not among them, without the subtrees of `except`.

@@ -10,16 +10,16 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <fstream>
-#include <iterator>
 #include <sstream>
 #include <string_view>
 
 #include "launcher/system.h"
+#include "runtime/base/cgroup.h"
 #include "runtime/base/cpu.h"
-#include "runtime/base/environment.h"
 #include "runtime/base/error.h"
 #include "runtime/base/host.h"
+#include "runtime/base/memory_limit.h"
+#include "runtime/base/procfs.h"
 
 namespace lockstep::launcher::doctor {
 namespace {
@@ -33,13 +33,8 @@ constexpr rlim_t kCommonFiles = 1024;
 constexpr std::uint64_t kLittleMemory = std::uint64_t{256} << 20;
 constexpr std::uint64_t kNoMemory = std::uint64_t{32} << 20;
 
-std::string text_of(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
-
 std::string first_line(const std::string& path) {
-  const auto text = text_of(path);
+  const auto text = read_kernel_file(path);
   return text.substr(0, text.find('\n'));
 }
 
@@ -86,17 +81,9 @@ Finding shared_memory(const std::string& folder) {
                       readable_bytes(std::uint64_t{status.f_bavail} * status.f_frsize))};
 }
 
-// Of /proc/meminfo, in bytes.
-std::optional<std::uint64_t> available_memory(const std::string& meminfo) {
-  constexpr std::string_view kName = "MemAvailable:";
-  const auto at = meminfo.find(kName);
-  if (at == std::string::npos) return std::nullopt;
-  return std::strtoull(meminfo.c_str() + at + kName.size(), nullptr, 10) << 10;
-}
-
 Finding memory(const HostFolders& folders) {
-  const auto available = available_memory(text_of(folders.proc + "/meminfo"));
-  const auto limit = cgroup_memory_limit(folders.cgroup, text_of(folders.proc + "/self/cgroup"));
+  const auto available = available_of_meminfo(read_kernel_file(folders.proc + "/meminfo"));
+  const auto limit = cgroup_memory_limit(folders.cgroup, read_kernel_file(folders.proc + "/self/cgroup"));
   Finding finding{kLimits, "memory",
                   fmt::format("{} available; cgroup limit {}", available ? readable_bytes(*available) : "unknown",
                               limit ? readable_bytes(*limit) : "none")};
@@ -109,7 +96,7 @@ Finding memory(const HostFolders& folders) {
 }
 
 Finding cores(const HostFolders& folders) {
-  const double quota = cgroup_cpu_quota(folders.cgroup, text_of(folders.proc + "/self/cgroup"));
+  const double quota = cgroup_cpu_quota(folders.cgroup, read_kernel_file(folders.proc + "/self/cgroup"));
   cpu_set_t set;
   CPU_ZERO(&set);
   const int affinity = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
@@ -153,37 +140,7 @@ Finding kernel() {
   return finding;
 }
 
-// The limit that `file` in `folder` states; nothing if it states none. Version 1 says "none" by a number near 2^63.
-std::optional<std::uint64_t> stated_limit(const std::string& folder, const char* file) {
-  const auto value = parse_int(first_line(folder + "/" + file));
-  if (!value || *value < 0 || *value > (std::int64_t{1} << 60)) return std::nullopt;
-  return static_cast<std::uint64_t>(*value);
-}
-
 }  // namespace
-
-std::optional<std::uint64_t> cgroup_memory_limit(const std::string& cgroup_root, const std::string& membership) {
-  std::optional<std::uint64_t> tightest;
-  std::istringstream lines(membership);
-  for (std::string line; std::getline(lines, line);) {
-    // "0::/group" is version 2, "9:memory:/group" is version 1.
-    const auto first = line.find(':');
-    const auto second = first == std::string::npos ? first : line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    const auto controllers = line.substr(first + 1, second - first - 1);
-    if (!controllers.empty() && controllers != "memory") continue;
-    const auto root = controllers.empty() ? cgroup_root : cgroup_root + "/memory";
-    const char* file = controllers.empty() ? "memory.max" : "memory.limit_in_bytes";
-    // Up to the root: a parent's limit binds its children, and in a container the path may be the host's.
-    for (auto group = line.substr(second + 1);;) {
-      if (const auto limit = stated_limit(root + group, file)) tightest = std::min(tightest.value_or(*limit), *limit);
-      const auto slash = group.find_last_of('/');
-      if (slash == std::string::npos) break;
-      group.erase(slash);
-    }
-  }
-  return tightest;
-}
 
 std::string readable_bytes(std::uint64_t bytes) {
   constexpr std::array<const char*, 5> kUnits = {"KiB", "MiB", "GiB", "TiB", "PiB"};

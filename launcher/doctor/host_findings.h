@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 
 #include "launcher/doctor/finding.h"
@@ -17,10 +16,6 @@ struct HostFolders {
 };
 
 Findings host_findings(const HostFolders& folders = {});
-
-// The tightest memory limit of the cgroup that `membership` (the text of /proc/PID/cgroup) names and those above it, in
-// version 1 or 2; nothing if there is none.
-std::optional<std::uint64_t> cgroup_memory_limit(const std::string& cgroup_root, const std::string& membership);
 
 // "1.5 GiB".
 std::string readable_bytes(std::uint64_t bytes);

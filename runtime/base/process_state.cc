@@ -3,8 +3,7 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
-#include <fstream>
-#include <sstream>
+#include "runtime/base/procfs.h"
 
 namespace lockstep {
 namespace {
@@ -27,11 +26,8 @@ std::string_view field_of(std::string_view status, std::string_view name) {
 
 ProcessState read_status(const std::string& path, ProcessState absent) noexcept {
   try {
-    std::ifstream file(path);
-    if (!file) return absent;
-    std::ostringstream text;
-    text << file.rdbuf();
-    return process_state_of_status(text.str());
+    const std::string text = read_kernel_file(path);
+    return text.empty() ? absent : process_state_of_status(text);
   } catch (...) {  // Only ever makes a message more precise.
     return ProcessState::unknown;
   }

@@ -12,7 +12,6 @@
 #include <cerrno>
 #include <climits>
 #include <cstdio>
-#include <fstream>
 #include <random>
 
 #include "runtime/base/environment.h"
@@ -20,6 +19,8 @@
 #include "runtime/base/host.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/printable.h"
+#include "runtime/base/process_state.h"
+#include "runtime/base/procfs.h"
 #include "runtime/base/unique_fd.h"
 #include "runtime/net/backoff.h"
 #include "runtime/rendezvous/note_lines.h"
@@ -33,27 +34,10 @@ constexpr std::string_view kGivenSecret = "given";
 // Who holds a stale note's lock is about to remove it.
 constexpr std::chrono::seconds kRemoval{5};
 
-// Field 22 of /proc/PID/stat; 0 if there is no such process, or it has ended and is only not waited for.
+// When the process started, in the kernel's ticks; 0 if there is none, or it has ended and is only not waited for.
 std::int64_t start_of_process(int pid) {
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  std::string line;
-  if (!std::getline(file, line)) return 0;
-  const auto close = line.rfind(')');
-  if (close == std::string::npos || close + 2 >= line.size()) return 0;
-  std::string_view rest = std::string_view(line).substr(close + 2);
-  if (rest.starts_with('Z') || rest.starts_with('X')) return 0;
-  for (int field = 3; field < 22; ++field) {
-    const auto space = rest.find(' ');
-    if (space == std::string_view::npos) return 0;
-    rest.remove_prefix(space + 1);
-  }
-  return parse_int(rest.substr(0, rest.find(' '))).value_or(0);
-}
-
-std::string pid_space() {
-  std::array<char, 128> text = {};
-  const auto size = ::readlink("/proc/self/ns/pid", text.data(), text.size());
-  return size > 0 ? std::string(text.data(), static_cast<std::size_t>(size)) : "-";
+  const auto entry = process_entry(pid);
+  return entry && entry->alive() ? entry->start : 0;
 }
 
 InvalidArgument cannot(std::string_view what, const std::string& path, int error_number) {
@@ -154,7 +138,7 @@ MeetingNote note_of_this_process(std::string store, std::string run) {
           .run = std::move(run),
           .host = host_name(),
           .boot_id = boot_id(),
-          .pid_space = pid_space(),
+          .pid_space = pid_namespace(),
           .pid = ::getpid(),
           .start = start_of_process(::getpid())};
 }
@@ -190,7 +174,7 @@ MeetingNote decode_note(std::string_view text, const std::string& path) {
 WriterState state_of_writer(const MeetingNote& note) {
   // This host before its last boot, or another of the same name: hosts made from one image share theirs.
   if (note.boot_id != boot_id()) return WriterState::unknown;
-  if (note.pid_space != pid_space()) return WriterState::unknown;
+  if (note.pid_space != pid_namespace()) return WriterState::unknown;
   return start_of_process(note.pid) == note.start ? WriterState::alive : WriterState::gone;
 }
 

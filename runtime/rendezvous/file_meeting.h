@@ -24,7 +24,7 @@ struct MeetingNote {
   std::string run;                           // run id and attempt, as far as the launcher gave any
   std::string host;                          // the writer's, for people
   std::string boot_id;                       // the writer's
-  std::string pid_space;                     // the writer's pid namespace, as /proc/self/ns/pid has it
+  std::string pid_space;                     // the writer's pid_namespace()
   int pid = 0;                               // the writer
   std::int64_t start = 0;  // when the writer started, in the kernel's ticks: tells it from a later process of its pid
 

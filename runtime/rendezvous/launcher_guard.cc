@@ -14,11 +14,11 @@
 #include <atomic>
 #include <cerrno>
 #include <climits>
-#include <fstream>
 
 #include "runtime/base/error.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/printable.h"
+#include "runtime/base/procfs.h"
 #include "runtime/base/quiet_thread.h"
 #include "runtime/base/unique_fd.h"
 
@@ -118,16 +118,10 @@ void ask_for_death_signal(int launcher) {
 std::vector<Ancestor> ancestors_of_this_process() {
   std::vector<Ancestor> result;
   for (int pid = ::getppid(); pid > 0;) {
-    std::ifstream file(fmt::format("/proc/{}/stat", pid));
-    std::string line;
-    if (!std::getline(file, line)) break;  // ended just now, or hidden
-    // "pid (command) state parent ...": the command may hold spaces and parentheses.
-    const auto open = line.find('(');
-    const auto close = line.rfind(')');
-    if (open == std::string::npos || close == std::string::npos || close + 4 > line.size()) break;
-    result.push_back({.pid = pid, .command = line.substr(open + 1, close - open - 1)});
-    const std::string_view rest = std::string_view(line).substr(close + 4);
-    pid = static_cast<int>(parse_int(rest.substr(0, rest.find(' '))).value_or(0));
+    const auto entry = process_entry(pid);
+    if (!entry) break;  // ended just now, or hidden
+    result.push_back({.pid = pid, .command = entry->name});
+    pid = entry->parent;
   }
   return result;
 }

@@ -6,7 +6,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/host.h"
-#include "runtime/comm/shm/memory_limit.h"
+#include "runtime/base/memory_limit.h"
 #include "runtime/comm/shm/process_group_shm.h"
 #include "runtime/store/hash_store.h"
 #include "tests/conformance/errors.h"
@@ -39,7 +39,7 @@ TEST(Failures, AMessageThatHasBegunSaysSo) {
 
 TEST(Failures, TooMuchMemoryFailsTheCallAndNotTheGroup) {
   // If nothing refused it in time, this would take all memory of the machine.
-  ASSERT_LT(shm::available_memory(), std::uint64_t{1} << 46);
+  ASSERT_LT(available_memory(), std::uint64_t{1} << 46);
   run_ranks(3, [](const Group& group) {
     const std::string text = error_of<BackendUnavailable>([&] { group->allocate(std::size_t{1} << 46); });
     expect_text(text, {"allocate", "rank 0", "memory"});

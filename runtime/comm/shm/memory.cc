@@ -13,9 +13,9 @@
 #include <utility>
 
 #include "runtime/base/error.h"
+#include "runtime/base/memory_limit.h"
 #include "runtime/base/mutex.h"
 #include "runtime/base/resource_limit.h"
-#include "runtime/comm/shm/memory_limit.h"
 
 namespace lockstep::shm {
 namespace {

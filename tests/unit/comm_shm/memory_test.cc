@@ -8,15 +8,13 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <filesystem>
-#include <fstream>
 
 #include "runtime/base/error.h"
+#include "runtime/base/memory_limit.h"
 #include "runtime/base/process_token.h"
 #include "runtime/comm/shm/arena.h"
 #include "runtime/comm/shm/control.h"
 #include "runtime/comm/shm/liveness.h"
-#include "runtime/comm/shm/memory_limit.h"
 #include "tests/support/limited_to.h"
 
 namespace lockstep::shm {
@@ -75,59 +73,6 @@ TEST(Memory, TheLimitOnFileSizesIsLookedAtFirst) {
     EXPECT_NE(std::string(error.what()).find("ulimit -f unlimited"), std::string::npos) << error.what();
   }
   EXPECT_TRUE(create_memory("test", 1 << 20));
-}
-
-class Limits : public ::testing::Test {
- protected:
-  void SetUp() override {
-    root_ = std::filesystem::temp_directory_path() / ("lockstep-limits-" + std::to_string(getpid()));
-    std::filesystem::create_directories(root_);
-  }
-  void TearDown() override { std::filesystem::remove_all(root_); }
-  void write(const std::string& file, const std::string& text) {
-    std::filesystem::create_directories((root_ / file).parent_path());
-    std::ofstream(root_ / file) << text << '\n';
-  }
-  std::uint64_t available(const std::string& membership) const {
-    return available_memory("MemTotal: 9000 kB\nMemAvailable:    8000 kB\n", membership, root_.string());
-  }
-  std::filesystem::path root_;
-};
-
-TEST_F(Limits, WithoutACgroupItIsWhatTheMachineHas) { EXPECT_EQ(available("0::/\n"), 8000u * 1024); }
-
-TEST_F(Limits, TheTightestGroupOnTheWayUpDecides) {
-  write("job/rank/memory.max", "max");
-  write("job/rank/memory.current", "100");
-  write("job/memory.max", "5000");
-  write("job/memory.current", "1500");
-  EXPECT_EQ(available("0::/job/rank\n"), 3500u);
-  write("job/rank/memory.max", "120");
-  EXPECT_EQ(available("0::/job/rank\n"), 20u);
-  write("job/rank/memory.current", "500");
-  EXPECT_EQ(available("0::/job/rank\n"), 0u);
-}
-
-TEST_F(Limits, VersionOne) {
-  write("memory/job/memory.limit_in_bytes", "7000");
-  write("memory/job/memory.usage_in_bytes", "3000");
-  EXPECT_EQ(available("4:cpu,cpuacct:/x\n9:memory:/job\n"), 4000u);
-  // The group's own numbers stand beside those with its children.
-  write("memory/job/memory.stat", "inactive_file 1\ntotal_shmem 900\ntotal_inactive_file 1000\ntotal_active_file 200");
-  EXPECT_EQ(available("9:memory:/job\n"), 5200u);
-}
-
-TEST_F(Limits, ThePageCacheIsNotUsedMemory) {
-  write("job/memory.max", "5000");
-  write("job/memory.current", "4990");
-  write("job/memory.stat",
-        "anon 500\nfile 4400\nshmem 400\ninactive_anon 700\ninactive_file 3000\nactive_file 1000\n"
-        "slab_reclaimable 80\nslab_unreclaimable 10\nworkingset_refault_file 7");
-  EXPECT_EQ(available("0::/job\n"), 5000u - (4990u - 4080u));
-  write("job/memory.current", "300");  // read at another moment
-  EXPECT_EQ(available("0::/job\n"), 5000u);
-  write("job/memory.current", "9990");  // the limit was lowered
-  EXPECT_EQ(available("0::/job\n"), 0u);
 }
 
 TEST(Control, KeepsRanksApart) {

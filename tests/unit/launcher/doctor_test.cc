@@ -38,26 +38,6 @@ class Folder : public ::testing::Test {
   fs::path root_;
 };
 
-using CgroupMemory = Folder;
-
-TEST_F(CgroupMemory, TakesTheTightestOnTheWayUp) {
-  write("a/memory.max", "2048\n");
-  write("a/b/memory.max", "max\n");
-  write("a/b/c/memory.max", "4096\n");
-  EXPECT_EQ(cgroup_memory_limit(root_, "0::/a/b/c\n"), 2048u);
-  EXPECT_EQ(cgroup_memory_limit(root_, "0::/elsewhere\n"), std::nullopt);
-  write("memory.max", "1024\n");  // in a container the path may be the host's: the root is what counts
-  EXPECT_EQ(cgroup_memory_limit(root_, "0::/elsewhere\n"), 1024u);
-}
-
-TEST_F(CgroupMemory, ReadsVersionOne) {
-  write("memory/x/memory.limit_in_bytes", "5000\n");
-  write("memory/memory.limit_in_bytes", "9223372036854771712\n");  // how version 1 says none
-  EXPECT_EQ(cgroup_memory_limit(root_, "9:memory:/x\n4:cpu,cpuacct:/y\n"), 5000u);
-  EXPECT_EQ(cgroup_memory_limit(root_, "9:memory:/\n"), std::nullopt);
-  EXPECT_EQ(cgroup_memory_limit(root_, "nonsense\n\n"), std::nullopt);
-}
-
 TEST(ReadableBytes, RoundsToUnits) {
   EXPECT_EQ(readable_bytes(1023), "1023 bytes");
   EXPECT_EQ(readable_bytes(1536), "1.5 KiB");

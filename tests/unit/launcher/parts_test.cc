@@ -72,7 +72,6 @@ TEST(Contract, ARankIsOursWhateverLauncherTheLauncherRunsUnder) {
       {{"PMI_RANK", "3"}, {"PMI_SIZE", "4"}, {"MPI_LOCALRANKID", "3"}, {"MPI_LOCALNRANKS", "4"}},
       {{"HOROVOD_RANK", "3"}, {"HOROVOD_SIZE", "4"}, {"HOROVOD_LOCAL_RANK", "3"}, {"HOROVOD_LOCAL_SIZE", "4"}},
       {{"MLX_RANK", "3"}, {"MLX_WORLD_SIZE", "4"}, {"NCCL_HOST_IP", "10.0.0.1"}, {"NCCL_PORT", "4000"}},
-      {{"DMLC_ROLE", "worker"}, {"DMLC_WORKER_ID", "3"}, {"DMLC_NUM_WORKER", "4"}, {"BYTEPS_LOCAL_RANK", "0"}},
       {{"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "3"}, {"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_JOB_ID", "7"}},
       {{"FLUX_TASK_RANK", "3"}, {"FLUX_JOB_SIZE", "4"}, {"FLUX_JOB_ID", "f7"}},
   };
@@ -205,21 +204,6 @@ TEST_F(FindProgram, SaysWhatIsWrong) {
   EXPECT_NE(folder.problem.find("is a folder"), std::string::npos);
 
   EXPECT_EQ(find_program("", environment_).exit_code, kExitNotFound);
-}
-
-TEST(ProcessTable, ReadsNamesWithParenthesesAndSpaces) {
-  const auto entry = parse_process_stat("4711 (a) (b c)) S 12 4700 4700 0 -1");
-  ASSERT_TRUE(entry);
-  EXPECT_EQ(entry->pid, 4711);
-  EXPECT_EQ(entry->name, "a) (b c)");
-  EXPECT_EQ(entry->state, 'S');
-  EXPECT_EQ(entry->parent, 12);
-  EXPECT_EQ(entry->group, 4700);
-  EXPECT_TRUE(entry->alive());
-  EXPECT_FALSE(parse_process_stat("4711 (a) Z 12 4700 4700")->alive());
-  for (const auto* bad : {"", "1", "1 (", "1 (a)", "1 (a) S", "1 (a) S x 2", "(a) S 1 2", "x (a) S 1 2", ")("}) {
-    EXPECT_FALSE(parse_process_stat(bad)) << bad;
-  }
 }
 
 TEST(ProcessTable, HoldsThisProcess) {

@@ -1,0 +1,69 @@
+#include "runtime/base/procfs.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <charconv>
+
+#include "runtime/base/environment.h"
+#include "runtime/base/unique_fd.h"
+
+namespace lockstep {
+namespace {
+
+// Takes a space and a number from the front.
+template <typename Number>
+bool take_number(std::string_view& rest, Number& value) {
+  if (!rest.starts_with(' ')) return false;
+  const auto [end, error] = std::from_chars(rest.data() + 1, rest.data() + rest.size(), value);
+  if (error != std::errc{}) return false;
+  rest.remove_prefix(static_cast<std::size_t>(end - rest.data()));
+  return true;
+}
+
+}  // namespace
+
+std::string read_kernel_file(const std::string& path) {
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file) return {};
+  std::string text;
+  std::array<char, 4096> buffer;
+  for (;;) {
+    const auto bytes = ::read(file.get(), buffer.data(), buffer.size());
+    if (bytes < 0 && errno == EINTR) continue;
+    if (bytes <= 0) return text;
+    text.append(buffer.data(), static_cast<std::size_t>(bytes));
+  }
+}
+
+std::optional<ProcessEntry> parse_process_stat(std::string_view text) {
+  constexpr int kFieldBehindGroup = 6;
+  constexpr int kStartField = 22;  // proc(5)
+  const auto open = text.find('(');
+  const auto close = text.rfind(')');
+  if (open == text.npos || open == 0 || close == text.npos || close < open) return std::nullopt;
+  const auto pid = parse_int(text.substr(0, open - 1));
+  std::string_view rest = text.substr(close + 1);
+  if (!pid || rest.size() < 3) return std::nullopt;
+  ProcessEntry entry;
+  entry.pid = static_cast<pid_t>(*pid);
+  entry.name = text.substr(open + 1, close - open - 1);
+  entry.state = rest[1];
+  rest.remove_prefix(2);
+  if (!take_number(rest, entry.parent) || !take_number(rest, entry.group)) return std::nullopt;
+  for (int field = kFieldBehindGroup; field < kStartField; ++field) {
+    const auto space = rest.find(' ', 1);
+    rest.remove_prefix(space == rest.npos ? rest.size() : space);
+  }
+  take_number(rest, entry.start);
+  return entry;
+}
+
+std::optional<ProcessEntry> process_entry(pid_t pid) {
+  return parse_process_stat(read_kernel_file(fmt::format("/proc/{}/stat", pid)));
+}
+
+}  // namespace lockstep
