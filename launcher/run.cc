@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -26,6 +25,7 @@
 #include "runtime/base/cpu.h"
 #include "runtime/base/error.h"
 #include "runtime/base/logging.h"
+#include "runtime/base/random_bytes.h"
 #include "runtime/net/open_files.h"
 #include "runtime/rendezvous/identity.h"
 #include "runtime/store/secret.h"
@@ -33,17 +33,11 @@
 namespace lockstep::launcher {
 namespace {
 
-std::string random_run_id() {
-  std::uint64_t bits = 0;
-  if (getrandom(&bits, sizeof bits, 0) != sizeof bits) throw SystemError("getrandom", errno);
-  return fmt::format("run-{:016x}", bits);
-}
-
 // All but what RunStores fills in.
 Contract contract_of(const RunOptions& options, int ranks) {
   Contract contract;
   contract.world_size = ranks;
-  contract.run_id = random_run_id();
+  contract.run_id = "run-" + random_hex(8);
   contract.master_addr = options.master_addr;
   contract.torch_store = options.torch_store;
   contract.liveness = options.liveness;

@@ -2,14 +2,15 @@
 
 #include <unistd.h>
 
-#include <random>
+#include "runtime/base/random_bytes.h"
 
 namespace lockstep {
 
 std::uint64_t process_token() {
   static const std::uint64_t drawn = [] {
-    std::random_device source;
-    return static_cast<std::uint64_t>(source()) << 32 | source();
+    std::uint64_t bits = 0;
+    fill_random(std::as_writable_bytes(std::span(&bits, 1)));
+    return bits;
   }();
   // The finaliser of splitmix64, which is one to one: different pids give different tokens.
   std::uint64_t x = drawn + static_cast<std::uint64_t>(::getpid()) * 0x9e3779b97f4a7c15u;

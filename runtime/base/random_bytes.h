@@ -3,10 +3,13 @@
 
 #include <cstddef>
 #include <span>
+#include <string>
 
 namespace lockstep {
 
 // Fills `bytes` from the kernel's generator (getrandom(2)). Throws SystemError. Any thread.
 void fill_random(std::span<std::byte> bytes);
+// That many random bytes as twice as many hexadecimal digits. Throws SystemError. Any thread.
+std::string random_hex(std::size_t bytes);
 
 }  // namespace lockstep

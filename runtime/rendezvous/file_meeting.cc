@@ -12,7 +12,6 @@
 #include <cerrno>
 #include <climits>
 #include <cstdio>
-#include <random>
 
 #include "runtime/base/environment.h"
 #include "runtime/base/error.h"
@@ -21,6 +20,7 @@
 #include "runtime/base/printable.h"
 #include "runtime/base/process_state.h"
 #include "runtime/base/procfs.h"
+#include "runtime/base/random_bytes.h"
 #include "runtime/base/unique_fd.h"
 #include "runtime/net/backoff.h"
 #include "runtime/rendezvous/note_lines.h"
@@ -126,10 +126,7 @@ bool is_on_network(const std::string& path) {
 
 std::string MeetingNote::writer() const { return fmt::format("pid {} on host {}", pid, printable(host)); }
 
-std::string random_token() {
-  std::random_device random;
-  return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
-}
+std::string random_token() { return random_hex(16); }
 
 MeetingNote note_of_this_process(std::string store, std::string run) {
   return {.store = std::move(store),

@@ -9,12 +9,12 @@
 #include <chrono>
 #include <cstring>
 #include <exception>
-#include <random>
 
 #include "runtime/base/cpu.h"
 #include "runtime/base/error.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/process_token.h"
+#include "runtime/base/random_bytes.h"
 #include "runtime/comm/shm/control.h"
 #include "runtime/comm/shm/liveness.h"
 #include "runtime/net/stream.h"
@@ -35,13 +35,6 @@ constexpr std::chrono::seconds kConnectLimit{5};
 constexpr std::chrono::milliseconds kLookAround{50};
 
 std::string joined_key(int rank) { return fmt::format("shm/joined/{}", rank); }
-
-std::string random_name() {
-  std::random_device source;
-  std::string name = "lockstep-";
-  for (int i = 0; i < 4; ++i) name += fmt::format("{:08x}", source());
-  return name;
-}
 
 void check_user(int fd) {
   const auto peer = net::peer_credentials(fd);
@@ -114,7 +107,7 @@ Meeting host(const GroupContext& context, const Deadline& deadline) {
   Control::format(mapping->data(), ranks);
   sit_down(*mapping, ranks, 0);
   if (ranks == 1) return {mapping, Couriers(std::vector<UniqueFd>(1))};
-  const std::string name = random_name();
+  const std::string name = "lockstep-" + random_hex(16);
   const UniqueFd listener = net::unix_listen_abstract(name);
   context.store->set(kEndpoint, name);
   return {mapping, Couriers(accept_all(listener, context, mapping->fd(), deadline))};
