@@ -17,6 +17,7 @@
 #include "launcher/process_table.h"
 #include "runtime/base/error.h"
 #include "runtime/base/logging.h"
+#include "runtime/net/stream.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -54,7 +55,7 @@ bool kill_job(const Signs& signs, const Deadline& deadline) {
     syscall(SYS_pidfd_send_signal, pidfd.get(), SIGKILL, nullptr, 0);  // fails only if it has ended by itself
     killed.push_back(std::move(pidfd));
   }
-  for (const auto& pidfd : killed) wait_readable(pidfd.get(), deadline);
+  for (const auto& pidfd : killed) net::wait_readable(pidfd.get(), deadline);
   return !killed.empty();
 }
 
@@ -128,7 +129,7 @@ void Guardian::start() {
   }
   pipe_ = std::move(pipe.write_end);
   detached.write_end.reset();
-  wait_readable(detached.read_end.get(), Deadline::never());
+  net::wait_readable(detached.read_end.get(), Deadline::never());
 }
 
 void Guardian::forget(pid_t group) const { tell(-group); }

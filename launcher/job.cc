@@ -15,6 +15,7 @@
 #include "launcher/spawn.h"
 #include "runtime/base/error.h"
 #include "runtime/base/host.h"
+#include "runtime/net/stream.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -33,8 +34,8 @@ constexpr auto kUnkillableLimit = 5s;
 constexpr int kLowestInheritedFd = 200;
 
 // Of one rank: two pipes, its end, and its connections to the stores.
-constexpr rlim_t kDescriptorsPerRank = 12;
-constexpr rlim_t kSpareDescriptors = 1024;
+constexpr std::uint64_t kDescriptorsPerRank = 12;
+constexpr std::uint64_t kSpareDescriptors = 1024;
 
 bool asks_to_end(int signal) { return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT; }
 
@@ -79,7 +80,7 @@ int Job::run() {
   } catch (const Error&) {
     signal_all(SIGKILL);
     for (auto& process : ranks_) {
-      if (!process.running() || !wait_readable(process.pidfd.get(), Deadline::after(kUnkillableLimit))) continue;
+      if (!process.running() || !net::wait_readable(process.pidfd.get(), Deadline::after(kUnkillableLimit))) continue;
       process.ending = reap(process.pidfd.get());  // not every container's init does it for us
     }
     throw;
@@ -93,8 +94,8 @@ int Job::run() {
 }
 
 void Job::start_ranks() {
-  descriptor_limit_ = raise_descriptor_limit(kSpareDescriptors +
-                                             kDescriptorsPerRank * static_cast<rlim_t>(options_.contract.world_size));
+  open_files_ = net::raise_open_files_limit(
+      kSpareDescriptors + kDescriptorsPerRank * static_cast<std::uint64_t>(options_.contract.world_size));
   const UniqueFd null = open_file("/dev/null", false);
   ranks_.resize(static_cast<std::size_t>(options_.contract.world_size));
   for (int rank = 0; rank < options_.contract.world_size; ++rank) start_rank(rank, null.get());
@@ -119,7 +120,7 @@ void Job::start_rank(int rank, int null_fd) {
   request.inherited_fd = life_.get();
   request.registration_fd = guardian_.registration_fd();
   request.signal_mask = signals_.original_mask();
-  request.descriptor_limit = descriptor_limit_;
+  request.open_files = open_files_;
   Spawned spawned = spawn(request);
   process.pid = spawned.pid;
   process.pidfd = std::move(spawned.pidfd);

@@ -21,6 +21,7 @@
 #include "runtime/base/cause.h"
 #include "runtime/base/deadline.h"
 #include "runtime/base/environment.h"
+#include "runtime/net/open_files.h"
 
 namespace lockstep::launcher {
 
@@ -92,7 +93,7 @@ class Job {
   UniqueFd life_;  // the ranks' end of the life pipe, under a number that programs don't name
   std::vector<RankProcess> ranks_;
   Clock::time_point started_;
-  rlimit descriptor_limit_{};  // what the ranks get; the launcher's own is higher
+  net::OpenFilesLimit open_files_;  // what the ranks get; the launcher's own is higher
   bool reading_ = true;
   bool children_changed_ = false;
 

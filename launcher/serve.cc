@@ -19,7 +19,6 @@
 #include "runtime/net/address.h"
 #include "runtime/net/interfaces.h"
 #include "runtime/net/open_files.h"
-#include "runtime/rendezvous/interfaces.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -89,7 +88,7 @@ std::size_t clients_that_fit(const ServeOptions& options) {
 // What clients can reach it by: an address that means all of them is of no use to another host.
 net::HostPort reachable(net::HostPort address, const Environment& environment) {
   if (address.host == "0.0.0.0" || address.host == "::") {
-    address.host = rendezvous::choose_interface(net::interfaces_of_this_host(), environment).address;
+    address.host = net::choose_interface(net::interfaces_of_this_host(), environment).address;
   }
   return address;
 }

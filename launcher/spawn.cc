@@ -43,7 +43,7 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
   attempt(signal(SIGPIPE, SIG_DFL) == SIG_ERR ? -1 : 0);
   attempt(signal(SIGXFSZ, SIG_DFL) == SIG_ERR ? -1 : 0);
   attempt(sigprocmask(SIG_SETMASK, &request.signal_mask, nullptr));
-  attempt(setrlimit(RLIMIT_NOFILE, &request.descriptor_limit));
+  attempt(net::set_open_files_limit(request.open_files) ? 0 : -1);
   attempt(execve(request.path.c_str(), arguments, environment));
   _exit(127);
 }

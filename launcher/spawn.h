@@ -1,14 +1,13 @@
 // Starts one rank.
 #pragma once
 
-#include <sys/resource.h>
-
 #include <csignal>
 #include <string>
 #include <vector>
 
 #include "runtime/base/error.h"
 #include "runtime/base/unique_fd.h"
+#include "runtime/net/open_files.h"
 
 namespace lockstep::launcher {
 
@@ -19,10 +18,10 @@ struct SpawnRequest {
   int stdin_fd = -1;
   int stdout_fd = -1;
   int stderr_fd = -1;
-  int inherited_fd = -1;      // stays open under its number
-  int registration_fd = -1;   // gets the process id before the program starts
-  sigset_t signal_mask{};     // what the program starts with
-  rlimit descriptor_limit{};  // the same
+  int inherited_fd = -1;           // stays open under its number
+  int registration_fd = -1;        // gets the process id before the program starts
+  sigset_t signal_mask{};          // what the program starts with
+  net::OpenFilesLimit open_files;  // the same
 };
 
 struct Spawned {

@@ -2,11 +2,9 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <poll.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 
@@ -38,16 +36,6 @@ UniqueFd open_pidfd(pid_t pid) {
   return UniqueFd(static_cast<int>(fd));
 }
 
-bool wait_readable(int fd, const Deadline& deadline) {
-  while (true) {
-    pollfd entry{fd, POLLIN, 0};
-    const int ready = poll(&entry, 1, deadline.poll_timeout_ms());
-    if (ready > 0) return true;
-    if (ready < 0 && errno != EINTR) throw SystemError("poll", errno);
-    if (deadline.expired()) return false;
-  }
-}
-
 void set_non_blocking(int fd) {
   const int flags = fcntl(fd, F_GETFL);
   if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0) throw SystemError("fcntl O_NONBLOCK", errno);
@@ -56,15 +44,6 @@ void set_non_blocking(int fd) {
 void print_error(std::string_view line) {
   const std::string text = printable_lines(line) + '\n';
   std::fwrite(text.data(), 1, text.size(), stderr);
-}
-
-rlimit raise_descriptor_limit(rlim_t wanted) {
-  rlimit before{};
-  if (getrlimit(RLIMIT_NOFILE, &before) != 0) throw SystemError("getrlimit RLIMIT_NOFILE", errno);
-  rlimit raised = before;
-  raised.rlim_cur = std::max(before.rlim_cur, std::min(wanted, before.rlim_max));
-  if (setrlimit(RLIMIT_NOFILE, &raised) != 0) throw SystemError("setrlimit RLIMIT_NOFILE", errno);
-  return before;
 }
 
 }  // namespace lockstep::launcher

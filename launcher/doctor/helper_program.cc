@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <poll.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +14,7 @@
 #include "launcher/system.h"
 #include "runtime/base/environment.h"
 #include "runtime/base/error.h"
+#include "runtime/net/stream.h"
 
 namespace lockstep::launcher::doctor {
 namespace {
@@ -65,7 +65,7 @@ HelperResult run_helper(const std::vector<std::string>& command, const Deadline&
   request.stdout_fd = out.write_end.get();
   request.stderr_fd = err.write_end.get();
   if (sigprocmask(SIG_BLOCK, nullptr, &request.signal_mask) != 0) throw SystemError("sigprocmask", errno);
-  if (getrlimit(RLIMIT_NOFILE, &request.descriptor_limit) != 0) throw SystemError("getrlimit RLIMIT_NOFILE", errno);
+  request.open_files = net::open_files_limit();
   const Spawned program = spawn(request);
   out.write_end.reset();
   err.write_end.reset();
@@ -88,7 +88,7 @@ HelperResult run_helper(const std::vector<std::string>& command, const Deadline&
   }
   if (result.ending) return result;
   kill(-program.pid, SIGKILL);
-  if (wait_readable(program.pidfd.get(), Deadline::after(kUnkillableLimit))) reap(program.pidfd.get());
+  if (net::wait_readable(program.pidfd.get(), Deadline::after(kUnkillableLimit))) reap(program.pidfd.get());
   return result;
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "runtime/base/error.h"
@@ -15,10 +16,11 @@ OpenFilesLimit open_files_limit() {
   return {limit.rlim_cur, limit.rlim_max};
 }
 
-OpenFilesLimit raise_open_files_limit() {
+OpenFilesLimit raise_open_files_limit(std::uint64_t wanted) {
   const OpenFilesLimit before = open_files_limit();
-  if (before.soft < before.hard && !set_open_files_limit({before.hard, before.hard})) {
-    throw SystemError(fmt::format("setrlimit(RLIMIT_NOFILE) from {} to {}", before.soft, before.hard), errno);
+  const std::uint64_t raised = std::min(wanted, before.hard);
+  if (before.soft < raised && !set_open_files_limit({raised, before.hard})) {
+    throw SystemError(fmt::format("setrlimit(RLIMIT_NOFILE) from {} to {}", before.soft, raised), errno);
   }
   return before;
 }

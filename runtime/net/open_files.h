@@ -12,10 +12,10 @@ struct OpenFilesLimit {
 };
 
 OpenFilesLimit open_files_limit();
-// Raises the soft limit to the hard one, for a process that is a server in the first place; a library must not. Returns
-// what held before, for the children it starts: a program that uses select(2) breaks with descriptors above 1023.
-// Throws SystemError.
-OpenFilesLimit raise_open_files_limit();
+// Raises the soft limit as far as `wanted` or the hard one, for a process that is a server in the first place; a
+// library must not. Returns what held before, for the children it starts: a program that uses select(2) breaks with
+// descriptors above 1023. Throws SystemError.
+OpenFilesLimit raise_open_files_limit(std::uint64_t wanted = UINT64_MAX);
 // Sets it, as in a child. Async-signal-safe; false, with errno, if it can't.
 bool set_open_files_limit(const OpenFilesLimit& limit) noexcept;
 

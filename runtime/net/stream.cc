@@ -20,7 +20,7 @@ bool wait_for(int fd, short events, const Deadline& deadline) {
     const int ready = ::poll(&entry, 1, deadline.poll_timeout_ms());
     if (ready > 0) return true;
     if (ready == 0 && deadline.expired()) return false;
-    if (ready < 0 && errno != EINTR) throw SystemError("poll of a socket", errno);
+    if (ready < 0 && errno != EINTR) throw SystemError("poll", errno);
   }
 }
 

@@ -32,7 +32,7 @@ void recv_exact(int fd, std::span<std::byte> bytes, const Deadline& deadline);
 // Receives what is there, at least one byte and at most `bytes.size()`; returns the count.
 std::size_t recv_some(int fd, std::span<std::byte> bytes, const Deadline& deadline);
 
-// Waits until there is something to receive, an end included, or until `fd` takes more. False if the deadline passed.
+// Waits until `fd`, of whatever kind, can be read or has ended, or until it takes more. False if the deadline passed.
 bool wait_readable(int fd, const Deadline& deadline);
 bool wait_writable(int fd, const Deadline& deadline);
 

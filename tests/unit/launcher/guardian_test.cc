@@ -10,6 +10,7 @@
 #include <string>
 
 #include "launcher/spawn.h"
+#include "runtime/net/stream.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -37,12 +38,12 @@ class GuardianTest : public ::testing::Test {
     request.inherited_fd = has_pipe ? life_.read_end.get() : null.get();
     request.registration_fd = guardian_->registration_fd();
     sigemptyset(&request.signal_mask);
-    ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &request.descriptor_limit), 0);
+    request.open_files = net::open_files_limit();
     rank_ = spawn(request);
   }
   // Its destructor waits until the guardian has done its work.
   void close_pipe() { guardian_.reset(); }
-  bool rank_lives() const { return !wait_readable(rank_.pidfd.get(), Deadline::after({})); }
+  bool rank_lives() const { return !net::wait_readable(rank_.pidfd.get(), Deadline::after({})); }
 
   Pipe life_ = make_pipe();
   std::optional<Guardian> guardian_{

@@ -4,14 +4,14 @@
 
 #include <thread>
 
-#include "launcher/system.h"
+#include "runtime/net/stream.h"
 
 namespace lockstep::launcher {
 namespace {
 
 using Lines = std::vector<std::string>;
 
-bool readable(const LogRelay& relay) { return wait_readable(relay.fd(), Deadline::after({})); }
+bool readable(const LogRelay& relay) { return net::wait_readable(relay.fd(), Deadline::after({})); }
 
 TEST(LogRelay, HandsOverWhatAnotherThreadLogs) {
   LogRelay relay;
