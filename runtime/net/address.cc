@@ -2,15 +2,12 @@
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <netdb.h>
 #include <sys/un.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
-#include <memory>
 
 #include "runtime/base/environment.h"
 #include "runtime/base/error.h"
@@ -104,23 +101,5 @@ std::string describe_address(const sockaddr* address, socklen_t size) {
 }
 
 bool is_loopback(const HostPort& address) { return address.host.starts_with("127.") || address.host == "::1"; }
-
-std::vector<std::string> local_addresses() {
-  ifaddrs* first = nullptr;
-  if (::getifaddrs(&first) != 0) throw SystemError("getifaddrs", errno);
-  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(first, &::freeifaddrs);
-  std::vector<std::string> outward;
-  std::vector<std::string> loopback;
-  for (const ifaddrs* entry = first; entry != nullptr; entry = entry->ifa_next) {
-    if (entry->ifa_addr == nullptr || (entry->ifa_flags & IFF_UP) == 0) continue;
-    const int family = entry->ifa_addr->sa_family;
-    if (family != AF_INET && family != AF_INET6) continue;
-    const socklen_t size = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-    auto& list = (entry->ifa_flags & IFF_LOOPBACK) != 0 ? loopback : outward;
-    list.push_back(numeric_host(entry->ifa_addr, size));
-  }
-  outward.insert(outward.end(), loopback.begin(), loopback.end());
-  return outward;
-}
 
 }  // namespace lockstep::net

@@ -7,7 +7,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 namespace lockstep::net {
 
@@ -33,9 +32,5 @@ bool is_loopback(const HostPort& address);
 
 // "127.0.0.1:4711", "[::1]:4711", "unix socket @name".
 std::string describe_address(const sockaddr* address, socklen_t size);
-
-// The IPv4 and IPv6 addresses of this host's interfaces that are up, numeric, loopback last. For messages such as
-// "MASTER_ADDR=10.0.0.9 is no address of this host (its addresses: ...)" and to know whether a job is local.
-std::vector<std::string> local_addresses();
 
 }  // namespace lockstep::net

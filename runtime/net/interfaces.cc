@@ -1,13 +1,18 @@
 #include "runtime/net/interfaces.h"
 
 #include <arpa/inet.h>
+#include <fmt/format.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netinet/in.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <memory>
+#include <string_view>
+#include <tuple>
+#include <utility>
 
 #include "runtime/base/error.h"
 
@@ -21,6 +26,70 @@ std::string numeric(const sockaddr* address) {
                                 : &reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
   if (::inet_ntop(address->sa_family, bytes, text.data(), text.size()) == nullptr) return {};
   return text.data();
+}
+
+// Of interfaces that other hosts don't reach, as Docker, libvirt, Kubernetes' networks and VPNs name them.
+constexpr std::array<std::string_view, 12> kInward = {"docker", "br-",     "veth",    "virbr",  "vnet", "cni",
+                                                      "cali",   "flannel", "cilium_", "podman", "lxc",  "tun"};
+
+bool is_ipv6(const Interface& one) { return one.address.find(':') != std::string::npos; }
+
+// Equal on many hosts, and good only between neighbours.
+bool is_link_local(const Interface& one) {
+  return one.address.starts_with("169.254.") || one.address.starts_with("fe80:");
+}
+
+bool is_inward(const Interface& one) {
+  return std::any_of(kInward.begin(), kInward.end(), [&](auto prefix) { return one.name.starts_with(prefix); });
+}
+
+// The smaller, the better.
+auto cost(const Interface& one) {
+  return std::tuple(one.loopback, is_link_local(one), !one.running, is_inward(one), is_ipv6(one));
+}
+
+// NCCL's form of a wish; Gloo's is its case of whole names.
+struct Wish {
+  bool all_but = false;
+  bool whole = false;
+  std::vector<std::string_view> names;
+
+  bool wants(const Interface& one) const {
+    const bool named = std::any_of(names.begin(), names.end(), [&](std::string_view name) {
+      return whole ? one.name == name : one.name.starts_with(name);
+    });
+    return named != all_but;
+  }
+};
+
+Wish parse_wish(std::string_view text, bool nccl) {
+  Wish wish{.all_but = false, .whole = !nccl, .names = {}};
+  if (nccl && text.starts_with('^')) {
+    wish.all_but = true;
+    text.remove_prefix(1);
+  }
+  if (nccl && text.starts_with('=')) {
+    wish.whole = true;
+    text.remove_prefix(1);
+  }
+  while (!text.empty()) {
+    const std::string_view name = text.substr(0, text.find(','));
+    text.remove_prefix(std::min(text.size(), name.size() + 1));
+    if (!name.empty()) wish.names.push_back(name);
+  }
+  return wish;
+}
+
+std::string reason(const Interface& one, std::span<const Interface> interfaces) {
+  if (one.loopback) return "there is no other than loopback: only this host reaches it";
+  const auto others = std::count_if(interfaces.begin(), interfaces.end(),
+                                    [&](const Interface& other) { return !other.loopback && other.name != one.name; });
+  if (others == 0) return "the only one beside loopback";
+  std::string why = "the first";
+  if (is_link_local(one)) return why + ", though its address is good only on its own link";
+  if (!one.running) return why + ", though none has a carrier";
+  if (is_inward(one)) return why + " with a carrier, though its name is that of a bridge or tunnel";
+  return why + " with a carrier that is no bridge or tunnel";
 }
 
 }  // namespace
@@ -39,6 +108,46 @@ std::vector<Interface> interfaces_of_this_host() {
                       .running = (entry->ifa_flags & IFF_RUNNING) != 0});
   }
   return result;
+}
+
+std::vector<std::string> local_addresses() {
+  auto interfaces = interfaces_of_this_host();
+  std::stable_partition(interfaces.begin(), interfaces.end(), [](const Interface& one) { return !one.loopback; });
+  std::vector<std::string> addresses;
+  for (Interface& one : interfaces) addresses.push_back(std::move(one.address));
+  return addresses;
+}
+
+std::string describe_interfaces(std::span<const Interface> interfaces) {
+  std::string text;
+  for (const Interface& one : interfaces) {
+    text +=
+        fmt::format("{}{} {}{}", text.empty() ? "" : ", ", one.name, one.address, one.running ? "" : " (no carrier)");
+  }
+  return text.empty() ? "none" : text;
+}
+
+InterfaceChoice choose_interface(std::span<const Interface> interfaces, const Environment& environment) {
+  std::vector<Interface> candidates(interfaces.begin(), interfaces.end());
+  std::string wished;
+  for (const std::string_view variable : {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"}) {
+    const auto text = environment.get(variable);
+    if (!text || !wished.empty()) continue;
+    wished = fmt::format("{}={}", variable, *text);
+    const Wish wish = parse_wish(*text, variable.starts_with("NCCL"));
+    std::erase_if(candidates, [&](const Interface& one) { return !wish.wants(one); });
+    if (candidates.empty()) {
+      throw InvalidArgument(
+          fmt::format("environment: {} wants none of this host's interfaces, which are: {}; correct it, or unset it",
+                      wished, describe_interfaces(interfaces)));
+    }
+  }
+  if (candidates.empty()) return {.name = "lo", .address = "127.0.0.1", .why = "this host has no interface that is up"};
+  const auto best = std::min_element(candidates.begin(), candidates.end(),
+                                     [](const Interface& a, const Interface& b) { return cost(a) < cost(b); });
+  return {.name = best->name,
+          .address = best->address,
+          .why = wished.empty() ? reason(*best, interfaces) : wished + " wants it"};
 }
 
 }  // namespace lockstep::net

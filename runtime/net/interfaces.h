@@ -1,8 +1,11 @@
-// The network interfaces of this host, as the kernel lists them.
+// The network interfaces of this host, and at which of their addresses other hosts should look for it.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
+
+#include "runtime/base/environment.h"
 
 namespace lockstep::net {
 
@@ -16,5 +19,25 @@ struct Interface {
 
 // In the kernel's order. SystemError.
 std::vector<Interface> interfaces_of_this_host();
+
+// The addresses of this host, loopback last. For messages such as "10.0.0.9 is no address of this host (its addresses:
+// ...)". SystemError.
+std::vector<std::string> local_addresses();
+
+struct InterfaceChoice {
+  std::string name;
+  std::string address;
+  std::string why;  // "NCCL_SOCKET_IFNAME=ib0 names it", "the first with a carrier that is no bridge of containers"
+};
+
+// Pure. What NCCL_SOCKET_IFNAME wants, else what GLOO_SOCKET_IFNAME wants: names with commas between, for NCCL's each
+// the beginning of a name, "=" before the list for whole names, "^" for all but these. If neither is set: interfaces
+// with a carrier before those without, those of other hosts before bridges and tunnels of containers and virtual
+// machines, IPv4 before IPv6, addresses that work only on one link last, loopback if there is nothing else.
+// InvalidArgument if one of the two is set and no interface is what it wants: lists those there are.
+InterfaceChoice choose_interface(std::span<const Interface> interfaces, const Environment& environment);
+
+// "eth0 10.0.0.7, lo 127.0.0.1", for messages.
+std::string describe_interfaces(std::span<const Interface> interfaces);
 
 }  // namespace lockstep::net

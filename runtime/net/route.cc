@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "runtime/base/error.h"
+#include "runtime/base/logging.h"
 #include "runtime/base/unique_fd.h"
 
 namespace lockstep::net {
@@ -49,6 +50,18 @@ std::string address_towards(const HostPort& where) {
   }
   throw StoreError(fmt::format("address '{}': no route leads there from this host; see its interfaces and routes",
                                where.to_string()));
+}
+
+std::string own_address(const std::string& store_address, bool several_hosts, std::span<const Interface> interfaces,
+                        const Environment& wishes) {
+  if (store_address.find(':') == std::string::npos) return {};
+  std::string towards = address_towards(parse_host_port(store_address));
+  if (!is_loopback({towards, 0}) || !several_hosts) return towards;
+  const auto choice = choose_interface(interfaces, wishes);
+  log_debug(
+      "init: the way to the store at {} is by loopback, and there are other hosts: ranks find this one at {} ({})",
+      store_address, choice.address, choice.why);
+  return choice.address;
 }
 
 }  // namespace lockstep::net

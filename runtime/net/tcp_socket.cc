@@ -17,6 +17,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/net/backoff.h"
+#include "runtime/net/interfaces.h"
 #include "runtime/net/stream.h"
 
 namespace lockstep::net {

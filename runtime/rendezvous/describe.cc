@@ -52,7 +52,7 @@ std::string describe_secret(Means means, bool given) {
 }  // namespace
 
 std::vector<Fact> describe_rendezvous(const Environment& environment, std::span<const Ancestor> ancestors,
-                                      std::span<const Interface> interfaces) {
+                                      std::span<const net::Interface> interfaces) {
   std::vector<Fact> facts;
   const auto say = [&](std::string name, std::string text) { facts.push_back({std::move(name), std::move(text)}); };
   const auto attempt = [&](const char* name, const auto& body) {
@@ -74,9 +74,9 @@ std::vector<Fact> describe_rendezvous(const Environment& environment, std::span<
       say("secret", describe_secret(plan.means, plan.secret.has_value()));
     });
   });
-  say("interfaces", describe_interfaces(interfaces));
+  say("interfaces", net::describe_interfaces(interfaces));
   attempt("interface", [&] {
-    const InterfaceChoice choice = choose_interface(interfaces, environment);
+    const net::InterfaceChoice choice = net::choose_interface(interfaces, environment);
     say("interface", fmt::format("{} {} ({})", choice.name, choice.address, choice.why));
   });
   return facts;

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "runtime/base/environment.h"
-#include "runtime/rendezvous/interfaces.h"
+#include "runtime/net/interfaces.h"
 #include "runtime/rendezvous/launcher_guard.h"
 
 namespace lockstep::rendezvous {
@@ -20,6 +20,6 @@ struct Fact {
 // Opens no socket and asks no launcher; reads the files that variables name. Nothing of the secret but whether there is
 // one. Never throws for what variables say: that becomes a fact.
 std::vector<Fact> describe_rendezvous(const Environment& environment, std::span<const Ancestor> ancestors,
-                                      std::span<const Interface> interfaces);
+                                      std::span<const net::Interface> interfaces);
 
 }  // namespace lockstep::rendezvous

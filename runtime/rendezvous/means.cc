@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "runtime/base/logging.h"
-#include "runtime/rendezvous/interfaces.h"
+#include "runtime/net/interfaces.h"
 #include "runtime/rendezvous/join.h"
 #include "runtime/rendezvous/visits.h"
 #include "runtime/store/tcp_store.h"
@@ -28,7 +28,7 @@ void warn_of_loopback(const MeetingPlan& plan, const net::HostPort& numeric, std
 }
 
 net::HostPort outward_address(const MeetingPlan& plan) {
-  const InterfaceChoice choice = choose_interface(net::interfaces_of_this_host(), plan.interface_wishes);
+  const net::InterfaceChoice choice = net::choose_interface(net::interfaces_of_this_host(), plan.interface_wishes);
   log_info("rendezvous: the store listens at {} of {} ({}); set NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME for another",
            choice.address, choice.name, choice.why);
   return {choice.address, 0};

@@ -15,12 +15,11 @@
 #include "runtime/comm/backend.h"
 #include "runtime/comm/init/choose_backend.h"
 #include "runtime/comm/init/group_watch.h"
-#include "runtime/comm/init/own_address.h"
 #include "runtime/comm/init/rank_device.h"
 #include "runtime/comm/init/settings.h"
 #include "runtime/comm/init/uncaught.h"
 #include "runtime/comm/init/watched_store.h"
-#include "runtime/net/interfaces.h"
+#include "runtime/net/route.h"
 #include "runtime/rendezvous/join.h"
 #include "runtime/rendezvous/launcher_guard.h"
 #include "runtime/rendezvous/meet.h"
@@ -81,8 +80,8 @@ std::shared_ptr<ProcessGroup> start_among_others(const InitOptions& options, con
   }
   rendezvous::Joined joined = rendezvous::join(*store, identity, rendezvous::self_member(identity), deadline, on_place);
   share_cores(environment, identity.local_world_size);
-  std::string address =
-      own_address(meeting.address, joined.roster, net::interfaces_of_this_host(), plan.interface_wishes);
+  std::string address = net::own_address(meeting.address, rendezvous::count_hosts(joined.roster) > 1,
+                                         net::interfaces_of_this_host(), plan.interface_wishes);
   const GroupContext context{
       .identity = identity,
       .roster = std::move(joined.roster),

@@ -1,18 +1,18 @@
-// Interfaces and variables in, choice and reason out; and what doctor prints of it.
-#include "runtime/rendezvous/interfaces.h"
+// Interfaces and variables in, choice and reason out.
+#include "runtime/net/interfaces.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "runtime/base/error.h"
-#include "runtime/rendezvous/describe.h"
+#include <algorithm>
 
-namespace lockstep::rendezvous {
+#include "runtime/base/error.h"
+
+namespace lockstep::net {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using ::testing::Not;
 using Variables = std::map<std::string, std::string, std::less<>>;
 
 const Interface kLoopback{.name = "lo", .address = "127.0.0.1", .loopback = true};
@@ -78,51 +78,17 @@ TEST(ChooseInterface, AWishThatNothingMeetsIsRefusedWithWhatThereIs) {
 }
 
 TEST(ChooseInterface, OfThisHost) {
-  const auto here = net::interfaces_of_this_host();
+  const auto here = interfaces_of_this_host();
   EXPECT_THAT(describe_interfaces(here), HasSubstr("127.0.0.1"));
   EXPECT_FALSE(choose_interface(here, {}).address.empty());
 }
 
-std::string described(const Variables& variables, bool problem = false) {
-  std::string text;
-  const std::vector<Interface> interfaces = {kLoopback, kEthernet};
-  for (const Fact& fact : describe_rendezvous(Environment(variables), {}, interfaces)) {
-    EXPECT_TRUE(problem || !fact.problem) << fact.name << ": " << fact.text;
-    text += (fact.problem ? "!" : "") + fact.name + ": " + fact.text + "\n";
-  }
-  return text;
-}
-
-TEST(DescribeRendezvous, WhatARankWouldSee) {
-  EXPECT_EQ(described({}),
-            "launcher: alone\nrank: 0/1 (local ?/?, node ?)\nmeeting: none: a world of one\nsecret: none needed\n"
-            "interfaces: lo 127.0.0.1, eth0 10.0.0.7\ninterface: eth0 10.0.0.7 (the only one beside loopback)\n");
-  const std::string hex(64, 'a');
-  const Variables by_hand = {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "n0"}, {"MASTER_PORT", "2345"}};
-  EXPECT_THAT(described(by_hand), AllOf(HasSubstr("rank: 1/2"), HasSubstr("rank 0 hosts the store at n0:2345"),
-                                        HasSubstr("secret: none: whoever reaches the store")));
-  Variables closed = by_hand;
-  closed["LOCKSTEP_STORE_SECRET"] = hex;
-  EXPECT_THAT(described(closed), AllOf(HasSubstr("secret: given by"), Not(HasSubstr(hex))));
-  Variables torchrun = by_hand;
-  torchrun["TORCHELASTIC_RUN_ID"] = "x";
-  torchrun["TORCHELASTIC_USE_AGENT_STORE"] = "True";
-  EXPECT_THAT(described(torchrun), HasSubstr("secret: drawn by rank 0, told through torchrun's store"));
-  torchrun["LOCKSTEP_STORE_SECRET"] = hex;
-  EXPECT_THAT(described(torchrun), AllOf(HasSubstr("secret: given by"), Not(HasSubstr(hex))));
-}
-
-TEST(DescribeRendezvous, ProblemsAreFacts) {
-  EXPECT_THAT(described({{"RANK", "1"}}, true),
-              AllOf(HasSubstr("!launcher: who am I: RANK is set"), HasSubstr("interface: eth0")));
-  EXPECT_THAT(described({{"RANK", "1"}, {"WORLD_SIZE", "2"}}, true), HasSubstr("!meeting: rendezvous: rank 1/2"));
-  EXPECT_THAT(
-      described({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"LOCKSTEP_STORE", "h:1"}, {"LOCKSTEP_STORE_SECRET", "short"}},
-                true),
-      AllOf(HasSubstr("!meeting: "), Not(HasSubstr("short"))));
-  EXPECT_THAT(described({{"GLOO_SOCKET_IFNAME", "wlan0"}}, true),
-              HasSubstr("!interface: environment: GLOO_SOCKET_IFNAME=wlan0"));
+TEST(LocalAddresses, HaveLoopbackLast) {
+  const auto addresses = local_addresses();
+  ASSERT_FALSE(addresses.empty());
+  EXPECT_EQ(std::count(addresses.begin(), addresses.end(), "127.0.0.1"), 1);
+  EXPECT_TRUE(addresses.back() == "127.0.0.1" || addresses.back() == "::1") << addresses.back();
 }
 
 }  // namespace
-}  // namespace lockstep::rendezvous
+}  // namespace lockstep::net

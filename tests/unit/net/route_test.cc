@@ -23,6 +23,22 @@ TEST(Route, EveryAddressOfThisHostIsFacedFromOneOfThem) {
   }
 }
 
+const std::vector<Interface> kInterfaces = {{.name = "lo", .address = "127.0.0.1", .loopback = true},
+                                            {.name = "eth0", .address = "203.0.113.7"},
+                                            {.name = "ib0", .address = "198.51.100.7"}};
+
+TEST(OwnAddress, ByLoopbackNobodyComesFromAnotherHost) {
+  EXPECT_EQ(own_address("127.0.1.1:4711", /*several_hosts=*/false, kInterfaces, {}), "127.0.0.1");
+  EXPECT_EQ(own_address("127.0.1.1:4711", /*several_hosts=*/true, kInterfaces, {}), "203.0.113.7");
+  Environment wishes;
+  wishes.set("GLOO_SOCKET_IFNAME", "ib0");
+  EXPECT_EQ(own_address("127.0.1.1:4711", /*several_hosts=*/true, kInterfaces, wishes), "198.51.100.7");
+}
+
+TEST(OwnAddress, AStoreInThisProcessHasNone) {
+  EXPECT_EQ(own_address("in-process", /*several_hosts=*/false, kInterfaces, {}), "");
+}
+
 TEST(Route, AnUnknownNameIsAnError) {
   try {
     address_towards({"no-such-host.invalid", 1});
