@@ -4,12 +4,11 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <utility>
 
-#include "runtime/base/environment.h"
 #include "runtime/base/error.h"
 #include "runtime/base/printable.h"
+#include "runtime/base/record.h"
 
 namespace lockstep {
 namespace {
@@ -27,43 +26,34 @@ std::string cut(std::string text, std::size_t most) {
   return text.substr(0, end).append(kMore);
 }
 
-template <typename Integer>
-bool take_number(Integer& field, std::string_view value) {
-  const auto number = parse_int(value);
-  if (!number || *number < std::numeric_limits<Integer>::min() || *number > std::numeric_limits<Integer>::max()) {
-    return false;
-  }
-  field = static_cast<Integer>(*number);
-  return true;
+Cause::Kind kind_of(std::string_view name) {
+  const auto found = std::find(kKinds.begin(), kKinds.end(), name);
+  if (found == kKinds.end()) throw InvalidArgument("no kind of cause");
+  return static_cast<Cause::Kind>(found - kKinds.begin() + 1);
 }
 
-bool take(Cause& cause, std::string_view name, std::string_view value) {
-  if (name == "kind") {
-    const auto found = std::find(kKinds.begin(), kKinds.end(), value);
-    if (found == kKinds.end()) return false;
-    cause.kind = static_cast<Cause::Kind>(found - kKinds.begin() + 1);
-    return true;
-  }
-  if (name == "host") {
-    if (value.size() > kMostHostBytes) return false;
-    cause.host = printable_lines(value);
-    return true;
-  }
-  if (name == "rank") return take_number(cause.rank, value);
-  if (name == "reporter") return take_number(cause.reporter, value);
-  if (name == "pid") return take_number(cause.pid, value);
-  if (name == "generation") return take_number(cause.generation, value);
-  if (name == "step") return take_number(cause.step, value);
-  if (name == "bucket") return take_number(cause.bucket, value);
-  if (name == "sequence") return take_number(cause.sequence, value);
-  if (name == "errno") return take_number(cause.error_number, value);
-  if (name == "signal") return take_number(cause.signal, value);
-  if (name == "ends_group") {
-    cause.ends_group = value != "0";
-    return value == "0" || value == "1";
-  }
-  return true;
+std::string host_to_text(const std::string& host) { return printable_lines(host).substr(0, kMostHostBytes); }
+
+std::string host_of_text(std::string_view text) {
+  if (text.size() > kMostHostBytes) throw InvalidArgument("too long");
+  return printable_lines(text);
 }
+
+// All but the text, which is last.
+constexpr auto kFields = [](auto& cause, auto& fields) {
+  fields("kind", cause.kind, name_of, kind_of);
+  fields("rank", cause.rank);
+  fields("reporter", cause.reporter);
+  fields("host", cause.host, host_to_text, host_of_text);
+  fields("pid", cause.pid);
+  fields("generation", cause.generation);
+  fields("step", cause.step);
+  fields("bucket", cause.bucket);
+  fields("sequence", cause.sequence);
+  fields("errno", cause.error_number);
+  fields("signal", cause.signal);
+  fields("ends_group", cause.ends_group);
+};
 
 }  // namespace
 
@@ -76,32 +66,20 @@ Cause Cause::as_read_by(int own) const {
 }
 
 std::string encode(const Cause& cause, std::size_t most_bytes) {
-  std::string host = printable_lines(cause.host).substr(0, kMostHostBytes);
-  std::replace(host.begin(), host.end(), '\n', '?');
-  std::string bytes = fmt::format(
-      "kind {}\nrank {}\nreporter {}\nhost {}\npid {}\ngeneration {}\nstep {}\nbucket {}\nsequence {}\nerrno {}\n"
-      "signal {}\nends_group {}\ntext ",
-      name_of(cause.kind), cause.rank, cause.reporter, host, cause.pid, cause.generation, cause.step, cause.bucket,
-      cause.sequence, cause.error_number, cause.signal, cause.ends_group ? 1 : 0);
-  return bytes + cut(printable_lines(cause.text), most_bytes - bytes.size());
+  RecordWriter fields;
+  kFields(cause, fields);
+  const std::string head = fields.take() + "text ";
+  return head + cut(printable_lines(cause.text), most_bytes - head.size());
 }
 
 std::optional<Cause> decode_cause(std::string_view bytes) {
   Cause cause;
-  if (!bytes.starts_with("kind ")) return std::nullopt;
-  while (true) {
-    const auto space = bytes.find(' ');
-    if (space == std::string_view::npos) return std::nullopt;
-    const std::string_view name = bytes.substr(0, space);
-    bytes.remove_prefix(space + 1);
-    if (name == "text") {
-      cause.text = printable_lines(bytes);
-      return cause;
-    }
-    const auto end = bytes.find('\n');
-    if (end == std::string_view::npos || !take(cause, name, bytes.substr(0, end))) return std::nullopt;
-    bytes.remove_prefix(end + 1);
-  }
+  RecordReader fields(bytes);
+  kFields(cause, fields);
+  fields.rest("text", cause.text);
+  if (!bytes.starts_with("kind ") || !fields.good()) return std::nullopt;
+  cause.text = printable_lines(cause.text);
+  return cause;
 }
 
 namespace {

@@ -10,10 +10,8 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <climits>
 #include <cstdio>
 
-#include "runtime/base/environment.h"
 #include "runtime/base/error.h"
 #include "runtime/base/host.h"
 #include "runtime/base/logging.h"
@@ -23,14 +21,11 @@
 #include "runtime/base/random_bytes.h"
 #include "runtime/base/unique_fd.h"
 #include "runtime/net/backoff.h"
-#include "runtime/rendezvous/note_lines.h"
 
 namespace lockstep::rendezvous {
 namespace {
 
 constexpr std::size_t kMaxNoteBytes = 4096;
-// In the place of a secret that is not told.
-constexpr std::string_view kGivenSecret = "given";
 // Who holds a stale note's lock is about to remove it.
 constexpr std::chrono::seconds kRemoval{5};
 
@@ -45,18 +40,6 @@ InvalidArgument cannot(std::string_view what, const std::string& path, int error
       fmt::format("init_method file://{}: can't {}: {}; give a path in a folder that every rank's host "
                   "shares and this user may write",
                   path, what, errno_text(error_number)));
-}
-
-bool take_secret(LineReader& lines, std::optional<store::Secret>& secret) {
-  std::string hex;
-  if (!lines.take_text("secret", hex)) return false;
-  if (hex == kGivenSecret) return true;
-  try {
-    secret = store::Secret::parse(hex);
-  } catch (const InvalidArgument&) {
-    return false;
-  }
-  return true;
 }
 
 // Another user could lead this rank to a store of his own.
@@ -124,54 +107,22 @@ bool is_on_network(const std::string& path) {
   return std::find(kShared.begin(), kShared.end(), kind) != kShared.end();
 }
 
-std::string MeetingNote::writer() const { return fmt::format("pid {} on host {}", pid, printable(host)); }
-
 std::string random_token() { return random_hex(16); }
 
-MeetingNote note_of_this_process(std::string store, std::string run) {
-  return {.store = std::move(store),
-          .token = random_token(),
-          .secret = store::Secret::random(),
-          .run = std::move(run),
-          .host = host_name(),
-          .boot_id = boot_id(),
-          .pid_space = pid_namespace(),
-          .pid = ::getpid(),
-          .start = start_of_process(::getpid())};
-}
-
-std::string encode(const MeetingNote& note) {
-  return fmt::format(
-      "lockstep rendezvous 2\nstore {}\ntoken {}\nsecret {}\nrun {}\nhost {}\nboot_id {}\npid_space {}\npid {}\nstart "
-      "{}\n",
-      note.store, note.token, note.secret ? note.secret->hex() : std::string(kGivenSecret), note.run, note.host,
-      note.boot_id, note.pid_space, note.pid, note.start);
-}
-
-MeetingNote decode_note(std::string_view text, const std::string& path) {
-  MeetingNote note;
-  std::int64_t pid = 0;
-  LineReader lines(text);
-  const bool good = lines.take("lockstep rendezvous") == "2" && lines.take_text("store", note.store) &&
-                    lines.take_text("token", note.token) && take_secret(lines, note.secret) &&
-                    lines.take_text("run", note.run) && lines.take_text("host", note.host) &&
-                    lines.take_text("boot_id", note.boot_id) && lines.take_text("pid_space", note.pid_space) &&
-                    lines.take_int("pid", 1, INT_MAX, pid) && lines.take_int("start", 0, INT64_MAX, note.start) &&
-                    lines.at_end();
-  if (!good) {
-    throw CorruptData(
-        fmt::format("init_method file://{}: there is a file of {} bytes that lockstep did not write; it is "
-                    "left alone: give a path that does not exist yet",
-                    path, text.size()));
-  }
-  note.pid = static_cast<int>(pid);
-  return note;
+MeetingNote note_of_this_process(net::HostPort store, std::string run) {
+  return {{.address = std::move(store), .token = random_token(), .secret = store::Secret::random()},
+          std::move(run),
+          host_name(),
+          boot_id(),
+          pid_namespace(),
+          ::getpid(),
+          start_of_process(::getpid())};
 }
 
 WriterState state_of_writer(const MeetingNote& note) {
   // This host before its last boot, or another of the same name: hosts made from one image share theirs.
   if (note.boot_id != boot_id()) return WriterState::unknown;
-  if (note.pid_space != pid_namespace()) return WriterState::unknown;
+  if (note.pid_namespace != pid_namespace()) return WriterState::unknown;
   return start_of_process(note.pid) == note.start ? WriterState::alive : WriterState::gone;
 }
 

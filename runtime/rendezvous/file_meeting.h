@@ -5,32 +5,16 @@
 // never taken for this run's. A file of another user's is never believed.
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include "runtime/base/deadline.h"
 #include "runtime/base/owner_process.h"
-#include "runtime/store/secret.h"
+#include "runtime/net/address.h"
+#include "runtime/rendezvous/records.h"
 
 namespace lockstep::rendezvous {
-
-// What the file holds.
-struct MeetingNote {
-  std::string store;  // host:port
-  std::string token;  // random; the store knows it too, so that another run's store on that port is not believed
-  std::optional<store::Secret> secret = {};  // the store's; nothing if the ranks were given it
-  std::string run;                           // run id and attempt, as far as the launcher gave any
-  std::string host;                          // the writer's, for people
-  std::string boot_id;                       // the writer's
-  std::string pid_space;                     // the writer's pid_namespace()
-  int pid = 0;                               // the writer
-  std::int64_t start = 0;  // when the writer started, in the kernel's ticks: tells it from a later process of its pid
-
-  // "pid 4711 on host node7".
-  std::string writer() const;
-};
 
 // Whether `path` is, or would be, on a file system that other hosts may share. False if that can't be told.
 bool is_on_network(const std::string& path);
@@ -39,11 +23,7 @@ bool is_on_network(const std::string& path);
 std::string random_token();
 
 // This process as the writer, with a new token and a new secret.
-MeetingNote note_of_this_process(std::string store, std::string run);
-
-// Lines "name value". decode throws CorruptData with the path.
-std::string encode(const MeetingNote& note);
-MeetingNote decode_note(std::string_view text, const std::string& path);
+MeetingNote note_of_this_process(net::HostPort store, std::string run);
 
 // Whether the writer still runs: known only within one kernel and one pid namespace.
 enum class WriterState { alive, gone, unknown };

@@ -13,8 +13,8 @@
 #include "runtime/base/host.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/process_token.h"
-#include "runtime/rendezvous/claim.h"
 #include "runtime/rendezvous/published_roster.h"
+#include "runtime/rendezvous/records.h"
 
 namespace lockstep::rendezvous {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/rendezvous/held_store.h"
-#include "runtime/rendezvous/offer.h"
+#include "runtime/rendezvous/records.h"
 
 namespace lockstep::rendezvous {
 

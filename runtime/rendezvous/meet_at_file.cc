@@ -23,8 +23,7 @@ std::shared_ptr<HeldStore> come_to_file(const MeetingPlan& plan, const Identity&
   RefusedNote refused;
   for (net::Backoff backoff;;) {
     const MeetingNote note = await_note(plan.path, attempt(identity), refused, deadline);
-    const Offer offer{.address = net::parse_host_port(note.store), .token = note.token, .secret = note.secret};
-    if (note.boot_id != boot_id() && net::is_loopback(offer.address)) {
+    if (note.boot_id != boot_id() && net::is_loopback(note.address)) {
       throw InvalidArgument(fmt::format(
           "init_method file://{}: {} is on host {} and rank 0 on host {}, where its store is for that host "
           "only, because the folder looked like one of that host; set GLOO_SOCKET_IFNAME on rank 0 to the "
@@ -33,14 +32,14 @@ std::shared_ptr<HeldStore> come_to_file(const MeetingPlan& plan, const Identity&
           plan.path, whoami(identity), host_name(), note.host));
     }
     std::string failure;
-    if (auto held = follow(offer, plan, identity, deadline.sooner(kProbe), failure)) return held;
+    if (auto held = follow(note, plan, identity, deadline.sooner(kProbe), failure)) return held;
     if (failure == kVisited) refused = {note.token, failure};
     if (failure.starts_with("another run")) refused = {note.token, "leads to no store of that run"};
     if (!backoff.pause(deadline)) {
       throw Timeout(
           fmt::format("init_method file://{}: the store at {} that {} wrote there is not reached, {}: {}; look at "
                       "rank 0's output",
-                      plan.path, note.store, note.writer(), deadline.progress(), failure));
+                      plan.path, note.address.to_string(), note.writer(), deadline.progress(), failure));
     }
   }
 }
@@ -52,7 +51,7 @@ std::shared_ptr<HeldStore> meet_at_file(const MeetingPlan& plan, const Identity&
   const std::string token = random_token();
   const auto [secret, told] = secret_to_host_with(plan);
   auto held = host_store(listen_address(plan, identity), secret, token, plan, identity, deadline);
-  MeetingNote note = note_of_this_process(held->address, attempt(identity));
+  MeetingNote note = note_of_this_process(held->endpoint.address, attempt(identity));
   note.token = token;
   note.secret = told;
   held->announcement = std::make_shared<FileMeeting>(plan.path, note);

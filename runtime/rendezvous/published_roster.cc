@@ -6,10 +6,11 @@
 #include <map>
 #include <optional>
 #include <tuple>
+#include <utility>
 
 #include "runtime/base/environment.h"
 #include "runtime/base/error.h"
-#include "runtime/rendezvous/note_lines.h"
+#include "runtime/base/record.h"
 
 // "lockstep roster 1", "ranks 4", "hosts 2", three lines for each host, and a line for each rank: its pid, then what
 // the line before doesn't say already, "h1" its host and "l0" its local rank. A rank is on the host of the one before
@@ -24,20 +25,6 @@ struct Expected {
   int local_rank = 0;
 
   void pass(const Member& member) { local_rank = member.local_rank < 0 ? -1 : member.local_rank + 1; }
-};
-
-class Parts {
- public:
-  explicit Parts(std::size_t most) : most_(most) {}
-  void add(const std::string& line) {
-    if (parts_.empty() || parts_.back().size() + line.size() > most_) parts_.emplace_back();
-    parts_.back() += line;
-  }
-  std::vector<std::string> take() { return std::move(parts_); }
-
- private:
-  const std::size_t most_;
-  std::vector<std::string> parts_;
 };
 
 std::string_view next_word(std::string_view& line) {
@@ -78,33 +65,33 @@ bool read_rank(std::string_view line, std::span<const Member> hosts, Expected& e
   return true;
 }
 
+constexpr auto kHostFields = [](auto& host, auto& fields) {
+  fields("host", host.host);
+  fields("boot_id", host.boot_id);
+  fields("network", host.network);
+};
+
 std::optional<Roster> read(std::string_view text) {
-  LineReader lines(text);
+  RecordReader fields(text);
   int ranks = 0;
   int count = 0;
-  if (lines.take("lockstep roster") != "1" || !lines.take_int("ranks", 1, ranks) ||
-      !lines.take_int("hosts", 1, count)) {
-    return std::nullopt;
-  }
+  fields.kind("roster 1");
+  fields("ranks", ranks, 1);
+  fields("hosts", count, 1);
   // No more of either than there are bytes: nothing is allocated by a number that may be wrong.
-  if (static_cast<std::size_t>(ranks) > text.size() || static_cast<std::size_t>(count) > text.size()) {
+  if (!fields.good() || std::cmp_greater(ranks, text.size()) || std::cmp_greater(count, text.size())) {
     return std::nullopt;
   }
   std::vector<Member> hosts(static_cast<std::size_t>(count));
-  for (Member& host : hosts) {
-    if (!lines.take_text("host", host.host) || !lines.take_text("boot_id", host.boot_id) ||
-        !lines.take_text("network", host.network)) {
-      return std::nullopt;
-    }
-  }
+  for (Member& host : hosts) kHostFields(host, fields);
   Roster roster(static_cast<std::size_t>(ranks));
   Expected expected;
   for (std::size_t i = 0; i < roster.size(); ++i) {
     roster[i].rank = static_cast<int>(i);
-    const auto line = lines.take("p");
+    const auto line = fields.take("p");
     if (!line || !read_rank(*line, hosts, expected, roster[i])) return std::nullopt;
   }
-  if (!lines.at_end()) return std::nullopt;
+  if (!fields.at_end()) return std::nullopt;
   return roster;
 }
 
@@ -119,21 +106,24 @@ std::vector<std::string> publish(const Roster& roster, std::size_t most) {
     if (is_new) hosts.push_back(&member);
     host_of.push_back(host->second);
   }
-  Parts parts(most);
-  parts.add(fmt::format("lockstep roster 1\nranks {}\nhosts {}\n", roster.size(), hosts.size()));
-  for (const Member* host : hosts) {
-    parts.add(fmt::format("host {}\nboot_id {}\nnetwork {}\n", host->host, host->boot_id, host->network));
-  }
+  RecordWriter fields;
+  fields.kind("roster 1");
+  fields("ranks", roster.size());
+  fields("hosts", hosts.size());
+  for (const Member* host : hosts) kHostFields(*host, fields);
   Expected expected;
   for (std::size_t i = 0; i < roster.size(); ++i) {
-    std::string line = fmt::format("p {}", roster[i].pid);
+    std::string line = fmt::format("{}", roster[i].pid);
     if (host_of[i] != expected.host) line += fmt::format(" h{}", host_of[i]);
     if (roster[i].local_rank != expected.local_rank) line += fmt::format(" l{}", roster[i].local_rank);
-    parts.add(line + '\n');
+    fields("p", line);
     expected.host = host_of[i];
     expected.pass(roster[i]);
   }
-  return parts.take();
+  const std::string text = fields.take();
+  std::vector<std::string> parts;
+  for (std::size_t begin = 0; begin < text.size(); begin += most) parts.push_back(text.substr(begin, most));
+  return parts;
 }
 
 Roster read_published(std::span<const std::string> parts, std::string_view where) {

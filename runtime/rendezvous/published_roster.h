@@ -17,7 +17,7 @@ namespace lockstep::rendezvous {
 // Well below what a store takes as one value.
 inline constexpr std::size_t kMostPublishedBytes = std::size_t{1} << 20;
 
-// In parts of at most `most` bytes, each of whole lines.
+// In parts of at most `most` bytes.
 std::vector<std::string> publish(const Roster& roster, std::size_t most = kMostPublishedBytes);
 // Throws CorruptData, with `where` it was found, for parts that publish() doesn't write.
 Roster read_published(std::span<const std::string> parts, std::string_view where);

@@ -40,7 +40,7 @@ class FileMeetingTest : public ::testing::Test {
 
   // A note of a process that has ended.
   static MeetingNote note_of_the_dead() {
-    MeetingNote note = note_of_this_process("127.0.0.1:1", "run");
+    MeetingNote note = note_of_this_process({"127.0.0.1", 1}, "run");
     const pid_t child = ::fork();
     if (child == 0) ::_exit(0);
     int status = 0;
@@ -65,17 +65,17 @@ std::string refusal(Body body) {
 }
 
 TEST_F(FileMeetingTest, ReadersThatComeBeforeAndAfterGetTheNote) {
-  std::string early;
-  std::thread reader([&] { early = await_note(path_, "run", {}, Deadline::after(20s)).store; });
-  const FileMeeting meeting(path_, note_of_this_process("127.0.0.1:4711", "run"));
+  int early = 0;
+  std::thread reader([&] { early = await_note(path_, "run", {}, Deadline::after(20s)).address.port; });
+  const FileMeeting meeting(path_, note_of_this_process({"127.0.0.1", 4711}, "run"));
   reader.join();
-  EXPECT_EQ(early, "127.0.0.1:4711");
+  EXPECT_EQ(early, 4711);
   EXPECT_EQ(await_note(path_, "run", {}, Deadline::after(20s)).pid, ::getpid());
 }
 
 TEST_F(FileMeetingTest, OnlyItsUserMayReadItAndNothingIsLeftBehind) {
   {
-    const FileMeeting meeting(path_, note_of_this_process("127.0.0.1:4711", "run"));
+    const FileMeeting meeting(path_, note_of_this_process({"127.0.0.1", 4711}, "run"));
     struct stat status = {};
     ASSERT_EQ(::stat(path_.c_str(), &status), 0);
     EXPECT_EQ(status.st_mode & 0777, 0600u);
@@ -85,10 +85,10 @@ TEST_F(FileMeetingTest, OnlyItsUserMayReadItAndNothingIsLeftBehind) {
 }
 
 TEST_F(FileMeetingTest, ANoteCarriesTheSecretAndWithoutOneItIsNone) {
-  const MeetingNote note = note_of_this_process("127.0.0.1:4711", "run");
+  const MeetingNote note = note_of_this_process({"127.0.0.1", 4711}, "run");
   ASSERT_TRUE(note.secret);
   EXPECT_TRUE(*decode_note(encode(note), path_).secret == *note.secret);
-  EXPECT_FALSE(*note_of_this_process("127.0.0.1:4711", "run").secret == *note.secret);
+  EXPECT_FALSE(*note_of_this_process({"127.0.0.1", 4711}, "run").secret == *note.secret);
   std::string short_one = encode(note);
   short_one.erase(short_one.find("secret ") + 7, 1);
   try {
@@ -101,12 +101,14 @@ TEST_F(FileMeetingTest, ANoteCarriesTheSecretAndWithoutOneItIsNone) {
 
 TEST_F(FileMeetingTest, AFileOfAnotherUsersIsNotBelieved) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can give a file away";
-  write(encode(note_of_this_process("127.0.0.1:4711", "run")));
+  write(encode(note_of_this_process({"127.0.0.1", 4711}, "run")));
   // Root's files are believed by all, so this one must be somebody else's.
   ASSERT_EQ(::chown(path_.c_str(), 65534, 65534), 0);
   EXPECT_THAT(refusal<InvalidArgument>([&] { read_note(path_); }),
               AllOf(HasSubstr("belongs to user id 65534"), HasSubstr("runs as 0")));
-  EXPECT_THAT(refusal<InvalidArgument>([&] { FileMeeting(path_, note_of_this_process("127.0.0.1:1", "run")); }),
+  EXPECT_THAT(refusal<InvalidArgument>([&] {
+                FileMeeting(path_, note_of_this_process({"127.0.0.1", 1}, "run"));
+              }),
               HasSubstr("belongs to user id 65534"));
 }
 
@@ -114,18 +116,18 @@ TEST_F(FileMeetingTest, AStaleFileIsReplacedByRankZeroAndNeverReadByTheOthers) {
   write(encode(note_of_the_dead()));
   EXPECT_THAT(refusal<Timeout>([&] { await_note(path_, "run", {}, Deadline::after(20ms)); }),
               AllOf(HasSubstr("left behind by an earlier run"), HasSubstr("of 0.02 s")));
-  std::string read;
-  std::thread reader([&] { read = await_note(path_, "run", {}, Deadline::after(20s)).store; });
-  const FileMeeting meeting(path_, note_of_this_process("127.0.0.1:4711", "run"));
+  int read = 0;
+  std::thread reader([&] { read = await_note(path_, "run", {}, Deadline::after(20s)).address.port; });
+  const FileMeeting meeting(path_, note_of_this_process({"127.0.0.1", 4711}, "run"));
   reader.join();
-  EXPECT_EQ(read, "127.0.0.1:4711");
+  EXPECT_EQ(read, 4711);
 }
 
 TEST_F(FileMeetingTest, WhoWasSlowerToRemoveAStaleFileLeavesTheLiveOne) {
   const MeetingNote stale = note_of_the_dead();
   write(encode(stale));
   // Another rank 0 has found it too, and is faster.
-  const MeetingNote live = note_of_this_process("127.0.0.1:4711", "run");
+  const MeetingNote live = note_of_this_process({"127.0.0.1", 4711}, "run");
   const FileMeeting meeting(path_, live);
   remove_stale_note(path_, stale);
   ASSERT_TRUE(read_note(path_));
@@ -143,7 +145,7 @@ TEST_F(FileMeetingTest, OfManyThatFindAStaleFileOneTakesItsPlaceAndKeepsIt) {
     std::vector<std::thread> rivals;
     for (std::size_t i = 0; i < kRivals; ++i) {
       rivals.emplace_back([&, i] {
-        notes[i] = note_of_this_process("127.0.0.1:4711", "run");
+        notes[i] = note_of_this_process({"127.0.0.1", 4711}, "run");
         start.arrive_and_wait();
         try {
           meetings[i] = std::make_unique<FileMeeting>(path_, notes[i]);
@@ -160,12 +162,14 @@ TEST_F(FileMeetingTest, OfManyThatFindAStaleFileOneTakesItsPlaceAndKeepsIt) {
 
 // Hosts made from one image may share a name: such a note may be a live job's.
 TEST_F(FileMeetingTest, OfAnotherBootNothingIsKnownWhateverTheHostIsCalled) {
-  MeetingNote note = note_of_this_process("10.0.0.1:1", "run");
+  MeetingNote note = note_of_this_process({"10.0.0.1", 1}, "run");
   note.boot_id = "another";
   EXPECT_EQ(state_of_writer(note), WriterState::unknown);
   write(encode(note));
   EXPECT_EQ(await_note(path_, "run", {}, Deadline::after(20s)).token, note.token);
-  EXPECT_THAT(refusal<Mismatch>([&] { FileMeeting(path_, note_of_this_process("127.0.0.1:1", "run")); }),
+  EXPECT_THAT(refusal<Mismatch>([&] {
+                FileMeeting(path_, note_of_this_process({"127.0.0.1", 1}, "run"));
+              }),
               AllOf(HasSubstr("can't tell"), HasSubstr("after a reboot of its host, remove the file")));
   EXPECT_EQ(read_note(path_)->token, note.token) << "the live job's file is left alone";
   note.host = "elsewhere";
@@ -173,38 +177,44 @@ TEST_F(FileMeetingTest, OfAnotherBootNothingIsKnownWhateverTheHostIsCalled) {
 }
 
 TEST_F(FileMeetingTest, APidOfAnotherContainerTellsNothing) {
-  MeetingNote note = note_of_this_process("127.0.0.1:1", "run");
+  MeetingNote note = note_of_this_process({"127.0.0.1", 1}, "run");
   EXPECT_EQ(state_of_writer(note), WriterState::alive);
-  note.pid_space = "pid:[1]";
+  note.pid_namespace = "1";
   EXPECT_EQ(state_of_writer(note), WriterState::unknown);
 }
 
 TEST_F(FileMeetingTest, APidThatWasGivenAgainIsAnotherProcess) {
-  MeetingNote note = note_of_this_process("127.0.0.1:1", "run");
+  MeetingNote note = note_of_this_process({"127.0.0.1", 1}, "run");
   note.start -= 1;
   EXPECT_EQ(state_of_writer(note), WriterState::gone);
 }
 
 TEST_F(FileMeetingTest, ASecondRankZeroNamesBoth) {
-  const FileMeeting meeting(path_, note_of_this_process("127.0.0.1:4711", "run"));
+  const FileMeeting meeting(path_, note_of_this_process({"127.0.0.1", 4711}, "run"));
   const std::string self = "pid " + std::to_string(::getpid());
-  EXPECT_THAT(refusal<Mismatch>([&] { FileMeeting(path_, note_of_this_process("127.0.0.1:4712", "run")); }),
+  EXPECT_THAT(refusal<Mismatch>([&] {
+                FileMeeting(path_, note_of_this_process({"127.0.0.1", 4712}, "run"));
+              }),
               AllOf(HasSubstr("in use by " + self), HasSubstr("this is " + self), HasSubstr("its own rank")));
 }
 
 TEST_F(FileMeetingTest, AWriterThatMayRunElsewhereIsNotOverwritten) {
-  MeetingNote note = note_of_this_process("10.0.0.1:1", "run");
+  MeetingNote note = note_of_this_process({"10.0.0.1", 1}, "run");
   note.boot_id = "another";
   note.host = "elsewhere";
   write(encode(note));
-  EXPECT_THAT(refusal<Mismatch>([&] { FileMeeting(path_, note_of_this_process("127.0.0.1:1", "run")); }),
+  EXPECT_THAT(refusal<Mismatch>([&] {
+                FileMeeting(path_, note_of_this_process({"127.0.0.1", 1}, "run"));
+              }),
               AllOf(HasSubstr("host elsewhere"), HasSubstr("remove the file")));
   EXPECT_TRUE(std::filesystem::exists(path_));
 }
 
 TEST_F(FileMeetingTest, AFileOfTheUsersOwnIsLeftAlone) {
   write("important");
-  EXPECT_THAT(refusal<CorruptData>([&] { FileMeeting(path_, note_of_this_process("127.0.0.1:1", "run")); }),
+  EXPECT_THAT(refusal<CorruptData>([&] {
+                FileMeeting(path_, note_of_this_process({"127.0.0.1", 1}, "run"));
+              }),
               HasSubstr("did not write"));
   EXPECT_THAT(refusal<CorruptData>([&] { await_note(path_, "run", {}, Deadline::after(20s)); }), HasSubstr("9 bytes"));
   std::string text;
@@ -215,12 +225,12 @@ TEST_F(FileMeetingTest, AFileOfTheUsersOwnIsLeftAlone) {
 }
 
 TEST_F(FileMeetingTest, AnotherRunsNoteIsNotTaken) {
-  const FileMeeting meeting(path_, note_of_this_process("127.0.0.1:4711", "first"));
+  const FileMeeting meeting(path_, note_of_this_process({"127.0.0.1", 4711}, "first"));
   EXPECT_THAT(refusal<Timeout>([&] { await_note(path_, "second", {}, Deadline::after(20ms)); }), HasSubstr("'first'"));
 }
 
 TEST_F(FileMeetingTest, ANoteThatProvedWrongIsNotTakenAgain) {
-  const MeetingNote note = note_of_this_process("127.0.0.1:4711", "run");
+  const MeetingNote note = note_of_this_process({"127.0.0.1", 4711}, "run");
   const FileMeeting meeting(path_, note);
   EXPECT_THAT(refusal<Timeout>([&] {
                 await_note(path_, "run", {note.token, "leads to no store"}, Deadline::after(20ms));
@@ -230,7 +240,9 @@ TEST_F(FileMeetingTest, ANoteThatProvedWrongIsNotTakenAgain) {
 
 TEST_F(FileMeetingTest, WhatCantBeWrittenOrReadIsSaid) {
   const std::string missing = (folder_ / "no" / "job").string();
-  EXPECT_THAT(refusal<InvalidArgument>([&] { FileMeeting(missing, note_of_this_process("127.0.0.1:1", "run")); }),
+  EXPECT_THAT(refusal<InvalidArgument>([&] {
+                FileMeeting(missing, note_of_this_process({"127.0.0.1", 1}, "run"));
+              }),
               AllOf(HasSubstr(missing), HasSubstr("No such file"), HasSubstr("folder")));
   EXPECT_THAT(refusal<InvalidArgument>([&] { await_note(folder_, "run", {}, Deadline::after(20s)); }),
               HasSubstr("Is a directory"));

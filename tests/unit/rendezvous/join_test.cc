@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "runtime/base/error.h"
-#include "runtime/rendezvous/claim.h"
+#include "runtime/rendezvous/records.h"
 #include "runtime/store/hash_store.h"
 
 namespace lockstep::rendezvous {
@@ -406,17 +406,6 @@ TEST(Join, AClaimThatIsNoneIsRefused) {
     EXPECT_EQ(outcome.type, "CorruptData");
     EXPECT_THAT(outcome.error, HasSubstr("rendezvous/run/0/0/rank/1"));
   }
-}
-
-TEST(Claim, RoundTrip) {
-  const Claim claim{.member = member(3, 42, "node-7.example", "b"), .world_size = 9, .process = "p.1", .serial = 2};
-  const Claim read = decode_claim(encode(claim), "key");
-  EXPECT_EQ(encode(read), encode(claim));
-  EXPECT_EQ(read.member.host, "node-7.example");
-  EXPECT_EQ(read.member.local_rank, -1);
-  EXPECT_TRUE(read.member.beside(claim.member));
-  std::string longer = encode(claim) + "x";
-  EXPECT_THROW(decode_claim(longer, "key"), CorruptData);
 }
 
 TEST(Roster, Words) {

@@ -364,7 +364,7 @@ TEST_F(MeetAtFile, AFileThatRankZeroLeftByKillIsNotBelieved) {
   ASSERT_EQ(::waitpid(killed, &status, 0), killed);
   // Its store's port is another store's now: only the process tells that the file is stale.
   const store::TcpStoreServer somebody_elses;
-  MeetingNote note = note_of_this_process(somebody_elses.address().to_string(), "/0");
+  MeetingNote note = note_of_this_process(somebody_elses.address(), "/0");
   note.pid = killed;
   std::ofstream(plan_.path) << encode(note);
   EXPECT_THAT(refusal<Timeout>(plan_, rank_of(1, 2), 50ms), HasSubstr("left behind by an earlier run"));
@@ -372,18 +372,18 @@ TEST_F(MeetAtFile, AFileThatRankZeroLeftByKillIsNotBelieved) {
 }
 
 TEST_F(MeetAtFile, AStoreThatDoesNotKnowTheTokenIsNotBelieved) {
-  MeetingNote note = note_of_this_process("", "/0");
+  MeetingNote note = note_of_this_process({}, "/0");
   const store::TcpStoreServer another({.secret = note.secret});
   store::TcpStore({.address = another.address(), .secret = note.secret, .role = "test"}, Deadline::after(20s))
       .set("rendezvous/token", "other");
-  note.store = another.address().to_string();
+  note.address = another.address();
   std::ofstream(plan_.path) << encode(note);
   EXPECT_THAT(refusal<Timeout>(plan_, rank_of(1, 2), 2s),
               AnyOf(HasSubstr("leads to no store"), HasSubstr("another run")));
 }
 
 TEST_F(MeetAtFile, ALoopbackStoreOfAnotherHostIsRefusedInOneSentence) {
-  MeetingNote note = note_of_this_process("127.0.0.1:1", "/0");
+  MeetingNote note = note_of_this_process({"127.0.0.1", 1}, "/0");
   note.boot_id = "another";
   note.host = "node7";
   std::ofstream(plan_.path) << encode(note);

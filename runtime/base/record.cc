@@ -1,0 +1,69 @@
+#include "runtime/base/record.h"
+
+#include <algorithm>
+
+#include "runtime/base/environment.h"
+
+namespace lockstep {
+namespace {
+
+// What follows "name " in a line of that name.
+std::optional<std::string_view> value_of(std::string_view line, std::string_view name) {
+  if (!line.starts_with(name) || !line.substr(name.size()).starts_with(' ')) return std::nullopt;
+  return line.substr(name.size() + 1);
+}
+
+}  // namespace
+
+void RecordWriter::line(std::string_view name, std::string_view value) {
+  text_.append(name).append(" ");
+  const std::size_t begin = text_.size();
+  text_.append(value);
+  std::replace(text_.begin() + static_cast<std::ptrdiff_t>(begin), text_.end(), '\n', '?');
+  text_ += '\n';
+}
+
+void RecordWriter::rest(std::string_view name, std::string_view text) { text_.append(name).append(" ").append(text); }
+
+std::optional<std::string_view> RecordReader::take(std::string_view name) {
+  while (good_ && !rest_.empty()) {
+    const auto end = rest_.find('\n');
+    if (end == rest_.npos) break;
+    const auto value = value_of(rest_.substr(0, end), name);
+    rest_.remove_prefix(end + 1);
+    if (value) return value;
+  }
+  good_ = false;
+  return std::nullopt;
+}
+
+void RecordReader::kind(std::string_view kind) {
+  if (!rest_.starts_with("lockstep ") || take("lockstep") != kind) good_ = false;
+}
+
+void RecordReader::operator()(std::string_view name, std::string& text) {
+  if (const auto value = take(name)) text = *value;
+}
+
+void RecordReader::rest(std::string_view name, std::string& text) {
+  while (good_) {
+    if (const auto value = value_of(rest_, name)) {
+      text = *value;
+      rest_ = {};
+      return;
+    }
+    const auto end = rest_.find('\n');
+    good_ = end != rest_.npos;
+    if (good_) rest_.remove_prefix(end + 1);
+  }
+}
+
+std::int64_t RecordReader::take_number(std::string_view name, std::int64_t low, std::int64_t high) {
+  const auto value = take(name);
+  const auto number = value ? parse_int(*value) : std::nullopt;
+  if (number && *number >= low && *number <= high) return *number;
+  good_ = false;
+  return 0;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,108 @@
+// Small records as text: lines "name value", so that people can read them too.
+//
+// A record's fields are listed once, in a function that writes and reads alike:
+//
+//   constexpr auto kFields = [](auto& claim, auto& fields) {
+//     fields.kind("claim 2");
+//     fields("rank", claim.rank, 0);
+//   };
+//   write_record(claim, kFields);          // "lockstep claim 2\nrank 3\n"
+//   read_record<Claim>(text, kFields);     // nullopt if the text is no claim
+//
+// A reader takes the fields in the order of the list and passes over lines of other names, which a later version may
+// have. Text from outside is read: whatever it is, the answer is a record or that it is none. Pure; any thread.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "runtime/base/error.h"
+
+namespace lockstep {
+
+class RecordWriter {
+ public:
+  // The first line, which tells this kind of record, and its version, from every other.
+  void kind(std::string_view kind) { line("lockstep", kind); }
+  // A line's end in the text becomes '?'.
+  void operator()(std::string_view name, std::string_view text) { line(name, text); }
+  template <std::integral Number>
+  void operator()(std::string_view name, Number number, Number = {}, Number = {}) {
+    line(name, std::to_string(number));
+  }
+  template <typename Value, typename ToText, typename FromText>
+  void operator()(std::string_view name, const Value& value, ToText to_text, FromText) {
+    line(name, to_text(value));
+  }
+  // The last field, which may have lines.
+  void rest(std::string_view name, std::string_view text);
+
+  std::string take() { return std::move(text_); }
+
+ private:
+  void line(std::string_view name, std::string_view value);
+
+  std::string text_;
+};
+
+class RecordReader {
+ public:
+  explicit RecordReader(std::string_view text) : rest_(text) {}
+
+  void kind(std::string_view kind);
+  void operator()(std::string_view name, std::string& text);
+  // A number from `low` to `high`.
+  template <std::integral Number>
+  void operator()(std::string_view name, Number& number, Number low = std::numeric_limits<Number>::min(),
+                  Number high = std::numeric_limits<Number>::max()) {
+    static_assert(sizeof(Number) < sizeof(std::int64_t) || std::signed_integral<Number>);
+    number = static_cast<Number>(take_number(name, low, high));
+  }
+  // A value from from_text(std::string_view), which throws InvalidArgument for a text that is none.
+  template <typename Value, typename ToText, typename FromText>
+  void operator()(std::string_view name, Value& value, ToText, FromText from_text) {
+    try {
+      if (const auto text = take(name)) value = from_text(*text);
+    } catch (const InvalidArgument&) {
+      good_ = false;
+    }
+  }
+  void rest(std::string_view name, std::string& text);
+
+  // The value of the next line of that name; nothing, and good() no more, if there is none.
+  std::optional<std::string_view> take(std::string_view name);
+  // Whether all fields were there until now.
+  bool good() const { return good_; }
+  bool at_end() const { return good_ && rest_.empty(); }
+  // Whether what is left is lines of other names.
+  bool complete() const { return good_ && (rest_.empty() || rest_.back() == '\n'); }
+
+ private:
+  std::int64_t take_number(std::string_view name, std::int64_t low, std::int64_t high);
+
+  std::string_view rest_;
+  bool good_ = true;
+};
+
+template <typename Record, typename EachField>
+std::string write_record(const Record& record, EachField each_field) {
+  RecordWriter fields;
+  each_field(record, fields);
+  return fields.take();
+}
+
+template <typename Record, typename EachField>
+std::optional<Record> read_record(std::string_view text, EachField each_field) {
+  Record record;
+  RecordReader fields(text);
+  each_field(record, fields);
+  if (!fields.complete()) return std::nullopt;
+  return record;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,56 @@
+// What ranks tell each other while they meet, as text. Pure.
+//
+// encode() writes a record (base/record.h); decode throws CorruptData, with where the text was found, for any other.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "runtime/net/address.h"
+#include "runtime/rendezvous/roster.h"
+#include "runtime/store/secret.h"
+
+namespace lockstep::rendezvous {
+
+// What rank 0 tells the other ranks of the store that it hosts.
+struct Offer {
+  net::HostPort address;
+  std::string token;  // random; tells this store from every other; the store knows it too (kTokenKey)
+  std::optional<store::Secret> secret = {};  // nothing: the one that every rank was given (MeetingPlan::secret)
+};
+
+// With the secret in it, if there is one: for those who may know it, never for a log.
+std::string encode(const Offer& offer);
+// The error says where the text was found and not what it is.
+Offer decode_offer(std::string_view text, std::string_view found_at);
+
+// An offer in a file, and who wrote it.
+struct MeetingNote : Offer {
+  std::string run;            // run id and attempt, as far as the launcher gave any
+  std::string host;           // the writer's, for people
+  std::string boot_id;        // the writer's
+  std::string pid_namespace;  // the writer's
+  int pid = 0;                // the writer
+  std::int64_t start = 0;  // when the writer started, in the kernel's ticks: tells it from a later process of its pid
+
+  // "pid 4711 on host node7".
+  std::string writer() const;
+};
+
+std::string encode(const MeetingNote& note);
+MeetingNote decode_note(std::string_view text, const std::string& path);
+
+// A rank's place in the roster, as it claims it in the store.
+struct Claim {
+  Member member;
+  int world_size = 1;
+  std::string process;  // equal exactly in claims of one process; random, so that pids of two containers don't collide
+  int serial = 0;       // tells the claims of one process apart
+};
+
+std::string encode(const Claim& claim);
+Claim decode_claim(std::string_view text, std::string_view key);
+
+}  // namespace lockstep::rendezvous

@@ -1,0 +1,82 @@
+#include "runtime/base/record.h"
+
+#include <gtest/gtest.h>
+
+namespace lockstep {
+namespace {
+
+struct Example {
+  int number = 0;
+  std::int64_t large = 0;
+  bool flag = false;
+  std::string text;
+  char letter = 'a';
+  std::string rest;
+  bool operator==(const Example&) const = default;
+};
+
+constexpr auto kFields = [](auto& example, auto& fields) {
+  fields.kind("example 1");
+  fields("number", example.number, -1, 7);
+  fields("large", example.large);
+  fields("flag", example.flag);
+  fields("text", example.text);
+  fields(
+      "letter", example.letter, [](char letter) { return std::string(1, letter); },
+      [](std::string_view text) {
+        if (text.size() != 1) throw InvalidArgument("no letter");
+        return text.front();
+      });
+  fields.rest("rest", example.rest);
+};
+
+const Example kExample{-1, INT64_MIN, true, "a b", 'z', "two\nlines"};
+const std::string kText =
+    "lockstep example 1\nnumber -1\nlarge -9223372036854775808\nflag 1\ntext a b\nletter z\nrest two\nlines";
+
+TEST(Record, IsReadAsItWasWritten) {
+  EXPECT_EQ(write_record(kExample, kFields), kText);
+  EXPECT_EQ(read_record<Example>(kText, kFields), kExample);
+  EXPECT_EQ(read_record<Example>(write_record(Example{}, kFields), kFields), Example{});
+}
+
+TEST(Record, ATextCannotBecomeAField) {
+  Example example = kExample;
+  example.text = "a\nletter q";
+  EXPECT_EQ(read_record<Example>(write_record(example, kFields), kFields)->letter, 'z');
+}
+
+TEST(Record, FieldsOfALaterVersionArePassedOver) {
+  std::string text = kText;
+  text.insert(text.find("large"), "colour blue\n");
+  text.insert(text.find("rest"), "\nshape\n");
+  EXPECT_EQ(read_record<Example>(text, kFields), kExample);
+}
+
+TEST(Record, OtherTextIsNone) {
+  const auto with = [&](const std::string& from, const std::string& to) {
+    std::string text = kText;
+    return text.replace(text.find(from), from.size(), to);
+  };
+  for (const std::string& text :
+       {std::string(), std::string("\n"), std::string("lockstep"), with("example 1", "example 2"),
+        with("lockstep example 1\n", ""), "x y\n" + kText, with("number -1\n", ""), with("number -1", "number -2"),
+        with("number -1", "number 8"), with("number -1", "number x"), with("number -1", "number"),
+        with("-9223372036854775808", "9223372036854775808"), with("flag 1", "flag 2"), with("letter z", "letter zz"),
+        with("rest ", "rost "), kText.substr(0, kText.find("\nrest")), kText.substr(0, kText.find("rest"))}) {
+    EXPECT_FALSE(read_record<Example>(text, kFields)) << text;
+  }
+}
+
+TEST(RecordReader, TakesLinesOfOneNameInTurn) {
+  RecordReader fields("p 1\np \nx\n");
+  EXPECT_EQ(fields.take("p"), "1");
+  EXPECT_EQ(fields.take("p"), "");
+  EXPECT_TRUE(fields.complete());
+  EXPECT_FALSE(fields.at_end());
+  EXPECT_EQ(fields.take("p"), std::nullopt);
+  EXPECT_FALSE(fields.good());
+}
+
+}  // namespace
+}  // namespace lockstep
