@@ -66,7 +66,7 @@ void RankOutput::finish(Console& console) {
   if (fd_) end(console);
 }
 
-std::optional<Ending> reap(int pidfd) {
+std::optional<ExitStatus> reap(int pidfd) {
   siginfo_t info{};
   int result;
   do {
@@ -74,7 +74,7 @@ std::optional<Ending> reap(int pidfd) {
   } while (result != 0 && errno == EINTR);
   if (result != 0) throw SystemError("waitid for a rank", errno);
   if (info.si_pid == 0) return std::nullopt;
-  return Ending{
+  return ExitStatus{
       .by_signal = info.si_code != CLD_EXITED, .value = info.si_status, .dumped_core = info.si_code == CLD_DUMPED};
 }
 

@@ -8,9 +8,9 @@
 #include <string>
 
 #include "launcher/console.h"
+#include "launcher/exit_status.h"
 #include "launcher/line_splitter.h"
 #include "launcher/log_file.h"
-#include "launcher/outcome.h"
 #include "runtime/base/unique_fd.h"
 
 namespace lockstep::launcher {
@@ -54,14 +54,14 @@ struct RankProcess {
   UniqueFd pidfd;
   RankOutput out;
   RankOutput err;
-  std::optional<Ending> ending;  // once it has ended
-  bool group_is_empty = false;   // neither it nor what it started in its process group is there
+  std::optional<ExitStatus> ending;  // once it has ended
+  bool group_is_empty = false;       // neither it nor what it started in its process group is there
 
   bool running() const { return pid > 0 && !ending; }
 };
 
 // Reads how the process behind `pidfd` ended, and frees its id. Nothing if it still runs. Throws SystemError.
-std::optional<Ending> reap(int pidfd);
+std::optional<ExitStatus> reap(int pidfd);
 
 // The last lines of a file, at most `lines`; empty if it can't be read.
 std::deque<std::string> last_lines(const std::string& path, std::size_t lines);

@@ -16,7 +16,7 @@ StopRequest::Step StopRequest::asked(int signal) {
   return Step::kill;
 }
 
-bool StopRequest::explains(const Ending& ending) const {
+bool StopRequest::explains(const ExitStatus& ending) const {
   if (signal_ == 0) return false;
   if (ending.ok() || ending.is_consequence()) return true;
   if (ending.exit_code() == 128 + signal_) return true;  // by the signal, or as a shell or a handler says it

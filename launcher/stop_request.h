@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "launcher/outcome.h"
+#include "launcher/exit_status.h"
 #include "runtime/base/deadline.h"
 
 namespace lockstep::launcher {
@@ -29,7 +29,7 @@ class StopRequest {
   // All that came.
   int count() const { return count_; }
   // True if a rank that ends so after the request does as it was told. Anything else is a failure of its own.
-  bool explains(const Ending& ending) const;
+  bool explains(const ExitStatus& ending) const;
 
  private:
   Deadline::Duration one_request_;

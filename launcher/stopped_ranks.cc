@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "launcher/outcome.h"
+#include "launcher/exit_status.h"
 #include "launcher/process_table.h"
 #include "runtime/base/process_state.h"
 

@@ -4,7 +4,7 @@
 
 namespace lockstep::launcher {
 
-Verdict::Step Verdict::ended(int rank, const Ending& ending) {
+Verdict::Step Verdict::ended(int rank, const ExitStatus& ending) {
   --running_;
   Rank& it = at(rank);
   it.ending = ending;

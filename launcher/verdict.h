@@ -13,7 +13,7 @@
 #include <optional>
 #include <vector>
 
-#include "launcher/outcome.h"
+#include "launcher/exit_status.h"
 #include "runtime/base/cause.h"
 
 namespace lockstep::launcher {
@@ -35,7 +35,7 @@ class Verdict {
 
   explicit Verdict(int ranks) : ranks_(static_cast<std::size_t>(ranks)), running_(ranks) {}
 
-  Step ended(int rank, const Ending& ending);
+  Step ended(int rank, const ExitStatus& ending);
   // A rank's report, or what the store or the launcher itself (reporter -1) has to say of a rank. Of ranks that the job
   // has not, nothing follows.
   Step heard(const Cause& cause);
@@ -49,7 +49,7 @@ class Verdict {
   // was.
   const Cause* cause() const;
   // How the first failure had ended when it was named; nullopt: it was running.
-  const std::optional<Ending>& ending() const { return ending_; }
+  const std::optional<ExitStatus>& ending() const { return ending_; }
   // Ranks that were roots just as much when the first failure was named: they failed by themselves.
   const std::vector<int>& other_roots() const { return other_roots_; }
   // Ranks that accuse each other in a circle, so that none is the root; empty as a rule.
@@ -66,7 +66,7 @@ class Verdict {
   static constexpr std::int64_t kCollectivesToTell = 8;
 
   struct Rank {
-    std::optional<Ending> ending = {};
+    std::optional<ExitStatus> ending = {};
     std::optional<Cause> word = {};        // what it, or else the store, says of it
     std::optional<Cause> accusation = {};  // what the first rank to accuse it says
     bool is_witness = false;
@@ -94,7 +94,7 @@ class Verdict {
   bool awaits_ = false;
   std::optional<int> first_failure_;
   std::optional<int> first_witness_;  // that ended
-  std::optional<Ending> ending_;
+  std::optional<ExitStatus> ending_;
   std::vector<int> other_roots_;
   std::vector<int> circle_;
   int others_ = 0;

@@ -5,14 +5,14 @@
 #include <string>
 #include <vector>
 
-#include "launcher/outcome.h"
+#include "launcher/exit_status.h"
 #include "runtime/base/deadline.h"
 
 namespace lockstep::launcher::doctor {
 
 struct HelperResult {
-  std::optional<Ending> ending;  // nothing: it was killed at the deadline, with all of its process group
-  std::string out;               // at most kMostOutput bytes of each, the rest is thrown away
+  std::optional<ExitStatus> ending;  // nothing: it was killed at the deadline, with all of its process group
+  std::string out;                   // at most kMostOutput bytes of each, the rest is thrown away
   std::string err;
 };
 

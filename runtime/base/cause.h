@@ -50,8 +50,8 @@ struct Cause {
 
 std::string_view name_of(Cause::Kind kind);
 
-// A record (base/record.h), the text last. A text that makes it longer than `most_bytes` is cut, between two characters, and
-// ends in " ...". Control characters of the text but newlines become '?'. `most_bytes` is at least 768.
+// A record (base/record.h), the text last. A text that makes it longer than `most_bytes` is cut, between two
+// characters, and ends in " ...". Control characters of the text but newlines become '?'. `most_bytes` is at least 768.
 std::string encode(const Cause& cause, std::size_t most_bytes = std::size_t{1} << 16);
 // nullopt if the bytes are none of encode().
 std::optional<Cause> decode_cause(std::string_view bytes);

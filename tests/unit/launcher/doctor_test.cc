@@ -117,7 +117,7 @@ TEST(Report, AnErrorsRemedyIsBehindItsFirstSemicolon) {
 
 // The probe's output.
 
-HelperResult said(const std::string& out) { return {.ending = Ending{}, .out = out, .err = {}}; }
+HelperResult said(const std::string& out) { return {.ending = ExitStatus{}, .out = out, .err = {}}; }
 
 ProbeAnswer read_one(const HelperResult& result) { return read_probe("/x/lockstep-probe", result, 1500ms); }
 
@@ -161,9 +161,10 @@ void expect_problem(const ProbeAnswer& answer, const std::string& says) {
 TEST(Probe, NoAnswerACrashAndNonsenseAreProblems) {
   expect_problem(read_one({.ending = std::nullopt, .out = "half", .err = "loading\n"}),
                  "no answer within 1.5 s and was killed; it said: loading");
-  expect_problem(read_one({.ending = Ending{.by_signal = true, .value = 11}, .out = "", .err = ""}), "(SIGSEGV)");
-  expect_problem(read_one({.ending = Ending{.by_signal = false, .value = 127}, .out = "", .err = "liblockstep.so: no"}),
-                 "liblockstep.so: no");
+  expect_problem(read_one({.ending = ExitStatus{.by_signal = true, .value = 11}, .out = "", .err = ""}), "(SIGSEGV)");
+  expect_problem(
+      read_one({.ending = ExitStatus{.by_signal = false, .value = 127}, .out = "", .err = "liblockstep.so: no"}),
+      "liblockstep.so: no");
   for (const auto* nonsense : {"", "hello", "[]", "3", "null", "{}", "{\"lockstep\":1}", "{\"lockstep\":"}) {
     expect_problem(read_one(said(nonsense)), "can't be used");
   }

@@ -11,8 +11,8 @@
 
 #include "launcher/command_line.h"
 #include "launcher/contract.h"
+#include "launcher/exit_status.h"
 #include "launcher/find_program.h"
-#include "launcher/outcome.h"
 #include "launcher/process_table.h"
 #include "runtime/base/exit_code.h"
 #include "runtime/rendezvous/identity.h"
@@ -139,11 +139,11 @@ TEST(Contract, TimeoutOfTheCommandLineWins) {
   EXPECT_EQ(std::count(entries.begin(), entries.end(), "LOCKSTEP_TIMEOUT=7"), 0);
 }
 
-TEST(Ending, SpeaksAsShellsCount) {
-  const Ending fine;
-  const Ending failed{.by_signal = false, .value = 3};
-  const Ending killed{.by_signal = true, .value = SIGKILL};
-  const Ending dumped{.by_signal = true, .value = SIGSEGV, .dumped_core = true};
+TEST(ExitStatus, SpeaksAsShellsCount) {
+  const ExitStatus fine;
+  const ExitStatus failed{.by_signal = false, .value = 3};
+  const ExitStatus killed{.by_signal = true, .value = SIGKILL};
+  const ExitStatus dumped{.by_signal = true, .value = SIGSEGV, .dumped_core = true};
   EXPECT_TRUE(fine.ok());
   EXPECT_FALSE(failed.ok());
   EXPECT_EQ(failed.exit_code(), 3);
@@ -153,7 +153,7 @@ TEST(Ending, SpeaksAsShellsCount) {
   EXPECT_NE(killed.hint().find("out of memory"), std::string::npos);
   EXPECT_EQ(dumped.describe(), "was killed by signal 11 (SIGSEGV), core dumped");
   EXPECT_EQ(signal_name(SIGUSR1), "SIGUSR1");
-  const Ending heard_of_it{.by_signal = false, .value = kExitPeerLost};
+  const ExitStatus heard_of_it{.by_signal = false, .value = kExitPeerLost};
   EXPECT_TRUE(heard_of_it.is_consequence());
   EXPECT_FALSE(failed.is_consequence());
 }

@@ -218,7 +218,7 @@ TEST(MissingText, SaysOfEachWhatItsProcessDoes) {
   for (int rank = 0; rank < 4; ++rank) ranks[static_cast<std::size_t>(rank)].rank = rank;
   ranks[1].pid = chain[0];
   ranks[2].pid = chain[0];
-  ranks[2].ending = Ending{.value = 3};
+  ranks[2].ending = ExitStatus{.value = 3};
   const MissingRanks::Report report{.present = 2, .missing = {1, 2}, .waited = 10s};
   const auto pid = std::to_string(chain[1]);
   const std::string first =

@@ -30,13 +30,13 @@ TEST(StopRequest, TwoInOneGoAreOne) {
 }
 
 TEST(StopRequest, ExplainsWhatItBringsAbout) {
-  const Ending fine;
-  const Ending by_sigterm{.by_signal = true, .value = SIGTERM};
-  const Ending said_sigterm{.by_signal = false, .value = 128 + SIGTERM};
-  const Ending heard{.by_signal = false, .value = kExitPeerLost};
-  const Ending failed{.by_signal = false, .value = 3};
-  const Ending crashed{.by_signal = true, .value = SIGSEGV};
-  const Ending killed{.by_signal = true, .value = SIGKILL};
+  const ExitStatus fine;
+  const ExitStatus by_sigterm{.by_signal = true, .value = SIGTERM};
+  const ExitStatus said_sigterm{.by_signal = false, .value = 128 + SIGTERM};
+  const ExitStatus heard{.by_signal = false, .value = kExitPeerLost};
+  const ExitStatus failed{.by_signal = false, .value = 3};
+  const ExitStatus crashed{.by_signal = true, .value = SIGSEGV};
+  const ExitStatus killed{.by_signal = true, .value = SIGKILL};
   StopRequest stop(0ns);
   for (const auto& ending : {fine, by_sigterm, heard}) EXPECT_FALSE(stop.explains(ending)) << "nobody has asked";
   stop.asked(SIGTERM);

@@ -15,11 +15,11 @@ using Step = Verdict::Step;
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-constexpr Ending kFine{};
-constexpr Ending kFailed{.by_signal = false, .value = 3};
-constexpr Ending kCaughtAll{.by_signal = false, .value = 1};
-constexpr Ending kKilled{.by_signal = true, .value = SIGKILL};
-constexpr Ending kHeard{.by_signal = false, .value = kExitPeerLost};
+constexpr ExitStatus kFine{};
+constexpr ExitStatus kFailed{.by_signal = false, .value = 3};
+constexpr ExitStatus kCaughtAll{.by_signal = false, .value = 1};
+constexpr ExitStatus kKilled{.by_signal = true, .value = SIGKILL};
+constexpr ExitStatus kHeard{.by_signal = false, .value = kExitPeerLost};
 
 // What `reporter` says of `rank`; -1: the store, or no single rank.
 Cause said(int reporter, int rank, Cause::Kind kind = Cause::Kind::lost) {
@@ -74,7 +74,7 @@ TEST(Verdict, WithoutARootTheFirstWitnessIsNamed) {
 
 // Whatever a program makes of the error that it was thrown, its accusation came first.
 TEST(Verdict, AnyExitCodeOfARankThatAccusedAnotherIsAConsequence) {
-  for (const Ending& ending : {kCaughtAll, kHeard, kKilled}) {
+  for (const ExitStatus& ending : {kCaughtAll, kHeard, kKilled}) {
     Verdict verdict(3);
     EXPECT_EQ(verdict.heard(said(0, 1)), Step::go_on) << "the program may go on without its group";
     EXPECT_EQ(verdict.heard(said(2, 1)), Step::go_on);

@@ -1,4 +1,4 @@
-#include "launcher/outcome.h"
+#include "launcher/exit_status.h"
 
 #include <fmt/format.h>
 
@@ -14,14 +14,14 @@ std::string signal_name(int signal) {
   return name == nullptr ? fmt::format("signal {}", signal) : fmt::format("SIG{}", name);
 }
 
-bool Ending::is_consequence() const { return !by_signal && value == kExitPeerLost; }
+bool ExitStatus::is_consequence() const { return !by_signal && value == kExitPeerLost; }
 
-std::string Ending::describe() const {
+std::string ExitStatus::describe() const {
   if (!by_signal) return fmt::format("exited with code {}", value);
   return fmt::format("was killed by signal {} ({}){}", value, signal_name(value), dumped_core ? ", core dumped" : "");
 }
 
-std::string Ending::hint() const {
+std::string ExitStatus::hint() const {
   if (!by_signal) {
     if (value == kExitPeerLost) return "75 says that it lost another rank; its own line above says which and why";
     if (value == 127) return "127 is what a shell says for a command that was not found";

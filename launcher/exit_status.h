@@ -5,7 +5,7 @@
 
 namespace lockstep::launcher {
 
-struct Ending {
+struct ExitStatus {
   bool by_signal = false;
   int value = 0;  // the signal's number or the exit code
   bool dumped_core = false;
