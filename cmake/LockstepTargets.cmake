@@ -1,14 +1,16 @@
-# lockstep_room(NAME base DIR base DEPS ... LIBS ...): one folder, one target.
+# lockstep_room(NAME base DIR base FOLDERS ... DEPS ... LIBS ...): one folder, one target.
 #
 # A room is a static, position-independent library `lockstep_NAME`, alias `lockstep::NAME`, of every .cc in its folder
-# (not below it). DEPS are other rooms, LIBS are packages. Unit tests and the launcher link rooms.
+# and in the FOLDERS below it. DEPS are other rooms, LIBS are packages. Unit tests and the launcher link rooms.
 # PCH is the precompiled header it takes, lockstep_pch_rooms unless said otherwise; NONE is none.
 function(lockstep_room)
-  cmake_parse_arguments(ROOM "" "NAME;DIR;PCH" "DEPS;LIBS" ${ARGN})
+  cmake_parse_arguments(ROOM "" "NAME;DIR;PCH" "FOLDERS;DEPS;LIBS" ${ARGN})
   if(NOT ROOM_PCH)
     set(ROOM_PCH lockstep_pch_rooms)
   endif()
-  file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/${ROOM_DIR}/*.cc")
+  set(patterns ${ROOM_FOLDERS})
+  list(TRANSFORM patterns REPLACE "(.+)" "${CMAKE_CURRENT_SOURCE_DIR}/${ROOM_DIR}/\\1/*.cc")
+  file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/${ROOM_DIR}/*.cc" ${patterns})
   list(TRANSFORM ROOM_DEPS PREPEND "lockstep_")
   if(sources)
     add_library(lockstep_${ROOM_NAME} STATIC ${sources})

@@ -10,7 +10,7 @@
 #include "runtime/net/interfaces.h"
 #include "runtime/net/tcp_socket.h"
 #include "runtime/rendezvous/describe.h"
-#include "runtime/rendezvous/families.h"
+#include "runtime/rendezvous/families/families.h"
 #include "runtime/rendezvous/launcher_guard.h"
 #include "runtime/rendezvous/meet.h"
 #include "runtime/store/tcp_store.h"

@@ -8,8 +8,8 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/logging.h"
-#include "runtime/rendezvous/families.h"
-#include "runtime/rendezvous/family_readers.h"
+#include "runtime/rendezvous/families/families.h"
+#include "runtime/rendezvous/families/family_readers.h"
 #include "runtime/store/member_info.h"
 
 namespace lockstep::rendezvous {

@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include "runtime/base/error.h"
-#include "runtime/rendezvous/means.h"
-#include "runtime/rendezvous/visits.h"
+#include "runtime/rendezvous/meeting/means.h"
+#include "runtime/rendezvous/meeting/visits.h"
 #include "runtime/store/hash_store.h"
 
 namespace lockstep::rendezvous {

@@ -5,8 +5,8 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/printable.h"
-#include "runtime/rendezvous/local_meeting.h"
 #include "runtime/rendezvous/meet.h"
+#include "runtime/rendezvous/meeting/local_meeting.h"
 
 namespace lockstep::rendezvous {
 namespace {

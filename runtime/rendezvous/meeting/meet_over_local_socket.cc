@@ -4,10 +4,10 @@
 
 #include "runtime/base/error.h"
 #include "runtime/net/backoff.h"
-#include "runtime/rendezvous/file_meeting.h"
-#include "runtime/rendezvous/local_meeting.h"
-#include "runtime/rendezvous/means.h"
-#include "runtime/rendezvous/visits.h"
+#include "runtime/rendezvous/meeting/file_meeting.h"
+#include "runtime/rendezvous/meeting/local_meeting.h"
+#include "runtime/rendezvous/meeting/means.h"
+#include "runtime/rendezvous/meeting/visits.h"
 
 namespace lockstep::rendezvous {
 namespace {

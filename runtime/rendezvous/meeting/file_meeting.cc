@@ -1,4 +1,4 @@
-#include "runtime/rendezvous/file_meeting.h"
+#include "runtime/rendezvous/meeting/file_meeting.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -4,9 +4,9 @@
 #include <optional>
 
 #include "runtime/base/error.h"
-#include "runtime/rendezvous/file_meeting.h"
-#include "runtime/rendezvous/means.h"
-#include "runtime/rendezvous/pmix.h"
+#include "runtime/rendezvous/meeting/file_meeting.h"
+#include "runtime/rendezvous/meeting/means.h"
+#include "runtime/rendezvous/meeting/pmix.h"
 
 namespace lockstep::rendezvous {
 namespace {

@@ -1,5 +1,5 @@
 // The PMIx session against a real server: this test starts itself again under mpirun.
-#include "runtime/rendezvous/pmix.h"
+#include "runtime/rendezvous/meeting/pmix.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

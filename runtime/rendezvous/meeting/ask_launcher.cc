@@ -2,7 +2,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/rendezvous/identity.h"
-#include "runtime/rendezvous/pmix.h"
+#include "runtime/rendezvous/meeting/pmix.h"
 
 namespace lockstep::rendezvous {
 

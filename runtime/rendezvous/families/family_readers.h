@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "runtime/rendezvous/families.h"
+#include "runtime/rendezvous/families/families.h"
 
 namespace lockstep::rendezvous {
 

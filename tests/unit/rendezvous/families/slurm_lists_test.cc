@@ -1,7 +1,7 @@
 // The short forms of Slurm's lists.
 #include <gtest/gtest.h>
 
-#include "runtime/rendezvous/slurm_lists.h"
+#include "runtime/rendezvous/families/slurm_lists.h"
 
 namespace lockstep::rendezvous {
 namespace {

@@ -1,5 +1,5 @@
 // One case for each launcher: its environment as it is (people's variables left out), and what comes of it.
-#include "runtime/rendezvous/families.h"
+#include "runtime/rendezvous/families/families.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,8 +7,8 @@
 #include <set>
 
 #include "runtime/base/error.h"
+#include "runtime/rendezvous/families/port_of_job.h"
 #include "runtime/rendezvous/identity.h"
-#include "runtime/rendezvous/port_of_job.h"
 
 namespace lockstep::rendezvous {
 namespace {

@@ -1,8 +1,8 @@
-#include "runtime/rendezvous/families.h"
+#include "runtime/rendezvous/families/families.h"
 
 #include <array>
 
-#include "runtime/rendezvous/family_readers.h"
+#include "runtime/rendezvous/families/family_readers.h"
 
 namespace lockstep::rendezvous {
 namespace {

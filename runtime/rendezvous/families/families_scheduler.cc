@@ -5,9 +5,9 @@
 #include <climits>
 #include <vector>
 
-#include "runtime/rendezvous/family_readers.h"
-#include "runtime/rendezvous/port_of_job.h"
-#include "runtime/rendezvous/slurm_lists.h"
+#include "runtime/rendezvous/families/family_readers.h"
+#include "runtime/rendezvous/families/port_of_job.h"
+#include "runtime/rendezvous/families/slurm_lists.h"
 
 namespace lockstep::rendezvous {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/rendezvous/visits.h"
+#include "runtime/rendezvous/meeting/visits.h"
 
 namespace lockstep::rendezvous {
 

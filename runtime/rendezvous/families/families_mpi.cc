@@ -6,8 +6,8 @@
 #include "runtime/base/error.h"
 #include "runtime/base/logging.h"
 #include "runtime/net/address.h"
-#include "runtime/rendezvous/family_readers.h"
-#include "runtime/rendezvous/port_of_job.h"
+#include "runtime/rendezvous/families/family_readers.h"
+#include "runtime/rendezvous/families/port_of_job.h"
 
 namespace lockstep::rendezvous {
 namespace {

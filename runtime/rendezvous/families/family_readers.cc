@@ -1,4 +1,4 @@
-#include "runtime/rendezvous/family_readers.h"
+#include "runtime/rendezvous/families/family_readers.h"
 
 #include <fmt/format.h>
 

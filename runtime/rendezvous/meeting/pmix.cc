@@ -1,4 +1,4 @@
-#include "runtime/rendezvous/pmix.h"
+#include "runtime/rendezvous/meeting/pmix.h"
 
 #include <dlfcn.h>
 #include <fmt/format.h>
@@ -8,7 +8,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/mutex.h"
 #include "runtime/net/backoff.h"
-#include "runtime/rendezvous/pmix_abi.h"
+#include "runtime/rendezvous/meeting/pmix_abi.h"
 
 namespace lockstep::rendezvous {
 namespace {

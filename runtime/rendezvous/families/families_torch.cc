@@ -3,7 +3,7 @@
 
 #include <climits>
 
-#include "runtime/rendezvous/family_readers.h"
+#include "runtime/rendezvous/families/family_readers.h"
 
 namespace lockstep::rendezvous {
 namespace {

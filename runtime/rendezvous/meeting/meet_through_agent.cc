@@ -6,8 +6,8 @@
 #include "runtime/base/logging.h"
 #include "runtime/net/backoff.h"
 #include "runtime/net/tcp_socket.h"
-#include "runtime/rendezvous/file_meeting.h"
-#include "runtime/rendezvous/means.h"
+#include "runtime/rendezvous/meeting/file_meeting.h"
+#include "runtime/rendezvous/meeting/means.h"
 #include "runtime/store/tcp_store.h"
 
 namespace lockstep::rendezvous {

@@ -1,4 +1,4 @@
-#include "runtime/rendezvous/held_store.h"
+#include "runtime/rendezvous/meeting/held_store.h"
 
 #include <fmt/format.h>
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "runtime/base/mutex.h"
-#include "runtime/rendezvous/held_store.h"
+#include "runtime/rendezvous/meeting/held_store.h"
 
 namespace lockstep::rendezvous {
 

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "runtime/base/error.h"
-#include "runtime/rendezvous/held_store.h"
+#include "runtime/rendezvous/meeting/held_store.h"
 #include "runtime/rendezvous/records.h"
 
 namespace lockstep::rendezvous {

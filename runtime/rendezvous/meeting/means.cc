@@ -1,11 +1,11 @@
-#include "runtime/rendezvous/means.h"
+#include "runtime/rendezvous/meeting/means.h"
 
 #include <fmt/format.h>
 
 #include "runtime/base/logging.h"
 #include "runtime/net/interfaces.h"
 #include "runtime/rendezvous/join.h"
-#include "runtime/rendezvous/visits.h"
+#include "runtime/rendezvous/meeting/visits.h"
 #include "runtime/store/tcp_store.h"
 
 namespace lockstep::rendezvous {

@@ -4,8 +4,8 @@
 #include "runtime/base/host.h"
 #include "runtime/base/logging.h"
 #include "runtime/net/backoff.h"
-#include "runtime/rendezvous/file_meeting.h"
-#include "runtime/rendezvous/means.h"
+#include "runtime/rendezvous/meeting/file_meeting.h"
+#include "runtime/rendezvous/meeting/means.h"
 
 namespace lockstep::rendezvous {
 namespace {

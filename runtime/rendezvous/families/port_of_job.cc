@@ -1,4 +1,4 @@
-#include "runtime/rendezvous/port_of_job.h"
+#include "runtime/rendezvous/families/port_of_job.h"
 
 #include "runtime/base/hash.h"
 

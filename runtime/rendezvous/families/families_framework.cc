@@ -6,7 +6,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/net/address.h"
-#include "runtime/rendezvous/family_readers.h"
+#include "runtime/rendezvous/families/family_readers.h"
 
 namespace lockstep::rendezvous {
 namespace {

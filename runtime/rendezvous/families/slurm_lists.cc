@@ -1,4 +1,4 @@
-#include "runtime/rendezvous/slurm_lists.h"
+#include "runtime/rendezvous/families/slurm_lists.h"
 
 #include <algorithm>
 #include <climits>

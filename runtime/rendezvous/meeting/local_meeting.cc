@@ -1,4 +1,4 @@
-#include "runtime/rendezvous/local_meeting.h"
+#include "runtime/rendezvous/meeting/local_meeting.h"
 
 #include <fmt/format.h>
 #include <poll.h>
