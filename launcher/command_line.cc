@@ -9,8 +9,8 @@
 
 #include "launcher/flag_values.h"
 #include "launcher/help_text.h"
-#include "launcher/run_flags.h"
-#include "launcher/serve_flags.h"
+#include "launcher/run/run_flags.h"
+#include "launcher/serve/serve_flags.h"
 
 namespace lockstep::launcher {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "launcher/command_line.h"
 #include "launcher/doctor/doctor.h"
-#include "launcher/run.h"
-#include "launcher/serve.h"
+#include "launcher/run/run.h"
+#include "launcher/serve/serve.h"
 
 namespace {
 

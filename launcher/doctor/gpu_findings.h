@@ -5,7 +5,7 @@
 #include <string>
 
 #include "launcher/doctor/finding.h"
-#include "launcher/rank_count.h"
+#include "launcher/run/rank_count.h"
 
 namespace lockstep::launcher::doctor {
 

@@ -9,8 +9,8 @@
 #include <cerrno>
 #include <csignal>
 
-#include "launcher/rank_process.h"
-#include "launcher/spawn.h"
+#include "launcher/run/rank_process.h"
+#include "launcher/run/spawn.h"
 #include "launcher/system.h"
 #include "runtime/base/environment.h"
 #include "runtime/base/error.h"

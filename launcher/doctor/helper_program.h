@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "launcher/exit_status.h"
+#include "launcher/watch/exit_status.h"
 #include "runtime/base/deadline.h"
 
 namespace lockstep::launcher::doctor {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <string_view>
 
-#include "launcher/spawn.h"
+#include "launcher/run/spawn.h"
 
 namespace lockstep::launcher::doctor {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "launcher/serve_flags.h"
+#include "launcher/serve/serve_flags.h"
 
 namespace lockstep::launcher {
 namespace {

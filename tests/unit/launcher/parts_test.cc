@@ -10,10 +10,10 @@
 #include <fstream>
 
 #include "launcher/command_line.h"
-#include "launcher/contract.h"
-#include "launcher/exit_status.h"
-#include "launcher/find_program.h"
-#include "launcher/process_table.h"
+#include "launcher/run/contract.h"
+#include "launcher/run/find_program.h"
+#include "launcher/watch/exit_status.h"
+#include "launcher/watch/process_table.h"
 #include "runtime/base/exit_code.h"
 #include "runtime/rendezvous/identity.h"
 

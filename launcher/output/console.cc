@@ -1,0 +1,137 @@
+#include "launcher/output/console.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <csignal>
+#include <utility>
+
+#include "runtime/base/error.h"
+#include "runtime/base/printable.h"
+
+namespace lockstep::launcher {
+namespace {
+
+constexpr std::string_view kEraseLine = "\r\x1b[K";
+
+bool writable(int fd) {
+  pollfd entry{fd, POLLOUT, 0};
+  return poll(&entry, 1, 0) > 0;  // true also for an error: the write that follows meets it
+}
+
+// As after 2>&1.
+bool same_file(int one, int other) {
+  struct stat first {};
+  struct stat second {};
+  if (fstat(one, &first) != 0 || fstat(other, &second) != 0) throw SystemError("fstat of stdout and stderr", errno);
+  return first.st_dev == second.st_dev && first.st_ino == second.st_ino;
+}
+
+}  // namespace
+
+Console::Console(int out_fd, int err_fd) {
+  // A write that has no reader, or no room under ulimit -f, shall fail instead.
+  for (const int number : {SIGPIPE, SIGXFSZ}) {
+    if (signal(number, SIG_IGN) == SIG_ERR) throw SystemError("ignore SIGPIPE and SIGXFSZ", errno);
+  }
+  out_ = {.fd = out_fd, .terminal = isatty(out_fd) == 1, .broken = false, .lost = false, .pending = {}};
+  err_ = {.fd = err_fd, .terminal = isatty(err_fd) == 1, .broken = false, .lost = false, .pending = {}};
+  shared_ = same_file(out_fd, err_fd);
+}
+
+void Console::line(Stream stream, int rank, std::string_view text) {
+  // A bar's last state comes as a line in the end; the redraws before it are of no interest then.
+  if (rank == 0 && stream == bar_stream_) {
+    if (!bar_.empty()) put(sink(bar_stream_), kEraseLine);
+    bar_.clear();
+    held_.clear();
+  }
+  // The library in a rank says who it is, for those who have no launcher. Here it would stand twice.
+  if (const auto label = fmt::format("[lockstep rank {}] ", rank); text.starts_with(label)) {
+    put_line(stream, fmt::format("[rank {}] [lockstep] ", rank), text.substr(label.size()));
+  } else {
+    put_line(stream, fmt::format("[rank {}] ", rank), text);
+  }
+}
+
+void Console::redraw(Stream stream, std::string_view text) {
+  bar_stream_ = stream;
+  Sink& target = sink(stream);
+  if (target.terminal) {
+    bar_ = text;
+    // A reader that is behind sees the newest state, not the history.
+    if (target.pending.empty()) put(target, fmt::format("{}\x1b[K\r", text));
+    return;
+  }
+  held_ = text;
+  if (!next_line_ || next_line_->expired()) show_held_redraw();
+}
+
+void Console::message(std::string_view text) { put_line(Stream::err, "lockstep run: ", printable_lines(text)); }
+
+void Console::detail(std::string_view text) { put_line(Stream::err, "", text); }
+
+void Console::flush() {
+  if (!held_.empty() && next_line_ && next_line_->expired()) show_held_redraw();
+  drain(out_);
+  drain(err_);
+}
+
+std::optional<Deadline::Duration> Console::next_redraw() const {
+  if (held_.empty() || !next_line_) return std::nullopt;
+  return next_line_->remaining();
+}
+
+void Console::finish() {
+  if (!held_.empty()) show_held_redraw();
+  if (!bar_.empty()) put(sink(bar_stream_), fmt::format("{}{}\n", kEraseLine, std::exchange(bar_, {})));
+}
+
+void Console::show_held_redraw() {
+  next_line_ = Deadline::after(kRedrawInterval);
+  put_line(bar_stream_, "[rank 0] ", std::exchange(held_, {}));
+}
+
+void Console::put_line(Stream stream, std::string_view prefix, std::string_view text) {
+  // On a terminal the bar keeps the last line: erase it, write, draw it again.
+  const bool around_bar = !bar_.empty() && sink(stream).terminal;
+  put(sink(stream), fmt::format("{}{}{}\n", around_bar ? kEraseLine : "", prefix, text));
+  if (around_bar) put(sink(bar_stream_), fmt::format("{}\x1b[K\r", bar_));
+}
+
+void Console::put(Sink& target, std::string_view text) {
+  if (target.broken) return;
+  target.pending.append(text);
+  drain(target);
+}
+
+void Console::drain(Sink& target) {
+  std::size_t written = 0;
+  while (written < target.pending.size() && writable(target.fd)) {
+    // The file may be shared with other programs, so O_NONBLOCK is not ours to set; a pipe that poll calls writable
+    // takes PIPE_BUF bytes at once.
+    const auto bytes = write(target.fd, target.pending.data() + written,
+                             std::min<std::size_t>(PIPE_BUF, target.pending.size() - written));
+    if (bytes >= 0) {
+      written += static_cast<std::size_t>(bytes);
+    } else if (errno != EINTR && errno != EAGAIN) {
+      const int error = errno;
+      target.broken = true;
+      target.lost = error != EPIPE;
+      target.pending.clear();
+      if (&target == &out_) {
+        message(fmt::format("stdout can't be written: {}; what the ranks print there is lost from here on",
+                            errno_text(error)));
+      }
+      return;
+    }
+  }
+  target.pending.erase(0, written);
+}
+
+}  // namespace lockstep::launcher

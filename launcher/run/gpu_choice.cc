@@ -1,0 +1,116 @@
+#include "launcher/run/gpu_choice.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "runtime/base/environment.h"
+#include "runtime/base/error.h"
+
+namespace lockstep::launcher {
+namespace {
+
+std::vector<std::string> entries_of(std::string_view text) {
+  std::vector<std::string> entries;
+  for (;;) {
+    const std::size_t comma = text.find(',');
+    std::string_view entry = text.substr(0, comma);
+    while (!entry.empty() && entry.front() == ' ') entry.remove_prefix(1);
+    while (!entry.empty() && entry.back() == ' ') entry.remove_suffix(1);
+    entries.emplace_back(entry);
+    if (comma == std::string_view::npos) return entries;
+    text.remove_prefix(comma + 1);
+  }
+}
+
+bool is_uuid(std::string_view entry) {
+  // The prefix alone would mean any.
+  return (entry.starts_with("GPU-") || entry.starts_with("MIG-")) && entry.size() > 4;
+}
+
+std::string list_of(const std::vector<SeenGpu>& seen) {
+  std::string text;
+  for (std::size_t i = 0; i < seen.size(); ++i) {
+    text += fmt::format("{}{}{}", i == 0 ? "" : ", ", i, seen[i].uuid.empty() ? "" : " (" + seen[i].uuid + ")");
+  }
+  return text;
+}
+
+// The index of the only one that an entry means.
+std::optional<std::size_t> find_uuid(std::string_view entry, const std::vector<SeenGpu>& seen) {
+  std::optional<std::size_t> found;
+  for (std::size_t i = 0; i < seen.size(); ++i) {
+    if (!seen[i].uuid.starts_with(entry)) continue;
+    if (found) return std::nullopt;
+    found = i;
+  }
+  return found;
+}
+
+}  // namespace
+
+std::optional<std::vector<std::string>> parse_devices(std::string_view text) {
+  auto entries = entries_of(text);
+  for (const auto& entry : entries) {
+    const auto index = parse_int(entry);
+    if (!is_uuid(entry) && !(index && *index >= 0 && *index < kMaxRanks)) return std::nullopt;
+  }
+  return entries;
+}
+
+std::string visible_devices_of_ranks(const std::vector<std::string>& devices, const std::vector<SeenGpu>& seen,
+                                     const std::optional<std::string>& inherited) {
+  const std::string flag = fmt::format("--devices {}", fmt::join(devices, ","));
+  const bool any_uuid = std::any_of(devices.begin(), devices.end(), [](const auto& entry) { return is_uuid(entry); });
+  const auto outer = inherited ? entries_of(*inherited) : std::vector<std::string>{};
+  std::vector<std::string> chosen;
+  std::vector<std::string> meant;  // the same in one form, to compare
+  for (const auto& entry : devices) {
+    std::optional<std::size_t> index;
+    if (!is_uuid(entry)) {
+      index = static_cast<std::size_t>(*parse_int(entry));
+      if (*index >= seen.size()) {
+        throw InvalidArgument(fmt::format(
+            "{}: there is no GPU {} here{}; there are {}", flag, entry,
+            inherited ? fmt::format(" (CUDA_VISIBLE_DEVICES='{}' counts)", *inherited) : "", list_of(seen)));
+      }
+    } else if (entry.starts_with("GPU-") && !seen.empty() && !seen.front().uuid.empty()) {
+      index = find_uuid(entry, seen);
+      if (!index)
+        throw InvalidArgument(
+            fmt::format("{}: {} is not one GPU of those here; there are {}", flag, entry, list_of(seen)));
+    }
+    // CUDA wants one form in all entries. One that it named itself is as it wants it: of a slice of a GPU (MIG) the
+    // driver gives the UUID with GPU- before it, and knows it with MIG- only.
+    if (!index) {
+      chosen.push_back(entry);
+    } else if (*index < outer.size() && is_uuid(outer[*index])) {
+      chosen.push_back(outer[*index]);
+    } else if (any_uuid && !seen[*index].uuid.empty()) {
+      chosen.push_back(seen[*index].uuid);
+    } else {
+      chosen.push_back(*index < outer.size() ? outer[*index] : fmt::format("{}", *index));
+    }
+    auto form = index ? fmt::format("{}", *index) : entry;
+    if (std::find(meant.begin(), meant.end(), form) != meant.end()) {
+      throw InvalidArgument(
+          fmt::format("{}: GPU {} comes twice, which hides it from CUDA; give each once, and "
+                      "--oversubscribe-gpu for several ranks on one",
+                      flag, entry));
+    }
+    meant.push_back(std::move(form));
+  }
+  return fmt::format("{}", fmt::join(chosen, ","));
+}
+
+void require_a_gpu_each(int ranks, const std::vector<std::string>& devices, bool oversubscribe) {
+  const auto gpus = static_cast<int>(devices.size());
+  if (gpus == 0 || ranks <= gpus || oversubscribe) return;
+  throw InvalidArgument(fmt::format(
+      "--devices {}: {} ranks for {} GPU{}, so ranks 0 and {} would share GPU {}; give --nproc-per-node {}, or "
+      "for tests --oversubscribe-gpu",
+      fmt::join(devices, ","), ranks, gpus, gpus == 1 ? "" : "s", gpus, devices.front(), gpus));
+}
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,415 @@
+#include "launcher/run/job.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/epoll.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+#include "launcher/command_line.h"
+#include "launcher/run/job_report.h"
+#include "launcher/run/spawn.h"
+#include "runtime/base/error.h"
+#include "runtime/base/host.h"
+#include "runtime/net/stream.h"
+
+namespace lockstep::launcher {
+namespace {
+
+using namespace std::chrono_literals;
+
+// What an epoll event is about: kind and, for the last three, rank.
+enum class Source : std::uint32_t { signals, log, news, console_out, console_err, rank_end, rank_out, rank_err };
+constexpr std::uint64_t tag(Source source, int rank = 0) {
+  return (static_cast<std::uint64_t>(source) << 32) | static_cast<std::uint32_t>(rank);
+}
+
+// A process that doesn't end this long after SIGKILL waits for a device; it is left to the kernel.
+constexpr auto kUnkillableLimit = 5s;
+// Above what shells and programs name by number (exec 3<..., descriptor 10 of dash).
+constexpr int kLowestInheritedFd = 200;
+
+// Of one rank: two pipes, its end, and its connections to the stores.
+constexpr std::uint64_t kDescriptorsPerRank = 12;
+constexpr std::uint64_t kSpareDescriptors = 1024;
+
+bool asks_to_end(int signal) { return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT; }
+
+}  // namespace
+
+Job::Job(JobOptions options, const Environment& environment, Console& console, Signals& signals, Guardian& guardian,
+         LogRelay& log, const Pipe& life, Inbox<store::MemberNews>& news)
+    : options_(std::move(options)),
+      environment_(environment),
+      console_(console),
+      signals_(signals),
+      guardian_(guardian),
+      log_(log),
+      news_(news),
+      tree_(guardian),
+      host_(host_name()),
+      epoll_(epoll_create1(EPOLL_CLOEXEC)),
+      life_(fcntl(life.read_end.get(), F_DUPFD_CLOEXEC, kLowestInheritedFd)),
+      started_(Clock::now()),
+      watch_({.ranks = options_.contract.world_size,
+              .host = host_,
+              .end_stopped = options_.contract.liveness.value_or(environment.get("LOCKSTEP_LIVENESS") != "off"),
+              .members = options_.members}),
+      look_at_(Deadline::after(RankWatch::kLook)),
+      verdict_(options_.contract.world_size) {
+  if (!epoll_) throw SystemError("epoll_create1", errno);
+  // With a low limit of descriptors there is no such number.
+  if (!life_) life_.reset(fcntl(life.read_end.get(), F_DUPFD_CLOEXEC, 0));
+  if (!life_) throw SystemError("fcntl F_DUPFD_CLOEXEC", errno);
+  options_.contract.launcher_pid = getpid();
+  struct stat status {};
+  if (fstat(life_.get(), &status) != 0) throw SystemError("fstat", errno);
+  options_.contract.launcher_fd = fmt::format("{}:{}", life_.get(), status.st_ino);
+  watch(signals_.fd(), EPOLLIN, tag(Source::signals));
+  watch(log_.fd(), EPOLLIN, tag(Source::log));
+  watch(news_.fd(), EPOLLIN, tag(Source::news));
+}
+
+int Job::run() {
+  try {
+    start_ranks();
+  } catch (const Error&) {
+    signal_all(SIGKILL);
+    for (auto& process : ranks_) {
+      if (!process.running() || !net::wait_readable(process.pidfd.get(), Deadline::after(kUnkillableLimit))) continue;
+      process.ending = reap(process.pidfd.get());  // not every container's init does it for us
+    }
+    throw;
+  }
+  while (!finished()) {
+    wait_for_events();
+    check_timers();
+    pause_or_resume_reading();
+  }
+  return conclude();
+}
+
+void Job::start_ranks() {
+  open_files_ = net::raise_open_files_limit(
+      kSpareDescriptors + kDescriptorsPerRank * static_cast<std::uint64_t>(options_.contract.world_size));
+  const UniqueFd null = open_file("/dev/null", false);
+  ranks_.resize(static_cast<std::size_t>(options_.contract.world_size));
+  for (int rank = 0; rank < options_.contract.world_size; ++rank) start_rank(rank, null.get());
+}
+
+void Job::start_rank(int rank, int null_fd) {
+  RankProcess& process = ranks_[static_cast<std::size_t>(rank)];
+  process.rank = rank;
+  UniqueFd out;
+  UniqueFd err;
+  process.out = output_of(rank, Stream::out, out);
+  process.err = output_of(rank, Stream::err, err);
+
+  SpawnRequest request;
+  request.path = options_.program;
+  request.arguments = options_.command;
+  request.environment = rank_environment(environment_, options_.contract, rank);
+  // A rank is no foreground job: to read from a terminal would stop it.
+  request.stdin_fd = rank == 0 && isatty(STDIN_FILENO) == 0 ? STDIN_FILENO : null_fd;
+  request.stdout_fd = out.get();
+  request.stderr_fd = err.get();
+  request.inherited_fd = life_.get();
+  request.registration_fd = guardian_.registration_fd();
+  request.signal_mask = signals_.original_mask();
+  request.open_files = open_files_;
+  Spawned spawned = spawn(request);
+  process.pid = spawned.pid;
+  process.pidfd = std::move(spawned.pidfd);
+
+  watch(process.pidfd.get(), EPOLLIN, tag(Source::rank_end, rank));
+  watch(process.out.fd(), EPOLLIN, tag(Source::rank_out, rank));
+  watch(process.err.fd(), EPOLLIN, tag(Source::rank_err, rank));
+}
+
+RankOutput Job::output_of(int rank, Stream stream, UniqueFd& rank_end) const {
+  Pipe pipe = make_pipe();
+  set_non_blocking(pipe.read_end.get());
+  rank_end = std::move(pipe.write_end);
+  if (options_.log_dir.empty()) return {rank, stream, std::move(pipe.read_end)};
+  LogFile file(fmt::format("{}/rank{}.{}", options_.log_dir, rank, stream == Stream::out ? "out" : "err"));
+  return {rank, stream, std::move(pipe.read_end), std::move(file)};
+}
+
+void Job::watch(int fd, std::uint32_t events, std::uint64_t what) {
+  epoll_event event{};
+  event.events = events;
+  event.data.u64 = what;
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0 && errno != EEXIST) throw SystemError("epoll_ctl", errno);
+}
+
+void Job::forget(int fd) {
+  if (fd < 0) return;
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr) != 0 && errno != ENOENT)
+    throw SystemError("epoll_ctl", errno);
+}
+
+void Job::wait_for_events() {
+  auto limit = Deadline::Duration::max();
+  for (const auto& deadline : {look_at_, verdict_at_, kill_at_, give_up_at_}) {
+    if (deadline) limit = std::min(limit, deadline->remaining());
+  }
+  if (const auto redraw = console_.next_redraw()) limit = std::min(limit, *redraw);
+  const auto deadline = limit == Deadline::Duration::max() ? Deadline::never() : Deadline::after(limit);
+
+  for (const auto stream : {Stream::out, Stream::err}) {
+    if (console_.waiting(stream)) {
+      watch(console_.fd(stream), EPOLLOUT, tag(stream == Stream::out ? Source::console_out : Source::console_err));
+    }
+  }
+  // In the order in which they became ready: so the rank that ended first is seen first.
+  std::array<epoll_event, 64> events;
+  int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), deadline.poll_timeout_ms());
+  if (count < 0 && errno != EINTR) throw SystemError("epoll_wait", errno);
+  for (int i = 0; i < count; ++i) handle(events[static_cast<std::size_t>(i)].data.u64);
+  console_.flush();
+  if (children_changed_) reap_others();
+}
+
+void Job::handle(std::uint64_t what) {
+  const auto source = static_cast<Source>(what >> 32);
+  const auto rank = static_cast<std::size_t>(what & 0xffffffffu);
+  switch (source) {
+    case Source::signals:
+      for (const int signal : signals_.take()) on_signal(signal);
+      return;
+    case Source::log: show_log(); return;
+    case Source::news: on_news(); return;
+    case Source::console_out: forget(console_.fd(Stream::out)); return;  // flush() follows
+    case Source::console_err: forget(console_.fd(Stream::err)); return;
+    case Source::rank_end: on_rank_end(ranks_[rank]); return;
+    case Source::rank_out: read_output(ranks_[rank].out); return;
+    case Source::rank_err: read_output(ranks_[rank].err); return;
+  }
+}
+
+void Job::read_output(RankOutput& output) {
+  if (reading_) output.read_some(console_);  // one piece each, so that a noisy rank doesn't silence the others
+}
+
+void Job::show_log() {
+  if (!reading_) return;
+  for (const auto& line : log_.take()) console_.message(line);
+}
+
+void Job::pause_or_resume_reading() {
+  const bool wanted = console_.backlog() < Console::kBacklogLimit;
+  if (wanted == reading_) return;
+  reading_ = wanted;
+  if (wanted) {
+    watch(log_.fd(), EPOLLIN, tag(Source::log));
+  } else {
+    forget(log_.fd());
+  }
+  for (auto& process : ranks_) {
+    for (const auto& [output, source] : {std::pair{&process.out, Source::rank_out}, {&process.err, Source::rank_err}}) {
+      if (!output->open()) continue;
+      if (wanted) {
+        watch(output->fd(), EPOLLIN, tag(source, process.rank));
+      } else {
+        forget(output->fd());
+      }
+    }
+  }
+}
+
+void Job::on_signal(int signal) {
+  if (signal == SIGCHLD) {
+    children_changed_ = true;
+  } else if (signal == SIGTSTP) {
+    // Ctrl-Z: the ranks are in groups of their own, so the terminal has stopped nobody yet.
+    signal_all(SIGSTOP);
+    raise(SIGSTOP);
+    signal_all(SIGCONT);
+  } else if (!asks_to_end(signal)) {
+    signal_all(signal);
+  } else {
+    on_stop_request(signal);
+  }
+}
+
+void Job::on_stop_request(int signal) {
+  const int first = stop_.signal();
+  switch (stop_.asked(signal)) {
+    case StopRequest::Step::pass_on:
+      console_.message(
+          fmt::format("{}: passed on to {}; once more to kill them", signal_name(signal), count_of(running(), "rank")));
+      verdict_at_.reset();
+      signal_all(signal);
+      return;
+    case StopRequest::Step::kill:
+      console_.message(fmt::format(
+          "{}: killing {}",
+          signal == first ? "second " + signal_name(signal) : signal_name(signal) + " after " + signal_name(first),
+          count_of(running(), "rank")));
+      kill_at_.reset();
+      give_up_at_ = Deadline::after(kUnkillableLimit);
+      signal_all(SIGKILL);
+      return;
+    case StopRequest::Step::ignore: return;
+  }
+}
+
+void Job::on_news() {
+  for (const auto& news : news_.take()) {
+    // Of a group of some ranks only, the numbers mean other processes.
+    if (news.world_size != options_.contract.world_size) continue;
+    if (news.cause) {
+      hear(*news.cause);
+    } else {
+      verdict_.all_have_met();
+    }
+  }
+}
+
+void Job::hear(const Cause& cause) {
+  if (stop_.signal() == 0) obey(verdict_.heard(cause));
+}
+
+void Job::on_rank_end(RankProcess& process) {
+  if (process.ending) return;
+  const auto ending = reap(process.pidfd.get());
+  if (!ending) return;
+  // What it has said before it ended is there, and says what its end means.
+  on_news();
+  process.ending = *ending;
+  forget(process.pidfd.get());
+  tree_.release_empty_groups(ranks_);
+  // Its last words come before what is said about it. What it started may hold the pipes, so their end is not awaited.
+  process.out.read_available(console_);
+  process.err.read_available(console_);
+  if (!verdict_.first_failure() && stop_.explains(*ending)) {
+    // Ranks that end by the signal they were sent are what was asked for.
+    const bool obeyed = ending->by_signal && ending->value == stop_.signal();
+    if (!ending->ok() && !obeyed) console_.message(describe_later_end(process, host_, stop_.signal()));
+    return;
+  }
+  if (give_up_at_ && ending->by_signal && ending->value == SIGKILL && process.rank != verdict_.first_failure()) {
+    ++killed_after_failure_;
+  }
+  obey(verdict_.ended(process.rank, *ending));
+}
+
+void Job::obey(Verdict::Step step) {
+  if (step == Verdict::Step::await_root) verdict_at_ = Deadline::after(verdict_.patience(options_.grace));
+  if (step != Verdict::Step::end_others) return;
+  verdict_at_.reset();
+  const auto report = describe_failure(verdict_, first_failure(), host_, Clock::now() - started_, running());
+  console_.message(report.message);
+  for (const auto& line : report.details) console_.detail(line);
+  begin_ending(SIGTERM);
+}
+
+const RankProcess& Job::first_failure() const { return ranks_[static_cast<std::size_t>(*verdict_.first_failure())]; }
+
+void Job::reap_others() {
+  bool guardian_died = false;
+  children_changed_ = !tree_.reap_others(ranks_, guardian_died);
+  if (!guardian_died) return;
+  console_.message(tree_.replace_guardian(ranks_)
+                       ? "the guardian process was killed; another one has its place"
+                       : "the guardian process was killed and is not replaced: if this launcher is killed too, "
+                         "programs behind wrapper scripts may be left");
+}
+
+void Job::look_at_ranks() {
+  look_at_.reset();
+  if (running() == 0 || verdict_.first_failure()) return;
+  look_at_ = Deadline::after(RankWatch::kLook);
+  for (const auto& finding : watch_.look(ranks_, Clock::now())) {
+    if (finding.cause) {
+      hear(*finding.cause);
+    } else {
+      console_.message(finding.text);
+    }
+  }
+}
+
+void Job::check_timers() {
+  if (look_at_ && look_at_->expired()) look_at_ranks();
+  if (verdict_at_ && verdict_at_->expired()) {
+    verdict_at_.reset();
+    obey(verdict_.overdue());
+  }
+  if (kill_at_ && kill_at_->expired()) {
+    kill_at_.reset();
+    give_up_at_ = Deadline::after(kUnkillableLimit);
+    signal_all(SIGKILL);
+  }
+}
+
+bool Job::finished() {
+  if (running() > 0) return give_up_at_ && give_up_at_->expired();
+  const auto left = tree_.members();
+  if (left.empty()) return true;
+  if (give_up_at_) return give_up_at_->expired();
+  if (!kill_at_) {
+    console_.message(fmt::format("the ranks have ended and left {}; the first is {} (pid {}); ending what is left",
+                                 count_of(static_cast<int>(left.size()), "process", "es"), left.front().name,
+                                 left.front().pid));
+    begin_ending(SIGTERM);
+  }
+  return false;
+}
+
+int Job::conclude() {
+  // Nothing of the job is due any more: only the reader of the output is waited for.
+  look_at_.reset();
+  verdict_at_.reset();
+  kill_at_.reset();
+  give_up_at_.reset();
+  for (auto& process : ranks_) {
+    if (process.running()) forget(process.pidfd.get());
+    process.out.finish(console_);
+    process.err.finish(console_);
+  }
+  for (const auto& line : log_.take()) console_.message(line);
+  int code = sum_up();
+  for (const auto& entry : tree_.members()) {
+    console_.message(fmt::format("process {} ({}) did not end within {} s of SIGKILL: it waits for a device", entry.pid,
+                                 entry.name, kUnkillableLimit.count()));
+    if (code == 0) code = kExitInternal;
+  }
+  if (const auto lost = describe_lost_output(ranks_); !lost.empty()) {
+    console_.message(lost);
+    if (code == 0) code = kExitInternal;
+  }
+  // The reader may take its time, as with any program; who doesn't want to wait for it sends a signal.
+  console_.finish();
+  for (const int asked = stop_.count(); console_.backlog() > 0 && stop_.count() == asked;) wait_for_events();
+  return code == 0 && console_.lost_output() ? kExitInternal : code;
+}
+
+int Job::sum_up() {
+  if (verdict_.first_failure()) {
+    console_.message(summarise_failure(verdict_, killed_after_failure_, options_.grace));
+    return verdict_.exit_code();
+  }
+  const bool all_ok = std::all_of(ranks_.begin(), ranks_.end(),
+                                  [](const auto& process) { return process.ending && process.ending->ok(); });
+  if (all_ok) return 0;
+  console_.message(fmt::format("stopped by {}; exit code {}", signal_name(stop_.signal()), 128 + stop_.signal()));
+  return 128 + stop_.signal();
+}
+
+void Job::begin_ending(int signal) {
+  kill_at_ = Deadline::after(options_.grace);
+  signal_all(signal);
+}
+
+void Job::signal_all(int signal) { tree_.signal_all(ranks_, signal); }
+
+int Job::running() const {
+  return static_cast<int>(
+      std::count_if(ranks_.begin(), ranks_.end(), [](const auto& process) { return process.running(); }));
+}
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,110 @@
+// The ranks of one job, from their start to the end of the last process they left.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "launcher/inbox.h"
+#include "launcher/output/console.h"
+#include "launcher/output/log_relay.h"
+#include "launcher/run/contract.h"
+#include "launcher/run/job_tree.h"
+#include "launcher/run/rank_process.h"
+#include "launcher/run/stop_request.h"
+#include "launcher/signals.h"
+#include "launcher/watch/guardian.h"
+#include "launcher/watch/rank_watch.h"
+#include "launcher/watch/verdict.h"
+#include "runtime/base/cause.h"
+#include "runtime/base/deadline.h"
+#include "runtime/base/environment.h"
+#include "runtime/net/open_files.h"
+
+namespace lockstep::launcher {
+
+struct JobOptions {
+  std::string program;               // path
+  std::vector<std::string> command;  // argv of every rank
+  std::string log_dir;               // empty: output goes to the console
+  std::chrono::milliseconds grace{700};
+  Contract contract;  // the job fills launcher_pid and launcher_fd in
+  // Who has registered with the job's store; nothing if it doesn't answer.
+  std::function<std::optional<std::vector<store::MemberView>>()> members = {};
+};
+
+// Driven by descriptors (signals, ends of processes, output), so that nothing is polled. Main thread only, which must
+// live as long as the ranks: they die with it.
+class Job {
+ public:
+  // What is given by reference outlives the job. Throws SystemError.
+  // `life`: its read end goes to every rank; it ends with this process, and nothing is ever written.
+  Job(JobOptions options, const Environment& environment, Console& console, Signals& signals, Guardian& guardian,
+      LogRelay& log, const Pipe& life, Inbox<store::MemberNews>& news);
+
+  // Starts the ranks and returns the exit code once nothing of them runs any more. May be called once.
+  // Throws ExecError or SystemError, with everything that was started ended again.
+  int run();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void start_ranks();
+  void start_rank(int rank, int null_fd);
+  // Where a stream of a rank goes; `rank_end` is what the rank writes to.
+  RankOutput output_of(int rank, Stream stream, UniqueFd& rank_end) const;
+  void watch(int fd, std::uint32_t events, std::uint64_t what);
+  void forget(int fd);
+  void wait_for_events();
+  void handle(std::uint64_t what);
+  void read_output(RankOutput& output);
+  void show_log();
+  void pause_or_resume_reading();
+  void on_signal(int signal);
+  void on_stop_request(int signal);
+  void on_news();
+  void hear(const Cause& cause);
+  void on_rank_end(RankProcess& process);
+  void reap_others();
+  void check_timers();
+  void look_at_ranks();
+  bool finished();
+
+  void obey(Verdict::Step step);
+  const RankProcess& first_failure() const;
+  int conclude();
+  int sum_up();
+  void begin_ending(int signal);
+  void signal_all(int signal);
+  int running() const;
+
+  JobOptions options_;
+  const Environment& environment_;
+  Console& console_;
+  Signals& signals_;
+  Guardian& guardian_;
+  LogRelay& log_;
+  Inbox<store::MemberNews>& news_;
+  JobTree tree_;
+  std::string host_;
+  UniqueFd epoll_;
+  UniqueFd life_;  // the ranks' end of the life pipe, under a number that programs don't name
+  std::vector<RankProcess> ranks_;
+  Clock::time_point started_;
+  net::OpenFilesLimit open_files_;  // what the ranks get; the launcher's own is higher
+  bool reading_ = true;
+  bool children_changed_ = false;
+
+  RankWatch watch_;
+  std::optional<Deadline> look_at_;  // while ranks run and none has failed
+  Verdict verdict_;
+  std::optional<Deadline> verdict_at_;  // the root must have shown itself by then
+  int killed_after_failure_ = 0;        // ranks that outlived the grace period
+  StopRequest stop_;
+  std::optional<Deadline> kill_at_;     // the others have had SIGTERM
+  std::optional<Deadline> give_up_at_;  // they have had SIGKILL
+};
+
+}  // namespace lockstep::launcher

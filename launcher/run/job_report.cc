@@ -1,0 +1,98 @@
+#include "launcher/run/job_report.h"
+
+#include <fmt/format.h>
+
+#include "runtime/rendezvous/roster.h"
+
+namespace lockstep::launcher {
+namespace {
+
+std::string who(const RankProcess& process, const std::string& host, const std::string& how) {
+  return fmt::format("rank {} (host {}, pid {}) {}", process.rank, host, process.pid, how);
+}
+
+// How the first failure came to be one.
+std::string how_it_failed(const Verdict& verdict) {
+  const Cause* const cause = verdict.cause();
+  if (const auto& ending = verdict.ending()) {
+    return ending->ok() ? "exited with code 0 while the others still needed it" : ending->describe();
+  }
+  if (cause == nullptr) return "has failed and still runs";
+  if (cause->reporter < 0) return "did not go on, as said above";
+  if (cause->kind == Cause::Kind::timeout) return "did not arrive where the others waited for it";
+  return "has failed and still runs";
+}
+
+std::string ending_of_others(int others) {
+  return others == 0   ? ""
+         : others == 1 ? "; ending the other rank"
+                       : fmt::format("; ending the other {} ranks", others);
+}
+
+}  // namespace
+
+std::string count_of(std::int64_t count, std::string_view noun, std::string_view plural_ending) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : plural_ending);
+}
+
+FailureReport describe_failure(const Verdict& verdict, const RankProcess& process, const std::string& host,
+                               std::chrono::duration<double> age, int running) {
+  FailureReport report;
+  const Cause* const cause = verdict.cause();
+  // Of a rank that has not ended the store, or the launcher's own look at it, says it all.
+  const bool is_told = !verdict.ending() && cause != nullptr && cause->reporter < 0;
+  report.message =
+      (is_told ? cause->text
+               : fmt::format("{} {:.1f} s after the start", who(process, host, how_it_failed(verdict)), age.count())) +
+      ending_of_others(verdict.ending() ? running : running - 1);
+  if (verdict.ending()) {
+    if (const auto hint = verdict.ending()->hint(); !hint.empty()) report.details.push_back("  hint: " + hint);
+  }
+  if (cause != nullptr && !is_told) {
+    const std::string who_says = cause->reporter < 0 ? "the store" : fmt::format("rank {}", cause->reporter);
+    const std::string when = cause->step < 0 ? "" : fmt::format(", in step {}", cause->step);
+    report.details.push_back(fmt::format("  {}{}: {}", who_says, when, cause->text));
+  }
+  if (!verdict.circle().empty()) {
+    report.details.push_back(fmt::format("  {} accuse each other: each may be the first; their own lines say more",
+                                         rendezvous::describe_ranks(verdict.circle())));
+  }
+  if (!verdict.other_roots().empty()) {
+    report.details.push_back(
+        fmt::format("  {} failed too, and accused nobody", rendezvous::describe_ranks(verdict.other_roots())));
+  }
+  const std::string& err_file = process.err.path();
+  if (err_file.empty()) return report;
+  const auto lines = last_lines(err_file, 10);
+  report.details.push_back(lines.empty() ? fmt::format("  it wrote nothing to {}", err_file)
+                                         : fmt::format("  the end of {}:", err_file));
+  for (const auto& line : lines) report.details.push_back("  | " + line);
+  return report;
+}
+
+std::string describe_lost_output(std::span<const RankProcess> ranks) {
+  std::string text;
+  for (const auto& process : ranks) {
+    for (const auto* output : {&process.out, &process.err}) {
+      if (output->lost_bytes() == 0) continue;
+      text += fmt::format("{}{} of {}", text.empty() ? "" : ", ",
+                          count_of(static_cast<std::int64_t>(output->lost_bytes()), "byte"), output->path());
+    }
+  }
+  return text.empty() ? text : fmt::format("output was lost: {}", text);
+}
+
+std::string describe_later_end(const RankProcess& process, const std::string& host, int stop_signal) {
+  return fmt::format("{} after {}", who(process, host, process.ending->describe()), signal_name(stop_signal));
+}
+
+std::string summarise_failure(const Verdict& verdict, int killed, std::chrono::milliseconds grace) {
+  std::string rest;
+  const int others = verdict.others();
+  if (others > 0) rest = fmt::format("; {} ended after it", count_of(others, "other rank"));
+  if (killed > 0) rest += fmt::format(" ({} of them by SIGKILL, {} ms after SIGTERM)", killed, grace.count());
+  return fmt::format("rank {} failed first: it {}{}; exit code {}", *verdict.first_failure(), how_it_failed(verdict),
+                     rest, verdict.exit_code());
+}
+
+}  // namespace lockstep::launcher

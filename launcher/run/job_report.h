@@ -1,0 +1,39 @@
+// What the launcher says of ranks that ended. Text only; the decisions are Verdict's and StopRequest's.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "launcher/run/rank_process.h"
+#include "launcher/watch/verdict.h"
+
+namespace lockstep::launcher {
+
+// "1 rank", "3 ranks".
+std::string count_of(std::int64_t count, std::string_view noun, std::string_view plural_ending = "s");
+
+// The first failure: one line, and what belongs below it (a hint, the end of the rank's own log).
+struct FailureReport {
+  std::string message;
+  std::vector<std::string> details;
+};
+// Of the verdict's first failure, which is `process`. `running` ranks run still, it among them if it has not ended, and
+// are ended now.
+FailureReport describe_failure(const Verdict& verdict, const RankProcess& process, const std::string& host,
+                               std::chrono::duration<double> age, int running);
+
+// What of the ranks' output did not get into its files; empty: all of it did.
+std::string describe_lost_output(std::span<const RankProcess> ranks);
+
+// A rank that ended otherwise than by the signal that the job was asked to stop with.
+std::string describe_later_end(const RankProcess& process, const std::string& host, int stop_signal);
+
+// The last line. Of the ranks that ended after the first failure `killed` did so by SIGKILL, `grace` after SIGTERM.
+std::string summarise_failure(const Verdict& verdict, int killed, std::chrono::milliseconds grace);
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,42 @@
+#include "launcher/run/run_stores.h"
+
+#include <fmt/format.h>
+
+#include "runtime/base/error.h"
+#include "runtime/net/tcp_socket.h"
+
+namespace lockstep::launcher {
+namespace {
+
+// Nobody may listen there once the ranks look, so it is not kept: another program could take it before they do. The
+// kernel hands such ports out in no order, which makes that unlikely.
+int free_port() { return net::local_address(net::tcp_listen({"127.0.0.1", 0}).get()).port; }
+
+std::unique_ptr<store::TcpStoreServer> serve_torch(const RunOptions& options) {
+  try {
+    return std::make_unique<store::TcpStoreServer>(
+        store::TcpStoreServerOptions{.listen = {options.master_addr, static_cast<std::uint16_t>(options.master_port)}});
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(fmt::format("--torch-store: {}", error.what()));
+  }
+}
+
+}  // namespace
+
+RunStores::RunStores(const RunOptions& options, Contract& contract,
+                     std::function<void(const store::MemberNews&)> on_news)
+    : own_({.secret = contract.store_secret, .run_id = contract.run_id, .on_news = std::move(on_news)}) {
+  contract.store_address = own_.address().to_string();
+  if (options.torch_store) {
+    torch_ = serve_torch(options);
+    contract.master_port = torch_->address().port;
+  } else {
+    contract.master_port = options.master_port != 0 ? options.master_port : free_port();
+  }
+}
+
+std::optional<std::vector<store::MemberView>> RunStores::members() const {
+  return own_.members(Deadline::after(std::chrono::milliseconds(200)));
+}
+
+}  // namespace lockstep::launcher

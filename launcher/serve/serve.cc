@@ -1,0 +1,164 @@
+#include "launcher/serve/serve.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <string_view>
+
+#include "launcher/serve/secret_file.h"
+#include "launcher/signals.h"
+#include "launcher/system.h"
+#include "runtime/base/environment.h"
+#include "runtime/base/error.h"
+#include "runtime/base/logging.h"
+#include "runtime/net/address.h"
+#include "runtime/net/interfaces.h"
+#include "runtime/net/open_files.h"
+
+namespace lockstep::launcher {
+namespace {
+
+constexpr const char* kSecretFileVariable = "LOCKSTEP_STORE_SECRET_FILE";
+// Beside one for each client: the standard streams, the log, the loop's own.
+constexpr std::uint64_t kOwnDescriptors = 32;
+
+int complain(int exit_code, std::string_view text) {
+  print_error(fmt::format("lockstep store serve: {}", text));
+  return exit_code;
+}
+
+// The secret, and what clients must set to have it too.
+struct Key {
+  std::optional<store::Secret> secret;
+  std::optional<SecretFile> file;  // if it was drawn here
+  std::string clients_set;
+};
+
+store::Secret secret_in(const std::string& path) {
+  Environment only_this;
+  only_this.set(kSecretFileVariable, path);
+  try {
+    return *store::Secret::of_environment(only_this);
+  } catch (const InvalidArgument& error) {
+    std::string_view text = error.what();  // begins with the variable, which is not where the path is from
+    text.remove_prefix(std::min(text.size(), std::string_view(kSecretFileVariable).size() + 1));
+    throw InvalidArgument(fmt::format("--secret-file {}", text));
+  }
+}
+
+void find_key(Key& key, const ServeOptions& options, const Environment& environment) {
+  if (!options.authenticate) return;
+  if (!options.secret_file.empty()) {
+    key.secret = secret_in(options.secret_file);
+    key.clients_set = fmt::format(" {}={}", kSecretFileVariable, options.secret_file);
+  } else if (environment.has("LOCKSTEP_STORE_SECRET")) {
+    key.secret = store::Secret::of_environment(environment);
+    key.clients_set = " and the LOCKSTEP_STORE_SECRET that is set here";
+  } else if (const auto path = environment.get(kSecretFileVariable)) {
+    key.secret = store::Secret::of_environment(environment);
+    key.clients_set = fmt::format(" {}={}", kSecretFileVariable, *path);
+  } else {
+    key.secret = store::Secret::random();
+    key.file.emplace(*key.secret, environment);
+    key.clients_set = fmt::format(" {}={}", kSecretFileVariable, key.file->path());
+  }
+}
+
+// One descriptor per client: raises this process's limit as far as it may, and returns how many clients have room.
+std::size_t make_room() {
+  net::raise_open_files_limit();
+  return std::max(net::open_files_limit().soft, kOwnDescriptors + 1) - kOwnDescriptors;
+}
+
+std::size_t clients_that_fit(const ServeOptions& options) {
+  const auto room = make_room();
+  const auto wanted = options.server.max_clients;
+  if (wanted <= room) return wanted;
+  if (!options.max_clients_given) return room;
+  throw InvalidArgument(
+      fmt::format("--max-clients {}: the limit of open files has room for {}; raise it with ulimit -Hn, or give less",
+                  wanted, room));
+}
+
+// What clients can reach it by: an address that means all of them is of no use to another host.
+net::HostPort reachable(net::HostPort address, const Environment& environment) {
+  if (address.host == "0.0.0.0" || address.host == "::") {
+    address.host = net::choose_interface(net::interfaces_of_this_host(), environment).address;
+  }
+  return address;
+}
+
+std::string announcement(const net::HostPort& listening, const net::HostPort& address, const Key& key,
+                         const std::string& run_id) {
+  const auto ranks = fmt::format("RANK WORLD_SIZE {} LOCKSTEP_STORE={}",
+                                 run_id.empty() ? "LOCKSTEP_RUN_ID (one for each job)" : "LOCKSTEP_RUN_ID=" + run_id,
+                                 address.to_string());
+  if (!key.secret) {
+    return fmt::format(
+        "lockstep store: serves whoever comes to {}; torch clients need MASTER_ADDR={} MASTER_PORT={}, ranks of "
+        "lockstep {}",
+        listening.to_string(), address.host, address.port, ranks);
+  }
+  return fmt::format("lockstep store: serves at {}; its ranks need {}{}", listening.to_string(), ranks,
+                     key.clients_set);
+}
+
+// False if the server has ended by itself.
+bool wait_for_end(Signals& signals, const store::TcpStoreServer& server) {
+  const auto asks_to_end = [](int signal) {
+    return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT;
+  };
+  while (true) {
+    std::array<pollfd, 2> ends = {{{signals.fd(), POLLIN, 0}, {server.end_fd(), POLLIN, 0}}};
+    if (::poll(ends.data(), ends.size(), -1) < 0) {
+      if (errno == EINTR) continue;
+      throw SystemError("poll", errno);
+    }
+    if (ends[1].revents != 0) return false;
+    for (const int signal : signals.take()) {
+      if (asks_to_end(signal)) return true;
+      if (signal == SIGTSTP) raise(SIGSTOP);
+    }
+  }
+}
+
+int serve(const ServeOptions& options) {
+  const auto environment = Environment::of_process();
+  Signals signals;  // before the server's thread, so that no signal goes there
+  if (signal(SIGPIPE, SIG_IGN) == SIG_ERR) throw SystemError("ignore SIGPIPE", errno);
+  auto server_options = options.server;
+  server_options.max_clients = clients_that_fit(options);
+  Key key;
+  find_key(key, options, environment);
+  server_options.secret = key.secret;
+  server_options.run_id = environment.get("LOCKSTEP_RUN_ID").value_or("");
+  const store::TcpStoreServer server(server_options);
+  if (!options.authenticate) {
+    log_warn("--store-auth off: whoever reaches {} may read, change and stop what runs through it",
+             server.address().to_string());
+  }
+  const auto line =
+      announcement(server.address(), reachable(server.address(), environment), key, server_options.run_id) + "\n";
+  if (std::fputs(line.c_str(), stdout) < 0 || std::fflush(stdout) != 0) throw SystemError("write to stdout", errno);
+  return wait_for_end(signals, server) ? 0 : complain(kExitInternal, "the server has ended; the line above says why");
+}
+
+}  // namespace
+
+int serve_command(const ServeOptions& options) {
+  set_log_label("store");
+  try {
+    return serve(options);
+  } catch (const InvalidArgument& error) {
+    return complain(kExitUsage, error.what());
+  } catch (const Error& error) {
+    return complain(kExitInternal, error.what());
+  }
+}
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,156 @@
+#include "launcher/watch/guardian.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <set>
+#include <vector>
+
+#include "launcher/watch/process_table.h"
+#include "runtime/base/error.h"
+#include "runtime/base/logging.h"
+#include "runtime/net/stream.h"
+
+namespace lockstep::launcher {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr pid_t kAllIsWell = 0;
+constexpr int kPipe = 3;
+constexpr auto kKillLimit = 10s;
+
+// By what processes of the job are known. The launcher holds the pipe too; where an error ends it, it ends by itself.
+struct Signs {
+  pid_t launcher = 0;
+  std::set<pid_t> groups = {};
+  std::string variable;
+  std::string life_pipe;
+};
+
+bool belongs_to_job(const ProcessEntry& entry, const Signs& signs) {
+  return entry.alive() && entry.pid != signs.launcher &&
+         (signs.groups.contains(entry.group) || started_with(entry.pid, signs.variable) ||
+          has_open(entry.pid, signs.life_pipe));
+}
+
+// Kills what there is of the job and waits for its end; false if there was nothing.
+bool kill_job(const Signs& signs, const Deadline& deadline) {
+  std::vector<UniqueFd> killed;
+  for (const auto& entry : process_table()) {
+    if (entry.pid == getpid() || !belongs_to_job(entry, signs)) continue;
+    UniqueFd pidfd = open_pidfd(entry.pid);
+    if (!pidfd) continue;
+    // Now that the descriptor holds this process, look again: the id may have been given to another one.
+    const auto again = process_entry(entry.pid);
+    if (!again || !belongs_to_job(*again, signs)) continue;
+    syscall(SYS_pidfd_send_signal, pidfd.get(), SIGKILL, nullptr, 0);  // fails only if it has ended by itself
+    killed.push_back(std::move(pidfd));
+  }
+  for (const auto& pidfd : killed) net::wait_readable(pidfd.get(), deadline);
+  return !killed.empty();
+}
+
+// Leaves the launcher's process group, terminal, folder and signals.
+void detach(int pipe) {
+  setsid();
+  sigset_t all;
+  sigfillset(&all);
+  sigprocmask(SIG_SETMASK, &all, nullptr);
+  prctl(PR_SET_NAME, "lockstep-guard");
+  const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+  if (chdir("/") != 0 || null < 0 || dup2(pipe, kPipe) < 0) _exit(EXIT_FAILURE);
+  for (int fd = 0; fd < 3; ++fd) {
+    if (dup2(null, fd) < 0) _exit(EXIT_FAILURE);
+  }
+}
+
+[[noreturn]] void guard(Signs signs) {
+  while (true) {
+    pid_t group = 0;
+    const auto bytes = read(kPipe, &group, sizeof group);  // each is written at once and smaller than PIPE_BUF
+    if (bytes < 0 && errno == EINTR) continue;
+    if (bytes != sizeof group) break;
+    if (group == kAllIsWell) _exit(EXIT_SUCCESS);
+    if (group > 0) {
+      signs.groups.insert(group);
+    } else {
+      signs.groups.erase(-group);
+    }
+  }
+  try {
+    const auto deadline = Deadline::after(kKillLimit);
+    while (kill_job(signs, deadline) && !deadline.expired()) {
+    }
+  } catch (const std::exception&) {  // There is nobody left to tell; the groups can still be killed.
+    for (const pid_t group : signs.groups) kill(-group, SIGKILL);
+  }
+  _exit(EXIT_SUCCESS);
+}
+
+}  // namespace
+
+Guardian::Guardian(const Marks& marks) : marks_(marks) { start(); }
+
+void Guardian::replace(const std::vector<pid_t>& groups) {
+  start();
+  for (const pid_t group : groups) tell(group);
+}
+
+void Guardian::start() {
+  struct stat life {};
+  if (fstat(marks_.life_fd, &life) != 0) throw SystemError("fstat of the life pipe", errno);
+  Pipe pipe = make_pipe();
+  Pipe detached = make_pipe();  // ends once it is out of this process group, which may be killed as a whole
+  const pid_t launcher = getpid();
+  pid_ = fork();
+  if (pid_ < 0) throw SystemError("fork the launcher's guardian", errno);
+  if (pid_ == 0) {
+    // The ranks end when this pipe does, so no process but the launcher may hold its write end. Before detach(), which
+    // may give its numbers away.
+    close(marks_.life_fd);
+    close(marks_.life_end);
+    detach(pipe.read_end.get());
+    pipe.write_end.reset();
+    detached.write_end.reset();
+    // What the launcher was started with. Before Linux 5.9 it stays open until this process ends: harmless.
+    syscall(SYS_close_range, kPipe + 1, ~0U, 0);
+    guard({.launcher = launcher,
+           .variable = "LOCKSTEP_RUN_ID=" + marks_.run_id,
+           .life_pipe = fmt::format("pipe:[{}]", life.st_ino)});
+  }
+  pipe_ = std::move(pipe.write_end);
+  detached.write_end.reset();
+  net::wait_readable(detached.read_end.get(), Deadline::never());
+}
+
+void Guardian::forget(pid_t group) const { tell(-group); }
+
+void Guardian::all_is_well() const { tell(kAllIsWell); }
+
+void Guardian::tell(pid_t word) const {
+  ssize_t bytes;
+  do {
+    bytes = write(pipe_.get(), &word, sizeof word);
+  } while (bytes < 0 && errno == EINTR);
+  // If it was killed, there is nobody to read (SIGPIPE is ignored); the launcher has said so.
+  if (bytes != sizeof word && errno != EPIPE) {
+    log_error("write to the guardian process {}: {}", pid_, errno_text(errno));
+  }
+}
+
+Guardian::~Guardian() {
+  pipe_.reset();
+  while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
+}  // namespace lockstep::launcher

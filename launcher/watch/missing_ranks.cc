@@ -1,0 +1,101 @@
+#include "launcher/watch/missing_ranks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "launcher/run/job_report.h"
+#include "launcher/watch/process_table.h"
+#include "runtime/base/process_state.h"
+
+namespace lockstep::launcher {
+namespace {
+
+constexpr std::size_t kMostNamed = 8;
+
+struct Attendance {
+  std::set<int> seen = {};  // registered, whatever became of them
+  int present = 0;
+};
+
+std::map<std::string, Attendance> attendance_of(std::span<const store::MemberView> members, int world_size) {
+  std::map<std::string, Attendance> scopes;
+  for (const auto& member : members) {
+    if (member.info.world_size != world_size) continue;
+    auto& scope = scopes[member.scope];
+    scope.seen.insert(member.info.rank);
+    if (member.state == store::MemberState::present) ++scope.present;
+  }
+  return scopes;
+}
+
+// The program behind wrappers: down from `started` as long as there is one child.
+ProcessEntry program_behind(ProcessEntry started) {
+  const auto below = descendants_of(started.pid);
+  for (ProcessEntry entry = std::move(started);;) {
+    const auto is_child = [&](const ProcessEntry& other) { return other.parent == entry.pid && other.alive(); };
+    if (std::count_if(below.begin(), below.end(), is_child) != 1) return entry;
+    entry = *std::find_if(below.begin(), below.end(), is_child);
+  }
+}
+
+std::string doing(const ProcessEntry& entry) {
+  switch (process_state(entry.pid)) {
+    case ProcessState::stopped: return "is stopped (SIGSTOP or Ctrl-Z)";
+    case ProcessState::traced: return "is held by a debugger";
+    case ProcessState::gone: return "has just ended";
+    case ProcessState::running:
+    case ProcessState::unknown: break;
+  }
+  const std::string_view what = entry.state == 'R'   ? "runs its own code"
+                                : entry.state == 'D' ? "waits for a disk or a device in its own code"
+                                                     : "sleeps in its own code";
+  return fmt::format("{} (state {}) and has not come to init_process_group", what, entry.state);
+}
+
+std::string describe(const RankProcess& rank) {
+  if (rank.ending)
+    return fmt::format("rank {} (pid {}) {} before it came", rank.rank, rank.pid, rank.ending->describe());
+  const auto started = process_entry(rank.pid);
+  if (!started) return fmt::format("rank {} (pid {}) has just ended", rank.rank, rank.pid);
+  const auto program = program_behind(*started);
+  return fmt::format("rank {} (pid {}, {}) {}", rank.rank, program.pid, program.name, doing(program));
+}
+
+}  // namespace
+
+std::optional<MissingRanks::Report> MissingRanks::look(store::ObservedClock::Time now,
+                                                       std::span<const store::MemberView> members) {
+  clock_.observe(now);
+  std::optional<Report> report;
+  const auto scopes = attendance_of(members, ranks_);
+  std::erase_if(waits_, [&](const auto& wait) { return !scopes.contains(wait.first); });
+  for (const auto& [name, scope] : scopes) {
+    if (scope.present == 0 || static_cast<int>(scope.seen.size()) == ranks_) {
+      waits_.erase(name);
+      continue;
+    }
+    auto& wait = waits_.try_emplace(name, Wait{.since = clock_.elapsed(), .said = clock_.elapsed()}).first->second;
+    if (report || clock_.elapsed() - wait.said < kInterval) continue;
+    wait.said = clock_.elapsed();
+    report = Report{.present = scope.present, .waited = clock_.elapsed() - wait.since};
+    for (int rank = 0; rank < ranks_; ++rank) {
+      if (!scope.seen.contains(rank)) report->missing.push_back(rank);
+    }
+  }
+  return report;
+}
+
+std::string describe_missing(const MissingRanks::Report& report, std::span<const RankProcess> ranks) {
+  std::string text = fmt::format("{} of {} {} waited for {:.0f} s in init_process_group; missing: ", report.present,
+                                 count_of(static_cast<int>(ranks.size()), "rank"), report.present == 1 ? "has" : "have",
+                                 std::chrono::duration<double>(report.waited).count());
+  for (std::size_t i = 0; i < std::min(report.missing.size(), kMostNamed); ++i) {
+    text += fmt::format("{}{}", i == 0 ? "" : "; ", describe(ranks[static_cast<std::size_t>(report.missing[i])]));
+  }
+  if (report.missing.size() > kMostNamed) text += fmt::format("; and {} more", report.missing.size() - kMostNamed);
+  return text;
+}
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,49 @@
+// Who is waited for at the start: ranks that have not registered with the job's store while others have.
+//
+// Said every kInterval as long as it lasts, and never of programs none of whose ranks registers. Pure but for
+// describe_missing(); the time is passed in. One thread.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "launcher/run/rank_process.h"
+#include "runtime/store/membership_table.h"
+#include "runtime/store/observed_clock.h"
+
+namespace lockstep::launcher {
+
+class MissingRanks {
+ public:
+  static constexpr std::chrono::seconds kInterval{10};
+
+  struct Report {
+    int present = 0;  // ranks that wait
+    std::vector<int> missing = {};
+    std::chrono::nanoseconds waited{0};  // since the first of them registered
+  };
+
+  // `ranks` were started. `longest_gap`: what counts at most of the time between two looks.
+  MissingRanks(int ranks, std::chrono::nanoseconds longest_gap) : ranks_(ranks), clock_(longest_gap) {}
+
+  // What is to be said now, if anything is. A group of some of the ranks only is none of the job's start.
+  std::optional<Report> look(store::ObservedClock::Time now, std::span<const store::MemberView> members);
+
+ private:
+  struct Wait {
+    std::chrono::nanoseconds since{0};
+    std::chrono::nanoseconds said{0};
+  };
+  int ranks_;
+  store::ObservedClock clock_;
+  std::map<std::string, Wait, std::less<>> waits_;  // by scope
+};
+
+// One line: who waits how long, and of each of the missing its process and what the kernel says that it does.
+std::string describe_missing(const MissingRanks::Report& report, std::span<const RankProcess> ranks);
+
+}  // namespace lockstep::launcher

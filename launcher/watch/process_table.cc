@@ -1,0 +1,117 @@
+#include "launcher/watch/process_table.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+
+#include "runtime/base/environment.h"
+#include "runtime/base/error.h"
+
+namespace lockstep::launcher {
+namespace {
+
+// Children of all threads of a process. False if this kernel doesn't list them (CONFIG_PROC_CHILDREN).
+bool list_children(pid_t parent, std::vector<pid_t>& children) {
+  std::error_code error;  // the process may end at any moment
+  for (std::filesystem::directory_iterator thread(fmt::format("/proc/{}/task", parent), error), end;
+       !error && thread != end; thread.increment(error)) {
+    const std::string path = thread->path().native() + "/children";
+    if (children.empty() && access(path.c_str(), R_OK) != 0 && access(thread->path().c_str(), X_OK) == 0) return false;
+    const std::string text = read_kernel_file(path);
+    for (std::string_view rest = text; !rest.empty();) {
+      const auto word = rest.substr(0, rest.find(' '));
+      if (const auto pid = parse_int(word)) children.push_back(static_cast<pid_t>(*pid));
+      rest.remove_prefix(std::min(rest.size(), word.size() + 1));
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+std::vector<ProcessEntry> process_table() {
+  std::vector<ProcessEntry> table;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry("/proc", error), end; !error && entry != end; entry.increment(error)) {
+    const auto pid = parse_int(entry->path().filename().native());
+    if (!pid) continue;
+    if (auto found = process_entry(static_cast<pid_t>(*pid))) table.push_back(std::move(*found));
+  }
+  if (error) throw SystemError("read the folder /proc (is it mounted?)", error.value());
+  return table;
+}
+
+std::vector<ProcessEntry> descendants(const std::vector<ProcessEntry>& table, pid_t root,
+                                      const std::set<pid_t>& except) {
+  std::multimap<pid_t, const ProcessEntry*> children;
+  for (const auto& entry : table) children.emplace(entry.parent, &entry);
+  std::vector<ProcessEntry> found;
+  std::vector<pid_t> open{root};
+  while (!open.empty()) {
+    const auto [first, last] = children.equal_range(open.back());
+    open.pop_back();
+    for (auto child = first; child != last; ++child) {
+      if (except.contains(child->second->pid)) continue;
+      found.push_back(*child->second);
+      open.push_back(child->second->pid);
+    }
+  }
+  return found;
+}
+
+std::vector<ProcessEntry> descendants_of(pid_t root) {
+  std::vector<ProcessEntry> found;
+  std::vector<pid_t> open{root};
+  while (!open.empty()) {
+    std::vector<pid_t> children;
+    if (!list_children(open.back(), children)) return descendants(process_table(), root, {});
+    open.pop_back();
+    for (const pid_t child : children) {
+      auto entry = process_entry(child);
+      if (!entry) continue;
+      found.push_back(std::move(*entry));
+      open.push_back(child);
+    }
+  }
+  return found;
+}
+
+std::vector<ProcessEntry> path_between(pid_t first, pid_t last) {
+  std::vector<ProcessEntry> path;
+  for (pid_t pid = last; pid > 1; pid = path.back().parent) {
+    auto entry = process_entry(pid);
+    if (!entry) return {};
+    path.push_back(std::move(*entry));
+    if (pid != first) continue;
+    std::reverse(path.begin(), path.end());
+    return path;
+  }
+  return {};
+}
+
+bool has_open(pid_t pid, std::string_view file) {
+  std::error_code error;  // the process may end at any moment
+  for (std::filesystem::directory_iterator fd(fmt::format("/proc/{}/fd", pid), error), end; !error && fd != end;
+       fd.increment(error)) {
+    std::error_code closed;
+    if (std::filesystem::read_symlink(fd->path(), closed).native() == file) return true;
+  }
+  return false;
+}
+
+bool started_with(pid_t pid, std::string_view variable) {
+  const std::string text = read_kernel_file(fmt::format("/proc/{}/environ", pid));
+  std::string_view rest = text;
+  while (!rest.empty()) {
+    const auto end = rest.find('\0');
+    if (rest.substr(0, end) == variable) return true;
+    if (end == std::string_view::npos) break;
+    rest.remove_prefix(end + 1);
+  }
+  return false;
+}
+
+}  // namespace lockstep::launcher

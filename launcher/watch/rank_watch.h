@@ -1,0 +1,52 @@
+// What the launcher finds out by itself about ranks that still run: stopped, missing at the start.
+//
+// Asks the kernel and the store, every kLook. Main thread only.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "launcher/run/rank_process.h"
+#include "launcher/watch/missing_ranks.h"
+#include "launcher/watch/stopped_ranks.h"
+#include "runtime/base/cause.h"
+#include "runtime/store/membership_table.h"
+
+namespace lockstep::launcher {
+
+class RankWatch {
+ public:
+  static constexpr std::chrono::milliseconds kLook{250};
+
+  struct Options {
+    int ranks = 1;
+    std::string host = {};    // this one's name
+    bool end_stopped = true;  // a stopped rank ends the job (LOCKSTEP_LIVENESS); else it is only said
+    // Who has registered with the job's store; nothing if it doesn't answer.
+    std::function<std::optional<std::vector<store::MemberView>>()> members = {};
+  };
+  // A line for people, or the cause for which the job ends.
+  struct Finding {
+    std::string text = {};
+    std::optional<Cause> cause = {};
+  };
+
+  explicit RankWatch(Options options);
+
+  // `ranks`: all that were started.
+  std::vector<Finding> look(std::span<const RankProcess> ranks, std::chrono::steady_clock::time_point now);
+
+ private:
+  using Members = std::vector<store::MemberView>;
+  void look_for_stopped(const RankProcess& rank, const Members& members, std::vector<Finding>& findings);
+
+  Options options_;
+  StoppedRanks stopped_;
+  MissingRanks missing_;
+};
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,100 @@
+#include "launcher/run/rank_count.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "runtime/base/error.h"
+
+namespace lockstep::launcher {
+namespace {
+
+TEST(VisibleGpus, FollowsCuda) {
+  EXPECT_EQ(visible_gpus(4, std::nullopt), 4);
+  EXPECT_EQ(visible_gpus(4, ""), 0);
+  EXPECT_EQ(visible_gpus(4, "-1"), 0);
+  EXPECT_EQ(visible_gpus(4, "0"), 1);
+  EXPECT_EQ(visible_gpus(4, "3,1"), 2);
+  EXPECT_EQ(visible_gpus(4, " 3 , 1 "), 2);
+  EXPECT_EQ(visible_gpus(4, "0,-1,1"), 1) << "an invalid entry hides what follows";
+  EXPECT_EQ(visible_gpus(4, "0,4,1"), 1);
+  EXPECT_EQ(visible_gpus(4, "NoDevFiles"), 0);
+  EXPECT_EQ(visible_gpus(4, "GPU-8932f937,GPU-1"), 2);
+  EXPECT_EQ(visible_gpus(1, "MIG-a,MIG-b"), 2) << "parts of one GPU";
+  EXPECT_EQ(visible_gpus(0, "0,1"), 0);
+}
+
+class FindGpus : public ::testing::Test {
+ protected:
+  FindGpus() : root_(std::filesystem::path(::testing::TempDir()) / ("gpus-" + std::to_string(getpid()))) {
+    std::filesystem::create_directories(root_ / "proc");
+    std::filesystem::create_directories(root_ / "dev");
+  }
+  ~FindGpus() override { std::filesystem::remove_all(root_); }
+
+  void add(const std::string& name) { std::ofstream(root_ / name) << ""; }
+  Gpus find(const Environment& environment = {}) const {
+    return find_gpus((root_ / "proc").native(), (root_ / "dev").native(), environment);
+  }
+
+  std::filesystem::path root_;
+};
+
+TEST_F(FindGpus, CountsTheDriversFiles) {
+  add("proc/0000:01:00.0");
+  add("proc/0000:02:00.0");
+  EXPECT_EQ(find().count, 2);
+  EXPECT_EQ(find().reason, "");
+}
+
+TEST_F(FindGpus, CountsDeviceNodesWhereProcShowsNone) {
+  for (const auto* name : {"dev/nvidia0", "dev/nvidia1", "dev/nvidia12", "dev/nvidiactl", "dev/nvidia-uvm"}) add(name);
+  EXPECT_EQ(find().count, 3);
+}
+
+TEST_F(FindGpus, SaysWhyThereIsNone) {
+  EXPECT_EQ(find().count, 0);
+  EXPECT_NE(find().reason.find("no NVIDIA driver"), std::string::npos);
+  add("dev/nvidia0");
+  Environment environment;
+  environment.set("CUDA_VISIBLE_DEVICES", "");
+  const auto hidden = find(environment);
+  EXPECT_EQ(hidden.count, 0);
+  EXPECT_NE(hidden.reason.find("CUDA_VISIBLE_DEVICES=''"), std::string::npos);
+}
+
+RunOptions with(const std::string& nproc, std::optional<int> ranks = std::nullopt) {
+  RunOptions options;
+  options.nproc_per_node = nproc;
+  options.ranks = ranks;
+  return options;
+}
+
+TEST(ChooseRanks, ObeysANumber) {
+  EXPECT_EQ(choose_ranks(with("5"), {8, {}}, 2).ranks, 5);
+  EXPECT_EQ(choose_ranks(with("5"), {8, {}}, 2).reason, "");
+  EXPECT_EQ(choose_ranks(with("auto", 3), {8, {}}, 2).ranks, 3);
+  EXPECT_EQ(choose_ranks(with("3", 3), {}, 2).ranks, 3);
+}
+
+TEST(ChooseRanks, AutoPrefersGpus) {
+  EXPECT_EQ(choose_ranks(with("auto"), {8, {}}, 2).ranks, 8);
+  EXPECT_EQ(choose_ranks(with("auto"), {0, "none"}, 2).ranks, 2);
+  EXPECT_EQ(choose_ranks(with("cpu"), {8, {}}, 2).ranks, 2);
+  EXPECT_EQ(choose_ranks(with("gpu"), {8, {}}, 2).ranks, 8);
+  EXPECT_EQ(choose_ranks(with("auto"), {0, "none"}, 2).reason, "1 per core, 2 allowed");
+}
+
+TEST(ChooseRanks, RefusesWhatCanNotBe) {
+  try {
+    choose_ranks(with("gpu"), {0, "the reason"}, 2);
+    FAIL();
+  } catch (const InvalidArgument& error) {
+    EXPECT_NE(std::string(error.what()).find("the reason"), std::string::npos);
+  }
+  EXPECT_THROW(choose_ranks(with("4", 2), {}, 2), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace lockstep::launcher

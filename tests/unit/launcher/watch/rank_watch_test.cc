@@ -1,0 +1,237 @@
+// Who is stopped, and who is missing at the start: as state machines, and of real processes.
+#include "launcher/watch/rank_watch.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "launcher/system.h"
+#include "launcher/watch/process_table.h"
+#include "tests/support/wait_until.h"
+
+namespace lockstep::launcher {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using News = StoppedRanks::News;
+using Time = store::ObservedClock::Time;
+
+TEST(StoppedRanks, AStopThatLastsIsSaidOnceAndSoIsItsEnd) {
+  StoppedRanks stopped(1s);
+  Time now{1000s};
+  const auto look = [&](bool is_stopped) {
+    now += 500ms;
+    stopped.observe(now);
+    EXPECT_EQ(stopped.see(0, false), News::none) << "another rank";
+    return stopped.see(1, is_stopped);
+  };
+  EXPECT_EQ(look(true), News::none);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(look(true), News::none) << i;
+  EXPECT_EQ(look(true), News::stopped);
+  EXPECT_EQ(stopped.stopped_for(1), 2s);
+  EXPECT_EQ(look(true), News::none) << "once";
+  EXPECT_EQ(look(false), News::goes_on);
+  EXPECT_EQ(look(false), News::none);
+  EXPECT_EQ(look(true), News::none) << "a new stop has its own time";
+  EXPECT_EQ(look(false), News::none) << "a short stop is never said";
+}
+
+TEST(StoppedRanks, TimeInWhichTheLauncherDidNotRunDoesNotCount) {
+  StoppedRanks stopped(1s);
+  Time now{1000s};
+  stopped.observe(now);
+  EXPECT_EQ(stopped.see(0, true), News::none);
+  now += 1h;  // Ctrl-Z
+  stopped.observe(now);
+  EXPECT_EQ(stopped.see(0, true), News::none);
+  EXPECT_EQ(stopped.stopped_for(0), 1s);
+}
+
+TEST(StoppedRanks, TheTextNamesTheProcessAndWhatToDo) {
+  const std::string rank = "rank 1 (host n1, pid 7)";
+  EXPECT_EQ(describe_stop(rank, 7, {.pid = 7, .name = "sh", .signal = SIGSTOP}, 2100ms, true),
+            "rank 1 (host n1, pid 7) is stopped (SIGSTOP) for 2.1 s of 2 s allowed; 'kill -CONT 7' lets it go on, and "
+            "LOCKSTEP_LIVENESS=off waits for that");
+  EXPECT_EQ(describe_stop(rank, 7, {.pid = 9, .name = "train"}, 2100ms, false),
+            "rank 1 (host n1, pid 7): its process train (pid 9) is stopped (SIGSTOP or Ctrl-Z) for 2.1 s, and is "
+            "waited for, as LOCKSTEP_LIVENESS=off says; 'kill -CONT 9' lets it go on");
+  EXPECT_THAT(describe_stop(rank, 7, {.pid = 7, .name = "sh", .signal = SIGTTIN}, 2s, true),
+              HasSubstr("; it read from the terminal"));
+}
+
+// A child, its child, and so on: each waits for the next, the last for ever. Ends with the object.
+class Chain {
+ public:
+  explicit Chain(int length) : pids_(make_pipe()) {
+    first_ = fork();
+    if (first_ == 0) live(length);
+    for (int i = 0; i < length; ++i) {
+      pid_t pid = 0;
+      EXPECT_EQ(read(pids_.read_end.get(), &pid, sizeof pid), static_cast<ssize_t>(sizeof pid));
+      line_.push_back(pid);
+    }
+  }
+  ~Chain() {
+    for (const pid_t pid : line_) kill(pid, SIGKILL);
+    waitpid(first_, nullptr, 0);
+  }
+  Chain(const Chain&) = delete;
+  Chain& operator=(const Chain&) = delete;
+
+  pid_t operator[](std::size_t place) const { return line_.at(place); }
+  void stop(std::size_t place) const {
+    kill(line_.at(place), SIGSTOP);
+    EXPECT_TRUE(lockstep::testing::wait_until([&] { return process_entry(line_.at(place))->state == 'T'; }));
+  }
+
+ private:
+  [[noreturn]] void live(int length) const {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    const pid_t self = getpid();
+    if (write(pids_.write_end.get(), &self, sizeof self) != sizeof self) _exit(1);
+    if (length > 1) {
+      const pid_t child = fork();
+      if (child == 0) live(length - 1);
+    }
+    while (true) pause();
+  }
+
+  Pipe pids_;
+  pid_t first_ = -1;
+  std::vector<pid_t> line_;
+};
+
+TEST(FindStopped, FindsTheOneThatWasStartedAndSaysBySignal) {
+  const Chain chain(1);
+  EXPECT_FALSE(find_stopped(chain[0], 0));
+  chain.stop(0);
+  const auto found = find_stopped(chain[0], 0);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->pid, chain[0]);
+  EXPECT_EQ(found->signal, SIGSTOP);
+}
+
+TEST(FindStopped, FindsOneDeepBehindWrappersBeforeThereIsAMember) {
+  const Chain chain(3);
+  chain.stop(2);
+  const auto found = find_stopped(chain[0], 0);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->pid, chain[2]);
+  EXPECT_EQ(found->signal, 0) << "no child of this process";
+}
+
+TEST(FindStopped, OfAMemberItsOwnLineCountsAndWhatItStartedDoesNot) {
+  const Chain chain(4);
+  chain.stop(3);
+  EXPECT_FALSE(find_stopped(chain[0], chain[2])) << "a worker of the member's, say";
+  chain.stop(1);
+  const auto found = find_stopped(chain[0], chain[2]);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->pid, chain[1]) << "a wrapper between";
+}
+
+TEST(FindStopped, AMemberThatHasGoneLeavesTheWholeTree) {
+  const Chain chain(2);
+  chain.stop(1);
+  EXPECT_TRUE(find_stopped(chain[0], 1)) << "init is below nobody of ours";
+}
+
+TEST(FindStopped, AProcessInADebuggerIsNotStopped) {
+  const Chain chain(1);
+  ASSERT_EQ(ptrace(PTRACE_SEIZE, chain[0], nullptr, nullptr), 0);
+  kill(chain[0], SIGSTOP);
+  ASSERT_EQ(waitpid(chain[0], nullptr, __WALL), chain[0]);
+  EXPECT_FALSE(find_stopped(chain[0], 0));
+}
+
+TEST(ProcessTable, DescendantsOfOneAreThoseOfTheWholeTable) {
+  const Chain chain(3);
+  std::vector<pid_t> read;
+  for (const auto& entry : descendants_of(chain[0])) read.push_back(entry.pid);
+  std::vector<pid_t> table;
+  for (const auto& entry : descendants(process_table(), chain[0], {})) table.push_back(entry.pid);
+  EXPECT_EQ(read, table);
+  EXPECT_EQ(read, (std::vector<pid_t>{chain[1], chain[2]}));
+  EXPECT_TRUE(path_between(chain[2], chain[0]).empty()) << "the other way round";
+  EXPECT_EQ(path_between(chain[0], chain[2]).size(), 3u);
+}
+
+std::vector<store::MemberView> present(std::initializer_list<int> ranks, int world_size = 4) {
+  std::vector<store::MemberView> members;
+  for (const int rank : ranks) {
+    members.push_back({.scope = "/0", .info = {.rank = rank, .world_size = world_size, .process = {}}});
+  }
+  return members;
+}
+
+class Missing : public ::testing::Test {
+ protected:
+  std::optional<MissingRanks::Report> after(std::chrono::milliseconds time,
+                                            const std::vector<store::MemberView>& members) {
+    std::optional<MissingRanks::Report> last;
+    for (auto done = 0ms; done < time; done += 500ms) {
+      now_ += 500ms;
+      if (auto report = missing_.look(now_, members)) {
+        EXPECT_FALSE(last) << "one in this time";
+        last = std::move(report);
+      }
+    }
+    return last;
+  }
+
+  Time now_{1000s};
+  MissingRanks missing_{4, 1s};
+};
+
+TEST_F(Missing, AreNamedEveryTenSecondsWhileOthersWait) {
+  EXPECT_FALSE(after(10s, present({0, 2})));
+  for (const auto waited : {10s, 20s, 30s}) {
+    const auto report = after(waited == 10s ? 500ms : 10000ms, present({0, 2}));
+    ASSERT_TRUE(report) << waited.count();
+    EXPECT_EQ(report->missing, (std::vector<int>{1, 3}));
+    EXPECT_EQ(report->present, 2);
+    EXPECT_EQ(report->waited, waited);
+  }
+  EXPECT_FALSE(after(60s, present({0, 1, 2, 3}))) << "all are in";
+}
+
+TEST_F(Missing, AreNoneOfAProgramThatNeverRegisters) { EXPECT_FALSE(after(60s, {})); }
+
+TEST_F(Missing, AreNoneOfAGroupOfSomeOfTheRanks) { EXPECT_FALSE(after(60s, present({0}, 2))); }
+
+TEST_F(Missing, AreNoneOnceNobodyWaitsAnyMore) {
+  auto members = present({0, 1, 2});
+  for (auto& member : members) member.state = store::MemberState::failed;
+  EXPECT_FALSE(after(60s, members));
+}
+
+TEST(MissingText, SaysOfEachWhatItsProcessDoes) {
+  const Chain chain(2);
+  std::vector<RankProcess> ranks(4);
+  for (int rank = 0; rank < 4; ++rank) ranks[static_cast<std::size_t>(rank)].rank = rank;
+  ranks[1].pid = chain[0];
+  ranks[2].pid = chain[0];
+  ranks[2].ending = ExitStatus{.value = 3};
+  const MissingRanks::Report report{.present = 2, .missing = {1, 2}, .waited = 10s};
+  const auto pid = std::to_string(chain[1]);
+  const std::string first =
+      "2 of 4 ranks have waited for 10 s in init_process_group; missing: rank 1 (pid " + pid + ", unit_launcher) ";
+  const std::string rest = " and has not come to init_process_group; rank 2 (pid " + std::to_string(chain[0]) +
+                           ") exited with code 3 before it came";
+  // It is on its way to sleep.
+  EXPECT_THAT(describe_missing(report, ranks), AnyOf(StartsWith(first + "sleeps in its own code (state S)" + rest),
+                                                     StartsWith(first + "runs its own code (state R)" + rest)));
+  chain.stop(1);
+  EXPECT_THAT(describe_missing(report, ranks),
+              HasSubstr("rank 1 (pid " + pid + ", unit_launcher) is stopped (SIGSTOP or Ctrl-Z);"));
+}
+
+}  // namespace
+}  // namespace lockstep::launcher
