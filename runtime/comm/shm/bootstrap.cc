@@ -63,24 +63,30 @@ void sit_down(const Mapping& mapping, int ranks, int rank) {
   hold_life_lock(mapping.fd(), rank);
 }
 
-// A rank that has connected says which one it is; anything else is a stranger. -1 for a stranger.
-int introduced_rank(int fd, int ranks, const Deadline& deadline) {
+// A rank that has connected says which one it is, and brings its bell. -1 for a stranger.
+int introduced_rank(int fd, int ranks, std::vector<UniqueFd>& bell, const Deadline& deadline) {
   try {
     check_user(fd);
     std::array<std::byte, sizeof(std::int32_t)> bytes;
-    net::recv_exact(fd, bytes, deadline.sooner(kConnectLimit));
+    net::recv_with_fds(fd, bytes, bell, deadline.sooner(kConnectLimit));
     std::int32_t rank = 0;
     std::memcpy(&rank, bytes.data(), sizeof(rank));
-    return rank > 0 && rank < ranks ? rank : -1;
+    return rank > 0 && rank < ranks && bell.size() == 1 ? rank : -1;
   } catch (const Error&) {
     return -1;  // it is not counted: if it was a rank, it says so itself
   }
 }
 
-std::vector<UniqueFd> accept_all(const UniqueFd& listener, const GroupContext& context, int control_fd,
-                                 const Deadline& deadline) {
+// What rank 0 has of the others, by rank: a line to each, and its bell.
+struct Arrived {
+  std::vector<UniqueFd> lines;
+  std::vector<UniqueFd> bells;
+};
+
+Arrived accept_all(const UniqueFd& listener, const GroupContext& context, int control_fd, const Deadline& deadline) {
   const int ranks = static_cast<int>(context.roster.size());
-  std::vector<UniqueFd> lines(static_cast<std::size_t>(ranks));
+  Arrived arrived{std::vector<UniqueFd>(context.roster.size()), std::vector<UniqueFd>(context.roster.size())};
+  auto& lines = arrived.lines;
   const auto awaited = [&] {
     for (int r = 1; r < ranks; ++r) {
       if (lines[static_cast<std::size_t>(r)]) continue;
@@ -92,25 +98,30 @@ std::vector<UniqueFd> accept_all(const UniqueFd& listener, const GroupContext& c
   while (!deadline.expired() && awaited()) {
     if (!net::wait_readable(listener.get(), deadline.sooner(kLookAround))) continue;
     UniqueFd line = net::unix_accept(listener, deadline);
-    const int rank = introduced_rank(line.get(), ranks, deadline);
+    std::vector<UniqueFd> bell;
+    const int rank = introduced_rank(line.get(), ranks, bell, deadline);
     if (rank < 0) continue;
+    arrived.bells[static_cast<std::size_t>(rank)] = std::move(bell.front());
     net::send_with_fds(line.get(), std::span(&kWithDescriptor, 1), std::span(&control_fd, 1), deadline);
     lines[static_cast<std::size_t>(rank)] = std::move(line);
   }
-  return lines;
+  return arrived;
 }
 
-Meeting host(const GroupContext& context, const Deadline& deadline) {
+// `bells` gets the files of the others' bells.
+Meeting host(const GroupContext& context, std::vector<UniqueFd>& bells, const Deadline& deadline) {
   const int ranks = static_cast<int>(context.roster.size());
   const std::size_t bytes = Control::bytes_for(ranks);
   auto mapping = Mapping::of(create_memory("lockstep-control", bytes), bytes);
   Control::format(mapping->data(), ranks);
   sit_down(*mapping, ranks, 0);
-  if (ranks == 1) return {mapping, Couriers(std::vector<UniqueFd>(1))};
+  if (ranks == 1) return {mapping, Couriers(std::vector<UniqueFd>(1)), {}};
   const std::string name = "lockstep-" + random_hex(16);
   const UniqueFd listener = net::unix_listen_abstract(name);
   context.store->set(kEndpoint, name);
-  return {mapping, Couriers(accept_all(listener, context, mapping->fd(), deadline))};
+  Arrived arrived = accept_all(listener, context, mapping->fd(), deadline);
+  bells = std::move(arrived.bells);
+  return {mapping, Couriers(std::move(arrived.lines)), {}};
 }
 
 Meeting join(const GroupContext& context, const std::string& endpoint, const Deadline& deadline) {
@@ -126,13 +137,14 @@ Meeting join(const GroupContext& context, const std::string& endpoint, const Dea
                     context.roster[0].describe(), error.what()));
   }
   check_user(lines[0].get());
-  net::send_all(lines[0].get(), std::as_bytes(std::span(&rank, 1)), deadline);
+  const int bell = comm::Progress::of_process().bell_file();
+  net::send_with_fds(lines[0].get(), std::as_bytes(std::span(&rank, 1)), std::span(&bell, 1), deadline);
   Couriers couriers(std::move(lines));
   UniqueFd fd = couriers.receive(deadline);
   if (!fd) throw BackendUnavailable("got no descriptor from rank 0");
   auto mapping = Mapping::of(std::move(fd), Control::bytes_for(ranks));
   sit_down(*mapping, ranks, rank);
-  return {mapping, std::move(couriers)};
+  return {mapping, std::move(couriers), {}};
 }
 
 // For a rank whose deadline has passed: the others need not wait for theirs.
@@ -168,6 +180,22 @@ void agree(const GroupContext& context, const Deadline& deadline) {
     reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", context.roster[r].describe(), outcomes[r]);
   }
   if (!reasons.empty()) throw BackendUnavailable(fmt::format("backend 'shm' can't be used: {}", reasons));
+}
+
+// Gives every rank the bells of all. `files` are rank 0's: those of the others.
+Bells exchange_bells(const GroupContext& context, Couriers& couriers, std::vector<UniqueFd> files,
+                     const Deadline& deadline) {
+  comm::Progress& progress = comm::Progress::of_process();
+  Bells bells;
+  for (std::size_t r = 0; r < context.roster.size(); ++r) {
+    if (context.identity.rank != 0) {
+      bells.push_back(progress.map_bell(couriers.receive(deadline)));
+    } else {
+      couriers.hand_out(r == 0 ? progress.bell_file() : files[r].get(), deadline);
+      bells.push_back(r == 0 ? progress.own_bell() : progress.map_bell(files[r]));
+    }
+  }
+  return bells;
 }
 
 std::string endpoint_of_rank_0(const GroupContext& context, const Deadline& deadline) {
@@ -212,10 +240,11 @@ UniqueFd Couriers::receive(const Deadline& deadline, const std::function<void()>
 Meeting meet(const GroupContext& context, const Deadline& deadline) {
   const int rank = context.identity.rank;
   Meeting meeting;
+  std::vector<UniqueFd> bells;
   std::string outcome(kOk);
   try {
     if (rank == 0) {
-      meeting = host(context, deadline);
+      meeting = host(context, bells, deadline);
     } else {
       const std::string endpoint = endpoint_of_rank_0(context, deadline);
       if (endpoint == kNoEndpoint) {
@@ -233,6 +262,16 @@ Meeting meet(const GroupContext& context, const Deadline& deadline) {
   }
   context.store->set(joined_key(rank), outcome);
   agree(context, deadline);
+  try {
+    meeting.bells = exchange_bells(context, meeting.couriers, std::move(bells), deadline);
+  } catch (const Error& error) {
+    // The others take the group for made: they hear of this failure where they would hear of any.
+    Session session(meeting.control, {}, context.roster, rank);
+    session.abort(
+        session.cause_of(Cause::Kind::failed, rank,
+                         fmt::format("backend 'shm': {} can't join the group: {}", session.who(rank), error.what())));
+    throw;
+  }
   return meeting;
 }
 

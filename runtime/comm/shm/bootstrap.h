@@ -3,7 +3,7 @@
 // Rank 0 makes each memfd and hands its descriptor to the others over an abstract Unix socket, whose name, drawn by
 // chance, it publishes in the group's store. Both sides check that the other runs as the same user. Whether shared
 // memory can be had is found out by trying: every rank tells all what came of it, so all succeed or all fail with the
-// same reasons. The connections stay open, for arenas.
+// same reasons. Then each gets the bells of all (comm/progress.h). The connections stay open, for arenas.
 #pragma once
 
 #include <functional>
@@ -14,6 +14,7 @@
 #include "runtime/base/unique_fd.h"
 #include "runtime/comm/backend.h"
 #include "runtime/comm/shm/memory.h"
+#include "runtime/comm/shm/session.h"
 
 namespace lockstep::shm {
 
@@ -38,6 +39,7 @@ class Couriers {
 struct Meeting {
   std::shared_ptr<Mapping> control;  // formatted; every rank holds its life lock and has described itself
   Couriers couriers;
+  Bells bells;
 };
 
 // Collective. Throws BackendUnavailable with every rank's reasons, Timeout with the ranks that did not come.

@@ -1,10 +1,11 @@
 // The control block: what the ranks of a group write for each other to read. One memfd per group, mapped by all.
 //
-// Every word has one writer, the rank it belongs to; two exceptions are `first_failure`, which is claimed once, and
-// `bell`, which anybody rings. The words of a collective only grow; those of a Message that count its chunks start
-// again with each message. A rank fills plain memory (a record, a payload, a window) and then stores a word with
-// release; who has read the word with acquire may read that memory. It is filled again only after every rank has said,
-// by a word of its own, that it is done with it. Nothing here can be left locked by a rank that dies.
+// Every word has one writer, the rank it belongs to; the exception is `first_failure`, which is claimed once. Ranks
+// sleep on the bell of their process (comm/progress.h), which is not in here, or on a word of a peer. The words of a
+// collective only grow; those of a Message that count its chunks start again with each message. A rank fills plain
+// memory (a record, a payload, a window) and then stores a word with release; who has read the word with acquire may
+// read that memory. It is filled again only after every rank has said, by a word of its own, that it is done with it.
+// Nothing here can be left locked by a rank that dies.
 #pragma once
 
 #include <array>
@@ -31,7 +32,7 @@ inline constexpr std::size_t kCauseBytes = 2040;
 inline constexpr int kMaxRanks = 256;
 
 // Changes with the layout: ranks of different builds must not meet.
-inline constexpr std::uint64_t kLayout = 0x6c6f636b73687033;  // "lockshp3"
+inline constexpr std::uint64_t kLayout = 0x6c6f636b73687034;  // "lockshp4"
 
 using comm::OpKind;
 using comm::OpRecord;
@@ -51,10 +52,6 @@ struct alignas(64) Announcement {
 };
 static_assert(sizeof(Announcement) == 128 && offsetof(Announcement, record) + offsetof(OpRecord, words) == 56);
 
-// How a rank sleeps: on the one word of a peer that it waits for, or, if there is more that it could do meanwhile, on
-// its own bell.
-enum class Sleep : std::uint64_t { awake, on_word, on_bell };
-
 // A rank's progress. Collectives are numbered from 1. Peers sleep on the low half of a word.
 struct alignas(64) RankWords {
   std::atomic<std::uint64_t>
@@ -64,10 +61,8 @@ struct alignas(64) RankWords {
   std::atomic<std::uint64_t> drained;   // last tick for which this rank has read all windows
   std::atomic<std::uint64_t> messages;  // changes with each word of a Message that this rank writes
   std::atomic<std::uint64_t> started;   // last collective it has announced; for messages
-  // Read at every step and hardly ever written: a cache line of their own, which stays with all ranks.
-  alignas(64) std::atomic<Sleep> sleep;   // how this rank sleeps
-  std::atomic<std::uint64_t> left_after;  // 0: here; else 1 + the last collective it started before it left
-  std::atomic<std::uint64_t> bell;        // rung by every rank that sets a word while this rank sleeps on it
+  // Read at every step and hardly ever written: a cache line of its own, which stays with all ranks.
+  alignas(64) std::atomic<std::uint64_t> left_after;  // 0: here; else 1 + the last collective it started before it left
 };
 static_assert(sizeof(RankWords) == 128);
 

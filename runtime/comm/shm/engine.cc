@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "runtime/base/error.h"
+#include "runtime/base/logging.h"
 
 namespace lockstep::shm {
 
@@ -18,14 +19,13 @@ void Engine::check() const {
   }
 }
 
-namespace {
-
 // The ranks that still use a slot of the ring.
 class FreeSlot final : public Awaited {
  public:
   FreeSlot(Engine& engine, std::uint64_t needed) : engine_(engine), needed_(needed) {}
 
   Blocker push() override {
+    engine_.assert_locked();
     engine_.check();
     const Blocker blocker = engine_.push();
     if (engine_.session().own().finished.load(std::memory_order_relaxed) < needed_) return blocker;
@@ -37,11 +37,15 @@ class FreeSlot final : public Awaited {
     }
     return {};
   }
-  bool is_alone() const override { return !engine_.mailbox().pending(); }
+  bool is_alone() const override {
+    engine_.assert_locked();
+    return !engine_.mailbox_.pending();
+  }
   // A rank that finishes an inlined collective may miss that somebody sleeps on it (Session::post_quietly).
   std::chrono::milliseconds patience() const override { return std::chrono::milliseconds(1); }
   std::string describe() const override {
-    return fmt::format("starting collective {}, with {} in flight", engine_.last_sequence() + 1, kRing);
+    engine_.assert_locked();
+    return fmt::format("starting collective {}, with {} in flight", engine_.last_ + 1, kRing);
   }
   Missing missing() const override {
     Missing late{{}, fmt::format("not through collective {}: ", needed_)};
@@ -58,12 +62,10 @@ class FreeSlot final : public Awaited {
   std::uint64_t needed_;
 };
 
-}  // namespace
-
 void Engine::wait_for_slot(std::uint64_t sequence, std::chrono::nanoseconds timeout) {
   if (sequence <= free_until_) return;
   FreeSlot slot(*this, sequence - kRing);
-  if (!slot.push().done()) session_.wait(slot, Deadline::after(timeout));
+  if (!slot.push().done()) wait(slot, Deadline::after(timeout));
   std::uint64_t finished_by_all = ~0ull;
   for (int r = 0; r < session_.size(); ++r) {
     finished_by_all = std::min(finished_by_all, session_.words(r).finished.load(std::memory_order_acquire));
@@ -72,6 +74,7 @@ void Engine::wait_for_slot(std::uint64_t sequence, std::chrono::nanoseconds time
 }
 
 std::shared_ptr<Operation> Engine::start(Task task, std::chrono::nanoseconds timeout) {
+  MutexLock lock(mutex_);
   check();
   const std::uint64_t sequence = last_ + 1;
   wait_for_slot(sequence, timeout);
@@ -82,6 +85,13 @@ std::shared_ptr<Operation> Engine::start(Task task, std::chrono::nanoseconds tim
   session_.announce(sequence);
   push();
   return operation;
+}
+
+std::shared_ptr<WorkState> Engine::start(Parcel parcel) {
+  MutexLock lock(mutex_);
+  check();
+  push();
+  return std::make_shared<MessageWork>(shared_from_this(), mailbox_.start(std::move(parcel)));
 }
 
 Blocker Engine::push() {
@@ -103,8 +113,37 @@ Blocker Engine::push() {
 }
 
 void Engine::progress() {
+  MutexLock lock(mutex_);
   check();
   push();
+}
+
+// A thread that is in the group moves it itself; one that leaves it now has just pushed it.
+void Engine::push_for_another() noexcept {
+  if (!mutex_.try_lock()) return;
+  if (!closed_ && !session_.failed() && (has_collectives() || mailbox_.pending())) {
+    try {
+      std::uint64_t moves = 0;
+      do {  // a push may post half of a message to itself, for which nobody rings
+        moves = session_.moves();
+        push();
+      } while (session_.moves() != moves);
+    } catch (const std::exception& error) {
+      log_debug("{} failed while another group of the process was waited for: {}", session_.who(session_.rank()),
+                error.what());
+    }
+  }
+  mutex_.unlock();
+}
+
+void Engine::forget_dropped() {
+  MutexLock lock(mutex_);
+  arenas_.forget_dropped();
+}
+
+Arena Engine::add_arena(std::shared_ptr<Mapping> memory, std::size_t bytes) {
+  MutexLock lock(mutex_);
+  return arenas_.add(std::move(memory), bytes);
 }
 
 void Engine::abort_for(std::string text) {
@@ -112,7 +151,16 @@ void Engine::abort_for(std::string text) {
       session_.cause_of(Cause::Kind::failed, session_.rank(), std::move(text), static_cast<std::int64_t>(last_)));
 }
 
+void Engine::leave() {
+  session_.leave(last_);
+  closed_ = true;
+  ring_.fill(nullptr);  // the works hold the engine
+  comm::Progress::of_process().remove(*this);
+}
+
 void Engine::close() {
+  const auto self = shared_from_this();  // what leave() lets go of may be the last to hold it
+  MutexLock lock(mutex_);
   if (closed_) return;
   if (!session_.failed()) {
     try {
@@ -127,21 +175,26 @@ void Engine::close() {
                       session_.who(session_.rank()), last_ - done_, mailbox_.owed()));
     }
   }
-  session_.leave(last_);
-  closed_ = true;
-  ring_.fill(nullptr);  // the works hold the engine
+  leave();
 }
 
 void Engine::close_unwinding() {
+  const auto self = shared_from_this();
+  MutexLock lock(mutex_);
   abort_for(fmt::format("{} was ended by an exception of its own after collective {}; its own message says more",
                         session_.who(session_.rank()), last_));
-  session_.leave(last_);
-  closed_ = true;
-  ring_.fill(nullptr);
+  leave();
+}
+
+bool Operation::poll() {
+  if (done_) return true;
+  MutexLock lock(engine_->mutex_);
+  return push().done();
 }
 
 Blocker Operation::push() {
   if (done_) return {};
+  engine_->assert_locked();
   engine_->check();
   const Blocker blocker = engine_->push();
   if (engine_->done_ < collective_.sequence()) return blocker;
@@ -151,31 +204,47 @@ Blocker Operation::push() {
 }
 
 void Operation::wait(const Deadline& deadline) {
-  if (!push().done()) engine_->session().wait(*this, deadline);
+  MutexLock lock(engine_->mutex_);
+  if (!push().done()) engine_->wait(*this, deadline);
+}
+
+bool Operation::is_alone() const {
+  engine_->assert_locked();
+  return !engine_->mailbox_.pending();
 }
 
 Missing Operation::missing() const { return collective_.missing(engine_->session()); }
 
 bool MessageWork::poll() {
-  if (parcel_->done) return true;
+  MutexLock lock(engine_->mutex_);
   return push().done();
 }
 
 void MessageWork::wait(const Deadline& deadline) {
-  if (!poll()) engine_->session().wait(*this, deadline);
+  MutexLock lock(engine_->mutex_);
+  if (!push().done()) engine_->wait(*this, deadline);
+}
+
+bool MessageWork::is_alone() const {
+  engine_->assert_locked();
+  return !engine_->has_collectives() && !engine_->mailbox_.waits_for_others_than(parcel_->peer);
 }
 
 Blocker MessageWork::push() {
   if (parcel_->done) return {};
+  engine_->assert_locked();
   engine_->check();
   // First the peer's counter, then its messages: what comes between is seen at the next look.
   const auto& messages = engine_->session().words(parcel_->peer).messages;
   const std::uint64_t seen = messages.load(std::memory_order_acquire);
   engine_->push();
-  if (!parcel_->done) engine_->mailbox().check_peer(*parcel_);
+  if (!parcel_->done) engine_->mailbox_.check_peer(*parcel_);
   return parcel_->done ? Blocker{} : Blocker{&messages, seen};
 }
 
-Missing MessageWork::missing() const { return {{parcel_->peer}, engine_->mailbox().progress_of(*parcel_)}; }
+Missing MessageWork::missing() const {
+  engine_->assert_locked();
+  return {{parcel_->peer}, engine_->mailbox_.progress_of(*parcel_)};
+}
 
 }  // namespace lockstep::shm

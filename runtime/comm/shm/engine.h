@@ -1,12 +1,17 @@
 // What the members of a shared-memory group and their outstanding works share: the queue of started collectives.
 //
-// Progress is made by the caller alone: every start, poll and wait pushes what has been started before, in order. There
-// is no thread. Threads: the group's one thread, except abort() of the session.
+// Progress is made by callers alone: every start, poll and wait pushes what has been started before, in order; and
+// while the group's own thread is elsewhere, so do the waits for other groups of the process (comm/progress.h). The
+// lock is between those two: a wait keeps it while it sleeps, since it makes all progress of its group itself.
+//
+// Threads: the group's one thread, except push_for_another(), abort() and lose() of the session.
 #pragma once
 
 #include <array>
 #include <memory>
 
+#include "runtime/base/mutex.h"
+#include "runtime/comm/progress.h"
 #include "runtime/comm/shm/arena.h"
 #include "runtime/comm/shm/collective.h"
 #include "runtime/comm/shm/mailbox.h"
@@ -16,60 +21,71 @@ namespace lockstep::shm {
 
 class Operation;
 
-class Engine : public std::enable_shared_from_this<Engine> {
+class Engine final : public comm::Mover, public std::enable_shared_from_this<Engine> {
  public:
-  // `on_throw`: as Session has it.
-  Engine(std::shared_ptr<Mapping> control, rendezvous::Roster roster, int rank,
+  // As Session has them. Waits of other groups push this one from join_process() to close().
+  Engine(std::shared_ptr<Mapping> control, Bells bells, rendezvous::Roster roster, int rank,
          std::function<void(const Cause&)> on_throw = {})
-      : session_(std::move(control), std::move(roster), rank, std::move(on_throw)),
+      : session_(std::move(control), std::move(bells), std::move(roster), rank, std::move(on_throw)),
         arenas_(rank, session_.size()),
         mailbox_(session_, arenas_),
         sources_(static_cast<std::size_t>(session_.size())),
         destinations_(sources_.size()) {}
 
   Session& session() { return session_; }
-  ArenaTable& arenas() { return arenas_; }
-  Mailbox& mailbox() { return mailbox_; }
-  // True if this rank's part of a collective is not done.
-  bool has_collectives() const { return done_ < last_; }
-  // Of the collective that was started last; 0 at first.
-  std::uint64_t last_sequence() const { return last_; }
+  void join_process() { comm::Progress::of_process().add(shared_from_this()); }
 
   // Publishes a collective and gives it a push. Blocks only while kRing collectives are in flight.
-  std::shared_ptr<Operation> start(Task task, std::chrono::nanoseconds timeout);
-  // Pushes everything. Returns what the oldest collective whose part here is not done waits for.
-  Blocker push();
-  // What push() does, and checks that the group is open and whole.
-  void progress();
+  std::shared_ptr<Operation> start(Task task, std::chrono::nanoseconds timeout) EXCLUDES(mutex_);
+  std::shared_ptr<WorkState> start(Parcel parcel) EXCLUDES(mutex_);
+  // Pushes everything, and checks that the group is open and whole.
+  void progress() EXCLUDES(mutex_);
+  const void* group() const override { return session_.block(); }
+  void push_for_another() noexcept override EXCLUDES(mutex_);
+  // ArenaTable's.
+  void forget_dropped() EXCLUDES(mutex_);
+  Arena add_arena(std::shared_ptr<Mapping> memory, std::size_t bytes) EXCLUDES(mutex_);
 
   // The group's destructor: says goodbye, or aborts if this rank's part of something is not done.
-  void close();
+  void close() EXCLUDES(mutex_);
   // Aborts because the group's owner is being unwound.
-  void close_unwinding();
-  bool closed() const { return closed_; }
-  // Throws if the group has been destroyed or has failed.
-  void check() const;
+  void close_unwinding() EXCLUDES(mutex_);
 
  private:
+  friend class FreeSlot;
   friend class Operation;
-  Floor floor() { return {session_, arenas_, tick_, sources_, destinations_, scratch_}; }
-  // Aborts for what this rank has done.
-  void abort_for(std::string text);
-  // Blocks until slot `sequence` of the ring is free on every rank.
-  void wait_for_slot(std::uint64_t sequence, std::chrono::nanoseconds timeout);
+  friend class MessageWork;
 
-  Session session_;
-  ArenaTable arenas_;
-  Mailbox mailbox_;
-  std::array<std::shared_ptr<Operation>, kRing> ring_;
-  std::uint64_t last_ = 0;  // started
-  std::uint64_t done_ = 0;  // this rank's part is done
-  std::uint64_t tick_ = 0;
-  std::vector<const std::byte*> sources_;
-  std::vector<std::byte*> destinations_;
-  Scratch scratch_;
-  std::uint64_t free_until_ = kRing;  // the last sequence whose slot is known to be free
-  bool closed_ = false;
+  // Tells clang, which can't see through the virtual calls of a wait, that the caller holds the lock. Checks nothing.
+  void assert_locked() const LOCKSTEP_ATTRIBUTE(assert_capability(mutex_)) {}
+  // Pushes everything. Returns what the oldest collective whose part here is not done waits for.
+  Blocker push() REQUIRES(mutex_);
+  // Throws if the group has been destroyed or has failed.
+  void check() const REQUIRES(mutex_);
+  void wait(Awaited& awaited, const Deadline& deadline) REQUIRES(mutex_) { session_.wait(awaited, deadline, *this); }
+  // True if this rank's part of a collective is not done.
+  bool has_collectives() const REQUIRES(mutex_) { return done_ < last_; }
+  Floor floor() REQUIRES(mutex_) { return {session_, arenas_, tick_, sources_, destinations_, scratch_}; }
+  // Aborts for what this rank has done.
+  void abort_for(std::string text) REQUIRES(mutex_);
+  // No collective or message comes after this.
+  void leave() REQUIRES(mutex_);
+  // Blocks until slot `sequence` of the ring is free on every rank.
+  void wait_for_slot(std::uint64_t sequence, std::chrono::nanoseconds timeout) REQUIRES(mutex_);
+
+  Session session_;  // what moves it needs the lock
+  Mutex mutex_;
+  ArenaTable arenas_ GUARDED_BY(mutex_);
+  Mailbox mailbox_ GUARDED_BY(mutex_);
+  std::array<std::shared_ptr<Operation>, kRing> ring_ GUARDED_BY(mutex_);
+  std::uint64_t last_ GUARDED_BY(mutex_) = 0;  // started
+  std::uint64_t done_ GUARDED_BY(mutex_) = 0;  // this rank's part is done
+  std::uint64_t tick_ GUARDED_BY(mutex_) = 0;
+  std::vector<const std::byte*> sources_ GUARDED_BY(mutex_);
+  std::vector<std::byte*> destinations_ GUARDED_BY(mutex_);
+  Scratch scratch_ GUARDED_BY(mutex_);
+  std::uint64_t free_until_ GUARDED_BY(mutex_) = kRing;  // the last sequence whose slot is known to be free
+  bool closed_ GUARDED_BY(mutex_) = false;
 };
 
 // A started collective, as its Work sees it.
@@ -78,12 +94,12 @@ class Operation final : public WorkState, public Awaited {
   Operation(std::shared_ptr<Engine> engine, Task task, std::uint64_t sequence)
       : engine_(std::move(engine)), collective_(std::move(task), sequence) {}
 
-  bool poll() override { return push().done(); }
+  bool poll() override;
   void wait(const Deadline& deadline) override;
   std::int64_t combined(std::size_t word) const override { return collective_.words()[word]; }
 
   Blocker push() override;
-  bool is_alone() const override { return !engine_->mailbox().pending(); }
+  bool is_alone() const override;
   std::string describe() const override { return collective_.describe(); }
   std::int64_t sequence() const override { return static_cast<std::int64_t>(collective_.sequence()); }
   Missing missing() const override;
@@ -93,7 +109,7 @@ class Operation final : public WorkState, public Awaited {
  private:
   std::shared_ptr<Engine> engine_;
   Collective collective_;
-  bool done_ = false;
+  bool done_ = false;  // the group's one thread's
 };
 
 // A send or recv, as its Work sees it.
@@ -106,9 +122,7 @@ class MessageWork final : public WorkState, public Awaited {
   void wait(const Deadline& deadline) override;
 
   Blocker push() override;
-  bool is_alone() const override {
-    return !engine_->has_collectives() && !engine_->mailbox().waits_for_others_than(parcel_->peer);
-  }
+  bool is_alone() const override;
   std::string describe() const override { return parcel_->describe(); }
   Missing missing() const override;
 

@@ -18,7 +18,10 @@ constexpr std::size_t kExchangeBytes = 1024;
 ProcessGroupShm::ProcessGroupShm(GroupContext context, Meeting meeting)
     : TaskGroup(std::move(context)),
       couriers_(std::move(meeting.couriers)),
-      engine_(std::make_shared<Engine>(std::move(meeting.control), roster(), rank(), this->context().on_throw)) {}
+      engine_(std::make_shared<Engine>(std::move(meeting.control), std::move(meeting.bells), roster(), rank(),
+                                       this->context().on_throw)) {
+  engine_->join_process();
+}
 
 ProcessGroupShm::~ProcessGroupShm() {
   if (unwind_guard_.is_unwinding()) {
@@ -53,7 +56,7 @@ Arena ProcessGroupShm::allocate(std::size_t bytes) {
   // First all agree that they allocate, and how much; what each has dropped before is known then. Once all have let go
   // of it, that memory is free to be taken again.
   start(agreement).wait(deadline);
-  engine_->arenas().forget_dropped();
+  engine_->forget_dropped();
   start(agreement).wait(deadline);
 
   const std::size_t file_bytes = ArenaTable::file_bytes(size(), wanted);
@@ -89,19 +92,18 @@ Arena ProcessGroupShm::allocate(std::size_t bytes) {
   }
   // Then all tell what came of it.
   comm::agree_on_arena(*this, bytes, problem, [this](const std::string& own) { return exchange(own); });
-  Arena arena = engine_->arenas().add(std::move(memory), wanted);
+  Arena arena = engine_->add_arena(std::move(memory), wanted);
   arena.bytes = bytes;
   return arena;
 }
 
 Work ProcessGroupShm::start_message(bool is_send, const BufferView& buffer, int peer, int tag) {
-  engine_->progress();
   Parcel parcel;
   parcel.is_send = is_send;
   parcel.buffer = buffer;
   parcel.peer = peer;
   parcel.tag = tag;
-  return Work(std::make_shared<MessageWork>(engine_, engine_->mailbox().start(std::move(parcel))), timeout());
+  return Work(engine_->start(std::move(parcel)), timeout());
 }
 
 void ProcessGroupShm::abort(const std::string& cause) {

@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "runtime/base/error.h"
-#include "runtime/comm/shm/futex.h"
+#include "runtime/comm/futex.h"
 #include "runtime/comm/shm/liveness.h"
 
 namespace lockstep::shm {
@@ -50,64 +50,41 @@ bool every_rank_has_a_core(const Control& control, int ranks) {
   return quota_suffices && different >= ranks;
 }
 
-// Between what this thread wrote and what it reads next, for any kind of read.
-void full_fence() {
-#if !defined(__SANITIZE_THREAD__)  // which knows no fences; the exchange before it is one on the machines it runs on
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-#endif
-}
-
-// A rank's word that it sleeps, while this lives.
-struct Sleeping {
-  Sleeping(RankWords& rank_words, Sleep way) : words(rank_words), how(way) {
-    words.sleep.exchange(how, std::memory_order_seq_cst);
-    full_fence();
-  }
-  ~Sleeping() { words.sleep.store(Sleep::awake, std::memory_order_release); }
-  Sleeping(const Sleeping&) = delete;
-  Sleeping& operator=(const Sleeping&) = delete;
-
-  RankWords& words;
-  Sleep how;
-};
-
 }  // namespace
 
-Session::Session(std::shared_ptr<Mapping> control, rendezvous::Roster roster, int rank,
+Session::Session(std::shared_ptr<Mapping> control, Bells bells, rendezvous::Roster roster, int rank,
                  std::function<void(const Cause&)> on_throw)
     : mapping_(std::move(control)),
       control_(mapping_->data(), static_cast<int>(roster.size())),
+      bells_(std::move(bells)),
       roster_(std::move(roster)),
       rank_(rank),
       size_(static_cast<int>(roster_.size())),
       may_spin_(every_rank_has_a_core(control_, size_)),
-      on_throw_(std::move(on_throw)) {}
+      on_throw_(std::move(on_throw)) {
+  for (std::size_t r = 0; r < bells_.size(); ++r) {
+    if (static_cast<int>(r) != rank_) peers_.push_back(bells_[r].get());
+  }
+  std::sort(peers_.begin(), peers_.end());
+  peers_.erase(std::unique(peers_.begin(), peers_.end()), peers_.end());
+}
 
 bool Session::ring() const {
   bool on_word = false;
-  for (int r = 0; r < size_; ++r) {
-    if (r == rank_) continue;
-    const Sleep sleep = words(r).sleep.load(std::memory_order_seq_cst);
-    if (sleep == Sleep::on_word) on_word = true;
-    if (sleep == Sleep::on_bell) ring_bell(r);
+  for (comm::BellWords* const peer : peers_) {
+    peer->ring();
+    on_word |= peer->on_word.load(std::memory_order_seq_cst) != 0;
   }
   return on_word;
 }
 
-void Session::ring_bell(int rank) const {
-  auto& bell = control_.words(rank).bell;
-  bell.fetch_add(1, std::memory_order_seq_cst);
-  futex_wake_all(bell);
-}
-
 void Session::wake(const std::atomic<std::uint64_t>& word) const {
-  if (ring()) futex_wake_all(word);
+  if (ring()) comm::futex_wake_all(word);
 }
 
-// Sets the word, then looks who sleeps; a sleeper says that it does, then looks at the words (nap). Both are in the one
-// order of all sequentially consistent operations, so either the sleeper sees the new value or it is seen to sleep. Of
-// one that sleeps on this very word the kernel sees to it once more: it compares the word before it lets it sleep. And
-// whatever is missed, by post_quietly() too, is seen at the end of the sleeper's patience.
+// Sets the word, then looks whether anybody sleeps: comm/progress.h says why nobody is missed. For a sleeper on this
+// very word the kernel makes sure once more: it compares the word before it lets the thread sleep. What is missed all
+// the same, as by post_quietly(), is seen at the end of the sleeper's patience.
 void Session::post(Word word, std::uint64_t value) {
   ++moves_;
   (own().*word).exchange(value, std::memory_order_seq_cst);
@@ -129,8 +106,8 @@ void Session::announce(std::uint64_t sequence) {
 }
 
 void Session::wake_all(int rank) const {
-  for (const auto word : kWords) futex_wake_all(words(rank).*word);
-  for (std::uint64_t slot = 0; slot < kRing; ++slot) futex_wake_all(control_.announcement(rank, slot).sequence);
+  for (const auto word : kWords) comm::futex_wake_all(words(rank).*word);
+  for (std::uint64_t slot = 0; slot < kRing; ++slot) comm::futex_wake_all(control_.announcement(rank, slot).sequence);
 }
 
 bool Session::abort(const Cause& cause) {
@@ -145,10 +122,8 @@ bool Session::abort(const Cause& cause) {
   const bool first = control_.header().first_failure.compare_exchange_strong(
       none, static_cast<std::uint32_t>(rank_) + 1, std::memory_order_acq_rel);
   // Whoever is between looking and falling asleep finds out at the end of its slice.
-  for (int r = 0; r < size_; ++r) {
-    ring_bell(r);  // its own too: any thread may abort
-    wake_all(r);
-  }
+  for (const auto& bell : bells_) bell->ring();  // its own too: any thread may abort
+  for (int r = 0; r < size_; ++r) wake_all(r);
   return first;
 }
 
@@ -221,31 +196,36 @@ bool Session::spin(Awaited& awaited) {
   }
 }
 
-bool Session::nap(Awaited& awaited, const Deadline& deadline) {
-  // Says so first, then looks: see post().
-  const Sleeping sleeping(own(), awaited.is_alone() ? Sleep::on_word : Sleep::on_bell);
-  const std::uint64_t rung = own().bell.load(std::memory_order_seq_cst);
+// One word of a peer costs fewer wake-ups than the bell, which rings for all that happens in any group. It will do
+// where nothing else in this process can move.
+bool Session::nap(Awaited& awaited, const Deadline& deadline, const comm::Mover& group) {
+  comm::Progress& progress = comm::Progress::of_process();
+  comm::BellWords& bell = progress.bell();
+  const bool on_word = awaited.is_alone() && progress.is_only(group);
+  const comm::Asleep asleep(on_word ? bell.on_word : bell.on_bell);
+  const std::uint64_t rung = bell.bell.load(std::memory_order_seq_cst);
   const std::uint64_t moves = moves_;
   const Blocker blocker = awaited.push();
   if (blocker.done()) return true;
-  // A rank does not ring for itself, and what it moved may be half of a message to itself.
-  if (sleeping.how == Sleep::on_bell && moves_ != moves) return false;
   const auto limit = std::min<Deadline::Duration>(awaited.patience(), deadline.remaining());
-  if (sleeping.how == Sleep::on_word) {
-    futex_wait(*blocker.word, blocker.value, limit);
-  } else {
-    futex_wait(own().bell, rung, limit);
+  if (on_word) {
+    comm::futex_wait(*blocker.word, blocker.value, limit);
+    return false;
   }
+  // A rank does not ring for itself, and what it moved may be half of a message to itself.
+  if (moves_ != moves) return false;
+  progress.push_all_but(&group);
+  progress.sleep(rung, limit);
   return false;
 }
 
-void Session::wait(Awaited& awaited, const Deadline& deadline) {
+void Session::wait(Awaited& awaited, const Deadline& deadline, const comm::Mover& group) {
   using Clock = std::chrono::steady_clock;
   std::optional<Clock::time_point> next_look;
   while (!awaited.push().done()) {
     if (may_spin_ && spin(awaited)) return;
     if (!next_look) next_look = Clock::now() + kLookAround;
-    if (nap(awaited, deadline)) return;
+    if (nap(awaited, deadline, group)) return;
     const bool expired = deadline.expired();
     if (!expired && Clock::now() < *next_look) continue;
     next_look = Clock::now() + kLookAround;

@@ -13,12 +13,16 @@
 #include "runtime/base/cause.h"
 #include "runtime/base/deadline.h"
 #include "runtime/base/mutex.h"
+#include "runtime/comm/progress.h"
 #include "runtime/comm/roster_cause.h"
 #include "runtime/comm/shm/control.h"
 #include "runtime/comm/shm/memory.h"
 #include "runtime/rendezvous/roster.h"
 
 namespace lockstep::shm {
+
+// By rank; ranks that are threads of one process have one.
+using Bells = std::vector<std::shared_ptr<comm::BellWords>>;
 
 // What a rank waits for: another's word that still has this value. No word: nothing, it is done.
 struct Blocker {
@@ -43,28 +47,28 @@ class Awaited {
   virtual std::string describe() const = 0;
   virtual std::int64_t sequence() const { return -1; }
   virtual Missing missing() const = 0;
-  // True if nothing else that push() could further is under way: then no other word is worth waking up for. False is
-  // always right; it costs wake-ups.
+  // True if nothing else that push() could further is under way in the group: then no other word of it is worth waking
+  // up for. False is always right; it costs wake-ups.
   virtual bool is_alone() const = 0;
   // How long to sleep at most before pushing again.
-  virtual std::chrono::milliseconds patience() const { return kSlice; }
+  virtual std::chrono::milliseconds patience() const { return comm::Progress::kSlice; }
 
  protected:
-  // How long a rank sleeps before it looks whether the others are alive and the group is whole.
-  static constexpr std::chrono::milliseconds kSlice{50};
   ~Awaited() = default;
 };
 
 class Session {
  public:
-  // `control` maps the formatted block; this rank's lock is held (liveness.h). `on_throw` gets the first cause before
-  // each throw of it, on the thread that throws.
-  Session(std::shared_ptr<Mapping> control, rendezvous::Roster roster, int rank,
+  // `control` maps the formatted block; this rank's lock is held (liveness.h). `bells` are those of the ranks'
+  // processes, by rank. `on_throw` gets the first cause before each throw of it, on the thread that throws.
+  Session(std::shared_ptr<Mapping> control, Bells bells, rendezvous::Roster roster, int rank,
           std::function<void(const Cause&)> on_throw = {});
 
   int rank() const { return rank_; }
   int size() const { return size_; }
   const Control& control() const { return control_; }
+  // Where the group's control block is in this process: one place for all ranks that are its threads.
+  const void* block() const { return mapping_->data(); }
   RankWords& own() const { return control_.words(rank_); }
   const RankWords& words(int rank) const { return control_.words(rank); }
   const rendezvous::Roster& roster() const { return roster_; }
@@ -78,6 +82,8 @@ class Session {
   void post_quietly(Word word, std::uint64_t value);
   // Tells the others of a collective whose record is in its announcement.
   void announce(std::uint64_t sequence);
+  // Grows with each of these calls.
+  std::uint64_t moves() const { return moves_; }
 
   // Throws the first cause if the group has failed.
   void check() const {
@@ -98,9 +104,10 @@ class Session {
   // anything; of one whose process has ended, who waits finds out at its next look, and can say in what.
   void lose(Cause cause);
 
-  // Pushes until done: spins for a few microseconds where every rank has a core, then sleeps. When the deadline passes,
-  // the group fails with a Timeout that says who is missing; when a process dies, with PeerLost.
-  void wait(Awaited& awaited, const Deadline& deadline);
+  // Pushes until done: spins for a few microseconds where every rank has a core, then sleeps, and pushes the process's
+  // other groups before that. `group` is the one that `awaited` pushes. When the deadline passes, the group fails with
+  // a Timeout that says who is missing; when a process dies, with PeerLost.
+  void wait(Awaited& awaited, const Deadline& deadline, const comm::Mover& group);
 
   // "rank 2 left after collective 41", if `rank` has said goodbye; else empty.
   std::string left_text(int rank) const;
@@ -116,12 +123,11 @@ class Session {
   // Spins until `awaited` is done, or for kSpin after it last got on. True if done.
   bool spin(Awaited& awaited);
   // Sleeps until what blocks it changes, at most its patience. True if `awaited` was found done on the way.
-  bool nap(Awaited& awaited, const Deadline& deadline);
-  // Wakes who sleeps on `word`, of this rank, or on its own bell.
+  bool nap(Awaited& awaited, const Deadline& deadline, const comm::Mover& group);
+  // Wakes the peers that sleep on `word`, of this rank, or on their process's bell.
   void wake(const std::atomic<std::uint64_t>& word) const;
-  // Rings the bells of those who sleep on them. True if somebody sleeps on a word.
+  // Rings the peers' bells. True if one of their processes has a thread asleep on a word.
   bool ring() const;
-  void ring_bell(int rank) const;
   // Wakes who sleeps on any word of `rank`.
   void wake_all(int rank) const;
 
@@ -129,12 +135,14 @@ class Session {
 
   std::shared_ptr<Mapping> mapping_;
   Control control_;
+  const Bells bells_;
+  std::vector<comm::BellWords*> peers_;  // the bells of the other ranks' processes, each once
   rendezvous::Roster roster_;
   int rank_;
   int size_;
   bool may_spin_;
   std::function<void(const Cause&)> on_throw_;
-  std::uint64_t moves_ = 0;
+  std::uint64_t moves_ = 0;  // words that this rank has set
   Mutex abort_mutex_;
   bool aborted_ GUARDED_BY(abort_mutex_) = false;
 };

@@ -26,8 +26,7 @@ Engine::Engine(std::unique_ptr<Wire> wire, rendezvous::Roster roster, int rank, 
           *wire_, roster_, rank, std::move(store),
           [this] {
             wire_->interrupt();
-            MutexLock lock(mutex_);
-            changed_.notify_all();
+            comm::Progress::ring();
           },
           std::move(on_throw), kLimits) {}
 
@@ -52,11 +51,10 @@ void Engine::on_frame(int peer, std::span<const std::byte> bytes) {
     expected = roll_call_.next_of(peer);
     if (frame->kind != FrameKind::collective) {
       post_office_.on_frame(peer, *frame);
-      return changed_.notify_all();
+      return comm::Progress::ring();
     }
     if (frame->number == expected) {
-      roll_call_.note(peer, {frame->record, {frame->payload.begin(), frame->payload.end()}});
-      return changed_.notify_all();
+      return roll_call_.note(peer, {frame->record, {frame->payload.begin(), frame->payload.end()}});
     }
   }
   propose(Cause::Kind::mismatch, -1,
@@ -130,9 +128,11 @@ bool Engine::step() {
   for (const auto& collective : fresh) announce(*collective);
   for (const Errand& errand : errands) {
     if (!PostOffice::run(errand, *wire_)) continue;
-    MutexLock lock(mutex_);
-    post_office_.finish(*errand.parcel);
-    changed_.notify_all();
+    {
+      MutexLock lock(mutex_);
+      post_office_.finish(*errand.parcel);
+    }
+    comm::Progress::ring();
   }
   ending_.acknowledge();
   if (run_collectives() || !errands.empty()) return true;
@@ -177,11 +177,13 @@ bool Engine::run_collectives() {
     }
     execute(*next, arrivals);
     any = true;
-    MutexLock lock(mutex_);
-    next->done_.store(true, std::memory_order_release);
-    queue_.pop_front();
-    roll_call_.pop();
-    changed_.notify_all();
+    {
+      MutexLock lock(mutex_);
+      next->done_.store(true, std::memory_order_release);
+      queue_.pop_front();
+      roll_call_.pop();
+    }
+    comm::Progress::ring();
   }
 }
 

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "runtime/base/mutex.h"
+#include "runtime/comm/progress.h"
 #include "runtime/comm/transfer.h"
 #include "runtime/comm/wire/ending.h"
 #include "runtime/comm/wire/movement.h"
@@ -92,10 +93,11 @@ class Engine final : public Listener, public std::enable_shared_from_this<Engine
     std::vector<int> ranks;
     std::string text;
   };
-  // Waits until done() holds, the group fails or the deadline passes.
+  // Waits until done() holds, the group fails or the deadline passes. It pushes the process's groups that only callers
+  // move, and sleeps on the process's bell (comm/progress.h).
   enum class Outcome { done, failed, late };
   template <typename Done>
-  Outcome wait_for(const Deadline& deadline, Done done) REQUIRES(mutex_);
+  Outcome wait_for(const Deadline& deadline, Done done) EXCLUDES(mutex_);
   [[noreturn]] void time_out(const std::string& what, const Missing& missing, const Deadline& deadline);
   // The library is in Wire::open(), and `why` nobody waits for it any longer.
   void give_up_opening(const Error& why, const std::function<bool(const Deadline&)>& is_over);
@@ -113,7 +115,6 @@ class Engine final : public Listener, public std::enable_shared_from_this<Engine
   std::function<void()> join_;
 
   mutable Mutex mutex_;
-  mutable Condition changed_;
   PostOffice post_office_ GUARDED_BY(mutex_);
   RollCall roll_call_ GUARDED_BY(mutex_);
   std::deque<std::shared_ptr<Collective>> queue_ GUARDED_BY(mutex_);  // not done, in order

@@ -21,15 +21,15 @@ class Message final : public WorkState {
     return false;
   }
   void wait(const Deadline& deadline) override {
-    Engine::Outcome outcome;
+    const Engine::Outcome outcome = engine_->wait_for(deadline, [&] { return parcel_->done; });
+    if (outcome == Engine::Outcome::failed) engine_->ending_.raise();
+    if (outcome == Engine::Outcome::done) return;
     Engine::Missing progress{{parcel_->peer}, {}};
     {
       MutexLock lock(engine_->mutex_);
-      outcome = engine_->wait_for(deadline, [&] { return parcel_->done; });
-      if (outcome == Engine::Outcome::late) progress.text = engine_->post_office_.progress_of(*parcel_);
+      progress.text = engine_->post_office_.progress_of(*parcel_);
     }
-    if (outcome == Engine::Outcome::failed) engine_->ending_.raise();
-    if (outcome == Engine::Outcome::late) engine_->time_out(parcel_->describe(), progress, deadline);
+    engine_->time_out(parcel_->describe(), progress, deadline);
   }
 
  private:
@@ -73,11 +73,19 @@ std::shared_ptr<WorkState> Engine::start(Parcel parcel) {
 
 template <typename Done>
 Engine::Outcome Engine::wait_for(const Deadline& deadline, Done done) {
+  comm::Progress& progress = comm::Progress::of_process();
   for (;;) {
-    if (done()) return Outcome::done;
+    // Asleep before it looks: who rings after that is not missed.
+    const comm::Asleep asleep(progress.bell().on_bell);
+    const std::uint64_t rung = progress.bell().bell.load(std::memory_order_seq_cst);
+    {
+      MutexLock lock(mutex_);
+      if (done()) return Outcome::done;
+    }
     if (ending_.failure().happened()) return Outcome::failed;
     if (deadline.expired()) return Outcome::late;
-    changed_.wait_until(mutex_, deadline);
+    progress.push_all_but(nullptr);
+    progress.sleep(rung, deadline.remaining());
   }
 }
 
@@ -96,15 +104,15 @@ bool Collective::poll() {
 }
 
 void Collective::wait(const Deadline& deadline) {
-  Engine::Outcome outcome;
+  const Engine::Outcome outcome = engine_->wait_for(deadline, [&] { return done_.load(std::memory_order_acquire); });
+  if (outcome == Engine::Outcome::failed) engine_->ending_.raise();
+  if (outcome == Engine::Outcome::done) return;
   Engine::Missing missing;
   {
     MutexLock lock(engine_->mutex_);
-    outcome = engine_->wait_for(deadline, [&] { return done_.load(std::memory_order_acquire); });
-    if (outcome == Engine::Outcome::late) missing = engine_->missing(*this);
+    missing = engine_->missing(*this);
   }
-  if (outcome == Engine::Outcome::failed) engine_->ending_.raise();
-  if (outcome == Engine::Outcome::late) engine_->time_out(describe(), missing, deadline);
+  engine_->time_out(describe(), missing, deadline);
 }
 
 Engine::Missing Engine::missing(const Collective& collective) const {

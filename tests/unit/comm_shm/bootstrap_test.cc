@@ -65,7 +65,7 @@ TEST(Couriers, TheDeadlineEndsAWait) {
 // Rank 0 comes to an allocate of one byte, but hands nothing out: it aborts.
 void agree_and_abort(const GroupContext& context, std::latch& over) {
   Meeting meeting = meet(context, Deadline::after(60s));
-  const auto engine = std::make_shared<Engine>(meeting.control, context.roster, 0);
+  const auto engine = std::make_shared<Engine>(meeting.control, meeting.bells, context.roster, 0);
   Task task;
   task.record.kind = OpKind::allocate;
   task.record.dtype = BufferView{}.dtype;

@@ -7,12 +7,12 @@
 #include <chrono>
 #include <cstdint>
 
-namespace lockstep::shm {
+namespace lockstep::comm {
 
 // Sleeps while the low 32 bits of `word` are those of `expected`, at most `limit`. May return early; look again. The
-// word must not grow by 2^32 in that time. Never throws.
-void futex_wait(const std::atomic<std::uint64_t>& word, std::uint64_t expected, std::chrono::nanoseconds limit);
+// word must not grow by 2^32 in that time. False if the limit passed. Never throws.
+bool futex_wait(const std::atomic<std::uint64_t>& word, std::uint64_t expected, std::chrono::nanoseconds limit);
 // Wakes all who sleep on `word`.
 void futex_wake_all(const std::atomic<std::uint64_t>& word);
 
-}  // namespace lockstep::shm
+}  // namespace lockstep::comm

@@ -1,0 +1,129 @@
+#include "runtime/comm/progress.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <new>
+
+#include "runtime/base/error.h"
+#include "runtime/base/resource_limit.h"
+#include "runtime/comm/futex.h"
+
+namespace lockstep::comm {
+namespace {
+
+constexpr std::size_t kPage = 4096;
+
+// Between what this thread wrote and what it reads next, for any kind of read.
+void full_fence() {
+#if !defined(__SANITIZE_THREAD__)  // which knows no fences; the operation before it is one on the machines it runs on
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+#endif
+}
+
+// Empty where the process can have no such file: its bell is its own then.
+UniqueFd make_file() {
+  // A file that grows beyond this limit ends the process with SIGXFSZ.
+  const auto largest = resource_limit(RLIMIT_FSIZE);
+  if (largest && *largest < kPage) return {};
+  UniqueFd file(::memfd_create("lockstep-bell", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!file || ::fallocate(file.get(), 0, 0, kPage) != 0) return {};
+  if (::fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) return {};
+  return file;
+}
+
+std::shared_ptr<BellWords> map(int file) {
+  const int flags = file < 0 ? MAP_SHARED | MAP_ANONYMOUS : MAP_SHARED | MAP_POPULATE;
+  void* const page = ::mmap(nullptr, kPage, PROT_READ | PROT_WRITE, flags, file, 0);
+  if (page == MAP_FAILED) throw SystemError("mapping the bell of a process", errno);
+  return {static_cast<BellWords*>(page), [](BellWords* words) { ::munmap(words, kPage); }};
+}
+
+struct stat status_of(int file) {
+  struct stat status {};
+  if (::fstat(file, &status) != 0) throw SystemError("fstat of the bell of a process", errno);
+  return status;
+}
+
+}  // namespace
+
+void BellWords::ring() {
+  if (on_bell.load(std::memory_order_seq_cst) == 0) return;
+  bell.fetch_add(1, std::memory_order_seq_cst);
+  futex_wake_all(bell);
+}
+
+Asleep::Asleep(std::atomic<std::uint64_t>& count) : count_(count) {
+  count_.fetch_add(1, std::memory_order_seq_cst);
+  full_fence();
+}
+
+Progress& Progress::of_process() {
+  static std::atomic<Progress*> current{nullptr};
+  Progress* known = current.load(std::memory_order_acquire);
+  if (known != nullptr && known->owner_.is_here()) return *known;
+  auto* const fresh = new Progress;  // never destroyed: groups and their waits may outlive all statics
+  if (current.compare_exchange_strong(known, fresh, std::memory_order_acq_rel)) return *fresh;
+  delete fresh;
+  return *known;
+}
+
+// The page is zeros at first, which is what its words begin with.
+Progress::Progress() : file_(make_file()), bell_(map(file_ ? file_.get() : -1)) {}
+
+int Progress::bell_file() const {
+  if (!file_) throw SystemError("making a page of shared memory for the bell of this process", ENOMEM);
+  return file_.get();
+}
+
+std::shared_ptr<BellWords> Progress::map_bell(const UniqueFd& file) {
+  const struct stat status = status_of(file.get());
+  if (status.st_size < static_cast<off_t>(kPage)) throw CorruptData("shared memory: got a file that is no bell");
+  const struct stat own = status_of(bell_file());
+  // Its own once more: ThreadSanitizer and the reader of a core dump then see one word, not two.
+  if (own.st_dev == status.st_dev && own.st_ino == status.st_ino) return bell_;
+  return map(file.get());
+}
+
+std::shared_ptr<const Progress::Movers> Progress::movers() {
+  MutexLock lock(mutex_);
+  return movers_;
+}
+
+void Progress::add(std::shared_ptr<Mover> mover) {
+  MutexLock lock(mutex_);
+  auto changed = std::make_shared<Movers>(*movers_);
+  changed->push_back(std::move(mover));
+  movers_ = std::move(changed);
+}
+
+void Progress::remove(const Mover& mover) {
+  MutexLock lock(mutex_);
+  auto changed = std::make_shared<Movers>(*movers_);
+  std::erase_if(*changed, [&](const auto& one) { return one.get() == &mover; });
+  movers_ = std::move(changed);
+}
+
+bool Progress::is_only(const Mover& own) {
+  const auto all = movers();
+  return std::all_of(all->begin(), all->end(), [&](const auto& mover) { return mover->group() == own.group(); });
+}
+
+void Progress::push_all_but(const Mover* own) {
+  const auto all = movers();
+  for (const auto& mover : *all) {
+    if (own == nullptr || mover->group() != own->group()) mover->push_for_another();
+  }
+}
+
+void Progress::sleep(std::uint64_t rung, std::chrono::nanoseconds limit) {
+  sleeps_.fetch_add(1, std::memory_order_relaxed);
+  const bool woken = futex_wait(bell_->bell, rung, std::min<std::chrono::nanoseconds>(limit, kSlice));
+  if (!woken) expired_.fetch_add(1, std::memory_order_relaxed);
+}
+
+}  // namespace lockstep::comm

@@ -1,0 +1,113 @@
+// What a call does that waits for a group: it pushes every group of the process that only callers move, and sleeps on
+// one word, the process's bell.
+//
+// A backend without a thread of its own, such as shm, moves only while somebody calls it. So a rank that waits for one
+// group pushes the others too: a peer may wait for one of those. Whoever gives a sleeper something to do rings the
+// bell: a rank of another process through the memory that they share, a communication thread through ring().
+//
+// Nobody is missed: a sleeper first counts itself as asleep, then reads the bell, then looks at what it awaits, and
+// sleeps only while the bell is as it was; a ringer first changes what is looked at, then reads whether anybody is
+// asleep. All four are in the one order of sequentially consistent operations, so either the sleeper sees the change
+// or the ringer sees the sleeper. A push that another thread of the process made at that moment is the exception: what
+// it missed is looked at after kSlice.
+//
+// Threads: any.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "runtime/base/mutex.h"
+#include "runtime/base/owner_process.h"
+#include "runtime/base/unique_fd.h"
+
+namespace lockstep::comm {
+
+// A process's bell, in a page that its peers map. The process writes the counts; anybody rings.
+struct alignas(64) BellWords {
+  std::atomic<std::uint64_t> on_bell;  // threads that sleep on the bell, or are about to
+  std::atomic<std::uint64_t> on_word;  // threads that sleep on the one word of a peer that they wait for
+  std::atomic<std::uint64_t> bell;     // grows with each ring
+
+  // Wakes the threads that sleep on the bell, if there are any.
+  void ring();
+};
+
+// Counts a thread as asleep while this lives.
+class Asleep {
+ public:
+  explicit Asleep(std::atomic<std::uint64_t>& count);
+  ~Asleep() { count_.fetch_sub(1, std::memory_order_release); }
+  Asleep(const Asleep&) = delete;
+  Asleep& operator=(const Asleep&) = delete;
+
+ private:
+  std::atomic<std::uint64_t>& count_;
+};
+
+// A group that only its callers move, as one rank has it.
+class Mover {
+ public:
+  // Equal for ranks of one group that are threads of this process. They push none of each other, as processes don't.
+  virtual const void* group() const = 0;
+  // Does what can be done now, unless another thread is at it. What fails the group meanwhile is thrown by its own next
+  // call.
+  virtual void push_for_another() noexcept = 0;
+
+ protected:
+  ~Mover() = default;
+};
+
+class Progress {
+ public:
+  // How long a thread sleeps at most before it looks around.
+  static constexpr std::chrono::milliseconds kSlice{50};
+
+  // A child of fork() has one of its own, without its parent's groups.
+  static Progress& of_process();
+
+  // For who has done something that threads of this process may wait for.
+  static void ring() { of_process().bell().ring(); }
+  BellWords& bell() { return *bell_; }
+  const std::shared_ptr<BellWords>& own_bell() const { return bell_; }
+  // The page of bell(), for peers to map. Throws SystemError if this process could not make it.
+  int bell_file() const;
+  // The bell of the process that `file` was sent by; it may be this one. Throws SystemError and CorruptData.
+  std::shared_ptr<BellWords> map_bell(const UniqueFd& file);
+
+  // From now on waits push `mover`; until remove(), and a push that is under way then may end later.
+  void add(std::shared_ptr<Mover> mover) EXCLUDES(mutex_);
+  void remove(const Mover& mover) EXCLUDES(mutex_);
+  // True if waits push no other group than that of `own`.
+  bool is_only(const Mover& own) EXCLUDES(mutex_);
+  // Pushes all groups but that of `own`, which may be null.
+  void push_all_but(const Mover* own) EXCLUDES(mutex_);
+  // Sleeps while the bell is at `rung`, at most `limit` and kSlice. May return early.
+  void sleep(std::uint64_t rung, std::chrono::nanoseconds limit);
+
+  // How often threads have slept on the bell, and how often nobody rang until the limit.
+  struct Counts {
+    std::uint64_t sleeps = 0;
+    std::uint64_t expired = 0;
+  };
+  Counts counts() const { return {sleeps_.load(std::memory_order_relaxed), expired_.load(std::memory_order_relaxed)}; }
+
+ private:
+  using Movers = std::vector<std::shared_ptr<Mover>>;
+
+  Progress();
+  std::shared_ptr<const Movers> movers() EXCLUDES(mutex_);
+
+  const OwnerProcess owner_;
+  const UniqueFd file_;
+  const std::shared_ptr<BellWords> bell_;
+  std::atomic<std::uint64_t> sleeps_{0};
+  std::atomic<std::uint64_t> expired_{0};
+  Mutex mutex_;
+  std::shared_ptr<const Movers> movers_ GUARDED_BY(mutex_) = std::make_shared<const Movers>();  // replaced, not changed
+};
+
+}  // namespace lockstep::comm

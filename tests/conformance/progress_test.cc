@@ -1,0 +1,163 @@
+// Ranks that wait for several groups, each rank in an order of its own: nobody may sleep while another needs its push.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <future>
+#include <latch>
+#include <numeric>
+#include <random>
+#include <thread>
+
+#include "runtime/base/host.h"
+#include "runtime/comm/backend.h"
+#include "runtime/comm/progress.h"
+#include "runtime/store/hash_store.h"
+#include "runtime/store/prefix_store.h"
+#include "tests/conformance/errors.h"
+#include "tests/support/rank_threads.h"
+
+namespace lockstep::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr int kRanks = 4;
+// Several windows of shared memory: such a collective needs pushes from every rank until it is done.
+constexpr std::size_t kElements = 100000;
+
+// A group of some of the test's ranks.
+struct Part {
+  std::string name;
+  std::string backend;
+  std::vector<int> ranks;
+
+  bool has(int rank) const { return std::find(ranks.begin(), ranks.end(), rank) != ranks.end(); }
+};
+
+// Three groups, any two of which share ranks 1 and 2; the last over the backend that this suite is built for.
+const std::vector<Part>& parts() {
+  static const std::vector<Part> three = {
+      {"low", "shm", {0, 1, 2}}, {"high", "shm", {1, 2, 3}}, {"all", LOCKSTEP_TEST_BACKEND, {0, 1, 2, 3}}};
+  return three;
+}
+
+std::shared_ptr<ProcessGroup> make_group(const Part& part, int rank, const std::shared_ptr<store::Store>& store) {
+  GroupContext context;
+  for (const int member : part.ranks) {
+    const int place = static_cast<int>(context.roster.size());
+    if (member == rank) context.identity.rank = context.identity.local_rank = place;
+    context.roster.push_back({place, place, ::getpid(), host_name(), boot_id()});
+  }
+  context.identity.world_size = context.identity.local_world_size = static_cast<int>(part.ranks.size());
+  context.store = std::make_shared<store::PrefixStore>(part.name, store);
+  context.timeout = 60s;
+  const auto found =
+      std::find_if(backends().begin(), backends().end(), [&](const Backend& b) { return b.name == part.backend; });
+  return found->create(context, Deadline::after(60s));
+}
+
+// A collective of one group, with the memory that it reduces.
+struct Pending {
+  std::vector<float> data;
+  float wanted = 0;
+  Work work;
+};
+
+// Starts one collective on each group and waits for them; both orders are drawn.
+void round(std::span<const std::shared_ptr<ProcessGroup>> groups, std::mt19937& random, bool is_single_threaded) {
+  std::vector<std::size_t> order(groups.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::shuffle(order.begin(), order.end(), random);
+  std::vector<Pending> pending(groups.size());
+  for (const std::size_t i : order) {
+    const int size = groups[i]->size();
+    pending[i].data.assign(kElements, static_cast<float>(groups[i]->rank() + 1));
+    pending[i].wanted = static_cast<float>(size * (size + 1) / 2);
+    pending[i].work = groups[i]->all_reduce(BufferView(std::span(pending[i].data)));
+  }
+  std::shuffle(order.begin(), order.end(), random);
+  for (const std::size_t i : order) {
+    if (is_single_threaded) {
+      pending[i].work.wait();
+    } else {
+      std::async(std::launch::async, [&] { pending[i].work.wait(); }).get();
+    }
+    EXPECT_EQ(std::count(pending[i].data.begin(), pending[i].data.end(), pending[i].wanted), kElements);
+  }
+}
+
+using Groups = std::vector<std::shared_ptr<ProcessGroup>>;
+
+// Runs `body` on every rank, a thread each, with the groups that the rank is in, by the order of parts(). An error is a
+// failure of the test.
+void run_all(const std::function<void(int rank, const Groups& groups)>& body) {
+  const std::shared_ptr<store::Store> store = std::make_shared<store::HashStore>();
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        Groups groups;
+        for (const Part& part : parts()) {
+          if (part.has(rank)) groups.push_back(make_group(part, rank, store));
+        }
+        body(rank, groups);
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << "rank " << rank << ": " << error.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+void run_rounds(unsigned seed, int rounds, bool is_single_threaded) {
+  run_all([&](int rank, const Groups& groups) {
+    std::mt19937 random(seed * kRanks + static_cast<unsigned>(rank));
+    for (int i = 0; i < rounds; ++i) round(groups, random, is_single_threaded);
+  });
+}
+
+TEST(Progress, RanksWaitForTheirGroupsInAnyOrder) {
+  for (unsigned seed = 1; seed <= 5; ++seed) run_rounds(seed, 10, true);
+}
+
+TEST(Progress, AThreadPushesWhatAnotherHasStarted) {
+  for (unsigned seed = 1; seed <= 2; ++seed) run_rounds(seed, 5, false);
+}
+
+// A sleep ends because somebody rang, and somebody rings for a word of a collective: a loop that goes round without
+// cause would end many more. Counted, not timed.
+TEST(Progress, SleepersAreWokenByRingsAlone) {
+  comm::Progress& progress = comm::Progress::of_process();
+  const auto counts = progress.counts();
+  const std::uint64_t rung = progress.bell().bell.load();
+  constexpr int kRounds = 20;
+  run_rounds(7, kRounds, true);
+  const std::uint64_t rings = progress.bell().bell.load() - rung;
+  const std::uint64_t woken = progress.counts().sleeps - counts.sleeps - (progress.counts().expired - counts.expired);
+  EXPECT_LE(woken, kRanks * (rings + 1));
+  // 10 places in 3 groups; of a collective in 4 chunks a rank sets 14 words, and a wire ends it once. The last rings
+  // are the goodbyes.
+  constexpr std::uint64_t kPlaces = 10;
+  EXPECT_LE(rings, kPlaces * 16 * kRounds + kPlaces);
+}
+
+TEST(Progress, AGroupThatFailsDoesNotFailTheOthers) {
+  std::latch started(2);  // on ranks 1 and 2
+  run_all([&](int rank, const Groups& groups) {
+    std::mt19937 random(static_cast<unsigned>(rank));
+    std::vector<float> data(kElements, 1.0f);
+    if (rank == 0) {
+      started.wait();
+      groups.front()->abort("enough");
+      return round(std::span(groups).subspan(1), random, true);
+    }
+    if (rank == 3) return round(groups, random, true);
+    const Work work = groups.front()->all_reduce(BufferView(std::span(data)));
+    started.count_down();
+    round(std::span(groups).subspan(1), random, true);
+    expect_text(error_of<PeerLost>([&] { work.wait(); }), {"enough"});
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::testing
