@@ -197,6 +197,90 @@ TEST_F(FakeCuda, BoundsAndFreedMemoryAreChecked) {
   cudaGetLastError();
 }
 
+// A pool of this test's GPU, and memory from it.
+cudaMemPool_t pool() {
+  cudaMemPoolProps props{};
+  props.allocType = cudaMemAllocationTypePinned;
+  props.location = {cudaMemLocationTypeDevice, 0};
+  cudaMemPool_t made = nullptr;
+  EXPECT_EQ(cudaMemPoolCreate(&made, &props), cudaSuccess);
+  return made;
+}
+std::byte* memory_of(cudaMemPool_t from, std::size_t bytes, cudaStream_t in) {
+  void* made = nullptr;
+  EXPECT_EQ(cudaMallocFromPoolAsync(&made, bytes, from, in), cudaSuccess);
+  return static_cast<std::byte*>(made);
+}
+std::uint64_t attribute_of(cudaMemPool_t of, cudaMemPoolAttr which) {
+  std::uint64_t value = 0;
+  EXPECT_EQ(cudaMemPoolGetAttribute(of, which, &value), cudaSuccess);
+  return value;
+}
+
+TEST_F(FakeCuda, MemoryOfAPoolBelongsToTheOrderOfItsStream) {
+  const cudaMemPool_t own = pool();
+  const cudaEvent_t done = event();
+  std::byte* const memory = memory_of(own, 100, a);
+  write(a, memory, 100);
+  write(b, memory, 100, "too early");
+  EXPECT_THAT(collector->take(), ElementsAre(HasSubstr("too early")));
+  std::byte* const unused = memory_of(own, 100, a);
+  write(b, unused, 100, "before it is there");
+  EXPECT_THAT(collector->take(), ElementsAre(AllOf(HasSubstr("before it is there"), HasSubstr("cudaMallocFromPool"))));
+  ASSERT_EQ(cudaEventRecord(done, a), cudaSuccess);
+  ASSERT_EQ(cudaStreamWaitEvent(b, done, 0), cudaSuccess);
+  write(b, memory, 100, "in use");
+  ASSERT_EQ(cudaFreeAsync(memory, a), cudaSuccess);
+  EXPECT_THAT(collector->take(), ElementsAre(AllOf(HasSubstr("cudaFreeAsync"), HasSubstr("in no order with in use"))));
+  write(a, memory, 100, "too late");
+  EXPECT_THAT(collector->take(), ElementsAre(AllOf(HasSubstr("too late"), HasSubstr("which was freed"))));
+  ASSERT_EQ(cudaEventRecord(done, a), cudaSuccess);
+  ASSERT_EQ(cudaStreamWaitEvent(b, done, 0), cudaSuccess);
+  ASSERT_EQ(cudaFreeAsync(unused, b), cudaSuccess);  // any stream that is behind all uses
+  EXPECT_EQ(cudaFreeAsync(unused, a), cudaErrorInvalidValue);
+  EXPECT_EQ(cudaFreeAsync(data, a), cudaErrorInvalidValue);
+  std::byte* const pooled = memory_of(own, 8, a);
+  EXPECT_EQ(cudaFree(pooled), cudaErrorInvalidValue);
+  EXPECT_THAT(collector->take(), ElementsAre(HasSubstr("no living allocation"), HasSubstr("no living allocation"),
+                                             HasSubstr("no living allocation")));
+  cudaGetLastError();
+}
+
+TEST_F(FakeCuda, APoolCountsItsBytesAndKeepsThemUpToItsThreshold) {
+  constexpr std::size_t kLarge = std::size_t{600} << 20;  // of the GPU's 1024 MiB
+  const cudaMemPool_t own = pool();
+  std::byte* const first = memory_of(own, kLarge, a);
+  std::atomic<bool> go{false};
+  ASSERT_EQ(enqueue(a, "stall", [&] { go.wait(false); }, {}, {}), cudaSuccess);
+  ASSERT_EQ(cudaFreeAsync(first, a), cudaSuccess);
+  EXPECT_EQ(attribute_of(own, cudaMemPoolAttrUsedMemCurrent), kLarge) << "its stream has not come to the free";
+  // Behind it in the other stream, which is no order that the program may rely on.
+  std::byte* const second = memory_of(own, kLarge, b);
+  write(b, second, 8);
+  EXPECT_EQ(cudaStreamQuery(b), cudaErrorNotReady);
+  void* none = nullptr;
+  EXPECT_EQ(cudaMallocFromPoolAsync(&none, kLarge, own, b), cudaErrorMemoryAllocation);
+  EXPECT_EQ(none, nullptr);
+  go = true;
+  go.notify_all();
+  ASSERT_EQ(cudaFreeAsync(second, b), cudaSuccess);
+  ASSERT_EQ(cudaStreamSynchronize(b), cudaSuccess);
+  EXPECT_EQ(attribute_of(own, cudaMemPoolAttrUsedMemCurrent), 0u);
+  EXPECT_EQ(attribute_of(own, cudaMemPoolAttrUsedMemHigh), kLarge);
+  EXPECT_EQ(attribute_of(own, cudaMemPoolAttrReservedMemHigh), kLarge);
+  EXPECT_EQ(attribute_of(own, cudaMemPoolAttrReservedMemCurrent), 0u) << "past its threshold, which is 0";
+  std::uint64_t threshold = kLarge;
+  ASSERT_EQ(cudaMemPoolSetAttribute(own, cudaMemPoolAttrReleaseThreshold, &threshold), cudaSuccess);
+  ASSERT_EQ(cudaFreeAsync(memory_of(own, kLarge, a), a), cudaSuccess);
+  ASSERT_EQ(cudaStreamSynchronize(a), cudaSuccess);
+  EXPECT_EQ(attribute_of(own, cudaMemPoolAttrReservedMemCurrent), kLarge);
+  // cudaMalloc takes what the pools do not use.
+  std::byte* const whole = memory(kLarge);
+  EXPECT_EQ(attribute_of(own, cudaMemPoolAttrReservedMemCurrent), 0u);
+  ASSERT_EQ(cudaFree(whole), cudaSuccess);
+  cudaGetLastError();
+}
+
 TEST_F(FakeCuda, DestroyedStreamsAndEventsAreSeen) {
   const cudaStream_t old = stream();
   ASSERT_EQ(cudaStreamDestroy(old), cudaSuccess);

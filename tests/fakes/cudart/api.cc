@@ -194,6 +194,38 @@ cudaError_t cudaFree(void* data) {
   return unsafe("cudaFree", [&](Runtime& runtime) { return runtime.free(data, false); });
 }
 
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
+  return ask("cudaDeviceGetAttribute", [&](Runtime&) {
+    if (bad(device)) return cudaErrorInvalidDevice;
+    if (attribute != cudaDevAttrMemoryPoolsSupported) return cudaErrorInvalidValue;
+    *value = 1;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* wanted) {
+  return unsafe("cudaMemPoolCreate", [&](Runtime& runtime) { return runtime.create_pool(pool, *wanted); });
+}
+
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value) {
+  return call("cudaMemPoolSetAttribute",
+              [&](Runtime& runtime) { return runtime.set_attribute(pool, attribute, value); });
+}
+
+cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value) {
+  return call("cudaMemPoolGetAttribute",
+              [&](Runtime& runtime) { return runtime.get_attribute(pool, attribute, value); });
+}
+
+cudaError_t cudaMallocFromPoolAsync(void** data, std::size_t bytes, cudaMemPool_t pool, cudaStream_t stream) {
+  return unsafe("cudaMallocFromPoolAsync",
+                [&](Runtime& runtime) { return runtime.allocate_from(pool, data, bytes, stream); });
+}
+
+cudaError_t cudaFreeAsync(void* data, cudaStream_t stream) {
+  return unsafe("cudaFreeAsync", [&](Runtime& runtime) { return runtime.free_in(data, stream); });
+}
+
 cudaError_t cudaHostAlloc(void** data, std::size_t bytes, unsigned) {
   return unsafe("cudaHostAlloc", [&](Runtime& runtime) { return runtime.allocate(data, bytes, true); });
 }

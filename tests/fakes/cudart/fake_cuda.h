@@ -7,6 +7,8 @@
 //    Found by vector clocks when the second one is put into its stream, so a missing wait is found in every run.
 //  - Bounds and life. A range outside an allocation, or in one that was freed, or that ncclMemFree gives back while an
 //    operation may still use it; streams and events that were destroyed.
+//  - Memory pools. cudaMallocFromPoolAsync and cudaFreeAsync write all of their bytes, in their stream: who uses memory
+//    before the one or after the other has to be ordered behind or before it, as above. Nothing else frees it.
 //  - Captures (cudaStreamBeginCapture). What may wait for the device is refused to a thread that may not do so
 //  meanwhile,
 //    what waits for all of the device to every thread, captured events and streams can't be asked for, and each such

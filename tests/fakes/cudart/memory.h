@@ -21,7 +21,8 @@ struct Allocation {
   int device = 0;  // physical
   bool pinned = false;
   bool freed = false;
-  int number = 0;  // of all allocations, from 1
+  bool pooled = false;  // by cudaMallocFromPoolAsync
+  int number = 0;       // of all allocations, from 1
   Shadow shadow{0};
 
   std::string describe() const;

@@ -171,6 +171,7 @@ cudaError_t Runtime::wait_for(const std::vector<std::shared_ptr<FakeStream>>& st
   for (const auto& [stream, tasks] : until) stream->wait_done(tasks);
   std::lock_guard lock(mutex_);
   host_.join(clock);
+  for (const auto& [handle, pool] : pools_) trim(*pool, pool->release_threshold);
   return static_cast<cudaError_t>(sticky_.load());
 }
 
@@ -350,6 +351,15 @@ cudaError_t Runtime::elapsed(float* milliseconds, cudaEvent_t earlier, cudaEvent
   return cudaSuccess;
 }
 
+Access Runtime::next_access(FakeStream& stream, const std::string& what) {
+  const std::uint64_t number = stream.operations + 1;
+  const std::string where =
+      &stream == default_stream(stream.device).get() ? "the default stream" : fmt::format("stream {}", stream.id);
+  return {stream.id, number,
+          std::make_shared<const std::string>(
+              fmt::format("{} (operation {} of {} on GPU {})", what, number, where, stream.device))};
+}
+
 cudaError_t Runtime::enqueue(cudaStream_t handle, std::string what, std::function<void()> run,
                              const std::vector<Range>& reads, const std::vector<Range>& writes) {
   std::lock_guard lock(mutex_);
@@ -359,11 +369,7 @@ cudaError_t Runtime::enqueue(cudaStream_t handle, std::string what, std::functio
   if (captures_.takes(*stream)) return cudaSuccess;  // it is in the graph, and runs with that
   order_with_default(*stream);
   stream->clock.join(host_);
-  const std::string where =
-      stream == default_stream(stream->device) ? "the default stream" : fmt::format("stream {}", stream->id);
-  const Access access{stream->id, stream->operations + 1,
-                      std::make_shared<const std::string>(fmt::format("{} (operation {} of {} on GPU {})", what,
-                                                                      stream->operations + 1, where, stream->device))};
+  const Access access = next_access(*stream, what);
   // What it reads and writes at once, such as a sum in place, is no conflict with itself: its number is in its clock.
   stream->clock.set(stream->id, access.number);
   bool in_order = true;

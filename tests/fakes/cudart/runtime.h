@@ -31,6 +31,25 @@ struct FakeEvent {
   bool captured = false;       // that was in a stream which is captured
 };
 
+// Memory that cudaFreeAsync has given back in a stream that may not have come to it yet.
+struct FreedInStream {
+  Allocation* allocation = nullptr;
+  std::size_t bytes = 0;
+  std::uint32_t stream = 0;
+  std::uint64_t number = 0;  // of the free in its stream
+  std::shared_ptr<Mark> mark;
+};
+
+struct FakePool {
+  int device = 0;  // physical
+  std::uint64_t release_threshold = 0;
+  std::uint64_t reserved = 0;  // bytes of the device
+  std::uint64_t most_reserved = 0;
+  std::uint64_t used = 0;  // of these: in allocations, and in `freed`
+  std::uint64_t most_used = 0;
+  std::vector<FreedInStream> freed;
+};
+
 class Runtime {
  public:
   static Runtime& get();
@@ -54,6 +73,13 @@ class Runtime {
   cudaError_t allocate(void** data, std::size_t bytes, bool pinned);
   cudaError_t free(void* data, bool pinned);
   cudaError_t free_without_waiting(void* data);
+
+  cudaError_t create_pool(cudaMemPool_t* pool, const cudaMemPoolProps& wanted);
+  cudaError_t set_attribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, const void* value);
+  cudaError_t get_attribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value);
+  cudaError_t allocate_from(cudaMemPool_t pool, void** data, std::size_t bytes, cudaStream_t stream);
+  cudaError_t free_in(void* data, cudaStream_t stream);
+
   void memory_info(std::size_t& free_bytes, std::size_t& total_bytes);
 
   cudaError_t create_stream(cudaStream_t* stream, bool blocking, int priority);
@@ -105,6 +131,16 @@ class Runtime {
   void order_with_default(FakeStream& stream);
   void put_wait(FakeStream& stream, std::shared_ptr<Mark> mark);
   std::shared_ptr<Mark> put_mark(FakeStream& stream);
+  FakePool* pool_of(cudaMemPool_t handle, const char* operation);
+  // What the streams have come to is the pool's again.
+  void settle(FakePool& pool);
+  // What is unused above `keep` bytes is the device's again.
+  void trim(FakePool& pool, std::uint64_t keep);
+  // Takes bytes out of the pool for an allocation in the stream's order; false if there are none.
+  bool take_from(FakePool& pool, std::size_t bytes, FakeStream& stream);
+  // An operation of the stream's on these bytes that the device does in no time: the order of an allocation's life.
+  bool put_access(FakeStream& stream, const std::string& what, const Range& writes);
+  Access next_access(FakeStream& stream, const std::string& what);
   // False if it is in no order with another access.
   bool check(const Range& range, bool writes, const Access& access, const VectorClock& clock);
   void violation(const std::string& text);
@@ -123,6 +159,8 @@ class Runtime {
   Rules rules_;
   Captures captures_;
   std::map<int, std::size_t> used_;  // device memory by physical device
+  std::map<void*, std::unique_ptr<FakePool>> pools_;
+  std::map<const Allocation*, FakePool*> pool_by_allocation_;
   std::set<int> with_context_;
   std::uint32_t streams_ = 0;
   std::map<void*, std::shared_ptr<FakeStream>> live_streams_;

@@ -12,6 +12,9 @@ cudaError_t Runtime::allocate(void** data, std::size_t bytes, bool pinned) {
   *data = nullptr;
   if (bytes == 0) return cudaSuccess;
   const int device = physical(current());
+  for (const auto& [handle, pool] : pools_) {
+    if (!pinned && pool->device == device && bytes > device_bytes_ - used_[device]) trim(*pool, 0);
+  }
   if (!pinned && bytes > device_bytes_ - used_[device]) return cudaErrorMemoryAllocation;
   Allocation* const allocation = memory_.allocate(bytes, device, pinned);
   if (allocation == nullptr) return cudaErrorMemoryAllocation;
@@ -27,7 +30,8 @@ cudaError_t Runtime::free(void* data, bool pinned) {
   {
     std::lock_guard lock(mutex_);
     Allocation* const allocation = memory_.find(data);
-    if (allocation == nullptr || allocation->address != data || allocation->freed || allocation->pinned != pinned) {
+    if (allocation == nullptr || allocation->address != data || allocation->freed || allocation->pinned != pinned ||
+        allocation->pooled) {
       violation(fmt::format("{} of {}, which is no living allocation of its kind{}",
                             pinned ? "cudaFreeHost" : "cudaFree", data,
                             allocation == nullptr ? "" : ": " + allocation->describe()));
@@ -52,7 +56,8 @@ cudaError_t Runtime::free_without_waiting(void* data) {
   if (data == nullptr) return cudaSuccess;
   std::lock_guard lock(mutex_);
   Allocation* const allocation = memory_.find(data);
-  if (allocation == nullptr || allocation->address != data || allocation->freed || allocation->pinned) {
+  if (allocation == nullptr || allocation->address != data || allocation->freed || allocation->pinned ||
+      allocation->pooled) {
     violation(fmt::format("ncclMemFree of {}, which is no living allocation of its kind{}", data,
                           allocation == nullptr ? "" : ": " + allocation->describe()));
     return cudaErrorInvalidValue;
