@@ -4,6 +4,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/logging.h"
+#include "runtime/cuda/outside_captures.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -50,19 +51,36 @@ void check(cudaError_t error, std::string_view operation, DeviceId device) {
   throw DeviceError(fmt::format("{} on {}: {}{}", operation, device.str(), error_text(error), remedy_of(error)));
 }
 
-void check_not_captured(cudaStream_t stream, std::string_view operation, DeviceId device) {
+bool is_captured(cudaStream_t stream, DeviceId device) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   const cudaError_t error = cudaStreamIsCapturing(stream, &status);
-  const bool through_default_stream = error == cudaErrorStreamCaptureImplicit;
-  if (!through_default_stream) check(error, "cudaStreamIsCapturing", device);
-  if (!through_default_stream && status == cudaStreamCaptureStatusNone) return;
-  cudaGetLastError();
+  if (error == cudaErrorStreamCaptureImplicit) {
+    cudaGetLastError();
+    return true;
+  }
+  check(error, "cudaStreamIsCapturing", device);
+  return status != cudaStreamCaptureStatusNone;
+}
+
+void check_not_captured(cudaStream_t stream, std::string_view operation, DeviceId device) {
+  if (!is_captured(stream, device)) return;
   throw InvalidArgument(fmt::format(
       "{} on {}: {}, and what other streams, ranks or the host wait for can't be part of a CUDA graph; end the capture "
       "first: capture what is computed between collectives, and start and wait for these outside",
       operation, device.str(),
-      through_default_stream ? "the default stream waits for a stream that is being captured"
-                             : "the stream is being captured"));
+      stream == nullptr ? "the default stream waits for a stream that is being captured"
+                        : "the stream is being captured"));
+}
+
+bool is_idle(cudaStream_t stream, DeviceId device) {
+  const OutsideCaptures outside;
+  const cudaError_t error = cudaStreamQuery(stream);
+  if (error == cudaErrorNotReady) {
+    cudaGetLastError();
+    return false;
+  }
+  check(error, "cudaStreamQuery", device);
+  return true;
 }
 
 bool check_quietly(cudaError_t error, std::string_view operation, DeviceId device) noexcept {

@@ -19,9 +19,16 @@ std::string error_text(cudaError_t error);
 // find is taken back first; those that break the device for this process stay, and every later call fails.
 void check(cudaError_t error, std::string_view operation, DeviceId device);
 
+// Whether the stream, on the current device, is being captured into a CUDA graph, or waits for one that is. Throws
+// DeviceError, as is_idle() does.
+bool is_captured(cudaStream_t stream, DeviceId device);
+
 // Throws InvalidArgument where the stream, on the current device, is being captured into a CUDA graph: an event of ours
 // in there would be the graph's, which nobody may wait for, and would pull the streams that do into the capture.
 void check_not_captured(cudaStream_t stream, std::string_view operation, DeviceId device);
+
+// Whether the device has done all that is in the stream, which is on the current device.
+bool is_idle(cudaStream_t stream, DeviceId device);
 
 // For destructors: a line in the log instead. True if there was no error. Silent while the process ends and CUDA has
 // gone already.

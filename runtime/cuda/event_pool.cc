@@ -6,46 +6,47 @@
 
 namespace lockstep::cuda {
 
-cudaEvent_t EventPool::record(cudaStream_t stream) {
-  const CurrentDevice current(device_);
-  check_not_captured(stream, "giving memory back", device_);
-  cudaEvent_t event = nullptr;
-  {
-    MutexLock lock(mutex_);
-    if (!idle_.empty()) {
-      event = idle_.back();
-      idle_.pop_back();
-    }
-  }
-  if (event == nullptr) {
-    check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate", device_);
-  }
-  const cudaError_t error = cudaEventRecord(event, stream);
-  if (error != cudaSuccess) put(event);
-  check(error, "cudaEventRecord", device_);
-  return event;
+void record(DeviceEvent& event, cudaStream_t stream) {
+  const CurrentDevice current(event.device);
+  check_not_captured(stream, "recording an event", event.device);
+  check(cudaEventRecord(event.event, stream), "cudaEventRecord", event.device);
+  event.is_recorded = true;
 }
 
-void EventPool::record_again(cudaEvent_t event, cudaStream_t stream) {
-  const CurrentDevice current(device_);
-  check(cudaEventRecord(event, stream), "cudaEventRecord", device_);
-}
-
-void EventPool::put(cudaEvent_t event) {
-  MutexLock lock(mutex_);
-  idle_.push_back(event);
-}
-
-bool reached(cudaEvent_t event, DeviceId device) {
-  const CurrentDevice current(device);
+bool reached(const DeviceEvent& event) {
+  if (!event.is_recorded) return true;
+  const CurrentDevice current(event.device);
   const OutsideCaptures outside;
-  const cudaError_t error = cudaEventQuery(event);
+  const cudaError_t error = cudaEventQuery(event.event);
   if (error == cudaErrorNotReady) {
     cudaGetLastError();
     return false;
   }
-  check(error, "cudaEventQuery", device);
+  check(error, "cudaEventQuery", event.device);
   return true;
+}
+
+std::shared_ptr<DeviceEvent> EventPool::take(bool timed) {
+  std::unique_ptr<DeviceEvent> event;
+  {
+    MutexLock lock(mutex_);
+    auto& idle = idle_[timed ? 1 : 0];
+    if (!idle.empty()) {
+      event = std::move(idle.back());
+      idle.pop_back();
+    }
+  }
+  if (event == nullptr) {
+    event = std::make_unique<DeviceEvent>(DeviceEvent{nullptr, device_, timed});
+    const CurrentDevice current(device_);
+    check(cudaEventCreateWithFlags(&event->event, timed ? cudaEventDefault : cudaEventDisableTiming), "cudaEventCreate",
+          device_);
+  }
+  event->is_recorded = false;
+  return {event.release(), [self = shared_from_this()](DeviceEvent* own) {
+            MutexLock lock(self->mutex_);
+            self->idle_[own->timed ? 1 : 0].emplace_back(own);
+          }};
 }
 
 }  // namespace lockstep::cuda

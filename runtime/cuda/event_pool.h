@@ -1,10 +1,12 @@
-// Untimed events of one device, for use inside the plug-in: to make one costs more than to use one.
+// Events of one device, used again: to make one costs more than to use one.
 //
-// Threads: any.
+// Threads: any; each event as runtime/device/stream.h says.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
+#include <array>
+#include <memory>
 #include <vector>
 
 #include "runtime/base/mutex.h"
@@ -12,24 +14,30 @@
 
 namespace lockstep::cuda {
 
-class EventPool {
+// Its device is current while CUDA is asked about it: on a thread without a context the question would bring one up on
+// GPU 0.
+struct DeviceEvent {
+  cudaEvent_t event = nullptr;
+  DeviceId device;
+  bool timed = false;
+  bool is_recorded = false;  // by its present owner: the mark of an earlier one is nobody's
+};
+
+// Throw DeviceError; record() also InvalidArgument for a stream that is being captured.
+void record(DeviceEvent& event, cudaStream_t stream);
+bool reached(const DeviceEvent& event);
+
+class EventPool : public std::enable_shared_from_this<EventPool> {
  public:
   explicit EventPool(DeviceId device) : device_(device) {}
 
-  // An event recorded in `stream`. Throws DeviceError.
-  cudaEvent_t record(cudaStream_t stream) EXCLUDES(mutex_);
-  // Moves its mark to the end of `stream`.
-  void record_again(cudaEvent_t event, cudaStream_t stream);
-  // Gives it back; whoever waits for it may go on waiting.
-  void put(cudaEvent_t event) EXCLUDES(mutex_);
+  // An event without a mark; its last copy brings it back. Throws DeviceError.
+  std::shared_ptr<DeviceEvent> take(bool timed) EXCLUDES(mutex_);
 
  private:
   const DeviceId device_;
   Mutex mutex_;
-  std::vector<cudaEvent_t> idle_ GUARDED_BY(mutex_);
+  std::array<std::vector<std::unique_ptr<DeviceEvent>>, 2> idle_ GUARDED_BY(mutex_);  // untimed, timed
 };
-
-// Whether an event was reached. Throws DeviceError.
-bool reached(cudaEvent_t event, DeviceId device);
 
 }  // namespace lockstep::cuda

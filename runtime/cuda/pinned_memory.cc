@@ -44,6 +44,7 @@ std::shared_ptr<void> PinnedAllocator::allocate(std::size_t bytes, DeviceId devi
     fresh->bytes = size;
     block = fresh.get();
     MutexLock lock(mutex_);
+    reserved_bytes_ += size;
     all_[reinterpret_cast<std::uintptr_t>(data)] = std::move(fresh);
   }
   return {block->data, [self = shared_from_this(), block](void*) { self->release(block); }};
@@ -64,13 +65,8 @@ PinnedAllocator::Block* PinnedAllocator::take(std::size_t size) {
 // A free one: nobody else has its lock.
 bool PinnedAllocator::is_idle(Block& block) {
   MutexLock lock(block.mutex);
-  while (!block.uses.empty()) {
-    const Use& last = block.uses.back();
-    if (!reached(last.event, last.device)) return false;
-    events_of_(last.device).put(last.event);
-    block.uses.pop_back();
-  }
-  return true;
+  while (!block.uses.empty() && reached(*block.uses.back().event)) block.uses.pop_back();
+  return block.uses.empty();
 }
 
 PinnedAllocator::Block* PinnedAllocator::find(const void* data) {
@@ -87,49 +83,23 @@ bool PinnedAllocator::holds(const void* data) { return find(data) != nullptr; }
 bool PinnedAllocator::copied(const void* data, DeviceId device, cudaStream_t stream) {
   Block* const block = find(data);
   if (block == nullptr) return false;
-  EventPool& events = events_of_(device);
   MutexLock lock(block->mutex);
-  const auto same = std::find_if(block->uses.begin(), block->uses.end(), [&](const Use& use) {
-    return use.device == device && use.stream == stream && use.event != nullptr;
-  });
-  if (same == block->uses.end()) {
-    block->uses.push_back({device, stream, events.record(stream)});
-  } else {
-    events.record_again(same->event, stream);
-  }
+  auto use = std::find_if(block->uses.begin(), block->uses.end(),
+                          [&](const Use& known) { return known.event->device == device && known.stream == stream; });
+  if (use == block->uses.end()) use = block->uses.insert(use, {stream, take_event_(device)});
+  record(*use->event, stream);
   return true;
 }
 
-bool PinnedAllocator::used_by(const void* data, DeviceId device, cudaStream_t stream) {
-  Block* const block = find(data);
-  if (block == nullptr) return false;
-  MutexLock lock(block->mutex);
-  const bool known = std::any_of(block->uses.begin(), block->uses.end(), [&](const Use& use) {
-    return use.device == device && use.stream == stream && use.event == nullptr;
-  });
-  if (!known) block->uses.push_back({device, stream, nullptr});
-  return true;
-}
-
+// Behind the copies that were put into streams the events are there already.
 void PinnedAllocator::release(Block* block) noexcept {
-  try {
-    {
-      MutexLock lock(block->mutex);
-      for (Use& use : block->uses) {
-        if (use.event == nullptr) use.event = events_of_(use.device).record(use.stream);
-      }
-    }
-    MutexLock lock(mutex_);
-    free_[block->bytes].push_back(block);
-  } catch (const std::exception&) {
-    // The device is broken, or gone as the process ends. Memory whose use can't be followed is nobody's from now on.
-    check_quietly(cudaPeekAtLastError(), "giving pinned memory back", {DeviceKind::cuda, 0});
-  }
+  MutexLock lock(mutex_);
+  free_[block->bytes].push_back(block);
 }
 
-std::int64_t PinnedAllocator::allocations() {
+std::size_t PinnedAllocator::reserved_bytes() {
   MutexLock lock(mutex_);
-  return static_cast<std::int64_t>(all_.size());
+  return reserved_bytes_;
 }
 
 }  // namespace lockstep::cuda

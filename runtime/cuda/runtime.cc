@@ -6,12 +6,10 @@
 #include <vector>
 
 #include "runtime/base/error.h"
-#include "runtime/base/logging.h"
 #include "runtime/cuda/check.h"
 #include "runtime/cuda/current_device.h"
 #include "runtime/cuda/kernels.h"
 #include "runtime/cuda/no_device.h"
-#include "runtime/cuda/outside_captures.h"
 #include "runtime/cuda/poll.h"
 
 namespace lockstep::cuda {
@@ -19,24 +17,7 @@ namespace {
 
 cudaStream_t handle_of(StreamView stream) { return static_cast<cudaStream_t>(stream.handle); }
 
-// What an event's handle points to. CUDA is asked about one with its device current: on a thread without a context
-// the question would bring one up on GPU 0.
-struct DeviceEvent {
-  cudaEvent_t event = nullptr;
-  DeviceId device;
-};
-const DeviceEvent& event_of(void* handle) { return *static_cast<const DeviceEvent*>(handle); }
-
-void destroy_event(void* handle) noexcept {
-  const std::unique_ptr<DeviceEvent> owned(static_cast<DeviceEvent*>(handle));
-  try {
-    const CurrentDevice current(owned->device);
-    check_quietly(cudaEventDestroy(owned->event), "cudaEventDestroy", owned->device);
-  } catch (const DeviceError& error) {
-    // As the process ends, CUDA may have gone before it.
-    log_debug("an event of {} is not destroyed: {}", owned->device.str(), error.what());
-  }
-}
+DeviceEvent& event_of(void* handle) { return *static_cast<DeviceEvent*>(handle); }
 
 // As CUDA reads it, also where it is set and empty.
 std::optional<std::string> visible_devices() {
@@ -76,8 +57,7 @@ std::string uuid_text(const cudaUUID_t& uuid) {
 }  // namespace
 
 CudaRuntime::CudaRuntime()
-    : pinned_(std::make_shared<PinnedAllocator>([this](DeviceId device) -> EventPool& { return use(device).events; })) {
-}
+    : pinned_(std::make_shared<PinnedAllocator>([this](DeviceId device) { return use(device).events->take(false); })) {}
 
 int CudaRuntime::count() {
   if (const int known = count_.load(std::memory_order_relaxed); known > 0) return known;
@@ -137,27 +117,16 @@ std::shared_ptr<void> CudaRuntime::allocate(std::size_t bytes, StreamView stream
   return use(stream.device).memory->allocate(bytes, handle_of(stream));
 }
 
-void CudaRuntime::used_by(const void* memory, StreamView stream) {
-  if (memory == nullptr || use(stream.device).memory->used_by(memory, handle_of(stream)) ||
-      pinned_->used_by(memory, stream.device, handle_of(stream))) {
-    return;
-  }
-  throw InvalidArgument(
-      fmt::format("used_by: {} is not the beginning of an allocation on {} that lives; pass what allocate() returned",
-                  memory, stream.device.str()));
-}
-
 std::shared_ptr<void> CudaRuntime::allocate_pinned(std::size_t bytes, DeviceId device) {
   use(device);
   return pinned_->allocate(bytes, device);
 }
 
 DeviceMemory CudaRuntime::memory(DeviceId device) { return use(device).memory->memory(); }
-void CudaRuntime::release_cached(DeviceId device) { use(device).memory->release_cached(); }
 
 DeviceCounters CudaRuntime::counters() const {
   DeviceCounters counters{.host_waits = host_waits_.load(std::memory_order_relaxed),
-                          .allocations = pinned_->allocations()};
+                          .reserved_bytes = pinned_->reserved_bytes()};
   // Not under the lock: an allocator that refuses asks for the device's name, and then wants it.
   std::vector<std::shared_ptr<DeviceAllocator>> allocators;
   {
@@ -165,9 +134,9 @@ DeviceCounters CudaRuntime::counters() const {
     for (const auto& [id, device] : devices_) allocators.push_back(device->memory);
   }
   for (const auto& allocator : allocators) {
-    const auto own = allocator->counters();
+    const DeviceCounters own = allocator->counters();
     counters.host_waits += own.host_waits;
-    counters.allocations += own.allocations;
+    counters.reserved_bytes += own.reserved_bytes;
   }
   return counters;
 }
@@ -200,46 +169,27 @@ void CudaRuntime::synchronize(StreamView stream, const Deadline& deadline) {
   use(stream.device);
   const CurrentDevice current(stream.device);
   cuda::check_not_captured(handle_of(stream), "the wait for a stream", stream.device);
-  const auto idle = [&] {
-    const OutsideCaptures outside;
-    const cudaError_t error = cudaStreamQuery(handle_of(stream));
-    if (error == cudaErrorNotReady) {
-      cudaGetLastError();
-      return false;
-    }
-    check(error, "cudaStreamQuery", stream.device);
-    return true;
-  };
+  const auto idle = [&] { return is_idle(handle_of(stream), stream.device); };
   wait(idle, stream.device, stream.handle == nullptr ? "the default stream" : "a stream", deadline);
 }
 
-std::shared_ptr<void> CudaRuntime::create_event(DeviceId device, bool timed) {
-  use(device);
-  const CurrentDevice current(device);
-  auto made = std::make_unique<DeviceEvent>(DeviceEvent{nullptr, device});
-  check(cudaEventCreateWithFlags(&made->event, timed ? cudaEventDefault : cudaEventDisableTiming), "cudaEventCreate",
-        device);
-  return {static_cast<void*>(made.release()), &destroy_event};
-}
+std::shared_ptr<void> CudaRuntime::create_event(DeviceId device, bool timed) { return use(device).events->take(timed); }
 
 void CudaRuntime::check_not_captured(std::string_view operation, StreamView stream) {
   const CurrentDevice current(stream.device);
   cuda::check_not_captured(handle_of(stream), operation, stream.device);
 }
 
-void CudaRuntime::record(void* event, StreamView stream) {
-  const CurrentDevice current(stream.device);
-  cuda::check_not_captured(handle_of(stream), "recording an event", stream.device);
-  check(cudaEventRecord(event_of(event).event, handle_of(stream)), "cudaEventRecord", stream.device);
-}
+void CudaRuntime::record(void* event, StreamView stream) { cuda::record(event_of(event), handle_of(stream)); }
 
 void CudaRuntime::block(StreamView stream, void* event) {
   const CurrentDevice current(stream.device);
   cuda::check_not_captured(handle_of(stream), "waiting for an event", stream.device);
+  if (!event_of(event).is_recorded) return;
   check(cudaStreamWaitEvent(handle_of(stream), event_of(event).event, 0), "cudaStreamWaitEvent", stream.device);
 }
 
-bool CudaRuntime::reached(void* event) { return cuda::reached(event_of(event).event, event_of(event).device); }
+bool CudaRuntime::reached(void* event) { return cuda::reached(event_of(event)); }
 
 void CudaRuntime::synchronize(void* event, const Deadline& deadline) {
   wait([&] { return reached(event); }, event_of(event).device, "the stream before an event", deadline);
@@ -249,7 +199,10 @@ std::chrono::nanoseconds CudaRuntime::elapsed(void* earlier, void* later) {
   const DeviceId device = event_of(later).device;
   const CurrentDevice current(device);
   float milliseconds = 0;
-  const cudaError_t error = cudaEventElapsedTime(&milliseconds, event_of(earlier).event, event_of(later).event);
+  const bool are_recorded = event_of(earlier).is_recorded && event_of(later).is_recorded;
+  const cudaError_t error = are_recorded
+                                ? cudaEventElapsedTime(&milliseconds, event_of(earlier).event, event_of(later).event)
+                                : cudaErrorInvalidResourceHandle;
   if (error == cudaErrorInvalidResourceHandle || error == cudaErrorNotReady) {
     cudaGetLastError();
     throw InvalidArgument(

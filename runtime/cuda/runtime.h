@@ -27,10 +27,8 @@ class CudaRuntime final : public DeviceRuntime {
   DeviceInfo info(DeviceId device) override;
 
   std::shared_ptr<void> allocate(std::size_t bytes, StreamView stream) override;
-  void used_by(const void* memory, StreamView stream) override;
   std::shared_ptr<void> allocate_pinned(std::size_t bytes, DeviceId device) override;
   DeviceMemory memory(DeviceId device) override;
-  void release_cached(DeviceId device) override;
   DeviceCounters counters() const override;
 
   std::shared_ptr<void> create_stream(DeviceId device, Stream::Priority priority) override;
@@ -54,10 +52,10 @@ class CudaRuntime final : public DeviceRuntime {
   // What is kept for a device that has been used.
   struct Device {
     Device(DeviceId id, std::function<std::string()> describe)
-        : events(id),
-          memory(std::make_shared<DeviceAllocator>(id, events, std::move(describe))),
+        : events(std::make_shared<EventPool>(id)),
+          memory(std::make_shared<DeviceAllocator>(id, std::move(describe))),
           streams(std::make_shared<StreamPool>(id)) {}
-    EventPool events;
+    std::shared_ptr<EventPool> events;
     std::shared_ptr<DeviceAllocator> memory;
     std::shared_ptr<StreamPool> streams;
     Mutex load_mutex;

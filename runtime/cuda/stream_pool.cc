@@ -15,12 +15,7 @@ std::shared_ptr<void> StreamPool::create(Stream::Priority priority) {
     auto& kept = kept_[priority];
     for (auto at = kept.begin(); at != kept.end(); ++at) {
       // One that hangs is never given out again.
-      const cudaError_t error = cudaStreamQuery(*at);
-      if (error == cudaErrorNotReady) {
-        cudaGetLastError();
-        continue;
-      }
-      check(error, "cudaStreamQuery", device_);
+      if (!is_idle(*at, device_)) continue;
       stream = *at;
       kept.erase(at);
       break;

@@ -1,5 +1,5 @@
 // The streams of one device. One that goes back is kept, and given out again once it is idle: its work goes on when its
-// owner has gone, and its handle never means another stream to the memory's books.
+// owner has gone, and memory that was allocated in it is freed in it.
 //
 // Threads: any.
 #pragma once

@@ -47,7 +47,6 @@ class CpuRuntime final : public DeviceRuntime {
     require_default(stream, "allocate");
     return take(bytes);
   }
-  void used_by(const void*, StreamView stream) override { require_default(stream, "used_by"); }
   std::shared_ptr<void> allocate_pinned(std::size_t bytes, DeviceId) override { return take(bytes); }
   DeviceMemory memory(DeviceId) override {
     DeviceMemory memory;
@@ -57,8 +56,7 @@ class CpuRuntime final : public DeviceRuntime {
     memory.peak_bytes = peak_.load(std::memory_order_relaxed);
     return memory;
   }
-  void release_cached(DeviceId) override {}
-  DeviceCounters counters() const override { return {.allocations = allocations_.load(std::memory_order_relaxed)}; }
+  DeviceCounters counters() const override { return {.reserved_bytes = peak_.load(std::memory_order_relaxed)}; }
 
   std::shared_ptr<void> create_stream(DeviceId, Stream::Priority) override { return nullptr; }
   void synchronize(StreamView stream, const Deadline&) override { require_default(stream, "synchronize"); }
@@ -122,7 +120,6 @@ class CpuRuntime final : public DeviceRuntime {
                       "host with more memory",
                       bytes));
     }
-    allocations_.fetch_add(1, std::memory_order_relaxed);
     const std::size_t now = used_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
     for (std::size_t peak = peak_.load(std::memory_order_relaxed);
          peak < now && !peak_.compare_exchange_weak(peak, now, std::memory_order_relaxed);) {
@@ -135,7 +132,6 @@ class CpuRuntime final : public DeviceRuntime {
 
   std::atomic<std::size_t> used_{0};
   std::atomic<std::size_t> peak_{0};
-  std::atomic<std::int64_t> allocations_{0};
 };
 
 }  // namespace

@@ -38,15 +38,15 @@ struct DeviceInfo {
 struct DeviceMemory {
   std::size_t free_bytes = 0;  // on the device, of all processes
   std::size_t total_bytes = 0;
-  std::size_t used_bytes = 0;    // of this process: in allocations that live
+  std::size_t used_bytes = 0;    // of this process: in allocations that live, or whose stream has not come to their end
   std::size_t cached_bytes = 0;  // kept for the next ones
   std::size_t peak_bytes = 0;    // largest used_bytes so far
 };
 
 // Of this process, since its start. A step should raise none of them.
 struct DeviceCounters {
-  std::int64_t host_waits = 0;   // times that a call of DeviceRuntime made the host wait for the device
-  std::int64_t allocations = 0;  // of memory that the cache did not have: device and pinned
+  std::int64_t host_waits = 0;     // times that a call of DeviceRuntime made the host wait for the device
+  std::size_t reserved_bytes = 0;  // most memory that this process has taken so far, in use or kept: device and pinned
 };
 
 // What divide() makes of its elements where the divisor is 0: they stay as they are, or all become 0.
@@ -63,24 +63,17 @@ class DeviceRuntime {
   virtual std::string why_none() = 0;
   virtual DeviceInfo info(DeviceId device) = 0;
 
-  // Memory on the device, 256-byte aligned, contents undefined. It belongs to the order of `stream`: it may hold what
-  // an earlier owner's work in that stream still uses, so its first use is in that stream or behind an event in it.
-  // With the last copy it goes back to a cache, while work in the stream may still use it. Is used in another stream
-  // too: say so with used_by(). 0 bytes: null. Out of memory gives the cache back and tries again, then waits for the
-  // device, before it throws DeviceError; Timeout if kernels that use what came back have not ended after 10 minutes. A
-  // stream of the program's own, which is no Stream, has to live as long as the
-  // process: the cache keeps memory in its order.
+  // Memory on the device, 256-byte aligned, contents undefined. It belongs to the order of `stream`: what is done with
+  // it in another stream comes behind an event in this one, and before its last copy goes this stream waits for an
+  // event behind that. The last copy frees it in the stream's order, behind the work that is there: nobody waits.
+  // 0 bytes: null. Where the device has no room the host waits for the stream, then DeviceError with the bytes wanted,
+  // free, used and kept; Timeout if the stream's kernels have not ended after 10 minutes; InvalidArgument while the
+  // stream is being captured. A stream of the program's own, which is no Stream, has to live as long as the memory.
   virtual std::shared_ptr<void> allocate(std::size_t bytes, StreamView stream) = 0;
-  // `memory` (the beginning of an allocation of allocate() or allocate_pinned()) is used by work that is in `stream`
-  // now, or comes into it before the last copy goes: it won't be given to anybody until that is done. A stream of the
-  // program's own has to live until then.
-  virtual void used_by(const void* memory, StreamView stream) = 0;
   // Host memory that the device copies to and from without staging, 256-byte aligned. With the last copy it goes back
   // to a cache, and to the next owner once the copies are done that copy() has put into streams.
   virtual std::shared_ptr<void> allocate_pinned(std::size_t bytes, DeviceId device) = 0;
   virtual DeviceMemory memory(DeviceId device) = 0;
-  // Gives cached memory that nothing uses any more back to the device, for other libraries and processes. May wait.
-  virtual void release_cached(DeviceId device) = 0;
   virtual DeviceCounters counters() const = 0;
 
   // stream.h has what these do; get() is the handle. A stream's work is done, on the device's own time, also when the

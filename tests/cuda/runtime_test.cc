@@ -207,6 +207,32 @@ TEST_F(Cuda, TimedEventsMeasureTheDevice) {
   EXPECT_THAT(refusal([&] { untimed.elapsed_since(begin); }), HasSubstr("not timed"));
 }
 
+// An event that is used again has no mark of its former owner's.
+TEST_F(Cuda, AFreshEventHasNoMark) {
+  Stream stalled(kGpu);
+  Stream free(kGpu);
+  auto go = std::make_shared<std::atomic<bool>>(false);
+  const std::int64_t made = fake_cuda::calls("cudaEventCreateWithFlags");
+  for (int i = 0; i < 3; ++i) {
+    Event event(kGpu, true);
+    EXPECT_TRUE(event.reached());
+    event.block(free);
+    EXPECT_THAT(refusal([&] { event.elapsed_since(event); }), HasSubstr("never recorded"));
+    if (i == 0) {
+      ASSERT_EQ(fake_cuda::enqueue(static_cast<cudaStream_t>(stalled.view().handle), "stall", [go] { go->wait(false); },
+                                   {}, {}),
+                cudaSuccess);
+    }
+    event.record(stalled);
+    EXPECT_FALSE(event.reached());
+  }
+  EXPECT_LE(fake_cuda::calls("cudaEventCreateWithFlags"), made + 1);
+  free.synchronize(soon());
+  *go = true;
+  go->notify_all();
+  stalled.synchronize(soon());
+}
+
 TEST_F(Cuda, AWaitEndsAtItsDeadline) {
   auto go = std::make_shared<std::atomic<bool>>(false);
   Stream stream(kGpu);
@@ -251,7 +277,7 @@ TEST_F(Cuda, EachCallsFailureIsAnErrorWithItsName) {
   timed.synchronize(soon());
   // Nothing that the caches have.
   static std::vector<std::shared_ptr<void>> held;
-  cuda.release_cached(kGpu);
+  std::vector<Event> events;
   struct Case {
     const char* function;
     std::function<void()> call;
@@ -259,11 +285,12 @@ TEST_F(Cuda, EachCallsFailureIsAnErrorWithItsName) {
   const std::vector<Case> cases = {
       {"cudaGetDevice", [&] { cuda.zero(data.get(), 64, stream); }},
       {"cudaSetDevice", [&] { Stream other(kOther); }},
-      {"cudaMalloc", [&] { cuda.allocate(64 << 20, stream); }},
+      {"cudaMallocFromPoolAsync", [&] { cuda.allocate(64 << 20, stream); }},
+      {"cudaMemPoolGetAttribute", [&] { cuda.memory(kGpu); }},
       {"cudaHostAlloc", [&] { held.push_back(cuda.allocate_pinned(1 << 15, kGpu)); }},
       {"cudaMemGetInfo", [&] { cuda.memory(kGpu); }},
       {"cudaStreamQuery", [&] { stream.synchronize(soon()); }},
-      {"cudaEventCreate", [&] { Event another(kGpu); }},
+      {"cudaEventCreate", [&] { events.emplace_back(kGpu, true); }},
       {"cudaEventRecord", [&] { event.record(stream); }},
       {"cudaStreamWaitEvent", [&] { event.block(stream); }},
       {"cudaEventQuery", [&] { event.reached(); }},
@@ -311,7 +338,10 @@ TEST_F(Cuda, TheCurrentDeviceStaysWhatItWas) {
 
 // Its device 0 is only a number then, and the way back would bring up a context there.
 TEST_F(Cuda, AThreadWithoutAContextStaysWithTheDeviceItCameTo) {
+  const Stream stream(kOther);
   Event event(kOther);
+  event.record(stream);
+  event.synchronize(soon());
   std::thread([&] {
     EXPECT_TRUE(event.reached());
     int device = -1;

@@ -11,10 +11,14 @@
 #include <torch/library.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <future>
+#include <mutex>
 #include <stdexcept>
+#include <utility>
+#include <vector>
 
 #include "runtime/device/device_runtime.h"
 #include "tests/fakes/cudart/fake_cuda.h"
@@ -33,6 +37,58 @@ StreamView view_of(const c10::Stream& stream) {
 StreamView current_stream_of(int device) {
   return {{DeviceKind::cuda, device}, current_streams.at(static_cast<std::size_t>(device))};
 }
+
+// Memory that other streams used as well, until they are through.
+class ParkedMemory {
+ public:
+  void add(std::shared_ptr<void> memory, std::vector<Event> users) {
+    const std::lock_guard lock(mutex_);
+    parked_.push_back({std::move(memory), std::move(users)});
+  }
+  void release() {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(parked_, [](const Parked& one) {
+      return std::all_of(one.users.begin(), one.users.end(), [](const Event& user) { return user.reached(); });
+    });
+  }
+
+ private:
+  struct Parked {
+    std::shared_ptr<void> memory;
+    std::vector<Event> users;
+  };
+  std::mutex mutex_;
+  std::vector<Parked> parked_;
+};
+ParkedMemory& parked_memory() {
+  static auto* const parked = new ParkedMemory;
+  return *parked;
+}
+
+// An allocation of torch's, and what record_stream() said of it.
+class Owner {
+ public:
+  explicit Owner(std::shared_ptr<void> memory) : memory_(std::move(memory)) {}
+  ~Owner() {
+    if (streams_.empty()) return;
+    std::vector<Event> users;
+    for (const StreamView stream : streams_) users.emplace_back(stream.device).record(stream);
+    parked_memory().add(std::move(memory_), std::move(users));
+  }
+  Owner(const Owner&) = delete;
+  Owner& operator=(const Owner&) = delete;
+  void* data() const { return memory_.get(); }
+  void used_by(StreamView stream) {
+    const std::lock_guard lock(mutex_);
+    streams_.push_back(stream);
+  }
+
+ private:
+  std::shared_ptr<void> memory_;
+  std::mutex mutex_;
+  std::vector<StreamView> streams_;
+};
+void free_owner(void* owner) { delete static_cast<Owner*>(owner); }
 
 struct Guard final : c10::impl::DeviceGuardImplInterface {
   at::DeviceType type() const override { return at::kCUDA; }
@@ -73,18 +129,17 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     cuda().synchronize(view_of(stream), Deadline::after(std::chrono::minutes(2)));
   }
   void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& stream) const override {
-    // Only what came of our allocator has an owner: an arena's views have one of their own.
-    if (data.get() != nullptr && data.get_context() != data.get()) cuda().used_by(data.get(), view_of(stream));
+    if (data.get_deleter() == &free_owner) static_cast<Owner*>(data.get_context())->used_by(view_of(stream));
   }
 };
 
 // As torch's own: memory belongs to the order of the stream that was current.
 struct Allocator final : c10::Allocator {
   c10::DataPtr allocate(std::size_t bytes) const override {
-    auto* owner = new std::shared_ptr<void>(cuda().allocate(bytes, current_stream_of(current_device_index)));
-    return {owner->get(), owner, &free_owner, {at::kCUDA, current_device_index}};
+    parked_memory().release();
+    auto* owner = new Owner(cuda().allocate(bytes, current_stream_of(current_device_index)));
+    return {owner->data(), owner, &free_owner, {at::kCUDA, current_device_index}};
   }
-  static void free_owner(void* owner) { delete static_cast<std::shared_ptr<void>*>(owner); }
 } allocator;
 
 at::DispatchKeySet cuda_key() { return at::DispatchKeySet(at::DispatchKey::CUDA); }
