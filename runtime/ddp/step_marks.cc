@@ -6,10 +6,6 @@ StepMarks::StepMarks(DeviceId device) : runtime_(device_runtime(device.kind)), d
 
 void StepMarks::begin(std::size_t buckets, StreamView compute) {
   resolve();
-  if (now_.marks.empty() && !free_.empty()) {
-    now_ = std::move(free_.back());
-    free_.pop_back();
-  }
   while (now_.marks.size() < kBuckets + buckets) now_.marks.push_back(runtime_.create_event(device_, true));
   now_.launch.assign(buckets, kBegin);
   now_.is_ready.assign(buckets, 0);
@@ -37,13 +33,7 @@ void StepMarks::end(trace::StepRecord record, std::span<const Work> works) {
   now_.works.assign(works.begin(), works.end());
   pending_.push_back(std::move(now_));
   now_ = {};
-  if (pending_.size() > kMostPending) give_up_front();
-}
-
-void StepMarks::give_up_front() {
-  pending_.front().works.clear();
-  free_.push_back(std::move(pending_.front()));
-  pending_.pop_front();
+  if (pending_.size() > kMostPending) pending_.pop_front();
 }
 
 trace::StepRecord StepMarks::times(const Step& step) const {
@@ -68,7 +58,7 @@ void StepMarks::resolve() {
   // The compute stream waits for every bucket before it reaches the last mark.
   while (!pending_.empty() && runtime_.reached(pending_.front().marks[kEnd].get())) {
     last_ = times(pending_.front());
-    give_up_front();
+    pending_.pop_front();
   }
 }
 

@@ -50,7 +50,6 @@ class StepMarks {
   void mark(std::size_t index);
   void resolve();
   trace::StepRecord times(const Step& step) const;
-  void give_up_front();
 
   // Steps of which nothing is known yet. The host is a few steps ahead at most, by the device's own limits; past this
   // the oldest is given up, and last() never tells of it.
@@ -62,7 +61,6 @@ class StepMarks {
   Step now_;
   std::size_t last_mark_ = kBegin;
   std::deque<Step> pending_;
-  std::vector<Step> free_;  // for their events
   trace::StepRecord last_;
 };
 

@@ -104,7 +104,7 @@ std::shared_ptr<WorkState> Engine::start(comm::Task task, StreamView compute) {
   auto collective = std::make_shared<Collective>(std::move(task));
   collective->prepare(memory_lane(collectives_));
   if (on_device) {
-    collective->ready = take_event();
+    collective->ready = runtime_.create_event(context_.device, false);
     runtime_.record(collective->ready.get(), compute);
   }
   {

@@ -38,7 +38,6 @@
 #include "runtime/comm/nccl/collective.h"
 #include "runtime/comm/nccl/control.h"
 #include "runtime/comm/nccl/entry.h"
-#include "runtime/comm/nccl/event_pool.h"
 #include "runtime/comm/nccl/flight_record.h"
 #include "runtime/comm/nccl/knobs.h"
 #include "runtime/comm/nccl/message.h"
@@ -127,8 +126,6 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   bool poll(Item& item);
   [[noreturn]] void throw_failure() const;
   UnderWay under_way();
-  std::shared_ptr<void> take_event() { return events_->take(runtime_, context_.device); }
-  std::shared_ptr<void> take_timed_event() { return timed_events_->take(runtime_, context_.device); }
   // To take memory in the track's order.
   Lane memory_lane(const Track& track) const {
     return {.runtime = runtime_, .stream = {context_.device, track.stream.get()}, .rank = rank_, .size = size_};
@@ -215,8 +212,6 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   wire::PatientStore patient_store_;
   wire::Failure failure_;
   FlightRecord flight_record_;
-  const std::shared_ptr<EventPool> events_ = std::make_shared<EventPool>(false);
-  const std::shared_ptr<EventPool> timed_events_ = std::make_shared<EventPool>(true);
 
   // A communicator, its stream, and what is in it. The owner thread's; then the undertaker's.
   struct Track {

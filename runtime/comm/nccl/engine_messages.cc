@@ -13,7 +13,7 @@ std::shared_ptr<WorkState> Engine::start(std::shared_ptr<Message> message, Strea
   check();
   message->prepare(memory_lane(messages_));
   if (message->buffer.device.kind != DeviceKind::cpu) {
-    message->ready = take_event();
+    message->ready = runtime_.create_event(context_.device, false);
     runtime_.record(message->ready.get(), compute);
   }
   Posting posting;

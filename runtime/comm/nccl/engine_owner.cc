@@ -299,7 +299,7 @@ void Engine::launched(Track& track) {
   const std::shared_ptr<Item> item = std::move(track.launching);
   track.launching = nullptr;
   item->follow_up(lane(track));
-  item->finished = take_timed_event();
+  item->finished = runtime_.create_event(context_.device, true);
   runtime_.record(item->finished.get(), {context_.device, track.stream.get()});
   if (item->sequence != 0) flight_record_.launched(item->sequence);
   MutexLock retire_lock(retire_mutex_);
