@@ -33,7 +33,7 @@ set(may_include_runtime/train runtime/comm/init runtime/ddp runtime/data runtime
 set(may_include_runtime/libtorch runtime/ddp runtime/data runtime/checkpoint)
 # The plug-in's core is the device; it says to the core what it brings, collectives among it.
 set(may_include_runtime/cuda runtime/comm)
-set(may_include_runtime/comm/nccl runtime/comm/wire)
+set(may_include_runtime/comm/nccl runtime/comm/wire runtime/cuda)
 set(may_include_launcher runtime/rendezvous)
 # A program beside the launcher, which must not load what this one is there to load.
 set(may_include_launcher/probe runtime/comm/init)

@@ -1,14 +1,13 @@
 #include "runtime/comm/nccl/helper_call.h"
 
 #include <cuda_runtime_api.h>
-#include <fmt/format.h>
-
 #include <optional>
 
 #include "runtime/base/error.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/quiet_thread.h"
 #include "runtime/comm/wire/patience.h"
+#include "runtime/cuda/check.h"
 
 namespace lockstep::nccl {
 namespace {
@@ -16,19 +15,6 @@ namespace {
 constexpr std::chrono::seconds kReleasePatience{5};
 // Between two looks whether the program still captures a graph.
 constexpr std::chrono::milliseconds kCaptureLook{20};
-
-void check(cudaError_t error, const char* call, DeviceId device) {
-  if (error == cudaSuccess) return;
-  ::cudaGetLastError();
-  throw DeviceError(fmt::format("{} on {}: {}", call, device.str(), ::cudaGetErrorString(error)));
-}
-
-// Of what must not stop an abort: a broken device fails every call.
-void complain(cudaError_t error, const char* call, DeviceId device) {
-  if (error == cudaSuccess) return;
-  ::cudaGetLastError();
-  log_debug("nccl: {} on {}: {}", call, device.str(), ::cudaGetErrorString(error));
-}
 
 }  // namespace
 
@@ -38,7 +24,7 @@ HelperCall::HelperCall(DeviceId device, std::function<void()> body)
         try {
           // A broken device may say so here already. What is to be done, an abort above all, is to be done all the
           // more.
-          complain(::cudaSetDevice(device.index), "cudaSetDevice", device);
+          cuda::check_quietly(::cudaSetDevice(device.index), "cudaSetDevice", device);
           keep_out_of_captures(device);
           body();
         } catch (...) {
@@ -83,18 +69,18 @@ FormerDevice::FormerDevice() {
 }
 
 FormerDevice::~FormerDevice() {
-  if (index_ >= 0) complain(::cudaSetDevice(index_), "cudaSetDevice back", {DeviceKind::cuda, index_});
+  if (index_ >= 0) cuda::check_quietly(::cudaSetDevice(index_), "cudaSetDevice back", {DeviceKind::cuda, index_});
 }
 
 void keep_out_of_captures(DeviceId device) {
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-  complain(::cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode", device);
+  cuda::check_quietly(::cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode", device);
 }
 
 void wait_for_device(DeviceId device) {
   for (;;) {
     const cudaError_t error = ::cudaDeviceSynchronize();
-    if (error != cudaErrorStreamCaptureUnsupported) return check(error, "cudaDeviceSynchronize", device);
+    if (error != cudaErrorStreamCaptureUnsupported) return cuda::check(error, "cudaDeviceSynchronize", device);
     ::cudaGetLastError();
     std::this_thread::sleep_for(kCaptureLook);
   }
@@ -112,7 +98,7 @@ void release_behind_device(DeviceId device, std::function<void()> release) noexc
     } catch (const SystemError&) {
       // No thread: then this one waits for as long as it takes.
       const FormerDevice former;
-      complain(::cudaSetDevice(device.index), "cudaSetDevice", device);
+      cuda::check_quietly(::cudaSetDevice(device.index), "cudaSetDevice", device);
       return body();
     }
     wire::Patience patience(kReleasePatience);
