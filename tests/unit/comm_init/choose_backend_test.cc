@@ -9,10 +9,12 @@
 #include "runtime/base/error.h"
 #include "runtime/comm/init/agree.h"
 #include "runtime/store/hash_store.h"
+#include "tests/support/error_of.h"
 
 namespace lockstep {
 namespace {
 
+using lockstep::testing::error_of;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
@@ -35,17 +37,6 @@ GroupContext context_of(std::vector<std::string> boot_ids) {
   return context;
 }
 
-template <typename E, typename Body>
-std::string refusal(Body body) {
-  try {
-    body();
-    ADD_FAILURE() << "accepted";
-  } catch (const E& error) {
-    return error.what();
-  }
-  return "";
-}
-
 TEST(ChooseBackend, AutoTakesTheFirstThatCanAndSaysWhyNotTheOthers) {
   const std::vector<Backend> candidates = {backend("one", "one is full; empty it"), backend("two", ""),
                                            backend("three", "")};
@@ -57,7 +48,7 @@ TEST(ChooseBackend, AutoTakesTheFirstThatCanAndSaysWhyNotTheOthers) {
 
 TEST(ChooseBackend, AskedForIsNeverReplaced) {
   const std::vector<Backend> candidates = {backend("one", "one is full; empty it"), backend("two", "")};
-  EXPECT_THAT(refusal<BackendUnavailable>(
+  EXPECT_THAT(error_of<BackendUnavailable>(
                   [&] { choose_backend("one", candidates, context_of({"a"}), Deadline::after(kPatience)); }),
               HasSubstr("backend 'one' was asked for: one is full; empty it"));
 }
@@ -72,7 +63,7 @@ TEST(ChooseBackend, WhatThisRankMissesIsSaidWhateverBecameOfTheStore) {
   plugin.must_agree = true;
   GroupContext context = context_of({"a", "a"});
   context.store = std::make_shared<Lost>();
-  EXPECT_THAT(refusal<BackendUnavailable>([&] {
+  EXPECT_THAT(error_of<BackendUnavailable>([&] {
                 choose_backend("plugin", {&plugin, 1}, context, Deadline::after(kPatience));
               }),
               HasSubstr("backend 'plugin' was asked for: its file is missing; install it"));
@@ -83,10 +74,10 @@ TEST(ChooseBackend, WhatThisRankMissesIsSaidWhateverBecameOfTheStore) {
 TEST(ChooseBackend, NcclAndItsLikeAreRefusedInOneSentence) {
   const std::vector<Backend> candidates = {backend("single", ""), backend("shm", "")};
   for (const char* name : {"nccl", "ucc"}) {
-    EXPECT_THAT(refusal<BackendUnavailable>([&] { require_known_backend(name, candidates); }),
+    EXPECT_THAT(error_of<BackendUnavailable>([&] { require_known_backend(name, candidates); }),
                 AllOf(HasSubstr("backend '" + std::string(name) + "'"), HasSubstr("auto, single, shm")));
   }
-  EXPECT_THAT(refusal<InvalidArgument>([&] { require_known_backend("smh", candidates); }),
+  EXPECT_THAT(error_of<InvalidArgument>([&] { require_known_backend("smh", candidates); }),
               AllOf(HasSubstr("'smh' is unknown"), HasSubstr("auto, single, shm")));
   EXPECT_NO_THROW(require_known_backend("auto", candidates));
   EXPECT_NO_THROW(require_known_backend("shm", candidates));
@@ -98,22 +89,22 @@ TEST(ChooseBackend, TheDeviceDecidesWhichCanServe) {
   GroupContext context = context_of({"a"});
   EXPECT_EQ(choose_backend("auto", candidates, context, Deadline::after(kPatience)).backend->name, "cpus");
   EXPECT_THAT(
-      refusal<BackendUnavailable>([&] { choose_backend("gpus", candidates, context, Deadline::after(kPatience)); }),
+      error_of<BackendUnavailable>([&] { choose_backend("gpus", candidates, context, Deadline::after(kPatience)); }),
       HasSubstr("backend 'gpus' computes on GPUs, this rank's device is cpu; use device 'cuda'"));
   context.device = {DeviceKind::cuda, 2};
   EXPECT_EQ(choose_backend("auto", candidates, context, Deadline::after(kPatience)).backend->name, "gpus");
   EXPECT_THAT(
-      refusal<BackendUnavailable>([&] { choose_backend("cpus", candidates, context, Deadline::after(kPatience)); }),
+      error_of<BackendUnavailable>([&] { choose_backend("cpus", candidates, context, Deadline::after(kPatience)); }),
       HasSubstr("backend 'cpus' computes on the CPU, this rank's device is cuda:2; use device 'cpu'"));
 }
 
 TEST(ChooseBackend, RanksOnSeveralHostsAreRefusedInOneSentence) {
   const std::vector<Backend> candidates = {backend("shm", "not here; elsewhere")};
-  EXPECT_THAT(refusal<BackendUnavailable>([&] {
+  EXPECT_THAT(error_of<BackendUnavailable>([&] {
                 choose_backend("auto", candidates, context_of({"a", "a", "b"}), Deadline::after(kPatience));
               }),
               AllOf(HasSubstr("2 hosts (on-a: ranks 0 and 1; on-b: rank 2)"), HasSubstr("start all ranks on one")));
-  EXPECT_THAT(refusal<BackendUnavailable>([&] {
+  EXPECT_THAT(error_of<BackendUnavailable>([&] {
                 choose_backend("auto", candidates, context_of({"a", "a"}), Deadline::after(kPatience));
               }),
               AllOf(HasSubstr("2 ranks"), HasSubstr("not here")));
@@ -165,7 +156,7 @@ TEST(ChooseBackend, APlugInIsTakenOnlyIfEveryRankHasIt) {
 TEST(ChooseBackend, ARankThatDoesNotComeToAgreeIsNamed) {
   const std::vector<Backend> candidates = {plug_in("x", "")};
   GroupContext context = context_of({"a", "b"});
-  EXPECT_THAT(refusal<Timeout>(
+  EXPECT_THAT(error_of<Timeout>(
                   [&] { choose_backend("auto", candidates, context, Deadline::after(std::chrono::milliseconds(50))); }),
               AllOf(HasSubstr("rank 1 (host on-b"), HasSubstr("did not come")));
 }
@@ -221,13 +212,13 @@ TEST(ChooseBackend, RanksThatAskForDifferentOnesAreToldWho) {
 TEST(ChooseBackend, AVerdictThatIsNoneAndOneThatNeverCameAreSaid) {
   GroupContext context = context_of({"a", "b"});
   context.store->set("backend/verdict", "x\tnobody\tno x\n");
-  EXPECT_THAT(refusal<CorruptData>([&] {
+  EXPECT_THAT(error_of<CorruptData>([&] {
                 agree_on_reasons({{"x", ""}}, context, Deadline::after(kPatience));
               }),
               AllOf(HasSubstr("backend/verdict"), HasSubstr("nobody")));
   context = context_of({"a", "b"});
   context.store->set("backend/1", "x\t\n");  // and then it died
-  EXPECT_THAT(refusal<Timeout>([&] {
+  EXPECT_THAT(error_of<Timeout>([&] {
                 agree_on_reasons({{"x", ""}}, context, Deadline::after(std::chrono::milliseconds(50)));
               }),
               HasSubstr("all 2 came, but the last of them stopped"));

@@ -8,10 +8,12 @@
 #include "runtime/base/error.h"
 #include "runtime/comm/single.h"
 #include "runtime/store/hash_store.h"
+#include "tests/support/error_of.h"
 
 namespace lockstep {
 namespace {
 
+using lockstep::testing::error_of;
 using store::MemberEvent;
 using What = Consequence::Kind;
 
@@ -162,12 +164,7 @@ TEST(GroupWatch, WhoHasLostTheStoreWaitsForWhatTheLinkKnows) {
     watch.take(
         {.kind = MemberEvent::Kind::failed, .cause = {.rank = 0, .text = "rank 0 has no disk left"}, .number = 1});
   });
-  try {
-    watch.check_after_loss();
-    ADD_FAILURE();
-  } catch (const PeerLost& error) {
-    EXPECT_STREQ(error.what(), "rank 0 has no disk left");
-  }
+  EXPECT_EQ(error_of<PeerLost>([&] { watch.check_after_loss(); }), "rank 0 has no disk left");
   link.join();
 }
 

@@ -5,10 +5,12 @@
 #include <gtest/gtest.h>
 
 #include "runtime/base/error.h"
+#include "tests/support/error_of.h"
 
 namespace lockstep {
 namespace {
 
+using lockstep::testing::error_of;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
@@ -32,12 +34,7 @@ int index_of(const std::string& device, int rank, int size, int count, bool shar
 }
 
 std::string refusal(int rank, int size, int count) {
-  try {
-    index_of("cuda", rank, size, count);
-  } catch (const BackendUnavailable& error) {
-    return error.what();
-  }
-  return "accepted";
+  return error_of<BackendUnavailable>([&] { index_of("cuda", rank, size, count); });
 }
 
 TEST(RankDevice, IsTheOneOfTheLocalRank) {
@@ -80,14 +77,10 @@ TEST(RankDevice, TheyShareWhereTheyWereToldTo) {
 }
 
 TEST(RankDevice, AWrongDeviceIsRefusedWithWhereItIsFrom) {
-  try {
-    Environment environment;
-    environment.set("LOCKSTEP_DEVICE", "gpu");
-    resolve({}, environment);
-    ADD_FAILURE() << "accepted";
-  } catch (const InvalidArgument& error) {
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("environment: LOCKSTEP_DEVICE"), HasSubstr("'gpu'")));
-  }
+  Environment environment;
+  environment.set("LOCKSTEP_DEVICE", "gpu");
+  EXPECT_THAT(error_of([&] { resolve({}, environment); }),
+              AllOf(HasSubstr("environment: LOCKSTEP_DEVICE"), HasSubstr("'gpu'")));
 }
 
 }  // namespace

@@ -4,10 +4,12 @@
 #include <gtest/gtest.h>
 
 #include "runtime/base/error.h"
+#include "tests/support/error_of.h"
 
 namespace lockstep {
 namespace {
 
+using lockstep::testing::error_of;
 using namespace std::chrono_literals;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -20,13 +22,7 @@ Environment with(const char* name, const char* value) {
 
 template <typename E>
 std::string refusal(const InitOptions& options, const Environment& environment = {}) {
-  try {
-    resolve(options, environment);
-    ADD_FAILURE() << "accepted";
-  } catch (const E& error) {
-    return error.what();
-  }
-  return "";
+  return error_of<E>([&] { resolve(options, environment); });
 }
 
 TEST(InitSettings, TimeoutFromArgumentThenEnvironmentThenDefault) {

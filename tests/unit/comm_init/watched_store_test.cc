@@ -14,10 +14,12 @@
 #include "runtime/store/hash_store.h"
 #include "runtime/store/tcp_store.h"
 #include "runtime/store/tcp_store_server.h"
+#include "tests/support/error_of.h"
 
 namespace lockstep {
 namespace {
 
+using lockstep::testing::error_of;
 using namespace std::chrono_literals;
 
 class WatchedStores : public ::testing::Test {
@@ -55,24 +57,15 @@ TEST_F(WatchedStores, PassEverythingOn) {
 }
 
 TEST_F(WatchedStores, ADeadlineIsTheCallersOwnInTheMessage) {
-  try {
-    store_.get("never", Deadline::after(700ms));
-    FAIL();
-  } catch (const Timeout& error) {
-    EXPECT_NE(std::string(error.what()).find("'never'"), std::string::npos) << error.what();
-    EXPECT_NE(std::string(error.what()).find("of 0.7 s"), std::string::npos) << error.what();
-  }
+  const std::string text = error_of<Timeout>([&] { store_.get("never", Deadline::after(700ms)); });
+  EXPECT_NE(text.find("'never'"), std::string::npos) << text;
+  EXPECT_NE(text.find("of 0.7 s"), std::string::npos) << text;
 }
 
 TEST_F(WatchedStores, WhoWaitsHearsOfALossAndWhoAsksLater) {
   std::thread waiter([&] {
     const std::vector<std::string> keys = {"never"};
-    try {
-      store_.wait(keys, Deadline::never());
-      ADD_FAILURE();
-    } catch (const PeerLost& error) {
-      EXPECT_STREQ(error.what(), "rank 1 is lost");
-    }
+    EXPECT_EQ(error_of<PeerLost>([&] { store_.wait(keys, Deadline::never()); }), "rank 1 is lost");
   });
   lose_rank_1();
   waiter.join();
@@ -161,14 +154,8 @@ TEST_F(StoreOfAnotherProcess, ItsSilenceEndsAWaitWithTheCause) {
   const auto group_watch = watch();
   WatchedStore store(client(), group_watch);
   stop();
-  std::thread waiter([&] {
-    try {
-      store.get("never", Deadline::never());
-      ADD_FAILURE();
-    } catch (const PeerLost& error) {
-      EXPECT_STREQ(error.what(), "rank 1 is lost");
-    }
-  });
+  std::thread waiter(
+      [&] { EXPECT_EQ(error_of<PeerLost>([&] { store.get("never", Deadline::never()); }), "rank 1 is lost"); });
   group_watch->take(
       {.kind = store::MemberEvent::Kind::lost, .cause = {.rank = 1, .text = "rank 1 is lost"}, .number = 1});
   waiter.join();
@@ -196,12 +183,7 @@ TEST_F(StoreOfAnotherProcess, ItsSilenceEndsEveryRequestWithTheCause) {
                                                        [&] { store.multi_set(keys, keys); },
                                                        [&] { store.compare_set("k", "", "v"); }};
   const auto expect_loss = [](const std::function<void()>& request) {
-    try {
-      request();
-      ADD_FAILURE();
-    } catch (const PeerLost& error) {
-      EXPECT_STREQ(error.what(), "rank 1 is lost");
-    }
+    EXPECT_EQ(error_of<PeerLost>([&] { request(); }), "rank 1 is lost");
   };
   std::vector<std::thread> callers;
   for (const auto& request : requests) callers.emplace_back([&] { expect_loss(request); });
@@ -221,12 +203,7 @@ TEST_F(StoreOfAnotherProcess, ItsKnownSilenceEndsWhatWouldElseBeWaitedForLonger)
   stop();
   std::vector<std::thread> callers;
   const auto expect_loss = [](const auto& request) {
-    try {
-      request();
-      ADD_FAILURE();
-    } catch (const PeerLost& error) {
-      EXPECT_STREQ(error.what(), "rank 1 is lost");
-    }
+    EXPECT_EQ(error_of<PeerLost>([&] { request(); }), "rank 1 is lost");
   };
   callers.emplace_back([&] { expect_loss([&] { store.set("k", "v"); }); });
   callers.emplace_back([&] { expect_loss([&] { store.get("never", Deadline::never()); }); });
@@ -242,14 +219,7 @@ TEST_F(StoreOfAnotherProcess, AFailureCancelsWhatWaitsThereAndLeavesWhatIsThere)
   WatchedStore store(client(), group_watch);
   const auto other = client();
   std::vector<std::thread> waiters;
-  const auto expect_loss = [](const auto& wait) {
-    try {
-      wait();
-      ADD_FAILURE();
-    } catch (const PeerLost& error) {
-      EXPECT_STREQ(error.what(), "rank 1 is lost");
-    }
-  };
+  const auto expect_loss = [](const auto& wait) { EXPECT_EQ(error_of<PeerLost>([&] { wait(); }), "rank 1 is lost"); };
   const std::vector<std::string> keys = {"never"};
   waiters.emplace_back([&] { expect_loss([&] { store.get("never", Deadline::never()); }); });
   waiters.emplace_back([&] { expect_loss([&] { store.wait(keys, Deadline::never()); }); });

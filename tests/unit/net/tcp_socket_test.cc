@@ -14,26 +14,17 @@
 #include "runtime/base/error.h"
 #include "runtime/net/interfaces.h"
 #include "runtime/net/stream.h"
+#include "tests/support/error_of.h"
 
 namespace lockstep::net {
 namespace {
 
+using lockstep::testing::error_of;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 Deadline soon() { return Deadline::after(seconds(20)); }
-
-template <typename E>
-std::string message_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const E& error) {
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {};
-}
 
 int option(int fd, int level, int name) {
   int value = 0;
@@ -121,7 +112,7 @@ TEST(TcpSocket, ConnectIsRefusedUntilSomebodyListens) {
 
 TEST(TcpSocket, ConnectTimesOutWithAddressAttemptsAndCause) {
   const HostPort address = free_address();
-  const std::string message = message_of<Timeout>([&] { tcp_connect(address, Deadline::after(milliseconds(40))); });
+  const std::string message = error_of<Timeout>([&] { tcp_connect(address, Deadline::after(milliseconds(40))); });
   EXPECT_THAT(message, HasSubstr(address.to_string()));
   EXPECT_THAT(message, HasSubstr("Connection refused"));
   EXPECT_THAT(message, HasSubstr("attempts"));
@@ -163,18 +154,18 @@ TEST(TcpSocket, ConnectNeverMeetsItself) {
 }
 
 TEST(TcpSocket, UnknownHostsAreNamed) {
-  EXPECT_THAT(message_of<Timeout>([&] {
+  EXPECT_THAT(error_of<Timeout>([&] {
                 tcp_connect({"no-such-host.invalid", 1}, Deadline::after(milliseconds(20)));
               }),
               HasSubstr("no-such-host.invalid"));
-  EXPECT_THAT(message_of<InvalidArgument>([&] {
+  EXPECT_THAT(error_of<InvalidArgument>([&] {
                 tcp_listen({"no-such-host.invalid", 0});
               }),
               HasSubstr("no-such-host.invalid"));
 }
 
 TEST(TcpSocket, ListeningAtAForeignAddressListsOnesOwn) {
-  const std::string message = message_of<InvalidArgument>([&] { tcp_listen({"192.0.2.1", 0}); });
+  const std::string message = error_of<InvalidArgument>([&] { tcp_listen({"192.0.2.1", 0}); });
   EXPECT_THAT(message, HasSubstr("192.0.2.1"));
   EXPECT_THAT(message, HasSubstr("127.0.0.1"));
 }
@@ -203,7 +194,7 @@ TEST(TcpSocket, APortIsFreeAgainAfterItsConnectionsEnd) {
 TEST(TcpSocket, AcceptTimesOutAndTryAcceptDoesNotWait) {
   const UniqueFd listener = tcp_listen({"127.0.0.1", 0});
   EXPECT_FALSE(tcp_try_accept(listener.get()));
-  EXPECT_THAT(message_of<Timeout>([&] { tcp_accept(listener.get(), Deadline::after(milliseconds(10))); }),
+  EXPECT_THAT(error_of<Timeout>([&] { tcp_accept(listener.get(), Deadline::after(milliseconds(10))); }),
               HasSubstr(local_address(listener.get()).to_string()));
 }
 

@@ -13,13 +13,15 @@
 
 #include "runtime/base/error.h"
 #include "runtime/net/stream.h"
+#include "tests/support/error_of.h"
 
 namespace lockstep::net {
 namespace {
 
+using lockstep::testing::error_of;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 Deadline soon() { return Deadline::after(seconds(20)); }
 
@@ -44,17 +46,6 @@ Pair connected() {
   return pair;
 }
 
-template <typename E, typename F>
-std::string message_of(F&& call) {
-  try {
-    call();
-  } catch (const E& error) {
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {};
-}
-
 std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
 
 TEST(UnixSocket, ConnectWaitsForAListenerThatComesLater) {
@@ -77,7 +68,7 @@ TEST(UnixSocket, ConnectWaitsForAListenerThatComesLater) {
 TEST(UnixSocket, ConnectTimesOutAndNamesTheSocket) {
   const std::string name = unique_name("nobody");
   const std::string message =
-      message_of<Timeout>([&] { unix_connect_abstract(name, Deadline::after(milliseconds(30))); });
+      error_of<Timeout>([&] { unix_connect_abstract(name, Deadline::after(milliseconds(30))); });
   EXPECT_THAT(message, HasSubstr("@" + name));
   EXPECT_THAT(message, HasSubstr("of 0.03 s"));
 }
@@ -172,7 +163,7 @@ TEST(UnixSocket, FullDescriptorTableIsAnErrorThatNamesTheRemedy) {
   std::byte byte;
   std::vector<UniqueFd> received;
   const std::string message =
-      message_of<Error>([&] { recv_with_fds(pair.server.get(), std::span(&byte, 1), received, soon()); });
+      error_of<Error>([&] { recv_with_fds(pair.server.get(), std::span(&byte, 1), received, soon()); });
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
   EXPECT_THAT(message, HasSubstr("ulimit -n"));
 }
@@ -183,10 +174,10 @@ TEST(UnixSocket, EndOfPeerIsATypedError) {
   pair.client.reset();
   std::string text(4, '\0');
   std::vector<UniqueFd> fds;
-  EXPECT_THAT(message_of<ConnectionClosed>(
+  EXPECT_THAT(error_of<ConnectionClosed>(
                   [&] { recv_with_fds(pair.server.get(), std::as_writable_bytes(std::span(text)), fds, soon()); }),
               HasSubstr("2 of 4 bytes"));
-  EXPECT_THAT(message_of<ConnectionClosed>(
+  EXPECT_THAT(error_of<ConnectionClosed>(
                   [&] { recv_exact(pair.server.get(), std::as_writable_bytes(std::span(text)), soon()); }),
               HasSubstr("0 of 4 bytes"));
   EXPECT_THROW(send_all(pair.server.get(), "x", soon()), ConnectionClosed);
@@ -198,7 +189,7 @@ TEST(UnixSocket, ReceiveTimesOutAndCountsWhatCame) {
   send_all(pair.client.get(), "abc", soon());
   std::string text(4, '\0');
   std::vector<UniqueFd> fds;
-  const std::string message = message_of<Timeout>([&] {
+  const std::string message = error_of<Timeout>([&] {
     recv_with_fds(pair.server.get(), std::as_writable_bytes(std::span(text)), fds, Deadline::after(milliseconds(20)));
   });
   EXPECT_THAT(message, HasSubstr("3 of 4 bytes"));

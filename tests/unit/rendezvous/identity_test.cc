@@ -5,10 +5,12 @@
 #include <gtest/gtest.h>
 
 #include "runtime/base/error.h"
+#include "tests/support/error_of.h"
 
 namespace lockstep::rendezvous {
 namespace {
 
+using lockstep::testing::error_of;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Variables = std::map<std::string, std::string, std::less<>>;
@@ -20,15 +22,7 @@ Identity identify(Variables variables, const IdentityOverrides& overrides = {}) 
 // The message of the error of type E that identify() throws.
 template <typename E>
 std::string refusal(Variables variables, const IdentityOverrides& overrides = {}) {
-  try {
-    const Identity identity = identify(std::move(variables), overrides);
-    ADD_FAILURE() << "accepted as rank " << identity.rank << "/" << identity.world_size << " from " << identity.source;
-  } catch (const E& error) {
-    return error.what();
-  } catch (const std::exception& error) {
-    ADD_FAILURE() << "another type of error: " << error.what();
-  }
-  return "";
+  return error_of<E>([&] { identify(std::move(variables), overrides); });
 }
 
 const Variables kTorchrun = {{"RANK", "5"},

@@ -4,21 +4,17 @@
 #include <gtest/gtest.h>
 
 #include "runtime/base/error.h"
+#include "tests/support/error_of.h"
 
 namespace lockstep::rendezvous {
 namespace {
 
+using lockstep::testing::error_of;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 std::string refusal(std::string_view url) {
-  try {
-    parse_init_method(url);
-    ADD_FAILURE() << "accepted: " << url;
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "";
+  return error_of([&] { parse_init_method(url); });
 }
 
 TEST(InitMethod, EmptyAndEnvMeanTheEnvironment) {

@@ -120,82 +120,92 @@ int wait_status(pid_t pid) {
   return status;
 }
 
+template <typename Body>
+pid_t in_child(Body body) {
+  const pid_t child = ::fork();
+  EXPECT_GE(child, 0);
+  if (child == 0) ::_exit(body());
+  return child;
+}
+
+[[noreturn]] int stay() {
+  for (;;) ::pause();
+}
+
+void expect_killed(pid_t child) {
+  const int status = wait_status(child);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << status;
+}
+
+void expect_exit(pid_t child, int code) {
+  const int status = wait_status(child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == code) << status;
+}
+
+LauncherGuard guard_of(Kind kind, int pid) { return {.kind = kind, .pid = pid, .fd = -1, .inode = {}, .why = "test"}; }
+
+// Kills a launcher, in which start_rank(its pid, alive) has started a rank that says ready.
+template <typename StartRank>
+void expect_rank_ends_with_launcher(StartRank start_rank) {
+  Pipe alive = make_pipe();
+  const pid_t launcher = in_child([&] {
+    start_rank(::getpid(), alive);
+    alive.write.reset();
+    return stay();
+  });
+  alive.write.reset();
+  ASSERT_EQ(next_event(alive.read), 'r');
+  ::kill(launcher, SIGKILL);
+  EXPECT_EQ(next_event(alive.read), 0) << "the rank is left";
+  wait_status(launcher);
+}
+
 TEST(LauncherGuard, AProcessEndsWhenThePipeOfItsLauncherDoes) {
   Pipe launcher = make_pipe();
   Pipe alive = make_pipe();
-  const pid_t rank = ::fork();
-  ASSERT_GE(rank, 0);
-  if (rank == 0) {
+  const pid_t rank = in_child([&] {
     launcher.write.reset();
     struct stat status = {};
-    if (::fstat(launcher.read.get(), &status) != 0) ::_exit(98);
+    if (::fstat(launcher.read.get(), &status) != 0) return 98;
     put_up({.kind = Kind::watch_pipe, .pid = 1, .fd = launcher.read.get(), .inode = status.st_ino, .why = "test"});
     say_ready(alive);
-    for (;;) ::pause();
-  }
+    return stay();
+  });
   alive.write.reset();
   launcher.read.reset();
   ASSERT_EQ(next_event(alive.read), 'r');
   launcher.write.reset();
-  const int status = wait_status(rank);
-  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << status;
+  expect_killed(rank);
 }
 
 TEST(LauncherGuard, ADescriptorThatIsAnotherPipeIsNotWatched) {
   Pipe other = make_pipe();
-  const pid_t rank = ::fork();
-  ASSERT_GE(rank, 0);
-  if (rank == 0) {
-    put_up({.kind = Kind::watch_pipe, .pid = 1, .fd = other.read.get(), .inode = 1, .why = "test"});
-    other.write.reset();  // hangs it up
-    ::_exit(::fcntl(other.read.get(), F_GETFD) >= 0 ? 7 : 8);
-  }
-  const int status = wait_status(rank);
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 7) << status;
+  expect_exit(in_child([&] {
+                put_up({.kind = Kind::watch_pipe, .pid = 1, .fd = other.read.get(), .inode = 1, .why = "test"});
+                other.write.reset();  // hangs it up
+                return ::fcntl(other.read.get(), F_GETFD) >= 0 ? 7 : 8;
+              }),
+              7);
 }
 
 TEST(LauncherGuard, KillingAParentEndsItsRank) {
-  Pipe alive = make_pipe();
-  const pid_t launcher = ::fork();
-  ASSERT_GE(launcher, 0);
-  if (launcher == 0) {
-    const int launcher_pid = ::getpid();
-    if (::fork() == 0) {
-      put_up({.kind = Kind::death_signal, .pid = launcher_pid, .fd = -1, .inode = {}, .why = "test"});
+  expect_rank_ends_with_launcher([](pid_t launcher, const Pipe& alive) {
+    in_child([&] {
+      put_up(guard_of(Kind::death_signal, launcher));
       say_ready(alive);
-    } else {
-      alive.write.reset();
-    }
-    for (;;) ::pause();
-  }
-  alive.write.reset();
-  ASSERT_EQ(next_event(alive.read), 'r');
-  ::kill(launcher, SIGKILL);
-  EXPECT_EQ(next_event(alive.read), 0) << "the rank is left";
-  wait_status(launcher);
+      return stay();
+    });
+  });
 }
 
 TEST(LauncherGuard, KillingAParentEndsARankWhoseJoiningThreadHasEnded) {
-  Pipe alive = make_pipe();
-  const pid_t launcher = ::fork();
-  ASSERT_GE(launcher, 0);
-  if (launcher == 0) {
-    const int launcher_pid = ::getpid();
-    if (::fork() == 0) {
-      std::thread([&] {
-        put_up({.kind = Kind::death_signal, .pid = launcher_pid, .fd = -1, .inode = {}, .why = "test"});
-      }).join();
+  expect_rank_ends_with_launcher([](pid_t launcher, const Pipe& alive) {
+    in_child([&] {
+      std::thread([&] { put_up(guard_of(Kind::death_signal, launcher)); }).join();
       say_ready(alive);
-    } else {
-      alive.write.reset();
-    }
-    for (;;) ::pause();
-  }
-  alive.write.reset();
-  ASSERT_EQ(next_event(alive.read), 'r');
-  ::kill(launcher, SIGKILL);
-  EXPECT_EQ(next_event(alive.read), 0) << "the rank is left";
-  wait_status(launcher);
+      return stay();
+    });
+  });
 }
 
 // As a container's seccomp profile does. False if this kernel has no filters.
@@ -212,59 +222,38 @@ bool forbid_pidfd_open() {
 
 TEST(LauncherGuard, AJobStartsWherePidfdsAreForbidden) {
   const int launcher = ::getpid();
-  const pid_t rank = ::fork();
-  ASSERT_GE(rank, 0);
-  if (rank == 0) {
-    if (!forbid_pidfd_open()) ::_exit(98);
-    try {
-      put_up({.kind = Kind::watch_process, .pid = launcher, .fd = -1, .inode = {}, .why = "test"});
-    } catch (const Error&) {
-      ::_exit(8);
-    }
-    ::_exit(7);
-  }
-  const int status = wait_status(rank);
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 7) << status;
+  expect_exit(in_child([&] {
+                if (!forbid_pidfd_open()) return 98;
+                try {
+                  put_up(guard_of(Kind::watch_process, launcher));
+                } catch (const Error&) {
+                  return 8;
+                }
+                return 7;
+              }),
+              7);
 }
 
 TEST(LauncherGuard, ALauncherThatWentBeforeEndsTheRankAtOnce) {
-  const pid_t rank = ::fork();
-  ASSERT_GE(rank, 0);
-  if (rank == 0) {
-    put_up({.kind = Kind::death_signal, .pid = ::getpid(), .fd = -1, .inode = {}, .why = "nobody's parent"});
-    ::_exit(1);
-  }
-  const int status = wait_status(rank);
-  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << status;
+  expect_killed(in_child([] {
+    put_up(guard_of(Kind::death_signal, ::getpid()));  // nobody is its own parent
+    return 1;
+  }));
 }
 
 TEST(LauncherGuard, KillingAnAncestorEndsTheRankBehindAWrapper) {
-  Pipe alive = make_pipe();
-  const pid_t launcher = ::fork();
-  ASSERT_GE(launcher, 0);
-  if (launcher == 0) {
-    const int launcher_pid = ::getpid();
-    const pid_t wrapper = ::fork();
-    if (wrapper == 0) {
-      const pid_t rank = ::fork();
-      if (rank == 0) {
-        put_up({.kind = Kind::watch_process, .pid = launcher_pid, .fd = -1, .inode = {}, .why = "test"});
+  expect_rank_ends_with_launcher([](pid_t launcher, Pipe& alive) {
+    in_child([&] {
+      const pid_t rank = in_child([&] {
+        put_up(guard_of(Kind::watch_process, launcher));
         say_ready(alive);
-        for (;;) ::pause();
-      }
+        return stay();
+      });
       alive.write.reset();
-      int status = 0;
-      ::waitpid(rank, &status, 0);  // as a shell does
-      ::_exit(0);
-    }
-    alive.write.reset();
-    for (;;) ::pause();
-  }
-  alive.write.reset();
-  ASSERT_EQ(next_event(alive.read), 'r');
-  ::kill(launcher, SIGKILL);
-  EXPECT_EQ(next_event(alive.read), 0) << "the rank is left";
-  wait_status(launcher);
+      wait_status(rank);  // as a shell does
+      return 0;
+    });
+  });
 }
 
 }  // namespace

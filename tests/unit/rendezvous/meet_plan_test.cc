@@ -4,10 +4,12 @@
 
 #include "runtime/base/error.h"
 #include "runtime/rendezvous/meet.h"
+#include "tests/support/error_of.h"
 
 namespace lockstep::rendezvous {
 namespace {
 
+using lockstep::testing::error_of;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Means = MeetingPlan::Means;
@@ -37,13 +39,7 @@ Identity under_mpirun(int local_world_size) {
 }
 
 std::string refusal(const Identity& identity, const std::string& how = {}) {
-  try {
-    plan_meeting(identity, {}, bootstrap(how));
-    ADD_FAILURE() << "accepted";
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "";
+  return error_of([&] { plan_meeting(identity, {}, bootstrap(how)); });
 }
 
 TEST(MeetingPlan, AWorldOfOneNeedsNoSocketWhateverIsSet) {

@@ -22,11 +22,13 @@
 #include "runtime/rendezvous/meeting/file_meeting.h"
 #include "runtime/store/tcp_store.h"
 #include "runtime/store/tcp_store_server.h"
+#include "tests/support/error_of.h"
 #include "tests/unit/rendezvous/meeting_ranks.h"
 
 namespace lockstep::rendezvous {
 namespace {
 
+using lockstep::testing::error_of;
 using namespace std::chrono_literals;
 using ::testing::AllOf;
 using ::testing::AnyOf;
@@ -70,15 +72,7 @@ void expect_all_met(const std::vector<Rank>& results) {
 
 template <typename E>
 std::string refusal(const MeetingPlan& plan, const Identity& identity, std::chrono::nanoseconds limit = 20s) {
-  try {
-    meet(plan, identity, Deadline::after(limit));
-    ADD_FAILURE() << "met";
-  } catch (const E& error) {
-    return error.what();
-  } catch (const Error& error) {
-    ADD_FAILURE() << "another type of error: " << error.what();
-  }
-  return "";
+  return error_of<E>([&] { meet(plan, identity, Deadline::after(limit)); });
 }
 
 TEST(Meet, AloneIsInProcess) {

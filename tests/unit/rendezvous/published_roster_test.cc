@@ -5,10 +5,12 @@
 #include <gtest/gtest.h>
 
 #include "runtime/base/error.h"
+#include "tests/support/error_of.h"
 
 namespace lockstep::rendezvous {
 namespace {
 
+using lockstep::testing::error_of;
 using ::testing::HasSubstr;
 
 std::string text_of(const Roster& roster) {
@@ -68,12 +70,8 @@ TEST(PublishedRoster, WhatIsNoneIsRefused) {
         with("hosts 1", "hosts 2147483647"), with("hosts 1", "hosts 0"), with("p 7", "p x"), with("p 7", "p -1"),
         with("p 7", "p 7 h1"), with("p 7", "p 7 h-1"), with("p 7", "p 7 l"), with("p 7", "p 7 x1"), with("p 7", "p"),
         with("p 8\n", "p 8"), good + "p 9\n"}) {
-    try {
-      read_published(std::vector{text}, "the/key");
-      ADD_FAILURE() << text;
-    } catch (const CorruptData& error) {
-      EXPECT_THAT(error.what(), HasSubstr("'the/key'"));
-    }
+    EXPECT_THAT(error_of<CorruptData>([&] { read_published(std::vector{text}, "the/key"); }), HasSubstr("'the/key'"))
+        << text;
   }
   EXPECT_THROW(read_published({}, "key"), CorruptData);
 }

@@ -4,10 +4,12 @@
 #include <gtest/gtest.h>
 
 #include "runtime/base/error.h"
+#include "tests/support/error_of.h"
 
 namespace lockstep::rendezvous {
 namespace {
 
+using lockstep::testing::error_of;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -42,13 +44,9 @@ TEST(Offer, WhatIsNoneIsRefusedWithoutShowingIt) {
                                    with("secret " + hex + "\n", ""),
                                    good + "x"};
   for (const std::string& wrong : all_wrong) {
-    try {
-      decode_offer(wrong, "unix socket @x");
-      ADD_FAILURE() << "read: " << wrong;
-    } catch (const CorruptData& error) {
-      EXPECT_THAT(error.what(), AllOf(HasSubstr("unix socket @x: " + std::to_string(wrong.size()) + " bytes"),
-                                      HasSubstr("same build"), Not(HasSubstr("aaaa"))));
-    }
+    EXPECT_THAT(error_of<CorruptData>([&] { decode_offer(wrong, "unix socket @x"); }),
+                AllOf(HasSubstr("unix socket @x: " + std::to_string(wrong.size()) + " bytes"), HasSubstr("same build"),
+                      Not(HasSubstr("aaaa"))));
   }
 }
 

@@ -9,10 +9,12 @@
 #include "runtime/rendezvous/join.h"
 #include "runtime/rendezvous/meet.h"
 #include "runtime/store/hash_store.h"
+#include "tests/support/error_of.h"
 
 namespace lockstep::rendezvous {
 namespace {
 
+using lockstep::testing::error_of;
 using namespace std::chrono_literals;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -28,13 +30,7 @@ Variables with(Variables base, const Variables& more) {
 
 template <typename E>
 std::string refusal(Variables variables) {
-  try {
-    const Identity identity = who(std::move(variables));
-    ADD_FAILURE() << "accepted as rank " << identity.rank << "/" << identity.world_size << " from " << identity.source;
-  } catch (const E& error) {
-    return error.what();
-  }
-  return "";
+  return error_of<E>([&] { who(std::move(variables)); });
 }
 
 const Variables kMpirun = {

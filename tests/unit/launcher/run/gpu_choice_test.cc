@@ -8,10 +8,12 @@
 #include "launcher/run/seen_gpus.h"
 #include "launcher/run/shared_gpu.h"
 #include "runtime/base/error.h"
+#include "tests/support/error_of.h"
 
 namespace lockstep::launcher {
 namespace {
 
+using lockstep::testing::error_of;
 using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
@@ -85,13 +87,11 @@ TEST(Devices, MoreRanksThanGpusWantTheFlag) {
   require_a_gpu_each(1, {"0", "3"}, false);
   require_a_gpu_each(8, {}, false);
   require_a_gpu_each(4, {"0", "3"}, true);
-  try {
-    require_a_gpu_each(3, {"0", "3"}, false);
-    ADD_FAILURE() << "accepted";
-  } catch (const InvalidArgument& error) {
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("3 ranks for 2 GPUs"), HasSubstr("ranks 0 and 2 would share GPU 0"),
-                                    HasSubstr("--oversubscribe-gpu")));
-  }
+  EXPECT_THAT(error_of([&] {
+                require_a_gpu_each(3, {"0", "3"}, false);
+              }),
+              AllOf(HasSubstr("3 ranks for 2 GPUs"), HasSubstr("ranks 0 and 2 would share GPU 0"),
+                    HasSubstr("--oversubscribe-gpu")));
 }
 
 TEST(SharedGpu, EveryRankIsAHostOfItsOwnAndTheUsersVariablesWin) {

@@ -6,9 +6,12 @@
 #include <fstream>
 
 #include "runtime/base/error.h"
+#include "tests/support/error_of.h"
 
 namespace lockstep::launcher {
 namespace {
+
+using lockstep::testing::error_of;
 
 TEST(VisibleGpus, FollowsCuda) {
   EXPECT_EQ(visible_gpus(4, std::nullopt), 4);
@@ -87,12 +90,7 @@ TEST(ChooseRanks, AutoPrefersGpus) {
 }
 
 TEST(ChooseRanks, RefusesWhatCanNotBe) {
-  try {
-    choose_ranks(with("gpu"), {0, "the reason"}, 2);
-    FAIL();
-  } catch (const InvalidArgument& error) {
-    EXPECT_NE(std::string(error.what()).find("the reason"), std::string::npos);
-  }
+  EXPECT_NE(error_of([&] { choose_ranks(with("gpu"), {0, "the reason"}, 2); }).find("the reason"), std::string::npos);
   EXPECT_THROW(choose_ranks(with("4", 2), {}, 2), InvalidArgument);
 }
 

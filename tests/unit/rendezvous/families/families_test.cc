@@ -9,10 +9,12 @@
 #include "runtime/base/error.h"
 #include "runtime/rendezvous/families/port_of_job.h"
 #include "runtime/rendezvous/identity.h"
+#include "tests/support/error_of.h"
 
 namespace lockstep::rendezvous {
 namespace {
 
+using lockstep::testing::error_of;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
@@ -370,13 +372,7 @@ INSTANTIATE_TEST_SUITE_P(Families, Launcher, ::testing::ValuesIn(kCases),
 // --- What is recognised and can't be an identity.
 
 std::string refusal(const std::string& environment) {
-  try {
-    const Identity identity = identify(parse(environment), {}, test_files);
-    ADD_FAILURE() << "accepted as rank " << identity.rank << "/" << identity.world_size << " from " << identity.source;
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "";
+  return error_of([&] { identify(parse(environment), {}, test_files); });
 }
 
 TEST(Refused, HorovodInElasticMode) {

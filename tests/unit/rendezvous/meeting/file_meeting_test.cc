@@ -16,10 +16,12 @@
 #include <vector>
 
 #include "runtime/base/error.h"
+#include "tests/support/error_of.h"
 
 namespace lockstep::rendezvous {
 namespace {
 
+using lockstep::testing::error_of;
 using namespace std::chrono_literals;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -53,17 +55,6 @@ class FileMeetingTest : public ::testing::Test {
   std::filesystem::path path_;
 };
 
-template <typename E, typename Body>
-std::string refusal(Body body) {
-  try {
-    body();
-    ADD_FAILURE() << "accepted";
-  } catch (const E& error) {
-    return error.what();
-  }
-  return "";
-}
-
 TEST_F(FileMeetingTest, ReadersThatComeBeforeAndAfterGetTheNote) {
   int early = 0;
   std::thread reader([&] { early = await_note(path_, "run", {}, Deadline::after(20s)).address.port; });
@@ -91,12 +82,8 @@ TEST_F(FileMeetingTest, ANoteCarriesTheSecretAndWithoutOneItIsNone) {
   EXPECT_FALSE(*note_of_this_process({"127.0.0.1", 4711}, "run").secret == *note.secret);
   std::string short_one = encode(note);
   short_one.erase(short_one.find("secret ") + 7, 1);
-  try {
-    decode_note(short_one, path_);
-    FAIL() << "read";
-  } catch (const CorruptData& error) {
-    EXPECT_EQ(std::string(error.what()).find(note.secret->hex().substr(1, 8)), std::string::npos);
-  }
+  EXPECT_EQ(error_of<CorruptData>([&] { decode_note(short_one, path_); }).find(note.secret->hex().substr(1, 8)),
+            std::string::npos);
 }
 
 TEST_F(FileMeetingTest, AFileOfAnotherUsersIsNotBelieved) {
@@ -104,9 +91,9 @@ TEST_F(FileMeetingTest, AFileOfAnotherUsersIsNotBelieved) {
   write(encode(note_of_this_process({"127.0.0.1", 4711}, "run")));
   // Root's files are believed by all, so this one must be somebody else's.
   ASSERT_EQ(::chown(path_.c_str(), 65534, 65534), 0);
-  EXPECT_THAT(refusal<InvalidArgument>([&] { read_note(path_); }),
+  EXPECT_THAT(error_of<InvalidArgument>([&] { read_note(path_); }),
               AllOf(HasSubstr("belongs to user id 65534"), HasSubstr("runs as 0")));
-  EXPECT_THAT(refusal<InvalidArgument>([&] {
+  EXPECT_THAT(error_of<InvalidArgument>([&] {
                 FileMeeting(path_, note_of_this_process({"127.0.0.1", 1}, "run"));
               }),
               HasSubstr("belongs to user id 65534"));
@@ -114,7 +101,7 @@ TEST_F(FileMeetingTest, AFileOfAnotherUsersIsNotBelieved) {
 
 TEST_F(FileMeetingTest, AStaleFileIsReplacedByRankZeroAndNeverReadByTheOthers) {
   write(encode(note_of_the_dead()));
-  EXPECT_THAT(refusal<Timeout>([&] { await_note(path_, "run", {}, Deadline::after(20ms)); }),
+  EXPECT_THAT(error_of<Timeout>([&] { await_note(path_, "run", {}, Deadline::after(20ms)); }),
               AllOf(HasSubstr("left behind by an earlier run"), HasSubstr("of 0.02 s")));
   int read = 0;
   std::thread reader([&] { read = await_note(path_, "run", {}, Deadline::after(20s)).address.port; });
@@ -167,7 +154,7 @@ TEST_F(FileMeetingTest, OfAnotherBootNothingIsKnownWhateverTheHostIsCalled) {
   EXPECT_EQ(state_of_writer(note), WriterState::unknown);
   write(encode(note));
   EXPECT_EQ(await_note(path_, "run", {}, Deadline::after(20s)).token, note.token);
-  EXPECT_THAT(refusal<Mismatch>([&] {
+  EXPECT_THAT(error_of<Mismatch>([&] {
                 FileMeeting(path_, note_of_this_process({"127.0.0.1", 1}, "run"));
               }),
               AllOf(HasSubstr("can't tell"), HasSubstr("after a reboot of its host, remove the file")));
@@ -192,7 +179,7 @@ TEST_F(FileMeetingTest, APidThatWasGivenAgainIsAnotherProcess) {
 TEST_F(FileMeetingTest, ASecondRankZeroNamesBoth) {
   const FileMeeting meeting(path_, note_of_this_process({"127.0.0.1", 4711}, "run"));
   const std::string self = "pid " + std::to_string(::getpid());
-  EXPECT_THAT(refusal<Mismatch>([&] {
+  EXPECT_THAT(error_of<Mismatch>([&] {
                 FileMeeting(path_, note_of_this_process({"127.0.0.1", 4712}, "run"));
               }),
               AllOf(HasSubstr("in use by " + self), HasSubstr("this is " + self), HasSubstr("its own rank")));
@@ -203,7 +190,7 @@ TEST_F(FileMeetingTest, AWriterThatMayRunElsewhereIsNotOverwritten) {
   note.boot_id = "another";
   note.host = "elsewhere";
   write(encode(note));
-  EXPECT_THAT(refusal<Mismatch>([&] {
+  EXPECT_THAT(error_of<Mismatch>([&] {
                 FileMeeting(path_, note_of_this_process({"127.0.0.1", 1}, "run"));
               }),
               AllOf(HasSubstr("host elsewhere"), HasSubstr("remove the file")));
@@ -212,11 +199,11 @@ TEST_F(FileMeetingTest, AWriterThatMayRunElsewhereIsNotOverwritten) {
 
 TEST_F(FileMeetingTest, AFileOfTheUsersOwnIsLeftAlone) {
   write("important");
-  EXPECT_THAT(refusal<CorruptData>([&] {
+  EXPECT_THAT(error_of<CorruptData>([&] {
                 FileMeeting(path_, note_of_this_process({"127.0.0.1", 1}, "run"));
               }),
               HasSubstr("did not write"));
-  EXPECT_THAT(refusal<CorruptData>([&] { await_note(path_, "run", {}, Deadline::after(20s)); }), HasSubstr("9 bytes"));
+  EXPECT_THAT(error_of<CorruptData>([&] { await_note(path_, "run", {}, Deadline::after(20s)); }), HasSubstr("9 bytes"));
   std::string text;
   std::getline(std::ifstream(path_), text);
   EXPECT_EQ(text, "important");
@@ -226,13 +213,13 @@ TEST_F(FileMeetingTest, AFileOfTheUsersOwnIsLeftAlone) {
 
 TEST_F(FileMeetingTest, AnotherRunsNoteIsNotTaken) {
   const FileMeeting meeting(path_, note_of_this_process({"127.0.0.1", 4711}, "first"));
-  EXPECT_THAT(refusal<Timeout>([&] { await_note(path_, "second", {}, Deadline::after(20ms)); }), HasSubstr("'first'"));
+  EXPECT_THAT(error_of<Timeout>([&] { await_note(path_, "second", {}, Deadline::after(20ms)); }), HasSubstr("'first'"));
 }
 
 TEST_F(FileMeetingTest, ANoteThatProvedWrongIsNotTakenAgain) {
   const MeetingNote note = note_of_this_process({"127.0.0.1", 4711}, "run");
   const FileMeeting meeting(path_, note);
-  EXPECT_THAT(refusal<Timeout>([&] {
+  EXPECT_THAT(error_of<Timeout>([&] {
                 await_note(path_, "run", {note.token, "leads to no store"}, Deadline::after(20ms));
               }),
               HasSubstr("leads to no store"));
@@ -240,13 +227,13 @@ TEST_F(FileMeetingTest, ANoteThatProvedWrongIsNotTakenAgain) {
 
 TEST_F(FileMeetingTest, WhatCantBeWrittenOrReadIsSaid) {
   const std::string missing = (folder_ / "no" / "job").string();
-  EXPECT_THAT(refusal<InvalidArgument>([&] {
+  EXPECT_THAT(error_of<InvalidArgument>([&] {
                 FileMeeting(missing, note_of_this_process({"127.0.0.1", 1}, "run"));
               }),
               AllOf(HasSubstr(missing), HasSubstr("No such file"), HasSubstr("folder")));
-  EXPECT_THAT(refusal<InvalidArgument>([&] { await_note(folder_, "run", {}, Deadline::after(20s)); }),
+  EXPECT_THAT(error_of<InvalidArgument>([&] { await_note(folder_, "run", {}, Deadline::after(20s)); }),
               HasSubstr("Is a directory"));
-  EXPECT_THAT(refusal<Timeout>([&] { await_note(path_, "run", {}, Deadline::after(20ms)); }),
+  EXPECT_THAT(error_of<Timeout>([&] { await_note(path_, "run", {}, Deadline::after(20ms)); }),
               HasSubstr("there is no such file"));
 }
 

@@ -19,12 +19,14 @@
 #include "runtime/base/logging.h"
 #include "runtime/net/unix_socket.h"
 #include "runtime/store/tcp_store_server.h"
+#include "tests/support/error_of.h"
 #include "tests/support/signal_masks.h"
 #include "tests/support/wait_until.h"
 
 namespace lockstep::rendezvous {
 namespace {
 
+using lockstep::testing::error_of;
 using namespace std::chrono_literals;
 using ::testing::HasSubstr;
 
@@ -122,12 +124,8 @@ TEST(LocalMeeting, TheNameIsFreeAfterwards) {
 }
 
 TEST(LocalMeeting, TimeoutSaysThatRankZeroHasNotCome) {
-  try {
-    ask_local_meeting(unique_name("nobody"), Deadline::after(20ms));
-    FAIL() << "somebody answered";
-  } catch (const Timeout& error) {
-    EXPECT_THAT(error.what(), HasSubstr("rank 0 has not come"));
-  }
+  EXPECT_THAT(error_of<Timeout>([&] { ask_local_meeting(unique_name("nobody"), Deadline::after(20ms)); }),
+              HasSubstr("rank 0 has not come"));
 }
 
 TEST(LocalMeeting, AListenerThatClosesWithoutAnAnswerIsRetried) {

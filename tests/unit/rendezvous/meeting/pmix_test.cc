@@ -21,10 +21,12 @@
 #include "runtime/rendezvous/identity.h"
 #include "runtime/rendezvous/join.h"
 #include "runtime/rendezvous/meet.h"
+#include "tests/support/error_of.h"
 
 namespace lockstep::rendezvous {
 namespace {
 
+using lockstep::testing::error_of;
 using namespace std::chrono_literals;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -34,13 +36,7 @@ constexpr const char* kBodyVariable = "LOCKSTEP_TEST_PMIX_BODY";
 constexpr const char* kFolderVariable = "LOCKSTEP_TEST_PMIX_FOLDER";
 
 std::string refusal(const char* library) {
-  try {
-    PmixSession::open(library);
-    ADD_FAILURE() << "opened";
-  } catch (const BackendUnavailable& error) {
-    return error.what();
-  }
-  return "";
+  return error_of<BackendUnavailable>([&] { PmixSession::open(library); });
 }
 
 TEST(Pmix, ALibraryThatIsNotThereOrIsAnotherOneIsSaidWithTheRemedy) {
