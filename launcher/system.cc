@@ -9,6 +9,7 @@
 #include <cstdio>
 
 #include "runtime/base/error.h"
+#include "runtime/base/io.h"
 #include "runtime/base/printable.h"
 
 namespace lockstep::launcher {
@@ -21,10 +22,7 @@ Pipe make_pipe() {
 
 UniqueFd open_file(const std::string& path, bool create) {
   const int flags = create ? O_WRONLY | O_CREAT | O_TRUNC | O_APPEND : O_RDWR;
-  int fd;
-  do {
-    fd = open(path.c_str(), flags | O_CLOEXEC | O_NOCTTY, 0644);
-  } while (fd < 0 && errno == EINTR);
+  const int fd = uninterrupted([&] { return open(path.c_str(), flags | O_CLOEXEC | O_NOCTTY, 0644); });
   if (fd < 0) throw SystemError(fmt::format("open {}", path), errno);
   return UniqueFd(fd);
 }

@@ -8,29 +8,19 @@
 
 #include "launcher/system.h"
 #include "runtime/base/error.h"
+#include "runtime/base/io.h"
 
 namespace lockstep::launcher {
 
 LogFile::LogFile(std::string path) : path_(std::move(path)), fd_(open_file(path_, true)) {}
 
-std::size_t LogFile::append(std::string_view bytes) const {
-  std::size_t written = 0;
-  while (written < bytes.size()) {
-    const auto count = ::write(fd_.get(), bytes.data() + written, bytes.size() - written);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) break;
-    written += static_cast<std::size_t>(count);
-  }
-  return written;
-}
-
 std::string LogFile::write(std::string_view bytes) {
   const bool was_whole = gap_ == 0;
   if (!was_whole) {
     const std::string mark = fmt::format("\n[lockstep run] {} bytes are missing here\n", gap_);
-    if (append(mark) == mark.size()) gap_ = 0;
+    if (write_all(fd_.get(), mark) == mark.size()) gap_ = 0;
   }
-  const std::size_t written = gap_ == 0 ? append(bytes) : 0;
+  const std::size_t written = gap_ == 0 ? write_all(fd_.get(), bytes) : 0;
   const int error = errno;
   if (written == bytes.size()) return {};
   lost_ += bytes.size() - written;

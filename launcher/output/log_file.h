@@ -31,9 +31,6 @@ class LogFile {
   std::uint64_t lost_bytes() const { return lost_; }
 
  private:
-  // Bytes that were written; fewer than all with an error in errno.
-  std::size_t append(std::string_view bytes) const;
-
   std::string path_;
   UniqueFd fd_;
   std::uint64_t lost_ = 0;

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "runtime/base/error.h"
+#include "runtime/base/io.h"
 
 namespace lockstep::launcher {
 
@@ -27,10 +28,7 @@ LineSplitter::Sink RankOutput::sink(Console& console) const {
 std::size_t RankOutput::read_some(Console& console) {
   if (!fd_) return 0;
   char buffer[64 * 1024];
-  ssize_t bytes;
-  do {
-    bytes = read(fd_.get(), buffer, sizeof buffer);
-  } while (bytes < 0 && errno == EINTR);
+  const auto bytes = uninterrupted([&] { return read(fd_.get(), buffer, sizeof buffer); });
   if (bytes > 0) {
     const std::string_view text(buffer, static_cast<std::size_t>(bytes));
     if (!file_.open()) {
@@ -68,10 +66,7 @@ void RankOutput::finish(Console& console) {
 
 std::optional<ExitStatus> reap(int pidfd) {
   siginfo_t info{};
-  int result;
-  do {
-    result = waitid(P_PIDFD, static_cast<id_t>(pidfd), &info, WEXITED | WNOHANG);
-  } while (result != 0 && errno == EINTR);
+  const int result = uninterrupted([&] { return waitid(P_PIDFD, static_cast<id_t>(pidfd), &info, WEXITED | WNOHANG); });
   if (result != 0) throw SystemError("waitid for a rank", errno);
   if (info.si_pid == 0) return std::nullopt;
   return ExitStatus{

@@ -9,6 +9,7 @@
 #include <cerrno>
 
 #include "launcher/system.h"
+#include "runtime/base/io.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -61,13 +62,9 @@ Spawned spawn(const SpawnRequest& request) {
   failure.write_end.reset();
 
   int error = 0;
-  ssize_t bytes;
-  do {
-    bytes = read(failure.read_end.get(), &error, sizeof error);
-  } while (bytes < 0 && errno == EINTR);
+  const auto bytes = uninterrupted([&] { return read(failure.read_end.get(), &error, sizeof error); });
   if (bytes == sizeof error) {
-    while (waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
-    }
+    uninterrupted([&] { return waitpid(pid, nullptr, 0); });
     throw ExecError(fmt::format("execute {}", request.path), error);
   }
   return {pid, open_pidfd(pid)};

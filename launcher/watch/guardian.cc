@@ -16,6 +16,7 @@
 
 #include "launcher/watch/process_table.h"
 #include "runtime/base/error.h"
+#include "runtime/base/io.h"
 #include "runtime/base/logging.h"
 #include "runtime/net/stream.h"
 
@@ -76,8 +77,8 @@ void detach(int pipe) {
 [[noreturn]] void guard(Signs signs) {
   while (true) {
     pid_t group = 0;
-    const auto bytes = read(kPipe, &group, sizeof group);  // each is written at once and smaller than PIPE_BUF
-    if (bytes < 0 && errno == EINTR) continue;
+    // Each is written at once and smaller than PIPE_BUF.
+    const auto bytes = uninterrupted([&] { return read(kPipe, &group, sizeof group); });
     if (bytes != sizeof group) break;
     if (group == kAllIsWell) _exit(EXIT_SUCCESS);
     if (group > 0) {
@@ -137,10 +138,7 @@ void Guardian::forget(pid_t group) const { tell(-group); }
 void Guardian::all_is_well() const { tell(kAllIsWell); }
 
 void Guardian::tell(pid_t word) const {
-  ssize_t bytes;
-  do {
-    bytes = write(pipe_.get(), &word, sizeof word);
-  } while (bytes < 0 && errno == EINTR);
+  const auto bytes = uninterrupted([&] { return write(pipe_.get(), &word, sizeof word); });
   // If it was killed, there is nobody to read (SIGPIPE is ignored); the launcher has said so.
   if (bytes != sizeof word && errno != EPIPE) {
     log_error("write to the guardian process {}: {}", pid_, errno_text(errno));
@@ -149,8 +147,7 @@ void Guardian::tell(pid_t word) const {
 
 Guardian::~Guardian() {
   pipe_.reset();
-  while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
-  }
+  uninterrupted([&] { return waitpid(pid_, nullptr, 0); });
 }
 
 }  // namespace lockstep::launcher

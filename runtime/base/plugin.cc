@@ -12,6 +12,7 @@
 #include <filesystem>
 
 #include "runtime/base/error.h"
+#include "runtime/base/io.h"
 #include "runtime/base/printable.h"
 #include "runtime/base/unique_fd.h"
 
@@ -26,14 +27,8 @@ std::string read_file(const std::string& path) {
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd) throw SystemError(fmt::format("open '{}'", path), errno);
   std::string content;
-  char block[1 << 16];
-  for (;;) {
-    const ssize_t count = ::read(fd.get(), block, sizeof block);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) throw SystemError(fmt::format("read '{}'", path), errno);
-    if (count == 0) return content;
-    content.append(block, static_cast<std::size_t>(count));
-  }
+  if (!read_all(fd.get(), content)) throw SystemError(fmt::format("read '{}'", path), errno);
+  return content;
 }
 
 // "libgloo.so.0: cannot open shared object file: No such file or directory": the loader's words for a library that is

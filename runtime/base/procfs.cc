@@ -4,11 +4,10 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <array>
-#include <cerrno>
 #include <charconv>
 
 #include "runtime/base/environment.h"
+#include "runtime/base/io.h"
 #include "runtime/base/unique_fd.h"
 
 namespace lockstep {
@@ -28,15 +27,9 @@ bool take_number(std::string_view& rest, Number& value) {
 
 std::string read_kernel_file(const std::string& path) {
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file) return {};
   std::string text;
-  std::array<char, 4096> buffer;
-  for (;;) {
-    const auto bytes = ::read(file.get(), buffer.data(), buffer.size());
-    if (bytes < 0 && errno == EINTR) continue;
-    if (bytes <= 0) return text;
-    text.append(buffer.data(), static_cast<std::size_t>(bytes));
-  }
+  if (file) read_all(file.get(), text);
+  return text;
 }
 
 std::optional<ProcessEntry> parse_process_stat(std::string_view text) {

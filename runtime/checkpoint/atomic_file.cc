@@ -11,29 +11,17 @@
 #include <utility>
 
 #include "runtime/base/error.h"
+#include "runtime/base/io.h"
 #include "runtime/base/resource_limit.h"
 
 namespace lockstep::checkpoint {
-namespace {
-
-template <typename F>
-int retry(F&& call) {
-  int result = 0;
-  do {
-    result = call();
-  } while (result < 0 && errno == EINTR);
-  return result;
-}
-
-}  // namespace
-
 AtomicFile::AtomicFile(std::filesystem::path path)
     : path_(std::move(path)), folder_(path_.has_parent_path() ? path_.parent_path() : ".") {
   std::error_code ignored;
   if (!path_.has_filename() || std::filesystem::is_directory(path_, ignored)) {
     throw InvalidArgument(fmt::format("writing '{}': this names a folder; give the file a name", path_.string()));
   }
-  fd_.reset(retry([&] { return ::open(folder_.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666); }));
+  fd_.reset(uninterrupted([&] { return ::open(folder_.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666); }));
   if (fd_) return;
   if (errno == ENOENT || errno == ENOTDIR) {
     throw InvalidArgument(
@@ -42,7 +30,7 @@ AtomicFile::AtomicFile(std::filesystem::path path)
   // EOPNOTSUPP where the file system can't, EISDIR where the kernel doesn't know O_TMPFILE.
   if (errno != EOPNOTSUPP && errno != EISDIR) fail("open", errno);
   const std::string name = fmt::format("{}.tmp.{}", path_.string(), ::getpid());
-  fd_.reset(retry([&] { return ::open(name.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666); }));
+  fd_.reset(uninterrupted([&] { return ::open(name.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666); }));
   if (!fd_) fail("open", errno);
   temporary_ = name;
 }
@@ -66,7 +54,7 @@ void AtomicFile::write(std::span<const std::byte> bytes) {
 }
 
 void AtomicFile::commit() {
-  if (retry([&] { return ::fsync(fd_.get()); }) != 0) fail("fsync", errno);
+  if (uninterrupted([&] { return ::fsync(fd_.get()); }) != 0) fail("fsync", errno);
   if (temporary_.empty()) {
     // link(2) can't replace a file, so the name comes in two steps. What lies there from a killed process is complete
     // but was never told to anybody: it may go.
@@ -78,8 +66,8 @@ void AtomicFile::commit() {
   }
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("rename", errno);
   temporary_.clear();
-  UniqueFd folder(retry([&] { return ::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
-  if (!folder || retry([&] { return ::fsync(folder.get()); }) != 0) fail("fsync of the folder", errno);
+  UniqueFd folder(uninterrupted([&] { return ::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
+  if (!folder || uninterrupted([&] { return ::fsync(folder.get()); }) != 0) fail("fsync of the folder", errno);
 }
 
 void AtomicFile::fail(const char* call, int error_number) const {

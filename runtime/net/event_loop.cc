@@ -1,8 +1,6 @@
 #include "runtime/net/event_loop.h"
 
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -18,13 +16,12 @@ constexpr std::uint64_t kWakeupId = 0;
 
 }  // namespace
 
-EventLoop::EventLoop() : epoll_(::epoll_create1(EPOLL_CLOEXEC)), wakeup_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+EventLoop::EventLoop() : epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
   if (!epoll_) throw SystemError("epoll_create1", errno);
-  if (!wakeup_) throw SystemError("eventfd", errno);
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.u64 = kWakeupId;
-  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wakeup_.get(), &event) != 0) throw SystemError("epoll_ctl(ADD)", errno);
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wakeup_.fd(), &event) != 0) throw SystemError("epoll_ctl(ADD)", errno);
 }
 
 EventLoop::~EventLoop() = default;
@@ -103,25 +100,15 @@ void EventLoop::post(Task task) {
     MutexLock lock(mutex_);
     posted_.push_back(std::move(task));
   }
-  wake();
+  wakeup_.notify();
 }
 
 void EventLoop::stop() {
   post([this] { stopped_ = true; });
 }
 
-void EventLoop::wake() {
-  const std::uint64_t one = 1;
-  while (::write(wakeup_.get(), &one, sizeof(one)) < 0) {
-    if (errno == EAGAIN) return;  // The counter is full: the loop is awake already.
-    if (errno != EINTR) throw SystemError("write to an eventfd", errno);
-  }
-}
-
 void EventLoop::run_posted() {
-  std::uint64_t count = 0;
-  while (::read(wakeup_.get(), &count, sizeof(count)) < 0 && errno == EINTR) {
-  }
+  wakeup_.clear();
   std::vector<Task> tasks;
   {
     MutexLock lock(mutex_);

@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "runtime/base/event_fd.h"
 #include "runtime/base/mutex.h"
 #include "runtime/base/unique_fd.h"
 
@@ -55,13 +56,12 @@ class EventLoop {
   void stop();
 
  private:
-  void wake();
   int timeout_ms() const;
   void run_timers();
   void run_posted() EXCLUDES(mutex_);
 
   UniqueFd epoll_;
-  UniqueFd wakeup_;
+  EventFd wakeup_;
   // Events carry the watch's id, never its fd: an event of a closed fd is not mistaken for one of the next that gets
   // its number.
   std::uint64_t next_id_ = 1;

@@ -2,20 +2,13 @@
 
 #include <unistd.h>
 
-#include <cerrno>
+#include "runtime/base/io.h"
 
 namespace lockstep {
 namespace {
 
 // One write per redraw, so that it can't mix with other ranks' lines. A terminal that is gone must not end training.
-void write_stderr(std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return;
-    text.remove_prefix(static_cast<std::size_t>(written));
-  }
-}
+void write_stderr(std::string_view text) { write_all(STDERR_FILENO, text); }
 
 }  // namespace
 

@@ -15,6 +15,7 @@
 #include "runtime/base/cause.h"
 #include "runtime/base/error.h"
 #include "runtime/base/exit_code.h"
+#include "runtime/base/io.h"
 #include "runtime/base/printable.h"
 #include "runtime/base/resource_limit.h"
 
@@ -23,15 +24,6 @@ namespace {
 
 std::atomic<int> rank_of_process{-1};
 std::atomic<std::terminate_handler> previous{nullptr};
-
-void write_line(std::string_view text) {
-  while (!text.empty()) {
-    const auto written = ::write(STDERR_FILENO, text.data(), text.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return;  // stderr is closed: the exit code has to say it
-    text.remove_prefix(static_cast<std::size_t>(written));
-  }
-}
 
 // Another rank failed first: PeerLost, or what ranks throw together because of one of them.
 bool is_consequence(const Error& error, int rank) {
@@ -48,7 +40,7 @@ bool is_consequence(const Error& error, int rank) {
       rank < 0 ? fmt::format("[lockstep] fatal: {}", text) : fmt::format("[lockstep rank {}] fatal: {}", rank, text);
   std::replace(line.begin(), line.end(), '\n', ' ');
   line += '\n';
-  write_line(line);
+  write_all(STDERR_FILENO, line);  // if stderr is closed, the exit code has to say it
   ::_exit(exit_code);
 }
 

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <array>
@@ -49,23 +48,17 @@ std::string local_meeting_name(unsigned uid, std::string_view family, std::strin
 }
 
 LocalMeeting::LocalMeeting(const std::string& name, std::string answer)
-    : name_(name),
-      answer_(std::move(answer)),
-      listener_(net::unix_listen_abstract(name)),
-      stop_(::eventfd(0, EFD_CLOEXEC)) {
-  if (!stop_) throw SystemError("eventfd", errno);
+    : name_(name), answer_(std::move(answer)), listener_(net::unix_listen_abstract(name)) {
   thread_ = start_quiet_thread([this] { serve(); });
 }
 
 LocalMeeting::~LocalMeeting() {
-  const std::uint64_t one = 1;
-  while (::write(stop_.get(), &one, sizeof(one)) < 0 && errno == EINTR) {
-  }
+  stop_.notify();
   thread_.join();
 }
 
 bool LocalMeeting::stopped_within(std::chrono::milliseconds pause) const {
-  pollfd entry{.fd = stop_.get(), .events = POLLIN, .revents = 0};
+  pollfd entry{.fd = stop_.fd(), .events = POLLIN, .revents = 0};
   return ::poll(&entry, 1, static_cast<int>(pause.count())) > 0;
 }
 
@@ -73,7 +66,7 @@ void LocalMeeting::serve() {
   bool warned = false;
   for (;;) {
     std::array<pollfd, 2> entries = {pollfd{.fd = listener_.get(), .events = POLLIN, .revents = 0},
-                                     pollfd{.fd = stop_.get(), .events = POLLIN, .revents = 0}};
+                                     pollfd{.fd = stop_.fd(), .events = POLLIN, .revents = 0}};
     if (::poll(entries.data(), entries.size(), -1) < 0) {
       if (errno == EINTR) continue;
       log_error("rendezvous: unix socket @{}: poll: {}; ranks that come later won't find this job", name_,

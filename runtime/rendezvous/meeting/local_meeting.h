@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "runtime/base/deadline.h"
+#include "runtime/base/event_fd.h"
 #include "runtime/base/unique_fd.h"
 
 namespace lockstep::rendezvous {
@@ -35,7 +36,7 @@ class LocalMeeting {
   std::string name_;
   std::string answer_;
   UniqueFd listener_;
-  UniqueFd stop_;  // an eventfd
+  EventFd stop_;
   std::thread thread_;
 };
 

@@ -1,0 +1,24 @@
+// A descriptor by which one thread wakes another that waits for descriptors (eventfd(2)).
+//
+// Threads: any.
+#pragma once
+
+#include "runtime/base/unique_fd.h"
+
+namespace lockstep {
+
+class EventFd {
+ public:
+  // Throws SystemError.
+  EventFd();
+  // Readable from notify() to clear().
+  int fd() const { return fd_.get(); }
+  // Never waits.
+  void notify() const noexcept;
+  void clear() const noexcept;
+
+ private:
+  UniqueFd fd_;
+};
+
+}  // namespace lockstep

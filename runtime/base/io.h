@@ -1,0 +1,26 @@
+// System calls on descriptors, done to the end: a signal ends none of them (EINTR), and neither does a partial result.
+#pragma once
+
+#include <cerrno>
+#include <cstddef>
+#include <limits>
+#include <string>
+#include <string_view>
+
+namespace lockstep {
+
+// What `call` returns, called again while that is negative with EINTR. Async-signal-safe if `call` is.
+template <typename Call>
+auto uninterrupted(Call call) {
+  for (;;) {
+    const auto result = call();
+    if (result >= 0 || errno != EINTR) return result;
+  }
+}
+
+// Writes `bytes` to a descriptor that blocks. Returns how many were written: fewer than all with errno.
+std::size_t write_all(int fd, std::string_view bytes) noexcept;
+// Appends what is read up to the file's end to `text`, at most `most` bytes. False, with errno, if reading fails.
+bool read_all(int fd, std::string& text, std::size_t most = std::numeric_limits<std::size_t>::max());
+
+}  // namespace lockstep
