@@ -4,6 +4,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/printable.h"
+#include "runtime/base/random_bytes.h"
 #include "runtime/base/record.h"
 
 namespace lockstep::rendezvous {
@@ -60,6 +61,8 @@ constexpr auto kClaimFields = [](auto& claim, auto& fields) {
 };
 
 }  // namespace
+
+std::string random_token() { return random_hex(16); }
 
 std::string encode(const Offer& offer) { return write_record(offer, kOfferFields); }
 std::string encode(const MeetingNote& note) { return write_record(note, kNoteFields); }

@@ -17,9 +17,12 @@ namespace lockstep::rendezvous {
 // What rank 0 tells the other ranks of the store that it hosts.
 struct Offer {
   net::HostPort address;
-  std::string token;  // random; tells this store from every other; the store knows it too (kTokenKey)
+  std::string token;                         // tells this store from every other; the store knows it too (kTokenKey)
   std::optional<store::Secret> secret = {};  // nothing: the one that every rank was given (MeetingPlan::secret)
 };
+
+// A token: 128 random bits in hexadecimal digits.
+std::string random_token();
 
 // With the secret in it, if there is one: for those who may know it, never for a log.
 std::string encode(const Offer& offer);

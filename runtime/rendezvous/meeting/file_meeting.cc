@@ -14,11 +14,11 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/host.h"
+#include "runtime/base/io.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/printable.h"
 #include "runtime/base/process_state.h"
 #include "runtime/base/procfs.h"
-#include "runtime/base/random_bytes.h"
 #include "runtime/base/unique_fd.h"
 #include "runtime/net/backoff.h"
 
@@ -51,15 +51,6 @@ void require_own(int fd, const std::string& path) {
       fmt::format("init_method file://{}: the file belongs to user id {}, this process runs as {}, and who wrote it "
                   "could take this run over; start all ranks as one user, or give a path of your own",
                   path, status.st_uid, ::geteuid()));
-}
-
-void write_all(int fd, std::string_view text, const std::string& path) {
-  while (!text.empty()) {
-    const auto written = ::write(fd, text.data(), text.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) throw cannot("write it", path, errno);
-    text.remove_prefix(static_cast<std::size_t>(written));
-  }
 }
 
 // Makes room for a new note, or says who is in the way.
@@ -107,8 +98,6 @@ bool is_on_network(const std::string& path) {
   return std::find(kShared.begin(), kShared.end(), kind) != kShared.end();
 }
 
-std::string random_token() { return random_hex(16); }
-
 MeetingNote note_of_this_process(net::HostPort store, std::string run) {
   return {{.address = std::move(store), .token = random_token(), .secret = store::Secret::random()},
           std::move(run),
@@ -134,16 +123,9 @@ std::optional<MeetingNote> read_note(const std::string& path) {
     throw cannot("read it", path, errno);
   }
   require_own(fd.get(), path);
-  std::string text(kMaxNoteBytes + 1, '\0');
-  std::size_t size = 0;
-  while (size < text.size()) {
-    const auto got = ::read(fd.get(), text.data() + size, text.size() - size);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw cannot("read it", path, errno);
-    if (got == 0) break;
-    size += static_cast<std::size_t>(got);
-  }
-  return decode_note(std::string_view(text).substr(0, size), path);
+  std::string text;
+  if (!read_all(fd.get(), text, kMaxNoteBytes + 1)) throw cannot("read it", path, errno);
+  return decode_note(text, path);
 }
 
 void remove_stale_note(const std::string& path, const MeetingNote& stale) {
@@ -178,7 +160,8 @@ FileMeeting::FileMeeting(std::string path, MeetingNote note) : path_(std::move(p
   const UniqueFd fd(::open(aside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!fd) throw cannot("write beside it", path_, errno);
   try {
-    write_all(fd.get(), encode(note_), path_);
+    const std::string text = encode(note_);
+    if (write_all(fd.get(), text) < text.size()) throw cannot("write it", path_, errno);
     if (::link(aside.c_str(), path_.c_str()) != 0) {
       if (errno != EEXIST) throw cannot("create it", path_, errno);
       clear_stale(path_, note_);  // throws if another rank 0 was faster

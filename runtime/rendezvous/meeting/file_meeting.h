@@ -19,9 +19,6 @@ namespace lockstep::rendezvous {
 // Whether `path` is, or would be, on a file system that other hosts may share. False if that can't be told.
 bool is_on_network(const std::string& path);
 
-// Tells one store from every other: 128 random bits in hexadecimal digits.
-std::string random_token();
-
 // This process as the writer, with a new token and a new secret.
 MeetingNote note_of_this_process(net::HostPort store, std::string run);
 

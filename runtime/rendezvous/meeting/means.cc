@@ -34,10 +34,14 @@ net::HostPort outward_address(const MeetingPlan& plan) {
   return {choice.address, 0};
 }
 
-HostSecret secret_to_host_with(const MeetingPlan& plan) {
-  if (plan.secret) return {.secret = *plan.secret, .told = {}};
-  const auto drawn = store::Secret::random();
-  return {.secret = drawn, .told = drawn};
+OfferedStore host_offered_store(const net::HostPort& listen, const MeetingPlan& plan, const Identity& identity,
+                                const Deadline& deadline) {
+  const std::string token = random_token();
+  const store::Secret secret = plan.secret ? *plan.secret : store::Secret::random();
+  auto held = host_store(listen, secret, token, plan, identity, deadline);
+  Offer offer{.address = held->endpoint.address, .token = token};
+  if (!plan.secret) offer.secret = secret;
+  return {std::move(held), std::move(offer)};
 }
 
 store::Secret secret_of(const Offer& offer, const MeetingPlan& plan, const Identity& identity) {

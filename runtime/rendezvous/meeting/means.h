@@ -42,12 +42,13 @@ void warn_of_loopback(const MeetingPlan& plan, const net::HostPort& numeric, std
 // Where rank 0 listens if nobody named an address: the interface that choose_interface() takes.
 net::HostPort outward_address(const MeetingPlan& plan);
 
-// The secret of a store that rank 0 hosts, and what it tells of it.
-struct HostSecret {
-  store::Secret secret;
-  std::optional<store::Secret> told;  // nothing if the ranks were given it, so that it stays where it is
+// A store that rank 0 hosts, and what it tells the others of it: of a secret that the ranks were given, nothing.
+struct OfferedStore {
+  std::shared_ptr<HeldStore> held;
+  Offer offer;
 };
-HostSecret secret_to_host_with(const MeetingPlan& plan);
+OfferedStore host_offered_store(const net::HostPort& listen, const MeetingPlan& plan, const Identity& identity,
+                                const Deadline& deadline);
 // The secret of the store that `offer` leads to. Throws Mismatch if rank 0 was given one and this rank not, or the
 // other way round: then whoever wrote the offer could take this rank over.
 store::Secret secret_of(const Offer& offer, const MeetingPlan& plan, const Identity& identity);

@@ -6,7 +6,6 @@
 #include "runtime/base/logging.h"
 #include "runtime/net/backoff.h"
 #include "runtime/net/tcp_socket.h"
-#include "runtime/rendezvous/meeting/file_meeting.h"
 #include "runtime/rendezvous/meeting/means.h"
 #include "runtime/rendezvous/meeting/visits.h"
 

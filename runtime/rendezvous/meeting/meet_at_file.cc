@@ -48,12 +48,9 @@ std::shared_ptr<HeldStore> come_to_file(const MeetingPlan& plan, const Identity&
 
 std::shared_ptr<HeldStore> meet_at_file(const MeetingPlan& plan, const Identity& identity, const Deadline& deadline) {
   if (identity.rank != 0) return come_to_file(plan, identity, deadline);
-  const std::string token = random_token();
-  const auto [secret, told] = secret_to_host_with(plan);
-  auto held = host_store(listen_address(plan, identity), secret, token, plan, identity, deadline);
-  MeetingNote note = note_of_this_process(held->endpoint.address, attempt(identity));
-  note.token = token;
-  note.secret = told;
+  auto [held, offer] = host_offered_store(listen_address(plan, identity), plan, identity, deadline);
+  MeetingNote note = note_of_this_process(offer.address, attempt(identity));
+  static_cast<Offer&>(note) = offer;
   held->announcement = std::make_shared<FileMeeting>(plan.path, note);
   return held;
 }

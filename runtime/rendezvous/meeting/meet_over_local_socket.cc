@@ -4,7 +4,6 @@
 
 #include "runtime/base/error.h"
 #include "runtime/net/backoff.h"
-#include "runtime/rendezvous/meeting/file_meeting.h"
 #include "runtime/rendezvous/meeting/local_meeting.h"
 #include "runtime/rendezvous/meeting/means.h"
 #include "runtime/rendezvous/meeting/visits.h"
@@ -39,10 +38,7 @@ std::shared_ptr<HeldStore> meet_over_local_socket(const MeetingPlan& plan, const
                                                   const Deadline& deadline) {
   if (identity.rank != 0) return come_over_socket(plan, identity, deadline);
   try {
-    const std::string token = random_token();
-    const auto [secret, told] = secret_to_host_with(plan);
-    auto held = host_store({"127.0.0.1", 0}, secret, token, plan, identity, deadline);
-    const Offer offer{.address = held->endpoint.address, .token = token, .secret = told};
+    auto [held, offer] = host_offered_store({"127.0.0.1", 0}, plan, identity, deadline);
     held->announcement = std::make_shared<LocalMeeting>(plan.socket, encode(offer));
     return held;
   } catch (const SystemError& error) {

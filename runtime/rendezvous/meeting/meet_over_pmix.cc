@@ -4,7 +4,6 @@
 #include <optional>
 
 #include "runtime/base/error.h"
-#include "runtime/rendezvous/meeting/file_meeting.h"
 #include "runtime/rendezvous/meeting/means.h"
 #include "runtime/rendezvous/meeting/pmix.h"
 
@@ -24,12 +23,9 @@ std::string key_of_store(int number) { return fmt::format("lockstep.store.{}", n
 std::shared_ptr<HeldStore> host(PmixSession& session, const MeetingPlan& plan, const Identity& identity,
                                 const Deadline& deadline) {
   static std::atomic<int> stores{0};
-  const std::string token = random_token();
-  const auto [secret, told] = secret_to_host_with(plan);
   const net::HostPort listen = is_one_host(identity) ? net::HostPort{"127.0.0.1", 0} : outward_address(plan);
-  auto held = host_store(listen, secret, token, plan, identity, deadline);
-  session.publish(key_of_store(stores.fetch_add(1)),
-                  encode(Offer{.address = held->endpoint.address, .token = token, .secret = told}));
+  auto [held, offer] = host_offered_store(listen, plan, identity, deadline);
+  session.publish(key_of_store(stores.fetch_add(1)), encode(offer));
   return held;
 }
 

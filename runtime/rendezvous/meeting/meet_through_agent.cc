@@ -6,7 +6,6 @@
 #include "runtime/base/logging.h"
 #include "runtime/net/backoff.h"
 #include "runtime/net/tcp_socket.h"
-#include "runtime/rendezvous/meeting/file_meeting.h"
 #include "runtime/rendezvous/meeting/means.h"
 #include "runtime/store/tcp_store.h"
 
@@ -51,18 +50,15 @@ net::HostPort address_beside_agent(const MeetingPlan& plan, const Identity& iden
 
 std::shared_ptr<HeldStore> host(std::unique_ptr<store::Store> agent, const std::string& key, const MeetingPlan& plan,
                                 const Identity& identity, const Deadline& deadline) {
-  const std::string token = random_token();
-  const auto [secret, told] = secret_to_host_with(plan);
-  auto held = host_store(address_beside_agent(plan, identity, deadline), secret, token, plan, identity, deadline);
-  if (told) {
+  auto [held, offer] = host_offered_store(address_beside_agent(plan, identity, deadline), plan, identity, deadline);
+  if (offer.secret) {
     log_info(
         "rendezvous: this run is as open as torch's: its store at {} has a secret, and whoever reaches torchrun's "
         "store at {} can learn it; to close it give every rank the same LOCKSTEP_STORE_SECRET (64 hex digits) or "
         "LOCKSTEP_STORE_SECRET_FILE",
         held->address, plan.address.to_string());
   }
-  held->announcement = std::make_shared<AgentKey>(
-      std::move(agent), key, encode(Offer{.address = held->endpoint.address, .token = token, .secret = told}));
+  held->announcement = std::make_shared<AgentKey>(std::move(agent), key, encode(offer));
   return held;
 }
 
