@@ -7,22 +7,10 @@
 
 #include "runtime/base/environment.h"
 #include "runtime/base/error.h"
+#include "runtime/base/text.h"
 
 namespace lockstep::launcher {
 namespace {
-
-std::vector<std::string> entries_of(std::string_view text) {
-  std::vector<std::string> entries;
-  for (;;) {
-    const std::size_t comma = text.find(',');
-    std::string_view entry = text.substr(0, comma);
-    while (!entry.empty() && entry.front() == ' ') entry.remove_prefix(1);
-    while (!entry.empty() && entry.back() == ' ') entry.remove_suffix(1);
-    entries.emplace_back(entry);
-    if (comma == std::string_view::npos) return entries;
-    text.remove_prefix(comma + 1);
-  }
-}
 
 bool is_uuid(std::string_view entry) {
   // The prefix alone would mean any.
@@ -51,19 +39,19 @@ std::optional<std::size_t> find_uuid(std::string_view entry, const std::vector<S
 }  // namespace
 
 std::optional<std::vector<std::string>> parse_devices(std::string_view text) {
-  auto entries = entries_of(text);
+  const auto entries = split(text, ',');
   for (const auto& entry : entries) {
     const auto index = parse_int(entry);
     if (!is_uuid(entry) && !(index && *index >= 0 && *index < kMaxRanks)) return std::nullopt;
   }
-  return entries;
+  return std::vector<std::string>(entries.begin(), entries.end());
 }
 
 std::string visible_devices_of_ranks(const std::vector<std::string>& devices, const std::vector<SeenGpu>& seen,
                                      const std::optional<std::string>& inherited) {
   const std::string flag = fmt::format("--devices {}", fmt::join(devices, ","));
   const bool any_uuid = std::any_of(devices.begin(), devices.end(), [](const auto& entry) { return is_uuid(entry); });
-  const auto outer = inherited ? entries_of(*inherited) : std::vector<std::string>{};
+  const auto outer = inherited ? split(*inherited, ',') : std::vector<std::string_view>{};
   std::vector<std::string> chosen;
   std::vector<std::string> meant;  // the same in one form, to compare
   for (const auto& entry : devices) {
@@ -86,11 +74,11 @@ std::string visible_devices_of_ranks(const std::vector<std::string>& devices, co
     if (!index) {
       chosen.push_back(entry);
     } else if (*index < outer.size() && is_uuid(outer[*index])) {
-      chosen.push_back(outer[*index]);
+      chosen.emplace_back(outer[*index]);
     } else if (any_uuid && !seen[*index].uuid.empty()) {
       chosen.push_back(seen[*index].uuid);
     } else {
-      chosen.push_back(*index < outer.size() ? outer[*index] : fmt::format("{}", *index));
+      chosen.push_back(*index < outer.size() ? std::string(outer[*index]) : fmt::format("{}", *index));
     }
     auto form = index ? fmt::format("{}", *index) : entry;
     if (std::find(meant.begin(), meant.end(), form) != meant.end()) {

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "runtime/base/error.h"
+#include "runtime/base/text.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -34,13 +35,7 @@ bool is_gpu_node(std::string_view name) {
 int visible_gpus(int present, const std::optional<std::string>& cuda_visible_devices) {
   if (!cuda_visible_devices) return present;
   int visible = 0;
-  std::string_view rest = *cuda_visible_devices;
-  while (!rest.empty()) {
-    const auto comma = rest.find(',');
-    std::string_view entry = rest.substr(0, comma);
-    rest = comma == std::string_view::npos ? std::string_view{} : rest.substr(comma + 1);
-    while (!entry.empty() && entry.front() == ' ') entry.remove_prefix(1);
-    while (!entry.empty() && entry.back() == ' ') entry.remove_suffix(1);
+  for (const std::string_view entry : split(*cuda_visible_devices, ',')) {
     const auto index = parse_int(entry);
     const bool by_uuid = entry.starts_with("GPU-") || entry.starts_with("MIG-");
     if (!by_uuid && (!index || *index < 0 || *index >= present)) break;

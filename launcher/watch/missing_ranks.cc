@@ -8,6 +8,7 @@
 #include "launcher/run/job_report.h"
 #include "launcher/watch/process_table.h"
 #include "runtime/base/process_state.h"
+#include "runtime/base/text.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -88,14 +89,11 @@ std::optional<MissingRanks::Report> MissingRanks::look(store::ObservedClock::Tim
 }
 
 std::string describe_missing(const MissingRanks::Report& report, std::span<const RankProcess> ranks) {
-  std::string text = fmt::format("{} of {} {} waited for {:.0f} s in init_process_group; missing: ", report.present,
-                                 count_of(static_cast<int>(ranks.size()), "rank"), report.present == 1 ? "has" : "have",
-                                 std::chrono::duration<double>(report.waited).count());
-  for (std::size_t i = 0; i < std::min(report.missing.size(), kMostNamed); ++i) {
-    text += fmt::format("{}{}", i == 0 ? "" : "; ", describe(ranks[static_cast<std::size_t>(report.missing[i])]));
-  }
-  if (report.missing.size() > kMostNamed) text += fmt::format("; and {} more", report.missing.size() - kMostNamed);
-  return text;
+  const auto describe_rank = [&](int rank) { return describe(ranks[static_cast<std::size_t>(rank)]); };
+  return fmt::format("{} of {} {} waited for {:.0f} s in init_process_group; missing: {}", report.present,
+                     count_of(static_cast<int>(ranks.size()), "rank"), report.present == 1 ? "has" : "have",
+                     std::chrono::duration<double>(report.waited).count(),
+                     joined(report.missing, describe_rank, "; ", kMostNamed));
 }
 
 }  // namespace lockstep::launcher

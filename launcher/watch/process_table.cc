@@ -9,6 +9,7 @@
 
 #include "runtime/base/environment.h"
 #include "runtime/base/error.h"
+#include "runtime/base/text.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -22,9 +23,7 @@ bool list_children(pid_t parent, std::vector<pid_t>& children) {
     if (children.empty() && access(path.c_str(), R_OK) != 0 && access(thread->path().c_str(), X_OK) == 0) return false;
     const std::string text = read_kernel_file(path);
     for (std::string_view rest = text; !rest.empty();) {
-      const auto word = rest.substr(0, rest.find(' '));
-      if (const auto pid = parse_int(word)) children.push_back(static_cast<pid_t>(*pid));
-      rest.remove_prefix(std::min(rest.size(), word.size() + 1));
+      if (const auto pid = parse_int(take_word(rest))) children.push_back(static_cast<pid_t>(*pid));
     }
   }
   return true;
@@ -106,10 +105,7 @@ bool started_with(pid_t pid, std::string_view variable) {
   const std::string text = read_kernel_file(fmt::format("/proc/{}/environ", pid));
   std::string_view rest = text;
   while (!rest.empty()) {
-    const auto end = rest.find('\0');
-    if (rest.substr(0, end) == variable) return true;
-    if (end == std::string_view::npos) break;
-    rest.remove_prefix(end + 1);
+    if (take_word(rest, '\0') == variable) return true;
   }
   return false;
 }

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "runtime/base/error.h"
+#include "runtime/base/text.h"
 
 namespace lockstep::net {
 namespace {
@@ -72,11 +73,8 @@ Wish parse_wish(std::string_view text, bool nccl) {
     wish.whole = true;
     text.remove_prefix(1);
   }
-  while (!text.empty()) {
-    const std::string_view name = text.substr(0, text.find(','));
-    text.remove_prefix(std::min(text.size(), name.size() + 1));
-    if (!name.empty()) wish.names.push_back(name);
-  }
+  wish.names = split(text, ',');
+  std::erase(wish.names, "");
   return wish;
 }
 
@@ -119,12 +117,10 @@ std::vector<std::string> local_addresses() {
 }
 
 std::string describe_interfaces(std::span<const Interface> interfaces) {
-  std::string text;
-  for (const Interface& one : interfaces) {
-    text +=
-        fmt::format("{}{} {}{}", text.empty() ? "" : ", ", one.name, one.address, one.running ? "" : " (no carrier)");
-  }
-  return text.empty() ? "none" : text;
+  if (interfaces.empty()) return "none";
+  return joined(interfaces, [](const Interface& one) {
+    return fmt::format("{} {}{}", one.name, one.address, one.running ? "" : " (no carrier)");
+  });
 }
 
 InterfaceChoice choose_interface(std::span<const Interface> interfaces, const Environment& environment) {

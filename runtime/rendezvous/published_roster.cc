@@ -11,6 +11,7 @@
 #include "runtime/base/environment.h"
 #include "runtime/base/error.h"
 #include "runtime/base/record.h"
+#include "runtime/base/text.h"
 
 // "lockstep roster 1", "ranks 4", "hosts 2", three lines for each host, and a line for each rank: its pid, then what
 // the line before doesn't say already, "h1" its host and "l0" its local rank. A rank is on the host of the one before
@@ -27,12 +28,6 @@ struct Expected {
   void pass(const Member& member) { local_rank = member.local_rank < 0 ? -1 : member.local_rank + 1; }
 };
 
-std::string_view next_word(std::string_view& line) {
-  const std::string_view word = line.substr(0, line.find(' '));
-  line.remove_prefix(std::min(line.size(), word.size() + 1));
-  return word;
-}
-
 // A number from `low` up.
 std::optional<int> number(std::string_view text, int low) {
   const auto value = parse_int(text);
@@ -41,10 +36,10 @@ std::optional<int> number(std::string_view text, int low) {
 }
 
 bool read_rank(std::string_view line, std::span<const Member> hosts, Expected& expected, Member& member) {
-  const auto pid = number(next_word(line), 0);
+  const auto pid = number(take_word(line), 0);
   if (!pid) return false;
   while (!line.empty()) {
-    const std::string_view word = next_word(line);
+    const std::string_view word = take_word(line);
     const auto value = number(word.substr(std::min<std::size_t>(1, word.size())), -1);
     if (!value) return false;
     if (word.front() == 'h') {

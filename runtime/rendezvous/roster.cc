@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "runtime/base/printable.h"
+#include "runtime/base/text.h"
 
 namespace lockstep::rendezvous {
 namespace {
@@ -49,27 +50,17 @@ std::string describe_ranks(std::span<const int> ranks) {
   return text;
 }
 
-std::string describe_members(const Roster& roster) {
-  std::string text;
-  for (std::size_t i = 0; i < std::min(roster.size(), kMostDescribed); ++i) {
-    text += (i > 0 ? ", " : "") + roster[i].describe();
-  }
-  if (roster.size() > kMostDescribed) text += fmt::format(" and {} more", roster.size() - kMostDescribed);
-  return text;
-}
+std::string describe_members(const Roster& roster) { return joined(roster, &Member::describe, ", ", kMostDescribed); }
 
 int count_hosts(const Roster& roster) { return static_cast<int>(hosts(roster).size()); }
 
 std::string describe_hosts(const Roster& roster) {
-  std::string text;
-  for (const Member* first : hosts(roster)) {
-    std::vector<int> ranks;
-    for (const Member& member : roster) {
-      if (member.beside(*first)) ranks.push_back(member.rank);
-    }
-    text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", printable(first->host, 255), describe_ranks(ranks));
-  }
-  return text;
+  return joined(
+      hosts(roster),
+      [&](const Member* first) {
+        return fmt::format("{}: {}", printable(first->host, 255), describe_ranks(ranks_beside(roster, first->rank)));
+      },
+      "; ");
 }
 
 std::vector<int> ranks_beside(const Roster& roster, int rank) {

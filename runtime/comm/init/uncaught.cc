@@ -54,7 +54,7 @@ bool is_consequence(const Error& error, int rank) {
                     limit.empty() ? "" : ": ", limit),
         1);
   } catch (const std::bad_alloc&) {
-    write_line("[lockstep] fatal: out of memory: an allocation failed (std::bad_alloc)\n");
+    write_all(STDERR_FILENO, "[lockstep] fatal: out of memory: an allocation failed (std::bad_alloc)\n");
     ::_exit(1);
   }
 }

@@ -4,6 +4,7 @@
 #include <climits>
 
 #include "runtime/base/environment.h"
+#include "runtime/base/text.h"
 
 namespace lockstep::rendezvous {
 
@@ -32,8 +33,7 @@ std::optional<int> tasks_on_node(std::string_view tasks_per_node, int index) {
   if (index < 0) return std::nullopt;
   std::int64_t nodes = 0;
   while (!tasks_per_node.empty()) {
-    std::string_view item = tasks_per_node.substr(0, tasks_per_node.find(','));
-    tasks_per_node.remove_prefix(std::min(tasks_per_node.size(), item.size() + 1));
+    std::string_view item = take_word(tasks_per_node, ',');
     std::int64_t repeat = 1;
     if (const auto open = item.find("(x"); open != std::string_view::npos) {
       if (!item.ends_with(')')) return std::nullopt;

@@ -1,0 +1,35 @@
+// Words and lists in texts.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstddef>
+#include <functional>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lockstep {
+
+// Takes what stands before the first `separator`, or all, from the front of `rest`, and the separator with it.
+std::string_view take_word(std::string_view& rest, char separator = ' ');
+// The parts of `text` between separators, at least one, each without the blanks around it.
+std::vector<std::string_view> split(std::string_view text, char separator);
+
+// What `describe` says of each item, as a list in a message; of more than `most` items, how many more there are.
+template <typename Items, typename Describe>
+std::string joined(const Items& items, Describe describe, std::string_view separator = ", ",
+                   std::size_t most = std::numeric_limits<std::size_t>::max()) {
+  std::string text;
+  std::size_t count = 0;
+  for (const auto& item : items) {
+    if (++count > most) continue;
+    if (count > 1) text += separator;
+    text += std::invoke(describe, item);
+  }
+  if (count > most) text += fmt::format(" and {} more", count - most);
+  return text;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,33 @@
+#include "runtime/base/text.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace lockstep {
+namespace {
+
+using ::testing::ElementsAre;
+
+TEST(Text, WordsAreTakenFromTheFront) {
+  std::string_view rest = "one  two";
+  EXPECT_EQ(take_word(rest), "one");
+  EXPECT_EQ(take_word(rest), "");
+  EXPECT_EQ(take_word(rest), "two");
+  EXPECT_EQ(take_word(rest), "");
+}
+
+TEST(Text, PartsLoseTheBlanksAroundThem) {
+  EXPECT_THAT(split(" a b ,c,", ','), ElementsAre("a b", "c", ""));
+  EXPECT_THAT(split("", ','), ElementsAre(""));
+}
+
+TEST(Text, ListsAreCutWhereToldTo) {
+  const std::vector<int> items = {1, 2, 3};
+  const auto describe = [](int item) { return std::to_string(item); };
+  EXPECT_EQ(joined(items, describe), "1, 2, 3");
+  EXPECT_EQ(joined(items, describe, "; ", 2), "1; 2 and 1 more");
+  EXPECT_EQ(joined(std::vector<int>(), describe), "");
+}
+
+}  // namespace
+}  // namespace lockstep
