@@ -20,6 +20,8 @@
 #include "runtime/base/host.h"
 #include "runtime/base/memory_limit.h"
 #include "runtime/base/procfs.h"
+#include "runtime/base/resource_limit.h"
+#include "runtime/net/open_files.h"
 
 namespace lockstep::launcher::doctor {
 namespace {
@@ -28,8 +30,8 @@ constexpr const char* kHost = "host";
 constexpr const char* kLimits = "limits";
 
 // A rank alone opens about thirty: streams, libraries, store, shared memory of its peers.
-constexpr rlim_t kFewestFiles = 64;
-constexpr rlim_t kCommonFiles = 1024;
+constexpr std::uint64_t kFewestFiles = 64;
+constexpr std::uint64_t kCommonFiles = 1024;
 constexpr std::uint64_t kLittleMemory = std::uint64_t{256} << 20;
 constexpr std::uint64_t kNoMemory = std::uint64_t{32} << 20;
 
@@ -38,36 +40,28 @@ std::string first_line(const std::string& path) {
   return text.substr(0, text.find('\n'));
 }
 
-std::string limit_text(rlim_t limit) { return limit == RLIM_INFINITY ? "unlimited" : fmt::format("{}", limit); }
-
-rlimit limit_of(int resource) {
-  rlimit limit{};
-  if (getrlimit(static_cast<__rlimit_resource>(resource), &limit) != 0) throw SystemError("getrlimit", errno);
-  return limit;
-}
+std::string limit_text(std::uint64_t limit) { return limit == RLIM_INFINITY ? "unlimited" : fmt::format("{}", limit); }
 
 Finding open_files() {
-  const auto limit = limit_of(RLIMIT_NOFILE);
-  Finding finding{kLimits, "open files",
-                  fmt::format("{} (hard {})", limit_text(limit.rlim_cur), limit_text(limit.rlim_max))};
-  if (limit.rlim_cur < kCommonFiles) {
-    finding.health = limit.rlim_cur < kFewestFiles ? Health::problem : Health::note;
-    finding.remedy = fmt::format("ulimit -n {}", limit_text(std::min(limit.rlim_max, rlim_t{65536})));
-    if (limit.rlim_max < kCommonFiles) finding.remedy += ", the hard limit; root can raise that: ulimit -Hn 65536";
+  const auto limit = net::open_files_limit();
+  Finding finding{kLimits, "open files", fmt::format("{} (hard {})", limit_text(limit.soft), limit_text(limit.hard))};
+  if (limit.soft < kCommonFiles) {
+    finding.health = limit.soft < kFewestFiles ? Health::problem : Health::note;
+    finding.remedy = fmt::format("ulimit -n {}", limit_text(std::min(limit.hard, std::uint64_t{65536})));
+    if (limit.hard < kCommonFiles) finding.remedy += ", the hard limit; root can raise that: ulimit -Hn 65536";
   }
   return finding;
 }
 
 Finding processes() {
-  const auto limit = limit_of(RLIMIT_NPROC);
-  return {kLimits, "processes and threads", fmt::format("{} for this user", limit_text(limit.rlim_cur))};
+  const auto limit = resource_limit(RLIMIT_NPROC).value_or(RLIM_INFINITY);
+  return {kLimits, "processes and threads", fmt::format("{} for this user", limit_text(limit))};
 }
 
 Finding locked_memory() {
-  const auto limit = limit_of(RLIMIT_MEMLOCK);
+  const auto limit = resource_limit(RLIMIT_MEMLOCK);
   return {kLimits, "locked memory",
-          limit.rlim_cur == RLIM_INFINITY ? "unlimited"
-                                          : readable_bytes(limit.rlim_cur) + " (enough for the CPU; RDMA wants more)"};
+          limit ? readable_bytes(*limit) + " (enough for the CPU; RDMA wants more)" : "unlimited"};
 }
 
 Finding shared_memory(const std::string& folder) {
