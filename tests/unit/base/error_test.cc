@@ -15,19 +15,5 @@ TEST(Error, SystemErrorNamesOperationAndReason) {
   EXPECT_EQ(error.error_number(), EACCES);
 }
 
-template <typename T>
-class Typed : public testing::Test {};
-using Types = testing::Types<InvalidArgument, Timeout, PeerLost, Mismatch, StoreError, BackendUnavailable, CorruptData>;
-TYPED_TEST_SUITE(Typed, Types);
-
-TYPED_TEST(Typed, IsAnErrorAndKeepsItsMessage) {
-  try {
-    throw TypeParam("what happened");
-  } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "what happened");
-    EXPECT_NE(dynamic_cast<const std::runtime_error*>(&error), nullptr);
-  }
-}
-
 }  // namespace
 }  // namespace lockstep

@@ -10,10 +10,12 @@
 #include <thread>
 
 #include "runtime/base/error.h"
+#include "tests/support/error_of.h"
 
 namespace lockstep::data {
 namespace {
 
+using lockstep::testing::error_of;
 using Ids = std::vector<std::int64_t>;
 
 // Sample i is 10 i.
@@ -36,17 +38,6 @@ struct Hooked {
 
 BatchShardSampler in_order(std::int64_t length, int rank = 0, int world = 1) {
   return BatchShardSampler(length, rank, world, {.shuffle = false});
-}
-
-template <typename E, typename F>
-std::string text_of(F&& action) {
-  try {
-    action();
-  } catch (const E& error) {
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return "";
 }
 
 TEST(DataLoader, CarriesIdsAndSamplesAndBatchesWithoutRows) {
@@ -139,7 +130,7 @@ TEST(DataLoader, AWorkersErrorReachesTheConsumerAtItsBatchWithSampleIds) {
     EXPECT_EQ(*it, (Ids{0, 1, 2}));
     ++it;
     EXPECT_EQ(*it, (Ids{3, 4, 5}));
-    EXPECT_EQ(text_of<CorruptData>([&] { ++it; }),
+    EXPECT_EQ(error_of<CorruptData>([&] { ++it; }),
               "data: reading batch 2 of epoch 0 (samples 6, 7, 8) failed: line 6 is no number");
     // The consumer may go on: the batch is lost, the order is not.
     ++it;
@@ -169,7 +160,7 @@ TEST(DataLoader, AReaderThatHangsIsATimeoutThatNamesTheBatch) {
                            }},
                     in_order(2), {.batch_size = 1, .workers = 1, .timeout = std::chrono::milliseconds(20)});
   auto it = loader.begin();
-  const std::string text = text_of<Timeout>([&] { ++it; });
+  const std::string text = error_of<Timeout>([&] { ++it; });
   EXPECT_NE(text.find("batch 1 of 2 was not read in time"), std::string::npos) << text;
   released.count_down();
 }
