@@ -98,7 +98,8 @@ class ProcessGroup {
   // Both hold size() equal parts; part j of rank i's input becomes part i of rank j's output.
   virtual Work all_to_all(const BufferView& input, const BufferView& output) = 0;
   virtual Work barrier() = 0;
-  // Point to point: matched in order per (sender, receiver, tag). tag is at least 0.
+  // Point to point: matched in order per (sender, receiver, tag). tag is at least 0. Backend nccl runs them in the
+  // program's order among its collectives, with tag 0 (comm/nccl/process_group_nccl.h).
   virtual Work send(const BufferView& buffer, int destination, int tag = 0) = 0;
   virtual Work recv(const BufferView& buffer, int source, int tag = 0) = 0;
 

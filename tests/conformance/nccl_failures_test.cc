@@ -345,7 +345,7 @@ TEST_F(Nccl, TheLibrary) {
     fake_nccl::inject("version=" + version);
     expect_text(refusal({LOCKSTEP_FAKE_NCCL_FILE}),
                 {"fake_nccl.so is NCCL " + nccl::version_text(std::stoi(version)) + ", and 2.27.3 or newer is needed",
-                 "mix up the two communicators of a rank", "install libnccl2 2.27", "nvidia-nccl-cu12"});
+                 "frees what a call of another thread still uses", "install libnccl2 2.27", "nvidia-nccl-cu12"});
   }
   fake_nccl::heal();
   const nccl::Api api = nccl::load_api(std::vector<std::string>{"/nowhere.so", LOCKSTEP_FAKE_NCCL_FILE});

@@ -42,7 +42,7 @@ class HalfAStore final : public store::HashStore {
   std::atomic<int> calls_{0};
 };
 
-// As a program that sends messages for days does.
+// As a program whose collectives are checked does for days.
 TEST(NcclLog, KeepsNothingThatAllHaveRead) {
   constexpr std::int64_t kEntries = 10 * nccl::Control::kChunk;
   const auto store = std::make_shared<store::HashStore>();

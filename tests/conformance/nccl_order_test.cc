@@ -192,6 +192,31 @@ TEST(NcclOrder, TheWeightTravelsInTheGroupOfItsBuffer) {
   EXPECT_EQ(std::count(calls.begin(), calls.end(), "  all_reduce 10 float32 sum"), 2);
 }
 
+// On the communicator of the collectives, which is the only one.
+TEST(NcclOrder, MessagesRunInTheProgramsOrder) {
+  fake_nccl::take_calls();
+  run_ranks(2, [](const Group& group) {
+    const int other = 1 - group->rank();
+    std::vector<float> x(10, static_cast<float>(group->rank()));
+    std::vector<float> y(10);
+    const std::vector<Work> works = {group->rank() == 0 ? group->send(view(x), 1) : group->recv(view(y), 0),
+                                     group->barrier(),
+                                     group->rank() == 0 ? group->recv(view(y), 1) : group->send(view(x), 0)};
+    for (const Work& work : works) work.wait();
+    EXPECT_EQ(y, std::vector<float>(10, static_cast<float>(other)));
+    expect_text(error_of<InvalidArgument>([&] { group->send(view(x), other, 1); }), {"send", "(nccl)", "tag 1"});
+    expect_text(error_of<InvalidArgument>([&] { group->recv(view(y), group->rank()); }), {"recv", "to itself"});
+    group->barrier().wait();
+  });
+  std::vector<std::string> of_rank_0;
+  for (const std::string& call : fake_nccl::take_calls()) {
+    for (const char* name : {"init", "send", "recv", "all_reduce"}) {
+      if (call == std::string("rank 0: ") + name) of_rank_0.push_back(name);
+    }
+  }
+  EXPECT_EQ(of_rank_0, (std::vector<std::string>{"init", "send", "all_reduce", "recv", "all_reduce"}));
+}
+
 // No stream can wait for what the host writes.
 TEST(NcclOrder, AResultInHostMemoryIsThereBehindWaitOn) {
   run_ranks(2, [](const Group& group) {

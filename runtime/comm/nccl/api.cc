@@ -97,10 +97,10 @@ Api load_api(std::span<const std::string> candidates) {
         fmt::format("nccl: {} does not say its version: error {}; {}", api.path, static_cast<int>(result), kRemedy));
   }
   if (api.version < kOldestVersion) {
-    throw BackendUnavailable(fmt::format(
-        "nccl: {} is NCCL {}, and {} or newer is needed: older ones mix up the two communicators of a rank; "
-        "{}",
-        api.path, version_text(api.version), version_text(kOldestVersion), kRemedy));
+    throw BackendUnavailable(
+        fmt::format("nccl: {} is NCCL {}, and {} or newer is needed: an abort by an older one frees what a call of "
+                    "another thread still uses; {}",
+                    api.path, version_text(api.version), version_text(kOldestVersion), kRemedy));
   }
   library.need(api.get_unique_id, "ncclGetUniqueId");
   library.need(api.get_error_string, "ncclGetErrorString");

@@ -20,9 +20,8 @@
 
 namespace lockstep::nccl {
 
-// As NCCL counts: 22809 is 2.28.9. A rank's owner thread has two communicators, for collectives and for messages, and
-// up to 2.26 NCCL keeps the non-blocking calls under way by thread, not by communicator: it refuses the second one's,
-// starts the first one's twice or waits for ever, and an abort frees what such a call still uses.
+// As NCCL counts: 22809 is 2.28.9. Up to 2.26 NCCL keeps the non-blocking calls under way by thread, not by
+// communicator: an abort, which another thread makes, frees what such a call still uses.
 inline constexpr int kOldestVersion = 22703;
 std::string version_text(int version);
 

@@ -111,8 +111,7 @@ void Arenas::keep(std::vector<Given> gone, const std::vector<void*>& registered)
 }
 
 // On the owner thread, whose errands have a deadline: a call of the driver has none. That it may wait for the device
-// holds up nothing that the device waits for: all collectives of the group came before it, and of messages each rank
-// launches pairs in the log's order, so the first that is not launched on both sides has only finished ones before it.
+// holds up nothing that the device waits for: all that the group has started came before it, and has ended.
 Arenas::Taken Arenas::take_from_device(std::size_t bytes) {
   const auto taken = std::make_shared<Taken>();
   if (bytes == 0) return *taken;

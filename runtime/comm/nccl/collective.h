@@ -26,6 +26,9 @@ class Collective final : public Item {
   // Weights that don't fit add up to something below 0, mostly: NCCL adds them modulo 2^64.
   std::optional<std::string> problem() const override;
   bool is_for_host() const override;
+  bool is_beyond(int, const Goodbye& goodbye) const override { return sequence > goodbye.last; }
+  const comm::OpRecord* record() const override { return &task.record; }
+  std::int64_t combined(std::size_t word) const override { return words[word]; }
 
   const comm::Task task;
   comm::Words words{};  // of all ranks, once done

@@ -97,29 +97,47 @@ void Engine::check() const {
   }
 }
 
-std::shared_ptr<WorkState> Engine::start(comm::Task task, StreamView compute) {
+void Engine::prepare(Item& item, bool follows, StreamView compute) {
   check();
+  item.prepare({.runtime = runtime_, .stream = {context_.device, stream_.get()}, .rank = rank_, .size = size_});
+  if (!follows) return;
+  item.ready = runtime_.create_event(context_.device, false);
+  runtime_.record(item.ready.get(), compute);
+}
+
+void Engine::queue(std::shared_ptr<Item> item) {
+  queue_.push_back(std::move(item));
+  notify();
+}
+
+std::shared_ptr<WorkState> Engine::start(comm::Task task, StreamView compute) {
   const bool on_device = task.record.kind == comm::OpKind::barrier || task.output.device.kind != DeviceKind::cpu ||
                          task.input.device.kind != DeviceKind::cpu;
   auto collective = std::make_shared<Collective>(std::move(task));
-  collective->prepare(memory_lane(collectives_));
-  if (on_device) {
-    collective->ready = runtime_.create_event(context_.device, false);
-    runtime_.record(collective->ready.get(), compute);
-  }
+  prepare(*collective, on_device, compute);
   {
     MutexLock lock(mutex_);
     collective->sequence = ++last_;
     flight_record_.called(collective->sequence, collective->task.record);
-    queue_.push_back(collective);
-    notify();
+    queue(collective);
   }
   if (knobs_.check_collectives) {
     Entry entry{EntryKind::called, {rank_, static_cast<std::int64_t>(collective->sequence)}};
     append(entry.numbers, collective->task.record);
     control_.post(write(entry));
   }
-  return std::make_shared<Ticket<Collective>>(shared_from_this(), std::move(collective));
+  return std::make_shared<Ticket>(shared_from_this(), std::move(collective));
+}
+
+std::shared_ptr<WorkState> Engine::start(std::shared_ptr<Message> message, StreamView compute) {
+  prepare(*message, message->buffer.device.kind != DeviceKind::cpu, compute);
+  {
+    MutexLock lock(mutex_);
+    MessageCounts& counts = messages_[message->peer];
+    message->number = ++(message->is_send ? counts.sent : counts.received);
+    queue(message);
+  }
+  return std::make_shared<Ticket>(shared_from_this(), std::move(message));
 }
 
 void Engine::on_owner_thread(const char* what, std::function<void(const Lane&)> body) {
@@ -160,26 +178,18 @@ void Engine::retire() {
   std::optional<std::string> problem;
   {
     MutexLock lock(retire_mutex_);
-    for (Track* track : {&collectives_, &messages_}) {
-      auto& in_flight = track->in_flight;
-      while (!problem && !in_flight.empty()) {
-        const std::shared_ptr<Item> front = in_flight.front();
-        if (!runtime_.reached(front->finished.get())) break;
-        // An aborted kernel ends too. Before the failure nothing is aborted.
-        if (failure_.happened()) break;
-        front->land();
-        problem = front->problem();
-        if (problem) {
-          in_flight.pop_front();
-          continue;
-        }
-        if (front->sequence != 0) flight_record_.done(front->sequence);
-        for (Item* item : {front.get(), front->twin.get()}) {
-          if (item != nullptr) item->done.store(true, std::memory_order_release);
-        }
-        in_flight.pop_front();
-        any = true;
-      }
+    while (!problem && !in_flight_.empty()) {
+      const std::shared_ptr<Item> front = in_flight_.front();
+      if (!runtime_.reached(front->finished.get())) break;
+      // An aborted kernel ends too. Before the failure nothing is aborted.
+      if (failure_.happened()) break;
+      front->land();
+      in_flight_.pop_front();
+      problem = front->problem();
+      if (problem) break;
+      if (front->sequence != 0) flight_record_.done(front->sequence);
+      front->done.store(true, std::memory_order_release);
+      any = true;
     }
   }
   // It is never done, and whoever waits for it has the failure.
@@ -258,7 +268,7 @@ void Engine::throw_failure() const {
 }
 
 std::string Engine::where_this_rank_was() const {
-  std::shared_ptr<Collective> in = current_ && !current_->done.load(std::memory_order_acquire) ? current_ : nullptr;
+  std::shared_ptr<Item> in = current_ && !current_->done.load(std::memory_order_acquire) ? current_ : nullptr;
   if (!in && !queue_.empty()) in = queue_.front();
   return fmt::format("{} was in {}", own_name(), in ? in->describe() : "no collective");
 }
@@ -280,20 +290,18 @@ void Engine::lose(Cause cause) {
 
 Engine::UnderWay Engine::under_way() {
   UnderWay result;
+  const auto count = [&](const Item& item) { ++(item.sequence != 0 ? result.collectives : result.messages); };
   {
     MutexLock lock(retire_mutex_);
     // They end in their order: what is waited for covers what came before it.
-    const auto count = [](const Track& track) {
-      const auto last = std::find_if(track.in_flight.rbegin(), track.in_flight.rend(),
-                                     [](const auto& item) { return item->handed_on.load(std::memory_order_relaxed); });
-      return static_cast<std::size_t>(last - track.in_flight.rbegin());
-    };
-    result = {count(collectives_), count(messages_)};
+    for (auto item = in_flight_.rbegin(); item != in_flight_.rend(); ++item) {
+      if ((*item)->handed_on.load(std::memory_order_relaxed)) break;
+      count(**item);
+    }
   }
   MutexLock lock(mutex_);
-  result.collectives += queue_.size();
-  if (current_ && !current_->launched.load(std::memory_order_acquire)) ++result.collectives;
-  result.messages += matched_.size() + posted_.size();
+  if (current_ && !current_->launched.load(std::memory_order_acquire)) count(*current_);
+  for (const auto& item : queue_) count(*item);
   return result;
 }
 

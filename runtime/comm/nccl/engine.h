@@ -7,8 +7,7 @@
 // death: the engine watches the events, NCCL's own errors and the ranks' log, and aborts the communicator where one of
 // them, the job's membership or the program says so.
 //
-// Messages have a communicator and a stream of their own, which all ranks make when the first of them sends one to
-// another: message.h.
+// Messages between two ranks are launched among the collectives, in the program's order: message.h.
 //
 // Failure: once there is a cause, an undertaker thread takes the communicator from the owner, aborts it in a helper
 // thread, and ends the process (base/exit_code.h) if that has not returned 5 s after the cause: a kernel that never
@@ -88,7 +87,6 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   std::string own_name() const { return who(rank_); }
 
  private:
-  template <typename Of>
   friend class Ticket;
 
   // What this rank has to say of `rank`, which may be itself, or -1: no single one; and the group failed with it.
@@ -118,18 +116,16 @@ class Engine final : public std::enable_shared_from_this<Engine> {
     std::size_t collectives = 0;
     std::size_t messages = 0;
   };
-  struct Track;
 
   // engine.cc: the program's thread.
   void wait_for(Item& item, const Deadline& deadline);
   void wait_on(Item& item, StreamView stream, const Deadline& deadline);
   bool poll(Item& item);
   [[noreturn]] void throw_failure() const;
+  // Takes the memory that it needs, and marks the compute stream that it comes behind, if it does.
+  void prepare(Item& item, bool follows, StreamView compute);
+  void queue(std::shared_ptr<Item> item) REQUIRES(mutex_);
   UnderWay under_way();
-  // To take memory in the track's order.
-  Lane memory_lane(const Track& track) const {
-    return {.runtime = runtime_, .stream = {context_.device, track.stream.get()}, .rank = rank_, .size = size_};
-  }
   std::string where_this_rank_was() const REQUIRES(mutex_);
   // Something has changed that the owner thread looks at, or another waits for.
   void notify() REQUIRES(mutex_) {
@@ -146,32 +142,24 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   bool run_errands();
   bool launch_next();
   // In checked mode: all ranks have come to it, with the same operation.
-  bool all_have_come(const Collective& collective);
-  // NCCL has launched the track's item: what comes behind it.
-  void launched(Track& track);
-  bool is_waiting_for_nccl() const;
+  bool all_have_come(const Item& collective);
+  // NCCL has launched the item: what comes behind it.
+  void launched();
   bool is_closing() const {
     MutexLock lock(mutex_);
     return closing_;
   }
   void watch();
-  void watch(Track& track);
+  void watch_front();
   void check_those_who_left();
   void fail_for(const CallFailed& error);
   // Until somebody notifies, or this time has passed.
   void pause(std::chrono::nanoseconds at_most) const;
   // True once NCCL is through with what was called last. Throws what went wrong since.
-  bool is_through(Track& track);
+  bool is_through();
   // Waits until then. `remedy` goes into the message of a timeout.
-  void settle(Track& track, const Deadline& deadline, const char* what, const char* remedy);
-  Lane lane(Track& track);
-
-  // engine_messages.cc: messages, on both threads.
-  void take_posting(const Posting& posting) REQUIRES(mutex_);
-  std::shared_ptr<Message> take_posted(std::int64_t number) REQUIRES(mutex_);
-  // Makes their communicator, launches the next pair. False if there is nothing to do but wait.
-  bool step_messages();
-  void make_message_communicator();
+  void settle(const Deadline& deadline, const char* what, const char* remedy);
+  Lane lane() const;
 
   // engine_log.cc: what the ranks tell each other.
   void on_entry(const std::string& text);
@@ -189,15 +177,16 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   void bury(wire::Patience patience);
   // Behind what the program computes for collectives and messages that are launched.
   std::vector<std::shared_ptr<void>> ready_events();
-  void abort_all();
-  void abort(Track& track);
+  void abort_communicator();
   void end_the_process(const char* what);
   void leave();
+  // What this rank says when it leaves.
+  Entry goodbye() const;
   bool wait_for_goodbyes();
   void wait_for_the_device();
   // The group is to go, and what the program has put on the device has not ended.
   [[noreturn]] void fail_for_what_is_computed(const Deadline& limit);
-  void destroy(Track& track);
+  void destroy();
   void close_as(std::optional<std::string> cause);
   void ask_who_is_lost();
   void join_owner();
@@ -213,47 +202,36 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   wire::Failure failure_;
   FlightRecord flight_record_;
 
-  // A communicator, its stream, and what is in it. The owner thread's; then the undertaker's.
-  struct Track {
-    std::unique_ptr<Communicator> communicator;
-    bool is_up = false;
-    std::shared_ptr<void> stream;
-    std::shared_ptr<Item> launching;              // NCCL is about to launch it
-    std::deque<std::shared_ptr<Item>> in_flight;  // launched, not done, in order; under retire_mutex_
-    std::weak_ptr<Item> front;  // what the device is in, and until when; no address, which a later one may have
-    bool front_computed = false;
-    std::optional<wire::Patience> front_patience;
-    std::optional<Deadline> front_limit;           // the same for messages
-    std::optional<wire::Patience> error_patience;  // set: NCCL says that something is wrong
-  };
-  Track collectives_;
-  Track messages_;
-  std::shared_ptr<void> world_size_;  // on the device
+  // The owner thread's; then the undertaker's.
+  std::unique_ptr<Communicator> communicator_;
+  std::shared_ptr<void> stream_;
+  std::shared_ptr<Item> launching_;  // NCCL is about to launch it
+  std::weak_ptr<Item> front_;        // what the device is in, and until when; no address, which a later one may have
+  bool front_computed_ = false;
+  std::optional<wire::Patience> front_patience_;
+  std::optional<Deadline> front_limit_;           // the same, as an error says it
+  std::optional<wire::Patience> error_patience_;  // set: NCCL says that something is wrong
+  std::shared_ptr<void> world_size_;              // on the device
   Deadline next_look_ = Deadline::after({});
   int looks_at_nccl_ = 0;  // in a row
 
   std::thread owner_;
   std::thread undertaker_ GUARDED_BY(mutex_);
 
-  mutable Mutex retire_mutex_;  // before mutex_, where both are held
+  mutable Mutex retire_mutex_;                                             // before mutex_, where both are held
+  std::deque<std::shared_ptr<Item>> in_flight_ GUARDED_BY(retire_mutex_);  // launched, not done, in order
 
   mutable Mutex mutex_;
   mutable Condition changed_;
   std::uint64_t changes_ GUARDED_BY(mutex_) = 0;  // who looks without the lock sees by it what came meanwhile
-  std::deque<std::shared_ptr<Collective>> queue_ GUARDED_BY(mutex_);  // not launched, in order
-  std::shared_ptr<Collective> current_ GUARDED_BY(mutex_);            // launched last
-  Matches matches_ GUARDED_BY(mutex_);
-  std::map<std::int64_t, std::shared_ptr<Message>> posted_ GUARDED_BY(mutex_);  // own ones without a counterpart
-  std::deque<std::shared_ptr<Message>> matched_ GUARDED_BY(mutex_);             // not launched, in order
-  std::optional<std::string> mismatch_ GUARDED_BY(mutex_);                      // of a pair
-  std::int64_t last_message_ GUARDED_BY(mutex_) = 0;
-  bool messages_wanted_ GUARDED_BY(mutex_) = false;  // by any rank, from another
-  std::optional<std::string> messages_id_ GUARDED_BY(mutex_);
+  std::deque<std::shared_ptr<Item>> queue_ GUARDED_BY(mutex_);  // not launched, in order
+  std::shared_ptr<Item> current_ GUARDED_BY(mutex_);            // launched last
+  std::map<int, MessageCounts> messages_ GUARDED_BY(mutex_);    // started, by the other rank
   std::deque<std::shared_ptr<Errand>> errands_ GUARDED_BY(mutex_);
   std::atomic<std::uint64_t> last_{0};  // started; written under the lock
   std::map<std::uint64_t, std::vector<std::optional<comm::OpRecord>>> arrivals_ GUARDED_BY(mutex_);  // checked mode
   std::vector<std::optional<Position>> positions_ GUARDED_BY(mutex_);
-  std::vector<std::optional<std::uint64_t>> left_after_ GUARDED_BY(mutex_);
+  std::vector<std::optional<Goodbye>> left_after_ GUARDED_BY(mutex_);
   std::function<void(const Lane&)> at_the_end_ GUARDED_BY(mutex_);
   bool somebody_aborted_ GUARDED_BY(mutex_) = false;
   bool answered_ GUARDED_BY(mutex_) = false;
@@ -274,10 +252,9 @@ class Engine final : public std::enable_shared_from_this<Engine> {
 };
 
 // A started collective or message, as its Work sees it.
-template <typename Of>
 class Ticket final : public WorkState {
  public:
-  Ticket(std::shared_ptr<Engine> engine, std::shared_ptr<Of> item)
+  Ticket(std::shared_ptr<Engine> engine, std::shared_ptr<Item> item)
       : engine_(std::move(engine)), item_(std::move(item)) {}
 
   bool poll() override { return engine_->poll(*item_); }
@@ -287,15 +264,12 @@ class Ticket final : public WorkState {
     return item_->launched.load(std::memory_order_acquire) ? item_->finished.get() : nullptr;
   }
   std::int64_t combined(std::size_t word) const override {
-    if constexpr (std::is_same_v<Of, Collective>) {
-      if (item_->done.load(std::memory_order_acquire)) return item_->words[word];
-    }
-    return 0;
+    return item_->done.load(std::memory_order_acquire) ? item_->combined(word) : 0;
   }
 
  private:
   std::shared_ptr<Engine> engine_;
-  std::shared_ptr<Of> item_;
+  std::shared_ptr<Item> item_;
 };
 
 }  // namespace lockstep::nccl

@@ -18,8 +18,7 @@ namespace lockstep::nccl {
 
 namespace {
 
-// Between two looks at a communicator that is being made, and at anything else.
-constexpr std::chrono::milliseconds kMoment{1};
+// Between two looks at what others do.
 constexpr std::chrono::milliseconds kLook{20};
 
 // Runs `body` in a thread of its own. Returns its error, null if there was none; nothing if it has not come back when
@@ -108,7 +107,8 @@ void Engine::bury(wire::Patience patience) {
   ComputeAhead ahead(runtime_, context_.device, ready_events(),
                      {.kernels = context_.timeout, .question = knobs_.abort_patience});
   const auto aborted = call_aside(
-      context_.device, [self = shared_from_this()] { self->abort_all(); }, patience, [&] { return ahead.ended(); });
+      context_.device, [self = shared_from_this()] { self->abort_communicator(); }, patience,
+      [&] { return ahead.ended(); });
   if (!aborted) {
     if (ahead.took_too_long()) {
       log_error("nccl: what the program computes on {} before its collectives has not ended in {} s",
@@ -121,9 +121,7 @@ void Engine::bury(wire::Patience patience) {
   // take their time: no reason to end a process that can still save its state.
   const auto drain = [self = shared_from_this()] {
     const Deadline limit = Deadline::after(self->knobs_.abort_patience);
-    for (const Track* track : {&self->collectives_, &self->messages_}) {
-      if (track->stream) self->runtime_.synchronize({self->context_.device, track->stream.get()}, limit);
-    }
+    if (self->stream_) self->runtime_.synchronize({self->context_.device, self->stream_.get()}, limit);
   };
   const auto drained = call_aside(context_.device, drain, wire::Patience(2 * knobs_.abort_patience));
   if (drained) {
@@ -144,36 +142,15 @@ std::vector<std::shared_ptr<void>> Engine::ready_events() {
   };
   {
     MutexLock lock(retire_mutex_);
-    for (const Track* track : {&collectives_, &messages_}) {
-      for (const auto& item : track->in_flight) add(item);
-    }
+    for (const auto& item : in_flight_) add(item);
   }
   MutexLock lock(mutex_);
   add(current_);
-  if (parked_) add(messages_.launching);  // the owner thread's until then
   return events;
 }
 
-// Beside each other: each waits for the device, and so for what the other's kernels hold.
-void Engine::abort_all() {
-  std::optional<HelperCall> other;
-  if (messages_.communicator) {
-    try {
-      other.emplace(context_.device, [self = shared_from_this()] { self->abort(self->messages_); });
-    } catch (const SystemError& error) {
-      log_warn("nccl: no thread to abort both communicators of {} at once: {}", own_name(), error.what());
-    }
-  }
-  abort(collectives_);
-  if (other) {
-    other->wait(Deadline::never());  // this thread is one that may be left behind
-  } else {
-    abort(messages_);
-  }
-}
-
-void Engine::abort(Track& track) {
-  if (!track.communicator || track.communicator->abort()) return;
+void Engine::abort_communicator() {
+  if (!communicator_ || communicator_->abort()) return;
   log_warn("nccl: the abort of {} reports an error", own_name());
 }
 
@@ -197,18 +174,14 @@ bool Engine::wait_for_goodbyes() {
   // As long as a collective may take: the slowest rank may be in the last one, and its device needs all the others'.
   wire::Patience patience(context_.timeout);
   for (;;) {
-    // Others may still have messages to each other, for which all make a communicator.
-    const bool moved = step_messages();
     watch();
-    const bool waits_for_nccl = is_waiting_for_nccl();
     MutexLock lock(mutex_);
     if (somebody_aborted_ || failure_.happened()) return false;
     bool all = true;
     for (const auto& left : left_after_) all &= left.has_value();
-    // Whoever has read all goodbyes has read all messages before them.
-    if (all && !waits_for_nccl && !(messages_wanted_ && !messages_.is_up)) return true;
+    if (all) return true;
     if (patience.over()) return false;
-    if (!moved) changed_.wait_until(mutex_, waits_for_nccl ? Deadline::after(kMoment) : patience.next());
+    changed_.wait_until(mutex_, patience.next());
   }
 }
 
@@ -232,11 +205,11 @@ void Engine::fail_for_what_is_computed(const Deadline& limit) {
 }
 
 // It waits for the other ranks of the host, and for the device: late is no failure.
-void Engine::destroy(Track& track) {
+void Engine::destroy() {
   const Deadline limit = Deadline::after(context_.timeout);
   wire::Patience patience(knobs_.abort_patience);
   std::optional<wire::Patience> since_failure;
-  HelperCall call(context_.device, [self = shared_from_this(), &track] { track.communicator->destroy(); });
+  HelperCall call(context_.device, [self = shared_from_this()] { self->communicator_->destroy(); });
   for (bool said = false; !call.wait(limit.sooner(kLook));) {
     if (!since_failure && failure_.happened()) since_failure.emplace(knobs_.abort_patience);
     if (since_failure && since_failure->over()) return end_the_process("ncclCommDestroy");
@@ -257,10 +230,19 @@ void Engine::destroy(Track& track) {
   }
 }
 
+Entry Engine::goodbye() const {
+  MutexLock lock(mutex_);
+  Entry entry{EntryKind::left, {rank_, static_cast<std::int64_t>(last())}};
+  for (const auto& [peer, counts] : messages_) {
+    entry.numbers.insert(entry.numbers.end(), {peer, counts.sent, counts.received});
+  }
+  return entry;
+}
+
 // All say that they stop, with their last collective, before the first of them takes its end of the connections away.
 // Before each call it is asked whether the group has failed meanwhile: then the communicator is the undertaker's.
 void Engine::leave() {
-  control_.post(write({EntryKind::left, {rank_, static_cast<std::int64_t>(last())}}));
+  control_.post(write(goodbye()));
   const bool all_left = wait_for_goodbyes();
   failure_.check();
   if (!all_left) {
@@ -278,16 +260,13 @@ void Engine::leave() {
     last_wish.swap(at_the_end_);
   }
   failure_.check();
-  if (last_wish) last_wish(lane(collectives_));
+  if (last_wish) last_wish(lane());
   const Deadline limit = Deadline::after(context_.timeout);
-  for (Track* track : {&messages_, &collectives_}) {
-    if (!track->communicator) continue;
-    failure_.check();
-    track->communicator->finalize();
-    settle(*track, limit, "the end of the communicator", "each rank must let its group go");
-    failure_.check();
-    destroy(*track);
-  }
+  failure_.check();
+  communicator_->finalize();
+  settle(limit, "the end of the communicator", "each rank must let its group go");
+  failure_.check();
+  destroy();
   world_size_.reset();
   MutexLock lock(mutex_);
   let_go_ = true;
@@ -383,13 +362,9 @@ void Engine::close_as(std::optional<std::string> cause) {
   control_.stop();
   MutexLock retire_lock(retire_mutex_);
   MutexLock lock(mutex_);
-  for (Track* track : {&collectives_, &messages_}) {
-    track->launching.reset();
-    track->in_flight.clear();
-  }
+  launching_.reset();
+  in_flight_.clear();
   queue_.clear();
-  matched_.clear();
-  posted_.clear();
   errands_.clear();
   current_.reset();
   at_the_end_ = nullptr;

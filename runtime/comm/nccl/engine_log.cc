@@ -47,21 +47,15 @@ void Engine::on_entry(const std::string& text) {
       positions_[rank] = position;
       break;
     }
-    case EntryKind::left: left_after_[rank] = static_cast<std::uint64_t>(entry->at(1)); break;
-    case EntryKind::aborted: somebody_aborted_ = true; break;
-    case EntryKind::message: {
-      // Every rank makes the communicator for messages, or it comes up nowhere.
-      messages_wanted_ = true;
-      take_posting({.sender = entry->rank(),
-                    .receiver = static_cast<int>(entry->at(1)),
-                    .is_send = entry->at(2) != 0,
-                    .tag = entry->at(3),
-                    .dtype = static_cast<DType>(entry->at(4)),
-                    .count = entry->at(5),
-                    .number = entry->at(6)});
+    case EntryKind::left: {
+      Goodbye goodbye{static_cast<std::uint64_t>(entry->at(1)), {}};
+      for (std::size_t i = 2; i + 2 < entry->numbers.size(); i += 3) {
+        if (entry->at(i) == rank_) goodbye.messages = {entry->at(i + 1), entry->at(i + 2)};
+      }
+      left_after_[rank] = goodbye;
       break;
     }
-    case EntryKind::channel: messages_id_ = entry->text; break;
+    case EntryKind::aborted: somebody_aborted_ = true; break;
     default: break;
   }
   notify();
@@ -91,17 +85,15 @@ bool Engine::all_have_answered() const {
 
 Cause Engine::what_holds_up(const Item& item, const Deadline& deadline) {
   if (item.awaited_peer() >= 0) {
-    const bool has_counterpart = item.launched.load(std::memory_order_acquire);
     return cause_of(Cause::Kind::timeout, item.awaited_peer(),
-                    fmt::format("{} on {} timed out, {}; {} {}; see why it is late, or raise the timeout",
-                                item.describe(), own_name(), deadline.progress(), who(item.awaited_peer()),
-                                has_counterpart ? "has called its part, and the devices are not through with it"
-                                                : "has not called its part"));
+                    fmt::format("{} on {} timed out, {}; {} has not called its part, or waits for something that comes "
+                                "before it; see why it is late, or raise the timeout",
+                                item.describe(), own_name(), deadline.progress(), who(item.awaited_peer())));
   }
   const auto sequence = static_cast<std::int64_t>(item.sequence);
   control_.post(write({EntryKind::question, {rank_, sequence}}));
   std::vector<std::optional<Position>> positions;
-  std::vector<std::optional<std::uint64_t>> left;
+  std::vector<std::optional<Goodbye>> left;
   {
     MutexLock lock(mutex_);
     wire::Patience patience(kAnswerPatience);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "runtime/base/error.h"
 #include "runtime/base/logging.h"
@@ -31,10 +32,10 @@ constexpr const char* kIdKey = "nccl/id";
 
 }  // namespace
 
-Lane Engine::lane(Track& track) {
-  return {.communicator = track.communicator.get(),
+Lane Engine::lane() const {
+  return {.communicator = communicator_.get(),
           .runtime = runtime_,
-          .stream = {context_.device, track.stream.get()},
+          .stream = {context_.device, stream_.get()},
           .rank = rank_,
           .size = size_,
           .world_size = static_cast<const std::int64_t*>(world_size_.get())};
@@ -82,19 +83,17 @@ void Engine::make_communicator(const Deadline& deadline) {
         fmt::format("nccl: {} can't use {}: {}", own_name(), context_.device.str(), ::cudaGetErrorString(result)));
   }
   keep_out_of_captures(context_.device);
-  collectives_.stream = runtime_.create_stream(context_.device, Stream::Priority::greatest);
-  messages_.stream = runtime_.create_stream(context_.device, Stream::Priority::greatest);
-  const StreamView stream{context_.device, collectives_.stream.get()};
+  stream_ = runtime_.create_stream(context_.device, Stream::Priority::greatest);
+  const StreamView stream{context_.device, stream_.get()};
   world_size_ = runtime_.allocate(sizeof(std::int64_t), stream);
   runtime_.put(static_cast<std::int64_t*>(world_size_.get()), size_, stream);
 
-  auto& communicator = collectives_.communicator;
-  communicator = std::make_unique<Communicator>(
+  communicator_ = std::make_unique<Communicator>(
       api_, CommunicatorOptions{.rank = rank_, .size = size_, .name = "lockstep", .max_ctas = knobs_.max_ctas});
   try {
     ncclUniqueId id{};
     if (rank_ == 0) {
-      communicator->call("ncclGetUniqueId", api_.get_unique_id(&id));
+      communicator_->call("ncclGetUniqueId", api_.get_unique_id(&id));
       context_.store->set(kIdKey, std::string_view(id.internal, sizeof(id.internal)));
     } else {
       const std::string bytes = context_.store->get(kIdKey, deadline);
@@ -106,10 +105,9 @@ void Engine::make_communicator(const Deadline& deadline) {
       }
       std::memcpy(id.internal, bytes.data(), bytes.size());
     }
-    communicator->begin(id);
-    settle(collectives_, deadline, "the communicator",
+    communicator_->begin(id);
+    settle(deadline, "the communicator",
            "see that the hosts reach each other (NCCL_SOCKET_IFNAME, NCCL_DEBUG=INFO), or raise the timeout");
-    collectives_.is_up = true;
     wait_until_all_are_up(deadline);
   } catch (const CallFailed& problem) {
     // A rank that fails takes the others' along: if there is a first cause, it is that.
@@ -123,22 +121,22 @@ void Engine::make_communicator(const Deadline& deadline) {
 }
 
 // NCCL reports remote errors that are none while it connects. And who knows which rank died may be about to tell.
-bool Engine::is_through(Track& track) {
-  const ncclResult_t state = track.communicator->state();
+bool Engine::is_through() {
+  const ncclResult_t state = communicator_->state();
   if (state == ncclSuccess || state == ncclInProgress) {
-    track.error_patience.reset();
+    error_patience_.reset();
     return state == ncclSuccess;
   }
-  if (!track.error_patience) {
-    track.error_patience.emplace(state == ncclRemoteError ? kErrorPatience : std::chrono::nanoseconds{});
+  if (!error_patience_) {
+    error_patience_.emplace(state == ncclRemoteError ? kErrorPatience : std::chrono::nanoseconds{});
   }
-  if (track.error_patience->over()) throw CallFailed(api_, "ncclCommGetAsyncError", state, track.communicator->get());
+  if (error_patience_->over()) throw CallFailed(api_, "ncclCommGetAsyncError", state, communicator_->get());
   return false;
 }
 
-void Engine::settle(Track& track, const Deadline& deadline, const char* what, const char* remedy) {
+void Engine::settle(const Deadline& deadline, const char* what, const char* remedy) {
   std::chrono::nanoseconds pause_for = kFirstPause;
-  while (!is_through(track)) {
+  while (!is_through()) {
     failure_.check();
     if (context_.check) context_.check();
     if (deadline.expired()) {
@@ -171,10 +169,6 @@ void Engine::wait_until_all_are_up(const Deadline& deadline) {
   }
 }
 
-bool Engine::is_waiting_for_nccl() const {
-  return collectives_.launching || messages_.launching || (messages_.communicator && !messages_.is_up);
-}
-
 bool Engine::step() {
   failure_.check();
   std::uint64_t seen = 0;
@@ -184,22 +178,21 @@ bool Engine::step() {
   }
   check_those_who_left();
   bool moved = false;
-  if (collectives_.launching) {
+  if (launching_) {
     // NCCL launches in a thread of its own.
-    if (is_through(collectives_)) {
-      launched(collectives_);
+    if (is_through()) {
+      launched();
       moved = true;
     }
   } else {
     moved = run_errands() || launch_next();
   }
-  moved |= step_messages();
   watch();
   if (moved) {
     looks_at_nccl_ = 0;
     return true;
   }
-  if (is_waiting_for_nccl()) {
+  if (launching_) {
     if (++looks_at_nccl_ < kLooksAtOnce) {
       std::this_thread::yield();
     } else {
@@ -210,12 +203,12 @@ bool Engine::step() {
   bool flying = false;
   {
     MutexLock lock(retire_mutex_);
-    flying = !collectives_.in_flight.empty() || !messages_.in_flight.empty();
+    flying = !in_flight_.empty();
   }
   {
     MutexLock lock(mutex_);
-    // The front of the queue waits for the others in checked mode, a pair for its communicator.
-    const bool idle = queue_.empty() && errands_.empty() && matched_.empty();
+    // The front of the queue waits for the others in checked mode.
+    const bool idle = queue_.empty() && errands_.empty();
     if (!idle || flying || !closing_) {
       // What came since the looks above is looked at before any wait.
       if (changes_ == seen && !failure_.happened()) changed_.wait_until(mutex_, Deadline::after(kBeat));
@@ -236,7 +229,7 @@ bool Engine::run_errands() {
   }
   std::exception_ptr error;
   try {
-    errand->body(lane(collectives_));
+    errand->body(lane());
   } catch (...) {
     error = std::current_exception();
   }
@@ -247,8 +240,8 @@ bool Engine::run_errands() {
   return true;
 }
 
-bool Engine::all_have_come(const Collective& collective) {
-  if (!knobs_.check_collectives) return true;
+bool Engine::all_have_come(const Item& collective) {
+  const comm::OpRecord& own = *collective.record();
   std::vector<std::optional<comm::OpRecord>> records;
   {
     MutexLock lock(mutex_);
@@ -260,55 +253,50 @@ bool Engine::all_have_come(const Collective& collective) {
     }
     arrivals_.erase(found);
   }
-  comm::Tally tally(collective.task.record.note);
+  comm::Tally tally(own.note);
   std::string all;
   for (int r = 0; r < size_; ++r) {
     const comm::OpRecord& theirs = *records[static_cast<std::size_t>(r)];
-    if (!comm::same_operation(collective.task.record, theirs)) {
-      fail(Cause::Kind::mismatch, -1,
-           comm::describe_mismatch(collective.sequence, own_name(), collective.task.record, who(r), theirs));
+    if (!comm::same_operation(own, theirs)) {
+      fail(Cause::Kind::mismatch, -1, comm::describe_mismatch(collective.sequence, own_name(), own, who(r), theirs));
     }
     tally.add(theirs.words);
     all += fmt::format("{}{} of {}", r == 0 ? "" : ", ", theirs.words[0], who(r));
   }
   if (tally.is_too_heavy()) {
-    fail(Cause::Kind::mismatch, -1, comm::describe_too_heavy(collective.task.record, collective.sequence, all));
+    fail(Cause::Kind::mismatch, -1, comm::describe_too_heavy(own, collective.sequence, all));
   }
   return true;
 }
 
 bool Engine::launch_next() {
-  std::shared_ptr<Collective> next;
+  std::shared_ptr<Item> next;
   {
     MutexLock lock(mutex_);
     if (queue_.empty()) return false;
     next = queue_.front();
   }
-  if (!all_have_come(*next)) return false;
+  if (knobs_.check_collectives && next->record() != nullptr && !all_have_come(*next)) return false;
   {
     MutexLock lock(mutex_);
     queue_.pop_front();
     current_ = next;
   }
-  collectives_.launching = next;
-  next->launch(lane(collectives_));
+  launching_ = next;
+  next->launch(lane());
   return true;
 }
 
-void Engine::launched(Track& track) {
-  const std::shared_ptr<Item> item = std::move(track.launching);
-  track.launching = nullptr;
-  item->follow_up(lane(track));
+void Engine::launched() {
+  const std::shared_ptr<Item> item = std::exchange(launching_, nullptr);
+  item->follow_up(lane());
   item->finished = runtime_.create_event(context_.device, true);
-  runtime_.record(item->finished.get(), {context_.device, track.stream.get()});
+  runtime_.record(item->finished.get(), {context_.device, stream_.get()});
   if (item->sequence != 0) flight_record_.launched(item->sequence);
   MutexLock retire_lock(retire_mutex_);
-  track.in_flight.push_back(item);
+  in_flight_.push_back(item);
   MutexLock lock(mutex_);
-  if (item->twin) item->twin->finished = item->finished;
-  for (Item* side : {item.get(), item->twin.get()}) {
-    if (side != nullptr) side->launched.store(true, std::memory_order_release);
-  }
+  item->launched.store(true, std::memory_order_release);
   notify();
 }
 
@@ -316,62 +304,56 @@ void Engine::watch() {
   if (!next_look_.expired()) return;
   next_look_ = Deadline::after(kBeat);
   retire();
-  watch(collectives_);
-  watch(messages_);
+  watch_front();
 }
 
-void Engine::watch(Track& track) {
+void Engine::watch_front() {
   std::shared_ptr<Item> front;
   {
     MutexLock lock(retire_mutex_);
-    if (!track.in_flight.empty()) front = track.in_flight.front();
+    if (!in_flight_.empty()) front = in_flight_.front();
   }
-  if (!front) front = track.launching;
+  if (!front) front = launching_;
   // Its time begins when it is its turn and what it reads is computed: how long that takes is the program's, until it
   // lets the group go. From then on that has a limit too, as in wait_for_the_device().
   const bool computed = front && (!front->ready || runtime_.reached(front->ready.get()));
-  if (front != track.front.lock() || computed != track.front_computed) track.front_patience.reset();
-  track.front = front;
-  track.front_computed = computed;
+  if (front != front_.lock() || computed != front_computed_) front_patience_.reset();
+  front_ = front;
+  front_computed_ = computed;
   if (!front) return;
-  if (!track.front_patience && (computed || is_closing())) {
-    track.front_patience.emplace(context_.timeout);
-    track.front_limit = Deadline::after(context_.timeout);
+  if (!front_patience_ && (computed || is_closing())) {
+    front_patience_.emplace(context_.timeout);
+    front_limit_ = Deadline::after(context_.timeout);
   }
-  if (track.front_patience && track.front_patience->over()) {
-    if (!computed) fail_for_what_is_computed(*track.front_limit);
-    failure_.fail(what_holds_up(*front, *track.front_limit));
+  if (front_patience_ && front_patience_->over()) {
+    if (!computed) fail_for_what_is_computed(*front_limit_);
+    failure_.fail(what_holds_up(*front, *front_limit_));
   }
 
-  if (track.launching || !track.is_up) return;  // step() asks for it
-  is_through(track);
+  if (!launching_) is_through();  // else step() asks for it
 }
 
-// Whoever left has launched before what it took part in; what it did not, will not come.
+// Whoever left has launched before what it took part in; what it did not, will not come. All is in one order, so the
+// first that is not done is looked at.
 void Engine::check_those_who_left() {
   std::string text;
   int gone = -1;
   {
     MutexLock retire_lock(retire_mutex_);
     MutexLock lock(mutex_);
-    const Item* first =
-        collectives_.in_flight.empty() ? collectives_.launching.get() : collectives_.in_flight.front().get();
+    const Item* first = in_flight_.empty() ? launching_.get() : in_flight_.front().get();
     if (first == nullptr && !queue_.empty()) first = queue_.front().get();
-    for (int r = 0; r < size_ && text.empty(); ++r) {
+    for (int r = 0; first != nullptr && r < size_ && text.empty(); ++r) {
       const auto& left = left_after_[static_cast<std::size_t>(r)];
-      if (!left) continue;
+      if (!left || !first->is_beyond(r, *left)) continue;
       gone = r;
-      if (first != nullptr && first->sequence > *left) {
-        text = fmt::format(
-            "{} left after collective {}; {} is in {}, which needs every rank: all ranks must take part "
-            "in the same collectives",
-            who(r), *left, own_name(), first->describe());
-      }
-      for (const auto& [number, message] : posted_) {
-        if (message->peer != r || !text.empty()) continue;
-        text = fmt::format("{} left after collective {}; {} waits for its {}", who(r), *left, own_name(),
-                           message->describe());
-      }
+      text = first->awaited_peer() < 0
+                 ? fmt::format(
+                       "{} left after collective {}; {} is in {}, which needs every rank: all ranks must take part "
+                       "in the same collectives",
+                       who(r), left->last, own_name(), first->describe())
+                 : fmt::format("{} left after collective {}; {} waits for its {}", who(r), left->last, own_name(),
+                               first->describe());
     }
   }
   if (!text.empty()) fail(Cause::Kind::left, gone, text);

@@ -20,9 +20,7 @@ std::optional<Form> form_of(EntryKind kind) {
     case EntryKind::question:
     case EntryKind::left: return Form{2, 1};
     case EntryKind::answer: return Form{3, 1};
-    case EntryKind::message: return Form{7, 2};
-    case EntryKind::failed:
-    case EntryKind::channel: return Form{0, 0};
+    case EntryKind::failed: return Form{0, 0};
   }
   return std::nullopt;
 }

@@ -17,10 +17,8 @@ enum class EntryKind : char {
   failed = 'F',    // text: the group's Cause (base/cause.h)
   question = 'Q',  // rank, sequence: where is everybody?
   answer = 'A',    // rank, last sequence, sequence asked for, record if it is known: so far
-  left = 'L',      // rank, last sequence: says goodbye
+  left = 'L',      // rank, last sequence, then for each rank that it had messages with: that, sent, received: goodbye
   aborted = 'X',   // rank: has not waited for the others' goodbye
-  message = 'M',   // sender, receiver, 1 if from the sender, tag, dtype, count, number: wants to send or receive
-  channel = 'P',   // text: the id of the communicator for messages
 };
 
 struct Entry {

@@ -9,18 +9,31 @@
 #include <string>
 
 #include "runtime/comm/nccl/communicator.h"
+#include "runtime/comm/op_record.h"
 #include "runtime/device/device_runtime.h"
 
 namespace lockstep::nccl {
 
 // What an item is launched with.
 struct Lane {
-  Communicator* communicator = nullptr;  // null for what needs none: messages to oneself
+  Communicator* communicator = nullptr;  // null where memory is taken only
   DeviceRuntime& runtime;
   StreamView stream;
   int rank = 0;
   int size = 1;
   const std::int64_t* world_size = nullptr;  // on the device
+};
+
+// Messages that one rank has started with another.
+struct MessageCounts {
+  std::int64_t sent = 0;
+  std::int64_t received = 0;
+};
+
+// What a rank says of itself when it leaves.
+struct Goodbye {
+  std::uint64_t last = 0;  // collective
+  MessageCounts messages;  // with this rank
 };
 
 // Its life: called, prepared, launched (its kernels are in the stream), done (they have ended, and its host memory is
@@ -46,10 +59,14 @@ class Item {
 
   // Of a message: the other side.
   virtual int awaited_peer() const { return -1; }
+  // `rank`, which has left, takes no part in this one.
+  virtual bool is_beyond(int rank, const Goodbye& goodbye) const = 0;
+  // Of a collective.
+  virtual const comm::OpRecord* record() const { return nullptr; }
+  // Of a collective that is done: a word of all ranks.
+  virtual std::int64_t combined(std::size_t) const { return 0; }
 
-  std::uint64_t sequence = 0;  // of a collective, from 1
-  // Done with this one: what a rank sends to itself.
-  std::shared_ptr<Item> twin;
+  std::uint64_t sequence = 0;      // of a collective, from 1
   std::shared_ptr<void> ready;     // event: what the collective reads is computed; null for host memory
   std::shared_ptr<void> finished;  // timed event, behind all of it; set when launched
   std::atomic<bool> launched{false};

@@ -42,7 +42,6 @@ Knobs knobs_of(const Environment& environment) {
     }
     knobs.max_ctas = static_cast<int>(*value);
   }
-  knobs.one_queue = environment.get("CUDA_DEVICE_MAX_CONNECTIONS") == "1";
   return knobs;
 }
 

@@ -18,7 +18,6 @@ struct Knobs {
   std::chrono::nanoseconds abort_patience = std::chrono::seconds(5);
   bool watchdog = true;
   std::optional<int> max_ctas = {};  // LOCKSTEP_NCCL_MAX_CTAS, 1 to 64
-  bool one_queue = false;            // CUDA_DEVICE_MAX_CONNECTIONS=1: the device has one queue for all streams
 };
 // Throws InvalidArgument.
 Knobs knobs_of(const Environment& environment);

@@ -7,23 +7,14 @@
 namespace lockstep::nccl {
 
 std::string Message::describe() const {
-  return fmt::format("{} of {} x {} {} rank {} with tag {}", is_send ? "send" : "recv", buffer.count,
-                     name_of(buffer.dtype), is_send ? "to" : "from", peer, tag);
+  return fmt::format("{} of {} x {} {} rank {} with tag 0", is_send ? "send" : "recv", buffer.count,
+                     name_of(buffer.dtype), is_send ? "to" : "from", peer);
 }
 
 void Message::launch(const Lane& lane) {
-  // The sender's side of a message to oneself is launched with the receiver's.
-  auto* const own_send = static_cast<Message*>(twin.get());
-  for (const Message* side : {static_cast<const Message*>(this), static_cast<const Message*>(own_send)}) {
-    if (side != nullptr && side->ready) lane.runtime.block(lane.stream, side->ready.get());
-  }
+  if (ready) lane.runtime.block(lane.stream, ready.get());
   if (is_send) staged_.bring_in(lane);
   if (buffer.count == 0) return;
-  if (own_send != nullptr) {
-    own_send->staged_.bring_in(lane);
-    lane.runtime.copy(staged_.data(), own_send->staged_.data(), buffer.bytes(), lane.stream);
-    return;
-  }
   const Api& api = lane.communicator->api();
   const auto stream = static_cast<cudaStream_t>(lane.stream.handle);
   const auto count = static_cast<std::size_t>(buffer.count);
@@ -39,16 +30,8 @@ void Message::follow_up(const Lane& lane) {
   if (!is_send) staged_.bring_back(lane);
 }
 
-std::optional<Pair> Matches::add(const Posting& posting) {
-  const auto key = std::tuple(posting.sender, posting.receiver, posting.tag);
-  Waiting& waiting = waiting_[key];
-  (posting.is_send ? waiting.sends : waiting.recvs).push_back(posting);
-  if (waiting.sends.empty() || waiting.recvs.empty()) return std::nullopt;
-  const Pair pair{waiting.sends.front(), waiting.recvs.front()};
-  waiting.sends.pop_front();
-  waiting.recvs.pop_front();
-  if (waiting.sends.empty() && waiting.recvs.empty()) waiting_.erase(key);
-  return pair;
+bool Message::is_beyond(int rank, const Goodbye& goodbye) const {
+  return rank == peer && number > (is_send ? goodbye.messages.received : goodbye.messages.sent);
 }
 
 }  // namespace lockstep::nccl

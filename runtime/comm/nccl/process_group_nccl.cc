@@ -50,6 +50,21 @@ void ProcessGroupNccl::check_place(std::string_view operation, const BufferView&
                   place.kind == DeviceKind::cpu ? "the host's" : "on " + place.str()));
 }
 
+void ProcessGroupNccl::check_program_order(std::string_view operation, int peer, int tag) const {
+  if (tag != 0) {
+    throw InvalidArgument(
+        fmt::format("{} on rank {} of {} (nccl): tag {}, but NCCL knows no tags and matches messages in the program's "
+                    "order; leave the tag at 0, and receive in the order in which the other rank sends",
+                    operation, rank(), size(), tag));
+  }
+  if (peer == rank()) {
+    throw InvalidArgument(
+        fmt::format("{} on rank {} of {} (nccl): a message to itself would wait for its other side, which comes behind "
+                    "it; copy the buffer in the stream",
+                    operation, rank(), size()));
+  }
+}
+
 // What the others have started and this rank could not would have all its later collectives meet the wrong ones. Misuse
 // is the program's to mend, and nothing has been started then.
 template <typename Start>
@@ -77,7 +92,9 @@ Work ProcessGroupNccl::start_message(bool is_send, const BufferView& buffer, int
   return or_abort([&] {
     engine_->runtime().check_not_captured(is_send ? "send" : "recv", stream_);
     check_place(is_send ? "send" : "recv", buffer);
-    return engine_->start(std::make_shared<Message>(is_send, buffer, peer, tag), stream_);
+    engine_->check();
+    check_program_order(is_send ? "send" : "recv", peer, tag);
+    return engine_->start(std::make_shared<Message>(is_send, buffer, peer), stream_);
   });
 }
 

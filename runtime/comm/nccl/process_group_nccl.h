@@ -7,12 +7,17 @@
 //
 // With a result in host memory Work::wait_on() makes the host wait, as wait() does.
 //
-// Several groups in one process, and messages beside collectives, have communicators of their own on one device, and
-// NCCL promises that they don't wait for each other only while the device runs their kernels beside each other. It does
-// in streams of their own, unless CUDA_DEVICE_MAX_CONNECTIONS=1 puts these into one queue: then all ranks have to start
-// things in the same order. The same holds for whatever waits for the whole device: cudaFree, cudaDeviceSynchronize,
-// the first launch of a kernel (CUDA_MODULE_LOADING=EAGER loads all of them before), the end of a group. End groups in
-// one order on all ranks.
+// send and recv run in the program's order, among the collectives and in their stream, as ncclSend and ncclRecv do: a
+// send has ended when the receiver has come to it, and what comes behind either of them waits for it. So all ranks keep
+// one order of collectives and messages, and of two ranks that exchange messages one sends first and the other receives
+// first. Tags would allow another order: a tag other than 0, and a message to oneself, are InvalidArgument. Sizes and
+// types of both sides are equal; NCCL does not compare them.
+//
+// Several groups in one process have communicators of their own on one device, and NCCL promises that they don't wait
+// for each other only while the device runs their kernels beside each other. It does in streams of their own, unless
+// CUDA_DEVICE_MAX_CONNECTIONS=1 puts these into one queue: then all ranks have to start things in the same order. The
+// same holds for whatever waits for the whole device: cudaFree, cudaDeviceSynchronize, the first launch of a kernel
+// (CUDA_MODULE_LOADING=EAGER loads all of them before), the end of a group. End groups in one order on all ranks.
 //
 // Collectives are no part of CUDA graphs: while the group's stream, or the one that is to wait, is being captured,
 // starting and wait_on() throw InvalidArgument, and nothing has been started. A program may capture streams meanwhile
@@ -60,6 +65,8 @@ class ProcessGroupNccl final : public comm::TaskGroup {
   // What `start` starts. Where it throws, the group fails, but for InvalidArgument.
   template <typename Start>
   Work or_abort(Start start);
+  // A message that NCCL can match by the program's order.
+  void check_program_order(std::string_view operation, int peer, int tag) const;
   // Device memory is where it says.
   void check_place(std::string_view operation, const BufferView& buffer) const;
 

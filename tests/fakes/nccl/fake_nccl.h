@@ -13,6 +13,7 @@
 //    2.27.3, no abort either, nor a call of the same thread on another communicator;
 //  - no call after destroy, nor once an abort has begun; finalize, with nothing left in the stream, before destroy; no
 //    registration left then;
+//  - a send and its receive are launched by both sides: each waits for the other for ever;
 //  - no memory freed that is registered, or that an operation may still use: ncclMemFree waits for nothing;
 //  - the same operations in the same order on all ranks. Where they differ the operation hangs, as NCCL's may.
 // A violation is written to stderr and aborts the process, unless a Violations object lives.

@@ -203,7 +203,13 @@ bool run_messages(World& world, int rank, std::vector<Operation> operations, con
     for (std::size_t i = 0; i < operations.size(); ++i) {
       const Operation& operation = operations[i];
       const std::size_t bytes = operation.count * size_of(operation.type);
-      if (done[i] == bytes) continue;
+      if (done[i] == bytes) {
+        // A send has ended once its receiver has all of it: NCCL promises no buffer between them.
+        if (operation.kind != Kind::send) continue;
+        const Channel& channel = shared.channels[rank][operation.peer];
+        all &= channel.posted.load() == channel.taken.load();
+        continue;
+      }
       all = false;
       // In order per pair: an earlier one to the same peer goes first.
       bool first = true;
