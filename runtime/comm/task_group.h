@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "runtime/base/owner_process.h"
+#include "runtime/base/unwind_guard.h"
 #include "runtime/comm/backend.h"
 #include "runtime/comm/transfer.h"
 
@@ -48,6 +49,11 @@ class TaskGroup : public ProcessGroup {
 
  protected:
   const GroupContext& context() const { return context_; }
+  // For the destructor of a group: ends its engine in order, or by a failure of this rank if an exception unwinds it.
+  template <typename Engine>
+  void close(Engine& engine) const {
+    unwind_guard_.is_unwinding() ? engine.close_unwinding() : engine.close();
+  }
   // InvalidArgument in a child of fork().
   void require_owner(std::string_view operation) const { owner_.require(operation); }
   // Starts a collective; a message. The arguments have been checked.
@@ -69,6 +75,7 @@ class TaskGroup : public ProcessGroup {
   std::atomic<int> bucket_{-1};
   const GroupContext context_;
   const OwnerProcess owner_;
+  const UnwindGuard unwind_guard_;
 };
 
 }  // namespace lockstep::comm

@@ -30,13 +30,7 @@ ProcessGroupNccl::ProcessGroupNccl(GroupContext context, std::shared_ptr<Engine>
   engine_->at_the_end([arenas = arenas_](const Lane& lane) { arenas->deregister_all(lane); });
 }
 
-ProcessGroupNccl::~ProcessGroupNccl() {
-  if (unwind_guard_.is_unwinding()) {
-    engine_->close_unwinding();
-  } else {
-    engine_->close();
-  }
-}
+ProcessGroupNccl::~ProcessGroupNccl() { close(*engine_); }
 
 void ProcessGroupNccl::check_place(std::string_view operation, const BufferView& buffer) const {
   if (buffer.device.kind == DeviceKind::cpu || buffer.bytes() == 0) return;

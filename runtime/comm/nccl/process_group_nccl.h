@@ -29,7 +29,6 @@
 
 #include <memory>
 
-#include "runtime/base/unwind_guard.h"
 #include "runtime/comm/nccl/arenas.h"
 #include "runtime/comm/nccl/engine.h"
 #include "runtime/comm/task_group.h"
@@ -73,7 +72,6 @@ class ProcessGroupNccl final : public comm::TaskGroup {
   std::shared_ptr<Engine> engine_;
   std::shared_ptr<Arenas> arenas_;
   StreamView stream_;
-  UnwindGuard unwind_guard_;
 };
 
 }  // namespace lockstep::nccl

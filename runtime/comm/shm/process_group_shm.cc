@@ -23,13 +23,7 @@ ProcessGroupShm::ProcessGroupShm(GroupContext context, Meeting meeting)
   engine_->join_process();
 }
 
-ProcessGroupShm::~ProcessGroupShm() {
-  if (unwind_guard_.is_unwinding()) {
-    engine_->close_unwinding();
-  } else {
-    engine_->close();
-  }
-}
+ProcessGroupShm::~ProcessGroupShm() { close(*engine_); }
 
 Work ProcessGroupShm::start(Task task) { return Work(engine_->start(std::move(task), timeout()), timeout()); }
 

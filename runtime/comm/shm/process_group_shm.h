@@ -5,7 +5,6 @@
 // progress: there is no thread. Contract: comm/process_group.h.
 #pragma once
 
-#include "runtime/base/unwind_guard.h"
 #include "runtime/comm/shm/bootstrap.h"
 #include "runtime/comm/shm/engine.h"
 #include "runtime/comm/task_group.h"
@@ -38,7 +37,6 @@ class ProcessGroupShm final : public comm::TaskGroup {
 
   Couriers couriers_;
   std::shared_ptr<Engine> engine_;
-  UnwindGuard unwind_guard_;
 };
 
 // "shm".

@@ -37,13 +37,7 @@ std::shared_ptr<ProcessGroup> ProcessGroupWire::create(std::string backend, Grou
 ProcessGroupWire::ProcessGroupWire(std::string backend, GroupContext context, std::shared_ptr<Engine> engine)
     : TaskGroup(std::move(context)), backend_(std::move(backend)), engine_(std::move(engine)) {}
 
-ProcessGroupWire::~ProcessGroupWire() {
-  if (unwind_guard_.is_unwinding()) {
-    engine_->close_unwinding();
-  } else {
-    engine_->close();
-  }
-}
+ProcessGroupWire::~ProcessGroupWire() { close(*engine_); }
 
 Work ProcessGroupWire::start(Task task) { return Work(engine_->start(std::move(task)), timeout()); }
 

@@ -7,7 +7,6 @@
 #include <memory>
 #include <string>
 
-#include "runtime/base/unwind_guard.h"
 #include "runtime/comm/task_group.h"
 #include "runtime/comm/wire/engine.h"
 
@@ -42,7 +41,6 @@ class ProcessGroupWire final : public comm::TaskGroup {
 
   const std::string backend_;
   std::shared_ptr<Engine> engine_;
-  UnwindGuard unwind_guard_;
 };
 
 }  // namespace lockstep::wire
