@@ -123,6 +123,11 @@ DeviceMemory DeviceAllocator::memory() {
 }
 
 DeviceCounters DeviceAllocator::counters() {
+  {
+    // A device that nobody has taken memory of has no context, and the question would bring one up.
+    MutexLock lock(mutex_);
+    if (pool_ == nullptr) return {.host_waits = host_waits_};
+  }
   const CurrentDevice current(device_);
   return {.host_waits = host_waits_, .reserved_bytes = attribute(cudaMemPoolAttrReservedMemHigh)};
 }

@@ -127,6 +127,7 @@ TEST_F(CudaMemory, OutOfMemorySaysWhatIsThere) {
     std::vector<std::shared_ptr<void>> held;
     for (int k = 0; k < 3; ++k) held.push_back(cuda.allocate(200 * kMiB, one));
   }
+  one.synchronize(soon());
   const auto large = cuda.allocate(800 * kMiB, one);
   EXPECT_EQ(cuda.memory(gpu).used_bytes, 800 * kMiB);
   EXPECT_THAT(refusal(300 * kMiB, other),
@@ -322,6 +323,7 @@ TEST_F(CudaMemory, ServesManyThreadsAndStreams) {
         }
         if (held.size() > 20) held.erase(held.begin() + static_cast<long>(random() % held.size()));
       }
+      held.clear();
       stream.synchronize(soon());
       side.synchronize(soon());
     });

@@ -350,6 +350,14 @@ TEST_F(Cuda, AThreadWithoutAContextStaysWithTheDeviceItCameTo) {
   }).join();
 }
 
+// Each costs hundreds of megabytes on its device.
+TEST_F(Cuda, NoQuestionBringsUpAContext) {
+  const DeviceId idle{DeviceKind::cuda, 6};
+  cuda.info(idle);
+  cuda.counters();
+  EXPECT_EQ(fake_cuda::devices_with_context().count(idle.index), 0u);
+}
+
 TEST_F(Cuda, SaysWhereMemoryIs) {
   Stream elsewhere(kOther);
   const auto data = cuda.allocate(64, elsewhere);
