@@ -12,6 +12,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/comm/wire/wire.h"
+#include "runtime/rendezvous/consensus.h"
 
 namespace lockstep::gloo_backend {
 namespace {
@@ -20,26 +21,8 @@ using std::chrono::milliseconds;
 
 constexpr int kTimesThatGlooWaits = 5;
 
-std::string key_of(int rank) { return fmt::format("gloo/{}", rank); }
-
-// The addresses at which each rank awaits the others, one after the other in rank order, its own left out.
-std::vector<std::string> all_addresses(store::Store& store, const rendezvous::Roster& roster,
-                                       const Deadline& deadline) {
-  std::vector<std::string> keys;
-  for (const auto& member : roster) keys.push_back(key_of(member.rank));
-  try {
-    return store.multi_get(keys, deadline);
-  } catch (const Timeout&) {
-    std::string absent;
-    for (std::size_t r = 0; r < keys.size(); ++r) {
-      if (!store.check(std::span(&keys[r], 1))) absent += (absent.empty() ? "" : ", ") + roster[r].describe();
-    }
-    throw Timeout(
-        fmt::format("Gloo: {} did not come to connect, {}; see whether they still run", absent, deadline.progress()));
-  }
-}
-
-// Where `of` awaits `rank`.
+// Where `of` awaits `rank`. `addresses`: at which it awaits the others, one after the other in rank order, its own left
+// out.
 std::vector<char> address_for(int rank, int of, int size, const std::string& addresses) {
   const std::size_t each = addresses.size() / static_cast<std::size_t>(size - 1);
   if (each == 0 || addresses.size() % static_cast<std::size_t>(size - 1) != 0) {
@@ -71,8 +54,9 @@ void Mesh::connect(std::shared_ptr<::gloo::transport::Device> device, store::Sto
     MutexLock lock(interrupt_mutex_);
     connecting_ = transport;
   }
-  store.set(key_of(rank), own);
-  const auto addresses = all_addresses(store, roster, deadline);
+  rendezvous::Consensus consensus(
+      store, roster, rank, {.name = "gloo", .what = "Gloo: the ranks connect", .remedy = "see whether they still run"});
+  const auto addresses = consensus.gather(own, deadline);
   for (int peer = 0; peer < size; ++peer) {
     if (peer == rank) continue;
     stop_if_interrupted();

@@ -10,6 +10,7 @@
 #include "runtime/base/environment.h"
 #include "runtime/base/error.h"
 #include "runtime/base/logging.h"
+#include "runtime/rendezvous/consensus.h"
 
 namespace lockstep {
 namespace {
@@ -61,55 +62,22 @@ std::string verdict_on(std::span<const std::string> texts) {
   return verdict;
 }
 
-std::string key_of(int rank) { return fmt::format("backend/{}", rank); }
-
-[[noreturn]] void throw_missing(const GroupContext& context, const Deadline& deadline) {
-  std::string missing;
-  for (const auto& member : context.roster) {
-    const std::vector<std::string> one = {key_of(member.rank)};
-    if (!context.store->check(one)) missing += (missing.empty() ? "" : ", ") + member.describe();
-  }
-  if (missing.empty()) {
-    throw Timeout(fmt::format(
-        "init_process_group: the ranks choose a backend together; all {} came, but the last of them stopped "
-        "before it could say what they chose, {}; look for the first error in their output",
-        context.roster.size(), deadline.progress()));
-  }
-  throw Timeout(
-      fmt::format("init_process_group: the ranks choose a backend together, and {} did not come, {}; did it "
-                  "ask for another backend?",
-                  missing, deadline.progress()));
-}
-
-void tell_reasons(const std::vector<Reason>& own, const GroupContext& context, const Deadline& deadline) {
-  store::Store& store = *context.store;
-  store.set(key_of(context.identity.rank), lines_of(own));
-  // Who comes last reads what all have said, once, so that a job of n ranks doesn't wait for n * n keys.
-  if (store.add("backend/count", 1) != static_cast<std::int64_t>(context.roster.size())) return;
-  std::vector<std::string> keys;
-  for (const auto& member : context.roster) keys.push_back(key_of(member.rank));
-  store.set("backend/verdict", verdict_on(store.multi_get(keys, deadline)));
-}
-
 }  // namespace
 
 std::vector<Reason> agree_on_reasons(std::vector<Reason> own, const GroupContext& context, const Deadline& deadline) {
-  store::Store& store = *context.store;
+  rendezvous::Consensus consensus(*context.store, context.roster, context.identity.rank,
+                                  {.name = "backend",
+                                   .what = "init_process_group: the ranks choose a backend together",
+                                   .remedy = "did it ask for another backend?"});
   if (std::all_of(own.begin(), own.end(), [](const Reason& reason) { return !reason.why_not.empty(); })) {
     try {
-      tell_reasons(own, context, deadline);
+      consensus.say(lines_of(own), verdict_on, deadline);
     } catch (const Error& error) {  // another rank was faster to fail, with the store that it hosts
       log_debug("init_process_group: the other ranks are not told why this one can take no backend: {}", error.what());
     }
     return own;
   }
-  tell_reasons(own, context, deadline);
-  std::string verdict;
-  try {
-    verdict = store.get("backend/verdict", deadline);
-  } catch (const Timeout&) {
-    throw_missing(context, deadline);
-  }
+  const std::string verdict = consensus.decide(lines_of(own), verdict_on, deadline);
   for (Reason& reason : own) {
     const auto theirs = line_of(verdict, reason.backend);
     if (!theirs || !reason.why_not.empty()) continue;

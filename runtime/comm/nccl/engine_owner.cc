@@ -11,6 +11,7 @@
 #include "runtime/base/logging.h"
 #include "runtime/comm/nccl/engine.h"
 #include "runtime/comm/nccl/helper_call.h"
+#include "runtime/rendezvous/consensus.h"
 
 namespace lockstep::nccl {
 namespace {
@@ -150,22 +151,19 @@ void Engine::settle(const Deadline& deadline, const char* what, const char* reme
   }
 }
 
-// Whoever is up may fail at once, and must not take those along that are nearly there.
+// A rank waits until all are connected, so that an early failure doesn't abort peers that are still connecting.
 void Engine::wait_until_all_are_up(const Deadline& deadline) {
-  store::Store& store = *context_.store;
-  if (store.add("nccl/up", 1) == size_) store.set("nccl/all_up", "");
-  for (;;) {
-    try {
-      store.get("nccl/all_up", deadline.sooner(kBeat));
-      return;
-    } catch (const Timeout&) {
-      failure_.check();
-      if (!deadline.expired()) continue;
-      fail(Cause::Kind::timeout, -1,
-           fmt::format("nccl: the communicator is up on {}, and not on every rank, {}; the "
-                       "others' output says more; raise the timeout",
-                       own_name(), deadline.progress()));
-    }
+  rendezvous::Consensus consensus(*context_.store, context_.roster, rank_,
+                                  {.name = "nccl/up",
+                                   .what = "nccl: the ranks wait for every communicator to be up",
+                                   .remedy = "the output of the missing ranks says more; raise the timeout",
+                                   .check = [this] { failure_.check(); }});
+  try {
+    consensus.decide(
+        "", [](auto) { return std::string(); }, deadline);
+  } catch (const Timeout& error) {
+    failure_.check();
+    fail(Cause::Kind::timeout, -1, error.what());
   }
 }
 

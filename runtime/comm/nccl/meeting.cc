@@ -7,11 +7,10 @@
 #include "runtime/base/environment.h"
 #include "runtime/base/error.h"
 #include "runtime/comm/nccl/api.h"
+#include "runtime/rendezvous/consensus.h"
 
 namespace lockstep::nccl {
 namespace {
-
-std::string key_of(int rank) { return fmt::format("gpu/{}", rank); }
 
 // "22809 GPU-5f2c...".
 Equipment parse(const std::string& text, const rendezvous::Member& who) {
@@ -24,19 +23,6 @@ Equipment parse(const std::string& text, const rendezvous::Member& who) {
                     who.describe(), text));
   }
   return {text.substr(space + 1), static_cast<int>(*version)};
-}
-
-[[noreturn]] void throw_missing(const GroupContext& context, const Deadline& deadline) {
-  std::string missing;
-  for (const auto& member : context.roster) {
-    const std::vector<std::string> one = {key_of(member.rank)};
-    if (!context.store->check(one)) missing += (missing.empty() ? "" : ", ") + member.describe();
-  }
-  if (missing.empty()) missing = "the one that was to say what they found";
-  throw Timeout(fmt::format(
-      "nccl: {} waits for all ranks to say which GPU they have, {}; not arrived: {}; see that every rank runs and uses "
-      "backend nccl, or raise the timeout",
-      context.roster[static_cast<std::size_t>(context.identity.rank)].describe(), deadline.progress(), missing));
 }
 
 }  // namespace
@@ -63,21 +49,16 @@ std::string verdict_on(std::span<const Equipment> ranks, const rendezvous::Roste
 
 std::string compare_equipment(const Equipment& own, const GroupContext& context, bool may_share_gpus,
                               const Deadline& deadline) {
-  store::Store& store = *context.store;
-  store.set(key_of(context.identity.rank), fmt::format("{} {}", own.nccl_version, own.uuid));
-  if (store.add("gpu/count", 1) == static_cast<std::int64_t>(context.roster.size())) {
-    std::vector<std::string> keys;
-    for (const auto& member : context.roster) keys.push_back(key_of(member.rank));
-    const auto texts = store.multi_get(keys, deadline);
+  rendezvous::Consensus consensus(*context.store, context.roster, context.identity.rank,
+                                  {.name = "gpu",
+                                   .what = "nccl: the ranks compare their GPUs",
+                                   .remedy = "see that every rank runs and uses backend nccl, or raise the timeout"});
+  const auto judge = [&](std::span<const std::string> texts) {
     std::vector<Equipment> all;
     for (std::size_t r = 0; r < texts.size(); ++r) all.push_back(parse(texts[r], context.roster[r]));
-    store.set("gpu/verdict", verdict_on(all, context.roster, may_share_gpus));
-  }
-  try {
-    return store.get("gpu/verdict", deadline);
-  } catch (const Timeout&) {
-    throw_missing(context, deadline);
-  }
+    return verdict_on(all, context.roster, may_share_gpus);
+  };
+  return consensus.decide(fmt::format("{} {}", own.nccl_version, own.uuid), judge, deadline);
 }
 
 }  // namespace lockstep::nccl

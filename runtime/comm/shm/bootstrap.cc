@@ -19,6 +19,7 @@
 #include "runtime/comm/shm/liveness.h"
 #include "runtime/net/stream.h"
 #include "runtime/net/unix_socket.h"
+#include "runtime/rendezvous/consensus.h"
 
 namespace lockstep::shm {
 namespace {
@@ -34,7 +35,24 @@ constexpr std::byte kWithout{0};
 constexpr std::chrono::seconds kConnectLimit{5};
 constexpr std::chrono::milliseconds kLookAround{50};
 
-std::string joined_key(int rank) { return fmt::format("shm/joined/{}", rank); }
+rendezvous::Consensus consensus_of(const GroupContext& context) {
+  return {*context.store,
+          context.roster,
+          context.identity.rank,
+          {.name = "shm/joined",
+           .what = "backend 'shm': the ranks set up shared memory",
+           .remedy = "see whether they still run"}};
+}
+
+// Why shared memory can't be used, as the ranks' own reasons; empty if it can.
+std::string verdict_on(const rendezvous::Roster& roster, std::span<const std::string> outcomes) {
+  std::string reasons;
+  for (std::size_t r = 0; r < outcomes.size(); ++r) {
+    if (outcomes[r] == kOk || outcomes[r] == kFollows) continue;
+    reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", roster[r].describe(), outcomes[r]);
+  }
+  return reasons;
+}
 
 void check_user(int fd) {
   const auto peer = net::peer_credentials(fd);
@@ -87,11 +105,11 @@ Arrived accept_all(const UniqueFd& listener, const GroupContext& context, int co
   const int ranks = static_cast<int>(context.roster.size());
   Arrived arrived{std::vector<UniqueFd>(context.roster.size()), std::vector<UniqueFd>(context.roster.size())};
   auto& lines = arrived.lines;
+  const rendezvous::Consensus consensus = consensus_of(context);
   const auto awaited = [&] {
     for (int r = 1; r < ranks; ++r) {
-      if (lines[static_cast<std::size_t>(r)]) continue;
-      const std::string key = joined_key(r);
-      if (!context.store->check(std::span(&key, 1))) return true;  // else it has failed and says so
+      // A rank that said its outcome and has no line has failed.
+      if (!lines[static_cast<std::size_t>(r)] && !consensus.has_said(r)) return true;
     }
     return false;
   };
@@ -148,38 +166,14 @@ Meeting join(const GroupContext& context, const std::string& endpoint, const Dea
 }
 
 // For a rank whose deadline has passed: the others need not wait for theirs.
-void give_up(const GroupContext& context, const std::string& why) {
+void give_up(const GroupContext& context, const rendezvous::Consensus::Judge& judge, const std::string& why) {
   try {
     if (context.identity.rank == 0) context.store->set(kEndpoint, kNoEndpoint);
-    context.store->set(joined_key(context.identity.rank), why);
+    consensus_of(context).say(why, judge, Deadline::after({}));
   } catch (const Error& error) {
     log_warn("backend 'shm': rank {} could not tell the others that it gives up: {}", context.identity.rank,
              error.what());
   }
-}
-
-// Waits until every rank has said what came of it, and throws unless all went well.
-void agree(const GroupContext& context, const Deadline& deadline) {
-  std::vector<std::string> keys;
-  for (const auto& member : context.roster) keys.push_back(joined_key(member.rank));
-  std::vector<std::string> outcomes;
-  try {
-    outcomes = context.store->multi_get(keys, deadline);
-  } catch (const Timeout&) {
-    std::string absent;
-    for (std::size_t r = 0; r < keys.size(); ++r) {
-      if (context.store->check(std::span(&keys[r], 1))) continue;
-      absent += (absent.empty() ? "" : ", ") + context.roster[r].describe();
-    }
-    throw Timeout(fmt::format("backend 'shm': {} did not come to set up shared memory, {}; see whether they still run",
-                              absent, deadline.progress()));
-  }
-  std::string reasons;
-  for (std::size_t r = 0; r < outcomes.size(); ++r) {
-    if (outcomes[r] == kOk || outcomes[r] == kFollows) continue;
-    reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", context.roster[r].describe(), outcomes[r]);
-  }
-  if (!reasons.empty()) throw BackendUnavailable(fmt::format("backend 'shm' can't be used: {}", reasons));
 }
 
 // Gives every rank the bells of all. `files` are rank 0's: those of the others.
@@ -242,6 +236,7 @@ Meeting meet(const GroupContext& context, const Deadline& deadline) {
   Meeting meeting;
   std::vector<UniqueFd> bells;
   std::string outcome(kOk);
+  const auto judge = [&](std::span<const std::string> outcomes) { return verdict_on(context.roster, outcomes); };
   try {
     if (rank == 0) {
       meeting = host(context, bells, deadline);
@@ -254,14 +249,14 @@ Meeting meet(const GroupContext& context, const Deadline& deadline) {
       }
     }
   } catch (const Timeout& error) {
-    give_up(context, error.what());
+    give_up(context, judge, error.what());
     throw;
   } catch (const Error& error) {
     outcome = error.what();
     if (rank == 0) context.store->set(kEndpoint, kNoEndpoint);
   }
-  context.store->set(joined_key(rank), outcome);
-  agree(context, deadline);
+  const std::string reasons = consensus_of(context).decide(outcome, judge, deadline);
+  if (!reasons.empty()) throw BackendUnavailable(fmt::format("backend 'shm' can't be used: {}", reasons));
   try {
     meeting.bells = exchange_bells(context, meeting.couriers, std::move(bells), deadline);
   } catch (const Error& error) {

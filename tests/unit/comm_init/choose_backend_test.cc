@@ -211,7 +211,7 @@ TEST(ChooseBackend, RanksThatAskForDifferentOnesAreToldWho) {
 
 TEST(ChooseBackend, AVerdictThatIsNoneAndOneThatNeverCameAreSaid) {
   GroupContext context = context_of({"a", "b"});
-  context.store->set("backend/verdict", "x\tnobody\tno x\n");
+  context.store->set("backend/verdict", "agreed x\tnobody\tno x\n");
   EXPECT_THAT(error_of<CorruptData>([&] {
                 agree_on_reasons({{"x", ""}}, context, Deadline::after(kPatience));
               }),
@@ -221,7 +221,7 @@ TEST(ChooseBackend, AVerdictThatIsNoneAndOneThatNeverCameAreSaid) {
   EXPECT_THAT(error_of<Timeout>([&] {
                 agree_on_reasons({{"x", ""}}, context, Deadline::after(std::chrono::milliseconds(50)));
               }),
-              HasSubstr("all 2 came, but the last of them stopped"));
+              HasSubstr("all 2 ranks came, but the last of them stopped"));
 }
 
 TEST(ChooseBackend, TheBuiltInOnesServeOneHostOnly) {

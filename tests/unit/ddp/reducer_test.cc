@@ -543,7 +543,8 @@ TEST(Reducer, NamesTheRanksThatMakeNone) {
   const auto texts = errors_of(world, [](const Group& group) {
     if (group->rank() == 0) Reducer(kSix, group);
   });
-  EXPECT_NE(texts[0].find("Timeout: Reducer: rank 0 of 3 waited for the parameters of ranks 1 and 2, elapsed"),
+  EXPECT_NE(texts[0].find("Timeout: Reducer: the ranks compare their parameters: rank 1 (host fake, pid 101), rank 2 ("
+                          "host fake, pid 102) did not come, elapsed"),
             std::string::npos)
       << texts[0];
 }

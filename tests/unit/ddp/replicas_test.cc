@@ -161,12 +161,12 @@ TEST(CompareParameters, RankZeroStaysUntilTheOthersHaveReadTheDifference) {
     thrown = true;
   });
   store::Store& store = world.store();
-  store.set("ddp/1/hash/1", "another");
   store.set("ddp/1/list/1", "1:o1:w");
-  const std::string readers = "ddp/1/readers";
-  EXPECT_NO_THROW(store.get(readers, Deadline::after(std::chrono::seconds(20)))) << "rank 0 did not wait";
+  store.add("ddp/1/list/count", 1);
+  store.set("ddp/1/hash/1", "another");  // last: now rank 0 asks for the lists, and judges them
+  EXPECT_NO_THROW(store.get("ddp/1/list/verdict", Deadline::after(std::chrono::seconds(20))));
   EXPECT_FALSE(thrown) << "rank 0 is gone";
-  store.add(readers, 1);
+  world.group(1)->barrier().wait();
   zero.join();
 }
 

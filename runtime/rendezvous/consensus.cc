@@ -1,0 +1,104 @@
+#include "runtime/rendezvous/consensus.h"
+
+#include <fmt/format.h>
+
+#include "runtime/base/error.h"
+
+namespace lockstep::rendezvous {
+namespace {
+
+constexpr std::chrono::milliseconds kSlice{200};
+
+// What a verdict begins with; its text follows.
+constexpr std::string_view kAgreed = "agreed ";
+constexpr std::string_view kCorrupt = "corrupt ";
+constexpr std::string_view kTimeout = "timeout ";
+
+// The text of a verdict, or what it throws.
+std::string obey(const std::string& verdict, std::string_view key) {
+  if (verdict.starts_with(kAgreed)) return verdict.substr(kAgreed.size());
+  if (verdict.starts_with(kTimeout)) throw Timeout(verdict.substr(kTimeout.size()));
+  if (verdict.starts_with(kCorrupt)) throw CorruptData(verdict.substr(kCorrupt.size()));
+  throw CorruptData(
+      fmt::format("store key '{}' holds {} bytes that are no verdict; run the same build of lockstep on all ranks", key,
+                  verdict.size()));
+}
+
+}  // namespace
+
+std::vector<std::string> Consensus::keys() const {
+  std::vector<std::string> all;
+  for (const Member& member : roster_) all.push_back(key(member.rank));
+  return all;
+}
+
+template <typename Wait>
+auto Consensus::wait_checking(const Deadline& deadline, const Wait& wait) const {
+  for (;;) {
+    try {
+      return wait(options_.check ? deadline.sooner(kSlice) : deadline);
+    } catch (const Timeout&) {
+      if (options_.check) options_.check();
+      if (!options_.check || deadline.expired()) throw;
+    }
+  }
+}
+
+bool Consensus::has_said(int rank) const {
+  const std::string said = key(rank);
+  return store_.check(std::span(&said, 1));
+}
+
+void Consensus::say(std::string_view own, const Judge& judge, const Deadline& deadline) {
+  store_.set(key(rank_), own);
+  if (store_.add(options_.name + "/count", 1) != static_cast<std::int64_t>(roster_.size())) return;
+  std::string verdict(kAgreed);
+  try {
+    verdict += judge(store_.multi_get(keys(), deadline));
+  } catch (const CorruptData& error) {
+    verdict = std::string(kCorrupt) + error.what();
+  }
+  store_.compare_set(verdict_key(), "", verdict);
+}
+
+std::string Consensus::hear(const Deadline& deadline) {
+  std::string verdict;
+  try {
+    verdict = wait_checking(deadline, [this](const Deadline& until) { return store_.get(verdict_key(), until); });
+  } catch (const Timeout&) {
+    return report_missing(deadline);
+  }
+  return obey(verdict, verdict_key());
+}
+
+std::string Consensus::decide(std::string_view own, const Judge& judge, const Deadline& deadline) {
+  say(own, judge, deadline);
+  return hear(deadline);
+}
+
+std::vector<std::string> Consensus::gather(std::string_view own, const Deadline& deadline) {
+  store_.set(key(rank_), own);
+  try {
+    return wait_checking(deadline, [this](const Deadline& until) { return store_.multi_get(keys(), until); });
+  } catch (const Timeout&) {
+    report_missing(deadline);
+    throw;
+  }
+}
+
+std::string Consensus::report_missing(const Deadline& deadline) {
+  std::string missing;
+  for (const Member& member : roster_) {
+    if (!has_said(member.rank)) missing += (missing.empty() ? "" : ", ") + member.describe();
+  }
+  const std::string text =
+      missing.empty()
+          ? fmt::format(
+                "{}: all {} ranks came, but the last of them stopped before it could say what follows, {}; look "
+                "for the first error in their output",
+                options_.what, roster_.size(), deadline.progress())
+          : fmt::format("{}: {} did not come, {}; {}", options_.what, missing, deadline.progress(), options_.remedy);
+  return obey(store_.compare_set(verdict_key(), "", std::string(kTimeout) + text), verdict_key());
+}
+
+}  // namespace lockstep::rendezvous
