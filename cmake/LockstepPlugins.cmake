@@ -12,7 +12,8 @@ set(plugin_headers
     runtime/comm/task_group.h runtime/comm/transfer.h runtime/comm/work.h runtime/device/buffer_view.h
     runtime/device/device.h runtime/device/device_runtime.h runtime/device/dtype.h runtime/device/stream.h
     runtime/rendezvous/identity.h runtime/rendezvous/roster.h runtime/store/store.h)
-file(GLOB wire_headers RELATIVE "${PROJECT_SOURCE_DIR}" CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/runtime/comm/wire/*.h")
+file(GLOB wire_headers RELATIVE "${PROJECT_SOURCE_DIR}" CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/runtime/comm/failure/*.h"
+     "${PROJECT_SOURCE_DIR}/runtime/comm/wire/*.h")
 list(APPEND plugin_headers ${wire_headers})
 set(stamp_text "${CMAKE_CXX_FLAGS} ${LOCKSTEP_SANITIZE} ${CMAKE_CXX_STANDARD}")
 foreach(header ${plugin_headers})

@@ -4,7 +4,7 @@
 cmake_minimum_required(VERSION 3.25)
 
 set(rooms proto runtime/base runtime/trace runtime/net runtime/store runtime/rendezvous runtime/device runtime/comm
-          runtime/comm/shm runtime/comm/wire runtime/comm/gloo runtime/comm/mpi runtime/comm/init runtime/ddp runtime/data
+          runtime/comm/failure runtime/comm/shm runtime/comm/wire runtime/comm/gloo runtime/comm/mpi runtime/comm/init runtime/ddp runtime/data
           runtime/checkpoint runtime/tensor runtime/tensor/cpu runtime/autograd runtime/nn runtime/optim runtime/train
           runtime/libtorch runtime/cuda runtime/comm/nccl launcher launcher/probe)
 # In the order above: a room's line names only rooms before it, so one pass makes the rule transitive.
@@ -16,8 +16,9 @@ set(may_include_runtime/store runtime/net proto runtime/trace)
 set(may_include_runtime/rendezvous runtime/store)
 set(may_include_runtime/device runtime/base)
 set(may_include_runtime/comm runtime/device runtime/trace runtime/rendezvous)
-set(may_include_runtime/comm/shm runtime/comm runtime/net)
-set(may_include_runtime/comm/wire runtime/comm)
+set(may_include_runtime/comm/failure runtime/comm)
+set(may_include_runtime/comm/shm runtime/comm/failure runtime/net)
+set(may_include_runtime/comm/wire runtime/comm/failure)
 set(may_include_runtime/comm/gloo runtime/comm/wire)
 set(may_include_runtime/comm/mpi runtime/comm/wire)
 set(may_include_runtime/comm/init runtime/comm runtime/comm/shm runtime/comm/wire)
@@ -33,7 +34,7 @@ set(may_include_runtime/train runtime/comm/init runtime/ddp runtime/data runtime
 set(may_include_runtime/libtorch runtime/ddp runtime/data runtime/checkpoint)
 # The plug-in's core is the device; it says to the core what it brings, collectives among it.
 set(may_include_runtime/cuda runtime/comm)
-set(may_include_runtime/comm/nccl runtime/comm/wire runtime/cuda)
+set(may_include_runtime/comm/nccl runtime/comm/failure runtime/cuda)
 set(may_include_launcher runtime/rendezvous)
 # A program beside the launcher, which must not load what this one is there to load.
 set(may_include_launcher/probe runtime/comm/init)

@@ -13,6 +13,7 @@ endfunction()
 
 expect(upward runtime/store/a.cc "#include \"runtime/ddp/reducer.h\"" "runtime/store may not include runtime/ddp")
 expect(nested runtime/comm/a.cc "#include \"runtime/comm/shm/x.h\"" "runtime/comm may not include runtime/comm/shm")
+expect(sibling runtime/comm/nccl/a.cc "#include \"runtime/comm/wire/x.h\"" "runtime/comm/nccl may not include runtime/comm/wire")
 expect(package runtime/ddp/a.h "  #  include <spdlog/spdlog.h>" "runtime/ddp may not include <spdlog/spdlog.h>")
 expect(socket runtime/comm/shm/a.cc "#include <sys/socket.h>" "its place: runtime/net")
 expect(relative runtime/store/a.cc "#include \"store.h\"" "no path from the root")

@@ -7,8 +7,8 @@
 #include <iterator>
 
 #include "runtime/base/error.h"
+#include "runtime/comm/failure/patience.h"
 #include "runtime/comm/mpi/mpi_process.h"
-#include "runtime/comm/wire/patience.h"
 
 namespace lockstep::mpi_backend {
 namespace {
@@ -149,7 +149,7 @@ void WireMpi::let_go() {
   }
   // A receive that nobody has begun to fill is gone with that. Any other transfer has to end, or MPI to rest: it moves
   // nothing by itself.
-  wire::Patience patience(kLastPush);
+  comm::Patience patience(kLastPush);
   do {
     std::erase_if(under_way_, [](MPI_Request& request) {
       int done = 0;
@@ -228,7 +228,7 @@ void WireMpi::interrupt() {
 }
 
 void WireMpi::close(const Deadline& deadline) {
-  wire::Patience patience(deadline.remaining());
+  comm::Patience patience(deadline.remaining());
   try {
     while (!at_rest_ && !on_their_way_.empty() && !patience.over()) {
       reap_frames();

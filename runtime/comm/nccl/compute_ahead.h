@@ -12,8 +12,8 @@
 #include <optional>
 #include <vector>
 
+#include "runtime/comm/failure/patience.h"
 #include "runtime/comm/nccl/helper_call.h"
-#include "runtime/comm/wire/patience.h"
 #include "runtime/device/device_runtime.h"
 
 namespace lockstep::nccl {
@@ -37,8 +37,8 @@ class ComputeAhead {
   // Grows with each answer of the driver.
   const std::shared_ptr<std::atomic<std::uint64_t>> answers_ = std::make_shared<std::atomic<std::uint64_t>>(0);
   std::optional<HelperCall> call_;
-  wire::Patience patience_;
-  wire::Patience question_patience_;
+  comm::Patience patience_;
+  comm::Patience question_patience_;
   std::uint64_t answers_seen_ = 0;
   bool ended_ = false;
   bool took_too_long_ = false;

@@ -8,6 +8,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/quiet_thread.h"
+#include "runtime/comm/failure/messages.h"
 #include "runtime/comm/roster_cause.h"
 
 namespace lockstep::nccl {
@@ -56,7 +57,7 @@ void Engine::open(const Deadline& deadline) {
     throw;
   }
   std::exception_ptr error;
-  std::optional<wire::Patience> overdue;
+  std::optional<comm::Patience> overdue;
   bool is_late = false;
   {
     MutexLock lock(mutex_);
@@ -89,12 +90,7 @@ void Engine::open(const Deadline& deadline) {
 void Engine::check() const {
   if (failure_.happened()) throw_failure();
   MutexLock lock(mutex_);
-  if (closed_) {
-    throw InvalidArgument(
-        fmt::format("{}: the group was destroyed before this work was done; wait for each work, or keep the group for "
-                    "longer",
-                    own_name()));
-  }
+  if (closed_) comm::throw_closed(own_name());
 }
 
 void Engine::prepare(Item& item, bool follows, StreamView compute) {

@@ -34,14 +34,14 @@
 
 #include "runtime/base/mutex.h"
 #include "runtime/comm/backend.h"
+#include "runtime/comm/failure/failure.h"
+#include "runtime/comm/failure/patience.h"
 #include "runtime/comm/nccl/collective.h"
 #include "runtime/comm/nccl/control.h"
 #include "runtime/comm/nccl/entry.h"
 #include "runtime/comm/nccl/flight_record.h"
 #include "runtime/comm/nccl/knobs.h"
 #include "runtime/comm/nccl/message.h"
-#include "runtime/comm/wire/failure.h"
-#include "runtime/comm/wire/patience.h"
 
 namespace lockstep::nccl {
 
@@ -174,7 +174,7 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   void undertake();
   // Aborts what there is, in a thread of its own. An abort that has not come back when the patience is over is the
   // watchdog's. Then waits for the device, for a while.
-  void bury(wire::Patience patience);
+  void bury(comm::Patience patience);
   // Behind what the program computes for collectives and messages that are launched.
   std::vector<std::shared_ptr<void>> ready_events();
   void abort_communicator();
@@ -198,8 +198,8 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   const Knobs knobs_;
   const int rank_;
   const int size_;
-  wire::PatientStore patient_store_;
-  wire::Failure failure_;
+  comm::PatientStore patient_store_;
+  comm::Failure failure_;
   FlightRecord flight_record_;
 
   // The owner thread's; then the undertaker's.
@@ -208,9 +208,9 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   std::shared_ptr<Item> launching_;  // NCCL is about to launch it
   std::weak_ptr<Item> front_;        // what the device is in, and until when; no address, which a later one may have
   bool front_computed_ = false;
-  std::optional<wire::Patience> front_patience_;
+  std::optional<comm::Patience> front_patience_;
   std::optional<Deadline> front_limit_;           // the same, as an error says it
-  std::optional<wire::Patience> error_patience_;  // set: NCCL says that something is wrong
+  std::optional<comm::Patience> error_patience_;  // set: NCCL says that something is wrong
   std::shared_ptr<void> world_size_;              // on the device
   Deadline next_look_ = Deadline::after({});
   int looks_at_nccl_ = 0;  // in a row

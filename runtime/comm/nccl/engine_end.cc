@@ -9,10 +9,11 @@
 #include "runtime/base/exit_code.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/quiet_thread.h"
+#include "runtime/comm/failure/messages.h"
+#include "runtime/comm/failure/patience.h"
 #include "runtime/comm/nccl/compute_ahead.h"
 #include "runtime/comm/nccl/engine.h"
 #include "runtime/comm/nccl/helper_call.h"
-#include "runtime/comm/wire/patience.h"
 
 namespace lockstep::nccl {
 
@@ -24,9 +25,9 @@ constexpr std::chrono::milliseconds kLook{20};
 // Runs `body` in a thread of its own. Returns its error, null if there was none; nothing if it has not come back when
 // the patience is over, which counts once `counts` says so.
 std::optional<std::exception_ptr> call_aside(
-    DeviceId device, const std::function<void()>& body, wire::Patience patience,
+    DeviceId device, const std::function<void()>& body, comm::Patience patience,
     const std::function<bool()>& counts = [] { return true; }) {
-  const wire::Patience whole = patience;
+  const comm::Patience whole = patience;
   std::optional<HelperCall> call;
   try {
     call.emplace(device, body);
@@ -84,19 +85,19 @@ void Engine::on_cause() {
 // The process is free or gone when this patience is over, whatever part of it the owner takes, and what the program
 // computes before its collectives has ended.
 void Engine::undertake() {
-  wire::Patience patience(knobs_.abort_patience);
+  comm::Patience patience(knobs_.abort_patience);
   const auto of_the_abort = knobs_.abort_patience * 3 / 5;
   {
     // The owner is in a call at most, and NCCL's return at once.
     MutexLock lock(mutex_);
-    while (!parked_ && patience.remaining(wire::Patience::Time::clock::now()) > of_the_abort) {
+    while (!parked_ && patience.remaining(comm::Patience::Time::clock::now()) > of_the_abort) {
       changed_.wait_until(mutex_, patience.next());
     }
   }
   bury(patience);
 }
 
-void Engine::bury(wire::Patience patience) {
+void Engine::bury(comm::Patience patience) {
   const auto complain = [this](const std::exception_ptr& error) {
     try {
       if (error) std::rethrow_exception(error);
@@ -123,7 +124,7 @@ void Engine::bury(wire::Patience patience) {
     const Deadline limit = Deadline::after(self->knobs_.abort_patience);
     if (self->stream_) self->runtime_.synchronize({self->context_.device, self->stream_.get()}, limit);
   };
-  const auto drained = call_aside(context_.device, drain, wire::Patience(2 * knobs_.abort_patience));
+  const auto drained = call_aside(context_.device, drain, comm::Patience(2 * knobs_.abort_patience));
   if (drained) {
     complain(*drained);
   } else {
@@ -172,7 +173,7 @@ void Engine::end_the_process(const char* what) {
 
 bool Engine::wait_for_goodbyes() {
   // As long as a collective may take: the slowest rank may be in the last one, and its device needs all the others'.
-  wire::Patience patience(context_.timeout);
+  comm::Patience patience(context_.timeout);
   for (;;) {
     watch();
     MutexLock lock(mutex_);
@@ -207,8 +208,8 @@ void Engine::fail_for_what_is_computed(const Deadline& limit) {
 // It waits for the other ranks of the host, and for the device: late is no failure.
 void Engine::destroy() {
   const Deadline limit = Deadline::after(context_.timeout);
-  wire::Patience patience(knobs_.abort_patience);
-  std::optional<wire::Patience> since_failure;
+  comm::Patience patience(knobs_.abort_patience);
+  std::optional<comm::Patience> since_failure;
   HelperCall call(context_.device, [self = shared_from_this()] { self->communicator_->destroy(); });
   for (bool said = false; !call.wait(limit.sooner(kLook));) {
     if (!since_failure && failure_.happened()) since_failure.emplace(knobs_.abort_patience);
@@ -248,7 +249,7 @@ void Engine::leave() {
   if (!all_left) {
     log_info("nccl: {} does not wait any longer for the others to leave, and aborts its communicator", own_name());
     control_.post(write({EntryKind::aborted, {rank_}}));
-    bury(wire::Patience(knobs_.abort_patience));
+    bury(comm::Patience(knobs_.abort_patience));
     world_size_.reset();
     return;
   }
@@ -294,7 +295,7 @@ void Engine::ask_who_is_lost() {
 // It makes no call that waits. Should one do so all the same, an abort gets it out, or the watchdog ends the process.
 void Engine::join_owner() {
   if (!owner_.joinable()) return;
-  std::optional<wire::Patience> patience;
+  std::optional<comm::Patience> patience;
   for (;;) {
     bool parked = false;
     {
@@ -336,9 +337,7 @@ void Engine::close_as(std::optional<std::string> cause) {
   }
   if (!cause && !failure_.happened()) {
     if (const UnderWay left = under_way(); left.collectives + left.messages > 0) {
-      cause = fmt::format(
-          "{} destroyed its group with {} collectives and {} messages under way; it must wait for each work first",
-          own_name(), left.collectives, left.messages);
+      cause = comm::destroyed_text(own_name(), left.collectives, left.messages);
     }
   }
   if (cause) propose(Cause::Kind::failed, rank_, *cause);
@@ -351,7 +350,7 @@ void Engine::close_as(std::optional<std::string> cause) {
   {
     MutexLock lock(mutex_);
     // Whoever brings a cause makes it known first, and calls the undertaker then.
-    wire::Patience patience(knobs_.abort_patience);
+    comm::Patience patience(knobs_.abort_patience);
     while (failure_.happened() && !undertaker_called_ && !patience.over()) {
       changed_.wait_until(mutex_, patience.next());
     }
@@ -377,9 +376,6 @@ void Engine::close() {
   log_warn("nccl: the group of {} has not ended in order: {}", own_name(), failure_.known().text);
 }
 
-void Engine::close_unwinding() {
-  close_as(fmt::format("{} was ended by an exception of its own after collective {}; its own message says more",
-                       own_name(), last()));
-}
+void Engine::close_unwinding() { close_as(comm::unwound_text(own_name(), last())); }
 
 }  // namespace lockstep::nccl

@@ -1,6 +1,7 @@
 // What the ranks tell each other in their log, and what a rank finds out from it when a collective does not end.
 #include <fmt/format.h>
 
+#include "runtime/comm/failure/messages.h"
 #include "runtime/comm/nccl/engine.h"
 
 namespace lockstep::nccl {
@@ -86,9 +87,9 @@ bool Engine::all_have_answered() const {
 Cause Engine::what_holds_up(const Item& item, const Deadline& deadline) {
   if (item.awaited_peer() >= 0) {
     return cause_of(Cause::Kind::timeout, item.awaited_peer(),
-                    fmt::format("{} on {} timed out, {}; {} has not called its part, or waits for something that comes "
-                                "before it; see why it is late, or raise the timeout",
-                                item.describe(), own_name(), deadline.progress(), who(item.awaited_peer())));
+                    comm::timeout_text(item.describe(), own_name(), deadline,
+                                       who(item.awaited_peer()) +
+                                           " has not called its part, or waits for something that comes before it"));
   }
   const auto sequence = static_cast<std::int64_t>(item.sequence);
   control_.post(write({EntryKind::question, {rank_, sequence}}));
@@ -96,7 +97,7 @@ Cause Engine::what_holds_up(const Item& item, const Deadline& deadline) {
   std::vector<std::optional<Goodbye>> left;
   {
     MutexLock lock(mutex_);
-    wire::Patience patience(kAnswerPatience);
+    comm::Patience patience(kAnswerPatience);
     while (!failure_.happened() && !all_have_answered() && !patience.over()) {
       changed_.wait_until(mutex_, patience.next());
     }
@@ -128,8 +129,7 @@ Cause Engine::what_holds_up(const Item& item, const Deadline& deadline) {
   const std::string why =
       absent.empty() ? "all have arrived, and the devices are not through with it" : "not arrived: " + absent;
   return cause_of(Cause::Kind::timeout, absent_ranks.size() == 1 ? absent_ranks.front() : -1,
-                  fmt::format("{} on {} timed out, {}; {}; see why it is late, or raise the timeout", item.describe(),
-                              own_name(), deadline.progress(), why));
+                  comm::timeout_text(item.describe(), own_name(), deadline, why));
 }
 
 void Engine::time_out(const Item& item, const Deadline& deadline) {

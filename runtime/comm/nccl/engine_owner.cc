@@ -9,6 +9,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/logging.h"
+#include "runtime/comm/failure/messages.h"
 #include "runtime/comm/nccl/engine.h"
 #include "runtime/comm/nccl/helper_call.h"
 #include "runtime/rendezvous/consensus.h"
@@ -345,13 +346,8 @@ void Engine::check_those_who_left() {
       const auto& left = left_after_[static_cast<std::size_t>(r)];
       if (!left || !first->is_beyond(r, *left)) continue;
       gone = r;
-      text = first->awaited_peer() < 0
-                 ? fmt::format(
-                       "{} left after collective {}; {} is in {}, which needs every rank: all ranks must take part "
-                       "in the same collectives",
-                       who(r), left->last, own_name(), first->describe())
-                 : fmt::format("{} left after collective {}; {} waits for its {}", who(r), left->last, own_name(),
-                               first->describe());
+      text = first->awaited_peer() < 0 ? comm::left_early_text(who(r), left->last, own_name(), first->describe())
+                                       : comm::left_unanswered_text(who(r), left->last, own_name(), first->describe());
     }
   }
   if (!text.empty()) fail(Cause::Kind::left, gone, text);

@@ -6,7 +6,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/quiet_thread.h"
-#include "runtime/comm/wire/patience.h"
+#include "runtime/comm/failure/patience.h"
 #include "runtime/cuda/check.h"
 
 namespace lockstep::nccl {
@@ -101,7 +101,7 @@ void release_behind_device(DeviceId device, std::function<void()> release) noexc
       cuda::check_quietly(::cudaSetDevice(device.index), "cudaSetDevice", device);
       return body();
     }
-    wire::Patience patience(kReleasePatience);
+    comm::Patience patience(kReleasePatience);
     while (!call->wait(patience.next())) {
       if (!patience.over()) continue;
       log_info("nccl: memory on {} goes back when what runs there has ended", device.str());

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <exception>
-
 #include "runtime/base/error.h"
 #include "runtime/comm/nccl/meeting.h"
 

@@ -7,6 +7,8 @@
 #include <cstring>
 #include <type_traits>
 
+#include "runtime/comm/failure/messages.h"
+
 namespace lockstep::shm {
 namespace {
 
@@ -73,11 +75,10 @@ Blocker Collective::late(const Floor& floor, WordOf word_of, std::uint64_t wante
     if (!session.has_left(r)) return {&word, value};
     value = word.load(std::memory_order_acquire);  // what it did before it left
     if (value >= wanted) continue;
-    floor.session.fail(Cause::Kind::left, r,
-                       fmt::format("{}; {} is in {}, which needs every rank: all ranks must take part "
-                                   "in the same collectives",
-                                   session.left_text(r), session.who(task_.rank), describe()),
-                       static_cast<std::int64_t>(sequence_));
+    floor.session.fail(
+        Cause::Kind::left, r,
+        comm::left_early_text(session.who(r), session.left_after(r), session.who(task_.rank), describe()),
+        static_cast<std::int64_t>(sequence_));
   }
   return {};
 }

@@ -6,16 +6,14 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/logging.h"
+#include "runtime/comm/failure/messages.h"
 
 namespace lockstep::shm {
 
 void Engine::check() const {
   session_.check();
   if (closed_) {
-    throw InvalidArgument(
-        fmt::format("{}: the group was destroyed before this work was done; wait for each work, or "
-                    "keep the group for longer",
-                    session_.who(session_.rank())));
+    comm::throw_closed(session_.who(session_.rank()));
   }
 }
 
@@ -169,10 +167,7 @@ void Engine::close() {
       // The group failed: its ranks know the cause, and there is nobody left to tell here.
     }
     if (done_ < last_ || mailbox_.owed() > 0) {
-      abort_for(
-          fmt::format("{} destroyed its group with {} collectives and {} messages under way; it must wait for "
-                      "each work first",
-                      session_.who(session_.rank()), last_ - done_, mailbox_.owed()));
+      abort_for(comm::destroyed_text(session_.who(session_.rank()), last_ - done_, mailbox_.owed()));
     }
   }
   leave();
@@ -181,8 +176,7 @@ void Engine::close() {
 void Engine::close_unwinding() {
   const auto self = shared_from_this();
   MutexLock lock(mutex_);
-  abort_for(fmt::format("{} was ended by an exception of its own after collective {}; its own message says more",
-                        session_.who(session_.rank()), last_));
+  abort_for(comm::unwound_text(session_.who(session_.rank()), last_));
   leave();
 }
 

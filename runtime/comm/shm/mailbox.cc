@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "runtime/comm/failure/messages.h"
+
 namespace lockstep::shm {
 namespace {
 
@@ -77,8 +79,8 @@ void Mailbox::check_peer(const Parcel& parcel) {
   push();
   if (parcel.done) return;
   session_.fail(Cause::Kind::left, parcel.peer,
-                fmt::format("{}; {} waits for its {}", session_.left_text(parcel.peer), session_.who(session_.rank()),
-                            parcel.describe()));
+                comm::left_unanswered_text(session_.who(parcel.peer), session_.left_after(parcel.peer),
+                                           session_.who(session_.rank()), parcel.describe()));
 }
 
 std::size_t Mailbox::chunk_count(const BufferView& buffer) const {

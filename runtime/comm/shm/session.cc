@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "runtime/base/error.h"
+#include "runtime/comm/failure/messages.h"
 #include "runtime/comm/futex.h"
 #include "runtime/comm/shm/liveness.h"
 
@@ -153,12 +154,6 @@ void Session::throw_first_cause() const {
   throw_error(cause->as_read_by(rank_));
 }
 
-std::string Session::left_text(int rank) const {
-  const std::uint64_t left_after = words(rank).left_after.load(std::memory_order_acquire);
-  if (left_after == 0) return {};
-  return fmt::format("{} left after collective {}", who(rank), left_after - 1);
-}
-
 void Session::leave(std::uint64_t last) {
   own().left_after.store(last + 1, std::memory_order_seq_cst);
   if (ring()) wake_all(rank_);
@@ -234,9 +229,7 @@ void Session::wait(Awaited& awaited, const Deadline& deadline, const comm::Mover
     if (awaited.push().done()) return;
     const Missing missing = awaited.missing();
     fail(Cause::Kind::timeout, missing.ranks.size() == 1 ? missing.ranks.front() : -1,
-         fmt::format("{} on {} timed out, {}; {}; see why it is late, or raise the timeout", awaited.describe(),
-                     who(rank_), deadline.progress(), missing.text),
-         awaited.sequence());
+         comm::timeout_text(awaited.describe(), who(rank_), deadline, missing.text), awaited.sequence());
   }
 }
 

@@ -109,8 +109,8 @@ class Session {
   // a Timeout that says who is missing; when a process dies, with PeerLost.
   void wait(Awaited& awaited, const Deadline& deadline, const comm::Mover& group);
 
-  // "rank 2 left after collective 41", if `rank` has said goodbye; else empty.
-  std::string left_text(int rank) const;
+  // The last collective of `rank`, which has said goodbye.
+  std::uint64_t left_after(int rank) const { return words(rank).left_after.load(std::memory_order_acquire) - 1; }
   bool has_left(int rank) const { return words(rank).left_after.load(std::memory_order_acquire) != 0; }
 
   // Throws PeerLost, on all ranks, if a rank's process has ended without a goodbye. `what` this rank is in.

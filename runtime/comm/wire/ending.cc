@@ -8,11 +8,14 @@
 #include <exception>
 
 #include "runtime/base/logging.h"
+#include "runtime/comm/failure/messages.h"
+#include "runtime/comm/failure/patience.h"
 #include "runtime/comm/roster_cause.h"
-#include "runtime/comm/wire/patience.h"
 
 namespace lockstep::wire {
 namespace {
+
+static_assert(comm::Failure::kMostBytes <= kInlineBytes, "a cause must fit into a frame");
 
 // Where a rank leaves its goodbye for those who did not see it.
 std::string key_of_goodbye(int rank) { return fmt::format("left/{}", rank); }
@@ -79,7 +82,8 @@ bool Ending::is_loss(int peer) {
   if (failure_.happened()) return false;
   // It may have left while this rank stood still; or its goodbye is here, and its end was read first.
   const auto left = store_.ask([key = key_of_goodbye(peer)](store::Store& store) {
-    return store.check(std::array{key}) ? store.get(key, Deadline::after(PatientStore::kPatience)) : std::string();
+    return store.check(std::array{key}) ? store.get(key, Deadline::after(comm::PatientStore::kPatience))
+                                        : std::string();
   });
   MutexLock lock(mutex_);
   if (!left_after_[index] && left) left_after_[index] = number_in(*left);
@@ -126,7 +130,7 @@ void Ending::say_goodbye(std::uint64_t last) {
     }
   }
   for (const int peer : others) wire_.send_frame(peer, write_frame(goodbye));
-  Patience patience(limits_.goodbye);
+  comm::Patience patience(limits_.goodbye);
   for (;;) {
     acknowledge();
     if (failure_.happened() || everybody_has_seen()) return;
@@ -140,7 +144,7 @@ void Ending::say_goodbye(std::uint64_t last) {
 }
 
 void Ending::wait_for_a_cause(const std::string& how, std::uint64_t last) {
-  Patience patience(limits_.aftermath);
+  comm::Patience patience(limits_.aftermath);
   try {
     while (!failure_.happened() && !patience.over()) wire_.wait(patience.next());
   } catch (const std::exception& error) {
@@ -150,7 +154,7 @@ void Ending::wait_for_a_cause(const std::string& how, std::uint64_t last) {
   {
     MutexLock lock(mutex_);
     for (std::size_t r = 0; r < left_after_.size(); ++r) {
-      if (left_after_[r]) text += fmt::format("; {} left after collective {}", roster_[r].describe(), *left_after_[r]);
+      if (left_after_[r]) text += "; " + comm::left_text(roster_[r].describe(), *left_after_[r]);
     }
   }
   failure_.propose(cause_of(Cause::Kind::lost, -1, text, last));
@@ -163,7 +167,7 @@ void Ending::let_go() {
 }
 
 void Ending::tell_of_failure() {
-  const std::string cause = encode(failure_.known(), Failure::kMostBytes);
+  const std::string cause = encode(failure_.known(), comm::Failure::kMostBytes);
   Frame failed;
   failed.kind = FrameKind::failed;
   failed.payload = bytes_of(cause);
@@ -182,7 +186,7 @@ void Ending::tell_of_failure() {
 void Ending::raise() const {
   {
     MutexLock lock(mutex_);
-    Patience patience(limits_.aftermath);
+    comm::Patience patience(limits_.aftermath);
     while (!let_go_ && !patience.over()) changed_.wait_until(mutex_, patience.next());
   }
   failure_.raise();

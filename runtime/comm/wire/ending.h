@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "runtime/base/mutex.h"
-#include "runtime/comm/wire/failure.h"
+#include "runtime/comm/failure/failure.h"
+#include "runtime/comm/failure/patient_store.h"
 #include "runtime/comm/wire/frame.h"
-#include "runtime/comm/wire/patient_store.h"
 #include "runtime/comm/wire/wire.h"
 #include "runtime/rendezvous/roster.h"
 
@@ -39,8 +39,8 @@ class Ending {
   Ending(Wire& wire, const rendezvous::Roster& roster, int rank, std::shared_ptr<store::Store> store,
          std::function<void()> on_failure, std::function<void(const Cause&)> on_throw, const Limits& limits);
 
-  Failure& failure() { return failure_; }
-  const Failure& failure() const { return failure_; }
+  comm::Failure& failure() { return failure_; }
+  const comm::Failure& failure() const { return failure_; }
   // Of a group that never came to be: fails it with `cause`, for whoever still works for it, and lets the store go.
   void abandon(const Cause& cause);
   // What this rank has to say of `rank`, which may be itself, or -1: no single one.
@@ -81,8 +81,8 @@ class Ending {
   const rendezvous::Roster& roster_;
   const int rank_;
   const Limits limits_;
-  PatientStore store_;
-  Failure failure_;
+  comm::PatientStore store_;
+  comm::Failure failure_;
 
   mutable Mutex mutex_;
   mutable Condition changed_;

@@ -6,6 +6,7 @@
 #include <exception>
 
 #include "runtime/base/error.h"
+#include "runtime/comm/failure/messages.h"
 
 namespace lockstep::wire {
 namespace {
@@ -216,12 +217,10 @@ void Engine::check_those_who_left() {
       const auto left = ending_.left_after(r);
       if (!left) continue;
       gone_rank = r;
-      const std::string gone = fmt::format("{} left after collective {}", who(r), *left);
       if (!queue_.empty() && queue_.front()->sequence_ > *left) {
-        text = fmt::format("{}; {} is in {}, which needs every rank: all ranks must take part in the same collectives",
-                           gone, who(rank_), queue_.front()->describe());
+        text = comm::left_early_text(who(r), *left, who(rank_), queue_.front()->describe());
       } else if (const auto parcel = post_office_.waiting_for(r)) {
-        text = fmt::format("{}; {} waits for its {}", gone, who(rank_), parcel->describe());
+        text = comm::left_unanswered_text(who(r), *left, who(rank_), parcel->describe());
       }
     }
   }
@@ -234,10 +233,7 @@ void Engine::close_as(std::optional<std::string> cause) {
     if (closed_) return;
     const std::size_t messages = post_office_.owed();
     if (!cause && !ending_.failure().happened() && (!queue_.empty() || messages > 0)) {
-      cause = fmt::format(
-          "{} destroyed its group with {} collectives and {} messages under way; it must wait for each "
-          "work first",
-          who(rank_), queue_.size(), messages);
+      cause = comm::destroyed_text(who(rank_), queue_.size(), messages);
     }
     // Only who owes nobody anything may say goodbye. Agreeing on a cause asks the store and takes its time; meanwhile
     // the communication thread goes on, and no goodbye may come before the cause.
@@ -254,9 +250,6 @@ void Engine::close_as(std::optional<std::string> cause) {
 
 void Engine::close() { close_as({}); }
 
-void Engine::close_unwinding() {
-  close_as(fmt::format("{} was ended by an exception of its own after collective {}; its own message says more",
-                       who(rank_), last()));
-}
+void Engine::close_unwinding() { close_as(comm::unwound_text(who(rank_), last())); }
 
 }  // namespace lockstep::wire

@@ -1,7 +1,5 @@
 // Collectives and messages as the program's thread starts them and waits for them.
-#include <fmt/format.h>
-
-#include "runtime/base/error.h"
+#include "runtime/comm/failure/messages.h"
 #include "runtime/comm/wire/engine.h"
 
 namespace lockstep::wire {
@@ -40,12 +38,7 @@ class Message final : public WorkState {
 void Engine::check() const {
   if (ending_.failure().happened()) ending_.raise();
   MutexLock lock(mutex_);
-  if (closed_) {
-    throw InvalidArgument(
-        fmt::format("{}: the group was destroyed before this work was done; wait for each work, or keep the group for "
-                    "longer",
-                    who(rank_)));
-  }
+  if (closed_) comm::throw_closed(who(rank_));
 }
 
 std::shared_ptr<Collective> Engine::start(comm::Task task) {
@@ -91,8 +84,7 @@ Engine::Outcome Engine::wait_for(const Deadline& deadline, Done done) {
 
 void Engine::time_out(const std::string& what, const Missing& missing, const Deadline& deadline) {
   propose(Cause::Kind::timeout, missing.ranks.size() == 1 ? missing.ranks.front() : -1,
-          fmt::format("{} on {} timed out, {}; {}; see why it is late, or raise the timeout", what, who(rank_),
-                      deadline.progress(), missing.text));
+          comm::timeout_text(what, who(rank_), deadline, missing.text));
   ending_.raise();
 }
 

@@ -9,7 +9,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/store/hash_store.h"
-#include "tests/unit/comm_wire/hooked_store.h"
+#include "tests/unit/comm_failure/hooked_store.h"
 
 namespace lockstep::wire {
 namespace {
@@ -122,7 +122,7 @@ TEST_F(EndingTest, AGoodbyeThatOneHasNotSeenIsFoundInTheStore) {
 // Its frame is here, and is read only while the store is asked.
 TEST_F(EndingTest, AGoodbyeThatIsReadAfterTheEndOfItsConnectionCounts) {
   Ending* self = nullptr;
-  store_ = std::make_shared<HookedStore>(store_, [&] { self->on_frame(1, frame_of(FrameKind::goodbye, 4)); });
+  store_ = std::make_shared<comm::HookedStore>(store_, [&] { self->on_frame(1, frame_of(FrameKind::goodbye, 4)); });
   const auto rank = ending();
   self = rank.get();
   EXPECT_FALSE(rank->is_loss(1));

@@ -13,7 +13,7 @@
 #include "runtime/base/error.h"
 #include "runtime/comm/reduction.h"
 #include "runtime/store/hash_store.h"
-#include "tests/unit/comm_wire/hooked_store.h"
+#include "tests/unit/comm_failure/hooked_store.h"
 #include "tests/unit/comm_wire/memory_wire.h"
 
 namespace lockstep::wire {
@@ -216,7 +216,7 @@ TEST(ProcessGroupWire, AnErrorComesOnceTheWireHasLetGoOfTheMemory) {
 // not take the group's end for a goodbye.
 TEST(ProcessGroupWire, AnExceptionIsTheCauseHoweverLongTheStoreTakes) {
   const auto hub = std::make_shared<MemoryWire::Hub>(2);
-  const auto store = std::make_shared<HookedStore>(std::make_shared<store::HashStore>(), [&] {
+  const auto store = std::make_shared<comm::HookedStore>(std::make_shared<store::HashStore>(), [&] {
     MutexLock lock(hub->mutex);
     const int before = hub->waits[1];
     hub->woken[1] = true;

@@ -10,7 +10,7 @@
 #include "runtime/base/deadline.h"
 #include "runtime/store/observed_clock.h"
 
-namespace lockstep::wire {
+namespace lockstep::comm {
 
 class Patience {
  public:
@@ -34,4 +34,4 @@ class Patience {
   store::ObservedClock clock_{2 * kSlice};
 };
 
-}  // namespace lockstep::wire
+}  // namespace lockstep::comm

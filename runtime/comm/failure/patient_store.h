@@ -13,7 +13,7 @@
 #include "runtime/base/mutex.h"
 #include "runtime/store/store.h"
 
-namespace lockstep::wire {
+namespace lockstep::comm {
 
 class PatientStore {
  public:
@@ -37,4 +37,4 @@ class PatientStore {
   std::shared_ptr<Asked> left_behind_ GUARDED_BY(mutex_);
 };
 
-}  // namespace lockstep::wire
+}  // namespace lockstep::comm

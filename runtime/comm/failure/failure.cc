@@ -1,11 +1,11 @@
-#include "runtime/comm/wire/failure.h"
+#include "runtime/comm/failure/failure.h"
 
 #include <string>
 #include <utility>
 
 #include "runtime/base/error.h"
 
-namespace lockstep::wire {
+namespace lockstep::comm {
 namespace {
 
 constexpr std::string_view kKey = "failure";
@@ -52,4 +52,4 @@ void Failure::raise() const {
   throw_error(cause.as_read_by(rank_));
 }
 
-}  // namespace lockstep::wire
+}  // namespace lockstep::comm

@@ -9,16 +9,15 @@
 
 #include "runtime/base/cause.h"
 #include "runtime/base/mutex.h"
-#include "runtime/comm/wire/frame.h"
-#include "runtime/comm/wire/patient_store.h"
+#include "runtime/comm/failure/patient_store.h"
 
-namespace lockstep::wire {
+namespace lockstep::comm {
 
 class Failure {
  public:
-  // A longer text is cut before anybody sees it: an encoded cause has to fit into a frame, and all are to read the
-  // same.
-  static constexpr std::size_t kMostBytes = kInlineBytes;
+  // A longer text is cut before anybody sees it: an encoded cause has to fit into a wire's frame, and all are to
+  // read the same.
+  static constexpr std::size_t kMostBytes = 1024;
 
   // Of the group as `rank` sees it. `on_cause` is called once, with no lock held, by the thread that brought the cause;
   // `on_throw`, if there is one, before each throw of it, by the thread that throws. `store` outlives this.
@@ -57,4 +56,4 @@ class Failure {
   std::optional<Cause> cause_ GUARDED_BY(mutex_);
 };
 
-}  // namespace lockstep::wire
+}  // namespace lockstep::comm

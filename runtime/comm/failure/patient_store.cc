@@ -1,4 +1,4 @@
-#include "runtime/comm/wire/patient_store.h"
+#include "runtime/comm/failure/patient_store.h"
 
 #include <exception>
 #include <thread>
@@ -7,9 +7,9 @@
 #include "runtime/base/error.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/quiet_thread.h"
-#include "runtime/comm/wire/patience.h"
+#include "runtime/comm/failure/patience.h"
 
-namespace lockstep::wire {
+namespace lockstep::comm {
 
 struct PatientStore::Asked {
   Mutex mutex;
@@ -76,4 +76,4 @@ void PatientStore::let_go() {
   store.swap(store_);
 }
 
-}  // namespace lockstep::wire
+}  // namespace lockstep::comm

@@ -1,9 +1,9 @@
 // Patience that runs only while its process does.
-#include "runtime/comm/wire/patience.h"
+#include "runtime/comm/failure/patience.h"
 
 #include <gtest/gtest.h>
 
-namespace lockstep::wire {
+namespace lockstep::comm {
 namespace {
 
 using namespace std::chrono_literals;
@@ -36,4 +36,4 @@ TEST(Patience, LooksAgainSoonEnoughToTell) {
 }
 
 }  // namespace
-}  // namespace lockstep::wire
+}  // namespace lockstep::comm

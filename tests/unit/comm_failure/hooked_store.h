@@ -8,7 +8,7 @@
 #include "runtime/store/hash_store.h"
 #include "runtime/store/prefix_store.h"
 
-namespace lockstep::wire {
+namespace lockstep::comm {
 
 class HookedStore final : public store::PrefixStore {
  public:
@@ -29,4 +29,4 @@ class HookedStore final : public store::PrefixStore {
   const Hook hook_;
 };
 
-}  // namespace lockstep::wire
+}  // namespace lockstep::comm

@@ -1,5 +1,5 @@
 // One cause for all ranks, also where the store can't say which was the first.
-#include "runtime/comm/wire/failure.h"
+#include "runtime/comm/failure/failure.h"
 
 #include <gtest/gtest.h>
 
@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "runtime/base/error.h"
-#include "tests/unit/comm_wire/hooked_store.h"
+#include "tests/unit/comm_failure/hooked_store.h"
 
-namespace lockstep::wire {
+namespace lockstep::comm {
 namespace {
 
 TEST(Failure, TheFirstCauseInTheStoreIsEverybodys) {
@@ -112,4 +112,4 @@ TEST(PatientStore, AnswersAndSwallowsNoMoreThanItSays) {
 }
 
 }  // namespace
-}  // namespace lockstep::wire
+}  // namespace lockstep::comm
