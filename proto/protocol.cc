@@ -23,7 +23,6 @@ constexpr Field kFrame[] = {Field::status, Field::list};
 constexpr Field kI64Value[] = {Field::i64, Field::value};
 constexpr Field kI64Keys[] = {Field::i64, Field::keys};
 constexpr Field kHello[] = {Field::u32, Field::value, Field::value, Field::value};
-constexpr Field kRankBarrier[] = {Field::key, Field::i64, Field::value, Field::value};
 constexpr Field kRegister[] = {Field::key, Field::value, Field::value, Field::value, Field::value};
 
 constexpr std::array kShapes = {
@@ -52,11 +51,6 @@ constexpr std::array kShapes = {
     OpShape{Op::prove, "PROVE", kValue, kFrame},
     OpShape{Op::wait_get, "WAIT_GET", kI64Keys, kFrame},
     OpShape{Op::set_acked, "SET_ACKED", kKeyValue, kFrame},
-    OpShape{Op::append_acked, "APPEND_ACKED", kKeyValue, kFrame},
-    OpShape{Op::multi_set_acked, "MULTI_SET_ACKED", kPairs, kFrame},
-    OpShape{Op::queue_push_acked, "QUEUE_PUSH_ACKED", kKeyValue, kFrame},
-    OpShape{Op::queue_wait_pop, "QUEUE_WAIT_POP", kKeyI64, kFrame},
-    OpShape{Op::rank_barrier, "RANK_BARRIER", kRankBarrier, kFrame},
     OpShape{Op::register_member, "REGISTER", kRegister, kFrame},
     OpShape{Op::heartbeat, "HEARTBEAT", kI64Value, kFrame},
     OpShape{Op::goodbye, "GOODBYE", kI64, kFrame},

@@ -51,11 +51,7 @@ enum class Op : std::uint8_t {
   prove = 0x81,
   wait_get = 0x82,
   set_acked = 0x83,
-  append_acked = 0x84,
-  multi_set_acked = 0x85,
-  queue_push_acked = 0x86,
-  queue_wait_pop = 0x87,
-  rank_barrier = 0x88,
+  // 0x84 to 0x88 have been given out before, and stay free.
   register_member = 0x90,
   heartbeat = 0x91,
   goodbye = 0x92,

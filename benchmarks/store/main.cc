@@ -3,7 +3,7 @@
 //
 //   ops OPERATION CLIENTS COUNT   operations per second, p50 µs, p99 µs; OPERATION is set, get or add
 //   wake TRIALS                   p50 µs, p99 µs from a set until the get that waits for it returns
-//   join KIND CLIENTS             ms: all connected, first barrier, second barrier; KIND is barrier or keys
+//   join CLIENTS                  ms: all connected, first barrier, second barrier
 //   connections COUNT [secret]    s to connect, s through a barrier, MB that the server grew by
 #include <fmt/format.h>
 #include <sys/resource.h>
@@ -46,8 +46,8 @@ std::string measure(const std::vector<std::string>& words) {
     const auto r = measure_wake(count(1));
     return fmt::format("{:.1f} {:.1f}", r.p50_us, r.p99_us);
   }
-  if (is("join", 2, 2) && (words[1] == "barrier" || words[1] == "keys")) {
-    const auto r = measure_join(words[1], count(2));
+  if (is("join", 1, 1)) {
+    const auto r = measure_join(count(1));
     return fmt::format("{:.1f} {:.1f} {:.1f}", r.connected, r.first, r.second);
   }
   if (is("connections", 2, 1) && (words.size() == 2 || words[2] == "secret")) {

@@ -124,11 +124,9 @@ WakeResult measure_wake(int trials) {
   return {percentile(woken, 0.5), percentile(woken, 0.99)};
 }
 
-JoinResult measure_join(const std::string& kind, int clients) {
-  const bool by_keys = kind == "keys";
-  Clients processes(clients, 4, [&](int index, const net::HostPort& where, const auto& gate, std::span<double> out) {
+JoinResult measure_join(int clients) {
+  Clients processes(clients, 4, [&](int, const net::HostPort& where, const auto& gate, std::span<double> out) {
     const auto meet = [&](TcpStore& store, const std::string& name) {
-      if (!by_keys) return store.barrier(name, index, clients, patience());
       if (store.add(name, 1) == clients) store.set("go " + name, "1");
       const std::string go[] = {"go " + name};
       store.wait(go, patience());
@@ -162,19 +160,14 @@ ConnectionsResult measure_connections(int count, bool with_secret) {
     const store::Endpoint server = {.address = where, .secret = secret, .role = "benchmark"};
     for (int i = 0; i < count; ++i) connections.push_back(store::TcpConnection::open(server, patience()));
     out[1] = now();
+    // As measure_join() does it.
     std::string request;
-    for (int rank = 0; rank < count; ++rank) {
-      const std::string number = std::to_string(rank), world = std::to_string(count);
-      request.clear();
-      proto::write_request(request,
-                           {proto::Op::rank_barrier, {.keys = {"/all"}, .values = {number, world}, .number = 60'000}});
-      connections[static_cast<std::size_t>(rank)].send(request, patience());
-    }
-    for (auto& connection : connections) {
-      if (connection.receive(proto::Op::rank_barrier, 0, patience()).number != proto::kOk) {
-        throw std::runtime_error("the barrier has failed");
-      }
-    }
+    proto::write_request(request, {proto::Op::add, {{"/all"}, {}, 1}});
+    proto::write_request(request, {proto::Op::wait, {{"/go"}, {}, 0}});
+    for (auto& connection : connections) connection.send(request, patience());
+    for (auto& connection : connections) (void)connection.receive(proto::Op::add, 1, patience());
+    TcpStore(server, patience()).set("go", "1");
+    for (auto& connection : connections) (void)connection.receive(proto::Op::wait, 1, patience());
     out[2] = now();
     gate();  // keeps them open while the memory is looked at
   });

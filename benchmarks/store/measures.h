@@ -30,9 +30,8 @@ struct JoinResult {
   double first;      // from the begin until the last has left a first barrier
   double second;     // from there until the last has left a second barrier
 };
-// `kind`: "barrier", the operation of this library's server; "keys", one ADD and a WAIT for the key that the last one
-// sets, which is how it is done with PyTorch's.
-JoinResult measure_join(const std::string& kind, int clients);
+// A barrier is one ADD by each and a wait for the key that the last one sets, as it is done with PyTorch's store.
+JoinResult measure_join(int clients);
 
 struct ConnectionsResult {
   double connect_s;  // all connected and greeted, one after the other

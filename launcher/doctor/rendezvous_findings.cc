@@ -14,6 +14,7 @@
 #include "runtime/rendezvous/launcher_guard.h"
 #include "runtime/rendezvous/meet.h"
 #include "runtime/store/tcp_store.h"
+#include "runtime/store/torch_store_client.h"
 
 namespace lockstep::launcher::doctor {
 namespace {
@@ -50,8 +51,7 @@ Finding ask_store(const rendezvous::MeetingPlan& plan) {
   const auto address = plan.address.to_string();
   try {
     if (plan.means == Means::agent_store) {
-      store::TcpStore agent({.address = plan.address, .protocol = store::Endpoint::Protocol::torch},
-                            Deadline::after(kLimit));
+      store::TorchStoreClient agent(plan.address, Deadline::after(kLimit));
       return {kWhere, "store",
               fmt::format("{} answers as a server of PyTorch and has {} keys", address, agent.num_keys())};
     }

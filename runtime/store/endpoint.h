@@ -1,4 +1,4 @@
-// Where a store is and how to talk to it: what a rank must know to join one.
+// Where a lockstep store server is, and what a client must know to be let in.
 #pragma once
 
 #include <optional>
@@ -10,11 +10,6 @@
 namespace lockstep::store {
 
 struct Endpoint {
-  enum class Protocol {
-    lockstep,  // this library's server, with its own operations
-    torch,     // a server of PyTorch, as a torchrun agent hosts: only its operations, no secret
-  };
-
   net::HostPort address = {};
   // What the server's clients must know. With one, a server that doesn't ask for it is refused too: it is not the
   // server that was meant. Without one, a server that asks is an error that says where the secret belongs.
@@ -23,7 +18,6 @@ struct Endpoint {
   // server's log names them. A server of another run refuses us.
   std::string run_id = {};
   std::string role = {};
-  Protocol protocol = Protocol::lockstep;
 };
 
 }  // namespace lockstep::store

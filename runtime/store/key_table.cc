@@ -131,7 +131,7 @@ std::size_t KeyTable::queue_length(std::string_view queue) const {
 }
 
 bool KeyTable::exists(std::string_view key, Await what) const {
-  return (what != Await::item && values_.contains(key)) || (what != Await::value && queues_.contains(key));
+  return values_.contains(key) || (what == Await::key_or_queue && queues_.contains(key));
 }
 
 // Moves on to the first key that is lacking; true if there is none. Keys that were seen once are looked at again only
@@ -148,8 +148,7 @@ void KeyTable::attend(WaiterId waiter, const Wait& wait) {
   waiters_at_[wait.keys[wait.lacking]].emplace(wait.number, waiter);
 }
 
-bool KeyTable::wait(WaiterId waiter, const std::vector<std::string_view>& keys, Await what,
-                    std::optional<Place> place) {
+bool KeyTable::wait(WaiterId waiter, const std::vector<std::string_view>& keys, Await what) {
   std::size_t lacking = 0;
   while (lacking < keys.size() && exists(keys[lacking], what)) ++lacking;
   if (lacking == keys.size()) return true;
@@ -158,7 +157,7 @@ bool KeyTable::wait(WaiterId waiter, const std::vector<std::string_view>& keys, 
                                  keys.size(), waited_keys_, limits_.max_waited_keys));
   }
   waited_keys_ += keys.size();
-  const Wait& wait = waits_[waiter] = {{keys.begin(), keys.end()}, what, lacking, place ? *place : next_number_++};
+  const Wait& wait = waits_[waiter] = {{keys.begin(), keys.end()}, what, lacking, next_number_++};
   attend(waiter, wait);
   return false;
 }
@@ -190,7 +189,7 @@ void KeyTable::wake_for_item(std::string_view queue) {
   for (auto next = waiters.begin(); next != waiters.end() && entry.promised < entry.items.size();) {
     const WaiterId waiter = next->second;
     Wait& wait = waits_.at(waiter);
-    if (wait.what == Await::value) {
+    if (wait.what == Await::key) {
       ++next;
       continue;
     }
@@ -200,7 +199,7 @@ void KeyTable::wake_for_item(std::string_view queue) {
       continue;
     }
     waited_keys_ -= wait.keys.size();
-    promises_.emplace(waiter, Promise{name, wait.number});
+    promises_.emplace(waiter, name);
     waits_.erase(waiter);
     woken_.push_back(waiter);
     ++entry.promised;
@@ -210,16 +209,15 @@ void KeyTable::wake_for_item(std::string_view queue) {
   if (left->second.empty()) waiters_at_.erase(left);
 }
 
-std::optional<KeyTable::Place> KeyTable::settle(WaiterId waiter) {
+void KeyTable::settle(WaiterId waiter) {
   const auto found = promises_.find(waiter);
-  if (found == promises_.end()) return std::nullopt;
-  const Promise promise = std::move(found->second);
+  if (found == promises_.end()) return;
+  const std::string queue = std::move(found->second);
   promises_.erase(found);
-  const auto place = queues_.find(promise.queue);
-  if (place == queues_.end()) return promise.number;
+  const auto place = queues_.find(queue);
+  if (place == queues_.end()) return;
   if (place->second.promised > 0) --place->second.promised;
-  wake_for_item(promise.queue);
-  return promise.number;
+  wake_for_item(queue);
 }
 
 void KeyTable::cancel(WaiterId waiter) {

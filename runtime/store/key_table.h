@@ -1,4 +1,4 @@
-// What a store server keeps: keys and their values, queues and their items, and who waits for which.
+// The data of a store server: keys and their values, queues and their items, and the clients that wait for them.
 //
 // One thread. Knows neither sockets nor the wire; waiters are numbers that mean something to the caller. A call that
 // would break a limit throws StoreError and changes nothing.
@@ -21,9 +21,9 @@ class KeyTable {
  public:
   using WaiterId = std::uint64_t;
 
-  // The last sixteenth of max_bytes is kept for writes of at most this many bytes, key and value: who fills the store
-  // with large values does not keep the ranks from meeting, nor from saying what has failed. Many small writes still
-  // fill it, and nothing is kept of max_entries.
+  // The last sixteenth of max_bytes is kept for writes of at most this many bytes, key and value: a client that fills
+  // the store with large values keeps ranks neither from meeting nor from reporting a failure. Many small writes still
+  // fill it, and no part of max_entries is kept.
   static constexpr std::size_t kSmallBytes = 4096;
 
   struct Limits {
@@ -52,22 +52,15 @@ class KeyTable {
   std::optional<std::string> queue_pop(std::string_view queue);
   std::size_t queue_length(std::string_view queue) const;
 
-  // What a wait for a key takes for its coming.
-  enum class Await {
-    value,
-    item,    // of the queue of that name
-    either,  // WAIT's and CHECK's meaning
-  };
+  // PyTorch's WAIT and CHECK take a queue that has an item for a key of its name.
+  enum class Await { key, key_or_queue };
   bool exists(std::string_view key, Await what) const;
   // True if all of `keys` exist. Else `waiter`, which must not be waiting already, is remembered, and take_woken()
   // returns it once they do, all at the same time. A new item wakes one waiter, the one that waits longest; that one is
   // expected to take it, so the next waits for the next item.
-  // Who found that somebody else has taken it may have the place among the waiters that settle() returned.
-  using Place = std::uint64_t;
-  bool wait(WaiterId waiter, const std::vector<std::string_view>& keys, Await what, std::optional<Place> place = {});
-  // A waiter that was woken has done what it wanted to: if it left an item that woke it, the next may have it. Returns
-  // the place it had, if an item woke it.
-  std::optional<Place> settle(WaiterId waiter);
+  bool wait(WaiterId waiter, const std::vector<std::string_view>& keys, Await what);
+  // A woken waiter has sent its next request: an item that woke it and that it left may wake the next waiter.
+  void settle(WaiterId waiter);
   // Forgets a waiter; nothing if it isn't one. It is not woken any more.
   void cancel(WaiterId waiter);
   // The keys that a waiter lacks at this moment, as views into its wait.
@@ -90,18 +83,13 @@ class KeyTable {
   // A waiter is registered at one key at a time, the first that it lacks, so that a wait for n keys costs n in all.
   struct Wait {
     std::vector<std::string> keys;
-    Await what = Await::value;
-    std::size_t lacking = 0;  // index of the key where it is registered
-    Place number = 0;         // the sooner it came, the smaller
-  };
-  // An item woke a waiter.
-  struct Promise {
-    std::string queue;
-    Place number = 0;  // that the waiter had
+    Await what = Await::key;
+    std::size_t lacking = 0;   // index of the key where it is registered
+    std::uint64_t number = 0;  // the sooner it came, the smaller
   };
   struct Queue {
     std::deque<std::string> items;
-    std::size_t promised = 0;  // items that have woken somebody who has not settled yet
+    std::size_t promised = 0;  // items that have woken a waiter that has not settled yet
   };
 
   void store(std::string_view key, std::string value);
@@ -121,7 +109,7 @@ class KeyTable {
   std::size_t waited_keys_ = 0;
   std::uint64_t next_number_ = 0;
   KeyMap<std::map<std::uint64_t, WaiterId>> waiters_at_;  // by their numbers
-  std::unordered_map<WaiterId, Promise> promises_;
+  std::unordered_map<WaiterId, std::string> promises_;    // queues whose items woke a waiter
   std::vector<WaiterId> woken_;
   Observer observer_;
 };

@@ -6,9 +6,7 @@
 #include <utility>
 
 #include "proto/reply.h"
-#include "runtime/base/environment.h"
 #include "runtime/base/error.h"
-#include "runtime/base/printable.h"
 #include "runtime/store/messages.h"
 #include "runtime/store/server_session.h"
 
@@ -61,8 +59,8 @@ void ServerSession::execute(const proto::Request& request) {
     case Op::multi_get: reply_values(op, keys); break;
     case Op::add: reply_number(op, state_.keys.add(keys[0], number)); break;
     case Op::check: {
-      const bool ready = std::all_of(keys.begin(), keys.end(),
-                                     [&](std::string_view key) { return state_.keys.exists(key, Await::either); });
+      const bool ready = std::all_of(
+          keys.begin(), keys.end(), [&](std::string_view key) { return state_.keys.exists(key, Await::key_or_queue); });
       reply_number(op, ready ? proto::kReady : proto::kNotReady);
       break;
     }
@@ -109,13 +107,6 @@ void ServerSession::execute_own(const proto::Request& request) {
     switch (op) {
       case Op::wait_get: return wait_get(request);
       case Op::set_acked: state_.keys.set(keys[0], values[0]); break;
-      case Op::append_acked: state_.keys.append(keys[0], values[0]); break;
-      case Op::multi_set_acked:
-        for (std::size_t i = 0; i < keys.size(); ++i) state_.keys.set(keys[i], values[i]);
-        break;
-      case Op::queue_push_acked: state_.keys.queue_push(keys[0], values[0]); break;
-      case Op::queue_wait_pop: return queue_wait_pop(request);
-      case Op::rank_barrier: return rank_barrier(request);
       default: {
         const Frame frame = host_.serve_member(id_, request);
         if (op == Op::register_member && frame.status == proto::kOk) is_member_ = true;
@@ -131,7 +122,7 @@ void ServerSession::execute_own(const proto::Request& request) {
 
 void ServerSession::wait(const proto::Request& request) {
   const auto& keys = request.contents.keys;
-  if (state_.keys.wait(id_, keys, Await::either)) {
+  if (state_.keys.wait(id_, keys, Await::key_or_queue)) {
     may_owe_ = true;
     return reply_number(Op::wait, proto::kStopWaiting);
   }
@@ -141,7 +132,7 @@ void ServerSession::wait(const proto::Request& request) {
 void ServerSession::wait_get(const proto::Request& request) {
   const auto& keys = request.contents.keys;
   if (answer_wait_get(keys)) return;
-  state_.keys.wait(id_, keys, Await::value);
+  state_.keys.wait(id_, keys, Await::key);
   start_waiting({.op = Op::wait_get, .keys = {keys.begin(), keys.end()}, .bytes = 2 * bytes_of(keys)},
                 request.contents.number);
 }
@@ -154,33 +145,11 @@ bool ServerSession::answer_wait_get(const std::vector<std::string_view>& keys) {
   return complete;
 }
 
-void ServerSession::queue_wait_pop(const proto::Request& request) {
-  const auto& keys = request.contents.keys;
-  if (const auto item = state_.keys.queue_pop(keys[0])) return reply_frame(Op::queue_wait_pop, proto::kOk, {*item});
-  state_.keys.wait(id_, keys, Await::item);
-  start_waiting({.op = Op::queue_wait_pop, .keys = {std::string(keys[0])}, .bytes = 2 * bytes_of(keys)},
-                request.contents.number);
-}
-
 void ServerSession::barrier(const proto::Request& request) {
-  const auto arrival = state_.barriers.arrive(id_, request.contents.keys[0], std::nullopt, request.contents.number);
+  const auto arrival = state_.barriers.arrive(id_, request.contents.keys[0], request.contents.number);
   if (!arrival.refusal.empty()) throw StoreError(arrival.refusal);
   if (arrival.complete) return reply_number(Op::barrier, proto::kStopWaiting);
   start_waiting({.op = Op::barrier, .bytes = bytes_of(request.contents.keys)}, std::nullopt);
-}
-
-void ServerSession::rank_barrier(const proto::Request& request) {
-  const auto& values = request.contents.values;
-  const auto rank = parse_int(values[0]);
-  const auto world_size = parse_int(values[1]);
-  if (!rank || !world_size) {
-    throw StoreError(fmt::format("barrier with rank '{}' and world size '{}'; decimal numbers are wanted",
-                                 printable(values[0]), printable(values[1])));
-  }
-  const auto arrival = state_.barriers.arrive(id_, request.contents.keys[0], rank, *world_size);
-  if (!arrival.refusal.empty()) throw StoreError(arrival.refusal);
-  if (arrival.complete) return reply_frame(Op::rank_barrier, proto::kOk);
-  start_waiting({.op = Op::rank_barrier, .bytes = bytes_of(request.contents.keys)}, request.contents.number);
 }
 
 void ServerSession::start_waiting(Waiting waiting, std::optional<std::int64_t> timeout_ms) {
@@ -221,43 +190,20 @@ bool ServerSession::answer_if_there(Op op) {
       reply_number(Op::wait, proto::kStopWaiting);
       break;
     case Op::barrier: reply_number(Op::barrier, proto::kStopWaiting); break;
-    case Op::rank_barrier: reply_frame(Op::rank_barrier, proto::kOk); break;
     case Op::wait_get: {
       const std::vector<std::string_view> keys(waiting_->keys.begin(), waiting_->keys.end());
       if (answer_wait_get(keys)) break;
-      state_.keys.wait(id_, keys, Await::value);
+      state_.keys.wait(id_, keys, Await::key);
       return false;
-    }
-    case Op::queue_wait_pop: {
-      const std::vector<std::string_view> keys(waiting_->keys.begin(), waiting_->keys.end());
-      const auto item = state_.keys.queue_pop(keys[0]);
-      const auto place = state_.keys.settle(id_);
-      if (!item) {
-        state_.keys.wait(id_, keys, Await::item, place);
-        return false;
-      }
-      reply_frame(Op::queue_wait_pop, proto::kOk, {*item});
-      break;
     }
     default: break;
   }
   return true;
 }
 
-// Its time is over.
+// The time of a WAIT_GET is over.
 void ServerSession::answer_late() {
-  const Op op = waiting_->op;
-  if (op == Op::rank_barrier) {
-    const BarrierTable::Missing missing = state_.barriers.missing(id_);
-    std::vector<std::string> names;
-    for (const std::int64_t rank : missing.ranks) names.push_back(std::to_string(rank));
-    const std::int64_t more = missing.count - static_cast<std::int64_t>(names.size());
-    if (more > 0) names.push_back(fmt::format("+{}", more));
-    reply_frame(op, proto::kMissing, {names.begin(), names.end()});
-    state_.barriers.give_up(id_);
-  } else {
-    reply_frame(op, proto::kMissing, state_.keys.missing(id_));
-  }
+  reply_frame(waiting_->op, proto::kMissing, state_.keys.missing(id_));
   forget_waits();
   stop_waiting();
 }

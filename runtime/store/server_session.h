@@ -79,7 +79,7 @@ class ServerSession {
   // The request that is not answered yet because what it waits for hasn't come.
   struct Waiting {
     proto::Op op;
-    std::vector<std::string> keys = {};  // of WAIT_GET; the one of a queue
+    std::vector<std::string> keys = {};  // of WAIT_GET
     bool has_timer = false;
     std::size_t bytes = 0;
   };
@@ -101,9 +101,7 @@ class ServerSession {
   void wait(const proto::Request& request);
   void wait_get(const proto::Request& request);
   bool answer_wait_get(const std::vector<std::string_view>& keys);
-  void queue_wait_pop(const proto::Request& request);
   void barrier(const proto::Request& request);
-  void rank_barrier(const proto::Request& request);
   void cancel_wait();
   void start_waiting(Waiting waiting, std::optional<std::int64_t> timeout_ms);
   void stop_waiting();

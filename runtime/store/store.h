@@ -1,7 +1,8 @@
-// A key-value store that all ranks of a job share: where they meet.
+// A key-value store that all ranks of a job share.
 //
-// The operations and their meaning are those of PyTorch's Store, less its traps (proto/PROTOCOL.md says which). Keys
-// and values are bytes. A store knows nothing of ranks; what is built over it does (rendezvous/join.h).
+// The operations and their meaning are those of PyTorch's Store, less its traps (proto/PROTOCOL.md says which) and less
+// what nothing here needs: queues, append, multi_set, barrier. Keys and values are bytes. A store knows nothing of
+// ranks; what is built over it does (rendezvous/join.h).
 //
 // Threads: every method may be called from any thread at any time. A call of one thread never delays another's.
 // Errors: StoreError when the store can't be reached or refuses, naming its address; Timeout where a Deadline is taken.
@@ -33,12 +34,10 @@ class Store {
  public:
   virtual ~Store() = default;
 
-  // Stores `value`, replacing what was there, and wakes whoever waits for `key`.
+  // Stores `value`, replacing what was there, and wakes every call that waits for `key`.
   virtual void set(std::string_view key, std::string_view value) = 0;
   // Waits until `key` exists and returns its value. Timeout names the key.
   virtual std::string get(std::string_view key, const Deadline& deadline) = 0;
-  // Waits until all of `keys` exist. Timeout names those that are missing.
-  virtual void wait(std::span<const std::string> keys, const Deadline& deadline) = 0;
   // Adds `delta` to the decimal number at `key` (0 if absent) and returns the sum.
   // StoreError if the value there is not a number.
   virtual std::int64_t add(std::string_view key, std::int64_t delta) = 0;
@@ -49,39 +48,20 @@ class Store {
   virtual bool check(std::span<const std::string> keys) = 0;
   // Removes `key`; true if it was there.
   virtual bool erase(std::string_view key) = 0;
-  // Appends to the value at `key` (empty if absent).
-  virtual void append(std::string_view key, std::string_view value) = 0;
-  // Waits for all of `keys`, returns their values in order.
+  // Waits until all of `keys` exist and returns their values in order. Timeout names those that are missing.
   virtual std::vector<std::string> multi_get(std::span<const std::string> keys, const Deadline& deadline) = 0;
-  // Sets each of `keys` to the value at the same place. InvalidArgument if the counts differ.
-  virtual void multi_set(std::span<const std::string> keys, std::span<const std::string> values) = 0;
-  // Number of keys stored. Queues don't count.
+  // As multi_get(), without the values.
+  void wait(std::span<const std::string> keys, const Deadline& deadline) { multi_get(keys, deadline); }
+  // Number of keys stored.
   virtual std::int64_t num_keys() = 0;
   // The keys stored, sorted. A list of what other ranks may change at once: for people who look for a fault.
   virtual std::vector<std::string> list_keys() = 0;
 
-  // Queues have names of their own beside the keys, first in, first out. An empty queue and none are the same. wait()
-  // and check() also take the name of a queue that isn't empty for a key that exists; get() doesn't.
-  //
-  // Puts `value` at the end of the queue, for one of those who wait for it.
-  virtual void queue_push(std::string_view queue, std::string_view value) = 0;
-  // Waits until the queue has an item, takes the first and returns it. Who waits longest is served first. A deadline
-  // that has passed takes what is there. Timeout names the queue.
-  virtual std::string queue_pop(std::string_view queue, const Deadline& deadline) = 0;
-  // Items in the queue now.
-  virtual std::int64_t queue_length(std::string_view queue) = 0;
-
-  // Waits until ranks 0 to `world_size` - 1 are all in this call with this name; who comes last releases the others.
-  // The name is free again then, and the same ranks may use it for the next time. Timeout lists the ranks that did not
-  // come; who has timed out counts as not come. InvalidArgument if `rank` is in the barrier already, or if the world
-  // size is another than that of those inside, or the rank is not in it.
-  virtual void barrier(std::string_view name, std::int64_t rank, std::int64_t world_size, const Deadline& deadline) = 0;
-
-  // From now on nobody waits: who does, and who comes later, finds what is there, and for what isn't a Timeout at once.
-  // For good; for who knows that what is awaited will not come. Doesn't block.
+  // From now on no call waits for a key, whether it has begun or not: it returns what is there, or throws Timeout at
+  // once. Can't be undone; call it when the awaited keys are known not to come. Doesn't block.
   virtual void stop_waiting() = 0;
-  // As stop_waiting(), for who knows that the store itself has stopped answering: nobody waits for its answers for long
-  // either. For good. Doesn't block.
+  // As stop_waiting(), and no call waits long for an answer of the store either. Call it when the store itself is known
+  // to have stopped answering. Doesn't block.
   virtual void give_up() { stop_waiting(); }
 
   // For messages: "tcp 127.0.0.1:41233".

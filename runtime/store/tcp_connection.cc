@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -18,7 +17,6 @@
 namespace lockstep::store {
 namespace {
 
-using proto::Dialect;
 using proto::Op;
 
 constexpr std::size_t kFirstBuffer = std::size_t{4} << 10;
@@ -26,53 +24,44 @@ constexpr std::size_t kFirstBuffer = std::size_t{4} << 10;
 constexpr std::size_t kKeptBuffer = std::size_t{256} << 10;
 // One greeting: a server that has accepted answers it at once, one that hasn't (a full queue) is better asked again.
 constexpr auto kGreetingLimit = std::chrono::seconds(10);
-// Of a server that hung up on the current greeting. A current server that had no time just then says nothing to this.
-constexpr auto kLegacyLimit = std::chrono::seconds(2);
 
-// What a current server sends back. To one of 1.13 VALIDATE is SET, and its magic with three bytes of the PING is the
-// length of a key: with this byte that is more than it can take for a length, and it hangs up instead of waiting.
-std::int64_t ping_nonce() { return (::getpid() & 0xffff) | 0xff0000; }
-
-// The dialect of a try: a server of PyTorch may be of either time.
-Dialect dialect_of(const Endpoint& endpoint, int attempt) {
-  if (endpoint.protocol == Endpoint::Protocol::lockstep) return Dialect::lockstep;
-  return attempt % 2 == 1 ? Dialect::current : Dialect::legacy;
-}
-
-UniqueFd connect(const Endpoint& endpoint, const Deadline& deadline, Expect expect) {
-  if (expect == Expect::may_come) return net::tcp_connect(endpoint.address, deadline);
+UniqueFd connect(const net::HostPort& address, const Deadline& deadline, Expect expect) {
+  if (expect == Expect::may_come) return net::tcp_connect(address, deadline);
   try {
-    return net::tcp_connect(endpoint.address, deadline, net::Refused::for_good);
+    return net::tcp_connect(address, deadline, net::Refused::for_good);
   } catch (const SystemError& error) {
     if (error.error_number() != ECONNREFUSED) throw;
     throw StoreError(
         fmt::format("nobody listens any more at the store's address {} ({}): the process that hosts the store, which "
                     "is the launcher or rank 0, has ended or is about to: look at what it said",
-                    endpoint.address.to_string(), errno_text(error.error_number())));
+                    address.to_string(), errno_text(error.error_number())));
   }
 }
 
 }  // namespace
 
-TcpConnection TcpConnection::open_once(const Endpoint& endpoint, Dialect dialect, const Deadline& deadline,
-                                       const Stop& stop) {
-  TcpConnection connection(net::tcp_connect_once(endpoint.address, deadline), dialect);
+TcpConnection TcpConnection::open_once(const Endpoint& endpoint, const Deadline& deadline, const Stop& stop) {
+  TcpConnection connection(net::tcp_connect_once(endpoint.address, deadline));
   connection.stop_by(stop);
   connection.greet(endpoint, deadline);
   return connection;
 }
 
 TcpConnection TcpConnection::open(const Endpoint& endpoint, const Deadline& deadline, Expect expect) {
-  if (endpoint.protocol == Endpoint::Protocol::torch && endpoint.secret) {
-    throw InvalidArgument("a store with PyTorch's protocol has no secret: ask for lockstep's, or without one");
-  }
+  const auto greet = [&](TcpConnection& connection, int) {
+    connection.greet(endpoint, deadline.sooner(kGreetingLimit));
+  };
+  return open_with(endpoint.address, deadline, expect, greet, ", or a store of PyTorch");
+}
+
+TcpConnection TcpConnection::open_with(const net::HostPort& address, const Deadline& deadline, Expect expect,
+                                       const Greet& greet, std::string_view or_what) {
   net::Backoff backoff;
   for (int attempt = 1;; ++attempt) {
-    const Dialect dialect = dialect_of(endpoint, attempt);
-    TcpConnection connection(connect(endpoint, deadline, expect), dialect);
+    TcpConnection connection(connect(address, deadline, expect));
     std::string outcome;
     try {
-      connection.greet(endpoint, deadline.sooner(dialect == Dialect::legacy ? kLegacyLimit : kGreetingLimit));
+      greet(connection, attempt);
       return connection;
     } catch (const net::ConnectionClosed& error) {
       outcome = error.what();
@@ -82,52 +71,24 @@ TcpConnection TcpConnection::open(const Endpoint& endpoint, const Deadline& dead
       throw StoreError(
           fmt::format("{} answered the greeting with what no store server sends ({}); is it another "
                       "program's port?",
-                      endpoint.address.to_string(), error.what()));
+                      address.to_string(), error.what()));
     }
     if (!backoff.pause(deadline)) {
       throw Timeout(
           fmt::format("{} accepts connections but did not answer the greeting of a store client, {}, {} "
                       "attempts; last: {}; is it another program's port{}?",
-                      endpoint.address.to_string(), deadline.progress(), attempt, outcome,
-                      dialect == Dialect::lockstep ? ", or a store of PyTorch" : ", or a store with a secret"));
+                      address.to_string(), deadline.progress(), attempt, outcome, or_what));
     }
   }
 }
 
 void TcpConnection::greet(const Endpoint& endpoint, const Deadline& deadline) {
-  if (dialect_ == Dialect::lockstep) {
-    greet_lockstep(endpoint, deadline);
-  } else {
-    greet_torch(deadline);
-  }
-}
-
-void TcpConnection::greet_lockstep(const Endpoint& endpoint, const Deadline& deadline) {
   ClientGreeting greeting(endpoint.secret ? &*endpoint.secret : nullptr, endpoint.run_id, endpoint.role);
   send(greeting.hello(), deadline);
   const std::string proof = greeting.prove(receive(Op::hello, 0, deadline));
   if (proof.empty()) return;
   send(proof, deadline);
   greeting.check(receive(Op::prove, 0, deadline));
-}
-
-void TcpConnection::greet_torch(const Deadline& deadline) {
-  std::string bytes;
-  if (dialect_ == Dialect::legacy) {  // It has no greeting: any question will do.
-    proto::write_request(bytes, {Op::num_keys, {}}, dialect_);
-    send(bytes, deadline);
-    receive(Op::num_keys, 0, deadline);
-    return;
-  }
-  const std::int64_t nonce = ping_nonce();
-  proto::write_request(bytes, {Op::validate, {{}, {}, proto::kMagic}});
-  proto::write_request(bytes, {Op::ping, {{}, {}, nonce}});
-  send(bytes, deadline);
-  const std::int64_t answer = receive(Op::ping, 0, deadline).number;
-  if (answer != nonce) {
-    throw StoreError(fmt::format("{} answered the greeting with {:#x}, {:#x} was wanted: it is no store server",
-                                 net::describe_peer(fd_.get()), answer, nonce));
-  }
 }
 
 // False if the deadline passed, or what the stop leaves.

@@ -1,8 +1,9 @@
-// One connection to a store server, greeted and ready for requests. Used by one thread at a time.
+// One connection to a store server: requests out, replies in. Used by one thread at a time.
 #pragma once
 
 #include <chrono>
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -35,18 +36,20 @@ struct Stop {
 
 class TcpConnection {
  public:
-  // Connects and greets, and tries again until the deadline, also when the server closes during the greeting: a full
-  // listen queue shows only then. With Protocol::torch it finds out whether the server is a current one or one of 1.13.
-  // Timeout says what was tried and what came of it; StoreError, at once, why the server refuses us or we it, or that
-  // nobody listens where a server `is_there`.
+  // Connects to a lockstep server and greets it (auth.h), and tries again until the deadline, also when the server
+  // closes during the greeting: a full listen queue shows only then. Timeout says what was tried and what came of it;
+  // StoreError, at once, why the server refuses us or we it, or that nobody listens where a server `is_there`.
   static TcpConnection open(const Endpoint& endpoint, const Deadline& deadline, Expect expect = Expect::may_come);
-  // The same without a second try, for a server that is known to be there and to speak `dialect`.
-  static TcpConnection open_once(const Endpoint& endpoint, proto::Dialect dialect, const Deadline& deadline,
-                                 const Stop& stop = {});
+  // The same without a second try, for a server that is known to be there.
+  static TcpConnection open_once(const Endpoint& endpoint, const Deadline& deadline, const Stop& stop = {});
+  // As open(), with another greeting: `greet` gets the connection and the number of the try, from 1. `or_what` ends the
+  // Timeout's question what else may listen there.
+  using Greet = std::function<void(TcpConnection& connection, int attempt)>;
+  static TcpConnection open_with(const net::HostPort& address, const Deadline& deadline, Expect expect,
+                                 const Greet& greet, std::string_view or_what);
   // From now on each wait has what `stop` leaves it, if its deadline is not sooner. The descriptor must outlive this.
   void stop_by(const Stop& stop) { stop_ = stop; }
 
-  proto::Dialect dialect() const { return dialect_; }
   // Sends bytes of requests. Throws net::ConnectionClosed, Timeout, SystemError.
   void send(std::string_view bytes, const Deadline& deadline);
   // Receives the reply to the oldest request that has none yet, which was `op` with `keys` keys. The views are valid
@@ -60,15 +63,12 @@ class TcpConnection {
   net::HostPort peer() const;
 
  private:
-  TcpConnection(UniqueFd fd, proto::Dialect dialect) : fd_(std::move(fd)), dialect_(dialect) {}
+  explicit TcpConnection(UniqueFd fd) : fd_(std::move(fd)) {}
   void greet(const Endpoint& endpoint, const Deadline& deadline);
-  void greet_lockstep(const Endpoint& endpoint, const Deadline& deadline);
-  void greet_torch(const Deadline& deadline);
   void receive_more(const Deadline& deadline);
   bool wait_for(short events, const Deadline& deadline) const;
 
   UniqueFd fd_;
-  proto::Dialect dialect_;
   Stop stop_;
   std::vector<char> buffer_;
   std::size_t begin_ = 0;  // of what was received and not given out

@@ -39,6 +39,12 @@ void raise(const UniqueFd& signal) {
   }
 }
 
+// For the server, in ms: 0 if the deadline has passed, less if there is none.
+std::int64_t timeout_of(const Deadline& deadline) {
+  if (deadline.is_never()) return -1;
+  return std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining()).count();
+}
+
 // What the kernel says of a connection whose other end it can't reach any more.
 bool is_of_a_vanished_host(int error) {
   return error == ETIMEDOUT || error == EHOSTUNREACH || error == EHOSTDOWN || error == ENETUNREACH || error == ENETDOWN;
@@ -64,7 +70,6 @@ TcpStore::TcpStore(const Endpoint& endpoint, const Deadline& deadline, const Tcp
     TcpConnection connection = TcpConnection::open(endpoint, deadline);
     connection.stop_by(stop());
     endpoint_.address = connection.peer();
-    dialect_ = connection.dialect();
     give_back(std::move(connection));
   } catch (const Timeout& error) {
     throw Timeout(fmt::format("store ({}): {}", description(), error.what()));
@@ -78,14 +83,8 @@ TcpStore::TcpStore(const Endpoint& endpoint, const Deadline& deadline, const Tcp
 std::string TcpStore::description() const { return fmt::format("tcp {}", server_.to_string()); }
 
 std::string TcpStore::bytes_of(const proto::Request& request) const {
-  if (!proto::code_of(request.op, dialect_)) {
-    throw StoreError(
-        fmt::format("store ({}): {} is not an operation of this server, which speaks as {}; use a newer "
-                    "PyTorch, or lockstep's own store",
-                    description(), proto::shape_of(request.op).name, proto::name_of(dialect_)));
-  }
   std::string bytes;
-  proto::write_request(bytes, request, dialect_);
+  proto::write_request(bytes, request);
   if (bytes.size() > kLimits.max_message_bytes) {
     throw InvalidArgument(fmt::format("store: {} of {} keys has {} bytes; at most {} are possible: split it",
                                       proto::shape_of(request.op).name, request.contents.keys.size(), bytes.size(),
@@ -112,10 +111,10 @@ TcpConnection TcpStore::take(const Deadline& deadline) {
   }
   const Deadline limit = unless_stopped(deadline);
   try {
-    return TcpConnection::open_once(endpoint_, dialect_, limit, stop());
+    return TcpConnection::open_once(endpoint_, limit, stop());
   } catch (const net::ConnectionClosed&) {
     // A server that is flooded makes room by closing who is at its greeting longest.
-    return TcpConnection::open_once(endpoint_, dialect_, limit, stop());
+    return TcpConnection::open_once(endpoint_, limit, stop());
   }
 }
 
@@ -163,7 +162,7 @@ void TcpStore::with_connection(const std::string& what, const Deadline& deadline
   }
 }
 
-// Some operations wait; the answer to a wait may come this late.
+// When the answer to a request that waits until `deadline` must be here.
 Deadline TcpStore::answer_deadline(const Deadline& deadline) const {
   if (deadline.is_never()) return deadline;
   return Deadline::after(deadline.remaining() + options_.cancel_timeout);
@@ -232,43 +231,28 @@ void TcpStore::throw_refused(const std::string& what, const Frame& frame) const 
                                frame.list.empty() ? "without a reason" : frame.list.front()));
 }
 
-void TcpStore::write(const std::string& what, Op own, Op torch, const proto::Contents& contents) {
-  if (is_lockstep()) {
-    const Frame frame = ask(what, {own, contents}, Deadline::after(options_.request_timeout));
-    if (frame.status != proto::kOk) throw_refused(what, frame);
-    return;
-  }
-  // PyTorch doesn't acknowledge a write. The answer to a question behind it proves that it has arrived.
-  const Op proof = is_legacy() ? Op::num_keys : Op::ping;
-  const std::string bytes = bytes_of({torch, contents}) + bytes_of({proof, {}});
-  const Deadline deadline = Deadline::after(options_.request_timeout);
-  with_connection(what, deadline, [&](TcpConnection& connection) {
-    connection.send(bytes, deadline);
-    connection.receive(proof, 0, deadline);
-  });
-}
-
 void TcpStore::set(std::string_view key, std::string_view value) {
   const std::string name = wire_key(description(), key);
-  write(fmt::format("set '{}'", key), Op::set_acked, Op::set, {{name}, {checked_value(key, value)}, 0});
+  const std::string what = fmt::format("set '{}'", key);
+  const proto::Request request{Op::set_acked, {{name}, {checked_value(key, value)}, 0}};
+  const Frame frame = ask(what, request, Deadline::after(options_.request_timeout));
+  if (frame.status != proto::kOk) throw_refused(what, frame);
 }
 
-void TcpStore::append(std::string_view key, std::string_view value) {
-  const std::string name = wire_key(description(), key);
-  write(fmt::format("append to '{}'", key), Op::append_acked, Op::append, {{name}, {checked_value(key, value)}, 0});
+std::string TcpStore::get(std::string_view key, const Deadline& deadline) {
+  const std::string plain(key);
+  return multi_get(std::span(&plain, 1), deadline).front();
 }
 
-void TcpStore::multi_set(std::span<const std::string> keys, std::span<const std::string> values) {
-  check_pairs(description(), keys.size(), values.size());
-  if (keys.empty()) return;
-  if (is_legacy()) {
-    for (std::size_t i = 0; i < keys.size(); ++i) set(keys[i], values[i]);
-    return;
-  }
+std::vector<std::string> TcpStore::multi_get(std::span<const std::string> keys, const Deadline& deadline) {
+  if (keys.empty()) return {};
+  const std::string what = fmt::format("get {}", quoted_keys(keys));
   const WireKeys names(description(), keys);
-  proto::Contents contents{names.views, {}, 0};
-  for (std::size_t i = 0; i < keys.size(); ++i) contents.values.push_back(checked_value(keys[i], values[i]));
-  write(fmt::format("multi_set of {} keys", keys.size()), Op::multi_set_acked, Op::multi_set, contents);
+  Frame frame = ask_and_wait(what, {Op::wait_get, {names.views, {}, timeout_of(deadline)}}, deadline);
+  if (frame.status == proto::kRefused) throw_refused(what, frame);
+  if (frame.status == proto::kOk && frame.list.size() == keys.size()) return std::move(frame.list);
+  for (std::string& key : frame.list) key.erase(0, 1);  // as it went over the wire
+  throw_wait_timeout(description(), keys, frame.list, deadline);
 }
 
 std::int64_t TcpStore::add(std::string_view key, std::int64_t delta) {
@@ -290,7 +274,7 @@ std::string TcpStore::compare_set(std::string_view key, std::string_view expecte
 }
 
 bool TcpStore::check(std::span<const std::string> keys) {
-  if (keys.empty()) return true;  // PyTorch's server does not take an empty list well.
+  if (keys.empty()) return true;
   const WireKeys names(description(), keys);
   bool ready = false;
   exchange(fmt::format("check {} keys", keys.size()), {Op::check, {names.views, {}, 0}},
@@ -321,20 +305,6 @@ std::vector<std::string> TcpStore::list_keys() {
   });
   std::sort(keys.begin(), keys.end());
   return keys;
-}
-
-void TcpStore::queue_push(std::string_view queue, std::string_view value) {
-  const std::string name = wire_key(description(), queue);
-  write(fmt::format("push to queue '{}'", queue), Op::queue_push_acked, Op::queue_push,
-        {{name}, {checked_value(queue, value)}, 0});
-}
-
-std::int64_t TcpStore::queue_length(std::string_view queue) {
-  const std::string name = wire_key(description(), queue);
-  std::int64_t length = 0;
-  exchange(fmt::format("length of queue '{}'", queue), {Op::queue_length, {{name}, {}, 0}},
-           [&](const proto::Contents& reply) { length = reply.number; });
-  return length;
 }
 
 }  // namespace lockstep::store

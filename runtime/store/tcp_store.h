@@ -1,15 +1,12 @@
-// The client of a TCP store: lockstep's own server (tcp_store_server.h), or with Protocol::torch one of PyTorch, of
-// today or of 1.13.
+// The client of a TCP store (tcp_store_server.h).
 //
 // Each call runs on a connection of its own out of a pool that grows with the number of calls at one time, so that a
 // thread that waits delays no other. A write returns when the server has it. A connection on which something went wrong
-// is closed, never used again, so a late reply is never taken for another's. With lockstep's server a get is one trip,
-// and deadlines are kept by the server.
+// is closed, never used again, so a late reply is never taken for another's. A get is one trip, and the server keeps
+// its deadline.
 //
 // Once the server is gone every call, also one that is waiting, throws StoreError: at once if its process has ended, in
-// net::kVanishedAfter if its host has vanished. Operations that a server of PyTorch doesn't have (queues and list_keys
-// before 2025, append() in 1.13) are a StoreError that says so; multi_get(), multi_set() and barrier() are put together
-// from others.
+// net::kVanishedAfter if its host has vanished.
 #pragma once
 
 #include <chrono>
@@ -28,7 +25,6 @@
 #include "runtime/store/endpoint.h"
 #include "runtime/store/store.h"
 #include "runtime/store/tcp_connection.h"
-#include "runtime/store/wire_keys.h"
 
 namespace lockstep::store {
 
@@ -40,7 +36,7 @@ struct TcpStoreOptions {
   // say who has not come, or what was first, and its process may stand still for a while without being lost. A server
   // that is silent for longer: StoreError.
   std::chrono::nanoseconds cancel_timeout = std::chrono::seconds(5);
-  // The same past give_up().
+  // As cancel_timeout, past give_up().
   std::chrono::nanoseconds give_up_timeout = std::chrono::seconds(1);
 };
 
@@ -55,21 +51,14 @@ class TcpStore : public Store {
   // Throw InvalidArgument, before anything is sent, for keys, values and counts over the limits of proto/protocol.h.
   void set(std::string_view key, std::string_view value) override;
   std::string get(std::string_view key, const Deadline& deadline) override;
-  void wait(std::span<const std::string> keys, const Deadline& deadline) override;
   std::int64_t add(std::string_view key, std::int64_t delta) override;
   std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired) override;
   bool check(std::span<const std::string> keys) override;
   bool erase(std::string_view key) override;
-  void append(std::string_view key, std::string_view value) override;
   std::vector<std::string> multi_get(std::span<const std::string> keys, const Deadline& deadline) override;
-  void multi_set(std::span<const std::string> keys, std::span<const std::string> values) override;
   // Includes keys that other kinds of clients have set without "/" before them.
   std::int64_t num_keys() override;
   std::vector<std::string> list_keys() override;
-  void queue_push(std::string_view queue, std::string_view value) override;
-  std::string queue_pop(std::string_view queue, const Deadline& deadline) override;
-  std::int64_t queue_length(std::string_view queue) override;
-  void barrier(std::string_view name, std::int64_t rank, std::int64_t world_size, const Deadline& deadline) override;
   // A wait under way is cancelled at the server. No answer, to whatever request, is waited for longer than
   // TcpStoreOptions::cancel_timeout from now on: StoreLost.
   void stop_waiting() override;
@@ -95,8 +84,6 @@ class TcpStore : public Store {
   // One request and its reply.
   void exchange(const std::string& what, const proto::Request& request,
                 const std::function<void(const proto::Contents&)>& use_reply);
-  // A write, acknowledged: `own` is lockstep's operation for it, `torch` PyTorch's.
-  void write(const std::string& what, proto::Op own, proto::Op torch, const proto::Contents& contents);
   // A request of lockstep's own, and its answer, which must be here by `answer`: ok, missing or refused.
   Frame ask(const std::string& what, const proto::Request& request, const Deadline& answer);
   // The same of a request that waits, until the deadline or stop_waiting(): then `missing`, as if it had passed.
@@ -104,17 +91,7 @@ class TcpStore : public Store {
   // StoreError if its status is none of an answer.
   Frame known(const std::string& what, Frame frame) const;
   [[noreturn]] void throw_refused(const std::string& what, const Frame& frame) const;
-  // Waits until all keys exist, then runs `then`, if any, on the same connection.
-  void wait_and(const std::string& what, std::span<const std::string> keys, const Deadline& deadline,
-                const std::function<void(TcpConnection&, const WireKeys&)>& then);
-  bool wait_reply(TcpConnection& connection, const Deadline& deadline);
-  std::vector<std::string> missing_keys(TcpConnection& connection, const WireKeys& keys);
-  void read_values(TcpConnection& connection, const WireKeys& keys, std::vector<std::string>& values);
-  std::string pop_in_two_trips(std::string_view queue, const Deadline& deadline);
-  // The bytes of a request in the server's dialect. StoreError if it doesn't have the operation.
   std::string bytes_of(const proto::Request& request) const;
-  bool is_lockstep() const { return dialect_ == proto::Dialect::lockstep; }
-  bool is_legacy() const { return dialect_ == proto::Dialect::legacy; }
   Deadline answer_deadline(const Deadline& deadline) const;
   StoreLost lost(const std::string& what, const std::exception& error) const;
   StoreLost vanished(const std::string& what, const std::exception& error) const;
@@ -122,8 +99,7 @@ class TcpStore : public Store {
 
   const net::HostPort server_;  // as the caller named it, for messages
   const TcpStoreOptions options_;
-  Endpoint endpoint_;  // with the numeric address that answered, for further connections
-  proto::Dialect dialect_ = proto::Dialect::lockstep;
+  Endpoint endpoint_;        // with the numeric address that answered, for further connections
   const UniqueFd stop_;      // readable once nobody shall wait
   const UniqueFd given_up_;  // readable once the store is known not to answer
 

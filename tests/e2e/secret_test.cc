@@ -10,6 +10,7 @@
 #include "runtime/net/stream.h"
 #include "runtime/net/tcp_socket.h"
 #include "runtime/store/tcp_store.h"
+#include "runtime/store/torch_store_client.h"
 #include "tests/e2e/launch.h"
 #include "tests/support/leftovers.h"
 
@@ -194,10 +195,8 @@ TEST_F(Secret, GoesBesideAnOpenTorchStore) {
   auto wrong = endpoint();
   wrong.secret = store::Secret::random();
   EXPECT_NE(refusal(wrong), "(served)") << "the run's own store is not opened by it";
-  store::TcpStore torch({.address = {"127.0.0.1", static_cast<std::uint16_t>(std::stoi(of_rank("MASTER_PORT")))},
-                         .role = "test",
-                         .protocol = store::Endpoint::Protocol::torch},
-                        patience());
+  store::TorchStoreClient torch({"127.0.0.1", static_cast<std::uint16_t>(std::stoi(of_rank("MASTER_PORT")))},
+                                patience());
   torch.set("key", "value");
   EXPECT_EQ(torch.get("key", patience()), "value");
   EXPECT_EQ(torch.num_keys(), 1) << "and shares nothing with it";

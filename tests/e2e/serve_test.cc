@@ -9,6 +9,7 @@
 #include "runtime/net/stream.h"
 #include "runtime/net/tcp_socket.h"
 #include "runtime/store/tcp_store.h"
+#include "runtime/store/torch_store_client.h"
 #include "tests/e2e/launch.h"
 #include "tests/support/leftovers.h"
 
@@ -217,7 +218,7 @@ TEST_F(Serve, WithoutAuthenticationItServesTorchAndLockstep) {
   ASSERT_TRUE(server.await_output("serves whoever"));
   const auto address = net::parse_host_port(told(server, "LOCKSTEP_STORE"));
   store::TcpStore lockstep({.address = address, .role = "test"}, patience());
-  store::TcpStore torch({.address = address, .role = "test", .protocol = store::Endpoint::Protocol::torch}, patience());
+  store::TorchStoreClient torch(address, patience());
   lockstep.set("key", "value");
   EXPECT_EQ(torch.get("key", patience()), "value");
 }

@@ -2,6 +2,7 @@
 // It makes no group, so that what a test sees is membership's own, whichever backends the build has.
 //   rank             until a SIGUSR1, after which it leaves, or until a failure, which is printed: exit code 3
 //   knock HOST:PORT  prints "open" or "closed"
+#include <fmt/format.h>
 #include <poll.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
@@ -83,7 +84,10 @@ int run_rank() {
            }},
       deadline);
   for (int i = 0; i < 3; ++i) {
-    meeting.store->barrier("barrier " + std::to_string(i), identity.rank, identity.world_size, deadline);
+    std::vector<std::string> all;
+    for (int rank = 0; rank < identity.world_size; ++rank) all.push_back(fmt::format("barrier {}/{}", i, rank));
+    meeting.store->set(all[static_cast<std::size_t>(identity.rank)], "");
+    meeting.store->wait(all, deadline);
   }
   say("barriers passed");
   int signal = 0;

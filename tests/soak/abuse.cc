@@ -169,7 +169,7 @@ void Abuser::send_until_stuck(int fd, const std::string& bytes) {
 
 // It reads nothing of what it asks for, nor of the answers to its signs of life.
 void Abuser::flood_as_a_member() {
-  auto connection = store::TcpConnection::open_once(any_target(), proto::Dialect::lockstep, brief());
+  auto connection = store::TcpConnection::open_once(any_target(), brief());
   const std::string rank = std::to_string(random_.below(1 << 15));
   const std::string process = store::encode(store::ProcessInfo::of_this_process());
   connection.send(request(Op::register_member, {{"flood"}, {rank, "32768", process, ""}, 0}), brief());
@@ -188,7 +188,7 @@ void Abuser::crowd_for_a_value() {
   const std::string name = fmt::format("abuse/crowd/{}", random_.next());
   std::vector<store::TcpConnection> crowd;
   for (std::uint64_t left = 10 + random_.below(50); left > 0; --left) {
-    crowd.push_back(store::TcpConnection::open_once(endpoint, proto::Dialect::lockstep, brief()));
+    crowd.push_back(store::TcpConnection::open_once(endpoint, brief()));
     crowd.back().send(request(Op::wait_get, {{"/" + name}, {}, -1}), brief());
   }
   store.set(name, std::string(std::size_t{1} << 20, 'v'));
@@ -211,7 +211,7 @@ void Abuser::use_a_wrong_secret() {
   endpoint.secret = store::Secret::random();
   endpoint.role = noise(some_bytes(100));
   try {
-    store::TcpConnection::open_once(endpoint, proto::Dialect::lockstep, Deadline::after(milliseconds(500)));
+    store::TcpConnection::open_once(endpoint, Deadline::after(milliseconds(500)));
   } catch (const StoreError&) {  // refused
     return;
   }
@@ -226,15 +226,12 @@ void Abuser::stay_idle() {
 
 void Abuser::wait_in_vain() {
   const store::Endpoint& endpoint = any_target();
-  auto connection = store::TcpConnection::open_once(endpoint, proto::Dialect::lockstep, brief());
+  auto connection = store::TcpConnection::open_once(endpoint, brief());
   const std::string name = fmt::format("/never/{}", random_.below(8));
   const auto timeout = static_cast<std::int64_t>(random_.below(300)) - 50;
-  const std::string rank = std::to_string(random_.below(8));
-  switch (random_.below(5)) {
+  switch (random_.below(3)) {
     case 0: connection.send(request(Op::wait_get, {{name, "/never"}, {}, timeout}), brief()); break;
-    case 1: connection.send(request(Op::queue_wait_pop, {{name}, {}, timeout}), brief()); break;
-    case 2: connection.send(request(Op::rank_barrier, {{name}, {rank, "9"}, timeout}), brief()); break;
-    case 3: connection.send(request(Op::barrier, {{name}, {}, 1000}), brief()); break;
+    case 1: connection.send(request(Op::barrier, {{name}, {}, 1000}), brief()); break;
     default: connection.send(request(Op::wait, {{name}, {}, 0}) + requests(20), brief()); break;
   }
   dawdle(random_.below(200));
@@ -243,7 +240,7 @@ void Abuser::wait_in_vain() {
 
 // A value of 8 MiB is announced, a part of it comes.
 void Abuser::announce_much() {
-  auto connection = store::TcpConnection::open_once(any_target(), proto::Dialect::lockstep, brief());
+  auto connection = store::TcpConnection::open_once(any_target(), brief());
   const std::string bytes = request(Op::set_acked, {{"/abuse/large"}, {std::string(std::size_t{8} << 20, 'v')}, 0});
   connection.send(std::string_view(bytes).substr(0, some_bytes(bytes.size() - 1)), brief());
   dawdle(random_.below(200));
@@ -254,11 +251,10 @@ void Abuser::write_much() {
   for (int i = 0; i < 20; ++i) {
     const std::string key = fmt::format("abuse/{}", random_.below(64));
     const std::string value(some_bytes(std::size_t{1} << 20), 'v');
-    switch (random_.below(4)) {
-      case 0: store.append(key, value); break;
-      case 1: store.queue_push(key, value); break;
-      case 2: store.erase(key); break;
-      default: store.set(key, value); break;
+    if (random_.below(4) == 0) {
+      store.erase(key);
+    } else {
+      store.set(key, value);
     }
   }
 }

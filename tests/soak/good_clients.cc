@@ -12,6 +12,16 @@ namespace {
 // Far above what a round takes on a loaded machine: only one who is forgotten meets it.
 Deadline patience() { return Deadline::after(std::chrono::seconds(60)); }
 
+// Waits until all are in this round of `place`.
+void meet(store::Store& store, std::string_view place, int rank, std::int64_t round) {
+  const auto key = [&](int of, std::int64_t in) { return fmt::format("good/{}/{}/{}", place, of, in); };
+  store.set(key(rank, round), "");
+  std::vector<std::string> all;
+  for (int other = 0; other < GoodClients::kClients; ++other) all.push_back(key(other, round));
+  store.wait(all, patience());
+  if (round > 0) store.erase(key(rank, round - 1));  // all have left that round
+}
+
 }  // namespace
 
 GoodClients::GoodClients(const store::Endpoint& endpoint) {
@@ -54,11 +64,11 @@ void GoodClients::run(const store::Endpoint& endpoint, int rank) {
       if (rank == 0) store.set(end, stopping_ ? "end" : "go on");
       const std::string mine = fmt::format("good/{}/{}", rank, round);
       store.set(mine, mine);
-      store.barrier("good", rank, kClients, patience());
+      meet(store, "written", rank, round);
       const std::string theirs = fmt::format("good/{}/{}", (rank + 1) % kClients, round);
       if (store.get(theirs, patience()) != theirs) throw StoreError(fmt::format("'{}' has another value", theirs));
       const bool is_last = store.get(end, patience()) == "end";
-      store.barrier("good", rank, kClients, patience());
+      meet(store, "read", rank, round);
       store.erase(mine);
       if (rank == 0) {
         store.erase(end);

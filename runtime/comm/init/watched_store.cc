@@ -40,14 +40,6 @@ bool WatchedStore::erase(std::string_view key) {
   return unless_failed([&] { return store_->erase(key); });
 }
 
-void WatchedStore::append(std::string_view key, std::string_view value) {
-  unless_failed([&] { store_->append(key, value); });
-}
-
-void WatchedStore::multi_set(std::span<const std::string> keys, std::span<const std::string> values) {
-  unless_failed([&] { store_->multi_set(keys, values); });
-}
-
 std::int64_t WatchedStore::num_keys() {
   return unless_failed([&] { return store_->num_keys(); });
 }
@@ -56,33 +48,12 @@ std::vector<std::string> WatchedStore::list_keys() {
   return unless_failed([&] { return store_->list_keys(); });
 }
 
-void WatchedStore::queue_push(std::string_view queue, std::string_view value) {
-  unless_failed([&] { store_->queue_push(queue, value); });
-}
-
-std::int64_t WatchedStore::queue_length(std::string_view queue) {
-  return unless_failed([&] { return store_->queue_length(queue); });
-}
-
 std::string WatchedStore::get(std::string_view key, const Deadline& deadline) {
   return unless_failed([&] { return store_->get(key, deadline); });
 }
 
-void WatchedStore::wait(std::span<const std::string> keys, const Deadline& deadline) {
-  unless_failed([&] { store_->wait(keys, deadline); });
-}
-
 std::vector<std::string> WatchedStore::multi_get(std::span<const std::string> keys, const Deadline& deadline) {
   return unless_failed([&] { return store_->multi_get(keys, deadline); });
-}
-
-std::string WatchedStore::queue_pop(std::string_view queue, const Deadline& deadline) {
-  return unless_failed([&] { return store_->queue_pop(queue, deadline); });
-}
-
-void WatchedStore::barrier(std::string_view name, std::int64_t rank, std::int64_t world_size,
-                           const Deadline& deadline) {
-  unless_failed([&] { store_->barrier(name, rank, world_size, deadline); });
 }
 
 }  // namespace lockstep

@@ -24,21 +24,14 @@ class WatchedStore final : public store::Store {
 
   void set(std::string_view key, std::string_view value) override;
   std::string get(std::string_view key, const Deadline& deadline) override;
-  void wait(std::span<const std::string> keys, const Deadline& deadline) override;
   std::int64_t add(std::string_view key, std::int64_t delta) override;
   std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired) override;
   // Who asks again and again waits too: PeerLost instead of false.
   bool check(std::span<const std::string> keys) override;
   bool erase(std::string_view key) override;
-  void append(std::string_view key, std::string_view value) override;
   std::vector<std::string> multi_get(std::span<const std::string> keys, const Deadline& deadline) override;
-  void multi_set(std::span<const std::string> keys, std::span<const std::string> values) override;
   std::int64_t num_keys() override;
   std::vector<std::string> list_keys() override;
-  void queue_push(std::string_view queue, std::string_view value) override;
-  std::string queue_pop(std::string_view queue, const Deadline& deadline) override;
-  std::int64_t queue_length(std::string_view queue) override;
-  void barrier(std::string_view name, std::int64_t rank, std::int64_t world_size, const Deadline& deadline) override;
   void stop_waiting() override { store_->stop_waiting(); }
   void give_up() override { store_->give_up(); }
   std::string description() const override { return store_->description(); }

@@ -7,20 +7,18 @@
 #include "runtime/net/backoff.h"
 #include "runtime/net/tcp_socket.h"
 #include "runtime/rendezvous/meeting/means.h"
-#include "runtime/store/tcp_store.h"
+#include "runtime/store/torch_store_client.h"
 
 namespace lockstep::rendezvous {
 namespace {
 
-// Of one request: the agent is there, and when rank 0 leaves it may be gone.
-constexpr store::TcpStoreOptions kAgentOptions{.request_timeout = std::chrono::seconds(5)};
 // A server of the 1.13 era closes a connection on which a key is asked for that was erased just then.
 constexpr int kMostErrors = 5;
 
 // What the announcement holds: the key, which goes when rank 0 leaves.
 class AgentKey {
  public:
-  AgentKey(std::unique_ptr<store::Store> agent, std::string key, std::string_view value)
+  AgentKey(std::unique_ptr<store::TorchStoreClient> agent, std::string key, std::string_view value)
       : agent_(std::move(agent)), key_(std::move(key)) {
     agent_->set(key_, value);
   }
@@ -35,7 +33,7 @@ class AgentKey {
   AgentKey& operator=(const AgentKey&) = delete;
 
  private:
-  std::unique_ptr<store::Store> agent_;
+  std::unique_ptr<store::TorchStoreClient> agent_;
   std::string key_;
 };
 
@@ -48,8 +46,8 @@ net::HostPort address_beside_agent(const MeetingPlan& plan, const Identity& iden
   return outward;
 }
 
-std::shared_ptr<HeldStore> host(std::unique_ptr<store::Store> agent, const std::string& key, const MeetingPlan& plan,
-                                const Identity& identity, const Deadline& deadline) {
+std::shared_ptr<HeldStore> host(std::unique_ptr<store::TorchStoreClient> agent, const std::string& key,
+                                const MeetingPlan& plan, const Identity& identity, const Deadline& deadline) {
   auto [held, offer] = host_offered_store(address_beside_agent(plan, identity, deadline), plan, identity, deadline);
   if (offer.secret) {
     log_info(
@@ -62,8 +60,9 @@ std::shared_ptr<HeldStore> host(std::unique_ptr<store::Store> agent, const std::
   return held;
 }
 
-std::shared_ptr<HeldStore> come_through_agent(store::Store& agent, const std::string& key, const MeetingPlan& plan,
-                                              const Identity& identity, const Deadline& deadline) {
+std::shared_ptr<HeldStore> come_through_agent(store::TorchStoreClient& agent, const std::string& key,
+                                              const MeetingPlan& plan, const Identity& identity,
+                                              const Deadline& deadline) {
   std::string failure;
   int errors = 0;
   for (net::Backoff backoff;;) {
@@ -99,11 +98,9 @@ std::shared_ptr<HeldStore> come_through_agent(store::Store& agent, const std::st
 std::shared_ptr<HeldStore> meet_through_agent(const MeetingPlan& plan, const Identity& identity,
                                               const Deadline& deadline) {
   const std::string key = fmt::format("lockstep/rendezvous/{}/{}", identity.run_id, identity.restart_count);
-  store::Endpoint there = endpoint_at(plan.address, {}, plan, identity);
-  there.protocol = store::Endpoint::Protocol::torch;
-  std::unique_ptr<store::Store> agent;
+  std::unique_ptr<store::TorchStoreClient> agent;
   try {
-    agent = std::make_unique<store::TcpStore>(there, deadline.sooner(kPresent), kAgentOptions);
+    agent = std::make_unique<store::TorchStoreClient>(plan.address, deadline.sooner(kPresent));
   } catch (const Timeout& error) {
     throw Timeout(
         fmt::format("rendezvous: {} did not reach the store that torchrun's agent hosts "

@@ -41,18 +41,13 @@ TEST_F(WatchedStores, PassEverythingOn) {
   EXPECT_EQ(store_.add("a", 2), 3);
   EXPECT_EQ(store_.compare_set("a", "3", "4"), "4");
   EXPECT_FALSE(store_.check(keys));
-  store_.multi_set(keys, keys);
+  for (const std::string& key : keys) store_.set(key, key);
   store_.wait(keys, deadline);
   EXPECT_EQ(store_.multi_get(keys, deadline), keys);
-  store_.append("a", "x");
-  EXPECT_EQ(inner_->get("a", deadline), "ax");
+  EXPECT_EQ(inner_->get("a", deadline), "a");
   EXPECT_EQ(store_.num_keys(), 2);
   EXPECT_EQ(store_.list_keys(), keys);
   EXPECT_TRUE(store_.erase("a"));
-  store_.queue_push("q", "item");
-  EXPECT_EQ(store_.queue_length("q"), 1);
-  EXPECT_EQ(store_.queue_pop("q", deadline), "item");
-  store_.barrier("all", 0, 1, deadline);
   EXPECT_EQ(store_.description(), inner_->description());
 }
 
@@ -72,19 +67,16 @@ TEST_F(WatchedStores, WhoWaitsHearsOfALossAndWhoAsksLater) {
   const std::vector<std::string> keys = {"never"};
   EXPECT_THROW(store_.check(keys), PeerLost);
   EXPECT_THROW(store_.get("never", Deadline::after(0s)), PeerLost);
-  EXPECT_THROW(store_.queue_pop("q", Deadline::never()), PeerLost);
-  EXPECT_THROW(store_.barrier("all", 0, 2, Deadline::after(10ms)), PeerLost);
+  EXPECT_THROW(store_.multi_get(keys, Deadline::after(10ms)), PeerLost);
 }
 
 TEST_F(WatchedStores, WhatIsThereIsGivenAfterALossToo) {
   store_.set("why", "rank 1 has no disk left");
-  store_.queue_push("q", "item");
   lose_rank_1();
   const std::vector<std::string> keys = {"why"};
   EXPECT_EQ(store_.get("why", Deadline::after(40s)), "rank 1 has no disk left");
   EXPECT_EQ(store_.multi_get(keys, Deadline::after(0s)).front(), "rank 1 has no disk left");
   EXPECT_TRUE(store_.check(keys));
-  EXPECT_EQ(store_.queue_pop("q", Deadline::after(40s)), "item");
   store_.set("mine", "too");
   EXPECT_EQ(store_.num_keys(), 2);
 }
@@ -134,19 +126,13 @@ TEST_F(StoreOfAnotherProcess, APauseOfItEndsNoWait) {
   WatchedStore store(client(), watch());
   const auto other = client();
   stop();
-  std::thread waiter([&] {
-    EXPECT_EQ(store.get("late", Deadline::after(600s)), "came");
-    store.barrier("all", 0, 2, Deadline::after(600s));
-    EXPECT_EQ(store.queue_pop("q", Deadline::after(600s)), "item");
-  });
+  std::thread waiter([&] { EXPECT_EQ(store.get("late", Deadline::after(600s)), "came"); });
   // Longer than what an answer may be late, and than the slices that waits were once cut into. The pause itself is what
   // is tested: nothing tells its end.
   store::HashStore clock;
   EXPECT_THROW(clock.get("never", Deadline::after(1200ms)), Timeout);
   ASSERT_EQ(::kill(pid_, SIGCONT), 0);
   other->set("late", "came");
-  other->barrier("all", 1, 2, Deadline::after(600s));
-  other->queue_push("q", "item");
   waiter.join();
 }
 
@@ -170,18 +156,11 @@ TEST_F(StoreOfAnotherProcess, ItsSilenceEndsEveryRequestWithTheCause) {
   stop();
   const std::vector<std::string> keys = {"k"};
   const std::string large(store::kMaxValueBytes, 'v');  // more than a socket takes from who is not heard
-  const std::vector<std::function<void()>> requests = {[&] { store.set("k", "v"); },
-                                                       [&] { store.set("k", large); },
-                                                       [&] { store.add("k", 1); },
-                                                       [&] { store.check(keys); },
-                                                       [&] { store.erase("k"); },
-                                                       [&] { store.append("k", "v"); },
-                                                       [&] { store.num_keys(); },
-                                                       [&] { store.list_keys(); },
-                                                       [&] { store.queue_push("q", "v"); },
-                                                       [&] { store.queue_length("q"); },
-                                                       [&] { store.multi_set(keys, keys); },
-                                                       [&] { store.compare_set("k", "", "v"); }};
+  const std::vector<std::function<void()>> requests = {
+      [&] { store.set("k", "v"); }, [&] { store.set("k", large); },
+      [&] { store.add("k", 1); },   [&] { store.check(keys); },
+      [&] { store.erase("k"); },    [&] { store.num_keys(); },
+      [&] { store.list_keys(); },   [&] { store.compare_set("k", "", "v"); }};
   const auto expect_loss = [](const std::function<void()>& request) {
     EXPECT_EQ(error_of<PeerLost>([&] { request(); }), "rank 1 is lost");
   };
@@ -223,16 +202,11 @@ TEST_F(StoreOfAnotherProcess, AFailureCancelsWhatWaitsThereAndLeavesWhatIsThere)
   const std::vector<std::string> keys = {"never"};
   waiters.emplace_back([&] { expect_loss([&] { store.get("never", Deadline::never()); }); });
   waiters.emplace_back([&] { expect_loss([&] { store.wait(keys, Deadline::never()); }); });
-  waiters.emplace_back([&] { expect_loss([&] { store.queue_pop("q", Deadline::never()); }); });
-  waiters.emplace_back([&] { expect_loss([&] { store.barrier("all", 0, 2, Deadline::never()); }); });
   group_watch->take(
       {.kind = store::MemberEvent::Kind::lost, .cause = {.rank = 1, .text = "rank 1 is lost"}, .number = 1});
   for (std::thread& waiter : waiters) waiter.join();
   other->set("why", "no disk left");
-  other->queue_push("q", "item");
   EXPECT_EQ(store.get("why", Deadline::never()), "no disk left");
-  EXPECT_EQ(store.queue_pop("q", Deadline::never()), "item") << "who has given up takes none";
-  EXPECT_THROW(other->barrier("all", 1, 2, Deadline::after(0s)), Timeout) << "who has given up is not in it";
 }
 
 }  // namespace

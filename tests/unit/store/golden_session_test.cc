@@ -137,7 +137,7 @@ TEST(GoldenSession, SomethingIsReplayedOfEachDialect) {
   for (const Conversation& conversation : replayable()) ++count[conversation.dialect];
   EXPECT_GT(count[proto::Dialect::current], 20);
   EXPECT_GT(count[proto::Dialect::legacy], 5);
-  EXPECT_GT(count[proto::Dialect::lockstep], 10);
+  EXPECT_GT(count[proto::Dialect::lockstep], 8);
 }
 
 // The transcript was signed by another implementation of HMAC-SHA256.

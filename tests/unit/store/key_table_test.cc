@@ -19,8 +19,8 @@ using Await = KeyTable::Await;
 TEST(KeyTable, WaitIsTrueAtOnceIfAllKeysExist) {
   KeyTable table{{}};
   table.set("a", "");
-  EXPECT_TRUE(table.wait(1, {"a", "a"}, Await::value));
-  EXPECT_TRUE(table.wait(1, {}, Await::value));
+  EXPECT_TRUE(table.wait(1, {"a", "a"}, Await::key));
+  EXPECT_TRUE(table.wait(1, {}, Await::key));
   EXPECT_TRUE(table.take_woken().empty());
 }
 
@@ -28,7 +28,7 @@ TEST(KeyTable, WaiterIsWokenOnceByTheLastKeyInAnyOrder) {
   std::vector<std::string> order = {"a", "b", "c"};
   do {
     KeyTable table{{}};
-    EXPECT_FALSE(table.wait(7, {"a", "b", "c"}, Await::value));
+    EXPECT_FALSE(table.wait(7, {"a", "b", "c"}, Await::key));
     table.set(order[0], "");
     table.set(order[1], "");
     table.set(order[1], "again");
@@ -42,7 +42,7 @@ TEST(KeyTable, WaiterIsWokenOnceByTheLastKeyInAnyOrder) {
 
 TEST(KeyTable, DuplicateKeysInAWaitAreFine) {
   KeyTable table{{}};
-  EXPECT_FALSE(table.wait(1, {"a", "b", "a", "b"}, Await::value));
+  EXPECT_FALSE(table.wait(1, {"a", "b", "a", "b"}, Await::key));
   table.set("b", "");
   table.set("a", "");
   EXPECT_THAT(table.take_woken(), ElementsAre(1));
@@ -50,7 +50,7 @@ TEST(KeyTable, DuplicateKeysInAWaitAreFine) {
 
 TEST(KeyTable, AKeyThatWentAgainIsWaitedForAgain) {
   KeyTable table{{}};
-  EXPECT_FALSE(table.wait(1, {"a", "b"}, Await::value));
+  EXPECT_FALSE(table.wait(1, {"a", "b"}, Await::key));
   table.set("a", "");
   table.erase("a");
   table.set("b", "");
@@ -64,7 +64,7 @@ TEST(KeyTable, AKeyThatWentAgainIsWaitedForAgain) {
 
 TEST(KeyTable, CancelledWaitersAreNotWoken) {
   KeyTable table{{}};
-  for (const KeyTable::WaiterId waiter : {1, 2, 3}) EXPECT_FALSE(table.wait(waiter, {"a"}, Await::value));
+  for (const KeyTable::WaiterId waiter : {1, 2, 3}) EXPECT_FALSE(table.wait(waiter, {"a"}, Await::key));
   table.cancel(2);
   table.set("a", "");
   table.cancel(3);  // between its key's coming and the answer
@@ -74,9 +74,9 @@ TEST(KeyTable, CancelledWaitersAreNotWoken) {
 
 TEST(KeyTable, EverybodyAtAKeyIsWoken) {
   KeyTable table{{}};
-  EXPECT_FALSE(table.wait(1, {"a"}, Await::value));
-  EXPECT_FALSE(table.wait(2, {"a", "b"}, Await::value));
-  EXPECT_FALSE(table.wait(3, {"b"}, Await::value));
+  EXPECT_FALSE(table.wait(1, {"a"}, Await::key));
+  EXPECT_FALSE(table.wait(2, {"a", "b"}, Await::key));
+  EXPECT_FALSE(table.wait(3, {"b"}, Await::key));
   table.append("a", "x");
   EXPECT_THAT(table.take_woken(), ElementsAre(1));
   table.add("b", 1);
@@ -145,17 +145,17 @@ TEST(KeyTable, AValueGrowsToItsLimitOnly) {
 
 TEST(KeyTable, WaitedKeysAreCountedAndBounded) {
   KeyTable table({.max_waited_keys = 4});
-  EXPECT_FALSE(table.wait(1, {"a", "b"}, Await::value));
-  EXPECT_FALSE(table.wait(2, {"a"}, Await::either));
-  EXPECT_THROW(table.wait(3, {"c", "d"}, Await::value), StoreError);
-  EXPECT_FALSE(table.wait(4, {"c"}, Await::item));
-  EXPECT_THROW(table.wait(3, {"c"}, Await::value), StoreError);
+  EXPECT_FALSE(table.wait(1, {"a", "b"}, Await::key));
+  EXPECT_FALSE(table.wait(2, {"a"}, Await::key_or_queue));
+  EXPECT_THROW(table.wait(3, {"c", "d"}, Await::key), StoreError);
+  EXPECT_FALSE(table.wait(4, {"c"}, Await::key_or_queue));
+  EXPECT_THROW(table.wait(3, {"c"}, Await::key), StoreError);
   table.cancel(1);
-  EXPECT_FALSE(table.wait(3, {"a", "d"}, Await::value));
+  EXPECT_FALSE(table.wait(3, {"a", "d"}, Await::key));
   table.set("a", "");
   table.queue_push("c", "");
   EXPECT_THAT(table.take_woken(), ElementsAre(2, 4));
-  EXPECT_FALSE(table.wait(5, {"x", "y"}, Await::value));
+  EXPECT_FALSE(table.wait(5, {"x", "y"}, Await::key));
 }
 
 TEST(KeyTable, ItemsLeaveAQueueAsTheyCame) {
@@ -182,42 +182,37 @@ TEST(KeyTable, MemoryOfAQueueIsGivenBack) {
   table.set("k", std::string(99, 'x'));
 }
 
-TEST(KeyTable, AwaitedIsAValueAnItemOrEither) {
+TEST(KeyTable, AQueueWithAnItemExistsForTorchsWaitOnly) {
   KeyTable table{{}};
-  table.set("value", "");
-  table.queue_push("item", "");
-  EXPECT_TRUE(table.exists("value", Await::value));
-  EXPECT_FALSE(table.exists("value", Await::item));
-  EXPECT_TRUE(table.exists("value", Await::either));
-  EXPECT_FALSE(table.exists("item", Await::value));
-  EXPECT_TRUE(table.exists("item", Await::item));
-  EXPECT_TRUE(table.exists("item", Await::either));
-  EXPECT_FALSE(table.wait(1, {"item"}, Await::value));
-  EXPECT_FALSE(table.wait(2, {"value"}, Await::item));
-  table.queue_push("item", "");
-  table.set("value", "again");
+  table.set("key", "");
+  table.queue_push("queue", "");
+  EXPECT_TRUE(table.exists("key", Await::key));
+  EXPECT_TRUE(table.exists("key", Await::key_or_queue));
+  EXPECT_FALSE(table.exists("queue", Await::key));
+  EXPECT_TRUE(table.exists("queue", Await::key_or_queue));
+  EXPECT_FALSE(table.wait(1, {"queue"}, Await::key));
+  table.queue_push("queue", "");
   EXPECT_TRUE(table.take_woken().empty());
-  table.set("item", "");
-  table.queue_push("value", "");
-  EXPECT_THAT(table.take_woken(), ElementsAre(1, 2));
+  table.set("queue", "");
+  EXPECT_THAT(table.take_woken(), ElementsAre(1));
 }
 
 TEST(KeyTable, EachItemWakesTheOneThatWaitsLongest) {
   KeyTable table{{}};
-  for (const KeyTable::WaiterId waiter : {3, 1, 2}) EXPECT_FALSE(table.wait(waiter, {"q"}, Await::either));
+  for (const KeyTable::WaiterId waiter : {3, 1, 2}) EXPECT_FALSE(table.wait(waiter, {"q"}, Await::key_or_queue));
   table.queue_push("q", "");
   EXPECT_THAT(table.take_woken(), ElementsAre(3));
   table.queue_push("q", "");
   table.queue_push("q", "");
   EXPECT_THAT(table.take_woken(), ElementsAre(1, 2));
-  EXPECT_FALSE(table.wait(4, {"q", "r"}, Await::either));
+  EXPECT_FALSE(table.wait(4, {"q", "r"}, Await::key_or_queue));
   table.queue_push("r", "");
   EXPECT_THAT(table.take_woken(), ElementsAre(4)) << "it took the item of q for granted when it came";
 }
 
 TEST(KeyTable, AnItemThatAWokenWaiterLeavesIsForTheNext) {
   KeyTable table{{}};
-  for (const KeyTable::WaiterId waiter : {1, 2, 3}) EXPECT_FALSE(table.wait(waiter, {"q"}, Await::either));
+  for (const KeyTable::WaiterId waiter : {1, 2, 3}) EXPECT_FALSE(table.wait(waiter, {"q"}, Await::key_or_queue));
   table.queue_push("q", "item");
   EXPECT_THAT(table.take_woken(), ElementsAre(1));
   table.cancel(1);  // its connection has ended
@@ -231,7 +226,7 @@ TEST(KeyTable, AnItemThatAWokenWaiterLeavesIsForTheNext) {
 
 TEST(KeyTable, ATakenItemWakesNobodyElse) {
   KeyTable table{{}};
-  for (const KeyTable::WaiterId waiter : {1, 2, 3}) EXPECT_FALSE(table.wait(waiter, {"q"}, Await::item));
+  for (const KeyTable::WaiterId waiter : {1, 2, 3}) EXPECT_FALSE(table.wait(waiter, {"q"}, Await::key_or_queue));
   table.queue_push("q", "a");
   table.queue_push("q", "b");
   EXPECT_THAT(table.take_woken(), ElementsAre(1, 2));
@@ -247,7 +242,7 @@ TEST(KeyTable, ATakenItemWakesNobodyElse) {
 TEST(KeyTable, TellsWhatAWaiterLacks) {
   KeyTable table{{}};
   table.set("b", "");
-  EXPECT_FALSE(table.wait(1, {"a", "b", "c"}, Await::value));
+  EXPECT_FALSE(table.wait(1, {"a", "b", "c"}, Await::key));
   EXPECT_THAT(table.missing(1), ElementsAre("a", "c"));
   table.set("a", "");
   EXPECT_THAT(table.missing(1), ElementsAre("c"));

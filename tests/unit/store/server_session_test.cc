@@ -216,7 +216,7 @@ TEST_F(ServerSessionTest, WaitGetAnswersAtOnceOrWhenAllAreThere) {
   talk(2, kHello);
   EXPECT_EQ(talk(1, kHello + request(Op::wait_get, {{"/a", "/b"}, {}, 5000})), kWelcome);
   EXPECT_EQ(timers_.at(1), milliseconds(5000));
-  EXPECT_EQ(talk(2, request(Op::multi_set_acked, {{"/a", "/c"}, {"A", "C"}, 0})), frame(proto::kOk));
+  EXPECT_EQ(talk(2, request(Op::multi_set, {{"/a", "/c"}, {"A", "C"}, 0})), "");
   EXPECT_EQ(take_output(1), "");
   EXPECT_EQ(talk(2, request(Op::set_acked, {{"/b"}, {"B"}, 0})), frame(proto::kOk));
   EXPECT_EQ(take_output(1), frame(proto::kOk, {"A", "B"}));
@@ -231,7 +231,7 @@ TEST_F(ServerSessionTest, WaitGetTellsWhatIsMissingAtItsDeadline) {
   EXPECT_EQ(expire(1), frame(proto::kMissing, {"/a", "/c"}));
   EXPECT_EQ(talk(1, request(Op::wait_get, {{"/b", "/c"}, {}, 0})), frame(proto::kMissing, {"/c"}));
   // What comes later is not for that wait.
-  talk(2, request(Op::multi_set_acked, {{"/a", "/c"}, {"", ""}, 0}));
+  talk(2, request(Op::multi_set, {{"/a", "/c"}, {"", ""}, 0}));
   EXPECT_EQ(take_output(1), "");
   EXPECT_EQ(talk(1, request(Op::ping, {{}, {}, 1})), std::string("\1\0\0\0", 4));
 }
@@ -242,18 +242,6 @@ TEST_F(ServerSessionTest, WaitGetWaitsOnIfAKeyGoesBeforeItIsRead) {
   EXPECT_EQ(take_output(1), "");
   talk(2, request(Op::set, {{"/k"}, {"2"}, 0}));
   EXPECT_EQ(take_output(1), frame(proto::kOk, {"2"}));
-}
-
-TEST_F(ServerSessionTest, QueuesGiveEachItemToOne) {
-  EXPECT_EQ(talk(1, kHello + request(Op::queue_wait_pop, {{"/q"}, {}, -1})), kWelcome);
-  EXPECT_EQ(talk(2, kHello + request(Op::queue_wait_pop, {{"/q"}, {}, 100})), kWelcome);
-  EXPECT_EQ(talk(3, kHello + request(Op::queue_push_acked, {{"/q"}, {"a"}, 0})), kWelcome + frame(proto::kOk));
-  EXPECT_EQ(take_output(1), frame(proto::kOk, {"a"}));
-  EXPECT_EQ(take_output(2), "");
-  EXPECT_EQ(expire(2), frame(proto::kMissing, {"/q"}));
-  talk(3, request(Op::queue_push_acked, {{"/q"}, {"b"}, 0}));
-  EXPECT_EQ(take_output(2), "");
-  EXPECT_EQ(talk(2, request(Op::queue_wait_pop, {{"/q"}, {}, 0})), frame(proto::kOk, {"b"}));
 }
 
 TEST_F(ServerSessionTest, TorchsQueueOperations) {
@@ -283,24 +271,6 @@ TEST_F(ServerSessionTest, AWokenWaiterThatDoesNotPopLeavesTheItemToTheNext) {
   EXPECT_EQ(take_output(3), std::string(1, '\0'));
 }
 
-TEST_F(ServerSessionTest, RankBarrierReleasesAllAndNamesWhoIsMissing) {
-  const auto barrier = [](const char* rank, const char* world, std::int64_t timeout_ms) {
-    return request(Op::rank_barrier, {{"/b"}, {rank, world}, timeout_ms});
-  };
-  for (const SessionId id : {1, 2, 3, 4}) talk(id, kHello);
-  EXPECT_EQ(talk(1, barrier("0", "3", 50)), "");
-  EXPECT_EQ(talk(2, barrier("2", "3", -1)), "");
-  EXPECT_EQ(expire(1), frame(proto::kMissing, {"1"}));
-  EXPECT_THAT(talk(3, barrier("2", "3", -1)), HasSubstr("rank 2 is in it already"));
-  EXPECT_THAT(talk(3, barrier("1", "4", -1)), HasSubstr("4 ranks"));
-  EXPECT_THAT(talk(3, barrier("x", "3", -1)), HasSubstr("decimal numbers are wanted"));
-  EXPECT_THAT(talk(3, barrier("3", "3", -1)), HasSubstr("rank 3 is not in a world of 3 ranks"));
-  EXPECT_EQ(talk(3, barrier("1", "3", -1)), "");
-  EXPECT_EQ(talk(1, barrier("0", "3", 50)), frame(proto::kOk));
-  EXPECT_EQ(take_output(2) + take_output(3), frame(proto::kOk) + frame(proto::kOk));
-  EXPECT_EQ(talk(4, barrier("70", "1000", 0)).substr(0, 9), std::string("\3\x41\0\0\0\0\0\0\0", 9));
-}
-
 TEST_F(ServerSessionTest, TorchsBarrierCountsHeadsAndCanBeCancelled) {
   const std::string barrier = request(Op::barrier, {{"/b"}, {}, 2});
   EXPECT_EQ(talk(1, kGreeting + barrier), "");
@@ -315,10 +285,8 @@ TEST_F(ServerSessionTest, TorchsBarrierCountsHeadsAndCanBeCancelled) {
 
 TEST_F(ServerSessionTest, EveryWaitCanBeCancelled) {
   talk(1, kHello);
-  for (const std::string& wait :
-       {request(Op::wait, {{"/k"}, {}, 0}), request(Op::wait_get, {{"/k"}, {}, 100}),
-        request(Op::queue_wait_pop, {{"/k"}, {}, 100}), request(Op::rank_barrier, {{"/k"}, {"0", "2"}, 100}),
-        request(Op::barrier, {{"/k"}, {}, 2})}) {
+  for (const std::string& wait : {request(Op::wait, {{"/k"}, {}, 0}), request(Op::wait_get, {{"/k"}, {}, 100}),
+                                  request(Op::barrier, {{"/k"}, {}, 2})}) {
     EXPECT_EQ(talk(1, wait), "");
     EXPECT_EQ(talk(1, request(Op::cancel_wait)), "\1");
     EXPECT_TRUE(timers_.empty());
@@ -365,13 +333,18 @@ TEST_F(ServerSessionTest, OwnOperationsAnswerALimitAndTorchsAreClosedByIt) {
   restart({.table = {.max_entries = 1, .max_value_bytes = 4}});
   EXPECT_EQ(talk(1, kHello + request(Op::set_acked, {{"/a"}, {"v"}, 0})), kWelcome + frame(proto::kOk));
   EXPECT_THAT(talk(1, request(Op::set_acked, {{"/b"}, {"v"}, 0})), HasSubstr("its limit is 1"));
-  EXPECT_THAT(talk(1, request(Op::queue_push_acked, {{"/q"}, {"v"}, 0})), HasSubstr("its limit is 1"));
-  EXPECT_THAT(talk(1, request(Op::append_acked, {{"/a"}, {"vvvv"}, 0})), HasSubstr("at most 4 bytes"));
-  EXPECT_THAT(talk(1, request(Op::multi_set_acked, {{"/a", "/b"}, {"2", ""}, 0})), HasSubstr("its limit is 1"));
   EXPECT_TRUE(open_);
-  EXPECT_EQ(talk(1, request(Op::wait_get, {{"/a"}, {}, 0})), frame(proto::kOk, {"2"}));
-  EXPECT_EQ(talk(2, kGreeting + request(Op::set, {{"/b"}, {"v"}, 0})), "");
-  EXPECT_THAT(close_reason_of(2), HasSubstr("its limit is 1"));
+  EXPECT_EQ(talk(1, request(Op::wait_get, {{"/a"}, {}, 0})), frame(proto::kOk, {"v"}));
+  const std::vector<std::pair<std::string, const char*>> over = {
+      {request(Op::set, {{"/b"}, {"v"}, 0}), "its limit is 1"},
+      {request(Op::queue_push, {{"/q"}, {"v"}, 0}), "its limit is 1"},
+      {request(Op::append, {{"/a"}, {"vvvv"}, 0}), "at most 4 bytes"},
+      {request(Op::multi_set, {{"/a", "/b"}, {"2", ""}, 0}), "its limit is 1"}};
+  SessionId id = 2;
+  for (const auto& [bytes, reason] : over) {
+    EXPECT_EQ(talk(id, kGreeting + bytes), "");
+    EXPECT_THAT(close_reason_of(id++), HasSubstr(reason));
+  }
 }
 
 TEST_F(ServerSessionTest, RepliesAreLimited) {
@@ -497,23 +470,10 @@ TEST_F(ServerSessionTest, ALargeValueIsInMemoryOnceForAllWhoWaitForIt) {
   EXPECT_EQ(talk(1, request(Op::wait_get, {{"/k"}, {}, -1})), frame(proto::kOk, {next}));
 }
 
-TEST_F(ServerSessionTest, WhoFindsItsItemTakenKeepsItsPlace) {
-  const std::string wait = request(Op::queue_wait_pop, {{"/q"}, {}, -1});
-  const std::string push = request(Op::queue_push, {{"/q"}, {"item"}, 0});
-  EXPECT_EQ(talk(1, kHello + wait), kWelcome);
-  EXPECT_EQ(talk(2, kHello + wait), kWelcome);
-  // Another takes the item before the first has its turn.
-  talk(3, kGreeting + push + request(Op::queue_pop, {{"/q"}, {}, 0}));
-  EXPECT_EQ(take_output(1) + take_output(2), "");
-  talk(3, push);
-  EXPECT_EQ(take_output(1), frame(proto::kOk, {"item"}));
-  EXPECT_EQ(take_output(2), "");
-}
-
 TEST_F(ServerSessionTest, AWaitThatCanNotGoOnIsRefusedNotClosed) {
   restart({.table = {.max_waited_keys = 1}});
-  EXPECT_EQ(talk(1, kHello + request(Op::queue_wait_pop, {{"/q"}, {}, -1})), kWelcome);
-  talk(2, kGreeting + request(Op::queue_push, {{"/q"}, {"item"}, 0}) + request(Op::queue_pop, {{"/q"}, {}, 0}) +
+  EXPECT_EQ(talk(1, kHello + request(Op::wait_get, {{"/k"}, {}, -1})), kWelcome);
+  talk(2, kGreeting + request(Op::set, {{"/k"}, {"v"}, 0}) + request(Op::delete_key, {{"/k"}, {}, 0}) +
               request(Op::wait, {{"/other"}, {}, 0}));
   const std::string answer = take_output(1);
   EXPECT_EQ(answer.substr(0, 1), std::string(1, proto::kRefused));

@@ -43,7 +43,7 @@ class HashWorld : public World {
   std::shared_ptr<Store> store_ = std::make_shared<HashStore>();
 };
 
-// Over TCP, as lockstep's clients or PyTorch's, with a secret or without.
+// Over TCP, with a secret or without.
 class TcpWorld : public World {
  public:
   explicit TcpWorld(Endpoint endpoint) : endpoint_(std::move(endpoint)) { endpoint_.address = server_.address(); }
@@ -65,7 +65,6 @@ class PrefixWorld : public World {
 struct Kind {
   const char* name;
   std::function<std::unique_ptr<World>()> make;
-  bool has_a_barrier = true;  // of its own, not one made of keys
 };
 void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
 
@@ -87,20 +86,16 @@ class StoreTest : public testing::TestWithParam<Kind> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(
-    Stores, StoreTest,
-    testing::Values(Kind{"Hash", [] { return std::make_unique<HashWorld>(); }},
-                    Kind{"Tcp", [] { return std::make_unique<TcpWorld>(Endpoint{}); }},
-                    Kind{"TcpWithSecret",
-                         [] {
-                           return std::make_unique<TcpWorld>(
-                               Endpoint{.secret = Secret::random(), .run_id = "run", .role = "rank 0"});
-                         }},
-                    Kind{"TcpAsTorch",
-                         [] { return std::make_unique<TcpWorld>(Endpoint{.protocol = Endpoint::Protocol::torch}); },
-                         false},
-                    Kind{"Prefix", [] { return std::make_unique<PrefixWorld>(); }}),
-    [](const auto& kind) { return kind.param.name; });
+INSTANTIATE_TEST_SUITE_P(Stores, StoreTest,
+                         testing::Values(Kind{"Hash", [] { return std::make_unique<HashWorld>(); }},
+                                         Kind{"Tcp", [] { return std::make_unique<TcpWorld>(Endpoint{}); }},
+                                         Kind{"TcpWithSecret",
+                                              [] {
+                                                return std::make_unique<TcpWorld>(Endpoint{
+                                                    .secret = Secret::random(), .run_id = "run", .role = "rank 0"});
+                                              }},
+                                         Kind{"Prefix", [] { return std::make_unique<PrefixWorld>(); }}),
+                         [](const auto& kind) { return kind.param.name; });
 
 TEST_P(StoreTest, SetReplacesAndAnotherClientSeesIt) {
   store_->set("k", "one");
@@ -136,11 +131,8 @@ TEST_P(StoreTest, OverlongKeysAndValuesAreRefused) {
   const std::string value(kMaxValueBytes + 1, 'v');
   EXPECT_THROW(store_->set(key, "v"), InvalidArgument);
   EXPECT_THROW(store_->set("k", value), InvalidArgument);
-  EXPECT_THROW(store_->append("k", value), InvalidArgument);
   EXPECT_THROW(store_->add(key, 1), InvalidArgument);
   EXPECT_THROW(store_->compare_set("k", "", value), InvalidArgument);
-  EXPECT_THROW(store_->multi_set(std::vector<std::string>{"a", key}, std::vector<std::string>{"1", "2"}),
-               InvalidArgument);
   EXPECT_EQ(store_->num_keys(), 1);
 }
 
@@ -160,7 +152,7 @@ TEST_P(StoreTest, WaitReturnsWhenTheLastKeyIsThere) {
   other_->set("c", "");
   other_->add("a", 1);
   all_set = true;
-  other_->append("b", "x");
+  other_->compare_set("b", "", "x");
   waiter.join();
 }
 
@@ -168,9 +160,7 @@ TEST_P(StoreTest, WaitIsEndedByEveryWayToMakeAKey) {
   const std::vector<std::function<void(const std::string&)>> ways = {
       [&](const std::string& key) { other_->set(key, "v"); },
       [&](const std::string& key) { other_->add(key, 0); },
-      [&](const std::string& key) { other_->append(key, "v"); },
       [&](const std::string& key) { other_->compare_set(key, "", "v"); },
-      [&](const std::string& key) { other_->multi_set(std::span(&key, 1), std::vector<std::string>{"v"}); },
   };
   for (std::size_t i = 0; i < ways.size(); ++i) {
     const std::string key = "way" + std::to_string(i);
@@ -267,20 +257,11 @@ TEST_P(StoreTest, EraseRemovesOnce) {
   EXPECT_EQ(other_->get("k", soon()), "again");
 }
 
-TEST_P(StoreTest, AppendBuildsAValue) {
-  store_->append("log", "one,");
-  other_->append("log", "two,");
-  store_->append("log", "");
-  EXPECT_EQ(store_->get("log", soon()), "one,two,");
-}
-
-TEST_P(StoreTest, MultiGetKeepsTheOrderAndMultiSetPairs) {
-  store_->multi_set(std::vector<std::string>{"a", "b", "c"}, std::vector<std::string>{"1", "", "3"});
+TEST_P(StoreTest, MultiGetKeepsTheOrder) {
+  for (const char* key : {"a", "b", "c"}) store_->set(key, std::string(key) == "b" ? "" : key);
   EXPECT_EQ(other_->multi_get(std::vector<std::string>{"c", "a", "b", "a"}, soon()),
-            (std::vector<std::string>{"3", "1", "", "1"}));
+            (std::vector<std::string>{"c", "a", "", "a"}));
   EXPECT_TRUE(other_->multi_get({}, passed()).empty());
-  store_->multi_set({}, {});
-  EXPECT_THROW(store_->multi_set(std::vector<std::string>{"a", "b"}, std::vector<std::string>{"1"}), InvalidArgument);
 }
 
 TEST_P(StoreTest, NumKeysCounts) {
@@ -348,166 +329,9 @@ TEST_P(StoreTest, CompareSetIsALock) {
 TEST_P(StoreTest, ListsItsKeys) {
   EXPECT_TRUE(store_->list_keys().empty());
   for (const char* key : {"b", "a", "", "a/b"}) store_->set(key, "v");
-  store_->queue_push("queue", "item");
   EXPECT_THAT(other_->list_keys(), testing::ElementsAre("", "a", "a/b", "b"));
   store_->erase("a");
   EXPECT_THAT(other_->list_keys(), testing::ElementsAre("", "a/b", "b"));
-}
-
-TEST_P(StoreTest, QueuesAreFirstInFirstOut) {
-  EXPECT_EQ(store_->queue_length("q"), 0);
-  for (const char* item : {"a", "", "c"}) store_->queue_push("q", item);
-  store_->queue_push("other", "x");
-  EXPECT_EQ(other_->queue_length("q"), 3);
-  for (const char* item : {"a", "", "c"}) EXPECT_EQ(other_->queue_pop("q", passed()), item);
-  EXPECT_EQ(store_->queue_length("q"), 0);
-  EXPECT_EQ(store_->queue_pop("other", soon()), "x");
-  EXPECT_EQ(store_->num_keys(), 0);
-}
-
-TEST_P(StoreTest, ATimeoutOfAPopNamesTheQueueAndLeavesItUsable) {
-  const std::string message = timeout_of([&] { store_->queue_pop("empty", Deadline::after(milliseconds(20))); });
-  EXPECT_THAT(message, HasSubstr("empty'"));
-  EXPECT_THAT(message, HasSubstr("of 0.02 s"));
-  other_->queue_push("empty", "item");
-  EXPECT_EQ(store_->queue_pop("empty", soon()), "item");
-}
-
-TEST_P(StoreTest, AQueueWithItemsCountsAsPresentAndHasNoValue) {
-  store_->queue_push("q", "item");
-  EXPECT_TRUE(check("q"));
-  const std::string name = "q";
-  other_->wait(std::span(&name, 1), passed());
-  EXPECT_EQ(store_->queue_pop("q", soon()), "item");
-  EXPECT_FALSE(check("q"));
-  EXPECT_THROW(store_->wait(std::span(&name, 1), Deadline::after(milliseconds(5))), Timeout);
-  // A key of the queue's name is another thing.
-  store_->set("q", "value");
-  EXPECT_EQ(store_->queue_length("q"), 0);
-  EXPECT_THROW(store_->queue_pop("q", Deadline::after(milliseconds(5))), Timeout);
-  store_->queue_push("q", "item");
-  EXPECT_EQ(store_->get("q", soon()), "value");
-  EXPECT_EQ(store_->queue_pop("q", soon()), "item");
-}
-
-TEST_P(StoreTest, EachItemGoesToOneOfThoseWhoWait) {
-  constexpr int kConsumers = 4;
-  constexpr int kItems = 100;
-  std::vector<std::thread> consumers;
-  std::atomic<int> sum = 0;
-  for (int c = 0; c < kConsumers; ++c) {
-    consumers.emplace_back([&, c] {
-      const auto& store = c % 2 == 0 ? store_ : other_;
-      for (;;) {
-        const std::string item = store->queue_pop("work", soon());
-        if (item == "end") return;
-        sum += std::stoi(item);
-      }
-    });
-  }
-  for (int i = 1; i <= kItems; ++i) store_->queue_push("work", std::to_string(i));
-  for (int c = 0; c < kConsumers; ++c) other_->queue_push("work", "end");
-  for (std::thread& consumer : consumers) consumer.join();
-  EXPECT_EQ(sum, kItems * (kItems + 1) / 2);
-  EXPECT_EQ(store_->queue_length("work"), 0);
-}
-
-TEST_P(StoreTest, ABarrierLetsNobodyThroughBeforeAllHaveCome) {
-  constexpr int kRanks = 5;
-  constexpr int kRounds = 20;
-  std::atomic<int> arrived = 0;
-  std::vector<std::thread> ranks;
-  for (int rank = 0; rank < kRanks; ++rank) {
-    ranks.emplace_back([&, rank] {
-      const auto& store = rank % 2 == 0 ? store_ : other_;
-      for (int round = 1; round <= kRounds; ++round) {
-        ++arrived;
-        store->barrier("same name", rank, kRanks, soon());
-        ASSERT_GE(arrived, round * kRanks);
-      }
-    });
-  }
-  for (std::thread& rank : ranks) rank.join();
-}
-
-TEST_P(StoreTest, ABarriersTimeoutNamesTheRanksThatDidNotComeToEachThatDid) {
-  constexpr int kWorld = 6;
-  // Where a machine stands still, one may come after the other's deadline; then they get more time.
-  std::atomic<int> right = 0;
-  for (milliseconds limit(100); right != 3 && limit < seconds(20); limit *= 3) {
-    right = 0;
-    std::atomic<int> inside = 0;
-    std::vector<std::thread> ranks;
-    for (const int rank : {1, 2, 5}) {
-      ranks.emplace_back([&, rank] {
-        ++inside;
-        while (inside < 3) std::this_thread::yield();
-        const auto& store = rank % 2 == 0 ? store_ : other_;
-        const std::string message = timeout_of([&] { store->barrier("b", rank, kWorld, Deadline::after(limit)); });
-        EXPECT_THAT(message, HasSubstr("b' of 6 ranks"));
-        right += message.find(" 3 have not come: 0, 3, 4;") != message.npos;
-      });
-    }
-    for (std::thread& rank : ranks) rank.join();
-  }
-  EXPECT_EQ(right, 3);
-  std::string message;
-  // A passed deadline asks all the same, and the ranks that came are named as little as oneself.
-  message = timeout_of([&] { store_->barrier("c", 0, 100, passed()); });
-  EXPECT_THAT(message, HasSubstr("99 have not come: 1, 2, 3"));
-  EXPECT_THAT(message, HasSubstr("64 and 35 more"));
-}
-
-TEST_P(StoreTest, ABarrierThatTimedOutCanBeTriedAgain) {
-  EXPECT_THROW(store_->barrier("b", 0, 2, Deadline::after(milliseconds(5))), Timeout);
-  EXPECT_THROW(store_->barrier("b", 0, 2, Deadline::after(milliseconds(5))), Timeout);
-  std::thread other([&] { other_->barrier("b", 1, 2, soon()); });
-  store_->barrier("b", 0, 2, soon());
-  other.join();
-  store_->barrier("one", 0, 1, passed());
-}
-
-TEST_P(StoreTest, WrongRanksAreRefusedByABarrier) {
-  const auto refusal_of = [&](std::int64_t rank, std::int64_t world_size) -> std::string {
-    try {
-      store_->barrier("b", rank, world_size, Deadline::after(milliseconds(5)));
-    } catch (const InvalidArgument& error) {
-      return error.what();
-    }
-    return "nothing was thrown";
-  };
-  EXPECT_THAT(refusal_of(2, 2), HasSubstr("rank 2 is not in a world of 2 ranks"));
-  EXPECT_THAT(refusal_of(-1, 2), HasSubstr("rank -1"));
-  EXPECT_THAT(refusal_of(0, 0), HasSubstr("0 ranks"));
-  if (!GetParam().has_a_barrier) return;
-  std::atomic<bool> done = false;
-  std::thread inside([&] {
-    while (!done) {
-      try {
-        other_->barrier("b", 1, 3, Deadline::after(milliseconds(200)));
-      } catch (const Timeout&) {
-      } catch (const InvalidArgument&) {  // We were inside, for the moment that we try below.
-      }
-    }
-  });
-  // Until the other is inside, ours only times out.
-  const auto refusal_beside = [&](std::int64_t rank, std::int64_t world_size) -> std::string {
-    for (const Deadline limit = soon(); !limit.expired(); std::this_thread::yield()) {
-      try {
-        store_->barrier("b", rank, world_size, passed());
-      } catch (const Timeout&) {
-      } catch (const InvalidArgument& error) {
-        return error.what();
-      }
-    }
-    return "nothing was thrown";
-  };
-  const std::string twice = refusal_beside(1, 3);
-  const std::string differ = refusal_beside(0, 2);
-  done = true;
-  inside.join();
-  EXPECT_THAT(twice, HasSubstr("rank 1 is in it already"));
-  EXPECT_THAT(differ, HasSubstr("this client says 2 ranks"));
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "runtime/base/error.h"
 #include "runtime/store/tcp_store.h"
 #include "runtime/store/tcp_store_server.h"
+#include "runtime/store/torch_store_client.h"
 #include "tests/unit/store/server_test.h"
 
 namespace lockstep::store {
@@ -107,10 +108,7 @@ TEST_F(TcpAuthTest, TorchIsClosedAtOnceAndTheLogSaysWhatToDo) {
   }
   EXPECT_THAT(log_.wait_for("torch client refused"),
               AllOf(HasSubstr("127.0.0.1:"), HasSubstr("torch client refused: use --torch-store")));
-  Endpoint torch{.address = server_.address(), .protocol = Endpoint::Protocol::torch};
-  EXPECT_THROW(TcpStore(torch, Deadline::after(milliseconds(60))), Timeout);
-  torch.secret = secret_;
-  EXPECT_THROW(TcpStore(torch, soon()), InvalidArgument);
+  EXPECT_THROW(TorchStoreClient(server_.address(), Deadline::after(milliseconds(60))), Timeout);
 }
 
 TEST_F(TcpAuthTest, AReplayedProofGetsNothing) {

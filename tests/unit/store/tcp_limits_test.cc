@@ -69,18 +69,19 @@ class TcpLimitsTest : public testing::Test {
 TEST_F(TcpLimitsTest, OfKeys) {
   TcpStore& store = serve({.max_keys = 2});
   store.set("a", "");
-  store.queue_push("q", "");
+  RawClient torch = raw();
+  torch.send(kGreeting + request(Op::queue_push, {{"q"}, {""}, 0}) + request(Op::queue_length, {{"q"}, {}, 0}));
+  EXPECT_EQ(torch.receive(8), std::string("\1\0\0\0\0\0\0\0", 8));
   EXPECT_THAT(refusal_of([&] { store.set("b", ""); }), AllOf(HasSubstr("set 'b'"), HasSubstr("its limit is 2")));
-  EXPECT_THAT(refusal_of([&] { store.queue_push("q", ""); }), HasSubstr("its limit is 2"));
-  EXPECT_EQ(store.queue_pop("q", soon()), "");
+  torch.send(request(Op::queue_pop, {{"q"}, {}, 0}));
+  EXPECT_EQ(torch.receive(16).front(), 1);
   store.set("b", "");
 }
 
 TEST_F(TcpLimitsTest, OfStoredBytes) {
   TcpStore& store = serve({.max_stored_bytes = 1000});
   store.set("a", std::string(900, 'x'));
-  EXPECT_THAT(refusal_of([&] { store.append("a", std::string(200, 'x')); }), HasSubstr("its limit is 1000"));
-  EXPECT_THAT(refusal_of([&] { store.queue_push("q", std::string(200, 'x')); }), HasSubstr("its limit is 1000"));
+  EXPECT_THAT(refusal_of([&] { store.set("b", std::string(200, 'x')); }), HasSubstr("its limit is 1000"));
   EXPECT_EQ(store.num_keys(), 1);
 }
 

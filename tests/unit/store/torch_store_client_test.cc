@@ -1,4 +1,5 @@
-// Our client at a server of PyTorch 1.13, which hangs up on the current greeting. tests/compat has the real one.
+// The client at a server that speaks as one of today, and as one of 1.13, which hangs up on the current greeting.
+// tests/compat has the real ones.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -7,13 +8,14 @@
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <functional>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "runtime/base/error.h"
 #include "runtime/store/tcp_store.h"
+#include "runtime/store/torch_store_client.h"
 #include "tests/unit/store/server_test.h"
 
 namespace lockstep::store {
@@ -75,63 +77,64 @@ class LegacyServer {
   std::thread acceptor_;
 };
 
-class LegacyClientTest : public testing::Test {
- protected:
-  LegacyServer server_;
-  Endpoint endpoint_{.address = server_.address(), .protocol = Endpoint::Protocol::torch};
-  TcpStore store_{endpoint_, soon()};
-};
-
-TEST_F(LegacyClientTest, FindsOutWhatTheServerSpeaks) {
-  EXPECT_GE(server_.refused(), 1);
-  store_.set("k", "v");
-  TcpStore other(endpoint_, soon());
+// What the client does with a server of either time.
+void use(const net::HostPort& server) {
+  TorchStoreClient client(server, soon());
+  TorchStoreClient other(server, soon());
+  client.set("k", "v");
   EXPECT_EQ(other.get("k", soon()), "v");
-  EXPECT_EQ(other.add("n", 5), 5);
-  EXPECT_EQ(other.num_keys(), 2);
-  EXPECT_EQ(other.compare_set("k", "v", "w"), "w");
-  EXPECT_TRUE(other.erase("k"));
-  EXPECT_FALSE(other.check(std::vector<std::string>{"k", "n"}));
-}
-
-TEST_F(LegacyClientTest, PutsTogetherWhat113Lacks) {
-  const std::vector<std::string> keys = {"a", "b"};
-  store_.multi_set(keys, std::vector<std::string>{"1", "2"});
-  EXPECT_EQ(store_.multi_get(keys, soon()), (std::vector<std::string>{"1", "2"}));
-}
-
-TEST_F(LegacyClientTest, AWaitThatTimedOutPoisonsNothing) {
+  EXPECT_EQ(other.num_keys(), 1);
+  std::thread late([&] { other.set("late", ""); });
+  EXPECT_EQ(client.get("late", soon()), "");
+  late.join();
+  other.erase("k");
+  EXPECT_EQ(client.num_keys(), 1);
+  // A wait that timed out poisons nothing: its answer comes on a connection that is closed.
   for (int i = 0; i < 3; ++i) {
-    const std::string late = "late" + std::to_string(i);
-    EXPECT_THROW(store_.get(late, Deadline::after(milliseconds(5))), Timeout);
-    store_.set(late, "v");  // The server answers the wait now, on a connection that nobody uses any more.
-    EXPECT_EQ(store_.add("n", 42), 42 * (i + 1));
-  }
-  EXPECT_EQ(store_.get("late0", soon()), "v");
-}
-
-TEST_F(LegacyClientTest, BarriersAreMadeOfKeys) {
-  std::thread other([&] {
-    TcpStore own(endpoint_, soon());
-    for (int i = 0; i < 3; ++i) own.barrier("b", 1, 2, soon());
-  });
-  for (int i = 0; i < 3; ++i) store_.barrier("b", 0, 2, soon());
-  other.join();
-  EXPECT_THROW(store_.barrier("b", 0, 2, Deadline::after(milliseconds(5))), Timeout);
-}
-
-TEST_F(LegacyClientTest, WhatItCantDoItSays) {
-  for (const auto& call : std::vector<std::function<void()>>{
-           [&] { store_.queue_push("q", "v"); }, [&] { store_.queue_pop("q", soon()); },
-           [&] { store_.queue_length("q"); }, [&] { store_.list_keys(); }, [&] { store_.append("k", "v"); }}) {
+    const std::string key = "in vain " + std::to_string(i);
     try {
-      call();
-      FAIL() << "nothing was thrown";
+      client.get(key, Deadline::after(milliseconds(5)));
+      ADD_FAILURE() << "no Timeout";
+    } catch (const Timeout& error) {
+      EXPECT_THAT(error.what(), HasSubstr(key));
+    }
+    other.set(key, "v");
+    EXPECT_EQ(client.num_keys(), 2 + i);
+    EXPECT_EQ(client.get(key, soon()), "v");
+  }
+}
+
+TEST(TorchStoreClient, UsesACurrentServer) {
+  const TcpStoreServer server;
+  use(server.address());
+}
+
+TEST(TorchStoreClient, FindsOutThatAServerIsOf113) {
+  const LegacyServer server;
+  use(server.address());
+  EXPECT_GE(server.refused(), 1);
+}
+
+TEST(TorchStoreClient, KeysAreThoseOfItsUsers) {
+  const TcpStoreServer server;
+  TorchStoreClient(server.address(), soon()).set("k", "v");
+  TcpStore store(server.address(), soon());
+  EXPECT_THAT(store.list_keys(), testing::ElementsAre("k"));
+}
+
+TEST(TorchStoreClient, NamesTheServerThatHasGone) {
+  auto server = std::make_unique<TcpStoreServer>();
+  TorchStoreClient client(server->address(), soon());
+  const std::string address = server->address().to_string();
+  server.reset();
+  for (int i = 0; i < 2; ++i) {
+    try {
+      client.set("k", "v");
+      ADD_FAILURE() << "no StoreError";
     } catch (const StoreError& error) {
-      EXPECT_THAT(error.what(), HasSubstr("torch 1.13"));
+      EXPECT_THAT(error.what(), testing::AllOf(HasSubstr("set 'k'"), HasSubstr(address)));
     }
   }
-  store_.set("k", "v");
 }
 
 }  // namespace
