@@ -60,6 +60,9 @@ enum class Op : std::uint8_t {
   watch_key = 0xff,  // legacy only, where its code is 7
 };
 
+// From here on the operations are those of an extension of the server: members.
+inline constexpr std::uint8_t kFirstExtensionCode = 0x90;
+
 // What VALIDATE carries. It keeps port scanners out, nobody else.
 inline constexpr std::uint32_t kMagic = 0x3C85F7CE;
 

@@ -3,7 +3,7 @@
 # A room may include itself and the rooms it names here, transitively; and a package only where this page says so.
 cmake_minimum_required(VERSION 3.25)
 
-set(rooms proto runtime/base runtime/trace runtime/net runtime/store runtime/rendezvous runtime/device runtime/comm
+set(rooms proto runtime/base runtime/trace runtime/net runtime/store runtime/membership runtime/rendezvous runtime/device runtime/comm
           runtime/comm/failure runtime/comm/shm runtime/comm/wire runtime/comm/gloo runtime/comm/mpi runtime/comm/init runtime/ddp runtime/data
           runtime/checkpoint runtime/tensor runtime/tensor/cpu runtime/autograd runtime/nn runtime/optim runtime/train
           runtime/libtorch runtime/cuda runtime/comm/nccl launcher launcher/probe)
@@ -13,7 +13,8 @@ set(may_include_runtime/base "")
 set(may_include_runtime/trace runtime/base)
 set(may_include_runtime/net runtime/base)
 set(may_include_runtime/store runtime/net proto runtime/trace)
-set(may_include_runtime/rendezvous runtime/store)
+set(may_include_runtime/membership runtime/store)
+set(may_include_runtime/rendezvous runtime/membership)
 set(may_include_runtime/device runtime/base)
 set(may_include_runtime/comm runtime/device runtime/trace runtime/rendezvous)
 set(may_include_runtime/comm/failure runtime/comm)
@@ -47,7 +48,7 @@ set(homes
     "^nlohmann/|runtime/checkpoint runtime/rendezvous launcher launcher/probe"
     "^CLI/|launcher"
     # Sockets are made in net; the store's server sends and receives on those it was given.
-    "^sys/socket\\.h$|runtime/net runtime/store"
+    "^sys/socket\\.h$|runtime/net runtime/store runtime/membership"
     "^(sys/un|netdb)\\.h$|runtime/net"
     "^(netinet|arpa)/|runtime/net"
     "^gloo/|runtime/comm/gloo"

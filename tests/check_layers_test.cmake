@@ -12,6 +12,7 @@ function(expect name path text fragment)
 endfunction()
 
 expect(upward runtime/store/a.cc "#include \"runtime/ddp/reducer.h\"" "runtime/store may not include runtime/ddp")
+expect(members runtime/store/a.cc "#include \"runtime/membership/member_info.h\"" "runtime/store may not include runtime/membership")
 expect(nested runtime/comm/a.cc "#include \"runtime/comm/shm/x.h\"" "runtime/comm may not include runtime/comm/shm")
 expect(sibling runtime/comm/nccl/a.cc "#include \"runtime/comm/wire/x.h\"" "runtime/comm/nccl may not include runtime/comm/wire")
 expect(package runtime/ddp/a.h "  #  include <spdlog/spdlog.h>" "runtime/ddp may not include <spdlog/spdlog.h>")

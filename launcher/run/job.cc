@@ -42,7 +42,7 @@ bool asks_to_end(int signal) { return signal == SIGINT || signal == SIGTERM || s
 }  // namespace
 
 Job::Job(JobOptions options, const Environment& environment, Console& console, Signals& signals, Guardian& guardian,
-         LogRelay& log, const Pipe& life, Inbox<store::MemberNews>& news)
+         LogRelay& log, const Pipe& life, Inbox<membership::MemberNews>& news)
     : options_(std::move(options)),
       environment_(environment),
       console_(console),

@@ -21,6 +21,7 @@
 #include "runtime/base/cause.h"
 #include "runtime/base/deadline.h"
 #include "runtime/base/environment.h"
+#include "runtime/membership/membership_table.h"
 #include "runtime/net/open_files.h"
 
 namespace lockstep::launcher {
@@ -32,7 +33,7 @@ struct JobOptions {
   std::chrono::milliseconds grace{700};
   Contract contract;  // the job fills launcher_pid and launcher_fd in
   // Who has registered with the job's store; nothing if it doesn't answer.
-  std::function<std::optional<std::vector<store::MemberView>>()> members = {};
+  std::function<std::vector<membership::MemberView>()> members = {};
 };
 
 // Driven by descriptors (signals, ends of processes, output), so that nothing is polled. Main thread only, which must
@@ -42,7 +43,7 @@ class Job {
   // What is given by reference outlives the job. Throws SystemError.
   // `life`: its read end goes to every rank; it ends with this process, and nothing is ever written.
   Job(JobOptions options, const Environment& environment, Console& console, Signals& signals, Guardian& guardian,
-      LogRelay& log, const Pipe& life, Inbox<store::MemberNews>& news);
+      LogRelay& log, const Pipe& life, Inbox<membership::MemberNews>& news);
 
   // Starts the ranks and returns the exit code once nothing of them runs any more. May be called once.
   // Throws ExecError or SystemError, with everything that was started ended again.
@@ -86,7 +87,7 @@ class Job {
   Signals& signals_;
   Guardian& guardian_;
   LogRelay& log_;
-  Inbox<store::MemberNews>& news_;
+  Inbox<membership::MemberNews>& news_;
   JobTree tree_;
   std::string host_;
   UniqueFd epoll_;

@@ -124,8 +124,8 @@ int start(const RunOptions& options) {
       {.run_id = job_options.contract.run_id, .life_fd = life.read_end.get(), .life_end = life.write_end.get()});
   LogRelay log;
   job_options.contract.store_secret = store::Secret::random();  // after the guardian's fork: it need not have it
-  Inbox<store::MemberNews> news;
-  const RunStores stores(options, job_options.contract, [&news](const store::MemberNews& of) { news.put(of); });
+  Inbox<membership::MemberNews> news;
+  const RunStores stores(options, job_options.contract, [&news](const membership::MemberNews& of) { news.put(of); });
   job_options.members = [&stores] { return stores.members(); };
   if (const auto address = stores.open_address(); !address.empty()) {
     console.message(

@@ -5,6 +5,7 @@
 #include "launcher/flag_values.h"
 #include "launcher/run/gpu_choice.h"
 #include "runtime/base/error.h"
+#include "runtime/membership/membership_table.h"
 #include "runtime/net/address.h"
 
 namespace lockstep::launcher {
@@ -70,9 +71,9 @@ std::string interpret(const RawRunFlags& raw, RunOptions& options) {
   }
   if (!raw.hang_timeout.empty()) {
     const auto seconds = parse_seconds(raw.hang_timeout);
-    if (raw.hang_timeout != "off" && (!seconds || *seconds < store::kLeastHang)) {
+    if (raw.hang_timeout != "off" && (!seconds || *seconds < membership::kLeastHang)) {
       return fmt::format("--hang-timeout {}: give seconds from {} to 86400, or off", raw.hang_timeout,
-                         std::chrono::duration<double>(store::kLeastHang).count());
+                         std::chrono::duration<double>(membership::kLeastHang).count());
     }
     options.hang_timeout = raw.hang_timeout;
   }

@@ -15,7 +15,8 @@ int free_port() { return net::local_address(net::tcp_listen({"127.0.0.1", 0}).ge
 std::unique_ptr<store::TcpStoreServer> serve_torch(const RunOptions& options) {
   try {
     return std::make_unique<store::TcpStoreServer>(
-        store::TcpStoreServerOptions{.listen = {options.master_addr, static_cast<std::uint16_t>(options.master_port)}});
+        store::TcpStoreServerOptions{.listen = {options.master_addr, static_cast<std::uint16_t>(options.master_port)},
+                                     .extension = std::make_shared<membership::MembershipServer>()});
   } catch (const InvalidArgument& error) {
     throw InvalidArgument(fmt::format("--torch-store: {}", error.what()));
   }
@@ -23,9 +24,9 @@ std::unique_ptr<store::TcpStoreServer> serve_torch(const RunOptions& options) {
 
 }  // namespace
 
-RunStores::RunStores(const RunOptions& options, Contract& contract,
-                     std::function<void(const store::MemberNews&)> on_news)
-    : own_({.secret = contract.store_secret, .run_id = contract.run_id, .on_news = std::move(on_news)}) {
+RunStores::RunStores(const RunOptions& options, Contract& contract, membership::MembershipServer::OnNews on_news)
+    : members_(std::make_shared<membership::MembershipServer>(membership::MembershipOptions{}, std::move(on_news))),
+      own_({.secret = contract.store_secret, .run_id = contract.run_id, .extension = members_}) {
   contract.store_address = own_.address().to_string();
   if (options.torch_store) {
     torch_ = serve_torch(options);
@@ -33,10 +34,6 @@ RunStores::RunStores(const RunOptions& options, Contract& contract,
   } else {
     contract.master_port = options.master_port != 0 ? options.master_port : free_port();
   }
-}
-
-std::optional<std::vector<store::MemberView>> RunStores::members() const {
-  return own_.members(Deadline::after(std::chrono::milliseconds(200)));
 }
 
 }  // namespace lockstep::launcher

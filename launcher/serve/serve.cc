@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <memory>
 #include <string_view>
 
 #include "launcher/serve/secret_file.h"
@@ -16,6 +17,7 @@
 #include "runtime/base/environment.h"
 #include "runtime/base/error.h"
 #include "runtime/base/logging.h"
+#include "runtime/membership/membership_server.h"
 #include "runtime/net/address.h"
 #include "runtime/net/interfaces.h"
 #include "runtime/net/open_files.h"
@@ -137,6 +139,7 @@ int serve(const ServeOptions& options) {
   find_key(key, options, environment);
   server_options.secret = key.secret;
   server_options.run_id = environment.get("LOCKSTEP_RUN_ID").value_or("");
+  server_options.extension = std::make_shared<membership::MembershipServer>();
   const store::TcpStoreServer server(server_options);
   if (!options.authenticate) {
     log_warn("--store-auth off: whoever reaches {} may read, change and stop what runs through it",

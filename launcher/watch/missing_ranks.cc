@@ -20,13 +20,13 @@ struct Attendance {
   int present = 0;
 };
 
-std::map<std::string, Attendance> attendance_of(std::span<const store::MemberView> members, int world_size) {
+std::map<std::string, Attendance> attendance_of(std::span<const membership::MemberView> members, int world_size) {
   std::map<std::string, Attendance> scopes;
   for (const auto& member : members) {
     if (member.info.world_size != world_size) continue;
     auto& scope = scopes[member.scope];
     scope.seen.insert(member.info.rank);
-    if (member.state == store::MemberState::present) ++scope.present;
+    if (member.state == membership::MemberState::present) ++scope.present;
   }
   return scopes;
 }
@@ -66,8 +66,8 @@ std::string describe(const RankProcess& rank) {
 
 }  // namespace
 
-std::optional<MissingRanks::Report> MissingRanks::look(store::ObservedClock::Time now,
-                                                       std::span<const store::MemberView> members) {
+std::optional<MissingRanks::Report> MissingRanks::look(ObservedClock::Time now,
+                                                       std::span<const membership::MemberView> members) {
   clock_.observe(now);
   std::optional<Report> report;
   const auto scopes = attendance_of(members, ranks_);

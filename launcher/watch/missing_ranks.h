@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "launcher/run/rank_process.h"
-#include "runtime/store/membership_table.h"
-#include "runtime/store/observed_clock.h"
+#include "runtime/base/observed_clock.h"
+#include "runtime/membership/membership_table.h"
 
 namespace lockstep::launcher {
 
@@ -31,7 +31,7 @@ class MissingRanks {
   MissingRanks(int ranks, std::chrono::nanoseconds longest_gap) : ranks_(ranks), clock_(longest_gap) {}
 
   // What is to be said now, if anything is. A group of some of the ranks only is none of the job's start.
-  std::optional<Report> look(store::ObservedClock::Time now, std::span<const store::MemberView> members);
+  std::optional<Report> look(ObservedClock::Time now, std::span<const membership::MemberView> members);
 
  private:
   struct Wait {
@@ -39,7 +39,7 @@ class MissingRanks {
     std::chrono::nanoseconds said{0};
   };
   int ranks_;
-  store::ObservedClock clock_;
+  ObservedClock clock_;
   std::map<std::string, Wait, std::less<>> waits_;  // by scope
 };
 

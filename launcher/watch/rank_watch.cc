@@ -8,12 +8,12 @@
 namespace lockstep::launcher {
 namespace {
 
-using store::MemberState;
-using store::MemberView;
+using membership::MemberState;
+using membership::MemberView;
 
 // The process of `rank` that is a member, if its pid means something here; else 0.
 pid_t member_pid(const std::vector<MemberView>& members, int rank) {
-  static const auto self = store::ProcessInfo::of_this_process();
+  static const auto self = membership::ProcessInfo::of_this_process();
   const auto found = std::find_if(members.begin(), members.end(), [&](const MemberView& member) {
     return member.info.rank == rank && member.state == MemberState::present &&
            self.shares_pids_with(member.info.process);
@@ -29,7 +29,7 @@ RankWatch::RankWatch(Options options)
 std::vector<RankWatch::Finding> RankWatch::look(std::span<const RankProcess> ranks,
                                                 std::chrono::steady_clock::time_point now) {
   std::vector<Finding> findings;
-  const auto members = options_.members ? options_.members().value_or(Members{}) : Members{};
+  const auto members = options_.members ? options_.members() : Members{};
   stopped_.observe(now);
   for (const auto& rank : ranks) {
     if (rank.running()) look_for_stopped(rank, members, findings);

@@ -14,7 +14,7 @@
 #include "launcher/watch/missing_ranks.h"
 #include "launcher/watch/stopped_ranks.h"
 #include "runtime/base/cause.h"
-#include "runtime/store/membership_table.h"
+#include "runtime/membership/membership_table.h"
 
 namespace lockstep::launcher {
 
@@ -27,7 +27,7 @@ class RankWatch {
     std::string host = {};    // this one's name
     bool end_stopped = true;  // a stopped rank ends the job (LOCKSTEP_LIVENESS); else it is only said
     // Who has registered with the job's store; nothing if it doesn't answer.
-    std::function<std::optional<std::vector<store::MemberView>>()> members = {};
+    std::function<std::vector<membership::MemberView>()> members = {};
   };
   // A line for people, or the cause for which the job ends.
   struct Finding {
@@ -41,7 +41,7 @@ class RankWatch {
   std::vector<Finding> look(std::span<const RankProcess> ranks, std::chrono::steady_clock::time_point now);
 
  private:
-  using Members = std::vector<store::MemberView>;
+  using Members = std::vector<membership::MemberView>;
   void look_for_stopped(const RankProcess& rank, const Members& members, std::vector<Finding>& findings);
 
   Options options_;

@@ -10,7 +10,7 @@
 #include <optional>
 #include <string>
 
-#include "runtime/store/observed_clock.h"
+#include "runtime/base/observed_clock.h"
 
 namespace lockstep::launcher {
 
@@ -22,7 +22,7 @@ struct StoppedProcess {
 
 class StoppedRanks {
  public:
-  // A process that is stopped for longer is said. As long as a rank may be silent (store/membership_table.h).
+  // A process that is stopped for longer is said. As long as a rank may be silent (membership/membership_table.h).
   static constexpr std::chrono::seconds kPatience{2};
 
   enum class News {
@@ -35,7 +35,7 @@ class StoppedRanks {
   explicit StoppedRanks(std::chrono::nanoseconds longest_gap) : clock_(longest_gap) {}
 
   // A look begins. see() follows for each rank that runs.
-  void observe(store::ObservedClock::Time now) { clock_.observe(now); }
+  void observe(ObservedClock::Time now) { clock_.observe(now); }
   // `is_stopped`: at this look.
   News see(int rank, bool is_stopped);
   // Of the current stop; zero if there is none.
@@ -46,7 +46,7 @@ class StoppedRanks {
     std::chrono::nanoseconds since{0};
     bool said = false;
   };
-  store::ObservedClock clock_;
+  ObservedClock clock_;
   std::map<int, Stop> stops_;
 };
 

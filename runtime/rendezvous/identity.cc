@@ -8,9 +8,9 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/logging.h"
+#include "runtime/membership/member_info.h"
 #include "runtime/rendezvous/families/families.h"
 #include "runtime/rendezvous/families/family_readers.h"
-#include "runtime/store/member_info.h"
 
 namespace lockstep::rendezvous {
 namespace {
@@ -133,9 +133,9 @@ Identity from_arguments(const IdentityOverrides& overrides, const std::vector<Fo
         overrides.rank ? fmt::format("rank={}", *overrides.rank) : fmt::format("world_size={}", *overrides.world_size),
         overrides.rank ? "world_size" : "rank"));
   }
-  if (*overrides.world_size < 1 || *overrides.world_size > store::kMaxWorldSize) {
+  if (*overrides.world_size < 1 || *overrides.world_size > membership::kMaxWorldSize) {
     throw InvalidArgument(fmt::format("init_process_group: world_size={} was passed; it must be from 1 to {}",
-                                      *overrides.world_size, store::kMaxWorldSize));
+                                      *overrides.world_size, membership::kMaxWorldSize));
   }
   if (*overrides.rank < 0 || *overrides.rank >= *overrides.world_size) {
     throw InvalidArgument(

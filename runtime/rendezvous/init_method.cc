@@ -5,7 +5,7 @@
 #include "runtime/base/environment.h"
 #include "runtime/base/error.h"
 #include "runtime/base/printable.h"
-#include "runtime/store/member_info.h"
+#include "runtime/membership/member_info.h"
 
 namespace lockstep::rendezvous {
 namespace {
@@ -31,7 +31,7 @@ void read_parameters(std::string_view url, std::string_view query, InitMethod& m
     const auto value = parse_int(text);
     if (!value) refuse(url, fmt::format("{}='{}' is not a number", name, printable(text)));
     const int least = name == "rank" ? 0 : 1;
-    const int most = store::kMaxWorldSize - (name == "rank" ? 1 : 0);
+    const int most = membership::kMaxWorldSize - (name == "rank" ? 1 : 0);
     if (*value < least || *value > most) {
       refuse(url, fmt::format("{}={} is out of range; it must be from {} to {}", name, *value, least, most));
     }

@@ -15,15 +15,10 @@
 
 #include "proto/fields.h"
 #include "proto/protocol.h"
+#include "runtime/store/frame.h"
 #include "runtime/store/secret.h"
 
 namespace lockstep::store {
-
-// An answer to an operation of lockstep's own: a status of proto/protocol.h and its list.
-struct Frame {
-  std::uint8_t status = proto::kOk;
-  std::vector<std::string> list;
-};
 
 // The server's side for one connection.
 class ServerGreeting {

@@ -14,7 +14,6 @@
 #include "runtime/base/printable.h"
 #include "runtime/net/open_files.h"
 #include "runtime/net/stream.h"
-#include "runtime/net/tcp_liveness.h"
 #include "runtime/net/tcp_socket.h"
 
 namespace lockstep::store {
@@ -27,9 +26,6 @@ constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 constexpr int kAcceptBatch = 64;
 // Lines about bad clients in TcpStoreServerOptions::complaint_window.
 constexpr std::size_t kComplaints = 20;
-// A member's host that is silent for so long is gone for the kernel too. Above what makes a member silent, which says
-// more.
-constexpr auto kDeadHost = std::chrono::seconds(10);
 
 ServerState::Rules rules_of(const TcpStoreServerOptions& options) {
   return {.limits = options.limits,
@@ -63,12 +59,11 @@ ServerLoop::ServerLoop(const TcpStoreServerOptions& options, OnChange on_change)
       address_(net::local_address(listener_.get())),
       complaints_(kComplaints, options.complaint_window),
       state_(rules_of(options)),
-      members_(ProcessInfo::of_this_process(), {.host_answers = [this](SessionId id) { return host_answers(id); }},
-               options.membership),
       read_buffer_(kReadBytes, '\0') {
   state_.keys.observe([this](std::string_view key, const std::string* before, const std::string* after) {
     tell_watchers(key, before, after);
   });
+  if (options_.extension) options_.extension->attach(*this);
   loop_.add(listener_.get(), EPOLLIN, [this](std::uint32_t) { accept(); });
 }
 
@@ -106,32 +101,31 @@ void ServerLoop::close_listener() {
 
 void ServerLoop::tell_changes() {
   Attendance now{.clients = clients_.size(), .given_up = told_.given_up, .is_listening = static_cast<bool>(listener_)};
-  const std::size_t silent = members_.table().silent_count();
-  if (now == told_ && silent == told_silent_) return;
-  now.given_up = count_given_up();
+  const std::vector<SessionId> links = given_up();
+  if (now == told_ && links.size() == told_links_) return;
+  now.given_up = count_given_up(links);
   told_ = now;
-  told_silent_ = silent;
+  told_links_ = links.size();
   on_change_(told_);
 }
 
-std::vector<MemberView> ServerLoop::members() {
-  members_.table().observe(Clock::now());
-  return members_.table().members();
+std::vector<SessionId> ServerLoop::given_up() const {
+  return options_.extension ? options_.extension->given_up() : std::vector<SessionId>();
 }
 
-std::size_t ServerLoop::count_given_up() const {
-  if (members_.table().silent_count() == 0) return 0;  // as a rule; the rest takes a look at every client
-  std::set<SessionId> links;
+std::size_t ServerLoop::count_given_up(const std::vector<SessionId>& links) const {
+  if (links.empty()) return 0;  // as a rule; the rest takes a look at every client
+  std::set<SessionId> ids;
   std::set<std::string> roles;
-  for (const SessionId link : members_.table().silent()) {
+  for (const SessionId link : links) {
     const auto found = clients_.find(link);
     if (found == clients_.end()) continue;  // the end of run() has closed them all
-    links.insert(link);
+    ids.insert(link);
     roles.insert(found->second->session.role());
   }
   roles.erase("");
   return static_cast<std::size_t>(std::count_if(clients_.begin(), clients_.end(), [&](const auto& client) {
-    return links.contains(client.first) || roles.contains(client.second->session.role());
+    return ids.contains(client.first) || roles.contains(client.second->session.role());
   }));
 }
 
@@ -290,16 +284,13 @@ void ServerLoop::settle(SessionId id, Client& client) {
   client.interest = interest;
 }
 
-// Answers the clients whose keys or ranks have come, and sends what they were pushed. What they had sent behind their
-// wait may wake others in turn; and who can't be sent anything is closed, which befalls its fellow members.
 void ServerLoop::serve_woken() {
-  tell_news();
   for (;;) {
     std::vector<SessionId> woken = state_.keys.take_woken();
     const std::vector<SessionId> released = state_.barriers.take_released();
     woken.insert(woken.end(), released.begin(), released.end());
-    for (auto& event : members_.table().take_pushes()) {
-      push(event.to, [&](ServerSession& session) { session.push(MemberService::frame_of(std::move(event))); });
+    for (const auto& [client, frame] : std::exchange(unsent_pushes_, {})) {
+      push_with(client, [&](ServerSession& session) { session.push(frame); });
     }
     shed_the_largest();
     const std::vector<SessionId> pushed = std::exchange(pushed_, {});
@@ -316,7 +307,7 @@ void ServerLoop::serve_woken() {
 
 // Notes that it was sent something unasked. May be called while any session is at work, so it is closed later.
 template <typename Act>
-void ServerLoop::push(SessionId id, Act&& act) {
+void ServerLoop::push_with(SessionId id, Act&& act) {
   const auto found = clients_.find(id);
   if (found == clients_.end()) return;
   pushed_.push_back(id);
@@ -358,43 +349,29 @@ void ServerLoop::tell_watchers(std::string_view key, const std::string* before, 
   const auto text = [](const std::string* value) { return value == nullptr ? std::string_view() : *value; };
   const auto kind = after == nullptr ? proto::kKeyDeleted : before == nullptr ? proto::kKeyCreated : proto::kKeyUpdated;
   for (const SessionId watcher : state_.watches.watchers(key)) {
-    push(watcher, [&](ServerSession& session) {
+    push_with(watcher, [&](ServerSession& session) {
       session.push_watch_event({{key}, {text(before), text(after)}, kind});
     });
   }
 }
 
-Frame ServerLoop::serve_member(SessionId session, const proto::Request& request) {
-  members_.table().observe(Clock::now());
-  Frame answer = members_.serve(session, request);
-  tell_news();  // before the answer: whoever has it may end, and is judged by what it said
-  if (request.op == proto::Op::register_member && answer.status == proto::kOk) {
-    net::end_when_host_is_silent(clients_.at(session)->fd.get(), kDeadHost);
-    if (!looking_) look_around();
-  }
-  return answer;
+ServerExtension::Answer ServerLoop::serve_extension(SessionId session, const proto::Request& request) {
+  if (options_.extension) return options_.extension->serve(session, request);
+  return {.frame = {proto::kRefused,
+                    {fmt::format("this store serves no {}: its server was built without members",
+                                 proto::shape_of(request.op).name)}}};
 }
 
-void ServerLoop::tell_news() {
-  for (const MemberNews& news : members_.table().take_news()) {
-    if (options_.on_news) options_.on_news(news);
-  }
+// Not at once: a member that registers gets its answer before what it is told of the others.
+void ServerLoop::push(SessionId client, Frame frame) { unsent_pushes_.emplace_back(client, std::move(frame)); }
+
+int ServerLoop::socket_of(SessionId client) const {
+  const auto found = clients_.find(client);
+  return found == clients_.end() ? -1 : found->second->fd.get();
 }
 
-// As long as there are members.
-bool ServerLoop::host_answers(SessionId member) const {
-  const auto found = clients_.find(member);
-  return found != clients_.end() && net::all_is_acknowledged(found->second->fd.get());
-}
-
-void ServerLoop::look_around() {
-  looking_ = members_.table().present() > 0;
-  if (!looking_) return;
-  // Before what may fail: the next look comes in any case.
-  run_after(options_.membership.look_interval, [this] { look_around(); });
-  members_.table().observe(Clock::now());
-  members_.set_traced(this_process_is_traced());
-  members_.table().look_around();
+void ServerLoop::call_after(std::chrono::nanoseconds delay, std::function<void()> act) {
+  run_after(delay, std::move(act));
 }
 
 // Brings what is held below its limit. Those who lose it are closed by serve_woken(): one may be at work now.
@@ -435,7 +412,8 @@ void ServerLoop::close(SessionId id) {
     if (--place->second == 0) legacy_hosts_.erase(place);
   }
   clients_.erase(found);
-  members_.table().ended(id);
+  // Behind the erasure: what the extension tells others of it must not go to itself.
+  if (options_.extension) options_.extension->ended(id);
 }
 
 void ServerLoop::warn(const std::string& text) {

@@ -21,18 +21,17 @@
 #include "runtime/net/address.h"
 #include "runtime/net/event_loop.h"
 #include "runtime/store/complaint_log.h"
-#include "runtime/store/member_service.h"
 #include "runtime/store/server_session.h"
 #include "runtime/store/server_state.h"
 #include "runtime/store/tcp_store_server.h"
 
 namespace lockstep::store {
 
-class ServerLoop : public SessionHost {
+class ServerLoop : public SessionHost, public ExtensionHost {
  public:
   struct Attendance {
     std::size_t clients = 0;
-    // Of them, those of ranks that were given up: silent members' links, and what has the same role as one.
+    // Of them, those that the extension has given up, and those that have the role of one.
     std::size_t given_up = 0;
     bool is_listening = true;
     bool operator==(const Attendance&) const = default;
@@ -46,12 +45,9 @@ class ServerLoop : public SessionHost {
   const net::HostPort& address() const { return address_; }
   // Serves until stop(), then closes all. False if an error has ended it before, which is in the log.
   bool run();
-  // Of all scopes. On the loop's thread.
-  std::vector<MemberView> members();
   // Any thread.
   void stop() { loop_.stop(); }
   void stop_listening();
-  void post(std::function<void()> task) { loop_.post(std::move(task)); }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -72,9 +68,10 @@ class ServerLoop : public SessionHost {
   void start_timer(SessionId session, std::chrono::nanoseconds delay) override;
   void stop_timer(SessionId session) override;
   void complain(SessionId session, const std::string& what) override;
-  Frame serve_member(SessionId session, const proto::Request& request) override;
-  // Passes on what befell members since the last call.
-  void tell_news();
+  ServerExtension::Answer serve_extension(SessionId session, const proto::Request& request) override;
+  void push(SessionId client, Frame frame) override;
+  int socket_of(SessionId client) const override;
+  void call_after(std::chrono::nanoseconds delay, std::function<void()> act) override;
 
   void close_listener();
   void accept();
@@ -92,19 +89,16 @@ class ServerLoop : public SessionHost {
   bool receive(SessionId id, Client& client);
   // Sends what can be sent and asks the loop for what this client needs next.
   void settle(SessionId id, Client& client);
-  // Answers the clients whose keys or ranks have come, and sends what they were pushed. What they had sent behind their
-  // wait may wake others in turn; and who can't be sent anything is closed, which befalls its fellow members.
+  // Answers the clients whose keys or ranks have come, and sends what they were pushed. Requests behind their waits may
+  // wake others in turn; and a client that can't be sent anything is closed, of which the extension may tell others.
   void serve_woken();
   // Notes that it was sent something unasked. May be called while any session is at work, so it is closed later.
   template <typename Act>
-  void push(SessionId id, Act&& act);
+  void push_with(SessionId id, Act&& act);
   // Lets `act` do something with a client that may have gone, then sends what came of it.
   template <typename Act>
   void with_client(SessionId id, Act&& act);
   void tell_watchers(std::string_view key, const std::string* before, const std::string* after);
-  // As long as there are members.
-  void look_around();
-  bool host_answers(SessionId member) const;
 
   // Brings what is held below its limit. Those who lose it are closed by serve_woken(): one may be at work now.
   void shed_the_largest();
@@ -113,7 +107,8 @@ class ServerLoop : public SessionHost {
   void close(SessionId id);
   void warn(const std::string& text);
   void tell_changes();
-  std::size_t count_given_up() const;
+  std::vector<SessionId> given_up() const;
+  std::size_t count_given_up(const std::vector<SessionId>& links) const;
 
   const TcpStoreServerOptions options_;
   const OnChange on_change_;
@@ -123,16 +118,15 @@ class ServerLoop : public SessionHost {
   ComplaintLog complaints_;
   bool summary_is_due_ = false;
   ServerState state_;  // before the clients, whose sessions point to it
-  MemberService members_;
-  bool looking_ = false;
   std::unordered_map<SessionId, std::unique_ptr<Client>> clients_;
   SessionId next_id_ = 1;
   Attendance told_;
-  std::size_t told_silent_ = 0;                      // members, when told_ was counted
+  std::size_t told_links_ = 0;                       // that were given up when told_ was counted
   std::map<SessionId, Clock::time_point> greeting_;  // who hasn't finished, the oldest first, and until when it may
   net::EventLoop::TimerId greeting_timer_;
   std::unordered_map<std::string, std::size_t> legacy_hosts_;  // clients of PyTorch 1.13 on each
   std::vector<SessionId> pushed_;                              // who was sent something unasked
+  std::vector<std::pair<SessionId, Frame>> unsent_pushes_;     // of the extension, not sent yet
   std::string read_buffer_;
 };
 

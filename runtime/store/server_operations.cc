@@ -108,9 +108,8 @@ void ServerSession::execute_own(const proto::Request& request) {
       case Op::wait_get: return wait_get(request);
       case Op::set_acked: state_.keys.set(keys[0], values[0]); break;
       default: {
-        const Frame frame = host_.serve_member(id_, request);
-        if (op == Op::register_member && frame.status == proto::kOk) is_member_ = true;
-        if (op == Op::goodbye && frame.status == proto::kOk) is_member_ = false;
+        const auto [frame, is_urgent] = host_.serve_extension(id_, request);
+        is_urgent_ = is_urgent;
         return reply_frame(op, frame.status, {frame.list.begin(), frame.list.end()});
       }
     }

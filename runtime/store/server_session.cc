@@ -28,11 +28,8 @@ std::size_t memory_of(const std::string& buffer) {
   return buffer.capacity() > kSpareOutput ? buffer.capacity() : buffer.size();
 }
 
-// What a member may send however much it has not read: else its silence would be the server's doing.
-bool is_sign_of_life(std::string_view input) {
-  const auto code = input.empty() ? 0 : static_cast<unsigned char>(input.front());
-  return code == static_cast<int>(Op::heartbeat) || code == static_cast<int>(Op::goodbye) ||
-         code == static_cast<int>(Op::report);
+bool is_for_extension(std::string_view input) {
+  return !input.empty() && static_cast<unsigned char>(input.front()) >= proto::kFirstExtensionCode;
 }
 
 }  // namespace
@@ -143,7 +140,7 @@ bool ServerSession::wants_input() const {
 // True if the request at the head of `input` must not be served yet.
 bool ServerSession::must_hold(std::string_view input) const {
   if (phase_ == Phase::refused || phase_ == Phase::closed) return true;
-  if (unread() > kUnreadOutput && !(is_member_ && is_sign_of_life(input))) return true;
+  if (unread() > kUnreadOutput && !(is_urgent_ && is_for_extension(input))) return true;
   if (!waiting_ || dialect_ == Dialect::legacy) return false;
   return !input.empty() && static_cast<unsigned char>(input.front()) != static_cast<int>(Op::cancel_wait);
 }

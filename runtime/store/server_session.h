@@ -126,7 +126,7 @@ class ServerSession {
   std::optional<proto::Dialect> dialect_;
   bool is_welcome_ = false;
   bool may_owe_ = false;    // was woken by an item of a queue, and hasn't asked for anything since
-  bool is_member_ = false;  // what it is sent doesn't hold up its signs of life
+  bool is_urgent_ = false;  // replies that it has not read don't hold up its requests to the extension
   std::unique_ptr<proto::RequestReader> own_reader_;  // of a request that has come in part
   std::unique_ptr<ServerGreeting> greeting_;
   std::string role_;

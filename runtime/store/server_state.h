@@ -16,11 +16,10 @@
 #include "runtime/store/barrier_table.h"
 #include "runtime/store/key_table.h"
 #include "runtime/store/secret.h"
+#include "runtime/store/server_extension.h"
 #include "runtime/store/watch_table.h"
 
 namespace lockstep::store {
-
-using SessionId = std::uint64_t;
 
 // What a session asks of the server that it is part of. Called from inside the session's own methods.
 class SessionHost {
@@ -31,8 +30,8 @@ class SessionHost {
   virtual void stop_timer(SessionId session) = 0;
   // Writes a line about the session's client to the log.
   virtual void complain(SessionId session, const std::string& what) = 0;
-  // Serves REGISTER, HEARTBEAT, GOODBYE and REPORT.
-  virtual Frame serve_member(SessionId session, const proto::Request& request) = 0;
+  // Serves the operations of the server's extension.
+  virtual ServerExtension::Answer serve_extension(SessionId session, const proto::Request& request) = 0;
 };
 
 // A large reply that several sessions send: a value that every rank wants is in memory once.

@@ -3,7 +3,6 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <thread>
@@ -50,17 +49,6 @@ class TcpStoreServer::Impl {
     loop_.stop_listening();
   }
 
-  std::optional<std::vector<MemberView>> members(const Deadline& deadline) EXCLUDES(mutex_) {
-    MutexLock lock(mutex_);
-    const std::uint64_t wanted = ++members_asked_;
-    loop_.post([this, wanted] { note_members(wanted); });
-    while (members_answered_ < wanted && !ended_) {
-      if (!changed_.wait_until(mutex_, deadline) && deadline.expired()) break;
-    }
-    if (members_answered_ < wanted) return std::nullopt;
-    return members_;
-  }
-
   bool wait_until_idle(const Deadline& deadline) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     while (!is_idle()) {
@@ -70,22 +58,9 @@ class TcpStoreServer::Impl {
   }
 
  private:
-  void note_end() EXCLUDES(mutex_) {
-    {
-      MutexLock lock(mutex_);
-      ended_ = true;
-      changed_.notify_all();
-    }
+  void note_end() {
     constexpr std::uint64_t kOne = 1;
     if (::write(end_.get(), &kOne, sizeof(kOne)) < 0) log_error("store server: write to an eventfd: errno {}", errno);
-  }
-  // On the server's thread.
-  void note_members(std::uint64_t question) EXCLUDES(mutex_) {
-    auto members = loop_.members();
-    MutexLock lock(mutex_);
-    members_ = std::move(members);
-    members_answered_ = std::max(members_answered_, question);
-    changed_.notify_all();
   }
   void note(const ServerLoop::Attendance& now) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
@@ -99,11 +74,7 @@ class TcpStoreServer::Impl {
   Mutex mutex_;
   Condition changed_;
   ServerLoop::Attendance now_ GUARDED_BY(mutex_);
-  bool closing_ GUARDED_BY(mutex_) = false;             // stop_listening was called
-  bool ended_ GUARDED_BY(mutex_) = false;               // by an error
-  std::vector<MemberView> members_ GUARDED_BY(mutex_);  // the last answer
-  std::uint64_t members_asked_ GUARDED_BY(mutex_) = 0;
-  std::uint64_t members_answered_ GUARDED_BY(mutex_) = 0;
+  bool closing_ GUARDED_BY(mutex_) = false;  // stop_listening was called
   UniqueFd end_;
   ServerLoop loop_;
   std::thread thread_;
@@ -115,9 +86,6 @@ TcpStoreServer::~TcpStoreServer() = default;
 const net::HostPort& TcpStoreServer::address() const { return impl_->address(); }
 int TcpStoreServer::end_fd() const { return impl_->end_fd(); }
 std::size_t TcpStoreServer::client_count() const { return impl_->client_count(); }
-std::optional<std::vector<MemberView>> TcpStoreServer::members(const Deadline& deadline) const {
-  return impl_->members(deadline);
-}
 void TcpStoreServer::stop_listening() { impl_->stop_listening(); }
 bool TcpStoreServer::wait_until_idle(const Deadline& deadline) { return impl_->wait_until_idle(deadline); }
 

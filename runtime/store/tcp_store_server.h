@@ -9,20 +9,20 @@
 
 #include <chrono>
 #include <cstddef>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "proto/protocol.h"
 #include "runtime/base/deadline.h"
 #include "runtime/base/owner_process.h"
 #include "runtime/net/address.h"
-#include "runtime/store/membership_table.h"
 #include "runtime/store/secret.h"
+#include "runtime/store/server_extension.h"
 
 namespace lockstep::store {
+
+inline constexpr std::size_t kMaxClients = 65536;
 
 struct TcpStoreServerOptions {
   // Where to listen. Port 0: a free one. An empty host: every address of this machine.
@@ -42,7 +42,7 @@ struct TcpStoreServerOptions {
   std::size_t max_watched_keys = std::size_t{1} << 16;
   // Clients at one time. When one more comes, the one that is at its greeting longest is closed; without one, the
   // newcomer.
-  std::size_t max_clients = std::size_t{2} * kMaxWorldSize;
+  std::size_t max_clients = kMaxClients;
   // Clients that have not finished their greeting, but never more than a quarter of the descriptors that this process
   // may have (ulimit -n). When one more comes, or the descriptors are used up, the one that is at it longest is closed.
   std::size_t max_greeting_clients = 4096;
@@ -57,11 +57,8 @@ struct TcpStoreServerOptions {
   // is closed; over the limit of all, the one that holds most.
   std::size_t max_client_bytes = std::size_t{160} << 20;
   std::size_t max_held_bytes = std::size_t{1} << 30;
-  // Of clients that register as members.
-  MembershipOptions membership = {};
-  // Gets what befell members and what they reported, in order, on the server's thread: of a report before the member
-  // that made it is answered. Must not block.
-  std::function<void(const MemberNews&)> on_news = {};
+  // Serves the operations that the store itself doesn't know, of this server alone; without one they are refused.
+  std::shared_ptr<ServerExtension> extension = {};
 };
 
 class TcpStoreServer {
@@ -77,13 +74,10 @@ class TcpStoreServer {
   const net::HostPort& address() const;
   // Connections at this moment. Any thread.
   std::size_t client_count() const;
-  // The ranks that have registered, of all scopes. Any thread; waits until the server's thread has a moment, at most
-  // `deadline`: nothing if it has none by then, or has ended.
-  std::optional<std::vector<MemberView>> members(const Deadline& deadline) const;
   // Closes the address: who comes from now on finds nobody here, who is connected is served on. Any thread.
   void stop_listening();
-  // Waits until no client is connected but those of ranks that stopped answering, which the others have given up; false
-  // if some still are at the deadline. The host of the store calls this before it ends, when its own clients are
+  // Waits until no client is connected but those that the extension has given up, with the others of the same role;
+  // false if some still are at the deadline. The host of the store calls this before it ends, when its own clients are
   // closed, so that the others' last requests are still answered. Any thread.
   bool wait_until_idle(const Deadline& deadline);
   // Can be read once an error has ended the server, which is in the log: it serves nobody any more. For poll(2).

@@ -17,14 +17,13 @@
 #include "runtime/store/auth.h"
 #include "runtime/store/secret.h"
 #include "tests/fuzz/fuzz.h"
-#include "tests/unit/store/session_bench.h"
+#include "tests/unit/membership/member_bench.h"
 
 namespace lockstep::fuzz {
 namespace {
 
 using proto::Op;
 using store::ServerState;
-using store::SessionBench;
 using store::SessionId;
 
 constexpr SessionId kClients = 4;
@@ -193,7 +192,7 @@ class Run {
 
   const std::uint8_t flags_;
   const std::size_t piece_;
-  SessionBench bench_;
+  membership::MemberBench bench_;
   std::map<SessionId, std::string> inbox_;
   std::set<SessionId> proved_;
   bool somebody_proved_ = false;

@@ -74,11 +74,12 @@ int run_rank() {
   say("joined " + rendezvous::describe_hosts(joined.roster));
 
   Failure failure;
-  store::MemberLink link(
+  membership::MemberLink link(
       *meeting.endpoint, joined.scope,
-      {.rank = identity.rank, .world_size = identity.world_size, .process = store::ProcessInfo::of_this_process()}, {},
+      {.rank = identity.rank, .world_size = identity.world_size, .process = membership::ProcessInfo::of_this_process()},
+      {},
       {.on_event =
-           [&](const store::MemberEvent& event) {
+           [&](const membership::MemberEvent& event) {
              const Consequence what = consequence_of(event, StoreHost::rank_zero, identity.rank, false);
              if (what.kind == Consequence::Kind::fail) failure.set(what.cause.text);
            }},

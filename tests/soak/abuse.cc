@@ -14,9 +14,9 @@
 
 #include "proto/request.h"
 #include "runtime/base/error.h"
+#include "runtime/membership/member_link.h"
 #include "runtime/net/stream.h"
 #include "runtime/net/tcp_socket.h"
-#include "runtime/store/member_link.h"
 #include "runtime/store/tcp_connection.h"
 #include "runtime/store/tcp_store.h"
 
@@ -171,7 +171,7 @@ void Abuser::send_until_stuck(int fd, const std::string& bytes) {
 void Abuser::flood_as_a_member() {
   auto connection = store::TcpConnection::open_once(any_target(), brief());
   const std::string rank = std::to_string(random_.below(1 << 15));
-  const std::string process = store::encode(store::ProcessInfo::of_this_process());
+  const std::string process = membership::encode(membership::ProcessInfo::of_this_process());
   connection.send(request(Op::register_member, {{"flood"}, {rank, "32768", process, ""}, 0}), brief());
   if (connection.receive(Op::register_member, 1, brief()).number != proto::kOk) throw Error("not registered");
   std::string unread;
@@ -266,9 +266,9 @@ void Abuser::kill_a_member() {
   if (member < 0) throw SystemError("fork", errno);
   if (member == 0) {
     try {
-      const store::MemberLink link(endpoint, "abuse",
-                                   {.rank = rank, .world_size = 16, .process = store::ProcessInfo::of_this_process()},
-                                   {.heartbeat = milliseconds(10)}, {}, Deadline::after(milliseconds(500)));
+      const membership::MemberLink link(
+          endpoint, "abuse", {.rank = rank, .world_size = 16, .process = membership::ProcessInfo::of_this_process()},
+          {.heartbeat = milliseconds(10)}, {}, Deadline::after(milliseconds(500)));
       ::poll(nullptr, 0, 10000);
     } catch (const Error&) {  // Its rank is taken, as it may be.
     }

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "runtime/base/error.h"
-#include "runtime/store/member_link.h"
+#include "runtime/membership/member_link.h"
 #include "runtime/store/tcp_store.h"
 
 namespace lockstep::soak {
@@ -51,12 +51,12 @@ void GoodClients::run(const store::Endpoint& endpoint, int rank) {
     own.role = fmt::format("rank {}", rank);
     store::TcpStore store(own, patience());
     // Its fellows are never lost either. How fast they answer is the machine's matter here.
-    const auto on_event = [this, rank](const store::MemberEvent& event) {
-      if (event.kind != store::MemberEvent::Kind::left)
+    const auto on_event = [this, rank](const membership::MemberEvent& event) {
+      if (event.kind != membership::MemberEvent::Kind::left)
         fail(fmt::format("good client {} is told: {}", rank, event.cause.text));
     };
-    const store::MemberLink link(
-        own, "good", {.rank = rank, .world_size = kClients, .process = store::ProcessInfo::of_this_process()},
+    const membership::MemberLink link(
+        own, "good", {.rank = rank, .world_size = kClients, .process = membership::ProcessInfo::of_this_process()},
         {.detect_silence = false}, {.on_event = on_event}, patience());
     for (std::int64_t round = 0;; ++round) {
       // All leave after the same round, which rank 0 has told them in the round before.

@@ -26,6 +26,7 @@
 #include "runtime/base/environment.h"
 #include "runtime/base/error.h"
 #include "runtime/base/logging.h"
+#include "runtime/membership/membership_server.h"
 #include "runtime/net/open_files.h"
 #include "runtime/store/tcp_store_server.h"
 #include "tests/soak/abuse.h"
@@ -136,9 +137,11 @@ int serve(const store::Secret& secret, int pipe) {
                                          .refusal_delay = milliseconds(100),
                                          .max_client_bytes = 24 * kMega,
                                          .max_held_bytes = kHeld};
+    options.extension = std::make_shared<membership::MembershipServer>();
     const store::TcpStoreServer open(options);
     options.secret = secret;
     options.run_id = "soak";
+    options.extension = std::make_shared<membership::MembershipServer>();
     const store::TcpStoreServer guarded(options);
     const std::array<std::uint16_t, 2> ports = {guarded.address().port, open.address().port};
     if (::write(pipe, ports.data(), sizeof(ports)) != sizeof(ports)) throw SystemError("write of the ports", errno);

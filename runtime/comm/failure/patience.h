@@ -8,14 +8,14 @@
 #include <chrono>
 
 #include "runtime/base/deadline.h"
-#include "runtime/store/observed_clock.h"
+#include "runtime/base/observed_clock.h"
 
 namespace lockstep::comm {
 
 class Patience {
  public:
-  using Time = store::ObservedClock::Time;
-  using Duration = store::ObservedClock::Duration;
+  using Time = ObservedClock::Time;
+  using Duration = ObservedClock::Duration;
   // Between two looks.
   static constexpr std::chrono::milliseconds kSlice{50};
 
@@ -31,7 +31,7 @@ class Patience {
 
  private:
   Duration limit_;
-  store::ObservedClock clock_{2 * kSlice};
+  ObservedClock clock_{2 * kSlice};
 };
 
 }  // namespace lockstep::comm

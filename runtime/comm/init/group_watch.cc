@@ -8,7 +8,7 @@
 namespace lockstep {
 namespace {
 
-using store::MemberEvent;
+using membership::MemberEvent;
 
 // How long the link may need to say what became of a store that another connection has lost.
 constexpr std::chrono::seconds kLinkIsBehind{2};
@@ -43,7 +43,7 @@ Consequence of_the_store(const MemberEvent& event, StoreHost store_host, int ran
   return {Consequence::Kind::fail, cause};
 }
 
-store::MemberPosition position_of(const ProcessGroup& group) {
+membership::MemberPosition position_of(const ProcessGroup& group) {
   return {.sequence = group.last_sequence(), .collective = std::string(group.last_collective()), .step = group.step()};
 }
 
@@ -62,7 +62,7 @@ Consequence consequence_of(const MemberEvent& event, StoreHost store_host, int r
   return {};
 }
 
-void GroupWatch::begin(std::weak_ptr<store::MemberLink> link) {
+void GroupWatch::begin(std::weak_ptr<membership::MemberLink> link) {
   MutexLock lock(mutex_);
   has_begun_ = true;
   link_ = std::move(link);
@@ -74,7 +74,7 @@ void GroupWatch::file(const Cause& cause) {
 }
 
 void GroupWatch::report(Cause cause) {
-  std::shared_ptr<store::MemberLink> link;
+  std::shared_ptr<membership::MemberLink> link;
   {
     MutexLock lock(mutex_);
     link = link_.lock();
@@ -164,7 +164,7 @@ void GroupWatch::stop_with_failure(const std::shared_ptr<store::Store>& store) {
   if (store_problem_) store->give_up();
 }
 
-store::MemberPosition GroupWatch::position() {
+membership::MemberPosition GroupWatch::position() {
   MutexLock lock(mutex_);
   return group_ == nullptr ? last_position_ : position_of(*group_);
 }
@@ -193,7 +193,7 @@ WatchedGroup::~WatchedGroup() {
   link_.reset();
 }
 
-void WatchedGroup::keep(std::shared_ptr<store::MemberLink> link) {
+void WatchedGroup::keep(std::shared_ptr<membership::MemberLink> link) {
   link_ = std::move(link);
   watch_->begin(link_);
 }

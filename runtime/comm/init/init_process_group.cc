@@ -53,13 +53,14 @@ std::unique_ptr<WatchedGroup> watch(const rendezvous::MeetingPlan& plan, const r
 // This rank becomes a member of the job's, in `scope`.
 void enter(WatchedGroup& watched, const rendezvous::Meeting& meeting, const std::string& scope,
            const rendezvous::Identity& identity, const InitSettings& settings, const Deadline& deadline) {
-  const store::MemberInfo self{
-      .rank = identity.rank, .world_size = identity.world_size, .process = store::ProcessInfo::of_this_process()};
-  watched.keep(std::make_shared<store::MemberLink>(
+  const membership::MemberInfo self{
+      .rank = identity.rank, .world_size = identity.world_size, .process = membership::ProcessInfo::of_this_process()};
+  watched.keep(std::make_shared<membership::MemberLink>(
       *meeting.endpoint, scope, self,
-      store::LivenessOptions{.detect_silence = settings.detect_silence, .hang = settings.hang_timeout},
-      store::MemberCalls{.on_event = [of = watched.watch()](const store::MemberEvent& event) { of->take(event); },
-                         .position = [of = watched.watch()] { return of->position(); }},
+      membership::LivenessOptions{.detect_silence = settings.detect_silence, .hang = settings.hang_timeout},
+      membership::MemberCalls{
+          .on_event = [of = watched.watch()](const membership::MemberEvent& event) { of->take(event); },
+          .position = [of = watched.watch()] { return of->position(); }},
       deadline));
 }
 
@@ -111,7 +112,7 @@ Cause cause_of(const Error& error, int rank) {
   if (dynamic_cast<const Timeout*>(&error) != nullptr) {
     return {.kind = Cause::Kind::timeout, .reporter = rank, .text = error.what()};
   }
-  const auto process = store::ProcessInfo::of_this_process();
+  const auto process = membership::ProcessInfo::of_this_process();
   return {.kind = Cause::Kind::failed,
           .rank = rank,
           .reporter = rank,

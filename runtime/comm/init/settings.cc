@@ -6,7 +6,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/printable.h"
-#include "runtime/store/membership_table.h"
+#include "runtime/membership/membership_table.h"
 
 namespace lockstep {
 namespace {
@@ -49,11 +49,11 @@ std::chrono::milliseconds hang_timeout(const Environment& environment) {
   if (text == "off") return {};
   const auto timeout =
       std::chrono::ceil<std::chrono::milliseconds>(parse_timeout(text, "environment: LOCKSTEP_HANG_TIMEOUT"));
-  if (timeout >= store::kLeastHang) return timeout;
+  if (timeout >= membership::kLeastHang) return timeout;
   throw InvalidArgument(fmt::format(
       "environment: LOCKSTEP_HANG_TIMEOUT='{}' is too short to tell who moves: ranks say where they are every 0.5 s; "
       "give {} seconds or more, or off",
-      printable(text), std::chrono::duration<double>(store::kLeastHang).count()));
+      printable(text), std::chrono::duration<double>(membership::kLeastHang).count()));
 }
 
 }  // namespace

@@ -4,8 +4,8 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/printable.h"
+#include "runtime/membership/member_info.h"
 #include "runtime/net/address.h"
-#include "runtime/store/member_info.h"
 
 namespace lockstep::rendezvous {
 
@@ -55,7 +55,7 @@ Reading read_world(const Environment& environment, std::string_view source, std:
                                         reading.variables, rank_name, size_name, remedy);
     return reading;
   }
-  identity.world_size = *get_bounded(environment, size_name, 1, store::kMaxWorldSize);
+  identity.world_size = *get_bounded(environment, size_name, 1, membership::kMaxWorldSize);
   const auto rank = *environment.get_int(rank_name);
   if (rank < 0 || rank >= identity.world_size) {
     throw InvalidArgument(

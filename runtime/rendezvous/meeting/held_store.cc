@@ -5,6 +5,7 @@
 #include <exception>
 
 #include "runtime/base/logging.h"
+#include "runtime/membership/membership_server.h"
 #include "runtime/store/tcp_store.h"
 
 namespace lockstep::rendezvous {
@@ -45,7 +46,10 @@ std::shared_ptr<HeldStore> host_store(const net::HostPort& listen, const std::op
   auto held = std::make_shared<HeldStore>();
   held->leave_timeout = plan.leave_timeout;
   held->server = std::make_unique<store::TcpStoreServer>(
-      store::TcpStoreServerOptions{.listen = listen, .secret = secret, .run_id = plan.run_id});
+      store::TcpStoreServerOptions{.listen = listen,
+                                   .secret = secret,
+                                   .run_id = plan.run_id,
+                                   .extension = std::make_shared<membership::MembershipServer>()});
   held->endpoint = endpoint_at(held->server->address(), secret, plan, identity);
   held->address = held->endpoint.address.to_string();
   held->client = std::make_unique<store::TcpStore>(held->endpoint, deadline);

@@ -14,14 +14,14 @@ namespace lockstep {
 namespace {
 
 using lockstep::testing::error_of;
-using store::MemberEvent;
+using membership::MemberEvent;
 using What = Consequence::Kind;
 
 MemberEvent of_store(MemberEvent::Kind kind, bool host_answers = true) {
   return {.kind = kind,
           .cause = {.text = "stopped answering"},
           .address = "10.0.0.7:29400",
-          .host = store::ProcessInfo{.host = "n1", .pid = 100, .boot_id = "b", .pid_namespace = "1"},
+          .host = membership::ProcessInfo{.host = "n1", .pid = 100, .boot_id = "b", .pid_namespace = "1"},
           .host_answers = host_answers};
 }
 

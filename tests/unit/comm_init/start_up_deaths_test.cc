@@ -16,10 +16,11 @@
 
 #include "runtime/base/error.h"
 #include "runtime/comm/init/init_process_group.h"
+#include "runtime/membership/member_link.h"
+#include "runtime/membership/membership_server.h"
 #include "runtime/net/tcp_socket.h"
 #include "runtime/rendezvous/join.h"
 #include "runtime/rendezvous/meeting/held_store.h"
-#include "runtime/store/member_link.h"
 #include "runtime/store/tcp_store.h"
 #include "runtime/store/tcp_store_server.h"
 
@@ -78,7 +79,8 @@ void live_until(Step last, int rank, const net::HostPort& address) {
   identity.world_size = kRanks;
   std::optional<store::TcpStoreServer> server;
   if (rank == 0) {
-    server.emplace(store::TcpStoreServerOptions{.listen = address});
+    server.emplace(
+        store::TcpStoreServerOptions{.listen = address, .extension = std::make_shared<membership::MembershipServer>()});
     store::TcpStore(address, Deadline::after(60s)).set(rendezvous::kTokenKey, std::to_string(::getpid()));
   }
   const store::Endpoint endpoint{.address = address};
@@ -89,14 +91,14 @@ void live_until(Step last, int rank, const net::HostPort& address) {
     if (other != rank) others.push_back("rendezvous/-/0/0/rank/" + std::to_string(other));
   }
   store.wait(others, Deadline::after(60s));
-  std::optional<store::MemberLink> link;
+  std::optional<membership::MemberLink> link;
   rendezvous::join(
       store, identity, rendezvous::self_member(identity), Deadline::after(60s), [&](const std::string& scope) {
         if (last == Step::registers) die();
-        link.emplace(
-            endpoint, scope,
-            store::MemberInfo{.rank = rank, .world_size = kRanks, .process = store::ProcessInfo::of_this_process()},
-            store::LivenessOptions{}, store::MemberCalls{}, Deadline::after(60s));
+        link.emplace(endpoint, scope,
+                     membership::MemberInfo{
+                         .rank = rank, .world_size = kRanks, .process = membership::ProcessInfo::of_this_process()},
+                     membership::LivenessOptions{}, membership::MemberCalls{}, Deadline::after(60s));
       });
 }
 

@@ -25,7 +25,8 @@ using namespace std::chrono_literals;
 class WatchedStores : public ::testing::Test {
  protected:
   void lose_rank_1() {
-    watch_->take({.kind = store::MemberEvent::Kind::lost, .cause = {.rank = 1, .text = "rank 1 is lost"}, .number = 1});
+    watch_->take(
+        {.kind = membership::MemberEvent::Kind::lost, .cause = {.rank = 1, .text = "rank 1 is lost"}, .number = 1});
   }
 
   std::shared_ptr<store::HashStore> inner_ = std::make_shared<store::HashStore>();
@@ -143,7 +144,7 @@ TEST_F(StoreOfAnotherProcess, ItsSilenceEndsAWaitWithTheCause) {
   std::thread waiter(
       [&] { EXPECT_EQ(error_of<PeerLost>([&] { store.get("never", Deadline::never()); }), "rank 1 is lost"); });
   group_watch->take(
-      {.kind = store::MemberEvent::Kind::lost, .cause = {.rank = 1, .text = "rank 1 is lost"}, .number = 1});
+      {.kind = membership::MemberEvent::Kind::lost, .cause = {.rank = 1, .text = "rank 1 is lost"}, .number = 1});
   waiter.join();
 }
 
@@ -167,7 +168,7 @@ TEST_F(StoreOfAnotherProcess, ItsSilenceEndsEveryRequestWithTheCause) {
   std::vector<std::thread> callers;
   for (const auto& request : requests) callers.emplace_back([&] { expect_loss(request); });
   group_watch->take(
-      {.kind = store::MemberEvent::Kind::lost, .cause = {.rank = 1, .text = "rank 1 is lost"}, .number = 1});
+      {.kind = membership::MemberEvent::Kind::lost, .cause = {.rank = 1, .text = "rank 1 is lost"}, .number = 1});
   for (std::thread& caller : callers) caller.join();
   for (const auto& request : requests) expect_loss(request);
 }
@@ -187,9 +188,10 @@ TEST_F(StoreOfAnotherProcess, ItsKnownSilenceEndsWhatWouldElseBeWaitedForLonger)
   callers.emplace_back([&] { expect_loss([&] { store.set("k", "v"); }); });
   callers.emplace_back([&] { expect_loss([&] { store.get("never", Deadline::never()); }); });
   group_watch->take(
-      {.kind = store::MemberEvent::Kind::lost, .cause = {.rank = 1, .text = "rank 1 is lost"}, .number = 1});
-  group_watch->take(
-      {.kind = store::MemberEvent::Kind::store_silent, .cause = {.text = "stopped answering"}, .host_answers = false});
+      {.kind = membership::MemberEvent::Kind::lost, .cause = {.rank = 1, .text = "rank 1 is lost"}, .number = 1});
+  group_watch->take({.kind = membership::MemberEvent::Kind::store_silent,
+                     .cause = {.text = "stopped answering"},
+                     .host_answers = false});
   for (std::thread& caller : callers) caller.join();
 }
 
@@ -203,7 +205,7 @@ TEST_F(StoreOfAnotherProcess, AFailureCancelsWhatWaitsThereAndLeavesWhatIsThere)
   waiters.emplace_back([&] { expect_loss([&] { store.get("never", Deadline::never()); }); });
   waiters.emplace_back([&] { expect_loss([&] { store.wait(keys, Deadline::never()); }); });
   group_watch->take(
-      {.kind = store::MemberEvent::Kind::lost, .cause = {.rank = 1, .text = "rank 1 is lost"}, .number = 1});
+      {.kind = membership::MemberEvent::Kind::lost, .cause = {.rank = 1, .text = "rank 1 is lost"}, .number = 1});
   for (std::thread& waiter : waiters) waiter.join();
   other->set("why", "no disk left");
   EXPECT_EQ(store.get("why", Deadline::never()), "no disk left");

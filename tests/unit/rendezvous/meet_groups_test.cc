@@ -7,8 +7,8 @@
 #include <thread>
 
 #include "runtime/base/error.h"
+#include "runtime/membership/member_link.h"
 #include "runtime/rendezvous/join.h"
-#include "runtime/store/member_link.h"
 #include "runtime/store/tcp_store.h"
 #include "runtime/store/tcp_store_server.h"
 #include "tests/support/error_of.h"
@@ -176,9 +176,9 @@ TEST(MeetingEnd, ARankThatStoppedAnsweringIsNotWaitedFor) {
   plan.leave_timeout = kForGood;
   const Child one([&](const auto& ready) {
     const Meeting meeting = meet(plan, rank_of(1, 2), Deadline::after(20s));
-    const store::MemberLink link(*meeting.endpoint, "job",
-                                 {.rank = 1, .world_size = 2, .process = store::ProcessInfo::of_this_process()}, {}, {},
-                                 Deadline::after(20s));
+    const membership::MemberLink link(
+        *meeting.endpoint, "job", {.rank = 1, .world_size = 2, .process = membership::ProcessInfo::of_this_process()},
+        {}, {}, Deadline::after(20s));
     ready();
     for (;;) ::pause();
   });

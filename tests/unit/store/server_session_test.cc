@@ -71,16 +71,17 @@ class Bench : public SessionHost, public testing::Test {
   void start_timer(SessionId id, std::chrono::nanoseconds delay) override { timers_[id] = delay; }
   void stop_timer(SessionId id) override { timers_.erase(id); }
   void complain(SessionId, const std::string& what) override { complaint_ = what; }
-  Frame serve_member(SessionId id, const proto::Request& request) override {
-    ++member_requests_;
-    return {member_status_, {std::to_string(id), std::string(proto::shape_of(request.op).name)}};
+  ServerExtension::Answer serve_extension(SessionId id, const proto::Request& request) override {
+    ++extension_requests_;
+    return {.frame = {proto::kOk, {std::to_string(id), std::string(proto::shape_of(request.op).name)}},
+            .is_urgent = is_urgent_};
   }
 
   std::unique_ptr<ServerState> state_ = std::make_unique<ServerState>(ServerState::Rules{});
   std::map<SessionId, std::chrono::nanoseconds> timers_;
   std::string complaint_;
-  std::uint8_t member_status_ = proto::kOk;
-  int member_requests_ = 0;
+  bool is_urgent_ = false;
+  int extension_requests_ = 0;
   bool open_ = true;
   std::map<SessionId, std::unique_ptr<ServerSession>> sessions_;
 };
@@ -423,7 +424,7 @@ TEST_F(ServerSessionTest, WhatIsPipelinedIsLimitedAsItIsServed) {
     legacy_gets += legacy_request(Op::get, {{"/k"}, {}, 0});
   }
   // Neither a watch nor a member's request that is refused lets more than one reply over what is held back.
-  member_status_ = proto::kRefused;
+  is_urgent_ = false;
   for (const std::string& all : {legacy_request(Op::watch_key, {{"/k"}, {}, 0}) + legacy_gets,
                                  kHello + request(Op::heartbeat, {{}, {""}, 1}) + gets}) {
     EXPECT_TRUE(session(2).receive(all));
@@ -431,14 +432,14 @@ TEST_F(ServerSessionTest, WhatIsPipelinedIsLimitedAsItIsServed) {
     sessions_.erase(2);
   }
   // A member's signs of life are served whatever it has not read, up to the limit of a client.
-  member_status_ = proto::kOk;
+  is_urgent_ = true;
   talk(3, kHello + request(Op::register_member, {{"/s"}, {"0", "1", "p", ""}, 0}));
   EXPECT_TRUE(session(3).receive(request(Op::get, {{"/k"}, {}, 0})));
-  const int before = member_requests_;
+  const int before = extension_requests_;
   std::string beats;
   for (int i = 0; i < 100; ++i) beats += request(Op::heartbeat, {{}, {""}, 1});
   EXPECT_TRUE(session(3).receive(beats));
-  EXPECT_EQ(member_requests_, before + 100);
+  EXPECT_EQ(extension_requests_, before + 100);
   for (int i = 0; i < 1000; ++i) beats += request(Op::heartbeat, {{}, {""}, 1});
   int rounds = 0;
   while (session(3).receive(beats)) ++rounds;

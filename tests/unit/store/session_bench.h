@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/store/member_service.h"
 #include "runtime/store/server_session.h"
 #include "runtime/store/server_state.h"
 
@@ -28,10 +27,6 @@ class SessionBench : public SessionHost {
   }
 
   ServerState state;
-  MemberService members{{.host = "server", .pid = 1, .boot_id = "b"},
-                        {.process = [](const ProcessInfo&) { return ProcessState::unknown; }}};
-  // REGISTER and its like that were served.
-  int member_requests = 0;
   // Whether clients read at once what they are sent. Without it, their sessions keep it.
   bool reading = true;
   // Replies and pushes that one session held at most at the end of an event, unsent.
@@ -41,7 +36,7 @@ class SessionBench : public SessionHost {
   void connect(SessionId id) { clients_[id].session = std::make_unique<ServerSession>(state, *this, id); }
   void disconnect(SessionId id) {
     clients_.erase(id);
-    members.table().ended(id);
+    ended(id);
     settle();
   }
 
@@ -75,20 +70,19 @@ class SessionBench : public SessionHost {
     clients_.at(id).timer = false;
     after(id, session(id)->expire());
   }
-  // Time passes for the members: `step` and a look around, so often.
-  void pass(std::chrono::milliseconds step, int times) {
-    for (int i = 0; i < times; ++i) {
-      now_ += step;
-      members.table().observe(now_);
-      members.table().look_around();
-      settle();
-    }
-  }
-  // A push that the client did not ask for.
+  // A push that the client didn't ask for.
   void push(SessionId id, const Frame& frame) {
     session(id)->push(frame);
     after(id, session(id)->close_reason().empty());
   }
+
+ protected:
+  // What an extension does beside serving: hears of the ends of connections, and pushes.
+  virtual void ended(SessionId) {}
+  virtual std::vector<std::pair<SessionId, Frame>> take_pushes() { return {}; }
+
+  // Wakes, pushes to and closes clients until nothing follows any more.
+  void settle();
 
  private:
   struct Client {
@@ -113,43 +107,7 @@ class SessionBench : public SessionHost {
     client.close_reason = client.session->close_reason();
     client.session.reset();
     client.timer = false;
-    members.table().ended(id);
-  }
-
-  void settle() {
-    for (bool busy = true; busy;) {
-      busy = false;
-      for (auto woken : {state.keys.take_woken(), state.barriers.take_released()}) {
-        for (const SessionId id : woken) {
-          busy = true;
-          const auto found = clients_.find(id);
-          if (found == clients_.end() || !found->second.session) continue;
-          if (!found->second.session->wake()) close(id);
-        }
-      }
-      for (auto& push : members.table().take_pushes()) {
-        busy = true;
-        const auto found = clients_.find(push.to);
-        if (found == clients_.end() || !found->second.session) continue;
-        pushed_.push_back(push.to);
-        found->second.session->push(MemberService::frame_of(std::move(push)));
-      }
-      for (const SessionId id : std::exchange(pushed_, {})) {
-        busy = true;
-        const auto found = clients_.find(id);
-        if (found == clients_.end() || !found->second.session) continue;
-        if (!found->second.session->close_reason().empty()) close(id);
-      }
-      if (!reading) continue;
-      for (auto& [id, client] : clients_) {
-        while (client.session && !client.session->output().empty()) {
-          busy = true;
-          const std::string_view output = client.session->output();
-          client.received += output;
-          if (!client.session->sent(output.size())) close(id);
-        }
-      }
-    }
+    ended(id);
   }
 
   void notify(std::string_view key, const std::string* before, const std::string* after) {
@@ -166,14 +124,48 @@ class SessionBench : public SessionHost {
   void start_timer(SessionId session, std::chrono::nanoseconds) override { clients_.at(session).timer = true; }
   void stop_timer(SessionId session) override { clients_.at(session).timer = false; }
   void complain(SessionId, const std::string&) override {}
-  Frame serve_member(SessionId session, const proto::Request& request) override {
-    ++member_requests;
-    return members.serve(session, request);
+  ServerExtension::Answer serve_extension(SessionId, const proto::Request&) override {
+    return {.frame = {proto::kRefused, {"no extension"}}};
   }
 
   std::map<SessionId, Client> clients_;
   std::vector<SessionId> pushed_;
-  MembershipTable::Time now_{};
 };
+
+inline void SessionBench::settle() {
+  for (bool busy = true; busy;) {
+    busy = false;
+    for (auto woken : {state.keys.take_woken(), state.barriers.take_released()}) {
+      for (const SessionId id : woken) {
+        busy = true;
+        const auto found = clients_.find(id);
+        if (found == clients_.end() || !found->second.session) continue;
+        if (!found->second.session->wake()) close(id);
+      }
+    }
+    for (const auto& [to, frame] : take_pushes()) {
+      busy = true;
+      const auto found = clients_.find(to);
+      if (found == clients_.end() || !found->second.session) continue;
+      pushed_.push_back(to);
+      found->second.session->push(frame);
+    }
+    for (const SessionId id : std::exchange(pushed_, {})) {
+      busy = true;
+      const auto found = clients_.find(id);
+      if (found == clients_.end() || !found->second.session) continue;
+      if (!found->second.session->close_reason().empty()) close(id);
+    }
+    if (!reading) continue;
+    for (auto& [id, client] : clients_) {
+      while (client.session && !client.session->output().empty()) {
+        busy = true;
+        const std::string_view output = client.session->output();
+        client.received += output;
+        if (!client.session->sent(output.size())) close(id);
+      }
+    }
+  }
+}
 
 }  // namespace lockstep::store

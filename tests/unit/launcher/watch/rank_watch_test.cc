@@ -21,7 +21,7 @@ using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 using News = StoppedRanks::News;
-using Time = store::ObservedClock::Time;
+using Time = ObservedClock::Time;
 
 TEST(StoppedRanks, AStopThatLastsIsSaidOnceAndSoIsItsEnd) {
   StoppedRanks stopped(1s);
@@ -163,8 +163,8 @@ TEST(ProcessTable, DescendantsOfOneAreThoseOfTheWholeTable) {
   EXPECT_EQ(path_between(chain[0], chain[2]).size(), 3u);
 }
 
-std::vector<store::MemberView> present(std::initializer_list<int> ranks, int world_size = 4) {
-  std::vector<store::MemberView> members;
+std::vector<membership::MemberView> present(std::initializer_list<int> ranks, int world_size = 4) {
+  std::vector<membership::MemberView> members;
   for (const int rank : ranks) {
     members.push_back({.scope = "/0", .info = {.rank = rank, .world_size = world_size, .process = {}}});
   }
@@ -174,7 +174,7 @@ std::vector<store::MemberView> present(std::initializer_list<int> ranks, int wor
 class Missing : public ::testing::Test {
  protected:
   std::optional<MissingRanks::Report> after(std::chrono::milliseconds time,
-                                            const std::vector<store::MemberView>& members) {
+                                            const std::vector<membership::MemberView>& members) {
     std::optional<MissingRanks::Report> last;
     for (auto done = 0ms; done < time; done += 500ms) {
       now_ += 500ms;
@@ -208,7 +208,7 @@ TEST_F(Missing, AreNoneOfAGroupOfSomeOfTheRanks) { EXPECT_FALSE(after(60s, prese
 
 TEST_F(Missing, AreNoneOnceNobodyWaitsAnyMore) {
   auto members = present({0, 1, 2});
-  for (auto& member : members) member.state = store::MemberState::failed;
+  for (auto& member : members) member.state = membership::MemberState::failed;
   EXPECT_FALSE(after(60s, members));
 }
 

@@ -1,4 +1,4 @@
-#include "runtime/store/member_link.h"
+#include "runtime/membership/member_link.h"
 
 #include <fmt/format.h>
 #include <poll.h>
@@ -20,15 +20,15 @@
 #include "runtime/base/error.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/mutex.h"
+#include "runtime/base/observed_clock.h"
 #include "runtime/base/process_state.h"
 #include "runtime/base/quiet_thread.h"
 #include "runtime/base/unique_fd.h"
 #include "runtime/net/stream.h"
 #include "runtime/net/tcp_liveness.h"
-#include "runtime/store/observed_clock.h"
 #include "runtime/store/tcp_connection.h"
 
-namespace lockstep::store {
+namespace lockstep::membership {
 namespace {
 
 using proto::Op;
@@ -48,7 +48,7 @@ double seconds(std::chrono::nanoseconds time) { return std::chrono::duration<dou
 
 class MemberLink::Impl {
  public:
-  Impl(const Endpoint& endpoint, std::string_view scope, const MemberInfo& self, const LivenessOptions& options,
+  Impl(const store::Endpoint& endpoint, std::string_view scope, const MemberInfo& self, const LivenessOptions& options,
        MemberCalls calls, const Deadline& deadline)
       : options_(options),
         calls_(std::move(calls)),
@@ -107,7 +107,7 @@ class MemberLink::Impl {
   }
 
  private:
-  void enter(const Endpoint& endpoint, std::string_view scope, const Deadline& deadline) {
+  void enter(const store::Endpoint& endpoint, std::string_view scope, const Deadline& deadline) {
     try {
       register_at(endpoint, scope, deadline);
     } catch (const net::ConnectionClosed& error) {
@@ -121,8 +121,8 @@ class MemberLink::Impl {
     }
   }
 
-  void register_at(const Endpoint& endpoint, std::string_view scope, const Deadline& deadline) {
-    TcpConnection connection = TcpConnection::open(endpoint, deadline, Expect::is_there);
+  void register_at(const store::Endpoint& endpoint, std::string_view scope, const Deadline& deadline) {
+    store::TcpConnection connection = store::TcpConnection::open(endpoint, deadline, store::Expect::is_there);
     const std::string rank = std::to_string(self_.rank);
     const std::string world = std::to_string(self_.world_size);
     const std::string process = encode(self_.process);
@@ -444,7 +444,7 @@ class MemberLink::Impl {
   std::thread thread_;
 };
 
-MemberLink::MemberLink(const Endpoint& endpoint, std::string_view scope, const MemberInfo& self,
+MemberLink::MemberLink(const store::Endpoint& endpoint, std::string_view scope, const MemberInfo& self,
                        const LivenessOptions& options, MemberCalls calls, const Deadline& deadline)
     : impl_(make_owned_here<Impl>(endpoint, scope, self, options, std::move(calls), deadline)),
       exceptions_at_birth_(std::uncaught_exceptions()) {}
@@ -462,4 +462,4 @@ MemberLink::~MemberLink() {
 void MemberLink::goodbye(std::int64_t last) { impl_->goodbye(last); }
 void MemberLink::report(const Cause& cause) { impl_->report(cause); }
 
-}  // namespace lockstep::store
+}  // namespace lockstep::membership

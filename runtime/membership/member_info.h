@@ -8,10 +8,10 @@
 
 #include "runtime/base/process_state.h"
 
-namespace lockstep::store {
+namespace lockstep::membership {
 
 // The largest world size, for every way to give one. Each rank holds two connections to the job's store, and a server
-// takes twice as many clients (TcpStoreServerOptions::max_clients).
+// takes twice as many clients (store::kMaxClients).
 inline constexpr int kMaxWorldSize = 32768;
 
 struct ProcessInfo {
@@ -62,4 +62,4 @@ struct MemberInfo {
   std::string describe() const;
 };
 
-}  // namespace lockstep::store
+}  // namespace lockstep::membership

@@ -8,7 +8,7 @@
 #include <chrono>
 #include <optional>
 
-namespace lockstep::store {
+namespace lockstep {
 
 class ObservedClock {
  public:
@@ -32,4 +32,4 @@ class ObservedClock {
   Duration elapsed_{0};
 };
 
-}  // namespace lockstep::store
+}  // namespace lockstep

@@ -4,13 +4,14 @@
 #include <vector>
 
 #include "proto/push.h"
-#include "tests/unit/store/session_bench.h"
+#include "tests/unit/membership/member_bench.h"
 
-namespace lockstep::store {
+namespace lockstep::membership {
 namespace {
 
 using namespace std::chrono_literals;
 using proto::Op;
+using store::SessionId;
 
 // A frame as a member reads it.
 struct Heard {
@@ -51,7 +52,7 @@ class MemberSessions : public ::testing::Test {
 
   static constexpr const char* kProcess = "host n1\npid 7\nboot_id b\npid_namespace 1\n";
   const std::string kNonce = std::string(proto::kNonceBytes, 'n');
-  SessionBench bench_;
+  MemberBench bench_;
 };
 
 TEST_F(MemberSessions, ARegistrationIsAnsweredByWhoHostsTheStore) {
@@ -136,4 +137,4 @@ TEST_F(MemberSessions, AGoodbyeAndAReport) {
 }
 
 }  // namespace
-}  // namespace lockstep::store
+}  // namespace lockstep::membership

@@ -1,8 +1,8 @@
-#include "runtime/store/member_service.h"
+#include "runtime/membership/member_service.h"
 
 #include <utility>
 
-namespace lockstep::store {
+namespace lockstep::membership {
 namespace {
 
 std::uint8_t status_of(MembershipTable::Kind kind) {
@@ -18,13 +18,13 @@ std::uint8_t status_of(MembershipTable::Kind kind) {
 
 }  // namespace
 
-Frame MemberService::serve(ConnectionId connection, const proto::Request& request) {
+store::Frame MemberService::serve(ConnectionId connection, const proto::Request& request) {
   using proto::Op;
   const auto& keys = request.contents.keys;
   const auto& values = request.contents.values;
   const std::int64_t number = request.contents.number;
   std::optional<std::string> refused;
-  Frame answer;
+  store::Frame answer;
   switch (request.op) {
     case Op::register_member:
       refused = table_.enter(connection, keys[0], values[0], values[1], values[2], values[3]);
@@ -43,8 +43,8 @@ Frame MemberService::serve(ConnectionId connection, const proto::Request& reques
   return answer;
 }
 
-Frame MemberService::frame_of(MembershipTable::Push push) {
+store::Frame MemberService::frame_of(MembershipTable::Push push) {
   return {.status = status_of(push.kind), .list = std::move(push.fields)};
 }
 
-}  // namespace lockstep::store
+}  // namespace lockstep::membership

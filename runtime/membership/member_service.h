@@ -5,10 +5,10 @@
 #include <string>
 
 #include "proto/request.h"
-#include "runtime/store/auth.h"
-#include "runtime/store/membership_table.h"
+#include "runtime/membership/membership_table.h"
+#include "runtime/store/frame.h"
 
-namespace lockstep::store {
+namespace lockstep::membership {
 
 class MemberService {
  public:
@@ -19,9 +19,9 @@ class MemberService {
       : self_(encode(self)), table_(options, probe) {}
 
   // What `connection` is answered.
-  Frame serve(ConnectionId connection, const proto::Request& request);
+  store::Frame serve(ConnectionId connection, const proto::Request& request);
   // What a push says.
-  static Frame frame_of(MembershipTable::Push push);
+  static store::Frame frame_of(MembershipTable::Push push);
 
   // HEARTBEAT's answer says it: members don't take the silence of a store in a debugger for its end.
   void set_traced(bool traced) { traced_ = traced; }
@@ -34,4 +34,4 @@ class MemberService {
   bool traced_ = false;
 };
 
-}  // namespace lockstep::store
+}  // namespace lockstep::membership

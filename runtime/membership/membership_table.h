@@ -13,8 +13,9 @@
 // What befalls a member is a Cause (base/cause.h); so is what it reports, of itself or of another member. A member that
 // has accused another has failed with it: its own end is a consequence, of which nobody is told.
 //
-// Silence counts only over time in which the observer itself ran (observed_clock.h). A member that is traced, by its
-// own last heartbeat or by what the kernel says of a process of this host, and one with "liveness=off" is never silent.
+// Silence counts only over time in which the observer itself ran (base/observed_clock.h). A member that is traced, by
+// its own last heartbeat or by what the kernel says of a process of this host, and one with "liveness=off" is never
+// silent.
 //
 // A member hangs that has started fewer collectives than another one and starts none for the scope's hang timeout, the
 // least that its members ask for with "hang-timeout=MS"; without such a word nobody hangs. Of several it is the one
@@ -35,10 +36,10 @@
 #include <vector>
 
 #include "runtime/base/cause.h"
-#include "runtime/store/member_info.h"
-#include "runtime/store/observed_clock.h"
+#include "runtime/base/observed_clock.h"
+#include "runtime/membership/member_info.h"
 
-namespace lockstep::store {
+namespace lockstep::membership {
 
 struct MembershipOptions {
   // A member of which nothing came for so long has stopped answering.
@@ -125,11 +126,11 @@ class MembershipTable {
   bool has_pushes() const { return !pushes_.empty(); }
   // Since the last call, in order; of all scopes, also what is no longer told to members.
   std::vector<MemberNews> take_news();
+  bool is_member(ConnectionId id) const { return by_connection_.contains(id); }
   // Members that are connected and have not said goodbye. While there are none, nothing need look around.
   std::size_t present() const { return by_connection_.size(); }
   // Connections of members that are silent: given up, whatever comes from them.
   std::vector<ConnectionId> silent() const;
-  std::size_t silent_count() const { return silent_; }
   // Members of any state that are remembered.
   std::size_t size() const { return size_; }
   // All of them, by scope and rank. A scope that every rank has come to and left is forgotten.
@@ -198,4 +199,4 @@ class MembershipTable {
   std::vector<MemberNews> news_;
 };
 
-}  // namespace lockstep::store
+}  // namespace lockstep::membership

@@ -1,12 +1,12 @@
 // The table of members as a state machine, with a clock of its own.
-#include "runtime/store/membership_table.h"
+#include "runtime/membership/membership_table.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <set>
 
-namespace lockstep::store {
+namespace lockstep::membership {
 namespace {
 
 using namespace std::chrono_literals;
@@ -601,16 +601,16 @@ TEST(MemberInfo, LinesOfALaterVersionArePassedOver) {
 TEST_F(Table, ListsTheConnectionsOfTheSilentUntilTheyEnd) {
   enter_all();
   run(3s, {0});
-  EXPECT_EQ(table.silent_count(), 2u);
+  EXPECT_EQ(table.silent().size(), 2u);
   EXPECT_EQ(table.silent(), (std::vector{connection(1), connection(2)}));
   ASSERT_EQ(table.heartbeat(connection(1), 8, ""), std::nullopt);
-  EXPECT_EQ(table.silent_count(), 2u) << "who was given up and comes back is given up";
+  EXPECT_EQ(table.silent().size(), 2u) << "who was given up and comes back is given up";
   ASSERT_EQ(table.goodbye(connection(1), 8), std::nullopt);
   EXPECT_EQ(table.silent(), (std::vector{connection(2)}));
   table.ended(connection(2));
-  EXPECT_EQ(table.silent_count(), 0u);
+  EXPECT_EQ(table.silent().size(), 0u);
   EXPECT_TRUE(table.silent().empty());
 }
 
 }  // namespace
-}  // namespace lockstep::store
+}  // namespace lockstep::membership

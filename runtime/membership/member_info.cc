@@ -1,4 +1,4 @@
-#include "runtime/store/member_info.h"
+#include "runtime/membership/member_info.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@
 #include "runtime/base/environment.h"
 #include "runtime/base/host.h"
 
-namespace lockstep::store {
+namespace lockstep::membership {
 namespace {
 
 constexpr std::size_t kMostCharacters = 255;
@@ -105,4 +105,4 @@ MemberPosition position_of(std::int64_t sequence, std::string_view flags, bool& 
 
 std::string MemberInfo::describe() const { return fmt::format("rank {} ({})", rank, process.describe()); }
 
-}  // namespace lockstep::store
+}  // namespace lockstep::membership

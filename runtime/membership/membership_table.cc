@@ -1,4 +1,4 @@
-#include "runtime/store/membership_table.h"
+#include "runtime/membership/membership_table.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 #include "runtime/base/environment.h"
 #include "runtime/base/printable.h"
 
-namespace lockstep::store {
+namespace lockstep::membership {
 namespace {
 
 constexpr std::size_t kLongestScope = 1024;
@@ -400,4 +400,4 @@ std::vector<MembershipTable::Push> MembershipTable::take_pushes() { return std::
 
 std::vector<MemberNews> MembershipTable::take_news() { return std::exchange(news_, {}); }
 
-}  // namespace lockstep::store
+}  // namespace lockstep::membership

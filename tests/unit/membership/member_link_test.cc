@@ -1,5 +1,5 @@
 // Links, and members that are none, against a real server: who is told what.
-#include "runtime/store/member_link.h"
+#include "runtime/membership/member_link.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -18,13 +18,14 @@
 #include "proto/request.h"
 #include "runtime/base/error.h"
 #include "runtime/base/mutex.h"
+#include "runtime/membership/membership_server.h"
 #include "runtime/net/stream.h"
 #include "runtime/net/tcp_socket.h"
 #include "runtime/store/tcp_connection.h"
 #include "runtime/store/tcp_store_server.h"
 #include "tests/unit/store/server_test.h"
 
-namespace lockstep::store {
+namespace lockstep::membership {
 namespace {
 
 using namespace std::chrono_literals;
@@ -78,8 +79,8 @@ class Events {
 // A member that does what the test does, and nothing by itself.
 class BareMember {
  public:
-  BareMember(const Endpoint& endpoint, int rank, int world_size = 3)
-      : connection_(TcpConnection::open(endpoint, patience())) {
+  BareMember(const store::Endpoint& endpoint, int rank, int world_size = 3)
+      : connection_(store::TcpConnection::open(endpoint, patience())) {
     const MemberInfo info = member(rank, world_size);
     const std::string own = std::to_string(rank);
     const std::string world = std::to_string(world_size);
@@ -95,26 +96,29 @@ class BareMember {
   }
 
  private:
-  TcpConnection connection_;
+  store::TcpConnection connection_;
 };
 
 class MemberLinks : public ::testing::Test {
  protected:
-  explicit MemberLinks(TcpStoreServerOptions options = {}) : server_(std::make_unique<TcpStoreServer>(options)) {}
-  Endpoint endpoint() const { return {.address = server_->address()}; }
+  explicit MemberLinks(const MembershipOptions& options = {})
+      : members_(std::make_shared<MembershipServer>(options)),
+        server_(std::make_unique<store::TcpStoreServer>(store::TcpStoreServerOptions{.extension = members_})) {}
+  store::Endpoint endpoint() const { return {.address = server_->address()}; }
   std::unique_ptr<MemberLink> link(int rank, Events& events, const LivenessOptions& options = {},
                                    std::int64_t sequence = 0) {
     return std::make_unique<MemberLink>(endpoint(), "scope", member(rank), options, events.calls(sequence), patience());
   }
 
-  std::unique_ptr<TcpStoreServer> server_;
+  std::shared_ptr<MembershipServer> members_;
+  std::unique_ptr<store::TcpStoreServer> server_;
 };
 
 class QuickMemberLinks : public MemberLinks {
  protected:
   // Who beats must not stand still for longer than this.
   static constexpr auto kSilence = 1s;
-  QuickMemberLinks() : MemberLinks({.membership = {.silence = kSilence, .look_interval = 20ms}}) {}
+  QuickMemberLinks() : MemberLinks({.silence = kSilence, .look_interval = 20ms}) {}
   static LivenessOptions quick() { return {.heartbeat = 50ms, .silence = kSilence}; }
 };
 
@@ -134,23 +138,21 @@ TEST_F(MemberLinks, AConnectionThatEndsIsALoss) {
 }
 
 TEST_F(MemberLinks, TheServersOwnerSeesWhoHasRegisteredAndWhatBecameOfThem) {
-  ASSERT_TRUE(server_->members(patience()));
-  EXPECT_TRUE(server_->members(patience())->empty());
+  EXPECT_TRUE(members_->members().empty());
   Events events;
   const auto own = link(0, events, {.heartbeat = 50ms}, 41);
   { const BareMember lost(endpoint(), 1); }
   events.await(Kind::lost);
-  std::optional<std::vector<MemberView>> members;
+  std::vector<MemberView> members;
   const Deadline deadline = patience();
   do {  // the first heartbeat may still be under way
-    members = server_->members(deadline);
-    ASSERT_TRUE(members);
-    ASSERT_EQ(members->size(), 2u);
-  } while (members->at(0).position.sequence != 41 && !deadline.expired());
-  EXPECT_EQ(members->at(0).position.sequence, 41);
-  EXPECT_EQ(members->at(0).state, MemberState::present);
-  EXPECT_EQ(members->at(0).info.process, member(0).process);
-  EXPECT_EQ(members->at(1).state, MemberState::lost);
+    members = members_->members();
+    ASSERT_EQ(members.size(), 2u);
+  } while (members.at(0).position.sequence != 41 && !deadline.expired());
+  EXPECT_EQ(members.at(0).position.sequence, 41);
+  EXPECT_EQ(members.at(0).state, MemberState::present);
+  EXPECT_EQ(members.at(0).info.process, member(0).process);
+  EXPECT_EQ(members.at(1).state, MemberState::lost);
 }
 
 TEST_F(MemberLinks, AGoodbyeIsNone) {
@@ -194,7 +196,7 @@ std::vector<proto::Op> asked_by_one_member(int listener) {
         asked.push_back(reader.request().op);
         input.erase(0, reader.size());
         const bool greets = asked.back() == proto::Op::hello || asked.back() == proto::Op::register_member;
-        if (greets) net::send_all(member.get(), frame(proto::kOk), patience());
+        if (greets) net::send_all(member.get(), store::frame(proto::kOk), patience());
       }
     }
   } catch (const net::ConnectionClosed&) {
@@ -246,10 +248,11 @@ TEST_F(MemberLinks, AReportIsHeardByAllAndTheLinkStays) {
 TEST(Membership, AReportIsOnFileWhenItReturns) {
   Mutex mutex;
   std::vector<Cause> filed;
-  TcpStoreServer server({.on_news = [&](const MemberNews& news) {
+  const auto file = [&](const MemberNews& news) {
     MutexLock lock(mutex);
     if (news.cause) filed.push_back(*news.cause);
-  }});
+  };
+  store::TcpStoreServer server({.extension = std::make_shared<MembershipServer>(MembershipOptions{}, file)});
   MemberLink reporter({.address = server.address()}, "scope", member(1), {}, {}, patience());
   Cause late{.kind = Cause::Kind::timeout, .rank = 2, .reporter = 1, .sequence = 41, .text = "rank 2 is late"};
   reporter.report(late);
@@ -335,7 +338,7 @@ class StoppableServer {
     pid_ = fork();
     if (pid_ == 0) {
       if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent) std::_Exit(1);
-      const TcpStoreServer server;
+      const store::TcpStoreServer server({.extension = std::make_shared<MembershipServer>()});
       const std::uint16_t port = server.address().port;
       if (write(ends[1], &port, sizeof port) != sizeof port) std::_Exit(1);
       for (;;) pause();
@@ -348,7 +351,7 @@ class StoppableServer {
     kill(pid_, SIGKILL);
     waitpid(pid_, nullptr, 0);
   }
-  Endpoint endpoint() const { return {.address = {"127.0.0.1", port_}}; }
+  store::Endpoint endpoint() const { return {.address = {"127.0.0.1", port_}}; }
   pid_t pid() const { return pid_; }
 
  private:
@@ -433,9 +436,10 @@ class StoppableMember {
 
 TEST(StoppedMember, ThatGoesOnAccusesNobody) {
   StoppableMember stoppable;
-  const TcpStoreServer server({.membership = {.silence = 1h}});
+  const store::TcpStoreServer server(
+      {.extension = std::make_shared<MembershipServer>(MembershipOptions{.silence = 1h})});
   ASSERT_NO_FATAL_FAILURE(stoppable.start(server.address().port));
-  auto other = std::make_unique<BareMember>(Endpoint{.address = server.address()}, 2);
+  auto other = std::make_unique<BareMember>(store::Endpoint{.address = server.address()}, 2);
   ASSERT_EQ(kill(stoppable.pid(), SIGSTOP), 0);
   int status = 0;
   ASSERT_EQ(waitpid(stoppable.pid(), &status, WUNTRACED), stoppable.pid());
@@ -467,4 +471,4 @@ TEST(StoppedStore, IsNotSilentForWhoWantsNoLiveness) {
 }
 
 }  // namespace
-}  // namespace lockstep::store
+}  // namespace lockstep::membership

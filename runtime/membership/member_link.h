@@ -1,8 +1,9 @@
 // The client's part of membership: a rank's one control connection to the job's store, and the thread that keeps it.
 //
-// The thread sends heartbeats and hears at once who is lost, silent, has failed or left (store/membership_table.h), and
-// notices by itself that the store is lost or silent. Silence counts only over time in which the thread ran, so a rank
-// that was stopped and goes on accuses nobody. The connection is authenticated as any other.
+// The thread sends heartbeats and hears at once who is lost, silent, has failed or left
+// (membership/membership_table.h), and notices by itself that the store is lost or silent. Silence counts only over
+// time in which the thread ran, so a rank that was stopped and goes on accuses nobody. The connection is authenticated
+// as any other.
 //
 // Threads: the owner's, but for report(): any.
 #pragma once
@@ -17,10 +18,10 @@
 #include "runtime/base/cause.h"
 #include "runtime/base/deadline.h"
 #include "runtime/base/owner_process.h"
+#include "runtime/membership/member_info.h"
 #include "runtime/store/endpoint.h"
-#include "runtime/store/member_info.h"
 
-namespace lockstep::store {
+namespace lockstep::membership {
 
 struct LivenessOptions {
   // Of this member and, to it, of the store. Off: neither is ever silent; both may be lost.
@@ -69,8 +70,8 @@ class MemberLink {
   // Connects to a store that this process has reached before, and registers `self` in `scope`. Throws StoreError if the
   // store refuses (a rank that is there already: both are named) or its host has gone, Timeout, and what TcpConnection
   // throws.
-  MemberLink(const Endpoint& endpoint, std::string_view scope, const MemberInfo& self, const LivenessOptions& options,
-             MemberCalls calls, const Deadline& deadline);
+  MemberLink(const store::Endpoint& endpoint, std::string_view scope, const MemberInfo& self,
+             const LivenessOptions& options, MemberCalls calls, const Deadline& deadline);
   // As goodbye() after the last collective of MemberCalls::position, unless goodbye() was called; after a report() too.
   // No event comes afterwards. While an exception unwinds that was not under way at the constructor: reports that
   // instead, without a goodbye, unless something was reported before, of which the exception is a consequence.
@@ -93,4 +94,4 @@ class MemberLink {
   int exceptions_at_birth_;
 };
 
-}  // namespace lockstep::store
+}  // namespace lockstep::membership

@@ -1,0 +1,106 @@
+#include "runtime/membership/membership_server.h"
+
+#include <chrono>
+#include <utility>
+
+#include "runtime/base/process_state.h"
+#include "runtime/net/tcp_liveness.h"
+#include "runtime/store/tcp_store_server.h"
+
+namespace lockstep::membership {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// The kernel drops a member whose host is silent for so long. Longer than what makes a member silent, which says more.
+constexpr auto kDeadHost = std::chrono::seconds(10);
+
+static_assert(store::kMaxClients >= 2 * std::size_t{kMaxWorldSize}, "each rank holds two connections");
+
+}  // namespace
+
+MembershipServer::MembershipServer(const MembershipOptions& options, OnNews on_news)
+    : options_(options),
+      on_news_(std::move(on_news)),
+      service_(ProcessInfo::of_this_process(),
+               {.host_answers = [this](store::SessionId client) { return host_answers(client); }}, options) {}
+
+void MembershipServer::attach(store::ExtensionHost& host) { host_ = &host; }
+
+std::vector<MemberView> MembershipServer::members() const {
+  MutexLock lock(mutex_);
+  return service_.table().members();
+}
+
+store::ServerExtension::Answer MembershipServer::serve(store::SessionId client, const proto::Request& request) {
+  Answer answer;
+  {
+    MutexLock lock(mutex_);
+    service_.table().observe(Clock::now());
+    answer.frame = service_.serve(client, request);
+    answer.is_urgent = service_.table().is_member(client);
+  }
+  // Before the answer is sent: a process that has it may end, and the launcher then judges it by what it reported.
+  tell();
+  if (request.op == proto::Op::register_member && answer.frame.status == proto::kOk) {
+    net::end_when_host_is_silent(host_->socket_of(client), kDeadHost);
+    if (!looking_) look_around();
+  }
+  return answer;
+}
+
+void MembershipServer::ended(store::SessionId client) {
+  {
+    MutexLock lock(mutex_);
+    service_.table().ended(client);
+  }
+  tell();
+}
+
+std::vector<store::SessionId> MembershipServer::given_up() const {
+  MutexLock lock(mutex_);
+  return service_.table().silent();
+}
+
+void MembershipServer::look_around() {
+  {
+    MutexLock lock(mutex_);
+    looking_ = service_.table().present() > 0;
+  }
+  if (!looking_) return;
+  // Before what may throw: the next look comes in any case.
+  host_->call_after(options_.look_interval, [this] { look_around(); });
+  const bool traced = this_process_is_traced();
+  {
+    MutexLock lock(mutex_);
+    service_.table().observe(Clock::now());
+    service_.set_traced(traced);
+    service_.table().look_around();
+  }
+  tell();
+}
+
+bool MembershipServer::host_answers(store::SessionId client) const {
+  const int fd = host_->socket_of(client);
+  return fd >= 0 && net::all_is_acknowledged(fd);
+}
+
+// Without the lock: a callback may ask for the members.
+void MembershipServer::tell() {
+  std::vector<MemberNews> news;
+  std::vector<MembershipTable::Push> pushes;
+  {
+    MutexLock lock(mutex_);
+    news = service_.table().take_news();
+    pushes = service_.table().take_pushes();
+  }
+  if (on_news_) {
+    for (const MemberNews& item : news) on_news_(item);
+  }
+  for (MembershipTable::Push& push : pushes) {
+    const auto to = push.to;
+    host_->push(to, MemberService::frame_of(std::move(push)));
+  }
+}
+
+}  // namespace lockstep::membership
