@@ -199,7 +199,7 @@ void ServerLoop::check_greetings() {
   while (!greeting_.empty() && greeting_.begin()->second <= now) {
     const SessionId id = greeting_.begin()->first;
     const Client& client = *clients_.at(id);
-    if (client.session.is_silent() && !options_.secret && legacy_hosts_.contains(client.host())) {
+    if (client.session.is_silent() && !options_.secret && state_.legacy.any_at(client.host())) {
       greeting_.erase(id);
     } else {
       refuse(id, "it has not finished its greeting in time");
@@ -258,13 +258,11 @@ bool ServerLoop::receive(SessionId id, Client& client) {
     refuse(id, client.session.close_reason());
     return false;
   }
-  if (!greeting_.empty() && client.session.is_welcome() && greeting_.erase(id) != 0) note_dialect(client);
+  if (!greeting_.empty() && client.session.is_welcome() && greeting_.erase(id) != 0 &&
+      client.session.dialect() == proto::Dialect::legacy) {
+    state_.legacy.add(id, client.host());
+  }
   return true;
-}
-
-void ServerLoop::note_dialect(Client& client) {
-  client.is_legacy = client.session.dialect() == proto::Dialect::legacy;
-  if (client.is_legacy) ++legacy_hosts_[client.host()];
 }
 
 // Sends what can be sent and asks the loop for what this client needs next.
@@ -348,7 +346,7 @@ void ServerLoop::complain(SessionId session, const std::string& what) {
 void ServerLoop::tell_watchers(std::string_view key, const std::string* before, const std::string* after) {
   const auto text = [](const std::string* value) { return value == nullptr ? std::string_view() : *value; };
   const auto kind = after == nullptr ? proto::kKeyDeleted : before == nullptr ? proto::kKeyCreated : proto::kKeyUpdated;
-  for (const SessionId watcher : state_.watches.watchers(key)) {
+  for (const SessionId watcher : state_.legacy.watchers(key)) {
     push_with(watcher, [&](ServerSession& session) {
       session.push_watch_event({{key}, {text(before), text(after)}, kind});
     });
@@ -407,10 +405,6 @@ void ServerLoop::close(SessionId id) {
   loop_.remove(client.fd.get());
   loop_.cancel(client.timer);
   greeting_.erase(id);
-  if (client.is_legacy) {
-    const auto place = legacy_hosts_.find(client.host());
-    if (--place->second == 0) legacy_hosts_.erase(place);
-  }
   clients_.erase(found);
   // Behind the erasure: what the extension tells others of it must not go to itself.
   if (options_.extension) options_.extension->ended(id);

@@ -61,7 +61,6 @@ class ServerLoop : public SessionHost, public ExtensionHost {
     std::string peer;
     ServerSession session;
     std::uint32_t interest;
-    bool is_legacy = false;  // and counted in legacy_hosts_
     net::EventLoop::TimerId timer = {};
   };
 
@@ -81,7 +80,6 @@ class ServerLoop : public SessionHost, public ExtensionHost {
   void check_greetings();
   // What fails in `act` is said, and the loop goes on; then all is done that follows from it.
   net::EventLoop::TimerId run_after(std::chrono::nanoseconds delay, std::function<void()> act);
-  void note_dialect(Client& client);
 
   void on_ready(SessionId id, std::uint32_t events);
   void take_turn(SessionId id, Client& client, std::uint32_t events);
@@ -124,9 +122,8 @@ class ServerLoop : public SessionHost, public ExtensionHost {
   std::size_t told_links_ = 0;                       // that were given up when told_ was counted
   std::map<SessionId, Clock::time_point> greeting_;  // who hasn't finished, the oldest first, and until when it may
   net::EventLoop::TimerId greeting_timer_;
-  std::unordered_map<std::string, std::size_t> legacy_hosts_;  // clients of PyTorch 1.13 on each
-  std::vector<SessionId> pushed_;                              // who was sent something unasked
-  std::vector<std::pair<SessionId, Frame>> unsent_pushes_;     // of the extension, not sent yet
+  std::vector<SessionId> pushed_;                           // who was sent something unasked
+  std::vector<std::pair<SessionId, Frame>> unsent_pushes_;  // of the extension, not sent yet
   std::string read_buffer_;
 };
 

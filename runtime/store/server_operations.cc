@@ -82,7 +82,7 @@ void ServerSession::execute(const proto::Request& request) {
     case Op::list_keys: reply_keys(); break;
     case Op::barrier: barrier(request); break;
     case Op::watch_key:
-      state_.watches.watch(id_, keys[0]);
+      state_.legacy.watch(id_, keys[0]);
       reply_number(op, proto::kWatchRegistered);
       break;
     case Op::hello:

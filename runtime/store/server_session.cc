@@ -37,7 +37,7 @@ bool is_for_extension(std::string_view input) {
 ServerState::ServerState(const Rules& its_rules)
     : rules(its_rules),
       keys(its_rules.table),
-      watches(its_rules.max_watches),
+      legacy(its_rules.max_watches),
       greeting_reader(proto::kGreetingLimits, Dialect::lockstep),
       current_reader(its_rules.limits, Dialect::current),
       legacy_reader(its_rules.limits, Dialect::legacy),
@@ -48,7 +48,7 @@ ServerSession::ServerSession(ServerState& state, SessionHost& host, SessionId id
 
 ServerSession::~ServerSession() {
   forget_waits();
-  state_.watches.forget(id_);
+  state_.legacy.forget(id_);
   state_.held_bytes -= held_bytes_;
 }
 

@@ -15,9 +15,9 @@
 #include "runtime/store/auth.h"
 #include "runtime/store/barrier_table.h"
 #include "runtime/store/key_table.h"
+#include "runtime/store/legacy_clients.h"
 #include "runtime/store/secret.h"
 #include "runtime/store/server_extension.h"
-#include "runtime/store/watch_table.h"
 
 namespace lockstep::store {
 
@@ -69,7 +69,7 @@ struct ServerState {
   const Rules rules;
   KeyTable keys;
   BarrierTable barriers;
-  WatchTable watches;
+  LegacyClients legacy;
   // What all sessions hold together.
   std::size_t held_bytes = 0;
   // Readers of requests that have arrived whole; for others a session makes its own.

@@ -319,9 +319,9 @@ TEST_F(ServerSessionTest, WatchesAreConfirmedAndPushed) {
   std::string expected;
   proto::write_push(expected, proto::PushFormat::watch_event, {{"/k"}, {"old", ""}, proto::kKeyDeleted});
   EXPECT_EQ(take_output(1), expected);
-  EXPECT_EQ(state_->watches.watchers("/k"), std::vector<std::uint64_t>{1});
+  EXPECT_EQ(state_->legacy.watchers("/k"), std::vector<std::uint64_t>{1});
   sessions_.erase(1);
-  EXPECT_TRUE(state_->watches.watchers("/k").empty());
+  EXPECT_TRUE(state_->legacy.watchers("/k").empty());
 }
 
 TEST_F(ServerSessionTest, MembersOperationsGoToTheHost) {

@@ -111,7 +111,7 @@ class SessionBench : public SessionHost {
   }
 
   void notify(std::string_view key, const std::string* before, const std::string* after) {
-    for (const SessionId id : state.watches.watchers(key)) {
+    for (const SessionId id : state.legacy.watchers(key)) {
       const std::uint8_t kind = before == nullptr  ? proto::kKeyCreated
                                 : after == nullptr ? proto::kKeyDeleted
                                                    : proto::kKeyUpdated;
