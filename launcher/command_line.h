@@ -7,7 +7,7 @@
 #include <variant>
 #include <vector>
 
-#include "runtime/store/tcp_store_server.h"
+#include "runtime/store/server/tcp_store_server.h"
 
 namespace lockstep::launcher {
 

@@ -3,8 +3,9 @@
 # A room may include itself and the rooms it names here, transitively; and a package only where this page says so.
 cmake_minimum_required(VERSION 3.25)
 
-set(rooms proto runtime/base runtime/trace runtime/net runtime/store runtime/membership runtime/rendezvous runtime/device runtime/comm
-          runtime/comm/failure runtime/comm/shm runtime/comm/wire runtime/comm/gloo runtime/comm/mpi runtime/comm/init runtime/ddp runtime/data
+set(rooms proto runtime/base runtime/trace runtime/net runtime/store runtime/store/server runtime/store/client
+          runtime/membership runtime/rendezvous runtime/device runtime/comm runtime/comm/failure runtime/comm/shm
+          runtime/comm/wire runtime/comm/gloo runtime/comm/mpi runtime/comm/init runtime/ddp runtime/data
           runtime/checkpoint runtime/tensor runtime/tensor/cpu runtime/autograd runtime/nn runtime/optim runtime/train
           runtime/libtorch runtime/cuda runtime/comm/nccl launcher launcher/probe)
 # In the order above: a room's line names only rooms before it, so one pass makes the rule transitive.
@@ -13,7 +14,9 @@ set(may_include_runtime/base "")
 set(may_include_runtime/trace runtime/base)
 set(may_include_runtime/net runtime/base)
 set(may_include_runtime/store runtime/net proto runtime/trace)
-set(may_include_runtime/membership runtime/store)
+set(may_include_runtime/store/server runtime/store)
+set(may_include_runtime/store/client runtime/store)
+set(may_include_runtime/membership runtime/store/server runtime/store/client)
 set(may_include_runtime/rendezvous runtime/membership)
 set(may_include_runtime/device runtime/base)
 set(may_include_runtime/comm runtime/device runtime/trace runtime/rendezvous)
@@ -47,8 +50,8 @@ set(homes
     "^(oneapi/|dnnl)|runtime/tensor/cpu"
     "^nlohmann/|runtime/checkpoint runtime/rendezvous launcher launcher/probe"
     "^CLI/|launcher"
-    # Sockets are made in net; the store's server sends and receives on those it was given.
-    "^sys/socket\\.h$|runtime/net runtime/store runtime/membership"
+    # Sockets are made in net; the store's server and clients send and receive on those they were given.
+    "^sys/socket\\.h$|runtime/net runtime/store/server runtime/store/client runtime/membership"
     "^(sys/un|netdb)\\.h$|runtime/net"
     "^(netinet|arpa)/|runtime/net"
     "^gloo/|runtime/comm/gloo"

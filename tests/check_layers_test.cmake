@@ -13,6 +13,7 @@ endfunction()
 
 expect(upward runtime/store/a.cc "#include \"runtime/ddp/reducer.h\"" "runtime/store may not include runtime/ddp")
 expect(members runtime/store/a.cc "#include \"runtime/membership/member_info.h\"" "runtime/store may not include runtime/membership")
+expect(apart runtime/store/client/a.cc "#include \"runtime/store/server/key_table.h\"" "runtime/store/client may not include runtime/store/server")
 expect(nested runtime/comm/a.cc "#include \"runtime/comm/shm/x.h\"" "runtime/comm may not include runtime/comm/shm")
 expect(sibling runtime/comm/nccl/a.cc "#include \"runtime/comm/wire/x.h\"" "runtime/comm/nccl may not include runtime/comm/wire")
 expect(package runtime/ddp/a.h "  #  include <spdlog/spdlog.h>" "runtime/ddp may not include <spdlog/spdlog.h>")

@@ -12,10 +12,10 @@
 #include "benchmarks/store/clients.h"
 #include "proto/request.h"
 #include "runtime/base/deadline.h"
+#include "runtime/store/client/tcp_connection.h"
+#include "runtime/store/client/tcp_store.h"
 #include "runtime/store/endpoint.h"
-#include "runtime/store/tcp_connection.h"
-#include "runtime/store/tcp_store.h"
-#include "runtime/store/tcp_store_server.h"
+#include "runtime/store/server/tcp_store_server.h"
 
 namespace lockstep::bench {
 namespace {

@@ -13,8 +13,8 @@
 #include "runtime/rendezvous/families/families.h"
 #include "runtime/rendezvous/launcher_guard.h"
 #include "runtime/rendezvous/meet.h"
-#include "runtime/store/tcp_store.h"
-#include "runtime/store/torch_store_client.h"
+#include "runtime/store/client/tcp_store.h"
+#include "runtime/store/client/torch_store_client.h"
 
 namespace lockstep::launcher::doctor {
 namespace {

@@ -8,7 +8,7 @@
 #include "launcher/command_line.h"
 #include "launcher/run/contract.h"
 #include "runtime/membership/membership_server.h"
-#include "runtime/store/tcp_store_server.h"
+#include "runtime/store/server/tcp_store_server.h"
 
 namespace lockstep::launcher {
 

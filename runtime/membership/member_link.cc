@@ -26,7 +26,7 @@
 #include "runtime/base/unique_fd.h"
 #include "runtime/net/stream.h"
 #include "runtime/net/tcp_liveness.h"
-#include "runtime/store/tcp_connection.h"
+#include "runtime/store/client/tcp_connection.h"
 
 namespace lockstep::membership {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "runtime/base/process_state.h"
 #include "runtime/net/tcp_liveness.h"
-#include "runtime/store/tcp_store_server.h"
+#include "runtime/store/server/tcp_store_server.h"
 
 namespace lockstep::membership {
 namespace {

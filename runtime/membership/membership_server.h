@@ -13,7 +13,7 @@
 #include "runtime/base/mutex.h"
 #include "runtime/membership/member_service.h"
 #include "runtime/membership/membership_table.h"
-#include "runtime/store/server_extension.h"
+#include "runtime/store/server/server_extension.h"
 
 namespace lockstep::membership {
 

@@ -8,8 +8,8 @@
 
 #include "runtime/net/stream.h"
 #include "runtime/net/tcp_socket.h"
-#include "runtime/store/tcp_store.h"
-#include "runtime/store/torch_store_client.h"
+#include "runtime/store/client/tcp_store.h"
+#include "runtime/store/client/torch_store_client.h"
 #include "tests/e2e/launch.h"
 #include "tests/support/leftovers.h"
 

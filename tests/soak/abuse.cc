@@ -17,8 +17,8 @@
 #include "runtime/membership/member_link.h"
 #include "runtime/net/stream.h"
 #include "runtime/net/tcp_socket.h"
-#include "runtime/store/tcp_connection.h"
-#include "runtime/store/tcp_store.h"
+#include "runtime/store/client/tcp_connection.h"
+#include "runtime/store/client/tcp_store.h"
 
 namespace lockstep::soak {
 namespace {

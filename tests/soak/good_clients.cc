@@ -4,7 +4,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/membership/member_link.h"
-#include "runtime/store/tcp_store.h"
+#include "runtime/store/client/tcp_store.h"
 
 namespace lockstep::soak {
 namespace {

@@ -28,7 +28,7 @@
 #include "runtime/base/logging.h"
 #include "runtime/membership/membership_server.h"
 #include "runtime/net/open_files.h"
-#include "runtime/store/tcp_store_server.h"
+#include "runtime/store/server/tcp_store_server.h"
 #include "tests/soak/abuse.h"
 #include "tests/soak/good_clients.h"
 

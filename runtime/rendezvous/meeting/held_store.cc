@@ -6,7 +6,7 @@
 
 #include "runtime/base/logging.h"
 #include "runtime/membership/membership_server.h"
-#include "runtime/store/tcp_store.h"
+#include "runtime/store/client/tcp_store.h"
 
 namespace lockstep::rendezvous {
 namespace {

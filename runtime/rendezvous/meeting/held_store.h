@@ -8,7 +8,7 @@
 #include "runtime/base/deadline.h"
 #include "runtime/rendezvous/identity.h"
 #include "runtime/rendezvous/meet.h"
-#include "runtime/store/tcp_store_server.h"
+#include "runtime/store/server/tcp_store_server.h"
 
 namespace lockstep::rendezvous {
 

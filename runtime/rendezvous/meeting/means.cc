@@ -6,7 +6,7 @@
 #include "runtime/net/interfaces.h"
 #include "runtime/rendezvous/join.h"
 #include "runtime/rendezvous/meeting/visits.h"
-#include "runtime/store/tcp_store.h"
+#include "runtime/store/client/tcp_store.h"
 
 namespace lockstep::rendezvous {
 

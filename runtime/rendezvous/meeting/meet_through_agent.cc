@@ -7,7 +7,7 @@
 #include "runtime/net/backoff.h"
 #include "runtime/net/tcp_socket.h"
 #include "runtime/rendezvous/meeting/means.h"
-#include "runtime/store/torch_store_client.h"
+#include "runtime/store/client/torch_store_client.h"
 
 namespace lockstep::rendezvous {
 namespace {

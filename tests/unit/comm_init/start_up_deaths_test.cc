@@ -21,8 +21,8 @@
 #include "runtime/net/tcp_socket.h"
 #include "runtime/rendezvous/join.h"
 #include "runtime/rendezvous/meeting/held_store.h"
-#include "runtime/store/tcp_store.h"
-#include "runtime/store/tcp_store_server.h"
+#include "runtime/store/client/tcp_store.h"
+#include "runtime/store/server/tcp_store_server.h"
 
 namespace lockstep {
 namespace {

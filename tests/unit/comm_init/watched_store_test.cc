@@ -11,9 +11,9 @@
 #include <thread>
 
 #include "runtime/base/error.h"
+#include "runtime/store/client/tcp_store.h"
 #include "runtime/store/hash_store.h"
-#include "runtime/store/tcp_store.h"
-#include "runtime/store/tcp_store_server.h"
+#include "runtime/store/server/tcp_store_server.h"
 #include "tests/support/error_of.h"
 
 namespace lockstep {

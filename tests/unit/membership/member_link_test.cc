@@ -21,9 +21,9 @@
 #include "runtime/membership/membership_server.h"
 #include "runtime/net/stream.h"
 #include "runtime/net/tcp_socket.h"
-#include "runtime/store/tcp_connection.h"
-#include "runtime/store/tcp_store_server.h"
-#include "tests/unit/store/server_test.h"
+#include "runtime/store/client/tcp_connection.h"
+#include "runtime/store/server/tcp_store_server.h"
+#include "tests/unit/store_server/server_test.h"
 
 namespace lockstep::membership {
 namespace {

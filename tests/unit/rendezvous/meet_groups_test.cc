@@ -9,8 +9,8 @@
 #include "runtime/base/error.h"
 #include "runtime/membership/member_link.h"
 #include "runtime/rendezvous/join.h"
-#include "runtime/store/tcp_store.h"
-#include "runtime/store/tcp_store_server.h"
+#include "runtime/store/client/tcp_store.h"
+#include "runtime/store/server/tcp_store_server.h"
 #include "tests/support/error_of.h"
 #include "tests/unit/rendezvous/meeting_ranks.h"
 

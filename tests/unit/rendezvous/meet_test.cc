@@ -20,8 +20,8 @@
 #include "runtime/net/tcp_socket.h"
 #include "runtime/rendezvous/join.h"
 #include "runtime/rendezvous/meeting/file_meeting.h"
-#include "runtime/store/tcp_store.h"
-#include "runtime/store/tcp_store_server.h"
+#include "runtime/store/client/tcp_store.h"
+#include "runtime/store/server/tcp_store_server.h"
 #include "tests/support/error_of.h"
 #include "tests/unit/rendezvous/meeting_ranks.h"
 

@@ -18,7 +18,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/logging.h"
 #include "runtime/net/unix_socket.h"
-#include "runtime/store/tcp_store_server.h"
+#include "runtime/store/server/tcp_store_server.h"
 #include "tests/support/error_of.h"
 #include "tests/support/signal_masks.h"
 #include "tests/support/wait_until.h"

@@ -1,0 +1,110 @@
+// The client of a TCP store (tcp_store_server.h).
+//
+// Each call runs on a connection of its own out of a pool that grows with the number of calls at one time, so that a
+// thread that waits delays no other. A write returns when the server has it. A connection on which something went wrong
+// is closed, never used again, so a late reply is never taken for another's. A get is one trip, and the server keeps
+// its deadline.
+//
+// Once the server is gone every call, also one that is waiting, throws StoreError: at once if its process has ended, in
+// net::kVanishedAfter if its host has vanished.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "proto/request.h"
+#include "runtime/base/error.h"
+#include "runtime/base/mutex.h"
+#include "runtime/base/owner_process.h"
+#include "runtime/base/unique_fd.h"
+#include "runtime/net/address.h"
+#include "runtime/store/auth.h"
+#include "runtime/store/client/tcp_connection.h"
+#include "runtime/store/endpoint.h"
+#include "runtime/store/store.h"
+
+namespace lockstep::store {
+
+struct TcpStoreOptions {
+  // Longest time for a request that doesn't wait for a key, there and back. Past it the store counts as lost:
+  // StoreError.
+  std::chrono::nanoseconds request_timeout = std::chrono::seconds(30);
+  // How long past its deadline the answer to a wait may take, and any answer past stop_waiting(). Only the server can
+  // say who has not come, or what was first, and its process may stand still for a while without being lost. A server
+  // that is silent for longer: StoreError.
+  std::chrono::nanoseconds cancel_timeout = std::chrono::seconds(5);
+  // As cancel_timeout, past give_up().
+  std::chrono::nanoseconds give_up_timeout = std::chrono::seconds(1);
+};
+
+class TcpStore : public Store {
+ public:
+  // Connects, and retries until the deadline while nobody listens. Timeout names the address and what was tried.
+  // StoreError, at once, if the server refuses us or can't prove that it knows the secret.
+  TcpStore(const Endpoint& endpoint, const Deadline& deadline, const TcpStoreOptions& options = {});
+  // A server of lockstep's that wants no secret.
+  TcpStore(const net::HostPort& server, const Deadline& deadline, const TcpStoreOptions& options = {});
+
+  // Throw InvalidArgument, before anything is sent, for keys, values and counts over the limits of proto/protocol.h.
+  void set(std::string_view key, std::string_view value) override;
+  std::string get(std::string_view key, const Deadline& deadline) override;
+  std::int64_t add(std::string_view key, std::int64_t delta) override;
+  std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired) override;
+  bool check(std::span<const std::string> keys) override;
+  bool erase(std::string_view key) override;
+  std::vector<std::string> multi_get(std::span<const std::string> keys, const Deadline& deadline) override;
+  // Includes keys that other kinds of clients have set without "/" before them.
+  std::int64_t num_keys() override;
+  std::vector<std::string> list_keys() override;
+  // A wait under way is cancelled at the server. No answer, to whatever request, is waited for longer than
+  // TcpStoreOptions::cancel_timeout from now on: StoreLost.
+  void stop_waiting() override;
+  // The same, of TcpStoreOptions::give_up_timeout.
+  void give_up() override;
+  std::string description() const override;
+
+ private:
+  const OwnerProcess owner_;  // a child's request would go between this process's own, on one connection
+  std::string_view checked_value(std::string_view key, std::string_view value) const;
+  Stop stop() const {
+    return {.fd = stop_.get(),
+            .grace = options_.cancel_timeout,
+            .give_up_fd = given_up_.get(),
+            .last_grace = options_.give_up_timeout};
+  }
+  Deadline unless_stopped(const Deadline& deadline) const;
+  TcpConnection take(const Deadline& deadline) EXCLUDES(mutex_);
+  void give_back(TcpConnection connection) EXCLUDES(mutex_);
+  // Runs `body` on a connection. `what` is for messages; a Timeout in it means that the server is silent.
+  void with_connection(const std::string& what, const Deadline& deadline,
+                       const std::function<void(TcpConnection&)>& body);
+  // One request and its reply.
+  void exchange(const std::string& what, const proto::Request& request,
+                const std::function<void(const proto::Contents&)>& use_reply);
+  // A request of lockstep's own, and its answer, which must be here by `answer`: ok, missing or refused.
+  Frame ask(const std::string& what, const proto::Request& request, const Deadline& answer);
+  // The same of a request that waits, until the deadline or stop_waiting(): then `missing`, as if it had passed.
+  Frame ask_and_wait(const std::string& what, const proto::Request& request, const Deadline& deadline);
+  // StoreError if its status is none of an answer.
+  Frame known(const std::string& what, Frame frame) const;
+  [[noreturn]] void throw_refused(const std::string& what, const Frame& frame) const;
+  std::string bytes_of(const proto::Request& request) const;
+  Deadline answer_deadline(const Deadline& deadline) const;
+  StoreLost lost(const std::string& what, const std::exception& error) const;
+  StoreLost vanished(const std::string& what, const std::exception& error) const;
+  StoreLost silent(const std::string& what, const Deadline& deadline) const;
+
+  const net::HostPort server_;  // as the caller named it, for messages
+  const TcpStoreOptions options_;
+  Endpoint endpoint_;        // with the numeric address that answered, for further connections
+  const UniqueFd stop_;      // readable once nobody shall wait
+  const UniqueFd given_up_;  // readable once the store is known not to answer
+
+  Mutex mutex_;
+  std::vector<TcpConnection> idle_ GUARDED_BY(mutex_);
+};
+
+}  // namespace lockstep::store

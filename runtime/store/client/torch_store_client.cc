@@ -1,0 +1,133 @@
+#include "runtime/store/client/torch_store_client.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "runtime/base/error.h"
+#include "runtime/store/client/wire_keys.h"
+#include "runtime/store/messages.h"
+
+namespace lockstep::store {
+namespace {
+
+using proto::Dialect;
+using proto::Op;
+
+// Longest time for an answer: the agent is there, and may have gone when rank 0 leaves.
+constexpr auto kAnswerLimit = std::chrono::seconds(5);
+// Longest time for one greeting. A current server answers at once; a busy one says nothing to a greeting of 1.13.
+constexpr auto kCurrentLimit = std::chrono::seconds(10);
+constexpr auto kLegacyLimit = std::chrono::seconds(2);
+
+// What a current server sends back. To one of 1.13 VALIDATE is SET, and its magic with three bytes of the PING is the
+// length of a key: with this byte that is more than it can take for a length, and it hangs up instead of waiting.
+std::int64_t ping_nonce() { return (::getpid() & 0xffff) | 0xff0000; }
+
+}  // namespace
+
+TorchStoreClient::TorchStoreClient(const net::HostPort& server, const Deadline& deadline) : server_(server) {
+  try {
+    connect(deadline, Expect::may_come);
+  } catch (const Timeout& error) {
+    throw Timeout(fmt::format("store ({}): {}", description(), error.what()));
+  } catch (const Error& error) {
+    throw StoreError(fmt::format("store ({}): {}", description(), error.what()));
+  }
+}
+
+std::string TorchStoreClient::description() const { return fmt::format("torch {}", server_.to_string()); }
+
+std::string TorchStoreClient::bytes_of(const proto::Request& request) const {
+  std::string bytes;
+  proto::write_request(bytes, request, dialect_);
+  return bytes;
+}
+
+// A server of 1.13 hangs up on the current greeting, so every other try is made in its dialect.
+void TorchStoreClient::connect(const Deadline& deadline, Expect expect) {
+  const auto try_greeting = [&](TcpConnection& connection, int attempt) {
+    dialect_ = attempt % 2 == 1 ? Dialect::current : Dialect::legacy;
+    greet(connection, deadline.sooner(dialect_ == Dialect::legacy ? kLegacyLimit : kCurrentLimit));
+  };
+  connection_ = TcpConnection::open_with(server_, deadline, expect, try_greeting, ", or a store with a secret");
+}
+
+void TorchStoreClient::greet(TcpConnection& connection, const Deadline& deadline) const {
+  if (dialect_ == Dialect::legacy) {  // It has no greeting: any question will do.
+    connection.send(bytes_of({Op::num_keys, {}}), deadline);
+    connection.receive(Op::num_keys, 0, deadline);
+    return;
+  }
+  const std::int64_t nonce = ping_nonce();
+  connection.send(bytes_of({Op::validate, {{}, {}, proto::kMagic}}) + bytes_of({Op::ping, {{}, {}, nonce}}), deadline);
+  const std::int64_t answer = connection.receive(Op::ping, 0, deadline).number;
+  if (answer != nonce) {
+    throw StoreError(fmt::format("{} answered the greeting with {:#x}, {:#x} was wanted: it is no store server",
+                                 server_.to_string(), answer, nonce));
+  }
+}
+
+void TorchStoreClient::exchange(const std::string& what,
+                                const std::function<void(TcpConnection&, const Deadline&)>& body) {
+  const Deadline deadline = Deadline::after(kAnswerLimit);
+  try {
+    if (!connection_) connect(deadline, Expect::is_there);
+    body(*connection_, deadline);
+  } catch (const Error& error) {
+    connection_.reset();
+    throw StoreError(fmt::format(
+        "store ({}): {}: {}; torchrun's agent, which hosts the store, has ended or closed the connection: look at its "
+        "output",
+        description(), what, error.what()));
+  }
+}
+
+void TorchStoreClient::set(std::string_view key, std::string_view value) {
+  const std::string name = wire_key(description(), key);
+  // PyTorch doesn't acknowledge a write. The answer to a question behind it proves that it has arrived.
+  const Op proof = dialect_ == Dialect::legacy ? Op::num_keys : Op::ping;
+  exchange(fmt::format("set '{}'", key), [&](TcpConnection& connection, const Deadline& deadline) {
+    connection.send(bytes_of({Op::set, {{name}, {value}, 0}}) + bytes_of({proof, {}}), deadline);
+    connection.receive(proof, 0, deadline);
+  });
+}
+
+std::string TorchStoreClient::get(std::string_view key, const Deadline& deadline) {
+  const std::string name = wire_key(description(), key);
+  std::optional<std::string> value;
+  exchange(fmt::format("get '{}'", key), [&](TcpConnection& connection, const Deadline& answer) {
+    connection.send(bytes_of({Op::wait, {{name}, {}, 0}}), answer);
+    try {
+      connection.await_reply(deadline);
+    } catch (const Timeout&) {
+      return;
+    }
+    const Deadline late = Deadline::after(kAnswerLimit);  // `answer` has passed if the wait was long
+    connection.receive(Op::wait, 0, late);
+    connection.send(bytes_of({Op::get, {{name}, {}, 0}}), late);
+    value.emplace(connection.receive(Op::get, 1, late).values.at(0));
+  });
+  if (value) return *std::move(value);
+  connection_.reset();  // the answer to the wait may still come
+  const std::string plain(key);
+  throw_wait_timeout(description(), std::span(&plain, 1), std::span(&plain, 1), deadline);
+}
+
+void TorchStoreClient::erase(std::string_view key) {
+  const std::string name = wire_key(description(), key);
+  exchange(fmt::format("erase '{}'", key), [&](TcpConnection& connection, const Deadline& deadline) {
+    connection.send(bytes_of({Op::delete_key, {{name}, {}, 0}}), deadline);
+    connection.receive(Op::delete_key, 1, deadline);
+  });
+}
+
+std::int64_t TorchStoreClient::num_keys() {
+  std::int64_t count = 0;
+  exchange("num_keys", [&](TcpConnection& connection, const Deadline& deadline) {
+    connection.send(bytes_of({Op::num_keys, {}}), deadline);
+    count = connection.receive(Op::num_keys, 0, deadline).number;
+  });
+  return count;
+}
+
+}  // namespace lockstep::store

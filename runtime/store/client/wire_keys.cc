@@ -1,0 +1,36 @@
+#include "runtime/store/client/wire_keys.h"
+
+#include <fmt/format.h>
+
+#include "proto/protocol.h"
+#include "runtime/base/error.h"
+#include "runtime/store/messages.h"
+#include "runtime/store/store.h"
+
+namespace lockstep::store {
+namespace {
+
+constexpr proto::Limits kLimits;
+
+static_assert(kMaxKeyBytes + 1 == kLimits.max_key_bytes && kMaxValueBytes == kLimits.max_value_bytes);
+
+}  // namespace
+
+std::string wire_key(std::string_view store, std::string_view key) {
+  check_sizes(store, key, {});
+  std::string result(1, kKeyPrefix);
+  result += key;
+  return result;
+}
+
+WireKeys::WireKeys(std::string_view store, std::span<const std::string> keys) : plain(keys) {
+  if (keys.size() > kLimits.max_count) {
+    throw InvalidArgument(fmt::format("store ({}): {} keys in one call; at most {} are possible: split it", store,
+                                      keys.size(), kLimits.max_count));
+  }
+  storage.reserve(keys.size());
+  for (const std::string& key : keys) storage.push_back(wire_key(store, key));
+  views.assign(storage.begin(), storage.end());
+}
+
+}  // namespace lockstep::store

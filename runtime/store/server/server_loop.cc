@@ -1,0 +1,426 @@
+#include "runtime/store/server/server_loop.h"
+
+#include <fmt/format.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <set>
+#include <utility>
+
+#include "runtime/base/error.h"
+#include "runtime/base/logging.h"
+#include "runtime/base/printable.h"
+#include "runtime/net/open_files.h"
+#include "runtime/net/stream.h"
+#include "runtime/net/tcp_socket.h"
+
+namespace lockstep::store {
+namespace {
+
+constexpr std::size_t kReadBytes = std::size_t{64} << 10;
+// How long no connection is accepted after the process ran out of descriptors or memory for one.
+constexpr auto kAcceptPause = std::chrono::milliseconds(100);
+// Connections accepted before the clients that are there get their turn.
+constexpr int kAcceptBatch = 64;
+// Lines about bad clients in TcpStoreServerOptions::complaint_window.
+constexpr std::size_t kComplaints = 20;
+
+ServerState::Rules rules_of(const TcpStoreServerOptions& options) {
+  return {.limits = options.limits,
+          .table = {.max_bytes = options.max_stored_bytes,
+                    .max_entries = options.max_keys,
+                    .max_value_bytes = options.limits.max_value_bytes,
+                    .max_waited_keys = options.max_waited_keys},
+          .max_watches = options.max_watched_keys,
+          .max_client_bytes = options.max_client_bytes,
+          .secret = options.secret,
+          .run_id = options.run_id,
+          .refusal_delay = options.refusal_delay};
+}
+
+ssize_t send_some(int fd, std::string_view output) {
+  return ::send(fd, output.data(), output.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+}  // namespace
+
+ServerLoop::Client::Client(UniqueFd socket, ServerState& state, SessionHost& host, SessionId id)
+    : fd(std::move(socket)),
+      peer(net::describe_peer(fd.get())),
+      session(state, host, id),
+      interest(EPOLLIN | EPOLLRDHUP) {}
+
+ServerLoop::ServerLoop(const TcpStoreServerOptions& options, OnChange on_change)
+    : options_(options),
+      on_change_(std::move(on_change)),
+      listener_(net::tcp_listen(options.listen)),
+      address_(net::local_address(listener_.get())),
+      complaints_(kComplaints, options.complaint_window),
+      state_(rules_of(options)),
+      read_buffer_(kReadBytes, '\0') {
+  state_.keys.observe([this](std::string_view key, const std::string* before, const std::string* after) {
+    tell_watchers(key, before, after);
+  });
+  if (options_.extension) options_.extension->attach(*this);
+  loop_.add(listener_.get(), EPOLLIN, [this](std::uint32_t) { accept(); });
+}
+
+ServerLoop::~ServerLoop() = default;
+
+bool ServerLoop::run() {
+  bool was_stopped = true;
+  try {
+    loop_.run();
+  } catch (const std::exception& error) {
+    was_stopped = false;
+    log_error("store server at {}: ends, all clients are closed: {}", address_.to_string(), error.what());
+  }
+  clients_.clear();
+  if (was_stopped) {
+    close_listener();
+  } else {
+    listener_.reset();  // the loop can't be asked any more
+    tell_changes();
+  }
+  return was_stopped;
+}
+
+void ServerLoop::stop_listening() {
+  loop_.post([this] { close_listener(); });
+}
+
+void ServerLoop::close_listener() {
+  if (listener_) {
+    loop_.remove(listener_.get());
+    listener_.reset();
+  }
+  tell_changes();
+}
+
+void ServerLoop::tell_changes() {
+  Attendance now{.clients = clients_.size(), .given_up = told_.given_up, .is_listening = static_cast<bool>(listener_)};
+  const std::vector<SessionId> links = given_up();
+  if (now == told_ && links.size() == told_links_) return;
+  now.given_up = count_given_up(links);
+  told_ = now;
+  told_links_ = links.size();
+  on_change_(told_);
+}
+
+std::vector<SessionId> ServerLoop::given_up() const {
+  return options_.extension ? options_.extension->given_up() : std::vector<SessionId>();
+}
+
+std::size_t ServerLoop::count_given_up(const std::vector<SessionId>& links) const {
+  if (links.empty()) return 0;  // as a rule; the rest takes a look at every client
+  std::set<SessionId> ids;
+  std::set<std::string> roles;
+  for (const SessionId link : links) {
+    const auto found = clients_.find(link);
+    if (found == clients_.end()) continue;  // the end of run() has closed them all
+    ids.insert(link);
+    roles.insert(found->second->session.role());
+  }
+  roles.erase("");
+  return static_cast<std::size_t>(std::count_if(clients_.begin(), clients_.end(), [&](const auto& client) {
+    return ids.contains(client.first) || roles.contains(client.second->session.role());
+  }));
+}
+
+void ServerLoop::accept() {
+  const SessionId first_now = next_id_;
+  // A part of the descriptors at most: strangers must not take them all.
+  const net::OpenFilesLimit limit = net::open_files_limit();
+  const auto max_greeting = std::clamp<std::size_t>(limit.soft / 4, 1, options_.max_greeting_clients);
+  for (int i = 0; i < kAcceptBatch; ++i) {
+    UniqueFd fd;
+    try {
+      fd = net::tcp_try_accept(listener_.get());
+    } catch (const SystemError& error) {
+      if (refuse_longest_greeter(first_now, fmt::format("the next client can't be accepted, {}", error.what()))) {
+        continue;
+      }
+      warn(
+          fmt::format("{} clients are connected, the next can't be: {}; this process may have {} descriptors: raise "
+                      "'ulimit -n' (up to {} without more rights)",
+                      clients_.size(), error.what(), limit.soft, limit.hard));
+      loop_.change(listener_.get(), 0);
+      loop_.run_after(kAcceptPause, [this] {
+        if (listener_) loop_.change(listener_.get(), EPOLLIN);
+      });
+      break;
+    }
+    if (!fd) break;
+    if (clients_.size() >= options_.max_clients) {
+      const auto full = fmt::format("{} clients are connected, the limit is {}", clients_.size(), options_.max_clients);
+      if (!refuse_longest_greeter(first_now, full)) {
+        warn(fmt::format("closed {}: {}", net::describe_peer(fd.get()), full));
+        continue;
+      }
+    }
+    while (greeting_.size() >= max_greeting &&
+           refuse_longest_greeter(next_id_, fmt::format("{} clients have not finished their greeting, the limit is {}",
+                                                        greeting_.size(), max_greeting))) {
+    }
+    welcome(std::move(fd));
+  }
+  tell_changes();
+  serve_woken();
+}
+
+// False if there is none that came before `end`: who has only just come gets its time to speak.
+bool ServerLoop::refuse_longest_greeter(SessionId end, const std::string& reason) {
+  if (greeting_.empty() || greeting_.begin()->first >= end) return false;
+  refuse(greeting_.begin()->first, reason + "; this one is at its greeting longest");
+  return true;
+}
+
+void ServerLoop::welcome(UniqueFd fd) {
+  const SessionId id = next_id_++;
+  try {
+    auto client = std::make_unique<Client>(std::move(fd), state_, *this, id);
+    const Client& place = *clients_.emplace(id, std::move(client)).first->second;
+    greeting_.emplace_hint(greeting_.end(), id, Clock::now() + options_.greeting_timeout);
+    loop_.add(place.fd.get(), place.interest, [this, id](std::uint32_t events) { on_ready(id, events); });
+  } catch (const std::exception& error) {
+    // No memory for it, or no watch (fs.epoll.max_user_watches): the others go on.
+    greeting_.erase(id);
+    clients_.erase(id);
+    return warn(fmt::format("closed a client that has just come: {}", error.what()));
+  }
+  if (greeting_.size() == 1) check_greetings();
+}
+
+// Closes who is too long at its greeting, and comes back when the next will be.
+void ServerLoop::check_greetings() {
+  const auto now = Clock::now();
+  while (!greeting_.empty() && greeting_.begin()->second <= now) {
+    const SessionId id = greeting_.begin()->first;
+    const Client& client = *clients_.at(id);
+    if (client.session.is_silent() && !options_.secret && state_.legacy.any_at(client.host())) {
+      greeting_.erase(id);
+    } else {
+      refuse(id, "it has not finished its greeting in time");
+    }
+  }
+  loop_.cancel(greeting_timer_);
+  if (greeting_.empty()) return;
+  greeting_timer_ = run_after(greeting_.begin()->second - now, [this] { check_greetings(); });
+}
+
+// What fails in `act` is said, and the loop goes on; then all is done that follows from it.
+net::EventLoop::TimerId ServerLoop::run_after(std::chrono::nanoseconds delay, std::function<void()> act) {
+  return loop_.run_after(delay, [this, act = std::move(act)] {
+    try {
+      act();
+    } catch (const std::exception& error) {
+      warn(error.what());
+    }
+    serve_woken();
+    tell_changes();
+  });
+}
+
+void ServerLoop::on_ready(SessionId id, std::uint32_t events) {
+  try {
+    take_turn(id, *clients_.at(id), events);
+  } catch (const std::exception& error) {
+    // Out of memory, most likely for this client's sake; the others go on.
+    if (clients_.contains(id)) refuse(id, error.what());
+  }
+  serve_woken();
+  tell_changes();
+}
+
+void ServerLoop::take_turn(SessionId id, Client& client, std::uint32_t events) {
+  const bool reading = (client.interest & EPOLLIN) != 0;
+  const bool gone = (events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP)) != 0;
+  if ((events & EPOLLIN) != 0 || (gone && reading)) {
+    if (!receive(id, client)) return;
+  } else if (gone) {
+    return close(id);
+  }
+  settle(id, client);
+}
+
+// Reads once: the loop comes back to a client that has more, after the others. False if the client is closed.
+bool ServerLoop::receive(SessionId id, Client& client) {
+  const ssize_t received = ::recv(client.fd.get(), read_buffer_.data(), read_buffer_.size(), MSG_DONTWAIT);
+  if (received < 0 && (errno == EAGAIN || errno == EINTR)) return true;
+  if (received <= 0) {
+    close(id);
+    return false;
+  }
+  const std::string_view bytes(read_buffer_.data(), static_cast<std::size_t>(received));
+  if (!client.session.receive(bytes)) {
+    refuse(id, client.session.close_reason());
+    return false;
+  }
+  if (!greeting_.empty() && client.session.is_welcome() && greeting_.erase(id) != 0 &&
+      client.session.dialect() == proto::Dialect::legacy) {
+    state_.legacy.add(id, client.host());
+  }
+  return true;
+}
+
+// Sends what can be sent and asks the loop for what this client needs next.
+void ServerLoop::settle(SessionId id, Client& client) {
+  while (!client.session.output().empty()) {
+    const ssize_t count = send_some(client.fd.get(), client.session.output());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && errno == EAGAIN) break;
+    if (count < 0) return close(id);
+    if (!client.session.sent(static_cast<std::size_t>(count))) return refuse(id, client.session.close_reason());
+  }
+  std::uint32_t interest = EPOLLRDHUP;
+  if (client.session.wants_input()) interest |= EPOLLIN;
+  if (!client.session.output().empty()) interest |= EPOLLOUT;
+  if (interest == client.interest) return;
+  loop_.change(client.fd.get(), interest);
+  client.interest = interest;
+}
+
+void ServerLoop::serve_woken() {
+  for (;;) {
+    std::vector<SessionId> woken = state_.keys.take_woken();
+    const std::vector<SessionId> released = state_.barriers.take_released();
+    woken.insert(woken.end(), released.begin(), released.end());
+    for (const auto& [client, frame] : std::exchange(unsent_pushes_, {})) {
+      push_with(client, [&](ServerSession& session) { session.push(frame); });
+    }
+    shed_the_largest();
+    const std::vector<SessionId> pushed = std::exchange(pushed_, {});
+    if (woken.empty() && pushed.empty()) return;
+    for (const SessionId id : pushed) {
+      with_client(id, [](ServerSession& session) { return session.close_reason().empty(); });
+    }
+    for (const SessionId id : woken) {
+      with_client(id, [](ServerSession& session) { return session.wake(); });
+      shed_the_largest();
+    }
+  }
+}
+
+// Notes that it was sent something unasked. May be called while any session is at work, so it is closed later.
+template <typename Act>
+void ServerLoop::push_with(SessionId id, Act&& act) {
+  const auto found = clients_.find(id);
+  if (found == clients_.end()) return;
+  pushed_.push_back(id);
+  try {
+    act(found->second->session);
+  } catch (const std::exception& error) {
+    found->second->session.shed(error.what());
+  }
+  shed_the_largest();
+}
+
+// Lets `act` do something with a client that may have gone, then sends what came of it.
+template <typename Act>
+void ServerLoop::with_client(SessionId id, Act&& act) {
+  const auto found = clients_.find(id);
+  if (found == clients_.end()) return;
+  try {
+    Client& client = *found->second;
+    if (!act(client.session)) return refuse(id, client.session.close_reason());
+    settle(id, client);
+  } catch (const std::exception& error) {
+    if (clients_.contains(id)) refuse(id, error.what());
+  }
+}
+
+void ServerLoop::start_timer(SessionId session, std::chrono::nanoseconds delay) {
+  stop_timer(session);
+  clients_.at(session)->timer = run_after(
+      delay, [this, session] { with_client(session, [](ServerSession& expired) { return expired.expire(); }); });
+}
+
+void ServerLoop::stop_timer(SessionId session) { loop_.cancel(clients_.at(session)->timer); }
+
+void ServerLoop::complain(SessionId session, const std::string& what) {
+  warn(fmt::format("{}: {}", clients_.at(session)->peer, printable(what, 500)));
+}
+
+void ServerLoop::tell_watchers(std::string_view key, const std::string* before, const std::string* after) {
+  const auto text = [](const std::string* value) { return value == nullptr ? std::string_view() : *value; };
+  const auto kind = after == nullptr ? proto::kKeyDeleted : before == nullptr ? proto::kKeyCreated : proto::kKeyUpdated;
+  for (const SessionId watcher : state_.legacy.watchers(key)) {
+    push_with(watcher, [&](ServerSession& session) {
+      session.push_watch_event({{key}, {text(before), text(after)}, kind});
+    });
+  }
+}
+
+ServerExtension::Answer ServerLoop::serve_extension(SessionId session, const proto::Request& request) {
+  if (options_.extension) return options_.extension->serve(session, request);
+  return {.frame = {proto::kRefused,
+                    {fmt::format("this store serves no {}: its server was built without members",
+                                 proto::shape_of(request.op).name)}}};
+}
+
+// Not at once: a member that registers gets its answer before what it is told of the others.
+void ServerLoop::push(SessionId client, Frame frame) { unsent_pushes_.emplace_back(client, std::move(frame)); }
+
+int ServerLoop::socket_of(SessionId client) const {
+  const auto found = clients_.find(client);
+  return found == clients_.end() ? -1 : found->second->fd.get();
+}
+
+void ServerLoop::call_after(std::chrono::nanoseconds delay, std::function<void()> act) {
+  run_after(delay, std::move(act));
+}
+
+// Brings what is held below its limit. Those who lose it are closed by serve_woken(): one may be at work now.
+void ServerLoop::shed_the_largest() {
+  while (state_.held_bytes > options_.max_held_bytes && !clients_.empty()) {
+    const auto largest = std::max_element(clients_.begin(), clients_.end(), [](const auto& a, const auto& b) {
+      return a.second->session.load() < b.second->session.load();
+    });
+    ServerSession& session = largest->second->session;
+    if (session.load() == 0) return;
+    pushed_.push_back(largest->first);
+    session.shed(
+        fmt::format("the server holds {} bytes for all its clients, the limit is {}; this one has most: {} bytes",
+                    state_.held_bytes, options_.max_held_bytes, session.load()));
+  }
+}
+
+// Closes a client that has done wrong. Without a reason it is in the log already.
+void ServerLoop::refuse(SessionId id, const std::string& reason) {
+  Client& client = *clients_.at(id);
+  if (!reason.empty()) {
+    const std::string& role = client.session.role();
+    warn(fmt::format("closed {}{}{}{}: {}", client.peer, role.empty() ? "" : " (", role, role.empty() ? "" : ")",
+                     printable(reason, 500)));
+  }
+  if (!client.session.output().empty()) send_some(client.fd.get(), client.session.output());
+  close(id);
+}
+
+void ServerLoop::close(SessionId id) {
+  const auto found = clients_.find(id);
+  const Client& client = *found->second;
+  loop_.remove(client.fd.get());
+  loop_.cancel(client.timer);
+  greeting_.erase(id);
+  clients_.erase(found);
+  // Behind the erasure: what the extension tells others of it must not go to itself.
+  if (options_.extension) options_.extension->ended(id);
+}
+
+void ServerLoop::warn(const std::string& text) {
+  if (complaints_.admit(Clock::now())) {
+    log_warn("store server at {}: {}", address_.to_string(), text);
+  } else if (!summary_is_due_) {
+    summary_is_due_ = true;
+    loop_.run_after(complaints_.summary_time() - Clock::now(), [this] {
+      summary_is_due_ = false;
+      log_warn("store server at {}: {} more such lines were left out", address_.to_string(),
+               complaints_.take_left_out());
+    });
+  }
+}
+
+}  // namespace lockstep::store

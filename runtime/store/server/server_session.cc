@@ -1,0 +1,268 @@
+#include "runtime/store/server/server_session.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "proto/push.h"
+#include "proto/reply.h"
+#include "runtime/base/error.h"
+
+namespace lockstep::store {
+namespace {
+
+using proto::Dialect;
+using proto::Op;
+
+// Replies beyond this that the client has not read stop the reading of its requests.
+constexpr std::size_t kUnreadOutput = std::size_t{1} << 20;
+// Requests beyond this that can't be served yet stop the reading of more.
+constexpr std::size_t kHeldInput = std::size_t{64} << 10;
+// The memory that sessions lend each other for their replies is kept up to this size.
+constexpr std::size_t kSpareOutput = std::size_t{256} << 10;
+
+void give_back(std::string& buffer) { std::string().swap(buffer); }
+
+// What it takes of memory. A small buffer may be lent, and counts by what is in it.
+std::size_t memory_of(const std::string& buffer) {
+  return buffer.capacity() > kSpareOutput ? buffer.capacity() : buffer.size();
+}
+
+bool is_for_extension(std::string_view input) {
+  return !input.empty() && static_cast<unsigned char>(input.front()) >= proto::kFirstExtensionCode;
+}
+
+}  // namespace
+
+ServerState::ServerState(const Rules& its_rules)
+    : rules(its_rules),
+      keys(its_rules.table),
+      legacy(its_rules.max_watches),
+      greeting_reader(proto::kGreetingLimits, Dialect::lockstep),
+      current_reader(its_rules.limits, Dialect::current),
+      legacy_reader(its_rules.limits, Dialect::legacy),
+      lockstep_reader(its_rules.limits, Dialect::lockstep) {}
+
+ServerSession::ServerSession(ServerState& state, SessionHost& host, SessionId id)
+    : state_(state), host_(host), id_(id) {}
+
+ServerSession::~ServerSession() {
+  forget_waits();
+  state_.legacy.forget(id_);
+  state_.held_bytes -= held_bytes_;
+}
+
+bool ServerSession::receive(std::string_view bytes) {
+  if (phase_ == Phase::closed) return false;
+  bool open = true;
+  if (input_.empty()) {
+    open = serve(bytes);
+    if (!bytes.empty()) input_.assign(bytes);
+  } else {
+    input_.append(bytes);
+    std::string_view input = input_;
+    open = serve(input);
+    if (input.empty()) {
+      give_back(input_);
+    } else if (input.size() < input_.size()) {
+      input_ = std::string(input);
+    }
+  }
+  return open && account(input_.size());
+}
+
+bool ServerSession::wake() {
+  if (phase_ == Phase::closed) return false;
+  if (!waiting_) return true;
+  try {
+    answer_woken();
+  } catch (const StoreError& error) {
+    return close(error.what());
+  }
+  return receive({});
+}
+
+bool ServerSession::expire() {
+  if (phase_ == Phase::refused) {
+    reply_frame(Op::prove, proto::kRefused, {"wrong secret"});
+    return close({});
+  }
+  if (!waiting_ || phase_ == Phase::closed) return phase_ != Phase::closed;
+  waiting_->has_timer = false;
+  answer_late();
+  return receive({});
+}
+
+void ServerSession::push(const Frame& frame) {
+  if (phase_ == Phase::closed) return;
+  const std::vector<std::string_view> list(frame.list.begin(), frame.list.end());
+  proto::write_push(writable_output(), proto::PushFormat::frame, {{}, list, frame.status});
+  account(input_.size());
+}
+
+void ServerSession::push_watch_event(const proto::Contents& event) {
+  if (phase_ == Phase::closed) return;
+  proto::write_push(writable_output(), proto::PushFormat::watch_event, event);
+  account(input_.size());
+}
+
+bool ServerSession::sent(std::size_t bytes) {
+  sent_ += bytes;
+  if (shared_) {
+    if (sent_ == shared_->bytes().size()) {
+      shared_.reset();
+      sent_ = 0;
+    }
+  } else if (sent_ == output_.size()) {
+    sent_ = 0;
+    output_.clear();
+    if (output_.capacity() > state_.spare_output.capacity() && output_.capacity() <= kSpareOutput) {
+      state_.spare_output.swap(output_);
+    }
+    give_back(output_);
+  } else if (sent_ > kUnreadOutput && sent_ > output_.size() / 2) {
+    // Not sooner: who reads slowly would have the server move the rest again and again.
+    output_ = std::string(output());
+    sent_ = 0;
+  }
+  return input_.empty() && phase_ != Phase::closed ? account(0) : receive({});
+}
+
+std::string& ServerSession::writable_output() {
+  if (output_.empty() && output_.capacity() < state_.spare_output.capacity()) output_.swap(state_.spare_output);
+  return output_;
+}
+
+bool ServerSession::wants_input() const {
+  return phase_ != Phase::refused && phase_ != Phase::closed && (input_.size() < kHeldInput || !must_hold(input_));
+}
+
+// True if the request at the head of `input` must not be served yet.
+bool ServerSession::must_hold(std::string_view input) const {
+  if (phase_ == Phase::refused || phase_ == Phase::closed) return true;
+  if (unread() > kUnreadOutput && !(is_urgent_ && is_for_extension(input))) return true;
+  if (!waiting_ || dialect_ == Dialect::legacy) return false;
+  return !input.empty() && static_cast<unsigned char>(input.front()) != static_cast<int>(Op::cancel_wait);
+}
+
+bool ServerSession::close(std::string reason) {
+  phase_ = Phase::closed;
+  close_reason_ = std::move(reason);
+  return false;
+}
+
+void ServerSession::shed(const std::string& reason) {
+  if (phase_ != Phase::closed) close(reason);
+  give_back(output_);
+  shared_.reset();
+  sent_ = 0;
+  // Its input may be in use further up; it goes with the session.
+  state_.held_bytes -= std::exchange(held_bytes_, 0);
+}
+
+std::size_t ServerSession::load() const {
+  return held_bytes_ + (shared_ ? shared_->bytes().size() / static_cast<std::size_t>(shared_.use_count()) : 0);
+}
+
+bool ServerSession::account(std::size_t input_bytes) {
+  if (phase_ == Phase::closed) return false;
+  const std::size_t waits = waiting_ ? waiting_->bytes : 0;
+  const std::size_t memory = memory_of(input_) + memory_of(output_) + waits;
+  state_.held_bytes += memory - held_bytes_;
+  held_bytes_ = memory;
+  const std::size_t wanted = input_bytes + unread() + waits;
+  if (wanted <= state_.rules.max_client_bytes) return true;
+  return close(
+      fmt::format("the server holds {} bytes of its requests and of replies that it doesn't read; the limit "
+                  "is {}",
+                  wanted, state_.rules.max_client_bytes));
+}
+
+proto::RequestReader& ServerSession::reader() {
+  if (own_reader_) return *own_reader_;
+  if (phase_ != Phase::serving) return state_.greeting_reader;
+  switch (*dialect_) {
+    case Dialect::current: return state_.current_reader;
+    case Dialect::legacy: return state_.legacy_reader;
+    case Dialect::lockstep: break;
+  }
+  return state_.lockstep_reader;
+}
+
+proto::RequestReader ServerSession::fresh_reader() const {
+  return proto::RequestReader(phase_ == Phase::serving ? state_.rules.limits : proto::kGreetingLimits, *dialect_);
+}
+
+// Looks which dialect the client speaks. False if it is refused.
+bool ServerSession::open(std::string_view input) {
+  dialect_ = proto::detect_dialect(input);
+  if (!dialect_) return true;
+  if (dialect_ == Dialect::lockstep) {
+    phase_ = Phase::greeting;
+    greeting_ =
+        std::make_unique<ServerGreeting>(state_.rules.secret ? &*state_.rules.secret : nullptr, state_.rules.run_id);
+    return true;
+  }
+  const auto first = static_cast<unsigned char>(input.front());
+  if (dialect_ == Dialect::legacy && !proto::op_from_code(first, Dialect::legacy)) {
+    return close(fmt::format("its first byte is {:#04x}: it is no client of a store", first));
+  }
+  if (state_.rules.secret) return close("torch client refused: use --torch-store");
+  phase_ = Phase::serving;
+  return true;
+}
+
+// Serves the requests at the head of `input` and removes them from it.
+bool ServerSession::serve(std::string_view& input) {
+  if (phase_ == Phase::opening && !input.empty() && !open(input)) return false;
+  if (phase_ == Phase::opening) return true;
+  try {
+    while (!input.empty() && !must_hold(input)) {
+      if (waiting_ && dialect_ == Dialect::legacy) {
+        return close(
+            "it sent a request while its WAIT is open: it has timed out, and would take the answer to the "
+            "WAIT for that of the request");
+      }
+      proto::RequestReader& now = reader();
+      const proto::Status status = now.read(input);
+      if (status != proto::Status::ok) {
+        // What it has read so far is this session's alone.
+        if (!own_reader_) own_reader_ = std::make_unique<proto::RequestReader>(std::exchange(now, fresh_reader()));
+        return status == proto::Status::need_more || close(own_reader_->reason());
+      }
+      const std::size_t size = now.size();
+      // The reader is used until the request is served, not longer: the next may be in another phase.
+      const std::unique_ptr<proto::RequestReader> kept = std::move(own_reader_);
+      execute(now.request());
+      input.remove_prefix(size);
+      if (!account(input.size())) return false;
+      if (phase_ == Phase::refused) input = {};  // nothing of it will be served
+    }
+    return true;
+  } catch (const StoreError& error) {
+    return close(error.what());
+  }
+}
+
+void ServerSession::answer(const ServerGreeting::Answer& answer) {
+  using Next = ServerGreeting::Next;
+  const std::vector<std::string_view> list(answer.frame.list.begin(), answer.frame.list.end());
+  const Op op = phase_ == Phase::greeting ? Op::hello : Op::prove;
+  switch (answer.next) {
+    case Next::prove: phase_ = Phase::proving; break;
+    case Next::serve:
+      phase_ = Phase::serving;
+      role_ = greeting_->role();
+      greeting_.reset();
+      break;
+    case Next::close: close(answer.log); break;
+    case Next::close_slowly:
+      phase_ = Phase::refused;
+      host_.complain(id_, answer.log);
+      host_.start_timer(id_, state_.rules.refusal_delay);
+      return;
+  }
+  reply_frame(op, answer.frame.status, list);
+}
+
+}  // namespace lockstep::store

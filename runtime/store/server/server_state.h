@@ -1,0 +1,92 @@
+// What the sessions of one server share: its tables, its rules, and buffers that none of them needs for long.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "proto/protocol.h"
+#include "proto/request.h"
+#include "runtime/store/auth.h"
+#include "runtime/store/secret.h"
+#include "runtime/store/server/barrier_table.h"
+#include "runtime/store/server/key_table.h"
+#include "runtime/store/server/legacy_clients.h"
+#include "runtime/store/server/server_extension.h"
+
+namespace lockstep::store {
+
+// What a session asks of the server that it is part of. Called from inside the session's own methods.
+class SessionHost {
+ public:
+  virtual ~SessionHost() = default;
+  // Calls the session's expire() after `delay`, in place of what was asked before; never, if it is stopped or ended.
+  virtual void start_timer(SessionId session, std::chrono::nanoseconds delay) = 0;
+  virtual void stop_timer(SessionId session) = 0;
+  // Writes a line about the session's client to the log.
+  virtual void complain(SessionId session, const std::string& what) = 0;
+  // Serves the operations of the server's extension.
+  virtual ServerExtension::Answer serve_extension(SessionId session, const proto::Request& request) = 0;
+};
+
+// A large reply that several sessions send: a value that every rank wants is in memory once.
+class SharedReply {
+ public:
+  // Counts in `held` as long as it is there.
+  SharedReply(std::size_t& held, std::string bytes) : held_(held), bytes_(std::move(bytes)) { held_ += bytes_.size(); }
+  ~SharedReply() { held_ -= bytes_.size(); }
+  SharedReply(const SharedReply&) = delete;
+  SharedReply& operator=(const SharedReply&) = delete;
+
+  const std::string& bytes() const { return bytes_; }
+
+ private:
+  std::size_t& held_;
+  const std::string bytes_;
+};
+
+// One thread.
+struct ServerState {
+  struct Rules {
+    proto::Limits limits = {};
+    KeyTable::Limits table = {};
+    std::size_t max_watches = std::size_t{1} << 16;
+    // Of one client: requests that wait, what it waits for, and replies that it hasn't read.
+    std::size_t max_client_bytes = std::size_t{160} << 20;
+    std::optional<Secret> secret = {};
+    std::string run_id = {};
+    // Before a wrong secret is answered.
+    std::chrono::nanoseconds refusal_delay = std::chrono::seconds(1);
+  };
+
+  explicit ServerState(const Rules& its_rules);
+
+  const Rules rules;
+  KeyTable keys;
+  BarrierTable barriers;
+  LegacyClients legacy;
+  // What all sessions hold together.
+  std::size_t held_bytes = 0;
+  // Readers of requests that have arrived whole; for others a session makes its own.
+  proto::RequestReader greeting_reader;
+  proto::RequestReader current_reader;
+  proto::RequestReader legacy_reader;
+  proto::RequestReader lockstep_reader;
+  // The last that was made, for who asks the same before a key changes.
+  struct LargeReply {
+    proto::Op op = proto::Op::get;
+    std::vector<std::string> keys = {};
+    std::uint64_t version = 0;  // of the keys
+    std::weak_ptr<const SharedReply> reply = {};
+  };
+  LargeReply last_large_reply;
+  // Memory for a reply: the session that writes one takes it, and gives it back when the reply is sent.
+  std::string spare_output;
+};
+
+}  // namespace lockstep::store
