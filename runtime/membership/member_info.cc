@@ -19,7 +19,7 @@ bool is_printable(std::string_view text) {
          std::all_of(text.begin(), text.end(), [](char c) { return c >= ' ' && c <= '~'; });
 }
 
-// What the server's side of is_printable() takes, whatever the host's name is.
+// Text that is_printable() accepts at the server, whatever the host's name is.
 std::string printable(std::string_view text) {
   std::string result(text.substr(0, kMostCharacters));
   std::replace_if(

@@ -1,4 +1,4 @@
-// Who a member of a scope is, as it tells the store when it registers. Pure, but for of_this_process().
+// A member of a scope: its rank, process and position, and how they go over the wire. Pure, but for of_this_process().
 #pragma once
 
 #include <cstdint>
@@ -30,14 +30,14 @@ struct ProcessInfo {
 
 // Lines "name value".
 std::string encode(const ProcessInfo& info);
-// Nothing if the text is none of encode(). Lines with other names are passed over: a later version may have more. What
+// nullopt if the text is none of encode(). Lines with other names are passed over: a later version may have more. What
 // is returned may be printed: texts hold at most 255 printable characters.
 std::optional<ProcessInfo> decode_process_info(std::string_view text);
 
 // How `other` is, as far as the process `self` can know: unknown on another host or in another pid namespace.
 ProcessState state_of(const ProcessInfo& other, const ProcessInfo& self);
 
-// What a member is at, as its heartbeats say.
+// A member's position in its program, from its heartbeats.
 struct MemberPosition {
   std::int64_t sequence = 0;    // of the collective that it started last, from 1; 0: none
   std::string collective = {};  // that one's name: "all_reduce"; empty: not known

@@ -39,7 +39,7 @@ constexpr std::chrono::milliseconds kLook{200};
 // A host that is silent for so long is gone for the kernel too. Above what makes a process silent, which says more.
 constexpr std::chrono::seconds kDeadHost{10};
 constexpr std::size_t kReadBytes = std::size_t{16} << 10;
-// Of a report, encoded.
+// Longest encoded cause in a report.
 constexpr std::size_t kCauseBytes = 4096;
 
 double seconds(std::chrono::nanoseconds time) { return std::chrono::duration<double>(time).count(); }
@@ -187,7 +187,7 @@ class MemberLink::Impl {
     set_store_answers(false);
   }
 
-  // Who waits for an answer waits while one may come.
+  // Wakes report() where no answer will come.
   void set_store_answers(bool answers) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     store_answers_ = answers;
@@ -209,7 +209,7 @@ class MemberLink::Impl {
       while (true) {
         if (!take_frames()) return;
         if (take_posted() && !farewell) farewell = Deadline::after(options_.farewell);
-        // Of a store that is silent no answer comes; it may still read what it was sent when it goes on.
+        // A silent store doesn't answer; it may still read what it was sent when it goes on.
         const bool in_vain = silent_ && output_.empty();
         if (farewell && (unanswered_ == 0 || in_vain || farewell->expired())) return;
         if (!farewell) judge();
@@ -289,7 +289,7 @@ class MemberLink::Impl {
   }
 
   void beat() {
-    // Of a store that reads nothing it would only be more of the same.
+    // A store that reads nothing doesn't need a second one.
     if (!output_.empty()) return;
     const MemberPosition at = position();
     const std::string flags = this_process_is_traced() ? "traced" : flags_of(at);
@@ -446,12 +446,11 @@ class MemberLink::Impl {
 
 MemberLink::MemberLink(const store::Endpoint& endpoint, std::string_view scope, const MemberInfo& self,
                        const LivenessOptions& options, MemberCalls calls, const Deadline& deadline)
-    : impl_(make_owned_here<Impl>(endpoint, scope, self, options, std::move(calls), deadline)),
-      exceptions_at_birth_(std::uncaught_exceptions()) {}
+    : impl_(make_owned_here<Impl>(endpoint, scope, self, options, std::move(calls), deadline)) {}
 
 MemberLink::~MemberLink() {
   if (!impl_.get_deleter().owner.is_here()) return;
-  if (std::uncaught_exceptions() > exceptions_at_birth_) {
+  if (unwinding_.is_unwinding()) {
     impl_->report_and_end(fmt::format("an exception of its own ended it after collective {}; its own message says more",
                                       impl_->position().sequence));
   } else {

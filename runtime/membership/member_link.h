@@ -18,20 +18,22 @@
 #include "runtime/base/cause.h"
 #include "runtime/base/deadline.h"
 #include "runtime/base/owner_process.h"
+#include "runtime/base/unwind_guard.h"
 #include "runtime/membership/member_info.h"
 #include "runtime/store/endpoint.h"
 
 namespace lockstep::membership {
 
 struct LivenessOptions {
-  // Of this member and, to it, of the store. Off: neither is ever silent; both may be lost.
+  // Watch for silence of this member (by the store) and of the store (by it). Off: neither is ever silent; both may be
+  // lost.
   bool detect_silence = true;
   // Between two heartbeats.
   std::chrono::nanoseconds heartbeat = std::chrono::milliseconds(500);
   // A store from which nothing came for so long has stopped answering.
   std::chrono::nanoseconds silence = std::chrono::seconds(2);
-  // Of the others: a rank that is behind them in its collectives and starts none for so long hangs, and is given up.
-  // The store takes the least that a member asks for. 0: nobody hangs. In whole milliseconds, at least kLeastHang.
+  // Time limit of the others' progress: a rank behind them that starts no collective for so long hangs, and is given
+  // up. The store takes the least that a member asks for. 0: nobody hangs. In whole milliseconds, at least kLeastHang.
   std::chrono::milliseconds hang{0};
   // How long goodbye() waits for the store to have it.
   std::chrono::nanoseconds farewell = std::chrono::seconds(1);
@@ -48,11 +50,11 @@ struct MemberEvent {
     store_answers,  // and answers again
   };
   Kind kind = Kind::lost;
-  // Of the store: rank -1, and a text without subject, "stopped answering: ...". Of `left`: who and its last
-  // collective.
+  // For events of the store: rank -1, and a text without subject, "stopped answering: ...". For `left`: the rank and
+  // its last collective.
   Cause cause = {};
   std::int64_t number = 0;  // of a failure: 1 is the scope's first cause
-  // Of the store: its address, and the process that hosts it, where it said so.
+  // For events of the store: its address, and the process that hosts it, if known.
   std::string address = {};
   std::optional<ProcessInfo> host = {};
   bool host_answers = true;  // of store_silent: its host's kernel has acknowledged all that was sent to it
@@ -61,7 +63,7 @@ struct MemberEvent {
 struct MemberCalls {
   // On the link's own thread, with no lock held; must not destroy the link.
   std::function<void(const MemberEvent&)> on_event = {};
-  // What this member is at: goes with heartbeats, and its sequence with the destructor's goodbye. Any thread.
+  // Position of this member: goes with heartbeats, and its sequence with the destructor's goodbye. Any thread.
   std::function<MemberPosition()> position = {};
 };
 
@@ -91,7 +93,7 @@ class MemberLink {
  private:
   class Impl;
   OwnedHere<Impl> impl_;
-  int exceptions_at_birth_;
+  UnwindGuard unwinding_;
 };
 
 }  // namespace lockstep::membership

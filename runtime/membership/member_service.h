@@ -18,9 +18,9 @@ class MemberService {
   MemberService(const ProcessInfo& self, const MemberProbe& probe, const MembershipOptions& options = {})
       : self_(encode(self)), table_(options, probe) {}
 
-  // What `connection` is answered.
+  // The answer to a request of `connection`.
   store::Frame serve(ConnectionId connection, const proto::Request& request);
-  // What a push says.
+  // The frame of a push.
   static store::Frame frame_of(MembershipTable::Push push);
 
   // HEARTBEAT's answer says it: members don't take the silence of a store in a debugger for its end.

@@ -248,7 +248,7 @@ void MembershipTable::fail(Scope& scope, Member& member, State state, Kind kind,
   member.state = state;
   if (state == State::silent) ++silent_;
   news_.push_back({scope.world_size, cause});
-  // Of a failure that all know, its witnesses have nothing new to say.
+  // All know of the failure already: an accusation by a witness says nothing new.
   if (scope.failures > 0 && cause.is_accusation()) return;
   if (++scope.failures > kMostFailures) return;
   const Event event{kind, {std::to_string(member.info.rank), std::to_string(scope.failures), encode(cause)}};

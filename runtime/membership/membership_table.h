@@ -1,4 +1,4 @@
-// Who takes part, who has left, who is lost: the server's part of membership (proto/PROTOCOL.md, 0x90 to 0x93).
+// The server's table of members: who has registered, left, failed, is lost or silent (proto/PROTOCOL.md, 0x90 to 0x93).
 //
 // Members register with a scope, the name of one meeting of one job, and send heartbeats. What befalls one of them is
 // pushed to all members of its scope, once each; who registers later gets what was pushed before:
@@ -46,7 +46,8 @@ struct MembershipOptions {
   std::chrono::nanoseconds silence = std::chrono::seconds(2);
   // How often the owner calls look_around(), at least while there are members. No pause counts as more than twice that.
   std::chrono::nanoseconds look_interval = std::chrono::milliseconds(100);
-  // Of all scopes together, with those that have left or were lost; scopes without a connected member make room.
+  // Members of all scopes together, also those that have left or were lost; scopes without a connected member make
+  // room.
   std::size_t max_members = std::size_t{1} << 17;
 };
 
@@ -64,7 +65,7 @@ enum class MemberState {
   failed,  // it reported a failure of its own
 };
 
-// What the host of the store hears of a scope.
+// An event of a scope, for the host of the store.
 struct MemberNews {
   int world_size = 0;               // of the scope
   std::optional<Cause> cause = {};  // what befell a member, or what it reported; nullopt: every rank has registered
@@ -79,7 +80,7 @@ struct MemberView {
   std::chrono::nanoseconds unchanged_for = {};  // observed time since its sequence moved, or since it registered
 };
 
-// What the kernel knows of a silent member.
+// Questions to the kernel about a silent member.
 struct MemberProbe {
   // Its process. The default looks into /proc of this host.
   std::function<ProcessState(const ProcessInfo&)> process = {};
@@ -92,10 +93,10 @@ class MembershipTable {
   using ConnectionId = std::uint64_t;
   using Time = ObservedClock::Time;
 
-  // nudge: nothing has come from the member itself for half of what is allowed. What it is sent shows whether its host
-  // still acknowledges anything.
+  // nudge: a frame sent to a member that has been silent for half of the limit. TCP's acknowledgement tells whether its
+  // host is alive.
   enum class Kind { lost, silent, left, failed, nudge };
-  // What one member shall be told.
+  // An event to send to one member.
   struct Push {
     ConnectionId to = 0;
     Kind kind = Kind::lost;
@@ -121,7 +122,7 @@ class MembershipTable {
   // Finds the silent, and tells that rank 0 has left.
   void look_around();
 
-  // What shall be sent since the last call, in order.
+  // Pushes since the last call, in order.
   std::vector<Push> take_pushes();
   bool has_pushes() const { return !pushes_.empty(); }
   // Since the last call, in order; of all scopes, also what is no longer told to members.
@@ -149,7 +150,7 @@ class MembershipTable {
     std::chrono::nanoseconds heard_at{0};
     MemberPosition position = {};          // by its last heartbeat
     std::chrono::nanoseconds moved_at{0};  // when its sequence changed
-    // Since when another one has started more, and it none.
+    // When another one was first seen to have started more; reset as it starts one.
     std::optional<std::chrono::nanoseconds> behind_since = {};
     std::chrono::milliseconds hang{0};  // the timeout that it asks for; 0: none
   };
@@ -179,7 +180,7 @@ class MembershipTable {
   void drop_if_over(const Scope& scope);
   // `cause` is of `kind`; the member it is about, or that reports it, has `state` from now on.
   void fail(Scope& scope, Member& member, State state, Kind kind, const Cause& cause);
-  // What the store has to say of a member.
+  // A cause that the server itself states about a member.
   static Cause cause_of(const Member& member, Cause::Kind kind, std::string text);
   void tell(const Scope& scope, const Event& event);
   void hear(Member& member);

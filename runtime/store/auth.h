@@ -41,7 +41,7 @@ class ServerGreeting {
   Answer hello(const proto::Contents& hello);
   // Answers PROVE. Only after a challenge, and only once.
   Answer prove(std::string_view mac) const;
-  // What the client says it is, made fit to print.
+  // The role that the client claims, made fit to print.
   const std::string& role() const { return role_; }
 
  private:

@@ -1,4 +1,4 @@
-// Where a lockstep store server is, and what a client must know to be let in.
+// Address of a lockstep store server, and what a client must know to be let in.
 #pragma once
 
 #include <optional>
@@ -11,7 +11,7 @@ namespace lockstep::store {
 
 struct Endpoint {
   net::HostPort address = {};
-  // What the server's clients must know. With one, a server that doesn't ask for it is refused too: it is not the
+  // Secret of the run. With one, a server that doesn't ask for it is refused too: it is not the
   // server that was meant. Without one, a server that asks is an error that says where the secret belongs.
   std::optional<Secret> secret = {};
   // Which run this is, and who we are in it ("rank 3", "launcher", "doctor"). Both are part of the proof, and the

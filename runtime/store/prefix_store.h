@@ -20,14 +20,14 @@ class PrefixStore : public Store {
   bool check(std::span<const std::string> keys) override;
   bool erase(std::string_view key) override;
   std::vector<std::string> multi_get(std::span<const std::string> keys, const Deadline& deadline) override;
-  // Of the whole store underneath: it can't tell whose they are.
+  // Counts the keys of the whole store underneath: it can't tell whose they are.
   std::int64_t num_keys() override { return store_->num_keys(); }
   // Those with this prefix, without it.
   std::vector<std::string> list_keys() override;
-  // Of the whole store underneath.
+  // Ends all waits at the store underneath.
   void stop_waiting() override { store_->stop_waiting(); }
   void give_up() override { store_->give_up(); }
-  // Of the store underneath.
+  // Describes the store underneath.
   std::string description() const override { return store_->description(); }
 
  private:

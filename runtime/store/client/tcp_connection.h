@@ -18,18 +18,18 @@
 
 namespace lockstep::store {
 
-// What is known of a server before it has answered.
+// How sure the caller is of a server that has not answered yet.
 enum class Expect {
   may_come,  // it may not have started yet: a refusal means later
   is_there,  // it has answered this process before: a refusal means that its process has ended or is about to
 };
 
-// What ends the waiting on a connection early.
+// Signals that end waiting on a connection early.
 struct Stop {
   int fd = -1;  // readable for good once nobody shall wait long; -1: nothing does
-  // What is asked may still be answered in this time, and no more.
+  // Time in which an answer may still come then.
   std::chrono::nanoseconds grace{};
-  // The same once the store is known not to answer.
+  // As `fd` and `grace`, once the store is known not to answer.
   int give_up_fd = -1;
   std::chrono::nanoseconds last_grace{};
 };
@@ -40,7 +40,7 @@ class TcpConnection {
   // closes during the greeting: a full listen queue shows only then. Timeout says what was tried and what came of it;
   // StoreError, at once, why the server refuses us or we it, or that nobody listens where a server `is_there`.
   static TcpConnection open(const Endpoint& endpoint, const Deadline& deadline, Expect expect = Expect::may_come);
-  // The same without a second try, for a server that is known to be there.
+  // As open(), without a second try, for a server that is known to be there.
   static TcpConnection open_once(const Endpoint& endpoint, const Deadline& deadline, const Stop& stop = {});
   // As open(), with another greeting: `greet` gets the connection and the number of the try, from 1. `or_what` ends the
   // Timeout's question what else may listen there.

@@ -45,7 +45,7 @@ std::int64_t timeout_of(const Deadline& deadline) {
   return std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining()).count();
 }
 
-// What the kernel says of a connection whose other end it can't reach any more.
+// True for the kernel's errors on a connection whose other end it can't reach any more.
 bool is_of_a_vanished_host(int error) {
   return error == ETIMEDOUT || error == EHOSTUNREACH || error == EHOSTDOWN || error == ENETUNREACH || error == ENETDOWN;
 }
@@ -93,7 +93,7 @@ std::string TcpStore::bytes_of(const proto::Request& request) const {
   return bytes;
 }
 
-// Of a connection that has yet to be made.
+// The deadline for a new connection.
 Deadline TcpStore::unless_stopped(const Deadline& deadline) const {
   if (is_raised(given_up_)) return deadline.sooner(options_.give_up_timeout);
   if (is_raised(stop_)) return deadline.sooner(options_.cancel_timeout);

@@ -62,7 +62,7 @@ class TcpStore : public Store {
   // A wait under way is cancelled at the server. No answer, to whatever request, is waited for longer than
   // TcpStoreOptions::cancel_timeout from now on: StoreLost.
   void stop_waiting() override;
-  // The same, of TcpStoreOptions::give_up_timeout.
+  // As stop_waiting(), but no longer than TcpStoreOptions::give_up_timeout.
   void give_up() override;
   std::string description() const override;
 
@@ -86,7 +86,7 @@ class TcpStore : public Store {
                 const std::function<void(const proto::Contents&)>& use_reply);
   // A request of lockstep's own, and its answer, which must be here by `answer`: ok, missing or refused.
   Frame ask(const std::string& what, const proto::Request& request, const Deadline& answer);
-  // The same of a request that waits, until the deadline or stop_waiting(): then `missing`, as if it had passed.
+  // As ask(), for a request that waits until the deadline or stop_waiting(): then `missing`, as if it had passed.
   Frame ask_and_wait(const std::string& what, const proto::Request& request, const Deadline& deadline);
   // StoreError if its status is none of an answer.
   Frame known(const std::string& what, Frame frame) const;

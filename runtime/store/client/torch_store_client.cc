@@ -19,8 +19,9 @@ constexpr auto kAnswerLimit = std::chrono::seconds(5);
 constexpr auto kCurrentLimit = std::chrono::seconds(10);
 constexpr auto kLegacyLimit = std::chrono::seconds(2);
 
-// What a current server sends back. To one of 1.13 VALIDATE is SET, and its magic with three bytes of the PING is the
-// length of a key: with this byte that is more than it can take for a length, and it hangs up instead of waiting.
+// The number that a current server sends back. To one of 1.13 VALIDATE is SET, and its magic with three bytes of the
+// PING is the length of a key: with this byte that is more than it can take for a length, and it hangs up instead of
+// waiting.
 std::int64_t ping_nonce() { return (::getpid() & 0xffff) | 0xff0000; }
 
 }  // namespace

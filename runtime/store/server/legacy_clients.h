@@ -1,4 +1,4 @@
-// What a server keeps for clients of PyTorch 1.13 and 2.0, beyond the tables that all clients share.
+// Clients of PyTorch 1.13 and 2.0 at a server: the keys that they watch, and the hosts that they come from.
 //
 // Such a client opens a second connection, on which it is told of keys that it watches, and says nothing on it if it
 // watches none. WATCH_KEY is an operation of theirs alone. One thread.

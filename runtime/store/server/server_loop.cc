@@ -210,7 +210,6 @@ void ServerLoop::check_greetings() {
   greeting_timer_ = run_after(greeting_.begin()->second - now, [this] { check_greetings(); });
 }
 
-// What fails in `act` is said, and the loop goes on; then all is done that follows from it.
 net::EventLoop::TimerId ServerLoop::run_after(std::chrono::nanoseconds delay, std::function<void()> act) {
   return loop_.run_after(delay, [this, act = std::move(act)] {
     try {

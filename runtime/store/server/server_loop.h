@@ -1,4 +1,4 @@
-// What a TCP store's server does in its own thread: accepts, reads, serves and sends, for all clients in turn.
+// The event loop of a TCP store's server: accepts, reads, serves and sends, for all clients in turn.
 //
 // tcp_store_server.h is the face that other threads see. Everything here belongs to the thread inside run(), and before
 // run() to whoever makes it, but for stop() and stop_listening().
@@ -31,7 +31,7 @@ class ServerLoop : public SessionHost, public ExtensionHost {
  public:
   struct Attendance {
     std::size_t clients = 0;
-    // Of them, those that the extension has given up, and those that have the role of one.
+    // Those among them that the extension has given up, and those that have the role of one.
     std::size_t given_up = 0;
     bool is_listening = true;
     bool operator==(const Attendance&) const = default;
@@ -78,7 +78,7 @@ class ServerLoop : public SessionHost, public ExtensionHost {
   void welcome(UniqueFd fd);
   // Closes who is too long at its greeting, and comes back when the next will be.
   void check_greetings();
-  // What fails in `act` is said, and the loop goes on; then all is done that follows from it.
+  // Calls `act` after `delay`, logs an exception of it, then serves whoever it woke.
   net::EventLoop::TimerId run_after(std::chrono::nanoseconds delay, std::function<void()> act);
 
   void on_ready(SessionId id, std::uint32_t events);

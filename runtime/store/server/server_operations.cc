@@ -170,7 +170,7 @@ void ServerSession::forget_waits() {
   state_.barriers.leave(id_);
 }
 
-// What it waits for has come, or had: others may have taken it away again, and then it waits on.
+// The keys came, but another client may have deleted one since; then it waits on.
 void ServerSession::answer_woken() {
   const Op op = waiting_->op;
   try {

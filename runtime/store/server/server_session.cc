@@ -23,7 +23,7 @@ constexpr std::size_t kSpareOutput = std::size_t{256} << 10;
 
 void give_back(std::string& buffer) { std::string().swap(buffer); }
 
-// What it takes of memory. A small buffer may be lent, and counts by what is in it.
+// Memory that a buffer takes. A small one may be lent, and counts by what is in it.
 std::size_t memory_of(const std::string& buffer) {
   return buffer.capacity() > kSpareOutput ? buffer.capacity() : buffer.size();
 }

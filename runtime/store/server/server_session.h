@@ -31,8 +31,8 @@ class ServerSession {
   // Takes bytes from the client and serves the requests that are complete. False if the connection must be closed, and
   // close_reason() says why; what output() holds may still be sent.
   [[nodiscard]] bool receive(std::string_view bytes);
-  // What it waits for has come (KeyTable::take_woken, BarrierTable::take_released): answers, and goes on with what was
-  // held behind the wait. As receive().
+  // The keys or ranks that it waits for have come (KeyTable::take_woken, BarrierTable::take_released): answers, and
+  // goes on with the requests held behind the wait. As receive().
   [[nodiscard]] bool wake();
   // The time that was asked of the host is over. As receive().
   [[nodiscard]] bool expire();
@@ -55,7 +55,7 @@ class ServerSession {
   bool wants_input() const;
   // It has finished its greeting, or sent a whole request where there is none.
   bool is_welcome() const { return is_welcome_; }
-  // Nothing has come from it. With an open server it may be the second connection of a client of PyTorch 1.13.
+  // True if nothing has come from it. With an open server it may be the second connection of a client of PyTorch 1.13.
   bool is_silent() const { return phase_ == Phase::opening && input_.empty(); }
   std::optional<proto::Dialect> dialect() const { return dialect_; }
   // "rank 3", or nothing; for the log.
@@ -64,7 +64,7 @@ class ServerSession {
   const std::string& close_reason() const { return close_reason_; }
   // Memory for what its client has sent and what it is to be sent.
   std::size_t held_bytes() const { return held_bytes_; }
-  // The same with its part of a reply that it shares: what closing it is good for.
+  // held_bytes() and its part of a shared reply: the memory that closing it frees.
   std::size_t load() const;
 
  private:

@@ -1,4 +1,4 @@
-// What the sessions of one server share: its tables, its rules, and buffers that none of them needs for long.
+// The state that the sessions of one server share: its tables, its rules, and buffers that none of them needs for long.
 #pragma once
 
 #include <chrono>
@@ -21,7 +21,7 @@
 
 namespace lockstep::store {
 
-// What a session asks of the server that it is part of. Called from inside the session's own methods.
+// The server, as a session sees it. Called from inside the session's own methods.
 class SessionHost {
  public:
   virtual ~SessionHost() = default;
@@ -56,7 +56,7 @@ struct ServerState {
     proto::Limits limits = {};
     KeyTable::Limits table = {};
     std::size_t max_watches = std::size_t{1} << 16;
-    // Of one client: requests that wait, what it waits for, and replies that it hasn't read.
+    // Bytes held for one client: requests that wait, the keys that it waits for, replies that it hasn't read.
     std::size_t max_client_bytes = std::size_t{160} << 20;
     std::optional<Secret> secret = {};
     std::string run_id = {};
@@ -70,7 +70,7 @@ struct ServerState {
   KeyTable keys;
   BarrierTable barriers;
   LegacyClients legacy;
-  // What all sessions hold together.
+  // Bytes that all sessions hold together.
   std::size_t held_bytes = 0;
   // Readers of requests that have arrived whole; for others a session makes its own.
   proto::RequestReader greeting_reader;

@@ -25,33 +25,33 @@ namespace lockstep::store {
 inline constexpr std::size_t kMaxClients = 65536;
 
 struct TcpStoreServerOptions {
-  // Where to listen. Port 0: a free one. An empty host: every address of this machine.
+  // Address to listen at. Port 0: a free one. An empty host: every address of this machine.
   net::HostPort listen = {"127.0.0.1", 0};
-  // What clients must know; without one, everybody who reaches the address may read and write.
+  // Secret that clients must prove to know; without one, everybody who reaches the address may read and write.
   std::optional<Secret> secret = {};
   // The run that this server is of: clients of another are refused.
   std::string run_id = {};
-  // Of one request or reply.
+  // Limits of one request or reply.
   proto::Limits limits = {};
-  // Of all keys, values and items of queues together. The last sixteenth is for writes of at most 4096 bytes.
+  // Bytes of all keys, values and items of queues together. The last sixteenth is for writes of at most 4096 bytes.
   std::size_t max_stored_bytes = std::size_t{1} << 30;
   // Keys, and items of queues, together.
   std::size_t max_keys = std::size_t{1} << 20;
   // Keys that clients wait for, all together; keys that clients of PyTorch 1.13 watch, all together.
   std::size_t max_waited_keys = std::size_t{4} << 20;
   std::size_t max_watched_keys = std::size_t{1} << 16;
-  // Clients at one time. When one more comes, the one that is at its greeting longest is closed; without one, the
-  // newcomer.
+  // Clients at one time. When one more comes, the oldest connection that hasn't finished its greeting is closed; if
+  // there is none, the new one.
   std::size_t max_clients = kMaxClients;
   // Clients that have not finished their greeting, but never more than a quarter of the descriptors that this process
-  // may have (ulimit -n). When one more comes, or the descriptors are used up, the one that is at it longest is closed.
+  // may have (ulimit -n). When one more comes, or the descriptors are used up, the oldest of them is closed.
   std::size_t max_greeting_clients = 4096;
-  // A client that hasn't finished its greeting by then is closed. One that sends nothing at all may stay where PyTorch
-  // 1.13 is served and has a client on the same host: it opens a second connection, for a key's news.
+  // A client that hasn't finished its greeting by then is closed. A silent one may be the
+  // second connection of a client of PyTorch 1.13 and stays (legacy_clients.h).
   std::chrono::nanoseconds greeting_timeout = std::chrono::seconds(10);
   // How long a client with a wrong secret waits for its answer.
   std::chrono::nanoseconds refusal_delay = std::chrono::seconds(1);
-  // Of lines in the log about bad clients, 20 are written in this time, and then one with the number of the others.
+  // Time in which 20 lines about bad clients go to the log; the others become one line with their number.
   std::chrono::nanoseconds complaint_window = std::chrono::seconds(10);
   // Memory for requests that wait and for replies that are not read: of one client, and of all. A client over its limit
   // is closed; over the limit of all, the one that holds most.
