@@ -45,6 +45,10 @@ std::int64_t timeout_of(const Deadline& deadline) {
   return std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining()).count();
 }
 
+Frame frame_of(const proto::Contents& reply) {
+  return {.status = static_cast<std::uint8_t>(reply.number), .list = {reply.values.begin(), reply.values.end()}};
+}
+
 // True for the kernel's errors on a connection whose other end it can't reach any more.
 bool is_of_a_vanished_host(int error) {
   return error == ETIMEDOUT || error == EHOSTUNREACH || error == EHOSTDOWN || error == ENETUNREACH || error == ENETDOWN;
@@ -178,18 +182,6 @@ void TcpStore::exchange(const std::string& what, const proto::Request& request,
   });
 }
 
-Frame TcpStore::ask(const std::string& what, const proto::Request& request, const Deadline& answer) {
-  const std::string bytes = bytes_of(request);
-  Frame frame;
-  with_connection(what, answer, [&](TcpConnection& connection) {
-    connection.send(bytes, answer);
-    const proto::Contents& reply = connection.receive(request.op, 0, answer);
-    frame.status = static_cast<std::uint8_t>(reply.number);
-    frame.list.assign(reply.values.begin(), reply.values.end());
-  });
-  return known(what, std::move(frame));
-}
-
 Frame TcpStore::ask_and_wait(const std::string& what, const proto::Request& request, const Deadline& deadline) {
   const std::string bytes = bytes_of(request);
   const Deadline answer = answer_deadline(deadline);
@@ -198,9 +190,7 @@ Frame TcpStore::ask_and_wait(const std::string& what, const proto::Request& requ
     connection.send(bytes, answer);
     const bool stopped = !connection.await_reply(answer);
     if (stopped) connection.send(bytes_of({Op::cancel_wait, {}}), answer);
-    const proto::Contents& reply = connection.receive(request.op, 0, answer);
-    frame.status = static_cast<std::uint8_t>(reply.number);
-    frame.list.assign(reply.values.begin(), reply.values.end());
+    frame = frame_of(connection.receive(request.op, 0, answer));
     if (!stopped) return;
     if (frame.status == proto::kCancelled) {
       frame.status = proto::kMissing;
@@ -209,13 +199,12 @@ Frame TcpStore::ask_and_wait(const std::string& what, const proto::Request& requ
       connection.receive(Op::cancel_wait, 0, answer);
     }
   });
-  return known(what, std::move(frame));
+  check_status(what, frame);
+  return frame;
 }
 
-Frame TcpStore::known(const std::string& what, Frame frame) const {
-  const bool is_known =
-      frame.status == proto::kOk || frame.status == proto::kMissing || frame.status == proto::kRefused;
-  if (is_known) return frame;
+void TcpStore::check_status(const std::string& what, const Frame& frame) const {
+  if (frame.status == proto::kOk || frame.status == proto::kMissing || frame.status == proto::kRefused) return;
   throw StoreError(fmt::format("store ({}): {}: an answer with status {}", description(), what, frame.status));
 }
 
@@ -235,7 +224,9 @@ void TcpStore::set(std::string_view key, std::string_view value) {
   const std::string name = wire_key(description(), key);
   const std::string what = fmt::format("set '{}'", key);
   const proto::Request request{Op::set_acked, {{name}, {checked_value(key, value)}, 0}};
-  const Frame frame = ask(what, request, Deadline::after(options_.request_timeout));
+  Frame frame;
+  exchange(what, request, [&](const proto::Contents& reply) { frame = frame_of(reply); });
+  check_status(what, frame);
   if (frame.status != proto::kOk) throw_refused(what, frame);
 }
 

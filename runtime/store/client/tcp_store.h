@@ -84,12 +84,11 @@ class TcpStore : public Store {
   // One request and its reply.
   void exchange(const std::string& what, const proto::Request& request,
                 const std::function<void(const proto::Contents&)>& use_reply);
-  // A request of lockstep's own, and its answer, which must be here by `answer`: ok, missing or refused.
-  Frame ask(const std::string& what, const proto::Request& request, const Deadline& answer);
-  // As ask(), for a request that waits until the deadline or stop_waiting(): then `missing`, as if it had passed.
+  // A request that waits until the deadline or stop_waiting(), and its answer: then `missing`, as if the deadline had
+  // passed.
   Frame ask_and_wait(const std::string& what, const proto::Request& request, const Deadline& deadline);
   // StoreError if its status is none of an answer.
-  Frame known(const std::string& what, Frame frame) const;
+  void check_status(const std::string& what, const Frame& frame) const;
   [[noreturn]] void throw_refused(const std::string& what, const Frame& frame) const;
   std::string bytes_of(const proto::Request& request) const;
   Deadline answer_deadline(const Deadline& deadline) const;
