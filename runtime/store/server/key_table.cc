@@ -209,7 +209,7 @@ void KeyTable::wake_for_item(std::string_view queue) {
   if (left->second.empty()) waiters_at_.erase(left);
 }
 
-void KeyTable::settle(WaiterId waiter) {
+void KeyTable::release_promise(WaiterId waiter) {
   const auto found = promises_.find(waiter);
   if (found == promises_.end()) return;
   const std::string queue = std::move(found->second);
@@ -222,7 +222,7 @@ void KeyTable::settle(WaiterId waiter) {
 
 void KeyTable::cancel(WaiterId waiter) {
   std::erase(woken_, waiter);
-  settle(waiter);
+  release_promise(waiter);
   const auto found = waits_.find(waiter);
   if (found == waits_.end()) return;
   const Wait& wait = found->second;

@@ -60,7 +60,7 @@ class KeyTable {
   // expected to take it, so the next waits for the next item.
   bool wait(WaiterId waiter, const std::vector<std::string_view>& keys, Await what);
   // A woken waiter has sent its next request: an item that woke it and that it left may wake the next waiter.
-  void settle(WaiterId waiter);
+  void release_promise(WaiterId waiter);
   // Forgets a waiter; nothing if it isn't one. It is not woken any more.
   void cancel(WaiterId waiter);
   // The keys that a waiter lacks at this moment, as views into its wait.
@@ -89,7 +89,7 @@ class KeyTable {
   };
   struct Queue {
     std::deque<std::string> items;
-    std::size_t promised = 0;  // items that have woken a waiter that has not settled yet
+    std::size_t promised = 0;  // items that have woken a waiter that has not sent its next request yet
   };
 
   void store(std::string_view key, std::string value);

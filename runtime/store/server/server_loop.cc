@@ -25,7 +25,7 @@ constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 // Connections accepted before the clients that are there get their turn.
 constexpr int kAcceptBatch = 64;
 // Lines about bad clients in TcpStoreServerOptions::complaint_window.
-constexpr std::size_t kComplaints = 20;
+constexpr std::size_t kLoggedLines = 20;
 
 ServerState::Rules rules_of(const TcpStoreServerOptions& options) {
   return {.limits = options.limits,
@@ -57,11 +57,11 @@ ServerLoop::ServerLoop(const TcpStoreServerOptions& options, OnChange on_change)
       on_change_(std::move(on_change)),
       listener_(net::tcp_listen(options.listen)),
       address_(net::local_address(listener_.get())),
-      complaints_(kComplaints, options.complaint_window),
+      log_limit_(kLoggedLines, options.complaint_window),
       state_(rules_of(options)),
       read_buffer_(kReadBytes, '\0') {
   state_.keys.observe([this](std::string_view key, const std::string* before, const std::string* after) {
-    tell_watchers(key, before, after);
+    notify_watchers(key, before, after);
   });
   if (options_.extension) options_.extension->attach(*this);
   loop_.add(listener_.get(), EPOLLIN, [this](std::uint32_t) { accept(); });
@@ -82,7 +82,7 @@ bool ServerLoop::run() {
     close_listener();
   } else {
     listener_.reset();  // the loop can't be asked any more
-    tell_changes();
+    report_changes();
   }
   return was_stopped;
 }
@@ -96,17 +96,18 @@ void ServerLoop::close_listener() {
     loop_.remove(listener_.get());
     listener_.reset();
   }
-  tell_changes();
+  report_changes();
 }
 
-void ServerLoop::tell_changes() {
-  Attendance now{.clients = clients_.size(), .given_up = told_.given_up, .is_listening = static_cast<bool>(listener_)};
+void ServerLoop::report_changes() {
+  Connections now{
+      .clients = clients_.size(), .given_up = reported_.given_up, .is_listening = static_cast<bool>(listener_)};
   const std::vector<SessionId> links = given_up();
-  if (now == told_ && links.size() == told_links_) return;
+  if (now == reported_ && links.size() == reported_links_) return;
   now.given_up = count_given_up(links);
-  told_ = now;
-  told_links_ = links.size();
-  on_change_(told_);
+  reported_ = now;
+  reported_links_ = links.size();
+  on_change_(reported_);
 }
 
 std::vector<SessionId> ServerLoop::given_up() const {
@@ -139,7 +140,7 @@ void ServerLoop::accept() {
     try {
       fd = net::tcp_try_accept(listener_.get());
     } catch (const SystemError& error) {
-      if (refuse_longest_greeter(first_now, fmt::format("the next client can't be accepted, {}", error.what()))) {
+      if (refuse_oldest_greeter(first_now, fmt::format("the next client can't be accepted, {}", error.what()))) {
         continue;
       }
       warn(
@@ -155,29 +156,29 @@ void ServerLoop::accept() {
     if (!fd) break;
     if (clients_.size() >= options_.max_clients) {
       const auto full = fmt::format("{} clients are connected, the limit is {}", clients_.size(), options_.max_clients);
-      if (!refuse_longest_greeter(first_now, full)) {
+      if (!refuse_oldest_greeter(first_now, full)) {
         warn(fmt::format("closed {}: {}", net::describe_peer(fd.get()), full));
         continue;
       }
     }
     while (greeting_.size() >= max_greeting &&
-           refuse_longest_greeter(next_id_, fmt::format("{} clients have not finished their greeting, the limit is {}",
-                                                        greeting_.size(), max_greeting))) {
+           refuse_oldest_greeter(next_id_, fmt::format("{} clients have not finished their greeting, the limit is {}",
+                                                       greeting_.size(), max_greeting))) {
     }
-    welcome(std::move(fd));
+    add_client(std::move(fd));
   }
-  tell_changes();
+  report_changes();
   serve_woken();
 }
 
 // False if there is none that came before `end`: who has only just come gets its time to speak.
-bool ServerLoop::refuse_longest_greeter(SessionId end, const std::string& reason) {
+bool ServerLoop::refuse_oldest_greeter(SessionId end, const std::string& reason) {
   if (greeting_.empty() || greeting_.begin()->first >= end) return false;
   refuse(greeting_.begin()->first, reason + "; this one is at its greeting longest");
   return true;
 }
 
-void ServerLoop::welcome(UniqueFd fd) {
+void ServerLoop::add_client(UniqueFd fd) {
   const SessionId id = next_id_++;
   try {
     auto client = std::make_unique<Client>(std::move(fd), state_, *this, id);
@@ -190,11 +191,11 @@ void ServerLoop::welcome(UniqueFd fd) {
     clients_.erase(id);
     return warn(fmt::format("closed a client that has just come: {}", error.what()));
   }
-  if (greeting_.size() == 1) check_greetings();
+  if (greeting_.size() == 1) close_late_greetings();
 }
 
 // Closes who is too long at its greeting, and comes back when the next will be.
-void ServerLoop::check_greetings() {
+void ServerLoop::close_late_greetings() {
   const auto now = Clock::now();
   while (!greeting_.empty() && greeting_.begin()->second <= now) {
     const SessionId id = greeting_.begin()->first;
@@ -207,7 +208,7 @@ void ServerLoop::check_greetings() {
   }
   loop_.cancel(greeting_timer_);
   if (greeting_.empty()) return;
-  greeting_timer_ = run_after(greeting_.begin()->second - now, [this] { check_greetings(); });
+  greeting_timer_ = run_after(greeting_.begin()->second - now, [this] { close_late_greetings(); });
 }
 
 net::EventLoop::TimerId ServerLoop::run_after(std::chrono::nanoseconds delay, std::function<void()> act) {
@@ -218,7 +219,7 @@ net::EventLoop::TimerId ServerLoop::run_after(std::chrono::nanoseconds delay, st
       warn(error.what());
     }
     serve_woken();
-    tell_changes();
+    report_changes();
   });
 }
 
@@ -230,7 +231,7 @@ void ServerLoop::on_ready(SessionId id, std::uint32_t events) {
     if (clients_.contains(id)) refuse(id, error.what());
   }
   serve_woken();
-  tell_changes();
+  report_changes();
 }
 
 void ServerLoop::take_turn(SessionId id, Client& client, std::uint32_t events) {
@@ -241,7 +242,7 @@ void ServerLoop::take_turn(SessionId id, Client& client, std::uint32_t events) {
   } else if (gone) {
     return close(id);
   }
-  settle(id, client);
+  flush(id, client);
 }
 
 // Reads once: the loop comes back to a client that has more, after the others. False if the client is closed.
@@ -257,7 +258,7 @@ bool ServerLoop::receive(SessionId id, Client& client) {
     refuse(id, client.session.close_reason());
     return false;
   }
-  if (!greeting_.empty() && client.session.is_welcome() && greeting_.erase(id) != 0 &&
+  if (!greeting_.empty() && client.session.is_greeted() && greeting_.erase(id) != 0 &&
       client.session.dialect() == proto::Dialect::legacy) {
     state_.legacy.add(id, client.host());
   }
@@ -265,7 +266,7 @@ bool ServerLoop::receive(SessionId id, Client& client) {
 }
 
 // Sends what can be sent and asks the loop for what this client needs next.
-void ServerLoop::settle(SessionId id, Client& client) {
+void ServerLoop::flush(SessionId id, Client& client) {
   while (!client.session.output().empty()) {
     const ssize_t count = send_some(client.fd.get(), client.session.output());
     if (count < 0 && errno == EINTR) continue;
@@ -324,7 +325,7 @@ void ServerLoop::with_client(SessionId id, Act&& act) {
   try {
     Client& client = *found->second;
     if (!act(client.session)) return refuse(id, client.session.close_reason());
-    settle(id, client);
+    flush(id, client);
   } catch (const std::exception& error) {
     if (clients_.contains(id)) refuse(id, error.what());
   }
@@ -342,7 +343,7 @@ void ServerLoop::complain(SessionId session, const std::string& what) {
   warn(fmt::format("{}: {}", clients_.at(session)->peer, printable(what, 500)));
 }
 
-void ServerLoop::tell_watchers(std::string_view key, const std::string* before, const std::string* after) {
+void ServerLoop::notify_watchers(std::string_view key, const std::string* before, const std::string* after) {
   const auto text = [](const std::string* value) { return value == nullptr ? std::string_view() : *value; };
   const auto kind = after == nullptr ? proto::kKeyDeleted : before == nullptr ? proto::kKeyCreated : proto::kKeyUpdated;
   for (const SessionId watcher : state_.legacy.watchers(key)) {
@@ -410,14 +411,14 @@ void ServerLoop::close(SessionId id) {
 }
 
 void ServerLoop::warn(const std::string& text) {
-  if (complaints_.admit(Clock::now())) {
+  if (log_limit_.admit(Clock::now())) {
     log_warn("store server at {}: {}", address_.to_string(), text);
   } else if (!summary_is_due_) {
     summary_is_due_ = true;
-    loop_.run_after(complaints_.summary_time() - Clock::now(), [this] {
+    loop_.run_after(log_limit_.summary_time() - Clock::now(), [this] {
       summary_is_due_ = false;
       log_warn("store server at {}: {} more such lines were left out", address_.to_string(),
-               complaints_.take_left_out());
+               log_limit_.take_left_out());
     });
   }
 }

@@ -20,7 +20,7 @@
 #include "runtime/base/unique_fd.h"
 #include "runtime/net/address.h"
 #include "runtime/net/event_loop.h"
-#include "runtime/store/server/complaint_log.h"
+#include "runtime/store/server/log_limit.h"
 #include "runtime/store/server/server_session.h"
 #include "runtime/store/server/server_state.h"
 #include "runtime/store/server/tcp_store_server.h"
@@ -29,15 +29,15 @@ namespace lockstep::store {
 
 class ServerLoop : public SessionHost, public ExtensionHost {
  public:
-  struct Attendance {
+  struct Connections {
     std::size_t clients = 0;
     // Those among them that the extension has given up, and those that have the role of one.
     std::size_t given_up = 0;
     bool is_listening = true;
-    bool operator==(const Attendance&) const = default;
+    bool operator==(const Connections&) const = default;
   };
   // Listens. `on_change` is told whenever that has changed.
-  using OnChange = std::function<void(const Attendance& now)>;
+  using OnChange = std::function<void(const Connections& now)>;
   ServerLoop(const TcpStoreServerOptions& options, OnChange on_change);
   ~ServerLoop() override;
 
@@ -74,10 +74,10 @@ class ServerLoop : public SessionHost, public ExtensionHost {
 
   void close_listener();
   void accept();
-  bool refuse_longest_greeter(SessionId end, const std::string& reason);
-  void welcome(UniqueFd fd);
+  bool refuse_oldest_greeter(SessionId end, const std::string& reason);
+  void add_client(UniqueFd fd);
   // Closes who is too long at its greeting, and comes back when the next will be.
-  void check_greetings();
+  void close_late_greetings();
   // Calls `act` after `delay`, logs an exception of it, then serves whoever it woke.
   net::EventLoop::TimerId run_after(std::chrono::nanoseconds delay, std::function<void()> act);
 
@@ -86,7 +86,7 @@ class ServerLoop : public SessionHost, public ExtensionHost {
   // Reads once: the loop comes back to a client that has more, after the others. False if the client is closed.
   bool receive(SessionId id, Client& client);
   // Sends what can be sent and asks the loop for what this client needs next.
-  void settle(SessionId id, Client& client);
+  void flush(SessionId id, Client& client);
   // Answers the clients whose keys or ranks have come, and sends what they were pushed. Requests behind their waits may
   // wake others in turn; and a client that can't be sent anything is closed, of which the extension may tell others.
   void serve_woken();
@@ -96,7 +96,7 @@ class ServerLoop : public SessionHost, public ExtensionHost {
   // Lets `act` do something with a client that may have gone, then sends what came of it.
   template <typename Act>
   void with_client(SessionId id, Act&& act);
-  void tell_watchers(std::string_view key, const std::string* before, const std::string* after);
+  void notify_watchers(std::string_view key, const std::string* before, const std::string* after);
 
   // Brings what is held below its limit. Those who lose it are closed by serve_woken(): one may be at work now.
   void shed_the_largest();
@@ -104,7 +104,7 @@ class ServerLoop : public SessionHost, public ExtensionHost {
   void refuse(SessionId id, const std::string& reason);
   void close(SessionId id);
   void warn(const std::string& text);
-  void tell_changes();
+  void report_changes();
   std::vector<SessionId> given_up() const;
   std::size_t count_given_up(const std::vector<SessionId>& links) const;
 
@@ -113,13 +113,13 @@ class ServerLoop : public SessionHost, public ExtensionHost {
   UniqueFd listener_;
   const net::HostPort address_;
   net::EventLoop loop_;
-  ComplaintLog complaints_;
+  LogLimit log_limit_;
   bool summary_is_due_ = false;
   ServerState state_;  // before the clients, whose sessions point to it
   std::unordered_map<SessionId, std::unique_ptr<Client>> clients_;
   SessionId next_id_ = 1;
-  Attendance told_;
-  std::size_t told_links_ = 0;                       // that were given up when told_ was counted
+  Connections reported_;
+  std::size_t reported_links_ = 0;                   // that were given up when reported_ was counted
   std::map<SessionId, Clock::time_point> greeting_;  // who hasn't finished, the oldest first, and until when it may
   net::EventLoop::TimerId greeting_timer_;
   std::vector<SessionId> pushed_;                           // who was sent something unasked

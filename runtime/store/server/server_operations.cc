@@ -40,7 +40,7 @@ void ServerSession::execute(const proto::Request& request) {
                                  phase_ == Phase::proving ? "proved that it knows the secret" : "said hello"));
   }
   // It is about to say what it does with the item that woke it: after this request that item is free again.
-  const bool settles = std::exchange(may_owe_, false);
+  const bool had_promise = std::exchange(has_promise_, false);
   switch (op) {
     case Op::validate:
       if (number == proto::kMagic) break;
@@ -94,8 +94,8 @@ void ServerSession::execute(const proto::Request& request) {
     }
     default: execute_own(request);
   }
-  if (settles) state_.keys.settle(id_);
-  is_welcome_ = phase_ == Phase::serving;
+  if (had_promise) state_.keys.release_promise(id_);
+  is_greeted_ = phase_ == Phase::serving;
 }
 
 // Operations of lockstep's own: what is wrong with one is its answer.
@@ -122,7 +122,7 @@ void ServerSession::execute_own(const proto::Request& request) {
 void ServerSession::wait(const proto::Request& request) {
   const auto& keys = request.contents.keys;
   if (state_.keys.wait(id_, keys, Await::key_or_queue)) {
-    may_owe_ = true;
+    has_promise_ = true;
     return reply_number(Op::wait, proto::kStopWaiting);
   }
   start_waiting({.op = Op::wait, .bytes = bytes_of(keys)}, std::nullopt);
@@ -185,7 +185,7 @@ void ServerSession::answer_woken() {
 bool ServerSession::answer_if_there(Op op) {
   switch (op) {
     case Op::wait:
-      may_owe_ = true;
+      has_promise_ = true;
       reply_number(Op::wait, proto::kStopWaiting);
       break;
     case Op::barrier: reply_number(Op::barrier, proto::kStopWaiting); break;

@@ -54,7 +54,7 @@ class ServerSession {
   // received.
   bool wants_input() const;
   // It has finished its greeting, or sent a whole request where there is none.
-  bool is_welcome() const { return is_welcome_; }
+  bool is_greeted() const { return is_greeted_; }
   // True if nothing has come from it. With an open server it may be the second connection of a client of PyTorch 1.13.
   bool is_silent() const { return phase_ == Phase::opening && input_.empty(); }
   std::optional<proto::Dialect> dialect() const { return dialect_; }
@@ -124,9 +124,9 @@ class ServerSession {
   const SessionId id_;
   Phase phase_ = Phase::opening;
   std::optional<proto::Dialect> dialect_;
-  bool is_welcome_ = false;
-  bool may_owe_ = false;    // was woken by an item of a queue, and hasn't asked for anything since
-  bool is_urgent_ = false;  // replies that it has not read don't hold up its requests to the extension
+  bool is_greeted_ = false;
+  bool has_promise_ = false;  // was woken by an item of a queue, and hasn't asked for anything since
+  bool is_urgent_ = false;    // replies that it has not read don't hold up its requests to the extension
   std::unique_ptr<proto::RequestReader> own_reader_;  // of a request that has come in part
   std::unique_ptr<ServerGreeting> greeting_;
   std::string role_;

@@ -21,7 +21,7 @@ class TcpStoreServer::Impl {
  public:
   explicit Impl(const TcpStoreServerOptions& options)
       : end_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-        loop_(options, [this](const ServerLoop::Attendance& now) { note(now); }) {
+        loop_(options, [this](const ServerLoop::Connections& now) { note(now); }) {
     if (!end_) throw SystemError("eventfd", errno);
     thread_ = start_quiet_thread([this] {
       if (!loop_.run()) note_end();
@@ -62,7 +62,7 @@ class TcpStoreServer::Impl {
     constexpr std::uint64_t kOne = 1;
     if (::write(end_.get(), &kOne, sizeof(kOne)) < 0) log_error("store server: write to an eventfd: errno {}", errno);
   }
-  void note(const ServerLoop::Attendance& now) EXCLUDES(mutex_) {
+  void note(const ServerLoop::Connections& now) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     now_ = now;
     changed_.notify_all();
@@ -73,7 +73,7 @@ class TcpStoreServer::Impl {
 
   Mutex mutex_;
   Condition changed_;
-  ServerLoop::Attendance now_ GUARDED_BY(mutex_);
+  ServerLoop::Connections now_ GUARDED_BY(mutex_);
   bool closing_ GUARDED_BY(mutex_) = false;  // stop_listening was called
   UniqueFd end_;
   ServerLoop loop_;

@@ -217,10 +217,10 @@ TEST(KeyTable, AnItemThatAWokenWaiterLeavesIsForTheNext) {
   EXPECT_THAT(table.take_woken(), ElementsAre(1));
   table.cancel(1);  // its connection has ended
   EXPECT_THAT(table.take_woken(), ElementsAre(2));
-  table.settle(2);  // it did something else
+  table.release_promise(2);  // it did something else
   EXPECT_THAT(table.take_woken(), ElementsAre(3));
   EXPECT_EQ(table.queue_pop("q"), "item");
-  table.settle(3);
+  table.release_promise(3);
   EXPECT_TRUE(table.take_woken().empty());
 }
 
@@ -231,10 +231,10 @@ TEST(KeyTable, ATakenItemWakesNobodyElse) {
   table.queue_push("q", "b");
   EXPECT_THAT(table.take_woken(), ElementsAre(1, 2));
   EXPECT_EQ(table.queue_pop("q"), "a");
-  table.settle(1);
+  table.release_promise(1);
   EXPECT_TRUE(table.take_woken().empty()) << "the item that is left has woken 2";
   EXPECT_EQ(table.queue_pop("q"), "b");
-  table.settle(2);
+  table.release_promise(2);
   table.queue_push("q", "c");
   EXPECT_THAT(table.take_woken(), ElementsAre(3));
 }

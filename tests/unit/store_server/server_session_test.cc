@@ -119,11 +119,11 @@ TEST_F(ServerSessionTest, ItIsWelcomeWhenItsFirstRequestIsWhole) {
   for (const std::string* bytes : {&kGreeting, &set, &kHello}) {
     const auto id = static_cast<SessionId>(bytes->size());
     for (std::size_t i = 0; i < bytes->size(); ++i) {
-      EXPECT_FALSE(session(id).is_welcome()) << i;
+      EXPECT_FALSE(session(id).is_greeted()) << i;
       talk(id, bytes->substr(i, 1));
       EXPECT_FALSE(session(id).is_silent());
     }
-    EXPECT_TRUE(session(id).is_welcome());
+    EXPECT_TRUE(session(id).is_greeted());
   }
 }
 
@@ -147,9 +147,9 @@ TEST_F(ServerSessionTest, ASecretIsProvedBeforeAnythingElse) {
   Prover prover(kSecret);
   const std::string challenge = talk(1, prover.greeting.hello());
   ASSERT_EQ(challenge.size(), 1 + 8 + 8 + proto::kNonceBytes);
-  EXPECT_FALSE(session(1).is_welcome());
+  EXPECT_FALSE(session(1).is_greeted());
   const std::string answer = talk(1, prover.proof(challenge));
-  EXPECT_TRUE(session(1).is_welcome());
+  EXPECT_TRUE(session(1).is_greeted());
   EXPECT_EQ(session(1).role(), "rank 1");
   proto::ReplyReader reader(Op::prove);
   ASSERT_EQ(reader.read(answer), proto::Status::ok);
@@ -210,7 +210,7 @@ TEST_F(ServerSessionTest, GreetingsMayBeSplitAnywhere) {
   std::string answer;
   for (const char byte : prover.proof(challenge)) answer += talk(1, std::string_view(&byte, 1));
   EXPECT_EQ(answer.size(), 1 + 8 + 8 + 32u);
-  EXPECT_TRUE(session(1).is_welcome());
+  EXPECT_TRUE(session(1).is_greeted());
 }
 
 TEST_F(ServerSessionTest, WaitGetAnswersAtOnceOrWhenAllAreThere) {

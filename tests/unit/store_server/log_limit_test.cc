@@ -1,4 +1,4 @@
-#include "runtime/store/server/complaint_log.h"
+#include "runtime/store/server/log_limit.h"
 
 #include <gtest/gtest.h>
 
@@ -7,9 +7,9 @@ namespace {
 
 using std::chrono::seconds;
 
-TEST(ComplaintLog, AdmitsSoManyLinesInATimeAndCountsTheRest) {
-  ComplaintLog log(3, seconds(10));
-  const ComplaintLog::Time start{seconds(1000)};
+TEST(LogLimit, AdmitsSoManyLinesInATimeAndCountsTheRest) {
+  LogLimit log(3, seconds(10));
+  const LogLimit::Time start{seconds(1000)};
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(log.admit(start + seconds(i)));
   for (int i = 0; i < 100; ++i) EXPECT_FALSE(log.admit(start + seconds(9)));
   EXPECT_EQ(log.summary_time(), start + seconds(10));

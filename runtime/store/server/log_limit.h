@@ -8,11 +8,11 @@
 
 namespace lockstep::store {
 
-class ComplaintLog {
+class LogLimit {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
-  ComplaintLog(std::size_t lines, std::chrono::nanoseconds window) : lines_(lines), window_(window) {}
+  LogLimit(std::size_t lines, std::chrono::nanoseconds window) : lines_(lines), window_(window) {}
 
   // True if a line may be written now. False: it is counted, and summary_time() says when to tell how many there were.
   bool admit(Time now) {
