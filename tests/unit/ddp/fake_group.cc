@@ -48,13 +48,13 @@ struct Collective {
     } else if (what.starts_with("broadcast")) {
       const BufferView& source = inputs[static_cast<std::size_t>(root)];
       for (const BufferView& buffer : inputs) {
-        if (buffer.data != source.data) std::memcpy(buffer.data, source.data, source.bytes());
+        if (buffer.data != source.data && source.bytes() != 0) std::memcpy(buffer.data, source.data, source.bytes());
       }
     } else if (what.starts_with("all_gather")) {
       for (const BufferView& output : outputs) {
         std::byte* to = static_cast<std::byte*>(output.data);
         for (const BufferView& input : inputs) {
-          std::memcpy(to, input.data, input.bytes());
+          if (input.bytes() != 0) std::memcpy(to, input.data, input.bytes());
           to += input.bytes();
         }
       }
