@@ -5,11 +5,15 @@
 #include <system_error>
 
 #include "runtime/base/cause.h"
+#include "runtime/base/printable.h"
 #include "runtime/base/resource_limit.h"
 
 namespace lockstep {
 
-Error::Error(const Cause& cause) : std::runtime_error(cause.text), cause_(std::make_shared<const Cause>(cause)) {}
+Error::Error(std::string_view message) : std::runtime_error(printable_lines(message)) {}
+
+Error::Error(const Cause& cause)
+    : std::runtime_error(printable_lines(cause.text)), cause_(std::make_shared<const Cause>(cause)) {}
 
 std::string errno_text(int error_number) {
   const std::string limit = limit_behind(error_number);

@@ -18,7 +18,8 @@ struct Cause;  // runtime/base/cause.h
 // Base of all errors of this library.
 class Error : public std::runtime_error {
  public:
-  using std::runtime_error::runtime_error;
+  // what() is `message` as a terminal may show it (runtime/base/printable.h): UTF-8 without control characters.
+  explicit Error(std::string_view message);
   // With the cause's text as message.
   explicit Error(const Cause& cause);
 
