@@ -2,7 +2,7 @@
 # optimised. Where a compiler cache has the objects it is OFF: ccache keeps nothing that was made with a precompiled header.
 #
 # A precompiled header hides an #include that a source forgot. Seen is it without: where a developer has ccache, and in
-# scripts/test --nightly; check_headers compiles every header alone in each build.
+# scripts/test --nightly; check_headers compiles every header alone in each build without a sanitizer.
 set(pch_default ON)
 if(CMAKE_CXX_COMPILER_LAUNCHER)
   set(pch_default OFF)
