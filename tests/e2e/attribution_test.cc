@@ -84,7 +84,7 @@ TEST_P(Attribution, NobodyIsNamedWhereAllEndWithZero) {
 
 // They give a group up and make another, in which rank 2 is killed.
 TEST_P(Attribution, WhatRanksSurvivedIsNotHeldAgainstThem) {
-  const auto result = careful({"sum", "give-up@0", "await-failure", "init", "sum", "kill@2", "loop"});
+  const auto result = careful({"sum", "give-up:0", "init", "sum", "kill@2", "loop"});
   EXPECT_EQ(result.exit_code, 128 + SIGKILL) << result.err;
   EXPECT_TRUE(last_line(result).starts_with("lockstep run: rank 2 failed first: it was killed by signal 9"))
       << result.err;

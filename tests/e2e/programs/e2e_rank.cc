@@ -8,8 +8,7 @@
 //   fail:TEXT      throws std::runtime_error, and catches as the next one does
 //   catch          catches what goes wrong in any action, prints it and returns 1
 //   abort:TEXT     fails the group with TEXT, then reduces
-//   give-up        fails the group, and goes on
-//   await-failure  reduces until the group has failed, and lets it go
+//   give-up:RANK   all reduce until RANK fails the group, and let it go
 //   kill           SIGKILL to itself
 //   rank0:ERRNO    has rank 0 fail with ERRNO at what it does for all ranks, as when it saves weights
 //   leave          says goodbye: the group is gone
@@ -69,10 +68,11 @@ class Rank {
       group_->abort(value);
       all_reduce(1.0f);
     } else if (name == "give-up") {
-      group_->abort("given up");
-    } else if (name == "await-failure") {
       try {
-        while (true) all_reduce(1.0f);
+        for (int k = 0;; ++k) {
+          if (k == 3 && group_->rank() == std::stoi(value)) group_->abort("given up");
+          all_reduce(1.0f);
+        }
       } catch (const PeerLost&) {
         group_.reset();
       }
