@@ -25,15 +25,17 @@ void full_fence() {
 #endif
 }
 
-// Empty where the process can have no such file: its bell is its own then.
-UniqueFd make_file() {
+// Empty where the process can have no such file, for the reason in `error`: its bell is its own then.
+UniqueFd make_file(int& error) {
   // A file that grows beyond this limit ends the process with SIGXFSZ.
   const auto largest = resource_limit(RLIMIT_FSIZE);
+  error = EFBIG;
   if (largest && *largest < kPage) return {};
   UniqueFd file(::memfd_create("lockstep-bell", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!file || ::fallocate(file.get(), 0, 0, kPage) != 0) return {};
-  if (::fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) return {};
-  return file;
+  const bool made = file && ::fallocate(file.get(), 0, 0, kPage) == 0 &&
+                    ::fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0;
+  error = errno;
+  return made ? std::move(file) : UniqueFd();
 }
 
 std::shared_ptr<BellWords> map(int file) {
@@ -73,10 +75,10 @@ Progress& Progress::of_process() {
 }
 
 // The page is zeros at first, which is what its words begin with.
-Progress::Progress() : file_(make_file()), bell_(map(file_ ? file_.get() : -1)) {}
+Progress::Progress() : file_(make_file(file_error_)), bell_(map(file_ ? file_.get() : -1)) {}
 
 int Progress::bell_file() const {
-  if (!file_) throw SystemError("making a page of shared memory for the bell of this process", ENOMEM);
+  if (!file_) throw SystemError("making a page of shared memory for the bell of this process", file_error_);
   return file_.get();
 }
 

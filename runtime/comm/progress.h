@@ -102,6 +102,7 @@ class Progress {
   std::shared_ptr<const Movers> movers() EXCLUDES(mutex_);
 
   const OwnerProcess owner_;
+  int file_error_ = 0;  // errno, where there is no file_
   const UniqueFd file_;
   const std::shared_ptr<BellWords> bell_;
   std::atomic<std::uint64_t> sleeps_{0};

@@ -131,6 +131,7 @@ void send_with_fds(int fd, std::span<const std::byte> bytes, std::span<const int
     header->cmsg_len = CMSG_LEN(fds.size_bytes());
     std::memcpy(CMSG_DATA(header), fds.data(), fds.size_bytes());
   }
+  Backoff backoff(std::chrono::microseconds(200), std::chrono::milliseconds(20));
   for (;;) {
     const ssize_t sent = ::sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent >= 0) return send_all(fd, bytes.subspan(static_cast<std::size_t>(sent)), deadline);
@@ -139,6 +140,14 @@ void send_with_fds(int fd, std::span<const std::byte> bytes, std::span<const int
       if (!wait_writable(fd, deadline)) {
         throw Timeout(fmt::format("send of {} descriptors to {}: timed out, {}; the peer does not read", fds.size(),
                                   describe_peer(fd), deadline.progress()));
+      }
+    } else if (error == ETOOMANYREFS) {
+      // As many of this user's descriptors are on their way as it may have open: their receivers take them.
+      if (!backoff.pause(deadline)) {
+        throw Timeout(
+            fmt::format("send of {} descriptors to {}: timed out, {}; more of them are on their way than "
+                        "'ulimit -n' allows, and nobody takes them",
+                        fds.size(), describe_peer(fd), deadline.progress()));
       }
     } else if (error == EPIPE || error == ECONNRESET || error == ENOTCONN) {
       throw ConnectionClosed(

@@ -81,6 +81,9 @@ std::vector<std::string> Consensus::gather(std::string_view own, const Deadline&
   try {
     return wait_checking(deadline, [this](const Deadline& until) { return store_.multi_get(keys(), until); });
   } catch (const Timeout&) {
+    // The last of them may have come just now.
+    const auto all = keys();
+    if (store_.check(all)) return store_.multi_get(all, Deadline::after(kSlice));
     report_missing(deadline);
     throw;
   }

@@ -44,7 +44,7 @@ void* open_library(const std::string& path) {
   const std::string c_library = file_of(reinterpret_cast<const void*>(&::gnu_get_libc_version), "");
   const std::string allocator = file_of(::dlsym(RTLD_DEFAULT, "malloc"), c_library);
   if (allocator == c_library) return ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
-  // Loaded lazily and closed again, a file runs nothing but its constructors: it shows whether there is a library at all.
+  // Loaded lazily and closed again, a file runs nothing but its constructors: it shows whether there is a library.
   void* const trial = ::dlopen(path.c_str(), RTLD_LAZY | RTLD_LOCAL);
   if (trial == nullptr) return nullptr;
   ::dlclose(trial);

@@ -129,6 +129,7 @@ Arrived accept_all(const UniqueFd& listener, const GroupContext& context, int co
 // `bells` gets the files of the others' bells.
 Meeting host(const GroupContext& context, std::vector<UniqueFd>& bells, const Deadline& deadline) {
   const int ranks = static_cast<int>(context.roster.size());
+  comm::Progress::of_process().bell_file();  // what it throws is a reason against shared memory, before all agree on it
   const std::size_t bytes = Control::bytes_for(ranks);
   auto mapping = Mapping::of(create_memory("lockstep-control", bytes), bytes);
   Control::format(mapping->data(), ranks);
@@ -183,7 +184,7 @@ Bells exchange_bells(const GroupContext& context, Couriers& couriers, std::vecto
   Bells bells;
   for (std::size_t r = 0; r < context.roster.size(); ++r) {
     if (context.identity.rank != 0) {
-      bells.push_back(progress.map_bell(couriers.receive(deadline)));
+      bells.push_back(progress.map_bell(couriers.receive(deadline, context.check)));
     } else {
       couriers.hand_out(r == 0 ? progress.bell_file() : files[r].get(), deadline);
       bells.push_back(r == 0 ? progress.own_bell() : progress.map_bell(files[r]));
@@ -260,12 +261,14 @@ Meeting meet(const GroupContext& context, const Deadline& deadline) {
   try {
     meeting.bells = exchange_bells(context, meeting.couriers, std::move(bells), deadline);
   } catch (const Error& error) {
-    // The others take the group for made: they hear of this failure where they would hear of any.
-    Session session(meeting.control, {}, context.roster, rank);
-    session.abort(
-        session.cause_of(Cause::Kind::failed, rank,
-                         fmt::format("backend 'shm': {} can't join the group: {}", session.who(rank), error.what())));
-    throw;
+    // The others take the group for made: they hear of this failure where they would hear of any. A peer that died is
+    // its cause rather than the socket that closed.
+    Session session(meeting.control, {}, context.roster, rank, context.on_throw);
+    session.check();
+    session.check_lives("setting up shared memory");
+    const bool late = dynamic_cast<const Timeout*>(&error) != nullptr;
+    session.fail(late ? Cause::Kind::timeout : Cause::Kind::failed, late ? -1 : rank,
+                 fmt::format("backend 'shm': {} can't join the group: {}", session.who(rank), error.what()));
   }
   return meeting;
 }

@@ -287,8 +287,8 @@ void ServerLoop::serve_woken() {
     std::vector<SessionId> woken = state_.keys.take_woken();
     const std::vector<SessionId> released = state_.barriers.take_released();
     woken.insert(woken.end(), released.begin(), released.end());
-    for (const auto& [client, frame] : std::exchange(unsent_pushes_, {})) {
-      push_with(client, [&](ServerSession& session) { session.push(frame); });
+    for (const auto& unsent : std::exchange(unsent_pushes_, {})) {
+      push_with(unsent.first, [&](ServerSession& session) { session.push(unsent.second); });
     }
     shed_the_largest();
     const std::vector<SessionId> pushed = std::exchange(pushed_, {});

@@ -32,7 +32,8 @@ TEST(HostPort, SaysWhatIsWrong) {
       {"node0:-1", "the port is not"}, {"node0:1 ", "the port is not"},   {"::1:80", "needs brackets"},
       {"[::1", "not closed"},          {"[::1]80", "may follow"},         {"tcp://node0:80", "needs brackets"},
   };
-  for (const auto& [text, reason] : cases) {
+  for (const auto& [wrong, reason] : cases) {
+    const std::string& text = wrong;
     const std::string error = error_of([&] { parse_host_port(text); });
     EXPECT_THAT(error, HasSubstr("'" + text + "'"));
     EXPECT_THAT(error, HasSubstr(reason));
@@ -52,7 +53,8 @@ TEST(Host, ThatIsNoneIsRefused) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"[::1", "'[' is not closed"}, {"[::1]:80", "something follows ']'"}, {"node0:80", "it has a port"},
       {" node0", "a space"},         {"node0\n", "a line's end"},           {"tcp://node0", "a slash"}};
-  for (const auto& [text, reason] : cases) {
+  for (const auto& [wrong, reason] : cases) {
+    const std::string& text = wrong;
     const std::string error = error_of([&] { parse_host(text); });
     EXPECT_THAT(error, HasSubstr(reason));
     EXPECT_THAT(error, HasSubstr("10.0.0.7 or ::1"));
