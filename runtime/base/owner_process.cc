@@ -14,7 +14,7 @@ std::atomic<int> own_pid{0};
 std::atomic<int> parent_pid{0};
 
 // Before main(), so that no object is older.
-[[maybe_unused]] const bool is_counting = [] {
+[[maybe_unused]] const bool kIsCounting = [] {
   own_pid.store(::getpid());
   if (const int error = ::pthread_atfork(nullptr, nullptr, &OwnerProcess::count_fork); error != 0) {
     throw SystemError("pthread_atfork", error);

@@ -129,9 +129,9 @@ Arrived accept_all(const UniqueFd& listener, const GroupContext& context, int co
 // `bells` gets the files of the others' bells.
 Meeting host(const GroupContext& context, std::vector<UniqueFd>& bells, const Deadline& deadline) {
   const int ranks = static_cast<int>(context.roster.size());
-  comm::Progress::of_process().bell_file();  // what it throws is a reason against shared memory, before all agree on it
   const std::size_t bytes = Control::bytes_for(ranks);
   auto mapping = Mapping::of(create_memory("lockstep-control", bytes), bytes);
+  comm::Progress::of_process().bell_file();  // what it throws is a reason against shared memory, before all agree on it
   Control::format(mapping->data(), ranks);
   sit_down(*mapping, ranks, 0);
   if (ranks == 1) return {mapping, Couriers(std::vector<UniqueFd>(1)), {}};
