@@ -43,7 +43,8 @@ class Consensus {
   void say(std::string_view own, const Judge& judge, const Deadline& deadline);
   // The verdict. Throws Timeout with the ranks that did not come, CorruptData, and what `check` and the store throw.
   std::string hear(const Deadline& deadline);
-  // All texts, by rank, on every rank: for texts too long to be in one verdict. Throws as hear().
+  // All texts, by rank, on every rank: for texts too long to be in one verdict. Throws as hear(), but for one thing: a
+  // rank that makes them complete after others gave up gets them all, and meets the others' failure at its next call.
   std::vector<std::string> gather(std::string_view own, const Deadline& deadline);
   // True if `rank` has said its text.
   bool has_said(int rank) const;
