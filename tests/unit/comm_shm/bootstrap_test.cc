@@ -9,10 +9,15 @@
 #include <latch>
 #include <thread>
 
+#include "runtime/base/cause.h"
 #include "runtime/base/error.h"
 #include "runtime/base/host.h"
+#include "runtime/comm/progress.h"
+#include "runtime/comm/shm/liveness.h"
 #include "runtime/comm/shm/process_group_shm.h"
 #include "runtime/net/stream.h"
+#include "runtime/net/unix_socket.h"
+#include "runtime/rendezvous/consensus.h"
 #include "runtime/store/hash_store.h"
 
 namespace lockstep::shm {
@@ -96,6 +101,39 @@ TEST(Couriers, AnAbortEndsAnAllocateThatWaitsForTheDescriptor) {
   }
   over.count_down();
   rank_0.join();
+}
+
+// Rank 1 as far as the agreement; its life lock and its line are gone before the bells go round.
+void agree_and_die(const GroupContext& context) {
+  const Deadline deadline = Deadline::after(60s);
+  {
+    UniqueFd line = net::unix_connect_abstract(context.store->get("shm/endpoint", deadline), deadline);
+    const std::int32_t rank = 1;
+    const int bell = comm::Progress::of_process().bell_file();
+    net::send_with_fds(line.get(), std::as_bytes(std::span(&rank, 1)), std::span(&bell, 1), deadline);
+    Couriers couriers = at_the_end_of(std::move(line));
+    const auto control = Mapping::of(couriers.receive(deadline), Control::bytes_for(2));
+    hold_life_lock(control->fd(), rank);
+  }
+  rendezvous::Consensus(*context.store, context.roster, 1, {.name = "shm/joined", .what = "", .remedy = ""})
+      .say(
+          "ok", [](const auto&) { return std::string(); }, deadline);
+}
+
+TEST(Meet, ARankThatDiesWhileBellsGoRoundIsNamedByTheOthers) {
+  GroupContext context;
+  context.store = std::make_shared<store::HashStore>();
+  for (int r = 0; r < 2; ++r) context.roster.push_back({r, r, getpid(), "here", boot_id()});
+  std::thread rank_1([&] { agree_and_die(context); });
+  try {
+    meet(context, Deadline::after(60s));
+    ADD_FAILURE() << "no error at all";
+  } catch (const PeerLost& error) {
+    ASSERT_NE(error.cause(), nullptr);
+    EXPECT_EQ(error.cause()->rank, 1) << error.what();
+    EXPECT_EQ(error.cause()->reporter, 0);
+  }
+  rank_1.join();
 }
 
 }  // namespace
