@@ -1,7 +1,8 @@
-// One rank of a measurement: bench_libtorch_ddp MODEL RANK WORLD FOLDER, started by benchmarks/run_libtorch_ddp.
+// One rank of a measurement: bench_libtorch_ddp MODEL RANK WORLD FOLDER DEVICE, started by benchmarks/run_libtorch_ddp.
 //
 // Reads lines "CONTENDER STEPS" and answers each with the microseconds of every step; all ranks get the same line at
-// once. Contenders: local (LibTorch alone), lockstep, c10d (c10d::Reducer over gloo). FOLDER is where the ranks meet.
+// once. Contenders: local (LibTorch alone), lockstep, c10d (c10d::Reducer over gloo, on the CPU). FOLDER is where the
+// ranks meet. DEVICE is cpu or cuda: rank r computes on GPU r, and a step ends when the GPU has done it.
 #include <lockstep/libtorch.h>
 #include <torch/torch.h>
 #include <torch/version.h>
@@ -16,6 +17,7 @@
 
 #include "benchmarks/libtorch_ddp/c10d_peer.h"
 #include "benchmarks/libtorch_ddp/models.h"
+#include "runtime/libtorch/torch_stream.h"
 
 namespace lockstep::benchmark {
 namespace {
@@ -49,18 +51,21 @@ double apart(const Problem& a, const Problem& b) {
 
 class Rank {
  public:
-  Rank(const std::string& model, int rank, int world, const std::string& folder)
-      : group_(
-            init_process_group({.init_method = "file://" + folder + "/lockstep", .rank = rank, .world_size = world})) {
+  Rank(const std::string& model, int rank, int world, const std::string& folder, const std::string& device)
+      : group_(init_process_group({.init_method = "file://" + folder + "/lockstep",
+                                   .rank = rank,
+                                   .world_size = world,
+                                   .device = device == "cuda" ? "cuda:" + std::to_string(rank) : device})),
+        device_(torch::device_of(*group_)),
+        current_(device_) {
     ::torch::set_num_threads(1);
     add("local", model, rank);
     Contender& ours = add("lockstep", model, rank);
     ddp_ = std::make_unique<torch::DistributedDataParallel<Model>>(ours.problem.model, group_);
     ours.forward = [this](const at::Tensor& x) { return (*ddp_)(x); };
-    Contender& peer = add("c10d", model, rank);
-    c10d_ = make_c10d_peer(peer.problem.model, folder + "/c10d", rank, world);
+    if (device_.is_cpu()) c10d_ = make_c10d_peer(add("c10d", model, rank).problem.model, folder + "/c10d", rank, world);
     if (c10d_) {
-      peer.forward = [this](const at::Tensor& x) { return c10d_->forward(x); };
+      contenders_.at("c10d").forward = [this](const at::Tensor& x) { return c10d_->forward(x); };
     } else {
       contenders_.erase("c10d");
     }
@@ -80,6 +85,7 @@ class Rank {
     for (int i = 0; i < steps; ++i) {
       const auto begin = std::chrono::steady_clock::now();
       contender.step();
+      if (device_.is_cuda()) ::torch::cuda::synchronize(device_.index());
       times.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count());
     }
     for (const double time : times) std::printf("%.2f ", time);
@@ -90,7 +96,7 @@ class Rank {
  private:
   Contender& add(const std::string& name, const std::string& model, int rank) {
     Contender& contender = contenders_[name];
-    contender.problem = make_problem(model, rank);
+    contender.problem = make_problem(model, rank, device_);
     contender.forward = [module = contender.problem.model](const at::Tensor& x) { return module->forward(x); };
     return contender;
   }
@@ -110,14 +116,16 @@ class Rank {
   }
 
   std::shared_ptr<ProcessGroup> group_;
+  at::Device device_;
+  c10::OptionalDeviceGuard current_;
   std::map<std::string, Contender> contenders_;
   std::unique_ptr<torch::DistributedDataParallel<Model>> ddp_;
   std::unique_ptr<C10dPeer> c10d_;
 };
 
 int run(int argc, char** argv) {
-  if (argc != 5) throw std::invalid_argument("usage: bench_libtorch_ddp MODEL RANK WORLD FOLDER");
-  Rank rank(argv[1], std::stoi(argv[2]), std::stoi(argv[3]), argv[4]);
+  if (argc != 6) throw std::invalid_argument("usage: bench_libtorch_ddp MODEL RANK WORLD FOLDER DEVICE");
+  Rank rank(argv[1], std::stoi(argv[2]), std::stoi(argv[3]), argv[4], argv[5]);
   rank.say_hello();
   std::string line;
   while (std::getline(std::cin, line)) {

@@ -51,7 +51,8 @@ struct BlockImpl : nn::Module {
 TORCH_MODULE(Block);
 
 struct Gpt : Model {
-  Gpt() {
+  explicit Gpt(at::Device device)
+      : mask(at::ones({kTokens, kTokens}, at::kBool).triu(1).to(device)), numbers(at::arange(kTokens).to(device)) {
     for (int i = 0; i < 4; ++i) blocks->push_back(Block());
     register_module("blocks", blocks);
   }
@@ -66,8 +67,8 @@ struct Gpt : Model {
   nn::LayerNorm norm = register_module("norm", nn::LayerNorm(nn::LayerNormOptions(std::vector<std::int64_t>{kWidth})));
   nn::Linear head = register_module("head", nn::Linear(nn::LinearOptions(kWidth, kTokens).bias(false)));
   // No buffers: gloo can't broadcast a bool one.
-  at::Tensor mask = at::ones({kTokens, kTokens}, at::kBool).triu(1);
-  at::Tensor numbers = at::arange(kTokens);
+  at::Tensor mask;
+  at::Tensor numbers;
 };
 
 at::Tensor cross_entropy(const at::Tensor& output, const at::Tensor& y) { return at::cross_entropy_loss(output, y); }
@@ -78,7 +79,7 @@ void add_sgd(Problem& problem) {
 
 }  // namespace
 
-Problem make_problem(const std::string& name, int rank) {
+Problem make_problem(const std::string& name, int rank, at::Device device) {
   Problem problem;
   ::torch::manual_seed(0);
   const auto seed_data = [&] { ::torch::manual_seed(1000 + static_cast<std::uint64_t>(rank)); };
@@ -104,7 +105,7 @@ Problem make_problem(const std::string& name, int rank) {
     problem.loss = cross_entropy;
     add_sgd(problem);
   } else if (name == "gpt") {
-    problem.model = std::make_shared<Gpt>();
+    problem.model = std::make_shared<Gpt>(device);
     seed_data();
     problem.x = at::randint(kTokens, {8, kTokens}, at::kLong);
     problem.y = at::randint(kTokens, {8, kTokens}, at::kLong);
@@ -115,6 +116,9 @@ Problem make_problem(const std::string& name, int rank) {
   } else {
     throw std::invalid_argument("no model is named '" + name + "'; there are tiny, mlp, big and gpt");
   }
+  problem.model->to(device);
+  problem.x = problem.x.to(device);
+  problem.y = problem.y.to(device);
   return problem;
 }
 

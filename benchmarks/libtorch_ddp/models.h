@@ -22,8 +22,8 @@ struct Problem {
   std::unique_ptr<::torch::optim::Optimizer> optimizer;
 };
 
-// `name` is tiny, mlp, big or gpt. The same weights in each call; another batch on each rank.
+// `name` is tiny, mlp, big or gpt. The same weights in each call; another batch on each rank, on its device.
 // std::invalid_argument for another name.
-Problem make_problem(const std::string& name, int rank);
+Problem make_problem(const std::string& name, int rank, at::Device device);
 
 }  // namespace lockstep::benchmark

@@ -1,4 +1,4 @@
-"""One rank of PyTorch's DistributedDataParallel over gloo: torch_ddp.py MODEL RANK WORLD FOLDER
+"""One rank of PyTorch's DistributedDataParallel, over gloo or nccl: torch_ddp.py MODEL RANK WORLD FOLDER cpu|cuda
 
 Started by benchmarks/run_libtorch_ddp. The models and the protocol are those of benchmarks/libtorch_ddp: reads lines
 "CONTENDER STEPS", answers with the microseconds of every step. Contenders: local and ddp.
@@ -58,31 +58,38 @@ def mlp(widths):
     return nn.Sequential(*layers)
 
 
-def make(name, rank):
+def make(name, rank, device):
     """model, x, y, loss, optimizer"""
     torch.manual_seed(0)
     model = {"tiny": lambda: nn.Linear(5, 2), "mlp": lambda: mlp([784, 1024, 1024, 10]),
              "big": lambda: mlp([1024] + 6 * [2048] + [1024]), "gpt": Gpt}[name]()
+    if name == "gpt":
+        model.mask, model.numbers = model.mask.to(device), model.numbers.to(device)
+    model.to(device)
     torch.manual_seed(1000 + rank)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    if name == "tiny":
-        return model, torch.randn(30, 5), torch.randn(30, 2), F.mse_loss, optimizer
-    if name == "mlp":
-        return model, torch.randn(64, 784), torch.randint(10, (64,)), F.cross_entropy, optimizer
-    if name == "big":
-        return model, torch.randn(32, 1024), torch.randint(1024, (32,)), F.cross_entropy, optimizer
-    return (model, torch.randint(128, (8, 128)), torch.randint(128, (8, 128)),
-            lambda output, y: F.cross_entropy(output.view(-1, 128), y.view(-1)),
-            torch.optim.AdamW(model.parameters(), lr=1e-4))
+    x, y, loss = {
+        "tiny": lambda: (torch.randn(30, 5), torch.randn(30, 2), F.mse_loss),
+        "mlp": lambda: (torch.randn(64, 784), torch.randint(10, (64,)), F.cross_entropy),
+        "big": lambda: (torch.randn(32, 1024), torch.randint(1024, (32,)), F.cross_entropy),
+        "gpt": lambda: (torch.randint(128, (8, 128)), torch.randint(128, (8, 128)),
+                        lambda output, y: F.cross_entropy(output.view(-1, 128), y.view(-1))),
+    }[name]()
+    if name == "gpt":
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    return model, x.to(device), y.to(device), loss, optimizer
 
 
-def main(name, rank, world, folder):
+def main(name, rank, world, folder, device):
     rank, world = int(rank), int(world)
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/python", rank=rank, world_size=world)
+    if device == "cuda":
+        device = f"cuda:{rank}"
+        torch.cuda.set_device(device)
+    dist.init_process_group("gloo" if device == "cpu" else "nccl", init_method=f"file://{folder}/python", rank=rank, world_size=world)
     steps = {}
     for contender in "local", "ddp":
-        model, x, y, loss, optimizer = make(name, rank)
+        model, x, y, loss, optimizer = make(name, rank, device)
         call = model if contender == "local" else nn.parallel.DistributedDataParallel(model)
 
         def step(call=call, x=x, y=y, loss=loss, optimizer=optimizer):
@@ -98,6 +105,8 @@ def main(name, rank, world, folder):
         for _ in range(int(count)):
             begin = time.perf_counter()
             steps[contender]()
+            if device != "cpu":
+                torch.cuda.synchronize()
             times.append(time.perf_counter() - begin)
         print(*(f"{1e6 * t:.2f}" for t in times), flush=True)
     os._exit(0)  # at the end of 1.13's process group a rank was seen to spin for good

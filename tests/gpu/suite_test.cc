@@ -119,6 +119,20 @@ TEST_P(Ranks, TrainAsTheCpuDoes) {
               kSteps, GetParam(), GetParam() == 1 ? "" : "s", kSteps / seconds.count());
 }
 
+// Not over the fakes, which libtorch_device puts under LibTorch in one process.
+#ifdef LIBTORCH_RANK
+TEST_P(Ranks, TrainModulesOfLibTorch) {
+  if (!std::filesystem::is_regular_file(program(LIBTORCH_RANK))) {
+    GTEST_SKIP() << "no LibTorch for GPUs was found when this was built";
+  }
+  const Result result = start(GetParam(), {LIBTORCH_RANK}).wait(Deadline::after(kLimit));
+  constexpr int kNoLibraries = 127;  // the dynamic linker's
+  if (result.exit_code == kNoLibraries) GTEST_SKIP() << result.err;
+  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+  EXPECT_EQ(times(result.out, "[  PASSED  ]"), GetParam());
+}
+#endif
+
 TEST_P(Ranks, KeepReplicasBitEqualForFiftySteps) {
   EXPECT_EQ(times(run(GetParam(), {GPU_RANK, "replicas"}).out, "bit-equal after 50 steps"), GetParam());
 }
@@ -134,7 +148,8 @@ TEST_P(Ranks, TellHowLongACollectiveTakes) {
 // Hurts rank 1 of two, which are in one collective after the other.
 class HurtRank : public Gpu {
  protected:
-  Result hurt(int signal, const char* what, const std::string& mode, const Words& flags = {}) {
+  // `news`: the message by which the job learns of it.
+  Result hurt(int signal, const char* what, const std::string& mode, const std::string& news, const Words& flags = {}) {
     Process job = start(2, {GPU_RANK, mode}, flags);
     if (!job.await_output("[rank 1] loops as pid ", 1, Deadline::after(kLimit)) ||
         !job.await_output("[rank 0] loops as pid ", 1, Deadline::after(kLimit))) {
@@ -144,13 +159,13 @@ class HurtRank : public Gpu {
     pid_ = static_cast<pid_t>(std::stol(out.substr(out.find(mark) + mark.size())));
     const auto begin = Clock::now();
     EXPECT_EQ(::kill(pid_, signal), 0);
-    job.await_output("[rank 0] [lockstep] fatal: ");
+    job.await_output(news);
     const auto told = Clock::now();
     Result result = job.wait();
     const auto end = Clock::now();
     const auto seconds = [begin](Clock::time_point at) { return std::chrono::duration<double>(at - begin).count(); };
-    std::printf("measured: %s of a rank in a collective: %.2f s to the other's message, %.2f s to the job's end\n",
-                what, seconds(told), seconds(end));
+    std::printf("measured: %s of a rank in a collective: %.2f s to '%s', %.2f s to the job's end\n", what,
+                seconds(told), news.c_str(), seconds(end));
     return result;
   }
   std::string victim() const { return "pid " + std::to_string(pid_) + ")"; }
@@ -162,13 +177,13 @@ class HurtRank : public Gpu {
 // Of the launcher's SIGTERM for the others nothing is taken: what is seen is how a rank leaves the collective by
 // itself.
 TEST_F(HurtRank, KilledEndsTheJob) {
-  const Result result = hurt(SIGKILL, "kill -9", "loop_on", {"--grace", "30"});
+  const Result result = hurt(SIGKILL, "kill -9", "loop_on", "[rank 0] [lockstep] fatal: ", {"--grace", "30"});
   EXPECT_EQ(result.exit_code, 128 + SIGKILL) << result.err;
   EXPECT_THAT(result.err, AllOf(HasSubstr("[rank 0] [lockstep] fatal: "), HasSubstr(victim()), HasSubstr("SIGKILL")));
 }
 
 TEST_F(HurtRank, StoppedEndsTheJob) {
-  const Result result = hurt(SIGSTOP, "SIGSTOP", "loop");
+  const Result result = hurt(SIGSTOP, "SIGSTOP", "loop", "stopped answering");
   EXPECT_NE(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.err, HasSubstr(victim() + " stopped answering"));
 }

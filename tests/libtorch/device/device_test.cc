@@ -1,90 +1,16 @@
-// DistributedDataParallel on a device: CUDA tensors through nccl, over the fakes of the CUDA runtime and of NCCL. Ranks
-// are threads, each with a device. The fake runtime ends the process at the first use of memory that nothing orders.
-#include "tests/libtorch/device/torch_on_fakes.h"
-
+// DistributedDataParallel on a device: CUDA tensors through nccl.
 #include <c10/core/StreamGuard.h>
 #include <torch/csrc/autograd/variable.h>
-
-#include <barrier>
 
 #include "runtime/base/logging.h"
 #include "runtime/libtorch/state_file.h"
 #include "runtime/libtorch/sync_batch_norm.h"
-#include "runtime/libtorch/torch_stream.h"
-#include "tests/fakes/cudart/fake_cuda.h"
-#include "tests/libtorch/common.h"
+#include "tests/libtorch/device/device.h"
 
 namespace lockstep::testing {
 namespace {
 
 namespace nn = ::torch::nn;
-
-struct Net : nn::Module {
-  nn::Linear a = register_module("a", nn::Linear(4, 6));
-  nn::Linear b = register_module("b", nn::Linear(6, 3));
-  nn::Linear side = register_module("side", nn::Linear(4, 3));
-  bool use_side = true;
-  std::function<at::Tensor(const at::Tensor&)> between = [](const at::Tensor& y) { return y; };
-  at::Tensor forward(const at::Tensor& x) {
-    const at::Tensor y = between(b(at::tanh(a(x))));
-    return use_side ? y + side(x) : y;
-  }
-};
-
-at::Tensor rows(int rank, std::int64_t count) {
-  return random_tensor({count, 4}, static_cast<std::uint64_t>(rank) + 40);
-}
-at::Tensor squares(const at::Tensor& y) { return y.square().mean(); }
-torch::DdpOptions many_buckets() { return {.buckets = {.cap_bytes = 0, .first_cap_bytes = 0}}; }
-
-void on_devices(int ranks, const RankBody& body) {
-  run_torch_ranks(ranks,
-                  [&](const Group& group) {
-                    const c10::DeviceGuard here(torch::device_of(*group));
-                    body(group);
-                  },
-                  {.backend = "nccl"});
-}
-
-// A network on the group's device.
-template <typename Module = Net>
-std::shared_ptr<Module> made_for(const Group& group) {
-  auto net = std::make_shared<Module>();
-  initialize(*net, 1);
-  net->to(torch::device_of(*group));
-  return net;
-}
-
-Tensors on_cpu(Tensors tensors) {
-  for (auto& [name, tensor] : tensors) tensor = tensor.to(at::kCPU);
-  return tensors;
-}
-
-// What one process has on the CPU, on the rows of all ranks, `counts[r]` of rank r.
-Tensors gradients_alone(const std::vector<std::int64_t>& counts, bool use_side = true) {
-  Net net;
-  initialize(net, 1);
-  net.use_side = use_side;
-  std::vector<at::Tensor> all;
-  for (std::size_t r = 0; r < counts.size(); ++r) all.push_back(rows(static_cast<int>(r), counts[r]));
-  squares(net.forward(at::cat(all))).backward();
-  return gradients_of(net);
-}
-
-// A stream of torch's, as a program takes one from its pool.
-struct Side {
-  explicit Side(const Group& group) : stream(group->device()) {}
-  Stream stream;
-  c10::Stream of_torch() const { return torch_stream(stream); }
-  // What it gets from now on comes after what the current stream has, and the other way round.
-  void follow() const { order(torch::current_stream(stream.view().device), stream); }
-  void precede() const { order(stream, torch::current_stream(stream.view().device)); }
-  static void order(StreamView earlier, StreamView later) {
-    Event event(earlier.device);
-    event.record(earlier);
-    event.block(later);
-  }
-};
 
 struct NormNetImpl : nn::Module {
   nn::Sequential layers = register_module("layers", nn::Sequential(nn::Linear(nn::LinearOptions(4, 6).bias(false)),
@@ -176,42 +102,6 @@ TEST(Device, NormsOfTheSameGroupAsLayersThatSomeRanksLeaveOut) {
       }
     });
   }
-}
-
-// Gradients that are found, or known to be missing, wait for nobody where this rank can tell by itself.
-TEST(Device, NoStepWaitsOnTheHost) {
-  std::barrier everyone(2);
-  on_devices(2, [&](const Group& group) {
-    auto net = made_for(group);
-    net->use_side = false;
-    net->register_buffer("mean", at::zeros({3}, torch::device_of(*group)));
-    net->register_buffer("mask", at::ones({5}, at::TensorOptions().dtype(at::kBool).device(torch::device_of(*group))));
-    auto options = many_buckets();
-    options.unused = {"side.weight", "side.bias"};
-    torch::DistributedDataParallel ddp(net, group, options);
-    ::torch::optim::SGD optimizer(net->parameters(), 0.1);
-    const at::Tensor x = rows(group->rank(), group->rank() == 0 ? 5 : 2).to(torch::device_of(*group));
-    std::int64_t before = 0;
-    for (int step = 0; step < 6; ++step) {
-      if (step == 2) {
-        everyone.arrive_and_wait();
-        before = fake_cuda::host_synchronisations();
-        everyone.arrive_and_wait();
-      }
-      net->zero_grad(/*set_to_none=*/step % 2 == 0);
-      if (step % 2 == 0) {
-        const auto local = ddp.no_sync();
-        squares(ddp(x)).backward();
-      }
-      squares(ddp(x)).backward();
-      optimizer.step();
-    }
-    everyone.arrive_and_wait();
-    EXPECT_EQ(fake_cuda::host_synchronisations(), before);
-    everyone.arrive_and_wait();
-    EXPECT_EQ(ddp.steps(), 6);
-    EXPECT_FALSE(net->side->weight.grad().defined());
-  });
 }
 
 // The module was wrapped in one stream, half of its accumulators belong to another, and steps run in a third.
@@ -445,25 +335,6 @@ TEST(Device, StateGoesToAFileAndBack) {
     EXPECT_TRUE(same_bits(on_cpu(weights_of(*other)), saved));
     EXPECT_TRUE(other->parameters().front().is_cuda());
   });
-}
-
-// That all of the above can fail: without the waits of a step somebody reads what is still being written.
-TEST(Device, AMissingWaitIsFound) {
-  fake_cuda::Violations violations;
-  on_devices(2, [](const Group& group) {
-    auto net = made_for(group);
-    torch::DistributedDataParallel ddp(net, group);
-    const at::Tensor x = rows(group->rank(), 2).to(torch::device_of(*group));
-    squares(ddp(x)).backward();
-    group->barrier().wait();
-    if (group->rank() == 0) fake_cuda::inject("cudaStreamWaitEvent=skip");
-    group->barrier().wait();
-    squares(ddp(x)).backward();
-    for (const at::Tensor& parameter : net->parameters()) parameter.grad().mul_(1);
-    group->barrier().wait();
-    if (group->rank() == 0) fake_cuda::heal();
-  });
-  EXPECT_FALSE(violations.take().empty());
 }
 
 }  // namespace

@@ -1,5 +1,14 @@
-#include "tests/libtorch/device/torch_on_fakes.h"
-
+// CUDA tensors for a LibTorch that has none: over the fake CUDA runtime, whose checks they bring to torch's side.
+//
+// A program that links it gets, before main: torch's memory of the device, its streams, events and current stream, as
+// LibTorch for GPUs has them, and one kernel for every operator, which puts the CPU's into torch's current stream with
+// what it reads and writes. Autograd's own threads and its order between streams are LibTorch's. So a use of memory
+// that neither a stream nor an event orders ends the process, whoever of the two put it in.
+//
+// An operator returns when it has run, since its result's shape is not known before. The fake does not count that as
+// a wait: two operators that nothing orders are found all the same, and host_synchronisations() stays true.
+//
+// Written for LibTorch 1.13; no view but as_strided, view and what torch makes of them.
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/detail/CUDAHooksInterface.h>
@@ -22,6 +31,7 @@
 
 #include "runtime/device/device_runtime.h"
 #include "tests/fakes/cudart/fake_cuda.h"
+#include "tests/libtorch/device/stream_of_torch.h"
 
 namespace lockstep::testing {
 namespace {
@@ -306,11 +316,6 @@ C10_REGISTER_GUARD_IMPL(CUDA, Guard)
 const bool has_allocator = (c10::SetAllocator(at::kCUDA, &allocator), true);
 
 }  // namespace
-
-c10::Stream torch_stream(StreamView stream) {
-  const at::Device device(at::kCUDA, static_cast<at::DeviceIndex>(stream.device.index));
-  return c10::Stream(c10::Stream::UNSAFE, device, reinterpret_cast<c10::StreamId>(stream.handle));
-}
 
 }  // namespace lockstep::testing
 

@@ -1,0 +1,76 @@
+// What the tests of DistributedDataParallel on a device share. They run in two places: over the fakes of the CUDA
+// runtime and of NCCL, with ranks as threads (torch_on_fakes.cc, fakes_test.cc), and on a GPU, with ranks as processes
+// (on_gpu.cc).
+#pragma once
+
+#include <functional>
+
+#include "runtime/libtorch/torch_stream.h"
+#include "tests/libtorch/common.h"
+#include "tests/libtorch/device/stream_of_torch.h"
+
+namespace lockstep::testing {
+
+// Runs `body` as each of `ranks` ranks of a group over nccl, with its device current. As processes: nothing, where the
+// job has another number of ranks.
+void on_devices(int ranks, const RankBody& body);
+
+struct Net : ::torch::nn::Module {
+  ::torch::nn::Linear a = register_module("a", ::torch::nn::Linear(4, 6));
+  ::torch::nn::Linear b = register_module("b", ::torch::nn::Linear(6, 3));
+  ::torch::nn::Linear side = register_module("side", ::torch::nn::Linear(4, 3));
+  bool use_side = true;
+  std::function<at::Tensor(const at::Tensor&)> between = [](const at::Tensor& y) { return y; };
+  at::Tensor forward(const at::Tensor& x) {
+    const at::Tensor y = between(b(at::tanh(a(x))));
+    return use_side ? y + side(x) : y;
+  }
+};
+
+inline at::Tensor rows(int rank, std::int64_t count) {
+  return random_tensor({count, 4}, static_cast<std::uint64_t>(rank) + 40);
+}
+inline at::Tensor squares(const at::Tensor& y) { return y.square().mean(); }
+inline torch::DdpOptions many_buckets() { return {.buckets = {.cap_bytes = 0, .first_cap_bytes = 0}}; }
+
+// A network on the group's device.
+template <typename Module = Net>
+std::shared_ptr<Module> made_for(const Group& group) {
+  auto net = std::make_shared<Module>();
+  initialize(*net, 1);
+  net->to(torch::device_of(*group));
+  return net;
+}
+
+inline Tensors on_cpu(Tensors tensors) {
+  for (auto& [name, tensor] : tensors) tensor = tensor.to(at::kCPU);
+  return tensors;
+}
+
+// What one process has on the CPU, on the rows of all ranks, `counts[r]` of rank r.
+inline Tensors gradients_alone(const std::vector<std::int64_t>& counts, bool use_side = true) {
+  Net net;
+  initialize(net, 1);
+  net.use_side = use_side;
+  std::vector<at::Tensor> all;
+  for (std::size_t r = 0; r < counts.size(); ++r) all.push_back(rows(static_cast<int>(r), counts[r]));
+  squares(net.forward(at::cat(all))).backward();
+  return gradients_of(net);
+}
+
+// A stream of torch's, as a program takes one from its pool.
+struct Side {
+  explicit Side(const Group& group) : stream(group->device()) {}
+  Stream stream;
+  c10::Stream of_torch() const { return torch_stream(stream); }
+  // What it gets from now on comes after what the current stream has, and the other way round.
+  void follow() const { order(torch::current_stream(stream.view().device), stream); }
+  void precede() const { order(stream, torch::current_stream(stream.view().device)); }
+  static void order(StreamView earlier, StreamView later) {
+    Event event(earlier.device);
+    event.record(earlier);
+    event.block(later);
+  }
+};
+
+}  // namespace lockstep::testing
