@@ -1,29 +1,77 @@
-// The message of the error that a call throws.
+// What a call throws: its type, the fields of its cause, and its text where that is a promise.
 #pragma once
 
 #include <gtest/gtest.h>
 
-#include <stdexcept>
+#include <initializer_list>
+#include <optional>
+#include <source_location>
 #include <string>
+#include <string_view>
 #include <utility>
 
+#include "runtime/base/cause.h"
 #include "runtime/base/error.h"
 
 namespace lockstep::testing {
 
 // The test fails if the call throws nothing, or anything but an Expected.
 template <typename Expected = InvalidArgument, typename Call>
-std::string error_of(Call&& call) {
+std::optional<Expected> thrown_by(Call&& call) {
   try {
     std::forward<Call>(call)();
   } catch (const Expected& error) {
-    return error.what();
+    return error;
   } catch (const std::exception& error) {
     ADD_FAILURE() << "another error than expected: " << error.what();
-    return "";
+    return std::nullopt;
   }
   ADD_FAILURE() << "no error at all";
-  return "";
+  return std::nullopt;
+}
+
+// The message of what the call throws; empty if that is no Expected.
+template <typename Expected = InvalidArgument, typename Call>
+std::string error_of(Call&& call) {
+  const auto error = thrown_by<Expected>(std::forward<Call>(call));
+  return error ? error->what() : "";
+}
+
+// A failure is one of the line that calls.
+inline void expect_text(std::string_view text, std::initializer_list<std::string_view> parts,
+                        std::source_location where = std::source_location::current()) {
+  for (const std::string_view part : parts) {
+    if (text.find(part) != std::string_view::npos) continue;
+    ADD_FAILURE_AT(where.file_name(), static_cast<int>(where.line())) << "no '" << part << "' in: " << text;
+  }
+}
+
+// The kind, and the fields that `wanted` sets to another value than their default. Of the text it says a part.
+inline void expect_cause(const Error& error, const Cause& wanted) {
+  const Cause* const cause = error.cause();
+  ASSERT_NE(cause, nullptr) << "an error without a cause: " << error.what();
+  const Cause unset;
+  const auto expect = [&](const char* name, auto Cause::*field) {
+    if (wanted.*field != unset.*field) {
+      EXPECT_EQ(cause->*field, wanted.*field) << name << " of: " << error.what();
+    }
+  };
+  EXPECT_EQ(name_of(cause->kind), name_of(wanted.kind)) << error.what();
+  expect("rank", &Cause::rank);
+  expect("reporter", &Cause::reporter);
+  expect("host", &Cause::host);
+  expect("pid", &Cause::pid);
+  expect("generation", &Cause::generation);
+  expect("step", &Cause::step);
+  expect("bucket", &Cause::bucket);
+  expect("sequence", &Cause::sequence);
+  expect("error_number", &Cause::error_number);
+  expect("signal", &Cause::signal);
+  expect_text(error.what(), {wanted.text});
+}
+template <typename Expected, typename Call>
+void expect_failure(Call&& call, const Cause& wanted) {
+  if (const auto error = thrown_by<Expected>(std::forward<Call>(call))) expect_cause(*error, wanted);
 }
 
 }  // namespace lockstep::testing

@@ -34,30 +34,6 @@ std::vector<bool> used(const Reducer& reducer) {
   return result;
 }
 
-TEST(ReducerUnused, EveryRankLearnsWhatAnyRankUsed) {
-  for (const BucketOptions& buckets : {kOneEach, BucketOptions{}}) {
-    FakeWorld world(3);
-    world.run([&](const Group& group) {
-      Reducer reducer(kFour, group, {.buckets = buckets, .track_unused = true});
-      EXPECT_EQ(reducer.parameters().size(), 4u);
-      for (int step = 0; step < 4; ++step) {
-        reducer.begin_step({.weight = 2});
-        write(reducer, 3, 2.0f);
-        if (group->rank() == 1) write(reducer, 1, 6.0f);
-        EXPECT_EQ(reducer.finish_step(), 6);
-        EXPECT_EQ(used(reducer), (std::vector<bool>{false, true, false, true}));
-        EXPECT_EQ(reducer.gradient<double>(1)[7], 1.0);
-        EXPECT_EQ(reducer.gradient<float>(3)[2], 1.0f);
-        EXPECT_EQ(reducer.gradient<float>(0)[0], 0.0f);
-      }
-      // What was used is of each step anew.
-      reducer.begin_step({.weight = 2});
-      reducer.finish_step();
-      EXPECT_EQ(used(reducer), std::vector<bool>(4, false));
-    });
-  }
-}
-
 TEST(ReducerUnused, EarlierMicroBatchesCountAndRanksWithoutDataDoNot) {
   FakeWorld world(2);
   world.run([](const Group& group) {

@@ -1,4 +1,4 @@
-// Kernels of a test, for the fake CUDA runtime: what a backward writes into its stream, and a look at the result.
+// What a backward writes and an optimizer reads, wherever a group's memory is: kernels in the group's stream.
 #pragma once
 
 #include <functional>
@@ -8,20 +8,46 @@
 #include "runtime/ddp/reducer.h"
 #include "runtime/device/half.h"
 #include "tests/conformance/memory.h"
-#include "tests/fakes/cudart/fake_cuda.h"
 
 namespace lockstep::testing {
 
-// A kernel over `count` elements in device memory that reads and writes them.
+struct Kernel {
+  std::string name;
+  void* data = nullptr;  // read and written
+  std::size_t bytes = 0;
+  const void* source = nullptr;  // read, as many bytes; null: none
+  // Called with addresses that the host can use.
+  std::function<void(void* data, const void* source)> body;
+};
+// kernels_on_host.cc calls the body at once, kernels_on_fake_cuda.cc puts it into the stream.
+void enqueue(StreamView stream, Kernel kernel);
+
+// A kernel over `count` elements that reads and writes them.
 template <typename T>
-void launch(StreamView stream, const std::string& what, T* data, std::int64_t count,
+void launch(StreamView stream, const std::string& name, T* data, std::int64_t count,
             std::function<void(T* data, std::int64_t count)> body) {
-  const fake_cuda::Range all{data, static_cast<std::size_t>(count) * sizeof(T)};
-  const cudaError_t error = fake_cuda::enqueue(
-      static_cast<cudaStream_t>(stream.handle), what,
-      [data = static_cast<T*>(fake_cuda::host_address(data)), count, body = std::move(body)] { body(data, count); },
-      {all}, {all});
-  if (error != cudaSuccess) throw DeviceError("a launch of a test failed");
+  enqueue(stream,
+          {.name = name,
+           .data = data,
+           .bytes = static_cast<std::size_t>(count) * sizeof(T),
+           .body = [count, body = std::move(body)](void* at, const void*) { body(static_cast<T*>(at), count); }});
+}
+
+template <typename T>
+double number(T value) {
+  if constexpr (std::is_floating_point_v<T>)
+    return static_cast<double>(value);
+  else
+    return static_cast<double>(to_float(value));
+}
+template <typename T>
+T from_number(double value) {
+  if constexpr (std::is_same_v<T, bfloat16>)
+    return to_bfloat16(static_cast<float>(value));
+  else if constexpr (std::is_same_v<T, float16>)
+    return to_float16(static_cast<float>(value));
+  else
+    return static_cast<T>(value);
 }
 
 // Gradient `parameter`, element i: += of(i) if the reducer accumulates, else =. In the group's stream, without a wait.
@@ -31,20 +57,8 @@ void write_gradient(ProcessGroup& group, Reducer& reducer, int parameter, std::f
   const bool adds = reducer.accumulating();
   launch<T>(group.stream(), "backward of " + spec.name, reducer.gradient<T>(parameter), spec.count(),
             [adds, of = std::move(of)](T* data, std::int64_t count) {
-              const auto number = [](T value) {
-                if constexpr (std::is_floating_point_v<T>)
-                  return static_cast<double>(value);
-                else
-                  return static_cast<double>(to_float(value));
-              };
               for (std::int64_t i = 0; i < count; ++i) {
-                const double value = (adds ? number(data[i]) : 0.0) + of(i);
-                if constexpr (std::is_same_v<T, bfloat16>)
-                  data[i] = to_bfloat16(static_cast<float>(value));
-                else if constexpr (std::is_same_v<T, float16>)
-                  data[i] = to_float16(static_cast<float>(value));
-                else
-                  data[i] = static_cast<T>(value);
+                data[i] = from_number<T>((adds ? number(data[i]) : 0.0) + of(i));
               }
             });
 }

@@ -1,0 +1,119 @@
+// What becomes of a step that a rank can't finish, and of mistakes, on every backend.
+#include <atomic>
+
+#include "runtime/base/error.h"
+#include "tests/multirank/reducer/suite.h"
+#include "tests/support/error_of.h"
+
+namespace lockstep::testing {
+namespace {
+
+using Kind = Cause::Kind;
+
+// An abort overtakes: a slower rank may still be at the end of the step before.
+void expect_place(const Error& error, std::int64_t step) {
+  ASSERT_NE(error.cause(), nullptr) << error.what();
+  const std::int64_t seen = error.cause()->step;
+  EXPECT_TRUE(seen == step || seen == step - 1) << error.what();
+  EXPECT_TRUE(std::string(error.what()).starts_with("step " + std::to_string(seen) + ", ")) << error.what();
+}
+
+TEST(ReducerFailures, APeerThatLeavesInAStepIsSeenByAllInTheirs) {
+  std::atomic<int> seen{0};
+  run_suite(3, [&](const Group& group) {
+    Reducer reducer(kSix, group, kTwoEach);
+    const auto step = [&](bool leaves) {
+      reducer.begin_step({.weight = 1});
+      for (const int p : kBackward) {
+        if (leaves && p == 2) return group->abort("rank 1 has no more power");
+        write_gradient(*group, reducer, p, 1);
+        reducer.mark_ready(p);
+      }
+      reducer.finish_step();
+      reducer.total_weight();  // so that nobody runs steps ahead
+    };
+    if (group->rank() == 1) {
+      for (int k = 0; k < 3; ++k) step(k == 2);
+      return;
+    }
+    const auto error = thrown_by<PeerLost>([&] {
+      for (int k = 0; k < 3; ++k) step(false);
+    });
+    ASSERT_TRUE(error);
+    ++seen;
+    expect_cause(*error, {.kind = Kind::aborted, .rank = 1, .text = "rank 1 has no more power"});
+    expect_place(*error, 2);
+    // What every later call throws.
+    const std::string cause = error->what();
+    EXPECT_EQ(error_of<PeerLost>([&] { reducer.finish_step(); }), cause);
+    EXPECT_EQ(error_of<PeerLost>([&] { reducer.begin_step(); }), cause);
+    EXPECT_EQ(error_of<PeerLost>([&] { reducer.mark_ready(0); }), cause);
+    EXPECT_EQ(error_of<PeerLost>([&] { reducer.plan_order(kBackward); }), cause);
+    if (group->device().kind == DeviceKind::cpu) return;
+    EXPECT_EQ(error_of<PeerLost>([&] { reducer.total_weight(); }), cause);
+  });
+  EXPECT_EQ(seen, 2);
+}
+
+TEST(ReducerFailures, AReducerDroppedInAStepFailsTheOthersWithItsRank) {
+  std::atomic<int> seen{0};
+  run_suite(2, [&](const Group& group) {
+    const auto use = [&](int last) {
+      Reducer reducer(kSix, group, kTwoEach);
+      reducer.begin_step({.weight = 1});
+      for (int p = 5; p >= last; --p) {
+        write_gradient(*group, reducer, p, 1);
+        reducer.mark_ready(p);
+      }
+      if (last > 0) return;  // and never finishes
+      reducer.finish_step();
+      reducer.total_weight();
+    };
+    if (group->rank() == 1) return use(4);
+    const auto error = thrown_by<PeerLost>([&] { use(0); });
+    ASSERT_TRUE(error);
+    ++seen;
+    expect_cause(*error, {.kind = Kind::aborted, .rank = 1, .text = "rank 1 left step 0 before finish_step"});
+  });
+  EXPECT_EQ(seen, 1);
+}
+
+TEST(ReducerFailures, DifferentModelsAreAMismatchOnEveryRank) {
+  run_suite(3, [&](const Group& group) {
+    auto specs = kSix;
+    if (group->rank() == 2) specs[3].shape = {17};
+    expect_text(error_of<Mismatch>([&] { Reducer(specs, group); }),
+                {"parameter 3: ranks 0 and 1 have 'd' float32 [16]; rank 2 has 'd' float32 [17]"});
+  });
+}
+
+TEST(ReducerFailures, MisuseChangesNothing) {
+  run_suite(1, [](const Group& group) {
+    Reducer reducer(kSix, group, kTwoEach);
+    reducer.begin_step({.weight = 2});
+    backward(group, reducer, 2);
+    EXPECT_THROW(reducer.mark_ready(3), InvalidArgument);
+    expect_text(error_of([&] { reducer.total_weight(); }), {"within step 0", "finish_step"});
+    EXPECT_THROW(reducer.used_anywhere(0), InvalidArgument);
+    finish(group, reducer, 2);
+    EXPECT_EQ(first(group, reducer, 0), 1.0f);
+    reducer.begin_step({.weight = 3});
+    backward(group, reducer, 3);
+    reducer.finish_step();
+    // A world of one can go on after a backward that failed.
+    reducer.begin_step({.weight = 4});
+    for (const int p : {5, 4}) {
+      write_gradient(*group, reducer, p, 100);
+      reducer.mark_ready(p);
+    }
+    reducer.abandon_step("backward threw");
+    EXPECT_EQ(reducer.total_weight(), 3) << "of the last one that was finished";
+    reducer.begin_step({.weight = 3});
+    backward(group, reducer, 3);
+    finish(group, reducer, 3);
+    EXPECT_EQ(first(group, reducer, 4), 5.0f);
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::testing

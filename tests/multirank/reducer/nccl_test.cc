@@ -1,0 +1,408 @@
+// What is of a device alone: the Reducer over NCCL, with fakes of the CUDA runtime and of NCCL, ranks as threads. The
+// fake runtime ends the process at the first use of memory that nothing orders, in every test here.
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <latch>
+#include <thread>
+
+#include "runtime/base/error.h"
+#include "runtime/ddp/broadcast_parameters.h"
+#include "runtime/ddp/divergence_check.h"
+#include "runtime/device/device_runtime.h"
+#include "tests/fakes/cudart/fake_cuda.h"
+#include "tests/fakes/nccl/fake_nccl.h"
+#include "tests/multirank/reducer/suite.h"
+#include "tests/support/error_of.h"
+
+namespace lockstep::testing {
+namespace {
+
+// The map has been zeroed with the gradients: every rank must take the same for used. Where some rank has data, only
+// those that have count.
+TEST(NcclReducer, NobodyWithDataCountsAsUsingAll) {
+  run_ranks(2, [](const Group& group) {
+    const Compute compute(group);
+    Reducer reducer(kSix, group, {.buckets = kTwoEach.buckets, .track_unused = true});
+    EXPECT_FALSE(reducer.used_anywhere(5)) << "before the first step";
+    const std::array<std::array<int, 2>, 4> weights = {{{0, 0}, {1, 1}, {0, 1}, {0, 0}}};
+    for (const auto& by_rank : weights) {
+      reducer.begin_step({.weight = by_rank[static_cast<std::size_t>(group->rank())]});
+      if (group->rank() == 0) {
+        write_gradient(*group, reducer, 5, 1);
+        reducer.mark_ready(5);
+      }
+      reducer.finish_step();
+      EXPECT_EQ(reducer.used_anywhere(5), by_rank[0] == by_rank[1]) << "one without rows uses nothing";
+      EXPECT_EQ(reducer.used_anywhere(4), by_rank[1] == 0);
+    }
+  });
+}
+
+TEST(NcclReducer, LaunchesBucketsInOneOrderWhateverIsReadyFirst) {
+  // Buckets of 16, 32, 48 and 64 elements tell themselves apart.
+  const std::vector<ParameterSpec> specs{
+      {"a", DType::f32, {64}}, {"b", DType::f32, {48}}, {"c", DType::f32, {32}}, {"d", DType::f32, {16}}};
+  constexpr int kRanks = 3;
+  constexpr int kSteps = 4;
+  fake_nccl::take_calls();
+  run_ranks(kRanks, [&](const Group& group) {
+    const Compute compute(group);
+    Reducer reducer(specs, group, {{.cap_bytes = 0, .first_cap_bytes = 0}});
+    reducer.plan_order(std::vector<int>{3, 2, 1, 0});
+    for (std::uint64_t step = 0; step < kSteps; ++step) {
+      reducer.begin_step({.weight = 1});
+      for (const int p : shuffled(4, step, static_cast<std::uint64_t>(group->rank()))) {
+        write_gradient(*group, reducer, p, p);
+        reducer.mark_ready(p);
+      }
+      reducer.finish_step();
+    }
+    for (int p = 0; p < 4; ++p) EXPECT_EQ(first(group, reducer, p), static_cast<float>(p));
+  });
+  // Buckets that differ between the ranks hang in the fake, as they may in NCCL. Of all ranks' calls, each in its
+  // order: no bucket ever comes more often than the one before it.
+  std::vector<int> times(4);
+  for (const std::string& call : fake_nccl::take_calls()) {
+    for (std::size_t bucket = 0; bucket < 4; ++bucket) {
+      if (call == "  all_reduce " + std::to_string(16 * (bucket + 1)) + " float32 sum") ++times[bucket];
+    }
+    EXPECT_TRUE(std::is_sorted(times.rbegin(), times.rend())) << call;
+  }
+  EXPECT_EQ(times, std::vector<int>(4, kRanks * kSteps));
+}
+
+// The host is held up by nothing, and the device takes no new memory, from the third step on.
+TEST(NcclReducer, AStepMakesTheHostWaitForNothing) {
+  constexpr int kRanks = 2;
+  std::latch warm(kRanks), counted(kRanks), over(kRanks);
+  std::int64_t waits = 0;
+  DeviceCounters counters;
+  run_ranks(kRanks, [&](const Group& group) {
+    const Compute compute(group);
+    DeviceRuntime& cuda = device_runtime(DeviceKind::cuda);
+    Reducer reducer(kSix, group, {.buckets = kTwoEach.buckets, .track_unused = true});
+    reducer.plan_order(kBackward);
+    const auto step = [&](bool synchronize) {
+      reducer.begin_step({.weight = 1, .synchronize = synchronize});
+      for (const int p : {5, 4, 3, 1, 0}) {
+        write_gradient(*group, reducer, p, p);
+        reducer.mark_ready(p);
+      }
+      if (group->rank() == 1) reducer.mark_unused(2);
+      reducer.finish_step();
+      reducer.last_step();
+    };
+    for (int k = 0; k < 40; ++k) step(k % 4 != 0);
+    reducer.total_weight();
+    compute.stream.synchronize(copy_deadline());
+    warm.arrive_and_wait();
+    if (group->rank() == 0) {
+      waits = fake_cuda::host_synchronisations();
+      counters = cuda.counters();
+    }
+    counted.arrive_and_wait();
+    for (int k = 0; k < 20; ++k) step(k % 4 != 0);
+    over.arrive_and_wait();
+    if (group->rank() == 0) {
+      EXPECT_EQ(fake_cuda::host_synchronisations(), waits);
+      EXPECT_EQ(cuda.counters().host_waits, counters.host_waits);
+    }
+    group->barrier().wait();
+    EXPECT_EQ(first(group, reducer, 2), 0.0f);
+  });
+}
+
+TEST(NcclReducer, TheRecordOfAStepIsOfTheDevicesTime) {
+  run_ranks(2, [](const Group& group) {
+    const Compute compute(group);
+    Reducer reducer(kSix, group, kTwoEach);
+    reducer.plan_order(kBackward);
+    EXPECT_EQ(reducer.last_step().step, -1);
+    std::atomic<bool> go = false;
+    for (int step = 0; step < 4; ++step) {
+      go = false;
+      reducer.begin_step({.weight = 1});
+      for (const int p : kBackward) {
+        write_gradient(*group, reducer, p, 1);
+        // The host is through with the step long before the device is.
+        if (p == 0) {
+          launch<float>(group->stream(), "a long backward", reducer.gradient<float>(p), 16,
+                        [&go](float*, std::int64_t) {
+                          while (!go) std::this_thread::yield();
+                        });
+        }
+        reducer.mark_ready(p);
+      }
+      reducer.finish_step();
+      EXPECT_EQ(reducer.last_step().step, step - 1) << "this step has not ended on the device";
+      go = true;
+      compute.stream.synchronize(copy_deadline());
+      const trace::StepRecord& record = reducer.last_step();
+      ASSERT_EQ(record.step, step);
+      EXPECT_EQ(record.gradients_ready, 6);
+      ASSERT_EQ(record.buckets.size(), 3u);
+      EXPECT_LE(record.begin, record.buckets[0].ready);
+      EXPECT_LE(record.last_gradient_ready, record.end);
+      for (std::size_t b = 0; b < 3; ++b) {
+        EXPECT_EQ(record.buckets[b].bytes, 128u);
+        EXPECT_EQ(record.buckets[b].gradients_ready, static_cast<int>(2 * b + 2));
+        EXPECT_LE(record.buckets[b].ready, record.buckets[b].launched);
+        EXPECT_LE(record.buckets[b].launched, record.buckets[b].finished);
+        EXPECT_LE(record.buckets[b].finished, record.end);
+      }
+      // The last bucket could not start before backward had ended.
+      EXPECT_LE(record.buckets[1].launched, record.buckets[2].launched);
+      EXPECT_EQ(record.waited, record.end - record.last_gradient_ready);
+      EXPECT_GE(record.hidden.count(), 0);
+      EXPECT_EQ(record.hidden, record.under_way);
+      EXPECT_LE(record.under_way, record.last_gradient_ready - record.begin);
+    }
+  });
+}
+
+TEST(NcclReducer, FollowsAStreamThatIsSetBetweenSteps) {
+  run_ranks(2, [](const Group& group) {
+    const Stream one(group->device()), other(group->device());
+    Reducer reducer(kSix, group, kTwoEach);  // on the default stream so far
+    for (int step = 0; step < 6; ++step) {
+      group->set_stream(step % 2 == 0 ? one : other);
+      reducer.begin_step({.weight = 1});
+      backward(group, reducer, step);
+      reducer.finish_step();
+    }
+    EXPECT_EQ(first(group, reducer, 1), 10.0f);
+  });
+}
+
+TEST(NcclReducer, AStreamMayGoOnceAnotherIsSet) {
+  run_ranks(2, [](const Group& group) {
+    ASSERT_EQ(cudaSetDevice(group->device().index), cudaSuccess);
+    cudaStream_t stream = nullptr;
+    const auto move_on = [&] {
+      cudaStream_t next = nullptr;
+      ASSERT_EQ(cudaStreamCreateWithFlags(&next, cudaStreamNonBlocking), cudaSuccess);
+      group->set_stream({group->device(), next});
+      if (stream != nullptr) {
+        ASSERT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+      }
+      stream = next;
+    };
+    move_on();
+    Reducer reducer(kSix, group, {.buckets = kTwoEach.buckets, .track_unused = true});
+    move_on();
+    reducer.plan_order(kBackward);
+    for (int step = 0; step < 3; ++step) {
+      for (const bool synchronize : {false, true}) {
+        move_on();
+        reducer.begin_step({.weight = 1, .synchronize = synchronize});
+        backward(group, reducer, 2);
+        reducer.finish_step();
+      }
+    }
+    EXPECT_EQ(first(group, reducer, 1), 4.0f);
+    group->set_stream({group->device(), nullptr});
+    ASSERT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+  });
+}
+
+// One step with each kind of wait in it.
+void two_steps() {
+  run_ranks(2, [](const Group& group) {
+    const Compute compute(group);
+    Reducer reducer(kSix, group, {.buckets = kTwoEach.buckets, .track_unused = true});
+    reducer.plan_order(kBackward);
+    // What comes before is reached: the steps alone wait for what they need.
+    compute.stream.synchronize(copy_deadline());
+    std::array<std::atomic<bool>, 2> go = {};
+    for (std::atomic<bool>& may_end : go) {
+      reducer.begin_step({.weight = 1});
+      for (const int p : kBackward) {
+        write_gradient(*group, reducer, p, 1);
+        // Nothing has ended before all waits are in their streams, else they would not be needed.
+        launch<float>(group->stream(), "the end of backward", reducer.gradient<float>(p), 1, [&](float*, std::int64_t) {
+          while (!may_end) std::this_thread::yield();
+        });
+        reducer.mark_ready(p);
+      }
+      reducer.finish_step();
+      // The optimizer reads all of them.
+      for (const int p : kBackward) write_gradient(*group, reducer, p, 0);
+      may_end = true;
+    }
+    compute.stream.synchronize(copy_deadline());
+  });
+}
+
+// Takes away one wait of a stream for an event after the other: each must be seen to be missing. The first of them is
+// the communication stream's for the gradients of the first bucket.
+TEST(NcclReducer, EveryWaitOfAStepIsNeeded) {
+  fake_cuda::Violations violations;
+  const std::int64_t before = fake_cuda::calls("cudaStreamWaitEvent");
+  two_steps();
+  const std::int64_t waits = fake_cuda::calls("cudaStreamWaitEvent") - before;
+  EXPECT_EQ(violations.take(), std::vector<std::string>{});
+  ASSERT_EQ(waits, 2 * 2 * (4 + 1)) << "two ranks, two steps: before four buckets, and behind them all";
+  for (std::int64_t k = 1; k <= waits; ++k) {
+    fake_cuda::inject("cudaStreamWaitEvent=skip@" + std::to_string(k));
+    two_steps();
+    fake_cuda::heal();
+    const auto seen = violations.take();
+    ASSERT_FALSE(seen.empty()) << "nothing notices that wait " << k << " of " << waits << " is missing";
+    expect_text(seen[0], {"in no order with"});
+  }
+}
+
+// The host is through with two steps before the device is with the first; the third reads the first one's note.
+TEST(NcclReducer, ANoteIsReadTwoStepsLaterAlikeOnAllRanks) {
+  for (const int ranks : {1, 2, 3}) {
+    run_ranks(ranks, [](const Group& group) {
+      const Compute compute(group);
+      Reducer reducer(kSix, group, kTwoEach);
+      reducer.plan_order(kBackward);
+      std::atomic<bool> go = false;
+      const auto differ = [](std::int64_t step) { return step == 0 || step % 5 == 3; };
+      for (std::int64_t step = 0; step < 12; ++step) {
+        // Micro-batches carry none. A rank without data has its say.
+        reducer.begin_step({.weight = group->rank(), .synchronize = false, .note = {.versions = 1000 + group->rank()}});
+        reducer.finish_step();
+        if (step == 2) go = true;
+        const std::int64_t own = differ(step) ? group->rank() - 1 : step;
+        reducer.begin_step({.weight = 0, .note = {.versions = own, .digest = -own}});
+        EXPECT_EQ(reducer.noted().step, std::max<std::int64_t>(step - 2, -1));
+        if (step >= 2) {
+          EXPECT_EQ(reducer.noted().of_all.versions, group->size() == 1 || !differ(step - 2)) << step;
+          EXPECT_EQ(reducer.noted().of_all.digest, group->size() == 1 || !differ(step - 2)) << step;
+        }
+        if (step == 0) {
+          launch<float>(group->stream(), "a long backward", reducer.gradient<float>(5), 16,
+                        [&go](float*, std::int64_t) {
+                          while (!go) std::this_thread::yield();
+                        });
+        }
+        backward(group, reducer, 1);
+        reducer.finish_step();
+      }
+      compute.stream.synchronize(copy_deadline());
+    });
+  }
+}
+
+TEST(NcclReducer, ReplicasThatComeApartAreFoundTwoStepsLaterOnAllRanks) {
+  run_ranks(3, [](const Group& group) {
+    const Compute compute(group);
+    DeviceRuntime& cuda = device_runtime(DeviceKind::cuda);
+    const auto weight = cuda.allocate(16 * sizeof(float), compute.stream);
+    const auto write = [&](float value) {
+      launch<float>(compute.stream, "sgd", static_cast<float*>(weight.get()), 16,
+                    [value](float* data, std::int64_t count) { std::fill_n(data, count, value); });
+    };
+    write(0);
+    Reducer reducer({{"a", DType::f32, {16}}}, group);
+    std::uint64_t versions = 0;
+    DivergenceCheck check(
+        group, 0,
+        {[&] { return versions; },
+         [&] {
+           return DivergenceCheck::Replica::State{{{"a", BufferView(weight.get(), 16, DType::f32, group->device())}}};
+         }});
+    const auto step = [&](std::int64_t number, bool optimize) {
+      reducer.begin_step({.weight = 1, .note = check.note(number)});
+      backward(group, reducer, 1);
+      reducer.finish_step();
+      check.judge(number, reducer.noted());
+      if (!optimize) return;
+      write(static_cast<float>(number));
+      ++versions;
+    };
+    for (std::int64_t number = 0; number < 10; ++number) {
+      if (number == 4 && group->rank() == 0) ++versions;  // over equal values
+      step(number, true);
+    }
+    step(10, group->rank() != 2);
+    step(11, true);
+    step(12, true);
+    // The last write has made them equal again, and their counts differ still: that is no error.
+    step(13, true);
+    step(14, group->rank() != 2);
+    step(15, false);
+    step(16, false);
+    const std::string text = error_of<Mismatch>([&] { step(17, false); });
+    expect_text(text, {"they came apart between step 13 and step 15", "'a': rank 2 differs from the others"});
+  });
+}
+
+TEST(NcclReducer, ABufferOnAnotherDeviceIsRefused) {
+  run_ranks(1, [](const Group& group) {
+    std::array<BufferView, 1> elsewhere{BufferView(&elsewhere, 1, DType::f32, {DeviceKind::cuda, 3})};
+    expect_text(error_of<InvalidArgument>([&] { broadcast_parameters(*group, elsewhere); }), {"cuda:3", "cuda:0"});
+  });
+}
+
+// What fails may be no call of the group's: the others would wait for the rest of the step.
+TEST(NcclReducer, AStepThatTheDeviceFailsFailsTheOthersToo) {
+  for (const bool gives_up : {false, true}) {
+    std::latch ready(2);
+    std::latch failed(2);
+    run_ranks(2, [&](const Group& group) {
+      const Compute compute(group);
+      auto reducer = std::make_unique<Reducer>(kSix, group, kTwoEach);
+      reducer->begin_step({.weight = 1});
+      for (const int p : {5, 4}) {
+        write_gradient(*group, *reducer, p, 1);
+        reducer->mark_ready(p);
+      }
+      ready.arrive_and_wait();
+      if (group->rank() == 1) {
+        failed.arrive_and_wait();
+        const std::string cause = error_of<PeerLost>([&] {
+          for (const int p : {3, 2, 1, 0}) reducer->mark_unused(p);
+          reducer->finish_step();
+          reducer->total_weight();
+        });
+        expect_text(cause, {gives_up ? "failed in step 0: no more" : "rank 0 left step 0 before finish_step"});
+        return;
+      }
+      fake_cuda::inject("cudaMemsetAsync=2");
+      error_of<DeviceError>([&] { reducer->mark_unused(3); });
+      fake_cuda::heal();
+      if (gives_up) reducer->abandon_step("no more");
+      reducer.reset();
+      failed.arrive_and_wait();
+    });
+  }
+}
+
+// A kernel of NCCL's that never ends is a Timeout of whoever waits for it on the host. The limit is longer than a
+// process may stand still on the way there.
+TEST(NcclReducer, ACollectiveThatHangsIsATimeoutWithItsStep) {
+  fake_nccl::inject("all_reduce=hang@6:rank0");
+  run_ranks(2,
+            [&](const Group& group) {
+              const Compute compute(group);
+              Reducer reducer(kSix, group, kTwoEach);
+              const std::string cause = error_of<Timeout>([&] {
+                for (int step = 0; step < 10; ++step) {
+                  reducer.begin_step({.weight = 1});
+                  backward(group, reducer, 1);
+                  reducer.finish_step();
+                  reducer.total_weight();
+                }
+              });
+              expect_text(cause, {"step ", "timed out"});
+            },
+            {.timeout = std::chrono::seconds(4)});
+  fake_nccl::heal();
+}
+
+TEST(NcclReducer, BucketsAreLargerOnADevice) {
+  run_ranks(1, [](const Group& group) {
+    // 24 MB in twelve parameters: one bucket of the first cap, one of all others.
+    std::vector<ParameterSpec> specs;
+    for (int i = 0; i < 12; ++i) specs.push_back({"p" + std::to_string(i), DType::f32, {500'000}});
+    EXPECT_EQ(Reducer(specs, group).plan().buckets.size(), 2u);
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::testing
