@@ -9,7 +9,7 @@
 set(plugin_headers
     runtime/base/cause.h runtime/base/deadline.h runtime/base/error.h runtime/base/mutex.h runtime/base/observed_clock.h
     runtime/base/owner_process.h runtime/base/unwind_guard.h runtime/comm/arguments.h runtime/comm/backend.h
-    runtime/comm/op_record.h runtime/comm/parcel.h runtime/comm/process_group.h runtime/comm/reduction.h
+    runtime/comm/op_record.h runtime/comm/p2p_op.h runtime/comm/process_group.h runtime/comm/reduction.h
     runtime/comm/task_group.h runtime/comm/transfer.h runtime/comm/work.h runtime/device/buffer_view.h
     runtime/device/device.h runtime/device/device_runtime.h runtime/device/dtype.h runtime/device/stream.h
     runtime/rendezvous/consensus.h runtime/rendezvous/identity.h runtime/rendezvous/roster.h runtime/store/store.h)

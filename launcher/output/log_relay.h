@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "launcher/inbox.h"
+#include "launcher/waking_queue.h"
 #include "runtime/base/logging.h"
 
 namespace lockstep::launcher {
@@ -36,7 +36,7 @@ class LogRelay {
  private:
   void put(LogLevel level, std::string_view text);
 
-  Inbox<std::string> lines_{kMostLines};
+  WakingQueue<std::string> lines_{kMostLines};
   std::atomic<std::size_t> dropped_{0};
 };
 

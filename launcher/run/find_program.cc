@@ -13,31 +13,30 @@
 namespace lockstep::launcher {
 namespace {
 
-enum class Verdict { runnable, absent, folder, not_executable };
+enum class Found { runnable, absent, folder, not_executable };
 
-Verdict judge(const std::string& path, int& error) {
+Found judge(const std::string& path, int& error) {
   struct stat status {};
   if (stat(path.c_str(), &status) != 0) {
     error = errno;
-    return Verdict::absent;
+    return Found::absent;
   }
-  if (S_ISDIR(status.st_mode)) return Verdict::folder;
-  if (access(path.c_str(), X_OK) != 0 || !S_ISREG(status.st_mode)) return Verdict::not_executable;
-  return Verdict::runnable;
+  if (S_ISDIR(status.st_mode)) return Found::folder;
+  if (access(path.c_str(), X_OK) != 0 || !S_ISREG(status.st_mode)) return Found::not_executable;
+  return Found::runnable;
 }
 
-FoundProgram explain(const std::string& path, Verdict verdict, int error) {
+FoundProgram explain(const std::string& path, Found verdict, int error) {
   switch (verdict) {
-    case Verdict::runnable: return {path, 0, {}};
-    case Verdict::folder:
-      return {{}, kExitNotExecutable, fmt::format("'{}' is a folder; name the program in it", path)};
-    case Verdict::not_executable:
+    case Found::runnable: return {path, 0, {}};
+    case Found::folder: return {{}, kExitNotExecutable, fmt::format("'{}' is a folder; name the program in it", path)};
+    case Found::not_executable:
       return {{},
               kExitNotExecutable,
               fmt::format("'{}' is not executable; chmod +x it, or name its interpreter first "
                           "(such as python3 {})",
                           path, path)};
-    case Verdict::absent: break;
+    case Found::absent: break;
   }
   return {{}, kExitNotFound, fmt::format("program '{}' was not found: {}", path, errno_text(error))};
 }
@@ -60,12 +59,12 @@ FoundProgram find_program(const std::string& name, const Environment& environmen
     const std::string_view folder = rest.substr(0, colon);
     const std::string path = fmt::format("{}/{}", folder.empty() ? "." : folder, name);
     const auto verdict = judge(path, error);
-    if (verdict == Verdict::runnable) return {path, 0, {}};
-    if (verdict == Verdict::not_executable && refused.empty()) refused = path;
+    if (verdict == Found::runnable) return {path, 0, {}};
+    if (verdict == Found::not_executable && refused.empty()) refused = path;
     if (colon == std::string_view::npos) break;
     rest.remove_prefix(colon + 1);
   }
-  if (!refused.empty()) return explain(refused, Verdict::not_executable, 0);
+  if (!refused.empty()) return explain(refused, Found::not_executable, 0);
   const bool is_here = access(name.c_str(), F_OK) == 0;
   return {{},
           kExitNotFound,

@@ -42,7 +42,7 @@ bool asks_to_end(int signal) { return signal == SIGINT || signal == SIGTERM || s
 }  // namespace
 
 Job::Job(JobOptions options, const Environment& environment, Console& console, Signals& signals, Guardian& guardian,
-         LogRelay& log, const Pipe& life, Inbox<membership::MemberNews>& news)
+         LogRelay& log, const Pipe& life, WakingQueue<membership::MemberNews>& news)
     : options_(std::move(options)),
       environment_(environment),
       console_(console),
@@ -60,7 +60,7 @@ Job::Job(JobOptions options, const Environment& environment, Console& console, S
               .end_stopped = options_.contract.liveness.value_or(environment.get("LOCKSTEP_LIVENESS") != "off"),
               .members = options_.members}),
       look_at_(Deadline::after(RankWatch::kLook)),
-      verdict_(options_.contract.world_size) {
+      root_cause_(options_.contract.world_size) {
   if (!epoll_) throw SystemError("epoll_create1", errno);
   // With a low limit of descriptors there is no such number.
   if (!life_) life_.reset(fcntl(life.read_end.get(), F_DUPFD_CLOEXEC, 0));
@@ -154,7 +154,7 @@ void Job::forget(int fd) {
 
 void Job::wait_for_events() {
   auto limit = Deadline::Duration::max();
-  for (const auto& deadline : {look_at_, verdict_at_, kill_at_, give_up_at_}) {
+  for (const auto& deadline : {look_at_, judge_at_, kill_at_, give_up_at_}) {
     if (deadline) limit = std::min(limit, deadline->remaining());
   }
   if (const auto redraw = console_.next_redraw()) limit = std::min(limit, *redraw);
@@ -242,7 +242,7 @@ void Job::on_stop_request(int signal) {
     case StopRequest::Step::pass_on:
       console_.message(
           fmt::format("{}: passed on to {}; once more to kill them", signal_name(signal), count_of(running(), "rank")));
-      verdict_at_.reset();
+      judge_at_.reset();
       signal_all(signal);
       return;
     case StopRequest::Step::kill:
@@ -265,13 +265,13 @@ void Job::on_news() {
     if (news.cause) {
       hear(*news.cause);
     } else {
-      verdict_.all_have_met();
+      root_cause_.all_have_met();
     }
   }
 }
 
 void Job::hear(const Cause& cause) {
-  if (stop_.signal() == 0) obey(verdict_.heard(cause));
+  if (stop_.signal() == 0) obey(root_cause_.heard(cause));
 }
 
 void Job::on_rank_end(RankProcess& process) {
@@ -286,29 +286,29 @@ void Job::on_rank_end(RankProcess& process) {
   // Its last words come before what is said about it. What it started may hold the pipes, so their end is not awaited.
   process.out.read_available(console_);
   process.err.read_available(console_);
-  if (!verdict_.first_failure() && stop_.explains(*ending)) {
+  if (!root_cause_.first_failure() && stop_.explains(*ending)) {
     // Ranks that end by the signal they were sent are what was asked for.
     const bool obeyed = ending->by_signal && ending->value == stop_.signal();
     if (!ending->ok() && !obeyed) console_.message(describe_later_end(process, host_, stop_.signal()));
     return;
   }
-  if (give_up_at_ && ending->by_signal && ending->value == SIGKILL && process.rank != verdict_.first_failure()) {
+  if (give_up_at_ && ending->by_signal && ending->value == SIGKILL && process.rank != root_cause_.first_failure()) {
     ++killed_after_failure_;
   }
-  obey(verdict_.ended(process.rank, *ending));
+  obey(root_cause_.ended(process.rank, *ending));
 }
 
-void Job::obey(Verdict::Step step) {
-  if (step == Verdict::Step::await_root) verdict_at_ = Deadline::after(verdict_.patience(options_.grace));
-  if (step != Verdict::Step::end_others) return;
-  verdict_at_.reset();
-  const auto report = describe_failure(verdict_, first_failure(), host_, Clock::now() - started_, running());
+void Job::obey(RootCause::Step step) {
+  if (step == RootCause::Step::await_root) judge_at_ = Deadline::after(root_cause_.patience(options_.grace));
+  if (step != RootCause::Step::end_others) return;
+  judge_at_.reset();
+  const auto report = describe_failure(root_cause_, first_failure(), host_, Clock::now() - started_, running());
   console_.message(report.message);
   for (const auto& line : report.details) console_.detail(line);
   begin_ending(SIGTERM);
 }
 
-const RankProcess& Job::first_failure() const { return ranks_[static_cast<std::size_t>(*verdict_.first_failure())]; }
+const RankProcess& Job::first_failure() const { return ranks_[static_cast<std::size_t>(*root_cause_.first_failure())]; }
 
 void Job::reap_others() {
   bool guardian_died = false;
@@ -322,7 +322,7 @@ void Job::reap_others() {
 
 void Job::look_at_ranks() {
   look_at_.reset();
-  if (running() == 0 || verdict_.first_failure()) return;
+  if (running() == 0 || root_cause_.first_failure()) return;
   look_at_ = Deadline::after(RankWatch::kLook);
   for (const auto& finding : watch_.look(ranks_, Clock::now())) {
     if (finding.cause) {
@@ -335,9 +335,9 @@ void Job::look_at_ranks() {
 
 void Job::check_timers() {
   if (look_at_ && look_at_->expired()) look_at_ranks();
-  if (verdict_at_ && verdict_at_->expired()) {
-    verdict_at_.reset();
-    obey(verdict_.overdue());
+  if (judge_at_ && judge_at_->expired()) {
+    judge_at_.reset();
+    obey(root_cause_.overdue());
   }
   if (kill_at_ && kill_at_->expired()) {
     kill_at_.reset();
@@ -363,7 +363,7 @@ bool Job::finished() {
 int Job::conclude() {
   // Nothing of the job is due any more: only the reader of the output is waited for.
   look_at_.reset();
-  verdict_at_.reset();
+  judge_at_.reset();
   kill_at_.reset();
   give_up_at_.reset();
   for (auto& process : ranks_) {
@@ -389,9 +389,9 @@ int Job::conclude() {
 }
 
 int Job::sum_up() {
-  if (verdict_.first_failure()) {
-    console_.message(summarise_failure(verdict_, killed_after_failure_, options_.grace));
-    return verdict_.exit_code();
+  if (root_cause_.first_failure()) {
+    console_.message(summarise_failure(root_cause_, killed_after_failure_, options_.grace));
+    return root_cause_.exit_code();
   }
   const bool all_ok = std::all_of(ranks_.begin(), ranks_.end(),
                                   [](const auto& process) { return process.ending && process.ending->ok(); });

@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "launcher/inbox.h"
 #include "launcher/output/console.h"
 #include "launcher/output/log_relay.h"
 #include "launcher/run/contract.h"
@@ -15,9 +14,10 @@
 #include "launcher/run/rank_process.h"
 #include "launcher/run/stop_request.h"
 #include "launcher/signals.h"
+#include "launcher/waking_queue.h"
 #include "launcher/watch/guardian.h"
 #include "launcher/watch/rank_watch.h"
-#include "launcher/watch/verdict.h"
+#include "launcher/watch/root_cause.h"
 #include "runtime/base/cause.h"
 #include "runtime/base/deadline.h"
 #include "runtime/base/environment.h"
@@ -43,7 +43,7 @@ class Job {
   // What is given by reference outlives the job. Throws SystemError.
   // `life`: its read end goes to every rank; it ends with this process, and nothing is ever written.
   Job(JobOptions options, const Environment& environment, Console& console, Signals& signals, Guardian& guardian,
-      LogRelay& log, const Pipe& life, Inbox<membership::MemberNews>& news);
+      LogRelay& log, const Pipe& life, WakingQueue<membership::MemberNews>& news);
 
   // Starts the ranks and returns the exit code once nothing of them runs any more. May be called once.
   // Throws ExecError or SystemError, with everything that was started ended again.
@@ -73,7 +73,7 @@ class Job {
   void look_at_ranks();
   bool finished();
 
-  void obey(Verdict::Step step);
+  void obey(RootCause::Step step);
   const RankProcess& first_failure() const;
   int conclude();
   int sum_up();
@@ -87,7 +87,7 @@ class Job {
   Signals& signals_;
   Guardian& guardian_;
   LogRelay& log_;
-  Inbox<membership::MemberNews>& news_;
+  WakingQueue<membership::MemberNews>& news_;
   JobTree tree_;
   std::string host_;
   UniqueFd epoll_;
@@ -100,9 +100,9 @@ class Job {
 
   RankWatch watch_;
   std::optional<Deadline> look_at_;  // while ranks run and none has failed
-  Verdict verdict_;
-  std::optional<Deadline> verdict_at_;  // the root must have shown itself by then
-  int killed_after_failure_ = 0;        // ranks that outlived the grace period
+  RootCause root_cause_;
+  std::optional<Deadline> judge_at_;  // the root must have shown itself by then
+  int killed_after_failure_ = 0;      // ranks that outlived the grace period
   StopRequest stop_;
   std::optional<Deadline> kill_at_;     // the others have had SIGTERM
   std::optional<Deadline> give_up_at_;  // they have had SIGKILL

@@ -12,9 +12,9 @@ std::string who(const RankProcess& process, const std::string& host, const std::
 }
 
 // How the first failure came to be one.
-std::string how_it_failed(const Verdict& verdict) {
-  const Cause* const cause = verdict.cause();
-  if (const auto& ending = verdict.ending()) {
+std::string how_it_failed(const RootCause& root_cause) {
+  const Cause* const cause = root_cause.cause();
+  if (const auto& ending = root_cause.ending()) {
     return ending->ok() ? "exited with code 0 while the others still needed it" : ending->describe();
   }
   if (cause == nullptr) return "has failed and still runs";
@@ -35,31 +35,31 @@ std::string count_of(std::int64_t count, std::string_view noun, std::string_view
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : plural_ending);
 }
 
-FailureReport describe_failure(const Verdict& verdict, const RankProcess& process, const std::string& host,
+FailureReport describe_failure(const RootCause& root_cause, const RankProcess& process, const std::string& host,
                                std::chrono::duration<double> age, int running) {
   FailureReport report;
-  const Cause* const cause = verdict.cause();
+  const Cause* const cause = root_cause.cause();
   // Of a rank that has not ended the store, or the launcher's own look at it, says it all.
-  const bool is_told = !verdict.ending() && cause != nullptr && cause->reporter < 0;
-  report.message =
-      (is_told ? cause->text
-               : fmt::format("{} {:.1f} s after the start", who(process, host, how_it_failed(verdict)), age.count())) +
-      ending_of_others(verdict.ending() ? running : running - 1);
-  if (verdict.ending()) {
-    if (const auto hint = verdict.ending()->hint(); !hint.empty()) report.details.push_back("  hint: " + hint);
+  const bool is_told = !root_cause.ending() && cause != nullptr && cause->reporter < 0;
+  report.message = (is_told ? cause->text
+                            : fmt::format("{} {:.1f} s after the start", who(process, host, how_it_failed(root_cause)),
+                                          age.count())) +
+                   ending_of_others(root_cause.ending() ? running : running - 1);
+  if (root_cause.ending()) {
+    if (const auto hint = root_cause.ending()->hint(); !hint.empty()) report.details.push_back("  hint: " + hint);
   }
   if (cause != nullptr && !is_told) {
     const std::string who_says = cause->reporter < 0 ? "the store" : fmt::format("rank {}", cause->reporter);
     const std::string when = cause->step < 0 ? "" : fmt::format(", in step {}", cause->step);
     report.details.push_back(fmt::format("  {}{}: {}", who_says, when, cause->text));
   }
-  if (!verdict.circle().empty()) {
+  if (!root_cause.circle().empty()) {
     report.details.push_back(fmt::format("  {} accuse each other: each may be the first; their own lines say more",
-                                         rendezvous::describe_ranks(verdict.circle())));
+                                         rendezvous::describe_ranks(root_cause.circle())));
   }
-  if (!verdict.other_roots().empty()) {
+  if (!root_cause.other_roots().empty()) {
     report.details.push_back(
-        fmt::format("  {} failed too, and accused nobody", rendezvous::describe_ranks(verdict.other_roots())));
+        fmt::format("  {} failed too, and accused nobody", rendezvous::describe_ranks(root_cause.other_roots())));
   }
   const std::string& err_file = process.err.path();
   if (err_file.empty()) return report;
@@ -86,13 +86,13 @@ std::string describe_later_end(const RankProcess& process, const std::string& ho
   return fmt::format("{} after {}", who(process, host, process.ending->describe()), signal_name(stop_signal));
 }
 
-std::string summarise_failure(const Verdict& verdict, int killed, std::chrono::milliseconds grace) {
+std::string summarise_failure(const RootCause& root_cause, int killed, std::chrono::milliseconds grace) {
   std::string rest;
-  const int others = verdict.others();
+  const int others = root_cause.others();
   if (others > 0) rest = fmt::format("; {} ended after it", count_of(others, "other rank"));
   if (killed > 0) rest += fmt::format(" ({} of them by SIGKILL, {} ms after SIGTERM)", killed, grace.count());
-  return fmt::format("rank {} failed first: it {}{}; exit code {}", *verdict.first_failure(), how_it_failed(verdict),
-                     rest, verdict.exit_code());
+  return fmt::format("rank {} failed first: it {}{}; exit code {}", *root_cause.first_failure(),
+                     how_it_failed(root_cause), rest, root_cause.exit_code());
 }
 
 }  // namespace lockstep::launcher

@@ -1,4 +1,4 @@
-// What the launcher says of ranks that ended. Text only; the decisions are Verdict's and StopRequest's.
+// What the launcher says of ranks that ended. Text only; the decisions are RootCause's and StopRequest's.
 #pragma once
 
 #include <chrono>
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "launcher/run/rank_process.h"
-#include "launcher/watch/verdict.h"
+#include "launcher/watch/root_cause.h"
 
 namespace lockstep::launcher {
 
@@ -24,7 +24,7 @@ struct FailureReport {
 };
 // Of the verdict's first failure, which is `process`. `running` ranks run still, it among them if it has not ended, and
 // are ended now.
-FailureReport describe_failure(const Verdict& verdict, const RankProcess& process, const std::string& host,
+FailureReport describe_failure(const RootCause& root_cause, const RankProcess& process, const std::string& host,
                                std::chrono::duration<double> age, int running);
 
 // What of the ranks' output did not get into its files; empty: all of it did.
@@ -34,6 +34,6 @@ std::string describe_lost_output(std::span<const RankProcess> ranks);
 std::string describe_later_end(const RankProcess& process, const std::string& host, int stop_signal);
 
 // The last line. Of the ranks that ended after the first failure `killed` did so by SIGKILL, `grace` after SIGTERM.
-std::string summarise_failure(const Verdict& verdict, int killed, std::chrono::milliseconds grace);
+std::string summarise_failure(const RootCause& root_cause, int killed, std::chrono::milliseconds grace);
 
 }  // namespace lockstep::launcher

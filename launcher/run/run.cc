@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "launcher/inbox.h"
 #include "launcher/output/console.h"
 #include "launcher/output/log_relay.h"
 #include "launcher/run/find_program.h"
@@ -21,6 +20,7 @@
 #include "launcher/run/spawn.h"
 #include "launcher/signals.h"
 #include "launcher/system.h"
+#include "launcher/waking_queue.h"
 #include "launcher/watch/guardian.h"
 #include "runtime/base/cpu.h"
 #include "runtime/base/error.h"
@@ -124,7 +124,7 @@ int start(const RunOptions& options) {
       {.run_id = job_options.contract.run_id, .life_fd = life.read_end.get(), .life_end = life.write_end.get()});
   LogRelay log;
   job_options.contract.store_secret = store::Secret::random();  // after the guardian's fork: it need not have it
-  Inbox<membership::MemberNews> news;
+  WakingQueue<membership::MemberNews> news;
   const RunStores stores(options, job_options.contract, [&news](const membership::MemberNews& of) { news.put(of); });
   job_options.members = [&stores] { return stores.members(); };
   if (const auto address = stores.open_address(); !address.empty()) {
@@ -146,7 +146,7 @@ int start(const RunOptions& options) {
   }
   try {
     const int code = Job(std::move(job_options), environment, console, signals, guardian, log, life, news).run();
-    guardian.all_is_well();
+    guardian.disarm();
     return code;
   } catch (const ExecError& error) {
     const bool wrong_format = error.error_number() == ENOEXEC;

@@ -25,7 +25,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr pid_t kAllIsWell = 0;
+constexpr pid_t kDisarm = 0;
 constexpr int kPipe = 3;
 constexpr auto kKillLimit = 10s;
 
@@ -80,7 +80,7 @@ void detach(int pipe) {
     // Each is written at once and smaller than PIPE_BUF.
     const auto bytes = uninterrupted([&] { return read(kPipe, &group, sizeof group); });
     if (bytes != sizeof group) break;
-    if (group == kAllIsWell) _exit(EXIT_SUCCESS);
+    if (group == kDisarm) _exit(EXIT_SUCCESS);
     if (group > 0) {
       signs.groups.insert(group);
     } else {
@@ -135,7 +135,7 @@ void Guardian::start() {
 
 void Guardian::forget(pid_t group) const { tell(-group); }
 
-void Guardian::all_is_well() const { tell(kAllIsWell); }
+void Guardian::disarm() const { tell(kDisarm); }
 
 void Guardian::tell(pid_t word) const {
   const auto bytes = uninterrupted([&] { return write(pipe_.get(), &word, sizeof word); });

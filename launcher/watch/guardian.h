@@ -38,7 +38,7 @@ class Guardian {
   // The process group of this rank has no process any more.
   void forget(pid_t group) const;
   // The job has ended and nothing of it is left.
-  void all_is_well() const;
+  void disarm() const;
   Guardian(const Guardian&) = delete;
   Guardian& operator=(const Guardian&) = delete;
 

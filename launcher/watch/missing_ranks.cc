@@ -15,13 +15,14 @@ namespace {
 
 constexpr std::size_t kMostNamed = 8;
 
-struct Attendance {
+struct RegisteredRanks {
   std::set<int> seen = {};  // registered, whatever became of them
   int present = 0;
 };
 
-std::map<std::string, Attendance> attendance_of(std::span<const membership::MemberView> members, int world_size) {
-  std::map<std::string, Attendance> scopes;
+std::map<std::string, RegisteredRanks> registered_by_scope(std::span<const membership::MemberView> members,
+                                                           int world_size) {
+  std::map<std::string, RegisteredRanks> scopes;
   for (const auto& member : members) {
     if (member.info.world_size != world_size) continue;
     auto& scope = scopes[member.scope];
@@ -70,7 +71,7 @@ std::optional<MissingRanks::Report> MissingRanks::look(ObservedClock::Time now,
                                                        std::span<const membership::MemberView> members) {
   clock_.observe(now);
   std::optional<Report> report;
-  const auto scopes = attendance_of(members, ranks_);
+  const auto scopes = registered_by_scope(members, ranks_);
   std::erase_if(waits_, [&](const auto& wait) { return !scopes.contains(wait.first); });
   for (const auto& [name, scope] : scopes) {
     if (scope.present == 0 || static_cast<int>(scope.seen.size()) == ranks_) {

@@ -59,30 +59,30 @@ void BellWords::ring() {
   futex_wake_all(bell);
 }
 
-Asleep::Asleep(std::atomic<std::uint64_t>& count) : count_(count) {
+ScopedSleeper::ScopedSleeper(std::atomic<std::uint64_t>& count) : count_(count) {
   count_.fetch_add(1, std::memory_order_seq_cst);
   full_fence();
 }
 
-Progress& Progress::of_process() {
-  static std::atomic<Progress*> current{nullptr};
-  Progress* known = current.load(std::memory_order_acquire);
+ProgressEngine& ProgressEngine::of_process() {
+  static std::atomic<ProgressEngine*> current{nullptr};
+  ProgressEngine* known = current.load(std::memory_order_acquire);
   if (known != nullptr && known->owner_.is_here()) return *known;
-  auto* const fresh = new Progress;  // never destroyed: groups and their waits may outlive all statics
+  auto* const fresh = new ProgressEngine;  // never destroyed: groups and their waits may outlive all statics
   if (current.compare_exchange_strong(known, fresh, std::memory_order_acq_rel)) return *fresh;
   delete fresh;
   return *known;
 }
 
 // The page is zeros at first, which is what its words begin with.
-Progress::Progress() : file_(make_file(file_error_)), bell_(map(file_ ? file_.get() : -1)) {}
+ProgressEngine::ProgressEngine() : file_(make_file(file_error_)), bell_(map(file_ ? file_.get() : -1)) {}
 
-int Progress::bell_file() const {
+int ProgressEngine::bell_file() const {
   if (!file_) throw SystemError("making a page of shared memory for the bell of this process", file_error_);
   return file_.get();
 }
 
-std::shared_ptr<BellWords> Progress::map_bell(const UniqueFd& file) {
+std::shared_ptr<BellWords> ProgressEngine::map_bell(const UniqueFd& file) {
   const struct stat status = status_of(file.get());
   if (status.st_size < static_cast<off_t>(kPage)) throw CorruptData("shared memory: got a file that is no bell");
   const struct stat own = status_of(bell_file());
@@ -91,38 +91,38 @@ std::shared_ptr<BellWords> Progress::map_bell(const UniqueFd& file) {
   return map(file.get());
 }
 
-std::shared_ptr<const Progress::Movers> Progress::movers() {
+std::shared_ptr<const ProgressEngine::Groups> ProgressEngine::groups() {
   MutexLock lock(mutex_);
-  return movers_;
+  return groups_;
 }
 
-void Progress::add(std::shared_ptr<Mover> mover) {
+void ProgressEngine::add(std::shared_ptr<CallerDrivenGroup> group) {
   MutexLock lock(mutex_);
-  auto changed = std::make_shared<Movers>(*movers_);
-  changed->push_back(std::move(mover));
-  movers_ = std::move(changed);
+  auto changed = std::make_shared<Groups>(*groups_);
+  changed->push_back(std::move(group));
+  groups_ = std::move(changed);
 }
 
-void Progress::remove(const Mover& mover) {
+void ProgressEngine::remove(const CallerDrivenGroup& group) {
   MutexLock lock(mutex_);
-  auto changed = std::make_shared<Movers>(*movers_);
-  std::erase_if(*changed, [&](const auto& one) { return one.get() == &mover; });
-  movers_ = std::move(changed);
+  auto changed = std::make_shared<Groups>(*groups_);
+  std::erase_if(*changed, [&](const auto& one) { return one.get() == &group; });
+  groups_ = std::move(changed);
 }
 
-bool Progress::is_only(const Mover& own) {
-  const auto all = movers();
-  return std::all_of(all->begin(), all->end(), [&](const auto& mover) { return mover->group() == own.group(); });
+bool ProgressEngine::is_only(const CallerDrivenGroup& own) {
+  const auto all = groups();
+  return std::all_of(all->begin(), all->end(), [&](const auto& group) { return group->group() == own.group(); });
 }
 
-void Progress::push_all_but(const Mover* own) {
-  const auto all = movers();
-  for (const auto& mover : *all) {
-    if (own == nullptr || mover->group() != own->group()) mover->push_for_another();
+void ProgressEngine::push_all_but(const CallerDrivenGroup* own) {
+  const auto all = groups();
+  for (const auto& group : *all) {
+    if (own == nullptr || group->group() != own->group()) group->push_for_another();
   }
 }
 
-void Progress::sleep(std::uint64_t rung, std::chrono::nanoseconds limit) {
+void ProgressEngine::sleep(std::uint64_t rung, std::chrono::nanoseconds limit) {
   sleeps_.fetch_add(1, std::memory_order_relaxed);
   const bool woken = futex_wait(bell_->bell, rung, std::min<std::chrono::nanoseconds>(limit, kSlice));
   if (!woken) expired_.fetch_add(1, std::memory_order_relaxed);

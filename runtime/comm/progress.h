@@ -37,19 +37,19 @@ struct alignas(64) BellWords {
 };
 
 // Counts a thread as asleep while this lives.
-class Asleep {
+class ScopedSleeper {
  public:
-  explicit Asleep(std::atomic<std::uint64_t>& count);
-  ~Asleep() { count_.fetch_sub(1, std::memory_order_release); }
-  Asleep(const Asleep&) = delete;
-  Asleep& operator=(const Asleep&) = delete;
+  explicit ScopedSleeper(std::atomic<std::uint64_t>& count);
+  ~ScopedSleeper() { count_.fetch_sub(1, std::memory_order_release); }
+  ScopedSleeper(const ScopedSleeper&) = delete;
+  ScopedSleeper& operator=(const ScopedSleeper&) = delete;
 
  private:
   std::atomic<std::uint64_t>& count_;
 };
 
 // A group that only its callers move, as one rank has it.
-class Mover {
+class CallerDrivenGroup {
  public:
   // Equal for ranks of one group that are threads of this process. They push none of each other, as processes don't.
   virtual const void* group() const = 0;
@@ -58,16 +58,16 @@ class Mover {
   virtual void push_for_another() noexcept = 0;
 
  protected:
-  ~Mover() = default;
+  ~CallerDrivenGroup() = default;
 };
 
-class Progress {
+class ProgressEngine {
  public:
   // How long a thread sleeps at most before it looks around.
   static constexpr std::chrono::milliseconds kSlice{50};
 
   // A child of fork() has one of its own, without its parent's groups.
-  static Progress& of_process();
+  static ProgressEngine& of_process();
 
   // For who has done something that threads of this process may wait for.
   static void ring() { of_process().bell().ring(); }
@@ -78,13 +78,13 @@ class Progress {
   // The bell of the process that `file` was sent by; it may be this one. Throws SystemError and CorruptData.
   std::shared_ptr<BellWords> map_bell(const UniqueFd& file);
 
-  // From now on waits push `mover`; until remove(), and a push that is under way then may end later.
-  void add(std::shared_ptr<Mover> mover) EXCLUDES(mutex_);
-  void remove(const Mover& mover) EXCLUDES(mutex_);
+  // From now on waits push `group`; until remove(), and a push that is under way then may end later.
+  void add(std::shared_ptr<CallerDrivenGroup> group) EXCLUDES(mutex_);
+  void remove(const CallerDrivenGroup& group) EXCLUDES(mutex_);
   // True if waits push no other group than that of `own`.
-  bool is_only(const Mover& own) EXCLUDES(mutex_);
+  bool is_only(const CallerDrivenGroup& own) EXCLUDES(mutex_);
   // Pushes all groups but that of `own`, which may be null.
-  void push_all_but(const Mover* own) EXCLUDES(mutex_);
+  void push_all_but(const CallerDrivenGroup* own) EXCLUDES(mutex_);
   // Sleeps while the bell is at `rung`, at most `limit` and kSlice. May return early.
   void sleep(std::uint64_t rung, std::chrono::nanoseconds limit);
 
@@ -96,10 +96,10 @@ class Progress {
   Counts counts() const { return {sleeps_.load(std::memory_order_relaxed), expired_.load(std::memory_order_relaxed)}; }
 
  private:
-  using Movers = std::vector<std::shared_ptr<Mover>>;
+  using Groups = std::vector<std::shared_ptr<CallerDrivenGroup>>;
 
-  Progress();
-  std::shared_ptr<const Movers> movers() EXCLUDES(mutex_);
+  ProgressEngine();
+  std::shared_ptr<const Groups> groups() EXCLUDES(mutex_);
 
   const OwnerProcess owner_;
   int file_error_ = 0;  // errno, where there is no file_
@@ -108,7 +108,7 @@ class Progress {
   std::atomic<std::uint64_t> sleeps_{0};
   std::atomic<std::uint64_t> expired_{0};
   Mutex mutex_;
-  std::shared_ptr<const Movers> movers_ GUARDED_BY(mutex_) = std::make_shared<const Movers>();  // replaced, not changed
+  std::shared_ptr<const Groups> groups_ GUARDED_BY(mutex_) = std::make_shared<const Groups>();  // replaced, not changed
 };
 
 }  // namespace lockstep::comm

@@ -58,7 +58,7 @@ class MemberLink::Impl {
         look_(std::min<std::chrono::nanoseconds>(kLook, options.heartbeat)),
         clock_(2 * look_) {
     if (!wakeup_) throw SystemError("eventfd", errno);
-    enter(endpoint, scope, deadline);
+    register_member(endpoint, scope, deadline);
     clock_.observe(Clock::now());
     thread_ = start_quiet_thread([this] { run(); });
   }
@@ -107,7 +107,7 @@ class MemberLink::Impl {
   }
 
  private:
-  void enter(const store::Endpoint& endpoint, std::string_view scope, const Deadline& deadline) {
+  void register_member(const store::Endpoint& endpoint, std::string_view scope, const Deadline& deadline) {
     try {
       register_at(endpoint, scope, deadline);
     } catch (const net::ConnectionClosed& error) {

@@ -27,7 +27,7 @@ store::Frame MemberService::serve(ConnectionId connection, const proto::Request&
   store::Frame answer;
   switch (request.op) {
     case Op::register_member:
-      refused = table_.enter(connection, keys[0], values[0], values[1], values[2], values[3]);
+      refused = table_.register_member(connection, keys[0], values[0], values[1], values[2], values[3]);
       answer.list = {self_};
       break;
     case Op::heartbeat:

@@ -44,7 +44,7 @@ store::ServerExtension::Answer MembershipServer::serve(store::SessionId client, 
   tell();
   if (request.op == proto::Op::register_member && answer.frame.status == proto::kOk) {
     net::end_when_host_is_silent(host_->socket_of(client), kDeadHost);
-    if (!looking_) look_around();
+    if (!looking_) check_members();
   }
   return answer;
 }
@@ -62,20 +62,20 @@ std::vector<store::SessionId> MembershipServer::given_up() const {
   return service_.table().silent();
 }
 
-void MembershipServer::look_around() {
+void MembershipServer::check_members() {
   {
     MutexLock lock(mutex_);
     looking_ = service_.table().present() > 0;
   }
   if (!looking_) return;
   // Before what may throw: the next look comes in any case.
-  host_->call_after(options_.look_interval, [this] { look_around(); });
+  host_->call_after(options_.look_interval, [this] { check_members(); });
   const bool traced = this_process_is_traced();
   {
     MutexLock lock(mutex_);
     service_.table().observe(Clock::now());
     service_.set_traced(traced);
-    service_.table().look_around();
+    service_.table().check_members();
   }
   tell();
 }

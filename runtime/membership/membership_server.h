@@ -34,7 +34,7 @@ class MembershipServer final : public store::ServerExtension {
 
  private:
   // Runs again and again as long as there are members.
-  void look_around() EXCLUDES(mutex_);
+  void check_members() EXCLUDES(mutex_);
   bool host_answers(store::SessionId client) const;
   // Passes on the news, then the pushes, since the last call.
   void tell() EXCLUDES(mutex_);

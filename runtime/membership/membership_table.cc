@@ -83,9 +83,9 @@ bool MembershipTable::make_room() {
   return size_ < options_.max_members;
 }
 
-std::optional<std::string> MembershipTable::enter(ConnectionId id, std::string_view scope_name, std::string_view rank,
-                                                  std::string_view world_size, std::string_view process,
-                                                  std::string_view options) {
+std::optional<std::string> MembershipTable::register_member(ConnectionId id, std::string_view scope_name,
+                                                            std::string_view rank, std::string_view world_size,
+                                                            std::string_view process, std::string_view options) {
   const auto world = parse_count(world_size, 1);
   const auto number = parse_count(rank, 0);
   if (scope_name.empty() || scope_name.size() > kLongestScope) {
@@ -133,7 +133,7 @@ std::optional<std::string> MembershipTable::enter(ConnectionId id, std::string_v
   ++size_;
   ++scope.connected;
   if (static_cast<int>(scope.members.size()) == scope.world_size) news_.push_back({scope.world_size, {}});
-  by_connection_.emplace(id, Seat{scope_entry->first, *number});
+  by_connection_.emplace(id, MemberKey{scope_entry->first, *number});
   for (const Event& event : scope.events) pushes_.push_back({id, event.kind, event.fields});
   return std::nullopt;
 }
@@ -296,7 +296,7 @@ std::string MembershipTable::silent_text(const Member& member, std::chrono::nano
       std::chrono::duration<double>(options_.silence).count(), why, member.position.describe());
 }
 
-void MembershipTable::look_around() {
+void MembershipTable::check_members() {
   for (auto& [name, scope] : scopes_) {
     if (scope.connected == 0) continue;
     if (scope.leaving) {

@@ -3,10 +3,10 @@
 // Members register with a scope, the name of one meeting of one job, and send heartbeats. What befalls one of them is
 // pushed to all members of its scope, once each; who registers later gets what was pushed before:
 //   lost    its connection ended without a goodbye                       at once
-//   silent  nothing came from it for MembershipOptions::silence, or it   at the next look_around()
+//   silent  nothing came from it for MembershipOptions::silence, or it   at the next check_members()
 //           hangs: see below
 //   failed  it reported that its group failed, and why                   at once
-//   left    rank 0 said goodbye; of the others nobody need know          at the next look_around()
+//   left    rank 0 said goodbye; of the others nobody need know          at the next check_members()
 // Failures of a scope are numbered from 1. Number 1 is the first cause; the others mostly follow from it, so that only
 // the first kMostFailures are told.
 //
@@ -44,7 +44,8 @@ namespace lockstep::membership {
 struct MembershipOptions {
   // A member of which nothing came for so long has stopped answering.
   std::chrono::nanoseconds silence = std::chrono::seconds(2);
-  // How often the owner calls look_around(), at least while there are members. No pause counts as more than twice that.
+  // How often the owner calls check_members(), at least while there are members. No pause counts as more than twice
+  // that.
   std::chrono::nanoseconds look_interval = std::chrono::milliseconds(100);
   // Members of all scopes together, also those that have left or were lost; scopes without a connected member make
   // room.
@@ -106,8 +107,9 @@ class MembershipTable {
   explicit MembershipTable(const MembershipOptions& options = {}, const MemberProbe& probe = {});
 
   // A member comes. Returns why it is refused, or nothing. `scope`, and the texts, are as REGISTER has them.
-  std::optional<std::string> enter(ConnectionId id, std::string_view scope, std::string_view rank,
-                                   std::string_view world_size, std::string_view process, std::string_view options);
+  std::optional<std::string> register_member(ConnectionId id, std::string_view scope, std::string_view rank,
+                                             std::string_view world_size, std::string_view process,
+                                             std::string_view options);
   // The next three are of a member that is here; they return why they are refused: the connection is no member's.
   // `flags` of a heartbeat: words (member_info.h).
   std::optional<std::string> heartbeat(ConnectionId id, std::int64_t last_sequence, std::string_view flags);
@@ -120,7 +122,7 @@ class MembershipTable {
   // The observer runs now. Before the others, as often as time matters.
   void observe(Time now) { clock_.observe(now); }
   // Finds the silent, and tells that rank 0 has left.
-  void look_around();
+  void check_members();
 
   // Pushes since the last call, in order.
   std::vector<Push> take_pushes();
@@ -168,7 +170,7 @@ class MembershipTable {
     std::vector<Event> events;          // told, for who comes later
     std::optional<Event> leaving;       // of rank 0, not told yet
   };
-  struct Seat {
+  struct MemberKey {
     std::string scope;
     int rank = 0;
   };
@@ -193,7 +195,7 @@ class MembershipTable {
   MemberProbe probe_;
   ObservedClock clock_;
   std::map<std::string, Scope, std::less<>> scopes_;
-  std::unordered_map<ConnectionId, Seat> by_connection_;
+  std::unordered_map<ConnectionId, MemberKey> by_connection_;
   std::size_t size_ = 0;
   std::size_t silent_ = 0;
   std::vector<Push> pushes_;

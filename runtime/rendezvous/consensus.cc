@@ -44,12 +44,12 @@ auto Consensus::wait_checking(const Deadline& deadline, const Wait& wait) const 
   }
 }
 
-bool Consensus::has_said(int rank) const {
+bool Consensus::has_contributed(int rank) const {
   const std::string said = key(rank);
   return store_.check(std::span(&said, 1));
 }
 
-void Consensus::say(std::string_view own, const Judge& judge, const Deadline& deadline) {
+void Consensus::contribute(std::string_view own, const Judge& judge, const Deadline& deadline) {
   store_.set(key(rank_), own);
   if (store_.add(options_.name + "/count", 1) != static_cast<std::int64_t>(roster_.size())) return;
   std::string verdict(kAgreed);
@@ -61,7 +61,7 @@ void Consensus::say(std::string_view own, const Judge& judge, const Deadline& de
   store_.compare_set(verdict_key(), "", verdict);
 }
 
-std::string Consensus::hear(const Deadline& deadline) {
+std::string Consensus::await_verdict(const Deadline& deadline) {
   std::string verdict;
   try {
     verdict = wait_checking(deadline, [this](const Deadline& until) { return store_.get(verdict_key(), until); });
@@ -72,8 +72,8 @@ std::string Consensus::hear(const Deadline& deadline) {
 }
 
 std::string Consensus::decide(std::string_view own, const Judge& judge, const Deadline& deadline) {
-  say(own, judge, deadline);
-  return hear(deadline);
+  contribute(own, judge, deadline);
+  return await_verdict(deadline);
 }
 
 std::vector<std::string> Consensus::gather(std::string_view own, const Deadline& deadline) {
@@ -92,7 +92,7 @@ std::vector<std::string> Consensus::gather(std::string_view own, const Deadline&
 std::string Consensus::report_missing(const Deadline& deadline) {
   std::string missing;
   for (const Member& member : roster_) {
-    if (!has_said(member.rank)) missing += (missing.empty() ? "" : ", ") + member.describe();
+    if (!has_contributed(member.rank)) missing += (missing.empty() ? "" : ", ") + member.describe();
   }
   const std::string text =
       missing.empty()

@@ -37,17 +37,18 @@ class Consensus {
   Consensus(store::Store& store, const Roster& roster, int rank, ConsensusOptions options)
       : store_(store), roster_(roster), rank_(rank), options_(std::move(options)) {}
 
-  // say(), then hear().
+  // contribute(), then await_verdict().
   std::string decide(std::string_view own, const Judge& judge, const Deadline& deadline);
   // For a rank that waits for nobody.
-  void say(std::string_view own, const Judge& judge, const Deadline& deadline);
+  void contribute(std::string_view own, const Judge& judge, const Deadline& deadline);
   // The verdict. Throws Timeout with the ranks that did not come, CorruptData, and what `check` and the store throw.
-  std::string hear(const Deadline& deadline);
-  // All texts, by rank, on every rank: for texts too long to be in one verdict. Throws as hear(), but for one thing: a
-  // rank that makes them complete after others gave up gets them all, and meets the others' failure at its next call.
+  std::string await_verdict(const Deadline& deadline);
+  // All texts, by rank, on every rank: for texts too long to be in one verdict. Throws as await_verdict(), but for one
+  // thing: a rank that makes them complete after others gave up gets them all, and meets the others' failure at its
+  // next call.
   std::vector<std::string> gather(std::string_view own, const Deadline& deadline);
   // True if `rank` has said its text.
-  bool has_said(int rank) const;
+  bool has_contributed(int rank) const;
 
  private:
   std::string key(int rank) const { return options_.name + "/" + std::to_string(rank); }

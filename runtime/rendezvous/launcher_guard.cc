@@ -164,7 +164,7 @@ LauncherGuard plan_launcher_guard(const Environment& environment, const std::vec
   return guard;
 }
 
-void put_up(const LauncherGuard& guard) {
+void install_guard(const LauncherGuard& guard) {
   static std::atomic<bool> up{false};
   if (up.exchange(true)) return;
   log_debug("launcher guard: {}", guard.why);

@@ -41,6 +41,6 @@ LauncherGuard plan_launcher_guard(const Environment& environment, const std::vec
 
 // Puts it up, once per process: later calls do nothing. If the launcher has gone already, this process ends here, by
 // SIGKILL as it would have a moment later.
-void put_up(const LauncherGuard& guard);
+void install_guard(const LauncherGuard& guard);
 
 }  // namespace lockstep::rendezvous

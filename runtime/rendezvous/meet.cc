@@ -4,7 +4,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/rendezvous/meeting/means.h"
-#include "runtime/rendezvous/meeting/visits.h"
+#include "runtime/rendezvous/meeting/store_registry.h"
 #include "runtime/store/hash_store.h"
 
 namespace lockstep::rendezvous {
@@ -18,7 +18,7 @@ std::string place_of(const MeetingPlan& plan, const Identity& identity) {
                      identity.world_size);
 }
 
-std::shared_ptr<HeldStore> go(const MeetingPlan& plan, const Identity& identity, const Deadline& deadline) {
+std::shared_ptr<OwnedStore> go(const MeetingPlan& plan, const Identity& identity, const Deadline& deadline) {
   switch (plan.means) {
     case Means::alone: break;
     case Means::launcher_store: return meet_at_launchers_store(plan, identity, deadline);
@@ -36,14 +36,14 @@ std::shared_ptr<HeldStore> go(const MeetingPlan& plan, const Identity& identity,
 Meeting meet(const MeetingPlan& plan, const Identity& identity, const Deadline& deadline) {
   if (plan.means == Means::alone) return {.store = std::make_shared<store::HashStore>(), .address = "in-process"};
   const std::string place = place_of(plan, identity);
-  auto held = Visits::all().alive(identity.rank, place);
-  if (!held) {
-    held = go(plan, identity, deadline);
-    Visits::all().keep(identity.rank, place, held);
+  auto owned = StoreRegistry::of_process().find(identity.rank, place);
+  if (!owned) {
+    owned = go(plan, identity, deadline);
+    StoreRegistry::of_process().add(identity.rank, place, owned);
   }
-  store::Store* const store = held->client.get();
-  Meeting meeting{.store = nullptr, .address = held->address, .endpoint = held->endpoint};
-  meeting.store = std::shared_ptr<store::Store>(std::move(held), store);
+  store::Store* const store = owned->client.get();
+  Meeting meeting{.store = nullptr, .address = owned->address, .endpoint = owned->endpoint};
+  meeting.store = std::shared_ptr<store::Store>(std::move(owned), store);
   return meeting;
 }
 

@@ -127,7 +127,7 @@ TEST(Progress, AThreadPushesWhatAnotherHasStarted) {
 // A sleep ends because somebody rang, and somebody rings for a word of a collective: a loop that goes round without
 // cause would end many more. Counted, not timed.
 TEST(Progress, SleepersAreWokenByRingsAlone) {
-  comm::Progress& progress = comm::Progress::of_process();
+  comm::ProgressEngine& progress = comm::ProgressEngine::of_process();
   const auto counts = progress.counts();
   const std::uint64_t rung = progress.bell().bell.load();
   constexpr int kRounds = 20;

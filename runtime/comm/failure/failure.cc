@@ -19,7 +19,7 @@ Cause Failure::first_in_store(const Cause& own) const {
   return decode_cause(first.value_or(proposed)).value_or(own);
 }
 
-bool Failure::settle(const Cause& cause) {
+bool Failure::set_cause(const Cause& cause) {
   MutexLock lock(mutex_);
   if (cause_) return false;
   cause_ = cause;
@@ -29,11 +29,11 @@ bool Failure::settle(const Cause& cause) {
 
 void Failure::propose(const Cause& cause) {
   if (happened()) return;
-  if (settle(first_in_store(cause))) on_cause_();
+  if (set_cause(first_in_store(cause))) on_cause_();
 }
 
 void Failure::adopt(const Cause& cause) {
-  if (settle(cause)) on_cause_();
+  if (set_cause(cause)) on_cause_();
 }
 
 void Failure::fail(const Cause& cause) {

@@ -45,7 +45,7 @@ class Failure {
  private:
   Cause first_in_store(const Cause& own) const;
   // True if this call's cause is the one.
-  bool settle(const Cause& cause);
+  bool set_cause(const Cause& cause);
 
   PatientStore& store_;
   const int rank_;

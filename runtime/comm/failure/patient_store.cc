@@ -70,7 +70,7 @@ std::optional<std::string> PatientStore::ask(std::function<std::string(store::St
   return {};
 }
 
-void PatientStore::let_go() {
+void PatientStore::release() {
   std::shared_ptr<store::Store> store;  // destroyed without the lock: rank 0's waits for the others to leave
   MutexLock lock(mutex_);
   store.swap(store_);

@@ -27,7 +27,7 @@ class PatientStore {
   // kPatience: then the question is left behind, and no other is asked before it has its answer.
   std::optional<std::string> ask(std::function<std::string(store::Store&)> question);
   // Of a group that never came to be: rank 0's store ends with its owner.
-  void let_go();
+  void release();
 
  private:
   struct Asked;

@@ -39,7 +39,7 @@ class WireGloo final : public wire::Wire {
   void wait(const Deadline& deadline) override;
   void wake() override;
   void interrupt() override;
-  void let_go() override { expected_.clear(); }
+  void cancel_transfers() override { expected_.clear(); }
   void close(const Deadline& deadline) override;
 
  private:

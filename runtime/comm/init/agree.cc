@@ -71,7 +71,7 @@ std::vector<Reason> agree_on_reasons(std::vector<Reason> own, const GroupContext
                                    .remedy = "did it ask for another backend?"});
   if (std::all_of(own.begin(), own.end(), [](const Reason& reason) { return !reason.why_not.empty(); })) {
     try {
-      consensus.say(lines_of(own), verdict_on, deadline);
+      consensus.contribute(lines_of(own), verdict_on, deadline);
     } catch (const Error& error) {  // another rank was faster to fail, with the store that it hosts
       log_debug("init_process_group: the other ranks are not told why this one can take no backend: {}", error.what());
     }

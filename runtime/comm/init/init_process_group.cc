@@ -136,7 +136,7 @@ std::shared_ptr<ProcessGroup> start(const InitOptions& options) {
     set_uncaught_error_rank(identity.rank);
   }
   const auto ancestors = rendezvous::ancestors_of_this_process();
-  rendezvous::put_up(rendezvous::plan_launcher_guard(environment, ancestors));
+  rendezvous::install_guard(rendezvous::plan_launcher_guard(environment, ancestors));
 
   const auto plan = rendezvous::plan_meeting(identity, settings.method, environment, ancestors);
   const rendezvous::Meeting meeting = rendezvous::meet(plan, identity, deadline);

@@ -141,7 +141,7 @@ std::vector<int> WireMpi::awaited() {
   return awaited_;
 }
 
-void WireMpi::let_go() {
+void WireMpi::cancel_transfers() {
   for (const auto& [key, requests] : expected_) under_way_.insert(under_way_.end(), requests.begin(), requests.end());
   expected_.clear();
   for (MPI_Request& request : under_way_) {

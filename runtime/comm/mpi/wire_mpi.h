@@ -36,7 +36,7 @@ class WireMpi final : public wire::Wire {
   void wait(const Deadline& deadline) override;
   void wake() override;
   void interrupt() override;
-  void let_go() override;
+  void cancel_transfers() override;
   void close(const Deadline& deadline) override;
 
  private:

@@ -75,8 +75,8 @@ void describe_self(RankInfo& info) {
 }
 
 // Takes rank's place in the block.
-void sit_down(const Mapping& mapping, int ranks, int rank) {
-  const Control control(mapping.data(), ranks);
+void attach_rank(const Mapping& mapping, int ranks, int rank) {
+  const ControlBlock control(mapping.data(), ranks);
   describe_self(control.info(rank));
   hold_life_lock(mapping.fd(), rank);
 }
@@ -97,80 +97,81 @@ int introduced_rank(int fd, int ranks, std::vector<UniqueFd>& bell, const Deadli
 
 // What rank 0 has of the others, by rank: a line to each, and its bell.
 struct Arrived {
-  std::vector<UniqueFd> lines;
+  std::vector<UniqueFd> sockets;
   std::vector<UniqueFd> bells;
 };
 
 Arrived accept_all(const UniqueFd& listener, const GroupContext& context, int control_fd, const Deadline& deadline) {
   const int ranks = static_cast<int>(context.roster.size());
   Arrived arrived{std::vector<UniqueFd>(context.roster.size()), std::vector<UniqueFd>(context.roster.size())};
-  auto& lines = arrived.lines;
+  auto& sockets = arrived.sockets;
   const rendezvous::Consensus consensus = consensus_of(context);
   const auto awaited = [&] {
     for (int r = 1; r < ranks; ++r) {
       // A rank that said its outcome and has no line has failed.
-      if (!lines[static_cast<std::size_t>(r)] && !consensus.has_said(r)) return true;
+      if (!sockets[static_cast<std::size_t>(r)] && !consensus.has_contributed(r)) return true;
     }
     return false;
   };
   while (!deadline.expired() && awaited()) {
     if (!net::wait_readable(listener.get(), deadline.sooner(kLookAround))) continue;
-    UniqueFd line = net::unix_accept(listener, deadline);
+    UniqueFd socket = net::unix_accept(listener, deadline);
     std::vector<UniqueFd> bell;
-    const int rank = introduced_rank(line.get(), ranks, bell, deadline);
+    const int rank = introduced_rank(socket.get(), ranks, bell, deadline);
     if (rank < 0) continue;
     arrived.bells[static_cast<std::size_t>(rank)] = std::move(bell.front());
-    net::send_with_fds(line.get(), std::span(&kWithDescriptor, 1), std::span(&control_fd, 1), deadline);
-    lines[static_cast<std::size_t>(rank)] = std::move(line);
+    net::send_with_fds(socket.get(), std::span(&kWithDescriptor, 1), std::span(&control_fd, 1), deadline);
+    sockets[static_cast<std::size_t>(rank)] = std::move(socket);
   }
   return arrived;
 }
 
 // `bells` gets the files of the others' bells.
-Meeting host(const GroupContext& context, std::vector<UniqueFd>& bells, const Deadline& deadline) {
+SharedSetup host(const GroupContext& context, std::vector<UniqueFd>& bells, const Deadline& deadline) {
   const int ranks = static_cast<int>(context.roster.size());
-  const std::size_t bytes = Control::bytes_for(ranks);
+  const std::size_t bytes = ControlBlock::bytes_for(ranks);
   auto mapping = Mapping::of(create_memory("lockstep-control", bytes), bytes);
-  comm::Progress::of_process().bell_file();  // what it throws is a reason against shared memory, before all agree on it
-  Control::format(mapping->data(), ranks);
-  sit_down(*mapping, ranks, 0);
-  if (ranks == 1) return {mapping, Couriers(std::vector<UniqueFd>(1)), {}};
+  comm::ProgressEngine::of_process()
+      .bell_file();  // what it throws is a reason against shared memory, before all agree on it
+  ControlBlock::format(mapping->data(), ranks);
+  attach_rank(*mapping, ranks, 0);
+  if (ranks == 1) return {mapping, DescriptorChannels(std::vector<UniqueFd>(1)), {}};
   const std::string name = "lockstep-" + random_hex(16);
   const UniqueFd listener = net::unix_listen_abstract(name);
   context.store->set(kEndpoint, name);
   Arrived arrived = accept_all(listener, context, mapping->fd(), deadline);
   bells = std::move(arrived.bells);
-  return {mapping, Couriers(std::move(arrived.lines)), {}};
+  return {mapping, DescriptorChannels(std::move(arrived.sockets)), {}};
 }
 
-Meeting join(const GroupContext& context, const std::string& endpoint, const Deadline& deadline) {
+SharedSetup join(const GroupContext& context, const std::string& endpoint, const Deadline& deadline) {
   const int ranks = static_cast<int>(context.roster.size());
   const std::int32_t rank = context.identity.rank;
-  std::vector<UniqueFd> lines;
+  std::vector<UniqueFd> sockets;
   try {
-    lines.push_back(net::unix_connect_abstract(endpoint, deadline.sooner(kConnectLimit)));
+    sockets.push_back(net::unix_connect_abstract(endpoint, deadline.sooner(kConnectLimit)));
   } catch (const Error& error) {
     throw BackendUnavailable(
         fmt::format("could not reach {}: {}; ranks share memory only inside one network namespace: "
                     "run them in one container, or give the containers one network",
                     context.roster[0].describe(), error.what()));
   }
-  check_user(lines[0].get());
-  const int bell = comm::Progress::of_process().bell_file();
-  net::send_with_fds(lines[0].get(), std::as_bytes(std::span(&rank, 1)), std::span(&bell, 1), deadline);
-  Couriers couriers(std::move(lines));
-  UniqueFd fd = couriers.receive(deadline);
+  check_user(sockets[0].get());
+  const int bell = comm::ProgressEngine::of_process().bell_file();
+  net::send_with_fds(sockets[0].get(), std::as_bytes(std::span(&rank, 1)), std::span(&bell, 1), deadline);
+  DescriptorChannels channels(std::move(sockets));
+  UniqueFd fd = channels.receive(deadline);
   if (!fd) throw BackendUnavailable("got no descriptor from rank 0");
-  auto mapping = Mapping::of(std::move(fd), Control::bytes_for(ranks));
-  sit_down(*mapping, ranks, rank);
-  return {mapping, std::move(couriers), {}};
+  auto mapping = Mapping::of(std::move(fd), ControlBlock::bytes_for(ranks));
+  attach_rank(*mapping, ranks, rank);
+  return {mapping, std::move(channels), {}};
 }
 
 // For a rank whose deadline has passed: the others need not wait for theirs.
 void give_up(const GroupContext& context, const rendezvous::Consensus::Judge& judge, const std::string& why) {
   try {
     if (context.identity.rank == 0) context.store->set(kEndpoint, kNoEndpoint);
-    consensus_of(context).say(why, judge, Deadline::after({}));
+    consensus_of(context).contribute(why, judge, Deadline::after({}));
   } catch (const Error& error) {
     log_warn("backend 'shm': rank {} could not tell the others that it gives up: {}", context.identity.rank,
              error.what());
@@ -178,15 +179,15 @@ void give_up(const GroupContext& context, const rendezvous::Consensus::Judge& ju
 }
 
 // Gives every rank the bells of all. `files` are rank 0's: those of the others.
-Bells exchange_bells(const GroupContext& context, Couriers& couriers, std::vector<UniqueFd> files,
+Bells exchange_bells(const GroupContext& context, DescriptorChannels& channels, std::vector<UniqueFd> files,
                      const Deadline& deadline) {
-  comm::Progress& progress = comm::Progress::of_process();
+  comm::ProgressEngine& progress = comm::ProgressEngine::of_process();
   Bells bells;
   for (std::size_t r = 0; r < context.roster.size(); ++r) {
     if (context.identity.rank != 0) {
-      bells.push_back(progress.map_bell(couriers.receive(deadline, context.check)));
+      bells.push_back(progress.map_bell(channels.receive(deadline, context.check)));
     } else {
-      couriers.hand_out(r == 0 ? progress.bell_file() : files[r].get(), deadline);
+      channels.send_to_all(r == 0 ? progress.bell_file() : files[r].get(), deadline);
       bells.push_back(r == 0 ? progress.own_bell() : progress.map_bell(files[r]));
     }
   }
@@ -204,15 +205,15 @@ std::string endpoint_of_rank_0(const GroupContext& context, const Deadline& dead
 
 }  // namespace
 
-void Couriers::hand_out(int fd, const Deadline& deadline) {
+void DescriptorChannels::send_to_all(int fd, const Deadline& deadline) {
   std::exception_ptr first;
-  for (const UniqueFd& line : lines_) {
-    if (!line) continue;
+  for (const UniqueFd& socket : sockets_) {
+    if (!socket) continue;
     try {
       if (fd >= 0) {
-        net::send_with_fds(line.get(), std::span(&kWithDescriptor, 1), std::span(&fd, 1), deadline);
+        net::send_with_fds(socket.get(), std::span(&kWithDescriptor, 1), std::span(&fd, 1), deadline);
       } else {
-        net::send_all(line.get(), std::span(&kWithout, 1), deadline);
+        net::send_all(socket.get(), std::span(&kWithout, 1), deadline);
       }
     } catch (const Error&) {
       if (!first) first = std::current_exception();
@@ -221,32 +222,32 @@ void Couriers::hand_out(int fd, const Deadline& deadline) {
   if (first) std::rethrow_exception(first);
 }
 
-UniqueFd Couriers::receive(const Deadline& deadline, const std::function<void()>& look_around) {
-  while (!deadline.expired() && !net::wait_readable(lines_[0].get(), deadline.sooner(kLookAround))) {
-    if (look_around) look_around();
+UniqueFd DescriptorChannels::receive(const Deadline& deadline, const std::function<void()>& check) {
+  while (!deadline.expired() && !net::wait_readable(sockets_[0].get(), deadline.sooner(kLookAround))) {
+    if (check) check();
   }
   std::byte word{};
   std::vector<UniqueFd> fds;
-  net::recv_with_fds(lines_[0].get(), std::span(&word, 1), fds, deadline);
+  net::recv_with_fds(sockets_[0].get(), std::span(&word, 1), fds, deadline);
   if (word == kWithout || fds.empty()) return {};
   return std::move(fds.front());
 }
 
-Meeting meet(const GroupContext& context, const Deadline& deadline) {
+SharedSetup set_up(const GroupContext& context, const Deadline& deadline) {
   const int rank = context.identity.rank;
-  Meeting meeting;
+  SharedSetup setup;
   std::vector<UniqueFd> bells;
   std::string outcome(kOk);
   const auto judge = [&](std::span<const std::string> outcomes) { return verdict_on(context.roster, outcomes); };
   try {
     if (rank == 0) {
-      meeting = host(context, bells, deadline);
+      setup = host(context, bells, deadline);
     } else {
       const std::string endpoint = endpoint_of_rank_0(context, deadline);
       if (endpoint == kNoEndpoint) {
         outcome = kFollows;
       } else {
-        meeting = join(context, endpoint, deadline);
+        setup = join(context, endpoint, deadline);
       }
     }
   } catch (const Timeout& error) {
@@ -259,18 +260,18 @@ Meeting meet(const GroupContext& context, const Deadline& deadline) {
   const std::string reasons = consensus_of(context).decide(outcome, judge, deadline);
   if (!reasons.empty()) throw BackendUnavailable(fmt::format("backend 'shm' can't be used: {}", reasons));
   try {
-    meeting.bells = exchange_bells(context, meeting.couriers, std::move(bells), deadline);
+    setup.bells = exchange_bells(context, setup.channels, std::move(bells), deadline);
   } catch (const Error& error) {
     // The others take the group for made: they hear of this failure where they would hear of any. A peer that died is
     // its cause rather than the socket that closed.
-    Session session(meeting.control, {}, context.roster, rank, context.on_throw);
+    Session session(setup.control, {}, context.roster, rank, context.on_throw);
     session.check();
-    session.check_lives("setting up shared memory");
+    session.check_peers_alive("setting up shared memory");
     const bool late = dynamic_cast<const Timeout*>(&error) != nullptr;
     session.fail(late ? Cause::Kind::timeout : Cause::Kind::failed, late ? -1 : rank,
                  fmt::format("backend 'shm': {} can't join the group: {}", session.who(rank), error.what()));
   }
-  return meeting;
+  return setup;
 }
 
 }  // namespace lockstep::shm

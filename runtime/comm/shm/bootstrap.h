@@ -19,30 +19,30 @@
 namespace lockstep::shm {
 
 // The descriptor lines between rank 0 and the others.
-class Couriers {
+class DescriptorChannels {
  public:
-  Couriers() = default;
+  DescriptorChannels() = default;
   // Rank 0's: by rank, its own empty. Of another rank: one, to rank 0.
-  explicit Couriers(std::vector<UniqueFd> lines) : lines_(std::move(lines)) {}
+  explicit DescriptorChannels(std::vector<UniqueFd> sockets) : sockets_(std::move(sockets)) {}
 
   // Rank 0: gives everybody a duplicate of `fd`, or word that there is none if it is -1. A line that fails keeps no
   // other from it; the first failure is thrown at the end.
-  void hand_out(int fd, const Deadline& deadline);
+  void send_to_all(int fd, const Deadline& deadline);
   // The others: what rank 0 hands out; empty if there is none. `look_around` is called every 50 ms until it is there,
   // and ends the wait by throwing.
-  UniqueFd receive(const Deadline& deadline, const std::function<void()>& look_around = {});
+  UniqueFd receive(const Deadline& deadline, const std::function<void()>& check = {});
 
  private:
-  std::vector<UniqueFd> lines_;
+  std::vector<UniqueFd> sockets_;
 };
 
-struct Meeting {
+struct SharedSetup {
   std::shared_ptr<Mapping> control;  // formatted; every rank holds its life lock and has described itself
-  Couriers couriers;
+  DescriptorChannels channels;
   Bells bells;
 };
 
 // Collective. Throws BackendUnavailable with every rank's reasons, Timeout with the ranks that did not come.
-Meeting meet(const GroupContext& context, const Deadline& deadline);
+SharedSetup set_up(const GroupContext& context, const Deadline& deadline);
 
 }  // namespace lockstep::shm

@@ -23,9 +23,9 @@ void own_lines([[maybe_unused]] std::byte* begin, [[maybe_unused]] std::size_t b
 
 }  // namespace
 
-std::string Collective::describe() const { return comm::describe(task_.record, sequence_); }
+std::string ShmCollective::describe() const { return comm::describe(task_.record, sequence_); }
 
-Missing Collective::missing(const Session& session) const {
+Missing ShmCollective::missing(const Session& session) const {
   Missing absent;
   Missing busy;
   const auto add = [&session](Missing& to, int rank) {
@@ -43,12 +43,12 @@ Missing Collective::missing(const Session& session) const {
   return {busy.ranks, "all have arrived; not through: " + busy.text};
 }
 
-std::size_t Collective::source_bytes() const {
+std::size_t ShmCollective::source_bytes() const {
   return task_.count() * task_.element_bytes() * comm::source_parts(task_.record.kind, task_.size);
 }
 
-void Collective::publish(const Floor& floor) {
-  const Control& control = floor.session.control();
+void ShmCollective::publish(const CollectiveContext& context) {
+  const ControlBlock& control = context.session.control();
   Announcement& announcement = control.announcement(task_.rank, sequence_);
   Place source;
   if (fits_inline()) {
@@ -56,7 +56,7 @@ void Collective::publish(const Floor& floor) {
     if (comm::is_source(task_.record, task_.rank)) own_lines(payload, source_bytes());
     stage(task_, {0, task_.count()}, payload, task_.count() * task_.element_bytes());
   } else if (comm::is_source(task_.record, task_.rank)) {
-    source = floor.arenas.find(task_.input);
+    source = context.arenas.find(task_.input);
   }
   // Without a note the second cache line is left alone: to write it costs as much as the first.
   static_assert(std::is_trivially_copyable_v<OpRecord>);
@@ -66,8 +66,8 @@ void Collective::publish(const Floor& floor) {
 }
 
 template <typename WordOf>
-Blocker Collective::late(const Floor& floor, WordOf word_of, std::uint64_t wanted) const {
-  const Session& session = floor.session;
+Blocker ShmCollective::late(const CollectiveContext& context, WordOf word_of, std::uint64_t wanted) const {
+  const Session& session = context.session;
   for (int r = 0; r < task_.size; ++r) {
     const std::atomic<std::uint64_t>& word = word_of(r);
     std::uint64_t value = word.load(std::memory_order_acquire);
@@ -75,7 +75,7 @@ Blocker Collective::late(const Floor& floor, WordOf word_of, std::uint64_t wante
     if (!session.has_left(r)) return {&word, value};
     value = word.load(std::memory_order_acquire);  // what it did before it left
     if (value >= wanted) continue;
-    floor.session.fail(
+    context.session.fail(
         Cause::Kind::left, r,
         comm::left_early_text(session.who(r), session.left_after(r), session.who(task_.rank), describe()),
         static_cast<std::int64_t>(sequence_));
@@ -83,42 +83,42 @@ Blocker Collective::late(const Floor& floor, WordOf word_of, std::uint64_t wante
   return {};
 }
 
-Blocker Collective::behind(const Floor& floor, Session::Word word, std::uint64_t wanted) const {
+Blocker ShmCollective::behind(const CollectiveContext& context, Session::Word word, std::uint64_t wanted) const {
   return late(
-      floor, [&](int r) -> const auto& { return floor.session.words(r).*word; }, wanted);
+      context, [&](int r) -> const auto& { return context.session.words(r).*word; }, wanted);
 }
 
-Blocker Collective::not_arrived(const Floor& floor) const {
+Blocker ShmCollective::not_arrived(const CollectiveContext& context) const {
   return late(
-      floor, [&](int r) -> const auto& { return floor.session.control().announcement(r, sequence_).sequence; },
+      context, [&](int r) -> const auto& { return context.session.control().announcement(r, sequence_).sequence; },
       sequence_);
 }
 
-void Collective::refuse_weights(const Floor& floor) const {
+void ShmCollective::refuse_weights(const CollectiveContext& context) const {
   std::vector<std::string> weights;
   for (int r = 0; r < task_.size; ++r) {
-    weights.push_back(fmt::format("{} of {}", floor.session.control().announcement(r, sequence_).record.words[0],
-                                  floor.session.who(r)));
+    weights.push_back(fmt::format("{} of {}", context.session.control().announcement(r, sequence_).record.words[0],
+                                  context.session.who(r)));
   }
-  floor.session.fail(Cause::Kind::mismatch, -1, comm::describe_too_heavy(task_.record, sequence_, list_of(weights)),
-                     static_cast<std::int64_t>(sequence_));
+  context.session.fail(Cause::Kind::mismatch, -1, comm::describe_too_heavy(task_.record, sequence_, list_of(weights)),
+                       static_cast<std::int64_t>(sequence_));
 }
 
-void Collective::compare_records(const Floor& floor) {
-  const Control& control = floor.session.control();
+void ShmCollective::compare_records(const CollectiveContext& context) {
+  const ControlBlock& control = context.session.control();
   const OpRecord& own = task_.record;
   comm::Tally tally(own.note);
   for (int r = 0; r < task_.size; ++r) {
     const OpRecord& theirs = control.announcement(r, sequence_).record;
     if (!comm::same_operation(own, theirs)) {
-      floor.session.fail(
+      context.session.fail(
           Cause::Kind::mismatch, -1,
-          comm::describe_mismatch(sequence_, floor.session.who(task_.rank), own, floor.session.who(r), theirs),
+          comm::describe_mismatch(sequence_, context.session.who(task_.rank), own, context.session.who(r), theirs),
           static_cast<std::int64_t>(sequence_));
     }
     tally.add(theirs.words);
   }
-  if (tally.is_too_heavy()) refuse_weights(floor);
+  if (tally.is_too_heavy()) refuse_weights(context);
   words_ = tally.words();
   if (own.weighted) {
     task_.reduction.divisor = words_[0];
@@ -127,11 +127,11 @@ void Collective::compare_records(const Floor& floor) {
   }
 }
 
-void Collective::choose_route(const Floor& floor) {
+void ShmCollective::choose_route(const CollectiveContext& context) {
   if (fits_inline()) return;
   route_ = Route::direct;
   for (int r = 0; r < task_.size; ++r) {
-    if (comm::is_source(task_.record, r) && floor.session.control().announcement(r, sequence_).source.arena < 0) {
+    if (comm::is_source(task_.record, r) && context.session.control().announcement(r, sequence_).source.arena < 0) {
       route_ = Route::window;
     }
   }
@@ -141,27 +141,27 @@ void Collective::choose_route(const Floor& floor) {
   part_stride_ = kWindowBytes / parts / 64 * 64;
   chunk_elements_ = part_stride_ / task_.element_bytes();
   chunks_ = (task_.count() + chunk_elements_ - 1) / chunk_elements_;
-  first_tick_ = floor.tick + 1;
-  floor.tick += chunks_;
+  first_tick_ = context.tick + 1;
+  context.tick += chunks_;
 }
 
-Blocker Collective::step(const Floor& floor) {
+Blocker ShmCollective::step(const CollectiveContext& context) {
   if (!arrived_) {
-    const Blocker absent = not_arrived(floor);
+    const Blocker absent = not_arrived(context);
     if (!absent.done()) return absent;
-    compare_records(floor);
-    choose_route(floor);
+    compare_records(context);
+    choose_route(context);
     arrived_ = true;
   }
   switch (route_) {
-    case Route::inlined: run_inline(floor); break;
-    case Route::direct: run_direct(floor); break;
-    case Route::window: return run_window(floor);
+    case Route::inlined: run_inline(context); break;
+    case Route::direct: run_direct(context); break;
+    case Route::window: return run_window(context);
   }
   return {};
 }
 
-Blocker Collective::unfinished_reader(const Session& session) const {
+Blocker ShmCollective::unfinished_reader(const Session& session) const {
   if (route_ != Route::direct) return {};
   for (int r = 0; r < task_.size; ++r) {
     const auto& finished = session.words(r).finished;
@@ -171,96 +171,97 @@ Blocker Collective::unfinished_reader(const Session& session) const {
   return {};
 }
 
-void Collective::run_inline(const Floor& floor) {
+void ShmCollective::run_inline(const CollectiveContext& context) {
   for (int r = 0; r < task_.size; ++r) {
-    floor.sources[static_cast<std::size_t>(r)] = floor.session.control().payload(r, sequence_);
+    context.sources[static_cast<std::size_t>(r)] = context.session.control().payload(r, sequence_);
   }
-  pull(task_, {0, task_.count()}, {floor.sources, task_.count() * task_.element_bytes()}, floor.scratch);
+  pull(task_, {0, task_.count()}, {context.sources, task_.count() * task_.element_bytes()}, context.scratch);
 }
 
 // Reductions are shared out: each rank reduces a part of everybody's memory and writes the result to whoever gets it.
-void Collective::run_direct(const Floor& floor) {
+void ShmCollective::run_direct(const CollectiveContext& context) {
   const Chunk all{0, task_.count()};
   const auto memory_of = [&](int r) -> std::byte* {
     if (!comm::is_source(task_.record, r)) return nullptr;
-    return floor.arenas.address(r, floor.session.control().announcement(r, sequence_).source);
+    return context.arenas.address(r, context.session.control().announcement(r, sequence_).source);
   };
-  for (int r = 0; r < task_.size; ++r) floor.sources[static_cast<std::size_t>(r)] = memory_of(r);
+  for (int r = 0; r < task_.size; ++r) context.sources[static_cast<std::size_t>(r)] = memory_of(r);
   if (!comm::is_reduction_in_place(task_.record.kind)) {
-    return pull(task_, all, {floor.sources, task_.count() * task_.element_bytes()}, floor.scratch);
+    return pull(task_, all, {context.sources, task_.count() * task_.element_bytes()}, context.scratch);
   }
   if (task_.record.kind == OpKind::reduce) {
     std::byte* of_root = memory_of(task_.record.root);
-    return reduce_into(task_, share_of(task_, all, task_.rank), floor.sources, std::span(&of_root, 1), floor.scratch);
+    return reduce_into(task_, share_of(task_, all, task_.rank), context.sources, std::span(&of_root, 1),
+                       context.scratch);
   }
   for (int i = 0; i < task_.size; ++i) {
-    floor.destinations[static_cast<std::size_t>(i)] = memory_of((task_.rank + i) % task_.size);  // its own first
+    context.destinations[static_cast<std::size_t>(i)] = memory_of((task_.rank + i) % task_.size);  // its own first
   }
-  reduce_into(task_, share_of(task_, all, task_.rank), floor.sources, floor.destinations, floor.scratch);
+  reduce_into(task_, share_of(task_, all, task_.rank), context.sources, context.destinations, context.scratch);
 }
 
 // With two ranks each reads all of the other's window; with more they share the reduction out, chunk by chunk.
-bool Collective::in_two_phases() const { return comm::is_reduction_in_place(task_.record.kind) && task_.size > 2; }
+bool ShmCollective::in_two_phases() const { return comm::is_reduction_in_place(task_.record.kind) && task_.size > 2; }
 
-Chunk Collective::window_chunk(std::uint64_t index) const {
+Chunk ShmCollective::window_chunk(std::uint64_t index) const {
   const std::size_t offset = index * chunk_elements_;
   return {offset, std::min(chunk_elements_, task_.count() - offset)};
 }
 
-void Collective::find_windows(const Floor& floor, std::uint64_t tick) const {
+void ShmCollective::find_windows(const CollectiveContext& context, std::uint64_t tick) const {
   for (int r = 0; r < task_.size; ++r) {
-    floor.sources[static_cast<std::size_t>(r)] = floor.session.control().window(r, tick);
+    context.sources[static_cast<std::size_t>(r)] = context.session.control().window(r, tick);
   }
 }
 
-Blocker Collective::stage_chunk(const Floor& floor) {
+Blocker ShmCollective::stage_chunk(const CollectiveContext& context) {
   const std::uint64_t tick = first_tick_ + staged_;
   // The half that this tick fills has been read for the tick before the last.
-  const Blocker blocker = tick <= 2 ? Blocker{} : behind(floor, &RankWords::drained, tick - 2);
+  const Blocker blocker = tick <= 2 ? Blocker{} : behind(context, &RankWords::drained, tick - 2);
   if (!blocker.done()) return blocker;
-  stage(task_, window_chunk(staged_), floor.session.control().window(task_.rank, tick), part_stride_);
-  floor.session.post(&RankWords::staged, tick);
+  stage(task_, window_chunk(staged_), context.session.control().window(task_.rank, tick), part_stride_);
+  context.session.post(&RankWords::staged, tick);
   ++staged_;
   return {};
 }
 
-Blocker Collective::reduce_chunk(const Floor& floor) {
+Blocker ShmCollective::reduce_chunk(const CollectiveContext& context) {
   const std::uint64_t tick = first_tick_ + reduced_;
-  const Blocker blocker = behind(floor, &RankWords::staged, tick);
+  const Blocker blocker = behind(context, &RankWords::staged, tick);
   if (!blocker.done()) return blocker;
-  find_windows(floor, tick);
+  find_windows(context, tick);
   // The result takes the place of this rank's own source, which nobody else reads.
-  std::byte* own = floor.session.control().window(task_.rank, tick);
+  std::byte* own = context.session.control().window(task_.rank, tick);
   const Chunk share = share_of(task_, {0, window_chunk(reduced_).length}, task_.rank);
-  reduce_into(task_, share, floor.sources, std::span(&own, 1), floor.scratch);
-  floor.session.post(&RankWords::reduced, tick);
+  reduce_into(task_, share, context.sources, std::span(&own, 1), context.scratch);
+  context.session.post(&RankWords::reduced, tick);
   ++reduced_;
   return {};
 }
 
-Blocker Collective::drain_chunk(const Floor& floor) {
+Blocker ShmCollective::drain_chunk(const CollectiveContext& context) {
   const std::uint64_t tick = first_tick_ + drained_;
-  const Blocker blocker = behind(floor, in_two_phases() ? &RankWords::reduced : &RankWords::staged, tick);
+  const Blocker blocker = behind(context, in_two_phases() ? &RankWords::reduced : &RankWords::staged, tick);
   if (!blocker.done()) return blocker;
-  find_windows(floor, tick);
+  find_windows(context, tick);
   const Chunk chunk = window_chunk(drained_);
   if (!in_two_phases()) {
-    pull(task_, chunk, {floor.sources, part_stride_}, floor.scratch);
+    pull(task_, chunk, {context.sources, part_stride_}, context.scratch);
   } else if (task_.record.kind == OpKind::all_reduce || task_.rank == task_.record.root) {
-    collect_shares(task_, chunk, floor.sources);
+    collect_shares(task_, chunk, context.sources);
   }
-  floor.session.post(&RankWords::drained, tick);
+  context.session.post(&RankWords::drained, tick);
   ++drained_;
   return {};
 }
 
-Blocker Collective::run_window(const Floor& floor) {
+Blocker ShmCollective::run_window(const CollectiveContext& context) {
   Blocker blocker;
   while (drained_ < chunks_) {
     const std::uint64_t before = staged_ + reduced_ + drained_;
-    if (staged_ < chunks_) blocker = stage_chunk(floor);
-    if (in_two_phases() && reduced_ < staged_) blocker = reduce_chunk(floor);
-    if (drained_ < (in_two_phases() ? reduced_ : staged_)) blocker = drain_chunk(floor);
+    if (staged_ < chunks_) blocker = stage_chunk(context);
+    if (in_two_phases() && reduced_ < staged_) blocker = reduce_chunk(context);
+    if (drained_ < (in_two_phases() ? reduced_ : staged_)) blocker = drain_chunk(context);
     if (staged_ + reduced_ + drained_ == before) return blocker;
   }
   return {};

@@ -22,7 +22,7 @@ using comm::Task;
 enum class Route : std::uint8_t { inlined, direct, window };
 
 // What a collective needs of its group while it runs.
-struct Floor {
+struct CollectiveContext {
   Session& session;
   ArenaTable& arenas;
   std::uint64_t& tick;  // ticks of the windows used up by earlier collectives
@@ -33,9 +33,9 @@ struct Floor {
 };
 
 // The steps of a collective on this rank. step() is called when every earlier one of this rank is through its steps.
-class Collective {
+class ShmCollective {
  public:
-  Collective(Task task, std::uint64_t sequence) : task_(std::move(task)), sequence_(sequence) {}
+  ShmCollective(Task task, std::uint64_t sequence) : task_(std::move(task)), sequence_(sequence) {}
 
   const Task& task() const { return task_; }
   std::uint64_t sequence() const { return sequence_; }
@@ -45,9 +45,9 @@ class Collective {
   // True if its source fits beside the record.
   bool fits_inline() const { return source_bytes() <= kInlineBytes; }
   // Writes the record, and the payload if it fits; the caller then announces it.
-  void publish(const Floor& floor);
+  void publish(const CollectiveContext& context);
   // Does what can be done. Done when this rank's part is.
-  Blocker step(const Floor& floor);
+  Blocker step(const CollectiveContext& context);
   // After that: the rank whose reading of this rank's memory is not over.
   Blocker unfinished_reader(const Session& session) const;
   // True if the other ranks wait for this rank to finish its part.
@@ -61,24 +61,24 @@ class Collective {
  private:
   // The first rank whose `word` is below `wanted`. Fails the group if that rank has left.
   template <typename WordOf>
-  Blocker late(const Floor& floor, WordOf word_of, std::uint64_t wanted) const;
-  Blocker behind(const Floor& floor, Session::Word word, std::uint64_t wanted) const;
+  Blocker late(const CollectiveContext& context, WordOf word_of, std::uint64_t wanted) const;
+  Blocker behind(const CollectiveContext& context, Session::Word word, std::uint64_t wanted) const;
   // The first rank that has not announced this collective.
-  Blocker not_arrived(const Floor& floor) const;
-  void compare_records(const Floor& floor);
-  [[noreturn]] void refuse_weights(const Floor& floor) const;
-  void choose_route(const Floor& floor);
-  void run_inline(const Floor& floor);
-  void run_direct(const Floor& floor);
-  Blocker run_window(const Floor& floor);
+  Blocker not_arrived(const CollectiveContext& context) const;
+  void compare_records(const CollectiveContext& context);
+  [[noreturn]] void refuse_weights(const CollectiveContext& context) const;
+  void choose_route(const CollectiveContext& context);
+  void run_inline(const CollectiveContext& context);
+  void run_direct(const CollectiveContext& context);
+  Blocker run_window(const CollectiveContext& context);
   bool in_two_phases() const;
   std::size_t source_bytes() const;
   Chunk window_chunk(std::uint64_t index) const;
-  void find_windows(const Floor& floor, std::uint64_t tick) const;
+  void find_windows(const CollectiveContext& context, std::uint64_t tick) const;
   // One chunk through one stage of the window.
-  Blocker stage_chunk(const Floor& floor);
-  Blocker reduce_chunk(const Floor& floor);
-  Blocker drain_chunk(const Floor& floor);
+  Blocker stage_chunk(const CollectiveContext& context);
+  Blocker reduce_chunk(const CollectiveContext& context);
+  Blocker drain_chunk(const CollectiveContext& context);
 
   Task task_;
   std::uint64_t sequence_;

@@ -11,7 +11,7 @@
 namespace lockstep::shm {
 
 // Offsets of the parts. Each starts at a page, so that one rank's writes stay off the lines of another's.
-struct Control::Layout {
+struct ControlBlock::Layout {
   explicit Layout(int ranks) {
     const auto n = static_cast<std::size_t>(ranks);
     header = add(sizeof(Header));
@@ -38,9 +38,9 @@ struct Control::Layout {
   std::size_t channel_window_bytes;
 };
 
-std::size_t Control::bytes_for(int ranks) { return Layout(ranks).total; }
+std::size_t ControlBlock::bytes_for(int ranks) { return Layout(ranks).total; }
 
-void Control::format(std::byte* block, int ranks) {
+void ControlBlock::format(std::byte* block, int ranks) {
   const auto n = static_cast<std::size_t>(ranks);
   const Layout layout(ranks);
   new (block + layout.header) Header{kLayout, n, {}};
@@ -51,7 +51,7 @@ void Control::format(std::byte* block, int ranks) {
   std::uninitialized_value_construct_n(reinterpret_cast<Channel*>(block + layout.channels), n * n);
 }
 
-Control::Control(std::byte* block, int ranks) : ranks_(ranks) {
+ControlBlock::ControlBlock(std::byte* block, int ranks) : ranks_(ranks) {
   const Layout layout(ranks);
   header_ = std::launder(reinterpret_cast<Header*>(block + layout.header));
   if (header_->layout != kLayout || header_->ranks != static_cast<std::uint64_t>(ranks)) {

@@ -80,7 +80,7 @@ struct alignas(64) RankInfo {
 };
 
 // One message of a pair. The sender writes the first line and the payload, the receiver the second line.
-struct alignas(64) Message {
+struct alignas(64) MessageSlot {
   std::atomic<std::uint64_t> posted;  // number of the message (from 1) whose description is here
   std::atomic<std::uint64_t> staged;  // chunks put into the pair's window for it
   std::int64_t count;
@@ -95,7 +95,7 @@ struct alignas(64) Message {
 
 // What one rank sends another, by message number modulo kMessages.
 struct Channel {
-  std::array<Message, kMessages> messages;
+  std::array<MessageSlot, kMessages> messages;
 };
 
 struct alignas(64) Header {
@@ -105,13 +105,13 @@ struct alignas(64) Header {
 };
 
 // Typed access to the block; owns nothing.
-class Control {
+class ControlBlock {
  public:
   static std::size_t bytes_for(int ranks);
   // Starts the life of everything in a block of zeros.
   static void format(std::byte* block, int ranks);
   // Throws BackendUnavailable if the block is of another build or size.
-  Control(std::byte* block, int ranks);
+  ControlBlock(std::byte* block, int ranks);
 
   Header& header() const { return *header_; }
   RankWords& words(int rank) const { return words_[rank]; }

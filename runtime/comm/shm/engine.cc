@@ -10,7 +10,7 @@
 
 namespace lockstep::shm {
 
-void Engine::check() const {
+void ShmEngine::check() const {
   session_.check();
   if (closed_) {
     comm::throw_closed(session_.who(session_.rank()));
@@ -20,7 +20,7 @@ void Engine::check() const {
 // The ranks that still use a slot of the ring.
 class FreeSlot final : public Awaited {
  public:
-  FreeSlot(Engine& engine, std::uint64_t needed) : engine_(engine), needed_(needed) {}
+  FreeSlot(ShmEngine& engine, std::uint64_t needed) : engine_(engine), needed_(needed) {}
 
   Blocker push() override {
     engine_.assert_locked();
@@ -56,11 +56,11 @@ class FreeSlot final : public Awaited {
   }
 
  private:
-  Engine& engine_;
+  ShmEngine& engine_;
   std::uint64_t needed_;
 };
 
-void Engine::wait_for_slot(std::uint64_t sequence, std::chrono::nanoseconds timeout) {
+void ShmEngine::wait_for_slot(std::uint64_t sequence, std::chrono::nanoseconds timeout) {
   if (sequence <= free_until_) return;
   FreeSlot slot(*this, sequence - kRing);
   if (!slot.push().done()) wait(slot, Deadline::after(timeout));
@@ -71,13 +71,13 @@ void Engine::wait_for_slot(std::uint64_t sequence, std::chrono::nanoseconds time
   free_until_ = finished_by_all + kRing;
 }
 
-std::shared_ptr<Operation> Engine::start(Task task, std::chrono::nanoseconds timeout) {
+std::shared_ptr<Operation> ShmEngine::start(Task task, std::chrono::nanoseconds timeout) {
   MutexLock lock(mutex_);
   check();
   const std::uint64_t sequence = last_ + 1;
   wait_for_slot(sequence, timeout);
   auto operation = std::make_shared<Operation>(shared_from_this(), std::move(task), sequence);
-  operation->collective().publish(floor());
+  operation->collective().publish(context());
   ring_[sequence % kRing] = operation;
   last_ = sequence;
   session_.announce(sequence);
@@ -85,19 +85,19 @@ std::shared_ptr<Operation> Engine::start(Task task, std::chrono::nanoseconds tim
   return operation;
 }
 
-std::shared_ptr<WorkState> Engine::start(Parcel parcel) {
+std::shared_ptr<WorkState> ShmEngine::start(ShmP2pOp p2p) {
   MutexLock lock(mutex_);
   check();
   push();
-  return std::make_shared<MessageWork>(shared_from_this(), mailbox_.start(std::move(parcel)));
+  return std::make_shared<ShmMessageWork>(shared_from_this(), mailbox_.start(std::move(p2p)));
 }
 
-Blocker Engine::push() {
+Blocker ShmEngine::push() {
   session_.check();
   if (mailbox_.pending()) mailbox_.push();
   while (done_ < last_) {
     auto& operation = ring_[(done_ + 1) % kRing];
-    const Blocker blocker = operation->collective().step(floor());
+    const Blocker blocker = operation->collective().step(context());
     if (!blocker.done()) return blocker;
     ++done_;
     if (operation->collective().is_waited_for()) {
@@ -110,14 +110,14 @@ Blocker Engine::push() {
   return {};
 }
 
-void Engine::progress() {
+void ShmEngine::progress() {
   MutexLock lock(mutex_);
   check();
   push();
 }
 
 // A thread that is in the group moves it itself; one that leaves it now has just pushed it.
-void Engine::push_for_another() noexcept {
+void ShmEngine::push_for_another() noexcept {
   if (!mutex_.try_lock()) return;
   if (!closed_ && !session_.failed() && (has_collectives() || mailbox_.pending())) {
     try {
@@ -134,29 +134,29 @@ void Engine::push_for_another() noexcept {
   mutex_.unlock();
 }
 
-void Engine::forget_dropped() {
+void ShmEngine::forget_dropped() {
   MutexLock lock(mutex_);
   arenas_.forget_dropped();
 }
 
-Arena Engine::add_arena(std::shared_ptr<Mapping> memory, std::size_t bytes) {
+Arena ShmEngine::add_arena(std::shared_ptr<Mapping> memory, std::size_t bytes) {
   MutexLock lock(mutex_);
   return arenas_.add(std::move(memory), bytes);
 }
 
-void Engine::abort_for(std::string text) {
+void ShmEngine::abort_for(std::string text) {
   session_.abort(
       session_.cause_of(Cause::Kind::failed, session_.rank(), std::move(text), static_cast<std::int64_t>(last_)));
 }
 
-void Engine::leave() {
+void ShmEngine::leave() {
   session_.leave(last_);
   closed_ = true;
   ring_.fill(nullptr);  // the works hold the engine
-  comm::Progress::of_process().remove(*this);
+  comm::ProgressEngine::of_process().remove(*this);
 }
 
-void Engine::close() {
+void ShmEngine::close() {
   const auto self = shared_from_this();  // what leave() lets go of may be the last to hold it
   MutexLock lock(mutex_);
   if (closed_) return;
@@ -173,7 +173,7 @@ void Engine::close() {
   leave();
 }
 
-void Engine::close_unwinding() {
+void ShmEngine::close_unwinding() {
   const auto self = shared_from_this();
   MutexLock lock(mutex_);
   abort_for(comm::unwound_text(session_.who(session_.rank()), last_));
@@ -209,36 +209,36 @@ bool Operation::is_alone() const {
 
 Missing Operation::missing() const { return collective_.missing(engine_->session()); }
 
-bool MessageWork::poll() {
+bool ShmMessageWork::poll() {
   MutexLock lock(engine_->mutex_);
   return push().done();
 }
 
-void MessageWork::wait(const Deadline& deadline) {
+void ShmMessageWork::wait(const Deadline& deadline) {
   MutexLock lock(engine_->mutex_);
   if (!push().done()) engine_->wait(*this, deadline);
 }
 
-bool MessageWork::is_alone() const {
+bool ShmMessageWork::is_alone() const {
   engine_->assert_locked();
-  return !engine_->has_collectives() && !engine_->mailbox_.waits_for_others_than(parcel_->peer);
+  return !engine_->has_collectives() && !engine_->mailbox_.waits_for_others_than(p2p_->peer);
 }
 
-Blocker MessageWork::push() {
-  if (parcel_->done) return {};
+Blocker ShmMessageWork::push() {
+  if (p2p_->done) return {};
   engine_->assert_locked();
   engine_->check();
   // First the peer's counter, then its messages: what comes between is seen at the next look.
-  const auto& messages = engine_->session().words(parcel_->peer).messages;
+  const auto& messages = engine_->session().words(p2p_->peer).messages;
   const std::uint64_t seen = messages.load(std::memory_order_acquire);
   engine_->push();
-  if (!parcel_->done) engine_->mailbox_.check_peer(*parcel_);
-  return parcel_->done ? Blocker{} : Blocker{&messages, seen};
+  if (!p2p_->done) engine_->mailbox_.check_peer(*p2p_);
+  return p2p_->done ? Blocker{} : Blocker{&messages, seen};
 }
 
-Missing MessageWork::missing() const {
+Missing ShmMessageWork::missing() const {
   engine_->assert_locked();
-  return {{parcel_->peer}, engine_->mailbox_.progress_of(*parcel_)};
+  return {{p2p_->peer}, engine_->mailbox_.progress_of(*p2p_)};
 }
 
 }  // namespace lockstep::shm

@@ -21,11 +21,11 @@ namespace lockstep::shm {
 
 class Operation;
 
-class Engine final : public comm::Mover, public std::enable_shared_from_this<Engine> {
+class ShmEngine final : public comm::CallerDrivenGroup, public std::enable_shared_from_this<ShmEngine> {
  public:
   // As Session has them. Waits of other groups push this one from join_process() to close().
-  Engine(std::shared_ptr<Mapping> control, Bells bells, rendezvous::Roster roster, int rank,
-         std::function<void(const Cause&)> on_throw = {})
+  ShmEngine(std::shared_ptr<Mapping> control, Bells bells, rendezvous::Roster roster, int rank,
+            std::function<void(const Cause&)> on_throw = {})
       : session_(std::move(control), std::move(bells), std::move(roster), rank, std::move(on_throw)),
         arenas_(rank, session_.size()),
         mailbox_(session_, arenas_),
@@ -33,11 +33,11 @@ class Engine final : public comm::Mover, public std::enable_shared_from_this<Eng
         destinations_(sources_.size()) {}
 
   Session& session() { return session_; }
-  void join_process() { comm::Progress::of_process().add(shared_from_this()); }
+  void join_process() { comm::ProgressEngine::of_process().add(shared_from_this()); }
 
   // Publishes a collective and gives it a push. Blocks only while kRing collectives are in flight.
   std::shared_ptr<Operation> start(Task task, std::chrono::nanoseconds timeout) EXCLUDES(mutex_);
-  std::shared_ptr<WorkState> start(Parcel parcel) EXCLUDES(mutex_);
+  std::shared_ptr<WorkState> start(ShmP2pOp p2p) EXCLUDES(mutex_);
   // Pushes everything, and checks that the group is open and whole.
   void progress() EXCLUDES(mutex_);
   const void* group() const override { return session_.block(); }
@@ -54,7 +54,7 @@ class Engine final : public comm::Mover, public std::enable_shared_from_this<Eng
  private:
   friend class FreeSlot;
   friend class Operation;
-  friend class MessageWork;
+  friend class ShmMessageWork;
 
   // Tells clang, which can't see through the virtual calls of a wait, that the caller holds the lock. Checks nothing.
   void assert_locked() const LOCKSTEP_ATTRIBUTE(assert_capability(mutex_)) {}
@@ -65,7 +65,7 @@ class Engine final : public comm::Mover, public std::enable_shared_from_this<Eng
   void wait(Awaited& awaited, const Deadline& deadline) REQUIRES(mutex_) { session_.wait(awaited, deadline, *this); }
   // True if this rank's part of a collective is not done.
   bool has_collectives() const REQUIRES(mutex_) { return done_ < last_; }
-  Floor floor() REQUIRES(mutex_) { return {session_, arenas_, tick_, sources_, destinations_, scratch_}; }
+  CollectiveContext context() REQUIRES(mutex_) { return {session_, arenas_, tick_, sources_, destinations_, scratch_}; }
   // Aborts for what this rank has done.
   void abort_for(std::string text) REQUIRES(mutex_);
   // No collective or message comes after this.
@@ -91,7 +91,7 @@ class Engine final : public comm::Mover, public std::enable_shared_from_this<Eng
 // A started collective, as its Work sees it.
 class Operation final : public WorkState, public Awaited {
  public:
-  Operation(std::shared_ptr<Engine> engine, Task task, std::uint64_t sequence)
+  Operation(std::shared_ptr<ShmEngine> engine, Task task, std::uint64_t sequence)
       : engine_(std::move(engine)), collective_(std::move(task), sequence) {}
 
   bool poll() override;
@@ -104,31 +104,31 @@ class Operation final : public WorkState, public Awaited {
   std::int64_t sequence() const override { return static_cast<std::int64_t>(collective_.sequence()); }
   Missing missing() const override;
 
-  Collective& collective() { return collective_; }
+  ShmCollective& collective() { return collective_; }
 
  private:
-  std::shared_ptr<Engine> engine_;
-  Collective collective_;
+  std::shared_ptr<ShmEngine> engine_;
+  ShmCollective collective_;
   bool done_ = false;  // the group's one thread's
 };
 
 // A send or recv, as its Work sees it.
-class MessageWork final : public WorkState, public Awaited {
+class ShmMessageWork final : public WorkState, public Awaited {
  public:
-  MessageWork(std::shared_ptr<Engine> engine, std::shared_ptr<Parcel> parcel)
-      : engine_(std::move(engine)), parcel_(std::move(parcel)) {}
+  ShmMessageWork(std::shared_ptr<ShmEngine> engine, std::shared_ptr<ShmP2pOp> p2p)
+      : engine_(std::move(engine)), p2p_(std::move(p2p)) {}
 
   bool poll() override;
   void wait(const Deadline& deadline) override;
 
   Blocker push() override;
   bool is_alone() const override;
-  std::string describe() const override { return parcel_->describe(); }
+  std::string describe() const override { return p2p_->describe(); }
   Missing missing() const override;
 
  private:
-  std::shared_ptr<Engine> engine_;
-  std::shared_ptr<Parcel> parcel_;
+  std::shared_ptr<ShmEngine> engine_;
+  std::shared_ptr<ShmP2pOp> p2p_;
 };
 
 }  // namespace lockstep::shm

@@ -30,7 +30,7 @@ void hold_life_lock(int control_fd, int rank) {
   }
 }
 
-bool process_is_gone(int control_fd, const Control& control, int rank) {
+bool process_is_gone(int control_fd, const ControlBlock& control, int rank) {
   if (control.info(rank).process == process_token()) return false;
   struct flock lock = lock_of(rank);
   if (::fcntl(control_fd, F_GETLK, &lock) != 0) {

@@ -12,6 +12,6 @@ namespace lockstep::shm {
 void hold_life_lock(int control_fd, int rank);
 
 // True if the process of `rank` has ended, or has closed the group without a goodbye.
-bool process_is_gone(int control_fd, const Control& control, int rank);
+bool process_is_gone(int control_fd, const ControlBlock& control, int rank);
 
 }  // namespace lockstep::shm

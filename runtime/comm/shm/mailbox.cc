@@ -22,8 +22,8 @@ Mailbox::Mailbox(Session& session, ArenaTable& arenas)
       last_sent_(static_cast<std::size_t>(session.size())),
       incoming_(static_cast<std::size_t>(session.size())) {}
 
-std::shared_ptr<Parcel> Mailbox::start(Parcel parcel) {
-  auto started = std::make_shared<Parcel>(std::move(parcel));
+std::shared_ptr<ShmP2pOp> Mailbox::start(ShmP2pOp p2p) {
+  auto started = std::make_shared<ShmP2pOp>(std::move(p2p));
   if (started->is_send) {
     started->number = ++last_sent_[static_cast<std::size_t>(started->peer)];
     sends_.push_back(started);
@@ -37,50 +37,50 @@ std::shared_ptr<Parcel> Mailbox::start(Parcel parcel) {
 void Mailbox::announce() { session_.post(&RankWords::messages, ++events_); }
 
 void Mailbox::push() {
-  const auto is_done = [](const std::shared_ptr<Parcel>& parcel) { return parcel->done; };
-  for (const auto& parcel : sends_) push_send(*parcel);
+  const auto is_done = [](const std::shared_ptr<ShmP2pOp>& p2p) { return p2p->done; };
+  for (const auto& p2p : sends_) push_send(*p2p);
   // All look before any matches: of two recvs with one tag the later must not find what the earlier has just missed.
-  for (const auto& parcel : recvs_) {
-    if (parcel->number == 0) look_for_new(parcel->peer);
+  for (const auto& p2p : recvs_) {
+    if (p2p->number == 0) look_for_new(p2p->peer);
   }
-  for (const auto& parcel : recvs_) push_recv(parcel);
-  for (const auto& parcel : sends_) {
-    if (parcel->peer == session_.rank()) push_send(*parcel);  // a message to itself is taken only now
+  for (const auto& p2p : recvs_) push_recv(p2p);
+  for (const auto& p2p : sends_) {
+    if (p2p->peer == session_.rank()) push_send(*p2p);  // a message to itself is taken only now
   }
   sends_.remove_if(is_done);
   recvs_.remove_if(is_done);
 }
 
 bool Mailbox::waits_for_others_than(int peer) const {
-  const auto is_other = [peer](const std::shared_ptr<Parcel>& parcel) { return parcel->peer != peer; };
+  const auto is_other = [peer](const std::shared_ptr<ShmP2pOp>& p2p) { return p2p->peer != peer; };
   return std::any_of(sends_.begin(), sends_.end(), is_other) || std::any_of(recvs_.begin(), recvs_.end(), is_other);
 }
 
-std::string Mailbox::progress_of(const Parcel& parcel) const {
-  const std::string peer = session_.who(parcel.peer);
-  if (parcel.is_send) {
-    if (!parcel.posted) return fmt::format("{} has not taken the {} messages before it", peer, kMessages);
-    const Message& slot = message(session_.rank(), parcel.peer, parcel.number);
-    if (slot.accepted.load(std::memory_order_acquire) != parcel.number) {
+std::string Mailbox::progress_of(const ShmP2pOp& p2p) const {
+  const std::string peer = session_.who(p2p.peer);
+  if (p2p.is_send) {
+    if (!p2p.posted) return fmt::format("{} has not taken the {} messages before it", peer, kMessages);
+    const MessageSlot& slot = message(session_.rank(), p2p.peer, p2p.number);
+    if (slot.accepted.load(std::memory_order_acquire) != p2p.number) {
       return fmt::format("{} has not started to receive it", peer);
     }
   } else {
-    if (parcel.number == 0) return fmt::format("{} has not started the other half", peer);
-    if (!parcel.posted) return fmt::format("{} has sent it, and an earlier one that is not through yet", peer);
+    if (p2p.number == 0) return fmt::format("{} has not started the other half", peer);
+    if (!p2p.posted) return fmt::format("{} has sent it, and an earlier one that is not through yet", peer);
   }
   return fmt::format(
       "{} has started the other half, and {} of {} chunks are through; it must come back to its group to "
       "move the rest",
-      peer, parcel.chunks, chunk_count(parcel.buffer));
+      peer, p2p.chunks, chunk_count(p2p.buffer));
 }
 
-void Mailbox::check_peer(const Parcel& parcel) {
-  if (parcel.done || !session_.has_left(parcel.peer)) return;
+void Mailbox::check_peer(const ShmP2pOp& p2p) {
+  if (p2p.done || !session_.has_left(p2p.peer)) return;
   push();
-  if (parcel.done) return;
-  session_.fail(Cause::Kind::left, parcel.peer,
-                comm::left_unanswered_text(session_.who(parcel.peer), session_.left_after(parcel.peer),
-                                           session_.who(session_.rank()), parcel.describe()));
+  if (p2p.done) return;
+  session_.fail(Cause::Kind::left, p2p.peer,
+                comm::left_unanswered_text(session_.who(p2p.peer), session_.left_after(p2p.peer),
+                                           session_.who(session_.rank()), p2p.describe()));
 }
 
 std::size_t Mailbox::chunk_count(const BufferView& buffer) const {
@@ -88,42 +88,41 @@ std::size_t Mailbox::chunk_count(const BufferView& buffer) const {
   return (buffer.bytes() + window - 1) / window;
 }
 
-void Mailbox::push_send(Parcel& parcel) {
-  if (parcel.done) return;
-  Message& slot = message(session_.rank(), parcel.peer, parcel.number);
-  if (!parcel.posted) {
+void Mailbox::push_send(ShmP2pOp& p2p) {
+  if (p2p.done) return;
+  MessageSlot& slot = message(session_.rank(), p2p.peer, p2p.number);
+  if (!p2p.posted) {
     // The slot's message before this one must have been taken.
-    const std::uint64_t previous = parcel.number > kMessages ? parcel.number - kMessages : 0;
+    const std::uint64_t previous = p2p.number > kMessages ? p2p.number - kMessages : 0;
     if (slot.taken.load(std::memory_order_acquire) < previous) return;
     slot.staged.store(0, std::memory_order_relaxed);
-    slot.count = parcel.buffer.count;
-    slot.dtype = parcel.buffer.dtype;
-    slot.tag = parcel.tag;
+    slot.count = p2p.buffer.count;
+    slot.dtype = p2p.buffer.dtype;
+    slot.tag = p2p.tag;
     slot.source = {};
-    if (parcel.buffer.bytes() <= kMessageInlineBytes) {
-      copy_bytes(slot.payload.data(), parcel.buffer.data, parcel.buffer.bytes());
+    if (p2p.buffer.bytes() <= kMessageInlineBytes) {
+      copy_bytes(slot.payload.data(), p2p.buffer.data, p2p.buffer.bytes());
     } else {
-      slot.source = arenas_.find(parcel.buffer);
+      slot.source = arenas_.find(p2p.buffer);
     }
-    slot.posted.store(parcel.number, std::memory_order_release);
-    parcel.posted = true;
+    slot.posted.store(p2p.number, std::memory_order_release);
+    p2p.posted = true;
     announce();
   }
-  if (slot.accepted.load(std::memory_order_acquire) == parcel.number) move_out(parcel);
-  parcel.done = slot.taken.load(std::memory_order_acquire) >= parcel.number;
+  if (slot.accepted.load(std::memory_order_acquire) == p2p.number) move_out(p2p);
+  p2p.done = slot.taken.load(std::memory_order_acquire) >= p2p.number;
 }
 
-void Mailbox::move_out(Parcel& parcel) {
-  Message& slot = message(session_.rank(), parcel.peer, parcel.number);
-  const Control& control = session_.control();
+void Mailbox::move_out(ShmP2pOp& p2p) {
+  MessageSlot& slot = message(session_.rank(), p2p.peer, p2p.number);
+  const ControlBlock& control = session_.control();
   const std::size_t window = control.channel_window_bytes();
-  while (parcel.chunks < chunk_count(parcel.buffer)) {
-    if (parcel.chunks >= 2 && slot.drained.load(std::memory_order_acquire) < parcel.chunks - 1) return;
-    const std::size_t begin = parcel.chunks * window;
-    copy_bytes(control.channel_window(session_.rank(), parcel.peer, parcel.chunks),
-               static_cast<const std::byte*>(parcel.buffer.data) + begin,
-               std::min(window, parcel.buffer.bytes() - begin));
-    slot.staged.store(++parcel.chunks, std::memory_order_release);
+  while (p2p.chunks < chunk_count(p2p.buffer)) {
+    if (p2p.chunks >= 2 && slot.drained.load(std::memory_order_acquire) < p2p.chunks - 1) return;
+    const std::size_t begin = p2p.chunks * window;
+    copy_bytes(control.channel_window(session_.rank(), p2p.peer, p2p.chunks),
+               static_cast<const std::byte*>(p2p.buffer.data) + begin, std::min(window, p2p.buffer.bytes() - begin));
+    slot.staged.store(++p2p.chunks, std::memory_order_release);
     announce();
   }
 }
@@ -132,71 +131,71 @@ void Mailbox::look_for_new(int sender) {
   Incoming& incoming = incoming_[static_cast<std::size_t>(sender)];
   for (;;) {
     const std::uint64_t next = incoming.last_seen + 1;
-    const Message& slot = message(sender, session_.rank(), next);
+    const MessageSlot& slot = message(sender, session_.rank(), next);
     if (slot.posted.load(std::memory_order_acquire) != next) return;
     incoming.unmatched.push_back({next, slot.tag});
     incoming.last_seen = next;
   }
 }
 
-void Mailbox::match(Parcel& parcel) {
-  Incoming& incoming = incoming_[static_cast<std::size_t>(parcel.peer)];
+void Mailbox::match(ShmP2pOp& p2p) {
+  Incoming& incoming = incoming_[static_cast<std::size_t>(p2p.peer)];
   const auto found = std::find_if(incoming.unmatched.begin(), incoming.unmatched.end(),
-                                  [&](const Seen& seen) { return seen.tag == parcel.tag; });
+                                  [&](const Seen& seen) { return seen.tag == p2p.tag; });
   if (found == incoming.unmatched.end()) return;
-  parcel.number = found->number;
+  p2p.number = found->number;
   incoming.unmatched.erase(found);
-  const Message& slot = message(parcel.peer, session_.rank(), parcel.number);
-  if (slot.count != parcel.buffer.count || slot.dtype != parcel.buffer.dtype) {
-    session_.fail(Cause::Kind::mismatch, -1,
-                  comm::describe_mismatch(parcel, session_.who(session_.rank()), session_.who(parcel.peer), slot.count,
-                                          slot.dtype));
+  const MessageSlot& slot = message(p2p.peer, session_.rank(), p2p.number);
+  if (slot.count != p2p.buffer.count || slot.dtype != p2p.buffer.dtype) {
+    session_.fail(
+        Cause::Kind::mismatch, -1,
+        comm::describe_mismatch(p2p, session_.who(session_.rank()), session_.who(p2p.peer), slot.count, slot.dtype));
   }
 }
 
-void Mailbox::push_recv(const std::shared_ptr<Parcel>& parcel) {
-  if (parcel->done) return;
-  Incoming& incoming = incoming_[static_cast<std::size_t>(parcel->peer)];
-  if (parcel->number == 0) {
-    match(*parcel);
-    if (parcel->number == 0) return;
+void Mailbox::push_recv(const std::shared_ptr<ShmP2pOp>& p2p) {
+  if (p2p->done) return;
+  Incoming& incoming = incoming_[static_cast<std::size_t>(p2p->peer)];
+  if (p2p->number == 0) {
+    match(*p2p);
+    if (p2p->number == 0) return;
   }
-  Message& slot = message(parcel->peer, session_.rank(), parcel->number);
-  if (parcel->posted) return move_in(*parcel);
-  const bool beside = parcel->buffer.bytes() <= kMessageInlineBytes;
+  MessageSlot& slot = message(p2p->peer, session_.rank(), p2p->number);
+  if (p2p->posted) return move_in(*p2p);
+  const bool beside = p2p->buffer.bytes() <= kMessageInlineBytes;
   // The sender is through the allocate() in which this rank still is: its memory is taken at a later push.
   if (slot.source.arena >= 0 && !arenas_.knows(slot.source)) return;
   if (beside || slot.source.arena >= 0) {
-    copy_bytes(parcel->buffer.data, beside ? slot.payload.data() : arenas_.address(parcel->peer, slot.source),
-               parcel->buffer.bytes());
-    slot.taken.store(parcel->number, std::memory_order_release);
-    parcel->done = true;
+    copy_bytes(p2p->buffer.data, beside ? slot.payload.data() : arenas_.address(p2p->peer, slot.source),
+               p2p->buffer.bytes());
+    slot.taken.store(p2p->number, std::memory_order_release);
+    p2p->done = true;
     return announce();
   }
   if (incoming.in_window != nullptr && !incoming.in_window->done) return;
-  incoming.in_window = parcel;
+  incoming.in_window = p2p;
   slot.drained.store(0, std::memory_order_relaxed);
-  slot.accepted.store(parcel->number, std::memory_order_release);
-  parcel->posted = true;
+  slot.accepted.store(p2p->number, std::memory_order_release);
+  p2p->posted = true;
   announce();
-  move_in(*parcel);
+  move_in(*p2p);
 }
 
-void Mailbox::move_in(Parcel& parcel) {
-  Message& slot = message(parcel.peer, session_.rank(), parcel.number);
-  const Control& control = session_.control();
+void Mailbox::move_in(ShmP2pOp& p2p) {
+  MessageSlot& slot = message(p2p.peer, session_.rank(), p2p.number);
+  const ControlBlock& control = session_.control();
   const std::size_t window = control.channel_window_bytes();
-  while (parcel.chunks < slot.staged.load(std::memory_order_acquire)) {
-    const std::size_t begin = parcel.chunks * window;
-    copy_bytes(static_cast<std::byte*>(parcel.buffer.data) + begin,
-               control.channel_window(parcel.peer, session_.rank(), parcel.chunks),
-               std::min(window, parcel.buffer.bytes() - begin));
-    slot.drained.store(++parcel.chunks, std::memory_order_release);
+  while (p2p.chunks < slot.staged.load(std::memory_order_acquire)) {
+    const std::size_t begin = p2p.chunks * window;
+    copy_bytes(static_cast<std::byte*>(p2p.buffer.data) + begin,
+               control.channel_window(p2p.peer, session_.rank(), p2p.chunks),
+               std::min(window, p2p.buffer.bytes() - begin));
+    slot.drained.store(++p2p.chunks, std::memory_order_release);
     announce();
   }
-  if (parcel.chunks < chunk_count(parcel.buffer)) return;
-  slot.taken.store(parcel.number, std::memory_order_release);
-  parcel.done = true;
+  if (p2p.chunks < chunk_count(p2p.buffer)) return;
+  slot.taken.store(p2p.number, std::memory_order_release);
+  p2p.done = true;
   announce();
 }
 

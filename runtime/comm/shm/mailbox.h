@@ -13,14 +13,14 @@
 #include <string>
 #include <vector>
 
-#include "runtime/comm/parcel.h"
+#include "runtime/comm/p2p_op.h"
 #include "runtime/comm/shm/arena.h"
 #include "runtime/comm/shm/session.h"
 
 namespace lockstep::shm {
 
 // One side of a message.
-struct Parcel : comm::Parcel {
+struct ShmP2pOp : comm::P2pOp {
   bool posted = false;       // send: its description is there; recv: it accepted its message
   std::uint64_t chunks = 0;  // through the window so far
 };
@@ -29,18 +29,18 @@ class Mailbox {
  public:
   Mailbox(Session& session, ArenaTable& arenas);
 
-  std::shared_ptr<Parcel> start(Parcel parcel);
+  std::shared_ptr<ShmP2pOp> start(ShmP2pOp p2p);
   bool pending() const { return !sends_.empty() || !recvs_.empty(); }
   // True if messages with other ranks than `peer` are pending.
   bool waits_for_others_than(int peer) const;
-  // Of a parcel that is not done: how far it has come, and who has to do what.
-  std::string progress_of(const Parcel& parcel) const;
+  // Of a operation that is not done: how far it has come, and who has to do what.
+  std::string progress_of(const ShmP2pOp& p2p) const;
   // Messages of this rank that have not been taken.
   std::size_t owed() const { return sends_.size(); }
   // Moves what can be moved.
   void push();
-  // Fails the group if the peer of a parcel that is not done has left.
-  void check_peer(const Parcel& parcel);
+  // Fails the group if the peer of a operation that is not done has left.
+  void check_peer(const ShmP2pOp& p2p);
 
  private:
   // A message that is there and that no recv has taken.
@@ -51,27 +51,27 @@ class Mailbox {
   struct Incoming {
     std::uint64_t last_seen = 0;
     std::list<Seen> unmatched;
-    std::shared_ptr<Parcel> in_window;  // the recv whose message passes through the window
+    std::shared_ptr<ShmP2pOp> in_window;  // the recv whose message passes through the window
   };
 
-  Message& message(int sender, int receiver, std::uint64_t number) const {
+  MessageSlot& message(int sender, int receiver, std::uint64_t number) const {
     return session_.control().channel(sender, receiver).messages[number % kMessages];
   }
   // Says that a word of a message has changed.
   void announce();
-  void push_send(Parcel& parcel);
-  void push_recv(const std::shared_ptr<Parcel>& parcel);
+  void push_send(ShmP2pOp& p2p);
+  void push_recv(const std::shared_ptr<ShmP2pOp>& p2p);
   void look_for_new(int sender);
-  void match(Parcel& parcel);
-  void move_out(Parcel& parcel);
-  void move_in(Parcel& parcel);
+  void match(ShmP2pOp& p2p);
+  void move_out(ShmP2pOp& p2p);
+  void move_in(ShmP2pOp& p2p);
   std::size_t chunk_count(const BufferView& buffer) const;
 
   Session& session_;
   ArenaTable& arenas_;
   std::uint64_t events_ = 0;
-  std::list<std::shared_ptr<Parcel>> sends_;
-  std::list<std::shared_ptr<Parcel>> recvs_;
+  std::list<std::shared_ptr<ShmP2pOp>> sends_;
+  std::list<std::shared_ptr<ShmP2pOp>> recvs_;
   std::vector<std::uint64_t> last_sent_;  // by receiver: the number given last
   std::vector<Incoming> incoming_;        // by sender
 };

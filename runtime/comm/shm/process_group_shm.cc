@@ -15,11 +15,11 @@ constexpr std::size_t kExchangeBytes = 1024;
 
 }  // namespace
 
-ProcessGroupShm::ProcessGroupShm(GroupContext context, Meeting meeting)
+ProcessGroupShm::ProcessGroupShm(GroupContext context, SharedSetup setup)
     : TaskGroup(std::move(context)),
-      couriers_(std::move(meeting.couriers)),
-      engine_(std::make_shared<Engine>(std::move(meeting.control), std::move(meeting.bells), roster(), rank(),
-                                       this->context().on_throw)) {
+      channels_(std::move(setup.channels)),
+      engine_(std::make_shared<ShmEngine>(std::move(setup.control), std::move(setup.bells), roster(), rank(),
+                                          this->context().on_throw)) {
   engine_->join_process();
 }
 
@@ -64,11 +64,11 @@ Arena ProcessGroupShm::allocate(std::size_t bytes) {
       } catch (const Error& error) {
         problem = error.what();
       }
-      couriers_.hand_out(fd.get(), deadline);
+      channels_.send_to_all(fd.get(), deadline);
     } else {
-      fd = couriers_.receive(deadline, [&] {
+      fd = channels_.receive(deadline, [&] {
         engine_->progress();
-        engine_->session().check_lives(what);
+        engine_->session().check_peers_alive(what);
       });
     }
     if (fd) memory = Mapping::of(std::move(fd), file_bytes);
@@ -92,12 +92,12 @@ Arena ProcessGroupShm::allocate(std::size_t bytes) {
 }
 
 Work ProcessGroupShm::start_message(bool is_send, const BufferView& buffer, int peer, int tag) {
-  Parcel parcel;
-  parcel.is_send = is_send;
-  parcel.buffer = buffer;
-  parcel.peer = peer;
-  parcel.tag = tag;
-  return Work(engine_->start(std::move(parcel)), timeout());
+  ShmP2pOp p2p;
+  p2p.is_send = is_send;
+  p2p.buffer = buffer;
+  p2p.peer = peer;
+  p2p.tag = tag;
+  return Work(engine_->start(std::move(p2p)), timeout());
 }
 
 void ProcessGroupShm::abort(const std::string& cause) {
@@ -134,8 +134,8 @@ Backend backend() {
             return {};
           },
           [](const GroupContext& context, const Deadline& deadline) -> std::shared_ptr<ProcessGroup> {
-            Meeting meeting = meet(context, deadline);
-            return std::make_shared<ProcessGroupShm>(context, std::move(meeting));
+            SharedSetup setup = set_up(context, deadline);
+            return std::make_shared<ProcessGroupShm>(context, std::move(setup));
           }};
 }
 

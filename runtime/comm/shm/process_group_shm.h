@@ -13,7 +13,7 @@ namespace lockstep::shm {
 
 class ProcessGroupShm final : public comm::TaskGroup {
  public:
-  ProcessGroupShm(GroupContext context, Meeting meeting);
+  ProcessGroupShm(GroupContext context, SharedSetup setup);
   // Says goodbye; aborts during unwinding, and if a collective of this rank is still under way.
   ~ProcessGroupShm() override;
   ProcessGroupShm(const ProcessGroupShm&) = delete;
@@ -35,8 +35,8 @@ class ProcessGroupShm final : public comm::TaskGroup {
   // All ranks' texts, cut to fit beside the record.
   std::vector<std::string> exchange(const std::string& text);
 
-  Couriers couriers_;
-  std::shared_ptr<Engine> engine_;
+  DescriptorChannels channels_;
+  std::shared_ptr<ShmEngine> engine_;
 };
 
 // "shm".

@@ -33,7 +33,7 @@ void pause_briefly() {
 
 // Spinning costs nobody anything if there is a core for every rank. Each counts the cores it may use; bound to one core
 // each, they have as many as there are different ones.
-bool every_rank_has_a_core(const Control& control, int ranks) {
+bool every_rank_has_a_core(const ControlBlock& control, int ranks) {
   std::array<std::uint64_t, 16> all{};
   bool quota_suffices = true;
   for (int r = 0; r < ranks; ++r) {
@@ -159,7 +159,7 @@ void Session::leave(std::uint64_t last) {
   if (ring()) wake_all(rank_);
 }
 
-void Session::check_lives(std::string_view what) {
+void Session::check_peers_alive(std::string_view what) {
   for (int r = 0; r < size_; ++r) {
     if (r == rank_ || has_left(r) || !process_is_gone(mapping_->fd(), control_, r)) continue;
     if (has_left(r)) continue;  // it said goodbye in between
@@ -193,11 +193,11 @@ bool Session::spin(Awaited& awaited) {
 
 // One word of a peer costs fewer wake-ups than the bell, which rings for all that happens in any group. It will do
 // where nothing else in this process can move.
-bool Session::nap(Awaited& awaited, const Deadline& deadline, const comm::Mover& group) {
-  comm::Progress& progress = comm::Progress::of_process();
+bool Session::sleep_until_changed(Awaited& awaited, const Deadline& deadline, const comm::CallerDrivenGroup& group) {
+  comm::ProgressEngine& progress = comm::ProgressEngine::of_process();
   comm::BellWords& bell = progress.bell();
   const bool on_word = awaited.is_alone() && progress.is_only(group);
-  const comm::Asleep asleep(on_word ? bell.on_word : bell.on_bell);
+  const comm::ScopedSleeper asleep(on_word ? bell.on_word : bell.on_bell);
   const std::uint64_t rung = bell.bell.load(std::memory_order_seq_cst);
   const std::uint64_t moves = moves_;
   const Blocker blocker = awaited.push();
@@ -214,17 +214,17 @@ bool Session::nap(Awaited& awaited, const Deadline& deadline, const comm::Mover&
   return false;
 }
 
-void Session::wait(Awaited& awaited, const Deadline& deadline, const comm::Mover& group) {
+void Session::wait(Awaited& awaited, const Deadline& deadline, const comm::CallerDrivenGroup& group) {
   using Clock = std::chrono::steady_clock;
   std::optional<Clock::time_point> next_look;
   while (!awaited.push().done()) {
     if (may_spin_ && spin(awaited)) return;
     if (!next_look) next_look = Clock::now() + kLookAround;
-    if (nap(awaited, deadline, group)) return;
+    if (sleep_until_changed(awaited, deadline, group)) return;
     const bool expired = deadline.expired();
     if (!expired && Clock::now() < *next_look) continue;
     next_look = Clock::now() + kLookAround;
-    check_lives(awaited.describe());
+    check_peers_alive(awaited.describe());
     if (!expired) continue;
     if (awaited.push().done()) return;
     const Missing missing = awaited.missing();

@@ -51,7 +51,7 @@ class Awaited {
   // up for. False is always right; it costs wake-ups.
   virtual bool is_alone() const = 0;
   // How long to sleep at most before pushing again.
-  virtual std::chrono::milliseconds patience() const { return comm::Progress::kSlice; }
+  virtual std::chrono::milliseconds patience() const { return comm::ProgressEngine::kSlice; }
 
  protected:
   ~Awaited() = default;
@@ -66,7 +66,7 @@ class Session {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  const Control& control() const { return control_; }
+  const ControlBlock& control() const { return control_; }
   // Where the group's control block is in this process: one place for all ranks that are its threads.
   const void* block() const { return mapping_->data(); }
   RankWords& own() const { return control_.words(rank_); }
@@ -107,14 +107,14 @@ class Session {
   // Pushes until done: spins for a few microseconds where every rank has a core, then sleeps, and pushes the process's
   // other groups before that. `group` is the one that `awaited` pushes. When the deadline passes, the group fails with
   // a Timeout that says who is missing; when a process dies, with PeerLost.
-  void wait(Awaited& awaited, const Deadline& deadline, const comm::Mover& group);
+  void wait(Awaited& awaited, const Deadline& deadline, const comm::CallerDrivenGroup& group);
 
   // The last collective of `rank`, which has said goodbye.
   std::uint64_t left_after(int rank) const { return words(rank).left_after.load(std::memory_order_acquire) - 1; }
   bool has_left(int rank) const { return words(rank).left_after.load(std::memory_order_acquire) != 0; }
 
   // Throws PeerLost, on all ranks, if a rank's process has ended without a goodbye. `what` this rank is in.
-  void check_lives(std::string_view what);
+  void check_peers_alive(std::string_view what);
 
   // Says goodbye: nothing will come after collective `last`.
   void leave(std::uint64_t last);
@@ -123,7 +123,7 @@ class Session {
   // Spins until `awaited` is done, or for kSpin after it last got on. True if done.
   bool spin(Awaited& awaited);
   // Sleeps until what blocks it changes, at most its patience. True if `awaited` was found done on the way.
-  bool nap(Awaited& awaited, const Deadline& deadline, const comm::Mover& group);
+  bool sleep_until_changed(Awaited& awaited, const Deadline& deadline, const comm::CallerDrivenGroup& group);
   // Wakes the peers that sleep on `word`, of this rank, or on their process's bell.
   void wake(const std::atomic<std::uint64_t>& word) const;
   // Rings the peers' bells. True if one of their processes has a thread asleep on a word.
@@ -134,7 +134,7 @@ class Session {
   [[noreturn]] void throw_first_cause() const;
 
   std::shared_ptr<Mapping> mapping_;
-  Control control_;
+  ControlBlock control_;
   const Bells bells_;
   std::vector<comm::BellWords*> peers_;  // the bells of the other ranks' processes, each once
   rendezvous::Roster roster_;

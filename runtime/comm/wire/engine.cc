@@ -11,33 +11,33 @@
 namespace lockstep::wire {
 namespace {
 
-constexpr Ending::Limits kLimits;
+constexpr Shutdown::Limits kLimits;
 
 }  // namespace
 
-Engine::Engine(std::unique_ptr<Wire> wire, rendezvous::Roster roster, int rank, std::shared_ptr<store::Store> store,
-               std::function<void(const Cause&)> on_throw)
+WireEngine::WireEngine(std::unique_ptr<Wire> wire, rendezvous::Roster roster, int rank,
+                       std::shared_ptr<store::Store> store, std::function<void(const Cause&)> on_throw)
     : roster_(std::move(roster)),
       rank_(rank),
       size_(static_cast<int>(roster_.size())),
       wire_(std::move(wire)),
-      post_office_(roster_, rank),
-      roll_call_(roster_.size()),
-      ending_(
+      p2p_queue_(roster_, rank),
+      arrival_table_(roster_.size()),
+      shutdown_(
           *wire_, roster_, rank, std::move(store),
           [this] {
             wire_->interrupt();
-            comm::Progress::ring();
+            comm::ProgressEngine::ring();
           },
           std::move(on_throw), kLimits) {}
 
-Engine::~Engine() = default;
+WireEngine::~WireEngine() = default;
 
-void Engine::propose(Cause::Kind kind, int rank, std::string text) {
-  ending_.failure().propose(ending_.cause_of(kind, rank, std::move(text), last()));
+void WireEngine::propose(Cause::Kind kind, int rank, std::string text) {
+  shutdown_.failure().propose(shutdown_.cause_of(kind, rank, std::move(text), last()));
 }
 
-void Engine::on_frame(int peer, std::span<const std::byte> bytes) {
+void WireEngine::on_frame(int peer, std::span<const std::byte> bytes) {
   const auto frame = read_frame(bytes);
   if (!frame) {
     return propose(Cause::Kind::mismatch, -1,
@@ -45,17 +45,17 @@ void Engine::on_frame(int peer, std::span<const std::byte> bytes) {
                                "of lockstep on every host",
                                who(rank_), bytes.size(), wire_->name(), who(peer)));
   }
-  if (ending_.on_frame(peer, *frame)) return;
+  if (shutdown_.on_frame(peer, *frame)) return;
   std::uint64_t expected = 0;
   {
     MutexLock lock(mutex_);
-    expected = roll_call_.next_of(peer);
+    expected = arrival_table_.next_of(peer);
     if (frame->kind != FrameKind::collective) {
-      post_office_.on_frame(peer, *frame);
-      return comm::Progress::ring();
+      p2p_queue_.on_frame(peer, *frame);
+      return comm::ProgressEngine::ring();
     }
     if (frame->number == expected) {
-      return roll_call_.note(peer, {frame->record, {frame->payload.begin(), frame->payload.end()}});
+      return arrival_table_.note(peer, {frame->record, {frame->payload.begin(), frame->payload.end()}});
     }
   }
   propose(Cause::Kind::mismatch, -1,
@@ -64,55 +64,55 @@ void Engine::on_frame(int peer, std::span<const std::byte> bytes) {
                       who(rank_), frame->number, wire_->name(), who(peer), expected));
 }
 
-std::string Engine::where_this_rank_was() const {
+std::string WireEngine::where_this_rank_was() const {
   MutexLock lock(mutex_);
   return fmt::format("{} was in {}", who(rank_), queue_.empty() ? "no collective" : queue_.front()->describe());
 }
 
-void Engine::on_lost(int peer, const std::string& how) {
-  if (!ending_.is_loss(peer)) return;
+void WireEngine::on_lost(int peer, const std::string& how) {
+  if (!shutdown_.is_loss(peer)) return;
   propose(Cause::Kind::lost, peer,
           fmt::format("{} has died: its process ended, by a signal or an exit, without closing its group, or its host "
                       "can't be reached; {} ({}: {})",
                       who(peer), where_this_rank_was(), wire_->name(), how));
 }
 
-void Engine::lose(Cause cause) {
-  if (ending_.leaving() || (cause.rank >= 0 && ending_.left_after(cause.rank))) return;
+void WireEngine::lose(Cause cause) {
+  if (shutdown_.leaving() || (cause.rank >= 0 && shutdown_.left_after(cause.rank))) return;
   cause.text += "; " + where_this_rank_was();
-  ending_.failure().propose(cause);
+  shutdown_.failure().propose(cause);
 }
 
-void Engine::on_broken(const std::string& how) {
+void WireEngine::on_broken(const std::string& how) {
   propose(Cause::Kind::failed, rank_, fmt::format("{} can't go on: {}: {}", who(rank_), wire_->name(), how));
 }
 
-void Engine::run() {
+void WireEngine::run() {
   try {
     while (step()) {
     }
   } catch (const Broken& broken) {
-    ending_.wait_for_a_cause(broken.what(), last());
+    shutdown_.wait_for_a_cause(broken.what(), last());
   } catch (const std::exception& error) {
     on_broken(error.what());  // unless it is the cause
   }
   try {
-    if (ending_.failure().happened()) {
-      wire_->let_go();
-      ending_.let_go();
-      ending_.tell_of_failure();
+    if (shutdown_.failure().happened()) {
+      wire_->cancel_transfers();
+      shutdown_.release_buffers();
+      shutdown_.tell_of_failure();
     }
     wire_->close(Deadline::after(kLimits.aftermath));
   } catch (const std::exception& error) {
     on_broken(error.what());
   }
-  ending_.let_go();
+  shutdown_.release_buffers();
 }
 
-bool Engine::step() {
-  if (ending_.failure().happened()) return false;
-  std::vector<std::shared_ptr<Collective>> fresh;
-  std::deque<Errand> errands;
+bool WireEngine::step() {
+  if (shutdown_.failure().happened()) return false;
+  std::vector<std::shared_ptr<WireCollective>> fresh;
+  std::deque<P2pAction> actions;
   std::optional<std::string> mismatch;
   bool leaving = false;
   {
@@ -121,32 +121,32 @@ bool Engine::step() {
       if (collective->sequence_ > announced_) fresh.push_back(collective);
     }
     announced_ = last_;
-    errands = post_office_.take_errands();
-    mismatch = post_office_.mismatch();
-    leaving = closing_ && queue_.empty() && errands.empty();
+    actions = p2p_queue_.take_actions();
+    mismatch = p2p_queue_.mismatch();
+    leaving = closing_ && queue_.empty() && actions.empty();
   }
-  if (mismatch) ending_.failure().fail(ending_.cause_of(Cause::Kind::mismatch, -1, *mismatch, last()));
+  if (mismatch) shutdown_.failure().fail(shutdown_.cause_of(Cause::Kind::mismatch, -1, *mismatch, last()));
   for (const auto& collective : fresh) announce(*collective);
-  for (const Errand& errand : errands) {
-    if (!PostOffice::run(errand, *wire_)) continue;
+  for (const P2pAction& action : actions) {
+    if (!P2pQueue::run(action, *wire_)) continue;
     {
       MutexLock lock(mutex_);
-      post_office_.finish(*errand.parcel);
+      p2p_queue_.finish(*action.p2p);
     }
-    comm::Progress::ring();
+    comm::ProgressEngine::ring();
   }
-  ending_.acknowledge();
-  if (run_collectives() || !errands.empty()) return true;
-  check_those_who_left();
+  shutdown_.acknowledge();
+  if (run_collectives() || !actions.empty()) return true;
+  check_departed_ranks();
   if (leaving) {
-    ending_.say_goodbye(last());
+    shutdown_.say_goodbye(last());
     return false;
   }
   wire_->wait(Deadline::never());
   return true;
 }
 
-void Engine::announce(Collective& collective) {
+void WireEngine::announce(WireCollective& collective) {
   const comm::Task& task = collective.task_;
   std::vector<std::byte> payload;
   if (fits_inline(task) && comm::is_source(task.record, rank_)) {
@@ -161,17 +161,17 @@ void Engine::announce(Collective& collective) {
   const FrameBytes bytes = write_frame(frame);
   for (int i = 1; i < size_; ++i) wire_->send_frame((rank_ + i) % size_, bytes);
   MutexLock lock(mutex_);
-  roll_call_.note(rank_, {task.record, std::move(payload)});
+  arrival_table_.note(rank_, {task.record, std::move(payload)});
 }
 
-bool Engine::run_collectives() {
+bool WireEngine::run_collectives() {
   bool any = false;
   for (;;) {
-    std::shared_ptr<Collective> next;
+    std::shared_ptr<WireCollective> next;
     Arrivals arrivals;
     {
       MutexLock lock(mutex_);
-      const Arrivals* const complete = roll_call_.complete();
+      const Arrivals* const complete = arrival_table_.complete();
       if (queue_.empty() || complete == nullptr) return any;
       next = queue_.front();
       arrivals = *complete;  // stays there until it is done, for who asks what is missing
@@ -182,25 +182,25 @@ bool Engine::run_collectives() {
       MutexLock lock(mutex_);
       next->done_.store(true, std::memory_order_release);
       queue_.pop_front();
-      roll_call_.pop();
+      arrival_table_.pop();
     }
-    comm::Progress::ring();
+    comm::ProgressEngine::ring();
   }
 }
 
-void Engine::execute(Collective& collective, const Arrivals& arrivals) {
+void WireEngine::execute(WireCollective& collective, const Arrivals& arrivals) {
   comm::Task& task = collective.task_;
-  const Verdict verdict = compare(task, collective.sequence_, arrivals, roster_);
-  if (verdict.mismatch) {
-    ending_.failure().fail(ending_.cause_of(Cause::Kind::mismatch, -1, *verdict.mismatch, collective.sequence_));
+  const Comparison comparison = compare(task, collective.sequence_, arrivals, roster_);
+  if (comparison.mismatch) {
+    shutdown_.failure().fail(shutdown_.cause_of(Cause::Kind::mismatch, -1, *comparison.mismatch, collective.sequence_));
   }
   if (task.record.weighted) {
-    task.reduction.divisor = verdict.words[0];
+    task.reduction.divisor = comparison.words[0];
   } else if (task.record.op == ReduceOp::avg) {
     task.reduction.divisor = size_;
   }
-  collective.words_ = verdict.words;
-  if (!fits_inline(task)) return move(task, *wire_, spare_);
+  collective.words_ = comparison.words;
+  if (!fits_inline(task)) return move(task, *wire_, scratch_);
   std::vector<const std::byte*> sources;
   for (const auto& arrival : arrivals) sources.push_back(arrival->payload.data());
   comm::Scratch scratch;
@@ -208,37 +208,37 @@ void Engine::execute(Collective& collective, const Arrivals& arrivals) {
 }
 
 // Whoever left has told before what it did; what it did not do will not come.
-void Engine::check_those_who_left() {
+void WireEngine::check_departed_ranks() {
   std::string text;
   int gone_rank = -1;
   {
     MutexLock lock(mutex_);
     for (int r = 0; r < size_ && text.empty(); ++r) {
-      const auto left = ending_.left_after(r);
+      const auto left = shutdown_.left_after(r);
       if (!left) continue;
       gone_rank = r;
       if (!queue_.empty() && queue_.front()->sequence_ > *left) {
         text = comm::left_early_text(who(r), *left, who(rank_), queue_.front()->describe());
-      } else if (const auto parcel = post_office_.waiting_for(r)) {
-        text = comm::left_unanswered_text(who(r), *left, who(rank_), parcel->describe());
+      } else if (const auto p2p = p2p_queue_.waiting_for(r)) {
+        text = comm::left_unanswered_text(who(r), *left, who(rank_), p2p->describe());
       }
     }
   }
-  if (!text.empty()) ending_.failure().fail(ending_.cause_of(Cause::Kind::left, gone_rank, text, last()));
+  if (!text.empty()) shutdown_.failure().fail(shutdown_.cause_of(Cause::Kind::left, gone_rank, text, last()));
 }
 
-void Engine::close_as(std::optional<std::string> cause) {
+void WireEngine::close_as(std::optional<std::string> cause) {
   {
     MutexLock lock(mutex_);
     if (closed_) return;
-    const std::size_t messages = post_office_.owed();
-    if (!cause && !ending_.failure().happened() && (!queue_.empty() || messages > 0)) {
+    const std::size_t messages = p2p_queue_.owed();
+    if (!cause && !shutdown_.failure().happened() && (!queue_.empty() || messages > 0)) {
       cause = comm::destroyed_text(who(rank_), queue_.size(), messages);
     }
     // Only who owes nobody anything may say goodbye. Agreeing on a cause asks the store and takes its time; meanwhile
     // the communication thread goes on, and no goodbye may come before the cause.
     closing_ = !cause;
-    if (closing_) post_office_.refuse_posts();
+    if (closing_) p2p_queue_.refuse_posts();
   }
   if (cause) propose(Cause::Kind::failed, rank_, *cause);
   wire_->wake();
@@ -248,8 +248,8 @@ void Engine::close_as(std::optional<std::string> cause) {
   queue_.clear();  // the works hold the engine
 }
 
-void Engine::close() { close_as({}); }
+void WireEngine::close() { close_as({}); }
 
-void Engine::close_unwinding() { close_as(comm::unwound_text(who(rank_), last())); }
+void WireEngine::close_unwinding() { close_as(comm::unwound_text(who(rank_), last())); }
 
 }  // namespace lockstep::wire

@@ -20,37 +20,37 @@
 #include "runtime/base/mutex.h"
 #include "runtime/comm/progress.h"
 #include "runtime/comm/transfer.h"
-#include "runtime/comm/wire/ending.h"
+#include "runtime/comm/wire/arrival_table.h"
 #include "runtime/comm/wire/movement.h"
-#include "runtime/comm/wire/post_office.h"
-#include "runtime/comm/wire/roll_call.h"
+#include "runtime/comm/wire/p2p_queue.h"
+#include "runtime/comm/wire/shutdown.h"
 #include "runtime/comm/wire/wire.h"
 #include "runtime/comm/work.h"
 #include "runtime/rendezvous/roster.h"
 
 namespace lockstep::wire {
 
-class Collective;
+class WireCollective;
 
 // Runs a group's communication thread: calls `body` on a thread, and returns what waits for its end. By default a new
 // thread; a library that has to be called from one thread alone brings its own.
 using ThreadMaker = std::function<std::function<void()>(std::function<void()> body)>;
 std::function<void()> start_own_thread(std::function<void()> body);
 
-class Engine final : public Listener, public std::enable_shared_from_this<Engine> {
+class WireEngine final : public Listener, public std::enable_shared_from_this<WireEngine> {
  public:
   // `on_throw`: as GroupContext has it.
-  Engine(std::unique_ptr<Wire> wire, rendezvous::Roster roster, int rank, std::shared_ptr<store::Store> store,
-         std::function<void(const Cause&)> on_throw = {});
-  ~Engine();
+  WireEngine(std::unique_ptr<Wire> wire, rendezvous::Roster roster, int rank, std::shared_ptr<store::Store> store,
+             std::function<void(const Cause&)> on_throw = {});
+  ~WireEngine();
 
   // Connects all ranks and starts. Throws what Wire::open() throws, Timeout at the deadline, or what `check` throws
   // in the meantime, with both texts if both do. Where the wire can't be interrupted, the thread is left to the
   // library.
   void open(const ThreadMaker& make_thread, const Deadline& deadline, const std::function<void()>& check = {});
 
-  std::shared_ptr<Collective> start(comm::Task task);
-  std::shared_ptr<WorkState> start(Parcel parcel);
+  std::shared_ptr<WireCollective> start(comm::Task task);
+  std::shared_ptr<WorkState> start(WireP2pOp p2p);
   // Throws if the group has failed or was closed.
   void check() const;
   void abort(const std::string& cause) { propose(Cause::Kind::aborted, rank_, cause); }
@@ -73,8 +73,8 @@ class Engine final : public Listener, public std::enable_shared_from_this<Engine
   void on_broken(const std::string& how) override;
 
  private:
-  friend class Collective;
-  friend class Message;
+  friend class WireCollective;
+  friend class WireMessageWork;
 
   // Fails the group with what this rank says of `rank`, which may be itself, or -1: no single one.
   void propose(Cause::Kind kind, int rank, std::string text);
@@ -83,10 +83,10 @@ class Engine final : public Listener, public std::enable_shared_from_this<Engine
   void run();
   // False at the end.
   bool step();
-  void announce(Collective& collective);
+  void announce(WireCollective& collective);
   bool run_collectives();
-  void check_those_who_left();
-  void execute(Collective& collective, const Arrivals& arrivals);
+  void check_departed_ranks();
+  void execute(WireCollective& collective, const Arrivals& arrivals);
 
   // Who holds up a collective, as ranks but this one, and in words.
   struct Missing {
@@ -102,7 +102,7 @@ class Engine final : public Listener, public std::enable_shared_from_this<Engine
   // The library is in Wire::open(), and `why` nobody waits for it any longer.
   void give_up_opening(const Error& why, const std::function<bool(const Deadline&)>& is_over);
   void set_closed();
-  Missing missing(const Collective& collective) const REQUIRES(mutex_);
+  Missing missing(const WireCollective& collective) const REQUIRES(mutex_);
   // "rank 1 (...) was in all_reduce 7 (...)".
   std::string where_this_rank_was() const;
   void close_as(std::optional<std::string> cause);
@@ -111,24 +111,24 @@ class Engine final : public Listener, public std::enable_shared_from_this<Engine
   const int rank_;
   const int size_;
   std::unique_ptr<Wire> wire_;
-  Spare spare_;  // the communication thread's
+  ScratchBuffer scratch_;  // the communication thread's
   std::function<void()> join_;
 
   mutable Mutex mutex_;
-  PostOffice post_office_ GUARDED_BY(mutex_);
-  RollCall roll_call_ GUARDED_BY(mutex_);
-  std::deque<std::shared_ptr<Collective>> queue_ GUARDED_BY(mutex_);  // not done, in order
-  std::atomic<std::uint64_t> last_{0};                                // started; written under the lock
+  P2pQueue p2p_queue_ GUARDED_BY(mutex_);
+  ArrivalTable arrival_table_ GUARDED_BY(mutex_);
+  std::deque<std::shared_ptr<WireCollective>> queue_ GUARDED_BY(mutex_);  // not done, in order
+  std::atomic<std::uint64_t> last_{0};                                    // started; written under the lock
   std::uint64_t announced_ GUARDED_BY(mutex_) = 0;
   bool closing_ GUARDED_BY(mutex_) = false;  // nothing is left to do but to say goodbye
   bool closed_ GUARDED_BY(mutex_) = false;
-  Ending ending_;
+  Shutdown shutdown_;
 };
 
 // A started collective, as its Work sees it.
-class Collective final : public WorkState {
+class WireCollective final : public WorkState {
  public:
-  Collective(std::shared_ptr<Engine> engine, comm::Task task, std::uint64_t sequence)
+  WireCollective(std::shared_ptr<WireEngine> engine, comm::Task task, std::uint64_t sequence)
       : engine_(std::move(engine)), task_(std::move(task)), sequence_(sequence) {}
 
   bool poll() override;
@@ -140,9 +140,9 @@ class Collective final : public WorkState {
   std::string describe() const { return comm::describe(task_.record, sequence_); }
 
  private:
-  friend class Engine;
+  friend class WireEngine;
 
-  std::shared_ptr<Engine> engine_;
+  std::shared_ptr<WireEngine> engine_;
   comm::Task task_;
   const std::uint64_t sequence_;
   comm::Words words_{};  // of all ranks, once it is done

@@ -22,7 +22,7 @@ std::function<void()> start_own_thread(std::function<void()> body) {
   return [thread] { thread->join(); };
 }
 
-void Engine::open(const ThreadMaker& make_thread, const Deadline& deadline, const std::function<void()>& check) {
+void WireEngine::open(const ThreadMaker& make_thread, const Deadline& deadline, const std::function<void()>& check) {
   // The library is called on the communication thread from its first call on; what it throws is thrown here.
   struct Start {
     Mutex mutex;
@@ -93,9 +93,10 @@ void Engine::open(const ThreadMaker& make_thread, const Deadline& deadline, cons
   }
 }
 
-void Engine::give_up_opening(const Error& why, const std::function<bool(const Deadline&)>& is_over) {
+void WireEngine::give_up_opening(const Error& why, const std::function<bool(const Deadline&)>& is_over) {
   // Which interrupts.
-  ending_.abandon(why.cause() != nullptr ? *why.cause() : ending_.cause_of(Cause::Kind::failed, rank_, why.what(), 0));
+  shutdown_.abandon(why.cause() != nullptr ? *why.cause()
+                                           : shutdown_.cause_of(Cause::Kind::failed, rank_, why.what(), 0));
   if (wire_->can_interrupt_open()) {
     is_over(Deadline::never());
     join_();
@@ -103,7 +104,7 @@ void Engine::give_up_opening(const Error& why, const std::function<bool(const De
   set_closed();
 }
 
-void Engine::set_closed() {
+void WireEngine::set_closed() {
   MutexLock lock(mutex_);
   closed_ = true;
 }

@@ -5,101 +5,102 @@
 namespace lockstep::wire {
 
 // A send or recv, as its Work sees it.
-class Message final : public WorkState {
+class WireMessageWork final : public WorkState {
  public:
-  Message(std::shared_ptr<Engine> engine, std::shared_ptr<Parcel> parcel)
-      : engine_(std::move(engine)), parcel_(std::move(parcel)) {}
+  WireMessageWork(std::shared_ptr<WireEngine> engine, std::shared_ptr<WireP2pOp> p2p)
+      : engine_(std::move(engine)), p2p_(std::move(p2p)) {}
 
   bool poll() override {
     {
       MutexLock lock(engine_->mutex_);
-      if (parcel_->done) return true;
+      if (p2p_->done) return true;
     }
-    if (engine_->ending_.failure().happened()) engine_->ending_.raise();
+    if (engine_->shutdown_.failure().happened()) engine_->shutdown_.raise();
     return false;
   }
   void wait(const Deadline& deadline) override {
-    const Engine::Outcome outcome = engine_->wait_for(deadline, [&] { return parcel_->done; });
-    if (outcome == Engine::Outcome::failed) engine_->ending_.raise();
-    if (outcome == Engine::Outcome::done) return;
-    Engine::Missing progress{{parcel_->peer}, {}};
+    const WireEngine::Outcome outcome = engine_->wait_for(deadline, [&] { return p2p_->done; });
+    if (outcome == WireEngine::Outcome::failed) engine_->shutdown_.raise();
+    if (outcome == WireEngine::Outcome::done) return;
+    WireEngine::Missing progress{{p2p_->peer}, {}};
     {
       MutexLock lock(engine_->mutex_);
-      progress.text = engine_->post_office_.progress_of(*parcel_);
+      progress.text = engine_->p2p_queue_.progress_of(*p2p_);
     }
-    engine_->time_out(parcel_->describe(), progress, deadline);
+    engine_->time_out(p2p_->describe(), progress, deadline);
   }
 
  private:
-  std::shared_ptr<Engine> engine_;
-  std::shared_ptr<Parcel> parcel_;
+  std::shared_ptr<WireEngine> engine_;
+  std::shared_ptr<WireP2pOp> p2p_;
 };
 
-void Engine::check() const {
-  if (ending_.failure().happened()) ending_.raise();
+void WireEngine::check() const {
+  if (shutdown_.failure().happened()) shutdown_.raise();
   MutexLock lock(mutex_);
   if (closed_) comm::throw_closed(who(rank_));
 }
 
-std::shared_ptr<Collective> Engine::start(comm::Task task) {
+std::shared_ptr<WireCollective> WireEngine::start(comm::Task task) {
   check();
-  std::shared_ptr<Collective> collective;
+  std::shared_ptr<WireCollective> collective;
   {
     MutexLock lock(mutex_);
-    collective = std::make_shared<Collective>(shared_from_this(), std::move(task), ++last_);
+    collective = std::make_shared<WireCollective>(shared_from_this(), std::move(task), ++last_);
     queue_.push_back(collective);
   }
   wire_->wake();
   return collective;
 }
 
-std::shared_ptr<WorkState> Engine::start(Parcel parcel) {
+std::shared_ptr<WorkState> WireEngine::start(WireP2pOp p2p) {
   check();
-  std::shared_ptr<Parcel> started;
+  std::shared_ptr<WireP2pOp> started;
   {
     MutexLock lock(mutex_);
-    started = post_office_.start(std::move(parcel));
+    started = p2p_queue_.start(std::move(p2p));
   }
   wire_->wake();
-  return std::make_shared<Message>(shared_from_this(), std::move(started));
+  return std::make_shared<WireMessageWork>(shared_from_this(), std::move(started));
 }
 
 template <typename Done>
-Engine::Outcome Engine::wait_for(const Deadline& deadline, Done done) {
-  comm::Progress& progress = comm::Progress::of_process();
+WireEngine::Outcome WireEngine::wait_for(const Deadline& deadline, Done done) {
+  comm::ProgressEngine& progress = comm::ProgressEngine::of_process();
   for (;;) {
-    // Asleep before it looks: who rings after that is not missed.
-    const comm::Asleep asleep(progress.bell().on_bell);
+    // It counts as a sleeper before it looks: who rings after that is not missed.
+    const comm::ScopedSleeper asleep(progress.bell().on_bell);
     const std::uint64_t rung = progress.bell().bell.load(std::memory_order_seq_cst);
     {
       MutexLock lock(mutex_);
       if (done()) return Outcome::done;
     }
-    if (ending_.failure().happened()) return Outcome::failed;
+    if (shutdown_.failure().happened()) return Outcome::failed;
     if (deadline.expired()) return Outcome::late;
     progress.push_all_but(nullptr);
     progress.sleep(rung, deadline.remaining());
   }
 }
 
-void Engine::time_out(const std::string& what, const Missing& missing, const Deadline& deadline) {
+void WireEngine::time_out(const std::string& what, const Missing& missing, const Deadline& deadline) {
   propose(Cause::Kind::timeout, missing.ranks.size() == 1 ? missing.ranks.front() : -1,
           comm::timeout_text(what, who(rank_), deadline, missing.text));
-  ending_.raise();
+  shutdown_.raise();
 }
 
-bool Collective::poll() {
+bool WireCollective::poll() {
   if (done_.load(std::memory_order_acquire)) return true;
-  if (!engine_->ending_.failure().happened()) return false;
+  if (!engine_->shutdown_.failure().happened()) return false;
   if (done_.load(std::memory_order_acquire)) return true;  // it came first
-  engine_->ending_.raise();
+  engine_->shutdown_.raise();
 }
 
-void Collective::wait(const Deadline& deadline) {
-  const Engine::Outcome outcome = engine_->wait_for(deadline, [&] { return done_.load(std::memory_order_acquire); });
-  if (outcome == Engine::Outcome::failed) engine_->ending_.raise();
-  if (outcome == Engine::Outcome::done) return;
-  Engine::Missing missing;
+void WireCollective::wait(const Deadline& deadline) {
+  const WireEngine::Outcome outcome =
+      engine_->wait_for(deadline, [&] { return done_.load(std::memory_order_acquire); });
+  if (outcome == WireEngine::Outcome::failed) engine_->shutdown_.raise();
+  if (outcome == WireEngine::Outcome::done) return;
+  WireEngine::Missing missing;
   {
     MutexLock lock(engine_->mutex_);
     missing = engine_->missing(*this);
@@ -107,7 +108,7 @@ void Collective::wait(const Deadline& deadline) {
   engine_->time_out(describe(), missing, deadline);
 }
 
-Engine::Missing Engine::missing(const Collective& collective) const {
+WireEngine::Missing WireEngine::missing(const WireCollective& collective) const {
   const auto others = [this](const char* what, const std::vector<int>& ranks) {
     Missing result;
     for (const int rank : ranks) {
@@ -117,7 +118,7 @@ Engine::Missing Engine::missing(const Collective& collective) const {
     }
     return result;
   };
-  Missing absent = others("not arrived: ", roll_call_.absent(collective.sequence_));
+  Missing absent = others("not arrived: ", arrival_table_.absent(collective.sequence_));
   if (!absent.ranks.empty()) return absent;
   Missing awaited = others("all have arrived; data is still on its way to or from ", wire_->awaited());
   if (awaited.ranks.empty()) awaited.text = "all have arrived, and their data is still on its way";

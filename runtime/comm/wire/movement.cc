@@ -45,11 +45,11 @@ class Pieces {
 };
 
 // Elements [chunk) of everybody's input, reduced share by share; whoever gets the result has it in its output.
-void reduce_chunk(const Task& task, const Chunk& chunk, Wire& wire, Spare& spare) {
+void reduce_chunk(const Task& task, const Chunk& chunk, Wire& wire, ScratchBuffer& scratch) {
   const std::size_t element = task.element_bytes();
   const Chunk own = share_of(task, chunk, task.rank);
   const std::size_t stride = (own.length * element + 63) / 64 * 64;
-  std::byte* const others = spare.take(stride * static_cast<std::size_t>(task.size));
+  std::byte* const others = scratch.take(stride * static_cast<std::size_t>(task.size));
   const auto at = [&](const BufferView& buffer, const Chunk& part) { return bytes_of(buffer) + part.offset * element; };
   const auto place_of = [&](int r) { return others + static_cast<std::size_t>(r) * stride; };
 
@@ -103,7 +103,7 @@ void broadcast(const Task& task, Wire& wire) {
   spread.go(wire);
 }
 
-void reduce_scatter(const Task& task, Wire& wire, Spare& spare) {
+void reduce_scatter(const Task& task, Wire& wire, ScratchBuffer& scratch) {
   const std::size_t element = task.element_bytes();
   const std::size_t most = std::max<std::size_t>(1, kReductionBytes / static_cast<std::size_t>(task.size) / element);
   const auto part_of = [&](int r, std::size_t offset) {
@@ -112,7 +112,7 @@ void reduce_scatter(const Task& task, Wire& wire, Spare& spare) {
   for (std::size_t offset = 0; offset < task.count(); offset += most) {
     const std::size_t length = std::min(most, task.count() - offset);
     const std::size_t stride = (length * element + 63) / 64 * 64;
-    std::byte* const others = spare.take(stride * static_cast<std::size_t>(task.size));
+    std::byte* const others = scratch.take(stride * static_cast<std::size_t>(task.size));
     std::vector<const std::byte*> sources(static_cast<std::size_t>(task.size));
     Pieces pieces(task);
     sources[static_cast<std::size_t>(task.rank)] = part_of(task.rank, offset);
@@ -153,7 +153,7 @@ void pass_on(const Task& task, Wire& wire) {
 
 }  // namespace
 
-void move(const Task& task, Wire& wire, Spare& spare) {
+void move(const Task& task, Wire& wire, ScratchBuffer& scratch) {
   switch (task.record.kind) {
     case OpKind::barrier:
     case OpKind::allocate: return;
@@ -161,12 +161,12 @@ void move(const Task& task, Wire& wire, Spare& spare) {
     case OpKind::reduce: {
       const std::size_t most = kReductionBytes / task.element_bytes();
       for (std::size_t offset = 0; offset < task.count(); offset += most) {
-        reduce_chunk(task, {offset, std::min(most, task.count() - offset)}, wire, spare);
+        reduce_chunk(task, {offset, std::min(most, task.count() - offset)}, wire, scratch);
       }
       return;
     }
     case OpKind::broadcast: return broadcast(task, wire);
-    case OpKind::reduce_scatter: return reduce_scatter(task, wire, spare);
+    case OpKind::reduce_scatter: return reduce_scatter(task, wire, scratch);
     case OpKind::all_gather:
     case OpKind::gather:
     case OpKind::scatter:

@@ -18,7 +18,7 @@ namespace lockstep::wire {
 inline constexpr std::size_t kReductionBytes = 16 << 20;
 
 // Memory that is kept from one collective to the next, without being cleared.
-class Spare {
+class ScratchBuffer {
  public:
   std::byte* take(std::size_t bytes) {
     if (bytes > bytes_) {
@@ -34,6 +34,6 @@ class Spare {
 };
 
 // Moves all of it. Called on every rank, on the communication thread. Throws Broken.
-void move(const comm::Task& task, Wire& wire, Spare& spare);
+void move(const comm::Task& task, Wire& wire, ScratchBuffer& scratch);
 
 }  // namespace lockstep::wire

@@ -28,13 +28,13 @@ Arena map_memory(std::size_t bytes) {
 std::shared_ptr<ProcessGroup> ProcessGroupWire::create(std::string backend, GroupContext context,
                                                        std::unique_ptr<Wire> wire, const Deadline& deadline,
                                                        const ThreadMaker& make_thread) {
-  auto engine =
-      std::make_shared<Engine>(std::move(wire), context.roster, context.identity.rank, context.store, context.on_throw);
+  auto engine = std::make_shared<WireEngine>(std::move(wire), context.roster, context.identity.rank, context.store,
+                                             context.on_throw);
   engine->open(make_thread, deadline, context.check);
   return std::make_shared<ProcessGroupWire>(std::move(backend), std::move(context), std::move(engine));
 }
 
-ProcessGroupWire::ProcessGroupWire(std::string backend, GroupContext context, std::shared_ptr<Engine> engine)
+ProcessGroupWire::ProcessGroupWire(std::string backend, GroupContext context, std::shared_ptr<WireEngine> engine)
     : TaskGroup(std::move(context)), backend_(std::move(backend)), engine_(std::move(engine)) {}
 
 ProcessGroupWire::~ProcessGroupWire() { close(*engine_); }
@@ -57,12 +57,12 @@ Arena ProcessGroupWire::allocate(std::size_t bytes) {
 }
 
 Work ProcessGroupWire::start_message(bool is_send, const BufferView& buffer, int peer, int tag) {
-  Parcel parcel;
-  parcel.is_send = is_send;
-  parcel.buffer = buffer;
-  parcel.peer = peer;
-  parcel.tag = tag;
-  return Work(engine_->start(std::move(parcel)), timeout());
+  WireP2pOp p2p;
+  p2p.is_send = is_send;
+  p2p.buffer = buffer;
+  p2p.peer = peer;
+  p2p.tag = tag;
+  return Work(engine_->start(std::move(p2p)), timeout());
 }
 
 void ProcessGroupWire::abort(const std::string& cause) {

@@ -18,7 +18,7 @@ class ProcessGroupWire final : public comm::TaskGroup {
   static std::shared_ptr<ProcessGroup> create(std::string backend, GroupContext context, std::unique_ptr<Wire> wire,
                                               const Deadline& deadline,
                                               const ThreadMaker& make_thread = start_own_thread);
-  ProcessGroupWire(std::string backend, GroupContext context, std::shared_ptr<Engine> engine);
+  ProcessGroupWire(std::string backend, GroupContext context, std::shared_ptr<WireEngine> engine);
   // Says goodbye; aborts during unwinding, and if a collective of this rank is still under way.
   ~ProcessGroupWire() override;
   ProcessGroupWire(const ProcessGroupWire&) = delete;
@@ -40,7 +40,7 @@ class ProcessGroupWire final : public comm::TaskGroup {
   Work start_message(bool is_send, const BufferView& buffer, int peer, int tag) override;
 
   const std::string backend_;
-  std::shared_ptr<Engine> engine_;
+  std::shared_ptr<WireEngine> engine_;
 };
 
 }  // namespace lockstep::wire

@@ -81,7 +81,7 @@ class Wire {
   // For good: ends the call that blocks, and each later one, but for close(). May come before open().
   virtual void interrupt() = 0;
   // After interrupt(): gives up what was not finished. The library touches no Piece any more when it returns.
-  virtual void let_go() = 0;
+  virtual void cancel_transfers() = 0;
   // Ends all connections, after what has been sent is out, or at the deadline. The listener is not called any more once
   // it returns.
   virtual void close(const Deadline& deadline) = 0;

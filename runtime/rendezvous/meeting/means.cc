@@ -5,7 +5,7 @@
 #include "runtime/base/logging.h"
 #include "runtime/net/interfaces.h"
 #include "runtime/rendezvous/join.h"
-#include "runtime/rendezvous/meeting/visits.h"
+#include "runtime/rendezvous/meeting/store_registry.h"
 #include "runtime/store/client/tcp_store.h"
 
 namespace lockstep::rendezvous {
@@ -38,10 +38,10 @@ OfferedStore host_offered_store(const net::HostPort& listen, const MeetingPlan& 
                                 const Deadline& deadline) {
   const std::string token = random_token();
   const store::Secret secret = plan.secret ? *plan.secret : store::Secret::random();
-  auto held = host_store(listen, secret, token, plan, identity, deadline);
-  Offer offer{.address = held->endpoint.address, .token = token};
+  auto owned = host_store(listen, secret, token, plan, identity, deadline);
+  Offer offer{.address = owned->endpoint.address, .token = token};
   if (!plan.secret) offer.secret = secret;
-  return {std::move(held), std::move(offer)};
+  return {std::move(owned), std::move(offer)};
 }
 
 store::Secret secret_of(const Offer& offer, const MeetingPlan& plan, const Identity& identity) {
@@ -54,18 +54,18 @@ store::Secret secret_of(const Offer& offer, const MeetingPlan& plan, const Ident
                   plan.secret ? "not" : "given one"));
 }
 
-std::shared_ptr<HeldStore> follow(const Offer& offer, const MeetingPlan& plan, const Identity& identity,
-                                  const Deadline& deadline, std::string& failure) {
-  if (Visits::all().has(identity.rank, offer.token)) {
-    failure = kVisited;
+std::shared_ptr<OwnedStore> connect_via_offer(const Offer& offer, const MeetingPlan& plan, const Identity& identity,
+                                              const Deadline& deadline, std::string& failure) {
+  if (StoreRegistry::of_process().has_used(identity.rank, offer.token)) {
+    failure = kUsedStore;
     return nullptr;
   }
   const store::Secret secret = secret_of(offer, plan, identity);
   try {
-    auto held = come_to_store(endpoint_at(offer.address, secret, plan, identity), deadline);
-    if (held->client->get(kTokenKey, deadline) == offer.token) {
-      Visits::all().add(identity.rank, offer.token);
-      return held;
+    auto owned = connect_to_store(endpoint_at(offer.address, secret, plan, identity), deadline);
+    if (owned->client->get(kTokenKey, deadline) == offer.token) {
+      StoreRegistry::of_process().mark_used(identity.rank, offer.token);
+      return owned;
     }
     failure = "another run's store answers there";
   } catch (const Timeout& error) {
@@ -76,11 +76,12 @@ std::shared_ptr<HeldStore> follow(const Offer& offer, const MeetingPlan& plan, c
   return nullptr;
 }
 
-std::shared_ptr<HeldStore> come(const store::Endpoint& endpoint, const MeetingPlan& plan, const Identity& identity,
-                                const Deadline& deadline, std::string_view remedy) {
+std::shared_ptr<OwnedStore> connect_to_job_store(const store::Endpoint& endpoint, const MeetingPlan& plan,
+                                                 const Identity& identity, const Deadline& deadline,
+                                                 std::string_view remedy) {
   const std::string address = endpoint.address.to_string();
   try {
-    return come_to_store(endpoint, deadline);
+    return connect_to_store(endpoint, deadline);
   } catch (const Timeout& error) {
     throw Timeout(fmt::format("rendezvous: {} didn't reach the job's store at {} (from {}), {}: {}; {}",
                               whoami(identity), address, plan.told_by, deadline.progress(), error.what(), remedy));
@@ -113,10 +114,10 @@ void report_taken(const store::Endpoint& there, const MeetingPlan& plan, const I
                   identity.world_size, other, self_member(identity).describe(), address));
 }
 
-std::shared_ptr<HeldStore> meet_at_launchers_store(const MeetingPlan& plan, const Identity& identity,
-                                                   const Deadline& deadline) {
-  return come(endpoint_at(plan.address, plan.secret, plan, identity), plan, identity, deadline.sooner(kPresent),
-              "its launcher hosts it and must still run");
+std::shared_ptr<OwnedStore> meet_at_launchers_store(const MeetingPlan& plan, const Identity& identity,
+                                                    const Deadline& deadline) {
+  return connect_to_job_store(endpoint_at(plan.address, plan.secret, plan, identity), plan, identity,
+                              deadline.sooner(kPresent), "its launcher hosts it and must still run");
 }
 
 }  // namespace lockstep::rendezvous

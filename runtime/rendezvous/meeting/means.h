@@ -7,28 +7,29 @@
 #include <string_view>
 
 #include "runtime/base/error.h"
-#include "runtime/rendezvous/meeting/held_store.h"
+#include "runtime/rendezvous/meeting/owned_store.h"
 #include "runtime/rendezvous/records.h"
 
 namespace lockstep::rendezvous {
 
 // All throw what meet() throws.
-std::shared_ptr<HeldStore> meet_at_launchers_store(const MeetingPlan& plan, const Identity& identity,
+std::shared_ptr<OwnedStore> meet_at_launchers_store(const MeetingPlan& plan, const Identity& identity,
+                                                    const Deadline& deadline);
+std::shared_ptr<OwnedStore> meet_through_agent(const MeetingPlan& plan, const Identity& identity,
+                                               const Deadline& deadline);
+std::shared_ptr<OwnedStore> meet_over_local_socket(const MeetingPlan& plan, const Identity& identity,
                                                    const Deadline& deadline);
-std::shared_ptr<HeldStore> meet_through_agent(const MeetingPlan& plan, const Identity& identity,
-                                              const Deadline& deadline);
-std::shared_ptr<HeldStore> meet_over_local_socket(const MeetingPlan& plan, const Identity& identity,
-                                                  const Deadline& deadline);
-std::shared_ptr<HeldStore> meet_over_pmix(const MeetingPlan& plan, const Identity& identity, const Deadline& deadline);
-std::shared_ptr<HeldStore> meet_at_file(const MeetingPlan& plan, const Identity& identity, const Deadline& deadline);
-std::shared_ptr<HeldStore> meet_at_address(const MeetingPlan& plan, const Identity& identity, const Deadline& deadline);
+std::shared_ptr<OwnedStore> meet_over_pmix(const MeetingPlan& plan, const Identity& identity, const Deadline& deadline);
+std::shared_ptr<OwnedStore> meet_at_file(const MeetingPlan& plan, const Identity& identity, const Deadline& deadline);
+std::shared_ptr<OwnedStore> meet_at_address(const MeetingPlan& plan, const Identity& identity,
+                                            const Deadline& deadline);
 
 // Of a store that must be there already: its host was started before this process.
 inline constexpr std::chrono::seconds kPresent{30};
 // To ask a store that is there one thing.
 inline constexpr std::chrono::seconds kProbe{3};
 inline constexpr std::string_view kLookAtRankZero = "look at rank 0's output";
-inline constexpr std::string_view kVisited =
+inline constexpr std::string_view kUsedStore =
     "leads to the store of a group that this process has left: rank 0 has not left it yet";
 
 // "rank 2/4", for the beginnings of messages.
@@ -44,7 +45,7 @@ net::HostPort outward_address(const MeetingPlan& plan);
 
 // A store that rank 0 hosts, and what it tells the others of it: of a secret that the ranks were given, nothing.
 struct OfferedStore {
-  std::shared_ptr<HeldStore> held;
+  std::shared_ptr<OwnedStore> owned;
   Offer offer;
 };
 OfferedStore host_offered_store(const net::HostPort& listen, const MeetingPlan& plan, const Identity& identity,
@@ -55,11 +56,12 @@ store::Secret secret_of(const Offer& offer, const MeetingPlan& plan, const Ident
 
 // The store that `offer` leads to, if it is the one of that token and this rank has not been there before; else
 // nothing, and why.
-std::shared_ptr<HeldStore> follow(const Offer& offer, const MeetingPlan& plan, const Identity& identity,
-                                  const Deadline& deadline, std::string& failure);
+std::shared_ptr<OwnedStore> connect_via_offer(const Offer& offer, const MeetingPlan& plan, const Identity& identity,
+                                              const Deadline& deadline, std::string& failure);
 // Comes to a store, with what the message of a failure should say.
-std::shared_ptr<HeldStore> come(const store::Endpoint& endpoint, const MeetingPlan& plan, const Identity& identity,
-                                const Deadline& deadline, std::string_view remedy);
+std::shared_ptr<OwnedStore> connect_to_job_store(const store::Endpoint& endpoint, const MeetingPlan& plan,
+                                                 const Identity& identity, const Deadline& deadline,
+                                                 std::string_view remedy);
 // `error`, with what the attempts before it met.
 Timeout with_history(const Timeout& error, const std::string& failure);
 // For a rank 0 whose place is taken: by another rank 0, if the store there says so.

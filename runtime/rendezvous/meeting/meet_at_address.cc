@@ -7,36 +7,36 @@
 #include "runtime/net/backoff.h"
 #include "runtime/net/tcp_socket.h"
 #include "runtime/rendezvous/meeting/means.h"
-#include "runtime/rendezvous/meeting/visits.h"
+#include "runtime/rendezvous/meeting/store_registry.h"
 
 namespace lockstep::rendezvous {
 namespace {
 
 // An address tells nothing before somebody answers, so who has answered is asked for its token.
-std::shared_ptr<HeldStore> come_to_address(const MeetingPlan& plan, const Identity& identity,
-                                           const Deadline& deadline) {
+std::shared_ptr<OwnedStore> connect_at_address(const MeetingPlan& plan, const Identity& identity,
+                                               const Deadline& deadline) {
   std::string failure;
   for (net::Backoff backoff;;) {
-    std::shared_ptr<HeldStore> held;
+    std::shared_ptr<OwnedStore> owned;
     try {
-      held = come(endpoint_at(plan.address, plan.secret, plan, identity), plan, identity, deadline,
-                  "rank 0 must run on that host, and must not have failed");
+      owned = connect_to_job_store(endpoint_at(plan.address, plan.secret, plan, identity), plan, identity, deadline,
+                                   "rank 0 must run on that host, and must not have failed");
     } catch (const Timeout& error) {
       throw with_history(error, failure);
     }
     try {
-      const std::string token = held->client->get(kTokenKey, deadline.sooner(kProbe));
-      if (!Visits::all().has(identity.rank, token)) {
-        Visits::all().add(identity.rank, token);
-        return held;
+      const std::string token = owned->client->get(kTokenKey, deadline.sooner(kProbe));
+      if (!StoreRegistry::of_process().has_used(identity.rank, token)) {
+        StoreRegistry::of_process().mark_used(identity.rank, token);
+        return owned;
       }
-      failure = kVisited;
+      failure = kUsedStore;
     } catch (const Timeout&) {
       failure = "is a store that is no rank 0's of lockstep";
     } catch (const StoreError& error) {
       failure = error.what();  // it was on its way out
     }
-    held.reset();
+    owned.reset();
     if (!backoff.pause(deadline)) {
       throw Timeout(fmt::format("rendezvous: {} has not met rank 0 at {} (from {}), {}: what answers there {}; {}",
                                 whoami(identity), plan.address.to_string(), plan.told_by, deadline.progress(), failure,
@@ -59,13 +59,13 @@ net::HostPort address_for_others(const MeetingPlan& plan, const Identity& identi
   return numeric;
 }
 
-std::shared_ptr<HeldStore> host_at_address(const MeetingPlan& plan, const Identity& identity,
-                                           const Deadline& deadline) {
+std::shared_ptr<OwnedStore> host_at_address(const MeetingPlan& plan, const Identity& identity,
+                                            const Deadline& deadline) {
   try {
     const net::HostPort listen = address_for_others(plan, identity);
-    auto held = host_store(listen, plan.secret, random_token(), plan, identity, deadline);
-    if (listen.host.empty()) held->address = plan.address.to_string();
-    return held;
+    auto owned = host_store(listen, plan.secret, random_token(), plan, identity, deadline);
+    if (listen.host.empty()) owned->address = plan.address.to_string();
+    return owned;
   } catch (const SystemError& error) {
     if (error.error_number() != EADDRINUSE) throw;
   } catch (const InvalidArgument& error) {
@@ -79,17 +79,17 @@ std::shared_ptr<HeldStore> host_at_address(const MeetingPlan& plan, const Identi
 
 }  // namespace
 
-std::shared_ptr<HeldStore> meet_at_address(const MeetingPlan& plan, const Identity& identity,
-                                           const Deadline& deadline) {
-  if (identity.rank != 0) return come_to_address(plan, identity, deadline);
-  auto held = host_at_address(plan, identity, deadline);
+std::shared_ptr<OwnedStore> meet_at_address(const MeetingPlan& plan, const Identity& identity,
+                                            const Deadline& deadline) {
+  if (identity.rank != 0) return connect_at_address(plan, identity, deadline);
+  auto owned = host_at_address(plan, identity, deadline);
   if (!plan.secret) {
     log_info(
         "rendezvous: this run is as open as torch's: whoever reaches its store at {} can join, read or stop it; to "
         "close it give every rank the same LOCKSTEP_STORE_SECRET (64 hex digits) or LOCKSTEP_STORE_SECRET_FILE",
-        held->address);
+        owned->address);
   }
-  return held;
+  return owned;
 }
 
 }  // namespace lockstep::rendezvous

@@ -19,7 +19,8 @@ net::HostPort listen_address(const MeetingPlan& plan, const Identity& identity) 
   return here ? net::HostPort{"127.0.0.1", 0} : outward_address(plan);
 }
 
-std::shared_ptr<HeldStore> come_to_file(const MeetingPlan& plan, const Identity& identity, const Deadline& deadline) {
+std::shared_ptr<OwnedStore> connect_via_file(const MeetingPlan& plan, const Identity& identity,
+                                             const Deadline& deadline) {
   RefusedNote refused;
   for (net::Backoff backoff;;) {
     const MeetingNote note = await_note(plan.path, attempt(identity), refused, deadline);
@@ -32,8 +33,8 @@ std::shared_ptr<HeldStore> come_to_file(const MeetingPlan& plan, const Identity&
           plan.path, whoami(identity), host_name(), note.host));
     }
     std::string failure;
-    if (auto held = follow(note, plan, identity, deadline.sooner(kProbe), failure)) return held;
-    if (failure == kVisited) refused = {note.token, failure};
+    if (auto owned = connect_via_offer(note, plan, identity, deadline.sooner(kProbe), failure)) return owned;
+    if (failure == kUsedStore) refused = {note.token, failure};
     if (failure.starts_with("another run")) refused = {note.token, "leads to no store of that run"};
     if (!backoff.pause(deadline)) {
       throw Timeout(
@@ -46,13 +47,13 @@ std::shared_ptr<HeldStore> come_to_file(const MeetingPlan& plan, const Identity&
 
 }  // namespace
 
-std::shared_ptr<HeldStore> meet_at_file(const MeetingPlan& plan, const Identity& identity, const Deadline& deadline) {
-  if (identity.rank != 0) return come_to_file(plan, identity, deadline);
-  auto [held, offer] = host_offered_store(listen_address(plan, identity), plan, identity, deadline);
+std::shared_ptr<OwnedStore> meet_at_file(const MeetingPlan& plan, const Identity& identity, const Deadline& deadline) {
+  if (identity.rank != 0) return connect_via_file(plan, identity, deadline);
+  auto [owned, offer] = host_offered_store(listen_address(plan, identity), plan, identity, deadline);
   MeetingNote note = note_of_this_process(offer.address, attempt(identity));
   static_cast<Offer&>(note) = offer;
-  held->announcement = std::make_shared<FileMeeting>(plan.path, note);
-  return held;
+  owned->announcement = std::make_shared<FileMeeting>(plan.path, note);
+  return owned;
 }
 
 }  // namespace lockstep::rendezvous

@@ -6,7 +6,7 @@
 #include "runtime/net/backoff.h"
 #include "runtime/rendezvous/meeting/local_meeting.h"
 #include "runtime/rendezvous/meeting/means.h"
-#include "runtime/rendezvous/meeting/visits.h"
+#include "runtime/rendezvous/meeting/store_registry.h"
 
 namespace lockstep::rendezvous {
 namespace {
@@ -15,13 +15,13 @@ Offer ask(const std::string& name, const Deadline& deadline) {
   return decode_offer(ask_local_meeting(name, deadline), fmt::format("unix socket @{}", name));
 }
 
-std::shared_ptr<HeldStore> come_over_socket(const MeetingPlan& plan, const Identity& identity,
-                                            const Deadline& deadline) {
+std::shared_ptr<OwnedStore> connect_via_socket(const MeetingPlan& plan, const Identity& identity,
+                                               const Deadline& deadline) {
   std::string failure;
   for (net::Backoff backoff;;) {
     try {
       const Offer offer = ask(plan.socket, deadline);
-      if (auto held = follow(offer, plan, identity, deadline.sooner(kProbe), failure)) return held;
+      if (auto owned = connect_via_offer(offer, plan, identity, deadline.sooner(kProbe), failure)) return owned;
     } catch (const Timeout& error) {
       throw with_history(error, failure);
     }
@@ -34,13 +34,13 @@ std::shared_ptr<HeldStore> come_over_socket(const MeetingPlan& plan, const Ident
 
 }  // namespace
 
-std::shared_ptr<HeldStore> meet_over_local_socket(const MeetingPlan& plan, const Identity& identity,
-                                                  const Deadline& deadline) {
-  if (identity.rank != 0) return come_over_socket(plan, identity, deadline);
+std::shared_ptr<OwnedStore> meet_over_local_socket(const MeetingPlan& plan, const Identity& identity,
+                                                   const Deadline& deadline) {
+  if (identity.rank != 0) return connect_via_socket(plan, identity, deadline);
   try {
-    auto [held, offer] = host_offered_store({"127.0.0.1", 0}, plan, identity, deadline);
-    held->announcement = std::make_shared<LocalMeeting>(plan.socket, encode(offer));
-    return held;
+    auto [owned, offer] = host_offered_store({"127.0.0.1", 0}, plan, identity, deadline);
+    owned->announcement = std::make_shared<LocalMeeting>(plan.socket, encode(offer));
+    return owned;
   } catch (const SystemError& error) {
     if (error.error_number() != EADDRINUSE) throw;
   }

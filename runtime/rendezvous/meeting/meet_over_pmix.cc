@@ -20,13 +20,13 @@ constexpr int kAhead = 4;
 // that they have not been at, so that a rank whose attempt failed stays in step with one whose did not.
 std::string key_of_store(int number) { return fmt::format("lockstep.store.{}", number); }
 
-std::shared_ptr<HeldStore> host(PmixSession& session, const MeetingPlan& plan, const Identity& identity,
-                                const Deadline& deadline) {
+std::shared_ptr<OwnedStore> host(PmixSession& session, const MeetingPlan& plan, const Identity& identity,
+                                 const Deadline& deadline) {
   static std::atomic<int> stores{0};
   const net::HostPort listen = is_one_host(identity) ? net::HostPort{"127.0.0.1", 0} : outward_address(plan);
-  auto [held, offer] = host_offered_store(listen, plan, identity, deadline);
+  auto [owned, offer] = host_offered_store(listen, plan, identity, deadline);
   session.publish(key_of_store(stores.fetch_add(1)), encode(offer));
-  return held;
+  return owned;
 }
 
 std::optional<Offer> look_up(PmixSession& session, int number, const Deadline& deadline) {
@@ -37,8 +37,8 @@ std::optional<Offer> look_up(PmixSession& session, int number, const Deadline& d
   }
 }
 
-std::shared_ptr<HeldStore> come_over_pmix(PmixSession& session, const MeetingPlan& plan, const Identity& identity,
-                                          const Deadline& deadline) {
+std::shared_ptr<OwnedStore> connect_via_pmix(PmixSession& session, const MeetingPlan& plan, const Identity& identity,
+                                             const Deadline& deadline) {
   static std::atomic<int> first{0};  // that this process has not been at
   std::string failure = "it has not said where its store is";
   do {
@@ -47,9 +47,9 @@ std::shared_ptr<HeldStore> come_over_pmix(PmixSession& session, const MeetingPla
       const auto offer = look_up(session, number, number == begin ? deadline.sooner(kSoon) : deadline.sooner(kAnswer));
       if (!offer) continue;
       std::string why;
-      if (auto held = follow(*offer, plan, identity, deadline.sooner(kProbe), why)) {
+      if (auto owned = connect_via_offer(*offer, plan, identity, deadline.sooner(kProbe), why)) {
         first = number + 1;
-        return held;
+        return owned;
       }
       failure = fmt::format("its store at {}: {}", offer->address.to_string(), why);
     }
@@ -62,17 +62,18 @@ std::shared_ptr<HeldStore> come_over_pmix(PmixSession& session, const MeetingPla
 
 }  // namespace
 
-std::shared_ptr<HeldStore> meet_over_pmix(const MeetingPlan& plan, const Identity& identity, const Deadline& deadline) {
+std::shared_ptr<OwnedStore> meet_over_pmix(const MeetingPlan& plan, const Identity& identity,
+                                           const Deadline& deadline) {
   std::shared_ptr<PmixSession> session = PmixSession::open();
   if (session->rank() != identity.rank) {
     throw Mismatch(
         fmt::format("rendezvous: {} (from {}) is rank {} to the PMIx server; start the program with mpirun itself",
                     whoami(identity), identity.source, session->rank()));
   }
-  auto held = identity.rank == 0 ? host(*session, plan, identity, deadline)
-                                 : come_over_pmix(*session, plan, identity, deadline);
-  held->session = std::move(session);
-  return held;
+  auto owned = identity.rank == 0 ? host(*session, plan, identity, deadline)
+                                  : connect_via_pmix(*session, plan, identity, deadline);
+  owned->session = std::move(session);
+  return owned;
 }
 
 }  // namespace lockstep::rendezvous

@@ -46,21 +46,21 @@ net::HostPort address_beside_agent(const MeetingPlan& plan, const Identity& iden
   return outward;
 }
 
-std::shared_ptr<HeldStore> host(std::unique_ptr<store::TorchStoreClient> agent, const std::string& key,
-                                const MeetingPlan& plan, const Identity& identity, const Deadline& deadline) {
-  auto [held, offer] = host_offered_store(address_beside_agent(plan, identity, deadline), plan, identity, deadline);
+std::shared_ptr<OwnedStore> host(std::unique_ptr<store::TorchStoreClient> agent, const std::string& key,
+                                 const MeetingPlan& plan, const Identity& identity, const Deadline& deadline) {
+  auto [owned, offer] = host_offered_store(address_beside_agent(plan, identity, deadline), plan, identity, deadline);
   if (offer.secret) {
     log_info(
         "rendezvous: this run is as open as torch's: its store at {} has a secret, and whoever reaches torchrun's "
         "store at {} can learn it; to close it give every rank the same LOCKSTEP_STORE_SECRET (64 hex digits) or "
         "LOCKSTEP_STORE_SECRET_FILE",
-        held->address, plan.address.to_string());
+        owned->address, plan.address.to_string());
   }
-  held->announcement = std::make_shared<AgentKey>(std::move(agent), key, encode(offer));
-  return held;
+  owned->announcement = std::make_shared<AgentKey>(std::move(agent), key, encode(offer));
+  return owned;
 }
 
-std::shared_ptr<HeldStore> come_through_agent(store::TorchStoreClient& agent, const std::string& key,
+std::shared_ptr<OwnedStore> connect_via_agent(store::TorchStoreClient& agent, const std::string& key,
                                               const MeetingPlan& plan, const Identity& identity,
                                               const Deadline& deadline) {
   std::string failure;
@@ -82,7 +82,7 @@ std::shared_ptr<HeldStore> come_through_agent(store::TorchStoreClient& agent, co
     // A server of today answers with nothing where one of 1.13 closes.
     if (!text.empty()) {
       const Offer offer = decode_offer(text, fmt::format("key '{}' of torchrun's store", key));
-      if (auto held = follow(offer, plan, identity, deadline.sooner(kProbe), failure)) return held;
+      if (auto owned = connect_via_offer(offer, plan, identity, deadline.sooner(kProbe), failure)) return owned;
     }
     if (!backoff.pause(deadline)) {
       throw Timeout(
@@ -95,8 +95,8 @@ std::shared_ptr<HeldStore> come_through_agent(store::TorchStoreClient& agent, co
 
 }  // namespace
 
-std::shared_ptr<HeldStore> meet_through_agent(const MeetingPlan& plan, const Identity& identity,
-                                              const Deadline& deadline) {
+std::shared_ptr<OwnedStore> meet_through_agent(const MeetingPlan& plan, const Identity& identity,
+                                               const Deadline& deadline) {
   const std::string key = fmt::format("lockstep/rendezvous/{}/{}", identity.run_id, identity.restart_count);
   std::unique_ptr<store::TorchStoreClient> agent;
   try {
@@ -108,7 +108,7 @@ std::shared_ptr<HeldStore> meet_through_agent(const MeetingPlan& plan, const Ide
                     whoami(identity), plan.told_by, error.what()));
   }
   if (identity.rank == 0) return host(std::move(agent), key, plan, identity, deadline);
-  return come_through_agent(*agent, key, plan, identity, deadline);
+  return connect_via_agent(*agent, key, plan, identity, deadline);
 }
 
 }  // namespace lockstep::rendezvous

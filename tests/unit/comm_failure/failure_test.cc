@@ -106,7 +106,7 @@ TEST(PatientStore, AnswersAndSwallowsNoMoreThanItSays) {
             "value");
   EXPECT_EQ(store.ask([](store::Store&) -> std::string { throw StoreError("it is gone"); }), std::nullopt);
   EXPECT_EQ(store.ask([](store::Store&) { return std::string("again"); }), "again");
-  store.let_go();
+  store.release();
   EXPECT_EQ(hash.use_count(), 1);
   EXPECT_EQ(store.ask([](store::Store&) { return std::string("too late"); }), std::nullopt);
 }

@@ -20,7 +20,7 @@
 #include "runtime/membership/membership_server.h"
 #include "runtime/net/tcp_socket.h"
 #include "runtime/rendezvous/join.h"
-#include "runtime/rendezvous/meeting/held_store.h"
+#include "runtime/rendezvous/meeting/owned_store.h"
 #include "runtime/store/client/tcp_store.h"
 #include "runtime/store/server/tcp_store_server.h"
 

@@ -32,28 +32,29 @@ std::pair<UniqueFd, UniqueFd> make_line() {
   return {UniqueFd(ends[0]), UniqueFd(ends[1])};
 }
 
-Couriers at_the_end_of(UniqueFd line) {
-  std::vector<UniqueFd> lines;
-  lines.push_back(std::move(line));
-  return Couriers(std::move(lines));
+DescriptorChannels at_the_end_of(UniqueFd socket) {
+  std::vector<UniqueFd> sockets;
+  sockets.push_back(std::move(socket));
+  return DescriptorChannels(std::move(sockets));
 }
 
-TEST(Couriers, ALineThatFailsKeepsNoOtherFromItsDescriptor) {
+TEST(DescriptorChannels, ALineThatFailsKeepsNoOtherFromItsDescriptor) {
   auto [near_1, far_1] = make_line();
   auto [near_2, far_2] = make_line();
   far_1 = {};  // its rank has gone
-  std::vector<UniqueFd> lines(1);
-  lines.push_back(std::move(near_1));
-  lines.push_back(std::move(near_2));
+  std::vector<UniqueFd> sockets(1);
+  sockets.push_back(std::move(near_1));
+  sockets.push_back(std::move(near_2));
   const UniqueFd file(open("/dev/null", O_RDONLY | O_CLOEXEC));
-  EXPECT_THROW(Couriers(std::move(lines)).hand_out(file.get(), Deadline::after(60s)), net::ConnectionClosed);
+  EXPECT_THROW(DescriptorChannels(std::move(sockets)).send_to_all(file.get(), Deadline::after(60s)),
+               net::ConnectionClosed);
   EXPECT_TRUE(at_the_end_of(std::move(far_2)).receive(Deadline::after(60s)));
 }
 
-TEST(Couriers, WhoWaitsLooksAround) {
+TEST(DescriptorChannels, WhoWaitsLooksAround) {
   auto [near, far] = make_line();
   int looks = 0;
-  Couriers waiting = at_the_end_of(std::move(far));
+  DescriptorChannels waiting = at_the_end_of(std::move(far));
   EXPECT_THROW(waiting.receive(Deadline::after(60s),
                                [&looks] {
                                  if (++looks == 2) throw PeerLost("the group was aborted");
@@ -62,15 +63,15 @@ TEST(Couriers, WhoWaitsLooksAround) {
   EXPECT_EQ(looks, 2);
 }
 
-TEST(Couriers, TheDeadlineEndsAWait) {
+TEST(DescriptorChannels, TheDeadlineEndsAWait) {
   auto [near, far] = make_line();
   EXPECT_THROW(at_the_end_of(std::move(far)).receive(Deadline::after(60ms)), Timeout);
 }
 
 // Rank 0 comes to an allocate of one byte, but hands nothing out: it aborts.
 void agree_and_abort(const GroupContext& context, std::latch& over) {
-  Meeting meeting = meet(context, Deadline::after(60s));
-  const auto engine = std::make_shared<Engine>(meeting.control, meeting.bells, context.roster, 0);
+  SharedSetup setup = set_up(context, Deadline::after(60s));
+  const auto engine = std::make_shared<ShmEngine>(setup.control, setup.bells, context.roster, 0);
   Task task;
   task.record.kind = OpKind::allocate;
   task.record.dtype = BufferView{}.dtype;
@@ -83,7 +84,7 @@ void agree_and_abort(const GroupContext& context, std::latch& over) {
   engine->close();
 }
 
-TEST(Couriers, AnAbortEndsAnAllocateThatWaitsForTheDescriptor) {
+TEST(DescriptorChannels, AnAbortEndsAnAllocateThatWaitsForTheDescriptor) {
   GroupContext context;
   context.store = std::make_shared<store::HashStore>();
   context.timeout = 1h;  // only the abort can end it
@@ -107,16 +108,16 @@ TEST(Couriers, AnAbortEndsAnAllocateThatWaitsForTheDescriptor) {
 void agree_and_die(const GroupContext& context) {
   const Deadline deadline = Deadline::after(60s);
   {
-    UniqueFd line = net::unix_connect_abstract(context.store->get("shm/endpoint", deadline), deadline);
+    UniqueFd socket = net::unix_connect_abstract(context.store->get("shm/endpoint", deadline), deadline);
     const std::int32_t rank = 1;
-    const int bell = comm::Progress::of_process().bell_file();
-    net::send_with_fds(line.get(), std::as_bytes(std::span(&rank, 1)), std::span(&bell, 1), deadline);
-    Couriers couriers = at_the_end_of(std::move(line));
-    const auto control = Mapping::of(couriers.receive(deadline), Control::bytes_for(2));
+    const int bell = comm::ProgressEngine::of_process().bell_file();
+    net::send_with_fds(socket.get(), std::as_bytes(std::span(&rank, 1)), std::span(&bell, 1), deadline);
+    DescriptorChannels channels = at_the_end_of(std::move(socket));
+    const auto control = Mapping::of(channels.receive(deadline), ControlBlock::bytes_for(2));
     hold_life_lock(control->fd(), rank);
   }
   rendezvous::Consensus(*context.store, context.roster, 1, {.name = "shm/joined", .what = "", .remedy = ""})
-      .say(
+      .contribute(
           "ok", [](const auto&) { return std::string(); }, deadline);
 }
 
@@ -126,7 +127,7 @@ TEST(Meet, ARankThatDiesWhileBellsGoRoundIsNamedByTheOthers) {
   for (int r = 0; r < 2; ++r) context.roster.push_back({r, r, getpid(), "here", boot_id()});
   std::thread rank_1([&] { agree_and_die(context); });
   try {
-    meet(context, Deadline::after(60s));
+    set_up(context, Deadline::after(60s));
     ADD_FAILURE() << "no error at all";
   } catch (const PeerLost& error) {
     ASSERT_NE(error.cause(), nullptr);

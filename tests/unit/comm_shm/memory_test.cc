@@ -75,11 +75,12 @@ TEST(Memory, TheLimitOnFileSizesIsLookedAtFirst) {
   EXPECT_TRUE(create_memory("test", 1 << 20));
 }
 
-TEST(Control, KeepsRanksApart) {
+TEST(ControlBlock, KeepsRanksApart) {
   for (const int ranks : {1, 2, 8, 17}) {
-    const auto mapping = Mapping::of(create_memory("test", Control::bytes_for(ranks)), Control::bytes_for(ranks));
-    Control::format(mapping->data(), ranks);
-    const Control control(mapping->data(), ranks);
+    const auto mapping =
+        Mapping::of(create_memory("test", ControlBlock::bytes_for(ranks)), ControlBlock::bytes_for(ranks));
+    ControlBlock::format(mapping->data(), ranks);
+    const ControlBlock control(mapping->data(), ranks);
     const std::byte* end = mapping->data() + mapping->bytes();
     for (int r = 0; r < ranks; ++r) {
       EXPECT_EQ(control.words(r).started.load(), 0u);
@@ -89,7 +90,7 @@ TEST(Control, KeepsRanksApart) {
       if (r == 0) continue;
       EXPECT_GE(control.window(r, 0), control.window(r - 1, 1) + kWindowBytes);
     }
-    EXPECT_THROW(Control(mapping->data(), ranks + 1), BackendUnavailable);
+    EXPECT_THROW(ControlBlock(mapping->data(), ranks + 1), BackendUnavailable);
   }
 }
 
@@ -119,9 +120,9 @@ TEST(Arenas, AreFoundByAddressUntilAllHaveDroppedThem) {
 }
 
 TEST(Liveness, RanksOfThisProcessAreAlive) {
-  const auto mapping = Mapping::of(create_memory("test", Control::bytes_for(2)), Control::bytes_for(2));
-  Control::format(mapping->data(), 2);
-  const Control control(mapping->data(), 2);
+  const auto mapping = Mapping::of(create_memory("test", ControlBlock::bytes_for(2)), ControlBlock::bytes_for(2));
+  ControlBlock::format(mapping->data(), 2);
+  const ControlBlock control(mapping->data(), 2);
   control.info(0).process = process_token();
   control.info(1).process = process_token() + 1;  // of another process, which holds no lock
   hold_life_lock(mapping->fd(), 0);

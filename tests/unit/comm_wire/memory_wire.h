@@ -21,14 +21,14 @@ class MemoryWire final : public Wire {
         : frames(static_cast<std::size_t>(size)),
           lost(frames.size()),
           woken(frames.size()),
-          let_go(frames.size()),
+          cancel_transfers(frames.size()),
           waits(frames.size()) {}
     Mutex mutex;
     Condition changed;
     std::vector<std::deque<std::pair<int, FrameBytes>>> frames GUARDED_BY(mutex);  // by receiver, with the sender
     std::vector<std::deque<int>> lost GUARDED_BY(mutex);                           // by who is to hear of it
     std::vector<bool> woken GUARDED_BY(mutex);
-    std::vector<bool> let_go GUARDED_BY(mutex);
+    std::vector<bool> cancel_transfers GUARDED_BY(mutex);
     std::vector<int> waits GUARDED_BY(mutex);       // how often each rank has come to wait
     bool holds_messages GUARDED_BY(mutex) = false;  // they are never through
     bool message_held GUARDED_BY(mutex) = false;
@@ -90,9 +90,9 @@ class MemoryWire final : public Wire {
     interrupted_ = true;
     hub_->changed.notify_all();
   }
-  void let_go() override {
+  void cancel_transfers() override {
     MutexLock lock(hub_->mutex);
-    hub_->let_go[static_cast<std::size_t>(rank_)] = true;
+    hub_->cancel_transfers[static_cast<std::size_t>(rank_)] = true;
   }
   void close(const Deadline&) override {}
 

@@ -205,7 +205,7 @@ TEST(ProcessGroupWire, AnErrorComesOnceTheWireHasLetGoOfTheMemory) {
     EXPECT_THROW(group.all_reduce(BufferView(std::span(x))).wait(), PeerLost);
     {
       MutexLock lock(hub->mutex);
-      EXPECT_TRUE(hub->let_go[0]);
+      EXPECT_TRUE(hub->cancel_transfers[0]);
     }
     other.join();
     over.arrive_and_wait();
@@ -305,7 +305,7 @@ class Waits final : public Wire {
   void interrupt() override {
     if (interruptible_) let_in();
   }
-  void let_go() override {}
+  void cancel_transfers() override {}
   void close(const Deadline&) override {
     MutexLock lock(shared_->mutex);
     shared_->closed = true;

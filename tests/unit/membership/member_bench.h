@@ -24,7 +24,7 @@ class MemberBench : public store::SessionBench {
     for (int i = 0; i < times; ++i) {
       now_ += step;
       members.table().observe(now_);
-      members.table().look_around();
+      members.table().check_members();
       settle();
     }
   }

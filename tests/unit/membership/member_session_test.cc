@@ -32,7 +32,7 @@ class MemberSessions : public ::testing::Test {
     proto::write_request(bytes, {op, contents}, proto::Dialect::lockstep);
     for (const char byte : bytes) bench_.send(id, {&byte, 1});  // in pieces, so that no request depends on the cut
   }
-  void enter(SessionId id, std::string_view rank) {
+  void register_member(SessionId id, std::string_view rank) {
     send(id, Op::register_member, {{"scope"}, {rank, "3", kProcess, ""}, 0});
   }
   std::vector<Heard> hear(SessionId id) {
@@ -57,7 +57,7 @@ class MemberSessions : public ::testing::Test {
 
 TEST_F(MemberSessions, ARegistrationIsAnsweredByWhoHostsTheStore) {
   open(1);
-  enter(1, "0");
+  register_member(1, "0");
   EXPECT_EQ(hear(1), (std::vector<Heard>{{proto::kOk, {"host server\npid 1\nboot_id b\npid_namespace \n"}}}));
   send(1, Op::heartbeat, {{}, {""}, 41});
   EXPECT_EQ(hear(1), (std::vector<Heard>{{proto::kPushBeat, {}}}));
@@ -70,12 +70,12 @@ TEST_F(MemberSessions, WhatIsWrongIsTheAnswerAndTheConnectionStays) {
   open(1);
   send(1, Op::heartbeat, {{}, {""}, 0});
   EXPECT_EQ(hear(1).at(0).status, proto::kRefused);
-  enter(1, "3");
+  register_member(1, "3");
   EXPECT_EQ(hear(1).at(0).status, proto::kRefused);
-  enter(1, "2");
+  register_member(1, "2");
   EXPECT_EQ(hear(1).at(0).status, proto::kOk);
   open(2);
-  enter(2, "2");
+  register_member(2, "2");
   const auto refused = hear(2);
   EXPECT_EQ(refused.at(0).status, proto::kRefused);
   EXPECT_NE(refused.at(0).list.at(0).find("two processes are rank 2"), std::string::npos);
@@ -86,7 +86,7 @@ TEST_F(MemberSessions, WhatIsWrongIsTheAnswerAndTheConnectionStays) {
 TEST_F(MemberSessions, ADisconnectedAClosedAndASilentMember) {
   for (const SessionId id : {1, 2, 3}) {
     open(id);
-    enter(id, std::to_string(id - 1));
+    register_member(id, std::to_string(id - 1));
     hear(id);
   }
   bench_.disconnect(2);
@@ -114,7 +114,7 @@ TEST_F(MemberSessions, ADisconnectedAClosedAndASilentMember) {
 TEST_F(MemberSessions, AGoodbyeAndAReport) {
   for (const SessionId id : {1, 2, 3}) {
     open(id);
-    enter(id, std::to_string(id - 1));
+    register_member(id, std::to_string(id - 1));
     hear(id);
   }
   send(1, Op::goodbye, {{}, {}, 41});

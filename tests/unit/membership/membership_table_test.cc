@@ -26,14 +26,14 @@ class Table : public ::testing::Test {
  protected:
   void SetUp() override { table.observe(now); }
 
-  std::optional<std::string> enter(int rank, int world = 3, const std::string& scope = "s",
-                                   const std::string& options = "", MembershipTable::ConnectionId id = 0) {
-    return table.enter(id != 0 ? id : connection(rank), scope, std::to_string(rank), std::to_string(world),
-                       encode(process_of(rank)), options);
+  std::optional<std::string> register_member(int rank, int world = 3, const std::string& scope = "s",
+                                             const std::string& options = "", MembershipTable::ConnectionId id = 0) {
+    return table.register_member(id != 0 ? id : connection(rank), scope, std::to_string(rank), std::to_string(world),
+                                 encode(process_of(rank)), options);
   }
   static MembershipTable::ConnectionId connection(int rank) { return static_cast<std::uint64_t>(rank) + 10; }
   void enter_all(int world = 3) {
-    for (int rank = 0; rank < world; ++rank) ASSERT_EQ(enter(rank, world), std::nullopt);
+    for (int rank = 0; rank < world; ++rank) ASSERT_EQ(register_member(rank, world), std::nullopt);
     ASSERT_TRUE(told().empty());
   }
   // Time passes and the observer runs; `beating` send heartbeats every half second.
@@ -44,7 +44,7 @@ class Table : public ::testing::Test {
       if (now.time_since_epoch() % 500ms == 0ms) {
         for (const int rank : beating) ASSERT_EQ(table.heartbeat(connection(rank), 7, ""), std::nullopt);
       }
-      table.look_around();
+      table.check_members();
     }
   }
   // Time passes and the observer doesn't run.
@@ -105,7 +105,7 @@ class Hang : public Table {
   void enter_all_with(std::initializer_list<std::string> options) {
     int rank = 0;
     for (const auto& words : options) {
-      ASSERT_EQ(enter(rank++, static_cast<int>(options.size()), "s", words), std::nullopt);
+      ASSERT_EQ(register_member(rank++, static_cast<int>(options.size()), "s", words), std::nullopt);
     }
   }
   // Everybody sends heartbeats all the time, of the collective that it has started last.
@@ -201,7 +201,7 @@ TEST_F(Hang, WhoIsInADebuggerDoesNotHang) {
 
 TEST_F(Hang, ATimeoutThatIsNoneIsRefused) {
   for (const std::string bad : {"hang-timeout=", "hang-timeout=1999", "hang-timeout=x", "hang-timeout=-5000"}) {
-    const auto refused = enter(0, 3, "s", bad);
+    const auto refused = register_member(0, 3, "s", bad);
     EXPECT_TRUE(contains(refused.value_or(""), "'" + bad + "' is no number of milliseconds from 2000 on")) << bad;
   }
 }
@@ -368,8 +368,8 @@ TEST_F(Table, WhomTheKernelCallsTracedIsNotSilentAndGetsTimeAfterwards) {
 }
 
 TEST_F(Table, WithoutLivenessNobodyIsSilentButMayBeLost) {
-  ASSERT_EQ(enter(0, 2), std::nullopt);
-  ASSERT_EQ(enter(1, 2, "s", "liveness=off"), std::nullopt);
+  ASSERT_EQ(register_member(0, 2), std::nullopt);
+  ASSERT_EQ(register_member(1, 2, "s", "liveness=off"), std::nullopt);
   run(1h, {0});
   EXPECT_TRUE(told().empty());
   table.ended(connection(1));
@@ -429,9 +429,9 @@ TEST_F(Table, AFailureThatTheGroupSurvivesIsForTheHostAlone) {
 }
 
 TEST_F(Table, TheHostHearsThatAllHaveRegistered) {
-  for (int rank = 0; rank < 2; ++rank) ASSERT_EQ(enter(rank, 3), std::nullopt);
+  for (int rank = 0; rank < 2; ++rank) ASSERT_EQ(register_member(rank, 3), std::nullopt);
   EXPECT_TRUE(table.take_news().empty());
-  ASSERT_EQ(enter(2, 3), std::nullopt);
+  ASSERT_EQ(register_member(2, 3), std::nullopt);
   const auto news = table.take_news();
   ASSERT_EQ(news.size(), 1u);
   EXPECT_EQ(news[0].world_size, 3);
@@ -457,15 +457,15 @@ TEST_F(Table, AnEndBehindACutCableIsNoChildsDoing) {
 }
 
 TEST_F(Table, FailuresAreNumberedAndWhoComesLateGetsThoseBefore) {
-  ASSERT_EQ(enter(0, 4), std::nullopt);
-  ASSERT_EQ(enter(1, 4), std::nullopt);
-  ASSERT_EQ(enter(2, 4), std::nullopt);
+  ASSERT_EQ(register_member(0, 4), std::nullopt);
+  ASSERT_EQ(register_member(1, 4), std::nullopt);
+  ASSERT_EQ(register_member(2, 4), std::nullopt);
   ASSERT_EQ(table.goodbye(connection(0), 3), std::nullopt);
   table.ended(connection(2));
   ASSERT_EQ(table.report(connection(1), "then I"), std::nullopt);
   run(100ms, {1});
   told();
-  ASSERT_EQ(enter(3, 4), std::nullopt);
+  ASSERT_EQ(register_member(3, 4), std::nullopt);
   const auto pushes = told();
   ASSERT_EQ(pushes.size(), 3u);
   EXPECT_EQ(pushes[0].kind, Kind::lost);
@@ -488,8 +488,8 @@ TEST_F(Table, OnlyTheFirstFailuresAreTold) {
 }
 
 TEST_F(Table, ADuplicateIsRefusedAndBothAreNamed) {
-  ASSERT_EQ(enter(1), std::nullopt);
-  const auto why = table.enter(99, "s", "1", "3", encode({.host = "n2", .pid = 5, .boot_id = "c"}), "");
+  ASSERT_EQ(register_member(1), std::nullopt);
+  const auto why = table.register_member(99, "s", "1", "3", encode({.host = "n2", .pid = 5, .boot_id = "c"}), "");
   ASSERT_NE(why, std::nullopt);
   EXPECT_TRUE(contains(*why, "rank 1 (host n1, pid 101), which is here")) << *why;
   EXPECT_TRUE(contains(*why, "rank 1 (host n2, pid 5)")) << *why;
@@ -497,33 +497,33 @@ TEST_F(Table, ADuplicateIsRefusedAndBothAreNamed) {
   EXPECT_TRUE(told().empty()) << "who was refused is no member";
   // Also when the first has gone: it was a member of this meeting.
   ASSERT_EQ(table.goodbye(connection(1), 0), std::nullopt);
-  const auto after = enter(1, 3, "s", "", 98);
+  const auto after = register_member(1, 3, "s", "", 98);
   ASSERT_NE(after, std::nullopt);
   EXPECT_TRUE(contains(*after, "which has left")) << *after;
-  EXPECT_EQ(enter(1, 3, "another scope"), std::nullopt);
+  EXPECT_EQ(register_member(1, 3, "another scope"), std::nullopt);
 }
 
 TEST_F(Table, WhatIsNoMemberIsRefusedWithTheReason) {
   const std::string good = encode(process_of(0));
-  EXPECT_TRUE(contains(table.enter(1, "", "0", "2", good, "").value_or(""), "scope"));
-  EXPECT_TRUE(contains(table.enter(1, std::string(2000, 's'), "0", "2", good, "").value_or(""), "scope"));
+  EXPECT_TRUE(contains(table.register_member(1, "", "0", "2", good, "").value_or(""), "scope"));
+  EXPECT_TRUE(contains(table.register_member(1, std::string(2000, 's'), "0", "2", good, "").value_or(""), "scope"));
   for (const auto* rank : {"2", "-1", "x", "", "1.5", "99999999999999999999"}) {
-    EXPECT_TRUE(contains(table.enter(1, "s", rank, "2", good, "").value_or(""), "is no rank")) << rank;
+    EXPECT_TRUE(contains(table.register_member(1, "s", rank, "2", good, "").value_or(""), "is no rank")) << rank;
   }
   for (const auto* world : {"0", "-1", "x", "", "99999999"}) {
-    EXPECT_TRUE(contains(table.enter(1, "s", "0", world, good, "").value_or(""), "world size")) << world;
+    EXPECT_TRUE(contains(table.register_member(1, "s", "0", world, good, "").value_or(""), "world size")) << world;
   }
   for (const auto* process :
        {"", "host", "host n1\n", "host n1\npid x\nboot_id b\n", "host n\x01\npid 1\nboot_id b\n"}) {
-    EXPECT_TRUE(contains(table.enter(1, "s", "0", "2", process, "").value_or(""), "describe")) << process;
+    EXPECT_TRUE(contains(table.register_member(1, "s", "0", "2", process, "").value_or(""), "describe")) << process;
   }
   for (const auto* options : {"colour", "liveness=on", " liveness=off colour", "liveness=offf"}) {
-    EXPECT_TRUE(contains(table.enter(1, "s", "0", "2", good, options).value_or(""), "is unknown")) << options;
+    EXPECT_TRUE(contains(table.register_member(1, "s", "0", "2", good, options).value_or(""), "is unknown")) << options;
   }
   EXPECT_EQ(table.size(), 0u);
-  ASSERT_EQ(enter(0), std::nullopt);
-  EXPECT_TRUE(contains(enter(1, 4).value_or(""), "the members before it said 3"));
-  EXPECT_TRUE(contains(enter(1, 3, "s", "", connection(0)).value_or(""), "already"));
+  ASSERT_EQ(register_member(0), std::nullopt);
+  EXPECT_TRUE(contains(register_member(1, 4).value_or(""), "the members before it said 3"));
+  EXPECT_TRUE(contains(register_member(1, 3, "s", "", connection(0)).value_or(""), "already"));
 }
 
 TEST_F(Table, WhoIsNoMemberCantSayAnything) {
@@ -537,8 +537,8 @@ TEST_F(Table, WhoIsNoMemberCantSayAnything) {
 }
 
 TEST_F(Table, ScopesKnowNothingOfEachOther) {
-  ASSERT_EQ(enter(0, 2, "a"), std::nullopt);
-  ASSERT_EQ(enter(1, 2, "b"), std::nullopt);
+  ASSERT_EQ(register_member(0, 2, "a"), std::nullopt);
+  ASSERT_EQ(register_member(1, 2, "b"), std::nullopt);
   table.ended(connection(0));
   EXPECT_TRUE(told().empty());
 }
@@ -546,7 +546,7 @@ TEST_F(Table, ScopesKnowNothingOfEachOther) {
 TEST_F(Table, AScopeThatIsOverIsForgotten) {
   for (int job = 0; job < 1000; ++job) {
     const std::string scope = "job " + std::to_string(job);
-    for (int rank = 0; rank < 3; ++rank) ASSERT_EQ(enter(rank, 3, scope), std::nullopt);
+    for (int rank = 0; rank < 3; ++rank) ASSERT_EQ(register_member(rank, 3, scope), std::nullopt);
     for (int rank = 0; rank < 3; ++rank) {
       if (rank == 1)
         table.ended(connection(rank));
@@ -562,12 +562,12 @@ TEST_F(Table, AScopeThatIsOverIsForgotten) {
 
 TEST_F(Table, AFullTableMakesRoomWhereNobodyIsConnectedAndElseRefuses) {
   table = MembershipTable({.max_members = 4}, {.process = [](const ProcessInfo&) { return ProcessState::unknown; }});
-  for (int rank = 0; rank < 2; ++rank) ASSERT_EQ(enter(rank, 3, "a"), std::nullopt);
-  for (int rank = 3; rank < 5; ++rank) ASSERT_EQ(enter(rank, 8, "b"), std::nullopt);
-  EXPECT_TRUE(contains(enter(5, 8, "b").value_or(""), "the limit is 4"));
+  for (int rank = 0; rank < 2; ++rank) ASSERT_EQ(register_member(rank, 3, "a"), std::nullopt);
+  for (int rank = 3; rank < 5; ++rank) ASSERT_EQ(register_member(rank, 8, "b"), std::nullopt);
+  EXPECT_TRUE(contains(register_member(5, 8, "b").value_or(""), "the limit is 4"));
   table.ended(connection(0));
   table.ended(connection(1));
-  EXPECT_EQ(enter(5, 8, "b"), std::nullopt) << "nobody of scope a is here";
+  EXPECT_EQ(register_member(5, 8, "b"), std::nullopt) << "nobody of scope a is here";
   EXPECT_EQ(table.size(), 3u);
 }
 

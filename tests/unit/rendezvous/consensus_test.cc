@@ -54,12 +54,13 @@ TEST(Consensus, EveryRankHearsTheVerdictOnAllTexts) {
 TEST(Consensus, AllHearOfTheMissingWhomTheFirstDeadlineNames) {
   store::HashStore store;
   const Roster roster = roster_of(3);
-  Consensus(store, roster, 1, options()).say("b", joined, Deadline::after(60s));
+  Consensus(store, roster, 1, options()).contribute("b", joined, Deadline::after(60s));
   const std::string text =
       error_of<Timeout>([&] { Consensus(store, roster, 0, options()).decide("a", joined, Deadline::after(10ms)); });
   EXPECT_THAT(text, AllOf(HasSubstr("the ranks choose a lunch: rank 2 (host n2, pid 102) did not come, elapsed"),
                           HasSubstr("; ask the cook"), Not(HasSubstr("rank 1"))));
-  EXPECT_EQ(error_of<Timeout>([&] { Consensus(store, roster, 1, options()).hear(Deadline::after(60s)); }), text);
+  EXPECT_EQ(error_of<Timeout>([&] { Consensus(store, roster, 1, options()).await_verdict(Deadline::after(60s)); }),
+            text);
   EXPECT_EQ(
       error_of<Timeout>([&] { Consensus(store, roster, 2, options()).decide("c", joined, Deadline::after(60s)); }),
       text)
@@ -79,11 +80,11 @@ TEST(Consensus, ATextThatTheJudgeCannotReadIsEveryRanks) {
   store::HashStore store;
   const Roster roster = roster_of(2);
   const auto judge = [](auto) -> std::string { throw CorruptData("this is no lunch"); };
-  Consensus(store, roster, 0, options()).say("?", judge, Deadline::after(60s));
+  Consensus(store, roster, 0, options()).contribute("?", judge, Deadline::after(60s));
   EXPECT_EQ(
       error_of<CorruptData>([&] { Consensus(store, roster, 1, options()).decide("b", judge, Deadline::after(60s)); }),
       "this is no lunch");
-  EXPECT_EQ(error_of<CorruptData>([&] { Consensus(store, roster, 0, options()).hear(Deadline::after(60s)); }),
+  EXPECT_EQ(error_of<CorruptData>([&] { Consensus(store, roster, 0, options()).await_verdict(Deadline::after(60s)); }),
             "this is no lunch");
 }
 

@@ -167,7 +167,8 @@ TEST(LauncherGuard, AProcessEndsWhenThePipeOfItsLauncherDoes) {
     launcher.write.reset();
     struct stat status = {};
     if (::fstat(launcher.read.get(), &status) != 0) return 98;
-    put_up({.kind = Kind::watch_pipe, .pid = 1, .fd = launcher.read.get(), .inode = status.st_ino, .why = "test"});
+    install_guard(
+        {.kind = Kind::watch_pipe, .pid = 1, .fd = launcher.read.get(), .inode = status.st_ino, .why = "test"});
     say_ready(alive);
     return stay();
   });
@@ -181,7 +182,7 @@ TEST(LauncherGuard, AProcessEndsWhenThePipeOfItsLauncherDoes) {
 TEST(LauncherGuard, ADescriptorThatIsAnotherPipeIsNotWatched) {
   Pipe other = make_pipe();
   expect_exit(in_child([&] {
-                put_up({.kind = Kind::watch_pipe, .pid = 1, .fd = other.read.get(), .inode = 1, .why = "test"});
+                install_guard({.kind = Kind::watch_pipe, .pid = 1, .fd = other.read.get(), .inode = 1, .why = "test"});
                 other.write.reset();  // hangs it up
                 return ::fcntl(other.read.get(), F_GETFD) >= 0 ? 7 : 8;
               }),
@@ -191,7 +192,7 @@ TEST(LauncherGuard, ADescriptorThatIsAnotherPipeIsNotWatched) {
 TEST(LauncherGuard, KillingAParentEndsItsRank) {
   expect_rank_ends_with_launcher([](pid_t launcher, const Pipe& alive) {
     in_child([&] {
-      put_up(guard_of(Kind::death_signal, launcher));
+      install_guard(guard_of(Kind::death_signal, launcher));
       say_ready(alive);
       return stay();
     });
@@ -201,7 +202,7 @@ TEST(LauncherGuard, KillingAParentEndsItsRank) {
 TEST(LauncherGuard, KillingAParentEndsARankWhoseJoiningThreadHasEnded) {
   expect_rank_ends_with_launcher([](pid_t launcher, const Pipe& alive) {
     in_child([&] {
-      std::thread([&] { put_up(guard_of(Kind::death_signal, launcher)); }).join();
+      std::thread([&] { install_guard(guard_of(Kind::death_signal, launcher)); }).join();
       say_ready(alive);
       return stay();
     });
@@ -225,7 +226,7 @@ TEST(LauncherGuard, AJobStartsWherePidfdsAreForbidden) {
   expect_exit(in_child([&] {
                 if (!forbid_pidfd_open()) return 98;
                 try {
-                  put_up(guard_of(Kind::watch_process, launcher));
+                  install_guard(guard_of(Kind::watch_process, launcher));
                 } catch (const Error&) {
                   return 8;
                 }
@@ -236,7 +237,7 @@ TEST(LauncherGuard, AJobStartsWherePidfdsAreForbidden) {
 
 TEST(LauncherGuard, ALauncherThatWentBeforeEndsTheRankAtOnce) {
   expect_killed(in_child([] {
-    put_up(guard_of(Kind::death_signal, ::getpid()));  // nobody is its own parent
+    install_guard(guard_of(Kind::death_signal, ::getpid()));  // nobody is its own parent
     return 1;
   }));
 }
@@ -245,7 +246,7 @@ TEST(LauncherGuard, KillingAnAncestorEndsTheRankBehindAWrapper) {
   expect_rank_ends_with_launcher([](pid_t launcher, Pipe& alive) {
     in_child([&] {
       const pid_t rank = in_child([&] {
-        put_up(guard_of(Kind::watch_process, launcher));
+        install_guard(guard_of(Kind::watch_process, launcher));
         say_ready(alive);
         return stay();
       });

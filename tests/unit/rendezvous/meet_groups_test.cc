@@ -40,7 +40,7 @@ class GroupsThatFollow : public ::testing::TestWithParam<Means> {
     Identity identity = rank_of(rank, 2);
     return identity;
   }
-  Meeting come(int number, std::chrono::nanoseconds limit = 20s) const {
+  Meeting connect_to_job_store(int number, std::chrono::nanoseconds limit = 20s) const {
     return meet(plan_, rank(number), Deadline::after(limit));
   }
   void expect_both_join(const Meeting& zero, const Meeting& one) const {
@@ -59,40 +59,40 @@ class GroupsThatFollow : public ::testing::TestWithParam<Means> {
 };
 
 TEST_P(GroupsThatFollow, ARankThatIsFasterWaitsUntilRankZeroHasLeft) {
-  Meeting zero = come(0);
-  Meeting one = come(1);
+  Meeting zero = connect_to_job_store(0);
+  Meeting one = connect_to_job_store(1);
   expect_both_join(zero, one);
   one.store.reset();
-  EXPECT_THAT(error_of<Timeout>([&] { come(1, 50ms); }), HasSubstr("rank 0 has not left it yet"));
-  std::thread faster([&] { one = come(1); });
+  EXPECT_THAT(error_of<Timeout>([&] { connect_to_job_store(1, 50ms); }), HasSubstr("rank 0 has not left it yet"));
+  std::thread faster([&] { one = connect_to_job_store(1); });
   zero.store.reset();
-  zero = come(0);
+  zero = connect_to_job_store(0);
   faster.join();
   expect_both_join(zero, one);
   one.store.reset();
 }
 
 TEST_P(GroupsThatFollow, ARankZeroThatIsFasterWaitsUntilTheOthersHaveLeft) {
-  Meeting zero = come(0);
-  Meeting one = come(1);
+  Meeting zero = connect_to_job_store(0);
+  Meeting one = connect_to_job_store(1);
   expect_both_join(zero, one);
   std::thread faster([&] {
     zero.store.reset();
-    zero = come(0);
+    zero = connect_to_job_store(0);
   });
   one.store.reset();
-  one = come(1);
+  one = connect_to_job_store(1);
   faster.join();
   expect_both_join(zero, one);
   one.store.reset();
 }
 
 TEST_P(GroupsThatFollow, AGroupThatIsMadeWhileAnotherLivesHasTheSameStoreAndKeysOfItsOwn) {
-  Meeting zero = come(0);
-  Meeting one = come(1);
+  Meeting zero = connect_to_job_store(0);
+  Meeting one = connect_to_job_store(1);
   expect_both_join(zero, one);
-  Meeting second_zero = come(0);
-  Meeting second_one = come(1);
+  Meeting second_zero = connect_to_job_store(0);
+  Meeting second_one = connect_to_job_store(1);
   EXPECT_EQ(second_zero.address, zero.address);
   EXPECT_EQ(second_one.address, one.address);
   expect_both_join(second_zero, second_one);
@@ -105,8 +105,8 @@ TEST_P(GroupsThatFollow, AGroupThatIsMadeWhileAnotherLivesHasTheSameStoreAndKeys
 }
 
 TEST_P(GroupsThatFollow, TheEndpointLeadsToTheSameStore) {
-  const Meeting zero = come(0);
-  Meeting one = come(1);
+  const Meeting zero = connect_to_job_store(0);
+  Meeting one = connect_to_job_store(1);
   zero.store->set("k", "v");
   for (const Meeting* meeting : {&zero, static_cast<const Meeting*>(&one)}) {
     ASSERT_TRUE(meeting->endpoint);

@@ -82,7 +82,7 @@ TEST_F(GuardianTest, LeavesAGroupThatItWasToldToForget) {
 
 TEST_F(GuardianTest, KillsNobodyOnceAllIsWell) {
   start_rank(kRunId);
-  guardian_->all_is_well();
+  guardian_->disarm();
   close_pipe();
   EXPECT_TRUE(rank_lives());
 }

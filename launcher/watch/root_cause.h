@@ -18,7 +18,7 @@
 
 namespace lockstep::launcher {
 
-class Verdict {
+class RootCause {
  public:
   enum class Step {
     go_on,
@@ -33,7 +33,7 @@ class Verdict {
   // others get the time to say that they have heard of it.
   std::chrono::milliseconds patience(std::chrono::milliseconds grace) const;
 
-  explicit Verdict(int ranks) : ranks_(static_cast<std::size_t>(ranks)), running_(ranks) {}
+  explicit RootCause(int ranks) : ranks_(static_cast<std::size_t>(ranks)), running_(ranks) {}
 
   Step ended(int rank, const ExitStatus& ending);
   // A rank's report, or what the store or the launcher itself (reporter -1) has to say of a rank. Of ranks that the job

@@ -1,10 +1,10 @@
-#include "launcher/watch/verdict.h"
+#include "launcher/watch/root_cause.h"
 
 #include "runtime/base/exit_code.h"
 
 namespace lockstep::launcher {
 
-Verdict::Step Verdict::ended(int rank, const ExitStatus& ending) {
+RootCause::Step RootCause::ended(int rank, const ExitStatus& ending) {
   --running_;
   Rank& it = at(rank);
   it.ending = ending;
@@ -21,19 +21,19 @@ Verdict::Step Verdict::ended(int rank, const ExitStatus& ending) {
   return judge();
 }
 
-void Verdict::all_have_met() {
+void RootCause::all_have_met() {
   if (has_begun_) return;
   for (Rank& rank : ranks_) rank = {.ending = rank.ending};
   implications_ = 0;
 }
 
-std::chrono::milliseconds Verdict::patience(std::chrono::milliseconds grace) const {
+std::chrono::milliseconds RootCause::patience(std::chrono::milliseconds grace) const {
   const auto candidates = roots();
   if (!candidates.empty() && is_silent(candidates.front())) return kSilentLimit;
   return std::max(grace, kRootLimit);
 }
 
-Verdict::Step Verdict::heard(const Cause& cause) {
+RootCause::Step RootCause::heard(const Cause& cause) {
   if (first_failure_ || (!is_rank(cause.rank) && !is_rank(cause.reporter))) return Step::go_on;
   if (is_rank(cause.reporter) && cause.reporter != cause.rank) {
     Rank& witness = at(cause.reporter);
@@ -56,16 +56,16 @@ Verdict::Step Verdict::heard(const Cause& cause) {
 
 // What a rank hears after its own failure follows from it: the others end their group. Of a failure that the group
 // survived this holds while the rank has come no further.
-bool Verdict::has_failed_before(const Rank& witness, const Cause& accusation) {
+bool RootCause::has_failed_before(const Rank& witness, const Cause& accusation) {
   if (!witness.word || witness.word->reporter < 0) return false;
   return witness.word->ends_group || accusation.sequence <= witness.word->sequence + kCollectivesToTell;
 }
 
-void Verdict::implicate(int rank) {
+void RootCause::implicate(int rank) {
   if (at(rank).implicated == 0) at(rank).implicated = ++implications_;
 }
 
-std::vector<int> Verdict::roots() const {
+std::vector<int> RootCause::roots() const {
   std::vector<int> result;
   for (int r = 0; is_rank(r); ++r) {
     if (at(r).implicated > 0 && !at(r).is_witness) result.push_back(r);
@@ -74,12 +74,12 @@ std::vector<int> Verdict::roots() const {
   return result;
 }
 
-bool Verdict::is_silent(int rank) const { return at(rank).word && at(rank).word->kind == Cause::Kind::silent; }
+bool RootCause::is_silent(int rank) const { return at(rank).word && at(rank).word->kind == Cause::Kind::silent; }
 
 // A rank that stays silent shows nothing more; while others run they may still say what they know.
-bool Verdict::has_shown_itself(int rank) const { return at(rank).ending || (is_silent(rank) && running_ == 1); }
+bool RootCause::has_shown_itself(int rank) const { return at(rank).ending || (is_silent(rank) && running_ == 1); }
 
-Verdict::Step Verdict::judge() {
+RootCause::Step RootCause::judge() {
   if (!has_begun_ || first_failure_) return Step::go_on;
   const auto candidates = roots();
   if (!candidates.empty() && has_shown_itself(candidates.front())) return name(candidates.front());
@@ -89,7 +89,7 @@ Verdict::Step Verdict::judge() {
   return Step::await_root;
 }
 
-Verdict::Step Verdict::overdue() {
+RootCause::Step RootCause::overdue() {
   if (first_failure_ || !has_begun_) return Step::go_on;
   if (const auto candidates = roots(); !candidates.empty()) return name(candidates.front());
   find_circle();
@@ -103,7 +103,7 @@ Verdict::Step Verdict::overdue() {
 }
 
 // Everybody accuses somebody: following the accusations leads into a circle.
-void Verdict::find_circle() {
+void RootCause::find_circle() {
   for (int start = 0; is_rank(start) && circle_.empty(); ++start) {
     int r = start;
     for (std::size_t i = 0; i < ranks_.size() && r >= 0; ++i) r = at(r).accuses;
@@ -114,7 +114,7 @@ void Verdict::find_circle() {
   std::sort(circle_.begin(), circle_.end());
 }
 
-Verdict::Step Verdict::name(int rank) {
+RootCause::Step RootCause::name(int rank) {
   first_failure_ = rank;
   ending_ = at(rank).ending;
   for (int r = 0; is_rank(r); ++r) {
@@ -127,7 +127,7 @@ Verdict::Step Verdict::name(int rank) {
   return Step::end_others;
 }
 
-const Cause* Verdict::cause() const {
+const Cause* RootCause::cause() const {
   if (!first_failure_) return nullptr;
   const Rank& it = at(*first_failure_);
   if (it.word && it.word->reporter == it.word->rank) return &*it.word;
@@ -136,7 +136,7 @@ const Cause* Verdict::cause() const {
   return it.word ? &*it.word : nullptr;
 }
 
-int Verdict::exit_code() const {
+int RootCause::exit_code() const {
   if (!ending_) return kExitPeerLost;
   return ending_->ok() ? 1 : ending_->exit_code();
 }

@@ -1,4 +1,4 @@
-#include "runtime/comm/wire/roll_call.h"
+#include "runtime/comm/wire/arrival_table.h"
 
 #include <fmt/format.h>
 
@@ -15,60 +15,61 @@ std::size_t inline_bytes(const comm::Task& task) {
 
 bool fits_inline(const comm::Task& task) { return inline_bytes(task) <= kInlineBytes; }
 
-Verdict compare(const comm::Task& task, std::uint64_t sequence, const Arrivals& arrivals,
-                const rendezvous::Roster& roster) {
+Comparison compare(const comm::Task& task, std::uint64_t sequence, const Arrivals& arrivals,
+                   const rendezvous::Roster& roster) {
   const auto who = [&](std::size_t rank) { return roster[rank].describe(); };
-  Verdict verdict;
+  Comparison comparison;
   comm::Tally tally(task.record.note);
   std::string weights;
   for (std::size_t r = 0; r < arrivals.size(); ++r) {
     const comm::OpRecord& theirs = arrivals[r]->record;
     if (!comm::same_operation(task.record, theirs)) {
-      verdict.mismatch =
+      comparison.mismatch =
           comm::describe_mismatch(sequence, who(static_cast<std::size_t>(task.rank)), task.record, who(r), theirs);
-      return verdict;
+      return comparison;
     }
     tally.add(theirs.words);
   }
-  verdict.words = tally.words();
+  comparison.words = tally.words();
   if (tally.is_too_heavy()) {
     for (std::size_t r = 0; r < arrivals.size(); ++r) {
       weights += fmt::format("{}{} of {}", r == 0 ? "" : ", ", arrivals[r]->record.words[0], who(r));
     }
-    verdict.mismatch = comm::describe_too_heavy(task.record, sequence, weights);
-    return verdict;
+    comparison.mismatch = comm::describe_too_heavy(task.record, sequence, weights);
+    return comparison;
   }
-  if (!fits_inline(task)) return verdict;
+  if (!fits_inline(task)) return comparison;
   for (std::size_t r = 0; r < arrivals.size(); ++r) {
     if (!comm::is_source(task.record, static_cast<int>(r)) || arrivals[r]->payload.size() == inline_bytes(task))
       continue;
-    verdict.mismatch = fmt::format("{}: {} sent less than its record says; run one version of lockstep on every host",
-                                   comm::describe(task.record, sequence), who(r));
-    return verdict;
+    comparison.mismatch =
+        fmt::format("{}: {} sent less than its record says; run one version of lockstep on every host",
+                    comm::describe(task.record, sequence), who(r));
+    return comparison;
   }
-  return verdict;
+  return comparison;
 }
 
-void RollCall::note(int rank, Announcement announcement) {
+void ArrivalTable::note(int rank, Announcement announcement) {
   const auto index = static_cast<std::size_t>(rank);
   const std::uint64_t sequence = ++heard_[index];
   while (arrivals_.size() < sequence - done_) arrivals_.emplace_back(heard_.size());
   arrivals_[sequence - done_ - 1][index] = std::move(announcement);
 }
 
-const Arrivals* RollCall::complete() const {
+const Arrivals* ArrivalTable::complete() const {
   if (arrivals_.empty()) return nullptr;
   const Arrivals& front = arrivals_.front();
   const bool all = std::all_of(front.begin(), front.end(), [](const auto& arrival) { return arrival.has_value(); });
   return all ? &front : nullptr;
 }
 
-void RollCall::pop() {
+void ArrivalTable::pop() {
   arrivals_.pop_front();
   ++done_;
 }
 
-std::vector<int> RollCall::absent(std::uint64_t sequence) const {
+std::vector<int> ArrivalTable::absent(std::uint64_t sequence) const {
   std::vector<int> ranks;
   for (std::size_t r = 0; r < heard_.size(); ++r) {
     if (heard_[r] < sequence) ranks.push_back(static_cast<int>(r));

@@ -1,5 +1,5 @@
 // Who has come, and whether they call the same.
-#include "runtime/comm/wire/roll_call.h"
+#include "runtime/comm/wire/arrival_table.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,8 +12,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-TEST(RollCall, AnyRankMayBeAhead) {
-  RollCall call(3);
+TEST(ArrivalTable, AnyRankMayBeAhead) {
+  ArrivalTable call(3);
   const auto come = [&](int rank, std::int64_t count) { call.note(rank, {{.count = count}, {}}); };
   come(2, 20);
   come(2, 21);
@@ -43,7 +43,7 @@ class Compare : public ::testing::Test {
     arrivals_ = {Announcement{task_.record, std::vector<std::byte>(40)},
                  Announcement{task_.record, std::vector<std::byte>(40)}};
   }
-  Verdict compared() const { return compare(task_, 5, arrivals_, roster_); }
+  Comparison compared() const { return compare(task_, 5, arrivals_, roster_); }
 
   rendezvous::Roster roster_;
   comm::Task task_;

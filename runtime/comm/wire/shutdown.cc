@@ -1,4 +1,4 @@
-#include "runtime/comm/wire/ending.h"
+#include "runtime/comm/wire/shutdown.h"
 
 #include <fmt/format.h>
 
@@ -29,8 +29,8 @@ std::optional<std::uint64_t> number_in(const std::string& text) {
 
 }  // namespace
 
-Ending::Ending(Wire& wire, const rendezvous::Roster& roster, int rank, std::shared_ptr<store::Store> store,
-               std::function<void()> on_failure, std::function<void(const Cause&)> on_throw, const Limits& limits)
+Shutdown::Shutdown(Wire& wire, const rendezvous::Roster& roster, int rank, std::shared_ptr<store::Store> store,
+                   std::function<void()> on_failure, std::function<void(const Cause&)> on_throw, const Limits& limits)
     : wire_(wire),
       roster_(roster),
       rank_(rank),
@@ -42,16 +42,16 @@ Ending::Ending(Wire& wire, const rendezvous::Roster& roster, int rank, std::shar
   seen_[static_cast<std::size_t>(rank)] = true;
 }
 
-void Ending::abandon(const Cause& cause) {
+void Shutdown::abandon(const Cause& cause) {
   failure_.adopt(cause);
-  store_.let_go();
+  store_.release();
 }
 
-Cause Ending::cause_of(Cause::Kind kind, int rank, std::string text, std::uint64_t sequence) const {
+Cause Shutdown::cause_of(Cause::Kind kind, int rank, std::string text, std::uint64_t sequence) const {
   return comm::cause_about(roster_, kind, rank, rank_, std::move(text), static_cast<std::int64_t>(sequence));
 }
 
-bool Ending::on_frame(int peer, const Frame& frame) {
+bool Shutdown::on_frame(int peer, const Frame& frame) {
   const auto index = static_cast<std::size_t>(peer);
   switch (frame.kind) {
     case FrameKind::failed:
@@ -72,7 +72,7 @@ bool Ending::on_frame(int peer, const Frame& frame) {
   }
 }
 
-bool Ending::is_loss(int peer) {
+bool Shutdown::is_loss(int peer) {
   const auto index = static_cast<std::size_t>(peer);
   {
     MutexLock lock(mutex_);
@@ -90,22 +90,22 @@ bool Ending::is_loss(int peer) {
   return !left_after_[index];
 }
 
-std::optional<std::uint64_t> Ending::left_after(int rank) const {
+std::optional<std::uint64_t> Shutdown::left_after(int rank) const {
   MutexLock lock(mutex_);
   return left_after_[static_cast<std::size_t>(rank)];
 }
 
-bool Ending::leaving() const {
+bool Shutdown::leaving() const {
   MutexLock lock(mutex_);
   return leaving_;
 }
 
-bool Ending::everybody_has_seen() const {
+bool Shutdown::all_have_acknowledged() const {
   MutexLock lock(mutex_);
   return std::all_of(seen_.begin(), seen_.end(), [](bool seen) { return seen; });
 }
 
-void Ending::acknowledge() {
+void Shutdown::acknowledge() {
   std::vector<int> peers;
   {
     MutexLock lock(mutex_);
@@ -116,7 +116,7 @@ void Ending::acknowledge() {
   for (const int peer : peers) wire_.send_frame(peer, write_frame(seen));
 }
 
-void Ending::say_goodbye(std::uint64_t last) {
+void Shutdown::say_goodbye(std::uint64_t last) {
   Frame goodbye;
   goodbye.kind = FrameKind::goodbye;
   goodbye.number = last;
@@ -133,7 +133,7 @@ void Ending::say_goodbye(std::uint64_t last) {
   comm::Patience patience(limits_.goodbye);
   for (;;) {
     acknowledge();
-    if (failure_.happened() || everybody_has_seen()) return;
+    if (failure_.happened() || all_have_acknowledged()) return;
     if (patience.over()) break;
     wire_.wait(patience.next());
   }
@@ -143,7 +143,7 @@ void Ending::say_goodbye(std::uint64_t last) {
   });
 }
 
-void Ending::wait_for_a_cause(const std::string& how, std::uint64_t last) {
+void Shutdown::wait_for_a_cause(const std::string& how, std::uint64_t last) {
   comm::Patience patience(limits_.aftermath);
   try {
     while (!failure_.happened() && !patience.over()) wire_.wait(patience.next());
@@ -160,13 +160,13 @@ void Ending::wait_for_a_cause(const std::string& how, std::uint64_t last) {
   failure_.propose(cause_of(Cause::Kind::lost, -1, text, last));
 }
 
-void Ending::let_go() {
+void Shutdown::release_buffers() {
   MutexLock lock(mutex_);
-  let_go_ = true;
+  buffers_released_ = true;
   changed_.notify_all();
 }
 
-void Ending::tell_of_failure() {
+void Shutdown::tell_of_failure() {
   const std::string cause = encode(failure_.known(), comm::Failure::kMostBytes);
   Frame failed;
   failed.kind = FrameKind::failed;
@@ -183,11 +183,11 @@ void Ending::tell_of_failure() {
   }
 }
 
-void Ending::raise() const {
+void Shutdown::raise() const {
   {
     MutexLock lock(mutex_);
     comm::Patience patience(limits_.aftermath);
-    while (!let_go_ && !patience.over()) changed_.wait_until(mutex_, patience.next());
+    while (!buffers_released_ && !patience.over()) changed_.wait_until(mutex_, patience.next());
   }
   failure_.raise();
 }

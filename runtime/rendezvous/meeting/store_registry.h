@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "runtime/base/mutex.h"
-#include "runtime/rendezvous/meeting/held_store.h"
+#include "runtime/rendezvous/meeting/owned_store.h"
 
 namespace lockstep::rendezvous {
 
@@ -17,22 +17,22 @@ namespace lockstep::rendezvous {
 // group that is made while an earlier one lives is at the earlier one's store, on every rank.
 //
 // Any thread.
-class Visits {
+class StoreRegistry {
  public:
   // Of this process.
-  static Visits& all();
+  static StoreRegistry& of_process();
 
   // The store that `rank` holds at `place`, if it still does.
-  std::shared_ptr<HeldStore> alive(int rank, const std::string& place) EXCLUDES(mutex_);
-  void keep(int rank, const std::string& place, const std::shared_ptr<HeldStore>& held) EXCLUDES(mutex_);
+  std::shared_ptr<OwnedStore> find(int rank, const std::string& place) EXCLUDES(mutex_);
+  void add(int rank, const std::string& place, const std::shared_ptr<OwnedStore>& owned) EXCLUDES(mutex_);
 
   // Whether `rank` has been at the store of that token.
-  bool has(int rank, const std::string& token) EXCLUDES(mutex_);
-  void add(int rank, const std::string& token) EXCLUDES(mutex_);
+  bool has_used(int rank, const std::string& token) EXCLUDES(mutex_);
+  void mark_used(int rank, const std::string& token) EXCLUDES(mutex_);
 
  private:
   Mutex mutex_;
-  std::map<std::pair<int, std::string>, std::weak_ptr<HeldStore>> held_ GUARDED_BY(mutex_);
+  std::map<std::pair<int, std::string>, std::weak_ptr<OwnedStore>> stores_ GUARDED_BY(mutex_);
   std::set<std::pair<int, std::string>> tokens_ GUARDED_BY(mutex_);
 };
 

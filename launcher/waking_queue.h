@@ -14,10 +14,10 @@
 namespace lockstep::launcher {
 
 template <typename T>
-class Inbox {
+class WakingQueue {
  public:
   // Throws SystemError.
-  explicit Inbox(std::size_t most = std::numeric_limits<std::size_t>::max()) : most_(most) {}
+  explicit WakingQueue(std::size_t most = std::numeric_limits<std::size_t>::max()) : most_(most) {}
 
   // False if `most` items wait: this one is dropped.
   bool put(T item) EXCLUDES(mutex_) {

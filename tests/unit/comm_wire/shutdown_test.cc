@@ -1,5 +1,5 @@
 // How a rank leaves and how it fails, over a wire that does what the test says.
-#include "runtime/comm/wire/ending.h"
+#include "runtime/comm/wire/shutdown.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -46,7 +46,7 @@ class ScriptedWire final : public Wire {
   void wait(const Deadline&) override { on_wait(); }
   void wake() override {}
   void interrupt() override {}
-  void let_go() override {}
+  void cancel_transfers() override {}
   void close(const Deadline&) override {}
 };
 
@@ -57,14 +57,14 @@ Frame frame_of(FrameKind kind, std::uint64_t number = 0) {
   return frame;
 }
 
-class EndingTest : public ::testing::Test {
+class ShutdownTest : public ::testing::Test {
  protected:
-  EndingTest() {
+  ShutdownTest() {
     for (int r = 0; r < 3; ++r) roster_.push_back({r, r, 100 + r, "host" + std::to_string(r), "boot"});
   }
   // Of rank 0.
-  std::unique_ptr<Ending> ending(const Ending::Limits& limits = {}) {
-    return std::make_unique<Ending>(
+  std::unique_ptr<Shutdown> ending(const Shutdown::Limits& limits = {}) {
+    return std::make_unique<Shutdown>(
         wire_, roster_, 0, store_, [this] { ++failures_; }, nullptr, limits);
   }
 
@@ -74,7 +74,7 @@ class EndingTest : public ::testing::Test {
   int failures_ = 0;
 };
 
-TEST_F(EndingTest, AGoodbyeLastsUntilEverybodyHasSeenIt) {
+TEST_F(ShutdownTest, AGoodbyeLastsUntilEverybodyHasSeenIt) {
   const auto rank = ending();
   int waits = 0;
   wire_.on_wait = [&] { EXPECT_TRUE(rank->on_frame(++waits, frame_of(FrameKind::seen))); };
@@ -85,7 +85,7 @@ TEST_F(EndingTest, AGoodbyeLastsUntilEverybodyHasSeenIt) {
   EXPECT_EQ(store_->num_keys(), 0) << "nobody needs it there";
 }
 
-TEST_F(EndingTest, WhoLeavesAtTheSameTimeIsAnswered) {
+TEST_F(ShutdownTest, WhoLeavesAtTheSameTimeIsAnswered) {
   const auto rank = ending();
   bool first = true;
   wire_.on_wait = [&] {
@@ -102,7 +102,7 @@ TEST_F(EndingTest, WhoLeavesAtTheSameTimeIsAnswered) {
   EXPECT_EQ(rank->left_after(1), std::nullopt);
 }
 
-TEST_F(EndingTest, WhoHasLeftBeforeIsNotWaitedFor) {
+TEST_F(ShutdownTest, WhoHasLeftBeforeIsNotWaitedFor) {
   const auto rank = ending();
   rank->on_frame(1, frame_of(FrameKind::goodbye, 3));
   wire_.on_wait = [&] { EXPECT_FALSE(rank->is_loss(2)); };  // it is gone, which needs no answer either
@@ -111,17 +111,17 @@ TEST_F(EndingTest, WhoHasLeftBeforeIsNotWaitedFor) {
 }
 
 // One stands still for so long that the connection closes before it has read the goodbye.
-TEST_F(EndingTest, AGoodbyeThatOneHasNotSeenIsFoundInTheStore) {
+TEST_F(ShutdownTest, AGoodbyeThatOneHasNotSeenIsFoundInTheStore) {
   const auto rank = ending({.goodbye = {}});
   rank->say_goodbye(7);
-  Ending late(wire_, roster_, 1, store_, [] { ADD_FAILURE(); }, {}, {});
+  Shutdown late(wire_, roster_, 1, store_, [] { ADD_FAILURE(); }, {}, {});
   EXPECT_FALSE(late.is_loss(0));
   EXPECT_EQ(late.left_after(0), 7);
 }
 
 // Its frame is here, and is read only while the store is asked.
-TEST_F(EndingTest, AGoodbyeThatIsReadAfterTheEndOfItsConnectionCounts) {
-  Ending* self = nullptr;
+TEST_F(ShutdownTest, AGoodbyeThatIsReadAfterTheEndOfItsConnectionCounts) {
+  Shutdown* self = nullptr;
   store_ = std::make_shared<comm::HookedStore>(store_, [&] { self->on_frame(1, frame_of(FrameKind::goodbye, 4)); });
   const auto rank = ending();
   self = rank.get();
@@ -129,7 +129,7 @@ TEST_F(EndingTest, AGoodbyeThatIsReadAfterTheEndOfItsConnectionCounts) {
   EXPECT_EQ(rank->left_after(1), 4);
 }
 
-TEST_F(EndingTest, AnEndWithoutAGoodbyeIsALoss) {
+TEST_F(ShutdownTest, AnEndWithoutAGoodbyeIsALoss) {
   const auto rank = ending();
   EXPECT_TRUE(rank->is_loss(1));
   EXPECT_EQ(rank->left_after(1), std::nullopt);
@@ -138,7 +138,7 @@ TEST_F(EndingTest, AnEndWithoutAGoodbyeIsALoss) {
 }
 
 // Of two ranks that leave together, one closes its connections first: that is no news for a third that still works.
-TEST_F(EndingTest, WhoHasSaidGoodbyeCallsNobodyDead) {
+TEST_F(ShutdownTest, WhoHasSaidGoodbyeCallsNobodyDead) {
   const auto rank = ending();
   wire_.on_wait = [&] {
     EXPECT_FALSE(rank->is_loss(1));
@@ -149,7 +149,7 @@ TEST_F(EndingTest, WhoHasSaidGoodbyeCallsNobodyDead) {
   EXPECT_EQ(store_->num_keys(), 0);
 }
 
-TEST_F(EndingTest, AFailureEndsAGoodbye) {
+TEST_F(ShutdownTest, AFailureEndsAGoodbye) {
   const auto rank = ending();
   const std::string cause = encode({.kind = Cause::Kind::timeout, .rank = 2, .text = "rank 2 is late"});
   Frame failed = frame_of(FrameKind::failed);
@@ -157,20 +157,20 @@ TEST_F(EndingTest, AFailureEndsAGoodbye) {
   wire_.on_wait = [&] { rank->on_frame(1, failed); };
   rank->say_goodbye(7);
   EXPECT_EQ(failures_, 1);
-  rank->let_go();
+  rank->release_buffers();
   EXPECT_THROW(rank->raise(), Timeout);
   rank->tell_of_failure();
   EXPECT_EQ(wire_.told, cause);
 }
 
-TEST_F(EndingTest, ABrokenTransferWaitsForWhoCanSayWhy) {
+TEST_F(ShutdownTest, ABrokenTransferWaitsForWhoCanSayWhy) {
   const auto rank = ending();
   wire_.on_wait = [&] { rank->failure().adopt({.rank = 1, .text = "rank 1 has died"}); };
   rank->wait_for_a_cause("reset by peer", 5);
   EXPECT_EQ(rank->failure().known().text, "rank 1 has died");
 }
 
-TEST_F(EndingTest, ABrokenTransferThatNobodyExplainsSaysWhoHasLeft) {
+TEST_F(ShutdownTest, ABrokenTransferThatNobodyExplainsSaysWhoHasLeft) {
   const auto rank = ending({.aftermath = {}});
   rank->on_frame(1, frame_of(FrameKind::goodbye, 4));
   rank->wait_for_a_cause("reset by peer", 5);
@@ -180,7 +180,7 @@ TEST_F(EndingTest, ABrokenTransferThatNobodyExplainsSaysWhoHasLeft) {
             "left after collective 4");
 }
 
-TEST_F(EndingTest, ACauseIsThrownOnceTheMemoryIsFree) {
+TEST_F(ShutdownTest, ACauseIsThrownOnceTheMemoryIsFree) {
   const auto rank = ending();
   rank->failure().adopt({.kind = Cause::Kind::mismatch, .text = "different sizes"});
   std::atomic<bool> free = false;
@@ -192,11 +192,11 @@ TEST_F(EndingTest, ACauseIsThrownOnceTheMemoryIsFree) {
   });
   raising.wait();
   free = true;
-  rank->let_go();
+  rank->release_buffers();
   program.join();
 }
 
-TEST_F(EndingTest, FramesAboutOtherThingsAreNotTaken) {
+TEST_F(ShutdownTest, FramesAboutOtherThingsAreNotTaken) {
   const auto rank = ending();
   for (const FrameKind kind : {FrameKind::collective, FrameKind::post, FrameKind::taken, FrameKind::accept}) {
     EXPECT_FALSE(rank->on_frame(1, frame_of(kind)));

@@ -15,7 +15,7 @@ namespace lockstep::rendezvous {
 // Holds what the store's host drew to tell it from every other (random_token()).
 inline constexpr std::string_view kTokenKey = "rendezvous/token";
 
-struct HeldStore {
+struct OwnedStore {
   std::unique_ptr<store::TcpStoreServer> server;  // rank 0's
   std::shared_ptr<void> session;                  // a launcher's server stays connected (PMIx, torchrun's store)
   std::shared_ptr<void> announcement;             // what tells the others of it
@@ -24,11 +24,11 @@ struct HeldStore {
   std::string address;  // for people
   std::chrono::nanoseconds leave_timeout{};
 
-  HeldStore() = default;
-  HeldStore(const HeldStore&) = delete;
-  HeldStore& operator=(const HeldStore&) = delete;
+  OwnedStore() = default;
+  OwnedStore(const OwnedStore&) = delete;
+  OwnedStore& operator=(const OwnedStore&) = delete;
   // The host takes back what it told, closes its address, and waits for the others to leave.
-  ~HeldStore();
+  ~OwnedStore();
 };
 
 // The endpoint of a store of lockstep's for this rank.
@@ -37,11 +37,11 @@ store::Endpoint endpoint_at(const net::HostPort& address, const std::optional<st
 
 // Rank 0's: a server that listens at `listen`, and knows `token` before anybody is told of it. Throws what
 // net::tcp_listen throws.
-std::shared_ptr<HeldStore> host_store(const net::HostPort& listen, const std::optional<store::Secret>& secret,
-                                      const std::string& token, const MeetingPlan& plan, const Identity& identity,
-                                      const Deadline& deadline);
+std::shared_ptr<OwnedStore> host_store(const net::HostPort& listen, const std::optional<store::Secret>& secret,
+                                       const std::string& token, const MeetingPlan& plan, const Identity& identity,
+                                       const Deadline& deadline);
 
 // A client's. Errors are the store's own.
-std::shared_ptr<HeldStore> come_to_store(const store::Endpoint& endpoint, const Deadline& deadline);
+std::shared_ptr<OwnedStore> connect_to_store(const store::Endpoint& endpoint, const Deadline& deadline);
 
 }  // namespace lockstep::rendezvous

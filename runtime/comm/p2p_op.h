@@ -8,7 +8,7 @@
 
 namespace lockstep::comm {
 
-struct Parcel {
+struct P2pOp {
   bool is_send = false;
   BufferView buffer;
   int peer = 0;
@@ -22,7 +22,7 @@ struct Parcel {
 };
 
 // The text of a Mismatch: `who` called `recv`, and `sender` sent `count` elements of `dtype`.
-std::string describe_mismatch(const Parcel& recv, const std::string& who, const std::string& sender, std::int64_t count,
+std::string describe_mismatch(const P2pOp& recv, const std::string& who, const std::string& sender, std::int64_t count,
                               DType dtype);
 
 }  // namespace lockstep::comm

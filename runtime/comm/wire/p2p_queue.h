@@ -4,7 +4,7 @@
 // larger data is delivered once a recv has accepted it, straight into its memory: nothing is ever held back for a
 // receiver that has not asked. Messages to oneself never leave the process.
 //
-// Threads: the engine's lock guards it. The communication thread takes the errands under it and runs them without.
+// Threads: the engine's lock guards it. The communication thread takes the actions under it and runs them without.
 #pragma once
 
 #include <cstdint>
@@ -15,36 +15,36 @@
 #include <string>
 #include <vector>
 
-#include "runtime/comm/parcel.h"
+#include "runtime/comm/p2p_op.h"
 #include "runtime/comm/wire/frame.h"
 #include "runtime/rendezvous/roster.h"
 
 namespace lockstep::wire {
 
 // One side of a message.
-struct Parcel : comm::Parcel {
+struct WireP2pOp : comm::P2pOp {
   bool under_way = false;  // its bytes are on their way
 };
 
-// What the communication thread is to do about a parcel.
-struct Errand {
+// What the communication thread is to do about a operation.
+struct P2pAction {
   enum class What { post, take, accept, deliver, finish } what;
-  std::shared_ptr<Parcel> parcel;
+  std::shared_ptr<WireP2pOp> p2p;
   std::vector<std::byte> payload = {};
 };
 
-class PostOffice {
+class P2pQueue {
  public:
-  PostOffice(const rendezvous::Roster& roster, int rank);
+  P2pQueue(const rendezvous::Roster& roster, int rank);
 
-  std::shared_ptr<Parcel> start(Parcel parcel);
+  std::shared_ptr<WireP2pOp> start(WireP2pOp p2p);
   // A frame about messages.
   void on_frame(int peer, const Frame& frame);
   // What the communication thread is to do, in order.
-  std::deque<Errand> take_errands();
-  // Does it, without the lock; true if the parcel is then to be finished. Throws Broken.
-  static bool run(const Errand& errand, Wire& wire);
-  void finish(Parcel& parcel);
+  std::deque<P2pAction> take_actions();
+  // Does it, without the lock; true if the operation is then to be finished. Throws Broken.
+  static bool run(const P2pAction& action, Wire& wire);
+  void finish(WireP2pOp& p2p);
   // What two sides have called that does not fit; the group is to be failed with it.
   const std::optional<std::string>& mismatch() const { return mismatch_; }
   // Messages for which another rank needs this one: sends that have not been taken, and recvs into whose memory the
@@ -52,10 +52,10 @@ class PostOffice {
   std::size_t owed() const;
   // This rank leaves: no recv takes a message any more.
   void refuse_posts();
-  // The first parcel that `peer`, which has left, would have to do something for; nothing if there is none.
-  std::shared_ptr<Parcel> waiting_for(int peer) const;
-  // Of a parcel that is not done: how far it has come, and who has to do what.
-  std::string progress_of(const Parcel& parcel) const;
+  // The first operation that `peer`, which has left, would have to do something for; nothing if there is none.
+  std::shared_ptr<WireP2pOp> waiting_for(int peer) const;
+  // Of a operation that is not done: how far it has come, and who has to do what.
+  std::string progress_of(const WireP2pOp& p2p) const;
 
  private:
   // A message that no recv has taken.
@@ -65,20 +65,20 @@ class PostOffice {
     DType dtype;
     std::int64_t count;
     std::vector<std::byte> payload;
-    std::shared_ptr<Parcel> local;  // of a message to oneself: the other side
+    std::shared_ptr<WireP2pOp> local;  // of a message to oneself: the other side
   };
   void match();
-  void take(const std::shared_ptr<Parcel>& parcel, Post post);
-  std::shared_ptr<Parcel> find_send(int peer, std::uint64_t number) const;
+  void take(const std::shared_ptr<WireP2pOp>& p2p, Post post);
+  std::shared_ptr<WireP2pOp> find_send(int peer, std::uint64_t number) const;
   std::string who(int rank) const { return roster_[static_cast<std::size_t>(rank)].describe(); }
 
   const rendezvous::Roster& roster_;
   const int rank_;
-  std::list<std::shared_ptr<Parcel>> sends_;
-  std::list<std::shared_ptr<Parcel>> recvs_;
+  std::list<std::shared_ptr<WireP2pOp>> sends_;
+  std::list<std::shared_ptr<WireP2pOp>> recvs_;
   std::vector<std::uint64_t> last_sent_;  // by receiver
   std::vector<std::deque<Post>> posts_;   // by sender
-  std::deque<Errand> errands_;
+  std::deque<P2pAction> actions_;
   std::optional<std::string> mismatch_;
 };
 

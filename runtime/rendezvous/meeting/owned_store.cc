@@ -1,4 +1,4 @@
-#include "runtime/rendezvous/meeting/held_store.h"
+#include "runtime/rendezvous/meeting/owned_store.h"
 
 #include <fmt/format.h>
 
@@ -27,7 +27,7 @@ void let_others_leave(store::TcpStoreServer& server, std::chrono::nanoseconds li
 
 }  // namespace
 
-HeldStore::~HeldStore() {
+OwnedStore::~OwnedStore() {
   // Nobody should come any more: where this address is, the ranks may look for their next group's store already.
   announcement.reset();
   if (server) server->stop_listening();
@@ -40,29 +40,29 @@ store::Endpoint endpoint_at(const net::HostPort& address, const std::optional<st
   return {.address = address, .secret = secret, .run_id = plan.run_id, .role = fmt::format("rank {}", identity.rank)};
 }
 
-std::shared_ptr<HeldStore> host_store(const net::HostPort& listen, const std::optional<store::Secret>& secret,
-                                      const std::string& token, const MeetingPlan& plan, const Identity& identity,
-                                      const Deadline& deadline) {
-  auto held = std::make_shared<HeldStore>();
-  held->leave_timeout = plan.leave_timeout;
-  held->server = std::make_unique<store::TcpStoreServer>(
+std::shared_ptr<OwnedStore> host_store(const net::HostPort& listen, const std::optional<store::Secret>& secret,
+                                       const std::string& token, const MeetingPlan& plan, const Identity& identity,
+                                       const Deadline& deadline) {
+  auto owned = std::make_shared<OwnedStore>();
+  owned->leave_timeout = plan.leave_timeout;
+  owned->server = std::make_unique<store::TcpStoreServer>(
       store::TcpStoreServerOptions{.listen = listen,
                                    .secret = secret,
                                    .run_id = plan.run_id,
                                    .extension = std::make_shared<membership::MembershipServer>()});
-  held->endpoint = endpoint_at(held->server->address(), secret, plan, identity);
-  held->address = held->endpoint.address.to_string();
-  held->client = std::make_unique<store::TcpStore>(held->endpoint, deadline);
-  held->client->set(kTokenKey, token);
-  return held;
+  owned->endpoint = endpoint_at(owned->server->address(), secret, plan, identity);
+  owned->address = owned->endpoint.address.to_string();
+  owned->client = std::make_unique<store::TcpStore>(owned->endpoint, deadline);
+  owned->client->set(kTokenKey, token);
+  return owned;
 }
 
-std::shared_ptr<HeldStore> come_to_store(const store::Endpoint& endpoint, const Deadline& deadline) {
-  auto held = std::make_shared<HeldStore>();
-  held->endpoint = endpoint;
-  held->address = endpoint.address.to_string();
-  held->client = std::make_unique<store::TcpStore>(endpoint, deadline);
-  return held;
+std::shared_ptr<OwnedStore> connect_to_store(const store::Endpoint& endpoint, const Deadline& deadline) {
+  auto owned = std::make_shared<OwnedStore>();
+  owned->endpoint = endpoint;
+  owned->address = endpoint.address.to_string();
+  owned->client = std::make_unique<store::TcpStore>(endpoint, deadline);
+  return owned;
 }
 
 }  // namespace lockstep::rendezvous

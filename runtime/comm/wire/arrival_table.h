@@ -28,17 +28,17 @@ bool fits_inline(const comm::Task& task);
 
 // What all ranks have called as collective `sequence`, of which `task` is this rank's part: their words, combined,
 // or why it can't be done, as the text of a Mismatch. All have arrived.
-struct Verdict {
+struct Comparison {
   comm::Words words{};
   std::optional<std::string> mismatch = {};
 };
-Verdict compare(const comm::Task& task, std::uint64_t sequence, const Arrivals& arrivals,
-                const rendezvous::Roster& roster);
+Comparison compare(const comm::Task& task, std::uint64_t sequence, const Arrivals& arrivals,
+                   const rendezvous::Roster& roster);
 
 // Collectives are numbered from 1; each rank comes to them in order. Threads: its owner's lock guards it.
-class RollCall {
+class ArrivalTable {
  public:
-  explicit RollCall(std::size_t ranks) : heard_(ranks) {}
+  explicit ArrivalTable(std::size_t ranks) : heard_(ranks) {}
 
   // The collective that `rank` comes to next.
   std::uint64_t next_of(int rank) const { return heard_[static_cast<std::size_t>(rank)] + 1; }

@@ -25,7 +25,7 @@
 
 namespace lockstep::wire {
 
-class Ending {
+class Shutdown {
  public:
   struct Limits {
     // How long a rank that leaves stays for the others to see it: longer than the 3 s after which the job's membership
@@ -36,8 +36,8 @@ class Ending {
   };
 
   // `wire` and `roster` outlive it. `on_failure`, `on_throw`: as Failure's on_cause and on_throw.
-  Ending(Wire& wire, const rendezvous::Roster& roster, int rank, std::shared_ptr<store::Store> store,
-         std::function<void()> on_failure, std::function<void(const Cause&)> on_throw, const Limits& limits);
+  Shutdown(Wire& wire, const rendezvous::Roster& roster, int rank, std::shared_ptr<store::Store> store,
+           std::function<void()> on_failure, std::function<void(const Cause&)> on_throw, const Limits& limits);
 
   comm::Failure& failure() { return failure_; }
   const comm::Failure& failure() const { return failure_; }
@@ -65,7 +65,7 @@ class Ending {
   // this rank started last.
   void wait_for_a_cause(const std::string& how, std::uint64_t last);
   // Touches no memory of a work any more.
-  void let_go();
+  void release_buffers();
   // Tells the others the cause, after that.
   void tell_of_failure();
 
@@ -73,7 +73,7 @@ class Ending {
   [[noreturn]] void raise() const;
 
  private:
-  bool everybody_has_seen() const;
+  bool all_have_acknowledged() const;
   // "rank 2 (host node7, pid 4711)".
   std::string who(int rank) const { return roster_[static_cast<std::size_t>(rank)].describe(); }
 
@@ -90,7 +90,7 @@ class Ending {
   std::vector<bool> seen_ GUARDED_BY(mutex_);  // who needs to be told nothing more: it has seen our goodbye, or is gone
   std::vector<int> to_acknowledge_ GUARDED_BY(mutex_);
   bool leaving_ GUARDED_BY(mutex_) = false;
-  bool let_go_ GUARDED_BY(mutex_) = false;
+  bool buffers_released_ GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace lockstep::wire

@@ -1,20 +1,20 @@
 // What a rank owes the others when it wants to leave.
-#include "runtime/comm/wire/post_office.h"
+#include "runtime/comm/wire/p2p_queue.h"
 
 #include <gtest/gtest.h>
 
 namespace lockstep::wire {
 namespace {
 
-class PostOfficeTest : public ::testing::Test {
+class P2pQueueTest : public ::testing::Test {
  protected:
-  std::shared_ptr<Parcel> start(bool is_send, std::int64_t count) {
-    Parcel parcel;
-    parcel.is_send = is_send;
-    parcel.buffer = BufferView(memory_.data(), count, DType::u8);
-    parcel.peer = 1;
-    parcel.tag = 7;
-    return office_.start(std::move(parcel));
+  std::shared_ptr<WireP2pOp> start(bool is_send, std::int64_t count) {
+    WireP2pOp p2p;
+    p2p.is_send = is_send;
+    p2p.buffer = BufferView(memory_.data(), count, DType::u8);
+    p2p.peer = 1;
+    p2p.tag = 7;
+    return office_.start(std::move(p2p));
   }
   void post_from_1(std::uint64_t number, std::int64_t count) {
     Frame frame;
@@ -28,10 +28,10 @@ class PostOfficeTest : public ::testing::Test {
 
   const rendezvous::Roster roster_ = {{0, 0, 100, "host", "boot"}, {1, 1, 101, "host", "boot"}};
   std::vector<std::byte> memory_{100000};
-  PostOffice office_{roster_, 0};
+  P2pQueue office_{roster_, 0};
 };
 
-TEST_F(PostOfficeTest, ASendIsOwedUntilItIsTaken) {
+TEST_F(P2pQueueTest, ASendIsOwedUntilItIsTaken) {
   const auto sent = start(true, 10);
   EXPECT_EQ(office_.owed(), 1u);
   Frame taken;
@@ -43,32 +43,32 @@ TEST_F(PostOfficeTest, ASendIsOwedUntilItIsTaken) {
 }
 
 // The other side may be writing into its memory.
-TEST_F(PostOfficeTest, ARecvIsOwedOnceItsBytesMayCome) {
+TEST_F(P2pQueueTest, ARecvIsOwedOnceItsBytesMayCome) {
   start(false, 100000);
   EXPECT_EQ(office_.owed(), 0u);
   post_from_1(1, 100000);
   EXPECT_EQ(office_.owed(), 1u);
 }
 
-TEST_F(PostOfficeTest, ASmallMessageThatIsHereIsTakenBeforeLeaving) {
+TEST_F(P2pQueueTest, ASmallMessageThatIsHereIsTakenBeforeLeaving) {
   start(false, 10);
   post_from_1(1, 10);
   EXPECT_EQ(office_.owed(), 0u);
   office_.refuse_posts();
-  const auto errands = office_.take_errands();
-  ASSERT_EQ(errands.size(), 1u);
-  EXPECT_EQ(errands[0].what, Errand::What::take);
+  const auto actions = office_.take_actions();
+  ASSERT_EQ(actions.size(), 1u);
+  EXPECT_EQ(actions[0].what, P2pAction::What::take);
 }
 
-TEST_F(PostOfficeTest, WhoLeavesTakesNothingMore) {
+TEST_F(P2pQueueTest, WhoLeavesTakesNothingMore) {
   start(false, 100000);
   office_.refuse_posts();
   post_from_1(1, 100000);
-  EXPECT_TRUE(office_.take_errands().empty());
+  EXPECT_TRUE(office_.take_actions().empty());
   EXPECT_EQ(office_.owed(), 0u);
 }
 
-TEST_F(PostOfficeTest, AMessageThatIsShorterThanItSaysIsAMismatch) {
+TEST_F(P2pQueueTest, AMessageThatIsShorterThanItSaysIsAMismatch) {
   start(false, 10);
   Frame frame;
   frame.kind = FrameKind::post;
