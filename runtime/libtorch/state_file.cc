@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "runtime/base/error.h"
-#include "runtime/checkpoint/fit.h"
 #include "runtime/ddp/rank0.h"
 #include "runtime/libtorch/module_state.h"
 #include "runtime/libtorch/tensor_bytes.h"
@@ -64,33 +63,33 @@ void save_state(const std::filesystem::path& path, const ::torch::nn::Module& mo
   });
 }
 
-checkpoint::Metadata load_state(const std::filesystem::path& path, const ::torch::nn::Module& module) {
-  const checkpoint::SafetensorsFile file(path);
+Loaded load_state(const std::filesystem::path& path, const ::torch::nn::Module& module, const LoadOptions& options) {
+  const checkpoint::TensorFiles files(path);
   const std::vector<NamedTensor> state = state_of(module);
   const std::vector<checkpoint::WantedTensor> wanted = wanted_by(state);
-  checkpoint::require_fit(file, wanted, "load_state", "module");
+  checkpoint::LoadPlan plan = checkpoint::plan_load(files, wanted, options, "load_state", "module");
   // All of it is read before any of it counts.
-  std::vector<at::Tensor> read;
+  std::vector<at::Tensor> read(state.size());
   for (std::size_t i = 0; i < state.size(); ++i) {
+    if (plan.sources[i].empty()) continue;
     const at::Tensor& tensor = state[i].tensor;
-    read.push_back(at::empty(tensor.sizes(), at::TensorOptions().dtype(tensor.scalar_type())));
-    file.read(checkpoint::entry_of(file, wanted[i]), span_of(read.back()));
+    read[i] = at::empty(tensor.sizes(), at::TensorOptions().dtype(tensor.scalar_type()));
+    files.read(plan.sources[i], span_of(read[i]));
   }
-  for (std::size_t i = 0; i < state.size(); ++i) state[i].tensor.detach().copy_(read[i]);
-  return file.metadata();
+  for (std::size_t i = 0; i < state.size(); ++i) {
+    if (read[i].defined()) state[i].tensor.detach().copy_(read[i]);
+  }
+  return std::move(plan.loaded);
 }
 
-checkpoint::Metadata load_state(const std::filesystem::path& path, const ::torch::nn::Module& module,
-                                const std::shared_ptr<ProcessGroup>& group) {
-  checkpoint::Metadata metadata;
-  on_rank0("load_state", require_group("load_state", group), [&] {
-    metadata = load_state(path, module);
-    return std::string();
-  });
+Loaded load_state(const std::filesystem::path& path, const ::torch::nn::Module& module,
+                  const std::shared_ptr<ProcessGroup>& group, const LoadOptions& options) {
+  const std::string text = on_rank0("load_state", require_group("load_state", group),
+                                    [&] { return checkpoint::to_text(load_state(path, module, options)); });
   const std::vector<NamedTensor> state = state_of(module);
   compare_state(*group, state, {});
   broadcast_state(*group, state);
-  return metadata;
+  return checkpoint::loaded_from_text(text);
 }
 
 }  // namespace lockstep::torch

@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <memory>
 
-#include "runtime/checkpoint/safetensors.h"
+#include "runtime/checkpoint/load.h"
 #include "runtime/comm/process_group.h"
 
 namespace lockstep::torch {
@@ -25,13 +25,15 @@ void save_state(const std::filesystem::path& path, const ::torch::nn::Module& mo
 void save_state(const std::filesystem::path& path, const ::torch::nn::Module& module,
                 const std::shared_ptr<ProcessGroup>& group, const checkpoint::Metadata& metadata = {});
 
-// Reads into the module's own tensors, all or nothing, and returns the metadata: the file must hold exactly the
-// module's names, with its shapes and dtypes, else InvalidArgument says what is missing, unexpected or different.
-// CorruptData if the file is damaged.
-checkpoint::Metadata load_state(const std::filesystem::path& path, const ::torch::nn::Module& module);
-// The same in a job, collective: rank 0 reads and gives it to all. Only rank 0 gets the metadata. A failure of rank 0
-// reaches every rank as that of save_state does.
-checkpoint::Metadata load_state(const std::filesystem::path& path, const ::torch::nn::Module& module,
-                                const std::shared_ptr<ProcessGroup>& group);
+// Reads into the module's own tensors, all or nothing: the file must hold exactly the module's names, with its shapes
+// and dtypes, but for what `options` allows; else InvalidArgument says what is missing, unexpected or different.
+// CorruptData if the file is damaged. `path`: a file, an index of several, or a folder with one of either
+// (checkpoint/tensor_files.h).
+Loaded load_state(const std::filesystem::path& path, const ::torch::nn::Module& module,
+                  const LoadOptions& options = {});
+// The same in a job, collective: rank 0 reads and gives it to all, and all return the same. A failure of rank 0 reaches
+// every rank as that of save_state does.
+Loaded load_state(const std::filesystem::path& path, const ::torch::nn::Module& module,
+                  const std::shared_ptr<ProcessGroup>& group, const LoadOptions& options = {});
 
 }  // namespace lockstep::torch

@@ -3,7 +3,8 @@
 namespace lockstep::nn {
 
 Linear::Linear(std::int64_t in, std::int64_t out, const LinearOptions& options)
-    : weight_(register_parameter("weight", {in, out}, options.init.value_or(Init::kaiming_uniform(in)))) {
+    : weight_(register_parameter("weight", {in, out}, options.init.value_or(Init::kaiming_uniform(in)),
+                                 FileLayout::transposed)) {
   if (options.bias) {
     bias_ = register_parameter("bias", {out}, options.init ? Init::zeros() : Init::kaiming_uniform(in));
   }

@@ -15,7 +15,7 @@ struct LinearOptions {
 };
 
 // x [..., in] to [..., out]. Parameters `weight` [in, out] (PyTorch's, transposed: see autograd/ops.h) and `bias`
-// [out].
+// [out]. In files the weight is PyTorch's, [out, in].
 class Linear : public Module {
  public:
   Linear(std::int64_t in, std::int64_t out, const LinearOptions& options = {});

@@ -15,6 +15,7 @@ struct Module::State {
     std::string name;
     Tensor tensor;
     Init init;
+    FileLayout in_files = FileLayout::as_it_is;
     bool drawn = false;
     bool shared = false;  // another module's: that one draws it
   };
@@ -42,6 +43,17 @@ struct Module::State {
   void visit(const F& f) {
     std::unordered_set<const State*> seen;
     visit_below("", seen, f);
+  }
+
+  // The same with each parameter, a shared one at its first name.
+  template <typename F>
+  void visit_parameters(const F& f) {
+    std::unordered_set<const void*> seen;
+    visit([&](const State& state, const std::string& prefix) {
+      for (const Parameter& parameter : state.parameters) {
+        if (seen.insert(parameter.tensor.id()).second) f(parameter, prefix);
+      }
+    });
   }
 
   void draw(std::uint64_t seed, bool again) {
@@ -87,12 +99,16 @@ Tensor Module::forward(const Tensor&) {
 std::vector<NamedParameter> Module::named_parameters() const {
   ensure_initialized();
   std::vector<NamedParameter> result;
-  std::unordered_set<const void*> seen;
-  state_->visit([&](const State& state, const std::string& prefix) {
-    for (const State::Parameter& parameter : state.parameters) {
-      if (seen.insert(parameter.tensor.id()).second) result.push_back({prefix + parameter.name, parameter.tensor});
-    }
+  state_->visit_parameters([&](const State::Parameter& parameter, const std::string& prefix) {
+    result.push_back({prefix + parameter.name, parameter.tensor});
   });
+  return result;
+}
+
+std::vector<FileLayout> Module::file_layouts() const {
+  std::vector<FileLayout> result;
+  state_->visit_parameters(
+      [&](const State::Parameter& parameter, const std::string&) { result.push_back(parameter.in_files); });
   return result;
 }
 
@@ -134,11 +150,16 @@ void Module::zero_grad() const {
   for (const Tensor& parameter : parameters()) parameter.clear_grad();
 }
 
-Tensor Module::register_parameter(std::string_view name, const Shape& shape, const Init& init) const {
+Tensor Module::register_parameter(std::string_view name, const Shape& shape, const Init& init,
+                                  FileLayout in_files) const {
   expect_name(name, state_->has(name));
+  if (in_files == FileLayout::transposed && shape.dims() != 2) {
+    throw InvalidArgument(fmt::format("module: '{}' of {} dimensions can't be transposed in files; it takes a matrix",
+                                      name, shape.dims()));
+  }
   const Tensor tensor = Tensor::empty(shape);
   tensor.set_requires_grad();
-  state_->parameters.push_back({.name = std::string(name), .tensor = tensor, .init = init});
+  state_->parameters.push_back({.name = std::string(name), .tensor = tensor, .init = init, .in_files = in_files});
   return tensor;
 }
 

@@ -38,6 +38,9 @@ struct ForwardContext {
   std::vector<std::int64_t> sample_ids = {};
 };
 
+// How a parameter lies in files, which are PyTorch's: a Linear's weight is [in, out] here and [out, in] there.
+enum class FileLayout { as_it_is, transposed };
+
 struct NamedParameter {
   std::string name;  // dotted: "blocks.0.attention.qkv.weight"
   Tensor tensor;
@@ -59,6 +62,8 @@ class Module {
   // Every parameter once (a shared one under its first name), in the order of registration, children in theirs.
   std::vector<NamedParameter> named_parameters() const;
   std::vector<Tensor> parameters() const;
+  // Of named_parameters(), in their order.
+  std::vector<FileLayout> file_layouts() const;
   // Elements of all parameters.
   std::int64_t parameter_count() const;
 
@@ -78,8 +83,10 @@ class Module {
   void zero_grad() const;
 
  protected:
-  // A new parameter of this module. InvalidArgument if the name is taken, empty or has a dot.
-  Tensor register_parameter(std::string_view name, const Shape& shape, const Init& init) const;
+  // A new parameter of this module. InvalidArgument if the name is taken, empty or has a dot, or if a parameter that is
+  // transposed in files is no matrix.
+  Tensor register_parameter(std::string_view name, const Shape& shape, const Init& init,
+                            FileLayout in_files = FileLayout::as_it_is) const;
   // Another module's parameter under a name of this one: shared weights.
   Tensor share_parameter(std::string_view name, const Tensor& parameter) const;
   // A child. Returns it, to initialise a member with.

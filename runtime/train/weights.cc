@@ -1,11 +1,9 @@
 #include "runtime/train/weights.h"
 
-#include <fmt/format.h>
-
+#include <algorithm>
+#include <utility>
 #include <vector>
 
-#include "runtime/base/error.h"
-#include "runtime/checkpoint/fit.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/ddp/broadcast_parameters.h"
 #include "runtime/ddp/rank0.h"
@@ -18,25 +16,52 @@ std::span<std::byte> bytes_of(const Tensor& host) {
   return {static_cast<std::byte*>(view.data), view.bytes()};
 }
 
-std::vector<std::int64_t> shape_of(const Tensor& tensor) {
-  const auto extents = tensor.shape().extents();
-  return {extents.begin(), extents.end()};
+std::vector<std::int64_t> shape_in_files(const Tensor& parameter, nn::FileLayout layout) {
+  const auto extents = parameter.shape().extents();
+  std::vector<std::int64_t> shape(extents.begin(), extents.end());
+  if (layout == nn::FileLayout::transposed) std::swap(shape[0], shape[1]);
+  return shape;
 }
 
-std::vector<checkpoint::WantedTensor> wanted_by(const std::vector<nn::NamedParameter>& parameters) {
+// On the host, from its layout in memory to that in files or back, which is the same step.
+Tensor swap_layout(const Tensor& from, nn::FileLayout layout) {
+  if (layout == nn::FileLayout::as_it_is) return from;
+  const std::int64_t rows = from.size(0), columns = from.size(1);
+  const Tensor to = Tensor::empty({columns, rows}, from.dtype());
+  const auto* const read = from.data<float>();
+  auto* const written = to.data<float>();
+  // Lines of 64 bytes are read and written whole.
+  constexpr std::int64_t kBlock = 16;
+  for (std::int64_t r = 0; r < rows; r += kBlock) {
+    for (std::int64_t c = 0; c < columns; c += kBlock) {
+      for (std::int64_t i = r; i < std::min(rows, r + kBlock); ++i) {
+        for (std::int64_t j = c; j < std::min(columns, c + kBlock); ++j) written[j * rows + i] = read[i * columns + j];
+      }
+    }
+  }
+  return to;
+}
+
+// The model's parameters, as files have them.
+std::vector<checkpoint::WantedTensor> wanted_by(const nn::Module& model) {
+  const auto layouts = model.file_layouts();
   std::vector<checkpoint::WantedTensor> wanted;
-  for (const auto& [name, tensor] : parameters) wanted.push_back({name, tensor.dtype(), shape_of(tensor)});
+  for (const auto& [name, tensor] : model.named_parameters()) {
+    wanted.push_back({name, tensor.dtype(), shape_in_files(tensor, layouts[wanted.size()])});
+  }
   return wanted;
 }
 
 }  // namespace
 
 void save_weights(const std::filesystem::path& path, const nn::Module& model, const WeightsMetadata& metadata) {
+  const auto layouts = model.file_layouts();
   std::vector<Tensor> hosts;
   std::vector<checkpoint::TensorSource> sources;
   for (const auto& [name, tensor] : model.named_parameters()) {
-    hosts.push_back(tensor.to(DeviceId{}));
-    sources.push_back({name, tensor.dtype(), shape_of(tensor), bytes_of(hosts.back())});
+    const nn::FileLayout layout = layouts[sources.size()];
+    hosts.push_back(swap_layout(tensor.to(DeviceId{}), layout));
+    sources.push_back({name, tensor.dtype(), shape_in_files(tensor, layout), bytes_of(hosts.back())});
   }
   checkpoint::write_safetensors(path, sources, metadata);
 }
@@ -49,51 +74,41 @@ void save_weights(const std::filesystem::path& path, const nn::Module& model,
   });
 }
 
-WeightsMetadata load_weights(const std::filesystem::path& path, const nn::Module& model) {
-  const checkpoint::SafetensorsFile file(path);
-  const auto parameters = model.named_parameters();
-  checkpoint::require_fit(file, wanted_by(parameters), "load_weights", "model");
+Loaded load_weights(const std::filesystem::path& path, const nn::Module& model, const LoadOptions& options) {
+  const checkpoint::TensorFiles files(path);
+  const auto parameters = model.parameters();
+  const auto layouts = model.file_layouts();
+  const std::vector<checkpoint::WantedTensor> wanted = wanted_by(model);
+  checkpoint::LoadPlan plan = checkpoint::plan_load(files, wanted, options, "load_weights", "model");
   // All of it is read before any of it counts.
-  std::vector<Tensor> hosts;
-  for (const auto& [name, tensor] : parameters) {
-    hosts.push_back(Tensor::empty(tensor.shape(), tensor.dtype()));
-    file.read(file.find(name), bytes_of(hosts.back()));
+  std::vector<Tensor> hosts(parameters.size());
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (plan.sources[i].empty()) continue;
+    const Tensor in_file = Tensor::empty(Shape(std::span(wanted[i].shape)), wanted[i].dtype);
+    files.read(plan.sources[i], bytes_of(in_file));
+    hosts[i] = swap_layout(in_file, layouts[i]);
   }
-  for (std::size_t i = 0; i < hosts.size(); ++i) parameters[i].tensor.copy_from(hosts[i]);
-  return file.metadata();
+  for (std::size_t i = 0; i < hosts.size(); ++i) {
+    if (!plan.sources[i].empty()) parameters[i].copy_from(hosts[i]);
+  }
+  return std::move(plan.loaded);
 }
 
-WeightsMetadata load_weights(const std::filesystem::path& path, const nn::Module& model,
-                             const std::shared_ptr<ProcessGroup>& group) {
-  // The metadata travels as pairs of lines of lengths and texts: "KEYBYTES VALUEBYTES\nKEYVALUE".
-  const std::string packed = on_rank0("load_weights", *group, [&] {
-    std::string text;
-    for (const auto& [key, value] : load_weights(path, model)) {
-      text += fmt::format("{} {}\n{}{}", key.size(), value.size(), key, value);
-    }
-    return text;
-  });
+Loaded load_weights(const std::filesystem::path& path, const nn::Module& model,
+                    const std::shared_ptr<ProcessGroup>& group, const LoadOptions& options) {
+  const std::string text =
+      on_rank0("load_weights", *group, [&] { return checkpoint::to_text(load_weights(path, model, options)); });
   std::vector<BufferView> values;
   for (const Tensor& parameter : model.parameters()) values.push_back(parameter.view());
   broadcast_parameters(*group, values);
   if (group->rank() != 0) {  // rank 0 copied them there
     for (const Tensor& parameter : model.parameters()) parameter.mark_written();
   }
-  WeightsMetadata metadata;
-  for (std::size_t at = 0; at < packed.size();) {
-    std::size_t used = 0;
-    const std::size_t key = std::stoul(packed.substr(at), &used);
-    at += used + 1;
-    const std::size_t value = std::stoul(packed.substr(at), &used);
-    at += used + 1;
-    metadata[packed.substr(at, key)] = packed.substr(at + key, value);
-    at += key + value;
-  }
-  return metadata;
+  return checkpoint::loaded_from_text(text);
 }
 
 WeightsMetadata read_weights_metadata(const std::filesystem::path& path) {
-  return checkpoint::SafetensorsFile(path).metadata();
+  return checkpoint::TensorFiles(path).metadata();
 }
 
 }  // namespace lockstep

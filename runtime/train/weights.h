@@ -1,4 +1,6 @@
-// Weights on disk, in safetensors files, under the parameters' dotted names.
+// Weights on disk, in safetensors files, as PyTorch has them: under the parameters' dotted names, a Linear's weight
+// [out, in]. What save_weights writes, PyTorch loads with strict=True into a module of the same layers and names, and
+// the other way round; nn::Module::file_layouts() says what is transposed on the way.
 #pragma once
 
 #include <filesystem>
@@ -6,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "runtime/checkpoint/load.h"
 #include "runtime/comm/process_group.h"
 #include "runtime/nn/module.h"
 
@@ -22,14 +25,15 @@ void save_weights(const std::filesystem::path& path, const nn::Module& model, co
 void save_weights(const std::filesystem::path& path, const nn::Module& model,
                   const std::shared_ptr<ProcessGroup>& group, const WeightsMetadata& metadata = {});
 
-// Reads the model's parameters and returns the file's metadata. All or nothing: the file must hold exactly the model's
-// names, with its shapes and dtypes, else InvalidArgument lists what is missing, unexpected or different and nothing
-// was changed. CorruptData if the file is damaged.
-WeightsMetadata load_weights(const std::filesystem::path& path, const nn::Module& model);
-// The same in a job, collective: rank 0 reads, so that the others' hosts need no copy of the file. A failure of rank 0
-// reaches every rank as that of save_weights does.
-WeightsMetadata load_weights(const std::filesystem::path& path, const nn::Module& model,
-                             const std::shared_ptr<ProcessGroup>& group);
+// Reads the model's parameters. All or nothing: the file must hold exactly the model's names, with its shapes and
+// dtypes, but for what `options` allows; else InvalidArgument lists what is missing, unexpected or different and
+// nothing was changed. CorruptData if the file is damaged. `path`: a file, an index of several, or a folder with one of
+// either (checkpoint/tensor_files.h).
+Loaded load_weights(const std::filesystem::path& path, const nn::Module& model, const LoadOptions& options = {});
+// The same in a job, collective: rank 0 reads, so that the others' hosts need no copy of the file, and all return the
+// same. A failure of rank 0 reaches every rank as that of save_weights does.
+Loaded load_weights(const std::filesystem::path& path, const nn::Module& model,
+                    const std::shared_ptr<ProcessGroup>& group, const LoadOptions& options = {});
 // The metadata alone, to build the model from.
 WeightsMetadata read_weights_metadata(const std::filesystem::path& path);
 

@@ -196,8 +196,8 @@ TEST(StateFile, GivesEveryRankWhatRankZeroSaved) {
     net.norm->num_batches_tracked.fill_(7);
     torch::save_state(folder / "net.safetensors", net, group, {{"epoch", "3"}});
     Net other;
-    const auto metadata = torch::load_state(folder / "net.safetensors", other, group);
-    EXPECT_EQ(metadata.size(), group->rank() == 0 ? 1u : 0u);
+    EXPECT_EQ(torch::load_state(folder / "net.safetensors", other, group).metadata,
+              (std::map<std::string, std::string>{{"epoch", "3"}}));
     Net wanted;
     initialize(wanted, 1);
     EXPECT_TRUE(at::equal(other.first->weight, wanted.first->weight));
@@ -206,6 +206,23 @@ TEST(StateFile, GivesEveryRankWhatRankZeroSaved) {
     EXPECT_EQ(other.half[0][1].item<float>(), 5);
     EXPECT_EQ(other.norm->num_batches_tracked.item<int>(), 7);
   });
+  std::filesystem::remove_all(folder);
+}
+
+TEST(StateFile, OfAPartOfAnotherModelIsReadWhereThatIsAllowed) {
+  const auto folder = scratch();
+  ::torch::nn::Linear saved(3, 2);
+  torch::save_state(folder / "linear.safetensors", *saved);
+  ::torch::nn::Sequential net(::torch::nn::Linear(3, 2), ::torch::nn::Linear(2, 1));
+  initialize(*net, 1);
+  const at::Tensor second = net->named_parameters()["1.weight"].clone();
+  const Loaded loaded = torch::load_state(
+      folder / "linear.safetensors", *net,
+      {.name_in_file = [](const std::string& name) { return name.starts_with("0.") ? name.substr(2) : name; },
+       .allow_missing = true});
+  EXPECT_TRUE(at::equal(net->named_parameters()["0.weight"], saved->weight));
+  EXPECT_TRUE(at::equal(net->named_parameters()["1.weight"], second));
+  EXPECT_EQ(loaded.missing, (std::vector<std::string>{"1.weight", "1.bias"}));
   std::filesystem::remove_all(folder);
 }
 

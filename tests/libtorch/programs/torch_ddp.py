@@ -12,8 +12,8 @@ import torch.distributed as dist
 NAMES = {torch.float32: "F32", torch.int64: "I64"}
 
 
-def write(path, tensors):
-    header, blobs, at = {}, [], 0
+def write(path, tensors, metadata=None):
+    header, blobs, at = {"__metadata__": metadata} if metadata else {}, [], 0
     for name, tensor in tensors.items():
         blob = tensor.detach().contiguous().numpy().tobytes()
         header[name] = {"dtype": NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [at, at + len(blob)]}

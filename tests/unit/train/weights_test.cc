@@ -57,7 +57,7 @@ TEST_F(Weights, ComeBackInAFreshModelWithTheirMetadata) {
   save_weights(folder_ / "w", model, {{"epoch", "3"}});
   const nn::Sequential fresh = mlp(4, 2);
   ASSERT_NE(values(fresh), values(model));
-  EXPECT_EQ(load_weights(folder_ / "w", fresh), (WeightsMetadata{{"epoch", "3"}}));
+  EXPECT_EQ(load_weights(folder_ / "w", fresh).metadata, (WeightsMetadata{{"epoch", "3"}}));
   EXPECT_EQ(values(fresh), values(model));
   EXPECT_EQ(read_weights_metadata(folder_ / "w"), (WeightsMetadata{{"epoch", "3"}}));
 }
@@ -77,7 +77,7 @@ TEST_F(Weights, OfAnotherModelAreRefusedWithEveryDifferenceAndNothingChanged) {
   const nn::Sequential larger = mlp(5, 2);
   const std::vector<float> before = values(larger);
   const std::string text = refusal([&] { load_weights(folder_ / "w", larger); });
-  EXPECT_NE(text.find("different '0.weight' (file F32 [3, 4], model F32 [3, 5])"), std::string::npos) << text;
+  EXPECT_NE(text.find("different '0.weight' (file F32 [4, 3], model F32 [5, 3])"), std::string::npos) << text;
   EXPECT_NE(text.find("build the model with the sizes"), std::string::npos) << text;
   EXPECT_EQ(values(larger), before);
 
@@ -93,11 +93,11 @@ TEST_F(Weights, ThatDifferInAllWaysAreOneSentence) {
   const std::vector<float> numbers(8, 0.0f);
   const auto bytes = std::as_bytes(std::span(numbers));
   checkpoint::write_safetensors(folder_ / "w",
-                                {{{"weight", DType::f32, {2, 4}, bytes}, {"extra", DType::f32, {2}, bytes.first(8)}}});
+                                {{{"weight", DType::f32, {4, 2}, bytes}, {"extra", DType::f32, {2}, bytes.first(8)}}});
   EXPECT_NE(
       refusal([&] { load_weights(folder_ / "w", nn::Linear(4, 2)); })
-          .find("does not fit the model: missing 'bias'; unexpected 'extra'; different 'weight' (file F32 [2, 4], "
-                "model F32 [4, 2]); build the model"),
+          .find("does not fit the model: missing 'bias'; unexpected 'extra'; different 'weight' (file F32 [4, 2], "
+                "model F32 [2, 4]); build the model"),
       std::string::npos);
 }
 
@@ -111,7 +111,7 @@ TEST_F(Weights, OfADTypeThatTheModelDoesNotHaveAreNamedWithIt) {
   std::ofstream(folder_ / "w", std::ios::binary) << bytes << header << std::string(12, '\0');
   const std::string text = refusal([&] { load_weights(folder_ / "w", nn::Linear(2, 1)); });
   EXPECT_NE(text.find("unexpected 'mask' (BOOL [4], a dtype that lockstep does not have); different 'weight' (file I16 "
-                      "[2, 1], model F32 [2, 1])"),
+                      "[2, 1], model F32 [1, 2])"),
             std::string::npos)
       << text;
 }
@@ -127,10 +127,82 @@ TEST_F(Weights, BesideWhichTheFileHoldsMoreSayWhatToLeaveOut) {
 TEST_F(Weights, WithPyTorchsWrapperPrefixSayWhatToDo) {
   const std::vector<float> numbers(8, 0.0f);
   const auto bytes = std::as_bytes(std::span(numbers));
-  checkpoint::write_safetensors(folder_ / "w", {{{"module.weight", DType::f32, {4, 2}, bytes},
+  checkpoint::write_safetensors(folder_ / "w", {{{"module.weight", DType::f32, {2, 4}, bytes},
                                                  {"module.bias", DType::f32, {2}, bytes.first(8)}}});
-  EXPECT_NE(refusal([&] { load_weights(folder_ / "w", nn::Linear(4, 2)); }).find("strip that prefix"),
+  EXPECT_NE(refusal([&] {
+              load_weights(folder_ / "w", nn::Linear(4, 2));
+            }).find("LoadOptions::name_in_file that puts it before"),
             std::string::npos);
+}
+
+// A Linear's weight is [in, out] in memory, and [out, in] in PyTorch and in files.
+TEST_F(Weights, LieAsPyTorchHasThem) {
+  const nn::Sequential model{nn::Linear(3, 18), nn::Embedding(3, 4), nn::LayerNorm(4)};
+  model.initialize(1);
+  save_weights(folder_ / "w", model);
+  const checkpoint::SafetensorsFile file(folder_ / "w");
+  const std::vector<std::int64_t> out_in{18, 3}, rows_channels{3, 4};
+  ASSERT_EQ(file.find("0.weight").shape, out_in);
+  EXPECT_EQ(file.find("1.weight").shape, rows_channels);
+  std::vector<float> in_file(18 * 3);
+  file.read(file.find("0.weight"), std::as_writable_bytes(std::span(in_file)));
+  const std::vector<float> in_memory = model.named_parameters()[0].tensor.to_vector();
+  for (std::size_t in = 0; in < 3; ++in) {
+    for (std::size_t out = 0; out < 18; ++out) EXPECT_EQ(in_file[out * 3 + in], in_memory[in * 18 + out]);
+  }
+}
+
+TEST_F(Weights, OfOtherNamesAreFoundByAMap) {
+  const std::vector<float> numbers{1, 2, 3, 4, 5, 6, 7, 8};
+  const auto bytes = std::as_bytes(std::span(numbers));
+  checkpoint::write_safetensors(folder_ / "w", {{{"module.weight", DType::f32, {2, 4}, bytes},
+                                                 {"module.bias", DType::f32, {2}, bytes.first(8)}}});
+  const nn::Linear linear(4, 2);
+  const LoadOptions options{.name_in_file = [](const std::string& name) { return "module." + name; }};
+  load_weights(folder_ / "w", linear, options);
+  EXPECT_EQ(linear.weight().to_vector(), (std::vector<float>{1, 5, 2, 6, 3, 7, 4, 8}));
+  const nn::Sequential deeper{nn::Linear(4, 2)};
+  EXPECT_NE(refusal([&] {
+              load_weights(folder_ / "w", deeper, options);
+            }).find("missing '0.weight' (in the file 'module.0.weight')"),
+            std::string::npos);
+}
+
+TEST_F(Weights, OfAPartAreReadWhereThatIsAllowed) {
+  save_weights(folder_ / "w", nn::Sequential{nn::Linear(3, 4)});
+  const nn::Sequential longer = mlp(4, 2);
+  const std::vector<float> last = longer.named_parameters()[2].tensor.to_vector();
+  const Loaded loaded = load_weights(folder_ / "w", longer, {.allow_missing = true});
+  EXPECT_EQ(loaded.missing, (std::vector<std::string>{"2.weight", "2.bias"}));
+  EXPECT_EQ(loaded.unexpected, std::vector<std::string>());
+  EXPECT_EQ(longer.named_parameters()[2].tensor.to_vector(), last);
+
+  save_weights(folder_ / "w", mlp(4, 1));
+  const nn::Sequential shorter{nn::Linear(3, 4)};
+  EXPECT_THROW(load_weights(folder_ / "w", shorter, {.allow_missing = true}), InvalidArgument);
+  EXPECT_EQ(load_weights(folder_ / "w", shorter, {.allow_unexpected = true}).unexpected,
+            (std::vector<std::string>{"2.bias", "2.weight"}));
+  EXPECT_EQ(values(shorter).size(), 16u);
+  EXPECT_EQ(shorter.named_parameters()[0].tensor.to_vector(), mlp(4, 1).named_parameters()[0].tensor.to_vector());
+}
+
+TEST_F(Weights, BesideMasksAndPositionsAreReadWhereThoseAreAllowed) {
+  const std::vector<float> numbers(4, 2.0f);
+  const std::vector<std::int64_t> positions(2, 0);
+  const auto bytes = std::as_bytes(std::span(numbers));
+  const auto write = [&](const std::string& more, DType dtype) {
+    checkpoint::write_safetensors(
+        folder_ / "w", {{{"weight", DType::f32, {2, 2}, bytes},
+                         {"bias", DType::f32, {2}, bytes.first(8)},
+                         {more, dtype, {2}, std::as_bytes(std::span(positions)).first(2 * size_of(dtype))}}});
+  };
+  const nn::Linear linear(2, 2);
+  write("position_ids", DType::i64);
+  EXPECT_THROW(load_weights(folder_ / "w", linear), InvalidArgument);
+  EXPECT_EQ(load_weights(folder_ / "w", linear, {.allow_unexpected_integers = true}).unexpected,
+            std::vector<std::string>{"position_ids"});
+  write("momentum", DType::f32);
+  EXPECT_THROW(load_weights(folder_ / "w", linear, {.allow_unexpected_integers = true}), InvalidArgument);
 }
 
 TEST_F(Weights, InAGroupOfOneAreThoseOfAlone) {
@@ -139,7 +211,7 @@ TEST_F(Weights, InAGroupOfOneAreThoseOfAlone) {
   const WeightsMetadata metadata{{"a", ""}, {"b 1\n", "2 3\n\xc3\xa9"}};
   save_weights(folder_ / "w", model, group, metadata);
   const nn::Sequential fresh = mlp(4, 2);
-  EXPECT_EQ(load_weights(folder_ / "w", fresh, group), metadata);
+  EXPECT_EQ(load_weights(folder_ / "w", fresh, group).metadata, metadata);
   EXPECT_EQ(values(fresh), values(model));
   EXPECT_THROW(save_weights(folder_ / "none" / "w", model, group), InvalidArgument);
   EXPECT_THROW(load_weights(folder_ / "none", fresh, group), InvalidArgument);

@@ -1,0 +1,116 @@
+#include "runtime/checkpoint/tensor_files.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "runtime/base/error.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kIndexEnd = ".safetensors.index.json";
+constexpr std::string_view kFileEnd = ".safetensors";
+// Of an index: a million names of a hundred characters.
+constexpr std::uintmax_t kMaxIndexBytes = 100'000'000;
+
+// The one file of `folder` that can be meant.
+fs::path choose(const fs::path& folder) {
+  std::vector<fs::path> indexes, files;
+  for (const auto& item : fs::directory_iterator(folder)) {
+    const std::string name = item.path().filename().string();
+    if (name.ends_with(kIndexEnd)) indexes.push_back(item.path());
+    if (name.ends_with(kFileEnd)) files.push_back(item.path());
+  }
+  const auto& candidates = indexes.empty() ? files : indexes;
+  if (candidates.size() == 1) return candidates.front();
+  throw InvalidArgument(fmt::format("'{}' is a folder with {} indexes (*{}) and {} files (*{}); name the one to read",
+                                    folder.string(), indexes.size(), kIndexEnd, files.size(), kFileEnd));
+}
+
+nlohmann::json parse_index(const fs::path& path) {
+  std::error_code error;
+  const std::uintmax_t bytes = fs::file_size(path, error);
+  if (error) throw InvalidArgument(fmt::format("can't read '{}': {}", path.string(), error.message()));
+  if (bytes > kMaxIndexBytes) {
+    throw CorruptData(fmt::format("'{}' is no index of safetensors files: it has {} bytes", path.string(), bytes));
+  }
+  std::ifstream stream(path, std::ios::binary);
+  auto json = nlohmann::json::parse(stream, nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded() || !json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object()) {
+    throw CorruptData(
+        fmt::format("'{}' is no index of safetensors files: it is no JSON object with a 'weight_map'", path.string()));
+  }
+  return json;
+}
+
+}  // namespace
+
+TensorFiles::TensorFiles(fs::path path) : path_(std::move(path)) {
+  std::error_code error;
+  if (fs::is_directory(path_, error)) path_ = choose(path_);
+  if (path_.extension() == ".json") {
+    open_index();
+  } else {
+    open_one();
+  }
+}
+
+void TensorFiles::open_one() {
+  const SafetensorsFile& file = files_.emplace_back(path_);
+  tensors_ = file.tensors();
+  foreign_ = file.foreign();
+  metadata_ = file.metadata();
+  for (const auto& [name, entry] : tensors_) file_of_[name] = 0;
+  for (const auto& [name, tensor] : foreign_) file_of_[name] = 0;
+}
+
+void TensorFiles::open_index() {
+  const nlohmann::json index = parse_index(path_);
+  std::map<std::string, std::size_t> opened;
+  for (const auto& [tensor, value] : index["weight_map"].items()) {
+    const std::string name = value.is_string() ? value.get<std::string>() : "";
+    // An index from elsewhere must not name files outside its folder.
+    if (name.empty() || fs::path(name).filename() != name || name == "..") {
+      throw CorruptData(fmt::format("'{}' puts {} into '{}', which is no name of a file beside it", path_.string(),
+                                    in_quotes(tensor), name));
+    }
+    const auto [at, is_new] = opened.try_emplace(name, files_.size());
+    if (is_new) files_.emplace_back(path_.parent_path() / name);
+    const SafetensorsFile& file = files_[at->second];
+    if (const auto own = file.tensors().find(tensor); own != file.tensors().end()) {
+      tensors_[tensor] = own->second;
+    } else if (const auto other = file.foreign().find(tensor); other != file.foreign().end()) {
+      foreign_[tensor] = other->second;
+    } else {
+      throw CorruptData(fmt::format("'{}' puts {} into '{}', which does not hold it", path_.string(), in_quotes(tensor),
+                                    file.path().string()));
+    }
+    file_of_[tensor] = at->second;
+  }
+  if (!files_.empty()) metadata_ = files_.front().metadata();
+  for (const SafetensorsFile& file : files_) {
+    std::erase_if(metadata_, [&](const auto& item) {
+      const auto theirs = file.metadata().find(item.first);
+      return theirs == file.metadata().end() || theirs->second != item.second;
+    });
+  }
+  const auto of_index = index.find("metadata");
+  if (of_index == index.end() || !of_index->is_object()) return;
+  for (const auto& [key, value] : of_index->items()) {
+    if (value.is_string()) metadata_[key] = value.get<std::string>();
+  }
+}
+
+void TensorFiles::read(const std::string& name, std::span<std::byte> destination) const {
+  const auto foreign = foreign_.find(name);
+  const TensorEntry& entry = foreign != foreign_.end() ? foreign->second.entry : tensors_.at(name);
+  files_[file_of_.at(name)].read(entry, destination);
+}
+
+}  // namespace lockstep::checkpoint

@@ -1,0 +1,48 @@
+// The tensors of one safetensors file, or of several with an index: how Hugging Face and others cut large models.
+//
+// The index is JSON, "NAME.safetensors.index.json": {"weight_map": {"TENSOR": "FILE", ...}, "metadata": {...}}, its
+// files beside it. Source: https://huggingface.co/docs/transformers/main/en/big_models, "Sharded checkpoints".
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/checkpoint/safetensors.h"
+
+namespace lockstep::checkpoint {
+
+// Threads: const calls from any.
+class TensorFiles {
+ public:
+  // `path`: a safetensors file, an index (its name ends in .json), or a folder that holds exactly one index, else
+  // exactly one safetensors file. Throws InvalidArgument if there is no such file, or several to choose from;
+  // CorruptData with file, tensor and reason; SystemError.
+  explicit TensorFiles(std::filesystem::path path);
+
+  // The file or the index.
+  const std::filesystem::path& path() const { return path_; }
+  // Of all files, by name; those of an index are the index's.
+  const std::map<std::string, TensorEntry>& tensors() const { return tensors_; }
+  const std::map<std::string, ForeignTensor>& foreign() const { return foreign_; }
+  // Of the file. Of an index: its texts, and those of the files that all agree on.
+  const Metadata& metadata() const { return metadata_; }
+  // Copies the elements of tensor `name`, one of tensors() or foreign(), to `destination`, which has exactly its bytes.
+  void read(const std::string& name, std::span<std::byte> destination) const;
+
+ private:
+  void open_one();
+  void open_index();
+
+  std::filesystem::path path_;
+  std::vector<SafetensorsFile> files_;
+  std::map<std::string, std::size_t> file_of_;  // by tensor
+  std::map<std::string, TensorEntry> tensors_;
+  std::map<std::string, ForeignTensor> foreign_;
+  Metadata metadata_;
+};
+
+}  // namespace lockstep::checkpoint
