@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# run.sh SOURCE BUILD WORK CMAKE CXX: does what README.md tells a user to do, with the README's own words.
+# run.sh SOURCE BUILD WORK CMAKE CXX: does what README.md and docs/INSTALL.md tell a user to do, with the pages' own words.
 #
-# Takes the program, the CMakeLists.txt and the command lines out of README.md (each follows a comment
+# Takes the program out of README.md, the CMakeLists.txt and the command lines out of docs/INSTALL.md (each follows a comment
 # "consumer: NAME"), installs BUILD into a prefix, moves it, builds the program both ways and runs it on 2 ranks.
 set -Eeuo pipefail
 trap 'echo "consumer: failed at line $LINENO: $BASH_COMMAND" >&2' ERR
@@ -9,14 +9,14 @@ source=$1 build=$2 work=$3 cmake=$4
 export CXX=$5
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT "${!LOCKSTEP_@}"
 
-# block NAME: the fenced block after "<!-- consumer: NAME -->" in README.md.
+# block NAME: the fenced block after "<!-- consumer: NAME -->" in README.md or docs/INSTALL.md.
 block() {
   local text
   text=$(awk -v mark="<!-- consumer: $1 -->" '
     index($0, mark) { found = 1; next }
     found && /^```/ { if (inside) exit; inside = 1; next }
-    inside { print }' "$source/README.md")
-  [[ -n $text ]] || { echo "consumer: README.md has no block '$1'" >&2; return 1; }
+    inside { print }' "$source/README.md" "$source/docs/INSTALL.md")
+  [[ -n $text ]] || { echo "consumer: README.md and docs/INSTALL.md have no block '$1'" >&2; return 1; }
   printf '%s\n' "$text"
 }
 
