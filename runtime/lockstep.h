@@ -8,6 +8,7 @@
 #include "runtime/autograd/ops.h"
 #include "runtime/base/error.h"
 #include "runtime/base/random.h"
+#include "runtime/checkpoint/safetensors.h"
 #include "runtime/comm/init/init_process_group.h"
 #include "runtime/comm/process_group.h"
 #include "runtime/data/data_loader.h"

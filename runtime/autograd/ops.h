@@ -12,7 +12,7 @@
 #include <memory>
 #include <vector>
 
-#include "runtime/tensor/kernels.h"
+#include "runtime/base/random.h"
 #include "runtime/tensor/tensor.h"
 
 namespace lockstep {

@@ -51,4 +51,11 @@ class Generator {
   unsigned used_ = 4;
 };
 
+// What a random number depends on, besides its element and sample: nothing else may matter (not rank, shard or order).
+struct RandomKey {
+  std::uint64_t seed = 0;
+  std::uint64_t layer = 0;  // a hash of the layer's name
+  std::uint64_t step = 0;
+};
+
 }  // namespace lockstep

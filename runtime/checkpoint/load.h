@@ -1,38 +1,16 @@
-// What reading a model's tensors from files may pass over, and what was passed over. One contract for load_weights and
-// libtorch's load_state.
+// Which tensors of files are a model's.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "runtime/checkpoint/load_options.h"
 #include "runtime/checkpoint/tensor_files.h"
 
-namespace lockstep {
-
-struct LoadOptions {
-  // From a name of the model's to its name in the file. Empty: the same.
-  //   [](const std::string& name) { return "module." + name; }   // what PyTorch's wrappers have saved
-  std::function<std::string(const std::string& name)> name_in_file = {};
-  // What the file lacks keeps its value.
-  bool allow_missing = false;
-  // The file may hold what the model lacks.
-  bool allow_unexpected = false;
-  // The file may hold tensors of bool and integers that the model lacks: masks, position ids.
-  bool allow_unexpected_integers = false;
-};
-
-// What was read, as PyTorch's load_state_dict(strict=False) tells it. Names in order.
-struct Loaded {
-  std::map<std::string, std::string> metadata;  // the file's
-  std::vector<std::string> missing;             // the model's names that the file lacks
-  std::vector<std::string> unexpected;          // the file's names that the model lacks
-};
-
-namespace checkpoint {
+namespace lockstep::checkpoint {
 
 struct WantedTensor {
   std::string name;
@@ -56,5 +34,4 @@ LoadPlan plan_load(const TensorFiles& files, std::span<const WantedTensor> wante
 std::string to_text(const Loaded& loaded);
 Loaded loaded_from_text(const std::string& text);
 
-}  // namespace checkpoint
-}  // namespace lockstep
+}  // namespace lockstep::checkpoint

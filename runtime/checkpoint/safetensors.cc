@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "runtime/base/error.h"
+#include "runtime/base/unique_fd.h"
 #include "runtime/checkpoint/atomic_file.h"
 #include "runtime/checkpoint/header.h"
 
@@ -76,13 +77,14 @@ void write_safetensors(const std::filesystem::path& path, std::span<const Tensor
 
 SafetensorsFile::SafetensorsFile(std::filesystem::path path) : path_(std::move(path)) {
   const std::string name = path_.string();
-  fd_.reset(::open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // O_NONBLOCK: a pipe by that name must not block
-  if (!fd_ && (errno == ENOENT || errno == ENOTDIR)) {
+  // O_NONBLOCK: a pipe by that name must not block.
+  fd_ = std::make_shared<const UniqueFd>(::open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!*fd_ && (errno == ENOENT || errno == ENOTDIR)) {
     throw InvalidArgument(fmt::format("reading '{}': there is no such file", name));
   }
-  if (!fd_) throw SystemError(fmt::format("reading '{}': open", name), errno);
+  if (!*fd_) throw SystemError(fmt::format("reading '{}': open", name), errno);
   struct stat status {};
-  if (::fstat(fd_.get(), &status) != 0) throw SystemError(fmt::format("reading '{}': fstat", name), errno);
+  if (::fstat(fd_->get(), &status) != 0) throw SystemError(fmt::format("reading '{}': fstat", name), errno);
   if (!S_ISREG(status.st_mode)) throw InvalidArgument(fmt::format("reading '{}': this is not a regular file", name));
 
   const auto size = static_cast<std::uint64_t>(status.st_size);
@@ -91,7 +93,7 @@ SafetensorsFile::SafetensorsFile(std::filesystem::path path) : path_(std::move(p
     if (size < prefix.size()) {
       throw CorruptData(fmt::format("it has {} bytes, and the header's length alone takes {}", size, prefix.size()));
     }
-    bool whole = read_at(fd_.get(), prefix, 0, name);
+    bool whole = read_at(fd_->get(), prefix, 0, name);
     const auto length = std::bit_cast<std::uint64_t>(prefix);
     const std::uint64_t left = size - prefix.size();
     if (length > std::min(left, kMaxHeaderBytes)) {
@@ -99,7 +101,7 @@ SafetensorsFile::SafetensorsFile(std::filesystem::path path) : path_(std::move(p
                                     length, left, kMaxHeaderBytes));
     }
     std::string text(length, '\0');
-    whole = whole && read_at(fd_.get(), std::as_writable_bytes(std::span(text)), prefix.size(), name);
+    whole = whole && read_at(fd_->get(), std::as_writable_bytes(std::span(text)), prefix.size(), name);
     if (!whole) throw CorruptData("it was cut while it was being read");
     Header header = decode_header(text, left - length);
     for (auto& [unused, entry] : header.tensors) entry.offset += prefix.size() + length;
@@ -134,7 +136,7 @@ void SafetensorsFile::read(const TensorEntry& entry, std::span<std::byte> destin
     throw InvalidArgument(fmt::format("reading '{}': tensor {} has {} bytes, the destination {}", path_.string(),
                                       in_quotes(entry.name), entry.bytes, destination.size()));
   }
-  if (!read_at(fd_.get(), destination, entry.offset, path_.string())) {
+  if (!read_at(fd_->get(), destination, entry.offset, path_.string())) {
     throw CorruptData(fmt::format("reading '{}': the file ends inside tensor {}; it was cut since it was opened",
                                   path_.string(), in_quotes(entry.name)));
   }

@@ -13,13 +13,17 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "runtime/base/unique_fd.h"
 #include "runtime/device/dtype.h"
+
+namespace lockstep {
+class UniqueFd;
+}
 
 namespace lockstep::checkpoint {
 
@@ -82,7 +86,7 @@ class SafetensorsFile {
 
  private:
   std::filesystem::path path_;
-  UniqueFd fd_;
+  std::shared_ptr<const UniqueFd> fd_;  // copies read the same
   std::map<std::string, TensorEntry> tensors_;
   std::map<std::string, ForeignTensor> foreign_;
   Metadata metadata_;

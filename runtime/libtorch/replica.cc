@@ -1,4 +1,4 @@
-#include "runtime/libtorch/replica.h"
+#include "runtime/libtorch/replica_impl.h"
 
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
@@ -25,16 +25,16 @@ namespace lockstep::torch {
 using ::torch::autograd::variable_list;
 
 // A type of its own, by which another replica knows it.
-struct Replica::Hook : ::torch::autograd::utils::LambdaPostHook {
+struct ReplicaImpl::Hook : ::torch::autograd::utils::LambdaPostHook {
   using Tensors = std::vector<at::Tensor>;
-  Hook(std::weak_ptr<Replica> the_replica, std::size_t index)
+  Hook(std::weak_ptr<ReplicaImpl> the_replica, std::size_t index)
       : LambdaPostHook([the_replica, index](const Tensors& outputs, const Tensors&) {
           if (const auto self = the_replica.lock()) self->on_gradient(index);
           return outputs;
         }),
         replica(std::move(the_replica)) {}
 
-  std::weak_ptr<Replica> replica;
+  std::weak_ptr<ReplicaImpl> replica;
 };
 
 std::shared_ptr<Replica> Replica::create(const ::torch::nn::Module& module, std::shared_ptr<ProcessGroup> group,
@@ -42,15 +42,15 @@ std::shared_ptr<Replica> Replica::create(const ::torch::nn::Module& module, std:
   if (!group) {
     throw InvalidArgument("DistributedDataParallel: the process group is null; pass what init_process_group returned");
   }
-  std::shared_ptr<Replica> replica(new Replica(std::move(group), options));
+  const auto replica = std::make_shared<ReplicaImpl>(std::move(group), options);
   replica->adopt(module);
   return replica;
 }
 
-Replica::Replica(std::shared_ptr<ProcessGroup> group, DdpOptions options)
+ReplicaImpl::ReplicaImpl(std::shared_ptr<ProcessGroup> group, DdpOptions options)
     : group_(std::move(group)), options_(std::move(options)), overlap_(options_.overlap), failure_(group_) {}
 
-void Replica::adopt(const ::torch::nn::Module& module) {
+void ReplicaImpl::adopt(const ::torch::nn::Module& module) {
   const std::vector<NamedTensor> state = state_of(module);
   require_at_home("DistributedDataParallel", *group_, state);
   require_elements_apart("DistributedDataParallel", state);
@@ -97,7 +97,7 @@ void Replica::adopt(const ::torch::nn::Module& module) {
   for (std::size_t i = 0; i < parameters_.size(); ++i) hook(i);
 }
 
-void Replica::declare_unused() {
+void ReplicaImpl::declare_unused() {
   for (const std::string& name : options_.unused) {
     const auto found = std::find_if(parameters_.begin(), parameters_.end(),
                                     [&](const Parameter& parameter) { return parameter.name == name; });
@@ -116,7 +116,7 @@ void Replica::declare_unused() {
 // ranks leave out different parameters, a bucket is full before it on one rank and after it on another: so buckets wait
 // until every norm is through. Nobody can say earlier which those are, for what a rank leaves out may change in each
 // step.
-void Replica::join_norms(const ::torch::nn::Module& module) {
+void ReplicaImpl::join_norms(const ::torch::nn::Module& module) {
   const auto share = [&](const ::torch::nn::Module& candidate) {
     const auto* norm = dynamic_cast<const SyncBatchNormImpl*>(&candidate);
     if (norm == nullptr) return;
@@ -136,7 +136,7 @@ void Replica::join_norms(const ::torch::nn::Module& module) {
   for (const auto& child : module.modules(/*include_self=*/false)) share(*child);
 }
 
-void Replica::hook(std::size_t index) {
+void ReplicaImpl::hook(std::size_t index) {
   Parameter& parameter = parameters_[index];
   parameter.accumulator = ::torch::autograd::impl::grad_accumulator(parameter.tensor);
   accumulators_.emplace(parameter.accumulator.get(), static_cast<int>(index));
@@ -144,7 +144,7 @@ void Replica::hook(std::size_t index) {
 }
 
 // Each of the two would take the other's mean for this rank's gradient.
-void Replica::refuse_wrapped_twice() const {
+void ReplicaImpl::refuse_wrapped_twice() const {
   for (const Parameter& parameter : parameters_) {
     const NodePtr accumulator = ::torch::autograd::impl::try_get_grad_accumulator(parameter.tensor);
     if (!accumulator) continue;
@@ -159,13 +159,13 @@ void Replica::refuse_wrapped_twice() const {
   }
 }
 
-bool Replica::lies_in_arena(const Parameter& parameter) {
+bool ReplicaImpl::lies_in_arena(const Parameter& parameter) {
   const at::Tensor& gradient = parameter.tensor.grad();
   return parameter.view.defined() && gradient.defined() && gradient.layout() == at::kStrided &&
          gradient.data_ptr() == parameter.view.data_ptr();
 }
 
-void Replica::detach() noexcept {
+void ReplicaImpl::detach() noexcept {
   end_lost();  // torch's threads may hold a step that an exception has ended for longer than its caller holds this
   failure_.tell_if_unwinding(reducer_ && reducer_->accumulating());
   try {
@@ -180,7 +180,7 @@ void Replica::detach() noexcept {
   }
 }
 
-std::unique_ptr<Reducer> Replica::make_reducer() const {
+std::unique_ptr<Reducer> ReplicaImpl::make_reducer() const {
   std::vector<ParameterSpec> specs;
   for (const Parameter& parameter : parameters_) {
     specs.push_back({parameter.name, *dtype_of(parameter.tensor.scalar_type()), parameter.tensor.sizes().vec()});
@@ -191,7 +191,7 @@ std::unique_ptr<Reducer> Replica::make_reducer() const {
 }
 
 // Collective the first time: before the first gradient is written, so that addresses never change.
-Reducer& Replica::planned_reducer() {
+Reducer& ReplicaImpl::planned_reducer() {
   if (planned_) return *reducer_;
   if (!reducer_) reducer_ = make_reducer();
   std::vector<char> in_graph(parameters_.size(), 0);
@@ -215,24 +215,18 @@ Reducer& Replica::planned_reducer() {
 }
 
 // The plan blocks, and a rank whose loss leaves out what lies behind the norm has its first gradient only after it.
-void Replica::before_norm() {
+void ReplicaImpl::before_norm() {
   if (planned_ || group_->size() == 1) return;
   const OnCurrentStream ordered(*group_);
   planned_reducer();
 }
 
-const trace::StepRecord& Replica::last_step() const {
+const trace::StepRecord& ReplicaImpl::last_step() const {
   static const trace::StepRecord none;
   return reducer_ ? reducer_->last_step() : none;
 }
 
-std::vector<std::string> Replica::parameter_names() const {
-  std::vector<std::string> names;
-  for (const Parameter& parameter : parameters_) names.push_back(parameter.name);
-  return names;
-}
-
-std::int64_t Replica::rows_of(const at::Tensor& tensor) const {
+std::int64_t ReplicaImpl::rows_of(const at::Tensor& tensor) const {
   const std::int64_t dim = options_.batch_dim;
   if (tensor.dim() == 0) return 1;
   if (dim < -tensor.dim() || dim >= tensor.dim()) {
@@ -244,7 +238,7 @@ std::int64_t Replica::rows_of(const at::Tensor& tensor) const {
   return tensor.size(dim);
 }
 
-void Replica::set_weight(std::int64_t weight) {
+void ReplicaImpl::set_weight(std::int64_t weight) {
   if (weight < 0) {
     throw InvalidArgument(
         fmt::format("DistributedDataParallel: weight {}; give the number of rows or loss terms, at least 0", weight));
@@ -253,7 +247,7 @@ void Replica::set_weight(std::int64_t weight) {
   weight_is_spent_ = false;
 }
 
-void Replica::before_forward(const ::torch::nn::Module& module, std::optional<std::int64_t> rows) {
+void ReplicaImpl::before_forward(const ::torch::nn::Module& module, std::optional<std::int64_t> rows) {
   if (!at::GradMode::is_enabled()) return;
   failure_.forget();
   try {
@@ -269,13 +263,13 @@ void Replica::before_forward(const ::torch::nn::Module& module, std::optional<st
   }
 }
 
-void Replica::forward_failed(bool others_wait) noexcept {
+void ReplicaImpl::forward_failed(bool others_wait) noexcept {
   if (!at::GradMode::is_enabled()) return;
   keep_failure("forward");
   if (others_wait || (reducer_ && reducer_->accumulating())) give_up();
 }
 
-void Replica::after_forward(std::span<at::Tensor* const> outputs) {
+void ReplicaImpl::after_forward(std::span<at::Tensor* const> outputs) {
   if (!at::GradMode::is_enabled()) return;
   if (order_.empty()) {
     std::vector<at::Tensor> roots;
@@ -296,15 +290,15 @@ void Replica::after_forward(std::span<at::Tensor* const> outputs) {
   }
 }
 
-void Replica::broadcast_buffers(bool is_training) {
+void ReplicaImpl::broadcast_buffers(bool is_training) {
   if (options_.broadcast_buffers && is_training && no_sync_ == 0) broadcast_state_in_stream(*group_, buffers_);
 }
 
-std::int64_t Replica::last_weight() const {
+std::int64_t ReplicaImpl::last_weight() const {
   return last_weight_ < 0 ? reducer_->total_weight() : last_weight_;  // on a device finish_step can't say
 }
 
-std::uint64_t Replica::versions() const {
+std::uint64_t ReplicaImpl::versions() const {
   std::uint64_t sum = 0;
   const auto add = [&](const at::Tensor& tensor) {
     if (!tensor.is_inference()) sum += static_cast<std::uint64_t>(tensor._version());  // which have none
@@ -314,7 +308,7 @@ std::uint64_t Replica::versions() const {
   return sum;
 }
 
-DivergenceCheck::Replica::State Replica::dense_state() const {
+DivergenceCheck::Replica::State ReplicaImpl::dense_state() const {
   const auto dense = std::make_shared<std::vector<at::Tensor>>();
   DivergenceCheck::Replica::State state{.buffers = {}, .owner = dense};
   const auto add = [&](const std::string& name, const at::Tensor& tensor) {
@@ -326,7 +320,7 @@ DivergenceCheck::Replica::State Replica::dense_state() const {
   return state;
 }
 
-void Replica::check_replicas() const {
+void ReplicaImpl::check_replicas() const {
   const OnCurrentStream ordered(*group_);
   const DivergenceCheck::Replica::State state = dense_state();
   lockstep::check_replicas(*group_, state.buffers);

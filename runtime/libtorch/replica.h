@@ -1,14 +1,4 @@
-// One rank's replica of a torch::nn::Module: its parameters, their hooks, and the Reducer's arena under their
-// gradients.
-//
-// What DistributedDataParallel does, without the module's type. Reads gradients where autograd leaves them, puts them
-// into the arena, and says so to the Reducer; every bucket, sum and wait is the Reducer's.
-//
-// A step begins with the first gradient of a backward and ends with that backward, in a callback of torch's engine. A
-// world of one sends nothing: gradients stay where torch puts them, unless micro-batches are accumulated.
-//
-// On a device nothing waits on the host: a step belongs to one stream, the current one of its first gradient, and what
-// comes in another is put in order with it by events. Threads of torch's engine call the hooks.
+// What DistributedDataParallel does, without the module's type: one rank's replica of a torch::nn::Module.
 //
 // Threads: one at a time; that of forward, and that of backward, on which torch calls the hooks.
 // Failure: as distributed_data_parallel.h says.
@@ -16,153 +6,50 @@
 
 #include <torch/nn/module.h>
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
-#include <unordered_map>
-#include <vector>
 
-#include "runtime/base/mutex.h"
-#include "runtime/ddp/divergence_check.h"
-#include "runtime/ddp/own_failure.h"
-#include "runtime/ddp/reducer.h"
-#include "runtime/libtorch/module_state.h"
-#include "runtime/libtorch/node.h"
+#include "runtime/comm/process_group.h"
 #include "runtime/libtorch/options.h"
-#include "runtime/libtorch/torch_stream.h"
+#include "runtime/trace/step_record.h"
 
 namespace lockstep::torch {
 
-class Replica : public std::enable_shared_from_this<Replica> {
+class Replica {
  public:
   // Collective: compares, broadcasts rank 0's values, and hooks every parameter that requires a gradient.
   static std::shared_ptr<Replica> create(const ::torch::nn::Module& module, std::shared_ptr<ProcessGroup> group,
                                          const DdpOptions& options);
+  virtual ~Replica() = default;
   // Takes the hooks away and gives gradients memory of their own. The module may have gone. During unwinding after a
   // forward or backward that threw, the other ranks are told.
-  void detach() noexcept;
+  virtual void detach() noexcept = 0;
 
   // Around a forward of the module. `rows` is the default weight; nothing where no gradients are recorded.
-  void before_forward(const ::torch::nn::Module& module, std::optional<std::int64_t> rows);
+  virtual void before_forward(const ::torch::nn::Module& module, std::optional<std::int64_t> rows) = 0;
   // In the handler of what it threw. `others_wait`: in a collective of the forward's.
-  void forward_failed(bool others_wait) noexcept;
+  virtual void forward_failed(bool others_wait) noexcept = 0;
   // The name of a SyncBatchNorm whose forward would be a collective now.
   static std::optional<std::string> collective_norm(const ::torch::nn::Module& module);
   // Puts the outputs behind the boundary, in place.
-  void after_forward(std::span<at::Tensor* const> outputs);
+  virtual void after_forward(std::span<at::Tensor* const> outputs) = 0;
 
   // In DdpOptions::batch_dim of forward's first tensor.
-  std::int64_t rows_of(const at::Tensor& tensor) const;
-  void set_weight(std::int64_t weight);
-  void step_without_data(const ::torch::nn::Module& module);
+  virtual std::int64_t rows_of(const at::Tensor& tensor) const = 0;
+  virtual void set_weight(std::int64_t weight) = 0;
+  virtual void step_without_data(const ::torch::nn::Module& module) = 0;
   // Nested: as many ends as begins.
-  void begin_no_sync() { ++no_sync_; }
-  void end_no_sync() { --no_sync_; }
+  virtual void begin_no_sync() = 0;
+  virtual void end_no_sync() = 0;
 
-  const std::shared_ptr<ProcessGroup>& group() const { return group_; }
-  const DdpOptions& options() const { return options_; }
-  std::int64_t steps() const { return steps_; }
-  std::int64_t last_weight() const;
-  void check_replicas() const;
-  const trace::StepRecord& last_step() const;
-  // Of the parameters that are trained, by dotted name.
-  std::vector<std::string> parameter_names() const;
-
- private:
-  struct Parameter {
-    std::string name;
-    at::Tensor tensor;
-    NodePtr accumulator;
-    std::vector<std::int64_t> strides;  // of its gradient, the same on all ranks
-    std::uintptr_t hook = 0;
-    at::Tensor view;  // of its slice of the arena, once there is one
-    bool declared_unused = false;
-    bool taken = false;         // its gradient of this micro-batch is in the arena
-    bool had_gradient = false;  // there, before this micro-batch
-  };
-  struct End;  // of a backward: a callback of the engine
-  struct Hook;
-
-  Replica(std::shared_ptr<ProcessGroup> group, DdpOptions options);
-  void adopt(const ::torch::nn::Module& module);
-  void declare_unused();
-  void join_norms(const ::torch::nn::Module& module);
-  void refuse_wrapped_twice() const;
-  void hook(std::size_t parameter);
-  std::unique_ptr<Reducer> make_reducer() const;
-  // The Reducer, with an order and views on its arena.
-  Reducer& planned_reducer();
-  // Ahead of the collective of a SyncBatchNorm's backward, on whatever group.
-  void before_norm();
-
-  void broadcast_buffers(bool is_training);
-  void refuse_changed() const;
-  // A walk over the module's names, which is not for every forward.
-  void refuse_replaced(const ::torch::nn::Module& module) const;
-  void refuse_live_gradients() const;
-  static void refuse_norms(const ::torch::nn::Module& module);
-  // Whether some rank's loss depended on the parameter. On a device it is asked for only if this rank can't tell.
-  bool is_used(std::size_t parameter) const;
-
-  // Parameters, frozen ones too: what must stay equal.
-  std::uint64_t versions() const;
-  DivergenceCheck::Replica::State dense_state() const;
-
-  // True if what autograd leaves in .grad is the result already.
-  bool needs_no_arena() const;
-  void await_end();
-  void begin();
-  void on_gradient(std::size_t parameter);
-  static bool lies_in_arena(const Parameter& parameter);
-  // Moves a gradient into the arena, weighted.
-  void take(Parameter& parameter, int index);
-  void put_into_arena(Parameter& parameter);
-  // What is put into `later` from now on comes after what `earlier` has.
-  void order(StreamView earlier, StreamView later);
-  void check_gradient(const Parameter& parameter) const;
-  void end();
-  void end_with_arena();
-  void end_alone();
-  // An exception has ended the backward that runs, if one does.
-  void end_lost() noexcept;
-  // Within its handler: keeps the exception.
-  void keep_failure(std::string_view part) noexcept;
-  // Tells the other ranks of what is kept; a world of one forgets the step.
-  void give_up() noexcept;
-  // What a gradient is multiplied by.
-  double factor() const;
-
-  std::shared_ptr<ProcessGroup> group_;
-  DdpOptions options_;
-  std::vector<Parameter> parameters_;
-  std::vector<NamedTensor> frozen_;
-  std::vector<NamedTensor> buffers_;  // that are broadcast
-  std::unordered_map<const ::torch::autograd::Node*, int> accumulators_;
-  std::unique_ptr<Reducer> reducer_;  // a world of one makes it when it first accumulates
-  std::unique_ptr<DivergenceCheck> divergence_;
-  std::vector<int> order_;  // of the first graph; empty before
-  bool planned_ = false;
-  bool overlap_;  // buckets leave while backward runs
-
-  LossWeight weight_ = std::make_shared<std::optional<std::int64_t>>();
-  bool weight_is_spent_ = false;  // by a backward; outputs of its forward may still be gone back through
-  int no_sync_ = 0;
-  Mutex lost_;               // a step may be lost on a thread of torch's while the program lets go of this
-  bool awaits_end_ = false;  // a backward runs that came through the outputs or to a parameter
-  bool in_step_ = false;
-  bool passed_outputs_ = false;  // the backward that runs
-  bool alone_ = false;           // this step needs no arena
-  bool synchronize_ = false;     // this step
-  StreamView stream_;            // of this step
-  std::optional<Event> mark_;    // on a device
-  bool is_half_done_ = false;    // for good: buckets of a lost step may still be on their way through the arena
-  std::weak_ptr<End> end_;       // of the backward that runs
-  std::uint64_t forwards_ = 0;
-  std::int64_t steps_ = 0;
-  std::int64_t last_weight_ = 0;
-  OwnFailure failure_;  // of a forward or backward since the last one that went well
+  virtual const std::shared_ptr<ProcessGroup>& group() const = 0;
+  virtual std::int64_t steps() const = 0;
+  virtual std::int64_t last_weight() const = 0;
+  virtual void check_replicas() const = 0;
+  virtual const trace::StepRecord& last_step() const = 0;
 };
 
 }  // namespace lockstep::torch

@@ -8,12 +8,12 @@
 #include <unordered_set>
 
 #include "runtime/base/error.h"
-#include "runtime/libtorch/replica.h"
+#include "runtime/libtorch/replica_impl.h"
 #include "runtime/libtorch/sync_batch_norm.h"
 
 namespace lockstep::torch {
 
-void Replica::refuse_changed() const {
+void ReplicaImpl::refuse_changed() const {
   for (const auto& [name, tensor, is_parameter] : frozen_) {
     if (tensor.requires_grad()) {
       throw InvalidArgument(
@@ -33,7 +33,7 @@ void Replica::refuse_changed() const {
   }
 }
 
-void Replica::refuse_replaced(const ::torch::nn::Module& module) const {
+void ReplicaImpl::refuse_replaced(const ::torch::nn::Module& module) const {
   const auto refuse_late = [](const ::torch::nn::Module& candidate, const std::string& name) {
     const auto* norm = dynamic_cast<const SyncBatchNormImpl*>(&candidate);
     if (norm == nullptr || norm->is_joined()) return;
@@ -57,7 +57,7 @@ void Replica::refuse_replaced(const ::torch::nn::Module& module) const {
 
 // What lies in .grad before the first of several micro-batches would be weighted like it. On a device the host waits
 // for the answer, unless the gradients were set to none.
-void Replica::refuse_live_gradients() const {
+void ReplicaImpl::refuse_live_gradients() const {
   std::vector<at::Tensor> is_live;
   for (const Parameter& parameter : parameters_) {
     const at::Tensor& gradient = parameter.tensor.grad();
@@ -74,7 +74,7 @@ void Replica::refuse_live_gradients() const {
                   first->name));
 }
 
-void Replica::check_gradient(const Parameter& parameter) const {
+void ReplicaImpl::check_gradient(const Parameter& parameter) const {
   if (parameter.declared_unused) {
     throw InvalidArgument(
         fmt::format("DistributedDataParallel: '{}' is declared unused and got a gradient in step {}; take it out of "
@@ -121,7 +121,7 @@ std::optional<std::string> Replica::collective_norm(const ::torch::nn::Module& m
 }
 
 // Theirs are collectives of a forward, which this rank is about to leave out.
-void Replica::refuse_norms(const ::torch::nn::Module& module) {
+void ReplicaImpl::refuse_norms(const ::torch::nn::Module& module) {
   const auto norm = collective_norm(module);
   if (!norm) return;
   throw InvalidArgument(

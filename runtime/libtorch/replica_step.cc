@@ -8,14 +8,14 @@
 #include <utility>
 
 #include "runtime/base/error.h"
-#include "runtime/libtorch/replica.h"
+#include "runtime/libtorch/replica_impl.h"
 
 namespace lockstep::torch {
 
 // Queued in the engine for the end of a backward. One that goes without having been called belonged to a backward that
 // an exception has ended.
-struct Replica::End {
-  explicit End(std::weak_ptr<Replica> the_replica) : replica(std::move(the_replica)) {}
+struct ReplicaImpl::End {
+  explicit End(std::weak_ptr<ReplicaImpl> the_replica) : replica(std::move(the_replica)) {}
   End(const End&) = delete;
   End& operator=(const End&) = delete;
   ~End() {
@@ -23,16 +23,16 @@ struct Replica::End {
     if (const auto self = replica.lock()) self->end_lost();
   }
 
-  std::weak_ptr<Replica> replica;
+  std::weak_ptr<ReplicaImpl> replica;
   bool was_called = false;
 };
 
-bool Replica::needs_no_arena() const {
+bool ReplicaImpl::needs_no_arena() const {
   return group_->size() == 1 && no_sync_ == 0 && !(reducer_ && reducer_->accumulating());
 }
 
 // The callback belongs to the backward that the user called, not to one that runs within it.
-void Replica::await_end() {
+void ReplicaImpl::await_end() {
   if (!end_.expired()) return;
   passed_outputs_ = false;
   const auto end = std::make_shared<End>(weak_from_this());
@@ -44,7 +44,7 @@ void Replica::await_end() {
   awaits_end_ = true;
 }
 
-void Replica::begin() {
+void ReplicaImpl::begin() {
   if (!weight_->has_value() || (weight_is_spent_ && !passed_outputs_)) {
     throw InvalidArgument(
         fmt::format("DistributedDataParallel: a gradient without a weight, in step {}: no forward went through this "
@@ -79,7 +79,7 @@ void Replica::begin() {
   }
 }
 
-void Replica::on_gradient(std::size_t index) {
+void ReplicaImpl::on_gradient(std::size_t index) {
   await_end();
   try {
     if (!in_step_) begin();
@@ -90,7 +90,7 @@ void Replica::on_gradient(std::size_t index) {
   }
 }
 
-void Replica::take(Parameter& parameter, int index) {
+void ReplicaImpl::take(Parameter& parameter, int index) {
   at::Tensor& gradient = parameter.tensor.mutable_grad();
   if (!gradient.defined()) return;
   check_gradient(parameter);
@@ -105,7 +105,7 @@ void Replica::take(Parameter& parameter, int index) {
   reducer_->mark_ready(index);
 }
 
-void Replica::put_into_arena(Parameter& parameter) {
+void ReplicaImpl::put_into_arena(Parameter& parameter) {
   const at::NoGradGuard no_grad;
   at::Tensor& gradient = parameter.tensor.mutable_grad();
   const at::Tensor& view = parameter.view;
@@ -128,19 +128,19 @@ void Replica::put_into_arena(Parameter& parameter) {
   gradient = synchronize_ ? view : at::Tensor();
 }
 
-double Replica::factor() const {
+double ReplicaImpl::factor() const {
   const bool has_weight_in_it = options_.weigh_outputs || options_.loss == Loss::sum;
   const std::int64_t weight = has_weight_in_it ? std::min<std::int64_t>(**weight_, 1) : **weight_;
   return static_cast<double>(weight) / static_cast<double>(reducer_->weight_unit());
 }
 
-void Replica::order(StreamView earlier, StreamView later) {
+void ReplicaImpl::order(StreamView earlier, StreamView later) {
   if (earlier == later) return;
   mark_->record(earlier);
   mark_->block(later);
 }
 
-void Replica::end() {
+void ReplicaImpl::end() {
   end_.reset();
   awaits_end_ = false;
   if (!in_step_) return;  // nothing of this module's got a gradient
@@ -159,7 +159,7 @@ void Replica::end() {
   divergence_->judge(steps_ - 1, reducer_->noted());
 }
 
-void Replica::end_with_arena() {
+void ReplicaImpl::end_with_arena() {
   // Gradients that are there although this backward made none are of an earlier step: nobody has zeroed them.
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     Parameter& parameter = parameters_[i];
@@ -184,14 +184,14 @@ void Replica::end_with_arena() {
   }
 }
 
-bool Replica::is_used(std::size_t index) const {
+bool ReplicaImpl::is_used(std::size_t index) const {
   const Parameter& parameter = parameters_[index];
   if (!mark_) return reducer_->used_anywhere(static_cast<int>(index));
   return (parameter.taken && **weight_ > 0) ||
          (!parameter.declared_unused && reducer_->used_anywhere(static_cast<int>(index)));
 }
 
-void Replica::end_alone() {
+void ReplicaImpl::end_alone() {
   last_weight_ = **weight_;
   ++steps_;
   if (last_weight_ > 0) return;
@@ -201,17 +201,17 @@ void Replica::end_alone() {
   }
 }
 
-void Replica::keep_failure(std::string_view part) noexcept {
+void ReplicaImpl::keep_failure(std::string_view part) noexcept {
   failure_.keep(fmt::format("the {} of step {}", part, steps_), std::current_exception());
 }
 
-void Replica::give_up() noexcept {
+void ReplicaImpl::give_up() noexcept {
   if (std::exchange(in_step_, false) && group_->size() > 1) is_half_done_ = true;
   failure_.tell();
   if (reducer_) reducer_->abandon_step(failure_.text());
 }
 
-void Replica::end_lost() noexcept {
+void ReplicaImpl::end_lost() noexcept {
   MutexLock lock(lost_);
   if (!std::exchange(awaits_end_, false)) return;
   // One of the user's own is not known here: the engine has it.
@@ -222,7 +222,7 @@ void Replica::end_lost() noexcept {
   give_up();
 }
 
-void Replica::step_without_data(const ::torch::nn::Module& module) {
+void ReplicaImpl::step_without_data(const ::torch::nn::Module& module) {
   refuse_changed();
   refuse_norms(module);
   broadcast_buffers(module.is_training());

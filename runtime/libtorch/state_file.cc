@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/base/error.h"
+#include "runtime/checkpoint/load.h"
 #include "runtime/ddp/rank0.h"
 #include "runtime/libtorch/module_state.h"
 #include "runtime/libtorch/tensor_bytes.h"

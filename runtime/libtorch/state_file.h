@@ -10,7 +10,8 @@
 #include <filesystem>
 #include <memory>
 
-#include "runtime/checkpoint/load.h"
+#include "runtime/checkpoint/load_options.h"
+#include "runtime/checkpoint/safetensors.h"
 #include "runtime/comm/process_group.h"
 
 namespace lockstep::torch {

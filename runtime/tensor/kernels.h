@@ -46,13 +46,6 @@ struct AttentionShape {
   std::int64_t head_size = 0;
 };
 
-// What a random number depends on, besides its element and sample: nothing else may matter (not rank, shard or order).
-struct RandomKey {
-  std::uint64_t seed = 0;
-  std::uint64_t layer = 0;  // a hash of the layer's name
-  std::uint64_t step = 0;
-};
-
 struct LayerNormShape {
   std::int64_t rows = 0;
   std::int64_t columns = 0;

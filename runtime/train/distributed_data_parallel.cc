@@ -8,6 +8,8 @@
 
 #include "runtime/base/error.h"
 #include "runtime/ddp/broadcast_parameters.h"
+#include "runtime/ddp/divergence_check.h"
+#include "runtime/ddp/own_failure.h"
 
 namespace lockstep {
 namespace {
@@ -43,8 +45,8 @@ DistributedDataParallel::DistributedDataParallel(nn::Module& model, std::shared_
       group_(require_cpu(std::move(group))),
       parameters_(model.parameters()),
       reducer_(specs_of(model), group_, {.buckets = options.buckets, .loss = options.loss}),
-      divergence_(group_, options.compare_every, replica()),
-      failure_(group_),
+      divergence_(divergence_check(options.compare_every)),
+      failure_(std::make_unique<OwnFailure>(group_)),
       loss_(options.loss),
       seed_(options.seed) {
   for (std::size_t i = 0; i < parameters_.size(); ++i) index_.emplace(parameters_[i].id(), static_cast<int>(i));
@@ -53,7 +55,7 @@ DistributedDataParallel::DistributedDataParallel(nn::Module& model, std::shared_
   broadcast_parameters(*group_, values);
 }
 
-DivergenceCheck::Replica DistributedDataParallel::replica() const {
+std::unique_ptr<DivergenceCheck> DistributedDataParallel::divergence_check(std::int64_t every) const {
   const auto versions = [this] {
     std::uint64_t sum = 0;
     for (const Tensor& parameter : parameters_) sum += parameter.version();
@@ -66,11 +68,11 @@ DivergenceCheck::Replica DistributedDataParallel::replica() const {
     }
     return all;
   };
-  return {versions, state};
+  return std::make_unique<DivergenceCheck>(group_, every, DivergenceCheck::Replica{versions, state});
 }
 
 DistributedDataParallel::~DistributedDataParallel() {
-  failure_.tell_if_unwinding(reducer_.accumulating());
+  failure_->tell_if_unwinding(reducer_.accumulating());
   if (!planned_) return;
   for (const Tensor& parameter : parameters_) parameter.unbind_grad();
 }
@@ -78,7 +80,7 @@ DistributedDataParallel::~DistributedDataParallel() {
 // Between micro-batches the others count on this rank for the step; else an exception may be caught.
 template <typename Call>
 Tensor DistributedDataParallel::in_forward(Call call) {
-  failure_.forget();
+  failure_->forget();
   try {
     return call();
   } catch (...) {
@@ -139,12 +141,12 @@ void DistributedDataParallel::plan(const Tensor& loss) {
 }
 
 void DistributedDataParallel::keep_failure(std::string_view part) noexcept {
-  failure_.keep(fmt::format("the {} of step {}", part, step_), std::current_exception());
+  failure_->keep(fmt::format("the {} of step {}", part, step_), std::current_exception());
 }
 
 void DistributedDataParallel::give_up(std::string_view part) noexcept {
   keep_failure(part);
-  failure_.tell();
+  failure_->tell();
   reducer_.abandon_step(message_of(std::current_exception()));
 }
 
@@ -155,10 +157,10 @@ std::int64_t DistributedDataParallel::backward(const Tensor& loss, const DdpBack
     give_up("backward");
     throw;
   }
-  failure_.forget();
+  failure_->forget();
   if (options.synchronize) {
     ++step_;
-    divergence_.judge(step_ - 1, reducer_.noted());  // what it throws, all ranks throw: no failure of this one's
+    divergence_->judge(step_ - 1, reducer_.noted());  // what it throws, all ranks throw: no failure of this one's
   }
   return last_weight_;
 }
@@ -167,7 +169,7 @@ void DistributedDataParallel::run_backward(const Tensor& loss, const DdpBackward
   const std::int64_t weight = options.weight.value_or(rows_);
   if (!planned_) plan(loss);
   last_loss_ = loss.item();
-  const StepNote note = options.synchronize ? divergence_.note(step_) : StepNote{};
+  const StepNote note = options.synchronize ? divergence_->note(step_) : StepNote{};
   reducer_.begin_step({.weight = weight, .synchronize = options.synchronize, .note = note});
   autograd::backward(loss, static_cast<float>(loss_ == Loss::mean ? weight : std::min<std::int64_t>(weight, 1)),
                      {.accumulate = reducer_.accumulating(), .on_leaf_ready = [this](const Tensor& leaf) {

@@ -34,12 +34,13 @@
 
 #include "runtime/autograd/graph.h"
 #include "runtime/comm/process_group.h"
-#include "runtime/ddp/divergence_check.h"
-#include "runtime/ddp/own_failure.h"
 #include "runtime/ddp/reducer.h"
 #include "runtime/nn/module.h"
 
 namespace lockstep {
+
+class DivergenceCheck;
+class OwnFailure;
 
 struct DdpOptions {
   BucketOptions buckets = {};
@@ -50,7 +51,7 @@ struct DdpOptions {
   // A digest of the parameters is compared over the ranks in every step whose number is a multiple; 0: in none.
   // Equal on all ranks. Beside it the ranks compare in each step how often their parameters were written
   // (Tensor::version()), and, where that differs, the parameters: ddp/divergence_check.h.
-  std::int64_t compare_every = DivergenceCheck::default_every({});
+  std::int64_t compare_every = 100;
 };
 
 struct DdpBackwardOptions {
@@ -97,7 +98,7 @@ class DistributedDataParallel {
   const trace::StepRecord& last_step() const { return reducer_.last_step(); }
 
  private:
-  DivergenceCheck::Replica replica() const;
+  std::unique_ptr<DivergenceCheck> divergence_check(std::int64_t every) const;
   nn::ForwardContext context_of(std::vector<std::int64_t> ids) const;
   template <typename Call>
   Tensor in_forward(Call call);
@@ -114,8 +115,8 @@ class DistributedDataParallel {
   std::vector<Tensor> parameters_;
   std::unordered_map<const void*, int> index_;  // by Tensor::id
   Reducer reducer_;
-  DivergenceCheck divergence_;
-  OwnFailure failure_;
+  std::unique_ptr<DivergenceCheck> divergence_;
+  std::unique_ptr<OwnFailure> failure_;
   Loss loss_;
   std::uint64_t seed_;
   bool planned_ = false;

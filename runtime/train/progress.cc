@@ -3,6 +3,9 @@
 #include <unistd.h>
 
 #include "runtime/base/io.h"
+#include "runtime/base/owner_process.h"
+#include "runtime/base/unwind_guard.h"
+#include "runtime/train/progress_line.h"
 
 namespace lockstep {
 namespace {
@@ -12,12 +15,22 @@ void write_stderr(std::string_view text) { write_all(STDERR_FILENO, text); }
 
 }  // namespace
 
+struct Progress::Impl {
+  ProgressLine line;
+  UnwindGuard unwind_guard = {};
+  OwnerProcess owner = {};  // whose line it is
+};
+
 Progress::Progress(const ProcessGroup& group, std::int64_t total)
-    : line_(choose_progress_mode(Environment::of_process(), group.rank(), ::isatty(STDERR_FILENO) == 1), total,
-            ProgressLine::Clock::now(), write_stderr) {}
+    : impl_(new Impl{{choose_progress_mode(Environment::of_process(), group.rank(), ::isatty(STDERR_FILENO) == 1),
+                      total, ProgressLine::Clock::now(), write_stderr}}) {}
 
 Progress::~Progress() {
-  if (!unwind_guard_.is_unwinding() && owner_.is_here()) finish();
+  if (!impl_->unwind_guard.is_unwinding() && impl_->owner.is_here()) finish();
 }
+
+void Progress::step(const ProgressStep& step) { impl_->line.step(step, ProgressLine::Clock::now()); }
+void Progress::note(std::string_view text) { impl_->line.note(text); }
+void Progress::finish() { impl_->line.finish(ProgressLine::Clock::now()); }
 
 }  // namespace lockstep

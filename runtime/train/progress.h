@@ -13,17 +13,22 @@
 #include <cstdint>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <utility>
 
-#include "runtime/base/owner_process.h"
-#include "runtime/base/unwind_guard.h"
 #include "runtime/comm/process_group.h"
 #include "runtime/data/data_loader.h"
 #include "runtime/train/distributed_data_parallel.h"
-#include "runtime/train/progress_line.h"
 
 namespace lockstep {
+
+// What one step adds.
+struct ProgressStep {
+  std::optional<double> loss = std::nullopt;
+  std::int64_t samples = 0;                   // of all ranks
+  const trace::StepRecord* record = nullptr;  // valid for the call
+};
 
 class Progress {
  public:
@@ -35,19 +40,18 @@ class Progress {
   Progress& operator=(const Progress&) = delete;
 
   // After each step. Costs a clock reading; draws at most 10 times a second.
-  void step(const ProgressStep& step) { line_.step(step, ProgressLine::Clock::now()); }
+  void step(const ProgressStep& step);
   // The same from what ddp knows of its last step: this rank's loss, all ranks' weight as samples, the record.
   void step(const DistributedDataParallel& ddp) {
     step({.loss = ddp.last_loss(), .samples = ddp.last_weight(), .record = &ddp.last_step()});
   }
   // A line above the bar. Rank 0's only.
-  void note(std::string_view text) { line_.note(text); }
-  void finish() { line_.finish(ProgressLine::Clock::now()); }
+  void note(std::string_view text);
+  void finish();
 
  private:
-  UnwindGuard unwind_guard_;
-  ProgressLine line_;
-  OwnerProcess owner_;  // whose line it is
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
 };
 
 // One epoch of a loader under a progress bar. Use it in a range-for.

@@ -9,8 +9,8 @@
 #include <string_view>
 
 #include "runtime/base/environment.h"
-#include "runtime/trace/step_record.h"
 #include "runtime/trace/step_summary.h"
+#include "runtime/train/progress.h"
 
 namespace lockstep {
 
@@ -24,13 +24,6 @@ enum class ProgressMode : std::uint8_t {
 // LOCKSTEP_PROGRESS (bar, lines or off) decides on rank 0; else `terminal`, or LOCKSTEP_RUN_ID for the launcher.
 // InvalidArgument for another value of it.
 ProgressMode choose_progress_mode(const Environment& environment, int rank, bool terminal);
-
-// What one step adds.
-struct ProgressStep {
-  std::optional<double> loss = std::nullopt;
-  std::int64_t samples = 0;                   // of all ranks
-  const trace::StepRecord* record = nullptr;  // valid for the call
-};
 
 class ProgressLine {
  public:

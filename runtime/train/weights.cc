@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/checkpoint/safetensors.h"
+#include "runtime/checkpoint/load.h"
 #include "runtime/ddp/broadcast_parameters.h"
 #include "runtime/ddp/rank0.h"
 

@@ -8,7 +8,7 @@
 #include <memory>
 #include <string>
 
-#include "runtime/checkpoint/load.h"
+#include "runtime/checkpoint/load_options.h"
 #include "runtime/comm/process_group.h"
 #include "runtime/nn/module.h"
 

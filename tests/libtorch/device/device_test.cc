@@ -2,7 +2,7 @@
 #include <c10/core/StreamGuard.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include "runtime/base/logging.h"
+#include "runtime/libtorch/node.h"
 #include "runtime/libtorch/state_file.h"
 #include "runtime/libtorch/sync_batch_norm.h"
 #include "tests/libtorch/device/device.h"
