@@ -71,7 +71,9 @@ class Sink final : public GradientSink {
   Sink(const Node& node, Pending& pending, std::unordered_map<const void*, bool>& written, bool accumulate)
       : node_(node), pending_(pending), written_(written), accumulate_(accumulate) {}
 
-  bool needed(std::size_t input) const override { return node_.inputs()[input].needed(); }
+  bool needed(std::size_t input) const override {
+    return input < node_.inputs().size() && node_.inputs()[input].needed();
+  }
 
   Into into(std::size_t input) override {
     const Edge& edge = node_.inputs()[input];

@@ -22,8 +22,9 @@ bool recording(std::initializer_list<Tensor> inputs) {
   return false;
 }
 
-void connect(const Tensor& result, std::shared_ptr<Node> node, std::initializer_list<Tensor> inputs) {
-  node->inputs_.reserve(inputs.size());
+Node::Node(const char* name, std::initializer_list<Tensor> inputs, Backward backward)
+    : name_(name), backward_(std::move(backward)) {
+  inputs_.reserve(inputs.size());
   for (const Tensor& input : inputs) {
     Edge edge;
     if (input.defined()) {
@@ -34,9 +35,8 @@ void connect(const Tensor& result, std::shared_ptr<Node> node, std::initializer_
         edge.leaf = input;
       }
     }
-    node->inputs_.push_back(std::move(edge));
+    inputs_.push_back(std::move(edge));
   }
-  result.set_node(std::move(node));
 }
 
 Node::~Node() {
@@ -56,8 +56,7 @@ Node::~Node() {
 }
 
 void Node::free() {
-  freed_ = true;
-  release_saved();
+  backward_ = nullptr;
   inputs_.clear();
 }
 

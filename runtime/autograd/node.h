@@ -1,9 +1,11 @@
 // One operation on the tape: what its result was made from, and how a gradient goes back.
 //
-// Internal to autograd; a new operation derives from Node (ops.cc and its neighbours show how).
+// Internal to autograd; a new operation computes its result and record()s the way back (ops_shape.cc shows how).
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "runtime/tensor/kernels.h"
@@ -26,7 +28,7 @@ struct Edge {
 class GradientSink {
  public:
   virtual ~GradientSink() = default;
-  // False for inputs whose gradient nobody wants: don't compute it.
+  // False for inputs whose gradient nobody wants, and for those that the operation has not: don't compute it.
   virtual bool needed(std::size_t input) const = 0;
   // Memory for the gradient of this input, and whether to add to it. data is null if it isn't needed.
   virtual Into into(std::size_t input) = 0;
@@ -34,33 +36,36 @@ class GradientSink {
   virtual void give(std::size_t input, const Tensor& gradient) = 0;
 };
 
-class Node : public GraphNode {
+// The way back through one operation. `gradient` has the shape of the result. The tensors that it needs are saved in
+// it: detached, or the tape would hold itself. Called once per walk, after all uses of the result were walked.
+using Backward = std::function<void(const Tensor& gradient, GradientSink& sink)>;
+
+class Node final : public GraphNode {
  public:
+  Node(const char* name, std::initializer_list<Tensor> inputs, Backward backward);
   ~Node() override;
 
-  // The operation's name, for messages.
-  virtual const char* name() const = 0;
-  // `gradient` has the shape of the result. Called once per walk, after all uses of the result were walked.
-  virtual void backward(const Tensor& gradient, GradientSink& sink) = 0;
-  // Drops the saved tensors.
-  virtual void release_saved() = 0;
-
+  // The operation's name, for messages. The text outlives the node.
+  const char* name() const { return name_; }
+  void backward(const Tensor& gradient, GradientSink& sink) const { backward_(gradient, sink); }
   const std::vector<Edge>& inputs() const { return inputs_; }
   // Edges and saved tensors go; walking this node again is an error.
   void free();
-  bool freed() const { return freed_; }
+  bool freed() const { return backward_ == nullptr; }
 
  private:
-  friend void connect(const Tensor& result, std::shared_ptr<Node> node, std::initializer_list<Tensor> inputs);
-
+  const char* name_;
   std::vector<Edge> inputs_;
-  bool freed_ = false;
+  Backward backward_;
 };
 
 // True if an operation over these inputs must be recorded: recording is on and one of them requires a gradient.
 bool recording(std::initializer_list<Tensor> inputs);
 
-// Puts `node` on the tape as what made `result`.
-void connect(const Tensor& result, std::shared_ptr<Node> node, std::initializer_list<Tensor> inputs);
+// Puts the operation that made `result` from `inputs` on the tape, if it must be recorded.
+template <typename Back>
+void record(const char* name, const Tensor& result, std::initializer_list<Tensor> inputs, Back&& backward) {
+  if (recording(inputs)) result.set_node(std::make_shared<Node>(name, inputs, std::forward<Back>(backward)));
+}
 
 }  // namespace lockstep::autograd

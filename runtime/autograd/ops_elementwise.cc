@@ -8,83 +8,22 @@ namespace lockstep {
 namespace {
 
 using autograd::GradientSink;
-using autograd::Node;
+using autograd::record;
 
-struct AddNode final : Node {
-  float b_sign;
-  explicit AddNode(float sign) : b_sign(sign) {}
-  const char* name() const override { return b_sign > 0 ? "add" : "sub"; }
-  void backward(const Tensor& gradient, GradientSink& sink) override {
-    sink.give(0, gradient);
-    if (b_sign > 0) {
-      sink.give(1, gradient);
-    } else if (sink.needed(1)) {
-      kernels(gradient.device()).scale(sink.into(1), gradient.data<float>(), b_sign, gradient.count());
-    }
-  }
-  void release_saved() override {}
-};
-
-struct MulNode final : Node {
-  Tensor a, b;
-  MulNode(const Tensor& x, const Tensor& y) : a(x.detach()), b(y.detach()) {}
-  const char* name() const override { return "mul"; }
-  void backward(const Tensor& gradient, GradientSink& sink) override {
-    const KernelTable& k = kernels(gradient.device());
-    const float* g = gradient.data<float>();
-    if (sink.needed(0)) k.multiply(sink.into(0), g, b.data<float>(), gradient.count());
-    if (sink.needed(1)) k.multiply(sink.into(1), g, a.data<float>(), gradient.count());
-  }
-  void release_saved() override { a = b = {}; }
-};
-
-struct ScaleNode final : Node {
-  float factor;
-  explicit ScaleNode(float f) : factor(f) {}
-  const char* name() const override { return "scale"; }
-  void backward(const Tensor& gradient, GradientSink& sink) override {
-    kernels(gradient.device()).scale(sink.into(0), gradient.data<float>(), factor, gradient.count());
-  }
-  void release_saved() override {}
-};
-
-struct AddRowNode final : Node {
-  const char* name() const override { return "add_row"; }
-  void backward(const Tensor& gradient, GradientSink& sink) override {
-    sink.give(0, gradient);
-    if (!sink.needed(1)) return;
-    const Shape& shape = gradient.shape();
-    kernels(gradient.device()).sum_rows(sink.into(1), gradient.data<float>(), shape.rows(), shape.columns());
-  }
-  void release_saved() override {}
-};
-
-// Functions of one element whose derivative is a function of `saved`: their input or their output.
+// Functions of one element whose derivative is a function of their input or their output.
 using Forward = void (*KernelTable::*)(float*, const float*, std::int64_t);
 using Backward = void (*KernelTable::*)(Into, const float*, const float*, std::int64_t);
-struct UnaryNode final : Node {
-  const char* title;
-  Backward way_back;
-  Tensor saved;
-  UnaryNode(const char* operation, Backward backward, const Tensor& tensor)
-      : title(operation), way_back(backward), saved(tensor.detach()) {}
-  const char* name() const override { return title; }
-  void backward(const Tensor& gradient, GradientSink& sink) override {
-    const KernelTable& k = kernels(gradient.device());
-    (k.*way_back)(sink.into(0), saved.data<float>(), gradient.data<float>(), gradient.count());
-  }
-  void release_saved() override { saved = {}; }
-};
-
 enum class Saves { input, output };
 
 Tensor unary(const char* name, const Tensor& x, Forward forward, Backward backward, Saves saves) {
   expect_dtype(name, "x", x, DType::f32);
   const Tensor y = Tensor::empty(x.shape(), DType::f32, x.device());
   (kernels(x.device()).*forward)(y.data<float>(), x.data<float>(), x.count());
-  if (autograd::recording({x})) {
-    connect(y, std::make_shared<UnaryNode>(name, backward, saves == Saves::input ? x : y), {x});
-  }
+  record(name, y, {x},
+         [backward, saved = (saves == Saves::input ? x : y).detach()](const Tensor& gradient, GradientSink& sink) {
+           const KernelTable& k = kernels(gradient.device());
+           (k.*backward)(sink.into(0), saved.data<float>(), gradient.data<float>(), gradient.count());
+         });
   return y;
 }
 
@@ -100,7 +39,10 @@ Tensor add(const Tensor& a, const Tensor& b) {
   expect_pair("add", a, b);
   const Tensor y = Tensor::empty(a.shape(), DType::f32, a.device());
   kernels(a.device()).add({y.data<float>(), false}, a.data<float>(), b.data<float>(), y.count());
-  if (autograd::recording({a, b})) connect(y, std::make_shared<AddNode>(1.0f), {a, b});
+  record("add", y, {a, b}, [](const Tensor& gradient, GradientSink& sink) {
+    sink.give(0, gradient);
+    sink.give(1, gradient);
+  });
   return y;
 }
 
@@ -108,7 +50,11 @@ Tensor sub(const Tensor& a, const Tensor& b) {
   expect_pair("sub", a, b);
   const Tensor y = a.clone();
   kernels(a.device()).scale({y.data<float>(), true}, b.data<float>(), -1.0f, y.count());
-  if (autograd::recording({a, b})) connect(y, std::make_shared<AddNode>(-1.0f), {a, b});
+  record("sub", y, {a, b}, [](const Tensor& gradient, GradientSink& sink) {
+    sink.give(0, gradient);
+    if (!sink.needed(1)) return;
+    kernels(gradient.device()).scale(sink.into(1), gradient.data<float>(), -1.0f, gradient.count());
+  });
   return y;
 }
 
@@ -116,7 +62,12 @@ Tensor mul(const Tensor& a, const Tensor& b) {
   expect_pair("mul", a, b);
   const Tensor y = Tensor::empty(a.shape(), DType::f32, a.device());
   kernels(a.device()).multiply({y.data<float>(), false}, a.data<float>(), b.data<float>(), y.count());
-  if (autograd::recording({a, b})) connect(y, std::make_shared<MulNode>(a, b), {a, b});
+  record("mul", y, {a, b}, [a = a.detach(), b = b.detach()](const Tensor& gradient, GradientSink& sink) {
+    const KernelTable& k = kernels(gradient.device());
+    const float* g = gradient.data<float>();
+    if (sink.needed(0)) k.multiply(sink.into(0), g, b.data<float>(), gradient.count());
+    if (sink.needed(1)) k.multiply(sink.into(1), g, a.data<float>(), gradient.count());
+  });
   return y;
 }
 
@@ -124,7 +75,9 @@ Tensor scale(const Tensor& a, float factor) {
   expect_dtype("scale", "a", a, DType::f32);
   const Tensor y = Tensor::empty(a.shape(), DType::f32, a.device());
   kernels(a.device()).scale({y.data<float>(), false}, a.data<float>(), factor, y.count());
-  if (autograd::recording({a})) connect(y, std::make_shared<ScaleNode>(factor), {a});
+  record("scale", y, {a}, [factor](const Tensor& gradient, GradientSink& sink) {
+    kernels(gradient.device()).scale(sink.into(0), gradient.data<float>(), factor, gradient.count());
+  });
   return y;
 }
 
@@ -146,7 +99,12 @@ Tensor add_row(const Tensor& x, const Tensor& row) {
   const Tensor y = Tensor::empty(x.shape(), DType::f32, x.device());
   kernels(x.device())
       .add_row(y.data<float>(), x.data<float>(), row.data<float>(), x.shape().rows(), x.shape().columns());
-  if (autograd::recording({x, row})) connect(y, std::make_shared<AddRowNode>(), {x, row});
+  record("add_row", y, {x, row}, [](const Tensor& gradient, GradientSink& sink) {
+    sink.give(0, gradient);
+    if (!sink.needed(1)) return;
+    const Shape& shape = gradient.shape();
+    kernels(gradient.device()).sum_rows(sink.into(1), gradient.data<float>(), shape.rows(), shape.columns());
+  });
   return y;
 }
 

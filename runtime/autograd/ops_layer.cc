@@ -10,57 +10,10 @@ namespace lockstep {
 namespace {
 
 using autograd::GradientSink;
-using autograd::Node;
+using autograd::record;
 
 // A value no index has.
 constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::min();
-
-struct LayerNormNode final : Node {
-  LayerNormShape shape;
-  Tensor x, mean, rstd, gain;
-  const char* name() const override { return "layer_norm"; }
-  void backward(const Tensor& gradient, GradientSink& sink) override {
-    const Into dgain = sink.into(1), dbias = sink.into(2), dx = sink.into(0);
-    kernels(gradient.device())
-        .layer_norm_backward(dx, dgain, dbias, gradient.data<float>(), x.data<float>(), mean.data<double>(),
-                             rstd.data<float>(), gain.data<float>(), shape);
-  }
-  void release_saved() override { x = mean = rstd = gain = {}; }
-};
-
-struct EmbeddingNode final : Node {
-  Tensor indices;
-  const char* name() const override { return "embedding"; }
-  void backward(const Tensor& gradient, GradientSink& sink) override {
-    const Shape& table = inputs()[0].shape;
-    kernels(gradient.device())
-        .embedding_backward(sink.into(0), gradient.data<float>(), indices.data<std::int64_t>(), indices.count(),
-                            table[0], table[1]);
-  }
-  void release_saved() override { indices = {}; }
-};
-
-struct AttentionNode final : Node {
-  AttentionShape shape;
-  Tensor qkv, weights;
-  const char* name() const override { return "causal_self_attention"; }
-  void backward(const Tensor& gradient, GradientSink& sink) override {
-    kernels(gradient.device())
-        .attention_backward(sink.into(0), gradient.data<float>(), weights.data<float>(), qkv.data<float>(), shape);
-  }
-  void release_saved() override { qkv = weights = {}; }
-};
-
-struct DropoutNode final : Node {
-  float keep = 1;
-  Tensor mask;
-  const char* name() const override { return "dropout"; }
-  void backward(const Tensor& gradient, GradientSink& sink) override {
-    kernels(gradient.device())
-        .dropout_backward(sink.into(0), gradient.data<float>(), mask.data<std::uint8_t>(), keep, gradient.count());
-  }
-  void release_saved() override { mask = {}; }
-};
 
 }  // namespace
 
@@ -78,15 +31,13 @@ Tensor layer_norm(const Tensor& x, const Tensor& gain, const Tensor& bias, float
   kernels(x.device())
       .layer_norm(y.data<float>(), mean.data<double>(), rstd.data<float>(), x.data<float>(), gain.data<float>(),
                   bias.data<float>(), shape);
-  if (autograd::recording({x, gain, bias})) {
-    auto node = std::make_shared<LayerNormNode>();
-    node->shape = shape;
-    node->x = x.detach();
-    node->mean = mean;
-    node->rstd = rstd;
-    node->gain = gain.detach();
-    connect(y, std::move(node), {x, gain, bias});
-  }
+  record("layer_norm", y, {x, gain, bias},
+         [shape, x = x.detach(), mean, rstd, gain = gain.detach()](const Tensor& gradient, GradientSink& sink) {
+           const Into dgain = sink.into(1), dbias = sink.into(2), dx = sink.into(0);
+           kernels(gradient.device())
+               .layer_norm_backward(dx, dgain, dbias, gradient.data<float>(), x.data<float>(), mean.data<double>(),
+                                    rstd.data<float>(), gain.data<float>(), shape);
+         });
   return y;
 }
 
@@ -110,11 +61,12 @@ Tensor embedding(const Tensor& table, const Tensor& indices) {
   extents.push_back(table.size(1));
   const Tensor y = Tensor::empty(Shape(extents), DType::f32, table.device());
   k.embedding(y.data<float>(), table.data<float>(), index, indices.count(), table.size(1));
-  if (autograd::recording({table})) {
-    auto node = std::make_shared<EmbeddingNode>();
-    node->indices = indices;
-    connect(y, std::move(node), {table});
-  }
+  record("embedding", y, {table},
+         [indices, rows = table.size(0), columns = table.size(1)](const Tensor& gradient, GradientSink& sink) {
+           kernels(gradient.device())
+               .embedding_backward(sink.into(0), gradient.data<float>(), indices.data<std::int64_t>(), indices.count(),
+                                   rows, columns);
+         });
   return y;
 }
 
@@ -131,13 +83,12 @@ Tensor causal_self_attention(const Tensor& qkv, std::int64_t heads) {
   const Tensor y = Tensor::empty({shape.batch, shape.time, channels}, DType::f32, qkv.device());
   const Tensor weights = Tensor::empty({shape.batch, heads, shape.time, shape.time}, DType::f32, qkv.device());
   kernels(qkv.device()).attention(y.data<float>(), weights.data<float>(), qkv.data<float>(), shape);
-  if (autograd::recording({qkv})) {
-    auto node = std::make_shared<AttentionNode>();
-    node->shape = shape;
-    node->qkv = qkv.detach();
-    node->weights = weights;
-    connect(y, std::move(node), {qkv});
-  }
+  record("causal_self_attention", y, {qkv},
+         [shape, qkv = qkv.detach(), weights](const Tensor& gradient, GradientSink& sink) {
+           kernels(gradient.device())
+               .attention_backward(sink.into(0), gradient.data<float>(), weights.data<float>(), qkv.data<float>(),
+                                   shape);
+         });
   return y;
 }
 
@@ -160,12 +111,10 @@ Tensor dropout(const Tensor& x, float p, const RandomSource& source) {
         .dropout(y.data<float>(), mask.data<std::uint8_t>(), x.data<float>(), source.key, source.sample_ids->data(),
                  samples, x.count() / samples, keep);
   }
-  if (autograd::recording({x})) {
-    auto node = std::make_shared<DropoutNode>();
-    node->keep = keep;
-    node->mask = mask;
-    connect(y, std::move(node), {x});
-  }
+  record("dropout", y, {x}, [keep, mask](const Tensor& gradient, GradientSink& sink) {
+    kernels(gradient.device())
+        .dropout_backward(sink.into(0), gradient.data<float>(), mask.data<std::uint8_t>(), keep, gradient.count());
+  });
   return y;
 }
 

@@ -5,39 +5,8 @@
 #include "runtime/base/error.h"
 
 namespace lockstep {
-namespace {
-
 using autograd::GradientSink;
-using autograd::Node;
-
-struct CrossEntropyNode final : Node {
-  Tensor logits, targets, largest, sums;
-  std::int64_t ignore = 0;
-  std::int64_t counted = 0;
-  const char* name() const override { return "cross_entropy"; }
-  void backward(const Tensor& gradient, GradientSink& sink) override {
-    const Shape& shape = logits.shape();
-    kernels(gradient.device())
-        .cross_entropy_backward(sink.into(0), gradient.data<float>(), largest.data<float>(), sums.data<float>(),
-                                logits.data<float>(), targets.data<std::int64_t>(), shape.rows(), shape.columns(),
-                                ignore, counted);
-  }
-  void release_saved() override { logits = targets = largest = sums = {}; }
-};
-
-struct MseNode final : Node {
-  Tensor a, b;
-  const char* name() const override { return "mse_loss"; }
-  void backward(const Tensor& gradient, GradientSink& sink) override {
-    const KernelTable& k = kernels(gradient.device());
-    const float* g = gradient.data<float>();
-    if (sink.needed(0)) k.mse_backward(sink.into(0), g, a.data<float>(), b.data<float>(), 1.0f, a.count());
-    if (sink.needed(1)) k.mse_backward(sink.into(1), g, a.data<float>(), b.data<float>(), -1.0f, a.count());
-  }
-  void release_saved() override { a = b = {}; }
-};
-
-}  // namespace
+using autograd::record;
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropyOptions& options) {
   expect_dtype("cross_entropy", "logits", logits, DType::f32);
@@ -62,16 +31,15 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEnt
   const Tensor sums = Tensor::empty({rows}, DType::f32, logits.device());
   const std::int64_t counted = k.cross_entropy(loss.data<float>(), largest.data<float>(), sums.data<float>(),
                                                logits.data<float>(), target, rows, columns, options.ignore_index);
-  if (autograd::recording({logits})) {
-    auto node = std::make_shared<CrossEntropyNode>();
-    node->logits = logits.detach();
-    node->targets = targets;
-    node->largest = largest;
-    node->sums = sums;
-    node->ignore = options.ignore_index;
-    node->counted = counted;
-    connect(loss, std::move(node), {logits});
-  }
+  record("cross_entropy", loss, {logits},
+         [logits = logits.detach(), targets, largest, sums, ignore = options.ignore_index, counted](
+             const Tensor& gradient, GradientSink& sink) {
+           const Shape& shape = logits.shape();
+           kernels(gradient.device())
+               .cross_entropy_backward(sink.into(0), gradient.data<float>(), largest.data<float>(), sums.data<float>(),
+                                       logits.data<float>(), targets.data<std::int64_t>(), shape.rows(),
+                                       shape.columns(), ignore, counted);
+         });
   return loss;
 }
 
@@ -81,12 +49,12 @@ Tensor mse_loss(const Tensor& a, const Tensor& b) {
   expect_same_shape("mse_loss", a, b);
   const Tensor loss = Tensor::empty({}, DType::f32, a.device());
   kernels(a.device()).mse(loss.data<float>(), a.data<float>(), b.data<float>(), a.count());
-  if (autograd::recording({a, b})) {
-    auto node = std::make_shared<MseNode>();
-    node->a = a.detach();
-    node->b = b.detach();
-    connect(loss, std::move(node), {a, b});
-  }
+  record("mse_loss", loss, {a, b}, [a = a.detach(), b = b.detach()](const Tensor& gradient, GradientSink& sink) {
+    const KernelTable& k = kernels(gradient.device());
+    const float* g = gradient.data<float>();
+    if (sink.needed(0)) k.mse_backward(sink.into(0), g, a.data<float>(), b.data<float>(), 1.0f, a.count());
+    if (sink.needed(1)) k.mse_backward(sink.into(1), g, a.data<float>(), b.data<float>(), -1.0f, a.count());
+  });
   return loss;
 }
 

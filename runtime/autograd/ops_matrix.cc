@@ -8,53 +8,36 @@ namespace lockstep {
 namespace {
 
 using autograd::GradientSink;
-using autograd::Node;
+using autograd::record;
 
-// y [rows, out] = x [rows, in] * weight [in, out], plus a row if there is a third input.
-struct LinearNode final : Node {
-  const char* title;
-  std::int64_t rows, in, out;
-  Tensor x, weight;
-  LinearNode(const char* operation, const Tensor& input, const Tensor& w)
-      : title(operation),
-        rows(input.shape().rows()),
-        in(w.size(0)),
-        out(w.size(1)),
-        x(input.detach()),
-        weight(w.detach()) {}
-  const char* name() const override { return title; }
-  void backward(const Tensor& gradient, GradientSink& sink) override {
+// The way back through y [rows, out] = x [rows, in] * weight [in, out], plus a row if there is a third input.
+auto product_backward(const Tensor& input, const Tensor& matrix) {
+  return [x = input.detach(), weight = matrix.detach()](const Tensor& gradient, GradientSink& sink) {
+    const std::int64_t rows = x.shape().rows(), in = weight.size(0), out = weight.size(1);
     const KernelTable& k = kernels(gradient.device());
     const float* dy = gradient.data<float>();
     // Parameters first: their bucket can leave while dx is computed.
-    if (inputs().size() > 2 && sink.needed(2)) k.sum_rows(sink.into(2), dy, rows, out);
+    if (sink.needed(2)) k.sum_rows(sink.into(2), dy, rows, out);
     if (sink.needed(1)) {
-      k.gemm({.transpose_a = true,
-              .rows = in,
+      k.gemm({.rows = in,
               .columns = out,
               .inner = rows,
-              .a = x.data<float>(),
-              .lda = in,
-              .b = dy,
-              .ldb = out,
+              .a = {.data = x.data<float>(), .stride = in, .transposed = true},
+              .b = {dy, out},
               .c = sink.into(1),
               .ldc = out});
     }
     if (sink.needed(0)) {
-      k.gemm({.transpose_b = true,
-              .rows = rows,
+      k.gemm({.rows = rows,
               .columns = in,
               .inner = out,
-              .a = dy,
-              .lda = out,
-              .b = weight.data<float>(),
-              .ldb = out,
+              .a = {dy, out},
+              .b = {.data = weight.data<float>(), .stride = out, .transposed = true},
               .c = sink.into(0),
               .ldc = in});
     }
-  }
-  void release_saved() override { x = weight = {}; }
-};
+  };
+}
 
 Tensor product(const Tensor& x, const Tensor& weight) {
   const std::int64_t rows = x.shape().rows(), in = weight.size(0), out = weight.size(1);
@@ -63,10 +46,8 @@ Tensor product(const Tensor& x, const Tensor& weight) {
       .gemm({.rows = rows,
              .columns = out,
              .inner = in,
-             .a = x.data<float>(),
-             .lda = in,
-             .b = weight.data<float>(),
-             .ldb = out,
+             .a = {x.data<float>(), in},
+             .b = {weight.data<float>(), out},
              .c = {y.data<float>(), false},
              .ldc = out});
   return y;
@@ -88,7 +69,7 @@ void expect_product(const char* name, const Tensor& x, const Tensor& weight) {
 Tensor matmul(const Tensor& a, const Tensor& b) {
   expect_product("matmul", a, b);
   const Tensor y = product(a, b);
-  if (autograd::recording({a, b})) connect(y, std::make_shared<LinearNode>("matmul", a, b), {a, b});
+  record("matmul", y, {a, b}, product_backward(a, b));
   return y;
 }
 
@@ -102,9 +83,7 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   }
   const Tensor y = product(x, weight);
   kernels(x.device()).add_row(y.data<float>(), y.data<float>(), bias.data<float>(), y.shape().rows(), y.size(-1));
-  if (autograd::recording({x, weight, bias})) {
-    connect(y, std::make_shared<LinearNode>("linear", x, weight), {x, weight, bias});
-  }
+  record("linear", y, {x, weight, bias}, product_backward(x, weight));
   return y;
 }
 

@@ -20,19 +20,22 @@ struct Into {
   bool add = false;
 };
 
-// C = alpha * op(A) * op(B), C being rows x columns and the inner extent being `inner`; all row-major. The leading
-// dimension of a matrix is the distance between two of its rows as stored, so parts of a wider matrix work too.
+// A row-major matrix, to be read as it is stored or transposed. `stride` is the distance between two of its rows as
+// stored (BLAS: leading dimension), so parts of a wider matrix work too.
+struct MatrixView {
+  const float* data = nullptr;
+  std::int64_t stride = 0;
+  bool transposed = false;
+};
+
+// C = alpha * A * B, C being rows x columns and the inner extent being `inner`; `ldc` is the stride of C.
 struct Gemm {
-  bool transpose_a = false;
-  bool transpose_b = false;
   std::int64_t rows = 0;
   std::int64_t columns = 0;
   std::int64_t inner = 0;
   float alpha = 1.0f;
-  const float* a = nullptr;
-  std::int64_t lda = 0;
-  const float* b = nullptr;
-  std::int64_t ldb = 0;
+  MatrixView a = {};
+  MatrixView b = {};
   Into c = {};
   std::int64_t ldc = 0;
 };

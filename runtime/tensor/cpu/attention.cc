@@ -73,25 +73,20 @@ void attention(float* out, float* weights, const float* qkv, const AttentionShap
       const float* k = q + channels;
       const float* v = k + channels;
       float* w = weights + (b * shape.heads + h) * time * time;
-      gemm({.transpose_b = true,
-            .rows = time,
+      gemm({.rows = time,
             .columns = time,
             .inner = size,
             .alpha = factor,
-            .a = q,
-            .lda = wide,
-            .b = k,
-            .ldb = wide,
+            .a = {q, wide},
+            .b = {.data = k, .stride = wide, .transposed = true},
             .c = {w, false},
             .ldc = time});
       causal_softmax(w, time);
       gemm({.rows = time,
             .columns = size,
             .inner = time,
-            .a = w,
-            .lda = time,
-            .b = v,
-            .ldb = wide,
+            .a = {w, time},
+            .b = {v, wide},
             .c = {out + b * time * channels + h * size, false},
             .ldc = channels});
     }
@@ -115,24 +110,18 @@ void attention_backward(Into dqkv, const float* dout, const float* weights, cons
       float* dq = dqkv.data + b * time * wide + h * size;
       float* dk = dq + channels;
       float* dv = dk + channels;
-      gemm({.transpose_a = true,
-            .rows = time,
+      gemm({.rows = time,
             .columns = size,
             .inner = time,
-            .a = w,
-            .lda = time,
-            .b = dy,
-            .ldb = channels,
+            .a = {.data = w, .stride = time, .transposed = true},
+            .b = {dy, channels},
             .c = {dv, dqkv.add},
             .ldc = wide});
-      gemm({.transpose_b = true,
-            .rows = time,
+      gemm({.rows = time,
             .columns = time,
             .inner = size,
-            .a = dy,
-            .lda = channels,
-            .b = v,
-            .ldb = wide,
+            .a = {dy, channels},
+            .b = {.data = v, .stride = wide, .transposed = true},
             .c = {dw, false},
             .ldc = time});
       causal_softmax_backward(dw, w, time);
@@ -140,21 +129,16 @@ void attention_backward(Into dqkv, const float* dout, const float* weights, cons
             .columns = size,
             .inner = time,
             .alpha = factor,
-            .a = dw,
-            .lda = time,
-            .b = k,
-            .ldb = wide,
+            .a = {dw, time},
+            .b = {k, wide},
             .c = {dq, dqkv.add},
             .ldc = wide});
-      gemm({.transpose_a = true,
-            .rows = time,
+      gemm({.rows = time,
             .columns = size,
             .inner = time,
             .alpha = factor,
-            .a = dw,
-            .lda = time,
-            .b = q,
-            .ldb = wide,
+            .a = {.data = dw, .stride = time, .transposed = true},
+            .b = {q, wide},
             .c = {dk, dqkv.add},
             .ldc = wide});
     }

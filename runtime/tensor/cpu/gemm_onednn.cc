@@ -34,14 +34,14 @@ void gemm(const Gemm& g) {
   const std::int64_t work = g.rows * g.columns * g.inner;
   omp_set_num_threads(work < kThreadedWork ? 1 : intra_op_threads());
   const dnnl_status_t status =
-      dnnl_sgemm(g.transpose_a ? 'T' : 'N', g.transpose_b ? 'T' : 'N', g.rows, g.columns, g.inner, g.alpha, g.a, g.lda,
-                 g.b, g.ldb, g.c.add ? 1.0f : 0.0f, g.c.data, g.ldc);
+      dnnl_sgemm(g.a.transposed ? 'T' : 'N', g.b.transposed ? 'T' : 'N', g.rows, g.columns, g.inner, g.alpha, g.a.data,
+                 g.a.stride, g.b.data, g.b.stride, g.c.add ? 1.0f : 0.0f, g.c.data, g.ldc);
   if (status == dnnl_out_of_memory) {
     throw SystemError(fmt::format("oneDNN's sgemm of {} x {} x {}", g.rows, g.columns, g.inner), ENOMEM);
   }
   if (status != dnnl_success) {
     throw Error(fmt::format("oneDNN's sgemm failed with status {} for {} x {} x {} (leading dimensions {}, {}, {})",
-                            static_cast<int>(status), g.rows, g.columns, g.inner, g.lda, g.ldb, g.ldc));
+                            static_cast<int>(status), g.rows, g.columns, g.inner, g.a.stride, g.b.stride, g.ldc));
   }
 }
 

@@ -31,16 +31,12 @@ void expect_gemm(bool ta, bool tb, std::int64_t m, std::int64_t n, std::int64_t 
   const std::vector<float> a = random_values((ta ? kk : m) * lda, 1), b = random_values((tb ? n : kk) * ldb, 2);
   const std::vector<float> before = random_values(m * ldc, 3);
   std::vector<float> c = before;
-  k.gemm({.transpose_a = ta,
-          .transpose_b = tb,
-          .rows = m,
+  k.gemm({.rows = m,
           .columns = n,
           .inner = kk,
           .alpha = 0.5f,
-          .a = a.data(),
-          .lda = lda,
-          .b = b.data(),
-          .ldb = ldb,
+          .a = {.data = a.data(), .stride = lda, .transposed = ta},
+          .b = {.data = b.data(), .stride = ldb, .transposed = tb},
           .c = {c.data(), add},
           .ldc = ldc});
   for (std::int64_t i = 0; i < m; ++i) {

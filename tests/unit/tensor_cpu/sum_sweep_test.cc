@@ -93,10 +93,8 @@ TEST(SumSweep, ProductsEqualDouble) {
       k.gemm({.rows = rows,
               .columns = columns,
               .inner = inner,
-              .a = a.data(),
-              .lda = std::max<std::int64_t>(inner, 1),
-              .b = b.data(),
-              .ldb = columns,
+              .a = {a.data(), std::max<std::int64_t>(inner, 1)},
+              .b = {b.data(), columns},
               .c = {out.data(), false},
               .ldc = columns});
       for (std::size_t at = 0; at < out.size(); ++at) {
