@@ -13,7 +13,7 @@ namespace {
 
 std::vector<std::string> gather(ProcessGroup& group, const std::string& problem, const ExchangeTexts& exchange) {
   try {
-    return exchange(problem);
+    return exchange ? exchange(problem) : all_gather_text(group, problem);
   } catch (const Error& error) {
     if (problem.empty()) throw;
     log_debug("allocate: the other ranks could not be told why this one has no memory: {}", error.what());

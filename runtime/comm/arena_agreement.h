@@ -10,12 +10,13 @@
 
 namespace lockstep::comm {
 
-// Every rank's text, in rank order, for this rank's.
+// Every rank's text, in rank order, for this rank's: all_gather_text(), or what carries more with it.
 using ExchangeTexts = std::function<std::vector<std::string>(const std::string& own)>;
 
 // Collective. `problem`: why this rank has no arena; empty if it has one. Throws BackendUnavailable with all ranks'
 // problems if there is any; its cause() names this rank if it has one, else the first that has. Nobody throws before
 // all have heard; a rank's own problem is thrown there even if the exchange fails.
-void agree_on_arena(ProcessGroup& group, std::size_t bytes, const std::string& problem, const ExchangeTexts& exchange);
+void agree_on_arena(ProcessGroup& group, std::size_t bytes, const std::string& problem,
+                    const ExchangeTexts& exchange = {});
 
 }  // namespace lockstep::comm

@@ -53,6 +53,8 @@ struct stat status_of(int file) {
 
 }  // namespace
 
+// The load is sequentially consistent, as progress.h wants: with less it could move before the caller's store of what a
+// sleeper looks at, the sleeper would find nothing changed, and nobody would ring.
 void BellWords::ring() {
   if (on_bell.load(std::memory_order_seq_cst) == 0) return;
   bell.fetch_add(1, std::memory_order_seq_cst);

@@ -6,10 +6,6 @@
 namespace lockstep::comm {
 namespace {
 
-void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
-  if (bytes > 0 && to != from) std::memcpy(to, from, bytes);
-}
-
 std::byte* bytes_of(const BufferView& buffer) { return static_cast<std::byte*>(buffer.data); }
 
 }  // namespace

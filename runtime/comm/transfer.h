@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <vector>
 
@@ -47,6 +48,11 @@ struct Scratch {
   std::vector<const std::byte*> sources;
   std::vector<std::byte*> destinations;
 };
+
+// memmove, of which nothing is done where nothing is to be done.
+inline void copy_bytes(void* to, const void* from, std::size_t bytes) {
+  if (bytes > 0 && to != from) std::memmove(to, from, bytes);
+}
 
 // True if `rank` gives something.
 bool is_source(const OpRecord& record, int rank);

@@ -4,10 +4,26 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "runtime/base/deadline.h"
 
 namespace lockstep::comm {
+
+// The ranks that hold up something that a rank waits for, and the sentence that says so.
+struct Stragglers {
+  std::vector<int> ranks = {};
+  std::string text = {};
+
+  // `name` joins the list that the text ends in.
+  void add(int rank, const std::string& name) {
+    if (!ranks.empty()) text += ", ";
+    text += name;
+    ranks.push_back(rank);
+  }
+  // The rank that a timeout is to name; -1: no single one.
+  int only() const { return ranks.size() == 1 ? ranks.front() : -1; }
+};
 
 // "rank 2 (...) left after collective 41".
 std::string left_text(const std::string& gone, std::uint64_t last);

@@ -10,64 +10,48 @@
 #include "runtime/comm/failure/patience.h"
 
 namespace lockstep::comm {
+namespace {
 
-struct PatientStore::Asked {
-  Mutex mutex;
-  Condition changed;
-  bool over GUARDED_BY(mutex) = false;
-  std::optional<std::string> answer GUARDED_BY(mutex);
+constexpr auto kReady = std::future_status::ready;
 
-  bool is_over() {
-    MutexLock lock(mutex);
-    return over;
-  }
-};
+}  // namespace
 
 // A request to the store ends after half a minute if nobody answers. So a thread makes it, which is left behind then.
 std::optional<std::string> PatientStore::ask(std::function<std::string(store::Store&)> question) {
   std::shared_ptr<store::Store> store;
   {
     MutexLock lock(mutex_);
-    if (store_ == nullptr || (left_behind_ != nullptr && !left_behind_->is_over())) return {};
+    const bool is_busy = left_behind_.valid() && left_behind_.wait_for(std::chrono::seconds(0)) != kReady;
+    if (store_ == nullptr || is_busy) return {};
     store = store_;
   }
-  const auto asked = std::make_shared<Asked>();
+  std::packaged_task<Answer()> request([store = std::move(store), question = std::move(question)]() -> Answer {
+    try {
+      return question(*store);
+    } catch (const Error& error) {
+      // The store may have died with the rank that hosts it; each rank then knows what it saw itself.
+      log_debug("the store could not be asked about the end of a group: {}", error.what());
+      return {};
+    }
+  });
+  std::shared_future<Answer> answer = request.get_future().share();
   std::thread asker;
   try {
-    asker = start_quiet_thread([asked, store = std::move(store), question = std::move(question)] {
-      std::optional<std::string> answer;
-      try {
-        answer = question(*store);
-      } catch (const Error& error) {
-        // The store may have died with the rank that hosts it; each rank then knows what it saw itself.
-        log_debug("the store could not be asked about the end of a group: {}", error.what());
-      }
-      MutexLock lock(asked->mutex);
-      asked->over = true;
-      asked->answer = std::move(answer);
-      asked->changed.notify_all();
-    });
+    asker = start_quiet_thread(std::move(request));
   } catch (const std::exception& error) {
     log_warn("no thread to ask the store about the end of a group: {}", error.what());
     return {};
   }
   Patience patience(kPatience);
-  bool over = false;
-  std::optional<std::string> answer;
-  {
-    MutexLock lock(asked->mutex);
-    while (!asked->over && !patience.over()) asked->changed.wait_until(asked->mutex, patience.next());
-    over = asked->over;
-    answer = asked->answer;
+  while (answer.wait_for(patience.next().remaining()) != kReady) {
+    if (!patience.over()) continue;
+    asker.detach();
+    MutexLock lock(mutex_);
+    left_behind_ = std::move(answer);
+    return {};
   }
-  if (over) {
-    asker.join();  // or it could be the last to hold the store, which rank 0 hosts
-    return answer;
-  }
-  asker.detach();
-  MutexLock lock(mutex_);
-  left_behind_ = asked;
-  return {};
+  asker.join();  // or it could be the last to hold the store, which rank 0 hosts
+  return answer.get();
 }
 
 void PatientStore::release() {

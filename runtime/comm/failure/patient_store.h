@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <functional>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,11 +31,11 @@ class PatientStore {
   void release();
 
  private:
-  struct Asked;
+  using Answer = std::optional<std::string>;
 
   Mutex mutex_;
   std::shared_ptr<store::Store> store_ GUARDED_BY(mutex_);
-  std::shared_ptr<Asked> left_behind_ GUARDED_BY(mutex_);
+  std::shared_future<Answer> left_behind_ GUARDED_BY(mutex_);
 };
 
 }  // namespace lockstep::comm

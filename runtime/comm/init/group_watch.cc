@@ -187,6 +187,9 @@ void GroupWatch::detach() {
   while (calls_ > 0) changed_.wait(mutex_);
 }
 
+// The watch lets the group go first, or an event could call into a group that is being destroyed. The group says
+// goodbye while the link still stands: a rank whose link ended first is a dead one to the others. The store, a member
+// of this object, goes last: the other two need it.
 WatchedGroup::~WatchedGroup() {
   watch_->detach();
   group_.reset();

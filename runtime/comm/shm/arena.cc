@@ -19,7 +19,8 @@ Dropped& dropped(const Mapping& memory, int rank) { return reinterpret_cast<Drop
 
 std::size_t stride_for(std::size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
-// What Arena::owner points at.
+// What Arena::owner points at. Its end only sets this rank's flag: the mapping goes in forget_dropped(), once every
+// flag is set, since a slower peer may still read this slice for a collective that is done here.
 struct Handle {
   Handle(std::shared_ptr<Mapping> mapping, int owner_rank) : memory(std::move(mapping)), rank(owner_rank) {}
   ~Handle() {

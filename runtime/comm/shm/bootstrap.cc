@@ -33,7 +33,6 @@ constexpr std::byte kWithDescriptor{1};
 constexpr std::byte kWithout{0};
 // Rank 0 listens before it publishes the name, so whoever can reach it at all does so at once.
 constexpr std::chrono::seconds kConnectLimit{5};
-constexpr std::chrono::milliseconds kLookAround{50};
 
 rendezvous::Consensus consensus_of(const GroupContext& context) {
   return {*context.store,
@@ -81,18 +80,24 @@ void attach_rank(const Mapping& mapping, int ranks, int rank) {
   hold_life_lock(mapping.fd(), rank);
 }
 
-// A rank that has connected says which one it is, and brings its bell. -1 for a stranger.
+// A rank that has connected says which one it is, and brings its bell. -1 for any other connection: rank 0 goes on
+// without it, since a rank that could not introduce itself tells the others so through the store.
 int introduced_rank(int fd, int ranks, std::vector<UniqueFd>& bell, const Deadline& deadline) {
+  std::string why;
   try {
     check_user(fd);
     std::array<std::byte, sizeof(std::int32_t)> bytes;
     net::recv_with_fds(fd, bytes, bell, deadline.sooner(kConnectLimit));
     std::int32_t rank = 0;
     std::memcpy(&rank, bytes.data(), sizeof(rank));
-    return rank > 0 && rank < ranks && bell.size() == 1 ? rank : -1;
-  } catch (const Error&) {
-    return -1;  // it is not counted: if it was a rank, it says so itself
+    if (rank > 0 && rank < ranks && bell.size() == 1) return rank;
+    why =
+        fmt::format("it says that it is rank {} of {}, and sent {} descriptors instead of 1", rank, ranks, bell.size());
+  } catch (const Error& error) {
+    why = error.what();
   }
+  log_warn("backend 'shm': rank 0 took a connection for no rank's: {}; if it was one, its own message says more", why);
+  return -1;
 }
 
 // What rank 0 has of the others, by rank: a line to each, and its bell.
@@ -114,7 +119,7 @@ Arrived accept_all(const UniqueFd& listener, const GroupContext& context, int co
     return false;
   };
   while (!deadline.expired() && awaited()) {
-    if (!net::wait_readable(listener.get(), deadline.sooner(kLookAround))) continue;
+    if (!net::wait_readable(listener.get(), deadline.sooner(comm::ProgressEngine::kSlice))) continue;
     UniqueFd socket = net::unix_accept(listener, deadline);
     std::vector<UniqueFd> bell;
     const int rank = introduced_rank(socket.get(), ranks, bell, deadline);
@@ -223,7 +228,7 @@ void DescriptorChannels::send_to_all(int fd, const Deadline& deadline) {
 }
 
 UniqueFd DescriptorChannels::receive(const Deadline& deadline, const std::function<void()>& check) {
-  while (!deadline.expired() && !net::wait_readable(sockets_[0].get(), deadline.sooner(kLookAround))) {
+  while (!deadline.expired() && !net::wait_readable(sockets_[0].get(), deadline.sooner(comm::ProgressEngine::kSlice))) {
     if (check) check();
   }
   std::byte word{};

@@ -7,12 +7,11 @@
 #include <cstring>
 #include <type_traits>
 
+#include "runtime/base/text.h"
 #include "runtime/comm/failure/messages.h"
 
 namespace lockstep::shm {
 namespace {
-
-std::string list_of(const std::vector<std::string>& names) { return fmt::format("{}", fmt::join(names, ", ")); }
 
 // Asks for the cache lines that the peers have read last time, all at once instead of one store after the other.
 void own_lines([[maybe_unused]] std::byte* begin, [[maybe_unused]] std::size_t bytes) {
@@ -25,22 +24,17 @@ void own_lines([[maybe_unused]] std::byte* begin, [[maybe_unused]] std::size_t b
 
 std::string ShmCollective::describe() const { return comm::describe(task_.record, sequence_); }
 
-Missing ShmCollective::missing(const Session& session) const {
-  Missing absent;
-  Missing busy;
-  const auto add = [&session](Missing& to, int rank) {
-    to.ranks.push_back(rank);
-    to.text += (to.text.empty() ? "" : ", ") + session.who(rank);
-  };
+comm::Stragglers ShmCollective::missing(const Session& session) const {
+  comm::Stragglers absent{.text = "not arrived: "};
+  comm::Stragglers busy{.text = "all have arrived; not through: "};
   for (int r = 0; r < session.size(); ++r) {
     if (session.control().announcement(r, sequence_).sequence.load(std::memory_order_acquire) < sequence_) {
-      add(absent, r);
+      absent.add(r, session.who(r));
     } else if (session.words(r).finished.load(std::memory_order_acquire) < sequence_) {
-      add(busy, r);
+      busy.add(r, session.who(r));
     }
   }
-  if (!absent.ranks.empty()) return {absent.ranks, "not arrived: " + absent.text};
-  return {busy.ranks, "all have arrived; not through: " + busy.text};
+  return absent.ranks.empty() ? busy : absent;
 }
 
 std::size_t ShmCollective::source_bytes() const {
@@ -95,12 +89,11 @@ Blocker ShmCollective::not_arrived(const CollectiveContext& context) const {
 }
 
 void ShmCollective::refuse_weights(const CollectiveContext& context) const {
-  std::vector<std::string> weights;
-  for (int r = 0; r < task_.size; ++r) {
-    weights.push_back(fmt::format("{} of {}", context.session.control().announcement(r, sequence_).record.words[0],
-                                  context.session.who(r)));
-  }
-  context.session.fail(Cause::Kind::mismatch, -1, comm::describe_too_heavy(task_.record, sequence_, list_of(weights)),
+  const std::string weights = joined(context.session.roster(), [&](const rendezvous::Member& member) {
+    const Announcement& theirs = context.session.control().announcement(member.rank, sequence_);
+    return fmt::format("{} of {}", theirs.record.words[0], member.describe());
+  });
+  context.session.fail(Cause::Kind::mismatch, -1, comm::describe_too_heavy(task_.record, sequence_, weights),
                        static_cast<std::int64_t>(sequence_));
 }
 

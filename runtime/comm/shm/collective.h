@@ -21,7 +21,7 @@ using comm::Task;
 //   window:  memory of the user's own, through every rank's window, chunk by chunk.
 enum class Route : std::uint8_t { inlined, direct, window };
 
-// What a collective needs of its group while it runs.
+// The group's parts that a running collective uses.
 struct CollectiveContext {
   Session& session;
   ArenaTable& arenas;
@@ -56,7 +56,7 @@ class ShmCollective {
   // "all_reduce 42 (sum, 1000 x float32)".
   std::string describe() const;
   // "rank 2 (host a, pid 7) and rank 3 (...) have not arrived".
-  Missing missing(const Session& session) const;
+  comm::Stragglers missing(const Session& session) const;
 
  private:
   // The first rank whose `word` is below `wanted`. Fails the group if that rank has left.

@@ -45,12 +45,11 @@ class FreeSlot final : public Awaited {
     engine_.assert_locked();
     return fmt::format("starting collective {}, with {} in flight", engine_.last_ + 1, kRing);
   }
-  Missing missing() const override {
-    Missing late{{}, fmt::format("not through collective {}: ", needed_)};
+  comm::Stragglers missing() const override {
+    comm::Stragglers late{.text = fmt::format("not through collective {}: ", needed_)};
     for (int r = 0; r < engine_.session().size(); ++r) {
       if (engine_.session().words(r).finished.load(std::memory_order_acquire) >= needed_) continue;
-      late.text += (late.ranks.empty() ? "" : ", ") + engine_.session().who(r);
-      late.ranks.push_back(r);
+      late.add(r, engine_.session().who(r));
     }
     return late;
   }
@@ -149,6 +148,9 @@ void ShmEngine::abort_for(std::string text) {
       session_.cause_of(Cause::Kind::failed, session_.rank(), std::move(text), static_cast<std::int64_t>(last_)));
 }
 
+// The ring holds operations, which hold the engine: it is emptied, or neither would ever go. The caller holds the lock
+// and a reference: a wait for another group must not push this one after its goodbye, and the ring's may be the last
+// reference.
 void ShmEngine::leave() {
   session_.leave(last_);
   closed_ = true;
@@ -156,6 +158,8 @@ void ShmEngine::leave() {
   comm::ProgressEngine::of_process().remove(*this);
 }
 
+// One push before the question what is not done: peers may have announced what this rank has not looked at yet, and an
+// abort would fail them for nothing.
 void ShmEngine::close() {
   const auto self = shared_from_this();  // what leave() lets go of may be the last to hold it
   MutexLock lock(mutex_);
@@ -207,7 +211,7 @@ bool Operation::is_alone() const {
   return !engine_->mailbox_.pending();
 }
 
-Missing Operation::missing() const { return collective_.missing(engine_->session()); }
+comm::Stragglers Operation::missing() const { return collective_.missing(engine_->session()); }
 
 bool ShmMessageWork::poll() {
   MutexLock lock(engine_->mutex_);
@@ -236,7 +240,7 @@ Blocker ShmMessageWork::push() {
   return p2p_->done ? Blocker{} : Blocker{&messages, seen};
 }
 
-Missing ShmMessageWork::missing() const {
+comm::Stragglers ShmMessageWork::missing() const {
   engine_->assert_locked();
   return {{p2p_->peer}, engine_->mailbox_.progress_of(*p2p_)};
 }

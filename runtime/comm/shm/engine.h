@@ -102,7 +102,7 @@ class Operation final : public WorkState, public Awaited {
   bool is_alone() const override;
   std::string describe() const override { return collective_.describe(); }
   std::int64_t sequence() const override { return static_cast<std::int64_t>(collective_.sequence()); }
-  Missing missing() const override;
+  comm::Stragglers missing() const override;
 
   ShmCollective& collective() { return collective_; }
 
@@ -124,7 +124,7 @@ class ShmMessageWork final : public WorkState, public Awaited {
   Blocker push() override;
   bool is_alone() const override;
   std::string describe() const override { return p2p_->describe(); }
-  Missing missing() const override;
+  comm::Stragglers missing() const override;
 
  private:
   std::shared_ptr<ShmEngine> engine_;

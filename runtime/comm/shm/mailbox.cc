@@ -6,16 +6,9 @@
 #include <cstring>
 
 #include "runtime/comm/failure/messages.h"
+#include "runtime/comm/transfer.h"
 
 namespace lockstep::shm {
-namespace {
-
-void copy_bytes(void* to, const void* from, std::size_t bytes) {
-  if (bytes > 0 && to != from) std::memcpy(to, from, bytes);
-}
-
-}  // namespace
-
 Mailbox::Mailbox(Session& session, ArenaTable& arenas)
     : session_(session),
       arenas_(arenas),
@@ -101,7 +94,7 @@ void Mailbox::push_send(ShmP2pOp& p2p) {
     slot.tag = p2p.tag;
     slot.source = {};
     if (p2p.buffer.bytes() <= kMessageInlineBytes) {
-      copy_bytes(slot.payload.data(), p2p.buffer.data, p2p.buffer.bytes());
+      comm::copy_bytes(slot.payload.data(), p2p.buffer.data, p2p.buffer.bytes());
     } else {
       slot.source = arenas_.find(p2p.buffer);
     }
@@ -120,8 +113,9 @@ void Mailbox::move_out(ShmP2pOp& p2p) {
   while (p2p.chunks < chunk_count(p2p.buffer)) {
     if (p2p.chunks >= 2 && slot.drained.load(std::memory_order_acquire) < p2p.chunks - 1) return;
     const std::size_t begin = p2p.chunks * window;
-    copy_bytes(control.channel_window(session_.rank(), p2p.peer, p2p.chunks),
-               static_cast<const std::byte*>(p2p.buffer.data) + begin, std::min(window, p2p.buffer.bytes() - begin));
+    comm::copy_bytes(control.channel_window(session_.rank(), p2p.peer, p2p.chunks),
+                     static_cast<const std::byte*>(p2p.buffer.data) + begin,
+                     std::min(window, p2p.buffer.bytes() - begin));
     slot.staged.store(++p2p.chunks, std::memory_order_release);
     announce();
   }
@@ -166,8 +160,8 @@ void Mailbox::push_recv(const std::shared_ptr<ShmP2pOp>& p2p) {
   // The sender is through the allocate() in which this rank still is: its memory is taken at a later push.
   if (slot.source.arena >= 0 && !arenas_.knows(slot.source)) return;
   if (beside || slot.source.arena >= 0) {
-    copy_bytes(p2p->buffer.data, beside ? slot.payload.data() : arenas_.address(p2p->peer, slot.source),
-               p2p->buffer.bytes());
+    comm::copy_bytes(p2p->buffer.data, beside ? slot.payload.data() : arenas_.address(p2p->peer, slot.source),
+                     p2p->buffer.bytes());
     slot.taken.store(p2p->number, std::memory_order_release);
     p2p->done = true;
     return announce();
@@ -187,9 +181,9 @@ void Mailbox::move_in(ShmP2pOp& p2p) {
   const std::size_t window = control.channel_window_bytes();
   while (p2p.chunks < slot.staged.load(std::memory_order_acquire)) {
     const std::size_t begin = p2p.chunks * window;
-    copy_bytes(static_cast<std::byte*>(p2p.buffer.data) + begin,
-               control.channel_window(p2p.peer, session_.rank(), p2p.chunks),
-               std::min(window, p2p.buffer.bytes() - begin));
+    comm::copy_bytes(static_cast<std::byte*>(p2p.buffer.data) + begin,
+                     control.channel_window(p2p.peer, session_.rank(), p2p.chunks),
+                     std::min(window, p2p.buffer.bytes() - begin));
     slot.drained.store(++p2p.chunks, std::memory_order_release);
     announce();
   }

@@ -9,12 +9,6 @@
 #include "runtime/net/stream.h"
 
 namespace lockstep::shm {
-namespace {
-
-constexpr std::size_t kExchangeBytes = 1024;
-
-}  // namespace
-
 ProcessGroupShm::ProcessGroupShm(GroupContext context, SharedSetup setup)
     : TaskGroup(std::move(context)),
       channels_(std::move(setup.channels)),
@@ -26,20 +20,6 @@ ProcessGroupShm::ProcessGroupShm(GroupContext context, SharedSetup setup)
 ProcessGroupShm::~ProcessGroupShm() { close(*engine_); }
 
 Work ProcessGroupShm::start(Task task) { return Work(engine_->start(std::move(task), timeout()), timeout()); }
-
-std::vector<std::string> ProcessGroupShm::exchange(const std::string& text) {
-  std::vector<std::uint8_t> own(kExchangeBytes);
-  std::copy_n(text.begin(), std::min(text.size(), own.size() - 1), own.begin());
-  std::vector<std::uint8_t> all(kExchangeBytes * roster().size());
-  start(task_of(OpKind::all_gather, BufferView(std::span(own)), BufferView(std::span(all)),
-                static_cast<std::int64_t>(kExchangeBytes)))
-      .wait();
-  std::vector<std::string> texts;
-  for (std::size_t r = 0; r < roster().size(); ++r) {
-    texts.emplace_back(reinterpret_cast<const char*>(all.data() + r * kExchangeBytes));
-  }
-  return texts;
-}
 
 Arena ProcessGroupShm::allocate(std::size_t bytes) {
   check_arena_bytes(bytes);
@@ -54,6 +34,10 @@ Arena ProcessGroupShm::allocate(std::size_t bytes) {
   start(agreement).wait(deadline);
 
   const std::size_t file_bytes = ArenaTable::file_bytes(size(), wanted);
+  const auto fail = [&](Cause::Kind kind, const Error& error) {
+    Session& session = engine_->session();
+    session.fail(kind, 0, fmt::format("{} was in {}: {}", session.who(rank()), what, error.what()), last_sequence());
+  };
   std::shared_ptr<Mapping> memory;
   std::string problem;
   try {
@@ -73,30 +57,22 @@ Arena ProcessGroupShm::allocate(std::size_t bytes) {
     }
     if (fd) memory = Mapping::of(std::move(fd), file_bytes);
   } catch (const net::ConnectionClosed& error) {
-    engine_->session().fail(Cause::Kind::lost, 0,
-                            fmt::format("{} was in {}: {}", engine_->session().who(rank()), what, error.what()),
-                            last_sequence());
+    fail(Cause::Kind::lost, error);
   } catch (const Timeout& error) {
-    engine_->session().fail(Cause::Kind::timeout, 0,
-                            fmt::format("{} was in {}: {}", engine_->session().who(rank()), what, error.what()),
-                            last_sequence());
+    fail(Cause::Kind::timeout, error);
   } catch (const Error& error) {
     engine_->session().check();  // what failed the group is no problem of this rank's memory
     problem = error.what();
   }
   // Then all tell what came of it.
-  comm::agree_on_arena(*this, bytes, problem, [this](const std::string& own) { return exchange(own); });
+  comm::agree_on_arena(*this, bytes, problem);
   Arena arena = engine_->add_arena(std::move(memory), wanted);
   arena.bytes = bytes;
   return arena;
 }
 
 Work ProcessGroupShm::start_message(bool is_send, const BufferView& buffer, int peer, int tag) {
-  ShmP2pOp p2p;
-  p2p.is_send = is_send;
-  p2p.buffer = buffer;
-  p2p.peer = peer;
-  p2p.tag = tag;
+  ShmP2pOp p2p{{.is_send = is_send, .buffer = buffer, .peer = peer, .tag = tag}};
   return Work(engine_->start(std::move(p2p)), timeout());
 }
 

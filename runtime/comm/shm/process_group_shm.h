@@ -32,8 +32,6 @@ class ProcessGroupShm final : public comm::TaskGroup {
  private:
   Work start(Task task) override;
   Work start_message(bool is_send, const BufferView& buffer, int peer, int tag) override;
-  // All ranks' texts, cut to fit beside the record.
-  std::vector<std::string> exchange(const std::string& text);
 
   DescriptorChannels channels_;
   std::shared_ptr<ShmEngine> engine_;

@@ -17,8 +17,6 @@ namespace {
 
 // Longer than any flag takes to cross the machine, shorter than a sleep and a wake-up.
 constexpr std::chrono::microseconds kSpin{5};
-// How often a waiting rank looks whether the others are alive.
-constexpr std::chrono::milliseconds kLookAround{50};
 // Looks without a pause for the clock: longer than a flag takes between two cores.
 constexpr int kLooksPerClock = 32;
 
@@ -111,6 +109,9 @@ void Session::wake_all(int rank) const {
   for (std::uint64_t slot = 0; slot < kRing; ++slot) comm::futex_wake_all(control_.announcement(rank, slot).sequence);
 }
 
+// The text is written before the claim, and the claim is a release: a rank that reads the claim with acquire reads the
+// whole text. Claimed first, a rank could decode half a cause. `aborted_` lets one thread of this rank write its text,
+// for two would mix theirs; other ranks write into texts of their own, and one compare-and-swap decides.
 bool Session::abort(const Cause& cause) {
   MutexLock lock(abort_mutex_);
   if (aborted_ || failed()) return false;
@@ -154,6 +155,8 @@ void Session::throw_first_cause() const {
   throw_error(cause->as_read_by(rank_));
 }
 
+// `left_after` is the last word that this rank writes: who reads it reads every flag the rank set before (late() looks
+// at the flag once more for that reason). Set earlier, it would call a rank gone whose part is done a moment later.
 void Session::leave(std::uint64_t last) {
   own().left_after.store(last + 1, std::memory_order_seq_cst);
   if (ring()) wake_all(rank_);
@@ -219,16 +222,16 @@ void Session::wait(Awaited& awaited, const Deadline& deadline, const comm::Calle
   std::optional<Clock::time_point> next_look;
   while (!awaited.push().done()) {
     if (may_spin_ && spin(awaited)) return;
-    if (!next_look) next_look = Clock::now() + kLookAround;
+    if (!next_look) next_look = Clock::now() + comm::ProgressEngine::kSlice;
     if (sleep_until_changed(awaited, deadline, group)) return;
     const bool expired = deadline.expired();
     if (!expired && Clock::now() < *next_look) continue;
-    next_look = Clock::now() + kLookAround;
+    next_look = Clock::now() + comm::ProgressEngine::kSlice;
     check_peers_alive(awaited.describe());
     if (!expired) continue;
     if (awaited.push().done()) return;
-    const Missing missing = awaited.missing();
-    fail(Cause::Kind::timeout, missing.ranks.size() == 1 ? missing.ranks.front() : -1,
+    const comm::Stragglers missing = awaited.missing();
+    fail(Cause::Kind::timeout, missing.only(),
          comm::timeout_text(awaited.describe(), who(rank_), deadline, missing.text), awaited.sequence());
   }
 }

@@ -1,4 +1,4 @@
-// A rank's seat at the table: its view of the control block, how it waits for the others, and how they all fail.
+// One rank's handle on the control block: it waits for peers, wakes them, and fails the group on all ranks.
 //
 // Threads: the group's one thread, except abort() and lose().
 #pragma once
@@ -13,6 +13,7 @@
 #include "runtime/base/cause.h"
 #include "runtime/base/deadline.h"
 #include "runtime/base/mutex.h"
+#include "runtime/comm/failure/messages.h"
 #include "runtime/comm/progress.h"
 #include "runtime/comm/roster_cause.h"
 #include "runtime/comm/shm/control.h"
@@ -32,12 +33,6 @@ struct Blocker {
   bool done() const { return word == nullptr; }
 };
 
-// Who holds up something that a rank waits for.
-struct Missing {
-  std::vector<int> ranks;
-  std::string text;  // for messages, with their names
-};
-
 // Something that a rank can wait for.
 class Awaited {
  public:
@@ -46,7 +41,7 @@ class Awaited {
   // The operation, for messages, its number if it is a collective, else -1, and who has not arrived.
   virtual std::string describe() const = 0;
   virtual std::int64_t sequence() const { return -1; }
-  virtual Missing missing() const = 0;
+  virtual comm::Stragglers missing() const = 0;
   // True if nothing else that push() could further is under way in the group: then no other word of it is worth waking
   // up for. False is always right; it costs wake-ups.
   virtual bool is_alone() const = 0;
@@ -100,13 +95,13 @@ class Session {
   }
   bool failed() const { return control_.header().first_failure.load(std::memory_order_acquire) != 0; }
 
-  // Another source says so of its rank: fails the group; any thread. Of a rank that has left, nobody waits for
-  // anything; of one whose process has ended, who waits finds out at its next look, and can say in what.
+  // The job's membership reports `cause`: fails the group with it. Any thread. A rank that has left fails nobody; a
+  // process that has ended is named by the waiter's next check_peers_alive(), which knows in which operation.
   void lose(Cause cause);
 
-  // Pushes until done: spins for a few microseconds where every rank has a core, then sleeps, and pushes the process's
-  // other groups before that. `group` is the one that `awaited` pushes. When the deadline passes, the group fails with
-  // a Timeout that says who is missing; when a process dies, with PeerLost.
+  // Pushes until `awaited` is done: spins for a few microseconds where every rank has a core, then sleeps, and pushes
+  // the process's other groups before that. `group` is the one that `awaited` pushes. When the deadline passes, the
+  // group fails with a Timeout that says who is missing; when a process dies, with PeerLost.
   void wait(Awaited& awaited, const Deadline& deadline, const comm::CallerDrivenGroup& group);
 
   // The last collective of `rank`, which has said goodbye.

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "runtime/base/text.h"
+
 namespace lockstep::wire {
 namespace {
 
@@ -20,7 +22,6 @@ Comparison compare(const comm::Task& task, std::uint64_t sequence, const Arrival
   const auto who = [&](std::size_t rank) { return roster[rank].describe(); };
   Comparison comparison;
   comm::Tally tally(task.record.note);
-  std::string weights;
   for (std::size_t r = 0; r < arrivals.size(); ++r) {
     const comm::OpRecord& theirs = arrivals[r]->record;
     if (!comm::same_operation(task.record, theirs)) {
@@ -32,10 +33,11 @@ Comparison compare(const comm::Task& task, std::uint64_t sequence, const Arrival
   }
   comparison.words = tally.words();
   if (tally.is_too_heavy()) {
-    for (std::size_t r = 0; r < arrivals.size(); ++r) {
-      weights += fmt::format("{}{} of {}", r == 0 ? "" : ", ", arrivals[r]->record.words[0], who(r));
-    }
-    comparison.mismatch = comm::describe_too_heavy(task.record, sequence, weights);
+    const auto weight_of = [&](const rendezvous::Member& member) {
+      const Announcement& theirs = *arrivals[static_cast<std::size_t>(member.rank)];
+      return fmt::format("{} of {}", theirs.record.words[0], member.describe());
+    };
+    comparison.mismatch = comm::describe_too_heavy(task.record, sequence, joined(roster, weight_of));
     return comparison;
   }
   if (!fits_inline(task)) return comparison;

@@ -1,4 +1,4 @@
-// Who has come to which collective, and with what: the words of all ranks, compared before any data moves.
+// Which ranks have announced which collective, with their records: compared before any data moves.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace lockstep::wire {
 
-// A rank's word that it has come to a collective.
+// A rank's announcement of a collective.
 struct Announcement {
   comm::OpRecord record;
   std::vector<std::byte> payload;  // its data, if fits_inline()

@@ -98,6 +98,9 @@ void WireEngine::run() {
   }
   try {
     if (shutdown_.failure().happened()) {
+      // In this order: the library gives the buffers up before the program's thread, which waits in raise(), gets them
+      // back, or it would write into memory that the program has freed. The peers are told after that, for a slow one
+      // must not hold the program up; and the wire closes last, since they take its end for this rank's death.
       wire_->cancel_transfers();
       shutdown_.release_buffers();
       shutdown_.tell_of_failure();
@@ -227,6 +230,8 @@ void WireEngine::check_departed_ranks() {
   if (!text.empty()) shutdown_.failure().fail(shutdown_.cause_of(Cause::Kind::left, gone_rank, text, last()));
 }
 
+// The queue goes after the thread has ended: it runs collectives out of it. It must go all the same, for the works in
+// it hold the engine.
 void WireEngine::close_as(std::optional<std::string> cause) {
   {
     MutexLock lock(mutex_);

@@ -11,6 +11,7 @@
 #include <atomic>
 #include <deque>
 #include <functional>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,6 +19,7 @@
 #include <vector>
 
 #include "runtime/base/mutex.h"
+#include "runtime/comm/failure/messages.h"
 #include "runtime/comm/progress.h"
 #include "runtime/comm/transfer.h"
 #include "runtime/comm/wire/arrival_table.h"
@@ -88,21 +90,17 @@ class WireEngine final : public Listener, public std::enable_shared_from_this<Wi
   void check_departed_ranks();
   void execute(WireCollective& collective, const Arrivals& arrivals);
 
-  // Who holds up a collective, as ranks but this one, and in words.
-  struct Missing {
-    std::vector<int> ranks;
-    std::string text;
-  };
   // Waits until done() holds, the group fails or the deadline passes. It pushes the process's groups that only callers
   // move, and sleeps on the process's bell (comm/progress.h).
   enum class Outcome { done, failed, late };
   template <typename Done>
   Outcome wait_for(const Deadline& deadline, Done done) EXCLUDES(mutex_);
-  [[noreturn]] void time_out(const std::string& what, const Missing& missing, const Deadline& deadline);
+  [[noreturn]] void time_out(const std::string& what, const comm::Stragglers& missing, const Deadline& deadline);
   // The library is in Wire::open(), and `why` nobody waits for it any longer.
-  void give_up_opening(const Error& why, const std::function<bool(const Deadline&)>& is_over);
+  void give_up_opening(const Error& why, std::future<void>& outcome);
   void set_closed();
-  Missing missing(const WireCollective& collective) const REQUIRES(mutex_);
+  // Ranks but this one.
+  comm::Stragglers missing(const WireCollective& collective) const REQUIRES(mutex_);
   // "rank 1 (...) was in all_reduce 7 (...)".
   std::string where_this_rank_was() const;
   void close_as(std::optional<std::string> cause);

@@ -1,7 +1,7 @@
 // How an engine comes to run: its wire connects on the communication thread while the program's waits.
 #include <fmt/format.h>
 
-#include <exception>
+#include <future>
 
 #include "runtime/base/error.h"
 #include "runtime/base/quiet_thread.h"
@@ -24,37 +24,20 @@ std::function<void()> start_own_thread(std::function<void()> body) {
 
 void WireEngine::open(const ThreadMaker& make_thread, const Deadline& deadline, const std::function<void()>& check) {
   // The library is called on the communication thread from its first call on; what it throws is thrown here.
-  struct Start {
-    Mutex mutex;
-    Condition changed;
-    bool over GUARDED_BY(mutex) = false;
-    std::exception_ptr error GUARDED_BY(mutex);
-  };
-  const auto start = std::make_shared<Start>();
-  join_ = make_thread([self = shared_from_this(), start, deadline] {
-    std::exception_ptr error;
+  const auto opened = std::make_shared<std::promise<void>>();
+  std::future<void> outcome = opened->get_future();
+  join_ = make_thread([self = shared_from_this(), opened, deadline] {
     try {
       self->wire_->open(*self, deadline);
     } catch (...) {
-      error = std::current_exception();
+      opened->set_exception(std::current_exception());
+      return self->wire_->close(Deadline::after({}));
     }
-    {
-      MutexLock lock(start->mutex);
-      start->over = true;
-      start->error = error;
-      start->changed.notify_all();
-    }
-    if (error) {
-      self->wire_->close(Deadline::after({}));
-    } else {
-      self->run();
-    }
+    opened->set_value();
+    self->run();
   });
   const auto is_over = [&](const Deadline& until) {
-    MutexLock lock(start->mutex);
-    while (!start->over && start->changed.wait_until(start->mutex, until)) {
-    }
-    return start->over;
+    return outcome.wait_for(until.remaining()) == std::future_status::ready;
   };
   try {
     while (!is_over(deadline.sooner(kLook))) {
@@ -66,23 +49,17 @@ void WireEngine::open(const ThreadMaker& make_thread, const Deadline& deadline, 
                       wire_->name(), who(rank_), wire_->opening(), deadline.progress()));
     }
   } catch (const PeerLost& lost) {
-    give_up_opening(lost, is_over);
+    give_up_opening(lost, outcome);
     throw_again(lost, fmt::format("{}; {} waited for {}", lost.what(), who(rank_), wire_->opening()));
   } catch (const Error& error) {
-    give_up_opening(error, is_over);
+    give_up_opening(error, outcome);
     throw;
   }
-  std::exception_ptr error;
-  {
-    MutexLock lock(start->mutex);
-    error = start->error;
-  }
-  if (!error) return;
-  join_();
-  set_closed();
   try {
-    std::rethrow_exception(error);
-  } catch (const Error& own) {
+    outcome.get();
+  } catch (const std::exception& own) {
+    join_();
+    set_closed();
     // What befell another rank comes first: it may be why this one can't connect.
     try {
       if (check) check();
@@ -93,12 +70,12 @@ void WireEngine::open(const ThreadMaker& make_thread, const Deadline& deadline, 
   }
 }
 
-void WireEngine::give_up_opening(const Error& why, const std::function<bool(const Deadline&)>& is_over) {
+void WireEngine::give_up_opening(const Error& why, std::future<void>& outcome) {
   // Which interrupts.
   shutdown_.abandon(why.cause() != nullptr ? *why.cause()
                                            : shutdown_.cause_of(Cause::Kind::failed, rank_, why.what(), 0));
   if (wire_->can_interrupt_open()) {
-    is_over(Deadline::never());
+    outcome.wait();
     join_();
   }
   set_closed();

@@ -22,7 +22,7 @@ class WireMessageWork final : public WorkState {
     const WireEngine::Outcome outcome = engine_->wait_for(deadline, [&] { return p2p_->done; });
     if (outcome == WireEngine::Outcome::failed) engine_->shutdown_.raise();
     if (outcome == WireEngine::Outcome::done) return;
-    WireEngine::Missing progress{{p2p_->peer}, {}};
+    comm::Stragglers progress{{p2p_->peer}, {}};
     {
       MutexLock lock(engine_->mutex_);
       progress.text = engine_->p2p_queue_.progress_of(*p2p_);
@@ -82,9 +82,8 @@ WireEngine::Outcome WireEngine::wait_for(const Deadline& deadline, Done done) {
   }
 }
 
-void WireEngine::time_out(const std::string& what, const Missing& missing, const Deadline& deadline) {
-  propose(Cause::Kind::timeout, missing.ranks.size() == 1 ? missing.ranks.front() : -1,
-          comm::timeout_text(what, who(rank_), deadline, missing.text));
+void WireEngine::time_out(const std::string& what, const comm::Stragglers& missing, const Deadline& deadline) {
+  propose(Cause::Kind::timeout, missing.only(), comm::timeout_text(what, who(rank_), deadline, missing.text));
   shutdown_.raise();
 }
 
@@ -100,7 +99,7 @@ void WireCollective::wait(const Deadline& deadline) {
       engine_->wait_for(deadline, [&] { return done_.load(std::memory_order_acquire); });
   if (outcome == WireEngine::Outcome::failed) engine_->shutdown_.raise();
   if (outcome == WireEngine::Outcome::done) return;
-  WireEngine::Missing missing;
+  comm::Stragglers missing;
   {
     MutexLock lock(engine_->mutex_);
     missing = engine_->missing(*this);
@@ -108,19 +107,17 @@ void WireCollective::wait(const Deadline& deadline) {
   engine_->time_out(describe(), missing, deadline);
 }
 
-WireEngine::Missing WireEngine::missing(const WireCollective& collective) const {
+comm::Stragglers WireEngine::missing(const WireCollective& collective) const {
   const auto others = [this](const char* what, const std::vector<int>& ranks) {
-    Missing result;
+    comm::Stragglers result{.text = what};
     for (const int rank : ranks) {
-      if (rank == rank_) continue;
-      result.text += (result.ranks.empty() ? what : ", ") + who(rank);
-      result.ranks.push_back(rank);
+      if (rank != rank_) result.add(rank, who(rank));
     }
     return result;
   };
-  Missing absent = others("not arrived: ", arrival_table_.absent(collective.sequence_));
+  comm::Stragglers absent = others("not arrived: ", arrival_table_.absent(collective.sequence_));
   if (!absent.ranks.empty()) return absent;
-  Missing awaited = others("all have arrived; data is still on its way to or from ", wire_->awaited());
+  comm::Stragglers awaited = others("all have arrived; data is still on its way to or from ", wire_->awaited());
   if (awaited.ranks.empty()) awaited.text = "all have arrived, and their data is still on its way";
   return awaited;
 }

@@ -12,10 +12,6 @@ using comm::Task;
 
 std::byte* bytes_of(const BufferView& buffer) { return static_cast<std::byte*>(buffer.data); }
 
-void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
-  if (bytes > 0 && to != from) std::memcpy(to, from, bytes);
-}
-
 // The pieces of one exchange.
 class Pieces {
  public:
@@ -142,7 +138,7 @@ void pass_on(const Task& task, Wire& wire) {
   const auto gives = [&](int r) { return comm::is_source(task.record, r); };
   const auto gets = [&](int r) { return kind != OpKind::gather || r == task.record.root; };
 
-  if (gives(task.rank) && gets(task.rank)) copy_bytes(output(task.rank), input(task.rank), part);
+  if (gives(task.rank) && gets(task.rank)) comm::copy_bytes(output(task.rank), input(task.rank), part);
   Pieces pieces(task);
   pieces.for_others([&](int r) {
     if (gives(task.rank) && gets(r)) pieces.send(r, input(r), part);

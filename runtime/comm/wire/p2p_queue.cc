@@ -6,12 +6,10 @@
 #include <cstring>
 #include <utility>
 
+#include "runtime/comm/transfer.h"
+
 namespace lockstep::wire {
 namespace {
-
-void copy_bytes(void* to, const void* from, std::size_t bytes) {
-  if (bytes > 0 && to != from) std::memmove(to, from, bytes);
-}
 
 Piece piece_of(const WireP2pOp& p2p) {
   return {p2p.peer, static_cast<std::byte*>(p2p.buffer.data), p2p.buffer.bytes()};
@@ -102,7 +100,7 @@ void P2pQueue::take(const std::shared_ptr<WireP2pOp>& p2p, Post post) {
     return;
   }
   if (post.local != nullptr) {
-    copy_bytes(p2p->buffer.data, post.local->buffer.data, p2p->buffer.bytes());
+    comm::copy_bytes(p2p->buffer.data, post.local->buffer.data, p2p->buffer.bytes());
     finish(*post.local);
     return finish(*p2p);
   }
@@ -142,7 +140,7 @@ bool P2pQueue::run(const P2pAction& action, Wire& wire) {
       return false;
     }
     case P2pAction::What::take:
-      copy_bytes(p2p.buffer.data, action.payload.data(), p2p.buffer.bytes());
+      comm::copy_bytes(p2p.buffer.data, action.payload.data(), p2p.buffer.bytes());
       tell(frame_about(FrameKind::taken, p2p));
       return true;
     case P2pAction::What::accept:

@@ -4,7 +4,8 @@
 // larger data is delivered once a recv has accepted it, straight into its memory: nothing is ever held back for a
 // receiver that has not asked. Messages to oneself never leave the process.
 //
-// Threads: the engine's lock guards it. The communication thread takes the actions under it and runs them without.
+// Threads: the engine's lock guards it. The communication thread takes the actions under the lock and runs them
+// without it.
 #pragma once
 
 #include <cstdint>

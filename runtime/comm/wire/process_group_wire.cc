@@ -52,16 +52,12 @@ Arena ProcessGroupWire::allocate(std::size_t bytes) {
     problem = error.what();
   }
   // All tell what came of it.
-  comm::agree_on_arena(*this, bytes, problem, [this](const std::string& own) { return all_gather_text(*this, own); });
+  comm::agree_on_arena(*this, bytes, problem);
   return arena;
 }
 
 Work ProcessGroupWire::start_message(bool is_send, const BufferView& buffer, int peer, int tag) {
-  WireP2pOp p2p;
-  p2p.is_send = is_send;
-  p2p.buffer = buffer;
-  p2p.peer = peer;
-  p2p.tag = tag;
+  WireP2pOp p2p{{.is_send = is_send, .buffer = buffer, .peer = peer, .tag = tag}};
   return Work(engine_->start(std::move(p2p)), timeout());
 }
 

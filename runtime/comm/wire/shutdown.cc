@@ -116,6 +116,9 @@ void Shutdown::acknowledge() {
   for (const int peer : peers) wire_.send_frame(peer, write_frame(seen));
 }
 
+// `leaving_` is set before the first goodbye goes out: a peer that leaves too may close its connection as soon as it
+// has read that, and the end is no loss only for a rank that is leaving. The store gets the goodbye of a rank that some
+// peer has not acknowledged in time; there that peer looks before it calls the closed connection a death.
 void Shutdown::say_goodbye(std::uint64_t last) {
   Frame goodbye;
   goodbye.kind = FrameKind::goodbye;

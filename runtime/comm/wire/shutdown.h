@@ -1,8 +1,8 @@
-// How this rank's part in a group ends: by a goodbye that the others have seen, or by a first cause that they are told.
+// How this rank leaves its group: by a goodbye that all others acknowledge, or by a first cause that they are told.
 //
-// A connection that closes says the same to the others as a death does. So whoever leaves stays until each of them has
-// seen its goodbye. One may stand still meanwhile: for that one the goodbye is left in the store, where it is looked
-// for before anybody is called dead. Who has said goodbye itself needs nobody any more, and calls nobody dead.
+// Peers can't tell a closed connection from a death. So a leaving rank waits until each peer has acknowledged its
+// goodbye. A peer that doesn't run meanwhile finds the goodbye in the store, where it looks before it calls a rank
+// dead. A rank that has said goodbye itself calls nobody dead.
 //
 // Threads: any, but where the communication thread is named. Its lock is held for moments only, never during a call of
 // the wire, of the store or of `on_failure`; so it may be taken under another.
