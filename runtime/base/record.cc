@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/base/environment.h"
+#include "runtime/base/text.h"
 
 namespace lockstep {
 namespace {
@@ -45,6 +46,10 @@ void RecordReader::operator()(std::string_view name, std::string& text) {
   if (const auto value = take(name)) text = *value;
 }
 
+void RecordReader::optional(std::string_view name, std::string& text) {
+  if (value_of(rest_, name)) (*this)(name, text);
+}
+
 void RecordReader::rest(std::string_view name, std::string& text) {
   while (good_) {
     if (const auto value = value_of(rest_, name)) {
@@ -64,6 +69,24 @@ std::int64_t RecordReader::take_number(std::string_view name, std::int64_t low, 
   if (number && *number >= low && *number <= high) return *number;
   good_ = false;
   return 0;
+}
+
+std::string write_texts(std::span<const std::string> texts) {
+  std::string packed;
+  for (const std::string& text : texts) packed += std::to_string(text.size()) + ':' + text;
+  return packed;
+}
+
+std::optional<std::vector<std::string>> read_texts(std::string_view packed) {
+  std::vector<std::string> texts;
+  while (!packed.empty()) {
+    const auto length = parse_int(packed.substr(0, packed.find(':')));
+    take_word(packed, ':');
+    if (!length || *length < 0 || static_cast<std::size_t>(*length) > packed.size()) return std::nullopt;
+    texts.emplace_back(packed.substr(0, static_cast<std::size_t>(*length)));
+    packed.remove_prefix(texts.back().size());
+  }
+  return texts;
 }
 
 }  // namespace lockstep

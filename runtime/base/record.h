@@ -17,9 +17,11 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "runtime/base/error.h"
 
@@ -39,6 +41,8 @@ class RecordWriter {
   void operator()(std::string_view name, const Value& value, ToText to_text, FromText) {
     line(name, to_text(value));
   }
+  // A text that a reader can do without.
+  void optional(std::string_view name, std::string_view text) { line(name, text); }
   // The last field, which may have lines.
   void rest(std::string_view name, std::string_view text);
 
@@ -72,6 +76,7 @@ class RecordReader {
       good_ = false;
     }
   }
+  void optional(std::string_view name, std::string& text);
   void rest(std::string_view name, std::string& text);
 
   // The value of the next line of that name; nothing, and good() no more, if there is none.
@@ -104,5 +109,9 @@ std::optional<Record> read_record(std::string_view text, EachField each_field) {
   if (!fields.complete()) return std::nullopt;
   return record;
 }
+
+// A list of texts as one text, "5:first6:second", whatever the texts hold; and back, nullopt if it is none.
+std::string write_texts(std::span<const std::string> texts);
+std::optional<std::vector<std::string>> read_texts(std::string_view packed);
 
 }  // namespace lockstep

@@ -6,39 +6,14 @@
 #include <algorithm>
 #include <map>
 
-#include "runtime/base/environment.h"
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
+#include "runtime/base/record.h"
 #include "runtime/rendezvous/consensus.h"
 #include "runtime/rendezvous/roster.h"
 
 namespace lockstep {
 namespace {
-
-// A list of texts as one text: "5:first6:second", whatever the texts hold.
-std::string pack(std::span<const std::string> texts) {
-  std::string packed;
-  for (const std::string& text : texts) packed += fmt::format("{}:{}", text.size(), text);
-  return packed;
-}
-
-std::vector<std::string> unpack(std::string_view packed) {
-  std::vector<std::string> texts;
-  while (!packed.empty()) {
-    const std::size_t colon = packed.find(':');
-    const auto length = parse_int(packed.substr(0, colon));
-    if (colon == std::string_view::npos || !length || *length < 0 ||
-        static_cast<std::size_t>(*length) > packed.size() - colon - 1) {
-      throw CorruptData(
-          fmt::format("Reducer: the list of parameters of another rank is damaged, {} bytes before its "
-                      "end; do all ranks run the same build?",
-                      packed.size()));
-    }
-    texts.emplace_back(packed.substr(colon + 1, static_cast<std::size_t>(*length)));
-    packed.remove_prefix(colon + 1 + static_cast<std::size_t>(*length));
-  }
-  return texts;
-}
 
 // Options first, then one entry per parameter.
 std::vector<std::string> list_of(std::span<const ParameterSpec> specs, const BucketOptions& options) {
@@ -87,7 +62,7 @@ std::string first_difference(std::span<const std::vector<std::string>> lists) {
 void compare_parameters(ProcessGroup& group, std::span<const ParameterSpec> specs, const BucketOptions& options,
                         std::string_view remedy) {
   if (group.size() == 1) return;
-  const std::string packed = pack(list_of(specs, options));
+  const std::string packed = write_texts(list_of(specs, options));
   const Deadline deadline = Deadline::after(group.timeout());
   // Reducers of a group are told apart by how many each rank has made before: the same on all, or they would differ.
   const std::int64_t made = group.store().add(fmt::format("ddp/reducers/{}", group.rank()), 1);
@@ -107,8 +82,11 @@ void compare_parameters(ProcessGroup& group, std::span<const ParameterSpec> spec
   const auto judge = [&](std::span<const std::string> told) {
     std::vector<std::vector<std::string>> lists(told.size());
     for (const auto& ranks : groups) {
-      const auto list = unpack(told[static_cast<std::size_t>(ranks.front())]);
-      for (const int rank : ranks) lists[static_cast<std::size_t>(rank)] = list;
+      const auto list = read_texts(told[static_cast<std::size_t>(ranks.front())]);
+      if (!list)
+        throw CorruptData(
+            "Reducer: the list of parameters of another rank is damaged; do all ranks run the same build?");
+      for (const int rank : ranks) lists[static_cast<std::size_t>(rank)] = *list;
     }
     return first_difference(lists);
   };

@@ -7,6 +7,7 @@
 
 #include "runtime/base/environment.h"
 #include "runtime/base/host.h"
+#include "runtime/base/record.h"
 
 namespace lockstep::membership {
 namespace {
@@ -27,16 +28,12 @@ std::string printable(std::string_view text) {
   return result;
 }
 
-bool take(ProcessInfo& info, std::string_view name, std::string_view value) {
-  if (name == "host") info.host = value;
-  if (name == "boot_id") info.boot_id = value;
-  if (name == "pid_namespace") info.pid_namespace = value;
-  if (name != "pid") return true;
-  const auto pid = parse_int(value);
-  if (!pid || *pid < 1 || *pid > (1 << 30)) return false;
-  info.pid = static_cast<int>(*pid);
-  return true;
-}
+constexpr auto kProcessFields = [](auto& info, auto& fields) {
+  fields("host", info.host);
+  fields("pid", info.pid, 1, 1 << 30);
+  fields("boot_id", info.boot_id);
+  fields.optional("pid_namespace", info.pid_namespace);
+};
 
 }  // namespace
 
@@ -54,23 +51,17 @@ bool ProcessInfo::shares_pids_with(const ProcessInfo& other) const {
 }
 
 std::string encode(const ProcessInfo& info) {
-  return fmt::format("host {}\npid {}\nboot_id {}\npid_namespace {}\n", printable(info.host), info.pid,
-                     printable(info.boot_id), printable(info.pid_namespace));
+  ProcessInfo sent = info;
+  for (std::string* text : {&sent.host, &sent.boot_id, &sent.pid_namespace}) *text = printable(*text);
+  return write_record(sent, kProcessFields);
 }
 
 std::optional<ProcessInfo> decode_process_info(std::string_view text) {
-  ProcessInfo info;
-  while (!text.empty()) {
-    const auto end = text.find('\n');
-    if (end == std::string_view::npos) return std::nullopt;
-    const std::string_view line = text.substr(0, end);
-    text.remove_prefix(end + 1);
-    const auto space = line.find(' ');
-    if (space == std::string_view::npos || !is_printable(line.substr(space + 1))) return std::nullopt;
-    if (!take(info, line.substr(0, space), line.substr(space + 1))) return std::nullopt;
-  }
-  if (info.host.empty() || info.pid == 0 || info.boot_id.empty()) return std::nullopt;
-  return info;
+  auto info = read_record<ProcessInfo>(text, kProcessFields);
+  if (!info || info->host.empty() || info->boot_id.empty()) return std::nullopt;
+  const bool may_be_shown =
+      is_printable(info->host) && is_printable(info->boot_id) && is_printable(info->pid_namespace);
+  return may_be_shown ? info : std::nullopt;
 }
 
 ProcessState state_of(const ProcessInfo& other, const ProcessInfo& self) {

@@ -28,7 +28,7 @@ struct ProcessInfo {
   bool shares_pids_with(const ProcessInfo& other) const;
 };
 
-// Lines "name value".
+// A record (base/record.h).
 std::string encode(const ProcessInfo& info);
 // nullopt if the text is none of encode(). Lines with other names are passed over: a later version may have more. What
 // is returned may be printed: texts hold at most 255 printable characters.

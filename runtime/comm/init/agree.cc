@@ -3,60 +3,52 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
-#include <set>
+#include <map>
 #include <span>
 
-#include "runtime/base/environment.h"
 #include "runtime/base/error.h"
 #include "runtime/base/logging.h"
+#include "runtime/base/record.h"
 #include "runtime/rendezvous/consensus.h"
 
 namespace lockstep {
 namespace {
 
-// A backend and its reason per line, with a tab between them.
-std::string lines_of(std::span<const Reason> reasons) {
-  std::string text;
-  for (const Reason& reason : reasons) {
-    std::string line = reason.why_not;
-    std::replace(line.begin(), line.end(), '\n', ' ');
-    text += reason.backend + '\t' + line + '\n';
+// Why a rank, or all of them together, can't take each backend; empty where it can.
+using Reasons = std::map<std::string, std::string>;
+
+std::string encode(const Reasons& reasons) {
+  std::vector<std::string> texts;
+  for (const auto& [backend, why_not] : reasons) texts.insert(texts.end(), {backend, why_not});
+  return write_texts(texts);
+}
+
+Reasons decode(const std::string& text, const std::string& where) {
+  const auto texts = read_texts(text);
+  if (!texts || texts->size() % 2 != 0) {
+    throw CorruptData(fmt::format(
+        "init_process_group: what {} says of the backends, {} bytes, is no list of them; run the same build of "
+        "lockstep on all ranks",
+        where, text.size()));
   }
-  return text;
+  Reasons reasons;
+  for (std::size_t i = 0; i < texts->size(); i += 2) reasons[(*texts)[i]] = (*texts)[i + 1];
+  return reasons;
 }
 
-// What follows "backend\t" in the line that begins with it, if there is one.
-std::optional<std::string> line_of(const std::string& text, const std::string& backend) {
-  const std::size_t begin = ("\n" + text).find("\n" + backend + '\t');
-  if (begin == std::string::npos) return std::nullopt;
-  const std::size_t rest = begin + backend.size() + 1;
-  return text.substr(rest, text.find('\n', rest) - rest);
-}
-
-// Why whoever wrote `text` can't take `backend`.
-std::string reason_in(const std::string& text, const std::string& backend) {
-  return line_of(text, backend).value_or("it asked for another backend");
-}
-
-// What stands against each backend that any rank has named, as the first rank in order says it: "backend\trank\treason"
-// per line. Nothing of those that all can take.
-std::string verdict_on(std::span<const std::string> texts) {
-  std::set<std::string> named;
-  for (const std::string& text : texts) {
-    std::size_t end = 0;
-    for (std::size_t begin = 0; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
-      const std::size_t tab = text.find('\t', begin);
-      if (tab < end) named.insert(text.substr(begin, tab - begin));
-    }
+// What stands against each backend that any rank has named, as the first rank in order says it.
+Reasons judge(const rendezvous::Roster& roster, std::span<const std::string> texts) {
+  std::vector<Reasons> said;
+  Reasons verdict;
+  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+    said.push_back(decode(texts[rank], roster[rank].describe()));
+    for (const auto& [backend, why_not] : said.back()) verdict[backend];
   }
-  std::string verdict;
-  for (const std::string& backend : named) {
-    for (std::size_t rank = 0; rank < texts.size(); ++rank) {
-      const std::string reason = reason_in(texts[rank], backend);
-      if (reason.empty()) continue;
-      verdict += fmt::format("{}\t{}\t{}\n", backend, rank, reason);
-      break;
+  for (auto& [backend, why_not] : verdict) {
+    for (std::size_t rank = 0; rank < said.size() && why_not.empty(); ++rank) {
+      const auto found = said[rank].find(backend);
+      const std::string theirs = found == said[rank].end() ? "it asked for another backend" : found->second;
+      if (!theirs.empty()) why_not = fmt::format("{}: {}", roster[rank].describe(), theirs);
     }
   }
   return verdict;
@@ -69,28 +61,22 @@ std::vector<Reason> agree_on_reasons(std::vector<Reason> own, const GroupContext
                                   {.name = "backend",
                                    .what = "init_process_group: the ranks choose a backend together",
                                    .remedy = "did it ask for another backend?"});
+  const auto verdict_on = [&](std::span<const std::string> texts) { return encode(judge(context.roster, texts)); };
+  Reasons reasons;
+  for (const Reason& reason : own) reasons[reason.backend] = reason.why_not;
   if (std::all_of(own.begin(), own.end(), [](const Reason& reason) { return !reason.why_not.empty(); })) {
     try {
-      consensus.contribute(lines_of(own), verdict_on, deadline);
+      consensus.contribute(encode(reasons), verdict_on, deadline);
     } catch (const Error& error) {  // another rank was faster to fail, with the store that it hosts
       log_debug("init_process_group: the other ranks are not told why this one can take no backend: {}", error.what());
     }
     return own;
   }
-  const std::string verdict = consensus.decide(lines_of(own), verdict_on, deadline);
+  const Reasons verdict =
+      decode(consensus.decide(encode(reasons), verdict_on, deadline), "store key 'backend/verdict'");
   for (Reason& reason : own) {
-    const auto theirs = line_of(verdict, reason.backend);
-    if (!theirs || !reason.why_not.empty()) continue;
-    const std::size_t tab = theirs->find('\t');
-    const auto rank = parse_int(std::string_view(*theirs).substr(0, tab));
-    if (!rank || *rank < 0 || static_cast<std::size_t>(*rank) >= context.roster.size() || tab == std::string::npos) {
-      throw CorruptData(
-          fmt::format("init_process_group: store key 'backend/verdict' holds '{}' about backend '{}', which is no rank "
-                      "and its reason; run the same build of lockstep on all ranks",
-                      *theirs, reason.backend));
-    }
-    reason.why_not =
-        fmt::format("{}: {}", context.roster[static_cast<std::size_t>(*rank)].describe(), theirs->substr(tab + 1));
+    const auto theirs = verdict.find(reason.backend);
+    if (theirs != verdict.end() && reason.why_not.empty()) reason.why_not = theirs->second;
   }
   return own;
 }
