@@ -1,5 +1,6 @@
 #include "runtime/base/event_fd.h"
 
+#include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -13,6 +14,11 @@ namespace lockstep {
 
 EventFd::EventFd() : fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (!fd_) throw SystemError("eventfd", errno);
+}
+
+bool EventFd::is_set() const {
+  pollfd entry{.fd = fd_.get(), .events = POLLIN, .revents = 0};
+  return ::poll(&entry, 1, 0) > 0;
 }
 
 // The only failure that is left is EAGAIN: a full counter is readable already, and an empty one is clear.

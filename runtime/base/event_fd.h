@@ -13,6 +13,8 @@ class EventFd {
   EventFd();
   // Readable from notify() to clear().
   int fd() const { return fd_.get(); }
+  // From notify() to clear(). Never waits.
+  bool is_set() const;
   // Never waits.
   void notify() const noexcept;
   void clear() const noexcept;

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -18,6 +17,7 @@
 #include "proto/request.h"
 #include "runtime/base/environment.h"
 #include "runtime/base/error.h"
+#include "runtime/base/event_fd.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/mutex.h"
 #include "runtime/base/observed_clock.h"
@@ -54,10 +54,8 @@ class MemberLink::Impl {
         calls_(std::move(calls)),
         self_(self),
         address_(endpoint.address.to_string()),
-        wakeup_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
         look_(std::min<std::chrono::nanoseconds>(kLook, options.heartbeat)),
         clock_(2 * look_) {
-    if (!wakeup_) throw SystemError("eventfd", errno);
     register_member(endpoint, scope, deadline);
     clock_.observe(Clock::now());
     thread_ = start_quiet_thread([this] { run(); });
@@ -159,14 +157,8 @@ class MemberLink::Impl {
       number = ++posted_ever_;
       leaving_ = last;
     }
-    wake();
+    wakeup_.notify();
     return number;
-  }
-
-  void wake() {
-    const std::uint64_t one = 1;
-    while (::write(wakeup_.get(), &one, sizeof one) < 0 && errno == EINTR) {
-    }
   }
 
   // The thread ends by itself after the last request, or has ended as the store was lost.
@@ -175,7 +167,7 @@ class MemberLink::Impl {
       MutexLock lock(mutex_);
       leaving_ = true;
     }
-    wake();
+    wakeup_.notify();
     if (thread_.joinable()) thread_.join();
   }
 
@@ -201,6 +193,9 @@ class MemberLink::Impl {
     answered_changed_.notify_all();
   }
 
+  // Each turn reads before it judges and judges before it sends: what has come shows that the store lives, and only
+  // bytes sent in earlier turns can have been acknowledged. The goodbye goes out behind everything posted before it,
+  // and no heartbeat behind the goodbye.
   void keep_link() {
     try {
       heard_at_ = clock_.elapsed();
@@ -232,14 +227,12 @@ class MemberLink::Impl {
     const auto limit = std::min<Clock::duration>(until - Clock::now(), look_);
     const auto milliseconds = std::chrono::ceil<std::chrono::milliseconds>(limit).count();
     const short events = static_cast<short>(output_.empty() ? POLLIN : POLLIN | POLLOUT);
-    std::array<pollfd, 2> entries{{{fd_.get(), events, 0}, {wakeup_.get(), POLLIN, 0}}};
+    std::array<pollfd, 2> entries{{{fd_.get(), events, 0}, {wakeup_.fd(), POLLIN, 0}}};
     if (::poll(entries.data(), entries.size(), static_cast<int>(std::max<std::int64_t>(0, milliseconds))) < 0 &&
         errno != EINTR) {
       throw SystemError("poll of a member's connection", errno);
     }
-    std::uint64_t count = 0;
-    while (::read(wakeup_.get(), &count, sizeof count) < 0 && errno == EINTR) {
-    }
+    wakeup_.clear();
   }
 
   // False if the connection has ended, which was told then.
@@ -415,7 +408,7 @@ class MemberLink::Impl {
   const MemberCalls calls_;
   const MemberInfo self_;
   const std::string address_;
-  const UniqueFd wakeup_;
+  const EventFd wakeup_;
   std::optional<ProcessInfo> host_;
 
   Mutex mutex_;

@@ -1,9 +1,6 @@
 #include "runtime/store/client/tcp_store.h"
 
 #include <fmt/format.h>
-#include <poll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -20,24 +17,15 @@ using proto::Op;
 
 constexpr proto::Limits kLimits;
 
-UniqueFd make_signal() {
-  UniqueFd fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!fd) throw SystemError("eventfd", errno);
-  return fd;
-}
-
-bool is_raised(const UniqueFd& signal) {
-  pollfd entry{.fd = signal.get(), .events = POLLIN, .revents = 0};
-  return ::poll(&entry, 1, 0) > 0;
-}
-
-void raise(const UniqueFd& signal) {
-  const std::uint64_t one = 1;
-  while (::write(signal.get(), &one, sizeof one) < 0) {
-    if (errno == EAGAIN) return;  // it is readable
-    if (errno != EINTR) throw SystemError("write to an eventfd", errno);
-  }
-}
+// Why the store does not answer, and what to do.
+constexpr std::string_view kHostEnded =
+    "the process that hosts the store, which is the launcher or rank 0, has ended or refused this request: look at "
+    "what "
+    "it said";
+constexpr std::string_view kHostVanished =
+    "the host of the store does not answer any more: it has stopped, or the network to it is cut";
+constexpr std::string_view kHostSilent =
+    "the process that hosts the store may be stopped, or the network between may be cut";
 
 // For the server, in ms: 0 if the deadline has passed, less if there is none.
 std::int64_t timeout_of(const Deadline& deadline) {
@@ -65,11 +53,7 @@ TcpStore::TcpStore(const net::HostPort& server, const Deadline& deadline, const 
     : TcpStore(Endpoint{.address = server}, deadline, options) {}
 
 TcpStore::TcpStore(const Endpoint& endpoint, const Deadline& deadline, const TcpStoreOptions& options)
-    : server_(endpoint.address),
-      options_(options),
-      endpoint_(endpoint),
-      stop_(make_signal()),
-      given_up_(make_signal()) {
+    : server_(endpoint.address), options_(options), endpoint_(endpoint) {
   try {
     TcpConnection connection = TcpConnection::open(endpoint, deadline);
     connection.stop_by(stop());
@@ -99,8 +83,8 @@ std::string TcpStore::bytes_of(const proto::Request& request) const {
 
 // The deadline for a new connection.
 Deadline TcpStore::unless_stopped(const Deadline& deadline) const {
-  if (is_raised(given_up_)) return deadline.sooner(options_.give_up_timeout);
-  if (is_raised(stop_)) return deadline.sooner(options_.cancel_timeout);
+  if (given_up_.is_set()) return deadline.sooner(options_.give_up_timeout);
+  if (stop_.is_set()) return deadline.sooner(options_.cancel_timeout);
   return deadline;
 }
 
@@ -127,25 +111,8 @@ void TcpStore::give_back(TcpConnection connection) {
   idle_.push_back(std::move(connection));
 }
 
-StoreLost TcpStore::lost(const std::string& what, const std::exception& error) const {
-  return StoreLost(
-      fmt::format("store ({}): {}: {}; the process that hosts the store, which is the launcher or rank 0, "
-                  "has ended or refused this request: look at what it said",
-                  description(), what, error.what()));
-}
-
-StoreLost TcpStore::vanished(const std::string& what, const std::exception& error) const {
-  return StoreLost(
-      fmt::format("store ({}): {}: {}; the host of the store does not answer any more: it has stopped, or "
-                  "the network to it is cut",
-                  description(), what, error.what()));
-}
-
-StoreLost TcpStore::silent(const std::string& what, const Deadline& deadline) const {
-  return StoreLost(
-      fmt::format("store ({}): {}: no answer, {}; the process that hosts the store may be stopped, or the "
-                  "network between may be cut",
-                  description(), what, deadline.progress()));
+StoreLost TcpStore::lost(const std::string& what, std::string_view how, std::string_view hint) const {
+  return StoreLost(fmt::format("store ({}): {}: {}; {}", description(), what, how, hint));
 }
 
 void TcpStore::with_connection(const std::string& what, const Deadline& deadline,
@@ -156,13 +123,13 @@ void TcpStore::with_connection(const std::string& what, const Deadline& deadline
     body(connection);
     give_back(std::move(connection));
   } catch (const net::ConnectionClosed& error) {
-    throw lost(what, error);
+    throw lost(what, error.what(), kHostEnded);
   } catch (const SystemError& error) {
-    throw is_of_a_vanished_host(error.error_number()) ? vanished(what, error) : lost(what, error);
+    throw lost(what, error.what(), is_of_a_vanished_host(error.error_number()) ? kHostVanished : kHostEnded);
   } catch (const CorruptData& error) {
-    throw lost(what, error);
+    throw lost(what, error.what(), kHostEnded);
   } catch (const Timeout&) {
-    throw silent(what, deadline);
+    throw lost(what, "no answer, " + deadline.progress(), kHostSilent);
   }
 }
 
@@ -172,14 +139,16 @@ Deadline TcpStore::answer_deadline(const Deadline& deadline) const {
   return Deadline::after(deadline.remaining() + options_.cancel_timeout);
 }
 
-void TcpStore::exchange(const std::string& what, const proto::Request& request,
-                        const std::function<void(const proto::Contents&)>& use_reply) {
+TcpStore::Reply TcpStore::exchange(const std::string& what, const proto::Request& request) {
   const std::string bytes = bytes_of(request);
   const Deadline deadline = Deadline::after(options_.request_timeout);
+  Reply reply;
   with_connection(what, deadline, [&](TcpConnection& connection) {
     connection.send(bytes, deadline);
-    use_reply(connection.receive(request.op, request.contents.keys.size(), deadline));
+    const proto::Contents& contents = connection.receive(request.op, request.contents.keys.size(), deadline);
+    reply = {contents.number, {contents.keys.begin(), contents.keys.end()}, frame_of(contents)};
   });
+  return reply;
 }
 
 Frame TcpStore::ask_and_wait(const std::string& what, const proto::Request& request, const Deadline& deadline) {
@@ -208,10 +177,10 @@ void TcpStore::check_status(const std::string& what, const Frame& frame) const {
   throw StoreError(fmt::format("store ({}): {}: an answer with status {}", description(), what, frame.status));
 }
 
-void TcpStore::stop_waiting() { raise(stop_); }
+void TcpStore::stop_waiting() { stop_.notify(); }
 
 void TcpStore::give_up() {
-  raise(given_up_);
+  given_up_.notify();
   stop_waiting();
 }
 
@@ -224,8 +193,7 @@ void TcpStore::set(std::string_view key, std::string_view value) {
   const std::string name = wire_key(description(), key);
   const std::string what = fmt::format("set '{}'", key);
   const proto::Request request{Op::set_acked, {{name}, {checked_value(key, value)}, 0}};
-  Frame frame;
-  exchange(what, request, [&](const proto::Contents& reply) { frame = frame_of(reply); });
+  const Frame frame = exchange(what, request).frame;
   check_status(what, frame);
   if (frame.status != proto::kOk) throw_refused(what, frame);
 }
@@ -248,52 +216,36 @@ std::vector<std::string> TcpStore::multi_get(std::span<const std::string> keys, 
 
 std::int64_t TcpStore::add(std::string_view key, std::int64_t delta) {
   const std::string name = wire_key(description(), key);
-  std::int64_t sum = 0;
-  exchange(fmt::format("add {} to '{}' (which must be a decimal number)", delta, key), {Op::add, {{name}, {}, delta}},
-           [&](const proto::Contents& reply) { sum = reply.number; });
-  return sum;
+  const std::string what = fmt::format("add {} to '{}' (which must be a decimal number)", delta, key);
+  return exchange(what, {Op::add, {{name}, {}, delta}}).number;
 }
 
 std::string TcpStore::compare_set(std::string_view key, std::string_view expected, std::string_view desired) {
   const std::string name = wire_key(description(), key);
   const proto::Request request{Op::compare_set,
                                {{name}, {checked_value(key, expected), checked_value(key, desired)}, 0}};
-  std::string stored;
-  exchange(fmt::format("compare_set '{}'", key), request,
-           [&](const proto::Contents& reply) { stored = reply.values.at(0); });
-  return stored;
+  return exchange(fmt::format("compare_set '{}'", key), request).frame.list.at(0);
 }
 
 bool TcpStore::check(std::span<const std::string> keys) {
   if (keys.empty()) return true;
   const WireKeys names(description(), keys);
-  bool ready = false;
-  exchange(fmt::format("check {} keys", keys.size()), {Op::check, {names.views, {}, 0}},
-           [&](const proto::Contents& reply) { ready = reply.number == proto::kReady; });
-  return ready;
+  const proto::Request request{Op::check, {names.views, {}, 0}};
+  return exchange(fmt::format("check {} keys", keys.size()), request).number == proto::kReady;
 }
 
 bool TcpStore::erase(std::string_view key) {
   const std::string name = wire_key(description(), key);
-  bool erased = false;
-  exchange(fmt::format("erase '{}'", key), {Op::delete_key, {{name}, {}, 0}},
-           [&](const proto::Contents& reply) { erased = reply.number != 0; });
-  return erased;
+  return exchange(fmt::format("erase '{}'", key), {Op::delete_key, {{name}, {}, 0}}).number != 0;
 }
 
-std::int64_t TcpStore::num_keys() {
-  std::int64_t count = 0;
-  exchange("num_keys", {Op::num_keys, {}}, [&](const proto::Contents& reply) { count = reply.number; });
-  return count;
-}
+std::int64_t TcpStore::num_keys() { return exchange("num_keys", {Op::num_keys, {}}).number; }
 
 std::vector<std::string> TcpStore::list_keys() {
   std::vector<std::string> keys;
-  exchange("list_keys", {Op::list_keys, {}}, [&](const proto::Contents& reply) {
-    for (const std::string_view key : reply.keys) {
-      if (key.starts_with(kKeyPrefix)) keys.emplace_back(key.substr(1));
-    }
-  });
+  for (const std::string& key : exchange("list_keys", {Op::list_keys, {}}).keys) {
+    if (key.starts_with(kKeyPrefix)) keys.push_back(key.substr(1));
+  }
   std::sort(keys.begin(), keys.end());
   return keys;
 }

@@ -17,9 +17,9 @@
 
 #include "proto/request.h"
 #include "runtime/base/error.h"
+#include "runtime/base/event_fd.h"
 #include "runtime/base/mutex.h"
 #include "runtime/base/owner_process.h"
-#include "runtime/base/unique_fd.h"
 #include "runtime/net/address.h"
 #include "runtime/store/auth.h"
 #include "runtime/store/client/tcp_connection.h"
@@ -70,9 +70,9 @@ class TcpStore : public Store {
   const OwnerProcess owner_;  // a child's request would go between this process's own, on one connection
   std::string_view checked_value(std::string_view key, std::string_view value) const;
   Stop stop() const {
-    return {.fd = stop_.get(),
+    return {.fd = stop_.fd(),
             .grace = options_.cancel_timeout,
-            .give_up_fd = given_up_.get(),
+            .give_up_fd = given_up_.fd(),
             .last_grace = options_.give_up_timeout};
   }
   Deadline unless_stopped(const Deadline& deadline) const;
@@ -82,8 +82,12 @@ class TcpStore : public Store {
   void with_connection(const std::string& what, const Deadline& deadline,
                        const std::function<void(TcpConnection&)>& body);
   // One request and its reply.
-  void exchange(const std::string& what, const proto::Request& request,
-                const std::function<void(const proto::Contents&)>& use_reply);
+  struct Reply {
+    std::int64_t number = 0;
+    std::vector<std::string> keys = {};
+    Frame frame = {};
+  };
+  Reply exchange(const std::string& what, const proto::Request& request);
   // A request that waits until the deadline or stop_waiting(), and its answer: then `missing`, as if the deadline had
   // passed.
   Frame ask_and_wait(const std::string& what, const proto::Request& request, const Deadline& deadline);
@@ -92,15 +96,13 @@ class TcpStore : public Store {
   [[noreturn]] void throw_refused(const std::string& what, const Frame& frame) const;
   std::string bytes_of(const proto::Request& request) const;
   Deadline answer_deadline(const Deadline& deadline) const;
-  StoreLost lost(const std::string& what, const std::exception& error) const;
-  StoreLost vanished(const std::string& what, const std::exception& error) const;
-  StoreLost silent(const std::string& what, const Deadline& deadline) const;
+  StoreLost lost(const std::string& what, std::string_view how, std::string_view hint) const;
 
   const net::HostPort server_;  // as the caller named it, for messages
   const TcpStoreOptions options_;
-  Endpoint endpoint_;        // with the numeric address that answered, for further connections
-  const UniqueFd stop_;      // readable once nobody shall wait
-  const UniqueFd given_up_;  // readable once the store is known not to answer
+  Endpoint endpoint_;       // with the numeric address that answered, for further connections
+  const EventFd stop_;      // readable once nobody shall wait
+  const EventFd given_up_;  // readable once the store is known not to answer
 
   Mutex mutex_;
   std::vector<TcpConnection> idle_ GUARDED_BY(mutex_);

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <iterator>
+
 #include "runtime/base/error.h"
 #include "runtime/store/client/wire_keys.h"
 #include "runtime/store/messages.h"
@@ -83,14 +85,23 @@ void TorchStoreClient::exchange(const std::string& what,
   }
 }
 
+std::int64_t TorchStoreClient::ask(const std::string& what, std::initializer_list<proto::Request> requests) {
+  std::int64_t number = 0;
+  exchange(what, [&](TcpConnection& connection, const Deadline& deadline) {
+    const proto::Request& last = *std::prev(requests.end());
+    std::string bytes;
+    for (const proto::Request& request : requests) bytes += bytes_of(request);
+    connection.send(bytes, deadline);
+    number = connection.receive(last.op, last.contents.keys.size(), deadline).number;
+  });
+  return number;
+}
+
 void TorchStoreClient::set(std::string_view key, std::string_view value) {
   const std::string name = wire_key(description(), key);
   // PyTorch doesn't acknowledge a write. The answer to a question behind it proves that it has arrived.
   const Op proof = dialect_ == Dialect::legacy ? Op::num_keys : Op::ping;
-  exchange(fmt::format("set '{}'", key), [&](TcpConnection& connection, const Deadline& deadline) {
-    connection.send(bytes_of({Op::set, {{name}, {value}, 0}}) + bytes_of({proof, {}}), deadline);
-    connection.receive(proof, 0, deadline);
-  });
+  ask(fmt::format("set '{}'", key), {{Op::set, {{name}, {value}, 0}}, {proof, {}}});
 }
 
 std::string TorchStoreClient::get(std::string_view key, const Deadline& deadline) {
@@ -116,19 +127,9 @@ std::string TorchStoreClient::get(std::string_view key, const Deadline& deadline
 
 void TorchStoreClient::erase(std::string_view key) {
   const std::string name = wire_key(description(), key);
-  exchange(fmt::format("erase '{}'", key), [&](TcpConnection& connection, const Deadline& deadline) {
-    connection.send(bytes_of({Op::delete_key, {{name}, {}, 0}}), deadline);
-    connection.receive(Op::delete_key, 1, deadline);
-  });
+  ask(fmt::format("erase '{}'", key), {{Op::delete_key, {{name}, {}, 0}}});
 }
 
-std::int64_t TorchStoreClient::num_keys() {
-  std::int64_t count = 0;
-  exchange("num_keys", [&](TcpConnection& connection, const Deadline& deadline) {
-    connection.send(bytes_of({Op::num_keys, {}}), deadline);
-    count = connection.receive(Op::num_keys, 0, deadline).number;
-  });
-  return count;
-}
+std::int64_t TorchStoreClient::num_keys() { return ask("num_keys", {{Op::num_keys, {}}}); }
 
 }  // namespace lockstep::store

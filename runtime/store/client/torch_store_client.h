@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -38,6 +39,8 @@ class TorchStoreClient {
   void greet(TcpConnection& connection, const Deadline& deadline) const;
   // Runs `body` on the connection, with the deadline of one answer. `what` is for messages.
   void exchange(const std::string& what, const std::function<void(TcpConnection&, const Deadline&)>& body);
+  // Sends requests, of which only the last has an answer, and returns the number in it.
+  std::int64_t ask(const std::string& what, std::initializer_list<proto::Request> requests);
   std::string bytes_of(const proto::Request& request) const;
   std::string description() const;
 

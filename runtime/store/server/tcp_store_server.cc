@@ -1,18 +1,11 @@
 #include "runtime/store/server/tcp_store_server.h"
 
-#include <sys/eventfd.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstdint>
 #include <thread>
 #include <utility>
 
-#include "runtime/base/error.h"
-#include "runtime/base/logging.h"
+#include "runtime/base/event_fd.h"
 #include "runtime/base/mutex.h"
 #include "runtime/base/quiet_thread.h"
-#include "runtime/base/unique_fd.h"
 #include "runtime/store/server/server_loop.h"
 
 namespace lockstep::store {
@@ -20,11 +13,9 @@ namespace lockstep::store {
 class TcpStoreServer::Impl {
  public:
   explicit Impl(const TcpStoreServerOptions& options)
-      : end_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-        loop_(options, [this](const ServerLoop::Connections& now) { note(now); }) {
-    if (!end_) throw SystemError("eventfd", errno);
+      : loop_(options, [this](const ServerLoop::Connections& now) { note(now); }) {
     thread_ = start_quiet_thread([this] {
-      if (!loop_.run()) note_end();
+      if (!loop_.run()) end_.notify();
     });
   }
 
@@ -34,7 +25,7 @@ class TcpStoreServer::Impl {
   }
 
   const net::HostPort& address() const { return loop_.address(); }
-  int end_fd() const { return end_.get(); }
+  int end_fd() const { return end_.fd(); }
 
   std::size_t client_count() EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
@@ -58,10 +49,6 @@ class TcpStoreServer::Impl {
   }
 
  private:
-  void note_end() {
-    constexpr std::uint64_t kOne = 1;
-    if (::write(end_.get(), &kOne, sizeof(kOne)) < 0) log_error("store server: write to an eventfd: errno {}", errno);
-  }
   void note(const ServerLoop::Connections& now) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     now_ = now;
@@ -75,7 +62,7 @@ class TcpStoreServer::Impl {
   Condition changed_;
   ServerLoop::Connections now_ GUARDED_BY(mutex_);
   bool closing_ GUARDED_BY(mutex_) = false;  // stop_listening was called
-  UniqueFd end_;
+  EventFd end_;
   ServerLoop loop_;
   std::thread thread_;
 };
