@@ -3,26 +3,12 @@
 #include <fmt/format.h>
 
 #include "runtime/base/error.h"
+#include "runtime/rendezvous/verdict.h"
 
 namespace lockstep::rendezvous {
 namespace {
 
 constexpr std::chrono::milliseconds kSlice{200};
-
-// What a verdict begins with; its text follows.
-constexpr std::string_view kAgreed = "agreed ";
-constexpr std::string_view kCorrupt = "corrupt ";
-constexpr std::string_view kTimeout = "timeout ";
-
-// The text of a verdict, or what it throws.
-std::string obey(const std::string& verdict, std::string_view key) {
-  if (verdict.starts_with(kAgreed)) return verdict.substr(kAgreed.size());
-  if (verdict.starts_with(kTimeout)) throw Timeout(verdict.substr(kTimeout.size()));
-  if (verdict.starts_with(kCorrupt)) throw CorruptData(verdict.substr(kCorrupt.size()));
-  throw CorruptData(
-      fmt::format("store key '{}' holds {} bytes that are no verdict; run the same build of lockstep on all ranks", key,
-                  verdict.size()));
-}
 
 }  // namespace
 
@@ -68,7 +54,7 @@ std::string Consensus::await_verdict(const Deadline& deadline) {
   } catch (const Timeout&) {
     return report_missing(deadline);
   }
-  return obey(verdict, verdict_key());
+  return require_agreed(verdict, verdict_key());
 }
 
 std::string Consensus::decide(std::string_view own, const Judge& judge, const Deadline& deadline) {
@@ -101,7 +87,7 @@ std::string Consensus::report_missing(const Deadline& deadline) {
                 "for the first error in their output",
                 options_.what, roster_.size(), deadline.progress())
           : fmt::format("{}: {} did not come, {}; {}", options_.what, missing, deadline.progress(), options_.remedy);
-  return obey(store_.compare_set(verdict_key(), "", std::string(kTimeout) + text), verdict_key());
+  return require_agreed(store_.compare_set(verdict_key(), "", std::string(kTimedOut) + text), verdict_key());
 }
 
 }  // namespace lockstep::rendezvous

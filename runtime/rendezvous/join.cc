@@ -15,6 +15,7 @@
 #include "runtime/base/process_token.h"
 #include "runtime/rendezvous/published_roster.h"
 #include "runtime/rendezvous/records.h"
+#include "runtime/rendezvous/verdict.h"
 
 namespace lockstep::rendezvous {
 namespace {
@@ -46,25 +47,6 @@ Keys keys_of_round(const Identity& identity, int round) {
   return {fmt::format("{}/{}", attempt_scope(identity), round)};
 }
 
-// The first word of a verdict; what follows it is the message, or the number of the roster's parts. The first verdict
-// stays.
-constexpr std::string_view kComplete = "complete ";
-constexpr std::string_view kCorrupt = "corrupt ";
-constexpr std::string_view kTimeout = "timeout ";
-constexpr std::string_view kMismatch = "mismatch ";
-
-// Throws what the verdict says; returns if it says that all are here.
-void obey(std::string_view verdict, const Keys& keys) {
-  if (verdict.starts_with(kComplete)) return;
-  if (verdict.starts_with(kCorrupt)) throw CorruptData(std::string(verdict.substr(kCorrupt.size())));
-  if (verdict.starts_with(kTimeout)) throw Timeout(std::string(verdict.substr(kTimeout.size())));
-  if (verdict.starts_with(kMismatch)) throw Mismatch(std::string(verdict.substr(kMismatch.size())));
-  throw CorruptData(
-      fmt::format("join: store key '{}' holds {} bytes that are no verdict; run the same build of lockstep "
-                  "on all ranks",
-                  keys.verdict(), verdict.size()));
-}
-
 // Claims of a job of any size, in requests that a store takes.
 std::vector<std::string> read_claims(store::Store& store, std::span<const std::string> claims,
                                      const Deadline& deadline) {
@@ -79,7 +61,7 @@ std::vector<std::string> read_claims(store::Store& store, std::span<const std::s
 
 // Tells every rank of this meeting, unless another cause was first: then that one is thrown.
 [[noreturn]] void fail(store::Store& store, const Keys& keys, const std::string& message) {
-  obey(store.compare_set(keys.verdict(), "", std::string(kMismatch) + message), keys);
+  require_agreed(store.compare_set(keys.verdict(), "", std::string(kMismatch) + message), keys.verdict());
   throw Mismatch(message);  // the others had met before this process came
 }
 
@@ -108,12 +90,12 @@ void explain_refusal(store::Store& store, const Keys& keys, const Identity& iden
   const std::string key = keys.claim(identity.rank);
   try {
     verdict = peek(store, keys.verdict());
-    if (!verdict || verdict->starts_with(kComplete)) holder = store.get(key, deadline.sooner(kClaimFollows));
+    if (!verdict || verdict->starts_with(kAgreed)) holder = store.get(key, deadline.sooner(kClaimFollows));
   } catch (const Error& error) {  // the refusal itself is what is known
     log_debug("join: nothing more is known of why rank {} could not come in: {}", identity.rank, error.what());
     return;
   }
-  if (verdict) obey(*verdict, keys);
+  if (verdict) require_agreed(*verdict, keys.verdict());
   if (!holder) return;
   const Claim other = decode_claim(*holder, key);
   if (other.process != own.process) report_duplicate(store, keys, identity, other, own);
@@ -186,10 +168,14 @@ void report_missing(store::Store& store, const Keys& keys, const Identity& ident
         "join: not all {} ranks came, {}; which did is not known: {}; set LOCKSTEP_TIMEOUT (seconds) if they start "
         "later",
         identity.world_size, deadline.progress(), error.what());
-    return obey(store.compare_set(keys.verdict(), "", std::string(kTimeout) + message), keys);
+    require_agreed(store.compare_set(keys.verdict(), "", std::string(kTimedOut) + message), keys.verdict());
+    return;
   }
   const auto is_there = [&](const std::string& key) { return std::binary_search(stored.begin(), stored.end(), key); };
-  if (is_there(keys.verdict())) return obey(store.get(keys.verdict(), Deadline::after(kOneRequest)), keys);
+  if (is_there(keys.verdict())) {
+    require_agreed(store.get(keys.verdict(), Deadline::after(kOneRequest)), keys.verdict());
+    return;
+  }
   std::vector<int> missing;
   std::vector<std::string> claims;
   for (int rank = 0; rank < identity.world_size; ++rank) {
@@ -214,7 +200,7 @@ void report_missing(store::Store& store, const Keys& keys, const Identity& ident
         "(seconds) if they start later",
         describe_ranks(missing), identity.world_size, deadline.progress(), describe_members(here));
   }
-  obey(store.compare_set(keys.verdict(), "", std::string(kTimeout) + message), keys);
+  require_agreed(store.compare_set(keys.verdict(), "", std::string(kTimedOut) + message), keys.verdict());
 }
 
 // What all ranks' claims say.
@@ -238,7 +224,7 @@ void complete(store::Store& store, const Keys& keys, const Identity& identity, c
   try {
     const auto parts = publish(roster_of_claims(store, keys, identity, deadline));
     for (std::size_t i = 0; i < parts.size(); ++i) store.set(keys.roster(static_cast<int>(i)), parts[i]);
-    verdict = fmt::format("{}{}", kComplete, parts.size());
+    verdict = fmt::format("{}{}", kAgreed, parts.size());
   } catch (const CorruptData& error) {
     verdict = fmt::format("{}{}", kCorrupt, error.what());
   }
@@ -254,13 +240,13 @@ std::string await_verdict(store::Store& store, const Keys& keys, const Identity&
     report_missing(store, keys, identity, deadline);
     verdict = store.get(keys.verdict(), Deadline::after(kOneRequest));
   }
-  obey(verdict, keys);
+  require_agreed(verdict, keys.verdict());
   return verdict;
 }
 
 Roster published_roster(store::Store& store, const Keys& keys, std::string_view verdict, const Identity& identity,
                         const Deadline& deadline) {
-  const auto count = parse_int(verdict.substr(kComplete.size()));
+  const auto count = parse_int(verdict.substr(kAgreed.size()));
   std::vector<std::string> parts;
   for (int part = 0; count && part < *count; ++part) parts.push_back(store.get(keys.roster(part), deadline));
   Roster roster = read_published(parts, keys.roster(0));
