@@ -54,7 +54,6 @@ Reading read_mlx_ring(const Environment& environment, const FileReader& read_fil
   with_size.set("MLX_HOSTFILE", std::to_string(hosts.size()));
   Reading reading = read_world(with_size, "MLX (ring)", "MLX_RANK", "MLX_HOSTFILE", std::move(variables), kByHand);
   if (reading.verdict != Verdict::rank) return reading;
-  read_master(environment, reading.identity);
   stand_in_for_master(reading.identity, first_address(hosts.front()), "MLX_HOSTFILE");
   return reading;
 }
@@ -62,7 +61,6 @@ Reading read_mlx_ring(const Environment& environment, const FileReader& read_fil
 Reading read_mlx_nccl(const Environment& environment, std::string variables) {
   Reading reading = read_world(environment, "MLX (nccl)", "MLX_RANK", "MLX_WORLD_SIZE", std::move(variables), kByHand);
   if (reading.verdict != Verdict::rank) return reading;
-  read_master(environment, reading.identity);
   const auto host = environment.get("NCCL_HOST_IP");
   const auto port = environment.get("NCCL_PORT");
   if (host && port) {
@@ -85,15 +83,14 @@ MaybeReading read_horovod(const Environment& environment, const FileReader&) {
                                              "--host-discovery-script, or {}",
                                              variables, kByHand));
   }
-  Reading reading = read_world(environment, "horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE", variables, kByHand);
+  Reading reading = read_world(environment, "horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE", variables, kByHand,
+                               {"HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"});
   if (reading.verdict != Verdict::rank) return reading;
   Identity& identity = reading.identity;
-  read_local(environment, "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE", identity);
   identity.node_rank = get_bounded(environment, "HOROVOD_CROSS_RANK", 0, identity.world_size - 1);
   const auto server = environment.get("HOROVOD_GLOO_RENDEZVOUS_ADDR");
   const auto port = environment.get("HOROVOD_GLOO_RENDEZVOUS_PORT");
   if (server && port) name_job(identity, "horovodrun", fmt::format("{}:{}", *server, *port));
-  read_master(environment, identity);
   return reading;
 }
 

@@ -47,14 +47,12 @@ MaybeReading read_open_mpi(const Environment& environment, const FileReader&) {
   Reading reading = read_world(environment, "Open MPI", kRank, kSize,
                                list_set(environment, {kRank, kSize, "OMPI_COMM_WORLD_LOCAL_RANK",
                                                       "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE"}),
-                               kMpirunItself);
+                               kMpirunItself, {"OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"});
   if (reading.verdict != Verdict::rank) return reading;
   Identity& identity = reading.identity;
-  read_local(environment, "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", identity);
   const auto job = first_set(environment, {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_hnp_uri"});
   name_job(identity, "mpirun", environment.get(job).value_or(""));
   read_pmix_server(environment, identity);
-  read_master(environment, identity);
   read_azure(environment, identity);
   return reading;
 }
@@ -63,16 +61,15 @@ MaybeReading read_mvapich(const Environment& environment, const FileReader&) {
   constexpr std::string_view kRank = "MV2_COMM_WORLD_RANK";
   constexpr std::string_view kSize = "MV2_COMM_WORLD_SIZE";
   if (!environment.has(kRank) && !environment.has(kSize)) return std::nullopt;
-  Reading reading = read_world(
-      environment, "MVAPICH2", kRank, kSize,
-      list_set(environment, {kRank, kSize, "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"}), kMpirunItself);
+  Reading reading =
+      read_world(environment, "MVAPICH2", kRank, kSize,
+                 list_set(environment, {kRank, kSize, "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"}),
+                 kMpirunItself, {"MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"});
   if (reading.verdict != Verdict::rank) return reading;
   Identity& identity = reading.identity;
-  read_local(environment, "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE", identity);
   identity.job_family = "mvapich";
   identity.job_ancestors = {"mpispawn", "hydra_pmi_proxy"};
   read_pmix_server(environment, identity);
-  read_master(environment, identity);
   return reading;
 }
 
@@ -93,14 +90,12 @@ MaybeReading read_hydra(const Environment& environment, const FileReader&) {
   }
   Reading reading =
       read_world(environment, "Hydra (MPICH, Intel MPI)", environment.has("PMI_RANK") ? "PMI_RANK" : "PMI_ID",
-                 "PMI_SIZE", variables, kMpirunItself);
+                 "PMI_SIZE", variables, kMpirunItself, {"MPI_LOCALRANKID", "MPI_LOCALNRANKS"});
   if (reading.verdict != Verdict::rank) return reading;
   Identity& identity = reading.identity;
-  read_local(environment, "MPI_LOCALRANKID", "MPI_LOCALNRANKS", identity);
   identity.job_family = "hydra";
   identity.job_ancestors = {"hydra_pmi_proxy"};
   read_pmix_server(environment, identity);
-  read_master(environment, identity);
   return reading;
 }
 
@@ -109,13 +104,12 @@ MaybeReading read_pmi(const Environment& environment, const FileReader&) {
   if (environment.has("MPI_LOCALRANKID") || environment.has("PALS_RANKID")) return std::nullopt;
   if (!environment.has("PMI_RANK") && !environment.has("PMI_ID") && !environment.has("PMI_SIZE")) return std::nullopt;
   Reading reading = read_world(environment, "PMI", environment.has("PMI_RANK") ? "PMI_RANK" : "PMI_ID", "PMI_SIZE",
-                               list_set(environment, {"PMI_RANK", "PMI_ID", "PMI_SIZE"}), kByHand);
+                               list_set(environment, {"PMI_RANK", "PMI_ID", "PMI_SIZE"}), kByHand,
+                               {"PMI_LOCAL_RANK", "PMI_LOCAL_SIZE"});
   if (reading.verdict != Verdict::rank) return reading;
   Identity& identity = reading.identity;
-  read_local(environment, "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE", identity);
   if (const auto job = environment.get("PMI_JOBID")) name_job(identity, "pmi", *job);
   read_pmix_server(environment, identity);
-  read_master(environment, identity);
   return reading;
 }
 

@@ -46,15 +46,14 @@ MaybeReading read_pals(const Environment& environment, const FileReader&) {
   Reading reading = read_world(environment, "PALS", "PALS_RANKID", "PMI_SIZE",
                                list_set(environment, {"PALS_RANKID", "PMI_SIZE", "PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE",
                                                       "PALS_NODEID", "PALS_APID"}),
-                               kByHand);
+                               kByHand,
+                               {first_set(environment, {"PALS_LOCAL_RANKID", "PMI_LOCAL_RANK", "MPI_LOCALRANKID"}),
+                                first_set(environment, {"PALS_LOCAL_SIZE", "PMI_LOCAL_SIZE", "MPI_LOCALNRANKS"})});
   if (reading.verdict != Verdict::rank) return reading;
   Identity& identity = reading.identity;
-  read_local(environment, first_set(environment, {"PALS_LOCAL_RANKID", "PMI_LOCAL_RANK", "MPI_LOCALRANKID"}),
-             first_set(environment, {"PALS_LOCAL_SIZE", "PMI_LOCAL_SIZE", "MPI_LOCALNRANKS"}), identity);
   identity.node_rank = get_bounded(environment, "PALS_NODEID", 0, identity.world_size - 1);
   name_job(identity, "pals", environment.get("PALS_APID").value_or(""));
   read_pmix_server(environment, identity);
-  read_master(environment, identity);
   return reading;
 }
 
@@ -65,16 +64,14 @@ MaybeReading read_jsrun(const Environment& environment, const FileReader& read_f
   Reading reading = read_world(
       environment, "jsrun", kRank, kSize,
       list_set(environment, {kRank, kSize, "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE", "LSB_JOBID"}),
-      kByHand);
+      kByHand, {"JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE"});
   if (reading.verdict != Verdict::rank) return reading;
   Identity& identity = reading.identity;
-  read_local(environment, "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE", identity);
   // One job may run jsrun more than once.
   const auto job =
       fmt::format("{}/{}", environment.get("LSB_JOBID").value_or(""), environment.get("PMIX_NAMESPACE").value_or(""));
   if (job != "/") name_job(identity, "jsrun", job);
   read_pmix_server(environment, identity);
-  read_master(environment, identity);
   const auto rank_file = environment.get("LSB_DJOB_RANKFILE");
   const auto listed = rank_file ? read_file(*rank_file) : std::nullopt;
   stand_in_for_master(identity, first_compute_host(words(listed ? *listed : environment.get("LSB_HOSTS").value_or(""))),
@@ -87,17 +84,15 @@ MaybeReading read_flux(const Environment& environment, const FileReader&) {
   Reading reading = read_world(environment, "Flux", "FLUX_TASK_RANK", "FLUX_JOB_SIZE",
                                list_set(environment, {"FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID",
                                                       "FLUX_JOB_NNODES", "FLUX_JOB_ID"}),
-                               kByHand);
+                               kByHand, {"FLUX_TASK_LOCAL_ID", {}});
   if (reading.verdict != Verdict::rank) return reading;
   Identity& identity = reading.identity;
-  read_local(environment, "FLUX_TASK_LOCAL_ID", {}, identity);
   if (environment.get("FLUX_JOB_NNODES") == "1") {
     identity.local_world_size = identity.world_size;
     identity.local_world_size_known = true;
   }
   name_job(identity, "flux", environment.get("FLUX_JOB_ID").value_or(""));
   read_pmix_server(environment, identity);
-  read_master(environment, identity);
   return reading;
 }
 
@@ -136,7 +131,6 @@ MaybeReading read_slurm(const Environment& environment, const FileReader&) {
   name_job(identity, "srun", job);
   identity.restart_count = get_bounded(environment, "SLURM_RESTART_COUNT", 0, INT_MAX).value_or(0);
   read_pmix_server(environment, identity);
-  read_master(environment, identity);
   const auto nodes = first_set(environment, {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"});
   stand_in_for_master(identity, first_host(environment.get(nodes).value_or("")).value_or(""),
                       port_of_job("srun/" + job), fmt::format("{} and a port of step {}", nodes, job));

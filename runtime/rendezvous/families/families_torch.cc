@@ -18,13 +18,12 @@ std::string variables_of(const Environment& environment) {
 
 // RANK and WORLD_SIZE as torchrun sets them, which `lockstep run` sets too, with DeepSpeed's names for the local ones.
 Reading read_contract(const Environment& environment, std::string_view source) {
-  Reading reading = read_world(environment, source, "RANK", "WORLD_SIZE", variables_of(environment), kByHand);
+  Reading reading = read_world(environment, source, "RANK", "WORLD_SIZE", variables_of(environment), kByHand,
+                               {"LOCAL_RANK", first_set(environment, {"LOCAL_WORLD_SIZE", "LOCAL_SIZE"})});
   if (reading.verdict != Verdict::rank) return reading;
   Identity& identity = reading.identity;
-  read_local(environment, "LOCAL_RANK", first_set(environment, {"LOCAL_WORLD_SIZE", "LOCAL_SIZE"}), identity);
   identity.node_rank =
       get_bounded(environment, first_set(environment, {"GROUP_RANK", "CROSS_RANK"}), 0, identity.world_size - 1);
-  read_master(environment, identity);
   return reading;
 }
 

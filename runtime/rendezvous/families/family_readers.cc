@@ -37,8 +37,22 @@ std::optional<int> get_bounded(const Environment& environment, std::string_view 
   return static_cast<int>(*value);
 }
 
+namespace {
+
+void read_local(const Environment& environment, const LocalNames& names, Identity& identity) {
+  const auto size = get_bounded(environment, names.size, 1, identity.world_size);
+  const auto rank = get_bounded(environment, names.rank, 0, (size ? *size : identity.world_size) - 1);
+  identity.local_rank_known = rank.has_value();
+  identity.local_world_size_known = size.has_value();
+  identity.local_rank = rank.value_or(0);
+  identity.local_world_size = size.value_or(1);
+}
+
+}  // namespace
+
 Reading read_world(const Environment& environment, std::string_view source, std::string_view rank_name,
-                   std::string_view size_name, std::string variables, std::string_view remedy) {
+                   std::string_view size_name, std::string variables, std::string_view remedy,
+                   const LocalNames& local) {
   Reading reading;
   reading.variables = std::move(variables);
   Identity& identity = reading.identity;
@@ -63,17 +77,9 @@ Reading read_world(const Environment& environment, std::string_view source, std:
                     rank, size_name, identity.world_size, identity.world_size - 1));
   }
   identity.rank = static_cast<int>(rank);
+  read_local(environment, local, identity);
+  read_master(environment, identity);
   return reading;
-}
-
-void read_local(const Environment& environment, std::string_view rank_name, std::string_view size_name,
-                Identity& identity) {
-  const auto size = get_bounded(environment, size_name, 1, identity.world_size);
-  const auto rank = get_bounded(environment, rank_name, 0, (size ? *size : identity.world_size) - 1);
-  identity.local_rank_known = rank.has_value();
-  identity.local_world_size_known = size.has_value();
-  identity.local_rank = rank.value_or(0);
-  identity.local_world_size = size.value_or(1);
 }
 
 void read_master(const Environment& environment, Identity& identity) {

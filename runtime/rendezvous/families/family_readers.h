@@ -48,12 +48,16 @@ std::string_view first_set(const Environment& environment, std::initializer_list
 std::optional<int> get_bounded(const Environment& environment, std::string_view name, std::int64_t low,
                                std::int64_t high);
 
-// A reading with rank and size from the two variables. If one of them is not set: incomplete, `remedy` says what to do.
+// Of the local rank and the local size; empty: the launcher has none.
+struct LocalNames {
+  std::string_view rank = {};
+  std::string_view size = {};
+};
+// A reading with rank and size from the two variables; local rank, local size and read_master() as far as they are set.
+// If rank or size is not set: incomplete, `remedy` says what to do.
 Reading read_world(const Environment& environment, std::string_view source, std::string_view rank_name,
-                   std::string_view size_name, std::string variables, std::string_view remedy);
-// Local rank and local size, as far as they are set.
-void read_local(const Environment& environment, std::string_view rank_name, std::string_view size_name,
-                Identity& identity);
+                   std::string_view size_name, std::string variables, std::string_view remedy,
+                   const LocalNames& local = {});
 // MASTER_ADDR and MASTER_PORT, as far as they are set.
 void read_master(const Environment& environment, Identity& identity);
 // What stands in for them where they are not set: a host on which rank 0 is, and a port made of the job's name.
