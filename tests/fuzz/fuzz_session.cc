@@ -43,15 +43,17 @@ const store::Secret& secret() {
   return value;
 }
 
-ServerState::Rules rules_of(std::uint8_t flags) {
-  ServerState::Rules rules;
+store::TcpStoreServerOptions rules_of(std::uint8_t flags) {
+  store::TcpStoreServerOptions rules;
   rules.run_id = "run7";
   if ((flags & kSecret) != 0) rules.secret = secret();
   if ((flags & kTight) != 0) {
     rules.limits = {
         .max_key_bytes = 16, .max_value_bytes = 64, .max_count = 4, .max_list_items = 4, .max_message_bytes = 256};
-    rules.table = {.max_bytes = 256, .max_entries = 8, .max_value_bytes = 64, .max_waited_keys = 4};
-    rules.max_watches = 3;
+    rules.max_stored_bytes = 256;
+    rules.max_keys = 8;
+    rules.max_waited_keys = 4;
+    rules.max_watched_keys = 3;
     rules.max_client_bytes = 1024;
   }
   return rules;
@@ -105,7 +107,7 @@ class Run {
       default: send(id, input.bytes(input.byte())); break;
     }
     flush();
-    check(bench_.most_unread <= bench_.state.rules.max_client_bytes + kOneReply,
+    check(bench_.most_unread <= bench_.state.options.max_client_bytes + kOneReply,
           "a session holds what its limit allows, and one reply");
     outcome_.had_members = bench_.member_requests > 0;
     if ((flags_ & kSecret) != 0 && !somebody_proved_) {

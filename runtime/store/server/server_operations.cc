@@ -232,9 +232,10 @@ std::vector<std::string_view> ServerSession::values_of(Op op, const std::vector<
     values.push_back(value != nullptr ? std::string_view(*value) : std::string_view());
     bytes += values.back().size() + sizeof(std::uint64_t);
   }
-  if (bytes > state_.rules.limits.max_message_bytes) {
+  if (bytes > state_.options.limits.max_message_bytes) {
     throw StoreError(fmt::format("{} of {} keys: the reply would have {} bytes, the limit is {}",
-                                 proto::shape_of(op).name, keys.size(), bytes, state_.rules.limits.max_message_bytes));
+                                 proto::shape_of(op).name, keys.size(), bytes,
+                                 state_.options.limits.max_message_bytes));
   }
   return values;
 }
@@ -259,9 +260,9 @@ void ServerSession::reply_keys() {
   contents.keys = state_.keys.keys();
   contents.number = static_cast<std::int64_t>(contents.keys.size());
   const std::size_t bytes = bytes_of(contents.keys);
-  if (bytes > state_.rules.limits.max_message_bytes) {
+  if (bytes > state_.options.limits.max_message_bytes) {
     throw StoreError(fmt::format("LIST_KEYS of {} keys: the reply would have about {} bytes, the limit is {}",
-                                 contents.keys.size(), bytes, state_.rules.limits.max_message_bytes));
+                                 contents.keys.size(), bytes, state_.options.limits.max_message_bytes));
   }
   reply(Op::list_keys, contents);
 }

@@ -34,14 +34,17 @@ bool is_for_extension(std::string_view input) {
 
 }  // namespace
 
-ServerState::ServerState(const Rules& its_rules)
-    : rules(its_rules),
-      keys(its_rules.table),
-      legacy(its_rules.max_watches),
+ServerState::ServerState(const TcpStoreServerOptions& its_options)
+    : options(its_options),
+      keys({.max_bytes = options.max_stored_bytes,
+            .max_entries = options.max_keys,
+            .max_value_bytes = options.limits.max_value_bytes,
+            .max_waited_keys = options.max_waited_keys}),
+      legacy(options.max_watched_keys),
       greeting_reader(proto::kGreetingLimits, Dialect::lockstep),
-      current_reader(its_rules.limits, Dialect::current),
-      legacy_reader(its_rules.limits, Dialect::legacy),
-      lockstep_reader(its_rules.limits, Dialect::lockstep) {}
+      current_reader(options.limits, Dialect::current),
+      legacy_reader(options.limits, Dialect::legacy),
+      lockstep_reader(options.limits, Dialect::lockstep) {}
 
 ServerSession::ServerSession(ServerState& state, SessionHost& host, SessionId id)
     : state_(state), host_(host), id_(id) {}
@@ -171,11 +174,11 @@ bool ServerSession::account(std::size_t input_bytes) {
   state_.held_bytes += memory - held_bytes_;
   held_bytes_ = memory;
   const std::size_t wanted = input_bytes + unread() + waits;
-  if (wanted <= state_.rules.max_client_bytes) return true;
+  if (wanted <= state_.options.max_client_bytes) return true;
   return close(
       fmt::format("the server holds {} bytes of its requests and of replies that it doesn't read; the limit "
                   "is {}",
-                  wanted, state_.rules.max_client_bytes));
+                  wanted, state_.options.max_client_bytes));
 }
 
 proto::RequestReader& ServerSession::reader() {
@@ -190,7 +193,7 @@ proto::RequestReader& ServerSession::reader() {
 }
 
 proto::RequestReader ServerSession::fresh_reader() const {
-  return proto::RequestReader(phase_ == Phase::serving ? state_.rules.limits : proto::kGreetingLimits, *dialect_);
+  return proto::RequestReader(phase_ == Phase::serving ? state_.options.limits : proto::kGreetingLimits, *dialect_);
 }
 
 // Looks which dialect the client speaks. False if it is refused.
@@ -199,15 +202,15 @@ bool ServerSession::open(std::string_view input) {
   if (!dialect_) return true;
   if (dialect_ == Dialect::lockstep) {
     phase_ = Phase::greeting;
-    greeting_ =
-        std::make_unique<ServerGreeting>(state_.rules.secret ? &*state_.rules.secret : nullptr, state_.rules.run_id);
+    greeting_ = std::make_unique<ServerGreeting>(state_.options.secret ? &*state_.options.secret : nullptr,
+                                                 state_.options.run_id);
     return true;
   }
   const auto first = static_cast<unsigned char>(input.front());
   if (dialect_ == Dialect::legacy && !proto::op_from_code(first, Dialect::legacy)) {
     return close(fmt::format("its first byte is {:#04x}: it is no client of a store", first));
   }
-  if (state_.rules.secret) return close("torch client refused: use --torch-store");
+  if (state_.options.secret) return close("torch client refused: use --torch-store");
   phase_ = Phase::serving;
   return true;
 }
@@ -259,7 +262,7 @@ void ServerSession::answer(const ServerGreeting::Answer& answer) {
     case Next::close_slowly:
       phase_ = Phase::refused;
       host_.complain(id_, answer.log);
-      host_.start_timer(id_, state_.rules.refusal_delay);
+      host_.start_timer(id_, state_.options.refusal_delay);
       return;
   }
   reply_frame(op, answer.frame.status, list);

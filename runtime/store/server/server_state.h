@@ -18,6 +18,7 @@
 #include "runtime/store/server/key_table.h"
 #include "runtime/store/server/legacy_clients.h"
 #include "runtime/store/server/server_extension.h"
+#include "runtime/store/server/tcp_store_server.h"
 
 namespace lockstep::store {
 
@@ -52,21 +53,9 @@ class SharedReply {
 
 // One thread.
 struct ServerState {
-  struct Rules {
-    proto::Limits limits = {};
-    KeyTable::Limits table = {};
-    std::size_t max_watches = std::size_t{1} << 16;
-    // Bytes held for one client: requests that wait, the keys that it waits for, replies that it hasn't read.
-    std::size_t max_client_bytes = std::size_t{160} << 20;
-    std::optional<Secret> secret = {};
-    std::string run_id = {};
-    // Before a wrong secret is answered.
-    std::chrono::nanoseconds refusal_delay = std::chrono::seconds(1);
-  };
+  explicit ServerState(const TcpStoreServerOptions& its_options);
 
-  explicit ServerState(const Rules& its_rules);
-
-  const Rules rules;
+  const TcpStoreServerOptions options;
   KeyTable keys;
   BarrierTable barriers;
   LegacyClients legacy;

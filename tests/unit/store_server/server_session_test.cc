@@ -32,7 +32,7 @@ class Bench : public SessionHost, public testing::Test {
     if (!place) place = std::make_unique<ServerSession>(*state_, *this, id);
     return *place;
   }
-  void restart(const ServerState::Rules& rules) {
+  void restart(const TcpStoreServerOptions& rules) {
     sessions_.clear();
     state_ = std::make_unique<ServerState>(rules);
   }
@@ -77,7 +77,7 @@ class Bench : public SessionHost, public testing::Test {
             .is_urgent = is_urgent_};
   }
 
-  std::unique_ptr<ServerState> state_ = std::make_unique<ServerState>(ServerState::Rules{});
+  std::unique_ptr<ServerState> state_ = std::make_unique<ServerState>(TcpStoreServerOptions{});
   std::map<SessionId, std::chrono::nanoseconds> timers_;
   std::string complaint_;
   bool is_urgent_ = false;
@@ -331,7 +331,7 @@ TEST_F(ServerSessionTest, MembersOperationsGoToTheHost) {
 }
 
 TEST_F(ServerSessionTest, OwnOperationsAnswerALimitAndTorchsAreClosedByIt) {
-  restart({.table = {.max_entries = 1, .max_value_bytes = 4}});
+  restart({.limits = {.max_value_bytes = 4}, .max_keys = 1});
   EXPECT_EQ(talk(1, kHello + request(Op::set_acked, {{"/a"}, {"v"}, 0})), kWelcome + frame(proto::kOk));
   EXPECT_THAT(talk(1, request(Op::set_acked, {{"/b"}, {"v"}, 0})), HasSubstr("its limit is 1"));
   EXPECT_TRUE(open_);
@@ -472,7 +472,7 @@ TEST_F(ServerSessionTest, ALargeValueIsInMemoryOnceForAllWhoWaitForIt) {
 }
 
 TEST_F(ServerSessionTest, AWaitThatCanNotGoOnIsRefusedNotClosed) {
-  restart({.table = {.max_waited_keys = 1}});
+  restart({.max_waited_keys = 1});
   EXPECT_EQ(talk(1, kHello + request(Op::wait_get, {{"/k"}, {}, -1})), kWelcome);
   talk(2, kGreeting + request(Op::set, {{"/k"}, {"v"}, 0}) + request(Op::delete_key, {{"/k"}, {}, 0}) +
               request(Op::wait, {{"/other"}, {}, 0}));

@@ -20,7 +20,7 @@ namespace lockstep::store {
 // is.
 class SessionBench : public SessionHost {
  public:
-  explicit SessionBench(const ServerState::Rules& rules = {}) : state(rules) {
+  explicit SessionBench(const TcpStoreServerOptions& rules = {}) : state(rules) {
     state.keys.observe([this](std::string_view key, const std::string* before, const std::string* after) {
       notify(key, before, after);
     });
