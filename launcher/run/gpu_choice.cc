@@ -18,11 +18,9 @@ bool is_uuid(std::string_view entry) {
 }
 
 std::string list_of(const std::vector<SeenGpu>& seen) {
-  std::string text;
-  for (std::size_t i = 0; i < seen.size(); ++i) {
-    text += fmt::format("{}{}{}", i == 0 ? "" : ", ", i, seen[i].uuid.empty() ? "" : " (" + seen[i].uuid + ")");
-  }
-  return text;
+  return joined(seen, [i = 0](const SeenGpu& gpu) mutable {
+    return fmt::format("{}{}", i++, gpu.uuid.empty() ? "" : " (" + gpu.uuid + ")");
+  });
 }
 
 // The index of the only one that an entry means.

@@ -10,6 +10,12 @@
 
 namespace lockstep {
 
+std::string hex_digits(std::span<const std::byte> bytes) {
+  std::string text;
+  for (const std::byte byte : bytes) text += fmt::format("{:02x}", std::to_integer<unsigned>(byte));
+  return text;
+}
+
 void fill_random(std::span<std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t count = ::getrandom(bytes.data(), bytes.size(), 0);
@@ -22,9 +28,7 @@ void fill_random(std::span<std::byte> bytes) {
 std::string random_hex(std::size_t bytes) {
   std::vector<std::byte> drawn(bytes);
   fill_random(drawn);
-  std::string text;
-  for (const std::byte byte : drawn) text += fmt::format("{:02x}", std::to_integer<unsigned>(byte));
-  return text;
+  return hex_digits(drawn);
 }
 
 }  // namespace lockstep

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "runtime/base/error.h"
+#include "runtime/base/text.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -18,10 +19,7 @@ bool is_bool_of(const ForeignTensor& tensor, const WantedTensor& wanted) {
 // "missing 'a', 'b', 'c', 'd' and 9 more".
 std::string list(std::string_view what, const std::vector<std::string>& items) {
   constexpr std::size_t kShown = 4;
-  std::string text(what);
-  for (std::size_t i = 0; i < std::min(items.size(), kShown); ++i) text += (i == 0 ? " " : ", ") + items[i];
-  if (items.size() > kShown) text += fmt::format(" and {} more", items.size() - kShown);
-  return text;
+  return fmt::format("{} {}", what, joined(items, std::identity(), ", ", kShown));
 }
 
 struct Differences {

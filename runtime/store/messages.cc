@@ -2,22 +2,17 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "runtime/base/environment.h"
 #include "runtime/base/error.h"
+#include "runtime/base/text.h"
 #include "runtime/store/store.h"
 
 namespace lockstep::store {
 
 std::string quoted_keys(std::span<const std::string> keys) {
   constexpr std::size_t kListed = 16;
-  std::string text;
-  for (std::size_t i = 0; i < std::min(keys.size(), kListed); ++i) {
-    text += fmt::format("{}'{}'", i == 0 ? "" : ", ", keys[i]);
-  }
-  if (keys.size() > kListed) text += fmt::format(" and {} more", keys.size() - kListed);
-  return text;
+  return joined(
+      keys, [](const std::string& key) { return "'" + key + "'"; }, ", ", kListed);
 }
 
 void throw_wait_timeout(std::string_view store, std::span<const std::string> keys, std::span<const std::string> missing,

@@ -112,16 +112,7 @@ std::optional<Secret> Secret::of_environment(const Environment& environment) {
 
 Secret::~Secret() { wipe(bytes_); }
 
-std::string Secret::hex() const {
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  std::string text;
-  text.reserve(2 * kBytes);
-  for (const std::byte byte : bytes_) {
-    text += kDigits[std::to_integer<unsigned>(byte) >> 4];
-    text += kDigits[std::to_integer<unsigned>(byte) & 15];
-  }
-  return text;
-}
+std::string Secret::hex() const { return hex_digits(bytes_); }
 
 bool Secret::operator==(const Secret& other) const { return equal_in_constant_time(bytes_, other.bytes_); }
 

@@ -54,11 +54,11 @@ OfferedStore host_offered_store(const net::HostPort& listen, const MeetingPlan& 
 // other way round: then whoever wrote the offer could take this rank over.
 store::Secret secret_of(const Offer& offer, const MeetingPlan& plan, const Identity& identity);
 
-// The store that `offer` leads to, if it is the one of that token and this rank has not been there before; else
-// nothing, and why.
+// Connects to the store that `offer` names, if it holds the offer's token and this rank has not used it before; else
+// null, and `failure` says why.
 std::shared_ptr<OwnedStore> connect_via_offer(const Offer& offer, const MeetingPlan& plan, const Identity& identity,
                                               const Deadline& deadline, std::string& failure);
-// Comes to a store, with what the message of a failure should say.
+// As connect_to_store(); a failure's message names the rank, the address, its source and `remedy`.
 std::shared_ptr<OwnedStore> connect_to_job_store(const store::Endpoint& endpoint, const MeetingPlan& plan,
                                                  const Identity& identity, const Deadline& deadline,
                                                  std::string_view remedy);

@@ -27,6 +27,7 @@ void let_others_leave(store::TcpStoreServer& server, std::chrono::nanoseconds li
 
 }  // namespace
 
+// The host's own client ends before the wait for an idle server, which would wait for it too.
 OwnedStore::~OwnedStore() {
   // Nobody should come any more: where this address is, the ranks may look for their next group's store already.
   announcement.reset();

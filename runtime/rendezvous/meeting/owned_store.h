@@ -1,4 +1,4 @@
-// A store that this process hosts or has come to, and all that must live as long as that.
+// A store that this process hosts or is connected to, and everything that must live as long as that.
 #pragma once
 
 #include <chrono>
@@ -41,7 +41,7 @@ std::shared_ptr<OwnedStore> host_store(const net::HostPort& listen, const std::o
                                        const std::string& token, const MeetingPlan& plan, const Identity& identity,
                                        const Deadline& deadline);
 
-// A client's. Errors are the store's own.
+// Connects as a client. Errors are the store's own.
 std::shared_ptr<OwnedStore> connect_to_store(const store::Endpoint& endpoint, const Deadline& deadline);
 
 }  // namespace lockstep::rendezvous

@@ -1,4 +1,4 @@
-// Where ranks of this process are, and where they have been. One table per process: threads of it may be several ranks.
+// The stores that ranks of this process hold or have left. One table per process: its threads may be several ranks.
 #pragma once
 
 #include <map>
