@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "runtime/membership/member_service.h"
-#include "tests/unit/store_server/session_bench.h"
+#include "tests/unit/store/server/session_bench.h"
 
 namespace lockstep::membership {
 

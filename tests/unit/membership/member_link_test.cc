@@ -23,7 +23,7 @@
 #include "runtime/net/tcp_socket.h"
 #include "runtime/store/client/tcp_connection.h"
 #include "runtime/store/server/tcp_store_server.h"
-#include "tests/unit/store_server/server_test.h"
+#include "tests/unit/store/server/server_test.h"
 
 namespace lockstep::membership {
 namespace {

@@ -1,7 +1,7 @@
 #include <numeric>
 
 #include "runtime/tensor/cpu/cpu_kernels.h"
-#include "tests/unit/tensor_cpu/sweep.h"
+#include "tests/unit/tensor/cpu/sweep.h"
 
 // layer_norm against double. Where PyTorch's variance overflows (1.13 on the CPU: from 1e19 on) and its row becomes
 // NaN, ours is the number.

@@ -13,7 +13,7 @@
 #include "runtime/store/client/tcp_store.h"
 #include "runtime/store/client/torch_store_client.h"
 #include "runtime/store/server/tcp_store_server.h"
-#include "tests/unit/store_server/server_test.h"
+#include "tests/unit/store/server/server_test.h"
 
 namespace lockstep::store {
 namespace {

@@ -16,7 +16,7 @@
 #include "runtime/base/error.h"
 #include "runtime/store/client/tcp_store.h"
 #include "runtime/store/client/torch_store_client.h"
-#include "tests/unit/store_server/server_test.h"
+#include "tests/unit/store/server/server_test.h"
 
 namespace lockstep::store {
 namespace {

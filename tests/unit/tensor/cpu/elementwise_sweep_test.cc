@@ -2,7 +2,7 @@
 #include <bit>
 
 #include "runtime/tensor/cpu/cpu_kernels.h"
-#include "tests/unit/tensor_cpu/sweep.h"
+#include "tests/unit/tensor/cpu/sweep.h"
 
 // Every kernel whose elements do not depend on their neighbours. NaN and infinity are what PyTorch 1.13 gives on the
 // CPU.

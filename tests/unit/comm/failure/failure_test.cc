@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "runtime/base/error.h"
-#include "tests/unit/comm_failure/hooked_store.h"
+#include "tests/unit/comm/failure/hooked_store.h"
 
 namespace lockstep::comm {
 namespace {

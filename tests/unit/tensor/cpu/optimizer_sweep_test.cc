@@ -1,5 +1,5 @@
 #include "runtime/tensor/cpu/cpu_kernels.h"
-#include "tests/unit/tensor_cpu/sweep.h"
+#include "tests/unit/tensor/cpu/sweep.h"
 
 // A step of each optimizer against double.
 namespace lockstep {

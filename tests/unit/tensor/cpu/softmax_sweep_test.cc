@@ -1,7 +1,7 @@
 #include <numeric>
 
 #include "runtime/tensor/cpu/cpu_kernels.h"
-#include "tests/unit/tensor_cpu/sweep.h"
+#include "tests/unit/tensor/cpu/sweep.h"
 
 // What holds a softmax, against double. NaN and infinity are what PyTorch 1.13 gives on the CPU.
 namespace lockstep {

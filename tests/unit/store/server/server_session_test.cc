@@ -13,7 +13,7 @@
 #include "proto/push.h"
 #include "proto/reply.h"
 #include "runtime/base/error.h"
-#include "tests/unit/store_server/server_test.h"
+#include "tests/unit/store/server/server_test.h"
 
 namespace lockstep::store {
 namespace {

@@ -13,8 +13,8 @@
 #include "runtime/base/error.h"
 #include "runtime/comm/reduction.h"
 #include "runtime/store/hash_store.h"
-#include "tests/unit/comm_failure/hooked_store.h"
-#include "tests/unit/comm_wire/memory_wire.h"
+#include "tests/unit/comm/failure/hooked_store.h"
+#include "tests/unit/comm/wire/memory_wire.h"
 
 namespace lockstep::wire {
 namespace {

@@ -3,7 +3,7 @@
 #include <bit>
 #include <cmath>
 
-#include "tests/unit/tensor_cpu/sweep.h"
+#include "tests/unit/tensor/cpu/sweep.h"
 
 namespace lockstep::cpu {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/store/hash_store.h"
-#include "tests/unit/comm_failure/hooked_store.h"
+#include "tests/unit/comm/failure/hooked_store.h"
 
 namespace lockstep::wire {
 namespace {

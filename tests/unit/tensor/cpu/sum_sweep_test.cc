@@ -1,7 +1,7 @@
 #include <array>
 
 #include "runtime/tensor/cpu/cpu_kernels.h"
-#include "tests/unit/tensor_cpu/sweep.h"
+#include "tests/unit/tensor/cpu/sweep.h"
 
 // Plain sums, products and tables against the same sums in double.
 namespace lockstep {

@@ -10,7 +10,7 @@
 #include "proto/proof.h"
 #include "runtime/base/hmac.h"
 #include "tests/golden/golden.h"
-#include "tests/unit/store_server/session_bench.h"
+#include "tests/unit/store/server/session_bench.h"
 
 namespace lockstep::store {
 namespace {
