@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -13,7 +12,9 @@
 #include "runtime/optim/sgd.h"
 #include "runtime/train/distributed_data_parallel.h"
 #include "runtime/train/weights.h"
+#include "tests/support/error_of.h"
 #include "tests/support/rank_threads.h"
+#include "tests/support/thrown_on.h"
 
 namespace lockstep::testing {
 namespace {
@@ -44,22 +45,14 @@ class FailingOnce final : public optim::Optimizer {
   std::size_t parameter_;
 };
 
-// What each rank was told, by rank.
-std::vector<std::string> mismatches(int ranks, const std::function<void(const Group&)>& train) {
-  std::mutex mutex;
-  std::vector<std::string> texts(static_cast<std::size_t>(ranks));
-  run_ranks(ranks, [&](const Group& group) {
-    try {
-      train(group);
-      ADD_FAILURE() << "rank " << group->rank() << " has trained on";
-    } catch (const Mismatch& error) {
-      const std::scoped_lock lock(mutex);
-      texts[static_cast<std::size_t>(group->rank())] = error.what();
-      ASSERT_NE(error.cause(), nullptr);
-      EXPECT_EQ(error.cause()->kind, Cause::Kind::mismatch);
-    }
-  });
-  return texts;
+// What each rank was told, which must be the same.
+std::string mismatch_of_all(int ranks, const RankBody& train) {
+  const auto thrown = thrown_on(ranks, train);
+  for (const auto& error : thrown) {
+    expect_thrown<Mismatch>(error, {.kind = Cause::Kind::mismatch});
+    EXPECT_EQ(text_of(error), text_of(thrown[0]));
+  }
+  return text_of(thrown[0]);
 }
 
 void backward(DistributedDataParallel& ddp, std::int64_t rows = 3) {
@@ -69,7 +62,7 @@ void backward(DistributedDataParallel& ddp, std::int64_t rows = 3) {
 
 TEST(Divergence, AnOptimizersStepThatThrewOnOneRankAndWasCaughtIsFoundInTheNextStep) {
   for (const std::size_t parameter : {0, 2}) {
-    const auto texts = mismatches(3, [&](const Group& group) {
+    const std::string text = mismatch_of_all(3, [&](const Group& group) {
       nn::Sequential model = make_model();
       DistributedDataParallel ddp(model, group);
       FailingOnce optimizer(ddp.parameters(), group->rank() == 1 ? 4 : -1, parameter);
@@ -82,18 +75,13 @@ TEST(Divergence, AnOptimizersStepThatThrewOnOneRankAndWasCaughtIsFoundInTheNextS
         }
       }
     });
-    const std::string first = parameter == 0 ? "'0.weight'" : "'2.weight'";
-    for (const std::string& text : texts) {
-      EXPECT_EQ(text, texts[0]);
-      for (const char* part : {"they came apart before step 4", first.c_str(), "rank 1 differs from the others"}) {
-        EXPECT_NE(text.find(part), std::string::npos) << text;
-      }
-    }
+    expect_text(text, {"they came apart before step 4", parameter == 0 ? "'0.weight'" : "'2.weight'",
+                       "rank 1 differs from the others"});
   }
 }
 
 TEST(Divergence, WeightsThatAreWrittenThroughAPointerAreFoundByTheDigest) {
-  const auto texts = mismatches(2, [](const Group& group) {
+  const std::string text = mismatch_of_all(2, [](const Group& group) {
     nn::Sequential model = make_model();
     DistributedDataParallel ddp(model, group, {.compare_every = 4});
     optim::AdamW optimizer(ddp.parameters());
@@ -103,9 +91,7 @@ TEST(Divergence, WeightsThatAreWrittenThroughAPointerAreFoundByTheDigest) {
       if (step == 5 && group->rank() == 1) ddp.parameters()[3].data<float>()[1] += 1e-6f;
     }
   });
-  for (const std::string& text : texts) {
-    EXPECT_NE(text.find("they came apart between step 4 and step 8"), std::string::npos) << text;
-  }
+  expect_text(text, {"they came apart between step 4 and step 8"});
 }
 
 // Beside the parameters nothing need be equal, and rank 0 alone reads the file.

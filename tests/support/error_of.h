@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <exception>
 #include <initializer_list>
 #include <optional>
 #include <source_location>
@@ -35,6 +36,41 @@ template <typename Expected = InvalidArgument, typename Call>
 std::string error_of(Call&& call) {
   const auto error = thrown_by<Expected>(std::forward<Call>(call));
   return error ? error->what() : "";
+}
+
+// The errno of the SystemError that the call throws; 0 if it throws none.
+template <typename Call>
+int errno_of(Call&& call) {
+  const auto error = thrown_by<SystemError>(std::forward<Call>(call));
+  return error ? error->error_number() : 0;
+}
+
+// The message of an exception, with its type in front: "Mismatch: ..."; "nothing" of a null pointer.
+inline std::string text_of(const std::exception_ptr& error) {
+  if (!error) return "nothing";
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& it) {
+    const char* type = "exception";
+    if (dynamic_cast<const Mismatch*>(&it) != nullptr) type = "Mismatch";
+    if (dynamic_cast<const PeerLost*>(&it) != nullptr) type = "PeerLost";
+    if (dynamic_cast<const Timeout*>(&it) != nullptr) type = "Timeout";
+    if (dynamic_cast<const InvalidArgument*>(&it) != nullptr) type = "InvalidArgument";
+    if (dynamic_cast<const BackendUnavailable*>(&it) != nullptr) type = "BackendUnavailable";
+    if (dynamic_cast<const CorruptData*>(&it) != nullptr) type = "CorruptData";
+    if (dynamic_cast<const StoreError*>(&it) != nullptr) type = "StoreError";
+    return std::string(type) + ": " + it.what();
+  }
+}
+// What a call throws, as text_of() says it.
+template <typename Call>
+std::string outcome_of(Call&& call) {
+  try {
+    std::forward<Call>(call)();
+    return "nothing";
+  } catch (...) {
+    return text_of(std::current_exception());
+  }
 }
 
 // A failure is one of the line that calls.

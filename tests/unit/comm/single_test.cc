@@ -8,10 +8,12 @@
 
 #include "runtime/base/error.h"
 #include "runtime/store/hash_store.h"
+#include "tests/support/error_of.h"
 
 namespace lockstep {
 namespace {
 
+using lockstep::testing::error_of;
 using namespace std::chrono_literals;
 
 std::shared_ptr<ProcessGroup> make_group() {
@@ -23,18 +25,6 @@ std::shared_ptr<ProcessGroup> make_group() {
 }
 
 BufferView view(std::vector<float>& values) { return BufferView(std::span(values)); }
-
-// The text of the Expected that `call` throws.
-template <typename Expected, typename Call>
-std::string error_of(Call call) {
-  try {
-    call();
-  } catch (const Expected& error) {
-    return error.what();
-  }
-  ADD_FAILURE() << "no error at all";
-  return {};
-}
 
 TEST(Single, AMismatchStaysAMismatch) {
   const auto group = make_group();

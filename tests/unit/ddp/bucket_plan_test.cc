@@ -8,9 +8,12 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/random.h"
+#include "tests/support/error_of.h"
 
 namespace lockstep {
 namespace {
+
+using lockstep::testing::error_of;
 
 std::vector<int> in_order(std::size_t n) {
   std::vector<int> order(n);
@@ -31,13 +34,8 @@ std::vector<std::vector<int>> members(const BucketPlan& plan) {
   return result;
 }
 
-std::string error_of(const std::vector<ParameterSpec>& specs, const std::vector<int>& order) {
-  try {
-    plan_buckets(specs, order);
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "no error";
+std::string refusal(const std::vector<ParameterSpec>& specs, const std::vector<int>& order) {
+  return error_of([&] { plan_buckets(specs, order); });
 }
 
 TEST(ParameterSpec, CountsElements) {
@@ -110,20 +108,19 @@ TEST(BucketPlan, GivesEmptyAndScalarParametersALine) {
 
 TEST(BucketPlan, RefusesBadInputByName) {
   const auto two = floats({1, 1});
-  EXPECT_NE(error_of(two, {0}).find("order of 1 entries for 2 parameters"), std::string::npos);
-  EXPECT_NE(error_of(two, {0, 0}).find("holds 0 again at position 1"), std::string::npos);
-  EXPECT_NE(error_of(two, {0, 2}).find("holds 2 at position 1"), std::string::npos);
-  EXPECT_NE(error_of(two, {-1, 0}).find("holds -1"), std::string::npos);
-  EXPECT_NE(
-      error_of({{"w", DType::f32, {1}}, {"w", DType::f32, {1}}}, {0, 1}).find("'w' of parameter 1 is there twice"),
-      std::string::npos);
-  EXPECT_NE(error_of({{"", DType::f32, {1}}}, {0}).find("no name"), std::string::npos);
+  EXPECT_NE(refusal(two, {0}).find("order of 1 entries for 2 parameters"), std::string::npos);
+  EXPECT_NE(refusal(two, {0, 0}).find("holds 0 again at position 1"), std::string::npos);
+  EXPECT_NE(refusal(two, {0, 2}).find("holds 2 at position 1"), std::string::npos);
+  EXPECT_NE(refusal(two, {-1, 0}).find("holds -1"), std::string::npos);
+  EXPECT_NE(refusal({{"w", DType::f32, {1}}, {"w", DType::f32, {1}}}, {0, 1}).find("'w' of parameter 1 is there twice"),
+            std::string::npos);
+  EXPECT_NE(refusal({{"", DType::f32, {1}}}, {0}).find("no name"), std::string::npos);
   for (const DType dtype : {DType::i32, DType::i64, DType::u8}) {
-    EXPECT_NE(error_of({{"steps", dtype, {1}}}, {0}).find("'steps' " + std::string(name_of(dtype))), std::string::npos);
+    EXPECT_NE(refusal({{"steps", dtype, {1}}}, {0}).find("'steps' " + std::string(name_of(dtype))), std::string::npos);
   }
-  EXPECT_NE(error_of({{"w", DType::f32, {-4}}}, {0}).find("'w' float32 [-4]"), std::string::npos);
+  EXPECT_NE(refusal({{"w", DType::f32, {-4}}}, {0}).find("'w' float32 [-4]"), std::string::npos);
   const std::int64_t huge = std::numeric_limits<std::int64_t>::max() / 8;
-  EXPECT_NE(error_of({{"a", DType::f64, {huge}}, {"b", DType::f64, {huge}}}, {0, 1}).find("'b' float64"),
+  EXPECT_NE(refusal({{"a", DType::f64, {huge}}, {"b", DType::f64, {huge}}}, {0, 1}).find("'b' float64"),
             std::string::npos);
 }
 

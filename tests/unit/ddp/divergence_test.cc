@@ -7,11 +7,13 @@
 #include "runtime/base/error.h"
 #include "runtime/ddp/divergence_check.h"
 #include "runtime/ddp/reducer.h"
+#include "tests/support/error_of.h"
 #include "tests/unit/ddp/fake_group.h"
 
 namespace lockstep {
 namespace {
 
+using lockstep::testing::expect_text;
 using testing::FakeWorld;
 using testing::Started;
 using testing::text_of;
@@ -106,10 +108,8 @@ TEST(Divergence, ARankThatLeftAStepOutIsNamedInTheNext) {
     });
     for (const auto& error : errors) {
       EXPECT_EQ(text_of(error), text_of(errors[0]));
-      EXPECT_NE(text_of(error).find("the replicas are not equal any more; they came apart before step 4: 2 of 2 "
-                                    "parameters differ, the first is parameter 0, 'w': rank 1 differs from the others"),
-                std::string::npos)
-          << text_of(error);
+      expect_text(text_of(error), {"the replicas are not equal any more; they came apart before step 4: 2 of 2 "
+                                   "parameters differ, the first is parameter 0, 'w': rank 1 differs from the others"});
       const Cause cause = cause_of(error);
       EXPECT_EQ(cause.kind, Cause::Kind::mismatch);
       EXPECT_EQ(cause.step, 4);
@@ -129,10 +129,8 @@ TEST(Divergence, AWriteThatNobodyCountsIsFoundByTheNextDigest) {
     }
   });
   for (const auto& error : errors) {
-    EXPECT_NE(text_of(error).find("they came apart between step 5 and step 10: 1 of 2 parameters differ, the first is "
-                                  "parameter 1, 'b': rank 2 differs from the others"),
-              std::string::npos)
-        << text_of(error);
+    expect_text(text_of(error), {"they came apart between step 5 and step 10: 1 of 2 parameters differ, the first is "
+                                 "parameter 1, 'b': rank 2 differs from the others"});
     EXPECT_EQ(cause_of(error).step, 10);
   }
 }
@@ -162,7 +160,7 @@ TEST(Divergence, IsFoundAfterCountsThatDifferedOverEqualValues) {
       if (step != 6 || group->rank() == 1) training.optimize();
     }
   });
-  EXPECT_NE(text_of(errors[0]).find("between step 2 and step 7"), std::string::npos) << text_of(errors[0]);
+  expect_text(text_of(errors[0]), {"between step 2 and step 7"});
 }
 
 TEST(Divergence, ADigestIsNoCollectiveOfItsOwn) {

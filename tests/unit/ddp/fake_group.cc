@@ -10,6 +10,7 @@
 #include "runtime/base/mutex.h"
 #include "runtime/comm/op_record.h"
 #include "runtime/store/hash_store.h"
+#include "tests/support/error_of.h"
 
 namespace lockstep::testing {
 namespace {
@@ -257,25 +258,6 @@ std::vector<std::exception_ptr> FakeWorld::run_catching(
 void FakeWorld::run(const std::function<void(const std::shared_ptr<ProcessGroup>&)>& body) {
   for (const std::exception_ptr& error : run_catching(body)) {
     if (error) std::rethrow_exception(error);
-  }
-}
-
-std::string text_of(const std::exception_ptr& error) {
-  if (!error) return "nothing";
-  try {
-    std::rethrow_exception(error);
-  } catch (const Mismatch& it) {
-    return std::string("Mismatch: ") + it.what();
-  } catch (const PeerLost& it) {
-    return std::string("PeerLost: ") + it.what();
-  } catch (const Timeout& it) {
-    return std::string("Timeout: ") + it.what();
-  } catch (const InvalidArgument& it) {
-    return std::string("InvalidArgument: ") + it.what();
-  } catch (const BackendUnavailable& it) {
-    return std::string("BackendUnavailable: ") + it.what();
-  } catch (const std::exception& it) {
-    return std::string("exception: ") + it.what();
   }
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "runtime/comm/process_group.h"
+#include "tests/support/error_of.h"
 
 namespace lockstep::testing {
 
@@ -44,8 +45,5 @@ class FakeWorld {
  private:
   std::shared_ptr<Shared> shared_;
 };
-
-// The message of an exception, with its type in front: "Mismatch: ...".
-std::string text_of(const std::exception_ptr& error);
 
 }  // namespace lockstep::testing

@@ -10,11 +10,13 @@
 #include "runtime/base/cause.h"
 #include "runtime/base/error.h"
 #include "runtime/comm/arena_agreement.h"
+#include "tests/support/error_of.h"
 #include "tests/unit/ddp/fake_group.h"
 
 namespace lockstep {
 namespace {
 
+using lockstep::testing::thrown_by;
 using testing::FakeWorld;
 using testing::text_of;
 using Group = std::shared_ptr<ProcessGroup>;
@@ -65,13 +67,8 @@ std::vector<std::exception_ptr> arena_errors(const std::vector<std::string>& pro
 }
 
 int rank_of_cause(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const BackendUnavailable& unavailable) {
-    return unavailable.cause() == nullptr ? -2 : unavailable.cause()->rank;
-  } catch (...) {
-    return -3;
-  }
+  const auto thrown = thrown_by<BackendUnavailable>([&] { std::rethrow_exception(error); });
+  return !thrown ? -3 : thrown->cause() == nullptr ? -2 : thrown->cause()->rank;
 }
 
 TEST(ArenaAgreement, AllHearEveryProblemAndWhoHasNoneKnowsWhoHas) {

@@ -158,7 +158,7 @@ void expect_mismatch(FakeWorld& world, const std::function<std::vector<Parameter
   for (const std::string& text : texts) {
     EXPECT_EQ(text, texts[0]);
     EXPECT_TRUE(text.starts_with("Mismatch: Reducer: ")) << text;
-    EXPECT_NE(text.find(words), std::string::npos) << text;
+    expect_text(text, {words});
   }
 }
 
@@ -201,10 +201,8 @@ TEST(Reducer, TellsWhenOptionsDiffer) {
     Reducer reducer(kSix, group, {{.cap_bytes = 1000u + static_cast<std::size_t>(group->rank())}});
   });
   for (const std::string& text : texts) {
-    EXPECT_NE(
-        text.find("the bucket options: rank 0 has cap_bytes 1000, first_cap_bytes 1048576; rank 1 has cap_bytes 1001"),
-        std::string::npos)
-        << text;
+    expect_text(text,
+                {"the bucket options: rank 0 has cap_bytes 1000, first_cap_bytes 1048576; rank 1 has cap_bytes 1001"});
   }
 }
 
@@ -213,10 +211,8 @@ TEST(Reducer, NamesTheRanksThatMakeNone) {
   const auto texts = errors_of(world, [](const Group& group) {
     if (group->rank() == 0) Reducer(kSix, group);
   });
-  EXPECT_NE(texts[0].find("Timeout: Reducer: the ranks compare their parameters: rank 1 (host fake, pid 101), rank 2 ("
-                          "host fake, pid 102) did not come, elapsed"),
-            std::string::npos)
-      << texts[0];
+  expect_text(texts[0], {"Timeout: Reducer: the ranks compare their parameters: rank 1 (host fake, pid 101), rank 2 ("
+                         "host fake, pid 102) did not come, elapsed"});
 }
 
 TEST(Reducer, WaitsForNobodyInAGroupThatHasFailed) {

@@ -11,11 +11,13 @@
 #include "runtime/ddp/broadcast_parameters.h"
 #include "runtime/ddp/compare_parameters.h"
 #include "runtime/ddp/replica_check.h"
+#include "tests/support/error_of.h"
 #include "tests/unit/ddp/fake_group.h"
 
 namespace lockstep {
 namespace {
 
+using lockstep::testing::expect_text;
 using testing::FakeWorld;
 using testing::text_of;
 using Group = std::shared_ptr<ProcessGroup>;
@@ -99,10 +101,8 @@ TEST(ReplicaCheck, NamesWhoDiffersAndTheFirstParameter) {
     });
     for (const auto& error : errors) {
       EXPECT_EQ(text_of(error), text_of(errors[0]));
-      EXPECT_NE(text_of(error).find("2 of 3 parameters differ, the first is parameter 1, 'b': rank " +
-                                    std::to_string(culprit) + " differs from the others"),
-                std::string::npos)
-          << text_of(error);
+      expect_text(text_of(error), {"2 of 3 parameters differ, the first is parameter 1, 'b': rank " +
+                                   std::to_string(culprit) + " differs from the others"});
     }
   }
 }
@@ -114,7 +114,7 @@ TEST(ReplicaCheck, WithoutAMajorityTheLowestRankIsRight) {
     replica.w[2] = static_cast<float>(group->rank());
     check_replicas(*group, replica.buffers());
   });
-  EXPECT_NE(text_of(errors[1]).find("'w': rank 1 differs"), std::string::npos) << text_of(errors[1]);
+  expect_text(text_of(errors[1]), {"'w': rank 1 differs"});
 }
 
 TEST(ReplicaCheck, NamesARankWithFewerParameters) {
@@ -126,9 +126,7 @@ TEST(ReplicaCheck, NamesARankWithFewerParameters) {
     check_replicas(*group, buffers);
   });
   for (const auto& error : errors) {
-    EXPECT_NE(text_of(error).find("rank 1 differs from the others: the ranks passed 3, 2, 3 parameters"),
-              std::string::npos)
-        << text_of(error);
+    expect_text(text_of(error), {"rank 1 differs from the others: the ranks passed 3, 2, 3 parameters"});
   }
 }
 

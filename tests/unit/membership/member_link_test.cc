@@ -23,11 +23,15 @@
 #include "runtime/net/tcp_socket.h"
 #include "runtime/store/client/tcp_connection.h"
 #include "runtime/store/server/tcp_store_server.h"
+#include "tests/support/child.h"
+#include "tests/support/error_of.h"
 #include "tests/unit/store/server/server_test.h"
 
 namespace lockstep::membership {
 namespace {
 
+using lockstep::testing::error_of;
+using lockstep::testing::expect_text;
 using namespace std::chrono_literals;
 using Kind = MemberEvent::Kind;
 
@@ -36,8 +40,6 @@ Deadline patience() { return Deadline::after(40s); }
 MemberInfo member(int rank, int world_size = 3) {
   return {.rank = rank, .world_size = world_size, .process = ProcessInfo::of_this_process()};
 }
-
-bool contains(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
 
 // What a link was told, in order.
 class Events {
@@ -132,8 +134,7 @@ TEST_F(MemberLinks, AConnectionThatEndsIsALoss) {
     const MemberEvent event = heard->await(Kind::lost);
     EXPECT_EQ(event.cause.rank, 1);
     EXPECT_EQ(event.number, 1);
-    EXPECT_TRUE(contains(event.cause.text, member(1).describe() + " is lost: its connection ended"))
-        << event.cause.text;
+    expect_text(event.cause.text, {member(1).describe() + " is lost: its connection ended"});
   }
 }
 
@@ -228,9 +229,8 @@ TEST_F(MemberLinks, WhoIsUnwoundReportsIt) {
   }
   const MemberEvent event = events.await(Kind::failed);
   EXPECT_EQ(event.cause.rank, 1);
-  EXPECT_TRUE(contains(event.cause.text,
-                       member(1).describe() + " failed: an exception of its own ended it after collective 17"))
-      << event.cause.text;
+  expect_text(event.cause.text,
+              {member(1).describe() + " failed: an exception of its own ended it after collective 17"});
   for (const MemberEvent& heard : events.all()) EXPECT_EQ(heard.kind, Kind::failed) << heard.cause.text;
 }
 
@@ -240,7 +240,7 @@ TEST_F(MemberLinks, AReportIsHeardByAllAndTheLinkStays) {
   const auto own = link(0, events);
   const auto reporter = link(1, reporters);
   reporter->report({.kind = Cause::Kind::failed, .rank = 1, .text = "rank 1 failed: out of disk"});
-  EXPECT_TRUE(contains(events.await(Kind::failed).cause.text, "failed: out of disk"));
+  expect_text(events.await(Kind::failed).cause.text, {"failed: out of disk"});
   EXPECT_EQ(reporters.await(Kind::failed).cause.rank, 1);
 }
 
@@ -273,14 +273,8 @@ TEST_F(MemberLinks, WhoComesLateHearsOfEarlierLosses) {
 TEST_F(MemberLinks, ADuplicateIsRefusedAndBothAreNamed) {
   Events events;
   const auto own = link(1, events);
-  try {
-    link(1, events);
-    FAIL() << "two of them";
-  } catch (const StoreError& error) {
-    EXPECT_TRUE(contains(error.what(), "two processes are rank 1: " + member(1).describe() + ", which is here; and " +
-                                           member(1).describe()))
-        << error.what();
-  }
+  expect_text(error_of<StoreError>([&] { link(1, events); }),
+              {"two processes are rank 1: " + member(1).describe() + ", which is here; and " + member(1).describe()});
   EXPECT_TRUE(events.all().empty());
 }
 
@@ -289,14 +283,9 @@ TEST_F(MemberLinks, AStoreWhoseHostIsLeavingIsAskedOnlyOnce) {
   Events events;
   const auto own = link(0, events);
   server_->stop_listening();
-  try {
-    MemberLink(endpoint(), "scope", member(1), {}, events.calls(), Deadline::never());
-    FAIL() << "nobody listens";
-  } catch (const StoreError& error) {
-    EXPECT_TRUE(contains(
-        error.what(), "membership: nobody listens any more at the store's address " + server_->address().to_string()))
-        << error.what();
-  }
+  expect_text(
+      error_of<StoreError>([&] { MemberLink(endpoint(), "scope", member(1), {}, events.calls(), Deadline::never()); }),
+      {"membership: nobody listens any more at the store's address " + server_->address().to_string()});
   EXPECT_TRUE(events.all().empty());
 }
 
@@ -308,7 +297,7 @@ TEST_F(MemberLinks, AStoreThatEndsIsLostAndItsHostIsNamed) {
   const MemberEvent event = events.await(Kind::store_lost);
   EXPECT_EQ(event.host, ProcessInfo::of_this_process());
   EXPECT_EQ(event.address, address);
-  EXPECT_TRUE(contains(event.cause.text, "is lost: its connection ended: ")) << event.cause.text;
+  expect_text(event.cause.text, {"is lost: its connection ended: "});
   own->goodbye(1);  // to nobody, and waits for nobody
   EXPECT_EQ(events.all().size(), 1u);
 }
@@ -321,9 +310,8 @@ TEST_F(QuickMemberLinks, WhoSendsNoHeartbeatIsSilentAndWhoDoesIsNot) {
   const BareMember silent(endpoint(), 1);
   const MemberEvent event = events.await(Kind::silent);
   EXPECT_EQ(event.cause.rank, 1);
-  EXPECT_TRUE(contains(event.cause.text, member(1).describe() + " stopped answering: nothing came from it for "))
-      << event.cause.text;
-  EXPECT_TRUE(contains(event.cause.text, "its process is there but does not run")) << event.cause.text;
+  expect_text(event.cause.text, {member(1).describe() + " stopped answering: nothing came from it for ",
+                                 "its process is there but does not run"});
   EXPECT_EQ(others.await(Kind::silent).cause.rank, 1);
   for (const MemberEvent& heard : events.all()) EXPECT_EQ(heard.cause.rank, 1) << heard.cause.text;
 }
@@ -331,32 +319,15 @@ TEST_F(QuickMemberLinks, WhoSendsNoHeartbeatIsSilentAndWhoDoesIsNot) {
 // The server as a process of its own, that can be stopped.
 class StoppableServer {
  public:
-  StoppableServer() {
-    int ends[2];
-    if (pipe2(ends, O_CLOEXEC) != 0) throw SystemError("pipe2", errno);
-    const pid_t parent = getpid();
-    pid_ = fork();
-    if (pid_ == 0) {
-      if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent) std::_Exit(1);
-      const store::TcpStoreServer server({.extension = std::make_shared<MembershipServer>()});
-      const std::uint16_t port = server.address().port;
-      if (write(ends[1], &port, sizeof port) != sizeof port) std::_Exit(1);
-      for (;;) pause();
-    }
-    close(ends[1]);
-    EXPECT_EQ(read(ends[0], &port_, sizeof port_), static_cast<ssize_t>(sizeof port_));
-    close(ends[0]);
-  }
-  ~StoppableServer() {
-    kill(pid_, SIGKILL);
-    waitpid(pid_, nullptr, 0);
-  }
   store::Endpoint endpoint() const { return {.address = {"127.0.0.1", port_}}; }
-  pid_t pid() const { return pid_; }
+  pid_t pid() const { return child_.pid(); }
 
  private:
-  pid_t pid_ = -1;
-  std::uint16_t port_ = 0;
+  const testing::Child child_{[](const testing::Line& line) {
+    const store::TcpStoreServer server({.extension = std::make_shared<MembershipServer>()});
+    return line.tell(server.address().port) ? testing::Child::stay() : 1;
+  }};
+  const std::uint16_t port_ = child_.told<std::uint16_t>();
 };
 
 TEST(StoppedStore, IsSilentUntilItGoesOnAndThenAccusesNobody) {
@@ -369,9 +340,8 @@ TEST(StoppedStore, IsSilentUntilItGoesOnAndThenAccusesNobody) {
   ASSERT_TRUE(event.host.has_value());
   EXPECT_EQ(event.host->pid, server.pid());
   EXPECT_TRUE(event.host_answers);
-  EXPECT_TRUE(contains(event.cause.text, "stopped answering: nothing came from it for ")) << event.cause.text;
-  EXPECT_TRUE(contains(event.cause.text, "its process is stopped (SIGSTOP or Ctrl-Z): 'kill -CONT "))
-      << event.cause.text;
+  expect_text(event.cause.text, {"stopped answering: nothing came from it for ",
+                                 "its process is stopped (SIGSTOP or Ctrl-Z): 'kill -CONT "});
   ASSERT_EQ(kill(server.pid(), SIGCONT), 0);
   events.await(Kind::store_answers);
   ASSERT_EQ(kill(server.pid(), SIGKILL), 0);
@@ -382,56 +352,32 @@ TEST(StoppedStore, IsSilentUntilItGoesOnAndThenAccusesNobody) {
 // A member as a process of its own, that can be stopped. It starts once it is told a port, and tells what it hears.
 class StoppableMember {
  public:
-  StoppableMember() {
-    int to_child[2];
-    int from_child[2];
-    if (pipe2(to_child, O_CLOEXEC) != 0 || pipe2(from_child, O_CLOEXEC) != 0) throw SystemError("pipe2", errno);
-    const pid_t parent = getpid();
-    pid_ = fork();
-    if (pid_ == 0) {
-      std::uint16_t port = 0;
-      if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent) std::_Exit(1);
-      if (read(to_child[0], &port, sizeof port) != sizeof port) std::_Exit(1);
-      const auto tell = [&](std::uint8_t what) {
-        if (write(from_child[1], &what, 1) != 1) std::_Exit(1);
-      };
-      const MemberLink link(
-          {.address = {"127.0.0.1", port}}, "scope", member(1), {.heartbeat = 50ms, .silence = kSilence},
-          {.on_event = [&](const MemberEvent& event) { tell(static_cast<std::uint8_t>(event.kind)); }}, patience());
-      tell(kReady);
-      for (;;) pause();
-    }
-    close(to_child[0]);
-    close(from_child[1]);
-    port_ = to_child[1];
-    events_ = from_child[0];
-  }
-  ~StoppableMember() {
-    kill(pid_, SIGKILL);
-    waitpid(pid_, nullptr, 0);
-    close(port_);
-    close(events_);
-  }
   static constexpr std::uint8_t kReady = 255;
   // The server, here, must not stand still for so long.
   static constexpr auto kSilence = 2s;
 
   void start(std::uint16_t port) {
-    ASSERT_EQ(write(port_, &port, sizeof port), static_cast<ssize_t>(sizeof port));
+    ASSERT_TRUE(child_.line().tell(port));
     ASSERT_EQ(next(), kReady);
   }
   // What it tells next.
-  std::uint8_t next() {
-    std::uint8_t what = 254;
-    EXPECT_EQ(read(events_, &what, 1), 1);
-    return what;
-  }
-  pid_t pid() const { return pid_; }
+  std::uint8_t next() { return child_.told<std::uint8_t>(); }
+  const testing::Child& process() const { return child_; }
 
  private:
-  pid_t pid_ = -1;
-  int port_ = -1;
-  int events_ = -1;
+  static int live(const testing::Line& line) {
+    std::uint16_t port = 0;
+    if (!line.hear(port)) return 1;
+    const auto tell = [&](std::uint8_t what) {
+      if (!line.tell(what)) std::_Exit(1);
+    };
+    const MemberLink link(
+        {.address = {"127.0.0.1", port}}, "scope", member(1), {.heartbeat = 50ms, .silence = kSilence},
+        {.on_event = [&](const MemberEvent& event) { tell(static_cast<std::uint8_t>(event.kind)); }}, patience());
+    tell(kReady);
+    return testing::Child::stay();
+  }
+  const testing::Child child_{live};
 };
 
 TEST(StoppedMember, ThatGoesOnAccusesNobody) {
@@ -440,12 +386,10 @@ TEST(StoppedMember, ThatGoesOnAccusesNobody) {
       {.extension = std::make_shared<MembershipServer>(MembershipOptions{.silence = 1h})});
   ASSERT_NO_FATAL_FAILURE(stoppable.start(server.address().port));
   auto other = std::make_unique<BareMember>(store::Endpoint{.address = server.address()}, 2);
-  ASSERT_EQ(kill(stoppable.pid(), SIGSTOP), 0);
-  int status = 0;
-  ASSERT_EQ(waitpid(stoppable.pid(), &status, WUNTRACED), stoppable.pid());
+  ASSERT_NO_FATAL_FAILURE(stoppable.process().stop());
   const Deadline long_silence = Deadline::after(StoppableMember::kSilence + 500ms);
   while (!long_silence.expired()) poll(nullptr, 0, long_silence.poll_timeout_ms());
-  ASSERT_EQ(kill(stoppable.pid(), SIGCONT), 0);
+  ASSERT_EQ(kill(stoppable.process().pid(), SIGCONT), 0);
   // It has looked around by the time it hears of the next loss, which comes behind the answer to a heartbeat.
   const Deadline heartbeats = Deadline::after(500ms);
   while (!heartbeats.expired()) poll(nullptr, 0, heartbeats.poll_timeout_ms());

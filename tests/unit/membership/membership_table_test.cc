@@ -6,9 +6,12 @@
 
 #include <set>
 
+#include "tests/support/error_of.h"
+
 namespace lockstep::membership {
 namespace {
 
+using lockstep::testing::expect_text;
 using namespace std::chrono_literals;
 using Kind = MembershipTable::Kind;
 using Push = MembershipTable::Push;
@@ -92,7 +95,7 @@ TEST_F(Table, WhoGoesWithoutAGoodbyeIsLostAndAllOthersAreTold) {
     EXPECT_EQ(push.fields[0], "1");
     EXPECT_EQ(push.fields[1], "1") << "the first cause";
     EXPECT_TRUE(text_of(push).starts_with("rank 1 (host n1, pid 101) is lost: its connection ended")) << text_of(push);
-    EXPECT_TRUE(contains(text_of(push), "its last heartbeat spoke of collective 41")) << text_of(push);
+    expect_text(text_of(push), {"its last heartbeat spoke of collective 41"});
   }
   EXPECT_TRUE(told().empty());
   run(10s, {0, 2});
@@ -136,8 +139,7 @@ TEST_F(Hang, WhoIsBehindAndStartsNothingIsNamedWithWhatItDoes) {
     EXPECT_TRUE(text_of(push).starts_with(
         "rank 1 (host n1, pid 101) hangs: the last that it started is collective 41 (all_reduce, step 12), "))
         << text_of(push);
-    EXPECT_TRUE(contains(text_of(push), "while rank 0 (host n1, pid 100) has started collective 42 ("))
-        << text_of(push);
+    expect_text(text_of(push), {"while rank 0 (host n1, pid 100) has started collective 42 ("});
   }
   run_at(60s, {{0, 42}, {1, 41}, {2, 42}});
   EXPECT_TRUE(told().empty()) << "once, and nobody else for what follows";
@@ -182,7 +184,7 @@ TEST_F(Hang, WithoutATimeoutNobodyHangsAndOfSeveralTheLeastCounts) {
   run_at(6s, {{0, 42}, {1, 41}});
   const auto pushes = told();
   ASSERT_FALSE(pushes.empty());
-  EXPECT_TRUE(contains(pushes[0].fields[2], " of 5 s allowed by LOCKSTEP_HANG_TIMEOUT")) << pushes[0].fields[2];
+  expect_text(pushes[0].fields[2], {" of 5 s allowed by LOCKSTEP_HANG_TIMEOUT"});
 }
 
 TEST_F(Hang, WhoIsInADebuggerDoesNotHang) {
@@ -196,7 +198,7 @@ TEST_F(Hang, WhoIsInADebuggerDoesNotHang) {
   run_at(11s, {{0, 42}, {1, 41}});
   const auto pushes = told();
   ASSERT_FALSE(pushes.empty());
-  EXPECT_TRUE(contains(pushes[0].fields[2], "; its process is stopped")) << pushes[0].fields[2];
+  expect_text(pushes[0].fields[2], {"; its process is stopped"});
 }
 
 TEST_F(Hang, ATimeoutThatIsNoneIsRefused) {
@@ -269,9 +271,8 @@ TEST_F(Table, WhoIsSilentIsNamedAfterTwoSeconds) {
     EXPECT_TRUE(
         text_of(push).starts_with("rank 1 (host n1, pid 101) stopped answering: nothing came from it for 2.1 s"))
         << text_of(push);
-    EXPECT_TRUE(contains(text_of(push), "its last heartbeat spoke of collective 7")) << text_of(push);
-    EXPECT_TRUE(contains(text_of(push), "its host doesn't answer either: it is down, or the network between is cut"))
-        << text_of(push);
+    expect_text(text_of(push), {"its last heartbeat spoke of collective 7",
+                                "its host doesn't answer either: it is down, or the network between is cut"});
   }
   run(10s, {0, 1, 2});
   table.ended(connection(1));
@@ -287,9 +288,9 @@ TEST_F(Table, TheKernelsWordSaysWhy) {
   for (const Push& push : told()) {
     if (push.to == connection(0)) texts[push.fields[0]] = text_of(push);
   }
-  EXPECT_TRUE(contains(texts["1"], "is stopped (SIGSTOP or Ctrl-Z): 'kill -CONT 101'")) << texts["1"];
-  EXPECT_TRUE(contains(texts["2"], "a child of it holds the connection open")) << texts["2"];
-  EXPECT_TRUE(contains(texts["3"], "does not run")) << texts["3"];
+  expect_text(texts["1"], {"is stopped (SIGSTOP or Ctrl-Z): 'kill -CONT 101'"});
+  expect_text(texts["2"], {"a child of it holds the connection open"});
+  expect_text(texts["3"], {"does not run"});
 }
 
 TEST_F(Table, AMemberThatIsSilentIsNudgedOnceToSeeWhetherItsHostAnswers) {
@@ -311,8 +312,8 @@ TEST_F(Table, AMemberThatIsSilentIsNudgedOnceToSeeWhetherItsHostAnswers) {
   run(100ms, {0});
   std::map<std::string, std::string> texts;
   for (const Push& push : table.take_pushes()) texts[push.fields.at(0)] = text_of(push);
-  EXPECT_TRUE(contains(texts["1"], "its host still answers")) << texts["1"];
-  EXPECT_TRUE(contains(texts["2"], "its host doesn't answer either")) << texts["2"];
+  expect_text(texts["1"], {"its host still answers"});
+  expect_text(texts["2"], {"its host doesn't answer either"});
 }
 
 TEST_F(Table, TimeInWhichTheObserverDidNotRunIsNobodysSilence) {
@@ -452,8 +453,7 @@ TEST_F(Table, AnEndBehindACutCableIsNoChildsDoing) {
   run(2100ms, {0});
   const auto pushes = told();
   ASSERT_FALSE(pushes.empty());
-  EXPECT_TRUE(contains(text_of(pushes.back()), "its process has ended, and the network to its host is cut"))
-      << text_of(pushes.back());
+  expect_text(text_of(pushes.back()), {"its process has ended, and the network to its host is cut"});
 }
 
 TEST_F(Table, FailuresAreNumberedAndWhoComesLateGetsThoseBefore) {
@@ -491,22 +491,21 @@ TEST_F(Table, ADuplicateIsRefusedAndBothAreNamed) {
   ASSERT_EQ(register_member(1), std::nullopt);
   const auto why = table.register_member(99, "s", "1", "3", encode({.host = "n2", .pid = 5, .boot_id = "c"}), "");
   ASSERT_NE(why, std::nullopt);
-  EXPECT_TRUE(contains(*why, "rank 1 (host n1, pid 101), which is here")) << *why;
-  EXPECT_TRUE(contains(*why, "rank 1 (host n2, pid 5)")) << *why;
+  expect_text(*why, {"rank 1 (host n1, pid 101), which is here", "rank 1 (host n2, pid 5)"});
   table.ended(99);
   EXPECT_TRUE(told().empty()) << "who was refused is no member";
   // Also when the first has gone: it was a member of this meeting.
   ASSERT_EQ(table.goodbye(connection(1), 0), std::nullopt);
   const auto after = register_member(1, 3, "s", "", 98);
   ASSERT_NE(after, std::nullopt);
-  EXPECT_TRUE(contains(*after, "which has left")) << *after;
+  expect_text(*after, {"which has left"});
   EXPECT_EQ(register_member(1, 3, "another scope"), std::nullopt);
 }
 
 TEST_F(Table, WhatIsNoMemberIsRefusedWithTheReason) {
   const std::string good = encode(process_of(0));
-  EXPECT_TRUE(contains(table.register_member(1, "", "0", "2", good, "").value_or(""), "scope"));
-  EXPECT_TRUE(contains(table.register_member(1, std::string(2000, 's'), "0", "2", good, "").value_or(""), "scope"));
+  expect_text(table.register_member(1, "", "0", "2", good, "").value_or(""), {"scope"});
+  expect_text(table.register_member(1, std::string(2000, 's'), "0", "2", good, "").value_or(""), {"scope"});
   for (const auto* rank : {"2", "-1", "x", "", "1.5", "99999999999999999999"}) {
     EXPECT_TRUE(contains(table.register_member(1, "s", rank, "2", good, "").value_or(""), "is no rank")) << rank;
   }
@@ -522,14 +521,14 @@ TEST_F(Table, WhatIsNoMemberIsRefusedWithTheReason) {
   }
   EXPECT_EQ(table.size(), 0u);
   ASSERT_EQ(register_member(0), std::nullopt);
-  EXPECT_TRUE(contains(register_member(1, 4).value_or(""), "the members before it said 3"));
-  EXPECT_TRUE(contains(register_member(1, 3, "s", "", connection(0)).value_or(""), "already"));
+  expect_text(register_member(1, 4).value_or(""), {"the members before it said 3"});
+  expect_text(register_member(1, 3, "s", "", connection(0)).value_or(""), {"already"});
 }
 
 TEST_F(Table, WhoIsNoMemberCantSayAnything) {
-  EXPECT_TRUE(contains(table.heartbeat(1, 0, "").value_or(""), "REGISTER"));
-  EXPECT_TRUE(contains(table.goodbye(1, 0).value_or(""), "REGISTER"));
-  EXPECT_TRUE(contains(table.report(1, "x").value_or(""), "REGISTER"));
+  expect_text(table.heartbeat(1, 0, "").value_or(""), {"REGISTER"});
+  expect_text(table.goodbye(1, 0).value_or(""), {"REGISTER"});
+  expect_text(table.report(1, "x").value_or(""), {"REGISTER"});
   enter_all();
   ASSERT_EQ(table.goodbye(connection(1), 0), std::nullopt);
   EXPECT_NE(table.heartbeat(connection(1), 0, ""), std::nullopt);
@@ -564,7 +563,7 @@ TEST_F(Table, AFullTableMakesRoomWhereNobodyIsConnectedAndElseRefuses) {
   table = MembershipTable({.max_members = 4}, {.process = [](const ProcessInfo&) { return ProcessState::unknown; }});
   for (int rank = 0; rank < 2; ++rank) ASSERT_EQ(register_member(rank, 3, "a"), std::nullopt);
   for (int rank = 3; rank < 5; ++rank) ASSERT_EQ(register_member(rank, 8, "b"), std::nullopt);
-  EXPECT_TRUE(contains(register_member(5, 8, "b").value_or(""), "the limit is 4"));
+  expect_text(register_member(5, 8, "b").value_or(""), {"the limit is 4"});
   table.ended(connection(0));
   table.ended(connection(1));
   EXPECT_EQ(register_member(5, 8, "b"), std::nullopt) << "nobody of scope a is here";

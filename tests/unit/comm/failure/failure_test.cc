@@ -8,10 +8,14 @@
 #include <vector>
 
 #include "runtime/base/error.h"
+#include "tests/support/error_of.h"
 #include "tests/unit/comm/failure/hooked_store.h"
 
 namespace lockstep::comm {
 namespace {
+
+using lockstep::testing::error_of;
+using lockstep::testing::expect_failure;
 
 TEST(Failure, TheFirstCauseInTheStoreIsEverybodys) {
   PatientStore store(std::make_shared<store::HashStore>());
@@ -55,12 +59,7 @@ TEST(Failure, EachThrowIsToldBefore) {
   const Cause lost{.kind = Cause::Kind::lost, .rank = 2, .reporter = 0, .text = "rank 2 is lost"};
   failure.propose(lost);
   EXPECT_TRUE(told.empty()) << "nothing was thrown";
-  try {
-    failure.check();
-    ADD_FAILURE();
-  } catch (const PeerLost& error) {
-    EXPECT_EQ(*error.cause(), lost);
-  }
+  expect_failure<PeerLost>([&] { failure.check(); }, lost);
   EXPECT_EQ(told, std::vector<Cause>{lost});
 }
 
@@ -68,11 +67,8 @@ TEST(Failure, WhomItIsAboutReadsThatItIsAccused) {
   PatientStore store(std::make_shared<store::HashStore>());
   Failure failure(store, 2, [] {}, {});
   failure.adopt({.kind = Cause::Kind::silent, .rank = 2, .text = "rank 2 stopped answering"});
-  try {
-    failure.raise();
-  } catch (const PeerLost& error) {
-    EXPECT_STREQ(error.what(), "the other ranks have given this one up: rank 2 stopped answering");
-  }
+  EXPECT_EQ(error_of<PeerLost>([&] { failure.raise(); }),
+            "the other ranks have given this one up: rank 2 stopped answering");
 }
 
 // Without a bound this test never ends: the store answers only after propose() has returned.

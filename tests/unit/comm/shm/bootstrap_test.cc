@@ -19,10 +19,13 @@
 #include "runtime/net/unix_socket.h"
 #include "runtime/rendezvous/consensus.h"
 #include "runtime/store/hash_store.h"
+#include "tests/support/error_of.h"
 
 namespace lockstep::shm {
 namespace {
 
+using lockstep::testing::error_of;
+using lockstep::testing::expect_failure;
 using namespace std::chrono_literals;
 
 // A line between rank 0 and another.
@@ -94,12 +97,7 @@ TEST(DescriptorChannels, AnAbortEndsAnAllocateThatWaitsForTheDescriptor) {
   GroupContext own = context;
   own.identity.rank = 1;
   const auto group = backend().create(own, Deadline::after(60s));
-  try {
-    group->allocate(1);
-    ADD_FAILURE() << "no error at all";
-  } catch (const PeerLost& error) {
-    EXPECT_STREQ(error.what(), "the disk is full");
-  }
+  EXPECT_EQ(error_of<PeerLost>([&] { group->allocate(1); }), "the disk is full");
   over.count_down();
   rank_0.join();
 }
@@ -126,14 +124,7 @@ TEST(Meet, ARankThatDiesWhileBellsGoRoundIsNamedByTheOthers) {
   context.store = std::make_shared<store::HashStore>();
   for (int r = 0; r < 2; ++r) context.roster.push_back({r, r, getpid(), "here", boot_id()});
   std::thread rank_1([&] { agree_and_die(context); });
-  try {
-    set_up(context, Deadline::after(60s));
-    ADD_FAILURE() << "no error at all";
-  } catch (const PeerLost& error) {
-    ASSERT_NE(error.cause(), nullptr);
-    EXPECT_EQ(error.cause()->rank, 1) << error.what();
-    EXPECT_EQ(error.cause()->reporter, 0);
-  }
+  expect_failure<PeerLost>([&] { set_up(context, Deadline::after(60s)); }, {.rank = 1, .reporter = 0});
   rank_1.join();
 }
 

@@ -15,10 +15,14 @@
 #include "runtime/comm/shm/arena.h"
 #include "runtime/comm/shm/control.h"
 #include "runtime/comm/shm/liveness.h"
+#include "tests/support/error_of.h"
 #include "tests/support/limited_to.h"
 
 namespace lockstep::shm {
 namespace {
+
+using lockstep::testing::error_of;
+using lockstep::testing::expect_text;
 
 TEST(Memory, IsCommittedSealedAndZero) {
   UniqueFd fd = create_memory("test", 100000);
@@ -50,28 +54,16 @@ TEST(Memory, OneMappingPerProcess) {
 TEST(Memory, TooMuchIsRefusedWithoutTakingAny) {
   const std::uint64_t available = available_memory();
   ASSERT_LT(available, std::uint64_t{1} << 46);
-  try {
-    create_memory("test", std::size_t{1} << 46);
-    FAIL();
-  } catch (const BackendUnavailable& error) {
-    EXPECT_NE(std::string(error.what()).find("are available, of which 67.1 MB are kept back for others"),
-              std::string::npos)
-        << error.what();
-  }
+  expect_text(error_of<BackendUnavailable>([&] { create_memory("test", std::size_t{1} << 46); }),
+              {"are available, of which 67.1 MB are kept back for others"});
   EXPECT_GT(available_memory(), available / 2);
 }
 
 // Memory of this kind is a file to the kernel, and one that grows beyond the limit ends the process with SIGXFSZ.
 TEST(Memory, TheLimitOnFileSizesIsLookedAtFirst) {
   const lockstep::testing::LimitedTo small(RLIMIT_FSIZE, 1 << 20);
-  try {
-    create_memory("test", 2 << 20);
-    FAIL();
-  } catch (const BackendUnavailable& error) {
-    EXPECT_NE(std::string(error.what()).find("the limit on a file's size is 1.0 MB"), std::string::npos)
-        << error.what();
-    EXPECT_NE(std::string(error.what()).find("ulimit -f unlimited"), std::string::npos) << error.what();
-  }
+  expect_text(error_of<BackendUnavailable>([&] { create_memory("test", 2 << 20); }),
+              {"the limit on a file's size is 1.0 MB", "ulimit -f unlimited"});
   EXPECT_TRUE(create_memory("test", 1 << 20));
 }
 
