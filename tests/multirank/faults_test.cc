@@ -104,15 +104,10 @@ TEST(Faults, ARankThatThrowsInTheMiddleOfAStepEndsTheOthersWithPeerLost) {
 }
 
 // An operation whose backward throws.
-struct Thrower : autograd::Node {
-  const char* name() const override { return "thrower"; }
-  void backward(const Tensor&, autograd::GradientSink&) override { throw std::domain_error("no more luck"); }
-  void release_saved() override {}
-};
-
 Tensor thrower(const Tensor& x) {
   Tensor result = x.clone();
-  autograd::connect(result, std::make_shared<Thrower>(), {x});
+  autograd::record("thrower", result, {x},
+                   [](const Tensor&, autograd::GradientSink&) { throw std::domain_error("no more luck"); });
   return result;
 }
 
