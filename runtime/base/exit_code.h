@@ -8,7 +8,7 @@ namespace lockstep {
 inline constexpr int kExitPeerLost = 75;
 
 // A rank whose group had failed and whose GPU library did not come back from being aborted: its watchdog has ended it
-// (comm/nccl/engine.h). The cause, and what the group did last, are in its log.
+// (comm/nccl/shutdown.h). The cause, and what the group did last, are in its log.
 inline constexpr int kExitAbortBlocked = 76;
 
 }  // namespace lockstep

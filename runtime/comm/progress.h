@@ -1,5 +1,5 @@
-// What a call does that waits for a group of shm, gloo or mpi: it pushes every group of the process that only callers
-// move, and sleeps on one word, the process's bell. A host that waits for a group on NCCL pushes none.
+// What a call does that waits on the host for a group: it pushes every group of the process that only callers move, and
+// sleeps on one word, the process's bell.
 //
 // A backend without a thread of its own, such as shm, moves only while somebody calls it. So a rank that waits for one
 // group pushes the others too: a peer may wait for one of those. Whoever gives a sleeper something to do rings the

@@ -3,6 +3,12 @@
 #include <gtest/gtest.h>
 #include <nccl.h>
 
+#include <array>
+#include <latch>
+#include <string>
+#include <thread>
+#include <vector>
+
 #include "tests/conformance/errors.h"
 #include "tests/fakes/nccl/fake_nccl.h"
 #include "tests/support/wait_until.h"
@@ -72,6 +78,70 @@ TEST_P(OldNccl, DoesOneAfterTheOther) {
   Alone second;
   second.settle();
   EXPECT_EQ(violations_.take(), std::vector<std::string>{});
+}
+
+// A communicator of two ranks, as one of them has it; its device is that of its number.
+class OfTwo {
+ public:
+  OfTwo(const ncclUniqueId& id, int rank) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    EXPECT_EQ(ncclCommInitRankConfig(&comm_, 2, id, rank, &config), ncclInProgress);
+    EXPECT_EQ(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), cudaSuccess);
+    EXPECT_EQ(cudaMalloc(&memory_, sizeof(float)), cudaSuccess);
+    settle();
+  }
+  ~OfTwo() {
+    EXPECT_EQ(ncclCommAbort(comm_), ncclSuccess);
+    EXPECT_EQ(cudaFree(memory_), cudaSuccess);
+    EXPECT_EQ(cudaStreamDestroy(stream_), cudaSuccess);
+  }
+  OfTwo(const OfTwo&) = delete;
+  OfTwo& operator=(const OfTwo&) = delete;
+  void reduce() {
+    EXPECT_EQ(ncclAllReduce(memory_, memory_, 1, ncclFloat32, ncclSum, comm_, stream_), ncclInProgress);
+    settle();
+  }
+
+ private:
+  void settle() {
+    EXPECT_TRUE(wait_until([&] {
+      ncclResult_t state = ncclInProgress;
+      EXPECT_EQ(ncclCommGetAsyncError(comm_, &state), ncclSuccess);
+      return state == ncclSuccess;
+    }));
+  }
+
+  ncclComm_t comm_ = nullptr;
+  cudaStream_t stream_ = nullptr;
+  void* memory_ = nullptr;
+};
+
+// Each rank launches on the communicators in the order of its numbers.
+std::vector<std::string> violations_of_orders(const std::vector<int>& rank_0, const std::vector<int>& rank_1) {
+  fake_nccl::Violations violations;
+  std::array<ncclUniqueId, 2> ids = {};
+  for (ncclUniqueId& id : ids) EXPECT_EQ(ncclGetUniqueId(&id), ncclSuccess);
+  std::latch launched(2);
+  const auto run = [&](int rank, const std::vector<int>& order) {
+    EXPECT_EQ(cudaSetDevice(rank), cudaSuccess);
+    OfTwo first(ids[0], rank);
+    OfTwo second(ids[1], rank);
+    for (const int which : order) (which == 0 ? first : second).reduce();
+    launched.arrive_and_wait();
+  };
+  std::thread other(run, 1, rank_1);
+  run(0, rank_0);
+  other.join();
+  return violations.take();
+}
+
+TEST(FakeNcclOrder, FindsCommunicatorsOfOneDeviceInCrossedOrders) {
+  EXPECT_EQ(violations_of_orders({0, 1, 1, 0}, {0, 1, 1, 0}), std::vector<std::string>{});
+  const auto seen = violations_of_orders({0, 0, 1}, {0, 1, 0});
+  ASSERT_EQ(seen.size(), 1U);
+  expect_text(seen[0], {"crossed orders on one device: rank ", "launch 1 of communicator ", "launch 2 of communicator ",
+                        " has it behind"});
 }
 
 using NewNccl = FakeNccl;

@@ -372,7 +372,7 @@ TEST_F(Nccl, TwoRanksOnOneGpuAndTwoVersionsAreRefused) {
               {"rank 0 (host a, pid 10) has NCCL 2.28.9 and rank 2 (host b, pid 12) has NCCL 2.29.7"});
 }
 
-TEST_F(Nccl, KnobsThatMakeNoSense) {
+TEST_F(Nccl, OptionsThatMakeNoSense) {
   for (const auto& [name, value] :
        std::vector<std::pair<const char*, const char*>>{{"LOCKSTEP_NCCL_MAX_CTAS", "0"},
                                                         {"LOCKSTEP_NCCL_MAX_CTAS", "many"},

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "runtime/base/error.h"
-#include "runtime/comm/nccl/control.h"
+#include "runtime/comm/nccl/store_log.h"
 #include "runtime/store/hash_store.h"
 #include "tests/support/wait_until.h"
 
@@ -44,11 +44,11 @@ class HalfAStore final : public store::HashStore {
 
 // As a program whose collectives are checked does for days.
 TEST(NcclLog, KeepsNothingThatAllHaveRead) {
-  constexpr std::int64_t kEntries = 10 * nccl::Control::kChunk;
+  constexpr std::int64_t kEntries = 10 * nccl::StoreLog::kChunk;
   const auto store = std::make_shared<store::HashStore>();
   std::array<std::atomic<std::int64_t>, 3> read = {};
   std::array<std::atomic<std::int64_t>, 3> wrong = {};
-  std::array<std::optional<nccl::Control>, 3> ranks;
+  std::array<std::optional<nccl::StoreLog>, 3> ranks;
   for (std::size_t r = 0; r < 3; ++r) {
     ranks[r].emplace(store, 3);
     ranks[r]->start([&, r](const std::string& entry) {
@@ -69,7 +69,7 @@ TEST(NcclLog, HasNoHolesWhereTheStoreFails) {
   const auto store = std::make_shared<HalfAStore>();
   std::array<std::array<std::atomic<int>, 3>, 3> read = {};  // by whom, whose
   std::atomic<int> wrong{0};
-  std::array<std::optional<nccl::Control>, 3> ranks;
+  std::array<std::optional<nccl::StoreLog>, 3> ranks;
   for (std::size_t r = 0; r < 3; ++r) {
     ranks[r].emplace(store, 3);
     ranks[r]->start([&, r](const std::string& entry) {

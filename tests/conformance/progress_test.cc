@@ -8,12 +8,10 @@
 #include <random>
 #include <thread>
 
-#include "runtime/base/host.h"
-#include "runtime/comm/backend.h"
 #include "runtime/comm/progress.h"
 #include "runtime/store/hash_store.h"
-#include "runtime/store/prefix_store.h"
 #include "tests/conformance/errors.h"
+#include "tests/conformance/groups.h"
 #include "tests/support/rank_threads.h"
 
 namespace lockstep::testing {
@@ -39,21 +37,6 @@ const std::vector<Part>& parts() {
   static const std::vector<Part> three = {
       {"low", "shm", {0, 1, 2}}, {"high", "shm", {1, 2, 3}}, {"all", LOCKSTEP_TEST_BACKEND, {0, 1, 2, 3}}};
   return three;
-}
-
-std::shared_ptr<ProcessGroup> make_group(const Part& part, int rank, const std::shared_ptr<store::Store>& store) {
-  GroupContext context;
-  for (const int member : part.ranks) {
-    const int place = static_cast<int>(context.roster.size());
-    if (member == rank) context.identity.rank = context.identity.local_rank = place;
-    context.roster.push_back({place, place, ::getpid(), host_name(), boot_id()});
-  }
-  context.identity.world_size = context.identity.local_world_size = static_cast<int>(part.ranks.size());
-  context.store = std::make_shared<store::PrefixStore>(part.name, store);
-  context.timeout = 60s;
-  const auto found =
-      std::find_if(backends().begin(), backends().end(), [&](const Backend& b) { return b.name == part.backend; });
-  return found->create(context, Deadline::after(60s));
 }
 
 // A collective of one group, with the memory that it reduces.
@@ -98,7 +81,7 @@ void run_all(const std::function<void(int rank, const Groups& groups)>& body) {
       try {
         Groups groups;
         for (const Part& part : parts()) {
-          if (part.has(rank)) groups.push_back(make_group(part, rank, store));
+          if (part.has(rank)) groups.push_back(make_group(part.name, part.backend, part.ranks, rank, store));
         }
         body(rank, groups);
       } catch (const std::exception& error) {

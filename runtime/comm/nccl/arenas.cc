@@ -11,15 +11,15 @@
 #include "runtime/base/logging.h"
 #include "runtime/base/owner_process.h"
 #include "runtime/comm/arena_agreement.h"
-#include "runtime/comm/nccl/engine.h"
 #include "runtime/comm/nccl/helper_call.h"
+#include "runtime/comm/nccl/nccl_engine.h"
 
 namespace lockstep::nccl {
 namespace {
 
 // Memory that goes back once the device is through with it: see release_behind_device(). Where the device is stuck, the
 // engine could not abort, and NCCL may use the memory for ever.
-std::shared_ptr<void> released_behind_device(const std::weak_ptr<Engine>& engine, DeviceId device, void* data,
+std::shared_ptr<void> released_behind_device(const std::weak_ptr<NcclEngine>& engine, DeviceId device, void* data,
                                              std::function<void()> release) {
   return {data, [engine, device, release = std::move(release), owner = OwnerProcess()](void*) mutable {
             if (!owner.is_here()) {  // a forked child must not touch the device
@@ -36,11 +36,12 @@ std::shared_ptr<void> released_behind_device(const std::weak_ptr<Engine>& engine
 }
 
 // Those that could not be, and why the first of them.
-std::vector<void*> deregister(const std::vector<void*>& handles, const Lane& lane, std::exception_ptr& error) {
+std::vector<void*> deregister(const std::vector<void*>& handles, const LaunchContext& context,
+                              std::exception_ptr& error) {
   std::vector<void*> registered;
   for (void* const handle : handles) {
     try {
-      lane.communicator->deregister(handle);
+      context.communicator->deregister(handle);
     } catch (const std::exception&) {
       registered.push_back(handle);
       if (!error) error = std::current_exception();
@@ -88,8 +89,8 @@ void Arenas::give_back(const std::vector<std::string>& dropped_by_rank) {
   };
   const auto outcome = std::make_shared<Outcome>();
   try {
-    engine_.on_owner_thread("the end of a registration", [handles, outcome](const Lane& lane) {
-      outcome->registered = deregister(handles, lane, outcome->error);
+    engine_.call_nccl("the end of a registration", [handles, outcome](const LaunchContext& context) {
+      outcome->registered = deregister(handles, context, outcome->error);
     });
   } catch (...) {
     keep(std::move(gone), handles);  // it may still be under way
@@ -110,14 +111,14 @@ void Arenas::keep(std::vector<Given> gone, const std::vector<void*>& registered)
   }
 }
 
-// On the owner thread, whose errands have a deadline: a call of the driver has none. That it may wait for the device
-// holds up nothing that the device waits for: all that the group has started came before it, and has ended.
+// By call_nccl(), which has a deadline: a call of the driver has none. That it may wait for the device holds up nothing
+// that the device waits for: all that the group has started came before it, and has ended.
 Arenas::Taken Arenas::take_from_device(std::size_t bytes) {
   const auto taken = std::make_shared<Taken>();
   if (bytes == 0) return *taken;
-  engine_.on_owner_thread("an allocation", [engine = engine_.weak_from_this(), taken, bytes](const Lane& lane) {
-    const DeviceId device = lane.stream.device;
-    const Api& api = lane.communicator->api();
+  engine_.call_nccl("an allocation", [engine = engine_.weak_from_this(), taken, bytes](const LaunchContext& context) {
+    const DeviceId device = context.stream.device;
+    const Api& api = context.communicator->api();
     try {
       void* data = nullptr;
       if (api.mem_alloc(&data, bytes) == ncclSuccess && data != nullptr) {
@@ -129,12 +130,12 @@ Arenas::Taken Arenas::take_from_device(std::size_t bytes) {
         taken->is_nccls = true;
       } else {
         // The cache would give it to the next at once.
-        auto block = lane.runtime.allocate(bytes, lane.stream);
+        auto block = context.runtime.allocate(bytes, context.stream);
         void* const at = block.get();
         taken->memory =
             released_behind_device(engine, device, at, [block = std::move(block)]() mutable { block.reset(); });
       }
-      lane.runtime.zero(taken->memory.get(), bytes, lane.stream);
+      context.runtime.zero(taken->memory.get(), bytes, context.stream);
     } catch (const Error& error) {
       taken->problem = error.what();
     }
@@ -148,9 +149,9 @@ void* Arenas::register_with(ProcessGroup& group, std::byte* data, std::size_t by
     std::string problem;
   };
   const auto own = std::make_shared<Registration>();
-  engine_.on_owner_thread("a registration", [own, data, bytes](const Lane& lane) {
+  engine_.call_nccl("a registration", [own, data, bytes](const LaunchContext& context) {
     try {
-      own->handle = lane.communicator->register_memory(data, bytes);
+      own->handle = context.communicator->register_memory(data, bytes);
     } catch (const CallFailed& error) {
       own->problem = error.what();
     }
@@ -164,8 +165,9 @@ void* Arenas::register_with(ProcessGroup& group, std::byte* data, std::size_t by
   if (reasons.empty()) return own->handle;
   log_warn("nccl: {} bytes are not registered with NCCL, so it copies them once more on its way: {}", bytes, reasons);
   if (own->handle != nullptr) {
-    engine_.on_owner_thread("the end of a registration",
-                            [handle = own->handle](const Lane& lane) { lane.communicator->deregister(handle); });
+    engine_.call_nccl("the end of a registration", [handle = own->handle](const LaunchContext& context) {
+      context.communicator->deregister(handle);
+    });
   }
   return nullptr;
 }
@@ -202,7 +204,7 @@ Arena Arenas::allocate(ProcessGroup& group, std::size_t bytes) {
   return arena;
 }
 
-void Arenas::deregister_all(const Lane& lane) {
+void Arenas::deregister_all(const LaunchContext& context) {
   std::vector<Given> gone;
   {
     MutexLock lock(mutex_);
@@ -214,7 +216,7 @@ void Arenas::deregister_all(const Lane& lane) {
     if (given.handle != nullptr) handles.push_back(given.handle);
   }
   std::exception_ptr error;
-  const auto registered = deregister(handles, lane, error);
+  const auto registered = deregister(handles, context, error);
   if (!error) return;
   keep(std::move(gone), registered);
   std::rethrow_exception(error);

@@ -14,22 +14,22 @@
 #include <string>
 
 #include "runtime/base/mutex.h"
-#include "runtime/comm/nccl/item.h"
+#include "runtime/comm/nccl/pending_call.h"
 #include "runtime/comm/process_group.h"
 
 namespace lockstep::nccl {
 
-class Engine;
+class NcclEngine;
 
 class Arenas {
  public:
-  explicit Arenas(Engine& engine) : engine_(engine) {}
+  explicit Arenas(NcclEngine& engine) : engine_(engine) {}
 
   // Collective, by way of `group`. Throws BackendUnavailable with the reason of each rank that could not, Mismatch, and
   // Timeout.
   Arena allocate(ProcessGroup& group, std::size_t bytes);
-  // The owner thread, at the end.
-  void deregister_all(const Lane& lane) EXCLUDES(mutex_);
+  // Before the communicator ends; a thread that may call NCCL.
+  void deregister_all(const LaunchContext& context) EXCLUDES(mutex_);
 
  private:
   // What one rank got.
@@ -55,7 +55,7 @@ class Arenas {
   // The handle; null if one of the ranks could not.
   void* register_with(ProcessGroup& group, std::byte* data, std::size_t bytes);
 
-  Engine& engine_;
+  NcclEngine& engine_;
   std::int64_t next_ = 1;  // of the group's thread
   Mutex mutex_;
   std::deque<Given> given_ GUARDED_BY(mutex_);

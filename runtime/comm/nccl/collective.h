@@ -5,7 +5,7 @@
 // buffer. Gather, scatter and all-to-all are sends and receives in one group.
 #pragma once
 
-#include "runtime/comm/nccl/item.h"
+#include "runtime/comm/nccl/pending_call.h"
 #include "runtime/comm/transfer.h"
 
 namespace lockstep::nccl {
@@ -14,19 +14,19 @@ ncclDataType_t data_type_of(DType dtype);
 // avg is a sum here.
 ncclRedOp_t operation_of(ReduceOp op);
 
-class Collective final : public Item {
+class NcclCollective final : public PendingCall {
  public:
-  explicit Collective(comm::Task of) : task(std::move(of)) {}
+  explicit NcclCollective(comm::Task of) : task(std::move(of)) {}
 
   std::string describe() const override { return comm::describe(task.record, sequence); }
-  void prepare(const Lane& lane) override;
-  void launch(const Lane& lane) override;
-  void follow_up(const Lane& lane) override;
-  void land() override;
+  void prepare(const LaunchContext& context) override;
+  void launch(const LaunchContext& context) override;
+  void after_launch(const LaunchContext& context) override;
+  void finish() override;
   // Weights that don't fit add up to something below 0, mostly: NCCL adds them modulo 2^64.
   std::optional<std::string> problem() const override;
   bool is_for_host() const override;
-  bool is_beyond(int, const Goodbye& goodbye) const override { return sequence > goodbye.last; }
+  bool is_after(int rank, const Goodbye& goodbye) const override;
   const comm::OpRecord* record() const override { return &task.record; }
   std::int64_t combined(std::size_t word) const override { return words[word]; }
 
@@ -34,8 +34,8 @@ class Collective final : public Item {
   comm::Words words{};  // of all ranks, once done
 
  private:
-  void call(const Lane& lane);
-  void exchange(const Lane& lane, bool gives_parts, bool takes_parts, int giver, int taker);
+  void call(const LaunchContext& context);
+  void exchange(const LaunchContext& context, bool gives_parts, bool takes_parts, int giver, int taker);
   // What rides along: the weight, then the note's fields; 0 if nothing does.
   std::size_t word_count() const;
   // One buffer, which is read and written.
@@ -43,8 +43,8 @@ class Collective final : public Item {
     return comm::is_reduction_in_place(task.record.kind) || task.record.kind == comm::OpKind::broadcast;
   }
 
-  Staged input_;
-  Staged output_;
+  StagedBuffer input_;
+  StagedBuffer output_;
   std::byte* in_ = nullptr;
   std::byte* out_ = nullptr;
   std::shared_ptr<void> words_on_device_;  // summed there; a barrier has one

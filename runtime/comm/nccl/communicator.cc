@@ -3,6 +3,13 @@
 #include <fmt/format.h>
 
 namespace lockstep::nccl {
+namespace {
+
+// How long a remote error has to last before it counts: NCCL reports some that are none while it connects
+// (https://github.com/NVIDIA/nccl/issues/2019), and who knows which rank died may be about to tell.
+constexpr std::chrono::milliseconds kErrorPatience{500};
+
+}  // namespace
 
 CallFailed::CallFailed(const Api& api, const char* call, ncclResult_t result, ncclComm_t comm)
     : Error(fmt::format("{}: {}", call, api.describe(result, comm))), result_(result) {}
@@ -34,6 +41,17 @@ ncclResult_t Communicator::state() {
   return result;
 }
 
+bool Communicator::is_through() {
+  const ncclResult_t now = state();
+  if (now == ncclSuccess || now == ncclInProgress) {
+    error_patience_.reset();
+    return now == ncclSuccess;
+  }
+  if (!error_patience_) error_patience_.emplace(now == ncclRemoteError ? kErrorPatience : std::chrono::nanoseconds{});
+  if (error_patience_->over()) throw CallFailed(api_, "ncclCommGetAsyncError", now, get());
+  return false;
+}
+
 void Communicator::destroy() {
   const ncclComm_t comm = comm_.exchange(nullptr);
   if (comm == nullptr) return;
@@ -50,6 +68,21 @@ void* Communicator::register_memory(void* data, std::size_t bytes) {
   void* handle = nullptr;
   call("ncclCommRegister", api_.comm_register(get(), data, bytes, &handle));
   return handle;
+}
+
+CommunicatorLock::CommunicatorLock(Communicator& communicator, const Deadline& deadline) : communicator_(communicator) {
+  MutexLock lock(communicator_.mutex_);
+  while (communicator_.is_taken_ && communicator_.freed_.wait_until(communicator_.mutex_, deadline)) {
+  }
+  held_ = !communicator_.is_taken_;
+  communicator_.is_taken_ = true;
+}
+
+CommunicatorLock::~CommunicatorLock() {
+  if (!held_) return;
+  MutexLock lock(communicator_.mutex_);
+  communicator_.is_taken_ = false;
+  communicator_.freed_.notify_one();
 }
 
 }  // namespace lockstep::nccl

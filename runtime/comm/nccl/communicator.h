@@ -1,6 +1,7 @@
 // One NCCL communicator. Non-blocking: every call returns at once, and state() says when it has taken effect.
 //
-// Threads: one, the group's owner thread, with the device current; abort() any, once the owner makes no more calls.
+// Threads: one at a time, which holds a CommunicatorLock and has the device current. abort() and destroy() take the
+// communicator from the others themselves: what comes later throws.
 // Failure: CallFailed with NCCL's own words.
 #pragma once
 
@@ -9,6 +10,8 @@
 #include <string>
 
 #include "runtime/base/error.h"
+#include "runtime/base/mutex.h"
+#include "runtime/comm/failure/patience.h"
 #include "runtime/comm/nccl/api.h"
 
 namespace lockstep::nccl {
@@ -46,6 +49,9 @@ class Communicator {
   // ncclInProgress until what was called last has taken effect, then ncclSuccess; or what went wrong since, on this
   // rank or another, as far as NCCL knows.
   ncclResult_t state();
+  // True once what was called last has taken effect. Throws CallFailed for what went wrong since; for a remote error
+  // only once that has lasted.
+  bool is_through();
 
   // A pair around the calls that are to go to the device together. group_end() takes the result of what was called in
   // between; ncclInProgress is none to complain about.
@@ -73,6 +79,28 @@ class Communicator {
   const Api& api_;
   const CommunicatorOptions options_;
   std::atomic<ncclComm_t> comm_{nullptr};
+  std::optional<comm::Patience> error_patience_;  // set: NCCL says that something is wrong
+
+  friend class CommunicatorLock;
+  Mutex mutex_;
+  Condition freed_;
+  bool is_taken_ GUARDED_BY(mutex_) = false;
+};
+
+// The one thread that may call NCCL for a communicator. No mutex: a call may hang, so who waits for it has a deadline.
+class CommunicatorLock {
+ public:
+  CommunicatorLock(Communicator& communicator, const Deadline& deadline);
+  ~CommunicatorLock();
+  CommunicatorLock(const CommunicatorLock&) = delete;
+  CommunicatorLock& operator=(const CommunicatorLock&) = delete;
+
+  // False: another thread was in its call until the deadline.
+  bool held() const { return held_; }
+
+ private:
+  Communicator& communicator_;
+  bool held_ = false;
 };
 
 }  // namespace lockstep::nccl

@@ -1,7 +1,7 @@
 #include "runtime/comm/nccl/helper_call.h"
 
 #include <cuda_runtime_api.h>
-#include <optional>
+#include <utility>
 
 #include "runtime/base/error.h"
 #include "runtime/base/logging.h"
@@ -16,26 +16,54 @@ constexpr std::chrono::seconds kReleasePatience{5};
 // Between two looks whether the program still captures a graph.
 constexpr std::chrono::milliseconds kCaptureLook{20};
 
+// The calling thread's current device is as it was at the end.
+class FormerDevice {
+ public:
+  FormerDevice() {
+    if (::cudaGetDevice(&index_) == cudaSuccess) return;
+    ::cudaGetLastError();
+    index_ = -1;
+  }
+  ~FormerDevice() {
+    if (index_ >= 0) cuda::check_quietly(::cudaSetDevice(index_), "cudaSetDevice back", {DeviceKind::cuda, index_});
+  }
+  FormerDevice(const FormerDevice&) = delete;
+  FormerDevice& operator=(const FormerDevice&) = delete;
+
+ private:
+  int index_ = -1;  // unknown
+};
+
 }  // namespace
 
-HelperCall::HelperCall(DeviceId device, std::function<void()> body)
-    : thread_(start_quiet_thread([state = state_, device, body = std::move(body)]() mutable {
-        std::exception_ptr error;
-        try {
-          // A broken device may say so here already. What is to be done, an abort above all, is to be done all the
-          // more.
-          cuda::check_quietly(::cudaSetDevice(device.index), "cudaSetDevice", device);
-          keep_out_of_captures(device);
-          body();
-        } catch (...) {
-          error = std::current_exception();
-        }
-        body = nullptr;  // what it holds goes before it counts as returned
-        MutexLock lock(state->mutex);
-        state->error = error;
-        state->returned = true;
-        state->changed.notify_all();
-      })) {}
+void HelperCall::State::run(DeviceId device, std::function<void()> body) {
+  std::exception_ptr failed;
+  try {
+    // A broken device may say so here already. What is to be done, an abort above all, is to be done all the more.
+    cuda::check_quietly(::cudaSetDevice(device.index), "cudaSetDevice", device);
+    body();
+  } catch (...) {
+    failed = std::current_exception();
+  }
+  body = nullptr;  // what it holds goes before it counts as returned
+  MutexLock lock(mutex);
+  error = failed;
+  returned = true;
+  changed.notify_all();
+}
+
+HelperCall::HelperCall(DeviceId device, std::function<void()> body, NoThread no_thread) {
+  try {
+    thread_ = start_quiet_thread([state = state_, device, body]() mutable {
+      keep_out_of_captures(device);
+      state->run(device, std::move(body));
+    });
+  } catch (const SystemError&) {
+    if (no_thread == NoThread::throws) throw;
+    const FormerDevice former;
+    state_->run(device, std::move(body));
+  }
+}
 
 HelperCall::~HelperCall() {
   bool returned = false;
@@ -43,6 +71,7 @@ HelperCall::~HelperCall() {
     MutexLock lock(state_->mutex);
     returned = state_->returned;
   }
+  if (!thread_.joinable()) return;
   if (returned) {
     thread_.join();
   } else {
@@ -62,16 +91,6 @@ std::exception_ptr HelperCall::error() const {
   return state_->error;
 }
 
-FormerDevice::FormerDevice() {
-  if (::cudaGetDevice(&index_) == cudaSuccess) return;
-  ::cudaGetLastError();
-  index_ = -1;
-}
-
-FormerDevice::~FormerDevice() {
-  if (index_ >= 0) cuda::check_quietly(::cudaSetDevice(index_), "cudaSetDevice back", {DeviceKind::cuda, index_});
-}
-
 void keep_out_of_captures(DeviceId device) {
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   cuda::check_quietly(::cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode", device);
@@ -88,26 +107,20 @@ void wait_for_device(DeviceId device) {
 
 void release_behind_device(DeviceId device, std::function<void()> release) noexcept {
   try {
-    const auto body = [device, release = std::move(release)] {
-      wait_for_device(device);
-      release();
-    };
-    std::optional<HelperCall> call;
-    try {
-      call.emplace(device, body);
-    } catch (const SystemError&) {
-      // No thread: then this one waits for as long as it takes.
-      const FormerDevice former;
-      cuda::check_quietly(::cudaSetDevice(device.index), "cudaSetDevice", device);
-      return body();
-    }
+    HelperCall call(
+        device,
+        [device, release = std::move(release)] {
+          wait_for_device(device);
+          release();
+        },
+        HelperCall::NoThread::calls_here);
     comm::Patience patience(kReleasePatience);
-    while (!call->wait(patience.next())) {
+    while (!call.wait(patience.next())) {
       if (!patience.over()) continue;
       log_info("nccl: memory on {} goes back when what runs there has ended", device.str());
       return;
     }
-    if (const auto error = call->error()) std::rethrow_exception(error);
+    if (const auto error = call.error()) std::rethrow_exception(error);
   } catch (const std::exception& error) {
     log_warn("nccl: memory on {} is not given back: {}", device.str(), error.what());
   }

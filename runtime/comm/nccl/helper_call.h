@@ -17,9 +17,11 @@ namespace lockstep::nccl {
 
 class HelperCall {
  public:
-  // Runs `body` with the device current; also where the device is broken and can't be made current. Throws
-  // SystemError if there is no thread for it.
-  HelperCall(DeviceId device, std::function<void()> body);
+  // Without a thread for the call: a SystemError, or the constructor makes the call, and nobody can stop waiting.
+  enum class NoThread { throws, calls_here };
+
+  // Runs `body` with the device current; also where the device is broken and can't be made current.
+  HelperCall(DeviceId device, std::function<void()> body, NoThread no_thread = NoThread::throws);
   ~HelperCall();
   HelperCall(const HelperCall&) = delete;
   HelperCall& operator=(const HelperCall&) = delete;
@@ -31,6 +33,8 @@ class HelperCall {
 
  private:
   struct State {
+    void run(DeviceId device, std::function<void()> body);
+
     Mutex mutex;
     Condition changed;
     bool returned GUARDED_BY(mutex) = false;
@@ -38,18 +42,6 @@ class HelperCall {
   };
   const std::shared_ptr<State> state_ = std::make_shared<State>();
   std::thread thread_;
-};
-
-// Where there is no thread for a call, and the caller makes it itself: its current device is as it was at the end.
-class FormerDevice {
- public:
-  FormerDevice();
-  ~FormerDevice();
-  FormerDevice(const FormerDevice&) = delete;
-  FormerDevice& operator=(const FormerDevice&) = delete;
-
- private:
-  int index_ = -1;  // unknown
 };
 
 // The calling thread may ask about events while another captures a stream in CUDA's global mode, which forbids it to

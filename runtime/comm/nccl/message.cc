@@ -3,34 +3,37 @@
 #include <fmt/format.h>
 
 #include "runtime/comm/nccl/collective.h"
+#include "runtime/comm/nccl/goodbye.h"
 
 namespace lockstep::nccl {
 
-std::string Message::describe() const {
+std::string NcclMessage::describe() const {
   return fmt::format("{} of {} x {} {} rank {} with tag 0", is_send ? "send" : "recv", buffer.count,
                      name_of(buffer.dtype), is_send ? "to" : "from", peer);
 }
 
-void Message::launch(const Lane& lane) {
-  if (ready) lane.runtime.block(lane.stream, ready.get());
-  if (is_send) staged_.bring_in(lane);
+void NcclMessage::launch(const LaunchContext& context) {
+  if (ready) context.runtime.block(context.stream, ready.get());
+  if (is_send) staged_.copy_in(context);
   if (buffer.count == 0) return;
-  const Api& api = lane.communicator->api();
-  const auto stream = static_cast<cudaStream_t>(lane.stream.handle);
+  const Api& api = context.communicator->api();
+  const auto stream = static_cast<cudaStream_t>(context.stream.handle);
   const auto count = static_cast<std::size_t>(buffer.count);
   const ncclDataType_t type = data_type_of(buffer.dtype);
   if (is_send) {
-    lane.communicator->call("ncclSend", api.send(staged_.data(), count, type, peer, lane.communicator->get(), stream));
+    context.communicator->call("ncclSend",
+                               api.send(staged_.data(), count, type, peer, context.communicator->get(), stream));
   } else {
-    lane.communicator->call("ncclRecv", api.recv(staged_.data(), count, type, peer, lane.communicator->get(), stream));
+    context.communicator->call("ncclRecv",
+                               api.recv(staged_.data(), count, type, peer, context.communicator->get(), stream));
   }
 }
 
-void Message::follow_up(const Lane& lane) {
-  if (!is_send) staged_.bring_back(lane);
+void NcclMessage::after_launch(const LaunchContext& context) {
+  if (!is_send) staged_.copy_out(context);
 }
 
-bool Message::is_beyond(int rank, const Goodbye& goodbye) const {
+bool NcclMessage::is_after(int rank, const Goodbye& goodbye) const {
   return rank == peer && number > (is_send ? goodbye.messages.received : goodbye.messages.sent);
 }
 

@@ -8,23 +8,23 @@
 #include <memory>
 #include <string>
 
-#include "runtime/comm/nccl/item.h"
+#include "runtime/comm/nccl/pending_call.h"
 
 namespace lockstep::nccl {
 
-class Message final : public Item {
+class NcclMessage final : public PendingCall {
  public:
-  Message(bool sends, const BufferView& view, int other) : is_send(sends), buffer(view), peer(other) {}
+  NcclMessage(bool sends, const BufferView& view, int other) : is_send(sends), buffer(view), peer(other) {}
 
   // "send of 10 x float32 to rank 1 with tag 0".
   std::string describe() const override;
-  void prepare(const Lane& lane) override { staged_.prepare(lane, buffer); }
-  void launch(const Lane& lane) override;
-  void follow_up(const Lane& lane) override;
-  void land() override { staged_.land(); }
+  void prepare(const LaunchContext& context) override { staged_.prepare(context, buffer); }
+  void launch(const LaunchContext& context) override;
+  void after_launch(const LaunchContext& context) override;
+  void finish() override { staged_.finish(); }
   bool is_for_host() const override { return !is_send && buffer.device.kind == DeviceKind::cpu && buffer.bytes() > 0; }
   int awaited_peer() const override { return peer; }
-  bool is_beyond(int rank, const Goodbye& goodbye) const override;
+  bool is_after(int rank, const Goodbye& goodbye) const override;
 
   const bool is_send;
   const BufferView buffer;
@@ -32,7 +32,7 @@ class Message final : public Item {
   std::int64_t number = 0;  // of this rank's sends to the peer, or receives from it, from 1
 
  private:
-  Staged staged_;
+  StagedBuffer staged_;
 };
 
 }  // namespace lockstep::nccl

@@ -8,24 +8,24 @@
 namespace lockstep::nccl {
 
 std::shared_ptr<ProcessGroup> ProcessGroupNccl::create(const GroupContext& context, const Deadline& deadline) {
-  const Knobs knobs = knobs_of(Environment::of_process());
+  const Options options = options_of(Environment::of_process());
   const Api& functions = api();
   DeviceRuntime& runtime = device_runtime(DeviceKind::cuda);
   const Equipment own{runtime.info(context.device).uuid, functions.version};
-  if (const auto problem = compare_equipment(own, context, knobs.may_share_gpus, deadline); !problem.empty()) {
+  if (const auto problem = compare_equipment(own, context, options.may_share_gpus, deadline); !problem.empty()) {
     throw BackendUnavailable("nccl: " + problem);
   }
-  auto engine = std::make_shared<Engine>(functions, runtime, context, knobs);
+  auto engine = std::make_shared<NcclEngine>(functions, runtime, context, options);
   engine->open(deadline);
   return std::make_shared<ProcessGroupNccl>(context, std::move(engine));
 }
 
-ProcessGroupNccl::ProcessGroupNccl(GroupContext context, std::shared_ptr<Engine> engine)
+ProcessGroupNccl::ProcessGroupNccl(GroupContext context, std::shared_ptr<NcclEngine> engine)
     : TaskGroup(std::move(context)),
       engine_(std::move(engine)),
       arenas_(std::make_shared<Arenas>(*engine_)),
       stream_{engine_->context().device, nullptr} {
-  engine_->at_the_end([arenas = arenas_](const Lane& lane) { arenas->deregister_all(lane); });
+  engine_->at_the_end([arenas = arenas_](const LaunchContext& launch) { arenas->deregister_all(launch); });
 }
 
 ProcessGroupNccl::~ProcessGroupNccl() { close(*engine_); }
@@ -86,7 +86,7 @@ Work ProcessGroupNccl::start_message(bool is_send, const BufferView& buffer, int
     check_place(is_send ? "send" : "recv", buffer);
     engine_->check();
     check_program_order(is_send ? "send" : "recv", peer, tag);
-    return engine_->start(std::make_shared<Message>(is_send, buffer, peer), stream_);
+    return engine_->start(std::make_shared<NcclMessage>(is_send, buffer, peer), stream_);
   });
 }
 

@@ -1,7 +1,7 @@
 // The process group on GPUs, one per rank, over NCCL.
 //
-// Collectives on the group's device follow its compute stream and block nobody: see engine.h. Buffers in host memory go
-// through pinned memory and are written when the work is done. Weighted sums and averages are divided on the
+// Collectives on the group's device follow its compute stream and block nobody: see nccl_engine.h. Buffers in host
+// memory go through pinned memory and are written when the work is done. Weighted sums and averages are divided on the
 // communication stream. Values are combined in the order that NCCL chooses, 16-bit floats are rounded at each step of
 // its way, and integers wrap in their own type: runs on other machines may differ in the last bits.
 //
@@ -13,11 +13,16 @@
 // first. Tags would allow another order: a tag other than 0, and a message to oneself, are InvalidArgument. Sizes and
 // types of both sides are equal; NCCL does not compare them.
 //
-// Several groups in one process have communicators of their own on one device, and NCCL promises that they don't wait
-// for each other only while the device runs their kernels beside each other. It does in streams of their own, unless
-// CUDA_DEVICE_MAX_CONNECTIONS=1 puts these into one queue: then all ranks have to start things in the same order. The
-// same holds for whatever waits for the whole device: cudaFree, cudaDeviceSynchronize, the first launch of a kernel
-// (CUDA_MODULE_LOADING=EAGER loads all of them before), the end of a group. End groups in one order on all ranks.
+// Several groups in one process have communicators of their own on one device, and are launched by one thread, in the
+// order in which the program starts their calls (launch_thread.h). Start these in one order on all ranks: kernels of
+// two communicators that are launched in different orders may wait for each other for ever. Groups that are used from
+// several threads have no such order unless the program makes one. The same holds for whatever waits for the whole
+// device: cudaFree, cudaDeviceSynchronize, the first launch of a kernel (CUDA_MODULE_LOADING=EAGER loads all of them
+// before), the end of a group. End groups in one order on all ranks.
+//
+// A call that waits for other ranks before NCCL launches it holds up those that the program started after it, in any
+// group: a group's first, for which NCCL connects, and each one with LOCKSTEP_CHECK_COLLECTIVES=1. A group that opens,
+// ends or has failed holds up no other.
 //
 // Collectives are no part of CUDA graphs: while the group's stream, or the one that is to wait, is being captured,
 // starting and wait_on() throw InvalidArgument, and nothing has been started. A program may capture streams meanwhile
@@ -30,7 +35,7 @@
 #include <memory>
 
 #include "runtime/comm/nccl/arenas.h"
-#include "runtime/comm/nccl/engine.h"
+#include "runtime/comm/nccl/nccl_engine.h"
 #include "runtime/comm/task_group.h"
 
 namespace lockstep::nccl {
@@ -39,7 +44,7 @@ class ProcessGroupNccl final : public comm::TaskGroup {
  public:
   // Collective. Throws BackendUnavailable (no NCCL, no such GPU, two ranks on one), Timeout, PeerLost.
   static std::shared_ptr<ProcessGroup> create(const GroupContext& context, const Deadline& deadline);
-  ProcessGroupNccl(GroupContext context, std::shared_ptr<Engine> engine);
+  ProcessGroupNccl(GroupContext context, std::shared_ptr<NcclEngine> engine);
   // Says goodbye; aborts during unwinding, and if a collective of this rank is still under way that no stream waits
   // for.
   ~ProcessGroupNccl() override;
@@ -69,7 +74,7 @@ class ProcessGroupNccl final : public comm::TaskGroup {
   // Device memory is where it says.
   void check_place(std::string_view operation, const BufferView& buffer) const;
 
-  std::shared_ptr<Engine> engine_;
+  std::shared_ptr<NcclEngine> engine_;
   std::shared_ptr<Arenas> arenas_;
   StreamView stream_;
 };

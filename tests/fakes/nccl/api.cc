@@ -127,7 +127,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId i
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result) {
   if (is_none(comm, "get_async_error")) return ncclInvalidArgument;
-  const Communicator::Call call(*comm, "get_async_error", false, true);
+  const Communicator::Call call(*comm, "get_async_error", true);
   if (call.is_late()) return ncclInvalidUsage;
   *result = comm->state();
   return ncclSuccess;
@@ -143,7 +143,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   if (is_none(comm, "destroy")) return ncclInvalidArgument;
-  const Communicator::Call call(*comm, "destroy", true);
+  const Communicator::Call call(*comm, "destroy");
   if (call.is_late()) return ncclInvalidUsage;
   comm->destroy(call.effect());
   return ncclSuccess;
@@ -151,7 +151,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   if (is_none(comm, "abort")) return ncclInvalidArgument;
-  const Communicator::Call call(*comm, "abort", true, true);
+  const Communicator::Call call(*comm, "abort", true);
   if (call.is_late()) return ncclInvalidUsage;
   comm->abort(call.effect());
   return ncclSuccess;

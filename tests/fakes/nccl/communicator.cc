@@ -8,6 +8,7 @@
 #include <random>
 
 #include "tests/fakes/cudart/fake_cuda.h"
+#include "tests/fakes/nccl/launch_order.h"
 
 namespace lockstep::fake_nccl {
 namespace {
@@ -34,14 +35,11 @@ std::string place_of(int device) {
 Communicator::Communicator(int size, int rank, const char* id, int device)
     : size_(size), rank_(rank), device_(device), id_(id) {}
 
-Communicator::Call::Call(Communicator& of, const char* name, bool any_thread, bool in_progress) : of_(of) {
+Communicator::Call::Call(Communicator& of, const char* name, bool in_progress) : of_(of) {
   Books& books = Books::get();
   const std::string call = of.who() + ": " + name;
   books.called(call);
   if (of.calls_++ > 0) books.violation(call + " beside another call on the communicator");
-  if (!any_thread && std::this_thread::get_id() != of.owner_) {
-    books.violation(call + " on another thread than the one that began the communicator");
-  }
   int current = -1;
   // A broken device can't be made current.
   const bool is_known = ::cudaGetDevice(&current) == cudaSuccess;
@@ -139,6 +137,8 @@ Operation Communicator::counted(Operation operation, Effect effect) {
 ncclResult_t Communicator::launch(std::vector<Operation> operations) {
   begin([this, operations = std::move(operations)] {
     linger(operations.front().count);
+    const std::string crossed = LaunchOrder::get().launched(id_, *world_, rank_, device_);
+    if (!crossed.empty()) Books::get().violation(crossed);
     if (enqueue(operations)) return ncclSuccess;
     last_error = "a CUDA failure at the launch";
     return ncclUnhandledCudaError;
@@ -244,6 +244,7 @@ void Communicator::destroy(Effect effect) {
     if (life_ != Life::finalized) Books::get().violation(who() + ": destroy before finalize has ended");
     if (!registered_.empty()) Books::get().violation(who() + ": destroy with memory still registered");
   }
+  LaunchOrder::get().forget(*world_);
   Books::get().hold(effect);
   wait_until_idle();
   fake_cuda::wait_for_device();
@@ -262,6 +263,7 @@ void Communicator::abort(Effect effect) {
   aborted_.store(true);
   Books::get().hold(effect);
   wait_until_idle();
+  if (world_) LaunchOrder::get().forget(*world_);
   if (effect != Effect::early) {
     while (pending_.load() != 0) ::usleep(200);  // the kernels look at the flag
     fake_cuda::wait_for_device();

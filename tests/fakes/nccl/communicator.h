@@ -30,7 +30,7 @@ class Communicator {
   // A violation makes it say error.
   class Call {
    public:
-    Call(Communicator& of, const char* name, bool any_thread = false, bool in_progress = false);
+    Call(Communicator& of, const char* name, bool in_progress = false);
     ~Call() { of_.calls_--; }
     Call(const Call&) = delete;
     Call& operator=(const Call&) = delete;
@@ -75,7 +75,6 @@ class Communicator {
   const int rank_;
   const int device_;
   const std::string id_;
-  const std::thread::id owner_ = std::this_thread::get_id();
   std::unique_ptr<World> world_;
   std::atomic<bool> aborted_{false};
   std::atomic<int> calls_{0};

@@ -6,8 +6,7 @@
 // leave.
 //
 // It checks that its caller keeps NCCL's rules:
-//  - one thread at a time per communicator, and always the one that began it (but for abort and destroy); that thread's
-//    current device is the communicator's;
+//  - one thread at a time per communicator, whose current device is the communicator's;
 //  - nothing but ncclCommGetAsyncError and ncclCommAbort while a call is in progress; where it is to be a version
 //  before
 //    2.27.3, no abort either, nor a call of the same thread on another communicator;
@@ -15,7 +14,8 @@
 //    registration left then;
 //  - a send and its receive are launched by both sides: each waits for the other for ever;
 //  - no memory freed that is registered, or that an operation may still use: ncclMemFree waits for nothing;
-//  - the same operations in the same order on all ranks. Where they differ the operation hangs, as NCCL's may.
+//  - the same operations in the same order on all ranks. Where they differ the operation hangs, as NCCL's may;
+//  - of two communicators of one device the launches in one order on all ranks that have both (launch_order.h).
 // A violation is written to stderr and aborts the process, unless a Violations object lives.
 //
 // As in NCCL destroy and abort wait for all that the device has to do, be it the program's or another communicator's.

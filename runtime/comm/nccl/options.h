@@ -9,7 +9,7 @@
 namespace lockstep::nccl {
 
 // From the environment; each is the same on every rank.
-struct Knobs {
+struct Options {
   bool check_collectives = false;  // LOCKSTEP_CHECK_COLLECTIVES=1: compare each over the ranks before it starts. For a
                                    // run that looks for a fault: it costs a trip to the store
   bool may_share_gpus = false;     // LOCKSTEP_OVERSUBSCRIBE_GPU=1
@@ -20,6 +20,6 @@ struct Knobs {
   std::optional<int> max_ctas = {};  // LOCKSTEP_NCCL_MAX_CTAS, 1 to 64
 };
 // Throws InvalidArgument.
-Knobs knobs_of(const Environment& environment);
+Options options_of(const Environment& environment);
 
 }  // namespace lockstep::nccl

@@ -1,4 +1,4 @@
-#include "runtime/comm/nccl/knobs.h"
+#include "runtime/comm/nccl/options.h"
 
 #include <fmt/format.h>
 
@@ -18,20 +18,20 @@ bool switched(const Environment& environment, const char* name, const char* othe
 
 }  // namespace
 
-Knobs knobs_of(const Environment& environment) {
-  Knobs knobs;
-  knobs.check_collectives = switched(environment, "LOCKSTEP_CHECK_COLLECTIVES", "1", "0");
-  knobs.may_share_gpus = switched(environment, "LOCKSTEP_OVERSUBSCRIBE_GPU", "1", "0");
+Options options_of(const Environment& environment) {
+  Options options;
+  options.check_collectives = switched(environment, "LOCKSTEP_CHECK_COLLECTIVES", "1", "0");
+  options.may_share_gpus = switched(environment, "LOCKSTEP_OVERSUBSCRIBE_GPU", "1", "0");
   if (const auto text = environment.get("LOCKSTEP_FAILURE_WATCHDOG"); text && !text->empty()) {
     const auto seconds = parse_int(*text);
-    knobs.watchdog = *text != "off";
-    if (knobs.watchdog && (!seconds || *seconds < 1 || *seconds > 3600)) {
+    options.watchdog = *text != "off";
+    if (options.watchdog && (!seconds || *seconds < 1 || *seconds > 3600)) {
       throw InvalidArgument(fmt::format(
           "environment: LOCKSTEP_FAILURE_WATCHDOG='{}'; give the seconds after which a process whose GPU can't be "
           "aborted is ended, 1 to 3600 (5 is the default), or 'off'",
           *text));
     }
-    if (knobs.watchdog) knobs.abort_patience = std::chrono::seconds(*seconds);
+    if (options.watchdog) options.abort_patience = std::chrono::seconds(*seconds);
   }
   if (const auto text = environment.get("LOCKSTEP_NCCL_MAX_CTAS"); text && !text->empty()) {
     const auto value = parse_int(*text);
@@ -40,9 +40,9 @@ Knobs knobs_of(const Environment& environment) {
           "environment: LOCKSTEP_NCCL_MAX_CTAS='{}'; give the most multiprocessors that a collective may take, 1 to 64",
           *text));
     }
-    knobs.max_ctas = static_cast<int>(*value);
+    options.max_ctas = static_cast<int>(*value);
   }
-  return knobs;
+  return options;
 }
 
 }  // namespace lockstep::nccl

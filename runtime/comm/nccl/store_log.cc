@@ -1,4 +1,4 @@
-#include "runtime/comm/nccl/control.h"
+#include "runtime/comm/nccl/store_log.h"
 
 #include <fmt/format.h>
 
@@ -28,7 +28,7 @@ constexpr std::string_view kEnd = "end ";
 }  // namespace
 
 // Held by both threads, so that they can be left behind.
-struct Control::State {
+struct StoreLog::State {
   State(std::shared_ptr<store::Store> store_of_the_group, int ranks_of_the_group)
       : store(std::move(store_of_the_group)), ranks(ranks_of_the_group) {}
 
@@ -63,7 +63,7 @@ struct Control::State {
   bool pass_on(const std::string& entry);
 };
 
-bool Control::State::pass_on(const std::string& entry) {
+bool StoreLog::State::pass_on(const std::string& entry) {
   OnEntry call;
   {
     MutexLock lock(mutex);
@@ -78,7 +78,7 @@ bool Control::State::pass_on(const std::string& entry) {
   return !stopped;
 }
 
-void Control::State::read() {
+void StoreLog::State::read() {
   try {
     for (std::int64_t next = 1;; ++next) {
       const std::string entry = store->get(fmt::format("log/{}", next), Deadline::never());
@@ -100,7 +100,7 @@ void Control::State::read() {
   changed.notify_all();
 }
 
-void Control::State::count_as_read(std::int64_t entry) {
+void StoreLog::State::count_as_read(std::int64_t entry) {
   MutexLock lock(mutex);
   unread = entry + 1;
   if (entry % kChunk != 0) return;
@@ -108,7 +108,7 @@ void Control::State::count_as_read(std::int64_t entry) {
   changed.notify_all();
 }
 
-void Control::State::put() {
+void StoreLog::State::put() {
   while (!unwritten.empty()) {
     if (number == 0) {
       const bool lost_before = std::exchange(lost_a_number, true);
@@ -132,7 +132,7 @@ void Control::State::put() {
 }
 
 // Who comes last takes the chunk out.
-void Control::State::tell_of(std::int64_t chunk) {
+void StoreLog::State::tell_of(std::int64_t chunk) {
   const std::string readers = fmt::format("log/read/{}", chunk);
   if (store->add(readers, 1) < ranks) return;
   for (std::int64_t k = (chunk - 1) * kChunk + 1; k <= chunk * kChunk; ++k)
@@ -142,7 +142,7 @@ void Control::State::tell_of(std::int64_t chunk) {
 
 // What is to be written goes before what is to be erased, of which some may be left at the end. Between two attempts to
 // write the other may come: a store that is full takes nothing more before something is erased.
-void Control::State::write() {
+void StoreLog::State::write() {
   bool refused = false;  // the last attempt
   bool warned = false;   // since the last that went well
   int last_attempts = 0;
@@ -201,12 +201,12 @@ void Control::State::write() {
   changed.notify_all();
 }
 
-Control::Control(std::shared_ptr<store::Store> store, int ranks)
+StoreLog::StoreLog(std::shared_ptr<store::Store> store, int ranks)
     : state_(std::make_shared<State>(std::move(store), ranks)) {}
 
-Control::~Control() { stop(); }
+StoreLog::~StoreLog() { stop(); }
 
-void Control::start(OnEntry on_entry) {
+void StoreLog::start(OnEntry on_entry) {
   {
     MutexLock lock(state_->mutex);
     state_->on_entry = std::move(on_entry);
@@ -222,14 +222,14 @@ void Control::start(OnEntry on_entry) {
   }
 }
 
-void Control::post(std::string entry) {
+void StoreLog::post(std::string entry) {
   MutexLock lock(state_->mutex);
   if (state_->stopped) return;
   state_->to_write.push_back(std::move(entry));
   state_->changed.notify_all();
 }
 
-void Control::stop() {
+void StoreLog::stop() {
   {
     MutexLock lock(state_->mutex);
     if (!state_->started || state_->stopped) return;

@@ -20,17 +20,17 @@
 
 namespace lockstep::nccl {
 
-class Control {
+class StoreLog {
  public:
   // Called for each entry, this rank's own too, in the log's order, on the reader's thread.
   using OnEntry = std::function<void(const std::string& entry)>;
 
   static constexpr std::int64_t kChunk = 256;
 
-  Control(std::shared_ptr<store::Store> store, int ranks);
-  ~Control();
-  Control(const Control&) = delete;
-  Control& operator=(const Control&) = delete;
+  StoreLog(std::shared_ptr<store::Store> store, int ranks);
+  ~StoreLog();
+  StoreLog(const StoreLog&) = delete;
+  StoreLog& operator=(const StoreLog&) = delete;
 
   void start(OnEntry on_entry);
   // Writes an entry behind those before it. Returns at once. Where the store refuses it, that is a warning in the log

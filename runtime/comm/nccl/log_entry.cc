@@ -1,4 +1,4 @@
-#include "runtime/comm/nccl/entry.h"
+#include "runtime/comm/nccl/log_entry.h"
 
 #include <fmt/format.h>
 

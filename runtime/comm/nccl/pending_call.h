@@ -1,8 +1,7 @@
-// What the owner thread puts into a stream: a collective or a message, from the call to its end.
+// A collective or a message of a group, from the program's call until the device has done it.
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -14,8 +13,8 @@
 
 namespace lockstep::nccl {
 
-// What an item is launched with.
-struct Lane {
+// What a call is launched with.
+struct LaunchContext {
   Communicator* communicator = nullptr;  // null where memory is taken only
   DeviceRuntime& runtime;
   StreamView stream;
@@ -24,67 +23,60 @@ struct Lane {
   const std::int64_t* world_size = nullptr;  // on the device
 };
 
-// Messages that one rank has started with another.
-struct MessageCounts {
-  std::int64_t sent = 0;
-  std::int64_t received = 0;
-};
+struct Goodbye;
 
-// What a rank says of itself when it leaves.
-struct Goodbye {
-  std::uint64_t last = 0;  // collective
-  MessageCounts messages;  // with this rank
-};
-
-// Its life: called, prepared, launched (its kernels are in the stream), done (they have ended, and its host memory is
-// written).
-class Item {
+class PendingCall {
  public:
-  virtual ~Item() = default;
+  // queued: not given to NCCL. launching: NCCL is about to put its kernels into the stream. launched: they are there.
+  // done: they have ended, and the host memory of the result is written.
+  enum class State : std::uint8_t { queued, launching, launched, done };
+
+  virtual ~PendingCall() = default;
   virtual std::string describe() const = 0;
 
   // The program's thread: takes the memory that it needs beside the user's. To take some may wait for kernels, which on
-  // the owner thread would hold up what those kernels wait for. Throws DeviceError.
-  virtual void prepare(const Lane& lane) = 0;
-  // Owner thread, in this order. Puts what comes before, and the NCCL calls in one group, into the stream...
-  virtual void launch(const Lane& lane) = 0;
+  // the launch thread would hold up what those kernels wait for. Throws DeviceError.
+  virtual void prepare(const LaunchContext& context) = 0;
+  // The launch thread, in this order. Puts what comes before, and the NCCL calls in one group, into the stream...
+  virtual void launch(const LaunchContext& context) = 0;
   // ...and, once NCCL has launched them, what comes behind.
-  virtual void follow_up(const Lane& lane) = 0;
+  virtual void after_launch(const LaunchContext& context) = 0;
   // The device has done all of it: writes the user's memory if that is the host's. Once, any thread.
-  virtual void land() = 0;
-  // Behind land(): what is wrong with the result, alike on every rank.
+  virtual void finish() = 0;
+  // Behind finish(): what is wrong with the result, alike on every rank.
   virtual std::optional<std::string> problem() const { return std::nullopt; }
-  // The result is in host memory, which land() writes.
+  // The result is in host memory, which finish() writes.
   virtual bool is_for_host() const = 0;
 
   // Of a message: the other side.
   virtual int awaited_peer() const { return -1; }
-  // `rank`, which has left, takes no part in this one.
-  virtual bool is_beyond(int rank, const Goodbye& goodbye) const = 0;
+  // `rank`, which left with this goodbye, takes no part in this one.
+  virtual bool is_after(int rank, const Goodbye& goodbye) const = 0;
   // Of a collective.
   virtual const comm::OpRecord* record() const { return nullptr; }
   // Of a collective that is done: a word of all ranks.
   virtual std::int64_t combined(std::size_t) const { return 0; }
 
+  bool has_reached(State wanted) const { return state.load(std::memory_order_acquire) >= wanted; }
+
   std::uint64_t sequence = 0;      // of a collective, from 1
-  std::shared_ptr<void> ready;     // event: what the collective reads is computed; null for host memory
+  std::shared_ptr<void> ready;     // event: what the call reads is computed; null for host memory
   std::shared_ptr<void> finished;  // timed event, behind all of it; set when launched
-  std::atomic<bool> launched{false};
-  std::atomic<bool> done{false};
+  std::atomic<State> state{State::queued};
   std::atomic<bool> handed_on{false};  // a stream waits for it, and so for all before it
 };
 
 // Host or device memory as the stream sees it. Host memory goes through pinned memory of the same size.
-class Staged {
+class StagedBuffer {
  public:
   // Makes room for host memory.
-  void prepare(const Lane& lane, const BufferView& buffer);
+  void prepare(const LaunchContext& context, const BufferView& buffer);
   // The stream copies host memory to the device.
-  void bring_in(const Lane& lane);
+  void copy_in(const LaunchContext& context);
   // Behind the collective: the stream copies it back.
-  void bring_back(const Lane& lane);
-  // The device has done it: to the user's memory. What was taken for it is given back.
-  void land();
+  void copy_out(const LaunchContext& context);
+  // The device has done it: writes the user's memory, and gives back what was taken for it.
+  void finish();
 
   std::byte* data() const { return data_; }
 

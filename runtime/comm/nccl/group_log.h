@@ -1,0 +1,80 @@
+// What the ranks of a group tell each other beside NCCL, and what this rank knows of the others by it: their calls
+// where calls are checked, their goodbyes, and, when a collective does not end, where they are.
+//
+// Carried by the log in the store (store_log.h). Threads: any; its lock is held for moments only. on_entry runs on the
+// log's reader, which answers questions whatever the program's thread is in.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/comm/nccl/group_core.h"
+#include "runtime/comm/nccl/log_entry.h"
+#include "runtime/comm/nccl/store_log.h"
+
+namespace lockstep::nccl {
+
+class GroupLog {
+ public:
+  // `on_news`: another rank has said something that this group may wait for. `core` outlives it.
+  GroupLog(GroupCore& core, std::function<void()> on_news);
+
+  void start();
+  // After it nothing is called back.
+  void stop() { log_.stop(); }
+
+  // This rank has called it, and what; where calls are checked.
+  void say_called(const PendingCall& collective);
+  // True once all ranks have called it. Throws Mismatch, with its cause, if one called another operation.
+  bool all_have_called(const PendingCall& collective);
+
+  // Goodbye, with the last collective and the numbers of messages.
+  void say_goodbye();
+  // This rank has not waited for the others' goodbyes.
+  void say_aborted();
+  // The group's cause, unless another rank has told it.
+  void say_failed();
+  bool has_left(int rank) const;
+  bool all_have_left() const;
+  bool somebody_aborted() const;
+
+  // A rank has left that `first`, this rank's first call that is not done, needs. A rank that leaves has launched all
+  // that it took part in; the calls of a group are in one order, so no later call need be looked at.
+  std::optional<Cause> left_before(const PendingCall& first) const;
+  // Why a call does not end: asks all ranks, for a moment, where they are. A Mismatch if one called another operation.
+  Cause what_holds_up(const PendingCall& call, const Deadline& deadline);
+
+ private:
+  // What a rank says of itself when another asks.
+  struct Position {
+    std::uint64_t last = 0;
+    std::uint64_t asked = 0;
+    std::optional<comm::OpRecord> record;  // of the collective that was asked for
+  };
+
+  void on_entry(const std::string& text);
+  void take(const Entry& entry);
+  void answer(const Entry& question);
+  bool all_have_answered() const;
+  // The same of a collective, when the answers are here.
+  Cause judge(const PendingCall& collective, const Deadline& deadline) const;
+  void post(const Entry& entry) { log_.post(write(entry)); }
+
+  GroupCore& core_;
+  const std::function<void()> on_news_;
+  mutable Mutex mutex_;
+  std::map<std::uint64_t, std::vector<std::optional<comm::OpRecord>>> called_
+      GUARDED_BY(mutex_);  // by collective, rank
+  std::vector<std::optional<Position>> positions_ GUARDED_BY(mutex_);
+  std::vector<std::optional<Goodbye>> goodbyes_ GUARDED_BY(mutex_);
+  bool somebody_aborted_ GUARDED_BY(mutex_) = false;
+  bool answered_ GUARDED_BY(mutex_) = false;
+  bool told_by_another_ GUARDED_BY(mutex_) = false;
+  StoreLog log_;  // last: its reader uses all of the above
+};
+
+}  // namespace lockstep::nccl

@@ -1,0 +1,84 @@
+#include "tests/fakes/nccl/launch_order.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+
+namespace lockstep::fake_nccl {
+namespace {
+
+Launches& launches_of(World& world, int rank) { return world.shared().launches[rank]; }
+
+// "communicator 1f3a", as the end of its id has it.
+std::string name_of(const std::string& id) {
+  return "communicator " + id.substr(id.size() - std::min(id.size(), std::size_t{8}));
+}
+
+// The rank of `world` that has the place of rank `peer` of `other`; -1 if none has.
+int rank_at_place_of(World& world, World& other, int peer) {
+  for (int r = 0; r < world.size(); ++r) {
+    if (std::strcmp(world.shared().places[r], other.shared().places[peer]) == 0) return r;
+  }
+  return -1;
+}
+
+const Launches::Before* find(const Launches::Record& record, std::uint64_t communicator) {
+  for (const auto& before : record.before) {
+    if (before.communicator == communicator) return &before;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+// Never destroyed: threads of the fake may outlive main().
+LaunchOrder& LaunchOrder::get() {
+  static LaunchOrder* const order = new LaunchOrder;
+  return *order;
+}
+
+void LaunchOrder::forget(const World& world) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(all_, [&](const Known& known) { return known.world == &world; });
+}
+
+std::string LaunchOrder::launched(const std::string& id, World& world, int rank, int device) {
+  const std::lock_guard lock(mutex_);
+  const auto is_it = [&](const Known& known) { return known.world == &world; };
+  if (std::none_of(all_.begin(), all_.end(), is_it)) all_.push_back({id, &world, rank, device});
+
+  Launches& own = launches_of(world, rank);
+  const std::uint64_t number = own.count.load() + 1;
+  Launches::Record& record = own.records[number % kKeptLaunches];
+  record.number.store(0);
+  std::vector<const Known*> others;
+  for (const Known& known : all_) {
+    if (known.device != device || known.world == &world || others.size() == kMostBefore) continue;
+    record.before[others.size()] = {std::hash<std::string>()(known.id),
+                                    launches_of(*known.world, known.rank).count.load()};
+    others.push_back(&known);
+  }
+  for (std::size_t k = others.size(); k < kMostBefore; ++k) record.before[k] = {};
+  record.number.store(number);
+  own.count.store(number);
+
+  for (int peer = 0; peer < world.size(); ++peer) {
+    const Launches& theirs = launches_of(world, peer);
+    const Launches::Record& same = theirs.records[number % kKeptLaunches];
+    if (peer == rank || theirs.count.load() < number || same.number.load() != number) continue;
+    for (std::size_t k = 0; k < others.size(); ++k) {
+      const Launches::Before* const there = find(same, record.before[k].communicator);
+      if (there == nullptr || record.before[k].launches <= there->launches) continue;
+      const int peer_there = rank_at_place_of(*others[k]->world, world, peer);
+      const std::uint64_t crossed = there->launches + 1;
+      if (peer_there < 0 || launches_of(*others[k]->world, peer_there).count.load() < crossed) continue;
+      const std::string one = "launch " + std::to_string(number) + " of " + name_of(id);
+      const std::string other = "launch " + std::to_string(crossed) + " of " + name_of(others[k]->id);
+      return "crossed orders on one device: rank " + std::to_string(rank) + " has " + other + " before " + one +
+             ", rank " + std::to_string(peer) + " has it behind";
+    }
+  }
+  return {};
+}
+
+}  // namespace lockstep::fake_nccl
