@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# example_idx.sh BIN WORK: examples/06_libtorch_mnist reads MNIST's four files, and says what is wrong with one.
+# example_idx.sh BIN WORK: examples/04_libtorch_mnist reads MNIST's four files, and says what is wrong with one.
 # Every label is a 3, which two ranks learn at once; of the digits that the example renders itself they would not know all.
 set -euo pipefail
 bin=$1 work=$2
@@ -16,12 +16,12 @@ write() {
 write train 1280
 write t10k 100
 
-"$bin/lockstep" run -n 2 -- "$bin/06_libtorch_mnist" "$work" 2>&1 | tee "$work/log"
+"$bin/lockstep" run -n 2 -- "$bin/04_libtorch_mnist" "$work" 2>&1 | tee "$work/log"
 for rank in 0 1; do grep -q "\[rank $rank\] test loss 0.* accuracy 1.000" "$work/log"; done
 
 # refused WORDS: the example ends with them.
 refused() {
-  if "$bin/06_libtorch_mnist" "$work" > "$work/log" 2>&1; then
+  if "$bin/04_libtorch_mnist" "$work" > "$work/log" 2>&1; then
     echo "taken, and should be refused: $1" >&2
     exit 1
   fi

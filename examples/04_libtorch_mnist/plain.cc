@@ -1,10 +1,9 @@
-// The well-known MNIST program for LibTorch, on any number of processes. plain.cc is this file without lockstep.
-#include <lockstep/libtorch.h>
+// The well-known MNIST program for LibTorch, on one process. main.cc is this file, and lockstep.
 #include <torch/torch.h>
 
 #include <cstdio>
 
-#include "examples/06_libtorch_mnist/dataset.h"
+#include "examples/04_libtorch_mnist/dataset.h"
 
 struct Net : torch::nn::Module {
   torch::nn::Conv2d conv1 = register_module("conv1", torch::nn::Conv2d(1, 10, 5));
@@ -57,8 +56,6 @@ int main(int argc, char** argv) {
   torch::manual_seed(1);
   std::string folder = argc > 1 ? argv[1] : "";
   Net model;
-  auto group = lockstep::init_process_group();
-  lockstep::torch::DistributedDataParallel ddp(model, group);
 
   auto train_set = Digits(folder, true)
                        .map(torch::data::transforms::Normalize<>(0.1307, 0.3081))
@@ -66,13 +63,13 @@ int main(int argc, char** argv) {
   auto test_set = Digits(folder, false)
                       .map(torch::data::transforms::Normalize<>(0.1307, 0.3081))
                       .map(torch::data::transforms::Stack<>());
-  lockstep::torch::DistributedSampler sampler(train_set.size().value(), group->rank(), group->size());
-  auto train_loader = torch::data::make_data_loader(std::move(train_set), sampler, 64 / group->size());
+  torch::data::samplers::RandomSampler sampler(train_set.size().value());
+  auto train_loader = torch::data::make_data_loader(std::move(train_set), sampler, 64);
   auto test_loader = torch::data::make_data_loader(std::move(test_set), 1000);
 
   torch::optim::SGD optimizer(model.parameters(), torch::optim::SGDOptions(0.01).momentum(0.5));
   for (int epoch = 1; epoch <= 3; ++epoch) {
-    train(epoch, ddp, *train_loader, optimizer);
+    train(epoch, model, *train_loader, optimizer);
     test(model, *test_loader);
   }
 }
