@@ -5,7 +5,7 @@
 # backticks, with {} for values) are in the sources.
 cmake_minimum_required(VERSION 3.25)
 
-file(GLOB pages "${ROOT}/*.md" "${ROOT}/docs/*.md" "${ROOT}/docs/adr/*.md" "${ROOT}/docs/deploy/*.md" "${ROOT}/examples/*/README.md"
+file(GLOB pages "${ROOT}/*.md" "${ROOT}/docs/*.md" "${ROOT}/docs/adr/*.md" "${ROOT}/docs/deploy/*.md" "${ROOT}/examples/*.md" "${ROOT}/examples/*/README.md"
      "${ROOT}/benchmarks/*.md" "${ROOT}/proto/*.md")
 set(checked 0)
 foreach(page ${pages})

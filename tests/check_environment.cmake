@@ -98,7 +98,7 @@ file(GLOB_RECURSE others "${ROOT}/cmake/*.cmake" "${ROOT}/tests/*.cc" "${ROOT}/t
 file(GLOB scripts LIST_DIRECTORIES FALSE "${ROOT}/scripts/*")
 read_all(has ${others} ${scripts} "${ROOT}/CMakeLists.txt")
 names_in(had "${code}${has}" "LOCKSTEP_[A-Z0-9_]+")
-file(GLOB pages "${ROOT}/*.md" "${ROOT}/docs/*.md" "${ROOT}/docs/adr/*.md" "${ROOT}/docs/deploy/*.md" "${ROOT}/examples/*/README.md"
+file(GLOB pages "${ROOT}/*.md" "${ROOT}/docs/*.md" "${ROOT}/docs/adr/*.md" "${ROOT}/docs/deploy/*.md" "${ROOT}/examples/*.md" "${ROOT}/examples/*/README.md"
      "${ROOT}/benchmarks/*.md" "${ROOT}/proto/*.md")
 set(checked 0)
 foreach(other ${pages})
