@@ -7,7 +7,7 @@
 // process of the ranks' process groups, but for those that the launcher has seen empty (the number may be somebody
 // else's by now), every process that was started with this job's LOCKSTEP_RUN_ID, and every one that has inherited the
 // job's life pipe: setsid, `env -i` and a double fork leave that open.
-// docs/adr/0006-no-orphans.md has the alternatives.
+// docs/adr/0006-ranks-end-with-their-launcher.md has the alternatives.
 #pragma once
 
 #include <sys/types.h>
