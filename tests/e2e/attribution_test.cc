@@ -1,6 +1,6 @@
 // Who is named when a job fails, whatever its ranks make of the errors that they get: docs/ATTRIBUTION.md.
 //
-// scripts/soak-attribution runs these again and again.
+// scripts/soak attribution runs these again and again.
 #include <gtest/gtest.h>
 #include <signal.h>
 

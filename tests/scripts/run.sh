@@ -42,7 +42,7 @@ APT_CODE=100 expect apt_fails 1 'apt-get install failed \(exit code 100.*Remedy 
 expect logged_shows_the_end 1 '^the real reason$' in_lib 'logged log what remedy sh -c "echo the real reason; exit 3"'
 expect errors_are_one_line 1 'failed at line [0-9]+ of .*: false$' in_lib 'false'
 
-for script in quickstart install test-gpu test-image compat-torch compat-launchers soak-libtorch; do
+for script in quickstart install test-gpu test-image compat-torch compat-launchers soak; do
   expect "$script refuses" 1 "unknown argument '--bogus'; usage: scripts/$script" "$work/clone/scripts/$script" --bogus
 done
 for script in quickstart install test test-gpu test-image compat-torch; do
