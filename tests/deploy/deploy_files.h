@@ -11,6 +11,7 @@
 #include "runtime/base/error.h"
 #include "tests/deploy/yaml.h"
 #include "tests/support/process.h"
+#include "tests/support/temporary_folder.h"
 
 namespace lockstep::testing {
 
@@ -35,32 +36,5 @@ inline nlohmann::json read_manifest(const std::string& path) {
 inline Environment to_environment(const Variables& variables) {
   return Environment({variables.begin(), variables.end()});
 }
-
-// A folder of this test's own, which goes with it.
-class TemporaryFolder {
- public:
-  TemporaryFolder() : path_(std::filesystem::temp_directory_path() / ("deploy-" + job())) {
-    std::filesystem::create_directories(path_);
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-
-  const std::filesystem::path& path() const { return path_; }
-  // Writes a file below it.
-  std::filesystem::path write(const std::string& name, const std::string& text, unsigned mode) const {
-    const auto path = path_ / name;
-    std::filesystem::create_directories(path.parent_path());
-    std::ofstream(path) << text;
-    std::filesystem::permissions(path, static_cast<std::filesystem::perms>(mode));
-    return path;
-  }
-
- private:
-  std::filesystem::path path_;
-};
 
 }  // namespace lockstep::testing

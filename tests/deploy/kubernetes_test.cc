@@ -6,6 +6,7 @@
 #include "runtime/rendezvous/identity.h"
 #include "runtime/rendezvous/meet.h"
 #include "tests/deploy/deploy_files.h"
+#include "tests/support/error_of.h"
 
 namespace lockstep::testing {
 namespace {
@@ -97,17 +98,17 @@ TEST(DeployKubernetes, EachPodOfThePyTorchJobIsARankWithTheSecret) {
       // The Secret's volume as a pod that is not root's may read it, and then what the init container does.
       const TemporaryFolder folder;
       const auto mounted_secret = folder.write("secret/store", kDigits, 0440);
-      std::filesystem::create_directories(folder.path() / "own");
+      std::filesystem::create_directories(folder / "own");
       const json& init = only(pod.at("initContainers"));
       std::vector<std::string> command;
-      for (const std::string word : init.at("command")) command.push_back(mounted(word, init, folder.path()));
+      for (const std::string word : init.at("command")) command.push_back(mounted(word, init, folder));
       const Result copied = run(command);
       ASSERT_EQ(copied.exit_code, 0) << copied.err;
 
       Variables variables = operators_variables(job, type, index);
       variables.merge(variables_of(container));
       std::string& file = variables["LOCKSTEP_STORE_SECRET_FILE"];
-      file = mounted(file, container, folder.path());
+      file = mounted(file, container, folder);
       const Identity identity = rendezvous::identify(to_environment(variables));
       EXPECT_EQ(identity.world_size, 3);
       EXPECT_EQ(identity.source, "RANK and WORLD_SIZE");
@@ -128,12 +129,8 @@ TEST(DeployKubernetes, EachPodOfThePyTorchJobIsARankWithTheSecret) {
 TEST(DeployKubernetes, APyTorchJobWithoutNprocPerNodeIsRefused) {
   json job = read_manifest("kubernetes/pytorchjob.yaml");
   job.at("spec").erase("nprocPerNode");
-  try {
-    rendezvous::identify(to_environment(operators_variables(job, "Worker", 0)));
-    ADD_FAILURE() << "a pod was taken for a rank";
-  } catch (const InvalidArgument& error) {
-    EXPECT_THAT(error.what(), HasSubstr("PET_NPROC_PER_NODE=auto"));
-  }
+  EXPECT_THAT(error_of([&] { rendezvous::identify(to_environment(operators_variables(job, "Worker", 0))); }),
+              HasSubstr("PET_NPROC_PER_NODE=auto"));
 }
 
 TEST(DeployKubernetes, TheRanksOfTheMpiJobMeetThroughPmix) {

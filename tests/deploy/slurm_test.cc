@@ -1,18 +1,16 @@
 // docs/deploy/slurm: each script, with an srun that writes down what it was asked, and what the tasks would be.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "runtime/rendezvous/identity.h"
 #include "runtime/rendezvous/meet.h"
 #include "tests/deploy/deploy_files.h"
+#include "tests/support/error_of.h"
 
 namespace lockstep::testing {
 namespace {
 
 using rendezvous::Identity;
 using Means = rendezvous::MeetingPlan::Means;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 struct Asked {
   int nodes = 0;
@@ -38,7 +36,7 @@ Asked ask(const std::string& name, const Variables& given = {}) {
   folder.write("openssl", "#!/bin/sh\n[ \"$*\" = 'rand -hex 32' ] && od -An -v -tx1 -N32 /dev/urandom | tr -d ' \\n'\n",
                0700);
   Variables environment = given;
-  environment["PATH"] = folder.path().native() + ":/usr/bin:/bin";
+  environment["PATH"] = folder.native() + ":/usr/bin:/bin";
   environment["SLURM_CPUS_PER_TASK"] = std::to_string(directive(script, "cpus-per-task"));
   const Result result = run({"bash", source_folder() / path, "./train", "--epochs", "3"}, environment);
   EXPECT_EQ(result.exit_code, 0) << result.err;
@@ -86,21 +84,21 @@ void expect_ranks(const Asked& asked, const Variables& more, Means means) {
 
 TEST(DeploySlurm, TasksMeetAtTheFirstHostWithASecret) {
   const Asked asked = ask("train.sbatch");
-  EXPECT_THAT(asked.srun, HasSubstr("\n./train\n--epochs\n3\n"));
+  expect_text(asked.srun, {"\n./train\n--epochs\n3\n"});
   EXPECT_EQ(asked.variables.at("LOCKSTEP_STORE_SECRET").size(), 64U);
   expect_ranks(asked, {}, Means::address);
 }
 
 TEST(DeploySlurm, TasksMeetThroughPmix) {
   const Asked asked = ask("train-pmix.sbatch");
-  EXPECT_THAT(asked.srun, AllOf(HasSubstr("--mpi=pmix\n"), HasSubstr("\n./train\n--epochs\n3\n")));
+  expect_text(asked.srun, {"--mpi=pmix\n", "\n./train\n--epochs\n3\n"});
   EXPECT_FALSE(asked.variables.contains("LOCKSTEP_STORE_SECRET"));
   expect_ranks(asked, {{"PMIX_NAMESPACE", "slurm.pmix.7.0"}}, Means::pmix);
 }
 
 TEST(DeploySlurm, TasksOfContainers) {
   const Asked asked = ask("train-container.sbatch", {{"IMAGE", "a b.sif"}});
-  EXPECT_THAT(asked.srun, HasSubstr("\napptainer\nexec\na b.sif\n./train\n--epochs\n3\n"));
+  expect_text(asked.srun, {"\napptainer\nexec\na b.sif\n./train\n--epochs\n3\n"});
   expect_ranks(asked, {}, Means::address);
 }
 

@@ -8,11 +8,14 @@
 
 #include "runtime/base/exit_code.h"
 #include "tests/e2e/launch.h"
+#include "tests/support/error_of.h"
 #include "tests/support/leftovers.h"
 #include "tests/support/rank_processes.h"
 
 namespace lockstep::e2e {
 namespace {
+
+using lockstep::testing::expect_text;
 
 namespace fs = std::filesystem;
 using testing::RankProcesses;
@@ -35,7 +38,7 @@ Process start(const Variables& variables, const Words& actions = {"init", "sum"}
 // One line of the library's, for an error nobody caught.
 void expect_fatal(const Result& result, const std::vector<std::string>& says) {
   EXPECT_EQ(result.exit_code, 1) << result.err;
-  EXPECT_TRUE(contains(result.err, "fatal: ")) << result.err;
+  expect_text(result.err, {"fatal: "});
   for (const auto& text : says) EXPECT_TRUE(contains(result.err, text)) << "wanted: " << text << "\n" << result.err;
 }
 
@@ -47,8 +50,7 @@ TEST(BadInput, MissingRanksAreNamed) {
   for (Process* rank : {&zero, &one}) {
     const auto result = rank->wait();
     EXPECT_TRUE(result.exit_code == 1 || result.exit_code == kExitPeerLost) << result.exit_code;
-    EXPECT_TRUE(contains(result.err, "fatal: ")) << result.err;
-    EXPECT_TRUE(contains(result.err, "ranks 2 and 3 of 4 did not come")) << result.err;
+    expect_text(result.err, {"fatal: ", "ranks 2 and 3 of 4 did not come"});
   }
 }
 
@@ -145,7 +147,7 @@ TEST(BadInput, AMeetingFileThatIsSomethingElseIsRefused) {
     const auto result =
         run({RANK_PROGRAM, "init:file://" + path.native() + "?world_size=2&rank=" + rank}, {{"LOCKSTEP_TIMEOUT", "2"}});
     EXPECT_EQ(result.exit_code, 1);
-    EXPECT_TRUE(contains(result.err, path.native())) << result.err;
+    expect_text(result.err, {path.native()});
   }
   std::string text;
   std::getline(std::ifstream(path), text);
@@ -172,8 +174,7 @@ TEST(BadInput, RanksWithDifferentModelsAllSaySoUnderTheLauncher) {
 TEST(BadInput, ARankThatThrowsIsNamedByTheLauncherAndToldToTheOthers) {
   const auto result = run(run_command({"-n", "3"}, RANK_PROGRAM, {"init", "sum", "throw:of my own@1", "loop"}));
   EXPECT_EQ(result.exit_code, 128 + SIGABRT) << result.err;
-  EXPECT_TRUE(contains(result.err, "of my own")) << result.err;
-  EXPECT_TRUE(contains(result.err, "lockstep run: rank 1 (host ")) << result.err;
+  expect_text(result.err, {"of my own", "lockstep run: rank 1 (host "});
 }
 
 TEST(BadInput, ARankThatThrowsThroughMainsHandlerIsNamedAsTheCause) {
@@ -181,8 +182,7 @@ TEST(BadInput, ARankThatThrowsThroughMainsHandlerIsNamedAsTheCause) {
   const auto result =
       run(run_command({"-n", "3", "--grace", "30"}, RANK_PROGRAM, {"init", "sum", "fail:of my own@1", "loop"}));
   EXPECT_EQ(result.exit_code, 1) << result.err;
-  EXPECT_TRUE(contains(result.err, "[rank 1] main caught: of my own")) << result.err;
-  EXPECT_TRUE(contains(result.err, "lockstep run: rank 1 (host ")) << result.err;
+  expect_text(result.err, {"[rank 1] main caught: of my own", "lockstep run: rank 1 (host "});
 }
 
 TEST(BadInput, ARankThatReturnsEarlyIsNamed) {
@@ -194,10 +194,8 @@ TEST(BadInput, ARankThatReturnsEarlyIsNamed) {
     EXPECT_TRUE(contains(word, "rank 1 (host ")) << word << "\n" << result.err;
     EXPECT_TRUE(contains(word, "left after collective")) << word << "\n" << result.err;
   }
-  EXPECT_TRUE(contains(result.err,
-                       "lockstep run: rank 1 failed first: it exited with code 0 while the others still "
-                       "needed it"))
-      << result.err;
+  expect_text(result.err, {"lockstep run: rank 1 failed first: it exited with code 0 while the others still "
+                           "needed it"});
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "tests/e2e/launch.h"
 #include "tests/support/leftovers.h"
 #include "tests/support/rank_processes.h"
+#include "tests/support/temporary_folder.h"
 
 namespace lockstep::e2e {
 namespace {
@@ -217,31 +218,20 @@ TEST(Doctor, UnderTorchrunTheAgentsStoreIsAsked) {
 }
 
 TEST(Doctor, AFileThatIsNoPlugInIsRefusedWithTheReason) {
-  const fs::path folder = fs::path(::testing::TempDir()) / ("plugins-" + testing::job());
-  fs::create_directories(folder);
-  std::ofstream(folder / "liblockstep_gloo.so") << "no library at all";
+  const testing::TemporaryFolder folder;
+  folder.write("liblockstep_gloo.so", "no library at all");
   const auto report = doctor({{"LOCKSTEP_PLUGIN_PATH", folder.native()}});
   EXPECT_EQ(report.exit_code, 0) << "what nobody asked for is no problem: " << report.problems();
   const auto value = report.value("plug-ins", "gloo");
   EXPECT_TRUE(value.starts_with("not here: ")) << value;
   EXPECT_TRUE(contains(value, (folder / "liblockstep_gloo.so").native())) << value;
-  fs::remove_all(folder);
 }
 
 class DoctorFiles : public ::testing::Test {
  protected:
-  DoctorFiles() : folder_(fs::path(::testing::TempDir()) / ("doctor-" + testing::job())) {
-    fs::create_directories(folder_);
+  std::string write(const std::string& name, const std::string& text, fs::perms mode) const {
+    return folder_.write(name, text, static_cast<unsigned>(mode));
   }
-  ~DoctorFiles() override { fs::remove_all(folder_); }
-
-  std::string write(const std::string& name, const std::string& text, fs::perms mode) {
-    const auto path = folder_ / name;
-    std::ofstream(path) << text;
-    fs::permissions(path, mode);
-    return path;
-  }
-
   // The launcher, copied beside a lockstep-probe that runs `script`.
   std::string launcher_with_probe(const std::string& script) {
     fs::copy_file(LOCKSTEP_PROGRAM, folder_ / "lockstep", fs::copy_options::overwrite_existing);
@@ -258,7 +248,7 @@ class DoctorFiles : public ::testing::Test {
     EXPECT_TRUE(report.json.at("probe").is_null());
   }
 
-  fs::path folder_;
+  const testing::TemporaryFolder folder_;
 };
 
 TEST_F(DoctorFiles, ASecretThatOthersCanReadIsAProblemAndIsNotShown) {

@@ -8,11 +8,14 @@
 
 #include "runtime/base/unique_fd.h"
 #include "tests/e2e/launch.h"
+#include "tests/support/error_of.h"
 #include "tests/support/leftovers.h"
+#include "tests/support/temporary_folder.h"
 
 namespace lockstep::e2e {
 namespace {
 
+using lockstep::testing::expect_text;
 using testing::live_ranks;
 using testing::run;
 
@@ -31,9 +34,8 @@ TEST(Failure, TheFirstRankToFailIsNamedAndItsCodeReturned) {
   const auto result = launcher.wait();
   EXPECT_EQ(result.exit_code, 42);
   const auto line = first_word_of_launcher(result);
-  EXPECT_TRUE(contains(line, "rank 2 (host ")) << line;
-  EXPECT_TRUE(contains(line, ", pid " + std::to_string(pid) + ") exited with code 42")) << line;
-  EXPECT_TRUE(contains(line, "ending the other 3 ranks")) << line;
+  expect_text(line,
+              {"rank 2 (host ", ", pid " + std::to_string(pid) + ") exited with code 42", "ending the other 3 ranks"});
   EXPECT_LT(result.err.find("[rank 2] it broke"), result.err.find(line)) << "its last words come first";
   EXPECT_EQ(lines_of(result.err).back(),
             "lockstep run: rank 2 failed first: it exited with code 42; 3 other ranks ended after it; exit code 42");
@@ -52,7 +54,7 @@ TEST(Failure, AnUncaughtExceptionIsAnAbort) {
   const auto result = run(plain(2, {"throw:of my own@1", "hang@0"}));
   EXPECT_EQ(result.exit_code, 128 + SIGABRT);
   EXPECT_TRUE(contains(first_word_of_launcher(result), "rank 1")) << result.err;
-  EXPECT_TRUE(contains(result.err, "of my own"));
+  expect_text(result.err, {"of my own"});
 }
 
 TEST(Failure, TheOthersGetSigtermAtOnceAndMayEndByIt) {
@@ -65,8 +67,7 @@ TEST(Failure, TheOthersGetSigtermAtOnceAndMayEndByIt) {
   kill(live_ranks(PLAIN_PROGRAM).at(0), SIGUSR1);
   const auto result = launcher.wait();
   EXPECT_EQ(result.exit_code, 3);
-  EXPECT_TRUE(contains(result.out, "[rank 1] ended by sigterm\n"));
-  EXPECT_TRUE(contains(result.out, "[rank 2] ended by sigterm\n"));
+  expect_text(result.out, {"[rank 1] ended by sigterm\n", "[rank 2] ended by sigterm\n"});
   EXPECT_FALSE(contains(result.err, "SIGKILL")) << result.err;
 }
 
@@ -76,8 +77,7 @@ TEST(Failure, WhoIgnoresSigtermIsKilledAfterTheGracePeriod) {
   kill(live_ranks(PLAIN_PROGRAM).at(0), SIGUSR1);
   const auto killed = stubborn.wait();
   EXPECT_EQ(killed.exit_code, 3);
-  EXPECT_TRUE(contains(killed.err, "2 other ranks ended after it (2 of them by SIGKILL, 700 ms after SIGTERM)"))
-      << killed.err;
+  expect_text(killed.err, {"2 other ranks ended after it (2 of them by SIGKILL, 700 ms after SIGTERM)"});
 }
 
 TEST(Failure, ARankThatEndsEarlyWithZeroHurtsNobody) {
@@ -87,8 +87,7 @@ TEST(Failure, ARankThatEndsEarlyWithZeroHurtsNobody) {
   launcher.send(SIGUSR1);
   const auto result = launcher.wait();
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_TRUE(contains(result.out, "[rank 0] went on\n"));
-  EXPECT_TRUE(contains(result.out, "[rank 2] went on\n"));
+  expect_text(result.out, {"[rank 0] went on\n", "[rank 2] went on\n"});
 }
 
 TEST(Failure, ARankThatOnlyHeardOfItIsNotNamedAsTheCause) {
@@ -103,14 +102,13 @@ TEST(Failure, ARankThatOnlyHeardOfItIsNotNamedAsTheCause) {
   const auto result = launcher.wait();
   EXPECT_EQ(result.exit_code, 5);
   EXPECT_TRUE(contains(first_word_of_launcher(result), "rank 1 (host ")) << result.err;
-  EXPECT_TRUE(contains(result.err, "2 other ranks ended after it")) << result.err;
+  expect_text(result.err, {"2 other ranks ended after it"});
 }
 
 TEST(Failure, WhenEveryRankOnlyHeardOfItTheFirstIsNamed) {
   const auto result = run(plain(2, {"exit:75"}, {"--grace", "3600"}));
   EXPECT_EQ(result.exit_code, 75);
-  EXPECT_TRUE(contains(result.err, "lost another rank")) << result.err;
-  EXPECT_TRUE(contains(result.err, "1 other rank ended after it")) << result.err;
+  expect_text(result.err, {"lost another rank", "1 other rank ended after it"});
 }
 
 TEST(Failure, ACulpritThatDoesNotEndIsNotWaitedForLongerThanTheGracePeriod) {
@@ -137,20 +135,17 @@ TEST(Failure, ASlowReaderIsWaitedForAsleep) {
 }
 
 TEST(Failure, WithLogDirTheLastLinesOfTheRankAreShown) {
-  const auto folder = std::filesystem::path(::testing::TempDir()) / ("failure-" + testing::job());
+  const testing::TemporaryFolder folder;
   const auto result =
       run(plain(2, {"eprint:first@1", "eprint:the reason@1", "exit:5@1", "hang@0"}, {"--log-dir", folder.native()}));
   EXPECT_EQ(result.exit_code, 5);
-  EXPECT_TRUE(
-      contains(result.err, "  the end of " + (folder / "rank1.err").native() + ":\n  | first\n  | the reason\n"))
-      << result.err;
-  std::filesystem::remove_all(folder);
+  expect_text(result.err, {"  the end of " + (folder / "rank1.err").native() + ":\n  | first\n  | the reason\n"});
 }
 
 TEST(Failure, WhenAllFailAtOnceOneIsNamedAndTheOthersAreCounted) {
   const auto result = run(plain(4, {"exit:6"}));
   EXPECT_EQ(result.exit_code, 6);
-  EXPECT_TRUE(contains(result.err, "exit code 6\n"));
+  expect_text(result.err, {"exit code 6\n"});
   int named = 0;
   for (const auto& line : lines_of(result.err)) named += contains(line, "after the start") ? 1 : 0;
   EXPECT_EQ(named, 1) << result.err;

@@ -13,10 +13,14 @@
 #include "runtime/base/cpu.h"
 #include "runtime/net/stream.h"
 #include "tests/e2e/launch.h"
+#include "tests/support/error_of.h"
 #include "tests/support/leftovers.h"
+#include "tests/support/temporary_folder.h"
 
 namespace lockstep::e2e {
 namespace {
+
+using lockstep::testing::expect_text;
 
 namespace fs = std::filesystem;
 using testing::run;
@@ -51,8 +55,8 @@ TEST(Launcher, RanksAreDirectChildrenInGroupsOfTheirOwn) {
   ASSERT_TRUE(launcher.await_output("ready", 2));
   const auto pid = std::to_string(launcher.pid());
   for (const std::string rank : {"0", "1"}) {
-    EXPECT_TRUE(contains(launcher.out(), "[rank " + rank + "] parent " + pid + " group own\n")) << launcher.out();
-    EXPECT_TRUE(contains(launcher.out(), "[rank " + rank + "] LOCKSTEP_LAUNCHER_PID=" + pid + "\n"));
+    expect_text(launcher.out(), {"[rank " + rank + "] parent " + pid + " group own\n"});
+    expect_text(launcher.out(), {"[rank " + rank + "] LOCKSTEP_LAUNCHER_PID=" + pid + "\n"});
   }
   EXPECT_FALSE(contains(launcher.out(), "blocked")) << "signals of the launcher's are not the ranks'";
   EXPECT_FALSE(contains(launcher.out(), "ignored"));
@@ -90,8 +94,8 @@ TEST(Launcher, AutoIsOneRankPerAllowedCoreWithoutAGpu) {
     const auto result = run(run_command(flags, PLAIN_PROGRAM, {"env:WORLD_SIZE"}),
                             {{"CUDA_VISIBLE_DEVICES", ""}});  // hides the GPUs of a host that has some
     EXPECT_EQ(result.exit_code, 0);
-    EXPECT_TRUE(contains(result.out, "[rank 0] WORLD_SIZE=" + cores + "\n")) << result.out;
-    EXPECT_TRUE(contains(result.err, "1 per core, " + cores + " allowed")) << result.err;
+    expect_text(result.out, {"[rank 0] WORLD_SIZE=" + cores + "\n"});
+    expect_text(result.err, {"1 per core, " + cores + " allowed"});
   }
 }
 
@@ -104,7 +108,7 @@ TEST(Launcher, RankZeroReadsStdinTheOthersNothing) {
   }
   EXPECT_EQ(rank_zero, "read one\nread two\nstdin ended\n");
   EXPECT_FALSE(contains(result.out, "[rank 1] read"));
-  EXPECT_TRUE(contains(result.out, "[rank 1] stdin ended\n"));
+  expect_text(result.out, {"[rank 1] stdin ended\n"});
 }
 
 TEST(Launcher, LinesAreWholePrefixedAndInOrder) {
@@ -140,7 +144,8 @@ TEST(Launcher, StreamsStayApart) {
 }
 
 TEST(Launcher, LogDirTakesEachStreamToAFile) {
-  const fs::path folder = fs::path(::testing::TempDir()) / ("logs-" + testing::job()) / "below";
+  const testing::TemporaryFolder above;
+  const fs::path folder = above / "new" / "below";
   const auto result =
       run(plain(2, {"print:out text", "eprint:err text", "partial:tail"}, {"--log-dir", folder.native()}));
   EXPECT_EQ(result.exit_code, 0);
@@ -150,7 +155,6 @@ TEST(Launcher, LogDirTakesEachStreamToAFile) {
     EXPECT_EQ(file_text(folder / ("rank" + rank + ".out")), "out text\ntail");
     EXPECT_EQ(file_text(folder / ("rank" + rank + ".err")), "err text\n");
   }
-  fs::remove_all(folder.parent_path());
 }
 
 TEST(Launcher, ProgressOfRankZeroBecomesLinesWhereThereIsNoTerminal) {
@@ -185,10 +189,7 @@ TEST(Launcher, ProgressOfRankZeroStaysABarOnATerminal) {
     ASSERT_GT(bytes, 0) << seen;
     seen.append(part, static_cast<std::size_t>(bytes));
   }
-  EXPECT_TRUE(contains(seen, "step 1/3\x1b[K\r")) << seen;
-  EXPECT_TRUE(contains(seen, "step 3/3\x1b[K\r")) << seen;
-  EXPECT_TRUE(contains(seen, "[rank 0] done\r\n")) << seen;
-  EXPECT_TRUE(contains(seen, "[rank 1] done\r\n")) << seen;
+  expect_text(seen, {"step 1/3\x1b[K\r", "step 3/3\x1b[K\r", "[rank 0] done\r\n", "[rank 1] done\r\n"});
   EXPECT_FALSE(contains(seen, "[rank 0] step")) << "a bar has no prefix";
   close(program);
   close(terminal);
@@ -205,21 +206,16 @@ TEST(Launcher, AReaderThatLeavesDoesNotEndTheJob) {
   const auto result = testing::run_process(
       {.command = {"sh", "-c", "(\"$0\" run -n 2 -- \"$1\" flood:30000 eprint:alive; echo code $? >&2) | head -1",
                    LOCKSTEP_PROGRAM, PLAIN_PROGRAM}});
-  EXPECT_TRUE(contains(result.err, "[rank 0] alive\n")) << result.err;
-  EXPECT_TRUE(contains(result.err, "[rank 1] alive\n")) << result.err;
-  EXPECT_TRUE(contains(result.err, "stdout can't be written: Broken pipe")) << result.err;
-  EXPECT_TRUE(contains(result.err, "code 0\n")) << result.err;
+  expect_text(result.err, {"[rank 0] alive\n", "[rank 1] alive\n", "stdout can't be written: Broken pipe", "code 0\n"});
 }
 
 TEST(Launcher, RunsWithStandardStreamsClosed) {
+  const testing::TemporaryFolder folder;
   const auto result = testing::run_process(
       {.command = {"sh", "-c", "\"$0\" run -n 2 --log-dir \"$2\" -- \"$1\" print:x <&- >&- 2>&-; echo $?",
-                   LOCKSTEP_PROGRAM, PLAIN_PROGRAM,
-                   (fs::path(::testing::TempDir()) / ("closed-" + testing::job())).native()}});
+                   LOCKSTEP_PROGRAM, PLAIN_PROGRAM, folder}});
   EXPECT_EQ(result.out, "0\n");
-  const fs::path folder = fs::path(::testing::TempDir()) / ("closed-" + testing::job());
   EXPECT_EQ(file_text(folder / "rank1.out"), "x\n");
-  fs::remove_all(folder);
 }
 
 TEST(Launcher, OuterLaunchersVariablesDoNotReachTheRanks) {
@@ -233,7 +229,7 @@ TEST(Launcher, ALimitOfTheHostComesWithItsRemedy) {
       testing::run_process({.command = {"sh", "-c", "ulimit -n 40; exec \"$0\" run -n 64 -- \"$1\" wait-signal:30",
                                         LOCKSTEP_PROGRAM, PLAIN_PROGRAM}});
   EXPECT_EQ(result.exit_code, 1);
-  EXPECT_TRUE(contains(result.err, "the limit is 40 (ulimit -n)")) << result.err;
+  expect_text(result.err, {"the limit is 40 (ulimit -n)"});
 }
 
 TEST(Launcher, SaysThatItIsOneOfSeveral) {
@@ -276,7 +272,7 @@ TEST(LauncherSignals, AreForwardedAndARankMayHandleThem) {
     launcher.send(other);
     const auto result = launcher.wait();
     EXPECT_EQ(result.exit_code, 0) << "every rank ended well";
-    EXPECT_TRUE(contains(result.out, "[rank 1] bye\n"));
+    expect_text(result.out, {"[rank 1] bye\n"});
   }
 }
 
@@ -287,7 +283,7 @@ TEST(LauncherSignals, AnUnhandledOneIsTheExitCode) {
     launcher.send(signal);
     const auto result = launcher.wait();
     EXPECT_EQ(result.exit_code, 128 + signal);
-    EXPECT_TRUE(contains(result.err, "passed on to 3 ranks")) << result.err;
+    expect_text(result.err, {"passed on to 3 ranks"});
     EXPECT_FALSE(contains(result.err, "was killed")) << "it is what was asked for";
   }
 }
@@ -307,7 +303,7 @@ TEST(LauncherSignals, ASecondOneKills) {
     }));
     const auto result = launcher.wait();
     EXPECT_EQ(result.exit_code, 128 + first);
-    EXPECT_TRUE(contains(result.err, "killing 2 ranks")) << result.err;
+    expect_text(result.err, {"killing 2 ranks"});
   }
 }
 
@@ -323,7 +319,7 @@ TEST(LauncherSignals, TwoInOneGoAreOneRequest) {
   launcher.send(SIGUSR1);
   const auto result = launcher.wait();
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_TRUE(contains(result.out, "[rank 1] saved\n")) << result.out;
+  expect_text(result.out, {"[rank 1] saved\n"});
 }
 
 TEST(LauncherSignals, ACrashAfterASignalIsAFailure) {
@@ -337,8 +333,7 @@ TEST(LauncherSignals, ACrashAfterASignalIsAFailure) {
     kill(testing::live_ranks(PLAIN_PROGRAM).at(1), SIGUSR1);
     const auto result = launcher.wait();
     EXPECT_EQ(result.exit_code, 128 + SIGABRT) << result.err;
-    EXPECT_TRUE(contains(result.err, "lockstep run: rank 1 (host ")) << result.err;
-    EXPECT_TRUE(contains(result.err, "ending the other rank")) << result.err;
+    expect_text(result.err, {"lockstep run: rank 1 (host ", "ending the other rank"});
   }
 }
 
@@ -363,7 +358,7 @@ TEST(LauncherSignals, RanksThatSaveThemselvesAreNotHurried) {
   ASSERT_TRUE(testing::wait_until([] { return !testing::live_ranks(PLAIN_PROGRAM).contains(1); }));
   launcher.send(SIGUSR1);
   const auto result = launcher.wait();
-  EXPECT_TRUE(contains(result.out, "[rank 0] saved\n"));
+  expect_text(result.out, {"[rank 0] saved\n"});
   EXPECT_EQ(result.exit_code, 128 + SIGINT);
 }
 
@@ -428,7 +423,7 @@ TEST(LauncherUsage, WrongCommandLinesGetOneClearLine) {
     EXPECT_EQ(result.exit_code, wrong.exit_code) << result.err;
     EXPECT_EQ(result.out, "");
     EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
-    EXPECT_TRUE(contains(result.err, wrong.says)) << result.err;
+    expect_text(result.err, {wrong.says});
   }
 }
 
@@ -436,7 +431,7 @@ TEST(LauncherUsage, GpuWithoutAGpuSaysWhy) {
   if (fs::exists("/dev/nvidia0")) GTEST_SKIP() << "this host has a GPU";
   const auto result = run({LOCKSTEP_PROGRAM, "run", "--nproc-per-node", "gpu", "true"});
   EXPECT_EQ(result.exit_code, 2);
-  EXPECT_TRUE(contains(result.err, "no NVIDIA driver")) << result.err;
+  expect_text(result.err, {"no NVIDIA driver"});
 }
 
 TEST(LauncherUsage, AFileThatIsNoProgramIsNamed) {
@@ -445,8 +440,7 @@ TEST(LauncherUsage, AFileThatIsNoProgramIsNamed) {
   fs::permissions(path, fs::perms::owner_all);
   const auto result = run({LOCKSTEP_PROGRAM, "run", "-n", "2", path.native()});
   EXPECT_EQ(result.exit_code, 126);
-  EXPECT_TRUE(contains(result.err, path.native())) << result.err;
-  EXPECT_TRUE(contains(result.err, "#!/bin/sh")) << result.err;
+  expect_text(result.err, {path.native(), "#!/bin/sh"});
   fs::remove(path);
 }
 
@@ -464,15 +458,15 @@ TEST(Launcher, AFailureOfItsOwnIsNoMistakeOfTheUsers) {
   const auto result = run({"sh", "-c", "ulimit -n 24; exec \"$0\" run -n 16 -- \"$1\" child-session hang",
                            LOCKSTEP_PROGRAM, PLAIN_PROGRAM});
   EXPECT_EQ(result.exit_code, 1) << "2 would say that the command line is wrong";
-  EXPECT_TRUE(contains(result.err, "Too many open files")) << result.err;
+  expect_text(result.err, {"Too many open files"});
   EXPECT_EQ(footprint.left_after(testing::leftover_deadline()), "");
 }
 
 TEST(LauncherUsage, VersionAndHelp) {
   EXPECT_TRUE(run({LOCKSTEP_PROGRAM, "--version"}).out.starts_with("lockstep "));
-  EXPECT_TRUE(contains(run({LOCKSTEP_PROGRAM, "--help"}).out, "lockstep run --nproc-per-node 4 ./train"));
+  expect_text(run({LOCKSTEP_PROGRAM, "--help"}).out, {"lockstep run --nproc-per-node 4 ./train"});
   const auto help = run({LOCKSTEP_PROGRAM, "run", "--help"}).out;
-  EXPECT_TRUE(contains(help, "--log-dir DIR"));
+  expect_text(help, {"--log-dir DIR"});
   const auto codes = help.substr(std::min(help.find("EXIT CODES"), help.size()));
   for (const auto* code :
        {"\n  0 ", "\n  1 ", "\n  2 ", "\n  75 ", "\n  126 ", "\n  127 ", "\n  134 ", "\n  128 + N "}) {

@@ -12,6 +12,7 @@
 #include "tests/e2e/launch.h"
 #include "tests/support/leftovers.h"
 #include "tests/support/rank_processes.h"
+#include "tests/support/temporary_folder.h"
 
 namespace lockstep::e2e {
 namespace {
@@ -166,8 +167,7 @@ TEST(Liveness, ARankUnderADebuggerIsWaitedFor) {
 
 TEST(Liveness, AStoppedLauncherAccusesNobodyAndNobodyAccusesIt) {
   // In files of their own, which a stopped launcher need not write, so that what the ranks say can be waited for.
-  const auto folder = std::filesystem::path(::testing::TempDir()) / ("stopped-" + testing::job());
-  std::filesystem::create_directories(folder);
+  const testing::TemporaryFolder folder;
   const std::string into_files =
       "exec \"$0\" init sum print:reducing loop >\"$FOLDER/rank$RANK.out\" 2>\"$FOLDER/rank$RANK.err\"";
   Process launcher({.command = run_command({"-n", "2"}, "sh", {"-c", into_files, RANK_PROGRAM}),
@@ -195,7 +195,6 @@ TEST(Liveness, AStoppedLauncherAccusesNobodyAndNobodyAccusesIt) {
   const auto result = launcher.wait();
   EXPECT_EQ(result.exit_code, 128 + SIGKILL) << result.err;
   expect_part(result.err, "rank 1 failed first: it was killed by signal 9");
-  std::filesystem::remove_all(folder);
 }
 
 TEST(Liveness, WhoLeavesInWhateverOrderIsNotLost) {

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "tests/e2e/launch.h"
+#include "tests/support/temporary_folder.h"
 
 namespace lockstep::e2e {
 namespace {
@@ -26,10 +27,7 @@ std::string content(const std::filesystem::path& path) {
 
 class LostOutput : public ::testing::Test {
  protected:
-  LostOutput() { std::filesystem::create_directories(folder_); }
-  ~LostOutput() override { std::filesystem::remove_all(folder_); }
-
-  const std::filesystem::path folder_ = std::filesystem::path(::testing::TempDir()) / ("lost-" + testing::job());
+  const testing::TemporaryFolder folder_;
 };
 
 // `text` is what the rank printed, as far as there was room.

@@ -5,6 +5,7 @@
 
 #include "tests/e2e/launch.h"
 #include "tests/support/rank_processes.h"
+#include "tests/support/temporary_folder.h"
 
 namespace lockstep::e2e {
 namespace {
@@ -88,8 +89,7 @@ TEST(Means, ABatchScriptWithoutSrunIsAWorldOfOneAndSaysWhatItSaw) {
 
 // Hydra gives its job no name: the pid of the proxy does, whatever scripts are between it and a rank.
 TEST(Means, RanksOfHydraMeetByTheirProxy) {
-  const fs::path folder = fs::path(::testing::TempDir()) / ("hydra-" + testing::job());
-  fs::create_directory(folder);
+  const testing::TemporaryFolder folder;
   fs::copy_file("/bin/sh", folder / "hydra_pmi_proxy");
   const std::string rank =
       "PMI_RANK=$r PMI_SIZE=3 MPI_LOCALRANKID=$r MPI_LOCALNRANKS=3 sh -c '\"$0\" init sum; exit $?' " RANK_PROGRAM;
@@ -102,7 +102,6 @@ TEST(Means, RanksOfHydraMeetByTheirProxy) {
     EXPECT_EQ(result.out, std::string(kSum) + kSum + kSum) << result.err;
     EXPECT_TRUE(contains(result.err, "from Hydra (MPICH, Intel MPI)")) << result.err;
   }
-  fs::remove_all(folder);
 }
 
 // --- By hand, with a secret.

@@ -12,6 +12,7 @@
 #include "runtime/store/client/torch_store_client.h"
 #include "tests/e2e/launch.h"
 #include "tests/support/leftovers.h"
+#include "tests/support/temporary_folder.h"
 
 namespace lockstep::e2e {
 namespace {
@@ -33,9 +34,6 @@ std::string told(const Process& server, const std::string& name) {
 
 class Serve : public ::testing::Test {
  protected:
-  Serve() : folder_(fs::path(::testing::TempDir()) / ("serve-" + testing::job())) { fs::create_directories(folder_); }
-  ~Serve() override { fs::remove_all(folder_); }
-
   ProcessOptions options(const Words& flags = {}, Variables variables = {}) const {
     variables["XDG_RUNTIME_DIR"] = folder_;
     return {.command = serve(flags), .environment = variables};
@@ -46,7 +44,7 @@ class Serve : public ::testing::Test {
     return names;
   }
 
-  fs::path folder_;
+  const testing::TemporaryFolder folder_;
 };
 
 TEST_F(Serve, ServesUntilASignalAndLeavesNothing) {

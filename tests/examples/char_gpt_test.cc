@@ -11,6 +11,7 @@
 #include "runtime/checkpoint/safetensors.h"
 #include "tests/support/process.h"
 #include "tests/support/rank_processes.h"
+#include "tests/support/temporary_folder.h"
 
 namespace lockstep::testing {
 namespace {
@@ -22,14 +23,10 @@ const std::string kProgram = LOCKSTEP_BIN_DIR "/02_char_gpt";
 class CharGptProgram : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = (fs::temp_directory_path() / "lockstep-gpt-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
     // Three words of the same letters in turn: what comes next depends on more than the letter before.
     std::ofstream text(file("text"));
     for (int i = 0; i < 600; ++i) text << (i % 3 == 0 ? "banana " : i % 3 == 1 ? "cabana " : "abacab\n");
   }
-  void TearDown() override { fs::remove_all(folder_); }
 
   std::string file(const std::string& name) const { return (folder_ / name).string(); }
   std::vector<std::string> command(const std::vector<std::string>& more) const {
@@ -55,7 +52,7 @@ class CharGptProgram : public ::testing::Test {
     EXPECT_LT(result.err.size(), 700u) << "not a line: " << result.err;
   }
 
-  fs::path folder_;
+  const TemporaryFolder folder_;
 };
 
 TEST_F(CharGptProgram, LearnsOnTwoRanksAndAFreshProcessWrites) {

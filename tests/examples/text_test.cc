@@ -12,9 +12,14 @@
 
 #include "examples/02_char_gpt/gpt.h"
 #include "runtime/base/error.h"
+#include "tests/support/error_of.h"
+#include "tests/support/temporary_folder.h"
 
 namespace char_gpt {
 namespace {
+
+using lockstep::testing::error_of;
+using lockstep::testing::expect_text;
 
 namespace fs = std::filesystem;
 using lockstep::InvalidArgument;
@@ -54,26 +59,19 @@ TEST(SplitText, HoldsOutTheEndAndShareNothing) {
 
 TEST(SplitText, SaysHowLongATextMustBe) {
   EXPECT_EQ(split_text(std::string(34, 'x'), 16).training.size(), 17u);
-  try {
-    split_text(std::string(33, 'x'), 16);
-    FAIL() << "nothing was thrown";
-  } catch (const InvalidArgument& error) {
-    EXPECT_NE(std::string(error.what()).find("33 characters; a context of 16 needs at least 34"), std::string::npos)
-        << error.what();
-  }
+  expect_text(error_of([] { split_text(std::string(33, 'x'), 16); }),
+              {"33 characters; a context of 16 needs at least 34"});
 }
 
 TEST(ReadText, NamesAMissingAnEmptyAndAnImpossibleFile) {
-  std::string folder = (fs::temp_directory_path() / "lockstep-text-XXXXXX").string();
-  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
-  const std::string file = folder + "/text";
+  const lockstep::testing::TemporaryFolder folder;
+  const std::string file = folder / "text";
   EXPECT_THROW(read_text(file), InvalidArgument);
   EXPECT_THROW(read_text(folder), InvalidArgument);
   { std::ofstream empty(file); }
   EXPECT_THROW(read_text(file), InvalidArgument);
   std::ofstream(file) << "ab\n";
   EXPECT_EQ(read_text(file), "ab\n");
-  fs::remove_all(folder);
 }
 
 TEST(Windows, AreTheTextAndTheTextOneFurther) {

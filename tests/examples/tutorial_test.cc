@@ -10,7 +10,9 @@
 #include "runtime/nn/nn.h"
 #include "runtime/train/weights.h"
 #include "tests/multirank/compare.h"
+#include "tests/support/error_of.h"
 #include "tests/support/rank_processes.h"
+#include "tests/support/temporary_folder.h"
 
 namespace lockstep::testing {
 namespace {
@@ -50,13 +52,6 @@ const std::map<int, Table> kTables = {
 
 class Tutorial : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = (fs::temp_directory_path() / "lockstep-tutorial-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
   static Values weights(const fs::path& file) {
     struct Model : nn::Module {
       nn::Linear fc = register_module("fc", nn::Linear(5, 2));
@@ -65,7 +60,7 @@ class Tutorial : public ::testing::Test {
     return weights_of(model);
   }
 
-  fs::path folder_;
+  const TemporaryFolder folder_;
 };
 
 TEST_F(Tutorial, LinesAndWeightsForOneTwoThreeAndEightRanks) {
@@ -108,12 +103,10 @@ TEST_F(Tutorial, UnderLockstepRunTheLinesComeFromRankZero) {
 TEST_F(Tutorial, BadFlagsAndFoldersAreSaidInALine) {
   const Result flag = run({kTutorial, "--fast"});
   EXPECT_NE(flag.exit_code, 0);
-  EXPECT_NE((flag.out + flag.err).find("--fast"), std::string::npos);
+  expect_text((flag.out + flag.err), {"--fast"});
   const Result folder = run({kTutorial, "--out", (folder_ / "none" / "w").string()});
   EXPECT_EQ(folder.exit_code, 1);
-  EXPECT_NE(folder.err.find("01_tutorial: writing '" + (folder_ / "none" / "w").string() + "': the folder"),
-            std::string::npos)
-      << folder.err;
+  expect_text(folder.err, {"01_tutorial: writing '" + (folder_ / "none" / "w").string() + "': the folder"});
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 // are processes under `lockstep run`, all of them on GPU 0. Without a GPU each test is skipped, with the reason.
 //
 // Lines that begin with "measured: " are for people: no test asserts a time.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -14,13 +13,12 @@
 #include "runtime/base/error.h"
 #include "runtime/comm/backend.h"
 #include "runtime/device/device_runtime.h"
+#include "tests/support/error_of.h"
 #include "tests/support/process.h"
 
 namespace lockstep::testing {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 using Words = std::vector<std::string>;
 using Clock = std::chrono::steady_clock;
 
@@ -92,7 +90,7 @@ class Gpu : public ::testing::Test {
 
 TEST_F(Gpu, IsNamed) {
   const DeviceInfo gpu = device_runtime(DeviceKind::cuda).info({DeviceKind::cuda, 0});
-  EXPECT_THAT(gpu.uuid, HasSubstr("GPU-"));
+  expect_text(gpu.uuid, {"GPU-"});
   std::printf("measured: on %s, driver for CUDA %d.%d, runtime %d.%d\n", gpu.name.c_str(), gpu.driver_version / 1000,
               gpu.driver_version % 1000 / 10, gpu.runtime_version / 1000, gpu.runtime_version % 1000 / 10);
 }
@@ -112,8 +110,8 @@ TEST_P(Ranks, TrainAsTheCpuDoes) {
   // A step has one collective, and where ranks take turns on a GPU each may take 50 ms.
   constexpr int kSteps = 200;
   const auto begin = Clock::now();
-  EXPECT_THAT(run(GetParam(), {RAW_GRADIENTS, "--device", "cuda", "--steps", std::to_string(kSteps)}).out,
-              AllOf(HasSubstr("gradients on cuda:0, reduced by nccl"), HasSubstr("bit-equal; weights equal those of")));
+  expect_text(run(GetParam(), {RAW_GRADIENTS, "--device", "cuda", "--steps", std::to_string(kSteps)}).out,
+              {"gradients on cuda:0, reduced by nccl", "bit-equal; weights equal those of"});
   const std::chrono::duration<double> seconds = Clock::now() - begin;
   std::printf("measured: %d steps of 03_raw_gradients by %d rank%s on one GPU: %.1f a second, the start included\n",
               kSteps, GetParam(), GetParam() == 1 ? "" : "s", kSteps / seconds.count());
@@ -139,7 +137,7 @@ TEST_P(Ranks, KeepReplicasBitEqualForFiftySteps) {
 
 TEST_P(Ranks, TellHowLongACollectiveTakes) {
   const std::string out = run(GetParam(), {GPU_RANK, "times"}).out;
-  for (const std::string size : {"4 KiB", "1 MiB", "25 MiB"}) EXPECT_THAT(out, HasSubstr("all_reduce of " + size));
+  for (const std::string size : {"4 KiB", "1 MiB", "25 MiB"}) expect_text(out, {"all_reduce of " + size});
   for (std::size_t at = out.find("measured: "); at != std::string::npos; at = out.find("measured: ", at + 1)) {
     std::printf("%s\n", out.substr(at, out.find('\n', at) - at).c_str());
   }
@@ -179,13 +177,13 @@ class HurtRank : public Gpu {
 TEST_F(HurtRank, KilledEndsTheJob) {
   const Result result = hurt(SIGKILL, "kill -9", "loop_on", "[rank 0] [lockstep] fatal: ", {"--grace", "30"});
   EXPECT_EQ(result.exit_code, 128 + SIGKILL) << result.err;
-  EXPECT_THAT(result.err, AllOf(HasSubstr("[rank 0] [lockstep] fatal: "), HasSubstr(victim()), HasSubstr("SIGKILL")));
+  expect_text(result.err, {"[rank 0] [lockstep] fatal: ", victim(), "SIGKILL"});
 }
 
 TEST_F(HurtRank, StoppedEndsTheJob) {
   const Result result = hurt(SIGSTOP, "SIGSTOP", "loop", "stopped answering");
   EXPECT_NE(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.err, HasSubstr(victim() + " stopped answering"));
+  expect_text(result.err, {victim() + " stopped answering"});
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <csignal>
 
+#include "tests/support/error_of.h"
 #include "tests/support/network_namespaces.h"
 #include "tests/support/process.h"
 
@@ -56,8 +57,8 @@ class ThreeHosts : public ::testing::Test {
 TEST_F(ThreeHosts, MeetAndLeave) {
   start(3);
   for (Process& rank : ranks_) {
-    EXPECT_TRUE(contains(rank.out(), "joined host0: rank 0; host1: rank 1; host2: rank 2\n")) << rank.out();
-    EXPECT_TRUE(contains(rank.out(), "store " + NetworkHosts::address(0) + ":")) << rank.out();
+    expect_text(rank.out(), {"joined host0: rank 0; host1: rank 1; host2: rank 2\n"});
+    expect_text(rank.out(), {"store " + NetworkHosts::address(0) + ":"});
   }
   for (Process& rank : ranks_) rank.send(SIGUSR1);
   for (Process& rank : ranks_) {
@@ -72,16 +73,13 @@ TEST_F(ThreeHosts, ACutCableIsReportedByName) {
   for (const int rank : {0, 1}) {
     const Result result = ranks_[static_cast<std::size_t>(rank)].wait();
     EXPECT_EQ(result.exit_code, 3) << result.err;
-    EXPECT_TRUE(contains(result.out, "failed: " + name(2) + " stopped answering: nothing came from it for "))
-        << result.out;
-    EXPECT_TRUE(contains(result.out, "its host doesn't answer either: it is down, or the network between is cut"))
-        << result.out;
+    expect_text(result.out, {"failed: " + name(2) + " stopped answering: nothing came from it for ",
+                             "its host doesn't answer either: it is down, or the network between is cut"});
   }
   // On the other side of the cut it is rank 0, with the store, that is gone.
   const Result result = ranks_[2].wait();
   EXPECT_EQ(result.exit_code, 3) << result.err;
-  EXPECT_TRUE(contains(result.out, "failed: " + name(0) + ", which hosts the store at ")) << result.out;
-  EXPECT_TRUE(contains(result.out, "its host doesn't answer either")) << result.out;
+  expect_text(result.out, {"failed: " + name(0) + ", which hosts the store at ", "its host doesn't answer either"});
 }
 
 TEST_F(ThreeHosts, ARankThatIsStoppedOnAnotherHostIsReportedByName) {
@@ -90,8 +88,7 @@ TEST_F(ThreeHosts, ARankThatIsStoppedOnAnotherHostIsReportedByName) {
   for (const int rank : {0, 2}) {
     const Result result = ranks_[static_cast<std::size_t>(rank)].wait();
     EXPECT_EQ(result.exit_code, 3) << result.err;
-    EXPECT_TRUE(contains(result.out, "failed: " + name(1) + " stopped answering: ")) << result.out;
-    EXPECT_TRUE(contains(result.out, "its host still answers")) << result.out;
+    expect_text(result.out, {"failed: " + name(1) + " stopped answering: ", "its host still answers"});
   }
 }
 
@@ -101,7 +98,7 @@ TEST_F(ThreeHosts, AKilledRankOnAnotherHostIsReportedByName) {
   for (const int rank : {0, 2}) {
     const Result result = ranks_[static_cast<std::size_t>(rank)].wait();
     EXPECT_EQ(result.exit_code, 3) << result.err;
-    EXPECT_TRUE(contains(result.out, "failed: " + name(1) + " is lost: its connection ended")) << result.out;
+    expect_text(result.out, {"failed: " + name(1) + " is lost: its connection ended"});
   }
 }
 
@@ -131,7 +128,7 @@ TEST_F(ThreeHosts, TheStoreListensAtTheNamedAddressOnly) {
   start(2);
   EXPECT_EQ(knock(2, NetworkHosts::address(0)), "open\n");
   EXPECT_TRUE(contains(knock(2, NetworkHosts::second_address(0)), "closed: ")) << "another address of the same host";
-  EXPECT_TRUE(contains(knock(0, "127.0.0.1"), "closed: "));
+  expect_text(knock(0, "127.0.0.1"), {"closed: "});
   EXPECT_TRUE(contains(knock(2, NetworkHosts::address(1)), "closed: ")) << "only rank 0 listens";
 }
 

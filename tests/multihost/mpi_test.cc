@@ -12,6 +12,7 @@
 #include "tests/support/leftovers.h"
 #include "tests/support/network_namespaces.h"
 #include "tests/support/process.h"
+#include "tests/support/temporary_folder.h"
 
 namespace lockstep::testing {
 namespace {
@@ -33,13 +34,7 @@ class MpiHosts : public ::testing::Test {
       const std::string address = NetworkHosts::second_address(host) + "/24";
       ASSERT_EQ(run(hosts_->command(host, {"ip", "addr", "del", address, "dev", "eth0"})).exit_code, 0);
     }
-    std::string folder = (std::filesystem::temp_directory_path() / "lockstep-mpi-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(folder.data()), nullptr);
-    folder_ = folder;
     write_agent();
-  }
-  void TearDown() override {
-    if (!folder_.empty()) std::filesystem::remove_all(folder_);
   }
 
   // mpirun on host 0, with a rank on each host.
@@ -86,7 +81,7 @@ class MpiHosts : public ::testing::Test {
   }
 
   std::unique_ptr<NetworkHosts> hosts_;
-  std::filesystem::path folder_;
+  const TemporaryFolder folder_;
 };
 
 // Nobody asks for mpi: the ranks are on several hosts, and mpirun started them.

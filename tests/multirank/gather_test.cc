@@ -16,6 +16,7 @@
 #include "runtime/train/weights.h"
 #include "tests/multirank/compare.h"
 #include "tests/support/rank_threads.h"
+#include "tests/support/temporary_folder.h"
 
 namespace lockstep::testing {
 namespace {
@@ -59,9 +60,8 @@ TEST(MeanOverRanks, IsWeighted) {
 }
 
 TEST(Weights, AreReadByRankZeroAndReachAll) {
-  std::string pattern = (std::filesystem::temp_directory_path() / "lockstep-weights-XXXXXX").string();
-  ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-  const std::filesystem::path file = std::filesystem::path(pattern) / "w";
+  const TemporaryFolder folder;
+  const std::filesystem::path file = folder / "w";
   run_ranks(3, [&](const std::shared_ptr<ProcessGroup>& group) {
     const nn::Linear model(5, 2);
     model.initialize(1);
@@ -72,7 +72,6 @@ TEST(Weights, AreReadByRankZeroAndReachAll) {
     EXPECT_EQ(load_weights(file, fresh, group).metadata, (WeightsMetadata{{"by", "0"}}));
     EXPECT_EQ(hash_of(fresh), hash_of(model));
   });
-  std::filesystem::remove_all(pattern);
 }
 
 }  // namespace

@@ -1,5 +1,4 @@
 // A plug-in's file as users may come to have it: missing, of another build, without the library that it needs.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -9,13 +8,13 @@
 
 #include "runtime/base/plugin.h"
 #include "runtime/comm/init/plugins.h"
+#include "tests/support/error_of.h"
 #include "tests/support/rank_processes.h"
+#include "tests/support/temporary_folder.h"
 
 namespace lockstep::testing {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 namespace fs = std::filesystem;
 
 std::string content_of(const std::string& path) {
@@ -25,12 +24,6 @@ std::string content_of(const std::string& path) {
 
 class PluginFile : public ::testing::Test {
  protected:
-  PluginFile() {
-    std::string name = ::testing::TempDir() + "plugin-file-XXXXXX";
-    folder_ = ::mkdtemp(name.data());
-  }
-  ~PluginFile() override { fs::remove_all(folder_); }
-
   // The plug-in, with `from` in its file replaced by `to`, which is as long.
   void put_with(const std::string& from, const std::string& to) {
     ASSERT_EQ(from.size(), to.size());
@@ -38,7 +31,7 @@ class PluginFile : public ::testing::Test {
     const std::size_t at = bytes.find(from);
     ASSERT_NE(at, std::string::npos) << from;
     bytes.replace(at, from.size(), to);
-    std::ofstream(folder_ + "/liblockstep_gloo.so", std::ios::binary) << bytes;
+    temporary_.write("liblockstep_gloo.so", bytes);
   }
   // What a rank that asks for gloo says.
   std::string refusal(Variables environment) {
@@ -52,7 +45,8 @@ class PluginFile : public ::testing::Test {
     return text;
   }
 
-  std::string folder_;
+  const TemporaryFolder temporary_;
+  const std::string folder_ = temporary_;
 };
 
 TEST_F(PluginFile, AnotherBuildsIsRefusedWithBothStamps) {
@@ -60,15 +54,14 @@ TEST_F(PluginFile, AnotherBuildsIsRefusedWithBothStamps) {
   std::string other = own;
   other.back() = other.back() == '0' ? '1' : '0';
   put_with(own, other);
-  EXPECT_THAT(refusal({{"LOCKSTEP_PLUGIN_PATH", folder_}}),
-              AllOf(HasSubstr("backend 'gloo' was asked for"), HasSubstr(folder_ + "/liblockstep_gloo.so"),
-                    HasSubstr("'" + own + "'"), HasSubstr("'" + other + "'"), HasSubstr("build lockstep")));
+  expect_text(refusal({{"LOCKSTEP_PLUGIN_PATH", folder_}}),
+              {"backend 'gloo' was asked for", folder_ + "/liblockstep_gloo.so", "'" + own + "'", "'" + other + "'",
+               "build lockstep"});
 }
 
 TEST_F(PluginFile, AMissingLibraryIsASentenceWithItsPackage) {
   put_with("libgloo.so", "libgl0o.so");
-  EXPECT_THAT(refusal({{"LOCKSTEP_PLUGIN_PATH", folder_}}),
-              AllOf(HasSubstr("needs libgl0o.so"), HasSubstr("does not have"), HasSubstr("install libgloo0")));
+  expect_text(refusal({{"LOCKSTEP_PLUGIN_PATH", folder_}}), {"needs libgl0o.so", "does not have", "install libgloo0"});
 }
 
 TEST_F(PluginFile, AMissingPlugInIsASentenceWithWhatToDo) {
@@ -79,9 +72,9 @@ TEST_F(PluginFile, AMissingPlugInIsASentenceWithWhatToDo) {
     if (!entry.path().filename().string().starts_with("liblockstep.so.")) continue;
     fs::copy_file(fs::canonical(entry.path()), folder_ + "/lib/" + entry.path().filename().string());
   }
-  EXPECT_THAT(refusal({{"LD_LIBRARY_PATH", folder_ + "/lib"}}),
-              AllOf(HasSubstr("liblockstep_gloo.so is not in " + folder_ + "/lib"), HasSubstr("install libgloo-dev"),
-                    HasSubstr("LOCKSTEP_GLOO=ON"), HasSubstr("LOCKSTEP_PLUGIN_PATH")));
+  expect_text(refusal({{"LD_LIBRARY_PATH", folder_ + "/lib"}}),
+              {"liblockstep_gloo.so is not in " + folder_ + "/lib", "install libgloo-dev", "LOCKSTEP_GLOO=ON",
+               "LOCKSTEP_PLUGIN_PATH"});
 }
 
 TEST(Plugins, AreListedWithTheirFileOrTheReason) {

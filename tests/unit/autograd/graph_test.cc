@@ -8,9 +8,12 @@
 
 #include "runtime/autograd/ops.h"
 #include "runtime/base/error.h"
+#include "tests/support/error_of.h"
 
 namespace lockstep::autograd {
 namespace {
+
+using lockstep::testing::error_of;
 
 Tensor leaf(std::initializer_list<float> values) {
   return Tensor::of({static_cast<std::int64_t>(values.size())}, values).set_requires_grad();
@@ -20,17 +23,6 @@ std::vector<const void*> ids(const std::vector<Tensor>& tensors) {
   std::vector<const void*> result;
   for (const Tensor& tensor : tensors) result.push_back(tensor.id());
   return result;
-}
-
-// The message of the error that f throws.
-template <typename F>
-std::string error_of(const F& f) {
-  try {
-    f();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
 }
 
 TEST(Backward, SeedScalesAndGradientsAddUpOverMicroBatches) {

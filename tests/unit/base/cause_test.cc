@@ -7,13 +7,17 @@
 #include <vector>
 
 #include "runtime/base/error.h"
+#include "tests/support/error_of.h"
 
 namespace lockstep {
 namespace {
 
+using lockstep::testing::expect_cause;
+using lockstep::testing::expect_failure;
+using lockstep::testing::thrown_by;
 using Kind = Cause::Kind;
-using testing::EndsWith;
-using testing::Pointee;
+using ::testing::EndsWith;
+using ::testing::Pointee;
 
 const std::vector<Kind> kAllKinds{Kind::lost,    Kind::silent,  Kind::left,    Kind::failed,
                                   Kind::aborted, Kind::timeout, Kind::mismatch};
@@ -135,30 +139,17 @@ TEST(Cause, WhoKnowsMoreOfAFailureKeepsItsTypeAndCause) {
       throw_again(caught, text, place, place);
     }
   };
-  try {
-    again(Timeout(cause), "step 3, bucket 3: late", 3);
-    ADD_FAILURE();
-  } catch (const Timeout& error) {
-    EXPECT_STREQ(error.what(), "step 3, bucket 3: late");
-    ASSERT_NE(error.cause(), nullptr);
-    EXPECT_EQ(error.cause()->rank, cause.rank);
-    EXPECT_EQ(error.cause()->step, 3);
-    EXPECT_EQ(error.cause()->bucket, 3);
-  }
-  try {
-    again(PeerLost(example()), "later", 7);
-    ADD_FAILURE();
-  } catch (const PeerLost& error) {
-    EXPECT_EQ(error.cause()->step, example().step) << "the first to know says it";
-    EXPECT_EQ(error.cause()->bucket, example().bucket);
-  }
-  try {
-    again(Mismatch("plain"), "more", 7);
-    ADD_FAILURE();
-  } catch (const Mismatch& error) {
-    EXPECT_STREQ(error.what(), "more");
-    EXPECT_EQ(error.cause(), nullptr);
-  }
+  const auto late = thrown_by<Timeout>([&] { again(Timeout(cause), "step 3, bucket 3: late", 3); });
+  ASSERT_TRUE(late);
+  EXPECT_STREQ(late->what(), "step 3, bucket 3: late");
+  expect_cause(*late, {.kind = Kind::timeout, .rank = cause.rank, .step = 3, .bucket = 3});
+  // The first to know says it.
+  expect_failure<PeerLost>([&] { again(PeerLost(example()), "later", 7); },
+                           {.kind = example().kind, .step = example().step, .bucket = example().bucket});
+  const auto plain = thrown_by<Mismatch>([&] { again(Mismatch("plain"), "more", 7); });
+  ASSERT_TRUE(plain);
+  EXPECT_STREQ(plain->what(), "more");
+  EXPECT_EQ(plain->cause(), nullptr);
   EXPECT_THROW(again(InvalidArgument("of the program"), "more", 7), InvalidArgument);
 }
 

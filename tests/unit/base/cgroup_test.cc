@@ -8,24 +8,14 @@
 #include <fstream>
 
 #include "runtime/base/memory_limit.h"
+#include "tests/support/temporary_folder.h"
 
 namespace lockstep {
 namespace {
 
-class CgroupFolder : public testing::Test {
+class CgroupFolder : public ::testing::Test {
  protected:
-  CgroupFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "lockstep_cgroup_XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp " + name);
-    root_ = name;
-  }
-  ~CgroupFolder() override { std::filesystem::remove_all(root_); }
-
-  void write(const std::string& path, const std::string& text) {
-    const auto file = std::filesystem::path(root_ + "/" + path);
-    std::filesystem::create_directories(file.parent_path());
-    std::ofstream(file) << text << "\n";
-  }
+  void write(const std::string& path, const std::string& text) const { root_.write(path, text + "\n"); }
   double quota(const std::string& membership) const { return cgroup_cpu_quota(root_, membership); }
   std::optional<std::uint64_t> limit(const std::string& membership) const {
     return cgroup_memory_limit(root_, membership);
@@ -35,7 +25,7 @@ class CgroupFolder : public testing::Test {
   }
 
  private:
-  std::string root_;
+  const lockstep::testing::TemporaryFolder root_;
 };
 
 using CpuQuota = CgroupFolder;

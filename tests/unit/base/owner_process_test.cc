@@ -1,7 +1,6 @@
 #include "runtime/base/owner_process.h"
 
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <functional>
@@ -9,16 +8,15 @@
 #include <string>
 
 #include "runtime/base/error.h"
+#include "tests/support/child.h"
 
 namespace lockstep {
 namespace {
 
 // Whether `check` holds in a forked child.
 bool in_child(const std::function<bool()>& check) {
-  const pid_t child = ::fork();
-  if (child == 0) ::_exit(check() ? 0 : 1);
-  int status = 0;
-  return child > 0 && ::waitpid(child, &status, 0) == child && status == 0;
+  testing::Child child([&](const testing::Line&) { return check() ? 0 : 1; });
+  return child.wait() == 0;
 }
 
 struct Counted {

@@ -8,31 +8,27 @@
 #include <fstream>
 
 #include "runtime/base/error.h"
+#include "tests/support/error_of.h"
+#include "tests/support/temporary_folder.h"
 
 namespace lockstep {
 namespace {
 
-using ::testing::AllOf;
+using lockstep::testing::expect_text;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 class Plugins : public ::testing::Test {
  protected:
-  Plugins() {
-    std::string name = ::testing::TempDir() + "plugins-XXXXXX";
-    folder_ = ::mkdtemp(name.data());
-  }
-  ~Plugins() override { std::filesystem::remove_all(folder_); }
-
-  void write(const std::string& name, const std::string& content) {
-    std::ofstream(folder_ + "/liblockstep_" + name + ".so", std::ios::binary) << content;
+  void write(const std::string& name, const std::string& content) const {
+    temporary_.write("liblockstep_" + name + ".so", content);
   }
   LoadedPlugin load(const std::string& name) {
     const std::vector<std::string> folders = {folder_ + "/none", folder_};
     return load_plugin(name, folders, "stamp of this build");
   }
 
-  std::string folder_;
+  const lockstep::testing::TemporaryFolder temporary_;
+  const std::string folder_ = temporary_;
 };
 
 std::string marked(const std::string& stamp) {
@@ -50,22 +46,21 @@ TEST_F(Plugins, AnotherBuildsIsRefusedWithBothStamps) {
   write("x", marked("stamp of another"));
   const LoadedPlugin plugin = load("x");
   EXPECT_EQ(plugin.handle, nullptr);
-  EXPECT_THAT(plugin.problem, AllOf(HasSubstr(folder_ + "/liblockstep_x.so"), HasSubstr("'stamp of another'"),
-                                    HasSubstr("'stamp of this build'")));
+  expect_text(plugin.problem, {folder_ + "/liblockstep_x.so", "'stamp of another'", "'stamp of this build'"});
 }
 
 TEST_F(Plugins, WhatHasNoStampIsRefusedBeforeItRuns) {
   write("x", "no stamp");
-  EXPECT_THAT(load("x").problem, HasSubstr("is no plug-in of lockstep"));
+  expect_text(load("x").problem, {"is no plug-in of lockstep"});
   write("y", std::string(kPluginStampMark) + "never ends");
-  EXPECT_THAT(load("y").problem, HasSubstr("is no plug-in of lockstep"));
+  expect_text(load("y").problem, {"is no plug-in of lockstep"});
 }
 
 TEST_F(Plugins, AFileThatIsNoLibraryIsSaidInTheLoadersWords) {
   write("x", marked("stamp of this build"));
   const LoadedPlugin plugin = load("x");
   EXPECT_EQ(plugin.handle, nullptr);
-  EXPECT_THAT(plugin.problem, AllOf(HasSubstr("can't be loaded"), HasSubstr(plugin.path)));
+  expect_text(plugin.problem, {"can't be loaded", plugin.path});
   EXPECT_EQ(plugin.missing_library, "");
 }
 
@@ -85,13 +80,13 @@ TEST(PluginFolders, TheVariableThenBesideTheLibraryThenTheBuildTree) {
 }
 
 TEST(PluginStamp, OfThisBuildSaysVersionAndCompiler) {
-  EXPECT_THAT(std::string(build_stamp()), HasSubstr("0."));
+  expect_text(build_stamp(), {"0."});
   EXPECT_GT(build_stamp().size(), 20u);
 }
 
 TEST(PluginStamp, AFileThatIsNotThereIsASystemError) { EXPECT_THROW(stamp_of_file("/no/such/file"), SystemError); }
 
-TEST(PluginModule, IsThisProgram) { EXPECT_THAT(path_of_this_module(), HasSubstr("unit_base")); }
+TEST(PluginModule, IsThisProgram) { expect_text(path_of_this_module(), {"unit_base"}); }
 
 }  // namespace
 }  // namespace lockstep

@@ -8,6 +8,8 @@
 
 #include <csignal>
 
+#include "tests/support/child.h"
+
 namespace lockstep {
 namespace {
 
@@ -31,15 +33,10 @@ TEST(ProcessState, OfATextThatIsNone) {
 }
 
 TEST(ProcessState, OfAProcessThatIsStoppedThenTracedThenGone) {
-  const pid_t child = fork();
-  ASSERT_GE(child, 0);
-  if (child == 0) {
-    for (;;) pause();
-  }
+  testing::Child process([](const testing::Line&) { return testing::Child::stay(); });
+  const pid_t child = process.pid();
   EXPECT_EQ(process_state(child), ProcessState::running);
-  int status = 0;
-  ASSERT_EQ(kill(child, SIGSTOP), 0);
-  ASSERT_EQ(waitpid(child, &status, WUNTRACED), child);
+  ASSERT_NO_FATAL_FAILURE(process.stop());
   EXPECT_EQ(process_state(child), ProcessState::stopped);
   ASSERT_EQ(ptrace(PTRACE_SEIZE, child, nullptr, nullptr), 0);
   EXPECT_EQ(process_state(child), ProcessState::traced);
@@ -47,7 +44,7 @@ TEST(ProcessState, OfAProcessThatIsStoppedThenTracedThenGone) {
   siginfo_t info{};
   ASSERT_EQ(waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT), 0);
   EXPECT_EQ(process_state(child), ProcessState::gone) << "a zombie";
-  ASSERT_EQ(waitpid(child, &status, 0), child);
+  process.wait();
   EXPECT_EQ(process_state(child), ProcessState::gone);
 }
 

@@ -15,23 +15,19 @@
 #include "runtime/checkpoint/header.h"
 #include "tests/support/error_of.h"
 #include "tests/support/limited_to.h"
+#include "tests/support/temporary_folder.h"
 
 namespace lockstep::checkpoint {
 namespace {
 
 using lockstep::testing::error_of;
+using lockstep::testing::expect_text;
+using lockstep::testing::thrown_by;
 
 namespace fs = std::filesystem;
 
 class Safetensors : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = (fs::temp_directory_path() / "lockstep-checkpoint-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
   fs::path file(const std::string& name = "model.safetensors") const { return folder_ / name; }
 
   static std::string bytes_of(const fs::path& path) {
@@ -59,21 +55,17 @@ class Safetensors : public ::testing::Test {
   }
   std::string why_corrupt(const std::string& bytes) const {
     put(file("bad"), bytes);
-    try {
-      SafetensorsFile opened(file("bad"));
-    } catch (const CorruptData& error) {
-      EXPECT_NE(std::string(error.what()).find("reading '" + file("bad").string() + "'"), std::string::npos);
-      return error.what();
-    }
-    ADD_FAILURE() << "accepted: " << bytes.substr(8);
-    return "";
+    SCOPED_TRACE(bytes.substr(8));
+    const std::string text = error_of<CorruptData>([&] { SafetensorsFile opened(file("bad")); });
+    expect_text(text, {"reading '" + file("bad").string() + "'"});
+    return text;
   }
   void expect_corrupt(const std::string& header, const std::string& data, const std::string& reason) const {
     const std::string text = why_corrupt(with_header(header, data));
     EXPECT_NE(text.find(reason), std::string::npos) << text << "\nwanted: " << reason;
   }
 
-  fs::path folder_;
+  const lockstep::testing::TemporaryFolder folder_;
   std::vector<float> floats_{1.5f, -2.0f, 0.0f, 3.25f, 1e-30f, 7.0f};
   std::vector<std::int64_t> ids_{-1, 1LL << 60};
   std::vector<std::uint8_t> byte_{200};
@@ -175,13 +167,12 @@ TEST_F(Safetensors, AFileThatUlimitDoesNotAllowIsAnErrorAndTheOldOneStays) {
   put(file(), "old");
   const std::vector<float> values(4096, 1.0f);
   const lockstep::testing::LimitedTo small(RLIMIT_FSIZE, 8192);
-  try {
+  const auto error = thrown_by<SystemError>([&] {
     write_safetensors(file(), {{{"w", DType::f32, {4096}, std::as_bytes(std::span(values))}}});
-    FAIL();
-  } catch (const SystemError& error) {
-    EXPECT_EQ(error.error_number(), EFBIG);
-    EXPECT_NE(std::string(error.what()).find("'ulimit -f' allows 8 KiB"), std::string::npos) << error.what();
-  }
+  });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->error_number(), EFBIG);
+  expect_text(error->what(), {"'ulimit -f' allows 8 KiB"});
   EXPECT_EQ(bytes_of(file()), "old");
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 1);
 }
@@ -197,8 +188,7 @@ TEST_F(Safetensors, AnUnknownNameListsItsNeighbours) {
   write_sample();
   const SafetensorsFile opened(file());
   const std::string text = error_of([&] { opened.find("mlp.weight"); });
-  EXPECT_NE(text.find("no tensor 'mlp.weight' among its 4; the nearest by name: 'ids', 'scalar'"), std::string::npos)
-      << text;
+  expect_text(text, {"no tensor 'mlp.weight' among its 4; the nearest by name: 'ids', 'scalar'"});
 }
 
 TEST_F(Safetensors, AFileCutAfterOpeningIsCorruptNotShort) {
@@ -220,8 +210,7 @@ TEST_F(Safetensors, AHeaderLongerThanTheFileIsNotAllocated) {
     std::string bytes(8, '\0');
     std::memcpy(bytes.data(), &length, 8);
     const std::string text = why_corrupt(bytes + "{}");
-    EXPECT_NE(text.find("its header has " + std::to_string(length) + " bytes, but 2 follow"), std::string::npos)
-        << text;
+    expect_text(text, {"its header has " + std::to_string(length) + " bytes, but 2 follow"});
   }
 }
 
@@ -295,8 +284,7 @@ TEST_F(Safetensors, ATensorOfAnotherDTypeIsNamedOnlyWhenItIsAskedFor) {
   opened.read(opened.foreign().at("mask").entry, std::as_writable_bytes(std::span(mask)));
   EXPECT_EQ(mask, (std::vector<std::uint8_t>{1, 0, 1}));
   const std::string text = error_of([&] { opened.find("mask"); });
-  EXPECT_NE(text.find("tensor 'mask' is BOOL [1, 3], and lockstep has no such dtype; convert it"), std::string::npos)
-      << text;
+  expect_text(text, {"tensor 'mask' is BOOL [1, 3], and lockstep has no such dtype; convert it"});
 }
 
 TEST_F(Safetensors, EveryDTypeOfTheFormatHasItsSize) {

@@ -6,14 +6,14 @@
 
 #include "tests/e2e/launch.h"
 #include "tests/fakes/cudart/fake_cuda.h"
+#include "tests/support/error_of.h"
 
 namespace lockstep::e2e {
 namespace {
 
 using fake_cuda::uuid_of;
-using ::testing::AllOf;
+using lockstep::testing::expect_text;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 Variables fakes(int gpus, Variables more = {}) {
   more.insert({{"LOCKSTEP_PLUGIN_PATH", LOCKSTEP_FAKE_PLUGIN_FOLDER},
@@ -43,7 +43,7 @@ std::string on(int local, int index, int physical) {
 TEST(Gpus, OneRankEach) {
   const auto result = launch({"--nproc-per-node", "gpu"}, {"init"}, fakes(2));
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.err, HasSubstr("2 ranks (1 per GPU, 2 visible)"));
+  expect_text(result.err, {"2 ranks (1 per GPU, 2 visible)"});
   EXPECT_THAT(said(result), ElementsAre(on(0, 0, 0), on(1, 1, 1)));
 }
 
@@ -80,20 +80,20 @@ TEST(Gpus, TrainingOnTheCpuNeverTouchesCuda) {
 TEST(Gpus, MoreRanksThanGpusAreRefusedByEachRank) {
   const auto result = launch({"-n", "3"}, {"init"}, fakes(2));
   EXPECT_EQ(result.exit_code, 1);
-  EXPECT_THAT(result.err, AllOf(HasSubstr("3 ranks of this host see 2 GPUs"), HasSubstr("local ranks 0 and 2"),
-                                HasSubstr(uuid_of(0)), HasSubstr("--oversubscribe-gpu")));
+  expect_text(result.err,
+              {"3 ranks of this host see 2 GPUs", "local ranks 0 and 2", uuid_of(0), "--oversubscribe-gpu"});
 }
 
 TEST(Gpus, TheLauncherRefusesMoreRanksThanDevices) {
   const auto result = launch({"--devices", "0,1", "-n", "3"}, {"init"}, fakes(2));
   EXPECT_EQ(result.exit_code, 2);
-  EXPECT_THAT(result.err, HasSubstr("3 ranks for 2 GPUs, so ranks 0 and 2 would share GPU 0"));
+  expect_text(result.err, {"3 ranks for 2 GPUs, so ranks 0 and 2 would share GPU 0"});
 }
 
 TEST(Gpus, OversubscribedRanksShare) {
   const auto result = launch({"--devices", "1", "-n", "3", "--oversubscribe-gpu"}, {"init"}, fakes(2));
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.err, HasSubstr("for correctness, not for speed"));
+  expect_text(result.err, {"for correctness, not for speed"});
   EXPECT_THAT(said(result), ElementsAre(on(0, 0, 1), on(1, 0, 1), on(2, 0, 1)));
 }
 
@@ -102,19 +102,18 @@ TEST(Gpus, WithoutADriverTheReasonIsSaid) {
   variables["LOCKSTEP_FAKE_GPUS"] = "none";
   const auto refused = launch({"--devices", "0"}, {"init"}, variables);
   EXPECT_EQ(refused.exit_code, 2);
-  EXPECT_THAT(refused.err, AllOf(HasSubstr("no GPU here"), HasSubstr("no NVIDIA driver")));
+  expect_text(refused.err, {"no GPU here", "no NVIDIA driver"});
   const auto rank = launch({"-n", "1"}, {"init"}, variables);
   EXPECT_EQ(rank.exit_code, 1);
-  EXPECT_THAT(last_word_of_rank(rank, "0"),
-              AllOf(HasSubstr("device 'cuda' was asked for"), HasSubstr("no NVIDIA driver"), HasSubstr("--gpus all")));
+  expect_text(last_word_of_rank(rank, "0"), {"device 'cuda' was asked for", "no NVIDIA driver", "--gpus all"});
 }
 
 TEST(Gpus, DoctorShowsThem) {
   Process process({.command = {LOCKSTEP_PROGRAM, "doctor"}, .environment = fakes(2)});
   const auto result = process.wait();
   EXPECT_EQ(result.exit_code, 0) << result.out;
-  EXPECT_THAT(result.out, AllOf(HasSubstr("Fake GPU, " + uuid_of(1)), HasSubstr("compute capability 9.0"),
-                                HasSubstr("cpu, cuda:0, cuda:1"), HasSubstr("liblockstep_cuda.so")));
+  expect_text(result.out,
+              {"Fake GPU, " + uuid_of(1), "compute capability 9.0", "cpu, cuda:0, cuda:1", "liblockstep_cuda.so"});
 }
 
 }  // namespace

@@ -13,10 +13,12 @@
 #include "runtime/cuda/device_memory.h"
 #include "runtime/device/device_runtime.h"
 #include "tests/fakes/cudart/fake_cuda.h"
+#include "tests/support/error_of.h"
 
 namespace lockstep {
 namespace {
 
+using lockstep::testing::error_of;
 using namespace std::chrono_literals;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -200,12 +202,9 @@ TEST_F(CudaMemory, ADeviceWithoutMemoryPoolsIsNamed) {
   const Stream stream(gpu);
   const auto memory = std::make_shared<cuda::DeviceAllocator>(gpu, [] { return std::string("the test's GPU"); });
   fake_cuda::inject("cudaDeviceGetAttribute=skip");
-  try {
-    memory->allocate(8, static_cast<cudaStream_t>(stream.view().handle));
-    ADD_FAILURE() << "nothing was thrown";
-  } catch (const BackendUnavailable& error) {
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("the test's GPU has no memory pools"), HasSubstr("driver")));
-  }
+  EXPECT_THAT(
+      error_of<BackendUnavailable>([&] { memory->allocate(8, static_cast<cudaStream_t>(stream.view().handle)); }),
+      AllOf(HasSubstr("the test's GPU has no memory pools"), HasSubstr("driver")));
 }
 
 // What goes into a captured stream is the graph's, and done when that runs.

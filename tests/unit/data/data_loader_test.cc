@@ -16,6 +16,7 @@ namespace lockstep::data {
 namespace {
 
 using lockstep::testing::error_of;
+using lockstep::testing::expect_text;
 using Ids = std::vector<std::int64_t>;
 
 // Sample i is 10 i.
@@ -145,9 +146,7 @@ TEST(DataLoader, KeepsTheOriginalErrorNested) {
     loader.begin();
     FAIL() << "nothing was thrown";
   } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("(samples 0, 1, 2, 3, 4, 5, 6, 7, ... (20 in all)) failed: no such row"),
-              std::string::npos)
-        << error.what();
+    expect_text(error.what(), {"(samples 0, 1, 2, 3, 4, 5, 6, 7, ... (20 in all)) failed: no such row"});
     EXPECT_THROW(std::rethrow_if_nested(error), std::out_of_range);
   }
 }
@@ -161,7 +160,7 @@ TEST(DataLoader, AReaderThatHangsIsATimeoutThatNamesTheBatch) {
                     in_order(2), {.batch_size = 1, .workers = 1, .timeout = std::chrono::milliseconds(20)});
   auto it = loader.begin();
   const std::string text = error_of<Timeout>([&] { ++it; });
-  EXPECT_NE(text.find("batch 1 of 2 was not read in time"), std::string::npos) << text;
+  expect_text(text, {"batch 1 of 2 was not read in time"});
   released.count_down();
 }
 

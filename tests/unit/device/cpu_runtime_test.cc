@@ -12,25 +12,17 @@
 #include "runtime/device/device_runtime.h"
 #include "runtime/device/divide.h"
 #include "runtime/device/half.h"
+#include "tests/support/error_of.h"
 
 namespace lockstep {
 namespace {
 
+using lockstep::testing::error_of;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 DeviceRuntime& cpu() { return device_runtime(DeviceKind::cpu); }
-
-template <typename Body>
-std::string refusal(const Body& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
 
 TEST(CpuRuntime, IsOneDeviceWithMemory) {
   EXPECT_EQ(cpu().count(), 1);
@@ -54,7 +46,7 @@ TEST(CpuRuntime, MemoryIsAlignedCountedAndGoesBack) {
 TEST(CpuRuntime, WhatDoesNotFitIsADeviceErrorWithTheBytes) {
   const std::size_t bytes = std::numeric_limits<std::size_t>::max() / 4;
   EXPECT_THROW(cpu().allocate(bytes, {}), DeviceError);
-  EXPECT_THAT(refusal([&] { cpu().allocate(bytes, {}); }), HasSubstr(std::to_string(bytes)));
+  EXPECT_THAT(error_of<Error>([&] { cpu().allocate(bytes, {}); }), HasSubstr(std::to_string(bytes)));
 }
 
 TEST(CpuRuntime, WorkIsDoneAtReturn) {
@@ -78,7 +70,7 @@ TEST(CpuRuntime, EventsAreReachedAndTimed) {
   Event second({}, true);
   EXPECT_TRUE(first.reached());
   first.block({});
-  EXPECT_THAT(refusal([&] { second.elapsed_since(first); }), HasSubstr("never recorded"));
+  EXPECT_THAT(error_of<Error>([&] { second.elapsed_since(first); }), HasSubstr("never recorded"));
   first.record({});
   second.record({});
   EXPECT_TRUE(second.reached());
@@ -87,14 +79,15 @@ TEST(CpuRuntime, EventsAreReachedAndTimed) {
   EXPECT_EQ((first.elapsed_since(second) + second.elapsed_since(first)).count(), 0);
   Event untimed({});
   untimed.record({});
-  EXPECT_THAT(refusal([&] { untimed.elapsed_since(first); }), HasSubstr("without `timed`"));
+  EXPECT_THAT(error_of<Error>([&] { untimed.elapsed_since(first); }), HasSubstr("without `timed`"));
 }
 
 TEST(CpuRuntime, RefusesAnotherDevicesStream) {
   int word = 0;
   const StreamView other{{DeviceKind::cuda, 1}, &word};
   EXPECT_THROW(cpu().zero(&word, 4, other), InvalidArgument);
-  EXPECT_THAT(refusal([&] { cpu().copy(&word, &word, 4, other); }), AllOf(HasSubstr("copy"), HasSubstr("cuda:1")));
+  EXPECT_THAT(error_of<Error>([&] { cpu().copy(&word, &word, 4, other); }),
+              AllOf(HasSubstr("copy"), HasSubstr("cuda:1")));
 }
 
 TEST(CpuRuntime, ServesManyThreads) {
@@ -117,7 +110,7 @@ TEST(CpuRuntime, ServesManyThreads) {
 
 TEST(CudaRuntime, InAProgramWithTheRuntimeInsideIsASentence) {
   EXPECT_THROW(device_runtime(DeviceKind::cuda), BackendUnavailable);
-  EXPECT_THAT(refusal([] {
+  EXPECT_THAT(error_of<Error>([] {
                 Stream stream({DeviceKind::cuda, 0});
               }),
               AllOf(HasSubstr("device 'cuda' can't be used"), HasSubstr("link lockstep::core")));

@@ -16,6 +16,7 @@
 #include "launcher/watch/process_table.h"
 #include "runtime/base/exit_code.h"
 #include "runtime/rendezvous/identity.h"
+#include "tests/support/temporary_folder.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -160,21 +161,10 @@ TEST(ExitStatus, SpeaksAsShellsCount) {
 
 class FindProgram : public ::testing::Test {
  protected:
-  FindProgram() : root_(std::filesystem::path(::testing::TempDir()) / ("find-" + std::to_string(getpid()))) {
-    std::filesystem::create_directories(root_ / "first");
-    std::filesystem::create_directories(root_ / "second");
-    environment_.set("PATH", (root_ / "first").native() + ":" + (root_ / "second").native());
-  }
-  ~FindProgram() override { std::filesystem::remove_all(root_); }
+  FindProgram() { environment_.set("PATH", (root_ / "first").native() + ":" + (root_ / "second").native()); }
+  std::string add(const std::string& name, mode_t mode) const { return root_.write(name, "#!/bin/sh\n", mode); }
 
-  std::string add(const std::string& name, mode_t mode) {
-    const auto path = (root_ / name).native();
-    std::ofstream(path) << "#!/bin/sh\n";
-    EXPECT_EQ(chmod(path.c_str(), mode), 0);
-    return path;
-  }
-
-  std::filesystem::path root_;
+  const lockstep::testing::TemporaryFolder root_;
   Environment environment_;
 };
 

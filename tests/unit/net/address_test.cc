@@ -1,6 +1,5 @@
 #include "runtime/net/address.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,7 +11,7 @@ namespace lockstep::net {
 namespace {
 
 using lockstep::testing::error_of;
-using ::testing::HasSubstr;
+using lockstep::testing::expect_text;
 
 TEST(HostPort, ReadsWhatPeopleWrite) {
   EXPECT_EQ(parse_host_port("node0:29400"), (HostPort{"node0", 29400}));
@@ -35,9 +34,7 @@ TEST(HostPort, SaysWhatIsWrong) {
   for (const auto& [wrong, reason] : cases) {
     const std::string& text = wrong;
     const std::string error = error_of([&] { parse_host_port(text); });
-    EXPECT_THAT(error, HasSubstr("'" + text + "'"));
-    EXPECT_THAT(error, HasSubstr(reason));
-    EXPECT_THAT(error, HasSubstr("host:port"));
+    expect_text(error, {"'" + text + "'", reason, "host:port"});
   }
 }
 
@@ -56,8 +53,7 @@ TEST(Host, ThatIsNoneIsRefused) {
   for (const auto& [wrong, reason] : cases) {
     const std::string& text = wrong;
     const std::string error = error_of([&] { parse_host(text); });
-    EXPECT_THAT(error, HasSubstr(reason));
-    EXPECT_THAT(error, HasSubstr("10.0.0.7 or ::1"));
+    expect_text(error, {reason, "10.0.0.7 or ::1"});
   }
 }
 

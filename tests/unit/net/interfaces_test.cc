@@ -1,18 +1,18 @@
 // Interfaces and variables in, choice and reason out.
 #include "runtime/net/interfaces.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
 #include "runtime/base/error.h"
+#include "tests/support/error_of.h"
 
 namespace lockstep::net {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
+using lockstep::testing::error_of;
+using lockstep::testing::expect_text;
 using Variables = std::map<std::string, std::string, std::less<>>;
 
 const Interface kLoopback{.name = "lo", .address = "127.0.0.1", .loopback = true};
@@ -46,9 +46,9 @@ TEST(ChooseInterface, SaysWhy) {
     return choose_interface(interfaces, Environment(variables)).why;
   };
   EXPECT_EQ(why({kLoopback, kEthernet}), "the only one beside loopback");
-  EXPECT_THAT(why({kLoopback, kDocker, kEthernet}), HasSubstr("no bridge or tunnel"));
-  EXPECT_THAT(why({kLoopback}), HasSubstr("only this host reaches it"));
-  EXPECT_THAT(why({kLoopback, kDocker, kSelfAssigned}), HasSubstr("though its name is that of a bridge"));
+  expect_text(why({kLoopback, kDocker, kEthernet}), {"no bridge or tunnel"});
+  expect_text(why({kLoopback}), {"only this host reaches it"});
+  expect_text(why({kLoopback, kDocker, kSelfAssigned}), {"though its name is that of a bridge"});
   EXPECT_EQ(why({kEthernet, kInfiniband}, {{"GLOO_SOCKET_IFNAME", "ib0"}}), "GLOO_SOCKET_IFNAME=ib0 wants it");
 }
 
@@ -68,18 +68,16 @@ TEST(ChooseInterface, VariablesOfNcclAndGlooAreHonoured) {
 TEST(ChooseInterface, AWishThatNothingMeetsIsRefusedWithWhatThereIs) {
   for (const Variables& wish : {Variables{{"NCCL_SOCKET_IFNAME", "wlan"}}, Variables{{"NCCL_SOCKET_IFNAME", "=eth"}},
                                 Variables{{"GLOO_SOCKET_IFNAME", "eth"}}, Variables{{"NCCL_SOCKET_IFNAME", ","}}}) {
-    try {
-      ADD_FAILURE() << "chose " << chosen({kLoopback, kEthernet}, wish);
-    } catch (const InvalidArgument& error) {
-      EXPECT_THAT(error.what(), AllOf(HasSubstr(wish.begin()->first + "=" + wish.begin()->second),
-                                      HasSubstr("lo 127.0.0.1, eth0 10.0.0.7")));
-    }
+    expect_text(error_of([&] {
+                  chosen({kLoopback, kEthernet}, wish);
+                }),
+                {wish.begin()->first + "=" + wish.begin()->second, "lo 127.0.0.1, eth0 10.0.0.7"});
   }
 }
 
 TEST(ChooseInterface, OfThisHost) {
   const auto here = interfaces_of_this_host();
-  EXPECT_THAT(describe_interfaces(here), HasSubstr("127.0.0.1"));
+  expect_text(describe_interfaces(here), {"127.0.0.1"});
   EXPECT_FALSE(choose_interface(here, {}).address.empty());
 }
 

@@ -7,10 +7,14 @@
 
 #include "runtime/base/error.h"
 #include "runtime/nn/nn.h"
+#include "tests/support/error_of.h"
 #include "tests/unit/autograd/gradient_check.h"
 
 namespace lockstep::nn {
 namespace {
+
+using lockstep::testing::error_of;
+using lockstep::testing::expect_text;
 
 constexpr std::int64_t kVocabulary = 11;
 constexpr std::int64_t kTime = 6;
@@ -158,12 +162,7 @@ TEST(Transformer, DoesNotSeeTheFuture) {
 
 TEST(Transformer, RandomnessNeedsAContextInTrainingOnly) {
   Gpt model(kOptions);
-  try {
-    model(batch(1, 0));
-    FAIL();
-  } catch (const InvalidArgument& error) {
-    EXPECT_NE(std::string(error.what()).find("set_context"), std::string::npos) << error.what();
-  }
+  expect_text(error_of([&] { model(batch(1, 0)); }), {"set_context"});
   model.eval();
   EXPECT_EQ(model(batch(1, 0)).to_vector(), model(batch(1, 0)).to_vector());
   model.train();

@@ -11,9 +11,13 @@
 #include "runtime/optim/schedule.h"
 #include "runtime/optim/sgd.h"
 #include "runtime/tensor/kernels.h"
+#include "tests/support/error_of.h"
 
 namespace lockstep::optim {
 namespace {
+
+using lockstep::testing::error_of;
+using lockstep::testing::expect_text;
 
 constexpr std::int64_t kCount = 37;  // not a multiple of a vector
 
@@ -264,12 +268,7 @@ TEST(Clip, AGradientThatIsNotFiniteIsAnErrorAndNothingChanges) {
   const Tensor a = Tensor::zeros({1}).set_requires_grad(), b = Tensor::zeros({1}).set_requires_grad();
   a.bind_grad(Tensor::of({1}, {3}));
   b.bind_grad(Tensor::of({1}, {std::numeric_limits<float>::infinity()}));
-  try {
-    clip_grad_norm(std::vector<Tensor>{a, b}, 1);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("number 1"), std::string::npos) << error.what();
-  }
+  expect_text(error_of<Error>([&] { clip_grad_norm(std::vector<Tensor>{a, b}, 1); }), {"number 1"});
   EXPECT_EQ(a.grad().item(), 3);
 }
 

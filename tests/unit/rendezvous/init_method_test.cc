@@ -1,6 +1,5 @@
 #include "runtime/rendezvous/init_method.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "runtime/base/error.h"
@@ -10,8 +9,7 @@ namespace lockstep::rendezvous {
 namespace {
 
 using lockstep::testing::error_of;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
+using lockstep::testing::expect_text;
 
 std::string refusal(std::string_view url) {
   return error_of([&] { parse_init_method(url); });
@@ -44,24 +42,24 @@ TEST(InitMethod, File) {
 }
 
 TEST(InitMethod, BadOnesAreRefusedWithTheRemedy) {
-  EXPECT_THAT(refusal("localhost:23456"), AllOf(HasSubstr("not a URL"), HasSubstr("tcp://host:port")));
-  EXPECT_THAT(refusal("udp://x:1"), HasSubstr("unknown scheme 'udp'"));
-  EXPECT_THAT(refusal("tcp://node0"), HasSubstr("no port"));
-  EXPECT_THAT(refusal("tcp://:80"), HasSubstr("no host"));
-  EXPECT_THAT(refusal("tcp://node0:0"), HasSubstr("port 0"));
-  EXPECT_THAT(refusal("tcp://node0:70000"), HasSubstr("not a number from 0 to 65535"));
-  EXPECT_THAT(refusal("tcp://node0:http"), HasSubstr("not a number from 0 to 65535"));
-  EXPECT_THAT(refusal("tcp://::1:80"), HasSubstr("needs brackets"));
-  EXPECT_THAT(refusal("tcp://[::1:80"), HasSubstr("not closed"));
-  EXPECT_THAT(refusal("tcp://a:1?rank=x"), HasSubstr("rank='x'"));
-  EXPECT_THAT(refusal("tcp://a:1?rank=-1"), HasSubstr("rank=-1 is out of range; it must be from 0 to 32767"));
-  EXPECT_THAT(refusal("tcp://a:1?world_size=0"), HasSubstr("world_size=0 is out of range; it must be from 1 to 32768"));
-  EXPECT_THAT(refusal("tcp://a:1?world_size=2000000"), HasSubstr("it must be from 1 to 32768"));
-  EXPECT_THAT(refusal("tcp://a:1?rank=1&rank=2"), HasSubstr("twice"));
-  EXPECT_THAT(refusal("tcp://a:1?size=2"), HasSubstr("unknown parameter 'size'"));
-  EXPECT_THAT(refusal("file://relative/path"), HasSubstr("three slashes"));
-  EXPECT_THAT(refusal("file:///folder/"), HasSubstr("not a folder"));
-  EXPECT_THAT(refusal("env://host"), HasSubstr("env:// takes no host"));
+  expect_text(refusal("localhost:23456"), {"not a URL", "tcp://host:port"});
+  expect_text(refusal("udp://x:1"), {"unknown scheme 'udp'"});
+  expect_text(refusal("tcp://node0"), {"no port"});
+  expect_text(refusal("tcp://:80"), {"no host"});
+  expect_text(refusal("tcp://node0:0"), {"port 0"});
+  expect_text(refusal("tcp://node0:70000"), {"not a number from 0 to 65535"});
+  expect_text(refusal("tcp://node0:http"), {"not a number from 0 to 65535"});
+  expect_text(refusal("tcp://::1:80"), {"needs brackets"});
+  expect_text(refusal("tcp://[::1:80"), {"not closed"});
+  expect_text(refusal("tcp://a:1?rank=x"), {"rank='x'"});
+  expect_text(refusal("tcp://a:1?rank=-1"), {"rank=-1 is out of range; it must be from 0 to 32767"});
+  expect_text(refusal("tcp://a:1?world_size=0"), {"world_size=0 is out of range; it must be from 1 to 32768"});
+  expect_text(refusal("tcp://a:1?world_size=2000000"), {"it must be from 1 to 32768"});
+  expect_text(refusal("tcp://a:1?rank=1&rank=2"), {"twice"});
+  expect_text(refusal("tcp://a:1?size=2"), {"unknown parameter 'size'"});
+  expect_text(refusal("file://relative/path"), {"three slashes"});
+  expect_text(refusal("file:///folder/"), {"not a folder"});
+  expect_text(refusal("env://host"), {"env:// takes no host"});
 }
 
 }  // namespace

@@ -1,5 +1,4 @@
 // Groups that follow each other at one place or live beside each other there, and how rank 0 leaves.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -12,29 +11,27 @@
 #include "runtime/store/client/tcp_store.h"
 #include "runtime/store/server/tcp_store_server.h"
 #include "tests/support/error_of.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/unit/rendezvous/meeting_ranks.h"
 
 namespace lockstep::rendezvous {
 namespace {
 
 using lockstep::testing::error_of;
+using lockstep::testing::expect_text;
 using namespace std::chrono_literals;
-using ::testing::HasSubstr;
 using Means = MeetingPlan::Means;
 
 // Each means by which rank 0 hosts the store, under a name of this test's own.
 class GroupsThatFollow : public ::testing::TestWithParam<Means> {
  protected:
   GroupsThatFollow() {
-    std::string pattern = ::testing::TempDir() + "meet.XXXXXX";
-    folder_ = ::mkdtemp(pattern.data());
     plan_ = {.means = GetParam(), .path = folder_ / "job", .told_by = "test"};
     if (GetParam() == Means::agent_store) plan_.address = agent_.emplace().address();
     plan_.socket = "lockstep " + folder_.filename().string();
     if (GetParam() == Means::address) plan_.address = {"127.0.0.1", free_port()};
     plan_.leave_timeout = std::chrono::hours(1);
   }
-  ~GroupsThatFollow() override { std::filesystem::remove_all(folder_); }
 
   Identity rank(int rank) const {
     Identity identity = rank_of(rank, 2);
@@ -53,7 +50,7 @@ class GroupsThatFollow : public ::testing::TestWithParam<Means> {
     other.join();
   }
 
-  std::filesystem::path folder_;
+  const lockstep::testing::TemporaryFolder folder_;
   MeetingPlan plan_;
   std::optional<store::TcpStoreServer> agent_;
 };
@@ -63,7 +60,7 @@ TEST_P(GroupsThatFollow, ARankThatIsFasterWaitsUntilRankZeroHasLeft) {
   Meeting one = connect_to_job_store(1);
   expect_both_join(zero, one);
   one.store.reset();
-  EXPECT_THAT(error_of<Timeout>([&] { connect_to_job_store(1, 50ms); }), HasSubstr("rank 0 has not left it yet"));
+  expect_text(error_of<Timeout>([&] { connect_to_job_store(1, 50ms); }), {"rank 0 has not left it yet"});
   std::thread faster([&] { one = connect_to_job_store(1); });
   zero.store.reset();
   zero = connect_to_job_store(0);
@@ -159,13 +156,12 @@ TEST(MeetingEnd, RankZeroWaitsForTheOthersToLeave) {
 TEST(MeetingEnd, ARankThatDiedIsNotWaitedFor) {
   MeetingPlan plan = at({"127.0.0.1", free_port()});
   plan.leave_timeout = kForGood;
-  std::optional<Child> one(std::in_place, [&](const auto& ready) {
+  std::optional<Child> one(std::in_place, [&](const Line& line) {
     const Meeting meeting = meet(plan, rank_of(1, 2), Deadline::after(20s));
-    ready();
-    for (;;) ::pause();
+    return line.tell('r') ? Child::stay() : 1;
   });
   Meeting zero = meet(plan, rank_of(0, 2), Deadline::after(20s));
-  one->await_ready();
+  ASSERT_EQ(one->told<char>(), 'r');
   one.reset();
   zero.store.reset();
 }
@@ -174,16 +170,15 @@ TEST(MeetingEnd, ARankThatDiedIsNotWaitedFor) {
 TEST(MeetingEnd, ARankThatStoppedAnsweringIsNotWaitedFor) {
   MeetingPlan plan = at({"127.0.0.1", free_port()});
   plan.leave_timeout = kForGood;
-  const Child one([&](const auto& ready) {
+  const Child one([&](const Line& line) {
     const Meeting meeting = meet(plan, rank_of(1, 2), Deadline::after(20s));
     const membership::MemberLink link(
         *meeting.endpoint, "job", {.rank = 1, .world_size = 2, .process = membership::ProcessInfo::of_this_process()},
         {}, {}, Deadline::after(20s));
-    ready();
-    for (;;) ::pause();
+    return line.tell('r') ? Child::stay() : 1;
   });
   Meeting zero = meet(plan, rank_of(0, 2), Deadline::after(20s));
-  one.await_ready();
+  ASSERT_EQ(one.told<char>(), 'r');
   ASSERT_EQ(::kill(one.pid(), SIGSTOP), 0);
   zero.store.reset();
 }

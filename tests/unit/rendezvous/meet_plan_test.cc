@@ -1,5 +1,4 @@
 // Where ranks meet: identity and URL in, plan out.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "runtime/base/error.h"
@@ -10,8 +9,7 @@ namespace lockstep::rendezvous {
 namespace {
 
 using lockstep::testing::error_of;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
+using lockstep::testing::expect_text;
 using Means = MeetingPlan::Means;
 
 Environment bootstrap(const std::string& how) {
@@ -99,7 +97,7 @@ TEST(MeetingPlan, AJobWithoutANameIsNamedByItsLaunchersProcess) {
   const std::vector<Ancestor> ancestors = {{.pid = 30, .command = "sh"}, {.pid = 20, .command = "hydra_pmi_proxy"}};
   const MeetingPlan plan = plan_meeting(identity, {}, {}, ancestors);
   EXPECT_EQ(plan.means, Means::local_socket);
-  EXPECT_THAT(plan.socket, HasSubstr("hydra/pid 20/"));
+  expect_text(plan.socket, {"hydra/pid 20/"});
   EXPECT_THROW(plan_meeting(identity, {}), InvalidArgument) << "nothing names it, and no address is set";
   EXPECT_THROW(plan_meeting(identity, {}, bootstrap("socket")), InvalidArgument);
   identity.local_world_size = 2;
@@ -147,7 +145,7 @@ TEST(MeetingPlan, TheSecretThatWasGivenIsUsedEverywhere) {
 TEST(MeetingPlan, MpirunOnSeveralHostsWithoutPmixNeedsAnAddress) {
   Identity identity = under_mpirun(2);
   identity.pmix = false;
-  EXPECT_THAT(refusal(identity), HasSubstr("MASTER_ADDR and MASTER_PORT are not set"));
+  expect_text(refusal(identity), {"MASTER_ADDR and MASTER_PORT are not set"});
   identity.master_addr = "node0";
   identity.master_port = 29500;
   EXPECT_EQ(plan_meeting(identity, {}).means, Means::address);
@@ -155,23 +153,22 @@ TEST(MeetingPlan, MpirunOnSeveralHostsWithoutPmixNeedsAnAddress) {
 
 TEST(MeetingPlan, WhatIsMissingIsSaid) {
   Identity identity = rank_of(1, 2);
-  EXPECT_THAT(refusal(identity), AllOf(HasSubstr("rank 1/2"), HasSubstr("MASTER_ADDR and MASTER_PORT are not set"),
-                                       HasSubstr("lockstep run")));
+  expect_text(refusal(identity), {"rank 1/2", "MASTER_ADDR and MASTER_PORT are not set", "lockstep run"});
   identity.master_addr = "node0";
-  EXPECT_THAT(refusal(identity), HasSubstr(": MASTER_PORT is not set"));
+  expect_text(refusal(identity), {": MASTER_PORT is not set"});
   identity.master_addr.clear();
   identity.master_port = 29500;
-  EXPECT_THAT(refusal(identity), HasSubstr(": MASTER_ADDR is not set"));
+  expect_text(refusal(identity), {": MASTER_ADDR is not set"});
 }
 
 TEST(MeetingPlan, BadVariablesAreRefused) {
   Identity identity = rank_of(1, 2);
   for (const char* address : {"x", "host:0", ":4000", "host:http"}) {
     identity.store_address = address;
-    EXPECT_THAT(refusal(identity), HasSubstr("LOCKSTEP_STORE='" + std::string(address) + "'"));
+    expect_text(refusal(identity), {"LOCKSTEP_STORE='" + std::string(address) + "'"});
   }
-  EXPECT_THAT(refusal(under_mpirun(4), "mpi"), HasSubstr("LOCKSTEP_BOOTSTRAP='mpi'"));
-  EXPECT_THAT(refusal(rank_of(1, 2), "pmix"), HasSubstr("no launcher offers PMIx"));
+  expect_text(refusal(under_mpirun(4), "mpi"), {"LOCKSTEP_BOOTSTRAP='mpi'"});
+  expect_text(refusal(rank_of(1, 2), "pmix"), {"no launcher offers PMIx"});
 }
 
 }  // namespace

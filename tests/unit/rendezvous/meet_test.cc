@@ -23,12 +23,14 @@
 #include "runtime/store/client/tcp_store.h"
 #include "runtime/store/server/tcp_store_server.h"
 #include "tests/support/error_of.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/unit/rendezvous/meeting_ranks.h"
 
 namespace lockstep::rendezvous {
 namespace {
 
 using lockstep::testing::error_of;
+using lockstep::testing::expect_text;
 using namespace std::chrono_literals;
 using ::testing::AllOf;
 using ::testing::AnyOf;
@@ -120,7 +122,7 @@ TEST(Meet, AnotherSecretOrNoneGetsNothingAndTheOthersMeet) {
   open.secret.reset();
   Meeting zero = meet(plan, rank_of(0, 2), Deadline::after(20s));
   for (const MeetingPlan& stranger : {wrong, open}) {
-    EXPECT_THAT(refusal<StoreError>(stranger, rank_of(1, 2)), HasSubstr("LOCKSTEP_STORE_SECRET"));
+    expect_text(refusal<StoreError>(stranger, rank_of(1, 2)), {"LOCKSTEP_STORE_SECRET"});
   }
   Meeting one = meet(plan, rank_of(1, 2), Deadline::after(20s));
   one.store->set("k", "v");
@@ -133,7 +135,7 @@ TEST(Meet, AStoreThatAsksForNoSecretIsNotTheOneThatWasMeant) {
   const store::TcpStoreServer somebody_elses;
   MeetingPlan plan = at(somebody_elses.address());
   plan.secret = store::Secret::random();
-  EXPECT_THAT(refusal<StoreError>(plan, rank_of(1, 2), 2s), HasSubstr("secret"));
+  expect_text(refusal<StoreError>(plan, rank_of(1, 2), 2s), {"secret"});
 }
 
 TEST(Meet, ThroughTheStoreOfAnAgentOfTorchruns) {
@@ -161,18 +163,17 @@ TEST(Meet, UnderTorchrunASecretThatWasGivenIsUsedAndNotPublished) {
   Meeting zero = meet(plan, rank_of(0, 2), Deadline::after(20s));
   store::TcpStore visitor(agent.address(), Deadline::after(20s));
   const std::string published = everything_in(visitor);
-  EXPECT_THAT(published, HasSubstr(zero.address));
+  expect_text(published, {zero.address});
   EXPECT_EQ(published.find(plan.secret->hex()), std::string::npos);
   ASSERT_TRUE(zero.endpoint && zero.endpoint->secret);
   EXPECT_TRUE(*zero.endpoint->secret == *plan.secret);
 
   MeetingPlan without = plan;
   without.secret.reset();
-  EXPECT_THAT(refusal<Mismatch>(without, rank_of(1, 2)),
-              AllOf(HasSubstr("rank 1/2 was not given a secret"), HasSubstr("was given one")));
+  expect_text(refusal<Mismatch>(without, rank_of(1, 2)), {"rank 1/2 was not given a secret", "was given one"});
   MeetingPlan another = plan;
   another.secret = store::Secret::random();
-  EXPECT_THAT(refusal<Timeout>(another, rank_of(1, 2), 2s), HasSubstr("LOCKSTEP_STORE_SECRET"));
+  expect_text(refusal<Timeout>(another, rank_of(1, 2), 2s), {"LOCKSTEP_STORE_SECRET"});
 
   Meeting one = meet(plan, rank_of(1, 2), Deadline::after(20s));
   one.store->set("k", "v");
@@ -187,7 +188,7 @@ TEST(Meet, ARankZeroThatTellsItsOwnSecretIsNotBelievedByWhoWasGivenOne) {
   const Meeting zero = meet(open, rank_of(0, 2), Deadline::after(20s));
   MeetingPlan given = open;
   given.secret = store::Secret::random();
-  EXPECT_THAT(refusal<Mismatch>(given, rank_of(1, 2)), HasSubstr("rank 1/2 was given a secret"));
+  expect_text(refusal<Mismatch>(given, rank_of(1, 2)), {"rank 1/2 was given a secret"});
 }
 
 TEST(Meet, OverTheLocalSocketWithASecretThatWasGiven) {
@@ -237,8 +238,7 @@ TEST(Meet, AtADebianNameTheStoreListensOnceAndOnEveryAddress) {
   const MeetingPlan plan = at({kDebianName, free_port()});
   ::testing::internal::CaptureStderr();
   const Meeting zero = meet(plan, rank_of_two_hosts(0), Deadline::after(20s));
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
-              AllOf(HasSubstr("is 127.0.1.1 on this host"), HasSubstr("on every address")));
+  expect_text(::testing::internal::GetCapturedStderr(), {"is 127.0.1.1 on this host", "on every address"});
   // 127.0.0.1 stands for the addresses that other hosts come to.
   EXPECT_TRUE(net::tcp_connect_once({"127.0.0.1", plan.address.port}, Deadline::after(20s)));
 }
@@ -247,32 +247,29 @@ TEST(Meet, AtADebianNameOfUnknownHostsTheStoreStaysThereAndSaysSo) {
   const MeetingPlan plan = at({kDebianName, free_port()});
   ::testing::internal::CaptureStderr();
   const Meeting zero = meet(plan, rank_of(0, 2), Deadline::after(20s));
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
-              AllOf(HasSubstr("is 127.0.1.1 on this host"), HasSubstr("for ranks of this host only")));
+  expect_text(::testing::internal::GetCapturedStderr(), {"is 127.0.1.1 on this host", "for ranks of this host only"});
   EXPECT_THROW(net::tcp_connect_once({"127.0.0.1", plan.address.port}, Deadline::after(20s)), SystemError);
 }
 
 TEST(Meet, UnderTorchrunARankZeroThatDoesNotComeIsSaid) {
   const store::TcpStoreServer agent;
   MeetingPlan plan{.means = Means::agent_store, .address = agent.address(), .told_by = "MASTER_ADDR and MASTER_PORT"};
-  EXPECT_THAT(refusal<Timeout>(plan, rank_of(1, 2), 100ms),
-              AllOf(HasSubstr("rank 0 has not come"), HasSubstr(agent.address().to_string())));
+  expect_text(refusal<Timeout>(plan, rank_of(1, 2), 100ms), {"rank 0 has not come", agent.address().to_string()});
 }
 
 TEST(Meet, MissingRanksAreNamedToAllThatCame) {
   // Seconds: both must have come when it is over, on a machine with more to do too.
   const auto results = run(at({"127.0.0.1", free_port()}), {rank_of(0, 4), rank_of(1, 4)}, 5s);
   for (const Rank& result : results) {
-    EXPECT_THAT(result.error, AllOf(HasSubstr("ranks 2 and 3 of 4 did not come"), HasSubstr("rank 0 (host"),
-                                    HasSubstr("rank 1 (host")));
+    expect_text(result.error, {"ranks 2 and 3 of 4 did not come", "rank 0 (host", "rank 1 (host"});
   }
 }
 
 TEST(Meet, RankZeroThatDoesNotComeIsSaidWithAddressTimeAndRemedy) {
   const net::HostPort address{"127.0.0.1", free_port()};
-  EXPECT_THAT(refusal<Timeout>(at(address), rank_of(1, 2), 50ms),
-              AllOf(HasSubstr("rank 1/2"), HasSubstr(address.to_string()), HasSubstr("MASTER_ADDR and MASTER_PORT"),
-                    HasSubstr("of 0.05 s"), HasSubstr("rank 0 must run on that host")));
+  expect_text(
+      refusal<Timeout>(at(address), rank_of(1, 2), 50ms),
+      {"rank 1/2", address.to_string(), "MASTER_ADDR and MASTER_PORT", "of 0.05 s", "rank 0 must run on that host"});
 }
 
 TEST(Meet, AnAddressWhereAnotherProgramAnswersIsSaid) {
@@ -284,8 +281,8 @@ TEST(Meet, AnAddressWhereAnotherProgramAnswersIsSaid) {
     while (net::wait_readable(client.get(), Deadline::after(20s)) && ::read(client.get(), &byte, 1) > 0) {
     }
   });
-  EXPECT_THAT(refusal<StoreError>(at(net::local_address(other.get())), rank_of(1, 2)),
-              AllOf(HasSubstr("rank 1/2 found no store"), HasSubstr("MASTER_ADDR and MASTER_PORT")));
+  expect_text(refusal<StoreError>(at(net::local_address(other.get())), rank_of(1, 2)),
+              {"rank 1/2 found no store", "MASTER_ADDR and MASTER_PORT"});
   answers.join();
 }
 
@@ -297,39 +294,36 @@ TEST(Meet, AnAddressThatIsNotRankZerosListsThoseItHas) {
 
 TEST(Meet, TwoRankZerosAtOneAddressAreBothNamed) {
   const MeetingPlan plan = at({"127.0.0.1", free_port()});
-  const Child first([&](const auto& ready) {
+  const Child first([&](const Line& line) {
     Identity zero = rank_of(0, 2);
     const Meeting meeting = meet(plan, zero, Deadline::after(20s));
     std::thread waits([&] { join(*meeting.store, zero, self_member(zero), Deadline::never()); });
     meeting.store->get("rendezvous/-/0/0/rank/0", Deadline::after(20s));
-    ready();
+    line.tell('r');
     waits.join();
+    return 0;
   });
-  first.await_ready();
-  EXPECT_THAT(refusal<Mismatch>(plan, rank_of(0, 2)),
-              AllOf(HasSubstr("two processes are rank 0 of 2"),
-                    HasSubstr("rank 0 (host " + host_name() + ", pid " + std::to_string(first.pid())),
-                    HasSubstr("pid " + std::to_string(::getpid()))));
+  ASSERT_EQ(first.told<char>(), 'r');
+  expect_text(refusal<Mismatch>(plan, rank_of(0, 2)),
+              {"two processes are rank 0 of 2", "rank 0 (host " + host_name() + ", pid " + std::to_string(first.pid()),
+               "pid " + std::to_string(::getpid())});
 }
 
 TEST(Meet, APortThatAnotherProgramHasIsNotMistakenForRankZero) {
   const UniqueFd other = net::tcp_listen({"127.0.0.1", 0});
-  EXPECT_THAT(refusal<InvalidArgument>(at(net::local_address(other.get())), rank_of(0, 2)),
-              AllOf(HasSubstr("another program listens there"), HasSubstr("choose a free port")));
+  expect_text(refusal<InvalidArgument>(at(net::local_address(other.get())), rank_of(0, 2)),
+              {"another program listens there", "choose a free port"});
 }
 
 class MeetAtFile : public ::testing::Test {
  protected:
   MeetAtFile() {
-    std::string pattern = ::testing::TempDir() + "meet.XXXXXX";
-    folder_ = ::mkdtemp(pattern.data());
     plan_.means = Means::file;
     plan_.path = folder_ / "job";
     plan_.told_by = "init_method file://";
   }
-  ~MeetAtFile() override { std::filesystem::remove_all(folder_); }
 
-  std::filesystem::path folder_;
+  const lockstep::testing::TemporaryFolder folder_;
   MeetingPlan plan_;
 };
 
@@ -346,22 +340,19 @@ TEST_F(MeetAtFile, ASecretThatWasGivenIsUsedAndNotWritten) {
   const Meeting zero = meet(plan_, rank_of(0, 2), Deadline::after(20s));
   std::ifstream file(plan_.path);
   const std::string text(std::istreambuf_iterator<char>(file), {});
-  EXPECT_THAT(text, HasSubstr("secret given"));
+  expect_text(text, {"secret given"});
   EXPECT_EQ(text.find(plan_.secret->hex()), std::string::npos);
 }
 
 TEST_F(MeetAtFile, AFileThatRankZeroLeftByKillIsNotBelieved) {
-  const pid_t killed = ::fork();
-  ASSERT_GE(killed, 0);
-  if (killed == 0) ::_exit(0);
-  int status = 0;
-  ASSERT_EQ(::waitpid(killed, &status, 0), killed);
+  Child killed([](const Line&) { return 0; });
+  ASSERT_EQ(killed.wait(), 0);
   // Its store's port is another store's now: only the process tells that the file is stale.
   const store::TcpStoreServer somebody_elses;
   MeetingNote note = note_of_this_process(somebody_elses.address(), "/0");
-  note.pid = killed;
+  note.pid = killed.pid();
   std::ofstream(plan_.path) << encode(note);
-  EXPECT_THAT(refusal<Timeout>(plan_, rank_of(1, 2), 50ms), HasSubstr("left behind by an earlier run"));
+  expect_text(refusal<Timeout>(plan_, rank_of(1, 2), 50ms), {"left behind by an earlier run"});
   expect_all_met(run(plan_, {rank_of(1, 2), rank_of(0, 2)}));
 }
 
@@ -381,8 +372,7 @@ TEST_F(MeetAtFile, ALoopbackStoreOfAnotherHostIsRefusedInOneSentence) {
   note.boot_id = "another";
   note.host = "node7";
   std::ofstream(plan_.path) << encode(note);
-  EXPECT_THAT(refusal<InvalidArgument>(plan_, rank_of(1, 2)),
-              AllOf(HasSubstr("rank 0 on host node7"), HasSubstr("GLOO_SOCKET_IFNAME")));
+  expect_text(refusal<InvalidArgument>(plan_, rank_of(1, 2)), {"rank 0 on host node7", "GLOO_SOCKET_IFNAME"});
 }
 
 }  // namespace

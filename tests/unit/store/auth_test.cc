@@ -11,13 +11,15 @@
 #include "proto/request.h"
 #include "runtime/base/error.h"
 #include "runtime/base/hmac.h"
+#include "tests/support/error_of.h"
 
 namespace lockstep::store {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::Not;
+using lockstep::testing::error_of;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
 using Next = ServerGreeting::Next;
 
 const Secret kSecret = Secret::parse(std::string(64, '7'));
@@ -33,16 +35,6 @@ proto::Contents contents_of(const std::string& bytes) {
 }
 
 proto::Contents contents_of(const Frame& frame) { return {{}, {frame.list.begin(), frame.list.end()}, frame.status}; }
-
-std::string refusal_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const StoreError& error) {
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {};
-}
 
 TEST(Auth, BothSidesProveThatTheyKnowTheSecret) {
   ServerGreeting server(&kSecret, kRun);
@@ -86,7 +78,7 @@ TEST(Auth, AWrongSecretIsAnsweredSlowlyAndTellsNothing) {
   EXPECT_EQ(answer.next, Next::close_slowly);
   EXPECT_EQ(answer.frame.status, proto::kRefused);
   EXPECT_THAT(answer.log, AllOf(HasSubstr("wrong secret"), HasSubstr("rank 3"), Not(HasSubstr("777"))));
-  EXPECT_THAT(refusal_of([&] { client.check(contents_of(answer.frame)); }),
+  EXPECT_THAT(error_of<StoreError>([&] { client.check(contents_of(answer.frame)); }),
               AllOf(HasSubstr("wrong secret"), HasSubstr("LOCKSTEP_STORE_SECRET"), Not(HasSubstr("777"))));
   for (const std::string& mac : {std::string(), std::string(31, '\0'), std::string(33, '\0')}) {
     EXPECT_EQ(server.prove(mac).next, Next::close_slowly);
@@ -113,7 +105,8 @@ TEST(Auth, AServersOldProofIsWorthlessToo) {
   const auto answer = server.prove(contents_of(proof).values[0]);
   ClientGreeting second(&kSecret, kRun, "rank 3");
   second.prove(contents_of(challenge.frame));
-  EXPECT_THAT(refusal_of([&] { second.check(contents_of(answer.frame)); }), HasSubstr("not this run's store"));
+  EXPECT_THAT(error_of<StoreError>([&] { second.check(contents_of(answer.frame)); }),
+              HasSubstr("not this run's store"));
   // Nor does the client's own proof do for the server's.
   EXPECT_THROW(first.check({{}, {contents_of(proof).values[0]}, proto::kOk}), StoreError);
   EXPECT_THROW(first.check({{}, {}, proto::kOk}), StoreError);
@@ -169,13 +162,13 @@ TEST(Auth, AnOpenSideAndOneWithASecretDontMeet) {
   const std::string hello = client.hello();
   const auto welcome = open.hello(contents_of(hello));
   EXPECT_EQ(welcome.next, Next::serve);
-  EXPECT_THAT(refusal_of([&] { client.prove(contents_of(welcome.frame)); }), HasSubstr("wants no secret"));
+  EXPECT_THAT(error_of<StoreError>([&] { client.prove(contents_of(welcome.frame)); }), HasSubstr("wants no secret"));
 
   ServerGreeting server(&kSecret, kRun);
   ClientGreeting open_client(nullptr, kRun, "rank 3");
   const std::string open_hello = open_client.hello();
   const auto challenge = server.hello(contents_of(open_hello));
-  EXPECT_THAT(refusal_of([&] { open_client.prove(contents_of(challenge.frame)); }),
+  EXPECT_THAT(error_of<StoreError>([&] { open_client.prove(contents_of(challenge.frame)); }),
               AllOf(HasSubstr("set LOCKSTEP_STORE_SECRET"), HasSubstr("LOCKSTEP_STORE_SECRET_FILE")));
 }
 
@@ -187,8 +180,8 @@ TEST(Auth, OtherVersionsAndMisshapenGreetingsAreRefused) {
   EXPECT_THAT(server.hello({{}, {kRun, std::string(257, 'r'), nonce}, proto::kVersion}).log, HasSubstr("257"));
   EXPECT_EQ(server.hello({{}, {kRun, "rank 0", nonce}, 2}).next, Next::close);
   ClientGreeting client(&kSecret, kRun, "rank 3");
-  EXPECT_THAT(refusal_of([&] { client.prove({{}, {"too short"}, proto::kOk}); }), HasSubstr("9 bytes"));
-  EXPECT_THAT(refusal_of([&] { client.prove({{}, {"no\nroom"}, proto::kRefused}); }), HasSubstr("no room"));
+  EXPECT_THAT(error_of<StoreError>([&] { client.prove({{}, {"too short"}, proto::kOk}); }), HasSubstr("9 bytes"));
+  EXPECT_THAT(error_of<StoreError>([&] { client.prove({{}, {"no\nroom"}, proto::kRefused}); }), HasSubstr("no room"));
   EXPECT_THROW(ClientGreeting(nullptr, std::string(257, 'r'), ""), InvalidArgument);
 }
 

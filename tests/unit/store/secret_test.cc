@@ -12,27 +12,18 @@
 #include <string>
 
 #include "runtime/base/error.h"
+#include "tests/support/error_of.h"
+#include "tests/support/temporary_folder.h"
 
 namespace lockstep::store {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::AllOf;
+using lockstep::testing::error_of;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 const std::string kHex = "00112233445566778899aabbccddeeff0123456789abcdeffedcba9876543210";
-
-// The message of what `call` throws, which must be InvalidArgument.
-template <typename Call>
-std::string refusal_of(Call&& call) {
-  try {
-    call();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {};
-}
 
 TEST(Secret, IsItsHexDigits) {
   const Secret secret = Secret::parse(kHex);
@@ -52,13 +43,13 @@ TEST(Secret, IsDrawnAnewEachTime) {
 
 TEST(Secret, TellsWhatIsWrongAndNotWhatItIs) {
   const std::string shorter = kHex.substr(1);
-  EXPECT_THAT(refusal_of([&] { Secret::parse(shorter); }),
+  EXPECT_THAT(error_of([&] { Secret::parse(shorter); }),
               AllOf(HasSubstr("64 hex digits"), HasSubstr("63 characters"), Not(HasSubstr(shorter.substr(0, 8)))));
   std::string wrong = kHex;
   wrong[6] = 'g';
-  EXPECT_THAT(refusal_of([&] { Secret::parse(wrong); }),
+  EXPECT_THAT(error_of([&] { Secret::parse(wrong); }),
               AllOf(HasSubstr("character 7"), Not(HasSubstr(wrong.substr(0, 7)))));
-  EXPECT_THAT(refusal_of([&] {
+  EXPECT_THAT(error_of([&] {
                 Secret::of_environment(Environment({{"LOCKSTEP_STORE_SECRET", wrong}}));
               }),
               AllOf(HasSubstr("LOCKSTEP_STORE_SECRET:"), Not(HasSubstr(wrong.substr(0, 7)))));
@@ -69,16 +60,8 @@ TEST(Secret, IsTakenFromTheEnvironment) {
   EXPECT_EQ(Secret::of_environment(Environment({{"LOCKSTEP_STORE_SECRET", kHex}})), Secret::parse(kHex));
 }
 
-class SecretFile : public testing::Test {
+class SecretFile : public ::testing::Test {
  protected:
-  SecretFile() {
-    std::string pattern = testing::TempDir() + "lockstep_secret_XXXXXX";
-    if (::mkdtemp(pattern.data()) == nullptr) throw SystemError("mkdtemp", errno);
-    folder_ = pattern;
-    path_ = folder_ / "secret";
-  }
-  ~SecretFile() override { std::filesystem::remove_all(folder_); }
-
   void write(const std::string& text, mode_t mode) {
     std::ofstream(path_) << text;
     ASSERT_EQ(::chmod(path_.c_str(), mode), 0);
@@ -87,11 +70,11 @@ class SecretFile : public testing::Test {
     return Secret::of_environment(Environment({{"LOCKSTEP_STORE_SECRET_FILE", path_.string()}}));
   }
   std::string refusal() {
-    return refusal_of([this] { read(); });
+    return error_of([this] { read(); });
   }
 
-  std::filesystem::path folder_;
-  std::filesystem::path path_;
+  const lockstep::testing::TemporaryFolder folder_;
+  const std::filesystem::path path_ = folder_ / "secret";
 };
 
 TEST_F(SecretFile, IsReadWithOrWithoutALinesEnd) {

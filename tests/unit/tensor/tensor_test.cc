@@ -7,9 +7,13 @@
 
 #include "runtime/base/error.h"
 #include "runtime/tensor/kernels.h"
+#include "tests/support/error_of.h"
 
 namespace lockstep {
 namespace {
+
+using lockstep::testing::error_of;
+using lockstep::testing::expect_text;
 
 TEST(Shape, CountsAndPrints) {
   EXPECT_EQ(Shape{}.count(), 1);
@@ -83,12 +87,7 @@ TEST(Tensor, MisuseIsAnErrorThatNamesWhatItIs) {
 // Sanitizers end the process where an allocator would throw.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST(Tensor, MoreThanTheMemoryIsAnErrorWithItsSize) {
-  try {
-    Tensor::empty({std::int64_t{1} << 50});
-    FAIL();
-  } catch (const SystemError& error) {
-    EXPECT_NE(std::string(error.what()).find("4503599627370496 bytes"), std::string::npos) << error.what();
-  }
+  expect_text(error_of<SystemError>([&] { Tensor::empty({std::int64_t{1} << 50}); }), {"4503599627370496 bytes"});
 }
 #endif
 

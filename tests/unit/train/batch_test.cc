@@ -6,10 +6,13 @@
 #include <string>
 
 #include "runtime/base/error.h"
+#include "tests/support/error_of.h"
 
 namespace lockstep {
 namespace {
 
+using lockstep::testing::error_of;
+using lockstep::testing::expect_text;
 using Ids = std::vector<std::int64_t>;
 
 TEST(TensorDataset, ABatchHoldsTheRowsAndIdsAskedFor) {
@@ -61,14 +64,10 @@ TEST(Collate, StacksSamplesAlongANewFirstDimension) {
 
 TEST(Collate, ASampleUnlikeTheFirstIsNamed) {
   const Collated dataset(Squares{9, 4});
-  try {
-    dataset.batch(Ids{3, 4});
-    FAIL() << "nothing was thrown";
-  } catch (const InvalidArgument& error) {
-    EXPECT_NE(std::string(error.what()).find("sample 4 is float32 [3], the first of the dataset is float32 [2]"),
-              std::string::npos)
-        << error.what();
-  }
+  expect_text(error_of([&] {
+                dataset.batch(Ids{3, 4});
+              }),
+              {"sample 4 is float32 [3], the first of the dataset is float32 [2]"});
 }
 
 }  // namespace

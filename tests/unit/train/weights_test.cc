@@ -10,22 +10,20 @@
 #include "runtime/base/error.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/nn/nn.h"
+#include "tests/support/error_of.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/unit/train/single_group.h"
 
 namespace lockstep {
 namespace {
 
+using lockstep::testing::error_of;
+using lockstep::testing::expect_text;
+
 namespace fs = std::filesystem;
 
 class Weights : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = (fs::temp_directory_path() / "lockstep-weights-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
   static nn::Sequential mlp(std::int64_t hidden, std::uint64_t seed) {
     nn::Sequential model{nn::Linear(3, hidden), nn::ReLU(), nn::Linear(hidden, 2)};
     model.initialize(seed);
@@ -39,17 +37,7 @@ class Weights : public ::testing::Test {
     }
     return all;
   }
-  static std::string refusal(const std::function<void()>& action) {
-    try {
-      action();
-    } catch (const InvalidArgument& error) {
-      return error.what();
-    }
-    ADD_FAILURE() << "nothing was thrown";
-    return "";
-  }
-
-  fs::path folder_;
+  const lockstep::testing::TemporaryFolder folder_;
 };
 
 TEST_F(Weights, ComeBackInAFreshModelWithTheirMetadata) {
@@ -76,17 +64,14 @@ TEST_F(Weights, OfAnotherModelAreRefusedWithEveryDifferenceAndNothingChanged) {
   save_weights(folder_ / "w", mlp(4, 1));
   const nn::Sequential larger = mlp(5, 2);
   const std::vector<float> before = values(larger);
-  const std::string text = refusal([&] { load_weights(folder_ / "w", larger); });
-  EXPECT_NE(text.find("different '0.weight' (file F32 [4, 3], model F32 [5, 3])"), std::string::npos) << text;
-  EXPECT_NE(text.find("build the model with the sizes"), std::string::npos) << text;
+  const std::string text = error_of([&] { load_weights(folder_ / "w", larger); });
+  expect_text(text, {"different '0.weight' (file F32 [4, 3], model F32 [5, 3])", "build the model with the sizes"});
   EXPECT_EQ(values(larger), before);
 
   const nn::Sequential shorter{nn::Linear(3, 4)};
-  EXPECT_NE(refusal([&] { load_weights(folder_ / "w", shorter); }).find("unexpected '2.bias', '2.weight'"),
-            std::string::npos);
+  expect_text(error_of([&] { load_weights(folder_ / "w", shorter); }), {"unexpected '2.bias', '2.weight'"});
   const nn::Sequential longer{nn::Linear(3, 4), nn::ReLU(), nn::Linear(4, 2), nn::Linear(2, 2)};
-  EXPECT_NE(refusal([&] { load_weights(folder_ / "w", longer); }).find("missing '3.weight', '3.bias'"),
-            std::string::npos);
+  expect_text(error_of([&] { load_weights(folder_ / "w", longer); }), {"missing '3.weight', '3.bias'"});
 }
 
 TEST_F(Weights, ThatDifferInAllWaysAreOneSentence) {
@@ -94,11 +79,9 @@ TEST_F(Weights, ThatDifferInAllWaysAreOneSentence) {
   const auto bytes = std::as_bytes(std::span(numbers));
   checkpoint::write_safetensors(folder_ / "w",
                                 {{{"weight", DType::f32, {4, 2}, bytes}, {"extra", DType::f32, {2}, bytes.first(8)}}});
-  EXPECT_NE(
-      refusal([&] { load_weights(folder_ / "w", nn::Linear(4, 2)); })
-          .find("does not fit the model: missing 'bias'; unexpected 'extra'; different 'weight' (file F32 [4, 2], "
-                "model F32 [2, 4]); build the model"),
-      std::string::npos);
+  expect_text(error_of([&] { load_weights(folder_ / "w", nn::Linear(4, 2)); }),
+              {"does not fit the model: missing 'bias'; unexpected 'extra'; different 'weight' (file F32 [4, 2], "
+               "model F32 [2, 4]); build the model"});
 }
 
 // As PyTorch's GPT checkpoints, which hold the attention's mask.
@@ -109,19 +92,16 @@ TEST_F(Weights, OfADTypeThatTheModelDoesNotHaveAreNamedWithIt) {
   std::string bytes(8, '\0');
   bytes[0] = static_cast<char>(header.size());
   std::ofstream(folder_ / "w", std::ios::binary) << bytes << header << std::string(12, '\0');
-  const std::string text = refusal([&] { load_weights(folder_ / "w", nn::Linear(2, 1)); });
-  EXPECT_NE(text.find("unexpected 'mask' (BOOL [4], a dtype that lockstep does not have); different 'weight' (file I16 "
-                      "[2, 1], model F32 [1, 2])"),
-            std::string::npos)
-      << text;
+  const std::string text = error_of([&] { load_weights(folder_ / "w", nn::Linear(2, 1)); });
+  expect_text(text, {"unexpected 'mask' (BOOL [4], a dtype that lockstep does not have); different 'weight' (file I16 "
+                     "[2, 1], model F32 [1, 2])"});
 }
 
 TEST_F(Weights, BesideWhichTheFileHoldsMoreSayWhatToLeaveOut) {
   save_weights(folder_ / "w", mlp(4, 1));
   const nn::Sequential shorter{nn::Linear(3, 4)};
-  EXPECT_NE(
-      refusal([&] { load_weights(folder_ / "w", shorter); }).find("leave out of the file what is not the model's"),
-      std::string::npos);
+  expect_text(error_of([&] { load_weights(folder_ / "w", shorter); }),
+              {"leave out of the file what is not the model's"});
 }
 
 TEST_F(Weights, WithPyTorchsWrapperPrefixSayWhatToDo) {
@@ -129,10 +109,8 @@ TEST_F(Weights, WithPyTorchsWrapperPrefixSayWhatToDo) {
   const auto bytes = std::as_bytes(std::span(numbers));
   checkpoint::write_safetensors(folder_ / "w", {{{"module.weight", DType::f32, {2, 4}, bytes},
                                                  {"module.bias", DType::f32, {2}, bytes.first(8)}}});
-  EXPECT_NE(refusal([&] {
-              load_weights(folder_ / "w", nn::Linear(4, 2));
-            }).find("LoadOptions::name_in_file that puts it before"),
-            std::string::npos);
+  expect_text(error_of([&] { load_weights(folder_ / "w", nn::Linear(4, 2)); }),
+              {"LoadOptions::name_in_file that puts it before"});
 }
 
 // A Linear's weight is [in, out] in memory, and [out, in] in PyTorch and in files.
@@ -162,10 +140,8 @@ TEST_F(Weights, OfOtherNamesAreFoundByAMap) {
   load_weights(folder_ / "w", linear, options);
   EXPECT_EQ(linear.weight().to_vector(), (std::vector<float>{1, 5, 2, 6, 3, 7, 4, 8}));
   const nn::Sequential deeper{nn::Linear(4, 2)};
-  EXPECT_NE(refusal([&] {
-              load_weights(folder_ / "w", deeper, options);
-            }).find("missing '0.weight' (in the file 'module.0.weight')"),
-            std::string::npos);
+  expect_text(error_of([&] { load_weights(folder_ / "w", deeper, options); }),
+              {"missing '0.weight' (in the file 'module.0.weight')"});
 }
 
 TEST_F(Weights, OfAPartAreReadWhereThatIsAllowed) {

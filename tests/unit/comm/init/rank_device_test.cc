@@ -11,6 +11,7 @@ namespace lockstep {
 namespace {
 
 using lockstep::testing::error_of;
+using lockstep::testing::expect_text;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
@@ -58,9 +59,8 @@ TEST(RankDevice, WhoSeesASingleOneTakesIt) {
 
 TEST(RankDevice, MoreRanksThanGpusAreRefusedOnEveryRank) {
   for (int rank = 0; rank < 3; ++rank) {
-    EXPECT_THAT(refusal(rank, 3, 2),
-                AllOf(HasSubstr("3 ranks of this host see 2 GPUs"), HasSubstr("local ranks 0 and 2"),
-                      HasSubstr("GPU-0"), HasSubstr("--oversubscribe-gpu")));
+    expect_text(refusal(rank, 3, 2),
+                {"3 ranks of this host see 2 GPUs", "local ranks 0 and 2", "GPU-0", "--oversubscribe-gpu"});
   }
 }
 
@@ -79,8 +79,7 @@ TEST(RankDevice, TheyShareWhereTheyWereToldTo) {
 TEST(RankDevice, AWrongDeviceIsRefusedWithWhereItIsFrom) {
   Environment environment;
   environment.set("LOCKSTEP_DEVICE", "gpu");
-  EXPECT_THAT(error_of([&] { resolve({}, environment); }),
-              AllOf(HasSubstr("environment: LOCKSTEP_DEVICE"), HasSubstr("'gpu'")));
+  expect_text(error_of([&] { resolve({}, environment); }), {"environment: LOCKSTEP_DEVICE", "'gpu'"});
 }
 
 }  // namespace

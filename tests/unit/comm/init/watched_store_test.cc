@@ -14,6 +14,7 @@
 #include "runtime/store/client/tcp_store.h"
 #include "runtime/store/hash_store.h"
 #include "runtime/store/server/tcp_store_server.h"
+#include "tests/support/child.h"
 #include "tests/support/error_of.h"
 
 namespace lockstep {
@@ -85,42 +86,18 @@ TEST_F(WatchedStores, WhatIsThereIsGivenAfterALossToo) {
 // The launcher's store, in a process of its own that is stopped for longer than any answer of it may be late.
 class StoreOfAnotherProcess : public ::testing::Test {
  protected:
-  StoreOfAnotherProcess() {
-    int pipe[2] = {-1, -1};
-    if (::pipe(pipe) != 0) throw SystemError("pipe", errno);
-    pid_ = ::fork();
-    if (pid_ == 0) {
-      ::close(pipe[0]);
-      serve(pipe[1]);
-    }
-    ::close(pipe[1]);
-    std::uint16_t port = 0;
-    EXPECT_EQ(::read(pipe[0], &port, sizeof port), static_cast<ssize_t>(sizeof port));
-    ::close(pipe[0]);
-    address_ = {"127.0.0.1", port};
-  }
-  ~StoreOfAnotherProcess() override {
-    ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
-  }
-  [[noreturn]] static void serve(int tell) {
-    const store::TcpStoreServer server;
-    const std::uint16_t port = server.address().port;
-    if (::write(tell, &port, sizeof port) != static_cast<ssize_t>(sizeof port)) ::_exit(1);
-    for (;;) ::pause();
-  }
   std::shared_ptr<store::TcpStore> client() const {
     return std::make_shared<store::TcpStore>(address_, Deadline::after(40s),
                                              store::TcpStoreOptions{.cancel_timeout = 50ms});
   }
-  void stop() const {
-    ASSERT_EQ(::kill(pid_, SIGSTOP), 0);
-    ASSERT_EQ(::waitpid(pid_, nullptr, WUNTRACED), pid_);
-  }
+  void stop() const { ASSERT_NO_FATAL_FAILURE(server_.stop()); }
   static std::shared_ptr<GroupWatch> watch() { return std::make_shared<GroupWatch>(StoreHost::launcher, 0); }
 
-  pid_t pid_ = -1;
-  net::HostPort address_;
+  const testing::Child server_{[](const testing::Line& line) {
+    const store::TcpStoreServer server;
+    return line.tell(server.address().port) ? testing::Child::stay() : 1;
+  }};
+  const net::HostPort address_{"127.0.0.1", server_.told<std::uint16_t>()};
 };
 
 TEST_F(StoreOfAnotherProcess, APauseOfItEndsNoWait) {
@@ -132,7 +109,7 @@ TEST_F(StoreOfAnotherProcess, APauseOfItEndsNoWait) {
   // is tested: nothing tells its end.
   store::HashStore clock;
   EXPECT_THROW(clock.get("never", Deadline::after(1200ms)), Timeout);
-  ASSERT_EQ(::kill(pid_, SIGCONT), 0);
+  ASSERT_EQ(::kill(server_.pid(), SIGCONT), 0);
   other->set("late", "came");
   waiter.join();
 }

@@ -4,12 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/error_of.h"
+
 namespace lockstep::wire {
 namespace {
 
-using ::testing::AllOf;
+using lockstep::testing::expect_text;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 TEST(ArrivalTable, AnyRankMayBeAhead) {
@@ -58,19 +59,18 @@ TEST_F(Compare, WeightsAreAddedUp) {
 
 TEST_F(Compare, ADifferenceNamesBoth) {
   arrivals_[1]->record.count = 11;
-  EXPECT_THAT(compared().mismatch.value(), AllOf(HasSubstr("collective 5"), HasSubstr("rank 0 (host host0"),
-                                                 HasSubstr("rank 1 (host host1"), HasSubstr("11 x float32")));
+  expect_text(compared().mismatch.value(),
+              {"collective 5", "rank 0 (host host0", "rank 1 (host host1", "11 x float32"});
 }
 
 TEST_F(Compare, WeightsThatAreTooMuch) {
   for (auto& arrival : arrivals_) arrival->record.words[0] = std::int64_t{1} << 62;
-  EXPECT_THAT(compared().mismatch.value(), HasSubstr("4611686018427387904 of rank 1 (host host1"));
+  expect_text(compared().mismatch.value(), {"4611686018427387904 of rank 1 (host host1"});
 }
 
 TEST_F(Compare, LessDataThanTheRecordSays) {
   arrivals_[1]->payload.resize(39);
-  EXPECT_THAT(compared().mismatch.value(), AllOf(HasSubstr("all_reduce 5"), HasSubstr("rank 1 (host host1"),
-                                                 HasSubstr("sent less than its record says")));
+  expect_text(compared().mismatch.value(), {"all_reduce 5", "rank 1 (host host1", "sent less than its record says"});
   // Beside the frame nothing is to come with it.
   task_.record.count = 100000;
   for (auto& arrival : arrivals_) arrival = Announcement{task_.record, {}};

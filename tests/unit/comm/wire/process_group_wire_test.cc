@@ -1,7 +1,6 @@
 // The process group over a wire that is nothing but memory: what does not depend on Gloo or Open MPI.
 #include "runtime/comm/wire/process_group_wire.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -13,14 +12,15 @@
 #include "runtime/base/error.h"
 #include "runtime/comm/reduction.h"
 #include "runtime/store/hash_store.h"
+#include "tests/support/error_of.h"
 #include "tests/unit/comm/failure/hooked_store.h"
 #include "tests/unit/comm/wire/memory_wire.h"
 
 namespace lockstep::wire {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
+using lockstep::testing::error_of;
+using lockstep::testing::expect_text;
 
 using Hub = std::shared_ptr<MemoryWire::Hub>;
 
@@ -89,14 +89,12 @@ std::vector<std::string> causes_after(int size,
   std::vector<std::string> causes(static_cast<std::size_t>(size));
   std::latch over(size);
   on_ranks(size, [&](ProcessGroup& group, const Hub& hub) {
-    try {
+    causes[static_cast<std::size_t>(group.rank())] = error_of<Error>([&] {
       group.barrier().wait();
       if (group.rank() == 1) what_rank_1_does(group, hub);
       Work waits = group.recv(BufferView(nullptr, 0, DType::u8), group.rank(), 7);  // from itself: never comes
       waits.wait();
-    } catch (const Error& error) {
-      causes[static_cast<std::size_t>(group.rank())] = error.what();
-    }
+    });
     over.arrive_and_wait();
   });
   return causes;
@@ -108,7 +106,7 @@ TEST(ProcessGroupWire, AConnectionThatEndsIsADeathWithOneCause) {
     for (const std::size_t survivor : {0, 2}) hub->lost[survivor].push_back(1);
     hub->changed.notify_all();
   });
-  EXPECT_THAT(causes[0], AllOf(HasSubstr("rank 1 (host host1, pid 101) has died"), HasSubstr("the test took it away")));
+  expect_text(causes[0], {"rank 1 (host host1, pid 101) has died", "the test took it away"});
   EXPECT_EQ(causes[1], "the other ranks have given this one up: " + causes[0]) << "it is not dead at all";
   EXPECT_EQ(causes[0], causes[2]);
 }
@@ -119,7 +117,7 @@ TEST(ProcessGroupWire, BytesThatAreNoFrameFailTheGroup) {
     hub->frames[0].emplace_back(1, FrameBytes{});
     hub->changed.notify_all();
   });
-  EXPECT_THAT(causes[0], AllOf(HasSubstr("no frame of this version"), HasSubstr("rank 1 (host host1, pid 101)")));
+  expect_text(causes[0], {"no frame of this version", "rank 1 (host host1, pid 101)"});
   EXPECT_EQ(causes[0], causes[1]);
 }
 
@@ -172,8 +170,8 @@ TEST(ProcessGroupWire, ACollectiveOutOfOrderFailsTheGroup) {
       hub->frames[0].emplace_back(1, write_frame(frame));
       hub->changed.notify_all();
     });
-    EXPECT_THAT(causes[0], AllOf(HasSubstr("collective " + std::to_string(number) + " over memory from rank 1"),
-                                 HasSubstr("collective 2 is next")));
+    expect_text(causes[0],
+                {"collective " + std::to_string(number) + " over memory from rank 1", "collective 2 is next"});
     EXPECT_EQ(causes[0], causes[1]);
   }
 }
@@ -231,11 +229,7 @@ TEST(ProcessGroupWire, AnExceptionIsTheCauseHoweverLongTheStoreTakes) {
       [&](ProcessGroup& group, const Hub&) {
         group.barrier().wait();
         if (group.rank() == 1) throw Unwound();
-        try {
-          group.barrier().wait();
-        } catch (const PeerLost& lost) {
-          cause = lost.what();
-        }
+        cause = error_of<PeerLost>([&] { group.barrier().wait(); });
       },
       hub, store);
   EXPECT_EQ(cause,
@@ -261,17 +255,12 @@ TEST(ProcessGroupWire, WhoLeavesWhileALargeMessageComesInFailsTheGroup) {
           while (!hub->message_held) hub->changed.wait(hub->mutex);
           return;
         }
-        try {
-          group.send(BufferView(std::span(x)), 0).wait();
-        } catch (const PeerLost& lost) {
-          cause = lost.what();
-        }
+        cause = error_of<PeerLost>([&] { group.send(BufferView(std::span(x)), 0).wait(); });
       },
       hub, std::make_shared<store::HashStore>());
-  EXPECT_THAT(cause,
-              AllOf(HasSubstr("rank 0 (host host0, pid 100) destroyed its group with 0 collectives and 1 messages "
-                              "under way"),
-                    HasSubstr("wait for each work")));
+  expect_text(cause, {"rank 0 (host host0, pid 100) destroyed its group with 0 collectives and 1 messages "
+                      "under way",
+                      "wait for each work"});
 }
 
 // A library that waits for a rank that does not come.
@@ -334,21 +323,18 @@ std::string refusal(GroupContext& context, std::unique_ptr<Wire> wire, bool is_l
   context.check = [is_lost] {
     if (is_lost) throw PeerLost("rank 1 is lost");
   };
-  try {
+  return error_of<Error>([&] {
     ProcessGroupWire::create("slow", context, std::move(wire),
                              Deadline::after(is_lost ? std::chrono::seconds(40) : std::chrono::seconds(0)),
                              make_thread);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
+  });
 }
 
 void expect_reason(const std::string& text, bool is_lost) {
   if (is_lost) {
     EXPECT_EQ(text, "rank 1 is lost; rank 0 (host host0, pid 100) waited for slow_init, which waits for every rank");
   } else {
-    EXPECT_THAT(text, AllOf(HasSubstr("slow_init, which waits for every rank"), HasSubstr("of 0 s")));
+    expect_text(text, {"slow_init, which waits for every rank", "of 0 s"});
   }
 }
 

@@ -16,6 +16,7 @@
 #include "launcher/doctor/variable_findings.h"
 #include "launcher/run/spawn.h"
 #include "launcher/watch/process_table.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/wait_until.h"
 
 namespace lockstep::launcher::doctor {
@@ -26,16 +27,10 @@ using namespace std::chrono_literals;
 
 class Folder : public ::testing::Test {
  protected:
-  Folder() : root_(fs::path(::testing::TempDir()) / ("doctor-" + std::to_string(getpid()))) {}
-  ~Folder() override { fs::remove_all(root_); }
-
-  void write(const std::string& name, const std::string& text) {
-    fs::create_directories((root_ / name).parent_path());
-    std::ofstream(root_ / name) << text;
-  }
+  void write(const std::string& name, const std::string& text) const { root_.write(name, text); }
   std::string path(const std::string& name) const { return root_ / name; }
 
-  fs::path root_;
+  const lockstep::testing::TemporaryFolder root_;
 };
 
 TEST(ReadableBytes, RoundsToUnits) {

@@ -31,11 +31,7 @@ std::string chosen(const std::string& devices, const std::vector<SeenGpu>& seen 
 
 std::string refusal(const std::string& devices, const std::vector<SeenGpu>& seen = kFour,
                     const std::optional<std::string>& inherited = {}) {
-  try {
-    return "chose " + chosen(devices, seen, inherited);
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
+  return error_of([&] { chosen(devices, seen, inherited); });
 }
 
 TEST(Devices, AreIndicesOrUuids) {

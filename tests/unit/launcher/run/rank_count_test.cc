@@ -7,6 +7,7 @@
 
 #include "runtime/base/error.h"
 #include "tests/support/error_of.h"
+#include "tests/support/temporary_folder.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -30,18 +31,16 @@ TEST(VisibleGpus, FollowsCuda) {
 
 class FindGpus : public ::testing::Test {
  protected:
-  FindGpus() : root_(std::filesystem::path(::testing::TempDir()) / ("gpus-" + std::to_string(getpid()))) {
+  FindGpus() {
     std::filesystem::create_directories(root_ / "proc");
     std::filesystem::create_directories(root_ / "dev");
   }
-  ~FindGpus() override { std::filesystem::remove_all(root_); }
-
-  void add(const std::string& name) { std::ofstream(root_ / name) << ""; }
+  void add(const std::string& name) const { root_.write(name, ""); }
   Gpus find(const Environment& environment = {}) const {
     return find_gpus((root_ / "proc").native(), (root_ / "dev").native(), environment);
   }
 
-  std::filesystem::path root_;
+  const lockstep::testing::TemporaryFolder root_;
 };
 
 TEST_F(FindGpus, CountsTheDriversFiles) {

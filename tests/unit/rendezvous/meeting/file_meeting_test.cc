@@ -1,7 +1,6 @@
 #include "runtime/rendezvous/meeting/file_meeting.h"
 
 #include <fcntl.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -16,25 +15,21 @@
 #include <vector>
 
 #include "runtime/base/error.h"
+#include "tests/support/child.h"
 #include "tests/support/error_of.h"
+#include "tests/support/temporary_folder.h"
 
 namespace lockstep::rendezvous {
 namespace {
 
+using lockstep::testing::Child;
 using lockstep::testing::error_of;
+using lockstep::testing::expect_text;
+using lockstep::testing::Line;
 using namespace std::chrono_literals;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 class FileMeetingTest : public ::testing::Test {
  protected:
-  FileMeetingTest() {
-    std::string pattern = ::testing::TempDir() + "rendezvous.XXXXXX";
-    folder_ = ::mkdtemp(pattern.data());
-    path_ = folder_ / "job";
-  }
-  ~FileMeetingTest() override { std::filesystem::remove_all(folder_); }
-
   void write(const std::string& text) const { std::ofstream(path_) << text; }
   std::size_t files() const {
     return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator(folder_), {}));
@@ -43,16 +38,14 @@ class FileMeetingTest : public ::testing::Test {
   // A note of a process that has ended.
   static MeetingNote note_of_the_dead() {
     MeetingNote note = note_of_this_process({"127.0.0.1", 1}, "run");
-    const pid_t child = ::fork();
-    if (child == 0) ::_exit(0);
-    int status = 0;
-    ::waitpid(child, &status, 0);
-    note.pid = child;
+    Child child([](const Line&) { return 0; });
+    child.wait();
+    note.pid = child.pid();
     return note;
   }
 
-  std::filesystem::path folder_;
-  std::filesystem::path path_;
+  const lockstep::testing::TemporaryFolder folder_;
+  const std::filesystem::path path_ = folder_ / "job";
 };
 
 TEST_F(FileMeetingTest, ReadersThatComeBeforeAndAfterGetTheNote) {
@@ -91,18 +84,17 @@ TEST_F(FileMeetingTest, AFileOfAnotherUsersIsNotBelieved) {
   write(encode(note_of_this_process({"127.0.0.1", 4711}, "run")));
   // Root's files are believed by all, so this one must be somebody else's.
   ASSERT_EQ(::chown(path_.c_str(), 65534, 65534), 0);
-  EXPECT_THAT(error_of<InvalidArgument>([&] { read_note(path_); }),
-              AllOf(HasSubstr("belongs to user id 65534"), HasSubstr("runs as 0")));
-  EXPECT_THAT(error_of<InvalidArgument>([&] {
+  expect_text(error_of<InvalidArgument>([&] { read_note(path_); }), {"belongs to user id 65534", "runs as 0"});
+  expect_text(error_of<InvalidArgument>([&] {
                 FileMeeting(path_, note_of_this_process({"127.0.0.1", 1}, "run"));
               }),
-              HasSubstr("belongs to user id 65534"));
+              {"belongs to user id 65534"});
 }
 
 TEST_F(FileMeetingTest, AStaleFileIsReplacedByRankZeroAndNeverReadByTheOthers) {
   write(encode(note_of_the_dead()));
-  EXPECT_THAT(error_of<Timeout>([&] { await_note(path_, "run", {}, Deadline::after(20ms)); }),
-              AllOf(HasSubstr("left behind by an earlier run"), HasSubstr("of 0.02 s")));
+  expect_text(error_of<Timeout>([&] { await_note(path_, "run", {}, Deadline::after(20ms)); }),
+              {"left behind by an earlier run", "of 0.02 s"});
   int read = 0;
   std::thread reader([&] { read = await_note(path_, "run", {}, Deadline::after(20s)).address.port; });
   const FileMeeting meeting(path_, note_of_this_process({"127.0.0.1", 4711}, "run"));
@@ -154,10 +146,10 @@ TEST_F(FileMeetingTest, OfAnotherBootNothingIsKnownWhateverTheHostIsCalled) {
   EXPECT_EQ(state_of_writer(note), WriterState::unknown);
   write(encode(note));
   EXPECT_EQ(await_note(path_, "run", {}, Deadline::after(20s)).token, note.token);
-  EXPECT_THAT(error_of<Mismatch>([&] {
+  expect_text(error_of<Mismatch>([&] {
                 FileMeeting(path_, note_of_this_process({"127.0.0.1", 1}, "run"));
               }),
-              AllOf(HasSubstr("can't tell"), HasSubstr("after a reboot of its host, remove the file")));
+              {"can't tell", "after a reboot of its host, remove the file"});
   EXPECT_EQ(read_note(path_)->token, note.token) << "the live job's file is left alone";
   note.host = "elsewhere";
   EXPECT_EQ(state_of_writer(note), WriterState::unknown);
@@ -179,10 +171,10 @@ TEST_F(FileMeetingTest, APidThatWasGivenAgainIsAnotherProcess) {
 TEST_F(FileMeetingTest, ASecondRankZeroNamesBoth) {
   const FileMeeting meeting(path_, note_of_this_process({"127.0.0.1", 4711}, "run"));
   const std::string self = "pid " + std::to_string(::getpid());
-  EXPECT_THAT(error_of<Mismatch>([&] {
+  expect_text(error_of<Mismatch>([&] {
                 FileMeeting(path_, note_of_this_process({"127.0.0.1", 4712}, "run"));
               }),
-              AllOf(HasSubstr("in use by " + self), HasSubstr("this is " + self), HasSubstr("its own rank")));
+              {"in use by " + self, "this is " + self, "its own rank"});
 }
 
 TEST_F(FileMeetingTest, AWriterThatMayRunElsewhereIsNotOverwritten) {
@@ -190,20 +182,20 @@ TEST_F(FileMeetingTest, AWriterThatMayRunElsewhereIsNotOverwritten) {
   note.boot_id = "another";
   note.host = "elsewhere";
   write(encode(note));
-  EXPECT_THAT(error_of<Mismatch>([&] {
+  expect_text(error_of<Mismatch>([&] {
                 FileMeeting(path_, note_of_this_process({"127.0.0.1", 1}, "run"));
               }),
-              AllOf(HasSubstr("host elsewhere"), HasSubstr("remove the file")));
+              {"host elsewhere", "remove the file"});
   EXPECT_TRUE(std::filesystem::exists(path_));
 }
 
 TEST_F(FileMeetingTest, AFileOfTheUsersOwnIsLeftAlone) {
   write("important");
-  EXPECT_THAT(error_of<CorruptData>([&] {
+  expect_text(error_of<CorruptData>([&] {
                 FileMeeting(path_, note_of_this_process({"127.0.0.1", 1}, "run"));
               }),
-              HasSubstr("did not write"));
-  EXPECT_THAT(error_of<CorruptData>([&] { await_note(path_, "run", {}, Deadline::after(20s)); }), HasSubstr("9 bytes"));
+              {"did not write"});
+  expect_text(error_of<CorruptData>([&] { await_note(path_, "run", {}, Deadline::after(20s)); }), {"9 bytes"});
   std::string text;
   std::getline(std::ifstream(path_), text);
   EXPECT_EQ(text, "important");
@@ -213,28 +205,28 @@ TEST_F(FileMeetingTest, AFileOfTheUsersOwnIsLeftAlone) {
 
 TEST_F(FileMeetingTest, AnotherRunsNoteIsNotTaken) {
   const FileMeeting meeting(path_, note_of_this_process({"127.0.0.1", 4711}, "first"));
-  EXPECT_THAT(error_of<Timeout>([&] { await_note(path_, "second", {}, Deadline::after(20ms)); }), HasSubstr("'first'"));
+  expect_text(error_of<Timeout>([&] { await_note(path_, "second", {}, Deadline::after(20ms)); }), {"'first'"});
 }
 
 TEST_F(FileMeetingTest, ANoteThatProvedWrongIsNotTakenAgain) {
   const MeetingNote note = note_of_this_process({"127.0.0.1", 4711}, "run");
   const FileMeeting meeting(path_, note);
-  EXPECT_THAT(error_of<Timeout>([&] {
+  expect_text(error_of<Timeout>([&] {
                 await_note(path_, "run", {note.token, "leads to no store"}, Deadline::after(20ms));
               }),
-              HasSubstr("leads to no store"));
+              {"leads to no store"});
 }
 
 TEST_F(FileMeetingTest, WhatCantBeWrittenOrReadIsSaid) {
   const std::string missing = (folder_ / "no" / "job").string();
-  EXPECT_THAT(error_of<InvalidArgument>([&] {
+  expect_text(error_of<InvalidArgument>([&] {
                 FileMeeting(missing, note_of_this_process({"127.0.0.1", 1}, "run"));
               }),
-              AllOf(HasSubstr(missing), HasSubstr("No such file"), HasSubstr("folder")));
-  EXPECT_THAT(error_of<InvalidArgument>([&] { await_note(folder_, "run", {}, Deadline::after(20s)); }),
-              HasSubstr("Is a directory"));
-  EXPECT_THAT(error_of<Timeout>([&] { await_note(path_, "run", {}, Deadline::after(20ms)); }),
-              HasSubstr("there is no such file"));
+              {missing, "No such file", "folder"});
+  expect_text(error_of<InvalidArgument>([&] { await_note(folder_, "run", {}, Deadline::after(20s)); }),
+              {"Is a directory"});
+  expect_text(error_of<Timeout>([&] { await_note(path_, "run", {}, Deadline::after(20ms)); }),
+              {"there is no such file"});
 }
 
 }  // namespace

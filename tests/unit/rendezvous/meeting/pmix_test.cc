@@ -1,7 +1,6 @@
 // The PMIx session against a real server: this test starts itself again under mpirun.
 #include "runtime/rendezvous/meeting/pmix.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -27,9 +26,8 @@ namespace lockstep::rendezvous {
 namespace {
 
 using lockstep::testing::error_of;
+using lockstep::testing::expect_text;
 using namespace std::chrono_literals;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 constexpr int kRanks = 3;
 constexpr const char* kBodyVariable = "LOCKSTEP_TEST_PMIX_BODY";
@@ -40,8 +38,8 @@ std::string refusal(const char* library) {
 }
 
 TEST(Pmix, ALibraryThatIsNotThereOrIsAnotherOneIsSaidWithTheRemedy) {
-  EXPECT_THAT(refusal("libno-such-pmix.so.2"), AllOf(HasSubstr("libno-such-pmix.so.2"), HasSubstr("libpmix2")));
-  EXPECT_THAT(refusal("libm.so.6"), HasSubstr("libm.so.6 has no PMIx_Init"));
+  expect_text(refusal("libno-such-pmix.so.2"), {"libno-such-pmix.so.2", "libpmix2"});
+  expect_text(refusal("libm.so.6"), {"libm.so.6 has no PMIx_Init"});
 }
 
 // Runs `body` in kRanks ranks of mpirun, each this binary. How many got to its end, -1 if mpirun or one of them failed,

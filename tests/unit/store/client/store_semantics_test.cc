@@ -16,14 +16,16 @@
 #include "runtime/store/hash_store.h"
 #include "runtime/store/prefix_store.h"
 #include "runtime/store/server/tcp_store_server.h"
+#include "tests/support/error_of.h"
 
 namespace lockstep::store {
 namespace {
 
+using lockstep::testing::error_of;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 Deadline soon() { return Deadline::after(seconds(30)); }
 Deadline passed() { return Deadline::after(milliseconds(0)); }
@@ -68,26 +70,17 @@ struct Kind {
 };
 void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
 
-class StoreTest : public testing::TestWithParam<Kind> {
+class StoreTest : public ::testing::TestWithParam<Kind> {
  protected:
   std::unique_ptr<World> world_ = GetParam().make();
   std::shared_ptr<Store> store_ = world_->client();
   std::shared_ptr<Store> other_ = world_->client();
 
   bool check(const std::string& key) { return store_->check(std::span(&key, 1)); }
-  std::string timeout_of(const std::function<void()>& call) {
-    try {
-      call();
-    } catch (const Timeout& error) {
-      return error.what();
-    }
-    ADD_FAILURE() << "no Timeout";
-    return {};
-  }
 };
 
 INSTANTIATE_TEST_SUITE_P(Stores, StoreTest,
-                         testing::Values(Kind{"Hash", [] { return std::make_unique<HashWorld>(); }},
+                         ::testing::Values(Kind{"Hash", [] { return std::make_unique<HashWorld>(); }},
                                          Kind{"Tcp", [] { return std::make_unique<TcpWorld>(Endpoint{}); }},
                                          Kind{"TcpWithSecret",
                                               [] {
@@ -179,14 +172,16 @@ TEST_P(StoreTest, FailedCompareSetWakesNobody) {
 TEST_P(StoreTest, TimeoutNamesTheMissingKeysOnlyAndTheLimit) {
   store_->set("came", "");
   const std::vector<std::string> keys = {"came", "missing1", "missing2"};
-  const std::string message = timeout_of([&] { store_->wait(keys, Deadline::after(milliseconds(30))); });
+  const std::string message = error_of<Timeout>([&] { store_->wait(keys, Deadline::after(milliseconds(30))); });
   EXPECT_THAT(message, HasSubstr("missing1"));
   EXPECT_THAT(message, HasSubstr("missing2"));
   EXPECT_THAT(message, Not(HasSubstr("came'")));
   EXPECT_THAT(message, HasSubstr("of 0.03 s"));
   EXPECT_THAT(message, HasSubstr(store_->description()));
-  EXPECT_THAT(timeout_of([&] { store_->get("missing3", Deadline::after(milliseconds(30))); }), HasSubstr("missing3"));
-  EXPECT_THAT(timeout_of([&] { store_->multi_get(keys, Deadline::after(milliseconds(30))); }), HasSubstr("missing2"));
+  EXPECT_THAT(error_of<Timeout>([&] { store_->get("missing3", Deadline::after(milliseconds(30))); }),
+              HasSubstr("missing3"));
+  EXPECT_THAT(error_of<Timeout>([&] { store_->multi_get(keys, Deadline::after(milliseconds(30))); }),
+              HasSubstr("missing2"));
 }
 
 TEST_P(StoreTest, ADeadlineThatHasPassedStillFindsWhatIsThere) {
@@ -329,9 +324,9 @@ TEST_P(StoreTest, CompareSetIsALock) {
 TEST_P(StoreTest, ListsItsKeys) {
   EXPECT_TRUE(store_->list_keys().empty());
   for (const char* key : {"b", "a", "", "a/b"}) store_->set(key, "v");
-  EXPECT_THAT(other_->list_keys(), testing::ElementsAre("", "a", "a/b", "b"));
+  EXPECT_THAT(other_->list_keys(), ::testing::ElementsAre("", "a", "a/b", "b"));
   store_->erase("a");
-  EXPECT_THAT(other_->list_keys(), testing::ElementsAre("", "a/b", "b"));
+  EXPECT_THAT(other_->list_keys(), ::testing::ElementsAre("", "a/b", "b"));
 }
 
 }  // namespace

@@ -18,28 +18,21 @@
 #include "runtime/net/tcp_socket.h"
 #include "runtime/store/client/tcp_store.h"
 #include "runtime/store/server/tcp_store_server.h"
+#include "tests/support/error_of.h"
 #include "tests/unit/store/server/server_test.h"
 
 namespace lockstep::store {
 namespace {
 
+using lockstep::testing::error_of;
+using lockstep::testing::expect_text;
+using lockstep::testing::thrown_by;
 using proto::Op;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
-template <typename E>
-std::string message_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const E& error) {
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {};
-}
-
-class TcpStoreTest : public testing::Test {
+class TcpStoreTest : public ::testing::Test {
  protected:
   std::unique_ptr<TcpStore> client(const TcpStoreOptions& options = {}) {
     return std::make_unique<TcpStore>(server_->address(), soon(), options);
@@ -52,22 +45,17 @@ TEST_F(TcpStoreTest, ListensWhereItWasToldOnAFreePort) {
   EXPECT_GT(server_->address().port, 0);
   const TcpStoreServer second;
   EXPECT_NE(second.address().port, server_->address().port);
-  try {
-    const TcpStoreServer third({.listen = server_->address()});
-    FAIL() << "two servers at one port";
-  } catch (const SystemError& error) {
-    EXPECT_EQ(error.error_number(), EADDRINUSE);
-    EXPECT_THAT(error.what(), HasSubstr(server_->address().to_string()));
-  }
+  const auto error = thrown_by<SystemError>([&] { const TcpStoreServer third({.listen = server_->address()}); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->error_number(), EADDRINUSE);
+  expect_text(error->what(), {server_->address().to_string()});
 }
 
 TEST_F(TcpStoreTest, ConnectTimesOutNamingTheAddressAndWhatHappened) {
   const net::HostPort address = server_->address();
   server_.reset();
-  const std::string message = message_of<Timeout>([&] { TcpStore store(address, Deadline::after(milliseconds(50))); });
-  EXPECT_THAT(message, HasSubstr(address.to_string()));
-  EXPECT_THAT(message, HasSubstr("Connection refused"));
-  EXPECT_THAT(message, HasSubstr("of 0.05 s"));
+  const std::string message = error_of<Timeout>([&] { TcpStore store(address, Deadline::after(milliseconds(50))); });
+  expect_text(message, {address.to_string(), "Connection refused", "of 0.05 s"});
 }
 
 TEST_F(TcpStoreTest, ConnectWaitsForAServerThatComesLater) {
@@ -91,7 +79,7 @@ TEST_F(TcpStoreTest, DeathOfTheServerEndsEveryWaitAtOnceAndNamesItsAddress) {
     waiters.emplace_back([&, i] {
       store->add("waiting", 1);
       // No deadline: only the error can end it.
-      EXPECT_THAT(message_of<StoreError>([&] { store->get("never" + std::to_string(i), Deadline::never()); }),
+      EXPECT_THAT(error_of<StoreError>([&] { store->get("never" + std::to_string(i), Deadline::never()); }),
                   HasSubstr(address));
     });
   }
@@ -99,9 +87,9 @@ TEST_F(TcpStoreTest, DeathOfTheServerEndsEveryWaitAtOnceAndNamesItsAddress) {
   }
   server_.reset();
   for (std::thread& waiter : waiters) waiter.join();
-  EXPECT_THAT(message_of<StoreError>([&] { store->set("k", "v"); }), HasSubstr(address));
-  EXPECT_THAT(message_of<StoreError>([&] { store->add("k", 1); }), HasSubstr(address));
-  EXPECT_THAT(message_of<StoreError>([&] { store->get("k", soon()); }), HasSubstr(address));
+  expect_text(error_of<StoreError>([&] { store->set("k", "v"); }), {address});
+  expect_text(error_of<StoreError>([&] { store->add("k", 1); }), {address});
+  expect_text(error_of<StoreError>([&] { store->get("k", soon()); }), {address});
 }
 
 TEST_F(TcpStoreTest, ASilentServerIsLostAfterTheRequestTimeout) {
@@ -117,9 +105,8 @@ TEST_F(TcpStoreTest, ASilentServerIsLostAfterTheRequestTimeout) {
   TcpStore store(net::local_address(listener.get()), soon(),
                  {.request_timeout = milliseconds(50), .cancel_timeout = milliseconds(20)});
   greeter.join();
-  EXPECT_THAT(message_of<StoreError>([&] { store.get("k", Deadline::after(milliseconds(10))); }),
-              HasSubstr("may be stopped"));
-  EXPECT_THAT(message_of<StoreError>([&] { store.set("k", "v"); }), HasSubstr("of 0.05 s"));
+  expect_text(error_of<StoreError>([&] { store.get("k", Deadline::after(milliseconds(10))); }), {"may be stopped"});
+  expect_text(error_of<StoreError>([&] { store.set("k", "v"); }), {"of 0.05 s"});
 }
 
 TEST_F(TcpStoreTest, AnotherProgramsPortIsSaidToBeThat) {
@@ -131,8 +118,8 @@ TEST_F(TcpStoreTest, AnotherProgramsPortIsSaidToBeThat) {
     }
   });
   const net::HostPort address = net::local_address(listener.get());
-  EXPECT_THAT(message_of<Timeout>([&] { TcpStore store(address, Deadline::after(milliseconds(60))); }),
-              HasSubstr("another program"));
+  expect_text(error_of<Timeout>([&] { TcpStore store(address, Deadline::after(milliseconds(60))); }),
+              {"another program"});
   done = true;
   other.join();
 }
@@ -147,8 +134,8 @@ TEST_F(TcpStoreTest, AnAnswerThatNoStoreGivesIsSaidToBeAnotherPrograms) {
     net::send_all(connection.get(), "HTTP/1.1 400 Bad Request\r\n\r\n", soon());
   });
   const net::HostPort address = net::local_address(listener.get());
-  EXPECT_THAT(message_of<StoreError>([&] { TcpStore store(address, soon()); }),
-              AllOf(HasSubstr(address.to_string()), HasSubstr("is it another program's port?")));
+  expect_text(error_of<StoreError>([&] { TcpStore store(address, soon()); }),
+              {address.to_string(), "is it another program's port?"});
   other.join();
 }
 
@@ -158,8 +145,7 @@ TEST_F(TcpStoreTest, OverlongKeysAndValuesAreRefusedBeforeTheyAreSent) {
   store->set(longest_key, "v");
   EXPECT_EQ(store->get(longest_key, soon()), "v");
   EXPECT_THROW(store->set(longest_key + "k", "v"), InvalidArgument);
-  EXPECT_THAT(message_of<InvalidArgument>([&] { store->set("k", std::string((8 << 20) + 1, 'v')); }),
-              HasSubstr("8388609"));
+  expect_text(error_of<InvalidArgument>([&] { store->set("k", std::string((8 << 20) + 1, 'v')); }), {"8388609"});
   const std::vector<std::string> keys(131073, "k");
   EXPECT_THROW(store->check(keys), InvalidArgument);
   const std::vector<std::string> over_64_mb(9000, longest_key);

@@ -16,13 +16,15 @@
 #include "runtime/base/error.h"
 #include "runtime/store/client/tcp_store.h"
 #include "runtime/store/client/torch_store_client.h"
+#include "tests/support/error_of.h"
 #include "tests/unit/store/server/server_test.h"
 
 namespace lockstep::store {
 namespace {
 
+using lockstep::testing::error_of;
 using std::chrono::milliseconds;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 // Our server with an ear for 1.13 only: hangs up on who begins with VALIDATE, and passes the bytes of all others on.
 class LegacyServer {
@@ -92,12 +94,7 @@ void use(const net::HostPort& server) {
   // A wait that timed out poisons nothing: its answer comes on a connection that is closed.
   for (int i = 0; i < 3; ++i) {
     const std::string key = "in vain " + std::to_string(i);
-    try {
-      client.get(key, Deadline::after(milliseconds(5)));
-      ADD_FAILURE() << "no Timeout";
-    } catch (const Timeout& error) {
-      EXPECT_THAT(error.what(), HasSubstr(key));
-    }
+    EXPECT_THAT(error_of<Timeout>([&] { client.get(key, Deadline::after(milliseconds(5))); }), HasSubstr(key));
     other.set(key, "v");
     EXPECT_EQ(client.num_keys(), 2 + i);
     EXPECT_EQ(client.get(key, soon()), "v");
@@ -119,7 +116,7 @@ TEST(TorchStoreClient, KeysAreThoseOfItsUsers) {
   const TcpStoreServer server;
   TorchStoreClient(server.address(), soon()).set("k", "v");
   TcpStore store(server.address(), soon());
-  EXPECT_THAT(store.list_keys(), testing::ElementsAre("k"));
+  EXPECT_THAT(store.list_keys(), ::testing::ElementsAre("k"));
 }
 
 TEST(TorchStoreClient, NamesTheServerThatHasGone) {
@@ -128,12 +125,8 @@ TEST(TorchStoreClient, NamesTheServerThatHasGone) {
   const std::string address = server->address().to_string();
   server.reset();
   for (int i = 0; i < 2; ++i) {
-    try {
-      client.set("k", "v");
-      ADD_FAILURE() << "no StoreError";
-    } catch (const StoreError& error) {
-      EXPECT_THAT(error.what(), testing::AllOf(HasSubstr("set 'k'"), HasSubstr(address)));
-    }
+    EXPECT_THAT(error_of<StoreError>([&] { client.set("k", "v"); }),
+                ::testing::AllOf(HasSubstr("set 'k'"), HasSubstr(address)));
   }
 }
 

@@ -13,31 +13,27 @@
 #include "runtime/store/client/tcp_store.h"
 #include "runtime/store/client/torch_store_client.h"
 #include "runtime/store/server/tcp_store_server.h"
+#include "tests/support/error_of.h"
 #include "tests/unit/store/server/server_test.h"
 
 namespace lockstep::store {
 namespace {
 
+using lockstep::testing::error_of;
+using lockstep::testing::expect_text;
 using proto::Op;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
-class TcpAuthTest : public testing::Test {
+class TcpAuthTest : public ::testing::Test {
  protected:
   Endpoint endpoint(std::optional<Secret> secret, const std::string& run_id = "run 7") const {
     return {.address = server_.address(), .secret = std::move(secret), .run_id = run_id, .role = "rank 3"};
   }
-  std::string refusal_of(const Endpoint& endpoint) const {
-    try {
-      const TcpStore store(endpoint, soon());
-    } catch (const StoreError& error) {
-      return error.what();
-    }
-    ADD_FAILURE() << "it was let in";
-    return {};
+  static std::string refusal_of(const Endpoint& endpoint) {
+    return error_of<StoreError>([&] { const TcpStore store(endpoint, soon()); });
   }
 
   const Secret secret_ = Secret::random();
@@ -62,13 +58,12 @@ TEST_F(TcpAuthTest, AWrongSecretIsToldAndLoggedWithTheAddressAndDelaysNobody) {
   std::atomic<bool> done = false;
   std::thread bad([&] {
     const std::string message = refusal_of(endpoint(Secret::random()));
-    EXPECT_THAT(message, AllOf(HasSubstr("wrong secret"), HasSubstr(server_.address().to_string()),
-                               HasSubstr("LOCKSTEP_STORE_SECRET")));
+    expect_text(message, {"wrong secret", server_.address().to_string(), "LOCKSTEP_STORE_SECRET"});
     done = true;
   });
   while (!done) good.add("n", 1);
   bad.join();
-  EXPECT_THAT(log_.wait_for("wrong secret"), AllOf(HasSubstr("127.0.0.1:"), HasSubstr("rank 3")));
+  expect_text(log_.wait_for("wrong secret"), {"127.0.0.1:", "rank 3"});
   EXPECT_GT(good.add("n", 0), 0);
 }
 
@@ -85,19 +80,19 @@ TEST_F(TcpAuthTest, ASecretIsInNoMessage) {
 }
 
 TEST_F(TcpAuthTest, AClientWithoutASecretIsToldWhereItBelongs) {
-  EXPECT_THAT(refusal_of(endpoint(std::nullopt)), HasSubstr("set LOCKSTEP_STORE_SECRET"));
+  expect_text(refusal_of(endpoint(std::nullopt)), {"set LOCKSTEP_STORE_SECRET"});
 }
 
 TEST_F(TcpAuthTest, AnOpenServerIsRefusedByAClientWithASecret) {
   const TcpStoreServer open;
   Endpoint there = endpoint(secret_);
   there.address = open.address();
-  EXPECT_THAT(refusal_of(there), AllOf(HasSubstr("wants no secret"), HasSubstr(open.address().to_string())));
+  expect_text(refusal_of(there), {"wants no secret", open.address().to_string()});
 }
 
 TEST_F(TcpAuthTest, AnotherRunsClientIsRefusedWithASentence) {
-  EXPECT_THAT(refusal_of(endpoint(secret_, "run 8")), AllOf(HasSubstr("'run 7'"), HasSubstr("'run 8'")));
-  EXPECT_THAT(log_.wait_for("'run 8'"), AllOf(HasSubstr("127.0.0.1:"), HasSubstr("rank 3")));
+  expect_text(refusal_of(endpoint(secret_, "run 8")), {"'run 7'", "'run 8'"});
+  expect_text(log_.wait_for("'run 8'"), {"127.0.0.1:", "rank 3"});
 }
 
 TEST_F(TcpAuthTest, TorchIsClosedAtOnceAndTheLogSaysWhatToDo) {
@@ -106,8 +101,7 @@ TEST_F(TcpAuthTest, TorchIsClosedAtOnceAndTheLogSaysWhatToDo) {
     torch.send(bytes);
     EXPECT_EQ(torch.receive_all(), "");
   }
-  EXPECT_THAT(log_.wait_for("torch client refused"),
-              AllOf(HasSubstr("127.0.0.1:"), HasSubstr("torch client refused: use --torch-store")));
+  expect_text(log_.wait_for("torch client refused"), {"127.0.0.1:", "torch client refused: use --torch-store"});
   EXPECT_THROW(TorchStoreClient(server_.address(), Deadline::after(milliseconds(60))), Timeout);
 }
 
@@ -134,7 +128,7 @@ TEST_F(TcpAuthTest, WhoOnlySaysHelloIsClosedInTime) {
   EXPECT_EQ(half.receive_all().size(), 1 + 8 + 8 + 32u);
   RawClient silent(impatient);
   EXPECT_EQ(silent.receive_all(), "");
-  EXPECT_THAT(log_.wait_for("has not finished its greeting in time"), HasSubstr("127.0.0.1:"));
+  expect_text(log_.wait_for("has not finished its greeting in time"), {"127.0.0.1:"});
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
 // What the server lets clients have, over sockets; and what else it must survive.
 #include <fcntl.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -20,25 +19,16 @@
 #include "runtime/net/open_files.h"
 #include "runtime/store/client/tcp_store.h"
 #include "runtime/store/server/tcp_store_server.h"
+#include "tests/support/error_of.h"
 #include "tests/unit/store/server/server_test.h"
 
 namespace lockstep::store {
 namespace {
 
+using lockstep::testing::error_of;
+using lockstep::testing::expect_text;
 using proto::Op;
 using std::chrono::milliseconds;
-using testing::AllOf;
-using testing::HasSubstr;
-
-std::string refusal_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const StoreError& error) {
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {};
-}
 
 const Secret kSecret = Secret::parse(std::string(64, '5'));
 
@@ -52,7 +42,7 @@ std::set<int> epoll_descriptors() {
   return result;
 }
 
-class TcpLimitsTest : public testing::Test {
+class TcpLimitsTest : public ::testing::Test {
  protected:
   TcpStore& serve(const TcpStoreServerOptions& options) {
     server_ = std::make_unique<TcpStoreServer>(options);
@@ -72,7 +62,7 @@ TEST_F(TcpLimitsTest, OfKeys) {
   RawClient torch = raw();
   torch.send(kGreeting + request(Op::queue_push, {{"q"}, {""}, 0}) + request(Op::queue_length, {{"q"}, {}, 0}));
   EXPECT_EQ(torch.receive(8), std::string("\1\0\0\0\0\0\0\0", 8));
-  EXPECT_THAT(refusal_of([&] { store.set("b", ""); }), AllOf(HasSubstr("set 'b'"), HasSubstr("its limit is 2")));
+  expect_text(error_of<StoreError>([&] { store.set("b", ""); }), {"set 'b'", "its limit is 2"});
   torch.send(request(Op::queue_pop, {{"q"}, {}, 0}));
   EXPECT_EQ(torch.receive(16).front(), 1);
   store.set("b", "");
@@ -81,20 +71,20 @@ TEST_F(TcpLimitsTest, OfKeys) {
 TEST_F(TcpLimitsTest, OfStoredBytes) {
   TcpStore& store = serve({.max_stored_bytes = 1000});
   store.set("a", std::string(900, 'x'));
-  EXPECT_THAT(refusal_of([&] { store.set("b", std::string(200, 'x')); }), HasSubstr("its limit is 1000"));
+  expect_text(error_of<StoreError>([&] { store.set("b", std::string(200, 'x')); }), {"its limit is 1000"});
   EXPECT_EQ(store.num_keys(), 1);
 }
 
 TEST_F(TcpLimitsTest, OfWaitedKeys) {
   TcpStore& store = serve({.max_waited_keys = 3});
   const std::vector<std::string> four = {"a", "b", "c", "d"};
-  EXPECT_THAT(refusal_of([&] { store.multi_get(four, soon()); }), HasSubstr("the limit is 3"));
+  expect_text(error_of<StoreError>([&] { store.multi_get(four, soon()); }), {"the limit is 3"});
   EXPECT_THROW(store.multi_get(std::span(four).first(3), Deadline::after(milliseconds(1))), Timeout);
   // PyTorch's WAIT has no answer for it.
   RawClient torch = raw();
   torch.send(kGreeting + request(Op::wait, {{"a", "b", "c", "d"}, {}, 0}));
   EXPECT_TRUE(torch.is_closed());
-  EXPECT_THAT(log_.wait_for("wait for 4 keys"), HasSubstr("the limit is 3"));
+  expect_text(log_.wait_for("wait for 4 keys"), {"the limit is 3"});
 }
 
 TEST_F(TcpLimitsTest, OfWatchedKeys) {
@@ -105,7 +95,7 @@ TEST_F(TcpLimitsTest, OfWatchedKeys) {
   RawClient greedy = raw();
   greedy.send(legacy_request(Op::watch_key, {{"/a"}, {}, 0}));
   EXPECT_TRUE(greedy.is_closed());
-  EXPECT_THAT(log_.wait_for("WATCH_KEY"), HasSubstr("the limit is 1"));
+  expect_text(log_.wait_for("WATCH_KEY"), {"the limit is 1"});
 }
 
 TEST_F(TcpLimitsTest, OfWhatOneClientMakesTheServerHold) {
@@ -119,7 +109,7 @@ TEST_F(TcpLimitsTest, OfWhatOneClientMakesTheServerHold) {
         hog.receive(1);
       },
       Error);
-  EXPECT_THAT(log_.wait_for("holds"), HasSubstr("the limit is 100000"));
+  expect_text(log_.wait_for("holds"), {"the limit is 100000"});
   EXPECT_EQ(store.add("n", 1), 1);
 }
 
@@ -136,7 +126,7 @@ TEST_F(TcpLimitsTest, OfWhatAllClientsMakeTheServerHold) {
   RawClient large = raw();
   large.send(set_of(900000).substr(0, 800000));
   EXPECT_TRUE(large.is_closed());
-  EXPECT_THAT(log_.wait_for("for all its clients"), HasSubstr("the limit is 1000000"));
+  expect_text(log_.wait_for("for all its clients"), {"the limit is 1000000"});
   // The other one still has its part.
   small.send(set.substr(kFirst));
   EXPECT_EQ(store.get("k", soon()).size(), 400000u);
@@ -150,7 +140,7 @@ TEST_F(TcpLimitsTest, OfClientsInTheirGreetingTheLongestIsClosed) {
   // Who greets gets in however many don't.
   for (int i = 0; i < 5; ++i) TcpStore(server_->address(), soon()).add("n", 1);
   EXPECT_TRUE(idle[0].is_closed());
-  EXPECT_THAT(log_.wait_for("greeting longest"), HasSubstr("the limit is 3"));
+  expect_text(log_.wait_for("greeting longest"), {"the limit is 3"});
   EXPECT_EQ(store.add("n", 0), 5);
 }
 
@@ -162,7 +152,7 @@ TEST_F(TcpLimitsTest, OfAllClientsWhoDoesNotGreetMakesRoom) {
   const Endpoint friendly{.address = server_->address(), .secret = kSecret};
   EXPECT_EQ(TcpStore(friendly, soon()).add("n", 1), 1);
   EXPECT_TRUE(strangers[0].is_closed());
-  EXPECT_THAT(log_.wait_for("greeting longest"), HasSubstr("3 clients are connected, the limit is 3"));
+  expect_text(log_.wait_for("greeting longest"), {"3 clients are connected, the limit is 3"});
 }
 
 TEST_F(TcpLimitsTest, WithoutDescriptorsWhoDoesNotGreetMakesRoom) {
@@ -181,7 +171,7 @@ TEST_F(TcpLimitsTest, WithoutDescriptorsWhoDoesNotGreetMakesRoom) {
   hoard.resize(hoard.size() - 3);  // for the client's side: a socket, and two for what ends its waits
   EXPECT_EQ(TcpStore(server_->address(), soon()).add("late", 1), 1);
   EXPECT_TRUE(stranger.is_closed());
-  EXPECT_THAT(log_.wait_for("greeting longest"), HasSubstr("Too many open files"));
+  expect_text(log_.wait_for("greeting longest"), {"Too many open files"});
   EXPECT_EQ(store.add("n", 1), 1);
   hoard.clear();
   ASSERT_TRUE(net::set_open_files_limit(before));
@@ -215,7 +205,7 @@ TEST_F(TcpLimitsTest, OfAllWhatOneWriteCausesIsCheckedOnTheWay) {
   // 8 MiB for each watcher, of which the kernel takes a part, in one write.
   store.set("k", value);
   store.set("k", value);
-  EXPECT_THAT(log_.wait_for("for all its clients"), HasSubstr("the limit is 33554432"));
+  expect_text(log_.wait_for("for all its clients"), {"the limit is 33554432"});
   EXPECT_EQ(store.add("n", 1), 1);
 }
 
@@ -255,8 +245,7 @@ TEST_F(TcpLimitsTest, RunningOutOfDescriptorsIsSaidAndSurvived) {
     // Three for the client's side, a socket and what ends its waits; none for the server's.
     hoard.resize(hoard.size() - 3);
     std::thread late([&] { EXPECT_EQ(TcpStore(server_->address(), soon()).add("late", 1), 1); });
-    EXPECT_THAT(log_.wait_for("ulimit -n"),
-                AllOf(HasSubstr("clients are connected"), HasSubstr("Too many open files")));
+    expect_text(log_.wait_for("ulimit -n"), {"clients are connected", "Too many open files"});
     EXPECT_EQ(store.add("n", 1), 1);
     hoard.clear();
     late.join();
@@ -323,7 +312,7 @@ TEST_F(TcpLimitsTest, ALoopThatCanNotGoOnIsSaidAndCanBeWaitedFor) {
   ASSERT_EQ(::dup3(other.get(), epoll, O_CLOEXEC), epoll);
   const RawClient late = raw();  // wakes it
   EXPECT_TRUE(net::wait_readable(server_->end_fd(), soon()));
-  EXPECT_THAT(log_.wait_for("all clients are closed"), HasSubstr("epoll_wait"));
+  expect_text(log_.wait_for("all clients are closed"), {"epoll_wait"});
   EXPECT_EQ(server_->client_count(), 0u);
   EXPECT_THROW(store_->add("n", 1), StoreError);
 }
