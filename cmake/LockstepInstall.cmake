@@ -13,20 +13,14 @@ if(LOCKSTEP_HAVE_LIBTORCH)
           LIBRARY COMPONENT libtorch NAMELINK_COMPONENT libtorch)
   install(EXPORT lockstep-libtorch-targets NAMESPACE lockstep:: DESTINATION "${config_folder}" COMPONENT libtorch)
   install(FILES "${PROJECT_SOURCE_DIR}/cmake/LockstepTorchTarget.cmake" DESTINATION "${config_folder}" COMPONENT libtorch)
-  install(DIRECTORY "${PROJECT_SOURCE_DIR}/runtime/libtorch" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/lockstep/runtime"
-          COMPONENT libtorch FILES_MATCHING PATTERN "*.h")
-  install(FILES "${PROJECT_SOURCE_DIR}/runtime/libtorch.h" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/lockstep"
-          COMPONENT libtorch)
+  install(DIRECTORY "${PROJECT_SOURCE_DIR}/runtime/include/lockstep/libtorch"
+          DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/lockstep" COMPONENT libtorch)
+  install(FILES "${PROJECT_SOURCE_DIR}/runtime/include/lockstep/libtorch.h"
+          DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/lockstep" COMPONENT libtorch)
 endif()
-# Headers keep their tree below include/lockstep, which is on the include path, because they include each other from the
-# root: "runtime/ddp/reducer.h".
-install(DIRECTORY "${PROJECT_SOURCE_DIR}/runtime" "${PROJECT_SOURCE_DIR}/proto"
-        DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/lockstep" COMPONENT devel FILES_MATCHING PATTERN "*.h" PATTERN "lockstep.h" EXCLUDE
-        PATTERN "comm/gloo" EXCLUDE PATTERN "comm/mpi" EXCLUDE PATTERN "comm/nccl" EXCLUDE
-        PATTERN "runtime/cuda" EXCLUDE PATTERN "libtorch" EXCLUDE
-        PATTERN "libtorch.h" EXCLUDE)
-install(FILES "${PROJECT_SOURCE_DIR}/runtime/lockstep.h" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/lockstep"
-        COMPONENT devel)
+# What users include is what lies below runtime/include, at the same paths, and nothing else.
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/runtime/include/lockstep" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
+        COMPONENT devel PATTERN "libtorch" EXCLUDE PATTERN "libtorch.h" EXCLUDE)
 
 configure_package_config_file("${CMAKE_CURRENT_LIST_DIR}/lockstep-config.cmake.in" "lockstep-config.cmake"
                               INSTALL_DESTINATION "${config_folder}")

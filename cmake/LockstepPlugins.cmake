@@ -7,12 +7,15 @@
 # The stamp by which the core knows a plug-in of its own build: version, compiler, machine, sanitizers, and the headers
 # whose objects pass between them.
 set(plugin_headers
-    runtime/base/cause.h runtime/base/deadline.h runtime/base/error.h runtime/base/mutex.h runtime/base/observed_clock.h
-    runtime/base/owner_process.h runtime/base/unwind_guard.h runtime/comm/arguments.h runtime/comm/backend.h
-    runtime/comm/op_record.h runtime/comm/p2p_op.h runtime/comm/process_group.h runtime/comm/reduction.h
-    runtime/comm/task_group.h runtime/comm/transfer.h runtime/comm/work.h runtime/device/buffer_view.h
-    runtime/device/device.h runtime/device/device_runtime.h runtime/device/dtype.h runtime/device/stream.h
-    runtime/rendezvous/consensus.h runtime/rendezvous/identity.h runtime/rendezvous/roster.h runtime/store/store.h)
+    runtime/include/lockstep/base/cause.h runtime/include/lockstep/base/deadline.h
+    runtime/include/lockstep/base/error.h runtime/include/lockstep/base/mutex.h runtime/base/observed_clock.h
+    runtime/include/lockstep/base/owner_process.h runtime/base/unwind_guard.h runtime/comm/arguments.h
+    runtime/comm/backend.h runtime/comm/op_record.h runtime/comm/p2p_op.h
+    runtime/include/lockstep/comm/process_group.h runtime/comm/reduction.h runtime/comm/task_group.h
+    runtime/comm/transfer.h runtime/include/lockstep/comm/work.h runtime/include/lockstep/device/buffer_view.h
+    runtime/include/lockstep/device/device.h runtime/include/lockstep/device/device_runtime.h
+    runtime/include/lockstep/device/dtype.h runtime/include/lockstep/device/stream.h runtime/rendezvous/consensus.h
+    runtime/rendezvous/identity.h runtime/include/lockstep/rendezvous/roster.h runtime/include/lockstep/store/store.h)
 file(GLOB wire_headers RELATIVE "${PROJECT_SOURCE_DIR}" CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/runtime/comm/failure/*.h"
      "${PROJECT_SOURCE_DIR}/runtime/comm/wire/*.h")
 list(APPEND plugin_headers ${wire_headers})

@@ -23,7 +23,7 @@ function(lockstep_room)
     add_library(lockstep_${ROOM_NAME} INTERFACE)
     set(scope INTERFACE)
   endif()
-  target_include_directories(lockstep_${ROOM_NAME} ${scope} "${PROJECT_SOURCE_DIR}")
+  target_include_directories(lockstep_${ROOM_NAME} ${scope} "${PROJECT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/runtime/include")
   target_link_libraries(lockstep_${ROOM_NAME} ${scope} ${ROOM_DEPS} ${ROOM_LIBS})
   set_property(TARGET lockstep_${ROOM_NAME} PROPERTY LOCKSTEP_LIBS "${ROOM_LIBS}")
   add_library(lockstep::${ROOM_NAME} ALIAS lockstep_${ROOM_NAME})
@@ -46,8 +46,7 @@ function(lockstep_shared)
   endforeach()
   target_link_libraries(${S_TARGET} PUBLIC ${S_LINK} PRIVATE $<BUILD_INTERFACE:lockstep_flags>)
   target_include_directories(${S_TARGET} INTERFACE
-    "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR};${PROJECT_BINARY_DIR}/include>"
-    "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR};${CMAKE_INSTALL_INCLUDEDIR}/lockstep>")
+    "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/runtime/include>" "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
   target_compile_features(${S_TARGET} INTERFACE cxx_std_20)
   set_target_properties(${S_TARGET} PROPERTIES OUTPUT_NAME ${S_OUTPUT} EXPORT_NAME ${S_EXPORT} LINKER_LANGUAGE CXX
                         VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}

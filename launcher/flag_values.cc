@@ -2,7 +2,7 @@
 
 #include <limits>
 
-#include "runtime/base/environment.h"
+#include "lockstep/base/environment.h"
 
 namespace lockstep::launcher {
 

@@ -5,7 +5,7 @@
 
 #include <cerrno>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep::launcher {
 

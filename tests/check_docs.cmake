@@ -64,7 +64,7 @@ foreach(folder ${folders})
   endif()
 endforeach()
 
-file(STRINGS "${ROOT}/runtime/base/error.h" classes REGEX "^class [A-Za-z]+ : public")
+file(STRINGS "${ROOT}/runtime/include/lockstep/base/error.h" classes REGEX "^class [A-Za-z]+ : public")
 file(READ "${ROOT}/docs/ERRORS.md" errors)
 foreach(class ${classes})
   string(REGEX REPLACE "^class ([A-Za-z]+).*" "\\1" class "${class}")

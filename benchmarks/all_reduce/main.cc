@@ -16,8 +16,8 @@
 
 #include "benchmarks/all_reduce/measure.h"
 #include "benchmarks/all_reduce/peer.h"
-#include "runtime/comm/init/init_process_group.h"
-#include "runtime/ddp/step_note.h"
+#include "lockstep/comm/init/init_process_group.h"
+#include "lockstep/ddp/step_note.h"
 
 namespace lockstep::bench {
 namespace {

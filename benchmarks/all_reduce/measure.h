@@ -5,7 +5,7 @@
 #include <functional>
 #include <vector>
 
-#include "runtime/comm/process_group.h"
+#include "lockstep/comm/process_group.h"
 
 namespace lockstep::bench {
 

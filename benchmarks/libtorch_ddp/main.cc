@@ -17,7 +17,7 @@
 
 #include "benchmarks/libtorch_ddp/c10d_peer.h"
 #include "benchmarks/libtorch_ddp/models.h"
-#include "runtime/libtorch/torch_stream.h"
+#include "lockstep/libtorch/torch_stream.h"
 
 namespace lockstep::benchmark {
 namespace {
@@ -56,12 +56,12 @@ class Rank {
                                    .rank = rank,
                                    .world_size = world,
                                    .device = device == "cuda" ? "cuda:" + std::to_string(rank) : device})),
-        device_(torch::device_of(*group_)),
+        device_(libtorch::device_of(*group_)),
         current_(device_) {
     ::torch::set_num_threads(1);
     add("local", model, rank);
     Contender& ours = add("lockstep", model, rank);
-    ddp_ = std::make_unique<torch::DistributedDataParallel<Model>>(ours.problem.model, group_);
+    ddp_ = std::make_unique<libtorch::DistributedDataParallel<Model>>(ours.problem.model, group_);
     ours.forward = [this](const at::Tensor& x) { return (*ddp_)(x); };
     if (device_.is_cpu()) c10d_ = make_c10d_peer(add("c10d", model, rank).problem.model, folder + "/c10d", rank, world);
     if (c10d_) {
@@ -119,7 +119,7 @@ class Rank {
   at::Device device_;
   c10::OptionalDeviceGuard current_;
   std::map<std::string, Contender> contenders_;
-  std::unique_ptr<torch::DistributedDataParallel<Model>> ddp_;
+  std::unique_ptr<libtorch::DistributedDataParallel<Model>> ddp_;
   std::unique_ptr<C10dPeer> c10d_;
 };
 

@@ -25,9 +25,9 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/base/environment.h"
-#include "runtime/base/error.h"
-#include "runtime/comm/init/init_process_group.h"
+#include "lockstep/base/environment.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/init/init_process_group.h"
 #include "runtime/net/tcp_socket.h"
 
 namespace lockstep {

@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/comm/init/init_process_group.h"
-#include "runtime/lockstep.h"
+#include "lockstep/comm/init/init_process_group.h"
+#include "lockstep/lockstep.h"
 
 namespace ls = lockstep;
 

@@ -13,7 +13,7 @@
 #include <exception>
 #include <stdexcept>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep::bench {
 namespace {

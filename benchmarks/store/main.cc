@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "benchmarks/store/measures.h"
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep::bench {
 namespace {

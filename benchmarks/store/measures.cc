@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "benchmarks/store/clients.h"
+#include "lockstep/base/deadline.h"
 #include "proto/request.h"
-#include "runtime/base/deadline.h"
 #include "runtime/store/client/tcp_connection.h"
 #include "runtime/store/client/tcp_store.h"
 #include "runtime/store/endpoint.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/lockstep.h"
+#include <lockstep/lockstep.h>
 
 namespace ls = lockstep;
 

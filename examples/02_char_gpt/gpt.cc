@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
-#include "runtime/base/environment.h"
-#include "runtime/base/error.h"
+#include <charconv>
+#include <optional>
+
+#include <lockstep/base/environment.h>
+#include <lockstep/base/error.h>
 
 namespace char_gpt {
 
@@ -12,6 +15,13 @@ using lockstep::Tensor;
 namespace nn = lockstep::nn;
 
 namespace {
+
+std::optional<std::int64_t> parse_number(const std::string& text) {
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
 
 constexpr float kDeviation = 0.02f;
 
@@ -62,7 +72,7 @@ std::map<std::string, std::string> to_metadata(const GptOptions& options) {
 GptOptions from_metadata(const std::map<std::string, std::string>& metadata) {
   const auto number = [&](const char* name) {
     const auto found = metadata.find(name);
-    const auto value = found == metadata.end() ? std::nullopt : lockstep::parse_int(found->second);
+    const auto value = found == metadata.end() ? std::nullopt : parse_number(found->second);
     if (!value || *value < 1 || *value > 1 << 24) {
       throw InvalidArgument(
           fmt::format("the weights' '{}' is {}, wanted a number from 1; were they saved by this program?", name,

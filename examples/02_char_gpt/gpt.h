@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/nn/nn.h"
+#include <lockstep/nn/nn.h>
 
 namespace char_gpt {
 

@@ -8,13 +8,13 @@
 #include <memory>
 #include <string>
 
+#include <lockstep/base/intra_op_threads.h>
+#include <lockstep/lockstep.h>
+#include <lockstep/train/progress.h>
+#include <lockstep/train/weights.h>
 #include "examples/02_char_gpt/gpt.h"
 #include "examples/02_char_gpt/text.h"
 #include "examples/02_char_gpt/train.h"
-#include "lockstep/lockstep.h"
-#include "runtime/base/intra_op_threads.h"
-#include "runtime/train/progress.h"
-#include "runtime/train/weights.h"
 
 namespace ls = lockstep;
 using namespace char_gpt;

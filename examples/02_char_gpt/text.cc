@@ -9,7 +9,7 @@
 #include <iterator>
 #include <set>
 
-#include "runtime/base/error.h"
+#include <lockstep/base/error.h>
 
 namespace char_gpt {
 

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/train/batch.h"
+#include <lockstep/train/batch.h>
 
 namespace char_gpt {
 

@@ -6,13 +6,13 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/autograd/graph.h"
-#include "runtime/base/random.h"
-#include "runtime/data/data_loader.h"
-#include "runtime/optim/adamw.h"
-#include "runtime/optim/clip.h"
-#include "runtime/optim/schedule.h"
-#include "runtime/train/gather.h"
+#include <lockstep/autograd/graph.h>
+#include <lockstep/base/random.h>
+#include <lockstep/data/data_loader.h>
+#include <lockstep/optim/adamw.h>
+#include <lockstep/optim/clip.h>
+#include <lockstep/optim/schedule.h>
+#include <lockstep/train/gather.h>
 
 namespace char_gpt {
 

@@ -6,9 +6,9 @@
 #include <memory>
 #include <string>
 
+#include <lockstep/train/distributed_data_parallel.h>
 #include "examples/02_char_gpt/gpt.h"
 #include "examples/02_char_gpt/text.h"
-#include "runtime/train/distributed_data_parallel.h"
 
 namespace char_gpt {
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "kernel_bodies.h"
-#include "runtime/base/error.h"
+#include <lockstep/base/error.h>
 
 namespace {
 

@@ -2,7 +2,7 @@
 // Throws DeviceError if the launch fails.
 #pragma once
 
-#include "runtime/device/stream.h"
+#include <lockstep/device/stream.h>
 
 struct Weights {
   const float *w1, *b1, *w2, *b2;

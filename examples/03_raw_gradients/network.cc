@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstdio>
 
-#include "runtime/base/random.h"
+#include <lockstep/base/random.h>
 
 namespace ls = lockstep;
 

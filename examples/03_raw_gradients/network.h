@@ -4,7 +4,7 @@
 #include <functional>
 #include <vector>
 
-#include "runtime/ddp/bucket_plan.h"
+#include <lockstep/ddp/bucket_plan.h>
 
 constexpr int kInputs = 2, kHidden = 32, kBatch = 64, kSteps = 2000, kEvery = 400;
 constexpr float kRate = 0.05f;

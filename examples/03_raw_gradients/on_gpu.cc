@@ -5,12 +5,12 @@
 #include <span>
 #include <string>
 
+#include <lockstep/ddp/broadcast_parameters.h>
+#include <lockstep/ddp/reducer.h>
+#include <lockstep/ddp/replica_check.h>
+#include <lockstep/device/device_runtime.h>
 #include "kernels.h"
 #include "network.h"
-#include "runtime/ddp/broadcast_parameters.h"
-#include "runtime/ddp/reducer.h"
-#include "runtime/ddp/replica_check.h"
-#include "runtime/device/device_runtime.h"
 
 namespace ls = lockstep;
 

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "runtime/comm/process_group.h"
+#include <lockstep/comm/process_group.h>
 
 // The program's exit code. BackendUnavailable where this was built without the CUDA toolkit.
 int train_on_gpu(const std::shared_ptr<lockstep::ProcessGroup>& group, unsigned steps);

@@ -6,12 +6,12 @@
 #include <cstdlib>
 #include <string>
 
+#include <lockstep/comm/init/init_process_group.h>
+#include <lockstep/ddp/broadcast_parameters.h>
+#include <lockstep/ddp/reducer.h>
+#include <lockstep/ddp/replica_check.h>
 #include "network.h"
 #include "on_gpu.h"
-#include "runtime/comm/init/init_process_group.h"
-#include "runtime/ddp/broadcast_parameters.h"
-#include "runtime/ddp/reducer.h"
-#include "runtime/ddp/replica_check.h"
 
 namespace ls = lockstep;
 

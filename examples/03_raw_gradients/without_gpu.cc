@@ -1,6 +1,6 @@
 // In place of on_gpu.cc and kernels.cu, where there is no CUDA toolkit.
+#include <lockstep/base/error.h>
 #include "on_gpu.h"
-#include "runtime/base/error.h"
 
 int train_on_gpu(const std::shared_ptr<lockstep::ProcessGroup>&, unsigned) {
   throw lockstep::BackendUnavailable(

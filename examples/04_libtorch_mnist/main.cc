@@ -58,7 +58,7 @@ int main(int argc, char** argv) {
   std::string folder = argc > 1 ? argv[1] : "";
   Net model;
   auto group = lockstep::init_process_group();
-  lockstep::torch::DistributedDataParallel ddp(model, group);
+  lockstep::libtorch::DistributedDataParallel ddp(model, group);
 
   auto train_set = Digits(folder, true)
                        .map(torch::data::transforms::Normalize<>(0.1307, 0.3081))
@@ -66,7 +66,7 @@ int main(int argc, char** argv) {
   auto test_set = Digits(folder, false)
                       .map(torch::data::transforms::Normalize<>(0.1307, 0.3081))
                       .map(torch::data::transforms::Stack<>());
-  lockstep::torch::DistributedSampler sampler(train_set.size().value(), group->rank(), group->size());
+  lockstep::libtorch::DistributedSampler sampler(train_set.size().value(), group->rank(), group->size());
   auto train_loader = torch::data::make_data_loader(std::move(train_set), sampler, 64 / group->size());
   auto test_loader = torch::data::make_data_loader(std::move(test_set), 1000);
 

@@ -13,8 +13,8 @@
 #include "launcher/run/rank_count.h"
 #include "launcher/run/seen_gpus.h"
 #include "launcher/system.h"
-#include "runtime/base/environment.h"
-#include "runtime/base/error.h"
+#include "lockstep/base/environment.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/printable.h"
 

@@ -12,8 +12,8 @@
 #include "launcher/run/rank_process.h"
 #include "launcher/run/spawn.h"
 #include "launcher/system.h"
-#include "runtime/base/environment.h"
-#include "runtime/base/error.h"
+#include "lockstep/base/environment.h"
+#include "lockstep/base/error.h"
 #include "runtime/net/stream.h"
 
 namespace lockstep::launcher::doctor {

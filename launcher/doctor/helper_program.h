@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "launcher/watch/exit_status.h"
-#include "runtime/base/deadline.h"
+#include "lockstep/base/deadline.h"
 
 namespace lockstep::launcher::doctor {
 

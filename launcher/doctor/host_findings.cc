@@ -14,9 +14,9 @@
 #include <string_view>
 
 #include "launcher/system.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/cgroup.h"
 #include "runtime/base/cpu.h"
-#include "runtime/base/error.h"
 #include "runtime/base/host.h"
 #include "runtime/base/memory_limit.h"
 #include "runtime/base/procfs.h"

@@ -6,7 +6,7 @@
 #include <iterator>
 #include <string_view>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/net/interfaces.h"
 #include "runtime/net/tcp_socket.h"
 #include "runtime/rendezvous/describe.h"

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "launcher/doctor/finding.h"
-#include "runtime/base/environment.h"
+#include "lockstep/base/environment.h"
 
 namespace lockstep::launcher::doctor {
 

@@ -11,7 +11,7 @@
 #include <csignal>
 #include <utility>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/printable.h"
 
 namespace lockstep::launcher {

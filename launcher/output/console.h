@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "runtime/base/deadline.h"
+#include "lockstep/base/deadline.h"
 
 namespace lockstep::launcher {
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "launcher/system.h"
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/io.h"
 
 namespace lockstep::launcher {

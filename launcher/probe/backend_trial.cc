@@ -8,11 +8,11 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/mutex.h"
+#include "lockstep/device/device_runtime.h"
 #include "runtime/base/host.h"
-#include "runtime/base/mutex.h"
 #include "runtime/base/quiet_thread.h"
-#include "runtime/device/device_runtime.h"
 #include "runtime/store/hash_store.h"
 
 namespace lockstep::probe {

@@ -11,10 +11,10 @@
 #include <string_view>
 
 #include "launcher/probe/backend_trial.h"
+#include "lockstep/base/error.h"
+#include "lockstep/device/device_runtime.h"
 #include "runtime/base/cpu.h"
-#include "runtime/base/error.h"
 #include "runtime/comm/init/plugins.h"
-#include "runtime/device/device_runtime.h"
 
 namespace lockstep::probe {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/environment.h"
+#include "lockstep/base/environment.h"
 #include "runtime/store/secret.h"
 
 namespace lockstep::launcher {

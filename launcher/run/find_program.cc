@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "launcher/command_line.h"
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep::launcher {
 namespace {

@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
-#include "runtime/base/environment.h"
-#include "runtime/base/error.h"
+#include "lockstep/base/environment.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/text.h"
 
 namespace lockstep::launcher {

@@ -13,7 +13,7 @@
 #include "launcher/command_line.h"
 #include "launcher/run/job_report.h"
 #include "launcher/run/spawn.h"
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/host.h"
 #include "runtime/net/stream.h"
 

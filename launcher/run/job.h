@@ -18,9 +18,9 @@
 #include "launcher/watch/guardian.h"
 #include "launcher/watch/rank_watch.h"
 #include "launcher/watch/root_cause.h"
-#include "runtime/base/cause.h"
-#include "runtime/base/deadline.h"
-#include "runtime/base/environment.h"
+#include "lockstep/base/cause.h"
+#include "lockstep/base/deadline.h"
+#include "lockstep/base/environment.h"
 #include "runtime/membership/membership_table.h"
 #include "runtime/net/open_files.h"
 

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "runtime/rendezvous/roster.h"
+#include "lockstep/rendezvous/roster.h"
 
 namespace lockstep::launcher {
 namespace {

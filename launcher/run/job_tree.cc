@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <csignal>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep::launcher {
 namespace {

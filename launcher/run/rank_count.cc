@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <string_view>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/text.h"
 
 namespace lockstep::launcher {

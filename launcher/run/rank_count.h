@@ -5,7 +5,7 @@
 #include <string>
 
 #include "launcher/command_line.h"
-#include "runtime/base/environment.h"
+#include "lockstep/base/environment.h"
 
 namespace lockstep::launcher {
 

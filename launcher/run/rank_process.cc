@@ -10,7 +10,7 @@
 #include <fstream>
 #include <string_view>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/io.h"
 
 namespace lockstep::launcher {

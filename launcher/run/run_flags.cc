@@ -4,7 +4,7 @@
 
 #include "launcher/flag_values.h"
 #include "launcher/run/gpu_choice.h"
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/membership/membership_table.h"
 #include "runtime/net/address.h"
 

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/net/tcp_socket.h"
 
 namespace lockstep::launcher {

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "launcher/run/spawn.h"
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep::launcher {
 namespace {

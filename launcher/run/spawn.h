@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/unique_fd.h"
 #include "runtime/net/open_files.h"
 

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "launcher/watch/exit_status.h"
-#include "runtime/base/deadline.h"
+#include "lockstep/base/deadline.h"
 
 namespace lockstep::launcher {
 

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "runtime/base/environment.h"
+#include "lockstep/base/environment.h"
 #include "runtime/store/secret.h"
 
 namespace lockstep::launcher {

@@ -6,7 +6,7 @@
 #include <array>
 
 #include "launcher/flag_values.h"
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep::launcher {
 namespace {

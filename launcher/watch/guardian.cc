@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "launcher/watch/process_table.h"
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/io.h"
 #include "runtime/base/logging.h"
 #include "runtime/net/stream.h"

@@ -13,7 +13,7 @@
 #include "launcher/run/rank_process.h"
 #include "launcher/watch/missing_ranks.h"
 #include "launcher/watch/stopped_ranks.h"
-#include "runtime/base/cause.h"
+#include "lockstep/base/cause.h"
 #include "runtime/membership/membership_table.h"
 
 namespace lockstep::launcher {

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "launcher/watch/exit_status.h"
-#include "runtime/base/cause.h"
+#include "lockstep/base/cause.h"
 
 namespace lockstep::launcher {
 

@@ -1,12 +1,12 @@
-#include "runtime/autograd/graph.h"
+#include "lockstep/autograd/graph.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <unordered_map>
 
+#include "lockstep/base/error.h"
 #include "runtime/autograd/node.h"
-#include "runtime/base/error.h"
 
 namespace lockstep::autograd {
 namespace {

@@ -1,6 +1,6 @@
 #include "runtime/autograd/node.h"
 
-#include "runtime/autograd/graph.h"
+#include "lockstep/autograd/graph.h"
 
 namespace lockstep::autograd {
 namespace {

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/tensor/tensor.h"
 #include "runtime/tensor/kernels.h"
-#include "runtime/tensor/tensor.h"
 
 namespace lockstep::autograd {
 

@@ -2,9 +2,9 @@
 
 #include <limits>
 
+#include "lockstep/autograd/ops.h"
+#include "lockstep/base/error.h"
 #include "runtime/autograd/node.h"
-#include "runtime/autograd/ops.h"
-#include "runtime/base/error.h"
 
 namespace lockstep {
 namespace {

@@ -1,8 +1,8 @@
 #include <fmt/format.h>
 
+#include "lockstep/autograd/ops.h"
+#include "lockstep/base/error.h"
 #include "runtime/autograd/node.h"
-#include "runtime/autograd/ops.h"
-#include "runtime/base/error.h"
 
 namespace lockstep {
 using autograd::GradientSink;

@@ -1,4 +1,4 @@
-#include "runtime/base/cause.h"
+#include "lockstep/base/cause.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 #include <array>
 #include <utility>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/printable.h"
 #include "runtime/base/record.h"
 

@@ -1,4 +1,4 @@
-#include "runtime/base/deadline.h"
+#include "lockstep/base/deadline.h"
 
 #include <fmt/format.h>
 

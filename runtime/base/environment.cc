@@ -1,11 +1,11 @@
-#include "runtime/base/environment.h"
+#include "lockstep/base/environment.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <charconv>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/printable.h"
 
 namespace lockstep {

@@ -1,10 +1,10 @@
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 
 #include <fmt/format.h>
 
 #include <system_error>
 
-#include "runtime/base/cause.h"
+#include "lockstep/base/cause.h"
 #include "runtime/base/printable.h"
 #include "runtime/base/resource_limit.h"
 

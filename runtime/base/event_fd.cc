@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <cstdint>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/io.h"
 
 namespace lockstep {

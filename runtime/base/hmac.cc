@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 

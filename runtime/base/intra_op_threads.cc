@@ -1,4 +1,4 @@
-#include "runtime/base/intra_op_threads.h"
+#include "lockstep/base/intra_op_threads.h"
 
 #include <fmt/format.h>
 
@@ -6,8 +6,8 @@
 #include <atomic>
 #include <climits>
 
+#include "lockstep/base/error.h"
 #include "runtime/base/cpu.h"
-#include "runtime/base/error.h"
 
 namespace lockstep {
 namespace {

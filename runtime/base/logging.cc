@@ -7,8 +7,8 @@
 #include <optional>
 #include <utility>
 
-#include "runtime/base/environment.h"
-#include "runtime/base/mutex.h"
+#include "lockstep/base/environment.h"
+#include "lockstep/base/mutex.h"
 #include "runtime/base/printable.h"
 
 namespace lockstep {

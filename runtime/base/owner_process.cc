@@ -1,10 +1,10 @@
-#include "runtime/base/owner_process.h"
+#include "lockstep/base/owner_process.h"
 
 #include <fmt/format.h>
 #include <pthread.h>
 #include <unistd.h>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 namespace {

@@ -11,7 +11,7 @@
 #include <cerrno>
 #include <filesystem>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/io.h"
 #include "runtime/base/printable.h"
 #include "runtime/base/unique_fd.h"

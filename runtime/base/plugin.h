@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/base/environment.h"
+#include "lockstep/base/environment.h"
 
 namespace lockstep {
 

@@ -6,7 +6,7 @@
 
 #include <charconv>
 
-#include "runtime/base/environment.h"
+#include "lockstep/base/environment.h"
 #include "runtime/base/io.h"
 #include "runtime/base/unique_fd.h"
 

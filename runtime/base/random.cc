@@ -1,4 +1,4 @@
-#include "runtime/base/random.h"
+#include "lockstep/base/random.h"
 
 #include <cmath>
 #include <numbers>

@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <vector>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 

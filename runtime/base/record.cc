@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "runtime/base/environment.h"
+#include "lockstep/base/environment.h"
 #include "runtime/base/text.h"
 
 namespace lockstep {

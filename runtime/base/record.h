@@ -23,7 +23,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 

@@ -10,7 +10,7 @@
 #include <cstdio>
 #include <utility>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/io.h"
 #include "runtime/base/resource_limit.h"
 

@@ -7,7 +7,7 @@
 #include <span>
 #include <string>
 
-#include "runtime/base/owner_process.h"
+#include "lockstep/base/owner_process.h"
 #include "runtime/base/unique_fd.h"
 
 namespace lockstep::checkpoint {

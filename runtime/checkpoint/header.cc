@@ -9,7 +9,7 @@
 #include <set>
 #include <vector>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/printable.h"
 
 namespace lockstep::checkpoint {

@@ -12,7 +12,7 @@
 #include <string>
 #include <string_view>
 
-#include "runtime/checkpoint/safetensors.h"
+#include "lockstep/checkpoint/safetensors.h"
 
 namespace lockstep::checkpoint {
 

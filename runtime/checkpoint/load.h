@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/checkpoint/load_options.h"
+#include "lockstep/checkpoint/load_options.h"
 #include "runtime/checkpoint/tensor_files.h"
 
 namespace lockstep::checkpoint {

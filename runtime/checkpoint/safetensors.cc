@@ -1,4 +1,4 @@
-#include "runtime/checkpoint/safetensors.h"
+#include "lockstep/checkpoint/safetensors.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -12,7 +12,7 @@
 #include <iterator>
 #include <utility>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/unique_fd.h"
 #include "runtime/checkpoint/atomic_file.h"
 #include "runtime/checkpoint/header.h"

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep::checkpoint {
 namespace {

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/checkpoint/safetensors.h"
+#include "lockstep/checkpoint/safetensors.h"
 
 namespace lockstep::checkpoint {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/comm/process_group.h"
+#include "lockstep/comm/process_group.h"
 
 namespace lockstep::comm {
 

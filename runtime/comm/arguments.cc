@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep::comm {
 namespace {

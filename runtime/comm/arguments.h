@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-#include "runtime/comm/process_group.h"
+#include "lockstep/comm/process_group.h"
 
 namespace lockstep::comm {
 

@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/cause.h"
-#include "runtime/comm/process_group.h"
+#include "lockstep/base/cause.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/rendezvous/roster.h"
+#include "lockstep/store/store.h"
 #include "runtime/rendezvous/identity.h"
-#include "runtime/rendezvous/roster.h"
-#include "runtime/store/store.h"
 
 namespace lockstep {
 

@@ -1,4 +1,4 @@
-#include "runtime/comm/note.h"
+#include "lockstep/comm/note.h"
 
 #include <bit>
 

@@ -5,8 +5,8 @@
 #include <string>
 #include <string_view>
 
-#include "runtime/comm/note.h"
-#include "runtime/comm/process_group.h"
+#include "lockstep/comm/note.h"
+#include "lockstep/comm/process_group.h"
 
 namespace lockstep::comm {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "runtime/device/buffer_view.h"
+#include "lockstep/device/buffer_view.h"
 
 namespace lockstep::comm {
 

@@ -1,11 +1,11 @@
-#include "runtime/comm/process_group.h"
+#include "lockstep/comm/process_group.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <exception>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
 
 namespace lockstep {

@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <new>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/resource_limit.h"
 #include "runtime/comm/futex.h"
 

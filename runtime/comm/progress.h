@@ -20,8 +20,8 @@
 #include <memory>
 #include <vector>
 
-#include "runtime/base/mutex.h"
-#include "runtime/base/owner_process.h"
+#include "lockstep/base/mutex.h"
+#include "lockstep/base/owner_process.h"
 #include "runtime/base/unique_fd.h"
 
 namespace lockstep::comm {

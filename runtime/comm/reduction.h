@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <span>
 
-#include "runtime/comm/process_group.h"
+#include "lockstep/comm/process_group.h"
 
 namespace lockstep::comm {
 

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <string>
 
-#include "runtime/base/cause.h"
-#include "runtime/rendezvous/roster.h"
+#include "lockstep/base/cause.h"
+#include "lockstep/rendezvous/roster.h"
 
 namespace lockstep::comm {
 

@@ -8,8 +8,8 @@
 #include <list>
 #include <new>
 
-#include "runtime/base/error.h"
-#include "runtime/base/mutex.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/mutex.h"
 #include "runtime/comm/reduction.h"
 #include "runtime/comm/roster_cause.h"
 #include "runtime/comm/task_group.h"

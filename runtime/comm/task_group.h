@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "runtime/base/owner_process.h"
+#include "lockstep/base/owner_process.h"
 #include "runtime/base/unwind_guard.h"
 #include "runtime/comm/backend.h"
 #include "runtime/comm/transfer.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "runtime/device/device.h"
+#include "lockstep/device/device.h"
 
 namespace lockstep::cuda {
 

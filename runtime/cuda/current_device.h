@@ -4,7 +4,7 @@
 // bring up a context there, hundreds of megabytes on GPU 0 for each rank of the host.
 #pragma once
 
-#include "runtime/device/device.h"
+#include "lockstep/device/device.h"
 
 namespace lockstep::cuda {
 

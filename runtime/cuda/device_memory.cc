@@ -5,7 +5,7 @@
 
 #include <limits>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
 #include "runtime/cuda/check.h"
 #include "runtime/cuda/current_device.h"

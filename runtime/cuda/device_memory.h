@@ -25,8 +25,8 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/base/mutex.h"
-#include "runtime/device/device_runtime.h"
+#include "lockstep/base/mutex.h"
+#include "lockstep/device/device_runtime.h"
 
 namespace lockstep::cuda {
 

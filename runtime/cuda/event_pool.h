@@ -1,6 +1,6 @@
 // Events of one device, used again: to make one costs more than to use one.
 //
-// Threads: any; each event as runtime/device/stream.h says.
+// Threads: any; each event as lockstep/device/stream.h says.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,8 +9,8 @@
 #include <memory>
 #include <vector>
 
-#include "runtime/base/mutex.h"
-#include "runtime/device/device.h"
+#include "lockstep/base/mutex.h"
+#include "lockstep/device/device.h"
 
 namespace lockstep::cuda {
 

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "runtime/device/device_runtime.h"
+#include "lockstep/device/device_runtime.h"
 
 namespace lockstep::cuda {
 

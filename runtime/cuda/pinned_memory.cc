@@ -6,7 +6,7 @@
 #include <bit>
 #include <limits>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/cuda/check.h"
 #include "runtime/cuda/current_device.h"
 #include "runtime/cuda/outside_captures.h"

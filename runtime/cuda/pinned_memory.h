@@ -16,9 +16,9 @@
 #include <memory>
 #include <vector>
 
-#include "runtime/base/mutex.h"
+#include "lockstep/base/mutex.h"
+#include "lockstep/device/device.h"
 #include "runtime/cuda/event_pool.h"
-#include "runtime/device/device.h"
 
 namespace lockstep::cuda {
 

@@ -5,7 +5,7 @@
 
 #include <functional>
 
-#include "runtime/base/deadline.h"
+#include "lockstep/base/deadline.h"
 
 namespace lockstep::cuda {
 

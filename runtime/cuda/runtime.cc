@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <vector>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/cuda/check.h"
 #include "runtime/cuda/current_device.h"
 #include "runtime/cuda/kernels.h"

@@ -8,12 +8,12 @@
 #include <map>
 #include <memory>
 
-#include "runtime/base/mutex.h"
+#include "lockstep/base/mutex.h"
+#include "lockstep/device/device_runtime.h"
 #include "runtime/cuda/device_memory.h"
 #include "runtime/cuda/event_pool.h"
 #include "runtime/cuda/pinned_memory.h"
 #include "runtime/cuda/stream_pool.h"
-#include "runtime/device/device_runtime.h"
 
 namespace lockstep::cuda {
 

@@ -10,8 +10,8 @@
 #include <memory>
 #include <vector>
 
-#include "runtime/base/mutex.h"
-#include "runtime/device/stream.h"
+#include "lockstep/base/mutex.h"
+#include "lockstep/device/stream.h"
 
 namespace lockstep::cuda {
 

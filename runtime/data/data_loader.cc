@@ -1,4 +1,4 @@
-#include "runtime/data/data_loader.h"
+#include "lockstep/data/data_loader.h"
 
 #include <fmt/format.h>
 
@@ -6,8 +6,8 @@
 #include <exception>
 #include <string>
 
-#include "runtime/base/error.h"
-#include "runtime/base/owner_process.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/owner_process.h"
 
 namespace lockstep::data::detail {
 namespace {

@@ -1,11 +1,11 @@
-#include "runtime/data/prefetch.h"
+#include "lockstep/data/prefetch.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <utility>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/quiet_thread.h"
 
 namespace lockstep::data {

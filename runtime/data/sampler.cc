@@ -1,4 +1,4 @@
-#include "runtime/data/sampler.h"
+#include "lockstep/data/sampler.h"
 
 #include <fmt/format.h>
 
@@ -6,8 +6,8 @@
 #include <numeric>
 #include <utility>
 
-#include "runtime/base/error.h"
-#include "runtime/base/random.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/random.h"
 
 namespace lockstep::data {
 namespace {

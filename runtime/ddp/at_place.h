@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <string>
 
-#include "runtime/base/cause.h"
-#include "runtime/base/error.h"
+#include "lockstep/base/cause.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 

@@ -1,12 +1,12 @@
-#include "runtime/ddp/broadcast_parameters.h"
+#include "lockstep/ddp/broadcast_parameters.h"
 
 #include <fmt/format.h>
 
 #include <optional>
 #include <vector>
 
-#include "runtime/base/error.h"
-#include "runtime/device/device_runtime.h"
+#include "lockstep/base/error.h"
+#include "lockstep/device/device_runtime.h"
 
 namespace lockstep {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/ddp/bucket_plan.h"
+#include "lockstep/ddp/bucket_plan.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -7,7 +7,7 @@
 #include <map>
 #include <unordered_set>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 namespace {

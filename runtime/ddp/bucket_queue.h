@@ -12,12 +12,12 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/comm/process_group.h"
-#include "runtime/ddp/bucket_plan.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/ddp/bucket_plan.h"
+#include "lockstep/ddp/step_note.h"
+#include "lockstep/trace/step_record.h"
 #include "runtime/ddp/gradient_memory.h"
 #include "runtime/ddp/step_marks.h"
-#include "runtime/ddp/step_note.h"
-#include "runtime/trace/step_record.h"
 
 namespace lockstep {
 

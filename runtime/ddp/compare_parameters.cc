@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <map>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
+#include "lockstep/rendezvous/roster.h"
 #include "runtime/base/hash.h"
 #include "runtime/base/record.h"
 #include "runtime/rendezvous/consensus.h"
-#include "runtime/rendezvous/roster.h"
 
 namespace lockstep {
 namespace {

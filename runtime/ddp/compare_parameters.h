@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/comm/process_group.h"
-#include "runtime/ddp/bucket_plan.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/ddp/bucket_plan.h"
 
 namespace lockstep {
 

@@ -18,9 +18,9 @@
 #include <memory>
 #include <vector>
 
-#include "runtime/comm/process_group.h"
-#include "runtime/ddp/replica_check.h"
-#include "runtime/ddp/step_note.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/ddp/replica_check.h"
+#include "lockstep/ddp/step_note.h"
 
 namespace lockstep {
 

@@ -14,10 +14,10 @@
 #include <string>
 #include <string_view>
 
-#include "runtime/base/cause.h"
-#include "runtime/base/owner_process.h"
+#include "lockstep/base/cause.h"
+#include "lockstep/base/owner_process.h"
+#include "lockstep/comm/process_group.h"
 #include "runtime/base/unwind_guard.h"
-#include "runtime/comm/process_group.h"
 
 namespace lockstep {
 

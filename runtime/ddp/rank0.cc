@@ -4,8 +4,8 @@
 
 #include <exception>
 
-#include "runtime/base/cause.h"
-#include "runtime/base/error.h"
+#include "lockstep/base/cause.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
 #include "runtime/ddp/own_failure.h"
 

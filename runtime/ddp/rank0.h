@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include "runtime/comm/process_group.h"
+#include "lockstep/comm/process_group.h"
 
 namespace lockstep {
 

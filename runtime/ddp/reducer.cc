@@ -1,4 +1,4 @@
-#include "runtime/ddp/reducer.h"
+#include "lockstep/ddp/reducer.h"
 
 #include <fmt/format.h>
 
@@ -7,9 +7,9 @@
 #include <map>
 #include <numeric>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/owner_process.h"
 #include "runtime/base/logging.h"
-#include "runtime/base/owner_process.h"
 #include "runtime/ddp/at_place.h"
 #include "runtime/ddp/bucket_queue.h"
 #include "runtime/ddp/compare_parameters.h"

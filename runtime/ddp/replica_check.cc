@@ -1,4 +1,4 @@
-#include "runtime/ddp/replica_check.h"
+#include "lockstep/ddp/replica_check.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -7,10 +7,10 @@
 #include <map>
 #include <vector>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
+#include "lockstep/device/device_runtime.h"
+#include "lockstep/rendezvous/roster.h"
 #include "runtime/base/hash.h"
-#include "runtime/device/device_runtime.h"
-#include "runtime/rendezvous/roster.h"
 
 namespace lockstep {
 namespace {

@@ -12,9 +12,9 @@
 #include <span>
 #include <vector>
 
-#include "runtime/comm/work.h"
-#include "runtime/device/device_runtime.h"
-#include "runtime/trace/step_record.h"
+#include "lockstep/comm/work.h"
+#include "lockstep/device/device_runtime.h"
+#include "lockstep/trace/step_record.h"
 
 namespace lockstep {
 

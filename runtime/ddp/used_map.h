@@ -11,8 +11,8 @@
 #include <span>
 #include <vector>
 
+#include "lockstep/device/stream.h"
 #include "runtime/ddp/gradient_memory.h"
-#include "runtime/device/stream.h"
 
 namespace lockstep {
 

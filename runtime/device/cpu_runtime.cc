@@ -7,7 +7,7 @@
 #include <cstring>
 #include <new>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/device/divide.h"
 
 namespace lockstep {

@@ -4,7 +4,7 @@
 // Threads: any; nothing is shared but what the caller shares.
 #pragma once
 
-#include "runtime/device/device_runtime.h"
+#include "lockstep/device/device_runtime.h"
 
 namespace lockstep {
 

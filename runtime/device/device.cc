@@ -1,9 +1,9 @@
-#include "runtime/device/device.h"
+#include "lockstep/device/device.h"
 
 #include <fmt/format.h>
 
-#include "runtime/base/environment.h"
-#include "runtime/base/error.h"
+#include "lockstep/base/environment.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/printable.h"
 
 namespace lockstep {

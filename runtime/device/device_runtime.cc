@@ -1,7 +1,7 @@
-#include "runtime/device/device_runtime.h"
+#include "lockstep/device/device_runtime.h"
 
-#include "runtime/base/error.h"
-#include "runtime/base/mutex.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/mutex.h"
 #include "runtime/base/plugin.h"
 #include "runtime/device/cpu_runtime.h"
 

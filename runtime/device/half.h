@@ -7,7 +7,7 @@
 #include <bit>
 #include <cstdint>
 
-#include "runtime/device/dtype.h"
+#include "lockstep/device/dtype.h"
 
 namespace lockstep {
 

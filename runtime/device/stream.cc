@@ -1,6 +1,6 @@
-#include "runtime/device/stream.h"
+#include "lockstep/device/stream.h"
 
-#include "runtime/device/device_runtime.h"
+#include "lockstep/device/device_runtime.h"
 
 namespace lockstep {
 

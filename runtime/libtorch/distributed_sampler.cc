@@ -1,4 +1,4 @@
-#include "runtime/libtorch/distributed_sampler.h"
+#include "lockstep/libtorch/distributed_sampler.h"
 
 #include <ATen/Functions.h>
 #include <fmt/format.h>
@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 
-namespace lockstep::torch {
+namespace lockstep::libtorch {
 namespace {
 
 std::size_t require_sane(std::size_t length, int rank, int world) {
@@ -125,4 +125,4 @@ void DistributedSampler::load(::torch::serialize::InputArchive& archive) {
   resume(read("epoch"), static_cast<std::size_t>(read("position")));
 }
 
-}  // namespace lockstep::torch
+}  // namespace lockstep::libtorch

@@ -4,7 +4,7 @@
 
 #include <queue>
 
-namespace lockstep::torch {
+namespace lockstep::libtorch {
 
 using ::torch::autograd::Edge;
 using ::torch::autograd::Node;
@@ -52,4 +52,4 @@ std::vector<int> graph_order(std::span<const at::Tensor> outputs, const std::uno
   return order;
 }
 
-}  // namespace lockstep::torch
+}  // namespace lockstep::libtorch

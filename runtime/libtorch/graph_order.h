@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
-namespace lockstep::torch {
+namespace lockstep::libtorch {
 
 // The engine's own order, as on one CPU thread: a node runs when all that lead to it have, the one made last first, and
 // a leaf at once. Leaves are given by their gradient accumulators and come out by number; those that `outputs` do not
@@ -15,4 +15,4 @@ namespace lockstep::torch {
 std::vector<int> graph_order(std::span<const at::Tensor> outputs,
                              const std::unordered_map<const ::torch::autograd::Node*, int>& leaves);
 
-}  // namespace lockstep::torch
+}  // namespace lockstep::libtorch

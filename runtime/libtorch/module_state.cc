@@ -9,13 +9,13 @@
 #include <unordered_set>
 #include <utility>
 
-#include "runtime/base/error.h"
-#include "runtime/ddp/broadcast_parameters.h"
+#include "lockstep/base/error.h"
+#include "lockstep/ddp/broadcast_parameters.h"
+#include "lockstep/libtorch/torch_stream.h"
 #include "runtime/ddp/compare_parameters.h"
 #include "runtime/libtorch/tensor_bytes.h"
-#include "runtime/libtorch/torch_stream.h"
 
-namespace lockstep::torch {
+namespace lockstep::libtorch {
 
 std::vector<NamedTensor> state_of(const ::torch::nn::Module& module) {
   std::vector<NamedTensor> state;
@@ -38,7 +38,7 @@ void require_at_home(const std::string& operation, const ProcessGroup& group, co
     if (is_at_home(group, tensor.device()) || (!is_parameter && tensor.is_cpu())) continue;
     throw InvalidArgument(
         fmt::format("{}: '{}' is on {}, and the group computes on {} (backend {}); move the module there, "
-                    "module->to(lockstep::torch::device_of(*group)), or take a group where the module is: "
+                    "module->to(lockstep::libtorch::device_of(*group)), or take a group where the module is: "
                     "InitOptions::device, or LOCKSTEP_DEVICE",
                     operation, name, tensor.device().str(), group.device().str(), group.backend()));
   }
@@ -155,4 +155,4 @@ void broadcast_state_in_stream(ProcessGroup& group, const std::vector<NamedTenso
   if (group.rank() != 0) for_each([](const at::Tensor& staged, const at::Tensor& tensor) { tensor.copy_(staged); });
 }
 
-}  // namespace lockstep::torch
+}  // namespace lockstep::libtorch

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/comm/process_group.h"
+#include "lockstep/comm/process_group.h"
 
-namespace lockstep::torch {
+namespace lockstep::libtorch {
 
 struct NamedTensor {
   std::string name;
@@ -43,4 +43,4 @@ void broadcast_state(ProcessGroup& group, const std::vector<NamedTensor>& state)
 // CPU goes as before.
 void broadcast_state_in_stream(ProcessGroup& group, const std::vector<NamedTensor>& state);
 
-}  // namespace lockstep::torch
+}  // namespace lockstep::libtorch

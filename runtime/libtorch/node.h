@@ -9,7 +9,7 @@
 #include <type_traits>
 #include <utility>
 
-namespace lockstep::torch {
+namespace lockstep::libtorch {
 
 // std::shared_ptr or c10::intrusive_ptr, of ::torch::autograd::Node.
 using NodePtr = decltype(::torch::autograd::Edge::function);
@@ -23,4 +23,4 @@ auto make_node(Args&&... args) {
   }
 }
 
-}  // namespace lockstep::torch
+}  // namespace lockstep::libtorch

@@ -9,7 +9,7 @@
 
 #include "runtime/libtorch/node.h"
 
-namespace lockstep::torch {
+namespace lockstep::libtorch {
 namespace {
 
 struct Boundary : ::torch::autograd::Node {
@@ -38,4 +38,4 @@ at::Tensor behind_boundary(const at::Tensor& output, OnEnter on_enter) {
   return result;
 }
 
-}  // namespace lockstep::torch
+}  // namespace lockstep::libtorch

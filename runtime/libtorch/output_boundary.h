@@ -5,7 +5,7 @@
 
 #include <functional>
 
-namespace lockstep::torch {
+namespace lockstep::libtorch {
 
 // Called when backward comes to the output, on its thread; returns what to multiply the gradient by.
 using OnEnter = std::function<double()>;
@@ -14,4 +14,4 @@ using OnEnter = std::function<double()>;
 // changed in place as the output itself might have been. Does nothing for an output that needs no gradient.
 at::Tensor behind_boundary(const at::Tensor& output, OnEnter on_enter);
 
-}  // namespace lockstep::torch
+}  // namespace lockstep::libtorch

@@ -11,16 +11,16 @@
 #include <exception>
 #include <numeric>
 
-#include "runtime/base/error.h"
-#include "runtime/base/intra_op_threads.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/intra_op_threads.h"
+#include "lockstep/ddp/replica_check.h"
+#include "lockstep/libtorch/sync_batch_norm.h"
 #include "runtime/base/logging.h"
-#include "runtime/ddp/replica_check.h"
 #include "runtime/libtorch/graph_order.h"
 #include "runtime/libtorch/output_boundary.h"
-#include "runtime/libtorch/sync_batch_norm.h"
 #include "runtime/libtorch/tensor_bytes.h"
 
-namespace lockstep::torch {
+namespace lockstep::libtorch {
 
 using ::torch::autograd::variable_list;
 
@@ -326,4 +326,4 @@ void ReplicaImpl::check_replicas() const {
   lockstep::check_replicas(*group_, state.buffers);
 }
 
-}  // namespace lockstep::torch
+}  // namespace lockstep::libtorch

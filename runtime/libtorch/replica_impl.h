@@ -18,16 +18,16 @@
 #include <unordered_map>
 #include <vector>
 
-#include "runtime/base/mutex.h"
+#include "lockstep/base/mutex.h"
+#include "lockstep/ddp/reducer.h"
+#include "lockstep/libtorch/replica.h"
+#include "lockstep/libtorch/torch_stream.h"
 #include "runtime/ddp/divergence_check.h"
 #include "runtime/ddp/own_failure.h"
-#include "runtime/ddp/reducer.h"
 #include "runtime/libtorch/module_state.h"
 #include "runtime/libtorch/node.h"
-#include "runtime/libtorch/replica.h"
-#include "runtime/libtorch/torch_stream.h"
 
-namespace lockstep::torch {
+namespace lockstep::libtorch {
 
 class ReplicaImpl final : public Replica, public std::enable_shared_from_this<ReplicaImpl> {
  public:
@@ -143,4 +143,4 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   OwnFailure failure_;  // of a forward or backward since the last one that went well
 };
 
-}  // namespace lockstep::torch
+}  // namespace lockstep::libtorch

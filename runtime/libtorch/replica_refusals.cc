@@ -7,11 +7,11 @@
 #include <algorithm>
 #include <unordered_set>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
+#include "lockstep/libtorch/sync_batch_norm.h"
 #include "runtime/libtorch/replica_impl.h"
-#include "runtime/libtorch/sync_batch_norm.h"
 
-namespace lockstep::torch {
+namespace lockstep::libtorch {
 
 void ReplicaImpl::refuse_changed() const {
   for (const auto& [name, tensor, is_parameter] : frozen_) {
@@ -130,4 +130,4 @@ void ReplicaImpl::refuse_norms(const ::torch::nn::Module& module) {
                   *norm));
 }
 
-}  // namespace lockstep::torch
+}  // namespace lockstep::libtorch

@@ -7,10 +7,10 @@
 #include <exception>
 #include <utility>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/libtorch/replica_impl.h"
 
-namespace lockstep::torch {
+namespace lockstep::libtorch {
 
 // Queued in the engine for the end of a backward. One that goes without having been called belonged to a backward that
 // an exception has ended.
@@ -238,4 +238,4 @@ void ReplicaImpl::step_without_data(const ::torch::nn::Module& module) {
   end();
 }
 
-}  // namespace lockstep::torch
+}  // namespace lockstep::libtorch

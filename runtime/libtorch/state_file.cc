@@ -1,4 +1,4 @@
-#include "runtime/libtorch/state_file.h"
+#include "lockstep/libtorch/state_file.h"
 
 #include <ATen/Functions.h>
 #include <fmt/format.h>
@@ -6,13 +6,13 @@
 #include <span>
 #include <vector>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/checkpoint/load.h"
 #include "runtime/ddp/rank0.h"
 #include "runtime/libtorch/module_state.h"
 #include "runtime/libtorch/tensor_bytes.h"
 
-namespace lockstep::torch {
+namespace lockstep::libtorch {
 namespace {
 
 DType file_dtype(const std::string& operation, const NamedTensor& item) {
@@ -93,4 +93,4 @@ Loaded load_state(const std::filesystem::path& path, const ::torch::nn::Module& 
   return checkpoint::loaded_from_text(text);
 }
 
-}  // namespace lockstep::torch
+}  // namespace lockstep::libtorch

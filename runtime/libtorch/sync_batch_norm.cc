@@ -1,4 +1,4 @@
-#include "runtime/libtorch/sync_batch_norm.h"
+#include "lockstep/libtorch/sync_batch_norm.h"
 
 #include <ATen/Functions.h>
 #include <fmt/format.h>
@@ -10,11 +10,11 @@
 #include <cmath>
 #include <utility>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
+#include "lockstep/libtorch/torch_stream.h"
 #include "runtime/libtorch/node.h"
-#include "runtime/libtorch/torch_stream.h"
 
-namespace lockstep::torch {
+namespace lockstep::libtorch {
 namespace {
 
 using ::torch::autograd::SavedVariable;
@@ -156,7 +156,7 @@ void SyncBatchNormImpl::join(std::shared_ptr<ProcessGroup> group, LossWeight los
 }
 
 void SyncBatchNormImpl::pretty_print(std::ostream& stream) const {
-  stream << "lockstep::torch::SyncBatchNorm(" << options.num_features() << ", eps=" << options.eps() << ")";
+  stream << "lockstep::libtorch::SyncBatchNorm(" << options.num_features() << ", eps=" << options.eps() << ")";
 }
 
 void SyncBatchNormImpl::_check_input_dim(const at::Tensor& input) {
@@ -312,7 +312,7 @@ void convert_sync_batch_norm(::torch::nn::Module& module, const std::shared_ptr<
   if (is_norm) {
     throw InvalidArgument(
         "convert_sync_batch_norm: the module is a batch norm itself, which can't become another one in its place; "
-        "make it a lockstep::torch::SyncBatchNorm, or put it into a torch::nn::Sequential");
+        "make it a lockstep::libtorch::SyncBatchNorm, or put it into a torch::nn::Sequential");
   }
   std::vector<Exchange> exchanges;
   std::vector<std::string> members;
@@ -320,7 +320,7 @@ void convert_sync_batch_norm(::torch::nn::Module& module, const std::shared_ptr<
   if (!members.empty()) {
     throw InvalidArgument(
         fmt::format("convert_sync_batch_norm: {} lie outside torch::nn::Sequential, in members that C++ can't "
-                    "exchange; declare them as lockstep::torch::SyncBatchNorm",
+                    "exchange; declare them as lockstep::libtorch::SyncBatchNorm",
                     fmt::join(members, ", ")));
   }
   for (const Exchange& it : exchanges) {
@@ -329,4 +329,4 @@ void convert_sync_batch_norm(::torch::nn::Module& module, const std::shared_ptr<
   }
 }
 
-}  // namespace lockstep::torch
+}  // namespace lockstep::libtorch

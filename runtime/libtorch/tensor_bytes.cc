@@ -1,8 +1,8 @@
 #include "runtime/libtorch/tensor_bytes.h"
 
-#include "runtime/libtorch/torch_stream.h"
+#include "lockstep/libtorch/torch_stream.h"
 
-namespace lockstep::torch {
+namespace lockstep::libtorch {
 
 std::optional<DType> dtype_of(at::ScalarType type) {
   switch (type) {
@@ -35,4 +35,4 @@ BufferView bytes_of(const at::Tensor& contiguous) {
           device_id_of(contiguous.device())};
 }
 
-}  // namespace lockstep::torch
+}  // namespace lockstep::libtorch

@@ -5,9 +5,9 @@
 
 #include <optional>
 
-#include "runtime/device/buffer_view.h"
+#include "lockstep/device/buffer_view.h"
 
-namespace lockstep::torch {
+namespace lockstep::libtorch {
 
 // Nothing for what lockstep has no name for: bool, complex, quantised. (bool is moved and saved as bytes.)
 std::optional<DType> dtype_of(at::ScalarType type);
@@ -17,4 +17,4 @@ at::ScalarType scalar_type_of(DType dtype);
 // view. `contiguous` as at::Tensor::is_contiguous() says.
 BufferView bytes_of(const at::Tensor& contiguous);
 
-}  // namespace lockstep::torch
+}  // namespace lockstep::libtorch

@@ -1,4 +1,4 @@
-#include "runtime/libtorch/torch_stream.h"
+#include "lockstep/libtorch/torch_stream.h"
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <dlfcn.h>
@@ -7,10 +7,10 @@
 
 #include <cstdint>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
 
-namespace lockstep::torch {
+namespace lockstep::libtorch {
 namespace {
 
 // In LibTorch's C interface, whose binary form stays; only a LibTorch for GPUs has it. One build of ours goes with
@@ -75,4 +75,4 @@ OnStream::~OnStream() {
   }
 }
 
-}  // namespace lockstep::torch
+}  // namespace lockstep::libtorch

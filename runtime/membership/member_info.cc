@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "runtime/base/environment.h"
+#include "lockstep/base/environment.h"
 #include "runtime/base/host.h"
 #include "runtime/base/record.h"
 

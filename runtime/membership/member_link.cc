@@ -13,13 +13,13 @@
 #include <thread>
 #include <utility>
 
+#include "lockstep/base/environment.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/mutex.h"
 #include "proto/push.h"
 #include "proto/request.h"
-#include "runtime/base/environment.h"
-#include "runtime/base/error.h"
 #include "runtime/base/event_fd.h"
 #include "runtime/base/logging.h"
-#include "runtime/base/mutex.h"
 #include "runtime/base/observed_clock.h"
 #include "runtime/base/process_state.h"
 #include "runtime/base/quiet_thread.h"

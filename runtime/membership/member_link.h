@@ -15,9 +15,9 @@
 #include <optional>
 #include <string>
 
-#include "runtime/base/cause.h"
-#include "runtime/base/deadline.h"
-#include "runtime/base/owner_process.h"
+#include "lockstep/base/cause.h"
+#include "lockstep/base/deadline.h"
+#include "lockstep/base/owner_process.h"
 #include "runtime/base/unwind_guard.h"
 #include "runtime/membership/member_info.h"
 #include "runtime/store/endpoint.h"

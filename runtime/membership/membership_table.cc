@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "runtime/base/environment.h"
+#include "lockstep/base/environment.h"
 #include "runtime/base/printable.h"
 
 namespace lockstep::membership {

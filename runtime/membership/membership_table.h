@@ -35,7 +35,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "runtime/base/cause.h"
+#include "lockstep/base/cause.h"
 #include "runtime/base/observed_clock.h"
 #include "runtime/membership/member_info.h"
 

@@ -9,8 +9,8 @@
 #include <cerrno>
 #include <cstddef>
 
-#include "runtime/base/environment.h"
-#include "runtime/base/error.h"
+#include "lockstep/base/environment.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/printable.h"
 
 namespace lockstep::net {

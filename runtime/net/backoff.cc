@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <thread>
 
-#include "runtime/base/random.h"
+#include "lockstep/base/random.h"
 
 namespace lockstep::net {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <chrono>
 
-#include "runtime/base/deadline.h"
+#include "lockstep/base/deadline.h"
 
 namespace lockstep::net {
 

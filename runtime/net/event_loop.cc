@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <climits>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep::net {
 namespace {

@@ -14,7 +14,7 @@
 #include <tuple>
 #include <utility>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/text.h"
 
 namespace lockstep::net {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/environment.h"
+#include "lockstep/base/environment.h"
 
 namespace lockstep::net {
 

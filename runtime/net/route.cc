@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <memory>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/unique_fd.h"
 

@@ -4,7 +4,7 @@
 #include <span>
 #include <string>
 
-#include "runtime/base/environment.h"
+#include "lockstep/base/environment.h"
 #include "runtime/net/address.h"
 #include "runtime/net/interfaces.h"
 

@@ -11,8 +11,8 @@
 #include <string>
 #include <string_view>
 
-#include "runtime/base/deadline.h"
-#include "runtime/base/error.h"
+#include "lockstep/base/deadline.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep::net {
 

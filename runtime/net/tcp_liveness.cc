@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep::net {
 namespace {

@@ -15,7 +15,7 @@
 #include <variant>
 #include <vector>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/net/backoff.h"
 #include "runtime/net/interfaces.h"
 #include "runtime/net/stream.h"

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "runtime/base/deadline.h"
+#include "lockstep/base/deadline.h"
 #include "runtime/base/unique_fd.h"
 #include "runtime/net/address.h"
 

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/base/deadline.h"
+#include "lockstep/base/deadline.h"
 #include "runtime/base/unique_fd.h"
 
 namespace lockstep::net {

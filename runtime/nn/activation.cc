@@ -1,8 +1,8 @@
-#include "runtime/nn/activation.h"
+#include "lockstep/nn/activation.h"
 
 #include <fmt/format.h>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep::nn {
 

@@ -1,4 +1,4 @@
-#include "runtime/nn/embedding.h"
+#include "lockstep/nn/embedding.h"
 
 namespace lockstep::nn {
 

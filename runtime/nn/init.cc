@@ -1,4 +1,4 @@
-#include "runtime/nn/init.h"
+#include "lockstep/nn/init.h"
 
 #include <cmath>
 #include <vector>

@@ -1,4 +1,4 @@
-#include "runtime/nn/layer_norm.h"
+#include "lockstep/nn/layer_norm.h"
 
 namespace lockstep::nn {
 

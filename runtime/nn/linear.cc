@@ -1,4 +1,4 @@
-#include "runtime/nn/linear.h"
+#include "lockstep/nn/linear.h"
 
 namespace lockstep::nn {
 

@@ -1,11 +1,11 @@
-#include "runtime/nn/module.h"
+#include "lockstep/nn/module.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <unordered_set>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/hash.h"
 
 namespace lockstep::nn {

@@ -1,10 +1,10 @@
-#include "runtime/nn/transformer.h"
+#include "lockstep/nn/transformer.h"
 
 #include <fmt/format.h>
 
 #include <cmath>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep::nn {
 namespace {

@@ -1,10 +1,10 @@
-#include "runtime/optim/adamw.h"
+#include "lockstep/optim/adamw.h"
 
 #include <fmt/format.h>
 
 #include <cmath>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/tensor/kernels.h"
 
 namespace lockstep::optim {

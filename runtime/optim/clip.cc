@@ -1,10 +1,10 @@
-#include "runtime/optim/clip.h"
+#include "lockstep/optim/clip.h"
 
 #include <fmt/format.h>
 
 #include <cmath>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/tensor/kernels.h"
 
 namespace lockstep::optim {

@@ -1,11 +1,11 @@
-#include "runtime/optim/optimizer.h"
+#include "lockstep/optim/optimizer.h"
 
 #include <fmt/format.h>
 
 #include <cmath>
 #include <unordered_set>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/tensor/kernels.h"
 
 namespace lockstep::optim {

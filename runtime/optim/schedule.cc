@@ -1,4 +1,4 @@
-#include "runtime/optim/schedule.h"
+#include "lockstep/optim/schedule.h"
 
 #include <algorithm>
 #include <cmath>

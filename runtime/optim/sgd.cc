@@ -1,8 +1,8 @@
-#include "runtime/optim/sgd.h"
+#include "lockstep/optim/sgd.h"
 
 #include <fmt/format.h>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/tensor/kernels.h"
 
 namespace lockstep::optim {

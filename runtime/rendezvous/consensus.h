@@ -14,9 +14,9 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/base/deadline.h"
-#include "runtime/rendezvous/roster.h"
-#include "runtime/store/store.h"
+#include "lockstep/base/deadline.h"
+#include "lockstep/rendezvous/roster.h"
+#include "lockstep/store/store.h"
 
 namespace lockstep::rendezvous {
 

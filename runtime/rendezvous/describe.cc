@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/rendezvous/identity.h"
 #include "runtime/rendezvous/meet.h"
 #include "runtime/store/secret.h"

@@ -6,7 +6,7 @@
 #include <climits>
 #include <fstream>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
 #include "runtime/membership/member_info.h"
 #include "runtime/rendezvous/families/families.h"

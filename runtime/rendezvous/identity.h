@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/deadline.h"
-#include "runtime/base/environment.h"
+#include "lockstep/base/deadline.h"
+#include "lockstep/base/environment.h"
 
 namespace lockstep::rendezvous {
 

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "runtime/base/environment.h"
-#include "runtime/base/error.h"
+#include "lockstep/base/environment.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/printable.h"
 #include "runtime/membership/member_info.h"
 

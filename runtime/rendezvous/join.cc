@@ -8,8 +8,8 @@
 #include <map>
 #include <optional>
 
-#include "runtime/base/environment.h"
-#include "runtime/base/error.h"
+#include "lockstep/base/environment.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/host.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/process_token.h"

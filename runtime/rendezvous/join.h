@@ -10,10 +10,10 @@
 #include <string>
 #include <string_view>
 
-#include "runtime/base/deadline.h"
+#include "lockstep/base/deadline.h"
+#include "lockstep/rendezvous/roster.h"
+#include "lockstep/store/store.h"
 #include "runtime/rendezvous/identity.h"
-#include "runtime/rendezvous/roster.h"
-#include "runtime/store/store.h"
 
 namespace lockstep::rendezvous {
 

@@ -15,7 +15,7 @@
 #include <cerrno>
 #include <climits>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/printable.h"
 #include "runtime/base/procfs.h"

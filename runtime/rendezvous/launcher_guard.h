@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/environment.h"
+#include "lockstep/base/environment.h"
 
 namespace lockstep::rendezvous {
 

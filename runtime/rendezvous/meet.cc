@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/rendezvous/meeting/means.h"
 #include "runtime/rendezvous/meeting/store_registry.h"
 #include "runtime/store/hash_store.h"

@@ -7,14 +7,14 @@
 #include <span>
 #include <string>
 
-#include "runtime/base/deadline.h"
-#include "runtime/base/environment.h"
+#include "lockstep/base/deadline.h"
+#include "lockstep/base/environment.h"
+#include "lockstep/store/store.h"
 #include "runtime/net/address.h"
 #include "runtime/rendezvous/identity.h"
 #include "runtime/rendezvous/init_method.h"
 #include "runtime/rendezvous/launcher_guard.h"
 #include "runtime/store/endpoint.h"
-#include "runtime/store/store.h"
 
 namespace lockstep::rendezvous {
 

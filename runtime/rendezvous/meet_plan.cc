@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/printable.h"
 #include "runtime/rendezvous/meet.h"
 #include "runtime/rendezvous/meeting/local_meeting.h"

@@ -8,8 +8,8 @@
 #include <tuple>
 #include <utility>
 
-#include "runtime/base/environment.h"
-#include "runtime/base/error.h"
+#include "lockstep/base/environment.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/record.h"
 #include "runtime/base/text.h"
 

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/rendezvous/roster.h"
+#include "lockstep/rendezvous/roster.h"
 
 namespace lockstep::rendezvous {
 

@@ -8,8 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "lockstep/rendezvous/roster.h"
 #include "runtime/net/address.h"
-#include "runtime/rendezvous/roster.h"
 #include "runtime/store/secret.h"
 
 namespace lockstep::rendezvous {

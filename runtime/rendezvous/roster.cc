@@ -1,4 +1,4 @@
-#include "runtime/rendezvous/roster.h"
+#include "lockstep/rendezvous/roster.h"
 
 #include <fmt/format.h>
 

@@ -4,9 +4,9 @@
 
 #include <utility>
 
+#include "lockstep/base/error.h"
 #include "proto/proof.h"
 #include "proto/request.h"
-#include "runtime/base/error.h"
 #include "runtime/base/hmac.h"
 #include "runtime/base/printable.h"
 #include "runtime/base/random_bytes.h"

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <map>
 
-#include "runtime/base/mutex.h"
-#include "runtime/store/store.h"
+#include "lockstep/base/mutex.h"
+#include "lockstep/store/store.h"
 
 namespace lockstep::store {
 

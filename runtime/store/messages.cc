@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
-#include "runtime/base/environment.h"
-#include "runtime/base/error.h"
+#include "lockstep/base/environment.h"
+#include "lockstep/base/error.h"
+#include "lockstep/store/store.h"
 #include "runtime/base/text.h"
-#include "runtime/store/store.h"
 
 namespace lockstep::store {
 

@@ -7,7 +7,7 @@
 
 #include <cerrno>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/hmac.h"
 #include "runtime/base/random_bytes.h"
 #include "runtime/base/unique_fd.h"

@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-#include "runtime/base/environment.h"
+#include "lockstep/base/environment.h"
 
 namespace lockstep::store {
 

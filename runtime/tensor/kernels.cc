@@ -4,7 +4,7 @@
 
 #include <atomic>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 namespace {

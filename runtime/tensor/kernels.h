@@ -8,8 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "runtime/base/random.h"
-#include "runtime/device/device.h"
+#include "lockstep/base/random.h"
+#include "lockstep/device/device.h"
 
 namespace lockstep {
 

@@ -1,9 +1,9 @@
-#include "runtime/tensor/shape.h"
+#include "lockstep/tensor/shape.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 

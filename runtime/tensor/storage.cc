@@ -1,11 +1,11 @@
-#include "runtime/tensor/storage.h"
+#include "lockstep/tensor/storage.h"
 
 #include <fmt/format.h>
 
 #include <cerrno>
 #include <new>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/tensor/kernels.h"
 
 namespace lockstep {

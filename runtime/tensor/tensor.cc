@@ -1,8 +1,8 @@
-#include "runtime/tensor/tensor.h"
+#include "lockstep/tensor/tensor.h"
 
 #include <fmt/format.h>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/tensor/kernels.h"
 
 namespace lockstep {

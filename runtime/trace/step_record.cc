@@ -1,4 +1,4 @@
-#include "runtime/trace/step_record.h"
+#include "lockstep/trace/step_record.h"
 
 #include <algorithm>
 

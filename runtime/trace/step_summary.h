@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/trace/step_record.h"
+#include "lockstep/trace/step_record.h"
 
 namespace lockstep::trace {
 

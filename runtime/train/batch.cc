@@ -1,10 +1,10 @@
-#include "runtime/train/batch.h"
+#include "lockstep/train/batch.h"
 
 #include <fmt/format.h>
 
 #include <cstring>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 namespace {

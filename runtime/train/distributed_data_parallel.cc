@@ -1,4 +1,4 @@
-#include "runtime/train/distributed_data_parallel.h"
+#include "lockstep/train/distributed_data_parallel.h"
 
 #include <fmt/format.h>
 
@@ -6,8 +6,8 @@
 #include <exception>
 #include <utility>
 
-#include "runtime/base/error.h"
-#include "runtime/ddp/broadcast_parameters.h"
+#include "lockstep/base/error.h"
+#include "lockstep/ddp/broadcast_parameters.h"
 #include "runtime/ddp/divergence_check.h"
 #include "runtime/ddp/own_failure.h"
 

@@ -1,4 +1,4 @@
-#include "runtime/train/gather.h"
+#include "lockstep/train/gather.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 

@@ -1,9 +1,9 @@
-#include "runtime/train/progress.h"
+#include "lockstep/train/progress.h"
 
 #include <unistd.h>
 
+#include "lockstep/base/owner_process.h"
 #include "runtime/base/io.h"
-#include "runtime/base/owner_process.h"
 #include "runtime/base/unwind_guard.h"
 #include "runtime/train/progress_line.h"
 

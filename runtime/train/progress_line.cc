@@ -6,7 +6,7 @@
 #include <cmath>
 #include <utility>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/printable.h"
 
 namespace lockstep {

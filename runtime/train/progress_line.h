@@ -8,9 +8,9 @@
 #include <string>
 #include <string_view>
 
-#include "runtime/base/environment.h"
+#include "lockstep/base/environment.h"
+#include "lockstep/train/progress.h"
 #include "runtime/trace/step_summary.h"
-#include "runtime/train/progress.h"
 
 namespace lockstep {
 

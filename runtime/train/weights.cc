@@ -1,11 +1,11 @@
-#include "runtime/train/weights.h"
+#include "lockstep/train/weights.h"
 
 #include <algorithm>
 #include <utility>
 #include <vector>
 
+#include "lockstep/ddp/broadcast_parameters.h"
 #include "runtime/checkpoint/load.h"
-#include "runtime/ddp/broadcast_parameters.h"
 #include "runtime/ddp/rank0.h"
 
 namespace lockstep {

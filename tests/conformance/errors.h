@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "runtime/device/buffer_view.h"
+#include "lockstep/device/buffer_view.h"
 #include "tests/support/error_of.h"
 
 namespace lockstep::testing {

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <thread>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "tests/conformance/errors.h"
 #include "tests/conformance/memory.h"
 #include "tests/support/rank_threads.h"

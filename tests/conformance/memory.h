@@ -6,8 +6,8 @@
 #include <cstring>
 #include <span>
 
-#include "runtime/comm/process_group.h"
-#include "runtime/device/device_runtime.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/device/device_runtime.h"
 
 namespace lockstep::testing {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "tests/conformance/errors.h"
 #include "tests/conformance/memory.h"
 #include "tests/support/rank_threads.h"

@@ -8,7 +8,7 @@
 #include <latch>
 #include <thread>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
 #include "runtime/comm/nccl/communicator.h"
 #include "runtime/comm/nccl/compute_ahead.h"

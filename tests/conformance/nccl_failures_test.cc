@@ -10,7 +10,7 @@
 #include <limits>
 #include <thread>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/comm/nccl/api.h"
 #include "runtime/comm/nccl/meeting.h"
 #include "tests/conformance/errors.h"

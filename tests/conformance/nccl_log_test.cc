@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/comm/nccl/store_log.h"
 #include "runtime/store/hash_store.h"
 #include "tests/support/wait_until.h"

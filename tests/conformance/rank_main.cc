@@ -21,8 +21,8 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/base/error.h"
-#include "runtime/comm/init/init_process_group.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/init/init_process_group.h"
 #include "tests/conformance/suite.h"
 
 namespace lockstep::testing {

@@ -4,7 +4,7 @@
 #include <fstream>
 #include <latch>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/host.h"
 #include "runtime/base/memory_limit.h"
 #include "runtime/comm/shm/process_group_shm.h"

@@ -10,7 +10,7 @@
 #include <numeric>
 #include <stdexcept>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "tests/conformance/expected.h"
 #include "tests/conformance/memory.h"
 

@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "runtime/comm/process_group.h"
+#include "lockstep/comm/process_group.h"
 
 namespace lockstep::testing {
 

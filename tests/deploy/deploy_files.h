@@ -7,8 +7,8 @@
 #include <sstream>
 #include <string>
 
-#include "runtime/base/environment.h"
-#include "runtime/base/error.h"
+#include "lockstep/base/environment.h"
+#include "lockstep/base/error.h"
 #include "tests/deploy/yaml.h"
 #include "tests/support/process.h"
 #include "tests/support/temporary_folder.h"

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "tests/e2e/launch.h"
 #include "tests/support/fault_plan.h"
 #include "tests/support/leftovers.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/checkpoint/safetensors.h"
+#include "lockstep/checkpoint/safetensors.h"
 #include "tests/support/process.h"
 #include "tests/support/rank_processes.h"
 #include "tests/support/temporary_folder.h"

@@ -2,7 +2,7 @@
 #include "examples/03_raw_gradients/kernels.h"
 
 #include "examples/03_raw_gradients/kernel_bodies.h"
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "tests/fakes/cudart/fake_cuda.h"
 
 namespace {

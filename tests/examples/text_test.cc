@@ -11,7 +11,7 @@
 #include <string>
 
 #include "examples/02_char_gpt/gpt.h"
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "tests/support/error_of.h"
 #include "tests/support/temporary_folder.h"
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/nn/nn.h"
-#include "runtime/train/weights.h"
+#include "lockstep/nn/nn.h"
+#include "lockstep/train/weights.h"
 #include "tests/multirank/compare.h"
 #include "tests/support/error_of.h"
 #include "tests/support/rank_processes.h"

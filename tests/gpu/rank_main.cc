@@ -14,13 +14,13 @@
 #include <vector>
 
 #include "examples/03_raw_gradients/kernels.h"
-#include "runtime/base/error.h"
-#include "runtime/base/random.h"
-#include "runtime/comm/init/init_process_group.h"
-#include "runtime/ddp/broadcast_parameters.h"
-#include "runtime/ddp/reducer.h"
-#include "runtime/ddp/replica_check.h"
-#include "runtime/device/device_runtime.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/random.h"
+#include "lockstep/comm/init/init_process_group.h"
+#include "lockstep/ddp/broadcast_parameters.h"
+#include "lockstep/ddp/reducer.h"
+#include "lockstep/ddp/replica_check.h"
+#include "lockstep/device/device_runtime.h"
 
 namespace lockstep::testing {
 namespace {

@@ -10,9 +10,9 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
+#include "lockstep/device/device_runtime.h"
 #include "runtime/comm/backend.h"
-#include "runtime/device/device_runtime.h"
 #include "tests/support/error_of.h"
 #include "tests/support/process.h"
 

@@ -11,7 +11,7 @@ namespace {
 // The same loss on 2 ranks of 5 and 2 rows equals that of one process.
 void expect_like_alone(
     const std::function<at::Tensor(const std::function<at::Tensor(at::Tensor)>&, Net&, at::Tensor)>& loss,
-    const torch::DdpOptions& options = many_buckets()) {
+    const libtorch::DdpOptions& options = many_buckets()) {
   const std::vector<std::int64_t> counts{5, 2};
   const Tensors wanted = gradients_alone(counts, [&](Net& net, const at::Tensor& x) {
     return loss([&](const at::Tensor& input) { return net.forward(input); }, net, x);
@@ -19,7 +19,7 @@ void expect_like_alone(
   run_torch_ranks(2, [&](const Group& group) {
     Net net;
     initialize(net, 1);
-    torch::DistributedDataParallel ddp(net, group, options);
+    libtorch::DistributedDataParallel ddp(net, group, options);
     loss([&](const at::Tensor& input) { return ddp(input); }, net,
          rows(group->rank(), counts[static_cast<std::size_t>(group->rank())]))
         .backward();
@@ -70,7 +70,7 @@ TEST(Gradients, AddUpOverTwoBackwardsOfOneGraph) {
   run_torch_ranks(2, [&](const Group& group) {
     Net net;
     initialize(net, 1);
-    torch::DistributedDataParallel ddp(net, group);
+    libtorch::DistributedDataParallel ddp(net, group);
     const at::Tensor y = ddp(rows(group->rank(), group->rank() == 0 ? 5 : 2));
     squares(y).backward({}, /*retain_graph=*/true);
     y.abs().mean().backward();
@@ -82,7 +82,7 @@ TEST(Gradients, AddUpOverTwoBackwardsOfOneGraph) {
 TEST(Gradients, AreViewsOfOneArenaFromTheFirstBackwardOn) {
   run_torch_ranks(2, [](const Group& group) {
     Net net;
-    torch::DistributedDataParallel ddp(net, group);
+    libtorch::DistributedDataParallel ddp(net, group);
     std::map<std::string, void*> addresses;
     for (int step = 0; step < 4; ++step) {
       squares(ddp(rows(group->rank(), 3))).backward();
@@ -105,7 +105,7 @@ TEST(Gradients, AreViewsOfOneArenaFromTheFirstBackwardOn) {
 TEST(Gradients, LeaveWhileBackwardRunsInTheOrderOfTheGraph) {
   run_torch_ranks(2, [](const Group& group) {
     Net net;
-    torch::DistributedDataParallel ddp(net, group, many_buckets());
+    libtorch::DistributedDataParallel ddp(net, group, many_buckets());
     for (int step = 0; step < 3; ++step) {
       squares(ddp(rows(group->rank(), 3))).backward();
       const trace::StepRecord& record = ddp.last_step();
@@ -132,7 +132,7 @@ TEST(Gradients, WithoutZeroGradAddUpAsInOneProcess) {
   run_torch_ranks(2, [&](const Group& group) {
     Net net;
     initialize(net, 1);
-    torch::DistributedDataParallel ddp(net, group, many_buckets());
+    libtorch::DistributedDataParallel ddp(net, group, many_buckets());
     begin_at_one(net);
     for (int step = 0; step < 3; ++step)
       squares(ddp(rows(group->rank(), group->rank() == 0 ? 5 : 2) * (step + 1))).backward();
@@ -144,7 +144,7 @@ TEST(Gradients, OfFewBitsAreWeightedExactly) {
   run_torch_ranks(2, [&](const Group& group) {
     ::torch::nn::Linear net(1, 1);
     net->to(at::kBFloat16);
-    torch::DistributedDataParallel ddp(net, group);
+    libtorch::DistributedDataParallel ddp(net, group);
     // 257 has no bfloat16.
     ddp(at::ones({group->rank() == 0 ? 257 : 1, 1}, at::kBFloat16)).mean().backward();
     EXPECT_EQ(ddp.last_weight(), 258);
@@ -173,7 +173,7 @@ TEST(Gradients, OfEveryDtypeInOneModule) {
   for (const bool overlap : {true, false}) {
     run_torch_ranks(2, [&](const Group& group) {
       Mixed net;
-      torch::DistributedDataParallel ddp(net, group, {.overlap = overlap});
+      libtorch::DistributedDataParallel ddp(net, group, {.overlap = overlap});
       for (int step = 0; step < 3; ++step) {
         net.zero_grad(/*set_to_none=*/step == 1);
         ddp(data(group->rank())).sum(1).mean().backward();
@@ -210,8 +210,8 @@ TEST(Gradients, OfTwoModulesOfOneGroup) {
     Second own_second;
     initialize(own_first, 1);
     initialize(own_second, 2);
-    torch::DistributedDataParallel one(own_first, group, many_buckets());
-    torch::DistributedDataParallel other(own_second, group, many_buckets());
+    libtorch::DistributedDataParallel one(own_first, group, many_buckets());
+    libtorch::DistributedDataParallel other(own_second, group, many_buckets());
     run(own_second, one, other, rows(group->rank(), group->rank() == 0 ? 5 : 2));
     expect_close(gradients_of(own_first), gradients_of(first), "the first");
     expect_close(gradients_of(own_second), gradients_of(second), "the second");
@@ -252,8 +252,8 @@ TEST(Gradients, OfTwoModulesOfOneGroupThatRanksUseDifferently) {
     Second own_second;
     initialize(own_first, 1);
     initialize(own_second, 2);
-    torch::DistributedDataParallel one(own_first, group, options);
-    torch::DistributedDataParallel other(own_second, group, options);
+    libtorch::DistributedDataParallel one(own_first, group, options);
+    libtorch::DistributedDataParallel other(own_second, group, options);
     for (int step = 0; step < 3; ++step) {
       own_first.zero_grad(true);
       own_second.zero_grad(true);
@@ -270,7 +270,7 @@ TEST(Gradients, OfStepsInOtherThreads) {
   run_torch_ranks(2, [&](const Group& group) {
     Net net;
     initialize(net, 1);
-    torch::DistributedDataParallel ddp(net, group, many_buckets());
+    libtorch::DistributedDataParallel ddp(net, group, many_buckets());
     for (int step = 0; step < 2; ++step) {
       net.zero_grad(true);
       at::Tensor loss;
@@ -296,7 +296,7 @@ TEST(Gradients, ReadyInAnotherOrderOnEachRankAndInEachStep) {
   run_torch_ranks(2, [&](const Group& group) {
     Turning net;
     initialize(net, 1);
-    torch::DistributedDataParallel ddp(net, group, many_buckets());
+    libtorch::DistributedDataParallel ddp(net, group, many_buckets());
     for (int step = 0; step < 4; ++step) {
       net.side_first = ((step >> group->rank()) & 1) != 0;  // the four combinations of two ranks
       net.zero_grad(/*set_to_none=*/step == 2);
@@ -326,7 +326,7 @@ TEST(Gradients, OfSomeOfSeveralOutputs) {
   run_torch_ranks(2, [&](const Group& group) {
     TwoHeads net;
     initialize(net, 1);
-    torch::DistributedDataParallel ddp(net, group, many_buckets());
+    libtorch::DistributedDataParallel ddp(net, group, many_buckets());
     for (int step = 0; step < 16; ++step) {
       const int which[] = {step % 4, step / 4};
       TwoHeads alone;
@@ -373,7 +373,7 @@ TEST(Gradients, ChangedInPlace) {
   run_torch_ranks(2, [&](const Group& group) {
     InPlace net;
     initialize(net, 1);
-    torch::DistributedDataParallel ddp(net, group, many_buckets());
+    libtorch::DistributedDataParallel ddp(net, group, many_buckets());
     train(net, [&](int step) { squares(ddp(rows(group->rank(), group->rank() == 0 ? 5 : 2) + step)).backward(); });
     expect_close(weights_of(net), weights_of(alone), "weights");
   });
@@ -383,7 +383,7 @@ TEST(Weights, AreWhatTheProgramSays) {
   run_torch_ranks(2, [](const Group& group) {
     Net net;
     initialize(net, 1);
-    torch::DistributedDataParallel ddp(net, group);
+    libtorch::DistributedDataParallel ddp(net, group);
     const double weight = group->rank() == 0 ? 30 : 10;
     const at::Tensor x = rows(group->rank(), 3);
     const at::Tensor y = ddp(x);
@@ -400,7 +400,7 @@ TEST(Weights, AreWhatTheProgramSays) {
 TEST(Weights, ComeFromTheDimensionThatCountsRows) {
   run_torch_ranks(2, [](const Group& group) {
     ::torch::nn::LSTM lstm(3, 2);
-    torch::DistributedDataParallel ddp(lstm, group, {.batch_dim = 1});
+    libtorch::DistributedDataParallel ddp(lstm, group, {.batch_dim = 1});
     std::get<0>(ddp(at::ones({7, group->rank() + 1, 3}))).mean().backward();
     EXPECT_EQ(ddp.last_weight(), 3);
     expect_says(error_of([&] { ddp(at::ones({7})); }), {"InvalidArgument", "batch_dim is 1", "1 dimensions"});
@@ -411,7 +411,7 @@ TEST(Weights, ComeFromTheDimensionThatCountsRows) {
 template <typename T>
 std::vector<std::int64_t> sizes_in(T value) {
   std::vector<std::int64_t> sizes;
-  torch::visit_tensors(value, [&](const at::Tensor& tensor) { sizes.push_back(tensor.size(0)); });
+  libtorch::visit_tensors(value, [&](const at::Tensor& tensor) { sizes.push_back(tensor.size(0)); });
   return sizes;
 }
 
@@ -446,13 +446,13 @@ TEST(Weights, ThatReachNoOutputAreRefused) {
     const at::Tensor x = rows(group->rank(), group->rank() == 0 ? 5 : 2);
     Naming naming;
     initialize(naming, 1);
-    torch::DistributedDataParallel ddp(naming, group, {.weigh_outputs = true});
+    libtorch::DistributedDataParallel ddp(naming, group, {.weigh_outputs = true});
     squares(ddp(x)["logits"]).backward();
     expect_close(gradients_of(naming), wanted, "in a map");
     // Whoever is second hears of the first.
     const std::string text = error_of([&] {
       Hiding hiding;
-      torch::DistributedDataParallel hidden(hiding, group, {.weigh_outputs = true});
+      libtorch::DistributedDataParallel hidden(hiding, group, {.weigh_outputs = true});
       squares(hidden(x).logits).backward();
     });
     expect_says(text, {"came through no output", "weigh_outputs to false"});
@@ -470,7 +470,7 @@ TEST(MicroBatches, OfUnevenSizeAreTheMeanOverAllRows) {
         initialize(net, 1);
         auto options = many_buckets();
         options.overlap = overlap;
-        torch::DistributedDataParallel ddp(net, group, options);
+        libtorch::DistributedDataParallel ddp(net, group, options);
         for (int step = 0; step < 3; ++step) {
           if (step > 0) net.zero_grad(/*set_to_none=*/step == 1);
           const at::Tensor x = rows(group->rank(), 6);
@@ -493,7 +493,7 @@ TEST(MicroBatches, OfUnevenSizeAreTheMeanOverAllRows) {
 TEST(MicroBatches, OnTopOfOldGradientsAreRefused) {
   run_torch_ranks(1, [](const Group& group) {
     Net net;
-    torch::DistributedDataParallel ddp(net, group);
+    libtorch::DistributedDataParallel ddp(net, group);
     squares(ddp(rows(0, 3))).backward();
     const auto local = ddp.no_sync();
     expect_says(error_of([&] { ddp(rows(0, 3)); }), {"InvalidArgument", "'a.weight'", "zero_grad()"});
@@ -506,7 +506,7 @@ TEST(NoData, OnAnyRankOrAll) {
     run_torch_ranks(2, [&](const Group& group) {
       Net net;
       initialize(net, 1);
-      torch::DistributedDataParallel ddp(net, group, many_buckets());
+      libtorch::DistributedDataParallel ddp(net, group, many_buckets());
       const auto step = [&](std::int64_t count) {
         if (count == 0 && !with_forward) return ddp.step_without_data();
         squares(ddp(rows(1, count))).backward();  // over 0 rows: NaN
@@ -530,7 +530,7 @@ TEST(NoData, OnAnyRankOrAll) {
 TEST(Evaluation, SendsNothing) {
   run_torch_ranks(2, [](const Group& group) {
     Net net;
-    torch::DistributedDataParallel ddp(net, group);
+    libtorch::DistributedDataParallel ddp(net, group);
     squares(ddp(rows(group->rank(), 3))).backward();
     if (group->rank() == 0) {  // alone: the others would have to come
       const at::NoGradGuard no_grad;

@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/error.h"
-#include "runtime/base/random.h"
-#include "runtime/libtorch/distributed_data_parallel.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/random.h"
+#include "lockstep/libtorch/distributed_data_parallel.h"
 #include "tests/support/rank_threads.h"
 
 namespace lockstep::testing {

@@ -3,15 +3,15 @@
 #include <fstream>
 #include <set>
 
-#include "runtime/libtorch/distributed_sampler.h"
-#include "runtime/libtorch/state_file.h"
+#include "lockstep/libtorch/distributed_sampler.h"
+#include "lockstep/libtorch/state_file.h"
 #include "tests/libtorch/common.h"
 
 namespace lockstep::testing {
 namespace {
 
-using torch::DistributedSampler;
-using torch::Uneven;
+using libtorch::DistributedSampler;
+using libtorch::Uneven;
 
 std::vector<std::size_t> all_of(DistributedSampler& sampler, std::size_t batch_size) {
   std::vector<std::size_t> seen;
@@ -194,9 +194,9 @@ TEST(StateFile, GivesEveryRankWhatRankZeroSaved) {
     net.mask[1] = true;
     net.half.detach()[0][1] = 5;
     net.norm->num_batches_tracked.fill_(7);
-    torch::save_state(folder / "net.safetensors", net, group, {{"epoch", "3"}});
+    libtorch::save_state(folder / "net.safetensors", net, group, {{"epoch", "3"}});
     Net other;
-    EXPECT_EQ(torch::load_state(folder / "net.safetensors", other, group).metadata,
+    EXPECT_EQ(libtorch::load_state(folder / "net.safetensors", other, group).metadata,
               (std::map<std::string, std::string>{{"epoch", "3"}}));
     Net wanted;
     initialize(wanted, 1);
@@ -212,11 +212,11 @@ TEST(StateFile, GivesEveryRankWhatRankZeroSaved) {
 TEST(StateFile, OfAPartOfAnotherModelIsReadWhereThatIsAllowed) {
   const auto folder = scratch();
   ::torch::nn::Linear saved(3, 2);
-  torch::save_state(folder / "linear.safetensors", *saved);
+  libtorch::save_state(folder / "linear.safetensors", *saved);
   ::torch::nn::Sequential net(::torch::nn::Linear(3, 2), ::torch::nn::Linear(2, 1));
   initialize(*net, 1);
   const at::Tensor second = net->named_parameters()["1.weight"].clone();
-  const Loaded loaded = torch::load_state(
+  const Loaded loaded = libtorch::load_state(
       folder / "linear.safetensors", *net,
       {.name_in_file = [](const std::string& name) { return name.starts_with("0.") ? name.substr(2) : name; },
        .allow_missing = true});
@@ -229,27 +229,27 @@ TEST(StateFile, OfAPartOfAnotherModelIsReadWhereThatIsAllowed) {
 TEST(StateFile, ThatDoesNotFitChangesNothingAndSaysWhy) {
   const auto folder = scratch();
   ::torch::nn::Linear saved(3, 2);
-  torch::save_state(folder / "linear.safetensors", *saved);
+  libtorch::save_state(folder / "linear.safetensors", *saved);
   Net net;
   const Tensors before = weights_of(net);
-  expect_says(error_of([&] { torch::load_state(folder / "linear.safetensors", net); }),
+  expect_says(error_of([&] { libtorch::load_state(folder / "linear.safetensors", net); }),
               {"InvalidArgument", "does not fit", "missing 'half', 'first.weight'", "and 5 more",
                "unexpected 'bias', 'weight'"});
   ::torch::nn::Linear larger(4, 2);
-  expect_says(error_of([&] { torch::load_state(folder / "linear.safetensors", *larger); }),
+  expect_says(error_of([&] { libtorch::load_state(folder / "linear.safetensors", *larger); }),
               {"different 'weight' (file F32 [2, 3], module F32 [2, 4])"});
   EXPECT_TRUE(same_bits(weights_of(net), before));
   ::torch::nn::Module odd;
   odd.register_buffer("count", at::zeros({1}, at::kShort));
-  expect_says(error_of([&] { torch::save_state(folder / "odd.safetensors", odd); }), {"'count'", "Short"});
+  expect_says(error_of([&] { libtorch::save_state(folder / "odd.safetensors", odd); }), {"'count'", "Short"});
   run_torch_ranks(2, [&](const Group& group) {
-    expect_says(error_of([&] { torch::load_state(folder / "none.safetensors", net, group); }), {"none.safetensors"});
+    expect_says(error_of([&] { libtorch::load_state(folder / "none.safetensors", net, group); }), {"none.safetensors"});
     // Rank 0's fits the file, and the other rank's does not fit rank 0's.
     ::torch::nn::Linear own(group->rank() == 0 ? 3 : 4, 2);
-    expect_says(error_of([&] { torch::load_state(folder / "linear.safetensors", *own, group); }),
+    expect_says(error_of([&] { libtorch::load_state(folder / "linear.safetensors", *own, group); }),
                 {"Mismatch", "'weight (parameter, strides [3, 1])' float32 [2, 3]", "rank 1"});
   });
-  expect_says(error_of([&] { torch::load_state(folder / "linear.safetensors", *saved, nullptr); }),
+  expect_says(error_of([&] { libtorch::load_state(folder / "linear.safetensors", *saved, nullptr); }),
               {"InvalidArgument", "load_state", "group is null"});
   std::filesystem::remove_all(folder);
 }

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <fstream>
 
-#include "runtime/libtorch/sync_batch_norm.h"
+#include "lockstep/libtorch/sync_batch_norm.h"
 #include "tests/libtorch/common.h"
 
 namespace lockstep::testing {
@@ -28,7 +28,7 @@ at::Tensor rows(int rank, std::int64_t count) {
   return random_tensor({count, 4}, static_cast<std::uint64_t>(rank) + 40);
 }
 
-torch::DdpOptions many_buckets() { return {.buckets = {.cap_bytes = 0, .first_cap_bytes = 0}}; }
+libtorch::DdpOptions many_buckets() { return {.buckets = {.cap_bytes = 0, .first_cap_bytes = 0}}; }
 
 // Activation checkpointing by hand: forward without a graph, and in backward again with one.
 struct Checkpoint : ::torch::autograd::Function<Checkpoint> {
@@ -82,7 +82,7 @@ TEST(Checkpointing, ByHandChangesNothing) {
         checkpointed(net, parts, twice);
         auto options = many_buckets();
         options.overlap = overlap;
-        torch::DistributedDataParallel ddp(net, group, options);
+        libtorch::DistributedDataParallel ddp(net, group, options);
         for (int step = 0; step < 3; ++step) {
           net.zero_grad(step == 1);
           ddp(rows(group->rank(), group->rank() == 0 ? 5 : 2)).square().mean().backward();
@@ -100,7 +100,7 @@ TEST(Checkpointing, OfAPartTwiceSaysWhatToSet) {
     std::vector<Checkpoint::Part> parts;
     checkpointed(net, parts, true);
     const std::string text = error_of([&] {
-      torch::DistributedDataParallel ddp(net, group, many_buckets());
+      libtorch::DistributedDataParallel ddp(net, group, many_buckets());
       ddp(rows(0, 2)).square().mean().backward();
     });
     // Whoever is second hears of the first.
@@ -121,7 +121,7 @@ TEST(Exceptions, InBackwardReachEveryRankAndStay) {
       2,
       [](const Group& group) {
         Net net;
-        torch::DistributedDataParallel ddp(net, group, many_buckets());
+        libtorch::DistributedDataParallel ddp(net, group, many_buckets());
         const auto step = [&] { ddp(rows(group->rank(), 2)).square().mean().backward(); };
         const auto body = net.body;
         // Rank 0 may hear of it before it has left step 0, or in step 1.
@@ -152,7 +152,7 @@ TEST(Exceptions, InForwardThatUnwindReachEveryRank) {
     run_torch_ranks(2,
                     [&](const Group& group) {
                       Net net;
-                      torch::DistributedDataParallel ddp(net, group);
+                      libtorch::DistributedDataParallel ddp(net, group);
                       const auto step = [&] { ddp(rows(group->rank(), 2)).square().mean().backward(); };
                       const auto fail = [](Net&, const at::Tensor&) -> at::Tensor {
                         throw std::domain_error("no more luck");
@@ -175,23 +175,23 @@ TEST(Exceptions, InForwardThatUnwindReachEveryRank) {
 }
 
 // Rank 1 fails in `fail`, which is caught there; returns what rank 0 hears of it.
-std::string heard_when(const std::function<void(torch::DistributedDataParallel<Net>&, Net&)>& fail) {
+std::string heard_when(const std::function<void(libtorch::DistributedDataParallel<Net>&, Net&)>& fail) {
   std::string heard;
   run_torch_ranks(2,
                   [&](const Group& group) {
-                    const auto train = [&](torch::DistributedDataParallel<Net>& ddp) {
+                    const auto train = [&](libtorch::DistributedDataParallel<Net>& ddp) {
                       for (int i = 0; i < 3; ++i) ddp(rows(group->rank(), 2)).square().mean().backward();
                     };
                     Net net;
                     if (group->rank() == 0) {
                       // It may hear of it while it still makes its own.
                       heard = error_of([&] {
-                        torch::DistributedDataParallel ddp(net, group, many_buckets());
+                        libtorch::DistributedDataParallel ddp(net, group, many_buckets());
                         train(ddp);
                       });
                       return;
                     }
-                    torch::DistributedDataParallel ddp(net, group, many_buckets());
+                    libtorch::DistributedDataParallel ddp(net, group, many_buckets());
                     const auto body = net.body;
                     EXPECT_NE(error_of([&] { fail(ddp, net); }), "nothing");
                     net.body = body;
@@ -226,15 +226,15 @@ TEST(Exceptions, InForwardWhereOthersWaitInASyncBatchNormReachEveryRank) {
   std::string heard;
   run_torch_ranks(2,
                   [&](const Group& group) {
-                    nn::Sequential net(nn::Linear(4, 3), torch::SyncBatchNorm(nn::BatchNormOptions(3)));
+                    nn::Sequential net(nn::Linear(4, 3), libtorch::SyncBatchNorm(nn::BatchNormOptions(3)));
                     if (group->rank() == 0) {
                       // It may hear of it while it still makes its own.
                       heard = error_of([&] {
-                        torch::DistributedDataParallel ddp(net, group);
+                        libtorch::DistributedDataParallel ddp(net, group);
                         ddp(rows(0, 2));
                       });
                     } else {
-                      torch::DistributedDataParallel ddp(net, group);
+                      libtorch::DistributedDataParallel ddp(net, group);
                       expect_says(error_of([&] { ddp(at::zeros({2, 5})); }), {"exception"});
                     }
                   },
@@ -245,7 +245,7 @@ TEST(Exceptions, InForwardWhereOthersWaitInASyncBatchNormReachEveryRank) {
 TEST(Exceptions, InForwardThatAreCaughtCostNothing) {
   run_torch_ranks(2, [](const Group& group) {
     Net net;
-    torch::DistributedDataParallel ddp(net, group);
+    libtorch::DistributedDataParallel ddp(net, group);
     expect_says(error_of([&] { ddp(at::zeros({2, 3})); }), {"exception"});
     ddp(rows(group->rank(), 2)).square().mean().backward();
     EXPECT_EQ(ddp.last_weight(), 4);
@@ -257,7 +257,7 @@ TEST(Exceptions, InAWorldOfOneLoseTheStepOnly) {
     Net net;
     initialize(net, 1);
     const auto good = net.body;
-    torch::DistributedDataParallel ddp(net, group);
+    libtorch::DistributedDataParallel ddp(net, group);
     for (const bool accumulates : {false, true}) {
       net.zero_grad(true);
       net.body = [](Net& it, const at::Tensor& x) { return it.c(Thrower::apply(at::tanh(it.b(it.a(x))))); };
@@ -283,7 +283,7 @@ TEST(Exceptions, InAWorldOfOneLoseTheStepOnly) {
 TEST(End, InAnyOrder) {
   run_torch_ranks(2, [](const Group& the_group) {
     Group group = the_group;
-    using Ddp = torch::DistributedDataParallel<Net>;
+    using Ddp = libtorch::DistributedDataParallel<Net>;
     auto net = std::make_shared<Net>();
     const at::Tensor weight = net->a->weight;
     // The module goes first.
@@ -352,7 +352,7 @@ TEST(Memory, IsFlat) {
   ASSERT_GT(count, 0) << "LOCKSTEP_SOAK_STEPS is no number of steps";
   run_torch_ranks(2, [count](const Group& group) {
     Net net;
-    torch::DistributedDataParallel ddp(net, group, many_buckets());
+    libtorch::DistributedDataParallel ddp(net, group, many_buckets());
     ::torch::optim::Adam optimizer(net.parameters(), ::torch::optim::AdamOptions(1e-4));
     const auto steps = [&](int number) {
       for (int i = 0; i < number; ++i) {

@@ -98,10 +98,10 @@ std::vector<Tensors> train_alone(const Case& it) {
   return gradients;
 }
 
-std::vector<Tensors> train(const Case& it, const Group& group, const torch::DdpOptions& options) {
+std::vector<Tensors> train(const Case& it, const Group& group, const libtorch::DdpOptions& options) {
   Experts net;
   initialize(net, 1);
-  torch::DistributedDataParallel ddp(net, group, options);
+  libtorch::DistributedDataParallel ddp(net, group, options);
   Optimizer optimizer = optimizer_of(net);
   std::vector<Tensors> gradients;
   const auto rank = static_cast<std::size_t>(group->rank());
@@ -109,7 +109,7 @@ std::vector<Tensors> train(const Case& it, const Group& group, const torch::DdpO
     net.zero_grad(true);
     for (std::size_t micro = 0; micro < it.parts[step].size(); ++micro) {
       const Part& part = it.parts[step][micro][rank];
-      using NoSync = torch::DistributedDataParallel<Experts>::NoSync;
+      using NoSync = libtorch::DistributedDataParallel<Experts>::NoSync;
       const std::unique_ptr<NoSync> local(micro + 1 < it.parts[step].size() ? new NoSync(ddp.no_sync()) : nullptr);
       loss_of(ddp(part.input(it.seed(step, micro, rank)), part.experts), it.loss).backward();
     }
@@ -146,7 +146,7 @@ TEST(Losses, ThatRanksTakeForDifferentThingsAreRefused) {
   run_torch_ranks(2, [](const Group& group) {
     Experts net;
     expect_says(error_of([&] {
-                  torch::DistributedDataParallel(net, group, {.loss = group->rank() == 0 ? Loss::mean : Loss::sum});
+                  libtorch::DistributedDataParallel(net, group, {.loss = group->rank() == 0 ? Loss::mean : Loss::sum});
                 }),
                 {"Mismatch", "Loss::sum"});
   });

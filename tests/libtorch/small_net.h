@@ -31,7 +31,7 @@ inline at::Tensor rows(int rank, std::int64_t count) {
   return random_tensor({count, 4}, static_cast<std::uint64_t>(rank) + 40);
 }
 
-inline torch::DdpOptions many_buckets() { return {.buckets = {.cap_bytes = 0, .first_cap_bytes = 0}}; }
+inline libtorch::DdpOptions many_buckets() { return {.buckets = {.cap_bytes = 0, .first_cap_bytes = 0}}; }
 
 // What one process has on the rows of all ranks, `count` of rank r being counts[r].
 inline Tensors gradients_alone(const std::vector<std::int64_t>& counts,

@@ -1,5 +1,5 @@
 // SyncBatchNorm is BatchNorm on the rows of all ranks.
-#include "runtime/libtorch/sync_batch_norm.h"
+#include "lockstep/libtorch/sync_batch_norm.h"
 
 #include <array>
 #include <future>
@@ -69,7 +69,7 @@ TEST(SyncBatchNorm, IsThatOfTheGlobalBatch) {
         const auto rank = static_cast<std::size_t>(group->rank());
         const std::int64_t begin = cuts[rank];
         const std::int64_t end = cuts[rank + 1];
-        torch::SyncBatchNorm norm(it.options, group);
+        libtorch::SyncBatchNorm norm(it.options, group);
         norm->to(at::kDouble);
         initialize(*norm, 2);
         const auto weight = std::make_shared<std::optional<std::int64_t>>(end - begin);
@@ -131,9 +131,9 @@ TEST(SyncBatchNorm, OfAGroupOfItsOwnComputesWithThatOnesRows) {
     const auto rank = static_cast<std::size_t>(group->rank());
     const Group own = of_rank[rank].get_future().get();
     auto net = make();
-    torch::convert_sync_batch_norm(*net, own);
-    torch::DistributedDataParallel ddp(net, group);
-    EXPECT_EQ(net[1]->as<torch::SyncBatchNormImpl>()->group(), own);
+    libtorch::convert_sync_batch_norm(*net, own);
+    libtorch::DistributedDataParallel ddp(net, group);
+    EXPECT_EQ(net[1]->as<libtorch::SyncBatchNormImpl>()->group(), own);
     const at::Tensor x = data.slice(0, cuts[rank], cuts[rank + 1]);
     ddp(x).square().mean().backward();
     expect_close(gradients_of(*net), gradients_of(*alone), "rank " + std::to_string(rank));
@@ -157,13 +157,13 @@ TEST(SyncBatchNorm, OfAGroupOfItsOwnComputesWithThatOnesRows) {
 struct Branches : nn::Module {
   nn::Linear side = register_module("side", nn::Linear(4, 4));
   nn::Linear in = register_module("in", nn::Linear(nn::LinearOptions(4, 5).bias(false)));
-  torch::SyncBatchNorm first = register_module("first", torch::SyncBatchNorm(nn::BatchNormOptions(5)));
+  libtorch::SyncBatchNorm first = register_module("first", libtorch::SyncBatchNorm(nn::BatchNormOptions(5)));
   nn::Linear middle = register_module("middle", nn::Linear(nn::LinearOptions(5, 3).bias(false)));
-  torch::SyncBatchNorm second = register_module("second", torch::SyncBatchNorm(nn::BatchNormOptions(3)));
+  libtorch::SyncBatchNorm second = register_module("second", libtorch::SyncBatchNorm(nn::BatchNormOptions(3)));
   nn::Linear head = register_module("head", nn::Linear(3, 3));
   explicit Branches(const Group& group = nullptr) {
     if (group) {
-      for (const torch::SyncBatchNorm& norm : {first, second}) norm->join(group, nullptr);
+      for (const libtorch::SyncBatchNorm& norm : {first, second}) norm->join(group, nullptr);
     }
     initialize(*this, 6);
   }
@@ -211,7 +211,7 @@ struct BranchSteps {
   }
 
   // Returns how many gradients were there when the first bucket left, in a step that takes all layers.
-  int train(const Group& group, Branches& net, torch::DistributedDataParallel<Branches>& ddp) const {
+  int train(const Group& group, Branches& net, libtorch::DistributedDataParallel<Branches>& ddp) const {
     const int rank = group->rank();
     for (int step = 0; step < 4; ++step) {
       net.zero_grad(true);
@@ -237,7 +237,7 @@ struct BranchSteps {
   }
 };
 
-torch::DdpOptions bucket_each(bool weigh_outputs = false) {
+libtorch::DdpOptions bucket_each(bool weigh_outputs = false) {
   return {.buckets = {.cap_bytes = 0, .first_cap_bytes = 0}, .weigh_outputs = weigh_outputs};
 }
 
@@ -248,7 +248,7 @@ TEST(SyncBatchNorm, OfTheSameGroupAsLayersThatSomeRanksLeaveOut) {
     for (const bool weigh_outputs : {false, true}) {
       run_torch_ranks(it.ranks(), [&](const Group& group) {
         Branches net;
-        torch::DistributedDataParallel ddp(net, group, bucket_each(weigh_outputs));
+        libtorch::DistributedDataParallel ddp(net, group, bucket_each(weigh_outputs));
         EXPECT_GE(it.train(group, net, ddp), 9) << "head is registered last";
       });
     }
@@ -270,14 +270,14 @@ TEST(SyncBatchNorm, OfAnotherGroupLetsBucketsLeaveBetweenTheNorms) {
   const std::shared_ptr<void> at_end(nullptr, [&](void*) { over.set_value(); });
   run_torch_ranks(2, [&](const Group& group) {
     Branches net(of_rank[static_cast<std::size_t>(group->rank())].get_future().get());
-    torch::DistributedDataParallel ddp(net, group, bucket_each());
+    libtorch::DistributedDataParallel ddp(net, group, bucket_each());
     EXPECT_EQ(it.train(group, net, ddp), 1);
   });
 }
 
 TEST(SyncBatchNorm, OfOneRankWithoutDataKeepsWhatItHas) {
   run_torch_ranks(1, [](const Group& group) {
-    torch::SyncBatchNorm norm(nn::BatchNormOptions(3), group);
+    libtorch::SyncBatchNorm norm(nn::BatchNormOptions(3), group);
     EXPECT_EQ(norm->forward(at::zeros({0, 3, 4})).sizes(), (std::vector<std::int64_t>{0, 3, 4}));
     EXPECT_EQ(norm->num_batches_tracked.item<int>(), 0);
   });
@@ -285,7 +285,7 @@ TEST(SyncBatchNorm, OfOneRankWithoutDataKeepsWhatItHas) {
 
 TEST(SyncBatchNorm, OfNoRowsAnywhereKeepsWhatItHas) {
   run_torch_ranks(2, [](const Group& group) {
-    torch::SyncBatchNorm norm(nn::BatchNormOptions(3), group);
+    libtorch::SyncBatchNorm norm(nn::BatchNormOptions(3), group);
     norm->forward(at::zeros({0, 3, 4})).sum().backward();
     EXPECT_EQ(norm->num_batches_tracked.item<int>(), 0);
     EXPECT_TRUE(norm->running_var.eq(1).all().item<bool>());
@@ -294,7 +294,7 @@ TEST(SyncBatchNorm, OfNoRowsAnywhereKeepsWhatItHas) {
 
 TEST(SyncBatchNorm, RefusesWhatHasNoAnswer) {
   run_torch_ranks(2, [](const Group& group) {
-    torch::SyncBatchNorm norm(nn::BatchNormOptions(3), group);
+    libtorch::SyncBatchNorm norm(nn::BatchNormOptions(3), group);
     expect_says(error_of([&] { norm->forward(at::zeros({4, 2})); }), {"InvalidArgument", "[N, 3, ...]"});
     expect_says(error_of([&] {
                   norm->forward(at::zeros({group->rank() == 0 ? 1 : 0, 3}));
@@ -314,7 +314,7 @@ TEST(SyncBatchNorm, IsNoPartOfAStepWithoutDataUnlessItRests) {
   alone.forward(it.input(0, 0, 0), true, true).square().mean().backward();
   run_torch_ranks(2, [&](const Group& group) {
     Branches net;
-    torch::DistributedDataParallel ddp(net, group, bucket_each());
+    libtorch::DistributedDataParallel ddp(net, group, bucket_each());
     expect_says(error_of([&] { ddp.step_without_data(); }), {"InvalidArgument", "'first'", "a forward of 0 rows"});
     net.first->eval();
     net.second->eval();
@@ -341,13 +341,13 @@ TEST(ConvertSyncBatchNorm, KeepsParametersNamesAndPlaces) {
   net.named_buffers()["layers.1.running_mean"].fill_(4);
   const auto before = net.named_parameters();
   const Tensors buffers = copies_of(net.named_buffers());
-  torch::convert_sync_batch_norm(net);
+  libtorch::convert_sync_batch_norm(net);
   const auto after = net.named_parameters();
   ASSERT_EQ(after.size(), before.size());
   for (const auto& item : before) EXPECT_TRUE(after[item.key()].is_same(item.value())) << item.key();
   EXPECT_TRUE(same_bits(copies_of(net.named_buffers()), buffers));
-  for (const std::size_t i : {1u, 3u}) EXPECT_NE(net.layers[i]->as<torch::SyncBatchNormImpl>(), nullptr);
-  EXPECT_NE(std::dynamic_pointer_cast<torch::SyncBatchNormImpl>(net.named_modules("", false)["layers.4.body.1"]),
+  for (const std::size_t i : {1u, 3u}) EXPECT_NE(net.layers[i]->as<libtorch::SyncBatchNormImpl>(), nullptr);
+  EXPECT_NE(std::dynamic_pointer_cast<libtorch::SyncBatchNormImpl>(net.named_modules("", false)["layers.4.body.1"]),
             nullptr);
   EXPECT_EQ(net.layers->forward(random_tensor({5, 4}, 1)).sizes(), (std::vector<std::int64_t>{5, 2}));
   EXPECT_EQ(net.named_buffers()["layers.4.body.1.num_batches_tracked"].item<int>(), 1);
@@ -359,10 +359,11 @@ TEST(ConvertSyncBatchNorm, NamesWhatCppCannotExchangeAndChangesNothing) {
     nn::Sequential features = register_module("features", nn::Sequential(nn::Linear(4, 3), nn::BatchNorm1d(3)));
     nn::BatchNorm1d norm = register_module("norm", nn::BatchNorm1d(3));
   } net;
-  expect_says(error_of([&] { torch::convert_sync_batch_norm(net); }), {"InvalidArgument", "'norm'", "SyncBatchNorm"});
+  expect_says(error_of([&] { libtorch::convert_sync_batch_norm(net); }),
+              {"InvalidArgument", "'norm'", "SyncBatchNorm"});
   EXPECT_NE(net.features[1]->as<nn::BatchNorm1dImpl>(), nullptr);
   nn::BatchNorm2d norm(3);
-  expect_says(error_of([&] { torch::convert_sync_batch_norm(*norm); }), {"InvalidArgument", "a batch norm itself"});
+  expect_says(error_of([&] { libtorch::convert_sync_batch_norm(*norm); }), {"InvalidArgument", "a batch norm itself"});
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // N ranks compute what LibTorch computes in one process on the global batch: gradients, and weights after 20 steps.
 #include <mutex>
 
-#include "runtime/libtorch/sync_batch_norm.h"
+#include "lockstep/libtorch/sync_batch_norm.h"
 #include "tests/libtorch/common.h"
 
 // As a program of the user's own has them: outside this project's namespaces.
@@ -106,7 +106,7 @@ Result train(nn::Module& module, const std::vector<std::int64_t>& row, bool is_t
 // Once as LibTorch does it, then on 1, 2 and 3 ranks over random partitions.
 template <typename Make>
 void compare(Make make, const std::vector<std::int64_t>& row, bool is_tokens = false,
-             const torch::DdpOptions& options = {}) {
+             const libtorch::DdpOptions& options = {}) {
   at::set_num_threads(1);
   auto alone = make();
   initialize(*alone, 7);
@@ -125,8 +125,8 @@ void compare(Make make, const std::vector<std::int64_t>& row, bool is_tokens = f
       auto model = make();
       // Ranks begin with other weights: rank 0's must reach them.
       initialize(*model, 7 + static_cast<std::uint64_t>(group->rank()));
-      torch::convert_sync_batch_norm(*model);
-      torch::DistributedDataParallel ddp(model, group, options);
+      libtorch::convert_sync_batch_norm(*model);
+      libtorch::DistributedDataParallel ddp(model, group, options);
       Generator random(static_cast<std::uint64_t>(ranks));
       const auto rank = static_cast<std::size_t>(group->rank());
       results[rank] = train(

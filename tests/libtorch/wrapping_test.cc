@@ -1,7 +1,7 @@
 // What is wrapped: which parameters and buffers, how they start on each rank, and what is refused.
 #include <atomic>
 
-#include "runtime/libtorch/sync_batch_norm.h"
+#include "lockstep/libtorch/sync_batch_norm.h"
 #include "tests/libtorch/small_net.h"
 
 namespace lockstep::testing {
@@ -15,7 +15,7 @@ TEST(Parameters, ThatNobodyUsesAreLeftAlone) {
       net.use_side = false;
       auto options = many_buckets();
       if (declared) options.unused = {"side.weight", "side.bias"};
-      torch::DistributedDataParallel ddp(net, group, options);
+      libtorch::DistributedDataParallel ddp(net, group, options);
       ::torch::optim::SGD optimizer(net.parameters(), ::torch::optim::SGDOptions(0.1).weight_decay(0.5));
       const at::Tensor before = net.side->weight.detach().clone();
       for (int step = 0; step < 3; ++step) {
@@ -46,7 +46,7 @@ TEST(Parameters, ThatOneRankUsesGetTheirMeanEverywhere) {
       Net net;
       initialize(net, 1);
       net.use_side = group->rank() == 0;
-      torch::DistributedDataParallel ddp(net, group, many_buckets());
+      libtorch::DistributedDataParallel ddp(net, group, many_buckets());
       for (int step = 0; step < 3; ++step) {
         net.zero_grad(/*set_to_none=*/!zeroed);
         squares(ddp(rows(group->rank(), group->rank() == 0 ? 5 : 2))).backward();
@@ -74,7 +74,7 @@ TEST(Parameters, SharedAndFrozen) {
   run_torch_ranks(2, [&](const Group& group) {
     Tied net;
     initialize(net, 1 + static_cast<std::uint64_t>(group->rank()));
-    torch::DistributedDataParallel ddp(net, group);
+    libtorch::DistributedDataParallel ddp(net, group);
     EXPECT_TRUE(at::equal(net.frozen->weight, alone.frozen->weight)) << "frozen ones are rank 0's, too";
     squares(ddp(rows(group->rank(), group->rank() == 0 ? 5 : 2))).backward();
     EXPECT_EQ(ddp.last_step().gradients_ready, 2);
@@ -95,12 +95,12 @@ TEST(Parameters, ThatThawAreTrainedOnceWrappedAgain) {
     initialize(net, 1);
     const at::Tensor x = rows(group->rank(), group->rank() == 0 ? 5 : 2);
     {
-      torch::DistributedDataParallel ddp(net, group);
+      libtorch::DistributedDataParallel ddp(net, group);
       squares(ddp(x)).backward();
     }
     for (const at::Tensor& parameter : net.frozen->parameters()) parameter.requires_grad_(true);
     net.zero_grad(true);
-    torch::DistributedDataParallel ddp(net, group);
+    libtorch::DistributedDataParallel ddp(net, group);
     squares(ddp(x)).backward();
     expect_close(gradients_of(net), gradients_of(alone), "thawed");
   });
@@ -112,7 +112,7 @@ TEST(Parameters, ThatFreezeForAWhileAreLeftAlone) {
   run_torch_ranks(2, [&](const Group& group) {
     Net net;
     initialize(net, 1);
-    torch::DistributedDataParallel ddp(net, group, many_buckets());
+    libtorch::DistributedDataParallel ddp(net, group, many_buckets());
     for (int step = 0; step < 6; ++step) {
       const bool is_frozen = step % 3 == 1;
       net.a->weight.requires_grad_(!is_frozen);
@@ -138,7 +138,7 @@ TEST(Start, EveryRankHasRankZerosParametersAndBuffersOfEveryDtype) {
     net.register_buffer("complex", at::full({2}, 3.0 + r, at::kComplexDouble));
     net.register_buffer("large", random_tensor({600, 700}, static_cast<std::uint64_t>(r)));
     net.register_buffer("nothing", at::zeros({0, 4}));
-    const torch::DistributedDataParallel ddp(net, group);
+    const libtorch::DistributedDataParallel ddp(net, group);
     EXPECT_EQ(net.named_parameters()["f64"].sum().item<double>(), 4.5);
     EXPECT_TRUE(at::equal(net.named_parameters()["transposed"], random_tensor({3, 5}, 9).t()));
     EXPECT_TRUE(net.named_buffers()["mask"].all().item<bool>());
@@ -153,7 +153,7 @@ TEST(Start, BuffersAreRankZerosBeforeEveryForwardThatTrains) {
   run_torch_ranks(2, [](const Group& group) {
     for (const bool broadcast : {true, false}) {
       ::torch::nn::Sequential net(::torch::nn::Linear(4, 3), ::torch::nn::BatchNorm1d(3));
-      torch::DistributedDataParallel ddp(net, group, {.broadcast_buffers = broadcast});
+      libtorch::DistributedDataParallel ddp(net, group, {.broadcast_buffers = broadcast});
       const at::Tensor mean = net->named_buffers()["1.running_mean"];
       mean.fill_(group->rank());
       ddp(rows(group->rank(), 5)).mean().backward();
@@ -176,9 +176,9 @@ TEST(Start, RanksThatDifferAreToldWhere) {
       net.register_parameter("bias", at::zeros({what == "parameter" && odd ? 2 : 3}));
       if (what == "frozen" && odd) weight.requires_grad_(false);
       net.register_buffer("mean", at::zeros({3}, what == "buffer" && odd ? at::kInt : at::kFloat));
-      torch::DdpOptions options;
+      libtorch::DdpOptions options;
       if (what == "unused" && odd) options.unused = {"weight"};
-      const std::string text = error_of([&] { torch::DistributedDataParallel(net, group, options); });
+      const std::string text = error_of([&] { libtorch::DistributedDataParallel(net, group, options); });
       expect_says(text, {"Mismatch", what == "parameter" ? "bias" : what == "buffer" ? "mean" : "weight"});
       if (what == "parameter") expect_says(text, {"float32 [3]", "float32 [2]"});
       ++told;
@@ -198,7 +198,7 @@ TEST(Start, RanksWhoseParametersLieDifferentlyAreToldHow) {
     net.register_parameter("same", channels_last(at::zeros({2, 3, 2, 2})));
     const at::Tensor weight = at::zeros({2, 3, 2, 2});
     net.register_parameter("weight", group->rank() == 1 ? channels_last(weight) : weight);
-    expect_says(error_of([&] { torch::DistributedDataParallel(net, group); }),
+    expect_says(error_of([&] { libtorch::DistributedDataParallel(net, group); }),
                 {"Mismatch", "ranks 0 and 2 have 'weight (parameter, strides [12, 4, 2, 1])'",
                  "rank 1 has 'weight (parameter, strides [12, 1, 6, 3])'", "set_data", "before wrapping"});
     ++told;
@@ -232,7 +232,7 @@ TEST(Parameters, InChannelsLastAreTrainedAsInOneProcess) {
     for (at::Tensor& parameter : net.parameters()) parameter.set_data(channels_last(parameter.detach()));
     // In a dimension of one element a stride says nothing.
     if (group->rank() == 1) net.point.set_data(net.point.detach().contiguous());
-    torch::DistributedDataParallel ddp(net, group, many_buckets());
+    libtorch::DistributedDataParallel ddp(net, group, many_buckets());
     // One rank's memory is no business of the others, once they know how gradients lie.
     if (group->rank() == 1) net.mixed.set_data(net.mixed.detach().contiguous());
     ::torch::optim::SGD own(net.parameters(), 0.1);
@@ -262,7 +262,7 @@ TEST(Parameters, ThatAreSlicesOfLargerMemoryAreTrained) {
   run_torch_ranks(2, [&](const Group& group) {
     const auto net = make();
     if (group->rank() == 1) initialize(*net, 2);
-    torch::DistributedDataParallel ddp(net, group, many_buckets());
+    libtorch::DistributedDataParallel ddp(net, group, many_buckets());
     for (int step = 0; step < 2; ++step) {
       net->zero_grad(step == 0);
       squares(ddp(rows(group->rank(), group->rank() == 0 ? 5 : 2))).backward();
@@ -276,7 +276,7 @@ TEST(Parameters, ThatAreSlicesOfLargerMemoryAreTrained) {
 TEST(Replicas, ThatDriftApartAreNamed) {
   run_torch_ranks(2, [](const Group& group) {
     Net net;
-    torch::DistributedDataParallel ddp(net, group);
+    libtorch::DistributedDataParallel ddp(net, group);
     ::torch::optim::SGD optimizer(net.b->parameters(), 0.1);
     const auto step = [&] {
       squares(ddp(rows(group->rank(), 3))).backward();
@@ -294,7 +294,7 @@ TEST(Replicas, ThatDriftApartAreNamed) {
 TEST(Replicas, OfWhichOneLeftAStepOutAreFoundInTheNextStep) {
   run_torch_ranks(3, [](const Group& group) {
     Net net;
-    torch::DistributedDataParallel ddp(net, group);
+    libtorch::DistributedDataParallel ddp(net, group);
     ::torch::optim::Adam optimizer(net.parameters());
     const auto step = [&](bool optimize) {
       optimizer.zero_grad();
@@ -323,7 +323,7 @@ TEST(Replicas, OfWhichOneLeftAStepOutAreFoundInTheNextStep) {
 TEST(Replicas, WhoseWeightsAreWrittenUncountedAreFoundByTheDigest) {
   run_torch_ranks(2, [](const Group& group) {
     Net net;
-    torch::DistributedDataParallel ddp(net, group, {.compare_every = 2});
+    libtorch::DistributedDataParallel ddp(net, group, {.compare_every = 2});
     squares(ddp(rows(group->rank(), 3))).backward();
     if (group->rank() == 1) *net.b->bias.data_ptr<float>() += 1;
     squares(ddp(rows(group->rank(), 3))).backward();
@@ -335,26 +335,28 @@ TEST(Replicas, WhoseWeightsAreWrittenUncountedAreFoundByTheDigest) {
 TEST(Misuse, IsNamed) {
   run_torch_ranks(2, [](const Group& group) {
     Net net;
-    expect_says(error_of([&] { torch::DistributedDataParallel(net, nullptr); }), {"InvalidArgument", "group is null"});
-    expect_says(error_of([&] { torch::DistributedDataParallel(net, group, {.unused = {"side.wieght"}}); }),
+    expect_says(error_of([&] { libtorch::DistributedDataParallel(net, nullptr); }),
+                {"InvalidArgument", "group is null"});
+    expect_says(error_of([&] { libtorch::DistributedDataParallel(net, group, {.unused = {"side.wieght"}}); }),
                 {"InvalidArgument", "'side.wieght'", "declared unused"});
     ::torch::nn::Module empty;
-    expect_says(error_of([&] { torch::DistributedDataParallel(empty, group); }), {"InvalidArgument", "no parameter"});
+    expect_says(error_of([&] { libtorch::DistributedDataParallel(empty, group); }),
+                {"InvalidArgument", "no parameter"});
     ::torch::nn::Module complex;
     complex.register_parameter("phase", at::zeros({2}, at::kComplexFloat));
-    expect_says(error_of([&] { torch::DistributedDataParallel(complex, group); }),
+    expect_says(error_of([&] { libtorch::DistributedDataParallel(complex, group); }),
                 {"InvalidArgument", "'phase' is ComplexFloat", "view_as_real"});
-    torch::DistributedDataParallel ddp(net, group);
+    libtorch::DistributedDataParallel ddp(net, group);
     expect_says(error_of([&] { ddp.set_weight(-1); }), {"InvalidArgument", "weight -1"});
-    expect_says(error_of([&] { torch::DistributedDataParallel(net, group); }),
+    expect_says(error_of([&] { libtorch::DistributedDataParallel(net, group); }),
                 {"InvalidArgument", "'a.weight' is trained by another", "let go of that one"});
     net.b = net.replace_module("b", ::torch::nn::Linear(6, 3));
     expect_says(error_of([&] { ddp(rows(0, 1)); }),
                 {"InvalidArgument", "'b.weight' has come", "wrap the module again"});
     for (const bool with_group : {false, true}) {
       ::torch::nn::Sequential normed(::torch::nn::Linear(4, 3), ::torch::nn::BatchNorm1d(3));
-      torch::DistributedDataParallel late(normed, group);
-      torch::convert_sync_batch_norm(*normed, with_group ? group : nullptr);
+      libtorch::DistributedDataParallel late(normed, group);
+      libtorch::convert_sync_batch_norm(*normed, with_group ? group : nullptr);
       expect_says(error_of([&] { late(rows(0, 2)); }), {"InvalidArgument", "'1' has come", "convert first"});
     }
   });
@@ -367,7 +369,7 @@ void expect_lost(const Act& act, const at::Tensor& input, const std::vector<std:
     Module net;
     // Rank 1 may hear of it before it has left the constructor.
     const std::string text = error_of([&] {
-      torch::DistributedDataParallel ddp(net, group, many_buckets());
+      libtorch::DistributedDataParallel ddp(net, group, many_buckets());
       if (group->rank() == 0) return act(ddp, net);
       ddp(input).square().mean().backward();
     });
@@ -384,13 +386,13 @@ TEST(Misuse, AForwardThatGoesAroundTheWrapperIsRefusedInEveryStep) {
         // Whoever is second hears of the first.
         const std::string text = error_of([&] {
           Net net;
-          torch::DistributedDataParallel ddp(net, group);
+          libtorch::DistributedDataParallel ddp(net, group);
           const at::Tensor y = ddp(rows(0, 5));
           squares(y).backward({}, /*retain_graph=*/true);
           squares(y).backward();
           EXPECT_EQ(ddp.steps(), 2) << "back through the wrapper's outputs again";
           net.zero_grad(true);
-          using NoSync = torch::DistributedDataParallel<Net>::NoSync;
+          using NoSync = libtorch::DistributedDataParallel<Net>::NoSync;
           const std::unique_ptr<NoSync> local(accumulates ? new NoSync(ddp.no_sync()) : nullptr);
           if (accumulates) squares(ddp(rows(0, 5))).backward();
           squares(net.forward(rows(0, 2))).backward();
@@ -417,7 +419,7 @@ TEST(Misuse, ElementsThatShareMemoryAreRefused) {
           } else {
             net.register_parameter(name, tensor);
           }
-          expect_says(error_of([&] { torch::DistributedDataParallel(net, group); }),
+          expect_says(error_of([&] { libtorch::DistributedDataParallel(net, group); }),
                       {"InvalidArgument", "'" + name + "'", "share memory", "clone"});
         }
       }
@@ -444,7 +446,7 @@ TEST(Misuse, AGradientOfWhatIsDeclaredUnusedIsRefused) {
     options.unused = {"b.bias"};
     // Whoever is second hears of the first.
     const std::string text = error_of([&] {
-      torch::DistributedDataParallel ddp(net, group, options);
+      libtorch::DistributedDataParallel ddp(net, group, options);
       squares(ddp(rows(group->rank(), 2))).backward();
     });
     expect_says(text, {"'b.bias'", "is declared unused"});
@@ -454,7 +456,7 @@ TEST(Misuse, AGradientOfWhatIsDeclaredUnusedIsRefused) {
 TEST(Misuse, ASparseGradientIsRefused) {
   run_torch_ranks(1, [&](const Group& group) {
     ::torch::nn::Embedding net(::torch::nn::EmbeddingOptions(5, 3).sparse(true));
-    torch::DistributedDataParallel ddp(net, group);
+    libtorch::DistributedDataParallel ddp(net, group);
     const auto local = ddp.no_sync();  // else a world of one leaves gradients as they are
     expect_says(error_of([&] { ddp(at::zeros({2}, at::kLong)).sum().backward(); }),
                 {"InvalidArgument", "'weight'", "is sparse"});

@@ -11,9 +11,9 @@
 #include <cstdio>
 #include <string>
 
-#include "runtime/base/environment.h"
-#include "runtime/base/error.h"
-#include "runtime/base/mutex.h"
+#include "lockstep/base/environment.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/mutex.h"
 #include "runtime/comm/init/group_watch.h"
 #include "runtime/net/tcp_socket.h"
 #include "runtime/rendezvous/join.h"

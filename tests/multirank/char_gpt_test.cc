@@ -9,9 +9,9 @@
 #include "examples/02_char_gpt/gpt.h"
 #include "examples/02_char_gpt/text.h"
 #include "examples/02_char_gpt/train.h"
-#include "runtime/data/sampler.h"
-#include "runtime/ddp/replica_check.h"
-#include "runtime/train/distributed_data_parallel.h"
+#include "lockstep/data/sampler.h"
+#include "lockstep/ddp/replica_check.h"
+#include "lockstep/train/distributed_data_parallel.h"
 #include "tests/multirank/compare.h"
 #include "tests/support/rank_threads.h"
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/nn/module.h"
 #include "runtime/base/hash.h"
-#include "runtime/nn/module.h"
 
 namespace lockstep::testing {
 

@@ -4,13 +4,13 @@
 #include <mutex>
 #include <vector>
 
-#include "runtime/base/error.h"
-#include "runtime/base/random.h"
-#include "runtime/data/data_loader.h"
-#include "runtime/nn/nn.h"
-#include "runtime/optim/sgd.h"
-#include "runtime/train/batch.h"
-#include "runtime/train/distributed_data_parallel.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/random.h"
+#include "lockstep/data/data_loader.h"
+#include "lockstep/nn/nn.h"
+#include "lockstep/optim/sgd.h"
+#include "lockstep/train/batch.h"
+#include "lockstep/train/distributed_data_parallel.h"
 #include "tests/multirank/compare.h"
 #include "tests/support/rank_threads.h"
 

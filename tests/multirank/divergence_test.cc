@@ -5,13 +5,13 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/cause.h"
-#include "runtime/base/error.h"
-#include "runtime/nn/nn.h"
-#include "runtime/optim/adamw.h"
-#include "runtime/optim/sgd.h"
-#include "runtime/train/distributed_data_parallel.h"
-#include "runtime/train/weights.h"
+#include "lockstep/base/cause.h"
+#include "lockstep/base/error.h"
+#include "lockstep/nn/nn.h"
+#include "lockstep/optim/adamw.h"
+#include "lockstep/optim/sgd.h"
+#include "lockstep/train/distributed_data_parallel.h"
+#include "lockstep/train/weights.h"
 #include "tests/support/error_of.h"
 #include "tests/support/rank_threads.h"
 #include "tests/support/thrown_on.h"

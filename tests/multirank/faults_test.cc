@@ -10,15 +10,15 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/cause.h"
+#include "lockstep/base/error.h"
+#include "lockstep/data/data_loader.h"
+#include "lockstep/nn/nn.h"
+#include "lockstep/train/batch.h"
+#include "lockstep/train/distributed_data_parallel.h"
+#include "lockstep/train/weights.h"
 #include "runtime/autograd/node.h"
-#include "runtime/base/cause.h"
-#include "runtime/base/error.h"
-#include "runtime/data/data_loader.h"
 #include "runtime/ddp/rank0.h"
-#include "runtime/nn/nn.h"
-#include "runtime/train/batch.h"
-#include "runtime/train/distributed_data_parallel.h"
-#include "runtime/train/weights.h"
 #include "tests/support/error_of.h"
 #include "tests/support/rank_threads.h"
 #include "tests/support/thrown_on.h"

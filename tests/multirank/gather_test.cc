@@ -1,4 +1,4 @@
-#include "runtime/train/gather.h"
+#include "lockstep/train/gather.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/error.h"
-#include "runtime/data/sampler.h"
-#include "runtime/nn/nn.h"
-#include "runtime/train/weights.h"
+#include "lockstep/base/error.h"
+#include "lockstep/data/sampler.h"
+#include "lockstep/nn/nn.h"
+#include "lockstep/train/weights.h"
 #include "tests/multirank/compare.h"
 #include "tests/support/rank_threads.h"
 #include "tests/support/temporary_folder.h"

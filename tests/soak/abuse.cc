@@ -12,8 +12,8 @@
 #include <stdexcept>
 #include <vector>
 
+#include "lockstep/base/error.h"
 #include "proto/request.h"
-#include "runtime/base/error.h"
 #include "runtime/membership/member_link.h"
 #include "runtime/net/stream.h"
 #include "runtime/net/tcp_socket.h"

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "runtime/base/random.h"
+#include "lockstep/base/random.h"
 #include "runtime/net/address.h"
 #include "runtime/store/endpoint.h"
 

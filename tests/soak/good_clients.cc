@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/membership/member_link.h"
 #include "runtime/store/client/tcp_store.h"
 

@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/base/mutex.h"
+#include "lockstep/base/mutex.h"
 #include "runtime/store/endpoint.h"
 
 namespace lockstep::soak {

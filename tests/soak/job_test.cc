@@ -12,8 +12,8 @@
 #include <cstdio>
 #include <string>
 
-#include "runtime/base/environment.h"
-#include "runtime/base/random.h"
+#include "lockstep/base/environment.h"
+#include "lockstep/base/random.h"
 #include "tests/e2e/launch.h"
 #include "tests/support/leftovers.h"
 

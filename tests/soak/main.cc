@@ -23,8 +23,8 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/base/environment.h"
-#include "runtime/base/error.h"
+#include "lockstep/base/environment.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
 #include "runtime/membership/membership_server.h"
 #include "runtime/net/open_files.h"

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/lockstep.h"
+#include "lockstep/lockstep.h"
 
 namespace ls = lockstep;
 

@@ -12,7 +12,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/unique_fd.h"
 
 namespace lockstep::testing {

@@ -11,8 +11,8 @@
 #include <string_view>
 #include <utility>
 
-#include "runtime/base/cause.h"
-#include "runtime/base/error.h"
+#include "lockstep/base/cause.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep::testing {
 

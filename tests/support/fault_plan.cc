@@ -7,9 +7,9 @@
 #include <cstdio>
 #include <optional>
 
-#include "runtime/base/deadline.h"
-#include "runtime/base/environment.h"
-#include "runtime/base/error.h"
+#include "lockstep/base/deadline.h"
+#include "lockstep/base/environment.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep::testing {
 namespace {

@@ -12,8 +12,8 @@
 #include <cstring>
 #include <vector>
 
-#include "runtime/base/error.h"
-#include "runtime/base/mutex.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/mutex.h"
 #include "runtime/base/unique_fd.h"
 
 namespace lockstep::testing {

@@ -10,7 +10,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "runtime/base/environment.h"
+#include "lockstep/base/environment.h"
 #include "runtime/base/unique_fd.h"
 #include "tests/support/process.h"
 

@@ -15,9 +15,9 @@
 #include <cstdio>
 #include <thread>
 
-#include "runtime/base/environment.h"
-#include "runtime/base/error.h"
-#include "runtime/base/mutex.h"
+#include "lockstep/base/environment.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/mutex.h"
 #include "runtime/base/unique_fd.h"
 
 namespace lockstep::testing {

@@ -10,9 +10,9 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/mutex.h"
 #include "runtime/base/host.h"
-#include "runtime/base/mutex.h"
 #include "runtime/comm/backend.h"
 #include "runtime/store/hash_store.h"
 

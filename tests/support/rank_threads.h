@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "runtime/comm/process_group.h"
+#include "lockstep/comm/process_group.h"
 
 // What a suite that serves every backend is built for.
 #ifndef LOCKSTEP_TEST_BACKEND

@@ -7,7 +7,7 @@
 #include <fstream>
 #include <string>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep::testing {
 

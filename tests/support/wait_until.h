@@ -6,7 +6,7 @@
 #include <chrono>
 #include <functional>
 
-#include "runtime/base/deadline.h"
+#include "lockstep/base/deadline.h"
 
 namespace lockstep::testing {
 

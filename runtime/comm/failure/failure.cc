@@ -3,7 +3,7 @@
 #include <string>
 #include <utility>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep::comm {
 namespace {

@@ -7,8 +7,8 @@
 #include <functional>
 #include <optional>
 
-#include "runtime/base/cause.h"
-#include "runtime/base/mutex.h"
+#include "lockstep/base/cause.h"
+#include "lockstep/base/mutex.h"
 #include "runtime/comm/failure/patient_store.h"
 
 namespace lockstep::comm {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/deadline.h"
+#include "lockstep/base/deadline.h"
 
 namespace lockstep::comm {
 

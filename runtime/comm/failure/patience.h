@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "runtime/base/deadline.h"
+#include "lockstep/base/deadline.h"
 #include "runtime/base/observed_clock.h"
 
 namespace lockstep::comm {

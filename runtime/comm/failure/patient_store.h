@@ -11,8 +11,8 @@
 #include <optional>
 #include <string>
 
-#include "runtime/base/mutex.h"
-#include "runtime/store/store.h"
+#include "lockstep/base/mutex.h"
+#include "lockstep/store/store.h"
 
 namespace lockstep::comm {
 

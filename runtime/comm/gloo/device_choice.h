@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "runtime/base/environment.h"
+#include "lockstep/base/environment.h"
 
 namespace lockstep::gloo_backend {
 

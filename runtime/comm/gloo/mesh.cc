@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/comm/wire/wire.h"
 #include "runtime/rendezvous/consensus.h"
 

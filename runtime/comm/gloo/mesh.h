@@ -9,10 +9,10 @@
 
 #include <memory>
 
-#include "runtime/base/deadline.h"
-#include "runtime/base/mutex.h"
-#include "runtime/rendezvous/roster.h"
-#include "runtime/store/store.h"
+#include "lockstep/base/deadline.h"
+#include "lockstep/base/mutex.h"
+#include "lockstep/rendezvous/roster.h"
+#include "lockstep/store/store.h"
 
 namespace lockstep::gloo_backend {
 

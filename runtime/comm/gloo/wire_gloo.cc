@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <exception>
 
-#include "runtime/base/environment.h"
-#include "runtime/base/error.h"
+#include "lockstep/base/environment.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/quiet_thread.h"
 
 namespace lockstep::gloo_backend {

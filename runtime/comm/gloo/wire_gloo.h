@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/base/mutex.h"
+#include "lockstep/base/mutex.h"
 #include "runtime/comm/backend.h"
 #include "runtime/comm/gloo/device_choice.h"
 #include "runtime/comm/gloo/mesh.h"

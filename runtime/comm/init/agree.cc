@@ -6,7 +6,7 @@
 #include <map>
 #include <span>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/record.h"
 #include "runtime/rendezvous/consensus.h"

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/deadline.h"
+#include "lockstep/base/deadline.h"
 #include "runtime/comm/backend.h"
 
 namespace lockstep {

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <array>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/comm/init/agree.h"
 
 namespace lockstep {

@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/mutex.h"
-#include "runtime/comm/process_group.h"
+#include "lockstep/base/mutex.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/store/store.h"
 #include "runtime/membership/member_link.h"
-#include "runtime/store/store.h"
 
 namespace lockstep {
 

@@ -1,16 +1,16 @@
-#include "runtime/comm/init/init_process_group.h"
+#include "lockstep/comm/init/init_process_group.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <functional>
 
+#include "lockstep/base/environment.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/intra_op_threads.h"
+#include "lockstep/base/owner_process.h"
 #include "runtime/base/cpu.h"
-#include "runtime/base/environment.h"
-#include "runtime/base/error.h"
-#include "runtime/base/intra_op_threads.h"
 #include "runtime/base/logging.h"
-#include "runtime/base/owner_process.h"
 #include "runtime/base/printable.h"
 #include "runtime/comm/backend.h"
 #include "runtime/comm/init/choose_backend.h"

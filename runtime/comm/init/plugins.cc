@@ -5,11 +5,11 @@
 #include <map>
 #include <memory>
 
-#include "runtime/base/error.h"
-#include "runtime/base/mutex.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/mutex.h"
+#include "lockstep/device/device_runtime.h"
 #include "runtime/base/plugin.h"
 #include "runtime/comm/plugin.h"
-#include "runtime/device/device_runtime.h"
 
 namespace lockstep {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "runtime/base/error.h"
-#include "runtime/device/device_runtime.h"
+#include "lockstep/base/error.h"
+#include "lockstep/device/device_runtime.h"
 
 namespace lockstep {
 

@@ -4,9 +4,9 @@
 #include <functional>
 #include <string>
 
-#include "runtime/base/environment.h"
+#include "lockstep/base/environment.h"
+#include "lockstep/device/device.h"
 #include "runtime/comm/init/settings.h"
-#include "runtime/device/device.h"
 #include "runtime/rendezvous/identity.h"
 
 namespace lockstep {

@@ -4,7 +4,7 @@
 
 #include <charconv>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/printable.h"
 #include "runtime/membership/membership_table.h"
 

@@ -4,9 +4,9 @@
 #include <chrono>
 #include <string>
 
-#include "runtime/base/environment.h"
-#include "runtime/comm/init/init_process_group.h"
-#include "runtime/device/device.h"
+#include "lockstep/base/environment.h"
+#include "lockstep/comm/init/init_process_group.h"
+#include "lockstep/device/device.h"
 #include "runtime/rendezvous/identity.h"
 #include "runtime/rendezvous/init_method.h"
 

@@ -12,8 +12,8 @@
 #include <string>
 #include <string_view>
 
-#include "runtime/base/cause.h"
-#include "runtime/base/error.h"
+#include "lockstep/base/cause.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/exit_code.h"
 #include "runtime/base/io.h"
 #include "runtime/base/printable.h"

@@ -1,6 +1,6 @@
 #include "runtime/comm/init/watched_store.h"
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 

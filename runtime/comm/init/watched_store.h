@@ -10,8 +10,8 @@
 
 #include <memory>
 
+#include "lockstep/store/store.h"
 #include "runtime/comm/init/group_watch.h"
-#include "runtime/store/store.h"
 
 namespace lockstep {
 

@@ -8,9 +8,9 @@
 #include <cstdlib>
 #include <thread>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/mutex.h"
 #include "runtime/base/logging.h"
-#include "runtime/base/mutex.h"
 #include "runtime/base/quiet_thread.h"
 
 namespace lockstep::mpi_backend {

@@ -10,7 +10,7 @@
 #include <memory>
 #include <string>
 
-#include "runtime/base/deadline.h"
+#include "lockstep/base/deadline.h"
 
 namespace lockstep::mpi_backend {
 

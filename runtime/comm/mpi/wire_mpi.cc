@@ -6,7 +6,7 @@
 #include <chrono>
 #include <iterator>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/comm/failure/patience.h"
 #include "runtime/comm/mpi/mpi_process.h"
 

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/mutex.h"
+#include "lockstep/base/mutex.h"
 #include "runtime/comm/backend.h"
 #include "runtime/comm/wire/wire.h"
 

@@ -4,8 +4,8 @@
 #include <fmt/format.h>
 #include <gnu/libc-version.h>
 
-#include "runtime/base/error.h"
-#include "runtime/base/mutex.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/mutex.h"
 
 namespace lockstep::nccl {
 namespace {

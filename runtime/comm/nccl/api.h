@@ -16,7 +16,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/base/environment.h"
+#include "lockstep/base/environment.h"
 
 namespace lockstep::nccl {
 

@@ -7,9 +7,9 @@
 #include <functional>
 #include <iterator>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/owner_process.h"
 #include "runtime/base/logging.h"
-#include "runtime/base/owner_process.h"
 #include "runtime/comm/arena_agreement.h"
 #include "runtime/comm/nccl/helper_call.h"
 #include "runtime/comm/nccl/nccl_engine.h"

@@ -13,9 +13,9 @@
 #include <memory>
 #include <string>
 
-#include "runtime/base/mutex.h"
+#include "lockstep/base/mutex.h"
+#include "lockstep/comm/process_group.h"
 #include "runtime/comm/nccl/pending_call.h"
-#include "runtime/comm/process_group.h"
 
 namespace lockstep::nccl {
 

@@ -4,8 +4,8 @@
 
 #include <cstring>
 
+#include "lockstep/device/dtype.h"
 #include "runtime/comm/nccl/goodbye.h"
-#include "runtime/device/dtype.h"
 
 namespace lockstep::nccl {
 

@@ -9,8 +9,8 @@
 #include <optional>
 #include <string>
 
-#include "runtime/base/error.h"
-#include "runtime/base/mutex.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/mutex.h"
 #include "runtime/comm/failure/patience.h"
 #include "runtime/comm/nccl/api.h"
 

@@ -3,7 +3,7 @@
 #include <thread>
 #include <utility>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
 
 namespace lockstep::nccl {

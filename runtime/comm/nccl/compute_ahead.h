@@ -12,9 +12,9 @@
 #include <optional>
 #include <vector>
 
+#include "lockstep/device/device_runtime.h"
 #include "runtime/comm/failure/patience.h"
 #include "runtime/comm/nccl/helper_call.h"
-#include "runtime/device/device_runtime.h"
 
 namespace lockstep::nccl {
 

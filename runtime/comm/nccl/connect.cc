@@ -5,7 +5,7 @@
 
 #include <cstring>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/comm/nccl/shutdown.h"
 #include "runtime/rendezvous/consensus.h"
 

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "runtime/base/mutex.h"
+#include "lockstep/base/mutex.h"
 
 namespace lockstep::nccl {
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/mutex.h"
+#include "lockstep/base/mutex.h"
 #include "runtime/comm/op_record.h"
 
 namespace lockstep::nccl {

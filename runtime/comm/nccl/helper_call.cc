@@ -3,7 +3,7 @@
 #include <cuda_runtime_api.h>
 #include <utility>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/quiet_thread.h"
 #include "runtime/comm/failure/patience.h"

@@ -9,9 +9,9 @@
 #include <memory>
 #include <thread>
 
-#include "runtime/base/deadline.h"
-#include "runtime/base/mutex.h"
-#include "runtime/device/device.h"
+#include "lockstep/base/deadline.h"
+#include "lockstep/base/mutex.h"
+#include "lockstep/device/device.h"
 
 namespace lockstep::nccl {
 

@@ -8,8 +8,8 @@
 #include <thread>
 #include <utility>
 
+#include "lockstep/base/owner_process.h"
 #include "runtime/base/logging.h"
-#include "runtime/base/owner_process.h"
 #include "runtime/comm/failure/patience.h"
 #include "runtime/comm/nccl/event_count.h"
 

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "runtime/base/environment.h"
+#include "lockstep/base/environment.h"
 
 namespace lockstep::nccl {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <vector>
 
-#include "runtime/base/environment.h"
-#include "runtime/base/error.h"
+#include "lockstep/base/environment.h"
+#include "lockstep/base/error.h"
 #include "runtime/comm/nccl/api.h"
 #include "runtime/rendezvous/consensus.h"
 

@@ -21,13 +21,13 @@
 #include <optional>
 #include <string>
 
-#include "runtime/base/mutex.h"
+#include "lockstep/base/mutex.h"
+#include "lockstep/comm/work.h"
 #include "runtime/comm/nccl/group_core.h"
 #include "runtime/comm/nccl/group_log.h"
 #include "runtime/comm/nccl/launch_thread.h"
 #include "runtime/comm/nccl/shutdown.h"
 #include "runtime/comm/nccl/watchdog.h"
-#include "runtime/comm/work.h"
 
 namespace lockstep::nccl {
 

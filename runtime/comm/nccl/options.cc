@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep::nccl {
 namespace {

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <optional>
 
-#include "runtime/base/environment.h"
+#include "lockstep/base/environment.h"
 
 namespace lockstep::nccl {
 

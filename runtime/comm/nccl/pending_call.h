@@ -7,9 +7,9 @@
 #include <optional>
 #include <string>
 
+#include "lockstep/device/device_runtime.h"
 #include "runtime/comm/nccl/communicator.h"
 #include "runtime/comm/op_record.h"
-#include "runtime/device/device_runtime.h"
 
 namespace lockstep::nccl {
 

@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/comm/nccl/process_group_nccl.h"
 
 namespace lockstep::nccl {

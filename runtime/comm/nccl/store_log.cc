@@ -7,9 +7,9 @@
 #include <thread>
 #include <utility>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/mutex.h"
 #include "runtime/base/logging.h"
-#include "runtime/base/mutex.h"
 #include "runtime/base/quiet_thread.h"
 
 namespace lockstep::nccl {

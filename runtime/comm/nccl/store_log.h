@@ -16,7 +16,7 @@
 #include <memory>
 #include <string>
 
-#include "runtime/store/store.h"
+#include "lockstep/store/store.h"
 
 namespace lockstep::nccl {
 

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
 #include "runtime/comm/nccl/shutdown.h"
 

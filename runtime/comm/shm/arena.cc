@@ -4,8 +4,8 @@
 
 #include <atomic>
 
-#include "runtime/base/error.h"
-#include "runtime/base/owner_process.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/owner_process.h"
 
 namespace lockstep::shm {
 namespace {

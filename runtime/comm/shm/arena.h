@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "runtime/comm/process_group.h"
+#include "lockstep/comm/process_group.h"
 #include "runtime/comm/shm/control.h"
 #include "runtime/comm/shm/memory.h"
 

@@ -10,8 +10,8 @@
 #include <cstring>
 #include <exception>
 
+#include "lockstep/base/error.h"
 #include "runtime/base/cpu.h"
-#include "runtime/base/error.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/process_token.h"
 #include "runtime/base/random_bytes.h"

@@ -4,10 +4,10 @@
 #include <memory>
 #include <vector>
 
+#include "lockstep/comm/work.h"
 #include "runtime/comm/shm/arena.h"
 #include "runtime/comm/shm/session.h"
 #include "runtime/comm/transfer.h"
-#include "runtime/comm/work.h"
 
 namespace lockstep::shm {
 

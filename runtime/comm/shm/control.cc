@@ -6,7 +6,7 @@
 #include <memory>
 #include <new>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep::shm {
 

@@ -13,8 +13,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "lockstep/comm/process_group.h"
 #include "runtime/comm/op_record.h"
-#include "runtime/comm/process_group.h"
 
 namespace lockstep::shm {
 

@@ -10,7 +10,7 @@
 #include <array>
 #include <memory>
 
-#include "runtime/base/mutex.h"
+#include "lockstep/base/mutex.h"
 #include "runtime/comm/progress.h"
 #include "runtime/comm/shm/arena.h"
 #include "runtime/comm/shm/collective.h"

@@ -6,7 +6,7 @@
 
 #include <cerrno>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/process_token.h"
 
 namespace lockstep::shm {

@@ -12,9 +12,9 @@
 #include <map>
 #include <utility>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/mutex.h"
 #include "runtime/base/memory_limit.h"
-#include "runtime/base/mutex.h"
 #include "runtime/base/resource_limit.h"
 
 namespace lockstep::shm {

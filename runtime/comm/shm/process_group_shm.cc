@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/comm/arena_agreement.h"
 #include "runtime/net/stream.h"
 

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <optional>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/comm/failure/messages.h"
 #include "runtime/comm/futex.h"
 #include "runtime/comm/shm/liveness.h"

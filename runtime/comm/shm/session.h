@@ -10,15 +10,15 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/base/cause.h"
-#include "runtime/base/deadline.h"
-#include "runtime/base/mutex.h"
+#include "lockstep/base/cause.h"
+#include "lockstep/base/deadline.h"
+#include "lockstep/base/mutex.h"
+#include "lockstep/rendezvous/roster.h"
 #include "runtime/comm/failure/messages.h"
 #include "runtime/comm/progress.h"
 #include "runtime/comm/roster_cause.h"
 #include "runtime/comm/shm/control.h"
 #include "runtime/comm/shm/memory.h"
-#include "runtime/rendezvous/roster.h"
 
 namespace lockstep::shm {
 

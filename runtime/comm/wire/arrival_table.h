@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/rendezvous/roster.h"
 #include "runtime/comm/transfer.h"
 #include "runtime/comm/wire/frame.h"
-#include "runtime/rendezvous/roster.h"
 
 namespace lockstep::wire {
 

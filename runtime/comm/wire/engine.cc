@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <exception>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/comm/failure/messages.h"
 
 namespace lockstep::wire {

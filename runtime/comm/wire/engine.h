@@ -18,7 +18,9 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/base/mutex.h"
+#include "lockstep/base/mutex.h"
+#include "lockstep/comm/work.h"
+#include "lockstep/rendezvous/roster.h"
 #include "runtime/comm/failure/messages.h"
 #include "runtime/comm/progress.h"
 #include "runtime/comm/transfer.h"
@@ -27,8 +29,6 @@
 #include "runtime/comm/wire/p2p_queue.h"
 #include "runtime/comm/wire/shutdown.h"
 #include "runtime/comm/wire/wire.h"
-#include "runtime/comm/work.h"
-#include "runtime/rendezvous/roster.h"
 
 namespace lockstep::wire {
 

@@ -3,7 +3,7 @@
 
 #include <future>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/quiet_thread.h"
 #include "runtime/comm/wire/engine.h"
 

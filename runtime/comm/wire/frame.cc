@@ -4,7 +4,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "runtime/base/cause.h"
+#include "lockstep/base/cause.h"
 
 namespace lockstep::wire {
 namespace {

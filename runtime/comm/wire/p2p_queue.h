@@ -16,9 +16,9 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/rendezvous/roster.h"
 #include "runtime/comm/p2p_op.h"
 #include "runtime/comm/wire/frame.h"
-#include "runtime/rendezvous/roster.h"
 
 namespace lockstep::wire {
 

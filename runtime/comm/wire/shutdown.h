@@ -16,12 +16,12 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/mutex.h"
+#include "lockstep/base/mutex.h"
+#include "lockstep/rendezvous/roster.h"
 #include "runtime/comm/failure/failure.h"
 #include "runtime/comm/failure/patient_store.h"
 #include "runtime/comm/wire/frame.h"
 #include "runtime/comm/wire/wire.h"
-#include "runtime/rendezvous/roster.h"
 
 namespace lockstep::wire {
 

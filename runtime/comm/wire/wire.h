@@ -19,7 +19,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/base/deadline.h"
+#include "lockstep/base/deadline.h"
 
 namespace lockstep::wire {
 

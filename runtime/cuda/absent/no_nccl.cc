@@ -1,5 +1,5 @@
 // The twin of runtime/comm/nccl where nccl.h was missing when this was built: a backend that says so.
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/comm/plugin.h"
 
 extern "C" void lockstep_plugin_backend(lockstep::Backend* backend) {

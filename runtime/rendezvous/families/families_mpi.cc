@@ -3,7 +3,7 @@
 
 #include <climits>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
 #include "runtime/net/address.h"
 #include "runtime/rendezvous/families/family_readers.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <climits>
 
-#include "runtime/base/environment.h"
+#include "lockstep/base/environment.h"
 #include "runtime/base/text.h"
 
 namespace lockstep::rendezvous {

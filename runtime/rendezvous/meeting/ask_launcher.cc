@@ -1,6 +1,6 @@
 #include <fmt/format.h>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/rendezvous/identity.h"
 #include "runtime/rendezvous/meeting/pmix.h"
 

@@ -12,7 +12,7 @@
 #include <cerrno>
 #include <cstdio>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/host.h"
 #include "runtime/base/io.h"
 #include "runtime/base/logging.h"

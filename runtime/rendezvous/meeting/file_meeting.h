@@ -9,8 +9,8 @@
 #include <string>
 #include <string_view>
 
-#include "runtime/base/deadline.h"
-#include "runtime/base/owner_process.h"
+#include "lockstep/base/deadline.h"
+#include "lockstep/base/owner_process.h"
 #include "runtime/net/address.h"
 #include "runtime/rendezvous/records.h"
 

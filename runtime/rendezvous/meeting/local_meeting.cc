@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <cstdint>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/hash.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/quiet_thread.h"

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <thread>
 
-#include "runtime/base/deadline.h"
+#include "lockstep/base/deadline.h"
 #include "runtime/base/event_fd.h"
 #include "runtime/base/unique_fd.h"
 

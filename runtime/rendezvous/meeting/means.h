@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/rendezvous/meeting/owned_store.h"
 #include "runtime/rendezvous/records.h"
 

@@ -2,7 +2,7 @@
 
 #include <cerrno>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
 #include "runtime/net/backoff.h"
 #include "runtime/net/tcp_socket.h"

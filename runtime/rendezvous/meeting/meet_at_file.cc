@@ -1,6 +1,6 @@
 #include <fmt/format.h>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/host.h"
 #include "runtime/base/logging.h"
 #include "runtime/net/backoff.h"

@@ -2,7 +2,7 @@
 
 #include <cerrno>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/net/backoff.h"
 #include "runtime/rendezvous/meeting/local_meeting.h"
 #include "runtime/rendezvous/meeting/means.h"

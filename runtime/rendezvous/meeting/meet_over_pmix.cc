@@ -3,7 +3,7 @@
 #include <atomic>
 #include <optional>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/rendezvous/meeting/means.h"
 #include "runtime/rendezvous/meeting/pmix.h"
 

@@ -2,7 +2,7 @@
 // beside it, which has what PyTorch's lacks, and tells of it there.
 #include <fmt/format.h>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
 #include "runtime/net/backoff.h"
 #include "runtime/net/tcp_socket.h"

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "runtime/base/deadline.h"
+#include "lockstep/base/deadline.h"
 #include "runtime/rendezvous/identity.h"
 #include "runtime/rendezvous/meet.h"
 #include "runtime/store/server/tcp_store_server.h"

@@ -5,8 +5,8 @@
 
 #include <climits>
 
-#include "runtime/base/error.h"
-#include "runtime/base/mutex.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/mutex.h"
 #include "runtime/net/backoff.h"
 #include "runtime/rendezvous/meeting/pmix_abi.h"
 

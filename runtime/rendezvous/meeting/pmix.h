@@ -15,8 +15,8 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/base/deadline.h"
-#include "runtime/base/owner_process.h"
+#include "lockstep/base/deadline.h"
+#include "lockstep/base/owner_process.h"
 
 namespace lockstep::rendezvous {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "runtime/base/mutex.h"
+#include "lockstep/base/mutex.h"
 #include "runtime/rendezvous/meeting/owned_store.h"
 
 namespace lockstep::rendezvous {

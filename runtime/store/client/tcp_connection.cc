@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/net/backoff.h"
 #include "runtime/net/stream.h"
 #include "runtime/net/tcp_socket.h"

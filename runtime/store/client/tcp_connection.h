@@ -8,10 +8,10 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/base/deadline.h"
 #include "proto/protocol.h"
 #include "proto/reply.h"
 #include "proto/request.h"
-#include "runtime/base/deadline.h"
 #include "runtime/base/unique_fd.h"
 #include "runtime/net/address.h"
 #include "runtime/store/endpoint.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/net/stream.h"
 #include "runtime/store/client/wire_keys.h"
 #include "runtime/store/messages.h"

@@ -15,16 +15,16 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/base/error.h"
+#include "lockstep/base/mutex.h"
+#include "lockstep/base/owner_process.h"
+#include "lockstep/store/store.h"
 #include "proto/request.h"
-#include "runtime/base/error.h"
 #include "runtime/base/event_fd.h"
-#include "runtime/base/mutex.h"
-#include "runtime/base/owner_process.h"
 #include "runtime/net/address.h"
 #include "runtime/store/auth.h"
 #include "runtime/store/client/tcp_connection.h"
 #include "runtime/store/endpoint.h"
-#include "runtime/store/store.h"
 
 namespace lockstep::store {
 

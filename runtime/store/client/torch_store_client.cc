@@ -5,7 +5,7 @@
 
 #include <iterator>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/store/client/wire_keys.h"
 #include "runtime/store/messages.h"
 

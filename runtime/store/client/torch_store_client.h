@@ -13,9 +13,9 @@
 #include <string>
 #include <string_view>
 
+#include "lockstep/base/deadline.h"
 #include "proto/protocol.h"
 #include "proto/request.h"
-#include "runtime/base/deadline.h"
 #include "runtime/net/address.h"
 #include "runtime/store/client/tcp_connection.h"
 

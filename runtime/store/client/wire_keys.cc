@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/base/error.h"
+#include "lockstep/store/store.h"
 #include "proto/protocol.h"
-#include "runtime/base/error.h"
 #include "runtime/store/messages.h"
-#include "runtime/store/store.h"
 
 namespace lockstep::store {
 namespace {

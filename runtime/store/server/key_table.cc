@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/store/messages.h"
 
 namespace lockstep::store {

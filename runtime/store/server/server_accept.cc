@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/net/open_files.h"
 #include "runtime/net/stream.h"
 #include "runtime/net/tcp_socket.h"

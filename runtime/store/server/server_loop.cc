@@ -9,7 +9,7 @@
 #include <set>
 #include <utility>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/printable.h"
 #include "runtime/net/stream.h"

@@ -5,8 +5,8 @@
 #include <memory>
 #include <utility>
 
+#include "lockstep/base/error.h"
 #include "proto/reply.h"
-#include "runtime/base/error.h"
 #include "runtime/store/messages.h"
 #include "runtime/store/server/server_session.h"
 

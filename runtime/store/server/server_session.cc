@@ -4,9 +4,9 @@
 
 #include <utility>
 
+#include "lockstep/base/error.h"
 #include "proto/push.h"
 #include "proto/reply.h"
-#include "runtime/base/error.h"
 
 namespace lockstep::store {
 namespace {

@@ -13,9 +13,9 @@
 #include <optional>
 #include <string>
 
+#include "lockstep/base/deadline.h"
+#include "lockstep/base/owner_process.h"
 #include "proto/protocol.h"
-#include "runtime/base/deadline.h"
-#include "runtime/base/owner_process.h"
 #include "runtime/net/address.h"
 #include "runtime/store/secret.h"
 #include "runtime/store/server/server_extension.h"

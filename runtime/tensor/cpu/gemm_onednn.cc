@@ -7,8 +7,8 @@
 #include <cerrno>
 #include <cstring>
 
-#include "runtime/base/error.h"
-#include "runtime/base/intra_op_threads.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/intra_op_threads.h"
 #include "runtime/tensor/cpu/cpu_kernels.h"
 
 // oneDNN's threads are OpenMP's; the number is a setting of the calling thread. Declared by hand, because clang has no

@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/autograd/graph.h"
-#include "runtime/autograd/ops.h"
-#include "runtime/optim/adamw.h"
-#include "runtime/optim/sgd.h"
+#include "lockstep/autograd/graph.h"
+#include "lockstep/autograd/ops.h"
+#include "lockstep/optim/adamw.h"
+#include "lockstep/optim/sgd.h"
 
 namespace lockstep {
 namespace {

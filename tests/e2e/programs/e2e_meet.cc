@@ -4,7 +4,7 @@
 
 #include <cstdio>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/rendezvous/join.h"
 #include "runtime/rendezvous/meet.h"
 

@@ -27,10 +27,10 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/error.h"
-#include "runtime/comm/init/init_process_group.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/init/init_process_group.h"
+#include "lockstep/ddp/reducer.h"
 #include "runtime/ddp/rank0.h"
-#include "runtime/ddp/reducer.h"
 #include "tests/e2e/programs/plain_actions.h"
 #include "tests/support/fault_plan.h"
 

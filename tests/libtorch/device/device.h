@@ -5,7 +5,7 @@
 
 #include <functional>
 
-#include "runtime/libtorch/torch_stream.h"
+#include "lockstep/libtorch/torch_stream.h"
 #include "tests/libtorch/common.h"
 #include "tests/libtorch/device/stream_of_torch.h"
 
@@ -31,14 +31,14 @@ inline at::Tensor rows(int rank, std::int64_t count) {
   return random_tensor({count, 4}, static_cast<std::uint64_t>(rank) + 40);
 }
 inline at::Tensor squares(const at::Tensor& y) { return y.square().mean(); }
-inline torch::DdpOptions many_buckets() { return {.buckets = {.cap_bytes = 0, .first_cap_bytes = 0}}; }
+inline libtorch::DdpOptions many_buckets() { return {.buckets = {.cap_bytes = 0, .first_cap_bytes = 0}}; }
 
 // A network on the group's device.
 template <typename Module = Net>
 std::shared_ptr<Module> made_for(const Group& group) {
   auto net = std::make_shared<Module>();
   initialize(*net, 1);
-  net->to(torch::device_of(*group));
+  net->to(libtorch::device_of(*group));
   return net;
 }
 
@@ -64,8 +64,8 @@ struct Side {
   Stream stream;
   c10::Stream of_torch() const { return torch_stream(stream); }
   // What it gets from now on comes after what the current stream has, and the other way round.
-  void follow() const { order(torch::current_stream(stream.view().device), stream); }
-  void precede() const { order(stream, torch::current_stream(stream.view().device)); }
+  void follow() const { order(libtorch::current_stream(stream.view().device), stream); }
+  void precede() const { order(stream, libtorch::current_stream(stream.view().device)); }
   static void order(StreamView earlier, StreamView later) {
     Event event(earlier.device);
     event.record(earlier);

@@ -2,9 +2,9 @@
 #include <c10/core/StreamGuard.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include "lockstep/libtorch/state_file.h"
+#include "lockstep/libtorch/sync_batch_norm.h"
 #include "runtime/libtorch/node.h"
-#include "runtime/libtorch/state_file.h"
-#include "runtime/libtorch/sync_batch_norm.h"
 #include "tests/libtorch/device/device.h"
 
 namespace lockstep::testing {
@@ -22,7 +22,7 @@ struct NormNetImpl : nn::Module {
 struct BranchNetImpl : nn::Module {
   nn::Linear side = register_module("side", nn::Linear(4, 4));
   nn::Linear in = register_module("in", nn::Linear(nn::LinearOptions(4, 3).bias(false)));
-  torch::SyncBatchNorm norm = register_module("norm", torch::SyncBatchNorm(nn::BatchNormOptions(3)));
+  libtorch::SyncBatchNorm norm = register_module("norm", libtorch::SyncBatchNorm(nn::BatchNormOptions(3)));
   nn::Linear head = register_module("head", nn::Linear(3, 3));
   at::Tensor before(const at::Tensor& x, bool takes) { return takes ? x + side(x) : x; }
   at::Tensor after(const at::Tensor& y, bool takes) { return takes ? head(y) : y; }
@@ -51,8 +51,8 @@ void expect_training_like_alone() {
   for (const int ranks : {1, 2, 3}) {
     on_devices(ranks, [&](const Group& group) {
       auto net = made_for<Module>(group);
-      torch::convert_sync_batch_norm(*net);
-      torch::DistributedDataParallel ddp(net, group, many_buckets());
+      libtorch::convert_sync_batch_norm(*net);
+      libtorch::DistributedDataParallel ddp(net, group, many_buckets());
       auto optimizer = optimizer_of(*net);
       Generator random(static_cast<std::uint64_t>(ranks));
       for (int step = 0; step < kSteps; ++step) {
@@ -60,7 +60,7 @@ void expect_training_like_alone() {
         if (step == 3 && ranks > 1) cuts[1] = 0;
         const auto r = static_cast<std::size_t>(group->rank());
         net->zero_grad(/*set_to_none=*/step % 2 == 0);
-        const at::Tensor x = data(step).slice(0, cuts[r], cuts[r + 1]).to(torch::device_of(*group));
+        const at::Tensor x = data(step).slice(0, cuts[r], cuts[r + 1]).to(libtorch::device_of(*group));
         squares(ddp(x) - 1).backward();
         optimizer.step();
         EXPECT_EQ(ddp.last_weight(), kRows);
@@ -92,9 +92,9 @@ TEST(Device, NormsOfTheSameGroupAsLayersThatSomeRanksLeaveOut) {
         .backward();
     on_devices(2, [&](const Group& group) {
       const auto net = made_for<BranchNetImpl>(group);
-      torch::DistributedDataParallel ddp(net, group, many_buckets());
+      libtorch::DistributedDataParallel ddp(net, group, many_buckets());
       const int rank = group->rank();
-      const at::Tensor x = rows(rank, rank == 0 ? 5 : 2).to(torch::device_of(*group));
+      const at::Tensor x = rows(rank, rank == 0 ? 5 : 2).to(libtorch::device_of(*group));
       for (int step = 0; step < 3; ++step) {
         net->zero_grad(true);
         loss(ddp(x, rank != user_of_head, rank == user_of_head)).backward();
@@ -111,15 +111,15 @@ TEST(Device, StreamsOfOneModuleMayDiffer) {
     const Side early(group);
     const Side compute(group);
     auto net = made_for(group);
-    std::vector<torch::NodePtr> accumulators;
+    std::vector<libtorch::NodePtr> accumulators;
     {
       early.follow();
       const c10::StreamGuard guard(early.of_torch());
       for (const at::Tensor& parameter : net->b->parameters())
         accumulators.push_back(::torch::autograd::impl::grad_accumulator(parameter));
     }
-    torch::DistributedDataParallel ddp(net, group, many_buckets());
-    const at::Tensor x = rows(group->rank(), group->rank() == 0 ? 5 : 2).to(torch::device_of(*group));
+    libtorch::DistributedDataParallel ddp(net, group, many_buckets());
+    const at::Tensor x = rows(group->rank(), group->rank() == 0 ? 5 : 2).to(libtorch::device_of(*group));
     const StreamView of_group = group->stream();
     for (int step = 0; step < 4; ++step) {
       net->zero_grad(/*set_to_none=*/step == 1);
@@ -142,8 +142,8 @@ TEST(Device, MicroBatchesAreTheMeanOverAllRows) {
   const Tensors wanted = gradients_alone({6, 6});
   on_devices(2, [&](const Group& group) {
     auto net = made_for(group);
-    torch::DistributedDataParallel ddp(net, group, many_buckets());
-    const at::Tensor x = rows(group->rank(), 6).to(torch::device_of(*group));
+    libtorch::DistributedDataParallel ddp(net, group, many_buckets());
+    const at::Tensor x = rows(group->rank(), 6).to(libtorch::device_of(*group));
     for (int step = 0; step < 2; ++step) {
       net->zero_grad(/*set_to_none=*/true);
       {
@@ -167,8 +167,8 @@ TEST(Device, WhatOneRankUsesGetsItsMeanEverywhereAndWhatNobodyUsesNone) {
   const Tensors without_side = gradients_alone({5, 2}, false);
   on_devices(2, [&](const Group& group) {
     auto net = made_for(group);
-    torch::DistributedDataParallel ddp(net, group, many_buckets());
-    const at::Tensor x = rows(group->rank(), group->rank() == 0 ? 5 : 2).to(torch::device_of(*group));
+    libtorch::DistributedDataParallel ddp(net, group, many_buckets());
+    const at::Tensor x = rows(group->rank(), group->rank() == 0 ? 5 : 2).to(libtorch::device_of(*group));
     net->use_side = group->rank() == 0;
     squares(ddp(x)).backward();
     expect_close(on_cpu(gradients_of(*net)), gradients_of(alone), "one rank uses it");
@@ -183,8 +183,8 @@ TEST(Device, WhatOneRankUsesGetsItsMeanEverywhereAndWhatNobodyUsesNone) {
 TEST(Device, AStepWithoutDataLeavesTheSameGradientsOnEveryRank) {
   on_devices(2, [&](const Group& group) {
     auto net = made_for(group);
-    torch::DistributedDataParallel ddp(net, group, many_buckets());
-    const at::Tensor x = rows(group->rank(), 2).to(torch::device_of(*group));
+    libtorch::DistributedDataParallel ddp(net, group, many_buckets());
+    const at::Tensor x = rows(group->rank(), 2).to(libtorch::device_of(*group));
     net->use_side = group->rank() == 0;
     const at::Tensor loss = squares(ddp(x));
     ddp.set_weight(0);
@@ -199,7 +199,7 @@ TEST(Device, AStepWithoutDataLeavesTheSameGradientsOnEveryRank) {
 
 TEST(Device, BuffersOfEveryDtypeAreRankZeros) {
   on_devices(2, [](const Group& group) {
-    const auto device = torch::device_of(*group);
+    const auto device = libtorch::device_of(*group);
     auto net = std::make_shared<Net>();
     net->register_buffer("mask", at::full({3}, group->rank() == 0, at::kBool));
     net->register_buffer("count", at::full({}, 3 + group->rank(), at::kLong));
@@ -207,7 +207,7 @@ TEST(Device, BuffersOfEveryDtypeAreRankZeros) {
     net->register_buffer("nothing", at::zeros({0, 4}));
     net->to(device);
     net->register_buffer("on_cpu", at::full({2}, 1.0 + group->rank()));
-    torch::DistributedDataParallel ddp(net, group);
+    libtorch::DistributedDataParallel ddp(net, group);
     for (int step = 0; step < 2; ++step) {
       if (step > 0) {
         for (const auto& item : net->named_buffers())
@@ -226,8 +226,8 @@ TEST(Device, BuffersOfEveryDtypeAreRankZeros) {
 TEST(Device, GoesInAnyOrder) {
   on_devices(2, [](const Group& the_group) {
     Group group = the_group;
-    const at::Tensor x = rows(group->rank(), 2).to(torch::device_of(*group));
-    using Ddp = torch::DistributedDataParallel<Net>;
+    const at::Tensor x = rows(group->rank(), 2).to(libtorch::device_of(*group));
+    using Ddp = libtorch::DistributedDataParallel<Net>;
     auto net = made_for(group);
     const at::Tensor weight = net->a->weight;
     auto ddp = std::make_unique<Ddp>(*net, group);
@@ -259,11 +259,11 @@ TEST(Device, TwoModulesOfOneGroupMayShareABackwardInAStreamOfTheProgram) {
     auto one = made_for(group);
     auto other = made_for(group);
     one->use_side = other->use_side = false;
-    const at::Tensor x = rows(group->rank(), group->rank() == 0 ? 5 : 2).to(torch::device_of(*group));
+    const at::Tensor x = rows(group->rank(), group->rank() == 0 ? 5 : 2).to(libtorch::device_of(*group));
     compute.follow();
     const c10::StreamGuard guard(compute.of_torch());
-    torch::DistributedDataParallel first(one, group, many_buckets());
-    torch::DistributedDataParallel second(other, group, many_buckets());
+    libtorch::DistributedDataParallel first(one, group, many_buckets());
+    libtorch::DistributedDataParallel second(other, group, many_buckets());
     for (int step = 0; step < 2; ++step) {
       (squares(first(x)) + squares(second(x))).backward();
       EXPECT_EQ(group->stream(), of_group);
@@ -284,9 +284,9 @@ struct Thrower : ::torch::autograd::Function<Thrower> {
 TEST(Device, AnExceptionInBackwardReachesEveryRank) {
   on_devices(2, [](const Group& group) {
     auto net = made_for(group);
-    const at::Tensor x = rows(group->rank(), 2).to(torch::device_of(*group));
+    const at::Tensor x = rows(group->rank(), 2).to(libtorch::device_of(*group));
     const std::string text = error_of([&] {
-      torch::DistributedDataParallel ddp(net, group, many_buckets());
+      libtorch::DistributedDataParallel ddp(net, group, many_buckets());
       squares(ddp(x)).backward();
       if (group->rank() == 1) net->between = [](const at::Tensor& y) { return Thrower::apply(y); };
       // On a device a failure may show in a later step than that of the one that failed.
@@ -307,12 +307,12 @@ TEST(Device, AnExceptionInBackwardReachesEveryRank) {
 TEST(Device, ModuleAndGroupMustBeInOnePlace) {
   on_devices(1, [](const Group& group) {
     Net on_cpu;
-    expect_says(error_of([&] { torch::DistributedDataParallel(on_cpu, group); }),
+    expect_says(error_of([&] { libtorch::DistributedDataParallel(on_cpu, group); }),
                 {"InvalidArgument", "'a.weight' is on cpu", "cuda:0", "device_of(*group)"});
     auto net = made_for(group);
     run_torch_ranks(1,
                     [&](const Group& shm) {
-                      expect_says(error_of([&] { torch::DistributedDataParallel(*net, shm); }),
+                      expect_says(error_of([&] { libtorch::DistributedDataParallel(*net, shm); }),
                                   {"InvalidArgument", "'a.weight' is on cuda:0", "computes on cpu (backend shm)",
                                    "LOCKSTEP_DEVICE"});
                     },
@@ -324,14 +324,14 @@ TEST(Device, StateGoesToAFileAndBack) {
   on_devices(2, [](const Group& group) {
     auto net = made_for<NormNetImpl>(group);
     const std::string path = ::testing::TempDir() + "libtorch_device_state.safetensors";
-    torch::save_state(path, *net, group);
+    libtorch::save_state(path, *net, group);
     const Tensors saved = on_cpu(weights_of(*net));
     auto other = made_for<NormNetImpl>(group);
     {
       const at::NoGradGuard no_grad;
       for (const at::Tensor& parameter : other->parameters()) parameter.zero_();
     }
-    torch::load_state(path, *other, group);
+    libtorch::load_state(path, *other, group);
     EXPECT_TRUE(same_bits(on_cpu(weights_of(*other)), saved));
     EXPECT_TRUE(other->parameters().front().is_cuda());
   });

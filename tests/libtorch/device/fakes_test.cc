@@ -11,7 +11,7 @@ namespace lockstep::testing {
 void on_devices(int ranks, const RankBody& body) {
   run_torch_ranks(ranks,
                   [&](const Group& group) {
-                    const c10::DeviceGuard here(torch::device_of(*group));
+                    const c10::DeviceGuard here(libtorch::device_of(*group));
                     body(group);
                   },
                   {.backend = "nccl"});
@@ -25,13 +25,14 @@ TEST(Device, NoStepWaitsOnTheHost) {
   on_devices(2, [&](const Group& group) {
     auto net = made_for(group);
     net->use_side = false;
-    net->register_buffer("mean", at::zeros({3}, torch::device_of(*group)));
-    net->register_buffer("mask", at::ones({5}, at::TensorOptions().dtype(at::kBool).device(torch::device_of(*group))));
+    net->register_buffer("mean", at::zeros({3}, libtorch::device_of(*group)));
+    net->register_buffer("mask",
+                         at::ones({5}, at::TensorOptions().dtype(at::kBool).device(libtorch::device_of(*group))));
     auto options = many_buckets();
     options.unused = {"side.weight", "side.bias"};
-    torch::DistributedDataParallel ddp(net, group, options);
+    libtorch::DistributedDataParallel ddp(net, group, options);
     ::torch::optim::SGD optimizer(net->parameters(), 0.1);
-    const at::Tensor x = rows(group->rank(), group->rank() == 0 ? 5 : 2).to(torch::device_of(*group));
+    const at::Tensor x = rows(group->rank(), group->rank() == 0 ? 5 : 2).to(libtorch::device_of(*group));
     std::int64_t before = 0;
     for (int step = 0; step < 6; ++step) {
       if (step == 2) {
@@ -60,8 +61,8 @@ TEST(Device, AMissingWaitIsFound) {
   fake_cuda::Violations violations;
   on_devices(2, [](const Group& group) {
     auto net = made_for(group);
-    torch::DistributedDataParallel ddp(net, group);
-    const at::Tensor x = rows(group->rank(), 2).to(torch::device_of(*group));
+    libtorch::DistributedDataParallel ddp(net, group);
+    const at::Tensor x = rows(group->rank(), 2).to(libtorch::device_of(*group));
     squares(ddp(x)).backward();
     group->barrier().wait();
     if (group->rank() == 0) fake_cuda::inject("cudaStreamWaitEvent=skip");

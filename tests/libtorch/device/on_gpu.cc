@@ -1,6 +1,6 @@
 // The tests of device_test.cc on a GPU: each process that `lockstep run` starts is a rank of all of them.
-#include "runtime/base/environment.h"
-#include "runtime/comm/init/init_process_group.h"
+#include "lockstep/base/environment.h"
+#include "lockstep/comm/init/init_process_group.h"
 #include "tests/libtorch/device/device.h"
 
 namespace lockstep::testing {
@@ -9,7 +9,7 @@ void on_devices(int ranks, const RankBody& body) {
   if (Environment::of_process().get_int("WORLD_SIZE").value_or(1) != ranks) return;
   at::set_num_threads(1);
   Group group = init_process_group({.backend = "nccl"});
-  const c10::DeviceGuard here(torch::device_of(*group));
+  const c10::DeviceGuard here(libtorch::device_of(*group));
   body(std::move(group));
 }
 

@@ -3,7 +3,7 @@
 
 #include <c10/core/Stream.h>
 
-#include "runtime/device/stream.h"
+#include "lockstep/device/stream.h"
 
 namespace lockstep::testing {
 

@@ -29,7 +29,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/device/device_runtime.h"
+#include "lockstep/device/device_runtime.h"
 #include "tests/fakes/cudart/fake_cuda.h"
 #include "tests/libtorch/device/stream_of_torch.h"
 

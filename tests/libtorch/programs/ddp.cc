@@ -35,12 +35,12 @@ int main(int argc, char** argv) {
     x = torch::randn({20, 12, 8});
     y = torch::randn({20, 12, 2});
   } else {
-    lockstep::torch::load_state(argv[1], *model, group);
+    lockstep::libtorch::load_state(argv[1], *model, group);
     const lockstep::checkpoint::SafetensorsFile data(argv[2]);
     x = read(data, "x");
     y = read(data, "y");
   }
-  lockstep::torch::DistributedDataParallel ddp(model, group);
+  lockstep::libtorch::DistributedDataParallel ddp(model, group);
   torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(1e-3));
   const int64_t rows = x.size(1) / group->size();
   for (int64_t step = 0; step < x.size(0); ++step) {
@@ -51,5 +51,5 @@ int main(int argc, char** argv) {
     torch::mse_loss(ddp(own(x)), own(y)).backward();
     optimizer.step();
   }
-  lockstep::torch::save_state(argv[3], *model, group);
+  lockstep::libtorch::save_state(argv[3], *model, group);
 }

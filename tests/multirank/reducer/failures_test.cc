@@ -1,7 +1,7 @@
 // What becomes of a step that a rank can't finish, and of mistakes, on every backend.
 #include <atomic>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "tests/multirank/reducer/suite.h"
 #include "tests/support/error_of.h"
 

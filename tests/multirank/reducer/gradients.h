@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/ddp/reducer.h"
+#include "lockstep/ddp/reducer.h"
 #include "runtime/device/half.h"
 #include "tests/conformance/memory.h"
 

@@ -1,4 +1,4 @@
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "tests/fakes/cudart/fake_cuda.h"
 #include "tests/multirank/reducer/gradients.h"
 

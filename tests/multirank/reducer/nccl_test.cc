@@ -6,10 +6,10 @@
 #include <latch>
 #include <thread>
 
-#include "runtime/base/error.h"
-#include "runtime/ddp/broadcast_parameters.h"
+#include "lockstep/base/error.h"
+#include "lockstep/ddp/broadcast_parameters.h"
+#include "lockstep/device/device_runtime.h"
 #include "runtime/ddp/divergence_check.h"
-#include "runtime/device/device_runtime.h"
 #include "tests/fakes/cudart/fake_cuda.h"
 #include "tests/fakes/nccl/fake_nccl.h"
 #include "tests/multirank/reducer/suite.h"

@@ -1,7 +1,7 @@
 // What is of the CPU alone: when buckets go off, weights in a unit, and a rank that leaves while others wait for it.
 #include <atomic>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/trace/step_summary.h"
 #include "tests/multirank/reducer/suite.h"
 #include "tests/support/error_of.h"

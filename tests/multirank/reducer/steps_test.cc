@@ -1,10 +1,10 @@
 // What a step computes, on every backend.
 #include <cmath>
 
-#include "runtime/base/error.h"
-#include "runtime/ddp/broadcast_parameters.h"
-#include "runtime/ddp/replica_check.h"
-#include "runtime/device/device_runtime.h"
+#include "lockstep/base/error.h"
+#include "lockstep/ddp/broadcast_parameters.h"
+#include "lockstep/ddp/replica_check.h"
+#include "lockstep/device/device_runtime.h"
 #include "tests/multirank/reducer/suite.h"
 #include "tests/support/error_of.h"
 

@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/random.h"
-#include "runtime/comm/process_group.h"
-#include "runtime/ddp/reducer.h"
+#include "lockstep/base/random.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/ddp/reducer.h"
 #include "tests/multirank/reducer/gradients.h"
 #include "tests/support/rank_threads.h"
 

@@ -8,8 +8,8 @@
 #include <limits>
 #include <vector>
 
-#include "runtime/autograd/graph.h"
-#include "runtime/autograd/ops.h"
+#include "lockstep/autograd/graph.h"
+#include "lockstep/autograd/ops.h"
 
 namespace lockstep::testing {
 

@@ -1,4 +1,4 @@
-#include "runtime/autograd/graph.h"
+#include "lockstep/autograd/graph.h"
 
 #include <gtest/gtest.h>
 
@@ -6,8 +6,8 @@
 #include <limits>
 #include <thread>
 
-#include "runtime/autograd/ops.h"
-#include "runtime/base/error.h"
+#include "lockstep/autograd/ops.h"
+#include "lockstep/base/error.h"
 #include "tests/support/error_of.h"
 
 namespace lockstep::autograd {

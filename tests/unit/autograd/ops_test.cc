@@ -1,11 +1,11 @@
-#include "runtime/autograd/ops.h"
+#include "lockstep/autograd/ops.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "runtime/autograd/graph.h"
-#include "runtime/base/error.h"
+#include "lockstep/autograd/graph.h"
+#include "lockstep/base/error.h"
 #include "tests/unit/autograd/gradient_check.h"
 
 namespace lockstep {

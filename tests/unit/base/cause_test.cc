@@ -1,4 +1,4 @@
-#include "runtime/base/cause.h"
+#include "lockstep/base/cause.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <limits>
 #include <vector>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "tests/support/error_of.h"
 
 namespace lockstep {

@@ -1,9 +1,9 @@
-#include "runtime/base/environment.h"
+#include "lockstep/base/environment.h"
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "tests/support/error_of.h"
 
 namespace lockstep {

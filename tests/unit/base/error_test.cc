@@ -1,10 +1,10 @@
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 
 #include <gtest/gtest.h>
 
 #include <cerrno>
 
-#include "runtime/base/cause.h"
+#include "lockstep/base/cause.h"
 
 namespace lockstep {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/base/intra_op_threads.h"
+#include "lockstep/base/intra_op_threads.h"
 
 #include <gtest/gtest.h>
 

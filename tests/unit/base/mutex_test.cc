@@ -1,4 +1,4 @@
-#include "runtime/base/mutex.h"
+#include "lockstep/base/mutex.h"
 
 #include <gtest/gtest.h>
 

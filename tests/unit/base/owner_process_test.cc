@@ -1,4 +1,4 @@
-#include "runtime/base/owner_process.h"
+#include "lockstep/base/owner_process.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "tests/support/child.h"
 
 namespace lockstep {

@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <string>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/quiet_thread.h"
 #include "tests/support/limited_to.h"
 

@@ -1,4 +1,4 @@
-#include "runtime/checkpoint/safetensors.h"
+#include "lockstep/checkpoint/safetensors.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -10,8 +10,8 @@
 #include <iterator>
 #include <string>
 
-#include "runtime/base/error.h"
-#include "runtime/base/random.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/random.h"
 #include "runtime/checkpoint/header.h"
 #include "tests/support/error_of.h"
 #include "tests/support/limited_to.h"

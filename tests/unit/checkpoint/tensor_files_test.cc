@@ -6,7 +6,7 @@
 #include <fstream>
 #include <vector>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep::checkpoint {
 namespace {

@@ -1,5 +1,5 @@
 // What the ranks' notes come to, by comparing them and out of sums alone.
-#include "runtime/comm/note.h"
+#include "lockstep/comm/note.h"
 
 #include <gtest/gtest.h>
 

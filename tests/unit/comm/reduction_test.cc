@@ -8,7 +8,7 @@
 #include <limits>
 #include <vector>
 
-#include "runtime/base/random.h"
+#include "lockstep/base/random.h"
 #include "runtime/device/half.h"
 
 namespace lockstep::comm {

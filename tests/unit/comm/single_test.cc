@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/store/hash_store.h"
 #include "tests/support/error_of.h"
 

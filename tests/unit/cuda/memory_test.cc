@@ -9,9 +9,9 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
+#include "lockstep/device/device_runtime.h"
 #include "runtime/cuda/device_memory.h"
-#include "runtime/device/device_runtime.h"
 #include "tests/fakes/cudart/fake_cuda.h"
 #include "tests/support/error_of.h"
 

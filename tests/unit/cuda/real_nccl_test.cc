@@ -10,9 +10,9 @@
 #include <algorithm>
 #include <optional>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
+#include "lockstep/device/device_runtime.h"
 #include "runtime/comm/nccl/communicator.h"
-#include "runtime/device/device_runtime.h"
 #include "tests/support/wait_until.h"
 
 namespace lockstep::nccl {

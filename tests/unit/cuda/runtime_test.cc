@@ -13,8 +13,8 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/base/error.h"
-#include "runtime/device/device_runtime.h"
+#include "lockstep/base/error.h"
+#include "lockstep/device/device_runtime.h"
 #include "runtime/device/divide.h"
 #include "tests/fakes/cudart/fake_cuda.h"
 

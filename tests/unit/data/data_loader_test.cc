@@ -1,4 +1,4 @@
-#include "runtime/data/data_loader.h"
+#include "lockstep/data/data_loader.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -9,7 +9,7 @@
 #include <string>
 #include <thread>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "tests/support/error_of.h"
 
 namespace lockstep::data {

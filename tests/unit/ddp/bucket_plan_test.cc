@@ -1,4 +1,4 @@
-#include "runtime/ddp/bucket_plan.h"
+#include "lockstep/ddp/bucket_plan.h"
 
 #include <gtest/gtest.h>
 
@@ -6,8 +6,8 @@
 #include <limits>
 #include <numeric>
 
-#include "runtime/base/error.h"
-#include "runtime/base/random.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/random.h"
 #include "tests/support/error_of.h"
 
 namespace lockstep {

@@ -3,10 +3,10 @@
 
 #include <vector>
 
-#include "runtime/base/cause.h"
-#include "runtime/base/error.h"
+#include "lockstep/base/cause.h"
+#include "lockstep/base/error.h"
+#include "lockstep/ddp/reducer.h"
 #include "runtime/ddp/divergence_check.h"
-#include "runtime/ddp/reducer.h"
 #include "tests/support/error_of.h"
 #include "tests/unit/ddp/fake_group.h"
 

@@ -6,8 +6,8 @@
 #include <cstring>
 #include <thread>
 
-#include "runtime/base/error.h"
-#include "runtime/base/mutex.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/mutex.h"
 #include "runtime/comm/op_record.h"
 #include "runtime/store/hash_store.h"
 #include "tests/support/error_of.h"

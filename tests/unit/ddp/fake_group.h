@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/comm/process_group.h"
+#include "lockstep/comm/process_group.h"
 #include "tests/support/error_of.h"
 
 namespace lockstep::testing {

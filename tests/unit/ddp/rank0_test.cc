@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/cause.h"
-#include "runtime/base/error.h"
+#include "lockstep/base/cause.h"
+#include "lockstep/base/error.h"
 #include "runtime/comm/arena_agreement.h"
 #include "tests/support/error_of.h"
 #include "tests/unit/ddp/fake_group.h"

@@ -1,12 +1,12 @@
-#include "runtime/ddp/reducer.h"
+#include "lockstep/ddp/reducer.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <numeric>
 
-#include "runtime/base/error.h"
-#include "runtime/base/random.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/random.h"
 #include "tests/support/error_of.h"
 #include "tests/unit/ddp/fake_group.h"
 

@@ -7,10 +7,10 @@
 #include <numeric>
 #include <thread>
 
-#include "runtime/base/error.h"
-#include "runtime/ddp/broadcast_parameters.h"
+#include "lockstep/base/error.h"
+#include "lockstep/ddp/broadcast_parameters.h"
+#include "lockstep/ddp/replica_check.h"
 #include "runtime/ddp/compare_parameters.h"
-#include "runtime/ddp/replica_check.h"
 #include "tests/support/error_of.h"
 #include "tests/unit/ddp/fake_group.h"
 

@@ -1,8 +1,8 @@
 // Parameters without a gradient, and steps that can't be finished.
 #include <gtest/gtest.h>
 
-#include "runtime/base/error.h"
-#include "runtime/ddp/reducer.h"
+#include "lockstep/base/error.h"
+#include "lockstep/ddp/reducer.h"
 #include "tests/unit/ddp/fake_group.h"
 
 namespace lockstep {

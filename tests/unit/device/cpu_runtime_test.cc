@@ -8,8 +8,8 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/base/error.h"
-#include "runtime/device/device_runtime.h"
+#include "lockstep/base/error.h"
+#include "lockstep/device/device_runtime.h"
 #include "runtime/device/divide.h"
 #include "runtime/device/half.h"
 #include "tests/support/error_of.h"

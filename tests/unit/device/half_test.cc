@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "runtime/base/random.h"
+#include "lockstep/base/random.h"
 
 namespace lockstep {
 namespace {

@@ -10,7 +10,7 @@
 #include <string>
 #include <thread>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/net/interfaces.h"
 #include "runtime/net/stream.h"
 #include "tests/support/error_of.h"

@@ -1,10 +1,10 @@
-#include "runtime/nn/module.h"
+#include "lockstep/nn/module.h"
 
 #include <gtest/gtest.h>
 
-#include "runtime/autograd/graph.h"
-#include "runtime/base/error.h"
-#include "runtime/nn/nn.h"
+#include "lockstep/autograd/graph.h"
+#include "lockstep/base/error.h"
+#include "lockstep/nn/nn.h"
 
 namespace lockstep::nn {
 namespace {

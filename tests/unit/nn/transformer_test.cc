@@ -1,12 +1,12 @@
-#include "runtime/nn/transformer.h"
+#include "lockstep/nn/transformer.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
 
-#include "runtime/base/error.h"
-#include "runtime/nn/nn.h"
+#include "lockstep/base/error.h"
+#include "lockstep/nn/nn.h"
 #include "tests/support/error_of.h"
 #include "tests/unit/autograd/gradient_check.h"
 

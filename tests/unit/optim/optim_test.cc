@@ -5,11 +5,11 @@
 #include <limits>
 #include <numbers>
 
-#include "runtime/base/error.h"
-#include "runtime/optim/adamw.h"
-#include "runtime/optim/clip.h"
-#include "runtime/optim/schedule.h"
-#include "runtime/optim/sgd.h"
+#include "lockstep/base/error.h"
+#include "lockstep/optim/adamw.h"
+#include "lockstep/optim/clip.h"
+#include "lockstep/optim/schedule.h"
+#include "lockstep/optim/sgd.h"
 #include "runtime/tensor/kernels.h"
 #include "tests/support/error_of.h"
 

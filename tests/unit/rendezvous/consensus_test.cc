@@ -5,7 +5,7 @@
 
 #include <thread>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/store/hash_store.h"
 #include "tests/support/error_of.h"
 

@@ -9,7 +9,7 @@
 #include <optional>
 #include <thread>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/rendezvous/records.h"
 #include "runtime/store/hash_store.h"
 #include "tests/support/error_of.h"

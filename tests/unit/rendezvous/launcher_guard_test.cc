@@ -19,7 +19,7 @@
 #include <iterator>
 #include <thread>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/unique_fd.h"
 
 namespace lockstep::rendezvous {

@@ -5,7 +5,7 @@
 #include <optional>
 #include <thread>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/membership/member_link.h"
 #include "runtime/rendezvous/join.h"
 #include "runtime/store/client/tcp_store.h"

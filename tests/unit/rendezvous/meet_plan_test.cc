@@ -1,7 +1,7 @@
 // Where ranks meet: identity and URL in, plan out.
 #include <gtest/gtest.h>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/rendezvous/meet.h"
 #include "tests/support/error_of.h"
 

@@ -12,7 +12,7 @@
 #include <optional>
 #include <thread>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/host.h"
 #include "runtime/base/unique_fd.h"
 #include "runtime/net/interfaces.h"

@@ -4,7 +4,7 @@
 
 #include <thread>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/rendezvous/identity.h"
 #include "runtime/rendezvous/join.h"
 #include "runtime/rendezvous/meet.h"

@@ -7,9 +7,9 @@
 #include <set>
 #include <string>
 
+#include "lockstep/base/error.h"
 #include "proto/proof.h"
 #include "proto/request.h"
-#include "runtime/base/error.h"
 #include "runtime/base/hmac.h"
 #include "tests/support/error_of.h"
 

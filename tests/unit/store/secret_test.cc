@@ -11,15 +11,15 @@
 #include <fstream>
 #include <string>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "tests/support/error_of.h"
 #include "tests/support/temporary_folder.h"
 
 namespace lockstep::store {
 namespace {
 
-using ::testing::AllOf;
 using lockstep::testing::error_of;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 

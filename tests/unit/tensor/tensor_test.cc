@@ -1,11 +1,11 @@
-#include "runtime/tensor/tensor.h"
+#include "lockstep/tensor/tensor.h"
 
 #include <gtest/gtest.h>
 
 #include <limits>
 #include <thread>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/tensor/kernels.h"
 #include "tests/support/error_of.h"
 

@@ -1,11 +1,11 @@
-#include "runtime/train/batch.h"
+#include "lockstep/train/batch.h"
 
 #include <gtest/gtest.h>
 
 #include <array>
 #include <string>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "tests/support/error_of.h"
 
 namespace lockstep {

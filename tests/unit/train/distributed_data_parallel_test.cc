@@ -1,13 +1,13 @@
-#include "runtime/train/distributed_data_parallel.h"
+#include "lockstep/train/distributed_data_parallel.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <vector>
 
-#include "runtime/base/error.h"
-#include "runtime/nn/nn.h"
-#include "runtime/optim/sgd.h"
+#include "lockstep/base/error.h"
+#include "lockstep/nn/nn.h"
+#include "lockstep/optim/sgd.h"
 #include "tests/unit/train/single_group.h"
 
 namespace lockstep {

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 namespace {

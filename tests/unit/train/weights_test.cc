@@ -1,4 +1,4 @@
-#include "runtime/train/weights.h"
+#include "lockstep/train/weights.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -7,9 +7,9 @@
 #include <functional>
 #include <string>
 
-#include "runtime/base/error.h"
-#include "runtime/checkpoint/safetensors.h"
-#include "runtime/nn/nn.h"
+#include "lockstep/base/error.h"
+#include "lockstep/checkpoint/safetensors.h"
+#include "lockstep/nn/nn.h"
 #include "tests/support/error_of.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/unit/train/single_group.h"

@@ -7,7 +7,7 @@
 #include <latch>
 #include <vector>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "tests/support/error_of.h"
 #include "tests/unit/comm/failure/hooked_store.h"
 

@@ -6,7 +6,7 @@
 #include <atomic>
 #include <thread>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/comm/init/agree.h"
 #include "runtime/store/hash_store.h"
 #include "tests/support/error_of.h"

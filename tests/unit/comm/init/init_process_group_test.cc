@@ -1,5 +1,5 @@
 // From variables and arguments to a working group, ranks as threads.
-#include "runtime/comm/init/init_process_group.h"
+#include "lockstep/comm/init/init_process_group.h"
 
 #include <gtest/gtest.h>
 
@@ -7,10 +7,10 @@
 #include <thread>
 #include <vector>
 
+#include "lockstep/base/environment.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/intra_op_threads.h"
 #include "runtime/base/cpu.h"
-#include "runtime/base/environment.h"
-#include "runtime/base/error.h"
-#include "runtime/base/intra_op_threads.h"
 #include "runtime/net/tcp_socket.h"
 #include "tests/support/error_of.h"
 

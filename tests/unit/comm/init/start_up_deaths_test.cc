@@ -14,8 +14,8 @@
 #include <optional>
 #include <thread>
 
-#include "runtime/base/error.h"
-#include "runtime/comm/init/init_process_group.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/init/init_process_group.h"
 #include "runtime/membership/member_link.h"
 #include "runtime/membership/membership_server.h"
 #include "runtime/net/tcp_socket.h"

@@ -7,8 +7,8 @@
 #include <stdexcept>
 #include <thread>
 
-#include "runtime/base/cause.h"
-#include "runtime/base/error.h"
+#include "lockstep/base/cause.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/exit_code.h"
 
 namespace lockstep {

@@ -10,7 +10,7 @@
 #include <functional>
 #include <thread>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/store/client/tcp_store.h"
 #include "runtime/store/hash_store.h"
 #include "runtime/store/server/tcp_store_server.h"

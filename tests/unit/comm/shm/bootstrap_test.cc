@@ -9,8 +9,8 @@
 #include <latch>
 #include <thread>
 
-#include "runtime/base/cause.h"
-#include "runtime/base/error.h"
+#include "lockstep/base/cause.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/host.h"
 #include "runtime/comm/progress.h"
 #include "runtime/comm/shm/liveness.h"

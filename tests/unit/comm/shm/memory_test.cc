@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/memory_limit.h"
 #include "runtime/base/process_token.h"
 #include "runtime/comm/shm/arena.h"

@@ -5,7 +5,7 @@
 #include <limits>
 #include <string>
 
-#include "runtime/base/cause.h"
+#include "lockstep/base/cause.h"
 
 namespace lockstep::wire {
 namespace {

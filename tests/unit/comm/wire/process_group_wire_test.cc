@@ -9,7 +9,7 @@
 #include <latch>
 #include <thread>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/comm/reduction.h"
 #include "runtime/store/hash_store.h"
 #include "tests/support/error_of.h"

@@ -7,7 +7,7 @@
 #include <latch>
 #include <thread>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/store/hash_store.h"
 #include "tests/unit/comm/failure/hooked_store.h"
 

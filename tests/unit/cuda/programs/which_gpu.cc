@@ -9,8 +9,8 @@
 #include <string>
 #include <thread>
 
-#include "runtime/comm/init/init_process_group.h"
-#include "runtime/device/device_runtime.h"
+#include "lockstep/comm/init/init_process_group.h"
+#include "lockstep/device/device_runtime.h"
 #include "tests/fakes/cudart/fake_cuda.h"
 
 namespace {

@@ -7,7 +7,7 @@
 #include "launcher/run/contract.h"
 #include "launcher/run/seen_gpus.h"
 #include "launcher/run/shared_gpu.h"
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "tests/support/error_of.h"
 
 namespace lockstep::launcher {

@@ -6,7 +6,7 @@
 
 #include <set>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/rendezvous/families/port_of_job.h"
 #include "runtime/rendezvous/identity.h"
 #include "tests/support/error_of.h"

@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "tests/support/child.h"
 #include "tests/support/error_of.h"
 #include "tests/support/temporary_folder.h"

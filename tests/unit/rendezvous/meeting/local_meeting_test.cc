@@ -14,7 +14,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
 #include "runtime/net/unix_socket.h"
 #include "runtime/store/server/tcp_store_server.h"

@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/environment.h"
-#include "runtime/base/error.h"
+#include "lockstep/base/environment.h"
+#include "lockstep/base/error.h"
 #include "runtime/rendezvous/identity.h"
 #include "runtime/rendezvous/join.h"
 #include "runtime/rendezvous/meet.h"

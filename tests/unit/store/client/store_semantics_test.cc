@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/store/client/tcp_store.h"
 #include "runtime/store/hash_store.h"
 #include "runtime/store/prefix_store.h"
@@ -81,13 +81,13 @@ class StoreTest : public ::testing::TestWithParam<Kind> {
 
 INSTANTIATE_TEST_SUITE_P(Stores, StoreTest,
                          ::testing::Values(Kind{"Hash", [] { return std::make_unique<HashWorld>(); }},
-                                         Kind{"Tcp", [] { return std::make_unique<TcpWorld>(Endpoint{}); }},
-                                         Kind{"TcpWithSecret",
-                                              [] {
-                                                return std::make_unique<TcpWorld>(Endpoint{
-                                                    .secret = Secret::random(), .run_id = "run", .role = "rank 0"});
-                                              }},
-                                         Kind{"Prefix", [] { return std::make_unique<PrefixWorld>(); }}),
+                                           Kind{"Tcp", [] { return std::make_unique<TcpWorld>(Endpoint{}); }},
+                                           Kind{"TcpWithSecret",
+                                                [] {
+                                                  return std::make_unique<TcpWorld>(Endpoint{
+                                                      .secret = Secret::random(), .run_id = "run", .role = "rank 0"});
+                                                }},
+                                           Kind{"Prefix", [] { return std::make_unique<PrefixWorld>(); }}),
                          [](const auto& kind) { return kind.param.name; });
 
 TEST_P(StoreTest, SetReplacesAndAnotherClientSeesIt) {

@@ -12,8 +12,8 @@
 #include <thread>
 #include <vector>
 
+#include "lockstep/base/error.h"
 #include "proto/request.h"
-#include "runtime/base/error.h"
 #include "runtime/net/stream.h"
 #include "runtime/net/tcp_socket.h"
 #include "runtime/store/client/tcp_store.h"

@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 #include "runtime/store/client/tcp_store.h"
 #include "runtime/store/client/torch_store_client.h"
 #include "tests/support/error_of.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep::store {
 namespace {

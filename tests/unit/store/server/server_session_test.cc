@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/error.h"
 #include "proto/push.h"
 #include "proto/reply.h"
-#include "runtime/base/error.h"
 #include "tests/unit/store/server/server_test.h"
 
 namespace lockstep::store {

@@ -14,8 +14,8 @@
 #include <thread>
 #include <vector>
 
+#include "lockstep/base/error.h"
 #include "proto/push.h"
-#include "runtime/base/error.h"
 #include "runtime/net/open_files.h"
 #include "runtime/store/client/tcp_store.h"
 #include "runtime/store/server/tcp_store_server.h"

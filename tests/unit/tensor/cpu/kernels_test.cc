@@ -9,8 +9,8 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/base/intra_op_threads.h"
-#include "runtime/base/random.h"
+#include "lockstep/base/intra_op_threads.h"
+#include "lockstep/base/random.h"
 #include "runtime/tensor/cpu/cpu_kernels.h"
 
 // What finite differences do not see: products against a plain loop, edges of vectors, NaN, memory.

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/random.h"
+#include "lockstep/base/random.h"
 
 namespace lockstep::testing {
 

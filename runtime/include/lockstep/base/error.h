@@ -1,0 +1,97 @@
+// Errors of lockstep: few, typed, and written for a stranger at three in the morning.
+//
+// Every message holds the operation, the value seen and the value wanted, who (rank, host, address, bucket, step),
+// elapsed time against its limit where there is one, and the remedy. docs/ERRORS.md lists what users
+// meet. A library call never exits the process (but for the watchdog of a GPU that does not let go, and a rank whose
+// launcher has died), never prints, and never ignores a return code.
+#pragma once
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace lockstep {
+
+struct Cause;  // lockstep/base/cause.h
+
+// Base of all errors of this library.
+class Error : public std::runtime_error {
+ public:
+  // what() is `message` as a terminal may show it (runtime/base/printable.h): UTF-8 without control characters.
+  explicit Error(std::string_view message);
+  // With the cause's text as message.
+  explicit Error(const Cause& cause);
+
+  // What made a group fail, as data; null for an error that has only its message. Lives as long as this error and its
+  // copies.
+  const Cause* cause() const noexcept { return cause_.get(); }
+
+ private:
+  std::shared_ptr<const Cause> cause_;
+};
+
+// An argument, a variable or a file given by the user is wrong. Nothing was changed.
+class InvalidArgument : public Error {
+ public:
+  using Error::Error;
+};
+
+// A deadline passed. The message says who or what did not arrive.
+class Timeout : public Error {
+ public:
+  using Error::Error;
+};
+
+// Another rank died, left or aborted. Sticky: the group fails each later call with the same first cause.
+class PeerLost : public Error {
+ public:
+  using Error::Error;
+};
+
+// Ranks disagree: another operation, size, dtype, model or launcher.
+class Mismatch : public Error {
+ public:
+  using Error::Error;
+};
+
+// The store refused a request, or the connection to it is gone.
+class StoreError : public Error {
+ public:
+  using Error::Error;
+};
+
+// A backend or device that was asked for can't be used here. The message says why and what to do.
+class BackendUnavailable : public Error {
+ public:
+  using Error::Error;
+};
+
+// A device refused or failed an operation: out of memory, a broken kernel, a lost GPU. The message holds the operation,
+// the device and its library's own words.
+class DeviceError : public Error {
+ public:
+  using Error::Error;
+};
+
+// Bytes from a file or a peer are not what their format says.
+class CorruptData : public Error {
+ public:
+  using Error::Error;
+};
+
+// A system call failed in a way the caller can't have caused: the message holds the call, its object and the reason.
+class SystemError : public Error {
+ public:
+  SystemError(std::string_view operation, int error_number);
+  // As errno had it.
+  int error_number() const { return error_number_; }
+
+ private:
+  int error_number_;
+};
+
+// The text of an errno value, as "Connection refused (errno 111)".
+std::string errno_text(int error_number);
+
+}  // namespace lockstep

@@ -1,0 +1,95 @@
+// Named tensors in a file, in the safetensors format, which PyTorch's, JAX's and Rust's users read and write too.
+// Source: https://github.com/huggingface/safetensors, README "Format" and safetensors/src/tensor.rs.
+//
+//   8 bytes   N, the length of the header, unsigned little-endian; at most 100 000 000
+//   N bytes   JSON: {"NAME": {"dtype": "F32", "shape": [2, 3], "data_offsets": [BEGIN, END]}, ...,
+//             "__metadata__": {"key": "text", ...}}, padded with spaces
+//   the rest  the tensors' elements, row-major, little-endian; offsets count from here, without holes or overlaps
+//
+// Knows memory, not tensors: a tensor is {name, dtype, shape, bytes}.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/device/dtype.h"
+
+namespace lockstep {
+class UniqueFd;
+}
+
+namespace lockstep::checkpoint {
+
+// What is to be written. The bytes are row-major and belong to the caller.
+struct TensorSource {
+  std::string name;
+  DType dtype = DType::f32;
+  std::vector<std::int64_t> shape;  // empty for a scalar
+  std::span<const std::byte> bytes;
+};
+
+// What a file holds.
+struct TensorEntry {
+  std::string name;
+  DType dtype = DType::f32;
+  std::vector<std::int64_t> shape;
+  std::uint64_t offset = 0;  // of its first byte in the file
+  std::uint64_t bytes = 0;
+};
+
+// A tensor of a dtype that the format has and lockstep has not: BOOL, I8, I16, U16, U32, U64, C64, and those of 4, 6
+// and 8 bits.
+struct ForeignTensor {
+  std::string dtype;  // as the format calls it
+  TensorEntry entry;  // its bytes as they lie in the file; dtype is u8
+};
+
+// "F32 [2, 3]", for messages.
+std::string describe(DType dtype, std::span<const std::int64_t> shape);
+std::string describe(const ForeignTensor& tensor);
+// A tensor's name between quotes, fit for a message.
+std::string in_quotes(std::string_view name);
+
+using Metadata = std::map<std::string, std::string>;
+
+// Replaces `path` in one piece (see AtomicFile): whoever reads it sees the old file or the new one. The same tensors
+// make the same bytes, in whatever order they are given.
+// Throws InvalidArgument (a name twice, "__metadata__" or not UTF-8; bytes that don't fit the shape; no such folder)
+// and SystemError (disk full, no permission).
+void write_safetensors(const std::filesystem::path& path, std::span<const TensorSource> tensors,
+                       const Metadata& metadata = {});
+
+// An open file, its header read and checked. Threads: const calls from any. Nothing is allocated by a length which the
+// file does not have.
+class SafetensorsFile {
+ public:
+  // Throws InvalidArgument if there is no such file, CorruptData with file, tensor and reason if it is not well-formed,
+  // SystemError.
+  explicit SafetensorsFile(std::filesystem::path path);
+
+  const std::filesystem::path& path() const { return path_; }
+  // By name: those that can be read, and those of another dtype than ours, whose bytes can.
+  const std::map<std::string, TensorEntry>& tensors() const { return tensors_; }
+  const std::map<std::string, ForeignTensor>& foreign() const { return foreign_; }
+  const Metadata& metadata() const { return metadata_; }
+  // InvalidArgument, with the nearest names, if it isn't there; with its dtype, if that is none of ours.
+  const TensorEntry& find(const std::string& name) const;
+  // Copies a tensor's elements to `destination`, which has exactly entry.bytes. CorruptData if the file was cut since.
+  void read(const TensorEntry& entry, std::span<std::byte> destination) const;
+
+ private:
+  std::filesystem::path path_;
+  std::shared_ptr<const UniqueFd> fd_;  // copies read the same
+  std::map<std::string, TensorEntry> tensors_;
+  std::map<std::string, ForeignTensor> foreign_;
+  Metadata metadata_;
+};
+
+}  // namespace lockstep::checkpoint

@@ -1,0 +1,51 @@
+// init_process_group: from a started process to a member of a group.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "lockstep/comm/process_group.h"
+
+namespace lockstep {
+
+// Every field may be left out; what is given wins over the environment.
+struct InitOptions {
+  // "auto": on a GPU nccl; else single for a world of one, shm on one host, across hosts mpi under mpirun, else gloo.
+  // Or a backend's name.
+  std::string backend = "auto";
+  // "env://", "tcp://host:port?rank=&world_size=", "file:///path?rank=&world_size="; empty: what the launcher offers.
+  std::string init_method = {};
+  std::optional<int> rank = {};
+  std::optional<int> world_size = {};
+  // The job's timeout: of start-up, and of each collective that is waited for without a deadline of its own.
+  // LOCKSTEP_TIMEOUT (seconds) sets another default.
+  std::optional<std::chrono::nanoseconds> timeout = {};  // default 5 minutes
+  // "cpu", "cuda:1", or "cuda": of the GPUs that the process sees the one with the number of its local rank. Empty:
+  // LOCKSTEP_DEVICE; without it "cuda" for backend nccl, else "cpu".
+  std::string device = {};
+};
+
+// Finds out who this process is, meets the others and joins the group. Blocks until every rank is here.
+//
+// Logs one line: "rank 2/4 (local 2/4) from Open MPI, store ..., backend shm, 1 thread". Sets the library's intra-op
+// threads to the allowed cores over the ranks that share them, unless OMP_NUM_THREADS says.
+//
+// Who it is: arguments, then the URL's parameters, then what launched it: `lockstep run`, torchrun, RANK and WORLD_SIZE
+// by hand, mpirun of Open MPI, MVAPICH2 or Hydra (MPICH, Intel MPI), PALS, PMIx, jsrun, Flux, srun, PMI, horovodrun,
+// mlx.launch, Kubeflow; with none of them it is alone, and no socket is opened. Where they meet:
+// rendezvous/meet.h. LOCKSTEP_BOOTSTRAP=socket, pmix or address chooses among what the launcher offers for that.
+//
+// It changes the process in three ways: an uncaught lockstep::Error becomes one line on stderr (uncaught.h), lines of
+// the log get the rank before them, and a process that `lockstep run` or mpirun started ends when its launcher does
+// (rendezvous/launcher_guard.h).
+//
+// Threads: any; a call in each of several threads makes as many ranks. The groups of a program may follow each other,
+// where each rank lets its own go before it asks for the next; a rank that is faster waits for rank 0 to do so.
+// Throws InvalidArgument (bad values), Mismatch (launchers or ranks disagree, the same rank twice), Timeout (names the
+// ranks that did not come), BackendUnavailable, StoreError, PeerLost (a rank died on the way), CorruptData (ranks of
+// another build).
+std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options = {});
+
+}  // namespace lockstep

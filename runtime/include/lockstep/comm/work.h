@@ -1,0 +1,75 @@
+// A collective that is under way.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "lockstep/base/deadline.h"
+#include "lockstep/base/owner_process.h"
+#include "lockstep/device/stream.h"
+
+namespace lockstep {
+
+// What a backend implements for one started collective. Same threads rule as Work.
+class WorkState {
+ public:
+  virtual ~WorkState() = default;
+  // Pushes the group's pending collectives without blocking; true once this one is done on every rank.
+  // Throws the group's first cause if it failed.
+  virtual bool poll() = 0;
+  // Blocks until done. Timeout names the ranks that have not arrived.
+  virtual void wait(const Deadline& deadline) = 0;
+  // Makes `stream` wait instead of the host. On the CPU, where a stream's work is done when its call returns, the host
+  // is the stream: it waits by itself. A backend on a device overrides it and never waits for the device.
+  virtual void wait_on(StreamView stream, const Deadline& deadline);
+  // On a device: the timed event behind the collective (DeviceRuntime::elapsed), once it is in the device's queue.
+  virtual void* end_mark() const { return nullptr; }
+  // Of an all-reduce, once done, over all ranks: word 0 is the sum of the weights, then come the note's fields.
+  virtual std::int64_t combined([[maybe_unused]] std::size_t word) const { return 0; }
+};
+
+// A handle to it, cheap to copy. The buffers belong to the collective until it is done. An empty Work is done.
+//
+// Threads: the thread that started the collective, like the group itself.
+// Failure: done() and wait() throw the group's first cause, sticky: PeerLost, Timeout or Mismatch.
+class Work {
+ public:
+  Work() = default;
+  explicit Work(std::shared_ptr<WorkState> state, std::chrono::nanoseconds timeout = {})
+      : state_(std::move(state)), timeout_(timeout) {}
+
+  // True once the result is here and no rank reads this rank's buffers any more. Gives pending work a push.
+  bool done() const {
+    owner_.require("a look at a collective");
+    return !state_ || state_->poll();
+  }
+  // Blocks until then, at most the group's timeout.
+  void wait() const {
+    if (!done()) wait(Deadline::after(timeout_));  // a look is cheaper than reading the clock
+  }
+  void wait(const Deadline& deadline) const {
+    owner_.require("a wait for a collective");
+    if (state_) state_->wait(deadline);
+  }
+  // What is put into `stream` from now on starts after the collective. The host waits until that is in the queue of its
+  // device, never for what the device does; but on the CPU, and for a result in host memory, this is wait().
+  void wait_on(StreamView stream) const {
+    owner_.require("a wait for a collective");
+    if (state_) state_->wait_on(stream, Deadline::after(timeout_));
+  }
+  // On a device, after wait_on(): the timed event behind the collective, for DeviceRuntime::elapsed; it lives as long
+  // as this Work. Null before, and on the CPU.
+  void* end_mark() const { return state_ ? state_->end_mark() : nullptr; }
+  // Of a weighted all-reduce, once done: the sum of all ranks' weights.
+  std::int64_t total_weight() const { return state_ ? state_->combined(0) : 0; }
+  // Of an all-reduce with a note, once done: what all ranks' values of this field come to, as its NoteOp says.
+  std::int64_t note(std::size_t field) const { return state_ ? state_->combined(1 + field) : 0; }
+
+ private:
+  std::shared_ptr<WorkState> state_;
+  std::chrono::nanoseconds timeout_{};
+  OwnerProcess owner_;
+};
+
+}  // namespace lockstep

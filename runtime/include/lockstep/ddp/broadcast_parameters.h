@@ -1,0 +1,19 @@
+// One rank's values for all: how replicas start equal.
+#pragma once
+
+#include <span>
+
+#include "lockstep/comm/process_group.h"
+
+namespace lockstep {
+
+// Collective and blocking. Gives every rank the bytes that `root` has in `buffers`, in place. Every rank passes as many
+// buffers, with the same sizes and dtypes, in the same order: as compared by the Reducer.
+//
+// Coalesced: buffers of less than 1 MiB travel together, 4 MiB at a time; larger ones from where they lie. Buffers on
+// the group's device are read behind what its stream() has, and the values are there when the call returns.
+// InvalidArgument if root is no rank, or a buffer is neither in CPU memory nor on the group's device. Throws what the
+// group throws, or DeviceError.
+void broadcast_parameters(ProcessGroup& group, std::span<const BufferView> buffers, int root = 0);
+
+}  // namespace lockstep

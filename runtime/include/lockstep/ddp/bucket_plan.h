@@ -1,0 +1,74 @@
+// Which gradient goes into which bucket: a pure function, equal on all ranks for equal input.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/device/device.h"
+#include "lockstep/device/dtype.h"
+
+namespace lockstep {
+
+// A parameter as the Reducer knows it: no tensor, no framework.
+struct ParameterSpec {
+  std::string name;                 // unique within the model
+  DType dtype = DType::f32;         // f32, f64, bf16 or f16
+  std::vector<std::int64_t> shape;  // empty for a scalar
+
+  // Elements; 1 for a scalar. InvalidArgument if a dimension is negative or the product passes 64 bits.
+  std::int64_t count() const;
+  std::size_t bytes() const { return static_cast<std::size_t>(count()) * size_of(dtype); }
+  // "'fc1.weight' float32 [784, 256]", for messages.
+  std::string describe() const;
+};
+
+struct BucketOptions {
+  // A bucket is closed when it holds this many bytes or more, padding included. 0 gives every parameter a bucket of its
+  // own. Default: in CPU memory 2 MiB, cache-sized, so that sums run at the speed of L2; on a device 25 MiB, where a
+  // collective's start costs as much as the way of several MB.
+  std::optional<std::size_t> cap_bytes = {};
+  // The cap of each dtype's first bucket: smaller, so that communication starts early.
+  std::size_t first_cap_bytes = 1 << 20;
+
+  // With the defaults of that memory filled in.
+  BucketOptions in_memory_of(DeviceKind kind) const;
+};
+
+// Gradients and buckets start at multiples of this: a cache line, and the widest vector register.
+inline constexpr std::size_t kGradientAlignment = 64;
+
+// Where one parameter's gradient lies.
+struct GradientSlot {
+  int bucket = 0;
+  std::size_t offset = 0;  // bytes from the beginning of the arena, 64-byte aligned
+};
+
+struct Bucket {
+  DType dtype = DType::f32;
+  std::size_t offset = 0;       // bytes from the beginning of the arena
+  std::int64_t count = 0;       // elements, padding included (it stays zero): whole cache lines
+  std::vector<int> parameters;  // indices into the specs, in the order in which they lie
+};
+
+struct BucketPlan {
+  std::vector<Bucket> buckets;      // in launch order: that in which they become full
+  std::vector<GradientSlot> slots;  // by parameter
+  std::size_t arena_bytes = 0;      // depends on the specs only, never on order or caps
+};
+
+// `order` is the order in which gradients become ready: a permutation of the parameters' indices. A parameter is never
+// split; a bucket holds one dtype and passes its cap by less than one parameter.
+//
+// Options that are left to their defaults are taken as for CPU memory.
+//
+// Buckets come in the order in which their last parameter becomes ready, so that a dtype which is rare in the model
+// does not hold up the others. InvalidArgument if order is no permutation, a name is empty or twice there, or a dtype
+// can't be averaged.
+BucketPlan plan_buckets(std::span<const ParameterSpec> specs, std::span<const int> order,
+                        const BucketOptions& options = {});
+
+}  // namespace lockstep

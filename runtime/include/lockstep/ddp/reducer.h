@@ -1,0 +1,150 @@
+// Bucketed all-reduces that run while backward is still computing.
+//
+// Knows buffers, not tensors: any engine that can write a gradient to an address can use it.
+//
+//   Reducer reducer(specs, group);
+//   for (...) {
+//     reducer.begin_step({.weight = samples});
+//     float* dw = reducer.gradient<float>(i);   // write weight * d(mean loss)/dw there (over weight_unit(), see there)
+//     reducer.mark_ready(i);                    // the bucket goes off when it is full and its turn has come
+//     reducer.finish_step();                    // gradients are now the mean over the global batch
+//   }
+//
+// The mean is exact for any partition of the batch, ranks without data included: buffers are summed over the ranks and
+// divided once by the summed weight. Buckets are launched strictly in index order on every rank.
+//
+// Micro-batches: begin_step({.weight, .synchronize = false}) ... finish_step() communicates nothing; the next step adds
+// to the gradients (accumulating() is true) and weights add up, until a synchronised step closes the sum.
+//
+// Order: plan_order(order) before the first begin_step, by engines that know it; else reverse registration order, and
+// one new plan, in rank 0's order, in the begin_step after the first synchronised step.
+//
+// Addresses: gradients lie in an arena of the group's and stay where they are, but for that one new plan: ask for
+// gradient() after each begin_step, or at least again when plan_changes() has grown.
+//
+// On a device (a group of NCCL's): gradient() is an address there, to be written by what is put into the group's
+// stream() before mark_ready, and read by what is put there after finish_step. No call of a step waits on the host, but
+// for the begin_step that plans anew (plan_order spares it), and where the host is more than two steps ahead of the
+// device: begin_step reads the note of the step before the last. So finish_step can't say the summed weight,
+// total_weight() can; and a failure may show in a later call than the one whose collective failed. A stream that is set
+// between two steps comes after what the one before had when finish_step returned, and that one may go then; what the
+// program puts there later, which reads gradients, it orders itself.
+//
+// Threads: one, the one that runs backward.
+// Failure: throws what the group throws, with step and bucket in front; every later call throws the same.
+// InvalidArgument for misuse (a gradient twice ready, a step not begun, an unknown name), naming parameter and step; it
+// changes nothing. End: a Reducer that goes while buckets are under way aborts the group, for the others wait for this
+// rank.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/ddp/bucket_plan.h"
+#include "lockstep/ddp/loss.h"
+#include "lockstep/ddp/step_note.h"
+#include "lockstep/trace/step_record.h"
+
+namespace lockstep {
+
+struct ReducerOptions {
+  BucketOptions buckets = {};
+  // For engines whose graph may leave parameters out: used_anywhere() says after each step whether any rank marked a
+  // parameter ready. The answer travels with the last float32 bucket, 4 bytes per parameter.
+  bool track_unused = false;
+  // Loss::sum: gradients are written as they are, not multiplied by the weight; their sum over ranks and micro-batches
+  // is divided by nothing. Equal on all ranks.
+  Loss loss = Loss::mean;
+};
+
+struct StepOptions {
+  // What this rank's gradients stand for: samples, or the terms that count in the loss. 0 is fine.
+  std::int64_t weight = 1;
+  // False for all but the last micro-batch of a step.
+  bool synchronize = true;
+  // Rides with bucket 0 if the step is synchronised: see noted().
+  StepNote note = {};
+};
+
+class Reducer {
+ public:
+  // Collective. Compares specs and options over the ranks (hashes through the store): Mismatch, on every rank, names
+  // the first parameter that differs, and the ranks; Timeout names those that did not come. Allocates the arena.
+  Reducer(std::vector<ParameterSpec> specs, std::shared_ptr<ProcessGroup> group, const ReducerOptions& options = {});
+  ~Reducer();
+  Reducer(const Reducer&) = delete;
+  Reducer& operator=(const Reducer&) = delete;
+
+  // Collective, before the first begin_step: rank 0's order of parameters, in which their gradients become ready, is
+  // told to all and buckets follow it, and so is its unit of weights, at least 1. Only rank 0's arguments count.
+  void plan_order(std::span<const int> order, std::int64_t unit = 1);
+  // Gradients are to be multiplied by weight / weight_unit(): by nothing where shards have one unit each. 1 in a group
+  // that is not on the CPU.
+  std::int64_t weight_unit() const;
+
+  void begin_step(const StepOptions& options = {});
+  // True if this step adds to gradients that are there already (those of earlier micro-batches; 0 where a parameter was
+  // not marked); false if what is there is to be overwritten.
+  bool accumulating() const;
+  // This parameter's slice of the arena, valid until the next begin_step (a new plan may move it there).
+  template <typename T>
+  T* gradient(int parameter) {
+    return static_cast<T*>(gradient_data(parameter, dtype_of<T>()));
+  }
+  template <typename T>
+  T* gradient(std::string_view name) {
+    return gradient<T>(index_of(name));
+  }
+  // InvalidArgument if the parameter's dtype is another.
+  void* gradient_data(int parameter, DType dtype);
+  // The gradient is final for this micro-batch. Those never marked count as 0 in this micro-batch: leave their slices
+  // alone if accumulating().
+  void mark_ready(int parameter);
+  void mark_ready(std::string_view name) { mark_ready(index_of(name)); }
+  // This micro-batch has no gradient of the parameter, and none will come: counts as 0, and its bucket waits no longer
+  // for it. Misuse as for mark_ready.
+  void mark_unused(int parameter);
+  // Launches what is left and waits for all of it; on a device the group's stream waits. Returns the summed weight of
+  // all ranks (0: nobody had data, the epoch is over, gradients are 0), or of this rank so far if the step was not
+  // synchronised. After a synchronised step on a device -1: not known yet. Of a Loss::sum, whose weights don't travel,
+  // always this rank's.
+  std::int64_t finish_step();
+  // The summed weight of all ranks in the last synchronised step; 0 before the first. On a device blocks until it is
+  // known, at most the group's timeout. InvalidArgument within a synchronised step.
+  std::int64_t total_weight() const;
+  // What the ranks' notes come to, the same on every rank: on the CPU those of the last synchronised step, from its
+  // finish_step on; on a device those of the step before the last one begun, from begin_step on. step -1 before the
+  // first.
+  const NotedStep& noted() const;
+  // With track_unused, of the last synchronised step: whether any rank marked the parameter ready in a micro-batch of a
+  // weight above 0, or in any at all if the summed weight is 0. On a device blocks as total_weight() does, and is true
+  // for all if the summed weight is 0. InvalidArgument if nothing is tracked.
+  bool used_anywhere(int parameter) const;
+  // Backward has failed on this rank, and the step can't be finished; nothing if none was begun or accumulated. The
+  // group fails on every rank with `cause`, behind this rank and step. A world of one forgets the step, its earlier
+  // micro-batches too, and can go on.
+  void abandon_step(std::string_view cause) noexcept;
+
+  const std::vector<ParameterSpec>& parameters() const;
+  const BucketPlan& plan() const;
+  // Grows by one whenever gradients move to other addresses: in plan_order, and in the one begin_step that plans anew.
+  int plan_changes() const;
+  // Whoever holds a copy may use the gradients' memory after the Reducer and the group have gone.
+  std::shared_ptr<void> memory() const;
+  // Index of a name. InvalidArgument if there is none.
+  int index_of(std::string_view name) const;
+  // Times of the last synchronised step; its step is -1 before the first. On a device of the last step that is known to
+  // have ended there: perhaps an earlier one, for this never waits.
+  const trace::StepRecord& last_step() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,47 @@
+// Are the replicas still in lockstep? Compares 64-bit hashes of the parameters' bytes over the ranks.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/comm/process_group.h"
+
+namespace lockstep {
+
+// A parameter, or any other state that must be equal on all ranks. What is on a device is copied to the host, as it is
+// behind what the stream has that comes with it, and the call waits for that.
+struct NamedBuffer {
+  std::string name;
+  BufferView value;
+};
+
+// A hash of names, dtypes, sizes and bytes. Equal bits give equal hashes on every machine; -0 and 0 differ, as do two
+// NaNs of different bits.
+// `stream` is for buffers on its device; others go by their device's default stream. Throws DeviceError, and Timeout
+// after five minutes without them.
+std::uint64_t hash_replica(std::span<const NamedBuffer> buffers, StreamView stream = {});
+
+// What the ranks' replicas have in common, or not.
+struct ReplicaComparison {
+  std::uint64_t hash = 0;       // of this rank's
+  std::vector<int> ranks = {};  // that differ from what most have, or rank 0 has where there is no majority
+  std::string difference =
+      {};  // "2 of 3 parameters differ, the first is parameter 1, 'b': rank 2 differs from the others"
+
+  bool are_equal() const { return ranks.empty(); }
+};
+
+// Collective and blocking: 16 bytes per rank travel if all are equal. The stream is the group's. Mismatch if the ranks
+// pass different numbers of buffers.
+ReplicaComparison compare_replicas(ProcessGroup& group, std::span<const NamedBuffer> buffers);
+// The text of a Mismatch. `when`: "; they came apart ...", or empty.
+std::string describe_divergence(const ReplicaComparison& comparison, std::string_view when = {});
+
+// Collective and blocking. Returns the hash that all ranks share, or throws the same Mismatch on every rank: which
+// ranks differ from the others, and the first parameter in which they do.
+std::uint64_t check_replicas(ProcessGroup& group, std::span<const NamedBuffer> buffers);
+
+}  // namespace lockstep

@@ -1,0 +1,49 @@
+// What rides with bucket 0 of every synchronised step, so that all ranks know it without a collective of its own.
+//
+// A field is a member and a line of kStepFields; nothing else knows how many there are.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "lockstep/comm/note.h"
+#include "lockstep/comm/work.h"
+
+namespace lockstep {
+
+// What one rank says, or, as read from a step, what all ranks' values come to by the field's operation.
+struct StepNote {
+  std::int64_t versions = 0;  // how often this rank has written its parameters; of all: 1 if equal, else 0
+  std::int64_t digest = 0;    // of the parameters' bytes, 0 where none is asked for; of all: 1 if equal, else 0
+};
+
+// A step's note, of all ranks: the same on each.
+struct NotedStep {
+  std::int64_t step = -1;  // -1: none is known yet
+  StepNote of_all = {};
+};
+
+struct StepField {
+  std::int64_t StepNote::*value;
+  NoteOp op;
+};
+inline constexpr std::array kStepFields{
+    StepField{&StepNote::versions, NoteOp::equal},
+    StepField{&StepNote::digest, NoteOp::equal},
+};
+static_assert(kStepFields.size() <= kMostNoteFields);
+
+inline std::array<NoteField, kStepFields.size()> fields_of(const StepNote& own) {
+  std::array<NoteField, kStepFields.size()> fields;
+  for (std::size_t i = 0; i < fields.size(); ++i) fields[i] = {kStepFields[i].op, own.*kStepFields[i].value};
+  return fields;
+}
+
+// `work` is done, and was started with fields_of().
+inline StepNote note_of_all(const Work& work) {
+  StepNote note;
+  for (std::size_t i = 0; i < kStepFields.size(); ++i) note.*kStepFields[i].value = work.note(i);
+  return note;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,11 @@
+// LibTorch under lockstep in one include: #include <lockstep/libtorch.h>. Link lockstep::libtorch.
+#pragma once
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/init/init_process_group.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/libtorch/distributed_data_parallel.h"
+#include "lockstep/libtorch/distributed_sampler.h"
+#include "lockstep/libtorch/state_file.h"
+#include "lockstep/libtorch/sync_batch_norm.h"
+#include "lockstep/libtorch/torch_stream.h"

@@ -1,0 +1,171 @@
+// DistributedDataParallel for a torch::nn::Module: replicas that stay equal, bit by bit, on all ranks.
+//
+//   auto group = lockstep::init_process_group();
+//   Net model;                                                       // a torch::nn::Module, a shared_ptr or a holder
+//   lockstep::libtorch::DistributedDataParallel ddp(model, group);      // rank 0's weights everywhere
+//   torch::optim::SGD optimizer(model.parameters(), 0.1);            // any of LibTorch's, unchanged
+//   for (auto& batch : *loader) {                                    // this rank's rows
+//     optimizer.zero_grad();
+//     torch::nll_loss(ddp(batch.data), batch.target).backward();     // all-reduces run while this does
+//     optimizer.step();                                              // on the mean over the global batch
+//   }
+//
+// Gradients: after a synchronised backward() every parameter that any rank's loss depends on has the mean gradient over
+// the rows of all ranks, the same bits on each; one that nobody's depends on keeps what it had (nothing). With several
+// ranks, .grad is a view of memory that all ranks share, from the first backward on; keep it, copy it, zero it or drop
+// it, as you like.
+//
+// Weights: a rank's loss counts as the mean over the rows of ddp's first tensor (dimension DdpOptions::batch_dim), or
+// over what set_weight() says; with DdpOptions{.loss = lockstep::Loss::sum} as the sum over them. A number does not
+// tell which it is, and the mean of sums is wrong by a factor. Shards may be uneven, and a rank may have no rows at
+// all: then its loss may be NaN.
+//
+// Micro-batches: with no_sync() gradients are summed on this rank and nothing is sent; .grad is undefined until a
+// synchronised backward closes the sum. What then is in it is the mean over the rows of all micro-batches and ranks: do
+// not divide the loss by their number.
+//
+// Unused parameters are found; frozen ones are left alone; a shared one counts once. See DdpOptions.
+//
+// On GPUs: the module is on device_of(*group) before it is wrapped, and the group's backend is nccl. What a backward
+// puts into torch's current streams is in order with the all-reduces by events, and the host waits for nothing, but in
+// last_weight(), and where this rank left a parameter out that is not declared unused.
+//
+// Collective: the constructor, the first forward's buffers, every synchronised backward. Forward and backward in
+// evaluation (no gradients recorded) send nothing.
+// Threads: one at a time. The constructor lowers torch's intra-op threads to what init_process_group found:
+//   the cores of this rank, or OMP_NUM_THREADS.
+// Failure: throws what the group throws (PeerLost, Timeout, Mismatch) out of forward and backward(), sticky. Mismatch
+//   from the constructor names the first parameter or buffer that differs. InvalidArgument for misuse, naming the
+//   parameter. An exception that ends a backward(), or a forward that the others wait in (between micro-batches, or
+//   with a SyncBatchNorm that trains), fails the group on every rank at once, with this rank's name and the text, which
+//   of an exception of the user's own within torch's engine only that rank knows. One of another forward may be caught;
+//   it fails the group if it unwinds this object. A world of one forgets the step, and goes on.
+// End: any order. The module keeps its last gradients, in memory of their own; none of a step that was left half done.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "lockstep/libtorch/replica.h"
+#include "lockstep/libtorch/visit_tensors.h"
+
+namespace lockstep::libtorch {
+
+template <std::derived_from<::torch::nn::Module> Net>
+class DistributedDataParallel {
+ public:
+  // `module` outlives every forward; not necessarily this object.
+  DistributedDataParallel(Net& module, std::shared_ptr<ProcessGroup> group, const DdpOptions& options = {})
+      : module_(&module), replica_(Replica::create(module, std::move(group), options)) {}
+  // Keeps the module.
+  DistributedDataParallel(std::shared_ptr<Net> module, std::shared_ptr<ProcessGroup> group,
+                          const DdpOptions& options = {})
+      : DistributedDataParallel(*module, std::move(group), options) {
+    kept_ = std::move(module);
+  }
+  // A holder, as TORCH_MODULE makes them.
+  DistributedDataParallel(const ::torch::nn::ModuleHolder<Net>& module, std::shared_ptr<ProcessGroup> group,
+                          const DdpOptions& options = {})
+      : DistributedDataParallel(module.ptr(), std::move(group), options) {}
+  ~DistributedDataParallel() { replica_->detach(); }
+  DistributedDataParallel(const DistributedDataParallel&) = delete;
+  DistributedDataParallel& operator=(const DistributedDataParallel&) = delete;
+
+  // The module's forward. What it returns is the module's, with tensors alone or in containers, see visit_tensors.
+  template <typename... Args>
+  auto operator()(Args&&... args) {
+    replica_->before_forward(*module_, rows_of(args...));
+    auto outputs = [&] {
+      try {
+        return module_->forward(std::forward<Args>(args)...);
+      } catch (...) {
+        replica_->forward_failed(Replica::collective_norm(*module_).has_value());
+        throw;
+      }
+    }();
+    std::vector<at::Tensor*> tensors;
+    visit_tensors(outputs, [&]<typename T>(T& tensor) {
+      if constexpr (!std::is_const_v<T>) tensors.push_back(&tensor);
+    });
+    replica_->after_forward(tensors);
+    return outputs;
+  }
+
+  // The same, and the module's own train() and eval(), so that code which takes a module takes this too.
+  template <typename... Args>
+  auto forward(Args&&... args) {
+    return (*this)(std::forward<Args>(args)...);
+  }
+  void train(bool on = true) { module_->train(on); }
+  void eval() { module_->eval(); }
+
+  // Between forward and backward: what this rank's loss is the mean of (tokens that count, say), until the next
+  // forward.
+  void set_weight(std::integral auto weight) { replica_->set_weight(static_cast<std::int64_t>(weight)); }
+  void set_weight(std::floating_point auto weight) =
+      delete;  // 0.5 would be 0: give all ranks' weights in smaller units
+
+  // While one lives, backward() sends nothing. Forward and backward both belong inside.
+  class NoSync {
+   public:
+    explicit NoSync(std::shared_ptr<Replica> replica) : replica_(std::move(replica)) { replica_->begin_no_sync(); }
+    ~NoSync() { replica_->end_no_sync(); }
+    NoSync(const NoSync&) = delete;
+    NoSync& operator=(const NoSync&) = delete;
+
+   private:
+    std::shared_ptr<Replica> replica_;
+  };
+  [[nodiscard]] NoSync no_sync() { return NoSync(replica_); }
+
+  // Takes part in a step of the others without a forward of its own, with weight 0: for a rank whose data has run out.
+  // InvalidArgument with a SyncBatchNorm in the module that trains: give that a forward of 0 rows.
+  void step_without_data() { replica_->step_without_data(*module_); }
+
+  // Collective and blocking, between steps: are the parameters equal on all ranks, to the last bit? Mismatch, on every
+  // rank, names the first that is not and the ranks. They are as long as each rank's optimizer does the same.
+  void check_replicas() const { replica_->check_replicas(); }
+
+  Net& module() const { return *module_; }
+  const std::shared_ptr<ProcessGroup>& group() const { return replica_->group(); }
+  // Synchronised backwards finished.
+  std::int64_t steps() const { return replica_->steps(); }
+  // Summed over all ranks in the last synchronised step, or this rank's so far. 0: nobody had data. On a device blocks
+  // until it is known. Of a Loss::sum, whose weights don't travel, this rank's.
+  std::int64_t last_weight() const { return replica_->last_weight(); }
+  // What the last synchronised step waited for, and what ran behind backward. Empty (step -1) in a world of one.
+  const trace::StepRecord& last_step() const { return replica_->last_step(); }
+
+ private:
+  template <typename... Args>
+  std::optional<std::int64_t> rows_of(const Args&... args) const {
+    std::optional<std::int64_t> rows;
+    const auto count = [&](const at::Tensor& tensor) {
+      if (rows || !tensor.defined()) return;
+      rows = replica_->rows_of(tensor);
+    };
+    (visit_tensors(args, count), ...);
+    return rows;
+  }
+
+  Net* module_;
+  std::shared_ptr<Net> kept_;
+  std::shared_ptr<Replica> replica_;
+};
+
+template <std::derived_from<::torch::nn::Module> Net>
+DistributedDataParallel(Net&, std::shared_ptr<ProcessGroup>, const DdpOptions& = {}) -> DistributedDataParallel<Net>;
+template <std::derived_from<::torch::nn::Module> Net>
+DistributedDataParallel(std::shared_ptr<Net>, std::shared_ptr<ProcessGroup>, const DdpOptions& = {})
+    -> DistributedDataParallel<Net>;
+template <typename Holder>
+requires std::derived_from<Holder, ::torch::nn::ModuleHolder<typename Holder::ContainedType>> DistributedDataParallel(
+    const Holder&, std::shared_ptr<ProcessGroup>, const DdpOptions& = {})
+->DistributedDataParallel<typename Holder::ContainedType>;
+
+}  // namespace lockstep::libtorch

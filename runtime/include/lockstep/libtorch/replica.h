@@ -1,0 +1,55 @@
+// What DistributedDataParallel does, without the module's type: one rank's replica of a torch::nn::Module.
+//
+// Threads: one at a time; that of forward, and that of backward, on which torch calls the hooks.
+// Failure: as distributed_data_parallel.h says.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/libtorch/options.h"
+#include "lockstep/trace/step_record.h"
+
+namespace lockstep::libtorch {
+
+class Replica {
+ public:
+  // Collective: compares, broadcasts rank 0's values, and hooks every parameter that requires a gradient.
+  static std::shared_ptr<Replica> create(const ::torch::nn::Module& module, std::shared_ptr<ProcessGroup> group,
+                                         const DdpOptions& options);
+  virtual ~Replica() = default;
+  // Takes the hooks away and gives gradients memory of their own. The module may have gone. During unwinding after a
+  // forward or backward that threw, the other ranks are told.
+  virtual void detach() noexcept = 0;
+
+  // Around a forward of the module. `rows` is the default weight; nothing where no gradients are recorded.
+  virtual void before_forward(const ::torch::nn::Module& module, std::optional<std::int64_t> rows) = 0;
+  // In the handler of what it threw. `others_wait`: in a collective of the forward's.
+  virtual void forward_failed(bool others_wait) noexcept = 0;
+  // The name of a SyncBatchNorm whose forward would be a collective now.
+  static std::optional<std::string> collective_norm(const ::torch::nn::Module& module);
+  // Puts the outputs behind the boundary, in place.
+  virtual void after_forward(std::span<at::Tensor* const> outputs) = 0;
+
+  // In DdpOptions::batch_dim of forward's first tensor.
+  virtual std::int64_t rows_of(const at::Tensor& tensor) const = 0;
+  virtual void set_weight(std::int64_t weight) = 0;
+  virtual void step_without_data(const ::torch::nn::Module& module) = 0;
+  // Nested: as many ends as begins.
+  virtual void begin_no_sync() = 0;
+  virtual void end_no_sync() = 0;
+
+  virtual const std::shared_ptr<ProcessGroup>& group() const = 0;
+  virtual std::int64_t steps() const = 0;
+  virtual std::int64_t last_weight() const = 0;
+  virtual void check_replicas() const = 0;
+  virtual const trace::StepRecord& last_step() const = 0;
+};
+
+}  // namespace lockstep::libtorch

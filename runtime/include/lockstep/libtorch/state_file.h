@@ -1,0 +1,40 @@
+// A module's parameters and buffers on disk, in safetensors files, under their dotted names: PyTorch's
+// safetensors.torch.load_file reads them as a state_dict.
+//
+// bool is written as uint8, which the file's readers convert back; other dtypes that lockstep has no name for (int16,
+// complex) are refused.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <filesystem>
+#include <memory>
+
+#include "lockstep/checkpoint/load_options.h"
+#include "lockstep/checkpoint/safetensors.h"
+#include "lockstep/comm/process_group.h"
+
+namespace lockstep::libtorch {
+
+// Writes all of it or nothing: a reader sees the old file or the new one. Throws InvalidArgument (no such folder, a
+// dtype without a name), SystemError (disk full).
+void save_state(const std::filesystem::path& path, const ::torch::nn::Module& module,
+                const checkpoint::Metadata& metadata = {});
+// The same in a job, collective: rank 0 writes, everyone waits until the file is there. A failure of rank 0 reaches
+// every rank: its own error there, PeerLost with rank 0's text and errno elsewhere, and the group goes on
+// (ddp/rank0.h).
+void save_state(const std::filesystem::path& path, const ::torch::nn::Module& module,
+                const std::shared_ptr<ProcessGroup>& group, const checkpoint::Metadata& metadata = {});
+
+// Reads into the module's own tensors, all or nothing: the file must hold exactly the module's names, with its shapes
+// and dtypes, but for what `options` allows; else InvalidArgument says what is missing, unexpected or different.
+// CorruptData if the file is damaged. `path`: a file, an index of several, or a folder with one of either
+// (checkpoint/tensor_files.h).
+Loaded load_state(const std::filesystem::path& path, const ::torch::nn::Module& module,
+                  const LoadOptions& options = {});
+// The same in a job, collective: rank 0 reads and gives it to all, and all return the same. A failure of rank 0 reaches
+// every rank as that of save_state does.
+Loaded load_state(const std::filesystem::path& path, const ::torch::nn::Module& module,
+                  const std::shared_ptr<ProcessGroup>& group, const LoadOptions& options = {});
+
+}  // namespace lockstep::libtorch

@@ -1,0 +1,52 @@
+// Torch's devices and streams as the rooms below know them.
+//
+// The stream that counts is torch's current one of the calling thread: a module's kernels go there, and autograd sets
+// it for each of its threads. On the CPU there is only the one where work is done when its call returns.
+//
+// Threads: any. Failure: BackendUnavailable if LibTorch can't say which stream it is (older than 2.6).
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/device/stream.h"
+
+namespace lockstep::libtorch {
+
+// Where this rank's tensors live: module->to(lockstep::libtorch::device_of(*group)).
+at::Device device_of(const ProcessGroup& group);
+// Of a torch device that lockstep has, the CPU or CUDA; InvalidArgument for others.
+DeviceId device_id_of(const at::Device& device);
+// Whether the group's collectives take tensors of that device.
+bool is_at_home(const ProcessGroup& group, const at::Device& device);
+
+StreamView current_stream(DeviceId device);
+
+// While one lives, the group's collectives start after what the stream has; then after what they did before. Results
+// are to be waited for by wait().
+class OnStream {
+ public:
+  OnStream(ProcessGroup& group, StreamView stream);
+  ~OnStream();
+  OnStream(const OnStream&) = delete;
+  OnStream& operator=(const OnStream&) = delete;
+
+  // What is put into the stream from now on comes after `work`. On the CPU the host waits.
+  void wait(const Work& work) const {
+    if (stream_.device.kind == DeviceKind::cpu) return work.wait();
+    work.wait_on(stream_);
+  }
+
+ private:
+  ProcessGroup& group_;
+  StreamView before_;
+  StreamView stream_;
+};
+
+// This thread's current one.
+class OnCurrentStream : public OnStream {
+ public:
+  explicit OnCurrentStream(ProcessGroup& group) : OnStream(group, current_stream(group.device())) {}
+};
+
+}  // namespace lockstep::libtorch

@@ -1,0 +1,65 @@
+// The tensors within what a module's forward takes and returns.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <concepts>
+#include <ranges>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+namespace lockstep::libtorch {
+
+// visit(tensor) for every tensor in `value`: itself, or within tuples, pairs, optionals (std's and torch's), containers
+// (vector, array, list, map, at::TensorList, torch::OrderedDict), at any depth. Other types, structs of the user's own
+// among them, hold none. What is const in a container is visited as const.
+template <typename T, typename Visit>
+void visit_tensors(T& value, const Visit& visit);
+
+namespace detail {
+
+template <typename T>
+struct IsTuple : std::false_type {};
+template <typename... Ts>
+struct IsTuple<std::tuple<Ts...>> : std::true_type {};
+template <typename A, typename B>
+struct IsTuple<std::pair<A, B>> : std::true_type {};
+
+template <typename T>
+concept IsOptional = requires(T& value) {
+  { value.has_value() } -> std::same_as<bool>;
+  *value;
+};
+
+// Of an OrderedDict.
+template <typename T>
+concept IsItem = requires(T& item) {
+  item.key();
+  item.value();
+};
+
+// A path's items are paths.
+template <typename T>
+concept IsContainer = std::ranges::range<T> && std::is_lvalue_reference_v<std::ranges::range_reference_t<T>> &&
+    !std::same_as<std::ranges::range_value_t<T>, std::remove_const_t<T>>;
+
+}  // namespace detail
+
+template <typename T, typename Visit>
+void visit_tensors(T& value, const Visit& visit) {
+  using Plain = std::remove_const_t<T>;
+  if constexpr (std::is_base_of_v<at::Tensor, Plain>) {
+    visit(value);
+  } else if constexpr (detail::IsTuple<Plain>::value) {
+    std::apply([&](auto&... items) { (visit_tensors(items, visit), ...); }, value);
+  } else if constexpr (detail::IsOptional<T>) {
+    if (value.has_value()) visit_tensors(*value, visit);
+  } else if constexpr (detail::IsContainer<T>) {
+    for (auto& item : value) visit_tensors(item, visit);
+  } else if constexpr (detail::IsItem<T>) {
+    visit_tensors(value.value(), visit);
+  }
+}
+
+}  // namespace lockstep::libtorch

@@ -1,0 +1,28 @@
+// All of lockstep in one include: #include <lockstep/lockstep.h>. Link lockstep::lockstep.
+//
+// Programs with gradients of their own (the Reducer, no engine) include lockstep/ddp/reducer.h and
+// lockstep/comm/init/init_process_group.h instead, and link lockstep::core.
+#pragma once
+
+#include "lockstep/autograd/graph.h"
+#include "lockstep/autograd/ops.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/random.h"
+#include "lockstep/checkpoint/safetensors.h"
+#include "lockstep/comm/init/init_process_group.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/data/data_loader.h"
+#include "lockstep/data/sampler.h"
+#include "lockstep/ddp/reducer.h"
+#include "lockstep/device/device_runtime.h"
+#include "lockstep/nn/nn.h"
+#include "lockstep/optim/adamw.h"
+#include "lockstep/optim/clip.h"
+#include "lockstep/optim/schedule.h"
+#include "lockstep/optim/sgd.h"
+#include "lockstep/tensor/tensor.h"
+#include "lockstep/train/batch.h"
+#include "lockstep/train/distributed_data_parallel.h"
+#include "lockstep/train/gather.h"
+#include "lockstep/train/progress.h"
+#include "lockstep/train/weights.h"

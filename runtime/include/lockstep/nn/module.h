@@ -1,0 +1,109 @@
+// Module: a layer, or a model made of layers.
+//
+//   struct Mlp : ls::nn::Module {
+//     ls::nn::Linear in = register_module("in", ls::nn::Linear(784, 256));
+//     ls::nn::Linear out = register_module("out", ls::nn::Linear(256, 10));
+//     ls::Tensor forward(const ls::Tensor& x) override { return out(ls::relu(in(x))); }
+//   };
+//
+// A Module is a handle, like a Tensor: copies share parameters, mode and children, so layers are plain members that may
+// be copied and moved.
+//
+// Initialisation: parameters are drawn at the first use of the tree, each from (seed 0, its dotted name in the tree),
+// or whenever initialize(seed) is called. So they depend on names only: not on the order of construction, not on a
+// rank.
+//
+// Randomness: layers like Dropout read the tree's ForwardContext; set one before each forward that trains.
+// Threads: one at a time per tree. Failure: InvalidArgument, naming the parameter or layer.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "lockstep/autograd/ops.h"
+#include "lockstep/nn/init.h"
+#include "lockstep/tensor/tensor.h"
+
+namespace lockstep::nn {
+
+// What a forward in training depends on besides its input.
+struct ForwardContext {
+  std::uint64_t seed = 0;
+  std::uint64_t step = 0;
+  // Global ids of the batch's samples, in its order; empty for a batch of 0 rows.
+  std::vector<std::int64_t> sample_ids = {};
+};
+
+// How a parameter lies in files, which are PyTorch's: a Linear's weight is [in, out] here and [out, in] there.
+enum class FileLayout { as_it_is, transposed };
+
+struct NamedParameter {
+  std::string name;  // dotted: "blocks.0.attention.qkv.weight"
+  Tensor tensor;
+};
+
+class Module {
+ public:
+  Module();
+  virtual ~Module() = default;
+  Module(const Module&) = default;
+  Module& operator=(const Module&) = default;
+  Module(Module&&) noexcept = default;
+  Module& operator=(Module&&) noexcept = default;
+
+  // Override this for modules of one input and one output. InvalidArgument if it was not.
+  virtual Tensor forward(const Tensor& x);
+  Tensor operator()(const Tensor& x) { return forward(x); }
+
+  // Every parameter once (a shared one under its first name), in the order of registration, children in theirs.
+  std::vector<NamedParameter> named_parameters() const;
+  std::vector<Tensor> parameters() const;
+  // Of named_parameters(), in their order.
+  std::vector<FileLayout> file_layouts() const;
+  // Elements of all parameters.
+  std::int64_t parameter_count() const;
+
+  // Draws every parameter anew from (seed, dotted name).
+  void initialize(std::uint64_t seed) const;
+  // Mode of the whole tree; modules begin in training mode. Dropout is the identity in evaluation.
+  void train(bool on = true) const;
+  void eval() const { train(false); }
+  bool is_training() const;
+  // Moves all parameters; their gradients and bindings are dropped.
+  void to(DeviceId device) const;
+  // For the next forwards of the whole tree, until the next call. Layers are keyed by their dotted names below this
+  // module: call it on the same module always, or a layer draws other numbers. DistributedDataParallel does it for
+  // batches that bring their ids.
+  void set_context(ForwardContext context) const;
+  // Drops all gradients (Tensor::clear_grad).
+  void zero_grad() const;
+
+ protected:
+  // A new parameter of this module. InvalidArgument if the name is taken, empty or has a dot, or if a parameter that is
+  // transposed in files is no matrix.
+  Tensor register_parameter(std::string_view name, const Shape& shape, const Init& init,
+                            FileLayout in_files = FileLayout::as_it_is) const;
+  // Another module's parameter under a name of this one: shared weights.
+  Tensor share_parameter(std::string_view name, const Tensor& parameter) const;
+  // A child. Returns it, to initialise a member with.
+  template <typename M>
+  M register_module(std::string_view name, M child) const {
+    add_child(name, child);
+    return child;
+  }
+  void add_child(std::string_view name, const Module& child) const;
+  // Parameters are drawn if they were not yet. Called by layers before they use theirs.
+  void ensure_initialized() const;
+  // The key of this layer in this forward. InvalidArgument, with the remedy, if no context was set.
+  RandomSource random_source() const;
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace lockstep::nn
