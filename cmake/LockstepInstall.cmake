@@ -14,13 +14,13 @@ if(LOCKSTEP_HAVE_LIBTORCH)
   install(EXPORT lockstep-libtorch-targets NAMESPACE lockstep:: DESTINATION "${config_folder}" COMPONENT libtorch)
   install(FILES "${PROJECT_SOURCE_DIR}/cmake/LockstepTorchTarget.cmake" DESTINATION "${config_folder}" COMPONENT libtorch)
   install(DIRECTORY "${PROJECT_SOURCE_DIR}/runtime/include/lockstep/libtorch"
-          DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/lockstep" COMPONENT libtorch)
+          DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/lockstep" COMPONENT libtorch FILES_MATCHING PATTERN "*.h")
   install(FILES "${PROJECT_SOURCE_DIR}/runtime/include/lockstep/libtorch.h"
           DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/lockstep" COMPONENT libtorch)
 endif()
 # What users include is what lies below runtime/include, at the same paths, and nothing else.
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/runtime/include/lockstep" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
-        COMPONENT devel PATTERN "libtorch" EXCLUDE PATTERN "libtorch.h" EXCLUDE)
+        COMPONENT devel FILES_MATCHING PATTERN "*.h" PATTERN "libtorch" EXCLUDE PATTERN "libtorch.h" EXCLUDE)
 
 configure_package_config_file("${CMAKE_CURRENT_LIST_DIR}/lockstep-config.cmake.in" "lockstep-config.cmake"
                               INSTALL_DESTINATION "${config_folder}")

@@ -47,7 +47,14 @@ void RecordReader::operator()(std::string_view name, std::string& text) {
 }
 
 void RecordReader::optional(std::string_view name, std::string& text) {
-  if (value_of(rest_, name)) (*this)(name, text);
+  if (!good_) return;
+  const std::string_view before = rest_;
+  if (const auto value = take(name)) {
+    text = *value;
+    return;
+  }
+  rest_ = before;
+  good_ = true;
 }
 
 void RecordReader::rest(std::string_view name, std::string& text) {
@@ -80,8 +87,10 @@ std::string write_texts(std::span<const std::string> texts) {
 std::optional<std::vector<std::string>> read_texts(std::string_view packed) {
   std::vector<std::string> texts;
   while (!packed.empty()) {
-    const auto length = parse_int(packed.substr(0, packed.find(':')));
-    take_word(packed, ':');
+    const auto colon = packed.find(':');
+    if (colon == packed.npos) return std::nullopt;
+    const auto length = parse_int(packed.substr(0, colon));
+    packed.remove_prefix(colon + 1);
     if (!length || *length < 0 || static_cast<std::size_t>(*length) > packed.size()) return std::nullopt;
     texts.emplace_back(packed.substr(0, static_cast<std::size_t>(*length)));
     packed.remove_prefix(texts.back().size());

@@ -11,6 +11,7 @@
 
 #include "lockstep/base/error.h"
 #include "runtime/base/printable.h"
+#include "runtime/checkpoint/strict_json.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -18,8 +19,6 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::string_view kMetadata = "__metadata__";
-// Of a text of the file, in a message.
-constexpr std::size_t kMostShown = 200;
 
 struct Name {
   DType dtype;
@@ -37,30 +36,6 @@ constexpr ForeignDType kForeign[] = {{"BOOL", 8},    {"I8", 8},          {"I16",
                                      {"U32", 32},    {"U64", 64},        {"C64", 64},       {"F4", 4},
                                      {"F6_E2M3", 6}, {"F6_E3M2", 6},     {"F8_E5M2", 8},    {"F8_E4M3", 8},
                                      {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}};
-
-// A file is small in what it may say: three levels, and no key twice (a parser that keeps the last one, and another
-// that keeps the first, would read different weights from the same file).
-Json parse(std::string_view text) {
-  std::vector<std::set<std::string>> keys;
-  const auto check = [&](int depth, Json::parse_event_t event, Json& value) {
-    if (event == Json::parse_event_t::object_start || event == Json::parse_event_t::array_start) {
-      if (depth >= 3) throw CorruptData("the header is nested too deeply");
-      keys.emplace_back();
-    } else if (event == Json::parse_event_t::object_end || event == Json::parse_event_t::array_end) {
-      keys.pop_back();
-    } else if (event == Json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second) {
-      throw CorruptData(fmt::format("{} is there twice", in_quotes(value.get<std::string>())));
-    }
-    return true;
-  };
-  // The parser takes it for the end of the text.
-  if (text.find('\0') != text.npos) throw CorruptData("the header is no JSON: there is a NUL byte in it");
-  try {
-    return Json::parse(text, check);
-  } catch (const Json::exception& error) {
-    throw CorruptData(fmt::format("the header is no JSON: {}", printable(error.what(), kMostShown)));
-  }
-}
 
 // A value as text, whatever bytes it holds.
 std::string text_of(const Json& value) {
@@ -218,7 +193,7 @@ std::string encode_header(const Header& header) {
 
 Header decode_header(std::string_view text, std::uint64_t data_bytes) {
   if (text.empty() || text.front() != '{') throw CorruptData("the header does not begin with '{'");
-  const Json json = parse(text);
+  const Json json = parse_json(text, "the header");
   Header header;
   for (const auto& [name, value] : json.items()) {
     if (name == kMetadata) {

@@ -76,7 +76,7 @@ class Comparison {
     } else if (foreign != files_.foreign().end()) {
       if (!is_bool_of(foreign->second, wanted)) differs(wanted, describe(foreign->second));
     } else {
-      plan_.sources.back().clear();
+      plan_.sources.back().reset();
       plan_.loaded.missing.push_back(wanted.name);
       if (!options_.allow_missing) {
         found_.missing.push_back(in_quotes(wanted.name) +
@@ -136,7 +136,7 @@ LoadPlan plan_load(const TensorFiles& files, std::span<const WantedTensor> wante
 
 std::string to_text(const Loaded& loaded) {
   return nlohmann::json{{"metadata", loaded.metadata}, {"missing", loaded.missing}, {"unexpected", loaded.unexpected}}
-      .dump();
+      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 Loaded loaded_from_text(const std::string& text) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -19,9 +20,9 @@ struct WantedTensor {
   bool is_bool = false;             // one byte for each element: U8 of ours, or the format's BOOL
 };
 
-// Where each wanted tensor lies: names in the file, "" where it lacks one that may be missing.
+// Where each wanted tensor lies.
 struct LoadPlan {
-  std::vector<std::string> sources;  // one for each wanted tensor
+  std::vector<std::optional<std::string>> sources;  // names in the file, one for each wanted tensor; nothing: missing
   Loaded loaded;
 };
 

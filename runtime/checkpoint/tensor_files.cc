@@ -1,13 +1,15 @@
 #include "runtime/checkpoint/tensor_files.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
-#include <algorithm>
-#include <fstream>
-#include <nlohmann/json.hpp>
-#include <set>
+#include <cerrno>
 
 #include "lockstep/base/error.h"
+#include "runtime/base/io.h"
+#include "runtime/base/unique_fd.h"
+#include "runtime/checkpoint/strict_json.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -17,36 +19,51 @@ namespace fs = std::filesystem;
 constexpr std::string_view kIndexEnd = ".safetensors.index.json";
 constexpr std::string_view kFileEnd = ".safetensors";
 // Of an index: a million names of a hundred characters.
-constexpr std::uintmax_t kMaxIndexBytes = 100'000'000;
+constexpr std::size_t kMaxIndexBytes = 100'000'000;
 
 // The one file of `folder` that can be meant.
 fs::path choose(const fs::path& folder) {
   std::vector<fs::path> indexes, files;
-  for (const auto& item : fs::directory_iterator(folder)) {
-    const std::string name = item.path().filename().string();
-    if (name.ends_with(kIndexEnd)) indexes.push_back(item.path());
-    if (name.ends_with(kFileEnd)) files.push_back(item.path());
+  std::error_code error;
+  for (fs::directory_iterator item(folder, error); !error && item != fs::directory_iterator(); item.increment(error)) {
+    const std::string name = item->path().filename().string();
+    if (name.ends_with(kIndexEnd)) indexes.push_back(item->path());
+    if (name.ends_with(kFileEnd)) files.push_back(item->path());
   }
+  if (error) throw SystemError(fmt::format("reading the folder '{}'", folder.string()), error.value());
   const auto& candidates = indexes.empty() ? files : indexes;
   if (candidates.size() == 1) return candidates.front();
   throw InvalidArgument(fmt::format("'{}' is a folder with {} indexes (*{}) and {} files (*{}); name the one to read",
                                     folder.string(), indexes.size(), kIndexEnd, files.size(), kFileEnd));
 }
 
-nlohmann::json parse_index(const fs::path& path) {
-  std::error_code error;
-  const std::uintmax_t bytes = fs::file_size(path, error);
-  if (error) throw InvalidArgument(fmt::format("can't read '{}': {}", path.string(), error.message()));
-  if (bytes > kMaxIndexBytes) {
-    throw CorruptData(fmt::format("'{}' is no index of safetensors files: it has {} bytes", path.string(), bytes));
+std::string text_of_index(const fs::path& path) {
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!fd && (errno == ENOENT || errno == ENOTDIR)) {
+    throw InvalidArgument(fmt::format("there is no file '{}'", path.string()));
   }
-  std::ifstream stream(path, std::ios::binary);
-  auto json = nlohmann::json::parse(stream, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded() || !json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object()) {
+  if (!fd) throw SystemError(fmt::format("reading '{}': open", path.string()), errno);
+  std::string text;
+  if (!read_all(fd.get(), text, kMaxIndexBytes + 1)) {
+    throw SystemError(fmt::format("reading '{}': read", path.string()), errno);
+  }
+  if (text.size() <= kMaxIndexBytes) return text;
+  throw CorruptData(
+      fmt::format("'{}' is no index of safetensors files: it has more than {} bytes", path.string(), kMaxIndexBytes));
+}
+
+nlohmann::json parse_index(const fs::path& path) {
+  auto json = parse_json(text_of_index(path), fmt::format("'{}'", path.string()));
+  if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object()) {
     throw CorruptData(
         fmt::format("'{}' is no index of safetensors files: it is no JSON object with a 'weight_map'", path.string()));
   }
   return json;
+}
+
+// An index from elsewhere must not name files outside its folder.
+bool is_name_beside(const std::string& name) {
+  return !name.empty() && name != "." && name != ".." && name.find_first_of(std::string_view("/\0", 2)) == name.npos;
 }
 
 }  // namespace
@@ -75,8 +92,7 @@ void TensorFiles::open_index() {
   std::map<std::string, std::size_t> opened;
   for (const auto& [tensor, value] : index["weight_map"].items()) {
     const std::string name = value.is_string() ? value.get<std::string>() : "";
-    // An index from elsewhere must not name files outside its folder.
-    if (name.empty() || fs::path(name).filename() != name || name == "..") {
+    if (!is_name_beside(name)) {
       throw CorruptData(fmt::format("'{}' puts {} into '{}', which is no name of a file beside it", path_.string(),
                                     in_quotes(tensor), name));
     }

@@ -6,7 +6,7 @@
 #include <numeric>
 #include <type_traits>
 
-#include "runtime/device/half.h"
+#include "lockstep/device/half.h"
 
 // One binary serves every CPU: the loops are compiled for several instruction sets and chosen when the library loads.
 // Sanitizers can't run the resolvers that early, and clang 14 has no clones for templates.

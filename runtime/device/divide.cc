@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "runtime/device/half.h"
+#include "lockstep/device/half.h"
 
 namespace lockstep {
 namespace {

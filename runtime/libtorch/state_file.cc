@@ -72,10 +72,10 @@ Loaded load_state(const std::filesystem::path& path, const ::torch::nn::Module& 
   // All of it is read before any of it counts.
   std::vector<at::Tensor> read(state.size());
   for (std::size_t i = 0; i < state.size(); ++i) {
-    if (plan.sources[i].empty()) continue;
+    if (!plan.sources[i]) continue;
     const at::Tensor& tensor = state[i].tensor;
     read[i] = at::empty(tensor.sizes(), at::TensorOptions().dtype(tensor.scalar_type()));
-    files.read(plan.sources[i], span_of(read[i]));
+    files.read(*plan.sources[i], span_of(read[i]));
   }
   for (std::size_t i = 0; i < state.size(); ++i) {
     if (read[i].defined()) state[i].tensor.detach().copy_(read[i]);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "lockstep/base/error.h"
@@ -106,9 +107,18 @@ std::vector<NamedParameter> Module::named_parameters() const {
 }
 
 std::vector<FileLayout> Module::file_layouts() const {
+  // The layout is that of the module which made the parameter, under whatever name it comes first.
+  std::unordered_map<const void*, FileLayout> made;
+  state_->visit([&](const State& state, const std::string&) {
+    for (const State::Parameter& parameter : state.parameters) {
+      if (!parameter.shared) made[parameter.tensor.id()] = parameter.in_files;
+    }
+  });
   std::vector<FileLayout> result;
-  state_->visit_parameters(
-      [&](const State::Parameter& parameter, const std::string&) { result.push_back(parameter.in_files); });
+  state_->visit_parameters([&](const State::Parameter& parameter, const std::string&) {
+    const auto found = made.find(parameter.tensor.id());
+    result.push_back(found == made.end() ? parameter.in_files : found->second);
+  });
   return result;
 }
 
@@ -163,10 +173,14 @@ Tensor Module::register_parameter(std::string_view name, const Shape& shape, con
   return tensor;
 }
 
-Tensor Module::share_parameter(std::string_view name, const Tensor& parameter) const {
+Tensor Module::share_parameter(std::string_view name, const Tensor& parameter, FileLayout in_files) const {
   expect_name(name, state_->has(name));
-  state_->parameters.push_back(
-      {.name = std::string(name), .tensor = parameter, .init = {}, .drawn = true, .shared = true});
+  state_->parameters.push_back({.name = std::string(name),
+                                .tensor = parameter,
+                                .init = {},
+                                .in_files = in_files,
+                                .drawn = true,
+                                .shared = true});
   return parameter;
 }
 

@@ -83,13 +83,13 @@ Loaded load_weights(const std::filesystem::path& path, const nn::Module& model, 
   // All of it is read before any of it counts.
   std::vector<Tensor> hosts(parameters.size());
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    if (plan.sources[i].empty()) continue;
+    if (!plan.sources[i]) continue;
     const Tensor in_file = Tensor::empty(Shape(std::span(wanted[i].shape)), wanted[i].dtype);
-    files.read(plan.sources[i], bytes_of(in_file));
+    files.read(*plan.sources[i], bytes_of(in_file));
     hosts[i] = swap_layout(in_file, layouts[i]);
   }
   for (std::size_t i = 0; i < hosts.size(); ++i) {
-    if (!plan.sources[i].empty()) parameters[i].copy_from(hosts[i]);
+    if (plan.sources[i]) parameters[i].copy_from(hosts[i]);
   }
   return std::move(plan.loaded);
 }

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
-#include "runtime/device/half.h"
+#include "lockstep/device/half.h"
 
 namespace lockstep::testing {
 

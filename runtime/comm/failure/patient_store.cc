@@ -25,9 +25,11 @@ std::optional<std::string> PatientStore::ask(std::function<std::string(store::St
     if (store_ == nullptr || is_busy) return {};
     store = store_;
   }
-  std::packaged_task<Answer()> request([store = std::move(store), question = std::move(question)]() -> Answer {
+  std::packaged_task<Answer()> request([store = std::move(store), question = std::move(question)]() mutable -> Answer {
+    // Whoever has the future keeps this closure too, so the store leaves it with the call.
+    const auto asked = std::move(store);
     try {
-      return question(*store);
+      return question(*asked);
     } catch (const Error& error) {
       // The store may have died with the rank that hosts it; each rank then knows what it saw itself.
       log_debug("the store could not be asked about the end of a group: {}", error.what());

@@ -53,7 +53,7 @@ class CallList {
   Retired retire(DeviceRuntime& runtime, Stopped stopped) EXCLUDES(retire_mutex_, mutex_) {
     Retired result;
     MutexLock retiring(retire_mutex_);
-    while (!result.problem) {
+    while (!is_wrong_) {
       const std::shared_ptr<PendingCall> call = front();
       if (!call || !call->has_reached(PendingCall::State::launched)) break;
       // An aborted kernel ends too. Before the failure nothing is aborted, so the failure is looked at behind the
@@ -61,7 +61,8 @@ class CallList {
       if (!runtime.reached(call->finished.get()) || stopped()) break;
       call->finish();
       result.problem = call->problem();
-      if (result.problem) break;
+      is_wrong_ = result.problem.has_value();  // it is finished once, and told once
+      if (is_wrong_) break;
       pop(*call);
       result.any = true;
     }
@@ -77,6 +78,7 @@ class CallList {
 
   FlightRecord flight_record_;
   Mutex retire_mutex_;  // before mutex_
+  bool is_wrong_ GUARDED_BY(retire_mutex_) = false;
   mutable Mutex mutex_;
   std::deque<std::shared_ptr<PendingCall>> calls_ GUARDED_BY(mutex_);
   std::map<int, MessageCounts> messages_ GUARDED_BY(mutex_);

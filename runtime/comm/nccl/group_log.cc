@@ -212,8 +212,11 @@ Cause GroupLog::judge(const PendingCall& collective, const Deadline& deadline) c
                             comm::describe_mismatch(sequence, core_.own_name(), *own, core_.who(r), *position->record));
     }
   }
-  const std::string why =
-      absent.empty() ? "all have arrived, and the devices are not through with it" : "not arrived: " + absent;
+  const char* const here = collective.has_reached(PendingCall::State::launching)
+                               ? "all have arrived, and the devices are not through with it"
+                               : "all have called it, and this rank has not launched it: it waits behind what the "
+                                 "program started before it, in any group of the device";
+  const std::string why = absent.empty() ? here : "not arrived: " + absent;
   return core_.cause_of(Cause::Kind::timeout, absent_ranks.size() == 1 ? absent_ranks.front() : -1,
                         comm::timeout_text(collective.describe(), core_.own_name(), deadline, why));
 }

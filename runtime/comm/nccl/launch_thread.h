@@ -4,11 +4,14 @@
 // Kernels of two communicators may wait for each other's place on the device. If one rank launches them in another
 // order than its peers, each may hold the place that the other needs, for ever. So ranks whose programs start things
 // in one order also launch in one order: a call is launched when NCCL has launched the one before it. A call that must
-// wait for other ranks (a first collective, which connects; each collective where they are checked) therefore holds
-// those up that the program started after it, also of other groups. A group that has failed or ended holds up none: its
-// calls leave the queue.
+// wait for other ranks (the first of its kind, or with its peer, for which NCCL connects; each collective where they
+// are checked) therefore holds those up that the program started after it, also of other groups. A group that has
+// failed or ended holds up none: its calls leave the queue.
 //
-// The thread does nothing that waits for another rank, for the store or for the device. Threads: any.
+// The order of launches is not yet the order on the device: each group's stream waits for its own computation first.
+//
+// The thread waits for no other rank and not for the store. It waits for the device only where a stream's queue is
+// full, and copies host buffers into pinned memory. Threads: any.
 #pragma once
 
 #include <memory>

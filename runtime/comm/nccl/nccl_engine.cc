@@ -71,6 +71,7 @@ void NcclEngine::connect_by(const Deadline& deadline) {
   // It says itself what holds it up, unless a call hangs.
   comm::Patience overdue(core_.options.abort_patience);
   while (!call.wait(Deadline::after(GroupCore::kLook))) {
+    comm::ProgressEngine::of_process().push_all_but(nullptr);  // a peer may wait for one of them before it connects
     if (!deadline.expired()) {
       overdue = comm::Patience(core_.options.abort_patience);
     } else if (overdue.over()) {
@@ -160,8 +161,8 @@ std::shared_ptr<WorkState> NcclEngine::start(std::shared_ptr<NcclMessage> messag
 LaunchClient::Progress NcclEngine::advance(PendingCall& call) noexcept {
   try {
     const CommunicatorLock lock(core_.communicator, Deadline::after(kLookOfAnother));
-    if (core_.failure.happened()) return Progress::gone;
-    if (!lock.held()) return Progress::waits;
+    if (launch_failed_ || core_.failure.happened()) return Progress::gone;
+    if (!lock.held()) return Progress::in_nccl;  // another thread is in a call that does not wait; the look has paused
     const LaunchContext context = core_.launch_context();
     if (!call.has_reached(State::launching)) {
       if (core_.options.check_collectives && call.record() != nullptr && !log_.all_have_called(call)) {
@@ -180,7 +181,9 @@ LaunchClient::Progress NcclEngine::advance(PendingCall& call) noexcept {
     core_.notify();
     return Progress::launched;
   } catch (...) {
-    // To agree on a cause takes its time, which is not this thread's.
+    // To agree on a cause takes its time, which is not this thread's. Until there is one, a later call would meet the
+    // other ranks' earlier one.
+    launch_failed_ = true;
     watchdog_.report(std::current_exception());
     return Progress::gone;
   }
@@ -298,7 +301,14 @@ void NcclEngine::ask_who_is_lost() {
 // On a thread of its own, since each call of the driver's may hang. An abort gets it out then, or the watchdog ends the
 // process.
 void NcclEngine::end_in_order() {
-  HelperCall end(core_.context.device, [this, alive = shared_from_this()] { shutdown_.end(); });
+  std::optional<HelperCall> call;
+  try {
+    call.emplace(core_.context.device, [this, alive = shared_from_this()] { shutdown_.end(); });
+  } catch (const std::exception& error) {  // no thread for it: the abort may do without
+    return core_.propose(Cause::Kind::failed, core_.rank,
+                         fmt::format("{} can't end in order: {}", own_name(), error.what()));
+  }
+  HelperCall& end = *call;
   std::optional<comm::Patience> patience;  // for the abort, and for what it waits for
   while (!end.wait(Deadline::after(GroupCore::kLook))) {
     comm::ProgressEngine::of_process().push_all_but(nullptr);  // a peer that is to say goodbye may wait for one of them

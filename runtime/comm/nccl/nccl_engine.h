@@ -101,6 +101,7 @@ class NcclEngine final : public LaunchClient, public std::enable_shared_from_thi
   NcclShutdown shutdown_;
   mutable Mutex mutex_;
   std::shared_ptr<LaunchThread> launch_thread_ GUARDED_BY(mutex_);
+  bool launch_failed_ = false;                 // the launch thread's
   bool connected_ GUARDED_BY(mutex_) = false;  // or could not
   bool given_up_ GUARDED_BY(mutex_) = false;   // nobody waits for the connection any more
   mutable std::atomic<bool> thrown_{false};    // the program knows of the failure

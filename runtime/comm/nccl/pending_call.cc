@@ -1,6 +1,7 @@
 #include "runtime/comm/nccl/pending_call.h"
 
 #include <cstring>
+#include <utility>
 
 namespace lockstep::nccl {
 
@@ -26,7 +27,7 @@ void StagedBuffer::copy_out(const LaunchContext& context) {
 }
 
 void StagedBuffer::finish() {
-  if (comes_back_) std::memcpy(buffer_.data, pinned_.get(), buffer_.bytes());
+  if (std::exchange(comes_back_, false)) std::memcpy(buffer_.data, pinned_.get(), buffer_.bytes());
   on_device_.reset();
   pinned_.reset();
 }

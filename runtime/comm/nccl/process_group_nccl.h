@@ -16,13 +16,15 @@
 // Several groups in one process have communicators of their own on one device, and are launched by one thread, in the
 // order in which the program starts their calls (launch_thread.h). Start these in one order on all ranks: kernels of
 // two communicators that are launched in different orders may wait for each other for ever. Groups that are used from
-// several threads have no such order unless the program makes one. The same holds for whatever waits for the whole
-// device: cudaFree, cudaDeviceSynchronize, the first launch of a kernel (CUDA_MODULE_LOADING=EAGER loads all of them
-// before), the end of a group. End groups in one order on all ranks.
+// several threads have no such order unless the program makes one. Kernels that are launched in one order may still
+// begin in another, where what they wait for is computed in another: that NCCL needs room for both at once is left
+// (NCCL_LAUNCH_ORDER_IMPLICIT=1 makes the device keep the order of launches). The same holds for whatever waits for the
+// whole device: cudaFree, cudaDeviceSynchronize, the first launch of a kernel (CUDA_MODULE_LOADING=EAGER loads all of
+// them before), the end of a group. End groups in one order on all ranks.
 //
 // A call that waits for other ranks before NCCL launches it holds up those that the program started after it, in any
-// group: a group's first, for which NCCL connects, and each one with LOCKSTEP_CHECK_COLLECTIVES=1. A group that opens,
-// ends or has failed holds up no other.
+// group: the first of its kind, or with its peer, for which NCCL connects, and each one with
+// LOCKSTEP_CHECK_COLLECTIVES=1. A group that opens, ends or has failed holds up no other.
 //
 // Collectives are no part of CUDA graphs: while the group's stream, or the one that is to wait, is being captured,
 // starting and wait_on() throw InvalidArgument, and nothing has been started. A program may capture streams meanwhile

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <optional>
 
 namespace lockstep::fake_nccl {
 namespace {
@@ -22,11 +23,13 @@ int rank_at_place_of(World& world, World& other, int peer) {
   return -1;
 }
 
-const Launches::Before* find(const Launches::Record& record, std::uint64_t communicator) {
-  for (const auto& before : record.before) {
-    if (before.communicator == communicator) return &before;
+// Launches of `communicator` before that of the record; nothing if there were too many communicators to note them all.
+std::optional<std::uint64_t> before(const Launches::Record& record, std::uint64_t communicator) {
+  for (const auto& noted : record.before) {
+    if (noted.communicator == communicator) return noted.launches;
+    if (noted.communicator == 0) return 0;  // it had launched nothing, or was not there yet
   }
-  return nullptr;
+  return std::nullopt;
 }
 
 }  // namespace
@@ -67,10 +70,10 @@ std::string LaunchOrder::launched(const std::string& id, World& world, int rank,
     const Launches::Record& same = theirs.records[number % kKeptLaunches];
     if (peer == rank || theirs.count.load() < number || same.number.load() != number) continue;
     for (std::size_t k = 0; k < others.size(); ++k) {
-      const Launches::Before* const there = find(same, record.before[k].communicator);
-      if (there == nullptr || record.before[k].launches <= there->launches) continue;
+      const auto there = before(same, record.before[k].communicator);
+      if (!there || record.before[k].launches <= *there) continue;
       const int peer_there = rank_at_place_of(*others[k]->world, world, peer);
-      const std::uint64_t crossed = there->launches + 1;
+      const std::uint64_t crossed = *there + 1;
       if (peer_there < 0 || launches_of(*others[k]->world, peer_there).count.load() < crossed) continue;
       const std::string one = "launch " + std::to_string(number) + " of " + name_of(id);
       const std::string other = "launch " + std::to_string(crossed) + " of " + name_of(others[k]->id);

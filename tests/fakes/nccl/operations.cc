@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "runtime/device/half.h"
+#include "lockstep/device/half.h"
 
 namespace lockstep::fake_nccl {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "lockstep/ddp/reducer.h"
-#include "runtime/device/half.h"
+#include "lockstep/device/half.h"
 #include "tests/conformance/memory.h"
 
 namespace lockstep::testing {

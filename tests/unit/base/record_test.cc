@@ -53,6 +53,37 @@ TEST(Record, FieldsOfALaterVersionArePassedOver) {
   EXPECT_EQ(read_record<Example>(text, kFields), kExample);
 }
 
+TEST(Record, AnOptionalFieldIsFoundBehindOthersAndMayBeMissing) {
+  struct Process {
+    std::string host;
+    std::string space;
+    std::string name;
+  };
+  const auto fields_of = [](auto& process, auto& fields) {
+    fields("host", process.host);
+    fields.optional("space", process.space);
+    fields("name", process.name);
+  };
+  const auto both = read_record<Process>("host a\nuid 0\nspace 9\nname b\n", fields_of);
+  ASSERT_TRUE(both);
+  EXPECT_EQ(both->space, "9");
+  EXPECT_EQ(both->name, "b");
+  const auto without = read_record<Process>("host a\nuid 0\nname b\n", fields_of);
+  ASSERT_TRUE(without);
+  EXPECT_EQ(without->space, "");
+  EXPECT_EQ(without->name, "b");
+  EXPECT_FALSE(read_record<Process>("space 9\nname b\n", fields_of));
+}
+
+TEST(Texts, AreReadAsTheyWereWritten) {
+  const std::vector<std::string> texts{"", "a:b", "3:c\n", std::string("\0", 1)};
+  EXPECT_EQ(read_texts(write_texts(texts)), texts);
+  EXPECT_EQ(read_texts(""), std::vector<std::string>{});
+  for (const char* none : {"0", "1:", "2:a", "-1:", "x:a", ":", "1:ab", "99999999999999999999:a"}) {
+    EXPECT_EQ(read_texts(none), std::nullopt) << none;
+  }
+}
+
 TEST(Record, OtherTextIsNone) {
   const auto with = [&](const std::string& from, const std::string& to) {
     std::string text = kText;

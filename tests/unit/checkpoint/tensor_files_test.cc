@@ -65,7 +65,9 @@ TEST_F(TensorFilesTest, AnIndexThatIsNoneOrSaysWhatIsNotSoIsRefused) {
   for (const char* text :
        {"", "[]", "{}", R"({"weight_map": []})", R"({"weight_map": {"a": 3}})", R"({"weight_map": {"a": ""}})",
         R"({"weight_map": {"a": ".."}})", R"({"weight_map": {"a": "../one.safetensors"}})",
-        R"({"weight_map": {"a": "/etc/passwd"}})", R"({"weight_map": {"b": "one.safetensors"}})"}) {
+        R"({"weight_map": {"a": "/etc/passwd"}})", R"({"weight_map": {"b": "one.safetensors"}})",
+        R"({"weight_map": {"a": "."}})", R"({"weight_map": {"a": "one.safetensors", "a": "one.safetensors"}})",
+        R"({"weight_map": {"a": "one.safetensors\u0000 2"}})", "[[[[[[[["}) {
     write_index(text);
     EXPECT_THROW(TensorFiles{folder_ / kIndex}, CorruptData) << text;
   }

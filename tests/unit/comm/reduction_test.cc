@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "lockstep/base/random.h"
-#include "runtime/device/half.h"
+#include "lockstep/device/half.h"
 
 namespace lockstep::comm {
 namespace {

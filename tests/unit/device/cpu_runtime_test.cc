@@ -10,8 +10,8 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/device/device_runtime.h"
+#include "lockstep/device/half.h"
 #include "runtime/device/divide.h"
-#include "runtime/device/half.h"
 #include "tests/support/error_of.h"
 
 namespace lockstep {

@@ -1,4 +1,4 @@
-#include "runtime/device/half.h"
+#include "lockstep/device/half.h"
 
 #include <gtest/gtest.h>
 

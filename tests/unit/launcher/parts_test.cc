@@ -189,6 +189,7 @@ TEST_F(FindProgram, SaysWhatIsWrong) {
   EXPECT_EQ(plain.exit_code, kExitNotExecutable);
   EXPECT_NE(plain.problem.find("chmod +x"), std::string::npos);
 
+  add("first/tool", 0644);
   const auto folder = find_program((root_ / "first").native(), environment_);
   EXPECT_EQ(folder.exit_code, kExitNotExecutable);
   EXPECT_NE(folder.problem.find("is a folder"), std::string::npos);

@@ -130,6 +130,21 @@ TEST_F(Weights, LieAsPyTorchHasThem) {
   }
 }
 
+// Its first name is the parent's; how it lies is said by the layer that made it.
+TEST_F(Weights, ThatAreSharedLieAsTheirOwnLayerHasThem) {
+  struct Tied : nn::Module {
+    nn::Linear layer = register_module("layer", nn::Linear(2, 2, {.bias = false}));
+    Tensor shared = share_parameter("shared", layer.weight());
+  } model;
+  save_weights(folder_ / "w", model);
+  const checkpoint::SafetensorsFile file(folder_ / "w");
+  ASSERT_EQ(file.tensors().size(), 1u);
+  std::vector<float> in_file(4);
+  file.read(file.tensors().begin()->second, std::as_writable_bytes(std::span(in_file)));
+  const std::vector<float> w = model.layer.weight().to_vector();
+  EXPECT_EQ(in_file, (std::vector<float>{w[0], w[2], w[1], w[3]}));
+}
+
 TEST_F(Weights, OfOtherNamesAreFoundByAMap) {
   const std::vector<float> numbers{1, 2, 3, 4, 5, 6, 7, 8};
   const auto bytes = std::as_bytes(std::span(numbers));

@@ -10,10 +10,11 @@
 namespace lockstep {
 
 struct LoadOptions {
-  // From a name of the model's to its name in the file. Empty: the same.
+  // From a name of the model's to its name in the file. Empty: the same. Two may have one name in the file: tied
+  // weights.
   //   [](const std::string& name) { return "module." + name; }   // what PyTorch's wrappers have saved
   std::function<std::string(const std::string& name)> name_in_file = {};
-  // What the file lacks keeps its value.
+  // What the file lacks keeps its value: in a job rank 0's, on every rank.
   bool allow_missing = false;
   // The file may hold what the model lacks.
   bool allow_unexpected = false;

@@ -87,8 +87,10 @@ class Module {
   // transposed in files is no matrix.
   Tensor register_parameter(std::string_view name, const Shape& shape, const Init& init,
                             FileLayout in_files = FileLayout::as_it_is) const;
-  // Another module's parameter under a name of this one: shared weights.
-  Tensor share_parameter(std::string_view name, const Tensor& parameter) const;
+  // Another module's parameter under a name of this one: shared weights. It lies in files as its own module says;
+  // `in_files` counts where that module is no part of what is saved.
+  Tensor share_parameter(std::string_view name, const Tensor& parameter,
+                         FileLayout in_files = FileLayout::as_it_is) const;
   // A child. Returns it, to initialise a member with.
   template <typename M>
   M register_module(std::string_view name, M child) const {

@@ -21,7 +21,6 @@ using WeightsMetadata = std::map<std::string, std::string>;
 void save_weights(const std::filesystem::path& path, const nn::Module& model, const WeightsMetadata& metadata = {});
 // The same in a job, collective: rank 0 writes, everyone waits until the file is on its disk. A failure of rank 0
 // reaches every rank: its own error there, PeerLost with rank 0's text and errno elsewhere, and the group goes on
-// (ddp/rank0.h).
 void save_weights(const std::filesystem::path& path, const nn::Module& model,
                   const std::shared_ptr<ProcessGroup>& group, const WeightsMetadata& metadata = {});
 
