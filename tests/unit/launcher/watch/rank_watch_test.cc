@@ -112,6 +112,9 @@ TEST(FindStopped, FindsTheOneThatWasStartedAndSaysBySignal) {
   const Chain chain(1);
   EXPECT_FALSE(find_stopped(chain[0], 0));
   chain.stop(0);
+  // A sanitizer's child has a second thread, and its parent is told when both stand still.
+  siginfo_t stopped{};
+  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(chain[0]), &stopped, WSTOPPED | WNOWAIT), 0);
   const auto found = find_stopped(chain[0], 0);
   ASSERT_TRUE(found);
   EXPECT_EQ(found->pid, chain[0]);
