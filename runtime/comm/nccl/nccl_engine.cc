@@ -152,7 +152,7 @@ std::shared_ptr<WorkState> NcclEngine::start(comm::Task task, StreamView compute
   return enqueue(collective);
 }
 
-std::shared_ptr<WorkState> NcclEngine::start(std::shared_ptr<NcclMessage> message, StreamView compute) {
+std::shared_ptr<WorkState> NcclEngine::start(const std::shared_ptr<NcclMessage>& message, StreamView compute) {
   prepare(*message, message->buffer.device.kind != DeviceKind::cpu, compute);
   return enqueue(message);
 }

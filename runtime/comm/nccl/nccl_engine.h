@@ -41,7 +41,7 @@ class NcclEngine final : public LaunchClient, public std::enable_shared_from_thi
 
   // `compute`: the stream that a call on device memory comes behind.
   std::shared_ptr<WorkState> start(comm::Task task, StreamView compute);
-  std::shared_ptr<WorkState> start(std::shared_ptr<NcclMessage> message, StreamView compute);
+  std::shared_ptr<WorkState> start(const std::shared_ptr<NcclMessage>& message, StreamView compute);
   // Runs `body`, which calls NCCL, on a thread of its own, while nothing is being launched, and waits for it. Throws
   // what it throws; Timeout after the group's timeout, which fails the group: `body` may still run then, so it refers
   // to nothing of the caller's. `what` names it: "an allocation".
