@@ -230,7 +230,7 @@ TEST(NcclOrder, AResultInHostMemoryIsThereBehindWaitOn) {
   });
 }
 
-// The owner's thread asks for what has ended at any time, and the program captures a graph when it likes.
+// The watchdog asks for what has ended at any time, and the program captures a graph when it likes.
 TEST(NcclOrder, ACaptureOfTheProgramsIsNotDisturbed) {
   run_ranks(1, [](const Group& group) {
     Gpu gpu(*group);

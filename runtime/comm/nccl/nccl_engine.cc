@@ -330,8 +330,9 @@ void NcclEngine::end_in_order() {
 
 // Why this order. A cause is proposed before the end begins, so that a rank which owes something never says goodbye.
 // The watchdog outlives the orderly end, in which calls may still time out, and the abort, which needs nobody else's
-// word. The launch thread is let go of when no call of this group can be on it, for the last group of a device joins
-// it. The log goes last: its reader brings the others' causes and answers their questions until then.
+// word. The launch thread is let go of when this group has ended: the last group of a device joins it, for 2 s at most
+// where an abort has left it in a call that hangs. The log goes last: its reader brings the others' causes and answers
+// their questions until then.
 void NcclEngine::close_as(std::optional<std::string> cause) {
   if (shutdown_.is_closed()) return;
   if (!core_.failure.happened()) {

@@ -42,7 +42,8 @@ class NcclEngine final : public LaunchClient, public std::enable_shared_from_thi
   // `compute`: the stream that a call on device memory comes behind.
   std::shared_ptr<WorkState> start(comm::Task task, StreamView compute);
   std::shared_ptr<WorkState> start(const std::shared_ptr<NcclMessage>& message, StreamView compute);
-  // Runs `body`, which calls NCCL, on a thread of its own, while nothing is being launched, and waits for it. Throws
+  // Runs `body`, which calls NCCL, on a thread of its own, under the communicator's lock, and waits for it. A call of
+  // this group that is being launched may be between two of its steps: whoever needs none waits for them before. Throws
   // what it throws; Timeout after the group's timeout, which fails the group: `body` may still run then, so it refers
   // to nothing of the caller's. `what` names it: "an allocation".
   void call_nccl(const char* what, std::function<void(const LaunchContext&)> body);

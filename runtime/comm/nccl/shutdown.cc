@@ -170,8 +170,9 @@ void NcclShutdown::await_release() const {
 // their last collective: a rank that still waits for one hears that it will not come. NCCL's own end waits for the
 // device without a deadline, so this rank waits for it before, with one. Memory is deregistered while the communicator
 // lives, and when no kernel uses it. finalize() is the last call that needs the peers, and destroy() frees what is
-// left. Each call is made under the communicator's lock, behind a look at the failure: a communicator that has failed
-// is the abort's, which frees it.
+// left. Each call but destroy() is made under the communicator's lock, behind a look at the failure: a communicator
+// that has failed is the abort's, which frees it. destroy() may block, so it holds no lock: it takes the communicator
+// out first, and an abort meanwhile finds none.
 void NcclShutdown::end() {
   core_.wait_until(Deadline::never(), [&] { return core_.failure.happened() || !core_.calls.front(); });
   core_.failure.check();

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstring>
 #include <exception>
+#include <utility>
 
 #include "lockstep/base/error.h"
 #include "runtime/base/cpu.h"
@@ -82,7 +83,7 @@ void attach_rank(const Mapping& mapping, int ranks, int rank) {
 
 // A rank that has connected says which one it is, and brings its bell. -1 for any other connection: rank 0 goes on
 // without it, since a rank that could not introduce itself tells the others so through the store.
-int introduced_rank(int fd, int ranks, std::vector<UniqueFd>& bell, const Deadline& deadline) {
+int introduced_rank(int fd, int ranks, std::vector<UniqueFd>& bell, const Deadline& deadline, bool& warned) {
   std::string why;
   try {
     check_user(fd);
@@ -96,6 +97,8 @@ int introduced_rank(int fd, int ranks, std::vector<UniqueFd>& bell, const Deadli
   } catch (const Error& error) {
     why = error.what();
   }
+  // Any process of the host may come, as often as it likes: one line tells of it.
+  if (std::exchange(warned, true)) return -1;
   log_warn("backend 'shm': rank 0 took a connection for no rank's: {}; if it was one, its own message says more", why);
   return -1;
 }
@@ -108,6 +111,7 @@ struct Arrived {
 
 Arrived accept_all(const UniqueFd& listener, const GroupContext& context, int control_fd, const Deadline& deadline) {
   const int ranks = static_cast<int>(context.roster.size());
+  bool warned = false;
   Arrived arrived{std::vector<UniqueFd>(context.roster.size()), std::vector<UniqueFd>(context.roster.size())};
   auto& sockets = arrived.sockets;
   const rendezvous::Consensus consensus = consensus_of(context);
@@ -122,7 +126,7 @@ Arrived accept_all(const UniqueFd& listener, const GroupContext& context, int co
     if (!net::wait_readable(listener.get(), deadline.sooner(comm::ProgressEngine::kSlice))) continue;
     UniqueFd socket = net::unix_accept(listener, deadline);
     std::vector<UniqueFd> bell;
-    const int rank = introduced_rank(socket.get(), ranks, bell, deadline);
+    const int rank = introduced_rank(socket.get(), ranks, bell, deadline, warned);
     if (rank < 0) continue;
     arrived.bells[static_cast<std::size_t>(rank)] = std::move(bell.front());
     net::send_with_fds(socket.get(), std::span(&kWithDescriptor, 1), std::span(&control_fd, 1), deadline);

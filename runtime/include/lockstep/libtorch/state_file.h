@@ -21,14 +21,14 @@ namespace lockstep::libtorch {
 void save_state(const std::filesystem::path& path, const ::torch::nn::Module& module,
                 const checkpoint::Metadata& metadata = {});
 // The same in a job, collective: rank 0 writes, everyone waits until the file is there. A failure of rank 0 reaches
-// every rank: its own error there, PeerLost with rank 0's text and errno elsewhere, and the group goes on
+// every rank: its own error there, PeerLost with rank 0's text and errno elsewhere, and the group goes on.
 void save_state(const std::filesystem::path& path, const ::torch::nn::Module& module,
                 const std::shared_ptr<ProcessGroup>& group, const checkpoint::Metadata& metadata = {});
 
 // Reads into the module's own tensors, all or nothing: the file must hold exactly the module's names, with its shapes
 // and dtypes, but for what `options` allows; else InvalidArgument says what is missing, unexpected or different.
-// CorruptData if the file is damaged. `path`: a safetensors file, an index
-// of several (NAME.safetensors.index.json), or a folder that holds one index, else one file.
+// CorruptData if the file is damaged. `path`: a safetensors file, an index of several (NAME.safetensors.index.json), or
+// a folder that holds one index, else one file.
 Loaded load_state(const std::filesystem::path& path, const ::torch::nn::Module& module,
                   const LoadOptions& options = {});
 // The same in a job, collective: rank 0 reads and gives it to all, and all return the same. A failure of rank 0 reaches

@@ -20,14 +20,14 @@ using WeightsMetadata = std::map<std::string, std::string>;
 // Throws InvalidArgument (no such folder), SystemError (disk full).
 void save_weights(const std::filesystem::path& path, const nn::Module& model, const WeightsMetadata& metadata = {});
 // The same in a job, collective: rank 0 writes, everyone waits until the file is on its disk. A failure of rank 0
-// reaches every rank: its own error there, PeerLost with rank 0's text and errno elsewhere, and the group goes on
+// reaches every rank: its own error there, PeerLost with rank 0's text and errno elsewhere, and the group goes on.
 void save_weights(const std::filesystem::path& path, const nn::Module& model,
                   const std::shared_ptr<ProcessGroup>& group, const WeightsMetadata& metadata = {});
 
 // Reads the model's parameters. All or nothing: the file must hold exactly the model's names, with its shapes and
 // dtypes, but for what `options` allows; else InvalidArgument lists what is missing, unexpected or different and
-// nothing was changed. CorruptData if the file is damaged. `path`: a file, an index of several, or a folder with one of
-// either (checkpoint/tensor_files.h).
+// nothing was changed. CorruptData if the file is damaged. `path`: a safetensors file, an index of several
+// (NAME.safetensors.index.json), or a folder that holds one index, else one file.
 Loaded load_weights(const std::filesystem::path& path, const nn::Module& model, const LoadOptions& options = {});
 // The same in a job, collective: rank 0 reads, so that the others' hosts need no copy of the file, and all return the
 // same. A failure of rank 0 reaches every rank as that of save_weights does.
