@@ -5,7 +5,7 @@
 #                                                       --build-arg RUNTIME_BASE=nvidia/cuda:12.9.1-runtime-ubuntu24.04 .
 # For a Kubernetes MPIJob, with an SSH server:        docker build --target mpijob -t IMAGE .
 #
-# podman takes the same lines. scripts/test-image builds and runs it. The steps are those of scripts/, not a second copy.
+# podman takes the same lines. scripts/test --extra image builds and runs it. The steps are those of scripts/, not a second copy.
 ARG BASE=debian:bookworm-slim
 ARG RUNTIME_BASE=${BASE}
 

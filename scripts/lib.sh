@@ -3,7 +3,9 @@
 # once the packages are there.
 set -Eeuo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+self=$(realpath "$0")
 program=scripts/$(basename "$0")
+[[ $self != */tests/extra/* ]] || program="scripts/test --extra $(basename "$0")"
 caller=$PWD  # a relative path of the caller is relative to this
 cd "$root"
 

@@ -56,7 +56,7 @@ TEST(BadInput, MissingRanksAreNamed) {
 
 TEST(BadInput, MissingRanksUnderTheLauncherAreNamed) {
   // Rank 2 never joins; its program is something else.
-  Process launcher({.command = run_command({"-n", "3", "--timeout", "3", "--grace", "30"}, RANK_PROGRAM,
+  Process launcher({.command = run_command({"-n", "3", "--timeout", "3", "--grace", "10"}, RANK_PROGRAM,
                                            {"hang@2", "init", "sum"})});
   const auto result = launcher.wait();
   EXPECT_EQ(result.exit_code, 1);

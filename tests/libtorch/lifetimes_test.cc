@@ -345,7 +345,7 @@ Held held() {
   return result;
 }
 
-// LOCKSTEP_SOAK_STEPS sets how long; scripts/soak libtorch takes 10,000.
+// LOCKSTEP_SOAK_STEPS sets how long; scripts/test --extra soak libtorch takes 10,000.
 TEST(Memory, IsFlat) {
   const char* text = std::getenv("LOCKSTEP_SOAK_STEPS");
   const int count = text == nullptr ? 400 : std::atoi(text);

@@ -5,7 +5,9 @@ source=$1 work=$2
 rm -rf "$work"
 mkdir -p "$work/bin" "$work/clone"
 # A clone of its own, so that build/ is not touched.
+mkdir "$work/clone/tests"
 cp -r "$source/scripts" "$work/clone/"
+cp -r "$source/tests/extra" "$work/clone/tests/"
 
 cat >"$work/bin/apt-get" <<FAKE
 #!/bin/sh
@@ -42,10 +44,19 @@ APT_CODE=100 expect apt_fails 1 'apt-get install failed \(exit code 100.*Remedy 
 expect logged_shows_the_end 1 '^the real reason$' in_lib 'logged log what remedy sh -c "echo the real reason; exit 3"'
 expect errors_are_one_line 1 'failed at line [0-9]+ of .*: false$' in_lib 'false'
 
-for script in quickstart install test-gpu test-image compat-torch compat-launchers soak; do
+for script in quickstart install test-gpu; do
   expect "$script refuses" 1 "unknown argument '--bogus'; usage: scripts/$script" "$work/clone/scripts/$script" --bogus
 done
-for script in quickstart install test test-gpu test-image compat-torch; do
+for extra in "$work/clone/tests/extra/"*; do
+  extra=$(basename "$extra")
+  expect "extra $extra refuses" 1 "unknown (argument|option) '?--bogus.*scripts/test --extra $extra" \
+    "$work/clone/scripts/test" --extra "$extra" --bogus
+  expect "extra $extra helps" 0 "^scripts/test --extra $extra[ :]" env -C "$work" clone/scripts/test --extra "$extra" --help
+  expect "extra $extra is listed" 0 "^$extra  " "$work/clone/scripts/test" --extra
+done
+expect extra_of_no_name 1 "--extra 'bogus': there are cuda" "$work/clone/scripts/test" --extra bogus
+expect quick_and_sanitizers 1 'give one' "$work/clone/scripts/test" --quick --sanitizers
+for script in quickstart install test test-gpu; do
   expect "$script helps" 0 "^scripts/$script \\[" "$work/clone/scripts/$script" --help
   expect "$script helps from elsewhere" 0 "^scripts/$script \\[" env -C "$work/clone/scripts" "./$script" --help
 done
@@ -97,6 +108,10 @@ endforeach()
 add_test(NAME always COMMAND sh -c "exit 1")
 add_test(NAME crashes_first COMMAND sh -c "test -e c || { touch c; kill -SEGV $$; }")
 add_test(NAME races_first COMMAND sh -c "test -e r || { touch r; echo 'WARNING: ThreadSanitizer: data race'; exit 66; }")
+add_test(NAME commit COMMAND true)
+set_tests_properties(commit PROPERTIES LABELS unit)
+add_test(NAME night COMMAND true)
+set_tests_properties(night PROPERTIES LABELS "unit;nightly")
 PROJECT
 # test_script TESTS ARGUMENTS...: with those that fail in their first run about to do so.
 test_script() {
@@ -105,6 +120,9 @@ test_script() {
   rm -rf "$work/project/build"
   "$work/project/scripts/test" "$@" -R "$tests"
 }
+expect plain_leaves_the_night_out 1 'tests failed out of 9$' "$work/project/scripts/test"
+expect quick_is_for_commits 0 'tests passed, 0 tests failed out of 1$' "$work/project/scripts/test" --quick
+expect night_by_name 0 'tests passed, 0 tests failed out of 1$' "$work/project/scripts/test" -R '^night$'
 expect fails_once 1 'FAILED: the release suite' test_script '^(passes|first)$'
 expect again_passes 0 '^scripts/test: passed$' test_script '^(passes|first|second|third)$' --again
 expect again_is_told 0 'passed when run again, alone; the cause is owed' test_script '^first$' --again

@@ -1,7 +1,7 @@
 // A job that trains under `lockstep run`, again and again; each time a rank comes to harm, drawn by a seed: which one,
 // when, how, over which backend. Launcher and survivors must name it, and no other; nothing may hang or be left.
 //
-// A round for each of SOAK_KILLS (8) seeds from SOAK_SEED (1) on; scripts/soak job sets them.
+// A round for each of SOAK_KILLS (8) seeds from SOAK_SEED (1) on; scripts/test --extra soak job sets them.
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
