@@ -6,7 +6,7 @@ cmake_minimum_required(VERSION 3.25)
 set(rooms proto runtime/base runtime/trace runtime/net runtime/store runtime/store/server runtime/store/client
           runtime/membership runtime/rendezvous runtime/device runtime/comm runtime/comm/failure runtime/comm/shm
           runtime/comm/wire runtime/comm/gloo runtime/comm/mpi runtime/comm/init runtime/ddp runtime/data
-          runtime/checkpoint runtime/tensor runtime/tensor/cpu runtime/autograd runtime/nn runtime/optim runtime/train
+          runtime/checkpoint runtime/tensor runtime/tensor/cpu runtime/autograd runtime/data/tensor runtime/nn runtime/optim runtime/train
           runtime/libtorch runtime/cuda runtime/comm/nccl launcher launcher/probe)
 # In the order above: a room's line names only rooms before it, so one pass makes the rule transitive.
 set(may_include_proto "")
@@ -32,9 +32,10 @@ set(may_include_runtime/checkpoint runtime/device)
 set(may_include_runtime/tensor runtime/device)
 set(may_include_runtime/tensor/cpu runtime/tensor)
 set(may_include_runtime/autograd runtime/tensor)
+set(may_include_runtime/data/tensor runtime/data runtime/tensor)
 set(may_include_runtime/nn runtime/autograd)
 set(may_include_runtime/optim runtime/tensor)
-set(may_include_runtime/train runtime/comm/init runtime/ddp runtime/data runtime/checkpoint runtime/nn runtime/optim)
+set(may_include_runtime/train runtime/comm/init runtime/ddp runtime/data/tensor runtime/checkpoint runtime/nn runtime/optim)
 set(may_include_runtime/libtorch runtime/ddp runtime/data runtime/checkpoint)
 # The plug-in's core is the device; it says to the core what it brings, collectives among it.
 set(may_include_runtime/cuda runtime/comm)

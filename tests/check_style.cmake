@@ -11,6 +11,11 @@ add_test(NAME check_environment COMMAND "${CMAKE_COMMAND}" "-DROOT=${PROJECT_SOU
 add_test(NAME check_environment_finds COMMAND "${CMAKE_COMMAND}" "-DCHECK=${CMAKE_CURRENT_SOURCE_DIR}/check_environment.cmake"
                                       "-DWORK=${CMAKE_CURRENT_BINARY_DIR}/check_environment_trees"
                                       -P "${CMAKE_CURRENT_SOURCE_DIR}/check_environment_test.cmake")
+add_test(NAME check_names COMMAND "${CMAKE_COMMAND}" "-DROOT=${PROJECT_SOURCE_DIR}"
+                                  -P "${CMAKE_CURRENT_SOURCE_DIR}/check_names.cmake")
+add_test(NAME check_names_finds COMMAND "${CMAKE_COMMAND}" "-DCHECK=${CMAKE_CURRENT_SOURCE_DIR}/check_names.cmake"
+                                "-DWORK=${CMAKE_CURRENT_BINARY_DIR}/check_names_trees"
+                                -P "${CMAKE_CURRENT_SOURCE_DIR}/check_names_test.cmake")
 
 # Sanitizers change nothing about what a header includes.
 if(NOT LOCKSTEP_SANITIZE)
@@ -29,7 +34,9 @@ else()
   add_test(NAME check_format COMMAND "${CMAKE_COMMAND}" -E echo "SKIPPED: clang-format 14 is not installed")
   set_tests_properties(check_format PROPERTIES SKIP_REGULAR_EXPRESSION "SKIPPED")
 endif()
-set_tests_properties(check_layers check_layers_finds check_docs check_environment check_environment_finds check_format
+set_tests_properties(check_layers check_layers_finds check_docs check_environment check_environment_finds check_names
+                     check_names_finds check_format
                      PROPERTIES LABELS style)
-set_tests_properties(check_layers check_layers_finds check_docs check_environment check_environment_finds check_format
+set_tests_properties(check_layers check_layers_finds check_docs check_environment check_environment_finds check_names
+                     check_names_finds check_format
                      PROPERTIES TIMEOUT 60)

@@ -67,7 +67,7 @@ Step train_one(ls::DistributedDataParallel& ddp, ls::optim::Optimizer& optimizer
                const ls::Tensor& y) {
   Step step;
   step.forward = std::chrono::steady_clock::now();
-  const ls::Tensor loss = ls::nn::mse_loss(ddp(x), y);
+  const ls::Tensor loss = ls::mse_loss(ddp(x), y);
   step.backward = std::chrono::steady_clock::now();
   ddp.backward(loss);
   step.optimizer = std::chrono::steady_clock::now();

@@ -20,7 +20,7 @@ constexpr std::int64_t kBatchSize = 30;
 constexpr std::int64_t kDataSize = 100;
 
 // Normally distributed inputs, the same on every rank; the targets are the sum of each and the first less the last.
-ls::TensorDataset random_dataset(std::int64_t size, std::int64_t length) {
+ls::data::TensorDataset random_dataset(std::int64_t size, std::int64_t length) {
   const ls::Tensor x = ls::Tensor::empty({length, size});
   const ls::Tensor y = ls::Tensor::zeros({length, kOutputSize});
   ls::Generator generator(0);
@@ -30,7 +30,7 @@ ls::TensorDataset random_dataset(std::int64_t size, std::int64_t length) {
     for (std::int64_t i = 0; i < size; ++i) out[0] += in[i] = generator.normal();
     out[1] = in[0] - in[size - 1];
   }
-  return ls::TensorDataset(x, y);
+  return ls::data::TensorDataset(x, y);
 }
 
 struct Model : ls::nn::Module {
@@ -67,7 +67,7 @@ void run(const std::string& out) {
                               {.batch_size = kBatchSize});
   for (const auto& [input, target, ids] : loader) {
     const ls::Tensor output = ddp(input);
-    ddp.backward(ls::nn::mse_loss(output, target));
+    ddp.backward(ls::mse_loss(output, target));
     optimizer.step();
     optimizer.zero_grad();
 

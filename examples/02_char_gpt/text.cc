@@ -95,11 +95,11 @@ std::int64_t Windows::size() const {
   return length <= context_ ? 0 : (length - context_ - 1) / stride_ + 1;
 }
 
-lockstep::Batch Windows::batch(std::span<const std::int64_t> ids) const {
+lockstep::data::Batch Windows::batch(std::span<const std::int64_t> ids) const {
   const auto rows = static_cast<std::int64_t>(ids.size());
-  lockstep::Batch batch{lockstep::Tensor::empty({rows, context_}, lockstep::DType::i64),
-                        lockstep::Tensor::empty({rows, context_}, lockstep::DType::i64),
-                        {ids.begin(), ids.end()}};
+  lockstep::data::Batch batch{lockstep::Tensor::empty({rows, context_}, lockstep::DType::i64),
+                              lockstep::Tensor::empty({rows, context_}, lockstep::DType::i64),
+                              {ids.begin(), ids.end()}};
   for (std::int64_t row = 0; row < rows; ++row) {
     const std::int64_t* from = tokens_->data() + ids[static_cast<std::size_t>(row)] * stride_;
     std::copy_n(from, context_, batch.x.data<std::int64_t>() + row * context_);
@@ -127,7 +127,7 @@ double BigramTable::mean_loss(const Windows& windows) const {
   double sum = 0;
   std::int64_t targets = 0;
   for (std::int64_t id = 0; id < windows.size(); ++id) {
-    const lockstep::Batch batch = windows.batch(std::span(&id, 1));
+    const lockstep::data::Batch batch = windows.batch(std::span(&id, 1));
     const auto x = batch.x.values<std::int64_t>();
     const auto y = batch.y.values<std::int64_t>();
     for (std::size_t i = 0; i < x.size(); ++i) sum += loss(x[i], y[i]);

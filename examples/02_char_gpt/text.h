@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include <lockstep/train/batch.h>
+#include <lockstep/data/tensor/batch.h>
 
 namespace char_gpt {
 
@@ -55,7 +55,7 @@ class Windows {
   Windows(Tokens tokens, std::int64_t context, std::int64_t stride);
   std::int64_t size() const;
   // x and y [ids.size(), context], int64.
-  lockstep::Batch batch(std::span<const std::int64_t> ids) const;
+  lockstep::data::Batch batch(std::span<const std::int64_t> ids) const;
 
  private:
   Tokens tokens_;

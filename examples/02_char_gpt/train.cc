@@ -30,7 +30,7 @@ std::vector<ls::optim::ParameterGroup> groups_of(const std::vector<Tensor>& para
 }
 
 // The mean loss over logits [B, T, V] and targets [B, T].
-Tensor loss_of(const Tensor& logits, const Tensor& targets) { return ls::nn::cross_entropy(logits, targets); }
+Tensor loss_of(const Tensor& logits, const Tensor& targets) { return ls::cross_entropy(logits, targets); }
 
 class EvaluationMode {
  public:
@@ -82,7 +82,7 @@ double evaluate(Gpt& model, const Windows& windows, ls::ProcessGroup& group) {
   for (std::int64_t done = 0; done < mine.count; done += kBatch) {
     std::vector<std::int64_t> ids;
     for (std::int64_t i = done; i < std::min(done + kBatch, mine.count); ++i) ids.push_back(mine.begin + i);
-    const ls::Batch batch = windows.batch(ids);
+    const ls::data::Batch batch = windows.batch(ids);
     sum += loss_of(model(batch.x), batch.y).item() * static_cast<double>(ids.size());
   }
   const double mean = mine.count == 0 ? 0 : sum / static_cast<double>(mine.count);

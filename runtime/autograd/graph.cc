@@ -8,8 +8,12 @@
 #include "lockstep/base/error.h"
 #include "runtime/autograd/node.h"
 
-namespace lockstep::autograd {
+namespace lockstep {
 namespace {
+
+using autograd::Edge;
+using autograd::GradientSink;
+using autograd::Node;
 
 // A tape in the order backward takes it: every node after all nodes that used its result.
 struct Walk {
@@ -191,4 +195,4 @@ std::vector<Tensor> ready_order(const Tensor& loss) {
   return order;
 }
 
-}  // namespace lockstep::autograd
+}  // namespace lockstep

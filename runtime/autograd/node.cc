@@ -2,7 +2,7 @@
 
 #include "lockstep/autograd/graph.h"
 
-namespace lockstep::autograd {
+namespace lockstep {
 namespace {
 
 // Per thread, so that a loader thread or another world of this process is not concerned by somebody's NoGrad.
@@ -13,6 +13,8 @@ thread_local bool enabled = true;
 bool grad_enabled() { return enabled; }
 NoGrad::NoGrad() : before_(enabled) { enabled = false; }
 NoGrad::~NoGrad() { enabled = before_; }
+
+namespace autograd {
 
 bool recording(std::initializer_list<Tensor> inputs) {
   if (!enabled) return false;
@@ -60,4 +62,5 @@ void Node::free() {
   inputs_.clear();
 }
 
-}  // namespace lockstep::autograd
+}  // namespace autograd
+}  // namespace lockstep

@@ -2,6 +2,8 @@
 
 #include <bit>
 
+#include "runtime/comm/note_words.h"
+
 namespace lockstep {
 
 std::string_view name_of(NoteOp op) {

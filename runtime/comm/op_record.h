@@ -5,8 +5,8 @@
 #include <string>
 #include <string_view>
 
-#include "lockstep/comm/note.h"
 #include "lockstep/comm/process_group.h"
+#include "runtime/comm/note_words.h"
 
 namespace lockstep::comm {
 

@@ -64,7 +64,8 @@ void save_state(const std::filesystem::path& path, const ::torch::nn::Module& mo
   });
 }
 
-Loaded load_state(const std::filesystem::path& path, const ::torch::nn::Module& module, const LoadOptions& options) {
+checkpoint::Loaded load_state(const std::filesystem::path& path, const ::torch::nn::Module& module,
+                              const checkpoint::LoadOptions& options) {
   const checkpoint::TensorFiles files(path);
   const std::vector<NamedTensor> state = state_of(module);
   const std::vector<checkpoint::WantedTensor> wanted = wanted_by(state);
@@ -83,8 +84,8 @@ Loaded load_state(const std::filesystem::path& path, const ::torch::nn::Module& 
   return std::move(plan.loaded);
 }
 
-Loaded load_state(const std::filesystem::path& path, const ::torch::nn::Module& module,
-                  const std::shared_ptr<ProcessGroup>& group, const LoadOptions& options) {
+checkpoint::Loaded load_state(const std::filesystem::path& path, const ::torch::nn::Module& module,
+                              const std::shared_ptr<ProcessGroup>& group, const checkpoint::LoadOptions& options) {
   const std::string text = on_rank0("load_state", require_group("load_state", group),
                                     [&] { return checkpoint::to_text(load_state(path, module, options)); });
   const std::vector<NamedTensor> state = state_of(module);

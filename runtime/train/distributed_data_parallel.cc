@@ -123,7 +123,7 @@ Tensor DistributedDataParallel::forward(const Tensor& x) {
 void DistributedDataParallel::plan(const Tensor& loss) {
   std::vector<int> order;
   std::vector<char> on_tape(parameters_.size(), 0);
-  for (const Tensor& leaf : autograd::ready_order(loss)) {
+  for (const Tensor& leaf : ready_order(loss)) {
     const auto found = index_.find(leaf.id());
     if (found == index_.end()) continue;  // a leaf of the user's own
     order.push_back(found->second);
@@ -171,7 +171,7 @@ void DistributedDataParallel::run_backward(const Tensor& loss, const DdpBackward
   last_loss_ = loss.item();
   const StepNote note = options.synchronize ? divergence_->note(step_) : StepNote{};
   reducer_.begin_step({.weight = weight, .synchronize = options.synchronize, .note = note});
-  autograd::backward(loss, static_cast<float>(loss_ == Loss::mean ? weight : std::min<std::int64_t>(weight, 1)),
+  lockstep::backward(loss, static_cast<float>(loss_ == Loss::mean ? weight : std::min<std::int64_t>(weight, 1)),
                      {.accumulate = reducer_.accumulating(), .on_leaf_ready = [this](const Tensor& leaf) {
                         if (const auto found = index_.find(leaf.id()); found != index_.end()) {
                           reducer_.mark_ready(found->second);

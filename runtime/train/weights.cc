@@ -54,7 +54,7 @@ std::vector<checkpoint::WantedTensor> wanted_by(const nn::Module& model) {
 
 }  // namespace
 
-void save_weights(const std::filesystem::path& path, const nn::Module& model, const WeightsMetadata& metadata) {
+void save_weights(const std::filesystem::path& path, const nn::Module& model, const checkpoint::Metadata& metadata) {
   const auto layouts = model.file_layouts();
   std::vector<Tensor> hosts;
   std::vector<checkpoint::TensorSource> sources;
@@ -67,14 +67,15 @@ void save_weights(const std::filesystem::path& path, const nn::Module& model, co
 }
 
 void save_weights(const std::filesystem::path& path, const nn::Module& model,
-                  const std::shared_ptr<ProcessGroup>& group, const WeightsMetadata& metadata) {
+                  const std::shared_ptr<ProcessGroup>& group, const checkpoint::Metadata& metadata) {
   on_rank0("save_weights", *group, [&] {
     save_weights(path, model, metadata);
     return std::string();
   });
 }
 
-Loaded load_weights(const std::filesystem::path& path, const nn::Module& model, const LoadOptions& options) {
+checkpoint::Loaded load_weights(const std::filesystem::path& path, const nn::Module& model,
+                                const checkpoint::LoadOptions& options) {
   const checkpoint::TensorFiles files(path);
   const auto parameters = model.parameters();
   const auto layouts = model.file_layouts();
@@ -94,8 +95,8 @@ Loaded load_weights(const std::filesystem::path& path, const nn::Module& model, 
   return std::move(plan.loaded);
 }
 
-Loaded load_weights(const std::filesystem::path& path, const nn::Module& model,
-                    const std::shared_ptr<ProcessGroup>& group, const LoadOptions& options) {
+checkpoint::Loaded load_weights(const std::filesystem::path& path, const nn::Module& model,
+                                const std::shared_ptr<ProcessGroup>& group, const checkpoint::LoadOptions& options) {
   const std::string text =
       on_rank0("load_weights", *group, [&] { return checkpoint::to_text(load_weights(path, model, options)); });
   std::vector<BufferView> values;
@@ -107,7 +108,7 @@ Loaded load_weights(const std::filesystem::path& path, const nn::Module& model,
   return checkpoint::loaded_from_text(text);
 }
 
-WeightsMetadata read_weights_metadata(const std::filesystem::path& path) {
+checkpoint::Metadata read_weights_metadata(const std::filesystem::path& path) {
   return checkpoint::TensorFiles(path).metadata();
 }
 

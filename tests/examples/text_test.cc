@@ -77,7 +77,7 @@ TEST(ReadText, NamesAMissingAnEmptyAndAnImpossibleFile) {
 TEST(Windows, AreTheTextAndTheTextOneFurther) {
   const Windows windows(tokens({0, 1, 2, 3, 4, 5, 6}), 3, 1);
   ASSERT_EQ(windows.size(), 4);
-  const lockstep::Batch batch = windows.batch(std::vector<std::int64_t>{0, 3});
+  const lockstep::data::Batch batch = windows.batch(std::vector<std::int64_t>{0, 3});
   const auto x = batch.x.values<std::int64_t>();
   const auto y = batch.y.values<std::int64_t>();
   EXPECT_EQ(std::vector<std::int64_t>(x.begin(), x.end()), (std::vector<std::int64_t>{0, 1, 2, 3, 4, 5}));
@@ -90,7 +90,7 @@ TEST(Windows, WithTheContextAsStrideEveryTargetComesOnce) {
   ASSERT_EQ(windows.size(), 2);
   std::multiset<std::int64_t> targets;
   for (std::int64_t id = 0; id < windows.size(); ++id) {
-    const lockstep::Batch batch = windows.batch(std::span(&id, 1));
+    const lockstep::data::Batch batch = windows.batch(std::span(&id, 1));
     const auto y = batch.y.values<std::int64_t>();
     targets.insert(y.begin(), y.end());
   }

@@ -216,7 +216,7 @@ TEST(StateFile, OfAPartOfAnotherModelIsReadWhereThatIsAllowed) {
   ::torch::nn::Sequential net(::torch::nn::Linear(3, 2), ::torch::nn::Linear(2, 1));
   initialize(*net, 1);
   const at::Tensor second = net->named_parameters()["1.weight"].clone();
-  const Loaded loaded = libtorch::load_state(
+  const checkpoint::Loaded loaded = libtorch::load_state(
       folder / "linear.safetensors", *net,
       {.name_in_file = [](const std::string& name) { return name.starts_with("0.") ? name.substr(2) : name; },
        .allow_missing = true});

@@ -59,9 +59,9 @@ Values gradients(int ranks) {
     DistributedDataParallel ddp(model, group, kDdp);
     const data::BatchShardSampler sampler(job.windows.size(), group->rank(), group->size(), {.seed = 2});
     for (std::int64_t step = 0; step < 3; ++step) {
-      const Batch batch = job.windows.batch(sampler.batch(step, 10));
+      const data::Batch batch = job.windows.batch(sampler.batch(step, 10));
       model.zero_grad();
-      ddp.backward(nn::cross_entropy(ddp(batch.x, batch.ids), batch.y));
+      ddp.backward(cross_entropy(ddp(batch.x, batch.ids), batch.y));
     }
     if (group->rank() == 0) result = gradients_of(model);
   });
@@ -82,8 +82,8 @@ TEST(CharGpt, DropoutChangesGradients) {
     run_ranks(1, [&](const std::shared_ptr<ProcessGroup>& group) {
       Gpt model = job.model();
       DistributedDataParallel ddp(model, group, {.seed = seed});
-      const Batch batch = job.windows.batch(std::vector<std::int64_t>{1, 2, 3});
-      ddp.backward(nn::cross_entropy(ddp(batch.x, batch.ids), batch.y));
+      const data::Batch batch = job.windows.batch(std::vector<std::int64_t>{1, 2, 3});
+      ddp.backward(cross_entropy(ddp(batch.x, batch.ids), batch.y));
       result = gradients_of(model);
     });
     return result;

@@ -7,9 +7,9 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/random.h"
 #include "lockstep/data/data_loader.h"
+#include "lockstep/data/tensor/batch.h"
 #include "lockstep/nn/nn.h"
 #include "lockstep/optim/sgd.h"
-#include "lockstep/train/batch.h"
 #include "lockstep/train/distributed_data_parallel.h"
 #include "tests/multirank/compare.h"
 #include "tests/support/rank_threads.h"
@@ -17,13 +17,13 @@
 namespace lockstep::testing {
 namespace {
 
-TensorDataset random_dataset(std::int64_t length) {
+data::TensorDataset random_dataset(std::int64_t length) {
   const Tensor x = Tensor::empty({length, 5});
   const Tensor y = Tensor::empty({length, 2});
   Generator generator(1);
   for (float& value : x.values<float>()) value = generator.normal();
   for (float& value : y.values<float>()) value = generator.normal();
-  return TensorDataset(x, y);
+  return data::TensorDataset(x, y);
 }
 
 nn::Sequential make_model(std::uint64_t seed) {
@@ -49,7 +49,7 @@ Values train(int ranks, int micro_batches = 1) {
           const data::RowRange range = data::chunk(x.size(0), part, micro_batches);
           const Tensor part_x = x.view_rows(range.begin, range.begin + range.count);
           const Tensor part_y = y.view_rows(range.begin, range.begin + range.count);
-          ddp.backward(nn::mse_loss(ddp(part_x), part_y), {.synchronize = part + 1 == micro_batches});
+          ddp.backward(mse_loss(ddp(part_x), part_y), {.synchronize = part + 1 == micro_batches});
         }
         EXPECT_EQ(ddp.last_weight(), ddp.step() % 4 == 0 ? 10 : 30);
         optimizer.step();

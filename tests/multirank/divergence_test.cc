@@ -57,7 +57,7 @@ std::string mismatch_of_all(int ranks, const RankBody& train) {
 
 void backward(DistributedDataParallel& ddp, std::int64_t rows = 3) {
   const Tensor x = Tensor::full({rows, 5}, 0.5f + static_cast<float>(ddp.group()->rank()));
-  ddp.backward(nn::mse_loss(ddp(x), Tensor::zeros({rows, 2})));
+  ddp.backward(mse_loss(ddp(x), Tensor::zeros({rows, 2})));
 }
 
 TEST(Divergence, AnOptimizersStepThatThrewOnOneRankAndWasCaughtIsFoundInTheNextStep) {

@@ -13,8 +13,8 @@
 #include "lockstep/base/cause.h"
 #include "lockstep/base/error.h"
 #include "lockstep/data/data_loader.h"
+#include "lockstep/data/tensor/batch.h"
 #include "lockstep/nn/nn.h"
-#include "lockstep/train/batch.h"
 #include "lockstep/train/distributed_data_parallel.h"
 #include "lockstep/train/weights.h"
 #include "runtime/autograd/node.h"
@@ -54,7 +54,7 @@ TEST(Faults, ALoadersErrorOnOneRankEndsTheOthersWithPeerLost) {
   struct Damaged {
     bool damaged;
     std::int64_t size() const { return 64; }
-    Batch batch(std::span<const std::int64_t> ids) const {
+    data::Batch batch(std::span<const std::int64_t> ids) const {
       if (damaged && ids[0] == 16) throw CorruptData("record 16 is cut");
       const auto rows = static_cast<std::int64_t>(ids.size());
       return {Tensor::ones({rows, 5}), Tensor::zeros({rows, 2}), {ids.begin(), ids.end()}};
@@ -66,7 +66,7 @@ TEST(Faults, ALoadersErrorOnOneRankEndsTheOthersWithPeerLost) {
     data::DataLoader loader(Damaged{group->rank() == 1},
                             data::DistributedSampler(64, group->rank(), 3, {.shuffle = false}),
                             {.batch_size = 1, .workers = 2});
-    for (const auto& [x, y, ids] : loader) ddp.backward(nn::mse_loss(ddp(x), y));
+    for (const auto& [x, y, ids] : loader) ddp.backward(mse_loss(ddp(x), y));
   });
   expect_text(text_of(thrown[1]), {"CorruptData: data: reading batch 5 of epoch 0 (samples 16)"});
   for (const std::size_t rank : {0, 2}) expect_thrown<PeerLost>(thrown[rank], {.kind = Kind::failed, .rank = 1});

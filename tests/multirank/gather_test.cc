@@ -69,7 +69,7 @@ TEST(Weights, AreReadByRankZeroAndReachAll) {
     EXPECT_TRUE(std::filesystem::exists(file)) << "everyone waited";
     const nn::Linear fresh(5, 2);
     fresh.initialize(10 + static_cast<std::uint64_t>(group->rank()));
-    EXPECT_EQ(load_weights(file, fresh, group).metadata, (WeightsMetadata{{"by", "0"}}));
+    EXPECT_EQ(load_weights(file, fresh, group).metadata, (checkpoint::Metadata{{"by", "0"}}));
     EXPECT_EQ(hash_of(fresh), hash_of(model));
   });
 }

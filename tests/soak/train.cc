@@ -23,7 +23,7 @@ void train(const char* backend) {
   for (ls::Generator random(1); y.size() < 512; y.push_back(x.end()[-2] * x.end()[-1])) {
     x.insert(x.end(), {random.normal(), random.normal()});
   }
-  const ls::TensorDataset dataset(ls::Tensor::of({512, 2}, x), ls::Tensor::of({512, 1}, y));
+  const ls::data::TensorDataset dataset(ls::Tensor::of({512, 2}, x), ls::Tensor::of({512, 1}, y));
   ls::nn::Sequential model{ls::nn::Linear(2, 64), ls::nn::ReLU(), ls::nn::Linear(64, 1)};
   ls::DistributedDataParallel ddp(model, group);
   ls::optim::AdamW optimizer(ddp.parameters(), {.lr = 1e-2});
@@ -33,7 +33,7 @@ void train(const char* backend) {
   for (int epoch = 0;; ++epoch) {
     loader.set_epoch(epoch);
     for (const auto& [input, target, ids] : loader) {
-      ddp.backward(ls::nn::mse_loss(ddp(input), target));
+      ddp.backward(ls::mse_loss(ddp(input), target));
       optimizer.step();
       optimizer.zero_grad();
       if (told) continue;

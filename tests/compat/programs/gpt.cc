@@ -73,8 +73,8 @@ int main(int argc, char** argv) {
   std::vector<float> losses;
   for (std::int64_t step = 0; step < tokens.shape[0]; ++step) {
     const ls::Tensor logits = model(tokens.step(step));
-    const ls::Tensor loss = ls::nn::cross_entropy(logits, targets.step(step));
-    ls::autograd::backward(loss);
+    const ls::Tensor loss = ls::cross_entropy(logits, targets.step(step));
+    ls::backward(loss);
     losses.push_back(loss.item());
     if (step == 0) {
       results.add("logits", logits);

@@ -1,5 +1,5 @@
 // What the ranks' notes come to, by comparing them and out of sums alone.
-#include "lockstep/comm/note.h"
+#include "runtime/comm/note_words.h"
 
 #include <gtest/gtest.h>
 

@@ -140,7 +140,7 @@ TEST(Transformer, EveryParameterBecomesReadyInThePlannedOrder) {
   model.set_context({.seed = 5, .step = 9, .sample_ids = ids(0, 2)});
   const Tensor loss = cross_entropy(model(batch(2, 0)), batch(2, 1));
   std::vector<const void*> planned, seen;
-  for (const Tensor& leaf : autograd::ready_order(loss)) planned.push_back(leaf.id());
+  for (const Tensor& leaf : ready_order(loss)) planned.push_back(leaf.id());
   backward(loss, 1, {.on_leaf_ready = [&](const Tensor& leaf) { seen.push_back(leaf.id()); }});
   EXPECT_EQ(seen, planned);
   EXPECT_EQ(seen.size(), model.parameters().size());

@@ -83,7 +83,7 @@ TEST(DistributedDataParallel, BucketsFollowTheTapeFromTheFirstStepOn) {
   DistributedDataParallel ddp(model, testing::single_group(), {.buckets = {.cap_bytes = 1, .first_cap_bytes = 1}});
   const Tensor loss = loss_of(ddp(input(5)));
   std::vector<std::vector<int>> wanted;
-  for (const Tensor& leaf : autograd::ready_order(loss)) {
+  for (const Tensor& leaf : ready_order(loss)) {
     const auto parameters = model.parameters();
     const auto found = std::find_if(parameters.begin(), parameters.end(),
                                     [&](const Tensor& parameter) { return parameter.id() == leaf.id(); });

@@ -45,9 +45,9 @@ TEST_F(Weights, ComeBackInAFreshModelWithTheirMetadata) {
   save_weights(folder_ / "w", model, {{"epoch", "3"}});
   const nn::Sequential fresh = mlp(4, 2);
   ASSERT_NE(values(fresh), values(model));
-  EXPECT_EQ(load_weights(folder_ / "w", fresh).metadata, (WeightsMetadata{{"epoch", "3"}}));
+  EXPECT_EQ(load_weights(folder_ / "w", fresh).metadata, (checkpoint::Metadata{{"epoch", "3"}}));
   EXPECT_EQ(values(fresh), values(model));
-  EXPECT_EQ(read_weights_metadata(folder_ / "w"), (WeightsMetadata{{"epoch", "3"}}));
+  EXPECT_EQ(read_weights_metadata(folder_ / "w"), (checkpoint::Metadata{{"epoch", "3"}}));
 }
 
 // A model that was never used draws its weights at first use: not over what was loaded.
@@ -151,7 +151,7 @@ TEST_F(Weights, OfOtherNamesAreFoundByAMap) {
   checkpoint::write_safetensors(folder_ / "w", {{{"module.weight", DType::f32, {2, 4}, bytes},
                                                  {"module.bias", DType::f32, {2}, bytes.first(8)}}});
   const nn::Linear linear(4, 2);
-  const LoadOptions options{.name_in_file = [](const std::string& name) { return "module." + name; }};
+  const checkpoint::LoadOptions options{.name_in_file = [](const std::string& name) { return "module." + name; }};
   load_weights(folder_ / "w", linear, options);
   EXPECT_EQ(linear.weight().to_vector(), (std::vector<float>{1, 5, 2, 6, 3, 7, 4, 8}));
   const nn::Sequential deeper{nn::Linear(4, 2)};
@@ -163,7 +163,7 @@ TEST_F(Weights, OfAPartAreReadWhereThatIsAllowed) {
   save_weights(folder_ / "w", nn::Sequential{nn::Linear(3, 4)});
   const nn::Sequential longer = mlp(4, 2);
   const std::vector<float> last = longer.named_parameters()[2].tensor.to_vector();
-  const Loaded loaded = load_weights(folder_ / "w", longer, {.allow_missing = true});
+  const checkpoint::Loaded loaded = load_weights(folder_ / "w", longer, {.allow_missing = true});
   EXPECT_EQ(loaded.missing, (std::vector<std::string>{"2.weight", "2.bias"}));
   EXPECT_EQ(loaded.unexpected, std::vector<std::string>());
   EXPECT_EQ(longer.named_parameters()[2].tensor.to_vector(), last);
@@ -199,7 +199,7 @@ TEST_F(Weights, BesideMasksAndPositionsAreReadWhereThoseAreAllowed) {
 TEST_F(Weights, InAGroupOfOneAreThoseOfAlone) {
   const auto group = testing::single_group();
   const nn::Sequential model = mlp(4, 1);
-  const WeightsMetadata metadata{{"a", ""}, {"b 1\n", "2 3\n\xc3\xa9"}};
+  const checkpoint::Metadata metadata{{"a", ""}, {"b 1\n", "2 3\n\xc3\xa9"}};
   save_weights(folder_ / "w", model, group, metadata);
   const nn::Sequential fresh = mlp(4, 2);
   EXPECT_EQ(load_weights(folder_ / "w", fresh, group).metadata, metadata);

@@ -14,7 +14,7 @@
 
 #include "lockstep/tensor/tensor.h"
 
-namespace lockstep::autograd {
+namespace lockstep {
 
 struct BackwardOptions {
   // False: a leaf's first contribution of this walk overwrites what its gradient held, later ones add (leaves that the
@@ -53,9 +53,4 @@ class NoGrad {
 // Whether this thread records.
 bool grad_enabled();
 
-}  // namespace lockstep::autograd
-
-namespace lockstep {
-using autograd::backward;
-using autograd::NoGrad;
 }  // namespace lockstep

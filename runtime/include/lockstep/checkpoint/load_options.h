@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::checkpoint {
 
 struct LoadOptions {
   // From a name of the model's to its name in the file. Empty: the same. Two may have one name in the file: tied
@@ -29,4 +29,4 @@ struct Loaded {
   std::vector<std::string> unexpected;          // the file's names that the model lacks
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::checkpoint

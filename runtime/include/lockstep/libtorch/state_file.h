@@ -29,11 +29,11 @@ void save_state(const std::filesystem::path& path, const ::torch::nn::Module& mo
 // and dtypes, but for what `options` allows; else InvalidArgument says what is missing, unexpected or different.
 // CorruptData if the file is damaged. `path`: a safetensors file, an index of several (NAME.safetensors.index.json), or
 // a folder that holds one index, else one file.
-Loaded load_state(const std::filesystem::path& path, const ::torch::nn::Module& module,
-                  const LoadOptions& options = {});
+checkpoint::Loaded load_state(const std::filesystem::path& path, const ::torch::nn::Module& module,
+                              const checkpoint::LoadOptions& options = {});
 // The same in a job, collective: rank 0 reads and gives it to all, and all return the same. A failure of rank 0 reaches
 // every rank as that of save_state does.
-Loaded load_state(const std::filesystem::path& path, const ::torch::nn::Module& module,
-                  const std::shared_ptr<ProcessGroup>& group, const LoadOptions& options = {});
+checkpoint::Loaded load_state(const std::filesystem::path& path, const ::torch::nn::Module& module,
+                              const std::shared_ptr<ProcessGroup>& group, const checkpoint::LoadOptions& options = {});
 
 }  // namespace lockstep::libtorch

@@ -6,7 +6,6 @@
 #include "lockstep/nn/embedding.h"
 #include "lockstep/nn/layer_norm.h"
 #include "lockstep/nn/linear.h"
-#include "lockstep/nn/loss.h"
 #include "lockstep/nn/module.h"
 #include "lockstep/nn/sequential.h"
 #include "lockstep/nn/transformer.h"

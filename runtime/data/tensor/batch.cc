@@ -1,4 +1,4 @@
-#include "lockstep/train/batch.h"
+#include "lockstep/data/tensor/batch.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace lockstep::data {
 namespace {
 
 std::byte* bytes_of(const Tensor& tensor) { return static_cast<std::byte*>(tensor.view().data); }
@@ -71,4 +71,4 @@ Batch collate(std::span<const std::int64_t> ids, std::span<const Sample> samples
   return {stack(ids, samples, like.x, &Sample::x), stack(ids, samples, like.y, &Sample::y), {ids.begin(), ids.end()}};
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::data

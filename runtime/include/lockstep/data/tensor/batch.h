@@ -9,7 +9,7 @@
 #include "lockstep/data/data_loader.h"
 #include "lockstep/tensor/tensor.h"
 
-namespace lockstep {
+namespace lockstep::data {
 
 // `for (const auto& [x, y, ids] : loader)`. Dimension 0 counts samples and may be 0.
 struct Batch {
@@ -42,7 +42,7 @@ class TensorDataset {
 Batch collate(std::span<const std::int64_t> ids, std::span<const Sample> samples, const Sample& like);
 
 // Makes a dataset of batches out of one whose get(id) returns a Sample. All samples have the first one's shapes.
-template <data::SampleDataset D>
+template <SampleDataset D>
 class Collated {
  public:
   explicit Collated(D dataset) : dataset_(std::move(dataset)) {
@@ -61,4 +61,4 @@ class Collated {
   Sample like_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::data

@@ -1,4 +1,4 @@
-#include "lockstep/train/batch.h"
+#include "lockstep/data/tensor/batch.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include "lockstep/base/error.h"
 #include "tests/support/error_of.h"
 
-namespace lockstep {
+namespace lockstep::data {
 namespace {
 
 using lockstep::testing::error_of;
@@ -71,4 +71,4 @@ TEST(Collate, ASampleUnlikeTheFirstIsNamed) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::data

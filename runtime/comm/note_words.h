@@ -1,0 +1,65 @@
+// How a note travels: its fields as words beside a rank's part of a collective, and how the words of all ranks become
+// one.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "lockstep/comm/note.h"
+
+namespace lockstep::comm {
+
+// The operations of a note's fields, as ranks compare them.
+class NoteOps {
+ public:
+  constexpr NoteOps() = default;
+  // At most kMostNoteFields.
+  explicit NoteOps(std::span<const NoteField> fields);
+  // From bits(), of another rank. Gaps end the note.
+  static NoteOps of_bits(std::uint16_t bits);
+
+  std::size_t fields() const;
+  NoteOp operator[](std::size_t field) const { return static_cast<NoteOp>(bits_ >> (2 * field) & 3); }
+  std::uint16_t bits() const { return bits_; }  // two for each field, from the lowest
+  bool operator==(const NoteOps&) const = default;
+
+ private:
+  std::uint16_t bits_ = 0;
+};
+// "sum, equal".
+std::string describe(NoteOps ops);
+
+// What a rank's part of a collective carries beside its record: the weight (0 without one), then the note's fields.
+inline constexpr std::size_t kWords = 1 + kMostNoteFields;
+using Words = std::array<std::int64_t, kWords>;
+
+// The words of all ranks, combined.
+class Tally {
+ public:
+  explicit Tally(NoteOps ops) : ops_(ops), fields_(ops.fields()) {}
+  // Of each rank once.
+  void add(const Words& theirs);
+  const Words& words() const { return words_; }
+  // The sum of the weights does not fit.
+  bool is_too_heavy() const { return too_heavy_; }
+
+ private:
+  NoteOps ops_;
+  std::size_t fields_;
+  Words words_{};
+  Words first_{};
+  bool is_first_ = true;
+  bool too_heavy_ = false;
+};
+
+// The same where nothing but sums modulo 2^64 can be had: what a rank adds to them, and what it reads out of them.
+// `equal` sums a hash of the value, and is true where the sum is as many times this rank's hash as there are ranks. The
+// hash keeps a rank whose value is the mean of all (2 of 1, 2 and 3) from seeing what the others don't; values that
+// differ look equal to some rank with a probability of 2^-64 per rank.
+Words summands(NoteOps ops, const Words& own);
+Words from_sums(NoteOps ops, const Words& own, const Words& sums, int ranks);
+
+}  // namespace lockstep::comm
