@@ -6,12 +6,14 @@
 #include <memory>
 #include <string_view>
 
+#include "runtime/base/internal_api.h"
+
 struct XXH3_state_s;
 
 namespace lockstep {
 
 // XXH3, 64 bits.
-std::uint64_t hash64(const void* data, std::size_t bytes, std::uint64_t seed = 0);
+LOCKSTEP_INTERNAL_API std::uint64_t hash64(const void* data, std::size_t bytes, std::uint64_t seed = 0);
 inline std::uint64_t hash64(std::string_view text, std::uint64_t seed = 0) {
   return hash64(text.data(), text.size(), seed);
 }

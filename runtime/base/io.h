@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "runtime/base/internal_api.h"
+
 namespace lockstep {
 
 // What `call` returns, called again while that is negative with EINTR. Async-signal-safe if `call` is.
@@ -19,7 +21,7 @@ auto uninterrupted(Call call) {
 }
 
 // Writes `bytes` to a descriptor that blocks. Returns how many were written: fewer than all with errno.
-std::size_t write_all(int fd, std::string_view bytes) noexcept;
+LOCKSTEP_INTERNAL_API std::size_t write_all(int fd, std::string_view bytes) noexcept;
 // Appends what is read up to the file's end to `text`, at most `most` bytes. False, with errno, if reading fails.
 bool read_all(int fd, std::string& text, std::size_t most = std::numeric_limits<std::size_t>::max());
 

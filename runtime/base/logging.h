@@ -12,14 +12,16 @@
 #include <string_view>
 #include <utility>
 
+#include "runtime/base/internal_api.h"
+
 namespace lockstep {
 
 enum class LogLevel { trace, debug, info, warn, error, off };
 
 // True if a line of this level would be written.
-bool log_enabled(LogLevel level);
+LOCKSTEP_INTERNAL_API bool log_enabled(LogLevel level);
 // Writes one line. Never throws.
-void log_line(LogLevel level, std::string_view text) noexcept;
+LOCKSTEP_INTERNAL_API void log_line(LogLevel level, std::string_view text) noexcept;
 // Puts "[label] " before every later line, for example "rank 2".
 void set_log_label(const std::string& label);
 // Overrides LOCKSTEP_LOG_LEVEL.
@@ -31,7 +33,7 @@ std::string_view name_of(LogLevel level);
 // own. The sink gets the text without label and level, from whichever thread logs, one call at a time; it must not log,
 // and must not wait for a thread that may. Once this returns, no call of the former sink is under way.
 using LogSink = std::function<void(LogLevel level, std::string_view text)>;
-void set_log_sink(LogSink sink);
+LOCKSTEP_INTERNAL_API void set_log_sink(LogSink sink);
 
 template <typename... Args>
 void log_at(LogLevel level, fmt::format_string<Args...> format, Args&&... args) {

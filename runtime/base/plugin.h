@@ -14,11 +14,12 @@
 #include <vector>
 
 #include "lockstep/base/environment.h"
+#include "runtime/base/internal_api.h"
 
 namespace lockstep {
 
 // What this build was made of: "0.1.0 GNU-12.2.0 x86_64 1f0c...". Equal on two builds exactly if their libraries fit.
-std::string_view build_stamp();
+LOCKSTEP_INTERNAL_API std::string_view build_stamp();
 
 // In a plug-in's file, its stamp follows this text and ends with a zero byte.
 inline constexpr std::string_view kPluginStampMark = "lockstep plug-in stamp: ";

@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "runtime/base/internal_api.h"
+
 namespace lockstep {
 
 // The text as UTF-8 that a terminal only shows: a control character but newline becomes '?' (a tab ' '), and so does a
@@ -16,6 +18,6 @@ std::string printable_lines(std::string_view text);
 
 // The same in one line: a newline becomes ' ' too. At most `most` bytes of `text`, whole characters, and "..." behind
 // them if that is not all of it.
-std::string printable(std::string_view text, std::size_t most = 80);
+LOCKSTEP_INTERNAL_API std::string printable(std::string_view text, std::size_t most = 80);
 
 }  // namespace lockstep

@@ -8,6 +8,8 @@
 #include <pthread.h>
 #include <signal.h>
 
+#include "runtime/base/internal_api.h"
+
 namespace lockstep {
 
 // Blocks every signal for the calling thread, and puts its mask back at the end of the scope.
@@ -27,7 +29,7 @@ class SignalsBlocked {
 };
 
 // Throws SystemError: the limits on threads, and the errno value.
-[[noreturn]] void throw_no_thread(int error_number);
+[[noreturn]] LOCKSTEP_INTERNAL_API void throw_no_thread(int error_number);
 
 // Starts `body` on a thread that has all signals blocked from its first instruction on: a handler or a sigwait of the
 // program runs on a thread of the program, and interrupts no call of ours. What the thread itself does wrong (SIGSEGV,

@@ -3,9 +3,11 @@
 
 #include <utility>
 
+#include "runtime/base/internal_api.h"
+
 namespace lockstep {
 
-class UniqueFd {
+class LOCKSTEP_INTERNAL_API UniqueFd {
  public:
   UniqueFd() = default;
   explicit UniqueFd(int fd) : fd_(fd) {}

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lockstep/checkpoint/load_options.h"
+#include "runtime/base/internal_api.h"
 #include "runtime/checkpoint/tensor_files.h"
 
 namespace lockstep::checkpoint {
@@ -28,11 +29,12 @@ struct LoadPlan {
 
 // Throws InvalidArgument that lists what is missing, unexpected and different, and what to do. `operation`,
 // "load_weights", and `whose`, "model", are words of that message.
-LoadPlan plan_load(const TensorFiles& files, std::span<const WantedTensor> wanted, const LoadOptions& options,
-                   std::string_view operation, std::string_view whose);
+LOCKSTEP_INTERNAL_API LoadPlan plan_load(const TensorFiles& files, std::span<const WantedTensor> wanted,
+                                         const LoadOptions& options, std::string_view operation,
+                                         std::string_view whose);
 
 // For a rank that reads to tell the others. from_text() throws CorruptData for what to_text() has not written.
-std::string to_text(const Loaded& loaded);
-Loaded loaded_from_text(const std::string& text);
+LOCKSTEP_INTERNAL_API std::string to_text(const Loaded& loaded);
+LOCKSTEP_INTERNAL_API Loaded loaded_from_text(const std::string& text);
 
 }  // namespace lockstep::checkpoint

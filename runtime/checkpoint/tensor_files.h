@@ -12,11 +12,12 @@
 #include <vector>
 
 #include "lockstep/checkpoint/safetensors.h"
+#include "runtime/base/internal_api.h"
 
 namespace lockstep::checkpoint {
 
 // Threads: const calls from any.
-class TensorFiles {
+class LOCKSTEP_INTERNAL_API TensorFiles {
  public:
   // `path`: a safetensors file, an index (its name ends in .json), or a folder that holds exactly one index, else
   // exactly one safetensors file. Throws InvalidArgument if there is no such file, or several to choose from;

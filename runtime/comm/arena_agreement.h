@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
+#include "runtime/base/internal_api.h"
 
 namespace lockstep::comm {
 
@@ -16,7 +17,7 @@ using ExchangeTexts = std::function<std::vector<std::string>(const std::string& 
 // Collective. `problem`: why this rank has no arena; empty if it has one. Throws BackendUnavailable with all ranks'
 // problems if there is any; its cause() names this rank if it has one, else the first that has. Nobody throws before
 // all have heard; a rank's own problem is thrown there even if the exchange fails.
-void agree_on_arena(ProcessGroup& group, std::size_t bytes, const std::string& problem,
-                    const ExchangeTexts& exchange = {});
+LOCKSTEP_INTERNAL_API void agree_on_arena(ProcessGroup& group, std::size_t bytes, const std::string& problem,
+                                          const ExchangeTexts& exchange = {});
 
 }  // namespace lockstep::comm

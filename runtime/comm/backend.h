@@ -12,6 +12,7 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/rendezvous/roster.h"
 #include "lockstep/store/store.h"
+#include "runtime/base/internal_api.h"
 #include "runtime/rendezvous/identity.h"
 
 namespace lockstep {
@@ -46,6 +47,6 @@ struct Backend {
 };
 
 // The backends of this build, in the order `auto` tries them.
-const std::vector<Backend>& backends();
+LOCKSTEP_INTERNAL_API const std::vector<Backend>& backends();
 
 }  // namespace lockstep

@@ -9,11 +9,12 @@
 #include <string>
 
 #include "lockstep/comm/note.h"
+#include "runtime/base/internal_api.h"
 
 namespace lockstep::comm {
 
 // The operations of a note's fields, as ranks compare them.
-class NoteOps {
+class LOCKSTEP_INTERNAL_API NoteOps {
  public:
   constexpr NoteOps() = default;
   // At most kMostNoteFields.
@@ -37,7 +38,7 @@ inline constexpr std::size_t kWords = 1 + kMostNoteFields;
 using Words = std::array<std::int64_t, kWords>;
 
 // The words of all ranks, combined.
-class Tally {
+class LOCKSTEP_INTERNAL_API Tally {
  public:
   explicit Tally(NoteOps ops) : ops_(ops), fields_(ops.fields()) {}
   // Of each rank once.
@@ -59,7 +60,7 @@ class Tally {
 // `equal` sums a hash of the value, and is true where the sum is as many times this rank's hash as there are ranks. The
 // hash keeps a rank whose value is the mean of all (2 of 1, 2 and 3) from seeing what the others don't; values that
 // differ look equal to some rank with a probability of 2^-64 per rank.
-Words summands(NoteOps ops, const Words& own);
-Words from_sums(NoteOps ops, const Words& own, const Words& sums, int ranks);
+LOCKSTEP_INTERNAL_API Words summands(NoteOps ops, const Words& own);
+LOCKSTEP_INTERNAL_API Words from_sums(NoteOps ops, const Words& own, const Words& sums, int ranks);
 
 }  // namespace lockstep::comm

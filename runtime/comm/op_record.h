@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "lockstep/comm/process_group.h"
+#include "runtime/base/internal_api.h"
 #include "runtime/comm/note_words.h"
 
 namespace lockstep::comm {
@@ -36,21 +37,22 @@ struct OpRecord {
 };
 
 // True if ranks that call these call the same: all but the words.
-bool same_operation(const OpRecord& a, const OpRecord& b);
+LOCKSTEP_INTERNAL_API bool same_operation(const OpRecord& a, const OpRecord& b);
 
 // The weight and the note's values.
 Words words_of(const AllReduceOptions& options);
 
-std::string_view name_of(OpKind kind);
+LOCKSTEP_INTERNAL_API std::string_view name_of(OpKind kind);
 // "all_reduce (sum, 1000 x float32)".
 std::string describe(const OpRecord& record);
 // "all_reduce 42 (sum, 1000 x float32)".
-std::string describe(const OpRecord& record, std::uint64_t sequence);
+LOCKSTEP_INTERNAL_API std::string describe(const OpRecord& record, std::uint64_t sequence);
 
 // The text of a Mismatch: `who` called `own` and `other_who` called `other` as collective `sequence`.
-std::string describe_mismatch(std::uint64_t sequence, const std::string& who, const OpRecord& own,
-                              const std::string& other_who, const OpRecord& other);
+LOCKSTEP_INTERNAL_API std::string describe_mismatch(std::uint64_t sequence, const std::string& who, const OpRecord& own,
+                                                    const std::string& other_who, const OpRecord& other);
 // Of a weighted one whose weights overflow: "7 of rank 0 (...), ...".
-std::string describe_too_heavy(const OpRecord& record, std::uint64_t sequence, const std::string& weights);
+LOCKSTEP_INTERNAL_API std::string describe_too_heavy(const OpRecord& record, std::uint64_t sequence,
+                                                     const std::string& weights);
 
 }  // namespace lockstep::comm

@@ -1,11 +1,12 @@
 // What a plug-in that brings a backend has to have: its stamp, and one function.
 #pragma once
 
+#include "runtime/base/internal_api.h"
 #include "runtime/base/plugin.h"
 #include "runtime/comm/backend.h"
 
 // Fills in the plug-in's backend. Called once.
-extern "C" void lockstep_plugin_backend(lockstep::Backend* backend);
+extern "C" LOCKSTEP_INTERNAL_API void lockstep_plugin_backend(lockstep::Backend* backend);
 
 namespace lockstep {
 inline constexpr const char* kPluginBackendSymbol = "lockstep_plugin_backend";

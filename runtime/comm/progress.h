@@ -22,6 +22,7 @@
 
 #include "lockstep/base/mutex.h"
 #include "lockstep/base/owner_process.h"
+#include "runtime/base/internal_api.h"
 #include "runtime/base/unique_fd.h"
 
 namespace lockstep::comm {
@@ -37,7 +38,7 @@ struct alignas(64) BellWords {
 };
 
 // Counts a thread as asleep while this lives.
-class ScopedSleeper {
+class LOCKSTEP_INTERNAL_API ScopedSleeper {
  public:
   explicit ScopedSleeper(std::atomic<std::uint64_t>& count);
   ~ScopedSleeper() { count_.fetch_sub(1, std::memory_order_release); }
@@ -61,7 +62,7 @@ class CallerDrivenGroup {
   ~CallerDrivenGroup() = default;
 };
 
-class ProgressEngine {
+class LOCKSTEP_INTERNAL_API ProgressEngine {
  public:
   // How long a thread sleeps at most before it looks around.
   static constexpr std::chrono::milliseconds kSlice{50};

@@ -8,13 +8,14 @@
 #include <string_view>
 
 #include "lockstep/base/owner_process.h"
+#include "runtime/base/internal_api.h"
 #include "runtime/base/unwind_guard.h"
 #include "runtime/comm/backend.h"
 #include "runtime/comm/transfer.h"
 
 namespace lockstep::comm {
 
-class TaskGroup : public ProcessGroup {
+class LOCKSTEP_INTERNAL_API TaskGroup : public ProcessGroup {
  public:
   explicit TaskGroup(GroupContext context) : context_(std::move(context)) {}
 

@@ -11,6 +11,7 @@
 #include <span>
 #include <vector>
 
+#include "runtime/base/internal_api.h"
 #include "runtime/comm/op_record.h"
 #include "runtime/comm/reduction.h"
 
@@ -55,9 +56,9 @@ inline void copy_bytes(void* to, const void* from, std::size_t bytes) {
 }
 
 // True if `rank` gives something.
-bool is_source(const OpRecord& record, int rank);
+LOCKSTEP_INTERNAL_API bool is_source(const OpRecord& record, int rank);
 // True if the collective reduces, and every rank gets the result or root alone does.
-bool is_reduction_in_place(OpKind kind);
+LOCKSTEP_INTERNAL_API bool is_reduction_in_place(OpKind kind);
 // Parts in a source: 1, or one for each rank.
 std::size_t source_parts(OpKind kind, int size);
 

@@ -8,6 +8,7 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/ddp/bucket_plan.h"
+#include "runtime/base/internal_api.h"
 
 namespace lockstep {
 
@@ -18,8 +19,8 @@ namespace lockstep {
 // timeout, names the ranks that did not come; a group that fails meanwhile throws its first cause.
 //
 // `remedy` is what the Mismatch advises beside building the same model.
-void compare_parameters(ProcessGroup& group, std::span<const ParameterSpec> specs, const BucketOptions& options,
-                        std::string_view remedy = {});
+LOCKSTEP_INTERNAL_API void compare_parameters(ProcessGroup& group, std::span<const ParameterSpec> specs,
+                                              const BucketOptions& options, std::string_view remedy = {});
 
 // The comparison itself, a pure function: `lists[r]` is what rank r has, entry by entry. Empty if all are equal, else
 // the first difference as a sentence.

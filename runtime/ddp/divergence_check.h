@@ -21,10 +21,11 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/ddp/replica_check.h"
 #include "lockstep/ddp/step_note.h"
+#include "runtime/base/internal_api.h"
 
 namespace lockstep {
 
-class DivergenceCheck {
+class LOCKSTEP_INTERNAL_API DivergenceCheck {
  public:
   // This rank's replica.
   struct Replica {

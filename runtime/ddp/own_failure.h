@@ -17,17 +17,18 @@
 #include "lockstep/base/cause.h"
 #include "lockstep/base/owner_process.h"
 #include "lockstep/comm/process_group.h"
+#include "runtime/base/internal_api.h"
 #include "runtime/base/unwind_guard.h"
 
 namespace lockstep {
 
 // The message of an exception, whatever its type.
-std::string message_of(const std::exception_ptr& exception);
+LOCKSTEP_INTERNAL_API std::string message_of(const std::exception_ptr& exception);
 // This rank's failure as the others hear it: "save_weights: rank 0 (host node7, pid 4711) failed: TEXT", with the errno
 // of a SystemError. `operation` may be empty, and then has no colon.
 Cause failure_of_this_rank(const ProcessGroup& group, std::string_view operation, const std::exception_ptr& exception);
 
-class OwnFailure {
+class LOCKSTEP_INTERNAL_API OwnFailure {
  public:
   explicit OwnFailure(std::shared_ptr<ProcessGroup> group);
 

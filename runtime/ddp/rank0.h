@@ -11,10 +11,12 @@
 #include <string_view>
 
 #include "lockstep/comm/process_group.h"
+#include "runtime/base/internal_api.h"
 
 namespace lockstep {
 
 // Runs `action` on rank 0; its result on every rank. `operation` is for messages.
-std::string on_rank0(std::string_view operation, ProcessGroup& group, const std::function<std::string()>& action);
+LOCKSTEP_INTERNAL_API std::string on_rank0(std::string_view operation, ProcessGroup& group,
+                                           const std::function<std::string()>& action);
 
 }  // namespace lockstep

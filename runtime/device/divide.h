@@ -4,12 +4,13 @@
 #include <cstdint>
 
 #include "lockstep/device/device_runtime.h"
+#include "runtime/base/internal_api.h"
 
 namespace lockstep {
 
 // Every element over `divisor`. Floats are divided in float32 or wider, then rounded to nearest even; integers in 64
 // bits, towards zero.
-void divide_on_host(void* data, std::int64_t count, DType dtype, std::int64_t divisor,
-                    OverZero over_zero = OverZero::stays);
+LOCKSTEP_INTERNAL_API void divide_on_host(void* data, std::int64_t count, DType dtype, std::int64_t divisor,
+                                          OverZero over_zero = OverZero::stays);
 
 }  // namespace lockstep

@@ -17,6 +17,7 @@
 #include "lockstep/base/deadline.h"
 #include "lockstep/rendezvous/roster.h"
 #include "lockstep/store/store.h"
+#include "runtime/base/internal_api.h"
 
 namespace lockstep::rendezvous {
 
@@ -28,7 +29,7 @@ struct ConsensusOptions {
   std::function<void()> check = {};
 };
 
-class Consensus {
+class LOCKSTEP_INTERNAL_API Consensus {
  public:
   // All texts, by rank, and the verdict on them. Called on the rank that comes last. CorruptData is every rank's.
   using Judge = std::function<std::string(std::span<const std::string>)>;

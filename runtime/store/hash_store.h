@@ -6,10 +6,11 @@
 
 #include "lockstep/base/mutex.h"
 #include "lockstep/store/store.h"
+#include "runtime/base/internal_api.h"
 
 namespace lockstep::store {
 
-class HashStore : public Store {
+class LOCKSTEP_INTERNAL_API HashStore : public Store {
  public:
   void set(std::string_view key, std::string_view value) override;
   std::string get(std::string_view key, const Deadline& deadline) override;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lockstep/trace/step_record.h"
+#include "runtime/base/internal_api.h"
 
 namespace lockstep::trace {
 
@@ -18,7 +19,7 @@ struct TimeStatistics {
 };
 
 // Threads: one at a time. Bounded memory, however many steps.
-class StepSummary {
+class LOCKSTEP_INTERNAL_API StepSummary {
  public:
   static constexpr std::size_t kWindow = 1024;
 

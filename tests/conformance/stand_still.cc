@@ -5,7 +5,9 @@
 #include <cstdlib>
 #include <string_view>
 
-extern "C" int MPI_Init_thread(int* argc, char*** argv, int required, int* provided);
+// Found before the library's, so exported.
+extern "C" __attribute__((visibility("default"))) int MPI_Init_thread(int* argc, char*** argv, int required,
+                                                                      int* provided);
 extern "C" int MPI_Init_thread(int* argc, char*** argv, int required, int* provided) {
   const char* const rank = std::getenv("OMPI_COMM_WORLD_RANK");
   if (rank != nullptr && std::string_view(rank) == "1") std::raise(SIGSTOP);

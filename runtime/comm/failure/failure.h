@@ -9,11 +9,12 @@
 
 #include "lockstep/base/cause.h"
 #include "lockstep/base/mutex.h"
+#include "runtime/base/internal_api.h"
 #include "runtime/comm/failure/patient_store.h"
 
 namespace lockstep::comm {
 
-class Failure {
+class LOCKSTEP_INTERNAL_API Failure {
  public:
   // A longer text is cut before anybody sees it: an encoded cause has to fit into a wire's frame, and all are to
   // read the same.

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lockstep/base/deadline.h"
+#include "runtime/base/internal_api.h"
 
 namespace lockstep::comm {
 
@@ -28,19 +29,20 @@ struct Stragglers {
 // "rank 2 (...) left after collective 41".
 std::string left_text(const std::string& gone, std::uint64_t last);
 // The same, and that `who` is in `collective`, which needs every rank.
-std::string left_early_text(const std::string& gone, std::uint64_t last, const std::string& who,
-                            const std::string& collective);
+LOCKSTEP_INTERNAL_API std::string left_early_text(const std::string& gone, std::uint64_t last, const std::string& who,
+                                                  const std::string& collective);
 // The same of a message with that rank.
-std::string left_unanswered_text(const std::string& gone, std::uint64_t last, const std::string& who,
-                                 const std::string& message);
+LOCKSTEP_INTERNAL_API std::string left_unanswered_text(const std::string& gone, std::uint64_t last,
+                                                       const std::string& who, const std::string& message);
 // `who` waited for `operation`; `missing` says who or what holds it up.
-std::string timeout_text(const std::string& operation, const std::string& who, const Deadline& deadline,
-                         const std::string& missing);
+LOCKSTEP_INTERNAL_API std::string timeout_text(const std::string& operation, const std::string& who,
+                                               const Deadline& deadline, const std::string& missing);
 // `who` destroyed its group before that many collectives and messages were done.
-std::string destroyed_text(const std::string& who, std::uint64_t collectives, std::size_t messages);
+LOCKSTEP_INTERNAL_API std::string destroyed_text(const std::string& who, std::uint64_t collectives,
+                                                 std::size_t messages);
 // An exception of the program's own unwinds the group of `who`, whose last collective was `last`.
-std::string unwound_text(const std::string& who, std::uint64_t last);
+LOCKSTEP_INTERNAL_API std::string unwound_text(const std::string& who, std::uint64_t last);
 // InvalidArgument: a work of a group that `who` has destroyed.
-[[noreturn]] void throw_closed(const std::string& who);
+[[noreturn]] LOCKSTEP_INTERNAL_API void throw_closed(const std::string& who);
 
 }  // namespace lockstep::comm

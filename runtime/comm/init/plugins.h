@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/internal_api.h"
 #include "runtime/comm/backend.h"
 
 namespace lockstep {
@@ -16,7 +17,7 @@ struct PluginStatus {
 };
 
 // All of them, in the order `auto` tries them. Loads each, so it is for a program that answers and ends. Any thread.
-std::vector<PluginStatus> plugins();
+LOCKSTEP_INTERNAL_API std::vector<PluginStatus> plugins();
 
 // A backend for each: its why_not() loads the plug-in, and says what is missing and what to install.
 std::vector<Backend> plugin_backends();

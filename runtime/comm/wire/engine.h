@@ -21,6 +21,7 @@
 #include "lockstep/base/mutex.h"
 #include "lockstep/comm/work.h"
 #include "lockstep/rendezvous/roster.h"
+#include "runtime/base/internal_api.h"
 #include "runtime/comm/failure/messages.h"
 #include "runtime/comm/progress.h"
 #include "runtime/comm/transfer.h"
@@ -37,7 +38,7 @@ class WireCollective;
 // Runs a group's communication thread: calls `body` on a thread, and returns what waits for its end. By default a new
 // thread; a library that has to be called from one thread alone brings its own.
 using ThreadMaker = std::function<std::function<void()>(std::function<void()> body)>;
-std::function<void()> start_own_thread(std::function<void()> body);
+LOCKSTEP_INTERNAL_API std::function<void()> start_own_thread(std::function<void()> body);
 
 class WireEngine final : public Listener, public std::enable_shared_from_this<WireEngine> {
  public:

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "runtime/base/internal_api.h"
 #include "runtime/comm/task_group.h"
 #include "runtime/comm/wire/engine.h"
 
@@ -15,9 +16,10 @@ namespace lockstep::wire {
 class ProcessGroupWire final : public comm::TaskGroup {
  public:
   // Connects all ranks over `wire`. Collective. `backend`: the name of the backend.
-  static std::shared_ptr<ProcessGroup> create(std::string backend, GroupContext context, std::unique_ptr<Wire> wire,
-                                              const Deadline& deadline,
-                                              const ThreadMaker& make_thread = start_own_thread);
+  static LOCKSTEP_INTERNAL_API std::shared_ptr<ProcessGroup> create(std::string backend, GroupContext context,
+                                                                    std::unique_ptr<Wire> wire,
+                                                                    const Deadline& deadline,
+                                                                    const ThreadMaker& make_thread = start_own_thread);
   ProcessGroupWire(std::string backend, GroupContext context, std::shared_ptr<WireEngine> engine);
   // Says goodbye; aborts during unwinding, and if a collective of this rank is still under way.
   ~ProcessGroupWire() override;

@@ -12,6 +12,7 @@
 #include <functional>
 #include <vector>
 
+#include "lockstep/base/api.h"
 #include "lockstep/tensor/tensor.h"
 
 namespace lockstep {
@@ -31,15 +32,15 @@ struct BackwardOptions {
 // mean loss add up over micro-batches and ranks as sums.
 // InvalidArgument if the loss has not exactly one element, depends on no leaf, or its tape was freed by an earlier
 // backward; no gradient was touched then.
-void backward(const Tensor& loss, float seed = 1.0f, const BackwardOptions& options = {});
+LOCKSTEP_API void backward(const Tensor& loss, float seed = 1.0f, const BackwardOptions& options = {});
 
 // The leaves in the order in which backward(loss) will call on_leaf_ready. Read off the tape, nothing is computed.
 // Errors as backward().
-std::vector<Tensor> ready_order(const Tensor& loss);
+LOCKSTEP_API std::vector<Tensor> ready_order(const Tensor& loss);
 
 // While one lives, operations on this thread record nothing: for evaluation, and updates of weights. Guards nest.
 // (A flag per thread: loader threads and other worlds in this process are not concerned.)
-class NoGrad {
+class LOCKSTEP_API NoGrad {
  public:
   NoGrad();
   ~NoGrad();
@@ -51,6 +52,6 @@ class NoGrad {
 };
 
 // Whether this thread records.
-bool grad_enabled();
+LOCKSTEP_API bool grad_enabled();
 
 }  // namespace lockstep

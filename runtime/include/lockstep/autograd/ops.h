@@ -12,23 +12,24 @@
 #include <memory>
 #include <vector>
 
+#include "lockstep/base/api.h"
 #include "lockstep/base/random.h"
 #include "lockstep/tensor/tensor.h"
 
 namespace lockstep {
 
 // --- element by element, equal shapes ---
-Tensor add(const Tensor& a, const Tensor& b);
-Tensor sub(const Tensor& a, const Tensor& b);
-Tensor mul(const Tensor& a, const Tensor& b);
-Tensor scale(const Tensor& a, float factor);
-Tensor relu(const Tensor& x);
-Tensor tanh(const Tensor& x);
+LOCKSTEP_API Tensor add(const Tensor& a, const Tensor& b);
+LOCKSTEP_API Tensor sub(const Tensor& a, const Tensor& b);
+LOCKSTEP_API Tensor mul(const Tensor& a, const Tensor& b);
+LOCKSTEP_API Tensor scale(const Tensor& a, float factor);
+LOCKSTEP_API Tensor relu(const Tensor& x);
+LOCKSTEP_API Tensor tanh(const Tensor& x);
 // The tanh form (GPT-2's).
-Tensor gelu(const Tensor& x);
+LOCKSTEP_API Tensor gelu(const Tensor& x);
 
 // x [..., C] + row [C].
-Tensor add_row(const Tensor& x, const Tensor& row);
+LOCKSTEP_API Tensor add_row(const Tensor& x, const Tensor& row);
 
 inline Tensor operator+(const Tensor& a, const Tensor& b) { return add(a, b); }
 inline Tensor operator-(const Tensor& a, const Tensor& b) { return sub(a, b); }
@@ -37,37 +38,37 @@ inline Tensor operator*(const Tensor& a, float factor) { return scale(a, factor)
 inline Tensor operator*(float factor, const Tensor& a) { return scale(a, factor); }
 
 // --- sums, to a scalar of shape [] ---
-Tensor sum(const Tensor& x);
+LOCKSTEP_API Tensor sum(const Tensor& x);
 // 0 over no elements.
-Tensor mean(const Tensor& x);
+LOCKSTEP_API Tensor mean(const Tensor& x);
 
 // --- shapes ---
 // The same elements in order; shares the memory.
-Tensor reshape(const Tensor& x, const Shape& shape);
+LOCKSTEP_API Tensor reshape(const Tensor& x, const Shape& shape);
 // [R, C] to [C, R], copied.
-Tensor transpose(const Tensor& x);
+LOCKSTEP_API Tensor transpose(const Tensor& x);
 // Rows [begin, end) of dimension 0; shares the memory.
-Tensor rows(const Tensor& x, std::int64_t begin, std::int64_t end);
+LOCKSTEP_API Tensor rows(const Tensor& x, std::int64_t begin, std::int64_t end);
 // x [T, ...] repeated `times` along a new first dimension: [times, T, ...]. Position embeddings of a batch.
-Tensor repeat(const Tensor& x, std::int64_t times);
+LOCKSTEP_API Tensor repeat(const Tensor& x, std::int64_t times);
 
 // --- matrices ---
 // [M, K] x [K, N].
-Tensor matmul(const Tensor& a, const Tensor& b);
+LOCKSTEP_API Tensor matmul(const Tensor& a, const Tensor& b);
 // x [..., I] x weight [I, O] + bias [O]: [..., O]. bias may be undefined. The weight lies input-major (PyTorch's
 // Linear is the transpose): the forward product then runs at the speed of a plain one, also for few rows.
-Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias);
+LOCKSTEP_API Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias);
 
 // --- layers ---
 // Normalises the last dimension to mean 0 and variance 1 (biased), then gain [C] and bias [C]. Ba et al.,
 // arXiv:1607.06450.
-Tensor layer_norm(const Tensor& x, const Tensor& gain, const Tensor& bias, float epsilon = 1e-5f);
+LOCKSTEP_API Tensor layer_norm(const Tensor& x, const Tensor& gain, const Tensor& bias, float epsilon = 1e-5f);
 // Rows of table [V, C]: indices [...] to [..., C]. InvalidArgument names the position and value of an index that is not
 // in [0, V).
-Tensor embedding(const Tensor& table, const Tensor& indices);
+LOCKSTEP_API Tensor embedding(const Tensor& table, const Tensor& indices);
 // Causal multi-head self-attention, softmax(q k^T / sqrt(head size)) v over positions up to one's own.
 // qkv [B, T, 3C], query, key and value side by side: [B, T, C]. C is a multiple of heads.
-Tensor causal_self_attention(const Tensor& qkv, std::int64_t heads);
+LOCKSTEP_API Tensor causal_self_attention(const Tensor& qkv, std::int64_t heads);
 
 // What random operations of one forward depend on. `sample_ids` are the global ids of the batch's samples: a tensor's
 // elements belong to the samples in equal parts, in order (its first dimension is the batch, or batch times positions).
@@ -77,7 +78,7 @@ struct RandomSource {
 };
 // Zeroes elements with probability p in [0, 1) and divides the others by 1 - p. Which ones is a function of
 // (seed, layer, step, sample id, element within the sample) alone: not of rank, shard or place in the batch.
-Tensor dropout(const Tensor& x, float p, const RandomSource& source);
+LOCKSTEP_API Tensor dropout(const Tensor& x, float p, const RandomSource& source);
 
 // --- losses, to a scalar ---
 struct CrossEntropyOptions {
@@ -86,8 +87,8 @@ struct CrossEntropyOptions {
 };
 // Mean over the rows that count of -log softmax(logits)[target]: logits [..., V], targets i64 with as many elements as
 // logits has rows. 0 over no rows. InvalidArgument names row and value of a target that is not in [0, V).
-Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropyOptions& options = {});
+LOCKSTEP_API Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropyOptions& options = {});
 // Mean of the squared differences; 0 over no elements.
-Tensor mse_loss(const Tensor& a, const Tensor& b);
+LOCKSTEP_API Tensor mse_loss(const Tensor& a, const Tensor& b);
 
 }  // namespace lockstep

@@ -12,11 +12,13 @@
 #include <string>
 #include <string_view>
 
+#include "lockstep/base/api.h"
+
 namespace lockstep {
 
 class Error;
 
-struct Cause {
+struct LOCKSTEP_API Cause {
   enum class Kind : std::uint8_t {
     lost = 1,  // the process ended without a goodbye
     silent,    // the process stopped answering: stopped, frozen, or cut off
@@ -48,20 +50,21 @@ struct Cause {
   Cause as_read_by(int own) const;
 };
 
-std::string_view name_of(Cause::Kind kind);
+LOCKSTEP_API std::string_view name_of(Cause::Kind kind);
 
 // A record (base/record.h), the text last. A text that makes it longer than `most_bytes` is cut, between two
 // characters, and ends in " ...". Control characters of the text but newlines become '?'. `most_bytes` is at least 768.
-std::string encode(const Cause& cause, std::size_t most_bytes = std::size_t{1} << 16);
+LOCKSTEP_API std::string encode(const Cause& cause, std::size_t most_bytes = std::size_t{1} << 16);
 // nullopt if the bytes are none of encode().
-std::optional<Cause> decode_cause(std::string_view bytes);
+LOCKSTEP_API std::optional<Cause> decode_cause(std::string_view bytes);
 
 // For a handler of `error`, a PeerLost, Timeout or Mismatch: throws one like it with `text` for its message, which says
 // what only the caller knows. Its cause is kept, with that text, and `step` and `bucket` where it has none. An error of
 // another type is thrown on as it is.
-[[noreturn]] void throw_again(const Error& error, std::string text, std::int64_t step = -1, int bucket = -1);
+[[noreturn]] LOCKSTEP_API void throw_again(const Error& error, std::string text, std::int64_t step = -1,
+                                           int bucket = -1);
 
 // Throws Timeout, Mismatch or, for every other kind, PeerLost, with the cause's text and the cause.
-[[noreturn]] void throw_error(const Cause& cause);
+[[noreturn]] LOCKSTEP_API void throw_error(const Cause& cause);
 
 }  // namespace lockstep

@@ -7,9 +7,11 @@
 #include <chrono>
 #include <string>
 
+#include "lockstep/base/api.h"
+
 namespace lockstep {
 
-class Deadline {
+class LOCKSTEP_API Deadline {
  public:
   using Clock = std::chrono::steady_clock;
   using Duration = std::chrono::nanoseconds;

@@ -7,9 +7,11 @@
 #include <string>
 #include <string_view>
 
+#include "lockstep/base/api.h"
+
 namespace lockstep {
 
-class Environment {
+class LOCKSTEP_API Environment {
  public:
   Environment() = default;
   explicit Environment(std::map<std::string, std::string, std::less<>> variables) : variables_(std::move(variables)) {}
@@ -30,6 +32,6 @@ class Environment {
 };
 
 // Decimal text to integer, the whole of it; nothing if it is not one or does not fit.
-std::optional<std::int64_t> parse_int(std::string_view text);
+LOCKSTEP_API std::optional<std::int64_t> parse_int(std::string_view text);
 
 }  // namespace lockstep

@@ -11,12 +11,14 @@
 #include <string>
 #include <string_view>
 
+#include "lockstep/base/api.h"
+
 namespace lockstep {
 
 struct Cause;  // lockstep/base/cause.h
 
 // Base of all errors of this library.
-class Error : public std::runtime_error {
+class LOCKSTEP_API Error : public std::runtime_error {
  public:
   // what() is `message` as a terminal may show it (runtime/base/printable.h): UTF-8 without control characters.
   explicit Error(std::string_view message);
@@ -32,56 +34,56 @@ class Error : public std::runtime_error {
 };
 
 // An argument, a variable or a file given by the user is wrong. Nothing was changed.
-class InvalidArgument : public Error {
+class LOCKSTEP_API InvalidArgument : public Error {
  public:
   using Error::Error;
 };
 
 // A deadline passed. The message says who or what did not arrive.
-class Timeout : public Error {
+class LOCKSTEP_API Timeout : public Error {
  public:
   using Error::Error;
 };
 
 // Another rank died, left or aborted. Sticky: the group fails each later call with the same first cause.
-class PeerLost : public Error {
+class LOCKSTEP_API PeerLost : public Error {
  public:
   using Error::Error;
 };
 
 // Ranks disagree: another operation, size, dtype, model or launcher.
-class Mismatch : public Error {
+class LOCKSTEP_API Mismatch : public Error {
  public:
   using Error::Error;
 };
 
 // The store refused a request, or the connection to it is gone.
-class StoreError : public Error {
+class LOCKSTEP_API StoreError : public Error {
  public:
   using Error::Error;
 };
 
 // A backend or device that was asked for can't be used here. The message says why and what to do.
-class BackendUnavailable : public Error {
+class LOCKSTEP_API BackendUnavailable : public Error {
  public:
   using Error::Error;
 };
 
 // A device refused or failed an operation: out of memory, a broken kernel, a lost GPU. The message holds the operation,
 // the device and its library's own words.
-class DeviceError : public Error {
+class LOCKSTEP_API DeviceError : public Error {
  public:
   using Error::Error;
 };
 
 // Bytes from a file or a peer are not what their format says.
-class CorruptData : public Error {
+class LOCKSTEP_API CorruptData : public Error {
  public:
   using Error::Error;
 };
 
 // A system call failed in a way the caller can't have caused: the message holds the call, its object and the reason.
-class SystemError : public Error {
+class LOCKSTEP_API SystemError : public Error {
  public:
   SystemError(std::string_view operation, int error_number);
   // As errno had it.
@@ -92,6 +94,6 @@ class SystemError : public Error {
 };
 
 // The text of an errno value, as "Connection refused (errno 111)".
-std::string errno_text(int error_number);
+LOCKSTEP_API std::string errno_text(int error_number);
 
 }  // namespace lockstep

@@ -14,9 +14,11 @@
 #include <string_view>
 #include <utility>
 
+#include "lockstep/base/api.h"
+
 namespace lockstep {
 
-class OwnerProcess {
+class LOCKSTEP_API OwnerProcess {
  public:
   OwnerProcess() noexcept : forks_(forks_so_far_.load(std::memory_order_relaxed)) {}
   // False in a child that fork() has made since, and in its children. Costs a load: getpid() would be a system call.

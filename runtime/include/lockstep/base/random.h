@@ -7,6 +7,8 @@
 #include <array>
 #include <cstdint>
 
+#include "lockstep/base/api.h"
+
 namespace lockstep {
 
 using PhiloxKey = std::array<std::uint32_t, 2>;
@@ -30,7 +32,7 @@ constexpr float uniform01(std::uint32_t bits) { return static_cast<float>(bits >
 
 // A sequential generator over philox, for shuffles and weight initialisation.
 // Equal (seed, stream) give equal sequences on every machine.
-class Generator {
+class LOCKSTEP_API Generator {
  public:
   explicit constexpr Generator(std::uint64_t seed, std::uint64_t stream = 0)
       : key_{static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)},

@@ -19,6 +19,7 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/base/api.h"
 #include "lockstep/device/dtype.h"
 
 namespace lockstep {
@@ -52,10 +53,10 @@ struct ForeignTensor {
 };
 
 // "F32 [2, 3]", for messages.
-std::string describe(DType dtype, std::span<const std::int64_t> shape);
-std::string describe(const ForeignTensor& tensor);
+LOCKSTEP_API std::string describe(DType dtype, std::span<const std::int64_t> shape);
+LOCKSTEP_API std::string describe(const ForeignTensor& tensor);
 // A tensor's name between quotes, fit for a message.
-std::string in_quotes(std::string_view name);
+LOCKSTEP_API std::string in_quotes(std::string_view name);
 
 using Metadata = std::map<std::string, std::string>;
 
@@ -63,12 +64,12 @@ using Metadata = std::map<std::string, std::string>;
 // make the same bytes, in whatever order they are given.
 // Throws InvalidArgument (a name twice, "__metadata__" or not UTF-8; bytes that don't fit the shape; no such folder)
 // and SystemError (disk full, no permission).
-void write_safetensors(const std::filesystem::path& path, std::span<const TensorSource> tensors,
-                       const Metadata& metadata = {});
+LOCKSTEP_API void write_safetensors(const std::filesystem::path& path, std::span<const TensorSource> tensors,
+                                    const Metadata& metadata = {});
 
 // An open file, its header read and checked. Threads: const calls from any. Nothing is allocated by a length which the
 // file does not have.
-class SafetensorsFile {
+class LOCKSTEP_API SafetensorsFile {
  public:
   // Throws InvalidArgument if there is no such file, CorruptData with file, tensor and reason if it is not well-formed,
   // SystemError.

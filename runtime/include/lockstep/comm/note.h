@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "lockstep/base/api.h"
+
 namespace lockstep {
 
 // What becomes of the ranks' values of one field.
@@ -16,7 +18,7 @@ enum class NoteOp : std::uint8_t {
   any,      // 1 if some rank's value is not 0, else 0
   equal,    // 1 if all ranks' values are equal, else 0
 };
-std::string_view name_of(NoteOp op);
+LOCKSTEP_API std::string_view name_of(NoteOp op);
 
 struct NoteField {
   NoteOp op = NoteOp::sum;  // the same on all ranks

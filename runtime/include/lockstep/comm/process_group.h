@@ -21,6 +21,7 @@
 #include <string>
 #include <string_view>
 
+#include "lockstep/base/api.h"
 #include "lockstep/base/cause.h"
 #include "lockstep/comm/note.h"
 #include "lockstep/comm/work.h"
@@ -32,7 +33,7 @@
 namespace lockstep {
 
 enum class ReduceOp : std::uint8_t { sum, avg, min, max, product };
-std::string_view name_of(ReduceOp op);
+LOCKSTEP_API std::string_view name_of(ReduceOp op);
 
 struct AllReduceOptions {
   ReduceOp op = ReduceOp::sum;
@@ -61,7 +62,7 @@ struct Arena {
   std::size_t bytes = 0;
 };
 
-class ProcessGroup {
+class LOCKSTEP_API ProcessGroup {
  public:
   virtual ~ProcessGroup() = default;
 
@@ -139,9 +140,9 @@ class ProcessGroup {
 
 // Blocking conveniences over the contract, for set-up code: never in a step.
 // Text of any length from every rank, in rank order, on every rank.
-std::vector<std::string> all_gather_text(ProcessGroup& group, const std::string& text);
+LOCKSTEP_API std::vector<std::string> all_gather_text(ProcessGroup& group, const std::string& text);
 // For ranks that have told each other of a failure and are about to throw it: returns once all have it, or when the
 // group fails. A rank that threw earlier would unwind its group, and those who still wait for the text would blame it.
-void await_all_told(ProcessGroup& group) noexcept;
+LOCKSTEP_API void await_all_told(ProcessGroup& group) noexcept;
 
 }  // namespace lockstep

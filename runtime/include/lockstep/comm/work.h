@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "lockstep/base/api.h"
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/owner_process.h"
 #include "lockstep/device/stream.h"
@@ -12,7 +13,7 @@
 namespace lockstep {
 
 // What a backend implements for one started collective. Same threads rule as Work.
-class WorkState {
+class LOCKSTEP_API WorkState {
  public:
   virtual ~WorkState() = default;
   // Pushes the group's pending collectives without blocking; true once this one is done on every rank.

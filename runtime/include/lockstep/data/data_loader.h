@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/api.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/data/prefetch.h"
 #include "lockstep/data/sampler.h"
@@ -42,7 +43,7 @@ namespace detail {
 using ReadBatch = std::function<std::shared_ptr<void>(std::span<const std::int64_t> ids)>;
 
 // DataLoader without its type: one source file instead of a header in every program.
-class LoaderCore {
+class LOCKSTEP_API LoaderCore {
  public:
   LoaderCore(ReadBatch read, std::shared_ptr<Sampler> sampler, const LoaderOptions& options);
   void set_epoch(std::int64_t epoch);

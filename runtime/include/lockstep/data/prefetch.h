@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "lockstep/base/api.h"
 #include "lockstep/base/mutex.h"
 
 namespace lockstep::data {
@@ -21,7 +22,7 @@ namespace lockstep::data {
 //   index when a result does not come.
 // End: the destructor stops the workers in the middle of an epoch too; it waits for the calls of produce that are under
 //   way, because those can't be interrupted.
-class OrderedPrefetch {
+class LOCKSTEP_API OrderedPrefetch {
  public:
   using Item = std::shared_ptr<void>;
   using Produce = std::function<Item(std::int64_t index)>;

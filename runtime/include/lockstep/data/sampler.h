@@ -7,10 +7,12 @@
 #include <cstdint>
 #include <vector>
 
+#include "lockstep/base/api.h"
+
 namespace lockstep::data {
 
 // The numbers 0..length-1 in the random order of this (seed, epoch): a Fisher-Yates shuffle over Philox.
-std::vector<std::int64_t> permutation(std::int64_t length, std::uint64_t seed, std::int64_t epoch);
+LOCKSTEP_API std::vector<std::int64_t> permutation(std::int64_t length, std::uint64_t seed, std::int64_t epoch);
 
 // A run of rows.
 struct RowRange {
@@ -20,13 +22,13 @@ struct RowRange {
 
 // Rank `rank`'s rows when `rows` are split as PyTorch's chunk(world) does: pieces of ceil(rows / world), the last one
 // short, ranks beyond it without any. 30 over 8 is seven times 4 and 2; 10 over 8 is five times 2, three ranks empty.
-RowRange chunk(std::int64_t rows, int rank, int world);
+LOCKSTEP_API RowRange chunk(std::int64_t rows, int rank, int world);
 
 // One rank's part of each epoch, in batches. Indices are into the dataset and double as global sample ids.
 //
 // Threads: batch() and num_batches() may be called by many at once, set_epoch() by one while nobody else is inside.
 // Failure: constructors and batch() throw InvalidArgument for a number out of its range.
-class Sampler {
+class LOCKSTEP_API Sampler {
  public:
   virtual ~Sampler() = default;
   // Call before an epoch's iteration; equal on all ranks. The epoch is 0 at first.
@@ -38,7 +40,7 @@ class Sampler {
 };
 
 // What both samplers below have in common: the order of an epoch's samples.
-class EpochOrder {
+class LOCKSTEP_API EpochOrder {
  public:
   EpochOrder(std::int64_t length, bool shuffle, std::uint64_t seed);
   void set_epoch(std::int64_t epoch);
@@ -65,7 +67,7 @@ struct DistributedSamplerOptions {
 
 // PyTorch's DistributedSampler (torch/utils/data/distributed.py): rank r reads positions r, r + world, r + 2 world, ...
 // of the epoch. batch_size counts the rows of one rank; the last batch may be short, but equally on all ranks.
-class DistributedSampler final : public Sampler {
+class LOCKSTEP_API DistributedSampler final : public Sampler {
  public:
   DistributedSampler(std::int64_t length, int rank, int world, const DistributedSamplerOptions& options = {});
   void set_epoch(std::int64_t epoch) override { order_.set_epoch(epoch); }
@@ -90,7 +92,7 @@ struct BatchShardSamplerOptions {
 // The epoch is cut into global batches as one process would, and each is split over the ranks along dimension 0 (see
 // chunk). batch_size counts the rows of all ranks together, so that a run computes the same at every world size. Every
 // sample comes exactly once per epoch; every rank gets a batch for every step, of 0 rows if need be.
-class BatchShardSampler final : public Sampler {
+class LOCKSTEP_API BatchShardSampler final : public Sampler {
  public:
   BatchShardSampler(std::int64_t length, int rank, int world, const BatchShardSamplerOptions& options = {});
   void set_epoch(std::int64_t epoch) override { order_.set_epoch(epoch); }

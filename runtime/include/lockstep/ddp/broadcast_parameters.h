@@ -3,6 +3,7 @@
 
 #include <span>
 
+#include "lockstep/base/api.h"
 #include "lockstep/comm/process_group.h"
 
 namespace lockstep {
@@ -14,6 +15,6 @@ namespace lockstep {
 // the group's device are read behind what its stream() has, and the values are there when the call returns.
 // InvalidArgument if root is no rank, or a buffer is neither in CPU memory nor on the group's device. Throws what the
 // group throws, or DeviceError.
-void broadcast_parameters(ProcessGroup& group, std::span<const BufferView> buffers, int root = 0);
+LOCKSTEP_API void broadcast_parameters(ProcessGroup& group, std::span<const BufferView> buffers, int root = 0);
 
 }  // namespace lockstep

@@ -8,13 +8,14 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/api.h"
 #include "lockstep/device/device.h"
 #include "lockstep/device/dtype.h"
 
 namespace lockstep {
 
 // A parameter as the Reducer knows it: no tensor, no framework.
-struct ParameterSpec {
+struct LOCKSTEP_API ParameterSpec {
   std::string name;                 // unique within the model
   DType dtype = DType::f32;         // f32, f64, bf16 or f16
   std::vector<std::int64_t> shape;  // empty for a scalar
@@ -26,7 +27,7 @@ struct ParameterSpec {
   std::string describe() const;
 };
 
-struct BucketOptions {
+struct LOCKSTEP_API BucketOptions {
   // A bucket is closed when it holds this many bytes or more, padding included. 0 gives every parameter a bucket of its
   // own. Default: in CPU memory 2 MiB, cache-sized, so that sums run at the speed of L2; on a device 25 MiB, where a
   // collective's start costs as much as the way of several MB.
@@ -68,7 +69,7 @@ struct BucketPlan {
 // Buckets come in the order in which their last parameter becomes ready, so that a dtype which is rare in the model
 // does not hold up the others. InvalidArgument if order is no permutation, a name is empty or twice there, or a dtype
 // can't be averaged.
-BucketPlan plan_buckets(std::span<const ParameterSpec> specs, std::span<const int> order,
-                        const BucketOptions& options = {});
+LOCKSTEP_API BucketPlan plan_buckets(std::span<const ParameterSpec> specs, std::span<const int> order,
+                                     const BucketOptions& options = {});
 
 }  // namespace lockstep

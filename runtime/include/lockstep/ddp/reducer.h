@@ -44,6 +44,7 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/base/api.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/ddp/bucket_plan.h"
 #include "lockstep/ddp/loss.h"
@@ -71,7 +72,7 @@ struct StepOptions {
   StepNote note = {};
 };
 
-class Reducer {
+class LOCKSTEP_API Reducer {
  public:
   // Collective. Compares specs and options over the ranks (hashes through the store): Mismatch, on every rank, names
   // the first parameter that differs, and the ranks; Timeout names those that did not come. Allocates the arena.
@@ -143,7 +144,7 @@ class Reducer {
   const trace::StepRecord& last_step() const;
 
  private:
-  struct Impl;
+  struct LOCKSTEP_LOCAL Impl;
   std::unique_ptr<Impl> impl_;
 };
 

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/base/api.h"
 #include "lockstep/comm/process_group.h"
 
 namespace lockstep {
@@ -22,7 +23,7 @@ struct NamedBuffer {
 // NaNs of different bits.
 // `stream` is for buffers on its device; others go by their device's default stream. Throws DeviceError, and Timeout
 // after five minutes without them.
-std::uint64_t hash_replica(std::span<const NamedBuffer> buffers, StreamView stream = {});
+LOCKSTEP_API std::uint64_t hash_replica(std::span<const NamedBuffer> buffers, StreamView stream = {});
 
 // What the ranks' replicas have in common, or not.
 struct ReplicaComparison {
@@ -36,12 +37,12 @@ struct ReplicaComparison {
 
 // Collective and blocking: 16 bytes per rank travel if all are equal. The stream is the group's. Mismatch if the ranks
 // pass different numbers of buffers.
-ReplicaComparison compare_replicas(ProcessGroup& group, std::span<const NamedBuffer> buffers);
+LOCKSTEP_API ReplicaComparison compare_replicas(ProcessGroup& group, std::span<const NamedBuffer> buffers);
 // The text of a Mismatch. `when`: "; they came apart ...", or empty.
-std::string describe_divergence(const ReplicaComparison& comparison, std::string_view when = {});
+LOCKSTEP_API std::string describe_divergence(const ReplicaComparison& comparison, std::string_view when = {});
 
 // Collective and blocking. Returns the hash that all ranks share, or throws the same Mismatch on every rank: which
 // ranks differ from the others, and the first parameter in which they do.
-std::uint64_t check_replicas(ProcessGroup& group, std::span<const NamedBuffer> buffers);
+LOCKSTEP_API std::uint64_t check_replicas(ProcessGroup& group, std::span<const NamedBuffer> buffers);
 
 }  // namespace lockstep

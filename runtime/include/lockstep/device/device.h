@@ -6,11 +6,13 @@
 #include <string>
 #include <string_view>
 
+#include "lockstep/base/api.h"
+
 namespace lockstep {
 
 enum class DeviceKind : std::uint8_t { cpu, cuda };
 
-struct DeviceId {
+struct LOCKSTEP_API DeviceId {
   DeviceKind kind = DeviceKind::cpu;
   int index = 0;  // among the devices of that kind which this process sees; always 0 for the CPU
 

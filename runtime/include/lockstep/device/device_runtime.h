@@ -16,6 +16,7 @@
 #include <string>
 #include <string_view>
 
+#include "lockstep/base/api.h"
 #include "lockstep/base/deadline.h"
 #include "lockstep/device/buffer_view.h"
 #include "lockstep/device/device.h"
@@ -52,7 +53,7 @@ struct DeviceCounters {
 // What divide() makes of its elements where the divisor is 0: they stay as they are, or all become 0.
 enum class OverZero : std::uint8_t { stays, is_zero };
 
-class DeviceRuntime {
+class LOCKSTEP_API DeviceRuntime {
  public:
   virtual ~DeviceRuntime() = default;
 
@@ -105,7 +106,7 @@ class DeviceRuntime {
 };
 
 // The runtime of a kind. Throws BackendUnavailable if its plug-in can't be loaded. Lives as long as the process.
-DeviceRuntime& device_runtime(DeviceKind kind);
+LOCKSTEP_API DeviceRuntime& device_runtime(DeviceKind kind);
 
 // What a plug-in that brings a device has to have: the same object on each call.
 inline constexpr const char* kPluginDeviceSymbol = "lockstep_plugin_device";
@@ -117,4 +118,4 @@ inline constexpr const char* kCudaBuiltWith = "the CUDA toolkit (12.4 or newer, 
 
 }  // namespace lockstep
 
-extern "C" lockstep::DeviceRuntime* lockstep_plugin_device();
+extern "C" LOCKSTEP_API lockstep::DeviceRuntime* lockstep_plugin_device();

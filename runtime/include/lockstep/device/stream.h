@@ -8,6 +8,7 @@
 #include <chrono>
 #include <memory>
 
+#include "lockstep/base/api.h"
 #include "lockstep/base/deadline.h"
 #include "lockstep/device/device.h"
 
@@ -25,7 +26,7 @@ struct StreamView {
 };
 
 // An owned stream. It is in no order with the default stream but by events (CUDA: "non-blocking").
-class Stream {
+class LOCKSTEP_API Stream {
  public:
   // CUDA's extremes: greatest gets a multiprocessor first when one becomes free, it interrupts nothing.
   enum class Priority { normal, greatest };
@@ -44,7 +45,7 @@ class Stream {
 };
 
 // A mark in a stream.
-class Event {
+class LOCKSTEP_API Event {
  public:
   // With `timed`, elapsed_since() can be asked; costs a little more on the device.
   explicit Event(DeviceId device, bool timed = false);

@@ -22,6 +22,7 @@
 #include <memory>
 #include <vector>
 
+#include "lockstep/base/api.h"
 #include "lockstep/data/sampler.h"
 
 namespace lockstep::libtorch {
@@ -40,7 +41,7 @@ struct SamplerOptions {
   Uneven uneven = Uneven::pad;
 };
 
-class DistributedSampler : public ::torch::data::samplers::Sampler<> {
+class LOCKSTEP_API DistributedSampler : public ::torch::data::samplers::Sampler<> {
  public:
   using Index = std::vector<std::size_t>;
 

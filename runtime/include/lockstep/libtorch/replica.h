@@ -12,13 +12,14 @@
 #include <span>
 #include <string>
 
+#include "lockstep/base/api.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/libtorch/options.h"
 #include "lockstep/trace/step_record.h"
 
 namespace lockstep::libtorch {
 
-class Replica {
+class LOCKSTEP_API Replica {
  public:
   // Collective: compares, broadcasts rank 0's values, and hooks every parameter that requires a gradient.
   static std::shared_ptr<Replica> create(const ::torch::nn::Module& module, std::shared_ptr<ProcessGroup> group,

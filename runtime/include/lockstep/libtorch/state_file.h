@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "lockstep/base/api.h"
 #include "lockstep/checkpoint/load_options.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/comm/process_group.h"
@@ -18,22 +19,23 @@ namespace lockstep::libtorch {
 
 // Writes all of it or nothing: a reader sees the old file or the new one. Throws InvalidArgument (no such folder, a
 // dtype without a name), SystemError (disk full).
-void save_state(const std::filesystem::path& path, const ::torch::nn::Module& module,
-                const checkpoint::Metadata& metadata = {});
+LOCKSTEP_API void save_state(const std::filesystem::path& path, const ::torch::nn::Module& module,
+                             const checkpoint::Metadata& metadata = {});
 // The same in a job, collective: rank 0 writes, everyone waits until the file is there. A failure of rank 0 reaches
 // every rank: its own error there, PeerLost with rank 0's text and errno elsewhere, and the group goes on.
-void save_state(const std::filesystem::path& path, const ::torch::nn::Module& module,
-                const std::shared_ptr<ProcessGroup>& group, const checkpoint::Metadata& metadata = {});
+LOCKSTEP_API void save_state(const std::filesystem::path& path, const ::torch::nn::Module& module,
+                             const std::shared_ptr<ProcessGroup>& group, const checkpoint::Metadata& metadata = {});
 
 // Reads into the module's own tensors, all or nothing: the file must hold exactly the module's names, with its shapes
 // and dtypes, but for what `options` allows; else InvalidArgument says what is missing, unexpected or different.
 // CorruptData if the file is damaged. `path`: a safetensors file, an index of several (NAME.safetensors.index.json), or
 // a folder that holds one index, else one file.
-checkpoint::Loaded load_state(const std::filesystem::path& path, const ::torch::nn::Module& module,
-                              const checkpoint::LoadOptions& options = {});
+LOCKSTEP_API checkpoint::Loaded load_state(const std::filesystem::path& path, const ::torch::nn::Module& module,
+                                           const checkpoint::LoadOptions& options = {});
 // The same in a job, collective: rank 0 reads and gives it to all, and all return the same. A failure of rank 0 reaches
 // every rank as that of save_state does.
-checkpoint::Loaded load_state(const std::filesystem::path& path, const ::torch::nn::Module& module,
-                              const std::shared_ptr<ProcessGroup>& group, const checkpoint::LoadOptions& options = {});
+LOCKSTEP_API checkpoint::Loaded load_state(const std::filesystem::path& path, const ::torch::nn::Module& module,
+                                           const std::shared_ptr<ProcessGroup>& group,
+                                           const checkpoint::LoadOptions& options = {});
 
 }  // namespace lockstep::libtorch

@@ -29,12 +29,14 @@
 #include <functional>
 #include <memory>
 
+#include "lockstep/base/api.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/libtorch/options.h"
 
 namespace lockstep::libtorch {
 
-class SyncBatchNormImpl : public ::torch::nn::NormImplBase<0, SyncBatchNormImpl, ::torch::nn::BatchNormOptions> {
+class LOCKSTEP_API SyncBatchNormImpl
+    : public ::torch::nn::NormImplBase<0, SyncBatchNormImpl, ::torch::nn::BatchNormOptions> {
  public:
   explicit SyncBatchNormImpl(const ::torch::nn::BatchNormOptions& options,
                              std::shared_ptr<ProcessGroup> group = nullptr);
@@ -75,7 +77,7 @@ class SyncBatchNormImpl : public ::torch::nn::NormImplBase<0, SyncBatchNormImpl,
 };
 
 // Its holder, as torch's TORCH_MODULE makes them.
-class SyncBatchNorm : public ::torch::nn::ModuleHolder<SyncBatchNormImpl> {
+class LOCKSTEP_API SyncBatchNorm : public ::torch::nn::ModuleHolder<SyncBatchNormImpl> {
  public:
   using ::torch::nn::ModuleHolder<SyncBatchNormImpl>::ModuleHolder;
   using Impl = SyncBatchNormImpl;
@@ -87,6 +89,7 @@ class SyncBatchNorm : public ::torch::nn::ModuleHolder<SyncBatchNormImpl> {
 //
 // InvalidArgument, and nothing is changed, if one is a member of a class of the user's own: C++ can't exchange a member
 // of type BatchNorm2d. Declare that one as SyncBatchNorm.
-void convert_sync_batch_norm(::torch::nn::Module& module, const std::shared_ptr<ProcessGroup>& group = nullptr);
+LOCKSTEP_API void convert_sync_batch_norm(::torch::nn::Module& module,
+                                          const std::shared_ptr<ProcessGroup>& group = nullptr);
 
 }  // namespace lockstep::libtorch

@@ -8,23 +8,24 @@
 
 #include <c10/core/Device.h>
 
+#include "lockstep/base/api.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/device/stream.h"
 
 namespace lockstep::libtorch {
 
 // Where this rank's tensors live: module->to(lockstep::libtorch::device_of(*group)).
-at::Device device_of(const ProcessGroup& group);
+LOCKSTEP_API at::Device device_of(const ProcessGroup& group);
 // Of a torch device that lockstep has, the CPU or CUDA; InvalidArgument for others.
-DeviceId device_id_of(const at::Device& device);
+LOCKSTEP_API DeviceId device_id_of(const at::Device& device);
 // Whether the group's collectives take tensors of that device.
-bool is_at_home(const ProcessGroup& group, const at::Device& device);
+LOCKSTEP_API bool is_at_home(const ProcessGroup& group, const at::Device& device);
 
-StreamView current_stream(DeviceId device);
+LOCKSTEP_API StreamView current_stream(DeviceId device);
 
 // While one lives, the group's collectives start after what the stream has; then after what they did before. Results
 // are to be waited for by wait().
-class OnStream {
+class LOCKSTEP_API OnStream {
  public:
   OnStream(ProcessGroup& group, StreamView stream);
   ~OnStream();

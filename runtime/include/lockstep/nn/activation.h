@@ -1,22 +1,23 @@
 // Layers without parameters: element by element.
 #pragma once
 
+#include "lockstep/base/api.h"
 #include "lockstep/nn/module.h"
 
 namespace lockstep::nn {
 
-class ReLU : public Module {
+class LOCKSTEP_API ReLU : public Module {
  public:
   Tensor forward(const Tensor& x) override { return relu(x); }
 };
 
-class Tanh : public Module {
+class LOCKSTEP_API Tanh : public Module {
  public:
   Tensor forward(const Tensor& x) override { return tanh(x); }
 };
 
 // The tanh form, as GPT-2's.
-class GELU : public Module {
+class LOCKSTEP_API GELU : public Module {
  public:
   Tensor forward(const Tensor& x) override { return gelu(x); }
 };
@@ -24,7 +25,7 @@ class GELU : public Module {
 // Zeroes elements with probability p in training, the identity in evaluation. Which elements is a function of
 // (seed, layer name, step, sample id, element): needs Module::set_context before each forward in training.
 // InvalidArgument if p is not in [0, 1). Use one Dropout per place: one layer used twice draws the same mask twice.
-class Dropout : public Module {
+class LOCKSTEP_API Dropout : public Module {
  public:
   explicit Dropout(float p);
   Tensor forward(const Tensor& x) override;

@@ -3,12 +3,13 @@
 
 #include <cstdint>
 
+#include "lockstep/base/api.h"
 #include "lockstep/base/random.h"
 #include "lockstep/tensor/tensor.h"
 
 namespace lockstep::nn {
 
-struct Init {
+struct LOCKSTEP_API Init {
   enum class Kind : std::uint8_t { constant, uniform, normal };
   Kind kind = Kind::constant;
   // The constant; the bound of a uniform on [-value, value); the standard deviation of a normal with mean 0.
@@ -25,6 +26,6 @@ struct Init {
 };
 
 // Overwrites an f32 tensor. The numbers depend on the generator alone.
-void initialize(const Tensor& tensor, const Init& init, Generator generator);
+LOCKSTEP_API void initialize(const Tensor& tensor, const Init& init, Generator generator);
 
 }  // namespace lockstep::nn

@@ -1,12 +1,13 @@
 // Layer normalisation.
 #pragma once
 
+#include "lockstep/base/api.h"
 #include "lockstep/nn/module.h"
 
 namespace lockstep::nn {
 
 // Over the last dimension. Parameters `weight` [channels], ones, and `bias` [channels], zeros.
-class LayerNorm : public Module {
+class LOCKSTEP_API LayerNorm : public Module {
  public:
   explicit LayerNorm(std::int64_t channels, float epsilon = 1e-5f);
   Tensor forward(const Tensor& x) override;

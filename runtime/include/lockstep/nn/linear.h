@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "lockstep/base/api.h"
 #include "lockstep/nn/module.h"
 
 namespace lockstep::nn {
@@ -16,7 +17,7 @@ struct LinearOptions {
 
 // x [..., in] to [..., out]. Parameters `weight` [in, out] (PyTorch's, transposed: see autograd/ops.h) and `bias`
 // [out]. In files the weight is PyTorch's, [out, in].
-class Linear : public Module {
+class LOCKSTEP_API Linear : public Module {
  public:
   Linear(std::int64_t in, std::int64_t out, const LinearOptions& options = {});
   Tensor forward(const Tensor& x) override;

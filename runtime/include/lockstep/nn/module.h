@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "lockstep/autograd/ops.h"
+#include "lockstep/base/api.h"
 #include "lockstep/nn/init.h"
 #include "lockstep/tensor/tensor.h"
 
@@ -46,7 +47,7 @@ struct NamedParameter {
   Tensor tensor;
 };
 
-class Module {
+class LOCKSTEP_API Module {
  public:
   Module();
   virtual ~Module() = default;
@@ -104,7 +105,7 @@ class Module {
   RandomSource random_source() const;
 
  private:
-  struct State;
+  struct LOCKSTEP_LOCAL State;
   std::shared_ptr<State> state_;
 };
 

@@ -7,13 +7,14 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/api.h"
 #include "lockstep/nn/module.h"
 
 namespace lockstep::nn {
 
 //   Sequential model{Linear(784, 256), ReLU(), Linear(256, 10)};
 // Layers are named "0", "1", ...
-class Sequential : public Module {
+class LOCKSTEP_API Sequential : public Module {
  public:
   Sequential() = default;
   // Not for a single Sequential, which would be a copy: append() nests one.

@@ -1,6 +1,7 @@
 // Layers of a decoder-only transformer. Radford et al., "Language models are unsupervised multitask learners", 2019.
 #pragma once
 
+#include "lockstep/base/api.h"
 #include "lockstep/nn/activation.h"
 #include "lockstep/nn/layer_norm.h"
 #include "lockstep/nn/linear.h"
@@ -18,7 +19,7 @@ struct TransformerOptions {
 };
 
 // Causal multi-head self-attention, x [B, T, C] to [B, T, C]. Children `qkv` (C to 3C) and `project` (C to C).
-class CausalSelfAttention : public Module {
+class LOCKSTEP_API CausalSelfAttention : public Module {
  public:
   explicit CausalSelfAttention(const TransformerOptions& options);
   Tensor forward(const Tensor& x) override;
@@ -30,7 +31,7 @@ class CausalSelfAttention : public Module {
 };
 
 // x + attention(norm(x)), then + mlp(norm): pre-normalised, GELU, four times as wide inside.
-class TransformerBlock : public Module {
+class LOCKSTEP_API TransformerBlock : public Module {
  public:
   explicit TransformerBlock(const TransformerOptions& options);
   Tensor forward(const Tensor& x) override;

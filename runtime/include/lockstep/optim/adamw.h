@@ -1,6 +1,7 @@
 // AdamW: Adam with decoupled weight decay. Loshchilov & Hutter, arXiv:1711.05101.
 #pragma once
 
+#include "lockstep/base/api.h"
 #include "lockstep/optim/optimizer.h"
 
 namespace lockstep::optim {
@@ -15,7 +16,7 @@ struct AdamWOptions {
 
 // As torch.optim.AdamW: w -= lr weight_decay w, then w -= lr m^ / (sqrt(v^) + epsilon), m^ and v^ bias-corrected by the
 // steps that this parameter took: one that had no gradient at first, frozen and thawed later, begins as a new one does.
-class AdamW final : public Optimizer {
+class LOCKSTEP_API AdamW final : public Optimizer {
  public:
   explicit AdamW(std::vector<Tensor> parameters, const AdamWOptions& options = {});
   // Groups bring their own weight decay; the option's is not used.

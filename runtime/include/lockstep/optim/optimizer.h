@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/api.h"
 #include "lockstep/tensor/tensor.h"
 
 namespace lockstep::optim {
@@ -25,7 +26,7 @@ struct NamedState {
 // Steps from the parameters' gradients; a parameter without one is left alone. Works in place on the parameters'
 // memory. Thread: one. The constructors throw InvalidArgument for parameters that are undefined, twice there, or don't
 // require a gradient, and for settings that are out of their range.
-class Optimizer {
+class LOCKSTEP_API Optimizer {
  public:
   virtual ~Optimizer() = default;
   Optimizer(const Optimizer&) = delete;

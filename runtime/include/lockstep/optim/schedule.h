@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "lockstep/base/api.h"
+
 namespace lockstep::optim {
 
 enum class Decay : std::uint8_t { none, linear, cosine };
@@ -11,7 +13,7 @@ enum class Decay : std::uint8_t { none, linear, cosine };
 // Decay::none it stays at `peak`. A warm-up of `total` steps or more is followed by `floor`.
 //
 //   optimizer.set_learning_rate(schedule(step));   // step counts from 0
-struct Schedule {
+struct LOCKSTEP_API Schedule {
   double peak = 1e-3;
   double floor = 0;
   std::int64_t warmup = 0;

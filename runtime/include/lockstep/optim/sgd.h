@@ -1,6 +1,7 @@
 // Stochastic gradient descent, with torch.optim.SGD's momentum (without dampening).
 #pragma once
 
+#include "lockstep/base/api.h"
 #include "lockstep/optim/optimizer.h"
 
 namespace lockstep::optim {
@@ -13,7 +14,7 @@ struct SgdOptions {
 };
 
 // v = momentum v + (g + weight_decay w), from zeros; w -= lr v, or with nesterov lr (g + weight_decay w + momentum v).
-class SGD final : public Optimizer {
+class LOCKSTEP_API SGD final : public Optimizer {
  public:
   explicit SGD(std::vector<Tensor> parameters, const SgdOptions& options = {});
   explicit SGD(std::vector<ParameterGroup> groups, const SgdOptions& options = {});

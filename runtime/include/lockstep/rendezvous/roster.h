@@ -6,9 +6,11 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/base/api.h"
+
 namespace lockstep::rendezvous {
 
-struct Member {
+struct LOCKSTEP_API Member {
   int rank = 0;
   int local_rank = 0;
   int pid = 0;
@@ -28,17 +30,17 @@ struct Member {
 using Roster = std::vector<Member>;
 
 // "rank 2", "ranks 0, 2 and 3", "ranks 4-7": for messages. `ranks` are ascending.
-std::string describe_ranks(std::span<const int> ranks);
+LOCKSTEP_API std::string describe_ranks(std::span<const int> ranks);
 // "rank 0 (host a, pid 1), rank 1 (host a, pid 2)": the members at `ranks`, at most a dozen of them.
-std::string describe_members(const Roster& roster);
+LOCKSTEP_API std::string describe_members(const Roster& roster);
 
 // How many hosts the roster spans, and who is where: "node1: ranks 0-1; node2: ranks 2-3".
-int count_hosts(const Roster& roster);
-std::string describe_hosts(const Roster& roster);
+LOCKSTEP_API int count_hosts(const Roster& roster);
+LOCKSTEP_API std::string describe_hosts(const Roster& roster);
 
 // Ranks on `rank`'s host, in order. Its place among them is its local rank, unless its launcher said another.
-std::vector<int> ranks_beside(const Roster& roster, int rank);
+LOCKSTEP_API std::vector<int> ranks_beside(const Roster& roster, int rank);
 // Index of rank's host, in order of the lowest rank on each.
-int host_index(const Roster& roster, int rank);
+LOCKSTEP_API int host_index(const Roster& roster, int rank);
 
 }  // namespace lockstep::rendezvous

@@ -15,13 +15,14 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/base/api.h"
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::store {
 
 // The store can't be reached any more: its host has ended, vanished, or stopped answering.
-class StoreLost : public StoreError {
+class LOCKSTEP_API StoreLost : public StoreError {
  public:
   using StoreError::StoreError;
 };
@@ -30,7 +31,7 @@ class StoreLost : public StoreError {
 inline constexpr std::size_t kMaxKeyBytes = 8191;
 inline constexpr std::size_t kMaxValueBytes = std::size_t{8} << 20;
 
-class Store {
+class LOCKSTEP_API Store {
  public:
   virtual ~Store() = default;
 

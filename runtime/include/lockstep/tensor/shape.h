@@ -8,11 +8,13 @@
 #include <span>
 #include <string>
 
+#include "lockstep/base/api.h"
+
 namespace lockstep {
 
 // Row-major extents, outermost first. An extent may be 0: a batch without rows is legal everywhere. No extents at all
 // is a scalar of one element.
-class Shape {
+class LOCKSTEP_API Shape {
  public:
   static constexpr std::size_t kMaxDims = 6;
 

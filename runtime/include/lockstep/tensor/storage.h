@@ -6,12 +6,13 @@
 #include <cstdint>
 #include <memory>
 
+#include "lockstep/base/api.h"
 #include "lockstep/device/device.h"
 
 namespace lockstep {
 
 // Never moves. Thread: any; the contents are the users' to order.
-class Storage {
+class LOCKSTEP_API Storage {
  public:
   // Uninitialised memory, 64-byte aligned. 0 bytes is fine. SystemError, with the size, if there is not so much.
   static std::shared_ptr<Storage> allocate(std::size_t bytes, DeviceId device = {});

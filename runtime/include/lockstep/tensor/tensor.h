@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/api.h"
 #include "lockstep/device/buffer_view.h"
 #include "lockstep/device/device.h"
 #include "lockstep/device/dtype.h"
@@ -26,12 +27,12 @@
 namespace lockstep {
 
 // What made a tensor, as far as this room knows it: autograd derives its nodes from it.
-class GraphNode {
+class LOCKSTEP_API GraphNode {
  public:
   virtual ~GraphNode() = default;
 };
 
-class Tensor {
+class LOCKSTEP_API Tensor {
  public:
   // Undefined: no memory, for "none".
   Tensor() = default;
@@ -127,7 +128,7 @@ class Tensor {
   std::string str() const;
 
  private:
-  struct Impl;
+  struct LOCKSTEP_LOCAL Impl;
   explicit Tensor(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
   Impl& checked() const;
   void* data_as(DType dtype) const;
@@ -136,7 +137,7 @@ class Tensor {
 };
 
 // InvalidArgument naming the operation and what differs, unless they are as wanted.
-void expect_same_shape(const char* operation, const Tensor& a, const Tensor& b);
-void expect_dtype(const char* operation, const char* argument, const Tensor& tensor, DType dtype);
+LOCKSTEP_API void expect_same_shape(const char* operation, const Tensor& a, const Tensor& b);
+LOCKSTEP_API void expect_dtype(const char* operation, const char* argument, const Tensor& tensor, DType dtype);
 
 }  // namespace lockstep

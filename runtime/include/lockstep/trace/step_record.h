@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "lockstep/base/api.h"
+
 namespace lockstep::trace {
 
 using Time = std::chrono::steady_clock::time_point;
@@ -41,6 +43,6 @@ struct StepRecord {
 };
 
 // StepRecord::under_way, from begin, last_gradient_ready and the buckets' times.
-std::chrono::nanoseconds under_way_behind_backward(const StepRecord& record);
+LOCKSTEP_API std::chrono::nanoseconds under_way_behind_backward(const StepRecord& record);
 
 }  // namespace lockstep::trace

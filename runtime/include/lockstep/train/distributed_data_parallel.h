@@ -33,6 +33,7 @@
 #include <vector>
 
 #include "lockstep/autograd/graph.h"
+#include "lockstep/base/api.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/ddp/reducer.h"
 #include "lockstep/nn/module.h"
@@ -61,7 +62,7 @@ struct DdpBackwardOptions {
   bool synchronize = true;
 };
 
-class DistributedDataParallel {
+class LOCKSTEP_API DistributedDataParallel {
  public:
   // `model` outlives this object. Compares the parameters' names, shapes and dtypes over the ranks, then broadcasts
   // rank 0's values. InvalidArgument if the model has no parameters, or the group is not on the CPU.

@@ -17,6 +17,7 @@
 #include <string_view>
 #include <utility>
 
+#include "lockstep/base/api.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/data/data_loader.h"
 #include "lockstep/train/distributed_data_parallel.h"
@@ -30,7 +31,7 @@ struct ProgressStep {
   const trace::StepRecord* record = nullptr;  // valid for the call
 };
 
-class Progress {
+class LOCKSTEP_API Progress {
  public:
   // `total` steps, 0 if unknown. InvalidArgument if LOCKSTEP_PROGRESS is none of its values.
   Progress(const ProcessGroup& group, std::int64_t total);
@@ -50,7 +51,7 @@ class Progress {
   void finish();
 
  private:
-  struct Impl;
+  struct LOCKSTEP_LOCAL Impl;
   std::unique_ptr<Impl> impl_;
 };
 

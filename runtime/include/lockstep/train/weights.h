@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "lockstep/base/api.h"
 #include "lockstep/checkpoint/load_options.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/comm/process_group.h"
@@ -15,25 +16,25 @@ namespace lockstep {
 
 // Writes the model's parameters; a reader sees the old file or the new one, never a part (checkpoint/safetensors.h).
 // Throws InvalidArgument (no such folder), SystemError (disk full).
-void save_weights(const std::filesystem::path& path, const nn::Module& model,
-                  const checkpoint::Metadata& metadata = {});
+LOCKSTEP_API void save_weights(const std::filesystem::path& path, const nn::Module& model,
+                               const checkpoint::Metadata& metadata = {});
 // The same in a job, collective: rank 0 writes, everyone waits until the file is on its disk. A failure of rank 0
 // reaches every rank: its own error there, PeerLost with rank 0's text and errno elsewhere, and the group goes on.
-void save_weights(const std::filesystem::path& path, const nn::Module& model,
-                  const std::shared_ptr<ProcessGroup>& group, const checkpoint::Metadata& metadata = {});
+LOCKSTEP_API void save_weights(const std::filesystem::path& path, const nn::Module& model,
+                               const std::shared_ptr<ProcessGroup>& group, const checkpoint::Metadata& metadata = {});
 
 // Reads the model's parameters. All or nothing: the file must hold exactly the model's names, with its shapes and
 // dtypes, but for what `options` allows; else InvalidArgument lists what is missing, unexpected or different and
 // nothing was changed. CorruptData if the file is damaged. `path`: a safetensors file, an index of several
 // (NAME.safetensors.index.json), or a folder that holds one index, else one file.
-checkpoint::Loaded load_weights(const std::filesystem::path& path, const nn::Module& model,
-                                const checkpoint::LoadOptions& options = {});
+LOCKSTEP_API checkpoint::Loaded load_weights(const std::filesystem::path& path, const nn::Module& model,
+                                             const checkpoint::LoadOptions& options = {});
 // The same in a job, collective: rank 0 reads, so that the others' hosts need no copy of the file, and all return the
 // same. A failure of rank 0 reaches every rank as that of save_weights does.
-checkpoint::Loaded load_weights(const std::filesystem::path& path, const nn::Module& model,
-                                const std::shared_ptr<ProcessGroup>& group,
-                                const checkpoint::LoadOptions& options = {});
+LOCKSTEP_API checkpoint::Loaded load_weights(const std::filesystem::path& path, const nn::Module& model,
+                                             const std::shared_ptr<ProcessGroup>& group,
+                                             const checkpoint::LoadOptions& options = {});
 // The metadata alone, to build the model from.
-checkpoint::Metadata read_weights_metadata(const std::filesystem::path& path);
+LOCKSTEP_API checkpoint::Metadata read_weights_metadata(const std::filesystem::path& path);
 
 }  // namespace lockstep

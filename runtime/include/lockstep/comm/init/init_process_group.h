@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "lockstep/base/api.h"
 #include "lockstep/comm/process_group.h"
 
 namespace lockstep {
@@ -46,6 +47,6 @@ struct InitOptions {
 // Throws InvalidArgument (bad values), Mismatch (launchers or ranks disagree, the same rank twice), Timeout (names the
 // ranks that did not come), BackendUnavailable, StoreError, PeerLost (a rank died on the way), CorruptData (ranks of
 // another build).
-std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options = {});
+LOCKSTEP_API std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options = {});
 
 }  // namespace lockstep

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/api.h"
 #include "lockstep/data/data_loader.h"
 #include "lockstep/tensor/tensor.h"
 
@@ -25,7 +26,7 @@ struct Sample {
 };
 
 // A dataset in memory: sample i is row i of x and, if there are targets, of y. The rows are copied into the batch.
-class TensorDataset {
+class LOCKSTEP_API TensorDataset {
  public:
   // InvalidArgument if x has no dimension, or y another number of rows.
   explicit TensorDataset(Tensor x, Tensor y = {});
@@ -39,7 +40,7 @@ class TensorDataset {
 
 // Samples as rows of one tensor each. `like` gives shape and dtype of a sample, for batches of none.
 // InvalidArgument, naming the sample id, if one differs from it.
-Batch collate(std::span<const std::int64_t> ids, std::span<const Sample> samples, const Sample& like);
+LOCKSTEP_API Batch collate(std::span<const std::int64_t> ids, std::span<const Sample> samples, const Sample& like);
 
 // Makes a dataset of batches out of one whose get(id) returns a Sample. All samples have the first one's shapes.
 template <SampleDataset D>

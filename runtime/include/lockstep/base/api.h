@@ -1,0 +1,13 @@
+// What the shared libraries export. They are built with hidden visibility: a class or function of a public header that
+// a source file defines has LOCKSTEP_API, or a program can't link it.
+//
+//   class LOCKSTEP_API Reducer { ... };            with members that a source file defines
+//   class LOCKSTEP_API PeerLost : public Error;    thrown, or with virtual functions: one typeinfo in the whole process
+//   LOCKSTEP_API int intra_op_threads();           a function that a source file defines
+//
+// Templates, inline functions, enums and structs that are only data need nothing.
+#pragma once
+
+#define LOCKSTEP_API __attribute__((visibility("default")))
+// A nested class of a LOCKSTEP_API class that only the library knows: struct LOCKSTEP_LOCAL Impl;
+#define LOCKSTEP_LOCAL __attribute__((visibility("hidden")))
