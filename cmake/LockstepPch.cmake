@@ -1,13 +1,21 @@
-# LOCKSTEP_PCH: for a build from nothing, what takes half of its time away: precompiled headers, and tests that are not
-# optimised. Where a compiler cache has the objects it is OFF: ccache keeps nothing that was made with a precompiled header.
+# For a build from nothing, what takes half of its time away. LOCKSTEP_PCH: precompiled headers, and tests that are not
+# optimised. LOCKSTEP_UNITY: a room's sources are compiled eight at a time, so that no two of them may have helpers of one
+# name. Where a compiler cache has the objects both are OFF: ccache keeps nothing that was made with a precompiled header,
+# and a change is to compile one source.
 #
-# A precompiled header hides an #include that a source forgot. Seen is it without: where a developer has ccache, and in
-# scripts/test --nightly; check_headers compiles every header alone in each build without a sanitizer.
+# Both hide an #include that a source forgot. Seen is it without: where a developer has ccache, and in scripts/test
+# --nightly; check_headers compiles every header alone in each build without a sanitizer.
 set(pch_default ON)
 if(CMAKE_CXX_COMPILER_LAUNCHER)
   set(pch_default OFF)
 endif()
 option(LOCKSTEP_PCH "Precompiled headers, and tests without optimisation" ${pch_default})
+option(LOCKSTEP_UNITY "Compile the sources of a room eight at a time" ${pch_default})
+
+# lockstep_unity(TARGET): where LOCKSTEP_UNITY is ON.
+function(lockstep_unity TARGET)
+  set_target_properties(${TARGET} PROPERTIES UNITY_BUILD ${LOCKSTEP_UNITY} UNITY_BUILD_BATCH_SIZE 8)
+endfunction()
 
 # lockstep_pch(NAME COMPILED flags... LIBS ... HEADERS ...): a precompiled header that targets of the same flags take with
 # lockstep_use_pch. All definitions of its LIBS must be theirs too; they may have more.

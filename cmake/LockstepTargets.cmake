@@ -2,7 +2,7 @@
 #
 # A room is a static, position-independent library `lockstep_NAME`, alias `lockstep::NAME`, of every .cc in its folder
 # and in the FOLDERS below it. DEPS are other rooms, LIBS are packages. Unit tests and the launcher link rooms.
-# PCH is the precompiled header it takes, lockstep_pch_rooms unless said otherwise; NONE is none.
+# PCH is the precompiled header it takes, lockstep_pch_rooms unless said otherwise; NONE is none, and no unity build.
 function(lockstep_room)
   cmake_parse_arguments(ROOM "" "NAME;DIR;PCH" "FOLDERS;DEPS;LIBS" ${ARGN})
   if(NOT ROOM_PCH)
@@ -18,6 +18,7 @@ function(lockstep_room)
     target_link_libraries(lockstep_${ROOM_NAME} PRIVATE $<BUILD_INTERFACE:lockstep_flags>)
     if(NOT ROOM_PCH STREQUAL "NONE")
       lockstep_use_pch(lockstep_${ROOM_NAME} ${ROOM_PCH})
+      lockstep_unity(lockstep_${ROOM_NAME})
     endif()
   else()
     add_library(lockstep_${ROOM_NAME} INTERFACE)

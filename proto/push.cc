@@ -3,11 +3,11 @@
 namespace lockstep::proto {
 namespace {
 
-constexpr Field kFrame[] = {Field::status, Field::list};
+constexpr Field kFramePush[] = {Field::status, Field::list};
 constexpr Field kWatchEvent[] = {Field::u8, Field::key, Field::value, Field::value};
 
 std::span<const Field> fields_of(PushFormat format) {
-  if (format == PushFormat::frame) return kFrame;
+  if (format == PushFormat::frame) return kFramePush;
   return kWatchEvent;
 }
 

@@ -11,9 +11,13 @@
 #include "runtime/base/printable.h"
 
 namespace lockstep::checkpoint {
+namespace {
+
+using Json = nlohmann::json;
+
+}  // namespace
 
 nlohmann::json parse_json(std::string_view text, std::string_view what) {
-  using Json = nlohmann::json;
   std::vector<std::set<std::string>> keys;
   const auto check = [&](int depth, Json::parse_event_t event, Json& value) {
     if (event == Json::parse_event_t::object_start || event == Json::parse_event_t::array_start) {

@@ -204,11 +204,11 @@ void reduce_block(const T* const* blocks, std::size_t ranks, const Scale<typenam
   store(accumulated, out, length);
 }
 
-using Sources = std::span<const std::byte* const>;
+using SourceSpans = std::span<const std::byte* const>;
 using Destinations = std::span<std::byte* const>;
 
 template <typename T, typename Op>
-void reduce_as(const Reduction& reduction, Sources sources, Destinations destinations, std::size_t count) {
+void reduce_as(const Reduction& reduction, SourceSpans sources, Destinations destinations, std::size_t count) {
   using A = typename Accumulate<T>::Type;
   const Scale<A> scale = scale_of<A>(reduction);
   if constexpr (std::is_same_v<T, A>) {
@@ -231,7 +231,7 @@ void reduce_as(const Reduction& reduction, Sources sources, Destinations destina
 }
 
 template <typename T>
-void reduce_as(const Reduction& reduction, Sources sources, Destinations destinations, std::size_t count) {
+void reduce_as(const Reduction& reduction, SourceSpans sources, Destinations destinations, std::size_t count) {
   switch (reduction.op) {
     case ReduceOp::sum:
     case ReduceOp::avg: return reduce_as<T, Sum>(reduction, sources, destinations, count);
@@ -243,7 +243,7 @@ void reduce_as(const Reduction& reduction, Sources sources, Destinations destina
 
 }  // namespace
 
-void reduce(const Reduction& reduction, Sources sources, Destinations destinations, std::size_t count) {
+void reduce(const Reduction& reduction, SourceSpans sources, Destinations destinations, std::size_t count) {
   switch (reduction.dtype) {
     case DType::f32: return reduce_as<float>(reduction, sources, destinations, count);
     case DType::f64: return reduce_as<double>(reduction, sources, destinations, count);

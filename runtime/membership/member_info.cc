@@ -21,7 +21,7 @@ bool is_printable(std::string_view text) {
 }
 
 // Text that is_printable() accepts at the server, whatever the host's name is.
-std::string printable(std::string_view text) {
+std::string sendable(std::string_view text) {
   std::string result(text.substr(0, kMostCharacters));
   std::replace_if(
       result.begin(), result.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
@@ -52,7 +52,7 @@ bool ProcessInfo::shares_pids_with(const ProcessInfo& other) const {
 
 std::string encode(const ProcessInfo& info) {
   ProcessInfo sent = info;
-  for (std::string* text : {&sent.host, &sent.boot_id, &sent.pid_namespace}) *text = printable(*text);
+  for (std::string* text : {&sent.host, &sent.boot_id, &sent.pid_namespace}) *text = sendable(*text);
   return write_record(sent, kProcessFields);
 }
 

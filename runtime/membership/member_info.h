@@ -1,6 +1,7 @@
 // A member of a scope: its rank, process and position, and how they go over the wire. Pure, but for of_this_process().
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -13,6 +14,10 @@ namespace lockstep::membership {
 // The largest world size, for every way to give one. Each rank holds two connections to the job's store, and a server
 // takes twice as many clients (store::kMaxClients).
 inline constexpr int kMaxWorldSize = 32768;
+
+// The kernel ends a connection with a member, or with its server, whose host is silent for so long. Longer than what makes
+// a member silent, which says more.
+inline constexpr std::chrono::seconds kDeadHost{10};
 
 struct ProcessInfo {
   std::string host = {};           // host name, for people

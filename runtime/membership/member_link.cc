@@ -36,8 +36,6 @@ using Clock = std::chrono::steady_clock;
 
 // The thread runs at least so often, or as often as it sends heartbeats; no pause of it counts as more than twice that.
 constexpr std::chrono::milliseconds kLook{200};
-// A host that is silent for so long is gone for the kernel too. Above what makes a process silent, which says more.
-constexpr std::chrono::seconds kDeadHost{10};
 constexpr std::size_t kReadBytes = std::size_t{16} << 10;
 // Longest encoded cause in a report.
 constexpr std::size_t kCauseBytes = 4096;

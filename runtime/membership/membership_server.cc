@@ -12,9 +12,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The kernel drops a member whose host is silent for so long. Longer than what makes a member silent, which says more.
-constexpr auto kDeadHost = std::chrono::seconds(10);
-
 static_assert(store::kMaxClients >= 2 * std::size_t{kMaxWorldSize}, "each rank holds two connections");
 
 }  // namespace

@@ -133,48 +133,42 @@ expect again_fails 1 'FAILED: the release suite' test_script '^(first|always)$' 
 expect again_no_crash 1 'FAILED: the release suite' test_script '^crashes_first$' --again
 expect again_no_race 1 'FAILED: the release suite' test_script '^races_first$' --again
 
-expect tidy_wants_a_folder 1 'which build folder. usage' "$work/clone/scripts/tidy"
-expect tidy_wants_a_build 1 'compile_commands.json is missing' "$work/clone/scripts/tidy" build/none
-# scripts/tidy over a repository with two versions, and a clang-tidy that only says what it reads.
-printf '#!/bin/sh\nfor last; do :; done\necho "$last" >>"%s/read"\n' "$work" >"$work/bin/clang-tidy"
-chmod +x "$work/bin/clang-tidy"
-export GIT_CEILING_DIRECTORIES=$work
+# scripts/tidy over a database of its own making, by a clang-tidy that only says what it reads, and that one unit is wrong.
 lint=$work/lint
-mkdir -p "$lint"/{build,runtime,launcher,proto,examples,benchmarks}
+mkdir -p "$lint"
 cp -r "$source/scripts" "$lint/"
-git=(git -C "$lint" -c user.name=n -c user.email=e -c init.defaultBranch=main -c commit.gpgSign=false)
-cd "$lint"
-for file in runtime/own runtime/user runtime/second launcher/still; do echo "int i;" >$file.cc; done
-touch runtime/own.h runtime/lone.h
-echo '#include "runtime/lone.h"' | tee runtime/user.cc >>runtime/second.cc
-for file in */*.cc; do printf '"file": "%s/%s"\n' "$lint" "$file"; done >build/compile_commands.json
-# reads PATHS ARGUMENTS...: what scripts/tidy reads, in order.
+cat >"$work/bin/cmake" <<FAKE
+#!/bin/sh
+[ "\$1" = --version ] && exec echo "cmake version 3.25.1"
+mkdir -p build/tidy
+for unit in build/tidy/runtime/CMakeFiles/lockstep_net.dir/Unity/unity_0.cxx runtime/base/alone.cc tests/unit/net/net_test.cc; do
+  printf '  "file": "%s/%s"\n' "$lint" "\$unit"
+done >build/tidy/compile_commands.json
+FAKE
+cat >"$work/bin/clang-tidy" <<FAKE
+#!/bin/sh
+for last; do :; done
+echo "\$last" >>"$work/read"
+case \$last in *alone.cc) echo "\$last:3:1: error: alone is wrong"; exit 1 ;; esac
+FAKE
+chmod +x "$work/bin/cmake" "$work/bin/clang-tidy"
+# reads PATHS CODE ARGUMENTS...: what scripts/tidy reads, in order, and how it ends.
 reads() {
-  local wanted=$1
-  shift
+  local wanted=$1 code=$2 got=0
+  shift 2
   rm -f "$work/read"
-  "$lint/scripts/tidy" build "$@" >"$work/tidy.out" 2>&1 || true
+  "$lint/scripts/tidy" "$@" >"$work/tidy.out" 2>&1 || got=$?
   touch "$work/read"
-  [[ $(sort "$work/read" | sed "s|^$lint/||" | xargs) == "$wanted" ]] && return
-  echo "tidy $*: wanted it to read '$wanted', got: $(cat "$work/read" "$work/tidy.out")"
+  [[ $(sort "$work/read" | sed "s|^$lint/||" | xargs) == "$wanted" && $got == "$code" ]] && return
+  echo "tidy $*: wanted it to read '$wanted' and end with $code, got $got: $(cat "$work/read" "$work/tidy.out")"
   failed=1
 }
-all='launcher/still.cc runtime/own.cc runtime/second.cc runtime/user.cc'
-reads "$all" --changed  # no repository
-"${git[@]}" init -q
-echo /build/ >.gitignore
-"${git[@]}" add . && "${git[@]}" commit -qm first
-reads "$all"
-reads "$all" --changed  # no version before this one
-"${git[@]}" tag v1
-echo >>runtime/own.h && "${git[@]}" commit -qam second
-reads runtime/own.cc --changed
-reads '' --since HEAD
-echo >>runtime/lone.h && echo "int j;" >launcher/new.cc
-printf '"file": "%s/launcher/new.cc"\n' "$lint" >>build/compile_commands.json
-reads 'launcher/new.cc runtime/own.cc runtime/second.cc' --changed
-touch .clang-tidy
-reads "launcher/new.cc $all" --changed
-cd "$work"
-expect tidy_wants_a_revision 1 "git has no revision 'bogus'" "$lint/scripts/tidy" build --since bogus
+unity=build/tidy/runtime/CMakeFiles/lockstep_net.dir/Unity/unity_0.cxx
+reads "$unity runtime/base/alone.cc" 1
+grep -q 'alone.cc:3:1: error: alone is wrong' "$work/tidy.out" || { echo "tidy hides the error: $(cat "$work/tidy.out")"; failed=1; }
+reads "$unity" 0 lockstep_net
+reads '' 1 no_such_room
+grep -q "no source of ours with 'no_such_room'" "$work/tidy.out" || { echo "tidy: $(cat "$work/tidy.out")"; failed=1; }
+expect tidy_takes_one_pattern 1 "one pattern, not 'a' and 'b'" "$lint/scripts/tidy" a b
+expect tidy_refuses 1 "unknown argument '--changed'; usage: scripts/tidy" "$lint/scripts/tidy" --changed
 exit $failed

@@ -19,7 +19,7 @@ namespace {
 // How long the owner of a failed group waits for the device before the cause is thrown. The abort goes on meanwhile.
 constexpr std::chrono::milliseconds kReleasePatience{900};
 // Between two questions whether NCCL is through: at first, and at last.
-constexpr std::chrono::microseconds kFirstPause{20};
+constexpr std::chrono::microseconds kFirstLook{20};
 constexpr std::chrono::microseconds kLastPause{1000};
 
 double seconds(std::chrono::nanoseconds time) { return std::chrono::duration<double>(time).count(); }
@@ -42,7 +42,7 @@ void fail_for_unfinished_kernels(GroupCore& core, const Deadline& limit) {
 }
 
 void await_nccl(GroupCore& core, const Deadline& deadline, const char* what, const char* remedy) {
-  std::chrono::nanoseconds pause = kFirstPause;
+  std::chrono::nanoseconds pause = kFirstLook;
   while (!core.with_communicator([&] { return core.communicator.is_through(); })) {
     if (core.context.check) core.context.check();
     if (deadline.expired()) {

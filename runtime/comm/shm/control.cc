@@ -27,9 +27,9 @@ struct ControlBlock::Layout {
     channel_windows = add(n * n * 2 * channel_window_bytes);
   }
   std::size_t add(std::size_t bytes) {
-    constexpr std::size_t kPage = 4096;
+    constexpr std::size_t kAlignment = 4096;  // a page
     const std::size_t begin = total;
-    total += (bytes + kPage - 1) / kPage * kPage;
+    total += (bytes + kAlignment - 1) / kAlignment * kAlignment;
     return begin;
   }
 

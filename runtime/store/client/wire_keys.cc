@@ -10,9 +10,9 @@
 namespace lockstep::store {
 namespace {
 
-constexpr proto::Limits kLimits;
+constexpr proto::Limits kKeyLimits;
 
-static_assert(kMaxKeyBytes + 1 == kLimits.max_key_bytes && kMaxValueBytes == kLimits.max_value_bytes);
+static_assert(kMaxKeyBytes + 1 == kKeyLimits.max_key_bytes && kMaxValueBytes == kKeyLimits.max_value_bytes);
 
 }  // namespace
 
@@ -24,9 +24,9 @@ std::string wire_key(std::string_view store, std::string_view key) {
 }
 
 WireKeys::WireKeys(std::string_view store, std::span<const std::string> keys) : plain(keys) {
-  if (keys.size() > kLimits.max_count) {
+  if (keys.size() > kKeyLimits.max_count) {
     throw InvalidArgument(fmt::format("store ({}): {} keys in one call; at most {} are possible: split it", store,
-                                      keys.size(), kLimits.max_count));
+                                      keys.size(), kKeyLimits.max_count));
   }
   storage.reserve(keys.size());
   for (const std::string& key : keys) storage.push_back(wire_key(store, key));
