@@ -5,7 +5,7 @@ cmake_minimum_required(VERSION 3.25)
 
 set(rooms proto runtime/base runtime/trace runtime/net runtime/store runtime/store/server runtime/store/client
           runtime/membership runtime/rendezvous runtime/device runtime/comm runtime/comm/failure runtime/comm/shm
-          runtime/comm/wire runtime/comm/gloo runtime/comm/mpi runtime/comm/init runtime/ddp runtime/data
+          runtime/comm/wire runtime/comm/gloo runtime/comm/mpi runtime/comm/init runtime/ddp runtime/metrics runtime/data
           runtime/checkpoint runtime/tensor runtime/tensor/cpu runtime/autograd runtime/data/tensor runtime/nn runtime/optim runtime/train
           runtime/libtorch runtime/cuda runtime/comm/nccl launcher launcher/probe)
 # In the order above: a room's line names only rooms before it, so one pass makes the rule transitive.
@@ -27,6 +27,7 @@ set(may_include_runtime/comm/gloo runtime/comm/wire)
 set(may_include_runtime/comm/mpi runtime/comm/wire)
 set(may_include_runtime/comm/init runtime/comm runtime/comm/shm runtime/comm/wire)
 set(may_include_runtime/ddp runtime/comm runtime/trace)
+set(may_include_runtime/metrics runtime/comm)
 set(may_include_runtime/data runtime/base)
 set(may_include_runtime/checkpoint runtime/device)
 set(may_include_runtime/tensor runtime/device)
@@ -35,8 +36,8 @@ set(may_include_runtime/autograd runtime/tensor)
 set(may_include_runtime/data/tensor runtime/data runtime/tensor)
 set(may_include_runtime/nn runtime/autograd)
 set(may_include_runtime/optim runtime/tensor)
-set(may_include_runtime/train runtime/comm/init runtime/ddp runtime/data/tensor runtime/checkpoint runtime/nn runtime/optim)
-set(may_include_runtime/libtorch runtime/ddp runtime/data runtime/checkpoint)
+set(may_include_runtime/train runtime/comm/init runtime/ddp runtime/metrics runtime/data/tensor runtime/checkpoint runtime/nn runtime/optim)
+set(may_include_runtime/libtorch runtime/ddp runtime/metrics runtime/data runtime/checkpoint)
 # The plug-in's core is the device; it says to the core what it brings, collectives among it.
 set(may_include_runtime/cuda runtime/comm)
 set(may_include_runtime/comm/nccl runtime/comm/failure runtime/cuda)

@@ -4,7 +4,7 @@
 # lockstep::ROOM for the others. Names that a release took away are in no source, example or page but CHANGELOG.md.
 cmake_minimum_required(VERSION 3.25)
 
-set(plain base device comm ddp tensor autograd train)
+set(plain base device comm ddp metrics tensor autograd train)
 set(of_their_own checkpoint data libtorch nn optim rendezvous store trace)
 
 # As regular expressions. Of a name that went to another namespace, the qualified one.

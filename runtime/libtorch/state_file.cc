@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/ddp/on_rank0.h"
 #include "runtime/checkpoint/load.h"
-#include "runtime/ddp/rank0.h"
 #include "runtime/libtorch/module_state.h"
 #include "runtime/libtorch/tensor_bytes.h"
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "runtime/comm/row_counts.h"
 
 namespace lockstep {
 
@@ -18,18 +19,8 @@ Tensor gather_rows(const Tensor& rows, ProcessGroup& group, int root) {
     throw InvalidArgument(
         fmt::format("gather_rows: rank {} gave {}; wanted at least one dimension", group.rank(), rows.str()));
   }
-  // Everybody learns everybody's shape: ranks that differ say so instead of waiting for bytes that don't come.
-  const std::vector<std::string> kinds = all_gather_text(
-      group, fmt::format("{}/{}{}", rows.size(0), name_of(rows.dtype()), rows.shape().with_first(0).str()));
-  std::vector<std::int64_t> counts;
-  for (std::size_t rank = 0; rank < ranks; ++rank) {
-    const std::size_t split = kinds[rank].find('/');
-    counts.push_back(std::stoll(kinds[rank].substr(0, split)));
-    if (kinds[rank].substr(split) != kinds[0].substr(kinds[0].find('/'))) {
-      throw Mismatch(fmt::format("gather_rows: rank 0 gave rows like {}, rank {} like {}; they must be alike",
-                                 kinds[0].substr(kinds[0].find('/') + 1), rank, kinds[rank].substr(split + 1)));
-    }
-  }
+  const std::vector<std::int64_t> counts = comm::row_counts(
+      group, "gather_rows", rows.size(0), fmt::format("{}{}", name_of(rows.dtype()), rows.shape().with_first(0).str()));
   const std::int64_t longest = *std::max_element(counts.begin(), counts.end());
   const Tensor mine = Tensor::zeros(rows.shape().with_first(longest), rows.dtype());
   if (rows.count() > 0) std::memcpy(mine.view().data, rows.view().data, rows.view().bytes());

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "lockstep/ddp/broadcast_parameters.h"
+#include "lockstep/ddp/on_rank0.h"
 #include "runtime/checkpoint/load.h"
-#include "runtime/ddp/rank0.h"
 
 namespace lockstep {
 namespace {

@@ -29,8 +29,8 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/init/init_process_group.h"
+#include "lockstep/ddp/on_rank0.h"
 #include "lockstep/ddp/reducer.h"
-#include "runtime/ddp/rank0.h"
 #include "tests/e2e/programs/plain_actions.h"
 #include "tests/support/fault_plan.h"
 

@@ -1,5 +1,5 @@
 // Failures of one rank's own that all ranks throw together.
-#include "runtime/ddp/rank0.h"
+#include "lockstep/ddp/on_rank0.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "runtime/ddp/rank0.h"
+#include "lockstep/ddp/on_rank0.h"
 
 #include <fmt/format.h>
 

@@ -1,0 +1,30 @@
+#include "lockstep/comm/values.h"
+
+#include <cstdint>
+
+namespace lockstep {
+namespace {
+
+BufferView as_buffer(std::span<std::byte> bytes) {
+  return {bytes.data(), static_cast<std::int64_t>(bytes.size()), DType::u8};
+}
+
+}  // namespace
+
+void broadcast_bytes(std::span<std::byte> bytes, ProcessGroup& group, int root) {
+  group.broadcast(as_buffer(bytes), root).wait();
+}
+
+void all_gather_bytes(std::span<const std::byte> own, std::span<std::byte> all, ProcessGroup& group) {
+  std::vector<std::byte> copy(own.begin(), own.end());  // a group only reads it, but takes no const
+  group.all_gather(as_buffer(copy), as_buffer(all)).wait();
+}
+
+std::string broadcast_value(std::string_view text, ProcessGroup& group, int root) {
+  std::string result(text);
+  result.resize(broadcast_value(result.size(), group, root));
+  if (!result.empty()) broadcast_bytes(std::as_writable_bytes(std::span(result)), group, root);
+  return result;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,47 @@
+// Single values over the ranks: numbers, text and trivially copyable structs.
+//
+// Collective and blocking, for set-up code and between steps; buffers are host memory, on a device two copies.
+// Failure: what the group throws; Mismatch where the ranks' types differ in size.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "lockstep/base/api.h"
+#include "lockstep/comm/process_group.h"
+
+namespace lockstep {
+
+// What can travel as its bytes. No pointers, which mean nothing to another process; what a struct points to stays here.
+template <typename T>
+concept PlainValue = std::is_trivially_copyable_v<T> && std::is_default_constructible_v<T> && !std::is_pointer_v<T> &&
+                     !std::is_same_v<T, std::string_view>;
+
+// Gives every rank the bytes of `root`.
+LOCKSTEP_API void broadcast_bytes(std::span<std::byte> bytes, ProcessGroup& group, int root);
+// Every rank's bytes in rank order: `all` holds size() times as many.
+LOCKSTEP_API void all_gather_bytes(std::span<const std::byte> own, std::span<std::byte> all, ProcessGroup& group);
+
+// Root's value on every rank. InvalidArgument if root is no rank.
+template <PlainValue T>
+T broadcast_value(T value, ProcessGroup& group, int root = 0) {
+  broadcast_bytes(std::as_writable_bytes(std::span(&value, 1)), group, root);
+  return value;
+}
+// Text of any length; the other ranks' may be anything.
+LOCKSTEP_API std::string broadcast_value(std::string_view text, ProcessGroup& group, int root = 0);
+
+// Every rank's value, in rank order. all_gather_text() does it for text.
+template <PlainValue T>
+std::vector<T> all_gather_value(const T& value, ProcessGroup& group) {
+  static_assert(!std::is_same_v<T, bool>, "a vector of bool has no bytes; gather an int");
+  std::vector<T> all(static_cast<std::size_t>(group.size()));
+  all_gather_bytes(std::as_bytes(std::span(&value, 1)), std::as_writable_bytes(std::span(all)), group);
+  return all;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,54 @@
+// What rank 0 does for all ranks, as reading or writing a file.
+//
+//   lockstep::on_rank0(*group, [&] { download(url, file); });                       // the others wait
+//   const int classes = lockstep::on_rank0(*group, [&] { return count_classes(file); });
+//
+// Collective. Failure: what the action throws is thrown on rank 0, whatever becomes of the group meanwhile; every other
+// rank throws PeerLost, a consequence, whose cause() holds rank 0's text and errno ("save_weights: rank 0 (host node7,
+// pid 4711) failed: ..."). No rank throws before all have the text, and the group goes on. What the group itself throws
+// where the action has not failed.
+#pragma once
+
+#include <concepts>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+#include "lockstep/base/api.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/comm/values.h"
+
+namespace lockstep {
+
+// Runs `action` on rank 0; its result on every rank. `operation` is for messages.
+LOCKSTEP_API std::string on_rank0(std::string_view operation, ProcessGroup& group,
+                                  const std::function<std::string()>& action);
+
+// The same with an action that returns nothing, text, or a plain value (comm/values.h), which every rank gets.
+template <std::invocable Action>
+auto on_rank0(ProcessGroup& group, Action&& action) {
+  using Result = std::invoke_result_t<Action>;
+  constexpr std::string_view kOperation = "on_rank0";
+  if constexpr (std::is_void_v<Result>) {
+    on_rank0(kOperation, group, [&] {
+      std::invoke(std::forward<Action>(action));
+      return std::string();
+    });
+  } else if constexpr (std::convertible_to<Result, std::string>) {
+    return on_rank0(kOperation, group, [&]() -> std::string { return std::invoke(std::forward<Action>(action)); });
+  } else {
+    static_assert(PlainValue<Result>, "rank 0's result travels as its bytes: return a number, text or a plain struct");
+    const std::string bytes = on_rank0(kOperation, group, [&] {
+      const Result result = std::invoke(std::forward<Action>(action));
+      return std::string(reinterpret_cast<const char*>(&result), sizeof(result));
+    });
+    Result result{};
+    std::memcpy(&result, bytes.data(), sizeof(result));
+    return result;
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,66 @@
+// Ends of training that all ranks decide alike.
+//
+// Threads: request_stop() from any; the others those of the group. Failure: what the group throws, and StoreError.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "lockstep/base/api.h"
+#include "lockstep/comm/process_group.h"
+
+namespace lockstep {
+
+// Asks all ranks of the group to stop: from any rank, once or often; the first reason stays. It stops nobody by itself:
+// ranks see it in their next agreed_stop().
+LOCKSTEP_API void request_stop(ProcessGroup& group, std::string_view reason);
+// Collective: the reason, on every rank in the same call, once a rank had asked before its own call; nothing before.
+//
+//   for (const auto& batch : loader) {
+//     ...
+//     if (loss < 0.01) lockstep::request_stop(*group, "the loss is low enough");
+//     if (ddp.steps() % 100 == 0 && lockstep::agreed_stop(*group)) break;
+//   }
+LOCKSTEP_API std::optional<std::string> agreed_stop(ProcessGroup& group);
+
+struct EarlyStopOptions {
+  int patience = 3;      // values in a row that are not better before it stops; at least 1
+  double min_delta = 0;  // a value is better if it beats the best one by more; at least 0
+  bool higher_is_better = false;
+};
+
+// Early stopping, on rank 0's values: ranks whose own values differ decide alike all the same.
+//
+//   lockstep::EarlyStop stop(*group, {.patience = 3});
+//   for (int epoch = 0; epoch < epochs; ++epoch) {
+//     ...
+//     if (stop.should_stop(metrics.result("loss"))) break;
+//   }
+class LOCKSTEP_API EarlyStop {
+ public:
+  // What should_stop() goes by: to save, and to go on with.
+  struct State {
+    double best = std::numeric_limits<double>::quiet_NaN();  // NaN before the first
+    int not_better = 0;                                      // values since
+  };
+
+  // The group outlives this object. InvalidArgument for options out of their range.
+  explicit EarlyStop(ProcessGroup& group, const EarlyStopOptions& options = {});
+  // Collective: whether `patience` values in a row were not better. A NaN is not better.
+  bool should_stop(double value);
+
+  const State& state() const { return state_; }
+  void set_state(const State& state) { state_ = state; }
+
+ private:
+  bool is_better(double value) const;
+
+  ProcessGroup* group_;
+  EarlyStopOptions options_;
+  State state_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,229 @@
+#include "lockstep/metrics/metrics.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cmath>
+#include <limits>
+#include <stdexcept>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/values.h"
+#include "lockstep/ddp/on_rank0.h"
+#include "lockstep/metrics/stop.h"
+#include "tests/support/error_of.h"
+#include "tests/support/rank_threads.h"
+
+namespace lockstep::testing {
+namespace {
+
+using Group = std::shared_ptr<ProcessGroup>;
+
+// Collectives that `call` starts.
+template <typename Call>
+std::int64_t collectives_of(const Group& group, Call call) {
+  const std::int64_t before = group->last_sequence();
+  call();
+  return group->last_sequence() - before;
+}
+
+TEST(Values, OfRootReachAll) {
+  struct Shape {
+    std::int16_t rows = 0;
+    double scale = 0;
+  };
+  for (const int ranks : {1, 2, 3}) {
+    run_ranks(ranks, [](const Group& group) {
+      const int root = group->size() - 1, rank = group->rank();
+      EXPECT_EQ(broadcast_value(10 + rank, *group, root), 10 + root);
+      EXPECT_EQ(broadcast_value(rank == root, *group, root), true);
+      EXPECT_EQ(broadcast_value(0.5 * rank, *group), 0.0);
+      const Shape shape = broadcast_value(Shape{static_cast<std::int16_t>(rank), 2.5 * rank}, *group, root);
+      EXPECT_EQ(shape.rows, root);
+      EXPECT_EQ(shape.scale, 2.5 * root);
+      const std::string text = std::string(static_cast<std::size_t>(100 * rank), 'x');
+      EXPECT_EQ(broadcast_value(text, *group, root), std::string(static_cast<std::size_t>(100 * root), 'x'));
+      EXPECT_EQ(broadcast_value("run " + std::to_string(rank), *group), "run 0");
+      std::vector<float> wanted;
+      for (int r = 0; r < group->size(); ++r) wanted.push_back(1.5f * static_cast<float>(r));
+      EXPECT_EQ(all_gather_value(1.5f * static_cast<float>(rank), *group), wanted);
+      EXPECT_THROW(broadcast_value(1, *group, group->size()), InvalidArgument);
+    });
+  }
+}
+
+TEST(Metrics, AreSumsAndMeansOverAllRanksInOneCollective) {
+  for (const int ranks : {1, 2, 3}) {
+    run_ranks(ranks, [](const Group& group) {
+      const std::int64_t n = group->size(), r = group->rank();
+      Metrics metrics(*group);
+      metrics.add("accuracy", r + 1, 2 * (r + 1));  // half of them
+      metrics.add("loss", 0.25 * static_cast<double>(r), 1);
+      metrics.add("loss", 0.5);
+      if (n > 1) {
+        EXPECT_EQ(collectives_of(group, [&] { metrics.result(); }), 1);
+      }
+      const MetricResults results = metrics.result();
+      ASSERT_EQ(results.all().size(), 2u);
+      EXPECT_EQ(results["accuracy"].count, n * (n + 1));
+      EXPECT_EQ(results.mean("accuracy"), 0.5);
+      EXPECT_EQ(results["loss"].sum, 0.25 * static_cast<double>(n * (n - 1) / 2) + 0.5 * static_cast<double>(n));
+      EXPECT_EQ(results["loss"].count, 2 * n);
+      EXPECT_EQ(metrics.result("accuracy"), 0.5);
+      if (n == 1) {
+        EXPECT_EQ(results.str(), "accuracy 0.5, loss 0.25");
+      }
+      metrics.reset();
+      EXPECT_TRUE(metrics.result().all().empty());
+    });
+  }
+}
+
+// 2^53 + 1 is no double, and a sum of 1e16 and many ones in doubles loses every one.
+TEST(Metrics, AreExactForWholeNumbersAndKeepWhatRoundingLoses) {
+  run_ranks(3, [](const Group& group) {
+    constexpr std::int64_t kLarge = std::int64_t{1} << 53;
+    Metrics metrics(*group);
+    metrics.add("whole", group->rank() == 0 ? kLarge : 1, 1);
+    metrics.add("minus", group->rank() == 0 ? -kLarge + 1 : 0, 1);
+    metrics.add("real", group->rank() == 0 ? 1e16 : group->rank() == 1 ? -1e16 : 0.0);
+    for (int i = 0; i < 1000; ++i) metrics.add("real", 1.0);
+    metrics.add("too large", std::numeric_limits<std::int64_t>::max());
+    const MetricResults results = metrics.result();
+    EXPECT_EQ(results["whole"].sum, static_cast<double>(kLarge + 2));
+    EXPECT_EQ(results["minus"].sum, static_cast<double>(-kLarge + 1));
+    EXPECT_EQ(results["real"].sum, 3000.0);
+    EXPECT_EQ(results["too large"].sum, 3 * 0x1p63);
+  });
+}
+
+TEST(Metrics, HaveTheSameBitsOnEveryRank) {
+  run_ranks(3, [](const Group& group) {
+    Metrics metrics(*group);
+    for (int i = 1; i < 50; ++i) metrics.add("loss", std::sin(static_cast<double>(i * (group->rank() + 1))) / 3, i);
+    const double own = metrics.result("loss");
+    for (const double theirs : all_gather_value(own, *group)) EXPECT_EQ(theirs, own);
+  });
+}
+
+TEST(Metrics, ShowNaNAndInfinityAndWhatNobodyCounted) {
+  run_ranks(2, [](const Group& group) {
+    Metrics metrics(*group);
+    metrics.add("nan", group->rank() == 1 ? std::nan("") : 1.0);
+    metrics.add("infinite", group->rank() == 0 ? std::numeric_limits<double>::infinity() : 1.0);
+    metrics.add("nothing", 0, 0);
+    const MetricResults results = metrics.result();
+    EXPECT_TRUE(std::isnan(results.mean("nan")));
+    EXPECT_EQ(results.mean("infinite"), std::numeric_limits<double>::infinity());
+    EXPECT_TRUE(std::isnan(results.mean("nothing")));
+    EXPECT_EQ(results.str(), "infinite inf, nan nan, nothing nan");
+  });
+}
+
+TEST(Metrics, MoreThanTravelAtOnceAndRanksThatHaveNone) {
+  for (const int count : {1, 16, 17, 40}) {
+    run_ranks(3, [count](const Group& group) {
+      Metrics metrics(*group);
+      for (int i = 0; i < count && group->rank() != 1; ++i) metrics.add("metric " + std::to_string(i), i, 2);
+      const MetricResults results = metrics.result();
+      ASSERT_EQ(results.all().size(), static_cast<std::size_t>(count)) << "rank " << group->rank();
+      for (int i = 0; i < count; ++i) {
+        EXPECT_EQ(results["metric " + std::to_string(i)].sum, 2.0 * i);
+        EXPECT_EQ(results["metric " + std::to_string(i)].count, 4);
+      }
+    });
+  }
+}
+
+TEST(Metrics, NamesThatDifferAreAMismatchOnEveryRankAndTheGroupGoesOn) {
+  run_ranks(3, [](const Group& group) {
+    Metrics metrics(*group);
+    if (group->rank() > 0) metrics.add("loss", 1.0);
+    if (group->rank() == 1) metrics.add("accuracy", 1);
+    if (group->rank() == 2) metrics.add("acuracy", 1);
+    const std::string text = error_of<Mismatch>([&] { metrics.result(); });
+    EXPECT_NE(text.find("only rank 1 has added to 'accuracy', and only rank 2 to 'acuracy'"), std::string::npos)
+        << text;
+    metrics.reset();
+    metrics.add("loss", 1.0);
+    EXPECT_EQ(metrics.result("loss"), 1.0);
+  });
+}
+
+TEST(Metrics, RefuseWhatCannotBeMeant) {
+  run_ranks(1, [](const Group& group) {
+    Metrics metrics(*group);
+    EXPECT_THROW(metrics.add("loss", 1.0, -1), InvalidArgument);
+    EXPECT_THROW(metrics.add("", 1.0), InvalidArgument);
+    metrics.add("loss", 1.0);
+    const std::string text = error_of<InvalidArgument>([&] { metrics.result("lost"); });
+    EXPECT_NE(text.find("no rank has added to 'lost'; there are: 'loss'"), std::string::npos) << text;
+  });
+}
+
+TEST(Stop, IsSeenByAllInTheSameCallWhoeverAsked) {
+  for (const int ranks : {1, 2, 3}) {
+    run_ranks(ranks, [ranks](const Group& group) {
+      for (int step = 0; step < 10; ++step) {
+        if (step == 4 && group->rank() == ranks - 1) request_stop(*group, "good enough");
+        if (step == 4 && group->rank() == ranks - 1) request_stop(*group, "another reason");
+        const auto reason = agreed_stop(*group);
+        ASSERT_EQ(reason.has_value(), step >= 4) << "rank " << group->rank() << ", step " << step;
+        if (reason) {
+          EXPECT_EQ(*reason, "good enough");
+        }
+      }
+    });
+  }
+}
+
+TEST(EarlyStop, DecidesAlikeOnRankZerosValues) {
+  run_ranks(3, [](const Group& group) {
+    const auto stopped_after = [&](const std::vector<double>& values, const EarlyStopOptions& options) {
+      EarlyStop stop(*group, options);
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        // The others' values would never stop, or at once.
+        const double own = group->rank() == 0 ? values[i] : group->rank() == 1 ? -static_cast<double>(i) : 5.0;
+        if (stop.should_stop(own)) return i + 1;
+      }
+      return std::size_t{0};
+    };
+    EXPECT_EQ(stopped_after({5, 4, 4, 4, 4}, {.patience = 2}), 4u);
+    EXPECT_EQ(stopped_after({5, 4, 4, 3.5, 4, 4, 3}, {.patience = 3}), 0u);
+    EXPECT_EQ(stopped_after({5, 4.9, 4.8, 4.7}, {.patience = 2, .min_delta = 0.5}), 3u);
+    EXPECT_EQ(stopped_after({1, 2, 3, 3, 3}, {.patience = 2, .higher_is_better = true}), 5u);
+    EXPECT_EQ(stopped_after({std::nan(""), std::nan("")}, {.patience = 2}), 2u);
+    EXPECT_EQ(stopped_after({std::nan(""), 1, std::nan(""), 0.5, 1, 1}, {.patience = 2}), 6u);
+  });
+}
+
+TEST(EarlyStop, GoesOnFromASavedState) {
+  run_ranks(2, [](const Group& group) {
+    EarlyStop first(*group, {.patience = 2});
+    EXPECT_FALSE(first.should_stop(1));
+    EXPECT_FALSE(first.should_stop(1));
+    EarlyStop second(*group, {.patience = 2});
+    second.set_state(first.state());
+    EXPECT_TRUE(second.should_stop(1));
+    EXPECT_THROW(EarlyStop(*group, {.patience = 0}), InvalidArgument);
+    EXPECT_THROW(EarlyStop(*group, {.min_delta = -1}), InvalidArgument);
+    EXPECT_THROW(EarlyStop(*group, {.min_delta = std::nan("")}), InvalidArgument);
+  });
+}
+
+TEST(OnRank0, GivesItsResultToAllAndRunsThereAlone) {
+  std::atomic<int> runs = 0;
+  run_ranks(3, [&](const Group& group) {
+    on_rank0(*group, [&] { ++runs; });
+    EXPECT_EQ(runs, 1);
+    group->barrier().wait();
+    const int rank = group->rank();
+    EXPECT_EQ(on_rank0(*group, [&] { return 40 + rank; }), 40);
+    EXPECT_EQ(on_rank0(*group, [&] { return "rank " + std::to_string(rank); }), "rank 0");
+    EXPECT_THROW(on_rank0(*group, [] { throw InvalidArgument("no such file"); }), Error);
+    EXPECT_EQ(on_rank0(*group, [] { return 1.5; }), 1.5) << "the group goes on";
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::testing
