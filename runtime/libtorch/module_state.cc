@@ -46,22 +46,11 @@ void require_at_home(const std::string& operation, const ProcessGroup& group, co
 
 void require_elements_apart(const std::string& operation, const std::vector<NamedTensor>& state) {
   for (const auto& [name, tensor, is_parameter] : state) {
-    if (tensor.numel() == 0 || tensor.is_non_overlapping_and_dense()) continue;
-    std::vector<std::pair<std::int64_t, std::int64_t>> dims;  // stride and size, of what has several elements
-    for (std::int64_t d = 0; d < tensor.dim(); ++d) {
-      if (tensor.size(d) > 1) dims.emplace_back(tensor.stride(d), tensor.size(d));
-    }
-    std::sort(dims.begin(), dims.end());
-    std::int64_t reach = 1;  // of the dimensions before
-    for (const auto& [stride, size] : dims) {
-      if (stride < reach) {
-        throw InvalidArgument(
-            fmt::format("{}: '{}' of sizes [{}] and strides [{}] has elements that share memory, as expand() makes "
-                        "them, and can't be written; register its clone(at::MemoryFormat::Contiguous)",
-                        operation, name, fmt::join(tensor.sizes(), ", "), fmt::join(tensor.strides(), ", ")));
-      }
-      reach += stride * (size - 1);
-    }
+    if (!elements_share_memory(tensor)) continue;
+    throw InvalidArgument(
+        fmt::format("{}: '{}' of sizes [{}] and strides [{}] has elements that share memory, as expand() makes them, "
+                    "and can't be written; register its clone(at::MemoryFormat::Contiguous)",
+                    operation, name, fmt::join(tensor.sizes(), ", "), fmt::join(tensor.strides(), ", ")));
   }
 }
 

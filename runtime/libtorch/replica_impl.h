@@ -41,6 +41,7 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   void after_forward(std::span<at::Tensor* const> outputs) override;
   std::int64_t rows_of(const at::Tensor& tensor) const override;
   void set_weight(std::int64_t weight) override;
+  LossWeight loss_weight() const override { return options_.loss == Loss::sum ? nullptr : weight_; }
   void step_without_data(const ::torch::nn::Module& module) override;
   void begin_no_sync() override { ++no_sync_; }
   void end_no_sync() override { --no_sync_; }

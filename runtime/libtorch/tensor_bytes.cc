@@ -1,5 +1,9 @@
 #include "runtime/libtorch/tensor_bytes.h"
 
+#include <algorithm>
+#include <utility>
+#include <vector>
+
 #include "lockstep/libtorch/torch_stream.h"
 
 namespace lockstep::libtorch {
@@ -33,6 +37,27 @@ at::ScalarType scalar_type_of(DType dtype) {
 BufferView bytes_of(const at::Tensor& contiguous) {
   return {contiguous.data_ptr(), static_cast<std::int64_t>(contiguous.nbytes()), DType::u8,
           device_id_of(contiguous.device())};
+}
+
+BufferView elements_of(const at::Tensor& contiguous) {
+  const auto dtype = dtype_of(contiguous.scalar_type());
+  if (!dtype) return bytes_of(contiguous);
+  return {contiguous.data_ptr(), contiguous.numel(), *dtype, device_id_of(contiguous.device())};
+}
+
+bool elements_share_memory(const at::Tensor& tensor) {
+  if (tensor.numel() == 0 || tensor.is_non_overlapping_and_dense()) return false;
+  std::vector<std::pair<std::int64_t, std::int64_t>> dims;  // stride and size, of what has several elements
+  for (std::int64_t d = 0; d < tensor.dim(); ++d) {
+    if (tensor.size(d) > 1) dims.emplace_back(tensor.stride(d), tensor.size(d));
+  }
+  std::sort(dims.begin(), dims.end());
+  std::int64_t reach = 1;  // of the dimensions before
+  for (const auto& [stride, size] : dims) {
+    if (stride < reach) return true;
+    reach += stride * (size - 1);
+  }
+  return false;
 }
 
 }  // namespace lockstep::libtorch

@@ -16,5 +16,10 @@ at::ScalarType scalar_type_of(DType dtype);
 // The elements of a dense tensor that lie without gaps, as bytes: any dtype can be moved so. The tensor outlives the
 // view. `contiguous` as at::Tensor::is_contiguous() says.
 BufferView bytes_of(const at::Tensor& contiguous);
+// The same as elements of lockstep's dtype where there is one, so that ranks can compare it; else as bytes.
+BufferView elements_of(const at::Tensor& contiguous);
+
+// Whether two elements lie in one place, as expand() makes them: such a tensor can't be written.
+bool elements_share_memory(const at::Tensor& tensor);
 
 }  // namespace lockstep::libtorch

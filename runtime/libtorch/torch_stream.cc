@@ -62,6 +62,13 @@ StreamView current_stream(DeviceId device) {
   return stream;
 }
 
+void put_in_order(StreamView earlier, StreamView later) {
+  if (earlier == later) return;
+  Event event(earlier.device);
+  event.record(earlier);
+  event.block(later);
+}
+
 OnStream::OnStream(ProcessGroup& group, StreamView stream) : group_(group), before_(group.stream()), stream_(stream) {
   if (stream_ != before_) group_.set_stream(stream_);
 }

@@ -110,6 +110,9 @@ class DistributedDataParallel {
   void set_weight(std::floating_point auto weight) =
       delete;  // 0.5 would be 0: give all ranks' weights in smaller units
 
+  // What this rank's loss counts among the ranks', for collectives on what forward returned (libtorch/collectives.h).
+  LossWeight loss_weight() const { return replica_->loss_weight(); }
+
   // While one lives, backward() sends nothing. Forward and backward both belong inside.
   class NoSync {
    public:

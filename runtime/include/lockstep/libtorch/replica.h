@@ -41,6 +41,8 @@ class LOCKSTEP_API Replica {
   // In DdpOptions::batch_dim of forward's first tensor.
   virtual std::int64_t rows_of(const at::Tensor& tensor) const = 0;
   virtual void set_weight(std::int64_t weight) = 0;
+  // Null with Loss::sum.
+  virtual LossWeight loss_weight() const = 0;
   virtual void step_without_data(const ::torch::nn::Module& module) = 0;
   // Nested: as many ends as begins.
   virtual void begin_no_sync() = 0;

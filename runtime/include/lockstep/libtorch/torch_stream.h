@@ -23,6 +23,9 @@ LOCKSTEP_API bool is_at_home(const ProcessGroup& group, const at::Device& device
 
 LOCKSTEP_API StreamView current_stream(DeviceId device);
 
+// What is put into `later` from now on comes after what `earlier` has. The host does not wait.
+LOCKSTEP_API void put_in_order(StreamView earlier, StreamView later);
+
 // While one lives, the group's collectives start after what the stream has; then after what they did before. Results
 // are to be waited for by wait().
 class LOCKSTEP_API OnStream {

@@ -1,0 +1,128 @@
+// torch.distributed's collectives on torch::Tensor.
+//
+//   lockstep::libtorch::all_reduce(loss, group, lockstep::ReduceOp::avg);             // in place
+//   at::Tensor all = lockstep::libtorch::all_gather(embeddings, group);               // autograd goes through it
+//   at::Tensor all = lockstep::libtorch::all_gather_rows(embeddings, ddp);            // uneven shards, under DDP
+//
+// Collective: every rank of the group makes the same calls in the same order, with the same shapes and dtypes but where
+// a function says otherwise. Tensors may have any strides, 0 dimensions or no elements. What only moves has any dtype,
+// bool and complex too; what computes (all_reduce, reduce_scatter) has one of lockstep's: float32, float64, bfloat16,
+// float16, int32, int64, uint8. On the CPU 16-bit floats are summed in float32 and rounded once; avg of integers
+// truncates towards zero.
+//
+// Order: a call on CPU tensors returns when its result is there. On CUDA tensors it follows torch's current stream,
+// which waits for the result; the host waits where a function says so. The _async forms return a TensorWork at once.
+//
+// Autograd goes through all_reduced, all_gather, all_gather_rows, reduce_scatter and all_to_all: their backward is a
+// collective too, so every rank's loss must depend on the result. It differentiates the SUM of all ranks' losses: the
+// gradient of an all_gather is the reduce_scatter of the ranks' gradients. The other functions take values only: what
+// they return requires no gradient. Second derivatives are refused.
+//
+// Under DistributedDataParallel the loss of the job is the mean of the ranks' losses by their weights, and not their
+// sum. Give such a call the `ddp` in place of the group, or {.loss_weight = ddp.loss_weight()}: a rank's gradients are
+// multiplied by its weight ahead of the collective and divided by the receiver's behind it, so that parameters get
+// what one process gets on all rows, for any partition. Without it that holds where all ranks have equal weights, and
+// with Loss::sum. Where ranks leave out different parameters, set DdpOptions::overlap to false, or give these functions
+// a group of their own: the backward's collectives and the buckets of one group need one order on every rank.
+//
+// Threads: the group's. Failure: what the group throws: Mismatch names ranks whose sizes, dtypes or operations differ
+//   (with NCCL only under LOCKSTEP_CHECK_COLLECTIVES=1). InvalidArgument before anything starts, with nothing changed:
+//   an undefined or sparse tensor, another device than the group's, a dtype that can't be computed with, a shape whose
+//   rows the ranks don't divide; a tensor to write that requires a gradient while gradients are recorded, or whose
+//   elements share memory, as expand() makes them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <concepts>
+#include <memory>
+
+#include "lockstep/base/api.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/libtorch/options.h"
+#include "lockstep/libtorch/tensor_work.h"
+
+namespace lockstep::libtorch {
+
+// How gradients come back through a collective.
+struct GradientOptions {
+  // What this rank's loss counts, as DistributedDataParallel::loss_weight() has it; read in backward. Null: the job's
+  // loss is the sum of the ranks' losses. With a weight of 0 this rank gives no gradients; InvalidArgument from
+  // backward if it gave rows that others' losses depend on.
+  LossWeight loss_weight = nullptr;
+};
+
+// In place: every rank gets the reduction, with the same bits.
+LOCKSTEP_API void all_reduce(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group,
+                             ReduceOp op = ReduceOp::sum);
+// The same as a new tensor. Autograd goes through sum and avg; InvalidArgument for others that are to be recorded.
+LOCKSTEP_API at::Tensor all_reduced(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group,
+                                    ReduceOp op = ReduceOp::sum, const GradientOptions& gradient = {});
+// In place: every rank gets root's values.
+LOCKSTEP_API void broadcast(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group, int root = 0);
+// All ranks' rows in rank order: [n, ...] on each gives [size n, ...]; a tensor of 0 dimensions [size].
+LOCKSTEP_API at::Tensor all_gather(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group,
+                                   const GradientOptions& gradient = {});
+// The same for ranks with different numbers of rows, also none: [n_rank, ...] gives [sum of n_rank, ...]. The host
+// waits for a small collective that tells them. Mismatch, on every rank, if rows differ in shape or dtype.
+LOCKSTEP_API at::Tensor all_gather_rows(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group,
+                                        const GradientOptions& gradient = {});
+// [size n, ...] gives [n, ...]: rank r gets the reduction of everybody's r-th part.
+LOCKSTEP_API at::Tensor reduce_scatter(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group,
+                                       ReduceOp op = ReduceOp::sum, const GradientOptions& gradient = {});
+// [size n, ...] gives the same shape: part j of rank i becomes part i of rank j.
+LOCKSTEP_API at::Tensor all_to_all(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group,
+                                   const GradientOptions& gradient = {});
+// On root as all_gather; the others get an undefined tensor.
+LOCKSTEP_API at::Tensor gather(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group, int root = 0);
+// Fills `output`, [n, ...], with this rank's part of root's `input`, [size n, ...]; the others' `input` is ignored and
+// may be undefined.
+LOCKSTEP_API void scatter(const at::Tensor& output, const at::Tensor& input, const std::shared_ptr<ProcessGroup>& group,
+                          int root = 0);
+// Point to point, matched in order per (sender, receiver, tag); see ProcessGroup::send. recv fills `tensor`.
+LOCKSTEP_API void send(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group, int destination,
+                       int tag = 0);
+LOCKSTEP_API void recv(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group, int source, int tag = 0);
+// The host waits until every rank has come, and until what is in torch's current stream is done.
+LOCKSTEP_API void barrier(const std::shared_ptr<ProcessGroup>& group);
+
+// The same without waiting. A tensor that requires a gradient is InvalidArgument while gradients are recorded: pass its
+// detach().
+LOCKSTEP_API TensorWork all_reduce_async(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group,
+                                         ReduceOp op = ReduceOp::sum);
+LOCKSTEP_API TensorWork broadcast_async(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group,
+                                        int root = 0);
+LOCKSTEP_API TensorWork all_gather_async(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group);
+LOCKSTEP_API TensorWork reduce_scatter_async(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group,
+                                             ReduceOp op = ReduceOp::sum);
+LOCKSTEP_API TensorWork all_to_all_async(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group);
+LOCKSTEP_API TensorWork gather_async(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group,
+                                     int root = 0);
+LOCKSTEP_API TensorWork scatter_async(const at::Tensor& output, const at::Tensor& input,
+                                      const std::shared_ptr<ProcessGroup>& group, int root = 0);
+LOCKSTEP_API TensorWork send_async(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group,
+                                   int destination, int tag = 0);
+LOCKSTEP_API TensorWork recv_async(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group, int source,
+                                   int tag = 0);
+
+// A DistributedDataParallel: its group, and how its ranks' losses count.
+template <typename T>
+concept CountsLosses = requires(const T& ddp) {
+  { ddp.group() } -> std::convertible_to<std::shared_ptr<ProcessGroup>>;
+  { ddp.loss_weight() } -> std::convertible_to<LossWeight>;
+};
+
+template <CountsLosses Ddp>
+at::Tensor all_reduced(const at::Tensor& tensor, const Ddp& ddp, ReduceOp op = ReduceOp::sum) {
+  return all_reduced(tensor, ddp.group(), op, {.loss_weight = ddp.loss_weight()});
+}
+template <CountsLosses Ddp>
+at::Tensor all_gather(const at::Tensor& tensor, const Ddp& ddp) {
+  return all_gather(tensor, ddp.group(), {.loss_weight = ddp.loss_weight()});
+}
+template <CountsLosses Ddp>
+at::Tensor all_gather_rows(const at::Tensor& tensor, const Ddp& ddp) {
+  return all_gather_rows(tensor, ddp.group(), {.loss_weight = ddp.loss_weight()});
+}
+
+}  // namespace lockstep::libtorch
