@@ -1,12 +1,28 @@
-# The install tree: bin/lockstep, lib/liblockstep*.so, include/lockstep/, and lib/cmake/lockstep for find_package. It may
-# be moved as a whole. Components: runtime (what runs), devel (what compiles), and one per
-# example, of its folder's name.
+# The install tree: bin/lockstep, lib/liblockstep*.so, include/lockstep/, lib/cmake/lockstep for find_package and
+# lib/pkgconfig for pkg-config. It may be moved as a whole. Components: runtime (what runs), devel (what compiles), libtorch,
+# gloo, mpi and cuda (the plug-ins), and one per example, of its folder's name.
 include(CMakePackageConfigHelpers)
 set(config_folder "${CMAKE_INSTALL_LIBDIR}/cmake/lockstep")
+set(pkgconfig_folder "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
+
+# lockstep_pkgconfig(NAME COMPONENT component): installs NAME.pc, from cmake/NAME.pc.in.
+file(RELATIVE_PATH pkgconfig_to_prefix "/${pkgconfig_folder}" "/")
+string(REGEX REPLACE "/$" "" pkgconfig_to_prefix "${pkgconfig_to_prefix}")
+# A folder that the loader searches needs no rpath in the programs.
+set(pkgconfig_rpath " -Wl,-rpath,\${libdir}")
+if(CMAKE_INSTALL_PREFIX STREQUAL "/usr")
+  set(pkgconfig_rpath "")
+endif()
+function(lockstep_pkgconfig name component)
+  configure_file("${PROJECT_SOURCE_DIR}/cmake/${name}.pc.in" "${PROJECT_BINARY_DIR}/${name}.pc" @ONLY)
+  install(FILES "${PROJECT_BINARY_DIR}/${name}.pc" DESTINATION "${pkgconfig_folder}" COMPONENT ${component})
+endfunction()
 
 install(TARGETS lockstep_shared_core lockstep_shared_nn EXPORT lockstep-targets
         LIBRARY COMPONENT runtime NAMELINK_COMPONENT devel)
 install(EXPORT lockstep-targets NAMESPACE lockstep:: DESTINATION "${config_folder}" COMPONENT devel)
+lockstep_pkgconfig(lockstep-core devel)
+lockstep_pkgconfig(lockstep devel)
 # find_package(lockstep COMPONENTS libtorch): the library is component libtorch, so that what runs without it needs no LibTorch.
 if(LOCKSTEP_HAVE_LIBTORCH)
   install(TARGETS lockstep_shared_libtorch EXPORT lockstep-libtorch-targets
@@ -17,6 +33,8 @@ if(LOCKSTEP_HAVE_LIBTORCH)
           DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/lockstep" COMPONENT libtorch FILES_MATCHING PATTERN "*.h")
   install(FILES "${PROJECT_SOURCE_DIR}/runtime/include/lockstep/libtorch.h"
           DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/lockstep" COMPONENT libtorch)
+  lockstep_torch_flags(torch_cflags torch_libs)
+  lockstep_pkgconfig(lockstep-libtorch libtorch)
 endif()
 # What users include is what lies below runtime/include, at the same paths, and nothing else.
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/runtime/include/lockstep" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"

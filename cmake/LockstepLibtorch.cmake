@@ -34,6 +34,20 @@ print(s.submodule_search_locations[0] if s else '', end='')"
   endif()
 endfunction()
 
+# The compiler's and the linker's arguments for the target torch, for those who build without CMake.
+function(lockstep_torch_flags cflags libs)
+  get_target_property(folders torch INTERFACE_INCLUDE_DIRECTORIES)
+  list(TRANSFORM folders PREPEND "-I")
+  list(JOIN folders " " folders)
+  lockstep_torch_prefix("${Torch_DIR}" prefix)
+  find_library(LOCKSTEP_TORCH_CPU NAMES torch_cpu PATHS "${prefix}/lib" "${prefix}/${CMAKE_LIBRARY_ARCHITECTURE}"
+               NO_DEFAULT_PATH NO_CACHE REQUIRED)
+  cmake_path(GET LOCKSTEP_TORCH_CPU PARENT_PATH at)
+  set(${cflags} "${folders}" PARENT_SCOPE)
+  # libtorch.so itself holds nothing: it brings a GPU's kernels.
+  set(${libs} "-L${at} -Wl,-rpath,${at} -Wl,--push-state,--no-as-needed -ltorch -Wl,--pop-state -ltorch_cpu -lc10" PARENT_SCOPE)
+endfunction()
+
 # Torch's own configuration may end the whole run (CUDA files that are not there), so a process of its own tries it.
 function(lockstep_probe_libtorch folder result)
   lockstep_torch_prefix("${folder}" prefix)

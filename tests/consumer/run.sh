@@ -2,26 +2,17 @@
 # run.sh SOURCE BUILD WORK CMAKE CXX: does what README.md and docs/INSTALL.md tell a user to do, with the pages' own words.
 #
 # Takes the program out of README.md, the CMakeLists.txt and the command lines out of docs/INSTALL.md (each follows a comment
-# "consumer: NAME"), installs BUILD into a prefix, moves it, builds the program both ways and runs it on 2 ranks.
+# "consumer: NAME"), installs BUILD into a prefix, moves it, builds the program in each of the ways and runs it on 2 ranks.
 set -Eeuo pipefail
 trap 'echo "consumer: failed at line $LINENO: $BASH_COMMAND" >&2' ERR
 source=$1 build=$2 work=$3 cmake=$4
 export CXX=$5
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT "${!LOCKSTEP_@}"
 
-# block NAME: the fenced block after "<!-- consumer: NAME -->" in README.md or docs/INSTALL.md.
-block() {
-  local text
-  text=$(awk -v mark="<!-- consumer: $1 -->" '
-    index($0, mark) { found = 1; next }
-    found && /^```/ { if (inside) exit; inside = 1; next }
-    inside { print }' "$source/README.md" "$source/docs/INSTALL.md")
-  [[ -n $text ]] || { echo "consumer: README.md and docs/INSTALL.md have no block '$1'" >&2; return 1; }
-  printf '%s\n' "$text"
-}
+source "$source/tests/consumer/blocks.sh"
 
 rm -rf "$work"
-mkdir -p "$work/home" "$work/by_cmake" "$work/by_hand"
+mkdir -p "$work/home" "$work/by_cmake"
 export HOME=$work/home
 # Moved after the installation: the tree must not remember where it was made.
 "$cmake" --install "$build" --prefix "$work/first" >"$work/install.log"
@@ -47,8 +38,22 @@ block CMakeLists.txt >CMakeLists.txt
 block cmake | bash -euo pipefail -s
 check_run
 
-cd "$work/by_hand"
-block train.cc >train.cc
-block g++ | bash -euo pipefail -s
-mkdir build && mv train build/train
-check_run
+for way in pkg-config g++; do
+  mkdir "$work/by_$way"
+  cd "$work/by_$way"
+  block train.cc >train.cc
+  block "$way" | bash -euo pipefail -s
+  mkdir build && mv train build/train
+  check_run
+done
+
+# Nothing of where it was built or first installed, and what needs the core alone loads no other library of lockstep's.
+export PKG_CONFIG_PATH=$HOME/.local/lib/pkgconfig
+[[ $(pkg-config --libs lockstep-core) != *lockstep_nn* ]]
+for module in "$PKG_CONFIG_PATH"/lockstep*.pc; do
+  module=$(basename "$module" .pc)
+  pkg-config --print-errors --exists "$module"
+  words=$(pkg-config --cflags --libs "$module")
+  words=${words//$HOME/}  # the tree is below the build here
+  [[ $words != *"$build"* && $words != *"$work/first"* ]]
+done

@@ -1,0 +1,13 @@
+# shellcheck shell=bash disable=SC2154
+# Sourced by the scripts beside it, which set `source`, the folder of the sources.
+
+# block NAME: the fenced block after "<!-- consumer: NAME -->" in README.md or docs/INSTALL.md.
+block() {
+  local text
+  text=$(awk -v mark="<!-- consumer: $* -->" '
+    index($0, mark) { found = 1; next }
+    found && /^```/ { if (inside) exit; inside = 1; next }
+    inside { print }' "$source/README.md" "$source/docs/INSTALL.md")
+  [[ -n $text ]] || { echo "consumer: README.md and docs/INSTALL.md have no block '$*'" >&2; return 1; }
+  printf '%s\n' "$text"
+}
