@@ -28,7 +28,11 @@ if(LOCKSTEP_BUILD_TESTS)
 endif()
 
 # What the plug-ins bring (LockstepPlugins.cmake). Debian's Gloo has no file that says its version.
-find_package(Gloo CONFIG QUIET)
+if(NOT LOCKSTEP_GLOO STREQUAL "OFF")
+  find_package(Gloo CONFIG QUIET)
+endif()
 lockstep_plugin_choice(gloo "${Gloo_FOUND}" "Gloo from ${Gloo_DIR}" libgloo-dev)
-find_package(MPI QUIET COMPONENTS C)
+if(NOT LOCKSTEP_MPI STREQUAL "OFF")
+  find_package(MPI QUIET COMPONENTS C)
+endif()
 lockstep_plugin_choice(mpi "${MPI_C_FOUND}" "MPI ${MPI_C_VERSION} from ${MPI_C_INCLUDE_DIRS}" libopenmpi-dev)

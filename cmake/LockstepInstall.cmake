@@ -18,6 +18,12 @@ function(lockstep_pkgconfig name component)
   install(FILES "${PROJECT_BINARY_DIR}/${name}.pc" DESTINATION "${pkgconfig_folder}" COMPONENT ${component})
 endfunction()
 
+install(TARGETS lockstep_launcher lockstep_probe RUNTIME COMPONENT runtime)
+foreach(plugin gloo mpi cuda)
+  if(TARGET lockstep_plugin_${plugin})
+    install(TARGETS lockstep_plugin_${plugin} LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT ${plugin})
+  endif()
+endforeach()
 install(TARGETS lockstep_shared_core lockstep_shared_nn EXPORT lockstep-targets
         LIBRARY COMPONENT runtime NAMELINK_COMPONENT devel)
 install(EXPORT lockstep-targets NAMESPACE lockstep:: DESTINATION "${config_folder}" COMPONENT devel)

@@ -2,7 +2,7 @@
 #
 #   AUTO  if a LibTorch is found that fits, and no sanitizer is on; else the configuration says in one line why not
 #   ON    the same, and an error if not
-#   OFF   never; nothing is looked for
+#   OFF   never; nothing is looked for: so it is within another project
 #
 # Found: the one that Torch_DIR names, and no other. Without it, in this order: where CMAKE_PREFIX_PATH points (the zip
 # from pytorch.org, unpacked), the system's (Debian's libtorch-dev), the C++ files inside the torch package of the python3
@@ -10,7 +10,7 @@
 #
 # Sets LOCKSTEP_HAVE_LIBTORCH, and LOCKSTEP_LIBTORCH_REASON where it is false.
 include(LockstepTorchTarget)
-set(LOCKSTEP_LIBTORCH AUTO CACHE STRING "Build lockstep::libtorch: AUTO, ON or OFF")
+set(LOCKSTEP_LIBTORCH ${LOCKSTEP_PACKAGES_DEFAULT} CACHE STRING "Build lockstep::libtorch: AUTO, ON or OFF")
 set_property(CACHE LOCKSTEP_LIBTORCH PROPERTY STRINGS AUTO ON OFF)
 if(NOT LOCKSTEP_LIBTORCH MATCHES "^(AUTO|ON|OFF)$")
   message(FATAL_ERROR "LOCKSTEP_LIBTORCH is '${LOCKSTEP_LIBTORCH}'; give AUTO, ON or OFF")
@@ -63,7 +63,7 @@ one since; pass -DTorch_DIR= with one whose name says cxx11-abi" PARENT_SCOPE)
     set(${result} "" PARENT_SCOPE)
     return()
   endif()
-  set(work "${CMAKE_BINARY_DIR}/CMakeFiles/lockstep_libtorch_probe")
+  set(work "${PROJECT_BINARY_DIR}/CMakeFiles/lockstep_libtorch_probe")
   file(REMOVE_RECURSE "${work}")
   file(WRITE "${work}/CMakeLists.txt" "cmake_minimum_required(VERSION 3.25)\nproject(probe C CXX)\n"
        "find_package(Torch CONFIG REQUIRED)\n"

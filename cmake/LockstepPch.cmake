@@ -21,7 +21,7 @@ endfunction()
 # lockstep_use_pch. All definitions of its LIBS must be theirs too; they may have more.
 function(lockstep_pch NAME)
   cmake_parse_arguments(P "" "" "COMPILED;LIBS;HEADERS" ${ARGN})
-  set(source "${CMAKE_BINARY_DIR}/CMakeFiles/${NAME}.cc")
+  set(source "${PROJECT_BINARY_DIR}/CMakeFiles/${NAME}.cc")
   file(CONFIGURE OUTPUT "${source}" CONTENT "// The precompiled header is made with this file; it needs one.\n")
   add_library(${NAME} OBJECT EXCLUDE_FROM_ALL "${source}")
   target_link_libraries(${NAME} PRIVATE lockstep_flags ${P_LIBS})

@@ -1,8 +1,15 @@
 # Plug-ins: shared libraries that the core loads when they are asked for, so that it links none of what they bring.
 #
-# Each is chosen by LOCKSTEP_NAME: AUTO builds it if its packages are there, ON demands them, OFF leaves it out. What was
-# found is said at configure time. Under sanitizers AUTO leaves it out too: the foreign library is built without them,
+# Each is chosen by LOCKSTEP_NAME: AUTO builds it if its packages are there, ON demands them, OFF, which it is within another
+# project, leaves it out. What was found is said at configure time. Under sanitizers AUTO leaves it out too: the foreign library is built without them,
 # and what they then report is its locking and its memory. comm/wire, all but the bytes' way, runs under them without it.
+
+foreach(name gloo mpi cuda)
+  string(TOUPPER "${name}" upper)
+  set(LOCKSTEP_${upper} ${LOCKSTEP_PACKAGES_DEFAULT} CACHE STRING
+      "Build the plug-in ${name}: AUTO (if its packages are there), ON or OFF")
+  set_property(CACHE LOCKSTEP_${upper} PROPERTY STRINGS AUTO ON OFF)
+endforeach()
 
 # The stamp by which the core knows a plug-in of its own build: version, compiler, machine, sanitizers, and the headers
 # whose objects pass between them.
@@ -44,15 +51,12 @@ function(lockstep_plugin)
   lockstep_unity(lockstep_plugin_${P_NAME})
   target_compile_definitions(lockstep_plugin_${P_NAME} PRIVATE "LOCKSTEP_BUILD_STAMP=\"${LOCKSTEP_BUILD_STAMP}\"")
   set_target_properties(lockstep_plugin_${P_NAME} PROPERTIES OUTPUT_NAME lockstep_${P_NAME} INSTALL_RPATH "$ORIGIN")
-  install(TARGETS lockstep_plugin_${P_NAME} LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT ${P_NAME})
 endfunction()
 
 # lockstep_plugin_choice(NAME found "what was found" "what to install"): sets LOCKSTEP_HAS_NAME, and where that is false
 # LOCKSTEP_WHY_NO_NAME.
 function(lockstep_plugin_choice name found what remedy)
   string(TOUPPER "${name}" upper)
-  set(LOCKSTEP_${upper} AUTO CACHE STRING "Build the plug-in ${name}: AUTO (if its packages are there), ON or OFF")
-  set_property(CACHE LOCKSTEP_${upper} PROPERTY STRINGS AUTO ON OFF)
   set(has FALSE)
   set(why "")
   if(LOCKSTEP_${upper} STREQUAL "OFF")

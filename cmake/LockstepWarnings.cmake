@@ -1,9 +1,9 @@
-# Warnings are errors, in our own code only. Sanitizers are chosen by LOCKSTEP_SANITIZE.
+# Warnings, in our own code only; LOCKSTEP_WERROR makes them errors. Sanitizers are chosen by LOCKSTEP_SANITIZE.
 add_library(lockstep_flags INTERFACE)
 # Our own sources include public headers as users do, "lockstep/...", and the rooms' from the root.
 target_include_directories(lockstep_flags INTERFACE "${PROJECT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/runtime/include")
 target_compile_options(lockstep_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
-                                                -Wcast-align -Wnull-dereference -Werror)
+                                                -Wcast-align -Wnull-dereference $<$<BOOL:${LOCKSTEP_WERROR}>:-Werror>)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # g++ 12 reports null dereferences and overflows inside its own standard library at -O2.
   target_compile_options(lockstep_flags INTERFACE -Wno-psabi -Wno-null-dereference -Wno-stringop-overflow -Wno-array-bounds

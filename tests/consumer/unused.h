@@ -1,0 +1,5 @@
+// Warns in every source that includes it: -Wall, but no -Werror.
+inline int lockstep_test_unused() {
+  int never_read = 0;
+  return 0;
+}
