@@ -5,8 +5,8 @@
 #   OFF   never; nothing is looked for: so it is within another project
 #
 # Found: the one that Torch_DIR names, and no other. Without it, in this order: where CMAKE_PREFIX_PATH points (the zip
-# from pytorch.org, unpacked), the system's (Debian's libtorch-dev), the C++ files inside the torch package of the python3
-# on the PATH.
+# from pytorch.org, unpacked; what `python3 -c "import torch; print(torch.utils.cmake_prefix_path)"` prints, which Torch_DIR
+# may be too), the system's (Debian's libtorch-dev), the C++ files inside the torch package of the python3 on the PATH.
 #
 # Sets LOCKSTEP_HAVE_LIBTORCH, and LOCKSTEP_LIBTORCH_REASON where it is false.
 include(LockstepTorchTarget)
@@ -55,7 +55,7 @@ function(lockstep_probe_libtorch folder result)
   file(READ "${folder}/TorchConfig.cmake" config)
   if(config MATCHES "_GLIBCXX_USE_CXX11_ABI=0")
     set(${result} "the LibTorch of ${folder} has the C++ ABI of before 2015 (_GLIBCXX_USE_CXX11_ABI=0), this build the \
-one since; pass -DTorch_DIR= with one whose name says cxx11-abi" PARENT_SCOPE)
+one since; pass -DTorch_DIR= with a zip's whose name says cxx11-abi, or with a Python package's of PyTorch 2.6 or newer" PARENT_SCOPE)
     return()
   endif()
   lockstep_torch_is_for_gpus("${folder}" for_gpus)
@@ -109,7 +109,8 @@ else()
      OR NOT EXISTS "${LOCKSTEP_TORCH_CONFIG}/TorchConfig.cmake")
     unset(LOCKSTEP_TORCH_CONFIG CACHE)
   endif()
-  set(suffixes share/cmake/Torch "lib/${CMAKE_LIBRARY_ARCHITECTURE}/cmake/Torch" lib/cmake/Torch cmake/Torch)
+  # Torch: below what Python calls torch.utils.cmake_prefix_path.
+  set(suffixes share/cmake/Torch "lib/${CMAKE_LIBRARY_ARCHITECTURE}/cmake/Torch" lib/cmake/Torch cmake/Torch Torch)
   set(python_torch "")
   if(torch_asked)
     find_path(LOCKSTEP_TORCH_CONFIG NAMES TorchConfig.cmake PATHS "${torch_asked}" PATH_SUFFIXES ${suffixes} NO_DEFAULT_PATH)
@@ -135,7 +136,10 @@ share/cmake/Torch of an unpacked LibTorch")
     if(NOT LOCKSTEP_LIBTORCH_REASON)
       set(LOCKSTEP_TORCH_PROBED "${LOCKSTEP_TORCH_CONFIG}" CACHE INTERNAL "The LibTorch that has been tried")
       set(Torch_DIR "${LOCKSTEP_TORCH_CONFIG}" CACHE PATH "The folder of TorchConfig.cmake" FORCE)
+      # A project that lockstep is a part of links torch with lockstep::libtorch.
+      set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL TRUE)
       lockstep_torch_target("${Torch_DIR}")
+      unset(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL)
       if(Torch_VERSION VERSION_LESS LOCKSTEP_LIBTORCH_OLDEST)
         set(LOCKSTEP_LIBTORCH_REASON "the LibTorch of ${LOCKSTEP_TORCH_CONFIG} is ${Torch_VERSION}; \
 ${LOCKSTEP_LIBTORCH_OLDEST} is the oldest that is supported; pass -DTorch_DIR= with a newer one's share/cmake/Torch")
@@ -147,7 +151,12 @@ ${LOCKSTEP_LIBTORCH_OLDEST} is the oldest that is supported; pass -DTorch_DIR= w
 endif()
 
 if(LOCKSTEP_HAVE_LIBTORCH)
-  message(STATUS "lockstep::libtorch: LibTorch ${Torch_VERSION} of ${LOCKSTEP_TORCH_CONFIG}")
+  lockstep_torch_is_for_gpus("${LOCKSTEP_TORCH_CONFIG}" for_gpus)
+  set(what "")
+  if(for_gpus)
+    set(what " for GPUs")
+  endif()
+  message(STATUS "lockstep::libtorch: LibTorch ${Torch_VERSION}${what} of ${LOCKSTEP_TORCH_CONFIG}")
 elseif(LOCKSTEP_LIBTORCH STREQUAL "ON")
   message(FATAL_ERROR "LOCKSTEP_LIBTORCH=ON, but ${LOCKSTEP_LIBTORCH_REASON}")
 else()

@@ -30,6 +30,9 @@ macro(lockstep_torch_target folder)
       # libtorch.so itself holds nothing: it brings the GPU's kernels, and is kept all the same.
       INTERFACE_LINK_LIBRARIES "-Wl,--push-state,--no-as-needed;${lockstep_torch_at}/lib/libtorch.so;-Wl,--pop-state;\
 ${lockstep_torch_at}/lib/libtorch_cpu.so;${lockstep_torch_at}/lib/libc10.so")
+    if(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL)
+      set_target_properties(torch PROPERTIES IMPORTED_GLOBAL TRUE)
+    endif()
     set(PACKAGE_FIND_VERSION "")
     include("${folder}/TorchConfigVersion.cmake")
     set(Torch_VERSION "${PACKAGE_VERSION}")

@@ -23,6 +23,23 @@ fails() {
   fi
 }
 
-"$cmake" -S "$here" -B "$work/auto" -G "$generator" -DLOCKSTEP_LIBTORCH=AUTO
+"$cmake" -S "$here" -B "$work/auto" -G "$generator" -DLOCKSTEP_LIBTORCH=AUTO | tee "$work/auto.log"
+grep -q 'lockstep::libtorch: LibTorch 2.1.0 of ' "$work/auto.log"
+grep -q 'lockstep::libtorch: LibTorch 2.11.0 for GPUs of ' "$work/auto.log"
+
+# takes FOLDER ARGUMENT...: demanded, it is the one in FOLDER that is taken.
+takes() {
+  local folder=$1
+  shift
+  rm -rf "$work/taking"
+  "$cmake" -S "$here" -B "$work/taking" -G "$generator" -DLOCKSTEP_LIBTORCH=ON "$@" >"$work/log" 2>&1 || { cat "$work/log" >&2; return 1; }
+  grep -qE "LibTorch [0-9.]+( for GPUs)? of $folder\$" "$work/log" || { cat "$work/log" >&2; return 1; }
+}
+auto=$work/auto
+takes "$auto/good/share/cmake/Torch" -DCMAKE_PREFIX_PATH="$auto/good"
+takes "$auto/good/share/cmake/Torch" -DCMAKE_PREFIX_PATH="$auto/good/share/cmake"
+takes "$auto/gpus/share/cmake/Torch" -DCMAKE_PREFIX_PATH="$auto/gpus/share/cmake"
+fails "the LibTorch of $auto/gpus_abi/share/cmake/Torch has the C++ ABI of before 2015" -DLOCKSTEP_LIBTORCH=ON \
+  -DTorch_DIR="$auto/gpus_abi/share/cmake"
 fails "LOCKSTEP_LIBTORCH=ON, but Torch_DIR is '/nowhere', which has no TorchConfig.cmake" -DLOCKSTEP_LIBTORCH=ON -DTorch_DIR=/nowhere
 fails "LOCKSTEP_LIBTORCH is 'YES'; give AUTO, ON or OFF" -DLOCKSTEP_LIBTORCH=YES

@@ -1,0 +1,15 @@
+# Included right after the project() of a project that has lockstep in it and asks for gloo and libtorch: at its end, that what
+# was found can be built and linked there.
+function(check_asked)
+  if(Gloo_DIR AND NOT TARGET lockstep_plugin_gloo)
+    message(SEND_ERROR "Gloo is in ${Gloo_DIR}, and there is no target lockstep_plugin_gloo")
+  endif()
+  if(TARGET lockstep::libtorch)
+    if(NOT TARGET torch)
+      message(SEND_ERROR "lockstep::libtorch links torch, which the project does not see")
+    endif()
+  elseif(EXISTS "${Torch_DIR}/TorchConfig.cmake")
+    message(SEND_ERROR "LibTorch is in ${Torch_DIR}, and there is no target lockstep::libtorch")
+  endif()
+endfunction()
+cmake_language(DEFER CALL check_asked)
