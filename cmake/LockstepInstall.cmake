@@ -53,3 +53,6 @@ install(FILES "${CMAKE_CURRENT_BINARY_DIR}/lockstep-config.cmake"
               "${CMAKE_CURRENT_BINARY_DIR}/lockstep-config-version.cmake"
         DESTINATION "${config_folder}" COMPONENT devel)
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DATADIR}/doc/lockstep" COMPONENT runtime)
+if(PROJECT_IS_TOP_LEVEL)
+  include(LockstepPackages)
+endif()

@@ -44,7 +44,7 @@ APT_CODE=100 expect apt_fails 1 'apt-get install failed \(exit code 100.*Remedy 
 expect logged_shows_the_end 1 '^the real reason$' in_lib 'logged log what remedy sh -c "echo the real reason; exit 3"'
 expect errors_are_one_line 1 'failed at line [0-9]+ of .*: false$' in_lib 'false'
 
-for script in quickstart install test-gpu; do
+for script in quickstart install package test-gpu; do
   expect "$script refuses" 1 "unknown argument '--bogus'; usage: scripts/$script" "$work/clone/scripts/$script" --bogus
 done
 for extra in "$work/clone/tests/extra/"*; do
@@ -56,12 +56,13 @@ for extra in "$work/clone/tests/extra/"*; do
 done
 expect extra_of_no_name 1 "--extra 'bogus': there are cuda" "$work/clone/scripts/test" --extra bogus
 expect quick_and_sanitizers 1 'give one' "$work/clone/scripts/test" --quick --sanitizers
-for script in quickstart install test test-gpu; do
+for script in quickstart install package test test-gpu; do
   expect "$script helps" 0 "^scripts/$script \\[" "$work/clone/scripts/$script" --help
   expect "$script helps from elsewhere" 0 "^scripts/$script \\[" env -C "$work/clone/scripts" "./$script" --help
 done
 expect install_wants_a_prefix 1 'where to' "$work/clone/scripts/install"
 expect install_wants_one_prefix 1 "two prefixes, '.*' and 'b'; usage" "$work/clone/scripts/install" a b
+expect package_wants_one_folder 1 "two folders, 'a' and 'b'; usage" "$work/clone/scripts/package" a b
 mkdir -p "$work/clone/examples/01_one" "$work/clone/examples/common"
 for arguments in --with '--with 02_two'; do
   # shellcheck disable=SC2086  # words
