@@ -38,6 +38,17 @@ block CMakeLists.txt >CMakeLists.txt
 block cmake | bash -euo pipefail -s
 check_run
 
+# Components by their names, and one that there is not.
+mkdir "$work/components"
+cd "$work/components"
+printf 'cmake_minimum_required(VERSION 3.25)\nproject(components CXX)\nfind_package(lockstep REQUIRED COMPONENTS ${WANTED})\n' >CMakeLists.txt
+"$cmake" -S . -B build -D CMAKE_PREFIX_PATH="$HOME/.local" -D 'WANTED=core;lockstep' >configure.log
+if "$cmake" -S . -B build -D 'WANTED=core;nccl' >refused.log 2>&1; then
+  echo "consumer: find_package took a component that there is not" >&2
+  exit 1
+fi
+tr -s ' \n' ' ' <refused.log | grep -q "lockstep has no component 'nccl'; there are core, lockstep and libtorch"
+
 for way in pkg-config g++; do
   mkdir "$work/by_$way"
   cd "$work/by_$way"
