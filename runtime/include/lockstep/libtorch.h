@@ -9,6 +9,7 @@
 #include "lockstep/libtorch/collectives.h"
 #include "lockstep/libtorch/distributed_data_parallel.h"
 #include "lockstep/libtorch/distributed_sampler.h"
+#include "lockstep/libtorch/grad_scaler.h"
 #include "lockstep/libtorch/state_file.h"
 #include "lockstep/libtorch/sync_batch_norm.h"
 #include "lockstep/libtorch/torch_stream.h"

@@ -1,0 +1,78 @@
+// Loss scaling for float16, which LibTorch's C++ lacks: torch.cuda.amp.GradScaler, with its defaults.
+//
+//   lockstep::libtorch::GradScaler scaler;
+//   for (auto& batch : *loader) {
+//     optimizer.zero_grad();
+//     scaler.scale(loss_of(ddp(batch.data), batch.target)).backward();
+//     scaler.unscale_(optimizer);                                          // only to look at gradients, as clipping
+//     does torch::nn::utils::clip_grad_norm_(model.parameters(), 1.0); scaler.step(optimizer); // not with an Inf or
+//     NaN in the gradients scaler.update();
+//   }
+//
+// Over ranks: DistributedDataParallel gives every rank the same bits, so an Inf of one rank is in the gradients of all,
+// and all leave out the same step and keep the same scale. Nothing is sent. Parameters that a group does not reduce
+// have no such promise.
+//
+// On a GPU the host waits once for each optimizer, in step() or unscale_(), to know whether there is an Inf; as torch's
+// own does. bfloat16 has float32's range and needs no scaler.
+//
+// Threads: one at a time. Failure: InvalidArgument for options out of range, calls in a wrong order, and gradients in
+//   float16 (keep trained parameters in float32) or sparse ones.
+#pragma once
+
+#include <torch/optim/optimizer.h>
+#include <torch/serialize/archive.h>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+
+#include "lockstep/base/api.h"
+
+namespace lockstep::libtorch {
+
+struct GradScalerOptions {
+  double init_scale = 65536;
+  double growth_factor = 2;             // above 1: of the scale, after growth_interval steps without an Inf or NaN
+  double backoff_factor = 0.5;          // between 0 and 1: of the scale, after a step with one
+  std::int64_t growth_interval = 2000;  // at least 1
+  bool enabled = true;  // false: scale() and step() do what they do without a scaler, the others nothing
+};
+
+class LOCKSTEP_API GradScaler {
+ public:
+  explicit GradScaler(const GradScalerOptions& options = {});
+
+  // loss * scale, in float32 at least: a backward of it gives scaled gradients.
+  at::Tensor scale(const at::Tensor& loss) const;
+  // Divides the gradients of the optimizer's parameters by the scale, in place; once between two update()s.
+  void unscale_(::torch::optim::Optimizer& optimizer);
+  // Runs optimizer.step() on unscaled gradients, and returns true; with an Inf or NaN in them it leaves the parameters
+  // alone and returns false. Once between two update()s.
+  bool step(::torch::optim::Optimizer& optimizer);
+  // Behind the steps of all optimizers: the scale of the next ones.
+  void update();
+  // The same with a scale of the program's.
+  void update(double new_scale);
+
+  double get_scale() const { return options_.enabled ? scale_ : 1; }
+  const GradScalerOptions& options() const { return options_; }
+
+  // Scale and progress of its growth: torch's state_dict(), by its names.
+  void save(::torch::serialize::OutputArchive& archive) const;
+  void load(::torch::serialize::InputArchive& archive);
+
+ private:
+  enum class Stage : std::uint8_t { ready, unscaled, stepped };
+  struct Seen {
+    Stage stage = Stage::ready;
+    bool found_inf = false;
+  };
+
+  GradScalerOptions options_;
+  double scale_;
+  std::int64_t growth_tracker_ = 0;  // steps without an Inf or NaN since the scale changed
+  std::map<const ::torch::optim::Optimizer*, Seen> seen_;
+};
+
+}  // namespace lockstep::libtorch
