@@ -197,7 +197,7 @@ TEST(Collectives, WhatCannotWorkIsRefusedBeforeAnythingStarts) {
 TEST(Collectives, ReadsOfExpandedAndConjugatedTensorsAreTheirValues) {
   run_torch_ranks(2, [](const Group& group) {
     EXPECT_TRUE(at::equal(all_gather(at::full({1}, group->rank()).expand({2, 3}), group),
-                          at::tensor({0, 0, 1, 1}).view({4, 1}).expand({4, 3})));
+                          at::tensor({0, 0, 1, 1}, at::kLong).view({4, 1}).expand({4, 3})));
     const at::Tensor complex = at::view_as_complex(at::tensor({1.0, 2.0}).view({1, 2}));
     EXPECT_TRUE(at::equal(all_gather(complex.conj(), group), at::cat({complex.conj(), complex.conj()})));
     const at::Tensor conjugated = complex.clone().conj();

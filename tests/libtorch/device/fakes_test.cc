@@ -3,6 +3,7 @@
 // orders.
 #include <barrier>
 
+#include "lockstep/libtorch/collectives.h"
 #include "tests/fakes/cudart/fake_cuda.h"
 #include "tests/libtorch/device/device.h"
 
@@ -53,6 +54,30 @@ TEST(Device, NoStepWaitsOnTheHost) {
     everyone.arrive_and_wait();
     EXPECT_EQ(ddp.steps(), 6);
     EXPECT_FALSE(net->side->weight.grad().defined());
+  });
+}
+
+// What a stream computes, sends and reads is in order by events alone.
+TEST(Device, NoCollectiveWaitsOnTheHost) {
+  std::barrier everyone(2);
+  on_devices(2, [&](const Group& group) {
+    const auto device = libtorch::device_of(*group);
+    const at::Tensor sum = at::ones({4, 6}, device), columns = at::ones({6, 4}, device).t();
+    std::int64_t before = 0;
+    for (int step = 0; step < 4; ++step) {
+      if (step == 2) {
+        everyone.arrive_and_wait();
+        before = fake_cuda::host_synchronisations();
+        everyone.arrive_and_wait();
+      }
+      libtorch::all_reduce(sum, group, ReduceOp::avg);
+      libtorch::broadcast(columns, group);
+      const at::Tensor all = libtorch::all_gather(sum + 1, group);
+      libtorch::reduce_scatter(all, group).add_(1);
+    }
+    everyone.arrive_and_wait();
+    EXPECT_EQ(fake_cuda::host_synchronisations(), before);
+    everyone.arrive_and_wait();
   });
 }
 
