@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
 
 #include <concepts>
 #include <ranges>
@@ -11,9 +12,9 @@
 
 namespace lockstep::libtorch {
 
-// visit(tensor) for every tensor in `value`: itself, or within tuples, pairs, optionals (std's and torch's), containers
-// (vector, array, list, map, at::TensorList, torch::OrderedDict), at any depth. Other types, structs of the user's own
-// among them, hold none. What is const in a container is visited as const.
+// visit(tensor) for every tensor in `value`: itself, of an IValue too, or within tuples, pairs, optionals (std's and
+// torch's), containers (vector, array, list, map, at::TensorList, torch::OrderedDict), at any depth. Other types,
+// structs of the user's own among them, hold none. What is const in a container is visited as const.
 template <typename T, typename Visit>
 void visit_tensors(T& value, const Visit& visit);
 
@@ -51,6 +52,8 @@ void visit_tensors(T& value, const Visit& visit) {
   using Plain = std::remove_const_t<T>;
   if constexpr (std::is_base_of_v<at::Tensor, Plain>) {
     visit(value);
+  } else if constexpr (std::is_same_v<Plain, c10::IValue>) {
+    if (value.isTensor()) visit(value.toTensor());
   } else if constexpr (detail::IsTuple<Plain>::value) {
     std::apply([&](auto&... items) { (visit_tensors(items, visit), ...); }, value);
   } else if constexpr (detail::IsOptional<T>) {

@@ -1,0 +1,48 @@
+// A torch::jit::Module, as Python exports it, as a torch::nn::Module: to fine-tune it under DistributedDataParallel.
+//
+//   lockstep::libtorch::ScriptModule net(torch::jit::load("model.pt"));              // of torch.jit.script or trace
+//   lockstep::libtorch::DistributedDataParallel ddp(net, group);
+//   torch::optim::SGD optimizer(net.parameters(), 0.01);
+//   ...
+//   loss_of(ddp(batch.data).toTensor(), batch.target).backward();
+//   ...
+//   lockstep::on_rank0(*group, [&] { net.script().save("tuned.pt"); });
+//
+// Parameters and buffers are the script's own tensors, under its dotted names: what is trained, broadcast or loaded
+// here is in script(). train(), eval() and to() reach it.
+//
+// Of what forward returns, DistributedDataParallel sees a tensor; one in a tuple, list or dict it doesn't, as with a
+// struct of the program's own: leave DdpOptions::weigh_outputs off then.
+//
+// Threads: one at a time. Failure: torch's own errors, from forward().
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/script.h>
+
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/api.h"
+
+namespace lockstep::libtorch {
+
+class LOCKSTEP_API ScriptModule : public ::torch::nn::Module {
+ public:
+  // Shares the script's tensors.
+  explicit ScriptModule(::torch::jit::Module script);
+
+  // The script's forward, of tensors and whatever else an IValue is made from.
+  template <typename... Args>
+  c10::IValue forward(Args&&... args) {
+    return script_.forward({c10::IValue(std::forward<Args>(args))...});
+  }
+  void train(bool on = true) override;
+
+  ::torch::jit::Module& script() { return script_; }
+
+ private:
+  ::torch::jit::Module script_;
+};
+
+}  // namespace lockstep::libtorch
