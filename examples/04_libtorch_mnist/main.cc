@@ -38,7 +38,7 @@ void train(int epoch, Model& model, DataLoader& loader, torch::optim::Optimizer&
 }
 
 template <typename Model, typename DataLoader>
-void test(Model& model, DataLoader& loader) {
+void test(Model& model, DataLoader& loader, lockstep::ProcessGroup& group) {
   torch::NoGradGuard no_grad;
   model.eval();
   double loss = 0;
@@ -50,7 +50,11 @@ void test(Model& model, DataLoader& loader) {
     correct += output.argmax(1).eq(batch.target).sum().template item<int64_t>();
     count += batch.target.size(0);
   }
-  std::printf("test loss %.4f  accuracy %.3f\n", loss / double(count), double(correct) / double(count));
+  lockstep::Metrics metrics(group);
+  metrics.add("loss", loss, count);
+  metrics.add("accuracy", correct, count);
+  const lockstep::MetricResults all = metrics.result();
+  std::printf("test loss %.4f  accuracy %.3f\n", all.mean("loss"), all.mean("accuracy"));
 }
 
 int main(int argc, char** argv) {
@@ -68,11 +72,13 @@ int main(int argc, char** argv) {
                       .map(torch::data::transforms::Stack<>());
   lockstep::libtorch::DistributedSampler sampler(train_set.size().value(), group->rank(), group->size());
   auto train_loader = torch::data::make_data_loader(std::move(train_set), sampler, 64 / group->size());
-  auto test_loader = torch::data::make_data_loader(std::move(test_set), 1000);
+  lockstep::libtorch::DistributedSampler test_sampler(test_set.size().value(), group->rank(), group->size(),
+                                                      {.shuffle = false, .uneven = lockstep::libtorch::Uneven::exact});
+  auto test_loader = torch::data::make_data_loader(std::move(test_set), test_sampler, 1000 / group->size());
 
   torch::optim::SGD optimizer(model.parameters(), torch::optim::SGDOptions(0.01).momentum(0.5));
   for (int epoch = 1; epoch <= 3; ++epoch) {
     train(epoch, ddp, *train_loader, optimizer);
-    test(model, *test_loader);
+    test(model, *test_loader, *group);
   }
 }
