@@ -47,4 +47,5 @@ if compgen -G "$root/packages/lockstep-libtorch_*.deb" >/dev/null; then
   step libtorch '^Inst lockstep-libtorch ' "apt-get install --simulate -q -y /packages/lockstep-libtorch_*.deb"
 fi
 step removed 'Removing lockstep' "apt-get purge -q -y 'lockstep*' && ! find /usr /etc -name '*lockstep*' | grep ."
+rm -rf "$root"
 echo "bare root: passed"
