@@ -38,6 +38,17 @@ std::vector<std::vector<int>> group_by_value(std::span<const std::string> values
 
 }  // namespace
 
+std::string describe_values(std::span<const std::string> by_rank) {
+  const auto groups = group_by_value(by_rank);
+  if (groups.size() <= 1) return {};
+  std::vector<std::string> parts;
+  for (const auto& ranks : groups) {
+    parts.push_back(fmt::format("{} {} {}", rendezvous::describe_ranks(ranks), ranks.size() == 1 ? "has" : "have",
+                                by_rank[static_cast<std::size_t>(ranks.front())]));
+  }
+  return fmt::format("{}", fmt::join(parts, "; "));
+}
+
 std::string first_difference(std::span<const std::vector<std::string>> lists) {
   std::size_t longest = 0;
   for (const auto& list : lists) longest = std::max(longest, list.size());
@@ -46,15 +57,10 @@ std::string first_difference(std::span<const std::vector<std::string>> lists) {
     for (const auto& list : lists) {
       values.push_back(entry < list.size() ? list[entry] : fmt::format("only {} parameters", list.size() - 1));
     }
-    const auto groups = group_by_value(values);
-    if (groups.size() == 1) continue;
-    std::vector<std::string> parts;
-    for (const auto& ranks : groups) {
-      parts.push_back(fmt::format("{} {} {}", rendezvous::describe_ranks(ranks), ranks.size() == 1 ? "has" : "have",
-                                  values[static_cast<std::size_t>(ranks.front())]));
-    }
-    const std::string what = entry == 0 ? "the bucket options" : fmt::format("parameter {}", entry - 1);
-    return fmt::format("{}: {}", what, fmt::join(parts, "; "));
+    const std::string difference = describe_values(values);
+    if (difference.empty()) continue;
+    return fmt::format("{}: {}", entry == 0 ? "the bucket options" : fmt::format("parameter {}", entry - 1),
+                       difference);
   }
   return {};
 }

@@ -22,6 +22,9 @@ namespace lockstep {
 LOCKSTEP_INTERNAL_API void compare_parameters(ProcessGroup& group, std::span<const ParameterSpec> specs,
                                               const BucketOptions& options, std::string_view remedy = {});
 
+// "ranks 0 and 2 have 1; rank 1 has 7", of what each rank has; empty if all have the same.
+std::string describe_values(std::span<const std::string> by_rank);
+
 // The comparison itself, a pure function: `lists[r]` is what rank r has, entry by entry. Empty if all are equal, else
 // the first difference as a sentence.
 std::string first_difference(std::span<const std::vector<std::string>> lists);

@@ -18,7 +18,11 @@ constexpr int kManyComparisons = 20;
 }  // namespace
 
 DivergenceCheck::DivergenceCheck(std::shared_ptr<ProcessGroup> group, std::int64_t every, Replica replica)
-    : group_(std::move(group)), every_(every), replica_(std::move(replica)), equal_versions_(replica_.versions()) {
+    : group_(std::move(group)),
+      every_(every),
+      replica_(std::move(replica)),
+      data_(group_),
+      equal_versions_(replica_.versions()) {
   if (every_ < 0) {
     throw InvalidArgument(
         fmt::format("DistributedDataParallel: compare_every is {}; give a number of steps, or 0 for never", every_));
@@ -27,7 +31,8 @@ DivergenceCheck::DivergenceCheck(std::shared_ptr<ProcessGroup> group, std::int64
 
 StepNote DivergenceCheck::note(std::int64_t step) {
   if (group_->size() == 1) return {};
-  StepNote note{.versions = static_cast<std::int64_t>(replica_.versions() - equal_versions_)};
+  StepNote note{.versions = static_cast<std::int64_t>(replica_.versions() - equal_versions_),
+                .data = data_.digest(step)};
   if (wants_digest(step)) {
     const Replica::State state = replica_.state();
     note.digest = static_cast<std::int64_t>(hash_replica(state.buffers, group_->stream()));
@@ -40,6 +45,7 @@ void DivergenceCheck::judge(std::int64_t step, const NotedStep& noted) {
   if (group_->size() == 1) return;
   if (noted.step < judged_) return;
   judged_ = noted.step + 1;
+  data_.judge(noted);
   if (noted.of_all.versions == 0 || noted.of_all.digest == 0) return compare(step, noted.step);
   if (wants_digest(noted.step)) equal_in_ = noted.step;
 }

@@ -22,6 +22,7 @@
 #include "lockstep/ddp/replica_check.h"
 #include "lockstep/ddp/step_note.h"
 #include "runtime/base/internal_api.h"
+#include "runtime/ddp/data_check.h"
 
 namespace lockstep {
 
@@ -44,10 +45,14 @@ class LOCKSTEP_INTERNAL_API DivergenceCheck {
   // The replicas are equal now. InvalidArgument if `every` is below 0.
   DivergenceCheck(std::shared_ptr<ProcessGroup> group, std::int64_t every, Replica replica);
 
+  // From now on the ranks' data are compared too: data_check.h.
+  void watch(DataIdentity identity) { data_.watch(std::move(identity)); }
+
   // For the begin_step of synchronised step `step`.
   StepNote note(std::int64_t step);
   // After its finish_step, with Reducer::noted(). Collective where the ranks differ: Mismatch, the same on every rank,
-  // names them, the steps between which it happened and the first parameter.
+  // names them, the steps between which it happened and the first parameter; or
+  // what they read.
   void judge(std::int64_t step, const NotedStep& noted);
 
  private:
@@ -58,6 +63,7 @@ class LOCKSTEP_INTERNAL_API DivergenceCheck {
   std::shared_ptr<ProcessGroup> group_;
   std::int64_t every_;
   Replica replica_;
+  DataCheck data_;
   std::uint64_t equal_versions_;  // this rank's, when the replicas were found equal
   std::int64_t judged_ = 0;       // notes of earlier steps say nothing new
   int equal_comparisons_ = 0;

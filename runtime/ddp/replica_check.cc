@@ -11,6 +11,7 @@
 #include "lockstep/device/device_runtime.h"
 #include "lockstep/rendezvous/roster.h"
 #include "runtime/base/hash.h"
+#include "runtime/ddp/gather_numbers.h"
 
 namespace lockstep {
 namespace {
@@ -52,16 +53,6 @@ std::vector<std::uint64_t> hash_buffers(std::span<const NamedBuffer> buffers, St
 
 std::uint64_t combine(std::span<const std::uint64_t> hashes) { return hash64(hashes.data(), hashes.size_bytes()); }
 
-// As many numbers of every rank, in rank order.
-std::vector<std::uint64_t> gather(ProcessGroup& group, std::vector<std::uint64_t> mine) {
-  std::vector<std::uint64_t> all(mine.size() * static_cast<std::size_t>(group.size()));
-  const auto view = [](std::vector<std::uint64_t>& values) {
-    return BufferView(values.data(), static_cast<std::int64_t>(values.size()), DType::i64);
-  };
-  group.all_gather(view(mine), view(all)).wait();
-  return all;
-}
-
 // Who differs: the ranks that don't have what most have, or what the lowest rank has where there is no majority.
 std::vector<int> outliers(std::span<const std::uint64_t> by_rank) {
   std::map<std::uint64_t, std::size_t> votes;
@@ -87,7 +78,7 @@ std::string describe_outliers(std::span<const std::uint64_t> by_rank) {
 std::string first_difference_of(ProcessGroup& group, std::span<const NamedBuffer> buffers,
                                 const std::vector<std::uint64_t>& hashes) {
   const auto ranks = static_cast<std::size_t>(group.size());
-  const std::vector<std::uint64_t> all = gather(group, hashes);
+  const std::vector<std::uint64_t> all = gather_numbers(group, hashes);
   std::vector<std::uint64_t> of_parameter(ranks);
   std::size_t differing = 0;
   std::string first;
@@ -109,7 +100,7 @@ std::uint64_t hash_replica(std::span<const NamedBuffer> buffers, StreamView stre
 ReplicaComparison compare_replicas(ProcessGroup& group, std::span<const NamedBuffer> buffers) {
   const std::vector<std::uint64_t> hashes = hash_buffers(buffers, group.stream());
   const std::uint64_t mine = combine(hashes);
-  const std::vector<std::uint64_t> all = gather(group, {mine, hashes.size()});
+  const std::vector<std::uint64_t> all = gather_numbers(group, {mine, hashes.size()});
   std::vector<std::uint64_t> hash_by_rank, count_by_rank;
   for (std::size_t i = 0; i < all.size(); i += 2) {
     hash_by_rank.push_back(all[i]);

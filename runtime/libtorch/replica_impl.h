@@ -49,6 +49,7 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   std::int64_t steps() const override { return steps_; }
   std::int64_t last_weight() const override;
   void check_replicas() const override;
+  void watch(DataIdentity identity) override { divergence_->watch(std::move(identity)); }
   const trace::StepRecord& last_step() const override;
 
  private:

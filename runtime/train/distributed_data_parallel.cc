@@ -71,6 +71,8 @@ std::unique_ptr<DivergenceCheck> DistributedDataParallel::divergence_check(std::
   return std::make_unique<DivergenceCheck>(group_, every, DivergenceCheck::Replica{versions, state});
 }
 
+void DistributedDataParallel::watch(DataIdentity identity) { divergence_->watch(std::move(identity)); }
+
 DistributedDataParallel::~DistributedDataParallel() {
   failure_->tell_if_unwinding(reducer_.accumulating());
   if (!planned_) return;

@@ -14,6 +14,7 @@ namespace lockstep {
 // What one rank says, or, as read from a step, what all ranks' values come to by the field's operation.
 struct StepNote {
   std::int64_t versions = 0;  // how often this rank has written its parameters; of all: 1 if equal, else 0
+  std::int64_t data = 0;      // a digest of what decides which samples are read; of all: 1 if equal, else 0
   std::int64_t digest = 0;    // of the parameters' bytes, 0 where none is asked for; of all: 1 if equal, else 0
 };
 
@@ -29,6 +30,7 @@ struct StepField {
 };
 inline constexpr std::array kStepFields{
     StepField{&StepNote::versions, NoteOp::equal},
+    StepField{&StepNote::data, NoteOp::equal},
     StepField{&StepNote::digest, NoteOp::equal},
 };
 static_assert(kStepFields.size() <= kMostNoteFields);

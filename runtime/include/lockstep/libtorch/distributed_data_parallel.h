@@ -134,6 +134,13 @@ class DistributedDataParallel {
   // rank, names the first that is not and the ranks. They are as long as each rank's optimizer does the same.
   void check_replicas() const { replica_->check_replicas(); }
 
+  // From now on a synchronised backward() finds ranks that read other data than each other, in length, seed, epoch,
+  // batch size, order or where the pass began: Mismatch names what differs, and the ranks. `source`: a ShardSampler or
+  // a DataLoader of lockstep::libtorch, in place of the one before. Costs no message of its own.
+  template <typename Source>
+  requires requires(const Source& source) { DataIdentity(source.identity()); }
+  void watch(const Source& source) { replica_->watch(source.identity()); }
+
   Net& module() const { return *module_; }
   const std::shared_ptr<ProcessGroup>& group() const { return replica_->group(); }
   // Synchronised backwards finished.

@@ -14,6 +14,7 @@
 
 #include "lockstep/base/api.h"
 #include "lockstep/comm/process_group.h"
+#include "lockstep/ddp/data_identity.h"
 #include "lockstep/libtorch/options.h"
 #include "lockstep/trace/step_record.h"
 
@@ -52,6 +53,7 @@ class LOCKSTEP_API Replica {
   virtual std::int64_t steps() const = 0;
   virtual std::int64_t last_weight() const = 0;
   virtual void check_replicas() const = 0;
+  virtual void watch(DataIdentity identity) = 0;
   virtual const trace::StepRecord& last_step() const = 0;
 };
 

@@ -35,6 +35,7 @@
 #include "lockstep/autograd/graph.h"
 #include "lockstep/base/api.h"
 #include "lockstep/comm/process_group.h"
+#include "lockstep/ddp/data_identity.h"
 #include "lockstep/ddp/reducer.h"
 #include "lockstep/nn/module.h"
 
@@ -84,6 +85,14 @@ class LOCKSTEP_API DistributedDataParallel {
   // parameter); without `synchronize`, this rank's weighted sum so far, to be left alone until the step is closed.
   // Returns the summed weight of all ranks: 0 means that nobody had data and gradients are 0. Of a sum, this rank's.
   std::int64_t backward(const Tensor& loss, const DdpBackwardOptions& options = {});
+
+  // From now on a synchronised backward() finds ranks that read other data than each other, in length, seed, epoch,
+  // batch size, order or where the pass began: Mismatch names what differs, and the ranks. `loader`: a
+  // data::DataLoader, in place of the one before. Costs no message of its own.
+  template <typename Loader>
+  requires requires(const Loader& loader) { DataIdentity(loader.identity()); }
+  void watch(const Loader& loader) { watch(loader.identity()); }
+  void watch(DataIdentity identity);
 
   // For the optimizer: in registration order.
   std::vector<Tensor> parameters() const { return parameters_; }

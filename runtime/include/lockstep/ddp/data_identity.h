@@ -1,0 +1,20 @@
+// What decides which samples a rank reads, as all ranks must have it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace lockstep {
+
+// Names and values, in one order on all ranks: at most kMostDataNumbers.
+using DataNumbers = std::vector<std::pair<std::string, std::uint64_t>>;
+inline constexpr std::size_t kMostDataNumbers = 8;
+
+// Asked in every synchronised step. What the loaders' identity() returns.
+using DataIdentity = std::function<DataNumbers()>;
+
+}  // namespace lockstep
