@@ -39,41 +39,77 @@ std::string id_list(std::span<const std::int64_t> ids) {
 
 }  // namespace
 
-LoaderCore::LoaderCore(ReadBatch read, std::shared_ptr<Sampler> sampler, const LoaderOptions& options)
-    : read_(std::move(read)), sampler_(std::move(sampler)), options_(options) {
-  if (options.batch_size < 1 || options.workers < 0 || options.prefetch < 1) {
-    throw InvalidArgument(fmt::format("DataLoader: batch_size {}, workers {}, prefetch {}; wanted at least 1, 0 and 1",
-                                      options.batch_size, options.workers, options.prefetch));
+LoaderCore::LoaderCore(ReadBatch read, Announce announce, std::shared_ptr<Sampler> sampler,
+                       const LoaderOptions& options)
+    : read_(std::move(read)), announce_(std::move(announce)), sampler_(std::move(sampler)), options_(options) {
+  if (options.batch_size < 1 || options.workers < 0 || options.prefetch < 1 || options.read_ahead < 0) {
+    throw InvalidArgument(
+        fmt::format("DataLoader: batch_size {}, workers {}, prefetch {}, read_ahead {}; wanted at least 1, 0, 1 and 0",
+                    options.batch_size, options.workers, options.prefetch, options.read_ahead));
   }
 }
 
-void LoaderCore::set_epoch(std::int64_t epoch) {
-  if (const auto running = running_.lock(); running && running->position() < num_batches()) {
-    throw InvalidArgument(fmt::format(
-        "DataLoader: set_epoch({}) in the middle of epoch {} (batch {} of {}); leave the loop over it first", epoch,
-        epoch_, running->position(), num_batches()));
-  }
-  sampler_->set_epoch(epoch);
-  epoch_ = epoch;
+LoaderCore::Pass::Pass(OrderedPrefetch::Produce produce, std::int64_t count, const LoaderOptions& options,
+                       std::shared_ptr<std::int64_t> handed)
+    : count_(count),
+      handed_(std::move(handed)),
+      prefetch_(std::move(produce), count, options.workers, options.workers * options.prefetch, options.timeout) {
+  *handed_ = 0;
 }
 
-std::shared_ptr<OrderedPrefetch> LoaderCore::start() {
-  if (const auto running = running_.lock(); running && running->position() < num_batches()) {
-    throw InvalidArgument(fmt::format("DataLoader: begin() while epoch {} is at batch {} of {}; one pass at a time",
-                                      epoch_, running->position(), num_batches()));
-  }
-  auto produce = [read = read_, sampler = sampler_, size = options_.batch_size, epoch = epoch_](std::int64_t index) {
+OrderedPrefetch::Item LoaderCore::Pass::next() {
+  // A batch that could not be read is behind the program too.
+  struct Count {
+    Pass& pass;
+    ~Count() { *pass.handed_ = pass.prefetch_.position(); }
+  } const count{*this};
+  return prefetch_.next();
+}
+
+void LoaderCore::require_no_pass(const char* call) const {
+  const auto running = running_.lock();
+  if (!running || running->is_over()) return;
+  throw InvalidArgument(fmt::format(
+      "DataLoader: {} in the middle of epoch {} (batch {} of {}); leave the loop over it first, for there is "
+      "one pass at a time",
+      call, epoch(), *handed_, num_batches()));
+}
+
+void LoaderCore::set_epoch(std::int64_t to) {
+  require_no_pass("set_epoch()");
+  if (is_resumed_ && to == epoch()) return;
+  sampler_->set_epoch(to);
+  is_resumed_ = false;
+  *handed_ = 0;
+}
+
+void LoaderCore::resume(const SamplerState& state) {
+  require_no_pass("resume()");
+  sampler_->resume(state);
+  is_resumed_ = true;
+  *handed_ = 0;
+}
+
+std::shared_ptr<LoaderCore::Pass> LoaderCore::start() {
+  require_no_pass("begin()");
+  if (!std::exchange(is_resumed_, false)) sampler_->set_epoch(epoch());
+  auto produce = [read = read_, announce = announce_, sampler = sampler_, size = options_.batch_size,
+                  ahead = options_.read_ahead, count = num_batches(), of = epoch()](std::int64_t index) {
+    if (announce && ahead > 0) {
+      // The first one also announces itself and those up to the one that is so far ahead.
+      const std::int64_t last = std::min(index + ahead, count - 1);
+      for (std::int64_t i = index == 0 ? 0 : index + ahead; i <= last; ++i) announce(sampler->batch(i, size));
+    }
     const std::vector<std::int64_t> ids = sampler->batch(index, size);
     try {
       return read(ids);
     } catch (...) {
-      rethrow_from(fmt::format("data: reading batch {} of epoch {} (samples {}) failed: ", index, epoch, id_list(ids)));
+      rethrow_from(fmt::format("data: reading batch {} of epoch {} (samples {}) failed: ", index, of, id_list(ids)));
     }
   };
-  std::shared_ptr<OrderedPrefetch> epoch = make_owned_here<OrderedPrefetch>(
-      std::move(produce), num_batches(), options_.workers, options_.workers * options_.prefetch, options_.timeout);
-  running_ = epoch;
-  return epoch;
+  const std::shared_ptr<Pass> pass = make_owned_here<Pass>(std::move(produce), num_batches(), options_, handed_);
+  running_ = pass;
+  return pass;
 }
 
 }  // namespace lockstep::data::detail

@@ -3,11 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
+#include <limits>
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/random.h"
 
 namespace lockstep::data {
 namespace {
@@ -22,27 +21,11 @@ void check_rank(const char* who, int rank, int world) {
   }
 }
 
-void check_batch_size(const char* who, std::int64_t batch_size) {
-  if (batch_size < 1) throw InvalidArgument(fmt::format("{}: batch_size {}; it must be at least 1", who, batch_size));
-}
-
-void check_batch(const char* who, std::int64_t index, std::int64_t batches) {
-  if (index < 0 || index >= batches) {
-    throw InvalidArgument(fmt::format("{}: batch {} of an epoch that has {}", who, index, batches));
-  }
+EpochOrder order_of(std::int64_t length, bool shuffle, std::uint64_t seed) {
+  return shuffle ? EpochOrder::shuffled(length, seed) : EpochOrder::in_order(length);
 }
 
 }  // namespace
-
-std::vector<std::int64_t> permutation(std::int64_t length, std::uint64_t seed, std::int64_t epoch) {
-  if (length < 0) throw InvalidArgument(fmt::format("permutation: length {}; it must be at least 0", length));
-  std::vector<std::int64_t> order(static_cast<std::size_t>(length));
-  std::iota(order.begin(), order.end(), 0);
-  // The epoch is a stream of its own: seed 0's epoch 1 has nothing to do with seed 1's epoch 0.
-  Generator generator(seed, static_cast<std::uint64_t>(epoch));
-  for (std::size_t left = order.size(); left > 1; --left) std::swap(order[left - 1], order[generator.below(left)]);
-  return order;
-}
 
 RowRange chunk(std::int64_t rows, int rank, int world) {
   check_rank("chunk", rank, world);
@@ -52,60 +35,130 @@ RowRange chunk(std::int64_t rows, int rank, int world) {
   return {begin, std::min(piece, rows - begin)};
 }
 
-EpochOrder::EpochOrder(std::int64_t length, bool shuffle, std::uint64_t seed)
-    : length_(length), shuffle_(shuffle), seed_(seed) {
-  if (length < 0) throw InvalidArgument(fmt::format("sampler: length {}; it must be at least 0", length));
-  set_epoch(0);
+Sampler::Sampler(const char* name, EpochOrder order, int rank, int world)
+    : name_(name), order_(std::move(order)), rank_(rank), world_(world) {
+  check_rank(name, rank, world);
 }
 
-void EpochOrder::set_epoch(std::int64_t epoch) {
-  if (epoch < 0) throw InvalidArgument(fmt::format("sampler: epoch {}; it must be at least 0", epoch));
-  if (shuffle_) order_ = permutation(length_, seed_, epoch);
+void Sampler::check_batch_size(std::int64_t batch_size) const {
+  if (batch_size < 1) {
+    throw InvalidArgument(
+        fmt::format("{}: batch_size {}; it must be at least 1. Is a global batch smaller than the number of ranks?",
+                    name_, batch_size));
+  }
+}
+
+void Sampler::set_epoch(std::int64_t epoch) {
+  order_.set_epoch(epoch);
+  start_ = 0;
+}
+
+void Sampler::resume(const SamplerState& state) {
+  if (state.length != order_.size() || state.seed != order_.seed()) {
+    throw InvalidArgument(
+        fmt::format("{}: the state is of {} samples with seed {}, this sampler of {} with seed {}, and a place in the "
+                    "one is none in the other; give the sampler the same, or begin an epoch anew with set_epoch({})",
+                    name_, state.length, state.seed, order_.size(), order_.seed(), state.epoch));
+  }
+  if (state.consumed < 0 || state.consumed > state.length) {
+    throw InvalidArgument(
+        fmt::format("{}: the state says that {} of {} samples are consumed", name_, state.consumed, state.length));
+  }
+  order_.set_epoch(state.epoch);
+  start_ = state.consumed;
+}
+
+SamplerState Sampler::state_after(std::int64_t batches, std::int64_t batch_size) const {
+  const std::int64_t all = num_batches(batch_size);
+  if (batches < 0 || batches > all) {
+    throw InvalidArgument(fmt::format("{}: the place after {} batches of a pass that has {}", name_, batches, all));
+  }
+  SamplerState state{.length = order_.size(), .seed = order_.seed(), .epoch = order_.epoch(), .consumed = start_};
+  // After the last batch the epoch is over, and what it leaves out is left out for good.
+  if (batches == all) {
+    state.consumed = state.length;
+  } else {
+    state.consumed += batches * rows_of_all(batch_size);
+  }
+  return state;
+}
+
+std::vector<std::pair<std::string, std::uint64_t>> Sampler::identity(std::int64_t batch_size) const {
+  const auto number = [](std::int64_t value) { return static_cast<std::uint64_t>(value); };
+  return {{"length", number(order_.size())},
+          {"seed", order_.seed()},
+          {"epoch", number(order_.epoch())},
+          {"batch size", number(batch_size)},
+          {"samples consumed before the pass", number(start_)},
+          {"batches in the pass", number(num_batches(batch_size))},
+          {"digest of the order", order_.digest()}};
+}
+
+std::int64_t Sampler::num_batches(std::int64_t batch_size) const {
+  check_batch_size(batch_size);
+  return batches_in(order_.size() - start_, batch_size);
+}
+
+std::vector<std::int64_t> Sampler::batch(std::int64_t index, std::int64_t batch_size) const {
+  const std::int64_t batches = num_batches(batch_size);
+  if (index < 0 || index >= batches) {
+    throw InvalidArgument(fmt::format("{}: batch {} of an epoch that has {}", name_, index, batches));
+  }
+  const std::int64_t begin = start_ + index * (index > 0 ? rows_of_all(batch_size) : 0);
+  const Rows rows = next_rows(order_.size() - begin, batch_size);
+  std::vector<std::int64_t> ids(static_cast<std::size_t>(rows.count));
+  auto position = static_cast<std::uint64_t>(begin + rows.first);
+  for (std::int64_t& id : ids) {
+    id = static_cast<std::int64_t>(position % static_cast<std::uint64_t>(order_.size()));
+    position += static_cast<std::uint64_t>(rows.stride);
+  }
+  order_.lookup(ids);
+  return ids;
 }
 
 DistributedSampler::DistributedSampler(std::int64_t length, int rank, int world,
                                        const DistributedSamplerOptions& options)
-    : order_(length, options.shuffle, options.seed), rank_(rank), world_(world) {
-  check_rank("DistributedSampler", rank, world);
-  num_samples_ = options.drop_last ? length / world : ceil_div(length, world);
-}
+    : DistributedSampler(order_of(length, options.shuffle, options.seed), rank, world, options.uneven) {}
 
-std::int64_t DistributedSampler::num_batches(std::int64_t batch_size) const {
-  check_batch_size("DistributedSampler", batch_size);
-  return ceil_div(num_samples_, batch_size);
-}
+DistributedSampler::DistributedSampler(EpochOrder order, int rank, int world, Uneven uneven)
+    : Sampler("DistributedSampler", std::move(order), rank, world), uneven_(uneven) {}
 
-std::vector<std::int64_t> DistributedSampler::batch(std::int64_t index, std::int64_t batch_size) const {
-  check_batch("DistributedSampler", index, num_batches(batch_size));
-  const std::int64_t first = index * batch_size;
-  std::vector<std::int64_t> ids(static_cast<std::size_t>(std::min(batch_size, num_samples_ - first)));
-  // Positions past the end are the padding: the epoch again, from its front.
-  std::int64_t position = first * world_ + rank_;
-  for (std::int64_t& id : ids) {
-    id = order_[position % order_.size()];
-    position += world_;
+std::int64_t DistributedSampler::share_of(int rank, std::int64_t left) const {
+  switch (uneven_) {
+    case Uneven::pad: return ceil_div(left, world());
+    case Uneven::drop: return left / world();
+    case Uneven::exact: return left / world() + (rank < left % world());
   }
-  return ids;
+  return 0;
+}
+
+// At most what there is to count.
+std::int64_t DistributedSampler::rows_of_all(std::int64_t batch_size) const {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  return batch_size > kMost / world() ? kMost : batch_size * world();
+}
+
+std::int64_t DistributedSampler::batches_in(std::int64_t left, std::int64_t batch_size) const {
+  return ceil_div(share_of(0, left), batch_size);
+}
+
+Sampler::Rows DistributedSampler::next_rows(std::int64_t left, std::int64_t batch_size) const {
+  return {.first = rank(), .stride = world(), .count = std::min(share_of(rank(), left), batch_size)};
 }
 
 BatchShardSampler::BatchShardSampler(std::int64_t length, int rank, int world, const BatchShardSamplerOptions& options)
-    : order_(length, options.shuffle, options.seed), rank_(rank), world_(world), drop_last_(options.drop_last) {
-  check_rank("BatchShardSampler", rank, world);
+    : BatchShardSampler(order_of(length, options.shuffle, options.seed), rank, world, options.drop_last) {}
+
+BatchShardSampler::BatchShardSampler(EpochOrder order, int rank, int world, bool drop_last)
+    : Sampler("BatchShardSampler", std::move(order), rank, world), drop_last_(drop_last) {}
+
+std::int64_t BatchShardSampler::batches_in(std::int64_t left, std::int64_t batch_size) const {
+  return drop_last_ ? left / batch_size : ceil_div(left, batch_size);
 }
 
-std::int64_t BatchShardSampler::num_batches(std::int64_t batch_size) const {
-  check_batch_size("BatchShardSampler", batch_size);
-  return drop_last_ ? order_.size() / batch_size : ceil_div(order_.size(), batch_size);
-}
-
-std::vector<std::int64_t> BatchShardSampler::batch(std::int64_t index, std::int64_t batch_size) const {
-  check_batch("BatchShardSampler", index, num_batches(batch_size));
-  const std::int64_t first = index * batch_size;
-  const RowRange mine = chunk(std::min(batch_size, order_.size() - first), rank_, world_);
-  std::vector<std::int64_t> ids(static_cast<std::size_t>(mine.count));
-  std::int64_t position = first + mine.begin;
-  for (std::int64_t& id : ids) id = order_[position++];
-  return ids;
+Sampler::Rows BatchShardSampler::next_rows(std::int64_t left, std::int64_t batch_size) const {
+  const RowRange mine = chunk(std::min(batch_size, left), rank(), world());
+  return {.first = mine.begin, .stride = 1, .count = mine.count};
 }
 
 }  // namespace lockstep::data

@@ -7,6 +7,8 @@
 
 #include "lockstep/base/cause.h"
 #include "lockstep/base/error.h"
+#include "lockstep/data/data_loader.h"
+#include "lockstep/data/tensor/batch.h"
 #include "lockstep/nn/nn.h"
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/sgd.h"
@@ -112,6 +114,81 @@ TEST(Divergence, LoadingWeightsForAllIsNone) {
     EXPECT_EQ(ddp.step(), 10);
   });
   std::filesystem::remove(file);
+}
+
+// Reads an epoch, then another, with what `loader_of` makes for each rank.
+template <typename LoaderOf>
+void train_watched(const Group& group, const LoaderOf& loader_of) {
+  nn::Sequential model = make_model();
+  DistributedDataParallel ddp(model, group);
+  auto loader = loader_of(group->rank());
+  ddp.watch(loader);
+  for (std::int64_t epoch = 0; epoch < 2; ++epoch) {
+    loader.set_epoch(epoch);
+    for (const data::Batch& batch : loader) ddp.backward(mse_loss(ddp(batch.x), Tensor::zeros({batch.x.size(0), 2})));
+  }
+}
+
+data::DataLoader<data::Batch> loader_of(std::int64_t length, int rank, std::uint64_t seed, std::int64_t batch_size,
+                                        bool drop_last = false) {
+  return data::DataLoader(data::TensorDataset(Tensor::full({length, 5}, 0.5f)),
+                          data::BatchShardSampler(length, rank, 3, {.seed = seed, .drop_last = drop_last}),
+                          {.batch_size = batch_size, .workers = 1});
+}
+
+TEST(DataDivergence, OfSeedLengthOrBatchNamesWhatAndWho) {
+  const auto text_of = [](std::int64_t length, std::uint64_t seed, std::int64_t batch_size, bool drop_last = false) {
+    return mismatch_of_all(3, [&](const Group& group) {
+      train_watched(group, [&](int rank) {
+        return rank == 1 ? loader_of(length, rank, seed, batch_size, drop_last) : loader_of(10, rank, 1, 4);
+      });
+    });
+  };
+  expect_text(
+      text_of(10, 7, 4),
+      {"DistributedDataParallel: the ranks read different data in step 0: seed: ranks 0 and 2 have 1; rank 1 has "
+       "7. Give every rank's sampler the same numbers"});
+  expect_text(text_of(11, 1, 4), {"in step 0: length: ranks 0 and 2 have 10; rank 1 has 11. Give"});
+  expect_text(text_of(11, 2, 4),
+              {"length: ranks 0 and 2 have 10; rank 1 has 11; seed: ranks 0 and 2 have 1; rank 1 has 2"});
+  expect_text(text_of(10, 1, 5), {"batch size: ranks 0 and 2 have 4; rank 1 has 5", "batches in the pass"});
+  expect_text(text_of(10, 1, 4, true), {"in step 0: batches in the pass: ranks 0 and 2 have 3; rank 1 has 2. Give"});
+}
+
+TEST(DataDivergence, OfTheEpochIsFoundWhereItBegins) {
+  const std::string text = mismatch_of_all(2, [](const Group& group) {
+    nn::Sequential model = make_model();
+    DistributedDataParallel ddp(model, group);
+    auto loader = loader_of(10, group->rank(), 1, 4);
+    ddp.watch(loader);
+    for (std::int64_t epoch = 0; epoch < 3; ++epoch) {
+      if (group->rank() == 0 || epoch < 2) loader.set_epoch(epoch);
+      for (const data::Batch& batch : loader) ddp.backward(mse_loss(ddp(batch.x), Tensor::zeros({batch.x.size(0), 2})));
+    }
+  });
+  expect_text(text, {"in step 6: epoch: rank 0 has 2; rank 1 has 1. Give"});
+}
+
+TEST(DataDivergence, OfWhatOneRankAloneWatchesIsNamed) {
+  const std::string text = mismatch_of_all(3, [](const Group& group) {
+    nn::Sequential model = make_model();
+    DistributedDataParallel ddp(model, group);
+    if (group->rank() == 2) ddp.watch(loader_of(10, 2, 1, 4));
+    backward(ddp);
+  });
+  expect_text(text, {"the number of values that watch() was given to compare: ranks 0 and 1 have 0; rank 2 has 7"});
+}
+
+TEST(DataDivergence, IsNoneWhereAllGoOnFromOnePlace) {
+  run_ranks(3, [](const Group& group) {
+    nn::Sequential model = make_model();
+    DistributedDataParallel ddp(model, group);
+    auto loader = loader_of(40, group->rank(), 1, 4);
+    loader.resume({.length = 40, .seed = 1, .epoch = 3, .consumed = 16});
+    ddp.watch(loader);
+    for (const data::Batch& batch : loader) ddp.backward(mse_loss(ddp(batch.x), Tensor::zeros({batch.x.size(0), 2})));
+    EXPECT_EQ(ddp.step(), 6);
+  });
 }
 
 TEST(Divergence, WhatIsWrittenToATensorCountsHoweverItIsReached) {

@@ -13,6 +13,7 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/comm/values.h"
 #include "lockstep/data/data_loader.h"
+#include "lockstep/data/permutation.h"
 #include "lockstep/data/sampler.h"
 #include "lockstep/data/tensor/batch.h"
 #include "lockstep/ddp/on_rank0.h"

@@ -185,6 +185,77 @@ TEST(DataLoader, RefusesASecondPassAndAnotherEpochInTheMiddleOfOne) {
   EXPECT_EQ(loader.epoch(), 0);
 }
 
+// Stops in the middle of an epoch at three ranks and goes on at two, with workers, which read ahead of what was handed
+// out.
+TEST(DataLoader, GoesOnBehindWhatWasHandedOut) {
+  const auto loader_of = [](int rank, int world, int workers) {
+    return DataLoader(BySample(Tens{40}), BatchShardSampler(40, rank, world, {.seed = 4}),
+                      {.batch_size = 6, .workers = workers});
+  };
+  std::vector<Ids> whole;
+  for (std::int64_t epoch = 0; epoch < 3; ++epoch) {
+    auto loader = loader_of(0, 1, 0);
+    loader.set_epoch(epoch);
+    for (const auto& batch : loader) whole.push_back(batch.ids);
+  }
+  for (const int workers : {0, 3}) {
+    std::vector<Ids> read(whole.size());
+    SamplerState place;
+    for (int rank = 0; rank < 3; ++rank) {
+      auto loader = loader_of(rank, 3, workers);
+      std::size_t step = 0;
+      for (std::int64_t epoch = 0; epoch < 2; ++epoch) {
+        loader.set_epoch(epoch);
+        EXPECT_EQ(loader.state(), (SamplerState{.length = 40, .seed = 4, .epoch = epoch}));
+        for (const auto& batch : loader) {
+          read[step].insert(read[step].end(), batch.ids.begin(), batch.ids.end());
+          if (++step == 9) break;
+        }
+      }
+      EXPECT_TRUE(rank == 0 || loader.state() == place) << "the same on every rank";
+      place = loader.state();
+    }
+    EXPECT_EQ(place, (SamplerState{.length = 40, .seed = 4, .epoch = 1, .consumed = 12}));
+    for (int rank = 0; rank < 2; ++rank) {
+      auto loader = loader_of(rank, 2, workers);
+      loader.resume(place);
+      EXPECT_EQ(loader.num_batches(), 5);
+      std::size_t step = 9;
+      for (std::int64_t epoch = loader.epoch(); epoch < 3; ++epoch) {
+        loader.set_epoch(epoch);
+        for (const auto& batch : loader) {
+          read.at(step).insert(read.at(step).end(), batch.ids.begin(), batch.ids.end());
+          ++step;
+        }
+        EXPECT_EQ(loader.state().consumed, 40);
+      }
+      EXPECT_EQ(step, read.size());
+    }
+    EXPECT_EQ(read, whole) << workers << " workers";
+  }
+}
+
+TEST(DataLoader, HasNothingLeftOfAnEpochThatWasOver) {
+  DataLoader loader(BySample(Tens{10}), in_order(10), {.batch_size = 5});
+  loader.set_epoch(3);
+  for (const auto& batch : loader) static_cast<void>(batch);
+  const SamplerState over = loader.state();
+  DataLoader other(BySample(Tens{10}), in_order(10), {.batch_size = 5});
+  other.resume(over);
+  EXPECT_EQ(other.epoch(), 3);
+  other.set_epoch(3);
+  EXPECT_TRUE(other.begin() == other.end());
+  EXPECT_EQ(other.state(), over);
+  EXPECT_FALSE(other.begin() == other.end()) << "the place counts once";
+  other.resume({.length = 10, .epoch = 4, .consumed = 5});
+  EXPECT_EQ(other.begin()->ids, (Ids{5, 6, 7, 8, 9}));
+  other.resume({.length = 10, .epoch = 4, .consumed = 5});
+  other.set_epoch(5);
+  EXPECT_EQ(other.begin()->ids, (Ids{0, 1, 2, 3, 4})) << "of another epoch";
+  const auto it = other.begin();
+  EXPECT_THROW(other.resume(over), InvalidArgument) << "in the middle of a pass";
+}
+
 TEST(DataLoader, RefusesBadOptions) {
   const auto make = [](const LoaderOptions& options) { DataLoader loader(BySample(Tens{4}), in_order(4), options); };
   EXPECT_THROW(make({.batch_size = 0}), InvalidArgument);

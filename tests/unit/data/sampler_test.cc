@@ -3,13 +3,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <map>
+#include <limits>
+#include <memory>
 #include <numeric>
 #include <set>
 #include <stdexcept>
 #include <string>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/random.h"
+#include "lockstep/data/permutation.h"
 #include "tests/support/error_of.h"
 
 namespace lockstep::data {
@@ -65,33 +68,6 @@ TEST(Chunk, PiecesCoverTheRowsOnceForEverySizeAndWorld) {
   }
 }
 
-TEST(Permutation, HoldsEveryNumberOnceAndDependsOnSeedAndEpoch) {
-  for (const std::int64_t length : {0, 1, 2, 3, 100, 1000}) {
-    Ids order = permutation(length, 7, 3);
-    std::sort(order.begin(), order.end());
-    EXPECT_EQ(order, iota(length));
-  }
-  EXPECT_EQ(permutation(100, 7, 3), permutation(100, 7, 3));
-  EXPECT_NE(permutation(100, 7, 3), permutation(100, 7, 4));
-  EXPECT_NE(permutation(100, 7, 3), permutation(100, 8, 3));
-  // A seed's epoch is not another seed's: with seed + epoch these two would be equal.
-  EXPECT_NE(permutation(100, 0, 1), permutation(100, 1, 0));
-  EXPECT_NE(permutation(100, 7, 0), iota(100));
-}
-
-// Golden: the order is a promise to every machine and every later version, or a resumed run would read other samples.
-TEST(Permutation, IsTheSameOnEveryMachine) {
-  EXPECT_EQ(permutation(10, 0, 0), (Ids{1, 7, 5, 2, 4, 0, 6, 8, 3, 9}));
-  EXPECT_EQ(permutation(10, 42, 5), (Ids{2, 1, 3, 8, 7, 4, 5, 6, 9, 0}));
-}
-
-TEST(Permutation, IsFair) {
-  // Each of 4 samples comes first in about a quarter of 4000 epochs; 5 sigma is 137.
-  std::map<std::int64_t, int> first;
-  for (int epoch = 0; epoch < 4000; ++epoch) ++first[permutation(4, 1, epoch)[0]];
-  for (const auto& [id, times] : first) EXPECT_NEAR(times, 1000, 137) << id;
-}
-
 TEST(DistributedSampler, PadsFromTheFrontAndStrides) {
   // 10 samples over 4 ranks: 3 each, positions 10 and 11 are samples 0 and 1 again.
   const DistributedSamplerOptions plain{.shuffle = false};
@@ -105,7 +81,7 @@ TEST(DistributedSampler, PadsFromTheFrontAndStrides) {
 }
 
 TEST(DistributedSampler, DropLastCutsTheTail) {
-  const DistributedSamplerOptions cut{.shuffle = false, .drop_last = true};
+  const DistributedSamplerOptions cut{.shuffle = false, .uneven = Uneven::drop};
   EXPECT_EQ(whole_epoch(DistributedSampler(10, 0, 4, cut), 2), (Ids{0, 4}));
   EXPECT_EQ(whole_epoch(DistributedSampler(10, 3, 4, cut), 2), (Ids{3, 7}));
   EXPECT_EQ(whole_epoch(DistributedSampler(12, 3, 4, cut), 2), (Ids{3, 7, 11}));
@@ -115,23 +91,21 @@ TEST(DistributedSampler, DropLastCutsTheTail) {
 TEST(DistributedSampler, EveryRankGetsTheSameCountAndTogetherTheyReadTheEpoch) {
   for (const std::int64_t length : {0, 1, 5, 16, 31, 100}) {
     for (int world = 1; world <= 9; ++world) {
-      for (const bool drop_last : {false, true}) {
+      for (const Uneven uneven : {Uneven::pad, Uneven::drop, Uneven::exact}) {
         std::multiset<std::int64_t> seen;
-        const std::int64_t wanted = drop_last ? length / world : (length + world - 1) / world;
+        const std::int64_t most = uneven == Uneven::drop ? length / world : (length + world - 1) / world;
         for (int rank = 0; rank < world; ++rank) {
-          DistributedSampler sampler(length, rank, world, {.seed = 3, .drop_last = drop_last});
+          DistributedSampler sampler(length, rank, world, {.seed = 3, .uneven = uneven});
           sampler.set_epoch(2);
+          ASSERT_EQ(sampler.num_batches(4), (most + 3) / 4) << "on every rank";
           const Ids ids = whole_epoch(sampler, 4);
-          ASSERT_EQ(static_cast<std::int64_t>(ids.size()), wanted) << length << " over " << world;
-          ASSERT_EQ(sampler.num_samples(), wanted);
+          const bool is_short = uneven == Uneven::exact && length % world != 0 && rank >= length % world;
+          ASSERT_EQ(static_cast<std::int64_t>(ids.size()), most - is_short) << length << " over " << world;
           seen.insert(ids.begin(), ids.end());
         }
         const std::set<std::int64_t> distinct(seen.begin(), seen.end());
-        if (drop_last) {
-          ASSERT_EQ(distinct.size(), seen.size());
-        } else {
-          ASSERT_EQ(static_cast<std::int64_t>(distinct.size()), length);
-        }
+        ASSERT_TRUE(uneven == Uneven::pad || distinct.size() == seen.size());
+        ASSERT_TRUE(uneven == Uneven::drop || static_cast<std::int64_t>(distinct.size()) == length);
       }
     }
   }
@@ -178,6 +152,133 @@ TEST(BatchShardSampler, DropLastLeavesOutAShortBatchOnly) {
   EXPECT_EQ(BatchShardSampler(100, 0, 2, {.drop_last = true}).num_batches(30), 3);
   EXPECT_EQ(BatchShardSampler(90, 0, 2, {.drop_last = true}).num_batches(30), 3);
   EXPECT_EQ(BatchShardSampler(29, 0, 2, {.drop_last = true}).num_batches(30), 0);
+}
+
+// A run of one epoch that stops and goes on at other world sizes and batch sizes. Returns what was read, in order of
+// batches and ranks, and checks that the ranks' states agree.
+template <typename Make>
+Ids run_with_resizes(std::int64_t length, std::int64_t epoch, Generator& random, const Make& make) {
+  Ids read;
+  SamplerState state{.length = length, .seed = 6, .epoch = epoch};
+  while (state.consumed < length) {
+    const int world = 1 + static_cast<int>(random.below(9));
+    const auto batch_size = 1 + static_cast<std::int64_t>(random.below(20));
+    std::vector<std::unique_ptr<Sampler>> ranks;
+    for (int rank = 0; rank < world; ++rank) {
+      ranks.push_back(make(rank, world));
+      ranks.back()->resume(state);
+    }
+    const std::int64_t batches = ranks[0]->num_batches(batch_size);
+    const auto stop = static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(batches) + 1));
+    for (std::int64_t index = 0; index < stop; ++index) {
+      for (const auto& rank : ranks) {
+        const Ids ids = rank->batch(index, batch_size);
+        read.insert(read.end(), ids.begin(), ids.end());
+      }
+    }
+    state = ranks[0]->state_after(stop, batch_size);
+    for (const auto& rank : ranks) {
+      EXPECT_EQ(rank->num_batches(batch_size), batches);
+      EXPECT_EQ(rank->state_after(stop, batch_size), state);
+    }
+  }
+  return read;
+}
+
+TEST(Samplers, GoOnAtAnyWorldSizeWithExactlyTheSamplesThatAreLeft) {
+  Generator random(11);
+  for (int run = 0; run < 400; ++run) {
+    const auto length = static_cast<std::int64_t>(random.below(300));
+    const auto epoch = static_cast<std::int64_t>(random.below(5));
+    const auto shards = [&](int rank, int world) -> std::unique_ptr<Sampler> {
+      return std::make_unique<BatchShardSampler>(length, rank, world, BatchShardSamplerOptions{.seed = 6});
+    };
+    const auto dealt = [&](Uneven uneven) {
+      return [=](int rank, int world) -> std::unique_ptr<Sampler> {
+        return std::make_unique<DistributedSampler>(length, rank, world,
+                                                    DistributedSamplerOptions{.seed = 6, .uneven = uneven});
+      };
+    };
+    Ids wanted = iota(length);
+    Permutation(length, 6, epoch).map(wanted);
+    // Those of shards even in the order of one process.
+    ASSERT_EQ(run_with_resizes(length, epoch, random, shards), wanted) << run;
+    std::sort(wanted.begin(), wanted.end());
+    Ids read = run_with_resizes(length, epoch, random, dealt(Uneven::exact));
+    std::sort(read.begin(), read.end());
+    ASSERT_EQ(read, wanted) << run;
+    read = run_with_resizes(length, epoch, random, dealt(Uneven::pad));
+    const std::set<std::int64_t> padded(read.begin(), read.end());
+    ASSERT_EQ(static_cast<std::int64_t>(padded.size()), length) << run;
+    ASSERT_LE(static_cast<std::int64_t>(read.size()), length + 8) << "less than a sample per rank of the last world";
+    read = run_with_resizes(length, epoch, random, dealt(Uneven::drop));
+    const std::set<std::int64_t> cut(read.begin(), read.end());
+    ASSERT_EQ(cut.size(), read.size()) << run;
+    ASSERT_GE(static_cast<std::int64_t>(read.size()), length - 8) << run;
+  }
+}
+
+TEST(Samplers, ReadTheSameBatchesAfterAResumeAsWithoutAStop) {
+  for (int world = 1; world <= 4; ++world) {
+    for (int rank = 0; rank < world; ++rank) {
+      BatchShardSampler sampler(103, rank, world, {.seed = 2});
+      sampler.set_epoch(3);
+      const Ids whole = whole_epoch(sampler, 10);
+      const Ids first = [&] {
+        Ids ids;
+        for (int i = 0; i < 4; ++i) {
+          const Ids batch = sampler.batch(i, 10);
+          ids.insert(ids.end(), batch.begin(), batch.end());
+        }
+        return ids;
+      }();
+      BatchShardSampler other(103, rank, world, {.seed = 2});
+      other.resume(sampler.state_after(4, 10));
+      EXPECT_EQ(other.num_batches(10), 7);
+      Ids joined = first;
+      const Ids rest = whole_epoch(other, 10);
+      joined.insert(joined.end(), rest.begin(), rest.end());
+      EXPECT_EQ(joined, whole);
+      other.set_epoch(3);
+      EXPECT_EQ(whole_epoch(other, 10), whole) << "from its beginning";
+    }
+  }
+}
+
+TEST(Samplers, CountWhatIsLeftOutAsConsumedAtTheEndOfAnEpoch) {
+  const BatchShardSampler cut(95, 0, 2, {.drop_last = true});
+  EXPECT_EQ(cut.state_after(8, 10).consumed, 80);
+  EXPECT_EQ(cut.state_after(9, 10).consumed, 95);
+  const DistributedSampler dealt(10, 1, 4, {.uneven = Uneven::drop});
+  EXPECT_EQ(dealt.state_after(1, 1).consumed, 4);
+  EXPECT_EQ(dealt.state_after(2, 1).consumed, 10);
+  DistributedSampler over(10, 0, 2);
+  over.resume(dealt.state_after(2, 1));
+  EXPECT_EQ(over.num_batches(1), 0);
+}
+
+TEST(Samplers, RefuseAStateOfOtherData) {
+  BatchShardSampler sampler(10, 0, 2, {.seed = 1});
+  EXPECT_EQ(error_of<InvalidArgument>([&] { sampler.resume({.length = 11, .seed = 1, .epoch = 4, .consumed = 3}); }),
+            "BatchShardSampler: the state is of 11 samples with seed 1, this sampler of 10 with seed 1, and a place in "
+            "the one is none in the other; give the sampler the same, or begin an epoch anew with set_epoch(4)");
+  EXPECT_THROW(sampler.resume({.length = 10, .seed = 2, .epoch = 4, .consumed = 3}), InvalidArgument);
+  EXPECT_THROW(sampler.resume({.length = 10, .seed = 1, .epoch = -4, .consumed = 3}), InvalidArgument);
+  EXPECT_EQ(error_of<InvalidArgument>([&] { sampler.resume({.length = 10, .seed = 1, .epoch = 4, .consumed = 11}); }),
+            "BatchShardSampler: the state says that 11 of 10 samples are consumed");
+  EXPECT_THROW(static_cast<void>(sampler.state_after(6, 2)), InvalidArgument);
+  EXPECT_EQ(sampler.state_after(0, 2), (SamplerState{.length = 10, .seed = 1})) << "nothing was changed";
+}
+
+TEST(Samplers, TakeEveryNumberThatFits) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  const DistributedSampler dealt(5, 1, 3, {.shuffle = false});
+  EXPECT_EQ(dealt.batch(0, kMost), (Ids{1, 4}));
+  const DistributedSampler vast(kMost, 2, 3, {.seed = 8});
+  EXPECT_EQ(vast.num_batches(kMost), 1);
+  EXPECT_EQ(vast.batch(vast.num_batches(4) - 1, 4).size(), static_cast<std::size_t>((kMost / 3 + 1) % 4));
+  const BatchShardSampler shards(kMost, 6, 7, {.seed = 8});
+  EXPECT_EQ(shards.batch(shards.num_batches(1000) - 1, 1000).size(), 111u);
 }
 
 TEST(Samplers, RefuseNumbersOutOfRangeByName) {

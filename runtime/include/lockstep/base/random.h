@@ -30,6 +30,12 @@ constexpr std::array<std::uint32_t, 4> philox(PhiloxCounter counter, PhiloxKey k
 // 32 random bits to a float in [0, 1), 24 bits of it random.
 constexpr float uniform01(std::uint32_t bits) { return static_cast<float>(bits >> 8) * 0x1.0p-24f; }
 
+// 64 random bits to a whole number in [0, bound), 1 <= bound <= 2^32. Numbers are equally likely but for bound / 2^64.
+constexpr std::uint64_t scale_bits(std::uint64_t bits, std::uint64_t bound) {
+  // The upper half of a product of 64 by 64 bits, of which `bound` needs 33.
+  return ((bits >> 32) * bound + ((bits & 0xffffffff) * bound >> 32)) >> 32;
+}
+
 // A sequential generator over philox, for shuffles and weight initialisation.
 // Equal (seed, stream) give equal sequences on every machine.
 class LOCKSTEP_API Generator {

@@ -11,6 +11,13 @@
 //   batch: InvalidArgument and CorruptData as such, everything else as Error, with batch, epoch and sample ids before
 //   the original text; the original is nested in it (std::rethrow_if_nested).
 // Leaving the loop early stops the workers; the next begin() starts the epoch anew.
+//
+// Checkpoints: state() says how much of the epoch the program has been handed, by whatever number of workers, and is
+// the same on all ranks; after resume(state) the first pass is over what is left, at any number of ranks.
+//
+//   if (fs::exists(...)) loader.resume(state);                                   // before the loop
+//   for (std::int64_t epoch = loader.epoch(); epoch < 10; ++epoch) {
+//     loader.set_epoch(epoch);                                                   // keeps the place in its epoch
 #pragma once
 
 #include <chrono>
@@ -35,29 +42,58 @@ struct LoaderOptions {
   std::int64_t batch_size = 1;  // as the sampler counts it: rows per rank, or of all ranks together
   int workers = 0;              // threads that read ahead; 0 reads in the caller's thread, when a batch is wanted
   int prefetch = 2;             // batches read ahead per worker
+  int read_ahead = 8;           // batches before one is read, its samples are told to a dataset with prefetch(ids)
   std::chrono::nanoseconds timeout = std::chrono::minutes(5);  // of a batch that a worker reads
 };
 
 namespace detail {
 
 using ReadBatch = std::function<std::shared_ptr<void>(std::span<const std::int64_t> ids)>;
+using Announce = std::function<void(std::span<const std::int64_t> ids)>;
 
 // DataLoader without its type: one source file instead of a header in every program.
 class LOCKSTEP_API LoaderCore {
  public:
-  LoaderCore(ReadBatch read, std::shared_ptr<Sampler> sampler, const LoaderOptions& options);
+  // `announce` may be null.
+  LoaderCore(ReadBatch read, Announce announce, std::shared_ptr<Sampler> sampler, const LoaderOptions& options);
   void set_epoch(std::int64_t epoch);
-  std::int64_t epoch() const { return epoch_; }
+  void resume(const SamplerState& state);
+  SamplerState state() const { return sampler_->state_after(*handed_, options_.batch_size); }
+  std::int64_t epoch() const { return sampler_->order().epoch(); }
   std::int64_t num_batches() const { return sampler_->num_batches(options_.batch_size); }
   const LoaderOptions& options() const { return options_; }
-  std::shared_ptr<OrderedPrefetch> start();
+  const Sampler& sampler() const { return *sampler_; }
+  auto identity() const {
+    return [sampler = sampler_, size = options_.batch_size] { return sampler->identity(size); };
+  }
+
+  // One pass: the batches of the epoch, or of its rest.
+  class Pass {
+   public:
+    Pass(OrderedPrefetch::Produce produce, std::int64_t count, const LoaderOptions& options,
+         std::shared_ptr<std::int64_t> handed);
+    // Null after the last.
+    OrderedPrefetch::Item next();
+    bool is_over() const { return prefetch_.position() == count_; }
+
+   private:
+    std::int64_t count_;
+    std::shared_ptr<std::int64_t> handed_;
+    OrderedPrefetch prefetch_;
+  };
+  std::shared_ptr<Pass> start();
 
  private:
+  // InvalidArgument in the middle of a pass.
+  void require_no_pass(const char* call) const;
+
   ReadBatch read_;
+  Announce announce_;
   std::shared_ptr<Sampler> sampler_;
   LoaderOptions options_;
-  std::int64_t epoch_ = 0;
-  std::weak_ptr<OrderedPrefetch> running_;
+  bool is_resumed_ = false;  // and no pass has begun since
+  std::weak_ptr<Pass> running_;
+  std::shared_ptr<std::int64_t> handed_ = std::make_shared<std::int64_t>(0);  // batches of the last pass
 };
 
 }  // namespace detail
@@ -73,35 +109,40 @@ class DataLoader {
     using iterator_concept = std::input_iterator_tag;
 
     Iterator() = default;
-    explicit Iterator(std::shared_ptr<OrderedPrefetch> epoch) : epoch_(std::move(epoch)) { ++*this; }
+    explicit Iterator(std::shared_ptr<detail::LoaderCore::Pass> pass) : pass_(std::move(pass)) { ++*this; }
     // Valid until the next ++.
     Batch& operator*() const { return *batch_; }
     Batch* operator->() const { return batch_.get(); }
     Iterator& operator++() {
-      batch_ = std::static_pointer_cast<Batch>(epoch_->next());
+      batch_ = std::static_pointer_cast<Batch>(pass_->next());
       return *this;
     }
     void operator++(int) { ++*this; }
     bool operator==(std::default_sentinel_t) const { return batch_ == nullptr; }
 
    private:
-    std::shared_ptr<OrderedPrefetch> epoch_;
+    std::shared_ptr<detail::LoaderCore::Pass> pass_;
     std::shared_ptr<Batch> batch_;
   };
 
-  // InvalidArgument if batch_size or prefetch is below 1, or workers below 0.
+  // InvalidArgument if batch_size or prefetch is below 1, or workers or read_ahead below 0.
   template <Dataset D, std::derived_from<Sampler> S>
   DataLoader(D dataset, S sampler, const LoaderOptions& options)
-      : core_(
-            [dataset = std::make_shared<const D>(std::move(dataset))](std::span<const std::int64_t> ids) {
-              return std::shared_ptr<void>(std::make_shared<Batch>(dataset->batch(ids)));
-            },
-            std::make_shared<S>(std::move(sampler)), options) {}
+      : DataLoader(std::make_shared<const D>(std::move(dataset)), std::make_shared<S>(std::move(sampler)), options) {}
 
-  // Of the epochs begun from now on; equal on all ranks. InvalidArgument in the middle of an epoch.
+  // Of the passes begun from now on; equal on all ranks. Keeps the place of a resume() in this epoch that no pass has
+  // begun from yet. InvalidArgument in the middle of a pass.
   void set_epoch(std::int64_t epoch) { core_.set_epoch(epoch); }
   std::int64_t epoch() const { return core_.epoch(); }
-  // Batches in an epoch, equal on all ranks.
+  // The next pass goes on behind what `state` says, the ones after it begin their epochs. InvalidArgument if the state
+  // is of another length or seed, or in the middle of a pass.
+  void resume(const SamplerState& state) { core_.resume(state); }
+  // Behind the batches that the last pass has handed out, the one in the loop's body among them.
+  SamplerState state() const { return core_.state(); }
+  const Sampler& sampler() const { return core_.sampler(); }
+  // For DistributedDataParallel::watch(): the sampler's identity(), when it is asked. May outlive the loader.
+  auto identity() const { return core_.identity(); }
+  // Batches in the pass, equal on all ranks.
   std::int64_t num_batches() const { return core_.num_batches(); }
   std::int64_t batch_size() const { return core_.options().batch_size; }
 
@@ -109,6 +150,22 @@ class DataLoader {
   std::default_sentinel_t end() const { return {}; }
 
  private:
+  template <typename D>
+  DataLoader(std::shared_ptr<const D> dataset, std::shared_ptr<Sampler> sampler, const LoaderOptions& options)
+      : core_(
+            [dataset](std::span<const std::int64_t> ids) {
+              return std::shared_ptr<void>(std::make_shared<Batch>(dataset->batch(ids)));
+            },
+            announce_to(dataset), std::move(sampler), options) {}
+  template <typename D>
+  static detail::Announce announce_to(const std::shared_ptr<const D>& dataset) {
+    if constexpr (Prefetches<D>) {
+      return [dataset](std::span<const std::int64_t> ids) { dataset->prefetch(ids); };
+    } else {
+      return nullptr;
+    }
+  }
+
   detail::LoaderCore core_;
 };
 

@@ -18,6 +18,13 @@ concept Dataset = requires(const D& dataset, std::span<const std::int64_t> ids) 
   dataset.batch(ids);
 };
 
+// A Dataset that begins to read samples before they are asked for, and doesn't wait; called as batch() is. A hint: it
+// ignores samples that it doesn't have.
+template <typename D>
+concept Prefetches = requires(const D& dataset, std::span<const std::int64_t> ids) {
+  dataset.prefetch(ids);
+};
+
 // Reads sample by sample: get(id) returns one. Same rules.
 template <typename D>
 concept SampleDataset = requires(const D& dataset, std::int64_t id) {

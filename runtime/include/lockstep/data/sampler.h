@@ -1,18 +1,20 @@
 // Which samples a rank reads: pure functions of (length, rank, world, seed, epoch, position).
 //
 // Ranks never talk about it: each works out its own part from plain numbers, and the parts fit together because every
-// rank was given the same length, world, seed and epoch. The order of a shuffled epoch is the same on every machine.
+// rank was given the same length, world, seed and epoch. The order of an epoch is the same on every machine and at
+// every world size, so that a run goes on at another one: what is left of the epoch is what comes behind the samples
+// that all ranks together have consumed.
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/api.h"
+#include "lockstep/data/epoch_order.h"
 
 namespace lockstep::data {
-
-// The numbers 0..length-1 in the random order of this (seed, epoch): a Fisher-Yates shuffle over Philox.
-LOCKSTEP_API std::vector<std::int64_t> permutation(std::int64_t length, std::uint64_t seed, std::int64_t epoch);
 
 // A run of rows.
 struct RowRange {
@@ -24,63 +26,99 @@ struct RowRange {
 // short, ranks beyond it without any. 30 over 8 is seven times 4 and 2; 10 over 8 is five times 2, three ranks empty.
 LOCKSTEP_API RowRange chunk(std::int64_t rows, int rank, int world);
 
-// One rank's part of each epoch, in batches. Indices are into the dataset and double as global sample ids.
+// A place in a run's data, equal on all ranks; knows nothing of their number. To be kept in a checkpoint.
+struct SamplerState {
+  std::int64_t length = 0;  // samples in an epoch
+  std::uint64_t seed = 0;
+  std::int64_t epoch = 0;
+  std::int64_t consumed = 0;  // the first samples of the epoch's order, by all ranks together; `length`: it is over
+  bool operator==(const SamplerState&) const = default;
+};
+
+// One rank's part of each epoch, in batches. Indices are into the dataset and double as global sample ids. Batches are
+// those of a pass: from the epoch's beginning, or from where resume() said, to its end.
 //
-// Threads: batch() and num_batches() may be called by many at once, set_epoch() by one while nobody else is inside.
-// Failure: constructors and batch() throw InvalidArgument for a number out of its range.
+// Threads: the const ones may be called by many at once, the others by one while nobody else is inside.
+// Failure: InvalidArgument for a number out of its range, also from constructors.
 class LOCKSTEP_API Sampler {
  public:
   virtual ~Sampler() = default;
-  // Call before an epoch's iteration; equal on all ranks. The epoch is 0 at first.
-  virtual void set_epoch(std::int64_t epoch) = 0;
-  // Batches that every rank gets in this epoch, for a given batch_size: equal on all ranks.
-  virtual std::int64_t num_batches(std::int64_t batch_size) const = 0;
-  // This rank's rows of batch `index` (0 <= index < num_batches), in order. May be empty.
-  virtual std::vector<std::int64_t> batch(std::int64_t index, std::int64_t batch_size) const = 0;
-};
 
-// What both samplers below have in common: the order of an epoch's samples.
-class LOCKSTEP_API EpochOrder {
- public:
-  EpochOrder(std::int64_t length, bool shuffle, std::uint64_t seed);
+  // Goes to the beginning of an epoch, which is equal on all ranks. At first it is at that of epoch 0.
   void set_epoch(std::int64_t epoch);
-  std::int64_t size() const { return length_; }
-  // The sample at `position` of the epoch.
-  std::int64_t operator[](std::int64_t position) const {
-    return order_.empty() ? position : order_[static_cast<std::size_t>(position)];
-  }
+  // Goes on behind what another run has consumed, at any number of ranks and any batch size. InvalidArgument if that
+  // was of another length or seed.
+  void resume(const SamplerState& state);
+  // The place after that many batches of this pass.
+  SamplerState state_after(std::int64_t batches, std::int64_t batch_size) const;
+
+  // Batches that every rank gets in this pass, for a given batch_size: equal on all ranks.
+  std::int64_t num_batches(std::int64_t batch_size) const;
+  // This rank's rows of batch `index` (0 <= index < num_batches), in order. May be empty.
+  std::vector<std::int64_t> batch(std::int64_t index, std::int64_t batch_size) const;
+
+  const EpochOrder& order() const { return order_; }
+  // What decides, beside the rank and the world, which samples batch() returns: names and values, which are to be the
+  // same on all ranks. For DistributedDataParallel::watch().
+  std::vector<std::pair<std::string, std::uint64_t>> identity(std::int64_t batch_size) const;
+
+ protected:
+  // A rank's rows of a batch: first, first + stride, ... behind the batch's first position in the epoch's order. Those
+  // past the epoch's end come from its front.
+  struct Rows {
+    std::int64_t first = 0;
+    std::int64_t stride = 1;
+    std::int64_t count = 0;
+  };
+
+  Sampler(const char* name, EpochOrder order, int rank, int world);
+  int rank() const { return rank_; }
+  int world() const { return world_; }
 
  private:
-  std::int64_t length_;
-  bool shuffle_;
-  std::uint64_t seed_;
-  std::vector<std::int64_t> order_;  // empty: 0, 1, 2, ...
+  // Rows of all ranks in a batch that is not the last.
+  virtual std::int64_t rows_of_all(std::int64_t batch_size) const = 0;
+  // When `left` samples of the epoch are left: the batches in them, and this rank's rows of the next.
+  virtual std::int64_t batches_in(std::int64_t left, std::int64_t batch_size) const = 0;
+  virtual Rows next_rows(std::int64_t left, std::int64_t batch_size) const = 0;
+
+  void check_batch_size(std::int64_t batch_size) const;
+
+  const char* name_;
+  EpochOrder order_;
+  int rank_;
+  int world_;
+  std::int64_t start_ = 0;  // consumed before this pass
+};
+
+// What becomes of a dataset whose length the ranks don't divide.
+enum class Uneven : std::uint8_t {
+  pad,    // samples from the epoch's front come twice: as many on every rank. PyTorch's default
+  drop,   // the epoch's tail is left out: as many on every rank. PyTorch's drop_last
+  exact,  // every sample once: some ranks have one more than others, and a last batch may have no rows. To evaluate
 };
 
 struct DistributedSamplerOptions {
   bool shuffle = true;
   std::uint64_t seed = 0;  // equal on all ranks
-  // False: the epoch is padded with samples from its front until every rank has ceil(length / world).
-  // True: its tail is cut, so that every rank has floor(length / world), and no sample comes twice.
-  bool drop_last = false;
+  Uneven uneven = Uneven::pad;
 };
 
 // PyTorch's DistributedSampler (torch/utils/data/distributed.py): rank r reads positions r, r + world, r + 2 world, ...
-// of the epoch. batch_size counts the rows of one rank; the last batch may be short, but equally on all ranks.
+// of the epoch. batch_size counts the rows of one rank; the last batch may be short.
 class LOCKSTEP_API DistributedSampler final : public Sampler {
  public:
   DistributedSampler(std::int64_t length, int rank, int world, const DistributedSamplerOptions& options = {});
-  void set_epoch(std::int64_t epoch) override { order_.set_epoch(epoch); }
-  std::int64_t num_batches(std::int64_t batch_size) const override;
-  std::vector<std::int64_t> batch(std::int64_t index, std::int64_t batch_size) const override;
-  // Samples of each rank in an epoch.
-  std::int64_t num_samples() const { return num_samples_; }
+  DistributedSampler(EpochOrder order, int rank, int world, Uneven uneven = Uneven::pad);
 
  private:
-  EpochOrder order_;
-  int rank_;
-  int world_;
-  std::int64_t num_samples_;
+  std::int64_t rows_of_all(std::int64_t batch_size) const override;
+  std::int64_t batches_in(std::int64_t left, std::int64_t batch_size) const override;
+  Rows next_rows(std::int64_t left, std::int64_t batch_size) const override;
+  // Of the `left` samples those that `rank` gets.
+  std::int64_t share_of(int rank, std::int64_t left) const;
+
+  Uneven uneven_;
 };
 
 struct BatchShardSamplerOptions {
@@ -95,14 +133,13 @@ struct BatchShardSamplerOptions {
 class LOCKSTEP_API BatchShardSampler final : public Sampler {
  public:
   BatchShardSampler(std::int64_t length, int rank, int world, const BatchShardSamplerOptions& options = {});
-  void set_epoch(std::int64_t epoch) override { order_.set_epoch(epoch); }
-  std::int64_t num_batches(std::int64_t batch_size) const override;
-  std::vector<std::int64_t> batch(std::int64_t index, std::int64_t batch_size) const override;
+  BatchShardSampler(EpochOrder order, int rank, int world, bool drop_last = false);
 
  private:
-  EpochOrder order_;
-  int rank_;
-  int world_;
+  std::int64_t rows_of_all(std::int64_t batch_size) const override { return batch_size; }
+  std::int64_t batches_in(std::int64_t left, std::int64_t batch_size) const override;
+  Rows next_rows(std::int64_t left, std::int64_t batch_size) const override;
+
   bool drop_last_;
 };
 

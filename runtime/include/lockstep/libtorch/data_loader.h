@@ -1,0 +1,139 @@
+// torch's data loader for a dataset that is dealt out to ranks: as many batches on every rank, and a place to go on
+// from.
+//
+//   lockstep::libtorch::BatchShardSampler sampler(dataset.size().value(), *group, {.batch = 256});
+//   lockstep::libtorch::DataLoader loader(dataset, sampler, torch::data::DataLoaderOptions().workers(2));
+//   for (int epoch = 0; epoch < 10; ++epoch) {
+//     for (auto& batch : loader) {
+//       optimizer.zero_grad();
+//       torch::nll_loss(ddp(batch.data), batch.target).backward();
+//       optimizer.step();
+//     }
+//   }
+//
+// Every rank gets a batch for every step. Where a rank has no rows of a short last batch, its batch has 0 rows:
+// forward, loss and backward take place as always, the loss may be NaN, and counts with weight 0. A network that
+// doesn't take 0 rows calls ddp.step_without_data() in place of forward and backward, where batch.data.size(0) is 0.
+//
+// Each begin() starts the next epoch, the first one 0, or what the sampler's set_epoch() and resume() say. A loop that
+// is left early begins the next epoch too. sampler.state() is behind the batches that were handed out, the one in the
+// loop's body among them, whatever the workers have read ahead.
+//
+// Threads: one; the dataset is read by the workers, each with a copy of its own. Failure: what torch's loader throws;
+// InvalidArgument for options that would part the ranks.
+#pragma once
+
+#include <torch/data/dataloader/stateless.h>
+#include <torch/data/dataloader_options.h>
+#include <torch/data/example.h>
+
+#include <cstddef>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/api.h"
+#include "lockstep/libtorch/samplers.h"
+
+namespace lockstep::libtorch {
+
+// Takes all rows out of a batch: tensors keep their other dimensions. For a type of the program's own, write one in its
+// namespace.
+inline void remove_rows(at::Tensor& batch) { batch = batch.narrow(0, 0, 0); }
+template <typename Item>
+void remove_rows(std::vector<Item>& batch) {
+  batch.clear();
+}
+template <typename Data, typename Target>
+void remove_rows(::torch::data::Example<Data, Target>& batch) {
+  remove_rows(batch.data);
+  remove_rows(batch.target);
+}
+template <typename Data>
+void remove_rows(::torch::data::Example<Data, ::torch::data::example::NoTarget>& batch) {
+  remove_rows(batch.data);
+}
+
+// InvalidArgument where batches are dropped by this rank's rows, or handed out in another order than they were drawn.
+LOCKSTEP_API ::torch::data::DataLoaderOptions require_common(::torch::data::DataLoaderOptions options);
+
+template <typename Dataset>
+class DataLoader {
+  using Inner = ::torch::data::StatelessDataLoader<Dataset, ShardSampler>;
+
+ public:
+  using Batch = typename Dataset::BatchType;
+
+  // `options.batch_size` counts this rank's rows, and only for a DistributedSampler.
+  DataLoader(Dataset dataset, ShardSampler sampler, ::torch::data::DataLoaderOptions options = {})
+      : dataset_(std::move(dataset)), sampler_(std::move(sampler)), options_(require_common(std::move(options))) {
+    sampler_.hand_out_every_batch();
+  }
+
+  // Single pass.
+  class Iterator {
+   public:
+    using value_type = Batch;
+    using difference_type = std::ptrdiff_t;
+    using iterator_concept = std::input_iterator_tag;
+
+    explicit Iterator(DataLoader& loader) : loader_(&loader), batch_(loader.inner_->begin()) { arrive(); }
+    Iterator(const Iterator&) = delete;
+    Iterator& operator=(const Iterator&) = delete;
+    Iterator(Iterator&&) noexcept = default;
+    Iterator& operator=(Iterator&&) noexcept = default;
+    Batch& operator*() const { return *batch_; }
+    Batch* operator->() const { return &*batch_; }
+    Iterator& operator++() {
+      try {
+        ++batch_;
+      } catch (...) {
+        loader_->sampler_.took_batch();
+        throw;
+      }
+      arrive();
+      return *this;
+    }
+    void operator++(int) { ++*this; }
+    bool operator==(std::default_sentinel_t) const { return loader_->is_over_; }
+
+   private:
+    // Torch reads the first batch when it is compared, the others when it is incremented.
+    void arrive() {
+      try {
+        loader_->is_over_ = batch_ == loader_->inner_->end();
+      } catch (...) {
+        loader_->sampler_.took_batch();
+        throw;
+      }
+      if (!loader_->is_over_ && !loader_->sampler_.took_batch()) remove_rows(*batch_);
+    }
+
+    DataLoader* loader_;
+    mutable ::torch::data::Iterator<Batch> batch_;
+  };
+
+  Iterator begin() {
+    // Of a loop that was left early torch's workers still hold batches.
+    if (!is_over_ || !inner_) inner_ = std::make_unique<Inner>(dataset_, sampler_, options_);
+    is_over_ = false;
+    return Iterator(*this);
+  }
+  std::default_sentinel_t end() const { return {}; }
+
+  // Batches of the pass that the next begin() starts, equal on all ranks.
+  std::size_t num_batches() const { return sampler_.num_batches(options_.batch_size()); }
+  ShardSampler& sampler() { return sampler_; }
+  DataIdentity identity() const { return sampler_.identity(); }
+
+ private:
+  Dataset dataset_;
+  ShardSampler sampler_;
+  ::torch::data::DataLoaderOptions options_;
+  std::unique_ptr<Inner> inner_;
+  bool is_over_ = true;  // the last pass
+};
+
+}  // namespace lockstep::libtorch

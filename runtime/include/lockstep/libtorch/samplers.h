@@ -1,0 +1,115 @@
+// Which samples this rank reads, for torch::data: the samples of each epoch, dealt out to the ranks.
+//
+//   lockstep::libtorch::BatchShardSampler sampler(dataset.size().value(), *group, {.batch = 256});  // of all ranks
+//   lockstep::libtorch::DataLoader loader(dataset, sampler);                                        // data_loader.h
+//
+//   lockstep::libtorch::DistributedSampler sampler(dataset.size().value(), group->rank(), group->size());
+//   auto loader = torch::data::make_data_loader(dataset, sampler, 64);                              // of this rank
+//
+// What comes when is as lockstep/data/sampler.h says, of samplers of the same names. Each begin() of the loader starts
+// the next epoch, the first one 0; set_epoch() says which comes next. Copies are one sampler, for the loader takes a
+// copy: what is asked of the program's is of the loader's. A second loader takes a sampler of its own.
+//
+// Checkpoints: state() and save() say where the run is in its data, equally on all ranks, and resume() and load() go on
+// there at the next begin(), at any number of ranks. Under lockstep::libtorch::DataLoader that is behind the batches
+// that the program was handed. Under torch's own loader it is behind what has been drawn, which with workers is up to
+// DataLoaderOptions::max_jobs batches more.
+//
+// Threads: one at a time. Failure: InvalidArgument for numbers out of their range, and for a state of another length or
+// seed.
+#pragma once
+
+#include <torch/data/samplers/base.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "lockstep/base/api.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/data/sampler.h"
+#include "lockstep/ddp/data_identity.h"
+
+namespace lockstep::libtorch {
+
+using data::Uneven;
+
+// The order of PyTorch's DistributedSampler: that of torch.randperm with a generator of seed + epoch. For the same
+// samples as a program in Python; each rank holds a list of all of them, 8 bytes per sample.
+LOCKSTEP_API data::EpochOrder randperm_order(std::int64_t length, std::uint64_t seed);
+
+// What the samplers below have in common.
+class LOCKSTEP_API ShardSampler : public ::torch::data::samplers::Sampler<> {
+ public:
+  using Index = std::vector<std::size_t>;
+
+  // Of the next begin(); equal on all ranks. That goes on where load() or resume() said, if it is their epoch.
+  void set_epoch(std::int64_t epoch);
+  // The next begin() goes on behind what `state` says; with nothing left, in the next epoch, unless set_epoch() asks
+  // for this one: then it is over at once.
+  void resume(const data::SamplerState& state);
+  data::SamplerState state() const;
+  // Batches of the pass that the next begin() starts, equal on all ranks. `batch_size` is the loader's; a
+  // BatchShardSampler has its own.
+  std::size_t num_batches(std::size_t batch_size = 1) const;
+
+  void reset(::torch::optional<std::size_t> new_length = {}) override;
+  ::torch::optional<Index> next(std::size_t batch_size) override;
+  void save(::torch::serialize::OutputArchive& archive) const override;
+  void load(::torch::serialize::InputArchive& archive) override;
+
+  // For DistributedDataParallel::watch(): of the pass that has begun. May outlive the sampler.
+  DataIdentity identity() const;
+
+  // For DataLoader, which hands out every batch that some rank has rows of: from now on next() gives one index where
+  // this rank has none, and took_batch() says in order, for each batch, whether that is so.
+  void hand_out_every_batch();
+  bool took_batch();
+
+  struct LOCKSTEP_LOCAL State;
+
+ protected:
+  explicit ShardSampler(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+ private:
+  std::shared_ptr<State> state_;  // what copies share
+};
+
+struct SamplerOptions {
+  bool shuffle = true;
+  std::uint64_t seed = 0;  // equal on all ranks
+  Uneven uneven = Uneven::pad;
+};
+
+// PyTorch's DistributedSampler: rank r reads positions r, r + world, r + 2 world, ... of the epoch's order. The batch
+// size is the loader's, and counts the rows of this rank. With Uneven::exact and torch's own loader, a rank without
+// rows has a batch less, as suits evaluation.
+class LOCKSTEP_API DistributedSampler : public ShardSampler {
+ public:
+  DistributedSampler(std::size_t length, int rank, int world, const SamplerOptions& options = {});
+  DistributedSampler(std::size_t length, const ProcessGroup& group, const SamplerOptions& options = {})
+      : DistributedSampler(length, group.rank(), group.size(), options) {}
+  DistributedSampler(data::EpochOrder order, int rank, int world, Uneven uneven = Uneven::pad);
+};
+
+struct BatchShardOptions {
+  std::int64_t batch = 0;  // rows of all ranks together; must be given
+  bool shuffle = true;
+  std::uint64_t seed = 0;  // equal on all ranks
+  bool drop_last = false;  // leave out the last batch if it is short
+};
+
+// The epoch is cut into global batches as one process would, and each is split over the ranks in order, 64 over 3 as
+// 22 + 22 + 20: a run computes the same at every world size, and every sample comes once per epoch. A short last batch
+// may leave ranks without rows: DataLoader hands them a batch of 0 rows. torch's own loader has no such thing, and
+// under it reset() throws InvalidArgument, on every rank, where that would come.
+class LOCKSTEP_API BatchShardSampler : public ShardSampler {
+ public:
+  BatchShardSampler(std::size_t length, int rank, int world, const BatchShardOptions& options);
+  BatchShardSampler(std::size_t length, const ProcessGroup& group, const BatchShardOptions& options)
+      : BatchShardSampler(length, group.rank(), group.size(), options) {}
+  // Of `options` batch and drop_last count.
+  BatchShardSampler(data::EpochOrder order, int rank, int world, const BatchShardOptions& options);
+};
+
+}  // namespace lockstep::libtorch

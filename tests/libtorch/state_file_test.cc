@@ -1,0 +1,93 @@
+// State in files.
+#include <filesystem>
+#include <fstream>
+
+#include "lockstep/libtorch/state_file.h"
+#include "tests/libtorch/common.h"
+
+namespace lockstep::testing {
+namespace {
+
+struct Net : ::torch::nn::Module {
+  ::torch::nn::Linear first = register_module("first", ::torch::nn::Linear(3, 2));
+  ::torch::nn::BatchNorm1d norm = register_module("norm", ::torch::nn::BatchNorm1d(2));
+  at::Tensor mask = register_buffer("mask", at::zeros({3}, at::kBool));
+  at::Tensor half = register_parameter("half", at::ones({2, 2}, at::kBFloat16).t(), false);
+};
+
+std::filesystem::path scratch() {
+  const auto folder = std::filesystem::path(::testing::TempDir()) / ("libtorch_state_" + std::to_string(getpid()));
+  std::filesystem::create_directories(folder);
+  return folder;
+}
+
+TEST(StateFile, GivesEveryRankWhatRankZeroSaved) {
+  const auto folder = scratch();
+  run_torch_ranks(2, [&](const Group& group) {
+    Net net;
+    initialize(net, 1 + static_cast<std::uint64_t>(group->rank()));
+    net.mask[1] = true;
+    net.half.detach()[0][1] = 5;
+    net.norm->num_batches_tracked.fill_(7);
+    libtorch::save_state(folder / "net.safetensors", net, group, {{"epoch", "3"}});
+    Net other;
+    EXPECT_EQ(libtorch::load_state(folder / "net.safetensors", other, group).metadata,
+              (std::map<std::string, std::string>{{"epoch", "3"}}));
+    Net wanted;
+    initialize(wanted, 1);
+    EXPECT_TRUE(at::equal(other.first->weight, wanted.first->weight));
+    EXPECT_TRUE(other.mask[1].item<bool>());
+    EXPECT_FALSE(other.mask[0].item<bool>());
+    EXPECT_EQ(other.half[0][1].item<float>(), 5);
+    EXPECT_EQ(other.norm->num_batches_tracked.item<int>(), 7);
+  });
+  std::filesystem::remove_all(folder);
+}
+
+TEST(StateFile, OfAPartOfAnotherModelIsReadWhereThatIsAllowed) {
+  const auto folder = scratch();
+  ::torch::nn::Linear saved(3, 2);
+  libtorch::save_state(folder / "linear.safetensors", *saved);
+  ::torch::nn::Sequential net(::torch::nn::Linear(3, 2), ::torch::nn::Linear(2, 1));
+  initialize(*net, 1);
+  const at::Tensor second = net->named_parameters()["1.weight"].clone();
+  const checkpoint::Loaded loaded = libtorch::load_state(
+      folder / "linear.safetensors", *net,
+      {.name_in_file = [](const std::string& name) { return name.starts_with("0.") ? name.substr(2) : name; },
+       .allow_missing = true});
+  EXPECT_TRUE(at::equal(net->named_parameters()["0.weight"], saved->weight));
+  EXPECT_TRUE(at::equal(net->named_parameters()["1.weight"], second));
+  EXPECT_EQ(loaded.missing, (std::vector<std::string>{"1.weight", "1.bias"}));
+  std::filesystem::remove_all(folder);
+}
+
+TEST(StateFile, ThatDoesNotFitChangesNothingAndSaysWhy) {
+  const auto folder = scratch();
+  ::torch::nn::Linear saved(3, 2);
+  libtorch::save_state(folder / "linear.safetensors", *saved);
+  Net net;
+  const Tensors before = weights_of(net);
+  expect_says(error_of([&] { libtorch::load_state(folder / "linear.safetensors", net); }),
+              {"InvalidArgument", "does not fit", "missing 'half', 'first.weight'", "and 5 more",
+               "unexpected 'bias', 'weight'"});
+  ::torch::nn::Linear larger(4, 2);
+  expect_says(error_of([&] { libtorch::load_state(folder / "linear.safetensors", *larger); }),
+              {"different 'weight' (file F32 [2, 3], module F32 [2, 4])"});
+  EXPECT_TRUE(same_bits(weights_of(net), before));
+  ::torch::nn::Module odd;
+  odd.register_buffer("count", at::zeros({1}, at::kShort));
+  expect_says(error_of([&] { libtorch::save_state(folder / "odd.safetensors", odd); }), {"'count'", "Short"});
+  run_torch_ranks(2, [&](const Group& group) {
+    expect_says(error_of([&] { libtorch::load_state(folder / "none.safetensors", net, group); }), {"none.safetensors"});
+    // Rank 0's fits the file, and the other rank's does not fit rank 0's.
+    ::torch::nn::Linear own(group->rank() == 0 ? 3 : 4, 2);
+    expect_says(error_of([&] { libtorch::load_state(folder / "linear.safetensors", *own, group); }),
+                {"Mismatch", "'weight (parameter, strides [3, 1])' float32 [2, 3]", "rank 1"});
+  });
+  expect_says(error_of([&] { libtorch::load_state(folder / "linear.safetensors", *saved, nullptr); }),
+              {"InvalidArgument", "load_state", "group is null"});
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace lockstep::testing
