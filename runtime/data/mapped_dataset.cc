@@ -1,0 +1,131 @@
+#include "lockstep/data/mapped_dataset.h"
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <cstring>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::data {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "tokens are copied as they are");
+
+// The units of `bytes` in the file behind its header.
+std::int64_t count_units(const MappedFile& file, std::int64_t bytes, std::int64_t header, const char* unit) {
+  const auto size = static_cast<std::int64_t>(file.bytes().size());
+  if (header < 0 || header >= size) {
+    throw InvalidArgument(fmt::format("the dataset '{}' has {} bytes, and a header of {} before the first {}",
+                                      file.path().string(), size, header, unit));
+  }
+  if ((size - header) % bytes != 0) {
+    throw CorruptData(fmt::format(
+        "the dataset '{}' has {} bytes behind its header, which are no whole number of {}s of {}; it was cut "
+        "short, or {}s are of another size",
+        file.path().string(), size - header, unit, bytes, unit));
+  }
+  return (size - header) / bytes;
+}
+
+void check_sample(const MappedFile& file, std::int64_t id, std::int64_t size) {
+  if (id >= 0 && id < size) return;
+  throw InvalidArgument(fmt::format("the dataset '{}': sample {} of {}; the sampler must be given this size",
+                                    file.path().string(), id, size));
+}
+
+template <typename Token>
+void widen(const std::byte* from, std::span<std::int64_t> window) {
+  for (std::int64_t& to : window) {
+    Token token;
+    std::memcpy(&token, from, sizeof(token));
+    to = token;
+    from += sizeof(token);
+  }
+}
+
+const MappedTokensOptions& checked(const MappedTokensOptions& options) {
+  if ((options.bytes == 2 || options.bytes == 4) && options.window >= 1 && options.stride >= 0) return options;
+  throw InvalidArgument(
+      fmt::format("MappedTokens: bytes {}, window {}, stride {}; wanted 2 or 4, at least 1, and at least 0",
+                  options.bytes, options.window, options.stride));
+}
+
+}  // namespace
+
+MappedTokens::MappedTokens(const std::filesystem::path& path, const MappedTokensOptions& options)
+    : file_(path), options_(checked(options)) {
+  if (options_.stride == 0) options_.stride = options_.window;
+  tokens_ = count_units(file_, options_.bytes, options_.header, "token");
+  if (tokens_ < options_.window) {
+    throw InvalidArgument(fmt::format("the dataset '{}' has {} tokens, and a sample has {}; take a shorter window",
+                                      path.string(), tokens_, options_.window));
+  }
+  size_ = (tokens_ - options_.window) / options_.stride + 1;
+}
+
+std::size_t MappedTokens::begin_of(std::int64_t id) const {
+  return static_cast<std::size_t>(options_.header + id * options_.stride * options_.bytes);
+}
+
+void MappedTokens::read(std::int64_t id, std::span<std::int64_t> window) const {
+  check_sample(file_, id, size_);
+  if (static_cast<std::int64_t>(window.size()) != options_.window) {
+    throw InvalidArgument(
+        fmt::format("MappedTokens: {} places for a window of {} tokens", window.size(), options_.window));
+  }
+  const std::byte* from = file_.bytes().data() + begin_of(id);
+  options_.bytes == 2 ? widen<std::uint16_t>(from, window) : widen<std::uint32_t>(from, window);
+}
+
+TokenBatch MappedTokens::batch(std::span<const std::int64_t> ids) const {
+  file_.require_unchanged();
+  const auto window = static_cast<std::size_t>(options_.window);
+  TokenBatch batch{.ids = {ids.begin(), ids.end()}, .window = options_.window, .tokens = {}};
+  batch.tokens.resize(ids.size() * window);
+  for (std::size_t row = 0; row < ids.size(); ++row) {
+    read(ids[row], std::span(batch.tokens).subspan(row * window, window));
+  }
+  return batch;
+}
+
+void MappedTokens::prefetch(std::span<const std::int64_t> ids) const {
+  for (const std::int64_t id : ids) {
+    file_.prefetch(begin_of(id), static_cast<std::size_t>(options_.window * options_.bytes));
+  }
+}
+
+MappedRecords::MappedRecords(const std::filesystem::path& path, const MappedRecordsOptions& options)
+    : file_(path), options_(options) {
+  if (options.record < 1) {
+    throw InvalidArgument(fmt::format("MappedRecords: records of {} bytes; wanted at least 1", options.record));
+  }
+  size_ = count_units(file_, options.record, options.header, "record");
+}
+
+std::span<const std::byte> MappedRecords::record(std::int64_t id) const {
+  check_sample(file_, id, size_);
+  return file_.bytes().subspan(static_cast<std::size_t>(options_.header + id * options_.record),
+                               static_cast<std::size_t>(options_.record));
+}
+
+RecordBatch MappedRecords::batch(std::span<const std::int64_t> ids) const {
+  file_.require_unchanged();
+  RecordBatch batch{
+      .ids = {ids.begin(), ids.end()}, .record = static_cast<std::size_t>(options_.record), .records = {}};
+  batch.records.reserve(ids.size() * batch.record);
+  for (const std::int64_t id : ids) {
+    const std::span<const std::byte> bytes = record(id);
+    batch.records.insert(batch.records.end(), bytes.begin(), bytes.end());
+  }
+  return batch;
+}
+
+void MappedRecords::prefetch(std::span<const std::int64_t> ids) const {
+  for (const std::int64_t id : ids) {
+    file_.prefetch(static_cast<std::size_t>(options_.header + id * options_.record),
+                   static_cast<std::size_t>(options_.record));
+  }
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,172 @@
+#include "lockstep/data/mapped_dataset.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <mutex>
+#include <set>
+
+#include "lockstep/base/error.h"
+#include "lockstep/data/data_loader.h"
+#include "tests/support/error_of.h"
+
+namespace lockstep::data {
+namespace {
+
+using lockstep::testing::error_of;
+using lockstep::testing::expect_text;
+using Ids = std::vector<std::int64_t>;
+
+class MappedDataset : public ::testing::Test {
+ protected:
+  MappedDataset() {
+    folder_ = std::filesystem::path(::testing::TempDir()) / fmt::format("mapped_dataset_{}", ::getpid());
+    std::filesystem::create_directories(folder_);
+  }
+  ~MappedDataset() override { std::filesystem::remove_all(folder_); }
+
+  // A file of `header` zeros and the numbers first, first + 1, ...
+  template <typename Token>
+  std::filesystem::path write(const char* name, int count, Token first = 0, std::size_t header = 0) const {
+    std::ofstream file(folder_ / name, std::ios::binary);
+    file << std::string(header, '\0');
+    for (int i = 0; i < count; ++i) {
+      const auto token = static_cast<Token>(first + static_cast<Token>(i));
+      file.write(reinterpret_cast<const char*>(&token), sizeof(token));
+    }
+    return folder_ / name;
+  }
+
+  std::filesystem::path folder_;
+};
+
+TEST_F(MappedDataset, OfTokensHasWindows) {
+  const MappedTokens tokens(write<std::uint16_t>("u16", 100, 65500), {.bytes = 2, .window = 9, .stride = 8});
+  EXPECT_EQ(tokens.tokens(), 100);
+  EXPECT_EQ(tokens.size(), 12) << "the last begins at 88, one at 96 would end behind the file";
+  const TokenBatch batch = tokens.batch(Ids{11, 0});
+  EXPECT_EQ(batch.ids, (Ids{11, 0}));
+  EXPECT_EQ(batch.window, 9);
+  ASSERT_EQ(batch.tokens.size(), 18u);
+  for (std::int64_t i = 0; i < 9; ++i) {
+    EXPECT_EQ(batch.tokens[static_cast<std::size_t>(i)], (65500 + 88 + i) % 65536) << "unsigned";
+    EXPECT_EQ(batch.tokens[static_cast<std::size_t>(9 + i)], 65500 + i);
+  }
+  EXPECT_TRUE(tokens.batch({}).tokens.empty());
+}
+
+TEST_F(MappedDataset, OfLongerTokensBehindAHeaderHasThemToo) {
+  const std::uint32_t first = 4000000000;
+  const MappedTokens tokens(write<std::uint32_t>("u32", 10, first, 1023), {.bytes = 4, .window = 5, .header = 1023});
+  EXPECT_EQ(tokens.size(), 2) << "windows don't overlap unless a stride says so";
+  EXPECT_EQ(tokens.batch(Ids{1}).tokens, (Ids{4000000005, 4000000006, 4000000007, 4000000008, 4000000009}));
+}
+
+TEST_F(MappedDataset, OfRecordsHasTheirBytes) {
+  const MappedRecords records(write<std::uint8_t>("records", 30, 0, 6), {.record = 10, .header = 6});
+  EXPECT_EQ(records.size(), 3);
+  EXPECT_EQ(records.record(2)[9], std::byte{29});
+  const RecordBatch batch = records.batch(Ids{2, 1});
+  EXPECT_EQ(batch.record, 10u);
+  ASSERT_EQ(batch.records.size(), 20u);
+  EXPECT_EQ(batch.records[0], std::byte{20});
+  EXPECT_EQ(batch.records[10], std::byte{10});
+  EXPECT_EQ(error_of<InvalidArgument>([&] { records.batch(Ids{3}); }),
+            fmt::format("the dataset '{}': sample 3 of 3; the sampler must be given this size",
+                        (folder_ / "records").string()));
+}
+
+TEST_F(MappedDataset, IsReadByALoaderOnceEach) {
+  const MappedTokens tokens(write<std::uint16_t>("u16", 5000), {.window = 11, .stride = 10});
+  std::multiset<std::int64_t> seen;
+  for (int rank = 0; rank < 2; ++rank) {
+    DataLoader loader(tokens, BatchShardSampler(tokens.size(), rank, 2), {.batch_size = 16, .workers = 2});
+    for (const auto& [ids, window, values] : loader) {
+      for (std::size_t row = 0; row < ids.size(); ++row) {
+        EXPECT_EQ(values[row * 11], ids[row] * 10);
+        seen.insert(ids[row]);
+      }
+    }
+  }
+  EXPECT_EQ(seen.size(), 499u);
+  EXPECT_EQ(std::set<std::int64_t>(seen.begin(), seen.end()).size(), 499u);
+}
+
+// The samples that a loader tells it ahead, and those it has read.
+struct Told {
+  struct Log {
+    std::mutex mutex;
+    std::vector<Ids> told, read;
+  };
+  std::shared_ptr<Log> log = std::make_shared<Log>();
+  std::int64_t size() const { return 10; }
+  void prefetch(std::span<const std::int64_t> ids) const {
+    const std::lock_guard lock(log->mutex);
+    log->told.emplace_back(ids.begin(), ids.end());
+  }
+  Ids batch(std::span<const std::int64_t> ids) const {
+    const std::lock_guard lock(log->mutex);
+    EXPECT_GE(log->told.size(), std::min<std::size_t>(5, log->read.size() + 3)) << "two batches ahead";
+    log->read.emplace_back(ids.begin(), ids.end());
+    return {ids.begin(), ids.end()};
+  }
+};
+
+TEST_F(MappedDataset, IsToldAheadWhatComes) {
+  const Told told;
+  DataLoader loader(told, BatchShardSampler(10, 0, 1, {.seed = 3}), {.batch_size = 2, .read_ahead = 2});
+  for (const auto& batch : loader) static_cast<void>(batch);
+  EXPECT_EQ(told.log->told, told.log->read) << "each batch once, in its order";
+  EXPECT_EQ(told.log->read.size(), 5u);
+  DataLoader silent(Told{told.log}, BatchShardSampler(10, 0, 1), {.batch_size = 10, .read_ahead = 0});
+  for (const auto& batch : silent) static_cast<void>(batch);
+  EXPECT_EQ(told.log->told.size(), 5u) << "nothing more";
+}
+
+TEST_F(MappedDataset, PrefetchesPagesOfTheFileAndNothingElse) {
+  const auto path = write<std::uint8_t>("large", 1 << 20);
+  const MappedRecords records(path, {.record = 1 << 10});
+  Ids ids{0, 1023, 512, -5, 4000};  // a hint: what isn't there is no error
+  records.prefetch(ids);
+  EXPECT_EQ(records.record(512)[3], std::byte{3});
+}
+
+TEST_F(MappedDataset, NamesAFileThatCantBeOne) {
+  const auto text_of = [](const std::filesystem::path& path, const MappedTokensOptions& options = {.window = 4}) {
+    return error_of<InvalidArgument>([&] { MappedTokens(path, options); });
+  };
+  expect_text(text_of(folder_ / "none"), {"the dataset '", "none' can't be opened: No such file"});
+  expect_text(text_of(folder_), {"is no regular file"});
+  expect_text(text_of(write<std::uint16_t>("empty", 0)), {"empty' is empty"});
+  expect_text(text_of(write<std::uint16_t>("short", 3)), {"short' has 3 tokens, and a sample has 4"});
+  expect_text(text_of(write<std::uint16_t>("head", 3), {.window = 2, .header = 6}),
+              {"head' has 6 bytes, and a header of 6 before the first token"});
+  expect_text(text_of(folder_ / "short", {.bytes = 3, .window = 4}), {"bytes 3, window 4, stride 0; wanted 2 or 4"});
+  expect_text(text_of(folder_ / "short", {}), {"window 0"});
+  expect_text(error_of<InvalidArgument>([&] { MappedRecords(folder_ / "short", {}); }), {"records of 0 bytes"});
+  expect_text(error_of<CorruptData>([&] { MappedTokens(write<std::uint8_t>("odd", 7), {.window = 2}); }),
+              {"odd' has 7 bytes behind its header, which are no whole number of tokens of 2; it was cut short"});
+  expect_text(error_of<CorruptData>([&] { MappedRecords(folder_ / "odd", {.record = 3, .header = 2}); }),
+              {"5 bytes behind its header, which are no whole number of records of 3"});
+}
+
+TEST_F(MappedDataset, NamesAFileThatChangesUnderneath) {
+  const auto path = write<std::uint16_t>("u16", 50000);
+  const MappedTokens tokens(path, {.window = 10});
+  EXPECT_EQ(tokens.batch(Ids{4999}).tokens.front(), 49990);
+  std::filesystem::resize_file(path, 1000);
+  expect_text(error_of<CorruptData>([&] { tokens.batch(Ids{4999}); }),
+              {"u16' has changed while it is read: it had 100000 bytes, and has 1000"});
+}
+
+TEST_F(MappedDataset, StaysTheFileThatItWasWhereAnotherTakesItsName) {
+  const auto path = write<std::uint16_t>("u16", 100);
+  const MappedTokens tokens(path, {.window = 10});
+  std::filesystem::rename(write<std::uint16_t>("other", 100, 500), path);
+  EXPECT_EQ(tokens.batch(Ids{1}).tokens.front(), 10);
+}
+
+}  // namespace
+}  // namespace lockstep::data
