@@ -16,6 +16,8 @@
 #include "lockstep/ddp/replica_check.h"
 #include "lockstep/libtorch/sync_batch_norm.h"
 #include "runtime/base/logging.h"
+#include "runtime/ddp/loss_sum.h"
+#include "runtime/ddp/unused.h"
 #include "runtime/libtorch/graph_order.h"
 #include "runtime/libtorch/output_boundary.h"
 #include "runtime/libtorch/tensor_bytes.h"
@@ -48,7 +50,11 @@ std::shared_ptr<Replica> Replica::create(const ::torch::nn::Module& module, std:
 }
 
 ReplicaImpl::ReplicaImpl(std::shared_ptr<ProcessGroup> group, DdpOptions options)
-    : group_(std::move(group)), options_(std::move(options)), overlap_(options_.overlap), failure_(group_) {}
+    : group_(std::move(group)),
+      options_(std::move(options)),
+      overlap_(options_.overlap),
+      failure_(group_),
+      losses_(options_.loss, group_) {}
 
 void ReplicaImpl::adopt(const ::torch::nn::Module& module) {
   const std::vector<NamedTensor> state = state_of(module);
@@ -98,16 +104,8 @@ void ReplicaImpl::adopt(const ::torch::nn::Module& module) {
 }
 
 void ReplicaImpl::declare_unused() {
-  for (const std::string& name : options_.unused) {
-    const auto found = std::find_if(parameters_.begin(), parameters_.end(),
-                                    [&](const Parameter& parameter) { return parameter.name == name; });
-    if (found == parameters_.end()) {
-      throw InvalidArgument(fmt::format(
-          "DistributedDataParallel: '{}' is declared unused, but no trained parameter has this name; there are {}, "
-          "from '{}' to '{}'",
-          name, parameters_.size(), parameters_.front().name, parameters_.back().name));
-    }
-    found->declared_unused = true;
+  for (const int index : indices_of_unused(options_.unused, specs())) {
+    parameters_[static_cast<std::size_t>(index)].declared_unused = true;
   }
 }
 
@@ -180,14 +178,17 @@ void ReplicaImpl::detach() noexcept {
   }
 }
 
-std::unique_ptr<Reducer> ReplicaImpl::make_reducer() const {
+std::vector<ParameterSpec> ReplicaImpl::specs() const {
   std::vector<ParameterSpec> specs;
   for (const Parameter& parameter : parameters_) {
     specs.push_back({parameter.name, *dtype_of(parameter.tensor.scalar_type()), parameter.tensor.sizes().vec()});
   }
+  return specs;
+}
+
+std::unique_ptr<Reducer> ReplicaImpl::make_reducer() const {
   return std::make_unique<Reducer>(
-      std::move(specs), group_,
-      ReducerOptions{.buckets = options_.buckets, .track_unused = true, .loss = options_.loss});
+      specs(), group_, ReducerOptions{.buckets = options_.buckets, .track_unused = true, .loss = options_.loss});
 }
 
 // Collective the first time: before the first gradient is written, so that addresses never change.
@@ -239,11 +240,7 @@ std::int64_t ReplicaImpl::rows_of(const at::Tensor& tensor) const {
 }
 
 void ReplicaImpl::set_weight(std::int64_t weight) {
-  if (weight < 0) {
-    throw InvalidArgument(
-        fmt::format("DistributedDataParallel: weight {}; give the number of rows or loss terms, at least 0", weight));
-  }
-  *weight_ = weight;
+  *weight_ = checked_weight(weight);
   weight_is_spent_ = false;
 }
 
@@ -255,8 +252,9 @@ void ReplicaImpl::before_forward(const ::torch::nn::Module& module, std::optiona
     if (std::has_single_bit(++forwards_)) refuse_replaced(module);
     *weight_ = rows;
     weight_is_spent_ = false;
+    losses_.begin_forward();
     broadcast_buffers(module.is_training());
-    if (no_sync_ > 0 && !(reducer_ && reducer_->accumulating())) refuse_live_gradients();
+    if (*no_sync_ > 0 && !(reducer_ && reducer_->accumulating())) refuse_live_gradients();
   } catch (...) {
     forward_failed(false);
     throw;
@@ -291,11 +289,32 @@ void ReplicaImpl::after_forward(std::span<at::Tensor* const> outputs) {
 }
 
 void ReplicaImpl::broadcast_buffers(bool is_training) {
-  if (options_.broadcast_buffers && is_training && no_sync_ == 0) broadcast_state_in_stream(*group_, buffers_);
+  if (options_.broadcast_buffers && is_training && *no_sync_ == 0) broadcast_state_in_stream(*group_, buffers_);
 }
 
 std::int64_t ReplicaImpl::last_weight() const {
   return last_weight_ < 0 ? reducer_->total_weight() : last_weight_;  // on a device finish_step can't say
+}
+
+const GlobalBatch& ReplicaImpl::last_batch() const {
+  if (group_->size() == 1) losses_.read_known(last_batch_);
+  return last_batch_;
+}
+
+void ReplicaImpl::record_loss(const at::Tensor& loss) {
+  refuse_late_loss();
+  losses_.record(loss);
+}
+
+void ReplicaImpl::record_loss(double loss) {
+  refuse_late_loss();
+  losses_.record(loss);
+}
+
+std::vector<at::Tensor> ReplicaImpl::parameters() const {
+  std::vector<at::Tensor> result;
+  for (const Parameter& parameter : parameters_) result.push_back(parameter.tensor);
+  return result;
 }
 
 std::uint64_t ReplicaImpl::versions() const {

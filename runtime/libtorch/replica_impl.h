@@ -24,6 +24,7 @@
 #include "lockstep/libtorch/torch_stream.h"
 #include "runtime/ddp/divergence_check.h"
 #include "runtime/ddp/own_failure.h"
+#include "runtime/libtorch/loss_record.h"
 #include "runtime/libtorch/module_state.h"
 #include "runtime/libtorch/node.h"
 
@@ -43,11 +44,14 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   void set_weight(std::int64_t weight) override;
   LossWeight loss_weight() const override { return options_.loss == Loss::sum ? nullptr : weight_; }
   void step_without_data(const ::torch::nn::Module& module) override;
-  void begin_no_sync() override { ++no_sync_; }
-  void end_no_sync() override { --no_sync_; }
+  NoSync no_sync(bool is_on) override { return {no_sync_, is_on}; }
+  void record_loss(const at::Tensor& loss) override;
+  void record_loss(double loss) override;
+  std::vector<at::Tensor> parameters() const override;
   const std::shared_ptr<ProcessGroup>& group() const override { return group_; }
   std::int64_t steps() const override { return steps_; }
   std::int64_t last_weight() const override;
+  const GlobalBatch& last_batch() const override;
   void check_replicas() const override;
   void watch(DataIdentity identity) override { divergence_->watch(std::move(identity)); }
   const trace::StepRecord& last_step() const override;
@@ -71,6 +75,7 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   void join_norms(const ::torch::nn::Module& module);
   void refuse_wrapped_twice() const;
   void hook(std::size_t parameter);
+  std::vector<ParameterSpec> specs() const;
   std::unique_ptr<Reducer> make_reducer() const;
   // The Reducer, with an order and views on its arena.
   Reducer& planned_reducer();
@@ -82,6 +87,7 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   // A walk over the module's names, which is not for every forward.
   void refuse_replaced(const ::torch::nn::Module& module) const;
   void refuse_live_gradients() const;
+  void refuse_late_loss() const;
   static void refuse_norms(const ::torch::nn::Module& module);
   // Whether some rank's loss depended on the parameter. On a device it is asked for only if this rank can't tell.
   bool is_used(std::size_t parameter) const;
@@ -128,7 +134,7 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
 
   LossWeight weight_ = std::make_shared<std::optional<std::int64_t>>();
   bool weight_is_spent_ = false;  // by a backward; outputs of its forward may still be gone back through
-  int no_sync_ = 0;
+  std::shared_ptr<int> no_sync_ = std::make_shared<int>(0);
   Mutex lost_;               // a step may be lost on a thread of torch's while the program lets go of this
   bool awaits_end_ = false;  // a backward runs that came through the outputs or to a parameter
   bool in_step_ = false;
@@ -143,6 +149,9 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   std::int64_t steps_ = 0;
   std::int64_t last_weight_ = 0;
   OwnFailure failure_;  // of a forward or backward since the last one that went well
+  // In a world of one asking for the last batch looks for what the device has ended.
+  mutable LossRecord losses_;
+  mutable GlobalBatch last_batch_;
 };
 
 }  // namespace lockstep::libtorch

@@ -9,6 +9,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/libtorch/sync_batch_norm.h"
+#include "runtime/ddp/unused.h"
 #include "runtime/libtorch/replica_impl.h"
 
 namespace lockstep::libtorch {
@@ -74,13 +75,16 @@ void ReplicaImpl::refuse_live_gradients() const {
                   first->name));
 }
 
+void ReplicaImpl::refuse_late_loss() const {
+  if (weight_->has_value() && !weight_is_spent_) return;
+  throw InvalidArgument(
+      fmt::format("DistributedDataParallel: record_loss in step {}, but no forward went through this object since the "
+                  "last backward, or it has no weight; call it behind ddp(x) and set_weight(), before backward()",
+                  steps_));
+}
+
 void ReplicaImpl::check_gradient(const Parameter& parameter) const {
-  if (parameter.declared_unused) {
-    throw InvalidArgument(
-        fmt::format("DistributedDataParallel: '{}' is declared unused and got a gradient in step {}; take it out of "
-                    "DdpOptions::unused",
-                    parameter.name, steps_));
-  }
+  if (parameter.declared_unused) refuse_gradient_of_unused(parameter.name, steps_);
   if (parameter.taken) {
     throw InvalidArgument(
         fmt::format("DistributedDataParallel: '{}' got a second gradient in one backward, in step {}: a checkpointed "

@@ -28,7 +28,7 @@ struct ReplicaImpl::End {
 };
 
 bool ReplicaImpl::needs_no_arena() const {
-  return group_->size() == 1 && no_sync_ == 0 && !(reducer_ && reducer_->accumulating());
+  return group_->size() == 1 && *no_sync_ == 0 && !(reducer_ && reducer_->accumulating());
 }
 
 // The callback belongs to the backward that the user called, not to one that runs within it.
@@ -62,13 +62,16 @@ void ReplicaImpl::begin() {
   }
   group_->progress();  // notices a group that has failed
   stream_ = current_stream(group_->device());
-  synchronize_ = no_sync_ == 0;
+  synchronize_ = *no_sync_ == 0;
   alone_ = needs_no_arena();
+  losses_.begin_backward(**weight_);
+  if (synchronize_) losses_.close_step(steps_);
   // For each call of the Reducer's alone: the stream goes with its program, and a backward may have several replicas.
   const OnStream ordered(*group_, stream_);
   if (!alone_) {
     Reducer& reducer = planned_reducer();
-    const StepNote note = synchronize_ ? divergence_->note(steps_) : StepNote{};
+    StepNote note = synchronize_ ? divergence_->note(steps_) : StepNote{};
+    if (synchronize_ && group_->size() > 1) losses_.write(note, steps_);
     reducer.begin_step({.weight = **weight_, .synchronize = synchronize_, .note = note});
     for (Parameter& parameter : parameters_) parameter.taken = false;
   }
@@ -154,6 +157,7 @@ void ReplicaImpl::end() {
   }
   in_step_ = false;
   failure_.forget();
+  if (group_->size() == 1) losses_.read_known(last_batch_);
   if (alone_ || !synchronize_) return;
   const OnCurrentStream ordered(*group_);
   divergence_->judge(steps_ - 1, reducer_->noted());
@@ -173,6 +177,10 @@ void ReplicaImpl::end_with_arena() {
   order(stream_, current_stream(group_->device()));
   if (!synchronize_) return;
   ++steps_;
+  if (group_->size() > 1) {
+    last_batch_ = losses_.batch_of(reducer_->noted());
+    if (!mark_) last_weight_ = last_batch_.weight;
+  }
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     Parameter& parameter = parameters_[i];
     at::Tensor& gradient = parameter.tensor.mutable_grad();
@@ -208,6 +216,7 @@ void ReplicaImpl::keep_failure(std::string_view part) noexcept {
 void ReplicaImpl::give_up() noexcept {
   if (std::exchange(in_step_, false) && group_->size() > 1) is_half_done_ = true;
   failure_.tell();
+  losses_.forget(steps_);
   if (reducer_) reducer_->abandon_step(failure_.text());
 }
 

@@ -9,7 +9,9 @@
 #include "lockstep/base/error.h"
 #include "lockstep/ddp/broadcast_parameters.h"
 #include "runtime/ddp/divergence_check.h"
+#include "runtime/ddp/loss_sum.h"
 #include "runtime/ddp/own_failure.h"
+#include "runtime/ddp/unused.h"
 
 namespace lockstep {
 namespace {
@@ -41,13 +43,16 @@ std::shared_ptr<ProcessGroup> require_cpu(std::shared_ptr<ProcessGroup> group) {
 
 DistributedDataParallel::DistributedDataParallel(nn::Module& model, std::shared_ptr<ProcessGroup> group,
                                                  const DdpOptions& options)
-    : model_(model),
+    : module_(model),
       group_(require_cpu(std::move(group))),
       parameters_(model.parameters()),
       reducer_(specs_of(model), group_, {.buckets = options.buckets, .loss = options.loss}),
-      divergence_(divergence_check(options.compare_every)),
+      divergence_(divergence_check(options)),
       failure_(std::make_unique<OwnFailure>(group_)),
+      loss_sum_(std::make_unique<LossSum>()),
       loss_(options.loss),
+      unused_(indices_of_unused(options.unused, reducer_.parameters())),
+      overlap_(options.overlap),
       seed_(options.seed) {
   for (std::size_t i = 0; i < parameters_.size(); ++i) index_.emplace(parameters_[i].id(), static_cast<int>(i));
   std::vector<BufferView> values;
@@ -55,20 +60,23 @@ DistributedDataParallel::DistributedDataParallel(nn::Module& model, std::shared_
   broadcast_parameters(*group_, values);
 }
 
-std::unique_ptr<DivergenceCheck> DistributedDataParallel::divergence_check(std::int64_t every) const {
+std::vector<NamedBuffer> DistributedDataParallel::state() const {
+  std::vector<NamedBuffer> all;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    all.push_back({reducer_.parameters()[i].name, parameters_[i].view()});
+  }
+  return all;
+}
+
+std::unique_ptr<DivergenceCheck> DistributedDataParallel::divergence_check(const DdpOptions& options) const {
   const auto versions = [this] {
     std::uint64_t sum = 0;
     for (const Tensor& parameter : parameters_) sum += parameter.version();
     return sum;
   };
-  const auto state = [this] {
-    DivergenceCheck::Replica::State all;
-    for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      all.buffers.push_back({reducer_.parameters()[i].name, parameters_[i].view()});
-    }
-    return all;
-  };
-  return std::make_unique<DivergenceCheck>(group_, every, DivergenceCheck::Replica{versions, state});
+  return std::make_unique<DivergenceCheck>(
+      group_, options.compare_every.value_or(DivergenceCheck::default_every(group_->device())),
+      DivergenceCheck::Replica{versions, [this] { return DivergenceCheck::Replica::State{.buffers = state()}; }});
 }
 
 void DistributedDataParallel::watch(DataIdentity identity) { divergence_->watch(std::move(identity)); }
@@ -94,8 +102,8 @@ Tensor DistributedDataParallel::in_forward(Call call) {
 Tensor DistributedDataParallel::operator()(const Tensor& x) {
   return in_forward([&] {
     // Without ids, those of an earlier batch must not count for this one.
-    if (std::exchange(ids_given_, false)) model_.set_context(context_of({}));
-    return forward(x);
+    if (std::exchange(ids_given_, false)) module_.set_context(context_of({}));
+    return run_forward(x);
   });
 }
 
@@ -107,25 +115,27 @@ Tensor DistributedDataParallel::operator()(const Tensor& x, std::vector<std::int
                     x.str(), ids.size()));
   }
   return in_forward([&] {
-    model_.set_context(context_of(std::move(ids)));
+    module_.set_context(context_of(std::move(ids)));
     ids_given_ = true;
-    return forward(x);
+    return run_forward(x);
   });
 }
 
 nn::ForwardContext DistributedDataParallel::context_of(std::vector<std::int64_t> ids) const {
-  return {.seed = seed_, .step = static_cast<std::uint64_t>(step_), .sample_ids = std::move(ids)};
+  return {.seed = seed_, .step = static_cast<std::uint64_t>(steps_), .sample_ids = std::move(ids)};
 }
 
-Tensor DistributedDataParallel::forward(const Tensor& x) {
-  rows_ = x.shape().dims() == 0 ? 1 : x.size(0);
-  return model_(x);
+Tensor DistributedDataParallel::run_forward(const Tensor& x) {
+  weight_ = x.shape().dims() == 0 ? 1 : x.size(0);
+  return module_(x);
 }
 
-void DistributedDataParallel::plan(const Tensor& loss) {
+void DistributedDataParallel::set_weight_to(std::int64_t weight) { weight_ = checked_weight(weight); }
+
+void DistributedDataParallel::plan(std::span<const Tensor> ready_order) {
   std::vector<int> order;
   std::vector<char> on_tape(parameters_.size(), 0);
-  for (const Tensor& leaf : ready_order(loss)) {
+  for (const Tensor& leaf : ready_order) {
     const auto found = index_.find(leaf.id());
     if (found == index_.end()) continue;  // a leaf of the user's own
     order.push_back(found->second);
@@ -143,45 +153,93 @@ void DistributedDataParallel::plan(const Tensor& loss) {
 }
 
 void DistributedDataParallel::keep_failure(std::string_view part) noexcept {
-  failure_->keep(fmt::format("the {} of step {}", part, step_), std::current_exception());
+  failure_->keep(fmt::format("the {} of step {}", part, steps_), std::current_exception());
 }
 
 void DistributedDataParallel::give_up(std::string_view part) noexcept {
   keep_failure(part);
   failure_->tell();
   reducer_.abandon_step(message_of(std::current_exception()));
+  *loss_sum_ = {};
 }
 
-std::int64_t DistributedDataParallel::backward(const Tensor& loss, const DdpBackwardOptions& options) {
+template <typename Call>
+void DistributedDataParallel::in_step(Call call) {
+  const bool is_synchronized = *no_sync_ == 0;
   try {
-    run_backward(loss, options);
+    call();
   } catch (...) {
     give_up("backward");
     throw;
   }
   failure_->forget();
-  if (options.synchronize) {
-    ++step_;
-    divergence_->judge(step_ - 1, reducer_.noted());  // what it throws, all ranks throw: no failure of this one's
-  }
+  weight_.reset();
+  if (!is_synchronized) return;
+  ++steps_;
+  *loss_sum_ = {};
+  last_batch_ = global_batch_of(reducer_.noted(), loss_, group_->size());
+  last_weight_ = last_batch_.weight;
+  divergence_->judge(steps_ - 1, reducer_.noted());  // what it throws, all ranks throw: no failure of this one's
+}
+
+std::int64_t DistributedDataParallel::backward(const Tensor& loss) {
+  in_step([&] { run_backward(loss); });
   return last_weight_;
 }
 
-void DistributedDataParallel::run_backward(const Tensor& loss, const DdpBackwardOptions& options) {
-  const std::int64_t weight = options.weight.value_or(rows_);
-  if (!planned_) plan(loss);
-  last_loss_ = loss.item();
-  const StepNote note = options.synchronize ? divergence_->note(step_) : StepNote{};
-  reducer_.begin_step({.weight = weight, .synchronize = options.synchronize, .note = note});
+void DistributedDataParallel::step_without_data() {
+  in_step([&] {
+    if (!planned_) plan({});
+    loss_sum_->add(loss_, std::nullopt, 0);
+    begin_step(0);
+    finish_step();
+  });
+}
+
+void DistributedDataParallel::run_backward(const Tensor& loss) {
+  if (!weight_) {
+    throw InvalidArgument(
+        fmt::format("DistributedDataParallel: a loss without a weight, in step {}: no forward went through this object "
+                    "since the last backward; call ddp(x) instead of the module's forward, or set_weight() between "
+                    "forward and backward",
+                    steps_));
+  }
+  const std::int64_t weight = *weight_;
+  if (!planned_) plan(ready_order(loss));
+  loss_sum_->add(loss_, loss.item(), weight);
+  begin_step(weight);
+  std::vector<int> held;
+  const auto on_leaf_ready = [&](const Tensor& leaf) {
+    const auto found = index_.find(leaf.id());
+    if (found == index_.end()) return;
+    if (unused_.contains(found->second)) {
+      refuse_gradient_of_unused(reducer_.parameters()[static_cast<std::size_t>(found->second)].name, steps_);
+    }
+    overlap_ ? reducer_.mark_ready(found->second) : held.push_back(found->second);
+  };
   lockstep::backward(loss, static_cast<float>(loss_ == Loss::mean ? weight : std::min<std::int64_t>(weight, 1)),
-                     {.accumulate = reducer_.accumulating(), .on_leaf_ready = [this](const Tensor& leaf) {
-                        if (const auto found = index_.find(leaf.id()); found != index_.end()) {
-                          reducer_.mark_ready(found->second);
-                        }
-                      }});
+                     {.accumulate = reducer_.accumulating(), .on_leaf_ready = on_leaf_ready});
+  for (const int parameter : held) reducer_.mark_ready(parameter);
+  finish_step();
+}
+
+void DistributedDataParallel::begin_step(std::int64_t weight) {
+  const bool synchronize = *no_sync_ == 0;
+  StepNote note;
+  if (synchronize) {
+    note = divergence_->note(steps_);
+    loss_sum_->write(note, group_->size());
+  }
+  reducer_.begin_step({.weight = weight, .synchronize = synchronize, .note = note});
+  for (const int parameter : unused_) reducer_.mark_unused(parameter);
+}
+
+void DistributedDataParallel::finish_step() {
   last_weight_ = reducer_.finish_step();
   // A gradient that only other ranks contributed to lies in the arena without this rank's backward having touched it.
   for (const Tensor& parameter : parameters_) parameter.grad_for_writing();
 }
+
+void DistributedDataParallel::check_replicas() const { lockstep::check_replicas(*group_, state()); }
 
 }  // namespace lockstep

@@ -109,8 +109,7 @@ std::vector<Tensors> train(const Case& it, const Group& group, const libtorch::D
     net.zero_grad(true);
     for (std::size_t micro = 0; micro < it.parts[step].size(); ++micro) {
       const Part& part = it.parts[step][micro][rank];
-      using NoSync = libtorch::DistributedDataParallel<Experts>::NoSync;
-      const std::unique_ptr<NoSync> local(micro + 1 < it.parts[step].size() ? new NoSync(ddp.no_sync()) : nullptr);
+      const auto local = ddp.no_sync(micro + 1 < it.parts[step].size());
       loss_of(ddp(part.input(it.seed(step, micro, rank)), part.experts), it.loss).backward();
     }
     gradients.push_back(gradients_of(net));

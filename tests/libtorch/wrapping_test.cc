@@ -392,8 +392,7 @@ TEST(Misuse, AForwardThatGoesAroundTheWrapperIsRefusedInEveryStep) {
           squares(y).backward();
           EXPECT_EQ(ddp.steps(), 2) << "back through the wrapper's outputs again";
           net.zero_grad(true);
-          using NoSync = libtorch::DistributedDataParallel<Net>::NoSync;
-          const std::unique_ptr<NoSync> local(accumulates ? new NoSync(ddp.no_sync()) : nullptr);
+          const auto local = ddp.no_sync(accumulates);
           if (accumulates) squares(ddp(rows(0, 5))).backward();
           squares(net.forward(rows(0, 2))).backward();
         });

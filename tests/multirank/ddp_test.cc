@@ -49,14 +49,15 @@ Values train(int ranks, int micro_batches = 1) {
           const data::RowRange range = data::chunk(x.size(0), part, micro_batches);
           const Tensor part_x = x.view_rows(range.begin, range.begin + range.count);
           const Tensor part_y = y.view_rows(range.begin, range.begin + range.count);
-          ddp.backward(mse_loss(ddp(part_x), part_y), {.synchronize = part + 1 == micro_batches});
+          const auto local = ddp.no_sync(part + 1 < micro_batches);
+          ddp.backward(mse_loss(ddp(part_x), part_y));
         }
-        EXPECT_EQ(ddp.last_weight(), ddp.step() % 4 == 0 ? 10 : 30);
+        EXPECT_EQ(ddp.last_weight(), ddp.steps() % 4 == 0 ? 10 : 30);
         optimizer.step();
         optimizer.zero_grad();
       }
     }
-    EXPECT_EQ(ddp.step(), 8);
+    EXPECT_EQ(ddp.steps(), 8);
     if (group->rank() == 0) result = weights_of(model);
   });
   return result;

@@ -111,7 +111,7 @@ TEST(Divergence, LoadingWeightsForAllIsNone) {
       backward(ddp);
       optimizer.step();
     }
-    EXPECT_EQ(ddp.step(), 10);
+    EXPECT_EQ(ddp.steps(), 10);
   });
   std::filesystem::remove(file);
 }

@@ -80,7 +80,7 @@ TEST(Faults, ARankThatReturnsEarlyEndsTheOthersWithPeerLost) {
     try {
       for (int step = 0; step < steps; ++step) ddp.backward(mean(ddp(Tensor::ones({2, 5}))));
     } catch (const PeerLost&) {
-      EXPECT_EQ(ddp.step(), 4);
+      EXPECT_EQ(ddp.steps(), 4);
       throw;
     }
   });
@@ -149,7 +149,10 @@ TEST(Faults, ALossThatBackwardRefusesReachesTheOthersAtOnce) {
 
 TEST(Faults, AnExceptionInTheForwardBetweenMicroBatchesReachesTheOthersAtOnce) {
   const auto fail = [](DistributedDataParallel& ddp) {
-    ddp.backward(mean(ddp(ones())), {.synchronize = false});
+    {
+      const auto local = ddp.no_sync();
+      ddp.backward(mean(ddp(ones())));
+    }
     ddp(Tensor::ones({2, 3}));
   };
   expect_heard(fail, "failed in the forward of step 1: ");
@@ -161,7 +164,10 @@ TEST(Faults, AnExceptionOutsideOurCallsThatUnwindsAnOpenStepReachesTheOthers) {
                                   nn::Linear model(5, 2);
                                   try {
                                     DistributedDataParallel ddp(model, group);
-                                    ddp.backward(mean(ddp(ones())), {.synchronize = false});
+                                    {
+                                      const auto local = ddp.no_sync();
+                                      ddp.backward(mean(ddp(ones())));
+                                    }
                                     if (group->rank() == 1) throw std::domain_error("no more luck");
                                     ddp.backward(mean(ddp(ones())));
                                   } catch (const std::domain_error&) {  // the group lives on here
@@ -201,14 +207,20 @@ TEST(Faults, AWorldOfOneGoesOnAfterAnException) {
     for (int step = 0; step < 2; ++step) {
       EXPECT_THROW(ddp.backward(mean(thrower(ddp(ones())))), std::domain_error);
       expect_good_step();
-      ddp.backward(mean(ddp(ones())), {.synchronize = false});
+      {
+        const auto local = ddp.no_sync();
+        ddp.backward(mean(ddp(ones())));
+      }
       EXPECT_THROW(ddp.backward(mean(thrower(ddp(ones())))), std::domain_error);
       expect_good_step();
-      ddp.backward(mean(ddp(ones())), {.synchronize = false});
+      {
+        const auto local = ddp.no_sync();
+        ddp.backward(mean(ddp(ones())));
+      }
       EXPECT_THROW(ddp(Tensor::ones({2, 3})), InvalidArgument);
       expect_good_step();
     }
-    EXPECT_EQ(ddp.step(), 6);
+    EXPECT_EQ(ddp.steps(), 6);
   });
 }
 

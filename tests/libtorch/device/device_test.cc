@@ -104,6 +104,41 @@ TEST(Device, NormsOfTheSameGroupAsLayersThatSomeRanksLeaveOut) {
   }
 }
 
+// The host doesn't wait for a loss. What is told lags by five steps, and is the same on every rank.
+TEST(Device, TellsTheLossOfTheGlobalBatchOfEarlierSteps) {
+  for (const int ranks : {1, 2, 3}) {
+    on_devices(ranks, [&](const Group& group) {
+      const at::Device device = libtorch::device_of(*group);
+      const auto net = made_for<Net>(group);
+      libtorch::DistributedDataParallel ddp(net, group, many_buckets());
+      const auto weight_of = [](int step, int rank) { return step % 4 == 1 && rank == 0 ? 0 : 1 + rank; };
+      const auto loss_of = [](int step, int rank) {
+        return 10.0f * static_cast<float>(step) + static_cast<float>(rank);
+      };
+      for (int step = 0; step < 10; ++step) {
+        net->zero_grad(true);
+        const at::Tensor loss = squares(ddp(rows(group->rank(), 3).to(device)));
+        ddp.set_weight(weight_of(step, group->rank()));
+        at::Tensor told = at::full({}, loss_of(step, group->rank()), at::TensorOptions(device));
+        ddp.record_loss(told);
+        told.fill_(-1);  // behind the copy
+        loss.backward();
+        if (ranks == 1) net->a->weight.grad().to(at::kCPU);
+        const GlobalBatch batch = ddp.last_batch();
+        const int known = ranks == 1 ? step : std::max(step - 5, -1);
+        EXPECT_EQ(batch.step, known);
+        double sum = 0, weight = 0;
+        for (int rank = 0; rank < ranks && known >= 0; ++rank) {
+          sum += static_cast<double>(weight_of(known, rank) * loss_of(known, rank));
+          weight += weight_of(known, rank);
+        }
+        EXPECT_EQ(batch.weight, static_cast<std::int64_t>(weight));
+        EXPECT_EQ(batch.loss, weight > 0 ? std::optional(sum / weight) : std::nullopt) << "step " << known;
+      }
+    });
+  }
+}
+
 // The module was wrapped in one stream, half of its accumulators belong to another, and steps run in a third.
 TEST(Device, StreamsOfOneModuleMayDiffer) {
   const Tensors wanted = gradients_alone({5, 2});

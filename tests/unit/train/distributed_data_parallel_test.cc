@@ -55,7 +55,7 @@ TEST(DistributedDataParallel, OfOneRankGivesTheGradientOfNone) {
   for (int step = 0; step < 3; ++step) {
     EXPECT_EQ(ddp.backward(loss_of(ddp(input(5)))), 5);
     expect_close(gradients(model), plain_gradients(input(5)));
-    EXPECT_EQ(ddp.step(), step + 1);
+    EXPECT_EQ(ddp.steps(), step + 1);
     model.zero_grad();
   }
 }
@@ -102,11 +102,14 @@ TEST(DistributedDataParallel, MicroBatchesGiveTheGradientOfTheWholeBatch) {
   DistributedDataParallel ddp(model, testing::single_group());
   const Tensor x = input(7);
   for (int step = 0; step < 2; ++step) {
-    EXPECT_EQ(ddp.backward(loss_of(ddp(x.view_rows(0, 2))), {.synchronize = false}), 2);
-    EXPECT_EQ(ddp.backward(loss_of(ddp(x.view_rows(2, 2))), {.synchronize = false}), 2);
+    {
+      const auto local = ddp.no_sync();
+      EXPECT_EQ(ddp.backward(loss_of(ddp(x.view_rows(0, 2)))), 2);
+      EXPECT_EQ(ddp.backward(loss_of(ddp(x.view_rows(2, 2)))), 2);
+    }
     EXPECT_EQ(ddp.backward(loss_of(ddp(x.view_rows(2, 7)))), 7);
     expect_close(gradients(model), plain_gradients(x));
-    EXPECT_EQ(ddp.step(), step + 1);
+    EXPECT_EQ(ddp.steps(), step + 1);
     model.zero_grad();
   }
 }
@@ -114,8 +117,15 @@ TEST(DistributedDataParallel, MicroBatchesGiveTheGradientOfTheWholeBatch) {
 TEST(DistributedDataParallel, AGivenWeightCountsInPlaceOfRows) {
   nn::Sequential model = mlp();
   DistributedDataParallel ddp(model, testing::single_group());
-  ddp.backward(loss_of(ddp(input(2))), {.weight = 30, .synchronize = false});
-  EXPECT_EQ(ddp.backward(loss_of(ddp(input(5, 2))), {.weight = 10}), 40);
+  const Tensor first = loss_of(ddp(input(2)));
+  ddp.set_weight(30);
+  {
+    const auto local = ddp.no_sync();
+    ddp.backward(first);
+  }
+  const Tensor last = loss_of(ddp(input(5, 2)));
+  ddp.set_weight(10);
+  EXPECT_EQ(ddp.backward(last), 40);
   auto wanted = plain_gradients(input(2));
   const auto second = plain_gradients(input(5, 2));
   for (std::size_t i = 0; i < wanted.size(); ++i) {

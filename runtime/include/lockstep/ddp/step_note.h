@@ -16,6 +16,11 @@ struct StepNote {
   std::int64_t versions = 0;  // how often this rank has written its parameters; of all: 1 if equal, else 0
   std::int64_t data = 0;      // a digest of what decides which samples are read; of all: 1 if equal, else 0
   std::int64_t digest = 0;    // of the parameters' bytes, 0 where none is asked for; of all: 1 if equal, else 0
+  // For GlobalBatch: what this rank's loss is the mean or the sum of, and the loss summed over that, as
+  // runtime/ddp/loss_sum.h splits it; of all: the sums.
+  std::int64_t weight = 0;
+  std::int64_t loss_whole = 0;
+  std::int64_t loss_fraction = 0;
 };
 
 // A step's note, of all ranks: the same on each.
@@ -32,6 +37,9 @@ inline constexpr std::array kStepFields{
     StepField{&StepNote::versions, NoteOp::equal},
     StepField{&StepNote::data, NoteOp::equal},
     StepField{&StepNote::digest, NoteOp::equal},
+    StepField{&StepNote::weight, NoteOp::sum},
+    StepField{&StepNote::loss_whole, NoteOp::sum},
+    StepField{&StepNote::loss_fraction, NoteOp::sum},
 };
 static_assert(kStepFields.size() <= kMostNoteFields);
 

@@ -2,8 +2,8 @@
 //
 //   auto group = lockstep::init_process_group();
 //   Net model;                                                       // a torch::nn::Module, a shared_ptr or a holder
-//   lockstep::libtorch::DistributedDataParallel ddp(model, group);      // rank 0's weights everywhere
-//   torch::optim::SGD optimizer(model.parameters(), 0.1);            // any of LibTorch's, unchanged
+//   lockstep::libtorch::DistributedDataParallel ddp(model, group);   // rank 0's weights everywhere
+//   torch::optim::SGD optimizer(ddp.parameters(), 0.1);              // any of LibTorch's, unchanged
 //   for (auto& batch : *loader) {                                    // this rank's rows
 //     optimizer.zero_grad();
 //     torch::nll_loss(ddp(batch.data), batch.target).backward();     // all-reduces run while this does
@@ -113,18 +113,21 @@ class DistributedDataParallel {
   // What this rank's loss counts among the ranks', for collectives on what forward returned (libtorch/collectives.h).
   LossWeight loss_weight() const { return replica_->loss_weight(); }
 
-  // While one lives, backward() sends nothing. Forward and backward both belong inside.
-  class NoSync {
-   public:
-    explicit NoSync(std::shared_ptr<Replica> replica) : replica_(std::move(replica)) { replica_->begin_no_sync(); }
-    ~NoSync() { replica_->end_no_sync(); }
-    NoSync(const NoSync&) = delete;
-    NoSync& operator=(const NoSync&) = delete;
+  // While one lives that is on, backward() sends nothing. Forward and backward both belong inside.
+  NoSync no_sync(bool is_on = true) { return replica_->no_sync(is_on); }
 
-   private:
-    std::shared_ptr<Replica> replica_;
-  };
-  [[nodiscard]] NoSync no_sync() { return NoSync(replica_); }
+  // Between forward and backward: this rank's loss of this micro-batch, which is one number, for last_loss() and
+  // progress(); a backward alone does not tell it. A tensor on a device is read there some steps later, when it is
+  // known without a wait. Returns it:
+  //   ddp.record_loss(torch::nll_loss(ddp(x), y)).backward();
+  // InvalidArgument elsewhere than between forward and backward, or for more than one element.
+  const at::Tensor& record_loss(const at::Tensor& loss) {
+    replica_->record_loss(loss);
+    return loss;
+  }
+  void record_loss(double loss) { replica_->record_loss(loss); }
+  // record_loss(loss) and loss.backward().
+  void backward(const at::Tensor& loss) { record_loss(loss).backward(); }
 
   // Takes part in a step of the others without a forward of its own, with weight 0: for a rank whose data has run out.
   // InvalidArgument with a SyncBatchNorm in the module that trains: give that a forward of 0 rows.
@@ -141,13 +144,21 @@ class DistributedDataParallel {
   requires requires(const Source& source) { DataIdentity(source.identity()); }
   void watch(const Source& source) { replica_->watch(source.identity()); }
 
+  // For the optimizer: those that require a gradient, in registration order, a shared one once.
+  std::vector<at::Tensor> parameters() const { return replica_->parameters(); }
   Net& module() const { return *module_; }
+  Net* operator->() const { return module_; }
   const std::shared_ptr<ProcessGroup>& group() const { return replica_->group(); }
   // Synchronised backwards finished.
   std::int64_t steps() const { return replica_->steps(); }
   // Summed over all ranks in the last synchronised step, or this rank's so far. 0: nobody had data. On a device blocks
-  // until it is known. Of a Loss::sum, whose weights don't travel, this rank's.
+  // until it is known, and of a Loss::sum is this rank's.
   std::int64_t last_weight() const { return replica_->last_weight(); }
+  // All ranks' rows and loss in the last synchronised step whose are known without a wait: on the CPU the last one, on
+  // a device the one five steps before, and in a world of one the last that the device has ended.
+  const GlobalBatch& last_batch() const { return replica_->last_batch(); }
+  // Its loss: of the global batch, not of this rank's rows. Nothing where a rank with rows has not recorded its own.
+  std::optional<double> last_loss() const { return last_batch().loss; }
   // What the last synchronised step waited for, and what ran behind backward. Empty (step -1) in a world of one.
   const trace::StepRecord& last_step() const { return replica_->last_step(); }
 

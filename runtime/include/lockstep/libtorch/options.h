@@ -12,33 +12,36 @@
 
 namespace lockstep::libtorch {
 
+// Equal on all ranks. The first five are those of lockstep::DdpOptions; a struct of their own, for designated
+// initialisers don't reach into a base.
 struct DdpOptions {
   BucketOptions buckets = {};
-  // What the loss is of its terms: Loss::sum for reduction='sum'. Equal on all ranks.
+  // What the loss is of its terms: Loss::sum for reduction='sum'.
   Loss loss = Loss::mean;
-  // The dimension of forward's first tensor that counts rows: the weight of this rank's gradients, unless
-  // set_weight() says otherwise. 1 for an LSTM without batch_first.
-  std::int64_t batch_dim = 0;
-  // Rank 0's buffers (running statistics) for all, before every forward that trains and is synchronised. Those of a
-  // SyncBatchNorm of this group are equal anyway and stay at home.
-  bool broadcast_buffers = true;
-  // Parameters, by dotted name, that are known never to get a gradient, on any rank: they hold up no bucket. Equal on
-  // all ranks. What is not declared is found out at the end of each backward.
+  // Parameters, by dotted name, that are known never to get a gradient, on any rank: they hold up no bucket. What is
+  // not declared is found out at the end of each backward.
   std::vector<std::string> unused = {};
   // False: buckets leave at the end of backward. For backwards that come to a parameter several times: activation
   // checkpoints that share it, or a backward within a backward; and where one backward goes through several modules of
   // one group, of which the ranks leave out different parameters. With a SyncBatchNorm of this group it counts as
   // false.
   bool overlap = true;
+  // A digest of the parameters is compared over the ranks in every step whose number is a multiple; 0: in none.
+  // Default: 100 on the CPU; on a device 0, for the parameters are copied to the host. Beside it the ranks compare in
+  // each step how often their parameters were written (torch's Tensor::_version()), and, where that differs, the
+  // parameters: ddp/divergence_check.h.
+  std::optional<std::int64_t> compare_every = std::nullopt;
+
+  // The dimension of forward's first tensor that counts rows: the weight of this rank's gradients, unless
+  // set_weight() says otherwise. 1 for an LSTM without batch_first.
+  std::int64_t batch_dim = 0;
+  // Rank 0's buffers (running statistics) for all, before every forward that trains and is synchronised. Those of a
+  // SyncBatchNorm of this group are equal anyway and stay at home.
+  bool broadcast_buffers = true;
   // True: the weight is multiplied into the gradient that enters the module's outputs, instead of into each
   // parameter's: a pass over the gradients less. Only where the loss depends on the parameters through the outputs
   // alone (no penalty on the parameters in the loss) and gradients are taken by backward() alone.
   bool weigh_outputs = false;
-  // A digest of the parameters is compared over the ranks in every step whose number is a multiple; 0: in none. Equal
-  // on all ranks. Default: 100 on the CPU; on a device 0, for the parameters are copied to the host. Beside it the
-  // ranks compare in each step how often their parameters were written (torch's Tensor::_version()), and, where that
-  // differs, the parameters: ddp/divergence_check.h.
-  std::optional<std::int64_t> compare_every = std::nullopt;
 };
 
 // What this rank's loss is the mean of, until the next forward. Shared with layers that compute across ranks.

@@ -11,10 +11,13 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "lockstep/base/api.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/ddp/data_identity.h"
+#include "lockstep/ddp/global_batch.h"
+#include "lockstep/ddp/no_sync.h"
 #include "lockstep/libtorch/options.h"
 #include "lockstep/trace/step_record.h"
 
@@ -45,13 +48,16 @@ class LOCKSTEP_API Replica {
   // Null with Loss::sum.
   virtual LossWeight loss_weight() const = 0;
   virtual void step_without_data(const ::torch::nn::Module& module) = 0;
-  // Nested: as many ends as begins.
-  virtual void begin_no_sync() = 0;
-  virtual void end_no_sync() = 0;
+  virtual NoSync no_sync(bool is_on) = 0;
+  // Of this micro-batch, between forward and backward.
+  virtual void record_loss(const at::Tensor& loss) = 0;
+  virtual void record_loss(double loss) = 0;
 
+  virtual std::vector<at::Tensor> parameters() const = 0;
   virtual const std::shared_ptr<ProcessGroup>& group() const = 0;
   virtual std::int64_t steps() const = 0;
   virtual std::int64_t last_weight() const = 0;
+  virtual const GlobalBatch& last_batch() const = 0;
   virtual void check_replicas() const = 0;
   virtual void watch(DataIdentity identity) = 0;
   virtual const trace::StepRecord& last_step() const = 0;

@@ -13,7 +13,11 @@
 //
 // The loss is a mean over the rows, unless DdpOptions::loss says that it is a sum: a number does not tell, and the mean
 // of sums is wrong by a factor. Either is exact for any partition of the batch. A rank whose shard has no rows calls
-// ddp(x) and backward() like the others, with 0 rows.
+// ddp(x) and backward() like the others, with 0 rows, or step_without_data().
+//
+// lockstep::libtorch::DistributedDataParallel has the same verbs. Two things differ. backward() is a call of this
+// object, which hears of the tape no other way; torch's is the loss's, or ddp's. A parameter that nobody's loss depends
+// on has a gradient of 0 here, and none there, as one process has in either.
 //
 // Threads: one. Collective: the constructor and every synchronised backward(); all ranks take part in the same order.
 // Failure: throws what the group throws (PeerLost, Timeout, Mismatch), sticky. Mismatch from the constructor names the
@@ -25,42 +29,50 @@
 //   nothing. A world of one forgets the step, and goes on.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
+#include <span>
+#include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "lockstep/autograd/graph.h"
 #include "lockstep/base/api.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/ddp/data_identity.h"
+#include "lockstep/ddp/global_batch.h"
+#include "lockstep/ddp/no_sync.h"
 #include "lockstep/ddp/reducer.h"
+#include "lockstep/ddp/replica_check.h"
 #include "lockstep/nn/module.h"
 
 namespace lockstep {
 
 class DivergenceCheck;
+class LossSum;
 class OwnFailure;
 
+// Equal on all ranks. lockstep::libtorch::DdpOptions has the same members, and some of torch's.
 struct DdpOptions {
   BucketOptions buckets = {};
-  // What backward()'s loss is of its terms. Equal on all ranks.
+  // What backward()'s loss is of its terms.
   Loss loss = Loss::mean;
-  // Of dropout and whatever else is random in a forward: equal on all ranks.
-  std::uint64_t seed = 0;
+  // Parameters, by dotted name, that are known never to be in a loss, on any rank: they hold up no bucket. What is not
+  // declared is found out at the end of each backward.
+  std::vector<std::string> unused = {};
+  // False: buckets leave at the end of backward.
+  bool overlap = true;
   // A digest of the parameters is compared over the ranks in every step whose number is a multiple; 0: in none.
-  // Equal on all ranks. Beside it the ranks compare in each step how often their parameters were written
+  // Default: 100. Beside it the ranks compare in each step how often their parameters were written
   // (Tensor::version()), and, where that differs, the parameters: ddp/divergence_check.h.
-  std::int64_t compare_every = 100;
-};
-
-struct DdpBackwardOptions {
-  // What the loss is the mean of: samples, or the terms that count in it. Default: the rows of the last ddp(x).
-  std::optional<std::int64_t> weight = std::nullopt;
-  // False for all but the last micro-batch of a step: gradients are summed on this rank and nothing is sent.
-  bool synchronize = true;
+  std::optional<std::int64_t> compare_every = std::nullopt;
+  // Of dropout and whatever else is random in a forward.
+  std::uint64_t seed = 0;
 };
 
 class LOCKSTEP_API DistributedDataParallel {
@@ -80,11 +92,34 @@ class LOCKSTEP_API DistributedDataParallel {
   // computes the same at every world size. InvalidArgument if there is not one id per row.
   Tensor operator()(const Tensor& x, std::vector<std::int64_t> ids);
 
+  // The same, and the model's own train() and eval(), so that code which takes a model takes this too.
+  Tensor forward(const Tensor& x) { return (*this)(x); }
+  Tensor forward(const Tensor& x, std::vector<std::int64_t> ids) { return (*this)(x, std::move(ids)); }
+  void train(bool on = true) { module_.train(on); }
+  void eval() { module_.eval(); }
+
+  // Between forward and backward: what this rank's loss is the mean of (tokens that count, say), in place of the rows,
+  // until the next forward. InvalidArgument if it is negative.
+  void set_weight(std::integral auto weight) { set_weight_to(static_cast<std::int64_t>(weight)); }
+  void set_weight(std::floating_point auto weight) =
+      delete;  // 0.5 would be 0: give all ranks' weights in smaller units
+
+  // While one lives that is on, backward() sends nothing: gradients are this rank's weighted sum so far, to be left
+  // alone until a synchronised backward() closes the step. Do not divide the loss by the number of micro-batches.
+  NoSync no_sync(bool is_on = true) { return {no_sync_, is_on}; }
+
   // Backward of the loss, with the collectives behind it. Afterwards every parameter has a gradient, the mean (or the
   // sum, as DdpOptions::loss says) over the global batch, equal on all ranks (0 where nobody's loss depends on the
-  // parameter); without `synchronize`, this rank's weighted sum so far, to be left alone until the step is closed.
-  // Returns the summed weight of all ranks: 0 means that nobody had data and gradients are 0. Of a sum, this rank's.
-  std::int64_t backward(const Tensor& loss, const DdpBackwardOptions& options = {});
+  // parameter). Returns last_weight(). InvalidArgument if the loss is no single number, depends on no parameter, or no
+  // forward went through this object since the last backward().
+  std::int64_t backward(const Tensor& loss);
+
+  // Takes part in a step of the others without a forward of its own, with weight 0: for a rank whose data has run out.
+  void step_without_data();
+
+  // Collective and blocking, between steps: are the parameters equal on all ranks, to the last bit? Mismatch, on every
+  // rank, names the first that is not and the ranks. They are as long as each rank's optimizer does the same.
+  void check_replicas() const;
 
   // From now on a synchronised backward() finds ranks that read other data than each other, in length, seed, epoch,
   // batch size, order or where the pass began: Mismatch names what differs, and the ranks. `loader`: a
@@ -95,46 +130,60 @@ class LOCKSTEP_API DistributedDataParallel {
   void watch(DataIdentity identity);
 
   // For the optimizer: in registration order.
-  std::vector<Tensor> parameters() const { return parameters_; }
-  nn::Module& model() const { return model_; }
+  const std::vector<Tensor>& parameters() const { return parameters_; }
+  nn::Module& module() const { return module_; }
+  nn::Module* operator->() const { return &module_; }
   const std::shared_ptr<ProcessGroup>& group() const { return group_; }
   const Reducer& reducer() const { return reducer_; }
-  // Synchronised steps finished.
-  std::int64_t step() const { return step_; }
-  // This rank's loss in the last backward(), and what backward() returned.
-  float last_loss() const { return last_loss_; }
+  // Synchronised backwards finished.
+  std::int64_t steps() const { return steps_; }
+  // Summed over all ranks in the last synchronised step, or this rank's so far. 0: nobody had data, gradients are 0.
   std::int64_t last_weight() const { return last_weight_; }
+  // All ranks' rows and loss in the last synchronised step.
+  const GlobalBatch& last_batch() const { return last_batch_; }
+  // Its loss: of the global batch, not of this rank's rows.
+  std::optional<double> last_loss() const { return last_batch_.loss; }
   // What the last synchronised step waited for, and what ran behind backward.
   const trace::StepRecord& last_step() const { return reducer_.last_step(); }
 
  private:
-  std::unique_ptr<DivergenceCheck> divergence_check(std::int64_t every) const;
+  std::vector<NamedBuffer> state() const;
+  std::unique_ptr<DivergenceCheck> divergence_check(const DdpOptions& options) const;
   nn::ForwardContext context_of(std::vector<std::int64_t> ids) const;
   template <typename Call>
   Tensor in_forward(Call call);
-  Tensor forward(const Tensor& x);
-  void run_backward(const Tensor& loss, const DdpBackwardOptions& options);
+  Tensor run_forward(const Tensor& x);
+  void set_weight_to(std::int64_t weight);
+  template <typename Call>
+  void in_step(Call call);
+  void run_backward(const Tensor& loss);
+  void begin_step(std::int64_t weight);
+  void finish_step();
   // While an exception of `part` of the step is handled: keeps it; tells the others, and forgets the step.
   void keep_failure(std::string_view part) noexcept;
   void give_up(std::string_view part) noexcept;
   // The first backward knows its order: tells it to the reducer and binds the gradients to the arena.
-  void plan(const Tensor& loss);
+  void plan(std::span<const Tensor> ready_order);
 
-  nn::Module& model_;
+  nn::Module& module_;
   std::shared_ptr<ProcessGroup> group_;
   std::vector<Tensor> parameters_;
   std::unordered_map<const void*, int> index_;  // by Tensor::id
   Reducer reducer_;
   std::unique_ptr<DivergenceCheck> divergence_;
   std::unique_ptr<OwnFailure> failure_;
+  std::unique_ptr<LossSum> loss_sum_;  // of the micro-batches of the step under way
   Loss loss_;
+  std::set<int> unused_;  // declared
+  bool overlap_;
   std::uint64_t seed_;
+  std::shared_ptr<int> no_sync_ = std::make_shared<int>(0);
   bool planned_ = false;
   bool ids_given_ = false;  // the model's context is that of the last forward's ids
-  std::int64_t step_ = 0;
-  std::int64_t rows_ = 0;  // of the last forward
-  float last_loss_ = 0;
+  std::int64_t steps_ = 0;
+  std::optional<std::int64_t> weight_;  // of the last forward; nothing after its backward
   std::int64_t last_weight_ = 0;
+  GlobalBatch last_batch_;
 };
 
 }  // namespace lockstep

@@ -1,0 +1,76 @@
+#include "runtime/ddp/loss_sum.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+namespace {
+
+// With 2^k ranks or fewer: whole numbers stay below 2^(61 - 2k) and fractions have at most as many bits, so that the
+// ranks' sums stay below half of the flag, 2^(62 - k), and the sum of all their flags fits.
+struct FixedPoint {
+  explicit FixedPoint(int ranks) : log2(std::bit_width(static_cast<unsigned>(ranks) - 1)) {}
+
+  std::int64_t flag() const { return std::int64_t{1} << (62 - log2); }
+  double limit() const { return std::ldexp(1.0, 61 - 2 * log2); }
+  int fraction_bits() const { return std::min(52, 61 - 2 * log2); }
+
+  int log2;
+};
+
+}  // namespace
+
+void LossSum::add(Loss kind, std::optional<double> loss, std::int64_t weight) {
+  weight_ += weight;
+  if (weight == 0) return;
+  if (!loss) {
+    is_known_ = false;
+  } else {
+    sum_ += kind == Loss::mean ? *loss * static_cast<double>(weight) : *loss;
+  }
+}
+
+void LossSum::write(StepNote& note, int ranks) const {
+  const FixedPoint point(ranks);
+  note.weight = weight_;
+  note.loss_whole = 0;
+  note.loss_fraction = 0;
+  const double whole = std::floor(sum_);
+  if (!is_known_) {
+    note.loss_fraction = point.flag();
+  } else if (!(std::abs(whole) < point.limit())) {
+    note.loss_whole = point.flag();
+  } else {
+    note.loss_whole = static_cast<std::int64_t>(whole);
+    note.loss_fraction = static_cast<std::int64_t>(std::ldexp(sum_ - whole, point.fraction_bits()));
+  }
+}
+
+std::int64_t checked_weight(std::int64_t weight) {
+  if (weight >= 0) return weight;
+  throw InvalidArgument(
+      fmt::format("DistributedDataParallel: weight {}; give the number of rows or loss terms, at least 0", weight));
+}
+
+GlobalBatch global_batch_of(const NotedStep& noted, Loss kind, int ranks) {
+  const FixedPoint point(ranks);
+  const StepNote& all = noted.of_all;
+  GlobalBatch batch{.step = noted.step, .weight = all.weight};
+  if (noted.step < 0 || all.weight == 0 || all.loss_fraction >= point.flag()) return batch;
+  if (all.loss_whole > point.flag() / 2) {
+    batch.loss = std::numeric_limits<double>::quiet_NaN();
+    return batch;
+  }
+  const double sum =
+      static_cast<double>(all.loss_whole) + std::ldexp(static_cast<double>(all.loss_fraction), -point.fraction_bits());
+  batch.loss = kind == Loss::mean ? sum / static_cast<double>(all.weight) : sum;
+  return batch;
+}
+
+}  // namespace lockstep

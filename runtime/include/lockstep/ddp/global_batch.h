@@ -1,0 +1,20 @@
+// What all ranks together had in a step, as their step notes say it: no rank waits for another to know it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+namespace lockstep {
+
+// The same on every rank.
+struct GlobalBatch {
+  std::int64_t step = -1;   // synchronised steps count from 0; -1: none is known yet
+  std::int64_t weight = 0;  // rows, or what set_weight() said, of all ranks and micro-batches
+  // The loss that one process has on the global batch: of Loss::mean the mean, weighted; of Loss::sum the sum. Exact to
+  // within 2^-52 of its sum over the rows, less with many ranks (2^-41 with 1024). NaN if a rank's loss is not finite
+  // or too large to be told (2^55 with 8 ranks, 2^41 with 1024). Nothing if nobody had rows, or a rank that had some
+  // did not tell its loss.
+  std::optional<double> loss = std::nullopt;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,77 @@
+// The losses that a program records, from record_loss() until they ride in a step's note.
+//
+// On the CPU a loss rides with its own step. On a device the host must not wait for it: it is copied to pinned memory
+// in the program's stream, and rides kDelay steps later, when the step is known to be over on the device. In a world of
+// one nothing rides: a loss is read once the device has got to it.
+//
+// Threads: the replica's.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/ddp/global_batch.h"
+#include "lockstep/ddp/loss.h"
+#include "lockstep/ddp/step_note.h"
+#include "lockstep/device/stream.h"
+
+namespace lockstep::libtorch {
+
+class LossRecord {
+ public:
+  LossRecord(Loss kind, std::shared_ptr<const ProcessGroup> group);
+
+  // Of the micro-batch whose backward comes next; the last one counts. InvalidArgument for more than one element.
+  void record(const at::Tensor& loss);
+  void record(double loss);
+  // A forward has begun another micro-batch.
+  void begin_forward() { next_.reset(); }
+  void begin_backward(std::int64_t weight);
+  // Of synchronised step `step`, whose last micro-batch has begun its backward.
+  void close_step(std::int64_t step);
+  // Step `step` is given up, with its micro-batches.
+  void forget(std::int64_t step);
+
+  // Fills in what rides with step `step`, with several ranks. On a device the step's note of three steps before has
+  // been read, and so that step's losses are on the host.
+  void write(StepNote& note, std::int64_t step);
+  // What has come of it.
+  GlobalBatch batch_of(NotedStep noted) const;
+  // In a world of one: the last closed step whose losses are on the host, if there is one since the last call.
+  void read_known(GlobalBatch& batch);
+
+ private:
+  // A number, or one on its way to the host.
+  struct Recorded {
+    double value = 0;
+    at::Tensor on_device = {};
+    std::shared_ptr<void> pinned = nullptr;
+    std::optional<Event> arrived = std::nullopt;
+  };
+  struct MicroBatch {
+    std::optional<Recorded> loss;
+    std::int64_t weight = 0;
+  };
+  struct Step {
+    std::int64_t step = 0;
+    std::vector<MicroBatch> micro_batches;
+  };
+
+  std::int64_t delay() const;
+  double read(const Recorded& loss) const;
+  StepNote note_of(const Step& step) const;
+
+  Loss kind_;
+  std::shared_ptr<const ProcessGroup> group_;
+  std::optional<Recorded> next_;
+  std::vector<MicroBatch> open_;  // of the step under way
+  std::deque<Step> closed_;       // not read yet, in their order
+};
+
+}  // namespace lockstep::libtorch
