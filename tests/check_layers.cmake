@@ -5,7 +5,8 @@ cmake_minimum_required(VERSION 3.25)
 
 set(rooms proto runtime/base runtime/trace runtime/net runtime/store runtime/store/server runtime/store/client
           runtime/membership runtime/rendezvous runtime/device runtime/comm runtime/comm/failure runtime/comm/shm
-          runtime/comm/wire runtime/comm/gloo runtime/comm/mpi runtime/comm/init runtime/ddp runtime/metrics runtime/data
+          runtime/comm/wire runtime/comm/gloo runtime/comm/mpi runtime/comm/init runtime/ddp runtime/metrics runtime/progress
+          runtime/data
           runtime/checkpoint runtime/tensor runtime/tensor/cpu runtime/autograd runtime/data/tensor runtime/nn runtime/optim runtime/train
           runtime/libtorch runtime/cuda runtime/comm/nccl launcher launcher/probe)
 # In the order above: a room's line names only rooms before it, so one pass makes the rule transitive.
@@ -28,6 +29,7 @@ set(may_include_runtime/comm/mpi runtime/comm/wire)
 set(may_include_runtime/comm/init runtime/comm runtime/comm/shm runtime/comm/wire)
 set(may_include_runtime/ddp runtime/comm runtime/trace)
 set(may_include_runtime/metrics runtime/comm)
+set(may_include_runtime/progress runtime/ddp)
 set(may_include_runtime/data runtime/base)
 set(may_include_runtime/checkpoint runtime/device)
 set(may_include_runtime/tensor runtime/device)

@@ -4,7 +4,7 @@
 # lockstep::ROOM for the others. Names that a release took away are in no source, example or page but CHANGELOG.md.
 cmake_minimum_required(VERSION 3.25)
 
-set(plain base device comm ddp metrics tensor autograd train)
+set(plain base device comm ddp metrics progress tensor autograd train)
 set(of_their_own checkpoint data libtorch nn optim rendezvous store trace)
 
 # As regular expressions. Of a name that went to another namespace, the qualified one.
@@ -14,7 +14,9 @@ set(gone
     "(lockstep|ls)::(LoadOptions|Loaded)[^A-Za-z_]"
     "(lockstep|ls)::autograd::(backward|ready_order|grad_enabled|NoGrad|BackwardOptions)"
     "nn::(cross_entropy|mse_loss|CrossEntropyOptions)"
-    "lockstep/(train/batch|nn/loss|libtorch/distributed_sampler)\\.h")
+    "DdpBackwardOptions"
+    "ddp\.(step|model)\(\)"
+    "lockstep/(train/(batch|progress)|nn/loss|libtorch/distributed_sampler)\.h")
 
 set(checked 0)
 file(GLOB_RECURSE headers RELATIVE "${ROOT}/runtime/include/lockstep" "${ROOT}/runtime/include/lockstep/*/*.h")

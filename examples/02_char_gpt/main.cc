@@ -10,7 +10,7 @@
 
 #include <lockstep/base/intra_op_threads.h>
 #include <lockstep/lockstep.h>
-#include <lockstep/train/progress.h>
+#include <lockstep/progress/progress.h>
 #include <lockstep/train/weights.h>
 #include "examples/02_char_gpt/gpt.h"
 #include "examples/02_char_gpt/text.h"

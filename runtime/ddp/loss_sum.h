@@ -11,10 +11,11 @@
 #include "lockstep/ddp/global_batch.h"
 #include "lockstep/ddp/loss.h"
 #include "lockstep/ddp/step_note.h"
+#include "runtime/base/internal_api.h"
 
 namespace lockstep {
 
-class LossSum {
+class LOCKSTEP_INTERNAL_API LossSum {
  public:
   // A micro-batch's loss, as `kind` says what it is of its terms, and its weight. A loss of weight 0 doesn't count.
   void add(Loss kind, std::optional<double> loss, std::int64_t weight);
@@ -28,8 +29,8 @@ class LossSum {
 };
 
 // InvalidArgument if a weight that a program gives is negative; else the weight.
-std::int64_t checked_weight(std::int64_t weight);
+LOCKSTEP_INTERNAL_API std::int64_t checked_weight(std::int64_t weight);
 
-GlobalBatch global_batch_of(const NotedStep& noted, Loss kind, int ranks);
+LOCKSTEP_INTERNAL_API GlobalBatch global_batch_of(const NotedStep& noted, Loss kind, int ranks);
 
 }  // namespace lockstep

@@ -39,7 +39,8 @@ TimeStatistics StepSummary::statistics(const Samples& samples) const {
 
 std::string StepSummary::line() const {
   if (steps_ == 0) return "no step yet";
-  return fmt::format("waited {}, hidden {}", format_duration(waited().median), format_duration(hidden().median));
+  return fmt::format("communication: {} waited, {} hidden", format_duration(waited().median),
+                     format_duration(hidden().median));
 }
 
 std::string StepSummary::report() const {
@@ -47,7 +48,7 @@ std::string StepSummary::report() const {
   const TimeStatistics after = waited();
   const TimeStatistics behind = hidden();
   return fmt::format(
-      "{} steps: waited {} after backward (mean {}, longest {}); {} of communication behind it (mean {})", steps_,
+      "{} steps, communication in each: {} waited (mean {}, longest {}), {} hidden behind backward (mean {})", steps_,
       format_duration(after.median), format_duration(after.mean), format_duration(after.max),
       format_duration(behind.median), format_duration(behind.mean));
 }

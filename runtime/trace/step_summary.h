@@ -35,10 +35,11 @@ class LOCKSTEP_INTERNAL_API StepSummary {
   // Steps in which the first bucket was launched before the last gradient was ready.
   std::int64_t overlapped_steps() const { return overlapped_steps_; }
 
-  // Medians, for a progress line: "waited 0.7 ms, hidden 11.4 ms". "no step yet" without one.
+  // Medians, for a progress line: "communication: 0.7 ms waited, 11.4 ms hidden". "no step yet" without
+  // one.
   std::string line() const;
-  // For the end of a run: "200 steps: waited 0.7 ms after backward (mean 0.8 ms, longest 3.1 ms); 11.4 ms of
-  // communication behind it (mean 11.6 ms)", all per step.
+  // For the end of a run: "200 steps, communication in each: 0.7 ms waited (mean 0.8 ms, longest 3.1 ms), 11.4 ms
+  // hidden behind backward (mean 11.6 ms)".
   std::string report() const;
 
  private:

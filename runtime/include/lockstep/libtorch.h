@@ -16,3 +16,4 @@
 #include "lockstep/libtorch/torch_stream.h"
 #include "lockstep/metrics/metrics.h"
 #include "lockstep/metrics/stop.h"
+#include "lockstep/progress/progress.h"

@@ -42,10 +42,11 @@ TEST(StepSummary, TakesMedianMeanAndLongest) {
   EXPECT_EQ(summary.step().median, milliseconds(20));
   summary.add(record_of(3, milliseconds(4), milliseconds(40)));
   EXPECT_EQ(summary.waited().median, milliseconds(3));
-  EXPECT_EQ(summary.line(), "waited 3.0 ms, hidden 30.0 ms");
-  EXPECT_EQ(summary.report(),
-            "4 steps: waited 3.0 ms after backward (mean 4.0 ms, longest 9.0 ms); 30.0 ms of communication behind it "
-            "(mean 40.0 ms)");
+  EXPECT_EQ(summary.line(), "communication: 3.0 ms waited, 30.0 ms hidden");
+  EXPECT_EQ(
+      summary.report(),
+      "4 steps, communication in each: 3.0 ms waited (mean 4.0 ms, longest 9.0 ms), 30.0 ms hidden behind backward "
+      "(mean 40.0 ms)");
 }
 
 TEST(StepSummary, CountsAStepOnce) {

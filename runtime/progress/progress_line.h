@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "lockstep/base/environment.h"
-#include "lockstep/train/progress.h"
+#include "lockstep/progress/progress.h"
 #include "runtime/trace/step_summary.h"
 
 namespace lockstep {

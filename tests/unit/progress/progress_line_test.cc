@@ -1,4 +1,4 @@
-#include "runtime/train/progress_line.h"
+#include "runtime/progress/progress_line.h"
 
 #include <gtest/gtest.h>
 

@@ -1,0 +1,140 @@
+// A progress bar on stderr, drawn by rank 0: step, the loss of the global batch, samples per second, and what was
+// waited for communication and what of it ran behind backward.
+//
+//   for (const auto& [x, y, ids] : progress(loader, ddp)) ...      // a lockstep::data::DataLoader
+//   for (auto& batch : progress(*loader, ddp)) ...                 // one of torch::data's
+//
+// On a terminal, and under `lockstep run`, it is redrawn in place; elsewhere it is a line every 2 s.
+// LOCKSTEP_PROGRESS=bar, lines or off overrides that. After the loop a summary says the same of the whole run.
+//
+// The loss and the samples are those of DistributedDataParallel::last_batch(): of all ranks, on the CPU of the step
+// just finished, on a device of some steps before, when they are known without a wait.
+//
+// Threads: one. Nothing here is collective: a bar never waits for a rank or a device.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "lockstep/base/api.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/ddp/global_batch.h"
+#include "lockstep/trace/step_record.h"
+
+namespace lockstep {
+
+// What one step adds.
+struct ProgressStep {
+  std::optional<double> loss = std::nullopt;
+  std::int64_t samples = 0;                   // of all ranks
+  const trace::StepRecord* record = nullptr;  // valid for the call
+};
+
+// What a bar reads of a DistributedDataParallel: lockstep's, or lockstep::libtorch's.
+template <typename T>
+concept TellsSteps = requires(const T& ddp) {
+  { ddp.group() } -> std::convertible_to<const std::shared_ptr<ProcessGroup>&>;
+  { ddp.last_batch() } -> std::convertible_to<GlobalBatch>;
+  { ddp.last_step() } -> std::convertible_to<const trace::StepRecord&>;
+};
+
+class LOCKSTEP_API Progress {
+ public:
+  // `total` steps, 0 if unknown. `last_step`: the last one before, whose batch is not counted. InvalidArgument if
+  // LOCKSTEP_PROGRESS is none of its values.
+  Progress(const ProcessGroup& group, std::int64_t total, std::int64_t last_step = -1);
+  // Draws the end if finish() was not called and no exception is on its way.
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  // After each step. Costs a clock reading; draws at most 10 times a second.
+  void step(const ProgressStep& step);
+  // The same from what ddp knows. Of several micro-batches the last one's call has the loss.
+  template <TellsSteps Ddp>
+  void step(const Ddp& ddp) {
+    step(ddp.last_batch(), ddp.last_step());
+  }
+  // A line above the bar. Rank 0's only.
+  void note(std::string_view text);
+  void finish();
+
+ private:
+  void step(const GlobalBatch& batch, const trace::StepRecord& record);
+
+  struct LOCKSTEP_LOCAL Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+struct ProgressOptions {
+  // Steps of the loop. Default: the loader's num_batches(), if it has one, else unknown: then there is no bar, and no
+  // time left.
+  std::optional<std::int64_t> total = std::nullopt;
+};
+
+// One epoch of a loader under a progress bar. Use it in a range-for. `after_step(bar)` is called after each pass of the
+// loop's body.
+template <typename Loader, typename AfterStep>
+class ProgressRange {
+ public:
+  class Iterator {
+   public:
+    explicit Iterator(ProgressRange* range) : inner_(range->loader_.begin()), range_(range) {}
+    decltype(auto) operator*() { return *inner_; }
+    Iterator& operator++() {
+      range_->after_step_(*range_->bar_);
+      ++inner_;
+      return *this;
+    }
+    bool operator==(std::default_sentinel_t) const { return inner_ == range_->end_; }
+
+   private:
+    decltype(std::declval<Loader&>().begin()) inner_;
+    ProgressRange* range_;
+  };
+
+  ProgressRange(Loader& loader, std::unique_ptr<Progress> bar, AfterStep after_step)
+      : loader_(loader), end_(loader.end()), after_step_(std::move(after_step)), bar_(std::move(bar)) {}
+
+  Iterator begin() { return Iterator(this); }
+  std::default_sentinel_t end() const { return {}; }
+
+ private:
+  Loader& loader_;
+  decltype(std::declval<Loader&>().end()) end_;
+  AfterStep after_step_;
+  std::unique_ptr<Progress> bar_;
+};
+
+namespace detail {
+
+template <typename Loader>
+std::int64_t steps_of(const Loader& loader, const ProgressOptions& options) {
+  if constexpr (requires { loader.num_batches(); }) return options.total.value_or(loader.num_batches());
+  return options.total.value_or(0);
+}
+
+}  // namespace detail
+
+// With everything that ddp knows. `loader` is whatever has begin() and end(), and outlives the loop.
+template <typename Loader, TellsSteps Ddp>
+auto progress(Loader& loader, const Ddp& ddp, const ProgressOptions& options = {}) {
+  auto bar = std::make_unique<Progress>(*ddp.group(), detail::steps_of(loader, options), ddp.last_batch().step);
+  return ProgressRange(loader, std::move(bar), [&ddp](Progress& it) { it.step(ddp); });
+}
+// Without a model: steps and time left; samples as the loader's batch_size counts them, if it has one.
+template <typename Loader>
+auto progress(Loader& loader, const std::shared_ptr<ProcessGroup>& group, const ProgressOptions& options = {}) {
+  std::int64_t samples = 0;
+  if constexpr (requires { loader.batch_size(); }) samples = loader.batch_size();
+  auto bar = std::make_unique<Progress>(*group, detail::steps_of(loader, options));
+  return ProgressRange(loader, std::move(bar), [samples](Progress& it) { it.step({.samples = samples}); });
+}
+
+}  // namespace lockstep

@@ -1,0 +1,133 @@
+// The contract of lockstep::libtorch::DistributedDataParallel, and what is torch's in it.
+#include <optional>
+
+#include "lockstep/libtorch/distributed_sampler.h"
+#include "tests/libtorch/small_net.h"
+#include "tests/multirank/ddp_contract.h"
+
+namespace lockstep::testing {
+namespace {
+
+struct TorchSide {
+  using Net = models::Net;
+  using Options = libtorch::DdpOptions;
+  using Tensor = at::Tensor;
+  static constexpr std::size_t kBucketsMore = 1;  // which parameters are used
+
+  static void run(int ranks, const RankBody& body) { run_torch_ranks(ranks, body); }
+  static void initialize(Net& net) { testing::initialize(net, 3); }
+  static auto wrap(Net& net, const Group& group, const Options& options) {
+    return std::make_unique<libtorch::DistributedDataParallel<Net>>(net, group, options);
+  }
+  static Tensor rows(std::int64_t begin, std::int64_t end) { return random_tensor({kRows, 4}, 5).slice(0, begin, end); }
+  static Tensor mean_of(const Tensor& y) { return y.square().mean(); }
+  static Tensor sum_of(const Tensor& y) { return y.square().sum(); }
+  static void backward(const Tensor& loss) { loss.backward(); }
+  static double value(const Tensor& loss) { return loss.item<double>(); }
+  static Values gradients(Net& net) {
+    Values result;
+    for (const auto& [name, tensor] : gradients_of(net)) {
+      const at::Tensor flat = tensor.contiguous();
+      const auto* data = flat.data_ptr<float>();
+      if (flat.ne(0).any().item<bool>()) result[name] = {data, data + flat.numel()};
+    }
+    return result;
+  }
+  static void clear(Net& net) { net.zero_grad(); }
+  static void write(Net& net) {
+    const at::NoGradGuard no_grad;
+    net.a->bias.fill_(1);
+  }
+};
+
+INSTANTIATE_TYPED_TEST_SUITE_P(LibTorch, DdpContract, TorchSide);
+
+using Ddp = libtorch::DistributedDataParallel<Net>;
+
+TEST(RecordedLoss, IsKnownWhereEveryRankWithRowsHasToldIt) {
+  run_torch_ranks(2, [](const Group& group) {
+    Net net;
+    Ddp ddp(net, group);
+    const auto step = [&](std::int64_t count, bool tells) {
+      const at::Tensor loss = ddp(rows(group->rank(), count)).square().mean();
+      if (tells) ddp.record_loss(1.0 + group->rank());
+      loss.backward();
+      return ddp.last_loss();
+    };
+    EXPECT_EQ(step(3, group->rank() == 0), std::nullopt);
+    EXPECT_EQ(ddp.last_batch().weight, 6);
+    EXPECT_EQ(step(3, true), 1.5);
+    EXPECT_EQ(step(3, false), std::nullopt) << "one of an earlier step doesn't count";
+    EXPECT_EQ(step(group->rank() == 0 ? 4 : 0, group->rank() == 0), 1.0) << "a rank without rows has none to tell";
+    // Of two that were told the last one; of a forward that went nowhere none.
+    ddp.record_loss(0.5 + 0 * ddp(rows(0, 1)).sum());
+    const at::Tensor loss = ddp(rows(0, 1)).square().mean();
+    ddp.record_loss(8.0);
+    ddp.record_loss(at::scalar_tensor(4, at::kDouble));
+    loss.backward();
+    EXPECT_EQ(ddp.last_loss(), 4.0);
+  });
+}
+
+TEST(RecordedLoss, ChainsInFrontOfBackward) {
+  run_torch_ranks(2, [](const Group& group) {
+    Net net;
+    Ddp ddp(net, group);
+    at::Tensor loss;
+    ddp.record_loss(loss = ddp(rows(0, 3)).square().mean()).backward();
+    EXPECT_EQ(ddp.last_loss(), loss.item<double>());
+  });
+}
+
+TEST(RecordedLoss, BelongsBetweenForwardAndBackward) {
+  run_torch_ranks(1, [](const Group& group) {
+    Net net;
+    Ddp ddp(net, group);
+    const auto late = [&] { return error_of([&] { ddp.record_loss(1.0); }); };
+    expect_says(late(), {"InvalidArgument", "record_loss in step 0", "behind ddp(x)"});
+    ddp.backward(squares(ddp(rows(0, 3))));
+    expect_says(late(), {"record_loss in step 1"});
+    const at::Tensor outputs = ddp(rows(0, 3));
+    expect_says(error_of([&] { ddp.record_loss(outputs); }), {"record_loss got 9 elements of Float"});
+    expect_says(error_of([&] { ddp.record_loss(at::Tensor()); }), {"record_loss got an undefined tensor"});
+    expect_says(error_of([&] { ddp.record_loss(at::ones({}, at::kLong)); }), {"record_loss got 1 elements of Long"});
+  });
+}
+
+TEST(Parameters, AreThoseThatAreTrainedEachOnce) {
+  run_torch_ranks(2, [](const Group& group) {
+    Net net;
+    net.a->weight.set_requires_grad(false);
+    net.register_parameter("again", net.b->bias);
+    Ddp ddp(net, group);
+    EXPECT_EQ(ddp.parameters().size(), 5u);
+    ::torch::optim::SGD optimizer(ddp.parameters(), 0.1);
+    const at::Tensor before = net.b->bias.detach().clone();
+    ddp.backward(squares(ddp(rows(group->rank(), 3))));
+    optimizer.step();
+    EXPECT_TRUE(at::equal(net.b->bias, before - 0.1 * net.b->bias.grad()));
+  });
+}
+
+// One of torch::data's loaders, which has neither num_batches() nor a sentinel.
+TEST(ProgressBar, TakesTorchsLoaders) {
+  run_torch_ranks(2, [](const Group& group) {
+    Net net;
+    Ddp ddp(net, group);
+    auto data = ::torch::data::datasets::TensorDataset(at::ones({20, 4}))
+                    .map(::torch::data::transforms::Stack<::torch::data::TensorExample>());
+    auto loader = ::torch::data::make_data_loader(std::move(data),
+                                                  libtorch::DistributedSampler(20, group->rank(), group->size()), 5);
+    int batches = 0;
+    for (auto& batch : progress(*loader, ddp)) {
+      ddp.backward(squares(ddp(batch.data)));
+      ++batches;
+    }
+    EXPECT_EQ(batches, 2);
+    EXPECT_EQ(ddp.last_batch().weight, 10);
+    for (auto& batch : progress(*loader, group, {.total = 2})) EXPECT_EQ(batch.data.size(0), 5);
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::testing

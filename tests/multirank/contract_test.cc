@@ -1,0 +1,55 @@
+// The contract of lockstep::DistributedDataParallel.
+#include "lockstep/autograd/graph.h"
+#include "lockstep/nn/nn.h"
+#include "tests/multirank/ddp_contract.h"
+#include "tests/support/rank_threads.h"
+
+namespace lockstep::testing {
+namespace {
+
+struct OurSide {
+  struct Net : nn::Module {
+    nn::Linear a = register_module("a", nn::Linear(4, 6));
+    nn::Linear b = register_module("b", nn::Linear(6, 3));
+    nn::Linear side = register_module("side", nn::Linear(4, 3));
+    bool use_side = true;
+    lockstep::Tensor forward(const lockstep::Tensor& x) override {
+      const lockstep::Tensor y = b(tanh(a(x)));
+      return use_side ? y + side(x) : y;
+    }
+  };
+  using Options = DdpOptions;
+  using Tensor = lockstep::Tensor;
+  static constexpr std::size_t kBucketsMore = 0;
+
+  static void run(int ranks, const RankBody& body) { run_ranks(ranks, body); }
+  static void initialize(Net& net) { net.nn::Module::initialize(3); }
+  static auto wrap(Net& net, const std::shared_ptr<ProcessGroup>& group, const Options& options) {
+    return std::make_unique<DistributedDataParallel>(net, group, options);
+  }
+  static Tensor rows(std::int64_t begin, std::int64_t end) {
+    std::vector<float> values;
+    for (std::int64_t i = 4 * begin; i < 4 * end; ++i) values.push_back(static_cast<float>(i % 11 - 5) / 4);
+    return Tensor::of({end - begin, 4}, values);
+  }
+  static Tensor mean_of(const Tensor& y) { return mean(y * y); }
+  static Tensor sum_of(const Tensor& y) { return sum(y * y); }
+  static void backward(const Tensor& loss) { lockstep::backward(loss); }
+  static double value(const Tensor& loss) { return loss.item(); }
+  static Values gradients(const nn::Module& net) {
+    Values result;
+    for (const auto& [name, tensor] : net.named_parameters()) {
+      if (!tensor.has_grad()) continue;
+      std::vector<float> values = tensor.grad().to_vector();
+      if (std::ranges::any_of(values, [](float value) { return value != 0; })) result[name] = std::move(values);
+    }
+    return result;
+  }
+  static void clear(const nn::Module& net) { net.zero_grad(); }
+  static void write(Net& net) { net.parameters()[1].copy_from(Tensor::ones({6})); }
+};
+
+INSTANTIATE_TYPED_TEST_SUITE_P(Lockstep, DdpContract, OurSide);
+
+}  // namespace
+}  // namespace lockstep::testing

@@ -1,0 +1,347 @@
+// The contract of DistributedDataParallel, as tests over any of them: lockstep's own, and lockstep::libtorch's. A Side
+// says what differs, and that is tensors.
+//
+//   struct Side {
+//     using Net;                                  // 4 inputs, 3 outputs; parameters a, b, and side, which use_side
+//     leaves out using Options, Tensor; static void run(int ranks, body);           // body(group) on ranks that are
+//     threads static void initialize(Net&);               // always the same static auto wrap(Net&, group, options); //
+//     its DistributedDataParallel static Tensor rows(begin, end);             // of kRows, which are always the same
+//     static Tensor mean_of(outputs), sum_of(outputs);        // of their squares
+//     static void backward(Tensor loss);          // without a DistributedDataParallel
+//     static double value(Tensor);
+//     static Values gradients(Net&);              // but those that are 0 or are not there
+//     static void clear(Net&);                    // its gradients
+//     static void write(Net&);                    // to a parameter
+//     static constexpr std::size_t kBucketsMore;  // than parameters, with a bucket for each
+//   };
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/ddp/global_batch.h"
+#include "lockstep/ddp/loss.h"
+#include "lockstep/progress/progress.h"
+#include "lockstep/train/distributed_data_parallel.h"
+
+namespace lockstep::testing {
+
+using Values = std::map<std::string, std::vector<float>>;
+inline constexpr std::int64_t kRows = 14;
+
+// What every DdpOptions has: of one type, with one default.
+template <typename Options>
+constexpr bool kHasTheOptions = requires(Options o, DdpOptions ours) {
+  requires std::is_same_v<decltype(o.buckets), decltype(ours.buckets)>;
+  requires std::is_same_v<decltype(o.loss), decltype(ours.loss)>;
+  requires std::is_same_v<decltype(o.unused), decltype(ours.unused)>;
+  requires std::is_same_v<decltype(o.overlap), decltype(ours.overlap)>;
+  requires std::is_same_v<decltype(o.compare_every), decltype(ours.compare_every)>;
+};
+
+struct RowsOf {
+  std::int64_t begin, end;
+};
+// An uneven part of the global batch; of three ranks the last has none.
+inline RowsOf part_of(int rank, int ranks) {
+  if (ranks == 1) return {0, kRows};
+  constexpr std::array<std::int64_t, 4> kCuts{0, 9, kRows, kRows};
+  return {kCuts[static_cast<std::size_t>(rank)], kCuts[static_cast<std::size_t>(rank) + 1]};
+}
+
+inline void expect_near(const Values& seen, const Values& wanted) {
+  ASSERT_EQ(seen.size(), wanted.size());
+  for (const auto& [name, values] : wanted) {
+    ASSERT_TRUE(seen.contains(name)) << name;
+    float largest = 0;
+    for (const float value : values) largest = std::max(largest, std::abs(value));
+    ASSERT_GT(largest, 0) << name;
+    for (std::size_t i = 0; i < values.size(); ++i) EXPECT_NEAR(seen.at(name)[i], values[i], 1e-5 * largest) << name;
+  }
+}
+
+template <typename Call>
+std::string message_of_throw(Call call) {
+  try {
+    call();
+  } catch (const InvalidArgument& error) {
+    return std::string("InvalidArgument: ") + error.what();
+  } catch (const Mismatch& error) {
+    return std::string("Mismatch: ") + error.what();
+  } catch (const std::exception& error) {
+    return std::string("other: ") + error.what();
+  }
+  return "nothing";
+}
+
+template <typename Side>
+class DdpContract : public ::testing::Test {
+ protected:
+  using Net = typename Side::Net;
+  using Options = typename Side::Options;
+  using Group = std::shared_ptr<ProcessGroup>;
+
+  static typename Side::Tensor loss_of(const typename Side::Tensor& outputs, Loss kind) {
+    return kind == Loss::mean ? Side::mean_of(outputs) : Side::sum_of(outputs);
+  }
+
+  struct Alone {
+    Values gradients;
+    double loss;
+  };
+  static Alone alone(Loss kind, RowsOf part = {0, kRows}, bool use_side = true) {
+    Net net;
+    net.use_side = use_side;
+    Side::initialize(net);
+    const auto loss = loss_of(net.forward(Side::rows(part.begin, part.end)), kind);
+    Side::backward(loss);
+    return {Side::gradients(net), Side::value(loss)};
+  }
+
+  // A step of the global batch in parts. On every rank the same that one process has.
+  template <typename Ddp>
+  static void expect_step(Ddp& ddp, Loss kind, const Alone& wanted) {
+    const std::int64_t before = ddp.steps();
+    const RowsOf part = part_of(ddp.group()->rank(), ddp.group()->size());
+    Side::clear(ddp.module());
+    ddp.backward(loss_of(ddp(Side::rows(part.begin, part.end)), kind));
+    expect_near(Side::gradients(ddp.module()), wanted.gradients);
+    EXPECT_EQ(ddp.steps(), before + 1);
+    EXPECT_EQ(ddp.last_weight(), kRows);
+    EXPECT_EQ(ddp.last_batch().step, before);
+    EXPECT_EQ(ddp.last_batch().weight, kRows);
+    ASSERT_TRUE(ddp.last_loss().has_value());
+    EXPECT_NEAR(*ddp.last_loss(), wanted.loss, 1e-6 * std::abs(wanted.loss));
+  }
+
+  // body(net, ddp) on 1, 2 and 3 ranks.
+  template <typename Body>
+  static void on_ranks(const Options& options, Body body) {
+    for (const int ranks : {1, 2, 3}) {
+      SCOPED_TRACE(std::to_string(ranks) + " ranks");
+      Side::run(ranks, [&](const Group& group) {
+        Net net;
+        Side::initialize(net);
+        auto ddp = Side::wrap(net, group, options);
+        body(net, *ddp);
+      });
+    }
+  }
+};
+
+TYPED_TEST_SUITE_P(DdpContract);
+
+TYPED_TEST_P(DdpContract, GivesGradientsAndLossOfOneProcess) {
+  using Fixture = DdpContract<TypeParam>;
+  static_assert(kHasTheOptions<typename TypeParam::Options>);
+  for (const Loss kind : {Loss::mean, Loss::sum}) {
+    const auto wanted = Fixture::alone(kind);
+    Fixture::on_ranks({.loss = kind}, [&](auto&, auto& ddp) {
+      EXPECT_EQ(ddp.last_loss(), std::nullopt);
+      EXPECT_EQ(ddp.last_batch().step, -1);
+      for (int step = 0; step < 3; ++step) Fixture::expect_step(ddp, kind, wanted);
+    });
+  }
+}
+
+TYPED_TEST_P(DdpContract, MicroBatchesWithoutSyncAreOneStep) {
+  using Fixture = DdpContract<TypeParam>;
+  for (const Loss kind : {Loss::mean, Loss::sum}) {
+    const auto wanted = Fixture::alone(kind);
+    Fixture::on_ranks({.loss = kind}, [&](auto& net, auto& ddp) {
+      const RowsOf all = part_of(ddp.group()->rank(), ddp.group()->size());
+      const std::int64_t middle = (all.begin + all.end + 1) / 2;
+      for (int step = 0; step < 2; ++step) {
+        TypeParam::clear(net);
+        const std::array<RowsOf, 2> parts{RowsOf{all.begin, middle}, RowsOf{middle, all.end}};
+        for (std::size_t i = 0; i < parts.size(); ++i) {
+          const auto local = ddp.no_sync(i == 0);
+          const auto nested = ddp.no_sync(i == 0);
+          ddp.backward(Fixture::loss_of(ddp(TypeParam::rows(parts[i].begin, parts[i].end)), kind));
+          EXPECT_EQ(ddp.steps(), step + static_cast<int>(i));
+        }
+        expect_near(TypeParam::gradients(net), wanted.gradients);
+        EXPECT_EQ(ddp.steps(), step + 1);
+        EXPECT_EQ(ddp.last_weight(), kRows);
+        EXPECT_NEAR(ddp.last_loss().value(), wanted.loss, 1e-6 * std::abs(wanted.loss));
+      }
+    });
+  }
+}
+
+TYPED_TEST_P(DdpContract, AGivenWeightCountsInPlaceOfRows) {
+  using Fixture = DdpContract<TypeParam>;
+  // Every row of the global batch, its outputs counted twice.
+  const auto wanted = Fixture::alone(Loss::mean);
+  Fixture::on_ranks({}, [&](auto& net, auto& ddp) {
+    const RowsOf part = part_of(ddp.group()->rank(), ddp.group()->size());
+    const auto loss = Fixture::loss_of(ddp(TypeParam::rows(part.begin, part.end)), Loss::mean);
+    ddp.set_weight(2 * (part.end - part.begin));
+    ddp.backward(loss);
+    expect_near(TypeParam::gradients(net), wanted.gradients);
+    EXPECT_EQ(ddp.last_weight(), 2 * kRows);
+    EXPECT_NEAR(ddp.last_loss().value(), wanted.loss, 1e-6);
+    EXPECT_NE(message_of_throw([&] { ddp.set_weight(-1); }).find("InvalidArgument: DistributedDataParallel: weight -1"),
+              std::string::npos);
+  });
+}
+
+TYPED_TEST_P(DdpContract, ARankWithoutDataTakesPart) {
+  using Fixture = DdpContract<TypeParam>;
+  const auto wanted = Fixture::alone(Loss::mean, {0, 5});
+  Fixture::on_ranks({}, [&](auto& net, auto& ddp) {
+    const int rank = ddp.group()->rank(), last = ddp.group()->size() - 1;
+    for (int step = 0; step < 2; ++step) {
+      TypeParam::clear(net);
+      if (rank == last) {
+        ddp.backward(Fixture::loss_of(ddp(TypeParam::rows(0, 5)), Loss::mean));
+      } else {
+        ddp.step_without_data();
+      }
+      expect_near(TypeParam::gradients(net), wanted.gradients);
+      EXPECT_EQ(ddp.last_weight(), 5);
+      EXPECT_NEAR(ddp.last_loss().value(), wanted.loss, 1e-6 * wanted.loss);
+    }
+    ddp.step_without_data();
+    EXPECT_EQ(ddp.last_weight(), 0);
+    EXPECT_EQ(ddp.last_loss(), std::nullopt) << "nobody had rows";
+    EXPECT_EQ(ddp.steps(), 3);
+  });
+}
+
+TYPED_TEST_P(DdpContract, ALossThatIsNotFiniteIsNotANumberOnEveryRank) {
+  using Fixture = DdpContract<TypeParam>;
+  Fixture::on_ranks({}, [&](auto&, auto& ddp) {
+    const auto loss = Fixture::loss_of(ddp(TypeParam::rows(0, 2)), Loss::mean);
+    const bool is_first = ddp.group()->rank() == 0;
+    ddp.backward(is_first ? loss * std::numeric_limits<float>::infinity() : loss);
+    EXPECT_TRUE(std::isnan(ddp.last_loss().value()));
+    EXPECT_EQ(ddp.last_weight(), 2 * ddp.group()->size());
+  });
+}
+
+TYPED_TEST_P(DdpContract, DeclaredUnusedParametersAreHeldToIt) {
+  using Fixture = DdpContract<TypeParam>;
+  const std::vector<std::string> side{"side.weight", "side.bias"};
+  const auto wanted = Fixture::alone(Loss::mean, {0, kRows}, /*use_side=*/false);
+  Fixture::on_ranks({.unused = side}, [&](auto& net, auto& ddp) {
+    net.use_side = false;
+    Fixture::expect_step(ddp, Loss::mean, wanted);
+  });
+  TypeParam::run(1, [&](const std::shared_ptr<ProcessGroup>& group) {
+    typename TypeParam::Net net;
+    EXPECT_NE(message_of_throw([&] {
+                TypeParam::wrap(net, group, {.unused = {"side.wieght"}});
+              }).find("InvalidArgument: DistributedDataParallel: 'side.wieght' is declared unused"),
+              std::string::npos);
+  });
+  TypeParam::run(2, [&](const std::shared_ptr<ProcessGroup>& group) {
+    typename TypeParam::Net net;
+    TypeParam::initialize(net);
+    auto ddp = TypeParam::wrap(net, group, {.unused = side});
+    const std::string thrown =
+        message_of_throw([&] { ddp->backward(Fixture::loss_of((*ddp)(TypeParam::rows(0, 2)), Loss::mean)); });
+    EXPECT_NE(thrown.find("is declared unused and got a gradient in step 0"), std::string::npos) << thrown;
+  });
+}
+
+TYPED_TEST_P(DdpContract, GivesTheSameWithAndWithoutOverlap) {
+  using Fixture = DdpContract<TypeParam>;
+  const auto wanted = Fixture::alone(Loss::mean);
+  for (const bool overlap : {true, false}) {
+    Fixture::on_ranks({.buckets = {.cap_bytes = 0, .first_cap_bytes = 0}, .overlap = overlap}, [&](auto&, auto& ddp) {
+      for (int step = 0; step < 2; ++step) Fixture::expect_step(ddp, Loss::mean, wanted);
+      if (ddp.group()->size() == 1) return;
+      EXPECT_EQ(ddp.last_step().step, 1);
+      EXPECT_EQ(ddp.last_step().buckets.size(), 6u + TypeParam::kBucketsMore);
+      EXPECT_EQ(ddp.last_step().gradients_ready, 6);
+    });
+  }
+}
+
+TYPED_TEST_P(DdpContract, ReplicasThatCameApartAreFoundWhenAskedAndBySteps) {
+  using Fixture = DdpContract<TypeParam>;
+  const auto apart = [](auto call) { return message_of_throw(call).find("Mismatch: ") == 0; };
+  TypeParam::run(3, [&](const std::shared_ptr<ProcessGroup>& group) {
+    typename TypeParam::Net net;
+    auto ddp = TypeParam::wrap(net, group, {.compare_every = 1});
+    const auto step = [&] { ddp->backward(Fixture::loss_of((*ddp)(TypeParam::rows(0, 3)), Loss::mean)); };
+    step();
+    ddp->check_replicas();
+    if (group->rank() == 1) TypeParam::write(net);
+    EXPECT_TRUE(apart([&] { ddp->check_replicas(); }));
+    EXPECT_TRUE(apart(step));
+  });
+}
+
+TYPED_TEST_P(DdpContract, IsUsedAsTheModuleIs) {
+  using Fixture = DdpContract<TypeParam>;
+  Fixture::on_ranks({}, [&](auto& net, auto& ddp) {
+    EXPECT_EQ(&ddp.module(), &net);
+    EXPECT_EQ(ddp.operator->(), &net);
+    EXPECT_EQ(ddp.parameters().size(), net.parameters().size());
+    EXPECT_EQ(ddp.group()->size(), ddp.group()->size());
+    ddp.eval();
+    EXPECT_FALSE(ddp->is_training());
+    ddp.train();
+    EXPECT_TRUE(ddp->is_training());
+    const double by_verb = TypeParam::value(TypeParam::mean_of(ddp.forward(TypeParam::rows(0, 2))));
+    EXPECT_EQ(by_verb, TypeParam::value(TypeParam::mean_of(net.forward(TypeParam::rows(0, 2)))));
+  });
+}
+
+TYPED_TEST_P(DdpContract, ABackwardWithoutAForwardOfItsIsRefused) {
+  using Fixture = DdpContract<TypeParam>;
+  TypeParam::run(1, [&](const std::shared_ptr<ProcessGroup>& group) {
+    typename TypeParam::Net net;
+    auto ddp = TypeParam::wrap(net, group, {});
+    const auto by_the_module = [&] { ddp->backward(Fixture::loss_of(net.forward(TypeParam::rows(0, 2)), Loss::mean)); };
+    for (int step = 0; step < 2; ++step) {
+      const std::string thrown = message_of_throw(by_the_module);
+      EXPECT_EQ(thrown.find("InvalidArgument: "), 0u) << thrown;
+      EXPECT_NE(thrown.find("no forward went through this object since the last backward"), std::string::npos)
+          << thrown;
+      ddp->backward(Fixture::loss_of((*ddp)(TypeParam::rows(0, 2)), Loss::mean));
+      EXPECT_EQ(ddp->steps(), step + 1);
+    }
+  });
+}
+
+// Whatever has begin() and end(), under a bar that reads ddp after each step.
+TYPED_TEST_P(DdpContract, TellsAProgressBar) {
+  using Fixture = DdpContract<TypeParam>;
+  static_assert(
+      TellsSteps<
+          std::remove_reference_t<decltype(*TypeParam::wrap(std::declval<typename TypeParam::Net&>(), nullptr, {}))>>);
+  Fixture::on_ranks({}, [&](auto&, auto& ddp) {
+    const RowsOf part = part_of(ddp.group()->rank(), ddp.group()->size());
+    std::vector<RowsOf> batches(3, part);
+    int seen = 0;
+    for (const RowsOf& it : progress(batches, ddp, {.total = 3})) {
+      ddp.backward(Fixture::loss_of(ddp(TypeParam::rows(it.begin, it.end)), Loss::mean));
+      ++seen;
+    }
+    EXPECT_EQ(seen, 3);
+    EXPECT_EQ(ddp.last_batch().weight, kRows);
+  });
+}
+
+REGISTER_TYPED_TEST_SUITE_P(DdpContract, GivesGradientsAndLossOfOneProcess, MicroBatchesWithoutSyncAreOneStep,
+                            AGivenWeightCountsInPlaceOfRows, ARankWithoutDataTakesPart,
+                            ALossThatIsNotFiniteIsNotANumberOnEveryRank, DeclaredUnusedParametersAreHeldToIt,
+                            GivesTheSameWithAndWithoutOverlap, ReplicasThatCameApartAreFoundWhenAskedAndBySteps,
+                            IsUsedAsTheModuleIs, ABackwardWithoutAForwardOfItsIsRefused, TellsAProgressBar);
+
+}  // namespace lockstep::testing
