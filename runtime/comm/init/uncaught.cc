@@ -59,6 +59,17 @@ bool is_consequence(const Error& error, int rank) {
   }
 }
 
+// LibTorch's errors end in a backtrace of fifty lines, which every rank would write into those of the others. The
+// library is not known here; its words are.
+void report_if_torchs(std::string_view text) {
+  const std::size_t backtrace = text.find("\nException raised from ");
+  const char* const wants_backtrace = std::getenv("TORCH_SHOW_CPP_STACKTRACES");
+  if (backtrace == std::string_view::npos || (wants_backtrace != nullptr && wants_backtrace == std::string_view("1"))) {
+    return;
+  }
+  report_and_exit(text.substr(0, backtrace), 1);
+}
+
 [[noreturn]] void on_terminate() {
   if (const std::exception_ptr current = std::current_exception()) {
     try {
@@ -67,6 +78,8 @@ bool is_consequence(const Error& error, int rank) {
       report_and_exit(error.what(), is_consequence(error, rank_of_process.load()) ? kExitPeerLost : 1);
     } catch (const std::bad_alloc&) {
       report_out_of_memory();
+    } catch (const std::exception& error) {
+      report_if_torchs(error.what());
     } catch (...) {  // Not ours: as without us.
     }
   }

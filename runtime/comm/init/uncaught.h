@@ -2,8 +2,9 @@
 // (base/exit_code.h) for PeerLost and for every error whose cause() is another rank's failure, so that a launcher can
 // tell who failed from who only heard of it.
 //
-// When one rank fails, the others' errors are consequences; N core dumps of them help nobody. Every other exception
-// goes to the terminate handler that was there before.
+// When one rank fails, the others' errors are consequences; N core dumps of them help nobody. An error of LibTorch's
+// (c10::Error) is one line too, without its backtrace, unless TORCH_SHOW_CPP_STACKTRACES=1 asks for it. Every other
+// exception goes to the terminate handler that was there before.
 #pragma once
 
 namespace lockstep {

@@ -61,6 +61,25 @@ TEST_F(UncaughtDeathTest, WhatATerminalWouldObeyIsNotWritten) {
               "^\\[lockstep\\] fatal: tensor '\\?\\[2J'\n$");
 }
 
+void throw_as_torch() {
+  throw std::runtime_error(
+      "mat1 and mat2 shapes cannot be multiplied (2x3 and 4x6)\n"
+      "Exception raised from meta at LinearAlgebra.cpp:94 (most recent call first):\nframe #0: c10::Error");
+}
+
+TEST_F(UncaughtDeathTest, AnErrorOfLibTorchsIsItsCauseInOneLine) {
+  EXPECT_EXIT(end_with(throw_as_torch, 3), ::testing::ExitedWithCode(1),
+              "^\\[lockstep rank 3\\] fatal: mat1 and mat2 shapes cannot be multiplied \\(2x3 and 4x6\\)\n$");
+}
+
+TEST_F(UncaughtDeathTest, AnErrorOfLibTorchsHasItsBacktraceWhereThatIsAskedFor) {
+  const auto ask_and_throw = [] {
+    ::setenv("TORCH_SHOW_CPP_STACKTRACES", "1", 1);
+    throw_as_torch();
+  };
+  EXPECT_EXIT(end_with(ask_and_throw), ::testing::KilledBySignal(SIGABRT), "frame #0: c10::Error");
+}
+
 TEST_F(UncaughtDeathTest, OtherExceptionsEndAsTheyWouldWithoutUs) {
   EXPECT_EXIT(end_with([] { throw std::logic_error("the program's own"); }), ::testing::KilledBySignal(SIGABRT),
               "the program's own");
