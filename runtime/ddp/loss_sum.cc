@@ -52,6 +52,12 @@ void LossSum::write(StepNote& note, int ranks) const {
   }
 }
 
+std::int64_t checked_steps(std::int64_t steps) {
+  if (steps >= 0) return steps;
+  throw InvalidArgument(
+      fmt::format("DistributedDataParallel: set_steps({}); give the number of steps done, at least 0", steps));
+}
+
 std::int64_t checked_weight(std::int64_t weight) {
   if (weight >= 0) return weight;
   throw InvalidArgument(

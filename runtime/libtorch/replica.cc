@@ -1,5 +1,6 @@
 #include "runtime/libtorch/replica_impl.h"
 
+#include <ATen/Context.h>
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
@@ -9,10 +10,13 @@
 #include <algorithm>
 #include <bit>
 #include <exception>
+#include <mutex>
 #include <numeric>
+#include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/intra_op_threads.h"
+#include "lockstep/base/random.h"
 #include "lockstep/ddp/replica_check.h"
 #include "lockstep/libtorch/sync_batch_norm.h"
 #include "runtime/base/logging.h"
@@ -241,7 +245,8 @@ std::int64_t ReplicaImpl::rows_of(const at::Tensor& tensor) const {
 
 void ReplicaImpl::set_weight(std::int64_t weight) {
   *weight_ = checked_weight(weight);
-  weight_is_spent_ = false;
+  // Of no forward that is pending: of one that went by another way.
+  if (std::exchange(weight_is_spent_, false)) has_outputs_ = false;
 }
 
 void ReplicaImpl::before_forward(const ::torch::nn::Module& module, std::optional<std::int64_t> rows) {
@@ -254,6 +259,7 @@ void ReplicaImpl::before_forward(const ::torch::nn::Module& module, std::optiona
     weight_is_spent_ = false;
     losses_.begin_forward();
     broadcast_buffers(module.is_training());
+    seed_generators(module.is_training());
     if (*no_sync_ > 0 && !(reducer_ && reducer_->accumulating())) refuse_live_gradients();
   } catch (...) {
     forward_failed(false);
@@ -269,6 +275,9 @@ void ReplicaImpl::forward_failed(bool others_wait) noexcept {
 
 void ReplicaImpl::after_forward(std::span<at::Tensor* const> outputs) {
   if (!at::GradMode::is_enabled()) return;
+  has_outputs_ = std::ranges::any_of(
+      outputs, [](const at::Tensor* output) { return output->defined() && output->requires_grad(); });
+  is_differentiable_ = false;
   if (order_.empty()) {
     std::vector<at::Tensor> roots;
     for (const at::Tensor* output : outputs) {
@@ -282,6 +291,7 @@ void ReplicaImpl::after_forward(std::span<at::Tensor* const> outputs) {
       if (!self) return 1.0;
       self->await_end();
       self->passed_outputs_ = true;
+      self->is_differentiable_ |= at::GradMode::is_enabled();
       const bool weigh = self->options_.weigh_outputs && self->options_.loss == Loss::mean && !self->needs_no_arena();
       return weigh ? static_cast<double>(self->weight_->value_or(1)) : 1.0;
     });
@@ -290,6 +300,23 @@ void ReplicaImpl::after_forward(std::span<at::Tensor* const> outputs) {
 
 void ReplicaImpl::broadcast_buffers(bool is_training) {
   if (options_.broadcast_buffers && is_training && *no_sync_ == 0) broadcast_state_in_stream(*group_, buffers_);
+}
+
+void ReplicaImpl::seed_generators(bool is_training) {
+  if (!options_.seed || !is_training) return;
+  seeded_forwards_ = std::exchange(seeded_step_, steps()) == steps() ? seeded_forwards_ + 1 : 0;
+  const auto step = static_cast<std::uint64_t>(steps());
+  const auto bits =
+      philox({static_cast<std::uint32_t>(step), static_cast<std::uint32_t>(step >> 32), seeded_forwards_,
+              static_cast<std::uint32_t>(group_->rank())},
+             {static_cast<std::uint32_t>(*options_.seed), static_cast<std::uint32_t>(*options_.seed >> 32)});
+  const auto seed = [&](const at::Device& device) {
+    at::Generator generator = at::globalContext().defaultGenerator(device);
+    const std::lock_guard<std::mutex> lock(generator.mutex());
+    generator.set_current_seed(bits[0] | std::uint64_t{bits[1]} << 32);
+  };
+  seed(at::kCPU);
+  if (const at::Device device = device_of(*group_); !device.is_cpu()) seed(device);
 }
 
 std::int64_t ReplicaImpl::last_weight() const {

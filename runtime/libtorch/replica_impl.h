@@ -23,6 +23,7 @@
 #include "lockstep/libtorch/replica.h"
 #include "lockstep/libtorch/torch_stream.h"
 #include "runtime/ddp/divergence_check.h"
+#include "runtime/ddp/loss_sum.h"
 #include "runtime/ddp/own_failure.h"
 #include "runtime/libtorch/loss_record.h"
 #include "runtime/libtorch/module_state.h"
@@ -49,7 +50,8 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   void record_loss(double loss) override;
   std::vector<at::Tensor> parameters() const override;
   const std::shared_ptr<ProcessGroup>& group() const override { return group_; }
-  std::int64_t steps() const override { return steps_; }
+  std::int64_t steps() const override { return steps_before_ + steps_; }
+  void set_steps(std::int64_t steps) override { steps_before_ = checked_steps(steps) - steps_; }
   std::int64_t last_weight() const override;
   const GlobalBatch& last_batch() const override;
   void check_replicas() const override;
@@ -83,11 +85,13 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   void before_norm();
 
   void broadcast_buffers(bool is_training);
+  void seed_generators(bool is_training);
   void refuse_changed() const;
   // A walk over the module's names, which is not for every forward.
   void refuse_replaced(const ::torch::nn::Module& module) const;
   void refuse_live_gradients() const;
   void refuse_late_loss() const;
+  void refuse_other_forward() const;
   static void refuse_norms(const ::torch::nn::Module& module);
   // Whether some rank's loss depended on the parameter. On a device it is asked for only if this rank can't tell.
   bool is_used(std::size_t parameter) const;
@@ -139,14 +143,20 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   bool awaits_end_ = false;  // a backward runs that came through the outputs or to a parameter
   bool in_step_ = false;
   bool passed_outputs_ = false;  // the backward that runs
-  bool alone_ = false;           // this step needs no arena
-  bool synchronize_ = false;     // this step
-  StreamView stream_;            // of this step
-  std::optional<Event> mark_;    // on a device
-  bool is_half_done_ = false;    // for good: buckets of a lost step may still be on their way through the arena
-  std::weak_ptr<End> end_;       // of the backward that runs
+  bool has_outputs_ = false;     // the last forward: some that a backward passes
+  bool is_differentiable_ =
+      false;            // a gradient of them was taken as a function (create_graph): a loss of it alone passes none
+  bool alone_ = false;  // this step needs no arena
+  bool synchronize_ = false;   // this step
+  StreamView stream_;          // of this step
+  std::optional<Event> mark_;  // on a device
+  bool is_half_done_ = false;  // for good: buckets of a lost step may still be on their way through the arena
+  std::weak_ptr<End> end_;     // of the backward that runs
   std::uint64_t forwards_ = 0;
-  std::int64_t steps_ = 0;
+  std::int64_t steps_ = 0;             // of this run
+  std::int64_t steps_before_ = 0;      // by set_steps()
+  std::int64_t seeded_step_ = -1;      // of the last forward that was seeded
+  std::uint32_t seeded_forwards_ = 0;  // in that step
   std::int64_t last_weight_ = 0;
   OwnFailure failure_;  // of a forward or backward since the last one that went well
   // In a world of one asking for the last batch looks for what the device has ended.

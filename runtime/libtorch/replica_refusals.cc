@@ -83,6 +83,16 @@ void ReplicaImpl::refuse_late_loss() const {
                   steps_));
 }
 
+// The gradients are those of a forward that did not go through this object, and counted by the rows of one that did.
+void ReplicaImpl::refuse_other_forward() const {
+  if (passed_outputs_ || !has_outputs_ || is_differentiable_) return;
+  throw InvalidArgument(fmt::format(
+      "DistributedDataParallel: the backward of step {} did not come through the outputs of the last ddp(x): "
+      "its loss was made by the module's own forward; call ddp(x) instead, evaluate under NoGradGuard, and "
+      "after a forward of the module's own call set_weight()",
+      steps_));
+}
+
 void ReplicaImpl::check_gradient(const Parameter& parameter) const {
   if (parameter.declared_unused) refuse_gradient_of_unused(parameter.name, steps_);
   if (parameter.taken) {

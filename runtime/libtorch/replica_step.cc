@@ -149,6 +149,7 @@ void ReplicaImpl::end() {
   if (!in_step_) return;  // nothing of this module's got a gradient
   weight_is_spent_ = true;
   try {
+    refuse_other_forward();
     alone_ ? end_alone() : end_with_arena();
   } catch (...) {
     keep_failure("backward");
@@ -237,6 +238,7 @@ void ReplicaImpl::step_without_data(const ::torch::nn::Module& module) {
   broadcast_buffers(module.is_training());
   *weight_ = 0;
   weight_is_spent_ = false;
+  has_outputs_ = false;
   try {
     begin();
   } catch (...) {

@@ -122,13 +122,15 @@ Tensor DistributedDataParallel::operator()(const Tensor& x, std::vector<std::int
 }
 
 nn::ForwardContext DistributedDataParallel::context_of(std::vector<std::int64_t> ids) const {
-  return {.seed = seed_, .step = static_cast<std::uint64_t>(steps_), .sample_ids = std::move(ids)};
+  return {.seed = seed_, .step = static_cast<std::uint64_t>(steps()), .sample_ids = std::move(ids)};
 }
 
 Tensor DistributedDataParallel::run_forward(const Tensor& x) {
   weight_ = x.shape().dims() == 0 ? 1 : x.size(0);
   return module_(x);
 }
+
+void DistributedDataParallel::set_steps(std::int64_t steps) { steps_before_ = checked_steps(steps) - steps_; }
 
 void DistributedDataParallel::set_weight_to(std::int64_t weight) { weight_ = checked_weight(weight); }
 

@@ -293,12 +293,20 @@ TYPED_TEST_P(DdpContract, IsUsedAsTheModuleIs) {
     EXPECT_EQ(ddp.operator->(), &net);
     EXPECT_EQ(ddp.parameters().size(), net.parameters().size());
     EXPECT_EQ(ddp.group()->size(), ddp.group()->size());
+    ddp.set_steps(70);
+    EXPECT_EQ(ddp.steps(), 70);
+    EXPECT_EQ(
+        message_of_throw([&] { ddp.set_steps(-2); }).find("InvalidArgument: DistributedDataParallel: set_steps(-2)"),
+        0u);
     ddp.eval();
     EXPECT_FALSE(ddp->is_training());
     ddp.train();
     EXPECT_TRUE(ddp->is_training());
     const double by_verb = TypeParam::value(TypeParam::mean_of(ddp.forward(TypeParam::rows(0, 2))));
     EXPECT_EQ(by_verb, TypeParam::value(TypeParam::mean_of(net.forward(TypeParam::rows(0, 2)))));
+    ddp.backward(TypeParam::mean_of(ddp(TypeParam::rows(0, 2))));
+    EXPECT_EQ(ddp.steps(), 71);
+    EXPECT_EQ(ddp.last_batch().step, 0) << "of this run";
   });
 }
 

@@ -171,6 +171,8 @@ TEST(DistributedDataParallel, DropoutIsKeyedBySampleIdAndStep) {
   EXPECT_EQ(forward({11, 10}), (std::vector<float>{first[1], first[0]}));
   ddp.backward(mean(ddp(x, {10, 11})));
   EXPECT_NE(forward({10, 11}), first);
+  ddp.set_steps(0);
+  EXPECT_EQ(forward({10, 11}), first) << "as a run that goes on from there";
   EXPECT_THROW(ddp(x, {10}), InvalidArgument);
 }
 

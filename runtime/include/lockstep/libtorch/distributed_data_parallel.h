@@ -121,7 +121,7 @@ class DistributedDataParallel {
   // known without a wait. Returns it:
   //   ddp.record_loss(torch::nll_loss(ddp(x), y)).backward();
   // InvalidArgument elsewhere than between forward and backward, or for more than one element.
-  const at::Tensor& record_loss(const at::Tensor& loss) {
+  at::Tensor record_loss(at::Tensor loss) {
     replica_->record_loss(loss);
     return loss;
   }
@@ -151,6 +151,9 @@ class DistributedDataParallel {
   const std::shared_ptr<ProcessGroup>& group() const { return replica_->group(); }
   // Synchronised backwards finished.
   std::int64_t steps() const { return replica_->steps(); }
+  // For a run that goes on: the steps that it has done before. steps() counts from there, and with it what is random;
+  // records and messages count this run's. Between steps, equal on all ranks. InvalidArgument if it is negative.
+  void set_steps(std::int64_t steps) { replica_->set_steps(steps); }
   // Summed over all ranks in the last synchronised step, or this rank's so far. 0: nobody had data. On a device blocks
   // until it is known, and of a Loss::sum is this rank's.
   std::int64_t last_weight() const { return replica_->last_weight(); }

@@ -32,6 +32,11 @@ struct DdpOptions {
   // parameters: ddp/divergence_check.h.
   std::optional<std::int64_t> compare_every = std::nullopt;
 
+  // Where it is set, each forward that trains seeds torch's default generators, the CPU's and that of the group's
+  // device, from (seed, steps(), how many forwards the step had before, rank): dropout differs from rank to rank, and a
+  // run that goes on after set_steps() draws what it would have drawn, with nothing saved. With another number of ranks
+  // the noise is another. Nothing: the program seeds, and torch::manual_seed(1) gives every rank the same noise.
+  std::optional<std::uint64_t> seed = std::nullopt;
   // The dimension of forward's first tensor that counts rows: the weight of this rank's gradients, unless
   // set_weight() says otherwise. 1 for an LSTM without batch_first.
   std::int64_t batch_dim = 0;

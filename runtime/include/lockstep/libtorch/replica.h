@@ -56,6 +56,7 @@ class LOCKSTEP_API Replica {
   virtual std::vector<at::Tensor> parameters() const = 0;
   virtual const std::shared_ptr<ProcessGroup>& group() const = 0;
   virtual std::int64_t steps() const = 0;
+  virtual void set_steps(std::int64_t steps) = 0;
   virtual std::int64_t last_weight() const = 0;
   virtual const GlobalBatch& last_batch() const = 0;
   virtual void check_replicas() const = 0;

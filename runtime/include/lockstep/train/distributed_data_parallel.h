@@ -136,7 +136,10 @@ class LOCKSTEP_API DistributedDataParallel {
   const std::shared_ptr<ProcessGroup>& group() const { return group_; }
   const Reducer& reducer() const { return reducer_; }
   // Synchronised backwards finished.
-  std::int64_t steps() const { return steps_; }
+  std::int64_t steps() const { return steps_before_ + steps_; }
+  // For a run that goes on: the steps that it has done before. steps() counts from there, and with it what is random;
+  // records and messages count this run's. Between steps, equal on all ranks. InvalidArgument if it is negative.
+  void set_steps(std::int64_t steps);
   // Summed over all ranks in the last synchronised step, or this rank's so far. 0: nobody had data, gradients are 0.
   std::int64_t last_weight() const { return last_weight_; }
   // All ranks' rows and loss in the last synchronised step.
@@ -179,8 +182,9 @@ class LOCKSTEP_API DistributedDataParallel {
   std::uint64_t seed_;
   std::shared_ptr<int> no_sync_ = std::make_shared<int>(0);
   bool planned_ = false;
-  bool ids_given_ = false;  // the model's context is that of the last forward's ids
-  std::int64_t steps_ = 0;
+  bool ids_given_ = false;              // the model's context is that of the last forward's ids
+  std::int64_t steps_ = 0;              // of this run
+  std::int64_t steps_before_ = 0;       // by set_steps()
   std::optional<std::int64_t> weight_;  // of the last forward; nothing after its backward
   std::int64_t last_weight_ = 0;
   GlobalBatch last_batch_;

@@ -1,0 +1,94 @@
+// Noise within a module's forward, by DdpOptions::seed.
+#include <vector>
+
+#include "tests/libtorch/common.h"
+
+namespace lockstep::testing {
+namespace {
+
+namespace nn = ::torch::nn;
+
+struct Noisy : nn::Module {
+  nn::Linear in = register_module("in", nn::Linear(4, 32));
+  nn::Dropout dropout = register_module("dropout", nn::Dropout(0.5));
+  at::Tensor forward(const at::Tensor& x) { return dropout(in(x)); }
+};
+
+using Ddp = libtorch::DistributedDataParallel<Noisy>;
+
+// Which elements each forward keeps, in steps [begin, end) of two micro-batches. Torch's generator is one for all
+// threads, so ranks take turns.
+std::vector<at::Tensor> kept(const Group& group, const libtorch::DdpOptions& options, int begin, int end) {
+  Noisy net;
+  initialize(net, 1);
+  Ddp ddp(net, group, options);
+  ddp.set_steps(begin);
+  std::vector<at::Tensor> result;
+  const at::Tensor x = at::ones({3, 4});
+  for (int step = begin; step < end; ++step) {
+    net.zero_grad();
+    for (int micro = 0; micro < 2; ++micro) {
+      const auto local = ddp.no_sync(micro == 0);
+      at::Tensor y;
+      for (int turn = 0; turn < group->size(); ++turn) {
+        if (turn == group->rank()) {
+          y = ddp(x);
+          result.push_back(y.detach().ne(0));
+        }
+        group->barrier().wait();
+      }
+      y.sum().backward();
+    }
+    at::rand({step + 1});  // the program draws, too
+    group->barrier().wait();
+  }
+  return result;
+}
+
+TEST(Seed, MakesEveryStepMicroBatchAndRankADifferentNoiseAndARunThatGoesOnTheSame) {
+  std::vector<std::vector<at::Tensor>> of_ranks(2);
+  run_torch_ranks(2, [&](const Group& group) {
+    const libtorch::DdpOptions options{.seed = 7};
+    auto& all = of_ranks[static_cast<std::size_t>(group->rank())];
+    all = kept(group, options, 0, 4);
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      for (std::size_t j = 0; j < i; ++j) EXPECT_FALSE(at::equal(all[i], all[j])) << i << ' ' << j;
+    }
+    const std::vector<at::Tensor> later = kept(group, options, 2, 4);
+    ASSERT_EQ(later.size(), 4u);
+    for (std::size_t i = 0; i < later.size(); ++i) EXPECT_TRUE(at::equal(later[i], all[4 + i])) << i;
+    EXPECT_FALSE(at::equal(kept(group, {.seed = 8}, 0, 1)[0], all[0]));
+  });
+  for (std::size_t i = 0; i < of_ranks[0].size(); ++i) EXPECT_FALSE(at::equal(of_ranks[0][i], of_ranks[1][i])) << i;
+}
+
+TEST(Seed, LeavesTorchsGeneratorsAloneWhereItIsNotSetAndInEvaluation) {
+  run_torch_ranks(1, [](const Group& group) {
+    Noisy net;
+    for (const bool is_set : {false, true}) {
+      Ddp ddp(net, group, is_set ? libtorch::DdpOptions{.seed = 7} : libtorch::DdpOptions{});
+      const auto drawn = [](const auto& call) {
+        ::torch::manual_seed(5);
+        call();
+        return at::rand({4});
+      };
+      const at::Tensor untouched = drawn([] {});
+      ddp.eval();
+      EXPECT_TRUE(at::equal(drawn([&] { ddp(at::ones({3, 4})); }), untouched));
+      ddp.train();
+      ::torch::manual_seed(5);
+      const at::Tensor first = ddp(at::ones({3, 4})).detach();
+      ::torch::manual_seed(6);
+      EXPECT_EQ(at::equal(ddp(at::ones({3, 4})).detach(), first), false);
+      ::torch::manual_seed(5);
+      ddp(at::ones({3, 4}));
+      const at::Tensor after = at::rand({4});
+      ::torch::manual_seed(5);
+      net.forward(at::ones({3, 4}));
+      EXPECT_EQ(at::equal(at::rand({4}), after), !is_set);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::testing

@@ -1,0 +1,152 @@
+// Several modules, losses and backwards in a step, over any number of ranks: as in one process, or an error.
+#include <string>
+#include <vector>
+
+#include "tests/libtorch/small_net.h"
+
+namespace lockstep::testing {
+namespace {
+
+namespace nn = ::torch::nn;
+
+struct Player : nn::Module {
+  nn::Linear in = register_module("in", nn::Linear(4, 8));
+  nn::Linear out;
+  explicit Player(std::int64_t outputs) : out(register_module("out", nn::Linear(8, outputs))) {}
+  at::Tensor forward(const at::Tensor& x) { return out(at::tanh(in(x))); }
+};
+
+constexpr std::int64_t kReal = 9;
+constexpr int kSteps = 4;
+
+at::Tensor real_rows(int step) { return random_tensor({kReal, 4}, 100 + static_cast<std::uint64_t>(step)); }
+at::Tensor noise(int step) { return random_tensor({kReal, 4}, 200 + static_cast<std::uint64_t>(step)); }
+at::Tensor loss_if_real(const at::Tensor& score) { return at::softplus(-score).mean(); }
+at::Tensor loss_if_made(const at::Tensor& score) { return at::softplus(score).mean(); }
+
+// Trains a generator and its judge, in turn, on rows [begin, end); `made` and `judged` call them.
+template <typename Made, typename Judged>
+void play(Player& maker, Player& judge, std::int64_t begin, std::int64_t end, Made made, Judged judged) {
+  ::torch::optim::SGD maker_sgd(maker.parameters(), 0.2), judge_sgd(judge.parameters(), 0.2);
+  for (int step = 0; step < kSteps; ++step) {
+    judge_sgd.zero_grad();
+    const at::Tensor of_real = judged(real_rows(step).slice(0, begin, end));
+    const at::Tensor of_made = judged(made(noise(step).slice(0, begin, end)).detach());
+    (loss_if_real(of_real) + loss_if_made(of_made)).backward();
+    judge_sgd.step();
+
+    maker_sgd.zero_grad();
+    loss_if_real(judged(made(noise(step).slice(0, begin, end)))).backward();
+    maker_sgd.step();
+  }
+}
+
+TEST(SeveralModules, OfAGanTrainAsInOneProcess) {
+  Player maker(4), judge(1);
+  initialize(maker, 1);
+  initialize(judge, 2);
+  const Tensors before = weights_of(maker);
+  play(
+      maker, judge, 0, kReal, [&](const at::Tensor& z) { return maker.forward(z); },
+      [&](const at::Tensor& x) { return judge.forward(x); });
+  EXPECT_FALSE(same_bits(weights_of(maker), before));
+  for (const int ranks : {1, 2, 3}) {
+    run_torch_ranks(ranks, [&](const Group& group) {
+      Player own_maker(4), own_judge(1);
+      initialize(own_maker, 1);
+      initialize(own_judge, 2);
+      libtorch::DistributedDataParallel ddp_maker(own_maker, group, many_buckets()),
+          ddp_judge(own_judge, group, many_buckets());
+      const std::vector<std::int64_t> cuts = ranks == 1 ? std::vector<std::int64_t>{0, kReal}
+                                                        : (ranks == 2 ? std::vector<std::int64_t>{0, 7, kReal}
+                                                                      : std::vector<std::int64_t>{0, 2, 7, kReal});
+      const auto r = static_cast<std::size_t>(group->rank());
+      play(
+          own_maker, own_judge, cuts[r], cuts[r + 1], [&](const at::Tensor& z) { return ddp_maker(z); },
+          [&](const at::Tensor& x) { return ddp_judge(x); });
+      const std::string what = std::to_string(ranks) + " ranks";
+      expect_close(weights_of(own_maker), weights_of(maker), what + ", maker");
+      expect_close(weights_of(own_judge), weights_of(judge), what + ", judge");
+      ddp_maker.check_replicas();
+      ddp_judge.check_replicas();
+    });
+  }
+}
+
+// Two backwards of a step are two steps of ddp's, whose gradients add up as torch's do.
+TEST(SeveralLosses, EachWithABackwardOfItsOwnAddUp) {
+  const auto first = [](const at::Tensor& y) { return y.square().mean(); };
+  const auto second = [](const at::Tensor& y) { return y.abs().mean() * 3; };
+  const Tensors wanted = gradients_alone(
+      {5, 2, 4}, [&](Net& net, const at::Tensor& x) { return first(net.forward(x)) + second(net.forward(x * 2)); });
+  run_torch_ranks(3, [&](const Group& group) {
+    Net net;
+    initialize(net, 1);
+    libtorch::DistributedDataParallel ddp(net, group, many_buckets());
+    const at::Tensor x =
+        rows(group->rank(), std::vector<std::int64_t>{5, 2, 4}[static_cast<std::size_t>(group->rank())]);
+    ddp.backward(first(ddp(x)));
+    ddp.backward(second(ddp(x * 2)));
+    expect_close(gradients_of(net), wanted, "rank " + std::to_string(group->rank()));
+    EXPECT_EQ(ddp.steps(), 2);
+  });
+}
+
+// A loss that is made by the module's own forward, behind one through ddp that counts other rows.
+TEST(OwnForward, BehindOneThroughDdpIsRefusedOnEveryRank) {
+  for (const int ranks : {1, 2}) {
+    run_torch_ranks(ranks, [&](const Group& group) {
+      Net net;
+      initialize(net, 1);
+      libtorch::DistributedDataParallel ddp(net, group, many_buckets());
+      squares(ddp(rows(0, 3))).backward();
+      ddp(rows(0, 7));  // evaluates, with gradients on
+      const std::string thrown = error_of([&] {
+        group->barrier().wait();  // nobody is in step 0 any more
+        squares(net.forward(rows(0, 3))).backward();
+      });
+      expect_says(thrown,
+                  {"the backward of step 1 did not come through the outputs of the last ddp(x)", "NoGradGuard"});
+    });
+  }
+}
+
+TEST(OwnForward, WithAWeightOfItsOwnIsAStep) {
+  const Tensors wanted = gradients_alone({5, 2}, [](Net& net, const at::Tensor& x) { return squares(net.forward(x)); });
+  run_torch_ranks(2, [&](const Group& group) {
+    Net net;
+    initialize(net, 1);
+    libtorch::DistributedDataParallel ddp(net, group);
+    for (int step = 0; step < 2; ++step) {
+      net.zero_grad();
+      const at::Tensor loss = squares(net.forward(rows(group->rank(), group->rank() == 0 ? 5 : 2)));
+      ddp.set_weight(group->rank() == 0 ? 5 : 2);
+      loss.backward();
+      expect_close(gradients_of(net), wanted, "rank " + std::to_string(group->rank()));
+    }
+  });
+}
+
+TEST(OwnForward, APenaltyOnTheSlopeAloneCameThroughDdp) {
+  const auto slope = [](const auto& forward, const at::Tensor& x) {
+    const at::Tensor input = x.clone().requires_grad_();
+    return ::torch::autograd::grad({forward(input).sum()}, {input}, {}, true, /*create_graph=*/true)[0]
+        .square()
+        .sum(1)
+        .mean();
+  };
+  const Tensors wanted = gradients_alone({5, 2}, [&](Net& net, const at::Tensor& x) {
+    return slope([&](const at::Tensor& input) { return net.forward(input); }, x);
+  });
+  run_torch_ranks(2, [&](const Group& group) {
+    Net net;
+    initialize(net, 1);
+    libtorch::DistributedDataParallel ddp(net, group);
+    slope([&](const at::Tensor& input) { return ddp(input); }, rows(group->rank(), group->rank() == 0 ? 5 : 2))
+        .backward();
+    expect_close(gradients_of(net), wanted, "rank " + std::to_string(group->rank()));
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::testing
