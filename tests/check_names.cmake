@@ -15,8 +15,8 @@ set(gone
     "(lockstep|ls)::autograd::(backward|ready_order|grad_enabled|NoGrad|BackwardOptions)"
     "nn::(cross_entropy|mse_loss|CrossEntropyOptions)"
     "DdpBackwardOptions"
-    "ddp\.(step|model)\(\)"
-    "lockstep/(train/(batch|progress)|nn/loss|libtorch/distributed_sampler)\.h")
+    "ddp\\.(step|model)\\(\\)"
+    "lockstep/(train/(batch|progress)|nn/loss|libtorch/distributed_sampler)\\.h")
 
 set(checked 0)
 file(GLOB_RECURSE headers RELATIVE "${ROOT}/runtime/include/lockstep" "${ROOT}/runtime/include/lockstep/*/*.h")
