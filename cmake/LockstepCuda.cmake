@@ -81,7 +81,7 @@ function(lockstep_cuda_kernels result source)
   cmake_path(GET source STEM name)
   set(object "${CMAKE_CURRENT_BINARY_DIR}/${name}.cu.o")
   add_custom_command(OUTPUT "${object}"
-    COMMAND "${CUDAToolkit_NVCC_EXECUTABLE}" -std=c++20 -O3 -Xcompiler=-fPIC ${codes} -I "${PROJECT_SOURCE_DIR}"
+    COMMAND "${CUDAToolkit_NVCC_EXECUTABLE}" -std=c++20 -O3 -Xcompiler=-fPIC,-fvisibility=hidden ${codes} -I "${PROJECT_SOURCE_DIR}"
             -I "${PROJECT_SOURCE_DIR}/runtime/include" -MD -MF
             "${object}.d" -c "${CMAKE_CURRENT_SOURCE_DIR}/${source}" -o "${object}"
     DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/${source}" DEPFILE "${object}.d" VERBATIM

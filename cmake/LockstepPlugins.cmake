@@ -51,6 +51,7 @@ function(lockstep_plugin)
   lockstep_unity(lockstep_plugin_${P_NAME})
   target_compile_definitions(lockstep_plugin_${P_NAME} PRIVATE "LOCKSTEP_BUILD_STAMP=\"${LOCKSTEP_BUILD_STAMP}\"")
   set_target_properties(lockstep_plugin_${P_NAME} PROPERTIES OUTPUT_NAME lockstep_${P_NAME} INSTALL_RPATH "$ORIGIN")
+  lockstep_export_plugin(lockstep_plugin_${P_NAME})
 endfunction()
 
 # lockstep_plugin_choice(NAME found "what was found" "what to install"): sets LOCKSTEP_HAS_NAME, and where that is false

@@ -30,12 +30,13 @@ function(lockstep_room)
   add_library(lockstep::${ROOM_NAME} ALIAS lockstep_${ROOM_NAME})
 endfunction()
 
-# lockstep_shared(TARGET t OUTPUT lockstep EXPORT core ROOMS base ... [LINK other]): a shared library of whole rooms.
+# lockstep_shared(TARGET t OUTPUT lockstep EXPORT core ROOMS base ... [LINK other] [PRIVATE_SYMBOLS file]): a shared library
+# of whole rooms. PRIVATE_SYMBOLS lists what it exports for our own libraries alone (LockstepSymbols.cmake).
 #
 # It takes the rooms' objects, not their archives, so that nothing is left out and nothing is compiled twice. What
 # links it must not link a room too: a process that holds a room twice has two registries and two logs.
 function(lockstep_shared)
-  cmake_parse_arguments(S "" "TARGET;OUTPUT;EXPORT;LINK" "ROOMS" ${ARGN})
+  cmake_parse_arguments(S "" "TARGET;OUTPUT;EXPORT;LINK;PRIVATE_SYMBOLS" "ROOMS" ${ARGN})
   add_library(${S_TARGET} SHARED)
   foreach(room ${S_ROOMS})
     get_target_property(type lockstep_${room} TYPE)
@@ -52,5 +53,6 @@ function(lockstep_shared)
   set_target_properties(${S_TARGET} PROPERTIES OUTPUT_NAME ${S_OUTPUT} EXPORT_NAME ${S_EXPORT} LINKER_LANGUAGE CXX
                         VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
                         INSTALL_RPATH "$ORIGIN")
+  lockstep_export_api(${S_TARGET} PRIVATE_SYMBOLS "${S_PRIVATE_SYMBOLS}")
   add_library(lockstep::${S_EXPORT} ALIAS ${S_TARGET})
 endfunction()

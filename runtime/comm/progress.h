@@ -34,7 +34,7 @@ struct alignas(64) BellWords {
   std::atomic<std::uint64_t> bell;     // grows with each ring
 
   // Wakes the threads that sleep on the bell, if there are any.
-  void ring();
+  LOCKSTEP_INTERNAL_API void ring();
 };
 
 // Counts a thread as asleep while this lives.
