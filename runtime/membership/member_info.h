@@ -15,8 +15,8 @@ namespace lockstep::membership {
 // takes twice as many clients (store::kMaxClients).
 inline constexpr int kMaxWorldSize = 32768;
 
-// The kernel ends a connection with a member, or with its server, whose host is silent for so long. Longer than what makes
-// a member silent, which says more.
+// The kernel ends a connection with a member, or with its server, whose host is silent for so long. Longer than what
+// makes a member silent, which says more.
 inline constexpr std::chrono::seconds kDeadHost{10};
 
 struct ProcessInfo {

@@ -85,7 +85,8 @@ judged() {
       sub(/^[^ ]+ [^ ]+ [^ ]+ /, "", name)
       sub(/^(vtable|VTT|typeinfo name|typeinfo|non-virtual thunk|virtual thunk|covariant return thunk|guard variable|construction vtable)( for| to)? /, "", name)
       where = "foreign"
-      if (name ~ /^lockstep::/ || $2 ~ /^lockstep_plugin_/) {
+      # The name of a template begins with its return type.
+      if (name ~ /^lockstep::/ || $2 ~ /^(_ZNK?8lockstep|lockstep_plugin_)/) {
         where = "internal"
         type = ""
         if (match(name, /\(lockstep::[A-Za-z_0-9:]+/)) type = substr(name, RSTART + 1, RLENGTH - 1)
@@ -109,7 +110,7 @@ if $update; then
   {
     echo "# What liblockstep.so exports for our own libraries, plug-ins, programs and tests. The target update_private_symbols writes this list."
     symbols_of -D --defined-only --with-symbol-versions "$lib/liblockstep.so" | judged |
-      awk '$1 == "internal" {name = $0; sub(/^[^ ]+ [^ ]+ [^ ]+ [^ ]+ /, "", name); print $3 "  # " name}' | LC_ALL=C sort
+      awk '$1 == "internal" && $2 != "W" {name = $0; sub(/^[^ ]+ [^ ]+ [^ ]+ [^ ]+ /, "", name); print $3 "  # " name}' | LC_ALL=C sort
   } >"$work/list"
   cp "$work/list" "$list"
   echo "abi: $list has $(grep -c '^_Z' "$list") symbols; build again, so that they get their version"
@@ -143,7 +144,7 @@ for name in lockstep lockstep_nn lockstep_libtorch; do
         print library ": exports " name " with version " version ", wanted LOCKSTEP_x.y"
       else if (!private && where == "internal")
         print library ": exports " name ", which no public header declares and " list " does not list: take its " \
-              "LOCKSTEP_API or LOCKSTEP_INTERNAL_API away; if another of our libraries needs it, build the target update_private_symbols"
+              "LOCKSTEP_API or LOCKSTEP_INTERNAL_API away, or declare a template of a class LOCKSTEP_LOCAL; if another of our libraries needs it, build the target update_private_symbols"
     }
     END {
       if (core == "lockstep")

@@ -9,5 +9,6 @@
 #pragma once
 
 #define LOCKSTEP_API __attribute__((visibility("default")))
-// A nested class of a LOCKSTEP_API class that only the library knows: struct LOCKSTEP_LOCAL Impl;
+// A nested class or a member template of a LOCKSTEP_API class that only the library's sources define and use:
+// struct LOCKSTEP_LOCAL Impl;
 #define LOCKSTEP_LOCAL __attribute__((visibility("hidden")))

@@ -36,7 +36,7 @@ class LOCKSTEP_API Permutation {
  private:
   // One pass through the network, of several positions at once: each waits for its own multiplications only.
   template <std::size_t N>
-  void encrypt(std::array<std::uint64_t, N>& positions) const;
+  LOCKSTEP_LOCAL void encrypt(std::array<std::uint64_t, N>& positions) const;
   void require_within(std::int64_t position) const;
   // A position on from `position`, until it lies within the length.
   std::int64_t walk(std::uint64_t position) const;

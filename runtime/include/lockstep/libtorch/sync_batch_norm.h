@@ -46,7 +46,8 @@ class LOCKSTEP_API SyncBatchNormImpl
 
   // With the very parameters of a torch::nn::BatchNorm1d, 2d or 3d, and its buffers' memory.
   template <typename Norm>
-  static std::shared_ptr<SyncBatchNormImpl> in_place_of(const Norm& norm, std::shared_ptr<ProcessGroup> group);
+  LOCKSTEP_LOCAL static std::shared_ptr<SyncBatchNormImpl> in_place_of(const Norm& norm,
+                                                                       std::shared_ptr<ProcessGroup> group);
 
   // What DistributedDataParallel calls: the group counts if the layer has none yet; the weight is that of this rank's
   // loss, null where gradients arrive weighted. `before_backward` is called ahead of the collective of every backward,
