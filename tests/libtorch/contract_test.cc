@@ -1,7 +1,7 @@
 // The contract of lockstep::libtorch::DistributedDataParallel, and what is torch's in it.
 #include <optional>
 
-#include "lockstep/libtorch/distributed_sampler.h"
+#include "lockstep/libtorch/samplers.h"
 #include "tests/libtorch/small_net.h"
 #include "tests/multirank/ddp_contract.h"
 

@@ -187,7 +187,7 @@ TEST(DataDivergence, IsNoneWhereAllGoOnFromOnePlace) {
     loader.resume({.length = 40, .seed = 1, .epoch = 3, .consumed = 16});
     ddp.watch(loader);
     for (const data::Batch& batch : loader) ddp.backward(mse_loss(ddp(batch.x), Tensor::zeros({batch.x.size(0), 2})));
-    EXPECT_EQ(ddp.step(), 6);
+    EXPECT_EQ(ddp.steps(), 6);
   });
 }
 

@@ -34,12 +34,9 @@ struct StepField {
   NoteOp op;
 };
 inline constexpr std::array kStepFields{
-    StepField{&StepNote::versions, NoteOp::equal},
-    StepField{&StepNote::data, NoteOp::equal},
-    StepField{&StepNote::digest, NoteOp::equal},
-    StepField{&StepNote::weight, NoteOp::sum},
-    StepField{&StepNote::loss_whole, NoteOp::sum},
-    StepField{&StepNote::loss_fraction, NoteOp::sum},
+    StepField{&StepNote::versions, NoteOp::equal}, StepField{&StepNote::data, NoteOp::equal},
+    StepField{&StepNote::digest, NoteOp::equal},   StepField{&StepNote::weight, NoteOp::sum},
+    StepField{&StepNote::loss_whole, NoteOp::sum}, StepField{&StepNote::loss_fraction, NoteOp::sum},
 };
 static_assert(kStepFields.size() <= kMostNoteFields);
 
