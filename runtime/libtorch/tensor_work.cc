@@ -19,6 +19,7 @@ struct TensorWork::State {
   Work work;
   Tensors tensors;
   UnwindGuard unwinding = {};
+  bool is_waited = false;  // wait() was called, whether or not it threw
 };
 
 namespace {
@@ -53,7 +54,7 @@ TensorWork& TensorWork::operator=(TensorWork&& other) noexcept {
 }
 
 TensorWork::~TensorWork() {
-  if (!state_) return;
+  if (!state_ || state_->is_waited) return;
   try {
     if (!state_->unwinding.is_unwinding()) {
       wait();
@@ -68,6 +69,7 @@ TensorWork::~TensorWork() {
 bool TensorWork::done() const { return state_->work.done(); }
 
 at::Tensor TensorWork::wait() {
+  state_->is_waited = true;
   const StreamView here = current_stream(state_->group->device());
   const StreamView there = state_->started_in;
   if (here.device.kind == DeviceKind::cpu) {
