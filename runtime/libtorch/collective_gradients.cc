@@ -34,24 +34,29 @@ struct CollectiveBackward : ::torch::autograd::Node {
 
   std::string operation;
   Group group;
-  LossWeight loss_weight;
+  GradientOptions options;
+  at::TensorOptions result_options;
+  std::vector<std::int64_t> result_sizes;
   std::int64_t elements = 0;  // of the tensor
   Transpose transpose;
 };
 
 variable_list CollectiveBackward::apply(variable_list&& gradients) {
   const CollectiveCall call(operation, group);
-  const at::Tensor& gradient = gradients[0];
+  if (options.before_backward) options.before_backward();
+  // Undefined where this rank's loss turned out not to depend on the result: the others' collective needs it all the
+  // same.
+  const at::Tensor gradient = gradients[0].defined() ? gradients[0] : at::zeros(result_sizes, result_options);
   if (at::GradMode::is_enabled() && gradient.requires_grad()) {
     call.refuse("its gradient can't be differentiated again (create_graph)");
   }
   const at::NoGradGuard no_grad;
-  if (!loss_weight) return {transpose(gradient)};
-  const std::int64_t weight = loss_weight->value_or(1);
+  if (!options.loss_weight) return {transpose(gradient)};
+  const std::int64_t weight = options.loss_weight->value_or(1);
   if (weight == 0 && elements > 0) {
     call.refuse(
         fmt::format("this rank's loss weighs 0, but it gave {} elements that other ranks' losses depend on; "
-                    "give 0 rows, or a weight",
+                    "give 0 rows, or a weight above 0",
                     elements));
   }
   // Weights have no room in 16 bits. 0 * NaN, of a mean over no rows, is no sum.
@@ -61,8 +66,6 @@ variable_list CollectiveBackward::apply(variable_list&& gradients) {
 }
 
 bool is_recorded(const at::Tensor& tensor) { return at::GradMode::is_enabled() && tensor.requires_grad(); }
-
-at::Tensor values_of(const at::Tensor& tensor) { return tensor.defined() ? tensor.detach() : tensor; }
 
 void check_has_backward(const CollectiveCall& call, const at::Tensor& tensor, ReduceOp op) {
   if (op == ReduceOp::sum || op == ReduceOp::avg || !tensor.defined() || !is_recorded(tensor)) return;
@@ -77,7 +80,9 @@ at::Tensor recorded(const char* operation, const at::Tensor& tensor, const Group
   const auto node = make_node<CollectiveBackward>();
   node->operation = fmt::format("the backward of {}", operation);
   node->group = group;
-  node->loss_weight = options.loss_weight;
+  node->options = options;
+  node->result_options = result.options();
+  node->result_sizes = result.sizes().vec();
   node->elements = tensor.numel();
   node->transpose = std::move(transpose);
   node->set_next_edges({::torch::autograd::impl::gradient_edge(tensor)});
@@ -147,8 +152,10 @@ at::Tensor all_gather_rows(const at::Tensor& tensor, const Group& group, const G
   const at::Tensor rows = dense_values(tensor);
   std::vector<std::int64_t> row = rows.sizes().vec();
   row.front() = -1;
-  const std::vector<std::int64_t> counts = comm::row_counts(
-      *group, "all_gather_rows", rows.size(0), fmt::format("{} [{}]", dtype_name(rows), fmt::join(row, ", ")));
+  // The backward is a collective: a rank that records none would let the others wait.
+  const std::string kind = fmt::format("{} [{}]{}", dtype_name(rows), fmt::join(row, ", "),
+                                       is_recorded(tensor) ? " that require a gradient" : "");
+  const std::vector<std::int64_t> counts = comm::row_counts(*group, "all_gather_rows", rows.size(0), kind);
   return recorded("all_gather_rows", tensor, group, options, gather_rows(rows, group, counts),
                   [group, counts](const at::Tensor& dy) { return scatter_sums(dy, group, counts); });
 }

@@ -114,6 +114,7 @@ TensorWork all_to_all_async(const at::Tensor& tensor, const Group& group) {
 TensorWork gather_async(const at::Tensor& tensor, const Group& group, int root) {
   const CollectiveCall call("gather", group);
   call.check(tensor);
+  call.check_unrecorded(tensor);
   const at::Tensor read = dense_values(tensor);
   at::Tensor result;
   if (group->rank() == root) result = at::empty(rows_times(read, group->size()), read.options());
@@ -130,6 +131,7 @@ TensorWork scatter_async(const at::Tensor& output, const at::Tensor& input, cons
   BufferView parts = none_like(tensors.written);
   if (group->rank() == root) {
     call.check(input);
+    call.check_unrecorded(input);
     tensors.read = dense_values(input);
     parts = elements_of(tensors.read);
   }
@@ -141,6 +143,7 @@ TensorWork scatter_async(const at::Tensor& output, const at::Tensor& input, cons
 TensorWork send_async(const at::Tensor& tensor, const Group& group, int destination, int tag) {
   const CollectiveCall call("send", group);
   call.check(tensor);
+  call.check_unrecorded(tensor);
   const at::Tensor read = dense_values(tensor);
   return started(group, {.read = read}, [&] { return group->send(elements_of(read), destination, tag); });
 }
@@ -163,15 +166,15 @@ void all_reduce(const at::Tensor& tensor, const Group& group, ReduceOp op) {
 void broadcast(const at::Tensor& tensor, const Group& group, int root) { broadcast_async(tensor, group, root).wait(); }
 
 at::Tensor gather(const at::Tensor& tensor, const Group& group, int root) {
-  return gather_async(tensor, group, root).wait();
+  return gather_async(values_of(tensor), group, root).wait();
 }
 
 void scatter(const at::Tensor& output, const at::Tensor& input, const Group& group, int root) {
-  scatter_async(output, input, group, root).wait();
+  scatter_async(output, values_of(input), group, root).wait();
 }
 
 void send(const at::Tensor& tensor, const Group& group, int destination, int tag) {
-  send_async(tensor, group, destination, tag).wait();
+  send_async(values_of(tensor), group, destination, tag).wait();
 }
 
 void recv(const at::Tensor& tensor, const Group& group, int source, int tag) {

@@ -124,9 +124,7 @@ void ReplicaImpl::join_norms(const ::torch::nn::Module& module) {
     if (norm == nullptr) return;
     // Where the outputs' gradient is weighted, so is all that comes out of it. A sum has no weight.
     const bool arrives_weighted = options_.weigh_outputs || options_.loss == Loss::sum;
-    norm->join(group_, arrives_weighted ? nullptr : weight_, [weak = weak_from_this()] {
-      if (const auto self = weak.lock()) self->before_norm();
-    });
+    norm->join(group_, arrives_weighted ? nullptr : weight_, gradient_options().before_backward);
     if (norm->group() != group_) return;
     overlap_ = false;
     std::erase_if(buffers_, [&](const NamedTensor& buffer) {
@@ -219,8 +217,14 @@ Reducer& ReplicaImpl::planned_reducer() {
   return *reducer_;
 }
 
-// The plan blocks, and a rank whose loss leaves out what lies behind the norm has its first gradient only after it.
-void ReplicaImpl::before_norm() {
+GradientOptions ReplicaImpl::gradient_options() {
+  return {.loss_weight = options_.loss == Loss::sum ? nullptr : weight_, .before_backward = [weak = weak_from_this()] {
+            if (const auto self = weak.lock()) self->plan_now();
+          }};
+}
+
+// The plan blocks, and a rank whose loss leaves out what lies behind a collective has its first gradient only after it.
+void ReplicaImpl::plan_now() {
   if (planned_ || group_->size() == 1) return;
   const OnCurrentStream ordered(*group_);
   planned_reducer();

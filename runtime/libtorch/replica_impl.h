@@ -43,7 +43,7 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   void after_forward(std::span<at::Tensor* const> outputs) override;
   std::int64_t rows_of(const at::Tensor& tensor) const override;
   void set_weight(std::int64_t weight) override;
-  LossWeight loss_weight() const override { return options_.loss == Loss::sum ? nullptr : weight_; }
+  GradientOptions gradient_options() override;
   void step_without_data(const ::torch::nn::Module& module) override;
   NoSync no_sync(bool is_on) override { return {no_sync_, is_on}; }
   void record_loss(const at::Tensor& loss) override;
@@ -82,7 +82,7 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   // The Reducer, with an order and views on its arena.
   Reducer& planned_reducer();
   // Ahead of the collective of a SyncBatchNorm's backward, on whatever group.
-  void before_norm();
+  void plan_now();
 
   void broadcast_buffers(bool is_training);
   void seed_generators(bool is_training);

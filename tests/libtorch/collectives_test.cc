@@ -140,6 +140,8 @@ TEST(Collectives, RowsThatDifferAreAMismatchOnEveryRankAndTheGroupGoesOn) {
                 {"Mismatch", "all_gather_rows: rank 0 gave rows like float32 [-1, 3], rank 2 like float32 [-1, 4]"});
     expect_says(error_of([&] { all_gather_rows(at::zeros({2}, differs ? at::kBool : at::kFloat), group); }),
                 {"Mismatch", "rank 2 like Bool [-1]"});
+    expect_says(error_of([&] { all_gather_rows(at::zeros({2}).requires_grad_(!differs), group); }),
+                {"Mismatch", "rank 0 gave rows like float32 [-1] that require a gradient, rank 2 like float32 [-1];"});
     EXPECT_EQ(all_gather_rows(at::zeros({1}), group).numel(), 3);
   });
 }
@@ -182,6 +184,13 @@ TEST(Collectives, WhatCannotWorkIsRefusedBeforeAnythingStarts) {
     says([&] { all_reduce(leaf, group); }, {"requires a gradient", "in place", "NoGradGuard", "all_reduced"});
     says([&] { libtorch::broadcast(leaf * 2, group); }, {"requires a gradient", "in place"});
     says([&] { libtorch::all_gather_async(leaf, group).wait(); }, {"requires a gradient", "detach()", "_async"});
+    says([&] { libtorch::gather_async(leaf, group).wait(); }, {"gather", "requires a gradient", "detach()"});
+    says([&] { libtorch::send_async(leaf, group, 1 - group->rank()).wait(); }, {"send", "requires a gradient"});
+    says(
+        [&] {
+          libtorch::scatter_async(at::ones({2, 2}), leaf, group, group->rank()).wait();
+        },
+        {"scatter", "requires a gradient"});
     says([&] { all_reduced(leaf, group, ReduceOp::max); }, {"max has no backward", "detach()"});
     says([&] { reduce_scatter(leaf, group, ReduceOp::product); }, {"product has no backward"});
     says([&] { reduce_scatter(at::ones({3}), group); }, {"float32 [3] on cpu", "2 equal parts"});
@@ -349,8 +358,7 @@ at::Tensor loss_over_all(Way way, const Encoder& net, libtorch::DistributedDataP
   switch (way) {
     case Way::ddp: return contrastive(net, own, all_gather_rows(own, ddp), first, at::Reduction::Mean);
     case Way::weights:
-      return contrastive(net, own, all_gather_rows(own, group, {.loss_weight = ddp.loss_weight()}), first,
-                         at::Reduction::Mean);
+      return contrastive(net, own, all_gather_rows(own, group, ddp.gradient_options()), first, at::Reduction::Mean);
     case Way::equal_shards: return contrastive(net, own, all_gather(own, group), first, at::Reduction::Mean);
     case Way::sum: break;
   }
@@ -406,6 +414,45 @@ TEST(CollectiveGradients, AContrastiveLossTrainsAsInOneProcess) {
       expect_contrastive_like_alone(way, ranks);
     }
   }
+}
+
+// Rank 1's first gradient is behind the collective, rank 0's ahead of it.
+TEST(CollectiveGradients, ARankMayLeaveOutWhatLiesBehindTheCollective) {
+  const auto loss_of = [](const Encoder& net, const at::Tensor& rows, bool scaled) {
+    return scaled ? rows.square().sum() * net.temperature : rows.square().sum();
+  };
+  Encoder alone;
+  initialize(alone, 5);
+  const at::Tensor rows = alone.forward(random_tensor({4, 4}, 9));
+  ((loss_of(alone, rows, true) + loss_of(alone, rows, false)) / 2).backward();
+  run_torch_ranks(2, [&](const Group& group) {
+    Encoder net;
+    initialize(net, 5);
+    libtorch::DistributedDataParallel ddp(net, group, {.overlap = false});
+    for (int step = 0; step < 2; ++step) {
+      net.zero_grad();
+      const at::Tensor own = ddp(random_tensor({4, 4}, 9).slice(0, 2 * group->rank(), 2 * group->rank() + 2));
+      loss_of(net, all_gather_rows(own, ddp), group->rank() == 0).backward();
+      expect_close(gradients_of(net), gradients_of(alone), "step " + std::to_string(step), 1e-5);
+    }
+  });
+}
+
+struct Undefined : ::torch::autograd::Function<Undefined> {
+  static at::Tensor forward(::torch::autograd::AutogradContext*, const at::Tensor& x) { return x * 2; }
+  static ::torch::autograd::variable_list backward(::torch::autograd::AutogradContext*,
+                                                   const ::torch::autograd::variable_list&) {
+    return {at::Tensor()};
+  }
+};
+
+TEST(CollectiveGradients, ARankWithoutAGradientGivesZeros) {
+  run_torch_ranks(2, [](const Group& group) {
+    const at::Tensor x = at::ones({2}).requires_grad_();
+    const at::Tensor all = all_gather(x, group);
+    (group->rank() == 0 ? Undefined::apply(all) : all).sum().backward();
+    EXPECT_TRUE(at::equal(x.grad(), at::ones({2})));
+  });
 }
 
 TEST(CollectiveGradients, RowsWhoseLossWeighsNothingAreRefused) {

@@ -1,12 +1,13 @@
 // What rank 0 does for all ranks, as reading or writing a file.
 //
-//   lockstep::on_rank0(*group, [&] { download(url, file); });                       // the others wait
+//   lockstep::on_rank0(*group, [&] { unpack(file, folder); });                      // the others wait
 //   const int classes = lockstep::on_rank0(*group, [&] { return count_classes(file); });
 //
-// Collective. Failure: what the action throws is thrown on rank 0, whatever becomes of the group meanwhile; every other
-// rank throws PeerLost, a consequence, whose cause() holds rank 0's text and errno ("save_weights: rank 0 (host node7,
-// pid 4711) failed: ..."). No rank throws before all have the text, and the group goes on. What the group itself throws
-// where the action has not failed.
+// Collective: the others wait for the action no longer than the group's timeout (InitOptions::timeout), and then the
+// group has failed. Failure: what the action throws is thrown on rank 0, whatever becomes of the group meanwhile; every
+// other rank throws PeerLost, a consequence, whose cause() holds rank 0's text and errno ("save_weights: rank 0 (host
+// node7, pid 4711) failed: ..."). No rank throws before all have the text, and the group goes on. What the group itself
+// throws where the action has not failed.
 #pragma once
 
 #include <concepts>

@@ -14,12 +14,13 @@
 // which waits for the result; the host waits where a function says so. The _async forms return a TensorWork at once.
 //
 // Autograd goes through all_reduced, all_gather, all_gather_rows, reduce_scatter and all_to_all: their backward is a
-// collective too, so every rank's loss must depend on the result. It differentiates the SUM of all ranks' losses: the
+// collective too, so every rank's loss must depend on the result, and the tensor requires a gradient on all ranks or on
+// none. It differentiates the SUM of all ranks' losses: the
 // gradient of an all_gather is the reduce_scatter of the ranks' gradients. The other functions take values only: what
 // they return requires no gradient. Second derivatives are refused.
 //
 // Under DistributedDataParallel the loss of the job is the mean of the ranks' losses by their weights, and not their
-// sum. Give such a call the `ddp` in place of the group, or {.loss_weight = ddp.loss_weight()}: a rank's gradients are
+// sum. Give such a call the `ddp` in place of the group, or ddp.gradient_options() behind it: a rank's gradients are
 // multiplied by its weight ahead of the collective and divided by the receiver's behind it, so that parameters get
 // what one process gets on all rows, for any partition. Without it that holds where all ranks have equal weights, and
 // with Loss::sum. Where ranks leave out different parameters, set DdpOptions::overlap to false, or give these functions
@@ -43,14 +44,6 @@
 #include "lockstep/libtorch/tensor_work.h"
 
 namespace lockstep::libtorch {
-
-// How gradients come back through a collective.
-struct GradientOptions {
-  // What this rank's loss counts, as DistributedDataParallel::loss_weight() has it; read in backward. Null: the job's
-  // loss is the sum of the ranks' losses. With a weight of 0 this rank gives no gradients; InvalidArgument from
-  // backward if it gave rows that others' losses depend on.
-  LossWeight loss_weight = nullptr;
-};
 
 // In place: every rank gets the reduction, with the same bits.
 LOCKSTEP_API void all_reduce(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group,
@@ -109,20 +102,20 @@ LOCKSTEP_API TensorWork recv_async(const at::Tensor& tensor, const std::shared_p
 template <typename T>
 concept CountsLosses = requires(const T& ddp) {
   { ddp.group() } -> std::convertible_to<std::shared_ptr<ProcessGroup>>;
-  { ddp.loss_weight() } -> std::convertible_to<LossWeight>;
+  { ddp.gradient_options() } -> std::convertible_to<GradientOptions>;
 };
 
 template <CountsLosses Ddp>
 at::Tensor all_reduced(const at::Tensor& tensor, const Ddp& ddp, ReduceOp op = ReduceOp::sum) {
-  return all_reduced(tensor, ddp.group(), op, {.loss_weight = ddp.loss_weight()});
+  return all_reduced(tensor, ddp.group(), op, ddp.gradient_options());
 }
 template <CountsLosses Ddp>
 at::Tensor all_gather(const at::Tensor& tensor, const Ddp& ddp) {
-  return all_gather(tensor, ddp.group(), {.loss_weight = ddp.loss_weight()});
+  return all_gather(tensor, ddp.group(), ddp.gradient_options());
 }
 template <CountsLosses Ddp>
 at::Tensor all_gather_rows(const at::Tensor& tensor, const Ddp& ddp) {
-  return all_gather_rows(tensor, ddp.group(), {.loss_weight = ddp.loss_weight()});
+  return all_gather_rows(tensor, ddp.group(), ddp.gradient_options());
 }
 
 }  // namespace lockstep::libtorch

@@ -111,7 +111,7 @@ class DistributedDataParallel {
       delete;  // 0.5 would be 0: give all ranks' weights in smaller units
 
   // What this rank's loss counts among the ranks', for collectives on what forward returned (libtorch/collectives.h).
-  LossWeight loss_weight() const { return replica_->loss_weight(); }
+  GradientOptions gradient_options() const { return replica_->gradient_options(); }
 
   // While one lives that is on, backward() sends nothing. Forward and backward both belong inside.
   NoSync no_sync(bool is_on = true) { return replica_->no_sync(is_on); }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -51,5 +52,15 @@ struct DdpOptions {
 
 // What this rank's loss is the mean of, until the next forward. Shared with layers that compute across ranks.
 using LossWeight = std::shared_ptr<std::optional<std::int64_t>>;
+
+// How gradients come back through a collective in the loss. DistributedDataParallel::gradient_options() has them.
+struct GradientOptions {
+  // What this rank's loss counts; read in backward. Null: the job's loss is the sum of the ranks' losses. With a weight
+  // of 0 this rank gives no gradients; InvalidArgument from backward if it gave elements that others' losses depend on.
+  LossWeight loss_weight = nullptr;
+  // Called ahead of each collective of a backward. May be empty. DistributedDataParallel's plans its buckets, which
+  // blocks, while no rank is in a collective that another has not reached.
+  std::function<void()> before_backward = {};
+};
 
 }  // namespace lockstep::libtorch

@@ -46,7 +46,7 @@ class LOCKSTEP_API Replica {
   virtual std::int64_t rows_of(const at::Tensor& tensor) const = 0;
   virtual void set_weight(std::int64_t weight) = 0;
   // Null with Loss::sum.
-  virtual LossWeight loss_weight() const = 0;
+  virtual GradientOptions gradient_options() = 0;
   virtual void step_without_data(const ::torch::nn::Module& module) = 0;
   virtual NoSync no_sync(bool is_on) = 0;
   // Of this micro-batch, between forward and backward.

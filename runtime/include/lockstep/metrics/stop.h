@@ -15,7 +15,8 @@
 namespace lockstep {
 
 // Asks all ranks of the group to stop: from any rank, once or often; the first reason stays. It stops nobody by itself:
-// ranks see it in their next agreed_stop().
+// ranks see it in their next agreed_stop(). It stands for as long as the group: a second phase of training that is to
+// stop by itself takes a group of its own.
 LOCKSTEP_API void request_stop(ProcessGroup& group, std::string_view reason);
 // Collective: the reason, on every rank in the same call, once a rank had asked before its own call; nothing before.
 //
