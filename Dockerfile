@@ -6,6 +6,7 @@
 # For a Kubernetes MPIJob, with an SSH server:        docker build --target mpijob -t IMAGE .
 #
 # podman takes the same lines. scripts/test --extra image builds and runs it. The steps are those of scripts/, not a second copy.
+# SPDX-License-Identifier: Apache-2.0
 ARG BASE=debian:bookworm-slim
 ARG RUNTIME_BASE=${BASE}
 

@@ -4,6 +4,7 @@
 # other plug-ins: LockstepPlugins.cmake). LOCKSTEP_HAS_CUDA_HEADERS: so are the tests on the fake, which need no nvcc.
 # LOCKSTEP_HAS_NCCL_HEADER: with the collectives. LOCKSTEP_HAS_NCCL_PROGRAMS: and with programs of several processes,
 # which sanitizer builds leave out, as they do the plug-in: the tests on the fakes in one process go the same ways.
+# SPDX-License-Identifier: Apache-2.0
 set(oldest_cuda 12.4)
 set(oldest_nccl 2.27)  # comm/nccl/api.h says why
 set(wanted_architectures 70 75 80 90 100)

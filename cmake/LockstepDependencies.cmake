@@ -1,4 +1,5 @@
 # Every package of the build, in one place. Nothing is downloaded; what is missing is named with what installs it.
+# SPDX-License-Identifier: Apache-2.0
 set(THREADS_PREFER_PTHREAD_FLAG ON)
 find_package(Threads REQUIRED)
 find_package(spdlog REQUIRED)

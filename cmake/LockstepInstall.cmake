@@ -1,6 +1,7 @@
 # The install tree: bin/lockstep, lib/liblockstep*.so, include/lockstep/, lib/cmake/lockstep for find_package and
 # lib/pkgconfig for pkg-config. It may be moved as a whole. Components: runtime (what runs), devel (what compiles), libtorch,
 # gloo, mpi and cuda (the plug-ins), and one per example, of its folder's name.
+# SPDX-License-Identifier: Apache-2.0
 include(CMakePackageConfigHelpers)
 set(config_folder "${CMAKE_INSTALL_LIBDIR}/cmake/lockstep")
 set(pkgconfig_folder "${CMAKE_INSTALL_LIBDIR}/pkgconfig")

@@ -9,6 +9,7 @@
 # may be too), the system's (Debian's libtorch-dev), the C++ files inside the torch package of the python3 on the PATH.
 #
 # Sets LOCKSTEP_HAVE_LIBTORCH, and LOCKSTEP_LIBTORCH_REASON where it is false.
+# SPDX-License-Identifier: Apache-2.0
 include(LockstepTorchTarget)
 set(LOCKSTEP_LIBTORCH ${LOCKSTEP_PACKAGES_DEFAULT} CACHE STRING "Build lockstep::libtorch: AUTO, ON or OFF")
 set_property(CACHE LOCKSTEP_LIBTORCH PROPERTY STRINGS AUTO ON OFF)

@@ -1,5 +1,6 @@
 # Debian packages of the install tree, one per component, by CPack: scripts/package builds them. Their names and what they
 # need of each other are here; what they need of the system dpkg-shlibdeps finds out.
+# SPDX-License-Identifier: Apache-2.0
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME lockstep)
 set(CPACK_PACKAGE_VERSION "${PROJECT_VERSION}")

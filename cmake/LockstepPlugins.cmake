@@ -3,6 +3,7 @@
 # Each is chosen by LOCKSTEP_NAME: AUTO builds it if its packages are there, ON demands them, OFF, which it is within another
 # project, leaves it out. What was found is said at configure time. Under sanitizers AUTO leaves it out too: the foreign library is built without them,
 # and what they then report is its locking and its memory. comm/wire, all but the bytes' way, runs under them without it.
+# SPDX-License-Identifier: Apache-2.0
 
 foreach(name gloo mpi cuda)
   string(TOUPPER "${name}" upper)

@@ -3,6 +3,7 @@
 # All code is built with hidden visibility. LOCKSTEP_API (lockstep/base/api.h) exports what users call, under the version
 # LOCKSTEP_x.y; LOCKSTEP_INTERNAL_API (runtime/base/internal_api.h) what our own libraries and plug-ins need of each
 # other, under LOCKSTEP_PRIVATE_x.y.z: private_symbols.txt lists it, and the target update_private_symbols writes that.
+# SPDX-License-Identifier: Apache-2.0
 set(CMAKE_CXX_VISIBILITY_PRESET hidden)
 set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
 

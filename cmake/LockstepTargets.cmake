@@ -3,6 +3,7 @@
 # A room is a static, position-independent library `lockstep_NAME`, alias `lockstep::NAME`, of every .cc in its folder
 # and in the FOLDERS below it. DEPS are other rooms, LIBS are packages. Unit tests and the launcher link rooms.
 # PCH is the precompiled header it takes, lockstep_pch_rooms unless said otherwise; NONE is none, and no unity build.
+# SPDX-License-Identifier: Apache-2.0
 function(lockstep_room)
   cmake_parse_arguments(ROOM "" "NAME;DIR;PCH" "FOLDERS;DEPS;LIBS" ${ARGN})
   if(NOT ROOM_PCH)

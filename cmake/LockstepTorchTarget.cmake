@@ -1,4 +1,5 @@
 # The CMake target torch, for the build and for those who use what it has installed.
+# SPDX-License-Identifier: Apache-2.0
 
 # The folder under which the LibTorch lies whose TorchConfig.cmake is in `folder`.
 function(lockstep_torch_prefix folder result)

@@ -1,4 +1,5 @@
 # Warnings, in our own code only; LOCKSTEP_WERROR makes them errors. Sanitizers are chosen by LOCKSTEP_SANITIZE.
+# SPDX-License-Identifier: Apache-2.0
 add_library(lockstep_flags INTERFACE)
 # Our own sources include public headers as users do, "lockstep/...", and the rooms' from the root.
 target_include_directories(lockstep_flags INTERFACE "${PROJECT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/runtime/include")

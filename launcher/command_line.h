@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the user typed, as values. Pure: nothing here looks at the machine.
 #pragma once
 

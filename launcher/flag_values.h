@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The texts behind flags, as values. Each returns nothing for what it can't take; the caller says what was wanted.
 #pragma once
 

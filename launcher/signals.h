@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The signals that the launcher takes by descriptor instead of by handler.
 #pragma once
 

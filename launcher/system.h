@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // System calls that the launcher's files share: every return code checked, close-on-exec everywhere.
 #pragma once
 

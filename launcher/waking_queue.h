@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What other threads have for the main thread, which sleeps on descriptors.
 //
 // Threads: put() any, and never delayed; the rest the main thread's.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads and writes the fields of one message. Requests (request.h) and replies (reply.h) are made of this.
 #pragma once
 

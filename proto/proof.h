@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The text that the two sides of a greeting sign with the run's secret. PROTOCOL.md says what it protects from.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The store's wire protocol as constants: operations, the fields of each, limits. PROTOCOL.md is the specification.
 //
 // An operation is added by one line in the table of protocol.cc; the reader and the writer follow it.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a server sends unasked: to a member, and to a legacy client that watches a key.
 #pragma once
 

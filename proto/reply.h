@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Replies, from server to client. A reply doesn't say what it answers: the client must know, and ask one thing at a
 // time.
 #pragma once

@@ -3,6 +3,7 @@
 # "// text" becomes "/// text", behind code "///< text", and the comment at the top of a header the header's own. What
 # Markdown or Doxygen would read as markup in plain text (<, >, #, @, \, *, _) is escaped, but for code between backticks. A
 # class that is named as its header (Reducer in reducer.h), and has no comment of its own, gets the header's too.
+# SPDX-License-Identifier: Apache-2.0
 function escaped(text, parts, count, i, all) {
   count = split(text, parts, "`")
   all = ""
@@ -18,7 +19,8 @@ function class_of(file, parts, count, i, name) {
   for (i = 1; i <= count; ++i) name = name toupper(substr(parts[i], 1, 1)) substr(parts[i], 2)
   return name
 }
-NR == 1 && /^\/\// { print "/// \\file"; top = 1; header = "" }
+NR == 1 && /SPDX-License-Identifier/ { print; skipped = 1; next }
+NR == 1 + skipped && /^\/\// { print "/// \\file"; top = 1; header = "" }
 top && !/^\/\// { top = 0; print "" }
 /^[ ]*\/\// {
   at = index($0, "//")

@@ -3,6 +3,7 @@
 #   awk -v want=failed -v lines=40 -f ...              each failed test's name, why, and the last lines of its output
 #   awk -v want=sanitizer -f ...                       the failed tests in whose output a sanitizer says something
 # A test that could not be run (no executable, a fixture that failed) is in the report as skipped; here it has failed.
+# SPDX-License-Identifier: Apache-2.0
 function plain(text) {
   gsub(/&lt;/, "<", text); gsub(/&gt;/, ">", text); gsub(/&quot;/, "\"", text); gsub(/&apos;/, "'", text)
   gsub(/&amp;/, "\\&", text)

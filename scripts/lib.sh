@@ -1,6 +1,7 @@
 # shellcheck shell=bash disable=SC2034
 # Sourced by the scripts beside it: what they share. Each of them can be run twice, in any order, and needs no network
 # once the packages are there.
+# SPDX-License-Identifier: Apache-2.0
 set -Eeuo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 self=$(realpath "$0")

@@ -3,6 +3,7 @@
 # Every path of this repository in backticks or behind a Markdown link exists. docs/ARCHITECTURE.md has a row for every
 # room of check_layers.cmake, docs/TESTING.md for every folder of tests/. docs/ERRORS.md has every error type, and the messages it lists (first cell of a row, in
 # backticks, with {} for values) are in the sources.
+# SPDX-License-Identifier: Apache-2.0
 cmake_minimum_required(VERSION 3.25)
 
 file(GLOB pages "${ROOT}/*.md" "${ROOT}/docs/*.md" "${ROOT}/docs/adr/*.md" "${ROOT}/docs/deploy/*.md" "${ROOT}/examples/*.md" "${ROOT}/examples/*/README.md"

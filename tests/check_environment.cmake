@@ -3,6 +3,7 @@
 # What is read is what the sources name in a literal of its own, "LOCKSTEP_TIMEOUT", unless they only set it. Each row's last
 # cell is the commands whose --help names the variable (launcher/help_text.cc), or "none". The doctor's list of variables
 # (launcher/doctor/variable_findings.cc) is the table's. A LOCKSTEP_ name on any other page is one that something has.
+# SPDX-License-Identifier: Apache-2.0
 cmake_minimum_required(VERSION 3.25)
 
 # names_in(RESULT TEXT REGEX): the LOCKSTEP_ names in all that REGEX matches, each once, sorted.
@@ -104,6 +105,7 @@ set(checked 0)
 foreach(other ${pages})
   read_all(text "${other}")
   names_in(named "${text}" "LOCKSTEP_[A-Z0-9_]+")
+  list(FILTER named EXCLUDE REGEX "^LOCKSTEP_(PRIVATE_)?[0-9]")  # a symbol's version
   foreach(name ${named})
     math(EXPR checked "${checked} + 1")
     if(NOT name IN_LIST had)

@@ -1,4 +1,5 @@
 # check_headers: one source per header, which includes it first and twice. Built when the test runs, not with the rest.
+# SPDX-License-Identifier: Apache-2.0
 file(GLOB_RECURSE headers RELATIVE "${PROJECT_SOURCE_DIR}" CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/runtime/*.h"
      "${PROJECT_SOURCE_DIR}/proto/*.h" "${PROJECT_SOURCE_DIR}/launcher/*.h" "${PROJECT_SOURCE_DIR}/tests/support/*.h")
 # The headers of a plug-in that is not built stand on a package that is not there.

@@ -1,6 +1,7 @@
 # cmake -DROOT=... -P check_layers.cmake: holds every #include of runtime/, proto/ and launcher/ to the include rule.
 #
 # A room may include itself and the rooms it names here, transitively; and a package only where this page says so.
+# SPDX-License-Identifier: Apache-2.0
 cmake_minimum_required(VERSION 3.25)
 
 set(rooms proto runtime/base runtime/trace runtime/net runtime/store runtime/store/server runtime/store/client

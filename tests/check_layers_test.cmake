@@ -1,4 +1,5 @@
 # cmake -DCHECK=check_layers.cmake -DWORK=folder -P check_layers_test.cmake: the check finds what it is there to find.
+# SPDX-License-Identifier: Apache-2.0
 cmake_minimum_required(VERSION 3.25)
 include("${CMAKE_CURRENT_LIST_DIR}/expect_check.cmake")
 

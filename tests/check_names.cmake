@@ -2,6 +2,7 @@
 #
 # A public header opens the namespace of its room and no other: lockstep for the rooms that nearly every program uses,
 # lockstep::ROOM for the others. Names that a release took away are in no source, example or page but CHANGELOG.md.
+# SPDX-License-Identifier: Apache-2.0
 cmake_minimum_required(VERSION 3.25)
 
 set(plain base device comm ddp metrics progress tensor autograd train)

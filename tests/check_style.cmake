@@ -17,6 +17,13 @@ add_test(NAME check_names_finds COMMAND "${CMAKE_COMMAND}" "-DCHECK=${CMAKE_CURR
                                 "-DWORK=${CMAKE_CURRENT_BINARY_DIR}/check_names_trees"
                                 -P "${CMAKE_CURRENT_SOURCE_DIR}/check_names_test.cmake")
 
+# Every source says its licence.
+add_test(NAME check_licence
+         COMMAND sh -c "! grep -rL --include=*.h --include=*.cc --include=*.cu 'SPDX-License-Identifier: Apache-2.0' \"$@\" | grep ."
+                 check_licence proto runtime launcher examples benchmarks tests
+         WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+set_tests_properties(check_licence PROPERTIES LABELS style TIMEOUT 60)
+
 # Sanitizers change nothing about what a header includes.
 if(NOT LOCKSTEP_SANITIZE)
   include("${CMAKE_CURRENT_SOURCE_DIR}/check_headers.cmake")

@@ -1,5 +1,6 @@
 # expect_check(NAME ROOT FRAGMENT): the script CHECK fails on the tree ROOT with FRAGMENT in its message, white space aside; empty: it
 # passes.
+# SPDX-License-Identifier: Apache-2.0
 function(expect_check name root fragment)
   execute_process(COMMAND "${CMAKE_COMMAND}" -DROOT=${root} -P "${CHECK}" RESULT_VARIABLE code OUTPUT_VARIABLE out
                   ERROR_VARIABLE err)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // bench_all_reduce [--fresh | --note]: all-reduce over shared memory beside Open MPI and memcpy, in turns, in one run.
 //
 // Every rank runs it, started by any launcher; rank 0 prints. Columns: the median over all samples of the slowest

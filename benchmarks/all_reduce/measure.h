@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Times of one kind of operation, as all ranks saw them.
 #pragma once
 

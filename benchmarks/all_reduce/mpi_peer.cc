@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #define OMPI_SKIP_MPICXX 1  // the C bindings alone: the C++ ones want a library of their own
 #include <mpi.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "benchmarks/all_reduce/peer.h"
 
 namespace lockstep::bench {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What lockstep's all-reduce is measured against. One translation unit per build fills this in.
 #pragma once
 

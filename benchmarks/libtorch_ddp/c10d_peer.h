@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // PyTorch's own DDP engine, c10d::Reducer over gloo, driven from C++ as Python's DistributedDataParallel drives it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One rank of a measurement: bench_libtorch_ddp MODEL RANK WORLD FOLDER DEVICE, started by benchmarks/run_libtorch_ddp.
 //
 // Reads lines "CONTENDER STEPS" and answers each with the microseconds of every step; all ranks get the same line at

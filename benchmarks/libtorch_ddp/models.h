@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The models that are timed, the same as those of benchmarks/peers/torch_ddp.py.
 #pragma once
 

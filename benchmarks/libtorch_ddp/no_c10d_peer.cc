@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "benchmarks/libtorch_ddp/c10d_peer.h"
 
 namespace lockstep::benchmark {

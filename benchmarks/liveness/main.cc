@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From a rank's death to the message: how long until every other rank has the error that names it.
 //
 //   bench_liveness [--ranks N] [--repeats N] [--stops N]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One rank of PyTorch's DistributedDataParallel, over gloo or nccl: torch_ddp.py MODEL RANK WORLD FOLDER cpu|cuda
 
 Started by benchmarks/run_libtorch_ddp. The models and the protocol are those of benchmarks/libtorch_ddp: reads lines

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The measurements of benchmarks/store, of PyTorch's TCPStore: same arguments, same numbers on one line.
 
 The server is in this process, as rank 0 of a job has it, and is the one that this version of torch takes by default.

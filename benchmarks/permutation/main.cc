@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the sample at a position of a shuffled epoch costs, computed, beside a list that is shuffled.
 //
 // In alternating rounds of one process; times are medians over the rounds.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The times of one training step on every rank, as JSON on rank 0's standard output: what docs/img/draw_step.py draws.
 //
 //   lockstep run -n 2 bench_step_timeline [STEPS]

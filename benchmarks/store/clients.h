@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Client processes of one measurement, in step with each other and with the process that hosts the server.
 //
 // They are forked before the server exists, because its thread would not be forked with them. One thread.

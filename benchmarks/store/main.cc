@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // bench_store MEASURE ...: one measurement of lockstep's store, as numbers on one line. benchmarks/run_store calls it
 // in turns with benchmarks/peers/torch_store.py, which takes the same arguments.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is measured of the store, each with its server in this process and its clients in others.
 // benchmarks/peers/torch_store.py measures the same of PyTorch's, in the same way.
 #pragma once

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Draws docs/img/step.svg from docs/img/step.json: one training step on two ranks, as it was measured.
 
     python3 docs/img/draw_step.py

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // 01_tutorial: PyTorch's data-parallelism tutorial, in C++ and with one process per replica.
 //
 // https://pytorch.org/tutorials/beginner/blitz/data_parallel_tutorial.html: a batch of 30 samples is split over the

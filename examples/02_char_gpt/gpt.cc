@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "examples/02_char_gpt/gpt.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The model: a decoder-only transformer over characters, GPT-2's layout.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // 02_char_gpt: trains a small GPT on the characters of a text, on as many ranks as started it, and writes with it.
 #include <fmt/format.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The text: its characters as numbers, its split, its windows, and the table that a model has to beat.
 //
 // Characters are bytes: every file is a text, and one in UTF-8 is learned byte by byte.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Training and measuring, apart from flags and files.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What one thread of each kernel does. Also compiled for the host, so that tests run it without a GPU.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One block is plenty for a network of this size; what matters here is the order of streams, not speed.
 #include "kernels.h"
 

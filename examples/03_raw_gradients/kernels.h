@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Launches of the kernels: each puts its work into the stream and returns. All pointers are of the stream's device.
 // Throws DeviceError if the launch fails.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The network of this example: its sizes, its data, and its gradients by hand on the CPU.
 #pragma once
 

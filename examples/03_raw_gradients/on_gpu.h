@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The same training where kernels of CUDA write the gradients.
 #pragma once
 

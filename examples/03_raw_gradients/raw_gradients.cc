@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Data-parallel training without an engine: plain float arrays, gradients by hand, under the Reducer.
 //
 // A network of one hidden layer learns a function of two numbers. The ranks share each batch unevenly, on purpose: the

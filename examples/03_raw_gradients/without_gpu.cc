@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // In place of on_gpu.cc and kernels.cu, where there is no CUDA toolkit.
 #include <lockstep/base/error.h>
 #include "on_gpu.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Digits as a dataset of torch::data.
 #pragma once
 

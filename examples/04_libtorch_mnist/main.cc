@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The well-known MNIST program for LibTorch, on any number of processes. plain.cc is this file without lockstep.
 #include <lockstep/libtorch.h>
 #include <torch/torch.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The well-known MNIST program for LibTorch, on one process. main.cc is this file, and lockstep.
 #include <torch/torch.h>
 

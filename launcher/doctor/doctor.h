@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `lockstep doctor`: what a rank would see here.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the doctor has found, and how it is told. Pure.
 #pragma once
 

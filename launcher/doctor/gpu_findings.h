@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // GPUs: what the driver's files show, and what a rank would compute on.
 #pragma once
 

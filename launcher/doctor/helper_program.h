@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs a small program that may hang, crash or babble, and waits for it no longer than told.
 #pragma once
 

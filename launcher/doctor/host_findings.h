@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What this host lets a rank have: kernel, cores, memory, descriptors, ports.
 #pragma once
 

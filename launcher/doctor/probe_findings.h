@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What `lockstep-probe` says of backends and plug-ins; its devices are for gpu_findings.h. It may be missing, hang,
 // crash or talk nonsense; each is a finding.
 #pragma once

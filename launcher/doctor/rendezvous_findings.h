@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who a rank started here would be, where it would meet the others, and whether that can be reached.
 #pragma once
 

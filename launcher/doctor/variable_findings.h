@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The variables LOCKSTEP_* that are set: what they say, and which of them nothing reads. Pure.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where the output of all ranks comes together: this process's stdout and stderr.
 //
 // Lines never mix, a slow reader delays nobody but the ranks, and rank 0's progress bar stays at the bottom of a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bytes of a rank's output, cut into lines and redraws of a progress bar.
 #pragma once
 

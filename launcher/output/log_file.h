@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One stream of a rank as a file of --log-dir.
 //
 // What can't be written (no room, over a quota, a failing disk) is lost and counted, never in silence: the rank goes

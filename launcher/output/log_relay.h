@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The library's log on its way to the launcher's console.
 //
 // The store's thread logs, the main thread owns the console: a line that went straight to stderr could cut into a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "launcher/probe/backend_trial.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether a backend works on this host: tried, not guessed.
 #pragma once
 

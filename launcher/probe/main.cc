@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // lockstep-probe: what the library can do on this host, as one JSON object on stdout. `lockstep-probe devices`: its
 // devices only, without trying anything.
 //

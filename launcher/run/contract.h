@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The environment contract: which variables tell a rank who it is. Pure.
 #pragma once
 

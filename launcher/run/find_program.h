@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which file a command names, as a shell would find it.
 #pragma once
 

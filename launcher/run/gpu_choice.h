@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which GPUs the ranks get: --devices, as a value of CUDA_VISIBLE_DEVICES. Pure.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The ranks of one job, from their start to the end of the last process they left.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the launcher says of ranks that ended. Text only; the decisions are RootCause's and StopRequest's.
 #pragma once
 

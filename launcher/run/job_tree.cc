@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "launcher/run/job_tree.h"
 
 #include <sys/prctl.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The processes of a job: its ranks, what they started, and what outlived the rank that started it.
 //
 // Main thread only. Makes this process the one that inherits what a rank leaves behind, so that nothing of the job is

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One rank as the launcher sees it: a process, and the two streams it writes.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `lockstep run`: everything around the job itself.
 #pragma once
 

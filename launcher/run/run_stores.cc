@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "launcher/run/run_stores.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the ranks of a run meet at: the run's own store, and the one that torch programs ask for.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The GPUs of this host, as a driver sees them: asked of lockstep-probe, so that this program links and wakes none.
 #pragma once
 

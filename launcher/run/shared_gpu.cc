@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "launcher/run/shared_gpu.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Several ranks on one GPU, for development: what they need in their environment.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Somebody asks the job to end by a signal to the launcher. Pure but for the clock.
 #pragma once
 

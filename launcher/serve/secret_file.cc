@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "launcher/serve/secret_file.h"
 
 #include <fcntl.h>

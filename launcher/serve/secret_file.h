@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A secret of the launcher's own making, where the clients of its store can read it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `lockstep store serve`: the server of a store by itself.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A small process that ends the job if the launcher is killed.
 //
 // A rank that is the launcher's direct child dies with it (PR_SET_PDEATHSIG). What a rank has started itself, such as

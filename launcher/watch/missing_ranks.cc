@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "launcher/watch/missing_ranks.h"
 
 #include <fmt/format.h>

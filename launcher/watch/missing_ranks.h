@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who is waited for at the start: ranks that have not registered with the job's store while others have.
 //
 // Said every kInterval as long as it lasts, and never of programs none of whose ranks registers. Pure but for

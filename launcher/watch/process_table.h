@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who is running on this host, from /proc.
 #pragma once
 

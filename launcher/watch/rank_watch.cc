@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "launcher/watch/rank_watch.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the launcher finds out by itself about ranks that still run: stopped, missing at the start.
 //
 // Asks the kernel and the store, every kLook. Main thread only.

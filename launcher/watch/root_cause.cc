@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "launcher/watch/root_cause.h"
 
 #include "runtime/base/exit_code.h"

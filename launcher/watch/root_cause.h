@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which rank failed first: the root of the job's failure. Pure: it is told of each end and each cause in the order in
 // which they happened.
 //

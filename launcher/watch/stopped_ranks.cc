@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "launcher/watch/stopped_ranks.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which ranks are stopped (SIGSTOP, Ctrl-Z, SIGTTIN), and for how long. Pure: the time is passed in. One thread.
 //
 // Time counts only while the launcher itself runs: Ctrl-Z stops it with all of its ranks, and nobody is to blame then.

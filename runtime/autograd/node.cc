@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "runtime/autograd/node.h"
 
 #include "lockstep/autograd/graph.h"

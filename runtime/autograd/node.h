@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One operation on the tape: what its result was made from, and how a gradient goes back.
 //
 // Internal to autograd; a new operation computes its result and record()s the way back (ops_shape.cc shows how).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The limits of this process's control groups, version 1 and 2.
 //
 // The functions with arguments read the cgroup file systems below `root` (/sys/fs/cgroup), for the process whose

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How much of this machine's processors the process may use.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A descriptor by which one thread wakes another that waits for descriptors (eventfd(2)).
 //
 // Threads: any.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exit codes that mean something between a rank and its launcher.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Hashes that are equal on every machine (xxHash, https://xxhash.com): to compare, never to protect.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Keyed message authentication: HMAC-SHA256 (RFC 2104, FIPS 180-4), computed by OpenSSL's libcrypto.
 #pragma once
 

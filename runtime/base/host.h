@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What tells one machine and one process from another.
 #pragma once
 

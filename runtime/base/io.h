@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // System calls on descriptors, done to the end: a signal ends none of them (EINTR), and neither does a partial result.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The library's log: spdlog underneath, on stderr, one line per event.
 //
 // LOCKSTEP_LOG_LEVEL chooses trace, debug, info (default), warn, error or off; another value is

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How much memory this process may still take.
 //
 // For callers that commit memory which nothing refuses in time: fallocate(2) on a memfd takes pages until the kernel

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A clock that stands still while its owner doesn't run.
 //
 // Who judges the silence of others must not count the time in which it was stopped itself (SIGSTOP, a suspended laptop,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shared libraries of ours that are loaded when they are asked for: "liblockstep_NAME.so".
 //
 // Each carries the stamp of the build that made it: a text in its file, read before any of its code runs. Another

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Text from outside (a file, a variable, a peer, the program), as it may stand in a message or on a terminal.
 //
 // Every line that the library writes by itself passes through printable_lines(). Who puts such a text into a message

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A number that tells this process from every other.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A thread of the library's own, which the program's signals don't reach.
 #pragma once
 

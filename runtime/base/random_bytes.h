@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bytes that nobody can guess: secrets and nonces. For numbers that can be drawn again, see random.h.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Small records as text: lines "name value", so that people can read them too.
 //
 // A record's fields are listed once, in a function that writes and reads alike:

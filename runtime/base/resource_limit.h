@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What this process may have of a resource (getrlimit), for messages that name the limit that was met.
 #pragma once
 

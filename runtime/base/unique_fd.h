@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sole owner of a file descriptor; closes it when destroyed.
 #pragma once
 

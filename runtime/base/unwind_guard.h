@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether an exception ends the lifetime of an object: its destructor then has failed work to report, not an orderly
 // end.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The JSON header of a safetensors file. Pure functions over text: no files.
 //
 // What Python's safetensors refuses is refused here. Beyond that a key must not be there twice, the text must begin

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // JSON of files from elsewhere, which may say little: three levels, and no key twice (a parser that keeps the last one,
 // and another that keeps the first, would read different weights from the same file).
 #pragma once

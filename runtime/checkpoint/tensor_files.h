@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tensors of one safetensors file, or of several with an index: how Hugging Face and others cut large models.
 //
 // The index is JSON, "NAME.safetensors.index.json": {"weight_map": {"TENSOR": "FILE", ...}, "metadata": {...}}, its

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The end of allocate(): all ranks have their arena or none has, and each hears whose memory was missing, and why.
 #pragma once
 

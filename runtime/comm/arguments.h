@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What every backend checks before it starts anything. Each throws InvalidArgument and has changed nothing.
 #pragma once
 

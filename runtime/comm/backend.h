@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The registry of backends. comm knows {name, why_not, create, must_agree, device}; a backend is a folder that fills
 // one in.
 #pragma once

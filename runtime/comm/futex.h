@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sleeping on a word of shared memory, across processes.
 //
 // Not std::atomic::wait, whose futexes are private to a process, nor anything of pthread, which a death leaves locked.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a note travels: its fields as words beside a rank's part of a collective, and how the words of all ranks become
 // one.
 #pragma once

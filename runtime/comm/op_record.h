@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a rank is about to do: compared by all ranks, so that a difference is an error and no corruption.
 #pragma once
 

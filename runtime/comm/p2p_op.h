@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One side of a message between two ranks, and what all backends say of it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a plug-in that brings a backend has to have: its stamp, and one function.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a call does that waits on the host for a group: it pushes every group of the process that only callers move, and
 // sleeps on one word, the process's bell.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How the contributions of N ranks become one value: the arithmetic under every CPU backend.
 //
 // Values are combined in one fixed binary tree over the ranks, element by element, so the result depends on nothing

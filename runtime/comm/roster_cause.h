@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Causes that name a rank of a group: its host and pid come from the roster.
 #pragma once
 

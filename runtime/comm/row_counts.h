@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How many rows each rank brings to a collective whose parts may be of different length.
 #pragma once
 

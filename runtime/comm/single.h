@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The group of one rank: every collective is done when it is called, and in place it touches nothing.
 //
 // Only a weighted all-reduce has something to do: it divides. send() and recv() meet in order per tag, with the

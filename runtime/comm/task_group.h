@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A process group whose backend takes each collective as a Task: arguments are checked and tasks made here, once for
 // all such backends.
 #pragma once

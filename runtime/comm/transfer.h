@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What one collective moves, as pure functions over memory: no flags, no waiting.
 //
 // A collective gives every rank sources: the peers' staged memory, be it their arena, their inline payload or their

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Return codes of CUDA as exceptions.
 //
 // Threads: any.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Makes a device the calling thread's current one, and the former one again at the end.
 //
 // A thread that has no context yet keeps the device: its "current" one is only a number, 0, and to set it back would

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A device's memory, from a memory pool of CUDA's: allocations belong to the order of a stream, and in a loop that
 // repeats itself no step asks the device for memory or waits for it.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Events of one device, used again: to make one costs more than to use one.
 //
 // Threads: any; each event as lockstep/device/stream.h says.

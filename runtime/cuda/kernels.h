@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What needs a kernel: launches, in the order of `stream`, on the current device. kernels.cu has them.
 #pragma once
 

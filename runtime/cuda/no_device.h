@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Why CUDA shows no device, in words for the user.
 #pragma once
 

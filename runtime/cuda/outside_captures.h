@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // While one lives, the calling thread may make calls that CUDA forbids beside a capture of the program's, since they
 // could wait for the device: a query of an event, an allocation. Those of this room wait for nothing that is captured.
 #pragma once

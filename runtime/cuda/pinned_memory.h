@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Host memory that devices copy to and from without staging, with a cache: to pin memory costs milliseconds, and to
 // give it back waits for the device. Blocks have sizes of powers of two from 4 KiB; one that went back is for the next
 // owner once events behind its copies were reached. These are recorded with each copy, whose stream may be gone later:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The wait for the device: CUDA's own has no deadline.
 //
 // Threads: any.

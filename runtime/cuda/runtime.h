@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CUDA as a DeviceRuntime (device/device_runtime.h has the contract), over the runtime library that is linked into this
 // plug-in. It shares the device's primary context with whatever CUDA the program has itself, so that streams, events
 // and memory go to and fro.

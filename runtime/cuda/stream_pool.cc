@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "runtime/cuda/stream_pool.h"
 
 #include "runtime/cuda/check.h"

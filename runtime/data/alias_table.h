@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Draws from a list of weights in constant time.
 #pragma once
 

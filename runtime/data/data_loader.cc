@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "lockstep/data/data_loader.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Puts the place in front of a failure of the group: the first cause says who and why, only the caller knows where.
 #pragma once
 

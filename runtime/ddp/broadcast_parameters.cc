@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "lockstep/ddp/broadcast_parameters.h"
 
 #include <fmt/format.h>

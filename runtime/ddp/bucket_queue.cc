@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "runtime/ddp/bucket_queue.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The buckets of one synchronised step on their way: launches them strictly in index order, and keeps the times.
 //
 // On a device the host only launches: a bucket's all-reduce follows what the compute stream has when it is launched,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "runtime/ddp/compare_parameters.h"
 
 #include <fmt/format.h>

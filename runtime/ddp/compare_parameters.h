@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Do all ranks train the same model? Asked once, before the first gradient.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks read one epoch of one dataset, or the run says so.
 //
 // What decides which samples a rank reads (length, seed, epoch, batch size, where the pass began) is a few numbers,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Replicas stay equal, or the run says so.
 //
 // Each rank counts how often its parameters are written. The counts ride with every synchronised step (step_note.h),

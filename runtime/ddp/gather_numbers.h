@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A few numbers of every rank.
 #pragma once
 

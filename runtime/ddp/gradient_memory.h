@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The arena's bytes, as the Reducer itself touches them between collectives.
 //
 // In CPU memory that is done at once. On a device it is put into the compute stream, where the gradients are written

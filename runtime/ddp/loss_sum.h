@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // This rank's loss and weight over the micro-batches of a step, how they ride in its note, and what the ranks' notes
 // come to.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "lockstep/ddp/on_rank0.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An exception of this rank's own while it trains, and how the other ranks hear of it.
 //
 // Where the others wait for this rank (a backward, the time between micro-batches, a layer's collective) they hear at

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The times of a step on a device, where the host is elsewhere when things happen: timed marks in the streams, read
 // once they have been reached. Nothing here waits on the host.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parameters that a program declares unused: those that no rank's loss depends on, so that no bucket waits for them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which parameters any rank used: a number for each, which travels in the arena behind the gradients and is summed and
 // divided with them.
 //

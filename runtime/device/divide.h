@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Quotients as a device takes them (DeviceRuntime::divide): on the CPU, and as the pattern for kernels elsewhere.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Collectives that autograd goes through. The backward of each is the collective that is its transpose: it gives the
 // gradient of the sum of all ranks' losses, each multiplied by its weight.
 #include <ATen/Functions.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "runtime/libtorch/collective_tensors.h"
 
 #include <c10/core/GradMode.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What collectives on torch tensors check, and how a tensor becomes memory that a group takes.
 #pragma once
 

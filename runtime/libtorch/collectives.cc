@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Collectives that record nothing. collective_gradients.cc has those that autograd goes through.
 #include "lockstep/libtorch/collectives.h"
 

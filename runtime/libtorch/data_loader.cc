@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "lockstep/libtorch/data_loader.h"
 
 #include "lockstep/base/error.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "runtime/libtorch/graph_order.h"
 
 #include <torch/csrc/autograd/variable.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // In which order will gradients become ready? Read off the graph that a forward has built.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "runtime/libtorch/loss_record.h"
 
 #include <ATen/Functions.h>

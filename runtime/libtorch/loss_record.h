@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The losses that a program records, from record_loss() until they ride in a step's note.
 //
 // On the CPU a loss rides with its own step. On a device the host must not wait for it: it is copied to pinned memory

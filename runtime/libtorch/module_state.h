@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a module consists of, by dotted name, and how replicas start equal.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A node of autograd's graph, which LibTorch counts references to in another way in 2.x.
 #pragma once
 

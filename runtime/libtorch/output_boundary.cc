@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "runtime/libtorch/output_boundary.h"
 
 #include <ATen/Operators.h>

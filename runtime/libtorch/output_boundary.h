@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where backward enters a replica: a node of the graph between the module's outputs and the user's loss.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "runtime/libtorch/replica_impl.h"
 
 #include <ATen/Context.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The Replica that there is. Reads gradients where autograd leaves them, puts them into the arena, and says so to the
 // Reducer; every bucket, sum and wait is the Reducer's.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a replica refuses: a module that has changed since it was wrapped, and gradients that nobody could average.
 #include <ATen/Functions.h>
 #include <fmt/format.h>

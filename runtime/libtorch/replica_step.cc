@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A replica's step: from the first gradient of a backward until all have been averaged, or until it is given up.
 #include <ATen/Functions.h>
 #include <fmt/format.h>

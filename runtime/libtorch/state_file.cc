@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "lockstep/libtorch/state_file.h"
 
 #include <ATen/Functions.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "lockstep/libtorch/sync_batch_norm.h"
 
 #include <ATen/Functions.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "runtime/libtorch/tensor_bytes.h"
 
 #include <algorithm>

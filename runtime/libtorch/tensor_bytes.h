@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A torch tensor as the rooms below know it: memory, a dtype, a size.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "lockstep/libtorch/tensor_work.h"
 
 #include <c10/core/GradMode.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A member of a scope: its rank, process and position, and how they go over the wire. Pure, but for of_this_process().
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The client's part of membership: a rank's one control connection to the job's store, and the thread that keeps it.
 //
 // The thread sends heartbeats and hears at once who is lost, silent, has failed or left

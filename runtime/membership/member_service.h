@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The operations of members as frames: REGISTER, HEARTBEAT, GOODBYE and REPORT into a MembershipTable, and what it has
 // to tell out of it. Pure; one thread.
 #pragma once

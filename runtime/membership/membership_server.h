@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The server's part of membership: an extension of the job's store server that serves REGISTER, HEARTBEAT, GOODBYE and
 // REPORT, and pushes to members what befalls the others (membership_table.h).
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The server's table of members: who has registered, left, failed, is lost or silent (proto/PROTOCOL.md, 0x90 to 0x93).
 //
 // Members register with a scope, the name of one meeting of one job, and send heartbeats. What befalls one of them is

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "lockstep/metrics/stop.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Addresses as people write them: "node0:29400", "10.0.0.7:29400", "[fe80::1]:29400".
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pauses between attempts at something that nobody announces, such as a listener that is not there yet.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One thread that serves many sockets: epoll, timers, and a way to wake it from other threads.
 //
 // Everything but post() and stop() belongs to the thread inside run(), and before run() to whoever set the loop up.

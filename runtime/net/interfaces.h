@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The network interfaces of this host, and at which of their addresses other hosts should look for it.
 #pragma once
 

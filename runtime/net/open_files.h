@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How many descriptors this process may have: each client of a server takes one.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which of this host's addresses faces another host, and at which one the other ranks find this rank.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bytes over a connected socket, each call bounded by a Deadline.
 //
 // Sockets made by this room are non-blocking and close-on-exec; these calls wait with poll(2). Any thread may call

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "runtime/net/tcp_liveness.h"
 
 #include <fmt/format.h>

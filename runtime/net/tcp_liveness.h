@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Is the host at the other end of a connection still there? What the kernel can say of it, whatever the process does.
 #pragma once
 

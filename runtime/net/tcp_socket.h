@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // TCP sockets: listen, accept, connect. All are non-blocking, close-on-exec and without Nagle's delay; stream.h sends
 // and receives over them, event_loop.h serves many.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Unix stream sockets in the abstract namespace, and file descriptors passed over them.
 //
 // An abstract name leaves nothing behind in the file system: it is free again when its listener is closed, also by

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "lockstep/nn/activation.h"
 
 #include <fmt/format.h>

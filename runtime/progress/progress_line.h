@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The text of a progress bar, and when it is drawn. No clock, no terminal: both are given.
 #pragma once
 

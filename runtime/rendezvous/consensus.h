@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How the ranks of a roster agree on something through a store: each says a text, one judges them all, all hear the
 // verdict or who did not come.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a process would see if it called init_process_group here and now: for `lockstep doctor`.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who am I, who are we: read from a map of variables, as launchers set them. No sockets.
 #pragma once
 

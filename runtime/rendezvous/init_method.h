@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The URL of init_process_group: where the ranks meet, told by the program. A pure function, no sockets.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How ranks that share a store become a roster: each claims its number, and whoever completes the set lets all go on.
 //
 // Keys are "rendezvous/RUN_ID/RESTART/ROUND/...", so that nothing of another job or attempt is read. ROUND counts how

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A rank never outlives the launcher that started it.
 //
 // `lockstep run` and mpirun may be killed with -9, and then nobody ends their ranks. Where the launcher is the parent,

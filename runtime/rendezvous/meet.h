@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From an identity to the job's store: where the ranks meet.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "runtime/rendezvous/published_roster.h"
 
 #include <fmt/format.h>

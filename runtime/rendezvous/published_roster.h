@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The roster as whoever completes a meeting leaves it in the store for all others. Pure.
 //
 // Each rank reading every other's claim costs the store n * n of them: ten gigabytes for ten thousand ranks. So one

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What ranks tell each other while they meet, as text. Pure.
 //
 // encode() writes a record (base/record.h); decode throws CorruptData, with where the text was found, for any other.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The verdict on what ranks decide together, as the store keeps it: one of these words, and a text.
 //
 // Any rank may propose one; the store keeps the first (compare_set), so it is every rank's. Pure.

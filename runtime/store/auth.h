@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The greeting of lockstep's own clients as pure functions of its messages: who are you, prove it, so do I.
 //
 // Client and server prove to each other that they hold the run's secret, without showing it: each signs both nonces,

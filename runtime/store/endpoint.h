@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Address of a lockstep store server, and what a client must know to be let in.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The answer to an operation of lockstep's own, and what a client is sent unasked.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "runtime/store/hash_store.h"
 
 #include "runtime/store/messages.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rules that all stores share, and the sentences that say they were broken.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "runtime/store/prefix_store.h"
 
 namespace lockstep::store {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A part of another store: key "k" is "prefix/k" there. So that groups in one job don't meet each other's keys.
 #pragma once
 

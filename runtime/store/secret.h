@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The secret of a run: who has it may use the run's store.
 //
 // 256 random bits, written as 64 hex digits. It never appears in a log or an error message, nor on a command line, and

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The table of operations that a device implements.
 //
 // tensor/cpu fills one, a device's plug-in another; autograd and the optimizers call nothing else, so they have no code

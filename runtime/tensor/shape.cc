@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "lockstep/tensor/shape.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What many steps waited for communication, and what ran behind backward: for the progress line and the end summary.
 #pragma once
 

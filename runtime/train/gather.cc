@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "lockstep/train/gather.h"
 
 #include <fmt/format.h>

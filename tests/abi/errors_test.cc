@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An error thrown by one shared library is caught by its type in another: between plug-in, liblockstep, liblockstep_nn
 // and the program.
 #include <dlfcn.h>

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # finds.sh CHECK WORK COMPILER: symbols.sh finds what it is there to find, in small libraries with one fault each.
+# SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 check=$1 work=$2 compiler=$3
 failed=0

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // As errors_test.cc, of liblockstep_libtorch: its own error, and one of liblockstep's on its way through it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -4,6 +4,7 @@
 #
 # Reads DIR/liblockstep*.so and the rooms' archives beside them (build/release/lib). --update, which the target
 # update_private_symbols runs, writes the list (cmake/private_symbols.txt) from liblockstep.so instead.
+# SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 update=false lib=build/release/lib headers=runtime/include list=cmake/private_symbols.txt

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The functions of the test's plug-in. Each kind of error has an index, the same on both sides.
 #pragma once
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Data-parallel training by PyTorch over gloo, whose processes meet through our server."""
 import re
 import sys

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A GPT's weights go from PyTorch's file into ours and back, with strict=True, and both compute the same from them."""
 import os
 import subprocess

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Our operations against PyTorch's, on the same inputs: not further from float64 than PyTorch's float32 is.
 
 The errors are max|a - b| over max|b| of a tensor, b being PyTorch's result in float64. The worst over all offsets and scales

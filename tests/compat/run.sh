@@ -1,5 +1,6 @@
 #!/bin/sh
 # run.sh TEST.py: runs it with Debian's Python, which has Debian's torch, or with COMPAT_PYTHON.
+# SPDX-License-Identifier: Apache-2.0
 python=${COMPAT_PYTHON:-/usr/bin/python3}
 if [ ! -x "$python" ]; then
   echo "SKIPPED: python3-torch is not installed (there is no $python)"

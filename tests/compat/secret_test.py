@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PyTorch's client at a server of ours that has a secret: it gets nothing, and the log says why."""
 import secrets
 import socket

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every operation of PyTorch's TCPStore client, against our server.
 
 COMPAT_SERVER=torch runs them against torch's own server: what passes there too is how the reference behaves, what is

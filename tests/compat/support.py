@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the tests with PyTorch's client share: servers to connect to, programs that are always ended, a known environment.
 
 Each *_test.py is run by ctest with a Python that may or may not have torch. Without it the file is skipped as a whole:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests that PyTorch brings along of its own process groups, whose processes meet through our server.
 
 torch.testing holds them as classes; here they are told another place to meet, nothing else. (Those of the store itself

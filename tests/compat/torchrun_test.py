@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """torch.distributed.run starting programs of ours, and meeting at a server of ours.
 
 -r 1 -t 1 (stdout into files and to the console) is no taste: 1.13's fails on Python 3.11 with any other choice.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The transcripts of tests/golden, sent over sockets: to our server, and with COMPAT_SERVER=torch to torch's own.
 
 They say what PyTorch does. This holds them to it: torch's server must give every answer that is written there, but for the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // In a test's program: every collective is compared over the ranks before it starts.
 #include <cstdlib>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every backend × world size × dtype, ranks as threads.
 #include <gtest/gtest.h>
 

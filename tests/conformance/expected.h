@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the collectives must give, as closed formulas of rank and element.
 #pragma once
 

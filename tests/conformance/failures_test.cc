@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a group fails: every rank gets the first cause, typed, at once, and for good. Ranks as threads.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // That the fake NCCL sees who breaks the rules of the version that it is to be.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // For programs that load Gloo or Open MPI, which no sanitizer has been through: what the sanitizers ask for by name.
 //
 // LeakSanitizer: Open MPI keeps memory to the end. ThreadSanitizer: what these libraries do with memory is not looked

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Groups of some of a test's ranks, which are threads: several in one process.
 #pragma once
 

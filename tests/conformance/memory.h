@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a test does with memory that may be on a device: bytes go there and back through its runtime, and the host
 // waits.
 #pragma once

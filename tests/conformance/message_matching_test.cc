@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Messages that are matched by rank and tag, whatever comes before them: on every backend but nccl, where messages run
 // in the program's order. Ranks as threads.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Messages and collectives in one order on all ranks: what meets what on its way. Ranks as threads.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The mpi backend under mpirun: the same suite, what it refuses, and how a death ends the job.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

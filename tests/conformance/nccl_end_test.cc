@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a group over NCCL ends: what the program still computes, what comes late, what fails on the way. Ranks as
 // threads, over the fakes.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a group over NCCL fails, and how it ends: what NCCL and the device do wrong is injected into the fakes. Ranks as
 // threads.
 #include <dlfcn.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Several groups over NCCL on one device, and beside groups that only callers move: in which order they launch, and
 // that none holds up another. Ranks as threads, over the fakes, of which NCCL's reports each pair of crossed launches.
 #include <gtest/gtest.h>

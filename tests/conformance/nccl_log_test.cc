@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The log that the ranks of a group over NCCL have in the store.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // In which order things happen on the device, and that the host waits for none of them. Ranks as threads, over the
 // fakes: the CUDA runtime's sees every pair of uses of memory that nothing orders, in each run.
 #include <gtest/gtest.h>

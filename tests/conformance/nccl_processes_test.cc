@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What only processes show of a group over NCCL: the watchdog that ends them, and who gets which GPU.
 #include <gtest/gtest.h>
 

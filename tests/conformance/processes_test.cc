@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A backend between processes of one host, started by hand: the same suite, and deaths of every kind.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks that wait for several groups, each rank in an order of its own: nobody may sleep while another needs its push.
 #include <gtest/gtest.h>
 

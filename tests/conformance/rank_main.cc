@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A rank as a process of its own, with the backend in CONFORMANCE_BACKEND ("auto" if unset). argv[1] says what it does;
 // what it finds goes to stdout, one line per fact.
 //   suite          all of check_everything()

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a group fails where that is a matter of shared memory. Ranks as threads.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // MPI_Init of a program whose rank 1 is stopped when it comes to it.
 #include <dlfcn.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One suite of collectives against every backend. Called on every rank of a group; throws std::runtime_error, with
 // what was wrong, at the first value that is not as it must be, so that it runs in threads and in processes alike.
 #pragma once

@@ -1,5 +1,6 @@
 # Included right after the project() of a project that has lockstep in it and asks for gloo and libtorch: at its end, that what
 # was found can be built and linked there.
+# SPDX-License-Identifier: Apache-2.0
 function(check_asked)
   if(Gloo_DIR AND NOT TARGET lockstep_plugin_gloo)
     message(SEND_ERROR "Gloo is in ${Gloo_DIR}, and there is no target lockstep_plugin_gloo")

@@ -1,5 +1,6 @@
 # shellcheck shell=bash disable=SC2154
 # Sourced by the scripts beside it, which set `source`, the folder of the sources.
+# SPDX-License-Identifier: Apache-2.0
 
 # block NAME: the fenced block after "<!-- consumer: NAME -->" in README.md or docs/INSTALL.md.
 block() {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A program over lockstep::core alone: the ranks of a job sum what they have.
 #include <lockstep/comm/init/init_process_group.h>
 

@@ -3,6 +3,7 @@
 #
 # Takes the program out of README.md, the CMakeLists.txt and the command lines out of docs/INSTALL.md (each follows a comment
 # "consumer: NAME"), installs BUILD into a prefix, moves it, builds the program in each of the ways and runs it on 2 ranks.
+# SPDX-License-Identifier: Apache-2.0
 set -Eeuo pipefail
 trap 'echo "consumer: failed at line $LINENO: $BASH_COMMAND" >&2' ERR
 source=$1 build=$2 work=$3 cmake=$4

@@ -4,6 +4,7 @@
 # Makes a repository of the sources that such a project needs, and the project in both ways: FetchContent, which clones it
 # without a network, and add_subdirectory. compile: configures both, holds each to unchanged.cmake, and compiles its program.
 # run: builds them and runs the program on 2 ranks.
+# SPDX-License-Identifier: Apache-2.0
 set -Eeuo pipefail
 trap 'echo "subproject: failed at line $LINENO: $BASH_COMMAND" >&2' ERR
 source=$1 work=$2 cmake=$3 generator=$4 what=$5

@@ -1,5 +1,6 @@
 # Included right after the project() of a project that has lockstep in it: at the project's end, that lockstep has changed
 # nothing of it and has brought what it should.
+# SPDX-License-Identifier: Apache-2.0
 get_cmake_property(names_before VARIABLES)
 list(FILTER names_before INCLUDE REGEX "^CMAKE_")
 foreach(name ${names_before})

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // docs/deploy/compose: its services as they are, each on a host of its own.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // docs/deploy/kubernetes: what each pod's process would take itself for, with the variables that the operator adds.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

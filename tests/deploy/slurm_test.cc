@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // docs/deploy/slurm: each script, with an srun that writes down what it was asked, and what the tasks would be.
 #include <gtest/gtest.h>
 

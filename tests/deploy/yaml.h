@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The YAML of docs/deploy, as yaml-cpp reads it, but strictly.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Wrong variables, addresses, files and ranks get a clear error, and nothing hangs.
 #include <gtest/gtest.h>
 #include <signal.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `lockstep doctor`: what it says of an environment, and that a bad lockstep-probe hurts nobody.
 #include <gtest/gtest.h>
 

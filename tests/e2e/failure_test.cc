@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What `lockstep run` does when a rank fails: names it first, ends the others, returns its exit code.
 #include <fcntl.h>
 #include <gtest/gtest.h>

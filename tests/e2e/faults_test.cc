@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A rank that is killed, stopped or late at a step: what the others do and say.
 #include <gtest/gtest.h>
 #include <signal.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What ranks that host their store themselves do at the end of a group: leave it for the next one, or with an error.
 #include <gtest/gtest.h>
 #include <signal.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // kill -9 of every part of a job that trains: the others learn who it was, and nothing is left.
 #include <gtest/gtest.h>
 #include <signal.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `lockstep run` as these tests type it. LOCKSTEP_PROGRAM and PLAIN_PROGRAM come from the build.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The same binary, started in every way, finds out who it is.
 #include <gtest/gtest.h>
 

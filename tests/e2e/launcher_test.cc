@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `lockstep run` when all goes well, and when the command line is wrong.
 #include <gtest/gtest.h>
 #include <pty.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks under limits of the shell, the container or the scheduler: one line each that names the limit, no signal, no
 // hang.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks, and hosts of the store, that are silent without being dead: who is named, and who must not be.
 #include <gtest/gtest.h>
 #include <signal.h>

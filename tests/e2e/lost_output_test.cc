@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Output that can't be written is never lost in silence: the launcher says it, and its exit code isn't 0.
 #include <gtest/gtest.h>
 #include <sys/mount.h>

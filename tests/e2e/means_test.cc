@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The ways to meet that need no launcher to be installed: its variables, and real processes.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // mpirun, where this host has it.
 #pragma once
 

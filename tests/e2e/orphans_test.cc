@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Nothing of a job is left, whoever of it is killed.
 #include <gtest/gtest.h>
 #include <signal.h>

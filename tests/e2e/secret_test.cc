@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The run's secret: its ranks have it, nobody else sees it, and without it the store gives nothing.
 #include <gtest/gtest.h>
 

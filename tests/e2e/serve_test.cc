@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `lockstep store serve`: its life, its line, its secret.
 #include <gtest/gtest.h>
 #include <sys/stat.h>

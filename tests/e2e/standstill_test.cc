@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks that stand still without being dead: stopped, missing at the start, or hung in code of their own. Nobody waits
 // for them in silence.
 #include <gtest/gtest.h>

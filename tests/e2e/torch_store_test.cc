@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `lockstep run --torch-store`: torch's protocol at MASTER_ADDR:MASTER_PORT, in torch's own bytes. tests/compat has the
 // real torch.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // 02_char_gpt as a program: it learns, saves, and a fresh process writes; bad input is told in a line.
 #include <gtest/gtest.h>
 #include <unistd.h>

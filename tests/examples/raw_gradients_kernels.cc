@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernels of examples/03_raw_gradients as loops on the threads of the fake CUDA runtime's streams.
 #include "examples/03_raw_gradients/kernels.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tables of the tutorial, line by line, and weights that do not depend on the number of ranks.
 #include <gtest/gtest.h>
 #include <unistd.h>

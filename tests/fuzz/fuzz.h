@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the fuzz targets share: input that arrives in pieces, and a check that stops the program.
 #pragma once
 

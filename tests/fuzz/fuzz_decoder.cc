@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Readers of requests, replies and pushes, over any bytes in any pieces.
 //
 // Input: what to read (below), how it is cut, then the stream. What must hold: the same messages, end and reason come

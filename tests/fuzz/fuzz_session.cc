@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The server's sessions over one set of tables: several clients that send anything, in any pieces, wait, read or don't,
 // let timers end, break off and come again, with a secret and without.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // replay FOLDER: runs a fuzz target over every file of a folder, as a test. Fails if there is none.
 #include <algorithm>
 #include <filesystem>

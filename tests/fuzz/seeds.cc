@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // fuzz_seeds FOLDER: writes the transcripts of tests/golden as inputs of the fuzz targets, into FOLDER/TARGET/.
 #include <filesystem>
 #include <fstream>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Transcripts of the store's protocol: what clients and a server say to each other, byte for byte.
 //
 // They are the *.txt of this folder; the head of each says how to read it.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // In a test's program: this host has one GPU, unless LOCKSTEP_FAKE_GPUS says otherwise.
 #include <cstdlib>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A rank of tests/gpu/suite_test.cc. argv[1] says what it does:
 //   replicas   trains 50 steps on a device, and compares the replicas
 //   times      all-reduces of 4 KiB, 1 MiB and 25 MiB: rank 0 prints how long they took

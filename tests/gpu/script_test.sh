@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # script_test.sh SOURCE BUILD WORK: scripts/test-gpu over programs that are there, on a machine whose GPUs are hidden, and
 # over the fakes of CUDA and NCCL where they were built.
+# SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 source=$1 build=$2 work=$3
 rm -rf "$work"

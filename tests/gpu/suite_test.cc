@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What only a GPU can show, or the same list over the fakes of CUDA and NCCL, which shows that the list is right. Ranks
 // are processes under `lockstep run`, all of them on GPU 0. Without a GPU each test is skipped, with the reason.
 //

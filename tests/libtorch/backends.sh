@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # backends.sh BIN WORK BACKEND: two ranks train a LibTorch model through BACKEND (gloo; mpi under mpirun) and through shm.
 # Sums of two ranks have one order, so that both end with the same bits.
+# SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 bin=$1 work=$2 backend=$3
 rm -rf "$work" && mkdir -p "$work"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What may lie between a forward and an optimizer's step.
 #include <array>
 #include <filesystem>

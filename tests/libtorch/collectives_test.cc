@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Collectives on torch tensors, against what one process computes with all ranks' tensors.
 #include "lockstep/libtorch/collectives.h"
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # consumer.sh SOURCE BUILD WORK CMAKE: a user's project against the install tree, with the lines that docs/LIBTORCH.md shows.
+# SPDX-License-Identifier: Apache-2.0
 set -Eeuo pipefail
 trap 'echo "libtorch consumer: failed at line $LINENO: $BASH_COMMAND" >&2' ERR
 source=$1 build=$2 work=$3 cmake=$4

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The contract of lockstep::libtorch::DistributedDataParallel, and what is torch's in it.
 #include <optional>
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # example_idx.sh BIN WORK: examples/04_libtorch_mnist reads MNIST's four files, and says what is wrong with one.
 # Every label is a 3, which two ranks learn at once; of the digits that the example renders itself they would not know all.
+# SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 bin=$1 work=$2
 rm -rf "$work" && mkdir -p "$work"

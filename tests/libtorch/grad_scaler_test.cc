@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Loss scaling, against torch.cuda.amp.GradScaler's rules, and over ranks.
 #include "lockstep/libtorch/grad_scaler.h"
 

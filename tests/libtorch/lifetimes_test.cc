@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Backwards within backwards, exceptions, and what goes when.
 #include <malloc.h>
 #include <unistd.h>

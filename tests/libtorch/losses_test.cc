@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Losses that are means or sums over random partitions, in which ranks use different parts, or none: as in one process.
 #include "tests/libtorch/common.h"
 

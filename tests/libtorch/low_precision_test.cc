@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parameters in bfloat16, and float32 parameters under autocast.
 #include <ATen/autocast_mode.h>
 #include <torch/version.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The same training by PyTorch's DistributedDataParallel over gloo and by lockstep::libtorch, from the same weights."""
 import inspect
 import os

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Noise within a module's forward, by DdpOptions::seed.
 #include <vector>
 

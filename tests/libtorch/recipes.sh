@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # recipes.sh ROOT: every listing of docs/RECIPES.md is the text between its marks in tests/libtorch/recipes_test.cc, and every one
 # there is on the page.
+# SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 page=$1/docs/RECIPES.md
 source=$1/tests/libtorch/recipes_test.cc

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The programs of docs/RECIPES.md, word for word between the marks, each trained by one rank and by several. recipes.sh
 // holds the page to them.
 #include <lockstep/libtorch.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Samples for torch::data: what each rank gets, where a run goes on, and training on it.
 #include "lockstep/libtorch/samplers.h"
 

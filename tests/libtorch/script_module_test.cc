@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A torch::jit::Module, as Python would export it, trained like any other module.
 #include "lockstep/libtorch/script_module.h"
 

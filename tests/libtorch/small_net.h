@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A net of two layers in a row and one beside them, its rows, and its gradients in one process.
 #pragma once
 

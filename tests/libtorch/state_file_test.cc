@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // State in files.
 #include <filesystem>
 #include <fstream>

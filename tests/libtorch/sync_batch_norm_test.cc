@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SyncBatchNorm is BatchNorm on the rows of all ranks.
 #include "lockstep/libtorch/sync_batch_norm.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // N ranks compute what LibTorch computes in one process on the global batch: gradients, and weights after 20 steps.
 #include <mutex>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is wrapped: which parameters and buffers, how they start on each rank, and what is refused.
 #include <atomic>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks on three hosts, over Gloo: training, the conformance suite, and what becomes of a host.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

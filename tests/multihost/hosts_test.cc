@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The hosts themselves: that they are what the tests of this folder take them for.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One rank per host, members of one job: who is named when a host is cut off, or a rank there is stopped or killed.
 #include <gtest/gtest.h>
 

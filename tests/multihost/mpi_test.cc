@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // mpirun over two hosts: the ranks meet, train and fail as on one. mpirun starts its daemons through an agent, as it
 // does through ssh: with a command for a shell over there, and nothing of the environment here.
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A rank on a host of its own: meets the others, joins, opens its link, passes barriers, and says what it hears then.
 // It makes no group, so that what a test sees is membership's own, whichever backends the build has.
 //   rank             until a SIGUSR1, after which it leaves, or until a failure, which is printed: exit code 3

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks on three hosts find each other.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Two hosts with a process in one of them, until killed.
 #include <cstdio>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The main job's model on 1 to 4 ranks.
 #include <gtest/gtest.h>
 

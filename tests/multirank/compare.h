@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How results of different numbers of ranks are compared.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The contract of lockstep::DistributedDataParallel.
 #include "lockstep/autograd/graph.h"
 #include "lockstep/nn/nn.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The contract of DistributedDataParallel, as tests over any of them: lockstep's own, and lockstep::libtorch's. A Side
 // says what differs, and that is tensors.
 //

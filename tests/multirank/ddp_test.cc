@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // N ranks compute what one process computes on the global batch.
 #include <gtest/gtest.h>
 

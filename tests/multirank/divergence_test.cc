@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Replicas that come apart: every rank hears of it in the next step, or at the next digest, and nobody trains on.
 #include <gtest/gtest.h>
 

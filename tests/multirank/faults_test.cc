@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks that differ, throw or leave: every other rank gets an error of its own, nobody hangs.
 #include <gtest/gtest.h>
 

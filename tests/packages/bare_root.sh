@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # bare_root.sh SOURCE WORK PACKAGES: installs the packages in a Debian 12 that has nothing else, as root, and runs jobs of two
 # ranks there as another user: the doctor's, and README.md's program, compiled there by the g++ line of docs/INSTALL.md.
+# SPDX-License-Identifier: Apache-2.0
 set -Eeuo pipefail
 trap 'echo "bare root: failed at line $LINENO: $BASH_COMMAND" >&2' ERR
 source=$1 work=$2 packages=$3

@@ -2,6 +2,7 @@
 #
 # The libraries and the launcher need none of what the plug-ins bring; each plug-in needs its own, which shows that this
 # looks at the right thing.
+# SPDX-License-Identifier: Apache-2.0
 cmake_minimum_required(VERSION 3.25)
 if(NOT READELF)
   message(FATAL_ERROR "readelf was not found: install binutils")

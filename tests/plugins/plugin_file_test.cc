@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A plug-in's file as users may come to have it: missing, of another build, without the library that it needs.
 #include <gtest/gtest.h>
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # run.sh SOURCE WORK: the scripts' own behaviour, with an apt-get that only writes down what it was asked.
+# SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 source=$1 work=$2
 rm -rf "$work"

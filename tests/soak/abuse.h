@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Everything that a bad client does to a store server, drawn at random.
 #pragma once
 

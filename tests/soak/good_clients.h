@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Eight clients who do nothing wrong, and must not notice what others do.
 #pragma once
 

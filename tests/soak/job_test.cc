@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A job that trains under `lockstep run`, again and again; each time a rank comes to harm, drawn by a seed: which one,
 // when, how, over which backend. Launcher and survivors must name it, and no other; nothing may hang or be left.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // soak_store --seconds N [--seed N] [--any-memory]: a store server under random abuse in real time.
 //
 // A process with two servers, one with a secret and one without; three processes that abuse them (abuse.h); and here

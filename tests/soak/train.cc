@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // soak_train BACKEND [caught]: a rank that trains for ever, to be killed by job_test.cc.
 //
 // Says "training" after its first step. SOAK_IGNORES_TERM=1: the launcher's SIGTERM doesn't end it, so that it has to

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A forked copy of the test, for what has to be another process and needs the test's own objects. It dies with the
 // test. Programs are started by process.h.
 #pragma once

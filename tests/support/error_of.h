@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a call throws: its type, the fields of its cause, and its text where that is a promise.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Faults of ranks, each at a step: the same thing goes wrong in the same place every time.
 //
 //   LOCKSTEP_TEST_FAULTS="kill:rank=1,step=5;stop:rank=2,step=3;delay:rank=0,step=4,ms=30000"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ports for tests that have to name one before anybody listens there.
 #pragma once
 

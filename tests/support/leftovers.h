@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a job has left behind: processes, listening ports, shared memory. Read from /proc and /dev/shm.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A soft limit of this process (setrlimit), for a scope.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Several hosts on one machine: network namespaces joined by a bridge, each with a host name and a boot id of its own.
 //
 // Nothing of it has a name outside of the test: the namespaces are those of child processes that end with it, however

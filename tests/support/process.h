@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A program as a test sees it: started with a known environment, its output kept, nothing of it left behind.
 #pragma once
 

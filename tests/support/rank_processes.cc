@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/support/rank_processes.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // N ranks of a program as processes, to be started, watched and hurt.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks as threads of the test, each with its own process group: for logic, and for what ThreadSanitizer must see.
 // Life and death of ranks belong to processes: rank_processes.h.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which signals the threads of this process let through: read from /proc, so of threads that nobody has a handle of.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Waiting for a condition of another process that no descriptor tells of.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Images of digits, 28 x 28 grey values: those of MNIST's files, or rendered ones that need no download.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The first cause of a group's failure: one for all ranks, since the store keeps the first that any of them puts there.
 //
 // Threads: any.

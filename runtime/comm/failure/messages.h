@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The texts by which groups of every backend fail alike. `who` names a rank: "rank 2 (host node7, pid 4711)".
 #pragma once
 

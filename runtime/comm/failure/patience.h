@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How long to wait at most for what others may not do at all.
 //
 // Counted only while this process runs: one that was stopped, or got no core, must not give up on others for that, nor

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The group's store, as its end needs it: it may stand still together with the rank that hosts it, and nobody waits for
 // it for longer than a moment.
 //

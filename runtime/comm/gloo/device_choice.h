@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which of this host's addresses Gloo listens on and connects from.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Connections of every rank with every other over Gloo's transport.
 //
 // As gloo::rendezvous::Context makes them, but for what that lacks: it can be interrupted, who does not come is named,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the core finds in liblockstep_gloo.so (comm/init/plugins.h).
 #include "runtime/comm/plugin.h"
 #include "runtime/comm/gloo/wire_gloo.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "runtime/comm/gloo/wire_gloo.h"
 
 #include <fmt/format.h>

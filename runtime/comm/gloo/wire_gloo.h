@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bytes between ranks over Gloo's TCP transport.
 //
 // Gloo can't be asked whether something has come: it can only be waited for. So besides the communication thread, which

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A backend that is a plug-in may be on some hosts and not on others: so all ranks choose together.
 #pragma once
 

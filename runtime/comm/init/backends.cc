@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The backends of this build. Here and not in comm, which knows no backend.
 #include "runtime/comm/backend.h"
 #include "runtime/comm/init/plugins.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Joins a group to the job's membership (membership/member_link.h): what befalls another rank fails the group at once,
 // and the group's end is said to all.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The backends that are not linked in: gloo, mpi and nccl, each of a plug-in that is loaded when it is asked for.
 #pragma once
 

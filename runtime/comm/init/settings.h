@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What init_process_group was asked for, arguments and environment put together. Pure functions.
 #pragma once
 

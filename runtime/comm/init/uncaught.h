@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What happens to a lockstep::Error that nobody catches: one line on stderr, no core dump, and exit code 1, or 75
 // (base/exit_code.h) for PeerLost and for every error whose cause() is another rank's failure, so that a launcher can
 // tell who failed from who only heard of it.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "runtime/comm/init/watched_store.h"
 
 #include "lockstep/base/error.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The job's store as a group sees it: once the group's watch knows of a failure, a call that would wait for somebody
 // who will never come throws it instead (PeerLost), and so does one that finds the store's host gone. So a rank that
 // dies before there is a group, also while the ranks still meet, fails the others' start at once.

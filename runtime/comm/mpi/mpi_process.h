@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // MPI in this process: started once, called from one thread alone, and ended with the process.
 //
 // MPI can be started only once, so what a group leaves is kept for the next one. All calls are made on one thread,

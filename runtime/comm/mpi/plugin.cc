@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the core finds in liblockstep_mpi.so (comm/init/plugins.h).
 #include "runtime/comm/plugin.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bytes between ranks over Open MPI.
 //
 // MPI moves nothing by itself: whoever waits has to ask it again and again. So the one thread that calls it looks for

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // NCCL's functions: a table filled from the library when a group first asks for it, so that a missing NCCL is a
 // sentence and a test can put a library of its own there.
 //

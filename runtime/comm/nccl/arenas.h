@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The memory that a group has given out: NCCL's own, registered with the communicator, where every rank could get it,
 // else the device's.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The calls of a group that are started and not done, in the program's order.
 //
 // Threads: any. The list's lock is held for moments, never while a driver is asked: a driver that hangs holds up only

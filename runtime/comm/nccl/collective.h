@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The collectives, as NCCL calls and what comes around them in the stream.
 //
 // Sums are ncclSum, divided behind it where the operation is an average or weighted: ncclAvg would keep NCCL from its

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One NCCL communicator. Non-blocking: every call returns at once, and state() says when it has taken effect.
 //
 // Threads: one at a time, which holds a CommunicatorLock and has the device current. abort() and destroy() take the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The program's kernels that stand before collectives and messages in their streams. The abort of a communicator comes
 // back behind them (NCCL synchronizes its stream), and they may take long in a healthy program: how long an abort may
 // take counts from their end.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Makes the communicator of a group, with all ranks.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lets a thread sleep until another has changed something that it looks at.
 //
 // A sleeper takes the count, looks, and sleeps only while the count is as it was: a change between look and sleep is

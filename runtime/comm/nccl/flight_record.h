@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The last things that a group did, for whoever asks what it was doing when it ended.
 //
 // Threads: any. In memory; costs two clock readings per collective.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a rank says of itself when it leaves a group in order.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the parts of a group's engine share: who the group is, its communicator and stream, its calls, and how it fails.
 //
 // Threads: any, but where a member says otherwise. Lives as long as the NcclEngine that it is a part of.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the ranks of a group tell each other beside NCCL, and what this rank knows of the others by it: their calls
 // where calls are checked, their goodbyes, and, when a collective does not end, where they are.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A call that may never return, made by a thread of its own, so that the caller can stop waiting for it.
 //
 // Threads: one, the caller's. A call that has not returned when its HelperCall goes is left behind, with what it holds.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The thread that makes the launching calls of NCCL for all groups of one device in this process, in the order in which
 // the program starts the calls, whatever group they are of.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An entry of the ranks' log (store_log.h): a letter, numbers, and a text behind a line break if there is one.
 // "C 2 17 1 0 0 1 0 1000 32 0". Pure.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the ranks have to agree on before NCCL may start: one version, and a GPU for each.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A message between two ranks, as an NCCL send or receive.
 //
 // Messages are launched in the order in which the program starts collectives and messages, on the communicator and in

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One rank's part in a group over NCCL: the parts that launch, watch and end its calls, and the program's way to them.
 //
 //   program's thread --start()--> CallList, LaunchThread --> NCCL --> device

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A collective or a message of a group, from the program's call until the device has done it.
 #pragma once
 

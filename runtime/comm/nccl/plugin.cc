@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the core finds of NCCL in liblockstep_cuda.so (comm/init/plugins.h).
 #include "runtime/comm/plugin.h"
 

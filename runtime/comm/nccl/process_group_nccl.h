@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The process group on GPUs, one per rank, over NCCL.
 //
 // Collectives on the group's device follow its compute stream and block nobody: see nccl_engine.h. Buffers in host

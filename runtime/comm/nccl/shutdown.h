@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a group over NCCL ends: in order, or by an abort once there is a cause.
 //
 // In order: all say goodbye; the device does what it still has to do, the program's kernels too, since NCCL's own end

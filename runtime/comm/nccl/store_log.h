@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the ranks of a group tell each other beside NCCL: a log of short texts in the store, which every rank reads in
 // the same order.
 //

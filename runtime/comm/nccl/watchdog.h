@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Watches a group's calls: notices what the device has finished, and fails the group for what will not end: a timeout,
 // an error that NCCL or the launch thread reports, a rank that left.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory that every rank of a group maps: a memfd of one slice per rank, rank r's own is slice r.
 #pragma once
 

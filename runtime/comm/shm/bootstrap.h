@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How the ranks of a group come to share a control block, and later arenas.
 //
 // Rank 0 makes each memfd and hands its descriptor to the others over an abstract Unix socket, whose name, drawn by

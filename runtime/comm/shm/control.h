@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The control block: what the ranks of a group write for each other to read. One memfd per group, mapped by all.
 //
 // Every word has one writer, the rank it belongs to; the exception is `first_failure`, which is claimed once. Ranks

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the members of a shared-memory group and their outstanding works share: the queue of started collectives.
 //
 // Progress is made by callers alone: every start, poll and wait pushes what has been started before, in order; and

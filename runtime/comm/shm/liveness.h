@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which ranks' processes are alive, as the kernel knows it.
 //
 // Each rank holds a POSIX record lock on its own byte of the control memfd, and the kernel releases it when the process

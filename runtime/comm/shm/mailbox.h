@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // send and recv: messages between two ranks, apart from the collectives and their order.
 //
 // Each ordered pair of ranks has a channel of kMessages numbered messages. The sender posts a description; a recv takes

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shared memory without a name: a memfd, and the mapping of it.
 //
 // A memfd leaves nothing behind, however its processes end, and does not count against the size of /dev/shm. Its pages

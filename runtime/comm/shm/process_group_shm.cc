@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "runtime/comm/shm/process_group_shm.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The process group of one host: collectives over shared memory.
 //
 // Buffers inside an arena of allocate() are read and written in place by all ranks; other memory passes through a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One rank's handle on the control block: it waits for peers, wakes them, and fails the group on all ranks.
 //
 // Threads: the group's one thread, except abort() and lose().

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which ranks have announced which collective, with their records: compared before any data moves.
 #pragma once
 

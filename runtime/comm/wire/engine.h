@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The communication thread of one rank, and what it shares with the program's thread: the collectives and messages that
 // are under way.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How an engine comes to run: its wire connects on the communication thread while the program's waits.
 #include <fmt/format.h>
 

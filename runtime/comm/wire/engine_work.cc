@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Collectives and messages as the program's thread starts them and waits for them.
 #include "runtime/comm/failure/messages.h"
 #include "runtime/comm/wire/engine.h"

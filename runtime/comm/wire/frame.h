@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What ranks tell each other beside the data, as bytes: little-endian, of one size.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a collective's data moves between ranks over a wire, once all have agreed on it.
 //
 // Reductions are shared out: every rank gets all others' data for its share, reduces it in the fixed order of

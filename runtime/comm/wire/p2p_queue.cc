@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "runtime/comm/wire/p2p_queue.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // send and recv: messages between two ranks, apart from the collectives and their order.
 //
 // The sender posts a description; the receiver's oldest recv of that tag takes it. Small data comes along in the frame,

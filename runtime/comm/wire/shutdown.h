@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How this rank leaves its group: by a goodbye that all others acknowledge, or by a first cause that they are told.
 //
 // Peers can't tell a closed connection from a death. So a leaving rank waits until each peer has acknowledged its

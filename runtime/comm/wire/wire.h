@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a library that carries bytes between ranks has to offer, so that a process group can be made of it.
 //
 // Gloo and Open MPI each fill one in. They carry; what is sent, to whom, and what is made of it is this room's

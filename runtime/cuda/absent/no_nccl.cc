@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The twin of runtime/comm/nccl where nccl.h was missing when this was built: a backend that says so.
 #include "lockstep/base/error.h"
 #include "runtime/comm/plugin.h"

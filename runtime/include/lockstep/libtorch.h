@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // LibTorch under lockstep in one include: #include <lockstep/libtorch.h>. Link lockstep::libtorch.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // All of lockstep in one include: #include <lockstep/lockstep.h>. Link lockstep::lockstep.
 //
 // Programs with gradients of their own (the Reducer, no engine) include lockstep/ddp/reducer.h and

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The launchers that identify() knows, one reader each. To add one, write a reader (family_readers.h) and add it to the
 // table.
 #pragma once

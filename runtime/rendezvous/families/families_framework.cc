@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Launchers of other frameworks for training.
 #include <fmt/format.h>
 

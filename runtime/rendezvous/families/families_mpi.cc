@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Process managers of MPI libraries.
 #include <fmt/format.h>
 

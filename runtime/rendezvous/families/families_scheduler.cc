@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Job schedulers: their tasks are ranks, or launchers of another family.
 #include <fmt/format.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // RANK and WORLD_SIZE, by hand and from launchers that speak like torchrun.
 #include <fmt/format.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "runtime/rendezvous/families/family_readers.h"
 
 #include <fmt/format.h>

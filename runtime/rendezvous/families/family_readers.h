@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The readers of families.h, and what they have in common. families_*.cc hold them, by kind.
 #pragma once
 

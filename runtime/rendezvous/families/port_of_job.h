@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A port for launchers that give the job a name and no port. Pure.
 #pragma once
 

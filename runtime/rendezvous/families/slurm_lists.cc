@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "runtime/rendezvous/families/slurm_lists.h"
 
 #include <algorithm>

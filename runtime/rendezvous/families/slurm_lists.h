@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Slurm's short forms for lists. Pure; nothing for text that is not of the form.
 #pragma once
 

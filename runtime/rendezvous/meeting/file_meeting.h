@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // init_method file:///path: rank 0 writes where the store is into a file, the others read it there.
 //
 // The file appears whole or not at all, is readable by its user only, since the store's secret is in it, and is removed

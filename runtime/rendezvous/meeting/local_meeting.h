@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // On one host, rank 0 tells the others where the store is over a Unix socket whose name they all can work out.
 //
 // The name is in the abstract namespace, so it is gone with rank 0's process. Any process may connect to it or take it

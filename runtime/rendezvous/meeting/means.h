@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The ways to meet, a file each (meet_*.cc), and what they share. For meet.cc only.
 #pragma once
 

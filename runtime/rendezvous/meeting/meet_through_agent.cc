@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Under torchrun, whose agent hosts a store of PyTorch's at MASTER_ADDR and MASTER_PORT. Rank 0 hosts our own store
 // beside it, which has what PyTorch's lacks, and tells of it there.
 #include <fmt/format.h>

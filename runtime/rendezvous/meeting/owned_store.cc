@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "runtime/rendezvous/meeting/owned_store.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A store that this process hosts or is connected to, and everything that must live as long as that.
 #pragma once
 

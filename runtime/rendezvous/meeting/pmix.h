@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The launcher's PMIx server as a blackboard: one rank puts a line, the others wait for it.
 //
 // For jobs of mpirun that span several hosts, where nothing else says where rank 0 is. libpmix.so.2 is loaded when

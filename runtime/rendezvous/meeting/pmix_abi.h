@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The few types and functions of PMIx that pmix.cc uses, as libpmix.so.2 has them.
 //
 // Declared here and not taken from pmix.h, so that there is one way to build this room, with or without libpmix-dev.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The stores that ranks of this process hold or have left. One table per process: its threads may be several ranks.
 #pragma once
 

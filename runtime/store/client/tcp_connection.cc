@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "runtime/store/client/tcp_connection.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The client of a TCP store (tcp_store_server.h).
 //
 // Each call runs on a connection of its own out of a pool that grows with the number of calls at one time, so that a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "runtime/store/client/torch_store_client.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A client of PyTorch's store server, as torchrun's agent hosts one: the four requests that meeting there needs.
 //
 // The server may be of today or of PyTorch 1.13; the greeting finds out which. One request at a time. A connection on

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Keys as a client of a TCP store puts them on the wire.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The barriers of PyTorch's BARRIER request: which connections are in which.
 //
 // One thread. Knows neither time nor sockets; waiters are numbers that mean something to the caller. When as many

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The data of a store server: keys and their values, queues and their items, and the clients that wait for them.
 //
 // One thread. Knows neither sockets nor the wire; waiters are numbers that mean something to the caller. A call that

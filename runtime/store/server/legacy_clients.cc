@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "runtime/store/server/legacy_clients.h"
 
 #include <fmt/format.h>

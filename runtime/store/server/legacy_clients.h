@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Clients of PyTorch 1.13 and 2.0 at a server: the keys that they watch, and the hosts that they come from.
 //
 // Such a client opens a second connection, on which it is told of keys that it watches, and says nothing on it if it

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Keeps a crowd of bad clients from filling the log: so many lines in a time, then only their number.
 //
 // One thread. Knows no clock: the time is passed in.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a server takes connections: the part of ServerLoop before a client is greeted, and what limits it.
 #include <fmt/format.h>
 #include <sys/epoll.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An extension of a store server: requests that the server passes on, and frames that the client didn't ask for.
 //
 // The operations from proto::kFirstExtensionCode on are an extension's. The store knows nothing of what they mean;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The event loop of a TCP store's server: accepts, reads, serves and sends, for all clients in turn.
 //
 // tcp_store_server.h is the face that other threads see. Everything here belongs to the thread inside run(), and before

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What each operation does: the part of ServerSession behind the bytes.
 #include <fmt/format.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The server's side of one connection as a state machine: bytes of requests in, bytes of replies out. No sockets.
 //
 // The first bytes say which dialect the client speaks. PyTorch's are served at once if the server is open, and refused

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The state that the sessions of one server share: its tables, its rules, and buffers that none of them needs for long.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "runtime/store/server/tcp_store_server.h"
 
 #include <thread>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The server of a TCP store: an event loop in a thread of its own. Lives in the launcher, or in rank 0's process.
 //
 // Speaks the protocol of proto/PROTOCOL.md: lockstep's, and without a secret also PyTorch's, told apart by a client's

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A cache of blocks per thread: a training step asks for the same sizes again and again, and fresh pages cost more than
 // most operations. Sizes are rounded up to classes, four to each power of two, so at most a quarter is wasted.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Causal attention, one (sample, head) at a time: scores fit the cache, products are small matrix products over parts
 // of the packed rows.
 #include <cmath>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Function multi-versioning: one binary, the widest vectors that the processor has.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The CPU's operations, one file per kind; table.cc puts them together. What each does: tensor/kernels.h.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every oneDNN call of lockstep. dnnl_sgemm is row-major and the same in oneDNN 2.x and 3.x.
 // https://oneapi-src.github.io/oneDNN/v2.6/group_dnnl_api_blas.html
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sums over rows, a strip of columns at a time: in an order that depends on the number of rows only.
 #pragma once
 

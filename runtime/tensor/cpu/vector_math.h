@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // exp, the logistic function and tanh as straight-line code, so that loops over them become vectors. Accuracy is held
 // by vector_math_test. NaN stays NaN in each.
 #pragma once

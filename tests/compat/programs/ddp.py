@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Data-parallel training as one finds it everywhere: nothing in it knows of lockstep.
 
 Prints the SHA-256 of the weights after 20 steps. ddp.py [--fail-rank R]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A GPT whose file PyTorch wrote, and that PyTorch reads: compat_gpt FOLDER. See gpt_test.py.
 //
 // Reads FOLDER/torch.safetensors (the weights; the sizes as metadata) and data.safetensors (tokens and targets

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Operations of ours on inputs of many offsets and scales, for tests/compat/numbers_test.py, which has PyTorch compute
 // the same. To stdout, for each case one line `NAME {tensor:extents ...}` and then the tensors' bytes, one after the
 // other.

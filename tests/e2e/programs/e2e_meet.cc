@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A rank that meets the others, says whom it met, and leaves: rendezvous without a process group. Its one argument, if
 // any, is the init_method.
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A program that knows nothing of lockstep, to be launched. Says on stdout what it does; see script.h.
 #include <cstdio>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A rank of a job: a program that uses the library, to be launched and hurt. See script.h; beside the plain actions:
 //   init[:URL]     joins the group; URL is its init_method
 //   backend:NAME   asks for a backend; before init

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Programs of these tests do what their arguments say, one after the other: "ACTION", "ACTION:VALUE", and with "@RANK"
 // behind it on that rank only.
 #pragma once

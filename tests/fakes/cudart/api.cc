@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The functions of CUDA, each a line over Runtime. C linkage and names as in cuda_runtime_api.h, which may map a name
 // to a version of its own.
 #include <cuda_runtime_api.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The capture of streams into a graph, as far as it is everybody's business: what it refuses and what breaks it. The
 // graph itself is nothing. One at a time.
 //

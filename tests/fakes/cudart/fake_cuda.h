@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A CUDA runtime without a GPU: libfake_cudart.so has the cuda* functions that runtime/cuda and runtime/comm/nccl use.
 //
 // Devices are host memory, each stream is a thread that does its operations in order after random delays. What it

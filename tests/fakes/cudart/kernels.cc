@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernels of runtime/cuda/kernels.h as loops on the stream's thread.
 #include "runtime/cuda/kernels.h"
 

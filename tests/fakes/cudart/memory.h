@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The memory of the fake devices: each allocation has the address that the program gets, which nobody can read or
 // write, and a second one for the threads of the streams. Pinned memory has one address. What was freed keeps its
 // address for good, so that a late use is seen.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What goes wrong, and when: LOCKSTEP_FAKE_CUDA. fake_cuda.h has the form of a rule.
 //
 // Threads: the caller's lock.

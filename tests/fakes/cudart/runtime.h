@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The whole of the fake: devices, streams, events, memory, and what was seen. One per process, never destroyed.
 //
 // Threads: any; one lock over the books. The threads of the streams take it only to fail.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The memory of the fake: what is allocated, given back and looked at, and by whom.
 #include <fmt/format.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory pools: what is allocated and given back in the order of a stream.
 //
 // An allocation and its end count as writes of all its bytes in their stream: an access that neither the order of a

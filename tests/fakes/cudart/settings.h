@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the environment says of the fake devices: fake_cuda.h has the variables.
 #pragma once
 

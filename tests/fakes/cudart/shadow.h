@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who last wrote and who has read each byte of one allocation.
 //
 // Threads: the caller's lock.

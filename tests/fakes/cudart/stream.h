@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A stream: a thread that does what was put in, in order, after random delays.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a data race is made of on purpose, where a test takes a wait away and the fake reports it: ThreadSanitizer is
 // not to report the same once more, as a fault of the program's. Without it this is nothing.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is known to be done: of each stream, how many of its operations.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The functions of nccl.h that comm/nccl uses.
 #include <nccl.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the fake was told to do wrong, what it was called for, and what its caller did wrong. One per process.
 //
 // Threads: any.

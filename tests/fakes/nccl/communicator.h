@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What ncclComm_t points to. Kept for good, so that a late call is seen.
 #pragma once
 

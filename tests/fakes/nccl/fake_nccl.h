@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An NCCL without a GPU: libfake_nccl.so, to be named by LOCKSTEP_NCCL_LIB, over the streams of tests/fakes/cudart.
 //
 // Ranks may be threads or processes: they meet in a mapped file that the unique id names. Collectives and messages run

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finds two communicators of one device that are launched in different orders on different ranks: on a GPU each may
 // hold the place that the other waits for, for ever.
 //

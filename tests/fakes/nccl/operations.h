@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a launched NCCL operation does when its turn in the stream comes: over the ranks' slots, or their channels.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where the ranks of one communicator meet: a file that each maps, be they threads or processes.
 //
 // Every word has one writer and only grows, but `tick`, on which all sleep. Zero bytes are a valid beginning.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Collectives on CUDA tensors, in torch's current streams.
 #include "lockstep/libtorch/collectives.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the tests of DistributedDataParallel on a device share. They run in two places: over the fakes of the CUDA
 // runtime and of NCCL, with ranks as threads (torch_on_fakes.cc, fakes_test.cc), and on a GPU, with ranks as processes
 // (on_gpu.cc).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // DistributedDataParallel on a device: CUDA tensors through nccl.
 #include <c10/core/StreamGuard.h>
 #include <torch/csrc/autograd/variable.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What only the fakes show of DistributedDataParallel on a device: waits of the host, and missing waits of streams.
 // Ranks are threads, each with a device. The fake runtime ends the process at the first use of memory that nothing
 // orders.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tests of device_test.cc on a GPU: each process that `lockstep run` starts is a rank of all of them.
 #include "lockstep/base/environment.h"
 #include "lockstep/comm/init/init_process_group.h"

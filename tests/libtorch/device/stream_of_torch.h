@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Streams between lockstep and torch.
 #pragma once
 

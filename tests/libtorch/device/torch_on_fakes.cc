@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CUDA tensors for a LibTorch that has none: over the fake CUDA runtime, whose checks they bring to torch's side.
 //
 // A program that links it gets, before main: torch's memory of the device, its streams, events and current stream, as

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # run.sh WORK CMAKE GENERATOR: which LibTorch a configuration takes, and what it says where it takes none.
+# SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 work=$1 cmake=$2 generator=$3
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

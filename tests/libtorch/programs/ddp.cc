@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What torch_ddp.py beside it does, by lockstep: ddp START DATA END, or with data of its own: ddp --backend NAME END.
 #include <lockstep/libtorch.h>
 #include <torch/torch.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What tests/libtorch/programs/ddp.cc does, by PyTorch's DistributedDataParallel. torch_ddp.py START DATA END
 
 Files are safetensors: START the first state, DATA x and y [steps, rows, ...], END what rank 0 writes.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What becomes of a step that a rank can't finish, and of mistakes, on every backend.
 #include <atomic>
 

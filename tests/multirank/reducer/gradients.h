@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a backward writes and an optimizer reads, wherever a group's memory is: kernels in the group's stream.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "lockstep/base/error.h"
 #include "tests/fakes/cudart/fake_cuda.h"
 #include "tests/multirank/reducer/gradients.h"

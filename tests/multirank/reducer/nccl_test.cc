@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is of a device alone: the Reducer over NCCL, with fakes of the CUDA runtime and of NCCL, ranks as threads. The
 // fake runtime ends the process at the first use of memory that nothing orders, in every test here.
 #include <algorithm>

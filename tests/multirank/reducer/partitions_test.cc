@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A step's gradients are the mean over the global batch, for any partition of it over ranks and micro-batches.
 #include <cmath>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is of the CPU alone: when buckets go off, weights in a unit, and a rank that leaves while others wait for it.
 #include <atomic>
 

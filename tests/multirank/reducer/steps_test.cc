@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a step computes, on every backend.
 #include <cmath>
 

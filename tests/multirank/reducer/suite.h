@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The suite of the Reducer that every backend must pass: the same tests over the group of one, over shm, and over NCCL
 // on fakes. What is of one backend alone is in shm_test.cc and nccl_test.cc.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Holds an operation's gradients to finite differences.
 #pragma once
 

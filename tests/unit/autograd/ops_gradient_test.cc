@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/unit/autograd/gradient_check.h"
 
 // Sizes: none, one, below, at and above the width of a vector, and with a remainder.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The limits of control groups, from folders that look like /sys/fs/cgroup.
 #include "runtime/base/cgroup.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is read out of /proc/PID/status, and what it says of real processes.
 #include "runtime/base/process_state.h"
 

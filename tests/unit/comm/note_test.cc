@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the ranks' notes come to, by comparing them and out of sums alone.
 #include "runtime/comm/note_words.h"
 

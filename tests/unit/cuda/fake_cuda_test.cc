@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // That the fake CUDA runtime keeps CUDA's promises, and sees who breaks them: in every run, not in some.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,6 @@
 # lockstep_foreign_names(FILE HEADER...): writes a C file with a function of each name that the headers declare of NCCL's
 # and CUDA's runtime: it says that it was called, and ends the process.
+# SPDX-License-Identifier: Apache-2.0
 function(lockstep_foreign_names file)
   set(names "")
   set(text "#include <stdio.h>\n#include <stdlib.h>\n"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which GPU a rank gets, from the command line to the device: with fakes for the GPUs and for NCCL.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device memory and pinned memory: what is used again, when, and what is said when there is no more.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Why there is no GPU, in words.
 #include "runtime/cuda/no_device.h"
 

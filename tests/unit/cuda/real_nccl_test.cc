@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The real NCCL, where no driver is: its functions are there, what needs no GPU works, and what needs one says so at
 // once. Built twice: alone, and into a program that has functions of NCCL's and CUDA's names of its own, each of which
 // ends the process (foreign_names.cmake).

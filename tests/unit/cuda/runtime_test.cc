@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The CUDA device runtime, as the core loads it: from the plug-in, over the fake.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

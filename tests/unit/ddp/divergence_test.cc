@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Replicas stay equal or the run says so: what rides with a step, when parameters are compared, and what is said then.
 #include <gtest/gtest.h>
 

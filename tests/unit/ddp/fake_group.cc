@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/unit/ddp/fake_group.h"
 
 #include <fmt/format.h>

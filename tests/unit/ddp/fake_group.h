@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A world of ranks that are threads, with the plainest process group there can be: the last rank to arrive does the
 // whole collective. It records what each rank started, in order.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Failures of one rank's own that all ranks throw together.
 #include "lockstep/ddp/on_rank0.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How replicas start equal (broadcast_parameters), and whether they still are (replica_check).
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parameters without a gradient, and steps that can't be finished.
 #include <gtest/gtest.h>
 

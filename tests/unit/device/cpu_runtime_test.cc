@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The CPU as a device, and what is said where there is no other.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The launcher's small parts: contract, endings, programs, /proc.
 #include <gtest/gtest.h>
 #include <sys/stat.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sessions of one server that has members, without sockets and clocks.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Links, and members that are none, against a real server: who is told what.
 #include "runtime/membership/member_link.h"
 

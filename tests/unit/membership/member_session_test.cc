@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The operations of members at the server's sessions, byte for byte, without sockets or clocks.
 #include <gtest/gtest.h>
 

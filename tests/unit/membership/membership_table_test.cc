@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The table of members as a state machine, with a clock of its own.
 #include "runtime/membership/membership_table.h"
 

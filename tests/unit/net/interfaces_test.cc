@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Interfaces and variables in, choice and reason out.
 #include "runtime/net/interfaces.h"
 

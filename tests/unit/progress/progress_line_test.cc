@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "runtime/progress/progress_line.h"
 
 #include <gtest/gtest.h>

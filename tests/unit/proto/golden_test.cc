@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Each message of the transcripts in tests/golden is read, cut at every byte, and written back to the same bytes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

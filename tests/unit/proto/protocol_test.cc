@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Dialects, codes, limits. The messages themselves, byte for byte: golden_test.cc.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

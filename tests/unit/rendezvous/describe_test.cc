@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What doctor prints of the variables.
 #include "runtime/rendezvous/describe.h"
 

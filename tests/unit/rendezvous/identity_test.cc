@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Variables in, verdict out.
 #include "runtime/rendezvous/identity.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks as threads over one store: who meets whom, and what is said when somebody does not come.
 #include "runtime/rendezvous/join.h"
 

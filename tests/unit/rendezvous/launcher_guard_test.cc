@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who watches the launcher: chosen from variables and ancestors, and shown on processes that are left behind.
 #include "runtime/rendezvous/launcher_guard.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Groups that follow each other at one place or live beside each other there, and how rank 0 leaves.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where ranks meet: identity and URL in, plan out.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks as threads that meet through real stores: whom they find, and what they are told when they don't.
 #include "runtime/rendezvous/meet.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks for tests of meet(): identities and places.
 #pragma once
 

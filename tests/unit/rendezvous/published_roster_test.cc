@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The roster that one rank leaves for all.
 #include "runtime/rendezvous/published_roster.h"
 

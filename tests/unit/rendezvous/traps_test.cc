@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What launchers' variables seem to say and don't, each by the name it has among those who write launchers' readers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

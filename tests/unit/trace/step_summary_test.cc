@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "runtime/trace/step_summary.h"
 
 #include <gtest/gtest.h>

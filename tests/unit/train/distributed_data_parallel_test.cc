@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "lockstep/train/distributed_data_parallel.h"
 
 #include <gtest/gtest.h>

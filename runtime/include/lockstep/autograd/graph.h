@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tape and the way back.
 //
 // Operations (autograd/ops.h) on tensors that require a gradient record what they did. backward() walks that tape from

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Differentiable operations. Each records itself when an input requires a gradient and recording is on.
 //
 // Results are as near to the formula in double as PyTorch's float32 on the CPU, or nearer, and NaN and infinity go

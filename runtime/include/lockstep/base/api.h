@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the shared libraries export. They are built with hidden visibility: a class or function of a public header that
 // a source file defines has LOCKSTEP_API, or a program can't link it.
 //

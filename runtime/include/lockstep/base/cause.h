@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Why a group failed, as data: what a backend records, the job's membership carries and the launcher judges.
 //
 // A cause is evidence where a rank speaks of itself, or the launcher of its own child, and an accusation where it

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A point in time by which a blocking call must have returned.
 //
 // Every blocking call of lockstep takes one. Deadlines are derived, never added up: a job has one timeout, and each

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A process environment as a value, so that what reads it can be tested without one.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Errors of lockstep: few, typed, and written for a stranger at three in the morning.
 //
 // Every message holds the operation, the value seen and the value wanted, who (rank, host, address, bucket, step),

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How many threads one operation of this process may use.
 //
 // init_process_group sets it once it knows how many ranks share the cores; kernels read it. Any thread may call both.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // std::mutex and its guards with thread-safety annotations.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The process that made an object, where fork() may have copied it into another one.
 //
 // A child's copies of a group, of a store's server or of a temporary file are the parent's: what they would say to

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Counter-based random numbers: Philox4x32-10.
 //
 // A number is a pure function of its key and counter, so it does not depend on which rank, thread or order computes it.

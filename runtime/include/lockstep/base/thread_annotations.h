@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Locks written as types: clang checks them with -Wthread-safety, other compilers see nothing.
 // https://clang.llvm.org/docs/ThreadSafetyAnalysis.html
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What reading a model's tensors from files may pass over, and what was passed over. One contract for load_weights and
 // libtorch's load_state.
 #pragma once

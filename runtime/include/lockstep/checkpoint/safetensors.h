@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Named tensors in a file, in the safetensors format, which PyTorch's, JAX's and Rust's users read and write too.
 // Source: https://github.com/huggingface/safetensors, README "Format" and safetensors/src/tensor.rs.
 //

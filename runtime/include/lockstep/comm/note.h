@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A note: a few integers of each rank that ride with an all-reduce, and what the integers of all ranks come to.
 //
 // For what all ranks must know with every step, at the price of some bytes beside the data and without a collective of

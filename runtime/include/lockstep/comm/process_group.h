@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // N ranks that compute together: the contract of every backend.
 //
 // Collectives are started in the same order by every rank of the group and run in that order. Each call starts one and

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Single values over the ranks: numbers, text and trivially copyable structs.
 //
 // Collective and blocking, for set-up code and between steps; buffers are host memory, on a device two copies.

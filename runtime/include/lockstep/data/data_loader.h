@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Batches of a dataset, read ahead by worker threads, in an order that no thread can change.
 //
 //   DataLoader loader(dataset, BatchShardSampler(dataset.size(), rank, world), {.batch_size = 64, .workers = 2});

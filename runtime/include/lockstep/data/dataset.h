@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a dataset is: something with a size that can be read by index.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The order of an epoch's samples: which sample comes at which position.
 #pragma once
 

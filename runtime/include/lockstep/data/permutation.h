@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A random permutation that is computed index by index.
 #pragma once
 

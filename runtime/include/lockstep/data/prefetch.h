@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Work done ahead by threads and handed out in order.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which samples a rank reads: pure functions of (length, rank, world, seed, epoch, position).
 //
 // Ranks never talk about it: each works out its own part from plain numbers, and the parts fit together because every

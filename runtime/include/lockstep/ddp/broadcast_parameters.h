@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One rank's values for all: how replicas start equal.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which gradient goes into which bucket: a pure function, equal on all ranks for equal input.
 #pragma once
 

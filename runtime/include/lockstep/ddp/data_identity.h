@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What decides which samples a rank reads, as all ranks must have it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What all ranks together had in a step, as their step notes say it: no rank waits for another to know it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a loss is of its terms: the gradients of a global batch are made from the ranks' accordingly.
 #pragma once
 

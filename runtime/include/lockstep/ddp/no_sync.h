@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Micro-batches: while a NoSync lives, backward() adds to this rank's gradients and sends nothing.
 //
 //   for (int i = 0; i < micro_batches; ++i) {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What rank 0 does for all ranks, as reading or writing a file.
 //
 //   lockstep::on_rank0(*group, [&] { unpack(file, folder); });                      // the others wait

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bucketed all-reduces that run while backward is still computing.
 //
 // Knows buffers, not tensors: any engine that can write a gradient to an address can use it.

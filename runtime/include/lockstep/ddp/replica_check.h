@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Are the replicas still in lockstep? Compares 64-bit hashes of the parameters' bytes over the ranks.
 #pragma once
 

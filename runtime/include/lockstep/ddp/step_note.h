@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What rides with bucket 0 of every synchronised step, so that all ranks know it without a collective of its own.
 //
 // A field is a member and a line of kStepFields; nothing else knows how many there are.

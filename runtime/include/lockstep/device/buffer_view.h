@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What crosses from the process groups down: memory that somebody else owns.
 #pragma once
 

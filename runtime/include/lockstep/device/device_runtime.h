@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a kind of device offers: the table behind streams, events and memory. The CPU's is built in, where everything is
 // done when the call returns; CUDA's comes with the plug-in liblockstep_cuda.so, loaded at the first call that needs
 // it.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // bfloat16 and float16 to float and back, rounded to nearest even. Free of branches, so that loops over them vectorise.
 //
 // Exact for every value, subnormals and infinities included; a NaN stays a NaN (its payload may change). Source of the

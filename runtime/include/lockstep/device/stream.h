@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A device's queues of work, and marks in them. Nothing here waits on the host unless it says so.
 //
 // Threads: any, one at a time per object, but reached() and synchronize() of an event beside each other. Copies are the

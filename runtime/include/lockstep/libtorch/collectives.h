@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // torch.distributed's collectives on torch::Tensor.
 //
 //   lockstep::libtorch::all_reduce(loss, group, lockstep::ReduceOp::avg);             // in place

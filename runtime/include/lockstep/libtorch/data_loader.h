@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // torch's data loader for a dataset that is dealt out to ranks: as many batches on every rank, and a place to go on
 // from.
 //

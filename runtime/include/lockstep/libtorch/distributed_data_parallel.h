@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // DistributedDataParallel for a torch::nn::Module: replicas that stay equal, bit by bit, on all ranks.
 //
 //   auto group = lockstep::init_process_group();

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Loss scaling for float16, which LibTorch's C++ lacks: torch.cuda.amp.GradScaler, with its defaults.
 //
 //   lockstep::libtorch::GradScaler scaler;

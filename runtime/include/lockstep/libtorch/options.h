@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a torch::nn::Module is trained in parallel.
 #pragma once
 

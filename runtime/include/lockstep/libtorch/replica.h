@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What DistributedDataParallel does, without the module's type: one rank's replica of a torch::nn::Module.
 //
 // Threads: one at a time; that of forward, and that of backward, on which torch calls the hooks.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which samples this rank reads, for torch::data: the samples of each epoch, dealt out to the ranks.
 //
 //   lockstep::libtorch::BatchShardSampler sampler(dataset.size().value(), *group, {.batch = 256});  // of all ranks

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A torch::jit::Module, as Python exports it, as a torch::nn::Module: to fine-tune it under DistributedDataParallel.
 //
 //   lockstep::libtorch::ScriptModule net(torch::jit::load("model.pt"));              // of torch.jit.script or trace

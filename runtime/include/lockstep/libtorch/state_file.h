@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A module's parameters and buffers on disk, in safetensors files, under their dotted names: PyTorch's
 // safetensors.torch.load_file reads them as a state_dict.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Batch normalisation over the rows of all ranks.
 //
 //   SyncBatchNorm norm{nullptr};                                          // in place of torch::nn::BatchNorm2d

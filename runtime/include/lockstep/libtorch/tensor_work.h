@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A collective on torch tensors that is under way.
 //
 //   auto work = lockstep::libtorch::all_gather_async(rows, group);

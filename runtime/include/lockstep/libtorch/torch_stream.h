@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Torch's devices and streams as the rooms below know them.
 //
 // The stream that counts is torch's current one of the calling thread: a module's kernels go there, and autograd sets

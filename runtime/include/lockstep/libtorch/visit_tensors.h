@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tensors within what a module's forward takes and returns.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ends of training that all ranks decide alike.
 //
 // Threads: request_stop() from any; the others those of the group. Failure: what the group throws, and StoreError.

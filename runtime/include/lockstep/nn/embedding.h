@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A table of vectors, looked up by index.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Module: a layer, or a model made of layers.
 //
 //   struct Mlp : ls::nn::Module {

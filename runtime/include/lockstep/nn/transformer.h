@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Layers of a decoder-only transformer. Radford et al., "Language models are unsupervised multitask learners", 2019.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // AdamW: Adam with decoupled weight decay. Loshchilov & Hutter, arXiv:1711.05101.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A progress bar on stderr, drawn by rank 0: step, the loss of the global batch, samples per second, and what was
 // waited for communication and what of it ran behind backward.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who is in the job: exchanged once, through the store, when the ranks meet.
 #pragma once
 

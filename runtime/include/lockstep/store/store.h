@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A key-value store that all ranks of a job share.
 //
 // The operations and their meaning are those of PyTorch's Store, less its traps (proto/PROTOCOL.md says which) and less

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The extents of a tensor: a small value, no allocation.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A block of memory on a device, shared by the tensors that look at it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // DistributedDataParallel: a model whose replicas on all ranks stay equal, bit by bit.
 //
 //   DistributedDataParallel ddp(model, group);          // rank 0's weights everywhere

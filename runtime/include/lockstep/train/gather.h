@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a training loop asks of all ranks outside the gradients. Collective and blocking: all ranks call them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Weights on disk, in safetensors files, as PyTorch has them: under the parameters' dotted names, a Linear's weight
 // [out, in]. What save_weights writes, PyTorch loads with strict=True into a module of the same layers and names, and
 // the other way round; nn::Module::file_layouts() says what is transposed on the way.

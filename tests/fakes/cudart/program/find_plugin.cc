@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // In a test's program: the fake plug-in is the one that it finds, unless LOCKSTEP_PLUGIN_PATH names another.
 #include <cstdlib>
 

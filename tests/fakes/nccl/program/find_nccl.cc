@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // In a test's program: the fake NCCL is the one that it finds, unless LOCKSTEP_NCCL_LIB names another.
 #include <cstdlib>
 

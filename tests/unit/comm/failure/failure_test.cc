@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One cause for all ranks, also where the store can't say which was the first.
 #include "runtime/comm/failure/failure.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A store that calls the test before it does what it is asked, on the thread that asks.
 #pragma once
 

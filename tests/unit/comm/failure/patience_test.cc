@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Patience that runs only while its process does.
 #include "runtime/comm/failure/patience.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "runtime/comm/init/choose_backend.h"
 
 #include <gmock/gmock.h>

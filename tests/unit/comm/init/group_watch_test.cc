@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What befalls others, and what it means for a group.
 #include "runtime/comm/init/group_watch.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From variables and arguments to a working group, ranks as threads.
 #include "lockstep/comm/init/init_process_group.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which GPU a rank takes, and which ranks get none.
 #include "runtime/comm/init/rank_device.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A rank that dies on its way into the group: wherever it has come to, the others are told at once and by name, or it
 // has left no trace and may be started again.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a process leaves on stderr, and how it ends, when nobody catches.
 #include "runtime/comm/init/uncaught.h"
 

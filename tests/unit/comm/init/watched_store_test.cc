@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A store that stops waiting when somebody is lost.
 #include "runtime/comm/init/watched_store.h"
 

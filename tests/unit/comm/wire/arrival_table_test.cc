@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who has come, and whether they call the same.
 #include "runtime/comm/wire/arrival_table.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A wire between threads of one process, for tests: nothing is lost on it unless the test says so.
 #pragma once
 

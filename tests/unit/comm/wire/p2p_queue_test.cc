@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a rank owes the others when it wants to leave.
 #include "runtime/comm/wire/p2p_queue.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a rank leaves and how it fails, over a wire that does what the test says.
 #include "runtime/comm/wire/shutdown.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A rank that says which GPU it got. First word: "init" joins a group on device "cuda"; "choose VALUE" sets
 // CUDA_VISIBLE_DEVICES itself before that; "cpu" joins one on the CPU; "index N" asks for cuda:N. Prints
 // "local L on cuda:I UUID, contexts on N", N as the host counts, or for the CPU whether CUDA was touched.

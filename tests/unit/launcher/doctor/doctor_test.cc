@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The doctor's parts: what is made of files, of the probe's output, of an error's message.
 #include <gtest/gtest.h>
 #include <sys/stat.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A rank's log file where there is no room, and then is again.
 #include "launcher/output/log_file.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // --devices and --oversubscribe-gpu: what the ranks come to see.
 #include "launcher/run/gpu_choice.h"
 

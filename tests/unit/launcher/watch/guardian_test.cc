@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whom the guardian kills when the launcher has gone, and whom it doesn't.
 #include "launcher/watch/guardian.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who is stopped, and who is missing at the start: as state machines, and of real processes.
 #include "launcher/watch/rank_watch.h"
 

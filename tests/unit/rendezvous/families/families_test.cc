@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One case for each launcher: its environment as it is (people's variables left out), and what comes of it.
 #include "runtime/rendezvous/families/families.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The PMIx session against a real server: this test starts itself again under mpirun.
 #include "runtime/rendezvous/meeting/pmix.h"
 

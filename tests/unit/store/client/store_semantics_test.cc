@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What every Store promises, whatever it is made of: one suite over all of them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The server and client under faults: death, silence, garbage, half requests, slow readers, crowds.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

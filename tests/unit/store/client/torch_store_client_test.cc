@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The client at a server that speaks as one of today, and as one of 1.13, which hangs up on the current greeting.
 // tests/compat has the real ones.
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The conversations of tests/golden with the server's real sessions: the same replies however the requests are cut.
 #include <gtest/gtest.h>
 

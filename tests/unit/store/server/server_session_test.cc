@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The server's side of one connection, without sockets: dialects, greeting, waits and their timers, and what it holds.
 #include "runtime/store/server/server_session.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the tests of the server share: clients that send whatever they like, and the log's lines.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sessions of one server without sockets and clocks: a test says what arrives, when a timer ends, and what is read.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A server with a secret over sockets: who gets in, who doesn't, and what everybody is told.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

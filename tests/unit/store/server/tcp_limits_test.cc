@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the server lets clients have, over sockets; and what else it must survive.
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Inputs over all offsets and scales that a float holds, and results held to the same formula in double.
 //
 // Errors are counted in units in the last place (ulps) of a float as large as the terms that were added: a sum that

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "runtime/tensor/cpu/vector_math.h"
 
 #include <bit>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // init_process_group: from a started process to a member of a group.
 #pragma once
 

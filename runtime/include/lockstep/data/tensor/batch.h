@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Batches of tensors: what a loader hands to a training loop.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Debian's libtorch-dev 1.13 forgot this header, which c10d's Reducer includes and, without RPC, does not use.
 #pragma once
 
