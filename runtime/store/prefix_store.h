@@ -6,10 +6,11 @@
 #include <string>
 
 #include "lockstep/store/store.h"
+#include "runtime/base/internal_api.h"
 
 namespace lockstep::store {
 
-class PrefixStore : public Store {
+class LOCKSTEP_INTERNAL_API PrefixStore : public Store {
  public:
   PrefixStore(std::string prefix, std::shared_ptr<Store> store)
       : prefix_(std::move(prefix)), store_(std::move(store)) {}
