@@ -72,10 +72,10 @@ std::span<const std::byte> MappedFile::bytes() const {
 
 // Advice: what the kernel doesn't take changes nothing but the time.
 void MappedFile::prefetch(std::size_t begin, std::size_t count) const {
-  static const auto kPage = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  static const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   if (begin >= mapping_->bytes) return;
   const std::size_t end = begin + std::min(count, mapping_->bytes - begin);
-  const std::size_t first = begin / kPage * kPage;
+  const std::size_t first = begin / page * page;
   static_cast<void>(::madvise(static_cast<std::byte*>(mapping_->data) + first, end - first, MADV_WILLNEED));
 }
 
