@@ -45,4 +45,4 @@ cmake_host_system_information(RESULT cores QUERY NUMBER_OF_LOGICAL_CORES)
 add_test(NAME check_headers COMMAND "${CMAKE_COMMAND}" --build "${PROJECT_BINARY_DIR}" --target check_headers
                                     --parallel ${cores})
 # A build of its own, with a job per core: nothing else runs beside it.
-set_tests_properties(check_headers PROPERTIES LABELS style TIMEOUT 900 RUN_SERIAL TRUE)
+set_tests_properties(check_headers PROPERTIES LABELS headers TIMEOUT 900 RUN_SERIAL TRUE)

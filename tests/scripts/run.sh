@@ -123,6 +123,8 @@ test_script() {
   "$work/project/scripts/test" "$@" -R "$tests"
 }
 expect plain_leaves_the_night_out 1 'tests failed out of 9$' "$work/project/scripts/test"
+expect the_night_is_counted 1 '1 tests of the label nightly were left to' "$work/project/scripts/test"
+expect plain_with_options 1 'tests failed out of 9$' "$work/project/scripts/test" -j 2
 expect quick_is_for_commits 0 'tests passed, 0 tests failed out of 1$' "$work/project/scripts/test" --quick
 expect night_by_name 0 'tests passed, 0 tests failed out of 1$' "$work/project/scripts/test" -R '^night$'
 expect fails_once 1 'FAILED: the release suite' test_script '^(passes|first)$'
