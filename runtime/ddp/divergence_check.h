@@ -52,8 +52,8 @@ class LOCKSTEP_INTERNAL_API DivergenceCheck {
   // For the begin_step of synchronised step `step`.
   StepNote note(std::int64_t step);
   // After its finish_step, with Reducer::noted(). Collective where the ranks differ: Mismatch, the same on every rank,
-  // names them, the steps between which it happened and the first parameter; or
-  // what they read.
+  // names them, the steps between which it happened and the first parameter;
+  // or what they read.
   void judge(std::int64_t step, const NotedStep& noted);
 
  private:

@@ -1,14 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/ddp/loss_sum.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
-
-#include "lockstep/base/error.h"
 
 namespace lockstep {
 namespace {
@@ -49,20 +45,8 @@ void LossSum::write(StepNote& note, int ranks) const {
     note.loss_whole = point.flag();
   } else {
     note.loss_whole = static_cast<std::int64_t>(whole);
-    note.loss_fraction = static_cast<std::int64_t>(std::ldexp(sum_ - whole, point.fraction_bits()));
+    note.loss_fraction = std::llround(std::ldexp(sum_ - whole, point.fraction_bits()));
   }
-}
-
-std::int64_t checked_steps(std::int64_t steps) {
-  if (steps >= 0) return steps;
-  throw InvalidArgument(
-      fmt::format("DistributedDataParallel: set_steps({}); give the number of steps done, at least 0", steps));
-}
-
-std::int64_t checked_weight(std::int64_t weight) {
-  if (weight >= 0) return weight;
-  throw InvalidArgument(
-      fmt::format("DistributedDataParallel: weight {}; give the number of rows or loss terms, at least 0", weight));
 }
 
 GlobalBatch global_batch_of(const NotedStep& noted, Loss kind, int ranks) {

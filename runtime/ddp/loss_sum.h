@@ -29,11 +29,6 @@ class LOCKSTEP_INTERNAL_API LossSum {
   bool is_known_ = true;
 };
 
-// InvalidArgument if a number of steps that a program gives is negative; else the number.
-LOCKSTEP_INTERNAL_API std::int64_t checked_steps(std::int64_t steps);
-// InvalidArgument if a weight that a program gives is negative; else the weight.
-LOCKSTEP_INTERNAL_API std::int64_t checked_weight(std::int64_t weight);
-
 LOCKSTEP_INTERNAL_API GlobalBatch global_batch_of(const NotedStep& noted, Loss kind, int ranks);
 
 }  // namespace lockstep

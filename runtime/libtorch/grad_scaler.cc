@@ -124,7 +124,7 @@ void GradScaler::update() {
   if (found_inf) {
     scale_ *= options_.backoff_factor;
     growth_tracker_ = 0;
-  } else if (++growth_tracker_ == options_.growth_interval) {
+  } else if (++growth_tracker_ >= options_.growth_interval) {
     const double grown = scale_ * options_.growth_factor;
     if (grown <= std::numeric_limits<float>::max()) scale_ = grown;  // an infinite scale would never come back
     growth_tracker_ = 0;

@@ -21,6 +21,7 @@
 #include "lockstep/ddp/replica_check.h"
 #include "lockstep/libtorch/sync_batch_norm.h"
 #include "runtime/base/logging.h"
+#include "runtime/ddp/arguments.h"
 #include "runtime/ddp/loss_sum.h"
 #include "runtime/ddp/unused.h"
 #include "runtime/libtorch/graph_order.h"
@@ -250,8 +251,9 @@ std::int64_t ReplicaImpl::rows_of(const at::Tensor& tensor) const {
 
 void ReplicaImpl::set_weight(std::int64_t weight) {
   *weight_ = checked_weight(weight);
-  // Of no forward that is pending: of one that went by another way.
-  if (std::exchange(weight_is_spent_, false)) has_outputs_ = false;
+  weight_is_spent_ = false;
+  // The program's own word on what the loss is the mean of: that may have been made in any way.
+  has_outputs_ = false;
 }
 
 void ReplicaImpl::before_forward(const ::torch::nn::Module& module, std::optional<std::int64_t> rows) {

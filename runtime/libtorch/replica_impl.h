@@ -23,8 +23,8 @@
 #include "lockstep/ddp/reducer.h"
 #include "lockstep/libtorch/replica.h"
 #include "lockstep/libtorch/torch_stream.h"
+#include "runtime/ddp/arguments.h"
 #include "runtime/ddp/divergence_check.h"
-#include "runtime/ddp/loss_sum.h"
 #include "runtime/ddp/own_failure.h"
 #include "runtime/libtorch/loss_record.h"
 #include "runtime/libtorch/module_state.h"
@@ -52,7 +52,10 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   std::vector<at::Tensor> parameters() const override;
   const std::shared_ptr<ProcessGroup>& group() const override { return group_; }
   std::int64_t steps() const override { return steps_before_ + steps_; }
-  void set_steps(std::int64_t steps) override { steps_before_ = checked_steps(steps) - steps_; }
+  void set_steps(std::int64_t steps) override {
+    steps_before_ = checked_steps(steps) - steps_;
+    seeded_step_ = -1;  // the next forward is the first of its step, as in a fresh process
+  }
   std::int64_t last_weight() const override;
   const GlobalBatch& last_batch() const override;
   void check_replicas() const override;
@@ -145,9 +148,9 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   bool in_step_ = false;
   bool passed_outputs_ = false;  // the backward that runs
   bool has_outputs_ = false;     // the last forward: some that a backward passes
-  bool is_differentiable_ =
-      false;            // a gradient of them was taken as a function (create_graph): a loss of it alone passes none
-  bool alone_ = false;  // this step needs no arena
+  // A gradient of them was taken as a function (create_graph): a loss of that alone passes none.
+  bool is_differentiable_ = false;
+  bool alone_ = false;         // this step needs no arena
   bool synchronize_ = false;   // this step
   StreamView stream_;          // of this step
   std::optional<Event> mark_;  // on a device

@@ -89,8 +89,8 @@ void ReplicaImpl::refuse_other_forward() const {
   if (passed_outputs_ || !has_outputs_ || is_differentiable_) return;
   throw InvalidArgument(fmt::format(
       "DistributedDataParallel: the backward of step {} did not come through the outputs of the last ddp(x): "
-      "its loss was made by the module's own forward; call ddp(x) instead, evaluate under NoGradGuard, and "
-      "after a forward of the module's own call set_weight()",
+      "its loss was made by the module's own forward, or does not depend on them; call ddp(x) instead, evaluate under "
+      "NoGradGuard, and call set_weight() where the loss is meant to be so",
       steps_));
 }
 

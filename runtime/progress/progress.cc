@@ -3,8 +3,6 @@
 
 #include <unistd.h>
 
-#include <utility>
-
 #include "lockstep/base/owner_process.h"
 #include "runtime/base/io.h"
 #include "runtime/base/unwind_guard.h"
@@ -21,15 +19,13 @@ void write_stderr(std::string_view text) { write_all(STDERR_FILENO, text); }
 struct Progress::Impl {
   ProgressLine line;
   UnwindGuard unwind_guard = {};
-  OwnerProcess owner = {};      // whose line it is
-  std::int64_t last_step = -1;  // whose batch has been counted
+  OwnerProcess owner = {};  // whose line it is
 };
 
 Progress::Progress(const ProcessGroup& group, std::int64_t total, std::int64_t last_step)
     : impl_(
           new Impl{.line = {choose_progress_mode(Environment::of_process(), group.rank(), ::isatty(STDERR_FILENO) == 1),
-                            total, ProgressLine::Clock::now(), write_stderr},
-                   .last_step = last_step}) {}
+                            total, ProgressLine::Clock::now(), write_stderr, last_step}}) {}
 
 Progress::~Progress() {
   if (!impl_->unwind_guard.is_unwinding() && impl_->owner.is_here()) finish();
@@ -37,8 +33,7 @@ Progress::~Progress() {
 
 void Progress::step(const ProgressStep& step) { impl_->line.step(step, ProgressLine::Clock::now()); }
 void Progress::step(const GlobalBatch& batch, const trace::StepRecord& record) {
-  const bool is_new = std::exchange(impl_->last_step, batch.step) != batch.step;
-  step({.loss = batch.loss, .samples = is_new ? batch.weight : 0, .record = &record});
+  impl_->line.step(batch, record, ProgressLine::Clock::now());
 }
 void Progress::note(std::string_view text) { impl_->line.note(text); }
 void Progress::finish() { impl_->line.finish(ProgressLine::Clock::now()); }

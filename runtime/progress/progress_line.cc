@@ -41,8 +41,9 @@ ProgressMode choose_progress_mode(const Environment& environment, int rank, bool
   return wish == "bar" || environment.has("LOCKSTEP_RUN_ID") ? ProgressMode::redraws : ProgressMode::lines;
 }
 
-ProgressLine::ProgressLine(ProgressMode mode, std::int64_t total, Clock::time_point begin, Write write)
-    : mode_(mode), total_(total), begin_(begin), write_(std::move(write)) {}
+ProgressLine::ProgressLine(ProgressMode mode, std::int64_t total, Clock::time_point begin, Write write,
+                           std::int64_t last_step)
+    : mode_(mode), total_(total), begin_(begin), write_(std::move(write)), last_step_(last_step) {}
 
 std::string ProgressLine::text(Clock::time_point now) const {
   const double elapsed = seconds(now - begin_);
@@ -76,6 +77,12 @@ void ProgressLine::step(const ProgressStep& step, Clock::time_point now) {
   const std::size_t padding = mode_ == ProgressMode::terminal && width_ > drawn.size() ? width_ - drawn.size() : 0;
   write_(drawn + std::string(padding, ' ') + "\r");
   width_ = drawn.size();
+}
+
+void ProgressLine::step(const GlobalBatch& batch, const trace::StepRecord& record, Clock::time_point now) {
+  // On a device several steps may become known at once, and the last of them is told: the others count as it does.
+  const std::int64_t fresh = std::max<std::int64_t>(batch.step - std::exchange(last_step_, batch.step), 0);
+  step({.loss = batch.loss, .samples = fresh * batch.weight, .record = &record}, now);
 }
 
 void ProgressLine::line(std::string_view text) {

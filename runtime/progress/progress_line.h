@@ -32,10 +32,13 @@ class ProgressLine {
   // Gets whole writes: a redraw with its '\r', or lines with their '\n'.
   using Write = std::function<void(std::string_view)>;
 
-  // `total` steps, 0 if unknown.
-  ProgressLine(ProgressMode mode, std::int64_t total, Clock::time_point begin, Write write);
+  // `total` steps, 0 if unknown. `last_step`: up to which a GlobalBatch's samples don't count any more.
+  ProgressLine(ProgressMode mode, std::int64_t total, Clock::time_point begin, Write write,
+               std::int64_t last_step = -1);
 
   void step(const ProgressStep& step, Clock::time_point now);
+  // A step behind which `batch` is the last one known: its samples count once, over micro-batches too.
+  void step(const GlobalBatch& batch, const trace::StepRecord& record, Clock::time_point now);
   // A line of its own, above the bar.
   void note(std::string_view text);
   // The last state of the bar and the summary of the run. Once; later calls do nothing.
@@ -52,6 +55,7 @@ class ProgressLine {
   Write write_;
   std::int64_t steps_ = 0;
   std::int64_t samples_ = 0;
+  std::int64_t last_step_;  // of the last GlobalBatch
   std::optional<double> loss_;
   trace::StepSummary summary_;
   std::optional<Clock::time_point> drawn_;

@@ -9,6 +9,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/ddp/broadcast_parameters.h"
+#include "runtime/ddp/arguments.h"
 #include "runtime/ddp/divergence_check.h"
 #include "runtime/ddp/loss_sum.h"
 #include "runtime/ddp/own_failure.h"
@@ -127,7 +128,8 @@ nn::ForwardContext DistributedDataParallel::context_of(std::vector<std::int64_t>
 }
 
 Tensor DistributedDataParallel::run_forward(const Tensor& x) {
-  weight_ = x.shape().dims() == 0 ? 1 : x.size(0);
+  // One that records nothing has no backward, and the loss of another may be pending.
+  if (grad_enabled()) weight_ = x.shape().dims() == 0 ? 1 : x.size(0);
   return module_(x);
 }
 

@@ -63,6 +63,17 @@ TEST(Seed, MakesEveryStepMicroBatchAndRankADifferentNoiseAndARunThatGoesOnTheSam
   for (std::size_t i = 0; i < of_ranks[0].size(); ++i) EXPECT_FALSE(at::equal(of_ranks[0][i], of_ranks[1][i])) << i;
 }
 
+TEST(Seed, BeginsItsStepAnewWhereTheProgramGoesBackToOne) {
+  run_torch_ranks(1, [](const Group& group) {
+    Noisy net;
+    Ddp ddp(net, group, {.seed = 7});
+    const at::Tensor first = ddp(at::ones({3, 4})).detach();
+    EXPECT_FALSE(at::equal(ddp(at::ones({3, 4})).detach(), first));
+    ddp.set_steps(ddp.steps());
+    EXPECT_TRUE(at::equal(ddp(at::ones({3, 4})).detach(), first));
+  });
+}
+
 TEST(Seed, LeavesTorchsGeneratorsAloneWhereItIsNotSetAndInEvaluation) {
   run_torch_ranks(1, [](const Group& group) {
     Noisy net;

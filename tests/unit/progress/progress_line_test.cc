@@ -47,6 +47,19 @@ TEST_F(ProgressLineTest, ALineTellsStepLossSpeedAndTimeLeft) {
   EXPECT_EQ(written_, (std::vector<std::string>{"step 1/10  loss 2.5000  15 samples/s  0:18 left\n"}));
 }
 
+TEST_F(ProgressLineTest, AGlobalBatchCountsOnceAndThoseThatWereNotToldCountAsIt) {
+  ProgressLine line(
+      ProgressMode::lines, 0, begin_, [this](std::string_view text) { written_.emplace_back(text); }, 3);
+  const trace::StepRecord none;
+  line.step(GlobalBatch{.step = 3, .weight = 8, .loss = 1.0}, none, at(seconds(2)));  // of an earlier epoch
+  line.step(GlobalBatch{.step = 4, .weight = 8, .loss = 2.0}, none, at(seconds(4)));
+  line.step(GlobalBatch{.step = 4, .weight = 8}, none, at(seconds(6)));  // a micro-batch behind it
+  line.step(GlobalBatch{.step = 7, .weight = 8}, none, at(seconds(8)));  // 5 and 6 were not told
+  EXPECT_EQ(written_,
+            (std::vector<std::string>{"step 1  loss 1.0000\n", "step 2  loss 2.0000  2 samples/s\n",
+                                      "step 3  loss 2.0000  1 samples/s\n", "step 4  loss 2.0000  4 samples/s\n"}));
+}
+
 TEST_F(ProgressLineTest, ARedrawHasABarAndEndsInAReturn) {
   ProgressLine line = make(ProgressMode::redraws, 4);
   line.step({.loss = 2.5, .samples = 30}, at(seconds(1)));

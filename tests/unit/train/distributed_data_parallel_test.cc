@@ -9,6 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/nn/nn.h"
 #include "lockstep/optim/sgd.h"
+#include "tests/support/error_of.h"
 #include "tests/unit/train/single_group.h"
 
 namespace lockstep {
@@ -195,9 +196,31 @@ TEST(DistributedDataParallel, RefusesAModelWithoutParametersAndALossWithoutATape
   EXPECT_THROW(DistributedDataParallel(empty, testing::single_group()), InvalidArgument);
   nn::Sequential model = mlp();
   DistributedDataParallel ddp(model, testing::single_group());
-  EXPECT_THROW(ddp.backward(Tensor::full({}, 1.0f)), InvalidArgument);
+  ddp(input(5));
+  const std::string thrown = testing::error_of([&] { ddp.backward(Tensor::full({}, 1.0f)); });
+  EXPECT_NE(thrown.find("depends on no tensor that requires a gradient"), std::string::npos) << thrown;
   // Nothing was begun: the next step works.
   EXPECT_EQ(ddp.backward(loss_of(ddp(input(5)))), 5);
+}
+
+TEST(DistributedDataParallel, AForwardThatRecordsNothingLeavesThePendingWeight) {
+  nn::Sequential model = mlp();
+  DistributedDataParallel ddp(model, testing::single_group());
+  const Tensor loss = loss_of(ddp(input(5)));
+  {
+    const NoGrad no_grad;
+    ddp(input(9));
+  }
+  EXPECT_EQ(ddp.backward(loss), 5);
+  EXPECT_THROW(
+      {
+        const Tensor other = loss_of(model(input(3)));
+        const NoGrad no_grad;
+        ddp(input(9));
+        ddp.backward(other);
+      },
+      InvalidArgument)
+      << "no forward with a backward went through ddp";
 }
 
 TEST(DistributedDataParallel, WhenItGoesTheModelKeepsNoGradientOfTheArena) {

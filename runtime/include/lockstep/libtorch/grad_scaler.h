@@ -5,10 +5,13 @@
 //   for (auto& batch : *loader) {
 //     optimizer.zero_grad();
 //     scaler.scale(loss_of(ddp(batch.data), batch.target)).backward();
-//     scaler.unscale_(optimizer);                                          // only to look at gradients, as clipping
-//     does torch::nn::utils::clip_grad_norm_(model.parameters(), 1.0); scaler.step(optimizer); // not with an Inf or
-//     NaN in the gradients scaler.update();
+//     scaler.unscale_(optimizer);  // only to look at gradients, as clipping does
+//     torch::nn::utils::clip_grad_norm_(model.parameters(), 1.0);
+//     scaler.step(optimizer);  // not with an Inf or a NaN in the gradients
+//     scaler.update();
 //   }
+//
+// The loss that is shown is the unscaled one where it is told: scaler.scale(ddp.record_loss(loss)).backward().
 //
 // Over ranks: DistributedDataParallel gives every rank the same bits, so an Inf of one rank is in the gradients of all,
 // and all leave out the same step and keep the same scale. Nothing is sent. Parameters that a group does not reduce

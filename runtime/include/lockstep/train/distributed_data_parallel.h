@@ -16,9 +16,8 @@
 // of sums is wrong by a factor. Either is exact for any partition of the batch. A rank whose shard has no rows calls
 // ddp(x) and backward() like the others, with 0 rows, or step_without_data().
 //
-// lockstep::libtorch::DistributedDataParallel has the same verbs. Two things differ. backward() is a call of this
-// object, which hears of the tape no other way; torch's is the loss's, or ddp's. A parameter that nobody's loss depends
-// on has a gradient of 0 here, and none there, as one process has in either.
+// lockstep::libtorch::DistributedDataParallel has the same verbs; docs/LIBTORCH.md lists what differs, and why. Above
+// all, backward() is a call of this object, which hears of the tape no other way; torch's is the loss's, or ddp's.
 //
 // Threads: one. Collective: the constructor and every synchronised backward(); all ranks take part in the same order.
 // Failure: throws what the group throws (PeerLost, Timeout, Mismatch), sticky. Mismatch from the constructor names the
