@@ -4,7 +4,7 @@
 # and a change is to compile one source.
 #
 # Both hide an #include that a source forgot. Seen is it without: where a developer has ccache, and in scripts/test
-# --nightly; check_headers compiles every header alone in each build without a sanitizer.
+# --nightly; check_headers compiles every public header alone in each build without a sanitizer.
 # SPDX-License-Identifier: Apache-2.0
 set(pch_default ON)
 if(CMAKE_CXX_COMPILER_LAUNCHER)

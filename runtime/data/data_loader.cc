@@ -52,8 +52,7 @@ LoaderCore::LoaderCore(ReadBatch read, Announce announce, std::shared_ptr<Sample
 
 LoaderCore::Pass::Pass(OrderedPrefetch::Produce produce, std::int64_t count, const LoaderOptions& options,
                        std::shared_ptr<std::int64_t> handed)
-    : count_(count),
-      handed_(std::move(handed)),
+    : handed_(std::move(handed)),
       prefetch_(std::move(produce), count, options.workers, options.workers * options.prefetch, options.timeout) {
   *handed_ = 0;
 }
@@ -64,7 +63,9 @@ OrderedPrefetch::Item LoaderCore::Pass::next() {
     Pass& pass;
     ~Count() { *pass.handed_ = pass.prefetch_.position(); }
   } const count{*this};
-  return prefetch_.next();
+  OrderedPrefetch::Item item = prefetch_.next();
+  is_over_ = item == nullptr;
+  return item;
 }
 
 void LoaderCore::require_no_pass(const char* call) const {

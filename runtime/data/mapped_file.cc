@@ -83,8 +83,9 @@ void MappedFile::require_unchanged() const {
   const struct stat now = status_of(mapping_->file, mapping_->path);
   if (is_same(now, mapping_->status)) return;
   throw CorruptData(fmt::format(
-      "the dataset '{}' has changed while it is read: it had {} bytes, and has {}; write another file, and rename it",
-      mapping_->path.string(), mapping_->status.st_size, now.st_size));
+      "the dataset '{}' has changed while it is read: it had {} bytes, and has {}{}; write another file, and rename it",
+      mapping_->path.string(), mapping_->status.st_size, now.st_size,
+      now.st_size == mapping_->status.st_size ? ", written since" : ""));
 }
 
 }  // namespace lockstep::data

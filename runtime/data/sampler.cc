@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <limits>
+#include <string_view>
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "runtime/base/hash.h"
 
 namespace lockstep::data {
 namespace {
@@ -61,6 +63,12 @@ void Sampler::resume(const SamplerState& state) {
                     "one is none in the other; give the sampler the same, or begin an epoch anew with set_epoch({})",
                     name_, state.length, state.seed, order_.size(), order_.seed(), state.epoch));
   }
+  if (state.order != order_.digest()) {
+    throw InvalidArgument(
+        fmt::format("{}: the state is of another order than this sampler's (shuffled or not, other weights, another "
+                    "subset); give the sampler the same, or begin an epoch anew with set_epoch({})",
+                    name_, state.epoch));
+  }
   if (state.consumed < 0 || state.consumed > state.length) {
     throw InvalidArgument(
         fmt::format("{}: the state says that {} of {} samples are consumed", name_, state.consumed, state.length));
@@ -74,7 +82,11 @@ SamplerState Sampler::state_after(std::int64_t batches, std::int64_t batch_size)
   if (batches < 0 || batches > all) {
     throw InvalidArgument(fmt::format("{}: the place after {} batches of a pass that has {}", name_, batches, all));
   }
-  SamplerState state{.length = order_.size(), .seed = order_.seed(), .epoch = order_.epoch(), .consumed = start_};
+  SamplerState state{.length = order_.size(),
+                     .seed = order_.seed(),
+                     .order = order_.digest(),
+                     .epoch = order_.epoch(),
+                     .consumed = start_};
   // After the last batch the epoch is over, and what it leaves out is left out for good.
   if (batches == all) {
     state.consumed = state.length;
@@ -92,7 +104,9 @@ std::vector<std::pair<std::string, std::uint64_t>> Sampler::identity(std::int64_
           {"batch size", number(batch_size)},
           {"samples consumed before the pass", number(start_)},
           {"batches in the pass", number(num_batches(batch_size))},
-          {"digest of the order", order_.digest()}};
+          {"digest of the order", order_.digest()},
+          {"sampler and world size", hash64(std::string_view(name_), number(world_))},
+          {"what becomes of a remainder", remainder()}};
 }
 
 std::int64_t Sampler::num_batches(std::int64_t batch_size) const {

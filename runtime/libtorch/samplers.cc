@@ -231,6 +231,7 @@ void ShardSampler::save(::torch::serialize::OutputArchive& archive) const {
   };
   write("length", place.length);
   write("seed", static_cast<std::int64_t>(place.seed));
+  write("order", static_cast<std::int64_t>(place.order));
   write("epoch", place.epoch);
   write("consumed", place.consumed);
 }
@@ -243,6 +244,7 @@ void ShardSampler::load(::torch::serialize::InputArchive& archive) {
   };
   resume({.length = read("length"),
           .seed = static_cast<std::uint64_t>(read("seed")),
+          .order = static_cast<std::uint64_t>(read("order")),
           .epoch = read("epoch"),
           .consumed = read("consumed")});
 }

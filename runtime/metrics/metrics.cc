@@ -90,7 +90,10 @@ Metrics::Part& Metrics::part_of(std::string_view name, std::int64_t count) {
 
 void Metrics::add_whole(std::string_view name, std::int64_t sum, std::int64_t count) { part_of(name, count).add(sum); }
 
-void Metrics::add_real(std::string_view name, double sum, std::int64_t count) { part_of(name, count).add(sum); }
+void Metrics::add_real(std::string_view name, double sum, std::int64_t count) {
+  // The mean of nothing, times 0.
+  part_of(name, count).add(count == 0 && std::isnan(sum) ? 0.0 : sum);
+}
 
 std::vector<std::string> Metrics::names_of_all() const {
   std::vector<std::string> own;

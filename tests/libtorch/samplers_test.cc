@@ -19,6 +19,7 @@ using libtorch::DistributedSampler;
 using libtorch::ShardSampler;
 using libtorch::Uneven;
 using Samples = std::vector<std::int64_t>;
+const std::uint64_t kShuffled = EpochOrder::shuffled(1, 0).digest();
 
 Samples all_of(ShardSampler& sampler, std::size_t batch_size) {
   Samples seen;
@@ -76,7 +77,7 @@ TEST(DistributedSampler, BeginsAnEpochPerResetAndCopiesShareIt) {
   }
   EXPECT_NE(epochs[0], epochs[1]);
   EXPECT_NE(epochs[1], epochs[2]);
-  EXPECT_EQ(sampler.state(), (SamplerState{.length = 50, .seed = 0, .epoch = 2, .consumed = 50}));
+  EXPECT_EQ(sampler.state(), (SamplerState{.length = 50, .seed = 0, .order = kShuffled, .epoch = 2, .consumed = 50}));
   sampler.set_epoch(1);
   copy.reset();
   EXPECT_EQ(all_of(copy, 3), epochs[1]);
@@ -215,7 +216,7 @@ TEST(DistributedSampler, GoesOnThroughTorchsLoaderWhereItWasSaved) {
     DistributedSampler sampler = make();
     auto loader = loader_over(sampler);
     load(sampler, at_two_batches);
-    EXPECT_EQ(sampler.state(), (SamplerState{.length = 40, .seed = 3, .epoch = 1, .consumed = 12}));
+    EXPECT_EQ(sampler.state(), (SamplerState{.length = 40, .seed = 3, .order = kShuffled, .epoch = 1, .consumed = 12}));
     EXPECT_EQ(sampler.num_batches(2), 5u);
     if (with_set_epoch) sampler.set_epoch(1);  // as a loop over the epochs does
     EXPECT_EQ(take(*loader), rest);
@@ -283,10 +284,10 @@ TEST(LibtorchDataLoader, GoesOnBehindWhatWasHandedOut) {
     {
       libtorch::DataLoader loader(numbers(50), first, options);
       take(loader);
-      EXPECT_EQ(first.state(), (SamplerState{.length = 50, .seed = 2, .epoch = 0, .consumed = 50}));
+      EXPECT_EQ(first.state(), (SamplerState{.length = 50, .seed = 2, .order = kShuffled, .epoch = 0, .consumed = 50}));
       read = take(loader, 3);
       place = first.state();
-      EXPECT_EQ(place, (SamplerState{.length = 50, .seed = 2, .epoch = 1, .consumed = 18}));
+      EXPECT_EQ(place, (SamplerState{.length = 50, .seed = 2, .order = kShuffled, .epoch = 1, .consumed = 18}));
       const Samples next = take(loader);
       EXPECT_EQ(next, epoch_of(BatchShardSampler(50, 0, 1, {.batch = 6, .seed = 2}), 2)) << "behind one left early";
     }

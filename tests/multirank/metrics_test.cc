@@ -113,11 +113,16 @@ TEST(Metrics, ShowNaNAndInfinityAndWhatNobodyCounted) {
     metrics.add("nan", group->rank() == 1 ? std::nan("") : 1.0);
     metrics.add("infinite", group->rank() == 0 ? std::numeric_limits<double>::infinity() : 1.0);
     metrics.add("nothing", 0, 0);
+    // A batch without rows: its mean is NaN, times 0.
+    metrics.add("loss", group->rank() == 1 ? std::nan("") * 0 : 6.0, group->rank() == 1 ? 0 : 3);
+    metrics.add("large", std::uint64_t{1} << 63, 2);
     const MetricResults results = metrics.result();
+    EXPECT_EQ(results.mean("loss"), 2.0);
+    EXPECT_EQ(results.mean("large"), 0x1p62);
     EXPECT_TRUE(std::isnan(results.mean("nan")));
     EXPECT_EQ(results.mean("infinite"), std::numeric_limits<double>::infinity());
     EXPECT_TRUE(std::isnan(results.mean("nothing")));
-    EXPECT_EQ(results.str(), "infinite inf, nan nan, nothing nan");
+    EXPECT_EQ(results.str(), "infinite inf, large 4.61169e+18, loss 2, nan nan, nothing nan");
   });
 }
 

@@ -19,6 +19,7 @@ namespace {
 using lockstep::testing::error_of;
 using lockstep::testing::expect_text;
 using Ids = std::vector<std::int64_t>;
+const std::uint64_t kShuffled = EpochOrder::shuffled(1, 0).digest();
 
 // Sample i is 10 i.
 struct Tens {
@@ -207,7 +208,7 @@ TEST(DataLoader, GoesOnBehindWhatWasHandedOut) {
       std::size_t step = 0;
       for (std::int64_t epoch = 0; epoch < 2; ++epoch) {
         loader.set_epoch(epoch);
-        EXPECT_EQ(loader.state(), (SamplerState{.length = 40, .seed = 4, .epoch = epoch}));
+        EXPECT_EQ(loader.state(), (SamplerState{.length = 40, .seed = 4, .order = kShuffled, .epoch = epoch}));
         for (const auto& batch : loader) {
           read[step].insert(read[step].end(), batch.ids.begin(), batch.ids.end());
           if (++step == 9) break;
@@ -216,7 +217,7 @@ TEST(DataLoader, GoesOnBehindWhatWasHandedOut) {
       EXPECT_TRUE(rank == 0 || loader.state() == place) << "the same on every rank";
       place = loader.state();
     }
-    EXPECT_EQ(place, (SamplerState{.length = 40, .seed = 4, .epoch = 1, .consumed = 12}));
+    EXPECT_EQ(place, (SamplerState{.length = 40, .seed = 4, .order = kShuffled, .epoch = 1, .consumed = 12}));
     for (int rank = 0; rank < 2; ++rank) {
       auto loader = loader_of(rank, 2, workers);
       loader.resume(place);
@@ -248,9 +249,9 @@ TEST(DataLoader, HasNothingLeftOfAnEpochThatWasOver) {
   EXPECT_TRUE(other.begin() == other.end());
   EXPECT_EQ(other.state(), over);
   EXPECT_FALSE(other.begin() == other.end()) << "the place counts once";
-  other.resume({.length = 10, .epoch = 4, .consumed = 5});
+  other.resume({.length = 10, .order = over.order, .epoch = 4, .consumed = 5});
   EXPECT_EQ(other.begin()->ids, (Ids{5, 6, 7, 8, 9}));
-  other.resume({.length = 10, .epoch = 4, .consumed = 5});
+  other.resume({.length = 10, .order = over.order, .epoch = 4, .consumed = 5});
   other.set_epoch(5);
   EXPECT_EQ(other.begin()->ids, (Ids{0, 1, 2, 3, 4})) << "of another epoch";
   const auto it = other.begin();

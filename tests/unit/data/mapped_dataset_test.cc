@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
+#include <chrono>
 
 #include <fstream>
 #include <mutex>
@@ -157,6 +158,10 @@ TEST_F(MappedDataset, NamesAFileThatChangesUnderneath) {
   const auto path = write<std::uint16_t>("u16", 50000);
   const MappedTokens tokens(path, {.window = 10});
   EXPECT_EQ(tokens.batch(Ids{4999}).tokens.front(), 49990);
+  tokens.require_unchanged();
+  std::filesystem::last_write_time(path, std::filesystem::last_write_time(path) + std::chrono::hours(1));
+  expect_text(error_of<CorruptData>([&] { tokens.require_unchanged(); }),
+              {"u16' has changed while it is read: it had 100000 bytes, and has 100000, written since"});
   std::filesystem::resize_file(path, 1000);
   expect_text(error_of<CorruptData>([&] { tokens.batch(Ids{4999}); }),
               {"u16' has changed while it is read: it had 100000 bytes, and has 1000"});

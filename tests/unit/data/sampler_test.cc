@@ -160,7 +160,7 @@ TEST(BatchShardSampler, DropLastLeavesOutAShortBatchOnly) {
 template <typename Make>
 Ids run_with_resizes(std::int64_t length, std::int64_t epoch, Generator& random, const Make& make) {
   Ids read;
-  SamplerState state{.length = length, .seed = 6, .epoch = epoch};
+  SamplerState state{.length = length, .seed = 6, .order = EpochOrder::shuffled(length, 6).digest(), .epoch = epoch};
   while (state.consumed < length) {
     const int world = 1 + static_cast<int>(random.below(9));
     const auto batch_size = 1 + static_cast<std::int64_t>(random.below(20));
@@ -260,15 +260,50 @@ TEST(Samplers, CountWhatIsLeftOutAsConsumedAtTheEndOfAnEpoch) {
 
 TEST(Samplers, RefuseAStateOfOtherData) {
   BatchShardSampler sampler(10, 0, 2, {.seed = 1});
+  const std::uint64_t order = sampler.order().digest();
   EXPECT_EQ(error_of<InvalidArgument>([&] { sampler.resume({.length = 11, .seed = 1, .epoch = 4, .consumed = 3}); }),
             "BatchShardSampler: the state is of 11 samples with seed 1, this sampler of 10 with seed 1, and a place in "
             "the one is none in the other; give the sampler the same, or begin an epoch anew with set_epoch(4)");
   EXPECT_THROW(sampler.resume({.length = 10, .seed = 2, .epoch = 4, .consumed = 3}), InvalidArgument);
-  EXPECT_THROW(sampler.resume({.length = 10, .seed = 1, .epoch = -4, .consumed = 3}), InvalidArgument);
-  EXPECT_EQ(error_of<InvalidArgument>([&] { sampler.resume({.length = 10, .seed = 1, .epoch = 4, .consumed = 11}); }),
+  EXPECT_THROW(sampler.resume({.length = 10, .seed = 1, .order = order, .epoch = -4, .consumed = 3}), InvalidArgument);
+  EXPECT_EQ(error_of<InvalidArgument>(
+                [&] { sampler.resume({.length = 10, .seed = 1, .order = order, .epoch = 4, .consumed = 11}); }),
             "BatchShardSampler: the state says that 11 of 10 samples are consumed");
+  // Of one length and one seed, in other orders.
+  const std::vector<double> weights(10, 1.0);
+  std::vector<std::int64_t> backwards(10);
+  for (std::int64_t i = 0; i < 10; ++i) backwards[static_cast<std::size_t>(i)] = 9 - i;
+  for (const EpochOrder& other : {EpochOrder::in_order(10).within(backwards), EpochOrder::in_order(10),
+                                  EpochOrder::weighted(weights, 10, 0), EpochOrder::shuffled(10, 0)}) {
+    DistributedSampler writer(other, 0, 2);
+    for (const EpochOrder& own : {EpochOrder::in_order(10), EpochOrder::shuffled(10, 0)}) {
+      DistributedSampler reader(own, 0, 2);
+      const auto resume = [&] { reader.resume(writer.state_after(1, 2)); };
+      if (own.digest() == other.digest()) {
+        EXPECT_NO_THROW(resume());
+      } else {
+        EXPECT_EQ(error_of<InvalidArgument>(resume),
+                  "DistributedSampler: the state is of another order than this sampler's (shuffled or not, other "
+                  "weights, another subset); give the sampler the same, or begin an epoch anew with set_epoch(0)");
+      }
+    }
+  }
   EXPECT_THROW(static_cast<void>(sampler.state_after(6, 2)), InvalidArgument);
-  EXPECT_EQ(sampler.state_after(0, 2), (SamplerState{.length = 10, .seed = 1})) << "nothing was changed";
+  EXPECT_EQ(sampler.state_after(0, 2), (SamplerState{.length = 10, .seed = 1, .order = order}))
+      << "nothing was changed";
+}
+
+TEST(Samplers, TellApartWhatDealsOutTheSameOrderInAnotherWay) {
+  const EpochOrder order = EpochOrder::shuffled(1000, 3);
+  std::set<std::vector<std::pair<std::string, std::uint64_t>>> identities;
+  for (const Uneven uneven : {Uneven::pad, Uneven::drop, Uneven::exact}) {
+    identities.insert(DistributedSampler(order, 0, 3, uneven).identity(64));
+  }
+  identities.insert(BatchShardSampler(order, 0, 3).identity(64));
+  identities.insert(BatchShardSampler(order, 0, 2).identity(64));
+  identities.insert(BatchShardSampler(order, 0, 3, /*drop_last=*/true).identity(64));
+  EXPECT_EQ(identities.size(), 6u);
+  EXPECT_EQ(BatchShardSampler(order, 2, 3).identity(64), BatchShardSampler(order, 0, 3).identity(64));
 }
 
 TEST(Samplers, TakeEveryNumberThatFits) {

@@ -75,10 +75,11 @@ class LOCKSTEP_API LoaderCore {
          std::shared_ptr<std::int64_t> handed);
     // Null after the last.
     OrderedPrefetch::Item next();
-    bool is_over() const { return prefetch_.position() == count_; }
+    // next() has said so.
+    bool is_over() const { return is_over_; }
 
    private:
-    std::int64_t count_;
+    bool is_over_ = false;
     std::shared_ptr<std::int64_t> handed_;
     OrderedPrefetch prefetch_;
   };

@@ -10,11 +10,11 @@
 // them meanwhile.
 //
 // Threads: any number at once. Copies share the mapping.
-// Failure: InvalidArgument for what is no file to read (missing, unreadable, a folder, empty, shorter than a sample);
-//   CorruptData for a file that is no whole number of tokens or records; SystemError where mapping fails. A file must
-//   not change while it is mapped: batch() looks at its size and time, and throws CorruptData if they are not those at
-//   the beginning. One that is cut short within the call, or a disk that fails, ends the process by SIGBUS, which no
-//   library can turn into an exception for its program.
+// Failure: InvalidArgument for what is no file to read (missing, unreadable, a folder, empty, tokens for no
+//   window); CorruptData for a file that is no whole number of tokens or records; SystemError where mapping fails. A
+//   file must not change while it is mapped: batch() looks at its size and time, and throws CorruptData if they are not
+//   those at the beginning. One that is cut short within the call, or a disk that fails, ends the process by SIGBUS,
+//   which no library can turn into an exception for its program.
 #pragma once
 
 #include <cstddef>
@@ -67,9 +67,11 @@ class LOCKSTEP_API MappedTokens {
   std::int64_t size() const { return size_; }      // samples
   std::int64_t tokens() const { return tokens_; }  // in the file
   TokenBatch batch(std::span<const std::int64_t> ids) const;
-  // Writes sample `id` to `window`, which has as many places.
+  // Writes sample `id` to `window`, which has as many places. Looks at the samples alone: see require_unchanged().
   void read(std::int64_t id, std::span<std::int64_t> window) const;
   void prefetch(std::span<const std::int64_t> ids) const;
+  // What batch() begins with, for who reads samples one by one.
+  void require_unchanged() const { file_.require_unchanged(); }
 
  private:
   std::size_t begin_of(std::int64_t id) const;
@@ -99,9 +101,11 @@ class LOCKSTEP_API MappedRecords {
 
   std::int64_t size() const { return size_; }
   RecordBatch batch(std::span<const std::int64_t> ids) const;
-  // Valid as long as this or a copy lives.
+  // Valid as long as this or a copy lives. Looks at the samples alone: see require_unchanged().
   std::span<const std::byte> record(std::int64_t id) const;
   void prefetch(std::span<const std::int64_t> ids) const;
+  // What batch() begins with, for who reads samples one by one.
+  void require_unchanged() const { file_.require_unchanged(); }
 
  private:
   MappedFile file_;

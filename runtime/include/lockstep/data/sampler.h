@@ -31,6 +31,7 @@ LOCKSTEP_API RowRange chunk(std::int64_t rows, int rank, int world);
 struct SamplerState {
   std::int64_t length = 0;  // samples in an epoch
   std::uint64_t seed = 0;
+  std::uint64_t order = 0;  // EpochOrder::digest()
   std::int64_t epoch = 0;
   std::int64_t consumed = 0;  // the first samples of the epoch's order, by all ranks together; `length`: it is over
   bool operator==(const SamplerState&) const = default;
@@ -48,7 +49,7 @@ class LOCKSTEP_API Sampler {
   // Goes to the beginning of an epoch, which is equal on all ranks. At first it is at that of epoch 0.
   void set_epoch(std::int64_t epoch);
   // Goes on behind what another run has consumed, at any number of ranks and any batch size. InvalidArgument if that
-  // was of another length or seed.
+  // was of another length, seed or order.
   void resume(const SamplerState& state);
   // The place after that many batches of this pass.
   SamplerState state_after(std::int64_t batches, std::int64_t batch_size) const;
@@ -59,7 +60,7 @@ class LOCKSTEP_API Sampler {
   std::vector<std::int64_t> batch(std::int64_t index, std::int64_t batch_size) const;
 
   const EpochOrder& order() const { return order_; }
-  // What decides, beside the rank and the world, which samples batch() returns: names and values, which are to be the
+  // What decides, beside the rank, which samples batch() returns: names and values, which are to be the
   // same on all ranks. For DistributedDataParallel::watch().
   std::vector<std::pair<std::string, std::uint64_t>> identity(std::int64_t batch_size) const;
 
@@ -82,6 +83,8 @@ class LOCKSTEP_API Sampler {
   // When `left` samples of the epoch are left: the batches in them, and this rank's rows of the next.
   virtual std::int64_t batches_in(std::int64_t left, std::int64_t batch_size) const = 0;
   virtual Rows next_rows(std::int64_t left, std::int64_t batch_size) const = 0;
+  // What it does with a number of samples that batches or ranks don't divide.
+  virtual std::uint64_t remainder() const = 0;
 
   void check_batch_size(std::int64_t batch_size) const;
 
@@ -116,6 +119,7 @@ class LOCKSTEP_API DistributedSampler final : public Sampler {
   std::int64_t rows_of_all(std::int64_t batch_size) const override;
   std::int64_t batches_in(std::int64_t left, std::int64_t batch_size) const override;
   Rows next_rows(std::int64_t left, std::int64_t batch_size) const override;
+  std::uint64_t remainder() const override { return static_cast<std::uint64_t>(uneven_); }
   // Of the `left` samples those that `rank` gets.
   std::int64_t share_of(int rank, std::int64_t left) const;
 
@@ -140,6 +144,7 @@ class LOCKSTEP_API BatchShardSampler final : public Sampler {
   std::int64_t rows_of_all(std::int64_t batch_size) const override { return batch_size; }
   std::int64_t batches_in(std::int64_t left, std::int64_t batch_size) const override;
   Rows next_rows(std::int64_t left, std::int64_t batch_size) const override;
+  std::uint64_t remainder() const override { return drop_last_ ? 1 : 0; }
 
   bool drop_last_;
 };

@@ -13,7 +13,7 @@ namespace lockstep {
 
 // Names and values, in one order on all ranks: at most kMostDataNumbers.
 using DataNumbers = std::vector<std::pair<std::string, std::uint64_t>>;
-inline constexpr std::size_t kMostDataNumbers = 8;
+inline constexpr std::size_t kMostDataNumbers = 12;
 
 // Asked in every synchronised step. What the loaders' identity() returns.
 using DataIdentity = std::function<DataNumbers()>;

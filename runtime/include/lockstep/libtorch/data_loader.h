@@ -27,6 +27,7 @@
 #include <torch/data/dataloader/stateless.h>
 #include <torch/data/dataloader_options.h>
 #include <torch/data/example.h>
+#include <torch/data/worker_exception.h>
 
 #include <cstddef>
 #include <iterator>
@@ -88,12 +89,7 @@ class DataLoader {
     Batch& operator*() const { return *batch_; }
     Batch* operator->() const { return &*batch_; }
     Iterator& operator++() {
-      try {
-        ++batch_;
-      } catch (...) {
-        loader_->sampler_.took_batch();
-        throw;
-      }
+      reading([&] { ++batch_; });
       arrive();
       return *this;
     }
@@ -101,14 +97,22 @@ class DataLoader {
     bool operator==(std::default_sentinel_t) const { return loader_->is_over_; }
 
    private:
-    // Torch reads the first batch when it is compared, the others when it is incremented.
-    void arrive() {
+    // A batch that could not be read is behind the program too. The timeout of a wait for the workers takes none.
+    template <typename Read>
+    void reading(Read read) {
       try {
-        loader_->is_over_ = batch_ == loader_->inner_->end();
-      } catch (...) {
+        read();
+      } catch (const ::torch::data::WorkerException&) {
         loader_->sampler_.took_batch();
         throw;
+      } catch (...) {
+        if (loader_->options_.workers() == 0) loader_->sampler_.took_batch();
+        throw;
       }
+    }
+    // Torch reads the first batch when it is compared, the others when it is incremented.
+    void arrive() {
+      reading([&] { loader_->is_over_ = batch_ == loader_->inner_->end(); });
       if (!loader_->is_over_ && !loader_->sampler_.took_batch()) remove_rows(*batch_);
     }
 

@@ -76,11 +76,7 @@ class LOCKSTEP_API ShardSampler : public ::torch::data::samplers::Sampler<> {
   std::shared_ptr<State> state_;  // what copies share
 };
 
-struct SamplerOptions {
-  bool shuffle = true;
-  std::uint64_t seed = 0;  // equal on all ranks
-  Uneven uneven = Uneven::pad;
-};
+using SamplerOptions = data::DistributedSamplerOptions;
 
 // PyTorch's DistributedSampler: rank r reads positions r, r + world, r + 2 world, ... of the epoch's order. The batch
 // size is the loader's, and counts the rows of this rank. With Uneven::exact and torch's own loader, a rank without

@@ -12,16 +12,19 @@
 //
 // A rank adds what it has seen itself: with each sample on one rank (data::chunk, or a sampler that pads nothing) the
 // result is that of one process. Whole numbers are summed exactly; floating-point sums of a rank carry their rounding
-// errors along, and the ranks' are added in rank order. A NaN that a rank adds shows in the result.
+// errors along, and the ranks' are added in rank order. A NaN that a rank adds shows in the result, but for
+// one with a count of 0: the mean of no rows.
 //
 // Threads: the group's. Failure: what the group throws.
 #pragma once
 
 #include <concepts>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -64,6 +67,11 @@ class LOCKSTEP_API Metrics {
   // Adds to this rank's part of `name`: a sum, and what it is the sum of. InvalidArgument for a count below 0, and an
   // empty name.
   void add(std::string_view name, std::integral auto sum, std::int64_t count = 1) {
+    if constexpr (sizeof(sum) == 8 && !std::is_signed_v<decltype(sum)>) {
+      if (sum > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
+        return add_real(name, static_cast<double>(sum), count);
+      }
+    }
     add_whole(name, static_cast<std::int64_t>(sum), count);
   }
   void add(std::string_view name, std::floating_point auto sum, std::int64_t count = 1) {
