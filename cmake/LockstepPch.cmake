@@ -31,23 +31,28 @@ function(lockstep_pch NAME)
   target_precompile_headers(${NAME} PRIVATE ${P_HEADERS})
 endfunction()
 
-# lockstep_use_pch(TARGET NAME): where LOCKSTEP_PCH is ON.
+# lockstep_use_pch(TARGET NAME): where LOCKSTEP_PCH is ON. All but lockstep_pch_rooms are for tests, which are not optimised.
 function(lockstep_use_pch TARGET NAME)
   if(LOCKSTEP_PCH)
     target_precompile_headers(${TARGET} REUSE_FROM ${NAME})
+    if(NOT NAME STREQUAL "lockstep_pch_rooms")
+      target_compile_options(${TARGET} PRIVATE ${unoptimised})
+    endif()
   endif()
 endfunction()
 
 set(standard_headers <algorithm> <atomic> <chrono> <condition_variable> <filesystem> <functional> <map> <memory> <mutex>
                      <optional> <set> <span> <string> <string_view> <thread> <unordered_map> <variant> <vector>
                      <fmt/format.h> <fmt/ranges.h>)
-if(LOCKSTEP_HAVE_LIBTORCH)
-  # For executables. torch/torch.h costs more than ten seconds: LibTorch's tests take this one where LOCKSTEP_PCH is OFF too.
-  lockstep_pch(lockstep_pch_torch COMPILED -fPIE LIBS torch HEADERS <torch/torch.h>)
-endif()
 set(unoptimised "")
 if(LOCKSTEP_PCH)
   set(unoptimised -O0)
+endif()
+if(LOCKSTEP_HAVE_LIBTORCH)
+  # For tests. torch/torch.h costs more than ten seconds: LibTorch's tests take this one where LOCKSTEP_PCH is OFF too.
+  lockstep_pch(lockstep_pch_torch COMPILED -fPIE ${unoptimised} LIBS torch HEADERS <torch/torch.h>)
+endif()
+if(LOCKSTEP_PCH)
   lockstep_pch(lockstep_pch_rooms COMPILED -fPIC LIBS spdlog::spdlog HEADERS ${standard_headers})
   if(LOCKSTEP_BUILD_TESTS)
     lockstep_pch(lockstep_pch_tests COMPILED -fPIE ${unoptimised} LIBS spdlog::spdlog GTest::gtest

@@ -48,8 +48,9 @@ void pull(const Task& task, const Chunk& chunk, const Sources& sources, Scratch&
   const auto rank = static_cast<std::size_t>(task.rank);
   const auto size = static_cast<std::size_t>(task.size);
   const auto root = static_cast<std::size_t>(task.record.root);
-  std::byte* output = bytes_of(task.output) + chunk.offset * element;
   if (bytes == 0) return;
+  // Some ranks of some operations have none.
+  std::byte* const output = task.output.data == nullptr ? nullptr : bytes_of(task.output) + chunk.offset * element;
   switch (task.record.kind) {
     case OpKind::barrier:
     case OpKind::allocate: return;

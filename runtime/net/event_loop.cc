@@ -67,11 +67,12 @@ void EventLoop::run() {
     if (count < 0 && errno != EINTR) throw SystemError("epoll_wait", errno);
     for (int i = 0; i < count; ++i) {
       const auto& event = events[static_cast<std::size_t>(i)];
-      if (event.data.u64 == kWakeupId) {
+      const std::uint64_t id = event.data.u64;  // not aligned there
+      if (id == kWakeupId) {
         run_posted();
         continue;
       }
-      const auto found = handlers_.find(event.data.u64);
+      const auto found = handlers_.find(id);
       if (found == handlers_.end()) continue;  // An earlier handler of this batch removed it.
       const auto handler = found->second;      // It may remove itself while it runs.
       (*handler)(event.events);

@@ -83,7 +83,7 @@ void NcclCollective::exchange(const LaunchContext& context, bool gives_parts, bo
   const bool gives = giver < 0 || giver == context.rank;
   const bool takes = taker < 0 || taker == context.rank;
   const auto at = [&](std::byte* data, bool in_parts, int r) {
-    return in_parts ? data + static_cast<std::size_t>(r) * part : data;
+    return in_parts && data != nullptr ? data + static_cast<std::size_t>(r) * part : data;
   };
   for (int r = 0; r < context.size; ++r) {
     const bool to = gives && (taker < 0 || taker == r);

@@ -68,6 +68,7 @@ LOCKSTEP_CLONES void causal_softmax_backward(float* gradient, const float* weigh
 void attention(float* out, float* weights, const float* qkv, const AttentionShape& shape) {
   const std::int64_t time = shape.time, size = shape.head_size, channels = shape.heads * size, wide = 3 * channels;
   const float factor = 1.0f / std::sqrt(static_cast<float>(size));
+  if (time == 0) return;
   for (std::int64_t b = 0; b < shape.batch; ++b) {
     for (std::int64_t h = 0; h < shape.heads; ++h) {
       const float* q = qkv + b * time * wide + h * size;
