@@ -8,7 +8,8 @@ set(rooms proto runtime/base runtime/trace runtime/net runtime/store runtime/sto
           runtime/membership runtime/rendezvous runtime/device runtime/comm runtime/comm/failure runtime/comm/shm
           runtime/comm/wire runtime/comm/gloo runtime/comm/mpi runtime/comm/init runtime/ddp runtime/metrics runtime/progress
           runtime/data
-          runtime/checkpoint runtime/tensor runtime/tensor/cpu runtime/autograd runtime/data/tensor runtime/nn runtime/optim runtime/train
+          runtime/checkpoint runtime/checkpoint/snapshot runtime/snapshot
+          runtime/tensor runtime/tensor/cpu runtime/autograd runtime/data/tensor runtime/nn runtime/optim runtime/train
           runtime/libtorch runtime/cuda runtime/comm/nccl launcher launcher/probe)
 # In the order above: a room's line names only rooms before it, so one pass makes the rule transitive.
 set(may_include_proto "")
@@ -33,14 +34,16 @@ set(may_include_runtime/metrics runtime/comm)
 set(may_include_runtime/progress runtime/ddp)
 set(may_include_runtime/data runtime/base)
 set(may_include_runtime/checkpoint runtime/device)
+set(may_include_runtime/checkpoint/snapshot runtime/checkpoint)
+set(may_include_runtime/snapshot runtime/ddp runtime/metrics runtime/data runtime/checkpoint/snapshot)
 set(may_include_runtime/tensor runtime/device)
 set(may_include_runtime/tensor/cpu runtime/tensor)
 set(may_include_runtime/autograd runtime/tensor)
 set(may_include_runtime/data/tensor runtime/data runtime/tensor)
 set(may_include_runtime/nn runtime/autograd)
 set(may_include_runtime/optim runtime/tensor)
-set(may_include_runtime/train runtime/comm/init runtime/ddp runtime/metrics runtime/data/tensor runtime/checkpoint runtime/nn runtime/optim)
-set(may_include_runtime/libtorch runtime/ddp runtime/metrics runtime/data runtime/checkpoint)
+set(may_include_runtime/train runtime/comm/init runtime/snapshot runtime/data/tensor runtime/nn runtime/optim)
+set(may_include_runtime/libtorch runtime/snapshot)
 # The plug-in's core is the device; it says to the core what it brings, collectives among it.
 set(may_include_runtime/cuda runtime/comm)
 set(may_include_runtime/comm/nccl runtime/comm/failure runtime/cuda)
@@ -53,7 +56,7 @@ set(homes
     "^spdlog/|runtime/base"
     "^(openssl/|xxhash)|runtime/base"
     "^(oneapi/|dnnl)|runtime/tensor/cpu"
-    "^nlohmann/|runtime/checkpoint runtime/rendezvous launcher launcher/probe"
+    "^nlohmann/|runtime/checkpoint runtime/checkpoint/snapshot runtime/rendezvous launcher launcher/probe"
     "^CLI/|launcher"
     # Sockets are made in net; the store's server and clients send and receive on those they were given.
     "^sys/socket\\.h$|runtime/net runtime/store/server runtime/store/client runtime/membership"

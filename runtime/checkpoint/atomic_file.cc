@@ -14,14 +14,22 @@
 #include "lockstep/base/error.h"
 #include "runtime/base/io.h"
 #include "runtime/base/resource_limit.h"
+#include "runtime/checkpoint/storage.h"
 
 namespace lockstep::checkpoint {
+namespace {
+
+using Kind = StorageOperation::Kind;
+
+}  // namespace
+
 AtomicFile::AtomicFile(std::filesystem::path path)
     : path_(std::move(path)), folder_(path_.has_parent_path() ? path_.parent_path() : ".") {
   std::error_code ignored;
   if (!path_.has_filename() || std::filesystem::is_directory(path_, ignored)) {
     throw InvalidArgument(fmt::format("writing '{}': this names a folder; give the file a name", path_.string()));
   }
+  observe({.kind = Kind::create, .path = temporary_name()});
   fd_.reset(uninterrupted([&] { return ::open(folder_.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666); }));
   if (fd_) return;
   if (errno == ENOENT || errno == ENOTDIR) {
@@ -30,7 +38,7 @@ AtomicFile::AtomicFile(std::filesystem::path path)
   }
   // EOPNOTSUPP where the file system can't, EISDIR where the kernel doesn't know O_TMPFILE.
   if (errno != EOPNOTSUPP && errno != EISDIR) fail("open", errno);
-  const std::string name = fmt::format("{}.tmp.{}", path_.string(), ::getpid());
+  const std::string name = temporary_name();
   fd_.reset(uninterrupted([&] { return ::open(name.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666); }));
   if (!fd_) fail("open", errno);
   temporary_ = name;
@@ -44,6 +52,8 @@ void AtomicFile::write(std::span<const std::byte> bytes) {
   // A write beyond it would end the process with SIGXFSZ.
   const auto largest = resource_limit(RLIMIT_FSIZE);
   if (largest && written_ + bytes.size() > *largest) fail("write", EFBIG);
+  observe({.kind = Kind::write, .path = temporary_name(), .bytes = bytes});
+  hash_.add(bytes.data(), bytes.size());
   while (!bytes.empty()) {
     const ssize_t written = ::write(fd_.get(), bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;
@@ -55,21 +65,24 @@ void AtomicFile::write(std::span<const std::byte> bytes) {
 }
 
 void AtomicFile::commit() {
+  observe({.kind = Kind::sync_file, .path = temporary_name()});
   if (uninterrupted([&] { return ::fsync(fd_.get()); }) != 0) fail("fsync", errno);
   if (temporary_.empty()) {
     // link(2) can't replace a file, so the name comes in two steps. What lies there from a killed process is complete
     // but was never told to anybody: it may go.
-    const std::string name = fmt::format("{}.tmp.{}", path_.string(), ::getpid());
+    const std::string name = temporary_name();
     const std::string source = fmt::format("/proc/self/fd/{}", fd_.get());
     const auto link = [&] { return ::linkat(AT_FDCWD, source.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW); };
     if (link() != 0 && (errno != EEXIST || ::unlink(name.c_str()) != 0 || link() != 0)) fail("linkat", errno);
     temporary_ = name;
   }
+  observe({.kind = Kind::rename, .path = temporary_name(), .to = path_});
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("rename", errno);
   temporary_.clear();
-  UniqueFd folder(uninterrupted([&] { return ::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
-  if (!folder || uninterrupted([&] { return ::fsync(folder.get()); }) != 0) fail("fsync of the folder", errno);
+  sync_folder(folder_);
 }
+
+std::string AtomicFile::temporary_name() const { return fmt::format("{}.tmp.{}", path_.string(), ::getpid()); }
 
 void AtomicFile::fail(const char* call, int error_number) const {
   throw SystemError(fmt::format("writing '{}': {}", path_.string(), call), error_number);

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "lockstep/base/owner_process.h"
+#include "runtime/base/hash.h"
 #include "runtime/base/unique_fd.h"
 
 namespace lockstep::checkpoint {
@@ -29,8 +30,12 @@ class AtomicFile {
   void write(std::span<const std::byte> bytes);
   // Data to disk, then the name, then the folder. Call it once, last.
   void commit();
+  // XXH3 of what was written, and how much that is.
+  std::uint64_t hash() const { return hash_.value(); }
+  std::uint64_t bytes() const { return written_; }
 
  private:
+  std::string temporary_name() const;
   [[noreturn]] void fail(const char* call, int error_number) const;
 
   std::filesystem::path path_;
@@ -38,6 +43,7 @@ class AtomicFile {
   std::string temporary_;  // its name for as long as it has one
   UniqueFd fd_;
   std::uint64_t written_ = 0;
+  Hasher64 hash_;
   OwnerProcess owner_;  // who may remove it
 };
 

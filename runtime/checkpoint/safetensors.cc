@@ -17,6 +17,7 @@
 #include "runtime/base/unique_fd.h"
 #include "runtime/checkpoint/atomic_file.h"
 #include "runtime/checkpoint/header.h"
+#include "runtime/checkpoint/written_file.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -42,6 +43,11 @@ bool read_at(int fd, std::span<std::byte> destination, std::uint64_t offset, con
 
 void write_safetensors(const std::filesystem::path& path, std::span<const TensorSource> tensors,
                        const Metadata& metadata) {
+  write_tensors(path, tensors, metadata);
+}
+
+WrittenFile write_tensors(const std::filesystem::path& path, std::span<const TensorSource> tensors,
+                          const Metadata& metadata) {
   // Widest elements first, as the reference does: with the padded header every tensor is aligned.
   std::vector<const TensorSource*> sorted;
   for (const TensorSource& tensor : tensors) sorted.push_back(&tensor);
@@ -74,6 +80,7 @@ void write_safetensors(const std::filesystem::path& path, std::span<const Tensor
   file.write(std::as_bytes(std::span(text)));
   for (const TensorSource* tensor : sorted) file.write(tensor->bytes);
   file.commit();
+  return {file.bytes(), file.hash()};
 }
 
 SafetensorsFile::SafetensorsFile(std::filesystem::path path) : path_(std::move(path)) {

@@ -18,11 +18,11 @@ using Json = nlohmann::json;
 
 }  // namespace
 
-nlohmann::json parse_json(std::string_view text, std::string_view what) {
+nlohmann::json parse_json(std::string_view text, std::string_view what, int most_depth) {
   std::vector<std::set<std::string>> keys;
   const auto check = [&](int depth, Json::parse_event_t event, Json& value) {
     if (event == Json::parse_event_t::object_start || event == Json::parse_event_t::array_start) {
-      if (depth >= 3) throw CorruptData(fmt::format("{} is nested too deeply", what));
+      if (depth >= most_depth) throw CorruptData(fmt::format("{} is nested too deeply", what));
       keys.emplace_back();
     } else if (event == Json::parse_event_t::object_end || event == Json::parse_event_t::array_end) {
       keys.pop_back();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// JSON of files from elsewhere, which may say little: three levels, and no key twice (a parser that keeps the last one,
+// JSON of files from elsewhere, which may say little: few levels, and no key twice (a parser that keeps the last one,
 // and another that keeps the first, would read different weights from the same file).
 #pragma once
 
@@ -11,7 +11,7 @@ namespace lockstep::checkpoint {
 // What is quoted of a text from a file.
 inline constexpr std::size_t kMostShown = 200;
 
-// Throws CorruptData: "`what` is no JSON: ...".
-nlohmann::json parse_json(std::string_view text, std::string_view what);
+// Throws CorruptData: "`what` is no JSON: ...", and for what is nested deeper than `most_depth`.
+nlohmann::json parse_json(std::string_view text, std::string_view what, int most_depth = 3);
 
 }  // namespace lockstep::checkpoint

@@ -52,6 +52,7 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   std::vector<at::Tensor> parameters() const override;
   const std::shared_ptr<ProcessGroup>& group() const override { return group_; }
   std::int64_t steps() const override { return steps_before_ + steps_; }
+  void before_update(std::function<void()> action) override { before_update_ = std::move(action); }
   void set_steps(std::int64_t steps) override {
     steps_before_ = checked_steps(steps) - steps_;
     seeded_step_ = -1;  // the next forward is the first of its step, as in a fresh process
@@ -166,6 +167,7 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   // In a world of one asking for the last batch looks for what the device has ended.
   mutable LossRecord losses_;
   mutable GlobalBatch last_batch_;
+  std::function<void()> before_update_;
 };
 
 }  // namespace lockstep::libtorch

@@ -160,9 +160,12 @@ void ReplicaImpl::end() {
   in_step_ = false;
   failure_.forget();
   if (group_->size() == 1) losses_.read_known(last_batch_);
-  if (alone_ || !synchronize_) return;
-  const OnCurrentStream ordered(*group_);
-  divergence_->judge(steps_ - 1, reducer_->noted());
+  if (!synchronize_) return;
+  if (!alone_) {
+    const OnCurrentStream ordered(*group_);
+    divergence_->judge(steps_ - 1, reducer_->noted());
+  }
+  if (before_update_) before_update_();
 }
 
 void ReplicaImpl::end_with_arena() {

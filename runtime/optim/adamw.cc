@@ -24,12 +24,16 @@ AdamW::AdamW(std::vector<ParameterGroup> groups, const AdamWOptions& options)
   moment2_ = zeros_like_parameters();
 }
 
+std::vector<std::pair<std::string, double>> AdamW::settings() const {
+  return {{"beta1", options_.beta1}, {"beta2", options_.beta2}, {"eps", options_.epsilon}};
+}
+
 std::vector<NamedState> AdamW::state() const {
   std::vector<NamedState> result;
   for (std::size_t i = 0; i < moment1_.size(); ++i) {
-    result.push_back({fmt::format("step.{}", i), steps_taken_[i]});
-    result.push_back({fmt::format("moment1.{}", i), moment1_[i]});
-    result.push_back({fmt::format("moment2.{}", i), moment2_[i]});
+    result.push_back({"step", i, steps_taken_[i]});
+    result.push_back({"exp_avg", i, moment1_[i]});
+    result.push_back({"exp_avg_sq", i, moment2_[i]});
   }
   return result;
 }

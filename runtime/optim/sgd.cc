@@ -20,9 +20,13 @@ SGD::SGD(std::vector<ParameterGroup> groups, const SgdOptions& options)
   if (options.momentum > 0) velocity_ = zeros_like_parameters();
 }
 
+std::vector<std::pair<std::string, double>> SGD::settings() const {
+  return {{"momentum", options_.momentum}, {"nesterov", options_.nesterov ? 1.0 : 0.0}};
+}
+
 std::vector<NamedState> SGD::state() const {
   std::vector<NamedState> result;
-  for (std::size_t i = 0; i < velocity_.size(); ++i) result.push_back({fmt::format("velocity.{}", i), velocity_[i]});
+  for (std::size_t i = 0; i < velocity_.size(); ++i) result.push_back({"momentum_buffer", i, velocity_[i]});
   return result;
 }
 

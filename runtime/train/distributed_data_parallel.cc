@@ -185,6 +185,7 @@ void DistributedDataParallel::in_step(Call call) {
   last_batch_ = global_batch_of(reducer_.noted(), loss_, group_->size());
   last_weight_ = last_batch_.weight;
   divergence_->judge(steps_ - 1, reducer_.noted());  // what it throws, all ranks throw: no failure of this one's
+  if (before_update_) before_update_();
 }
 
 std::int64_t DistributedDataParallel::backward(const Tensor& loss) {

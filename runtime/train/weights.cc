@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/train/weights.h"
 
-#include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "lockstep/ddp/broadcast_parameters.h"
 #include "lockstep/ddp/on_rank0.h"
 #include "runtime/checkpoint/load.h"
+#include "runtime/snapshot/transpose.h"
 
 namespace lockstep {
 namespace {
@@ -24,23 +24,13 @@ std::vector<std::int64_t> shape_in_files(const Tensor& parameter, nn::FileLayout
   return shape;
 }
 
-// On the host, from its layout in memory to that in files or back, which is the same step.
-Tensor swap_layout(const Tensor& from, nn::FileLayout layout) {
-  if (layout == nn::FileLayout::as_it_is) return from;
-  const std::int64_t rows = from.size(0), columns = from.size(1);
-  const Tensor to = Tensor::empty({columns, rows}, from.dtype());
-  const auto* const read = from.data<float>();
-  auto* const written = to.data<float>();
-  // Lines of 64 bytes are read and written whole.
-  constexpr std::int64_t kBlock = 16;
-  for (std::int64_t r = 0; r < rows; r += kBlock) {
-    for (std::int64_t c = 0; c < columns; c += kBlock) {
-      for (std::int64_t i = r; i < std::min(rows, r + kBlock); ++i) {
-        for (std::int64_t j = c; j < std::min(columns, c + kBlock); ++j) written[j * rows + i] = read[i * columns + j];
-      }
-    }
-  }
-  return to;
+// A copy on the host, from its layout in memory to that in files.
+Tensor in_file_layout(const Tensor& tensor, nn::FileLayout layout) {
+  const Tensor host = tensor.to(DeviceId{});
+  if (layout == nn::FileLayout::as_it_is) return host;
+  const Tensor swapped = host.clone();
+  transpose(bytes_of(swapped), host.size(0), host.size(1), size_of(host.dtype()));
+  return swapped.view_as(Shape({host.size(1), host.size(0)}));
 }
 
 // The model's parameters, as files have them.
@@ -61,7 +51,7 @@ void save_weights(const std::filesystem::path& path, const nn::Module& model, co
   std::vector<checkpoint::TensorSource> sources;
   for (const auto& [name, tensor] : model.named_parameters()) {
     const nn::FileLayout layout = layouts[sources.size()];
-    hosts.push_back(swap_layout(tensor.to(DeviceId{}), layout));
+    hosts.push_back(in_file_layout(tensor, layout));
     sources.push_back({name, tensor.dtype(), shape_in_files(tensor, layout), bytes_of(hosts.back())});
   }
   checkpoint::write_safetensors(path, sources, metadata);
@@ -86,9 +76,11 @@ checkpoint::Loaded load_weights(const std::filesystem::path& path, const nn::Mod
   std::vector<Tensor> hosts(parameters.size());
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     if (!plan.sources[i]) continue;
-    const Tensor in_file = Tensor::empty(Shape(std::span(wanted[i].shape)), wanted[i].dtype);
-    files.read(*plan.sources[i], bytes_of(in_file));
-    hosts[i] = swap_layout(in_file, layouts[i]);
+    hosts[i] = Tensor::empty(parameters[i].shape(), wanted[i].dtype);
+    files.read(*plan.sources[i], bytes_of(hosts[i]));
+    if (layouts[i] == nn::FileLayout::transposed) {
+      transpose(bytes_of(hosts[i]), hosts[i].size(1), hosts[i].size(0), size_of(wanted[i].dtype));
+    }
   }
   for (std::size_t i = 0; i < hosts.size(); ++i) {
     if (plan.sources[i]) parameters[i].copy_from(hosts[i]);

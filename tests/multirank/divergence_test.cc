@@ -35,6 +35,8 @@ class FailingOnce final : public optim::Optimizer {
  public:
   FailingOnce(std::vector<Tensor> parameters, std::int64_t step, std::size_t parameter)
       : Optimizer({{std::move(parameters)}}, 0.1), step_(step), parameter_(parameter) {}
+  std::string name() const override { return "Test"; }
+  std::vector<std::pair<std::string, double>> settings() const override { return {}; }
   std::vector<optim::NamedState> state() const override { return {}; }
 
  private:

@@ -31,4 +31,5 @@
 #include "lockstep/tensor/tensor.h"
 #include "lockstep/train/distributed_data_parallel.h"
 #include "lockstep/train/gather.h"
+#include "lockstep/train/snapshots.h"
 #include "lockstep/train/weights.h"

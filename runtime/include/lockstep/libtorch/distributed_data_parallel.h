@@ -46,6 +46,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <type_traits>
@@ -155,6 +156,9 @@ class DistributedDataParallel {
   // For a run that goes on: the steps that it has done before. steps() counts from there, and with it what is random;
   // records and messages count this run's. Between steps, equal on all ranks. InvalidArgument if it is negative.
   void set_steps(std::int64_t steps) { replica_->set_steps(steps); }
+  // From now on runs `action` in each synchronised backward(), last: gradients are there, and no optimizer has written
+  // a parameter. Null: nothing. For Snapshots.
+  void before_update(std::function<void()> action) { replica_->before_update(std::move(action)); }
   // Summed over all ranks in the last synchronised step, or this rank's so far. 0: nobody had data. On a device blocks
   // until it is known, and of a Loss::sum is this rank's.
   std::int64_t last_weight() const { return replica_->last_weight(); }

@@ -8,6 +8,7 @@
 #include <torch/nn/module.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -58,6 +59,7 @@ class LOCKSTEP_API Replica {
   virtual const std::shared_ptr<ProcessGroup>& group() const = 0;
   virtual std::int64_t steps() const = 0;
   virtual void set_steps(std::int64_t steps) = 0;
+  virtual void before_update(std::function<void()> action) = 0;
   virtual std::int64_t last_weight() const = 0;
   virtual const GlobalBatch& last_batch() const = 0;
   virtual void check_replicas() const = 0;

@@ -22,6 +22,8 @@ class LOCKSTEP_API AdamW final : public Optimizer {
   explicit AdamW(std::vector<Tensor> parameters, const AdamWOptions& options = {});
   // Groups bring their own weight decay; the option's is not used.
   explicit AdamW(std::vector<ParameterGroup> groups, const AdamWOptions& options = {});
+  std::string name() const override { return "AdamW"; }
+  std::vector<std::pair<std::string, double>> settings() const override;
   std::vector<NamedState> state() const override;
 
  private:

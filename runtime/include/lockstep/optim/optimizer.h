@@ -2,8 +2,10 @@
 // What optimizers have in common.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/api.h"
@@ -17,10 +19,11 @@ struct ParameterGroup {
   double weight_decay = 0;  // 0 or more
 };
 
-// A tensor of an optimizer's state, for snapshots: "moment1.3" belongs to parameter 3. On the parameter's device, but
-// for counts (i64), which stay on the host.
+// A tensor of an optimizer's state, for snapshots, by PyTorch's name: "exp_avg" of parameters()[3]. As large as the
+// parameter and on its device, but for counts (i64 [1]), which stay on the host.
 struct NamedState {
   std::string name;
+  std::size_t parameter = 0;
   Tensor tensor;
 };
 
@@ -46,6 +49,11 @@ class LOCKSTEP_API Optimizer {
   std::int64_t steps() const { return steps_; }
   void set_steps(std::int64_t steps) { steps_ = steps; }
   const std::vector<Tensor>& parameters() const { return parameters_; }
+  double weight_decay(std::size_t index) const { return weight_decay_[index]; }
+  // "AdamW".
+  virtual std::string name() const = 0;
+  // What the constructor was given beside the learning rate and weight decays, by PyTorch's names.
+  virtual std::vector<std::pair<std::string, double>> settings() const = 0;
   // The state's tensors, in a fixed order: a snapshot saves them and copies into them.
   virtual std::vector<NamedState> state() const = 0;
 
@@ -54,7 +62,6 @@ class LOCKSTEP_API Optimizer {
   // Updates parameter `index`, whose gradient is there and was checked. Throws nothing: half a step can't be taken
   // back.
   virtual void update(std::size_t index, const Tensor& parameter, const Tensor& gradient) = 0;
-  double weight_decay(std::size_t index) const { return weight_decay_[index]; }
   // One tensor of zeros per parameter.
   std::vector<Tensor> zeros_like_parameters() const;
 

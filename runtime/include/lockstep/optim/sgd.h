@@ -19,6 +19,8 @@ class LOCKSTEP_API SGD final : public Optimizer {
  public:
   explicit SGD(std::vector<Tensor> parameters, const SgdOptions& options = {});
   explicit SGD(std::vector<ParameterGroup> groups, const SgdOptions& options = {});
+  std::string name() const override { return "SGD"; }
+  std::vector<std::pair<std::string, double>> settings() const override;
   std::vector<NamedState> state() const override;
 
  private:

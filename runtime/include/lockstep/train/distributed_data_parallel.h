@@ -31,6 +31,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -140,6 +141,9 @@ class LOCKSTEP_API DistributedDataParallel {
   // For a run that goes on: the steps that it has done before. steps() counts from there, and with it what is random;
   // records and messages count this run's. Between steps, equal on all ranks. InvalidArgument if it is negative.
   void set_steps(std::int64_t steps);
+  // From now on runs `action` in each synchronised backward(), last: gradients are there, and no optimizer has written
+  // a parameter. Null: nothing. For Snapshots.
+  void before_update(std::function<void()> action) { before_update_ = std::move(action); }
   // Summed over all ranks in the last synchronised step, or this rank's so far. 0: nobody had data, gradients are 0.
   std::int64_t last_weight() const { return last_weight_; }
   // All ranks' rows and loss in the last synchronised step.
@@ -188,6 +192,7 @@ class LOCKSTEP_API DistributedDataParallel {
   std::optional<std::int64_t> weight_;  // of the last forward; nothing after its backward
   std::int64_t last_weight_ = 0;
   GlobalBatch last_batch_;
+  std::function<void()> before_update_;
 };
 
 }  // namespace lockstep

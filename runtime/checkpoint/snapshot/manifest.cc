@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/checkpoint/snapshot/manifest.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/checkpoint/safetensors.h"
+#include "runtime/base/hash.h"
+#include "runtime/base/printable.h"
+#include "runtime/checkpoint/strict_json.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr const char* kFormat = "lockstep snapshot";
+constexpr int kVersion = 1;
+constexpr int kMostDepth = 7;  // manifest, items, item, values of all ranks, of one, a list, a number that is none
+constexpr std::array<const char*, 2> kItemKinds{"replicated", "per_rank"};
+constexpr std::array<const char*, 3> kAtAnotherSize{"refuse", "sum", "drop"};
+// JSON has no such numbers.
+constexpr const char* kNotANumber = "NaN";
+constexpr const char* kInfinity = "Infinity";
+constexpr const char* kMinusInfinity = "-Infinity";
+
+std::string hex(std::uint64_t hash) { return fmt::format("{:016x}", hash); }
+
+Json json_of(double number) {
+  if (std::isnan(number)) return {{"double", kNotANumber}};
+  if (std::isinf(number)) return {{"double", number > 0 ? kInfinity : kMinusInfinity}};
+  return number;
+}
+
+Json json_of(const SnapshotValue& value) {
+  return std::visit(
+      []<typename T>(const T& it) -> Json {
+        if constexpr (std::is_same_v<T, double>) {
+          return json_of(it);
+        } else if constexpr (std::is_same_v<T, std::vector<double>>) {
+          Json list = Json::array();
+          for (const double number : it) list.push_back(json_of(number));
+          return list;
+        } else {
+          return it;
+        }
+      },
+      value);
+}
+
+Json json_of(const SnapshotValues& values) {
+  Json json = Json::object();
+  for (const auto& [name, value] : values) json[name] = json_of(value);
+  return json;
+}
+
+std::string dump(const Json& json, int indent) {
+  try {
+    return json.dump(indent);
+  } catch (const Json::exception&) {  // the one thing that it refuses
+    throw InvalidArgument("snapshot: a name or a text of the program's own is not UTF-8; give another");
+  }
+}
+
+// What reads members, and says which is wrong.
+[[noreturn]] void refuse(const std::string& where, const char* wanted) {
+  throw CorruptData(fmt::format("{} is not {}", where, wanted));
+}
+
+const Json& member(const Json& json, const char* name, const std::string& where) {
+  if (!json.is_object()) refuse(where, "an object");
+  const auto found = json.find(name);
+  if (found == json.end()) throw CorruptData(fmt::format("{} has no '{}'", where, name));
+  return *found;
+}
+
+std::string text_at(const Json& json, const char* name, const std::string& where) {
+  const Json& found = member(json, name, where);
+  if (!found.is_string()) refuse(fmt::format("{}: '{}'", where, name), "text");
+  return found.get<std::string>();
+}
+
+std::uint64_t count_at(const Json& json, const char* name, const std::string& where) {
+  const Json& found = member(json, name, where);
+  if (!found.is_number_unsigned() || found.get<std::uint64_t>() > std::numeric_limits<std::int64_t>::max()) {
+    refuse(fmt::format("{}: '{}'", where, name), "a whole number of 0 or more");
+  }
+  return found.get<std::uint64_t>();
+}
+
+std::uint64_t hash_at(const Json& json, const char* name, const std::string& where) {
+  const std::string text = text_at(json, name, where);
+  std::uint64_t hash = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), hash, 16);
+  if (error != std::errc() || end != text.data() + text.size() || text.size() != 16) {
+    refuse(fmt::format("{}: '{}'", where, name), "a hash of 16 hexadecimal digits");
+  }
+  return hash;
+}
+
+template <typename Names>
+std::size_t choice_at(const Json& json, const char* name, const std::string& where, const Names& names) {
+  const std::string text = text_at(json, name, where);
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (text == names[i]) return i;
+  }
+  throw CorruptData(
+      fmt::format("{}: '{}' is '{}', which this version of lockstep does not know; read it with the "
+                  "version that wrote it, or a later one",
+                  where, name, printable(text)));
+}
+
+std::optional<double> number_of(const Json& json) {
+  if (json.is_number()) return json.get<double>();
+  if (!json.is_object() || json.size() != 1 || !json.contains("double")) return std::nullopt;
+  const Json& name = json["double"];
+  if (name == kNotANumber) return std::numeric_limits<double>::quiet_NaN();
+  if (name == kInfinity) return std::numeric_limits<double>::infinity();
+  if (name == kMinusInfinity) return -std::numeric_limits<double>::infinity();
+  return std::nullopt;
+}
+
+template <typename T, typename Convert>
+std::optional<SnapshotValue> list_of(const Json& json, Convert convert) {
+  std::vector<T> list;
+  for (const Json& item : json) {
+    const std::optional<T> value = convert(item);
+    if (!value) return std::nullopt;
+    list.push_back(*value);
+  }
+  return list;
+}
+
+std::optional<std::int64_t> int_of(const Json& json) {
+  if (!json.is_number_integer()) return std::nullopt;
+  if (json.is_number_unsigned() && json.get<std::uint64_t>() > std::numeric_limits<std::int64_t>::max()) {
+    return std::nullopt;
+  }
+  return json.get<std::int64_t>();
+}
+
+SnapshotValue value_of(const Json& json, const std::string& where) {
+  if (json.is_boolean()) return json.get<bool>();
+  if (const auto number = int_of(json)) return *number;
+  if (json.is_number_unsigned()) return json.get<std::uint64_t>();
+  if (const auto number = number_of(json)) return *number;
+  if (json.is_string()) return json.get<std::string>();
+  if (json.is_array()) {
+    if (auto list = list_of<std::int64_t>(json, int_of)) return *std::move(list);
+    if (auto list = list_of<double>(json, number_of)) return *std::move(list);
+    const auto text = [](const Json& item) -> std::optional<std::string> {
+      if (!item.is_string()) return std::nullopt;
+      return item.get<std::string>();
+    };
+    if (auto list = list_of<std::string>(json, text)) return *std::move(list);
+  }
+  refuse(where, "a number, text, true or false, or a list of one kind of them");
+}
+
+SnapshotValues values_of(const Json& json, const std::string& where) {
+  if (!json.is_object()) refuse(where, "an object");
+  SnapshotValues values;
+  for (const auto& [name, value] : json.items()) {
+    values.emplace(name, value_of(value, fmt::format("{}: {}", where, in_quotes(name))));
+  }
+  return values;
+}
+
+ManifestFile file_of(const Json& json, const std::string& where) {
+  ManifestFile file{.name = text_at(json, "name", where),
+                    .bytes = count_at(json, "bytes", where),
+                    .xxh3 = hash_at(json, "xxh3", where),
+                    .owner = static_cast<int>(count_at(json, "owner", where))};
+  // It is opened by this name, in the snapshot's folder and nowhere else.
+  if (file.name.empty() || file.name.front() == '.' || file.name.find('/') != file.name.npos) {
+    refuse(where, "named as a file of this folder");
+  }
+  return file;
+}
+
+ManifestItem item_of(const Json& json, const std::string& where) {
+  ManifestItem item{.name = text_at(json, "name", where), .type = text_at(json, "type", where)};
+  item.kind = static_cast<ItemKind>(choice_at(json, "kind", where, kItemKinds));
+  if (item.kind == ItemKind::per_rank) {
+    item.at_another_size = static_cast<AtAnotherSize>(choice_at(json, "at_another_size", where, kAtAnotherSize));
+  }
+  if (json.contains("tensors")) item.tensors = text_at(json, "tensors", where);
+  const Json& values = member(json, "values", where);
+  if (item.kind == ItemKind::replicated) {
+    item.values.push_back(values_of(values, where));
+  } else {
+    if (!values.is_array()) refuse(where + ": 'values'", "a list, of each rank");
+    for (const Json& of_rank : values) item.values.push_back(values_of(of_rank, where));
+  }
+  return item;
+}
+
+template <typename T, typename Read>
+std::vector<T> all_of(const Json& json, const char* name, Read read) {
+  const Json& list = member(json, name, "it");
+  if (!list.is_array()) refuse(fmt::format("'{}'", name), "a list");
+  std::vector<T> all;
+  for (const Json& item : list) all.push_back(read(item, fmt::format("{}[{}]", name, all.size())));
+  return all;
+}
+
+void check_references(const Manifest& manifest) {
+  for (const ManifestItem& item : manifest.items) {
+    if (item.tensors) {
+      bool is_there = false;
+      for (const ManifestFile& file : manifest.files) is_there = is_there || file.name == *item.tensors;
+      if (!is_there) {
+        throw CorruptData(fmt::format("item {} has its tensors in {}, which is none of its files", in_quotes(item.name),
+                                      in_quotes(*item.tensors)));
+      }
+    }
+    if (item.kind == ItemKind::per_rank && std::cmp_not_equal(item.values.size(), manifest.world_size)) {
+      throw CorruptData(fmt::format("item {} has values of {} ranks, and there were {}", in_quotes(item.name),
+                                    item.values.size(), manifest.world_size));
+    }
+  }
+}
+
+}  // namespace
+
+std::string to_text(const Manifest& manifest) {
+  Json json = {{"format", kFormat},
+               {"version", kVersion},
+               {"step", manifest.step},
+               {"generation", manifest.generation},
+               {"world_size", manifest.world_size},
+               {"time", manifest.time},
+               {"writer", manifest.writer},
+               {"reason", manifest.reason},
+               {"files", Json::array()},
+               {"items", Json::array()}};
+  for (const ManifestFile& file : manifest.files) {
+    json["files"].push_back(
+        {{"name", file.name}, {"bytes", file.bytes}, {"xxh3", hex(file.xxh3)}, {"owner", file.owner}});
+  }
+  for (const ManifestItem& item : manifest.items) {
+    Json one = {{"name", item.name}, {"type", item.type}, {"kind", kItemKinds[static_cast<std::size_t>(item.kind)]}};
+    if (item.tensors) one["tensors"] = *item.tensors;
+    if (item.kind == ItemKind::per_rank) {
+      one["at_another_size"] = kAtAnotherSize[static_cast<std::size_t>(item.at_another_size)];
+      one["values"] = Json::array();
+      for (const SnapshotValues& values : item.values) one["values"].push_back(json_of(values));
+    } else {
+      one["values"] = item.values.empty() ? Json::object() : json_of(item.values.front());
+    }
+    json["items"].push_back(std::move(one));
+  }
+  json["xxh3"] = hex(hash64(dump(json, -1)));
+  return dump(json, 1) + "\n";
+}
+
+std::string to_text(const SnapshotValues& values) { return dump(json_of(values), -1); }
+
+SnapshotValues values_from_text(std::string_view text) {
+  return values_of(parse_json(text, "a rank's values", kMostDepth), "a rank's values");
+}
+
+Manifest manifest_from_text(std::string_view text) {
+  Json json = parse_json(text, "the manifest", kMostDepth);
+  if (text_at(json, "format", "it") != kFormat) refuse("'format'", fmt::format("\"{}\"", kFormat).c_str());
+  if (const auto version = count_at(json, "version", "it"); version != kVersion) {
+    throw CorruptData(
+        fmt::format("it is of version {} of the format, and this lockstep reads {}; read it with the "
+                    "version that wrote it, or a later one",
+                    version, kVersion));
+  }
+  const std::uint64_t says = hash_at(json, "xxh3", "it");
+  json.erase("xxh3");
+  if (const std::uint64_t has = hash64(json.dump()); has != says) {
+    throw CorruptData(fmt::format("its checksum is {}, and it says {}", hex(has), hex(says)));
+  }
+  Manifest manifest{.step = static_cast<std::int64_t>(count_at(json, "step", "it")),
+                    .generation = static_cast<std::int64_t>(count_at(json, "generation", "it")),
+                    .world_size = static_cast<int>(count_at(json, "world_size", "it")),
+                    .time = text_at(json, "time", "it"),
+                    .writer = text_at(json, "writer", "it"),
+                    .reason = text_at(json, "reason", "it"),
+                    .files = all_of<ManifestFile>(json, "files", file_of),
+                    .items = all_of<ManifestItem>(json, "items", item_of)};
+  check_references(manifest);
+  return manifest;
+}
+
+}  // namespace lockstep::checkpoint

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// manifest.json: what a snapshot holds. It is written last, so that a folder with a manifest is a whole snapshot.
+// docs/SNAPSHOTS.md describes the format.
+//
+// Pure functions over text: no files.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/checkpoint/snapshot_value.h"
+#include "runtime/base/internal_api.h"
+
+namespace lockstep::checkpoint {
+
+// Who has an item's value.
+enum class ItemKind : std::uint8_t {
+  replicated,  // every rank the same: one copy is kept
+  per_rank,    // each rank its own
+};
+
+struct ManifestFile {
+  std::string name;  // in the snapshot's folder
+  std::uint64_t bytes = 0;
+  std::uint64_t xxh3 = 0;  // of the whole file
+  int owner = 0;           // the rank that wrote it
+};
+
+struct ManifestItem {
+  std::string name;
+  std::string type;  // "Module", "AdamW"
+  ItemKind kind = ItemKind::replicated;
+  AtAnotherSize at_another_size = AtAnotherSize::refuse;
+  std::optional<std::string> tensors = std::nullopt;  // the file that has them
+  std::vector<SnapshotValues> values = {};            // of each rank, or one
+};
+
+struct Manifest {
+  std::int64_t step = 0;        // synchronised steps done
+  std::int64_t generation = 0;  // of the run that wrote it
+  int world_size = 0;
+  std::string time;    // UTC, "2026-11-23T03:00:00Z"
+  std::string writer;  // "rank 0 (host node7, pid 4711)"
+  std::string reason;  // "every 500 steps"
+  std::vector<ManifestFile> files = {};
+  std::vector<ManifestItem> items = {};
+};
+
+// JSON with a checksum of itself. The same manifest makes the same text.
+LOCKSTEP_INTERNAL_API std::string to_text(const Manifest& manifest);
+// Values alone, for a rank that tells another.
+LOCKSTEP_INTERNAL_API std::string to_text(const SnapshotValues& values);
+LOCKSTEP_INTERNAL_API SnapshotValues values_from_text(std::string_view text);
+// Throws CorruptData with the reason: no JSON, another checksum than it says, a member that is missing or of another
+// kind; and where it is of a later version of the format.
+LOCKSTEP_INTERNAL_API Manifest manifest_from_text(std::string_view text);
+
+}  // namespace lockstep::checkpoint

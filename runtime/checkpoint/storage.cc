@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/checkpoint/storage.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "runtime/base/io.h"
+#include "runtime/base/unique_fd.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+StorageObserver& observer() {
+  static StorageObserver the_observer;
+  return the_observer;
+}
+
+}  // namespace
+
+void set_storage_observer(StorageObserver new_observer) { observer() = std::move(new_observer); }
+
+void observe(const StorageOperation& operation) {
+  if (observer()) observer()(operation);
+}
+
+void make_folders(const std::filesystem::path& folder) {
+  struct stat status {};
+  if (::stat(folder.c_str(), &status) == 0) {
+    if (S_ISDIR(status.st_mode)) return;
+    throw InvalidArgument(fmt::format("'{}' is a file, and a folder is wanted; give another name", folder.string()));
+  }
+  if (errno == ENOTDIR) {
+    throw InvalidArgument(fmt::format("'{}': a part of this path is a file; give another", folder.string()));
+  }
+  if (errno != ENOENT) throw SystemError(fmt::format("looking for the folder '{}': stat", folder.string()), errno);
+  const std::filesystem::path parent = folder.has_parent_path() ? folder.parent_path() : ".";
+  if (parent != folder) make_folders(parent);
+  observe({.kind = StorageOperation::Kind::make_folder, .path = folder});
+  if (::mkdir(folder.c_str(), 0777) != 0 && errno != EEXIST) {
+    throw SystemError(fmt::format("making the folder '{}': mkdir", folder.string()), errno);
+  }
+  sync_folder(parent);
+}
+
+void sync_folder(const std::filesystem::path& folder) {
+  observe({.kind = StorageOperation::Kind::sync_folder, .path = folder});
+  const UniqueFd fd(uninterrupted([&] { return ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
+  if (!fd || uninterrupted([&] { return ::fsync(fd.get()); }) != 0) {
+    throw SystemError(fmt::format("writing to '{}': fsync of the folder", folder.string()), errno);
+  }
+}
+
+bool remove_name(const std::filesystem::path& path) {
+  observe({.kind = StorageOperation::Kind::remove, .path = path});
+  if (std::remove(path.c_str()) == 0) return true;
+  if (errno == ENOENT) return false;
+  throw SystemError(fmt::format("removing '{}'", path.string()), errno);
+}
+
+}  // namespace lockstep::checkpoint

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// What writing does to a disk, step by step: a seam, so that a test sees every operation in its order, and can stop
+// before any of them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <span>
+
+#include "runtime/base/internal_api.h"
+
+namespace lockstep::checkpoint {
+
+struct StorageOperation {
+  enum class Kind : std::uint8_t {
+    create,       // a file `path`, empty
+    write,        // `bytes` at its end
+    sync_file,    // its bytes are durable
+    rename,       // `path` to `to`
+    make_folder,  // `path`
+    sync_folder,  // the names in it are durable
+    remove,       // a file or an empty folder
+  };
+  Kind kind = Kind::create;
+  std::filesystem::path path;
+  std::filesystem::path to = {};
+  std::span<const std::byte> bytes = {};
+};
+
+// Called before each operation of this process, by the thread that is about to do it; what it throws comes out of
+// there. Null: nobody. For tests; not while somebody writes.
+using StorageObserver = std::function<void(const StorageOperation& operation)>;
+LOCKSTEP_INTERNAL_API void set_storage_observer(StorageObserver observer);
+// For who does one.
+void observe(const StorageOperation& operation);
+
+// Makes the folder and those above it, durably. InvalidArgument if one of them is a file, SystemError.
+void make_folders(const std::filesystem::path& folder);
+// The names in it are durable once this returns. SystemError.
+void sync_folder(const std::filesystem::path& folder);
+// A file, or a folder that is empty; false if it was not there. Durable with the next sync_folder() of where it was.
+// SystemError.
+bool remove_name(const std::filesystem::path& path);
+
+}  // namespace lockstep::checkpoint

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// write_safetensors() for who keeps a record of the file.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+
+#include "lockstep/checkpoint/safetensors.h"
+
+namespace lockstep::checkpoint {
+
+struct WrittenFile {
+  std::uint64_t bytes = 0;
+  std::uint64_t xxh3 = 0;  // of all of it
+};
+
+// As write_safetensors().
+WrittenFile write_tensors(const std::filesystem::path& path, std::span<const TensorSource> tensors,
+                          const Metadata& metadata = {});
+
+}  // namespace lockstep::checkpoint

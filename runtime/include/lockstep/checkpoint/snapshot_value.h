@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a snapshot holds that is no tensor: numbers and text by name, JSON in the file.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "lockstep/base/api.h"
+
+namespace lockstep::checkpoint {
+
+using SnapshotValue = std::variant<bool, std::int64_t, std::uint64_t, double, std::string, std::vector<std::int64_t>,
+                                   std::vector<double>, std::vector<std::string>>;
+using SnapshotValues = std::map<std::string, SnapshotValue>;
+
+// What becomes of a value that each rank has its own of, when a run goes on at another number of ranks.
+enum class AtAnotherSize : std::uint8_t {
+  refuse,  // restore() throws InvalidArgument
+  sum,     // rank 0 gets the sum of all, the others 0. Numbers alone
+  drop,    // every rank keeps what it has
+};
+
+// The value by that name, as what it was saved from. InvalidArgument, with what is there, if it is missing, or of
+// another kind, or a number that does not fit.
+LOCKSTEP_API bool get_bool(const SnapshotValues& values, std::string_view name);
+LOCKSTEP_API std::int64_t get_int(const SnapshotValues& values, std::string_view name);
+LOCKSTEP_API std::uint64_t get_uint(const SnapshotValues& values, std::string_view name);
+LOCKSTEP_API double get_double(const SnapshotValues& values, std::string_view name);
+LOCKSTEP_API const std::string& get_text(const SnapshotValues& values, std::string_view name);
+// A list that is empty is of every kind.
+LOCKSTEP_API std::vector<std::int64_t> get_ints(const SnapshotValues& values, std::string_view name);
+LOCKSTEP_API std::vector<double> get_doubles(const SnapshotValues& values, std::string_view name);
+LOCKSTEP_API std::vector<std::string> get_texts(const SnapshotValues& values, std::string_view name);
+
+}  // namespace lockstep::checkpoint

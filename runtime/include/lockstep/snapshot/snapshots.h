@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+// Snapshots of a whole job: what both engines' share. Programs use lockstep::Snapshots (train/snapshots.h) or
+// lockstep::libtorch::Snapshots (libtorch/snapshots.h).
+//
+//   lockstep::Snapshots snapshots("run7", ddp, {.every = 500});
+//   snapshots.add("optimizer", optimizer);
+//   snapshots.add("data", loader);
+//   snapshots.add("best", best_loss);                 // the program's own
+//   snapshots.restore();                              // the newest, or a fresh start, which a line says
+//   for (std::int64_t epoch = loader.epoch(); epoch < 10; ++epoch) {
+//     loader.set_epoch(epoch);                        // keeps the place in its epoch
+//     for (const auto& [x, y, ids] : lockstep::progress(loader, ddp)) {
+//       ...
+//       optimizer.step();
+//       snapshots.step();                             // last in the loop
+//     }
+//   }
+//
+// A snapshot is a folder, run7/step-..., whole or not there: safetensors files and a manifest, described in
+// docs/SNAPSHOTS.md. What is saved is the state at step(), and nothing of a later one, and it is written by a thread
+// while training goes on: what only optimizers write is copied behind the next forward and backward, which end no
+// earlier than the copy; all else within step(). Rank 0 writes, to its own disk; it holds one more copy of the state in
+// memory.
+//
+// restore() needs no shared disk: ranks tell each other what they can read, the newest whole snapshot wins, and a rank
+// that has it gives it to all, at any number of ranks. One that is torn or damaged is passed over, and the log says
+// why. A folder belongs to one job: a second is refused by name of the first, and a run that others have taken over
+// from saves no more (see docs/SNAPSHOTS.md, "Generations").
+//
+// Threads: that of training. Collective: restore(), save(), and a step() that saves values of each rank.
+// Failure: restore() throws on every rank alike. A snapshot in the background that can't be written (the disk is full)
+//   costs a line in the log, and training goes on; save() throws, as on_rank0() does.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/api.h"
+#include "lockstep/checkpoint/snapshot_value.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/data/sampler.h"
+#include "lockstep/metrics/stop.h"
+#include "lockstep/snapshot/item.h"
+
+namespace lockstep {
+
+// Equal on all ranks.
+struct SnapshotOptions {
+  std::int64_t every = 0;       // steps; 0: save() alone
+  int keep = 3;                 // the newest; at least 1. An older one goes once a newer is durable
+  std::int64_t keep_every = 0;  // and those whose step is a multiple; 0: no more
+  RestoreOptions restore = {};
+};
+
+using checkpoint::AtAnotherSize;
+
+// Where a run went on.
+struct RestoredSnapshot {
+  std::int64_t step = 0;
+  std::filesystem::path path;  // on the disk of `rank`
+  int rank = 0;
+  int world_size = 0;  // of the run that wrote it
+};
+
+template <typename T>
+concept SnapshotScalar = std::integral<T> || std::floating_point<T>;
+
+// What a snapshot can keep of a program's own.
+template <typename T>
+concept Snapshotable =
+    SnapshotScalar<T> || std::same_as<T, std::string> || std::same_as<T, std::vector<std::int64_t>> ||
+    std::same_as<T, std::vector<double>> || std::same_as<T, std::vector<std::string>>;
+
+// A loader or a sampler.
+template <typename T>
+concept HasPosition = requires(T& source, const T& constant, const data::SamplerState& state) {
+  { constant.state() } -> std::convertible_to<data::SamplerState>;
+  source.resume(state);
+};
+
+class LOCKSTEP_API BasicSnapshots {
+ public:
+  virtual ~BasicSnapshots();
+  BasicSnapshots(const BasicSnapshots&) = delete;
+  BasicSnapshots& operator=(const BasicSnapshots&) = delete;
+
+  // What is added outlives this object, and has a name of its own: letters, digits, '_', '-' and '.'; "model" is the
+  // model. Before restore(); the same on all ranks. InvalidArgument otherwise.
+  void add(std::string_view name, std::shared_ptr<SnapshotItem> item);
+  // A value of the program's own, the same on all ranks: rank 0's is kept.
+  template <Snapshotable T>
+  void add(std::string_view name, T& value) {
+    add(name, value_item(pointer_to(value)));
+  }
+  // One that each rank has its own of.
+  template <Snapshotable T>
+  void add_per_rank(std::string_view name, T& value, AtAnotherSize at_another_size = AtAnotherSize::refuse) {
+    add_per_rank(name, value_item(pointer_to(value)), at_another_size);
+  }
+  // The place in the data.
+  template <HasPosition T>
+  void add(std::string_view name, T& source) {
+    add(name, position_item([&source] { return data::SamplerState(source.state()); },
+                            [&source](const data::SamplerState& state) { source.resume(state); }));
+  }
+  void add(std::string_view name, EarlyStop& stop);
+
+  // Once, when all is added. Nothing if there is no snapshot: a fresh start, which needs no folder: it is made.
+  // InvalidArgument, with nothing changed, for one that does not fit the program, naming what differs; for a folder
+  // that another job uses; with too little room on the disk for one snapshot. PeerLost and the like from the group.
+  std::optional<RestoredSnapshot> restore();
+  // At the end of each step of training, once parameters and whatever belongs to them are written. Saves in every
+  // SnapshotOptions::every-th; if the one before is still being written it is left out, with a line. InvalidArgument
+  // before restore().
+  void step();
+  // Collective: saves now, and returns once it is durable.
+  void save(std::string_view reason = "save()");
+  // Until what is being written is durable, or has failed, as the log says. Rank 0's alone takes time.
+  void wait();
+
+ protected:
+  // The steps of ddp.
+  struct Steps {
+    std::function<std::int64_t()> count;
+    std::function<void(std::int64_t)> set;
+    // Runs it from now on at the end of each synchronised backward, before the program's optimizers write.
+    std::function<void(std::function<void()>)> before_update;
+  };
+  BasicSnapshots(std::filesystem::path folder, std::shared_ptr<ProcessGroup> group, Steps steps,
+                 const SnapshotOptions& options);
+
+ private:
+  // A pointer to what it keeps, as a snapshot has it.
+  struct ValueAccess {
+    std::function<checkpoint::SnapshotValue()> get;
+    std::function<void(const checkpoint::SnapshotValues&, std::string_view)> set;
+  };
+  template <typename T>
+  static ValueAccess pointer_to(T& value);
+  static std::shared_ptr<SnapshotItem> value_item(ValueAccess access);
+  static std::shared_ptr<SnapshotItem> position_item(std::function<data::SamplerState()> get,
+                                                     std::function<void(const data::SamplerState&)> set);
+  void add_per_rank(std::string_view name, std::shared_ptr<SnapshotItem> item, AtAnotherSize at_another_size);
+
+  struct LOCKSTEP_LOCAL Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// InvalidArgument: it does not fit the program's type.
+[[noreturn]] LOCKSTEP_API void refuse_snapshot_number(std::string_view name);
+
+template <typename T>
+BasicSnapshots::ValueAccess BasicSnapshots::pointer_to(T& value) {
+  using checkpoint::SnapshotValue, checkpoint::SnapshotValues;
+  const auto get = [&value]() -> SnapshotValue {
+    if constexpr (std::same_as<T, bool>) {
+      return value;
+    } else if constexpr (std::unsigned_integral<T>) {
+      return static_cast<std::uint64_t>(value);
+    } else if constexpr (std::integral<T>) {
+      return static_cast<std::int64_t>(value);
+    } else if constexpr (std::floating_point<T>) {
+      return static_cast<double>(value);
+    } else {
+      return value;
+    }
+  };
+  const auto set = [&value](const SnapshotValues& values, std::string_view name) {
+    if constexpr (std::same_as<T, bool>) {
+      value = checkpoint::get_bool(values, name);
+    } else if constexpr (std::unsigned_integral<T>) {
+      const std::uint64_t number = checkpoint::get_uint(values, name);
+      if (!std::in_range<T>(number)) refuse_snapshot_number(name);
+      value = static_cast<T>(number);
+    } else if constexpr (std::integral<T>) {
+      const std::int64_t number = checkpoint::get_int(values, name);
+      if (!std::in_range<T>(number)) refuse_snapshot_number(name);
+      value = static_cast<T>(number);
+    } else if constexpr (std::floating_point<T>) {
+      value = static_cast<T>(checkpoint::get_double(values, name));
+    } else if constexpr (std::same_as<T, std::string>) {
+      value = checkpoint::get_text(values, name);
+    } else if constexpr (std::same_as<T, std::vector<std::int64_t>>) {
+      value = checkpoint::get_ints(values, name);
+    } else if constexpr (std::same_as<T, std::vector<double>>) {
+      value = checkpoint::get_doubles(values, name);
+    } else {
+      value = checkpoint::get_texts(values, name);
+    }
+  };
+  return {get, set};
+}
+
+}  // namespace lockstep

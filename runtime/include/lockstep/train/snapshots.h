@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Snapshots of a job with lockstep's own engine: the model, its optimizers, where it is in its data, and values of the
+// program's own. lockstep/snapshot/snapshots.h has the contract.
+//
+// Files are PyTorch's, as save_weights() writes them: model.safetensors is a state_dict, and an optimizer's tensors lie
+// under "state.PARAMETER.exp_avg" and the like, as torch.distributed.checkpoint names them.
+#pragma once
+
+#include <filesystem>
+#include <string_view>
+
+#include "lockstep/base/api.h"
+#include "lockstep/optim/optimizer.h"
+#include "lockstep/snapshot/snapshots.h"
+#include "lockstep/train/distributed_data_parallel.h"
+
+namespace lockstep {
+
+class LOCKSTEP_API Snapshots final : public BasicSnapshots {
+ public:
+  // `ddp` outlives this object; its model is the item "model". InvalidArgument for an empty name, and for options that
+  // are out of their range.
+  Snapshots(std::filesystem::path folder, DistributedDataParallel& ddp, const SnapshotOptions& options = {});
+  using BasicSnapshots::add;
+  // Of parameters of the model's. Learning rate, weight decays and the optimizer's own settings are what the snapshot
+  // says: a program that changes one after restore() does so with set_learning_rate(). InvalidArgument if it has
+  // another parameter.
+  void add(std::string_view name, optim::Optimizer& optimizer);
+
+ private:
+  DistributedDataParallel& ddp_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// One thread that copies a state's tensors behind the training, and then writes them.
+//
+// Threads: training's, but for what the thread itself does. Failure: start() throws SystemError if there is no thread
+// to have; what writing throws is kept for the next wait() or take_failure().
+#pragma once
+
+#include <cstddef>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lockstep/base/mutex.h"
+#include "lockstep/snapshot/item.h"
+#include "runtime/checkpoint/snapshot/manifest.h"
+#include "runtime/checkpoint/snapshot/series.h"
+
+namespace lockstep {
+
+// An item as it is when a step ends.
+struct CapturedItem {
+  checkpoint::ManifestItem item;
+  std::vector<SnapshotTensor> tensors;
+};
+
+class BackgroundWriter {
+ public:
+  // Called on the thread, when all is copied; the sources' bytes are the copies'.
+  using Write = std::function<void(checkpoint::Manifest head, std::span<const checkpoint::ItemSource> items)>;
+
+  explicit BackgroundWriter(Write write) : write_(std::move(write)) {}
+  // Waits until what was started is written.
+  ~BackgroundWriter();
+  BackgroundWriter(const BackgroundWriter&) = delete;
+  BackgroundWriter& operator=(const BackgroundWriter&) = delete;
+
+  // Whether one is being copied or written.
+  bool is_busy() const;
+  // Not while busy. Copies what can't wait, and leaves the rest to the thread.
+  void start(checkpoint::Manifest head, std::vector<CapturedItem> items);
+  // Until the training may write the tensors again. If one was written meanwhile, what was started is not saved.
+  void wait_copied() noexcept;
+  void wait();
+  // Of the last one, once: null if it was written.
+  std::exception_ptr take_failure();
+
+ private:
+  enum class Phase { idle, copying, copied, writing };
+  // Where a tensor's copy lies.
+  struct Copy {
+    std::size_t item = 0;
+    std::size_t tensor = 0;
+    std::size_t offset = 0;
+    std::uint64_t version = 0;
+  };
+
+  void run();
+  void copy(const Copy& copy);
+  void write_all();
+  std::string changed_tensor() const;
+
+  const Write write_;
+  checkpoint::Manifest head_;
+  std::vector<CapturedItem> items_;
+  std::vector<Copy> copies_;
+  std::vector<Copy> behind_;             // what the thread copies
+  std::unique_ptr<std::byte[]> memory_;  // kept for the next
+  std::size_t memory_bytes_ = 0;
+
+  mutable Mutex mutex_;
+  Condition changed_;
+  Phase phase_ GUARDED_BY(mutex_) = Phase::idle;
+  bool is_ended_ GUARDED_BY(mutex_) = false;
+  std::exception_ptr failure_ GUARDED_BY(mutex_);
+  std::thread thread_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/snapshot/snapshots.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <exception>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/checkpoint/safetensors.h"
+#include "lockstep/ddp/on_rank0.h"
+#include "runtime/base/logging.h"
+#include "runtime/snapshot/gather_values.h"
+#include "runtime/snapshot/snapshots_impl.h"
+
+namespace lockstep {
+namespace {
+
+bool is_name(std::string_view name) {
+  const auto fits = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '-' || c == '.';
+  };
+  return !name.empty() && name.size() <= 100 && name.front() != '.' && std::all_of(name.begin(), name.end(), fits);
+}
+
+}  // namespace
+
+BasicSnapshots::BasicSnapshots(std::filesystem::path folder, std::shared_ptr<ProcessGroup> group, Steps steps,
+                               const SnapshotOptions& options)
+    : impl_(std::make_unique<Impl>()) {
+  if (!group) throw InvalidArgument("Snapshots: the process group is null; pass what init_process_group returned");
+  if (folder.empty()) throw InvalidArgument("Snapshots: the folder's name is empty; give one, such as \"run7\"");
+  if (options.every < 0 || options.keep < 1 || options.keep_every < 0) {
+    throw InvalidArgument(
+        fmt::format("Snapshots: every {}, keep {} and keep_every {}; give 0 or more, 1 or more, and 0 or "
+                    "more",
+                    options.every, options.keep, options.keep_every));
+  }
+  impl_->folder = std::move(folder);
+  impl_->group = std::move(group);
+  impl_->steps = std::move(steps);
+  impl_->options = options;
+}
+
+BasicSnapshots::~BasicSnapshots() {
+  if (impl_->is_begun) impl_->steps.before_update(nullptr);
+  try {
+    wait();
+  } catch (const std::exception& error) {
+    log_error("snapshots: {}", error.what());
+  }
+}
+
+void BasicSnapshots::add(std::string_view name, std::shared_ptr<SnapshotItem> item) {
+  impl_->add({.name = std::string(name), .item = std::move(item)});
+}
+
+void BasicSnapshots::add_per_rank(std::string_view name, std::shared_ptr<SnapshotItem> item,
+                                  AtAnotherSize at_another_size) {
+  impl_->add({.name = std::string(name),
+              .item = std::move(item),
+              .kind = checkpoint::ItemKind::per_rank,
+              .at_another_size = at_another_size});
+}
+
+void BasicSnapshots::Impl::add(Item item) {
+  const std::string shown = checkpoint::in_quotes(item.name);
+  if (is_begun) throw InvalidArgument(fmt::format("Snapshots: add({}) after restore(); add all of it before", shown));
+  if (!is_name(item.name)) {
+    throw InvalidArgument(
+        fmt::format("Snapshots: add({}): give a name of letters, digits, '_', '-' and '.', at most "
+                    "100, that begins with no '.'",
+                    shown));
+  }
+  for (const Item& other : items) {
+    if (other.name == item.name) throw InvalidArgument(fmt::format("Snapshots: add({}): that name is taken", shown));
+  }
+  items.push_back(std::move(item));
+}
+
+std::string BasicSnapshots::Impl::who() const {
+  return group->roster()[static_cast<std::size_t>(group->rank())].describe();
+}
+
+checkpoint::Manifest BasicSnapshots::Impl::head(std::string_view reason) const {
+  return {.step = steps.count(),
+          .generation = generation,
+          .world_size = group->size(),
+          .time = checkpoint::utc_now(),
+          .writer = who(),
+          .reason = std::string(reason)};
+}
+
+std::vector<CapturedItem> BasicSnapshots::Impl::capture() {
+  std::vector<CapturedItem> captured;
+  const bool writes = group->rank() == 0;
+  for (const Item& item : items) {
+    const bool is_per_rank = item.kind == checkpoint::ItemKind::per_rank;
+    if (!writes && !is_per_rank) continue;
+    CapturedItem one{.item = {.name = item.name,
+                              .type = item.item->type(),
+                              .kind = item.kind,
+                              .at_another_size = item.at_another_size,
+                              .values = {item.item->values()}},
+                     .tensors = {}};
+    if (is_per_rank) one.item.values = gather_values(*group, one.item.values.front());
+    if (!writes) continue;
+    one.tensors = item.item->tensors();
+    captured.push_back(std::move(one));
+  }
+  return captured;
+}
+
+std::uint64_t BasicSnapshots::Impl::state_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const Item& item : items) {
+    for (const SnapshotTensor& tensor : item.item->tensors()) bytes += tensor.bytes.size();
+  }
+  return bytes;
+}
+
+void BasicSnapshots::Impl::report() {
+  if (!writer || being_written < 0 || writer->is_busy()) return;
+  const std::int64_t step = std::exchange(being_written, -1);
+  if (const std::exception_ptr failure = writer->take_failure()) {
+    try {
+      std::rethrow_exception(failure);
+    } catch (const std::exception& error) {
+      log_error("snapshots: step {} was not saved, and the run goes on: {}", step, error.what());
+    }
+    return;
+  }
+  log_info("snapshots: step {} is saved in '{}'", step, folder.string());
+}
+
+void BasicSnapshots::step() {
+  Impl& self = *impl_;
+  if (!self.is_begun) throw InvalidArgument("Snapshots: step() before restore(); call restore() once, before the loop");
+  self.report();
+  const std::int64_t count = self.steps.count();
+  if (self.options.every == 0 || count % self.options.every != 0 || count == self.last_saved) return;
+  std::vector<CapturedItem> items = self.capture();
+  self.last_saved = count;
+  if (!self.writer) return;
+  if (self.writer->is_busy()) {
+    log_warn(
+        "snapshots: step {} is left out: step {} is still being written to '{}'; save less often, or to a faster disk",
+        count, self.being_written, self.folder.string());
+    return;
+  }
+  self.being_written = count;
+  self.writer->start(self.head(fmt::format("every {} steps", self.options.every)), std::move(items));
+}
+
+void BasicSnapshots::save(std::string_view reason) {
+  Impl& self = *impl_;
+  if (!self.is_begun) throw InvalidArgument("Snapshots: save() before restore(); call restore() once, before the loop");
+  std::vector<CapturedItem> items = self.capture();
+  const std::int64_t count = self.steps.count();
+  on_rank0("Snapshots::save", *self.group, [&] {
+    const bool is_under_way = self.being_written == count;
+    self.writer->wait();
+    if (is_under_way) {
+      const std::exception_ptr failure = self.writer->take_failure();
+      self.being_written = -1;
+      if (!failure) return std::string();
+    } else {
+      self.report();
+      if (self.last_saved == count && self.is_durable(count)) return std::string();
+    }
+    self.being_written = count;
+    self.writer->start(self.head(reason), std::move(items));
+    self.writer->wait();
+    self.being_written = -1;
+    if (const std::exception_ptr failure = self.writer->take_failure()) std::rethrow_exception(failure);
+    log_info("snapshots: step {} is saved in '{}' ({})", count, self.folder.string(), reason);
+    return std::string();
+  });
+  self.last_saved = count;
+}
+
+void BasicSnapshots::wait() {
+  if (!impl_->writer) return;
+  impl_->writer->wait();
+  impl_->report();
+}
+
+bool BasicSnapshots::Impl::is_durable(std::int64_t step) const {
+  for (const checkpoint::FoundSnapshot& found : checkpoint::list_snapshots(folder)) {
+    if (found.step == step && found.generation == generation && found.why_not.empty()) return true;
+  }
+  return false;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// What BasicSnapshots keeps; its parts are snapshots.cc (items, saving) and restore.cc.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/snapshot/snapshots.h"
+#include "runtime/checkpoint/snapshot/series.h"
+#include "runtime/snapshot/background_writer.h"
+
+namespace lockstep {
+
+struct BasicSnapshots::Impl {
+  struct Item {
+    std::string name;
+    std::shared_ptr<SnapshotItem> item;
+    checkpoint::ItemKind kind = checkpoint::ItemKind::replicated;
+    AtAnotherSize at_another_size = AtAnotherSize::refuse;
+  };
+
+  // snapshots.cc
+  std::string who() const;
+  void add(Item item);
+  // What is saved now; on rank 0, which has what belongs to each rank too. Collective if there is such.
+  std::vector<CapturedItem> capture();
+  checkpoint::Manifest head(std::string_view reason) const;
+  // On rank 0: says what became of the last one in the background.
+  void report();
+  std::uint64_t state_bytes() const;
+  // Whether this run has saved that step.
+  bool is_durable(std::int64_t step) const;
+
+  // restore.cc: all of it collective.
+  struct Offer;
+  struct Contents;
+  std::vector<Offer> gather_offers() const;
+  // The newest that can be read to its end, by whoever offers it; nothing if there is none.
+  std::optional<Offer> choose(const std::vector<Offer>& offers) const;
+  Contents read(const Offer& offer) const;
+  // Throws what is wrong with it on any rank, on every rank.
+  void check(const Offer& offer, const Contents& contents) const;
+  void begin_generation(std::optional<std::int64_t> from_step);
+  void load(const Offer& offer, const Contents& contents);
+  void check_room() const;
+
+  std::filesystem::path folder;
+  std::shared_ptr<ProcessGroup> group;
+  Steps steps;
+  SnapshotOptions options;
+  std::vector<Item> items;
+  bool is_begun = false;
+  std::int64_t generation = 0;
+  std::int64_t last_saved = -1;  // or restored: steps
+  // Of rank 0.
+  std::unique_ptr<checkpoint::SeriesLock> lock;
+  std::unique_ptr<BackgroundWriter> writer;
+  std::int64_t being_written = -1;
+};
+
+}  // namespace lockstep

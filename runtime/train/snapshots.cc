@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/train/snapshots.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/checkpoint/safetensors.h"
+#include "runtime/snapshot/transpose.h"
+
+namespace lockstep {
+namespace {
+
+using checkpoint::SnapshotValues;
+
+// Where the model's parameters lie, and how in files.
+struct NamedLayout {
+  std::string name;
+  nn::FileLayout layout = nn::FileLayout::as_it_is;
+};
+
+SnapshotTensor in_file(std::string name, const Tensor& tensor, nn::FileLayout layout) {
+  const Tensor host = tensor.to(DeviceId{});
+  const BufferView view = host.view();
+  const auto extents = tensor.shape().extents();
+  SnapshotTensor saved{.name = std::move(name),
+                       .dtype = tensor.dtype(),
+                       .shape = {extents.begin(), extents.end()},
+                       .bytes = {static_cast<const std::byte*>(view.data), view.bytes()},
+                       .owner = std::make_shared<Tensor>(host),
+                       .is_copy = host.id() != tensor.id(),
+                       .only_optimizers_write = true,
+                       .is_transposed = layout == nn::FileLayout::transposed,
+                       .version = [tensor] { return tensor.version(); }};
+  if (saved.is_transposed) std::swap(saved.shape[0], saved.shape[1]);
+  return saved;
+}
+
+void read_into(SavedItem& saved, const std::string& name, const Tensor& tensor, nn::FileLayout layout) {
+  if (!saved.tensors().contains(name)) return;  // check() allowed it
+  const Tensor host = Tensor::empty(tensor.shape(), tensor.dtype());
+  const BufferView view = host.view();
+  const std::span<std::byte> bytes{static_cast<std::byte*>(view.data), view.bytes()};
+  saved.read(name, bytes);
+  if (layout == nn::FileLayout::transposed) transpose(bytes, host.size(1), host.size(0), size_of(host.dtype()));
+  tensor.copy_from(host);
+}
+
+class ModelItem final : public SnapshotItem {
+ public:
+  explicit ModelItem(const nn::Module& model) : model_(model) {}
+
+  std::string type() const override { return "Module"; }
+  std::vector<SnapshotTensor> tensors() const override {
+    const auto layouts = model_.file_layouts();
+    std::vector<SnapshotTensor> tensors;
+    for (const auto& [name, tensor] : model_.named_parameters()) {
+      tensors.push_back(in_file(name, tensor, layouts[tensors.size()]));
+    }
+    return tensors;
+  }
+  void check(const SavedItem& saved, const RestoreOptions& options) const override {
+    check_tensors(saved, tensors(), options);
+  }
+  void load(SavedItem& saved) override {
+    const auto layouts = model_.file_layouts();
+    std::size_t i = 0;
+    for (const auto& [name, tensor] : model_.named_parameters()) read_into(saved, name, tensor, layouts[i++]);
+  }
+
+ private:
+  const nn::Module& model_;
+};
+
+class OptimizerItem final : public SnapshotItem {
+ public:
+  // `names`: of the optimizer's parameters, in their order.
+  OptimizerItem(optim::Optimizer& optimizer, std::vector<NamedLayout> names)
+      : optimizer_(optimizer), names_(std::move(names)) {}
+
+  std::string type() const override { return optimizer_.name(); }
+  SnapshotValues values() const override {
+    SnapshotValues values{{"steps", optimizer_.steps()}, {"lr", optimizer_.learning_rate()}};
+    for (const auto& [name, value] : optimizer_.settings()) values[name] = value;
+    std::vector<std::string> parameters;
+    std::vector<double> decays;
+    for (std::size_t i = 0; i < names_.size(); ++i) {
+      parameters.push_back(names_[i].name);
+      decays.push_back(optimizer_.weight_decay(i));
+    }
+    values["params"] = parameters;
+    values["weight_decay"] = decays;
+    return values;
+  }
+  std::vector<SnapshotTensor> tensors() const override {
+    std::vector<SnapshotTensor> tensors;
+    for (const optim::NamedState& state : optimizer_.state()) {
+      tensors.push_back(in_file(name_of(state), state.tensor, layout_of(state)));
+    }
+    return tensors;
+  }
+  void check(const SavedItem& saved, const RestoreOptions& options) const override {
+    for (const auto& [name, value] : optimizer_.settings()) {
+      if (const double was = checkpoint::get_double(saved.values(), name); was != value) {
+        throw InvalidArgument(fmt::format("{} was {} and the program's is {}; give the optimizer what it had",
+                                          checkpoint::in_quotes(name), was, value));
+      }
+    }
+    checkpoint::get_int(saved.values(), "steps");
+    checkpoint::get_double(saved.values(), "lr");
+    check_decays(saved.values());
+    check_tensors(saved, tensors(), options);
+  }
+  void load(SavedItem& saved) override {
+    for (const optim::NamedState& state : optimizer_.state()) {
+      read_into(saved, name_of(state), state.tensor, layout_of(state));
+    }
+    optimizer_.set_steps(checkpoint::get_int(saved.values(), "steps"));
+    optimizer_.set_learning_rate(checkpoint::get_double(saved.values(), "lr"));
+  }
+
+ private:
+  std::string name_of(const optim::NamedState& state) const {
+    return fmt::format("state.{}.{}", names_[state.parameter].name, state.name);
+  }
+  nn::FileLayout layout_of(const optim::NamedState& state) const {
+    const bool is_as_large = state.tensor.shape().extents().size() == 2;
+    return is_as_large ? names_[state.parameter].layout : nn::FileLayout::as_it_is;
+  }
+  void check_decays(const SnapshotValues& values) const {
+    const auto names = checkpoint::get_texts(values, "params");
+    const auto decays = checkpoint::get_doubles(values, "weight_decay");
+    std::map<std::string, double> was;
+    for (std::size_t i = 0; i < std::min(names.size(), decays.size()); ++i) was[names[i]] = decays[i];
+    for (std::size_t i = 0; i < names_.size(); ++i) {
+      const auto found = was.find(names_[i].name);
+      if (found == was.end() || found->second == optimizer_.weight_decay(i)) continue;
+      throw InvalidArgument(
+          fmt::format("the weight decay of {} was {} and the program's is {}; give the optimizer what "
+                      "it had",
+                      checkpoint::in_quotes(names_[i].name), found->second, optimizer_.weight_decay(i)));
+    }
+  }
+
+  optim::Optimizer& optimizer_;
+  std::vector<NamedLayout> names_;
+};
+
+}  // namespace
+
+Snapshots::Snapshots(std::filesystem::path folder, DistributedDataParallel& ddp, const SnapshotOptions& options)
+    : BasicSnapshots(std::move(folder), ddp.group(),
+                     {.count = [&ddp] { return ddp.steps(); },
+                      .set = [&ddp](std::int64_t steps) { ddp.set_steps(steps); },
+                      .before_update = [&ddp](std::function<void()> action) { ddp.before_update(std::move(action)); }},
+                     options),
+      ddp_(ddp) {
+  add("model", std::make_shared<ModelItem>(ddp.module()));
+}
+
+void Snapshots::add(std::string_view name, optim::Optimizer& optimizer) {
+  std::map<const void*, NamedLayout> of_model;
+  const auto layouts = ddp_.module().file_layouts();
+  std::size_t next = 0;
+  for (const auto& [parameter, tensor] : ddp_.module().named_parameters()) {
+    of_model[tensor.id()] = {parameter, layouts[next++]};
+  }
+  std::vector<NamedLayout> names;
+  for (const Tensor& parameter : optimizer.parameters()) {
+    const auto found = of_model.find(parameter.id());
+    if (found == of_model.end()) {
+      throw InvalidArgument(
+          fmt::format("Snapshots: add({}): parameter {} of the optimizer ({}) is none of the model's; "
+                      "give each model Snapshots of its own",
+                      checkpoint::in_quotes(name), names.size(), parameter.str()));
+    }
+    names.push_back(found->second);
+  }
+  add(name, std::make_shared<OptimizerItem>(optimizer, std::move(names)));
+}
+
+}  // namespace lockstep
