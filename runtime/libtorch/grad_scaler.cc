@@ -149,8 +149,13 @@ void GradScaler::load(::torch::serialize::InputArchive& archive) {
   archive.read(kGrowthTracker, read_tracker, /*is_buffer=*/true);
   const double loaded = read_scale.item<double>();
   check_scale("the scale in the archive", loaded);
-  scale_ = loaded;
-  growth_tracker_ = read_tracker.item<std::int64_t>();
+  set_state({loaded, read_tracker.item<std::int64_t>()});
+}
+
+void GradScaler::set_state(const State& state) {
+  check_scale("the scale of a state", state.scale);
+  scale_ = state.scale;
+  growth_tracker_ = state.growth_tracker;
   seen_.clear();
 }
 

@@ -16,13 +16,6 @@
 namespace lockstep::libtorch {
 namespace {
 
-DType file_dtype(const std::string& operation, const NamedTensor& item) {
-  if (item.tensor.scalar_type() == at::kBool) return DType::u8;
-  if (const auto dtype = dtype_of(item.tensor.scalar_type())) return *dtype;
-  throw InvalidArgument(fmt::format("{}: '{}' is {}, which the file has no dtype for; convert it before", operation,
-                                    item.name, c10::toString(item.tensor.scalar_type())));
-}
-
 std::span<std::byte> span_of(const at::Tensor& contiguous) {
   const BufferView view = bytes_of(contiguous);
   return {static_cast<std::byte*>(view.data), view.bytes()};
@@ -38,7 +31,7 @@ std::vector<checkpoint::WantedTensor> wanted_by(const std::vector<NamedTensor>& 
   std::vector<checkpoint::WantedTensor> wanted;
   for (const NamedTensor& item : state) {
     const bool is_bool = item.tensor.scalar_type() == at::kBool;
-    wanted.push_back({item.name, file_dtype("load_state", item), item.tensor.sizes().vec(), is_bool});
+    wanted.push_back({item.name, file_dtype("load_state", item.name, item.tensor), item.tensor.sizes().vec(), is_bool});
   }
   return wanted;
 }
@@ -52,7 +45,8 @@ void save_state(const std::filesystem::path& path, const ::torch::nn::Module& mo
   std::vector<checkpoint::TensorSource> sources;
   for (const NamedTensor& item : state) {
     dense.push_back(item.tensor.detach().to(at::kCPU).contiguous());
-    sources.push_back({item.name, file_dtype("save_state", item), item.tensor.sizes().vec(), span_of(dense.back())});
+    sources.push_back({item.name, file_dtype("save_state", item.name, item.tensor), item.tensor.sizes().vec(),
+                       span_of(dense.back())});
   }
   checkpoint::write_safetensors(path, sources, metadata);
 }

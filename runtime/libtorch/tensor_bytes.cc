@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/libtorch/tensor_bytes.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/error.h"
 #include "lockstep/libtorch/torch_stream.h"
 
 namespace lockstep::libtorch {
@@ -33,6 +36,13 @@ at::ScalarType scalar_type_of(DType dtype) {
     case DType::u8: return at::kByte;
   }
   return at::kByte;
+}
+
+DType file_dtype(std::string_view operation, std::string_view name, const at::Tensor& tensor) {
+  if (tensor.scalar_type() == at::kBool) return DType::u8;
+  if (const auto dtype = dtype_of(tensor.scalar_type())) return *dtype;
+  throw InvalidArgument(fmt::format("{}: '{}' is {}, which the file has no dtype for; convert it before", operation,
+                                    name, c10::toString(tensor.scalar_type())));
 }
 
 BufferView bytes_of(const at::Tensor& contiguous) {

@@ -12,6 +12,7 @@
 #include "lockstep/libtorch/distributed_data_parallel.h"
 #include "lockstep/libtorch/grad_scaler.h"
 #include "lockstep/libtorch/samplers.h"
+#include "lockstep/libtorch/snapshots.h"
 #include "lockstep/libtorch/state_file.h"
 #include "lockstep/libtorch/sync_batch_norm.h"
 #include "lockstep/libtorch/torch_stream.h"

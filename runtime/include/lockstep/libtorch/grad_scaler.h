@@ -59,6 +59,14 @@ class LOCKSTEP_API GradScaler {
   // The same with a scale of the program's.
   void update(double new_scale);
 
+  // The same for a snapshot (libtorch/snapshots.h). InvalidArgument for a scale that is not above 0 and finite.
+  struct State {
+    double scale = 0;
+    std::int64_t growth_tracker = 0;
+  };
+  State state() const { return {scale_, growth_tracker_}; }
+  void set_state(const State& state);
+
   double get_scale() const { return options_.enabled ? scale_ : 1; }
   const GradScalerOptions& options() const { return options_; }
 

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Snapshots of a job with LibTorch: the module, its optimizers, a GradScaler, where it is in its data, and values of
+// the program's own. lockstep/snapshot/snapshots.h has the contract.
+//
+//   lockstep::libtorch::Snapshots snapshots("run7", ddp, {.every = 500});
+//   snapshots.add("optimizer", optimizer);
+//   snapshots.add("data", sampler);
+//   snapshots.restore();
+//
+// model.safetensors is the module's state_dict, buffers too. Optimizers: SGD, Adam, AdamW, RMSprop and Adagrad are kept
+// under the parameters' names in PyTorch's terms, "state.PARAMETER.exp_avg", with the settings of their groups; what
+// the snapshot says replaces the program's settings, as in torch's load_state_dict(). Any other optimizer is kept as
+// the bytes that its save() makes, for the same parameters alone.
+//
+// A torch::optim::LRScheduler can't be kept: its counter is private. Let the learning rate be a function of
+// ddp.steps(), as lockstep::optim::Schedule is.
+//
+// DdpOptions::seed makes what is random a function of the step, so that there is no generator to keep.
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include <concepts>
+#include <filesystem>
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include "lockstep/base/api.h"
+#include "lockstep/libtorch/distributed_data_parallel.h"
+#include "lockstep/libtorch/grad_scaler.h"
+#include "lockstep/snapshot/snapshots.h"
+
+namespace lockstep::libtorch {
+
+class LOCKSTEP_API Snapshots final : public BasicSnapshots {
+ public:
+  // `ddp` outlives this object; its module is the item "model". InvalidArgument for an empty name, and for options that
+  // are out of their range.
+  template <std::derived_from<::torch::nn::Module> Net>
+  Snapshots(std::filesystem::path folder, DistributedDataParallel<Net>& ddp, const SnapshotOptions& options = {})
+      : Snapshots(std::move(folder), ddp.module(), ddp.group(), steps_of(ddp), options) {}
+  using BasicSnapshots::add;
+  // Of parameters of the module's. InvalidArgument if it has another one.
+  void add(std::string_view name, ::torch::optim::Optimizer& optimizer);
+  void add(std::string_view name, GradScaler& scaler);
+
+ private:
+  Snapshots(std::filesystem::path folder, const ::torch::nn::Module& module, std::shared_ptr<ProcessGroup> group,
+            Steps steps, const SnapshotOptions& options);
+
+  template <typename Ddp>
+  static Steps steps_of(Ddp& ddp) {
+    return {.count = [&ddp] { return ddp.steps(); },
+            .set = [&ddp](std::int64_t steps) { ddp.set_steps(steps); },
+            .before_update = [&ddp](std::function<void()> action) { ddp.before_update(std::move(action)); }};
+  }
+
+  const ::torch::nn::Module& module_;
+};
+
+}  // namespace lockstep::libtorch

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/libtorch/optimizer_item.h"
+
+#include <ATen/Functions.h>
+#include <c10/core/GradMode.h>
+#include <c10/util/Type.h>
+#include <fmt/format.h>
+#include <torch/serialize.h>
+
+#include <map>
+#include <set>
+#include <sstream>
+#include <tuple>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/checkpoint/safetensors.h"
+#include "runtime/libtorch/optimizer_fields.h"
+#include "runtime/libtorch/saved_tensor.h"
+#include "runtime/libtorch/tensor_bytes.h"
+
+namespace lockstep::libtorch {
+namespace {
+
+using checkpoint::in_quotes, checkpoint::SnapshotValues;
+using Names = std::vector<std::vector<std::string>>;
+
+std::string key_of(std::size_t group, std::string_view what) { return fmt::format("param_groups.{}.{}", group, what); }
+
+// InvalidArgument unless the groups had these parameters.
+void check_groups(const SnapshotValues& values, const Names& names) {
+  const auto groups = checkpoint::get_int(values, "groups");
+  if (std::cmp_not_equal(groups, names.size())) {
+    throw InvalidArgument(fmt::format("it has {} parameter groups, and the program's {}", groups, names.size()));
+  }
+  for (std::size_t g = 0; g < names.size(); ++g) {
+    const auto were = checkpoint::get_texts(values, key_of(g, "params"));
+    if (were == names[g]) continue;
+    std::size_t first = 0;
+    while (first < were.size() && first < names[g].size() && were[first] == names[g][first]) ++first;
+    const auto shown = [first](const std::vector<std::string>& list) {
+      return first < list.size() ? in_quotes(list[first]) : "none";
+    };
+    throw InvalidArgument(
+        fmt::format("parameter {} of group {} was {}, and the program's is {}; give the optimizer its "
+                    "parameters in the order that it had",
+                    first, g, shown(were), shown(names[g])));
+  }
+}
+
+SnapshotValues values_of(const Names& names) {
+  SnapshotValues values{{"groups", static_cast<std::int64_t>(names.size())}};
+  for (std::size_t g = 0; g < names.size(); ++g) values[key_of(g, "params")] = names[g];
+  return values;
+}
+
+// Of LibTorch's own, whose state is known.
+template <typename Optimizer, typename State, typename Options>
+class KnownItem final : public SnapshotItem {
+ public:
+  KnownItem(Optimizer& optimizer, const char* type, Names names)
+      : optimizer_(optimizer), type_(type), names_(std::move(names)) {}
+
+  std::string type() const override { return type_; }
+
+  SnapshotValues values() const override {
+    SnapshotValues values = values_of(names_);
+    each_option([&](const std::string& key, const auto& setting) {
+      if constexpr (std::is_same_v<std::decay_t<decltype(setting)>, std::tuple<double, double>>) {
+        values[key] = std::vector<double>{std::get<0>(setting), std::get<1>(setting)};
+      } else {
+        values[key] = setting;
+      }
+    });
+    return values;
+  }
+
+  std::vector<SnapshotTensor> tensors() const override {
+    std::vector<SnapshotTensor> tensors;
+    each_parameter([&](const std::string& name, const at::Tensor& parameter) {
+      auto& states = optimizer_.state();
+      const auto found = states.find(state_key<std::decay_t<decltype(states)>>(parameter));
+      if (found == states.end()) return;
+      each_field(static_cast<State&>(*found->second), [&](const char* field, auto& value) {
+        if constexpr (std::is_same_v<std::decay_t<decltype(value)>, at::Tensor>) {
+          if (value.defined()) tensors.push_back(saved_tensor(field_name(name, field), value, true));
+        } else {
+          SnapshotTensor count = saved_tensor(field_name(name, field), at::scalar_tensor(value, at::kLong), true);
+          count.is_copy = true;  // of the number
+          tensors.push_back(std::move(count));
+        }
+      });
+    });
+    return tensors;
+  }
+
+  void check(const SavedItem& saved, const RestoreOptions&) const override {
+    check_groups(saved.values(), names_);
+    each_option([&](const std::string& key, auto& setting) { (void)read_setting(saved.values(), key, setting); });
+    std::set<std::string> known;
+    each_parameter(
+        [&](const std::string& name, const at::Tensor& parameter) { check_state(saved, name, parameter, known); });
+    for (const auto& [name, unused] : saved.tensors()) {
+      if (!known.contains(name)) {
+        throw InvalidArgument(fmt::format("it has {}, which is no state of {}", in_quotes(name), type_));
+      }
+    }
+  }
+
+  void load(SavedItem& saved) override {
+    each_option([&](const std::string& key, auto& setting) { setting = read_setting(saved.values(), key, setting); });
+    each_parameter([&](const std::string& name, const at::Tensor& parameter) {
+      auto& states = optimizer_.state();
+      const auto key = state_key<std::decay_t<decltype(states)>>(parameter);
+      auto state = std::make_unique<State>();
+      bool has_any = false;
+      each_field(*state, [&](const char* field, auto& value) {
+        const std::string saved_name = field_name(name, field);
+        const auto entry = saved.tensors().find(saved_name);
+        if (entry == saved.tensors().end()) return;
+        has_any = true;
+        if constexpr (std::is_same_v<std::decay_t<decltype(value)>, at::Tensor>) {
+          value = at::empty_like(parameter.detach(), at::TensorOptions().dtype(scalar_type_of(entry->second.dtype)));
+          read_into(saved, saved_name, value);
+        } else {
+          const at::Tensor number = at::zeros({}, at::kLong);
+          read_into(saved, saved_name, number);
+          value = number.template item<std::int64_t>();
+        }
+      });
+      if (has_any) {
+        states[key] = std::move(state);
+      } else {
+        states.erase(key);
+      }
+    });
+  }
+
+ private:
+  static std::string field_name(const std::string& parameter, const char* field) {
+    return fmt::format("state.{}.{}", parameter, field);
+  }
+
+  template <typename Visit>
+  void each_parameter(Visit visit) const {
+    for (std::size_t g = 0; g < names_.size(); ++g) {
+      const auto& parameters = optimizer_.param_groups()[g].params();
+      for (std::size_t i = 0; i < parameters.size(); ++i) visit(names_[g][i], parameters[i]);
+    }
+  }
+
+  template <typename Visit>
+  void each_option(Visit visit) const {
+    for (std::size_t g = 0; g < names_.size(); ++g) {
+      each_setting(static_cast<Options&>(optimizer_.param_groups()[g].options()),
+                   [&](const char* name, auto& setting) { visit(key_of(g, name), setting); });
+    }
+  }
+
+  static double read_setting(const SnapshotValues& values, const std::string& key, double) {
+    return checkpoint::get_double(values, key);
+  }
+  static bool read_setting(const SnapshotValues& values, const std::string& key, bool) {
+    return checkpoint::get_bool(values, key);
+  }
+  static std::tuple<double, double> read_setting(const SnapshotValues& values, const std::string& key,
+                                                 const std::tuple<double, double>&) {
+    const auto pair = checkpoint::get_doubles(values, key);
+    if (pair.size() != 2)
+      throw InvalidArgument(fmt::format("{} has {} numbers; 2 are wanted", in_quotes(key), pair.size()));
+    return {pair[0], pair[1]};
+  }
+
+  // All that a first step makes, or nothing at all.
+  void check_state(const SavedItem& saved, const std::string& name, const at::Tensor& parameter,
+                   std::set<std::string>& known) const {
+    State fresh;
+    std::vector<std::string> there, missing;
+    each_field(fresh, [&](const char* field, auto& value) {
+      const std::string saved_name = field_name(name, field);
+      known.insert(saved_name);
+      const auto entry = saved.tensors().find(saved_name);
+      const bool is_optional = std::string_view(field) == "max_exp_avg_sq" || std::string_view(field) == "grad_avg" ||
+                               std::string_view(field) == "momentum_buffer";
+      if (entry == saved.tensors().end()) {
+        if (!is_optional) missing.push_back(saved_name);
+        return;
+      }
+      there.push_back(saved_name);
+      std::vector<std::int64_t> shape;
+      if constexpr (std::is_same_v<std::decay_t<decltype(value)>, at::Tensor>) shape = parameter.sizes().vec();
+      if (entry->second.shape != shape) {
+        throw InvalidArgument(fmt::format("{} is {}, and the program's parameter is {}", in_quotes(saved_name),
+                                          checkpoint::describe(entry->second.dtype, entry->second.shape),
+                                          checkpoint::describe(entry->second.dtype, shape)));
+      }
+    });
+    if (!there.empty() && !missing.empty()) {
+      throw InvalidArgument(fmt::format("it has {} and lacks {}: a part of a state is none", in_quotes(there.front()),
+                                        in_quotes(missing.front())));
+    }
+  }
+
+  Optimizer& optimizer_;
+  const char* type_;
+  Names names_;
+};
+
+// Any other, as the bytes that it makes of itself.
+class OpaqueItem final : public SnapshotItem {
+ public:
+  OpaqueItem(::torch::optim::Optimizer& optimizer, Names names) : optimizer_(optimizer), names_(std::move(names)) {}
+
+  std::string type() const override { return c10::demangle(typeid(optimizer_).name()); }
+  SnapshotValues values() const override {
+    SnapshotValues values = values_of(names_);
+    values["shapes"] = shapes();
+    return values;
+  }
+  std::vector<SnapshotTensor> tensors() const override {
+    ::torch::serialize::OutputArchive archive;
+    optimizer_.save(archive);
+    std::ostringstream stream;
+    archive.save_to(stream);
+    const std::string bytes = stream.str();
+    at::Tensor blob = at::empty({static_cast<std::int64_t>(bytes.size())}, at::kByte);
+    std::copy(bytes.begin(), bytes.end(), static_cast<char*>(blob.data_ptr()));
+    SnapshotTensor tensor = saved_tensor(kBlob, blob, true);
+    tensor.is_copy = true;
+    return {std::move(tensor)};
+  }
+  void check(const SavedItem& saved, const RestoreOptions&) const override {
+    check_groups(saved.values(), names_);
+    if (checkpoint::get_texts(saved.values(), "shapes") != shapes()) {
+      throw InvalidArgument("its parameters had other shapes, and its bytes fit no others");
+    }
+    if (!saved.tensors().contains(kBlob)) throw InvalidArgument(fmt::format("it lacks {}", in_quotes(kBlob)));
+  }
+  void load(SavedItem& saved) override {
+    const auto size = saved.tensors().at(kBlob).shape;
+    const at::Tensor blob = at::empty(size, at::kByte);
+    read_into(saved, kBlob, blob);
+    ::torch::serialize::InputArchive archive;
+    archive.load_from(static_cast<const char*>(blob.data_ptr()), static_cast<std::size_t>(blob.numel()));
+    optimizer_.load(archive);
+  }
+
+ private:
+  static constexpr const char* kBlob = "blob";
+
+  std::vector<std::string> shapes() const {
+    std::vector<std::string> shapes;
+    for (const auto& group : optimizer_.param_groups()) {
+      for (const at::Tensor& parameter : group.params()) {
+        shapes.push_back(
+            fmt::format("{} {}", c10::toString(parameter.scalar_type()), fmt::join(parameter.sizes(), "x")));
+      }
+    }
+    return shapes;
+  }
+
+  ::torch::optim::Optimizer& optimizer_;
+  Names names_;
+};
+
+}  // namespace
+
+std::shared_ptr<SnapshotItem> optimizer_item(::torch::optim::Optimizer& optimizer, Names names) {
+  using namespace ::torch::optim;
+  const auto known =
+      [&]<typename Type, typename State, typename Options>(const char* type) -> std::shared_ptr<SnapshotItem> {
+    // Exactly it: a class of the program's own over it may keep more.
+    if (typeid(optimizer) != typeid(Type)) return nullptr;
+    return std::make_shared<KnownItem<Type, State, Options>>(static_cast<Type&>(optimizer), type, names);
+  };
+  if (auto item = known.operator()<SGD, SGDParamState, SGDOptions>("SGD")) return item;
+  if (auto item = known.operator()<Adam, AdamParamState, AdamOptions>("Adam")) return item;
+  if (auto item = known.operator()<AdamW, AdamWParamState, AdamWOptions>("AdamW")) return item;
+  if (auto item = known.operator()<RMSprop, RMSpropParamState, RMSpropOptions>("RMSprop")) return item;
+  if (auto item = known.operator()<Adagrad, AdagradParamState, AdagradOptions>("Adagrad")) return item;
+  return std::make_shared<OpaqueItem>(optimizer, std::move(names));
+}
+
+}  // namespace lockstep::libtorch

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/libtorch/snapshots.h"
+
+#include <ATen/Functions.h>
+#include <c10/core/GradMode.h>
+#include <fmt/format.h>
+
+#include <unordered_map>
+
+#include "lockstep/base/error.h"
+#include "lockstep/checkpoint/safetensors.h"
+#include "runtime/libtorch/module_state.h"
+#include "runtime/libtorch/optimizer_item.h"
+#include "runtime/libtorch/saved_tensor.h"
+
+namespace lockstep::libtorch {
+namespace {
+
+class ModuleItem final : public SnapshotItem {
+ public:
+  explicit ModuleItem(const ::torch::nn::Module& module) : module_(module) {}
+
+  std::string type() const override { return "Module"; }
+  std::vector<SnapshotTensor> tensors() const override {
+    std::vector<SnapshotTensor> tensors;
+    for (const NamedTensor& item : state_of(module_))
+      tensors.push_back(saved_tensor(item.name, item.tensor, item.is_parameter));
+    return tensors;
+  }
+  void check(const SavedItem& saved, const RestoreOptions& options) const override {
+    check_tensors(saved, tensors(), options);
+  }
+  void load(SavedItem& saved) override {
+    for (const NamedTensor& item : state_of(module_)) {
+      if (saved.tensors().contains(item.name)) read_into(saved, item.name, item.tensor);
+    }
+  }
+
+ private:
+  const ::torch::nn::Module& module_;
+};
+
+class ScalerItem final : public SnapshotItem {
+ public:
+  explicit ScalerItem(GradScaler& scaler) : scaler_(scaler) {}
+
+  std::string type() const override { return "GradScaler"; }
+  checkpoint::SnapshotValues values() const override {
+    return {{"scale", scaler_.state().scale}, {"_growth_tracker", scaler_.state().growth_tracker}};
+  }
+  void check(const SavedItem& saved, const RestoreOptions&) const override { read(saved); }
+  void load(SavedItem& saved) override { scaler_.set_state(read(saved)); }
+
+ private:
+  static GradScaler::State read(const SavedItem& saved) {
+    return {.scale = checkpoint::get_double(saved.values(), "scale"),
+            .growth_tracker = checkpoint::get_int(saved.values(), "_growth_tracker")};
+  }
+
+  GradScaler& scaler_;
+};
+
+}  // namespace
+
+Snapshots::Snapshots(std::filesystem::path folder, const ::torch::nn::Module& module,
+                     std::shared_ptr<ProcessGroup> group, Steps steps, const SnapshotOptions& options)
+    : BasicSnapshots(std::move(folder), std::move(group), std::move(steps), options), module_(module) {
+  add("model", std::make_shared<ModuleItem>(module));
+}
+
+void Snapshots::add(std::string_view name, ::torch::optim::Optimizer& optimizer) {
+  std::unordered_map<const void*, std::string> of_module;
+  for (const NamedTensor& item : state_of(module_)) of_module[item.tensor.unsafeGetTensorImpl()] = item.name;
+  std::vector<std::vector<std::string>> names;
+  for (const auto& group : optimizer.param_groups()) {
+    names.emplace_back();
+    for (const at::Tensor& parameter : group.params()) {
+      const auto found = of_module.find(parameter.unsafeGetTensorImpl());
+      if (found == of_module.end()) {
+        throw InvalidArgument(
+            fmt::format("Snapshots: add({}): parameter {} of the optimizer's group {} is none of the "
+                        "module's; give each module Snapshots of its own",
+                        checkpoint::in_quotes(name), names.back().size(), names.size() - 1));
+      }
+      names.back().push_back(found->second);
+    }
+  }
+  add(name, optimizer_item(optimizer, std::move(names)));
+}
+
+void Snapshots::add(std::string_view name, GradScaler& scaler) { add(name, std::make_shared<ScalerItem>(scaler)); }
+
+}  // namespace lockstep::libtorch

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs of LibTorch that stop and go on: every optimizer, buffers, noise, the position in the data.
+#include "lockstep/libtorch/snapshots.h"
+
+#include <gmock/gmock.h>
+#include <torch/optim.h>
+
+#include <filesystem>
+#include <functional>
+#include <optional>
+
+#include "lockstep/libtorch/samplers.h"
+#include "tests/libtorch/common.h"
+#include "tests/support/error_of.h"
+#include "tests/support/temporary_folder.h"
+
+namespace lockstep::testing {
+namespace {
+
+namespace fs = std::filesystem;
+namespace nn = ::torch::nn;
+namespace optim = ::torch::optim;
+using ::testing::HasSubstr;
+
+constexpr std::int64_t kSamples = 36, kSteps = 12;
+
+struct Net : nn::Module {
+  explicit Net(double dropout_of = 0) : dropout(register_module("dropout", nn::Dropout(dropout_of))) {}
+  nn::Linear in = register_module("in", nn::Linear(6, 8));
+  nn::BatchNorm1d norm = register_module("norm", nn::BatchNorm1d(8));
+  nn::LSTM lstm = register_module("lstm", nn::LSTM(nn::LSTMOptions(8, 5).batch_first(true)));
+  nn::Dropout dropout;
+  nn::Linear out = register_module("out", nn::Linear(5, 2));
+  at::Tensor mask = register_buffer("mask", at::ones({2}, at::kBool));
+  at::Tensor forward(const at::Tensor& x) {
+    const at::Tensor h = norm(in(x)).unsqueeze(1).expand({x.size(0), 3, 8});
+    return out(dropout(std::get<0>(lstm(h)).select(1, 2))).masked_fill(mask.logical_not(), 0);
+  }
+};
+
+using MakeOptimizer = std::function<std::unique_ptr<optim::Optimizer>(const Net&, std::vector<at::Tensor>)>;
+
+struct Outcome {
+  std::optional<std::int64_t> restored;
+  std::vector<at::Tensor> state;  // of rank 0: parameters and buffers
+};
+
+struct RunOptions {
+  int ranks = 1;
+  double dropout = 0;
+};
+
+// Goes on in `folder` until `stop` steps are done, with a snapshot in every third.
+Outcome run(const RunOptions& options, const fs::path& folder, std::int64_t stop, const MakeOptimizer& make_optimizer) {
+  Outcome outcome;
+  run_torch_ranks(options.ranks, [&](const Group& group) {
+    Net net(options.dropout);
+    initialize(net, 3 + static_cast<std::uint64_t>(group->rank()));
+    libtorch::DistributedDataParallel ddp(net, group, {.seed = 5});
+    const auto optimizer = make_optimizer(net, ddp.parameters());
+    const at::Tensor x = at::linspace(-1, 1, kSamples * 6).sin().view({kSamples, 6});
+    libtorch::BatchShardSampler sampler(kSamples, *group, {.batch = 12, .seed = 2});
+    libtorch::Snapshots snapshots(folder, ddp, {.every = 3});
+    snapshots.add("optimizer", *optimizer);
+    snapshots.add("data", sampler);
+    const auto restored = snapshots.restore();
+    while (ddp.steps() < stop) {
+      sampler.reset();
+      while (const auto indices = sampler.next(12)) {
+        std::vector<std::int64_t> rows(indices->begin(), indices->end());
+        const at::Tensor batch = x.index_select(0, at::tensor(rows));
+        optimizer->zero_grad();
+        ddp.backward((ddp(batch) - batch.slice(1, 0, 2)).square().mean());
+        optimizer->step();
+        snapshots.step();
+        snapshots.wait();
+        if (ddp.steps() == stop) break;
+      }
+    }
+    if (group->rank() != 0) return;
+    if (restored) outcome.restored = restored->step;
+    for (const at::Tensor& tensor : net.parameters()) outcome.state.push_back(tensor.detach().clone());
+    for (const at::Tensor& tensor : net.buffers()) outcome.state.push_back(tensor.clone());
+  });
+  return outcome;
+}
+
+void expect_equal(const Outcome& seen, const Outcome& wanted, const std::string& what) {
+  ASSERT_EQ(seen.state.size(), wanted.state.size());
+  for (std::size_t i = 0; i < seen.state.size(); ++i)
+    EXPECT_TRUE(at::equal(seen.state[i], wanted.state[i])) << what << i;
+}
+
+const std::map<std::string, MakeOptimizer>& optimizers() {
+  using Parameters = std::vector<at::Tensor>;
+  static const std::map<std::string, MakeOptimizer> all{
+      {"SGD", [](const Net&, Parameters p) { return std::make_unique<optim::SGD>(p, optim::SGDOptions(0.1)); }},
+      {"SGD with momentum",
+       [](const Net&, Parameters p) { return std::make_unique<optim::SGD>(p, optim::SGDOptions(0.1).momentum(0.9)); }},
+      {"Adam", [](const Net&,
+                  Parameters p) { return std::make_unique<optim::Adam>(p, optim::AdamOptions(0.01).amsgrad(true)); }},
+      {"AdamW", [](const Net&, Parameters p) { return std::make_unique<optim::AdamW>(p, optim::AdamWOptions(0.01)); }},
+      {"RMSprop",
+       [](const Net&, Parameters p) {
+         return std::make_unique<optim::RMSprop>(p, optim::RMSpropOptions(0.01).momentum(0.5).centered(true));
+       }},
+      {"Adagrad",
+       [](const Net&, Parameters p) { return std::make_unique<optim::Adagrad>(p, optim::AdagradOptions(0.05)); }},
+      {"two groups", [](const Net& net, Parameters) {
+         std::vector<optim::OptimizerParamGroup> groups;
+         groups.emplace_back(net.in->parameters(), std::make_unique<optim::AdamOptions>(0.01));
+         groups.emplace_back(net.out->parameters(), std::make_unique<optim::AdamOptions>(0.002));
+         return std::make_unique<optim::Adam>(groups);
+       }}};
+  return all;
+}
+
+TEST(Snapshots, EveryOptimizerGoesOnWithTheSameBits) {
+  for (const auto& [name, make] : optimizers()) {
+    for (const int ranks : {1, 3}) {
+      const TemporaryFolder whole, parts;
+      const RunOptions options{.ranks = ranks,
+                               .dropout = ranks == 1 ? 0.3 : 0};  // torch's generator is one for all threads
+      const Outcome undisturbed = run(options, whole / "run", kSteps, make);
+      EXPECT_EQ(run(options, parts / "run", 5, make).restored, std::nullopt);
+      EXPECT_EQ(run(options, parts / "run", 7, make).restored, 3);
+      const Outcome last = run(options, parts / "run", kSteps, make);
+      EXPECT_EQ(last.restored, 6);
+      expect_equal(last, undisturbed, name);
+    }
+  }
+}
+
+// A class of the program's own: what it keeps beside SGD's state is known to its save() alone.
+struct OwnOptimizer : optim::SGD {
+  using SGD::SGD;
+};
+
+TEST(Snapshots, AnOptimizerOfTheProgramsOwnIsKeptAsItsBytes) {
+  const MakeOptimizer make = [](const Net&, std::vector<at::Tensor> p) {
+    return std::make_unique<OwnOptimizer>(p, optim::SGDOptions(0.1).momentum(0.9));
+  };
+  const TemporaryFolder whole, parts;
+  const Outcome undisturbed = run({}, whole / "run", kSteps, make);
+  run({}, parts / "run", 8, make);
+  const Outcome last = run({}, parts / "run", kSteps, make);
+  EXPECT_EQ(last.restored, 6);
+  expect_equal(last, undisturbed, "own");
+}
+
+TEST(Snapshots, OfAnotherProgramAreRefusedAndSaidWhy) {
+  const TemporaryFolder folder;
+  const auto& all = optimizers();
+  run({}, folder / "run", 4, all.at("SGD with momentum"));
+  const auto error_of_run = [&](const MakeOptimizer& make) {
+    return error_of<InvalidArgument>([&] { run({}, folder / "run", 6, make); });
+  };
+  EXPECT_THAT(error_of_run(all.at("Adam")), HasSubstr("it is of type 'SGD', and the program's is 'Adam'"));
+  EXPECT_THAT(error_of_run([](const Net& net, std::vector<at::Tensor>) {
+                return std::make_unique<optim::SGD>(net.out->parameters(), optim::SGDOptions(0.1).momentum(0.9));
+              }),
+              HasSubstr("parameter 0 of group 0 was 'in.weight', and the program's is 'out.weight'"));
+  // Nothing was changed: the run that saved it still goes on.
+  EXPECT_EQ(run({}, folder / "run", 6, all.at("SGD with momentum")).restored, 3);
+}
+
+}  // namespace
+}  // namespace lockstep::testing
