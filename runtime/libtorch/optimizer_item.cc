@@ -64,7 +64,7 @@ class KnownItem final : public SnapshotItem {
   std::string type() const override { return type_; }
 
   SnapshotValues values() const override {
-    SnapshotValues values = values_of(names_);
+    SnapshotValues values;
     each_option([&](const std::string& key, const auto& setting) {
       if constexpr (std::is_same_v<std::decay_t<decltype(setting)>, std::tuple<double, double>>) {
         values[key] = std::vector<double>{std::get<0>(setting), std::get<1>(setting)};
@@ -74,6 +74,8 @@ class KnownItem final : public SnapshotItem {
     });
     return values;
   }
+
+  SnapshotValues fixed_values() const override { return values_of(names_); }
 
   std::vector<SnapshotTensor> tensors() const override {
     std::vector<SnapshotTensor> tensors;
@@ -212,7 +214,7 @@ class OpaqueItem final : public SnapshotItem {
   OpaqueItem(::torch::optim::Optimizer& optimizer, Names names) : optimizer_(optimizer), names_(std::move(names)) {}
 
   std::string type() const override { return c10::demangle(typeid(optimizer_).name()); }
-  SnapshotValues values() const override {
+  SnapshotValues fixed_values() const override {
     SnapshotValues values = values_of(names_);
     values["shapes"] = shapes();
     return values;

@@ -131,8 +131,11 @@ T sum_of(const std::vector<SnapshotValues>& all, const std::string& name) {
 
 // What rank 0 gets of numbers that each rank had its own of; the others get 0.
 SnapshotValues sums_of(const ManifestItem& item, int rank) {
+  std::vector<SnapshotValues> known = item.values;
+  std::erase_if(known, [](const SnapshotValues& values) { return values.empty(); });
+  if (known.empty()) return {};
   SnapshotValues sums;
-  for (const auto& [name, first] : item.values.front()) {
+  for (const auto& [name, first] : known.front()) {
     const bool is_float = std::holds_alternative<double>(first);
     const bool is_number =
         is_float || std::holds_alternative<std::int64_t>(first) || std::holds_alternative<std::uint64_t>(first);
@@ -141,11 +144,11 @@ SnapshotValues sums_of(const ManifestItem& item, int rank) {
                                         checkpoint::in_quotes(item.name)));
     }
     if (is_float) {
-      sums[name] = rank == 0 ? sum_of<double>(item.values, name) : 0.0;
+      sums[name] = rank == 0 ? sum_of<double>(known, name) : 0.0;
     } else if (std::holds_alternative<std::uint64_t>(first)) {
-      sums[name] = rank == 0 ? sum_of<std::uint64_t>(item.values, name) : std::uint64_t{0};
+      sums[name] = rank == 0 ? sum_of<std::uint64_t>(known, name) : std::uint64_t{0};
     } else {
-      sums[name] = rank == 0 ? sum_of<std::int64_t>(item.values, name) : std::int64_t{0};
+      sums[name] = rank == 0 ? sum_of<std::int64_t>(known, name) : std::int64_t{0};
     }
   }
   return sums;
@@ -154,7 +157,11 @@ SnapshotValues sums_of(const ManifestItem& item, int rank) {
 // This rank's values; nothing if it keeps those it has.
 std::optional<SnapshotValues> own_values(const ManifestItem& item, AtAnotherSize at_another_size, int rank, int size) {
   if (item.kind == checkpoint::ItemKind::replicated) return item.values.front();
-  if (std::cmp_equal(item.values.size(), size)) return item.values[static_cast<std::size_t>(rank)];
+  if (std::cmp_equal(item.values.size(), size)) {
+    const SnapshotValues& own = item.values[static_cast<std::size_t>(rank)];
+    if (own.empty()) return std::nullopt;  // another rank saved it, when this one had died
+    return own;
+  }
   switch (at_another_size) {
     case AtAnotherSize::drop: return std::nullopt;
     case AtAnotherSize::sum: return sums_of(item, rank);
@@ -198,6 +205,7 @@ std::vector<BasicSnapshots::Impl::Offer> BasicSnapshots::Impl::gather_offers() c
 }
 
 std::optional<BasicSnapshots::Impl::Offer> BasicSnapshots::Impl::choose(const std::vector<Offer>& offers) const {
+  std::string said;  // several ranks may offer one
   for (const Offer& offer : offers) {
     std::string why_not;
     if (offer.rank == group->rank()) {
@@ -214,7 +222,8 @@ std::optional<BasicSnapshots::Impl::Offer> BasicSnapshots::Impl::choose(const st
     }
     why_not = broadcast_value(std::string_view(why_not), *group, offer.rank);
     if (why_not.empty()) return offer;
-    if (group->rank() == 0) log_warn("snapshots: '{}' is passed over: {}", offer.path, why_not);
+    const std::string text = fmt::format("snapshots: '{}' is passed over: {}", offer.path, why_not);
+    if (group->rank() == 0 && text != std::exchange(said, text)) log_warn("{}", text);
   }
   return std::nullopt;
 }
@@ -386,8 +395,12 @@ std::optional<RestoredSnapshot> BasicSnapshots::restore() {
       }
     };
     self.writer = std::make_unique<BackgroundWriter>(write);
-    self.steps.before_update([writer = self.writer.get()] { writer->wait_copied(); });
   }
+  self.steps.before_update([&self] {
+    self.is_updating = true;
+    if (self.writer) self.writer->wait_copied();
+  });
+  self.at_fatal_error = std::make_unique<AtFatalError>([&self] { self.rescue(); });
   return restored;
 }
 

@@ -16,6 +16,9 @@
 #include "runtime/snapshot/snapshots_impl.h"
 
 namespace lockstep {
+
+using checkpoint::SnapshotValues;
+
 namespace {
 
 bool is_name(std::string_view name) {
@@ -45,6 +48,7 @@ BasicSnapshots::BasicSnapshots(std::filesystem::path folder, std::shared_ptr<Pro
 }
 
 BasicSnapshots::~BasicSnapshots() {
+  if (impl_->unwinding.is_unwinding()) impl_->rescue();
   if (impl_->is_begun) impl_->steps.before_update(nullptr);
   try {
     wait();
@@ -103,7 +107,7 @@ std::vector<CapturedItem> BasicSnapshots::Impl::capture() {
                               .type = item.item->type(),
                               .kind = item.kind,
                               .at_another_size = item.at_another_size,
-                              .values = {item.item->values()}},
+                              .values = {values_of(item)}},
                      .tensors = {}};
     if (is_per_rank) one.item.values = gather_values(*group, one.item.values.front());
     if (!writes) continue;
@@ -111,6 +115,12 @@ std::vector<CapturedItem> BasicSnapshots::Impl::capture() {
     captured.push_back(std::move(one));
   }
   return captured;
+}
+
+SnapshotValues BasicSnapshots::Impl::values_of(const Item& item) {
+  SnapshotValues values = item.item->values();
+  values.merge(item.item->fixed_values());
+  return values;
 }
 
 std::uint64_t BasicSnapshots::Impl::state_bytes() const {
@@ -140,6 +150,7 @@ void BasicSnapshots::step() {
   if (!self.is_begun) throw InvalidArgument("Snapshots: step() before restore(); call restore() once, before the loop");
   self.report();
   const std::int64_t count = self.steps.count();
+  if (self.options.rescue) self.keep_step();
   if (self.options.every == 0 || count % self.options.every != 0 || count == self.last_saved) return;
   std::vector<CapturedItem> items = self.capture();
   self.last_saved = count;

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "lockstep/snapshot/snapshots.h"
+#include "runtime/base/at_fatal_error.h"
+#include "runtime/base/unwind_guard.h"
 #include "runtime/checkpoint/snapshot/series.h"
 #include "runtime/snapshot/background_writer.h"
 
@@ -34,6 +36,23 @@ struct BasicSnapshots::Impl {
   // Whether this run has saved that step.
   bool is_durable(std::int64_t step) const;
 
+  static checkpoint::SnapshotValues values_of(const Item& item);
+
+  // rescue.cc
+  struct KeptTensor {
+    SnapshotTensor now;
+    std::vector<std::byte> bytes;  // at the end of the step
+  };
+  // What a forward, or the program, changes after the step.
+  struct KeptItem {
+    checkpoint::SnapshotValues values;
+    bool has_tensors = false;
+    std::vector<KeptTensor> tensors;
+  };
+  void keep_step();
+  std::vector<CapturedItem> capture_kept();
+  void rescue() noexcept;
+
   // restore.cc: all of it collective.
   struct Offer;
   struct Contents;
@@ -55,6 +74,12 @@ struct BasicSnapshots::Impl {
   bool is_begun = false;
   std::int64_t generation = 0;
   std::int64_t last_saved = -1;  // or restored: steps
+  std::vector<KeptItem> kept;
+  std::int64_t kept_step = -1;
+  bool is_updating = false;  // a backward has ended, and step() was not called since
+  bool is_rescued = false;
+  UnwindGuard unwinding;
+  std::unique_ptr<AtFatalError> at_fatal_error;
   // Of rank 0.
   std::unique_ptr<checkpoint::SeriesLock> lock;
   std::unique_ptr<BackgroundWriter> writer;

@@ -84,6 +84,10 @@ class OptimizerItem final : public SnapshotItem {
   std::string type() const override { return optimizer_.name(); }
   SnapshotValues values() const override {
     SnapshotValues values{{"steps", optimizer_.steps()}, {"lr", optimizer_.learning_rate()}};
+    return values;
+  }
+  SnapshotValues fixed_values() const override {
+    SnapshotValues values;
     for (const auto& [name, value] : optimizer_.settings()) values[name] = value;
     std::vector<std::string> parameters;
     std::vector<double> decays;

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <optional>
+#include <stdexcept>
 #include <vector>
 
 #include "lockstep/base/error.h"
@@ -47,8 +48,8 @@ data::TensorDataset dataset() {
 }
 
 // One rank of a program that trains with dropout, AdamW, a schedule and clipped gradients, and snapshots of all of it.
-struct Run {
-  explicit Run(const Group& the_group, const fs::path& folder, const SnapshotOptions& options)
+struct Program {
+  explicit Program(const Group& the_group, const fs::path& folder, const SnapshotOptions& options)
       : group(the_group), snapshots(folder, ddp, options) {
     snapshots.add("optimizer", optimizer);
     snapshots.add("data", loader);
@@ -102,7 +103,7 @@ struct Outcome {
 Outcome run(int ranks, const fs::path& folder, std::int64_t stop, const SnapshotOptions& options = {.every = 4}) {
   Outcome outcome;
   run_ranks(ranks, [&](const Group& group) {
-    Run it(group, folder, options);
+    Program it(group, folder, options);
     const auto restored = it.snapshots.restore();
     it.train(stop);
     EXPECT_NO_THROW(it.ddp.check_replicas());
@@ -155,6 +156,115 @@ TEST(Snapshots, AreKeptAsTheOptionsSay) {
   run(2, folder / "run", 12, {.every = 2, .keep = 2, .keep_every = 6});
   EXPECT_THAT(snapshots_in(folder / "run"),
               ElementsAre("step-000000000006-g000001", "step-000000000010-g000001", "step-000000000012-g000001"));
+}
+
+// Rank `dead` leaves in the middle of a step, as a rank that dies does for the others; they unwind.
+void run_until_lost(int ranks, const fs::path& folder, int dead, std::int64_t at_step, const SnapshotOptions& options) {
+  EXPECT_ANY_THROW(run_ranks(ranks, [&](const Group& group) {
+    SnapshotOptions own = options;
+    own.rescue = options.rescue && group->rank() != dead;  // a dead rank saves nothing
+    Program it(group, folder, own);
+    it.snapshots.restore();
+    it.train(at_step);
+    if (group->rank() == dead) throw std::runtime_error("this rank dies");
+    it.train(at_step + 5);
+  }));
+}
+
+TEST(Snapshots, ALostRankCostsNoFinishedStep) {
+  for (const int dead : {0, 1, 2}) {
+    const TemporaryFolder whole, parts;
+    const Outcome undisturbed = run(3, whole / "run", kSteps);
+    run_until_lost(3, parts / "run", dead, 6, {.every = 4});
+    const Outcome last = run(3, parts / "run", kSteps);
+    EXPECT_EQ(last.restored, 6) << dead;
+    EXPECT_EQ(last.weights, undisturbed.weights) << dead;
+    EXPECT_EQ(last.samples, undisturbed.samples) << dead;
+  }
+}
+
+TEST(Snapshots, ALostRankCostsWhatTheOptionsSay) {
+  const TemporaryFolder parts;
+  run_until_lost(2, parts / "run", 1, 6, {.every = 4, .rescue = false});
+  EXPECT_EQ(run(2, parts / "run", kSteps).restored, 4);
+}
+
+TEST(Snapshots, ValuesOfEachRankComeBackOrAreSummedDroppedOrRefused) {
+  struct Seen {
+    std::int64_t tokens = -1, local = -1;
+  };
+  const auto run_with = [](int ranks, const fs::path& folder, AtAnotherSize tokens_at, std::vector<Seen>& seen) {
+    seen.assign(static_cast<std::size_t>(ranks), {});
+    run_ranks(ranks, [&](const Group& group) {
+      nn::Sequential model = Program::make_model(1);
+      DistributedDataParallel ddp(model, group);
+      std::int64_t tokens = 10 + group->rank(), local = 100 + group->rank();
+      Snapshots snapshots(folder, ddp);
+      snapshots.add_per_rank("tokens", tokens, tokens_at);
+      snapshots.add_per_rank("local", local, AtAnotherSize::drop);
+      const auto restored = snapshots.restore();
+      seen[static_cast<std::size_t>(group->rank())] = {tokens, local};
+      if (!restored) snapshots.save();
+    });
+  };
+  const TemporaryFolder folder;
+  std::vector<Seen> seen;
+  run_with(3, folder / "run", AtAnotherSize::sum, seen);
+  run_with(3, folder / "run", AtAnotherSize::sum, seen);
+  EXPECT_EQ(seen[2].tokens, 12);
+  EXPECT_EQ(seen[2].local, 102);
+  run_with(2, folder / "run", AtAnotherSize::sum, seen);
+  EXPECT_EQ(seen[0].tokens, 33);
+  EXPECT_EQ(seen[1].tokens, 0);
+  EXPECT_EQ(seen[1].local, 101);  // as the program had it
+  EXPECT_THAT(error_of([&] { run_with(2, folder / "run", AtAnotherSize::refuse, seen); }),
+              HasSubstr("item 'tokens' has a value of each of 3 ranks, and here are 2"));
+}
+
+TEST(Snapshots, WhatTheProgramAndASnapshotDoNotShareIsNamed) {
+  const TemporaryFolder folder;
+  const auto run_with = [&](bool has_extra, const RestoreOptions& restore) {
+    std::optional<std::int64_t> step;
+    run_ranks(2, [&](const Group& group) {
+      nn::Sequential model = Program::make_model(1);
+      DistributedDataParallel ddp(model, group);
+      double extra = 0.5, best = 1;
+      Snapshots snapshots(folder / "run", ddp, {.restore = restore});
+      snapshots.add(has_extra ? "extra" : "other", extra);
+      snapshots.add("best", best);
+      if (const auto restored = snapshots.restore(); restored && group->rank() == 0) step = restored->step;
+      if (!step) snapshots.save();
+    });
+    return step;
+  };
+  EXPECT_EQ(run_with(true, {}), std::nullopt);
+  EXPECT_EQ(run_with(true, {}), 0);
+  EXPECT_THAT(error_of([&] { run_with(false, {}); }),
+              AllOf(HasSubstr("it has 'extra', which the program has not added"),
+                    HasSubstr("it lacks 'other', which the program has added")));
+  EXPECT_EQ(run_with(false, {.allow_missing = true, .allow_unexpected = true}), 0);
+}
+
+TEST(Snapshots, ADamagedOneIsPassedOver) {
+  const TemporaryFolder folder;
+  run(2, folder / "run", 10);
+  {
+    std::fstream file(folder / "run" / "step-000000000008-g000001" / "model.safetensors",
+                      std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(-3, std::ios::end);
+    file.put('x');
+  }
+  EXPECT_EQ(run(2, folder / "run", 5).restored, 4);
+}
+
+TEST(Snapshots, ASecondJobInTheFolderIsRefused) {
+  const TemporaryFolder folder;
+  run_ranks(1, [&](const Group& group) {
+    Program first(group, folder / "run", {});
+    first.snapshots.restore();
+    Program second(group, folder / "run", {});
+    EXPECT_THAT(error_of([&] { second.snapshots.restore(); }), HasSubstr("is in use by rank 0"));
+  });
 }
 
 }  // namespace

@@ -193,7 +193,7 @@ std::vector<FoundSnapshot> list_snapshots(const fs::path& folder) {
     std::string_view rest = name;
     const auto step = take_number(rest, "step-");
     const auto generation = step ? take_number(rest, "-g") : std::nullopt;
-    if (!generation || !rest.empty()) continue;
+    if (!generation || !(rest.empty() || (take_number(rest, "-r") && rest.empty()))) continue;
     FoundSnapshot snapshot{.path = folder / name, .step = *step, .generation = *generation};
     read_manifest(snapshot);
     const Generation* const fence = fence_of(generations, *step, *generation);
@@ -232,7 +232,8 @@ void verify_snapshot(const FoundSnapshot& snapshot) {
   }
 }
 
-Manifest write_snapshot(const fs::path& folder, Manifest head, std::span<const ItemSource> items) {
+Manifest write_snapshot(const fs::path& folder, Manifest head, std::span<const ItemSource> items,
+                        std::optional<int> survivor) {
   const auto refuse_if_fenced = [&] {
     for (const Generation& other : list_generations(folder)) {
       if (other.number <= head.generation) continue;
@@ -243,7 +244,8 @@ Manifest write_snapshot(const fs::path& folder, Manifest head, std::span<const I
     }
   };
   refuse_if_fenced();
-  const fs::path path = folder / name_of_snapshot(head.step, head.generation);
+  const std::string name = name_of_snapshot(head.step, head.generation);
+  const fs::path path = folder / (survivor ? fmt::format("{}-r{}", name, *survivor) : name);
   std::error_code ignored;
   if (fs::exists(path, ignored)) remove_snapshot(path);
   make_folders(path);
@@ -261,6 +263,14 @@ Manifest write_snapshot(const fs::path& folder, Manifest head, std::span<const I
   return head;
 }
 
+bool claim_rescue(const fs::path& folder, std::int64_t step, std::int64_t generation) {
+  make_folders(folder);
+  const fs::path path = folder / (name_of_snapshot(step, generation) + ".rescue");
+  const UniqueFd fd(uninterrupted([&] { return ::open(path.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666); }));
+  if (!fd && errno != EEXIST) throw SystemError(fmt::format("snapshots: making '{}'", path.string()), errno);
+  return static_cast<bool>(fd);
+}
+
 void clean(const fs::path& folder, const Retention& retention) {
   int whole = 0;
   bool has_removed = false;
@@ -275,7 +285,7 @@ void clean(const fs::path& folder, const Retention& retention) {
     has_removed = true;
   }
   for (const std::string& name : names_in(folder)) {
-    if (name.find(".claim.") == name.npos) continue;
+    if (name.find(".claim.") == name.npos && !name.ends_with(".rescue")) continue;
     remove_name(folder / name);
     has_removed = true;
   }

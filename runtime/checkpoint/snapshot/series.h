@@ -4,6 +4,7 @@
 //   run7/lock                            held by rank 0 for as long as it runs
 //   run7/generation-000003.json          the third start of the job: who, and from which step it went on
 //   run7/step-000000001200-g000003/      a snapshot, whole exactly if there is a manifest.json in it
+//   run7/step-000000001234-g000003-r2/   one that rank 2 saved when another had died
 //
 // A generation fences those before it: what they write of later steps than the one it went on from is no part of the
 // job any more, and is never read. A start that goes on from nothing fences all of it.
@@ -63,9 +64,14 @@ struct ItemSource {
 };
 
 // Writes step and generation of `head` with `items`, each file durable, the manifest last; what lay there of an earlier
-// try goes first. Returns the manifest. InvalidArgument, with nothing of it there, if a later generation has begun.
+// try goes first. `survivor`: the rank that writes what nobody else may. Returns the manifest. InvalidArgument, with
+// nothing of it there, if a later generation has begun.
 LOCKSTEP_INTERNAL_API Manifest write_snapshot(const std::filesystem::path& folder, Manifest head,
-                                              std::span<const ItemSource> items);
+                                              std::span<const ItemSource> items,
+                                              std::optional<int> survivor = std::nullopt);
+// Of the processes that call it with these numbers and one folder, true for the first alone.
+LOCKSTEP_INTERNAL_API bool claim_rescue(const std::filesystem::path& folder, std::int64_t step,
+                                        std::int64_t generation);
 
 struct Retention {
   int keep = 3;                 // the newest

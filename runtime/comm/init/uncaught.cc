@@ -15,6 +15,7 @@
 
 #include "lockstep/base/cause.h"
 #include "lockstep/base/error.h"
+#include "runtime/base/at_fatal_error.h"
 #include "runtime/base/exit_code.h"
 #include "runtime/base/io.h"
 #include "runtime/base/printable.h"
@@ -42,6 +43,7 @@ bool is_consequence(const Error& error, int rank) {
   std::replace(line.begin(), line.end(), '\n', ' ');
   line += '\n';
   write_all(STDERR_FILENO, line);  // if stderr is closed, the exit code has to say it
+  run_at_fatal_error();
   ::_exit(exit_code);
 }
 
@@ -84,6 +86,7 @@ void report_if_torchs(std::string_view text) {
     } catch (...) {  // Not ours: as without us.
     }
   }
+  run_at_fatal_error();
   if (const std::terminate_handler handler = previous.load()) handler();
   std::abort();
 }

@@ -68,7 +68,10 @@ class LOCKSTEP_API SnapshotItem {
   virtual ~SnapshotItem() = default;
   // "AdamW": another type's state is refused.
   virtual std::string type() const = 0;
+  // Taken at the end of each step, to have them should it turn out to be the last.
   virtual checkpoint::SnapshotValues values() const { return {}; }
+  // Those that no step changes.
+  virtual checkpoint::SnapshotValues fixed_values() const { return {}; }
   virtual std::vector<SnapshotTensor> tensors() const { return {}; }
   // InvalidArgument that lists what is missing, unexpected or different, unless `options` allow it.
   virtual void check(const SavedItem& saved, const RestoreOptions& options) const = 0;

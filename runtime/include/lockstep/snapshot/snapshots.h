@@ -27,6 +27,11 @@
 // why. A folder belongs to one job: a second is refused by name of the first, and a run that others have taken over
 // from saves no more (see docs/SNAPSHOTS.md, "Generations").
 //
+// A rank that dies costs no finished step: of the others, which end with PeerLost, one saves the state of the last
+// step() from its own memory, to its own disk, before its process ends or while the exception unwinds this object. What
+// a forward changes in place (running statistics) is copied in each step() for that. Of values of each rank it has its
+// own alone; the others' stay what the program gives them.
+//
 // Threads: that of training. Collective: restore(), save(), and a step() that saves values of each rank.
 // Failure: restore() throws on every rank alike. A snapshot in the background that can't be written (the disk is full)
 //   costs a line in the log, and training goes on; save() throws, as on_rank0() does.
@@ -58,6 +63,9 @@ struct SnapshotOptions {
   std::int64_t every = 0;       // steps; 0: save() alone
   int keep = 3;                 // the newest; at least 1. An older one goes once a newer is durable
   std::int64_t keep_every = 0;  // and those whose step is a multiple; 0: no more
+  // When a rank has died, and with any other error that ends the run, one of the others saves the last step that was
+  // finished: its replica is whole.
+  bool rescue = true;
   RestoreOptions restore = {};
 };
 

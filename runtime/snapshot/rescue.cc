@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a survivor saves when another rank has died: the state after the last step() that it has finished.
+#include <fmt/format.h>
+
+#include <exception>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "runtime/base/logging.h"
+#include "runtime/snapshot/snapshots_impl.h"
+
+namespace lockstep {
+
+void BasicSnapshots::Impl::keep_step() {
+  kept.resize(items.size());
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    KeptItem& one = kept[i];
+    one.values = items[i].item->values();
+    if (!one.has_tensors) {  // once: which they are does not change
+      one.has_tensors = true;
+      for (SnapshotTensor& tensor : items[i].item->tensors()) {
+        if (!tensor.is_copy && !tensor.only_optimizers_write) one.tensors.push_back({std::move(tensor), {}});
+      }
+    }
+    for (KeptTensor& tensor : one.tensors) tensor.bytes.assign(tensor.now.bytes.begin(), tensor.now.bytes.end());
+  }
+  kept_step = steps.count();
+  is_updating = false;
+}
+
+// Captured as by capture(), but from what keep_step() has kept, and with this rank's values alone.
+std::vector<CapturedItem> BasicSnapshots::Impl::capture_kept() {
+  std::vector<CapturedItem> captured;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const Item& item = items[i];
+    checkpoint::SnapshotValues values = kept[i].values;
+    values.merge(item.item->fixed_values());
+    CapturedItem one{.item = {.name = item.name,
+                              .type = item.item->type(),
+                              .kind = item.kind,
+                              .at_another_size = item.at_another_size},
+                     .tensors = item.item->tensors()};
+    if (item.kind == checkpoint::ItemKind::per_rank) {
+      one.item.values.resize(static_cast<std::size_t>(group->size()));
+      one.item.values[static_cast<std::size_t>(group->rank())] = std::move(values);
+    } else {
+      one.item.values.push_back(std::move(values));
+    }
+    for (SnapshotTensor& tensor : one.tensors) {
+      for (const KeptTensor& known : kept[i].tensors) {
+        if (known.now.name == tensor.name) tensor.bytes = known.bytes;
+      }
+    }
+    captured.push_back(std::move(one));
+  }
+  return captured;
+}
+
+void BasicSnapshots::Impl::rescue() noexcept {
+  // A step that is not finished has written a part of the parameters, perhaps.
+  if (!is_begun || !options.rescue || is_updating || kept_step < 0 || std::exchange(is_rescued, true)) return;
+  try {
+    if (writer) writer->wait();
+    for (const checkpoint::FoundSnapshot& found : checkpoint::list_snapshots(folder)) {
+      if (found.step == kept_step && found.generation == generation && found.why_not.empty()) return;
+    }
+    if (!checkpoint::claim_rescue(folder, kept_step, generation)) return;
+    checkpoint::Manifest manifest = head("the job has failed");
+    manifest.step = kept_step;
+    BackgroundWriter survivor([this](checkpoint::Manifest it, std::span<const checkpoint::ItemSource> sources) {
+      checkpoint::write_snapshot(folder, std::move(it), sources, group->rank());
+    });
+    survivor.start(std::move(manifest), capture_kept());
+    survivor.wait();
+    if (const std::exception_ptr failure = survivor.take_failure()) std::rethrow_exception(failure);
+    log_info("snapshots: the job has failed, and step {}, the last that {} had finished, is saved in '{}'", kept_step,
+             who(), folder.string());
+  } catch (const std::exception& error) {
+    log_error("snapshots: the job has failed, and step {} was not saved: {}", kept_step, error.what());
+  }
+}
+
+}  // namespace lockstep
