@@ -145,13 +145,26 @@ void BasicSnapshots::Impl::report() {
   log_info("snapshots: step {} is saved in '{}'", step, folder.string());
 }
 
+void BasicSnapshots::Impl::require_begun(const char* call) const {
+  if (is_begun) return;
+  throw InvalidArgument(fmt::format("Snapshots: {}() before restore(); call restore() once, before the loop", call));
+}
+
 void BasicSnapshots::step() {
   Impl& self = *impl_;
-  if (!self.is_begun) throw InvalidArgument("Snapshots: step() before restore(); call restore() once, before the loop");
+  self.require_begun("step");
   self.report();
   const std::int64_t count = self.steps.count();
   if (self.options.rescue) self.keep_step();
   if (self.options.every == 0 || count % self.options.every != 0 || count == self.last_saved) return;
+  save_behind(fmt::format("every {} steps", self.options.every));
+}
+
+void BasicSnapshots::save_behind(std::string_view reason) {
+  Impl& self = *impl_;
+  self.require_begun("save_behind");
+  self.report();
+  const std::int64_t count = self.steps.count();
   std::vector<CapturedItem> items = self.capture();
   self.last_saved = count;
   if (!self.writer) return;
@@ -162,12 +175,12 @@ void BasicSnapshots::step() {
     return;
   }
   self.being_written = count;
-  self.writer->start(self.head(fmt::format("every {} steps", self.options.every)), std::move(items));
+  self.writer->start(self.head(reason), std::move(items));
 }
 
 void BasicSnapshots::save(std::string_view reason) {
   Impl& self = *impl_;
-  if (!self.is_begun) throw InvalidArgument("Snapshots: save() before restore(); call restore() once, before the loop");
+  self.require_begun("save");
   std::vector<CapturedItem> items = self.capture();
   const std::int64_t count = self.steps.count();
   on_rank0("Snapshots::save", *self.group, [&] {

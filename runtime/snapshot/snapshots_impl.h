@@ -27,6 +27,7 @@ struct BasicSnapshots::Impl {
   // snapshots.cc
   std::string who() const;
   void add(Item item);
+  void require_begun(const char* call) const;
   // What is saved now; on rank 0, which has what belongs to each rank too. Collective if there is such.
   std::vector<CapturedItem> capture();
   checkpoint::Manifest head(std::string_view reason) const;

@@ -130,6 +130,8 @@ class LOCKSTEP_API BasicSnapshots {
   // SnapshotOptions::every-th; if the one before is still being written it is left out, with a line. InvalidArgument
   // before restore().
   void step();
+  // Saves this step, as step() does where one is due.
+  void save_behind(std::string_view reason);
   // Collective: saves now, and returns once it is durable.
   void save(std::string_view reason = "save()");
   // Until what is being written is durable, or has failed, as the log says. Rank 0's alone takes time.
