@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The programs of docs/RECIPES.md, word for word between the marks, each trained by one rank and by several. recipes.sh
 // holds the page to them.
+#include <ATen/autocast_mode.h>
 #include <lockstep/libtorch.h>
+#include <torch/version.h>
 
 #include <filesystem>
 #include <numeric>
@@ -32,12 +34,13 @@ std::vector<Batch> batches_of(const Group& group, int count, std::int64_t featur
 }
 
 // What `recipe` trains on 2 and 3 ranks is what it trains on one.
-void expect_alike(const std::string& name, const std::function<Tensors(const Group&)>& recipe) {
+void expect_alike(const std::string& name, const std::function<Tensors(const Group&)>& recipe,
+                  double tolerance = 1e-4) {
   Tensors alone;
   run_torch_ranks(1, [&](const Group& group) { alone = recipe(group); });
   for (const int ranks : {2, 3}) {
     run_torch_ranks(ranks, [&](const Group& group) {
-      expect_close(recipe(group), alone, name + " on " + std::to_string(ranks) + " ranks", 1e-4);
+      expect_close(recipe(group), alone, name + " on " + std::to_string(ranks) + " ranks", tolerance);
     });
   }
 }
@@ -131,6 +134,60 @@ TEST(Recipes, LossScaling) {
   });
 }
 
+// recipe autocast
+struct Autocast {  // while one lives, this thread computes in bfloat16
+  Autocast() { set(true); }
+  ~Autocast() { set(false), at::autocast::clear_cache(); }  // of converted weights, which the optimizer will change
+  static void set(bool on) {
+#if TORCH_VERSION_MAJOR == 1 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 4)
+    at::autocast::set_cpu_enabled(on);  // of CUDA: set_enabled, set_autocast_gpu_dtype
+    at::autocast::set_autocast_cpu_dtype(at::kBFloat16);
+#else
+    at::autocast::set_autocast_enabled(at::kCPU, on);
+    at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+#endif
+  }
+};
+// end
+
+struct RecordingNet : Net {
+  using Net::Net;
+  torch::Tensor forward(const torch::Tensor& x) {
+    const torch::Tensor y = Net::forward(x);
+    computed_in.push_back(y.scalar_type());
+    return y;
+  }
+  std::vector<torch::ScalarType> computed_in;
+};
+
+TEST(Recipes, Autocast) {
+  const auto recipe = [](const Group& group) {
+    RecordingNet model(4, 2);
+    initialize(model, 1);
+    const auto batches = batches_of(group, 4);
+    lockstep::libtorch::DistributedDataParallel ddp(model, group);
+    torch::optim::SGD optimizer(model.parameters(), 0.1);
+    // recipe bfloat
+    for (const auto& batch : batches) {
+      optimizer.zero_grad();
+      torch::Tensor loss;
+      {
+        const Autocast in_bfloat16;  // forward and loss; backward computes in the dtypes of its forward
+        loss = torch::mse_loss(ddp(batch.data), batch.target);
+      }
+      loss.backward();
+      optimizer.step();
+    }
+    // end
+    EXPECT_EQ(model.computed_in, std::vector<torch::ScalarType>(4, torch::kBFloat16));
+    EXPECT_EQ(model.first->weight.grad().scalar_type(), torch::kFloat);
+    ddp.check_replicas();
+    return weights_of(model);
+  };
+  // bfloat16 has 8 bits: what each shard's backward rounds is not what the whole one's does.
+  expect_alike("autocast", recipe, 1e-2);
+}
+
 TEST(Recipes, Gan) {
   expect_alike("gan", [](const Group& group) {
     Net generator(4, 3), discriminator(3, 1);
@@ -175,37 +232,55 @@ TEST(Recipes, LstmWithCarriedState) {
   expect_alike("lstm", [](const Group& group) {
     Recurrent model;
     initialize(model, 1);
-    std::vector<Batch> chunks;  // [time, rows, features]
+    std::vector<std::vector<Batch>> sequences;  // two, of two chunks each: [time, rows, features]
     for (const Batch& batch : batches_of(group, 4, 3 * 4, 3 * 2)) {
-      chunks.push_back({batch.data.view({-1, 3, 4}).transpose(0, 1), batch.target.view({-1, 3, 2}).transpose(0, 1)});
+      if (sequences.empty() || sequences.back().size() == 2) sequences.emplace_back();
+      sequences.back().push_back(
+          {batch.data.view({-1, 3, 4}).transpose(0, 1), batch.target.view({-1, 3, 2}).transpose(0, 1)});
     }
     // recipe lstm
     lockstep::libtorch::DistributedDataParallel ddp(model, group, {.batch_dim = 1});  // [time, rows, features]
     torch::optim::SGD optimizer(model.parameters(), 0.2);
-    torch::optional<Recurrent::State> state;  // of this rank's rows
-    for (const auto& chunk : chunks) {
-      optimizer.zero_grad();
-      auto [y, next] = ddp(chunk.data, state);
-      torch::mse_loss(y, chunk.target).backward();
-      optimizer.step();
-      state = {std::get<0>(next).detach(), std::get<1>(next).detach()};
+    for (const auto& chunks : sequences) {
+      torch::optional<Recurrent::State> state;  // of this rank's rows; none at a sequence's beginning
+      for (const auto& chunk : chunks) {
+        optimizer.zero_grad();
+        auto [y, next] = ddp(chunk.data, state);
+        torch::mse_loss(y, chunk.target).backward();
+        torch::nn::utils::clip_grad_norm_(model.parameters(), 0.5);
+        optimizer.step();
+        state = {std::get<0>(next).detach(), std::get<1>(next).detach()};  // backward ends at a chunk's beginning
+      }
     }
     // end
     return weights_of(model);
   });
 }
 
-TEST(Recipes, SumOverRows) {
+struct Vae : torch::nn::Module {
+  std::shared_ptr<Net> encoder = register_module("encoder", std::make_shared<Net>(4, 2 * 3));
+  std::shared_ptr<Net> decoder = register_module("decoder", std::make_shared<Net>(3, 4));
+  // The output, and mean and logarithm of the variance of what it was made from.
+  std::tuple<torch::Tensor, torch::Tensor, torch::Tensor> forward(const torch::Tensor& x, const torch::Tensor& noise) {
+    const auto parts = encoder->forward(x).chunk(2, 1);
+    return {decoder->forward(parts[0] + noise * (parts[1] / 2).exp()), parts[0], parts[1]};
+  }
+};
+
+TEST(Recipes, VaeWhoseLossIsASum) {
   expect_alike("sum", [](const Group& group) {
-    Net model(4, 2);
+    Vae model;
     initialize(model, 1);
-    const auto batches = batches_of(group, 4);
+    const auto batches = batches_of(group, 4, 4, 3);
     // recipe sum
-    lockstep::libtorch::DistributedDataParallel ddp(model, group, {.loss = lockstep::Loss::sum});  // as a VAE's
+    lockstep::libtorch::DistributedDataParallel ddp(model, group, {.loss = lockstep::Loss::sum});
     torch::optim::SGD optimizer(model.parameters(), 0.01);
-    for (const auto& batch : batches) {
+    for (const auto& [x, noise] : batches) {
       optimizer.zero_grad();
-      torch::mse_loss(ddp(batch.data), batch.target, torch::Reduction::Sum).backward();
+      const auto [y, mean, log_variance] = ddp(x, noise);
+      const torch::Tensor error = torch::mse_loss(y, x, torch::Reduction::Sum);
+      const torch::Tensor divergence = -0.5 * (1 + log_variance - mean.square() - log_variance.exp()).sum();
+      (error + divergence).backward();  // both are sums over rows
       optimizer.step();
     }
     // end
@@ -232,6 +307,51 @@ TEST(Recipes, ContrastiveLoss) {
       optimizer.step();
     }
     // end
+    return weights_of(model);
+  });
+}
+
+TEST(Recipes, GradientPenalty) {
+  expect_alike("penalty", [](const Group& group) {
+    Net model(4, 2);
+    initialize(model, 1);
+    const auto batches = batches_of(group, 4);
+    lockstep::libtorch::DistributedDataParallel ddp(model, group);
+    torch::optim::SGD optimizer(model.parameters(), 0.1);
+    // recipe penalty
+    for (const auto& batch : batches) {
+      optimizer.zero_grad();
+      const torch::Tensor x = batch.data.clone().requires_grad_(), y = ddp(x);
+      const torch::Tensor slope =
+          torch::autograd::grad({y.sum()}, {x}, {}, /*retain_graph=*/true, /*create_graph=*/true)[0];
+      const torch::Tensor penalty = (slope.square().sum(1) - 1).square().mean();  // a mean over rows, as the loss
+      (torch::mse_loss(y, batch.target) + 0.1 * penalty).backward();
+      optimizer.step();
+    }
+    // end
+    return weights_of(model);
+  });
+}
+
+TEST(Recipes, TwoLossesInAStep) {
+  expect_alike("losses", [](const Group& group) {
+    Net model(4, 2);
+    initialize(model, 1);
+    const auto labelled = batches_of(group, 4);
+    auto unlabelled = batches_of(group, 8);
+    unlabelled.erase(unlabelled.begin(), unlabelled.begin() + 4);
+    lockstep::libtorch::DistributedDataParallel ddp(model, group);
+    torch::optim::SGD optimizer(model.parameters(), 0.1);
+    // recipe losses
+    for (std::size_t i = 0; i < labelled.size(); ++i) {
+      optimizer.zero_grad();
+      ddp.backward(torch::mse_loss(ddp(labelled[i].data), labelled[i].target));
+      const torch::Tensor x = unlabelled[i].data, wanted = ddp.module().forward(x).detach();
+      ddp.backward(0.5 * torch::mse_loss(ddp(x.flip(1)), wanted));  // adds to the gradients
+      optimizer.step();
+    }
+    // end
+    EXPECT_EQ(ddp.steps(), 8) << "of all-reduces, two for each of the optimizer's";
     return weights_of(model);
   });
 }
