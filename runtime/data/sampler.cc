@@ -56,7 +56,7 @@ void Sampler::set_epoch(std::int64_t epoch) {
   start_ = 0;
 }
 
-void Sampler::resume(const SamplerState& state) {
+void Sampler::require_place(const SamplerState& state) const {
   if (state.length != order_.size() || state.seed != order_.seed()) {
     throw InvalidArgument(
         fmt::format("{}: the state is of {} samples with seed {}, this sampler of {} with seed {}, and a place in the "
@@ -69,10 +69,16 @@ void Sampler::resume(const SamplerState& state) {
                     "subset); give the sampler the same, or begin an epoch anew with set_epoch({})",
                     name_, state.epoch));
   }
-  if (state.consumed < 0 || state.consumed > state.length) {
+  if (state.consumed < 0 || state.consumed > state.length || state.epoch < 0) {
     throw InvalidArgument(
-        fmt::format("{}: the state says that {} of {} samples are consumed", name_, state.consumed, state.length));
+        fmt::format("{}: the state to resume says that {} of the {} samples of epoch {} are consumed; give resume() "
+                    "one that state() returned, unchanged",
+                    name_, state.consumed, state.length, state.epoch));
   }
+}
+
+void Sampler::resume(const SamplerState& state) {
+  require_place(state);
   order_.set_epoch(state.epoch);
   start_ = state.consumed;
 }
@@ -80,7 +86,9 @@ void Sampler::resume(const SamplerState& state) {
 SamplerState Sampler::state_after(std::int64_t batches, std::int64_t batch_size) const {
   const std::int64_t all = num_batches(batch_size);
   if (batches < 0 || batches > all) {
-    throw InvalidArgument(fmt::format("{}: the place after {} batches of a pass that has {}", name_, batches, all));
+    throw InvalidArgument(
+        fmt::format("{}: state_after({}, {}) of a pass that has {} batches; give a number of them from 0 to {}", name_,
+                    batches, batch_size, all, all));
   }
   SamplerState state{.length = order_.size(),
                      .seed = order_.seed(),
@@ -109,15 +117,23 @@ std::vector<std::pair<std::string, std::uint64_t>> Sampler::identity(std::int64_
           {"what becomes of a remainder", remainder()}};
 }
 
-std::int64_t Sampler::num_batches(std::int64_t batch_size) const {
+std::int64_t Sampler::num_batches(std::int64_t batch_size) const { return num_batches_behind(start_, batch_size); }
+
+std::int64_t Sampler::num_batches_behind(std::int64_t consumed, std::int64_t batch_size) const {
   check_batch_size(batch_size);
-  return batches_in(order_.size() - start_, batch_size);
+  if (consumed < 0 || consumed > order_.size()) {
+    throw InvalidArgument(fmt::format("{}: num_batches_behind({}, {}) of {} samples; give from 0 to {} of them", name_,
+                                      consumed, batch_size, order_.size(), order_.size()));
+  }
+  return batches_in(order_.size() - consumed, batch_size);
 }
 
 std::vector<std::int64_t> Sampler::batch(std::int64_t index, std::int64_t batch_size) const {
   const std::int64_t batches = num_batches(batch_size);
   if (index < 0 || index >= batches) {
-    throw InvalidArgument(fmt::format("{}: batch {} of an epoch that has {}", name_, index, batches));
+    throw InvalidArgument(
+        fmt::format("{}: batch({}, {}) of a pass that has {} batches; give an index from 0 and below num_batches({})",
+                    name_, index, batch_size, batches, batch_size));
   }
   const std::int64_t begin = start_ + index * (index > 0 ? rows_of_all(batch_size) : 0);
   const Rows rows = next_rows(order_.size() - begin, batch_size);

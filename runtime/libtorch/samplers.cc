@@ -9,9 +9,11 @@
 #include <algorithm>
 #include <deque>
 #include <functional>
+#include <optional>
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/mutex.h"
 #include "runtime/base/hash.h"
 
 namespace lockstep::libtorch {
@@ -19,49 +21,56 @@ namespace lockstep::libtorch {
 struct ShardSampler::State {
   using Make = std::function<std::unique_ptr<data::Sampler>(std::int64_t length)>;
 
-  Make make;
-  std::unique_ptr<data::Sampler> sampler;  // stands behind what has been drawn
-  std::int64_t batch = 0;                  // rows of all ranks; 0: the loader says how many of this one
-  std::int64_t drawn_size = 0;             // the batch size of the last that was drawn
-  int world = 1;
-  std::int64_t next_epoch = 0;
-  bool is_resumed = false;    // no pass has begun since resume()
-  bool is_asked_for = false;  // ... and set_epoch() has named its epoch
-
   // A batch that was drawn: where it ends, and whether this rank has no rows of it.
   struct Drawn {
     data::SamplerState end;
     bool is_empty = false;
   };
-  bool hands_out_every_batch = false;
-  std::deque<Drawn> drawn;   // and not handed out yet
-  data::SamplerState taken;  // behind what was handed out, if every batch is
-  data::SamplerState begun;  // where the pass began
+
+  State(Make the_make, std::int64_t length, int the_world, std::int64_t the_batch)
+      : make(std::move(the_make)), world(the_world), batch(the_batch), sampler(make(length)), taken(place()) {}
+
+  const Make make;
+  const int world;
+  const std::int64_t batch;  // rows of all ranks; 0: the loader says how many of this one
+  mutable Mutex mutex;
+  // The pass: its sampler, which nothing moves but a new pass, and how many batches of `size` were drawn from it.
+  std::unique_ptr<data::Sampler> sampler GUARDED_BY(mutex);
+  std::int64_t size GUARDED_BY(mutex) = 0;
+  std::int64_t index GUARDED_BY(mutex) = 0;
+  bool hands_out_every_batch GUARDED_BY(mutex) = false;
+  std::deque<Drawn> drawn GUARDED_BY(mutex);   // and not handed out yet
+  data::SamplerState taken GUARDED_BY(mutex);  // behind what was handed out, if every batch is
+  // The next pass.
+  std::int64_t next_epoch GUARDED_BY(mutex) = 0;
+  std::optional<data::SamplerState> resumed GUARDED_BY(mutex);  // by resume(), since the last pass began
+  bool is_asked_for GUARDED_BY(mutex) = false;                  // set_epoch() has named its epoch
 
   // Whether the next pass is what is left of the resumed one.
-  bool goes_on() const { return is_resumed && (is_asked_for || taken.consumed < taken.length); }
-  data::SamplerState place() const { return sampler->state_after(0, 1); }
-  void go_to(const data::SamplerState& place) {
-    sampler->resume(place);
-    begin_pass();
+  bool goes_on() const REQUIRES(mutex) { return resumed && (is_asked_for || resumed->consumed < resumed->length); }
+  // Behind what has been drawn.
+  data::SamplerState place() const REQUIRES(mutex) {
+    return index == 0 ? sampler->state_after(0, 1) : sampler->state_after(index, size);
   }
-  void begin_epoch(std::int64_t epoch) {
-    sampler->set_epoch(epoch);
-    next_epoch = epoch + 1;
-    begin_pass();
-  }
-  void begin_pass() {
+  void begin_pass() REQUIRES(mutex) {
+    if (goes_on()) {
+      sampler->resume(*resumed);
+    } else {
+      sampler->set_epoch(next_epoch);
+      ++next_epoch;
+    }
+    resumed.reset();
+    index = 0;
     drawn.clear();
-    begun = taken = place();
+    taken = place();
   }
-  // What the sampler says when it stands at `there`.
-  template <typename Ask>
-  auto ask_at(data::SamplerState there, Ask ask) const {
-    const data::SamplerState here = place();
-    sampler->resume(there);
-    const auto answer = ask(*sampler);
-    sampler->resume(here);
-    return answer;
+  // The rest of the pass comes in batches of another size.
+  void set_size(std::int64_t to) REQUIRES(mutex) {
+    if (to != size && index > 0) {
+      sampler->resume(place());
+      index = 0;
+    }
+    size = to;
   }
 };
 
@@ -69,10 +78,6 @@ namespace {
 
 using data::EpochOrder;
 using State = ShardSampler::State;
-
-EpochOrder order_of(std::int64_t length, bool shuffle, std::uint64_t seed) {
-  return shuffle ? EpochOrder::shuffled(length, seed) : EpochOrder::in_order(length);
-}
 
 std::int64_t require_batch(const State& state, std::size_t batch_size) {
   if (state.batch > 0) return state.batch;
@@ -95,13 +100,7 @@ State::Make only(EpochOrder order, std::function<std::unique_ptr<data::Sampler>(
 }
 
 std::shared_ptr<State> state_of(State::Make make, std::int64_t length, int world, std::int64_t batch = 0) {
-  auto state = std::make_shared<State>();
-  state->sampler = make(length);
-  state->make = std::move(make);
-  state->world = world;
-  state->batch = batch;
-  state->begin_pass();
-  return state;
+  return std::make_shared<State>(std::move(make), length, world, batch);
 }
 
 std::int64_t checked(const BatchShardOptions& options) {
@@ -112,7 +111,7 @@ std::int64_t checked(const BatchShardOptions& options) {
 
 // Torch's loader ends at a batch without rows, while the other ranks are in it. The last rank is the first to have
 // none.
-void refuse_empty_shares(const State& state) {
+void refuse_empty_shares(const State& state) REQUIRES(state.mutex) {
   const std::int64_t left = state.sampler->order().size() - state.place().consumed;
   const std::int64_t full = left / state.batch;
   const std::int64_t last = state.sampler->num_batches(state.batch) > full ? left % state.batch : 0;
@@ -126,14 +125,38 @@ void refuse_empty_shares(const State& state) {
   }
 }
 
+// The list of one epoch, which all copies of an order share: that of the epoch which was looked up last.
+class RandpermList {
+ public:
+  RandpermList(std::int64_t length, std::uint64_t seed) : length_(length), seed_(seed) {}
+
+  at::Tensor of_epoch(std::int64_t epoch) EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    if (!list_.defined() || epoch != epoch_) {
+      list_ = at::Tensor();  // two at a time would be twice the memory
+      const auto generator = at::detail::createCPUGenerator(seed_ + static_cast<std::uint64_t>(epoch));
+      list_ = at::randperm(length_, generator, at::kLong);
+      epoch_ = epoch;
+    }
+    return list_;
+  }
+
+ private:
+  const std::int64_t length_;
+  const std::uint64_t seed_;
+  Mutex mutex_;
+  at::Tensor list_ GUARDED_BY(mutex_);
+  std::int64_t epoch_ GUARDED_BY(mutex_) = 0;
+};
+
 }  // namespace
 
 EpochOrder randperm_order(std::int64_t length, std::uint64_t seed) {
-  return {length, seed, hash64("torch.randperm"), [length, seed](std::int64_t epoch) {
-            const auto generator = at::detail::createCPUGenerator(seed + static_cast<std::uint64_t>(epoch));
-            const at::Tensor list = at::randperm(length, generator, at::kLong);
-            return [list](std::span<std::int64_t> positions) {
-              const auto* samples = list.data_ptr<std::int64_t>();
+  const auto list = std::make_shared<RandpermList>(length, seed);
+  return {length, seed, hash64("torch.randperm"), [list](std::int64_t epoch) {
+            return [list, epoch](std::span<std::int64_t> positions) {
+              const at::Tensor of_epoch = list->of_epoch(epoch);
+              const auto* samples = of_epoch.data_ptr<std::int64_t>();
               for (std::int64_t& position : positions) position = samples[position];
             };
           }};
@@ -141,65 +164,59 @@ EpochOrder randperm_order(std::int64_t length, std::uint64_t seed) {
 
 void ShardSampler::set_epoch(std::int64_t epoch) {
   State& state = *state_;
-  state.is_asked_for = state.is_resumed && epoch == state.taken.epoch;
+  MutexLock lock(state.mutex);
+  state.is_asked_for = state.resumed && epoch == state.resumed->epoch;
   if (state.is_asked_for) return;
-  state.is_resumed = false;
+  state.resumed.reset();
   state.next_epoch = epoch;
 }
 
 void ShardSampler::resume(const data::SamplerState& place) {
   State& state = *state_;
-  state.go_to(place);
+  MutexLock lock(state.mutex);
+  state.sampler->require_place(place);
+  state.resumed = place;
   state.next_epoch = place.epoch + 1;
-  state.is_resumed = true;
   state.is_asked_for = false;
 }
 
 data::SamplerState ShardSampler::state() const {
-  return state_->hands_out_every_batch ? state_->taken : state_->place();
+  const State& state = *state_;
+  MutexLock lock(state.mutex);
+  if (state.resumed) return *state.resumed;
+  return state.hands_out_every_batch ? state.taken : state.place();
 }
 
 std::size_t ShardSampler::num_batches(std::size_t batch_size) const {
-  State& state = *state_;
-  const std::int64_t size = require_batch(state, batch_size);
-  if (state.goes_on()) return static_cast<std::size_t>(state.sampler->num_batches(size));
-  data::SamplerState beginning = state.place();
-  beginning.consumed = 0;
-  return static_cast<std::size_t>(
-      state.ask_at(beginning, [&](const data::Sampler& sampler) { return sampler.num_batches(size); }));
+  const State& state = *state_;
+  MutexLock lock(state.mutex);
+  const std::int64_t consumed = state.goes_on() ? state.resumed->consumed : 0;
+  return static_cast<std::size_t>(state.sampler->num_batches_behind(consumed, require_batch(state, batch_size)));
 }
 
 void ShardSampler::reset(::torch::optional<std::size_t> new_length) {
   State& state = *state_;
+  MutexLock lock(state.mutex);
   if (new_length && static_cast<std::int64_t>(*new_length) != state.sampler->order().size()) {
     state.sampler = state.make(static_cast<std::int64_t>(*new_length));
-    state.is_resumed = false;
+    state.resumed.reset();
   }
-  const bool goes_on = state.goes_on();
-  state.is_resumed = false;
-  if (goes_on) {
-    state.go_to(state.taken);
-  } else {
-    state.begin_epoch(state.next_epoch);
-  }
+  state.begin_pass();
   if (state.batch > 0 && !state.hands_out_every_batch) refuse_empty_shares(state);
 }
 
 ::torch::optional<ShardSampler::Index> ShardSampler::next(std::size_t batch_size) {
   State& state = *state_;
-  state.is_resumed = false;
-  const std::int64_t size = require_batch(state, batch_size);
-  state.drawn_size = size;
-  data::Sampler& sampler = *state.sampler;
-  if (sampler.num_batches(size) == 0) return {};
-  const data::SamplerState here = state.place();
-  std::vector<std::int64_t> rows = sampler.batch(0, size);
+  MutexLock lock(state.mutex);
+  state.set_size(require_batch(state, batch_size));
+  const data::Sampler& sampler = *state.sampler;
+  if (state.index == sampler.num_batches(state.size)) return {};
+  const std::int64_t begin = state.place().consumed;
+  std::vector<std::int64_t> rows = sampler.batch(state.index++, state.size);
   const bool is_empty = rows.empty();
-  const data::SamplerState end = sampler.state_after(1, size);
-  sampler.resume(end);
   if (state.hands_out_every_batch) {
-    state.drawn.push_back({end, is_empty});
-    if (is_empty) rows.push_back(sampler.order()[here.consumed]);
+    state.drawn.push_back({state.place(), is_empty});
+    if (is_empty) rows.push_back(sampler.order()[begin]);
   } else if (is_empty) {
     return {};
   }
@@ -207,16 +224,21 @@ void ShardSampler::reset(::torch::optional<std::size_t> new_length) {
 }
 
 DataIdentity ShardSampler::identity() const {
-  return [state = state_] {
-    const std::int64_t size = std::max<std::int64_t>(state->drawn_size, 1);
-    return state->ask_at(state->begun, [&](const data::Sampler& sampler) { return sampler.identity(size); });
+  return [state = std::shared_ptr<const State>(state_)] {
+    MutexLock lock(state->mutex);
+    // Torch's loader tells a DistributedSampler its batch size with the first batch.
+    return state->sampler->identity(state->batch > 0 ? state->batch : std::max<std::int64_t>(state->size, 1));
   };
 }
 
-void ShardSampler::hand_out_every_batch() { state_->hands_out_every_batch = true; }
+void ShardSampler::hand_out_every_batch() {
+  MutexLock lock(state_->mutex);
+  state_->hands_out_every_batch = true;
+}
 
 bool ShardSampler::took_batch() {
   State& state = *state_;
+  MutexLock lock(state.mutex);
   if (state.drawn.empty()) return true;
   const State::Drawn batch = state.drawn.front();
   state.drawn.pop_front();
@@ -252,8 +274,7 @@ void ShardSampler::load(::torch::serialize::InputArchive& archive) {
 DistributedSampler::DistributedSampler(std::size_t length, int rank, int world, const SamplerOptions& options)
     : ShardSampler(state_of(
           [=](std::int64_t of) -> std::unique_ptr<data::Sampler> {
-            return std::make_unique<data::DistributedSampler>(order_of(of, options.shuffle, options.seed), rank, world,
-                                                              options.uneven);
+            return std::make_unique<data::DistributedSampler>(of, rank, world, options);
           },
           static_cast<std::int64_t>(length), world)) {}
 
@@ -268,8 +289,10 @@ DistributedSampler::DistributedSampler(EpochOrder order, int rank, int world, Un
 BatchShardSampler::BatchShardSampler(std::size_t length, int rank, int world, const BatchShardOptions& options)
     : ShardSampler(state_of(
           [=](std::int64_t of) -> std::unique_ptr<data::Sampler> {
-            return std::make_unique<data::BatchShardSampler>(order_of(of, options.shuffle, options.seed), rank, world,
-                                                             options.drop_last);
+            return std::make_unique<data::BatchShardSampler>(
+                of, rank, world,
+                data::BatchShardSamplerOptions{
+                    .shuffle = options.shuffle, .seed = options.seed, .drop_last = options.drop_last});
           },
           static_cast<std::int64_t>(length), world, checked(options))) {}
 

@@ -1,40 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Samples for torch::data: what each rank gets, where a run goes on, and training on it.
+// Samples for torch::data: what each rank gets, and where a run goes on.
 #include "lockstep/libtorch/samplers.h"
 
+#include <malloc.h>
+
+#include <atomic>
 #include <mutex>
 #include <set>
-#include <sstream>
+#include <thread>
 
-#include "lockstep/libtorch/data_loader.h"
-#include "tests/libtorch/small_net.h"
+#include "tests/libtorch/samplers.h"
 
 namespace lockstep::testing {
 namespace {
-
-using data::EpochOrder;
-using data::SamplerState;
-using libtorch::BatchShardSampler;
-using libtorch::DistributedSampler;
-using libtorch::ShardSampler;
-using libtorch::Uneven;
-using Samples = std::vector<std::int64_t>;
-const std::uint64_t kShuffled = EpochOrder::shuffled(1, 0).digest();
-
-Samples all_of(ShardSampler& sampler, std::size_t batch_size) {
-  Samples seen;
-  while (const auto batch = sampler.next(batch_size)) {
-    EXPECT_GT(batch->size(), 0u);
-    seen.insert(seen.end(), batch->begin(), batch->end());
-  }
-  return seen;
-}
-
-Samples epoch_of(ShardSampler sampler, std::int64_t epoch, std::size_t batch_size = 2) {
-  sampler.set_epoch(epoch);
-  sampler.reset();
-  return all_of(sampler, batch_size);
-}
 
 TEST(DistributedSampler, DealsOutEverySample) {
   for (const Uneven uneven : {Uneven::pad, Uneven::drop, Uneven::exact}) {
@@ -104,6 +82,31 @@ TEST(DistributedSampler, HasPythonsOrderWhereThatIsAskedFor) {
   EXPECT_EQ(python(3, 6, 7, 1, 2, Uneven::pad), (Samples{1}));
 }
 
+std::int64_t bytes_in_use() {
+  const struct mallinfo2 info = ::mallinfo2();
+  return static_cast<std::int64_t>(info.uordblks + info.hblkhd);
+}
+
+TEST(Memory, OfPythonsOrderIsOneListOfTheEpochThatIsRead) {
+  constexpr std::int64_t kLength = 1 << 20;
+  DistributedSampler warm(libtorch::randperm_order(10, 1), 0, 2);  // what torch allocates once
+  warm.reset();
+  warm.next(1);
+  const std::int64_t before = bytes_in_use();
+  DistributedSampler sampler(libtorch::randperm_order(kLength, 1), 0, 2);
+  DistributedSampler copy = sampler;
+  EXPECT_LT(bytes_in_use() - before, kLength) << "none before one is read";
+  for (int epoch = 0; epoch < 3; ++epoch) {
+    copy.reset();
+    copy.next(4);
+    static_cast<void>(sampler.num_batches(4));
+    EXPECT_EQ(sampler.identity()().size(), 9u);
+    const std::int64_t held = bytes_in_use() - before;
+    EXPECT_GE(held, 8 * kLength);
+    EXPECT_LT(held, 9 * kLength) << "8 bytes per sample, in epoch " << epoch;
+  }
+}
+
 TEST(DistributedSampler, TakesEveryOrder) {
   const Samples odd{1, 3, 5, 7, 9, 11, 13};
   std::multiset<std::int64_t> seen;
@@ -156,39 +159,6 @@ TEST(BatchShardSampler, RefusesWhatTorchsLoaderCantDo) {
   expect_says(error_of([&] { static_cast<void>(sampler.num_batches(0)); }), {"InvalidArgument", "batch size of 0"});
 }
 
-auto numbers(std::int64_t length) {
-  return ::torch::data::datasets::TensorDataset(at::arange(length))
-      .map(::torch::data::transforms::Stack<::torch::data::TensorExample>());
-}
-using Numbers = decltype(numbers(1));
-
-// What a loader returns in an epoch, `most` batches at most.
-template <typename Loader>
-Samples take(Loader& loader, std::size_t most = 100) {
-  Samples seen;
-  std::size_t batches = 0;
-  for (auto& batch : loader) {
-    for (std::int64_t i = 0; i < batch.data.size(0); ++i) seen.push_back(batch.data[i].template item<std::int64_t>());
-    if (++batches == most) break;
-  }
-  return seen;
-}
-
-std::string saved(const ShardSampler& sampler) {
-  std::stringstream file;
-  ::torch::serialize::OutputArchive out;
-  sampler.save(out);
-  out.save_to(file);
-  return file.str();
-}
-
-void load(ShardSampler& sampler, const std::string& bytes) {
-  std::stringstream file(bytes);
-  ::torch::serialize::InputArchive in;
-  in.load_from(file);
-  sampler.load(in);
-}
-
 TEST(DistributedSampler, GoesOnThroughTorchsLoaderWhereItWasSaved) {
   const auto make = [](int world = 3) { return DistributedSampler(40, 1, world, {.seed = 3}); };
   const auto loader_over = [](const DistributedSampler& sampler) {
@@ -235,182 +205,74 @@ TEST(DistributedSampler, GoesOnThroughTorchsLoaderWhereItWasSaved) {
   expect_says(error_of([&] { load(other, at_two_batches); }), {"InvalidArgument", "40 samples", "set_epoch(1)"});
 }
 
-TEST(LibtorchDataLoader, HasAsManyBatchesOnEveryRank) {
-  for (const std::size_t workers : {0, 2}) {
-    const auto options = ::torch::data::DataLoaderOptions().workers(workers);
-    for (int world = 1; world <= 5; ++world) {
-      std::vector<Samples> sizes;
-      std::multiset<std::int64_t> seen;
-      for (int rank = 0; rank < world; ++rank) {
-        libtorch::DataLoader loader(numbers(18), BatchShardSampler(18, rank, world, {.batch = 8}), options);
-        EXPECT_EQ(loader.num_batches(), 3u);
-        for (int epoch = 0; epoch < 2; ++epoch) {
-          Samples of_epoch;
-          for (auto& batch : loader) {
-            of_epoch.push_back(batch.data.size(0));
-            for (std::int64_t i = 0; i < batch.data.size(0); ++i) seen.insert(batch.data[i].item<std::int64_t>());
-          }
-          sizes.push_back(of_epoch);
-        }
-      }
-      for (const Samples& of_epoch : sizes) ASSERT_EQ(of_epoch.size(), 3u) << world;
-      ASSERT_EQ(seen.size(), 36u);
-      for (std::int64_t i = 0; i < 18; ++i) ASSERT_EQ(seen.count(i), 2u);
-      if (world == 5) {
-        EXPECT_EQ(sizes.back(), (Samples{0, 0, 0})) << "8 over 5 is 2, 2, 2, 2 and none";
-      }
-    }
-  }
-}
-
-TEST(LibtorchDataLoader, HandsAnExactDealOutInAsManyBatchesToo) {
-  for (int rank = 0; rank < 4; ++rank) {
-    libtorch::DataLoader loader(numbers(9), DistributedSampler(9, rank, 4, {.uneven = Uneven::exact}),
-                                ::torch::data::DataLoaderOptions(1));
-    Samples sizes;
-    for (auto& batch : loader) sizes.push_back(batch.data.size(0));
-    EXPECT_EQ(sizes, (Samples{1, 1, rank == 0 ? 1 : 0}));
-  }
-}
-
-// With workers, which draw ahead of what the program has got; at another world size; loops that are left early.
-TEST(LibtorchDataLoader, GoesOnBehindWhatWasHandedOut) {
-  Samples whole = epoch_of(BatchShardSampler(50, 0, 1, {.batch = 6, .seed = 2}), 1);
-  for (const std::size_t workers : {0, 3}) {
-    const auto options = ::torch::data::DataLoaderOptions().workers(workers);
-    BatchShardSampler first(50, 0, 1, {.batch = 6, .seed = 2});
-    SamplerState place;
-    Samples read;
-    {
-      libtorch::DataLoader loader(numbers(50), first, options);
-      take(loader);
-      EXPECT_EQ(first.state(), (SamplerState{.length = 50, .seed = 2, .order = kShuffled, .epoch = 0, .consumed = 50}));
-      read = take(loader, 3);
-      place = first.state();
-      EXPECT_EQ(place, (SamplerState{.length = 50, .seed = 2, .order = kShuffled, .epoch = 1, .consumed = 18}));
-      const Samples next = take(loader);
-      EXPECT_EQ(next, epoch_of(BatchShardSampler(50, 0, 1, {.batch = 6, .seed = 2}), 2)) << "behind one left early";
-    }
-    std::vector<Samples> batches(6);
-    for (int rank = 0; rank < 2; ++rank) {
-      BatchShardSampler sampler(50, rank, 2, {.batch = 6, .seed = 2});
-      libtorch::DataLoader loader(numbers(50), sampler, options);
-      sampler.resume(place);
-      EXPECT_EQ(loader.num_batches(), 6u);
-      std::size_t index = 0;
-      for (auto& batch : loader) {
-        for (std::int64_t i = 0; i < batch.data.size(0); ++i) {
-          batches.at(index).push_back(batch.data[i].item<std::int64_t>());
-        }
-        ++index;
-      }
-    }
-    for (const Samples& batch : batches) read.insert(read.end(), batch.begin(), batch.end());
-    EXPECT_EQ(read, whole);
-  }
-}
-
-// Throws at one sample.
-struct Broken : ::torch::data::datasets::Dataset<Broken, ::torch::data::TensorExample> {
-  ::torch::data::TensorExample get(std::size_t index) override {
-    if (index == 4) throw std::runtime_error("sample 4 is broken");
-    return at::scalar_tensor(static_cast<std::int64_t>(index), at::kLong);
-  }
-  ::torch::optional<std::size_t> size() const override { return 8; }
-};
-
-TEST(LibtorchDataLoader, LeavesAnErrorOfTheDatasetBehind) {
-  for (const std::size_t workers : {0, 2}) {
-    BatchShardSampler sampler(8, 0, 1, {.batch = 2, .shuffle = false});
-    libtorch::DataLoader loader(Broken(), sampler, ::torch::data::DataLoaderOptions().workers(workers));
-    for (int epoch = 0; epoch < 2; ++epoch) {
-      int batches = 0;
-      expect_says(error_of([&] {
-                    for (auto& batch : loader) {
-                      EXPECT_EQ(batch.size(), 2u);
-                      ++batches;
-                    }
-                  }),
-                  {"sample 4 is broken"});
-      EXPECT_EQ(batches, 2);
-      EXPECT_EQ(sampler.state().consumed, 6);
-      EXPECT_EQ(sampler.state().epoch, epoch);
-    }
-  }
-}
-
-TEST(LibtorchDataLoader, RefusesOptionsThatWouldPartTheRanks) {
-  const BatchShardSampler sampler(10, 0, 2, {.batch = 4});
-  expect_says(
-      error_of([&] { libtorch::DataLoader(numbers(10), sampler, ::torch::data::DataLoaderOptions().drop_last(true)); }),
-      {"InvalidArgument", "drop_last"});
-  expect_says(error_of([&] {
-                libtorch::DataLoader(numbers(10), sampler, ::torch::data::DataLoaderOptions().enforce_ordering(false));
-              }),
-              {"InvalidArgument", "enforce_ordering"});
-}
-
-// Two epochs of 20 rows in batches of 9, the last of 2: with three ranks one has no rows then.
-Tensors train(const Group& group, std::int64_t* empty_batches = nullptr) {
-  const at::Tensor x = random_tensor({20, 4}, 7);
-  const at::Tensor y = random_classes({20}, 3, 8);
-  struct Rows : ::torch::data::datasets::Dataset<Rows> {
-    Rows(at::Tensor the_x, at::Tensor the_y) : x(std::move(the_x)), y(std::move(the_y)) {}
-    ::torch::data::Example<> get(std::size_t index) override {
-      return {x[static_cast<std::int64_t>(index)], y[static_cast<std::int64_t>(index)]};
-    }
-    ::torch::optional<std::size_t> size() const override { return 20; }
-    at::Tensor x, y;
-  };
-  Net net;
-  initialize(net, 1);
-  libtorch::DistributedDataParallel ddp(net, group);
-  ::torch::optim::SGD optimizer(net.parameters(), ::torch::optim::SGDOptions(0.1).momentum(0.9));
-  BatchShardSampler sampler(20, *group, {.batch = 9, .seed = 5});
-  libtorch::DataLoader loader(Rows(x, y).map(::torch::data::transforms::Stack<>()), sampler);
-  for (int epoch = 0; epoch < 2; ++epoch) {
-    for (auto& batch : loader) {
-      optimizer.zero_grad();
-      ::torch::cross_entropy_loss(ddp(batch.data), batch.target).backward();
-      optimizer.step();
-      if (empty_batches && batch.data.size(0) == 0) ++*empty_batches;
-    }
-  }
-  EXPECT_EQ(ddp.steps(), 6);
-  return weights_of(net);
-}
-
-TEST(LibtorchDataLoader, TrainsAsOneProcessDoesWhereARankHasNoRows) {
-  Tensors alone;
-  run_torch_ranks(1, [&](const Group& group) { alone = train(group); });
-  for (const int world : {2, 3}) {
-    std::mutex mutex;
-    std::int64_t empty_batches = 0;
-    run_torch_ranks(world, [&](const Group& group) {
-      std::int64_t own = 0;
-      const Tensors weights = train(group, &own);
+// What the program asks while a loader's threads draw, as torch's chunked datasets do: a data race under TSan, were it
+// one.
+TEST(BatchShardSampler, IsAskedWhileOthersDraw) {
+  constexpr std::int64_t kLength = 4000;
+  BatchShardSampler sampler(kLength, 0, 1, {.batch = 2, .seed = 9});
+  sampler.reset();
+  const DataIdentity identity = sampler.identity();
+  const auto begun = identity();
+  std::atomic<bool> is_over = false;
+  std::mutex mutex;
+  std::multiset<std::size_t> seen;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 2; ++i) {
+    threads.emplace_back([&, own = sampler]() mutable {
+      std::vector<std::size_t> samples;
+      while (const auto batch = own.next(1)) samples.insert(samples.end(), batch->begin(), batch->end());
+      is_over = true;
       const std::lock_guard lock(mutex);
-      empty_batches += own;
-      expect_close(weights, alone, "world " + std::to_string(world));
+      seen.insert(samples.begin(), samples.end());
     });
-    EXPECT_EQ(empty_batches, world == 3 ? 2 : 0);
   }
+  std::int64_t consumed = 0;
+  do {
+    EXPECT_EQ(identity(), begun) << "of the pass, wherever it stands";
+    EXPECT_EQ(sampler.num_batches(), 2000u);
+    const std::int64_t now = sampler.state().consumed;
+    EXPECT_GE(now, consumed);
+    consumed = now;
+  } while (!is_over);
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(seen.size(), 4000u);
+  EXPECT_EQ(std::set<std::size_t>(seen.begin(), seen.end()).size(), 4000u) << "each once";
 }
 
-TEST(LibtorchDataDivergence, NamesWhatDiffersAndWhere) {
-  for (const bool by_loader : {false, true}) {
-    run_torch_ranks(3, [&](const Group& group) {
-      Net net;
-      libtorch::DistributedDataParallel ddp(net, group);
-      const std::uint64_t seed = group->rank() == 2 ? 6 : 5;
-      BatchShardSampler sampler(20, *group, {.batch = 9, .seed = seed});
-      libtorch::DataLoader loader(numbers(20), sampler);
-      by_loader ? ddp.watch(loader) : ddp.watch(sampler);
-      expect_says(error_of([&] {
-                    for (auto& batch : loader) ddp(rows(group->rank(), batch.data.size(0))).sum().backward();
-                  }),
-                  {"Mismatch", "the ranks read different data in step 0: seed: ranks 0 and 1 have 5; rank 2 has 6."});
-    });
+TEST(BatchShardSampler, ResumedInTheMiddleOfAPassGoesThereAtTheNextOne) {
+  const auto make = [] { return BatchShardSampler(20, 0, 1, {.batch = 4, .shuffle = false}); };
+  BatchShardSampler other = make();
+  SamplerState place = other.state();
+  place.epoch = 3;
+  place.consumed = 12;
+  other.resume(place);
+  const std::string archive = saved(other);
+  const auto expect_resumed = [&](BatchShardSampler sampler, auto& loader) {
+    Samples seen;
+    for (auto& batch : loader) {
+      const auto* rows = batch.data.template data_ptr<std::int64_t>();
+      seen.insert(seen.end(), rows, rows + batch.data.numel());
+      if (seen.size() == 8) load(sampler, archive);
+    }
+    EXPECT_EQ(seen.size(), 20u) << "the pass itself goes on";
+    EXPECT_EQ(sampler.state(), place);
+    EXPECT_EQ(sampler.num_batches(), 2u);
+    EXPECT_EQ(take(loader), (Samples{12, 13, 14, 15, 16, 17, 18, 19}));
+    EXPECT_EQ(sampler.state().epoch, 3);
+    EXPECT_EQ(take(loader).size(), 20u);
+    EXPECT_EQ(sampler.state().epoch, 4);
+    SamplerState beyond = place;
+    beyond.consumed = 21;
+    expect_says(error_of([&] { sampler.resume(beyond); }), {"InvalidArgument", "21 of the 20 samples of epoch 3"});
+    EXPECT_EQ(sampler.state().epoch, 4) << "nothing is resumed";
+  };
+  for (const std::size_t workers : {0, 2}) {
+    const auto options = ::torch::data::DataLoaderOptions().workers(workers);
+    const BatchShardSampler sampler = make(), of_torchs = make();
+    libtorch::DataLoader loader(numbers(20), sampler, options);
+    expect_resumed(sampler, loader);
+    const auto torchs = ::torch::data::make_data_loader(numbers(20), of_torchs, options);
+    expect_resumed(of_torchs, *torchs);
   }
 }
 

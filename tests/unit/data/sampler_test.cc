@@ -236,6 +236,8 @@ TEST(Samplers, ReadTheSameBatchesAfterAResumeAsWithoutAStop) {
       BatchShardSampler other(103, rank, world, {.seed = 2});
       other.resume(sampler.state_after(4, 10));
       EXPECT_EQ(other.num_batches(10), 7);
+      EXPECT_EQ(sampler.num_batches_behind(40, 10), 7);
+      EXPECT_EQ(other.num_batches_behind(0, 10), 11) << "of a whole epoch";
       Ids joined = first;
       const Ids rest = whole_epoch(other, 10);
       joined.insert(joined.end(), rest.begin(), rest.end());
@@ -268,7 +270,12 @@ TEST(Samplers, RefuseAStateOfOtherData) {
   EXPECT_THROW(sampler.resume({.length = 10, .seed = 1, .order = order, .epoch = -4, .consumed = 3}), InvalidArgument);
   EXPECT_EQ(error_of<InvalidArgument>(
                 [&] { sampler.resume({.length = 10, .seed = 1, .order = order, .epoch = 4, .consumed = 11}); }),
-            "BatchShardSampler: the state says that 11 of 10 samples are consumed");
+            "BatchShardSampler: the state to resume says that 11 of the 10 samples of epoch 4 are consumed; give "
+            "resume() one that state() returned, unchanged");
+  const SamplerState before = sampler.state_after(0, 2);
+  EXPECT_THROW(sampler.require_place({.length = 10, .seed = 1, .order = order, .epoch = -4}), InvalidArgument);
+  sampler.require_place({.length = 10, .seed = 1, .order = order, .epoch = 4, .consumed = 10});
+  EXPECT_EQ(sampler.state_after(0, 2), before) << "asked only";
   // Of one length and one seed, in other orders.
   const std::vector<double> weights(10, 1.0);
   std::vector<std::int64_t> backwards(10);
@@ -288,7 +295,8 @@ TEST(Samplers, RefuseAStateOfOtherData) {
       }
     }
   }
-  EXPECT_THROW(static_cast<void>(sampler.state_after(6, 2)), InvalidArgument);
+  EXPECT_EQ(error_of<InvalidArgument>([&] { static_cast<void>(sampler.state_after(6, 2)); }),
+            "BatchShardSampler: state_after(6, 2) of a pass that has 5 batches; give a number of them from 0 to 5");
   EXPECT_EQ(sampler.state_after(0, 2), (SamplerState{.length = 10, .seed = 1, .order = order}))
       << "nothing was changed";
 }
@@ -326,8 +334,11 @@ TEST(Samplers, RefuseNumbersOutOfRangeByName) {
   EXPECT_THROW(sampler.set_epoch(-1), InvalidArgument);
   EXPECT_THROW(sampler.num_batches(0), InvalidArgument);
   EXPECT_THROW(sampler.batch(-1, 5), InvalidArgument);
-  const std::string text = error_of([&] { sampler.batch(2, 5); });
-  EXPECT_NE(text.find("batch 2 of an epoch that has 2"), std::string::npos) << text;
+  EXPECT_EQ(
+      error_of<InvalidArgument>([&] { sampler.batch(2, 5); }),
+      "BatchShardSampler: batch(2, 5) of a pass that has 2 batches; give an index from 0 and below num_batches(5)");
+  EXPECT_EQ(error_of<InvalidArgument>([&] { static_cast<void>(sampler.num_batches_behind(11, 5)); }),
+            "BatchShardSampler: num_batches_behind(11, 5) of 10 samples; give from 0 to 10 of them");
 }
 
 }  // namespace

@@ -51,11 +51,15 @@ class LOCKSTEP_API Sampler {
   // Goes on behind what another run has consumed, at any number of ranks and any batch size. InvalidArgument if that
   // was of another length, seed or order.
   void resume(const SamplerState& state);
+  // InvalidArgument where resume() would throw it.
+  void require_place(const SamplerState& state) const;
   // The place after that many batches of this pass.
   SamplerState state_after(std::int64_t batches, std::int64_t batch_size) const;
 
   // Batches that every rank gets in this pass, for a given batch_size: equal on all ranks.
   std::int64_t num_batches(std::int64_t batch_size) const;
+  // Those of a pass that begins behind the first `consumed` samples of an epoch, of 0: of a whole epoch.
+  std::int64_t num_batches_behind(std::int64_t consumed, std::int64_t batch_size) const;
   // This rank's rows of batch `index` (0 <= index < num_batches), in order. May be empty.
   std::vector<std::int64_t> batch(std::int64_t index, std::int64_t batch_size) const;
 

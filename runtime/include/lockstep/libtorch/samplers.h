@@ -12,12 +12,12 @@
 // copy: what is asked of the program's is of the loader's. A second loader takes a sampler of its own.
 //
 // Checkpoints: state() and save() say where the run is in its data, equally on all ranks, and resume() and load() go on
-// there at the next begin(), at any number of ranks. Under lockstep::libtorch::DataLoader that is behind the batches
-// that the program was handed. Under torch's own loader it is behind what has been drawn, which with workers is up to
-// DataLoaderOptions::max_jobs batches more.
+// there at the next begin(), at any number of ranks; a pass that runs meanwhile is not moved. Under
+// lockstep::libtorch::DataLoader that is behind the batches that the program was handed. Under torch's own loader it is
+// behind what has been drawn, which with workers is up to DataLoaderOptions::max_jobs batches more.
 //
-// Threads: one at a time. Failure: InvalidArgument for numbers out of their range, and for a state of another length or
-// seed.
+// Threads: any number at once, as torch's chunked datasets draw. Failure: InvalidArgument for numbers out of their
+// range, and for a state of another length, seed or order.
 #pragma once
 
 #include <torch/data/samplers/base.h>
@@ -36,7 +36,8 @@ namespace lockstep::libtorch {
 using data::Uneven;
 
 // The order of PyTorch's DistributedSampler: that of torch.randperm with a generator of seed + epoch. For the same
-// samples as a program in Python; each rank holds a list of all of them, 8 bytes per sample.
+// samples as a program in Python. Copies share a list of the epoch that is read, 8 bytes per sample on each rank; it is
+// made when it is first read.
 LOCKSTEP_API data::EpochOrder randperm_order(std::int64_t length, std::uint64_t seed);
 
 // What the samplers below have in common.
@@ -47,8 +48,9 @@ class LOCKSTEP_API ShardSampler : public ::torch::data::samplers::Sampler<> {
   // Of the next begin(); equal on all ranks. That goes on where load() or resume() said, if it is their epoch.
   void set_epoch(std::int64_t epoch);
   // The next begin() goes on behind what `state` says; with nothing left, in the next epoch, unless set_epoch() asks
-  // for this one: then it is over at once.
+  // for this one: then it is over at once. A pass that has begun goes on as it was.
   void resume(const data::SamplerState& state);
+  // Where the run is; after resume(), until the next begin(), what resume() was given.
   data::SamplerState state() const;
   // Batches of the pass that the next begin() starts, equal on all ranks. `batch_size` is the loader's; a
   // BatchShardSampler has its own.

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+// lockstep::libtorch::DataLoader: as many batches on every rank, where a run goes on, and training on it.
+#include "lockstep/libtorch/data_loader.h"
+
+#include <mutex>
+#include <set>
+
+#include "tests/libtorch/samplers.h"
+#include "tests/libtorch/small_net.h"
+
+namespace lockstep::testing {
+namespace {
+
+TEST(LibtorchDataLoader, HasAsManyBatchesOnEveryRank) {
+  for (const std::size_t workers : {0, 2}) {
+    const auto options = ::torch::data::DataLoaderOptions().workers(workers);
+    for (int world = 1; world <= 5; ++world) {
+      std::vector<Samples> sizes;
+      std::multiset<std::int64_t> seen;
+      for (int rank = 0; rank < world; ++rank) {
+        libtorch::DataLoader loader(numbers(18), BatchShardSampler(18, rank, world, {.batch = 8}), options);
+        EXPECT_EQ(loader.num_batches(), 3u);
+        for (int epoch = 0; epoch < 2; ++epoch) {
+          Samples of_epoch;
+          for (auto& batch : loader) {
+            of_epoch.push_back(batch.data.size(0));
+            for (std::int64_t i = 0; i < batch.data.size(0); ++i) seen.insert(batch.data[i].item<std::int64_t>());
+          }
+          sizes.push_back(of_epoch);
+        }
+      }
+      for (const Samples& of_epoch : sizes) ASSERT_EQ(of_epoch.size(), 3u) << world;
+      ASSERT_EQ(seen.size(), 36u);
+      for (std::int64_t i = 0; i < 18; ++i) ASSERT_EQ(seen.count(i), 2u);
+      if (world == 5) {
+        EXPECT_EQ(sizes.back(), (Samples{0, 0, 0})) << "8 over 5 is 2, 2, 2, 2 and none";
+      }
+    }
+  }
+}
+
+TEST(LibtorchDataLoader, HandsAnExactDealOutInAsManyBatchesToo) {
+  for (int rank = 0; rank < 4; ++rank) {
+    libtorch::DataLoader loader(numbers(9), DistributedSampler(9, rank, 4, {.uneven = Uneven::exact}),
+                                ::torch::data::DataLoaderOptions(1));
+    Samples sizes;
+    for (auto& batch : loader) sizes.push_back(batch.data.size(0));
+    EXPECT_EQ(sizes, (Samples{1, 1, rank == 0 ? 1 : 0}));
+  }
+}
+
+// With workers, which draw ahead of what the program has got; at another world size; loops that are left early.
+TEST(LibtorchDataLoader, GoesOnBehindWhatWasHandedOut) {
+  Samples whole = epoch_of(BatchShardSampler(50, 0, 1, {.batch = 6, .seed = 2}), 1);
+  for (const std::size_t workers : {0, 3}) {
+    const auto options = ::torch::data::DataLoaderOptions().workers(workers);
+    BatchShardSampler first(50, 0, 1, {.batch = 6, .seed = 2});
+    SamplerState place;
+    Samples read;
+    {
+      libtorch::DataLoader loader(numbers(50), first, options);
+      take(loader);
+      EXPECT_EQ(first.state(), (SamplerState{.length = 50, .seed = 2, .order = kShuffled, .epoch = 0, .consumed = 50}));
+      read = take(loader, 3);
+      place = first.state();
+      EXPECT_EQ(place, (SamplerState{.length = 50, .seed = 2, .order = kShuffled, .epoch = 1, .consumed = 18}));
+      const Samples next = take(loader);
+      EXPECT_EQ(next, epoch_of(BatchShardSampler(50, 0, 1, {.batch = 6, .seed = 2}), 2)) << "behind one left early";
+    }
+    std::vector<Samples> batches(6);
+    for (int rank = 0; rank < 2; ++rank) {
+      BatchShardSampler sampler(50, rank, 2, {.batch = 6, .seed = 2});
+      libtorch::DataLoader loader(numbers(50), sampler, options);
+      sampler.resume(place);
+      EXPECT_EQ(loader.num_batches(), 6u);
+      std::size_t index = 0;
+      for (auto& batch : loader) {
+        for (std::int64_t i = 0; i < batch.data.size(0); ++i) {
+          batches.at(index).push_back(batch.data[i].item<std::int64_t>());
+        }
+        ++index;
+      }
+    }
+    for (const Samples& batch : batches) read.insert(read.end(), batch.begin(), batch.end());
+    EXPECT_EQ(read, whole);
+  }
+}
+
+// Throws at one sample.
+struct Broken : ::torch::data::datasets::Dataset<Broken, ::torch::data::TensorExample> {
+  ::torch::data::TensorExample get(std::size_t index) override {
+    if (index == 4) throw std::runtime_error("sample 4 is broken");
+    return at::scalar_tensor(static_cast<std::int64_t>(index), at::kLong);
+  }
+  ::torch::optional<std::size_t> size() const override { return 8; }
+};
+
+TEST(LibtorchDataLoader, LeavesAnErrorOfTheDatasetBehind) {
+  for (const std::size_t workers : {0, 2}) {
+    BatchShardSampler sampler(8, 0, 1, {.batch = 2, .shuffle = false});
+    libtorch::DataLoader loader(Broken(), sampler, ::torch::data::DataLoaderOptions().workers(workers));
+    for (int epoch = 0; epoch < 2; ++epoch) {
+      int batches = 0;
+      expect_says(error_of([&] {
+                    for (auto& batch : loader) {
+                      EXPECT_EQ(batch.size(), 2u);
+                      ++batches;
+                    }
+                  }),
+                  {"sample 4 is broken"});
+      EXPECT_EQ(batches, 2);
+      EXPECT_EQ(sampler.state().consumed, 6);
+      EXPECT_EQ(sampler.state().epoch, epoch);
+    }
+  }
+}
+
+TEST(LibtorchDataLoader, RefusesOptionsThatWouldPartTheRanks) {
+  const BatchShardSampler sampler(10, 0, 2, {.batch = 4});
+  expect_says(
+      error_of([&] { libtorch::DataLoader(numbers(10), sampler, ::torch::data::DataLoaderOptions().drop_last(true)); }),
+      {"InvalidArgument", "drop_last"});
+  expect_says(error_of([&] {
+                libtorch::DataLoader(numbers(10), sampler, ::torch::data::DataLoaderOptions().enforce_ordering(false));
+              }),
+              {"InvalidArgument", "enforce_ordering"});
+}
+
+// Two epochs of 20 rows in batches of 9, the last of 2: with three ranks one has no rows then.
+Tensors train(const Group& group, std::int64_t* empty_batches = nullptr) {
+  const at::Tensor x = random_tensor({20, 4}, 7);
+  const at::Tensor y = random_classes({20}, 3, 8);
+  struct Rows : ::torch::data::datasets::Dataset<Rows> {
+    Rows(at::Tensor the_x, at::Tensor the_y) : x(std::move(the_x)), y(std::move(the_y)) {}
+    ::torch::data::Example<> get(std::size_t index) override {
+      return {x[static_cast<std::int64_t>(index)], y[static_cast<std::int64_t>(index)]};
+    }
+    ::torch::optional<std::size_t> size() const override { return 20; }
+    at::Tensor x, y;
+  };
+  Net net;
+  initialize(net, 1);
+  libtorch::DistributedDataParallel ddp(net, group);
+  ::torch::optim::SGD optimizer(net.parameters(), ::torch::optim::SGDOptions(0.1).momentum(0.9));
+  BatchShardSampler sampler(20, *group, {.batch = 9, .seed = 5});
+  libtorch::DataLoader loader(Rows(x, y).map(::torch::data::transforms::Stack<>()), sampler);
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    for (auto& batch : loader) {
+      optimizer.zero_grad();
+      ::torch::cross_entropy_loss(ddp(batch.data), batch.target).backward();
+      optimizer.step();
+      if (empty_batches && batch.data.size(0) == 0) ++*empty_batches;
+    }
+  }
+  EXPECT_EQ(ddp.steps(), 6);
+  return weights_of(net);
+}
+
+TEST(LibtorchDataLoader, TrainsAsOneProcessDoesWhereARankHasNoRows) {
+  Tensors alone;
+  run_torch_ranks(1, [&](const Group& group) { alone = train(group); });
+  for (const int world : {2, 3}) {
+    std::mutex mutex;
+    std::int64_t empty_batches = 0;
+    run_torch_ranks(world, [&](const Group& group) {
+      std::int64_t own = 0;
+      const Tensors weights = train(group, &own);
+      const std::lock_guard lock(mutex);
+      empty_batches += own;
+      expect_close(weights, alone, "world " + std::to_string(world));
+    });
+    EXPECT_EQ(empty_batches, world == 3 ? 2 : 0);
+  }
+}
+
+TEST(LibtorchDataDivergence, NamesWhatDiffersAndWhere) {
+  for (const bool by_loader : {false, true}) {
+    run_torch_ranks(3, [&](const Group& group) {
+      Net net;
+      libtorch::DistributedDataParallel ddp(net, group);
+      const std::uint64_t seed = group->rank() == 2 ? 6 : 5;
+      BatchShardSampler sampler(20, *group, {.batch = 9, .seed = seed});
+      libtorch::DataLoader loader(numbers(20), sampler);
+      by_loader ? ddp.watch(loader) : ddp.watch(sampler);
+      expect_says(error_of([&] {
+                    for (auto& batch : loader) ddp(rows(group->rank(), batch.data.size(0))).sum().backward();
+                  }),
+                  {"Mismatch", "the ranks read different data in step 0: seed: ranks 0 and 1 have 5; rank 2 has 6."});
+    });
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::testing
