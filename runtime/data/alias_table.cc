@@ -16,32 +16,49 @@ namespace {
 // Keeps these draws apart from those of a Permutation of the same seed.
 constexpr std::uint64_t kStream = 0x7765696768746564;  // "weighted"
 
-double sum_of(std::span<const double> weights) {
-  if (weights.size() > std::uint64_t{std::numeric_limits<std::uint32_t>::max()} + 1) {
-    throw InvalidArgument(fmt::format("weighted order: {} weights; there may be 2^32", weights.size()));
+// The weights times 2^-exponent, of which the largest lies in [0.5, 1): neither their sum nor their mean leaves the
+// range of a double, and no bit of a weight is lost but of those 2^-1022 times the largest.
+struct Scaled {
+  std::span<const double> weights;
+  int exponent = 0;
+  double operator[](std::size_t i) const { return std::ldexp(weights[i], -exponent); }
+  double mean() const {
+    double sum = 0;
+    for (std::size_t i = 0; i < weights.size(); ++i) sum += (*this)[i];
+    return sum / static_cast<double>(weights.size());
   }
-  double sum = 0;
+};
+
+Scaled scaled(std::span<const double> weights) {
+  if (weights.size() > std::uint64_t{std::numeric_limits<std::uint32_t>::max()} + 1) {
+    throw InvalidArgument(fmt::format("EpochOrder::weighted: {} weights; give at most 2^32", weights.size()));
+  }
+  double largest = 0;
   for (std::size_t i = 0; i < weights.size(); ++i) {
     if (!(weights[i] >= 0) || std::isinf(weights[i])) {
       throw InvalidArgument(fmt::format(
-          "weighted order: the weight of sample {} is {}; weights are finite and at least 0", i, weights[i]));
+          "EpochOrder::weighted: the weight of sample {} is {}; weights are finite and at least 0", i, weights[i]));
     }
-    sum += weights[i];
+    largest = std::max(largest, weights[i]);
   }
-  if (!(sum > 0) || std::isinf(sum)) {
+  if (largest == 0) {
     throw InvalidArgument(fmt::format(
-        "weighted order: the {} weights sum to {}; one must be above 0, and their sum finite", weights.size(), sum));
+        "EpochOrder::weighted: none of the {} weights is above 0, so that nothing can be drawn; give one that is",
+        weights.size()));
   }
-  return sum;
+  Scaled result{.weights = weights};
+  static_cast<void>(std::frexp(largest, &result.exponent));
+  return result;
 }
 
 }  // namespace
 
 AliasTable::AliasTable(std::span<const double> weights) : share_(weights.size()), alias_(weights.size()) {
-  const double mean = sum_of(weights) / static_cast<double>(weights.size());
+  const Scaled of_one = scaled(weights);
+  const double mean = of_one.mean();
   std::vector<std::uint32_t> small, large;
   for (std::size_t i = 0; i < weights.size(); ++i) {
-    share_[i] = weights[i] / mean;
+    share_[i] = of_one[i] / mean;
     alias_[i] = static_cast<std::uint32_t>(i);
     (share_[i] < 1 ? small : large).push_back(static_cast<std::uint32_t>(i));
   }
@@ -58,7 +75,7 @@ AliasTable::AliasTable(std::span<const double> weights) : share_(weights.size())
   // Rounding may leave columns on one side. They are full, but for what must never be drawn.
   const auto heaviest = static_cast<std::uint32_t>(std::max_element(weights.begin(), weights.end()) - weights.begin());
   for (const std::uint32_t left : small) {
-    if (weights[left] > 0) {
+    if (of_one[left] > 0) {
       share_[left] = 1;
     } else {
       alias_[left] = heaviest;

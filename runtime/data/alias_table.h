@@ -14,7 +14,7 @@ class AliasTable {
  public:
   // InvalidArgument unless the weights are finite, at least 0, one above, and at most 2^32.
   explicit AliasTable(std::span<const double> weights);
-  // A pure function of the key: index i with probability weights[i] / sum.
+  // A pure function of the key: index i with probability weights[i] / sum, whatever the weights' scale.
   std::int64_t draw(std::uint64_t seed, std::uint64_t epoch, std::uint64_t position) const;
 
  private:

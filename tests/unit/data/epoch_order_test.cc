@@ -108,6 +108,25 @@ TEST(EpochOrder, OfWeightsIsTheSameOnEveryMachine) {
   EXPECT_EQ(all_of(EpochOrder::weighted(weights, 12, 7)), (Ids{3, 3, 1, 3, 1, 2, 3, 2, 1, 1, 1, 3}));
 }
 
+// Of weights at the ends of a double's range, whose mean or sum is none.
+TEST(EpochOrder, OfWeightsOfAnyScaleDrawsAlike) {
+  constexpr double kLeast = std::numeric_limits<double>::denorm_min();
+  constexpr double kMost = std::numeric_limits<double>::max();
+  const std::vector<double> plain{1, 0, 2, 1}, least{kLeast, 0, 2 * kLeast, kLeast};
+  const std::vector<double> most{kMost / 2, 0, kMost, kMost / 2};
+  const Ids wanted = all_of(EpochOrder::weighted(plain, 1000, 3));
+  EXPECT_EQ(all_of(EpochOrder::weighted(least, 1000, 3)), wanted);
+  const std::vector<double> near_most{std::ldexp(1, 1022), 0, std::ldexp(2, 1022), std::ldexp(1, 1022)};
+  EXPECT_EQ(all_of(EpochOrder::weighted(near_most, 1000, 3)), wanted);
+  std::vector<double> counts(4);
+  for (const std::int64_t id : all_of(EpochOrder::weighted(most, 4000, 3))) ++counts[static_cast<std::size_t>(id)];
+  EXPECT_NEAR(counts[0], 1000, 150);
+  EXPECT_EQ(counts[1], 0);
+  EXPECT_NEAR(counts[2], 2000, 150);
+  const std::vector<double> apart{kLeast, kMost};
+  EXPECT_EQ(all_of(EpochOrder::weighted(apart, 1000, 3)), Ids(1000, 1)) << "the other in 2^2098 draws";
+}
+
 TEST(EpochOrder, OfManyEqualWeightsDrawsThemAll) {
   const std::vector<double> weights(1000, 0.1);
   std::vector<double> counts(weights.size());
@@ -132,14 +151,15 @@ TEST(EpochOrder, SaysWhatIsWrongWithWeights) {
   const auto text_of = [](std::vector<double> weights) {
     return error_of<InvalidArgument>([&] { EpochOrder::weighted(weights, 1, 0); });
   };
-  EXPECT_EQ(text_of({1, -1}), "weighted order: the weight of sample 1 is -1; weights are finite and at least 0");
+  EXPECT_EQ(text_of({1, -1}), "EpochOrder::weighted: the weight of sample 1 is -1; weights are finite and at least 0");
   EXPECT_EQ(text_of({std::nan(""), 1}),
-            "weighted order: the weight of sample 0 is nan; weights are finite and at least 0");
-  EXPECT_EQ(text_of({0, 0}), "weighted order: the 2 weights sum to 0; one must be above 0, and their sum finite");
-  EXPECT_EQ(text_of({}), "weighted order: the 0 weights sum to 0; one must be above 0, and their sum finite");
-  const double most = std::numeric_limits<double>::max();
-  EXPECT_EQ(text_of({most, most}),
-            "weighted order: the 2 weights sum to inf; one must be above 0, and their sum finite");
+            "EpochOrder::weighted: the weight of sample 0 is nan; weights are finite and at least 0");
+  EXPECT_EQ(text_of({1, std::numeric_limits<double>::infinity()}),
+            "EpochOrder::weighted: the weight of sample 1 is inf; weights are finite and at least 0");
+  EXPECT_EQ(text_of({0, 0}),
+            "EpochOrder::weighted: none of the 2 weights is above 0, so that nothing can be drawn; give one that is");
+  EXPECT_EQ(text_of({}),
+            "EpochOrder::weighted: none of the 0 weights is above 0, so that nothing can be drawn; give one that is");
   EXPECT_THROW(EpochOrder::weighted(std::vector<double>{1}, -1, 0), InvalidArgument);
   EXPECT_THROW(EpochOrder::shuffled(-1, 0), InvalidArgument);
 }

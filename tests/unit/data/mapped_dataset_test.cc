@@ -3,9 +3,12 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
-#include <chrono>
 
+#include <algorithm>
+#include <chrono>
 #include <fstream>
 #include <mutex>
 #include <set>
@@ -13,6 +16,25 @@
 #include "lockstep/base/error.h"
 #include "lockstep/data/data_loader.h"
 #include "tests/support/error_of.h"
+
+// What the library asks of the kernel by madvise, for it goes through this one; and what the kernel says.
+namespace {
+struct Advice {
+  const std::byte* begin = nullptr;
+  std::size_t bytes = 0;
+  int advice = 0;
+  long result = -1;
+};
+std::vector<Advice>& advised() {
+  thread_local std::vector<Advice> list;
+  return list;
+}
+}  // namespace
+extern "C" int madvise(void* begin, std::size_t bytes, int advice) noexcept {
+  const long result = ::syscall(SYS_madvise, begin, bytes, advice);
+  advised().push_back({static_cast<const std::byte*>(begin), bytes, advice, result});
+  return static_cast<int>(result);
+}
 
 namespace lockstep::data {
 namespace {
@@ -98,41 +120,72 @@ TEST_F(MappedDataset, IsReadByALoaderOnceEach) {
 
 // The samples that a loader tells it ahead, and those it has read.
 struct Told {
+  static constexpr std::int64_t kSamples = 60, kBatch = 2, kAhead = 2;
   struct Log {
     std::mutex mutex;
     std::vector<Ids> told, read;
+    bool was_ahead = true;
   };
   std::shared_ptr<Log> log = std::make_shared<Log>();
-  std::int64_t size() const { return 10; }
+  std::int64_t size() const { return kSamples; }
   void prefetch(std::span<const std::int64_t> ids) const {
     const std::lock_guard lock(log->mutex);
     log->told.emplace_back(ids.begin(), ids.end());
   }
+  // In order: the first of batch i is sample i * kBatch.
   Ids batch(std::span<const std::int64_t> ids) const {
     const std::lock_guard lock(log->mutex);
-    EXPECT_GE(log->told.size(), std::min<std::size_t>(5, log->read.size() + 3)) << "two batches ahead";
+    const std::int64_t ahead = ids[0] + kAhead * kBatch;
+    log->was_ahead &= ahead >= kSamples || std::any_of(log->told.begin(), log->told.end(),
+                                                       [&](const Ids& told) { return told[0] == ahead; });
     log->read.emplace_back(ids.begin(), ids.end());
     return {ids.begin(), ids.end()};
   }
 };
 
 TEST_F(MappedDataset, IsToldAheadWhatComes) {
-  const Told told;
-  DataLoader loader(told, BatchShardSampler(10, 0, 1, {.seed = 3}), {.batch_size = 2, .read_ahead = 2});
-  for (const auto& batch : loader) static_cast<void>(batch);
-  EXPECT_EQ(told.log->told, told.log->read) << "each batch once, in its order";
-  EXPECT_EQ(told.log->read.size(), 5u);
-  DataLoader silent(Told{told.log}, BatchShardSampler(10, 0, 1), {.batch_size = 10, .read_ahead = 0});
-  for (const auto& batch : silent) static_cast<void>(batch);
-  EXPECT_EQ(told.log->told.size(), 5u) << "nothing more";
+  for (const int workers : {0, 1, 3}) {
+    const Told told;
+    DataLoader loader(told, BatchShardSampler(Told::kSamples, 0, 1, {.shuffle = false}),
+                      {.batch_size = Told::kBatch, .workers = workers, .read_ahead = Told::kAhead});
+    std::vector<Ids> batches;
+    for (const Ids& batch : loader) batches.push_back(batch);
+    EXPECT_EQ(batches.size(), 30u);
+    EXPECT_TRUE(told.log->was_ahead) << workers << " workers: of each batch the one two batches on was told before";
+    if (workers < 2) {
+      EXPECT_EQ(told.log->told, batches) << "in their order";
+    }
+    // Several workers tell batches in an order of their own, each once.
+    std::sort(told.log->told.begin(), told.log->told.end());
+    EXPECT_EQ(told.log->told, batches) << workers << " workers";
+    DataLoader silent(told, BatchShardSampler(Told::kSamples, 0, 1),
+                      {.batch_size = 10, .workers = workers, .read_ahead = 0});
+    for (const auto& batch : silent) static_cast<void>(batch);
+    EXPECT_EQ(told.log->told.size(), 30u) << "nothing more";
+  }
 }
 
-TEST_F(MappedDataset, PrefetchesPagesOfTheFileAndNothingElse) {
-  const auto path = write<std::uint8_t>("large", 1 << 20);
-  const MappedRecords records(path, {.record = 1 << 10});
-  Ids ids{0, 1023, 512, -5, 4000};  // a hint: what isn't there is no error
-  records.prefetch(ids);
-  EXPECT_EQ(records.record(512)[3], std::byte{3});
+TEST_F(MappedDataset, AdvisesTheKernelOfTheSamplesPages) {
+  constexpr std::int64_t kRecord = 6000, kRecords = 100;
+  const MappedRecords records(write<std::uint8_t>("large", kRecord * kRecords + 5, 0, 0),
+                              {.record = kRecord, .header = 5});
+  const std::byte* const file = records.record(0).data() - 5;
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  advised().clear();
+  records.prefetch(Ids{0, 99, 50, -5, 100, 4000});  // a hint: what isn't there is no error
+  ASSERT_EQ(advised().size(), 3u);
+  for (std::size_t i = 0; i < 3; ++i) {
+    const auto begin = static_cast<std::size_t>(5 + Ids{0, 99, 50}[i] * kRecord);
+    EXPECT_EQ(advised()[i].begin, file + begin / page * page) << "the page that it begins in";
+    EXPECT_EQ(advised()[i].begin + advised()[i].bytes, file + begin + kRecord) << "to its end";
+    EXPECT_EQ(advised()[i].advice, MADV_WILLNEED);
+    EXPECT_EQ(advised()[i].result, 0);
+  }
+  const MappedTokens tokens(folder_ / "large", {.bytes = 2, .window = 4096, .stride = 4096, .header = 5});
+  advised().clear();
+  tokens.prefetch(Ids{1});
+  ASSERT_EQ(advised().size(), 1u);
+  EXPECT_EQ(advised()[0].bytes, 8192 + (5 + 8192) % page);
 }
 
 TEST_F(MappedDataset, NamesAFileThatCantBeOne) {
