@@ -30,12 +30,12 @@ void train(int epoch, Model& model, DataLoader& loader, torch::optim::Optimizer&
   for (auto& batch : loader) {
     optimizer.zero_grad();
     torch::Tensor loss = torch::nll_loss(model.forward(batch.data), batch.target);
-    loss.backward();
+    model.backward(loss);
     optimizer.step();
-    sum += loss.template item<double>();
+    sum += model.last_loss().value();  // of all ranks
     ++batches;
   }
-  std::printf("epoch %d  training loss %.4f\n", epoch, sum / batches);
+  if (model.group()->rank() == 0) std::printf("epoch %d  training loss %.4f\n", epoch, sum / batches);
 }
 
 template <typename Model, typename DataLoader>
@@ -55,7 +55,7 @@ void test(Model& model, DataLoader& loader, lockstep::ProcessGroup& group) {
   metrics.add("loss", loss, count);
   metrics.add("accuracy", correct, count);
   const lockstep::MetricResults all = metrics.result();
-  std::printf("test loss %.4f  accuracy %.3f\n", all.mean("loss"), all.mean("accuracy"));
+  if (group.rank() == 0) std::printf("test loss %.4f  accuracy %.3f\n", all.mean("loss"), all.mean("accuracy"));
 }
 
 int main(int argc, char** argv) {
@@ -71,15 +71,15 @@ int main(int argc, char** argv) {
   auto test_set = Digits(folder, false)
                       .map(torch::data::transforms::Normalize<>(0.1307, 0.3081))
                       .map(torch::data::transforms::Stack<>());
-  lockstep::libtorch::DistributedSampler sampler(train_set.size().value(), group->rank(), group->size());
-  auto train_loader = torch::data::make_data_loader(std::move(train_set), sampler, 64 / group->size());
-  lockstep::libtorch::DistributedSampler test_sampler(test_set.size().value(), group->rank(), group->size(),
-                                                      {.shuffle = false, .uneven = lockstep::libtorch::Uneven::exact});
-  auto test_loader = torch::data::make_data_loader(std::move(test_set), test_sampler, 1000 / group->size());
+  lockstep::libtorch::BatchShardSampler sampler(train_set.size().value(), *group, {.batch = 64});
+  lockstep::libtorch::DataLoader train_loader(std::move(train_set), sampler);
+  lockstep::libtorch::BatchShardSampler test_sampler(test_set.size().value(), *group,
+                                                     {.batch = 1000, .shuffle = false});
+  lockstep::libtorch::DataLoader test_loader(std::move(test_set), test_sampler);
 
   torch::optim::SGD optimizer(model.parameters(), torch::optim::SGDOptions(0.01).momentum(0.5));
   for (int epoch = 1; epoch <= 3; ++epoch) {
-    train(epoch, ddp, *train_loader, optimizer);
-    test(model, *test_loader, *group);
+    train(epoch, ddp, train_loader, optimizer);
+    test(model, test_loader, *group);
   }
 }
