@@ -10,10 +10,10 @@
 #include <lockstep/autograd/graph.h>
 #include <lockstep/base/random.h>
 #include <lockstep/data/data_loader.h>
+#include <lockstep/metrics/metrics.h>
 #include <lockstep/optim/adamw.h>
 #include <lockstep/optim/clip.h>
 #include <lockstep/optim/schedule.h>
-#include <lockstep/train/gather.h>
 
 namespace char_gpt {
 
@@ -86,8 +86,9 @@ double evaluate(Gpt& model, const Windows& windows, ls::ProcessGroup& group) {
     const ls::data::Batch batch = windows.batch(ids);
     sum += loss_of(model(batch.x), batch.y).item() * static_cast<double>(ids.size());
   }
-  const double mean = mine.count == 0 ? 0 : sum / static_cast<double>(mine.count);
-  return ls::mean_over_ranks(mean, mine.count, group);
+  ls::Metrics metrics(group);
+  metrics.add("loss", sum, mine.count);
+  return metrics.result("loss");
 }
 
 std::string generate(Gpt& model, const Vocabulary& vocabulary, const std::string& prompt, std::int64_t count,

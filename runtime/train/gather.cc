@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -41,17 +40,6 @@ Tensor gather_rows(const Tensor& rows, ProcessGroup& group, int root) {
     next += counts[rank];
   }
   return result;
-}
-
-double mean_over_ranks(double mean, std::int64_t weight, ProcessGroup& group) {
-  if (weight < 0) {
-    throw InvalidArgument(fmt::format(
-        "mean_over_ranks: weight {} on rank {}; give 0 or more, the terms that the mean is of", weight, group.rank()));
-  }
-  // The mean of nothing may be NaN, which no weight takes away.
-  std::array<double, 2> sums{weight == 0 ? 0 : mean * static_cast<double>(weight), static_cast<double>(weight)};
-  group.all_reduce(BufferView(std::span<double>(sums))).wait();
-  return sums[1] == 0 ? 0 : sums[0] / sums[1];
 }
 
 }  // namespace lockstep

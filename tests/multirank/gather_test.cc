@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <numeric>
@@ -46,17 +45,6 @@ TEST(GatherRows, RowsUnlikeEachOtherAreAMismatchOnEveryRank) {
     EXPECT_THROW(gather_rows(Tensor::zeros({2, group->rank() == 1 ? 3 : 2}), *group), Mismatch);
     EXPECT_THROW(gather_rows(group->rank() == 2 ? Tensor::zeros({2, 2}, DType::i64) : Tensor::zeros({2, 2}), *group),
                  Mismatch);
-  });
-}
-
-TEST(MeanOverRanks, IsWeighted) {
-  run_ranks(3, [](const std::shared_ptr<ProcessGroup>& group) {
-    const std::vector<double> means{4, std::nan(""), 1};
-    const std::vector<std::int64_t> weights{1, 0, 3};
-    const auto rank = static_cast<std::size_t>(group->rank());
-    EXPECT_DOUBLE_EQ(mean_over_ranks(means[rank], weights[rank], *group), 1.75);
-    EXPECT_DOUBLE_EQ(mean_over_ranks(means[rank], 0, *group), 0);
-    EXPECT_THROW(mean_over_ranks(1, -1, *group), InvalidArgument);
   });
 }
 
