@@ -123,12 +123,14 @@ LOCKSTEP_CLONES void multiply(A* values, A factor, std::size_t count) {
 // divisor is no whole number.
 template <typename A>
 struct Scale {
+  A before = 1;  // a power of two: exact
   A factor = 1;
   A divisor = 1;  // 1 if there is a factor
 
-  bool is_needed() const { return factor != 1 || divisor != 1; }
-  bool is_a_factor() const { return divisor == 1; }
+  bool is_needed() const { return before != 1 || factor != 1 || divisor != 1; }
+  bool is_a_factor() const { return before == 1 && divisor == 1; }
   void apply(A* values, std::size_t count) const {
+    if (before != 1) multiply(values, before, count);
     if (divisor != 1) {
       divide(values, divisor, count);
     } else {
@@ -139,17 +141,20 @@ struct Scale {
 
 template <typename A>
 Scale<A> scale_of(const Reduction& reduction) {
-  if (reduction.divisor == 0) return {};
+  const auto before = static_cast<A>(reduction.scale);
+  if (reduction.divisor == 0) return {.before = before};
   const std::int64_t common = std::gcd(reduction.divisor, reduction.unit);
   const std::int64_t divisor = reduction.divisor / common;
   const std::int64_t unit = reduction.unit / common;
   if constexpr (std::is_floating_point_v<A>) {
     if (unit != 1) {
-      return {.factor = static_cast<A>(static_cast<double>(unit) / static_cast<double>(divisor)), .divisor = 1};
+      return {.before = before, .factor = static_cast<A>(static_cast<double>(unit) / static_cast<double>(divisor))};
     }
-    if (std::has_single_bit(static_cast<std::uint64_t>(divisor))) return {.factor = A{1} / static_cast<A>(divisor)};
+    if (std::has_single_bit(static_cast<std::uint64_t>(divisor))) {
+      return {.before = before, .factor = A{1} / static_cast<A>(divisor)};
+    }
   }
-  return {.factor = 1, .divisor = static_cast<A>(divisor)};
+  return {.before = before, .divisor = static_cast<A>(divisor)};
 }
 
 // The tree over sources[0, ranks) into `out`, one block. A node's left child has the largest power of two below its

@@ -22,6 +22,7 @@ struct Reduction {
   ReduceOp op = ReduceOp::sum;  // avg accumulates like sum
   std::int64_t divisor = 1;     // 0: the sum itself
   std::int64_t unit = 1;        // of the divisor: values are divided by divisor / unit. At least 1; for integers 1
+  std::int64_t scale = 1;       // a power of two that accumulated values are multiplied by, before; for integers 1
 };
 
 // Most contributions that reduce() takes.

@@ -9,6 +9,7 @@
 #include <unordered_set>
 
 #include "lockstep/base/error.h"
+#include "runtime/ddp/append_bucket.h"
 
 namespace lockstep {
 namespace {
@@ -145,6 +146,16 @@ BucketPlan plan_buckets(std::span<const ParameterSpec> specs, std::span<const in
     plan.buckets.push_back(std::move(bucket));
   }
   return plan;
+}
+
+void append_bucket(BucketPlan& plan, const ParameterSpec& spec, int index) {
+  const std::size_t bytes = slot_bytes(spec);
+  plan.slots.push_back({static_cast<int>(plan.buckets.size()), plan.arena_bytes});
+  plan.buckets.push_back({.dtype = spec.dtype,
+                          .offset = plan.arena_bytes,
+                          .count = static_cast<std::int64_t>(bytes / size_of(spec.dtype)),
+                          .parameters = {index}});
+  plan.arena_bytes += bytes;
 }
 
 }  // namespace lockstep

@@ -18,10 +18,11 @@ trace::Time now() { return trace::Time::clock::now(); }
 
 }  // namespace
 
-BucketQueue::BucketQueue(std::shared_ptr<ProcessGroup> group, const GradientMemory& memory)
+BucketQueue::BucketQueue(std::shared_ptr<ProcessGroup> group, const GradientMemory& memory, BucketHook* hook)
     : group_(std::move(group)),
       memory_(memory),
-      marks_(memory.device() ? std::make_unique<StepMarks>(group_->device()) : nullptr) {}
+      marks_(memory.device() ? std::make_unique<StepMarks>(group_->device()) : nullptr),
+      hook_(hook) {}
 
 template <typename Call>
 auto BucketQueue::at_bucket(std::size_t bucket, Call call) const {
@@ -29,18 +30,22 @@ auto BucketQueue::at_bucket(std::size_t bucket, Call call) const {
     const Bucket& it = plan_->buckets[bucket];
     return StepPlace{
         record_.step, static_cast<int>(bucket),
-        fmt::format("bucket {} of {} ({} {})", bucket, plan_->buckets.size(), it.count, name_of(it.dtype))};
+        fmt::format("bucket {} of {} ({} {}{})", bucket, plan_->buckets.size(), it.count, name_of(it.dtype),
+                    goes_to_hook(bucket) ? fmt::format(", hook '{}'", hook_->name()) : "")};
   };
   group_->set_step(record_.step, static_cast<int>(bucket));
   return at_place(place, call);
 }
 
-void BucketQueue::begin(const BucketPlan& plan, std::int64_t step, std::int64_t weight, std::int64_t unit,
-                        const StepNote& note) {
+template <typename Call>
+auto BucketQueue::at_announcement(Call call) const {
+  return at_place([&] { return StepPlace{record_.step, -1, "the weight of the step"}; }, call);
+}
+
+void BucketQueue::begin(const BucketPlan& plan, std::int64_t step, const StepWeight& weight, const StepNote& note) {
   read_note_before_last();
   plan_ = &plan;
   weight_ = weight;
-  unit_ = unit;
   note_ = note;
   missing_.clear();
   record_.buckets.clear();
@@ -61,6 +66,26 @@ void BucketQueue::begin(const BucketPlan& plan, std::int64_t step, std::int64_t 
   in_calls_ = {};
   in_last_call_ = {};
   if (marks_) marks_->begin(plan.buckets.size(), memory_.stream());
+  if (hook_ != nullptr) announce();
+}
+
+void BucketQueue::announce() {
+  const auto note = fields_of(note_);
+  const BufferView nothing(nullptr, 0, DType::f32, group_->device());
+  is_announced_ = false;
+  announcement_ = at_announcement([&] { return group_->all_reduce(nothing, {.weight = weight_.own, .note = note}); });
+}
+
+// Blocks, so that buckets come at one place of the program's collectives on every rank.
+void BucketQueue::await_announcement() {
+  if (std::exchange(is_announced_, true)) return;
+  at_announcement([&] { announcement_.wait(); });
+  hook_->begin(*plan_, record_.step, weight_, announcement_.total_weight());
+}
+
+BufferView BucketQueue::buffer_of(std::size_t bucket) const {
+  const Bucket& it = plan_->buckets[bucket];
+  return {memory_.at(it.offset), it.count, it.dtype, group_->device()};
 }
 
 void BucketQueue::read_note_before_last() {
@@ -98,15 +123,21 @@ void BucketQueue::launch_full() {
 }
 
 void BucketQueue::launch(std::size_t bucket) {
-  const Bucket& it = plan_->buckets[bucket];
-  const BufferView buffer(memory_.at(it.offset), it.count, it.dtype, group_->device());
+  if (hook_ != nullptr) await_announcement();
   if (!marks_) record_.buckets[bucket].launched = now();
   record_.buckets[bucket].gradients_ready = record_.gradients_ready;
-  AllReduceOptions options{
-      .op = ReduceOp::sum, .weight = weight_, .unit = unit_, .zero_if_weightless = marks_ != nullptr};
+  // What is divided by: of a sum, 1.
+  const std::int64_t part = weight_.is_mean ? weight_.own : group_->rank() == 0;
+  AllReduceOptions options{.op = ReduceOp::sum,
+                           .weight = part,
+                           .unit = weight_.is_mean ? weight_.unit : 1,
+                           .zero_if_weightless = marks_ != nullptr};
   const auto note = fields_of(note_);
-  if (bucket == 0) options.note = note;
-  works_[bucket] = at_bucket(bucket, [&] { return group_->all_reduce(buffer, options); });
+  if (bucket == 0 && hook_ == nullptr) options.note = note;
+  works_[bucket] = at_bucket(bucket, [&] {
+    const BufferView buffer = buffer_of(bucket);
+    return goes_to_hook(bucket) ? hook_->start(bucket, buffer) : group_->all_reduce(buffer, options);
+  });
   ++next_launched_;
   if (marks_) marks_->launched(bucket);
 }
@@ -114,9 +145,19 @@ void BucketQueue::launch(std::size_t bucket) {
 // They finish in the order in which they were launched.
 void BucketQueue::see_finished() {
   at_bucket(next_finished_, [&] { group_->progress(); });
-  while (under_way() && at_bucket(next_finished_, [&] { return works_[next_finished_].done(); })) {
-    record_.buckets[next_finished_++].finished = now();
+  while (under_way() && at_bucket(next_finished_, [&] { return is_done(next_finished_); })) {
+    complete(next_finished_);
   }
+}
+
+bool BucketQueue::is_done(std::size_t bucket) const {
+  return goes_to_hook(bucket) ? hook_->is_done(bucket, works_[bucket]) : works_[bucket].done();
+}
+
+void BucketQueue::complete(std::size_t bucket) {
+  if (goes_to_hook(bucket)) at_bucket(bucket, [&] { hook_->finish(bucket, buffer_of(bucket)); });
+  record_.buckets[bucket].finished = now();
+  ++next_finished_;
 }
 
 void BucketQueue::finish() {
@@ -129,8 +170,9 @@ void BucketQueue::finish() {
   }
   launch_full();
   await_all();
-  total_weight_ = works_.front().total_weight();
-  noted_ = {record_.step, note_of_all(works_.front())};
+  const Work& told = hook_ != nullptr ? announcement_ : works_.front();
+  total_weight_ = hook_ != nullptr && !weight_.is_mean ? 1 : told.total_weight();
+  noted_ = {record_.step, note_of_all(told)};
   works_.clear();
   plan_ = nullptr;
   group_->set_step(record_.step);  // in no bucket any more
@@ -141,8 +183,11 @@ void BucketQueue::finish() {
 void BucketQueue::await_all() {
   const Deadline deadline = Deadline::after(group_->timeout());
   while (under_way()) {
-    at_bucket(next_finished_, [&] { works_[next_finished_].wait(deadline); });
-    record_.buckets[next_finished_++].finished = now();
+    const Work& work = works_[next_finished_];
+    at_bucket(next_finished_, [&] {
+      goes_to_hook(next_finished_) ? hook_->wait(next_finished_, work, deadline) : work.wait(deadline);
+    });
+    complete(next_finished_);
   }
 }
 
@@ -183,6 +228,8 @@ std::int64_t BucketQueue::total_weight() {
 void BucketQueue::drop() {
   if (marks_ && plan_ != nullptr) wait_in_stream();
   works_.clear();
+  announcement_ = {};
+  if (hook_ != nullptr) hook_->drop();
   plan_ = nullptr;
   next_launched_ = 0;
   next_finished_ = 0;

@@ -4,6 +4,8 @@
 // On a device the host only launches: a bucket's all-reduce follows what the compute stream has when it is launched,
 // and the compute stream follows the all-reduce from finish() on.
 //
+// With a communication hook a small all-reduce at the step's begin carries weight and note, and buckets go to the hook.
+//
 // Knows neither names nor micro-batches; the Reducer does.
 // Threads: the Reducer's. Failure: throws what the group throws, with the step and the bucket in front.
 #pragma once
@@ -17,6 +19,7 @@
 #include "lockstep/ddp/bucket_plan.h"
 #include "lockstep/ddp/step_note.h"
 #include "lockstep/trace/step_record.h"
+#include "runtime/ddp/bucket_hook.h"
 #include "runtime/ddp/gradient_memory.h"
 #include "runtime/ddp/step_marks.h"
 
@@ -24,21 +27,20 @@ namespace lockstep {
 
 class BucketQueue {
  public:
-  // `memory` outlives it and holds the buckets of every plan that begin() is given.
-  BucketQueue(std::shared_ptr<ProcessGroup> group, const GradientMemory& memory);
+  // `memory` outlives it and holds the buckets of every plan that begin() is given. So does `hook`, which may be null.
+  BucketQueue(std::shared_ptr<ProcessGroup> group, const GradientMemory& memory, BucketHook* hook);
 
-  // Starts a step. `plan` outlives it; `weight` is what this rank's gradients stand for, which are multiplied by it in
-  // units of `unit`; `note` rides with bucket 0. On a device waits, at most the group's timeout, until the one before
-  // the last step has got through its bucket 0, and reads its note.
-  void begin(const BucketPlan& plan, std::int64_t step, std::int64_t weight, std::int64_t unit, const StepNote& note);
+  // Starts a step. `plan` outlives it; `note` rides with bucket 0, or ahead of it to a hook. On a device waits, at most
+  // the group's timeout, until the one before the last step has got through its bucket 0, and reads its note.
+  void begin(const BucketPlan& plan, std::int64_t step, const StepWeight& weight, const StepNote& note);
   // One more gradient of `bucket` is final. Launches every bucket that is full and has its turn, and gives what is
   // under way a push.
   void gradient_ready(int bucket);
   // Launches what is left and waits for all of it, at most the group's timeout; on a device the compute stream waits,
   // and the host does not.
   void finish();
-  // Of the step that was finished last: the sum of all ranks' weights; 0 before the first. On a device waits for the
-  // step on the host, at most the group's timeout.
+  // Of the step that was finished last: the sum of all ranks' weights, or 1 if it divided nothing; 0 before the first.
+  // On a device waits for the step on the host, at most the group's timeout.
   std::int64_t total_weight();
 
   // On the CPU of the step that was finished last, on a device of the one before the last that was begun.
@@ -50,14 +52,22 @@ class BucketQueue {
 
   // True if some bucket was launched and its result has not been seen.
   bool under_way() const { return next_finished_ < next_launched_; }
-  // True if a step was begun, some bucket of it was launched, and finish() has not returned: the other ranks wait for
-  // the rest of it.
-  bool is_open() const { return plan_ != nullptr && next_launched_ > 0; }
+  // True if a step was begun, some collective of it was launched, and finish() has not returned: the other ranks wait
+  // for the rest of it.
+  bool is_open() const { return plan_ != nullptr && (next_launched_ > 0 || hook_ != nullptr); }
   // Of the step that was finished last; on a device of the last one that is known to have ended there.
   const trace::StepRecord& last() const { return marks_ ? marks_->last() : last_; }
 
  private:
   void read_note_before_last();
+  // With a hook: the step's weight and note, on the way, and there.
+  void announce();
+  void await_announcement();
+  bool goes_to_hook(std::size_t bucket) const { return hook_ != nullptr && hook_->takes(plan_->buckets[bucket]); }
+  BufferView buffer_of(std::size_t bucket) const;
+  bool is_done(std::size_t bucket) const;
+  // Its work is done.
+  void complete(std::size_t bucket);
   void launch_full();
   void launch(std::size_t bucket);
   void see_finished();
@@ -67,13 +77,17 @@ class BucketQueue {
   void close_record(trace::Time finish_begin);
   template <typename Call>
   auto at_bucket(std::size_t bucket, Call call) const;
+  template <typename Call>
+  auto at_announcement(Call call) const;
 
   std::shared_ptr<ProcessGroup> group_;
   const GradientMemory& memory_;
   std::unique_ptr<StepMarks> marks_;  // on a device, else null
   const BucketPlan* plan_ = nullptr;  // of the step that was begun, else null; owned by the Reducer
-  std::int64_t weight_ = 0;
-  std::int64_t unit_ = 1;
+  BucketHook* hook_;
+  Work announcement_;          // of the step under way, with a hook
+  bool is_announced_ = false;  // on all ranks
+  StepWeight weight_;
   StepNote note_;
   NotedStep noted_;
   std::deque<std::pair<std::int64_t, Work>> unread_;  // on a device: steps whose note is not read, and their bucket 0

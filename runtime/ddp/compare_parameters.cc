@@ -16,11 +16,10 @@
 namespace lockstep {
 namespace {
 
-// Options first, then one entry per parameter.
-std::vector<std::string> list_of(std::span<const ParameterSpec> specs, const BucketOptions& options) {
+// One entry per option, then one per parameter.
+std::vector<std::string> list_of(std::span<const ParameterSpec> specs, std::span<const ComparedOption> options) {
   std::vector<std::string> list;
-  list.push_back(
-      fmt::format("cap_bytes {}, first_cap_bytes {}", options.cap_bytes.value_or(0), options.first_cap_bytes));
+  for (const ComparedOption& option : options) list.push_back(option.value);
   for (const ParameterSpec& spec : specs) list.push_back(spec.describe());
   return list;
 }
@@ -50,24 +49,25 @@ std::string describe_values(std::span<const std::string> by_rank) {
   return fmt::format("{}", fmt::join(parts, "; "));
 }
 
-std::string first_difference(std::span<const std::vector<std::string>> lists) {
+std::string first_difference(std::span<const ComparedOption> options, std::span<const std::vector<std::string>> lists) {
   std::size_t longest = 0;
   for (const auto& list : lists) longest = std::max(longest, list.size());
   for (std::size_t entry = 0; entry < longest; ++entry) {
     std::vector<std::string> values;
     for (const auto& list : lists) {
-      values.push_back(entry < list.size() ? list[entry] : fmt::format("only {} parameters", list.size() - 1));
+      values.push_back(entry < list.size() ? list[entry]
+                                           : fmt::format("only {} parameters", list.size() - options.size()));
     }
     const std::string difference = describe_values(values);
     if (difference.empty()) continue;
-    return fmt::format("{}: {}", entry == 0 ? "the bucket options" : fmt::format("parameter {}", entry - 1),
-                       difference);
+    if (entry < options.size()) return fmt::format("{}: {}", options[entry].name, difference);
+    return fmt::format("parameter {}: {}", entry - options.size(), difference);
   }
   return {};
 }
 
-void compare_parameters(ProcessGroup& group, std::span<const ParameterSpec> specs, const BucketOptions& options,
-                        std::string_view remedy) {
+void compare_parameters(ProcessGroup& group, std::span<const ParameterSpec> specs,
+                        std::span<const ComparedOption> options, std::string_view remedy) {
   if (group.size() == 1) return;
   const std::string packed = write_texts(list_of(specs, options));
   const Deadline deadline = Deadline::after(group.timeout());
@@ -95,7 +95,7 @@ void compare_parameters(ProcessGroup& group, std::span<const ParameterSpec> spec
             "Reducer: the list of parameters of another rank is damaged; do all ranks run the same build?");
       for (const int rank : ranks) lists[static_cast<std::size_t>(rank)] = *list;
     }
-    return first_difference(lists);
+    return first_difference(options, lists);
   };
   const std::string difference = consensus_on("list").decide(tells ? packed : "", judge, deadline);
   await_all_told(group);  // rank 0 may host the store, from which the others still read the difference

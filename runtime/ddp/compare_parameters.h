@@ -13,21 +13,28 @@
 
 namespace lockstep {
 
-// Collective. Returns on every rank if specs and options are equal on all, else throws the same Mismatch on every rank:
-// the first parameter that differs, what it is here and there, and on which ranks.
+// What else must be equal on all ranks, as text: {"the bucket options", "cap_bytes 1000"}. The names are.
+struct ComparedOption {
+  std::string_view name;
+  std::string value;
+};
+
+// Collective. Returns on every rank if options and specs are equal on all, else throws the same Mismatch on every rank:
+// the first option or parameter that differs, what it is here and there, and on which ranks.
 //
 // Through the group's store: one hash per rank; whole lists only if the hashes differ. Timeout, within the group's
 // timeout, names the ranks that did not come; a group that fails meanwhile throws its first cause.
 //
 // `remedy` is what the Mismatch advises beside building the same model.
 LOCKSTEP_INTERNAL_API void compare_parameters(ProcessGroup& group, std::span<const ParameterSpec> specs,
-                                              const BucketOptions& options, std::string_view remedy = {});
+                                              std::span<const ComparedOption> options = {},
+                                              std::string_view remedy = {});
 
 // "ranks 0 and 2 have 1; rank 1 has 7", of what each rank has; empty if all have the same.
 std::string describe_values(std::span<const std::string> by_rank);
 
-// The comparison itself, a pure function: `lists[r]` is what rank r has, entry by entry. Empty if all are equal, else
-// the first difference as a sentence.
-std::string first_difference(std::span<const std::vector<std::string>> lists);
+// The comparison itself, a pure function: `lists[r]` is what rank r has, the options' values and then the parameters.
+// Empty if all are equal, else the first difference as a sentence.
+std::string first_difference(std::span<const ComparedOption> options, std::span<const std::vector<std::string>> lists);
 
 }  // namespace lockstep

@@ -11,7 +11,9 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/owner_process.h"
 #include "runtime/base/logging.h"
+#include "runtime/ddp/append_bucket.h"
 #include "runtime/ddp/at_place.h"
+#include "runtime/ddp/bucket_hook.h"
 #include "runtime/ddp/bucket_queue.h"
 #include "runtime/ddp/compare_parameters.h"
 #include "runtime/ddp/gradient_memory.h"
@@ -47,11 +49,22 @@ std::shared_ptr<ProcessGroup> require_group(std::shared_ptr<ProcessGroup> group)
   return group;
 }
 
-Arena compare_and_allocate(ProcessGroup& group, std::vector<ParameterSpec> specs, const ReducerOptions& options,
-                           const BucketPlan& plan) {
-  if (options.loss == Loss::sum) specs.push_back({"(Loss::sum)", DType::f32, {0}});
-  compare_parameters(group, specs, options.buckets);
+Arena compare_and_allocate(ProcessGroup& group, std::span<const ParameterSpec> specs, const BucketOptions& buckets,
+                           const ReducerOptions& options, const BucketPlan& plan) {
+  const std::vector<ComparedOption> compared{
+      {"the bucket options",
+       fmt::format("cap_bytes {}, first_cap_bytes {}", buckets.cap_bytes.value_or(0), buckets.first_cap_bytes)},
+      {"the loss", options.loss == Loss::mean ? "Loss::mean" : "Loss::sum"},
+      {"the communication hook", options.comm_hook.name.empty() ? "none" : fmt::format("'{}'", options.comm_hook.name)},
+  };
+  compare_parameters(group, specs, compared);
   return group.allocate(plan.arena_bytes);
+}
+
+std::unique_ptr<BucketHook> hook_of(const ReducerOptions& options, const std::shared_ptr<ProcessGroup>& group,
+                                    const std::vector<ParameterSpec>& specs) {
+  if (!options.comm_hook.run && options.comm_hook.name.empty()) return nullptr;
+  return std::make_unique<BucketHook>(options.comm_hook, group, specs);
 }
 
 }  // namespace
@@ -66,7 +79,6 @@ struct Reducer::Impl {
   void mark(std::string_view operation, int parameter, bool is_used);
   std::int64_t finish_step();
   std::int64_t total_weight();
-  std::int64_t divisor_part() const;
   bool used_anywhere(int parameter);
   void abandon_step(std::string_view cause) noexcept;
   int index_of(std::string_view name) const;
@@ -90,6 +102,7 @@ struct Reducer::Impl {
   BucketOptions options;
   bool track_unused;
   bool is_mean;
+  std::unique_ptr<BucketHook> hook;    // null: the group's all-reduce
   std::vector<ParameterSpec> planned;  // the specs, and the slice of the used map
   std::map<std::string, int, std::less<>> index;
   BucketPlan plan;
@@ -124,12 +137,11 @@ Reducer::Impl::Impl(std::vector<ParameterSpec> the_specs, std::shared_ptr<Proces
       options(the_options.buckets.in_memory_of(group->device().kind)),
       track_unused(the_options.track_unused),
       is_mean(the_options.loss == Loss::mean),
+      hook(hook_of(the_options, group, specs)),
       planned(with_used_map(require_some(specs), track_unused)),
       plan(plan_for(reverse_registration(specs.size()))),
-      memory(*group,
-             compare_and_allocate(*group, planned,
-                                  {.buckets = options, .track_unused = track_unused, .loss = the_options.loss}, plan)),
-      queue(group, memory),
+      memory(*group, compare_and_allocate(*group, planned, options, the_options, plan)),
+      queue(group, memory, hook.get()),
       used_map(track_unused ? std::make_unique<UsedMap>(memory, specs.size()) : nullptr),
       marked(specs.size(), 0),
       used(specs.size(), Use::none) {
@@ -209,10 +221,18 @@ void Reducer::Impl::adopt_unit_of_rank0(std::int64_t the_unit) {
   unit = the_unit;
 }
 
-// The used map is known when backward has ended, so it comes last.
+// The used map is known when backward has ended, so it comes last; where there is a hook, which gets gradients only, in
+// a bucket of its own.
 BucketPlan Reducer::Impl::plan_for(std::vector<int> order) const {
-  if (track_unused) order.push_back(static_cast<int>(specs.size()));
-  return plan_buckets(planned, order, options);
+  if (!track_unused) return plan_buckets(specs, order, options);
+  const auto map = static_cast<int>(specs.size());
+  if (!hook) {
+    order.push_back(map);
+    return plan_buckets(planned, order, options);
+  }
+  BucketPlan gradients = plan_buckets(specs, order, options);
+  append_bucket(gradients, planned.back(), map);
+  return gradients;
 }
 
 // Every rank's arena is as large in any order, so that only the slots move.
@@ -275,7 +295,8 @@ void Reducer::Impl::begin_step(const StepOptions& step_options) {
   in_step = true;
   group->set_step(step);
   std::fill(marked.begin(), marked.end(), 0);
-  if (synchronize) in_group([&] { queue.begin(plan, step, divisor_part(), is_mean ? unit : 1, step_options.note); });
+  if (synchronize)
+    in_group([&] { queue.begin(plan, step, {.own = weight, .unit = unit, .is_mean = is_mean}, step_options.note); });
 }
 
 void* Reducer::Impl::gradient_data(int parameter, DType dtype) {
@@ -363,12 +384,6 @@ std::int64_t Reducer::Impl::total_weight() {
   }
   if (!is_mean) return own_total;
   return in_group([&] { return queue.total_weight(); });
-}
-
-// The weights of all ranks together are what the group divides by: of a sum, by 1.
-std::int64_t Reducer::Impl::divisor_part() const {
-  if (is_mean) return weight;
-  return group->rank() == 0 ? 1 : 0;
 }
 
 bool Reducer::Impl::used_anywhere(int parameter) {

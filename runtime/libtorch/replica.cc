@@ -100,7 +100,7 @@ void ReplicaImpl::adopt(const ::torch::nn::Module& module) {
   refuse_wrapped_twice();
   declare_unused();
   compare_state(*group_, state, options_.unused);
-  if (group_->size() > 1) reducer_ = make_reducer();
+  if (group_->size() > 1 || has_hook()) reducer_ = make_reducer();
   broadcast_state(*group_, state);
   divergence_ = std::make_unique<DivergenceCheck>(
       group_, options_.compare_every.value_or(DivergenceCheck::default_every(group_->device())),
@@ -192,7 +192,9 @@ std::vector<ParameterSpec> ReplicaImpl::specs() const {
 
 std::unique_ptr<Reducer> ReplicaImpl::make_reducer() const {
   return std::make_unique<Reducer>(
-      specs(), group_, ReducerOptions{.buckets = options_.buckets, .track_unused = true, .loss = options_.loss});
+      specs(), group_,
+      ReducerOptions{
+          .buckets = options_.buckets, .track_unused = true, .loss = options_.loss, .comm_hook = options_.comm_hook});
 }
 
 // Collective the first time: before the first gradient is written, so that addresses never change.
@@ -227,7 +229,7 @@ GradientOptions ReplicaImpl::gradient_options() {
 
 // The plan blocks, and a rank whose loss leaves out what lies behind a collective has its first gradient only after it.
 void ReplicaImpl::plan_now() {
-  if (planned_ || group_->size() == 1) return;
+  if (planned_ || (group_->size() == 1 && !has_hook())) return;
   const OnCurrentStream ordered(*group_);
   planned_reducer();
 }

@@ -105,6 +105,8 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   std::uint64_t versions() const;
   DivergenceCheck::Replica::State dense_state() const;
 
+  // One is called at any number of ranks. One that lacks its name or function is refused by the Reducer.
+  bool has_hook() const { return options_.comm_hook.run || !options_.comm_hook.name.empty(); }
   // True if what autograd leaves in .grad is the result already.
   bool needs_no_arena() const;
   void await_end();
@@ -135,7 +137,7 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   std::vector<NamedTensor> frozen_;
   std::vector<NamedTensor> buffers_;  // that are broadcast
   std::unordered_map<const ::torch::autograd::Node*, int> accumulators_;
-  std::unique_ptr<Reducer> reducer_;  // a world of one makes it when it first accumulates
+  std::unique_ptr<Reducer> reducer_;  // a world of one without a hook makes it when it first accumulates
   std::unique_ptr<DivergenceCheck> divergence_;
   std::vector<int> order_;  // of the first graph; empty before
   bool planned_ = false;

@@ -29,7 +29,7 @@ struct ReplicaImpl::End {
 };
 
 bool ReplicaImpl::needs_no_arena() const {
-  return group_->size() == 1 && *no_sync_ == 0 && !(reducer_ && reducer_->accumulating());
+  return group_->size() == 1 && !has_hook() && *no_sync_ == 0 && !(reducer_ && reducer_->accumulating());
 }
 
 // The callback belongs to the backward that the user called, not to one that runs within it.

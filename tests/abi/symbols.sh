@@ -90,7 +90,9 @@ judged() {
       if (name ~ /^lockstep::/ || $2 ~ /^(_ZNK?8lockstep|lockstep_plugin_)/) {
         where = "internal"
         type = ""
-        if (match(name, /\(lockstep::[A-Za-z_0-9:]+/)) type = substr(name, RSTART + 1, RLENGTH - 1)
+        # Of the first parameter, and not of a function that a parameter is.
+        if (match(name, /^[^(]*\(lockstep::[A-Za-z_0-9:]+/)) type = substr(name, RSTART, RLENGTH)
+        sub(/^[^(]*\(/, "", type)
         sub(/.*::/, "", type)
         sub(/[(<\[ ].*/, "", name)
         parts = split(name, part, "::")

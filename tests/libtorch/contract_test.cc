@@ -4,6 +4,7 @@
 
 #include "lockstep/libtorch/samplers.h"
 #include "tests/libtorch/small_net.h"
+#include "tests/multirank/comm_hook_contract.h"
 #include "tests/multirank/ddp_contract.h"
 
 namespace lockstep::testing {
@@ -42,6 +43,7 @@ struct TorchSide {
 };
 
 INSTANTIATE_TYPED_TEST_SUITE_P(LibTorch, DdpContract, TorchSide);
+INSTANTIATE_TYPED_TEST_SUITE_P(LibTorch, CommHookContract, TorchSide);
 
 using Ddp = libtorch::DistributedDataParallel<Net>;
 

@@ -2,6 +2,7 @@
 // The contract of lockstep::DistributedDataParallel.
 #include "lockstep/autograd/graph.h"
 #include "lockstep/nn/nn.h"
+#include "tests/multirank/comm_hook_contract.h"
 #include "tests/multirank/ddp_contract.h"
 #include "tests/support/rank_threads.h"
 
@@ -51,6 +52,7 @@ struct OurSide {
 };
 
 INSTANTIATE_TYPED_TEST_SUITE_P(Lockstep, DdpContract, OurSide);
+INSTANTIATE_TYPED_TEST_SUITE_P(Lockstep, CommHookContract, OurSide);
 
 }  // namespace
 }  // namespace lockstep::testing

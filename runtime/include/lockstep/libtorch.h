@@ -8,6 +8,7 @@
 #include "lockstep/comm/values.h"
 #include "lockstep/ddp/on_rank0.h"
 #include "lockstep/libtorch/collectives.h"
+#include "lockstep/libtorch/comm_hook.h"
 #include "lockstep/libtorch/data_loader.h"
 #include "lockstep/libtorch/distributed_data_parallel.h"
 #include "lockstep/libtorch/grad_scaler.h"

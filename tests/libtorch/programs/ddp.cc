@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What torch_ddp.py beside it does, by lockstep: ddp START DATA END, or with data of its own: ddp --backend NAME END.
+// What torch_ddp.py beside it does, by lockstep: ddp START DATA END, or with data of its own, and perhaps with
+// gradients that travel as bfloat16: ddp --backend NAME END [bf16].
 #include <lockstep/libtorch.h>
 #include <torch/torch.h>
 
@@ -16,15 +17,16 @@ torch::Tensor read(const lockstep::checkpoint::SafetensorsFile& file, const std:
 }
 
 int usage(const char* program) {
-  std::fprintf(stderr, "usage: %s START DATA END, or %s --backend NAME END\n", program, program);
+  std::fprintf(stderr, "usage: %s START DATA END, or %s --backend NAME END [bf16]\n", program, program);
   return 2;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 4) return usage(argv[0]);
-  const bool has_own_data = std::string(argv[1]) == "--backend";
+  const bool has_own_data = argc > 1 && std::string(argv[1]) == "--backend";
+  const bool is_compressed = has_own_data && argc == 5 && std::string(argv[4]) == "bf16";
+  if (argc != 4 && !is_compressed) return usage(argv[0]);
   torch::set_num_threads(1);
   torch::manual_seed(3);
   auto group = lockstep::init_process_group({.backend = has_own_data ? argv[2] : "auto"});
@@ -41,7 +43,9 @@ int main(int argc, char** argv) {
     x = read(data, "x");
     y = read(data, "y");
   }
-  lockstep::libtorch::DistributedDataParallel ddp(model, group);
+  lockstep::libtorch::DdpOptions options;
+  if (is_compressed) options.comm_hook = lockstep::bf16_compress_hook();
+  lockstep::libtorch::DistributedDataParallel ddp(model, group, options);
   torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(1e-3));
   const int64_t rows = x.size(1) / group->size();
   for (int64_t step = 0; step < x.size(0); ++step) {

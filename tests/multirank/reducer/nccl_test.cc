@@ -340,6 +340,14 @@ TEST(NcclReducer, ABufferOnAnotherDeviceIsRefused) {
   });
 }
 
+TEST(NcclReducer, ACommunicationHookIsRefused) {
+  run_ranks(1, [](const Group& group) {
+    expect_text(
+        error_of([&] { Reducer(kSix, group, {.comm_hook = bf16_compress_hook()}); }),
+        {"communication hook 'bf16_compress'", "backend nccl", "is on cuda:0, and hooks are for groups on the CPU"});
+  });
+}
+
 // What fails may be no call of the group's: the others would wait for the rest of the step.
 TEST(NcclReducer, AStepThatTheDeviceFailsFailsTheOthersToo) {
   for (const bool gives_up : {false, true}) {

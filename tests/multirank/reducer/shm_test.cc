@@ -19,7 +19,7 @@ std::vector<ParameterSpec> layers() {
   }
   return specs;
 }
-constexpr ReducerOptions kSmallBuckets{{.cap_bytes = 64 << 10, .first_cap_bytes = 32 << 10}};
+const ReducerOptions kSmallBuckets{{.cap_bytes = 64 << 10, .first_cap_bytes = 32 << 10}};
 
 TEST_P(ReducerSuite, LaunchesBeforeTheLastGradientInEveryStep) {
   run([](const Group& group) {

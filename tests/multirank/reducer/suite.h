@@ -26,7 +26,7 @@ using Group = std::shared_ptr<ProcessGroup>;
 inline const std::vector<ParameterSpec> kSix{{"a", DType::f32, {16}}, {"b", DType::f32, {2, 8}},
                                              {"c", DType::f32, {16}}, {"d", DType::f32, {16}},
                                              {"e", DType::f32, {3}},  {"f", DType::f32, {16}}};
-inline constexpr ReducerOptions kTwoEach{{.cap_bytes = 128, .first_cap_bytes = 128}};
+inline const ReducerOptions kTwoEach{{.cap_bytes = 128, .first_cap_bytes = 128}};
 inline const std::vector<int> kBackward{5, 4, 3, 2, 1, 0};
 
 // A stream of the rank's own, as a program with kernels has it. On the CPU the only one.

@@ -88,6 +88,21 @@ TEST(Reduction, DividesOnceAndExactly) {
   EXPECT_EQ(reduced(bytes, {.op = ReduceOp::avg, .divisor = 2}), (std::vector<std::uint8_t>{251, 1}));
 }
 
+// What a float16 can't hold in between is fine.
+TEST(Reduction, MultipliesByTheScaleBeforeItDivides) {
+  const std::vector<std::vector<float16>> halves{{to_float16(30000.0f)}, {to_float16(3.0f)}};
+  for (const auto& [divisor, unit] : {std::pair<std::int64_t, std::int64_t>{1000, 1}, {1 << 20, 7}, {4096, 1}}) {
+    const float factor = 1024 / (static_cast<float>(divisor) / static_cast<float>(unit));
+    const auto seen = reduced(halves, {.divisor = divisor, .unit = unit, .scale = 1024});
+    EXPECT_NEAR(to_float(seen[0]), 30003.0f * factor, 1e-3f * 30003 * factor) << divisor << " / " << unit;
+  }
+  const std::vector<std::vector<float>> one{{3.0f}};
+  EXPECT_EQ(reduced(one, {.divisor = 5, .scale = 4}), (std::vector<float>{12.0f / 5}));
+  EXPECT_EQ(reduced(one, {.divisor = 0, .scale = 4}), (std::vector<float>{12.0f}));
+  const std::vector<std::vector<float>> two{{3.0f}, {4.0f}};
+  EXPECT_EQ(reduced(two, {.divisor = 2, .scale = 8}), (std::vector<float>{28.0f}));
+}
+
 TEST(Reduction, IntegersWrap) {
   EXPECT_EQ(reduced<std::int32_t>({{INT32_MAX}, {1}}, {}), std::vector<std::int32_t>{INT32_MIN});
   EXPECT_EQ(reduced<std::int64_t>({{INT64_MAX}, {1}}, {}), std::vector<std::int64_t>{INT64_MIN});

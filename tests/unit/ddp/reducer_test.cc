@@ -24,7 +24,7 @@ using Group = std::shared_ptr<ProcessGroup>;
 // Three buckets of two, in reverse order of registration: (f,e), (d,c), (b,a).
 const std::vector<ParameterSpec> kSix{{"a", DType::f32, {16}}, {"b", DType::f32, {2, 8}}, {"c", DType::f32, {16}},
                                       {"d", DType::f32, {16}}, {"e", DType::f32, {3}},    {"f", DType::f32, {16}}};
-constexpr ReducerOptions kTwoEach{{.cap_bytes = 128, .first_cap_bytes = 128}};
+const ReducerOptions kTwoEach{{.cap_bytes = 128, .first_cap_bytes = 128}};
 
 void fill(Reducer& reducer, int parameter, float value) {
   float* gradient = reducer.gradient<float>(parameter);

@@ -171,9 +171,13 @@ TEST(CompareParameters, RankZeroStaysUntilTheOthersHaveReadTheDifference) {
 
 TEST(FirstDifference, IsTheFirstOfAll) {
   const std::vector<std::vector<std::string>> equal{{"options", "w"}, {"options", "w"}};
-  EXPECT_EQ(first_difference(equal), "");
+  const std::vector<ComparedOption> options{{"the options", ""}};
+  EXPECT_EQ(first_difference(options, equal), "");
   const std::vector<std::vector<std::string>> three{{"o", "w", "b"}, {"o", "w", "c"}, {"o", "v", "b"}};
-  EXPECT_EQ(first_difference(three), "parameter 0: ranks 0 and 1 have w; rank 2 has v");
+  EXPECT_EQ(first_difference(options, three), "parameter 0: ranks 0 and 1 have w; rank 2 has v");
+  const std::vector<std::vector<std::string>> two{{"o", "w"}, {"p", "v"}};
+  EXPECT_EQ(first_difference(options, two), "the options: rank 0 has o; rank 1 has p");
+  EXPECT_EQ(first_difference({}, two), "parameter 0: rank 0 has o; rank 1 has p");
 }
 
 }  // namespace

@@ -48,6 +48,7 @@
 #include "lockstep/base/api.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/ddp/bucket_plan.h"
+#include "lockstep/ddp/comm_hook.h"
 #include "lockstep/ddp/loss.h"
 #include "lockstep/ddp/step_note.h"
 #include "lockstep/trace/step_record.h"
@@ -62,6 +63,8 @@ struct ReducerOptions {
   // Loss::sum: gradients are written as they are, not multiplied by the weight; their sum over ranks and micro-batches
   // is divided by nothing. Equal on all ranks.
   Loss loss = Loss::mean;
+  // Exchanges the buckets in place of the group's all-reduce. Of one name on all ranks; see there.
+  CommHook comm_hook = {};
 };
 
 struct StepOptions {

@@ -10,11 +10,12 @@
 #include <vector>
 
 #include "lockstep/ddp/bucket_plan.h"
+#include "lockstep/ddp/comm_hook.h"
 #include "lockstep/ddp/loss.h"
 
 namespace lockstep::libtorch {
 
-// Equal on all ranks. The first five are those of lockstep::DdpOptions; a struct of their own, for designated
+// Equal on all ranks. The first six are those of lockstep::DdpOptions; a struct of their own, for designated
 // initialisers don't reach into a base.
 struct DdpOptions {
   BucketOptions buckets = {};
@@ -33,6 +34,9 @@ struct DdpOptions {
   // each step how often their parameters were written (torch's Tensor::_version()), and, where that differs, the
   // parameters: ddp/divergence_check.h.
   std::optional<std::int64_t> compare_every = std::nullopt;
+  // Exchanges gradients in place of the group's all-reduce: ddp/comm_hook.h, and tensor_of() in libtorch/comm_hook.h.
+  // Of one name on all ranks; in groups on the CPU.
+  CommHook comm_hook = {};
 
   // Where it is set, each forward that trains seeds torch's default generators, the CPU's and that of the group's
   // device, from (seed, steps(), how many forwards the step had before, rank): dropout differs from rank to rank, and a

@@ -72,6 +72,8 @@ struct DdpOptions {
   // Default: 100. Beside it the ranks compare in each step how often their parameters were written
   // (Tensor::version()), and, where that differs, the parameters: ddp/divergence_check.h.
   std::optional<std::int64_t> compare_every = std::nullopt;
+  // Exchanges gradients in place of the group's all-reduce: ddp/comm_hook.h. Of one name on all ranks.
+  CommHook comm_hook = {};
   // Of dropout and whatever else is random in a forward.
   std::uint64_t seed = 0;
 };

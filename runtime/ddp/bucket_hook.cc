@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/ddp/bucket_hook.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <exception>
+
+#include "lockstep/base/error.h"
+#include "runtime/comm/arguments.h"
+#include "runtime/comm/reduction.h"
+#include "runtime/ddp/own_failure.h"
+
+namespace lockstep {
+namespace {
+
+CommHook checked(CommHook hook, const ProcessGroup& group) {
+  if (!hook.run || hook.name.empty()) {
+    throw InvalidArgument(
+        fmt::format("communication hook '{}' has no {}; give it a name, which the ranks compare, and a function",
+                    hook.name, hook.run ? "name" : "function"));
+  }
+  if (group.device().kind != DeviceKind::cpu) {
+    throw InvalidArgument(
+        fmt::format("communication hook '{}': the group (backend {}) is on {}, and hooks are for groups on the CPU; "
+                    "leave it out there",
+                    hook.name, group.backend(), group.device().str()));
+  }
+  return hook;
+}
+
+// The least power of two that is at least total / unit, as far as 63 bits go.
+std::int64_t scale_for(std::int64_t total, std::int64_t unit) {
+  const auto units = static_cast<std::uint64_t>(total / unit + (total % unit != 0 ? 1 : 0));
+  return static_cast<std::int64_t>(std::bit_ceil(std::clamp<std::uint64_t>(units, 1, std::uint64_t{1} << 62)));
+}
+
+// `to` is `from`, or memory apart from it.
+void reduce_one(const comm::Reduction& reduction, const BufferView& from, const BufferView& to) {
+  const auto* const source = static_cast<const std::byte*>(from.data);
+  comm::reduce(reduction, std::span(&source, 1), static_cast<std::byte*>(to.data), static_cast<std::size_t>(to.count));
+}
+
+}  // namespace
+
+BucketHook::BucketHook(CommHook hook, std::shared_ptr<ProcessGroup> group, const std::vector<ParameterSpec>& specs)
+    : hook_(checked(std::move(hook), *group)), group_(std::move(group)), specs_(specs) {}
+
+std::string BucketHook::named(std::size_t bucket) const {
+  return fmt::format("communication hook '{}' (step {}, bucket {})", hook_.name, step_, bucket);
+}
+
+template <typename Call>
+auto BucketHook::guarded(std::size_t bucket, Call call) const {
+  try {
+    return call();
+  } catch (const PeerLost&) {
+    throw;
+  } catch (const Timeout&) {
+    throw;
+  } catch (const Mismatch&) {
+    throw;
+  } catch (...) {
+    std::throw_with_nested(Error(fmt::format("{} failed: {}", named(bucket), message_of(std::current_exception()))));
+  }
+}
+
+bool BucketHook::takes(const Bucket& bucket) const {
+  return static_cast<std::size_t>(bucket.parameters.front()) < specs_.size();
+}
+
+void BucketHook::begin(const BucketPlan& plan, std::int64_t step, const StepWeight& weight, std::int64_t total) {
+  plan_ = &plan;
+  step_ = step;
+  unit_ = weight.is_mean ? weight.unit : 1;
+  divisor_ = weight.is_mean ? total : 1;
+  scale_ = scale_for(total, unit_);
+  finishes_.assign(plan.buckets.size(), nullptr);
+}
+
+Work BucketHook::start(std::size_t bucket, const BufferView& buffer) {
+  const Bucket& it = plan_->buckets[bucket];
+  if (scale_ != 1) reduce_one({.dtype = buffer.dtype, .divisor = scale_}, buffer, buffer);
+  std::vector<GradBucket::Slice> slices;
+  for (const int parameter : it.parameters) {
+    const std::size_t bytes = plan_->slots[static_cast<std::size_t>(parameter)].offset - it.offset;
+    slices.push_back(
+        {specs_[static_cast<std::size_t>(parameter)], static_cast<std::int64_t>(bytes / size_of(it.dtype))});
+  }
+  const auto buckets = std::ranges::count_if(plan_->buckets, [this](const Bucket& each) { return takes(each); });
+  HookedBucket result = guarded(bucket, [&] {
+    return hook_.run({.group = group_,
+                      .step = step_,
+                      .index = static_cast<int>(bucket),
+                      .buckets = static_cast<int>(buckets),
+                      .buffer = buffer,
+                      .slices = slices,
+                      .scale = scale_});
+  });
+  finishes_[bucket] = std::move(result.finish);
+  return result.work;
+}
+
+bool BucketHook::is_done(std::size_t bucket, const Work& work) const {
+  return guarded(bucket, [&] { return work.done(); });
+}
+
+void BucketHook::wait(std::size_t bucket, const Work& work, const Deadline& deadline) const {
+  // A WorkState of the program's own may return early, or give up without a word.
+  while (!is_done(bucket, work)) {
+    guarded(bucket, [&] { work.wait(deadline); });
+    if (deadline.expired() && !is_done(bucket, work)) {
+      throw Timeout(
+          fmt::format("communication hook '{}' has not completed ({}); the Work that it gives back must become done",
+                      hook_.name, deadline.progress()));
+    }
+  }
+}
+
+BufferView BucketHook::result_of(std::size_t bucket, const BufferView& buffer) const {
+  if (!finishes_[bucket]) return buffer;
+  const std::int64_t started = group_->last_sequence();
+  const BufferView sum = guarded(bucket, finishes_[bucket]);
+  const auto refuse = [&](const std::string& what) {
+    throw InvalidArgument(fmt::format("{} {}", named(bucket), what));
+  };
+  if (group_->last_sequence() != started) {
+    refuse("started a collective in HookedBucket::finish, where each rank comes at another time; start it in the hook");
+  }
+  if (sum.count != buffer.count || sum.dtype != buffer.dtype) {
+    refuse(fmt::format("gave back {} {}, of a bucket of {} {}; give as many of the same dtype", sum.count,
+                       name_of(sum.dtype), buffer.count, name_of(buffer.dtype)));
+  }
+  comm::check_buffer(*group_, named(bucket), sum);
+  const auto* const bytes = static_cast<const std::byte*>(sum.data);
+  const auto* const own = static_cast<const std::byte*>(buffer.data);
+  if (bytes != own && bytes < own + buffer.bytes() && own < bytes + buffer.bytes()) {
+    refuse("gave back memory that overlaps the bucket's; give the bucket's own buffer, or memory apart from it");
+  }
+  return sum;
+}
+
+void BucketHook::finish(std::size_t bucket, const BufferView& buffer) {
+  const BufferView sum = result_of(bucket, buffer);
+  reduce_one({.dtype = buffer.dtype, .divisor = divisor_, .unit = unit_, .scale = scale_}, sum, buffer);
+  finishes_[bucket] = nullptr;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// The communication hook of a Reducer, called with its buckets: scales what the hook gets, checks what it gives back,
+// and divides that.
+//
+// Threads: the Reducer's. Failure: an Error that names the hook, with what it threw nested; PeerLost, Timeout and
+// Mismatch of a hook's keep their type.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/ddp/comm_hook.h"
+
+namespace lockstep {
+
+// What a step's gradients stand for.
+struct StepWeight {
+  std::int64_t own = 0;   // of this rank's
+  std::int64_t unit = 1;  // gradients are multiplied by own / unit
+  bool is_mean = true;    // gradients are divided by the ranks' sum; else by nothing
+};
+
+class BucketHook {
+ public:
+  // `specs` outlives it. InvalidArgument if the hook lacks its name or its function, or the group is on a device.
+  BucketHook(CommHook hook, std::shared_ptr<ProcessGroup> group, const std::vector<ParameterSpec>& specs);
+
+  const std::string& name() const { return hook_.name; }
+  // Whether the bucket holds gradients, which the hook gets, or something else of the Reducer's.
+  bool takes(const Bucket& bucket) const;
+
+  // Starts a step: `total` is all ranks' weight.
+  void begin(const BucketPlan& plan, std::int64_t step, const StepWeight& weight, std::int64_t total);
+  // Gives the bucket to the hook. Its result is complete when the Work is done and finish() has returned.
+  Work start(std::size_t bucket, const BufferView& buffer);
+  // Whether a Work that start() returned is done.
+  bool is_done(std::size_t bucket, const Work& work) const;
+  // Blocks until a Work that start() returned is done.
+  void wait(std::size_t bucket, const Work& work, const Deadline& deadline) const;
+  // Writes the mean (or the sum) over the ranks to the buffer. The bucket's Work is done.
+  void finish(std::size_t bucket, const BufferView& buffer);
+  // Forgets the results that were not taken.
+  void drop() { finishes_.clear(); }
+
+ private:
+  // For messages.
+  std::string named(std::size_t bucket) const;
+  template <typename Call>
+  auto guarded(std::size_t bucket, Call call) const;
+  BufferView result_of(std::size_t bucket, const BufferView& buffer) const;
+
+  CommHook hook_;
+  std::shared_ptr<ProcessGroup> group_;
+  const std::vector<ParameterSpec>& specs_;
+  const BucketPlan* plan_ = nullptr;  // of the step under way
+  std::int64_t step_ = 0;
+  std::int64_t divisor_ = 0;
+  std::int64_t unit_ = 1;
+  std::int64_t scale_ = 1;
+  std::vector<std::function<BufferView()>> finishes_;  // by bucket
+};
+
+}  // namespace lockstep

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// A program's own exchange of gradients, in place of the group's all-reduce: PyTorch's register_comm_hook.
+//
+//   DistributedDataParallel ddp(model, group, {.comm_hook = bf16_compress_hook()});
+//
+//   const CommHook plain{"plain", [](const GradBucket& bucket) -> HookedBucket {
+//     return {bucket.group->all_reduce(bucket.buffer)};  // in place: the sum over the ranks
+//   }};
+//
+// A hook gets this rank's sum of a bucket and gives back the sum over the ranks. Weights are not its business: the
+// Reducer divides the result by the summed weight, as without a hook. What it gets is scaled by a power of two
+// (GradBucket::scale), so that it is no larger than gradients of means are, and 16 bits hold it.
+//
+// When: once per bucket of a synchronised step, in order of the buckets, on every rank, those of weight 0 and a world
+// of one too; never in no_sync(). Buckets stay the same through all steps of a DistributedDataParallel. A Reducer
+// without plan_order() plans anew after its first step.
+//
+// Exactness: a hook that gives back the group's own sum gives the bits of a step without a hook, but for numbers that
+// the scale makes subnormal, and for parameters of 16 bits, whose sum is rounded before it is divided. Equal bits on
+// all ranks are what a hook owes: the replicas are equal as long as it does.
+//
+// Cost: a hook needs the step's summed weight before the first bucket leaves. So a synchronised step has one small
+// collective more, and its first bucket waits until every rank has begun its backward.
+//
+// Threads: that of backward. Groups on the CPU only: InvalidArgument from the constructor of who is given a hook, on a
+// device, and where its name or its function is missing.
+// Failure: Mismatch, on every rank, from the constructor, where the ranks' hooks have different names. What a hook
+//   throws is thrown on as an Error that names step, bucket and hook, with the original nested; failures of a group
+//   (PeerLost, Timeout, Mismatch) keep their type. So is a result of another size or dtype. Both are failures of this
+//   rank's, in any world sticky. A hook that has not completed within the group's timeout, counted from the end of
+//   backward, is a Timeout.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "lockstep/base/api.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/ddp/bucket_plan.h"
+
+namespace lockstep {
+
+// What a hook is given. Valid during its call; the buffer until the hook's result is taken.
+struct GradBucket {
+  struct Slice {
+    const ParameterSpec& parameter;  // name, dtype, shape
+    std::int64_t offset;             // of its gradient, in elements from the beginning of the buffer
+  };
+  // Its collectives must be started in the same order on every rank.
+  const std::shared_ptr<ProcessGroup>& group;
+  std::int64_t step;  // synchronised steps before this one
+  int index;          // of the bucket, from 0
+  int buckets;        // of the step
+  // Flat, in CPU memory, in the dtype of its parameters, padded to whole cache lines with zeros. The hook may write it.
+  // Holds the sum of this rank's gradients, each times its weight over weight_unit(), over `scale`.
+  BufferView buffer;
+  std::span<const Slice> slices;  // in the order in which they lie
+  // The least power of two that is at least the step's summed weight, over weight_unit(). Equal on all ranks.
+  std::int64_t scale;
+
+  bool is_last() const { return index + 1 == buckets; }
+};
+
+// What a hook gives back.
+struct HookedBucket {
+  // Until it is done nothing is read. Empty: done. One of the program's own is a WorkState whose wait() returns at the
+  // deadline.
+  Work work = {};
+  // Called once, on the thread of backward, when the work is done: gives the sum over the ranks, as many elements of
+  // the same dtype as the bucket, in memory that lives as long as this function does. May start no collective: ranks
+  // see a work's end at different times. Without it the sum is in the bucket's buffer.
+  std::function<BufferView()> finish = {};
+};
+
+struct CommHook {
+  // Compared over the ranks: says what travels.
+  std::string name = {};
+  std::function<HookedBucket(const GradBucket&)> run = {};
+};
+
+// Gradients travel as bfloat16 or float16: half of float32's bytes. Each rank's sum is rounded to 16 bits, the ranks'
+// are added in float32, and the result is rounded to 16 bits once more. A bucket of 16-bit parameters travels as it is.
+// float16 keeps three more bits, but only of gradients between 6e-8 and 65504 (over the number of ranks).
+LOCKSTEP_API CommHook bf16_compress_hook();
+LOCKSTEP_API CommHook fp16_compress_hook();
+// Sends nothing, and gives back what it gets: for the time of a step without communication. Replicas come apart: set
+// DdpOptions::compare_every to 0, and keep nothing of such a run.
+LOCKSTEP_API CommHook noop_hook();
+
+}  // namespace lockstep

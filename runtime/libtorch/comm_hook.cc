@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/libtorch/comm_hook.h"
+
+#include <ATen/Functions.h>
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "runtime/libtorch/tensor_bytes.h"
+
+namespace lockstep::libtorch {
+namespace {
+
+// What a hook returned, as it can be read. The Reducer checks the size and the dtype of what it is given.
+at::Tensor readable(const at::Tensor& sum) {
+  if (!sum.defined()) throw InvalidArgument("it returned an undefined tensor; return the sum over the ranks");
+  if (!dtype_of(sum.scalar_type())) {
+    throw InvalidArgument(
+        fmt::format("it returned a tensor of {}; return one of the bucket's dtype", c10::toString(sum.scalar_type())));
+  }
+  return sum.contiguous();
+}
+
+}  // namespace
+
+at::Tensor tensor_of(const GradBucket& bucket) {
+  return at::from_blob(bucket.buffer.data, {bucket.buffer.count}, scalar_type_of(bucket.buffer.dtype));
+}
+
+at::Tensor tensor_of(const GradBucket& bucket, std::size_t slice) {
+  if (slice >= bucket.slices.size()) {
+    throw InvalidArgument(
+        fmt::format("tensor_of: slice {} of bucket {}; it has {}, from 0", slice, bucket.index, bucket.slices.size()));
+  }
+  const GradBucket::Slice& it = bucket.slices[slice];
+  return tensor_of(bucket).narrow(0, it.offset, it.parameter.count()).view(it.parameter.shape);
+}
+
+CommHook tensor_hook(std::string name, std::function<at::Tensor(const GradBucket& bucket, at::Tensor sum)> run) {
+  if (!run) return {std::move(name), nullptr};
+  return {std::move(name), [run = std::move(run)](const GradBucket& bucket) -> HookedBucket {
+            const at::NoGradGuard no_grad;
+            at::Tensor sum = readable(run(bucket, tensor_of(bucket)));
+            return {.finish = [sum = std::move(sum)] { return elements_of(sum); }};
+          }};
+}
+
+}  // namespace lockstep::libtorch
