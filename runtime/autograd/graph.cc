@@ -28,10 +28,11 @@ Walk plan(const char* operation, const Tensor& loss) {
         "{}: the loss is {}, it must have exactly one element; take mean() or sum() first", operation, loss.str()));
   }
   if (!loss.node()) {
-    throw InvalidArgument(
-        fmt::format("{}: the loss depends on no tensor that requires a gradient (or was computed "
-                    "under NoGrad)",
-                    operation));
+    throw InvalidArgument(fmt::format(
+        "{}: the loss depends on no tensor that requires a gradient, or was computed under NoGrad. Of what "
+        "was made from gradients: a gradient has no tape of its own (no create_graph), so that a penalty on "
+        "it can't be trained here; LibTorch's can",
+        operation));
   }
   // Depth first, inputs before users; then turned round. No counter is needed to know the order of recording.
   struct Frame {

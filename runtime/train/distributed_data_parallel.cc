@@ -130,7 +130,10 @@ nn::ForwardContext DistributedDataParallel::context_of(std::vector<std::int64_t>
 
 Tensor DistributedDataParallel::run_forward(const Tensor& x) {
   // One that records nothing has no backward, and the loss of another may be pending.
-  if (grad_enabled()) weight_ = x.shape().dims() == 0 ? 1 : x.size(0);
+  if (grad_enabled()) {
+    weight_ = x.shape().dims() == 0 ? 1 : x.size(0);
+    refuse_live_gradients();
+  }
   return module_(x);
 }
 
@@ -154,6 +157,7 @@ void DistributedDataParallel::plan(std::span<const Tensor> ready_order) {
   reducer_.plan_order(order);
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     parameters_[i].bind_grad(reducer_.gradient<float>(static_cast<int>(i)));
+    parameters_[i].clear_grad();
   }
   planned_ = true;
 }
@@ -167,6 +171,7 @@ void DistributedDataParallel::give_up(std::string_view part) noexcept {
   failure_->tell();
   reducer_.abandon_step(message_of(std::current_exception()));
   *loss_sum_ = {};
+  for (const Tensor& parameter : parameters_) parameter.clear_grad();  // what is there is half of a step
 }
 
 template <typename Call>
@@ -195,6 +200,7 @@ std::int64_t DistributedDataParallel::backward(const Tensor& loss) {
 }
 
 void DistributedDataParallel::step_without_data() {
+  refuse_live_gradients();
   in_step([&] {
     if (!planned_) plan({});
     loss_sum_->add(loss_, std::nullopt, 0);
@@ -219,13 +225,14 @@ void DistributedDataParallel::run_backward(const Tensor& loss) {
   const auto on_leaf_ready = [&](const Tensor& leaf) {
     const auto found = index_.find(leaf.id());
     if (found == index_.end()) return;
+    carried_.erase(found->second);
     if (unused_.contains(found->second)) {
       refuse_gradient_of_unused(reducer_.parameters()[static_cast<std::size_t>(found->second)].name, steps_);
     }
     overlap_ ? reducer_.mark_ready(found->second) : held.push_back(found->second);
   };
   lockstep::backward(loss, static_cast<float>(loss_ == Loss::mean ? weight : std::min<std::int64_t>(weight, 1)),
-                     {.accumulate = reducer_.accumulating(), .on_leaf_ready = on_leaf_ready});
+                     {.accumulate = true, .on_leaf_ready = on_leaf_ready});
   for (const int parameter : held) reducer_.mark_ready(parameter);
   finish_step();
 }
@@ -239,9 +246,38 @@ void DistributedDataParallel::begin_step(std::int64_t weight) {
   }
   reducer_.begin_step({.weight = weight, .synchronize = synchronize, .note = note});
   for (const int parameter : unused_) reducer_.mark_unused(parameter);
+  carry_gradients(weight);
+}
+
+// What lies in a gradient before the first of several micro-batches would be divided by the weight of all of them.
+void DistributedDataParallel::refuse_live_gradients() const {
+  if (*no_sync_ == 0 || reducer_.accumulating()) return;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (!parameters_[i].has_grad()) continue;
+    const std::span<const float> values = parameters_[i].grad().values<float>();
+    if (std::ranges::all_of(values, [](float value) { return value == 0; })) continue;
+    throw InvalidArgument(
+        fmt::format("DistributedDataParallel: '{}' still has the gradient of an earlier step at the first "
+                    "micro-batch of no_sync(); call zero_grad() before",
+                    reducer_.parameters()[i].name));
+  }
+}
+
+// Gradients that nobody has cleared are added to, as torch's are. Each rank puts its part of them into the sum, so that
+// the ranks together have them once.
+void DistributedDataParallel::carry_gradients(std::int64_t weight) {
+  carried_.clear();
+  if (reducer_.accumulating()) return;
+  const float part = loss_ == Loss::mean ? static_cast<float>(weight) : 1.0f / static_cast<float>(group_->size());
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (!parameters_[i].has_grad() || unused_.contains(static_cast<int>(i))) continue;
+    for (float& value : parameters_[i].grad().values<float>()) value *= part;
+    carried_.insert(static_cast<int>(i));
+  }
 }
 
 void DistributedDataParallel::finish_step() {
+  for (const int parameter : carried_) reducer_.mark_ready(parameter);
   last_weight_ = reducer_.finish_step();
   // A gradient that only other ranks contributed to lies in the arena without this rank's backward having touched it.
   for (const Tensor& parameter : parameters_) parameter.grad_for_writing();

@@ -150,6 +150,7 @@ TEST(Faults, ALossThatBackwardRefusesReachesTheOthersAtOnce) {
 
 TEST(Faults, AnExceptionInTheForwardBetweenMicroBatchesReachesTheOthersAtOnce) {
   const auto fail = [](DistributedDataParallel& ddp) {
+    ddp->zero_grad();
     {
       const auto local = ddp.no_sync();
       ddp.backward(mean(ddp(ones())));
@@ -204,6 +205,7 @@ TEST(Faults, AWorldOfOneGoesOnAfterAnException) {
     const auto expect_good_step = [&] {
       EXPECT_EQ(ddp.backward(mean(ddp(ones()))), 2);
       EXPECT_EQ(model.parameters()[0].grad().to_vector(), alone.parameters()[0].grad().to_vector());
+      model.zero_grad();
     };
     for (int step = 0; step < 2; ++step) {
       EXPECT_THROW(ddp.backward(mean(thrower(ddp(ones())))), std::domain_error);

@@ -5,6 +5,8 @@
 // a loss to the leaves, writes each leaf's gradient where Tensor::bind_grad said, and tells, as early as it is true,
 // that a leaf's gradient is final. Knows nothing of ranks.
 //
+// A gradient is numbers: it has no tape, and there is no backward through a backward (PyTorch's create_graph).
+//
 // Order: of one tape always the same; a leaf is final when the last operation that used it was walked.
 // Memory: the tape and what it saved are freed while backward walks. A tape that is dropped is freed with its loss.
 // Threads: a tape is recorded and walked by one thread at a time; different tapes are independent.

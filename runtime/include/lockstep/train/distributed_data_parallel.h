@@ -113,8 +113,10 @@ class LOCKSTEP_API DistributedDataParallel {
 
   // Backward of the loss, with the collectives behind it. Afterwards every parameter has a gradient, the mean (or the
   // sum, as DdpOptions::loss says) over the global batch, equal on all ranks (0 where nobody's loss depends on the
-  // parameter). Returns last_weight(). InvalidArgument if the loss is no single number, depends on no parameter, or no
-  // forward went through this object since the last backward().
+  // parameter). It is added to the one that is there, unless zero_grad() has cleared it: two losses of a step may each
+  // have a forward and a backward. Returns last_weight(). InvalidArgument if the loss is no single number, depends on
+  // no parameter, or no forward went through this object since the last backward(); and from forward in no_sync(), for
+  // a step's first micro-batch, if gradients are not cleared.
   std::int64_t backward(const Tensor& loss);
 
   // Takes part in a step of the others without a forward of its own, with weight 0: for a rank whose data has run out.
@@ -167,6 +169,8 @@ class LOCKSTEP_API DistributedDataParallel {
   void in_step(Call call);
   void run_backward(const Tensor& loss);
   void begin_step(std::int64_t weight);
+  void refuse_live_gradients() const;
+  void carry_gradients(std::int64_t weight);
   void finish_step();
   // While an exception of `part` of the step is handled: keeps it; tells the others, and forgets the step.
   void keep_failure(std::string_view part) noexcept;
@@ -183,7 +187,8 @@ class LOCKSTEP_API DistributedDataParallel {
   std::unique_ptr<OwnFailure> failure_;
   std::unique_ptr<LossSum> loss_sum_;  // of the micro-batches of the step under way
   Loss loss_;
-  std::set<int> unused_;  // declared
+  std::set<int> unused_;   // declared
+  std::set<int> carried_;  // have a gradient of before this step, which this backward has not come to
   bool overlap_;
   std::uint64_t seed_;
   std::shared_ptr<int> no_sync_ = std::make_shared<int>(0);

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+// Several modules, losses and backwards in a step, over any number of ranks: as in one process, or an error.
+#include <string>
+#include <vector>
+
+#include "lockstep/autograd/ops.h"
+#include "lockstep/base/random.h"
+#include "lockstep/nn/nn.h"
+#include "lockstep/optim/sgd.h"
+#include "lockstep/train/distributed_data_parallel.h"
+#include "tests/multirank/compare.h"
+#include "tests/support/error_of.h"
+#include "tests/support/rank_threads.h"
+
+namespace lockstep::testing {
+namespace {
+
+constexpr std::int64_t kReal = 9;
+constexpr int kSteps = 4;
+
+Tensor normal_rows(std::uint64_t seed) {
+  const Tensor result = Tensor::empty({kReal, 4});
+  Generator generator(seed);
+  for (float& value : result.values<float>()) value = generator.normal();
+  return result;
+}
+
+// The uneven part of rank `rank`; of three ranks each has some.
+struct Part {
+  std::int64_t begin, end;
+};
+Part part_of(int rank, int ranks) {
+  const std::vector<std::int64_t> cuts = ranks == 1   ? std::vector<std::int64_t>{0, kReal}
+                                         : ranks == 2 ? std::vector<std::int64_t>{0, 7, kReal}
+                                                      : std::vector<std::int64_t>{0, 2, 7, kReal};
+  return {cuts[static_cast<std::size_t>(rank)], cuts[static_cast<std::size_t>(rank) + 1]};
+}
+
+struct Player : nn::Module {
+  nn::Linear in = register_module("in", nn::Linear(4, 8));
+  nn::Linear out;
+  Player(std::int64_t outputs, std::uint64_t seed) : out(register_module("out", nn::Linear(8, outputs))) {
+    initialize(seed);
+  }
+  Tensor forward(const Tensor& x) override { return out(tanh(in(x))); }
+};
+
+// A score is to be 1 of real rows, and 0 of made ones (least squares GAN, Mao et al., arXiv:1611.04076).
+Tensor loss_if(const Tensor& score, float wanted) { return mse_loss(score, Tensor::full(score.shape(), wanted)); }
+
+// One process without a DistributedDataParallel.
+struct Alone {
+  Player& net;
+  Tensor operator()(const Tensor& x) { return net(x); }
+  void backward(const Tensor& loss) { lockstep::backward(loss); }
+};
+
+enum class Judging { in_one_backward, in_two_backwards };
+
+// Trains a maker and its judge, in turn, each through its own `Model`.
+template <typename Model>
+void play(Player& maker_net, Player& judge_net, Model& maker, Model& judge, Part part, Judging judging) {
+  optim::SGD maker_sgd(maker_net.parameters(), {.lr = 0.2}), judge_sgd(judge_net.parameters(), {.lr = 0.2});
+  for (int step = 0; step < kSteps; ++step) {
+    const Tensor real = normal_rows(100 + static_cast<std::uint64_t>(step)).view_rows(part.begin, part.end);
+    const Tensor noise = normal_rows(200 + static_cast<std::uint64_t>(step)).view_rows(part.begin, part.end);
+    judge_sgd.zero_grad();
+    const Tensor made = maker(noise).detach();
+    if (judging == Judging::in_one_backward) {
+      const Tensor of_real = judge(real);
+      judge.backward(loss_if(of_real, 1) + loss_if(judge(made), 0));
+    } else {
+      judge.backward(loss_if(judge(real), 1));
+      judge.backward(loss_if(judge(made), 0));
+    }
+    judge_sgd.step();
+
+    maker_sgd.zero_grad();
+    maker.backward(loss_if(judge(maker(noise)), 1));
+    maker_sgd.step();
+  }
+}
+
+TEST(SeveralModules, OfAGanTrainAsInOneProcess) {
+  for (const Judging judging : {Judging::in_one_backward, Judging::in_two_backwards}) {
+    Player maker(4, 1), judge(1, 2);
+    const Values before = weights_of(maker);
+    Alone alone_maker{maker}, alone_judge{judge};
+    play(maker, judge, alone_maker, alone_judge, {0, kReal}, judging);
+    EXPECT_NE(weights_of(maker), before);
+    for (const int ranks : {1, 2, 3}) {
+      run_ranks(ranks, [&](const std::shared_ptr<ProcessGroup>& group) {
+        Player own_maker(4, 1), own_judge(1, 2);
+        const DdpOptions options{.buckets = {.cap_bytes = 0, .first_cap_bytes = 0}, .compare_every = 1};
+        DistributedDataParallel ddp_maker(own_maker, group, options), ddp_judge(own_judge, group, options);
+        play(own_maker, own_judge, ddp_maker, ddp_judge, part_of(group->rank(), ranks), judging);
+        const std::string what = std::to_string(ranks) + " ranks";
+        expect_close(weights_of(own_maker), weights_of(maker), what + ", maker");
+        expect_close(weights_of(own_judge), weights_of(judge), what + ", judge");
+        ddp_maker.check_replicas();
+        ddp_judge.check_replicas();
+        EXPECT_EQ(ddp_judge.steps(), judging == Judging::in_one_backward ? kSteps : 2 * kSteps);
+      });
+    }
+  }
+}
+
+// Of three ranks the second loss is left out by one, which has no rows for it; `out` is in the first loss alone.
+TEST(SeveralLosses, EachWithAForwardAndABackwardOfItsOwnAddUp) {
+  const auto first = [](auto& model, const Tensor& x) { return mse_loss(model(x), Tensor::zeros({x.size(0), 3})); };
+  const auto second = [](Player& net, const Tensor& x) { return scale(mean(net.in(x)), 3.0f); };
+  struct Heads : Player {
+    using Player::Player;
+    bool is_whole = true;
+    Tensor forward(const Tensor& x) override { return is_whole ? Player::forward(x) : in(x); }
+  };
+  const Tensor x = normal_rows(1);
+  for (const Loss kind : {Loss::mean, Loss::sum}) {
+    Heads wanted(3, 5);
+    const float rows = kind == Loss::mean ? 1.0f : static_cast<float>(kReal);
+    lockstep::backward(scale(first(wanted, x), rows));
+    lockstep::backward(scale(second(wanted, x.view_rows(0, 7)), kind == Loss::mean ? 1.0f : 7.0f));
+    for (const int ranks : {1, 2, 3}) {
+      run_ranks(ranks, [&](const std::shared_ptr<ProcessGroup>& group) {
+        Heads net(3, 5);
+        DistributedDataParallel ddp(net, group, {.buckets = {.cap_bytes = 0, .first_cap_bytes = 0}, .loss = kind});
+        const Part part = part_of(group->rank(), ranks);
+        const auto times_rows = [&](const Tensor& loss, std::int64_t count) {
+          return kind == Loss::mean ? loss : scale(loss, static_cast<float>(count));
+        };
+        for (int step = 0; step < 2; ++step) {
+          net.zero_grad();
+          net.is_whole = true;
+          ddp.backward(times_rows(first(ddp, x.view_rows(part.begin, part.end)), part.end - part.begin));
+          net.is_whole = false;
+          const std::int64_t end = std::min<std::int64_t>(part.end, 7);
+          if (part.begin >= end) {
+            ddp.step_without_data();
+          } else {
+            const Tensor y = ddp(x.view_rows(part.begin, end));
+            ddp.backward(times_rows(scale(mean(y), 3.0f), end - part.begin));
+          }
+          expect_close(gradients_of(net), gradients_of(wanted), std::to_string(ranks) + " ranks");
+          EXPECT_EQ(ddp.steps(), 2 * step + 2);
+        }
+      });
+    }
+  }
+}
+
+TEST(SeveralLosses, OfOneForwardTakeOneBackward) {
+  run_ranks(1, [](const std::shared_ptr<ProcessGroup>& group) {
+    Player net(2, 5);
+    DistributedDataParallel ddp(net, group);
+    const Tensor y = ddp(normal_rows(1));
+    const Tensor one = mean(y), two = scale(mean(y), 2.0f);
+    ddp.backward(one);
+    expect_text(outcome_of([&] { ddp.backward(two); }),
+                {"InvalidArgument: ", "no forward went through this object since the last backward"});
+  });
+  run_ranks(1, [](const std::shared_ptr<ProcessGroup>& group) {
+    Player net(2, 5);
+    DistributedDataParallel ddp(net, group);
+    const Tensor y = ddp(normal_rows(1));
+    const Tensor one = mean(y), two = scale(mean(y), 2.0f);
+    ddp.backward(one);
+    ddp.set_weight(kReal);  // past that refusal, the tape that both share has gone
+    expect_text(outcome_of([&] { ddp.backward(two); }),
+                {"InvalidArgument: ", "was freed at", "by an earlier backward"});
+  });
+}
+
+TEST(SeveralLosses, WithoutSyncOnTopOfAGradientAreRefused) {
+  run_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    Player net(2, 5);
+    DistributedDataParallel ddp(net, group);
+    ddp.backward(mean(ddp(normal_rows(1))));
+    {
+      const auto local = ddp.no_sync();
+      const std::string wanted =
+          "InvalidArgument: DistributedDataParallel: 'in.weight' still has the gradient of an earlier step at the "
+          "first "
+          "micro-batch of no_sync(); call zero_grad() before";
+      EXPECT_EQ(outcome_of([&] { ddp(normal_rows(1)); }), wanted);
+      EXPECT_EQ(outcome_of([&] { ddp.step_without_data(); }), wanted);
+      net.zero_grad();
+      ddp.backward(mean(ddp(normal_rows(1))));
+    }
+    ddp.backward(mean(ddp(normal_rows(2))));
+    EXPECT_EQ(ddp.steps(), 2);
+  });
+}
+
+// A gradient is numbers, not a part of a tape: a penalty on it would have a gradient of nothing.
+TEST(GradientPenalty, IsRefusedForAGradientHasNoTape) {
+  run_ranks(1, [](const std::shared_ptr<ProcessGroup>& group) {
+    Player net(1, 5);
+    DistributedDataParallel ddp(net, group);
+    const Tensor x = normal_rows(1);
+    x.set_requires_grad();
+    ddp.backward(mean(ddp(x)));
+    ASSERT_TRUE(x.has_grad());
+    const Tensor penalty = mean(mul(x.grad(), x.grad()));
+    ddp(normal_rows(1));
+    expect_text(outcome_of([&] { ddp.backward(penalty); }),
+                {"InvalidArgument: ", "the loss depends on no tensor that requires a gradient",
+                 "a gradient has no tape of its own"});
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::testing
