@@ -10,6 +10,8 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
+#include <sstream>
+#include <string>
 #include <type_traits>
 
 namespace lockstep::libtorch {
@@ -82,11 +84,13 @@ void each_setting(::torch::optim::AdagradOptions& options, Visit visit) {
   visit("eps", options.eps());
 }
 
-// The key of a parameter's state: its address, as text before 2.0.
+// The key of a parameter's state: its address, before 2.0 as the text that a stream makes of it.
 template <typename States>
 typename States::key_type state_key(const at::Tensor& parameter) {
   if constexpr (std::is_same_v<typename States::key_type, std::string>) {
-    return c10::guts::to_string(parameter.unsafeGetTensorImpl());
+    std::ostringstream text;
+    text << parameter.unsafeGetTensorImpl();
+    return text.str();
   } else {
     return parameter.unsafeGetTensorImpl();
   }

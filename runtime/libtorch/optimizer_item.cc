@@ -5,6 +5,7 @@
 #include <c10/core/GradMode.h>
 #include <c10/util/Type.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/serialize.h>
 
 #include <map>
