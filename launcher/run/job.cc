@@ -16,6 +16,7 @@
 #include "launcher/run/spawn.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/host.h"
+#include "runtime/base/signal_name.h"
 #include "runtime/net/stream.h"
 
 namespace lockstep::launcher {

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/rendezvous/roster.h"
+#include "runtime/base/signal_name.h"
 
 namespace lockstep::launcher {
 namespace {

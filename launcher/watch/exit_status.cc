@@ -4,16 +4,11 @@
 #include <fmt/format.h>
 
 #include <csignal>
-#include <cstring>
 
 #include "runtime/base/exit_code.h"
+#include "runtime/base/signal_name.h"
 
 namespace lockstep::launcher {
-
-std::string signal_name(int signal) {
-  const char* name = sigabbrev_np(signal);
-  return name == nullptr ? fmt::format("signal {}", signal) : fmt::format("SIG{}", name);
-}
 
 bool ExitStatus::is_consequence() const { return !by_signal && value == kExitPeerLost; }
 

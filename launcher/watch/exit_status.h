@@ -22,7 +22,4 @@ struct ExitStatus {
   std::string hint() const;
 };
 
-// "SIGTERM"; "signal 77" if it has no name.
-std::string signal_name(int signal);
-
 }  // namespace lockstep::launcher

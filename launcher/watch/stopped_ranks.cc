@@ -12,6 +12,7 @@
 #include "launcher/watch/exit_status.h"
 #include "launcher/watch/process_table.h"
 #include "runtime/base/process_state.h"
+#include "runtime/base/signal_name.h"
 
 namespace lockstep::launcher {
 namespace {

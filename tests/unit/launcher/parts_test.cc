@@ -16,6 +16,7 @@
 #include "launcher/watch/exit_status.h"
 #include "launcher/watch/process_table.h"
 #include "runtime/base/exit_code.h"
+#include "runtime/base/signal_name.h"
 #include "runtime/rendezvous/identity.h"
 #include "tests/support/temporary_folder.h"
 

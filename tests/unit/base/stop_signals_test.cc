@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/base/stop_signals.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+
+#include "tests/support/error_of.h"
+
+namespace lockstep::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+std::atomic<int> called{0};
+void count_calls(int /*signal*/) { ++called; }
+
+TEST(StopSignals, KeepsTheFirstUntilItGoes) {
+  {
+    const StopSignals outer(StopSignals::Options{});
+    EXPECT_EQ(StopSignals::first(), 0);
+    std::raise(SIGUSR1);
+    std::raise(SIGTERM);
+    EXPECT_EQ(StopSignals::first(), SIGUSR1);
+    { const StopSignals inner(StopSignals::Options{}); }
+    EXPECT_EQ(StopSignals::first(), SIGUSR1) << "one is left";
+    StopSignals::obeyed();
+  }
+  EXPECT_EQ(StopSignals::first(), 0);
+}
+
+TEST(StopSignals, GivesTheHandlersOfBeforeBackAndCallsThem) {
+  struct sigaction own {
+  }, before{}, now{};
+  own.sa_handler = count_calls;
+  ASSERT_EQ(sigaction(SIGUSR1, &own, &before), 0);
+  called = 0;
+  {
+    const StopSignals signals(StopSignals::Options{});
+    std::raise(SIGUSR1);
+    EXPECT_EQ(StopSignals::first(), SIGUSR1);
+    EXPECT_EQ(called, 1);
+  }
+  ASSERT_EQ(sigaction(SIGUSR1, nullptr, &now), 0);
+  EXPECT_EQ(now.sa_handler, count_calls);
+  std::raise(SIGUSR1);
+  EXPECT_EQ(called, 2);
+  ASSERT_EQ(sigaction(SIGUSR1, &before, nullptr), 0);
+}
+
+TEST(StopSignals, LeavesIgnoredOnesIgnored) {
+  const auto before = std::signal(SIGUSR1, SIG_IGN);
+  {
+    const StopSignals signals(StopSignals::Options{});
+    std::raise(SIGUSR1);
+    EXPECT_EQ(StopSignals::first(), 0);
+  }
+  std::signal(SIGUSR1, before);
+}
+
+TEST(StopSignals, RefusesWhatCantBeHandled) {
+  for (const int signal : {SIGKILL, SIGSTOP, 0, 65, -1}) {
+    const std::string text = error_of([&] { const StopSignals signals({.signals = {SIGUSR1, signal}}); });
+    EXPECT_NE(text.find("can't be handled"), std::string::npos) << text;
+  }
+  struct sigaction now {};
+  ASSERT_EQ(sigaction(SIGUSR1, nullptr, &now), 0);
+  EXPECT_EQ(now.sa_handler, SIG_DFL) << "nothing is left of what was installed before the one that was refused";
+}
+
+TEST(StopSignalsDeathTest, TwoInOneGoAreOneAndALaterOneEndsTheProcess) {
+  EXPECT_EXIT(
+      {
+        const StopSignals signals(StopSignals::Options{});
+        std::raise(SIGTERM);
+        std::raise(SIGTERM);
+        std::fputs("still here\n", stderr);
+        while (true) std::raise(SIGTERM);
+      },
+      ::testing::KilledBySignal(SIGTERM), "^still here\n$");
+}
+
+TEST(StopSignalsDeathTest, TheTimerSaysWhereTheProcessIsAndEndsItByTheFirstSignal) {
+  const StopSignals::Options options{.timeout = 10ms, .who = "rank 2"};
+  const auto stands = [&](auto before) {
+    const StopSignals signals(options);
+    before();
+    std::raise(SIGINT);
+    while (true) pause();
+  };
+  EXPECT_EXIT(
+      stands([] {}), ::testing::KilledBySignal(SIGINT),
+      R"(^\[lockstep rank 2\] did not stop: it got SIGINT, and no step .* in the 0.0 s since; it has begun none;)");
+  EXPECT_EXIT(stands([] {
+                StopSignals::step_begun(16);
+                StopSignals::step_ended(16);
+              }),
+              ::testing::KilledBySignal(SIGINT), "the last one was step 16, and it is outside of a backward");
+  EXPECT_EXIT(stands([] {
+                StopSignals::step_ended(16);
+                StopSignals::step_begun(17);
+              }),
+              ::testing::KilledBySignal(SIGINT), "within the backward of step 17.*; ending by SIGINT");
+}
+
+TEST(StopSignals, AForkedChildEndsByTheFirst) {
+  const StopSignals signals(StopSignals::Options{});
+  const pid_t child = fork();
+  if (child == 0) {
+    std::raise(SIGTERM);
+    _exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFSIGNALED(status));
+  EXPECT_EQ(WTERMSIG(status), SIGTERM);
+  EXPECT_EQ(StopSignals::first(), 0);
+}
+
+}  // namespace
+}  // namespace lockstep::testing
