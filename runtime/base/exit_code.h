@@ -2,6 +2,8 @@
 // Exit codes that mean something between a rank and its launcher.
 #pragma once
 
+#include "lockstep/base/environment.h"
+
 namespace lockstep {
 
 // A rank whose uncaught error was PeerLost: another rank failed first. `lockstep run` looks on for that one before it
@@ -11,5 +13,14 @@ inline constexpr int kExitPeerLost = 75;
 // A rank whose group had failed and whose GPU library did not come back from being aborted: its watchdog has ended it
 // (comm/nccl/shutdown.h). The cause, and what the group did last, are in its log.
 inline constexpr int kExitAbortBlocked = 76;
+
+// A rank whose program returned exit_code() after the ranks had stopped for a signal (comm/stop.h), unless
+// LOCKSTEP_REQUEUE_EXIT_CODE says another. It means the same as the first to who starts the job again; the launcher
+// tells them apart by what the ranks report.
+inline constexpr int kExitRequeue = kExitPeerLost;
+// Above it shells have codes of their own.
+inline constexpr int kMostRequeueCode = 125;
+// InvalidArgument if the variable is no code from 1 to kMostRequeueCode.
+int requeue_exit_code(const Environment& environment);
 
 }  // namespace lockstep

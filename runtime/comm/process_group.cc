@@ -8,12 +8,15 @@
 
 #include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
+#include "runtime/comm/stop_latch.h"
 
 namespace lockstep {
 
 void WorkState::wait_on([[maybe_unused]] StreamView stream, const Deadline& deadline) {
   if (!poll()) wait(deadline);
 }
+
+ProcessGroup::ProcessGroup() : stop_latch_(std::make_shared<StopLatch>()) {}
 
 void ProcessGroup::set_stream(StreamView stream) {
   if (stream == StreamView{device(), nullptr}) return;

@@ -51,13 +51,18 @@ LoaderCore::LoaderCore(ReadBatch read, Announce announce, std::shared_ptr<Sample
 }
 
 LoaderCore::Pass::Pass(OrderedPrefetch::Produce produce, std::int64_t count, const LoaderOptions& options,
-                       std::shared_ptr<std::int64_t> handed)
+                       std::shared_ptr<std::int64_t> handed, std::shared_ptr<const IsOver> training_is_over)
     : handed_(std::move(handed)),
+      training_is_over_(std::move(training_is_over)),
       prefetch_(std::move(produce), count, options.workers, options.workers * options.prefetch, options.timeout) {
   *handed_ = 0;
 }
 
 OrderedPrefetch::Item LoaderCore::Pass::next() {
+  if ((*training_is_over_)()) {
+    is_over_ = true;
+    return nullptr;
+  }
   // A batch that could not be read is behind the program too.
   struct Count {
     Pass& pass;
@@ -79,6 +84,7 @@ void LoaderCore::require_no_pass(const char* call) const {
 
 void LoaderCore::set_epoch(std::int64_t to) {
   require_no_pass("set_epoch()");
+  if ((*training_is_over_)()) return;
   if (is_resumed_ && to == epoch()) return;
   sampler_->set_epoch(to);
   is_resumed_ = false;
@@ -94,6 +100,7 @@ void LoaderCore::resume(const SamplerState& state) {
 
 std::shared_ptr<LoaderCore::Pass> LoaderCore::start() {
   require_no_pass("begin()");
+  if ((*training_is_over_)()) return nullptr;
   if (!std::exchange(is_resumed_, false)) sampler_->set_epoch(epoch());
   auto produce = [read = read_, announce = announce_, sampler = sampler_, size = options_.batch_size,
                   ahead = options_.read_ahead, count = num_batches(), of = epoch()](std::int64_t index) {
@@ -109,7 +116,8 @@ std::shared_ptr<LoaderCore::Pass> LoaderCore::start() {
       rethrow_from(fmt::format("data: reading batch {} of epoch {} (samples {}) failed: ", index, of, id_list(ids)));
     }
   };
-  const std::shared_ptr<Pass> pass = make_owned_here<Pass>(std::move(produce), num_batches(), options_, handed_);
+  const std::shared_ptr<Pass> pass =
+      make_owned_here<Pass>(std::move(produce), num_batches(), options_, handed_, training_is_over_);
   running_ = pass;
   return pass;
 }

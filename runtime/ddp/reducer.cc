@@ -11,6 +11,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/owner_process.h"
 #include "runtime/base/logging.h"
+#include "runtime/comm/stop_latch.h"
 #include "runtime/ddp/append_bucket.h"
 #include "runtime/ddp/at_place.h"
 #include "runtime/ddp/bucket_hook.h"
@@ -295,8 +296,12 @@ void Reducer::Impl::begin_step(const StepOptions& step_options) {
   in_step = true;
   group->set_step(step);
   std::fill(marked.begin(), marked.end(), 0);
-  if (synchronize)
-    in_group([&] { queue.begin(plan, step, {.own = weight, .unit = unit, .is_mean = is_mean}, step_options.note); });
+  if (!synchronize) return;
+  in_group([&] {
+    StepNote note = step_options.note;
+    note.stop = stop_word_of_step(*group, step);
+    queue.begin(plan, step, {.own = weight, .unit = unit, .is_mean = is_mean}, note);
+  });
 }
 
 void* Reducer::Impl::gradient_data(int parameter, DType dtype) {
@@ -373,6 +378,7 @@ std::int64_t Reducer::Impl::finish_step() {
   if (!is_mean) total = own_total;
   close_sum();
   ++step;
+  in_group([&] { end_step(*group, queue.noted().of_all.stop, step - 1); });
   return total;
 }
 

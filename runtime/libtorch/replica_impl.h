@@ -153,12 +153,13 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   bool has_outputs_ = false;     // the last forward: some that a backward passes
   // A gradient of them was taken as a function (create_graph): a loss of that alone passes none.
   bool is_differentiable_ = false;
-  bool alone_ = false;         // this step needs no arena
-  bool synchronize_ = false;   // this step
-  StreamView stream_;          // of this step
-  std::optional<Event> mark_;  // on a device
-  bool is_half_done_ = false;  // for good: buckets of a lost step may still be on their way through the arena
-  std::weak_ptr<End> end_;     // of the backward that runs
+  bool alone_ = false;          // this step needs no arena
+  std::int64_t stop_word_ = 0;  // of a step without one
+  bool synchronize_ = false;    // this step
+  StreamView stream_;           // of this step
+  std::optional<Event> mark_;   // on a device
+  bool is_half_done_ = false;   // for good: buckets of a lost step may still be on their way through the arena
+  std::weak_ptr<End> end_;      // of the backward that runs
   std::uint64_t forwards_ = 0;
   std::int64_t steps_ = 0;             // of this run
   std::int64_t steps_before_ = 0;      // by set_steps()

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "runtime/comm/stop_latch.h"
 #include "runtime/libtorch/replica_impl.h"
 
 namespace lockstep::libtorch {
@@ -67,6 +68,7 @@ void ReplicaImpl::begin() {
   alone_ = needs_no_arena();
   losses_.begin_backward(**weight_);
   if (synchronize_) losses_.close_step(steps_);
+  if (alone_) stop_word_ = stop_word_of_step(*group_, steps_);
   // For each call of the Reducer's alone: the stream goes with its program, and a backward may have several replicas.
   const OnStream ordered(*group_, stream_);
   if (!alone_) {
@@ -207,11 +209,11 @@ bool ReplicaImpl::is_used(std::size_t index) const {
 void ReplicaImpl::end_alone() {
   last_weight_ = **weight_;
   ++steps_;
-  if (last_weight_ > 0) return;
-  // A mean over no rows may be NaN.
   for (const Parameter& parameter : parameters_) {
-    if (parameter.tensor.grad().defined()) parameter.tensor.grad().zero_();
+    // A mean over no rows may be NaN.
+    if (last_weight_ == 0 && parameter.tensor.grad().defined()) parameter.tensor.grad().zero_();
   }
+  end_step(*group_, stop_word_, steps_ - 1);
 }
 
 void ReplicaImpl::keep_failure(std::string_view part) noexcept {

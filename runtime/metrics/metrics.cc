@@ -13,6 +13,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/values.h"
 #include "runtime/base/hash.h"
+#include "runtime/comm/stop_latch.h"
 
 namespace lockstep {
 namespace {
@@ -123,6 +124,7 @@ MetricResults Metrics::result() {
   struct Message {
     std::uint64_t names = 0;  // hash; 0 for none
     std::array<Part, kInFirst> parts = {};
+    std::int64_t stop = 0;  // this rank's word
   };
   std::vector<std::string> names;
   for (const auto& [name, part] : parts_) names.push_back(name);
@@ -132,7 +134,11 @@ MetricResults Metrics::result() {
   for (const auto& [name, part] : parts_) {
     if (next < kInFirst) own.parts[next++] = part;
   }
+  StopLatch& latch = *group_->stop_latch();
+  own.stop = latch.word(*group_);
   const std::vector<Message> all = all_gather_value(own, *group_);
+  const auto asks = [](const Message& message) { return message.stop != 0; };
+  latch.agree(*group_, std::any_of(all.begin(), all.end(), asks) ? 1 : 0, -1);
   const bool are_alike =
       std::all_of(all.begin(), all.end(), [&](const Message& message) { return message.names == all[0].names; });
   if (!are_alike) names = names_of_all();

@@ -3,33 +3,12 @@
 
 #include <fmt/format.h>
 
-#include <array>
 #include <cmath>
-#include <span>
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/values.h"
 
 namespace lockstep {
-namespace {
-
-constexpr const char* kStopKey = "stop_requested";
-
-}  // namespace
-
-void request_stop(ProcessGroup& group, std::string_view reason) {
-  // An empty value could not be told from none.
-  group.store().compare_set(kStopKey, "", reason.empty() ? "no reason was given" : reason);
-}
-
-std::optional<std::string> agreed_stop(ProcessGroup& group) {
-  const std::array<std::string, 1> key{kStopKey};
-  // One may look before the request is there, and another behind it: what one has seen counts for all.
-  std::array<std::int32_t, 1> is_asked{group.store().check(key) ? 1 : 0};
-  group.all_reduce(BufferView(std::span<std::int32_t>(is_asked)), {.op = ReduceOp::max}).wait();
-  if (is_asked[0] == 0) return std::nullopt;
-  return group.store().get(key[0], Deadline::after(group.timeout()));
-}
 
 EarlyStop::EarlyStop(ProcessGroup& group, const EarlyStopOptions& options) : group_(&group), options_(options) {
   if (options.patience < 1) {

@@ -6,6 +6,7 @@
 #include "tests/libtorch/small_net.h"
 #include "tests/multirank/comm_hook_contract.h"
 #include "tests/multirank/ddp_contract.h"
+#include "tests/multirank/stop_contract.h"
 
 namespace lockstep::testing {
 namespace {
@@ -44,6 +45,7 @@ struct TorchSide {
 
 INSTANTIATE_TYPED_TEST_SUITE_P(LibTorch, DdpContract, TorchSide);
 INSTANTIATE_TYPED_TEST_SUITE_P(LibTorch, CommHookContract, TorchSide);
+INSTANTIATE_TYPED_TEST_SUITE_P(LibTorch, StopContract, TorchSide);
 
 using Ddp = libtorch::DistributedDataParallel<Net>;
 

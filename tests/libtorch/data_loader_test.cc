@@ -86,6 +86,26 @@ TEST(LibtorchDataLoader, GoesOnBehindWhatWasHandedOut) {
   }
 }
 
+TEST(LibtorchDataLoader, EndsWithTheTrainingAndKeepsItsPlace) {
+  for (const std::size_t workers : {0, 3}) {
+    BatchShardSampler sampler(50, 0, 1, {.batch = 6, .seed = 2});
+    libtorch::DataLoader loader(numbers(50), sampler, ::torch::data::DataLoaderOptions().workers(workers));
+    bool is_over = false;
+    loader.end_when([&] { return is_over; });
+    take(loader);
+    int seen = 0;
+    for ([[maybe_unused]] auto& batch : loader) is_over = ++seen == 3;
+    EXPECT_EQ(seen, 3);
+    const SamplerState place = sampler.state();
+    EXPECT_EQ(place.epoch, 1);
+    EXPECT_EQ(place.consumed, 18);
+    for ([[maybe_unused]] auto& batch : loader) FAIL() << "a pass behind the end";
+    EXPECT_EQ(sampler.state(), place);
+    is_over = false;
+    EXPECT_EQ(take(loader), epoch_of(BatchShardSampler(50, 0, 1, {.batch = 6, .seed = 2}), 2));
+  }
+}
+
 // Throws at one sample.
 struct Broken : ::torch::data::datasets::Dataset<Broken, ::torch::data::TensorExample> {
   ::torch::data::TensorExample get(std::size_t index) override {

@@ -4,6 +4,7 @@
 #include "lockstep/nn/nn.h"
 #include "tests/multirank/comm_hook_contract.h"
 #include "tests/multirank/ddp_contract.h"
+#include "tests/multirank/stop_contract.h"
 #include "tests/support/rank_threads.h"
 
 namespace lockstep::testing {
@@ -53,6 +54,7 @@ struct OurSide {
 
 INSTANTIATE_TYPED_TEST_SUITE_P(Lockstep, DdpContract, OurSide);
 INSTANTIATE_TYPED_TEST_SUITE_P(Lockstep, CommHookContract, OurSide);
+INSTANTIATE_TYPED_TEST_SUITE_P(Lockstep, StopContract, OurSide);
 
 }  // namespace
 }  // namespace lockstep::testing

@@ -3,16 +3,13 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
-
 #include "lockstep/base/error.h"
+#include "runtime/base/parse_timeout.h"
 #include "runtime/base/printable.h"
 #include "runtime/membership/membership_table.h"
 
 namespace lockstep {
 namespace {
-
-constexpr double kLongestSeconds = 10.0 * 365 * 24 * 3600;
 
 std::optional<int> merge(std::optional<int> argument, std::optional<int> from_url, std::string_view name) {
   if (argument && from_url && *argument != *from_url) {
@@ -58,17 +55,6 @@ std::chrono::milliseconds hang_timeout(const Environment& environment) {
 }
 
 }  // namespace
-
-std::chrono::nanoseconds parse_timeout(std::string_view text, std::string_view what) {
-  double seconds = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
-  // Written so that a NaN is refused too.
-  if (error != std::errc{} || end != text.data() + text.size() || !(seconds > 0 && seconds <= kLongestSeconds)) {
-    throw InvalidArgument(
-        fmt::format("{}='{}' is no timeout; give seconds above 0, such as 90 or 0.5", what, printable(text)));
-  }
-  return std::chrono::ceil<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
-}
 
 InitSettings resolve(const InitOptions& options, const Environment& environment) {
   InitSettings settings;

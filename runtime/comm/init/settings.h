@@ -30,9 +30,6 @@ struct InitSettings {
 // Throws InvalidArgument with the value and what was wanted; BackendUnavailable for a device that this build can't use.
 InitSettings resolve(const InitOptions& options, const Environment& environment);
 
-// Seconds as people write them, "90" or "0.5", above 0 and at most ten years. InvalidArgument names `what`.
-std::chrono::nanoseconds parse_timeout(std::string_view text, std::string_view what);
-
 // "rank 2/4 (local 2/4) from Open MPI, store 127.0.0.1:41233, backend shm, 1 thread".
 std::string start_line(const rendezvous::Identity& identity, const std::string& store, std::string_view backend,
                        int threads);

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/stop.h"
 #include "lockstep/ddp/broadcast_parameters.h"
 #include "lockstep/ddp/replica_check.h"
 #include "lockstep/device/device_runtime.h"
@@ -47,6 +48,24 @@ TEST_P(ReducerSuite, TellsTheGroupWhichStepItIsIn) {
       backward(group, reducer, 1);
       reducer.finish_step();
     }
+  });
+}
+
+// On a device at the end of the step that has read the note: two steps later.
+TEST_P(ReducerSuite, AgreesToStopAtTheEndOfOneStep) {
+  run([](const Group& group) {
+    Reducer reducer(kSix, group, kTwoEach);
+    const int read_later = group->device().kind == DeviceKind::cpu ? 0 : 2;
+    for (int step = 0; step < 8; ++step) {
+      if (step == 3 && group->rank() == group->size() - 1) request_stop(*group, "enough");
+      reducer.begin_step();
+      backward(group, reducer, 1);
+      EXPECT_EQ(should_stop(*group), step > 3 + read_later) << "within step " << step;
+      reducer.finish_step();
+      EXPECT_EQ(should_stop(*group), step >= 3 + read_later) << "behind step " << step;
+    }
+    EXPECT_EQ(stop_reason(*group), "enough");
+    EXPECT_EQ(exit_code(*group), 0);
   });
 }
 

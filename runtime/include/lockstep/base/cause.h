@@ -28,6 +28,7 @@ struct LOCKSTEP_API Cause {
     aborted,   // the program called abort()
     timeout,   // a deadline passed
     mismatch,  // the ranks' calls or models differ
+    stopped,   // no failure: the ranks have agreed to end their training (comm/stop.h). Ends no group
   };
 
   Kind kind = Kind::lost;

@@ -63,8 +63,11 @@ struct Arena {
   std::size_t bytes = 0;
 };
 
+class StopLatch;
+
 class LOCKSTEP_API ProcessGroup {
  public:
+  ProcessGroup();
   virtual ~ProcessGroup() = default;
 
   virtual int rank() const = 0;
@@ -137,6 +140,12 @@ class LOCKSTEP_API ProcessGroup {
   // -1: not known. Any thread.
   virtual std::int64_t step() const { return -1; }
   virtual int bucket() const { return -1; }
+
+  // For the functions of comm/stop.h: what this rank asks, and what all have agreed on.
+  const std::shared_ptr<StopLatch>& stop_latch() const { return stop_latch_; }
+
+ private:
+  std::shared_ptr<StopLatch> stop_latch_;
 };
 
 // Blocking conveniences over the contract, for set-up code: never in a step.

@@ -51,6 +51,7 @@ namespace detail {
 
 using ReadBatch = std::function<std::shared_ptr<void>(std::span<const std::int64_t> ids)>;
 using Announce = std::function<void(std::span<const std::int64_t> ids)>;
+using IsOver = std::function<bool()>;
 
 // DataLoader without its type: one source file instead of a header in every program.
 class LOCKSTEP_API LoaderCore {
@@ -60,6 +61,7 @@ class LOCKSTEP_API LoaderCore {
   void set_epoch(std::int64_t epoch);
   void resume(const SamplerState& state);
   SamplerState state() const { return sampler_->state_after(*handed_, options_.batch_size); }
+  void end_when(IsOver is_over) { *training_is_over_ = std::move(is_over); }
   std::int64_t epoch() const { return sampler_->order().epoch(); }
   std::int64_t num_batches() const { return sampler_->num_batches(options_.batch_size); }
   const LoaderOptions& options() const { return options_; }
@@ -72,8 +74,8 @@ class LOCKSTEP_API LoaderCore {
   class Pass {
    public:
     Pass(OrderedPrefetch::Produce produce, std::int64_t count, const LoaderOptions& options,
-         std::shared_ptr<std::int64_t> handed);
-    // Null after the last.
+         std::shared_ptr<std::int64_t> handed, std::shared_ptr<const IsOver> training_is_over);
+    // Null after the last, and once the training is over.
     OrderedPrefetch::Item next();
     // next() has said so.
     bool is_over() const { return is_over_; }
@@ -81,8 +83,10 @@ class LOCKSTEP_API LoaderCore {
    private:
     bool is_over_ = false;
     std::shared_ptr<std::int64_t> handed_;
+    std::shared_ptr<const IsOver> training_is_over_;
     OrderedPrefetch prefetch_;
   };
+  // Null once the training is over.
   std::shared_ptr<Pass> start();
 
  private:
@@ -95,6 +99,7 @@ class LOCKSTEP_API LoaderCore {
   LoaderOptions options_;
   bool is_resumed_ = false;  // and no pass has begun since
   std::weak_ptr<Pass> running_;
+  std::shared_ptr<IsOver> training_is_over_ = std::make_shared<IsOver>([] { return false; });
   std::shared_ptr<std::int64_t> handed_ = std::make_shared<std::int64_t>(0);  // batches of the last pass
 };
 
@@ -111,7 +116,9 @@ class DataLoader {
     using iterator_concept = std::input_iterator_tag;
 
     Iterator() = default;
-    explicit Iterator(std::shared_ptr<detail::LoaderCore::Pass> pass) : pass_(std::move(pass)) { ++*this; }
+    explicit Iterator(std::shared_ptr<detail::LoaderCore::Pass> pass) : pass_(std::move(pass)) {
+      if (pass_) ++*this;
+    }
     // Valid until the next ++.
     Batch& operator*() const { return *batch_; }
     Batch* operator->() const { return batch_.get(); }
@@ -144,6 +151,9 @@ class DataLoader {
   const Sampler& sampler() const { return core_.sampler(); }
   // For DistributedDataParallel::watch(): the sampler's identity(), when it is asked. May outlive the loader.
   auto identity() const { return core_.identity(); }
+  // For DistributedDataParallel::watch(): once `is_over` says so, the pass ends with the batch in the loop's body, a
+  // new one has no batches, and set_epoch() does nothing: the state stays where the training stopped.
+  void end_when(std::function<bool()> is_over) { core_.end_when(std::move(is_over)); }
   // Batches in the pass, equal on all ranks.
   std::int64_t num_batches() const { return core_.num_batches(); }
   std::int64_t batch_size() const { return core_.options().batch_size; }

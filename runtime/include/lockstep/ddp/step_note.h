@@ -22,6 +22,8 @@ struct StepNote {
   std::int64_t weight = 0;
   std::int64_t loss_whole = 0;
   std::int64_t loss_fraction = 0;
+  // 1: this rank asks to stop (comm/stop.h); of all: 1 if some rank asks, else 0. The Reducer fills it in.
+  std::int64_t stop = 0;
 };
 
 // A step's note, of all ranks: the same on each.
@@ -38,6 +40,7 @@ inline constexpr std::array kStepFields{
     StepField{&StepNote::versions, NoteOp::equal}, StepField{&StepNote::data, NoteOp::equal},
     StepField{&StepNote::digest, NoteOp::equal},   StepField{&StepNote::weight, NoteOp::sum},
     StepField{&StepNote::loss_whole, NoteOp::sum}, StepField{&StepNote::loss_fraction, NoteOp::sum},
+    StepField{&StepNote::stop, NoteOp::any},
 };
 static_assert(kStepFields.size() <= kMostNoteFields);
 

@@ -30,6 +30,7 @@
 #include <torch/data/worker_exception.h>
 
 #include <cstddef>
+#include <functional>
 #include <iterator>
 #include <memory>
 #include <optional>
@@ -81,20 +82,27 @@ class DataLoader {
     using difference_type = std::ptrdiff_t;
     using iterator_concept = std::input_iterator_tag;
 
-    explicit Iterator(DataLoader& loader) : loader_(&loader), batch_(loader.inner_->begin()) { arrive(); }
+    // Without a pass once the training is over.
+    explicit Iterator(DataLoader& loader, bool has_pass) : loader_(&loader), is_over_(!has_pass) {
+      if (!has_pass) return;
+      batch_.emplace(loader.inner_->begin());
+      arrive();
+    }
     Iterator(const Iterator&) = delete;
     Iterator& operator=(const Iterator&) = delete;
     Iterator(Iterator&&) noexcept = default;
     Iterator& operator=(Iterator&&) noexcept = default;
-    Batch& operator*() const { return *batch_; }
-    Batch* operator->() const { return &*batch_; }
+    Batch& operator*() const { return **batch_; }
+    Batch* operator->() const { return &**batch_; }
     Iterator& operator++() {
-      reading([&] { ++batch_; });
+      is_over_ = loader_->training_is_over_();
+      if (is_over_) return *this;
+      reading([&] { ++*batch_; });
       arrive();
       return *this;
     }
     void operator++(int) { ++*this; }
-    bool operator==(std::default_sentinel_t) const { return loader_->is_over_; }
+    bool operator==(std::default_sentinel_t) const { return is_over_ || loader_->is_over_; }
 
    private:
     // A batch that could not be read is behind the program too. The timeout of a wait for the workers takes none.
@@ -112,19 +120,21 @@ class DataLoader {
     }
     // Torch reads the first batch when it is compared, the others when it is incremented.
     void arrive() {
-      reading([&] { loader_->is_over_ = batch_ == loader_->inner_->end(); });
-      if (!loader_->is_over_ && !loader_->sampler_.took_batch()) remove_rows(*batch_);
+      reading([&] { loader_->is_over_ = *batch_ == loader_->inner_->end(); });
+      if (!loader_->is_over_ && !loader_->sampler_.took_batch()) remove_rows(**batch_);
     }
 
     DataLoader* loader_;
-    mutable ::torch::data::Iterator<Batch> batch_;
+    mutable std::optional<::torch::data::Iterator<Batch>> batch_;
+    bool is_over_;  // the training
   };
 
   Iterator begin() {
+    if (training_is_over_()) return Iterator(*this, false);
     // Of a loop that was left early torch's workers still hold batches.
     if (!is_over_ || !inner_) inner_ = std::make_unique<Inner>(dataset_, sampler_, options_);
     is_over_ = false;
-    return Iterator(*this);
+    return Iterator(*this, true);
   }
   std::default_sentinel_t end() const { return {}; }
 
@@ -132,6 +142,9 @@ class DataLoader {
   std::size_t num_batches() const { return sampler_.num_batches(options_.batch_size()); }
   ShardSampler& sampler() { return sampler_; }
   DataIdentity identity() const { return sampler_.identity(); }
+  // For DistributedDataParallel::watch(): once `is_over` says so, the pass ends with the batch in the loop's body, and
+  // begin() starts none: the sampler's state stays where the training stopped.
+  void end_when(std::function<bool()> is_over) { training_is_over_ = std::move(is_over); }
 
  private:
   Dataset dataset_;
@@ -139,6 +152,7 @@ class DataLoader {
   ::torch::data::DataLoaderOptions options_;
   std::unique_ptr<Inner> inner_;
   bool is_over_ = true;  // the last pass
+  std::function<bool()> training_is_over_ = [] { return false; };
 };
 
 }  // namespace lockstep::libtorch

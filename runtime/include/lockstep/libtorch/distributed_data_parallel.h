@@ -49,10 +49,13 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "lockstep/comm/stop.h"
+#include "lockstep/ddp/watched_loader.h"
 #include "lockstep/libtorch/replica.h"
 #include "lockstep/libtorch/visit_tensors.h"
 
@@ -140,11 +143,21 @@ class DistributedDataParallel {
   void check_replicas() const { replica_->check_replicas(); }
 
   // From now on a synchronised backward() finds ranks that read other data than each other, in length, seed, epoch,
-  // batch size, order or where the pass began: Mismatch names what differs, and the ranks. `source`: a ShardSampler or
-  // a DataLoader of lockstep::libtorch, in place of the one before. Costs no message of its own.
-  template <typename Source>
-  requires requires(const Source& source) { DataIdentity(source.identity()); }
-  void watch(const Source& source) { replica_->watch(source.identity()); }
+  // batch size, order or where the pass began: Mismatch names what differs, and the ranks. `source`: a ShardSampler, or
+  // a DataLoader of lockstep::libtorch, which from now on ends with the training; in place of the one before. Costs no
+  // message of its own.
+  template <TellsIdentity Source>
+  void watch(Source&& source) {
+    replica_->watch(source.identity());
+    end_with_training(source, *group());
+  }
+
+  // Whether all ranks have agreed to end the training, and why (comm/stop.h): the same on every rank between the same
+  // two steps. Loops over progress(loader, ddp), and over a loader that is watched, end by themselves then.
+  bool should_stop() const { return lockstep::should_stop(*group()); }
+  std::optional<std::string> stop_reason() const { return lockstep::stop_reason(*group()); }
+  // For main() to return: 0, or after a stop for a signal 75, or LOCKSTEP_REQUEUE_EXIT_CODE.
+  int exit_code() const { return lockstep::exit_code(*group()); }
 
   // For the optimizer: those that require a gradient, in registration order, a shared one once.
   std::vector<at::Tensor> parameters() const { return replica_->parameters(); }

@@ -15,6 +15,9 @@
 // errors along, and the ranks' are added in rank order. A NaN that a rank adds shows in the result, but for
 // one with a count of 0: the mean of no rows.
 //
+// A rank's request to stop rides along (comm/stop.h): behind an evaluation that a rank has left for it, all ranks have
+// agreed to stop, and the results count what they have seen.
+//
 // Threads: the group's. Failure: what the group throws.
 #pragma once
 

@@ -1,32 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ends of training that all ranks decide alike.
+// Early stopping that all ranks decide alike. comm/stop.h has the ends that somebody asks for.
 //
-// Threads: request_stop() from any; the others those of the group. Failure: what the group throws, and StoreError.
+// Threads: those of the group. Failure: what the group throws.
 #pragma once
 
 #include <cstdint>
 #include <limits>
-#include <optional>
-#include <string>
-#include <string_view>
 
 #include "lockstep/base/api.h"
 #include "lockstep/comm/process_group.h"
+#include "lockstep/comm/stop.h"
 
 namespace lockstep {
-
-// Asks all ranks of the group to stop: from any rank, once or often; the first reason stays. It stops nobody by itself:
-// ranks see it in their next agreed_stop(). It stands for as long as the group: a second phase of training that is to
-// stop by itself takes a group of its own.
-LOCKSTEP_API void request_stop(ProcessGroup& group, std::string_view reason);
-// Collective: the reason, on every rank in the same call, once a rank had asked before its own call; nothing before.
-//
-//   for (const auto& batch : loader) {
-//     ...
-//     if (loss < 0.01) lockstep::request_stop(*group, "the loss is low enough");
-//     if (ddp.steps() % 100 == 0 && lockstep::agreed_stop(*group)) break;
-//   }
-LOCKSTEP_API std::optional<std::string> agreed_stop(ProcessGroup& group);
 
 struct EarlyStopOptions {
   int patience = 3;      // values in a row that are not better before it stops; at least 1

@@ -11,6 +11,8 @@
 // The loss and the samples are those of DistributedDataParallel::last_batch(): of all ranks, on the CPU of the step
 // just finished, on a device of some steps before, when they are known without a wait.
 //
+// A loop over progress(loader, ddp) ends once all ranks have agreed to stop (comm/stop.h), and a new one has no passes.
+//
 // Threads: one. Nothing here is collective: a bar never waits for a rank or a device.
 #pragma once
 
@@ -25,6 +27,7 @@
 
 #include "lockstep/base/api.h"
 #include "lockstep/comm/process_group.h"
+#include "lockstep/comm/stop.h"
 #include "lockstep/ddp/global_batch.h"
 #include "lockstep/trace/step_record.h"
 
@@ -43,6 +46,7 @@ concept TellsSteps = requires(const T& ddp) {
   { ddp.group() } -> std::convertible_to<const std::shared_ptr<ProcessGroup>&>;
   { ddp.last_batch() } -> std::convertible_to<GlobalBatch>;
   { ddp.last_step() } -> std::convertible_to<const trace::StepRecord&>;
+  { ddp.should_stop() } -> std::convertible_to<bool>;
 };
 
 class LOCKSTEP_API Progress {
@@ -77,31 +81,42 @@ struct ProgressOptions {
   // Steps of the loop. Default: the loader's num_batches(), if it has one, else unknown: then there is no bar, and no
   // time left.
   std::optional<std::int64_t> total = std::nullopt;
+  // The loop has no backward. Each rank leaves it before its own next batch once it has been asked to stop, or its
+  // process got a signal (lockstep::stop_requested()); the ranks agree in the Metrics::result() behind it.
+  bool evaluates = false;
 };
 
 // One epoch of a loader under a progress bar. Use it in a range-for. `after_step(bar)` is called after each pass of the
-// loop's body.
-template <typename Loader, typename AfterStep>
+// loop's body; `is_over()` before each, and ends the loop.
+template <typename Loader, typename AfterStep, typename IsOver>
 class ProgressRange {
  public:
   class Iterator {
    public:
-    explicit Iterator(ProgressRange* range) : inner_(range->loader_.begin()), range_(range) {}
-    decltype(auto) operator*() { return *inner_; }
+    explicit Iterator(ProgressRange* range) : range_(range) {
+      if (!range->is_over_()) inner_.emplace(range->loader_.begin());
+    }
+    decltype(auto) operator*() { return **inner_; }
     Iterator& operator++() {
       range_->after_step_(*range_->bar_);
-      ++inner_;
+      is_over_ = range_->is_over_();
+      if (!is_over_) ++*inner_;
       return *this;
     }
-    bool operator==(std::default_sentinel_t) const { return inner_ == range_->end_; }
+    bool operator==(std::default_sentinel_t) const { return is_over_ || !inner_ || *inner_ == range_->end_; }
 
    private:
-    decltype(std::declval<Loader&>().begin()) inner_;
+    std::optional<decltype(std::declval<Loader&>().begin())> inner_;
     ProgressRange* range_;
+    bool is_over_ = false;
   };
 
-  ProgressRange(Loader& loader, std::unique_ptr<Progress> bar, AfterStep after_step)
-      : loader_(loader), end_(loader.end()), after_step_(std::move(after_step)), bar_(std::move(bar)) {}
+  ProgressRange(Loader& loader, std::unique_ptr<Progress> bar, AfterStep after_step, IsOver is_over)
+      : loader_(loader),
+        end_(loader.end()),
+        after_step_(std::move(after_step)),
+        is_over_(std::move(is_over)),
+        bar_(std::move(bar)) {}
 
   Iterator begin() { return Iterator(this); }
   std::default_sentinel_t end() const { return {}; }
@@ -110,6 +125,7 @@ class ProgressRange {
   Loader& loader_;
   decltype(std::declval<Loader&>().end()) end_;
   AfterStep after_step_;
+  IsOver is_over_;
   std::unique_ptr<Progress> bar_;
 };
 
@@ -127,15 +143,22 @@ std::int64_t steps_of(const Loader& loader, const ProgressOptions& options) {
 template <typename Loader, TellsSteps Ddp>
 auto progress(Loader& loader, const Ddp& ddp, const ProgressOptions& options = {}) {
   auto bar = std::make_unique<Progress>(*ddp.group(), detail::steps_of(loader, options), ddp.last_batch().step);
-  return ProgressRange(loader, std::move(bar), [&ddp](Progress& it) { it.step(ddp); });
+  return ProgressRange(
+      loader, std::move(bar), [&ddp](Progress& it) { it.step(ddp); },
+      [&ddp, evaluates = options.evaluates] {
+        return ddp.should_stop() || (evaluates && stop_requested(*ddp.group()));
+      });
 }
-// Without a model: steps and time left; samples as the loader's batch_size counts them, if it has one.
+// Without a model: steps and time left; samples as the loader's batch_size counts them, if it has one. Ends with the
+// group's training too.
 template <typename Loader>
 auto progress(Loader& loader, const std::shared_ptr<ProcessGroup>& group, const ProgressOptions& options = {}) {
   std::int64_t samples = 0;
   if constexpr (requires { loader.batch_size(); }) samples = loader.batch_size();
   auto bar = std::make_unique<Progress>(*group, detail::steps_of(loader, options));
-  return ProgressRange(loader, std::move(bar), [samples](Progress& it) { it.step({.samples = samples}); });
+  return ProgressRange(
+      loader, std::move(bar), [samples](Progress& it) { it.step({.samples = samples}); },
+      [group, evaluates = options.evaluates] { return should_stop(*group) || (evaluates && stop_requested(*group)); });
 }
 
 }  // namespace lockstep

@@ -45,11 +45,13 @@
 #include "lockstep/autograd/graph.h"
 #include "lockstep/base/api.h"
 #include "lockstep/comm/process_group.h"
+#include "lockstep/comm/stop.h"
 #include "lockstep/ddp/data_identity.h"
 #include "lockstep/ddp/global_batch.h"
 #include "lockstep/ddp/no_sync.h"
 #include "lockstep/ddp/reducer.h"
 #include "lockstep/ddp/replica_check.h"
+#include "lockstep/ddp/watched_loader.h"
 #include "lockstep/nn/module.h"
 
 namespace lockstep {
@@ -128,11 +130,21 @@ class LOCKSTEP_API DistributedDataParallel {
 
   // From now on a synchronised backward() finds ranks that read other data than each other, in length, seed, epoch,
   // batch size, order or where the pass began: Mismatch names what differs, and the ranks. `loader`: a
-  // data::DataLoader, in place of the one before. Costs no message of its own.
-  template <typename Loader>
-  requires requires(const Loader& loader) { DataIdentity(loader.identity()); }
-  void watch(const Loader& loader) { watch(loader.identity()); }
+  // data::DataLoader, in place of the one before, which from now on ends with the training. Costs no message of its
+  // own.
+  template <TellsIdentity Loader>
+  void watch(Loader&& loader) {
+    watch(loader.identity());
+    end_with_training(loader, *group_);
+  }
   void watch(DataIdentity identity);
+
+  // Whether all ranks have agreed to end the training, and why (comm/stop.h): the same on every rank between the same
+  // two steps. Loops over progress(loader, ddp), and over a loader that is watched, end by themselves then.
+  bool should_stop() const { return lockstep::should_stop(*group_); }
+  std::optional<std::string> stop_reason() const { return lockstep::stop_reason(*group_); }
+  // For main() to return: 0, or after a stop for a signal 75, or LOCKSTEP_REQUEUE_EXIT_CODE.
+  int exit_code() const { return lockstep::exit_code(*group_); }
 
   // For the optimizer: in registration order.
   const std::vector<Tensor>& parameters() const { return parameters_; }

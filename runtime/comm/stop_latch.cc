@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/comm/stop_latch.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <span>
+
+#include "lockstep/base/cause.h"
+#include "lockstep/base/environment.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/process_group.h"
+#include "runtime/base/exit_code.h"
+#include "runtime/base/logging.h"
+#include "runtime/base/parse_timeout.h"
+#include "runtime/base/signal_name.h"
+
+namespace lockstep {
+namespace {
+
+constexpr const char* kStopKey = "stop_requested";
+// The value's first character, before the reason.
+constexpr char kBySignal = 's';
+constexpr char kByProgram = 'p';
+
+constexpr std::chrono::seconds kStopTimeout{25};
+
+std::chrono::nanoseconds stop_timeout(const StopOptions& options) {
+  if (options.timeout) {
+    if (options.timeout->count() > 0) return *options.timeout;
+    throw InvalidArgument(fmt::format("stop_on_signals: timeout of {} s was passed; it must be above 0",
+                                      std::chrono::duration<double>(*options.timeout).count()));
+  }
+  const auto text = Environment::of_process().get("LOCKSTEP_STOP_TIMEOUT");
+  return text ? parse_timeout(*text, "environment: LOCKSTEP_STOP_TIMEOUT") : kStopTimeout;
+}
+
+}  // namespace
+
+void StopLatch::listen(const ProcessGroup& group, const StopOptions& options) {
+  StopSignals::Options wanted{.timeout = stop_timeout(options)};
+  if (!options.signals.empty()) wanted.signals = options.signals;
+  if (group.size() > 1) wanted.who = fmt::format("rank {}", group.rank());
+  requeue_exit_code(Environment::of_process());  // a value that is none is found now, and not at the end
+  auto signals = std::make_unique<StopSignals>(wanted);
+  signals_ = std::move(signals);
+  listens_.store(true);
+}
+
+void StopLatch::request(ProcessGroup& group, std::string_view reason) {
+  group.store().compare_set(kStopKey, "",
+                            fmt::format("{}{}", kByProgram, reason.empty() ? "no reason was given" : reason));
+  is_told_.store(true);
+}
+
+bool StopLatch::is_requested() const noexcept {
+  return is_told_.load() || (listens_.load() && StopSignals::first() != 0);
+}
+
+std::int64_t StopLatch::word(ProcessGroup& group) {
+  if (is_latched() || !is_requested()) return 0;
+  if (!is_told_.load()) {
+    group.store().compare_set(
+        kStopKey, "", fmt::format("{}rank {} got {}", kBySignal, group.rank(), signal_name(StopSignals::first())));
+    is_told_.store(true);
+  }
+  return 1;
+}
+
+void StopLatch::agree(ProcessGroup& group, std::int64_t words, std::int64_t step) {
+  if (words == 0 || is_latched()) return;
+  const std::string value = group.store().get(kStopKey, Deadline::after(group.timeout()));
+  by_signal_ = value.front() == kBySignal;
+  reason_ = value.substr(1);
+  is_latched_.store(true, std::memory_order_release);
+  if (listens_.load()) StopSignals::obeyed();
+  const std::string where = step < 0 ? "" : fmt::format(" after step {}", step);
+  if (group.rank() == 0) log_info("stopping{}: {}", where, reason_);
+  // For the job's launcher, which can't tell by exit codes alone whether the ranks have stopped as they were asked.
+  group.file({.kind = Cause::Kind::stopped,
+              .rank = group.rank(),
+              .reporter = group.rank(),
+              .step = step,
+              .ends_group = false,
+              .text = reason_});
+}
+
+std::optional<std::string> StopLatch::reason() const { return is_latched() ? std::optional(reason_) : std::nullopt; }
+
+std::int64_t stop_word_of_step(ProcessGroup& group, std::int64_t step) {
+  StopSignals::step_begun(step);
+  return group.stop_latch()->word(group);
+}
+
+void end_step(ProcessGroup& group, std::int64_t words, std::int64_t step) {
+  StopSignals::step_ended(step);
+  group.stop_latch()->agree(group, words, step);
+}
+
+void stop_on_signals(ProcessGroup& group, const StopOptions& options) { group.stop_latch()->listen(group, options); }
+void request_stop(ProcessGroup& group, std::string_view reason) { group.stop_latch()->request(group, reason); }
+bool stop_requested(const ProcessGroup& group) { return group.stop_latch()->is_requested(); }
+bool should_stop(const ProcessGroup& group) { return group.stop_latch()->is_latched(); }
+std::optional<std::string> stop_reason(const ProcessGroup& group) { return group.stop_latch()->reason(); }
+
+std::optional<std::string> agreed_stop(ProcessGroup& group) {
+  StopLatch& latch = *group.stop_latch();
+  if (latch.is_latched()) return latch.reason();
+  std::array<std::int64_t, 1> words{latch.word(group)};
+  group.all_reduce(BufferView(std::span<std::int64_t>(words)), {.op = ReduceOp::max}).wait();
+  latch.agree(group, words[0], -1);
+  return latch.reason();
+}
+
+int exit_code(const ProcessGroup& group) {
+  return group.stop_latch()->is_by_signal() ? requeue_exit_code(Environment::of_process()) : 0;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the ranks of a group have agreed on as the end of their training (lockstep/comm/stop.h). Each group has one.
+//
+// A rank's word, 1 or 0, goes into a collective that the ranks make anyway; what comes out of it, the same on every
+// rank, is all that latches. The reason waits in the group's store: whoever asks writes it there before its word is
+// sent, and who hears that somebody asked reads it.
+//
+// Threads: request(), is_requested() and the readers any; the others the group's.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "lockstep/comm/stop.h"
+#include "runtime/base/internal_api.h"
+#include "runtime/base/stop_signals.h"
+
+namespace lockstep {
+
+class ProcessGroup;
+
+class StopLatch {
+ public:
+  void listen(const ProcessGroup& group, const StopOptions& options);
+  void request(ProcessGroup& group, std::string_view reason);
+  bool is_requested() const noexcept;
+
+  // This rank's word for the collective that it is about to start: 1 if it asks, else 0.
+  std::int64_t word(ProcessGroup& group);
+  // What all ranks' words came to in a collective that is over; not 0: somebody asks. `step`: of this run, that has
+  // just ended; -1: none. Once latched, nothing changes.
+  void agree(ProcessGroup& group, std::int64_t words, std::int64_t step);
+
+  bool is_latched() const noexcept { return is_latched_.load(std::memory_order_acquire); }
+  // Nothing before it is latched.
+  std::optional<std::string> reason() const;
+  // Latched for a signal.
+  bool is_by_signal() const noexcept { return is_latched() && by_signal_; }
+
+ private:
+  std::unique_ptr<StopSignals> signals_;  // while this rank listens to them
+  std::atomic<bool> listens_{false};
+  std::atomic<bool> is_told_{false};  // the reason is in the store
+  std::atomic<bool> is_latched_{false};
+  // Written before it is latched.
+  std::string reason_;
+  bool by_signal_ = false;
+};
+
+// Around a synchronised step of a training, on every rank: the word before its collective, and what came of it.
+LOCKSTEP_INTERNAL_API std::int64_t stop_word_of_step(ProcessGroup& group, std::int64_t step);
+LOCKSTEP_INTERNAL_API void end_step(ProcessGroup& group, std::int64_t words, std::int64_t step);
+
+}  // namespace lockstep

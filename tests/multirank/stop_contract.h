@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+// The agreed stop of both DistributedDataParallels, over the Sides of ddp_contract.h.
+#pragma once
+
+#include <condition_variable>
+#include <csignal>
+#include <mutex>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/stop.h"
+#include "lockstep/comm/values.h"
+#include "lockstep/data/data_loader.h"
+#include "lockstep/data/sampler.h"
+#include "lockstep/metrics/metrics.h"
+#include "tests/multirank/ddp_contract.h"
+
+namespace lockstep::testing {
+
+// Where in a pass of the loop's body a rank asks to stop.
+enum class Phase { before_forward, before_backward, after_backward };
+
+// A dataset of numbers.
+struct Numbers {
+  std::int64_t count;
+  std::int64_t size() const { return count; }
+  std::vector<std::int64_t> batch(std::span<const std::int64_t> ids) const { return {ids.begin(), ids.end()}; }
+};
+
+// An event that ranks, which are threads, wait for.
+class Event {
+ public:
+  void set() {
+    const std::lock_guard lock(mutex_);
+    is_set_ = true;
+    changed_.notify_all();
+  }
+  void wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return is_set_; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool is_set_ = false;
+};
+
+template <typename Side>
+class StopContract : public DdpContract<Side> {
+ protected:
+  template <typename Ddp>
+  static void step(Ddp& ddp, RowsOf rows) {
+    Side::clear(ddp.module());
+    ddp.backward(DdpContract<Side>::loss_of(ddp(Side::rows(rows.begin, rows.end)), Loss::mean));
+  }
+  template <typename Ddp>
+  static RowsOf part_of_rank(Ddp& ddp) {
+    return part_of(ddp.group()->rank(), ddp.group()->size());
+  }
+  // All ranks have done as many steps, and know why they stopped.
+  template <typename Ddp>
+  static void expect_agreed(Ddp& ddp, std::int64_t steps, const std::string& reason) {
+    const std::vector<std::int64_t> all = all_gather_value(ddp.steps(), *ddp.group());
+    for (const std::int64_t of_rank : all) EXPECT_EQ(of_rank, steps);
+    EXPECT_TRUE(ddp.should_stop());
+    EXPECT_EQ(ddp.stop_reason(), reason);
+    ddp.check_replicas();
+  }
+};
+
+TYPED_TEST_SUITE_P(StopContract);
+
+TYPED_TEST_P(StopContract, EndsAfterTheSameStepWhoeverAsksAndWhen) {
+  using Fixture = StopContract<TypeParam>;
+  std::mt19937 random(7);
+  for (int round = 0; round < 30; ++round) {
+    const int ranks = 1 + static_cast<int>(random() % 3), who = static_cast<int>(random()) & 0xff;
+    const auto at = 1 + static_cast<std::int64_t>(random() % 6);
+    const auto phase = static_cast<Phase>(random() % 3);
+    SCOPED_TRACE("round " + std::to_string(round));
+    TypeParam::run(ranks, [&](const std::shared_ptr<ProcessGroup>& group) {
+      typename TypeParam::Net net;
+      TypeParam::initialize(net);
+      auto ddp = TypeParam::wrap(net, group, {});
+      const auto may_ask = [&](Phase now) {
+        if (group->rank() == who % ranks && now == phase && ddp->steps() == at) request_stop(*group, "enough");
+      };
+      const RowsOf part = part_of(group->rank(), ranks);
+      const std::vector<RowsOf> batches(100, part);
+      std::int64_t seen = 0;
+      for (const RowsOf& rows : progress(batches, *ddp, {.total = 100})) {
+        may_ask(Phase::before_forward);
+        TypeParam::clear(net);
+        const auto loss = Fixture::loss_of((*ddp)(TypeParam::rows(rows.begin, rows.end)), Loss::mean);
+        may_ask(Phase::before_backward);
+        EXPECT_FALSE(ddp->should_stop());
+        EXPECT_EQ(ddp->stop_reason(), std::nullopt);
+        ddp->backward(loss);
+        may_ask(Phase::after_backward);
+        ++seen;
+      }
+      // It rides with the next backward.
+      EXPECT_EQ(seen, at + 1);
+      Fixture::expect_agreed(*ddp, at + 1, "enough");
+      EXPECT_EQ(ddp->exit_code(), 0) << "the program's own end";
+    });
+  }
+}
+
+TYPED_TEST_P(StopContract, WaitsForTheEndOfMicroBatchesAndForARankWithoutData) {
+  using Fixture = StopContract<TypeParam>;
+  Fixture::on_ranks({}, [&](auto& net, auto& ddp) {
+    const int last = ddp.group()->size() - 1, rank = ddp.group()->rank();
+    const RowsOf part = Fixture::part_of_rank(ddp);
+    const std::vector<RowsOf> batches(20, part);
+    int seen = 0;
+    for (const RowsOf& rows : progress(batches, ddp)) {
+      // Two micro-batches make a step; the last rank asks within the second step, and is without data in that.
+      if (seen == 2 && rank == last) request_stop(*ddp.group(), "enough");
+      const bool closes = seen % 2 == 1;
+      {
+        const auto local = ddp.no_sync(!closes);
+        if (seen == 3 && rank == last) {
+          ddp.step_without_data();
+        } else {
+          if (!closes) TypeParam::clear(net);
+          ddp.backward(Fixture::loss_of(ddp(TypeParam::rows(rows.begin, rows.end)), Loss::mean));
+        }
+      }
+      ++seen;
+    }
+    EXPECT_EQ(seen, 4);
+    Fixture::expect_agreed(ddp, 2, "enough");
+  });
+}
+
+TYPED_TEST_P(StopContract, ARankThatWaitsForItsBatchTakesPartInTheLastStep) {
+  using Fixture = StopContract<TypeParam>;
+  Event has_asked;
+  TypeParam::run(2, [&](const std::shared_ptr<ProcessGroup>& group) {
+    typename TypeParam::Net net;
+    TypeParam::initialize(net);
+    auto ddp = TypeParam::wrap(net, group, {});
+    int seen = 0;
+    const std::vector<RowsOf> batches(20, RowsOf{0, 3});
+    for (const RowsOf& rows : progress(batches, *ddp)) {
+      if (seen == 3 && group->rank() == 0) {
+        request_stop(*group, "enough");
+        has_asked.set();
+      }
+      if (seen == 3) has_asked.wait();  // the other rank's data
+      EXPECT_EQ(stop_requested(*group), seen == 3 && group->rank() == 0);
+      Fixture::step(*ddp, rows);
+      ++seen;
+    }
+    EXPECT_EQ(seen, 4);
+    Fixture::expect_agreed(*ddp, 4, "enough");
+  });
+}
+
+TYPED_TEST_P(StopContract, StaysAndEndsWatchedLoadersInTheirPlace) {
+  using Fixture = StopContract<TypeParam>;
+  for (const int workers : {0, 2}) {
+    Fixture::on_ranks({}, [&](auto&, auto& ddp) {
+      ProcessGroup& group = *ddp.group();
+      data::DataLoader loader(Numbers{40}, data::BatchShardSampler(40, group.rank(), group.size()),
+                              {.batch_size = 4, .workers = workers});
+      ddp.watch(loader);
+      int seen = 0;
+      const auto epoch = [&](std::int64_t number, int ask_at) {
+        loader.set_epoch(number);
+        for ([[maybe_unused]] const auto& ids : loader) {
+          if (seen == ask_at && group.rank() == group.size() - 1) request_stop(group, "enough");
+          Fixture::step(ddp, Fixture::part_of_rank(ddp));
+          ++seen;
+        }
+      };
+      epoch(0, -1);
+      EXPECT_EQ(seen, 10);
+      epoch(1, 12);
+      EXPECT_EQ(seen, 13);
+      const data::SamplerState place = loader.state();
+      EXPECT_EQ(place.epoch, 1);
+      EXPECT_EQ(place.consumed, 12);
+      epoch(2, -1);
+      for ([[maybe_unused]] const auto& ids : progress(loader, ddp)) ++seen;
+      EXPECT_EQ(seen, 13) << "a loop after the stop has no passes";
+      EXPECT_EQ(loader.state(), place);
+      Fixture::expect_agreed(ddp, 13, "enough");
+      request_stop(group, "another reason");
+      Fixture::step(ddp, Fixture::part_of_rank(ddp));
+      Fixture::expect_agreed(ddp, 14, "enough");
+    });
+  }
+}
+
+TYPED_TEST_P(StopContract, IsAgreedBehindAnEvaluation) {
+  using Fixture = StopContract<TypeParam>;
+  Fixture::on_ranks({}, [&](auto&, auto& ddp) {
+    ProcessGroup& group = *ddp.group();
+    const std::vector<RowsOf> batches(6, Fixture::part_of_rank(ddp));
+    Fixture::step(ddp, batches.front());
+    Metrics metrics(group);
+    int seen = 0;
+    for (const RowsOf& rows : progress(batches, ddp, {.total = 6, .evaluates = true})) {
+      metrics.add("rows", rows.end - rows.begin);
+      if (seen == 2 && group.rank() == 0) request_stop(group, "enough");
+      ++seen;
+    }
+    EXPECT_EQ(seen, group.rank() == 0 ? 3 : 6) << "each rank leaves by its own request";
+    EXPECT_FALSE(ddp.should_stop());
+    metrics.result();
+    Fixture::expect_agreed(ddp, 1, "enough");
+    for (const RowsOf& rows : progress(batches, ddp)) FAIL() << rows.begin;
+  });
+}
+
+TYPED_TEST_P(StopContract, ASignalOfTheProcessStopsAllForAnotherStart) {
+  using Fixture = StopContract<TypeParam>;
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) {
+    Fixture::on_ranks({}, [&](auto&, auto& ddp) {
+      ProcessGroup& group = *ddp.group();
+      stop_on_signals(group);
+      const std::vector<RowsOf> batches(20, Fixture::part_of_rank(ddp));
+      int seen = 0;
+      for (const RowsOf& rows : progress(batches, ddp)) {
+        if (seen == 2) group.barrier().wait();  // the ranks are one process: all have their handlers
+        if (seen == 2 && group.rank() == 0) std::raise(signal);
+        Fixture::step(ddp, rows);
+        ++seen;
+      }
+      EXPECT_EQ(seen, 3);
+      const std::string reason = ddp.stop_reason().value_or("none");
+      EXPECT_EQ(reason.rfind("rank ", 0), 0u) << reason;
+      EXPECT_NE(reason.find(" got SIG"), std::string::npos) << reason;
+      Fixture::expect_agreed(ddp, 3, reason);
+      EXPECT_EQ(ddp.exit_code(), 75);
+      group.barrier().wait();  // no rank takes the handlers away while another has yet to see the signal
+    });
+  }
+}
+
+REGISTER_TYPED_TEST_SUITE_P(StopContract, EndsAfterTheSameStepWhoeverAsksAndWhen,
+                            WaitsForTheEndOfMicroBatchesAndForARankWithoutData,
+                            ARankThatWaitsForItsBatchTakesPartInTheLastStep, StaysAndEndsWatchedLoadersInTheirPlace,
+                            IsAgreedBehindAnEvaluation, ASignalOfTheProcessStopsAllForAnotherStart);
+
+}  // namespace lockstep::testing
