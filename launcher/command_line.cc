@@ -88,6 +88,12 @@ struct RunCommand {
         app, "--hang-timeout", raw.hang_timeout, "SECONDS|off",
         "A rank that has started fewer collectives than another, and starts none\nfor so long, fails the job under "
         "its name; 2 or more. Default:\nLOCKSTEP_HANG_TIMEOUT, else off");
+    text_flag(app, "--stop-timeout", raw.stop_timeout, "SECONDS",
+              "LOCKSTEP_STOP_TIMEOUT of the ranks: how long after a signal a rank may\ntake to the end of a step. "
+              "Default: LOCKSTEP_STOP_TIMEOUT, else 25");
+    text_flag(app, "--requeue-exit-code", raw.requeue_exit_code, "N",
+              "What ranks that have stopped for a signal, and this command then, exit\nwith. Default: "
+              "LOCKSTEP_REQUEUE_EXIT_CODE, else 75");
     app.add_flag(
         spellings("--torch-store"), options.torch_store,
         "Serve torch's protocol at MASTER_ADDR:MASTER_PORT, for programs that want\nthe launcher's store. It has "

@@ -29,11 +29,13 @@ struct RunOptions {
   std::chrono::milliseconds grace{700};  // between SIGTERM and SIGKILL
   std::optional<int> timeout;            // seconds, for LOCKSTEP_TIMEOUT; unset: what the environment says
   std::string master_addr = "127.0.0.1";
-  int master_port = 0;               // 0: a free one
-  std::vector<std::string> devices;  // --devices: GPUs of the ranks, by index or UUID; empty: all that are visible
-  bool oversubscribe_gpu = false;    // several ranks on one GPU
-  bool torch_store = false;          // serve torch's protocol there, without a secret
-  std::string hang_timeout;          // for LOCKSTEP_HANG_TIMEOUT: seconds, or off; empty: what the environment says
+  int master_port = 0;                   // 0: a free one
+  std::vector<std::string> devices;      // --devices: GPUs of the ranks, by index or UUID; empty: all that are visible
+  bool oversubscribe_gpu = false;        // several ranks on one GPU
+  bool torch_store = false;              // serve torch's protocol there, without a secret
+  std::string hang_timeout;              // for LOCKSTEP_HANG_TIMEOUT: seconds, or off; empty: what the environment says
+  std::string stop_timeout;              // for LOCKSTEP_STOP_TIMEOUT: seconds; empty: what the environment says
+  std::optional<int> requeue_exit_code;  // for LOCKSTEP_REQUEUE_EXIT_CODE; unset: what the environment says
   std::optional<bool> liveness;      // for LOCKSTEP_LIVENESS: a silent rank is lost; unset: what the environment says
   std::vector<std::string> command;  // PROGRAM and its arguments, never empty
 };

@@ -33,11 +33,14 @@ host of its own to NCCL (NCCL_HOSTID), over sockets on lo, by Ring and Simple; o
 and a line says so of each.
 
 SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to the ranks. After one of the first four
-the ranks may take their time, to save; a second one kills them.
+the ranks may take their time, to save; a second one kills them. Ranks that agree to stop (lockstep::stop_on_signals)
+end after the same step, whichever of them got the signal; a line says which step, and who got it.
 
 ENVIRONMENT, of the ranks; docs/ENVIRONMENT.md has values and defaults, lockstep doctor shows what is set
   LOCKSTEP_TIMEOUT, LOCKSTEP_LIVENESS   what --timeout and --liveness set
   LOCKSTEP_HANG_TIMEOUT                 what --hang-timeout sets
+  LOCKSTEP_STOP_TIMEOUT                 what --stop-timeout sets
+  LOCKSTEP_REQUEUE_EXIT_CODE            what --requeue-exit-code sets
   LOCKSTEP_DEVICE                       cpu or cuda, for programs that ask for neither
   LOCKSTEP_LOG_LEVEL                    trace, debug, info, warn, error or off
   LOCKSTEP_PROGRESS                     bar, lines or off
@@ -53,7 +56,8 @@ ENVIRONMENT, of the ranks; docs/ENVIRONMENT.md has values and defaults, lockstep
 EXIT CODES
   0        every rank ended with 0
   1-255    that of the rank that failed first, which the first and the last message name; among them
-  75       the rank that failed first had not ended when it was named: it was stopped, silent or hung
+  75       the ranks have stopped for a signal, and there is more to do (--requeue-exit-code); or
+           the rank that failed first had not ended when it was named: it was stopped, silent or hung
   76       a rank's group had failed and its GPU did not let go in time (LOCKSTEP_FAILURE_WATCHDOG)
   134      a rank aborted (128 + 6, SIGABRT): an uncaught exception of the program's own, or a failed assertion
   137      a rank was killed (128 + 9, SIGKILL): by somebody, or by the kernel because memory ran out

@@ -19,7 +19,7 @@ constexpr std::string_view kPrefix = "LOCKSTEP_";
 constexpr std::string_view kSecret = "LOCKSTEP_STORE_SECRET";
 
 // Those of docs/ENVIRONMENT.md; the test check_environment holds them together.
-constexpr std::array<std::string_view, 20> kKnown = {"LOCKSTEP_BOOTSTRAP",
+constexpr std::array<std::string_view, 22> kKnown = {"LOCKSTEP_BOOTSTRAP",
                                                      "LOCKSTEP_CHECK_COLLECTIVES",
                                                      "LOCKSTEP_DEVICE",
                                                      "LOCKSTEP_FAILURE_WATCHDOG",
@@ -33,8 +33,10 @@ constexpr std::array<std::string_view, 20> kKnown = {"LOCKSTEP_BOOTSTRAP",
                                                      "LOCKSTEP_OVERSUBSCRIBE_GPU",
                                                      "LOCKSTEP_PLUGIN_PATH",
                                                      "LOCKSTEP_PROGRESS",
+                                                     "LOCKSTEP_REQUEUE_EXIT_CODE",
                                                      "LOCKSTEP_RESTART_COUNT",
                                                      "LOCKSTEP_RUN_ID",
+                                                     "LOCKSTEP_STOP_TIMEOUT",
                                                      "LOCKSTEP_STORE",
                                                      "LOCKSTEP_STORE_SECRET",
                                                      "LOCKSTEP_STORE_SECRET_FILE",

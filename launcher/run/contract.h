@@ -22,6 +22,8 @@ struct Contract {
   std::string run_id;                         // unlike any other job's, on any host
   std::string timeout;                        // for LOCKSTEP_TIMEOUT; empty: leave it alone
   std::string hang_timeout;                   // for LOCKSTEP_HANG_TIMEOUT; empty: leave it alone
+  std::string stop_timeout;                   // for LOCKSTEP_STOP_TIMEOUT; empty: leave it alone
+  std::string requeue_exit_code;              // for LOCKSTEP_REQUEUE_EXIT_CODE; empty: leave it alone
   std::optional<bool> liveness;  // for LOCKSTEP_LIVENESS: whether a silent rank is lost; nothing: leave it alone
   std::optional<std::string> visible_devices;  // for CUDA_VISIBLE_DEVICES; nothing: leave it alone
   bool share_gpus = false;                     // ranks may be on one GPU: shared_gpu.h

@@ -62,7 +62,8 @@ Job::Job(JobOptions options, const Environment& environment, Console& console, S
               .end_stopped = options_.contract.liveness.value_or(environment.get("LOCKSTEP_LIVENESS") != "off"),
               .members = options_.members}),
       look_at_(Deadline::after(RankWatch::kLook)),
-      root_cause_(options_.contract.world_size) {
+      root_cause_(options_.contract.world_size),
+      agreed_(options_.contract.world_size, options_.requeue_exit_code) {
   if (!epoll_) throw SystemError("epoll_create1", errno);
   // With a low limit of descriptors there is no such number.
   if (!life_) life_.reset(fcntl(life.read_end.get(), F_DUPFD_CLOEXEC, 0));
@@ -264,7 +265,9 @@ void Job::on_news() {
   for (const auto& news : news_.take()) {
     // Of a group of some ranks only, the numbers mean other processes.
     if (news.world_size != options_.contract.world_size) continue;
-    if (news.cause) {
+    if (news.cause && news.cause->kind == Cause::Kind::stopped) {
+      agreed_.heard(*news.cause);
+    } else if (news.cause) {
       hear(*news.cause);
     } else {
       root_cause_.all_have_met();
@@ -288,6 +291,11 @@ void Job::on_rank_end(RankProcess& process) {
   // Its last words come before what is said about it. What it started may hold the pipes, so their end is not awaited.
   process.out.read_available(console_);
   process.err.read_available(console_);
+  if (!root_cause_.first_failure() && agreed_.explains(process.rank, *ending)) {
+    // The others may still write what they go on from: they are given the time.
+    agreed_.ended(*ending);
+    return;
+  }
   if (!root_cause_.first_failure() && stop_.explains(*ending)) {
     // Ranks that end by the signal they were sent are what was asked for.
     const bool obeyed = ending->by_signal && ending->value == stop_.signal();
@@ -398,6 +406,13 @@ int Job::sum_up() {
   const bool all_ok = std::all_of(ranks_.begin(), ranks_.end(),
                                   [](const auto& process) { return process.ending && process.ending->ok(); });
   if (all_ok) return 0;
+  const bool all_agreed = std::all_of(ranks_.begin(), ranks_.end(), [this](const auto& process) {
+    return process.ending && agreed_.explains(process.rank, *process.ending);
+  });
+  if (all_agreed) {
+    console_.message(fmt::format("{}; exit code {}", agreed_.describe(), agreed_.exit_code()));
+    return agreed_.exit_code();
+  }
   console_.message(fmt::format("stopped by {}; exit code {}", signal_name(stop_.signal()), 128 + stop_.signal()));
   return 128 + stop_.signal();
 }

@@ -10,6 +10,7 @@
 
 #include "launcher/output/console.h"
 #include "launcher/output/log_relay.h"
+#include "launcher/run/agreed_stop.h"
 #include "launcher/run/contract.h"
 #include "launcher/run/job_tree.h"
 #include "launcher/run/rank_process.h"
@@ -22,6 +23,7 @@
 #include "lockstep/base/cause.h"
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/environment.h"
+#include "runtime/base/exit_code.h"
 #include "runtime/membership/membership_table.h"
 #include "runtime/net/open_files.h"
 
@@ -32,7 +34,8 @@ struct JobOptions {
   std::vector<std::string> command;  // argv of every rank
   std::string log_dir;               // empty: output goes to the console
   std::chrono::milliseconds grace{700};
-  Contract contract;  // the job fills launcher_pid and launcher_fd in
+  int requeue_exit_code = kExitRequeue;  // of ranks that have stopped for a signal
+  Contract contract;                     // the job fills launcher_pid and launcher_fd in
   // Who has registered with the job's store; nothing if it doesn't answer.
   std::function<std::vector<membership::MemberView>()> members = {};
 };
@@ -105,6 +108,7 @@ class Job {
   std::optional<Deadline> judge_at_;  // the root must have shown itself by then
   int killed_after_failure_ = 0;      // ranks that outlived the grace period
   StopRequest stop_;
+  AgreedStop agreed_;
   std::optional<Deadline> kill_at_;     // the others have had SIGTERM
   std::optional<Deadline> give_up_at_;  // they have had SIGKILL
 };

@@ -25,6 +25,7 @@
 #include "launcher/watch/guardian.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/cpu.h"
+#include "runtime/base/exit_code.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/random_bytes.h"
 #include "runtime/net/open_files.h"
@@ -43,6 +44,8 @@ Contract contract_of(const RunOptions& options, int ranks) {
   contract.torch_store = options.torch_store;
   contract.liveness = options.liveness;
   contract.hang_timeout = options.hang_timeout;
+  contract.stop_timeout = options.stop_timeout;
+  if (options.requeue_exit_code) contract.requeue_exit_code = fmt::format("{}", *options.requeue_exit_code);
   contract.share_gpus = options.oversubscribe_gpu;
   if (options.timeout) contract.timeout = fmt::format("{}", *options.timeout);
   return contract;
@@ -115,6 +118,8 @@ int start(const RunOptions& options) {
   job_options.command = options.command;
   job_options.log_dir = options.log_dir;
   job_options.grace = options.grace;
+  job_options.requeue_exit_code =
+      options.requeue_exit_code ? *options.requeue_exit_code : requeue_exit_code(environment);
   job_options.contract = contract_of(options, count.ranks);
   job_options.contract.visible_devices = gpus.visible_devices;
 

@@ -6,6 +6,7 @@
 #include "launcher/flag_values.h"
 #include "launcher/run/gpu_choice.h"
 #include "lockstep/base/error.h"
+#include "runtime/base/exit_code.h"
 #include "runtime/membership/membership_table.h"
 #include "runtime/net/address.h"
 
@@ -77,6 +78,20 @@ std::string interpret(const RawRunFlags& raw, RunOptions& options) {
                          std::chrono::duration<double>(membership::kLeastHang).count());
     }
     options.hang_timeout = raw.hang_timeout;
+  }
+  if (!raw.stop_timeout.empty()) {
+    const auto seconds = parse_seconds(raw.stop_timeout);
+    if (!seconds || seconds->count() == 0) {
+      return fmt::format("--stop-timeout {}: give seconds above 0 and at most 86400", raw.stop_timeout);
+    }
+    options.stop_timeout = raw.stop_timeout;
+  }
+  if (!raw.requeue_exit_code.empty()) {
+    const auto code = parse_count(raw.requeue_exit_code, kMostRequeueCode);
+    if (!code) {
+      return fmt::format("--requeue-exit-code {}: give a code from 1 to {}", raw.requeue_exit_code, kMostRequeueCode);
+    }
+    options.requeue_exit_code = static_cast<int>(*code);
   }
   if (!raw.liveness.empty()) {
     if (raw.liveness != "on" && raw.liveness != "off") {

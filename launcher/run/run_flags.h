@@ -20,6 +20,8 @@ struct RawRunFlags {
   std::string master_port;
   std::string liveness;
   std::string hang_timeout;
+  std::string stop_timeout;
+  std::string requeue_exit_code;
   std::optional<std::string> devices;
 };
 

@@ -6,8 +6,13 @@
 //   model:N        makes a Reducer for a model of one parameter of N elements
 //   steps:N        the same N times as "step K sum S", with what is planned for the step before it (fault_plan.h)
 //   loop           all-reduces until something goes wrong
+//   listen         stop_on_signals()
+//   train[:N]      steps of a Reducer until all have agreed to stop, N at most; prints "training" after the first one,
+//                  and "trained N: REASON" at the end
+//   enough:STEP    within `train`, asks to stop in that step; before it
+//   finish         the program returns exit_code()
 //   fail:TEXT      throws std::runtime_error, and catches as the next one does
-//   catch          catches what goes wrong in any action, prints it and returns 1
+//   catch          catches what goes wrong in any action, prints it and returns 1; with a number it is the plain action
 //   abort:TEXT     fails the group with TEXT, then reduces
 //   give-up:RANK   all reduce until RANK fails the group, and let it go
 //   kill           SIGKILL to itself
@@ -20,8 +25,10 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 #include <memory>
 #include <span>
 #include <stdexcept>
@@ -30,6 +37,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/init/init_process_group.h"
+#include "lockstep/comm/stop.h"
 #include "lockstep/ddp/on_rank0.h"
 #include "lockstep/ddp/reducer.h"
 #include "tests/e2e/programs/plain_actions.h"
@@ -59,9 +67,17 @@ class Rank {
     } else if (name == "model") {
       const std::vector<ParameterSpec> model = {{"w", DType::f32, {std::stoll(value)}}};
       const Reducer reducer(model, group_);
+    } else if (name == "listen") {
+      stop_on_signals(*group_);
+    } else if (name == "enough") {
+      enough_ = std::stoll(value);
+    } else if (name == "train") {
+      train(value.empty() ? std::numeric_limits<std::int64_t>::max() : std::stoll(value));
+    } else if (name == "finish") {
+      exit_code_ = exit_code(*group_);
     } else if (name == "loop") {
       while (true) all_reduce(1.0f);
-    } else if (name == "catch") {
+    } else if (name == "catch" && value.empty()) {
       // main() has seen it
     } else if (name == "abort") {
       group_->abort(value);
@@ -91,7 +107,25 @@ class Rank {
     }
   }
 
+  int exit_code_of_program() const { return exit_code_; }
+
  private:
+  void train(std::int64_t most) {
+    const std::vector<ParameterSpec> model = {{"w", DType::f32, {64}}};
+    Reducer reducer(model, group_);
+    std::int64_t steps = 0;
+    while (steps < most && !should_stop(*group_)) {
+      if (steps == enough_) request_stop(*group_, "good enough");
+      reducer.begin_step({.weight = 1});
+      *reducer.gradient<float>(0) = 1;
+      reducer.mark_ready(0);
+      reducer.finish_step();
+      if (++steps == 1) std::printf("training\n");
+      std::fflush(stdout);
+    }
+    std::printf("trained %lld: %s\n", static_cast<long long>(steps), stop_reason(*group_).value_or("").c_str());
+    std::fflush(stdout);
+  }
   void fork_child(const std::string& what) {
     static std::shared_ptr<ProcessGroup> copy;  // whose destructor exit() runs
     copy = group_;
@@ -125,6 +159,8 @@ class Rank {
 
   const testing::FaultPlan faults_{own_rank()};
   InitOptions options_;
+  std::int64_t enough_ = -1;
+  int exit_code_ = 0;
   std::shared_ptr<ProcessGroup> group_;
 };
 
@@ -142,11 +178,13 @@ int main(int count, char** arguments) {
   const auto actions = script(count, arguments);
   block_awaited_signals(actions);
   bool caught_here = false;
-  for (const auto& action : actions) caught_here = caught_here || action.name == "fail" || action.name == "catch";
+  for (const auto& action : actions) {
+    caught_here = caught_here || action.name == "fail" || (action.name == "catch" && action.value.empty());
+  }
   if (!caught_here) {  // as most programs are written: what goes wrong is uncaught
     Rank rank;
     for (const auto& action : actions) rank.perform(action);
-    return 0;
+    return rank.exit_code_of_program();
   }
   try {
     Rank rank;
