@@ -22,6 +22,10 @@ StorageObserver& observer() {
   return the_observer;
 }
 
+std::filesystem::path parent_of(const std::filesystem::path& folder) {
+  return folder.has_parent_path() ? folder.parent_path() : ".";
+}
+
 }  // namespace
 
 void set_storage_observer(StorageObserver new_observer) { observer() = std::move(new_observer); }
@@ -30,29 +34,39 @@ void observe(const StorageOperation& operation) {
   if (observer()) observer()(operation);
 }
 
+void make_folder(const std::filesystem::path& folder) {
+  observe({.kind = StorageOperation::Kind::make_folder, .path = folder});
+  if (::mkdir(folder.c_str(), 0777) != 0 && errno != EEXIST) {
+    throw SystemError(fmt::format("making the folder '{}': mkdir", folder.string()), errno);
+  }
+  sync_folder(parent_of(folder));
+}
+
 void make_folders(const std::filesystem::path& folder) {
   struct stat status {};
   if (::stat(folder.c_str(), &status) == 0) {
-    if (S_ISDIR(status.st_mode)) return;
-    throw InvalidArgument(fmt::format("'{}' is a file, and a folder is wanted; give another name", folder.string()));
+    if (!S_ISDIR(status.st_mode)) {
+      throw InvalidArgument(fmt::format("'{}' is a file, and a folder is wanted; give another name", folder.string()));
+    }
+    // Whoever made it may not have lived to sync its name. A folder above that can't be read is older than this.
+    const std::filesystem::path parent = parent_of(folder);
+    if (::access(parent.c_str(), R_OK) == 0) sync_folder(parent);
+    return;
   }
   if (errno == ENOTDIR) {
     throw InvalidArgument(fmt::format("'{}': a part of this path is a file; give another", folder.string()));
   }
   if (errno != ENOENT) throw SystemError(fmt::format("looking for the folder '{}': stat", folder.string()), errno);
-  const std::filesystem::path parent = folder.has_parent_path() ? folder.parent_path() : ".";
-  if (parent != folder) make_folders(parent);
-  observe({.kind = StorageOperation::Kind::make_folder, .path = folder});
-  if (::mkdir(folder.c_str(), 0777) != 0 && errno != EEXIST) {
-    throw SystemError(fmt::format("making the folder '{}': mkdir", folder.string()), errno);
-  }
-  sync_folder(parent);
+  make_folders(parent_of(folder));
+  make_folder(folder);
 }
 
 void sync_folder(const std::filesystem::path& folder) {
   observe({.kind = StorageOperation::Kind::sync_folder, .path = folder});
   const UniqueFd fd(uninterrupted([&] { return ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
-  if (!fd || uninterrupted([&] { return ::fsync(fd.get()); }) != 0) {
+  if (fd && uninterrupted([&] { return ::fsync(fd.get()); }) == 0) return;
+  // EINVAL where the file system has no such call for folders.
+  if (!fd || errno != EINVAL) {
     throw SystemError(fmt::format("writing to '{}': fsync of the folder", folder.string()), errno);
   }
 }

@@ -19,6 +19,7 @@ struct StorageOperation {
     write,        // `bytes` at its end
     sync_file,    // its bytes are durable
     rename,       // `path` to `to`
+    link,         // `to` is the file `path` too
     make_folder,  // `path`
     sync_folder,  // the names in it are durable
     remove,       // a file or an empty folder
@@ -36,6 +37,8 @@ LOCKSTEP_INTERNAL_API void set_storage_observer(StorageObserver observer);
 // For who does one.
 void observe(const StorageOperation& operation);
 
+// Makes one folder, unless it is there, in one that is there; its name is durable once this returns. SystemError.
+void make_folder(const std::filesystem::path& folder);
 // Makes the folder and those above it, durably. InvalidArgument if one of them is a file, SystemError.
 void make_folders(const std::filesystem::path& folder);
 // The names in it are durable once this returns. SystemError.

@@ -16,6 +16,9 @@
 #include "runtime/base/logging.h"
 #include "runtime/base/record.h"
 #include "runtime/base/text.h"
+#include "runtime/checkpoint/snapshot/generations.h"
+#include "runtime/checkpoint/snapshot/series.h"
+#include "runtime/checkpoint/snapshot/series_lock.h"
 #include "runtime/checkpoint/tensor_files.h"
 #include "runtime/snapshot/snapshots_impl.h"
 
@@ -177,7 +180,15 @@ std::optional<SnapshotValues> own_values(const ManifestItem& item, AtAnotherSize
 
 std::vector<BasicSnapshots::Impl::Offer> BasicSnapshots::Impl::gather_offers() const {
   std::vector<std::string> own;
-  for (const FoundSnapshot& found : readable(folder, group->rank())) {
+  std::vector<FoundSnapshot> here;
+  std::string failure;
+  try {
+    here = readable(folder, group->rank());
+  } catch (const Error& error) {
+    failure = error.what();
+  }
+  agree(*group, "Snapshots::restore", failure);
+  for (const FoundSnapshot& found : here) {
     const std::string manifest = checkpoint::to_text(*found.manifest);
     for (const std::string& text : {std::to_string(found.step), std::to_string(found.generation),
                                     std::to_string(hash64(manifest)), std::filesystem::absolute(found.path).string()}) {
@@ -207,19 +218,17 @@ std::vector<BasicSnapshots::Impl::Offer> BasicSnapshots::Impl::gather_offers() c
 std::optional<BasicSnapshots::Impl::Offer> BasicSnapshots::Impl::choose(const std::vector<Offer>& offers) const {
   std::string said;  // several ranks may offer one
   for (const Offer& offer : offers) {
-    std::string why_not;
+    std::string why_not, failure;
     if (offer.rank == group->rank()) {
       try {
-        const auto found = checkpoint::list_snapshots(folder);
-        const auto same = std::find_if(found.begin(), found.end(), [&](const FoundSnapshot& it) {
-          return it.step == offer.step && it.generation == offer.generation;
-        });
-        if (same == found.end()) throw CorruptData("it is gone");
-        checkpoint::verify_snapshot(*same);
-      } catch (const Error& error) {
+        checkpoint::verify_snapshot(checkpoint::open_snapshot(offer.path));
+      } catch (const CorruptData& error) {
         why_not = error.what();
+      } catch (const Error& error) {  // it may be whole: who can't look must not begin anew
+        failure = error.what();
       }
     }
+    agree(*group, "Snapshots::restore", failure);
     why_not = broadcast_value(std::string_view(why_not), *group, offer.rank);
     if (why_not.empty()) return offer;
     const std::string text = fmt::format("snapshots: '{}' is passed over: {}", offer.path, why_not);
@@ -232,16 +241,14 @@ BasicSnapshots::Impl::Contents BasicSnapshots::Impl::read(const Offer& offer) co
   // The holder's, as texts: the manifest, then of each tensor item, name, dtype and shape.
   std::vector<std::string> texts;
   if (offer.rank == group->rank()) {
-    for (const FoundSnapshot& found : checkpoint::list_snapshots(folder)) {
-      if (found.step != offer.step || found.generation != offer.generation || !found.manifest) continue;
-      texts.push_back(checkpoint::to_text(*found.manifest));
-      for (const ManifestItem& item : found.manifest->items) {
-        if (!item.tensors) continue;
-        const checkpoint::SafetensorsFile file(found.path / *item.tensors);
-        for (const auto& [name, entry] : file.tensors()) {
-          texts.insert(texts.end(), {item.name, name, std::to_string(static_cast<int>(entry.dtype)),
-                                     fmt::format("{}", fmt::join(entry.shape, ","))});
-        }
+    const FoundSnapshot found = checkpoint::open_snapshot(offer.path);
+    texts.push_back(checkpoint::to_text(*found.manifest));
+    for (const ManifestItem& item : found.manifest->items) {
+      if (!item.tensors) continue;
+      const checkpoint::SafetensorsFile file(found.path / *item.tensors);
+      for (const auto& [name, entry] : file.tensors()) {
+        texts.insert(texts.end(), {item.name, name, std::to_string(static_cast<int>(entry.dtype)),
+                                   fmt::format("{}", fmt::join(entry.shape, ","))});
       }
     }
   }
@@ -259,8 +266,7 @@ BasicSnapshots::Impl::Contents BasicSnapshots::Impl::read(const Offer& offer) co
 }
 
 void BasicSnapshots::Impl::begin_generation(std::optional<std::int64_t> from_step) {
-  std::int64_t newest = 0;
-  for (const checkpoint::Generation& one : checkpoint::list_generations(folder)) newest = std::max(newest, one.number);
+  std::int64_t newest = checkpoint::newest_generation(folder);
   for (const std::int64_t of_rank : all_gather_value(newest, *group)) newest = std::max(newest, of_rank);
   checkpoint::Generation next{.number = newest + 1,
                               .from_step = from_step,

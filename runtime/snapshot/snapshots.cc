@@ -12,6 +12,7 @@
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/ddp/on_rank0.h"
 #include "runtime/base/logging.h"
+#include "runtime/checkpoint/snapshot/generations.h"
 #include "runtime/snapshot/gather_values.h"
 #include "runtime/snapshot/snapshots_impl.h"
 

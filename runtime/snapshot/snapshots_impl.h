@@ -12,6 +12,7 @@
 #include "runtime/base/at_fatal_error.h"
 #include "runtime/base/unwind_guard.h"
 #include "runtime/checkpoint/snapshot/series.h"
+#include "runtime/checkpoint/snapshot/series_lock.h"
 #include "runtime/snapshot/background_writer.h"
 
 namespace lockstep {

@@ -7,12 +7,13 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
+#include <set>
 #include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/safetensors.h"
-#include "runtime/base/hash.h"
 #include "runtime/base/printable.h"
+#include "runtime/checkpoint/snapshot/sealed_json.h"
 #include "runtime/checkpoint/strict_json.h"
 
 namespace lockstep::checkpoint {
@@ -20,17 +21,14 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr const char* kFormat = "lockstep snapshot";
-constexpr int kVersion = 1;
 constexpr int kMostDepth = 7;  // manifest, items, item, values of all ranks, of one, a list, a number that is none
+constexpr SealedFormat kFormat{.name = "lockstep snapshot", .version = 1, .most_depth = kMostDepth};
 constexpr std::array<const char*, 2> kItemKinds{"replicated", "per_rank"};
 constexpr std::array<const char*, 3> kAtAnotherSize{"refuse", "sum", "drop"};
 // JSON has no such numbers.
 constexpr const char* kNotANumber = "NaN";
 constexpr const char* kInfinity = "Infinity";
 constexpr const char* kMinusInfinity = "-Infinity";
-
-std::string hex(std::uint64_t hash) { return fmt::format("{:016x}", hash); }
 
 Json json_of(double number) {
   if (std::isnan(number)) return {{"double", kNotANumber}};
@@ -60,14 +58,6 @@ Json json_of(const SnapshotValues& values) {
   return json;
 }
 
-std::string dump(const Json& json, int indent) {
-  try {
-    return json.dump(indent);
-  } catch (const Json::exception&) {  // the one thing that it refuses
-    throw InvalidArgument("snapshot: a name or a text of the program's own is not UTF-8; give another");
-  }
-}
-
 // What reads members, and says which is wrong.
 [[noreturn]] void refuse(const std::string& where, const char* wanted) {
   throw CorruptData(fmt::format("{} is not {}", where, wanted));
@@ -86,19 +76,22 @@ std::string text_at(const Json& json, const char* name, const std::string& where
   return found.get<std::string>();
 }
 
-std::uint64_t count_at(const Json& json, const char* name, const std::string& where) {
+// A number of 0 or more that fits a T.
+template <typename T>
+T count_at(const Json& json, const char* name, const std::string& where) {
   const Json& found = member(json, name, where);
-  if (!found.is_number_unsigned() || found.get<std::uint64_t>() > std::numeric_limits<std::int64_t>::max()) {
-    refuse(fmt::format("{}: '{}'", where, name), "a whole number of 0 or more");
+  if (!found.is_number_unsigned() || !std::in_range<T>(found.get<std::uint64_t>())) {
+    refuse(fmt::format("{}: '{}'", where, name),
+           fmt::format("a whole number from 0 to {}", std::numeric_limits<T>::max()).c_str());
   }
-  return found.get<std::uint64_t>();
+  return found.get<T>();
 }
 
 std::uint64_t hash_at(const Json& json, const char* name, const std::string& where) {
   const std::string text = text_at(json, name, where);
   std::uint64_t hash = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), hash, 16);
-  if (error != std::errc() || end != text.data() + text.size() || text.size() != 16) {
+  if (error != std::errc() || end != text.data() + text.size() || text != hex(hash)) {
     refuse(fmt::format("{}: '{}'", where, name), "a hash of 16 hexadecimal digits");
   }
   return hash;
@@ -174,19 +167,20 @@ SnapshotValues values_of(const Json& json, const std::string& where) {
 
 ManifestFile file_of(const Json& json, const std::string& where) {
   ManifestFile file{.name = text_at(json, "name", where),
-                    .bytes = count_at(json, "bytes", where),
+                    .bytes = count_at<std::uint64_t>(json, "bytes", where),
                     .xxh3 = hash_at(json, "xxh3", where),
-                    .owner = static_cast<int>(count_at(json, "owner", where))};
+                    .owner = count_at<int>(json, "owner", where)};
   // It is opened by this name, in the snapshot's folder and nowhere else.
-  if (file.name.empty() || file.name.front() == '.' || file.name.find('/') != file.name.npos) {
-    refuse(where, "named as a file of this folder");
+  if (file.name.empty() || file.name.front() == '.' ||
+      file.name.find_first_of(std::string_view("/\0", 2)) != file.name.npos) {
+    refuse(fmt::format("{}: 'name', {},", where, in_quotes(file.name)), "the name of a file in this folder");
   }
   return file;
 }
 
 ManifestItem item_of(const Json& json, const std::string& where) {
   ManifestItem item{.name = text_at(json, "name", where), .type = text_at(json, "type", where)};
-  item.kind = static_cast<ItemKind>(choice_at(json, "kind", where, kItemKinds));
+  item.kind = static_cast<ItemKind>(choice_at(json, "kind", where, kItemKinds));  // "sharded" is to come
   if (item.kind == ItemKind::per_rank) {
     item.at_another_size = static_cast<AtAnotherSize>(choice_at(json, "at_another_size", where, kAtAnotherSize));
   }
@@ -210,19 +204,22 @@ std::vector<T> all_of(const Json& json, const char* name, Read read) {
   return all;
 }
 
+// That names mean one thing each, and what they name is there.
 void check_references(const Manifest& manifest) {
+  std::set<std::string> files, items;
+  for (const ManifestFile& file : manifest.files) {
+    if (!files.insert(file.name).second) throw CorruptData(fmt::format("file {} is there twice", in_quotes(file.name)));
+  }
   for (const ManifestItem& item : manifest.items) {
-    if (item.tensors) {
-      bool is_there = false;
-      for (const ManifestFile& file : manifest.files) is_there = is_there || file.name == *item.tensors;
-      if (!is_there) {
-        throw CorruptData(fmt::format("item {} has its tensors in {}, which is none of its files", in_quotes(item.name),
-                                      in_quotes(*item.tensors)));
-      }
+    const std::string name = in_quotes(item.name);
+    if (!items.insert(item.name).second) throw CorruptData(fmt::format("item {} is there twice", name));
+    if (item.tensors && !files.contains(*item.tensors)) {
+      throw CorruptData(
+          fmt::format("item {} has its tensors in {}, which is none of its files", name, in_quotes(*item.tensors)));
     }
     if (item.kind == ItemKind::per_rank && std::cmp_not_equal(item.values.size(), manifest.world_size)) {
-      throw CorruptData(fmt::format("item {} has values of {} ranks, and there were {}", in_quotes(item.name),
-                                    item.values.size(), manifest.world_size));
+      throw CorruptData(fmt::format("item {} has values of {} ranks, and there were {}", name, item.values.size(),
+                                    manifest.world_size));
     }
   }
 }
@@ -230,9 +227,7 @@ void check_references(const Manifest& manifest) {
 }  // namespace
 
 std::string to_text(const Manifest& manifest) {
-  Json json = {{"format", kFormat},
-               {"version", kVersion},
-               {"step", manifest.step},
+  Json json = {{"step", manifest.step},
                {"generation", manifest.generation},
                {"world_size", manifest.world_size},
                {"time", manifest.time},
@@ -256,33 +251,20 @@ std::string to_text(const Manifest& manifest) {
     }
     json["items"].push_back(std::move(one));
   }
-  json["xxh3"] = hex(hash64(dump(json, -1)));
-  return dump(json, 1) + "\n";
+  return seal(std::move(json), kFormat);
 }
 
-std::string to_text(const SnapshotValues& values) { return dump(json_of(values), -1); }
+std::string to_text(const SnapshotValues& values) { return dump_json(json_of(values)); }
 
 SnapshotValues values_from_text(std::string_view text) {
   return values_of(parse_json(text, "a rank's values", kMostDepth), "a rank's values");
 }
 
 Manifest manifest_from_text(std::string_view text) {
-  Json json = parse_json(text, "the manifest", kMostDepth);
-  if (text_at(json, "format", "it") != kFormat) refuse("'format'", fmt::format("\"{}\"", kFormat).c_str());
-  if (const auto version = count_at(json, "version", "it"); version != kVersion) {
-    throw CorruptData(
-        fmt::format("it is of version {} of the format, and this lockstep reads {}; read it with the "
-                    "version that wrote it, or a later one",
-                    version, kVersion));
-  }
-  const std::uint64_t says = hash_at(json, "xxh3", "it");
-  json.erase("xxh3");
-  if (const std::uint64_t has = hash64(json.dump()); has != says) {
-    throw CorruptData(fmt::format("its checksum is {}, and it says {}", hex(has), hex(says)));
-  }
-  Manifest manifest{.step = static_cast<std::int64_t>(count_at(json, "step", "it")),
-                    .generation = static_cast<std::int64_t>(count_at(json, "generation", "it")),
-                    .world_size = static_cast<int>(count_at(json, "world_size", "it")),
+  const Json json = unseal(text, kFormat, "the manifest");
+  Manifest manifest{.step = count_at<std::int64_t>(json, "step", "it"),
+                    .generation = count_at<std::int64_t>(json, "generation", "it"),
+                    .world_size = count_at<int>(json, "world_size", "it"),
                     .time = text_at(json, "time", "it"),
                     .writer = text_at(json, "writer", "it"),
                     .reason = text_at(json, "reason", "it"),

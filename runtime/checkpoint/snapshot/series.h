@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The snapshots of one job in one folder:
 //
-//   run7/lock                            held by rank 0 for as long as it runs
-//   run7/generation-000003.json          the third start of the job: who, and from which step it went on
+//   run7/lock                            held by rank 0 for as long as it runs (series_lock.h)
+//   run7/generation-000003.json          the third start of the job (generations.h)
 //   run7/step-000000001200-g000003/      a snapshot, whole exactly if there is a manifest.json in it
 //   run7/step-000000001234-g000003-r2/   one that rank 2 saved when another had died
 //
-// A generation fences those before it: what they write of later steps than the one it went on from is no part of the
-// job any more, and is never read. A start that goes on from nothing fences all of it.
-//
-// Failure: InvalidArgument for what the user can mend, CorruptData for what a disk has lost, SystemError.
+// Failure: InvalidArgument for what the user can mend, CorruptData for what a disk has lost, SystemError for what keeps
+// this process from looking or writing.
 #pragma once
 
 #include <cstdint>
@@ -21,41 +19,38 @@
 
 #include "lockstep/checkpoint/safetensors.h"
 #include "runtime/base/internal_api.h"
-#include "runtime/base/unique_fd.h"
 #include "runtime/checkpoint/snapshot/manifest.h"
 
 namespace lockstep::checkpoint {
 
-// "2026-11-23T03:00:00Z": now.
-std::string utc_now();
-
-// One start of a job.
-struct Generation {
-  std::int64_t number = 0;                               // from 1
-  std::optional<std::int64_t> from_step = std::nullopt;  // nothing: a fresh start
-  std::string writer = {};                               // "rank 0 (host node7, pid 4711)"
-  std::string time = {};
+enum class SnapshotState : std::uint8_t {
+  whole,       // as far as was looked
+  unfinished,  // without a manifest: a crash, or somebody writes it now
+  fenced,      // a later generation has not gone on from it
+  damaged,     // bytes are lost or changed, or it is of a format that this version does not know
 };
-
-// Those recorded in the folder, in order; one that can't be read counts as a fresh start. Empty if there is no folder.
-LOCKSTEP_INTERNAL_API std::vector<Generation> list_generations(const std::filesystem::path& folder);
-// Durable once this returns. InvalidArgument if another process has recorded that number meanwhile, with its name.
-LOCKSTEP_INTERNAL_API void record_generation(const std::filesystem::path& folder, const Generation& generation);
 
 struct FoundSnapshot {
   std::filesystem::path path;
   std::int64_t step = 0;  // by the folder's name, as the generation
   std::int64_t generation = 0;
+  SnapshotState state = SnapshotState::whole;
+  std::string why_not = {};  // why it is none that a run goes on from; empty if it is whole
   std::optional<Manifest> manifest = std::nullopt;
-  std::uint64_t bytes = 0;   // of its files, by the manifest
-  std::string why_not = {};  // why it can't be read; empty: no reason is known yet
+  std::uint64_t bytes = 0;  // of its files, by the manifest
 };
 
 // Newest first. Reads manifests and looks for files and their sizes; verify_snapshot() reads all. Empty if there is no
-// such folder.
+// such folder. SystemError: what this process can't look at is not said to be damaged.
 LOCKSTEP_INTERNAL_API std::vector<FoundSnapshot> list_snapshots(const std::filesystem::path& folder);
 // Reads every byte. CorruptData with the file and what is wrong with it.
 LOCKSTEP_INTERNAL_API void verify_snapshot(const FoundSnapshot& snapshot);
+// That of a folder which is one itself, wherever it lies and whatever its name is. InvalidArgument if there is no
+// manifest in it, CorruptData.
+LOCKSTEP_INTERNAL_API FoundSnapshot open_snapshot(const std::filesystem::path& path);
+
+// The largest number of a generation of which the folder knows, by records and by snapshots; 0: none.
+LOCKSTEP_INTERNAL_API std::int64_t newest_generation(const std::filesystem::path& folder);
 
 // An item with its tensors, whose bytes belong to the caller.
 struct ItemSource {
@@ -64,8 +59,9 @@ struct ItemSource {
 };
 
 // Writes step and generation of `head` with `items`, each file durable, the manifest last; what lay there of an earlier
-// try goes first. `survivor`: the rank that writes what nobody else may. Returns the manifest. InvalidArgument, with
-// nothing of it there, if a later generation has begun.
+// try goes first. `survivor`: the rank that writes what nobody else may, to a folder that need not know this run.
+// Returns the manifest. On failure nothing of it stays. InvalidArgument if a later generation has begun, or if the
+// record of its own is gone, and with it the folder that this job has locked.
 LOCKSTEP_INTERNAL_API Manifest write_snapshot(const std::filesystem::path& folder, Manifest head,
                                               std::span<const ItemSource> items,
                                               std::optional<int> survivor = std::nullopt);
@@ -77,19 +73,9 @@ struct Retention {
   int keep = 3;                 // the newest
   std::int64_t keep_every = 0;  // and those whose step is a multiple; 0: no more
 };
-// Removes what `retention` does not keep, what no manifest was written for, and what is fenced. Only the holder of the
-// lock, and not while a snapshot is being written.
+// Removes whole ones that `retention` does not keep, unfinished and fenced ones. A damaged one stays to be looked at:
+// no run goes on from it, and a step written anew takes its place. Only the holder of the lock, and not while a
+// snapshot is being written. Removes what it can, then throws SystemError for the first that it could not.
 LOCKSTEP_INTERNAL_API void clean(const std::filesystem::path& folder, const Retention& retention);
-
-// Rank 0's, for as long as the job runs: two jobs in one folder would take each other's snapshots away.
-class LOCKSTEP_INTERNAL_API SeriesLock {
- public:
-  // Makes the folder. InvalidArgument with the holder's name and since when, if another process has it. A file system
-  // without locks is said in the log: then generations alone keep jobs apart.
-  SeriesLock(const std::filesystem::path& folder, const std::string& who);
-
- private:
-  UniqueFd fd_;
-};
 
 }  // namespace lockstep::checkpoint

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/checkpoint/snapshot/files.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <system_error>
+
+#include "lockstep/base/error.h"
+#include "runtime/base/io.h"
+#include "runtime/base/logging.h"
+#include "runtime/checkpoint/atomic_file.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kMostBytes = std::size_t{1} << 30;
+
+}  // namespace
+
+void fail_to_read(const std::string& operation, int error_number) {
+  switch (error_number) {
+    case ENOENT:
+    case ENOTDIR:
+    case EISDIR:
+    case ELOOP:
+    case EIO:
+    case EUCLEAN:  // a file system whose own structures are damaged
+    case EBADMSG:  // and whose checksums
+      throw CorruptData(fmt::format("{}: {}", operation, errno_text(error_number)));
+    default: throw SystemError(operation, error_number);
+  }
+}
+
+UniqueFd open_to_read(const fs::path& path) {
+  // O_NONBLOCK: a pipe by that name must not block.
+  UniqueFd fd(uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); }));
+  if (!fd) fail_to_read(fmt::format("reading '{}': open", path.string()), errno);
+  return fd;
+}
+
+std::string read_text(const fs::path& path) {
+  const UniqueFd fd = open_to_read(path);
+  std::string text;
+  if (!read_all(fd.get(), text, kMostBytes)) fail_to_read(fmt::format("reading '{}'", path.string()), errno);
+  return text;
+}
+
+void write_text(const fs::path& path, std::string_view text) {
+  AtomicFile file(path);
+  file.write(std::as_bytes(std::span(text)));
+  file.commit();
+}
+
+std::vector<std::string> names_in(const fs::path& folder) {
+  std::error_code error;
+  std::vector<std::string> names;
+  fs::directory_iterator entry(folder, error);
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    names.push_back(entry->path().filename().string());
+  }
+  if (error && error != std::errc::no_such_file_or_directory) {
+    throw SystemError(fmt::format("listing '{}'", folder.string()), error.value());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::optional<std::int64_t> take_number(std::string_view& name, std::string_view prefix) {
+  if (!name.starts_with(prefix)) return std::nullopt;
+  std::int64_t number = 0;
+  const char* const begin = name.data() + prefix.size();
+  const auto [end, error] = std::from_chars(begin, name.data() + name.size(), number);
+  if (error != std::errc() || number < 0) return std::nullopt;
+  name.remove_prefix(static_cast<std::size_t>(end - name.data()));
+  return number;
+}
+
+}  // namespace lockstep::checkpoint

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Small files and the names of folders, as snapshots read and write them.
+//
+// Failure: CorruptData for what the disk has lost (the file is not there, EIO and the like), SystemError for what keeps
+// this process from looking (no permission, no descriptors): the first says something of the file, the second nothing.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/unique_fd.h"
+
+namespace lockstep::checkpoint {
+
+UniqueFd open_to_read(const std::filesystem::path& path);
+std::string read_text(const std::filesystem::path& path);
+// Whole or not at all, durable once this returns.
+void write_text(const std::filesystem::path& path, std::string_view text);
+// Throws what `error_number` says of `operation`.
+[[noreturn]] void fail_to_read(const std::string& operation, int error_number);
+// In order; none if the folder is not there.
+std::vector<std::string> names_in(const std::filesystem::path& folder);
+// "PREFIX123REST": takes prefix and number off the front of `name`.
+std::optional<std::int64_t> take_number(std::string_view& name, std::string_view prefix);
+
+}  // namespace lockstep::checkpoint

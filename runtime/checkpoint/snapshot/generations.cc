@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/checkpoint/snapshot/generations.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <ctime>
+
+#include "lockstep/base/error.h"
+#include "runtime/base/printable.h"
+#include "runtime/base/process_token.h"
+#include "runtime/checkpoint/snapshot/files.h"
+#include "runtime/checkpoint/snapshot/sealed_json.h"
+#include "runtime/checkpoint/storage.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr SealedFormat kFormat{.name = "lockstep generation", .version = 1, .most_depth = 1};
+constexpr std::string_view kPrefix = "generation-";
+constexpr std::string_view kSuffix = ".json";
+constexpr std::string_view kClaim = ".json.claim.";
+constexpr std::size_t kMostWriter = 200;
+
+std::string name_of(std::int64_t number) { return fmt::format("{}{:06}{}", kPrefix, number, kSuffix); }
+
+Generation read_generation(const fs::path& path, std::int64_t number) {
+  try {
+    const nlohmann::json json = unseal(read_text(path), kFormat, "the record");
+    Generation generation{.number = json.at("generation").get<std::int64_t>(),
+                          .writer = json.at("writer").get<std::string>(),
+                          .time = json.at("time").get<std::string>()};
+    if (json.contains("from_step")) generation.from_step = json.at("from_step").get<std::int64_t>();
+    if (generation.number != number) throw CorruptData(fmt::format("it is that of generation {}", generation.number));
+    return generation;
+  } catch (const CorruptData& error) {
+    return {.number = number, .why_not = fmt::format("'{}': {}", path.string(), error.what())};
+  } catch (const nlohmann::json::exception& error) {
+    return {.number = number, .why_not = fmt::format("'{}': {}", path.string(), printable(error.what(), 200))};
+  }
+}
+
+}  // namespace
+
+std::string utc_now() { return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr))); }
+
+std::vector<Generation> list_generations(const fs::path& folder) {
+  std::vector<Generation> generations;
+  for (const std::string& name : names_in(folder)) {
+    std::string_view rest = name;
+    const auto number = take_number(rest, kPrefix);
+    if (number && rest == kSuffix) generations.push_back(read_generation(folder / name, *number));
+  }
+  std::sort(generations.begin(), generations.end(),
+            [](const Generation& a, const Generation& b) { return a.number < b.number; });
+  return generations;
+}
+
+void record_generation(const fs::path& folder, const Generation& generation) {
+  const std::string writer = printable(generation.writer, kMostWriter);
+  nlohmann::json json = {{"generation", generation.number}, {"writer", writer}, {"time", generation.time}};
+  if (generation.from_step) json["from_step"] = *generation.from_step;
+  const fs::path path = folder / name_of(generation.number);
+  static std::atomic<unsigned> claims{0};
+  const fs::path claim = path.string() + fmt::format(".claim.{:016x}.{}", process_token(), ++claims);
+  write_text(claim, seal(std::move(json), kFormat));
+  // Of two that claim one number, link(2) takes one, on a network file system too.
+  observe({.kind = StorageOperation::Kind::link, .path = claim, .to = path});
+  const int error = ::link(claim.c_str(), path.c_str()) == 0 ? 0 : errno;
+  remove_name(claim);
+  sync_folder(folder);
+  if (error == EEXIST) {
+    const Generation other = read_generation(path, generation.number);
+    if (other.writer == writer && other.time == generation.time) return;
+    throw InvalidArgument(
+        fmt::format("snapshots: '{}' has just been taken over by {}; two jobs can't share a folder: "
+                    "give this one another",
+                    folder.string(), other.writer.empty() ? "another process" : other.writer));
+  }
+  if (error != 0) throw SystemError(fmt::format("writing '{}': link", path.string()), error);
+}
+
+void remove_claims(const fs::path& folder) {
+  const std::vector<std::string> names = names_in(folder);
+  bool has_removed = false;
+  for (const std::string& name : names) {
+    std::string_view rest = name;
+    const auto number = take_number(rest, kPrefix);
+    // Of a number that nobody has yet it may be that of a start which is just happening.
+    if (!number || !rest.starts_with(kClaim)) continue;
+    if (!std::binary_search(names.begin(), names.end(), name_of(*number))) continue;
+    has_removed = remove_name(folder / name) || has_removed;
+  }
+  if (has_removed) sync_folder(folder);
+}
+
+}  // namespace lockstep::checkpoint

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// The starts of one job, recorded in its folder: run7/generation-000003.json is the third: who, and from which step it
+// went on.
+//
+// A generation fences those before it: what they write of later steps than the one it went on from is no part of the
+// job any more, and is never read. A start that goes on from nothing fences all of it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/base/internal_api.h"
+
+namespace lockstep::checkpoint {
+
+// "2026-11-23T03:00:00Z": now.
+std::string utc_now();
+
+// One start of a job.
+struct Generation {
+  std::int64_t number = 0;                               // from 1
+  std::optional<std::int64_t> from_step = std::nullopt;  // nothing: a fresh start
+  std::string writer = {};                               // "rank 0 (host node7, pid 4711)"
+  std::string time = {};
+  std::string why_not = {};  // why its record can't be read; then nothing but its number is known
+};
+
+// Those recorded in the folder, in order. Empty if there is no folder. SystemError.
+LOCKSTEP_INTERNAL_API std::vector<Generation> list_generations(const std::filesystem::path& folder);
+// Durable once this returns. InvalidArgument if another process has recorded that number meanwhile, with its name.
+LOCKSTEP_INTERNAL_API void record_generation(const std::filesystem::path& folder, const Generation& generation);
+// Removes what record_generation() of killed processes left. SystemError.
+void remove_claims(const std::filesystem::path& folder);
+
+}  // namespace lockstep::checkpoint

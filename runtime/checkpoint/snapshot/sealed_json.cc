@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/checkpoint/snapshot/sealed_json.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "runtime/base/hash.h"
+#include "runtime/base/printable.h"
+#include "runtime/checkpoint/strict_json.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr const char* kChecksum = "xxh3";
+
+std::string in_file(const Json& json) { return dump_json(json, 1) + "\n"; }
+
+}  // namespace
+
+std::string dump_json(const Json& json, int indent) {
+  try {
+    return json.dump(indent);
+  } catch (const Json::exception&) {  // the one thing that it refuses
+    throw InvalidArgument("snapshot: a name or a text of the program's own is not UTF-8; give another");
+  }
+}
+
+std::string hex(std::uint64_t hash) { return fmt::format("{:016x}", hash); }
+
+std::string seal(Json json, const SealedFormat& format) {
+  json["format"] = format.name;
+  json["version"] = format.version;
+  json[kChecksum] = hex(hash64(dump_json(json)));
+  return in_file(json);
+}
+
+Json unseal(std::string_view text, const SealedFormat& format, std::string_view what) {
+  Json json = parse_json(text, what, format.most_depth);
+  if (!json.is_object() || json.value("format", Json()) != format.name) {
+    throw CorruptData(fmt::format("{} is no {}: its 'format' is another", what, format.name));
+  }
+  if (const Json version = json.value("version", Json()); version != format.version) {
+    throw CorruptData(
+        fmt::format("{} is of version {} of the format, and this lockstep reads {}; read it with the "
+                    "version that wrote it, or a later one",
+                    what, printable(version.dump(), kMostShown), format.version));
+  }
+  const Json says = json.value(kChecksum, Json());
+  json.erase(kChecksum);
+  const std::string has = hex(hash64(dump_json(json)));
+  if (says != has) {
+    throw CorruptData(fmt::format("{} has the checksum {}, and says {}: it was changed since it was written", what, has,
+                                  printable(says.dump(), kMostShown)));
+  }
+  // A flipped bit may leave the same JSON: 1e5 and 1E5, a space and none.
+  json[kChecksum] = has;
+  if (in_file(json) != text) throw CorruptData(fmt::format("{} was changed since it was written", what));
+  for (const char* added : {"format", "version", kChecksum}) json.erase(added);
+  return json;
+}
+
+}  // namespace lockstep::checkpoint

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/checkpoint/snapshot/series_lock.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "lockstep/base/error.h"
+#include "runtime/base/io.h"
+#include "runtime/base/logging.h"
+#include "runtime/base/printable.h"
+#include "runtime/checkpoint/snapshot/generations.h"
+#include "runtime/checkpoint/storage.h"
+
+namespace lockstep::checkpoint {
+
+namespace fs = std::filesystem;
+
+SeriesLock::SeriesLock(const fs::path& folder, const std::string& who) {
+  make_folders(folder);
+  const fs::path path = folder / "lock";
+  fd_.reset(uninterrupted([&] { return ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666); }));
+  if (!fd_) throw SystemError(fmt::format("snapshots: opening '{}'", path.string()), errno);
+  struct flock lock {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  if (uninterrupted([&] { return ::fcntl(fd_.get(), F_OFD_SETLK, &lock); }) != 0) {
+    if (errno == EAGAIN || errno == EACCES) {
+      std::string holder;
+      read_all(fd_.get(), holder, 512);
+      throw InvalidArgument(
+          fmt::format("snapshots: '{}' is in use by {}; two jobs can't share a folder: give this one "
+                      "another, or end that one",
+                      folder.string(), holder.empty() ? "another process" : printable(holder, 200)));
+    }
+    log_warn("snapshots: '{}' can't be locked ({}): a second job in this folder would be noticed only when it saves",
+             path.string(), errno_text(errno));
+    return;
+  }
+  const std::string text = fmt::format("{} since {}", who, utc_now());
+  if (::ftruncate(fd_.get(), 0) != 0 || write_all(fd_.get(), text) != text.size()) {
+    throw SystemError(fmt::format("snapshots: writing '{}'", path.string()), errno);
+  }
+}
+
+}  // namespace lockstep::checkpoint

@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/checkpoint/snapshot/series.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "runtime/checkpoint/snapshot/generations.h"
+#include "runtime/checkpoint/snapshot/series_lock.h"
+#include "tests/support/child.h"
+#include "tests/support/error_of.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/unit/checkpoint/snapshot/job.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using lockstep::testing::Child, lockstep::testing::error_of, lockstep::testing::expect_text,
+    lockstep::testing::TemporaryFolder;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+std::vector<std::int64_t> steps_of(const fs::path& folder, SnapshotState state) {
+  std::vector<std::int64_t> steps;
+  for (const FoundSnapshot& snapshot : list_snapshots(folder)) {
+    if (snapshot.state == state) steps.push_back(snapshot.step);
+    EXPECT_EQ(snapshot.why_not.empty(), snapshot.state == SnapshotState::whole);
+  }
+  return steps;
+}
+std::vector<std::int64_t> whole_steps(const fs::path& folder) { return steps_of(folder, SnapshotState::whole); }
+
+void record(const fs::path& folder, std::int64_t number, std::optional<std::int64_t> from_step) {
+  record_generation(folder, {.number = number,
+                             .from_step = from_step,
+                             .writer = "writer " + std::to_string(number),
+                             .time = "2026-11-23T03:00:00Z"});
+}
+
+std::string text_of(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// Flips it in place.
+void flip(const fs::path& path, std::size_t bit) {
+  std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+  file.seekg(static_cast<std::streamoff>(bit / 8));
+  const int was = file.get();
+  file.seekp(static_cast<std::streamoff>(bit / 8));
+  file.put(static_cast<char>(was ^ (1 << (bit % 8))));
+  ASSERT_TRUE(file.good());
+}
+
+TEST(Series, OfNoFolderIsEmpty) {
+  const TemporaryFolder folder;
+  EXPECT_THAT(list_snapshots(folder / "none"), IsEmpty());
+  EXPECT_THAT(list_generations(folder / "none"), IsEmpty());
+  EXPECT_EQ(newest_generation(folder / "none"), 0);
+}
+
+TEST(Series, ASnapshotIsFoundAsItWasWritten) {
+  const TemporaryFolder folder;
+  record(folder, 2, std::nullopt);
+  const Manifest written = save_step(folder, 1200, 2);
+  const auto found = list_snapshots(folder);
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].path.filename(), "step-000000001200-g000002");
+  EXPECT_EQ(found[0].step, 1200);
+  EXPECT_EQ(found[0].generation, 2);
+  EXPECT_EQ(found[0].bytes, written.files.at(0).bytes + written.files.at(1).bytes);
+  EXPECT_EQ(to_text(found[0].manifest.value()), to_text(written));
+  expect_step(found[0]);
+  // The same, wherever it is copied to.
+  fs::copy(found[0].path, folder / "elsewhere", fs::copy_options::recursive);
+  const FoundSnapshot copy = open_snapshot(folder / "elsewhere");
+  EXPECT_EQ(copy.step, 1200);
+  expect_step(copy);
+  expect_text(error_of([&] { open_snapshot(folder); }), {"is no snapshot", "no manifest.json"});
+}
+
+TEST(Series, AGenerationFencesWhatItDidNotGoOnFrom) {
+  const TemporaryFolder folder;
+  record(folder, 1, std::nullopt);
+  for (const std::int64_t step : {4, 8, 12}) save_step(folder, step, 1);
+  record(folder, 2, 8);
+  EXPECT_THAT(whole_steps(folder), ElementsAre(8, 4));
+  EXPECT_THAT(steps_of(folder, SnapshotState::fenced), ElementsAre(12));
+  expect_text(list_snapshots(folder)[0].why_not, {"generation 2 (writer 2)", "from step 8"});
+  save_step(folder, 12, 2);
+  EXPECT_THAT(whole_steps(folder), ElementsAre(12, 8, 4));
+  EXPECT_EQ(newest_whole(folder)->generation, 2);
+  record(folder, 3, 4);  // back behind what generation 2 went on from
+  EXPECT_THAT(whole_steps(folder), ElementsAre(4));
+  record(folder, 4, std::nullopt);
+  EXPECT_THAT(whole_steps(folder), IsEmpty());
+  EXPECT_THAT(steps_of(folder, SnapshotState::fenced), ElementsAre(12, 12, 8, 4));
+}
+
+TEST(Series, AFencedRunSavesNoMore) {
+  const TemporaryFolder folder;
+  record(folder, 1, std::nullopt);
+  save_step(folder, 4, 1);
+  record(folder, 2, 4);
+  expect_text(error_of([&] { save_step(folder, 8, 1); }),
+              {"step 8 is not saved", "writer 2 has gone on", "generation 2", "generation 1", "end this one"});
+  EXPECT_FALSE(fs::exists(folder / "step-000000000008-g000001"));
+  save_step(folder, 8, 2);
+  EXPECT_THAT(whole_steps(folder), ElementsAre(8, 4));
+}
+
+TEST(Series, ANumberIsTakenOnce) {
+  const TemporaryFolder folder;
+  record(folder, 1, std::nullopt);
+  EXPECT_NO_THROW(record(folder, 1, std::nullopt));  // another rank of the same start, on a shared disk
+  expect_text(error_of([&] { record_generation(folder, {.number = 1, .writer = "another", .time = "later"}); }),
+              {"taken over by writer 1", "give this one another"});
+  const auto generations = list_generations(folder);
+  ASSERT_EQ(generations.size(), 1u);
+  EXPECT_EQ(generations[0].writer, "writer 1");
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder.string()), {}), 1) << "a claim is left";
+}
+
+TEST(Series, ADamagedRecordFencesNothingAndRemovesNothing) {
+  const TemporaryFolder folder;
+  record(folder, 1, std::nullopt);
+  save_step(folder, 4, 1);
+  record(folder, 2, 4);
+  save_step(folder, 8, 2);
+  const fs::path path = folder / "generation-000002.json";
+  const std::string text = text_of(path);
+  for (std::size_t bit = 0; bit < 8 * text.size(); ++bit) {
+    flip(path, bit);
+    ASSERT_THAT(whole_steps(folder), ElementsAre(8)) << bit;
+    ASSERT_THAT(steps_of(folder, SnapshotState::damaged), ElementsAre(4)) << bit;
+    flip(path, bit);
+  }
+  EXPECT_THAT(whole_steps(folder), ElementsAre(8, 4));
+  flip(path, 100);
+  expect_text(list_snapshots(folder)[1].why_not, {"generation 2", "is lost", "generation-000002.json"});
+  clean(folder, {.keep = 1});
+  EXPECT_EQ(list_snapshots(folder).size(), 2u);
+  std::ofstream(path, std::ios::binary) << text;
+  EXPECT_THAT(whole_steps(folder), ElementsAre(8, 4));
+}
+
+TEST(Series, TheNextGenerationIsBeyondThatOfACopiedSnapshot) {
+  const TemporaryFolder from, to;
+  record(from, 5, std::nullopt);
+  save_step(from, 4, 5);
+  fs::copy(from / "step-000000000004-g000005", to / "step-000000000004-g000005", fs::copy_options::recursive);
+  EXPECT_EQ(newest_generation(to), 5);
+  EXPECT_THAT(whole_steps(to), ElementsAre(4));
+}
+
+TEST(Series, KeepsTheNewestAndEveryNth) {
+  const TemporaryFolder folder;
+  record(folder, 1, std::nullopt);
+  for (std::int64_t step = 1; step <= 12; ++step) {
+    save_step(folder, step, 1);
+    clean(folder, {.keep = 2, .keep_every = 5});
+  }
+  EXPECT_THAT(whole_steps(folder), ElementsAre(12, 11, 10, 5));
+  clean(folder, {.keep = 1});
+  EXPECT_THAT(whole_steps(folder), ElementsAre(12));
+}
+
+TEST(Series, RemovesWhatIsUnfinishedOrFencedAndKeepsWhatIsDamagedOrNotItsOwn) {
+  const TemporaryFolder folder, other;
+  record(folder, 1, std::nullopt);
+  for (const std::int64_t step : {1, 2, 3, 4}) save_step(folder, step, 1);
+  fs::remove(folder / "step-000000000002-g000001/manifest.json");
+  fs::remove(folder / "step-000000000003-g000001/model.safetensors");
+  record(folder, 2, 3);
+  folder.write("generation-000001.json.claim.0123.1", "left by a process that was killed");
+  folder.write("generation-000003.json.claim.0123.1", "of a start that is just happening");
+  for (const char* name : {"step-000000000007-g000001", "step-7-g1", "step-000000000007", "notes"}) {
+    folder.write(fs::path(name) / "mine.txt", "the user's");
+  }
+  folder.write("step-000000000008-g000001", "a file");
+  // A snapshot of another run, linked here, without a manifest.
+  other.write("kept.txt", "another run's");
+  fs::create_directory_symlink(other.string(), folder / "step-000000000009-g000001");
+
+  clean(folder, {.keep = 2});
+  EXPECT_THAT(whole_steps(folder), ElementsAre(1));  // 4 is fenced, 2 was not finished, 3 is damaged
+  EXPECT_THAT(steps_of(folder, SnapshotState::damaged), ElementsAre(3));
+  EXPECT_THAT(steps_of(folder, SnapshotState::unfinished), IsEmpty());
+  EXPECT_FALSE(fs::exists(folder / "generation-000001.json.claim.0123.1"));
+  EXPECT_TRUE(fs::exists(folder / "generation-000003.json.claim.0123.1"));
+  for (const char* name : {"step-7-g1", "step-000000000007", "notes"}) EXPECT_TRUE(fs::exists(folder / name)) << name;
+  EXPECT_TRUE(fs::exists(folder / "step-000000000008-g000001"));
+  EXPECT_TRUE(fs::exists(other / "kept.txt"));
+}
+
+TEST(Series, GoesOnCleaningWhereOneCanNotBeRemoved) {
+  const TemporaryFolder folder;
+  record(folder, 1, std::nullopt);
+  for (const std::int64_t step : {1, 2, 3, 4}) save_step(folder, step, 1);
+  folder.write("step-000000000003-g000001/sub/mine.txt", "the user's");
+  expect_text(error_of<SystemError>([&] { clean(folder, {.keep = 1}); }), {"step-000000000003", "not empty"});
+  EXPECT_THAT(whole_steps(folder), ElementsAre(4));
+  EXPECT_THAT(steps_of(folder, SnapshotState::unfinished), ElementsAre(3));
+}
+
+TEST(Series, DamageIsFoundAndNamed) {
+  const TemporaryFolder folder;
+  record(folder, 1, std::nullopt);
+  save_step(folder, 1, 1);
+  const fs::path snapshot = folder / "step-000000000001-g000001";
+  for (const char* name : {"model.safetensors", "optimizer.safetensors"}) {
+    const std::string text = text_of(snapshot / name);
+    for (std::size_t bit = 0; bit < 8 * text.size(); ++bit) {
+      flip(snapshot / name, bit);
+      expect_text(error_of<CorruptData>([&] { verify_snapshot(list_snapshots(folder).at(0)); }),
+                  {name, "is damaged", "checksum"});
+      ASSERT_FALSE(HasFailure()) << bit;
+      flip(snapshot / name, bit);
+    }
+    std::ofstream(snapshot / name, std::ios::binary) << text.substr(0, text.size() - 1);
+    expect_text(list_snapshots(folder).at(0).why_not, {name, "bytes, and the manifest says"});
+    fs::remove(snapshot / name);
+    expect_text(list_snapshots(folder).at(0).why_not, {name, "is missing"});
+    expect_text(error_of<CorruptData>([&] { open_snapshot(snapshot); }), {name, "is missing"});
+    std::ofstream(snapshot / name, std::ios::binary) << text;
+    EXPECT_NO_THROW(verify_snapshot(list_snapshots(folder).at(0)));
+  }
+  fs::rename(snapshot, folder / "step-000000000002-g000001");
+  expect_text(list_snapshots(folder).at(0).why_not, {"its manifest is that of step 1 of generation 1"});
+}
+
+TEST(Series, AStepThatIsSavedAgainTakesTheOldOnesPlace) {
+  const TemporaryFolder folder;
+  record(folder, 1, std::nullopt);
+  save_step(folder, 1, 1, 1000);
+  fs::resize_file(folder / "step-000000000001-g000001/model.safetensors", 10);
+  EXPECT_THAT(steps_of(folder, SnapshotState::damaged), ElementsAre(1));
+  save_step(folder, 1, 1, 4);
+  expect_step(newest_whole(folder).value());
+}
+
+TEST(SeriesLock, ASecondProcessIsRefusedWithTheFirstOnesName) {
+  const TemporaryFolder folder;
+  Child child([&](const lockstep::testing::Line& line) {
+    const SeriesLock lock(folder / "a/run", "rank 0 (host node7, pid 4711)");
+    line.tell(1);
+    return Child::stay();
+  });
+  child.told<int>();
+  const auto take = [&] { const SeriesLock lock(folder / "a/run", "rank 0 (host node8, pid 12)"); };
+  expect_text(error_of(take), {"a/run", "in use by rank 0 (host node7, pid 4711) since 20", "give this one another"});
+  ASSERT_EQ(::kill(child.pid(), SIGKILL), 0);
+  ASSERT_TRUE(WIFSIGNALED(child.wait()));
+  EXPECT_NO_THROW(take());
+  EXPECT_NO_THROW(take());
+  const std::string text = text_of(folder / "a/run/lock");
+  EXPECT_THAT(text, AllOf(HasSubstr("node8"), ::testing::Not(HasSubstr("node7"))));
+}
+
+TEST(SeriesLock, AFileIsNoFolder) {
+  const TemporaryFolder folder;
+  folder.write("run", "text");
+  expect_text(error_of([&] { SeriesLock(folder / "run", "me"); }), {"run", "is a file, and a folder is wanted"});
+  expect_text(error_of([&] { SeriesLock(folder / "run/below", "me"); }), {"a part of this path is a file"});
+}
+
+}  // namespace
+}  // namespace lockstep::checkpoint
