@@ -232,8 +232,9 @@ TEST(Snapshots, WhatTheProgramAndASnapshotDoNotShareIsNamed) {
       Snapshots snapshots(folder / "run", ddp, {.restore = restore});
       snapshots.add(has_extra ? "extra" : "other", extra);
       snapshots.add("best", best);
-      if (const auto restored = snapshots.restore(); restored && group->rank() == 0) step = restored->step;
-      if (!step) snapshots.save();
+      const auto restored = snapshots.restore();
+      if (restored && group->rank() == 0) step = restored->step;
+      if (!restored) snapshots.save();
     });
     return step;
   };
