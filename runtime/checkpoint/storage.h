@@ -9,8 +9,6 @@
 #include <functional>
 #include <span>
 
-#include "runtime/base/internal_api.h"
-
 namespace lockstep::checkpoint {
 
 struct StorageOperation {
@@ -33,7 +31,7 @@ struct StorageOperation {
 // Called before each operation of this process, by the thread that is about to do it; what it throws comes out of
 // there. Null: nobody. For tests; not while somebody writes.
 using StorageObserver = std::function<void(const StorageOperation& operation)>;
-LOCKSTEP_INTERNAL_API void set_storage_observer(StorageObserver observer);
+void set_storage_observer(StorageObserver observer);
 // For who does one.
 void observe(const StorageOperation& operation);
 

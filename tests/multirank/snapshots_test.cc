@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -22,7 +23,9 @@
 #include "lockstep/optim/sgd.h"
 #include "lockstep/train/distributed_data_parallel.h"
 #include "tests/multirank/compare.h"
+#include "tests/support/child.h"
 #include "tests/support/error_of.h"
+#include "tests/support/limited_to.h"
 #include "tests/support/rank_threads.h"
 #include "tests/support/temporary_folder.h"
 
@@ -266,6 +269,103 @@ TEST(Snapshots, ASecondJobInTheFolderIsRefused) {
     Program second(group, folder / "run", {});
     EXPECT_THAT(error_of([&] { second.snapshots.restore(); }), HasSubstr("is in use by rank 0"));
   });
+}
+
+TEST(Snapshots, ABitThatFlippedInAnyFileCostsThatSnapshotAlone) {
+  const TemporaryFolder whole;
+  const Outcome undisturbed = run(2, whole / "run", kSteps);
+  for (const char* name : {"manifest.json", "model.safetensors", "optimizer.safetensors"}) {
+    const TemporaryFolder folder;
+    run(2, folder / "run", 10);
+    const fs::path path = folder / "run" / "step-000000000008-g000001" / name;
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    const auto middle = static_cast<std::streamoff>(fs::file_size(path) / 2);
+    file.seekg(middle);
+    const int was = file.get();
+    file.seekp(middle);
+    file.put(static_cast<char>(was ^ 4));
+    file.close();
+    const Outcome last = run(2, folder / "run", kSteps);
+    EXPECT_EQ(last.restored, 4) << name;
+    EXPECT_EQ(last.weights, undisturbed.weights) << name;
+  }
+}
+
+TEST(Snapshots, AModelOfAnotherSizeIsNamed) {
+  const TemporaryFolder folder;
+  run(2, folder / "run", 5);
+  EXPECT_THAT(error_of([&] {
+                run_ranks(2, [&](const Group& group) {
+                  nn::Sequential model{nn::Linear(5, 8), nn::Tanh(), nn::Dropout(0.3f), nn::Linear(8, 2)};
+                  model.initialize(1);
+                  DistributedDataParallel ddp(model, group);
+                  Snapshots snapshots(folder / "run", ddp, {.restore = {.allow_unexpected = true}});
+                  snapshots.restore();
+                });
+              }),
+              AllOf(HasSubstr("does not fit this program"), HasSubstr("'0.weight' is F32 [16, 5]"),
+                    HasSubstr("the program's F32 [8, 5]")));
+}
+
+TEST(Snapshots, AFullDiskCostsSnapshotsAndNoTraining) {
+  const auto train = [](const fs::path& folder, rlim_t largest_file) {
+    Values weights;
+    run_ranks(1, [&](const Group& group) {
+      Program it(group, folder / "run", {.every = 2});
+      it.snapshots.restore();
+      it.train(4);
+      {
+        const LimitedTo size(RLIMIT_FSIZE, largest_file);
+        it.train(9);
+        EXPECT_EQ(fs::exists(folder / "run/step-000000000008-g000001"), largest_file == RLIM_INFINITY);
+      }
+      it.train(kSteps);
+      weights = weights_of(it.model);
+    });
+    return weights;
+  };
+  const TemporaryFolder whole, full;
+  EXPECT_EQ(train(full, 100), train(whole, RLIM_INFINITY));
+  EXPECT_EQ(snapshots_in(full / "run"), snapshots_in(whole / "run"));  // the newest three
+  EXPECT_EQ(snapshots_in(full / "run").size(), 3u);
+}
+
+TEST(Snapshots, AFolderThatHasGoneCostsSnapshotsAndNoTraining) {
+  const TemporaryFolder folder;
+  run_ranks(1, [&](const Group& group) {
+    Program it(group, folder / "run", {.every = 2});
+    it.snapshots.restore();
+    it.train(4);
+    fs::rename(folder / "run", folder / "moved");
+    it.train(9);
+    EXPECT_FALSE(fs::exists(folder / "run")) << "it would be another folder, without this job's lock";
+    EXPECT_THAT(error_of([&] { it.snapshots.save(); }), HasSubstr("is gone from"));
+    fs::rename(folder / "moved", folder / "run");
+    it.train(10);
+  });
+  EXPECT_THAT(snapshots_in(folder / "run"),
+              ElementsAre("step-000000000002-g000001", "step-000000000004-g000001", "step-000000000010-g000001"));
+}
+
+TEST(Snapshots, OneThatMayNotBeReadIsAnErrorAndNoFreshStart) {
+  const TemporaryFolder folder;
+  fs::permissions(folder, fs::perms(0755));
+  run(1, folder / "run", 5);
+  for (const auto& entry : fs::recursive_directory_iterator(folder.string())) {
+    fs::permissions(entry.path(), fs::perms(entry.is_directory() ? 0777 : 0666));
+  }
+  fs::permissions(folder / "run/step-000000000004-g000001/model.safetensors", fs::perms::none);
+  fs::permissions(folder / "run", fs::perms(0777));
+  Child child([&](const Line&) {
+    constexpr uid_t kNobody = 65534;
+    if (::geteuid() == 0 && ::setresuid(kNobody, kNobody, kNobody) != 0) return 2;
+    const std::string error = error_of([&] { run(2, folder / "run", kSteps); });
+    EXPECT_THAT(error,
+                AllOf(HasSubstr("Snapshots::restore"), HasSubstr("model.safetensors"), HasSubstr("Permission denied")));
+    return ::testing::Test::HasFailure() ? 1 : 0;
+  });
+  EXPECT_EQ(child.wait(), 0);
+  EXPECT_FALSE(fs::exists(folder / "run/generation-000002.json"));
 }
 
 }  // namespace

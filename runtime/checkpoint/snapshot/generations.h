@@ -12,8 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/internal_api.h"
-
 namespace lockstep::checkpoint {
 
 // "2026-11-23T03:00:00Z": now.
@@ -29,9 +27,9 @@ struct Generation {
 };
 
 // Those recorded in the folder, in order. Empty if there is no folder. SystemError.
-LOCKSTEP_INTERNAL_API std::vector<Generation> list_generations(const std::filesystem::path& folder);
+std::vector<Generation> list_generations(const std::filesystem::path& folder);
 // Durable once this returns. InvalidArgument if another process has recorded that number meanwhile, with its name.
-LOCKSTEP_INTERNAL_API void record_generation(const std::filesystem::path& folder, const Generation& generation);
+void record_generation(const std::filesystem::path& folder, const Generation& generation);
 // Removes what record_generation() of killed processes left. SystemError.
 void remove_claims(const std::filesystem::path& folder);
 

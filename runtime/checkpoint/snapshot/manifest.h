@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "lockstep/checkpoint/snapshot_value.h"
-#include "runtime/base/internal_api.h"
 
 namespace lockstep::checkpoint {
 
@@ -50,12 +49,12 @@ struct Manifest {
 };
 
 // JSON with a checksum of itself. The same manifest makes the same text.
-LOCKSTEP_INTERNAL_API std::string to_text(const Manifest& manifest);
+std::string to_text(const Manifest& manifest);
 // Values alone, for a rank that tells another.
-LOCKSTEP_INTERNAL_API std::string to_text(const SnapshotValues& values);
-LOCKSTEP_INTERNAL_API SnapshotValues values_from_text(std::string_view text);
+std::string to_text(const SnapshotValues& values);
+SnapshotValues values_from_text(std::string_view text);
 // Throws CorruptData with the reason: no JSON, another checksum than it says, a member that is missing or of another
 // kind; and where it is of a later version of the format.
-LOCKSTEP_INTERNAL_API Manifest manifest_from_text(std::string_view text);
+Manifest manifest_from_text(std::string_view text);
 
 }  // namespace lockstep::checkpoint

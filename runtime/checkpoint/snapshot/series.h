@@ -18,7 +18,6 @@
 #include <vector>
 
 #include "lockstep/checkpoint/safetensors.h"
-#include "runtime/base/internal_api.h"
 #include "runtime/checkpoint/snapshot/manifest.h"
 
 namespace lockstep::checkpoint {
@@ -42,15 +41,15 @@ struct FoundSnapshot {
 
 // Newest first. Reads manifests and looks for files and their sizes; verify_snapshot() reads all. Empty if there is no
 // such folder. SystemError: what this process can't look at is not said to be damaged.
-LOCKSTEP_INTERNAL_API std::vector<FoundSnapshot> list_snapshots(const std::filesystem::path& folder);
+std::vector<FoundSnapshot> list_snapshots(const std::filesystem::path& folder);
 // Reads every byte. CorruptData with the file and what is wrong with it.
-LOCKSTEP_INTERNAL_API void verify_snapshot(const FoundSnapshot& snapshot);
+void verify_snapshot(const FoundSnapshot& snapshot);
 // That of a folder which is one itself, wherever it lies and whatever its name is. InvalidArgument if there is no
 // manifest in it, CorruptData.
-LOCKSTEP_INTERNAL_API FoundSnapshot open_snapshot(const std::filesystem::path& path);
+FoundSnapshot open_snapshot(const std::filesystem::path& path);
 
 // The largest number of a generation of which the folder knows, by records and by snapshots; 0: none.
-LOCKSTEP_INTERNAL_API std::int64_t newest_generation(const std::filesystem::path& folder);
+std::int64_t newest_generation(const std::filesystem::path& folder);
 
 // An item with its tensors, whose bytes belong to the caller.
 struct ItemSource {
@@ -62,12 +61,10 @@ struct ItemSource {
 // try goes first. `survivor`: the rank that writes what nobody else may, to a folder that need not know this run.
 // Returns the manifest. On failure nothing of it stays. InvalidArgument if a later generation has begun, or if the
 // record of its own is gone, and with it the folder that this job has locked.
-LOCKSTEP_INTERNAL_API Manifest write_snapshot(const std::filesystem::path& folder, Manifest head,
-                                              std::span<const ItemSource> items,
-                                              std::optional<int> survivor = std::nullopt);
+Manifest write_snapshot(const std::filesystem::path& folder, Manifest head, std::span<const ItemSource> items,
+                        std::optional<int> survivor = std::nullopt);
 // Of the processes that call it with these numbers and one folder, true for the first alone.
-LOCKSTEP_INTERNAL_API bool claim_rescue(const std::filesystem::path& folder, std::int64_t step,
-                                        std::int64_t generation);
+bool claim_rescue(const std::filesystem::path& folder, std::int64_t step, std::int64_t generation);
 
 struct Retention {
   int keep = 3;                 // the newest
@@ -76,6 +73,6 @@ struct Retention {
 // Removes whole ones that `retention` does not keep, unfinished and fenced ones. A damaged one stays to be looked at:
 // no run goes on from it, and a step written anew takes its place. Only the holder of the lock, and not while a
 // snapshot is being written. Removes what it can, then throws SystemError for the first that it could not.
-LOCKSTEP_INTERNAL_API void clean(const std::filesystem::path& folder, const Retention& retention);
+void clean(const std::filesystem::path& folder, const Retention& retention);
 
 }  // namespace lockstep::checkpoint

@@ -5,12 +5,11 @@
 #include <filesystem>
 #include <string>
 
-#include "runtime/base/internal_api.h"
 #include "runtime/base/unique_fd.h"
 
 namespace lockstep::checkpoint {
 
-class LOCKSTEP_INTERNAL_API SeriesLock {
+class SeriesLock {
  public:
   // Makes the folder. InvalidArgument with the holder's name and since when, if another process has it. A file system
   // without locks is said in the log: then generations alone keep jobs apart. SystemError.
