@@ -31,6 +31,9 @@ class HelpFormatter : public CLI::Formatter {
   std::string make_usage(const CLI::App* app, std::string name) const override {
     if (app->get_name() == "run") return "Usage: lockstep run [OPTIONS] [--] PROGRAM [ARGS...]\n";
     if (app->get_name() == "serve") return "Usage: lockstep store serve [OPTIONS]\n";
+    if (app->get_name() == "snapshots") {
+      return "Usage: lockstep snapshots [OPTIONS] DIR\n       lockstep snapshots [OPTIONS] diff A B\n";
+    }
     return CLI::Formatter::make_usage(app, name);
   }
 };
@@ -190,6 +193,35 @@ struct DoctorCommand {
   std::string probe_timeout;
 };
 
+struct SnapshotsCommand {
+  explicit SnapshotsCommand(CLI::App& parent)
+      : app(*parent.add_subcommand("snapshots", "List what a job has saved, or compare two snapshots")) {
+    app.footer(snapshots_help());
+    app.add_option("words", words)->group("");
+    app.add_flag("--verify", options.verify, "Read every byte, and compare checksums");
+    app.add_flag("--json", options.json, "One JSON object instead of lines");
+  }
+
+  Command result() {
+    constexpr const char* kForm = "the form is lockstep snapshots DIR, or lockstep snapshots diff A B";
+    if (words.empty()) return usage_error(" snapshots", fmt::format("no folder was given; {}", kForm));
+    const bool is_diff = words.size() > 1 && words.front() == "diff";
+    if (words.size() != (is_diff ? 3 : 1)) {
+      return usage_error(" snapshots", fmt::format("{} words were given; {}", words.size(), kForm));
+    }
+    if (std::find(words.begin(), words.end(), "") != words.end()) {
+      return usage_error(" snapshots", fmt::format("a folder's name is empty; {}", kForm));
+    }
+    options.folder = is_diff ? words[1] : words[0];
+    if (is_diff) options.other = words[2];
+    return options;
+  }
+
+  CLI::App& app;
+  SnapshotsOptions options;
+  std::vector<std::string> words;
+};
+
 }  // namespace
 
 Command parse_command_line(const std::vector<std::string>& arguments) {
@@ -199,13 +231,15 @@ Command parse_command_line(const std::vector<std::string>& arguments) {
   app.set_version_flag("--version", "lockstep " LOCKSTEP_VERSION);
   RunCommand run(app);
   DoctorCommand doctor(app);
+  SnapshotsCommand snapshots(app);
   CLI::App& store = *app.add_subcommand("store", "The rendezvous store by itself: lockstep store serve");
   ServeCommand serve(store);
 
   const auto is_first = [&](const CLI::App* known) { return known->get_name() == arguments.front(); };
   if (!arguments.empty() && !arguments.front().starts_with('-') && app.get_subcommands(is_first).empty()) {
-    return usage_error("", fmt::format("'{}' is no command; there are run, doctor and store serve, see lockstep --help",
-                                       arguments.front()));
+    return usage_error(
+        "", fmt::format("'{}' is no command; there are run, doctor, snapshots and store serve, see lockstep --help",
+                        arguments.front()));
   }
   // CLI11 goes on looking for flags behind "--", so it gets what is before it only.
   const auto mark = std::find(arguments.begin(), arguments.end(), "--");
@@ -213,6 +247,7 @@ Command parse_command_line(const std::vector<std::string>& arguments) {
   const auto command = [&]() -> std::string {
     if (run.app.parsed()) return " run";
     if (doctor.app.parsed()) return " doctor";
+    if (snapshots.app.parsed()) return " snapshots";
     return serve.app.parsed() ? " store serve" : store.parsed() ? " store" : "";
   };
   try {
@@ -233,10 +268,11 @@ Command parse_command_line(const std::vector<std::string>& arguments) {
   if (run.app.parsed()) return run.result({mark, arguments.end()});
   if (mark != arguments.end()) return usage_error(command(), "'--' is of lockstep run only");
   if (doctor.app.parsed()) return doctor.result();
+  if (snapshots.app.parsed()) return snapshots.result();
   if (serve.app.parsed()) return serve.result();
   if (store.parsed())
     return usage_error(" store", "what about the store? There is: lockstep store serve, see its --help");
-  return usage_error("", "no command was given; there are run, doctor and store serve, see lockstep --help");
+  return usage_error("", "no command was given; there are run, doctor, snapshots and store serve, see lockstep --help");
 }
 
 }  // namespace lockstep::launcher

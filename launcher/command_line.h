@@ -54,6 +54,14 @@ struct DoctorOptions {
   std::chrono::milliseconds probe_timeout{60000};  // a driver that wakes up eight GPUs may take half a minute
 };
 
+// `lockstep snapshots`.
+struct SnapshotsOptions {
+  std::string folder;  // a job's, or a snapshot
+  std::string other;   // diff: the second snapshot; empty: a listing
+  bool verify = false;
+  bool json = false;
+};
+
 // Nothing to run: print `out` on stdout, `err` on stderr, and leave with `exit_code`.
 struct Answer {
   int exit_code = 0;
@@ -61,7 +69,7 @@ struct Answer {
   std::string err;
 };
 
-using Command = std::variant<RunOptions, ServeOptions, DoctorOptions, Answer>;
+using Command = std::variant<RunOptions, ServeOptions, DoctorOptions, SnapshotsOptions, Answer>;
 
 // `arguments` without the program's own name.
 Command parse_command_line(const std::vector<std::string>& arguments);

@@ -7,6 +7,7 @@ std::string general_help() {
   return R"(Examples:
   lockstep run --nproc-per-node 4 ./train
   lockstep doctor
+  lockstep snapshots run7
   lockstep store serve --host 10.0.0.7 --port 29400
 Each command has its own --help.)";
 }
@@ -101,6 +102,22 @@ EXIT CODES
   0        a rank could start here
   1        it could not: see the lines marked PROBLEM
   2        this command line is wrong)";
+}
+
+std::string snapshots_help() {
+  return R"(Examples:
+  lockstep snapshots run7                    what the job with Snapshots("run7", ...) can go on from, newest first
+  lockstep snapshots --verify run7           reads every byte of it
+  lockstep snapshots diff A B                what two snapshots differ in: tensors and by how much, values
+
+DIR is the folder of a job, or a snapshot of it (run7/step-...), as are A and B. Only this host's disk is looked at. A
+snapshot is whole; unfinished: a crash, or it is being written now; fenced: a later start of the job has not gone on from
+it, and removes it; or damaged, and then restore() passes it over. docs/SNAPSHOTS.md has the format.
+
+EXIT CODES
+  0        none is damaged; diff: the two are equal
+  1        one is damaged; diff: they differ
+  2        this command line is wrong, or the folder can't be read, or one of A and B is no whole snapshot)";
 }
 
 }  // namespace lockstep::launcher

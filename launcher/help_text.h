@@ -10,5 +10,6 @@ std::string general_help();
 std::string run_help();
 std::string serve_help();
 std::string doctor_help();
+std::string snapshots_help();
 
 }  // namespace lockstep::launcher

@@ -10,6 +10,7 @@
 #include "launcher/doctor/doctor.h"
 #include "launcher/run/run.h"
 #include "launcher/serve/serve.h"
+#include "launcher/snapshots/snapshots.h"
 
 namespace {
 
@@ -35,6 +36,7 @@ int run(int count, char** arguments) {
   }
   if (const auto* options = std::get_if<ServeOptions>(&parsed)) return serve_command(*options);
   if (const auto* options = std::get_if<DoctorOptions>(&parsed)) return doctor_command(*options);
+  if (const auto* options = std::get_if<SnapshotsOptions>(&parsed)) return snapshots_command(*options);
   return run_command(std::get<RunOptions>(parsed));
 }
 

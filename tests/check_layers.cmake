@@ -47,7 +47,8 @@ set(may_include_runtime/libtorch runtime/snapshot)
 # The plug-in's core is the device; it says to the core what it brings, collectives among it.
 set(may_include_runtime/cuda runtime/comm)
 set(may_include_runtime/comm/nccl runtime/comm/failure runtime/cuda)
-set(may_include_launcher runtime/rendezvous)
+# Of the library's upper half it reads what a job has left on disk, which is bytes and JSON.
+set(may_include_launcher runtime/rendezvous runtime/checkpoint/snapshot)
 # A program beside the launcher, which must not load what this one is there to load.
 set(may_include_launcher/probe runtime/comm/init)
 

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// What two snapshots differ in: items, values, and tensors, by how much.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/checkpoint/safetensors.h"
+
+namespace lockstep::launcher::snapshots {
+
+// Of two tensors of one dtype and shape.
+struct TensorDifference {
+  std::string item;
+  std::string name;
+  std::uint64_t elements = 0;
+  std::uint64_t different = 0;  // in their bits
+  std::uint64_t nans = 0;       // of those, NaN in one of the two or in both
+  double largest = 0;           // |a - b| of those that are no NaN; infinity where one alone is
+};
+
+struct ValueDifference {
+  std::string item;
+  std::string name;  // "steps", of per-rank values "rank 1: value"
+  std::string a, b;  // as JSON; empty: it is not there
+};
+
+struct Difference {
+  std::filesystem::path a, b;
+  std::vector<std::string> structure = {};  // what one has and the other has not, or has of another type
+  std::vector<ValueDifference> values = {};
+  std::vector<TensorDifference> tensors = {};  // those that differ
+  std::uint64_t equal_tensors = 0;
+
+  bool is_equal() const { return structure.empty() && values.empty() && tensors.empty(); }
+};
+
+// Reads every byte of both. InvalidArgument if one is no snapshot, CorruptData if one is damaged.
+Difference compare(const std::filesystem::path& a, const std::filesystem::path& b);
+// Row-major bytes of equal length, a multiple of the dtype's size.
+TensorDifference compare_tensors(DType dtype, std::span<const std::byte> a, std::span<const std::byte> b);
+std::string as_text(const Difference& difference);
+std::string as_json(const Difference& difference);
+
+}  // namespace lockstep::launcher::snapshots

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+// `lockstep snapshots`: what it says of a job's folder, and of two snapshots.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "tests/e2e/launch.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/unit/checkpoint/snapshot/job.h"
+
+namespace lockstep::e2e {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace lockstep::checkpoint;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing::TemporaryFolder;
+using Json = nlohmann::json;
+
+Result snapshots(const Words& words) { return testing::run(joined({LOCKSTEP_PROGRAM, "snapshots"}, words)); }
+
+Json json_of(const Result& result) {
+  EXPECT_EQ(result.err, "");
+  Json json = Json::parse(result.out, nullptr, false);
+  EXPECT_FALSE(json.is_discarded()) << result.out;
+  return json;
+}
+
+// Steps 1 and 2 of a job, and where the second is.
+fs::path two_steps(const fs::path& folder) {
+  record_generation(folder, {.number = 1, .writer = "rank 0 (host n, pid 1)", .time = "2026-11-23T03:00:00Z"});
+  save_step(folder, 1, 1);
+  save_step(folder, 2, 1);
+  return folder / "step-000000000002-g000001";
+}
+
+void flip_last_byte(const fs::path& path) {
+  std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+  file.seekp(-1, std::ios::end);
+  file.put('\x55');
+}
+
+TEST(SnapshotsCommand, ListsWhatAJobCanGoOnFrom) {
+  const TemporaryFolder folder;
+  two_steps(folder);
+  const Result lines = snapshots({folder.string()});
+  EXPECT_EQ(lines.exit_code, 0) << lines.err;
+  EXPECT_THAT(lines.out, AllOf(HasSubstr("step"), HasSubstr("224 bytes"), HasSubstr("test"), HasSubstr("whole")));
+  EXPECT_EQ(lines_of(lines.out).size(), 3u) << lines.out;
+  EXPECT_LT(lines.out.find("\n2 "), lines.out.find("\n1 ")) << "newest first: " << lines.out;
+
+  const Json json = json_of(snapshots({"--json", folder.string()}));
+  ASSERT_EQ(json["snapshots"].size(), 2u);
+  EXPECT_EQ(json["snapshots"][0]["step"], 2);
+  EXPECT_EQ(json["snapshots"][0]["generation"], 1);
+  EXPECT_EQ(json["snapshots"][0]["world_size"], 1);
+  EXPECT_EQ(json["snapshots"][0]["bytes"], 224);
+  EXPECT_EQ(json["snapshots"][0]["reason"], "test");
+  EXPECT_EQ(json["snapshots"][0]["state"], "whole");
+  EXPECT_EQ(json["generations"][0]["writer"], "rank 0 (host n, pid 1)");
+}
+
+TEST(SnapshotsCommand, SaysWhyOneIsNotWhole) {
+  const TemporaryFolder folder;
+  const fs::path newest = two_steps(folder);
+  flip_last_byte(newest / "model.safetensors");
+  // Sizes fit: only who reads all of it sees that.
+  EXPECT_EQ(snapshots({folder.string()}).exit_code, 0);
+  const Result verified = snapshots({"--verify", folder.string()});
+  EXPECT_EQ(verified.exit_code, 1);
+  EXPECT_THAT(verified.out, AllOf(HasSubstr("damaged: model.safetensors is damaged"), HasSubstr("every byte read")));
+
+  fs::remove(newest / "model.safetensors");
+  const Result quick = snapshots({folder.string()});
+  EXPECT_EQ(quick.exit_code, 1);
+  EXPECT_THAT(quick.out, HasSubstr("damaged: model.safetensors is missing"));
+  EXPECT_EQ(snapshots({newest.string()}).exit_code, 1);  // by itself, too
+
+  fs::remove(newest / "manifest.json");
+  record_generation(folder, {.number = 2, .writer = "rank 0 (host m, pid 2)", .time = "later"});
+  const Result others = snapshots({folder.string()});
+  EXPECT_EQ(others.exit_code, 0);  // a crash is no damage, and neither is a new start
+  EXPECT_THAT(others.out, AllOf(HasSubstr("unfinished: "), HasSubstr("fenced: generation 2 (rank 0 (host m, pid 2))")));
+}
+
+TEST(SnapshotsCommand, SaysWhatItCanNotLookAt) {
+  const TemporaryFolder folder;
+  folder.write("file", "text");
+  EXPECT_THAT(snapshots({folder.string()}).out, HasSubstr("no snapshots"));
+  for (const auto& [words, text] : std::vector<std::pair<Words, std::string>>{
+           {{}, "no folder was given"},
+           {{""}, "name is empty"},
+           {{"a", "b"}, "2 words were given"},
+           {{"diff", "a"}, "2 words were given"},
+           {{(folder / "none").string()}, "is no folder: No such file or directory"},
+           {{(folder / "file").string()}, "is no folder"},
+           {{"diff", folder.string(), folder.string()}, "is no snapshot"},
+           {{"--deep", folder.string()}, "--deep"}}) {
+    const Result result = snapshots(words);
+    EXPECT_EQ(result.exit_code, 2) << text;
+    EXPECT_THAT(result.err, AllOf(HasSubstr("lockstep snapshots: "), HasSubstr(text)));
+    EXPECT_EQ(result.out, "");
+  }
+  EXPECT_THAT(snapshots({"--help"}).out, AllOf(HasSubstr("diff A B"), HasSubstr("EXIT CODES")));
+}
+
+// A snapshot by itself with one tensor, and two values.
+fs::path write_one(const fs::path& folder, const std::string& tensor, const std::vector<float>& numbers,
+                   std::int64_t steps) {
+  fs::create_directories(folder);
+  record_generation(folder, {.number = 1, .writer = "w", .time = "t"});
+  const TensorSource source{
+      .name = tensor, .shape = {static_cast<std::int64_t>(numbers.size())}, .bytes = std::as_bytes(std::span(numbers))};
+  const TensorSource same{.name = "same", .shape = {0}, .bytes = {}};
+  const std::vector<ItemSource> items{
+      {.item = {.name = "model", .type = "Module", .values = {{}}}, .tensors = {source, same}},
+      {.item = {.name = "optimizer", .type = "AdamW", .values = {{{"steps", steps}, {"lr", 0.5}}}}, .tensors = {}}};
+  write_snapshot(folder, {.step = 1, .generation = 1, .world_size = 1, .time = "t", .writer = "w", .reason = "test"},
+                 items);
+  return folder / "step-000000000001-g000001";
+}
+
+TEST(SnapshotsCommand, SaysWhatTwoDifferInAndByHowMuch) {
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  const TemporaryFolder one, two, three;
+  const std::string a = write_one(one / "run", "w", {1, 2, 3, 0, 5}, 4).string();
+  const std::string b = write_one(two / "run", "w", {1, 2.5, kNan, -0.0f, 5.25}, 8).string();
+  const std::string c = write_one(three / "run", "v", {1, 2, 3, 0, 5}, 4).string();
+
+  const Result same = snapshots({"diff", a, a});
+  EXPECT_EQ(same.exit_code, 0) << same.err;
+  EXPECT_THAT(same.out, HasSubstr("2 tensors are equal, 0 differ"));
+  EXPECT_EQ(json_of(snapshots({"diff", "--json", a, a}))["equal"], true);
+
+  const Result other = snapshots({"diff", a, b});
+  EXPECT_EQ(other.exit_code, 1);
+  EXPECT_THAT(other.out, AllOf(HasSubstr("model: tensor 'w': 4 of 5 elements differ, by at most 0.5; 1 are NaN"),
+                               HasSubstr("optimizer: value steps: 4 in A, 8 in B"), Not(HasSubstr("value lr")),
+                               HasSubstr("1 tensors are equal, 1 differ")));
+  const Json json = json_of(snapshots({"diff", "--json", a, b}));
+  EXPECT_EQ(json["equal"], false);
+  EXPECT_EQ(json["tensors"], Json::parse(R"([{"item": "model", "name": "w", "elements": 5, "different": 4, "nan": 1,
+                                              "largest": 0.5}])"));
+  EXPECT_EQ(json["values"], Json::parse(R"([{"item": "optimizer", "name": "steps", "a": 4, "b": 8}])"));
+
+  const Result renamed = snapshots({"diff", a, c});
+  EXPECT_EQ(renamed.exit_code, 1);
+  EXPECT_THAT(renamed.out, AllOf(HasSubstr("tensor 'w' is in A alone"), HasSubstr("tensor 'v' is in B alone")));
+
+  flip_last_byte(fs::path(b) / "model.safetensors");
+  const Result damaged = snapshots({"diff", a, b});
+  EXPECT_EQ(damaged.exit_code, 2);
+  EXPECT_THAT(damaged.err, HasSubstr("model.safetensors is damaged"));
+}
+
+}  // namespace
+}  // namespace lockstep::e2e
