@@ -7,6 +7,7 @@
 #include <exception>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include <lockstep/base/intra_op_threads.h>
@@ -66,6 +67,12 @@ void add_flags(CLI::App& app, Flags& flags) {
       ->capture_default_str();
   app.add_option("--workers", flags.train.workers, "Loader threads")->check(CLI::Range(0, 64))->capture_default_str();
   app.add_option("--eval-every", flags.eval_every, "Measure on held-out text every so many steps")
+      ->check(positive)
+      ->capture_default_str();
+  auto* snapshots = app.add_option("--snapshot-dir", flags.train.snapshot_dir,
+                                   "Go on from the newest snapshot in this folder, and save there");
+  app.add_option("--snapshot-every", flags.train.snapshot_every, "Steps between snapshots")
+      ->needs(snapshots)
       ->check(positive)
       ->capture_default_str();
   auto* generate =
@@ -130,21 +137,25 @@ void train_and_measure(Flags flags) {
   Gpt model(flags.model);
   model.initialize(flags.train.seed);
   ls::DistributedDataParallel ddp(model, group, {.seed = flags.train.seed});
-  ls::Progress bar(*group, flags.train.steps);
+  std::optional<ls::Progress> bar;
   const auto result = [&] {
     return fmt::format("validation loss {:.4f} (bigram table {:.4f})", evaluate(model, held_out, *group), bigram);
   };
-  bar.note(
-      fmt::format("{}: {} characters to learn, {} held out; {} parameters in {} buckets, {} sequences of {} a step",
-                  flags.text, split.training.size(), split.held_out.size(), model.parameter_count(),
-                  ddp.reducer().plan().buckets.size(), flags.train.batch, flags.model.context));
-  train(ddp, training_windows, flags.train, [&](std::int64_t step, ls::DistributedDataParallel& trained) {
-    bar.step(trained);
+  const auto before_steps = [&](std::int64_t steps) {
+    bar.emplace(*group, flags.train.steps - steps);
+    bar->note(
+        fmt::format("{}: {} characters to learn, {} held out; {} parameters in {} buckets, {} sequences of {} a step",
+                    flags.text, split.training.size(), split.held_out.size(), model.parameter_count(),
+                    ddp.reducer().plan().buckets.size(), flags.train.batch, flags.model.context));
+  };
+  const auto after_step = [&](std::int64_t step, ls::DistributedDataParallel& trained) {
+    bar->step(trained);
     if ((step + 1) % flags.eval_every == 0 && step + 1 < flags.train.steps) {
-      bar.note(fmt::format("step {}: {}", step + 1, result()));
+      bar->note(fmt::format("step {}: {}", step + 1, result()));
     }
-  });
-  bar.finish();
+  };
+  train(ddp, training_windows, flags.train, after_step, before_steps);
+  bar->finish();
   const std::string last = result();
   if (!flags.out.empty()) {
     auto metadata = to_metadata(flags.model);

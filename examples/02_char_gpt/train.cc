@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include <lockstep/optim/adamw.h>
 #include <lockstep/optim/clip.h>
 #include <lockstep/optim/schedule.h>
+#include <lockstep/train/snapshots.h>
 
 namespace char_gpt {
 
@@ -49,7 +51,7 @@ class EvaluationMode {
 }  // namespace
 
 void train(ls::DistributedDataParallel& ddp, const Windows& windows, const TrainOptions& options,
-           const AfterStep& after_step) {
+           const AfterStep& after_step, const BeforeSteps& before_steps) {
   const ls::ProcessGroup& group = *ddp.group();
   // The global batch is split, not multiplied: a step computes the same however many ranks share it.
   ls::data::DataLoader loader(
@@ -60,19 +62,29 @@ void train(ls::DistributedDataParallel& ddp, const Windows& windows, const Train
                                      .floor = options.learning_rate / 10,
                                      .warmup = options.warmup,
                                      .total = options.steps};
-  std::int64_t step = 0;
-  for (std::int64_t epoch = 0; step < options.steps; ++epoch) {
-    loader.set_epoch(epoch);
+  std::optional<ls::Snapshots> snapshots;
+  if (!options.snapshot_dir.empty()) {
+    snapshots.emplace(options.snapshot_dir, ddp, ls::SnapshotOptions{.every = options.snapshot_every});
+    snapshots->add("optimizer", optimizer);
+    snapshots->add("data", loader);
+    snapshots->restore();
+  }
+  if (before_steps) before_steps(ddp.steps());
+  for (std::int64_t epoch = loader.epoch(); ddp.steps() < options.steps; ++epoch) {
+    loader.set_epoch(epoch);  // keeps the place in an epoch that a snapshot has begun
     for (const auto& [x, y, ids] : loader) {
+      const std::int64_t step = ddp.steps();
       optimizer.set_learning_rate(schedule(step));
       ddp.backward(loss_of(ddp(x, ids), y));
       ls::optim::clip_grad_norm(ddp.parameters(), options.clip);
       optimizer.step();
       if (after_step) after_step(step, ddp);
       optimizer.zero_grad();
-      if (++step == options.steps) break;
+      if (snapshots) snapshots->step();
+      if (ddp.steps() == options.steps) break;
     }
   }
+  if (snapshots) snapshots->save("the last step");
 }
 
 double evaluate(Gpt& model, const Windows& windows, ls::ProcessGroup& group) {

@@ -17,20 +17,25 @@ struct TrainOptions {
   std::int64_t steps = 500;
   std::int64_t batch = 16;  // sequences in a step, of all ranks together
   std::uint64_t seed = 1;
-  double learning_rate = 3e-3;  // at the end of the warm-up; a tenth of it at the last step
-  std::int64_t warmup = 20;     // steps
-  double weight_decay = 0.1;    // of matrices
-  double clip = 1.0;            // largest norm of all gradients together
-  int workers = 1;              // loader threads
+  double learning_rate = 3e-3;        // at the end of the warm-up; a tenth of it at the last step
+  std::int64_t warmup = 20;           // steps
+  double weight_decay = 0.1;          // of matrices
+  double clip = 1.0;                  // largest norm of all gradients together
+  int workers = 1;                    // loader threads
+  std::string snapshot_dir;           // where the run goes on from, and saves to; empty: neither
+  std::int64_t snapshot_every = 100;  // steps
 };
 
+// Called once, with the steps that were done before: 0, or those of the snapshot that the run goes on from.
+using BeforeSteps = std::function<void(std::int64_t steps)>;
 // Called after each step, before gradients are dropped.
 using AfterStep = std::function<void(std::int64_t step, lockstep::DistributedDataParallel& ddp)>;
 
 // Trains the model under `ddp` on windows of the training text, epoch after epoch, in an order that depends on the seed
-// alone. Collective. The model is in training mode afterwards.
+// alone, until it has `steps` steps, those of the snapshot that it goes on from among them. Collective. The model is in
+// training mode afterwards.
 void train(lockstep::DistributedDataParallel& ddp, const Windows& windows, const TrainOptions& options,
-           const AfterStep& after_step);
+           const AfterStep& after_step, const BeforeSteps& before_steps = {});
 
 // The mean loss over all targets of all windows, each rank measuring its share. Collective; equal on all ranks.
 double evaluate(Gpt& model, const Windows& windows, lockstep::ProcessGroup& group);

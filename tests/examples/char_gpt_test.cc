@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <regex>
 #include <string>
 #include <vector>
@@ -30,10 +31,11 @@ class CharGptProgram : public ::testing::Test {
   }
 
   std::string file(const std::string& name) const { return (folder_ / name).string(); }
-  std::vector<std::string> command(const std::vector<std::string>& more) const {
-    std::vector<std::string> all{kProgram, "--text",  file("text"), "--layers",  "1",  "--heads",
-                                 "2",      "--embd",  "32",         "--context", "16", "--batch",
-                                 "8",      "--steps", "120",        "--warmup",  "5"};
+  std::vector<std::string> command(const std::vector<std::string>& more, int steps = 120) const {
+    std::vector<std::string> all{
+        kProgram, "--text",  file("text"),         "--layers", "1",       "--heads", "2",
+        "--embd", "32",      "--context",          "16",       "--batch", "8",       "--warmup",
+        "5",      "--steps", std::to_string(steps)};
     all.insert(all.end(), more.begin(), more.end());
     return all;
   }
@@ -131,6 +133,42 @@ TEST_F(CharGptProgram, AFolderThatIsNotThereIsToldBeforeTraining) {
   const Result result = run(command({"--out", file("none/w")}));
   expect_refusal(result, "the folder '" + file("none") + "' is not there");
   EXPECT_EQ(result.err.find("step 1"), std::string::npos) << result.err;
+}
+
+TEST_F(CharGptProgram, KilledAndStartedAgainItEndsWithTheSameBits) {
+  const auto job = [&](std::vector<std::string> flags) {
+    std::vector<std::string> words{LOCKSTEP_BIN_DIR "/lockstep", "run", "-n", "2", "--"};
+    const std::vector<std::string> program = command({"--out", file(flags.front())}, 1000);
+    words.insert(words.end(), program.begin(), program.end());
+    words.insert(words.end(), flags.begin() + 1, flags.end());
+    return words;
+  };
+  const auto bytes_of = [&](const std::string& name) {
+    std::ifstream in(file(name), std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(in), {});
+  };
+  const Result undisturbed = run(job({"undisturbed"}));
+  ASSERT_EQ(undisturbed.exit_code, 0) << undisturbed.err;
+
+  const std::vector<std::string> saving{"killed", "--snapshot-dir", file("run7"), "--snapshot-every", "30"};
+  {
+    Process killed({.command = job(saving)});
+    ASSERT_TRUE(killed.await_output("is saved in"));
+    killed.send(SIGKILL);  // the launcher; its ranks go with it
+    EXPECT_EQ(killed.wait().signal, SIGKILL);
+  }
+  EXPECT_FALSE(fs::exists(file("killed"))) << "it had ended before it was killed";
+  const Result again = run(job(saving));
+  ASSERT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_NE(again.err.find("goes on from step "), std::string::npos) << again.err;
+  EXPECT_EQ(bytes_of("killed"), bytes_of("undisturbed"));
+  EXPECT_EQ(losses(again.out).model, losses(undisturbed.out).model);
+
+  // Once more: there is nothing left to do, and the end is the same.
+  const Result nothing = run(job(saving));
+  ASSERT_EQ(nothing.exit_code, 0) << nothing.err;
+  EXPECT_NE(nothing.err.find("goes on from step 1000"), std::string::npos) << nothing.err;
+  EXPECT_EQ(bytes_of("killed"), bytes_of("undisturbed"));
 }
 
 }  // namespace
