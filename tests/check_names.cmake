@@ -5,7 +5,7 @@
 # SPDX-License-Identifier: Apache-2.0
 cmake_minimum_required(VERSION 3.25)
 
-set(plain base device comm ddp metrics progress tensor autograd train)
+set(plain base device comm ddp metrics progress snapshot tensor autograd train)
 set(of_their_own checkpoint data libtorch nn optim rendezvous store trace)
 
 # As regular expressions. Of a name that went to another namespace, the qualified one.

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The reader in Python of docs/SNAPSHOTS.md, as a user copies it, reads what 02_char_gpt saves."""
+import json
+import pathlib
+import re
+import subprocess
+import tempfile
+import unittest
+
+import numpy
+
+import support
+from support import program
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+STEPS = 6
+
+
+def reader():
+    page = (ROOT / "docs/SNAPSHOTS.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", page, re.S)
+    assert len(blocks) == 1, f"{len(blocks)} blocks of Python in docs/SNAPSHOTS.md"
+    names = {}
+    exec(blocks[0], names)
+    return names
+
+
+class Reader(unittest.TestCase):
+    def test_a_snapshot_is_what_the_program_had(self):
+        with tempfile.TemporaryDirectory() as folder:
+            folder = pathlib.Path(folder)
+            (folder / "text").write_text("banana cabana abacab\n" * 600)
+            subprocess.run(
+                [program("lockstep"), "run", "-n", "2", "--", program("02_char_gpt"), "--text", folder / "text", "--layers", "1",
+                 "--heads", "2", "--embd", "32", "--context", "16", "--batch", "8", "--steps", str(STEPS), "--warmup", "2",
+                 "--out", folder / "out.safetensors", "--snapshot-dir", folder / "run", "--snapshot-every", "3"],
+                check=True, capture_output=True, timeout=300, env=support.environment())
+            names = sorted(path.name for path in (folder / "run").glob("step-*"))
+            self.assertEqual(names[-1], "step-000000000006-g000001")
+            page, newest = reader(), folder / "run" / names[-1]
+            items = page["snapshot"](newest)
+            self.assertEqual(sorted(items), ["data", "model", "optimizer"])
+
+            model = items["model"][1]
+            out = page["tensors"](folder / "out.safetensors")
+            self.assertEqual(sorted(model), sorted(out))
+            for name, tensor in out.items():
+                self.assertEqual(tensor.dtype, numpy.float32)
+                numpy.testing.assert_array_equal(model[name], tensor, err_msg=name)
+
+            values, state = items["optimizer"]
+            self.assertEqual(values["steps"], STEPS)
+            self.assertEqual(sorted(values["params"]), sorted(model))
+            self.assertEqual(sorted(state),
+                             sorted(f"state.{name}.{part}" for name in model for part in ("exp_avg", "exp_avg_sq", "step")))
+            for name in model:
+                self.assertEqual(state[f"state.{name}.exp_avg_sq"].shape, model[name].shape)
+                self.assertTrue((state[f"state.{name}.exp_avg_sq"] >= 0).all())
+            self.assertEqual(items["data"][0]["consumed"], 8 * STEPS)
+            # The members that the page lists, and no others.
+            manifest = json.loads((newest / "manifest.json").read_text())
+            page = (ROOT / "docs/SNAPSHOTS.md").read_text()
+            for member in manifest:
+                self.assertIn(f"`{member}`", page)
+
+
+if __name__ == "__main__":
+    support.main()
