@@ -119,7 +119,8 @@ void write_passage(const Flags& flags) {
   fmt::print("{}\n", generate(model, vocabulary, flags.prompt, flags.generate, flags.temperature, flags.train.seed));
 }
 
-void train_and_measure(Flags flags) {
+// The exit code.
+int train_and_measure(Flags flags) {
   // What every rank would find wrong alike is found before they meet.
   const std::string text = read_text(flags.text);
   const Split split = split_text(text, flags.model.context);
@@ -156,6 +157,7 @@ void train_and_measure(Flags flags) {
   };
   train(ddp, training_windows, flags.train, after_step, before_steps);
   bar->finish();
+  if (ddp.should_stop()) return ddp.exit_code();  // step() has saved it
   const std::string last = result();
   if (!flags.out.empty()) {
     auto metadata = to_metadata(flags.model);
@@ -166,6 +168,7 @@ void train_and_measure(Flags flags) {
     fmt::print("{}\n", last);
     if (!flags.out.empty()) fmt::print("weights saved to {}\n", flags.out);
   }
+  return 0;
 }
 
 }  // namespace
@@ -188,7 +191,7 @@ int main(int argc, char** argv) {
     if (flags.generate > 0) {
       write_passage(flags);
     } else {
-      train_and_measure(flags);
+      return train_and_measure(flags);
     }
   } catch (const std::exception& error) {
     fmt::print(stderr, "02_char_gpt: {}\n", error.what());

@@ -70,7 +70,8 @@ void train(ls::DistributedDataParallel& ddp, const Windows& windows, const Train
     snapshots->restore();
   }
   if (before_steps) before_steps(ddp.steps());
-  for (std::int64_t epoch = loader.epoch(); ddp.steps() < options.steps; ++epoch) {
+  ddp.watch(loader);  // its passes end when the ranks have agreed to stop
+  for (std::int64_t epoch = loader.epoch(); ddp.steps() < options.steps && !ddp.should_stop(); ++epoch) {
     loader.set_epoch(epoch);  // keeps the place in an epoch that a snapshot has begun
     for (const auto& [x, y, ids] : loader) {
       const std::int64_t step = ddp.steps();
@@ -84,7 +85,7 @@ void train(ls::DistributedDataParallel& ddp, const Windows& windows, const Train
       if (ddp.steps() == options.steps) break;
     }
   }
-  if (snapshots) snapshots->save("the last step");
+  if (snapshots && !ddp.should_stop()) snapshots->save("the last step");
 }
 
 double evaluate(Gpt& model, const Windows& windows, ls::ProcessGroup& group) {

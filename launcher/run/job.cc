@@ -16,6 +16,8 @@
 #include "launcher/run/spawn.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/host.h"
+#include "runtime/base/process_state.h"
+#include "runtime/base/procfs.h"
 #include "runtime/base/signal_name.h"
 #include "runtime/net/stream.h"
 
@@ -349,7 +351,9 @@ void Job::check_timers() {
     judge_at_.reset();
     obey(root_cause_.overdue());
   }
-  if (kill_at_ && kill_at_->expired()) {
+  if (kill_at_ && kill_at_->expired() && someone_saves()) {
+    kill_at_ = Deadline::after(options_.grace);
+  } else if (kill_at_ && kill_at_->expired()) {
     kill_at_.reset();
     give_up_at_ = Deadline::after(kUnkillableLimit);
     signal_all(SIGKILL);
@@ -417,8 +421,24 @@ int Job::sum_up() {
   return 128 + stop_.signal();
 }
 
+// After a failure, who has a handler for SIGTERM may be saving what a survivor holds: the last step (Snapshots).
+bool Job::someone_saves() {
+  if (!root_cause_.first_failure() || save_until_.expired()) return false;
+  for (const RankProcess& process : ranks_) {
+    if (!process.running() || process_state(process.pid) == ProcessState::stopped) continue;
+    if (!handles_signal(read_kernel_file(fmt::format("/proc/{}/status", process.pid)), SIGTERM)) continue;
+    if (!std::exchange(waits_for_saving_, true)) {
+      console_.message(fmt::format("rank {} handles SIGTERM, and may be saving: it is given {} s", process.rank,
+                                   std::chrono::duration_cast<std::chrono::seconds>(kSaveLimit).count()));
+    }
+    return true;
+  }
+  return false;
+}
+
 void Job::begin_ending(int signal) {
   kill_at_ = Deadline::after(options_.grace);
+  save_until_ = Deadline::after(kSaveLimit);
   signal_all(signal);
 }
 

@@ -82,6 +82,7 @@ class Job {
   int conclude();
   int sum_up();
   void begin_ending(int signal);
+  bool someone_saves();
   void signal_all(int signal);
   int running() const;
 
@@ -109,6 +110,10 @@ class Job {
   int killed_after_failure_ = 0;      // ranks that outlived the grace period
   StopRequest stop_;
   AgreedStop agreed_;
+  // From the first SIGTERM, for ranks that handle it, after a failure of another.
+  static constexpr std::chrono::seconds kSaveLimit{25};
+  Deadline save_until_ = Deadline::never();
+  bool waits_for_saving_ = false;
   std::optional<Deadline> kill_at_;     // the others have had SIGTERM
   std::optional<Deadline> give_up_at_;  // they have had SIGKILL
 };

@@ -60,4 +60,15 @@ std::optional<ProcessEntry> process_entry(pid_t pid) {
   return parse_process_stat(read_kernel_file(fmt::format("/proc/{}/stat", pid)));
 }
 
+bool handles_signal(std::string_view status, int signal) {
+  constexpr std::string_view kCaught = "\nSigCgt:";
+  const std::size_t found = status.find(kCaught);
+  if (found == std::string_view::npos || signal < 1 || signal > 64) return false;
+  std::string_view mask = status.substr(found + kCaught.size());
+  while (mask.starts_with('\t') || mask.starts_with(' ')) mask.remove_prefix(1);
+  std::uint64_t caught = 0;
+  if (std::from_chars(mask.data(), mask.data() + mask.size(), caught, 16).ec != std::errc()) return false;
+  return (caught >> (signal - 1) & 1) != 0;
+}
+
 }  // namespace lockstep

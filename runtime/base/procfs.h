@@ -33,4 +33,7 @@ std::optional<ProcessEntry> parse_process_stat(std::string_view text);
 // Nothing if there is no such process.
 std::optional<ProcessEntry> process_entry(pid_t pid);
 
+// Whether a text of /proc/PID/status says that the process has a handler for the signal.
+bool handles_signal(std::string_view status, int signal);
+
 }  // namespace lockstep

@@ -10,6 +10,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/safetensors.h"
+#include "lockstep/comm/stop.h"
 #include "lockstep/comm/values.h"
 #include "lockstep/ddp/on_rank0.h"
 #include "runtime/base/hash.h"
@@ -406,6 +407,7 @@ std::optional<RestoredSnapshot> BasicSnapshots::restore() {
     self.is_updating = true;
     if (self.writer) self.writer->wait_copied();
   });
+  if (self.options.stop_on_signals) stop_on_signals(group);
   self.at_fatal_error = std::make_unique<AtFatalError>([&self] { self.rescue(); });
   return restored;
 }

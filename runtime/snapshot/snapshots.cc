@@ -10,6 +10,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/safetensors.h"
+#include "lockstep/comm/stop.h"
 #include "lockstep/ddp/on_rank0.h"
 #include "runtime/base/logging.h"
 #include "runtime/checkpoint/snapshot/generations.h"
@@ -157,6 +158,10 @@ void BasicSnapshots::step() {
   self.report();
   const std::int64_t count = self.steps.count();
   if (self.options.rescue) self.keep_step();
+  if (const auto reason = stop_reason(*self.group); reason && count != self.saved_for_stop) {
+    self.saved_for_stop = count;
+    return save(*reason);
+  }
   if (self.options.every == 0 || count % self.options.every != 0 || count == self.last_saved) return;
   save_behind(fmt::format("every {} steps", self.options.every));
 }

@@ -76,6 +76,7 @@ struct BasicSnapshots::Impl {
   bool is_begun = false;
   std::int64_t generation = 0;
   std::int64_t last_saved = -1;  // or restored: steps
+  std::int64_t saved_for_stop = -1;
   std::vector<KeptItem> kept;
   std::int64_t kept_step = -1;
   bool is_updating = false;  // a backward has ended, and step() was not called since

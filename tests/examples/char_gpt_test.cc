@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // 02_char_gpt as a program: it learns, saves, and a fresh process writes; bad input is told in a line.
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -135,18 +136,32 @@ TEST_F(CharGptProgram, AFolderThatIsNotThereIsToldBeforeTraining) {
   EXPECT_EQ(result.err.find("step 1"), std::string::npos) << result.err;
 }
 
-TEST_F(CharGptProgram, KilledAndStartedAgainItEndsWithTheSameBits) {
-  const auto job = [&](std::vector<std::string> flags) {
-    std::vector<std::string> words{LOCKSTEP_BIN_DIR "/lockstep", "run", "-n", "2", "--"};
+// 1,000 steps of two ranks under the launcher, with snapshots.
+class CharGptJob : public CharGptProgram {
+ protected:
+  // `flags`: the file of weights, then more.
+  std::vector<std::string> job(const std::vector<std::string>& flags) const {
+    // A rank says its pid before it becomes the program.
+    std::vector<std::string> words{LOCKSTEP_BIN_DIR "/lockstep", "run",  "-n", "2", "--", "sh", "-c",
+                                   "echo pid of rank $RANK: $$ >&2; exec \"$@\"", "sh"};
     const std::vector<std::string> program = command({"--out", file(flags.front())}, 1000);
     words.insert(words.end(), program.begin(), program.end());
     words.insert(words.end(), flags.begin() + 1, flags.end());
     return words;
-  };
-  const auto bytes_of = [&](const std::string& name) {
+  }
+  std::string bytes_of(const std::string& name) const {
     std::ifstream in(file(name), std::ios::binary);
-    return std::string(std::istreambuf_iterator<char>(in), {});
-  };
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+  // The number in the first place of `text` where `pattern` has its group.
+  static std::int64_t number_in(const std::string& text, const std::string& pattern) {
+    std::smatch match;
+    EXPECT_TRUE(std::regex_search(text, match, std::regex(pattern))) << pattern << " in " << text;
+    return match.empty() ? -1 : std::stoll(match[1]);
+  }
+};
+
+TEST_F(CharGptJob, KilledAndStartedAgainEndsWithTheSameBits) {
   const Result undisturbed = run(job({"undisturbed"}));
   ASSERT_EQ(undisturbed.exit_code, 0) << undisturbed.err;
 
@@ -169,6 +184,47 @@ TEST_F(CharGptProgram, KilledAndStartedAgainItEndsWithTheSameBits) {
   ASSERT_EQ(nothing.exit_code, 0) << nothing.err;
   EXPECT_NE(nothing.err.find("goes on from step 1000"), std::string::npos) << nothing.err;
   EXPECT_EQ(bytes_of("killed"), bytes_of("undisturbed"));
+}
+
+TEST_F(CharGptJob, WhoseRankIsKilledGoesOnFromItsLastStep) {
+  const Result undisturbed = run(job({"undisturbed"}));
+  ASSERT_EQ(undisturbed.exit_code, 0) << undisturbed.err;
+  for (const int dead : {0, 1}) {
+    const std::string name = "killed" + std::to_string(dead);
+    const std::vector<std::string> saving{name, "--snapshot-dir", file("of_" + name), "--snapshot-every", "30"};
+    Process hurt({.command = job(saving)});
+    ASSERT_TRUE(hurt.await_output("is saved in"));
+    const auto pid = number_in(hurt.err(), "pid of rank " + std::to_string(dead) + ": ([0-9]+)");
+    ASSERT_GT(pid, 0);
+    ::kill(static_cast<pid_t>(pid), SIGKILL);
+    const Result result = hurt.wait();
+    EXPECT_EQ(result.exit_code, 128 + SIGKILL);
+    EXPECT_FALSE(fs::exists(file(name))) << "it had ended before a rank was killed";
+    const auto step = number_in(result.err, "step ([0-9]+), the last that rank " + std::to_string(1 - dead));
+    const Result again = run(job(saving));
+    ASSERT_EQ(again.exit_code, 0) << again.err;
+    EXPECT_EQ(number_in(again.err, "goes on from step ([0-9]+)"), step);
+    EXPECT_EQ(bytes_of(name), bytes_of("undisturbed"));
+  }
+}
+
+TEST_F(CharGptJob, ThatIsAskedToStopSavesAndIsToBeStartedAgain) {
+  const Result undisturbed = run(job({"undisturbed"}));
+  ASSERT_EQ(undisturbed.exit_code, 0) << undisturbed.err;
+  const std::vector<std::string> saving{"stopped", "--snapshot-dir", file("run7"), "--snapshot-every", "30"};
+  for (const int signal : {SIGTERM, SIGUSR1}) {
+    Process asked({.command = job(saving)});
+    ASSERT_TRUE(asked.await_output("is saved in"));
+    asked.send(signal);
+    const Result result = asked.wait();
+    EXPECT_EQ(result.exit_code, 75) << result.err;
+    EXPECT_FALSE(fs::exists(file("stopped"))) << "it had ended before it was asked";
+    const auto step = number_in(result.err, "stopped after step ([0-9]+)");
+    EXPECT_NE(result.err.find("step " + std::to_string(step) + " is saved in"), std::string::npos) << result.err;
+  }
+  const Result again = run(job(saving));
+  ASSERT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_EQ(bytes_of("stopped"), bytes_of("undisturbed"));
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr SealedFormat kFormat{.name = "lockstep generation", .version = 1, .most_depth = 1};
+constexpr SealedFormat kGenerationFormat{.name = "lockstep generation", .version = 1, .most_depth = 1};
 constexpr std::string_view kPrefix = "generation-";
 constexpr std::string_view kSuffix = ".json";
 constexpr std::string_view kClaim = ".json.claim.";
@@ -32,7 +32,7 @@ std::string name_of(std::int64_t number) { return fmt::format("{}{:06}{}", kPref
 
 Generation read_generation(const fs::path& path, std::int64_t number) {
   try {
-    const nlohmann::json json = unseal(read_text(path), kFormat, "the record");
+    const nlohmann::json json = unseal(read_text(path), kGenerationFormat, "the record");
     Generation generation{.number = json.at("generation").get<std::int64_t>(),
                           .writer = json.at("writer").get<std::string>(),
                           .time = json.at("time").get<std::string>()};
@@ -69,7 +69,7 @@ void record_generation(const fs::path& folder, const Generation& generation) {
   const fs::path path = folder / name_of(generation.number);
   static std::atomic<unsigned> claims{0};
   const fs::path claim = path.string() + fmt::format(".claim.{:016x}.{}", process_token(), ++claims);
-  write_text(claim, seal(std::move(json), kFormat));
+  write_text(claim, seal(std::move(json), kGenerationFormat));
   // Of two that claim one number, link(2) takes one, on a network file system too.
   observe({.kind = StorageOperation::Kind::link, .path = claim, .to = path});
   const int error = ::link(claim.c_str(), path.c_str()) == 0 ? 0 : errno;

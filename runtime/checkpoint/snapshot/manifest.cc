@@ -22,7 +22,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int kMostDepth = 7;  // manifest, items, item, values of all ranks, of one, a list, a number that is none
-constexpr SealedFormat kFormat{.name = "lockstep snapshot", .version = 1, .most_depth = kMostDepth};
+constexpr SealedFormat kManifestFormat{.name = "lockstep snapshot", .version = 1, .most_depth = kMostDepth};
 constexpr std::array<const char*, 2> kItemKinds{"replicated", "per_rank"};
 constexpr std::array<const char*, 3> kAtAnotherSize{"refuse", "sum", "drop"};
 // JSON has no such numbers.
@@ -251,7 +251,7 @@ std::string to_text(const Manifest& manifest) {
     }
     json["items"].push_back(std::move(one));
   }
-  return seal(std::move(json), kFormat);
+  return seal(std::move(json), kManifestFormat);
 }
 
 std::string to_text(const SnapshotValues& values) { return dump_json(json_of(values)); }
@@ -261,7 +261,7 @@ SnapshotValues values_from_text(std::string_view text) {
 }
 
 Manifest manifest_from_text(std::string_view text) {
-  const Json json = unseal(text, kFormat, "the manifest");
+  const Json json = unseal(text, kManifestFormat, "the manifest");
   Manifest manifest{.step = count_at<std::int64_t>(json, "step", "it"),
                     .generation = count_at<std::int64_t>(json, "generation", "it"),
                     .world_size = count_at<int>(json, "world_size", "it"),

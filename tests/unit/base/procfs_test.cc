@@ -2,6 +2,7 @@
 #include "runtime/base/procfs.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <unistd.h>
 
 namespace lockstep {
@@ -29,6 +30,20 @@ TEST(ProcessStat, OfThisProcess) {
   ASSERT_TRUE(entry);
   EXPECT_EQ(entry->parent, getppid());
   EXPECT_GT(entry->start, 0);
+}
+
+TEST(HandlesSignal, SaysWhatTheMaskOfCaughtSignalsSays) {
+  const std::string status = "Name:\ta\nSigIgn:\tffffffffffffffff\nSigCgt:\t0000000000004002\nCapInh:\t0\n";
+  EXPECT_TRUE(handles_signal(status, SIGTERM));
+  EXPECT_TRUE(handles_signal(status, SIGINT));
+  EXPECT_FALSE(handles_signal(status, SIGUSR1));
+  for (const int signal : {-1, 0, 65}) EXPECT_FALSE(handles_signal(status, signal));
+  for (const auto* bad : {"", "SigCgt:", "\nSigCgt:\n", "\nSigCgt:\tx"})
+    EXPECT_FALSE(handles_signal(bad, SIGTERM)) << bad;
+  const auto before = ::signal(SIGUSR2, [](int) {});
+  EXPECT_TRUE(handles_signal(read_kernel_file("/proc/self/status"), SIGUSR2));
+  ::signal(SIGUSR2, before);
+  EXPECT_FALSE(handles_signal(read_kernel_file("/proc/self/status"), SIGUSR2));
 }
 
 }  // namespace

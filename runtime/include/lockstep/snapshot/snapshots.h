@@ -14,7 +14,9 @@
 //       optimizer.step();
 //       snapshots.step();                             // last in the loop
 //     }
+//     if (ddp.should_stop()) break;                   // all ranks, after one step, which is saved
 //   }
+//   return ddp.exit_code();                           // 75 after a signal: there is more to do
 //
 // A snapshot is a folder, run7/step-..., whole or not there: safetensors files and a manifest, described in
 // docs/SNAPSHOTS.md. What is saved is the state at step(), and nothing of a later one, and it is written by a thread
@@ -66,6 +68,9 @@ struct SnapshotOptions {
   // When a rank has died, and with any other error that ends the run, one of the others saves the last step that was
   // finished: its replica is whole.
   bool rescue = true;
+  // restore() calls lockstep::stop_on_signals() (comm/stop.h): SIGTERM, SIGINT and SIGUSR1 of any rank ask for an end
+  // after the same step on all, whose step() saves. Under `lockstep run` it also gives a rescue the time that it takes.
+  bool stop_on_signals = true;
   RestoreOptions restore = {};
 };
 
@@ -127,8 +132,8 @@ class LOCKSTEP_API BasicSnapshots {
   // that another job uses; with too little room on the disk for one snapshot. PeerLost and the like from the group.
   std::optional<RestoredSnapshot> restore();
   // At the end of each step of training, once parameters and whatever belongs to them are written. Saves in every
-  // SnapshotOptions::every-th; if the one before is still being written it is left out, with a line. InvalidArgument
-  // before restore().
+  // SnapshotOptions::every-th, and, before it returns, the one in which all ranks have agreed to stop; if the one
+  // before is still being written it is left out, with a line. InvalidArgument before restore().
   void step();
   // Saves this step, as step() does where one is due.
   void save_behind(std::string_view reason);
