@@ -156,10 +156,25 @@ void settle(const Node& node, std::unordered_map<const void*, int>& uses, const 
   }
 }
 
+// A gradient that this walk would leave on one rank alone: the optimizer's step would part the replicas.
+void refuse_held(const Walk& walk) {
+  for (const auto& node : walk.nodes) {
+    for (const Edge& edge : node->inputs()) {
+      if (!edge.leaf.grad_held()) continue;
+      throw InvalidArgument(
+          fmt::format("backward: the loss depends on a parameter {} of a DistributedDataParallel, and its gradient "
+                      "would be this rank's alone; call ddp.backward(loss), with a loss of ddp(x), in place of "
+                      "lockstep::backward(loss)",
+                      edge.leaf.str()));
+    }
+  }
+}
+
 }  // namespace
 
 void backward(const Tensor& loss, float seed, const BackwardOptions& options) {
   Walk walk = plan("backward", loss);
+  if (!options.into_held) refuse_held(walk);
   const FreeAtEnd free_at_end(walk, !options.retain_graph);
   const NoGrad no_grad;
   Pending pending;

@@ -18,6 +18,7 @@ struct Tensor::Impl {
   std::shared_ptr<GraphNode> node;
   Tensor gradient;            // memory for it, once there is some
   bool has_gradient = false;  // whether that memory holds one
+  int gradient_holders = 0;
 
   std::byte* data() const { return storage->data() == nullptr ? nullptr : storage->data() + offset; }
   std::size_t bytes() const { return static_cast<std::size_t>(shape.count()) * size_of(dtype); }
@@ -237,6 +238,10 @@ void Tensor::unbind_grad() const {
   impl.gradient = {};
   impl.has_gradient = false;
 }
+
+void Tensor::hold_grad() const { ++checked().gradient_holders; }
+void Tensor::release_grad() const { --checked().gradient_holders; }
+bool Tensor::grad_held() const { return impl_ && impl_->gradient_holders > 0; }
 
 void Tensor::clear_grad() const { checked().has_gradient = false; }
 

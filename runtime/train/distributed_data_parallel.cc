@@ -61,6 +61,7 @@ DistributedDataParallel::DistributedDataParallel(nn::Module& model, std::shared_
   std::vector<BufferView> values;
   for (const Tensor& parameter : parameters_) values.push_back(parameter.view());
   broadcast_parameters(*group_, values);
+  for (const Tensor& parameter : parameters_) parameter.hold_grad();  // last: the destructor lets go
 }
 
 std::vector<NamedBuffer> DistributedDataParallel::state() const {
@@ -86,8 +87,10 @@ void DistributedDataParallel::watch(DataIdentity identity) { divergence_->watch(
 
 DistributedDataParallel::~DistributedDataParallel() {
   failure_->tell_if_unwinding(reducer_.accumulating());
-  if (!planned_) return;
-  for (const Tensor& parameter : parameters_) parameter.unbind_grad();
+  for (const Tensor& parameter : parameters_) {
+    parameter.release_grad();
+    if (planned_) parameter.unbind_grad();
+  }
 }
 
 // Between micro-batches the others count on this rank for the step; else an exception may be caught.
@@ -232,7 +235,7 @@ void DistributedDataParallel::run_backward(const Tensor& loss) {
     overlap_ ? reducer_.mark_ready(found->second) : held.push_back(found->second);
   };
   lockstep::backward(loss, static_cast<float>(loss_ == Loss::mean ? weight : std::min<std::int64_t>(weight, 1)),
-                     {.accumulate = true, .on_leaf_ready = on_leaf_ready});
+                     {.accumulate = true, .into_held = true, .on_leaf_ready = on_leaf_ready});
   for (const int parameter : held) reducer_.mark_ready(parameter);
   finish_step();
 }

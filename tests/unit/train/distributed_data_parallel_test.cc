@@ -31,7 +31,9 @@ Tensor loss_of(const Tensor& y) { return mean(y * y); }
 
 std::vector<std::vector<float>> gradients(const nn::Module& model) {
   std::vector<std::vector<float>> all;
-  for (const Tensor& parameter : model.parameters()) all.push_back(parameter.grad().to_vector());
+  for (const Tensor& parameter : model.parameters()) {
+    all.push_back(parameter.has_grad() ? parameter.grad().to_vector() : std::vector<float>());
+  }
   return all;
 }
 
@@ -221,6 +223,40 @@ TEST(DistributedDataParallel, AForwardThatRecordsNothingLeavesThePendingWeight) 
       },
       InvalidArgument)
       << "no forward with a backward went through ddp";
+}
+
+TEST(DistributedDataParallel, AFreeBackwardIntoItsParametersIsRefused) {
+  nn::Sequential model = mlp();
+  const auto expect_refused = [&](const Tensor& loss) {
+    const auto before = gradients(model);
+    try {
+      backward(loss);
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const InvalidArgument& error) {
+      EXPECT_NE(std::string(error.what()).find("call ddp.backward(loss)"), std::string::npos) << error.what();
+    }
+    EXPECT_EQ(gradients(model), before) << "no gradient was touched";
+  };
+  {
+    auto first = std::make_unique<DistributedDataParallel>(model, testing::single_group());
+    expect_refused(loss_of((*first)(input(5))));
+    expect_refused(loss_of(model(input(5))));
+    first->backward(loss_of((*first)(input(5))));
+    expect_refused(loss_of(model(input(5))));
+    const DistributedDataParallel second(model, testing::single_group());
+    first.reset();
+    expect_refused(loss_of(model(input(5))));
+  }
+  backward(loss_of(model(input(5))));
+  expect_close(gradients(model), plain_gradients(input(5)));
+}
+
+TEST(DistributedDataParallel, AFreeBackwardPastItsParametersIsNot) {
+  nn::Sequential model = mlp();
+  DistributedDataParallel ddp(model, testing::single_group());
+  const Tensor x = input(5).set_requires_grad();
+  backward(loss_of(x));
+  EXPECT_TRUE(x.has_grad());
 }
 
 TEST(DistributedDataParallel, WhenItGoesTheModelKeepsNoGradientOfTheArena) {

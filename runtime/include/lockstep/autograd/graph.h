@@ -24,6 +24,8 @@ struct BackwardOptions {
   // False: a leaf's first contribution of this walk overwrites what its gradient held, later ones add (leaves that the
   // loss does not depend on are left alone). True: all add to the gradient that is there, if there is one.
   bool accumulate = true;
+  // True lets the walk write gradients that are held (Tensor::hold_grad), as those of a live DistributedDataParallel.
+  bool into_held = false;
   // True keeps the tape, so that it can be walked again.
   bool retain_graph = false;
   // Called on the calling thread, once per leaf the loss depends on, when its gradient is final. What it throws ends
@@ -33,8 +35,9 @@ struct BackwardOptions {
 
 // Adds seed * d(loss)/d(leaf) to the gradient of every leaf. With the batch's weight as the seed, the gradients of a
 // mean loss add up over micro-batches and ranks as sums.
-// InvalidArgument if the loss has not exactly one element, depends on no leaf, or its tape was freed by an earlier
-// backward; no gradient was touched then.
+// InvalidArgument if the loss has not exactly one element, depends on no leaf, or on one that a live
+// DistributedDataParallel holds (call its backward(loss), which sums over the ranks), or its tape was freed by an
+// earlier backward; no gradient was touched then.
 LOCKSTEP_API void backward(const Tensor& loss, float seed = 1.0f, const BackwardOptions& options = {});
 
 // The leaves in the order in which backward(loss) will call on_leaf_ready. Read off the tape, nothing is computed.

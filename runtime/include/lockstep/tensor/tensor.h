@@ -116,6 +116,10 @@ class LOCKSTEP_API Tensor {
   // bind_grad or unbind_grad.
   void bind_grad(float* memory) const;
   void unbind_grad() const;
+  // For DDP, while it sums this leaf's gradient over ranks: a plain backward() refuses to write it. Calls are counted.
+  void hold_grad() const;
+  void release_grad() const;
+  bool grad_held() const;
   // There is no gradient from now on; memory stays. The next contribution overwrites it.
   void clear_grad() const;
   // For whoever computes a gradient: the memory to write to (made if there is none), with the shape of this tensor.

@@ -18,6 +18,7 @@
 //
 // lockstep::libtorch::DistributedDataParallel has the same verbs; docs/LIBTORCH.md lists what differs, and why. Above
 // all, backward() is a call of this object, which hears of the tape no other way; torch's is the loss's, or ddp's.
+// While this object lives, lockstep::backward() of a loss that depends on its parameters throws InvalidArgument.
 //
 // Threads: one. Collective: the constructor and every synchronised backward(); all ranks take part in the same order.
 // Failure: throws what the group throws (PeerLost, Timeout, Mismatch), sticky. Mismatch from the constructor names the
