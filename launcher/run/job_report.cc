@@ -13,10 +13,16 @@ std::string who(const RankProcess& process, const std::string& host, const std::
   return fmt::format("rank {} (host {}, pid {}) {}", process.rank, host, process.pid, how);
 }
 
+// The launcher's own word of a rank that ended while others waited for it at the start.
+bool has_not_come(const Cause* cause) {
+  return cause != nullptr && cause->reporter < 0 && cause->kind == Cause::Kind::left;
+}
+
 // How the first failure came to be one.
 std::string how_it_failed(const RootCause& root_cause) {
   const Cause* const cause = root_cause.cause();
   if (const auto& ending = root_cause.ending()) {
+    if (has_not_come(cause)) return fmt::format("{} before it came to init_process_group", ending->describe());
     return ending->ok() ? "exited with code 0 while the others still needed it" : ending->describe();
   }
   if (cause == nullptr) return "has failed and still runs";
@@ -41,13 +47,17 @@ FailureReport describe_failure(const RootCause& root_cause, const RankProcess& p
                                std::chrono::duration<double> age, int running) {
   FailureReport report;
   const Cause* const cause = root_cause.cause();
-  // Of a rank that has not ended the store, or the launcher's own look at it, says it all.
-  const bool is_told = !root_cause.ending() && cause != nullptr && cause->reporter < 0;
+  if (const Cause* const difference = root_cause.disagreement()) {
+    report.message = fmt::format("the ranks disagree: {}{}", difference->text, ending_of_others(running));
+    return report;
+  }
+  // Of a rank that has not ended, or not come, the store, or the launcher's own look at it, says it all.
+  const bool is_told = cause != nullptr && cause->reporter < 0 && (!root_cause.ending() || has_not_come(cause));
   report.message = (is_told ? cause->text
                             : fmt::format("{} {:.1f} s after the start", who(process, host, how_it_failed(root_cause)),
                                           age.count())) +
                    ending_of_others(root_cause.ending() ? running : running - 1);
-  if (root_cause.ending()) {
+  if (root_cause.ending() && !is_told) {
     if (const auto hint = root_cause.ending()->hint(); !hint.empty()) report.details.push_back("  hint: " + hint);
   }
   if (cause != nullptr && !is_told) {
@@ -93,6 +103,9 @@ std::string summarise_failure(const RootCause& root_cause, int killed, std::chro
   const int others = root_cause.others();
   if (others > 0) rest = fmt::format("; {} ended after it", count_of(others, "other rank"));
   if (killed > 0) rest += fmt::format(" ({} of them by SIGKILL, {} ms after SIGTERM)", killed, grace.count());
+  if (root_cause.disagreement() != nullptr) {
+    return fmt::format("the ranks disagree, as said above; exit code {}", root_cause.exit_code());
+  }
   return fmt::format("rank {} failed first: it {}{}; exit code {}", *root_cause.first_failure(),
                      how_it_failed(root_cause), rest, root_cause.exit_code());
 }

@@ -90,6 +90,18 @@ std::optional<MissingRanks::Report> MissingRanks::look(ObservedClock::Time now,
   return report;
 }
 
+std::vector<int> ended_before_they_came(int world_size, std::span<const membership::MemberView> members,
+                                        std::span<const int> ended) {
+  std::set<int> missed;
+  for (const auto& [name, scope] : registered_by_scope(members, world_size)) {
+    if (scope.present == 0) continue;
+    for (const int rank : ended) {
+      if (!scope.seen.contains(rank)) missed.insert(rank);
+    }
+  }
+  return {missed.begin(), missed.end()};
+}
+
 std::string describe_missing(const MissingRanks::Report& report, std::span<const RankProcess> ranks) {
   const auto describe_rank = [&](int rank) { return describe(ranks[static_cast<std::size_t>(rank)]); };
   return fmt::format("{} of {} {} waited for {:.0f} s in init_process_group; missing: {}", report.present,

@@ -44,6 +44,11 @@ class MissingRanks {
   std::map<std::string, Wait, std::less<>> waits_;  // by scope
 };
 
+// Those of `ended`, ranks whose processes have ended, that have not registered in a scope where others are present and
+// wait: they will not come.
+std::vector<int> ended_before_they_came(int world_size, std::span<const membership::MemberView> members,
+                                        std::span<const int> ended);
+
 // One line: who waits how long, and of each of the missing its process and what the kernel says that it does.
 std::string describe_missing(const MissingRanks::Report& report, std::span<const RankProcess> ranks);
 

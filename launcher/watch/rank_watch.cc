@@ -35,8 +35,27 @@ std::vector<RankWatch::Finding> RankWatch::look(std::span<const RankProcess> ran
   for (const auto& rank : ranks) {
     if (rank.running()) look_for_stopped(rank, members, findings);
   }
+  look_for_ended(ranks, members, findings);
   if (const auto report = missing_.look(now, members)) findings.push_back({.text = describe_missing(*report, ranks)});
   return findings;
+}
+
+void RankWatch::look_for_ended(std::span<const RankProcess> ranks, const Members& members,
+                               std::vector<Finding>& findings) const {
+  std::vector<int> ended;
+  for (const auto& rank : ranks) {
+    if (rank.ending) ended.push_back(rank.rank);
+  }
+  for (const int missed : ended_before_they_came(options_.ranks, members, ended)) {
+    const RankProcess& rank = ranks[static_cast<std::size_t>(missed)];
+    findings.push_back({.cause = Cause{.kind = Cause::Kind::left,
+                                       .rank = missed,
+                                       .host = options_.host,
+                                       .pid = rank.pid,
+                                       .text = fmt::format("rank {} (host {}, pid {}) {} before it came to "
+                                                           "init_process_group, where others wait for it",
+                                                           missed, options_.host, rank.pid, rank.ending->describe())}});
+  }
 }
 
 void RankWatch::look_for_stopped(const RankProcess& rank, const Members& members, std::vector<Finding>& findings) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the launcher finds out by itself about ranks that still run: stopped, missing at the start.
+// What the launcher finds out by itself about ranks: stopped, missing at the start, ended before they came to it.
 //
 // Asks the kernel and the store, every kLook. Main thread only.
 #pragma once
@@ -43,6 +43,7 @@ class RankWatch {
 
  private:
   using Members = std::vector<membership::MemberView>;
+  void look_for_ended(std::span<const RankProcess> ranks, const Members& members, std::vector<Finding>& findings) const;
   void look_for_stopped(const RankProcess& rank, const Members& members, std::vector<Finding>& findings);
 
   Options options_;

@@ -26,6 +26,7 @@ void RootCause::all_have_met() {
   if (has_begun_) return;
   for (Rank& rank : ranks_) rank = {.ending = rank.ending};
   implications_ = 0;
+  disagreement_.reset();
 }
 
 std::chrono::milliseconds RootCause::patience(std::chrono::milliseconds grace) const {
@@ -42,7 +43,10 @@ RootCause::Step RootCause::heard(const Cause& cause) {
     witness.is_witness = true;
     if (is_rank(cause.rank) && witness.accuses < 0) witness.accuses = cause.rank;
   }
-  if (!is_rank(cause.rank)) return judge();
+  if (!is_rank(cause.rank)) {
+    if (cause.kind == Cause::Kind::mismatch && !disagreement_) disagreement_ = cause;
+    return judge();
+  }
   Rank& it = at(cause.rank);
   implicate(cause.rank);
   if (is_rank(cause.reporter) && cause.reporter != cause.rank) {
@@ -50,8 +54,9 @@ RootCause::Step RootCause::heard(const Cause& cause) {
   } else if (!it.word || (cause.reporter == cause.rank && it.word->reporter != cause.rank)) {
     it.word = cause;
   }
-  // Such a rank does not end by itself. One that ended with 0 and without a goodbye has hurt nobody unless others fail.
-  if (cause.reporter < 0 && cause.kind == Cause::Kind::silent) has_begun_ = true;
+  // A silent rank does not end by itself, and one that has ended before it came is waited for in vain. One that ended
+  // with 0 and without a goodbye has hurt nobody unless others fail.
+  if (cause.reporter < 0 && (cause.kind == Cause::Kind::silent || cause.kind == Cause::Kind::left)) has_begun_ = true;
   return judge();
 }
 
@@ -135,6 +140,11 @@ const Cause* RootCause::cause() const {
   if (it.word && it.word->kind == Cause::Kind::silent) return &*it.word;
   if (it.accusation) return &*it.accusation;
   return it.word ? &*it.word : nullptr;
+}
+
+const Cause* RootCause::disagreement() const {
+  if (!first_failure_ || !disagreement_ || !circle_.empty() || !ending_ || ending_->by_signal) return nullptr;
+  return at(*first_failure_).is_witness && at(*first_failure_).accuses < 0 ? &*disagreement_ : nullptr;
 }
 
 int RootCause::exit_code() const {

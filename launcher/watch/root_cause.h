@@ -4,7 +4,8 @@
 //
 // A rank that ended badly, or was accused, or of which the store has bad news, is implicated. A rank that accuses
 // another, or whose exit code says that it lost one, is a witness: whatever it does later is a consequence. The root is
-// an implicated rank that accuses nobody; of several, the one that was implicated first. It may be busy with its own
+// an implicated rank that accuses nobody; of several, the one that was implicated first. Ranks that found a difference
+// among them are witnesses of it, and where nobody else failed it has no root. A root may be busy with its own
 // end, and a SIGTERM would hide what that is: its end is awaited, but not for long. docs/ATTRIBUTION.md has the rules
 // for users.
 #pragma once
@@ -51,6 +52,9 @@ class RootCause {
   const Cause* cause() const;
   // How the first failure had ended when it was named; nullopt: it was running.
   const std::optional<ExitStatus>& ending() const { return ending_; }
+  // What the ranks found to differ among them, where every rank that failed did so for that: then nobody is to blame,
+  // and first_failure() is only the first that ended. Null if nothing is, as a rule.
+  const Cause* disagreement() const;
   // Ranks that were roots just as much when the first failure was named: they failed by themselves.
   const std::vector<int>& other_roots() const { return other_roots_; }
   // Ranks that accuse each other in a circle, so that none is the root; empty as a rule.
@@ -94,7 +98,8 @@ class RootCause {
   bool has_begun_ = false;  // a rank ended badly, or will not end: the job is over
   bool awaits_ = false;
   std::optional<int> first_failure_;
-  std::optional<int> first_witness_;  // that ended
+  std::optional<int> first_witness_;   // that ended
+  std::optional<Cause> disagreement_;  // the first Mismatch that was told of no single rank
   std::optional<ExitStatus> ending_;
   std::vector<int> other_roots_;
   std::vector<int> circle_;

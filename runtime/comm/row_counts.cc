@@ -6,19 +6,18 @@
 #include <array>
 #include <span>
 
-#include "lockstep/base/error.h"
 #include "runtime/base/hash.h"
+#include "runtime/comm/disagreement.h"
 
 namespace lockstep::comm {
 namespace {
 
 [[noreturn]] void throw_unlike(ProcessGroup& group, std::string_view operation, const std::string& kind) {
   const std::vector<std::string> kinds = all_gather_text(group, kind);
-  await_all_told(group);
   std::size_t rank = 0;
   while (rank + 1 < kinds.size() && kinds[rank] == kinds[0]) ++rank;
-  throw Mismatch(fmt::format("{}: rank 0 gave rows like {}, rank {} like {}; they must be alike", operation, kinds[0],
-                             rank, kinds[rank]));
+  throw_disagreement(group, fmt::format("{}: rank 0 gave rows like {}, rank {} like {}; they must be alike", operation,
+                                        kinds[0], rank, kinds[rank]));
 }
 
 }  // namespace

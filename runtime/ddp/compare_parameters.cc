@@ -11,6 +11,7 @@
 #include "lockstep/rendezvous/roster.h"
 #include "runtime/base/hash.h"
 #include "runtime/base/record.h"
+#include "runtime/comm/disagreement.h"
 #include "runtime/rendezvous/consensus.h"
 
 namespace lockstep {
@@ -98,11 +99,11 @@ void compare_parameters(ProcessGroup& group, std::span<const ParameterSpec> spec
     return first_difference(options, lists);
   };
   const std::string difference = consensus_on("list").decide(tells ? packed : "", judge, deadline);
-  await_all_told(group);  // rank 0 may host the store, from which the others still read the difference
-  throw Mismatch(
-      fmt::format("Reducer: the ranks train different models. First difference, {}. Build the same model, "
-                  "with its parameters in the same order and the same options, on every rank{}{}",
-                  difference, remedy.empty() ? "" : "; ", remedy));
+  // It waits for all: rank 0 may host the store, from which the others still read the difference.
+  comm::throw_disagreement(
+      group, fmt::format("Reducer: the ranks train different models. First difference, {}. Build the same model, "
+                         "with its parameters in the same order and the same options, on every rank{}{}",
+                         difference, remedy.empty() ? "" : "; ", remedy));
 }
 
 }  // namespace lockstep

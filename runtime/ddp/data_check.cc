@@ -6,10 +6,8 @@
 
 #include <utility>
 
-#include "lockstep/base/cause.h"
-#include "lockstep/base/error.h"
 #include "runtime/base/hash.h"
-#include "runtime/comm/roster_cause.h"
+#include "runtime/comm/disagreement.h"
 #include "runtime/ddp/compare_parameters.h"
 #include "runtime/ddp/gather_numbers.h"
 
@@ -67,15 +65,13 @@ void DataCheck::judge(const NotedStep& noted) {
   }
   if (noted.of_all.data != 0) return;
   const std::string text = differences(mine, gather_numbers(*group_, words_of(mine)));
-  await_all_told(*group_);
-  Cause cause = comm::cause_about(
-      group_->roster(), Cause::Kind::mismatch, -1, group_->rank(),
+  comm::throw_disagreement(
+      *group_,
       fmt::format(
           "DistributedDataParallel: the ranks read different data in step {}: {}. Give every rank's sampler the "
           "same numbers, watch() its loader, and call set_epoch() on all",
-          noted.step, text));
-  cause.step = noted.step;
-  throw_error(cause);
+          noted.step, text),
+      -1, noted.step);
 }
 
 }  // namespace lockstep

@@ -5,10 +5,8 @@
 
 #include <utility>
 
-#include "lockstep/base/cause.h"
-#include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
-#include "runtime/comm/roster_cause.h"
+#include "runtime/comm/disagreement.h"
 
 namespace lockstep {
 namespace {
@@ -73,10 +71,8 @@ void DivergenceCheck::throw_mismatch(std::int64_t seen_in, const ReplicaComparis
                                          : fmt::format("between step {} and step {}", equal_in_, seen_in);
   // Of two replicas that differ nobody knows which one is wrong.
   const int rank = group_->size() > 2 && comparison.ranks.size() == 1 ? comparison.ranks.front() : -1;
-  Cause cause = comm::cause_about(group_->roster(), Cause::Kind::mismatch, rank, group_->rank(),
-                                  describe_divergence(comparison, fmt::format("; they came apart {}", when)));
-  cause.step = seen_in;
-  throw_error(cause);
+  comm::throw_disagreement(*group_, describe_divergence(comparison, fmt::format("; they came apart {}", when)), rank,
+                           seen_in);
 }
 
 }  // namespace lockstep

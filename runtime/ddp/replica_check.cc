@@ -12,6 +12,7 @@
 #include "lockstep/device/device_runtime.h"
 #include "lockstep/rendezvous/roster.h"
 #include "runtime/base/hash.h"
+#include "runtime/comm/disagreement.h"
 #include "runtime/ddp/gather_numbers.h"
 
 namespace lockstep {
@@ -108,9 +109,9 @@ ReplicaComparison compare_replicas(ProcessGroup& group, std::span<const NamedBuf
     count_by_rank.push_back(all[i + 1]);
   }
   if (!outliers(count_by_rank).empty()) {
-    await_all_told(group);
-    throw Mismatch(fmt::format("replica check: {}: the ranks passed {} parameters, by rank; pass the same on all",
-                               describe_outliers(count_by_rank), fmt::join(count_by_rank, ", ")));
+    comm::throw_disagreement(
+        group, fmt::format("replica check: {}: the ranks passed {} parameters, by rank; pass the same on all",
+                           describe_outliers(count_by_rank), fmt::join(count_by_rank, ", ")));
   }
   ReplicaComparison comparison{.hash = mine, .ranks = outliers(hash_by_rank)};
   if (!comparison.are_equal()) comparison.difference = first_difference_of(group, buffers, hashes);
@@ -127,7 +128,7 @@ std::string describe_divergence(const ReplicaComparison& comparison, std::string
 
 std::uint64_t check_replicas(ProcessGroup& group, std::span<const NamedBuffer> buffers) {
   const ReplicaComparison comparison = compare_replicas(group, buffers);
-  if (!comparison.are_equal()) throw Mismatch(describe_divergence(comparison));
+  if (!comparison.are_equal()) comm::throw_disagreement(group, describe_divergence(comparison));
   return comparison.hash;
 }
 

@@ -13,6 +13,8 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/values.h"
 #include "runtime/base/hash.h"
+#include "runtime/comm/collective_call.h"
+#include "runtime/comm/disagreement.h"
 #include "runtime/comm/stop_latch.h"
 
 namespace lockstep {
@@ -109,11 +111,10 @@ std::vector<std::string> Metrics::names_of_all() const {
     std::vector<std::string> only_one, only_other;
     std::set_difference(one.begin(), one.end(), other.begin(), other.end(), std::back_inserter(only_one));
     std::set_difference(other.begin(), other.end(), one.begin(), one.end(), std::back_inserter(only_other));
-    await_all_told(*group_);
-    throw Mismatch(fmt::format(
-        "Metrics: only rank {} has added to {}, and only rank {} to {}; add to the same names on every rank, with a "
-        "count of 0 where there is nothing",
-        first, listed(only_one), rank, listed(only_other)));
+    comm::throw_disagreement(
+        *group_, fmt::format("Metrics: only rank {} has added to {}, and only rank {} to {}; add to the same names on "
+                             "every rank, with a count of 0 where there is nothing",
+                             first, listed(only_one), rank, listed(only_other)));
   }
   return first == texts.size() ? std::vector<std::string>() : split(texts[first]);
 }
@@ -136,7 +137,7 @@ MetricResults Metrics::result() {
   }
   StopLatch& latch = *group_->stop_latch();
   own.stop = latch.word(*group_);
-  const std::vector<Message> all = all_gather_value(own, *group_);
+  const std::vector<Message> all = comm::within_call("Metrics::result", [&] { return all_gather_value(own, *group_); });
   const auto asks = [](const Message& message) { return message.stop != 0; };
   latch.agree(*group_, std::any_of(all.begin(), all.end(), asks) ? 1 : 0, -1);
   const bool are_alike =

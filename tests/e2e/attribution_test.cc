@@ -51,6 +51,31 @@ TEST_P(Attribution, ARankThatLeavesWithZeroIsNamed) {
       << result.err;
 }
 
+// The others would wait for it until the group's timeout.
+TEST_P(Attribution, ARankThatEndsBeforeItComesIsNamedWhileOthersWait) {
+  const auto result =
+      Process({.command = run_command({"-n", "3", "--timeout", "600"}, RANK_PROGRAM, {"exit:0@1", "init", "sum"})})
+          .wait();
+  EXPECT_EQ(result.exit_code, 1) << result.err;
+  EXPECT_TRUE(
+      contains(first_line_of_launcher(result), "exited with code 0 before it came to init_process_group, where "))
+      << result.err;
+  EXPECT_TRUE(last_line(result).starts_with("lockstep run: rank 1 failed first: it exited with code 0 before it came"))
+      << result.err;
+}
+
+TEST_P(Attribution, OfAMismatchNobodyIsAccused) {
+  const Words actions = {"init", "model:3@0", "model:4@1", "model:3@2"};
+  for (const Words& first : {Words{}, Words{"catch"}}) {
+    const auto result = Process({.command = run_command({"-n", "3"}, RANK_PROGRAM, joined(first, actions))}).wait();
+    EXPECT_EQ(result.exit_code, 1) << result.err;
+    EXPECT_TRUE(first_line_of_launcher(result).starts_with(
+        "lockstep run: the ranks disagree: Reducer: the ranks train different models. First difference, "))
+        << result.err;
+    EXPECT_EQ(last_line(result), "lockstep run: the ranks disagree, as said above; exit code 1") << result.err;
+  }
+}
+
 TEST_P(Attribution, ARankThatAbortsIsNamed) {
   const auto result = careful({"steps:3", "abort:the disk is full@1", "loop"});
   EXPECT_EQ(result.exit_code, 1) << result.err;

@@ -138,6 +138,9 @@ std::shared_ptr<ProcessGroup> start(const InitOptions& options) {
   }
   const auto ancestors = rendezvous::ancestors_of_this_process();
   rendezvous::install_guard(rendezvous::plan_launcher_guard(environment, ancestors));
+  if (dynamic_cast<const Mismatch*>(&error) != nullptr) {  // of the ranks' verdict nobody is to blame
+    return {.kind = Cause::Kind::mismatch, .reporter = rank, .text = error.what()};
+  }
 
   const auto plan = rendezvous::plan_meeting(identity, settings.method, environment, ancestors);
   const rendezvous::Meeting meeting = rendezvous::meet(plan, identity, deadline);

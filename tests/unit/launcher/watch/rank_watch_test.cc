@@ -216,6 +216,17 @@ TEST_F(Missing, AreNoneOnceNobodyWaitsAnyMore) {
   EXPECT_FALSE(after(60s, members));
 }
 
+TEST(EndedBeforeTheyCame, AreThoseWhomOthersWaitForAtTheStart) {
+  const std::vector<int> ended = {1, 3};
+  EXPECT_TRUE(ended_before_they_came(4, present({}), ended).empty()) << "a program that never registers";
+  EXPECT_TRUE(ended_before_they_came(4, present({0}, 2), ended).empty()) << "a group of some of the ranks";
+  EXPECT_EQ(ended_before_they_came(4, present({0}), ended), (std::vector<int>{1, 3}));
+  auto members = present({0, 1, 2});
+  EXPECT_EQ(ended_before_they_came(4, members, ended), std::vector<int>{3});
+  for (auto& member : members) member.state = membership::MemberState::left;
+  EXPECT_TRUE(ended_before_they_came(4, members, ended).empty()) << "nobody waits any more";
+}
+
 TEST(MissingText, SaysOfEachWhatItsProcessDoes) {
   const Chain chain(2);
   std::vector<RankProcess> ranks(4);

@@ -73,6 +73,44 @@ TEST(RootCause, WithoutARootTheFirstWitnessIsNamed) {
   EXPECT_EQ(alone.ended(0, kHeard), Step::end_others);
 }
 
+TEST(RootCause, ARankThatEndedWithZeroBeforeItCameIsNamedWhenTheLauncherSaysSo) {
+  RootCause root_cause(3);
+  EXPECT_EQ(root_cause.ended(1, kFine), Step::go_on) << "nobody waits for it yet";
+  EXPECT_EQ(root_cause.heard(said(-1, 1, Cause::Kind::left)), Step::end_others) << "though nobody has failed";
+  EXPECT_EQ(root_cause.first_failure(), 1);
+  EXPECT_EQ(root_cause.exit_code(), 1);
+}
+
+TEST(RootCause, OfADifferenceThatAllRanksFoundNobodyIsTheRoot) {
+  RootCause root_cause(2);
+  EXPECT_EQ(root_cause.heard(said(1, -1, Cause::Kind::mismatch)), Step::go_on);
+  EXPECT_EQ(root_cause.heard(said(0, -1, Cause::Kind::mismatch)), Step::go_on);
+  EXPECT_EQ(root_cause.heard(said(-1, 0)), Step::go_on) << "its connection ended without a goodbye";
+  EXPECT_EQ(root_cause.ended(0, kCaughtAll), Step::await_root);
+  EXPECT_EQ(root_cause.ended(1, kCaughtAll), Step::end_others);
+  ASSERT_NE(root_cause.disagreement(), nullptr);
+  EXPECT_EQ(root_cause.disagreement()->text, "rank -1, says 1");
+  EXPECT_EQ(root_cause.exit_code(), 1);
+}
+
+TEST(RootCause, AFailureBesideADifferenceIsNamed) {
+  RootCause root_cause(3);
+  root_cause.heard(said(0, -1, Cause::Kind::mismatch));
+  root_cause.heard(said(1, -1, Cause::Kind::mismatch));
+  root_cause.ended(0, kCaughtAll);
+  EXPECT_EQ(root_cause.ended(2, kKilled), Step::end_others) << "it has told of no difference";
+  EXPECT_EQ(root_cause.first_failure(), 2);
+  EXPECT_EQ(root_cause.disagreement(), nullptr);
+
+  RootCause survived(2);
+  survived.heard(said(0, -1, Cause::Kind::mismatch));
+  survived.heard(said(1, -1, Cause::Kind::mismatch));
+  survived.ended(0, kKilled);
+  survived.ended(1, kHeard);
+  EXPECT_EQ(survived.first_failure(), 0);
+  EXPECT_EQ(survived.disagreement(), nullptr) << "an end by a signal is of another kind";
+}
+
 // Whatever a program makes of the error that it was thrown, its accusation came first.
 TEST(RootCause, AnyExitCodeOfARankThatAccusedAnotherIsAConsequence) {
   for (const ExitStatus& ending : {kCaughtAll, kHeard, kKilled}) {

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/comm/disagreement.h"
+
+#include <utility>
+
+#include "lockstep/base/cause.h"
+#include "runtime/comm/roster_cause.h"
+
+namespace lockstep::comm {
+
+void throw_disagreement(ProcessGroup& group, std::string text, int rank, std::int64_t step) {
+  await_all_told(group);
+  Cause cause = cause_about(group.roster(), Cause::Kind::mismatch, rank, group.rank(), std::move(text));
+  cause.step = step;
+  cause.ends_group = false;
+  group.file(cause);
+  throw_error(cause);
+}
+
+}  // namespace lockstep::comm
