@@ -8,6 +8,7 @@
 #include "lockstep/base/cause.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
+#include "runtime/comm/collective_call.h"
 #include "runtime/ddp/own_failure.h"
 
 namespace lockstep {
@@ -54,7 +55,7 @@ std::string on_rank0(std::string_view operation, ProcessGroup& group, const std:
       std::rethrow_exception(failure);
     }
   }
-  std::string told = all_gather_text(group, outcome).front();
+  std::string told = comm::within_call(operation, [&] { return all_gather_text(group, outcome).front(); });
   if (told.front() != kResult) throw_told(operation, group, told);
   return told.substr(1);
 }

@@ -16,6 +16,7 @@
 #include "lockstep/data/data_loader.h"
 #include "lockstep/data/tensor/batch.h"
 #include "lockstep/ddp/on_rank0.h"
+#include "lockstep/metrics/metrics.h"
 #include "lockstep/nn/nn.h"
 #include "lockstep/train/distributed_data_parallel.h"
 #include "lockstep/train/weights.h"
@@ -243,6 +244,27 @@ TEST(Faults, WhatFailsOnRankZeroIsNeverBlamedOnWhoHearsOfIt) {
       EXPECT_TRUE(text.ends_with(") failed: writing 'w': write: No space left on device (errno 28)")) << text;
     }
   }
+}
+
+// `if (rank == 0) save_weights(...)`, as it is written for PyTorch.
+TEST(Faults, ACollectiveCallThatOneRankAloneMakesIsNamed) {
+  const auto expect_named = [](const std::string& call, const RankBody& body) {
+    const auto thrown = thrown_on(2, [&](const std::shared_ptr<ProcessGroup>& group) {
+      if (group->rank() == 0) body(group);
+    });
+    ASSERT_NE(thrown[0], nullptr);
+    const std::string text = text_of(thrown[0]);
+    EXPECT_TRUE(text.starts_with("PeerLost: " + call + ": rank 1 (host ")) << text;
+    EXPECT_TRUE(text.ends_with("; " + call + " is collective: call it on every rank")) << text;
+  };
+  expect_named("save_weights", [](const std::shared_ptr<ProcessGroup>& group) {
+    on_rank0("save_weights", *group, [] { return std::string("written"); });
+  });
+  expect_named("Metrics::result", [](const std::shared_ptr<ProcessGroup>& group) {
+    Metrics metrics(*group);
+    metrics.add("loss", 1.0, 1);
+    metrics.result();
+  });
 }
 
 TEST(Faults, ASaveThatFailsOnRankZeroFailsEverywhereAndTheJobGoesOn) {
