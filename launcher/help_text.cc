@@ -25,7 +25,8 @@ std::string run_help() {
 Each rank gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT and lockstep's own
 LOCKSTEP_STORE, LOCKSTEP_STORE_SECRET, LOCKSTEP_RUN_ID, LOCKSTEP_RESTART_COUNT. The secret is drawn for each run; without
 it nobody reads, changes or stops what is in the run's store. Rank 0 reads this command's standard input unless that is
-a terminal; the other ranks read nothing.
+a terminal; the other ranks read nothing. What a rank prints is shown line by line: from init_process_group on its stdout is
+written by lines; a program without it that prints little flushes, or is started as stdbuf -oL PROGRAM.
 
 A rank computes on the CPU unless its program or LOCKSTEP_DEVICE=cuda asks for a GPU; then local rank i takes the i-th
 that it sees. --devices chooses them: indices count the GPUs that this command sees, so within CUDA_VISIBLE_DEVICES where

@@ -2,7 +2,7 @@
 #
 # What is read is what the sources name in a literal of its own, "LOCKSTEP_TIMEOUT", unless they only set it. Each row's last
 # cell is the commands whose --help names the variable (launcher/help_text.cc), or "none". The doctor's list of variables
-# (launcher/doctor/variable_findings.cc) is the table's. A LOCKSTEP_ name on any other page is one that something has.
+# (runtime/base/variables.cc) is the table's. A LOCKSTEP_ name on any other page is one that something has.
 # SPDX-License-Identifier: Apache-2.0
 cmake_minimum_required(VERSION 3.25)
 
@@ -26,7 +26,7 @@ function(read_all result)
   set(${result} "${all}" PARENT_SCOPE)
 endfunction()
 
-set(doctors_list "${ROOT}/launcher/doctor/variable_findings.cc")
+set(doctors_list "${ROOT}/runtime/base/variables.cc")
 set(page "${ROOT}/docs/ENVIRONMENT.md")
 
 set(globs "")
@@ -90,7 +90,7 @@ endforeach()
 read_all(doctor "${doctors_list}")
 names_in(known "${doctor}" "\"LOCKSTEP_[A-Z0-9_]+\"")
 if(NOT known STREQUAL listed)
-  message(SEND_ERROR "launcher/doctor/variable_findings.cc knows ${known}, and docs/ENVIRONMENT.md has ${listed}")
+  message(SEND_ERROR "runtime/base/variables.cc knows ${known}, and docs/ENVIRONMENT.md has ${listed}")
 endif()
 
 # On the other pages: a name that nothing has is one that was renamed.

@@ -28,6 +28,7 @@
 #include "runtime/base/exit_code.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/random_bytes.h"
+#include "runtime/base/variables.h"
 #include "runtime/net/open_files.h"
 #include "runtime/rendezvous/identity.h"
 #include "runtime/store/secret.h"
@@ -142,6 +143,7 @@ int start(const RunOptions& options) {
   if (!count.reason.empty()) {
     console.message(fmt::format("{} {} ({})", count.ranks, count.ranks == 1 ? "rank" : "ranks", count.reason));
   }
+  for (const auto& line : misspelt_variables(environment)) console.message(line);
   if (const auto warning = one_of_several(environment, options.command.front()); !warning.empty()) {
     console.message(warning);
   }

@@ -243,6 +243,28 @@ TEST(Launcher, SaysThatItIsOneOfSeveral) {
   EXPECT_FALSE(says({}));
 }
 
+TEST(Launcher, NamesAMisspeltVariableOnce) {
+  const auto result = run(run_command({"-n", "2"}, RANK_PROGRAM, {"init"}), {{"LOCKSTEP_TIMEOT", "30"}});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const std::string line = "LOCKSTEP_TIMEOT is no variable of lockstep, and has no effect; is LOCKSTEP_TIMEOUT meant?";
+  EXPECT_TRUE(contains(result.err, "lockstep run: " + line)) << result.err;
+  EXPECT_EQ(result.err.find(line), result.err.rfind(line)) << "not by its ranks too: " << result.err;
+
+  const auto alone = run({RANK_PROGRAM, "init"}, {{"LOCKSTEP_TIMEOT", "30"}, {"LOCKSTEP_OF_MY_OWN", "1"}});
+  EXPECT_TRUE(contains(alone.err, line)) << alone.err;
+  EXPECT_FALSE(contains(alone.err, "LOCKSTEP_OF_MY_OWN")) << alone.err;
+}
+
+// Its stdout is a pipe, of which the C library would keep some kilobytes.
+TEST(Launcher, ALineOfARankComesWhenItIsPrinted) {
+  Process launcher(
+      {.command = run_command({"-n", "1"}, RANK_PROGRAM, {"buffered:before", "init", "buffered:after", "hang"})});
+  EXPECT_TRUE(launcher.await_output("[rank 0] before\n"));
+  EXPECT_TRUE(launcher.await_output("[rank 0] after\n"));
+  launcher.send(SIGTERM);
+  EXPECT_EQ(launcher.wait().exit_code, 128 + SIGTERM);
+}
+
 TEST(Launcher, PassesLivenessOnIfItIsSaid) {
   const Words unset = {"env", "-u", "LOCKSTEP_LIVENESS"};
   EXPECT_EQ(run(joined(unset, plain(1, {"env:LOCKSTEP_LIVENESS"}))).out, "[rank 0] LOCKSTEP_LIVENESS=(unset)\n");

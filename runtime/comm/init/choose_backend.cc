@@ -77,7 +77,7 @@ BackendChoice choose_backend(std::string_view name, std::span<const Backend> can
       continue;
     }
     if (reason.empty()) return {.backend = &backend, .why = passed_over.empty() ? "auto" : "auto; " + passed_over};
-    pass_over(passed_over, reason);
+    if (backend.name != "single") pass_over(passed_over, reason);  // of several ranks nobody expects it
   }
   std::string remedies;
   if (!to_agree.empty()) to_agree = agree_on_reasons(std::move(to_agree), context, deadline);

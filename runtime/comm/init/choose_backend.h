@@ -12,7 +12,7 @@ namespace lockstep {
 
 struct BackendChoice {
   const Backend* backend = nullptr;
-  std::string why;  // "asked for", "auto", "auto; backend 'single' serves one rank, this job has 4"
+  std::string why;  // "asked for", "auto", "auto; backend 'shm' works within one host"
 };
 
 // Throws BackendUnavailable for the name of a backend that this build doesn't have, InvalidArgument for any other that

@@ -2,8 +2,13 @@
 #include "lockstep/comm/init/init_process_group.h"
 
 #include <fmt/format.h>
+#include <stdio_ext.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdio>
 #include <functional>
 
 #include "lockstep/base/environment.h"
@@ -13,6 +18,7 @@
 #include "runtime/base/cpu.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/printable.h"
+#include "runtime/base/variables.h"
 #include "runtime/comm/backend.h"
 #include "runtime/comm/init/choose_backend.h"
 #include "runtime/comm/init/group_watch.h"
@@ -38,6 +44,25 @@ void share_cores(const Environment& environment, int local_world_size) {
              printable(*text), share);
   }
   set_intra_op_threads(share);
+}
+
+// Once a job: by its launcher if that is ours, else by rank 0.
+void warn_of_misspelt_variables(const Environment& environment, int rank) {
+  if (rank != 0 || environment.has("LOCKSTEP_LAUNCHER_PID")) return;
+  for (const auto& line : misspelt_variables(environment)) log_warn("environment: {}", line);
+}
+
+// What a program prints to a pipe is kept by the C library until some kilobytes are there. The launcher puts lines
+// together, so they go to it as they are done. A stream that the program has made unbuffered stays so.
+void show_lines_at_once(const Environment& environment) {
+  struct stat out {};
+  if (!environment.has("LOCKSTEP_LAUNCHER_PID") || fstat(STDOUT_FILENO, &out) != 0 || !S_ISFIFO(out.st_mode)) return;
+  const bool is_unbuffered = __fbufsize(stdout) == 1;
+  if (is_unbuffered || __flbf(stdout) != 0) return;
+  // Behind a first operation on the stream too: given a buffer, glibc writes what is there and begins anew. Without one
+  // it would keep the old buffer's limits, up to which puts() writes nothing.
+  static std::array<char, BUFSIZ> buffer;
+  if (std::setvbuf(stdout, buffer.data(), _IOLBF, buffer.size()) != 0) log_warn("stdout can't be written by lines");
 }
 
 // What watches over this rank's group, from before the ranks meet. None where they share no server of ours: a world of
@@ -96,9 +121,9 @@ std::shared_ptr<ProcessGroup> start_among_others(const InitOptions& options, con
   };
   const BackendChoice choice = choose_backend(options.backend, backends(), context, deadline);
   auto group = choice.backend->create(context, deadline);
-  if (identity.rank == 0 && identity.world_size > 1) {
+  // The line below names the backend; why it is this one is news where another was passed over.
+  if (identity.rank == 0 && choice.why.starts_with("auto; "))
     log_info("backend {} ({})", choice.backend->name, choice.why);
-  }
   const bool on_gpu = context.device.kind != DeviceKind::cpu;
   log_info("{}", start_line(identity, meeting.address,
                             on_gpu ? fmt::format("{} on {}", choice.backend->name, context.device.str())
@@ -112,6 +137,9 @@ Cause cause_of(const Error& error, int rank) {
   if (error.cause() != nullptr) return *error.cause();
   if (dynamic_cast<const Timeout*>(&error) != nullptr) {
     return {.kind = Cause::Kind::timeout, .reporter = rank, .text = error.what()};
+  }
+  if (dynamic_cast<const Mismatch*>(&error) != nullptr) {  // of the ranks' verdict nobody is to blame
+    return {.kind = Cause::Kind::mismatch, .reporter = rank, .text = error.what()};
   }
   const auto process = membership::ProcessInfo::of_this_process();
   return {.kind = Cause::Kind::failed,
@@ -136,11 +164,10 @@ std::shared_ptr<ProcessGroup> start(const InitOptions& options) {
     set_log_label(fmt::format("rank {}", identity.rank));
     set_uncaught_error_rank(identity.rank);
   }
+  warn_of_misspelt_variables(environment, identity.rank);
+  show_lines_at_once(environment);
   const auto ancestors = rendezvous::ancestors_of_this_process();
   rendezvous::install_guard(rendezvous::plan_launcher_guard(environment, ancestors));
-  if (dynamic_cast<const Mismatch*>(&error) != nullptr) {  // of the ranks' verdict nobody is to blame
-    return {.kind = Cause::Kind::mismatch, .reporter = rank, .text = error.what()};
-  }
 
   const auto plan = rendezvous::plan_meeting(identity, settings.method, environment, ancestors);
   const rendezvous::Meeting meeting = rendezvous::meet(plan, identity, deadline);

@@ -72,6 +72,8 @@ bool perform_plain(const Action& action) {
     say(value + "\n");
   } else if (name == "eprint") {
     std::fprintf(stderr, "%s\n", value.c_str());
+  } else if (name == "buffered") {
+    std::printf("%s\n", value.c_str());
   } else if (name == "partial") {
     say(value);
   } else if (name == "ready") {

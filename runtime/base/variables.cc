@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/base/variables.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+#include <utility>
+
+#include "runtime/base/printable.h"
+
+namespace lockstep {
+namespace {
+
+// The test check_environment holds them to docs/ENVIRONMENT.md.
+constexpr std::array<std::string_view, 22> kKnown = {"LOCKSTEP_BOOTSTRAP",
+                                                     "LOCKSTEP_CHECK_COLLECTIVES",
+                                                     "LOCKSTEP_DEVICE",
+                                                     "LOCKSTEP_FAILURE_WATCHDOG",
+                                                     "LOCKSTEP_HANG_TIMEOUT",
+                                                     "LOCKSTEP_LAUNCHER_FD",
+                                                     "LOCKSTEP_LAUNCHER_PID",
+                                                     "LOCKSTEP_LIVENESS",
+                                                     "LOCKSTEP_LOG_LEVEL",
+                                                     "LOCKSTEP_NCCL_LIB",
+                                                     "LOCKSTEP_NCCL_MAX_CTAS",
+                                                     "LOCKSTEP_OVERSUBSCRIBE_GPU",
+                                                     "LOCKSTEP_PLUGIN_PATH",
+                                                     "LOCKSTEP_PROGRESS",
+                                                     "LOCKSTEP_REQUEUE_EXIT_CODE",
+                                                     "LOCKSTEP_RESTART_COUNT",
+                                                     "LOCKSTEP_RUN_ID",
+                                                     "LOCKSTEP_STOP_TIMEOUT",
+                                                     "LOCKSTEP_STORE",
+                                                     "LOCKSTEP_STORE_SECRET",
+                                                     "LOCKSTEP_STORE_SECRET_FILE",
+                                                     "LOCKSTEP_TIMEOUT"};
+
+// A slip of the fingers; names that differ by more are other names.
+constexpr std::size_t kMostLetters = 3;
+
+// Letters to insert, remove or change (Levenshtein, "Binary codes capable of correcting deletions, insertions, and
+// reversals", 1966).
+std::size_t distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i);
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t changed = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({changed, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+}  // namespace
+
+bool is_known_variable(std::string_view name) { return std::find(kKnown.begin(), kKnown.end(), name) != kKnown.end(); }
+
+NearestVariable nearest_variable(std::string_view name) {
+  NearestVariable nearest{kKnown.front(), distance(name, kKnown.front())};
+  for (const std::string_view known : kKnown) {
+    if (const std::size_t letters = distance(name, known); letters < nearest.distance) nearest = {known, letters};
+  }
+  return nearest;
+}
+
+std::vector<std::string> misspelt_variables(const Environment& environment) {
+  std::vector<std::string> sentences;
+  for (const auto& [name, value] : environment.variables()) {
+    if (!name.starts_with(kVariablePrefix) || value.empty() || is_known_variable(name)) continue;
+    const NearestVariable nearest = nearest_variable(name);
+    if (nearest.distance > kMostLetters) continue;
+    sentences.push_back(
+        fmt::format("{} is no variable of lockstep, and has no effect; is {} meant?", printable(name), nearest.name));
+  }
+  return sentences;
+}
+
+}  // namespace lockstep
