@@ -93,7 +93,7 @@ EXIT CODES
 std::string doctor_help() {
   return R"(Examples:
   lockstep doctor                            in the shell from which a program shall be started
-  lockstep run -n 2 lockstep doctor          as a rank of lockstep run; likewise mpirun, srun, torchrun --no-python
+  lockstep run -n 2 lockstep doctor          as a rank of lockstep run; likewise mpirun, srun, torchrun --no_python
 
 Tells what a rank would see here: who it would be and why, where it would meet the others, addresses, which variables
 LOCKSTEP_* are set and whether something reads them, limits, GPUs, backends and plug-ins. Whatever is wrong comes with a

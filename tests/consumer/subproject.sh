@@ -23,9 +23,8 @@ git config --global "url.$work/origin.insteadOf" "$(block FetchContent | sed -n 
 git config --global protocol.file.allow always
 
 block FetchContent >"$work/fetched/CMakeLists.txt"
-block train.cc >"$work/fetched/train.cc"
 block add_subdirectory >"$work/folder/CMakeLists.txt"
-cp "$source/tests/consumer/core_only.cc" "$work/folder/train.cc"
+block train.cc | tee "$work/fetched/train.cc" >"$work/folder/train.cc"
 cp -r "$work/origin" "$work/folder/lockstep"
 
 # in_project NAME BIN: in the folder of one of the two; BIN is where it has the launcher.

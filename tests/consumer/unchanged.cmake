@@ -16,6 +16,11 @@ function(check_unchanged)
   list(FILTER names INCLUDE REGEX "^CMAKE_")
   # What CMake itself counts on with, and what its modules and languages put into the cache.
   list(FILTER names EXCLUDE REGEX "^CMAKE_(MATCH_|CURRENT_|PARENT_|ARG)")
+  # The page's own lines choose it, for a project that has none.
+  if(NOT CMAKE_BUILD_TYPE STREQUAL "Release")
+    message(SEND_ERROR "the project is built as '${CMAKE_BUILD_TYPE}'")
+  endif()
+  list(REMOVE_ITEM names CMAKE_BUILD_TYPE)
   foreach(name ${names})
     if(name IN_LIST names_before)
       if(NOT "${${name}}" STREQUAL "${before_of_${name}}")
