@@ -2,6 +2,7 @@
 #include "launcher/command_line.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -233,6 +234,8 @@ Command parse_command_line(const std::vector<std::string>& arguments) {
   DoctorCommand doctor(app);
   SnapshotsCommand snapshots(app);
   CLI::App& store = *app.add_subcommand("store", "The rendezvous store by itself: lockstep store serve");
+  store.footer(
+      "Example:\n  lockstep store serve --host 10.0.0.7 --port 29400\nlockstep store serve has its own --help.");
   ServeCommand serve(store);
 
   const auto is_first = [&](const CLI::App* known) { return known->get_name() == arguments.front(); };
@@ -260,6 +263,9 @@ Command parse_command_line(const std::vector<std::string>& arguments) {
     const std::string_view text = error.what();  // "-n: 1 required TEXT missing"
     return usage_error(command(), fmt::format("{}: give this flag once, with one value; see lockstep{} --help",
                                               text.substr(0, text.find(':')), command()));
+  } catch (const CLI::ExtrasError&) {  // whose own text has them in reverse
+    return usage_error(command(), fmt::format("not expected: {}; see lockstep{} --help",
+                                              fmt::join(app.remaining(true), " "), command()));
   } catch (const CLI::ParseError& error) {
     std::string text = error.what();
     std::replace(text.begin(), text.end(), '\n', ' ');

@@ -94,6 +94,10 @@ int main(int argc, char** argv) {
   });
   try {
     app.parse(argc, argv);
+  } catch (const CLI::ExtrasError&) {  // whose own text has them in reverse
+    std::fprintf(stderr, "01_tutorial: '%s' is not expected; see 01_tutorial --help\n",
+                 app.remaining().front().c_str());
+    return 2;
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }

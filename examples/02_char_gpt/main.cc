@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // 02_char_gpt: trains a small GPT on the characters of a text, on as many ranks as started it, and writes with it.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -36,7 +37,7 @@ struct Flags {
 };
 
 void add_flags(CLI::App& app, Flags& flags) {
-  const auto positive = CLI::Range(std::int64_t{1}, std::int64_t{1} << 24);
+  const auto positive = CLI::Range(std::int64_t{1}, std::int64_t{1} << 24).description("");
   app.add_option("--text", flags.text, "File to learn")->capture_default_str();
   app.add_option("--out", flags.out, "Write the weights to this file (safetensors)");
   app.add_option("--steps", flags.train.steps, "Optimizer steps")->check(positive)->capture_default_str();
@@ -183,6 +184,9 @@ int main(int argc, char** argv) {
   });
   try {
     app.parse(argc, argv);
+  } catch (const CLI::ExtrasError&) {  // whose own text has them in reverse
+    fmt::print(stderr, "02_char_gpt: not expected: {}; see 02_char_gpt --help\n", fmt::join(app.remaining(), " "));
+    return 2;
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }

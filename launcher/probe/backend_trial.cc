@@ -99,7 +99,8 @@ Trial try_backend(const Backend& backend) {
     for (auto& rank : ranks) rank.join();
     return {.ranks = error.empty() ? world : 0, .tried = true, .reason = error};
   }
-  return {.ranks = 0, .tried = false, .reason = reason};
+  // Without the remedy, which is for a program that asked for this backend.
+  return {.ranks = 0, .tried = false, .reason = reason.substr(0, reason.find(';'))};
 }
 
 }  // namespace lockstep::probe

@@ -142,8 +142,8 @@ LoadedPlugin load_own_plugin(std::string_view name, const PluginPackages& packag
   if (plugin.path.empty()) {
     std::string upper(name);
     for (char& c : upper) c = static_cast<char>(c - 'a' + 'A');
-    remedy = fmt::format("install {} and build with LOCKSTEP_{}=ON, or set LOCKSTEP_PLUGIN_PATH to its folder",
-                         packages.built_with, upper);
+    remedy = fmt::format("build it with LOCKSTEP_{}=ON, which takes {}, or set LOCKSTEP_PLUGIN_PATH to its folder",
+                         upper, packages.built_with);
   }
   plugin.problem = fmt::format("plug-in '{}': {}; {}", name, plugin.problem, remedy);
   return plugin;

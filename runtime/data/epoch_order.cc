@@ -9,6 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/data/permutation.h"
 #include "runtime/base/hash.h"
+#include "runtime/base/logging.h"
 #include "runtime/data/alias_table.h"
 
 namespace lockstep::data {
@@ -16,6 +17,7 @@ namespace lockstep::data {
 EpochOrder::EpochOrder(std::int64_t size, std::uint64_t seed, std::uint64_t digest, OfEpoch of_epoch)
     : size_(size), seed_(seed), digest_(digest), of_epoch_(std::move(of_epoch)) {
   if (size < 0) throw InvalidArgument(fmt::format("sampler: length {}; it must be at least 0", size));
+  if (size == 0) log_warn("sampler: length 0: the dataset has no samples, and every epoch is over at once");
   lookup_ = of_epoch_(0);
 }
 

@@ -197,8 +197,8 @@ void report_missing(store::Store& store, const Keys& keys, const Identity& ident
         identity.world_size, deadline.progress(), describe_members(here));
   } else {
     message = fmt::format(
-        "join: {} of {} did not come, {}; here: {}; start what is missing, correct WORLD_SIZE, or set LOCKSTEP_TIMEOUT "
-        "(seconds) if they start later",
+        "join: {} of {} did not come, {}; here: {}; start what is missing, correct WORLD_SIZE, give all "
+        "the same LOCKSTEP_STORE_SECRET if you set one, or set LOCKSTEP_TIMEOUT (seconds) if they start later",
         describe_ranks(missing), identity.world_size, deadline.progress(), describe_members(here));
   }
   require_agreed(store.compare_set(keys.verdict(), "", std::string(kTimedOut) + message), keys.verdict());
