@@ -23,7 +23,7 @@ export PATH=$HOME/.local/bin:$PATH
 check_run() {
   local out
   out=$(bash -euo pipefail -c "$(block run)" 2>&1 </dev/null) || { echo "$out"; return 1; }
-  echo "$out"
+  echo "$out" | tee run.log
   grep -q 'rank 0/2' <<<"$out"
   [[ -s model.safetensors ]]
 }
@@ -58,6 +58,16 @@ for way in pkg-config g++; do
   mkdir build && mv train build/train
   check_run
 done
+
+# The program of docs/ENGINE.md tests each sample on one rank, and learns.
+mkdir "$work/engine"
+cd "$work/engine"
+block engine.cc >train.cc
+block pkg-config | bash -euo pipefail -s
+mkdir build && mv train build/train
+check_run
+[[ $(grep -c 'epoch .: accuracy' run.log) == 3 ]]
+grep -q 'epoch 2: accuracy 0\.9' run.log
 
 # Nothing of where it was built or first installed, and what needs the core alone loads no other library of lockstep's.
 export PKG_CONFIG_PATH=$HOME/.local/lib/pkgconfig
