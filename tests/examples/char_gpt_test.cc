@@ -142,8 +142,15 @@ class CharGptJob : public CharGptProgram {
   // `flags`: the file of weights, then more.
   std::vector<std::string> job(const std::vector<std::string>& flags) const {
     // A rank says its pid before it becomes the program.
-    std::vector<std::string> words{LOCKSTEP_BIN_DIR "/lockstep", "run",  "-n", "2", "--", "sh", "-c",
-                                   "echo pid of rank $RANK: $$ >&2; exec \"$@\"", "sh"};
+    std::vector<std::string> words{LOCKSTEP_BIN_DIR "/lockstep",
+                                   "run",
+                                   "-n",
+                                   "2",
+                                   "--",
+                                   "sh",
+                                   "-c",
+                                   "echo pid of rank $RANK: $$ >&2; exec \"$@\"",
+                                   "sh"};
     const std::vector<std::string> program = command({"--out", file(flags.front())}, 1000);
     words.insert(words.end(), program.begin(), program.end());
     words.insert(words.end(), flags.begin() + 1, flags.end());
