@@ -22,7 +22,7 @@ struct TrainOptions {
   double weight_decay = 0.1;          // of matrices
   double clip = 1.0;                  // largest norm of all gradients together
   int workers = 1;                    // loader threads
-  std::string snapshot_dir = {};           // where the run goes on from, and saves to; empty: neither
+  std::string snapshot_dir = {};      // where the run goes on from, and saves to; empty: neither
   std::int64_t snapshot_every = 100;  // steps
 };
 

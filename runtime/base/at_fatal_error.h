@@ -6,12 +6,10 @@
 #include <list>
 #include <thread>
 
-#include "runtime/base/internal_api.h"
-
 namespace lockstep {
 
 // While it lives, `action` runs once if an exception that nobody catches ends this thread, and with it the process.
-class LOCKSTEP_INTERNAL_API AtFatalError {
+class AtFatalError {
  public:
   // `action` throws nothing.
   explicit AtFatalError(std::function<void()> action);

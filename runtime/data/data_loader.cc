@@ -13,6 +13,8 @@
 namespace lockstep::data::detail {
 namespace {
 
+bool is_over_by(const IsOver& training_is_over) { return training_is_over && training_is_over(); }
+
 // "12, 40, 41" or "12, 40, 41, 7, ... (64 in all)".
 std::string id_list(std::span<const std::int64_t> ids) {
   constexpr std::size_t kShown = 8;
@@ -59,7 +61,7 @@ LoaderCore::Pass::Pass(OrderedPrefetch::Produce produce, std::int64_t count, con
 }
 
 OrderedPrefetch::Item LoaderCore::Pass::next() {
-  if ((*training_is_over_)()) {
+  if (is_over_by(*training_is_over_)) {
     is_over_ = true;
     return nullptr;
   }
@@ -84,7 +86,7 @@ void LoaderCore::require_no_pass(const char* call) const {
 
 void LoaderCore::set_epoch(std::int64_t to) {
   require_no_pass("set_epoch()");
-  if ((*training_is_over_)()) return;
+  if (is_over_by(*training_is_over_)) return;
   if (is_resumed_ && to == epoch()) return;
   sampler_->set_epoch(to);
   is_resumed_ = false;
@@ -100,7 +102,7 @@ void LoaderCore::resume(const SamplerState& state) {
 
 std::shared_ptr<LoaderCore::Pass> LoaderCore::start() {
   require_no_pass("begin()");
-  if ((*training_is_over_)()) return nullptr;
+  if (is_over_by(*training_is_over_)) return nullptr;
   if (!std::exchange(is_resumed_, false)) sampler_->set_epoch(epoch());
   auto produce = [read = read_, announce = announce_, sampler = sampler_, size = options_.batch_size,
                   ahead = options_.read_ahead, count = num_batches(), of = epoch()](std::int64_t index) {

@@ -169,6 +169,7 @@ void run_until_lost(int ranks, const fs::path& folder, int dead, std::int64_t at
     Program it(group, folder, own);
     it.snapshots.restore();
     it.train(at_step);
+    group->barrier().wait();  // all have finished that step
     if (group->rank() == dead) throw std::runtime_error("this rank dies");
     it.train(at_step + 5);
   }));

@@ -99,7 +99,7 @@ class LOCKSTEP_API LoaderCore {
   LoaderOptions options_;
   bool is_resumed_ = false;  // and no pass has begun since
   std::weak_ptr<Pass> running_;
-  std::shared_ptr<IsOver> training_is_over_ = std::make_shared<IsOver>([] { return false; });
+  std::shared_ptr<IsOver> training_is_over_ = std::make_shared<IsOver>();     // null: it is not
   std::shared_ptr<std::int64_t> handed_ = std::make_shared<std::int64_t>(0);  // batches of the last pass
 };
 
