@@ -16,6 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using checkpoint::FoundSnapshot, checkpoint::Generation, checkpoint::Manifest, checkpoint::SnapshotState;
+using Json = nlohmann::json;
 
 const char* name_of(SnapshotState state) {
   switch (state) {
@@ -95,7 +96,6 @@ std::string as_text(const Listing& listing) {
 }
 
 std::string as_json(const Listing& listing) {
-  using Json = nlohmann::json;
   Json json = {{"folder", listing.folder.string()},
                {"verified", listing.is_verified},
                {"snapshots", Json::array()},
