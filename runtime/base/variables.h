@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "lockstep/base/environment.h"
-#include "runtime/base/internal_api.h"
 
 namespace lockstep {
 
@@ -25,6 +24,6 @@ NearestVariable nearest_variable(std::string_view name);
 
 // A sentence for each variable that is set, is none of lockstep's and looks much like one. Others that begin with
 // LOCKSTEP_ may be a program's own.
-LOCKSTEP_INTERNAL_API std::vector<std::string> misspelt_variables(const Environment& environment);
+std::vector<std::string> misspelt_variables(const Environment& environment);
 
 }  // namespace lockstep

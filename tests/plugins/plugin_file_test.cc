@@ -74,7 +74,7 @@ TEST_F(PluginFile, AMissingPlugInIsASentenceWithWhatToDo) {
     fs::copy_file(fs::canonical(entry.path()), folder_ + "/lib/" + entry.path().filename().string());
   }
   expect_text(refusal({{"LD_LIBRARY_PATH", folder_ + "/lib"}}),
-              {"liblockstep_gloo.so is not in " + folder_ + "/lib", "install libgloo-dev", "LOCKSTEP_GLOO=ON",
+              {"liblockstep_gloo.so is not in " + folder_ + "/lib", "which takes libgloo-dev", "LOCKSTEP_GLOO=ON",
                "LOCKSTEP_PLUGIN_PATH"});
 }
 
