@@ -94,8 +94,8 @@ void BackgroundWriter::wait_copied() noexcept {
     failure = std::current_exception();
   }
   const MutexLock lock(mutex_);
-  failure_ = failure;
   phase_ = failure ? Phase::idle : Phase::writing;
+  failure_ = std::move(failure);
   changed_.notify_all();
 }
 
@@ -131,7 +131,7 @@ void BackgroundWriter::run() {
       return;
     }
     const MutexLock lock(mutex_);
-    failure_ = failure;
+    failure_ = std::move(failure);  // this thread lets go of it: who is told of it ends it
     phase_ = phase == Phase::copying ? Phase::copied : Phase::idle;
     changed_.notify_all();
   }
