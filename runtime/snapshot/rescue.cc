@@ -56,16 +56,16 @@ std::vector<CapturedItem> BasicSnapshots::Impl::capture_kept() {
   return captured;
 }
 
-void BasicSnapshots::Impl::rescue() noexcept {
+void BasicSnapshots::Impl::rescue(std::string_view why) noexcept {
   // A step that is not finished has written a part of the parameters, perhaps.
-  if (!is_begun || !options.rescue || is_updating || kept_step < 0 || std::exchange(is_rescued, true)) return;
+  if (!is_begun || is_updating || kept_step < 0 || std::exchange(is_rescued, true)) return;
   try {
     if (writer) writer->wait();
     for (const checkpoint::FoundSnapshot& found : checkpoint::list_snapshots(folder)) {
       if (found.step == kept_step && found.generation == generation && found.why_not.empty()) return;
     }
     if (!checkpoint::claim_rescue(folder, kept_step, generation)) return;
-    checkpoint::Manifest manifest = head("the job has failed");
+    checkpoint::Manifest manifest = head(why);
     manifest.step = kept_step;
     BackgroundWriter survivor([this](checkpoint::Manifest it, std::span<const checkpoint::ItemSource> sources) {
       checkpoint::write_snapshot(folder, std::move(it), sources, group->rank());
@@ -73,10 +73,10 @@ void BasicSnapshots::Impl::rescue() noexcept {
     survivor.start(std::move(manifest), capture_kept());
     survivor.wait();
     if (const std::exception_ptr failure = survivor.take_failure()) std::rethrow_exception(failure);
-    log_info("snapshots: the job has failed, and step {}, the last that {} had finished, is saved in '{}'", kept_step,
-             who(), folder.string());
+    log_info("snapshots: {}, and step {}, the last that {} had finished, is saved in '{}'", why, kept_step, who(),
+             folder.string());
   } catch (const std::exception& error) {
-    log_error("snapshots: the job has failed, and step {} was not saved: {}", kept_step, error.what());
+    log_error("snapshots: {}, and step {} was not saved: {}", why, kept_step, error.what());
   }
 }
 

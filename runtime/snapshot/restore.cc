@@ -266,6 +266,27 @@ BasicSnapshots::Impl::Contents BasicSnapshots::Impl::read(const Offer& offer) co
   return contents;
 }
 
+void BasicSnapshots::Impl::refuse_damaged() const {
+  std::string own;
+  try {
+    int damaged = 0;
+    for (const FoundSnapshot& found : checkpoint::list_snapshots(folder)) {
+      // Of those that look whole choose() has read every byte.
+      if (found.state == checkpoint::SnapshotState::damaged || found.state == checkpoint::SnapshotState::whole)
+        ++damaged;
+    }
+    if (damaged > 0) {
+      own = fmt::format(
+          "'{}' has {} snapshot{}, damaged, and none that is whole; mend one, or move them away to begin "
+          "anew; `lockstep snapshots --verify {}` says what is wrong",
+          folder.string(), damaged, damaged == 1 ? "" : "s", folder.string());
+    }
+  } catch (const Error& error) {
+    own = error.what();
+  }
+  agree(*group, "Snapshots::restore", own);
+}
+
 void BasicSnapshots::Impl::begin_generation(std::optional<std::int64_t> from_step) {
   std::int64_t newest = checkpoint::newest_generation(folder);
   for (const std::int64_t of_rank : all_gather_value(newest, *group)) newest = std::max(newest, of_rank);
@@ -387,6 +408,7 @@ std::optional<RestoredSnapshot> BasicSnapshots::restore() {
                group.roster()[static_cast<std::size_t>(offer->rank)].describe());
     }
   } else {
+    self.refuse_damaged();  // a fresh start would end what can perhaps be mended
     self.begin_generation(std::nullopt);
     if (group.rank() == 0) log_info("snapshots: a fresh start: there is none in '{}'", self.folder.string());
   }
@@ -408,7 +430,9 @@ std::optional<RestoredSnapshot> BasicSnapshots::restore() {
     if (self.writer) self.writer->wait_copied();
   });
   if (self.options.stop_on_signals) stop_on_signals(group);
-  self.at_fatal_error = std::make_unique<AtFatalError>([&self] { self.rescue(); });
+  if (self.options.rescue) {
+    self.at_fatal_error = std::make_unique<AtFatalError>([&self] { self.rescue("the job has failed"); });
+  }
   return restored;
 }
 

@@ -50,9 +50,14 @@ BasicSnapshots::BasicSnapshots(std::filesystem::path folder, std::shared_ptr<Pro
 }
 
 BasicSnapshots::~BasicSnapshots() {
-  if (impl_->unwinding.is_unwinding()) impl_->rescue();
-  if (impl_->is_begun) impl_->steps.before_update(nullptr);
   try {
+    if (impl_->unwinding.is_unwinding()) {
+      if (impl_->options.rescue) impl_->rescue("the job has failed");
+    } else if (impl_->kept_step != impl_->saved_for_stop) {
+      // The ranks agreed to stop behind the last step(), in an evaluation.
+      if (const auto reason = stop_reason(*impl_->group)) impl_->rescue(*reason);
+    }
+    if (impl_->is_begun) impl_->steps.before_update(nullptr);
     wait();
   } catch (const std::exception& error) {
     log_error("snapshots: {}", error.what());
@@ -157,7 +162,7 @@ void BasicSnapshots::step() {
   self.require_begun("step");
   self.report();
   const std::int64_t count = self.steps.count();
-  if (self.options.rescue) self.keep_step();
+  if (self.options.rescue || self.options.stop_on_signals) self.keep_step();
   if (const auto reason = stop_reason(*self.group); reason && count != self.saved_for_stop) {
     self.saved_for_stop = count;
     return save(*reason);

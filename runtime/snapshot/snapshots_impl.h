@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/snapshot/snapshots.h"
@@ -53,7 +54,8 @@ struct BasicSnapshots::Impl {
   };
   void keep_step();
   std::vector<CapturedItem> capture_kept();
-  void rescue() noexcept;
+  // On one of the ranks that call it, no collective: saves what keep_step() has kept.
+  void rescue(std::string_view why) noexcept;
 
   // restore.cc: all of it collective.
   struct Offer;
@@ -61,6 +63,8 @@ struct BasicSnapshots::Impl {
   std::vector<Offer> gather_offers() const;
   // The newest that can be read to its end, by whoever offers it; nothing if there is none.
   std::optional<Offer> choose(const std::vector<Offer>& offers) const;
+  // Throws on every rank if there are only damaged ones.
+  void refuse_damaged() const;
   Contents read(const Offer& offer) const;
   // Throws what is wrong with it on any rank, on every rank.
   void check(const Offer& offer, const Contents& contents) const;

@@ -8,6 +8,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <optional>
 #include <stdexcept>
 #include <vector>
@@ -260,6 +261,41 @@ TEST(Snapshots, ADamagedOneIsPassedOver) {
     file.put('x');
   }
   EXPECT_EQ(run(2, folder / "run", 5).restored, 4);
+}
+
+TEST(Snapshots, WhereAllAreDamagedNothingBeginsAnew) {
+  const TemporaryFolder folder;
+  run(2, folder / "run", 5);
+  const fs::path only = folder / "run" / "step-000000000004-g000001" / "model.safetensors";
+  std::string bytes;
+  {
+    std::ifstream in(only, std::ios::binary);
+    bytes.assign(std::istreambuf_iterator<char>(in), {});
+  }
+  const auto write = [&](const std::string& text) { std::ofstream(only, std::ios::binary) << text; };
+  for (const std::string& damaged : {bytes.substr(1), bytes.substr(1) + "x"}) {  // another size, other bytes
+    write(damaged);
+    EXPECT_THAT(error_of([&] { run(2, folder / "run", 6); }),
+                HasSubstr("has 1 snapshot, damaged, and none that is whole"));
+  }
+  write(bytes);
+  EXPECT_EQ(run(2, folder / "run", 6).restored, 4) << "what is mended is gone on from";
+}
+
+TEST(Snapshots, AStopThatIsAgreedOnBehindTheLastStepIsSavedAtTheEnd) {
+  const TemporaryFolder whole, parts;
+  const Outcome undisturbed = run(2, whole / "run", kSteps);
+  run_ranks(2, [&](const Group& group) {
+    Program it(group, parts / "run", {.every = 4});
+    it.snapshots.restore();
+    it.train(6);
+    if (group->rank() == 1) request_stop(*group, "enough");
+    group->barrier().wait();
+    EXPECT_EQ(agreed_stop(*group), "enough");  // as an evaluation's Metrics do
+  });
+  const Outcome last = run(2, parts / "run", kSteps);
+  EXPECT_EQ(last.restored, 6);
+  EXPECT_EQ(last.weights, undisturbed.weights);
 }
 
 TEST(Snapshots, ASecondJobInTheFolderIsRefused) {

@@ -69,7 +69,8 @@ struct SnapshotOptions {
   // finished: its replica is whole.
   bool rescue = true;
   // restore() calls lockstep::stop_on_signals() (comm/stop.h): SIGTERM, SIGINT and SIGUSR1 of any rank ask for an end
-  // after the same step on all, whose step() saves. Under `lockstep run` it also gives a rescue the time that it takes.
+  // after the same step on all, whose step() saves; in an evaluation, the end of this object does. Under `lockstep run`
+  // it also gives a rescue the time that it takes.
   bool stop_on_signals = true;
   RestoreOptions restore = {};
 };
