@@ -52,7 +52,8 @@ class LOCKSTEP_API Optimizer {
   double weight_decay(std::size_t index) const { return weight_decay_[index]; }
   // "AdamW".
   virtual std::string name() const = 0;
-  // What the constructor was given beside the learning rate and weight decays, by PyTorch's names.
+  // What the constructor was given beside the learning rate and weight decays, by PyTorch's names, but for betas, which
+  // come one by one.
   virtual std::vector<std::pair<std::string, double>> settings() const = 0;
   // The state's tensors, in a fixed order: a snapshot saves them and copies into them.
   virtual std::vector<NamedState> state() const = 0;
