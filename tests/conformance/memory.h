@@ -6,11 +6,19 @@
 #include <chrono>
 #include <cstring>
 #include <span>
+#include <vector>
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/device/device_runtime.h"
 
 namespace lockstep::testing {
+
+// Whether all of them are `value`. Without a loop that a sanitizer sees: for the tests of many megabytes.
+template <typename T>
+bool all_are(const std::vector<T>& values, T value) {
+  return values.empty() ||
+         (values[0] == value && std::memcmp(values.data(), values.data() + 1, (values.size() - 1) * sizeof(T)) == 0);
+}
 
 inline Deadline copy_deadline() { return Deadline::after(std::chrono::seconds(60)); }
 

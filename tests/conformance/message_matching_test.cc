@@ -3,7 +3,6 @@
 // in the program's order. Ranks as threads.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -38,7 +37,7 @@ TEST(Messages, FromAnArenaThatTheReceiverIsStillAllocating) {
       Work sent = group->send(BufferView(arena.data, kCount, DType::f32, group->device()), (rank + size - 1) % size);
       received.wait();
       const auto wanted = static_cast<float>(round * size + (rank + 1) % size);
-      ASSERT_EQ(std::count(in.begin(), in.end(), wanted), static_cast<std::ptrdiff_t>(kCount)) << "round " << round;
+      ASSERT_TRUE(all_are(in, wanted)) << "round " << round;
       sent.wait();
     }
   });
@@ -59,8 +58,8 @@ TEST(Messages, PassWhileTheReceiverWaitsForAnother) {
               Work from_2 = group->recv(view(others), 2);
               from_1.wait();
               from_2.wait();
-              EXPECT_EQ(std::count(bytes.begin(), bytes.end(), 1), static_cast<std::ptrdiff_t>(kLarge));
-              EXPECT_EQ(std::count(others.begin(), others.end(), 2), static_cast<std::ptrdiff_t>(kLarge));
+              EXPECT_TRUE(all_are(bytes, std::uint8_t{1}));
+              EXPECT_TRUE(all_are(others, std::uint8_t{2}));
             },
             {.timeout = 20s});
 }

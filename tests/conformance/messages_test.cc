@@ -2,7 +2,6 @@
 // Messages and collectives in one order on all ranks: what meets what on its way. Ranks as threads.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -33,7 +32,7 @@ TEST(Messages, PassWhileTheSenderWaitsInACollective) {
               group->barrier().wait();
               sent.wait();
               const std::uint8_t wanted = group->rank() < 2 ? 7 : 0;
-              EXPECT_EQ(std::count(bytes.begin(), bytes.end(), wanted), static_cast<std::ptrdiff_t>(kLarge));
+              EXPECT_TRUE(all_are(bytes, wanted));
             },
             {.timeout = 20s});
 }
@@ -49,7 +48,7 @@ TEST(Messages, ACollectivePassesWhileARankWaitsForAMessage) {
               if (group->rank() == 1) group->recv(go, 2).wait();
               shared.wait();
               if (group->rank() == 2) group->send(go, 1).wait();
-              EXPECT_EQ(std::count(bytes.begin(), bytes.end(), 7), static_cast<std::ptrdiff_t>(bytes.size()));
+              EXPECT_TRUE(all_are(bytes, std::uint8_t{7}));
             },
             {.timeout = 10s});
 }

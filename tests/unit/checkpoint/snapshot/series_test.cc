@@ -15,6 +15,7 @@
 #include "runtime/checkpoint/snapshot/series_lock.h"
 #include "tests/support/child.h"
 #include "tests/support/error_of.h"
+#include "tests/support/sanitized.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/unit/checkpoint/snapshot/job.h"
 
@@ -23,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using lockstep::testing::Child, lockstep::testing::error_of, lockstep::testing::expect_text,
-    lockstep::testing::TemporaryFolder;
+    lockstep::testing::kNextBit, lockstep::testing::TemporaryFolder;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -138,7 +139,7 @@ TEST(Series, ADamagedRecordFencesNothingAndRemovesNothing) {
   save_step(folder, 8, 2);
   const fs::path path = folder / "generation-000002.json";
   const std::string text = text_of(path);
-  for (std::size_t bit = 0; bit < 8 * text.size(); ++bit) {
+  for (std::size_t bit = 0; bit < 8 * text.size(); bit += kNextBit) {
     flip(path, bit);
     ASSERT_THAT(whole_steps(folder), ElementsAre(8)) << bit;
     ASSERT_THAT(steps_of(folder, SnapshotState::damaged), ElementsAre(4)) << bit;
@@ -219,7 +220,7 @@ TEST(Series, DamageIsFoundAndNamed) {
   const fs::path snapshot = folder / "step-000000000001-g000001";
   for (const char* name : {"model.safetensors", "optimizer.safetensors"}) {
     const std::string text = text_of(snapshot / name);
-    for (std::size_t bit = 0; bit < 8 * text.size(); ++bit) {
+    for (std::size_t bit = 0; bit < 8 * text.size(); bit += kNextBit) {
       flip(snapshot / name, bit);
       expect_text(error_of<CorruptData>([&] { verify_snapshot(list_snapshots(folder).at(0)); }),
                   {name, "is damaged", "checksum"});
