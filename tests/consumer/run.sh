@@ -79,3 +79,12 @@ for module in "$PKG_CONFIG_PATH"/lockstep*.pc; do
   words=${words//$HOME/}  # the tree is below the build here
   [[ $words != *"$build"* && $words != *"$work/first"* ]]
 done
+
+# What they linked runs where only the component runtime is.
+rm -r "$HOME/.local"
+"$cmake" --install "$build" --prefix "$HOME/.local" --component runtime >>"$work/install.log"
+[[ ! -e $HOME/.local/include ]]
+for way in cmake pkg-config g++; do
+  cd "$work/by_$way"
+  check_run
+done
