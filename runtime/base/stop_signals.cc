@@ -16,6 +16,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/mutex.h"
 #include "runtime/base/signal_name.h"
+#include "runtime/base/signal_stack.h"
 
 namespace lockstep {
 namespace {
@@ -171,7 +172,7 @@ void install(int signal) REQUIRES(installing) {
   seen.before[static_cast<std::size_t>(signal)] = now;
   struct sigaction ours {};
   ours.sa_sigaction = on_signal;
-  ours.sa_flags = SA_SIGINFO | SA_RESTART;
+  ours.sa_flags = SA_SIGINFO | SA_RESTART | SA_ONSTACK;
   sigemptyset(&ours.sa_mask);
   for (const int other : default_stop_signals()) sigaddset(&ours.sa_mask, other);
   if (sigaction(signal, &ours, nullptr) != 0) throw SystemError("sigaction", errno);
@@ -216,6 +217,7 @@ StopSignals::StopSignals(const Options& options) {
   seen.who[count] = '\0';
   seen.process.store(getpid());
   seen.is_obeyed.store(false);
+  give_signal_stack();
   try {
     for (const int signal : options.signals) install(signal);
     make_timer();

@@ -9,7 +9,8 @@
 // then the child's group.
 //
 // Threads: the constructor and destructor any, one at a time; everything else any. Fork: a child ends by the first
-// signal, as without handlers.
+// signal, as without handlers. They run on a stack of their own in the thread that called the constructor, which is to
+// be the main one (signal_stack.h).
 #pragma once
 
 #include <chrono>

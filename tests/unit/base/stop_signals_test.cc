@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <csignal>
+#include <thread>
 
 #include "tests/support/error_of.h"
 
@@ -48,6 +49,33 @@ TEST(StopSignals, GivesTheHandlersOfBeforeBackAndCallsThem) {
   EXPECT_EQ(now.sa_handler, count_calls);
   std::raise(SIGUSR1);
   EXPECT_EQ(called, 2);
+  ASSERT_EQ(sigaction(SIGUSR1, &before, nullptr), 0);
+}
+
+std::atomic<bool> was_on_its_own_stack{false};
+void look_at_the_stack(int /*signal*/) {
+  stack_t now{};
+  was_on_its_own_stack = sigaltstack(nullptr, &now) == 0 && (now.ss_flags & SS_ONSTACK) != 0;
+}
+
+// oneDNN's matrix kernels move the stack pointer into the heap: a frame there is written over what is not a stack.
+TEST(StopSignals, HandlersLeaveTheInterruptedStackAlone) {
+  struct sigaction own {
+  }, before{};
+  own.sa_handler = look_at_the_stack;
+  ASSERT_EQ(sigaction(SIGUSR1, &own, &before), 0);
+  was_on_its_own_stack = false;
+  std::thread([] {
+    const StopSignals signals(StopSignals::Options{});
+    std::raise(SIGUSR1);
+  }).join();
+  EXPECT_TRUE(was_on_its_own_stack);
+  was_on_its_own_stack = false;
+  {
+    const StopSignals signals(StopSignals::Options{});
+    std::raise(SIGUSR1);
+  }
+  EXPECT_TRUE(was_on_its_own_stack);
   ASSERT_EQ(sigaction(SIGUSR1, &before, nullptr), 0);
 }
 
