@@ -73,7 +73,10 @@ void Console::redraw(Stream stream, std::string_view text) {
   if (!next_line_ || next_line_->expired()) show_held_redraw();
 }
 
-void Console::message(std::string_view text) { put_line(Stream::err, "lockstep run: ", printable_lines(text)); }
+void Console::message(std::string_view text) {
+  finish();
+  put_line(Stream::err, "lockstep run: ", printable_lines(text));
+}
 
 void Console::detail(std::string_view text) { put_line(Stream::err, "", text); }
 

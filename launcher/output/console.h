@@ -32,7 +32,8 @@ class Console {
   void line(Stream stream, int rank, std::string_view text);
   // A redraw of rank 0's progress bar.
   void redraw(Stream stream, std::string_view text);
-  // The launcher's own word: "lockstep run: text", on stderr.
+  // The launcher's own word: "lockstep run: text", on stderr. It stands below the last state of the bar, which becomes
+  // a line; a later redraw begins a bar anew.
   void message(std::string_view text);
   // Bare lines on stderr, for what belongs to a message.
   void detail(std::string_view text);

@@ -139,6 +139,10 @@ TEST(ConsoleOnATerminal, KeepsTheBarAtTheBottom) {
   EXPECT_EQ(drain(terminal), "\r\x1b[K[rank 0] done\r\n");
   console.line(Stream::out, 1, "after");
   EXPECT_EQ(drain(terminal), "[rank 1] after\r\n");
+  console.redraw(Stream::err, "25%");
+  console.message("a word");
+  EXPECT_EQ(drain(terminal), "25%\x1b[K\r\r\x1b[K25%\r\nlockstep run: a word\r\n")
+      << "the bar is above what it came before";
   console.redraw(Stream::err, "30%");
   console.finish();
   EXPECT_EQ(drain(terminal), "30%\x1b[K\r\r\x1b[K30%\r\n") << "the last state stays";
