@@ -53,8 +53,9 @@ TEST(TensorHook, SeesEachParametersGradientInItsShape) {
         EXPECT_EQ(gradient.sizes(), at::IntArrayRef(bucket.slices[i].parameter.shape));
         libtorch::all_reduce(gradient, bucket.group);
       }
-      EXPECT_EQ(error_of([&] { libtorch::tensor_of(bucket, bucket.slices.size()); }).find("InvalidArgument: tensor_of"),
-                0u);
+      EXPECT_EQ(
+          outcome_of([&] { libtorch::tensor_of(bucket, bucket.slices.size()); }).find("InvalidArgument: tensor_of"),
+          0u);
       return sum;
     });
     EXPECT_TRUE(same_bits(step_with(group, hook), plain));
@@ -67,18 +68,18 @@ TEST(TensorHook, ThatReturnsSomethingElseIsTold) {
     run_torch_ranks(1, [&](const Group& group) {
       const auto hook =
           libtorch::tensor_hook("mine", [&](const GradBucket&, at::Tensor sum) { return change(std::move(sum)); });
-      text = error_of([&] { step_with(group, hook); });
+      text = outcome_of([&] { step_with(group, hook); });
     });
     return text;
   };
   const std::string where = "communication hook 'mine' (step 0, bucket 0) ";
-  expect_says(failure_of([](const at::Tensor&) { return at::Tensor(); }),
+  expect_text(failure_of([](const at::Tensor&) { return at::Tensor(); }),
               {where + "failed: it returned an undefined tensor"});
-  expect_says(failure_of([](const at::Tensor& sum) { return sum.to(at::kBool); }),
+  expect_text(failure_of([](const at::Tensor& sum) { return sum.to(at::kBool); }),
               {where + "failed: it returned a tensor of Bool"});
-  expect_says(failure_of([](const at::Tensor& sum) { return sum.to(at::kDouble); }),
+  expect_text(failure_of([](const at::Tensor& sum) { return sum.to(at::kDouble); }),
               {"InvalidArgument", where + "gave back", "float64, of a bucket of", "float32"});
-  expect_says(failure_of([](const at::Tensor& sum) { return sum.slice(0, 0, 3); }),
+  expect_text(failure_of([](const at::Tensor& sum) { return sum.slice(0, 0, 3); }),
               {"InvalidArgument", where + "gave back 3 float32"});
 }
 

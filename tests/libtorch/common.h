@@ -6,15 +6,14 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "lockstep/base/error.h"
 #include "lockstep/base/random.h"
 #include "lockstep/libtorch/distributed_data_parallel.h"
+#include "tests/support/error_of.h"
 #include "tests/support/rank_threads.h"
 
 namespace lockstep::testing {
@@ -73,28 +72,6 @@ inline std::vector<std::int64_t> random_cuts(Generator& random, std::int64_t row
     cuts.push_back(static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(rows) + 1)));
   std::sort(cuts.begin(), cuts.end());
   return cuts;
-}
-
-// What `call` throws, with its type in front; "nothing" if nothing.
-inline std::string error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const InvalidArgument& error) {
-    return std::string("InvalidArgument: ") + error.what();
-  } catch (const PeerLost& error) {
-    return std::string("PeerLost: ") + error.what();
-  } catch (const Mismatch& error) {
-    return std::string("Mismatch: ") + error.what();
-  } catch (const Timeout& error) {
-    return std::string("Timeout: ") + error.what();
-  } catch (const std::exception& error) {
-    return std::string("exception: ") + error.what();
-  }
-  return "nothing";
-}
-
-inline void expect_says(const std::string& text, const std::vector<std::string>& words) {
-  for (const std::string& word : words) EXPECT_NE(text.find(word), std::string::npos) << word << " in: " << text;
 }
 
 // Parameters that depend on nothing but the seed: torch's generator is one for all threads.

@@ -115,7 +115,7 @@ TEST(GradScaler, CallsInAWrongOrderAndOptionsOutOfRangeAreRefused) {
   GradScaler scaler;
   Model model(at::ones({1}));
   const auto says = [](const std::function<void()>& call, const std::string& words) {
-    expect_says(error_of(call), {"InvalidArgument", "GradScaler", words});
+    expect_text(outcome_of(call), {"InvalidArgument", "GradScaler", words});
   };
   says([&] { scaler.update(); }, "without a step()");
   says([&] { scaler.step(model.sgd); }, "has a gradient");

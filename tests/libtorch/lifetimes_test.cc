@@ -100,12 +100,12 @@ TEST(Checkpointing, OfAPartTwiceSaysWhatToSet) {
     Net net;
     std::vector<Checkpoint::Part> parts;
     checkpointed(net, parts, true);
-    const std::string text = error_of([&] {
+    const std::string text = outcome_of([&] {
       libtorch::DistributedDataParallel ddp(net, group, many_buckets());
       ddp(rows(0, 2)).square().mean().backward();
     });
     // Whoever is second hears of the first.
-    expect_says(text, {"got a second gradient in one backward", "DdpOptions::overlap"});
+    expect_text(text, {"got a second gradient in one backward", "DdpOptions::overlap"});
   });
 }
 
@@ -126,7 +126,7 @@ TEST(Exceptions, InBackwardReachEveryRankAndStay) {
         const auto step = [&] { ddp(rows(group->rank(), 2)).square().mean().backward(); };
         const auto body = net.body;
         // Rank 0 may hear of it before it has left step 0, or in step 1.
-        const std::string text = error_of([&] {
+        const std::string text = outcome_of([&] {
           step();
           if (group->rank() == 1) {
             net.body = [](Net& it, const at::Tensor& x) { return it.c(Thrower::apply(at::tanh(it.b(it.a(x))))); };
@@ -136,20 +136,20 @@ TEST(Exceptions, InBackwardReachEveryRankAndStay) {
         if (group->rank() == 1) {
           EXPECT_EQ(text, "exception: no more luck");
         } else {
-          expect_says(text, {"PeerLost: ", "rank 1 (host ",
+          expect_text(text, {"PeerLost: ", "rank 1 (host ",
                              "failed in the backward of step 1: an exception of the program's own"});
         }
         net.body = body;
-        expect_says(error_of(step), {"PeerLost: ", "rank 1 (host ",
-                                     "failed in the backward of step 1: an exception of the program's own"});
-        expect_says(error_of([&] { ddp.step_without_data(); }), {"PeerLost: ", "failed in the backward of step 1"});
+        expect_text(outcome_of(step), {"PeerLost: ", "rank 1 (host ",
+                                       "failed in the backward of step 1: an exception of the program's own"});
+        expect_text(outcome_of([&] { ddp.step_without_data(); }), {"PeerLost: ", "failed in the backward of step 1"});
       },
       {.timeout = std::chrono::minutes(3)});
 }
 
 TEST(Exceptions, InForwardThatUnwindReachEveryRank) {
   std::string told;
-  const std::string first = error_of([&] {
+  const std::string first = outcome_of([&] {
     run_torch_ranks(2,
                     [&](const Group& group) {
                       Net net;
@@ -164,15 +164,15 @@ TEST(Exceptions, InForwardThatUnwindReachEveryRank) {
                         step();
                       }
                       // Rank 0 may hear of it before it has left step 0, or in step 1.
-                      told = error_of([&] {
+                      told = outcome_of([&] {
                         step();
                         step();
                       });
                     },
                     {.timeout = std::chrono::minutes(3)});
   });
-  expect_says(first, {"rank 1", "no more luck"});
-  expect_says(told, {"PeerLost", "rank 1", "forward of step 1", "no more luck"});
+  expect_text(first, {"rank 1", "no more luck"});
+  expect_text(told, {"PeerLost", "rank 1", "forward of step 1", "no more luck"});
 }
 
 // Rank 1 fails in `fail`, which is caught there; returns what rank 0 hears of it.
@@ -186,7 +186,7 @@ std::string heard_when(const std::function<void(libtorch::DistributedDataParalle
                     Net net;
                     if (group->rank() == 0) {
                       // It may hear of it while it still makes its own.
-                      heard = error_of([&] {
+                      heard = outcome_of([&] {
                         libtorch::DistributedDataParallel ddp(net, group, many_buckets());
                         train(ddp);
                       });
@@ -194,16 +194,16 @@ std::string heard_when(const std::function<void(libtorch::DistributedDataParalle
                     }
                     libtorch::DistributedDataParallel ddp(net, group, many_buckets());
                     const auto body = net.body;
-                    EXPECT_NE(error_of([&] { fail(ddp, net); }), "nothing");
+                    EXPECT_NE(outcome_of([&] { fail(ddp, net); }), "nothing");
                     net.body = body;
-                    expect_says(error_of([&] { train(ddp); }), {"PeerLost", "rank 1"});
+                    expect_text(outcome_of([&] { train(ddp); }), {"PeerLost", "rank 1"});
                   },
                   {.timeout = std::chrono::minutes(3)});
   return heard;
 }
 
 TEST(Exceptions, OfAHookBeforeTheFirstGradientReachEveryRank) {
-  expect_says(heard_when([](auto& ddp, Net& net) {
+  expect_text(heard_when([](auto& ddp, Net& net) {
                 net.body = [](Net& it, const at::Tensor& x) {
                   const at::Tensor y = it.c(it.b(it.a(x)));
                   y.register_hook([](const at::Tensor&) -> at::Tensor { throw std::domain_error("no more luck"); });
@@ -215,7 +215,7 @@ TEST(Exceptions, OfAHookBeforeTheFirstGradientReachEveryRank) {
 }
 
 TEST(Exceptions, InForwardBetweenMicroBatchesReachEveryRank) {
-  expect_says(heard_when([](auto& ddp, Net&) {
+  expect_text(heard_when([](auto& ddp, Net&) {
                 const auto local = ddp.no_sync();
                 ddp(rows(1, 2)).square().mean().backward();
                 ddp(at::zeros({2, 3}));
@@ -230,24 +230,24 @@ TEST(Exceptions, InForwardWhereOthersWaitInASyncBatchNormReachEveryRank) {
                     nn::Sequential net(nn::Linear(4, 3), libtorch::SyncBatchNorm(nn::BatchNormOptions(3)));
                     if (group->rank() == 0) {
                       // It may hear of it while it still makes its own.
-                      heard = error_of([&] {
+                      heard = outcome_of([&] {
                         libtorch::DistributedDataParallel ddp(net, group);
                         ddp(rows(0, 2));
                       });
                     } else {
                       libtorch::DistributedDataParallel ddp(net, group);
-                      expect_says(error_of([&] { ddp(at::zeros({2, 5})); }), {"exception"});
+                      expect_text(outcome_of([&] { ddp(at::zeros({2, 5})); }), {"exception"});
                     }
                   },
                   {.timeout = std::chrono::minutes(3)});
-  expect_says(heard, {"PeerLost", "rank 1 (host ", "failed in the forward of step 0: "});
+  expect_text(heard, {"PeerLost", "rank 1 (host ", "failed in the forward of step 0: "});
 }
 
 TEST(Exceptions, InForwardThatAreCaughtCostNothing) {
   run_torch_ranks(2, [](const Group& group) {
     Net net;
     libtorch::DistributedDataParallel ddp(net, group);
-    expect_says(error_of([&] { ddp(at::zeros({2, 3})); }), {"exception"});
+    expect_text(outcome_of([&] { ddp(at::zeros({2, 3})); }), {"exception"});
     ddp(rows(group->rank(), 2)).square().mean().backward();
     EXPECT_EQ(ddp.last_weight(), 4);
   });
@@ -265,9 +265,9 @@ TEST(Exceptions, InAWorldOfOneLoseTheStepOnly) {
       const auto step = [&] { ddp(rows(0, 2)).square().mean().backward(); };
       if (accumulates) {
         const auto local = ddp.no_sync();
-        expect_says(error_of(step), {"no more luck"});
+        expect_text(outcome_of(step), {"no more luck"});
       } else {
-        expect_says(error_of(step), {"no more luck"});
+        expect_text(outcome_of(step), {"no more luck"});
       }
       net.zero_grad(true);
       net.body = good;

@@ -68,24 +68,25 @@ TEST(StateFile, ThatDoesNotFitChangesNothingAndSaysWhy) {
   libtorch::save_state(folder / "linear.safetensors", *saved);
   Net net;
   const Tensors before = weights_of(net);
-  expect_says(error_of([&] { libtorch::load_state(folder / "linear.safetensors", net); }),
+  expect_text(outcome_of([&] { libtorch::load_state(folder / "linear.safetensors", net); }),
               {"InvalidArgument", "does not fit", "missing 'half', 'first.weight'", "and 5 more",
                "unexpected 'bias', 'weight'"});
   ::torch::nn::Linear larger(4, 2);
-  expect_says(error_of([&] { libtorch::load_state(folder / "linear.safetensors", *larger); }),
+  expect_text(outcome_of([&] { libtorch::load_state(folder / "linear.safetensors", *larger); }),
               {"different 'weight' (file F32 [2, 3], module F32 [2, 4])"});
   EXPECT_TRUE(same_bits(weights_of(net), before));
   ::torch::nn::Module odd;
   odd.register_buffer("count", at::zeros({1}, at::kShort));
-  expect_says(error_of([&] { libtorch::save_state(folder / "odd.safetensors", odd); }), {"'count'", "Short"});
+  expect_text(outcome_of([&] { libtorch::save_state(folder / "odd.safetensors", odd); }), {"'count'", "Short"});
   run_torch_ranks(2, [&](const Group& group) {
-    expect_says(error_of([&] { libtorch::load_state(folder / "none.safetensors", net, group); }), {"none.safetensors"});
+    expect_text(outcome_of([&] { libtorch::load_state(folder / "none.safetensors", net, group); }),
+                {"none.safetensors"});
     // Rank 0's fits the file, and the other rank's does not fit rank 0's.
     ::torch::nn::Linear own(group->rank() == 0 ? 3 : 4, 2);
-    expect_says(error_of([&] { libtorch::load_state(folder / "linear.safetensors", *own, group); }),
+    expect_text(outcome_of([&] { libtorch::load_state(folder / "linear.safetensors", *own, group); }),
                 {"Mismatch", "'weight (parameter, strides [3, 1])' float32 [2, 3]", "rank 1"});
   });
-  expect_says(error_of([&] { libtorch::load_state(folder / "linear.safetensors", *saved, nullptr); }),
+  expect_text(outcome_of([&] { libtorch::load_state(folder / "linear.safetensors", *saved, nullptr); }),
               {"InvalidArgument", "load_state", "group is null"});
   std::filesystem::remove_all(folder);
 }

@@ -321,7 +321,7 @@ TEST(Device, AnExceptionInBackwardReachesEveryRank) {
   on_devices(2, [](const Group& group) {
     auto net = made_for(group);
     const at::Tensor x = rows(group->rank(), 2).to(libtorch::device_of(*group));
-    const std::string text = error_of([&] {
+    const std::string text = outcome_of([&] {
       libtorch::DistributedDataParallel ddp(net, group, many_buckets());
       squares(ddp(x)).backward();
       if (group->rank() == 1) net->between = [](const at::Tensor& y) { return Thrower::apply(y); };
@@ -334,7 +334,7 @@ TEST(Device, AnExceptionInBackwardReachesEveryRank) {
     if (group->rank() == 1) {
       EXPECT_EQ(text, "exception: no more luck");
     } else {
-      expect_says(
+      expect_text(
           text, {"PeerLost: ", "rank 1 (host ", "failed in the backward of step 1: an exception of the program's own"});
     }
   });
@@ -343,12 +343,12 @@ TEST(Device, AnExceptionInBackwardReachesEveryRank) {
 TEST(Device, ModuleAndGroupMustBeInOnePlace) {
   on_devices(1, [](const Group& group) {
     Net on_cpu;
-    expect_says(error_of([&] { libtorch::DistributedDataParallel(on_cpu, group); }),
+    expect_text(outcome_of([&] { libtorch::DistributedDataParallel(on_cpu, group); }),
                 {"InvalidArgument", "'a.weight' is on cpu", "cuda:0", "device_of(*group)"});
     auto net = made_for(group);
     run_torch_ranks(1,
                     [&](const Group& shm) {
-                      expect_says(error_of([&] { libtorch::DistributedDataParallel(*net, shm); }),
+                      expect_text(outcome_of([&] { libtorch::DistributedDataParallel(*net, shm); }),
                                   {"InvalidArgument", "'a.weight' is on cuda:0", "computes on cpu (backend shm)",
                                    "LOCKSTEP_DEVICE"});
                     },
