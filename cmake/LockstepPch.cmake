@@ -44,12 +44,10 @@ endfunction()
 set(standard_headers <algorithm> <atomic> <chrono> <condition_variable> <filesystem> <functional> <map> <memory> <mutex>
                      <optional> <set> <span> <string> <string_view> <thread> <unordered_map> <variant> <vector>
                      <fmt/format.h> <fmt/ranges.h>)
-set(unoptimised "")
-if(LOCKSTEP_PCH)
-  set(unoptimised -O0)
-endif()
+set(unoptimised -O0)
 if(LOCKSTEP_HAVE_LIBTORCH)
-  # For tests. torch/torch.h costs more than ten seconds: LibTorch's tests take this one where LOCKSTEP_PCH is OFF too.
+  # For tests. torch/torch.h costs more than ten seconds: LibTorch's tests take this one where LOCKSTEP_PCH is OFF too, and
+  # are not optimised there either, for a compiler cache has none of them.
   lockstep_pch(lockstep_pch_torch COMPILED -fPIE ${unoptimised} LIBS torch HEADERS <torch/torch.h>)
 endif()
 if(LOCKSTEP_PCH)
