@@ -12,9 +12,9 @@
 
 #include "runtime/store/hash_store.h"
 #include "tests/conformance/errors.h"
-#include "tests/conformance/groups.h"
 #include "tests/conformance/memory.h"
 #include "tests/fakes/nccl/fake_nccl.h"
+#include "tests/support/groups.h"
 #include "tests/support/wait_until.h"
 
 namespace lockstep::testing {

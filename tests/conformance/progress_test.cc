@@ -12,7 +12,7 @@
 #include "runtime/comm/progress.h"
 #include "runtime/store/hash_store.h"
 #include "tests/conformance/errors.h"
-#include "tests/conformance/groups.h"
+#include "tests/support/groups.h"
 #include "tests/support/rank_threads.h"
 
 namespace lockstep::testing {

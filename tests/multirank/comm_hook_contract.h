@@ -10,6 +10,7 @@
 #include "lockstep/comm/values.h"
 #include "lockstep/ddp/comm_hook.h"
 #include "tests/multirank/ddp_contract.h"
+#include "tests/support/groups.h"
 
 namespace lockstep::testing {
 
@@ -33,30 +34,14 @@ inline bool are_equal_on_ranks(ProcessGroup& group, const Values& values) {
   return std::ranges::all_of(all, [&](const std::string& text) { return text == bytes; });
 }
 
-inline void expect_within(const Values& seen, const Values& wanted, double tolerance) {
-  ASSERT_EQ(seen.size(), wanted.size());
-  for (const auto& [name, values] : wanted) {
-    ASSERT_TRUE(seen.contains(name)) << name;
-    float largest = 0, apart = 0;
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      largest = std::max(largest, std::abs(values[i]));
-      apart = std::max(apart, std::abs(values[i] - seen.at(name)[i]));
-    }
-    EXPECT_GT(largest, 0) << name;
-    EXPECT_LE(apart, tolerance * static_cast<double>(largest)) << name;
-  }
-}
-
 template <typename Side>
-class CommHookContract : public ::testing::Test {
+class CommHookContract : public DdpContract<Side> {
  protected:
-  using Net = typename Side::Net;
-  using Options = typename Side::Options;
-  using Group = std::shared_ptr<ProcessGroup>;
+  using typename DdpContract<Side>::Net;
+  using typename DdpContract<Side>::Options;
+  using typename DdpContract<Side>::Group;
+  using DdpContract<Side>::loss_of;
 
-  static auto loss_of(const typename Side::Tensor& outputs, Loss kind) {
-    return kind == Loss::mean ? Side::mean_of(outputs) : Side::sum_of(outputs);
-  }
   template <typename Ddp>
   static void step(Ddp& ddp, RowsOf part, Loss kind = Loss::mean) {
     ddp.backward(loss_of(ddp(Side::rows(part.begin, part.end)), kind));
@@ -80,22 +65,7 @@ class CommHookContract : public ::testing::Test {
     return Side::gradients(net);
   }
   static Values alone(Loss kind = Loss::mean, bool use_side = true) {
-    Net net;
-    net.use_side = use_side;
-    Side::initialize(net);
-    Side::backward(loss_of(net.forward(Side::rows(0, kRows)), kind));
-    return Side::gradients(net);
-  }
-  // body(net, ddp) on each of `ranks`.
-  template <typename Body>
-  static void on(int ranks, const Options& options, Body body) {
-    SCOPED_TRACE(std::to_string(ranks) + " ranks");
-    Side::run(ranks, [&](const Group& group) {
-      Net net;
-      Side::initialize(net);
-      auto ddp = Side::wrap(net, group, options);
-      body(net, *ddp);
-    });
+    return DdpContract<Side>::alone(kind, {0, kRows}, use_side).gradients;
   }
 };
 
@@ -124,7 +94,7 @@ TYPED_TEST_P(CommHookContract, SixteenBitsAreCloseAndEqualOnAllRanks) {
       for (const int ranks : {1, 2, 3}) {
         TypeParam::run(ranks, [&, hook = hook, bits = bits](const std::shared_ptr<ProcessGroup>& group) {
           const Values seen = Fixture::trained(group, {.loss = kind, .comm_hook = hook});
-          expect_within(seen, wanted, 2 * std::ldexp(1.0, -bits));
+          expect_near(seen, wanted, 2 * std::ldexp(1.0, -bits));
           EXPECT_TRUE(are_equal_on_ranks(*group, seen)) << hook.name;
           EXPECT_NE(seen, wanted) << hook.name << ": nothing was rounded";
         });
@@ -140,7 +110,7 @@ TYPED_TEST_P(CommHookContract, AWeightIsNotOnTheWire) {
     const auto loss = Fixture::loss_of(ddp(TypeParam::rows(0, kRows)), Loss::mean);
     ddp.set_weight(std::int64_t{1} << (ddp.group()->rank() == 0 ? 40 : 39));
     ddp.backward(loss);
-    expect_within(TypeParam::gradients(net), Fixture::alone(), 2e-3);
+    expect_near(TypeParam::gradients(net), Fixture::alone(), 2e-3);
   });
 }
 
@@ -212,7 +182,7 @@ TYPED_TEST_P(CommHookContract, UnusedParametersAreFoundAllTheSame) {
     Fixture::on(ranks, {.comm_hook = fp16_compress_hook()}, [&](auto& net, auto& ddp) {
       net.use_side = false;
       Fixture::step(ddp, part_of(ddp.group()->rank(), ddp.group()->size()));
-      expect_within(TypeParam::gradients(net), wanted, 2e-3);
+      expect_near(TypeParam::gradients(net), wanted, 2e-3);
     });
   }
 }
@@ -251,9 +221,65 @@ TYPED_TEST_P(CommHookContract, TwoModulesHaveHooksOfTheirOwn) {
       TypeParam::clear(two);
       Fixture::step(*narrow, part);
       Fixture::step(*wide, part);
-      expect_within(TypeParam::gradients(one), Fixture::alone(), 1e-2);
+      expect_near(TypeParam::gradients(one), Fixture::alone(), 1e-2);
       EXPECT_NE(TypeParam::gradients(one), TypeParam::gradients(two));
       expect_near(TypeParam::gradients(two), Fixture::alone());
+    }
+  });
+}
+
+inline std::vector<int> all_ranks(const ProcessGroup& group) {
+  std::vector<int> ranks(static_cast<std::size_t>(group.size()));
+  for (std::size_t i = 0; i < ranks.size(); ++i) ranks[i] = static_cast<int>(i);
+  return ranks;
+}
+
+TYPED_TEST_P(CommHookContract, ModulesOfTwoGroupsHaveHooksOfTheirOwn) {
+  using Fixture = CommHookContract<TypeParam>;
+  for (const int ranks : {1, 2, 3}) {
+    TypeParam::run(ranks, [&](const std::shared_ptr<ProcessGroup>& group) {
+      const std::shared_ptr<ProcessGroup> other = make_group_beside(group, "other", all_ranks(*group));
+      // The first module's gradients go over the second module's group.
+      const CommHook across{"across", [&](const GradBucket& bucket) {
+                              return HookedBucket{.work = other->all_reduce(bucket.buffer), .finish = {}};
+                            }};
+      typename TypeParam::Net one, two;
+      TypeParam::initialize(one);
+      TypeParam::initialize(two);
+      auto first = TypeParam::wrap(one, group, {.buckets = a_bucket_each(), .comm_hook = across});
+      auto second = TypeParam::wrap(two, other, {.buckets = a_bucket_each(), .comm_hook = fp16_compress_hook()});
+      const RowsOf part = part_of(group->rank(), ranks);
+      for (int i = 0; i < 2; ++i) {
+        TypeParam::clear(one);
+        TypeParam::clear(two);
+        Fixture::step(*first, part);
+        Fixture::step(*second, part);
+        expect_near(TypeParam::gradients(one), Fixture::alone());
+        expect_near(TypeParam::gradients(two), Fixture::alone(), 2e-3);
+        EXPECT_TRUE(are_equal_on_ranks(*group, TypeParam::gradients(one)));
+        EXPECT_TRUE(are_equal_on_ranks(*group, TypeParam::gradients(two)));
+      }
+    });
+  }
+}
+
+// As between hosts: within each, then between one rank of each, and to the others.
+TYPED_TEST_P(CommHookContract, AHookMaySumInLevels) {
+  using Fixture = CommHookContract<TypeParam>;
+  TypeParam::run(3, [&](const std::shared_ptr<ProcessGroup>& group) {
+    const bool is_pair = group->rank() < 2, leads = group->rank() != 1;
+    const auto near =
+        make_group_beside(group, is_pair ? "pair" : "single", is_pair ? std::vector{0, 1} : std::vector{2});
+    const auto leaders = leads ? make_group_beside(group, "leaders", {0, 2}) : nullptr;
+    const CommHook levels{"levels", [&](const GradBucket& bucket) {
+                            near->all_reduce(bucket.buffer).wait();
+                            if (leads) leaders->all_reduce(bucket.buffer).wait();
+                            return HookedBucket{.work = near->broadcast(bucket.buffer, 0), .finish = {}};
+                          }};
+    for (const Loss kind : {Loss::mean, Loss::sum}) {
+      const Values seen = Fixture::trained(group, {.buckets = a_bucket_each(), .loss = kind, .comm_hook = levels});
+      expect_near(seen, Fixture::alone(kind));
+      EXPECT_TRUE(are_equal_on_ranks(*group, seen));
     }
   });
 }
@@ -262,7 +288,7 @@ TYPED_TEST_P(CommHookContract, RanksWithDifferentHooksAreToldBoth) {
   TypeParam::run(3, [&](const std::shared_ptr<ProcessGroup>& group) {
     typename TypeParam::Net net;
     const auto wrap = [&](const CommHook& hook) {
-      return message_of_throw([&] { TypeParam::wrap(net, group, {.comm_hook = hook}); });
+      return outcome_of([&] { TypeParam::wrap(net, group, {.comm_hook = hook}); });
     };
     const bool is_first = group->rank() == 0;
     const std::string two = wrap(is_first ? bf16_compress_hook() : fp16_compress_hook());
@@ -315,7 +341,7 @@ TYPED_TEST_P(CommHookContract, OneThatThrowsIsNamedOnEveryRank) {
 REGISTER_TYPED_TEST_SUITE_P(CommHookContract, TheGroupsOwnSumHasTheBitsOfNoHook, SixteenBitsAreCloseAndEqualOnAllRanks,
                             AWeightIsNotOnTheWire, SeesEachBucketOnceAndInOrderOnEveryRank,
                             UnusedParametersAreFoundAllTheSame, NoopSendsNothingAndGivesBackThisRanksShare,
-                            TwoModulesHaveHooksOfTheirOwn, RanksWithDifferentHooksAreToldBoth,
-                            OneThatThrowsIsNamedOnEveryRank);
+                            TwoModulesHaveHooksOfTheirOwn, ModulesOfTwoGroupsHaveHooksOfTheirOwn, AHookMaySumInLevels,
+                            RanksWithDifferentHooksAreToldBoth, OneThatThrowsIsNamedOnEveryRank);
 
 }  // namespace lockstep::testing

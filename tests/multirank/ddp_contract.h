@@ -32,12 +32,12 @@
 #include <type_traits>
 #include <vector>
 
-#include "lockstep/base/error.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/ddp/global_batch.h"
 #include "lockstep/ddp/loss.h"
 #include "lockstep/progress/progress.h"
 #include "lockstep/train/distributed_data_parallel.h"
+#include "tests/support/error_of.h"
 
 namespace lockstep::testing {
 
@@ -65,29 +65,17 @@ inline RowsOf part_of(int rank, int ranks) {
   return {kCuts[static_cast<std::size_t>(rank)], kCuts[static_cast<std::size_t>(rank) + 1]};
 }
 
-inline void expect_near(const Values& seen, const Values& wanted) {
+// Per tensor: no element is further off than `tolerance` times the largest.
+inline void expect_near(const Values& seen, const Values& wanted, double tolerance = 1e-5) {
   ASSERT_EQ(seen.size(), wanted.size());
   for (const auto& [name, values] : wanted) {
     ASSERT_TRUE(seen.contains(name)) << name;
     float largest = 0;
     for (const float value : values) largest = std::max(largest, std::abs(value));
     ASSERT_GT(largest, 0) << name;
-    for (std::size_t i = 0; i < values.size(); ++i) EXPECT_NEAR(seen.at(name)[i], values[i], 1e-5 * largest) << name;
+    for (std::size_t i = 0; i < values.size(); ++i)
+      EXPECT_NEAR(seen.at(name)[i], values[i], tolerance * largest) << name;
   }
-}
-
-template <typename Call>
-std::string message_of_throw(Call call) {
-  try {
-    call();
-  } catch (const InvalidArgument& error) {
-    return std::string("InvalidArgument: ") + error.what();
-  } catch (const Mismatch& error) {
-    return std::string("Mismatch: ") + error.what();
-  } catch (const std::exception& error) {
-    return std::string("other: ") + error.what();
-  }
-  return "nothing";
 }
 
 template <typename Side>
@@ -130,18 +118,20 @@ class DdpContract : public ::testing::Test {
     EXPECT_NEAR(*ddp.last_loss(), wanted.loss, 1e-6 * std::abs(wanted.loss));
   }
 
-  // body(net, ddp) on 1, 2 and 3 ranks.
+  // body(net, ddp) on each of `ranks`.
+  template <typename Body>
+  static void on(int ranks, const Options& options, Body body) {
+    SCOPED_TRACE(std::to_string(ranks) + " ranks");
+    Side::run(ranks, [&](const Group& group) {
+      Net net;
+      Side::initialize(net);
+      auto ddp = Side::wrap(net, group, options);
+      body(net, *ddp);
+    });
+  }
   template <typename Body>
   static void on_ranks(const Options& options, Body body) {
-    for (const int ranks : {1, 2, 3}) {
-      SCOPED_TRACE(std::to_string(ranks) + " ranks");
-      Side::run(ranks, [&](const Group& group) {
-        Net net;
-        Side::initialize(net);
-        auto ddp = Side::wrap(net, group, options);
-        body(net, *ddp);
-      });
-    }
+    for (const int ranks : {1, 2, 3}) on(ranks, options, body);
   }
 };
 
@@ -185,6 +175,26 @@ TYPED_TEST_P(DdpContract, MicroBatchesWithoutSyncAreOneStep) {
   }
 }
 
+TYPED_TEST_P(DdpContract, GradientsThatAreNotClearedAddUp) {
+  using Fixture = DdpContract<TypeParam>;
+  for (const Loss kind : {Loss::mean, Loss::sum}) {
+    const auto alone = Fixture::alone(kind);
+    Fixture::on_ranks({.loss = kind}, [&](auto& net, auto& ddp) {
+      const RowsOf part = part_of(ddp.group()->rank(), ddp.group()->size());
+      Values wanted = alone.gradients;
+      for (int step = 1; step <= 3; ++step) {
+        ddp.backward(Fixture::loss_of(ddp(TypeParam::rows(part.begin, part.end)), kind));
+        for (auto& [name, values] : wanted) {
+          for (std::size_t i = 0; i < values.size(); ++i) {
+            values[i] = static_cast<float>(step) * alone.gradients.at(name)[i];
+          }
+        }
+        expect_near(TypeParam::gradients(net), wanted);
+      }
+    });
+  }
+}
+
 TYPED_TEST_P(DdpContract, AGivenWeightCountsInPlaceOfRows) {
   using Fixture = DdpContract<TypeParam>;
   // Rank r's mean counts r + 1, whatever its rows are.
@@ -216,7 +226,7 @@ TYPED_TEST_P(DdpContract, AGivenWeightCountsInPlaceOfRows) {
     expect_near(TypeParam::gradients(net), wanted);
     EXPECT_EQ(ddp.last_weight(), total);
     EXPECT_NEAR(ddp.last_loss().value(), loss_wanted, 1e-6 * std::abs(loss_wanted));
-    EXPECT_NE(message_of_throw([&] { ddp.set_weight(-1); }).find("InvalidArgument: DistributedDataParallel: weight -1"),
+    EXPECT_NE(outcome_of([&] { ddp.set_weight(-1); }).find("InvalidArgument: DistributedDataParallel: weight -1"),
               std::string::npos);
   });
 }
@@ -265,7 +275,7 @@ TYPED_TEST_P(DdpContract, DeclaredUnusedParametersAreHeldToIt) {
   });
   TypeParam::run(1, [&](const std::shared_ptr<ProcessGroup>& group) {
     typename TypeParam::Net net;
-    EXPECT_NE(message_of_throw([&] {
+    EXPECT_NE(outcome_of([&] {
                 TypeParam::wrap(net, group, {.unused = {"side.wieght"}});
               }).find("InvalidArgument: DistributedDataParallel: 'side.wieght' is declared unused"),
               std::string::npos);
@@ -275,7 +285,7 @@ TYPED_TEST_P(DdpContract, DeclaredUnusedParametersAreHeldToIt) {
     TypeParam::initialize(net);
     auto ddp = TypeParam::wrap(net, group, {.unused = side});
     const std::string thrown =
-        message_of_throw([&] { ddp->backward(Fixture::loss_of((*ddp)(TypeParam::rows(0, 2)), Loss::mean)); });
+        outcome_of([&] { ddp->backward(Fixture::loss_of((*ddp)(TypeParam::rows(0, 2)), Loss::mean)); });
     EXPECT_NE(thrown.find("is declared unused and got a gradient in step 0"), std::string::npos) << thrown;
   });
 }
@@ -296,7 +306,7 @@ TYPED_TEST_P(DdpContract, GivesTheSameWithAndWithoutOverlap) {
 
 TYPED_TEST_P(DdpContract, ReplicasThatCameApartAreFoundWhenAskedAndBySteps) {
   using Fixture = DdpContract<TypeParam>;
-  const auto apart = [](auto call) { return message_of_throw(call).find("Mismatch: ") == 0; };
+  const auto apart = [](auto call) { return outcome_of(call).find("Mismatch: ") == 0; };
   TypeParam::run(3, [&](const std::shared_ptr<ProcessGroup>& group) {
     typename TypeParam::Net net;
     auto ddp = TypeParam::wrap(net, group, {.compare_every = 1});
@@ -317,9 +327,8 @@ TYPED_TEST_P(DdpContract, IsUsedAsTheModuleIs) {
     EXPECT_EQ(ddp.parameters().size(), net.parameters().size());
     ddp.set_steps(70);
     EXPECT_EQ(ddp.steps(), 70);
-    EXPECT_EQ(
-        message_of_throw([&] { ddp.set_steps(-2); }).find("InvalidArgument: DistributedDataParallel: set_steps(-2)"),
-        0u);
+    EXPECT_EQ(outcome_of([&] { ddp.set_steps(-2); }).find("InvalidArgument: DistributedDataParallel: set_steps(-2)"),
+              0u);
     ddp.eval();
     EXPECT_FALSE(ddp->is_training());
     ddp.train();
@@ -339,7 +348,7 @@ TYPED_TEST_P(DdpContract, ABackwardWithoutAForwardOfItsIsRefused) {
     auto ddp = TypeParam::wrap(net, group, {});
     const auto by_the_module = [&] { ddp->backward(Fixture::loss_of(net.forward(TypeParam::rows(0, 2)), Loss::mean)); };
     for (int step = 0; step < 2; ++step) {
-      const std::string thrown = message_of_throw(by_the_module);
+      const std::string thrown = outcome_of(by_the_module);
       EXPECT_EQ(thrown.find("InvalidArgument: "), 0u) << thrown;
       EXPECT_NE(thrown.find("no forward went through this object since the last backward"), std::string::npos)
           << thrown;
@@ -369,7 +378,7 @@ TYPED_TEST_P(DdpContract, TellsAProgressBar) {
 }
 
 REGISTER_TYPED_TEST_SUITE_P(DdpContract, GivesGradientsAndLossOfOneProcess, MicroBatchesWithoutSyncAreOneStep,
-                            AGivenWeightCountsInPlaceOfRows, ARankWithoutDataTakesPart,
+                            GradientsThatAreNotClearedAddUp, AGivenWeightCountsInPlaceOfRows, ARankWithoutDataTakesPart,
                             ALossThatIsNotFiniteIsNotANumberOnEveryRank, DeclaredUnusedParametersAreHeldToIt,
                             GivesTheSameWithAndWithoutOverlap, ReplicasThatCameApartAreFoundWhenAskedAndBySteps,
                             IsUsedAsTheModuleIs, ABackwardWithoutAForwardOfItsIsRefused, TellsAProgressBar);

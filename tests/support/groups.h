@@ -35,4 +35,10 @@ inline std::shared_ptr<ProcessGroup> make_group(const std::string& name, const s
   return found->create(context, Deadline::after(std::chrono::seconds(60)));
 }
 
+// A group of some of `group`'s ranks, beside it.
+inline std::shared_ptr<ProcessGroup> make_group_beside(const std::shared_ptr<ProcessGroup>& group,
+                                                       const std::string& name, const std::vector<int>& members) {
+  return make_group(name, std::string(group->backend()), members, group->rank(), {group, &group->store()});
+}
+
 }  // namespace lockstep::testing
