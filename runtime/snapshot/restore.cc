@@ -413,6 +413,7 @@ std::optional<RestoredSnapshot> BasicSnapshots::restore() {
     if (group.rank() == 0) log_info("snapshots: a fresh start: there is none in '{}'", self.folder.string());
   }
   self.is_begun = true;
+  self.last_step = self.steps.count();
   if (group.rank() == 0) {
     const auto write = [folder = self.folder, keep = checkpoint::Retention{self.options.keep, self.options.keep_every}](
                            Manifest head, std::span<const checkpoint::ItemSource> items) {

@@ -162,12 +162,14 @@ void BasicSnapshots::step() {
   self.require_begun("step");
   self.report();
   const std::int64_t count = self.steps.count();
-  if (self.options.rescue || self.options.stop_on_signals) self.keep_step();
+  // Behind a micro-batch the place in the data is ahead of the parameters, and its gradient is in no snapshot.
+  const bool is_finished = count != std::exchange(self.last_step, count);
+  if (is_finished && (self.options.rescue || self.options.stop_on_signals)) self.keep_step();
   if (const auto reason = stop_reason(*self.group); reason && count != self.saved_for_stop) {
     self.saved_for_stop = count;
     return save(*reason);
   }
-  if (self.options.every == 0 || count % self.options.every != 0 || count == self.last_saved) return;
+  if (!is_finished || self.options.every == 0 || count % self.options.every != 0 || count == self.last_saved) return;
   save_behind(fmt::format("every {} steps", self.options.every));
 }
 

@@ -80,6 +80,7 @@ struct BasicSnapshots::Impl {
   bool is_begun = false;
   std::int64_t generation = 0;
   std::int64_t last_saved = -1;  // or restored: steps
+  std::int64_t last_step = -1;   // steps at the last step(), or at restore()
   std::int64_t saved_for_stop = -1;
   std::vector<KeptItem> kept;
   std::int64_t kept_step = -1;

@@ -188,6 +188,51 @@ TEST(Snapshots, ALostRankCostsNoFinishedStep) {
   }
 }
 
+// Steps of two micro-batches, step() behind each. Ends behind step `stop`, or with an error behind the micro-batch
+// after it.
+void accumulate(Program& it, std::int64_t stop, bool fails) {
+  int micro_batch = 0;
+  for (std::int64_t epoch = it.loader.epoch(); it.ddp.steps() <= stop; ++epoch) {
+    it.loader.set_epoch(epoch);
+    for (const auto& [x, y, ids] : it.loader) {
+      const bool closes = micro_batch++ % 2 == 1;
+      {
+        const auto local = it.ddp.no_sync(!closes);
+        it.ddp.backward(mse_loss(it.ddp(x, ids), y));
+      }
+      if (closes) {
+        it.optimizer.step();
+        it.optimizer.zero_grad();
+      }
+      it.snapshots.step();
+      if (it.ddp.steps() < stop || closes == fails) continue;
+      if (fails) throw std::runtime_error("between two micro-batches");
+      return;
+    }
+  }
+}
+
+TEST(Snapshots, WhatEndsBetweenMicroBatchesGoesOnFromTheStepBefore) {
+  for (const int ranks : {1, 2, 3}) {
+    const TemporaryFolder whole, parts;
+    const auto run_to = [&](const fs::path& folder, std::int64_t stop, bool fails) {
+      Values weights;
+      run_ranks(ranks, [&](const Group& group) {
+        Program it(group, folder, {});
+        it.snapshots.restore();
+        accumulate(it, stop, fails);
+        if (group->rank() == 0) weights = weights_of(it.model);
+      });
+      return weights;
+    };
+    const Values undisturbed = run_to(whole / "run", 6, false);
+    EXPECT_ANY_THROW(run_to(parts / "run", 3, true));
+    EXPECT_THAT(snapshots_in(parts / "run"),
+                ElementsAre(HasSubstr("step-000000000003-"), "step-000000000003-g000001.rescue"));
+    EXPECT_EQ(run_to(parts / "run", 6, false), undisturbed) << ranks << " ranks";
+  }
+}
+
 TEST(Snapshots, ALostRankCostsWhatTheOptionsSay) {
   const TemporaryFolder parts;
   run_until_lost(2, parts / "run", 1, 6, {.every = 4, .rescue = false});
