@@ -32,6 +32,18 @@ namespace lockstep::libtorch {
 
 using ::torch::autograd::variable_list;
 
+struct ReplicaImpl::PreHook : ::torch::autograd::FunctionPreHook {
+  PreHook(std::weak_ptr<ReplicaImpl> the_replica, std::size_t the_index)
+      : replica(std::move(the_replica)), index(the_index) {}
+  variable_list operator()(const variable_list& gradients) override {
+    if (const auto self = replica.lock()) self->before_gradient(index);
+    return gradients;
+  }
+
+  std::weak_ptr<ReplicaImpl> replica;
+  std::size_t index;
+};
+
 // A type of its own, by which another replica knows it.
 struct ReplicaImpl::Hook : ::torch::autograd::utils::LambdaPostHook {
   using Tensors = std::vector<at::Tensor>;
@@ -88,8 +100,9 @@ void ReplicaImpl::adopt(const ::torch::nn::Module& module) {
                              .strides = gradient_strides(item.tensor),
                              .hook = 0,
                              .view = {},
-                             .declared_unused = false,
-                             .taken = false});
+                             .result = {},
+                             .before = {},
+                             .room = {}});
     }
   }
   if (parameters_.empty()) {
@@ -142,6 +155,9 @@ void ReplicaImpl::hook(std::size_t index) {
   Parameter& parameter = parameters_[index];
   parameter.accumulator = ::torch::autograd::impl::grad_accumulator(parameter.tensor);
   accumulators_.emplace(parameter.accumulator.get(), static_cast<int>(index));
+  auto pre_hook = std::make_unique<PreHook>(weak_from_this(), index);
+  parameter.pre_hook = pre_hook.get();
+  parameter.accumulator->add_pre_hook(std::move(pre_hook));
   parameter.hook = parameter.accumulator->add_post_hook(std::make_unique<Hook>(weak_from_this(), index));
 }
 
@@ -161,18 +177,16 @@ void ReplicaImpl::refuse_wrapped_twice() const {
   }
 }
 
-bool ReplicaImpl::lies_in_arena(const Parameter& parameter) {
-  const at::Tensor& gradient = parameter.tensor.grad();
-  return parameter.view.defined() && gradient.defined() && gradient.layout() == at::kStrided &&
-         gradient.data_ptr() == parameter.view.data_ptr();
-}
-
 void ReplicaImpl::detach() noexcept {
   end_lost();  // torch's threads may hold a step that an exception has ended for longer than its caller holds this
   failure_.tell_if_unwinding(reducer_ && reducer_->accumulating());
   try {
     for (Parameter& parameter : parameters_) {
-      if (parameter.accumulator) parameter.accumulator->del_post_hook(parameter.hook);
+      if (parameter.accumulator) {
+        parameter.accumulator->del_post_hook(parameter.hook);
+        std::erase_if(parameter.accumulator->pre_hooks(),
+                      [&](const auto& hook) { return hook.get() == parameter.pre_hook; });
+      }
       if (!lies_in_arena(parameter)) continue;
       parameter.tensor.mutable_grad() = is_half_done_ ? at::Tensor() : parameter.view.clone();
     }
@@ -185,7 +199,7 @@ void ReplicaImpl::detach() noexcept {
 std::vector<ParameterSpec> ReplicaImpl::specs() const {
   std::vector<ParameterSpec> specs;
   for (const Parameter& parameter : parameters_) {
-    specs.push_back({parameter.name, *dtype_of(parameter.tensor.scalar_type()), parameter.tensor.sizes().vec()});
+    specs.push_back({parameter.name, reduced_as(parameter.tensor), parameter.tensor.sizes().vec()});
   }
   return specs;
 }
@@ -212,10 +226,14 @@ Reducer& ReplicaImpl::planned_reducer() {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     Parameter& parameter = parameters_[i];
     const at::Tensor& tensor = parameter.tensor;
-    void* slice = reducer_->gradient_data(static_cast<int>(i), *dtype_of(tensor.scalar_type()));
+    const DType reduced = reduced_as(tensor);
+    void* slice = reducer_->gradient_data(static_cast<int>(i), reduced);
+    const auto options = at::TensorOptions().dtype(scalar_type_of(reduced)).device(tensor.device());
     parameter.view = at::from_blob(
-        slice, tensor.sizes(), parameter.strides, [memory = reducer_->memory()](void*) {},
-        at::TensorOptions().dtype(tensor.scalar_type()).device(tensor.device()), tensor.device());
+        slice, tensor.sizes(), parameter.strides, [memory = reducer_->memory()](void*) {}, options, tensor.device());
+    parameter.result = options.dtype() == tensor.dtype()
+                           ? parameter.view
+                           : at::empty_strided(tensor.sizes(), parameter.strides, tensor.options());
   }
   planned_ = true;
   return *reducer_;

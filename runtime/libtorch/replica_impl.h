@@ -2,6 +2,9 @@
 // The Replica that there is. Reads gradients where autograd leaves them, puts them into the arena, and says so to the
 // Reducer; every bucket, sum and wait is the Reducer's.
 //
+// Autograd adds to what it finds in .grad. So that of earlier steps is set aside ahead of each accumulator: the
+// all-reduce sums what this step's backward made, and the result is added to what was there.
+//
 // A step begins with the first gradient of a backward and ends with that backward, in a callback of torch's engine. A
 // world of one sends nothing: gradients stay where torch puts them, unless micro-batches are accumulated.
 //
@@ -68,14 +71,20 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
     std::string name;
     at::Tensor tensor;
     NodePtr accumulator;
-    std::vector<std::int64_t> strides;  // of its gradient, the same on all ranks
-    std::uintptr_t hook = 0;
-    at::Tensor view;  // of its slice of the arena, once there is one
+    std::vector<std::int64_t> strides;                             // of its gradient, the same on all ranks
+    std::uintptr_t hook = 0;                                       // behind the accumulator
+    const ::torch::autograd::FunctionPreHook* pre_hook = nullptr;  // ahead of it, which owns it
+    at::Tensor view;    // of its slice of the arena, once there is one; float32 for 16 bits on the CPU
+    at::Tensor result;  // .grad after a step: the view, or a tensor that it is rounded into
+    at::Tensor before;  // .grad of earlier steps, from the step's first gradient until its end; undefined if it is 0
+    at::Tensor room;    // on a device: memory for `before`
     bool declared_unused = false;
+    bool is_set_aside = false;  // .grad has nothing of earlier steps
     bool taken = false;         // its gradient of this micro-batch is in the arena
-    bool had_gradient = false;  // there, before this micro-batch
+    bool had_gradient = false;  // .grad was defined before the step
   };
   struct End;  // of a backward: a callback of the engine
+  struct PreHook;
   struct Hook;
 
   void declare_unused();
@@ -111,11 +120,18 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   bool needs_no_arena() const;
   void await_end();
   void begin();
+  // Around the accumulator of a parameter.
+  void before_gradient(std::size_t parameter);
   void on_gradient(std::size_t parameter);
+  DType reduced_as(const at::Tensor& parameter) const;
   static bool lies_in_arena(const Parameter& parameter);
-  // Moves a gradient into the arena, weighted.
+  // Takes out of .grad what earlier steps have left there, and nobody has cleared.
+  void set_aside(Parameter& parameter);
+  // Moves a gradient into the arena, weighted. .grad is undefined then.
   void take(Parameter& parameter, int index);
   void put_into_arena(Parameter& parameter);
+  // Writes .grad: the step's mean (or sum), on top of what was set aside.
+  static void give_back(Parameter& parameter);
   // What is put into `later` from now on comes after what `earlier` has.
   void order(StreamView earlier, StreamView later);
   void check_gradient(const Parameter& parameter) const;

@@ -108,12 +108,12 @@ void ReplicaImpl::check_gradient(const Parameter& parameter) const {
         fmt::format("DistributedDataParallel: the gradient of '{}' is sparse; make it dense (EmbeddingOptions::sparse)",
                     parameter.name));
   }
-  if (gradient.scalar_type() != parameter.view.scalar_type() || gradient.sizes() != parameter.view.sizes()) {
+  if (gradient.scalar_type() != parameter.result.scalar_type() || gradient.sizes() != parameter.result.sizes()) {
     throw InvalidArgument(
         fmt::format("DistributedDataParallel: the gradient of '{}' has {} elements of {}, when the module was wrapped "
                     "it had {} of {}; wrap the module again after changing it",
-                    parameter.name, gradient.numel(), c10::toString(gradient.scalar_type()), parameter.view.numel(),
-                    c10::toString(parameter.view.scalar_type())));
+                    parameter.name, gradient.numel(), c10::toString(gradient.scalar_type()), parameter.result.numel(),
+                    c10::toString(parameter.result.scalar_type())));
   }
   if (gradient.requires_grad()) {
     throw InvalidArgument(

@@ -71,12 +71,17 @@ void ReplicaImpl::begin() {
   if (alone_) stop_word_ = stop_word_of_step(*group_, steps_);
   // For each call of the Reducer's alone: the stream goes with its program, and a backward may have several replicas.
   const OnStream ordered(*group_, stream_);
+  const bool is_accumulating = reducer_ && reducer_->accumulating();
+  for (Parameter& parameter : parameters_) {
+    parameter.taken = false;
+    parameter.is_set_aside = false;
+    parameter.had_gradient = parameter.had_gradient && is_accumulating;
+  }
   if (!alone_) {
     Reducer& reducer = planned_reducer();
     StepNote note = synchronize_ ? divergence_->note(steps_) : StepNote{};
     if (synchronize_ && group_->size() > 1) losses_.write(note, steps_);
     reducer.begin_step({.weight = **weight_, .synchronize = synchronize_, .note = note});
-    for (Parameter& parameter : parameters_) parameter.taken = false;
   }
   in_step_ = true;
   if (alone_) return;
@@ -85,59 +90,26 @@ void ReplicaImpl::begin() {
   }
 }
 
-void ReplicaImpl::on_gradient(std::size_t index) {
+void ReplicaImpl::before_gradient(std::size_t index) {
   await_end();
   try {
     if (!in_step_) begin();
-    if (!alone_ && overlap_) take(parameters_[index], static_cast<int>(index));
+    // A mean over no rows, which may be NaN, goes nowhere.
+    if (!alone_ || **weight_ == 0) set_aside(parameters_[index]);
   } catch (...) {
     keep_failure("backward");
     throw;
   }
 }
 
-void ReplicaImpl::take(Parameter& parameter, int index) {
-  at::Tensor& gradient = parameter.tensor.mutable_grad();
-  if (!gradient.defined()) return;
-  check_gradient(parameter);
-  parameter.had_gradient = lies_in_arena(parameter);
-  // Autograd has a stream for each parameter, that in which it was wrapped, and it need not be the step's.
-  const StreamView here = current_stream(group_->device());
-  order(stream_, here);
-  put_into_arena(parameter);
-  order(here, stream_);
-  parameter.taken = true;
-  const OnStream ordered(*group_, stream_);
-  reducer_->mark_ready(index);
-}
-
-void ReplicaImpl::put_into_arena(Parameter& parameter) {
-  const at::NoGradGuard no_grad;
-  at::Tensor& gradient = parameter.tensor.mutable_grad();
-  const at::Tensor& view = parameter.view;
-  const bool in_place = lies_in_arena(parameter);
-  const double factor = this->factor();
-  if (reducer_->accumulating()) {
-    // Without rows a mean may be NaN: then nothing is added.
-    if (factor > 0) view.add_(gradient, factor);
-  } else if (factor == 0) {
-    view.zero_();
-  } else if (factor == 1) {
-    if (!in_place) view.copy_(gradient);
-  } else if (in_place) {
-    view.mul_(factor);
-  } else {
-    at::Tensor out = view;
-    at::mul_out(out, gradient, at::scalar_tensor(factor, at::kDouble));
+void ReplicaImpl::on_gradient(std::size_t index) {
+  if (alone_ || !overlap_) return;
+  try {
+    take(parameters_[index], static_cast<int>(index));
+  } catch (...) {
+    keep_failure("backward");
+    throw;
   }
-  // A sum that is not closed yet is no gradient: it has no meaning before it is divided.
-  gradient = synchronize_ ? view : at::Tensor();
-}
-
-double ReplicaImpl::factor() const {
-  const bool has_weight_in_it = options_.weigh_outputs || options_.loss == Loss::sum;
-  const std::int64_t weight = has_weight_in_it ? std::min<std::int64_t>(**weight_, 1) : **weight_;
-  return static_cast<double>(weight) / static_cast<double>(reducer_->weight_unit());
 }
 
 void ReplicaImpl::order(StreamView earlier, StreamView later) {
@@ -171,10 +143,11 @@ void ReplicaImpl::end() {
 }
 
 void ReplicaImpl::end_with_arena() {
-  // Gradients that are there although this backward made none are of an earlier step: nobody has zeroed them.
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     Parameter& parameter = parameters_[i];
-    if (!parameter.taken && !parameter.declared_unused) take(parameter, static_cast<int>(i));
+    if (parameter.taken || parameter.declared_unused) continue;
+    set_aside(parameter);  // what is there although this backward made none
+    take(parameter, static_cast<int>(i));
   }
   {
     const OnStream ordered(*group_, stream_);
@@ -188,14 +161,9 @@ void ReplicaImpl::end_with_arena() {
     last_batch_ = losses_.batch_of(reducer_->noted());
     if (!mark_) last_weight_ = last_batch_.weight;
   }
+  // Torch leaves .grad undefined where no row depends on the parameter.
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    Parameter& parameter = parameters_[i];
-    at::Tensor& gradient = parameter.tensor.mutable_grad();
-    if (is_used(i)) {
-      if (!gradient.is_same(parameter.view)) gradient = parameter.view;
-    } else if (parameter.taken && !parameter.had_gradient) {
-      gradient = at::Tensor();  // torch leaves it so where no row depends on the parameter
-    }
+    if (parameters_[i].had_gradient || is_used(i)) give_back(parameters_[i]);
   }
 }
 
@@ -209,9 +177,13 @@ bool ReplicaImpl::is_used(std::size_t index) const {
 void ReplicaImpl::end_alone() {
   last_weight_ = **weight_;
   ++steps_;
-  for (const Parameter& parameter : parameters_) {
-    // A mean over no rows may be NaN.
-    if (last_weight_ == 0 && parameter.tensor.grad().defined()) parameter.tensor.grad().zero_();
+  for (Parameter& parameter : parameters_) {
+    at::Tensor& gradient = parameter.tensor.mutable_grad();
+    if (parameter.before.defined()) {
+      gradient = std::exchange(parameter.before, {});
+    } else if (parameter.is_set_aside && gradient.defined()) {
+      gradient.zero_();
+    }
   }
   end_step(*group_, stop_word_, steps_ - 1);
 }
@@ -221,6 +193,9 @@ void ReplicaImpl::keep_failure(std::string_view part) noexcept {
 }
 
 void ReplicaImpl::give_up() noexcept {
+  for (Parameter& parameter : parameters_) {
+    if (parameter.before.defined()) parameter.tensor.mutable_grad() = std::exchange(parameter.before, {});
+  }
   if (std::exchange(in_step_, false) && group_->size() > 1) is_half_done_ = true;
   failure_.tell();
   losses_.forget(steps_);

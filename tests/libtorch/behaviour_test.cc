@@ -118,26 +118,105 @@ TEST(Gradients, LeaveWhileBackwardRunsInTheOrderOfTheGraph) {
   });
 }
 
-TEST(Gradients, WithoutZeroGradAddUpAsInOneProcess) {
-  // From the first backward on: one may be there already.
-  const auto begin_at_one = [](const Net& net) {
-    for (at::Tensor& parameter : net.parameters()) parameter.mutable_grad() = at::ones_like(parameter);
-  };
-  Net alone;
-  initialize(alone, 1);
-  begin_at_one(alone);
+at::Tensor loss_of(const at::Tensor& y, Loss kind) { return kind == Loss::mean ? squares(y) : y.square().sum(); }
+
+// Steps on top of a gradient that was there before the first; the second leaves a layer out.
+void add_up(Net& net, const std::function<at::Tensor(const at::Tensor&)>& forward, const at::Tensor& x, Loss kind) {
+  for (at::Tensor& parameter : net.parameters()) parameter.mutable_grad() = at::ones_like(parameter);
   for (int step = 0; step < 3; ++step) {
-    std::vector<at::Tensor> all{rows(0, 5), rows(1, 2)};
-    squares(alone.forward(at::cat(all) * (step + 1))).backward();
+    net.use_side = step != 1;
+    loss_of(forward(x * (step + 1)), kind).backward();
   }
-  run_torch_ranks(2, [&](const Group& group) {
+}
+
+TEST(Gradients, WithoutZeroGradAddUpAsInOneProcess) {
+  const std::vector<std::vector<std::int64_t>> partitions{{7}, {5, 2}, {5, 0, 2}};
+  for (const Loss kind : {Loss::mean, Loss::sum}) {
+    for (const auto& counts : partitions) {
+      std::vector<at::Tensor> all;
+      for (std::size_t r = 0; r < counts.size(); ++r) all.push_back(rows(static_cast<int>(r), counts[r]));
+      Net alone;
+      initialize(alone, 1);
+      add_up(
+          alone, [&](const at::Tensor& x) { return alone.forward(x); }, at::cat(all), kind);
+      for (const bool overlap : {true, false}) {
+        for (const bool weigh_outputs : {true, false}) {
+          run_torch_ranks(static_cast<int>(counts.size()), [&](const Group& group) {
+            Net net;
+            initialize(net, 1);
+            libtorch::DdpOptions options = many_buckets();
+            options.loss = kind;
+            options.overlap = overlap;
+            options.weigh_outputs = weigh_outputs;
+            libtorch::DistributedDataParallel ddp(net, group, options);
+            add_up(
+                net, [&](const at::Tensor& x) { return ddp(x); }, all[static_cast<std::size_t>(group->rank())], kind);
+            expect_close(gradients_of(net), gradients_of(alone), std::to_string(counts.size()) + " ranks");
+          });
+        }
+      }
+    }
+  }
+}
+
+TEST(Gradients, OfEarlierStepsOutliveAStepWithoutRows) {
+  for (const int ranks : {1, 2, 3}) {
+    for (const Loss kind : {Loss::mean, Loss::sum}) {
+      run_torch_ranks(ranks, [&](const Group& group) {
+        Net net;
+        initialize(net, 1);
+        libtorch::DistributedDataParallel ddp(net, group, {.loss = kind});
+        loss_of(ddp(rows(group->rank(), 3)), kind).backward();
+        const Tensors before = gradients_of(net);
+        loss_of(ddp(rows(0, 0)), kind).backward();  // of a mean: NaN
+        EXPECT_EQ(ddp.last_weight(), 0);
+        EXPECT_TRUE(same_bits(gradients_of(net), before)) << ranks << " ranks";
+        ddp.step_without_data();
+        EXPECT_TRUE(same_bits(gradients_of(net), before)) << ranks << " ranks";
+      });
+    }
+  }
+}
+
+// What autograd left in .grad before the micro-batches is not one of them.
+TEST(Gradients, OfEarlierStepsAreNoMicroBatch) {
+  for (const int ranks : {1, 2, 3}) {
+    std::vector<std::int64_t> counts(static_cast<std::size_t>(ranks), 6);
+    Tensors wanted = gradients_alone(counts, [](Net& net, const at::Tensor& x) { return squares(net.forward(x)); });
+    for (auto& [name, gradient] : wanted) gradient = gradient + 1;
+    run_torch_ranks(ranks, [&](const Group& group) {
+      Net net;
+      initialize(net, 1);
+      libtorch::DistributedDataParallel ddp(net, group, many_buckets());
+      const at::Tensor x = rows(group->rank(), 6);
+      const at::Tensor first = squares(ddp(x.slice(0, 0, 2)));
+      for (at::Tensor& parameter : net.parameters()) parameter.mutable_grad() = at::ones_like(parameter);
+      {
+        const auto local = ddp.no_sync();
+        first.backward();
+      }
+      squares(ddp(x.slice(0, 2, 6))).backward();
+      expect_close(gradients_of(net), wanted, std::to_string(ranks) + " ranks");
+    });
+  }
+}
+
+TEST(Gradients, OfEarlierStepsAreBackAfterABackwardThatThrew) {
+  run_torch_ranks(1, [](const Group& group) {
     Net net;
     initialize(net, 1);
-    libtorch::DistributedDataParallel ddp(net, group, many_buckets());
-    begin_at_one(net);
-    for (int step = 0; step < 3; ++step)
-      squares(ddp(rows(group->rank(), group->rank() == 0 ? 5 : 2) * (step + 1))).backward();
-    expect_close(gradients_of(net), gradients_of(alone), "after 3 steps");
+    libtorch::DistributedDataParallel ddp(net, group, {.comm_hook = noop_hook()});
+    squares(ddp(rows(0, 3))).backward();
+    const Tensors before = gradients_of(net);
+    const at::Tensor x = rows(0, 3).requires_grad_();
+    x.register_hook([](const at::Tensor&) { throw std::runtime_error("no such row"); });
+    EXPECT_ANY_THROW(squares(ddp(x)).backward());
+    const Tensors after = gradients_of(net);
+    for (const auto& [name, gradient] : after) EXPECT_TRUE(at::equal(gradient, before.at(name))) << name;
+    EXPECT_EQ(after.size(), before.size());
+    squares(ddp(rows(0, 3))).backward();
+    for (const auto& [name, gradient] : gradients_of(net))
+      EXPECT_TRUE(at::equal(gradient, before.at(name) * 2)) << name;
   });
 }
 
@@ -518,9 +597,15 @@ TEST(NoData, OnAnyRankOrAll) {
         EXPECT_EQ(ddp.last_weight(), 4);
         expect_close(gradients_of(net), wanted, "one rank has data");
       }
+      net.zero_grad(true);
       step(0);
       EXPECT_EQ(ddp.last_weight(), 0);
-      for (const at::Tensor& parameter : net.parameters()) EXPECT_TRUE(parameter.grad().eq(0).all().item<bool>());
+      for (const at::Tensor& parameter : net.parameters()) {
+        ASSERT_EQ(parameter.grad().defined(), with_forward);
+        if (with_forward) {
+          EXPECT_TRUE(parameter.grad().eq(0).all().item<bool>());
+        }
+      }
       net.zero_grad(true);
       step(2);
       EXPECT_EQ(ddp.last_weight(), 4);

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Parameters in bfloat16. Float32 parameters under autocast: recipes_test.cc.
+#include "lockstep/libtorch/collectives.h"
+#include "lockstep/libtorch/comm_hook.h"
 #include "tests/libtorch/common.h"
 
 namespace lockstep::testing {
@@ -36,6 +38,123 @@ TEST(LowPrecision, MeansOfBfloat16GradientsAreRoundedOnce) {
       EXPECT_TRUE(at::equal(net.weight.grad(), wanted)) << ranks << " ranks";
     });
   }
+}
+
+// Half the distance between two numbers of the dtype at `exact`, and what float32 adds to that on its way.
+at::Tensor rounding_of(const at::Tensor& exact, at::ScalarType dtype) {
+  const bool is_half = dtype == at::kHalf;
+  const auto [fraction, exponent] = at::frexp(exact.abs());
+  const at::Tensor power = (is_half ? exponent.clamp_min(-13) : exponent) - (is_half ? 12 : 9);
+  return at::ldexp(at::ones_like(exact), power) + 1e-6;
+}
+
+struct Rounding {
+  std::int64_t beyond_one = 0;  // elements that are further from the exact ones than one rounding takes them
+  double apart = 0;             // the largest distance, in roundings
+};
+Rounding rounding_between(const at::Tensor& seen, const at::Tensor& exact) {
+  const at::Tensor apart = (seen.to(at::kDouble) - exact).abs() / rounding_of(exact, seen.scalar_type());
+  return {apart.gt(1).sum().item<std::int64_t>(), apart.max().item<double>()};
+}
+
+constexpr int kParts = 6;  // of micro-batches and ranks
+
+// A row for each part of a step, and what it weighs: the parts that nobody has weigh 0.
+struct Step {
+  std::vector<at::Tensor> rows;
+  std::vector<std::int64_t> weights;
+  at::Tensor exact(Loss loss) const {
+    at::Tensor sum = at::zeros({256}, at::kDouble);
+    std::int64_t total = 0;
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const std::int64_t factor = loss == Loss::mean ? weights[i] : std::min<std::int64_t>(weights[i], 1);
+      sum += rows[i][0].to(at::kDouble) * factor;
+      total += weights[i];
+    }
+    return loss == Loss::mean ? sum / total : sum;
+  }
+};
+
+Step random_step(Generator& random, at::ScalarType dtype) {
+  Step step;
+  for (int part = 0; part < kParts; ++part) {
+    step.rows.push_back(random_tensor({1, 256}, random.below(1u << 30)).to(dtype));
+    step.weights.push_back(part == 0 ? 7 : static_cast<std::int64_t>(random.below(12)));
+  }
+  return step;
+}
+
+// Whose parameter is of any of the 16-bit dtypes.
+struct Narrow : nn::Module {
+  at::Tensor weight;
+  explicit Narrow(at::ScalarType dtype) : weight(register_parameter("weight", at::zeros({256}, dtype))) {}
+  at::Tensor forward(const at::Tensor& x) { return (weight * x).sum(); }
+};
+
+// A step of micro-batches, and on top of its gradient one of a single part for each rank.
+void expect_one_rounding(at::ScalarType dtype, Loss loss, int ranks, const CommHook& hook = {}) {
+  Generator random(static_cast<std::uint64_t>(ranks));
+  const int each = kParts / ranks;
+  std::vector<Step> steps{random_step(random, dtype), random_step(random, dtype)};
+  for (int part = 0; part < kParts; ++part) {
+    if (part % each != 0) steps[1].weights[static_cast<std::size_t>(part)] = 0;
+  }
+  std::vector<Tensors> results(static_cast<std::size_t>(ranks));
+  run_torch_ranks(ranks, [&](const Group& group) {
+    Narrow net(dtype);
+    libtorch::DistributedDataParallel ddp(net, group, {.loss = loss, .comm_hook = hook});
+    const auto backward = [&](const Step& step, int index) {
+      const auto part = static_cast<std::size_t>(group->rank() * each + index);
+      const at::Tensor y = ddp(step.rows[part]);
+      ddp.set_weight(step.weights[part]);
+      y.backward();
+    };
+    const auto expect_rounded = [&](const at::Tensor& exact) {
+      ASSERT_EQ(net.weight.grad().scalar_type(), dtype);
+      const Rounding rounding = rounding_between(net.weight.grad(), exact);
+      EXPECT_EQ(rounding.beyond_one, 0) << ranks << " ranks, by up to " << rounding.apart;
+    };
+    for (int i = 0; i < each; ++i) {
+      const auto local = ddp.no_sync(i + 1 < each);
+      backward(steps[0], i);
+    }
+    EXPECT_GE(ddp.last_step().buckets[0].bytes, 256 * sizeof(float));
+    expect_rounded(steps[0].exact(loss));
+    const at::Tensor first = net.weight.grad().to(at::kDouble);
+    backward(steps[1], 0);
+    expect_rounded(first + steps[1].exact(loss));
+    results[static_cast<std::size_t>(group->rank())] = gradients_of(net);
+  });
+  for (const Tensors& other : results) EXPECT_TRUE(same_bits(other, results[0])) << ranks << " ranks";
+}
+
+TEST(LowPrecision, WeightedMeansAndSumsAreRoundedOnce) {
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+    // The measure finds a second rounding.
+    Generator random(5);
+    const Step step = random_step(random, dtype);
+    at::Tensor rounded_often = at::zeros({256}, at::kFloat);
+    std::int64_t total = 0;
+    for (std::size_t i = 0; i < step.rows.size(); ++i) {
+      rounded_often += (step.rows[i][0] * (static_cast<double>(step.weights[i]) / 7)).to(at::kFloat);
+      total += step.weights[i];
+    }
+    rounded_often *= 7 / static_cast<double>(total);
+    EXPECT_GT(rounding_between(rounded_often.to(dtype), step.exact(Loss::mean)).beyond_one, 0);
+    for (const Loss loss : {Loss::mean, Loss::sum}) {
+      for (const int ranks : {1, 2, 3}) expect_one_rounding(dtype, loss, ranks);
+    }
+  }
+}
+
+// A hook gets float32, and narrows what travels if that is wanted.
+TEST(LowPrecision, AHookGetsFloat32) {
+  const auto widest = libtorch::tensor_hook("widest", [](const GradBucket& bucket, at::Tensor sum) {
+    EXPECT_EQ(sum.scalar_type(), at::kFloat);
+    libtorch::all_reduce(sum, bucket.group);
+    return sum;
+  });
+  for (const int ranks : {1, 2, 3}) expect_one_rounding(at::kBFloat16, Loss::mean, ranks, widest);
 }
 
 }  // namespace

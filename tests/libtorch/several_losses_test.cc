@@ -76,26 +76,37 @@ TEST(SeveralModules, OfAGanTrainAsInOneProcess) {
 
 // Two backwards of a step are two steps of ddp's, whose gradients add up as torch's do.
 TEST(SeveralLosses, EachWithABackwardOfItsOwnAddUp) {
-  const auto first = [](const at::Tensor& y) { return y.square().mean(); };
-  const auto second = [](const at::Tensor& y) { return y.abs().mean() * 3; };
-  const Tensors wanted = gradients_alone(
-      {5, 2, 4}, [&](Net& net, const at::Tensor& x) { return first(net.forward(x)) + second(net.forward(x * 2)); });
-  run_torch_ranks(3, [&](const Group& group) {
-    Net net;
-    initialize(net, 1);
-    libtorch::DistributedDataParallel ddp(net, group, many_buckets());
-    const at::Tensor x =
-        rows(group->rank(), std::vector<std::int64_t>{5, 2, 4}[static_cast<std::size_t>(group->rank())]);
-    ddp.backward(first(ddp(x)));
-    ddp.backward(second(ddp(x * 2)));
-    expect_close(gradients_of(net), wanted, "rank " + std::to_string(group->rank()));
-    EXPECT_EQ(ddp.steps(), 2);
-  });
+  const std::vector<std::int64_t> counts{5, 2, 4};
+  for (const Loss kind : {Loss::mean, Loss::sum}) {
+    const auto total = [&](const at::Tensor& terms) { return kind == Loss::mean ? terms.mean() : terms.sum(); };
+    const auto first = [&](const at::Tensor& y) { return total(y.square()); };
+    const auto second = [&](const at::Tensor& y) { return total(y.abs()) * 3; };
+    for (const int ranks : {1, 2, 3}) {
+      const Tensors wanted = gradients_alone(
+          {counts.begin(), counts.begin() + ranks},
+          [&](Net& net, const at::Tensor& x) { return first(net.forward(x)) + second(net.forward(x * 2)); });
+      run_torch_ranks(ranks, [&](const Group& group) {
+        Net net;
+        initialize(net, 1);
+        libtorch::DdpOptions options = many_buckets();
+        options.loss = kind;
+        libtorch::DistributedDataParallel ddp(net, group, options);
+        const at::Tensor x = rows(group->rank(), counts[static_cast<std::size_t>(group->rank())]);
+        for (const bool set_to_none : {true, false}) {
+          net.zero_grad(set_to_none);
+          ddp.backward(first(ddp(x)));
+          ddp.backward(second(ddp(x * 2)));
+          expect_close(gradients_of(net), wanted, std::to_string(ranks) + " ranks");
+        }
+        EXPECT_EQ(ddp.steps(), 4);
+      });
+    }
+  }
 }
 
 // A loss that is made by the module's own forward, behind one through ddp that counts other rows.
 TEST(OwnForward, BehindOneThroughDdpIsRefusedOnEveryRank) {
-  for (const int ranks : {1, 2}) {
+  for (const int ranks : {1, 2, 3}) {
     run_torch_ranks(ranks, [&](const Group& group) {
       Net net;
       initialize(net, 1);

@@ -194,6 +194,46 @@ TEST(Device, MicroBatchesAreTheMeanOverAllRows) {
   });
 }
 
+TEST(Device, TakesNoCommunicationHook) {
+  on_devices(2, [&](const Group& group) {
+    auto net = made_for(group);
+    const auto wrap = [&] { libtorch::DistributedDataParallel ddp(net, group, {.comm_hook = bf16_compress_hook()}); };
+    expect_text(outcome_of(wrap),
+                {"InvalidArgument: communication hook 'bf16_compress': the group (backend nccl) is on cuda:",
+                 "hooks are for groups on the CPU; leave it out there"});
+  });
+}
+
+// Two backwards of a step, in two streams, over accumulators of a third; each is reduced once.
+TEST(Device, GradientsThatNobodyClearsAddUp) {
+  for (const Loss kind : {Loss::mean, Loss::sum}) {
+    const auto loss_of = [&](const at::Tensor& y) { return kind == Loss::mean ? squares(y) : y.square().sum(); };
+    Net alone;
+    initialize(alone, 1);
+    const at::Tensor all = at::cat({rows(0, 5), rows(1, 2)});
+    for (int i = 1; i <= 2; ++i) loss_of(alone.forward(all * i)).backward();
+    on_devices(2, [&](const Group& group) {
+      const Side side(group);
+      auto net = made_for(group);
+      libtorch::DdpOptions options = many_buckets();
+      options.loss = kind;
+      libtorch::DistributedDataParallel ddp(net, group, options);
+      const at::Tensor x = rows(group->rank(), group->rank() == 0 ? 5 : 2).to(libtorch::device_of(*group));
+      for (int step = 0; step < 3; ++step) {
+        net->zero_grad(/*set_to_none=*/step == 1);
+        loss_of(ddp(x)).backward();
+        {
+          side.follow();
+          const c10::StreamGuard guard(side.of_torch());
+          loss_of(ddp(x * 2)).backward();
+        }
+        side.precede();
+        expect_close(on_cpu(gradients_of(*net)), gradients_of(alone), "step " + std::to_string(step));
+      }
+    });
+  }
+}
+
 TEST(Device, WhatOneRankUsesGetsItsMeanEverywhereAndWhatNobodyUsesNone) {
   Net alone;
   initialize(alone, 1);

@@ -12,9 +12,10 @@
 //   }
 //
 // Gradients: after a synchronised backward() every parameter that any rank's loss depends on has the mean gradient over
-// the rows of all ranks, the same bits on each; one that nobody's depends on keeps what it had (nothing). With several
-// ranks, .grad is a view of memory that all ranks share, from the first backward on; keep it, copy it, zero it or drop
-// it, as you like.
+// the rows of all ranks, the same bits on each; one that nobody's depends on keeps what it had (nothing). One that
+// nobody has cleared is added to, as torch does, and not reduced again. With several ranks, .grad is a view of memory
+// that all share (of 16 bits on the CPU: rounded once from float32 there), from the first backward on; keep it, copy
+// it, zero it or drop it, as you like.
 //
 // Weights: a rank's loss counts as the mean over the rows of ddp's first tensor (dimension DdpOptions::batch_dim), or
 // over what set_weight() says; with DdpOptions{.loss = lockstep::Loss::sum} as the sum over them. A number does not
@@ -22,8 +23,7 @@
 // all: then its loss may be NaN.
 //
 // Micro-batches: with no_sync() gradients are summed on this rank and nothing is sent; .grad is undefined until a
-// synchronised backward closes the sum. What then is in it is the mean over the rows of all micro-batches and ranks: do
-// not divide the loss by their number.
+// synchronised backward closes the sum: then it is the mean over all micro-batches' rows. Do not divide the loss.
 //
 // Unused parameters are found; frozen ones are left alone; a shared one counts once. See DdpOptions.
 //

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// What lies in .grad, on its way into the arena and back.
+#include <ATen/Functions.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "runtime/libtorch/replica_impl.h"
+#include "runtime/libtorch/tensor_bytes.h"
+
+namespace lockstep::libtorch {
+namespace {
+
+// Of memory without gaps, on the CPU.
+bool is_zero(const at::Tensor& dense) {
+  const auto* const bytes = static_cast<const char*>(dense.data_ptr());
+  return dense.nbytes() == 0 || (bytes[0] == 0 && std::memcmp(bytes, bytes + 1, dense.nbytes() - 1) == 0);
+}
+
+}  // namespace
+
+// Float32 for 16 bits on the CPU: a gradient is weighted, summed and divided there, and rounded once, into .grad. NCCL
+// sums in the parameters' dtype.
+DType ReplicaImpl::reduced_as(const at::Tensor& parameter) const {
+  const DType own = *dtype_of(parameter.scalar_type());
+  return size_of(own) == 2 && group_->device().kind == DeviceKind::cpu ? DType::f32 : own;
+}
+
+bool ReplicaImpl::lies_in_arena(const Parameter& parameter) {
+  const at::Tensor& gradient = parameter.tensor.grad();
+  return parameter.view.defined() && gradient.defined() && gradient.layout() == at::kStrided &&
+         gradient.data_ptr() == parameter.view.data_ptr();
+}
+
+// What lies in the arena is about to be overwritten, so that it is copied; most often it was zeroed, and is forgotten.
+// On a device that can't be known without a wait, and the copy has memory that stays: torch's allocator may give freed
+// memory to another stream's work at once.
+void ReplicaImpl::set_aside(Parameter& parameter) {
+  if (std::exchange(parameter.is_set_aside, true) || !parameter.tensor.grad().defined()) return;
+  const at::NoGradGuard no_grad;
+  const bool is_in_arena = !alone_ && lies_in_arena(parameter);
+  at::Tensor old = std::exchange(parameter.tensor.mutable_grad(), at::Tensor());
+  parameter.had_gradient = true;
+  if (is_in_arena && !mark_) {
+    if (is_zero(old)) return;
+    old = old.clone();
+  } else if (is_in_arena) {
+    order(stream_, current_stream(group_->device()));
+    if (!parameter.room.defined()) parameter.room = at::empty_like(old);
+    old = parameter.room.copy_(old);
+  }
+  // There may be one of an earlier micro-batch.
+  parameter.before = parameter.before.defined() ? parameter.before + old : old;
+}
+
+void ReplicaImpl::take(Parameter& parameter, int index) {
+  if (!parameter.tensor.grad().defined()) return;
+  check_gradient(parameter);
+  // Autograd has a stream for each parameter, that in which it was wrapped, and it need not be the step's.
+  const StreamView here = current_stream(group_->device());
+  order(stream_, here);
+  put_into_arena(parameter);
+  order(here, stream_);
+  parameter.taken = true;
+  const OnStream ordered(*group_, stream_);
+  reducer_->mark_ready(index);
+}
+
+void ReplicaImpl::put_into_arena(Parameter& parameter) {
+  const at::NoGradGuard no_grad;
+  // In the arena a sum that is not divided yet is no gradient.
+  const at::Tensor gradient = std::exchange(parameter.tensor.mutable_grad(), at::Tensor());
+  at::Tensor& view = parameter.view;
+  const double factor = this->factor();
+  if (reducer_->accumulating()) {
+    // Without rows a mean may be NaN: then nothing is added.
+    if (factor > 0) view.add_(gradient, factor);
+  } else if (factor == 0) {
+    view.zero_();
+  } else if (factor == 1) {
+    view.copy_(gradient);
+  } else if (gradient.dtype() == view.dtype()) {
+    at::mul_out(view, gradient, at::scalar_tensor(factor, at::kDouble));
+  } else {
+    view.copy_(gradient).mul_(factor);  // a product of 16 bits would be rounded to them
+  }
+}
+
+double ReplicaImpl::factor() const {
+  const bool has_weight_in_it = options_.weigh_outputs || options_.loss == Loss::sum;
+  const std::int64_t weight = has_weight_in_it ? std::min<std::int64_t>(**weight_, 1) : **weight_;
+  return static_cast<double>(weight) / static_cast<double>(reducer_->weight_unit());
+}
+
+void ReplicaImpl::give_back(Parameter& parameter) {
+  const at::NoGradGuard no_grad;
+  if (parameter.before.defined()) parameter.view.add_(std::exchange(parameter.before, at::Tensor()));
+  if (!parameter.result.is_same(parameter.view)) parameter.result.copy_(parameter.view);
+  parameter.tensor.mutable_grad() = parameter.result;
+}
+
+}  // namespace lockstep::libtorch
