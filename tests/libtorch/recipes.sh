@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # recipes.sh ROOT: every listing of docs/RECIPES.md is the text between its marks in tests/libtorch/recipes_test.cc, and every one
-# there is on the page.
+# there is on the page, and has at most 20 lines.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 page=$1/docs/RECIPES.md
@@ -19,7 +19,8 @@ mapfile -t in_test < <(sed -n 's|^ *// recipe \([a-z]*\)$|\1|p' "$source" | sort
 [[ ${on_page[*]} == "${in_test[*]}" ]] || { echo "on the page: ${on_page[*]}; in the test: ${in_test[*]}"; exit 1; }
 failed=0
 for name in "${on_page[@]}"; do
-  [[ -n $(in_source "$name") ]] || { echo "recipe $name is empty"; failed=1; }
+  lines=$(in_source "$name" | wc -l)
+  ((lines > 0 && lines <= 20)) || { echo "recipe $name has $lines lines; 1 to 20 are wanted"; failed=1; }
   diff <(in_page "$name") <(in_source "$name") || { echo "docs/RECIPES.md: recipe $name is not that of tests/libtorch/recipes_test.cc"; failed=1; }
 done
 exit "$failed"

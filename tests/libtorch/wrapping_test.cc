@@ -31,6 +31,51 @@ TEST(Parameters, ThatNobodyUsesAreLeftAlone) {
   });
 }
 
+// y = x w, whose backward gives no gradient for w.
+struct Forgetful : ::torch::autograd::Function<Forgetful> {
+  static at::Tensor forward(::torch::autograd::AutogradContext* context, const at::Tensor& x, const at::Tensor& w) {
+    context->save_for_backward({w});
+    return x.matmul(w);
+  }
+  static ::torch::autograd::tensor_list backward(::torch::autograd::AutogradContext* context,
+                                                 ::torch::autograd::tensor_list gradients) {
+    return {gradients[0].matmul(context->get_saved_variables()[0].t()), at::Tensor()};
+  }
+};
+
+struct ForgetfulNet : Net {
+  at::Tensor forgotten = register_parameter("forgotten", at::eye(3));
+  ForgetfulNet() { initialize(*this, 1); }
+  at::Tensor forward(const at::Tensor& x) { return Forgetful::apply(Net::forward(x), forgotten); }
+};
+
+// On the tape, with a backward that has nothing for it.
+TEST(Parameters, WhoseGradientIsUndefinedInOneProcessHaveNone) {
+  for (const int ranks : {1, 2, 3}) {
+    std::vector<at::Tensor> all;
+    for (int r = 0; r < ranks; ++r) all.push_back(rows(r, 3));
+    ForgetfulNet alone;
+    squares(alone.forward(at::cat(all))).backward();
+    ASSERT_FALSE(alone.forgotten.grad().defined());
+    for (const bool overlap : {true, false}) {
+      run_torch_ranks(ranks, [&](const Group& group) {
+        ForgetfulNet net;
+        auto options = many_buckets();
+        options.overlap = overlap;
+        libtorch::DistributedDataParallel ddp(net, group, options);
+        for (int step = 0; step < 3; ++step) {
+          net.zero_grad(/*set_to_none=*/step == 1);
+          squares(ddp(rows(group->rank(), 3))).backward();
+          expect_close(gradients_of(net), gradients_of(alone), std::to_string(ranks) + " ranks");
+        }
+        net.forgotten.mutable_grad() = at::ones({3, 3});
+        squares(ddp(rows(group->rank(), 3))).backward();
+        EXPECT_TRUE(at::equal(net.forgotten.grad(), at::ones({3, 3}))) << "what the program put there stays";
+      });
+    }
+  }
+}
+
 // Found on the rank that does not use it, in a step in which others do.
 TEST(Parameters, ThatOneRankUsesGetTheirMeanEverywhere) {
   for (const bool zeroed : {false, true}) {
