@@ -63,14 +63,14 @@ CLI::Option* text_flag(CLI::App& app, std::string_view name, std::string& value,
 
 struct RunCommand {
   explicit RunCommand(CLI::App& parent)
-      : app(*parent.add_subcommand("run", "Start the ranks of a job on this host and watch them")) {
+      : app(*parent.add_subcommand("run", "Start the ranks of a job, on this host or on several, and watch them")) {
     app.footer(run_help());
     app.prefix_command();
     text_flag(
-        app, "--nproc-per-node", options.nproc_per_node, "N|auto|cpu|gpu",
+        app, "--nproc-per-node", raw.nproc_per_node, "N|auto|cpu|gpu",
         "Ranks on this host: a number; gpu: one per GPU; cpu: one per core this\nprocess may use; auto (default): "
         "gpu if there is one, else cpu");
-    text_flag(app, "-n", raw.ranks, "N", "Ranks in all; on one host the same as --nproc-per-node N");
+    text_flag(app, "-n", raw.ranks, "N", "Ranks in all, of a job on one host: the same as --nproc-per-node N");
     app.add_option("--devices", raw.devices,
                    "GPUs of the ranks, by index or UUID: local rank i takes the i-th. Sets\nCUDA_VISIBLE_DEVICES; one "
                    "rank for each unless a number is given")
@@ -102,19 +102,32 @@ struct RunCommand {
         spellings("--torch-store"), options.torch_store,
         "Serve torch's protocol at MASTER_ADDR:MASTER_PORT, for programs that want\nthe launcher's store. It has "
         "no secret");
-    text_flag(app, "--master-addr", options.master_addr, "ADDRESS",
-              "MASTER_ADDR of the ranks, for programs that host their own store there.\nDefault 127.0.0.1");
+    text_flag(app, "--master-addr", raw.master_addr, "ADDRESS",
+              "MASTER_ADDR of the ranks, for programs that host their own store there.\nDefault 127.0.0.1; on several "
+              "hosts that of --rdzv-endpoint");
     text_flag(
         app, "--master-port", raw.master_port, "PORT",
         "MASTER_PORT of the ranks; nothing of lockstep listens there without\n--torch-store. Default: a free one");
-    text_flag(app, "--nnodes", raw.nnodes, "1", "Hosts of the job; only 1 so far");
-    text_flag(app, "--node-rank", raw.node_rank, "0", "This host's rank among them; only 0 so far");
+    text_flag(app, "--nnodes", raw.nnodes, "N", "Hosts of the job: this command runs on each of them. Default 1");
+    text_flag(app, "--node-rank", raw.node_rank, "R",
+              "This host's rank among them, from 0. Default: the job's store gives one,\nand the host that has the "
+              "endpoint's address is 0");
+    text_flag(app, "--rdzv-endpoint", raw.rdzv_endpoint, "HOST[:PORT]",
+              "Of several hosts: where node rank 0 serves the job's store, an address or\nname of that host. PORT "
+              "defaults to 29400, the whole to\n--master-addr:--master-port");
+    text_flag(app, "--rdzv-id", raw.rdzv_id, "NAME", "A name of the job: launchers that give another are turned away");
+    text_flag(app, "--rdzv-timeout", raw.rdzv_timeout, "SECONDS",
+              "How long to wait until all hosts have come. Default 300");
+    text_flag(app, "--rdzv-backend", raw.rdzv_backend, "static|c10d",
+              "Accepted for torchrun's sake, without an effect");
+    text_flag(app, "--rdzv-conf", raw.rdzv_conf, "join_timeout=SECONDS",
+              "torchrun's spelling of --rdzv-timeout (also timeout=SECONDS)");
     text_flag(app, "--max-restarts", raw.max_restarts, "0", "Restarts after a failure; only 0 so far");
     app.add_flag("--standalone", standalone, "Accepted for torchrun's sake: a job of one host always is");
   }
 
   // `own`: from "--" on.
-  Command result(const std::vector<std::string>& own) {
+  Command result(const std::vector<std::string>& own, const Environment& environment) {
     options.command = app.remaining();
     if (!options.command.empty()) {
       if (const auto& first = options.command.front(); first.size() > 1 && first.front() == '-') {
@@ -127,6 +140,7 @@ struct RunCommand {
       options.command.assign(own.begin() + 1, own.end());
     }
     // First, for `-n ./train` has taken the program for a number.
+    take_variables(environment, raw);
     if (auto problem = interpret(raw, options); !problem.empty()) return usage_error(" run", problem);
     if (options.command.empty()) {
       return usage_error(" run", "no program was given; the form is lockstep run [OPTIONS] [--] PROGRAM [ARGS...]");
@@ -225,7 +239,7 @@ struct SnapshotsCommand {
 
 }  // namespace
 
-Command parse_command_line(const std::vector<std::string>& arguments) {
+Command parse_command_line(const std::vector<std::string>& arguments, const Environment& environment) {
   CLI::App app("lockstep: data-parallel training for people who train in C++", "lockstep");
   app.formatter(std::make_shared<HelpFormatter>());
   app.footer(general_help());
@@ -271,7 +285,7 @@ Command parse_command_line(const std::vector<std::string>& arguments) {
     std::replace(text.begin(), text.end(), '\n', ' ');
     return usage_error(command(), fmt::format("{}; see lockstep{} --help", text, command()));
   }
-  if (run.app.parsed()) return run.result({mark, arguments.end()});
+  if (run.app.parsed()) return run.result({mark, arguments.end()}, environment);
   if (mark != arguments.end()) return usage_error(command(), "'--' is of lockstep run only");
   if (doctor.app.parsed()) return doctor.result();
   if (snapshots.app.parsed()) return snapshots.result();

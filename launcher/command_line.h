@@ -8,6 +8,8 @@
 #include <variant>
 #include <vector>
 
+#include "lockstep/base/environment.h"
+#include "runtime/net/address.h"
 #include "runtime/store/server/tcp_store_server.h"
 
 namespace lockstep::launcher {
@@ -20,6 +22,10 @@ inline constexpr int kExitNotFound = 127;       // PROGRAM is not there
 
 // The most ranks one host is asked to start: a typing error must not become a fork bomb.
 inline constexpr int kMaxRanks = 1024;
+// The most hosts of a job.
+inline constexpr int kMaxNodes = 4096;
+// Where --rdzv-endpoint names no port, as torchrun has it.
+inline constexpr std::uint16_t kRendezvousPort = 29400;
 
 // `lockstep run`.
 struct RunOptions {
@@ -29,7 +35,13 @@ struct RunOptions {
   std::chrono::milliseconds grace{700};  // between SIGTERM and SIGKILL
   std::optional<int> timeout;            // seconds, for LOCKSTEP_TIMEOUT; unset: what the environment says
   std::string master_addr = "127.0.0.1";
-  int master_port = 0;                   // 0: a free one
+  int master_port = 0;  // 0: a free one
+  int nodes = 1;        // hosts of the job
+  // Of several hosts.
+  std::optional<int> node_rank;                     // of this host; unset: the job's store gives one
+  net::HostPort endpoint;                           // where node rank 0 serves the job's store
+  std::string run_id;                               // --rdzv-id: who names another is turned away
+  std::chrono::milliseconds rdzv_timeout{300'000};  // for all hosts to come
   std::vector<std::string> devices;      // --devices: GPUs of the ranks, by index or UUID; empty: all that are visible
   bool oversubscribe_gpu = false;        // several ranks on one GPU
   bool torch_store = false;              // serve torch's protocol there, without a secret
@@ -71,7 +83,8 @@ struct Answer {
 
 using Command = std::variant<RunOptions, ServeOptions, DoctorOptions, SnapshotsOptions, Answer>;
 
-// `arguments` without the program's own name.
-Command parse_command_line(const std::vector<std::string>& arguments);
+// `arguments` without the program's own name. Of `environment` torchrun's variables PET_* count, for flags of
+// `lockstep run` that are not given.
+Command parse_command_line(const std::vector<std::string>& arguments, const Environment& environment = {});
 
 }  // namespace lockstep::launcher

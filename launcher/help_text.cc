@@ -21,6 +21,8 @@ std::string run_help() {
   lockstep run -n 2 -- ./train --epochs 3           arguments after PROGRAM are the program's
   lockstep run -n 4 --log-dir logs ./train          logs/rank0.out, logs/rank0.err, ...
   lockstep run -n 2 --torch-store python3 train.py  a torch program that wants the launcher's store
+  lockstep run --nnodes 3 --node-rank R --rdzv-endpoint host0:29400 ./train
+                                                    on each of three hosts, R from 0 to 2: docs/LAUNCHER.md
 
 Each rank gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT and lockstep's own
 LOCKSTEP_STORE, LOCKSTEP_STORE_SECRET, LOCKSTEP_RUN_ID, LOCKSTEP_RESTART_COUNT. The secret is drawn for each run; without
@@ -33,6 +35,11 @@ that it sees. --devices chooses them: indices count the GPUs that this command s
 that is set, and the ranks count theirs from 0 again. With --oversubscribe-gpu more ranks than GPUs share them, each a
 host of its own to NCCL (NCCL_HOSTID), over sockets on lo, by Ring and Simple; other NCCL variables that are set win,
 and a line says so of each.
+
+On several hosts the command runs on each of them. Node rank 0 serves the job's store at --rdzv-endpoint, with the secret that
+LOCKSTEP_STORE_SECRET or LOCKSTEP_STORE_SECRET_FILE names on every host. Where a flag is not given, torchrun's variable for
+it counts: PET_NNODES, PET_NODE_RANK, PET_NPROC_PER_NODE, PET_RDZV_ENDPOINT, PET_MASTER_ADDR ... One verdict is given on all
+hosts' ranks, and every launcher ends with its exit code.
 
 SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to the ranks. After one of the first four
 the ranks may take their time, to save; a second one kills them. Ranks that agree to stop (lockstep::stop_on_signals)
@@ -53,13 +60,14 @@ ENVIRONMENT, of the ranks; docs/ENVIRONMENT.md has values and defaults, lockstep
   LOCKSTEP_FAILURE_WATCHDOG             seconds, or off: see exit code 76
   LOCKSTEP_OVERSUBSCRIBE_GPU            1: what --oversubscribe-gpu sets
   LOCKSTEP_BOOTSTRAP                    under other launchers: socket, pmix or address
-  LOCKSTEP_STORE_SECRET_FILE            without this command: a file with the store's secret
+  LOCKSTEP_STORE_SECRET_FILE            on several hosts, or without this command: a file with the store's secret
 
 EXIT CODES
   0        every rank ended with 0
   1-255    that of the rank that failed first, which the first and the last message name; among them
   75       the ranks have stopped for a signal, and there is more to do (--requeue-exit-code); or
-           the rank that failed first had not ended when it was named: it was stopped, silent or hung
+           the rank that failed first had not ended when it was named: it was stopped, silent or hung; or
+           a host was lost
   76       a rank's group had failed and its GPU did not let go in time (LOCKSTEP_FAILURE_WATCHDOG)
   134      a rank aborted (128 + 6, SIGABRT): an uncaught exception of the program's own, or a failed assertion
   137      a rank was killed (128 + 9, SIGKILL): by somebody, or by the kernel because memory ran out

@@ -25,7 +25,7 @@ bool standard_streams_open() {
 
 int run(int count, char** arguments) {
   using namespace lockstep::launcher;
-  const auto parsed = parse_command_line({arguments + 1, arguments + count});
+  const auto parsed = parse_command_line({arguments + 1, arguments + count}, lockstep::Environment::of_process());
   if (const auto* answer = std::get_if<Answer>(&parsed)) {
     std::fputs(answer->err.c_str(), stderr);
     if (std::fputs(answer->out.c_str(), stdout) < 0 || std::fflush(stdout) != 0) {

@@ -43,4 +43,10 @@ std::vector<int> Signals::take() {
   }
 }
 
+SignalsLetThrough::SignalsLetThrough(const Signals& signals) {
+  pthread_sigmask(SIG_SETMASK, &signals.original_mask(), &blocked_);
+}
+
+SignalsLetThrough::~SignalsLetThrough() { pthread_sigmask(SIG_SETMASK, &blocked_, nullptr); }
+
 }  // namespace lockstep::launcher

@@ -27,4 +27,16 @@ class Signals {
   sigset_t original_mask_{};
 };
 
+// While it lives, signals reach the calling thread, the main one, as they did before `signals` was made.
+class SignalsLetThrough {
+ public:
+  explicit SignalsLetThrough(const Signals& signals);
+  ~SignalsLetThrough();
+  SignalsLetThrough(const SignalsLetThrough&) = delete;
+  SignalsLetThrough& operator=(const SignalsLetThrough&) = delete;
+
+ private:
+  sigset_t blocked_{};
+};
+
 }  // namespace lockstep::launcher

@@ -30,17 +30,22 @@ bool belongs_to_an_outer_job(std::string_view name) {
 
 }  // namespace
 
-std::vector<std::string> rank_environment(const Environment& inherited, const Contract& contract, int rank) {
+std::vector<std::string> rank_environment(const Environment& inherited, const Contract& contract, int local_rank) {
   Environment result;
   for (const auto& [name, value] : inherited.variables()) {
     if (!belongs_to_an_outer_job(name)) result.set(name, value);
   }
   const auto number = [](int value) { return fmt::format("{}", value); };
+  const int rank = contract.own().first_rank + local_rank;
   result.set("RANK", number(rank));
-  result.set("WORLD_SIZE", number(contract.world_size));
-  result.set("LOCAL_RANK", number(rank));
-  result.set("LOCAL_WORLD_SIZE", number(contract.world_size));
-  result.set("GROUP_RANK", "0");
+  result.set("WORLD_SIZE", number(world_size(contract.hosts)));
+  result.set("LOCAL_RANK", number(local_rank));
+  result.set("LOCAL_WORLD_SIZE", number(contract.own().ranks));
+  result.set("GROUP_RANK", number(contract.node_rank));
+  if (contract.hosts.size() > 1) {
+    result.set("GROUP_WORLD_SIZE", number(static_cast<int>(contract.hosts.size())));
+    result.set("NODE_RANK", number(contract.node_rank));
+  }
   result.set("MASTER_ADDR", contract.master_addr);
   result.set("MASTER_PORT", number(contract.master_port));
   result.set("LOCKSTEP_STORE", contract.store_address);

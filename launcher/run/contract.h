@@ -6,14 +6,16 @@
 #include <string>
 #include <vector>
 
+#include "launcher/hosts/layout.h"
 #include "lockstep/base/environment.h"
 #include "runtime/store/secret.h"
 
 namespace lockstep::launcher {
 
-// What the ranks of a job have in common.
+// What the ranks that one launcher starts have in common.
 struct Contract {
-  int world_size = 1;
+  Layout hosts = {HostShare{}};  // of the job
+  int node_rank = 0;             // of this one among them
   std::string master_addr;
   int master_port = 0;                        // free, unless torch_store: the launcher does not listen there
   bool torch_store = false;                   // the launcher serves torch's protocol there
@@ -31,10 +33,12 @@ struct Contract {
   // "FD:INODE": read end of a pipe that ends when the launcher does. The inode tells it from what else may get that
   // number once a wrapper has closed it.
   std::string launcher_fd;
+
+  const HostShare& own() const { return hosts[static_cast<std::size_t>(node_rank)]; }
 };
 
 // "NAME=value" for execve, the one place that the secret goes to: `inherited`, less what an outer launcher said about
 // its own job, plus the contract. OMP_NUM_THREADS is left alone: the library divides the cores itself.
-std::vector<std::string> rank_environment(const Environment& inherited, const Contract& contract, int rank);
+std::vector<std::string> rank_environment(const Environment& inherited, const Contract& contract, int local_rank);
 
 }  // namespace lockstep::launcher

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/run/job.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/epoll.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,7 +16,6 @@
 #include "runtime/base/host.h"
 #include "runtime/base/process_state.h"
 #include "runtime/base/procfs.h"
-#include "runtime/base/signal_name.h"
 #include "runtime/net/stream.h"
 
 namespace lockstep::launcher {
@@ -26,7 +23,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// What an epoll event is about: kind and, for the last three, rank.
+// What an epoll event is about: kind and, for the last three, local rank.
 enum class Source : std::uint32_t { signals, log, news, console_out, console_err, rank_end, rank_out, rank_err };
 constexpr std::uint64_t tag(Source source, int rank = 0) {
   return (static_cast<std::uint64_t>(source) << 32) | static_cast<std::uint32_t>(rank);
@@ -34,8 +31,6 @@ constexpr std::uint64_t tag(Source source, int rank = 0) {
 
 // A process that doesn't end this long after SIGKILL waits for a device; it is left to the kernel.
 constexpr auto kUnkillableLimit = 5s;
-// Above what shells and programs name by number (exec 3<..., descriptor 10 of dash).
-constexpr int kLowestInheritedFd = 200;
 
 // Of one rank: two pipes, its end, and its connections to the stores.
 constexpr std::uint64_t kDescriptorsPerRank = 12;
@@ -46,37 +41,29 @@ bool asks_to_end(int signal) { return signal == SIGINT || signal == SIGTERM || s
 }  // namespace
 
 Job::Job(JobOptions options, const Environment& environment, Console& console, Signals& signals, Guardian& guardian,
-         LogRelay& log, const Pipe& life, WakingQueue<membership::MemberNews>& news)
+         LogRelay& log, const LifePipe& life, JobControl& control)
     : options_(std::move(options)),
       environment_(environment),
       console_(console),
       signals_(signals),
       guardian_(guardian),
       log_(log),
-      news_(news),
+      life_(life),
+      control_(control),
       tree_(guardian),
       host_(host_name()),
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
-      life_(fcntl(life.read_end.get(), F_DUPFD_CLOEXEC, kLowestInheritedFd)),
-      started_(Clock::now()),
-      watch_({.ranks = options_.contract.world_size,
+      watch_({.hosts = options_.contract.hosts,
               .host = host_,
               .end_stopped = options_.contract.liveness.value_or(environment.get("LOCKSTEP_LIVENESS") != "off"),
               .members = options_.members}),
-      look_at_(Deadline::after(RankWatch::kLook)),
-      root_cause_(options_.contract.world_size),
-      agreed_(options_.contract.world_size, options_.requeue_exit_code) {
+      look_at_(Deadline::after(RankWatch::kLook)) {
   if (!epoll_) throw SystemError("epoll_create1", errno);
-  // With a low limit of descriptors there is no such number.
-  if (!life_) life_.reset(fcntl(life.read_end.get(), F_DUPFD_CLOEXEC, 0));
-  if (!life_) throw SystemError("fcntl F_DUPFD_CLOEXEC", errno);
   options_.contract.launcher_pid = getpid();
-  struct stat status {};
-  if (fstat(life_.get(), &status) != 0) throw SystemError("fstat", errno);
-  options_.contract.launcher_fd = fmt::format("{}:{}", life_.get(), status.st_ino);
+  options_.contract.launcher_fd = life.name();
   watch(signals_.fd(), EPOLLIN, tag(Source::signals));
   watch(log_.fd(), EPOLLIN, tag(Source::log));
-  watch(news_.fd(), EPOLLIN, tag(Source::news));
+  watch(control_.news_fd(), EPOLLIN, tag(Source::news));
 }
 
 int Job::run() {
@@ -99,15 +86,17 @@ int Job::run() {
 }
 
 void Job::start_ranks() {
+  const int count = options_.contract.own().ranks;
   open_files_ = net::raise_open_files_limit(
-      kSpareDescriptors + kDescriptorsPerRank * static_cast<std::uint64_t>(options_.contract.world_size));
+      kSpareDescriptors + kDescriptorsPerRank * static_cast<std::uint64_t>(world_size(options_.contract.hosts)));
   const UniqueFd null = open_file("/dev/null", false);
-  ranks_.resize(static_cast<std::size_t>(options_.contract.world_size));
-  for (int rank = 0; rank < options_.contract.world_size; ++rank) start_rank(rank, null.get());
+  ranks_.resize(static_cast<std::size_t>(count));
+  for (int local_rank = 0; local_rank < count; ++local_rank) start_rank(local_rank, null.get());
 }
 
-void Job::start_rank(int rank, int null_fd) {
-  RankProcess& process = ranks_[static_cast<std::size_t>(rank)];
+void Job::start_rank(int local_rank, int null_fd) {
+  RankProcess& process = ranks_[static_cast<std::size_t>(local_rank)];
+  const int rank = options_.contract.own().first_rank + local_rank;
   process.rank = rank;
   UniqueFd out;
   UniqueFd err;
@@ -117,12 +106,12 @@ void Job::start_rank(int rank, int null_fd) {
   SpawnRequest request;
   request.path = options_.program;
   request.arguments = options_.command;
-  request.environment = rank_environment(environment_, options_.contract, rank);
+  request.environment = rank_environment(environment_, options_.contract, local_rank);
   // A rank is no foreground job: to read from a terminal would stop it.
   request.stdin_fd = rank == 0 && isatty(STDIN_FILENO) == 0 ? STDIN_FILENO : null_fd;
   request.stdout_fd = out.get();
   request.stderr_fd = err.get();
-  request.inherited_fd = life_.get();
+  request.inherited_fd = life_.rank_end();
   request.registration_fd = guardian_.registration_fd();
   request.signal_mask = signals_.original_mask();
   request.open_files = open_files_;
@@ -130,16 +119,18 @@ void Job::start_rank(int rank, int null_fd) {
   process.pid = spawned.pid;
   process.pidfd = std::move(spawned.pidfd);
 
-  watch(process.pidfd.get(), EPOLLIN, tag(Source::rank_end, rank));
-  watch(process.out.fd(), EPOLLIN, tag(Source::rank_out, rank));
-  watch(process.err.fd(), EPOLLIN, tag(Source::rank_err, rank));
+  watch(process.pidfd.get(), EPOLLIN, tag(Source::rank_end, local_rank));
+  watch(process.out.fd(), EPOLLIN, tag(Source::rank_out, local_rank));
+  watch(process.err.fd(), EPOLLIN, tag(Source::rank_err, local_rank));
 }
 
 RankOutput Job::output_of(int rank, Stream stream, UniqueFd& rank_end) const {
   Pipe pipe = make_pipe();
   set_non_blocking(pipe.read_end.get());
   rank_end = std::move(pipe.write_end);
-  if (options_.log_dir.empty()) return {rank, stream, std::move(pipe.read_end)};
+  if (options_.log_dir.empty()) {
+    return {rank, stream, std::move(pipe.read_end), {}, options_.keep_last_lines && stream == Stream::err};
+  }
   LogFile file(fmt::format("{}/rank{}.{}", options_.log_dir, rank, stream == Stream::out ? "out" : "err"));
   return {rank, stream, std::move(pipe.read_end), std::move(file)};
 }
@@ -159,7 +150,7 @@ void Job::forget(int fd) {
 
 void Job::wait_for_events() {
   auto limit = Deadline::Duration::max();
-  for (const auto& deadline : {look_at_, judge_at_, kill_at_, give_up_at_}) {
+  for (const auto& deadline : {look_at_, control_.due(), kill_at_, give_up_at_}) {
     if (deadline) limit = std::min(limit, deadline->remaining());
   }
   if (const auto redraw = console_.next_redraw()) limit = std::min(limit, *redraw);
@@ -174,25 +165,28 @@ void Job::wait_for_events() {
   std::array<epoll_event, 64> events;
   int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), deadline.poll_timeout_ms());
   if (count < 0 && errno != EINTR) throw SystemError("epoll_wait", errno);
-  for (int i = 0; i < count; ++i) handle(events[static_cast<std::size_t>(i)].data.u64);
+  for (int i = 0; i < count; ++i) {
+    handle(events[static_cast<std::size_t>(i)].data.u64);
+    for (const Order& order : control_.take_orders()) obey(order);
+  }
   console_.flush();
   if (children_changed_) reap_others();
 }
 
 void Job::handle(std::uint64_t what) {
   const auto source = static_cast<Source>(what >> 32);
-  const auto rank = static_cast<std::size_t>(what & 0xffffffffu);
+  const auto local_rank = static_cast<std::size_t>(what & 0xffffffffu);
   switch (source) {
     case Source::signals:
       for (const int signal : signals_.take()) on_signal(signal);
       return;
     case Source::log: show_log(); return;
-    case Source::news: on_news(); return;
+    case Source::news: control_.take_news(); return;
     case Source::console_out: forget(console_.fd(Stream::out)); return;  // flush() follows
     case Source::console_err: forget(console_.fd(Stream::err)); return;
-    case Source::rank_end: on_rank_end(ranks_[rank]); return;
-    case Source::rank_out: read_output(ranks_[rank].out); return;
-    case Source::rank_err: read_output(ranks_[rank].err); return;
+    case Source::rank_end: on_rank_end(ranks_[local_rank]); return;
+    case Source::rank_out: read_output(ranks_[local_rank].out); return;
+    case Source::rank_err: read_output(ranks_[local_rank].err); return;
   }
 }
 
@@ -214,15 +208,16 @@ void Job::pause_or_resume_reading() {
   } else {
     forget(log_.fd());
   }
-  for (auto& process : ranks_) {
+  for (int local_rank = 0; auto& process : ranks_) {
     for (const auto& [output, source] : {std::pair{&process.out, Source::rank_out}, {&process.err, Source::rank_err}}) {
       if (!output->open()) continue;
       if (wanted) {
-        watch(output->fd(), EPOLLIN, tag(source, process.rank));
+        watch(output->fd(), EPOLLIN, tag(source, local_rank));
       } else {
         forget(output->fd());
       }
     }
+    ++local_rank;
   }
 }
 
@@ -237,48 +232,9 @@ void Job::on_signal(int signal) {
   } else if (!asks_to_end(signal)) {
     signal_all(signal);
   } else {
-    on_stop_request(signal);
+    ++stop_signals_;
+    control_.signalled(signal);
   }
-}
-
-void Job::on_stop_request(int signal) {
-  const int first = stop_.signal();
-  switch (stop_.asked(signal)) {
-    case StopRequest::Step::pass_on:
-      console_.message(
-          fmt::format("{}: passed on to {}; once more to kill them", signal_name(signal), count_of(running(), "rank")));
-      judge_at_.reset();
-      signal_all(signal);
-      return;
-    case StopRequest::Step::kill:
-      console_.message(fmt::format(
-          "{}: killing {}",
-          signal == first ? "second " + signal_name(signal) : signal_name(signal) + " after " + signal_name(first),
-          count_of(running(), "rank")));
-      kill_at_.reset();
-      give_up_at_ = Deadline::after(kUnkillableLimit);
-      signal_all(SIGKILL);
-      return;
-    case StopRequest::Step::ignore: return;
-  }
-}
-
-void Job::on_news() {
-  for (const auto& news : news_.take()) {
-    // Of a group of some ranks only, the numbers mean other processes.
-    if (news.world_size != options_.contract.world_size) continue;
-    if (news.cause && news.cause->kind == Cause::Kind::stopped) {
-      agreed_.heard(*news.cause);
-    } else if (news.cause) {
-      hear(*news.cause);
-    } else {
-      root_cause_.all_have_met();
-    }
-  }
-}
-
-void Job::hear(const Cause& cause) {
-  if (stop_.signal() == 0) obey(root_cause_.heard(cause));
 }
 
 void Job::on_rank_end(RankProcess& process) {
@@ -286,41 +242,47 @@ void Job::on_rank_end(RankProcess& process) {
   const auto ending = reap(process.pidfd.get());
   if (!ending) return;
   // What it has said before it ended is there, and says what its end means.
-  on_news();
+  control_.take_news();
   process.ending = *ending;
   forget(process.pidfd.get());
   tree_.release_empty_groups(ranks_);
   // Its last words come before what is said about it. What it started may hold the pipes, so their end is not awaited.
   process.out.read_available(console_);
   process.err.read_available(console_);
-  if (!root_cause_.first_failure() && agreed_.explains(process.rank, *ending)) {
-    // The others may still write what they go on from: they are given the time.
-    agreed_.ended(*ending);
-    return;
-  }
-  if (!root_cause_.first_failure() && stop_.explains(*ending)) {
-    // Ranks that end by the signal they were sent are what was asked for.
-    const bool obeyed = ending->by_signal && ending->value == stop_.signal();
-    if (!ending->ok() && !obeyed) console_.message(describe_later_end(process, host_, stop_.signal()));
-    return;
-  }
-  if (give_up_at_ && ending->by_signal && ending->value == SIGKILL && process.rank != root_cause_.first_failure()) {
-    ++killed_after_failure_;
-  }
-  obey(root_cause_.ended(process.rank, *ending));
+  control_.rank_ended({facts_of(process), *ending, give_up_at_ && ending->by_signal && ending->value == SIGKILL});
 }
 
-void Job::obey(RootCause::Step step) {
-  if (step == RootCause::Step::await_root) judge_at_ = Deadline::after(root_cause_.patience(options_.grace));
-  if (step != RootCause::Step::end_others) return;
-  judge_at_.reset();
-  const auto report = describe_failure(root_cause_, first_failure(), host_, Clock::now() - started_, running());
-  console_.message(report.message);
-  for (const auto& line : report.details) console_.detail(line);
-  begin_ending(SIGTERM);
+RankFacts Job::facts_of(const RankProcess& process) const {
+  const bool is_asked = !process.ending || !process.ending->ok();
+  return {.rank = process.rank,
+          .host = host_,
+          .pid = process.pid,
+          .log = process.err.path(),
+          .last_lines = is_asked ? process.err.last_lines() : std::vector<std::string>{}};
 }
 
-const RankProcess& Job::first_failure() const { return ranks_[static_cast<std::size_t>(*root_cause_.first_failure())]; }
+RankFacts Job::facts_of(int rank) const {
+  const int local_rank = rank - options_.contract.own().first_rank;
+  if (options_.contract.own().has(rank)) return facts_of(ranks_[static_cast<std::size_t>(local_rank)]);
+  return {.rank = rank};
+}
+
+void Job::obey(const Order& order) {
+  switch (order.kind) {
+    case Order::Kind::say: console_.message(order.text); return;
+    case Order::Kind::detail: console_.detail(order.text); return;
+    case Order::Kind::end_ranks:
+      has_failed_ = true;
+      begin_ending(SIGTERM);
+      return;
+    case Order::Kind::pass_on: signal_all(order.signal); return;
+    case Order::Kind::kill:
+      kill_at_.reset();
+      give_up_at_ = Deadline::after(kUnkillableLimit);
+      signal_all(SIGKILL);
+      return;
+  }
+}
 
 void Job::reap_others() {
   bool guardian_died = false;
@@ -334,11 +296,11 @@ void Job::reap_others() {
 
 void Job::look_at_ranks() {
   look_at_.reset();
-  if (running() == 0 || root_cause_.first_failure()) return;
+  if (running() == 0 || has_failed_) return;
   look_at_ = Deadline::after(RankWatch::kLook);
-  for (const auto& finding : watch_.look(ranks_, Clock::now())) {
+  for (const auto& finding : watch_.look(ranks_, control_.ended(), Clock::now())) {
     if (finding.cause) {
-      hear(*finding.cause);
+      control_.heard(*finding.cause);
     } else {
       console_.message(finding.text);
     }
@@ -347,10 +309,8 @@ void Job::look_at_ranks() {
 
 void Job::check_timers() {
   if (look_at_ && look_at_->expired()) look_at_ranks();
-  if (judge_at_ && judge_at_->expired()) {
-    judge_at_.reset();
-    obey(root_cause_.overdue());
-  }
+  control_.check_timers();
+  for (const Order& order : control_.take_orders()) obey(order);
   if (kill_at_ && kill_at_->expired() && someone_saves()) {
     kill_at_ = Deadline::after(options_.grace);
   } else if (kill_at_ && kill_at_->expired()) {
@@ -375,9 +335,8 @@ bool Job::finished() {
 }
 
 int Job::conclude() {
-  // Nothing of the job is due any more: only the reader of the output is waited for.
+  // Nothing of this host's ranks is due any more.
   look_at_.reset();
-  judge_at_.reset();
   kill_at_.reset();
   give_up_at_.reset();
   for (auto& process : ranks_) {
@@ -385,45 +344,39 @@ int Job::conclude() {
     process.out.finish(console_);
     process.err.finish(console_);
   }
+  control_.ranks_are_gone(report_leftovers());
+  for (const Order& order : control_.take_orders()) obey(order);
+  while (!control_.is_over()) {
+    wait_for_events();
+    control_.check_timers();
+    for (const Order& order : control_.take_orders()) obey(order);
+  }
   for (const auto& line : log_.take()) console_.message(line);
-  int code = sum_up();
-  for (const auto& entry : tree_.members()) {
-    console_.message(fmt::format("process {} ({}) did not end within {} s of SIGKILL: it waits for a device", entry.pid,
-                                 entry.name, kUnkillableLimit.count()));
-    if (code == 0) code = kExitInternal;
-  }
-  if (const auto lost = describe_lost_output(ranks_); !lost.empty()) {
-    console_.message(lost);
-    if (code == 0) code = kExitInternal;
-  }
   // The reader may take its time, as with any program; who doesn't want to wait for it sends a signal.
   console_.finish();
-  for (const int asked = stop_.count(); console_.backlog() > 0 && stop_.count() == asked;) wait_for_events();
+  for (const int asked = stop_signals_; console_.backlog() > 0 && stop_signals_ == asked;) wait_for_events();
+  const int code = control_.exit_code();
   return code == 0 && console_.lost_output() ? kExitInternal : code;
 }
 
-int Job::sum_up() {
-  if (root_cause_.first_failure()) {
-    console_.message(summarise_failure(root_cause_, killed_after_failure_, options_.grace));
-    return root_cause_.exit_code();
+// What is wrong on this host beside how the ranks ended: an exit code, 0 if nothing is.
+int Job::report_leftovers() {
+  int code = 0;
+  for (const auto& entry : tree_.members()) {
+    console_.message(fmt::format("process {} ({}) did not end within {} s of SIGKILL: it waits for a device", entry.pid,
+                                 entry.name, kUnkillableLimit.count()));
+    code = kExitInternal;
   }
-  const bool all_ok = std::all_of(ranks_.begin(), ranks_.end(),
-                                  [](const auto& process) { return process.ending && process.ending->ok(); });
-  if (all_ok) return 0;
-  const bool all_agreed = std::all_of(ranks_.begin(), ranks_.end(), [this](const auto& process) {
-    return process.ending && agreed_.explains(process.rank, *process.ending);
-  });
-  if (all_agreed) {
-    console_.message(fmt::format("{}; exit code {}", agreed_.describe(), agreed_.exit_code()));
-    return agreed_.exit_code();
+  if (const auto lost = describe_lost_output(ranks_); !lost.empty()) {
+    console_.message(lost);
+    code = kExitInternal;
   }
-  console_.message(fmt::format("stopped by {}; exit code {}", signal_name(stop_.signal()), 128 + stop_.signal()));
-  return 128 + stop_.signal();
+  return code;
 }
 
 // After a failure, who has a handler for SIGTERM may be saving what a survivor holds: the last step (Snapshots).
 bool Job::someone_saves() {
-  if (!root_cause_.first_failure() || save_until_.expired()) return false;
+  if (!has_failed_ || save_until_.expired()) return false;
   for (const RankProcess& process : ranks_) {
     if (!process.running() || process_state(process.pid) == ProcessState::stopped) continue;
     if (!handles_signal(read_kernel_file(fmt::format("/proc/{}/status", process.pid)), SIGTERM)) continue;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ranks of one job, from their start to the end of the last process they left.
+// The ranks of a job on this host, from their start to the end of the last process they left.
 #pragma once
 
 #include <chrono>
@@ -10,33 +10,29 @@
 
 #include "launcher/output/console.h"
 #include "launcher/output/log_relay.h"
-#include "launcher/run/agreed_stop.h"
 #include "launcher/run/contract.h"
+#include "launcher/run/job_control.h"
 #include "launcher/run/job_tree.h"
+#include "launcher/run/life_pipe.h"
 #include "launcher/run/rank_process.h"
-#include "launcher/run/stop_request.h"
 #include "launcher/signals.h"
-#include "launcher/waking_queue.h"
 #include "launcher/watch/guardian.h"
 #include "launcher/watch/rank_watch.h"
-#include "launcher/watch/root_cause.h"
-#include "lockstep/base/cause.h"
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/environment.h"
-#include "runtime/base/exit_code.h"
 #include "runtime/membership/membership_table.h"
 #include "runtime/net/open_files.h"
 
 namespace lockstep::launcher {
 
 struct JobOptions {
-  std::string program;               // path
-  std::vector<std::string> command;  // argv of every rank
-  std::string log_dir;               // empty: output goes to the console
+  std::string program = {};               // path
+  std::vector<std::string> command = {};  // argv of every rank
+  std::string log_dir = {};               // empty: output goes to the console
   std::chrono::milliseconds grace{700};
-  int requeue_exit_code = kExitRequeue;  // of ranks that have stopped for a signal
-  Contract contract;                     // the job fills launcher_pid and launcher_fd in
-  // Who has registered with the job's store; nothing if it doesn't answer.
+  bool keep_last_lines = false;  // of each rank's stderr, where it goes to the console
+  Contract contract = {};
+  // Who has registered with the job's store; nothing if it is another host's, or doesn't answer.
   std::function<std::vector<membership::MemberView>()> members = {};
 };
 
@@ -45,19 +41,21 @@ struct JobOptions {
 class Job {
  public:
   // What is given by reference outlives the job. Throws SystemError.
-  // `life`: its read end goes to every rank; it ends with this process, and nothing is ever written.
   Job(JobOptions options, const Environment& environment, Console& console, Signals& signals, Guardian& guardian,
-      LogRelay& log, const Pipe& life, WakingQueue<membership::MemberNews>& news);
+      LogRelay& log, const LifePipe& life, JobControl& control);
 
-  // Starts the ranks and returns the exit code once nothing of them runs any more. May be called once.
+  // Starts the ranks and returns the job's exit code once nothing of it runs any more. May be called once.
   // Throws ExecError or SystemError, with everything that was started ended again.
   int run();
+
+  // What is known of a rank: of another host's, nothing but its number.
+  RankFacts facts_of(int rank) const;
 
  private:
   using Clock = std::chrono::steady_clock;
 
   void start_ranks();
-  void start_rank(int rank, int null_fd);
+  void start_rank(int local_rank, int null_fd);
   // Where a stream of a rank goes; `rank_end` is what the rank writes to.
   RankOutput output_of(int rank, Stream stream, UniqueFd& rank_end) const;
   void watch(int fd, std::uint32_t events, std::uint64_t what);
@@ -68,19 +66,16 @@ class Job {
   void show_log();
   void pause_or_resume_reading();
   void on_signal(int signal);
-  void on_stop_request(int signal);
-  void on_news();
-  void hear(const Cause& cause);
   void on_rank_end(RankProcess& process);
   void reap_others();
   void check_timers();
   void look_at_ranks();
   bool finished();
 
-  void obey(RootCause::Step step);
-  const RankProcess& first_failure() const;
+  void obey(const Order& order);
+  RankFacts facts_of(const RankProcess& process) const;
   int conclude();
-  int sum_up();
+  int report_leftovers();
   void begin_ending(int signal);
   bool someone_saves();
   void signal_all(int signal);
@@ -92,24 +87,20 @@ class Job {
   Signals& signals_;
   Guardian& guardian_;
   LogRelay& log_;
-  WakingQueue<membership::MemberNews>& news_;
+  const LifePipe& life_;
+  JobControl& control_;
   JobTree tree_;
   std::string host_;
   UniqueFd epoll_;
-  UniqueFd life_;  // the ranks' end of the life pipe, under a number that programs don't name
-  std::vector<RankProcess> ranks_;
-  Clock::time_point started_;
+  std::vector<RankProcess> ranks_;  // by local rank
   net::OpenFilesLimit open_files_;  // what the ranks get; the launcher's own is higher
   bool reading_ = true;
   bool children_changed_ = false;
 
   RankWatch watch_;
   std::optional<Deadline> look_at_;  // while ranks run and none has failed
-  RootCause root_cause_;
-  std::optional<Deadline> judge_at_;  // the root must have shown itself by then
-  int killed_after_failure_ = 0;      // ranks that outlived the grace period
-  StopRequest stop_;
-  AgreedStop agreed_;
+  bool has_failed_ = false;          // the ranks are ended for a failure of the job
+  int stop_signals_ = 0;             // that asked this process to end the job
   // From the first SIGTERM, for ranks that handle it, after a failure of another.
   static constexpr std::chrono::seconds kSaveLimit{25};
   Deadline save_until_ = Deadline::never();

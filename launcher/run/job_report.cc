@@ -9,8 +9,9 @@
 namespace lockstep::launcher {
 namespace {
 
-std::string who(const RankProcess& process, const std::string& host, const std::string& how) {
-  return fmt::format("rank {} (host {}, pid {}) {}", process.rank, host, process.pid, how);
+std::string who(const RankFacts& rank, const std::string& how) {
+  if (rank.pid == 0) return fmt::format("rank {} (host {}) {}", rank.rank, rank.host, how);
+  return fmt::format("rank {} (host {}, pid {}) {}", rank.rank, rank.host, rank.pid, how);
 }
 
 // The launcher's own word of a rank that ended while others waited for it at the start.
@@ -31,20 +32,20 @@ std::string how_it_failed(const RootCause& root_cause) {
   return "has failed and still runs";
 }
 
+}  // namespace
+
 std::string ending_of_others(int others) {
   return others == 0   ? ""
          : others == 1 ? "; ending the other rank"
                        : fmt::format("; ending the other {} ranks", others);
 }
 
-}  // namespace
-
 std::string count_of(std::int64_t count, std::string_view noun, std::string_view plural_ending) {
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : plural_ending);
 }
 
-FailureReport describe_failure(const RootCause& root_cause, const RankProcess& process, const std::string& host,
-                               std::chrono::duration<double> age, int running) {
+FailureReport describe_failure(const RootCause& root_cause, const RankFacts& rank, std::chrono::duration<double> age,
+                               int running) {
   FailureReport report;
   const Cause* const cause = root_cause.cause();
   if (const Cause* const difference = root_cause.disagreement()) {
@@ -53,10 +54,10 @@ FailureReport describe_failure(const RootCause& root_cause, const RankProcess& p
   }
   // Of a rank that has not ended, or not come, the store, or the launcher's own look at it, says it all.
   const bool is_told = cause != nullptr && cause->reporter < 0 && (!root_cause.ending() || has_not_come(cause));
-  report.message = (is_told ? cause->text
-                            : fmt::format("{} {:.1f} s after the start", who(process, host, how_it_failed(root_cause)),
-                                          age.count())) +
-                   ending_of_others(root_cause.ending() ? running : running - 1);
+  report.message =
+      (is_told ? cause->text
+               : fmt::format("{} {:.1f} s after the start", who(rank, how_it_failed(root_cause)), age.count())) +
+      ending_of_others(root_cause.ending() ? running : running - 1);
   if (root_cause.ending() && !is_told) {
     if (const auto hint = root_cause.ending()->hint(); !hint.empty()) report.details.push_back("  hint: " + hint);
   }
@@ -73,12 +74,12 @@ FailureReport describe_failure(const RootCause& root_cause, const RankProcess& p
     report.details.push_back(
         fmt::format("  {} failed too, and accused nobody", rendezvous::describe_ranks(root_cause.other_roots())));
   }
-  const std::string& err_file = process.err.path();
-  if (err_file.empty()) return report;
-  const auto lines = last_lines(err_file, 10);
-  report.details.push_back(lines.empty() ? fmt::format("  it wrote nothing to {}", err_file)
-                                         : fmt::format("  the end of {}:", err_file));
-  for (const auto& line : lines) report.details.push_back("  | " + line);
+  if (!rank.last_lines.empty()) {
+    report.details.push_back(fmt::format("  the end of {}:", rank.log.empty() ? "its stderr" : rank.log));
+  } else if (!rank.log.empty()) {
+    report.details.push_back(fmt::format("  it wrote nothing to {}", rank.log));
+  }
+  for (const auto& line : rank.last_lines) report.details.push_back("  | " + line);
   return report;
 }
 
@@ -94,8 +95,8 @@ std::string describe_lost_output(std::span<const RankProcess> ranks) {
   return text.empty() ? text : fmt::format("output was lost: {}", text);
 }
 
-std::string describe_later_end(const RankProcess& process, const std::string& host, int stop_signal) {
-  return fmt::format("{} after {}", who(process, host, process.ending->describe()), signal_name(stop_signal));
+std::string describe_later_end(const RankEnd& rank, int stop_signal) {
+  return fmt::format("{} after {}", who(rank, rank.ending.describe()), signal_name(stop_signal));
 }
 
 std::string summarise_failure(const RootCause& root_cause, int killed, std::chrono::milliseconds grace) {

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "launcher/run/rank_end.h"
 #include "launcher/run/rank_process.h"
 #include "launcher/watch/root_cause.h"
 
@@ -23,16 +24,18 @@ struct FailureReport {
   std::string message;
   std::vector<std::string> details;
 };
-// Of the verdict's first failure, which is `process`. `running` ranks run still, it among them if it has not ended, and
+// Of the verdict's first failure, which is `rank`. `running` ranks run still, it among them if it has not ended, and
 // are ended now.
-FailureReport describe_failure(const RootCause& root_cause, const RankProcess& process, const std::string& host,
-                               std::chrono::duration<double> age, int running);
+FailureReport describe_failure(const RootCause& root_cause, const RankFacts& rank, std::chrono::duration<double> age,
+                               int running);
+// "; ending the other 3 ranks"; empty if there is none.
+std::string ending_of_others(int others);
 
 // What of the ranks' output did not get into its files; empty: all of it did.
 std::string describe_lost_output(std::span<const RankProcess> ranks);
 
 // A rank that ended otherwise than by the signal that the job was asked to stop with.
-std::string describe_later_end(const RankProcess& process, const std::string& host, int stop_signal);
+std::string describe_later_end(const RankEnd& rank, int stop_signal);
 
 // The last line. Of the ranks that ended after the first failure `killed` did so by SIGKILL, `grace` after SIGTERM.
 std::string summarise_failure(const RootCause& root_cause, int killed, std::chrono::milliseconds grace);

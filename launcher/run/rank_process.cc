@@ -15,11 +15,39 @@
 #include "runtime/base/io.h"
 
 namespace lockstep::launcher {
+namespace {
 
-LineSplitter::Sink RankOutput::sink(Console& console) const {
+// Of a line that is kept.
+constexpr std::size_t kMostKeptBytes = 1000;
+
+// The end of a file, at most kShownLines; empty if it can't be read.
+std::deque<std::string> end_of_file(const std::string& path) {
+  constexpr std::streamoff kTail = 16 * 1024;
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  const std::streamoff size = file ? static_cast<std::streamoff>(file.tellg()) : 0;
+  file.seekg(size > kTail ? size - kTail : 0);
+  std::deque<std::string> last;
+  for (std::string line; std::getline(file, line);) {
+    last.push_back(line);
+    if (last.size() > kShownLines) last.pop_front();
+  }
+  return last;
+}
+
+}  // namespace
+
+std::vector<std::string> RankOutput::last_lines() const {
+  const auto lines = path().empty() ? kept_lines_ : end_of_file(path());
+  return {lines.begin(), lines.end()};
+}
+
+LineSplitter::Sink RankOutput::sink(Console& console) {
   return [this, &console](LineSplitter::Kind kind, std::string_view text) {
     if (kind == LineSplitter::Kind::line) {
       console.line(stream_, rank_, text);
+      if (!keep_lines_) return;
+      kept_lines_.emplace_back(text.substr(0, kMostKeptBytes));
+      if (kept_lines_.size() > kShownLines) kept_lines_.pop_front();
     } else if (rank_ == 0) {  // every rank may draw a bar; one of them is shown
       console.redraw(stream_, text);
     }
@@ -72,19 +100,6 @@ std::optional<ExitStatus> reap(int pidfd) {
   if (info.si_pid == 0) return std::nullopt;
   return ExitStatus{
       .by_signal = info.si_code != CLD_EXITED, .value = info.si_status, .dumped_core = info.si_code == CLD_DUMPED};
-}
-
-std::deque<std::string> last_lines(const std::string& path, std::size_t lines) {
-  constexpr std::streamoff kTail = 8 * 1024;
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  const std::streamoff size = file ? static_cast<std::streamoff>(file.tellg()) : 0;
-  file.seekg(size > kTail ? size - kTail : 0);
-  std::deque<std::string> last;
-  for (std::string line; std::getline(file, line);) {
-    last.push_back(line);
-    if (last.size() > lines) last.pop_front();
-  }
-  return last;
 }
 
 }  // namespace lockstep::launcher

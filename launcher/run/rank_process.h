@@ -7,10 +7,12 @@
 #include <deque>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "launcher/output/console.h"
 #include "launcher/output/line_splitter.h"
 #include "launcher/output/log_file.h"
+#include "launcher/run/rank_end.h"
 #include "launcher/watch/exit_status.h"
 #include "runtime/base/unique_fd.h"
 
@@ -21,9 +23,9 @@ class RankOutput {
  public:
   RankOutput() = default;
   // `fd` is the read end of a pipe and doesn't block. What comes goes to `file`, or by lines to the console if there is
-  // none.
-  RankOutput(int rank, Stream stream, UniqueFd fd, LogFile file = {})
-      : rank_(rank), stream_(stream), fd_(std::move(fd)), file_(std::move(file)) {}
+  // none. `keep_lines`: last_lines() has what went to the console too.
+  RankOutput(int rank, Stream stream, UniqueFd fd, LogFile file = {}, bool keep_lines = false)
+      : rank_(rank), stream_(stream), fd_(std::move(fd)), file_(std::move(file)), keep_lines_(keep_lines) {}
 
   int fd() const { return fd_.get(); }
   bool open() const { return static_cast<bool>(fd_); }
@@ -35,18 +37,22 @@ class RankOutput {
   void finish(Console& console);
   // "logs/rank1.out"; empty: the console.
   const std::string& path() const { return file_.path(); }
+  // The last kShownLines; of a file, if it can be read.
+  std::vector<std::string> last_lines() const;
   // Of the file, so far.
   std::uint64_t lost_bytes() const { return file_.lost_bytes(); }
 
  private:
   void end(Console& console);
-  LineSplitter::Sink sink(Console& console) const;
+  LineSplitter::Sink sink(Console& console);
 
   int rank_ = 0;
   Stream stream_ = Stream::out;
   UniqueFd fd_;
   LogFile file_;
   LineSplitter splitter_;
+  bool keep_lines_ = false;
+  std::deque<std::string> kept_lines_;
 };
 
 struct RankProcess {
@@ -63,8 +69,5 @@ struct RankProcess {
 
 // Reads how the process behind `pidfd` ended, and frees its id. Nothing if it still runs. Throws SystemError.
 std::optional<ExitStatus> reap(int pidfd);
-
-// The last lines of a file, at most `lines`; empty if it can't be read.
-std::deque<std::string> last_lines(const std::string& path, std::size_t lines);
 
 }  // namespace lockstep::launcher

@@ -3,10 +3,13 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "launcher/flag_values.h"
 #include "launcher/run/gpu_choice.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/exit_code.h"
+#include "runtime/base/text.h"
 #include "runtime/membership/membership_table.h"
 #include "runtime/net/address.h"
 
@@ -22,9 +25,113 @@ std::string ranks_problem(std::string_view flag, std::string_view text) {
                      flag == "-n" ? "" : ", or auto, cpu or gpu");
 }
 
+// "join_timeout=600,timeout=900": the seconds of the first, else of the second.
+std::string interpret_conf(const std::string& text, RunOptions& options) {
+  std::optional<std::chrono::milliseconds> timeout;
+  for (const std::string_view item : split(text, ',')) {
+    const auto equals = item.find('=');
+    const auto name = item.substr(0, equals);
+    const auto seconds = equals == item.npos ? std::nullopt : parse_seconds(std::string(item.substr(equals + 1)));
+    if ((name != "join_timeout" && name != "timeout") || !seconds || seconds->count() == 0) {
+      return fmt::format(
+          "--rdzv-conf {}: '{}' is not read here; there is join_timeout=SECONDS, as --rdzv-timeout has it", text, item);
+    }
+    if (!timeout || name == "join_timeout") timeout = seconds;
+  }
+  if (timeout) options.rdzv_timeout = *timeout;
+  return {};
+}
+
+std::string interpret_nodes(const RawRunFlags& raw, RunOptions& options) {
+  if (!raw.nnodes.empty()) {
+    const auto colon = raw.nnodes.find(':');
+    const auto nodes = parse_count(raw.nnodes.substr(0, colon), kMaxNodes);
+    const auto most = colon == std::string::npos ? nodes : parse_count(raw.nnodes.substr(colon + 1), kMaxNodes);
+    if (!nodes || !most || *most < *nodes) {
+      return fmt::format("--nnodes {}: give a number of hosts from 1 to {}", raw.nnodes, kMaxNodes);
+    }
+    if (*most != *nodes) {
+      return fmt::format("--nnodes {}: hosts can't come and go so far; give one number", raw.nnodes);
+    }
+    options.nodes = static_cast<int>(*nodes);
+  }
+  if (!raw.node_rank.empty()) {
+    const auto rank = parse_int(raw.node_rank);
+    if (!rank || *rank < 0 || *rank >= options.nodes) {
+      return fmt::format("--node-rank {}: give a number from 0 to {}, one less than --nnodes", raw.node_rank,
+                         options.nodes - 1);
+    }
+    options.node_rank = static_cast<int>(*rank);
+  }
+  return {};
+}
+
+std::string interpret_rendezvous(const RawRunFlags& raw, RunOptions& options) {
+  if (!raw.rdzv_backend.empty() && raw.rdzv_backend != "static" && raw.rdzv_backend != "c10d") {
+    return fmt::format(
+        "--rdzv-backend {}: there are static and c10d, which mean the same here: node rank 0 serves the "
+        "job's store",
+        raw.rdzv_backend);
+  }
+  if (!raw.rdzv_conf.empty()) {
+    if (auto problem = interpret_conf(raw.rdzv_conf, options); !problem.empty()) return problem;
+  }
+  if (!raw.rdzv_timeout.empty()) {
+    const auto seconds = parse_seconds(raw.rdzv_timeout);
+    if (!seconds || seconds->count() == 0) {
+      return fmt::format("--rdzv-timeout {}: give seconds above 0 and at most 86400", raw.rdzv_timeout);
+    }
+    options.rdzv_timeout = *seconds;
+  }
+  options.run_id = raw.rdzv_id;
+  if (options.nodes == 1) return {};
+  if (options.ranks) {
+    return fmt::format("-n {}: with --nnodes {} each host says its own number of ranks: --nproc-per-node",
+                       *options.ranks, options.nodes);
+  }
+  if (!raw.rdzv_endpoint.empty()) {
+    try {
+      options.endpoint = net::parse_host_port(raw.rdzv_endpoint, kRendezvousPort);
+    } catch (const InvalidArgument& error) {
+      return fmt::format("--rdzv-endpoint: {}", error.what());
+    }
+  } else if (!raw.master_addr.empty()) {
+    options.endpoint = {options.master_addr,
+                        options.master_port == 0 ? kRendezvousPort : static_cast<std::uint16_t>(options.master_port)};
+    options.master_port = 0;  // the job's store is there
+  }
+  if (options.endpoint.host.empty() || options.endpoint.port == 0) {
+    return fmt::format(
+        "--nnodes {}: give --rdzv-endpoint HOST:PORT, the same on every host: an address of node rank 0's and a port "
+        "that is free there",
+        options.nodes);
+  }
+  if (raw.master_addr.empty()) options.master_addr = options.endpoint.host;
+  return {};
+}
+
 }  // namespace
 
+void take_variables(const Environment& environment, RawRunFlags& raw) {
+  const std::pair<const char*, std::string*> variables[] = {{"PET_NNODES", &raw.nnodes},
+                                                            {"PET_NODE_RANK", &raw.node_rank},
+                                                            {"PET_MASTER_ADDR", &raw.master_addr},
+                                                            {"PET_MASTER_PORT", &raw.master_port},
+                                                            {"PET_RDZV_ID", &raw.rdzv_id},
+                                                            {"PET_RDZV_ENDPOINT", &raw.rdzv_endpoint},
+                                                            {"PET_RDZV_CONF", &raw.rdzv_conf},
+                                                            {"PET_RDZV_BACKEND", &raw.rdzv_backend},
+                                                            {"PET_MAX_RESTARTS", &raw.max_restarts}};
+  for (const auto& [name, flag] : variables) {
+    if (flag->empty()) *flag = environment.get(name).value_or("");
+  }
+  if (raw.nproc_per_node.empty() && raw.ranks.empty()) {
+    raw.nproc_per_node = environment.get("PET_NPROC_PER_NODE").value_or("");
+  }
+}
+
 std::string interpret(const RawRunFlags& raw, RunOptions& options) {
+  if (!raw.nproc_per_node.empty()) options.nproc_per_node = raw.nproc_per_node;
   if (!is_torch_nproc_word(options.nproc_per_node)) {
     if (auto problem = ranks_problem("--nproc-per-node", options.nproc_per_node); !problem.empty()) return problem;
   }
@@ -32,12 +139,7 @@ std::string interpret(const RawRunFlags& raw, RunOptions& options) {
     if (auto problem = ranks_problem("-n", raw.ranks); !problem.empty()) return problem;
     options.ranks = static_cast<int>(*parse_count(raw.ranks, kMaxRanks));
   }
-  if (!raw.nnodes.empty() && raw.nnodes != "1" && raw.nnodes != "1:1") {
-    return fmt::format("--nnodes {}: only one host is supported so far; leave it out or give 1", raw.nnodes);
-  }
-  if (!raw.node_rank.empty() && raw.node_rank != "0") {
-    return fmt::format("--node-rank {}: only one host is supported so far, and its rank is 0", raw.node_rank);
-  }
+  if (auto problem = interpret_nodes(raw, options); !problem.empty()) return problem;
   if (!raw.max_restarts.empty() && raw.max_restarts != "0") {
     return fmt::format("--max-restarts {}: restarting is not supported so far; leave it out or give 0",
                        raw.max_restarts);
@@ -53,7 +155,7 @@ std::string interpret(const RawRunFlags& raw, RunOptions& options) {
     options.timeout = static_cast<int>(*seconds);
   }
   try {
-    options.master_addr = net::parse_host(options.master_addr);
+    if (!raw.master_addr.empty()) options.master_addr = net::parse_host(raw.master_addr);
   } catch (const InvalidArgument& error) {
     return fmt::format("--master-addr: {}", error.what());
   }
@@ -63,6 +165,7 @@ std::string interpret(const RawRunFlags& raw, RunOptions& options) {
       return fmt::format("--master-port {}: give a port from 1 to 65535, or 0 for a free one", raw.master_port);
     options.master_port = *port;
   }
+  if (auto problem = interpret_rendezvous(raw, options); !problem.empty()) return problem;
   if (raw.devices) {
     const auto devices = parse_devices(*raw.devices);
     if (!devices) {

@@ -6,14 +6,22 @@
 #include <string>
 
 #include "launcher/command_line.h"
+#include "lockstep/base/environment.h"
 
 namespace lockstep::launcher {
 
 // Text of the flags whose values need a closer look than CLI11's.
 struct RawRunFlags {
+  std::string nproc_per_node;
   std::string ranks;
   std::string nnodes;
   std::string node_rank;
+  std::string rdzv_endpoint;
+  std::string rdzv_id;
+  std::string rdzv_timeout;
+  std::string rdzv_backend;
+  std::string rdzv_conf;
+  std::string master_addr;
   std::string max_restarts;
   std::string grace;
   std::string timeout;
@@ -24,6 +32,9 @@ struct RawRunFlags {
   std::string requeue_exit_code;
   std::optional<std::string> devices;
 };
+
+// torchrun reads a variable PET_NAME for each of its flags: where a flag is not given, these count here too.
+void take_variables(const Environment& environment, RawRunFlags& raw);
 
 // Moves the raw texts into `options`; returns what is wrong with them, or nothing.
 std::string interpret(const RawRunFlags& raw, RunOptions& options);

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "launcher/hosts/agents.h"
 #include "lockstep/base/error.h"
 #include "runtime/net/tcp_socket.h"
 
@@ -13,10 +14,10 @@ namespace {
 // kernel hands such ports out in no order, which makes that unlikely.
 int free_port() { return net::local_address(net::tcp_listen({"127.0.0.1", 0}).get()).port; }
 
-std::unique_ptr<store::TcpStoreServer> serve_torch(const RunOptions& options) {
+std::unique_ptr<store::TcpStoreServer> serve_torch(const RunOptions& options, const std::string& address) {
   try {
     return std::make_unique<store::TcpStoreServer>(
-        store::TcpStoreServerOptions{.listen = {options.master_addr, static_cast<std::uint16_t>(options.master_port)},
+        store::TcpStoreServerOptions{.listen = {address, static_cast<std::uint16_t>(options.master_port)},
                                      .extension = std::make_shared<membership::MembershipServer>()});
   } catch (const InvalidArgument& error) {
     throw InvalidArgument(fmt::format("--torch-store: {}", error.what()));
@@ -25,16 +26,30 @@ std::unique_ptr<store::TcpStoreServer> serve_torch(const RunOptions& options) {
 
 }  // namespace
 
-RunStores::RunStores(const RunOptions& options, Contract& contract, membership::MembershipServer::OnNews on_news)
+RunStores::RunStores(const RunOptions& options, const Place& place, Contract& contract,
+                     membership::MembershipServer::OnNews on_news)
     : members_(std::make_shared<membership::MembershipServer>(membership::MembershipOptions{}, std::move(on_news))),
-      own_({.secret = contract.store_secret, .run_id = contract.run_id, .extension = members_}) {
+      own_({.listen = place.listen, .secret = contract.store_secret, .run_id = place.run_id, .extension = members_}) {
   contract.store_address = own_.address().to_string();
   if (options.torch_store) {
-    torch_ = serve_torch(options);
+    torch_ = serve_torch(options, contract.master_addr);
     contract.master_port = torch_->address().port;
   } else {
     contract.master_port = options.master_port != 0 ? options.master_port : free_port();
   }
+}
+
+std::vector<membership::MemberView> RunStores::members() const {
+  auto members = members_->members();
+  std::erase_if(members, [](const auto& member) { return member.scope == kAgentScope; });
+  return members;
+}
+
+std::string torch_store_warning(const std::string& address) {
+  return fmt::format(
+      "--torch-store: torch's protocol at {}, without a secret: whoever reaches it may read, change and stop what runs "
+      "through it",
+      address);
 }
 
 }  // namespace lockstep::launcher

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the ranks of a run meet at: the run's own store, and the one that torch programs ask for.
+// What the ranks of a job meet at: the job's own store, and the one that torch programs ask for.
 #pragma once
 
 #include <memory>
@@ -16,15 +16,24 @@ namespace lockstep::launcher {
 // Each store has a thread, so nobody but Job forks once this is there.
 class RunStores {
  public:
-  // Serves the run's own store with the contract's secret, on loopback, and with --torch-store torch's at MASTER_ADDR.
-  // Fills in what the ranks must know of them. Throws InvalidArgument for a --master-addr that is none of this host's,
-  // SystemError.
-  // `on_news`: of the members of the run's own store.
-  RunStores(const RunOptions& options, Contract& contract, membership::MembershipServer::OnNews on_news);
+  // Where the job's own store listens, and the run whose clients it takes.
+  struct Place {
+    net::HostPort listen = {"127.0.0.1", 0};
+    std::string run_id = {};  // empty: any
+  };
+  // Serves the job's own store with the contract's secret, and with --torch-store torch's at MASTER_ADDR. Fills in what
+  // the ranks must know of them. Throws InvalidArgument for an address that is none of this host's, SystemError.
+  // `on_news`: of the members of the job's own store.
+  RunStores(const RunOptions& options, const Place& place, Contract& contract,
+            membership::MembershipServer::OnNews on_news);
 
-  // The ranks that have registered with the run's own store.
-  std::vector<membership::MemberView> members() const { return members_->members(); }
-  // Where everybody is served; empty without --torch-store.
+  // The ranks that have registered with the job's own store.
+  std::vector<membership::MemberView> members() const;
+  // Where the job's own store listens.
+  const net::HostPort& address() const { return own_.address(); }
+  // Waits until the job's own store has no client any more, at most until the deadline.
+  void wait_until_idle(const Deadline& deadline) { own_.wait_until_idle(deadline); }
+  // "ADDRESS:PORT" of torch's store, for a warning that it is open; empty without --torch-store.
   std::string open_address() const { return torch_ ? torch_->address().to_string() : std::string(); }
 
  private:
@@ -32,5 +41,8 @@ class RunStores {
   store::TcpStoreServer own_;
   std::unique_ptr<store::TcpStoreServer> torch_;  // without a secret: torch has none
 };
+
+// A warning for the user: of a torch store at `address`.
+std::string torch_store_warning(const std::string& address);
 
 }  // namespace lockstep::launcher

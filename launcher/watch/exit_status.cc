@@ -17,6 +17,10 @@ std::string ExitStatus::describe() const {
   return fmt::format("was killed by signal {} ({}){}", value, signal_name(value), dumped_core ? ", core dumped" : "");
 }
 
+std::string ExitStatus::describe_as_consequence() const {
+  return is_consequence() ? fmt::format("{}: it lost another rank", describe()) : describe();
+}
+
 std::string ExitStatus::hint() const {
   if (!by_signal) {
     if (value == kExitPeerLost) return "75 says that it lost another rank; its own line above says which and why";

@@ -18,6 +18,8 @@ struct ExitStatus {
   int exit_code() const { return by_signal ? 128 + value : value; }
   // "exited with code 3", "was killed by signal 9 (SIGKILL)".
   std::string describe() const;
+  // The same of a rank that ended after another one had failed.
+  std::string describe_as_consequence() const;
   // What usually is behind it and what to do, or nothing.
   std::string hint() const;
 };

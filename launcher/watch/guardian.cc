@@ -125,9 +125,7 @@ void Guardian::start() {
     detached.write_end.reset();
     // What the launcher was started with. Before Linux 5.9 it stays open until this process ends: harmless.
     syscall(SYS_close_range, kPipe + 1, ~0U, 0);
-    guard({.launcher = launcher,
-           .variable = "LOCKSTEP_RUN_ID=" + marks_.run_id,
-           .life_pipe = fmt::format("pipe:[{}]", life.st_ino)});
+    guard({.launcher = launcher, .variable = marks_.variable, .life_pipe = fmt::format("pipe:[{}]", life.st_ino)});
   }
   pipe_ = std::move(pipe.write_end);
   detached.write_end.reset();

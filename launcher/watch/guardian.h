@@ -24,9 +24,9 @@ class Guardian {
  public:
   // What every process of the job has of it, unless it drops it.
   struct Marks {
-    std::string run_id;  // in LOCKSTEP_RUN_ID
-    int life_fd = -1;    // the read end of a pipe that all inherit and nobody else has; closed here
-    int life_end = -1;   // and its write end, which the launcher alone holds
+    std::string variable;  // "NAME=value" in its environment: of this launcher's ranks, and no other's
+    int life_fd = -1;      // the read end of a pipe that all inherit and nobody else has; closed here
+    int life_end = -1;     // and its write end, which the launcher alone holds
   };
   // Forks. Call it before the process has a second thread. Throws SystemError.
   explicit Guardian(const Marks& marks);

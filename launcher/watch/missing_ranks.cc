@@ -102,10 +102,18 @@ std::vector<int> ended_before_they_came(int world_size, std::span<const membersh
   return {missed.begin(), missed.end()};
 }
 
-std::string describe_missing(const MissingRanks::Report& report, std::span<const RankProcess> ranks) {
-  const auto describe_rank = [&](int rank) { return describe(ranks[static_cast<std::size_t>(rank)]); };
+std::string describe_missing(const MissingRanks::Report& report, const Layout& hosts,
+                             std::span<const RankProcess> ranks, std::span<const RankEnd> ended) {
+  const auto describe_rank = [&](int number) {
+    const auto is_it = [number](const auto& rank) { return rank.rank == number; };
+    if (const auto own = std::find_if(ranks.begin(), ranks.end(), is_it); own != ranks.end()) return describe(*own);
+    const auto end = std::find_if(ended.begin(), ended.end(), is_it);
+    if (end == ended.end()) return fmt::format("rank {} of {}", number, describe_host(hosts, node_of(hosts, number)));
+    return fmt::format("rank {} (host {}, pid {}) {} before it came", number, end->host, end->pid,
+                       end->ending.describe());
+  };
   return fmt::format("{} of {} {} waited for {:.0f} s in init_process_group; missing: {}", report.present,
-                     count_of(static_cast<int>(ranks.size()), "rank"), report.present == 1 ? "has" : "have",
+                     count_of(world_size(hosts), "rank"), report.present == 1 ? "has" : "have",
                      std::chrono::duration<double>(report.waited).count(),
                      joined(report.missing, describe_rank, "; ", kMostNamed));
 }

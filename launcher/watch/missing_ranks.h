@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "launcher/hosts/layout.h"
 #include "launcher/run/rank_process.h"
 #include "runtime/base/observed_clock.h"
 #include "runtime/membership/membership_table.h"
@@ -49,7 +50,9 @@ class MissingRanks {
 std::vector<int> ended_before_they_came(int world_size, std::span<const membership::MemberView> members,
                                         std::span<const int> ended);
 
-// One line: who waits how long, and of each of the missing its process and what the kernel says that it does.
-std::string describe_missing(const MissingRanks::Report& report, std::span<const RankProcess> ranks);
+// One line: who waits how long, and of each of the missing its process and what the kernel says that it does, or its
+// host where that is another one. `ranks` are this host's, `ended` those of the job that have ended.
+std::string describe_missing(const MissingRanks::Report& report, const Layout& hosts,
+                             std::span<const RankProcess> ranks, std::span<const RankEnd> ended);
 
 }  // namespace lockstep::launcher

@@ -25,9 +25,9 @@ pid_t member_pid(const std::vector<MemberView>& members, int rank) {
 }  // namespace
 
 RankWatch::RankWatch(Options options)
-    : options_(std::move(options)), stopped_(2 * kLook), missing_(options_.ranks, 2 * kLook) {}
+    : options_(std::move(options)), stopped_(2 * kLook), missing_(world_size(options_.hosts), 2 * kLook) {}
 
-std::vector<RankWatch::Finding> RankWatch::look(std::span<const RankProcess> ranks,
+std::vector<RankWatch::Finding> RankWatch::look(std::span<const RankProcess> ranks, std::span<const RankEnd> ended,
                                                 std::chrono::steady_clock::time_point now) {
   std::vector<Finding> findings;
   const auto members = options_.members ? options_.members() : Members{};
@@ -35,26 +35,27 @@ std::vector<RankWatch::Finding> RankWatch::look(std::span<const RankProcess> ran
   for (const auto& rank : ranks) {
     if (rank.running()) look_for_stopped(rank, members, findings);
   }
-  look_for_ended(ranks, members, findings);
-  if (const auto report = missing_.look(now, members)) findings.push_back({.text = describe_missing(*report, ranks)});
+  look_for_ended(ended, members, findings);
+  if (const auto report = missing_.look(now, members)) {
+    findings.push_back({.text = describe_missing(*report, options_.hosts, ranks, ended)});
+  }
   return findings;
 }
 
-void RankWatch::look_for_ended(std::span<const RankProcess> ranks, const Members& members,
+void RankWatch::look_for_ended(std::span<const RankEnd> ended, const Members& members,
                                std::vector<Finding>& findings) const {
-  std::vector<int> ended;
-  for (const auto& rank : ranks) {
-    if (rank.ending) ended.push_back(rank.rank);
-  }
-  for (const int missed : ended_before_they_came(options_.ranks, members, ended)) {
-    const RankProcess& rank = ranks[static_cast<std::size_t>(missed)];
+  std::vector<int> numbers;
+  for (const RankEnd& rank : ended) numbers.push_back(rank.rank);
+  for (const int missed : ended_before_they_came(world_size(options_.hosts), members, numbers)) {
+    const RankEnd& rank =
+        *std::find_if(ended.begin(), ended.end(), [missed](const RankEnd& one) { return one.rank == missed; });
     findings.push_back({.cause = Cause{.kind = Cause::Kind::left,
                                        .rank = missed,
-                                       .host = options_.host,
+                                       .host = rank.host,
                                        .pid = rank.pid,
                                        .text = fmt::format("rank {} (host {}, pid {}) {} before it came to "
                                                            "init_process_group, where others wait for it",
-                                                           missed, options_.host, rank.pid, rank.ending->describe())}});
+                                                           missed, rank.host, rank.pid, rank.ending.describe())}});
   }
 }
 

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "launcher/hosts/layout.h"
 #include "launcher/run/rank_process.h"
 #include "launcher/watch/missing_ranks.h"
 #include "launcher/watch/stopped_ranks.h"
@@ -24,10 +25,10 @@ class RankWatch {
   static constexpr std::chrono::milliseconds kLook{250};
 
   struct Options {
-    int ranks = 1;
+    Layout hosts = {};        // of the job
     std::string host = {};    // this one's name
     bool end_stopped = true;  // a stopped rank ends the job (LOCKSTEP_LIVENESS); else it is only said
-    // Who has registered with the job's store; nothing if it doesn't answer.
+    // Who has registered with the job's store; nothing if it is another host's, or doesn't answer.
     std::function<std::vector<membership::MemberView>()> members = {};
   };
   // A line for people, or the cause for which the job ends.
@@ -38,12 +39,13 @@ class RankWatch {
 
   explicit RankWatch(Options options);
 
-  // `ranks`: all that were started.
-  std::vector<Finding> look(std::span<const RankProcess> ranks, std::chrono::steady_clock::time_point now);
+  // `ranks`: all that were started here. `ended`: those of the job that have ended, as far as is known.
+  std::vector<Finding> look(std::span<const RankProcess> ranks, std::span<const RankEnd> ended,
+                            std::chrono::steady_clock::time_point now);
 
  private:
   using Members = std::vector<membership::MemberView>;
-  void look_for_ended(std::span<const RankProcess> ranks, const Members& members, std::vector<Finding>& findings) const;
+  void look_for_ended(std::span<const RankEnd> ended, const Members& members, std::vector<Finding>& findings) const;
   void look_for_stopped(const RankProcess& rank, const Members& members, std::vector<Finding>& findings);
 
   Options options_;

@@ -69,6 +69,7 @@ enum class MemberState {
 
 // An event of a scope, for the host of the store.
 struct MemberNews {
+  std::string scope = {};
   int world_size = 0;               // of the scope
   std::optional<Cause> cause = {};  // what befell a member, or what it reported; nullopt: every rank has registered
 };

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -28,6 +29,12 @@ int hex_digit(char c) {
 
 void wipe_text(std::string& text) { wipe(std::as_writable_bytes(std::span(text))); }
 
+// On a file system that is mounted read-only, such as a secret of Kubernetes', the mode is the mount's, not the user's.
+bool is_mounted_read_only(int fd) {
+  struct statvfs system {};
+  return ::fstatvfs(fd, &system) == 0 && (system.f_flag & ST_RDONLY) != 0;
+}
+
 std::string read_secret_file(const std::string& path) {
   const auto refuse = [&](const std::string& why) {
     return InvalidArgument(fmt::format("{}={}: {}", kFileVariable, path, why));
@@ -38,7 +45,7 @@ std::string read_secret_file(const std::string& path) {
   struct stat status {};
   if (::fstat(fd.get(), &status) != 0) throw SystemError(fmt::format("fstat of {}", path), errno);
   if (!S_ISREG(status.st_mode)) throw refuse("it is no regular file; write the 64 hex digits to one of mode 0600");
-  if ((status.st_mode & 077) != 0) {
+  if ((status.st_mode & 077) != 0 && !is_mounted_read_only(fd.get())) {
     throw refuse(
         fmt::format("others may read or write it (mode {:04o}): chmod 600 it, and if anybody else could "
                     "have read it, draw a new secret",

@@ -26,7 +26,8 @@ class Secret {
   static Secret parse(std::string_view hex);
   // LOCKSTEP_STORE_SECRET; if that is unset, the file that LOCKSTEP_STORE_SECRET_FILE names; nothing if both are unset.
   // The file holds the digits and at most a line's end. InvalidArgument, naming variable or path and the remedy, unless
-  // it is a regular file of mode 0600 or stricter that belongs to this user or to root.
+  // it is a regular file that belongs to this user or to root, of mode 0600 or stricter unless its file system is
+  // mounted read-only.
   static std::optional<Secret> of_environment(const Environment& environment);
 
   Secret(const Secret&) = default;

@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
+#include <regex>
 #include <set>
 #include <sstream>
 
@@ -432,7 +434,7 @@ TEST(LauncherUsage, WrongCommandLinesGetOneClearLine) {
       {{"run", "--nproc-per-node", "0", "true"}, 2, "--nproc-per-node 0"},
       {{"run", "--nproc-per-node", "many", "true"}, 2, "--nproc-per-node many"},
       {{"run", "-n", "2", "--nproc-per-node", "3", "true"}, 2, "disagree"},
-      {{"run", "--nnodes", "2", "true"}, 2, "only one host"},
+      {{"run", "--nnodes", "2", "true"}, 2, "--rdzv-endpoint"},
       {{"run", "no-such-program-anywhere"}, 127, "was not found in PATH"},
       {{"run", "./no/such/program"}, 127, "No such file or directory"},
       {{"run", "/etc/passwd"}, 126, "is not executable"},
@@ -495,6 +497,30 @@ TEST(LauncherUsage, VersionAndHelp) {
        {"\n  0 ", "\n  1 ", "\n  2 ", "\n  75 ", "\n  126 ", "\n  127 ", "\n  134 ", "\n  128 + N "}) {
     EXPECT_TRUE(contains(codes, code)) << code << help;
   }
+}
+
+// "--nnodes" of each line or row that `wanted` finds; one for each spelling that is shown.
+std::set<std::string> flags_in(const std::string& text, const std::regex& wanted) {
+  std::set<std::string> flags;
+  for (const auto& line : lines_of(text)) {
+    std::smatch found;
+    if (!std::regex_search(line, found, wanted)) continue;
+    const std::string cell = found[1];
+    const std::regex flag("--?[a-zA-Z][a-z-]*");
+    for (std::sregex_iterator it(cell.begin(), cell.end(), flag), end; it != end; ++it) flags.insert(it->str());
+  }
+  return flags;
+}
+
+TEST(LauncherUsage, ThePageOfFlagsHasThoseOfHelpAndNoOthers) {
+  const auto help = run({LOCKSTEP_PROGRAM, "run", "--help"}).out;
+  auto helped = flags_in(help, std::regex("^  (-[^ ]+)"));
+  helped.erase("-h");
+  std::ifstream file(LAUNCHER_PAGE);
+  const std::string page{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  ASSERT_FALSE(page.empty());
+  EXPECT_GT(helped.size(), 20U);
+  EXPECT_EQ(flags_in(page, std::regex("^\\| (`-[^|]*) \\|")), helped);
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
+
 #include "launcher/serve/serve_flags.h"
 
 namespace lockstep::launcher {
@@ -132,10 +134,77 @@ TEST(CommandLine, RefusesCountsThatAreNone) {
   refused({"run", "-n", "auto", "p"});
 }
 
-TEST(CommandLine, RefusesWhatNeedsSeveralHostsOrRestarts) {
-  EXPECT_NE(refused({"run", "--nnodes=2", "p"}).find("only one host"), std::string::npos);
-  EXPECT_NE(refused({"run", "--nnodes=1:4", "p"}).find("only one host"), std::string::npos);
-  EXPECT_NE(refused({"run", "--node-rank=1", "p"}).find("only one host"), std::string::npos);
+RunOptions parsed_with(const Arguments& arguments, const std::vector<std::pair<std::string, std::string>>& variables) {
+  Environment environment;
+  for (const auto& [name, value] : variables) environment.set(name, value);
+  auto result = parse_command_line(arguments, environment);
+  if (const auto* answer = std::get_if<Answer>(&result)) {
+    ADD_FAILURE() << "refused: " << answer->err;
+    return {};
+  }
+  return std::get<RunOptions>(std::move(result));
+}
+
+TEST(CommandLine, ReadsWhatSeveralHostsNeed) {
+  const auto options = parsed({"run", "--nnodes", "3", "--node-rank", "1", "--rdzv-endpoint", "host0:29500",
+                               "--rdzv_id=train", "--rdzv-timeout", "7", "--rdzv_backend=c10d", "p"});
+  EXPECT_EQ(options.nodes, 3);
+  EXPECT_EQ(options.node_rank, 1);
+  EXPECT_EQ(options.endpoint, (net::HostPort{"host0", 29500}));
+  EXPECT_EQ(options.run_id, "train");
+  EXPECT_EQ(options.rdzv_timeout, std::chrono::seconds(7));
+  EXPECT_EQ(options.master_addr, "host0");
+  const auto short_form = parsed({"run", "--nnodes=2:2", "--rdzv-endpoint=host0", "p"});
+  EXPECT_EQ(short_form.node_rank, std::nullopt);
+  EXPECT_EQ(short_form.endpoint, (net::HostPort{"host0", kRendezvousPort}));
+  EXPECT_EQ(short_form.rdzv_timeout, std::chrono::seconds(300));
+  // As torchrun's static rendezvous has it; the port is the job's store's, so the ranks get another.
+  const auto static_form = parsed({"run", "--nnodes=2", "--master-addr=host0", "--master-port=4000", "p"});
+  EXPECT_EQ(static_form.endpoint, (net::HostPort{"host0", 4000}));
+  EXPECT_EQ(static_form.master_port, 0);
+  EXPECT_EQ(parsed({"run", "--rdzv-conf=timeout=900,join_timeout=60", "p"}).rdzv_timeout, std::chrono::seconds(60));
+}
+
+TEST(CommandLine, TorchrunsVariablesCountWhereTheFlagIsNotGiven) {
+  const auto options = parsed_with({"run", "--node-rank=2", "p"}, {{"PET_NNODES", "3"},
+                                                                   {"PET_NODE_RANK", "1"},
+                                                                   {"PET_NPROC_PER_NODE", "4"},
+                                                                   {"PET_RDZV_ENDPOINT", "host0:4000"},
+                                                                   {"PET_RDZV_ID", "j"},
+                                                                   {"PET_RDZV_CONF", "join_timeout=5"}});
+  EXPECT_EQ(options.nodes, 3);
+  EXPECT_EQ(options.node_rank, 2);
+  EXPECT_EQ(options.nproc_per_node, "4");
+  EXPECT_EQ(options.endpoint, (net::HostPort{"host0", 4000}));
+  EXPECT_EQ(options.run_id, "j");
+  EXPECT_EQ(options.rdzv_timeout, std::chrono::seconds(5));
+  EXPECT_EQ(parsed_with({"run", "-n", "2", "p"}, {{"PET_NPROC_PER_NODE", "4"}}).nproc_per_node, "auto");
+  EXPECT_EQ(
+      parsed_with({"run", "p"}, {{"PET_NNODES", "2"}, {"PET_MASTER_ADDR", "h"}, {"PET_MASTER_PORT", "9"}}).endpoint,
+      (net::HostPort{"h", 9}));
+}
+
+TEST(CommandLine, RefusesWrongValuesOfSeveralHosts) {
+  for (const std::string bad : {"0", "x", "4097", "3:2", "2:", ":2", "-1"}) {
+    EXPECT_NE(refused({"run", "--nnodes", bad, "p"}).find("--nnodes " + bad + ": give a number of hosts"),
+              std::string::npos);
+  }
+  EXPECT_NE(refused({"run", "--nnodes=2:4", "p"}).find("can't come and go so far"), std::string::npos);
+  EXPECT_NE(refused({"run", "--node-rank=1", "p"}).find("from 0 to 0"), std::string::npos);
+  EXPECT_NE(refused({"run", "--nnodes=3", "--node-rank=3", "p"}).find("from 0 to 2"), std::string::npos);
+  EXPECT_NE(refused({"run", "--nnodes=2", "p"}).find("give --rdzv-endpoint HOST:PORT"), std::string::npos);
+  EXPECT_NE(refused({"run", "--nnodes=2", "--rdzv-endpoint=:29400", "p"}).find("give --rdzv-endpoint"),
+            std::string::npos);
+  EXPECT_NE(refused({"run", "--nnodes=2", "--rdzv-endpoint=h:x", "p"}).find("--rdzv-endpoint: "), std::string::npos);
+  EXPECT_NE(refused({"run", "--nnodes=2", "--rdzv-endpoint=h:0", "p"}).find("give --rdzv-endpoint"), std::string::npos);
+  EXPECT_NE(refused({"run", "--nnodes=2", "--rdzv-endpoint=h", "-n", "4", "p"}).find("--nproc-per-node"),
+            std::string::npos);
+  for (const std::string bad : {"0", "x", "-1"}) {
+    EXPECT_NE(refused({"run", "--rdzv-timeout", bad, "p"}).find("--rdzv-timeout " + bad), std::string::npos);
+  }
+  EXPECT_NE(refused({"run", "--rdzv-backend=etcd", "p"}).find("static and c10d"), std::string::npos);
+  EXPECT_NE(refused({"run", "--rdzv-conf=read_timeout=3", "p"}).find("'read_timeout=3' is not read here"),
+            std::string::npos);
   EXPECT_NE(refused({"run", "--max-restarts=3", "p"}).find("restarting"), std::string::npos);
 }
 

@@ -36,7 +36,7 @@ TEST(Contract, SetsEveryVariableAndOutranksTheInherited) {
                                {"PMIX_RANK", "3"},
                                {"LOCKSTEP_TIMEOUT", "7"}});
   Contract contract;
-  contract.world_size = 4;
+  contract.hosts = {{.name = "a", .ranks = 4}};
   contract.master_addr = "127.0.0.1";
   contract.master_port = 29511;
   contract.store_address = "127.0.0.1:4000";
@@ -65,6 +65,17 @@ TEST(Contract, SetsEveryVariableAndOutranksTheInherited) {
   EXPECT_EQ(entries, expected);
 }
 
+TEST(Contract, OnSeveralHostsARankHasNumbersOnItsHostAndInTheJob) {
+  Contract contract;
+  contract.hosts = with_first_ranks({{.name = "a", .ranks = 3}, {.name = "b", .ranks = 2}});
+  contract.node_rank = 1;
+  const auto entries = rank_environment({}, contract, 1);
+  for (const auto* entry : {"RANK=4", "WORLD_SIZE=5", "LOCAL_RANK=1", "LOCAL_WORLD_SIZE=2", "GROUP_RANK=1",
+                            "GROUP_WORLD_SIZE=2", "NODE_RANK=1"}) {
+    EXPECT_EQ(std::count(entries.begin(), entries.end(), entry), 1) << entry;
+  }
+}
+
 TEST(Contract, ARankIsOursWhateverLauncherTheLauncherRunsUnder) {
   // Each complete and of another opinion than ours.
   const std::vector<std::vector<std::pair<const char*, const char*>>> outer_jobs = {
@@ -79,7 +90,7 @@ TEST(Contract, ARankIsOursWhateverLauncherTheLauncherRunsUnder) {
       {{"FLUX_TASK_RANK", "3"}, {"FLUX_JOB_SIZE", "4"}, {"FLUX_JOB_ID", "f7"}},
   };
   Contract contract;
-  contract.world_size = 2;
+  contract.hosts = {{.name = "a", .ranks = 2}};
   contract.master_addr = "127.0.0.1";
   contract.master_port = 29511;
   contract.store_address = "127.0.0.1:4000";

@@ -4,7 +4,10 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -92,6 +95,31 @@ TEST_F(SecretFile, ThatOthersMayReadIsRefused) {
     write(kHex, mode);
     EXPECT_THAT(refusal(), AllOf(HasSubstr(path_.string()), HasSubstr("chmod 600"), Not(HasSubstr(kHex.substr(0, 8)))));
   }
+}
+
+// As Kubernetes mounts a secret.
+TEST_F(SecretFile, OnAReadOnlyMountMayHaveAnyMode) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root to mount";
+  write(kHex, 0644);
+  // In a process of its own, whose mounts end with it.
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const std::string folder = path_.parent_path().string();
+    if (::unshare(CLONE_NEWNS) != 0 || ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        ::mount(folder.c_str(), folder.c_str(), nullptr, MS_BIND, nullptr) != 0 ||
+        ::mount(nullptr, folder.c_str(), nullptr, MS_REMOUNT | MS_BIND | MS_RDONLY, nullptr) != 0) {
+      ::_exit(77);
+    }
+    try {
+      ::_exit(read() == Secret::parse(kHex) ? 0 : 1);
+    } catch (const Error&) {
+      ::_exit(2);
+    }
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 77) GTEST_SKIP() << "this container may not mount";
+  EXPECT_EQ(status, 0);
 }
 
 TEST_F(SecretFile, OfSomebodyElseIsRefused) {

@@ -93,7 +93,7 @@ TEST(Devices, MoreRanksThanGpusWantTheFlag) {
 
 TEST(SharedGpu, EveryRankIsAHostOfItsOwnAndTheUsersVariablesWin) {
   Contract contract;
-  contract.world_size = 2;
+  contract.hosts = {{.name = "a", .ranks = 2}};
   contract.run_id = "run-7";
   contract.share_gpus = true;
   Environment inherited;

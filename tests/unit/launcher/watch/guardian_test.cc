@@ -47,9 +47,9 @@ class GuardianTest : public ::testing::Test {
   bool rank_lives() const { return !net::wait_readable(rank_.pidfd.get(), Deadline::after({})); }
 
   Pipe life_ = make_pipe();
-  std::optional<Guardian> guardian_{
-      std::in_place,
-      Guardian::Marks{.run_id = kRunId, .life_fd = life_.read_end.get(), .life_end = life_.write_end.get()}};
+  std::optional<Guardian> guardian_{std::in_place, Guardian::Marks{.variable = std::string("LOCKSTEP_RUN_ID=") + kRunId,
+                                                                   .life_fd = life_.read_end.get(),
+                                                                   .life_end = life_.write_end.get()}};
   Spawned rank_;
 };
 

@@ -240,12 +240,26 @@ TEST(MissingText, SaysOfEachWhatItsProcessDoes) {
       "2 of 4 ranks have waited for 10 s in init_process_group; missing: rank 1 (pid " + pid + ", unit_launcher) ";
   const std::string rest = " and has not come to init_process_group; rank 2 (pid " + std::to_string(chain[0]) +
                            ") exited with code 3 before it came";
+  const Layout hosts = {{.name = "a", .ranks = 4}};
   // It is on its way to sleep.
-  EXPECT_THAT(describe_missing(report, ranks), AnyOf(StartsWith(first + "sleeps in its own code (state S)" + rest),
-                                                     StartsWith(first + "runs its own code (state R)" + rest)));
+  EXPECT_THAT(describe_missing(report, hosts, ranks, {}),
+              AnyOf(StartsWith(first + "sleeps in its own code (state S)" + rest),
+                    StartsWith(first + "runs its own code (state R)" + rest)));
   chain.stop(1);
-  EXPECT_THAT(describe_missing(report, ranks),
+  EXPECT_THAT(describe_missing(report, hosts, ranks, {}),
               HasSubstr("rank 1 (pid " + pid + ", unit_launcher) is stopped (SIGSTOP or Ctrl-Z);"));
+}
+
+TEST(MissingText, OfAnotherHostSaysWhichHostOrHowTheRankEnded) {
+  const Layout hosts = with_first_ranks({{.name = "a", .ranks = 1}, {.name = "b", .ranks = 2}});
+  RankEnd end;
+  end.rank = 2;
+  end.host = "b";
+  end.pid = 77;
+  end.ending = {.value = 3};
+  EXPECT_THAT(describe_missing({.present = 1, .missing = {1, 2}, .waited = 10s}, hosts, {}, std::vector{end}),
+              HasSubstr("1 of 3 ranks has waited for 10 s in init_process_group; missing: rank 1 of host b (node rank "
+                        "1); rank 2 (host b, pid 77) exited with code 3 before it came"));
 }
 
 }  // namespace

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// The control of a job on several hosts: node rank 0's agent gives the verdict on all of it, the others tell it what
+// happens on their hosts and do what it says.
+#pragma once
+
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "launcher/hosts/agents.h"
+#include "launcher/run/job_verdict.h"
+
+namespace lockstep::launcher {
+
+// Node rank 0's.
+class FirstHost final : public JobControl {
+ public:
+  // `agents` and `news` outlive it.
+  FirstHost(JobVerdict::Options options, Agents& agents, WakingQueue<AgentNews>& news);
+
+  void rank_ended(RankEnd end) override { verdict_.rank_ended(std::move(end)); }
+  void heard(const Cause& cause) override { verdict_.heard(cause); }
+  void signalled(int signal) override;
+  void ranks_are_gone(int exit_code) override { host_is_gone(0, exit_code); }
+  int news_fd() const override { return news_.fd(); }
+  void take_news() override;
+  std::optional<Deadline> due() const override { return verdict_.due(); }
+  void check_timers() override { verdict_.check_timers(); }
+  std::vector<Order> take_orders() override;
+  bool is_over() const override { return is_over_; }
+  int exit_code() const override { return *exit_code_; }
+  const std::vector<RankEnd>& ended() const override { return verdict_.ended(); }
+
+ private:
+  void take(const AgentMessage& message);
+  void host_is_gone(int node, int exit_code);
+
+  JobVerdict verdict_;
+  StopRequest stop_;  // of this host
+  Agents& agents_;
+  WakingQueue<AgentNews>& news_;
+  std::set<int> waited_for_;      // node ranks of hosts with ranks that may run
+  int complaint_ = 0;             // the first host's that had one beside how its ranks ended
+  std::optional<int> exit_code_;  // once nothing of the job runs
+  bool is_over_ = false;          // and the others have been told
+};
+
+// Any other's.
+class OtherHost final : public JobControl {
+ public:
+  struct Options {
+    Layout hosts = {};
+    int node_rank = 1;
+    int requeue_exit_code = kExitRequeue;
+    bool speaks = true;  // says what the job's verdict is; else node rank 0 alone does
+  };
+  OtherHost(Options options, Agents& agents, WakingQueue<AgentNews>& news)
+      : options_(std::move(options)), agents_(agents), news_(news) {}
+
+  void rank_ended(RankEnd end) override;
+  void heard(const Cause& cause) override { agents_.send(cause); }
+  void signalled(int signal) override;
+  void ranks_are_gone(int exit_code) override;
+  int news_fd() const override { return news_.fd(); }
+  void take_news() override;
+  std::optional<Deadline> due() const override { return std::nullopt; }
+  void check_timers() override {}
+  std::vector<Order> take_orders() override { return std::exchange(orders_, {}); }
+  bool is_over() const override { return exit_code_ || (is_alone_ && is_gone_); }
+  int exit_code() const override { return exit_code_.value_or(options_.requeue_exit_code); }
+  const std::vector<RankEnd>& ended() const override { return ended_; }
+
+ private:
+  void take(const AgentMessage& message);
+  void store_is_gone(const std::string& how);
+
+  Options options_;
+  Agents& agents_;
+  WakingQueue<AgentNews>& news_;
+  StopRequest stop_;          // of this host
+  bool is_stopping_ = false;  // the ranks have been asked to stop
+  std::vector<Order> orders_;
+  std::vector<RankEnd> ended_;    // of this host
+  std::optional<int> exit_code_;  // once the job is over
+  bool is_alone_ = false;         // the store is gone
+  bool is_gone_ = false;          // nothing of this host's ranks runs
+};
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/hosts/agent_message.h"
+
+#include <utility>
+#include <vector>
+
+#include "runtime/base/printable.h"
+#include "runtime/base/record.h"
+
+namespace lockstep::launcher {
+namespace {
+
+// A rank that ended, flat.
+struct EndRecord {
+  int rank = 0;
+  std::string host = {};
+  int pid = 0;
+  int by_signal = 0;
+  int value = 0;
+  int dumped_core = 0;
+  int killed = 0;
+  std::string texts = {};  // the log's path, then the last lines
+};
+
+constexpr auto kEndFields = [](auto& end, auto& fields) {
+  fields.kind("rank end 1");
+  fields("rank", end.rank, 0);
+  fields("host", end.host);
+  fields("pid", end.pid, 0);
+  fields("by-signal", end.by_signal, 0, 1);
+  fields("value", end.value, 0, 255);
+  fields("core", end.dumped_core, 0, 1);
+  fields("killed", end.killed, 0, 1);
+  fields.rest("texts", end.texts);
+};
+
+struct StopRecord {
+  int signal = 0;
+  int insists = 0;
+};
+
+constexpr auto kStopFields = [](auto& stop, auto& fields) {
+  fields.kind("stop asked 1");
+  fields("signal", stop.signal, 1, 64);
+  fields("insists", stop.insists, 0, 1);
+};
+
+constexpr auto kGoneFields = [](auto& gone, auto& fields) {
+  fields.kind("ranks gone 1");
+  fields("node", gone.node, 0);
+  fields("exit-code", gone.exit_code, 0, 255);
+};
+
+struct OrderRecord {
+  int kind = 0;
+  int signal = 0;
+  std::string text = {};
+};
+
+constexpr auto kOrderFields = [](auto& order, auto& fields) {
+  fields.kind("order 1");
+  fields("what", order.kind, 0, static_cast<int>(Order::Kind::kill));
+  fields("signal", order.signal, 0, 64);
+  fields.rest("text", order.text);
+};
+
+constexpr auto kOverFields = [](auto& over, auto& fields) {
+  fields.kind("job over 1");
+  fields("exit-code", over.exit_code, 0, 255);
+};
+
+struct Encoder {
+  std::string operator()(const RankEnd& end) const {
+    std::vector<std::string> texts = {end.log};
+    texts.insert(texts.end(), end.last_lines.begin(), end.last_lines.end());
+    return write_record(EndRecord{.rank = end.rank,
+                                  .host = end.host,
+                                  .pid = end.pid,
+                                  .by_signal = end.ending.by_signal ? 1 : 0,
+                                  .value = end.ending.value,
+                                  .dumped_core = end.ending.dumped_core ? 1 : 0,
+                                  .killed = end.killed ? 1 : 0,
+                                  .texts = write_texts(texts)},
+                        kEndFields);
+  }
+  std::string operator()(const Cause& cause) const { return lockstep::encode(cause); }
+  std::string operator()(const StopAsked& stop) const {
+    return write_record(StopRecord{.signal = stop.signal, .insists = stop.insists ? 1 : 0}, kStopFields);
+  }
+  std::string operator()(const RanksGone& gone) const { return write_record(gone, kGoneFields); }
+  std::string operator()(const Order& order) const {
+    return write_record(OrderRecord{.kind = static_cast<int>(order.kind), .signal = order.signal, .text = order.text},
+                        kOrderFields);
+  }
+  std::string operator()(const JobOver& over) const { return write_record(over, kOverFields); }
+};
+
+std::optional<RankEnd> decode_end(std::string_view text) {
+  const auto record = read_record<EndRecord>(text, kEndFields);
+  auto texts = record ? read_texts(record->texts) : std::nullopt;
+  if (!texts || texts->empty() || texts->size() > kShownLines + 1) return std::nullopt;
+  RankEnd end;
+  end.rank = record->rank;
+  end.host = printable(record->host, 255);
+  end.pid = record->pid;
+  end.log = texts->front();
+  for (std::size_t i = 1; i < texts->size(); ++i) end.last_lines.push_back(printable_lines((*texts)[i]));
+  end.ending = {.by_signal = record->by_signal == 1, .value = record->value, .dumped_core = record->dumped_core == 1};
+  end.killed = record->killed == 1;
+  return end;
+}
+
+}  // namespace
+
+std::string encode(const AgentMessage& message) { return std::visit(Encoder{}, message); }
+
+std::optional<AgentMessage> decode_agent_message(std::string_view text) {
+  if (auto end = decode_end(text)) return std::move(*end);
+  if (auto cause = decode_cause(text)) return std::move(*cause);
+  if (const auto stop = read_record<StopRecord>(text, kStopFields)) {
+    return StopAsked{.signal = stop->signal, .insists = stop->insists == 1};
+  }
+  if (const auto gone = read_record<RanksGone>(text, kGoneFields)) return *gone;
+  if (const auto over = read_record<JobOver>(text, kOverFields)) return *over;
+  if (auto order = read_record<OrderRecord>(text, kOrderFields)) {
+    return Order{
+        .kind = static_cast<Order::Kind>(order->kind), .text = std::move(order->text), .signal = order->signal};
+  }
+  return std::nullopt;
+}
+
+}  // namespace lockstep::launcher

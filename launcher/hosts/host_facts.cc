@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/hosts/host_facts.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "launcher/command_line.h"
+#include "launcher/run/job_report.h"
+#include "lockstep/base/error.h"
+#include "runtime/base/printable.h"
+#include "runtime/base/record.h"
+#include "runtime/base/text.h"
+#include "runtime/membership/member_info.h"
+
+namespace lockstep::launcher {
+namespace {
+
+// The most characters of a name or a build that comes from another host.
+constexpr std::size_t kMostPrinted = 255;
+
+constexpr auto kFactsFields = [](auto& facts, auto& fields) {
+  fields.kind("host 1");
+  fields("node", facts.node, 0);
+  fields("name", facts.name);
+  fields("pid", facts.pid, 1);
+  fields("build", facts.build);
+  fields("nodes", facts.nodes, 1);
+  fields("ranks", facts.ranks, 0);
+  fields("exit-code", facts.exit_code, 0, 255);
+  fields.rest("problem", facts.problem);
+};
+
+// A plan's lists, as texts.
+struct PlanRecord {
+  int exit_code = 0;
+  std::string run_id = {};
+  std::string master_addr = {};
+  int master_port = 0;
+  int torch_store = 0;
+  std::string lists = {};
+};
+
+constexpr auto kPlanFields = [](auto& plan, auto& fields) {
+  fields.kind("job plan 1");
+  fields("exit-code", plan.exit_code, 0, 255);
+  fields("run-id", plan.run_id);
+  fields("master-addr", plan.master_addr);
+  fields("master-port", plan.master_port, 0, 65535);
+  fields("torch-store", plan.torch_store, 0, 1);
+  fields.rest("lists", plan.lists);
+};
+
+std::string name_of(const HostFacts& facts) { return fmt::format("{} (node rank {})", facts.name, facts.node); }
+
+}  // namespace
+
+std::string encode(const HostFacts& facts) { return write_record(facts, kFactsFields); }
+
+HostFacts decode_host_facts(std::string_view text, std::string_view key) {
+  auto facts = read_record<HostFacts>(text, kFactsFields);
+  if (!facts) throw CorruptData(fmt::format("store key '{}' holds no facts of a host", key));
+  facts->name = printable(facts->name, kMostPrinted);
+  facts->build = printable(facts->build, kMostPrinted);
+  return std::move(*facts);
+}
+
+std::string encode(const JobPlan& plan) {
+  std::vector<std::string> hosts;
+  for (const HostShare& host : plan.hosts) {
+    hosts.push_back(host.name);
+    hosts.push_back(std::to_string(host.ranks));
+  }
+  return write_record(PlanRecord{.exit_code = plan.exit_code,
+                                 .run_id = plan.run_id,
+                                 .master_addr = plan.master_addr,
+                                 .master_port = plan.master_port,
+                                 .torch_store = plan.torch_store ? 1 : 0,
+                                 .lists = write_texts(std::vector{write_texts(plan.problems), write_texts(hosts)})},
+                      kPlanFields);
+}
+
+JobPlan decode_job_plan(std::string_view text, std::string_view key) {
+  const CorruptData problem(fmt::format("store key '{}' holds no plan of a job", key));
+  const auto record = read_record<PlanRecord>(text, kPlanFields);
+  const auto lists = record ? read_texts(record->lists) : std::nullopt;
+  if (!lists || lists->size() != 2) throw problem;
+  const auto problems = read_texts(lists->front());
+  const auto hosts = read_texts(lists->back());
+  if (!problems || !hosts || hosts->size() % 2 != 0) throw problem;
+  JobPlan plan{.exit_code = record->exit_code,
+               .problems = *problems,
+               .run_id = record->run_id,
+               .master_addr = record->master_addr,
+               .master_port = record->master_port,
+               .torch_store = record->torch_store == 1};
+  for (std::size_t i = 0; i < hosts->size(); i += 2) {
+    const auto ranks = parse_int((*hosts)[i + 1]);
+    if (!ranks || *ranks < 1 || *ranks > kMaxRanks) throw problem;
+    plan.hosts.push_back({.name = printable((*hosts)[i], kMostPrinted), .ranks = static_cast<int>(*ranks)});
+  }
+  plan.hosts = with_first_ranks(std::move(plan.hosts));
+  return plan;
+}
+
+JobPlan plan_job(JobPlan draft, std::span<const HostFacts> facts) {
+  const HostFacts& first = facts.front();
+  for (const HostFacts& host : facts) {
+    if (host.build != first.build) {
+      draft.problems.push_back(
+          fmt::format("host {} has another lockstep than host {}: '{}' and '{}'; install the same build on both",
+                      name_of(host), name_of(first), host.build, first.build));
+      if (draft.exit_code == 0) draft.exit_code = kExitUsage;
+    }
+    if (host.nodes != first.nodes) {
+      draft.problems.push_back(fmt::format("host {} was told --nnodes {}, host {} --nnodes {}; give both the same",
+                                           name_of(host), host.nodes, name_of(first), first.nodes));
+      if (draft.exit_code == 0) draft.exit_code = kExitUsage;
+    }
+    if (!host.problem.empty()) {
+      draft.problems.push_back(fmt::format("host {}: {}", name_of(host), host.problem));
+      if (draft.exit_code == 0) draft.exit_code = host.exit_code;
+    }
+    draft.hosts.push_back({.name = host.name, .ranks = host.ranks});
+  }
+  draft.hosts = with_first_ranks(std::move(draft.hosts));
+  if (draft.exit_code == 0 && world_size(draft.hosts) > membership::kMaxWorldSize) {
+    draft.exit_code = kExitUsage;
+    draft.problems.push_back(fmt::format("the hosts have {} ranks together; a job has at most {}",
+                                         world_size(draft.hosts), membership::kMaxWorldSize));
+  }
+  if (draft.exit_code != 0) draft.hosts.clear();
+  return draft;
+}
+
+JobPlan plan_without(std::span<const HostFacts> facts, int nodes, const std::string& waited) {
+  std::vector<int> missing;
+  for (int node = 0; node < nodes; ++node) {
+    const auto is_it = [node](const HostFacts& host) { return host.node == node; };
+    if (std::none_of(facts.begin(), facts.end(), is_it)) missing.push_back(node);
+  }
+  std::vector<std::string> came;
+  for (const HostFacts& host : facts) came.push_back("host " + name_of(host));
+  JobPlan plan{.exit_code = kExitInternal};
+  plan.problems.push_back(fmt::format(
+      "{} of {} came, {}: {}; missing: node rank{} {}; start `lockstep run` there with the same --rdzv-endpoint, "
+      "--rdzv-id and secret, correct --nnodes, or give --rdzv-timeout if they start later",
+      facts.size(), count_of(nodes, "host"), waited, fmt::join(came, ", "), missing.size() == 1 ? "" : "s",
+      fmt::join(missing, ", ")));
+  for (const HostFacts& host : facts) {
+    if (!host.problem.empty()) plan.problems.push_back(fmt::format("host {}: {}", name_of(host), host.problem));
+  }
+  return plan;
+}
+
+}  // namespace lockstep::launcher

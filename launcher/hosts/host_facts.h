@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the hosts of a job tell each other before any rank starts, and the plan that follows from it. Pure.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "launcher/hosts/layout.h"
+
+namespace lockstep::launcher {
+
+// One host, as its agent, the launcher there, sees it.
+struct HostFacts {
+  int node = 0;              // node rank
+  std::string name = {};     // host name
+  int pid = 0;               // of its agent
+  std::string build = {};    // base/plugin.h
+  int nodes = 0;             // of the job, as this host was told
+  int ranks = 0;             // that it starts
+  int exit_code = 0;         // of `problem`
+  std::string problem = {};  // why no rank can start there; empty: one can
+};
+
+// A record (base/record.h).
+std::string encode(const HostFacts& facts);
+// CorruptData, with the store's key, if the text is none of encode().
+HostFacts decode_host_facts(std::string_view text, std::string_view key);
+
+// What all hosts do now.
+struct JobPlan {
+  // Why the job can't begin: an exit code, and a sentence for each host. 0: it can.
+  int exit_code = 0;
+  std::vector<std::string> problems = {};
+  // Otherwise.
+  std::string run_id = {};
+  std::string master_addr = {};
+  int master_port = 0;
+  bool torch_store = false;
+  Layout hosts = {};  // empty if it can't
+};
+
+std::string encode(const JobPlan& plan);
+JobPlan decode_job_plan(std::string_view text, std::string_view key);
+
+// `draft` with the hosts of `facts`, which are all, by node rank; or with what keeps them from beginning.
+JobPlan plan_job(JobPlan draft, std::span<const HostFacts> facts);
+// For a start that has run out of time, `waited` as "5.0 s of 5.0 s allowed": how many came, who, and which node ranks
+// are missing. `facts`: those who came.
+JobPlan plan_without(std::span<const HostFacts> facts, int nodes, const std::string& waited);
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which ranks of a job run on which host. Pure.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace lockstep::launcher {
+
+// The ranks of one host have consecutive numbers.
+struct HostShare {
+  std::string name = {};
+  int first_rank = 0;
+  int ranks = 1;
+
+  bool has(int rank) const { return rank >= first_rank && rank < first_rank + ranks; }
+};
+
+// By node rank, from 0.
+using Layout = std::vector<HostShare>;
+
+// `hosts` with their `ranks`, of which first_rank is filled in.
+Layout with_first_ranks(Layout hosts);
+int world_size(const Layout& hosts);
+// The node rank of the host that `rank` runs on; -1 if there is none.
+int node_of(const Layout& hosts, int rank);
+// "host a (node rank 0)".
+std::string describe_host(const Layout& hosts, int node);
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a launcher has on its host beside the job: console, signals, the log, the ranks' guardian.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "launcher/output/console.h"
+#include "launcher/output/log_relay.h"
+#include "launcher/run/job.h"
+#include "launcher/run/life_pipe.h"
+#include "launcher/run/preparation.h"
+#include "launcher/signals.h"
+#include "launcher/watch/guardian.h"
+
+namespace lockstep::launcher {
+
+// Made before the process has a second thread. Throws SystemError.
+struct HostParts {
+  HostParts();
+
+  Console console;
+  Signals signals;
+  LifePipe life;
+  Guardian guardian;  // forked before there is a secret: it need not have it
+  LogRelay log;
+};
+
+// A control for `facts`: what the job knows of a rank that has not ended.
+using MakeControl = std::function<std::unique_ptr<JobControl>(std::function<RankFacts(int rank)> facts)>;
+
+// Says what the user ought to know before the ranks start, starts them, and returns the job's exit code.
+int run_ranks(const RunOptions& options, const Preparation& preparation, JobOptions job_options,
+              const Environment& environment, HostParts& parts, const MakeControl& make_control);
+
+}  // namespace lockstep::launcher

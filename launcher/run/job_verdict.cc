@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/run/job_verdict.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "launcher/run/job_report.h"
+#include "lockstep/rendezvous/roster.h"
+#include "runtime/base/signal_name.h"
+
+namespace lockstep::launcher {
+namespace {
+
+// A rank on another host that is silent may be so because its host is: the agent's own silence may come a heartbeat
+// later.
+constexpr std::chrono::milliseconds kHostPatience{1500};
+
+}  // namespace
+
+JobVerdict::JobVerdict(Options options)
+    : options_(std::move(options)),
+      started_(std::chrono::steady_clock::now()),
+      root_cause_(world_size(options_.hosts)),
+      agreed_(world_size(options_.hosts), options_.requeue_exit_code) {}
+
+void JobVerdict::rank_ended(RankEnd end) {
+  ended_.push_back(std::move(end));
+  const RankEnd& rank = ended_.back();
+  if (lost_host_) return;
+  if (!root_cause_.first_failure() && agreed_.explains(rank.rank, rank.ending)) {
+    // The others may still write what they go on from: they are given the time.
+    agreed_.ended(rank.ending);
+    return;
+  }
+  if (!root_cause_.first_failure() && stop_.explains(rank.ending)) {
+    // Ranks that end by the signal they were sent are what was asked for.
+    const bool obeyed = rank.ending.by_signal && rank.ending.value == stop_.signal();
+    if (!rank.ending.ok() && !obeyed) say(describe_later_end(rank, stop_.signal()));
+    return;
+  }
+  if (rank.killed && rank.rank != root_cause_.first_failure()) ++killed_after_failure_;
+  obey(root_cause_.ended(rank.rank, rank.ending));
+}
+
+void JobVerdict::heard(const Cause& cause) {
+  if (stop_.signal() == 0 && !lost_host_) obey(root_cause_.heard(cause));
+}
+
+void JobVerdict::told(const membership::MemberNews& news) {
+  // Of a group of some ranks only, the numbers mean other processes.
+  if (news.world_size != world_size(options_.hosts)) return;
+  if (news.cause && news.cause->kind == Cause::Kind::stopped) {
+    agreed_.heard(*news.cause);
+  } else if (news.cause) {
+    heard(*news.cause);
+  } else {
+    root_cause_.all_have_met();
+  }
+}
+
+void JobVerdict::host_lost(int node, const std::string& how) {
+  if (std::find(lost_hosts_.begin(), lost_hosts_.end(), node) != lost_hosts_.end()) return;
+  lost_hosts_.push_back(node);
+  const HostShare& host = options_.hosts[static_cast<std::size_t>(node)];
+  lost_ranks_ += host.ranks - static_cast<int>(std::count_if(ended_.begin(), ended_.end(),
+                                                             [&](const RankEnd& rank) { return host.has(rank.rank); }));
+  const std::string who = describe_host(options_.hosts, node);
+  if (is_given()) {
+    say(fmt::format("{} {}", who, how));
+    return;
+  }
+  lost_host_ = node;
+  judge_at_.reset();
+  const auto age = std::chrono::duration<double>(std::chrono::steady_clock::now() - started_);
+  say(fmt::format("{} {}, {:.1f} s after the start{}", who, how, age.count(), ending_of_others(running())));
+  orders_.push_back({.kind = Order::Kind::end_ranks});
+}
+
+void JobVerdict::signalled(int signal) {
+  const int first = stop_.signal();
+  switch (stop_.asked(signal)) {
+    case StopRequest::Step::pass_on:
+      judge_at_.reset();
+      say(fmt::format("{}: passed on to {}; once more to kill them", signal_name(signal), count_of(running(), "rank")));
+      orders_.push_back({.kind = Order::Kind::pass_on, .signal = signal});
+      return;
+    case StopRequest::Step::kill:
+      say(fmt::format(
+          "{}: killing {}",
+          signal == first ? "second " + signal_name(signal) : signal_name(signal) + " after " + signal_name(first),
+          count_of(running(), "rank")));
+      orders_.push_back({.kind = Order::Kind::kill});
+      return;
+    case StopRequest::Step::ignore: return;
+  }
+}
+
+void JobVerdict::check_timers() {
+  if (!judge_at_ || !judge_at_->expired()) return;
+  judge_at_.reset();
+  obey(root_cause_.overdue());
+}
+
+void JobVerdict::obey(RootCause::Step step) {
+  if (step == RootCause::Step::await_root) {
+    const auto patience = root_cause_.patience(options_.grace);
+    judge_at_ = Deadline::after(several_hosts() ? std::max(patience, kHostPatience) : patience);
+  }
+  if (step != RootCause::Step::end_others) return;
+  judge_at_.reset();
+  const auto age = std::chrono::steady_clock::now() - started_;
+  const auto report = describe_failure(root_cause_, facts_of(*root_cause_.first_failure()), age, running());
+  say(report.message);
+  for (const auto& line : report.details) orders_.push_back({.kind = Order::Kind::detail, .text = line});
+  orders_.push_back({.kind = Order::Kind::end_ranks});
+}
+
+RankFacts JobVerdict::facts_of(int rank) const {
+  const auto ended =
+      std::find_if(ended_.begin(), ended_.end(), [rank](const RankEnd& other) { return other.rank == rank; });
+  if (ended != ended_.end()) return *ended;
+  return options_.facts(rank);
+}
+
+int JobVerdict::running() const { return world_size(options_.hosts) - static_cast<int>(ended_.size()) - lost_ranks_; }
+
+// One line for all ranks of a host that ended in the same way.
+void JobVerdict::list_consequences() {
+  for (std::size_t node = 0; node < options_.hosts.size(); ++node) {
+    std::map<std::string, std::vector<int>> by_ending;
+    for (const RankEnd& rank : ended_) {
+      if (!options_.hosts[node].has(rank.rank) || rank.rank == root_cause_.first_failure()) continue;
+      by_ending[rank.ending.describe_as_consequence()].push_back(rank.rank);
+    }
+    for (auto& [ending, ranks] : by_ending) {
+      std::sort(ranks.begin(), ranks.end());
+      orders_.push_back({.kind = Order::Kind::detail,
+                         .text = fmt::format("  after it: {} ({}): {}", rendezvous::describe_ranks(ranks),
+                                             describe_host(options_.hosts, static_cast<int>(node)), ending)});
+    }
+  }
+}
+
+int JobVerdict::conclude() {
+  if (several_hosts() && is_given()) list_consequences();
+  if (lost_host_) {
+    say(fmt::format("{} was lost first; {} ended after it; exit code {}", describe_host(options_.hosts, *lost_host_),
+                    count_of(static_cast<int>(ended_.size()), "rank"), kExitPeerLost));
+    return kExitPeerLost;
+  }
+  if (root_cause_.first_failure()) {
+    say(summarise_failure(root_cause_, killed_after_failure_, options_.grace));
+    return root_cause_.exit_code();
+  }
+  if (running() == 0 && std::all_of(ended_.begin(), ended_.end(), [](const auto& rank) { return rank.ending.ok(); })) {
+    return 0;
+  }
+  if (running() == 0 && std::all_of(ended_.begin(), ended_.end(),
+                                    [this](const auto& rank) { return agreed_.explains(rank.rank, rank.ending); })) {
+    say(fmt::format("{}; exit code {}", agreed_.describe(), agreed_.exit_code()));
+    return agreed_.exit_code();
+  }
+  say(fmt::format("stopped by {}; exit code {}", signal_name(stop_.signal()), 128 + stop_.signal()));
+  return 128 + stop_.signal();
+}
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// The verdict on a job: which rank or host failed first, what is said of it, what the job exits with. One for all
+// hosts.
+//
+// Pure but for the clock: it is told what happens, in order, and its decisions are orders.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "launcher/hosts/layout.h"
+#include "launcher/run/agreed_stop.h"
+#include "launcher/run/job_control.h"
+#include "launcher/run/stop_request.h"
+#include "launcher/watch/root_cause.h"
+#include "runtime/base/exit_code.h"
+#include "runtime/membership/membership_table.h"
+
+namespace lockstep::launcher {
+
+class JobVerdict {
+ public:
+  struct Options {
+    Layout hosts = {};  // all, by node rank
+    std::chrono::milliseconds grace{700};
+    int requeue_exit_code = kExitRequeue;
+    // What is known of a rank that has not ended.
+    std::function<RankFacts(int rank)> facts = {};
+  };
+  explicit JobVerdict(Options options);
+
+  void rank_ended(RankEnd end);
+  void heard(const Cause& cause);
+  // Of the ranks' own scope.
+  void told(const membership::MemberNews& news);
+  // The host is not part of the job any more, and neither are its ranks. `how`: "is gone: ...".
+  void host_lost(int node, const std::string& how);
+  // The job shall end: at the first time it is asked to, at the second it is killed.
+  void signalled(int signal);
+  std::optional<Deadline> due() const { return judge_at_; }
+  void check_timers();
+
+  std::vector<Order> take_orders() { return std::exchange(orders_, {}); }
+  const std::vector<RankEnd>& ended() const { return ended_; }
+  // The signal that somebody asked the job to end with; 0: none.
+  int stop_signal() const { return stop_.signal(); }
+  bool is_given() const { return lost_host_ || root_cause_.first_failure(); }
+  // Nothing runs any more: says the last words, and returns the exit code. May be called once.
+  int conclude();
+
+ private:
+  void obey(RootCause::Step step);
+  RankFacts facts_of(int rank) const;
+  int running() const;
+  bool several_hosts() const { return options_.hosts.size() > 1; }
+  void say(std::string text) { orders_.push_back({.text = std::move(text)}); }
+  void list_consequences();
+
+  Options options_;
+  std::chrono::steady_clock::time_point started_;
+  RootCause root_cause_;
+  std::optional<Deadline> judge_at_;              // the root must have shown itself by then
+  StopRequest stop_{Deadline::Duration::zero()};  // what is one request, its host has found out
+  AgreedStop agreed_;
+  std::vector<RankEnd> ended_;
+  std::vector<Order> orders_;
+  std::vector<int> lost_hosts_;   // node ranks
+  std::optional<int> lost_host_;  // the job failed for it
+  int lost_ranks_ = 0;            // that ran on lost hosts
+  int killed_after_failure_ = 0;  // ranks that outlived the grace period
+};
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// The control of a job on one host: its verdict is given here.
+#pragma once
+
+#include "launcher/run/job_verdict.h"
+#include "launcher/waking_queue.h"
+
+namespace lockstep::launcher {
+
+class OneHost final : public JobControl {
+ public:
+  // `news`, of the job's store, outlives it.
+  OneHost(JobVerdict::Options options, WakingQueue<membership::MemberNews>& news)
+      : verdict_(std::move(options)), news_(news) {}
+
+  void rank_ended(RankEnd end) override { verdict_.rank_ended(std::move(end)); }
+  void heard(const Cause& cause) override { verdict_.heard(cause); }
+  void signalled(int signal) override {
+    if (stop_.asked(signal) != StopRequest::Step::ignore) verdict_.signalled(signal);
+  }
+  void ranks_are_gone(int exit_code) override {
+    const int code = verdict_.conclude();
+    exit_code_ = code != 0 ? code : exit_code;
+  }
+  int news_fd() const override { return news_.fd(); }
+  void take_news() override {
+    for (const auto& news : news_.take()) verdict_.told(news);
+  }
+  std::optional<Deadline> due() const override { return verdict_.due(); }
+  void check_timers() override { verdict_.check_timers(); }
+  std::vector<Order> take_orders() override { return verdict_.take_orders(); }
+  bool is_over() const override { return exit_code_.has_value(); }
+  int exit_code() const override { return *exit_code_; }
+  const std::vector<RankEnd>& ended() const override { return verdict_.ended(); }
+
+ private:
+  JobVerdict verdict_;
+  StopRequest stop_;
+  WakingQueue<membership::MemberNews>& news_;
+  std::optional<int> exit_code_;  // once the job is over
+};
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/run/preparation.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <filesystem>
+
+#include "launcher/run/gpu_choice.h"
+#include "launcher/run/seen_gpus.h"
+#include "lockstep/base/error.h"
+#include "runtime/base/cpu.h"
+
+namespace lockstep::launcher {
+namespace {
+
+struct RankGpus {
+  Gpus found;
+  std::optional<std::string> visible_devices;
+};
+
+// A driver is asked only where its answer counts: that takes long, and a job on the CPU need not wait for it.
+RankGpus gpus_of_ranks(const RunOptions& options, const Environment& environment) {
+  Gpus found = find_gpus("/proc/driver/nvidia/gpus", "/dev", environment);
+  if (options.devices.empty() && (options.nproc_per_node != "gpu" || found.count > 0)) return {found, {}};
+  SeenGpus seen = ask_gpus();
+  if (options.devices.empty()) {
+    if (seen.gpus.empty()) return {{0, fmt::format("{}; {}", found.reason, seen.reason)}, {}};
+    return {{static_cast<int>(seen.gpus.size()), {}}, {}};
+  }
+  if (seen.gpus.empty() && found.count == 0) {
+    throw InvalidArgument(fmt::format("--devices {}: no GPU here: {}", fmt::join(options.devices, ","), seen.reason));
+  }
+  // Where this lockstep is without CUDA, the driver's files still say how many there are.
+  if (seen.gpus.empty()) seen.gpus.resize(static_cast<std::size_t>(found.count));
+  const auto inherited = environment.variables().find("CUDA_VISIBLE_DEVICES");
+  return {{static_cast<int>(options.devices.size()), {}},
+          visible_devices_of_ranks(
+              options.devices, seen.gpus,
+              inherited == environment.variables().end() ? std::nullopt : std::optional(inherited->second))};
+}
+
+void make_log_dir(const std::string& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) {
+    throw InvalidArgument(fmt::format("--log-dir: can't make the folder {}: {}", folder, errno_text(error.value())));
+  }
+}
+
+}  // namespace
+
+Preparation prepare(const RunOptions& options, const Environment& environment) {
+  Preparation preparation{.program = find_program(options.command.front(), environment)};
+  if (preparation.program.path.empty()) return preparation;
+  const RankGpus gpus = gpus_of_ranks(options, environment);
+  preparation.count = choose_ranks(options, gpus.found, allowed_cores());
+  preparation.visible_devices = gpus.visible_devices;
+  require_a_gpu_each(preparation.count.ranks, options.devices, options.oversubscribe_gpu);
+  if (!options.log_dir.empty()) make_log_dir(options.log_dir);
+  return preparation;
+}
+
+Contract contract_of(const RunOptions& options) {
+  Contract contract;
+  contract.master_addr = options.master_addr;
+  contract.torch_store = options.torch_store;
+  contract.liveness = options.liveness;
+  contract.hang_timeout = options.hang_timeout;
+  contract.stop_timeout = options.stop_timeout;
+  if (options.requeue_exit_code) contract.requeue_exit_code = fmt::format("{}", *options.requeue_exit_code);
+  contract.share_gpus = options.oversubscribe_gpu;
+  if (options.timeout) contract.timeout = fmt::format("{}", *options.timeout);
+  return contract;
+}
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a host must have before ranks can start on it: the program, GPUs where they are asked for, a folder for logs.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "launcher/command_line.h"
+#include "launcher/run/contract.h"
+#include "launcher/run/find_program.h"
+#include "launcher/run/rank_count.h"
+#include "lockstep/base/environment.h"
+
+namespace lockstep::launcher {
+
+struct Preparation {
+  FoundProgram program = {};  // without a path it can't be run, and the rest is not looked at
+  RankCount count = {};
+  std::optional<std::string> visible_devices = {};  // for the ranks, where the user chose
+};
+// Throws InvalidArgument for what isn't here.
+Preparation prepare(const RunOptions& options, const Environment& environment);
+
+// What the flags say. Hosts, addresses and secret are left as they are.
+Contract contract_of(const RunOptions& options);
+
+}  // namespace lockstep::launcher

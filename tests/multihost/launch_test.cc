@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+// `lockstep run` on three hosts as one job: its ranks, its one verdict, and what keeps it from beginning.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <csignal>
+#include <memory>
+
+#include "runtime/base/exit_code.h"
+#include "runtime/store/secret.h"
+#include "tests/support/leftovers.h"
+#include "tests/support/network_namespaces.h"
+#include "tests/support/process.h"
+
+namespace lockstep::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+using Words = std::vector<std::string>;
+
+constexpr int kHosts = 3;
+const std::string kEndpoint = NetworkHosts::address(0) + ":29400";
+
+class LaunchedHosts : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const std::string reason = NetworkHosts::why_not();
+    if (!reason.empty()) GTEST_SKIP() << reason;
+    hosts_ = std::make_unique<NetworkHosts>(kHosts);
+  }
+
+  // `lockstep run` on one host: `ranks` of PROGRAM.
+  Process launch(int host, int ranks, const Words& program, const Words& flags = {}, const Variables& extra = {}) {
+    Words command = {
+        LOCKSTEP_PROGRAM,  "run",    "--nnodes", std::to_string(kHosts), "--nproc-per-node", std::to_string(ranks),
+        "--rdzv-endpoint", kEndpoint};
+    if (!lets_store_give_ranks_) command.insert(command.end(), {"--node-rank", std::to_string(host)});
+    command.insert(command.end(), flags.begin(), flags.end());
+    command.push_back("--");
+    command.insert(command.end(), program.begin(), program.end());
+    Variables environment = {{"LOCKSTEP_STORE_SECRET", secret_}};
+    for (const auto& [name, value] : extra) environment[name] = value;
+    return Process({.command = hosts_->command(host, command),
+                    .environment = std::move(environment),
+                    .name = "host " + std::to_string(host)});
+  }
+  // On all hosts.
+  std::vector<Process> launch_all(const Words& program, const Variables& extra = {}) {
+    std::vector<Process> launchers;
+    for (int host = 0; host < kHosts; ++host) launchers.push_back(launch(host, 2, program, {}, extra));
+    return launchers;
+  }
+  static void await_ranks(const std::vector<Process>& launchers) {
+    for (const Process& launcher : launchers) ASSERT_TRUE(launcher.await_output("ready", 2));
+  }
+
+  const std::string secret_ = store::Secret::random().hex();
+  std::unique_ptr<NetworkHosts> hosts_;
+  bool lets_store_give_ranks_ = false;
+};
+
+TEST_F(LaunchedHosts, TrainAsOneProcessDoes) {
+  auto launchers = launch_all({RAW_GRADIENTS});
+  std::vector<Result> results;
+  for (Process& launcher : launchers) results.push_back(launcher.wait());
+  for (const Result& result : results) EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(results[0].out, HasSubstr("6 replicas, all bit-equal; weights equal those of one process"));
+  EXPECT_THAT(results[0].err, HasSubstr("host0 (node rank 0 of 3): ranks 0 and 1 of 6"));
+}
+
+TEST_F(LaunchedHosts, EachStartsAsManyRanksAsItWasTold) {
+  const Words program = {PLAIN_PROGRAM,    "env:WORLD_SIZE", "env:LOCAL_RANK",       "env:LOCAL_WORLD_SIZE",
+                         "env:GROUP_RANK", "env:NODE_RANK",  "env:GROUP_WORLD_SIZE", "env:MASTER_ADDR"};
+  std::vector<Process> launchers;
+  const int counts[kHosts] = {2, 1, 3};
+  for (int host = 0; host < kHosts; ++host) launchers.push_back(launch(host, counts[host], program));
+  int rank = 0;
+  for (int host = 0; host < kHosts; ++host) {
+    const Result result = launchers[static_cast<std::size_t>(host)].wait();
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    for (int local_rank = 0; local_rank < counts[host]; ++local_rank, ++rank) {
+      const std::string prefix = "[rank " + std::to_string(rank) + "] ";
+      const std::string node = std::to_string(host);
+      EXPECT_THAT(result.out,
+                  AllOf(HasSubstr(prefix + "WORLD_SIZE=6\n"),
+                        HasSubstr(prefix + "LOCAL_RANK=" + std::to_string(local_rank) + "\n"),
+                        HasSubstr(prefix + "LOCAL_WORLD_SIZE=" + std::to_string(counts[host]) + "\n"),
+                        HasSubstr(prefix + "GROUP_RANK=" + node + "\n"), HasSubstr(prefix + "NODE_RANK=" + node + "\n"),
+                        HasSubstr(prefix + "GROUP_WORLD_SIZE=3\n"),
+                        HasSubstr(prefix + "MASTER_ADDR=" + NetworkHosts::address(0) + "\n")));
+    }
+  }
+}
+
+// The one that has the endpoint's address is the first, whoever comes first.
+TEST_F(LaunchedHosts, AreGivenNodeRanksByTheStoreWhereNoneAreSaid) {
+  lets_store_give_ranks_ = true;
+  std::vector<Process> launchers;
+  for (int host = kHosts - 1; host >= 0; --host)
+    launchers.push_back(launch(host, 1, {PLAIN_PROGRAM, "env:GROUP_RANK"}));
+  std::vector<std::string> outputs;
+  for (Process& launcher : launchers) {
+    const Result result = launcher.wait();
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    outputs.push_back(result.out);
+  }
+  EXPECT_EQ(outputs.back(), "[rank 0] GROUP_RANK=0\n");
+  std::sort(outputs.begin(), outputs.end());
+  EXPECT_EQ(outputs, (Words{"[rank 0] GROUP_RANK=0\n", "[rank 1] GROUP_RANK=1\n", "[rank 2] GROUP_RANK=2\n"}));
+}
+
+TEST_F(LaunchedHosts, ARankThatDiesEndsTheJobOnAllOfThemUnderItsName) {
+  auto launchers = launch_all({PLAIN_PROGRAM, "eprint:my last words@3", "ready", "hang"});
+  await_ranks(launchers);
+  const pid_t pid = live_ranks(PLAIN_PROGRAM).at(3);
+  kill(pid, SIGKILL);
+  const std::string verdict = "rank 3 (host host1, pid " + std::to_string(pid) + ") was killed by signal 9 (SIGKILL)";
+  for (int host = 0; host < kHosts; ++host) {
+    const Result result = launchers[static_cast<std::size_t>(host)].wait();
+    EXPECT_EQ(result.exit_code, 128 + SIGKILL) << host;
+    EXPECT_THAT(result.err, AllOf(HasSubstr(verdict), HasSubstr("; ending the other 5 ranks"),
+                                  HasSubstr("rank 3 failed first: it was killed by signal 9 (SIGKILL)")));
+    if (host > 0) continue;
+    EXPECT_THAT(result.err,
+                AllOf(HasSubstr("  the end of its stderr:\n  | my last words\n"),
+                      HasSubstr("  after it: ranks 0 and 1 (host host0 (node rank 0)): was killed by signal 15"),
+                      HasSubstr("  after it: rank 2 (host host1 (node rank 1)): was killed by signal 15"),
+                      HasSubstr("  after it: ranks 4 and 5 (host host2 (node rank 2)): was killed by signal 15")));
+  }
+  EXPECT_TRUE(live_ranks().empty());
+}
+
+TEST_F(LaunchedHosts, ALauncherThatDiesIsALostHost) {
+  auto launchers = launch_all({PLAIN_PROGRAM, "ready", "hang"});
+  await_ranks(launchers);
+  const std::string pid = std::to_string(launchers[1].pid());
+  launchers[1].send(SIGKILL);
+  EXPECT_EQ(launchers[1].wait().signal, SIGKILL);
+  for (const int host : {0, 2}) {
+    const Result result = launchers[static_cast<std::size_t>(host)].wait();
+    EXPECT_EQ(result.exit_code, kExitPeerLost) << result.err;
+    EXPECT_THAT(result.err,
+                AllOf(HasSubstr("host host1 (node rank 1) is gone: its launcher (pid " + pid + ") has ended"),
+                      HasSubstr("host host1 (node rank 1) was lost first"), Not(HasSubstr("rank 2 (")),
+                      Not(HasSubstr("rank 3 ("))));
+  }
+  EXPECT_TRUE(live_ranks().empty()) << "its guardian ends its ranks";
+}
+
+TEST_F(LaunchedHosts, TheLossOfTheStoresHostEndsTheOthersToBeStartedAgain) {
+  auto launchers = launch_all({PLAIN_PROGRAM, "ready", "hang"});
+  await_ranks(launchers);
+  launchers[0].send(SIGKILL);
+  EXPECT_EQ(launchers[0].wait().signal, SIGKILL);
+  for (const int host : {1, 2}) {
+    const Result result = launchers[static_cast<std::size_t>(host)].wait();
+    EXPECT_EQ(result.exit_code, kExitRequeue) << result.err;
+    EXPECT_THAT(result.err, HasSubstr("host host0 (node rank 0), which has the job's store, is gone: "));
+  }
+}
+
+TEST_F(LaunchedHosts, ACableThatIsOutIsALostHostOnBothOfItsEnds) {
+  auto launchers = launch_all({PLAIN_PROGRAM, "ready", "hang"}, {{"LOCKSTEP_LIVENESS", "on"}});
+  await_ranks(launchers);
+  hosts_->cut(2);
+  for (int host = 0; host < kHosts; ++host) {
+    const Result result = launchers[static_cast<std::size_t>(host)].wait();
+    EXPECT_EQ(result.exit_code, kExitPeerLost) << result.err;
+    EXPECT_THAT(result.err, host < 2 ? HasSubstr("host host2 (node rank 2) is gone: its launcher (pid ")
+                                     : HasSubstr("host host0 (node rank 0), which has the job's store, is gone: "));
+  }
+}
+
+TEST_F(LaunchedHosts, ASignalToOneOfThemEndsAll) {
+  auto launchers = launch_all({PLAIN_PROGRAM, "ready", "hang"});
+  await_ranks(launchers);
+  launchers[2].send(SIGTERM);
+  for (Process& launcher : launchers) {
+    const Result result = launcher.wait();
+    EXPECT_EQ(result.exit_code, 128 + SIGTERM);
+    EXPECT_THAT(result.err, HasSubstr("stopped by SIGTERM; exit code 143"));
+  }
+}
+
+TEST_F(LaunchedHosts, NameWhoDidNotCome) {
+  auto first = launch(0, 1, {PLAIN_PROGRAM}, {"--rdzv-timeout", "3"});
+  auto last = launch(2, 1, {PLAIN_PROGRAM}, {"--rdzv-timeout", "60"});
+  for (Process* launcher : {&first, &last}) {
+    const Result result = launcher->wait();
+    EXPECT_EQ(result.exit_code, 1);
+    EXPECT_THAT(result.err,
+                AllOf(HasSubstr("2 of 3 hosts came, "),
+                      HasSubstr("host host0 (node rank 0), host host2 (node rank 2); missing: node rank 1;")));
+  }
+}
+
+TEST_F(LaunchedHosts, NameAHostWithoutTheProgramAndStartNoRank) {
+  auto first = launch(0, 1, {PLAIN_PROGRAM, "print:started"});
+  auto second = launch(1, 1, {"./no-such-program"});
+  auto third = launch(2, 1, {PLAIN_PROGRAM, "print:started"});
+  for (Process* launcher : {&first, &second, &third}) {
+    const Result result = launcher->wait();
+    EXPECT_EQ(result.exit_code, 127);
+    EXPECT_THAT(result.err, HasSubstr("host host1 (node rank 1): program './no-such-program' was not found"));
+    EXPECT_EQ(result.out, "");
+  }
+}
+
+TEST_F(LaunchedHosts, NameAWrongInterfaceAndStartNoRank) {
+  auto first = launch(0, 1, {PLAIN_PROGRAM, "print:started"});
+  auto second = launch(1, 1, {PLAIN_PROGRAM, "print:started"}, {}, {{"GLOO_SOCKET_IFNAME", "ib7"}});
+  auto third = launch(2, 1, {PLAIN_PROGRAM, "print:started"});
+  for (Process* launcher : {&first, &second, &third}) {
+    const Result result = launcher->wait();
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_THAT(result.err, AllOf(HasSubstr("host host1 (node rank 1): "), HasSubstr("GLOO_SOCKET_IFNAME=ib7")));
+    EXPECT_EQ(result.out, "");
+  }
+}
+
+TEST_F(LaunchedHosts, NameAHostOfAnotherBuildAndStartNoRank) {
+  auto first = launch(0, 1, {PLAIN_PROGRAM, "print:started"});
+  auto second = launch(1, 1, {PLAIN_PROGRAM, "print:started"});
+  Process third({.command = hosts_->command(2, {OTHER_BUILD, kEndpoint, std::to_string(kHosts), "2"}),
+                 .environment = {{"LOCKSTEP_STORE_SECRET", secret_}}});
+  for (Process* launcher : {&first, &second, &third}) {
+    const Result result = launcher->wait();
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_THAT(result.err,
+                AllOf(HasSubstr("host host2 (node rank 2) has another lockstep than host host0 (node rank 0): '0.0.1 "
+                                "other' and '"),
+                      HasSubstr("install the same build on both")));
+    EXPECT_EQ(result.out, "");
+  }
+}
+
+TEST_F(LaunchedHosts, TurnAwayWhoHasAnotherSecret) {
+  auto first = launch(0, 1, {PLAIN_PROGRAM}, {"--rdzv-timeout", "3"});
+  auto second = launch(1, 1, {PLAIN_PROGRAM}, {}, {{"LOCKSTEP_STORE_SECRET", store::Secret::random().hex()}});
+  const Result refused = second.wait();
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("host host1 can't join the job: "), HasSubstr("wrong secret")));
+  const Result result = first.wait();
+  EXPECT_THAT(result.err,
+              AllOf(HasSubstr("1 of 3 hosts came"), HasSubstr("launcher of host host1"), Not(HasSubstr(secret_))));
+}
+
+TEST_F(LaunchedHosts, NeedASecret) {
+  auto launcher = launch(0, 1, {PLAIN_PROGRAM}, {}, {{"LOCKSTEP_STORE_SECRET", ""}});
+  const Result result = launcher.wait();
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, AllOf(HasSubstr("openssl rand -hex 32"), HasSubstr("LOCKSTEP_STORE_SECRET_FILE")));
+}
+
+}  // namespace
+}  // namespace lockstep::testing

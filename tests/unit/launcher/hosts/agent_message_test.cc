@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/hosts/agent_message.h"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+namespace lockstep::launcher {
+namespace {
+
+template <typename Message>
+Message round_trip(const Message& message) {
+  const auto read = decode_agent_message(encode(message));
+  if (!read || !std::holds_alternative<Message>(*read)) {
+    ADD_FAILURE() << "not read as what it is: " << encode(message);
+    return {};
+  }
+  return std::get<Message>(*read);
+}
+
+TEST(AgentMessage, ARankSEndKeepsWhatAReportSaysOfIt) {
+  RankEnd end;
+  end.rank = 5;
+  end.host = "b";
+  end.pid = 4711;
+  end.log = "logs/rank5.err";
+  end.last_lines = {"first", "", "last: 7:x"};
+  end.ending = {.by_signal = true, .value = SIGSEGV, .dumped_core = true};
+  end.killed = true;
+  const auto read = round_trip(end);
+  EXPECT_EQ(read.rank, 5);
+  EXPECT_EQ(read.host, "b");
+  EXPECT_EQ(read.pid, 4711);
+  EXPECT_EQ(read.log, end.log);
+  EXPECT_EQ(read.last_lines, end.last_lines);
+  EXPECT_EQ(read.ending.exit_code(), 128 + SIGSEGV);
+  EXPECT_TRUE(read.ending.dumped_core);
+  EXPECT_TRUE(read.killed);
+}
+
+TEST(AgentMessage, TheOthersTravelToo) {
+  const Cause cause{.kind = Cause::Kind::silent, .rank = 2, .host = "b", .pid = 9, .text = "rank 2 is stopped"};
+  EXPECT_EQ(round_trip(cause), cause);
+  EXPECT_EQ(round_trip(StopAsked{.signal = SIGTERM, .insists = true}).signal, SIGTERM);
+  EXPECT_TRUE(round_trip(StopAsked{.signal = SIGTERM, .insists = true}).insists);
+  EXPECT_FALSE(round_trip(StopAsked{.signal = SIGTERM}).insists);
+  EXPECT_EQ(round_trip(RanksGone{.node = 3, .exit_code = 1}).node, 3);
+  EXPECT_EQ(round_trip(RanksGone{.node = 3, .exit_code = 1}).exit_code, 1);
+  EXPECT_EQ(round_trip(JobOver{.exit_code = 42}).exit_code, 42);
+  for (const auto kind : {Order::Kind::say, Order::Kind::end_ranks, Order::Kind::pass_on, Order::Kind::kill}) {
+    const auto read = round_trip(Order{.kind = kind, .text = "two\nlines", .signal = SIGINT});
+    EXPECT_EQ(read.kind, kind);
+    EXPECT_EQ(read.text, "two\nlines");
+    EXPECT_EQ(read.signal, SIGINT);
+  }
+}
+
+TEST(AgentMessage, AnythingElseIsNone) {
+  EXPECT_FALSE(decode_agent_message(""));
+  EXPECT_FALSE(decode_agent_message("lockstep order 2\nwhat 0\nsignal 0\ntext x\n"));
+  EXPECT_FALSE(decode_agent_message("lockstep job over 1\nexit-code 256\n"));
+  RankEnd end;
+  end.last_lines.assign(kShownLines + 1, "x");
+  EXPECT_FALSE(decode_agent_message(encode(end))) << "more lines than an agent sends";
+}
+
+}  // namespace
+}  // namespace lockstep::launcher

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// The verdict over several hosts. Which rank is the root is root_cause_test.cc's.
+#include "launcher/run/job_verdict.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+#include "runtime/base/exit_code.h"
+
+namespace lockstep::launcher {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class Verdict : public ::testing::Test {
+ protected:
+  Verdict()
+      : hosts_(with_first_ranks({{.name = "a", .ranks = 2}, {.name = "b", .ranks = 2}, {.name = "c", .ranks = 1}})),
+        verdict_({.hosts = hosts_, .facts = [](int rank) { return RankFacts{.rank = rank, .host = "?"}; }}) {}
+
+  void end(int rank, ExitStatus ending, std::vector<std::string> last_lines = {}) {
+    RankEnd end;
+    end.rank = rank;
+    end.host = hosts_[static_cast<std::size_t>(node_of(hosts_, rank))].name;
+    end.pid = 1000 + rank;
+    end.ending = ending;
+    end.last_lines = std::move(last_lines);
+    verdict_.rank_ended(std::move(end));
+  }
+  // Texts of what was said since the last call; whether the ranks are to end is kept.
+  std::vector<std::string> said() {
+    std::vector<std::string> texts;
+    for (const Order& order : verdict_.take_orders()) {
+      if (order.kind == Order::Kind::say || order.kind == Order::Kind::detail) texts.push_back(order.text);
+      if (order.kind == Order::Kind::end_ranks) ++ends_;
+      if (order.kind == Order::Kind::pass_on) ++passes_;
+      if (order.kind == Order::Kind::kill) ++kills_;
+    }
+    return texts;
+  }
+
+  Layout hosts_;
+  JobVerdict verdict_;
+  int ends_ = 0;
+  int passes_ = 0;
+  int kills_ = 0;
+};
+
+constexpr ExitStatus kLostAnother{.value = kExitPeerLost};
+
+TEST_F(Verdict, NamesTheRankItsHostAndItsLastLinesAndThenTheConsequences) {
+  end(3, {.value = 42}, {"it broke", "badly"});
+  EXPECT_THAT(said(), ElementsAre(AllOf(HasSubstr("rank 3 (host b, pid 1003) exited with code 42 "),
+                                        HasSubstr("; ending the other 4 ranks")),
+                                  "  the end of its stderr:", "  | it broke", "  | badly"));
+  EXPECT_EQ(ends_, 1);
+  end(0, kLostAnother);
+  end(1, kLostAnother);
+  end(2, {.by_signal = true, .value = SIGTERM});
+  end(4, kLostAnother);
+  EXPECT_THAT(said(), IsEmpty());
+  EXPECT_EQ(verdict_.conclude(), 42);
+  EXPECT_THAT(said(),
+              ElementsAre("  after it: ranks 0 and 1 (host a (node rank 0)): exited with code 75: it lost another rank",
+                          "  after it: rank 2 (host b (node rank 1)): was killed by signal 15 (SIGTERM)",
+                          "  after it: rank 4 (host c (node rank 2)): exited with code 75: it lost another rank",
+                          "rank 3 failed first: it exited with code 42; 4 other ranks ended after it; exit code 42"));
+}
+
+TEST_F(Verdict, ALostHostIsToldFromALostRank) {
+  verdict_.host_lost(1, "is gone: its launcher (pid 7) has ended");
+  EXPECT_THAT(said(), ElementsAre(AllOf(HasSubstr("host b (node rank 1) is gone: its launcher (pid 7) has ended, "),
+                                        HasSubstr("; ending the other 3 ranks"))));
+  EXPECT_EQ(ends_, 1);
+  for (const int rank : {0, 1, 4}) end(rank, kLostAnother);
+  EXPECT_EQ(verdict_.conclude(), kExitPeerLost);
+  EXPECT_THAT(said(), Contains("host b (node rank 1) was lost first; 3 ranks ended after it; exit code 75"));
+}
+
+TEST_F(Verdict, AHostThatIsLostAfterARankFailedIsAConsequence) {
+  end(0, {.value = 3});
+  said();
+  verdict_.host_lost(2, "is gone: its launcher (pid 7) has ended");
+  EXPECT_THAT(said(), ElementsAre("host c (node rank 2) is gone: its launcher (pid 7) has ended"));
+  verdict_.host_lost(2, "is gone: its launcher (pid 7) has ended");
+  EXPECT_THAT(said(), IsEmpty()) << "once";
+  for (const int rank : {1, 2, 3}) end(rank, kLostAnother);
+  EXPECT_EQ(verdict_.conclude(), 3);
+  EXPECT_EQ(ends_, 1);
+}
+
+// Its ranks are heard of first: the ranks' silence and the agent's are a heartbeat apart.
+TEST_F(Verdict, AHostThatIsLostWhileItsRankIsJudgedIsTheRoot) {
+  verdict_.heard({.kind = Cause::Kind::silent, .rank = 2, .host = "b", .text = "rank 2 (host b) stopped answering"});
+  EXPECT_TRUE(verdict_.due());
+  EXPECT_THAT(said(), IsEmpty());
+  verdict_.host_lost(1, "is gone: its launcher (pid 7) does not answer");
+  EXPECT_THAT(said(), ElementsAre(HasSubstr("host b (node rank 1) is gone")));
+  EXPECT_FALSE(verdict_.due());
+}
+
+TEST_F(Verdict, AStopIsPassedOnAndTheSecondOneKills) {
+  verdict_.signalled(SIGTERM);
+  EXPECT_THAT(said(), ElementsAre("SIGTERM: passed on to 5 ranks; once more to kill them"));
+  verdict_.signalled(SIGTERM);
+  EXPECT_THAT(said(), ElementsAre("second SIGTERM: killing 5 ranks"));
+  verdict_.signalled(SIGTERM);
+  EXPECT_THAT(said(), IsEmpty());
+  EXPECT_EQ(passes_, 1);
+  EXPECT_EQ(kills_, 1);
+  for (int rank = 0; rank < 5; ++rank) end(rank, {.by_signal = true, .value = SIGKILL});
+  EXPECT_EQ(verdict_.conclude(), 128 + SIGTERM);
+  EXPECT_EQ(said().back(), "stopped by SIGTERM; exit code 143");
+}
+
+TEST_F(Verdict, WithoutAFailureNothingIsSaid) {
+  for (int rank = 0; rank < 5; ++rank) end(rank, {});
+  EXPECT_EQ(verdict_.conclude(), 0);
+  EXPECT_THAT(said(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace lockstep::launcher
