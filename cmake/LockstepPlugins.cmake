@@ -26,7 +26,7 @@ set(plugin_headers
     runtime/include/lockstep/device/dtype.h runtime/include/lockstep/device/stream.h runtime/rendezvous/consensus.h
     runtime/rendezvous/identity.h runtime/include/lockstep/rendezvous/roster.h runtime/include/lockstep/store/store.h)
 file(GLOB wire_headers RELATIVE "${PROJECT_SOURCE_DIR}" CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/runtime/comm/failure/*.h"
-     "${PROJECT_SOURCE_DIR}/runtime/comm/wire/*.h")
+     "${PROJECT_SOURCE_DIR}/runtime/comm/wire/*.h" "${PROJECT_SOURCE_DIR}/runtime/comm/hosts/*.h")
 list(APPEND plugin_headers ${wire_headers})
 set(stamp_text "${CMAKE_CXX_FLAGS} ${LOCKSTEP_SANITIZE} ${CMAKE_CXX_STANDARD}")
 foreach(header ${plugin_headers})

@@ -6,7 +6,7 @@ cmake_minimum_required(VERSION 3.25)
 
 set(rooms proto runtime/base runtime/trace runtime/net runtime/store runtime/store/server runtime/store/client
           runtime/membership runtime/rendezvous runtime/device runtime/comm runtime/comm/failure runtime/comm/shm
-          runtime/comm/wire runtime/comm/gloo runtime/comm/mpi runtime/comm/init runtime/ddp runtime/metrics runtime/progress
+          runtime/comm/wire runtime/comm/hosts runtime/comm/gloo runtime/comm/mpi runtime/comm/init runtime/ddp runtime/metrics runtime/progress
           runtime/data
           runtime/checkpoint runtime/checkpoint/snapshot runtime/snapshot
           runtime/tensor runtime/tensor/cpu runtime/autograd runtime/data/tensor runtime/nn runtime/optim runtime/train
@@ -26,7 +26,8 @@ set(may_include_runtime/comm runtime/device runtime/rendezvous)
 set(may_include_runtime/comm/failure runtime/comm)
 set(may_include_runtime/comm/shm runtime/comm/failure runtime/net)
 set(may_include_runtime/comm/wire runtime/comm/failure)
-set(may_include_runtime/comm/gloo runtime/comm/wire)
+set(may_include_runtime/comm/hosts runtime/comm/shm runtime/comm/wire)
+set(may_include_runtime/comm/gloo runtime/comm/hosts)
 set(may_include_runtime/comm/mpi runtime/comm/wire)
 set(may_include_runtime/comm/init runtime/comm runtime/comm/shm runtime/comm/wire)
 set(may_include_runtime/ddp runtime/comm runtime/trace)

@@ -80,13 +80,14 @@ void pull(const Task& task, const Chunk& chunk, const Sources& sources, Scratch&
   }
 }
 
+Chunk share_of(const Chunk& chunk, std::size_t element_bytes, std::size_t parts, std::size_t index) {
+  const std::size_t line = 64 / element_bytes;
+  const auto cut = [&](std::size_t i) { return i == parts ? chunk.length : chunk.length * i / parts / line * line; };
+  return {chunk.offset + cut(index), cut(index + 1) - cut(index)};
+}
+
 Chunk share_of(const Task& task, const Chunk& chunk, int rank) {
-  const std::size_t line = 64 / task.element_bytes();
-  const auto cut = [&](int r) {
-    if (r == task.size) return chunk.length;
-    return chunk.length * static_cast<std::size_t>(r) / static_cast<std::size_t>(task.size) / line * line;
-  };
-  return {chunk.offset + cut(rank), cut(rank + 1) - cut(rank)};
+  return share_of(chunk, task.element_bytes(), static_cast<std::size_t>(task.size), static_cast<std::size_t>(rank));
 }
 
 void collect_shares(const Task& task, const Chunk& chunk, std::span<const std::byte* const> sources) {

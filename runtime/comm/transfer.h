@@ -32,6 +32,12 @@ struct Task {
   std::size_t count() const { return static_cast<std::size_t>(record.count); }
 };
 
+// Where something is in the memory that ranks share, in an arena of its rank.
+struct Place {
+  std::int64_t arena = -1;  // -1: memory of the user's own, which no peer can see
+  std::uint64_t offset = 0;
+};
+
 // Elements [offset, offset + length) of each part.
 struct Chunk {
   std::size_t offset = 0;
@@ -68,7 +74,9 @@ void stage(const Task& task, const Chunk& chunk, std::byte* to, std::size_t part
 // Reads the sources of all ranks into this rank's output.
 void pull(const Task& task, const Chunk& chunk, const Sources& sources, Scratch& scratch);
 
-// Rank's share of a chunk that the ranks reduce together: whole cache lines.
+// One of `parts` shares of a chunk of elements: whole cache lines, but for the chunk's end.
+Chunk share_of(const Chunk& chunk, std::size_t element_bytes, std::size_t parts, std::size_t index);
+// Rank's share of a chunk that the ranks reduce together.
 Chunk share_of(const Task& task, const Chunk& chunk, int rank);
 // Copies the chunk's shares into this rank's output, rank r's from its source.
 void collect_shares(const Task& task, const Chunk& chunk, std::span<const std::byte* const> sources);

@@ -15,7 +15,7 @@ constexpr std::chrono::milliseconds kSlice{200};
 
 std::vector<std::string> Consensus::keys() const {
   std::vector<std::string> all;
-  for (const Member& member : roster_) all.push_back(key(member.rank));
+  for (std::size_t rank = 0; rank < roster_.size(); ++rank) all.push_back(key(static_cast<int>(rank)));
   return all;
 }
 
@@ -78,8 +78,9 @@ std::vector<std::string> Consensus::gather(std::string_view own, const Deadline&
 
 std::string Consensus::report_missing(const Deadline& deadline) {
   std::string missing;
-  for (const Member& member : roster_) {
-    if (!has_contributed(member.rank)) missing += (missing.empty() ? "" : ", ") + member.describe();
+  for (std::size_t rank = 0; rank < roster_.size(); ++rank) {
+    if (has_contributed(static_cast<int>(rank))) continue;
+    missing += (missing.empty() ? "" : ", ") + roster_[rank].describe();
   }
   const std::string text =
       missing.empty()

@@ -14,6 +14,7 @@ namespace {
 struct Place {
   const char* backend;
   int ranks;
+  std::vector<int> hosts = {};  // the ranks of each
 };
 
 constexpr bool kIsShm = std::string_view(LOCKSTEP_TEST_BACKEND) == "shm";
@@ -26,9 +27,14 @@ std::vector<std::tuple<Place, Memory>> cases() {
             {{"nccl", 2}, Memory::arena},
             {{"nccl", 3}, Memory::device}};
   }
-  // The backends over a wire share all that depends on the world's size or on an arena, which is plain memory there:
-  // two sizes show that the wire carries it.
-  if (!kIsShm) return {{{LOCKSTEP_TEST_BACKEND, 2}, Memory::user}, {{LOCKSTEP_TEST_BACKEND, 3}, Memory::user}};
+  // The backends over a wire share all that depends on the world's size, and on one host an arena is plain memory there:
+  // two sizes show that the wire carries it. Over hosts it is memory that a host's ranks share.
+  if (!kIsShm) {
+    return {{{LOCKSTEP_TEST_BACKEND, 2}, Memory::user},
+            {{LOCKSTEP_TEST_BACKEND, 3}, Memory::user},
+            {{LOCKSTEP_TEST_BACKEND, 4, {2, 2}}, Memory::arena},
+            {{LOCKSTEP_TEST_BACKEND, 6, {1, 3, 2}}, Memory::arena}};
+  }
   std::vector<std::tuple<Place, Memory>> result;
   for (const Memory memory : {Memory::user, Memory::arena}) {
     for (const int ranks : {1, 2, 3, 4, 8}) result.push_back({{LOCKSTEP_TEST_BACKEND, ranks}, memory});
@@ -43,7 +49,7 @@ class Collectives : public ::testing::TestWithParam<std::tuple<Place, Memory>> {
     const Place place = std::get<0>(GetParam());
     const Memory memory = std::get<1>(GetParam());
     run_ranks(place.ranks, [&](const std::shared_ptr<ProcessGroup>& group) { check(*group, memory); },
-              {.backend = place.backend});
+              {.backend = place.backend, .hosts = place.hosts});
   }
 };
 
@@ -51,6 +57,7 @@ std::string name_of_case(const ::testing::TestParamInfo<Collectives::ParamType>&
   const Place& place = std::get<0>(info.param);
   const Memory memory = std::get<1>(info.param);
   return std::string(place.backend) + "_" + std::to_string(place.ranks) +
+         (place.hosts.empty() ? "" : "_on_" + std::to_string(place.hosts.size()) + "_hosts") +
          (memory == Memory::arena    ? "_arena"
           : memory == Memory::device ? "_device"
                                      : "_user");

@@ -47,6 +47,14 @@ GroupContext context_for(int rank, int ranks, const std::shared_ptr<store::Store
   context.identity.world_size = context.identity.local_world_size = ranks;
   context.identity.source = "threads of a test";
   for (int r = 0; r < ranks; ++r) context.roster.push_back({r, r, ::getpid(), host_name(), boot_id()});
+  int next = 0;
+  for (std::size_t host = 0; host < options.hosts.size(); ++host) {
+    for (int local = 0; local < options.hosts[host]; ++local) {
+      auto& member = context.roster[static_cast<std::size_t>(next++)];
+      member.local_rank = local;
+      member.network = fmt::format("network {}", host);
+    }
+  }
   context.store = store;
   context.timeout = options.timeout;
   if (backend.device == DeviceKind::cuda) context.device = {DeviceKind::cuda, rank};

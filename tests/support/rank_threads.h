@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "lockstep/comm/process_group.h"
 
@@ -21,6 +22,8 @@ namespace lockstep::testing {
 struct RankThreadsOptions {
   std::string backend = LOCKSTEP_TEST_BACKEND;                  // by its name in backends()
   std::chrono::nanoseconds timeout = std::chrono::seconds(60);  // of each collective
+  // Ranks of each host, in order, as the group is told: they share memory, and no other. Empty: all are on one.
+  std::vector<int> hosts = {};
   // Of the start, for all to be in the group; else `limit`.
   std::optional<std::chrono::nanoseconds> start_timeout = {};
   std::chrono::nanoseconds limit =

@@ -16,6 +16,7 @@
 
 #include "lockstep/comm/process_group.h"
 #include "runtime/comm/op_record.h"
+#include "runtime/comm/transfer.h"
 
 namespace lockstep::shm {
 
@@ -38,11 +39,7 @@ inline constexpr std::uint64_t kLayout = 0x6c6f636b73687034;  // "lockshp4"
 using comm::OpKind;
 using comm::OpRecord;
 
-// Where peers find a buffer: bytes into the owner's slice of an arena.
-struct Place {
-  std::int64_t arena = -1;  // -1: memory of the user's own, which no peer can see
-  std::uint64_t offset = 0;
-};
+using comm::Place;
 
 // A record where its peers see it, with its flag and its weight in the same cache line: they learn of a collective in
 // one transfer. The note's fields are in the next line, which nobody reads without one.

@@ -144,6 +144,16 @@ Arena ShmEngine::add_arena(std::shared_ptr<Mapping> memory, std::size_t bytes) {
   return arenas_.add(std::move(memory), bytes);
 }
 
+Place ShmEngine::find(const BufferView& buffer) {
+  MutexLock lock(mutex_);
+  return arenas_.find(buffer);
+}
+
+std::byte* ShmEngine::address(int rank, const Place& place) {
+  MutexLock lock(mutex_);
+  return arenas_.address(rank, place);
+}
+
 void ShmEngine::abort_for(std::string text) {
   session_.abort(
       session_.cause_of(Cause::Kind::failed, session_.rank(), std::move(text), static_cast<std::int64_t>(last_)));

@@ -18,7 +18,7 @@ namespace lockstep::wire {
 // A rank's announcement of a collective.
 struct Announcement {
   comm::OpRecord record;
-  std::vector<std::byte> payload;  // its data, if fits_inline()
+  std::vector<std::byte> payload;  // its data, if fits_inline(); else its place in its host's memory, if there is one
 };
 // By rank.
 using Arrivals = std::vector<std::optional<Announcement>>;

@@ -8,6 +8,7 @@
 
 #include "lockstep/base/error.h"
 #include "runtime/comm/failure/messages.h"
+#include "runtime/comm/wire/hierarchy.h"
 
 namespace lockstep::wire {
 namespace {
@@ -17,17 +18,21 @@ constexpr Shutdown::Limits kLimits;
 }  // namespace
 
 WireEngine::WireEngine(std::unique_ptr<Wire> wire, rendezvous::Roster roster, int rank,
-                       std::shared_ptr<store::Store> store, std::function<void(const Cause&)> on_throw)
+                       std::shared_ptr<store::Store> store, std::function<void(const Cause&)> on_throw,
+                       std::unique_ptr<HostMemory> host_memory)
     : roster_(std::move(roster)),
       rank_(rank),
       size_(static_cast<int>(roster_.size())),
+      hosts_(host_memory ? hosts_of(roster_, rank) : Hosts{}),
       wire_(std::move(wire)),
+      host_memory_(std::move(host_memory)),
       p2p_queue_(roster_, rank),
       arrival_table_(roster_.size()),
       shutdown_(
           *wire_, roster_, rank, std::move(store),
           [this] {
             wire_->interrupt();
+            if (host_memory_) host_memory_->interrupt();
             comm::ProgressEngine::ring();
           },
           std::move(on_throw), kLimits) {}
@@ -157,6 +162,8 @@ void WireEngine::announce(WireCollective& collective) {
     const std::size_t stride = task.count() * task.element_bytes();
     payload.resize(stride * comm::source_parts(task.record.kind, size_));
     comm::stage(task, {0, task.count()}, payload.data(), stride);
+  } else if (shares_memory() && task.record.kind == comm::OpKind::all_reduce) {
+    payload = written(host_memory_->find(task.input));
   }
   Frame frame;
   frame.number = collective.sequence_;
@@ -204,11 +211,34 @@ void WireEngine::execute(WireCollective& collective, const Arrivals& arrivals) {
     task.reduction.divisor = size_;
   }
   collective.words_ = comparison.words;
-  if (!fits_inline(task)) return move(task, *wire_, scratch_);
+  if (task.record.kind == comm::OpKind::allocate && shares_memory()) {
+    return allocate(static_cast<std::size_t>(task.record.count));
+  }
+  if (!fits_inline(task)) {
+    const auto places = shares_memory() ? places_in(task, arrivals) : std::nullopt;
+    return places ? all_reduce_by_hosts(task, *places, hosts_, *host_memory_, *wire_, scratch_)
+                  : move(task, *wire_, scratch_);
+  }
   std::vector<const std::byte*> sources;
   for (const auto& arrival : arrivals) sources.push_back(arrival->payload.data());
   comm::Scratch scratch;
   comm::pull(task, {0, task.count()}, {sources, task.count() * task.element_bytes()}, scratch);
+}
+
+void WireEngine::allocate(std::size_t bytes) {
+  Allocated allocated;
+  try {
+    allocated.arena = host_memory_->allocate(bytes);
+  } catch (const BackendUnavailable& error) {
+    allocated.problem = error.what();
+  }
+  MutexLock lock(mutex_);
+  allocated_ = std::move(allocated);
+}
+
+WireEngine::Allocated WireEngine::take_allocated() {
+  MutexLock lock(mutex_);
+  return std::exchange(allocated_, {});
 }
 
 // Whoever left has told before what it did; what it did not do will not come.

@@ -27,6 +27,7 @@
 #include "runtime/comm/progress.h"
 #include "runtime/comm/transfer.h"
 #include "runtime/comm/wire/arrival_table.h"
+#include "runtime/comm/wire/host_memory.h"
 #include "runtime/comm/wire/movement.h"
 #include "runtime/comm/wire/p2p_queue.h"
 #include "runtime/comm/wire/shutdown.h"
@@ -44,8 +45,9 @@ LOCKSTEP_INTERNAL_API std::function<void()> start_own_thread(std::function<void(
 class WireEngine final : public Listener, public std::enable_shared_from_this<WireEngine> {
  public:
   // `on_throw`: as GroupContext has it.
+  // `host_memory`: null if the ranks of a host share none.
   WireEngine(std::unique_ptr<Wire> wire, rendezvous::Roster roster, int rank, std::shared_ptr<store::Store> store,
-             std::function<void(const Cause&)> on_throw = {});
+             std::function<void(const Cause&)> on_throw = {}, std::unique_ptr<HostMemory> host_memory = {});
   ~WireEngine();
 
   // Connects all ranks and starts. Throws what Wire::open() throws, Timeout at the deadline, or what `check` throws
@@ -55,6 +57,14 @@ class WireEngine final : public Listener, public std::enable_shared_from_this<Wi
 
   std::shared_ptr<WireCollective> start(comm::Task task);
   std::shared_ptr<WorkState> start(WireP2pOp p2p);
+  // True if the ranks of a host share memory: then it is what the collective `allocate` allocates.
+  bool shares_memory() const { return host_memory_ != nullptr; }
+  // Of the one that was waited for last; once.
+  struct Allocated {
+    Arena arena;
+    std::string problem;  // why there is none
+  };
+  Allocated take_allocated() EXCLUDES(mutex_);
   // Throws if the group has failed or was closed.
   void check() const;
   void abort(const std::string& cause) { propose(Cause::Kind::aborted, rank_, cause); }
@@ -91,6 +101,7 @@ class WireEngine final : public Listener, public std::enable_shared_from_this<Wi
   bool run_collectives();
   void check_departed_ranks();
   void execute(WireCollective& collective, const Arrivals& arrivals);
+  void allocate(std::size_t bytes) EXCLUDES(mutex_);
 
   // Waits until done() holds, the group fails or the deadline passes. It pushes the process's groups that only callers
   // move, and sleeps on the process's bell (comm/progress.h).
@@ -110,7 +121,9 @@ class WireEngine final : public Listener, public std::enable_shared_from_this<Wi
   const rendezvous::Roster roster_;
   const int rank_;
   const int size_;
+  const Hosts hosts_;
   std::unique_ptr<Wire> wire_;
+  const std::unique_ptr<HostMemory> host_memory_;
   ScratchBuffer scratch_;  // the communication thread's
   std::function<void()> join_;
 
@@ -120,6 +133,7 @@ class WireEngine final : public Listener, public std::enable_shared_from_this<Wi
   std::deque<std::shared_ptr<WireCollective>> queue_ GUARDED_BY(mutex_);  // not done, in order
   std::atomic<std::uint64_t> last_{0};                                    // started; written under the lock
   std::uint64_t announced_ GUARDED_BY(mutex_) = 0;
+  Allocated allocated_ GUARDED_BY(mutex_);
   bool closing_ GUARDED_BY(mutex_) = false;  // nothing is left to do but to say goodbye
   bool closed_ GUARDED_BY(mutex_) = false;
   Shutdown shutdown_;

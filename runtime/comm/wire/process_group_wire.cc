@@ -28,9 +28,10 @@ Arena map_memory(std::size_t bytes) {
 
 std::shared_ptr<ProcessGroup> ProcessGroupWire::create(std::string backend, GroupContext context,
                                                        std::unique_ptr<Wire> wire, const Deadline& deadline,
-                                                       const ThreadMaker& make_thread) {
+                                                       const ThreadMaker& make_thread,
+                                                       std::unique_ptr<HostMemory> host_memory) {
   auto engine = std::make_shared<WireEngine>(std::move(wire), context.roster, context.identity.rank, context.store,
-                                             context.on_throw);
+                                             context.on_throw, std::move(host_memory));
   engine->open(make_thread, deadline, context.check);
   return std::make_shared<ProcessGroupWire>(std::move(backend), std::move(context), std::move(engine));
 }
@@ -45,16 +46,19 @@ Work ProcessGroupWire::start(Task task) { return Work(engine_->start(std::move(t
 Arena ProcessGroupWire::allocate(std::size_t bytes) {
   check_arena_bytes(bytes);
   start(task_of(OpKind::allocate, {}, {}, static_cast<std::int64_t>(bytes))).wait();
-  Arena arena;
-  std::string problem;
-  try {
-    arena = map_memory(bytes);
-  } catch (const SystemError& error) {
-    problem = error.what();
+  WireEngine::Allocated allocated;
+  if (engine_->shares_memory()) {
+    allocated = engine_->take_allocated();
+  } else {
+    try {
+      allocated.arena = map_memory(bytes);
+    } catch (const SystemError& error) {
+      allocated.problem = error.what();
+    }
   }
   // All tell what came of it.
-  comm::agree_on_arena(*this, bytes, problem);
-  return arena;
+  comm::agree_on_arena(*this, bytes, allocated.problem);
+  return allocated.arena;
 }
 
 Work ProcessGroupWire::start_message(bool is_send, const BufferView& buffer, int peer, int tag) {

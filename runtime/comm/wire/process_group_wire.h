@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The process group over a wire: the backends across hosts, gloo and mpi.
 //
-// One communication thread per group moves everything, in the order of the calls. Arenas are plain memory of this rank.
+// One communication thread per group moves everything, in the order of the calls. Arenas are plain memory of this rank,
+// or shared by the ranks of its host.
 // Contract: comm/process_group.h.
 #pragma once
 
@@ -16,11 +17,12 @@ namespace lockstep::wire {
 
 class ProcessGroupWire final : public comm::TaskGroup {
  public:
-  // Connects all ranks over `wire`. Collective. `backend`: the name of the backend.
+  // Connects all ranks over `wire`. Collective. `backend`: the name of the backend. `host_memory`: on all ranks or none.
   static LOCKSTEP_INTERNAL_API std::shared_ptr<ProcessGroup> create(std::string backend, GroupContext context,
                                                                     std::unique_ptr<Wire> wire,
                                                                     const Deadline& deadline,
-                                                                    const ThreadMaker& make_thread = start_own_thread);
+                                                                    const ThreadMaker& make_thread = start_own_thread,
+                                                                    std::unique_ptr<HostMemory> host_memory = {});
   ProcessGroupWire(std::string backend, GroupContext context, std::shared_ptr<WireEngine> engine);
   // Says goodbye; aborts during unwinding, and if a collective of this rank is still under way.
   ~ProcessGroupWire() override;

@@ -27,7 +27,8 @@ struct LOCKSTEP_API Member {
   std::string describe() const;
 };
 
-// Index is the rank.
+// Index is the rank in the group whose roster it is; a member of a part of another group keeps the name that it has
+// there.
 using Roster = std::vector<Member>;
 
 // "rank 2", "ranks 0, 2 and 3", "ranks 4-7": for messages. `ranks` are ascending.

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/comm/hosts/shared_within_hosts.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "runtime/base/logging.h"
+#include "runtime/comm/shm/bootstrap.h"
+#include "runtime/comm/shm/process_group_shm.h"
+#include "runtime/comm/wire/wire.h"
+#include "runtime/rendezvous/consensus.h"
+#include "runtime/store/prefix_store.h"
+
+namespace lockstep {
+namespace {
+
+// The group over the wire has the deadlines, and its failure ends the waits of this one.
+constexpr std::chrono::hours kNoTimeout{24 * 365};
+
+// Of a group of this host's ranks, as if it were alone in the world. Its members keep the names that messages give them.
+GroupContext context_of_host(const GroupContext& context, const wire::Hosts& hosts) {
+  GroupContext own = context;
+  own.identity.rank = own.identity.local_rank = static_cast<int>(hosts.local);
+  own.identity.world_size = own.identity.local_world_size = static_cast<int>(hosts.neighbours().size());
+  own.roster.clear();
+  for (const int rank : hosts.neighbours()) own.roster.push_back(context.roster[static_cast<std::size_t>(rank)]);
+  own.store = std::make_shared<store::PrefixStore>(fmt::format("host/{}", hosts.host), context.store);
+  own.timeout = kNoTimeout;
+  own.on_throw = {};  // what befalls a rank is told by the group over the wire
+  return own;
+}
+
+// Why this group failed the one over the wire knows better: it sees the same deaths, and has the deadlines.
+template <typename Call>
+auto unless_broken(const Call& call) -> decltype(call()) {
+  try {
+    return call();
+  } catch (const BackendUnavailable&) {
+    throw;
+  } catch (const Error& error) {
+    throw wire::Broken(fmt::format("the memory that the ranks of this host share: {}", error.what()));
+  }
+}
+
+class SharedWithinHost final : public wire::HostMemory {
+ public:
+  SharedWithinHost(GroupContext context, shm::SharedSetup setup) : group_(std::move(context), std::move(setup)) {}
+
+  Arena allocate(std::size_t bytes) override {
+    return unless_broken([&] { return group_.allocate(bytes); });
+  }
+  comm::Place find(const BufferView& buffer) override { return group_.place_of(buffer); }
+  std::byte* address(std::size_t local, const comm::Place& place) override {
+    return group_.address(static_cast<int>(local), place);
+  }
+  void barrier() override {
+    unless_broken([&] { group_.barrier().wait(); });
+  }
+  void interrupt() override { group_.abort("the group over the wire has failed"); }
+
+ private:
+  shm::ProcessGroupShm group_;
+};
+
+}  // namespace
+
+std::unique_ptr<wire::HostMemory> shared_within_hosts(const GroupContext& context, const Deadline& deadline) {
+  const wire::Hosts hosts = wire::hosts_of(context.roster, context.identity.rank);
+  if (!wire::has_hierarchy(hosts)) return nullptr;
+  GroupContext of_host = context_of_host(context, hosts);
+  std::optional<shm::SharedSetup> setup;
+  std::string problem;
+  try {
+    setup = shm::set_up(of_host, deadline);
+  } catch (const BackendUnavailable& error) {
+    problem = error.what();
+  }
+  // A rank without it would wait for what the others carry for it in memory.
+  rendezvous::Consensus consensus(*context.store, context.roster, context.identity.rank,
+                                  {.name = "hosts",
+                                   .what = "the ranks of each host set up memory to share",
+                                   .remedy = "see whether they still run",
+                                   .check = context.check});
+  const auto first_problem = [&](std::span<const std::string> problems) {
+    for (std::size_t rank = 0; rank < problems.size(); ++rank) {
+      if (!problems[rank].empty()) return fmt::format("{}: {}", context.roster[rank].describe(), problems[rank]);
+    }
+    return std::string();
+  };
+  const std::string why_not = consensus.decide(problem, first_problem, deadline);
+  if (why_not.empty()) return std::make_unique<SharedWithinHost>(std::move(of_host), std::move(*setup));
+  if (context.identity.rank == 0) {
+    log_warn("ranks of one host send each other everything over the network: no memory to share: {}", why_not);
+  }
+  return nullptr;
+}
+
+}  // namespace lockstep

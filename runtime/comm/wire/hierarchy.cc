@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/comm/wire/hierarchy.h"
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+
+#include "runtime/comm/reduction.h"
+
+namespace lockstep::wire {
+namespace {
+
+using comm::Chunk;
+using comm::Task;
+
+// This rank's part in one all-reduce.
+class Lane {
+ public:
+  Lane(const Task& task, std::vector<std::byte*> memory, const Hosts& hosts, Wire& wire, ScratchBuffer& scratch)
+      : task_(task), memory_(std::move(memory)), hosts_(hosts), wire_(wire), scratch_(scratch) {}
+
+  void reduce(const Chunk& chunk) const {
+    const Chunk share = comm::share_of(chunk, element_, hosts_.lanes, hosts_.local);
+    if (share.length == 0) return;
+    add_up_host(share);
+    exchange(share);
+    spread(share);
+  }
+
+ private:
+  std::byte* at(std::size_t local, const Chunk& part) const { return memory_[local] + part.offset * element_; }
+  std::byte* own(const Chunk& part) const { return at(hosts_.local, part); }
+  Chunk part_of(const Chunk& share, std::size_t host) const {
+    return comm::share_of(share, element_, hosts_.ranks.size(), host);
+  }
+  int rank_on(std::size_t host) const { return hosts_.ranks[host][hosts_.local]; }
+
+  // The host's sum, in this rank's memory: no other rank reads or writes its share there.
+  void add_up_host(const Chunk& share) const {
+    std::vector<const std::byte*> sources;
+    for (std::size_t i = 0; i < memory_.size(); ++i) sources.push_back(at(i, share));
+    const comm::Reduction sum{.dtype = task_.reduction.dtype, .op = task_.reduction.op};
+    comm::reduce(sum, sources, own(share), share.length);
+  }
+
+  // The hosts' sums of this rank's part come here and are reduced; the result goes to the lane.
+  void exchange(const Chunk& share) const {
+    const std::size_t count = hosts_.ranks.size();
+    const Chunk mine = part_of(share, hosts_.host);
+    const std::size_t stride = (mine.length * element_ + 63) / 64 * 64;
+    std::byte* const theirs = scratch_.take(stride * count);
+    std::vector<Piece> sends, recvs;
+    const auto add = [&](std::vector<Piece>& pieces, std::size_t host, std::byte* data, const Chunk& part) {
+      if (part.length > 0) pieces.push_back({rank_on(host), data, part.length * element_});
+    };
+    std::vector<const std::byte*> sources(count);
+    sources[hosts_.host] = own(mine);
+    for (std::size_t i = 1; i < count; ++i) {
+      const std::size_t host = (hosts_.host + i) % count;
+      add(sends, host, own(part_of(share, host)), part_of(share, host));
+      add(recvs, host, theirs + host * stride, mine);
+      sources[host] = theirs + host * stride;
+    }
+    go(sends, recvs);
+    comm::reduce(task_.reduction, sources, own(mine), mine.length);
+    sends.clear();
+    recvs.clear();
+    for (std::size_t i = 1; i < count; ++i) {
+      const std::size_t host = (hosts_.host + i) % count;
+      add(sends, host, own(mine), mine);
+      add(recvs, host, own(part_of(share, host)), part_of(share, host));
+    }
+    go(sends, recvs);
+  }
+
+  void spread(const Chunk& share) const {
+    for (std::size_t i = 1; i < memory_.size(); ++i) {
+      const std::size_t local = (hosts_.local + i) % memory_.size();
+      comm::copy_bytes(at(local, share), own(share), share.length * element_);
+    }
+  }
+
+  void go(std::span<const Piece> sends, std::span<const Piece> recvs) const {
+    if (!sends.empty() || !recvs.empty()) wire_.exchange(sends, recvs);
+  }
+
+  const Task& task_;
+  const std::size_t element_ = task_.element_bytes();
+  const std::vector<std::byte*> memory_;  // of the host's ranks
+  const Hosts& hosts_;
+  Wire& wire_;
+  ScratchBuffer& scratch_;
+};
+
+bool sums_in_parts(const Task& task) {
+  switch (task.record.dtype) {
+    case DType::f32:
+    case DType::f64: return true;
+    case DType::f16:
+    case DType::bf16: return false;
+    default: return !task.record.weighted && task.record.op != ReduceOp::avg;
+  }
+}
+
+}  // namespace
+
+Hosts hosts_of(const rendezvous::Roster& roster, int rank) {
+  Hosts hosts;
+  for (const rendezvous::Member& member : roster) {
+    const std::vector<int> beside = rendezvous::ranks_beside(roster, member.rank);
+    if (beside.front() == member.rank) hosts.ranks.push_back(beside);
+  }
+  hosts.lanes = roster.size();
+  for (std::size_t host = 0; host < hosts.ranks.size(); ++host) {
+    const auto& ranks = hosts.ranks[host];
+    hosts.lanes = std::min(hosts.lanes, ranks.size());
+    const auto found = std::find(ranks.begin(), ranks.end(), rank);
+    if (found == ranks.end()) continue;
+    hosts.host = host;
+    hosts.local = static_cast<std::size_t>(found - ranks.begin());
+  }
+  return hosts;
+}
+
+bool has_hierarchy(const Hosts& hosts) {
+  return hosts.ranks.size() > 1 &&
+         std::any_of(hosts.ranks.begin(), hosts.ranks.end(), [](const auto& ranks) { return ranks.size() > 1; });
+}
+
+std::vector<std::byte> written(const comm::Place& place) {
+  const auto bytes = std::as_bytes(std::span(&place, 1));
+  return {bytes.begin(), bytes.end()};
+}
+
+std::optional<std::vector<comm::Place>> places_in(const Task& task, const Arrivals& arrivals) {
+  if (task.record.kind != comm::OpKind::all_reduce || !sums_in_parts(task)) return std::nullopt;
+  std::vector<comm::Place> places(arrivals.size());
+  for (std::size_t r = 0; r < arrivals.size(); ++r) {
+    if (arrivals[r]->payload.size() != sizeof(comm::Place)) return std::nullopt;
+    std::memcpy(&places[r], arrivals[r]->payload.data(), sizeof(comm::Place));
+    if (places[r].arena < 0) return std::nullopt;
+  }
+  return places;
+}
+
+void all_reduce_by_hosts(const Task& task, const std::vector<comm::Place>& places, const Hosts& hosts,
+                         HostMemory& memory, Wire& wire, ScratchBuffer& scratch) {
+  if (hosts.local < hosts.lanes) {
+    std::vector<std::byte*> of_host;
+    for (std::size_t i = 0; i < hosts.neighbours().size(); ++i) {
+      of_host.push_back(memory.address(i, places[static_cast<std::size_t>(hosts.neighbours()[i])]));
+    }
+    const Lane lane(task, std::move(of_host), hosts, wire, scratch);
+    const std::size_t most = kReductionBytes / task.element_bytes() * hosts.lanes;
+    for (std::size_t offset = 0; offset < task.count(); offset += most) {
+      lane.reduce({offset, std::min(most, task.count() - offset)});
+    }
+  }
+  // Then all of this rank's memory has its result, and nobody reads it any more.
+  memory.barrier();
+}
+
+}  // namespace lockstep::wire

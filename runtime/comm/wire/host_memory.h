@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory that the ranks of one host share, for a group over a wire: what is theirs alone need not travel.
+//
+// Threads: the group's communication thread, except interrupt(): any.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/rendezvous/roster.h"
+#include "runtime/comm/transfer.h"
+
+namespace lockstep::wire {
+
+// Who is where, in each host the ranks in order; hosts are in the order of their lowest ranks.
+struct Hosts {
+  std::vector<std::vector<int>> ranks;
+  std::size_t host = 0;   // of this rank
+  std::size_t local = 0;  // its place among the ranks of its host
+  // So many ranks of every host carry what goes between hosts: as many as the smallest one has.
+  std::size_t lanes = 1;
+
+  const std::vector<int>& neighbours() const { return ranks[host]; }
+};
+Hosts hosts_of(const rendezvous::Roster& roster, int rank);
+// Where a hierarchy carries less over the wire: several hosts, and one at least with several ranks.
+bool has_hierarchy(const Hosts& hosts);
+
+// `local` and `arena`: places and memory of the ranks of this host, by their places among them.
+class HostMemory {
+ public:
+  virtual ~HostMemory() = default;
+
+  // Collective over the host's ranks, and blocks. Throws BackendUnavailable if one of them has no room, Broken.
+  virtual Arena allocate(std::size_t bytes) = 0;
+  // Where it is in an arena of this rank; no arena if it is the user's own memory.
+  virtual comm::Place find(const BufferView& buffer) = 0;
+  virtual std::byte* address(std::size_t local, const comm::Place& place) = 0;
+  // Returns when all ranks of the host have called it. Throws Broken once one of them can't, or after interrupt().
+  virtual void barrier() = 0;
+  virtual void interrupt() = 0;
+};
+
+}  // namespace lockstep::wire
