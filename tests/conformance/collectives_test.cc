@@ -27,8 +27,8 @@ std::vector<std::tuple<Place, Memory>> cases() {
             {{"nccl", 2}, Memory::arena},
             {{"nccl", 3}, Memory::device}};
   }
-  // The backends over a wire share all that depends on the world's size, and on one host an arena is plain memory there:
-  // two sizes show that the wire carries it. Over hosts it is memory that a host's ranks share.
+  // The backends over a wire share all that depends on the world's size, and on one host an arena is plain memory
+  // there: two sizes show that the wire carries it. Over hosts it is memory that a host's ranks share.
   if (!kIsShm) {
     return {{{LOCKSTEP_TEST_BACKEND, 2}, Memory::user},
             {{LOCKSTEP_TEST_BACKEND, 3}, Memory::user},

@@ -30,8 +30,9 @@ class ProcessGroupShm final : public comm::TaskGroup {
   void lose(const Cause& cause) override { engine_->session().lose(cause); }
   std::int64_t last_sequence() const override;
 
-  // For who moves data in the group's arenas in a way of its own, on the group's one thread. Where a buffer of this rank
-  // is; where a place of `rank`'s is mapped here. CorruptData for a place in an arena that somebody dropped too early.
+  // For who moves data in the group's arenas in a way of its own, on the group's one thread. Where a buffer of this
+  // rank is; where a place of `rank`'s is mapped here. CorruptData for a place in an arena that somebody dropped too
+  // early.
   comm::Place place_of(const BufferView& buffer) { return engine_->find(buffer); }
   std::byte* address(int of_rank, const comm::Place& place) { return engine_->address(of_rank, place); }
 

@@ -22,8 +22,8 @@
 namespace lockstep::wire {
 
 // A place as it travels with the announcement of an all-reduce, and the places of all ranks, by rank. Nothing if the
-// data is to go the way of those who share no memory: where a buffer is in none, and where a sum of sums is another than
-// the sum, of 16-bit floats, which are rounded once, and of integers that are divided.
+// data is to go the way of those who share no memory: where a buffer is in none, and where a sum of sums is another
+// than the sum, of 16-bit floats, which are rounded once, and of integers that are divided.
 std::vector<std::byte> written(const comm::Place& place);
 std::optional<std::vector<comm::Place>> places_in(const comm::Task& task, const Arrivals& arrivals);
 

@@ -17,7 +17,8 @@ namespace lockstep::wire {
 
 class ProcessGroupWire final : public comm::TaskGroup {
  public:
-  // Connects all ranks over `wire`. Collective. `backend`: the name of the backend. `host_memory`: on all ranks or none.
+  // Connects all ranks over `wire`. Collective. `backend`: the name of the backend. `host_memory`: on all ranks or
+  // none.
   static LOCKSTEP_INTERNAL_API std::shared_ptr<ProcessGroup> create(std::string backend, GroupContext context,
                                                                     std::unique_ptr<Wire> wire,
                                                                     const Deadline& deadline,

@@ -33,6 +33,7 @@ class MemoryWire final : public Wire {
     std::vector<int> waits GUARDED_BY(mutex);       // how often each rank has come to wait
     bool holds_messages GUARDED_BY(mutex) = false;  // they are never through
     bool message_held GUARDED_BY(mutex) = false;
+    std::map<std::pair<int, int>, std::size_t> carried GUARDED_BY(mutex);  // bytes of exchanges, from and to
     // From, to, message number (0: an exchange).
     std::map<std::tuple<int, int, std::uint64_t>, std::deque<std::vector<std::byte>>> bulk GUARDED_BY(mutex);
   };
@@ -58,6 +59,7 @@ class MemoryWire final : public Wire {
       wait(Deadline::never());  // whoever is blocked in it hears what is said meanwhile
     }
     MutexLock lock(hub_->mutex);
+    if (number == 0) hub_->carried[{rank_, piece.peer}] += piece.bytes;
     hub_->bulk[{rank_, piece.peer, number}].emplace_back(piece.data, piece.data + piece.bytes);
     hub_->changed.notify_all();
   }

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// bench_hosts ADDRESS [RATE]: all-reduce between hosts beside Gloo's own, in turns, in one run. ADDRESS: of this rank's
+// host. RATE: of a host's cable in Gbit/s, for the column of what it allows.
+//
+// Every rank runs it; rank 0 prints. The median over all samples of the slowest rank's time. "arena": memory of
+// ProcessGroup::allocate; "user": the program's own. "limit": 2(H-1)/H x bytes over the cable of each of H hosts.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "benchmarks/all_reduce/measure.h"
+#include "benchmarks/hosts/gloo_peer.h"
+#include "lockstep/comm/init/init_process_group.h"
+
+namespace lockstep::bench {
+namespace {
+
+constexpr std::size_t kSizes[] = {1 << 10, 16 << 10, 256 << 10, 1 << 20, 4 << 20, 25 << 20, 100 << 20};
+
+std::string size_text(std::size_t bytes) {
+  return bytes < (1 << 20) ? fmt::format("{} KiB", bytes >> 10) : fmt::format("{} MiB", bytes >> 20);
+}
+
+Effort shorter(std::size_t bytes) {
+  if (bytes <= (16u << 10)) return {5, 20, 10};
+  if (bytes <= (1u << 20)) return {5, 10, 2};
+  return {3, bytes <= (8u << 20) ? 5 : 3, 1};
+}
+
+// Sums that are wrong are not worth timing.
+void check_sum(const char* who, const ProcessGroup& group, std::span<float> data, const std::function<void()>& run) {
+  std::fill(data.begin(), data.end(), static_cast<float>(group.rank() + 1));
+  run();
+  const auto wanted = static_cast<float>(group.size() * (group.size() + 1) / 2);
+  for (const float x : data) {
+    if (x != wanted) throw std::runtime_error(fmt::format("{}: the sum is {}, wanted {}", who, x, wanted));
+  }
+  std::fill(data.begin(), data.end(), 0.0f);
+}
+
+void measure(ProcessGroup& group, GlooPeer& gloo, std::size_t bytes, double gbit_per_second) {
+  const std::size_t count = bytes / sizeof(float);
+  const Arena arena = group.allocate(bytes);
+  const std::span<float> in_arena(reinterpret_cast<float*>(arena.data), count);
+  std::vector<float> memory(count, 0.0f);
+  const std::span<float> of_user(memory);
+  const auto ours = [&](std::span<float> data) {
+    return [&group, data] { group.all_reduce(BufferView(data)).wait(); };
+  };
+  const auto theirs = [&](GlooPeer::Algorithm algorithm) {
+    return [&gloo, algorithm, of_user, count] { gloo.all_reduce(algorithm, of_user.data(), count); };
+  };
+  const auto barrier = [&group] { group.barrier().wait(); };
+  const std::vector<Contender> contenders = {
+      {barrier, {}, ours(in_arena)},
+      {barrier, {}, ours(of_user)},
+      {barrier, {}, theirs(GlooPeer::Algorithm::ring)},
+      {barrier, {}, theirs(GlooPeer::Algorithm::halving_doubling)},
+  };
+  check_sum("lockstep, arena", group, in_arena, contenders[0].run);
+  check_sum("lockstep, user", group, of_user, contenders[1].run);
+  check_sum("gloo, ring", group, of_user, contenders[2].run);
+  check_sum("gloo, halving-doubling", group, of_user, contenders[3].run);
+  std::string line = fmt::format("{:>8} |", size_text(bytes));
+  std::vector<double> medians;
+  for (auto& samples : measure_in_turns(group, contenders, shorter(bytes))) medians.push_back(median(samples));
+  for (const double seconds : medians) line += fmt::format(" {:>10.1f} |", seconds * 1e6);
+  const int hosts = rendezvous::count_hosts(group.roster());
+  const double limit = 2.0 * (hosts - 1) / hosts * static_cast<double>(bytes) * 8e-9 / gbit_per_second;
+  line += gbit_per_second > 0 ? fmt::format(" {:>10.1f} | {:>11.2f} |", limit * 1e6, medians[0] / limit)
+                              : fmt::format(" {:>10} | {:>11} |", "", "");
+  line += fmt::format(" {:>10.2f}", std::min(medians[2], medians[3]) / medians[0]);
+  if (group.rank() == 0) std::printf("%s\n", line.c_str());
+}
+
+int run(int argc, char** argv) {
+  if (argc < 2 || argc > 3) {
+    std::fprintf(stderr, "usage: bench_hosts ADDRESS [GBIT_PER_SECOND]\n");
+    return 2;
+  }
+  const auto group = init_process_group({.backend = "gloo"});
+  GlooPeer gloo(*group, argv[1]);
+  if (group->rank() == 0) {
+    std::printf("all-reduce of float32, sum, over %s; us, median of the slowest rank\n",
+                rendezvous::describe_hosts(group->roster()).c_str());
+    std::printf("%8s | %10s | %10s | %10s | %10s | %10s | %11s | %10s\n", "size", "arena", "user", "gloo ring",
+                "gloo hd", "limit", "arena/limit", "gloo/arena");
+  }
+  for (const std::size_t bytes : kSizes) measure(*group, gloo, bytes, argc > 2 ? std::atof(argv[2]) : 0);
+  return 0;
+}
+
+}  // namespace
+}  // namespace lockstep::bench
+
+int main(int argc, char** argv) {
+  try {
+    return lockstep::bench::run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "bench_hosts: %s\n", error.what());
+    return 1;
+  }
+}

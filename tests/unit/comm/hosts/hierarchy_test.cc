@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+// Groups over several hosts of several ranks: the ranks are threads, a host is those that share memory, and the wire
+// between hosts is memory too.
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <thread>
+
+#include "lockstep/base/error.h"
+#include "runtime/base/host.h"
+#include "runtime/comm/hosts/shared_within_hosts.h"
+#include "runtime/comm/reduction.h"
+#include "runtime/comm/wire/process_group_wire.h"
+#include "runtime/store/hash_store.h"
+#include "tests/support/error_of.h"
+#include "tests/unit/comm/wire/memory_wire.h"
+
+namespace lockstep::wire {
+namespace {
+
+using lockstep::testing::error_of;
+using lockstep::testing::expect_text;
+
+using Hub = std::shared_ptr<MemoryWire::Hub>;
+using Body = std::function<void(ProcessGroup&, const Hub&)>;
+
+rendezvous::Roster roster_of(const std::vector<int>& ranks_of_hosts) {
+  rendezvous::Roster roster;
+  for (std::size_t host = 0; host < ranks_of_hosts.size(); ++host) {
+    for (int local = 0; local < ranks_of_hosts[host]; ++local) {
+      const int rank = static_cast<int>(roster.size());
+      roster.push_back({rank, local, 100 + rank, "host" + std::to_string(host), boot_id(), std::to_string(host)});
+    }
+  }
+  return roster;
+}
+
+void on_hosts(const std::vector<int>& ranks_of_hosts, const Body& body) {
+  const rendezvous::Roster roster = roster_of(ranks_of_hosts);
+  const Hub hub = std::make_shared<MemoryWire::Hub>(static_cast<int>(roster.size()));
+  const auto store = std::make_shared<store::HashStore>();
+  std::vector<std::thread> threads;
+  for (const rendezvous::Member& member : roster) {
+    threads.emplace_back([&, rank = member.rank] {
+      GroupContext context;
+      context.identity.rank = rank;
+      context.roster = roster;
+      context.store = store;
+      context.timeout = std::chrono::seconds(40);
+      const Deadline deadline = Deadline::after(context.timeout);
+      const auto group = ProcessGroupWire::create("memory", context, std::make_unique<MemoryWire>(hub, rank), deadline,
+                                                  start_own_thread, shared_within_hosts(context, deadline));
+      body(*group, hub);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+float noise(int rank, std::size_t element) {
+  return std::sin(static_cast<float>(element * 7 + static_cast<std::size_t>(rank) * 1000003)) *
+         std::pow(10.0f, static_cast<float>(element % 9) - 4);
+}
+
+std::vector<float> noise_of(int rank, std::size_t count) {
+  std::vector<float> values(count);
+  for (std::size_t i = 0; i < count; ++i) values[i] = noise(rank, i);
+  return values;
+}
+
+// As one host would reduce it.
+std::vector<float> reduced(int ranks, std::size_t count, const comm::Reduction& reduction) {
+  std::vector<std::vector<float>> inputs;
+  std::vector<const std::byte*> sources;
+  for (int r = 0; r < ranks; ++r) inputs.push_back(noise_of(r, count));
+  for (const auto& input : inputs) sources.push_back(reinterpret_cast<const std::byte*>(input.data()));
+  std::vector<float> result(count);
+  comm::reduce(reduction, sources, reinterpret_cast<std::byte*>(result.data()), count);
+  return result;
+}
+
+std::span<float> floats_of(const Arena& arena) {
+  return {reinterpret_cast<float*>(arena.data), arena.bytes / sizeof(float)};
+}
+
+constexpr std::size_t kCount = 20011;
+
+TEST(Hierarchy, SumsOfEqualPowersOfTwoHaveTheBitsOfOneHost) {
+  for (const std::vector<int>& hosts : {std::vector<int>{2, 2}, {4, 4}, {2, 2, 2}, {1, 1}}) {
+    const int ranks = hosts[0] * static_cast<int>(hosts.size());
+    const std::vector<float> wanted = reduced(ranks, kCount, {.dtype = DType::f32});
+    const std::vector<float> weighted =
+        reduced(ranks, kCount, {.dtype = DType::f32, .divisor = ranks * (ranks + 1) / 2});
+    on_hosts(hosts, [&](ProcessGroup& group, const Hub&) {
+      const Arena arena = group.allocate(kCount * sizeof(float));
+      const std::span<float> data = floats_of(arena);
+      const std::vector<float> own = noise_of(group.rank(), kCount);
+      std::copy(own.begin(), own.end(), data.begin());
+      group.all_reduce(BufferView(data)).wait();
+      EXPECT_EQ(std::memcmp(data.data(), wanted.data(), data.size_bytes()), 0)
+          << hosts.size() << " hosts of " << hosts[0];
+      std::copy(own.begin(), own.end(), data.begin());
+      group.all_reduce(BufferView(data), {.weight = group.rank() + 1}).wait();
+      EXPECT_EQ(std::memcmp(data.data(), weighted.data(), data.size_bytes()), 0);
+    });
+  }
+}
+
+// Each rank gives another place of its memory, and hosts are of different sizes.
+TEST(Hierarchy, SumsAreTheSameOnAllRanksOfAnyHosts) {
+  for (const std::vector<int>& hosts : {std::vector<int>{1, 3, 2}, {3, 1}, {2, 5}}) {
+    int ranks = 0;
+    for (const int of_host : hosts) ranks += of_host;
+    const std::vector<float> wanted = reduced(ranks, kCount, {.dtype = DType::f32});
+    std::vector<std::vector<float>> got(static_cast<std::size_t>(ranks));
+    on_hosts(hosts, [&](ProcessGroup& group, const Hub&) {
+      const Arena arena = group.allocate(2 * kCount * sizeof(float));
+      const std::span<float> data = floats_of(arena).subspan(static_cast<std::size_t>(group.rank()) * 37, kCount);
+      const std::vector<float> own = noise_of(group.rank(), kCount);
+      std::copy(own.begin(), own.end(), data.begin());
+      group.all_reduce(BufferView(data)).wait();
+      got[static_cast<std::size_t>(group.rank())].assign(data.begin(), data.end());
+      for (const float rest : floats_of(arena).last(kCount / 2)) ASSERT_EQ(rest, 0) << "nothing beside it is touched";
+    });
+    for (const auto& of_rank : got) EXPECT_EQ(std::memcmp(of_rank.data(), got[0].data(), kCount * sizeof(float)), 0);
+    for (std::size_t i = 0; i < kCount; ++i) ASSERT_NEAR(got[0][i], wanted[i], 1e-4f * std::abs(wanted[i]) + 1e-3f);
+  }
+}
+
+TEST(Hierarchy, AHostsCableCarriesWhatOneRankPerHostWould) {
+  constexpr std::size_t kFloats = 16 * 6 * 500;  // cut into whole cache lines by lanes and hosts
+  on_hosts({3, 3}, [&](ProcessGroup& group, const Hub& hub) {
+    const Arena arena = group.allocate(kFloats * sizeof(float));
+    group.barrier().wait();
+    std::map<std::pair<int, int>, std::size_t> before;
+    {
+      MutexLock lock(hub->mutex);
+      before = hub->carried;
+    }
+    group.barrier().wait();
+    group.all_reduce(BufferView(floats_of(arena))).wait();
+    group.barrier().wait();
+    MutexLock lock(hub->mutex);
+    std::size_t out_of_host_0 = 0;
+    for (const auto& [way, bytes] : hub->carried) {
+      const std::size_t fresh = bytes - before[way];
+      if (fresh == 0) continue;
+      EXPECT_EQ(way.first % 3, way.second % 3) << "to its counterpart alone";
+      if (way.first < 3) out_of_host_0 += fresh;
+    }
+    EXPECT_EQ(out_of_host_0, kFloats * sizeof(float)) << "2(H-1)/H of the bytes";
+  });
+}
+
+// The user's own memory, and sums that are no sum of sums.
+TEST(Hierarchy, WhatIsInNoArenaOrRoundedOnceGoesAllTheWay) {
+  on_hosts({2, 2}, [&](ProcessGroup& group, const Hub&) {
+    std::vector<float> own(kCount, static_cast<float>(group.rank() + 1));
+    group.all_reduce(BufferView(std::span(own))).wait();
+    EXPECT_EQ(own, std::vector<float>(kCount, 10.0f));
+    const Arena arena = group.allocate(kCount * sizeof(std::int32_t));
+    const std::span<std::int32_t> integers(reinterpret_cast<std::int32_t*>(arena.data), kCount);
+    std::fill(integers.begin(), integers.end(), group.rank() == 0 ? 3 : 1);
+    group.all_reduce(BufferView(integers), {.op = ReduceOp::avg}).wait();
+    for (const std::int32_t value : integers) ASSERT_EQ(value, 1) << "6 / 4, not 4 / 2 / 2 + 2 / 2 / 2";
+  });
+}
+
+TEST(Hierarchy, NoRoomOnAHostIsEveryRanksErrorAndTheGroupGoesOn) {
+  on_hosts({2, 1}, [&](ProcessGroup& group, const Hub&) {
+    const std::string text = error_of<BackendUnavailable>([&] { group.allocate(std::size_t{1} << 46); });
+    expect_text(text, {"allocate (70368744177664 bytes per rank)", "can't reserve"});
+    const Arena arena = group.allocate(kCount * sizeof(float));
+    const std::span<float> data = floats_of(arena);
+    std::fill(data.begin(), data.end(), 2.0f);
+    group.all_reduce(BufferView(data)).wait();
+    for (const float value : data) ASSERT_EQ(value, 6.0f);
+  });
+}
+
+TEST(Hierarchy, WhereNoMemoryCanBeSharedAllGoesOverTheWire) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit little{.rlim_cur = 4096, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &little), 0);
+  on_hosts({2, 2}, [&](ProcessGroup& group, const Hub& hub) {
+    const Arena arena = group.allocate(kCount * sizeof(float));
+    const std::span<float> data = floats_of(arena);
+    std::fill(data.begin(), data.end(), 2.0f);
+    group.all_reduce(BufferView(data)).wait();
+    for (const float value : data) ASSERT_EQ(value, 8.0f);
+    MutexLock lock(hub->mutex);
+    EXPECT_GT((hub->carried[{0, 1}]), 0u) << "to its neighbour too";
+  });
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+}
+
+TEST(Hierarchy, AFailureEndsWhoWaitsInTheMemoryAndOnTheWire) {
+  for (const int failing : {0, 3}) {
+    std::vector<std::string> causes(4);
+    on_hosts({2, 2}, [&](ProcessGroup& group, const Hub&) {
+      const Arena arena = group.allocate(kCount * sizeof(float));
+      std::string& cause = causes[static_cast<std::size_t>(group.rank())];
+      if (group.rank() == failing) {
+        group.abort("the test has seen enough");
+        cause = error_of<PeerLost>([&] { group.barrier().wait(); });
+      } else {
+        cause = error_of<PeerLost>([&] {
+          for (;;) group.all_reduce(BufferView(floats_of(arena))).wait();
+        });
+      }
+    });
+    for (const std::string& cause : causes) expect_text(cause, {"the test has seen enough"});
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::wire
