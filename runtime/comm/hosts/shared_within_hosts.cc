@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
 #include <span>
@@ -49,6 +50,14 @@ auto unless_broken(const Call& call) -> decltype(call()) {
   }
 }
 
+// "2 hosts of 8 ranks", "3 hosts of 1 to 3 ranks".
+std::string describe(const wire::Hosts& hosts) {
+  std::size_t most = 0;
+  for (const auto& ranks : hosts.ranks) most = std::max(most, ranks.size());
+  return hosts.lanes == most ? fmt::format("{} hosts of {} ranks", hosts.ranks.size(), most)
+                             : fmt::format("{} hosts of {} to {} ranks", hosts.ranks.size(), hosts.lanes, most);
+}
+
 class SharedWithinHost final : public wire::HostMemory {
  public:
   SharedWithinHost(GroupContext context, shm::SharedSetup setup) : group_(std::move(context), std::move(setup)) {}
@@ -64,6 +73,10 @@ class SharedWithinHost final : public wire::HostMemory {
     unless_broken([&] { group_.barrier().wait(); });
   }
   void interrupt() override { group_.abort("the group over the wire has failed"); }
+  std::vector<std::size_t> awaited() override {
+    const std::vector<int> behind = group_.behind();
+    return {behind.begin(), behind.end()};
+  }
 
  private:
   shm::ProcessGroupShm group_;
@@ -95,7 +108,10 @@ std::unique_ptr<wire::HostMemory> shared_within_hosts(const GroupContext& contex
     return std::string();
   };
   const std::string why_not = consensus.decide(problem, first_problem, deadline);
-  if (why_not.empty()) return std::make_unique<SharedWithinHost>(std::move(of_host), std::move(*setup));
+  if (why_not.empty()) {
+    if (context.identity.rank == 0) log_info("{}: shared memory within", describe(hosts));
+    return std::make_unique<SharedWithinHost>(std::move(of_host), std::move(*setup));
+  }
   if (context.identity.rank == 0) {
     log_warn("ranks of one host send each other everything over the network: no memory to share: {}", why_not);
   }

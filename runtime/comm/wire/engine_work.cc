@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Collectives and messages as the program's thread starts them and waits for them.
+#include <fmt/format.h>
+
+#include "runtime/base/text.h"
 #include "runtime/comm/failure/messages.h"
 #include "runtime/comm/wire/engine.h"
 
@@ -119,7 +122,14 @@ comm::Stragglers WireEngine::missing(const WireCollective& collective) const {
   comm::Stragglers absent = others("not arrived: ", arrival_table_.absent(collective.sequence_));
   if (!absent.ranks.empty()) return absent;
   comm::Stragglers awaited = others("all have arrived; data is still on its way to or from ", wire_->awaited());
-  if (awaited.ranks.empty()) awaited.text = "all have arrived, and their data is still on its way";
+  if (!awaited.ranks.empty()) return awaited;
+  // Whom a rank waits for within its host may itself wait for another host: it is no culprit.
+  const auto neighbours = host_memory_ ? host_memory_->awaited() : std::vector<std::size_t>();
+  const auto name = [&](std::size_t local) { return who(hosts_.neighbours()[local]); };
+  awaited.text = neighbours.empty()
+                     ? "all have arrived, and their data is still on its way"
+                     : fmt::format("all have arrived; data is still on its way to or from {} of this host",
+                                   joined(neighbours, name));
   return awaited;
 }
 

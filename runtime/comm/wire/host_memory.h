@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory that the ranks of one host share, for a group over a wire: what is theirs alone need not travel.
 //
-// Threads: the group's communication thread, except interrupt(): any.
+// Threads: the group's communication thread, except interrupt() and awaited(): any.
 #pragma once
 
 #include <cstddef>
@@ -40,6 +40,8 @@ class HostMemory {
   // Returns when all ranks of the host have called it. Throws Broken once one of them can't, or after interrupt().
   virtual void barrier() = 0;
   virtual void interrupt() = 0;
+  // Whom the barrier waits for, by their places on the host. Any thread.
+  virtual std::vector<std::size_t> awaited() = 0;
 };
 
 }  // namespace lockstep::wire
