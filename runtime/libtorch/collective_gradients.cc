@@ -3,6 +3,7 @@
 // gradient of the sum of all ranks' losses, each multiplied by its weight.
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -2,6 +2,7 @@
 #include "lockstep/libtorch/comm_hook.h"
 
 #include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
 #include <utility>

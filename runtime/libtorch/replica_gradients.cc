@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What lies in .grad, on its way into the arena and back.
 #include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <cstring>

@@ -2,6 +2,7 @@
 #include "runtime/libtorch/saved_tensor.h"
 
 #include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
 #include <c10/core/GradMode.h>
 
 #include <memory>

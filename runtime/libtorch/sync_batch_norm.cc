@@ -2,6 +2,7 @@
 #include "lockstep/libtorch/sync_batch_norm.h"
 
 #include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/csrc/autograd/functions/utils.h>
