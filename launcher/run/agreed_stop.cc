@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include "launcher/run/job_report.h"
+
 namespace lockstep::launcher {
 
 void AgreedStop::heard(const Cause& cause) {
@@ -19,7 +21,7 @@ bool AgreedStop::explains(int rank, const ExitStatus& ending) const {
 std::string AgreedStop::describe() const {
   if (!first_) return "stopped";
   if (first_->step < 0) return fmt::format("stopped: {}", first_->text);
-  return fmt::format("stopped after step {}: {}", first_->step, first_->text);
+  return fmt::format("stopped after {}: {}", count_of(first_->step, "step"), first_->text);
 }
 
 }  // namespace lockstep::launcher

@@ -27,7 +27,7 @@ class AgreedStop {
 
   // The job's exit code if all ranks have ended so.
   int exit_code() const { return wants_another_start_ ? code_ : 0; }
-  // "stopped after step 17: rank 2 got SIGTERM"; "stopped" where nobody reported.
+  // "stopped after 17 steps: rank 2 got SIGTERM"; "stopped" where nobody reported.
   std::string describe() const;
 
  private:

@@ -15,6 +15,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/mutex.h"
+#include "runtime/base/parse_timeout.h"
 #include "runtime/base/signal_name.h"
 #include "runtime/base/signal_stack.h"
 
@@ -30,6 +31,7 @@ struct Seen {
   std::atomic<std::int64_t> begun{-1};
   std::atomic<std::int64_t> ended{-1};
   std::atomic<pid_t> process{0};
+  std::atomic<pid_t> launcher{0};
   std::atomic<std::int64_t> timeout_ns{0};
   std::atomic<bool> has_timer{false};
   std::atomic<bool> is_obeyed{false};
@@ -110,14 +112,15 @@ void report_timeout(int signal) noexcept {
   if (seen.who[0] != '\0') line << " " << std::string_view(seen.who.data());
   line << "] did not stop: it got SIG" << name_in_handler(signal) << ", and no step of its training has ended in the "
        << seen.timeout_ns.load() / 1'000'000'000 << "." << seen.timeout_ns.load() / 100'000'000 % 10 << " s since; ";
-  if (begun > ended) {
-    line << "it is within the backward of step " << begun
-         << ", where it computes or waits for a rank that has not begun that step";
-  } else if (ended >= 0) {
-    line << "the last one was step " << ended
-         << ", and it is outside of a backward: reading data, evaluating, or in code of its own";
-  } else {
+  if (begun < 0) {
     line << "it has begun none";
+  } else if (begun >= ended) {
+    line << "it has done " << begun
+         << " steps, and is within the backward of the next, where it computes or waits for a rank that has not begun "
+            "it";
+  } else {
+    line << "it has done " << ended
+         << " steps, and is outside of a backward: reading data, evaluating, or in code of its own";
   }
   line << "; ending by SIG" << name_in_handler(signal) << ". LOCKSTEP_STOP_TIMEOUT gives it longer\n";
   line.write();
@@ -137,7 +140,8 @@ void on_signal(int signal, siginfo_t* info, void* context) {
     const auto slot = static_cast<std::size_t>(signal);
     const std::int64_t now = now_ns();
     std::int64_t earlier = 0;
-    if (!seen.came_at[slot].compare_exchange_strong(earlier, now) &&
+    const bool is_launchers = info->si_code == SI_USER && info->si_pid != 0 && info->si_pid == seen.launcher.load();
+    if (!seen.came_at[slot].compare_exchange_strong(earlier, now) && !is_launchers &&
         now - earlier > std::chrono::nanoseconds(StopSignals::kOneRequest).count()) {
       end_by(signal);
     } else {
@@ -207,6 +211,11 @@ void uninstall() REQUIRES(installing) {
 
 }  // namespace
 
+std::chrono::nanoseconds stop_timeout(const Environment& environment) {
+  const auto text = environment.get("LOCKSTEP_STOP_TIMEOUT");
+  return text ? parse_timeout(*text, "environment: LOCKSTEP_STOP_TIMEOUT") : std::chrono::seconds(25);
+}
+
 std::vector<int> default_stop_signals() { return {SIGTERM, SIGINT, SIGUSR1}; }
 
 StopSignals::StopSignals(const Options& options) {
@@ -216,6 +225,7 @@ StopSignals::StopSignals(const Options& options) {
   std::copy_n(options.who.begin(), count, seen.who.begin());
   seen.who[count] = '\0';
   seen.process.store(getpid());
+  seen.launcher.store(options.launcher);
   seen.is_obeyed.store(false);
   give_signal_stack();
   try {
@@ -238,7 +248,7 @@ void StopSignals::obeyed() noexcept {
   seen.is_obeyed.store(true);
   set_timer(0);
 }
-void StopSignals::step_begun(std::int64_t step) noexcept { seen.begun.store(step); }
-void StopSignals::step_ended(std::int64_t step) noexcept { seen.ended.store(step); }
+void StopSignals::step_begun(std::int64_t done) noexcept { seen.begun.store(done); }
+void StopSignals::step_ended(std::int64_t done) noexcept { seen.ended.store(done); }
 
 }  // namespace lockstep

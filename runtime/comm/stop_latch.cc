@@ -12,7 +12,6 @@
 #include "lockstep/comm/process_group.h"
 #include "runtime/base/exit_code.h"
 #include "runtime/base/logging.h"
-#include "runtime/base/parse_timeout.h"
 #include "runtime/base/signal_name.h"
 
 namespace lockstep {
@@ -23,24 +22,22 @@ constexpr const char* kStopKey = "stop_requested";
 constexpr char kBySignal = 's';
 constexpr char kByProgram = 'p';
 
-constexpr std::chrono::seconds kStopTimeout{25};
-
-std::chrono::nanoseconds stop_timeout(const StopOptions& options) {
+std::chrono::nanoseconds timeout_of(const StopOptions& options) {
   if (options.timeout) {
     if (options.timeout->count() > 0) return *options.timeout;
     throw InvalidArgument(fmt::format("stop_on_signals: timeout of {} s was passed; it must be above 0",
                                       std::chrono::duration<double>(*options.timeout).count()));
   }
-  const auto text = Environment::of_process().get("LOCKSTEP_STOP_TIMEOUT");
-  return text ? parse_timeout(*text, "environment: LOCKSTEP_STOP_TIMEOUT") : kStopTimeout;
+  return stop_timeout(Environment::of_process());
 }
 
 }  // namespace
 
 void StopLatch::listen(const ProcessGroup& group, const StopOptions& options) {
-  StopSignals::Options wanted{.timeout = stop_timeout(options)};
+  StopSignals::Options wanted{.timeout = timeout_of(options)};
   if (!options.signals.empty()) wanted.signals = options.signals;
   if (group.size() > 1) wanted.who = fmt::format("rank {}", group.rank());
+  wanted.launcher = static_cast<pid_t>(Environment::of_process().get_int("LOCKSTEP_LAUNCHER_PID").value_or(0));
   requeue_exit_code(Environment::of_process());  // a value that is none is found now, and not at the end
   auto signals = std::make_unique<StopSignals>(wanted);
   signals_ = std::move(signals);
@@ -67,35 +64,52 @@ std::int64_t StopLatch::word(ProcessGroup& group) {
   return 1;
 }
 
-void StopLatch::agree(ProcessGroup& group, std::int64_t words, std::int64_t step) {
+void StopLatch::agree(ProcessGroup& group, std::int64_t words) {
   if (words == 0 || is_latched()) return;
   const std::string value = group.store().get(kStopKey, Deadline::after(group.timeout()));
   by_signal_ = value.front() == kBySignal;
   reason_ = value.substr(1);
   is_latched_.store(true, std::memory_order_release);
   if (listens_.load()) StopSignals::obeyed();
-  const std::string where = step < 0 ? "" : fmt::format(" after step {}", step);
+  const std::int64_t done = steps_done_.load();
+  const std::string where = done < 0 ? "" : fmt::format(" after {} {}", done, done == 1 ? "step" : "steps");
   if (group.rank() == 0) log_info("stopping{}: {}", where, reason_);
   // For the job's launcher, which can't tell by exit codes alone whether the ranks have stopped as they were asked.
   group.file({.kind = Cause::Kind::stopped,
               .rank = group.rank(),
               .reporter = group.rank(),
-              .step = step,
+              .step = done,
               .ends_group = false,
               .text = reason_});
+}
+
+void StopLatch::set_steps_before(std::int64_t steps) noexcept {
+  steps_before_.store(steps);
+  if (steps > 0) steps_done_.store(steps);
+}
+
+void StopLatch::step_begun(std::int64_t step) noexcept { StopSignals::step_begun(steps_before_.load() + step); }
+
+void StopLatch::step_ended(std::int64_t step) noexcept {
+  steps_done_.store(steps_before_.load() + step + 1);
+  StopSignals::step_ended(steps_done_.load());
 }
 
 std::optional<std::string> StopLatch::reason() const { return is_latched() ? std::optional(reason_) : std::nullopt; }
 
 std::int64_t stop_word_of_step(ProcessGroup& group, std::int64_t step) {
-  StopSignals::step_begun(step);
-  return group.stop_latch()->word(group);
+  StopLatch& latch = *group.stop_latch();
+  latch.step_begun(step);
+  return latch.word(group);
 }
 
 void end_step(ProcessGroup& group, std::int64_t words, std::int64_t step) {
-  StopSignals::step_ended(step);
-  group.stop_latch()->agree(group, words, step);
+  StopLatch& latch = *group.stop_latch();
+  latch.step_ended(step);
+  latch.agree(group, words);
 }
+
+void set_steps_before(ProcessGroup& group, std::int64_t steps) { group.stop_latch()->set_steps_before(steps); }
 
 void stop_on_signals(ProcessGroup& group, const StopOptions& options) { group.stop_latch()->listen(group, options); }
 void request_stop(ProcessGroup& group, std::string_view reason) { group.stop_latch()->request(group, reason); }
@@ -108,7 +122,7 @@ std::optional<std::string> agreed_stop(ProcessGroup& group) {
   if (latch.is_latched()) return latch.reason();
   std::array<std::int64_t, 1> words{latch.word(group)};
   group.all_reduce(BufferView(std::span<std::int64_t>(words)), {.op = ReduceOp::max}).wait();
-  latch.agree(group, words[0], -1);
+  latch.agree(group, words[0]);
   return latch.reason();
 }
 

@@ -32,9 +32,15 @@ class StopLatch {
 
   // This rank's word for the collective that it is about to start: 1 if it asks, else 0.
   std::int64_t word(ProcessGroup& group);
-  // What all ranks' words came to in a collective that is over; not 0: somebody asks. `step`: of this run, that has
-  // just ended; -1: none. Once latched, nothing changes.
-  void agree(ProcessGroup& group, std::int64_t words, std::int64_t step);
+  // What all ranks' words came to in a collective that is over; not 0: somebody asks. Once latched, nothing changes.
+  void agree(ProcessGroup& group, std::int64_t words);
+
+  // Steps that earlier runs have done: messages on a stop count them in, as snapshots do. The step of the report is
+  // that count, too.
+  void set_steps_before(std::int64_t steps) noexcept;
+  // Of this run, from 0.
+  void step_begun(std::int64_t step) noexcept;
+  void step_ended(std::int64_t step) noexcept;
 
   bool is_latched() const noexcept { return is_latched_.load(std::memory_order_acquire); }
   // Nothing before it is latched.
@@ -47,13 +53,18 @@ class StopLatch {
   std::atomic<bool> listens_{false};
   std::atomic<bool> is_told_{false};  // the reason is in the store
   std::atomic<bool> is_latched_{false};
+  std::atomic<std::int64_t> steps_before_{0};
+  std::atomic<std::int64_t> steps_done_{-1};  // those before included; -1: there was none
   // Written before it is latched.
   std::string reason_;
   bool by_signal_ = false;
 };
 
-// Around a synchronised step of a training, on every rank: the word before its collective, and what came of it.
+// Around synchronised step `step` of this run, from 0, on every rank: the word before its collective, and what came of
+// it.
 LOCKSTEP_INTERNAL_API std::int64_t stop_word_of_step(ProcessGroup& group, std::int64_t step);
 LOCKSTEP_INTERNAL_API void end_step(ProcessGroup& group, std::int64_t words, std::int64_t step);
+// For StopLatch::set_steps_before().
+void set_steps_before(ProcessGroup& group, std::int64_t steps);
 
 }  // namespace lockstep

@@ -47,6 +47,10 @@ double Metric::mean() const {
 const Metric& MetricResults::operator[](std::string_view name) const {
   const auto found = std::find_if(all_.begin(), all_.end(), [&](const Metric& metric) { return metric.name == name; });
   if (found != all_.end()) return *found;
+  if (all_.empty()) {  // an evaluation that was stopped before its first batch
+    static const Metric nothing;
+    return nothing;
+  }
   std::vector<std::string> names;
   for (const Metric& metric : all_) names.push_back(metric.name);
   throw InvalidArgument(fmt::format("Metrics: no rank has added to '{}'; there are: {}", name, listed(names)));
@@ -139,7 +143,7 @@ MetricResults Metrics::result() {
   own.stop = latch.word(*group_);
   const std::vector<Message> all = comm::within_call("Metrics::result", [&] { return all_gather_value(own, *group_); });
   const auto asks = [](const Message& message) { return message.stop != 0; };
-  latch.agree(*group_, std::any_of(all.begin(), all.end(), asks) ? 1 : 0, -1);
+  latch.agree(*group_, std::any_of(all.begin(), all.end(), asks) ? 1 : 0);
   const bool are_alike =
       std::all_of(all.begin(), all.end(), [&](const Message& message) { return message.names == all[0].names; });
   if (!are_alike) names = names_of_all();

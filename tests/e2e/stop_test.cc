@@ -45,8 +45,8 @@ std::string trained(const std::string& out, int ranks) {
 void expect_summary(const Result& result, const std::string& said, int code) {
   const auto colon = said.find(':');
   ASSERT_NE(colon, std::string::npos) << result.out << result.err;
-  const std::string line = "lockstep run: stopped after step " + std::to_string(std::stoll(said) - 1) +
-                           said.substr(colon) + "; exit code " + std::to_string(code);
+  const std::string line = "lockstep run: stopped after " + said.substr(0, colon) + " steps" + said.substr(colon) +
+                           "; exit code " + std::to_string(code);
   EXPECT_TRUE(contains(result.err, line)) << line << "\n" << result.err;
   EXPECT_FALSE(contains(result.err, "failed")) << result.err;
   EXPECT_EQ(result.exit_code, code);
@@ -179,8 +179,28 @@ TEST_P(StopOn, WhoDoesNotComeToTheEndOfAStepIsNamed) {
   // The others are within the backward that waits for it; which of them speaks before it loses a peer is not known.
   EXPECT_TRUE(contains(result.err,
                        "[rank 2] [lockstep] did not stop: it got SIGTERM, and no step of its training has ended in the "
-                       "0.3 s since; the last one was step 4, and it is outside of a backward"))
+                       "0.3 s since; it has done 5 steps, and is outside of a backward"))
       << result.err;
+}
+
+// The SIGTERM by which the launcher ends the others comes behind the one that it has passed on.
+TEST(Stop, ARankThatDiesOnTheWayLeavesTheOthersTheirTime) {
+  const Words actions{"init",     "listen",           "train:5@2",     "ready@2", "hang@2",
+                      "train-on", "wait-signal:12@0", "print:saved@0", "finish"};
+  Process launcher({.command = training(3, actions, {"--grace", "0"})});
+  ASSERT_TRUE(launcher.await_output("ready", 1));
+  launcher.send(SIGTERM);
+  ASSERT_TRUE(launcher.await_output("passed on", 1));
+  // What comes within 200 ms is the same request.
+  const auto begin = std::chrono::steady_clock::now();
+  ASSERT_TRUE(wait_until([&] { return std::chrono::steady_clock::now() - begin > std::chrono::milliseconds(300); }));
+  const auto ranks = live_ranks(RANK_PROGRAM);
+  ASSERT_EQ(kill(ranks.at(2), SIGKILL), 0);
+  ASSERT_TRUE(launcher.await_output("may be saving", 1));
+  ASSERT_EQ(kill(ranks.at(0), SIGUSR2), 0);
+  const auto result = launcher.wait();
+  EXPECT_TRUE(contains(result.out, "[rank 0] saved")) << result.out << result.err;
+  EXPECT_TRUE(contains(result.err, "rank 2 failed first")) << result.err;
 }
 
 TEST(Stop, CallsTheHandlerThatWasThereBefore) {

@@ -167,6 +167,14 @@ TEST(Metrics, RefuseWhatCannotBeMeant) {
   });
 }
 
+// As behind an evaluation that a stop has ended before its first batch.
+TEST(Metrics, WhereNobodyHasAddedToAnyNameTheMeanIsNaN) {
+  run_ranks(2, [](const Group& group) {
+    Metrics metrics(*group);
+    EXPECT_TRUE(std::isnan(metrics.result("loss")));
+  });
+}
+
 TEST(Stop, IsSeenByAllInTheSameCallWhoeverAsked) {
   for (const int ranks : {1, 2, 3}) {
     run_ranks(ranks, [ranks](const Group& group) {

@@ -9,6 +9,7 @@
 //   listen         stop_on_signals()
 //   train[:N]      steps of a Reducer until all have agreed to stop, N at most; prints "training" after the first one,
 //                  and "trained N: REASON" at the end
+//   train-on       the same; goes on with the next action when another rank is lost
 //   enough:STEP    within `train`, asks to stop in that step; before it
 //   finish         the program returns exit_code()
 //   fail:TEXT      throws std::runtime_error, and catches as the next one does
@@ -73,6 +74,12 @@ class Rank {
       enough_ = std::stoll(value);
     } else if (name == "train") {
       train(value.empty() ? std::numeric_limits<std::int64_t>::max() : std::stoll(value));
+    } else if (name == "train-on") {
+      try {
+        train(std::numeric_limits<std::int64_t>::max());
+      } catch (const PeerLost&) {
+        // as a program that saves what it has
+      }
     } else if (name == "finish") {
       exit_code_ = exit_code(*group_);
     } else if (name == "loop") {

@@ -123,15 +123,34 @@ TEST(StopSignalsDeathTest, TheTimerSaysWhereTheProcessIsAndEndsItByTheFirstSigna
       stands([] {}), ::testing::KilledBySignal(SIGINT),
       R"(^\[lockstep rank 2\] did not stop: it got SIGINT, and no step .* in the 0.0 s since; it has begun none;)");
   EXPECT_EXIT(stands([] {
-                StopSignals::step_begun(16);
+                StopSignals::step_begun(15);
                 StopSignals::step_ended(16);
               }),
-              ::testing::KilledBySignal(SIGINT), "the last one was step 16, and it is outside of a backward");
+              ::testing::KilledBySignal(SIGINT), "it has done 16 steps, and is outside of a backward");
   EXPECT_EXIT(stands([] {
                 StopSignals::step_ended(16);
-                StopSignals::step_begun(17);
+                StopSignals::step_begun(16);
               }),
-              ::testing::KilledBySignal(SIGINT), "within the backward of step 17.*; ending by SIGINT");
+              ::testing::KilledBySignal(SIGINT),
+              "it has done 16 steps, and is within the backward of the next.*; ending by SIGINT");
+}
+
+TEST(StopSignals, ASecondSignalOfTheLaunchersChangesNothing) {
+  const StopSignals signals(StopSignals::Options{.launcher = getpid()});
+  const auto begin = std::chrono::steady_clock::now();
+  do {
+    ::kill(getpid(), SIGTERM);
+  } while (std::chrono::steady_clock::now() - begin < 2 * StopSignals::kOneRequest);
+  EXPECT_EQ(StopSignals::first(), SIGTERM);
+}
+
+TEST(StopSignalsDeathTest, ASecondSignalOfAnotherProcessEndsIt) {
+  EXPECT_EXIT(
+      {
+        const StopSignals signals(StopSignals::Options{.launcher = getppid()});
+        while (true) ::kill(getpid(), SIGTERM);
+      },
+      ::testing::KilledBySignal(SIGTERM), "");
 }
 
 TEST(StopSignals, AForkedChildEndsByTheFirst) {

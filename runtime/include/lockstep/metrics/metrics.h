@@ -52,7 +52,7 @@ class LOCKSTEP_API MetricResults {
 
   // By name.
   const std::vector<Metric>& all() const { return all_; }
-  // InvalidArgument for a name that nobody has added to, with those that there are.
+  // InvalidArgument for a name that nobody has added to, with those that there are. Where there is none: a count of 0.
   const Metric& operator[](std::string_view name) const;
   double mean(std::string_view name) const { return (*this)[name].mean(); }
   // "accuracy 0.981, loss 0.0623": the means.

@@ -31,7 +31,7 @@ TEST(AgreedStop, ExplainsTheEndOfRanksThatReportedIt) {
   EXPECT_FALSE(agreed.explains(1, kFailed)) << "it failed behind it, as at saving";
   EXPECT_FALSE(agreed.explains(1, kKilled));
   EXPECT_FALSE(agreed.explains(0, kRequeue));
-  EXPECT_EQ(agreed.describe(), "stopped after step 17: rank 2 got SIGTERM");
+  EXPECT_EQ(agreed.describe(), "stopped after 17 steps: rank 2 got SIGTERM");
   agreed.ended(kFine);
   EXPECT_EQ(agreed.exit_code(), 0);
   agreed.ended(kRequeue);
