@@ -5,30 +5,16 @@
 
 #include <algorithm>
 #include <exception>
-#include <map>
-#include <numeric>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/owner_process.h"
 #include "runtime/base/logging.h"
 #include "runtime/comm/stop_latch.h"
-#include "runtime/ddp/append_bucket.h"
 #include "runtime/ddp/at_place.h"
-#include "runtime/ddp/bucket_hook.h"
-#include "runtime/ddp/bucket_queue.h"
 #include "runtime/ddp/compare_parameters.h"
-#include "runtime/ddp/gradient_memory.h"
-#include "runtime/ddp/used_map.h"
+#include "runtime/ddp/reducer_impl.h"
 
 namespace lockstep {
 namespace {
-
-// Gradients become ready roughly in the reverse of the order in which layers were built.
-std::vector<int> reverse_registration(std::size_t parameters) {
-  std::vector<int> order(parameters);
-  std::iota(order.rbegin(), order.rend(), 0);
-  return order;
-}
 
 const std::vector<ParameterSpec>& require_some(const std::vector<ParameterSpec>& specs) {
   if (specs.empty()) {
@@ -70,67 +56,6 @@ std::unique_ptr<BucketHook> hook_of(const ReducerOptions& options, const std::sh
 
 }  // namespace
 
-struct Reducer::Impl {
-  Impl(std::vector<ParameterSpec> the_specs, std::shared_ptr<ProcessGroup> the_group,
-       const ReducerOptions& the_options);
-
-  void plan_order(std::span<const int> order, std::int64_t the_unit);
-  void begin_step(const StepOptions& options);
-  void* gradient_data(int parameter, DType dtype);
-  void mark(std::string_view operation, int parameter, bool is_used);
-  std::int64_t finish_step();
-  std::int64_t total_weight();
-  bool used_anywhere(int parameter);
-  void abandon_step(std::string_view cause) noexcept;
-  int index_of(std::string_view name) const;
-  void abort_if_open() noexcept;
-
-  void adopt_order_of_rank0(std::vector<int> order);
-  void adopt_unit_of_rank0(std::int64_t the_unit);
-  BucketPlan plan_for(std::vector<int> order) const;
-  void replan_as_observed();
-  void zero(std::size_t parameter);
-  void zero_unmarked();
-  void close_sum();
-  std::size_t check_index(std::string_view operation, int parameter) const;
-  void require_step(std::string_view operation) const;
-  void rethrow_failure() const;
-  template <typename Call>
-  auto in_group(Call call);
-
-  std::vector<ParameterSpec> specs;
-  std::shared_ptr<ProcessGroup> group;
-  BucketOptions options;
-  bool track_unused;
-  bool is_mean;
-  std::unique_ptr<BucketHook> hook;    // null: the group's all-reduce
-  std::vector<ParameterSpec> planned;  // the specs, and the slice of the used map
-  std::map<std::string, int, std::less<>> index;
-  BucketPlan plan;
-  GradientMemory memory;
-  BucketQueue queue;
-  std::unique_ptr<UsedMap> used_map;  // if track_unused
-
-  std::int64_t unit = 1;  // of weights
-  int plan_changes = 0;
-  bool order_is_known = false;  // by plan_order, or by the plan that followed the first synchronised step
-  std::vector<int> observed;    // order of mark_ready in the first synchronised step
-
-  bool in_step = false;
-  bool begun_once = false;
-  bool synchronize = true;
-  std::int64_t step = 0;       // synchronised steps finished
-  std::int64_t weight = 0;     // of this rank's micro-batches since the last synchronised step, this one included
-  bool has_rows = false;       // this micro-batch weighs more than 0
-  std::int64_t own_total = 0;  // of a sum: this rank's weight in the last synchronised step
-  int micro_batches = 0;       // finished since the last synchronised step
-  std::vector<char> marked;    // by parameter, in this micro-batch
-  std::vector<Use> used;       // by parameter, marked ready by this rank since the last synchronised step
-
-  std::exception_ptr failure;  // the first thing the group threw
-  OwnerProcess owner;
-};
-
 Reducer::Impl::Impl(std::vector<ParameterSpec> the_specs, std::shared_ptr<ProcessGroup> the_group,
                     const ReducerOptions& the_options)
     : specs(std::move(the_specs)),
@@ -148,17 +73,6 @@ Reducer::Impl::Impl(std::vector<ParameterSpec> the_specs, std::shared_ptr<Proces
       used(specs.size(), Use::none) {
   for (std::size_t i = 0; i < specs.size(); ++i) index.emplace(specs[i].name, static_cast<int>(i));
   log_debug("Reducer: {} parameters in {} buckets, {} bytes", specs.size(), plan.buckets.size(), plan.arena_bytes);
-}
-
-// Runs what calls the group. Its first failure is kept: whatever comes later throws that, never a consequence of it.
-template <typename Call>
-auto Reducer::Impl::in_group(Call call) {
-  try {
-    return call();
-  } catch (...) {
-    failure = std::current_exception();
-    throw;
-  }
 }
 
 void Reducer::Impl::rethrow_failure() const {
@@ -188,86 +102,6 @@ int Reducer::Impl::index_of(std::string_view name) const {
                                       name, step, specs.size(), specs.front().name, specs.back().name));
   }
   return found->second;
-}
-
-void Reducer::Impl::plan_order(std::span<const int> order, std::int64_t the_unit) {
-  rethrow_failure();
-  if (begun_once) {
-    throw InvalidArgument(
-        fmt::format("Reducer: plan_order in step {}; it must come before the first begin_step, for "
-                    "gradients move",
-                    step));
-  }
-  if (group->rank() == 0 && the_unit < 1) {
-    throw InvalidArgument(fmt::format("Reducer: plan_order with unit {}; a unit of weights is at least 1", the_unit));
-  }
-  in_group([&] { memory.follow(group->stream()); });
-  adopt_order_of_rank0({order.begin(), order.end()});
-  in_group([&] { memory.leave(); });
-  adopt_unit_of_rank0(the_unit);
-  order_is_known = true;
-}
-
-void Reducer::Impl::adopt_unit_of_rank0(std::int64_t the_unit) {
-  if (memory.device()) return;  // it divides by whole weights
-  if (group->size() > 1) {
-    in_group([&] {
-      at_place(
-          [&] {
-            return StepPlace{step, -1, "unit of the weights"};
-          },
-          [&] { group->broadcast(BufferView(std::span<std::int64_t>(&the_unit, 1)), 0).wait(); });
-    });
-  }
-  unit = the_unit;
-}
-
-// The used map is known when backward has ended, so it comes last; where there is a hook, which gets gradients only, in
-// a bucket of its own.
-BucketPlan Reducer::Impl::plan_for(std::vector<int> order) const {
-  if (!track_unused) return plan_buckets(specs, order, options);
-  const auto map = static_cast<int>(specs.size());
-  if (!hook) {
-    order.push_back(map);
-    return plan_buckets(planned, order, options);
-  }
-  BucketPlan gradients = plan_buckets(specs, order, options);
-  append_bucket(gradients, planned.back(), map);
-  return gradients;
-}
-
-// Every rank's arena is as large in any order, so that only the slots move.
-void Reducer::Impl::adopt_order_of_rank0(std::vector<int> order) {
-  BucketPlan next;
-  // Before anything is sent: rank 0's mistake is an InvalidArgument there, and changes nothing.
-  if (group->rank() == 0) next = plan_for(order);
-  if (group->size() > 1) {
-    order.resize(specs.size());
-    static_assert(sizeof(int) == sizeof(std::int32_t));
-    in_group([&] {
-      at_place(
-          [&] {
-            return StepPlace{step, -1, "order of the gradients"};
-          },
-          [&] { group->broadcast(BufferView(std::span<std::int32_t>(order)), 0).wait(); });
-    });
-    if (group->rank() != 0) next = plan_for(std::move(order));
-  }
-  plan = std::move(next);
-  // The padding lies elsewhere now, and must be zero.
-  memory.zero(0, plan.arena_bytes);
-  ++plan_changes;
-}
-
-void Reducer::Impl::replan_as_observed() {
-  std::vector<char> seen(specs.size(), 0);
-  for (const int parameter : observed) seen[static_cast<std::size_t>(parameter)] = 1;
-  for (const int parameter : reverse_registration(specs.size())) {
-    if (!seen[static_cast<std::size_t>(parameter)]) observed.push_back(parameter);
-  }
-  adopt_order_of_rank0(std::move(observed));
-  observed = {};
-  order_is_known = true;
 }
 
 void Reducer::Impl::begin_step(const StepOptions& step_options) {

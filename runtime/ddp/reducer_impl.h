@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a Reducer keeps; its parts are reducer.cc (steps) and reducer_order.cc (the order of the gradients).
+#pragma once
+
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/base/owner_process.h"
+#include "lockstep/ddp/reducer.h"
+#include "runtime/ddp/bucket_hook.h"
+#include "runtime/ddp/bucket_queue.h"
+#include "runtime/ddp/gradient_memory.h"
+#include "runtime/ddp/used_map.h"
+
+namespace lockstep {
+
+struct Reducer::Impl {
+  Impl(std::vector<ParameterSpec> the_specs, std::shared_ptr<ProcessGroup> the_group,
+       const ReducerOptions& the_options);
+
+  // reducer_order.cc: the order of the gradients, which is rank 0's.
+  void plan_order(std::span<const int> order, std::int64_t the_unit);
+  void adopt_order_of_rank0(std::vector<int> order);
+  void adopt_unit_of_rank0(std::int64_t the_unit);
+  BucketPlan plan_for(std::vector<int> order) const;
+  void replan_as_observed();
+  // Gradients become ready roughly in the reverse of the order in which layers were built.
+  static std::vector<int> reverse_registration(std::size_t parameters);
+
+  // reducer.cc
+  void begin_step(const StepOptions& options);
+  void* gradient_data(int parameter, DType dtype);
+  void mark(std::string_view operation, int parameter, bool is_used);
+  std::int64_t finish_step();
+  std::int64_t total_weight();
+  bool used_anywhere(int parameter);
+  void abandon_step(std::string_view cause) noexcept;
+  int index_of(std::string_view name) const;
+  void abort_if_open() noexcept;
+
+  void zero(std::size_t parameter);
+  void zero_unmarked();
+  void close_sum();
+  std::size_t check_index(std::string_view operation, int parameter) const;
+  void require_step(std::string_view operation) const;
+  void rethrow_failure() const;
+  // Runs what calls the group. Its first failure is kept: whatever comes later throws that, never a consequence of it.
+  template <typename Call>
+  auto in_group(Call call) {
+    try {
+      return call();
+    } catch (...) {
+      failure = std::current_exception();
+      throw;
+    }
+  }
+
+  std::vector<ParameterSpec> specs;
+  std::shared_ptr<ProcessGroup> group;
+  BucketOptions options;
+  bool track_unused;
+  bool is_mean;
+  std::unique_ptr<BucketHook> hook;    // null: the group's all-reduce
+  std::vector<ParameterSpec> planned;  // the specs, and the slice of the used map
+  std::map<std::string, int, std::less<>> index;
+  BucketPlan plan;
+  GradientMemory memory;
+  BucketQueue queue;
+  std::unique_ptr<UsedMap> used_map;  // if track_unused
+
+  std::int64_t unit = 1;  // of weights
+  int plan_changes = 0;
+  bool order_is_known = false;  // by plan_order, or by the plan that followed the first synchronised step
+  std::vector<int> observed;    // order of mark_ready in the first synchronised step
+
+  bool in_step = false;
+  bool begun_once = false;
+  bool synchronize = true;
+  std::int64_t step = 0;       // synchronised steps finished
+  std::int64_t weight = 0;     // of this rank's micro-batches since the last synchronised step, this one included
+  bool has_rows = false;       // this micro-batch weighs more than 0
+  std::int64_t own_total = 0;  // of a sum: this rank's weight in the last synchronised step
+  int micro_batches = 0;       // finished since the last synchronised step
+  std::vector<char> marked;    // by parameter, in this micro-batch
+  std::vector<Use> used;       // by parameter, marked ready by this rank since the last synchronised step
+
+  std::exception_ptr failure;  // the first thing the group threw
+  OwnerProcess owner;
+};
+
+}  // namespace lockstep

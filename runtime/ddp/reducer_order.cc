@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// The order in which gradients become ready, and with it where they lie: every rank's is rank 0's.
+#include <fmt/format.h>
+
+#include <numeric>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "runtime/ddp/append_bucket.h"
+#include "runtime/ddp/at_place.h"
+#include "runtime/ddp/reducer_impl.h"
+
+namespace lockstep {
+
+std::vector<int> Reducer::Impl::reverse_registration(std::size_t parameters) {
+  std::vector<int> order(parameters);
+  std::iota(order.rbegin(), order.rend(), 0);
+  return order;
+}
+
+void Reducer::Impl::plan_order(std::span<const int> order, std::int64_t the_unit) {
+  rethrow_failure();
+  if (begun_once) {
+    throw InvalidArgument(
+        fmt::format("Reducer: plan_order in step {}; it must come before the first begin_step, for "
+                    "gradients move",
+                    step));
+  }
+  if (group->rank() == 0 && the_unit < 1) {
+    throw InvalidArgument(fmt::format("Reducer: plan_order with unit {}; a unit of weights is at least 1", the_unit));
+  }
+  in_group([&] { memory.follow(group->stream()); });
+  adopt_order_of_rank0({order.begin(), order.end()});
+  in_group([&] { memory.leave(); });
+  adopt_unit_of_rank0(the_unit);
+  order_is_known = true;
+}
+
+void Reducer::Impl::adopt_unit_of_rank0(std::int64_t the_unit) {
+  if (memory.device()) return;  // it divides by whole weights
+  if (group->size() > 1) {
+    in_group([&] {
+      at_place(
+          [&] {
+            return StepPlace{step, -1, "unit of the weights"};
+          },
+          [&] { group->broadcast(BufferView(std::span<std::int64_t>(&the_unit, 1)), 0).wait(); });
+    });
+  }
+  unit = the_unit;
+}
+
+// The used map is known when backward has ended, so it comes last; where there is a hook, which gets gradients only, in
+// a bucket of its own.
+BucketPlan Reducer::Impl::plan_for(std::vector<int> order) const {
+  if (!track_unused) return plan_buckets(specs, order, options);
+  const auto map = static_cast<int>(specs.size());
+  if (!hook) {
+    order.push_back(map);
+    return plan_buckets(planned, order, options);
+  }
+  BucketPlan gradients = plan_buckets(specs, order, options);
+  append_bucket(gradients, planned.back(), map);
+  return gradients;
+}
+
+// Every rank's arena is as large in any order, so that only the slots move.
+void Reducer::Impl::adopt_order_of_rank0(std::vector<int> order) {
+  BucketPlan next;
+  // Before anything is sent: rank 0's mistake is an InvalidArgument there, and changes nothing.
+  if (group->rank() == 0) next = plan_for(order);
+  if (group->size() > 1) {
+    order.resize(specs.size());
+    static_assert(sizeof(int) == sizeof(std::int32_t));
+    in_group([&] {
+      at_place(
+          [&] {
+            return StepPlace{step, -1, "order of the gradients"};
+          },
+          [&] { group->broadcast(BufferView(std::span<std::int32_t>(order)), 0).wait(); });
+    });
+    if (group->rank() != 0) next = plan_for(std::move(order));
+  }
+  plan = std::move(next);
+  // The padding lies elsewhere now, and must be zero.
+  memory.zero(0, plan.arena_bytes);
+  ++plan_changes;
+}
+
+void Reducer::Impl::replan_as_observed() {
+  std::vector<char> seen(specs.size(), 0);
+  for (const int parameter : observed) seen[static_cast<std::size_t>(parameter)] = 1;
+  for (const int parameter : reverse_registration(specs.size())) {
+    if (!seen[static_cast<std::size_t>(parameter)]) observed.push_back(parameter);
+  }
+  adopt_order_of_rank0(std::move(observed));
+  observed = {};
+  order_is_known = true;
+}
+
+}  // namespace lockstep
