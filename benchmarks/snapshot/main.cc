@@ -7,9 +7,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstring>
-#include <filesystem>
+#include <iostream>
 #include <memory>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/lockstep.h"
@@ -53,52 +56,95 @@ double seconds_of_memcpy(std::size_t bytes) {
   return to[bytes / 2] == std::byte{1} ? median(times) : 0;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  if (argc != 2) {
-    fmt::print(stderr, "usage: bench_snapshot FOLDER: a new one, on the disk that is measured\n");
-    return 2;
+// The training, of which a block of steps is measured.
+class Training {
+ public:
+  explicit Training(const std::string& folder) : snapshots_(folder, ddp_, {.keep = 1, .rescue = false}) {
+    snapshots_.add("optimizer", optimizer_);
+    snapshots_.restore();
+    for (int i = 0; i < 3; ++i) step();
   }
-  auto group = ls::init_process_group();
-  const auto model = make_model();
-  ls::DistributedDataParallel ddp(*model, group);
-  ls::optim::AdamW optimizer(ddp.parameters(), {.lr = 1e-4});
-  ls::Snapshots snapshots(argv[1], ddp, {.keep = 1, .rescue = false});
-  snapshots.add("optimizer", optimizer);
-  snapshots.restore();
-  const ls::Tensor x = ls::Tensor::full({kRows, kWidth}, 0.01f);
-  const auto step = [&] {
-    ddp.backward(ls::mse_loss(ddp(x), x));
-    optimizer.step();
-    optimizer.zero_grad();
+
+  struct Block {
+    double step = 0;   // seconds, the mean
+    double pause = 0;  // of the call that saves
   };
-  for (int i = 0; i < 3; ++i) step();
-  std::vector<double> without, with, pauses;
-  for (int block = 0; block < kBlocks; ++block) {
-    group->barrier().wait();
-    auto begin = std::chrono::steady_clock::now();
-    for (int i = 0; i < kSteps; ++i) step();
-    without.push_back(seconds_since(begin) / kSteps);
-    group->barrier().wait();
-    begin = std::chrono::steady_clock::now();
+  // With one snapshot behind the first step, or without.
+  Block measure(bool saves) {
+    Block block;
+    group_->barrier().wait();
+    const auto begin = std::chrono::steady_clock::now();
     for (int i = 0; i < kSteps; ++i) {
       step();
-      if (i > 0) continue;
+      if (!saves || i > 0) continue;
       const auto before = std::chrono::steady_clock::now();
-      snapshots.save_behind("a block");
-      pauses.push_back(seconds_since(before));
+      snapshots_.save_behind("a block");
+      block.pause = seconds_since(before);
     }
-    with.push_back(seconds_since(begin) / kSteps);
-    snapshots.wait();
+    block.step = seconds_since(begin) / kSteps;
+    snapshots_.wait();
+    return block;
   }
-  if (group->rank() != 0) return 0;
-  const auto state_bytes = static_cast<std::size_t>(3 * model->parameter_count()) * sizeof(float);
+  std::size_t state_bytes() const { return static_cast<std::size_t>(3 * model_->parameter_count()) * sizeof(float); }
+  ls::ProcessGroup& group() { return *group_; }
+
+ private:
+  void step() {
+    ddp_.backward(ls::mse_loss(ddp_(x_), x_));
+    optimizer_.step();
+    optimizer_.zero_grad();
+  }
+
+  std::shared_ptr<ls::ProcessGroup> group_ = ls::init_process_group();
+  std::unique_ptr<ls::nn::Sequential> model_ = make_model();
+  ls::DistributedDataParallel ddp_{*model_, group_};
+  ls::optim::AdamW optimizer_{ddp_.parameters(), {.lr = 1e-4}};
+  ls::Snapshots snapshots_;
+  const ls::Tensor x_ = ls::Tensor::full({kRows, kWidth}, 0.01f);
+};
+
+// For benchmarks/run_snapshot: a block for each line "with" or "without" on rank 0's stdin.
+int serve(Training& training) {
+  ls::ProcessGroup& group = training.group();
+  for (std::string line;;) {
+    if (group.rank() == 0 && !std::getline(std::cin, line)) line.clear();
+    line = ls::broadcast_value(std::string_view(line), group);
+    if (line.empty()) return 0;
+    const Training::Block block = training.measure(line == "with");
+    if (group.rank() != 0) continue;
+    fmt::print("{} {}\n", block.step, block.pause);
+    std::fflush(stdout);
+  }
+}
+
+int compare(Training& training) {
+  std::vector<double> without, with, pauses;
+  for (int i = 0; i < kBlocks; ++i) {
+    without.push_back(training.measure(false).step);
+    const Training::Block block = training.measure(true);
+    with.push_back(block.step);
+    pauses.push_back(block.pause);
+  }
+  if (training.group().rank() != 0) return 0;
+  const std::size_t state_bytes = training.state_bytes();
   const double copy = seconds_of_memcpy(state_bytes);
   fmt::print("{} ranks, state of {:.0f} MiB, steps of {:.1f} ms, one snapshot in {} steps, medians of {} blocks\n",
-             group->size(), static_cast<double>(state_bytes) / (1 << 20), 1e3 * median(without), kSteps, kBlocks);
+             training.group().size(), static_cast<double>(state_bytes) / (1 << 20), 1e3 * median(without), kSteps,
+             kBlocks);
   fmt::print("step with / without: {:.3f}\n", median(with) / median(without));
   fmt::print("call with a snapshot: {:.2f} ms, {:.3f} of a memcpy of the state ({:.1f} ms)\n", 1e3 * median(pauses),
              median(pauses) / copy, 1e3 * copy);
   return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const bool serves = argc == 3 && std::string_view(argv[2]) == "--serve";
+  if (argc != 2 && !serves) {
+    fmt::print(stderr, "usage: bench_snapshot FOLDER: a new one, on the disk that is measured\n");
+    return 2;
+  }
+  Training training(argv[1]);
+  return serves ? serve(training) : compare(training);
 }
