@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <system_error>
 
@@ -27,6 +28,9 @@ const char* name_of(SnapshotState state) {
   }
   return "?";
 }
+
+// JSON has no infinity.
+Json number(double value) { return std::isfinite(value) ? Json(value) : Json(fmt::format("{}", value)); }
 
 void verify_all(std::vector<FoundSnapshot>& snapshots) {
   for (FoundSnapshot& snapshot : snapshots) {
@@ -72,18 +76,18 @@ std::string as_text(const Listing& listing) {
     return fmt::format("{}: no snapshots{}\n", listing.folder.string(),
                        listing.generations.empty() ? "" : fmt::format("; {} starts", listing.generations.size()));
   }
-  using Row = std::array<std::string, 7>;
-  std::vector<Row> rows{{"step", "saved", "size", "ranks", "generation", "reason", "state"}};
+  using Row = std::array<std::string, 8>;
+  std::vector<Row> rows{{"step", "saved", "size", "ranks", "generation", "value", "reason", "state"}};
   for (const FoundSnapshot& it : listing.snapshots) {
     const Manifest known = it.manifest.value_or(Manifest{});
     const bool has = it.manifest.has_value();
     rows.push_back({fmt::format("{}", it.step), has ? known.time : "-", has ? doctor::readable_bytes(it.bytes) : "-",
                     has ? fmt::format("{}", known.world_size) : "-", fmt::format("{}", it.generation),
-                    has ? known.reason : "-",
+                    known.value ? fmt::format("{}", *known.value) : "-", has ? known.reason : "-",
                     it.why_not.empty() ? (listing.is_verified ? "whole, every byte read" : "whole")
                                        : fmt::format("{}: {}", name_of(it.state), it.why_not)});
   }
-  std::array<std::size_t, 7> width{};
+  std::array<std::size_t, 8> width{};
   for (const Row& row : rows) {
     for (std::size_t i = 0; i < row.size(); ++i) width[i] = std::max(width[i], row[i].size());
   }
@@ -112,6 +116,7 @@ std::string as_json(const Listing& listing) {
                   {"world_size", it.manifest->world_size},
                   {"reason", it.manifest->reason},
                   {"writer", it.manifest->writer}});
+      if (it.manifest->value) one["value"] = number(*it.manifest->value);
     }
     json["snapshots"].push_back(std::move(one));
   }

@@ -7,6 +7,8 @@
 
 #include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
+#include "runtime/base/stop_signals.h"
+#include "runtime/checkpoint/snapshot/rescue_claim.h"
 #include "runtime/snapshot/snapshots_impl.h"
 
 namespace lockstep {
@@ -58,13 +60,14 @@ std::vector<CapturedItem> BasicSnapshots::Impl::capture_kept() {
 
 void BasicSnapshots::Impl::rescue(std::string_view why) noexcept {
   // A step that is not finished has written a part of the parameters, perhaps.
-  if (!is_begun || is_updating || kept_step < 0 || std::exchange(is_rescued, true)) return;
+  if (!is_begun || is_over || is_updating || kept_step < 0 || std::exchange(is_rescued, true)) return;
+  StopSignals::obeyed();  // the timer of a stop would end it
   try {
     if (writer) writer->wait();
-    for (const checkpoint::FoundSnapshot& found : checkpoint::list_snapshots(folder)) {
-      if (found.step == kept_step && found.generation == generation && found.why_not.empty()) return;
-    }
-    if (!checkpoint::claim_rescue(folder, kept_step, generation)) return;
+    const auto claim = checkpoint::RescueClaim::take(
+        folder, kept_step, generation, [this] { return find_durable(kept_step).has_value(); },
+        Deadline::after(group->timeout()));
+    if (!claim) return;
     checkpoint::Manifest manifest = head(why);
     manifest.step = kept_step;
     BackgroundWriter survivor([this](checkpoint::Manifest it, std::span<const checkpoint::ItemSource> sources) {

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <exception>
-#include <map>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -13,77 +12,18 @@
 #include "lockstep/comm/stop.h"
 #include "lockstep/comm/values.h"
 #include "lockstep/ddp/on_rank0.h"
-#include "runtime/base/hash.h"
 #include "runtime/base/logging.h"
-#include "runtime/base/record.h"
-#include "runtime/base/text.h"
 #include "runtime/checkpoint/snapshot/generations.h"
-#include "runtime/checkpoint/snapshot/series.h"
 #include "runtime/checkpoint/snapshot/series_lock.h"
 #include "runtime/checkpoint/tensor_files.h"
-#include "runtime/snapshot/snapshots_impl.h"
+#include "runtime/comm/stop_latch.h"
+#include "runtime/snapshot/offers.h"
 
 namespace lockstep {
 
 namespace {
 
-using checkpoint::FoundSnapshot, checkpoint::Manifest, checkpoint::ManifestItem, checkpoint::SnapshotValue,
-    checkpoint::SnapshotValues;
-
-}  // namespace
-
-// A snapshot that a rank can read.
-struct BasicSnapshots::Impl::Offer {
-  int rank = 0;
-  std::int64_t step = 0;
-  std::int64_t generation = 0;
-  std::uint64_t manifest = 0;  // a hash of it
-  std::string path;
-
-  bool is_newer_than(const Offer& other) const {
-    // Of equal ones the lowest rank's; of one step by two generations, the later.
-    return std::tuple(step, generation, other.manifest, other.rank) >
-           std::tuple(other.step, other.generation, manifest, rank);
-  }
-};
-
-// What is in one, as every rank knows it.
-struct BasicSnapshots::Impl::Contents {
-  using Entries = std::map<std::string, SavedItem::Entry>;
-
-  Manifest manifest;
-  std::map<std::string, Entries> tensors;  // by item
-
-  Entries tensors_of(const ManifestItem& item) const {
-    const auto found = tensors.find(item.name);
-    return found == tensors.end() ? Entries() : found->second;
-  }
-};
-
-namespace {
-
-// What this rank can read of the folder, or why it can't.
-std::vector<FoundSnapshot> readable(const std::filesystem::path& folder, int rank) {
-  std::vector<FoundSnapshot> found;
-  for (FoundSnapshot& snapshot : checkpoint::list_snapshots(folder)) {
-    if (snapshot.why_not.empty()) {
-      found.push_back(std::move(snapshot));
-    } else if (rank == 0) {
-      log_warn("snapshots: '{}' is passed over: {}", snapshot.path.string(), snapshot.why_not);
-    }
-  }
-  return found;
-}
-
-// Throws on every rank, as InvalidArgument, what the lowest rank with a text in `own` says.
-void agree(ProcessGroup& group, std::string_view what, const std::string& own) {
-  const std::vector<std::string> all = all_gather_text(group, own);
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank].empty()) continue;
-    await_all_told(group);
-    throw InvalidArgument(fmt::format("{}: on {}: {}", what, group.roster()[rank].describe(), all[rank]));
-  }
-}
+using checkpoint::Manifest, checkpoint::ManifestItem, checkpoint::SnapshotValue, checkpoint::SnapshotValues;
 
 // An item of the snapshot that `root` reads for all.
 class SharedItem final : public SavedItem {
@@ -179,114 +119,6 @@ std::optional<SnapshotValues> own_values(const ManifestItem& item, AtAnotherSize
 
 }  // namespace
 
-std::vector<BasicSnapshots::Impl::Offer> BasicSnapshots::Impl::gather_offers() const {
-  std::vector<std::string> own;
-  std::vector<FoundSnapshot> here;
-  std::string failure;
-  try {
-    here = readable(folder, group->rank());
-  } catch (const Error& error) {
-    failure = error.what();
-  }
-  agree(*group, "Snapshots::restore", failure);
-  for (const FoundSnapshot& found : here) {
-    const std::string manifest = checkpoint::to_text(*found.manifest);
-    for (const std::string& text : {std::to_string(found.step), std::to_string(found.generation),
-                                    std::to_string(hash64(manifest)), std::filesystem::absolute(found.path).string()}) {
-      own.push_back(text);
-    }
-  }
-  std::vector<Offer> offers;
-  const std::vector<std::string> all = all_gather_text(*group, write_texts(own));
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    const auto texts = read_texts(all[rank]);
-    if (!texts || texts->size() % 4 != 0) {
-      throw CorruptData(fmt::format("snapshots: what {} offers can't be read; do all ranks run the same build?",
-                                    group->roster()[rank].describe()));
-    }
-    for (std::size_t i = 0; i < texts->size(); i += 4) {
-      offers.push_back({.rank = static_cast<int>(rank),
-                        .step = std::stoll((*texts)[i]),
-                        .generation = std::stoll((*texts)[i + 1]),
-                        .manifest = std::stoull((*texts)[i + 2]),
-                        .path = (*texts)[i + 3]});
-    }
-  }
-  std::sort(offers.begin(), offers.end(), [](const Offer& a, const Offer& b) { return a.is_newer_than(b); });
-  return offers;
-}
-
-std::optional<BasicSnapshots::Impl::Offer> BasicSnapshots::Impl::choose(const std::vector<Offer>& offers) const {
-  std::string said;  // several ranks may offer one
-  for (const Offer& offer : offers) {
-    std::string why_not, failure;
-    if (offer.rank == group->rank()) {
-      try {
-        checkpoint::verify_snapshot(checkpoint::open_snapshot(offer.path));
-      } catch (const CorruptData& error) {
-        why_not = error.what();
-      } catch (const Error& error) {  // it may be whole: who can't look must not begin anew
-        failure = error.what();
-      }
-    }
-    agree(*group, "Snapshots::restore", failure);
-    why_not = broadcast_value(std::string_view(why_not), *group, offer.rank);
-    if (why_not.empty()) return offer;
-    const std::string text = fmt::format("snapshots: '{}' is passed over: {}", offer.path, why_not);
-    if (group->rank() == 0 && text != std::exchange(said, text)) log_warn("{}", text);
-  }
-  return std::nullopt;
-}
-
-BasicSnapshots::Impl::Contents BasicSnapshots::Impl::read(const Offer& offer) const {
-  // The holder's, as texts: the manifest, then of each tensor item, name, dtype and shape.
-  std::vector<std::string> texts;
-  if (offer.rank == group->rank()) {
-    const FoundSnapshot found = checkpoint::open_snapshot(offer.path);
-    texts.push_back(checkpoint::to_text(*found.manifest));
-    for (const ManifestItem& item : found.manifest->items) {
-      if (!item.tensors) continue;
-      const checkpoint::SafetensorsFile file(found.path / *item.tensors);
-      for (const auto& [name, entry] : file.tensors()) {
-        texts.insert(texts.end(), {item.name, name, std::to_string(static_cast<int>(entry.dtype)),
-                                   fmt::format("{}", fmt::join(entry.shape, ","))});
-      }
-    }
-  }
-  const auto shared = read_texts(broadcast_value(std::string_view(write_texts(texts)), *group, offer.rank));
-  if (!shared || shared->size() % 4 != 1) throw CorruptData(fmt::format("snapshots: '{}' has gone", offer.path));
-  Contents contents{.manifest = checkpoint::manifest_from_text(shared->front()), .tensors = {}};
-  for (std::size_t i = 1; i < shared->size(); i += 4) {
-    SavedItem::Entry entry{.dtype = static_cast<DType>(std::stoi((*shared)[i + 2])), .shape = {}};
-    if (const std::string& shape = (*shared)[i + 3]; !shape.empty()) {
-      for (const std::string_view extent : split(shape, ',')) entry.shape.push_back(std::stoll(std::string(extent)));
-    }
-    contents.tensors[(*shared)[i]].emplace((*shared)[i + 1], std::move(entry));
-  }
-  return contents;
-}
-
-void BasicSnapshots::Impl::refuse_damaged() const {
-  std::string own;
-  try {
-    int damaged = 0;
-    for (const FoundSnapshot& found : checkpoint::list_snapshots(folder)) {
-      // Of those that look whole choose() has read every byte.
-      if (found.state == checkpoint::SnapshotState::damaged || found.state == checkpoint::SnapshotState::whole)
-        ++damaged;
-    }
-    if (damaged > 0) {
-      own = fmt::format(
-          "'{}' has {} snapshot{}, damaged, and none that is whole; mend one, or move them away to begin "
-          "anew; `lockstep snapshots --verify {}` says what is wrong",
-          folder.string(), damaged, damaged == 1 ? "" : "s", folder.string());
-    }
-  } catch (const Error& error) {
-    own = error.what();
-  }
-  agree(*group, "Snapshots::restore", own);
-}
-
 void BasicSnapshots::Impl::begin_generation(std::optional<std::int64_t> from_step) {
   std::int64_t newest = checkpoint::newest_generation(folder);
   for (const std::int64_t of_rank : all_gather_value(newest, *group)) newest = std::max(newest, of_rank);
@@ -303,9 +135,16 @@ void BasicSnapshots::Impl::begin_generation(std::optional<std::int64_t> from_ste
   std::error_code ignored;
   if (group->rank() != 0 && std::filesystem::is_directory(folder, ignored)) {
     try {
-      checkpoint::record_generation(folder, next);
+      if (!checkpoint::record_generation(folder, next)) return;  // rank 0 cleans it, or another rank of this host
     } catch (const Error& error) {
       log_warn("snapshots: the folder of this host does not know of this run: {}", error.what());
+      return;
+    }
+    try {
+      const checkpoint::SeriesLock only(folder, who());
+      checkpoint::clean_rescues(folder, generation, from_step);
+    } catch (const Error& error) {
+      log_warn("snapshots: what earlier runs have left on this host stays: {}", error.what());
     }
   }
 }
@@ -391,38 +230,38 @@ std::optional<RestoredSnapshot> BasicSnapshots::restore() {
     self.check_room();
     return std::string();
   });
-  const auto offer = self.choose(self.gather_offers());
+  const Impl::Choice choice = self.choose(self.gather_offers("Snapshots::restore"), "Snapshots::restore");
+  const auto& offer = choice.offer;
   std::optional<RestoredSnapshot> restored;
   if (offer) {
     const Impl::Contents contents = self.read(*offer);
     self.check(*offer, contents);
     self.begin_generation(offer->step);
     self.load(*offer, contents);
+    set_steps_before(group, offer->step - self.steps.count());
     self.steps.set(offer->step);
     self.last_saved = offer->step;
-    restored = {
-        .step = offer->step, .path = offer->path, .rank = offer->rank, .world_size = contents.manifest.world_size};
+    restored = {.step = offer->step,
+                .path = offer->path,
+                .rank = offer->rank,
+                .world_size = contents.manifest.world_size,
+                .value = offer->value};
     if (group.rank() == 0) {
       log_info("snapshots: goes on from step {}, which {} ranks saved at {} ({}): '{}' of {}", offer->step,
                contents.manifest.world_size, contents.manifest.time, contents.manifest.reason, offer->path,
                group.roster()[static_cast<std::size_t>(offer->rank)].describe());
     }
   } else {
-    self.refuse_damaged();  // a fresh start would end what can perhaps be mended
+    self.refuse_damaged(choice.damaged);  // a fresh start would end what can perhaps be mended
     self.begin_generation(std::nullopt);
     if (group.rank() == 0) log_info("snapshots: a fresh start: there is none in '{}'", self.folder.string());
   }
   self.is_begun = true;
   self.last_step = self.steps.count();
   if (group.rank() == 0) {
-    const auto write = [folder = self.folder, keep = checkpoint::Retention{self.options.keep, self.options.keep_every}](
-                           Manifest head, std::span<const checkpoint::ItemSource> items) {
-      checkpoint::write_snapshot(folder, std::move(head), items);
-      try {
-        checkpoint::clean(folder, keep);
-      } catch (const Error& error) {
-        log_warn("snapshots: older ones could not be removed: {}", error.what());
-      }
+    const auto write = [&self](Manifest head, std::span<const checkpoint::ItemSource> items) {
+      checkpoint::write_snapshot(self.folder, std::move(head), items);
+      self.clean();
     };
     self.writer = std::make_unique<BackgroundWriter>(write);
   }

@@ -37,11 +37,11 @@ BasicSnapshots::BasicSnapshots(std::filesystem::path folder, std::shared_ptr<Pro
     : impl_(std::make_unique<Impl>()) {
   if (!group) throw InvalidArgument("Snapshots: the process group is null; pass what init_process_group returned");
   if (folder.empty()) throw InvalidArgument("Snapshots: the folder's name is empty; give one, such as \"run7\"");
-  if (options.every < 0 || options.keep < 1 || options.keep_every < 0) {
-    throw InvalidArgument(
-        fmt::format("Snapshots: every {}, keep {} and keep_every {}; give 0 or more, 1 or more, and 0 or "
-                    "more",
-                    options.every, options.keep, options.keep_every));
+  if (options.every < 0 || options.keep < 1 || options.keep_every < 0 || options.keep_best < 0) {
+    throw InvalidArgument(fmt::format(
+        "Snapshots: every {}, keep {}, keep_every {} and keep_best {}; give keep 1 or more, and the others 0 "
+        "or more",
+        options.every, options.keep, options.keep_every, options.keep_best));
   }
   impl_->folder = std::move(folder);
   impl_->group = std::move(group);
@@ -153,6 +153,12 @@ void BasicSnapshots::Impl::report() {
 }
 
 void BasicSnapshots::Impl::require_begun(const char* call) const {
+  if (is_over) {
+    throw InvalidArgument(fmt::format(
+        "Snapshots: {}() after load_best_model(), whose model is not that of the last step; save what is to "
+        "be saved before",
+        call));
+  }
   if (is_begun) return;
   throw InvalidArgument(fmt::format("Snapshots: {}() before restore(); call restore() once, before the loop", call));
 }
@@ -174,21 +180,26 @@ void BasicSnapshots::step() {
 }
 
 void BasicSnapshots::save_behind(std::string_view reason) {
-  Impl& self = *impl_;
-  self.require_begun("save_behind");
-  self.report();
-  const std::int64_t count = self.steps.count();
-  std::vector<CapturedItem> items = self.capture();
-  self.last_saved = count;
-  if (!self.writer) return;
-  if (self.writer->is_busy()) {
+  impl_->require_begun("save_behind");
+  impl_->report();
+  impl_->start(reason, std::nullopt);
+}
+
+void BasicSnapshots::Impl::start(std::string_view reason, std::optional<double> value) {
+  const std::int64_t count = steps.count();
+  std::vector<CapturedItem> now = capture();
+  last_saved = count;
+  if (!writer) return;
+  if (writer->is_busy()) {
     log_warn(
         "snapshots: step {} is left out: step {} is still being written to '{}'; save less often, or to a faster disk",
-        count, self.being_written, self.folder.string());
+        count, being_written, folder.string());
     return;
   }
-  self.being_written = count;
-  self.writer->start(self.head(reason), std::move(items));
+  being_written = count;
+  checkpoint::Manifest manifest = head(reason);
+  manifest.value = value;
+  writer->start(std::move(manifest), std::move(now));
 }
 
 void BasicSnapshots::save(std::string_view reason) {
@@ -205,7 +216,7 @@ void BasicSnapshots::save(std::string_view reason) {
       if (!failure) return std::string();
     } else {
       self.report();
-      if (self.last_saved == count && self.is_durable(count)) return std::string();
+      if (self.last_saved == count && self.find_durable(count)) return std::string();
     }
     self.being_written = count;
     self.writer->start(self.head(reason), std::move(items));
@@ -224,11 +235,26 @@ void BasicSnapshots::wait() {
   impl_->report();
 }
 
-bool BasicSnapshots::Impl::is_durable(std::int64_t step) const {
-  for (const checkpoint::FoundSnapshot& found : checkpoint::list_snapshots(folder)) {
-    if (found.step == step && found.generation == generation && found.why_not.empty()) return true;
+std::optional<checkpoint::FoundSnapshot> BasicSnapshots::Impl::find_durable(std::int64_t step) const {
+  for (checkpoint::FoundSnapshot& found : checkpoint::list_snapshots(folder)) {
+    if (found.step == step && found.generation == generation && found.why_not.empty()) return std::move(found);
   }
-  return false;
+  return std::nullopt;
+}
+
+checkpoint::Retention BasicSnapshots::Impl::retention() const {
+  return {.keep = options.keep,
+          .keep_every = options.keep_every,
+          .keep_best = options.keep_best,
+          .higher_is_better = options.higher_is_better};
+}
+
+void BasicSnapshots::Impl::clean() const {
+  try {
+    checkpoint::clean(folder, retention());
+  } catch (const Error& error) {
+    log_warn("snapshots: older ones could not be removed: {}", error.what());
+  }
 }
 
 }  // namespace lockstep

@@ -12,6 +12,7 @@
 #include "lockstep/snapshot/snapshots.h"
 #include "runtime/base/at_fatal_error.h"
 #include "runtime/base/unwind_guard.h"
+#include "runtime/checkpoint/snapshot/retention.h"
 #include "runtime/checkpoint/snapshot/series.h"
 #include "runtime/checkpoint/snapshot/series_lock.h"
 #include "runtime/snapshot/background_writer.h"
@@ -30,14 +31,23 @@ struct BasicSnapshots::Impl {
   std::string who() const;
   void add(Item item);
   void require_begun(const char* call) const;
+  // On rank 0: removes what the options don't keep.
+  void clean() const;
+  checkpoint::Retention retention() const;
+  void start(std::string_view reason, std::optional<double> value);
   // What is saved now; on rank 0, which has what belongs to each rank too. Collective if there is such.
   std::vector<CapturedItem> capture();
   checkpoint::Manifest head(std::string_view reason) const;
   // On rank 0: says what became of the last one in the background.
   void report();
   std::uint64_t state_bytes() const;
-  // Whether this run has saved that step.
-  bool is_durable(std::int64_t step) const;
+  // What this run has saved of that step.
+  std::optional<checkpoint::FoundSnapshot> find_durable(std::int64_t step) const;
+
+  // best.cc
+  enum class BestStep : std::uint8_t { is_none, is_saved, to_save };
+  // On rank 0.
+  BestStep judge(double value);
 
   static checkpoint::SnapshotValues values_of(const Item& item);
 
@@ -57,15 +67,19 @@ struct BasicSnapshots::Impl {
   // On one of the ranks that call it, no collective: saves what keep_step() has kept.
   void rescue(std::string_view why) noexcept;
 
-  // restore.cc: all of it collective.
+  // offers.cc: all of it collective; `call` is for messages.
   struct Offer;
+  struct Choice;
   struct Contents;
-  std::vector<Offer> gather_offers() const;
-  // The newest that can be read to its end, by whoever offers it; nothing if there is none.
-  std::optional<Offer> choose(const std::vector<Offer>& offers) const;
-  // Throws on every rank if there are only damaged ones.
-  void refuse_damaged() const;
+  // Newest first.
+  std::vector<Offer> gather_offers(std::string_view call) const;
+  // The first that can be read to its end, by whoever offers it; and those before it.
+  Choice choose(const std::vector<Offer>& offers, std::string_view call) const;
+  // Throws on every rank if a rank has `damaged` ones.
+  void refuse_damaged(const std::vector<Offer>& damaged) const;
   Contents read(const Offer& offer) const;
+
+  // restore.cc: all of it collective.
   // Throws what is wrong with it on any rank, on every rank.
   void check(const Offer& offer, const Contents& contents) const;
   void begin_generation(std::optional<std::int64_t> from_step);
@@ -86,6 +100,7 @@ struct BasicSnapshots::Impl {
   std::int64_t kept_step = -1;
   bool is_updating = false;  // a backward has ended, and step() was not called since
   bool is_rescued = false;
+  bool is_over = false;  // load_best_model() has changed the model
   UnwindGuard unwinding;
   std::unique_ptr<AtFatalError> at_fatal_error;
   // Of rank 0.

@@ -67,6 +67,18 @@ TEST(SnapshotsCommand, ListsWhatAJobCanGoOnFrom) {
   EXPECT_EQ(json["generations"][0]["writer"], "rank 0 (host n, pid 1)");
 }
 
+TEST(SnapshotsCommand, ShowsTheValueOfWhatIsKeptForIt) {
+  const TemporaryFolder folder;
+  two_steps(folder);
+  set_value(list_snapshots(folder.string()).front(), 0.125);
+  const Result lines = snapshots({folder.string()});
+  EXPECT_THAT(lines.out, AllOf(HasSubstr("value"), HasSubstr("1           0.125  test")));
+  EXPECT_THAT(lines.out, HasSubstr("1           -      test")) << "the other has none";
+  const Json json = json_of(snapshots({"--json", folder.string()}));
+  EXPECT_EQ(json["snapshots"][0]["value"], 0.125);
+  EXPECT_FALSE(json["snapshots"][1].contains("value"));
+}
+
 TEST(SnapshotsCommand, SaysWhyOneIsNotWhole) {
   const TemporaryFolder folder;
   const fs::path newest = two_steps(folder);

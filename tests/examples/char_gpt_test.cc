@@ -226,8 +226,9 @@ TEST_F(CharGptJob, ThatIsAskedToStopSavesAndIsToBeStartedAgain) {
     const Result result = asked.wait();
     EXPECT_EQ(result.exit_code, 75) << result.err;
     EXPECT_FALSE(fs::exists(file("stopped"))) << "it had ended before it was asked";
-    EXPECT_GT(number_in(result.err, "stopped after step ([0-9]+): rank [01] got SIG"), 0);  // of this run, from 0
-    EXPECT_GT(number_in(result.err, "step ([0-9]+) is saved in '[^']*' \\(rank [01] got SIG"), 30);
+    EXPECT_GT(number_in(result.err, "stopped after ([0-9]+) steps: rank [01] got SIG"), 30);
+    EXPECT_EQ(number_in(result.err, "step ([0-9]+) is saved in '[^']*' \\(rank [01] got SIG"),
+              number_in(result.err, "stopped after ([0-9]+) steps: rank [01] got SIG"));
   }
   const Result again = run(job(saving));
   ASSERT_EQ(again.exit_code, 0) << again.err;

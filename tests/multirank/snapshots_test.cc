@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // A run that stopped and goes on computes what one that never stopped does.
-#include "lockstep/train/snapshots.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -9,127 +7,25 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <numeric>
 #include <optional>
 #include <stdexcept>
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/random.h"
-#include "lockstep/data/data_loader.h"
-#include "lockstep/data/tensor/batch.h"
-#include "lockstep/nn/nn.h"
-#include "lockstep/optim/adamw.h"
-#include "lockstep/optim/clip.h"
-#include "lockstep/optim/schedule.h"
-#include "lockstep/optim/sgd.h"
-#include "lockstep/train/distributed_data_parallel.h"
-#include "tests/multirank/compare.h"
+#include "lockstep/base/mutex.h"
+#include "tests/multirank/snapshot_program.h"
 #include "tests/support/child.h"
 #include "tests/support/error_of.h"
 #include "tests/support/limited_to.h"
-#include "tests/support/rank_threads.h"
 #include "tests/support/temporary_folder.h"
 
 namespace lockstep::testing {
 namespace {
 
-namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using Group = std::shared_ptr<ProcessGroup>;
-
-constexpr std::int64_t kSamples = 50, kBatch = 12, kSteps = 14;  // five batches in an epoch
-
-data::TensorDataset dataset() {
-  const Tensor x = Tensor::empty({kSamples, 5});
-  const Tensor y = Tensor::empty({kSamples, 2});
-  Generator generator(1);
-  for (float& value : x.values<float>()) value = generator.normal();
-  for (float& value : y.values<float>()) value = generator.normal();
-  return data::TensorDataset(x, y);
-}
-
-// One rank of a program that trains with dropout, AdamW, a schedule and clipped gradients, and snapshots of all of it.
-struct Program {
-  explicit Program(const Group& the_group, const fs::path& folder, const SnapshotOptions& options)
-      : group(the_group), snapshots(folder, ddp, options) {
-    snapshots.add("optimizer", optimizer);
-    snapshots.add("data", loader);
-    snapshots.add("samples", samples);
-  }
-
-  // Until `stop` steps are done; nothing is saved of the way out.
-  void train(std::int64_t stop) {
-    for (std::int64_t epoch = loader.epoch(); ddp.steps() < stop; ++epoch) {
-      loader.set_epoch(epoch);
-      for (const auto& [x, y, ids] : loader) {
-        optimizer.set_learning_rate(schedule(ddp.steps()));
-        ddp.backward(mse_loss(ddp(x, ids), y));
-        optim::clip_grad_norm(ddp.parameters(), 0.5);
-        optimizer.step();
-        optimizer.zero_grad();
-        samples += ddp.last_weight();
-        for (const std::int64_t id : ids) read.push_back(id);
-        snapshots.step();
-        if (waits) snapshots.wait();
-        if (ddp.steps() == stop) return;
-      }
-    }
-  }
-  static nn::Sequential make_model(std::uint64_t seed) {
-    nn::Sequential model{nn::Linear(5, 16), nn::Tanh(), nn::Dropout(0.3f), nn::Linear(16, 2)};
-    model.initialize(seed);
-    return model;
-  }
-
-  Group group;
-  nn::Sequential model = make_model(7 + static_cast<std::uint64_t>(group->rank()));
-  DistributedDataParallel ddp{model, group};
-  optim::AdamW optimizer{ddp.parameters(), {.lr = 0.01, .weight_decay = 0.1}};
-  optim::Schedule schedule{.peak = 0.02, .warmup = 3, .total = kSteps};
-  data::DataLoader<data::Batch> loader{
-      dataset(), data::BatchShardSampler(kSamples, group->rank(), group->size()), {.batch_size = kBatch, .workers = 1}};
-  std::int64_t samples = 0;
-  std::vector<std::int64_t> read;  // by this rank, in this run
-  bool waits = true;               // for each snapshot, so that none is left out
-  Snapshots snapshots;
-};
-
-struct Outcome {
-  std::optional<std::int64_t> restored;  // from which step
-  Values weights;                        // of rank 0
-  std::int64_t samples = 0;
-};
-
-// Goes on in `folder` to `stop` steps.
-Outcome run(int ranks, const fs::path& folder, std::int64_t stop, const SnapshotOptions& options = {.every = 4}) {
-  Outcome outcome;
-  run_ranks(ranks, [&](const Group& group) {
-    Program it(group, folder, options);
-    const auto restored = it.snapshots.restore();
-    it.train(stop);
-    EXPECT_NO_THROW(it.ddp.check_replicas());
-    if (group->rank() == 0) {
-      if (restored) outcome.restored = restored->step;
-      outcome.weights = weights_of(it.model);
-      outcome.samples = it.samples;
-    }
-  });
-  return outcome;
-}
-
-std::vector<std::string> snapshots_in(const fs::path& folder) {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with("step-")) names.push_back(name);
-  }
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
 TEST(Snapshots, WhatGoesOnComputesTheSameBits) {
   for (const int ranks : {1, 2, 3}) {
     const TemporaryFolder whole, parts;
@@ -153,6 +49,25 @@ TEST(Snapshots, GoOnAtAnotherNumberOfRanks) {
   EXPECT_EQ(last.restored, 8);
   EXPECT_EQ(last.samples, undisturbed.samples);
   expect_close(last.weights, undisturbed.weights, "3, 2 and 1 ranks");
+}
+
+TEST(Snapshots, GoOnAtFewerRanksWithEachSampleOnce) {
+  const TemporaryFolder folder;
+  Mutex mutex;
+  std::vector<std::int64_t> read;                                        // by all ranks of all runs
+  for (const auto& [ranks, stop] : {std::pair{4, 1}, {3, 3}, {2, 5}}) {  // of the five batches of an epoch
+    run_ranks(ranks, [&, until = stop](const Group& group) {
+      Program it(group, folder / "run", {.every = 1});
+      it.snapshots.restore();
+      it.train(until);
+      MutexLock lock(mutex);
+      read.insert(read.end(), it.read.begin(), it.read.end());
+    });
+  }
+  std::sort(read.begin(), read.end());
+  std::vector<std::int64_t> each(kSamples);
+  std::iota(each.begin(), each.end(), 0);
+  EXPECT_EQ(read, each);
 }
 
 TEST(Snapshots, AreKeptAsTheOptionsSay) {

@@ -62,7 +62,7 @@ std::vector<Generation> list_generations(const fs::path& folder) {
   return generations;
 }
 
-void record_generation(const fs::path& folder, const Generation& generation) {
+bool record_generation(const fs::path& folder, const Generation& generation) {
   const std::string writer = printable(generation.writer, kMostWriter);
   nlohmann::json json = {{"generation", generation.number}, {"writer", writer}, {"time", generation.time}};
   if (generation.from_step) json["from_step"] = *generation.from_step;
@@ -77,27 +77,40 @@ void record_generation(const fs::path& folder, const Generation& generation) {
   sync_folder(folder);
   if (error == EEXIST) {
     const Generation other = read_generation(path, generation.number);
-    if (other.writer == writer && other.time == generation.time) return;
+    if (other.writer == writer && other.time == generation.time) return false;
     throw InvalidArgument(
         fmt::format("snapshots: '{}' has just been taken over by {}; two jobs can't share a folder: "
                     "give this one another",
                     folder.string(), other.writer.empty() ? "another process" : other.writer));
   }
   if (error != 0) throw SystemError(fmt::format("writing '{}': link", path.string()), error);
+  return true;
 }
 
-void remove_claims(const fs::path& folder) {
+void remove_spent_records(const fs::path& folder) {
   const std::vector<std::string> names = names_in(folder);
-  bool has_removed = false;
+  std::vector<std::string> spent;
   for (const std::string& name : names) {
     std::string_view rest = name;
     const auto number = take_number(rest, kPrefix);
     // Of a number that nobody has yet it may be that of a start which is just happening.
     if (!number || !rest.starts_with(kClaim)) continue;
-    if (!std::binary_search(names.begin(), names.end(), name_of(*number))) continue;
-    has_removed = remove_name(folder / name) || has_removed;
+    if (std::binary_search(names.begin(), names.end(), name_of(*number))) spent.push_back(name);
   }
-  if (has_removed) sync_folder(folder);
+  // From the newest on: from where the furthest back of those that were seen has gone on.
+  std::vector<Generation> generations = list_generations(folder);
+  std::optional<std::int64_t> furthest_back;
+  for (auto it = generations.rbegin(); it != generations.rend(); ++it) {
+    if (!it->why_not.empty()) continue;
+    const std::int64_t from = it->from_step.value_or(-1);
+    if (furthest_back && *furthest_back <= from) {
+      spent.push_back(name_of(it->number));
+    } else {
+      furthest_back = from;
+    }
+  }
+  for (const std::string& name : spent) remove_name(folder / name);
+  if (!spent.empty()) sync_folder(folder);
 }
 
 }  // namespace lockstep::checkpoint

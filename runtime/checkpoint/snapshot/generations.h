@@ -28,9 +28,11 @@ struct Generation {
 
 // Those recorded in the folder, in order. Empty if there is no folder. SystemError.
 std::vector<Generation> list_generations(const std::filesystem::path& folder);
-// Durable once this returns. InvalidArgument if another process has recorded that number meanwhile, with its name.
-void record_generation(const std::filesystem::path& folder, const Generation& generation);
-// Removes what record_generation() of killed processes left. SystemError.
-void remove_claims(const std::filesystem::path& folder);
+// Durable once this returns. False if another process of the same start has recorded it, in a folder that both see.
+// InvalidArgument if one of another start has recorded that number meanwhile, with its name.
+bool record_generation(const std::filesystem::path& folder, const Generation& generation);
+// Removes what record_generation() of killed processes left, and records of which a later one fences all that they do:
+// it went on from the same step or an earlier one. SystemError.
+void remove_spent_records(const std::filesystem::path& folder);
 
 }  // namespace lockstep::checkpoint

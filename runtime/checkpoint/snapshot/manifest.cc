@@ -235,6 +235,7 @@ std::string to_text(const Manifest& manifest) {
                {"reason", manifest.reason},
                {"files", Json::array()},
                {"items", Json::array()}};
+  if (manifest.value) json["value"] = json_of(*manifest.value);
   for (const ManifestFile& file : manifest.files) {
     json["files"].push_back(
         {{"name", file.name}, {"bytes", file.bytes}, {"xxh3", hex(file.xxh3)}, {"owner", file.owner}});
@@ -270,6 +271,10 @@ Manifest manifest_from_text(std::string_view text) {
                     .reason = text_at(json, "reason", "it"),
                     .files = all_of<ManifestFile>(json, "files", file_of),
                     .items = all_of<ManifestItem>(json, "items", item_of)};
+  if (json.contains("value")) {
+    manifest.value = number_of(json["value"]);
+    if (!manifest.value) refuse("it: 'value'", "a number");
+  }
   check_references(manifest);
   return manifest;
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/checkpoint/snapshot/series.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -28,23 +27,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kManifest = "manifest.json";
-constexpr std::string_view kRescue = ".rescue";
-
-std::string name_of_snapshot(std::int64_t step, std::int64_t generation,
-                             std::optional<std::int64_t> survivor = std::nullopt) {
-  const std::string name = fmt::format("step-{:012}-g{:06}", step, generation);
-  return survivor ? fmt::format("{}-r{}", name, *survivor) : name;
-}
-
-// Step and generation; nothing if it is not the name of a snapshot, and `end`.
-std::optional<std::pair<std::int64_t, std::int64_t>> numbers_of(std::string_view name, std::string_view end = "") {
-  std::string_view rest = name;
-  const auto step = take_number(rest, "step-");
-  const auto generation = step ? take_number(rest, "-g") : std::nullopt;
-  const auto survivor = generation ? take_number(rest, "-r") : std::nullopt;
-  if (!generation || name != name_of_snapshot(*step, *generation, survivor) + std::string(end)) return std::nullopt;
-  return std::pair(*step, *generation);
-}
 
 // Nothing if it is not there. CorruptData, SystemError.
 std::optional<std::uint64_t> size_of_file(const fs::path& path) {
@@ -94,19 +76,6 @@ void apply_fences(FoundSnapshot& snapshot, const std::vector<Generation>& genera
   }
 }
 
-void remove_snapshot(const fs::path& snapshot) {
-  // What somebody linked here stays theirs.
-  std::error_code ignored;
-  if (!fs::is_symlink(snapshot, ignored)) {
-    // First what makes it one, so that what a crash leaves is no snapshot. Also where it is not there: whoever removed
-    // it may not have lived to sync.
-    remove_name(snapshot / kManifest);
-    sync_folder(snapshot);
-    for (const std::string& name : names_in(snapshot)) remove_name(snapshot / name);
-  }
-  remove_name(snapshot);
-}
-
 // InvalidArgument unless the run that `head` is of is the folder's newest. A survivor's disk may know of none.
 void refuse_if_fenced(const fs::path& folder, const Manifest& head, bool is_survivor) {
   bool is_recorded = is_survivor;
@@ -136,9 +105,10 @@ std::vector<FoundSnapshot> list_snapshots(const fs::path& folder) {
     const auto numbers = numbers_of(name);
     std::error_code ignored;
     if (!numbers || !fs::is_directory(folder / name, ignored)) continue;
-    FoundSnapshot snapshot{.path = folder / name, .step = numbers->first, .generation = numbers->second};
+    FoundSnapshot snapshot{.path = folder / name, .step = numbers->step, .generation = numbers->generation};
     read_manifest(snapshot);
-    if (snapshot.manifest && std::pair(snapshot.manifest->step, snapshot.manifest->generation) != *numbers) {
+    if (snapshot.manifest && std::pair(snapshot.manifest->step, snapshot.manifest->generation) !=
+                                 std::pair(numbers->step, numbers->generation)) {
       set(snapshot, SnapshotState::damaged,
           fmt::format("its manifest is that of step {} of generation {}", snapshot.manifest->step,
                       snapshot.manifest->generation));
@@ -191,7 +161,7 @@ std::int64_t newest_generation(const fs::path& folder) {
   std::int64_t newest = 0;
   for (const Generation& one : list_generations(folder)) newest = std::max(newest, one.number);
   for (const std::string& name : names_in(folder)) {
-    if (const auto numbers = numbers_of(name)) newest = std::max(newest, numbers->second);
+    if (const auto numbers = numbers_of(name)) newest = std::max(newest, numbers->generation);
   }
   return newest;
 }
@@ -227,40 +197,36 @@ Manifest write_snapshot(const fs::path& folder, Manifest head, std::span<const I
   return head;
 }
 
-bool claim_rescue(const fs::path& folder, std::int64_t step, std::int64_t generation) {
-  make_folders(folder);
-  const fs::path path = folder / (name_of_snapshot(step, generation) + std::string(kRescue));
-  const UniqueFd fd(uninterrupted([&] { return ::open(path.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666); }));
-  if (!fd && errno != EEXIST) throw SystemError(fmt::format("snapshots: making '{}'", path.string()), errno);
-  return static_cast<bool>(fd);
+void set_value(const FoundSnapshot& snapshot, double value) {
+  Manifest manifest = manifest_from_text(read_text(snapshot.path / kManifest));
+  manifest.value = value;
+  write_text(snapshot.path / kManifest, to_text(manifest));
 }
 
-void clean(const fs::path& folder, const Retention& retention) {
-  int whole = 0;
-  bool has_removed = false;
-  std::exception_ptr failure;
-  for (const FoundSnapshot& snapshot : list_snapshots(folder)) {
-    const bool is_whole = snapshot.state == SnapshotState::whole;
-    const bool is_kept = snapshot.state == SnapshotState::damaged ||
-                         (is_whole && (whole++ < retention.keep ||
-                                       (retention.keep_every > 0 && snapshot.step % retention.keep_every == 0)));
-    if (is_kept) continue;
-    try {
-      remove_snapshot(snapshot.path);
-      has_removed = true;
-    } catch (const SystemError&) {
-      if (!failure) failure = std::current_exception();
-    }
+void remove_snapshot(const fs::path& snapshot) {
+  // What somebody linked here stays theirs.
+  std::error_code ignored;
+  if (!fs::is_symlink(snapshot, ignored)) {
+    // Also where it is not there: whoever removed it may not have lived to sync.
+    remove_name(snapshot / kManifest);
+    sync_folder(snapshot);
+    for (const std::string& name : names_in(snapshot)) remove_name(snapshot / name);
   }
-  const std::int64_t newest = newest_generation(folder);
-  for (const std::string& name : names_in(folder)) {
-    // Of this generation it may be that of survivors who are just at it.
-    const auto numbers = numbers_of(name, kRescue);
-    if (numbers && numbers->second < newest) has_removed = remove_name(folder / name) || has_removed;
-  }
-  if (has_removed) sync_folder(folder);
-  remove_claims(folder);
-  if (failure) std::rethrow_exception(failure);
+  remove_name(snapshot);
+}
+
+std::string name_of_snapshot(std::int64_t step, std::int64_t generation, std::optional<std::int64_t> survivor) {
+  const std::string name = fmt::format("step-{:012}-g{:06}", step, generation);
+  return survivor ? fmt::format("{}-r{}", name, *survivor) : name;
+}
+
+std::optional<SnapshotNumbers> numbers_of(std::string_view name, std::string_view end) {
+  std::string_view rest = name;
+  const auto step = take_number(rest, "step-");
+  const auto generation = step ? take_number(rest, "-g") : std::nullopt;
+  const auto survivor = generation ? take_number(rest, "-r") : std::nullopt;
+  if (!generation || name != name_of_snapshot(*step, *generation, survivor) + std::string(end)) return std::nullopt;
+  return SnapshotNumbers{*step, *generation, survivor};
 }
 
 }  // namespace lockstep::checkpoint

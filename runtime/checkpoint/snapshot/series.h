@@ -15,6 +15,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/checkpoint/safetensors.h"
@@ -63,16 +64,20 @@ struct ItemSource {
 // record of its own is gone, and with it the folder that this job has locked.
 Manifest write_snapshot(const std::filesystem::path& folder, Manifest head, std::span<const ItemSource> items,
                         std::optional<int> survivor = std::nullopt);
-// Of the processes that call it with these numbers and one folder, true for the first alone.
-bool claim_rescue(const std::filesystem::path& folder, std::int64_t step, std::int64_t generation);
+// Notes what `snapshot`, a whole one, is worth, in its manifest: the old or the new manifest is there, whatever
+// happens. SystemError.
+void set_value(const FoundSnapshot& snapshot, double value);
+// First what makes it a snapshot, so that what a crash leaves is none. Of a link the link alone. SystemError.
+void remove_snapshot(const std::filesystem::path& snapshot);
 
-struct Retention {
-  int keep = 3;                 // the newest
-  std::int64_t keep_every = 0;  // and those whose step is a multiple; 0: no more
+// "step-000000001234-g000003", of a survivor "step-000000001234-g000003-r2".
+std::string name_of_snapshot(std::int64_t step, std::int64_t generation, std::optional<std::int64_t> survivor = {});
+struct SnapshotNumbers {
+  std::int64_t step = 0;
+  std::int64_t generation = 0;
+  std::optional<std::int64_t> survivor = std::nullopt;
 };
-// Removes whole ones that `retention` does not keep, unfinished and fenced ones. A damaged one stays to be looked at:
-// no run goes on from it, and a step written anew takes its place. Only the holder of the lock, and not while a
-// snapshot is being written. Removes what it can, then throws SystemError for the first that it could not.
-void clean(const std::filesystem::path& folder, const Retention& retention);
+// Nothing if it is not the name of a snapshot, and `end`.
+std::optional<SnapshotNumbers> numbers_of(std::string_view name, std::string_view end = "");
 
 }  // namespace lockstep::checkpoint

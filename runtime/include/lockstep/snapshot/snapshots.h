@@ -62,9 +62,11 @@ namespace lockstep {
 
 // Equal on all ranks.
 struct SnapshotOptions {
-  std::int64_t every = 0;       // steps; 0: save() alone
-  int keep = 3;                 // the newest; at least 1. An older one goes once a newer is durable
-  std::int64_t keep_every = 0;  // and those whose step is a multiple; 0: no more
+  std::int64_t every = 0;         // steps; 0: save() alone
+  int keep = 3;                   // the newest; at least 1. An older one goes once a newer is durable
+  std::int64_t keep_every = 0;    // and those whose step is a multiple; 0: no more
+  int keep_best = 0;              // and those of the best values that save_if_best() was given; 0: no more
+  bool higher_is_better = false;  // of these values
   // When a rank has died, and with any other error that ends the run, one of the others saves the last step that was
   // finished: its replica is whole.
   bool rescue = true;
@@ -82,7 +84,8 @@ struct RestoredSnapshot {
   std::int64_t step = 0;
   std::filesystem::path path;  // on the disk of `rank`
   int rank = 0;
-  int world_size = 0;  // of the run that wrote it
+  int world_size = 0;                          // of the run that wrote it
+  std::optional<double> value = std::nullopt;  // given to save_if_best()
 };
 
 template <typename T>
@@ -140,6 +143,15 @@ class LOCKSTEP_API BasicSnapshots {
   void save_behind(std::string_view reason);
   // Collective: saves now, and returns once it is durable.
   void save(std::string_view reason = "save()");
+  // Collective, after an evaluation: saves this step, as save_behind() does, if rank 0's `value` (of a loss, say) is
+  // one of the SnapshotOptions::keep_best best among the snapshots on rank 0's disk; returns whether it is. Of equal
+  // values the earlier step is better, and a NaN is none. A snapshot that this step has already is kept for its value;
+  // those that were saved otherwise have none. InvalidArgument if keep_best is 0.
+  bool save_if_best(double value);
+  // Collective, for what comes after the training: the model, and nothing else, as it was in the snapshot of the best
+  // value that any rank has; nothing if none has one. Then nothing more is saved: step() and save() throw
+  // InvalidArgument. Failure: as restore(), but that a damaged one is passed over.
+  std::optional<RestoredSnapshot> load_best_model();
   // Until what is being written is durable, or has failed, as the log says. Rank 0's alone takes time.
   void wait();
 

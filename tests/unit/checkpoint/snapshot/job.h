@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "runtime/checkpoint/snapshot/generations.h"
+#include "runtime/checkpoint/snapshot/retention.h"
 #include "runtime/checkpoint/snapshot/series.h"
 #include "runtime/checkpoint/snapshot/series_lock.h"
 
@@ -19,7 +20,7 @@ namespace lockstep::checkpoint {
 
 // The step is in its tensors and in its values.
 inline Manifest save_step(const std::filesystem::path& folder, std::int64_t step, std::int64_t generation,
-                          std::size_t elements = 4) {
+                          std::size_t elements = 4, std::optional<int> survivor = std::nullopt) {
   const std::vector<float> numbers(elements, static_cast<float>(step));
   const TensorSource tensor{
       .name = "w", .shape = {static_cast<std::int64_t>(elements)}, .bytes = std::as_bytes(std::span(numbers))};
@@ -28,8 +29,8 @@ inline Manifest save_step(const std::filesystem::path& folder, std::int64_t step
       {.item = {.name = "optimizer", .type = "AdamW", .values = {{{"steps", step}}}}, .tensors = {tensor}}};
   return write_snapshot(
       folder,
-      {.step = step, .generation = generation, .world_size = 1, .time = "now", .writer = "me", .reason = "test"},
-      items);
+      {.step = step, .generation = generation, .world_size = 1, .time = "now", .writer = "me", .reason = "test"}, items,
+      survivor);
 }
 
 // That it is whole, and has what save_step() wrote.
@@ -69,7 +70,10 @@ class Job {
   }
   // Its two halves: once the first returns, the step is durable.
   void write() { save_step(folder_, ++step_, generation_); }
-  void tidy() { clean(folder_, {.keep = 1}); }
+  void tidy() {
+    set_value(newest_whole(folder_).value(), 0.5);
+    clean(folder_, {.keep = 1});
+  }
   std::int64_t step() const { return step_; }
   std::int64_t generation() const { return generation_; }
 

@@ -8,11 +8,15 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "lockstep/base/error.h"
 #include "runtime/checkpoint/snapshot/generations.h"
+#include "runtime/checkpoint/snapshot/rescue_claim.h"
+#include "runtime/checkpoint/snapshot/retention.h"
 #include "runtime/checkpoint/snapshot/series_lock.h"
+#include "runtime/checkpoint/storage.h"
 #include "tests/support/child.h"
 #include "tests/support/error_of.h"
 #include "tests/support/sanitized.h"
@@ -173,6 +177,83 @@ TEST(Series, KeepsTheNewestAndEveryNth) {
   EXPECT_THAT(whole_steps(folder), ElementsAre(12, 11, 10, 5));
   clean(folder, {.keep = 1});
   EXPECT_THAT(whole_steps(folder), ElementsAre(12));
+}
+
+TEST(Series, ARecordGoesOnceALaterOneFencesAllThatItDoes) {
+  const TemporaryFolder folder;
+  const auto numbers = [&] {
+    std::vector<std::int64_t> all;
+    for (const Generation& it : list_generations(folder)) all.push_back(it.number);
+    return all;
+  };
+  record(folder, 1, std::nullopt);
+  save_step(folder, 4, 1);
+  save_step(folder, 8, 1);
+  record(folder, 2, 8);
+  record(folder, 3, 8);   // generation 2 has saved nothing
+  record(folder, 4, 12);  // and 3 up to 12
+  remove_spent_records(folder);
+  EXPECT_THAT(numbers(), ElementsAre(1, 3, 4));
+  EXPECT_THAT(whole_steps(folder), ElementsAre(8, 4));
+  record(folder, 5, 4);  // back behind them
+  clean(folder, {.keep = 3});
+  EXPECT_THAT(numbers(), ElementsAre(1, 5));
+  EXPECT_THAT(whole_steps(folder), ElementsAre(4));
+  record(folder, 6, std::nullopt);
+  clean(folder, {.keep = 3});
+  EXPECT_THAT(numbers(), ElementsAre(6));
+  EXPECT_EQ(newest_generation(folder), 6);
+}
+
+TEST(RescueClaim, IsOfOneProcessAndGoesToTheNextWithItsEnd) {
+  const TemporaryFolder folder;
+  bool is_saved = false;
+  const auto take = [&](const Deadline& deadline) {
+    return RescueClaim::take(
+               folder / "run", 6, 1, [&] { return is_saved; }, deadline)
+        .has_value();
+  };
+  Child child([&](const lockstep::testing::Line& line) {
+    const auto claim = RescueClaim::take(
+        folder / "run", 6, 1, [] { return false; }, Deadline::never());
+    line.tell(claim.has_value());
+    return Child::stay();
+  });
+  ASSERT_TRUE(child.told<bool>());
+  EXPECT_FALSE(take(Deadline::after(std::chrono::milliseconds(1)))) << "it has it";
+  std::thread killer([&] { ::kill(child.pid(), SIGKILL); });
+  EXPECT_TRUE(take(Deadline::never()));
+  killer.join();
+  EXPECT_TRUE(take(Deadline::never())) << "who has let it go has not saved";
+  is_saved = true;
+  EXPECT_FALSE(take(Deadline::never()));
+  remove_rescue_claims(folder / "run", 1);
+  EXPECT_TRUE(fs::exists(folder / "run/step-000000000006-g000001.rescue")) << "of this generation";
+  remove_rescue_claims(folder / "run", 2);
+  EXPECT_TRUE(fs::is_empty(folder / "run"));
+}
+
+TEST(RescueClaim, OfASurvivorThatIsKilledWhileItSavesGoesToTheNextWhoSavesAll) {
+  const TemporaryFolder folder;
+  record(folder, 1, std::nullopt);
+  const auto rescue = [&](int rank) {
+    const auto is_saved = [&] { return newest_whole(folder).has_value(); };
+    const auto claim = RescueClaim::take(folder.string(), 6, 1, is_saved, Deadline::never());
+    if (claim) save_step(folder, 6, 1, 4, rank);
+    return claim.has_value();
+  };
+  Child killed([&](const lockstep::testing::Line&) {
+    set_storage_observer([](const StorageOperation& operation) {
+      if (operation.path.filename() == "manifest.json" || operation.to.filename() == "manifest.json") ::_exit(3);
+    });
+    rescue(1);
+    return 0;
+  });
+  ASSERT_EQ(WEXITSTATUS(killed.wait()), 3);
+  EXPECT_TRUE(fs::exists(folder / "step-000000000006-g000001-r1/model.safetensors")) << "it had begun";
+  EXPECT_TRUE(rescue(2));
+  expect_step(newest_whole(folder).value());
+  EXPECT_FALSE(rescue(3)) << "it is saved";
 }
 
 TEST(Series, RemovesWhatIsUnfinishedOrFencedAndKeepsWhatIsDamagedOrNotItsOwn) {

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/checkpoint/snapshot/rescue_claim.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "runtime/base/io.h"
+#include "runtime/base/logging.h"
+#include "runtime/checkpoint/snapshot/files.h"
+#include "runtime/checkpoint/snapshot/series.h"
+#include "runtime/checkpoint/storage.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kRescue = ".rescue";
+// F_OFD_SETLKW knows no deadline.
+constexpr std::chrono::milliseconds kBetweenLooks{20};
+
+UniqueFd open_claim(const fs::path& path, int flags) {
+  return UniqueFd(uninterrupted([&] { return ::open(path.c_str(), flags | O_RDWR | O_CLOEXEC, 0666); }));
+}
+
+}  // namespace
+
+std::optional<RescueClaim> RescueClaim::take(const fs::path& folder, std::int64_t step, std::int64_t generation,
+                                             const std::function<bool()>& is_saved, const Deadline& deadline) {
+  make_folders(folder);
+  const fs::path path = folder / (name_of_snapshot(step, generation) + std::string(kRescue));
+  UniqueFd fd = open_claim(path, O_CREAT | O_EXCL);
+  const bool is_first = static_cast<bool>(fd);
+  if (!fd && errno == EEXIST) fd = open_claim(path, O_CREAT);
+  if (!fd) throw SystemError(fmt::format("snapshots: making '{}'", path.string()), errno);
+  struct flock lock {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  while (uninterrupted([&] { return ::fcntl(fd.get(), F_OFD_SETLK, &lock); }) != 0) {
+    if (errno != EAGAIN && errno != EACCES) {
+      if (is_first) return RescueClaim(std::move(fd));
+      return std::nullopt;
+    }
+    if (deadline.expired()) {
+      log_warn("snapshots: step {} is left to the process that holds '{}', and has not saved it yet", step,
+               path.string());
+      return std::nullopt;
+    }
+    std::this_thread::sleep_for(kBetweenLooks);
+  }
+  if (is_saved()) return std::nullopt;
+  return RescueClaim(std::move(fd));
+}
+
+void remove_rescue_claims(const fs::path& folder, std::int64_t generation) {
+  bool has_removed = false;
+  for (const std::string& name : names_in(folder)) {
+    const auto numbers = numbers_of(name, kRescue);
+    if (numbers && numbers->generation < generation) has_removed = remove_name(folder / name) || has_removed;
+  }
+  if (has_removed) sync_folder(folder);
+}
+
+}  // namespace lockstep::checkpoint

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// The snapshots that ranks have on their disks, and what is in the one that is taken. All of it is collective.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+#include "runtime/checkpoint/snapshot/manifest.h"
+#include "runtime/snapshot/snapshots_impl.h"
+
+namespace lockstep {
+
+// A snapshot that a rank can read.
+struct BasicSnapshots::Impl::Offer {
+  int rank = 0;
+  std::int64_t step = 0;
+  std::int64_t generation = 0;
+  std::uint64_t manifest = 0;  // a hash of it
+  std::optional<double> value = std::nullopt;
+  std::string path = {};
+
+  bool is_newer_than(const Offer& other) const {
+    // Of equal ones the lowest rank's; of one step by two generations, the later.
+    return std::tuple(step, generation, other.manifest, other.rank) >
+           std::tuple(other.step, other.generation, manifest, rank);
+  }
+};
+
+// What choose() has found.
+struct BasicSnapshots::Impl::Choice {
+  std::optional<Offer> offer = std::nullopt;
+  std::vector<Offer> damaged = {};
+};
+
+// What is in one, as every rank knows it.
+struct BasicSnapshots::Impl::Contents {
+  using Entries = std::map<std::string, SavedItem::Entry>;
+
+  checkpoint::Manifest manifest;
+  std::map<std::string, Entries> tensors;  // by item
+
+  Entries tensors_of(const checkpoint::ManifestItem& item) const {
+    const auto found = tensors.find(item.name);
+    return found == tensors.end() ? Entries() : found->second;
+  }
+};
+
+// Throws on every rank, as InvalidArgument, what the lowest rank with a text in `own` says.
+void agree(ProcessGroup& group, std::string_view what, const std::string& own);
+
+}  // namespace lockstep

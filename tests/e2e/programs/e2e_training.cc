@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// A small training job with snapshots, to be stopped, killed and started again:
+//
+//   e2e_training FOLDER WEIGHTS STEPS [BACKEND]
+//
+// Rank 0 says "at N" after every 10th step and "evaluating N" before it evaluates; the weights of a run that has come
+// to its end are in the file WEIGHTS.
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <string>
+
+#include "lockstep/base/random.h"
+#include "lockstep/comm/init/init_process_group.h"
+#include "lockstep/data/data_loader.h"
+#include "lockstep/data/tensor/batch.h"
+#include "lockstep/metrics/metrics.h"
+#include "lockstep/nn/nn.h"
+#include "lockstep/optim/adamw.h"
+#include "lockstep/train/distributed_data_parallel.h"
+#include "lockstep/train/snapshots.h"
+#include "lockstep/train/weights.h"
+
+namespace lockstep::e2e {
+namespace {
+
+constexpr std::int64_t kSamples = 480;
+
+data::TensorDataset dataset() {
+  const Tensor x = Tensor::empty({kSamples, 16});
+  const Tensor y = Tensor::empty({kSamples, 4});
+  Generator generator(1);
+  for (float& value : x.values<float>()) value = generator.normal();
+  for (float& value : y.values<float>()) value = generator.normal();
+  return data::TensorDataset(x, y);
+}
+
+void say(const std::shared_ptr<ProcessGroup>& group, const std::string& text) {
+  if (group->rank() != 0) return;
+  std::printf("%s\n", text.c_str());
+  std::fflush(stdout);
+}
+
+int run(const std::string& folder, const std::string& weights, std::int64_t steps, const std::string& backend) {
+  InitOptions init;
+  if (!backend.empty()) init.backend = backend;
+  auto group = init_process_group(init);
+  nn::Sequential model{nn::Linear(16, 64), nn::Tanh(), nn::Dropout(0.2f), nn::Linear(64, 4)};
+  model.initialize(3);
+  DistributedDataParallel ddp(model, group);
+  optim::AdamW optimizer(ddp.parameters(), {.lr = 0.001});
+  data::DataLoader<data::Batch> loader{
+      dataset(), data::BatchShardSampler(kSamples, group->rank(), group->size()), {.batch_size = 12, .workers = 1}};
+  data::DataLoader<data::Batch> held_out{
+      dataset(),
+      data::BatchShardSampler(kSamples, group->rank(), group->size(), {.shuffle = false}),
+      {.batch_size = 12}};
+  Snapshots snapshots(folder, ddp, {.every = 25});
+  snapshots.add("optimizer", optimizer);
+  snapshots.add("data", loader);
+  snapshots.restore();
+  for (std::int64_t epoch = loader.epoch(); ddp.steps() < steps && !ddp.should_stop(); ++epoch) {
+    loader.set_epoch(epoch);
+    for (const auto& [x, y, ids] : loader) {
+      ddp.backward(mse_loss(ddp(x, ids), y));
+      optimizer.step();
+      optimizer.zero_grad();
+      snapshots.step();
+      if (ddp.steps() % 10 == 0) say(group, "at " + std::to_string(ddp.steps()));
+      if (ddp.should_stop() || ddp.steps() == steps) break;
+    }
+    if (ddp.should_stop()) break;
+    say(group, "evaluating " + std::to_string(ddp.steps()));
+    Metrics metrics(*group);
+    const NoGrad no_grad;
+    model.eval();
+    for (const auto& [x, y, ids] : held_out) {
+      if (stop_requested(*group)) break;
+      metrics.add("loss", static_cast<double>(mse_loss(model(x), y).item()), 1);
+    }
+    metrics.result("loss");
+    model.train();
+  }
+  if (!ddp.should_stop()) {
+    snapshots.save("the last step");
+    save_weights(weights, ddp.module(), group);
+  }
+  // Launchers other than ours end what is left once one rank has ended with another code than 0.
+  group->barrier().wait();
+  return ddp.exit_code();
+}
+
+}  // namespace
+}  // namespace lockstep::e2e
+
+int main(int count, char** arguments) {
+  if (count < 4) {
+    std::fprintf(stderr, "e2e_training FOLDER WEIGHTS STEPS [BACKEND]\n");
+    return 2;
+  }
+  std::fprintf(stderr, "pid %d\n", static_cast<int>(getpid()));
+  return lockstep::e2e::run(arguments[1], arguments[2], std::atoll(arguments[3]), count > 4 ? arguments[4] : "");
+}

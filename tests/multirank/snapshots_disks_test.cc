@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks that have disks of their own: the newest snapshot that any of them holds is the job's.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "tests/multirank/snapshot_program.h"
+#include "tests/support/temporary_folder.h"
+
+namespace lockstep::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+constexpr const char* kStep4 = "step-000000000004-g000001";
+constexpr const char* kStep8 = "step-000000000008-g000001";
+
+// A job whose steps 4 and 8 are saved, to copy from, and what it comes to undisturbed.
+struct Saved {
+  explicit Saved(int ranks) : undisturbed(run(ranks, whole / "run", kSteps)) { run(ranks, parts / "run", 9); }
+  void give(const fs::path& disk, const char* snapshot) const {
+    fs::create_directories(disk);
+    fs::copy(parts / "run" / snapshot, disk / snapshot, fs::copy_options::recursive);
+    fs::copy(parts / "run" / "generation-000001.json", disk / "generation-000001.json",
+             fs::copy_options::skip_existing);
+  }
+  const TemporaryFolder whole, parts;
+  const Outcome undisturbed;
+};
+
+void damage(const fs::path& snapshot) {
+  std::fstream file(snapshot / "model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(-3, std::ios::end);
+  file.put('x');
+}
+
+TEST(SnapshotsOfSeveralDisks, TheNewestThatAnyRankHoldsWins) {
+  for (const int ranks : {2, 3}) {
+    const Saved saved(ranks);
+    for (int holder = 0; holder < ranks; ++holder) {
+      const TemporaryFolder folder;
+      std::vector<fs::path> disks;
+      for (int rank = 0; rank < ranks; ++rank) disks.push_back(folder / std::to_string(rank));
+      const auto at = [&](int rank) { return disks[static_cast<std::size_t>(rank % ranks)]; };
+      saved.give(at(holder), kStep8);
+      saved.give(at(holder + 1), kStep4);  // older; with 3 ranks the last one has none
+      const Outcome last = run_on(disks, kSteps);
+      EXPECT_EQ(last.restored, 8) << ranks << " ranks, held by " << holder;
+      EXPECT_EQ(last.weights, saved.undisturbed.weights) << ranks << " ranks, held by " << holder;
+      EXPECT_EQ(last.samples, saved.undisturbed.samples);
+      EXPECT_EQ(snapshots_in(disks[0]).back(), "step-000000000012-g000002") << "rank 0 writes";
+    }
+  }
+}
+
+TEST(SnapshotsOfSeveralDisks, ADamagedOneIsPassedOverForAnothersWholeOne) {
+  const Saved saved(3);
+  for (int holder = 0; holder < 3; ++holder) {
+    const TemporaryFolder folder;
+    const std::vector<fs::path> disks{folder / "0", folder / "1", folder / "2"};
+    const auto at = [&](int rank) { return disks[static_cast<std::size_t>(rank % 3)]; };
+    saved.give(at(holder), kStep8);
+    damage(at(holder) / kStep8);
+    saved.give(at(holder + 1), kStep4);
+    const Outcome last = run_on(disks, kSteps);
+    EXPECT_EQ(last.restored, 4) << holder;
+    EXPECT_EQ(last.weights, saved.undisturbed.weights) << holder;
+  }
+  // The same step whole on another disk.
+  const TemporaryFolder folder;
+  saved.give(folder / "0", kStep8);
+  saved.give(folder / "2", kStep8);
+  damage(folder / "0" / kStep8);
+  EXPECT_EQ(run_on({folder / "0", folder / "1", folder / "2"}, 9).restored, 8);
+}
+
+TEST(SnapshotsOfSeveralDisks, ADiskThatWasAwayBringsNothingBackThatTheJobHasLeft) {
+  const Saved saved(2);
+  const TemporaryFolder folder;
+  saved.give(folder / "away", kStep8);
+  saved.give(folder / "0", kStep4);
+  // Without that disk the job goes on from step 4, and is at step 5.
+  EXPECT_EQ(run_on({folder / "0", folder / "1"}, 5).restored, 4);
+  EXPECT_EQ(run_on({folder / "0", folder / "away"}, 6).restored, 4) << "step 8 is of another history";
+  EXPECT_EQ(run_on({folder / "0", folder / "away"}, kSteps).restored, 4);
+}
+
+TEST(SnapshotsOfSeveralDisks, WhatASurvivorHasSavedGoesOnceANewerOneIsThere) {
+  const Saved saved(2);
+  const TemporaryFolder folder;
+  const std::vector<fs::path> disks{folder / "0", folder / "1"};
+  EXPECT_ANY_THROW(run_ranks(2, [&](const Group& group) {
+    Program it(group, disks[static_cast<std::size_t>(group->rank())], {.every = 4, .rescue = group->rank() == 1});
+    it.snapshots.restore();
+    it.train(6);
+    group->barrier().wait();
+    if (group->rank() == 0) throw std::runtime_error("this rank dies");
+    it.train(kSteps);
+  }));
+  const std::string rescued = "step-000000000006-g000001-r1";
+  EXPECT_THAT(snapshots_in(disks[1]), ElementsAre(rescued, "step-000000000006-g000001.rescue"));
+  EXPECT_EQ(run_on(disks, 10).restored, 6);
+  EXPECT_THAT(snapshots_in(disks[1]), ElementsAre(rescued)) << "the job has gone on from it";
+  const Outcome last = run_on(disks, kSteps);
+  EXPECT_EQ(last.restored, 8);
+  EXPECT_THAT(snapshots_in(disks[1]), IsEmpty());
+  EXPECT_EQ(last.weights, saved.undisturbed.weights);
+}
+
+TEST(SnapshotsOfSeveralDisks, NothingIsMadeOnDisksThatHaveNone) {
+  const TemporaryFolder folder;
+  run_on({folder / "0", folder / "1"}, 5);
+  EXPECT_THAT(snapshots_in(folder / "0"), ElementsAre(kStep4));
+  EXPECT_FALSE(fs::exists(folder / "1"));
+}
+
+}  // namespace
+}  // namespace lockstep::testing
