@@ -122,12 +122,25 @@ struct RunCommand {
               "Accepted for torchrun's sake, without an effect");
     text_flag(app, "--rdzv-conf", raw.rdzv_conf, "join_timeout=SECONDS",
               "torchrun's spelling of --rdzv-timeout (also timeout=SECONDS)");
+    text_flag(app, "-H,--host", raw.hosts, "HOST[:SLOTS],...",
+              "Start a launcher on each of these hosts through a remote shell, with so many\nranks each; without SLOTS "
+              "as --nproc-per-node says. -n takes the first N slots");
+    text_flag(app, "--hostfile", raw.hostfile, "FILE",
+              "The same from a file as Open MPI has it: lines 'HOST slots=N', comments\nbehind #");
+    text_flag(app, "--rsh", options.rsh, "COMMAND",
+              "The remote shell, which gets HOST and a command. Default\n'ssh -o BatchMode=yes'");
+    app.add_option("-x", options.exported,
+                   "A variable that travels to the hosts, as it is here or as given; may come\nagain")
+        ->option_text("NAME[=VALUE]")
+        ->allow_extra_args(false);
     text_flag(app, "--max-restarts", raw.max_restarts, "0", "Restarts after a failure; only 0 so far");
     app.add_flag("--standalone", standalone, "Accepted for torchrun's sake: a job of one host always is");
   }
 
   // `own`: from "--" on.
-  Command result(const std::vector<std::string>& own, const Environment& environment) {
+  Command result(const std::vector<std::string>& own, const std::vector<std::string>& arguments,
+                 const Environment& environment) {
+    options.arguments = arguments;
     options.command = app.remaining();
     if (!options.command.empty()) {
       if (const auto& first = options.command.front(); first.size() > 1 && first.front() == '-') {
@@ -245,6 +258,7 @@ Command parse_command_line(const std::vector<std::string>& arguments, const Envi
   app.footer(general_help());
   app.set_version_flag("--version", "lockstep " LOCKSTEP_VERSION);
   RunCommand run(app);
+  CLI::App* const agent = app.add_subcommand("agent")->group("");  // for `lockstep run -H` alone
   DoctorCommand doctor(app);
   SnapshotsCommand snapshots(app);
   CLI::App& store = *app.add_subcommand("store", "The rendezvous store by itself: lockstep store serve");
@@ -285,7 +299,8 @@ Command parse_command_line(const std::vector<std::string>& arguments, const Envi
     std::replace(text.begin(), text.end(), '\n', ' ');
     return usage_error(command(), fmt::format("{}; see lockstep{} --help", text, command()));
   }
-  if (run.app.parsed()) return run.result({mark, arguments.end()}, environment);
+  if (agent->parsed()) return AgentOptions{};
+  if (run.app.parsed()) return run.result({mark, arguments.end()}, arguments, environment);
   if (mark != arguments.end()) return usage_error(command(), "'--' is of lockstep run only");
   if (doctor.app.parsed()) return doctor.result();
   if (snapshots.app.parsed()) return snapshots.result();

@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "launcher/hosts/host_list.h"
 #include "lockstep/base/environment.h"
 #include "runtime/net/address.h"
 #include "runtime/store/server/tcp_store_server.h"
@@ -42,6 +43,14 @@ struct RunOptions {
   net::HostPort endpoint;                           // where node rank 0 serves the job's store
   std::string run_id;                               // --rdzv-id: who names another is turned away
   std::chrono::milliseconds rdzv_timeout{300'000};  // for all hosts to come
+  // From one place: hosts on which this command starts a launcher each.
+  std::vector<HostEntry> hosts;
+  std::string hostfile;                // path; empty: `hosts` are all
+  std::string rsh;                     // the remote shell's words; empty: ssh
+  std::vector<std::string> exported;   // -x: NAME or NAME=VALUE
+  std::vector<std::string> arguments;  // of this command, as typed
+
+  bool starts_launchers() const { return !hosts.empty() || !hostfile.empty(); }
   std::vector<std::string> devices;      // --devices: GPUs of the ranks, by index or UUID; empty: all that are visible
   bool oversubscribe_gpu = false;        // several ranks on one GPU
   bool torch_store = false;              // serve torch's protocol there, without a secret
@@ -74,6 +83,9 @@ struct SnapshotsOptions {
   bool json = false;
 };
 
+// `lockstep agent`, which `lockstep run -H` starts on each host: it reads how to start from its standard input.
+struct AgentOptions {};
+
 // Nothing to run: print `out` on stdout, `err` on stderr, and leave with `exit_code`.
 struct Answer {
   int exit_code = 0;
@@ -81,7 +93,7 @@ struct Answer {
   std::string err;
 };
 
-using Command = std::variant<RunOptions, ServeOptions, DoctorOptions, SnapshotsOptions, Answer>;
+using Command = std::variant<RunOptions, ServeOptions, DoctorOptions, SnapshotsOptions, AgentOptions, Answer>;
 
 // `arguments` without the program's own name. Of `environment` torchrun's variables PET_* count, for flags of
 // `lockstep run` that are not given.

@@ -8,10 +8,12 @@
 #include <numeric>
 
 #include "launcher/hosts/agent_control.h"
+#include "launcher/hosts/agent_start.h"
 #include "launcher/hosts/agents.h"
 #include "launcher/run/host_parts.h"
 #include "launcher/run/job_report.h"
 #include "launcher/run/run_stores.h"
+#include "launcher/system.h"
 #include "lockstep/base/error.h"
 #include "lockstep/rendezvous/roster.h"
 #include "runtime/base/exit_code.h"
@@ -54,12 +56,17 @@ HostFacts look_at_this_host(const RunOptions& options, const Environment& enviro
 }
 
 // Serves the job's store if that is for this host to do; nothing if not.
-std::unique_ptr<RunStores> serve_store(const RunOptions& options, Contract& contract, WakingQueue<AgentNews>& news) {
+// `everywhere`: at every address of this host, since its name may mean loopback on the host itself.
+std::unique_ptr<RunStores> serve_store(const RunOptions& options, Contract& contract, bool everywhere,
+                                       WakingQueue<AgentNews>& news) {
   if (options.node_rank.value_or(0) != 0) return nullptr;
   contract.run_id = fmt::format("{}-{}", options.run_id.empty() ? "run" : options.run_id, random_hex(8));
   try {
-    return std::make_unique<RunStores>(options, RunStores::Place{.listen = options.endpoint, .run_id = options.run_id},
-                                       contract, [&news](const membership::MemberNews& of) { news.put(of); });
+    return std::make_unique<RunStores>(
+        options,
+        RunStores::Place{.listen = {everywhere ? "" : options.endpoint.host, options.endpoint.port},
+                         .run_id = options.run_id},
+        contract, [&news](const membership::MemberNews& of) { news.put(of); });
   } catch (const InvalidArgument& error) {
     if (!options.node_rank) return nullptr;  // the endpoint's address is another host's, which serves it
     throw InvalidArgument(fmt::format("--node-rank 0 serves the job's store at --rdzv-endpoint {}: {}",
@@ -103,13 +110,14 @@ std::string describe_start(const JobPlan& plan, int node_rank) {
                      rendezvous::describe_ranks(ranks), world_size(plan.hosts));
 }
 
-MakeControl control_of(const RunOptions& options, const Environment& environment, const JobPlan& plan, Agents& agents,
-                       WakingQueue<AgentNews>& news) {
+MakeControl control_of(const RunOptions& options, const Environment& environment, const JobPlan& plan, bool speaks,
+                       Agents& agents, WakingQueue<AgentNews>& news) {
   const int requeue = options.requeue_exit_code ? *options.requeue_exit_code : requeue_exit_code(environment);
-  return [&options, &plan, &agents, &news, requeue](auto facts) -> std::unique_ptr<JobControl> {
+  return [&options, &plan, &agents, &news, requeue, speaks](auto facts) -> std::unique_ptr<JobControl> {
     if (agents.node_rank() != 0) {
       return std::make_unique<OtherHost>(
-          OtherHost::Options{.hosts = plan.hosts, .node_rank = agents.node_rank(), .requeue_exit_code = requeue},
+          OtherHost::Options{
+              .hosts = plan.hosts, .node_rank = agents.node_rank(), .requeue_exit_code = requeue, .speaks = speaks},
           agents, news);
     }
     // Of a rank on another host that has not ended nothing but its host is known here.
@@ -126,11 +134,13 @@ MakeControl control_of(const RunOptions& options, const Environment& environment
 
 }  // namespace
 
-int start_several_hosts(const RunOptions& options, const Environment& environment) {
+int start_several_hosts(RunOptions options, const Environment& environment, AgentInput* input) {
   JobOptions job_options{.keep_last_lines = true};
   Contract& contract = job_options.contract = contract_of(options);
-  contract.store_secret = secret_of(options, environment);
+  contract.store_secret = input != nullptr ? input->secret() : secret_of(options, environment);
+  job_options.reads_input = input == nullptr;
   HostParts parts;
+  if (input != nullptr) input->watch();
   WakingQueue<AgentNews> news;
   std::unique_ptr<RunStores> stores;
   std::unique_ptr<Agents> agents;
@@ -139,8 +149,14 @@ int start_several_hosts(const RunOptions& options, const Environment& environmen
   {
     // No rank is there yet: a signal ends this process as any other.
     const SignalsLetThrough until_the_start(parts.signals);
-    const HostFacts facts = look_at_this_host(options, environment, preparation);
-    stores = serve_store(options, contract, news);
+    HostFacts facts = look_at_this_host(options, environment, preparation);
+    if (input != nullptr && !input->problem.empty()) {
+      facts.problem = input->problem;
+      facts.exit_code = kExitUsage;
+    }
+    stores = serve_store(options, contract, input != nullptr, news);
+    if (stores && options.endpoint.port == 0) options.endpoint.port = stores->address().port;
+    if (stores && input != nullptr) print_error(fmt::format("{}{}", kServesLine, options.endpoint.port));
     agents = join_agents(options, environment, contract, stores != nullptr, news);
     plan = agents->meet(facts, {.run_id = contract.run_id,
                                 .master_addr = contract.master_addr,
@@ -148,7 +164,10 @@ int start_several_hosts(const RunOptions& options, const Environment& environmen
                                 .torch_store = contract.torch_store});
   }
   int code = plan.exit_code;
-  for (const auto& problem : plan.problems) parts.console.message(problem);
+  const bool speaks = input == nullptr || agents->node_rank() == 0;
+  for (const auto& problem : plan.problems) {
+    if (speaks) parts.console.message(problem);
+  }
   if (code == 0) {
     contract.hosts = plan.hosts;
     contract.node_rank = agents->node_rank();
@@ -164,7 +183,7 @@ int start_several_hosts(const RunOptions& options, const Environment& environmen
     parts.console.message(describe_start(plan, agents->node_rank()));
     agents->start();
     code = run_ranks(options, preparation, std::move(job_options), environment, parts,
-                     control_of(options, environment, plan, *agents, news));
+                     control_of(options, environment, plan, speaks, *agents, news));
   }
   agents.reset();
   if (stores) stores->wait_until_idle(Deadline::after(kOthersLeave));

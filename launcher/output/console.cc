@@ -60,6 +60,10 @@ void Console::line(Stream stream, int rank, std::string_view text) {
   }
 }
 
+void Console::line_of_host(Stream stream, std::string_view host, std::string_view text) {
+  put_line(stream, fmt::format("[{}] ", host), text);
+}
+
 void Console::redraw(Stream stream, std::string_view text) {
   bar_stream_ = stream;
   Sink& target = sink(stream);

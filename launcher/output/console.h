@@ -30,6 +30,8 @@ class Console {
   // A line of a rank's, without its end: "[rank 2] text", and "[rank 2] [lockstep] text" for what the library in it
   // logs.
   void line(Stream stream, int rank, std::string_view text);
+  // A line of another host's launcher: "[host1] text".
+  void line_of_host(Stream stream, std::string_view host, std::string_view text);
   // A redraw of rank 0's progress bar.
   void redraw(Stream stream, std::string_view text);
   // The launcher's own word: "lockstep run: text", on stderr. It stands below the last state of the bar, which becomes

@@ -30,6 +30,7 @@ struct JobOptions {
   std::vector<std::string> command = {};  // argv of every rank
   std::string log_dir = {};               // empty: output goes to the console
   std::chrono::milliseconds grace{700};
+  bool reads_input = true;       // rank 0 reads this process's standard input, unless that is a terminal
   bool keep_last_lines = false;  // of each rank's stderr, where it goes to the console
   Contract contract = {};
   // Who has registered with the job's store; nothing if it is another host's, or doesn't answer.

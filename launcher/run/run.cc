@@ -5,6 +5,7 @@
 
 #include <cerrno>
 
+#include "launcher/hosts/remote_hosts.h"
 #include "launcher/hosts/several_hosts.h"
 #include "launcher/run/host_parts.h"
 #include "launcher/run/one_host.h"
@@ -72,9 +73,11 @@ int start_one_host(const RunOptions& options, const Environment& environment) {
   });
 }
 
-int start(const RunOptions& options) {
+int start(const RunOptions& options, AgentInput* input) {
   const auto environment = Environment::of_process();
   try {
+    if (input != nullptr) return start_several_hosts(options, environment, input);
+    if (options.starts_launchers()) return start_remote_hosts(options, environment);
     return options.nodes > 1 ? start_several_hosts(options, environment) : start_one_host(options, environment);
   } catch (const ExecError& error) {
     const bool wrong_format = error.error_number() == ENOEXEC;
@@ -98,12 +101,10 @@ std::string remedy(const SystemError& error) {
   }
 }
 
-}  // namespace
-
-int run_command(const RunOptions& options) {
+int run(const RunOptions& options, AgentInput* input) {
   set_log_label("run");  // for what is logged while there is no console
   try {
-    return start(options);
+    return start(options, input);
   } catch (const InvalidArgument& error) {
     return complain(kExitUsage, error.what());
   } catch (const SystemError& error) {
@@ -112,5 +113,11 @@ int run_command(const RunOptions& options) {
     return complain(kExitInternal, error.what());
   }
 }
+
+}  // namespace
+
+int run_command(const RunOptions& options) { return run(options, nullptr); }
+
+int run_as_agent(const RunOptions& options, AgentInput& input) { return run(options, &input); }
 
 }  // namespace lockstep::launcher

@@ -3,11 +3,14 @@
 #pragma once
 
 #include "launcher/command_line.h"
+#include "launcher/hosts/agent_input.h"
 
 namespace lockstep::launcher {
 
 // Finds the program, hosts the store, runs the ranks. Returns the exit code; says on stderr what went wrong.
 // The process must have one thread still.
 int run_command(const RunOptions& options);
+// The same as one of the launchers that another `lockstep run` has started; `input` is its word.
+int run_as_agent(const RunOptions& options, AgentInput& input);
 
 }  // namespace lockstep::launcher

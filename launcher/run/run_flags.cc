@@ -66,6 +66,30 @@ std::string interpret_nodes(const RawRunFlags& raw, RunOptions& options) {
   return {};
 }
 
+std::string interpret_hosts(const RawRunFlags& raw, RunOptions& options) {
+  if (raw.hosts.empty() && raw.hostfile.empty()) {
+    if (!options.rsh.empty() || !options.exported.empty()) {
+      return "--rsh and -x are for hosts that -H or --hostfile names; give one of these";
+    }
+    return {};
+  }
+  if (!raw.hosts.empty() && !raw.hostfile.empty()) return "-H and --hostfile both name the hosts; give one of them";
+  if (!raw.nnodes.empty() || !raw.node_rank.empty()) {
+    return "-H and --hostfile give the hosts their number and node ranks; leave out --nnodes and --node-rank";
+  }
+  for (const std::string& wish : options.exported) {
+    if (wish.empty() || wish.front() == '=') return fmt::format("-x {}: give NAME or NAME=VALUE", wish);
+  }
+  try {
+    if (!raw.hosts.empty()) options.hosts = parse_hosts(raw.hosts);
+    if (!raw.rdzv_endpoint.empty()) options.endpoint = net::parse_host_port(raw.rdzv_endpoint, std::uint16_t{0});
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  options.hostfile = raw.hostfile;
+  return {};
+}
+
 std::string interpret_rendezvous(const RawRunFlags& raw, RunOptions& options) {
   if (!raw.rdzv_backend.empty() && raw.rdzv_backend != "static" && raw.rdzv_backend != "c10d") {
     return fmt::format(
@@ -84,6 +108,7 @@ std::string interpret_rendezvous(const RawRunFlags& raw, RunOptions& options) {
     options.rdzv_timeout = *seconds;
   }
   options.run_id = raw.rdzv_id;
+  if (auto problem = interpret_hosts(raw, options); !problem.empty()) return problem;
   if (options.nodes == 1) return {};
   if (options.ranks) {
     return fmt::format("-n {}: with --nnodes {} each host says its own number of ranks: --nproc-per-node",
@@ -113,6 +138,7 @@ std::string interpret_rendezvous(const RawRunFlags& raw, RunOptions& options) {
 }  // namespace
 
 void take_variables(const Environment& environment, RawRunFlags& raw) {
+  if (!raw.hosts.empty() || !raw.hostfile.empty()) return;  // they speak of a launcher on one of the hosts
   const std::pair<const char*, std::string*> variables[] = {{"PET_NNODES", &raw.nnodes},
                                                             {"PET_NODE_RANK", &raw.node_rank},
                                                             {"PET_MASTER_ADDR", &raw.master_addr},

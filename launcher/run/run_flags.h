@@ -16,6 +16,8 @@ struct RawRunFlags {
   std::string ranks;
   std::string nnodes;
   std::string node_rank;
+  std::string hosts;
+  std::string hostfile;
   std::string rdzv_endpoint;
   std::string rdzv_id;
   std::string rdzv_timeout;

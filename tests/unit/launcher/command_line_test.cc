@@ -94,7 +94,7 @@ TEST(CommandLine, WhatFollowsTheProgramIsTheProgramS) {
 
 TEST(CommandLine, RefusesUnknownFlagsByName) {
   EXPECT_NE(refused({"run", "--bogus", "p"}).find("unknown flag --bogus"), std::string::npos);
-  EXPECT_NE(refused({"run", "-n", "2", "-x"}).find("unknown flag -x"), std::string::npos);
+  EXPECT_NE(refused({"run", "-n", "2", "-y"}).find("unknown flag -y"), std::string::npos);
   EXPECT_NE(refused({"--bogus"}).find("--bogus"), std::string::npos);
   EXPECT_NE(refused({"bogus", "-n", "2", "x"}).find("'bogus' is no command; there are run,"), std::string::npos);
 }
@@ -182,6 +182,30 @@ TEST(CommandLine, TorchrunsVariablesCountWhereTheFlagIsNotGiven) {
   EXPECT_EQ(
       parsed_with({"run", "p"}, {{"PET_NNODES", "2"}, {"PET_MASTER_ADDR", "h"}, {"PET_MASTER_PORT", "9"}}).endpoint,
       (net::HostPort{"h", 9}));
+}
+
+TEST(CommandLine, ReadsHostsThatItStartsLaunchersOn) {
+  const auto options = parsed({"run", "-H", "a:2,b", "--rsh", "ssh -p 22", "-x", "A", "-x", "B=1", "./p", "-x"});
+  EXPECT_EQ(options.hosts, (std::vector<HostEntry>{{"a", 2}, {"b", {}}}));
+  EXPECT_EQ(options.rsh, "ssh -p 22");
+  EXPECT_EQ(options.exported, (Arguments{"A", "B=1"}));
+  EXPECT_EQ(options.command, (Arguments{"./p", "-x"}));
+  EXPECT_EQ(options.arguments.front(), "run");
+  EXPECT_TRUE(options.starts_launchers());
+  EXPECT_EQ(parsed({"run", "--hostfile", "f", "--rdzv-endpoint=h", "p"}).endpoint, (net::HostPort{"h", 0}));
+  EXPECT_EQ(parsed_with({"run", "-H", "a", "p"}, {{"PET_NNODES", "3"}, {"PET_NODE_RANK", "1"}}).nodes, 1);
+  EXPECT_FALSE(parsed({"run", "p"}).starts_launchers());
+  EXPECT_TRUE(std::holds_alternative<AgentOptions>(parse_command_line({"agent"})));
+}
+
+TEST(CommandLine, RefusesWrongHosts) {
+  EXPECT_NE(refused({"run", "-H", "a:0", "p"}).find("'0' is no number of slots"), std::string::npos);
+  EXPECT_NE(refused({"run", "-H", "a,-b", "p"}).find("'-b' is no name of a host"), std::string::npos);
+  EXPECT_NE(refused({"run", "-H", "a", "--hostfile", "f", "p"}).find("give one of them"), std::string::npos);
+  EXPECT_NE(refused({"run", "-H", "a", "--nnodes=1", "p"}).find("leave out --nnodes"), std::string::npos);
+  EXPECT_NE(refused({"run", "-x", "A", "p"}).find("-H or --hostfile"), std::string::npos);
+  EXPECT_NE(refused({"run", "--rsh", "ssh", "p"}).find("-H or --hostfile"), std::string::npos);
+  EXPECT_NE(refused({"run", "-H", "a", "-x", "=1", "p"}).find("give NAME or NAME=VALUE"), std::string::npos);
 }
 
 TEST(CommandLine, RefusesWrongValuesOfSeveralHosts) {

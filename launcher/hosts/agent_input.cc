@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/hosts/agent_input.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <utility>
+#include <variant>
+
+#include "launcher/command_line.h"
+#include "launcher/run/run.h"
+#include "launcher/system.h"
+#include "lockstep/base/error.h"
+#include "runtime/base/io.h"
+#include "runtime/base/quiet_thread.h"
+
+namespace lockstep::launcher {
+namespace {
+
+using namespace std::chrono_literals;
+
+// After SIGTERM, for ranks that save.
+constexpr auto kSaveLimit = 25s;
+constexpr std::size_t kMostLineBytes = 4096;
+
+InvalidArgument not_ours() {
+  return InvalidArgument(
+      "`lockstep agent` is started by `lockstep run -H`, which writes to its standard input; start "
+      "that one instead");
+}
+
+}  // namespace
+
+AgentInput::AgentInput() {
+  const auto size = bytes_of_start(read_line());
+  if (!size) throw not_ours();
+  std::string bytes(*size, '\0');
+  for (std::size_t have = 0; have < bytes.size();) {
+    const auto count = uninterrupted([&] { return read(STDIN_FILENO, bytes.data() + have, bytes.size() - have); });
+    if (count <= 0) throw not_ours();
+    have += static_cast<std::size_t>(count);
+  }
+  auto start = decode_agent_start(bytes);
+  if (!start) throw not_ours();
+  start_ = std::move(*start);
+  secret_ = store::Secret::parse(start_.secret);
+}
+
+AgentInput::~AgentInput() {
+  leaving_.notify();
+  if (thread_.joinable()) thread_.join();
+}
+
+// Byte by byte: what comes behind it is for later. Empty at the input's end.
+std::string AgentInput::read_line() {
+  std::string line;
+  for (char byte = 0; line.size() < kMostLineBytes; line += byte) {
+    if (uninterrupted([&] { return read(STDIN_FILENO, &byte, 1); }) != 1) return {};
+    if (byte == '\n') break;
+  }
+  return line;
+}
+
+std::string AgentInput::await_endpoint() {
+  while (true) {
+    const std::string line = read_line();
+    if (line.empty()) throw not_ours();
+    if (line.starts_with(kEndpointLine)) return line.substr(kEndpointLine.size());
+    if (line.starts_with(kSignalLine)) raise(std::atoi(line.c_str() + kSignalLine.size()));
+  }
+}
+
+void AgentInput::watch() {
+  thread_ = start_quiet_thread([this] { follow(); });
+}
+
+void AgentInput::follow() {
+  const auto wait = [this](bool for_input, int milliseconds) {
+    pollfd entries[] = {{leaving_.fd(), POLLIN, 0}, {for_input ? STDIN_FILENO : -1, POLLIN, 0}};
+    uninterrupted([&] { return poll(entries, 2, milliseconds); });
+    return entries[0].revents == 0;
+  };
+  while (wait(true, -1)) {
+    const std::string line = read_line();
+    if (line.starts_with(kSignalLine)) kill(getpid(), std::atoi(line.c_str() + kSignalLine.size()));
+    if (!line.empty()) continue;
+    print_error(
+        "lockstep agent: the `lockstep run` that started this one has gone, or the connection with it; ending the "
+        "ranks");
+    kill(getpid(), SIGTERM);
+    if (wait(false, static_cast<int>(std::chrono::milliseconds(kSaveLimit).count()))) kill(getpid(), SIGTERM);
+    wait(false, -1);
+    return;
+  }
+}
+
+int agent_command() {
+  try {
+    AgentInput input;
+    const AgentStart& start = input.start();
+    for (const auto& variable : start.variables) {
+      const auto equals = variable.find('=');
+      if (equals != std::string::npos) {
+        setenv(variable.substr(0, equals).c_str(), variable.c_str() + equals + 1, 1);
+      }
+    }
+    if (chdir(start.folder.c_str()) != 0) {
+      input.problem = fmt::format(
+          "can't start the ranks in the folder {}: {}; they start where `lockstep run -H` was "
+          "started, which each host must have",
+          start.folder, errno_text(errno));
+    }
+    auto command = parse_command_line(start.arguments);
+    auto* options = std::get_if<RunOptions>(&command);
+    if (options == nullptr) throw not_ours();
+    options->nodes = start.nodes;
+    options->node_rank = start.node_rank;
+    options->nproc_per_node = start.nproc_per_node;
+    options->ranks.reset();
+    print_error(kHereLine);
+    const bool waits = start.endpoint.ends_with(":0") && start.node_rank != 0;
+    options->endpoint = net::parse_host_port(waits ? input.await_endpoint() : start.endpoint);
+    if (options->master_addr == RunOptions{}.master_addr) options->master_addr = options->endpoint.host;
+    return run_as_agent(*options, input);
+  } catch (const Error& error) {
+    print_error(fmt::format("lockstep agent: {}", error.what()));
+    return kExitUsage;
+  }
+}
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// The standard input of `lockstep agent`: how to start, and then the word of the `lockstep run -H` that started it.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "launcher/hosts/agent_start.h"
+#include "lockstep/base/environment.h"
+#include "runtime/base/event_fd.h"
+#include "runtime/store/secret.h"
+
+#include <thread>
+
+namespace lockstep::launcher {
+
+class AgentInput {
+ public:
+  // Reads how to start. Throws InvalidArgument if that is not what stands there, or it ends too early.
+  AgentInput();
+  // Ends the thread of watch().
+  ~AgentInput();
+  AgentInput(const AgentInput&) = delete;
+  AgentInput& operator=(const AgentInput&) = delete;
+
+  const AgentStart& start() const { return start_; }
+  const store::Secret& secret() const { return *secret_; }
+  // Waits for the line "endpoint HOST:PORT". Throws as the constructor.
+  std::string await_endpoint();
+  // From now on a thread turns each line "signal N" into that signal of this process, and the input's end into SIGTERM,
+  // and into another one once the ranks have had time to save.
+  void watch();
+
+  // Why the ranks can't start in AgentStart::folder; empty: they can.
+  std::string problem;
+
+ private:
+  std::string read_line();
+  void follow();
+
+  AgentStart start_;
+  std::optional<store::Secret> secret_;
+  EventFd leaving_;
+  std::thread thread_;
+};
+
+// `lockstep agent`.
+int agent_command();
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// `lockstep run -H` on three hosts, through a remote shell that enters them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <memory>
+
+#include "runtime/store/secret.h"
+#include "tests/support/leftovers.h"
+#include "tests/support/network_namespaces.h"
+#include "tests/support/process.h"
+#include "tests/support/temporary_folder.h"
+
+namespace lockstep::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+using Words = std::vector<std::string>;
+
+constexpr int kHosts = 3;
+
+class RemoteHosts : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const std::string reason = NetworkHosts::why_not();
+    if (!reason.empty()) GTEST_SKIP() << reason;
+    hosts_ = std::make_unique<NetworkHosts>(kHosts);
+    std::string script =
+        "#!/bin/sh\nprintf '%s\\n' \"$@\" >>" + seen() + "\nenv >>" + seen() + "\nhost=$1\nshift\ncase $host in\n";
+    for (int host = 0; host < kHosts; ++host) {
+      script += NetworkHosts::address(host) + ") exec env -i PATH=\"$PATH\"";
+      for (const auto& word : hosts_->command(host, {})) script += " " + word;
+      script += " \"$@\" ;;\n";
+    }
+    folder_.write("shell", script + "esac\necho \"no route to $host\" >&2\nexit 255\n", 0700);
+  }
+
+  std::string shell() const { return (folder_ / "shell").string(); }
+  // What the remote shell was given, on its command lines and in its environment.
+  std::string seen() const { return (folder_ / "seen").string(); }
+  // "[10.77.0.11] ".
+  static std::string prefix(int host) { return "[" + NetworkHosts::address(host) + "] "; }
+  static std::string hosts_with_slots(int first, int second, int third) {
+    return NetworkHosts::address(0) + ":" + std::to_string(first) + "," + NetworkHosts::address(1) + ":" +
+           std::to_string(second) + "," + NetworkHosts::address(2) + ":" + std::to_string(third);
+  }
+
+  Process launch(const Words& flags, const Words& program, const Variables& extra = {}) const {
+    Words command = {LOCKSTEP_PROGRAM, "run", "--rsh", shell()};
+    command.insert(command.end(), flags.begin(), flags.end());
+    command.push_back("--");
+    command.insert(command.end(), program.begin(), program.end());
+    return Process({.command = command, .environment = extra, .folder = folder_.string()});
+  }
+
+  const TemporaryFolder folder_;
+  std::unique_ptr<NetworkHosts> hosts_;
+};
+
+TEST_F(RemoteHosts, TrainAsOneProcessDoesAndTheSecretIsNowhereToBeSeen) {
+  const std::string secret = store::Secret::random().hex();
+  auto launcher = launch({"-H", hosts_with_slots(3, 1, 2)}, {RAW_GRADIENTS}, {{"LOCKSTEP_STORE_SECRET", secret}});
+  const Result result = launcher.wait();
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr(prefix(0) + "[rank 0] "));
+  EXPECT_THAT(result.out, HasSubstr("6 replicas, all bit-equal; weights equal those of one process"));
+  EXPECT_THAT(result.err, HasSubstr(prefix(2) + "lockstep run: host2 (node rank 2 of 3): ranks 4 and 5 of 6"));
+  std::ifstream file(seen());
+  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  EXPECT_THAT(text, AllOf(HasSubstr(NetworkHosts::address(2) + "\n"), Not(HasSubstr(secret)),
+                          Not(HasSubstr("LOCKSTEP_STORE_SECRET"))));
+}
+
+TEST_F(RemoteHosts, HaveTheFolderAndTheVariablesThatTravel) {
+  const std::string hostfile = (folder_ / "hosts").string();
+  folder_.write("hosts", "# two\n" + NetworkHosts::address(0) + " slots=2\n" + NetworkHosts::address(1) + " slots=2\n");
+  folder_.write("show.sh", "#!/bin/sh\necho $RANK $MINE $THERE [$HIDDEN]\n", 0700);
+  auto launcher = launch({"--hostfile", hostfile, "-n", "3", "-x", "MINE", "-x", "THERE=two words"}, {"./show.sh"},
+                         {{"MINE", "7"}, {"HIDDEN", "1"}});
+  const Result result = launcher.wait();
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, AllOf(HasSubstr(prefix(0) + "[rank 0] 0 7 two words []\n"),
+                                HasSubstr(prefix(0) + "[rank 1] 1 7 two words []\n"),
+                                HasSubstr(prefix(1) + "[rank 2] 2 7 two words []\n"), Not(HasSubstr("[rank 3]"))));
+}
+
+// Who is asked where --rsh says nobody.
+TEST_F(RemoteHosts, AreEnteredBySshAsARule) {
+  folder_.write("ssh", "#!/bin/sh\n[ \"$1 $2\" = '-o BatchMode=yes' ] && shift 2 && exec ./shell \"$@\"\n", 0700);
+  Process launcher(
+      {.command = {LOCKSTEP_PROGRAM, "run", "-H", NetworkHosts::address(1) + ":2", PLAIN_PROGRAM, "env:RANK"},
+       .environment = {{"PATH", folder_.string() + ":" + std::getenv("PATH")}},
+       .folder = folder_.string()});
+  const Result result = launcher.wait();
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr(prefix(1) + "[rank 1] RANK=1\n"));
+}
+
+TEST_F(RemoteHosts, ARankThatFailsIsNamedOnce) {
+  auto launcher = launch({"-H", hosts_with_slots(1, 1, 1)}, {PLAIN_PROGRAM, "exit:42@2", "hang"});
+  const Result result = launcher.wait();
+  EXPECT_EQ(result.exit_code, 42);
+  EXPECT_THAT(result.err, AllOf(HasSubstr(prefix(0) + "lockstep run: rank 2 (host host2, pid "),
+                                HasSubstr(prefix(0) + "lockstep run: rank 2 failed first: it exited with code 42"),
+                                Not(HasSubstr(prefix(1) + "lockstep run: rank 2")),
+                                Not(HasSubstr(prefix(2) + "lockstep run: rank 2"))));
+}
+
+TEST_F(RemoteHosts, ASignalReachesTheRanks) {
+  auto launcher = launch({"-H", hosts_with_slots(1, 1, 1)}, {PLAIN_PROGRAM, "ready", "hang"});
+  ASSERT_TRUE(launcher.await_output("ready", kHosts));
+  launcher.send(SIGTERM);
+  const Result result = launcher.wait();
+  EXPECT_EQ(result.exit_code, 128 + SIGTERM);
+  EXPECT_THAT(result.err, HasSubstr("stopped by SIGTERM; exit code 143"));
+}
+
+TEST_F(RemoteHosts, EndWithTheCommandThatStartedThem) {
+  auto launcher = launch({"-H", hosts_with_slots(1, 2, 1)}, {PLAIN_PROGRAM, "ready", "hang"});
+  ASSERT_TRUE(launcher.await_output("ready", 4));
+  EXPECT_EQ(live_ranks(PLAIN_PROGRAM).size(), 4U);
+  launcher.send(SIGKILL);
+  EXPECT_EQ(launcher.wait().signal, SIGKILL);
+  EXPECT_TRUE(wait_until([] { return live_ranks(PLAIN_PROGRAM).empty(); }));
+}
+
+TEST_F(RemoteHosts, AHostThatIsNotReachedIsNamedAndEndsTheOthers) {
+  auto launcher = launch({"-H", NetworkHosts::address(0) + ":1,nowhere:1"}, {PLAIN_PROGRAM, "print:started"});
+  const Result result = launcher.wait();
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_EQ(result.out, "");
+  EXPECT_THAT(result.err, AllOf(HasSubstr("[nowhere] no route to nowhere\n"),
+                                HasSubstr("host nowhere (node rank 1): its launcher did not start: "),
+                                HasSubstr("exited with code 255")));
+}
+
+TEST_F(RemoteHosts, AProgramThatTheyLackIsNamed) {
+  auto launcher = launch({"-H", hosts_with_slots(1, 1, 1)}, {"./no-such-program"});
+  const Result result = launcher.wait();
+  EXPECT_EQ(result.exit_code, 127);
+  EXPECT_THAT(result.err, HasSubstr(prefix(0) + "lockstep run: host host1 (node rank 1): program './no-such-program'"));
+}
+
+}  // namespace
+}  // namespace lockstep::testing
