@@ -327,7 +327,9 @@ void ReplicaImpl::after_forward(std::span<at::Tensor* const> outputs) {
 }
 
 void ReplicaImpl::broadcast_buffers(bool is_training) {
-  if (options_.broadcast_buffers && is_training && *no_sync_ == 0) broadcast_state_in_stream(*group_, buffers_);
+  if (!options_.broadcast_buffers || !is_training || *no_sync_ > 0) return;
+  broadcast_state_in_stream(*group_, buffers_);
+  if (after_broadcast_) after_broadcast_();
 }
 
 void ReplicaImpl::seed_generators(bool is_training) {

@@ -56,6 +56,7 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   const std::shared_ptr<ProcessGroup>& group() const override { return group_; }
   std::int64_t steps() const override { return steps_before_ + steps_; }
   void before_update(std::function<void()> action) override { before_update_ = std::move(action); }
+  void after_broadcast(std::function<void()> action) override { after_broadcast_ = std::move(action); }
   void set_steps(std::int64_t steps) override {
     steps_before_ = checked_steps(steps) - steps_;
     seeded_step_ = -1;  // the next forward is the first of its step, as in a fresh process
@@ -187,6 +188,7 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   mutable LossRecord losses_;
   mutable GlobalBatch last_batch_;
   std::function<void()> before_update_;
+  std::function<void()> after_broadcast_;
 };
 
 }  // namespace lockstep::libtorch

@@ -18,13 +18,13 @@ namespace {
 
 class ModuleItem final : public SnapshotItem {
  public:
-  explicit ModuleItem(const ::torch::nn::Module& module) : module_(module) {}
+  ModuleItem(const ::torch::nn::Module& module, bool is_trained) : module_(module), is_trained_(is_trained) {}
 
   std::string type() const override { return "Module"; }
   std::vector<SnapshotTensor> tensors() const override {
     std::vector<SnapshotTensor> tensors;
     for (const NamedTensor& item : state_of(module_))
-      tensors.push_back(saved_tensor(item.name, item.tensor, item.is_parameter));
+      tensors.push_back(saved_tensor(item.name, item.tensor, item.is_parameter && is_trained_));
     return tensors;
   }
   void check(const SavedItem& saved, const RestoreOptions& options) const override {
@@ -38,6 +38,7 @@ class ModuleItem final : public SnapshotItem {
 
  private:
   const ::torch::nn::Module& module_;
+  const bool is_trained_;
 };
 
 class ScalerItem final : public SnapshotItem {
@@ -64,13 +65,20 @@ class ScalerItem final : public SnapshotItem {
 
 Snapshots::Snapshots(std::filesystem::path folder, const ::torch::nn::Module& module,
                      std::shared_ptr<ProcessGroup> group, Steps steps, const SnapshotOptions& options)
-    : BasicSnapshots(std::move(folder), std::move(group), std::move(steps), options), module_(module) {
-  add("model", std::make_shared<ModuleItem>(module));
+    : BasicSnapshots(std::move(folder), std::move(group), std::move(steps), options) {
+  add_module("model", module, true);
+}
+
+void Snapshots::add_module(std::string_view name, const ::torch::nn::Module& module, bool is_trained) {
+  add(name, std::make_shared<ModuleItem>(module, is_trained));
+  modules_.push_back(&module);
 }
 
 void Snapshots::add(std::string_view name, ::torch::optim::Optimizer& optimizer) {
   std::unordered_map<const void*, std::string> of_module;
-  for (const NamedTensor& item : state_of(module_)) of_module[item.tensor.unsafeGetTensorImpl()] = item.name;
+  for (const auto* module : modules_) {
+    for (const NamedTensor& item : state_of(*module)) of_module[item.tensor.unsafeGetTensorImpl()] = item.name;
+  }
   std::vector<std::vector<std::string>> names;
   for (const auto& group : optimizer.param_groups()) {
     names.emplace_back();
@@ -79,7 +87,7 @@ void Snapshots::add(std::string_view name, ::torch::optim::Optimizer& optimizer)
       if (found == of_module.end()) {
         throw InvalidArgument(
             fmt::format("Snapshots: add({}): parameter {} of the optimizer's group {} is none of the "
-                        "module's; give each module Snapshots of its own",
+                        "module's; add the module that it is of before",
                         checkpoint::in_quotes(name), names.back().size(), names.size() - 1));
       }
       names.back().push_back(found->second);

@@ -2,6 +2,7 @@
 // What a survivor saves when another rank has died: the state after the last step() that it has finished.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <exception>
 #include <utility>
 
@@ -9,9 +10,12 @@
 #include "runtime/base/logging.h"
 #include "runtime/base/stop_signals.h"
 #include "runtime/checkpoint/snapshot/rescue_claim.h"
+#include "runtime/snapshot/gather_values.h"
 #include "runtime/snapshot/snapshots_impl.h"
 
 namespace lockstep {
+
+using checkpoint::SnapshotValues;
 
 void BasicSnapshots::Impl::keep_step() {
   kept.resize(items.size());
@@ -30,8 +34,34 @@ void BasicSnapshots::Impl::keep_step() {
   is_updating = false;
 }
 
-// Captured as by capture(), but from what keep_step() has kept, and with this rank's values alone.
-std::vector<CapturedItem> BasicSnapshots::Impl::capture_kept() {
+void BasicSnapshots::Impl::keep_buffers() {
+  if (is_updating || kept_step != steps.count()) return;
+  for (KeptItem& item : kept) {
+    for (KeptTensor& tensor : item.tensors) tensor.bytes.assign(tensor.now.bytes.begin(), tensor.now.bytes.end());
+  }
+}
+
+std::vector<std::vector<SnapshotValues>> BasicSnapshots::Impl::gather_kept() {
+  std::vector<std::vector<SnapshotValues>> of_ranks(items.size());
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (items[i].kind != checkpoint::ItemKind::per_rank) continue;
+    SnapshotValues own = kept[i].values;
+    own.merge(items[i].item->fixed_values());
+    of_ranks[i] = gather_values(*group, own);
+  }
+  return of_ranks;
+}
+
+const BasicSnapshots::Impl::Item* BasicSnapshots::Impl::first_lost() const {
+  const auto lost = std::find_if(items.begin(), items.end(), [](const Item& item) {
+    return item.kind == checkpoint::ItemKind::per_rank && item.at_another_size != AtAnotherSize::drop;
+  });
+  return lost == items.end() ? nullptr : &*lost;
+}
+
+// Captured as by capture(), but from what keep_step() has kept.
+std::vector<CapturedItem> BasicSnapshots::Impl::capture_kept(std::vector<std::vector<SnapshotValues>> of_ranks) {
+  of_ranks.resize(items.size());
   std::vector<CapturedItem> captured;
   for (std::size_t i = 0; i < items.size(); ++i) {
     const Item& item = items[i];
@@ -42,7 +72,9 @@ std::vector<CapturedItem> BasicSnapshots::Impl::capture_kept() {
                               .kind = item.kind,
                               .at_another_size = item.at_another_size},
                      .tensors = item.item->tensors()};
-    if (item.kind == checkpoint::ItemKind::per_rank) {
+    if (!of_ranks[i].empty()) {
+      one.item.values = std::move(of_ranks[i]);
+    } else if (item.kind == checkpoint::ItemKind::per_rank) {
       one.item.values.resize(static_cast<std::size_t>(group->size()));
       one.item.values[static_cast<std::size_t>(group->rank())] = std::move(values);
     } else {
@@ -58,11 +90,23 @@ std::vector<CapturedItem> BasicSnapshots::Impl::capture_kept() {
   return captured;
 }
 
-void BasicSnapshots::Impl::rescue(std::string_view why) noexcept {
+void BasicSnapshots::Impl::rescue(std::string_view why, bool all_live) noexcept {
   // A step that is not finished has written a part of the parameters, perhaps.
   if (!is_begun || is_over || is_updating || kept_step < 0 || std::exchange(is_rescued, true)) return;
   StopSignals::obeyed();  // the timer of a stop would end it
   try {
+    std::vector<std::vector<SnapshotValues>> of_ranks;
+    if (all_live) {
+      of_ranks = gather_kept();
+    } else if (const Item* const lost = first_lost()) {
+      log_warn(
+          "snapshots: {}, and step {}, the last that {} had finished, is not saved: {} has a value of each rank, and "
+          "the "
+          "others' went with them; the job goes on from the last one that is saved. Add it with AtAnotherSize::drop if "
+          "it may be lost",
+          why, kept_step, who(), checkpoint::in_quotes(lost->name));
+      return;
+    }
     if (writer) writer->wait();
     const auto claim = checkpoint::RescueClaim::take(
         folder, kept_step, generation, [this] { return find_durable(kept_step).has_value(); },
@@ -73,7 +117,7 @@ void BasicSnapshots::Impl::rescue(std::string_view why) noexcept {
     BackgroundWriter survivor([this](checkpoint::Manifest it, std::span<const checkpoint::ItemSource> sources) {
       checkpoint::write_snapshot(folder, std::move(it), sources, group->rank());
     });
-    survivor.start(std::move(manifest), capture_kept());
+    survivor.start(std::move(manifest), capture_kept(std::move(of_ranks)));
     survivor.wait();
     if (const std::exception_ptr failure = survivor.take_failure()) std::rethrow_exception(failure);
     log_info("snapshots: {}, and step {}, the last that {} had finished, is saved in '{}'", why, kept_step, who(),

@@ -265,10 +265,11 @@ std::optional<RestoredSnapshot> BasicSnapshots::restore() {
     };
     self.writer = std::make_unique<BackgroundWriter>(write);
   }
-  self.steps.before_update([&self] {
+  self.before_updates([&self] {
     self.is_updating = true;
     if (self.writer) self.writer->wait_copied();
   });
+  if (self.options.rescue) self.after_broadcasts([&self] { self.keep_buffers(); });
   if (self.options.stop_on_signals) stop_on_signals(group);
   if (self.options.rescue) {
     self.at_fatal_error = std::make_unique<AtFatalError>([&self] { self.rescue("the job has failed"); });

@@ -55,9 +55,12 @@ BasicSnapshots::~BasicSnapshots() {
       if (impl_->options.rescue) impl_->rescue("the job has failed");
     } else if (impl_->kept_step != impl_->saved_for_stop) {
       // The ranks agreed to stop behind the last step(), in an evaluation.
-      if (const auto reason = stop_reason(*impl_->group)) impl_->rescue(*reason);
+      if (const auto reason = stop_reason(*impl_->group)) impl_->rescue(*reason, true);
     }
-    if (impl_->is_begun) impl_->steps.before_update(nullptr);
+    if (impl_->is_begun) {
+      impl_->before_updates(nullptr);
+      impl_->after_broadcasts(nullptr);
+    }
     wait();
   } catch (const std::exception& error) {
     log_error("snapshots: {}", error.what());
@@ -66,6 +69,25 @@ BasicSnapshots::~BasicSnapshots() {
 
 void BasicSnapshots::add(std::string_view name, std::shared_ptr<SnapshotItem> item) {
   impl_->add({.name = std::string(name), .item = std::move(item)});
+}
+
+void BasicSnapshots::follow(std::string_view name, Steps steps) {
+  add(name, value_item({.get = [count = steps.count] { return checkpoint::SnapshotValue(count()); },
+                        .set = [set = steps.set](const SnapshotValues& values,
+                                                 std::string_view key) { set(checkpoint::get_int(values, key)); }}));
+  impl_->others.push_back(std::move(steps));
+}
+
+void BasicSnapshots::Impl::before_updates(const std::function<void()>& action) {
+  steps.before_update(action);
+  for (const Steps& other : others) other.before_update(action);
+}
+
+void BasicSnapshots::Impl::after_broadcasts(const std::function<void()>& action) {
+  if (steps.after_broadcast) steps.after_broadcast(action);
+  for (const Steps& other : others) {
+    if (other.after_broadcast) other.after_broadcast(action);
+  }
 }
 
 void BasicSnapshots::add_per_rank(std::string_view name, std::shared_ptr<SnapshotItem> item,

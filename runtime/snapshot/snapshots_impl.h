@@ -63,9 +63,17 @@ struct BasicSnapshots::Impl {
     std::vector<KeptTensor> tensors;
   };
   void keep_step();
-  std::vector<CapturedItem> capture_kept();
-  // On one of the ranks that call it, no collective: saves what keep_step() has kept.
-  void rescue(std::string_view why) noexcept;
+  // What a forward begins with is rank 0's, after that step: a survivor then has it too.
+  void keep_buffers();
+  // `of_ranks`: per item, the values of all ranks; empty for a replicated one, and where only this rank's are known.
+  std::vector<CapturedItem> capture_kept(std::vector<std::vector<checkpoint::SnapshotValues>> of_ranks);
+  // Of items with values of each rank, by item. Collective.
+  std::vector<std::vector<checkpoint::SnapshotValues>> gather_kept();
+  // On one of the ranks that call it: saves what keep_step() has kept. No collective, unless `all_live`: the ranks have
+  // agreed to stop.
+  void rescue(std::string_view why, bool all_live = false) noexcept;
+  // The first item whose values are lost with a rank and may not be dropped.
+  const Item* first_lost() const;
 
   // offers.cc: all of it collective; `call` is for messages.
   struct Offer;
@@ -89,6 +97,10 @@ struct BasicSnapshots::Impl {
   std::filesystem::path folder;
   std::shared_ptr<ProcessGroup> group;
   Steps steps;
+  std::vector<Steps> others;  // of follow()
+  // Of `steps` and of all others; null: nothing.
+  void before_updates(const std::function<void()>& action);
+  void after_broadcasts(const std::function<void()>& action);
   SnapshotOptions options;
   std::vector<Item> items;
   bool is_begun = false;

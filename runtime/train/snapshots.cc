@@ -156,21 +156,30 @@ class OptimizerItem final : public SnapshotItem {
 }  // namespace
 
 Snapshots::Snapshots(std::filesystem::path folder, DistributedDataParallel& ddp, const SnapshotOptions& options)
-    : BasicSnapshots(std::move(folder), ddp.group(),
-                     {.count = [&ddp] { return ddp.steps(); },
-                      .set = [&ddp](std::int64_t steps) { ddp.set_steps(steps); },
-                      .before_update = [&ddp](std::function<void()> action) { ddp.before_update(std::move(action)); }},
-                     options),
-      ddp_(ddp) {
+    : BasicSnapshots(std::move(folder), ddp.group(), steps_of(ddp), options), networks_{&ddp} {
   add("model", std::make_shared<ModelItem>(ddp.module()));
+}
+
+BasicSnapshots::Steps Snapshots::steps_of(DistributedDataParallel& ddp) {
+  return {.count = [&ddp] { return ddp.steps(); },
+          .set = [&ddp](std::int64_t steps) { ddp.set_steps(steps); },
+          .before_update = [&ddp](std::function<void()> action) { ddp.before_update(std::move(action)); }};
+}
+
+void Snapshots::add(std::string_view name, DistributedDataParallel& ddp) {
+  add(name, std::make_shared<ModelItem>(ddp.module()));
+  follow(std::string(name) + ".steps", steps_of(ddp));
+  networks_.push_back(&ddp);
 }
 
 void Snapshots::add(std::string_view name, optim::Optimizer& optimizer) {
   std::map<const void*, NamedLayout> of_model;
-  const auto layouts = ddp_.module().file_layouts();
-  std::size_t next = 0;
-  for (const auto& [parameter, tensor] : ddp_.module().named_parameters()) {
-    of_model[tensor.id()] = {parameter, layouts[next++]};
+  for (const DistributedDataParallel* ddp : networks_) {
+    const auto layouts = ddp->module().file_layouts();
+    std::size_t next = 0;
+    for (const auto& [parameter, tensor] : ddp->module().named_parameters()) {
+      of_model[tensor.id()] = {parameter, layouts[next++]};
+    }
   }
   std::vector<NamedLayout> names;
   for (const Tensor& parameter : optimizer.parameters()) {
@@ -178,7 +187,7 @@ void Snapshots::add(std::string_view name, optim::Optimizer& optimizer) {
     if (found == of_model.end()) {
       throw InvalidArgument(
           fmt::format("Snapshots: add({}): parameter {} of the optimizer ({}) is none of the model's; "
-                      "give each model Snapshots of its own",
+                      "add the network that it is of before",
                       checkpoint::in_quotes(name), names.size(), parameter.str()));
     }
     names.push_back(found->second);

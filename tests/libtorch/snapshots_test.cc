@@ -48,6 +48,7 @@ struct Outcome {
 struct RunOptions {
   int ranks = 1;
   double dropout = 0;
+  std::optional<std::int64_t> rank_0_dies_in = std::nullopt;  // the step, between its forward and its backward
 };
 
 // Goes on in `folder` until `stop` steps are done, with a snapshot in every third.
@@ -60,7 +61,8 @@ Outcome run(const RunOptions& options, const fs::path& folder, std::int64_t stop
     const auto optimizer = make_optimizer(net, ddp.parameters());
     const at::Tensor x = at::linspace(-1, 1, kSamples * 6).sin().view({kSamples, 6});
     libtorch::BatchShardSampler sampler(kSamples, *group, {.batch = 12, .seed = 2});
-    libtorch::Snapshots snapshots(folder, ddp, {.every = 3});
+    const bool dies = options.rank_0_dies_in && group->rank() == 0;
+    libtorch::Snapshots snapshots(folder, ddp, {.every = 3, .rescue = !dies});
     snapshots.add("optimizer", *optimizer);
     snapshots.add("data", sampler);
     const auto restored = snapshots.restore();
@@ -70,7 +72,9 @@ Outcome run(const RunOptions& options, const fs::path& folder, std::int64_t stop
         std::vector<std::int64_t> rows(indices->begin(), indices->end());
         const at::Tensor batch = x.index_select(0, at::tensor(rows));
         optimizer->zero_grad();
-        ddp.backward((ddp(batch) - batch.slice(1, 0, 2)).square().mean());
+        const at::Tensor loss = (ddp(batch) - batch.slice(1, 0, 2)).square().mean();
+        if (dies && ddp.steps() == *options.rank_0_dies_in) throw std::runtime_error("this rank dies");
+        ddp.backward(loss);
         optimizer->step();
         snapshots.step();
         snapshots.wait();
@@ -135,6 +139,50 @@ TEST(Snapshots, EveryOptimizerGoesOnWithTheSameBits) {
 struct OwnOptimizer : optim::SGD {
   using SGD::SGD;
 };
+
+// Each rank's running statistics are of its own rows until the next forward brings rank 0's.
+TEST(Snapshots, ASurvivorSavesTheBuffersThatRankZeroHad) {
+  const TemporaryFolder whole, parts;
+  const auto& make = optimizers().at("Adam");
+  const Outcome undisturbed = run({.ranks = 3}, whole / "run", kSteps, make);
+  EXPECT_ANY_THROW(run({.ranks = 3, .rank_0_dies_in = 5}, parts / "run", kSteps, make));
+  const Outcome last = run({.ranks = 3}, parts / "run", kSteps, make);
+  EXPECT_EQ(last.restored, 5);
+  expect_equal(last, undisturbed, "tensor ");
+}
+
+// A second network and averaged weights are items too.
+TEST(Snapshots, OtherModulesAreKept) {
+  const TemporaryFolder folder;
+  const auto run_once = [&](float average, std::int64_t critic_steps) {
+    std::vector<float> seen;
+    run_torch_ranks(2, [&](const Group& group) {
+      Net net, averaged;
+      nn::Linear critic(3, 1);
+      initialize(net, 1);
+      libtorch::DistributedDataParallel ddp(net, group, {});
+      libtorch::DistributedDataParallel second(*critic, group, {});
+      optim::Adam of_critic(second.parameters(), optim::AdamOptions(0.1));
+      const at::NoGradGuard no_grad;
+      for (const at::Tensor& tensor : averaged.parameters()) tensor.fill_(average);
+      libtorch::Snapshots snapshots(folder / "run", ddp);
+      snapshots.add("critic", second);
+      snapshots.add("averaged", averaged);
+      snapshots.add("critic_optimizer", of_critic);
+      second.set_steps(critic_steps);
+      critic->weight.fill_(average);
+      const auto restored = snapshots.restore();
+      if (!restored) snapshots.save();
+      if (group->rank() == 0) {
+        seen = {critic->weight[0][0].item<float>(), averaged.parameters()[0].flatten()[0].item<float>(),
+                static_cast<float>(second.steps())};
+      }
+    });
+    return seen;
+  };
+  run_once(0.5f, 7);
+  EXPECT_EQ(run_once(2.0f, 0), (std::vector<float>{0.5f, 0.5f, 7.0f}));
+}
 
 TEST(Snapshots, AnOptimizerOfTheProgramsOwnIsKeptAsItsBytes) {
   const MakeOptimizer make = [](const Net&, std::vector<at::Tensor> p) {

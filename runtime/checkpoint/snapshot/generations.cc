@@ -48,6 +48,8 @@ Generation read_generation(const fs::path& path, std::int64_t number) {
 
 }  // namespace
 
+std::string writer_in_record(const std::string& writer) { return printable(writer, kMostWriter); }
+
 std::string utc_now() { return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr))); }
 
 std::vector<Generation> list_generations(const fs::path& folder) {
@@ -63,7 +65,7 @@ std::vector<Generation> list_generations(const fs::path& folder) {
 }
 
 bool record_generation(const fs::path& folder, const Generation& generation) {
-  const std::string writer = printable(generation.writer, kMostWriter);
+  const std::string writer = writer_in_record(generation.writer);
   nlohmann::json json = {{"generation", generation.number}, {"writer", writer}, {"time", generation.time}};
   if (generation.from_step) json["from_step"] = *generation.from_step;
   const fs::path path = folder / name_of(generation.number);

@@ -26,6 +26,8 @@ struct Generation {
   std::string why_not = {};  // why its record can't be read; then nothing but its number is known
 };
 
+// A writer as a record has it: printable, and not too long.
+std::string writer_in_record(const std::string& writer);
 // Those recorded in the folder, in order. Empty if there is no folder. SystemError.
 std::vector<Generation> list_generations(const std::filesystem::path& folder);
 // Durable once this returns. False if another process of the same start has recorded it, in a folder that both see.

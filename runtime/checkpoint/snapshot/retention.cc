@@ -66,6 +66,7 @@ bool is_among_best(std::span<const FoundSnapshot> snapshots, std::int64_t step, 
 void clean(const fs::path& folder, const Retention& retention) {
   const std::vector<FoundSnapshot> snapshots = list_snapshots(folder);
   const std::set<Valued> best = best_of(snapshots, retention);
+  const std::int64_t newest = newest_generation(folder);
   int whole = 0;
   bool has_removed = false;
   std::exception_ptr failure;
@@ -75,7 +76,10 @@ void clean(const fs::path& folder, const Retention& retention) {
                          (is_whole && (whole++ < retention.keep ||
                                        (retention.keep_every > 0 && snapshot.step % retention.keep_every == 0) ||
                                        (has_value(snapshot) && best.contains(valued(snapshot, retention)))));
-    if (is_kept) continue;
+    // A survivor of this run may be writing it now, without this process's knowing.
+    const bool is_under_way = snapshot.state == SnapshotState::unfinished && snapshot.generation == newest &&
+                              numbers_of(snapshot.path.filename().string())->survivor.has_value();
+    if (is_kept || is_under_way) continue;
     try {
       remove_snapshot(snapshot.path);
       has_removed = true;
@@ -84,7 +88,7 @@ void clean(const fs::path& folder, const Retention& retention) {
     }
   }
   if (has_removed) sync_folder(folder);
-  remove_rescue_claims(folder, newest_generation(folder));
+  remove_rescue_claims(folder, newest);
   remove_spent_records(folder);
   if (failure) std::rethrow_exception(failure);
 }

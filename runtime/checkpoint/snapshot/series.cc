@@ -81,6 +81,12 @@ void refuse_if_fenced(const fs::path& folder, const Manifest& head, bool is_surv
   bool is_recorded = is_survivor;
   for (const Generation& other : list_generations(folder)) {
     is_recorded = is_recorded || other.number == head.generation;
+    if (other.number == head.generation && !is_survivor && other.why_not.empty() &&
+        other.writer != writer_in_record(head.writer)) {
+      throw InvalidArgument(
+          fmt::format("snapshots: step {} is not saved: '{}' was emptied, and {} has begun anew in it; end this run",
+                      head.step, folder.string(), other.writer));
+    }
     if (other.number <= head.generation) continue;
     throw InvalidArgument(
         fmt::format("snapshots: step {} is not saved: {} has gone on with this job in '{}', as "

@@ -172,6 +172,9 @@ class DistributedDataParallel {
   // From now on runs `action` in each synchronised backward(), last: gradients are there, and no optimizer has written
   // a parameter. Null: nothing. For Snapshots.
   void before_update(std::function<void()> action) { replica_->before_update(std::move(action)); }
+  // From now on runs `action` in each forward that begins with rank 0's buffers, once they are here. Null: nothing. For
+  // Snapshots.
+  void after_broadcast(std::function<void()> action) { replica_->after_broadcast(std::move(action)); }
   // Summed over all ranks in the last synchronised step, or this rank's so far. 0: nobody had data. On a device blocks
   // until it is known, and of a Loss::sum is this rank's.
   std::int64_t last_weight() const { return replica_->last_weight(); }

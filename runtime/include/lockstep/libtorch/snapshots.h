@@ -24,8 +24,10 @@
 #include <concepts>
 #include <filesystem>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "lockstep/base/api.h"
 #include "lockstep/libtorch/distributed_data_parallel.h"
@@ -42,7 +44,15 @@ class LOCKSTEP_API Snapshots final : public BasicSnapshots {
   Snapshots(std::filesystem::path folder, DistributedDataParallel<Net>& ddp, const SnapshotOptions& options = {})
       : Snapshots(std::move(folder), ddp.module(), ddp.group(), steps_of(ddp), options) {}
   using BasicSnapshots::add;
-  // Of parameters of the module's. InvalidArgument if it has another one.
+  // Another network that is trained, as the second of a GAN: its module, and its steps as NAME.steps.
+  template <std::derived_from<::torch::nn::Module> Net>
+  void add(std::string_view name, DistributedDataParallel<Net>& ddp) {
+    add_module(name, ddp.module(), true);
+    follow(std::string(name) + ".steps", steps_of(ddp));
+  }
+  // A module that the program itself keeps, such as averaged weights.
+  void add(std::string_view name, const ::torch::nn::Module& module) { add_module(name, module, false); }
+  // Of parameters of "model", or of a module that was added before. InvalidArgument if it has another one.
   void add(std::string_view name, ::torch::optim::Optimizer& optimizer);
   void add(std::string_view name, GradScaler& scaler);
 
@@ -54,10 +64,14 @@ class LOCKSTEP_API Snapshots final : public BasicSnapshots {
   static Steps steps_of(Ddp& ddp) {
     return {.count = [&ddp] { return ddp.steps(); },
             .set = [&ddp](std::int64_t steps) { ddp.set_steps(steps); },
-            .before_update = [&ddp](std::function<void()> action) { ddp.before_update(std::move(action)); }};
+            .before_update = [&ddp](std::function<void()> action) { ddp.before_update(std::move(action)); },
+            .after_broadcast = [&ddp](std::function<void()> action) { ddp.after_broadcast(std::move(action)); }};
   }
 
-  const ::torch::nn::Module& module_;
+  // `is_trained`: nobody but optimizers writes its parameters.
+  void add_module(std::string_view name, const ::torch::nn::Module& module, bool is_trained);
+
+  std::vector<const ::torch::nn::Module*> modules_;
 };
 
 }  // namespace lockstep::libtorch

@@ -162,7 +162,12 @@ class LOCKSTEP_API BasicSnapshots {
     std::function<void(std::int64_t)> set;
     // Runs it from now on at the end of each synchronised backward, before the program's optimizers write.
     std::function<void(std::function<void()>)> before_update;
+    // Runs it from now on in each forward that has begun with rank 0's buffers. Null where modules have none.
+    std::function<void(std::function<void()>)> after_broadcast = nullptr;
   };
+  // Another DistributedDataParallel whose module is one of the items: its steps are kept, as `name`, and a death while
+  // its optimizer writes is told from one between steps. Before restore().
+  void follow(std::string_view name, Steps steps);
   BasicSnapshots(std::filesystem::path folder, std::shared_ptr<ProcessGroup> group, Steps steps,
                  const SnapshotOptions& options);
 

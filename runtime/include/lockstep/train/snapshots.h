@@ -8,6 +8,7 @@
 
 #include <filesystem>
 #include <string_view>
+#include <vector>
 
 #include "lockstep/base/api.h"
 #include "lockstep/optim/optimizer.h"
@@ -22,13 +23,17 @@ class LOCKSTEP_API Snapshots final : public BasicSnapshots {
   // are out of their range.
   Snapshots(std::filesystem::path folder, DistributedDataParallel& ddp, const SnapshotOptions& options = {});
   using BasicSnapshots::add;
-  // Of parameters of the model's. Learning rate, weight decays and the optimizer's own settings are what the snapshot
-  // says: a program that changes one after restore() does so with set_learning_rate(). InvalidArgument if it has
-  // another parameter.
+  // Another network that is trained, as the second of a GAN: its model, and its steps as NAME.steps.
+  void add(std::string_view name, DistributedDataParallel& ddp);
+  // Of parameters of "model", or of a network that was added before. The learning rate is what the snapshot says: a
+  // program that changes it after restore() does so with set_learning_rate(). Weight decays and the optimizer's own
+  // settings are the program's, and a snapshot with others is refused. InvalidArgument if it has another parameter.
   void add(std::string_view name, optim::Optimizer& optimizer);
 
  private:
-  DistributedDataParallel& ddp_;
+  static Steps steps_of(DistributedDataParallel& ddp);
+
+  std::vector<DistributedDataParallel*> networks_;
 };
 
 }  // namespace lockstep

@@ -18,6 +18,8 @@
 
 namespace lockstep::checkpoint {
 
+inline constexpr const char* kWriter = "rank 0 (host n, pid 1)";
+
 // The step is in its tensors and in its values.
 inline Manifest save_step(const std::filesystem::path& folder, std::int64_t step, std::int64_t generation,
                           std::size_t elements = 4, std::optional<int> survivor = std::nullopt) {
@@ -29,8 +31,8 @@ inline Manifest save_step(const std::filesystem::path& folder, std::int64_t step
       {.item = {.name = "optimizer", .type = "AdamW", .values = {{{"steps", step}}}}, .tensors = {tensor}}};
   return write_snapshot(
       folder,
-      {.step = step, .generation = generation, .world_size = 1, .time = "now", .writer = "me", .reason = "test"}, items,
-      survivor);
+      {.step = step, .generation = generation, .world_size = 1, .time = "now", .writer = kWriter, .reason = "test"},
+      items, survivor);
 }
 
 // That it is whole, and has what save_step() wrote.
@@ -56,12 +58,12 @@ inline std::optional<FoundSnapshot> newest_whole(const std::filesystem::path& fo
 // One start: it goes on from the newest.
 class Job {
  public:
-  explicit Job(const std::filesystem::path& folder) : folder_(folder), lock_(folder, "rank 0 (host n, pid 1)") {
+  explicit Job(const std::filesystem::path& folder) : folder_(folder), lock_(folder, kWriter) {
     if (const auto newest = newest_whole(folder)) step_ = newest->step;
     generation_ = newest_generation(folder) + 1;
     record_generation(folder, {.number = generation_,
                                .from_step = step_ > 0 ? std::optional(step_) : std::nullopt,
-                               .writer = "rank 0 (host n, pid 1)",
+                               .writer = kWriter,
                                .time = "now"});
   }
   void save() {

@@ -45,10 +45,8 @@ std::vector<std::int64_t> steps_of(const fs::path& folder, SnapshotState state) 
 std::vector<std::int64_t> whole_steps(const fs::path& folder) { return steps_of(folder, SnapshotState::whole); }
 
 void record(const fs::path& folder, std::int64_t number, std::optional<std::int64_t> from_step) {
-  record_generation(folder, {.number = number,
-                             .from_step = from_step,
-                             .writer = "writer " + std::to_string(number),
-                             .time = "2026-11-23T03:00:00Z"});
+  record_generation(folder,
+                    {.number = number, .from_step = from_step, .writer = kWriter, .time = "2026-11-23T03:00:00Z"});
 }
 
 std::string text_of(const fs::path& path) {
@@ -100,7 +98,7 @@ TEST(Series, AGenerationFencesWhatItDidNotGoOnFrom) {
   record(folder, 2, 8);
   EXPECT_THAT(whole_steps(folder), ElementsAre(8, 4));
   EXPECT_THAT(steps_of(folder, SnapshotState::fenced), ElementsAre(12));
-  expect_text(list_snapshots(folder)[0].why_not, {"generation 2 (writer 2)", "from step 8"});
+  expect_text(list_snapshots(folder)[0].why_not, {"generation 2 (rank 0 (host n, pid 1))", "from step 8"});
   save_step(folder, 12, 2);
   EXPECT_THAT(whole_steps(folder), ElementsAre(12, 8, 4));
   EXPECT_EQ(newest_whole(folder)->generation, 2);
@@ -116,8 +114,8 @@ TEST(Series, AFencedRunSavesNoMore) {
   record(folder, 1, std::nullopt);
   save_step(folder, 4, 1);
   record(folder, 2, 4);
-  expect_text(error_of([&] { save_step(folder, 8, 1); }),
-              {"step 8 is not saved", "writer 2 has gone on", "generation 2", "generation 1", "end this one"});
+  expect_text(error_of([&] { save_step(folder, 8, 1); }), {"step 8 is not saved", "rank 0 (host n, pid 1) has gone on",
+                                                           "generation 2", "generation 1", "end this one"});
   EXPECT_FALSE(fs::exists(folder / "step-000000000008-g000001"));
   save_step(folder, 8, 2);
   EXPECT_THAT(whole_steps(folder), ElementsAre(8, 4));
@@ -128,10 +126,10 @@ TEST(Series, ANumberIsTakenOnce) {
   record(folder, 1, std::nullopt);
   EXPECT_NO_THROW(record(folder, 1, std::nullopt));  // another rank of the same start, on a shared disk
   expect_text(error_of([&] { record_generation(folder, {.number = 1, .writer = "another", .time = "later"}); }),
-              {"taken over by writer 1", "give this one another"});
+              {"taken over by rank 0 (host n, pid 1)", "give this one another"});
   const auto generations = list_generations(folder);
   ASSERT_EQ(generations.size(), 1u);
-  EXPECT_EQ(generations[0].writer, "writer 1");
+  EXPECT_EQ(generations[0].writer, kWriter);
   EXPECT_EQ(std::distance(fs::directory_iterator(folder.string()), {}), 1) << "a claim is left";
 }
 
@@ -165,6 +163,31 @@ TEST(Series, TheNextGenerationIsBeyondThatOfACopiedSnapshot) {
   fs::copy(from / "step-000000000004-g000005", to / "step-000000000004-g000005", fs::copy_options::recursive);
   EXPECT_EQ(newest_generation(to), 5);
   EXPECT_THAT(whole_steps(to), ElementsAre(4));
+}
+
+TEST(Series, AFolderThatWasEmptiedAndBegunAnewFencesWhoStillWritesToIt) {
+  const TemporaryFolder folder;
+  record(folder, 1, std::nullopt);
+  save_step(folder, 1, 1);
+  for (const auto& entry : fs::directory_iterator(fs::path(folder))) fs::remove_all(entry.path());
+  record_generation(folder, {.number = 1, .writer = "rank 0 (host m, pid 2)", .time = "later"});
+  expect_text(error_of<InvalidArgument>([&] { save_step(folder, 2, 1); }),
+              {"step 2 is not saved", "was emptied, and rank 0 (host m, pid 2) has begun anew in it", "end this run"});
+  EXPECT_TRUE(list_snapshots(folder).empty());
+}
+
+TEST(Series, ASurvivorsUnfinishedSnapshotIsNotRemovedByItsOwnRun) {
+  const TemporaryFolder folder;
+  record(folder, 1, std::nullopt);
+  save_step(folder, 1, 1);
+  const fs::path under_way = folder / "step-000000000002-g000001-r2";
+  fs::create_directory(under_way);
+  std::ofstream(under_way / "model.safetensors") << "half";
+  clean(folder, {.keep = 1});
+  EXPECT_TRUE(fs::exists(under_way / "model.safetensors"));
+  record(folder, 2, 1);
+  clean(folder, {.keep = 1});
+  EXPECT_FALSE(fs::exists(under_way)) << "the next run has nobody who writes it";
 }
 
 TEST(Series, KeepsTheNewestAndEveryNth) {
