@@ -111,9 +111,12 @@ std::string describe_start(const JobPlan& plan, int node_rank) {
 }
 
 MakeControl control_of(const RunOptions& options, const Environment& environment, const JobPlan& plan, bool speaks,
-                       Agents& agents, WakingQueue<AgentNews>& news) {
+                       Agents& agents, WakingQueue<AgentNews>& news,
+                       std::function<std::vector<membership::MemberView>()> members) {
   const int requeue = options.requeue_exit_code ? *options.requeue_exit_code : requeue_exit_code(environment);
-  return [&options, &plan, &agents, &news, requeue, speaks](auto facts) -> std::unique_ptr<JobControl> {
+  const auto stop_timeout = stop_timeout_of(options, environment);
+  return [&options, &plan, &agents, &news, requeue, stop_timeout, speaks,
+          members = std::move(members)](auto facts) -> std::unique_ptr<JobControl> {
     if (agents.node_rank() != 0) {
       return std::make_unique<OtherHost>(
           OtherHost::Options{
@@ -125,10 +128,13 @@ MakeControl control_of(const RunOptions& options, const Environment& environment
       if (hosts.front().has(rank)) return facts(rank);
       return RankFacts{.rank = rank, .host = hosts[static_cast<std::size_t>(node_of(hosts, rank))].name};
     };
-    return std::make_unique<FirstHost>(
-        JobVerdict::Options{
-            .hosts = plan.hosts, .grace = options.grace, .requeue_exit_code = requeue, .facts = facts_of},
-        agents, news);
+    return std::make_unique<FirstHost>(JobVerdict::Options{.hosts = plan.hosts,
+                                                           .grace = options.grace,
+                                                           .requeue_exit_code = requeue,
+                                                           .stop_timeout = stop_timeout,
+                                                           .members = members,
+                                                           .facts = facts_of},
+                                       agents, news);
   };
 }
 
@@ -182,8 +188,8 @@ int start_several_hosts(RunOptions options, const Environment& environment, Agen
     }
     parts.console.message(describe_start(plan, agents->node_rank()));
     agents->start();
-    code = run_ranks(options, preparation, std::move(job_options), environment, parts,
-                     control_of(options, environment, plan, speaks, *agents, news));
+    const auto make_control = control_of(options, environment, plan, speaks, *agents, news, job_options.members);
+    code = run_ranks(options, preparation, std::move(job_options), environment, parts, make_control);
   }
   agents.reset();
   if (stores) stores->wait_until_idle(Deadline::after(kOthersLeave));

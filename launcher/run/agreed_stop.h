@@ -22,6 +22,7 @@ class AgreedStop {
   // True if a rank that ends so has only ended its training as all do: with 0 or the code, after it reported. A world
   // of one reports to nobody, and has nobody to lose either: there the code speaks for itself.
   bool explains(int rank, const ExitStatus& ending) const;
+  bool has_reported(int rank) const { return reported_.contains(rank); }
   // For a rank that explains() takes.
   void ended(const ExitStatus& ending) { wants_another_start_ = wants_another_start_ || !ending.ok(); }
 

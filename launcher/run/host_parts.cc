@@ -42,6 +42,7 @@ int run_ranks(const RunOptions& options, const Preparation& preparation, JobOpti
   job_options.command = options.command;
   job_options.log_dir = options.log_dir;
   job_options.grace = options.grace;
+  job_options.stop_timeout = stop_timeout_of(options, environment);
   job_options.contract.visible_devices = preparation.visible_devices;
   std::optional<Job> job;
   const auto control = make_control([&job](int rank) { return job->facts_of(rank); });

@@ -381,8 +381,8 @@ bool Job::someone_saves() {
     if (!process.running() || process_state(process.pid) == ProcessState::stopped) continue;
     if (!handles_signal(read_kernel_file(fmt::format("/proc/{}/status", process.pid)), SIGTERM)) continue;
     if (!std::exchange(waits_for_saving_, true)) {
-      console_.message(fmt::format("rank {} handles SIGTERM, and may be saving: it is given {} s", process.rank,
-                                   std::chrono::duration_cast<std::chrono::seconds>(kSaveLimit).count()));
+      console_.message(fmt::format("rank {} handles SIGTERM, and may be saving: it is given {} s (--stop-timeout)",
+                                   process.rank, std::chrono::duration<double>(options_.stop_timeout).count()));
     }
     return true;
   }
@@ -391,7 +391,7 @@ bool Job::someone_saves() {
 
 void Job::begin_ending(int signal) {
   kill_at_ = Deadline::after(options_.grace);
-  save_until_ = Deadline::after(kSaveLimit);
+  save_until_ = Deadline::after(options_.stop_timeout);
   signal_all(signal);
 }
 

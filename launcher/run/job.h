@@ -30,7 +30,8 @@ struct JobOptions {
   std::vector<std::string> command = {};  // argv of every rank
   std::string log_dir = {};               // empty: output goes to the console
   std::chrono::milliseconds grace{700};
-  bool reads_input = true;       // rank 0 reads this process's standard input, unless that is a terminal
+  bool reads_input = true;  // rank 0 reads this process's standard input, unless that is a terminal
+  std::chrono::nanoseconds stop_timeout = std::chrono::seconds(25);  // for ranks that save after another's failure
   bool keep_last_lines = false;  // of each rank's stderr, where it goes to the console
   Contract contract = {};
   // Who has registered with the job's store; nothing if it is another host's, or doesn't answer.
@@ -103,7 +104,6 @@ class Job {
   bool has_failed_ = false;          // the ranks are ended for a failure of the job
   int stop_signals_ = 0;             // that asked this process to end the job
   // From the first SIGTERM, for ranks that handle it, after a failure of another.
-  static constexpr std::chrono::seconds kSaveLimit{25};
   Deadline save_until_ = Deadline::never();
   bool waits_for_saving_ = false;
   std::optional<Deadline> kill_at_;     // the others have had SIGTERM

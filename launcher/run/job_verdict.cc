@@ -7,6 +7,7 @@
 #include <map>
 
 #include "launcher/run/job_report.h"
+#include "launcher/watch/unstopped_ranks.h"
 #include "lockstep/rendezvous/roster.h"
 #include "runtime/base/signal_name.h"
 
@@ -83,6 +84,7 @@ void JobVerdict::signalled(int signal) {
   switch (stop_.asked(signal)) {
     case StopRequest::Step::pass_on:
       judge_at_.reset();
+      stop_late_at_ = Deadline::after(options_.stop_timeout / 10 * 9);  // before they end by the signal
       say(fmt::format("{}: passed on to {}; once more to kill them", signal_name(signal), count_of(running(), "rank")));
       orders_.push_back({.kind = Order::Kind::pass_on, .signal = signal});
       return;
@@ -97,7 +99,29 @@ void JobVerdict::signalled(int signal) {
   }
 }
 
+std::optional<Deadline> JobVerdict::due() const {
+  if (!judge_at_ || !stop_late_at_) return judge_at_ ? judge_at_ : stop_late_at_;
+  return judge_at_->remaining() < stop_late_at_->remaining() ? judge_at_ : stop_late_at_;
+}
+
+void JobVerdict::say_who_has_not_stopped() {
+  stop_late_at_.reset();
+  if (is_given() || !options_.members) return;
+  std::vector<RankFacts> unstopped;
+  for (int rank = 0; rank < world_size(options_.hosts); ++rank) {
+    const bool has_ended =
+        std::any_of(ended_.begin(), ended_.end(), [rank](const RankEnd& other) { return other.rank == rank; });
+    if (!has_ended && !agreed_.has_reported(rank)) unstopped.push_back(facts_of(rank));
+  }
+  const auto text = describe_unstopped(unstopped, world_size(options_.hosts), options_.members());
+  if (text.empty()) return;
+  const double limit = std::chrono::duration<double>(options_.stop_timeout).count();
+  say(fmt::format("{:.1f} s after {} no step has ended for all to stop, and after {:.1f} s they end by it: {}",
+                  0.9 * limit, signal_name(stop_.signal()), limit, text));
+}
+
 void JobVerdict::check_timers() {
+  if (stop_late_at_ && stop_late_at_->expired()) say_who_has_not_stopped();
   if (!judge_at_ || !judge_at_->expired()) return;
   judge_at_.reset();
   obey(root_cause_.overdue());

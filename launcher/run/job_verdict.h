@@ -28,6 +28,10 @@ class JobVerdict {
     Layout hosts = {};  // all, by node rank
     std::chrono::milliseconds grace{700};
     int requeue_exit_code = kExitRequeue;
+    // From a signal that is passed on to the end of a step; then the ranks end by it.
+    std::chrono::nanoseconds stop_timeout = std::chrono::seconds(25);
+    // Who has registered with the job's store; may be null.
+    std::function<std::vector<membership::MemberView>()> members = {};
     // What is known of a rank that has not ended.
     std::function<RankFacts(int rank)> facts = {};
   };
@@ -41,7 +45,7 @@ class JobVerdict {
   void host_lost(int node, const std::string& how);
   // The job shall end: at the first time it is asked to, at the second it is killed.
   void signalled(int signal);
-  std::optional<Deadline> due() const { return judge_at_; }
+  std::optional<Deadline> due() const;
   void check_timers();
 
   std::vector<Order> take_orders() { return std::exchange(orders_, {}); }
@@ -59,12 +63,14 @@ class JobVerdict {
   bool several_hosts() const { return options_.hosts.size() > 1; }
   void say(std::string text) { orders_.push_back({.text = std::move(text)}); }
   void list_consequences();
+  void say_who_has_not_stopped();
 
   Options options_;
   std::chrono::steady_clock::time_point started_;
   RootCause root_cause_;
   std::optional<Deadline> judge_at_;              // the root must have shown itself by then
   StopRequest stop_{Deadline::Duration::zero()};  // what is one request, its host has found out
+  std::optional<Deadline> stop_late_at_;          // when it is said who has not stopped
   AgreedStop agreed_;
   std::vector<RankEnd> ended_;
   std::vector<Order> orders_;

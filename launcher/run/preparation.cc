@@ -10,6 +10,7 @@
 #include "launcher/run/seen_gpus.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/cpu.h"
+#include "runtime/base/stop_signals.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -59,6 +60,12 @@ Preparation prepare(const RunOptions& options, const Environment& environment) {
   require_a_gpu_each(preparation.count.ranks, options.devices, options.oversubscribe_gpu);
   if (!options.log_dir.empty()) make_log_dir(options.log_dir);
   return preparation;
+}
+
+std::chrono::nanoseconds stop_timeout_of(const RunOptions& options, const Environment& environment) {
+  Environment of_ranks = environment;
+  if (!options.stop_timeout.empty()) of_ranks.set("LOCKSTEP_STOP_TIMEOUT", options.stop_timeout);
+  return stop_timeout(of_ranks);
 }
 
 Contract contract_of(const RunOptions& options) {

@@ -2,6 +2,7 @@
 // What a host must have before ranks can start on it: the program, GPUs where they are asked for, a folder for logs.
 #pragma once
 
+#include <chrono>
 #include <optional>
 #include <string>
 
@@ -20,6 +21,9 @@ struct Preparation {
 };
 // Throws InvalidArgument for what isn't here.
 Preparation prepare(const RunOptions& options, const Environment& environment);
+
+// --stop-timeout, else what the environment says. InvalidArgument.
+std::chrono::nanoseconds stop_timeout_of(const RunOptions& options, const Environment& environment);
 
 // What the flags say. Hosts, addresses and secret are left as they are.
 Contract contract_of(const RunOptions& options);

@@ -65,7 +65,9 @@ int start_one_host(const RunOptions& options, const Environment& environment) {
   const JobVerdict::Options verdict{
       .hosts = contract.hosts,
       .grace = options.grace,
-      .requeue_exit_code = options.requeue_exit_code ? *options.requeue_exit_code : requeue_exit_code(environment)};
+      .requeue_exit_code = options.requeue_exit_code ? *options.requeue_exit_code : requeue_exit_code(environment),
+      .stop_timeout = stop_timeout_of(options, environment),
+      .members = job_options.members};
   return run_ranks(options, preparation, std::move(job_options), environment, parts, [&](auto facts) {
     auto own = verdict;
     own.facts = std::move(facts);

@@ -183,6 +183,21 @@ TEST_P(StopOn, WhoDoesNotComeToTheEndOfAStepIsNamed) {
       << result.err;
 }
 
+TEST_P(StopOn, TheLauncherSaysWhoHoldsTheOthersUp) {
+  Process launcher(
+      {.command = training({"init", "listen", "train:5@2", "hang@2", "train", "finish"}, {"--stop-timeout", "2"})});
+  ASSERT_TRUE(launcher.await_output("trained 5", 1));
+  launcher.send(SIGTERM);
+  const auto result = launcher.wait();
+  EXPECT_TRUE(
+      contains(result.err,
+               "lockstep run: 1.8 s after SIGTERM no step has ended for all to stop, and after 2.0 s they end by it: "
+               "rank 2 (host "))
+      << result.err;
+  EXPECT_TRUE(contains(result.err, ") holds the others up: the last that it started is collective ")) << result.err;
+  EXPECT_TRUE(contains(result.err, "step 4); ranks 0 and 1 have started collective ")) << result.err;
+}
+
 // The SIGTERM by which the launcher ends the others comes behind the one that it has passed on.
 TEST(Stop, ARankThatDiesOnTheWayLeavesTheOthersTheirTime) {
   const Words actions{"init",     "listen",           "train:5@2",     "ready@2", "hang@2",

@@ -73,6 +73,37 @@ TEST_F(Verdict, NamesTheRankItsHostAndItsLastLinesAndThenTheConsequences) {
                           "rank 3 failed first: it exited with code 42; 4 other ranks ended after it; exit code 42"));
 }
 
+TEST(StopVerdict, WhoHoldsTheOthersUpIsNamedBeforeTheyEndByTheSignal) {
+  const auto member = [](int rank, std::int64_t sequence) {
+    return membership::MemberView{.info = {.rank = rank, .world_size = 4, .process = {.host = "b", .pid = 100 + rank}},
+                                  .position = {.sequence = sequence, .collective = "all_reduce", .step = sequence}};
+  };
+  JobVerdict verdict({.hosts = with_first_ranks({{.name = "a", .ranks = 2}, {.name = "b", .ranks = 2}}),
+                      .stop_timeout = std::chrono::nanoseconds(10),
+                      .members =
+                          [&] {
+                            return std::vector{member(0, 8), member(1, 8), member(2, 7)};
+                          },
+                      .facts = [](int rank) { return RankFacts{.rank = rank, .host = "b", .pid = 100 + rank}; }});
+  EXPECT_FALSE(verdict.due());
+  verdict.signalled(SIGTERM);
+  verdict.told({.world_size = 4, .cause = Cause{.kind = Cause::Kind::stopped, .rank = 1, .reporter = 1}});
+  ASSERT_TRUE(verdict.due());
+  while (!verdict.due()->expired()) {
+  }
+  verdict.take_orders();
+  verdict.check_timers();
+  const auto orders = verdict.take_orders();
+  ASSERT_EQ(orders.size(), 1u);
+  EXPECT_THAT(
+      orders[0].text,
+      AllOf(HasSubstr("s after SIGTERM no step has ended for all to stop, and after "),
+            HasSubstr("they end by it: rank 3 (host b, pid 103) is in no group of all ranks; rank 2 (host b, pid "
+                      "102) holds the others up: the last that it started is collective 7 (all_reduce, step 7); "
+                      "rank 0 has started collective 8 (all_reduce, step 8)")));
+  EXPECT_FALSE(verdict.due());
+}
+
 TEST_F(Verdict, ALostHostIsToldFromALostRank) {
   verdict_.host_lost(1, "is gone: its launcher (pid 7) has ended");
   EXPECT_THAT(said(), ElementsAre(AllOf(HasSubstr("host b (node rank 1) is gone: its launcher (pid 7) has ended, "),
