@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/statvfs.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <exception>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/safetensors.h"
@@ -16,6 +19,7 @@
 #include "runtime/checkpoint/snapshot/generations.h"
 #include "runtime/checkpoint/snapshot/series_lock.h"
 #include "runtime/checkpoint/tensor_files.h"
+#include "runtime/comm/disagreement.h"
 #include "runtime/comm/stop_latch.h"
 #include "runtime/snapshot/offers.h"
 
@@ -118,6 +122,22 @@ std::optional<SnapshotValues> own_values(const ManifestItem& item, AtAnotherSize
 }
 
 }  // namespace
+
+void BasicSnapshots::Impl::compare_items() const {
+  std::vector<std::string> own;
+  for (const Item& item : items) {
+    own.push_back(fmt::format("{} ({}{})", checkpoint::in_quotes(item.name), item.item->type(),
+                              item.kind == checkpoint::ItemKind::per_rank ? ", per rank" : ""));
+  }
+  const std::string listed = fmt::format("{}", fmt::join(own, ", "));
+  const std::vector<std::string> all = all_gather_text(*group, listed);
+  const auto other = std::find_if(all.begin(), all.end(), [&](const std::string& text) { return text != all[0]; });
+  if (other == all.end()) return;
+  comm::throw_disagreement(
+      *group, fmt::format("Snapshots::restore: rank 0 has added {}, and rank {} {}; add the same in the same order on "
+                          "every rank",
+                          all[0], other - all.begin(), *other));
+}
 
 void BasicSnapshots::Impl::begin_generation(std::optional<std::int64_t> from_step) {
   std::int64_t newest = checkpoint::newest_generation(folder);
@@ -230,6 +250,7 @@ std::optional<RestoredSnapshot> BasicSnapshots::restore() {
     self.check_room();
     return std::string();
   });
+  self.compare_items();
   const Impl::Choice choice = self.choose(self.gather_offers("Snapshots::restore"), "Snapshots::restore");
   const auto& offer = choice.offer;
   std::optional<RestoredSnapshot> restored;

@@ -14,6 +14,7 @@
 #include "lockstep/ddp/on_rank0.h"
 #include "runtime/base/logging.h"
 #include "runtime/checkpoint/snapshot/generations.h"
+#include "runtime/comm/collective_call.h"
 #include "runtime/snapshot/gather_values.h"
 #include "runtime/snapshot/snapshots_impl.h"
 
@@ -138,7 +139,10 @@ std::vector<CapturedItem> BasicSnapshots::Impl::capture() {
                               .at_another_size = item.at_another_size,
                               .values = {values_of(item)}},
                      .tensors = {}};
-    if (is_per_rank) one.item.values = gather_values(*group, one.item.values.front());
+    if (is_per_rank) {
+      one.item.values =
+          comm::within_call("Snapshots::step", [&] { return gather_values(*group, one.item.values.front()); });
+    }
     if (!writes) continue;
     one.tensors = item.item->tensors();
     captured.push_back(std::move(one));

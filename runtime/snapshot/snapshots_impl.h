@@ -88,6 +88,8 @@ struct BasicSnapshots::Impl {
   Contents read(const Offer& offer) const;
 
   // restore.cc: all of it collective.
+  // Mismatch, on every rank, where ranks have added different items.
+  void compare_items() const;
   // Throws what is wrong with it on any rank, on every rank.
   void check(const Offer& offer, const Contents& contents) const;
   void begin_generation(std::optional<std::int64_t> from_step);

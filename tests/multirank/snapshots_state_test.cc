@@ -5,9 +5,11 @@
 #include <memory>
 #include <stdexcept>
 
+#include "lockstep/base/error.h"
 #include "lockstep/comm/stop.h"
 #include "lockstep/optim/sgd.h"
 #include "tests/multirank/snapshot_program.h"
+#include "tests/support/error_of.h"
 #include "tests/support/temporary_folder.h"
 
 namespace lockstep::testing {
@@ -37,6 +39,21 @@ TEST(SnapshotsOfRanks, AStopThatAllHaveAgreedOnSavesWhatBelongsToEach) {
     EXPECT_EQ(restored->step, 6);
     EXPECT_EQ(rows, 100 + group->rank());
   });
+}
+
+TEST(SnapshotsOfRanks, RanksThatAddDifferentThingsAreToldBeforeTheFirstStep) {
+  const TemporaryFolder folder;
+  const std::string text = error_of<Mismatch>([&] {
+    run_ranks(2, [&](const Group& group) {
+      Program it(group, folder / "run", {.every = 4});
+      double other = 0;
+      if (group->rank() == 1) it.snapshots.add("other", other);
+      it.snapshots.restore();
+    });
+  });
+  expect_text(text, {"rank 0 has added 'model' (Module), 'optimizer' (AdamW)", "and rank 1 ", "'other' (",
+                     "in the same order"});
+  EXPECT_FALSE(fs::exists(folder / "run" / "generation-000001.json"));
 }
 
 // What a dead rank had of its own nobody else has: a snapshot without it would be taken for whole.

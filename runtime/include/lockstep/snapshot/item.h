@@ -37,7 +37,7 @@ struct SnapshotTensor {
   std::function<std::uint64_t()> version = nullptr;
 };
 
-// What restore() may pass over. Every name of either side is said in the log.
+// What restore() may pass over. Items that the program has not added are said in the log.
 struct RestoreOptions {
   bool allow_missing = false;     // the program has it and the snapshot has not: it stays as it is
   bool allow_unexpected = false;  // the snapshot has it and the program has not

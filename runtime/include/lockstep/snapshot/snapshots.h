@@ -118,7 +118,8 @@ class LOCKSTEP_API BasicSnapshots {
   void add(std::string_view name, T& value) {
     add(name, value_item(pointer_to(value)));
   }
-  // One that each rank has its own of.
+  // One that each rank has its own of. Unless it may be dropped, a dead rank costs the steps since the last save:
+  // nobody else has its value.
   template <Snapshotable T>
   void add_per_rank(std::string_view name, T& value, AtAnotherSize at_another_size = AtAnotherSize::refuse) {
     add_per_rank(name, value_item(pointer_to(value)), at_another_size);
@@ -132,8 +133,9 @@ class LOCKSTEP_API BasicSnapshots {
   void add(std::string_view name, EarlyStop& stop);
 
   // Once, when all is added. Nothing if there is no snapshot: a fresh start, which needs no folder: it is made.
-  // InvalidArgument, with nothing changed, for one that does not fit the program, naming what differs; for a folder
-  // that another job uses; with too little room on the disk for one snapshot. PeerLost and the like from the group.
+  // Mismatch where ranks have added different items; InvalidArgument, with nothing changed, for one that does not fit
+  // the program, naming what differs; for a folder that another job uses; with too little room on the disk for one
+  // snapshot. PeerLost and the like from the group.
   std::optional<RestoredSnapshot> restore();
   // At the end of each step of training, once parameters and whatever belongs to them are written. Saves in every
   // SnapshotOptions::every-th, and, before it returns, the one in which all ranks have agreed to stop; if the one
