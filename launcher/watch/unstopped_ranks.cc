@@ -14,7 +14,7 @@ namespace {
 
 using membership::MemberState, membership::MemberView;
 
-constexpr std::size_t kMostNamed = 8;
+constexpr std::size_t kMostUnstopped = 8;
 
 std::string place_of(const MemberView& member) {
   return member.position.sequence == 0 ? "no collective" : member.position.describe();
@@ -51,7 +51,7 @@ std::string describe_unstopped(std::span<const RankFacts> unstopped, int world_s
     }
   }
   std::string text = joined(
-      parts, [](const std::string& part) { return part; }, "; ", kMostNamed);
+      parts, [](const std::string& part) { return part; }, "; ", kMostUnstopped);
   if (in_front.empty()) return text;
   return fmt::format("{}{}{} {} started {}{}", text, text.empty() ? "" : "; ", rendezvous::describe_ranks(in_front),
                      in_front.size() == 1 ? "has" : "have", place_of(*front),
