@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <chrono>
 #include <exception>
 #include <utility>
 
@@ -23,6 +24,9 @@ namespace lockstep {
 using checkpoint::SnapshotValues;
 
 namespace {
+
+// A rank that writes a line for each would fill a pipe that nobody reads for a while, as mpirun's while it ends a job.
+constexpr std::chrono::seconds kBetweenWarnings{10};
 
 bool is_name(std::string_view name) {
   const auto fits = [](char c) {
@@ -217,9 +221,14 @@ void BasicSnapshots::Impl::start(std::string_view reason, std::optional<double> 
   last_saved = count;
   if (!writer) return;
   if (writer->is_busy()) {
+    ++left_out;
+    if (!next_left_out.expired()) return;
     log_warn(
-        "snapshots: step {} is left out: step {} is still being written to '{}'; save less often, or to a faster disk",
-        count, being_written, folder.string());
+        "snapshots: step {} is left out{}: step {} is still being written to '{}'; save less often, or to a faster "
+        "disk",
+        count, left_out > 1 ? fmt::format(", as were {} before", left_out - 1) : "", being_written, folder.string());
+    next_left_out = Deadline::after(kBetweenWarnings);
+    left_out = 0;
     return;
   }
   being_written = count;

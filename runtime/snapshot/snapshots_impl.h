@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/base/deadline.h"
 #include "lockstep/snapshot/snapshots.h"
 #include "runtime/base/at_fatal_error.h"
 #include "runtime/base/unwind_guard.h"
@@ -121,6 +122,8 @@ struct BasicSnapshots::Impl {
   std::unique_ptr<checkpoint::SeriesLock> lock;
   std::unique_ptr<BackgroundWriter> writer;
   std::int64_t being_written = -1;
+  std::int64_t left_out = 0;  // since the line that said so
+  Deadline next_left_out = Deadline::after({});
 };
 
 }  // namespace lockstep
