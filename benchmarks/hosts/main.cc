@@ -37,7 +37,8 @@ Effort shorter(std::size_t bytes) {
 void check_sum(const char* who, const ProcessGroup& group, std::span<float> data, const std::function<void()>& run) {
   std::fill(data.begin(), data.end(), static_cast<float>(group.rank() + 1));
   run();
-  const auto wanted = static_cast<float>(group.size() * (group.size() + 1) / 2);
+  const int sum_of_ranks = group.size() * (group.size() + 1) / 2;
+  const auto wanted = static_cast<float>(sum_of_ranks);
   for (const float x : data) {
     if (x != wanted) throw std::runtime_error(fmt::format("{}: the sum is {}, wanted {}", who, x, wanted));
   }

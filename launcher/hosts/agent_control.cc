@@ -10,7 +10,7 @@
 
 namespace lockstep::launcher {
 
-FirstHost::FirstHost(JobVerdict::Options options, Agents& agents, WakingQueue<AgentNews>& news)
+FirstHost::FirstHost(const JobVerdict::Options& options, Agents& agents, WakingQueue<AgentNews>& news)
     : verdict_(options), agents_(agents), news_(news) {
   for (std::size_t node = 0; node < options.hosts.size(); ++node) waited_for_.insert(static_cast<int>(node));
 }

@@ -17,7 +17,7 @@ namespace lockstep::launcher {
 class FirstHost final : public JobControl {
  public:
   // `agents` and `news` outlive it.
-  FirstHost(JobVerdict::Options options, Agents& agents, WakingQueue<AgentNews>& news);
+  FirstHost(const JobVerdict::Options& options, Agents& agents, WakingQueue<AgentNews>& news);
 
   void rank_ended(RankEnd end) override { verdict_.rank_ended(std::move(end)); }
   void heard(const Cause& cause) override { verdict_.heard(cause); }

@@ -82,13 +82,13 @@ std::string encode(const JobPlan& plan) {
 }
 
 JobPlan decode_job_plan(std::string_view text, std::string_view key) {
-  const CorruptData problem(fmt::format("store key '{}' holds no plan of a job", key));
+  const auto problem = [&] { return CorruptData(fmt::format("store key '{}' holds no plan of a job", key)); };
   const auto record = read_record<PlanRecord>(text, kPlanFields);
   const auto lists = record ? read_texts(record->lists) : std::nullopt;
-  if (!lists || lists->size() != 2) throw problem;
+  if (!lists || lists->size() != 2) throw problem();
   const auto problems = read_texts(lists->front());
   const auto hosts = read_texts(lists->back());
-  if (!problems || !hosts || hosts->size() % 2 != 0) throw problem;
+  if (!problems || !hosts || hosts->size() % 2 != 0) throw problem();
   JobPlan plan{.exit_code = record->exit_code,
                .problems = *problems,
                .run_id = record->run_id,
@@ -97,7 +97,7 @@ JobPlan decode_job_plan(std::string_view text, std::string_view key) {
                .torch_store = record->torch_store == 1};
   for (std::size_t i = 0; i < hosts->size(); i += 2) {
     const auto ranks = parse_int((*hosts)[i + 1]);
-    if (!ranks || *ranks < 1 || *ranks > kMaxRanks) throw problem;
+    if (!ranks || *ranks < 1 || *ranks > kMaxRanks) throw problem();
     plan.hosts.push_back({.name = printable((*hosts)[i], kMostPrinted), .ranks = static_cast<int>(*ranks)});
   }
   plan.hosts = with_first_ranks(std::move(plan.hosts));
