@@ -232,9 +232,9 @@ TEST_F(SnapshotJob, InABatchScriptThatGetsUsr1IsToBeQueuedAgain) {
 
 TEST_F(SnapshotJob, UnderMpirunIsStoppedByItsSigtermAndSaves) {
   LOCKSTEP_NEEDS_MPIRUN();
-  constexpr int kLong = 15000;  // it takes its time to pass a signal on
+  constexpr int kLong = 50000;  // it takes its time to pass a signal on
   // It waits that long before it signals the ranks, and again before it kills them.
-  const Words mpirun{"mpirun", "--mca", "odls_base_sigkill_timeout", "2", "-n", "2"};
+  const Words mpirun{"mpirun", "--mca", "odls_base_sigkill_timeout", "1", "-n", "2"};
   const testing::Variables variables = mpi_variables();
   const Result alone = testing::run(joined(mpirun, program("undisturbed", "", kLong)), variables);
   ASSERT_EQ(alone.exit_code, 0) << alone.err;
