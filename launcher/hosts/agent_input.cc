@@ -14,6 +14,7 @@
 #include "launcher/command_line.h"
 #include "launcher/run/run.h"
 #include "launcher/system.h"
+#include "lockstep/base/deadline.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/io.h"
 #include "runtime/base/quiet_thread.h"
@@ -21,10 +22,6 @@
 namespace lockstep::launcher {
 namespace {
 
-using namespace std::chrono_literals;
-
-// After SIGTERM, for ranks that save.
-constexpr auto kSaveLimit = 25s;
 constexpr std::size_t kMostLineBytes = 4096;
 
 InvalidArgument not_ours() {
@@ -74,11 +71,11 @@ std::string AgentInput::await_endpoint() {
   }
 }
 
-void AgentInput::watch() {
-  thread_ = start_quiet_thread([this] { follow(); });
+void AgentInput::watch(std::chrono::nanoseconds stop_timeout) {
+  thread_ = start_quiet_thread([this, stop_timeout] { follow(stop_timeout); });
 }
 
-void AgentInput::follow() {
+void AgentInput::follow(std::chrono::nanoseconds stop_timeout) {
   const auto wait = [this](bool for_input, int milliseconds) {
     pollfd entries[] = {{leaving_.fd(), POLLIN, 0}, {for_input ? STDIN_FILENO : -1, POLLIN, 0}};
     uninterrupted([&] { return poll(entries, 2, milliseconds); });
@@ -92,7 +89,7 @@ void AgentInput::follow() {
         "lockstep agent: the `lockstep run` that started this one has gone, or the connection with it; ending the "
         "ranks");
     kill(getpid(), SIGTERM);
-    if (wait(false, static_cast<int>(std::chrono::milliseconds(kSaveLimit).count()))) kill(getpid(), SIGTERM);
+    if (wait(false, Deadline::after(stop_timeout).poll_timeout_ms())) kill(getpid(), SIGTERM);
     wait(false, -1);
     return;
   }

@@ -2,15 +2,15 @@
 // The standard input of `lockstep agent`: how to start, and then the word of the `lockstep run -H` that started it.
 #pragma once
 
+#include <chrono>
 #include <optional>
 #include <string>
+#include <thread>
 
 #include "launcher/hosts/agent_start.h"
 #include "lockstep/base/environment.h"
 #include "runtime/base/event_fd.h"
 #include "runtime/store/secret.h"
-
-#include <thread>
 
 namespace lockstep::launcher {
 
@@ -28,15 +28,15 @@ class AgentInput {
   // Waits for the line "endpoint HOST:PORT". Throws as the constructor.
   std::string await_endpoint();
   // From now on a thread turns each line "signal N" into that signal of this process, and the input's end into SIGTERM,
-  // and into another one once the ranks have had time to save.
-  void watch();
+  // and into another one after `stop_timeout`, in which the ranks may save.
+  void watch(std::chrono::nanoseconds stop_timeout);
 
   // Why the ranks can't start in AgentStart::folder; empty: they can.
   std::string problem;
 
  private:
   std::string read_line();
-  void follow();
+  void follow(std::chrono::nanoseconds stop_timeout);
 
   AgentStart start_;
   std::optional<store::Secret> secret_;

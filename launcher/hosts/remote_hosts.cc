@@ -218,9 +218,8 @@ void RemoteHosts::look_at_ends() {
     if (!has_come_[node] && !has_failed_) {
       has_failed_ = true;
       console_.message(fmt::format(
-          "host {} (node rank {}): its launcher did not start: `{}` {}; see what it wrote, and that the same lockstep "
-          "is "
-          "installed there",
+          "host {} (node rank {}): its launcher did not start: `{}` {}; see what it wrote, and that the same "
+          "lockstep is installed there",
           hosts_[node]->name(), node, fmt::join(command_for(hosts_[node]->name()), " "), ending->describe()));
       end_at_ = Deadline::after(std::chrono::seconds(0));
     } else if (!ending->ok() && !end_at_) {

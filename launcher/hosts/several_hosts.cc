@@ -146,7 +146,7 @@ int start_several_hosts(RunOptions options, const Environment& environment, Agen
   contract.store_secret = input != nullptr ? input->secret() : secret_of(options, environment);
   job_options.reads_input = input == nullptr;
   HostParts parts;
-  if (input != nullptr) input->watch();
+  if (input != nullptr) input->watch(stop_timeout_of(options, environment));
   WakingQueue<AgentNews> news;
   std::unique_ptr<RunStores> stores;
   std::unique_ptr<Agents> agents;

@@ -28,14 +28,17 @@ void BasicSnapshots::Impl::keep_step() {
         if (!tensor.is_copy && !tensor.only_optimizers_write) one.tensors.push_back({std::move(tensor), {}});
       }
     }
-    for (KeptTensor& tensor : one.tensors) tensor.bytes.assign(tensor.now.bytes.begin(), tensor.now.bytes.end());
   }
+  copy_kept();
   kept_step = steps.count();
   is_updating = false;
 }
 
 void BasicSnapshots::Impl::keep_buffers() {
-  if (is_updating || kept_step != steps.count()) return;
+  if (!is_updating && kept_step == steps.count()) copy_kept();
+}
+
+void BasicSnapshots::Impl::copy_kept() {
   for (KeptItem& item : kept) {
     for (KeptTensor& tensor : item.tensors) tensor.bytes.assign(tensor.now.bytes.begin(), tensor.now.bytes.end());
   }
@@ -101,9 +104,8 @@ void BasicSnapshots::Impl::rescue(std::string_view why, bool all_live) noexcept 
     } else if (const Item* const lost = first_lost()) {
       log_warn(
           "snapshots: {}, and step {}, the last that {} had finished, is not saved: {} has a value of each rank, and "
-          "the "
-          "others' went with them; the job goes on from the last one that is saved. Add it with AtAnotherSize::drop if "
-          "it may be lost",
+          "the others' went with them; the job goes on from the last one that is saved. Add it with "
+          "AtAnotherSize::drop if it may be lost",
           why, kept_step, who(), checkpoint::in_quotes(lost->name));
       return;
     }

@@ -224,8 +224,8 @@ void BasicSnapshots::Impl::start(std::string_view reason, std::optional<double> 
     ++left_out;
     if (!next_left_out.expired()) return;
     log_warn(
-        "snapshots: step {} is left out{}: step {} is still being written to '{}'; save less often, or to a faster "
-        "disk",
+        "snapshots: step {} is left out{}: step {} is still being written to '{}'; save less often, or to a "
+        "faster disk",
         count, left_out > 1 ? fmt::format(", as were {} before", left_out - 1) : "", being_written, folder.string());
     next_left_out = Deadline::after(kBetweenWarnings);
     left_out = 0;

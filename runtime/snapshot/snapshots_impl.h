@@ -66,6 +66,7 @@ struct BasicSnapshots::Impl {
   void keep_step();
   // What a forward begins with is rank 0's, after that step: a survivor then has it too.
   void keep_buffers();
+  void copy_kept();
   // `of_ranks`: per item, the values of all ranks; empty for a replicated one, and where only this rank's are known.
   std::vector<CapturedItem> capture_kept(std::vector<std::vector<checkpoint::SnapshotValues>> of_ranks);
   // Of items with values of each rank, by item. Collective.

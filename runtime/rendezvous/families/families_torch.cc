@@ -89,7 +89,7 @@ MaybeReading read_kubeflow_pod(const Environment& environment, const FileReader&
   reading.verdict = one ? Verdict::no_rank : Verdict::incomplete;
   reading.problem = fmt::format(
       "this is a pod of a Kubeflow job ({}), whose processes a launcher must start; put torchrun before the program, "
-      "which reads these, or `lockstep run` for a job of this pod alone, or unset them to run alone",
+      "or `lockstep run` with a secret on every pod, which read these, or unset them to run alone",
       reading.variables);
   return reading;
 }
