@@ -108,7 +108,8 @@ struct RunCommand {
     text_flag(
         app, "--master-port", raw.master_port, "PORT",
         "MASTER_PORT of the ranks; nothing of lockstep listens there without\n--torch-store. Default: a free one");
-    text_flag(app, "--nnodes", raw.nnodes, "N", "Hosts of the job: this command runs on each of them. Default 1");
+    text_flag(app, "--nnodes", raw.nnodes, "N|LEAST:MOST",
+              "Hosts of the job: this command runs on each of them. With LEAST:MOST they may\ncome and go. Default 1");
     text_flag(app, "--node-rank", raw.node_rank, "R",
               "This host's rank among them, from 0. Default: the job's store gives one,\nand the host that has the "
               "endpoint's address is 0");
@@ -118,10 +119,13 @@ struct RunCommand {
     text_flag(app, "--rdzv-id", raw.rdzv_id, "NAME", "A name of the job: launchers that give another are turned away");
     text_flag(app, "--rdzv-timeout", raw.rdzv_timeout, "SECONDS",
               "How long to wait until all hosts have come. Default 300");
+    text_flag(app, "--rdzv-wait", raw.rdzv_wait, "SECONDS",
+              "With --nnodes LEAST:MOST: how long the first start waits for more hosts than\nthe least. Default 30");
     text_flag(app, "--rdzv-backend", raw.rdzv_backend, "static|c10d",
               "Accepted for torchrun's sake, without an effect");
     text_flag(app, "--rdzv-conf", raw.rdzv_conf, "join_timeout=SECONDS",
-              "torchrun's spelling of --rdzv-timeout (also timeout=SECONDS)");
+              "torchrun's spelling of --rdzv-timeout (also timeout=SECONDS), and with\nlast_call_timeout=SECONDS of "
+              "--rdzv-wait");
     text_flag(app, "-H,--host", raw.hosts, "HOST[:SLOTS],...",
               "Start a launcher on each of these hosts through a remote shell, with so many\nranks each; without SLOTS "
               "as --nproc-per-node says. -n takes the first N slots");
@@ -133,7 +137,12 @@ struct RunCommand {
                    "A variable that travels to the hosts, as it is here or as given; may come\nagain")
         ->option_text("NAME[=VALUE]")
         ->allow_extra_args(false);
-    text_flag(app, "--max-restarts", raw.max_restarts, "0", "Restarts after a failure; only 0 so far");
+    text_flag(app, "--max-restarts", raw.max_restarts, "K",
+              "Start the ranks again after a failure, up to K times, as long as each start\nfinishes a new step. "
+              "Default 0");
+    text_flag(app, "--health-check", options.health_check, "COMMAND",
+              "Shell command that says, before each start, whether ranks may start on this\nhost: with exit code 0 "
+              "they may");
     app.add_flag("--standalone", standalone, "Accepted for torchrun's sake: a job of one host always is");
   }
 

@@ -18,11 +18,14 @@ namespace lockstep::launcher {
 // Exit codes of the launcher's own, as shells have them.
 inline constexpr int kExitInternal = 1;         // the launcher itself can't go on: a system call failed
 inline constexpr int kExitUsage = 2;            // the command line is wrong, or asks for what isn't here
+inline constexpr int kExitNoProgress = 77;      // --max-restarts: starts in a row have done no new step
 inline constexpr int kExitNotExecutable = 126;  // PROGRAM is there and can't be run
 inline constexpr int kExitNotFound = 127;       // PROGRAM is not there
 
 // The most ranks one host is asked to start: a typing error must not become a fork bomb.
 inline constexpr int kMaxRanks = 1024;
+// The most restarts of a job.
+inline constexpr int kMostRestarts = 1'000'000;
 // The most hosts of a job.
 inline constexpr int kMaxNodes = 4096;
 // Where --rdzv-endpoint names no port, as torchrun has it.
@@ -36,13 +39,17 @@ struct RunOptions {
   std::chrono::milliseconds grace{700};  // between SIGTERM and SIGKILL
   std::optional<int> timeout;            // seconds, for LOCKSTEP_TIMEOUT; unset: what the environment says
   std::string master_addr = "127.0.0.1";
-  int master_port = 0;  // 0: a free one
-  int nodes = 1;        // hosts of the job
+  int master_port = 0;       // 0: a free one
+  int nodes = 1;             // hosts of the job, at most
+  int least_nodes = 1;       // and at least
+  int max_restarts = 0;      // after failures
+  std::string health_check;  // a shell command that says whether ranks may start on this host; empty: none
   // Of several hosts.
   std::optional<int> node_rank;                     // of this host; unset: the job's store gives one
   net::HostPort endpoint;                           // where node rank 0 serves the job's store
   std::string run_id;                               // --rdzv-id: who names another is turned away
   std::chrono::milliseconds rdzv_timeout{300'000};  // for all hosts to come
+  std::chrono::milliseconds rdzv_wait{30'000};      // at the first start, for more than the least
   // From one place: hosts on which this command starts a launcher each.
   std::vector<HostEntry> hosts;
   std::string hostfile;                // path; empty: `hosts` are all
@@ -50,6 +57,7 @@ struct RunOptions {
   std::vector<std::string> exported;   // -x: NAME or NAME=VALUE
   std::vector<std::string> arguments;  // of this command, as typed
 
+  bool hosts_may_change() const { return least_nodes < nodes; }
   bool starts_launchers() const { return !hosts.empty() || !hostfile.empty(); }
   std::vector<std::string> devices;      // --devices: GPUs of the ranks, by index or UUID; empty: all that are visible
   bool oversubscribe_gpu = false;        // several ranks on one GPU

@@ -70,6 +70,7 @@ EXIT CODES
            the rank that failed first had not ended when it was named: it was stopped, silent or hung; or
            a host was lost
   76       a rank's group had failed and its GPU did not let go in time (LOCKSTEP_FAILURE_WATCHDOG)
+  77       --max-restarts: three starts in a row have finished no new step
   134      a rank aborted (128 + 6, SIGABRT): an uncaught exception of the program's own, or a failed assertion
   137      a rank was killed (128 + 9, SIGKILL): by somebody, or by the kernel because memory ran out
   128 + N  signal N killed the rank that failed first, or ended the job: 130 after Ctrl-C, 143 after SIGTERM

@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/signals.h"
 
+#include <poll.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
 #include <cerrno>
 
+#include "lockstep/base/deadline.h"
 #include "lockstep/base/error.h"
+#include "runtime/base/io.h"
 
 namespace lockstep::launcher {
+
+bool asks_to_end(int signal) { return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT; }
 
 Signals::Signals() {
   // Inherited as ignored it would make the kernel throw away how the ranks ended.
@@ -41,6 +46,18 @@ std::vector<int> Signals::take() {
       throw SystemError("read signalfd", bytes < 0 ? errno : EIO);
     }
   }
+}
+
+std::optional<int> Signals::pause(std::chrono::milliseconds time) {
+  const auto deadline = Deadline::after(time);
+  do {
+    for (const int signal : take()) {
+      if (asks_to_end(signal)) return signal;
+    }
+    pollfd entry{fd_.get(), POLLIN, 0};
+    uninterrupted([&] { return poll(&entry, 1, deadline.poll_timeout_ms()); });
+  } while (!deadline.expired());
+  return std::nullopt;
 }
 
 SignalsLetThrough::SignalsLetThrough(const Signals& signals) {

@@ -2,12 +2,17 @@
 // The signals that the launcher takes by descriptor instead of by handler.
 #pragma once
 
+#include <chrono>
 #include <csignal>
+#include <optional>
 #include <vector>
 
 #include "runtime/base/unique_fd.h"
 
 namespace lockstep::launcher {
+
+// True of those that a user or a scheduler ends a job with.
+bool asks_to_end(int signal);
 
 // Blocks them for this thread and those it starts, so that they come through fd() only. One that was ignored when the
 // process started (nohup, a background job of a script) stays ignored. Make it before there is a second thread.
@@ -19,6 +24,8 @@ class Signals {
   int fd() const { return fd_.get(); }
   // The signals that came since the last call, SIGCHLD among them.
   std::vector<int> take();
+  // Waits so long, unless a signal comes that asks to end: then that one.
+  std::optional<int> pause(std::chrono::milliseconds time);
   // What was blocked before: what a program that is started should start with.
   const sigset_t& original_mask() const { return original_mask_; }
 

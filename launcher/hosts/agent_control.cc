@@ -10,9 +10,9 @@
 
 namespace lockstep::launcher {
 
-FirstHost::FirstHost(const JobVerdict::Options& options, Agents& agents, WakingQueue<AgentNews>& news)
-    : verdict_(options), agents_(agents), news_(news) {
-  for (std::size_t node = 0; node < options.hosts.size(); ++node) waited_for_.insert(static_cast<int>(node));
+FirstHost::FirstHost(const JobVerdict::Options& options, int start, Agents& agents, WakingQueue<AgentNews>& news)
+    : hosts_(options.hosts), start_(start), verdict_(options), agents_(agents), news_(news) {
+  for (std::size_t node = 0; node < hosts_.size(); ++node) waited_for_.insert(static_cast<int>(node));
 }
 
 void FirstHost::take_news() {
@@ -20,14 +20,11 @@ void FirstHost::take_news() {
     if (const auto* member = std::get_if<membership::MemberNews>(&news)) {
       if (member->scope != kAgentScope) {
         verdict_.told(*member);
-      } else if (member->cause && waited_for_.contains(member->cause->rank)) {
-        verdict_.host_lost(member->cause->rank,
-                           fmt::format("is gone: its launcher (pid {}) {}", member->cause->pid,
-                                       member->cause->kind == Cause::Kind::silent ? "does not answer" : "has ended"));
-        host_is_gone(member->cause->rank, 0);
+      } else if (member->cause) {
+        agent_lost(*member->cause);
       }
-    } else if (const auto* message = std::get_if<AgentMessage>(&news)) {
-      take(*message);
+    } else if (const auto* word = std::get_if<AgentWord>(&news)) {
+      take(*word);
     } else {
       for (const int node : std::set<int>(waited_for_)) {
         if (node == 0) continue;
@@ -35,6 +32,17 @@ void FirstHost::take_news() {
         host_is_gone(node, kExitInternal);
       }
     }
+  }
+}
+
+void FirstHost::agent_lost(const Cause& cause) {
+  agents_.went(cause.rank);
+  for (std::size_t i = 0; i < hosts_.size(); ++i) {
+    const int node = static_cast<int>(i);
+    if (hosts_[i].agent != cause.rank || !waited_for_.contains(node)) continue;
+    verdict_.host_lost(node, fmt::format("is gone: its launcher (pid {}) {}", cause.pid,
+                                         cause.kind == Cause::Kind::silent ? "does not answer" : "has ended"));
+    host_is_gone(node, 0);
   }
 }
 
@@ -46,7 +54,11 @@ void FirstHost::signalled(int signal) {
   }
 }
 
-void FirstHost::take(const AgentMessage& message) {
+void FirstHost::take(const AgentWord& word) {
+  const AgentMessage& message = word.message;
+  if (const auto* host = std::get_if<HostCame>(&message)) agents_.came(*host, word.start);
+  // A host that was taken for lost may speak of what it did before; that somebody wants the job to stop stays true.
+  if (word.start != start_ && !std::holds_alternative<StopAsked>(message)) return;
   if (const auto* end = std::get_if<RankEnd>(&message)) {
     verdict_.rank_ended(*end);
   } else if (const auto* cause = std::get_if<Cause>(&message)) {
@@ -62,8 +74,14 @@ void FirstHost::host_is_gone(int node, int exit_code) {
   if (waited_for_.erase(node) == 0) return;
   if (complaint_ == 0) complaint_ = exit_code;
   if (!waited_for_.empty()) return;
-  const int code = verdict_.conclude();
-  exit_code_ = code != 0 ? code : complaint_;
+  verdict_.conclude(complaint_);
+  is_concluded_ = true;
+}
+
+// A rank must have finished a step, for only then does it surely stop after one.
+void FirstHost::check_timers() {
+  verdict_.check_timers();
+  if (agents_.has_newcomer()) verdict_.resize();
 }
 
 // What this host is told the others are told too.
@@ -72,8 +90,8 @@ std::vector<Order> FirstHost::take_orders() {
   for (const Order& order : orders) {
     if (order.kind != Order::Kind::detail) agents_.send(order);
   }
-  if (exit_code_ && !is_over_) {
-    agents_.send(JobOver{*exit_code_});
+  if (is_concluded_ && !is_over_) {
+    agents_.send(StartOver{.exit_code = verdict_.exit_code(), .again = verdict_.again().has_value()});
     is_over_ = true;
   }
   return orders;
@@ -104,8 +122,8 @@ void OtherHost::signalled(int signal) {
 
 void OtherHost::take_news() {
   for (const AgentNews& news : news_.take()) {
-    if (const auto* message = std::get_if<AgentMessage>(&news)) {
-      take(*message);
+    if (const auto* word = std::get_if<AgentWord>(&news)) {
+      if (word->start == options_.start) take(word->message);
     } else if (const auto* gone = std::get_if<StoreGone>(&news)) {
       store_is_gone(gone->how);
     }
@@ -113,7 +131,7 @@ void OtherHost::take_news() {
 }
 
 void OtherHost::take(const AgentMessage& message) {
-  if (const auto* over = std::get_if<JobOver>(&message)) exit_code_ = over->exit_code;
+  if (const auto* over = std::get_if<StartOver>(&message)) over_ = *over;
   const auto* order = std::get_if<Order>(&message);
   if (order == nullptr) return;
   if (order->kind == Order::Kind::say && !options_.speaks) return;
@@ -122,8 +140,14 @@ void OtherHost::take(const AgentMessage& message) {
   orders_.push_back(*order);
 }
 
+// Node rank 0 makes the pause.
+std::optional<std::chrono::milliseconds> OtherHost::again() const {
+  if (!over_ || !over_->again) return std::nullopt;
+  return std::chrono::milliseconds(0);
+}
+
 void OtherHost::store_is_gone(const std::string& how) {
-  if (is_alone_ || exit_code_) return;
+  if (is_alone_ || over_) return;
   is_alone_ = true;
   orders_.push_back({.text = fmt::format("{}, which has the job's store, is gone: {}; ending this host's ranks; exit "
                                          "code {}",

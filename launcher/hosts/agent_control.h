@@ -16,8 +16,8 @@ namespace lockstep::launcher {
 // Node rank 0's.
 class FirstHost final : public JobControl {
  public:
-  // `agents` and `news` outlive it.
-  FirstHost(const JobVerdict::Options& options, Agents& agents, WakingQueue<AgentNews>& news);
+  // `start`: of the job's starts the one that it is the control of. `agents` and `news` outlive it.
+  FirstHost(const JobVerdict::Options& options, int start, Agents& agents, WakingQueue<AgentNews>& news);
 
   void rank_ended(RankEnd end) override { verdict_.rank_ended(std::move(end)); }
   void heard(const Cause& cause) override { verdict_.heard(cause); }
@@ -26,24 +26,28 @@ class FirstHost final : public JobControl {
   int news_fd() const override { return news_.fd(); }
   void take_news() override;
   std::optional<Deadline> due() const override { return verdict_.due(); }
-  void check_timers() override { verdict_.check_timers(); }
+  void check_timers() override;
   std::vector<Order> take_orders() override;
   bool is_over() const override { return is_over_; }
-  int exit_code() const override { return *exit_code_; }
+  int exit_code() const override { return verdict_.exit_code(); }
+  std::optional<std::chrono::milliseconds> again() const override { return verdict_.again(); }
   const std::vector<RankEnd>& ended() const override { return verdict_.ended(); }
 
  private:
-  void take(const AgentMessage& message);
+  void take(const AgentWord& word);
+  void agent_lost(const Cause& cause);
   void host_is_gone(int node, int exit_code);
 
+  Layout hosts_;
+  int start_;
   JobVerdict verdict_;
   StopRequest stop_;  // of this host
   Agents& agents_;
   WakingQueue<AgentNews>& news_;
-  std::set<int> waited_for_;      // node ranks of hosts with ranks that may run
-  int complaint_ = 0;             // the first host's that had one beside how its ranks ended
-  std::optional<int> exit_code_;  // once nothing of the job runs
-  bool is_over_ = false;          // and the others have been told
+  std::set<int> waited_for_;   // node ranks of hosts with ranks that may run
+  int complaint_ = 0;          // the first host's that had one beside how its ranks ended
+  bool is_concluded_ = false;  // nothing of the job runs
+  bool is_over_ = false;       // and the others have been told
 };
 
 // Any other's.
@@ -51,6 +55,7 @@ class OtherHost final : public JobControl {
  public:
   struct Options {
     Layout hosts = {};
+    int start = 0;  // of the job's starts the one that it is the control of
     int node_rank = 1;
     int requeue_exit_code = kExitRequeue;
     bool speaks = true;  // says what the job's verdict is; else node rank 0 alone does
@@ -67,8 +72,9 @@ class OtherHost final : public JobControl {
   std::optional<Deadline> due() const override { return std::nullopt; }
   void check_timers() override {}
   std::vector<Order> take_orders() override { return std::exchange(orders_, {}); }
-  bool is_over() const override { return exit_code_ || (is_alone_ && is_gone_); }
-  int exit_code() const override { return exit_code_.value_or(options_.requeue_exit_code); }
+  bool is_over() const override { return over_ || (is_alone_ && is_gone_); }
+  int exit_code() const override { return over_ ? over_->exit_code : options_.requeue_exit_code; }
+  std::optional<std::chrono::milliseconds> again() const override;
   const std::vector<RankEnd>& ended() const override { return ended_; }
 
  private:
@@ -81,10 +87,10 @@ class OtherHost final : public JobControl {
   StopRequest stop_;          // of this host
   bool is_stopping_ = false;  // the ranks have been asked to stop
   std::vector<Order> orders_;
-  std::vector<RankEnd> ended_;    // of this host
-  std::optional<int> exit_code_;  // once the job is over
-  bool is_alone_ = false;         // the store is gone
-  bool is_gone_ = false;          // nothing of this host's ranks runs
+  std::vector<RankEnd> ended_;     // of this host
+  std::optional<StartOver> over_;  // once no rank of any host runs
+  bool is_alone_ = false;          // the store is gone
+  bool is_gone_ = false;           // nothing of this host's ranks runs
 };
 
 }  // namespace lockstep::launcher

@@ -114,7 +114,7 @@ int agent_command() {
     auto command = parse_command_line(start.arguments);
     auto* options = std::get_if<RunOptions>(&command);
     if (options == nullptr) throw not_ours();
-    options->nodes = start.nodes;
+    options->nodes = options->least_nodes = start.nodes;
     options->node_rank = start.node_rank;
     options->nproc_per_node = start.nproc_per_node;
     options->ranks.reset();

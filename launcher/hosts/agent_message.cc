@@ -59,14 +59,31 @@ struct OrderRecord {
 
 constexpr auto kOrderFields = [](auto& order, auto& fields) {
   fields.kind("order 1");
-  fields("what", order.kind, 0, static_cast<int>(Order::Kind::kill));
+  fields("what", order.kind, 0, static_cast<int>(Order::Kind::stop_to_resize));
   fields("signal", order.signal, 0, 64);
   fields.rest("text", order.text);
 };
 
+struct OverRecord {
+  int exit_code = 0;
+  int again = 0;
+};
+
 constexpr auto kOverFields = [](auto& over, auto& fields) {
-  fields.kind("job over 1");
+  fields.kind("start over 1");
   fields("exit-code", over.exit_code, 0, 255);
+  fields("again", over.again, 0, 1);
+};
+
+struct WordRecord {
+  int start = 0;
+  std::string message = {};
+};
+
+constexpr auto kWordFields = [](auto& word, auto& fields) {
+  fields.kind("word 1");
+  fields("start", word.start, 0);
+  fields.rest("message", word.message);
 };
 
 struct Encoder {
@@ -92,7 +109,10 @@ struct Encoder {
     return write_record(OrderRecord{.kind = static_cast<int>(order.kind), .signal = order.signal, .text = order.text},
                         kOrderFields);
   }
-  std::string operator()(const JobOver& over) const { return write_record(over, kOverFields); }
+  std::string operator()(const HostCame& came) const { return lockstep::launcher::encode(came.host); }
+  std::string operator()(const StartOver& over) const {
+    return write_record(OverRecord{.exit_code = over.exit_code, .again = over.again ? 1 : 0}, kOverFields);
+  }
 };
 
 std::optional<RankEnd> decode_end(std::string_view text) {
@@ -110,23 +130,35 @@ std::optional<RankEnd> decode_end(std::string_view text) {
   return end;
 }
 
-}  // namespace
-
-std::string encode(const AgentMessage& message) { return std::visit(Encoder{}, message); }
-
-std::optional<AgentMessage> decode_agent_message(std::string_view text) {
+std::optional<AgentMessage> decode_message(std::string_view text) {
   if (auto end = decode_end(text)) return std::move(*end);
   if (auto cause = decode_cause(text)) return std::move(*cause);
   if (const auto stop = read_record<StopRecord>(text, kStopFields)) {
     return StopAsked{.signal = stop->signal, .insists = stop->insists == 1};
   }
   if (const auto gone = read_record<RanksGone>(text, kGoneFields)) return *gone;
-  if (const auto over = read_record<JobOver>(text, kOverFields)) return *over;
+  if (const auto over = read_record<OverRecord>(text, kOverFields)) {
+    return StartOver{.exit_code = over->exit_code, .again = over->again == 1};
+  }
+  if (auto host = decode_host_facts(text)) return HostCame{std::move(*host)};
   if (auto order = read_record<OrderRecord>(text, kOrderFields)) {
     return Order{
         .kind = static_cast<Order::Kind>(order->kind), .text = std::move(order->text), .signal = order->signal};
   }
   return std::nullopt;
+}
+
+}  // namespace
+
+std::string encode(const AgentWord& word) {
+  return write_record(WordRecord{.start = word.start, .message = std::visit(Encoder{}, word.message)}, kWordFields);
+}
+
+std::optional<AgentWord> decode_agent_word(std::string_view text) {
+  const auto record = read_record<WordRecord>(text, kWordFields);
+  auto message = record ? decode_message(record->message) : std::nullopt;
+  if (!message) return std::nullopt;
+  return AgentWord{record->start, std::move(*message)};
 }
 
 }  // namespace lockstep::launcher

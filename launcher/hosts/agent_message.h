@@ -7,6 +7,7 @@
 #include <string_view>
 #include <variant>
 
+#include "launcher/hosts/host_facts.h"
 #include "launcher/run/job_control.h"
 #include "launcher/run/rank_end.h"
 #include "lockstep/base/cause.h"
@@ -15,6 +16,10 @@ namespace lockstep::launcher {
 
 // To the first host's agent.
 
+// The host is there, and ready to start its ranks.
+struct HostCame {
+  HostFacts host = {};
+};
 struct StopAsked {
   int signal = 0;
   bool insists = false;  // the host has been asked before
@@ -27,15 +32,22 @@ struct RanksGone {
 
 // From the first host's agent to all others, beside its orders.
 
-struct JobOver {
-  int exit_code = 0;
+// No rank of this start runs any more, on any host.
+struct StartOver {
+  int exit_code = 0;   // the job's, if it is over
+  bool again = false;  // the ranks are started again
 };
 
-using AgentMessage = std::variant<RankEnd, Cause, StopAsked, RanksGone, Order, JobOver>;
+using AgentMessage = std::variant<RankEnd, Cause, StopAsked, RanksGone, HostCame, Order, StartOver>;
+
+struct AgentWord {
+  int start = 0;  // of the job's starts the one that it is about, from 0
+  AgentMessage message = {};
+};
 
 // A record (base/record.h).
-std::string encode(const AgentMessage& message);
+std::string encode(const AgentWord& word);
 // nullopt if the text is none of encode().
-std::optional<AgentMessage> decode_agent_message(std::string_view text);
+std::optional<AgentWord> decode_agent_word(std::string_view text);
 
 }  // namespace lockstep::launcher

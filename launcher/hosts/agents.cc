@@ -3,15 +3,20 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <poll.h>
 
+#include <algorithm>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "launcher/command_line.h"
 #include "launcher/run/job_report.h"
 #include "lockstep/base/error.h"
+#include "runtime/base/io.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/quiet_thread.h"
+#include "runtime/base/signal_name.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -19,17 +24,23 @@ namespace {
 using namespace std::chrono_literals;
 using membership::MemberEvent;
 
-constexpr const char* kPlan = "agents/plan";
-constexpr const char* kNext = "agents/next";    // node ranks that the store has given
+constexpr const char* kNext = "agents/next";    // numbers of agents that the store has given
+constexpr const char* kStart = "agents/start";  // twice the number of the next start; one more: it is under way
 constexpr const char* kCount = "agents/count";  // numbers of messages to node rank 0 that are taken
 // How long the others wait for node rank 0's plan after their own time is over: it names who did not come.
 constexpr auto kPlanFollows = 10s;
 // Between two looks for what may end a wait.
 constexpr auto kLook = 200ms;
 
-std::string facts_key(int node) { return fmt::format("agents/host/{}", node); }
+std::string plan_key(int start) { return fmt::format("agents/plan/{}", start); }
 std::string up_key(std::int64_t number) { return fmt::format("agents/up/{}", number); }
 std::string down_key(std::int64_t number) { return fmt::format("agents/down/{}", number); }
+
+// Sleeps until there is news, at most until `deadline`.
+void await(const WakingQueue<AgentNews>& news, const Deadline& deadline) {
+  pollfd entry{news.fd(), POLLIN, 0};
+  uninterrupted([&] { return poll(&entry, 1, deadline.poll_timeout_ms()); });
+}
 
 }  // namespace
 
@@ -37,23 +48,23 @@ Agents::Agents(Options options, WakingQueue<AgentNews>& news)
     : options_(std::move(options)),
       news_(news),
       store_(options_.endpoint, options_.deadline),
-      inbox_(options_.endpoint, options_.deadline) {
-  take_node_rank();
-  if (options_.serves) return;
+      inbox_(options_.endpoint, options_.deadline),
+      meeting_(options_.least, options_.most) {
+  if (options_.serves) {
+    begin_reading();
+    return;
+  }
+  agent_ = static_cast<int>(store_.add(kNext, 1));
+  start_ = static_cast<int>(store_.add(kStart, 0) / 2);
   membership::LivenessOptions liveness;
   liveness.detect_silence = options_.detect_silence;
   // Before the others can see that this host has come: from here on its end is noticed.
-  try {
-    link_ = std::make_unique<membership::MemberLink>(
-        options_.endpoint, kAgentScope,
-        membership::MemberInfo{
-            .rank = node_rank_, .world_size = options_.nodes, .process = membership::ProcessInfo::of_this_process()},
-        liveness, membership::MemberCalls{.on_event = [this](const MemberEvent& event) { on_event(event); }},
-        options_.deadline);
-  } catch (const StoreError& error) {
-    throw StoreError(fmt::format("node rank {} of --nnodes {}: {}; give each host its own --node-rank, or none of them",
-                                 node_rank_, options_.nodes, error.what()));
-  }
+  link_ = std::make_unique<membership::MemberLink>(
+      options_.endpoint, kAgentScope,
+      membership::MemberInfo{
+          .rank = agent_, .world_size = kMostAgents, .process = membership::ProcessInfo::of_this_process()},
+      liveness, membership::MemberCalls{.on_event = [this](const MemberEvent& event) { on_event(event); }},
+      options_.deadline);
 }
 
 Agents::~Agents() {
@@ -63,62 +74,120 @@ Agents::~Agents() {
   link_.reset();
 }
 
-void Agents::take_node_rank() {
-  if (options_.serves) return;
-  node_rank_ = options_.node_rank ? *options_.node_rank : static_cast<int>(store_.add(kNext, 1));
-  if (node_rank_ < options_.nodes) return;
-  std::vector<std::string> names;
-  for (const HostFacts& host : hosts_here()) names.push_back(host.name);
-  throw StoreError(fmt::format("the job has its {} already ({}): this host would be one more; correct --nnodes",
-                               count_of(options_.nodes, "host"), fmt::join(names, ", ")));
-}
-
-std::vector<HostFacts> Agents::hosts_here() {
-  std::vector<HostFacts> here;
-  for (int node = 0; node < options_.nodes; ++node) {
-    const std::vector<std::string> key = {facts_key(node)};
-    if (store_.check(key))
-      here.push_back(decode_host_facts(store_.get(key.front(), Deadline::after(kLook)), key.front()));
-  }
-  return here;
-}
-
 JobPlan Agents::meet(HostFacts own, JobPlan draft) {
-  own.node = node_rank_;
-  store_.set(facts_key(node_rank_), encode(own));
+  own.agent = agent_;
   if (!options_.serves) {
-    return decode_job_plan(store_.get(kPlan, Deadline::after(options_.deadline.remaining() + kPlanFollows)), kPlan);
+    if (std::exchange(has_started_, false)) ++start_;
+    send(HostCame{own});
+    return await_plan(own);
   }
-  const JobPlan plan = await_hosts(std::move(draft));
-  store_.set(kPlan, encode(plan));
+  if (meeting_.start() > 0) store_.add(kStart, 1);
+  meeting_.came(std::move(own), meeting_.start());
+  JobPlan plan = await_hosts(std::move(draft));
+  publish(plan);
   return plan;
 }
 
+void Agents::call_off(JobPlan plan) {
+  if (options_.serves) publish(plan);
+}
+
+void Agents::publish(JobPlan& plan) {
+  plan.start = start_ = meeting_.start();
+  plan.next_word = next_word_;
+  store_.set(plan_key(start_), encode(plan));
+  meeting_.begin(plan.hosts);
+  store_.add(kStart, 1);
+}
+
 JobPlan Agents::await_hosts(JobPlan draft) {
-  std::vector<std::string> keys;
-  for (int node = 0; node < options_.nodes; ++node) keys.push_back(facts_key(node));
+  const auto deadline = Deadline::after(options_.meet_timeout);
+  std::optional<Deadline> more_until;
+  bool has_said = false;
   while (true) {
-    try {
-      const auto texts = store_.multi_get(keys, options_.deadline.sooner(kLook));
-      std::vector<HostFacts> facts;
-      for (std::size_t i = 0; i < texts.size(); ++i) facts.push_back(decode_host_facts(texts[i], keys[i]));
-      return plan_job(std::move(draft), facts);
-    } catch (const Timeout&) {
-      if (options_.deadline.expired()) return plan_without(hosts_here(), options_.nodes, options_.deadline.progress());
+    if (auto end = take_news_of_meeting()) return *end;
+    if (!more_until && meeting_.has_least()) more_until = Deadline::after(options_.more_hosts);
+    const bool has_waited = (more_until && more_until->expired()) || (deadline.expired() && meeting_.has_least());
+    if (meeting_.is_complete(has_waited)) return plan_job(std::move(draft), meeting_.hosts());
+    if (deadline.expired()) return plan_without(meeting_.hosts(), meeting_.needed(), deadline.progress());
+    if (const int missing = meeting_.missing(); missing > 0 && !std::exchange(has_said, true)) {
+      options_.say(fmt::format("waiting for {} (--rdzv-timeout {:g} s)", count_of(missing, "host"),
+                               std::chrono::duration<double>(options_.meet_timeout).count()));
     }
-    for (const AgentNews& news : news_.take()) {
-      const auto* member = std::get_if<membership::MemberNews>(&news);
-      if (member == nullptr || member->scope != kAgentScope || !member->cause) continue;
-      return {.exit_code = kExitInternal,
-              .problems = {fmt::format("host {} (node rank {}) went before all hosts had come: its launcher (pid {}) "
-                                       "has ended or does not answer; look for its output there",
-                                       member->cause->host, member->cause->rank, member->cause->pid)}};
+    await(news_, more_until && meeting_.start() == 0 ? deadline.sooner(more_until->remaining()) : deadline);
+  }
+}
+
+// What ends it; nothing as a rule.
+std::optional<JobPlan> Agents::take_news_of_meeting() {
+  for (const AgentNews& news : news_.take()) {
+    if (const auto* member = std::get_if<membership::MemberNews>(&news)) {
+      if (member->scope != kAgentScope || !member->cause) continue;
+      went(member->cause->rank);
+      if (meeting_.start() > 0 || options_.most > options_.least) continue;
+      return JobPlan{.exit_code = kExitInternal,
+                     .problems = {fmt::format("host {} went before all hosts had come: its launcher (pid {}) has ended "
+                                              "or does not answer; look for its output there",
+                                              member->cause->host, member->cause->pid)}};
+    }
+    const auto* word = std::get_if<AgentWord>(&news);
+    if (word == nullptr) continue;
+    if (const auto* host = std::get_if<HostCame>(&word->message)) came(*host, word->start);
+    if (const auto* stop = std::get_if<StopAsked>(&word->message)) {
+      return JobPlan{.exit_code = 128 + stop->signal,
+                     .problems = {fmt::format("stopped by {} on another host before the ranks were started; exit code "
+                                              "{}",
+                                              signal_name(stop->signal), 128 + stop->signal)}};
     }
   }
+  return std::nullopt;
+}
+
+JobPlan Agents::await_plan(const HostFacts& own) {
+  const bool waits = options_.takes_spares || options_.most > options_.least;
+  const Deadline deadline = waits ? Deadline::never() : Deadline::after(options_.meet_timeout + kPlanFollows);
+  while (true) {
+    const std::string key = plan_key(start_);
+    JobPlan plan = decode_job_plan(store_.get(key, deadline), key);
+    if (plan.exit_code != 0) return plan;
+    const auto is_own = [this](const HostShare& host) { return host.agent == agent_; };
+    const auto at = std::find_if(plan.hosts.begin(), plan.hosts.end(), is_own);
+    if (at == plan.hosts.end()) {
+      if (!own.problem.empty()) return {.exit_code = own.exit_code, .problems = {own.problem}};
+      stand_by(plan);
+      ++start_;
+      continue;
+    }
+    node_rank_ = static_cast<int>(at - plan.hosts.begin());
+    has_started_ = true;
+    if (!reader_.joinable()) {
+      next_word_ = plan.next_word;
+      begin_reading();
+    }
+    return plan;
+  }
+}
+
+void Agents::stand_by(const JobPlan& plan) {
+  std::vector<std::string> names;
+  for (const HostShare& host : plan.hosts) names.push_back(host.name);
+  const int count = static_cast<int>(names.size());
+  if (count < options_.most) {
+    options_.say(
+        fmt::format("the job runs on {} ({}) without this host, which is taken in when they stop to do so, or "
+                    "at a later start",
+                    count_of(count, "host"), fmt::join(names, ", ")));
+    return;
+  }
+  const std::string full =
+      fmt::format("the job has its {} already ({}): this host ", count_of(count, "host"), fmt::join(names, ", "));
+  if (!options_.takes_spares) throw StoreError(full + "would be one more; correct --nnodes");
+  options_.say(full + "waits, to take the place of one that is lost");
 }
 
 void Agents::on_event(const MemberEvent& event) {
   if (event.kind != MemberEvent::Kind::store_lost && event.kind != MemberEvent::Kind::store_silent) return;
+  if (event.kind == MemberEvent::Kind::store_silent) store_is_silent_ = true;
   const std::string who = event.host ? fmt::format(" (pid {})", event.host->pid) : "";
   news_.put(StoreGone{fmt::format("its launcher{} {}", who,
                                   event.kind == MemberEvent::Kind::store_lost ? "has ended" : "does not answer")});
@@ -126,7 +195,7 @@ void Agents::on_event(const MemberEvent& event) {
   inbox_.give_up();
 }
 
-void Agents::start() {
+void Agents::begin_reading() {
   reader_ = start_quiet_thread([this] {
     try {
       if (options_.serves) {
@@ -143,9 +212,9 @@ void Agents::start() {
 }
 
 void Agents::pass_on(const std::string& key, std::string_view text) {
-  auto message = decode_agent_message(text);
-  if (!message) throw CorruptData(fmt::format("store key '{}' holds no message of an agent", key));
-  news_.put(std::move(*message));
+  auto word = decode_agent_word(text);
+  if (!word) throw CorruptData(fmt::format("store key '{}' holds no word of an agent", key));
+  news_.put(std::move(*word));
 }
 
 // A number is taken before its message is there. An agent that ends in between leaves a gap, for which the messages
@@ -174,7 +243,7 @@ void Agents::read_others() {
 }
 
 void Agents::read_first() {
-  for (std::int64_t next = 1; !leaving_; ++next) {
+  for (std::int64_t next = next_word_; !leaving_; ++next) {
     const std::string key = down_key(next);
     pass_on(key, inbox_.get(key, Deadline::never()));
   }
@@ -183,9 +252,9 @@ void Agents::read_first() {
 void Agents::send(const AgentMessage& message) {
   try {
     if (options_.serves) {
-      store_.set(down_key(++sent_), encode(message));
+      store_.set(down_key(next_word_++), encode(AgentWord{start_, message}));
     } else {
-      store_.set(up_key(store_.add(kCount, 1)), encode(message));
+      store_.set(up_key(store_.add(kCount, 1)), encode(AgentWord{start_, message}));
     }
   } catch (const StoreError& error) {
     log_debug("agents: {}", error.what());

@@ -3,22 +3,25 @@
 //
 // An agent is the launcher on its host. Node rank 0's serves the store (launcher/run/run_stores.h) and gives the
 // verdict; the others are members of its membership, so that the end of one is noticed at once. They write messages
-// into numbered keys that node rank 0 reads; it writes into numbered keys that all others read.
+// into numbered keys that node rank 0 reads; it writes into numbered keys that all others read. For each start of the
+// job's ranks it writes a plan.
 //
 // Threads: the main thread, but for what the news' queue takes.
 #pragma once
 
 #include <atomic>
+#include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
 #include <variant>
-#include <vector>
 
 #include "launcher/hosts/agent_message.h"
 #include "launcher/hosts/host_facts.h"
+#include "launcher/hosts/host_meeting.h"
 #include "launcher/waking_queue.h"
 #include "lockstep/base/deadline.h"
 #include "runtime/membership/member_link.h"
@@ -36,40 +39,58 @@ struct StoreGone {
   std::string how = {};
 };
 // Of the store's members (at its host alone), of another agent, or of the store.
-using AgentNews = std::variant<membership::MemberNews, AgentMessage, StoreGone>;
+using AgentNews = std::variant<membership::MemberNews, AgentWord, StoreGone>;
 
 class Agents {
  public:
   struct Options {
     store::Endpoint endpoint = {};
-    int nodes = 2;
-    std::optional<int> node_rank = {};  // nothing: the store gives one
-    bool serves = false;                // this process has the store: node rank 0
-    bool detect_silence = true;         // of hosts and of the store (LOCKSTEP_LIVENESS)
-    Deadline deadline = Deadline::never();
+    int least = 2;               // hosts of the job
+    int most = 2;                // more than the least: they may come and go
+    bool takes_spares = false;   // a host that is one too many waits until one is lost
+    bool serves = false;         // this process has the store: node rank 0
+    bool detect_silence = true;  // of hosts and of the store (LOCKSTEP_LIVENESS)
+    std::chrono::nanoseconds meet_timeout = std::chrono::seconds(300);  // of each start
+    std::chrono::nanoseconds more_hosts = std::chrono::seconds(30);     // at the first one, for more than the least
+    Deadline deadline = Deadline::never();                              // for coming to the store
+    std::function<void(const std::string&)> say = {};                   // for people: what is waited for
   };
-  // Comes to the store, and takes its node rank there. `news` outlives it. Throws Timeout (nobody serves it),
-  // StoreError (another secret or run; the node rank is another's; all hosts have come already), SystemError.
+  // Comes to the store. `news` outlives it. Throws Timeout (nobody serves it), StoreError (another secret or run),
+  // SystemError.
   Agents(Options options, WakingQueue<AgentNews>& news);
   // Leaves in order.
   ~Agents();
   Agents(const Agents&) = delete;
   Agents& operator=(const Agents&) = delete;
 
-  int node_rank() const { return node_rank_; }
-  // Tells the others of this host and returns what they all do, which node rank 0 decides once all have come or the
-  // deadline has passed. `draft`: its plan but for the hosts; the others' is not looked at. Throws StoreError.
+  // Tells the others of this host and returns what they all do at the next start, which node rank 0 decides. `draft`:
+  // its plan but for the hosts; the others' is not looked at. Throws StoreError: the store has gone, or the job has all
+  // of its hosts without this one.
   JobPlan meet(HostFacts own, JobPlan draft);
-  // From now on the others' messages come as news.
-  void start();
+  // Node rank 0's alone: there will be no next start, for the reason that `plan` has.
+  void call_off(JobPlan plan);
+  // The store's host had stopped answering, and has not been seen to end.
+  bool store_is_silent() const { return store_is_silent_; }
+  // In the last plan.
+  int node_rank() const { return node_rank_; }
   // To node rank 0; from there to all others. What can't be sent for want of the store is dropped: that is news too.
   void send(const AgentMessage& message);
 
+  // Node rank 0's alone. What it hears while the ranks run:
+  void came(const HostCame& came, int start) { meeting_.came(came.host, start); }
+  void went(int agent) { meeting_.went(agent); }
+  // Hosts may come and go, and one waits that could be taken in.
+  bool has_newcomer() const { return options_.most > options_.least && meeting_.has_newcomer(); }
+
  private:
   JobPlan await_hosts(JobPlan draft);
-  std::vector<HostFacts> hosts_here();
-  void take_node_rank();
+  std::optional<JobPlan> take_news_of_meeting();
+  void publish(JobPlan& plan);
+  JobPlan await_plan(const HostFacts& own);
+  // This host is not part of the start with that plan. Throws StoreError if it never will be of a later one.
+  void stand_by(const JobPlan& plan);
   void on_event(const membership::MemberEvent& event);
+  void begin_reading();
   void read_others();
   void read_first();
   void pass_on(const std::string& key, std::string_view text);
@@ -78,10 +99,15 @@ class Agents {
   WakingQueue<AgentNews>& news_;
   store::TcpStore store_;
   store::TcpStore inbox_;  // whose waits end with this object
+  int agent_ = 0;          // this one's number
   int node_rank_ = 0;
-  std::int64_t sent_ = 0;  // by node rank 0
+  int start_ = 0;             // of the job's starts the one that is next, or is under way
+  bool has_started_ = false;  // this host was in the plan of start_
+  int next_word_ = 1;         // of node rank 0
+  HostMeeting meeting_;       // at node rank 0
   std::unique_ptr<membership::MemberLink> link_;
   std::atomic<bool> leaving_{false};
+  std::atomic<bool> store_is_silent_{false};
   std::thread reader_;
 };
 

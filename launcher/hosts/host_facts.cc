@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <set>
 
 #include "launcher/command_line.h"
 #include "launcher/run/job_report.h"
@@ -22,10 +23,12 @@ constexpr std::size_t kMostPrinted = 255;
 
 constexpr auto kFactsFields = [](auto& facts, auto& fields) {
   fields.kind("host 1");
-  fields("node", facts.node, 0);
+  fields("agent", facts.agent, 0);
+  fields("node", facts.node, -1);
   fields("name", facts.name);
   fields("pid", facts.pid, 1);
   fields("build", facts.build);
+  fields("least", facts.least, 1);
   fields("nodes", facts.nodes, 1);
   fields("ranks", facts.ranks, 0);
   fields("exit-code", facts.exit_code, 0, 255);
@@ -39,6 +42,8 @@ struct PlanRecord {
   std::string master_addr = {};
   int master_port = 0;
   int torch_store = 0;
+  int start = 0;
+  int next_word = 1;
   std::string lists = {};
 };
 
@@ -49,8 +54,14 @@ constexpr auto kPlanFields = [](auto& plan, auto& fields) {
   fields("master-addr", plan.master_addr);
   fields("master-port", plan.master_port, 0, 65535);
   fields("torch-store", plan.torch_store, 0, 1);
+  fields("start", plan.start, 0);
+  fields("next-word", plan.next_word, 1);
   fields.rest("lists", plan.lists);
 };
+
+std::string nnodes_of(const HostFacts& facts) {
+  return facts.least == facts.nodes ? std::to_string(facts.nodes) : fmt::format("{}:{}", facts.least, facts.nodes);
+}
 
 std::string name_of(const HostFacts& facts) { return fmt::format("{} (node rank {})", facts.name, facts.node); }
 
@@ -58,12 +69,12 @@ std::string name_of(const HostFacts& facts) { return fmt::format("{} (node rank 
 
 std::string encode(const HostFacts& facts) { return write_record(facts, kFactsFields); }
 
-HostFacts decode_host_facts(std::string_view text, std::string_view key) {
+std::optional<HostFacts> decode_host_facts(std::string_view text) {
   auto facts = read_record<HostFacts>(text, kFactsFields);
-  if (!facts) throw CorruptData(fmt::format("store key '{}' holds no facts of a host", key));
+  if (!facts) return std::nullopt;
   facts->name = printable(facts->name, kMostPrinted);
   facts->build = printable(facts->build, kMostPrinted);
-  return std::move(*facts);
+  return facts;
 }
 
 std::string encode(const JobPlan& plan) {
@@ -71,12 +82,15 @@ std::string encode(const JobPlan& plan) {
   for (const HostShare& host : plan.hosts) {
     hosts.push_back(host.name);
     hosts.push_back(std::to_string(host.ranks));
+    hosts.push_back(std::to_string(host.agent));
   }
   return write_record(PlanRecord{.exit_code = plan.exit_code,
                                  .run_id = plan.run_id,
                                  .master_addr = plan.master_addr,
                                  .master_port = plan.master_port,
                                  .torch_store = plan.torch_store ? 1 : 0,
+                                 .start = plan.start,
+                                 .next_word = plan.next_word,
                                  .lists = write_texts(std::vector{write_texts(plan.problems), write_texts(hosts)})},
                       kPlanFields);
 }
@@ -88,24 +102,45 @@ JobPlan decode_job_plan(std::string_view text, std::string_view key) {
   if (!lists || lists->size() != 2) throw problem();
   const auto problems = read_texts(lists->front());
   const auto hosts = read_texts(lists->back());
-  if (!problems || !hosts || hosts->size() % 2 != 0) throw problem();
+  if (!problems || !hosts || hosts->size() % 3 != 0) throw problem();
   JobPlan plan{.exit_code = record->exit_code,
                .problems = *problems,
                .run_id = record->run_id,
                .master_addr = record->master_addr,
                .master_port = record->master_port,
-               .torch_store = record->torch_store == 1};
-  for (std::size_t i = 0; i < hosts->size(); i += 2) {
+               .torch_store = record->torch_store == 1,
+               .start = record->start,
+               .next_word = record->next_word};
+  for (std::size_t i = 0; i < hosts->size(); i += 3) {
     const auto ranks = parse_int((*hosts)[i + 1]);
-    if (!ranks || *ranks < 1 || *ranks > kMaxRanks) throw problem();
-    plan.hosts.push_back({.name = printable((*hosts)[i], kMostPrinted), .ranks = static_cast<int>(*ranks)});
+    const auto agent = parse_int((*hosts)[i + 2]);
+    if (!ranks || *ranks < 1 || *ranks > kMaxRanks || !agent || *agent < 0 || *agent > kMostAgents) throw problem();
+    plan.hosts.push_back({.name = printable((*hosts)[i], kMostPrinted),
+                          .ranks = static_cast<int>(*ranks),
+                          .agent = static_cast<int>(*agent)});
   }
   plan.hosts = with_first_ranks(std::move(plan.hosts));
   return plan;
 }
 
+void give_node_ranks(std::vector<HostFacts>& hosts, bool is_first) {
+  std::set<int> given;
+  if (is_first) {
+    for (const HostFacts& host : hosts) given.insert(host.node);
+  }
+  for (int next = 0; HostFacts & host : hosts) {
+    if (is_first && host.node >= 0) continue;
+    while (given.contains(next)) ++next;
+    host.node = next++;
+  }
+  if (!is_first) return;
+  std::stable_sort(hosts.begin(), hosts.end(),
+                   [](const HostFacts& left, const HostFacts& right) { return left.node < right.node; });
+}
+
 JobPlan plan_job(JobPlan draft, std::span<const HostFacts> facts) {
   const HostFacts& first = facts.front();
+  const HostFacts* before = nullptr;
   for (const HostFacts& host : facts) {
     if (host.build != first.build) {
       draft.problems.push_back(
@@ -113,16 +148,23 @@ JobPlan plan_job(JobPlan draft, std::span<const HostFacts> facts) {
                       name_of(host), name_of(first), host.build, first.build));
       if (draft.exit_code == 0) draft.exit_code = kExitUsage;
     }
-    if (host.nodes != first.nodes) {
+    if (host.nodes != first.nodes || host.least != first.least) {
       draft.problems.push_back(fmt::format("host {} was told --nnodes {}, host {} --nnodes {}; give both the same",
-                                           name_of(host), host.nodes, name_of(first), first.nodes));
+                                           name_of(host), nnodes_of(host), name_of(first), nnodes_of(first)));
       if (draft.exit_code == 0) draft.exit_code = kExitUsage;
     }
     if (!host.problem.empty()) {
       draft.problems.push_back(fmt::format("host {}: {}", name_of(host), host.problem));
       if (draft.exit_code == 0) draft.exit_code = host.exit_code;
     }
-    draft.hosts.push_back({.name = host.name, .ranks = host.ranks});
+    if (before != nullptr && host.node == before->node) {
+      draft.problems.push_back(fmt::format(
+          "host {} and host {} have the same node rank; give each host its own --node-rank, or none of them",
+          name_of(*before), name_of(host)));
+      if (draft.exit_code == 0) draft.exit_code = kExitUsage;
+    }
+    before = &host;
+    draft.hosts.push_back({.name = host.name, .ranks = host.ranks, .agent = host.agent});
   }
   draft.hosts = with_first_ranks(std::move(draft.hosts));
   if (draft.exit_code == 0 && world_size(draft.hosts) > membership::kMaxWorldSize) {

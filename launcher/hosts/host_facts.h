@@ -2,6 +2,7 @@
 // What the hosts of a job tell each other before any rank starts, and the plan that follows from it. Pure.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -13,11 +14,13 @@ namespace lockstep::launcher {
 
 // One host, as its agent, the launcher there, sees it.
 struct HostFacts {
-  int node = 0;              // node rank
+  int agent = 0;             // its agent's number at the job's store
+  int node = -1;             // node rank; -1: the job's store gives one
   std::string name = {};     // host name
   int pid = 0;               // of its agent
   std::string build = {};    // base/plugin.h
-  int nodes = 0;             // of the job, as this host was told
+  int least = 0;             // hosts of the job at least, as this host was told
+  int nodes = 0;             // and at most
   int ranks = 0;             // that it starts
   int exit_code = 0;         // of `problem`
   std::string problem = {};  // why no rank can start there; empty: one can
@@ -25,8 +28,8 @@ struct HostFacts {
 
 // A record (base/record.h).
 std::string encode(const HostFacts& facts);
-// CorruptData, with the store's key, if the text is none of encode().
-HostFacts decode_host_facts(std::string_view text, std::string_view key);
+// nullopt if the text is none of encode().
+std::optional<HostFacts> decode_host_facts(std::string_view text);
 
 // What all hosts do now.
 struct JobPlan {
@@ -38,11 +41,17 @@ struct JobPlan {
   std::string master_addr = {};
   int master_port = 0;
   bool torch_store = false;
+  int start = 0;      // which of the job's starts this is, from 0
+  int next_word = 1;  // number of the first message that concerns it (agents.h)
   Layout hosts = {};  // empty if it can't
 };
 
 std::string encode(const JobPlan& plan);
+// CorruptData, with the store's key, if the text is none of encode().
 JobPlan decode_job_plan(std::string_view text, std::string_view key);
+
+// Fills in node ranks: as the hosts are ordered, and at a job's first start the one that a host was given itself.
+void give_node_ranks(std::vector<HostFacts>& hosts, bool is_first);
 
 // `draft` with the hosts of `facts`, which are all, by node rank; or with what keeps them from beginning.
 JobPlan plan_job(JobPlan draft, std::span<const HostFacts> facts);

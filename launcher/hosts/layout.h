@@ -7,11 +7,15 @@
 
 namespace lockstep::launcher {
 
+// Agents' numbers are below it (membership::kMaxWorldSize).
+inline constexpr int kMostAgents = 32768;
+
 // The ranks of one host have consecutive numbers.
 struct HostShare {
   std::string name = {};
   int first_rank = 0;
   int ranks = 1;
+  int agent = 0;  // its launcher's number at the job's store, which no other one ever has
 
   bool has(int rank) const { return rank >= first_rank && rank < first_rank + ranks; }
 };

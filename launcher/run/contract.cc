@@ -51,12 +51,12 @@ std::vector<std::string> rank_environment(const Environment& inherited, const Co
   result.set("LOCKSTEP_STORE", contract.store_address);
   if (contract.store_secret) result.set("LOCKSTEP_STORE_SECRET", contract.store_secret->hex());
   result.set("LOCKSTEP_RUN_ID", contract.run_id);
-  result.set("LOCKSTEP_RESTART_COUNT", "0");
+  result.set("LOCKSTEP_RESTART_COUNT", number(contract.restarts));
   result.set("LOCKSTEP_LAUNCHER_PID", number(contract.launcher_pid));
   result.set("LOCKSTEP_LAUNCHER_FD", contract.launcher_fd);
   if (contract.torch_store) {  // as a torchrun agent says that rank 0 need not host one, and which attempt this is
     result.set("TORCHELASTIC_USE_AGENT_STORE", "True");
-    result.set("TORCHELASTIC_RESTART_COUNT", "0");
+    result.set("TORCHELASTIC_RESTART_COUNT", number(contract.restarts));
   }
   if (contract.liveness) result.set("LOCKSTEP_LIVENESS", *contract.liveness ? "on" : "off");
   if (!contract.hang_timeout.empty()) result.set("LOCKSTEP_HANG_TIMEOUT", contract.hang_timeout);

@@ -16,6 +16,7 @@ namespace lockstep::launcher {
 struct Contract {
   Layout hosts = {HostShare{}};  // of the job
   int node_rank = 0;             // of this one among them
+  int restarts = 0;              // starts of the job's ranks before this one
   std::string master_addr;
   int master_port = 0;                        // free, unless torch_store: the launcher does not listen there
   bool torch_store = false;                   // the launcher serves torch's protocol there

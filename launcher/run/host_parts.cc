@@ -13,8 +13,6 @@
 #include "runtime/base/variables.h"
 
 namespace lockstep::launcher {
-namespace {
-
 void say_before_the_start(const RunOptions& options, const Preparation& preparation, const Environment& environment,
                           Console& console) {
   if (!preparation.count.reason.empty()) {
@@ -27,17 +25,14 @@ void say_before_the_start(const RunOptions& options, const Preparation& preparat
   for (const auto& line : variables_that_win(environment)) console.message(line);
 }
 
-}  // namespace
-
 HostParts::HostParts()
     : console(STDOUT_FILENO, STDERR_FILENO),
       guardian({.variable = "LOCKSTEP_LAUNCHER_FD=" + life.name(),
                 .life_fd = life.pipe().read_end.get(),
                 .life_end = life.pipe().write_end.get()}) {}
 
-int run_ranks(const RunOptions& options, const Preparation& preparation, JobOptions job_options,
-              const Environment& environment, HostParts& parts, const MakeControl& make_control) {
-  say_before_the_start(options, preparation, environment, parts.console);
+StartOutcome run_ranks(const RunOptions& options, const Preparation& preparation, JobOptions job_options,
+                       const Environment& environment, HostParts& parts, const MakeControl& make_control) {
   job_options.program = preparation.program.path;
   job_options.command = options.command;
   job_options.log_dir = options.log_dir;
@@ -49,8 +44,9 @@ int run_ranks(const RunOptions& options, const Preparation& preparation, JobOpti
   job.emplace(std::move(job_options), environment, parts.console, parts.signals, parts.guardian, parts.log, parts.life,
               *control);
   const int code = job->run();
-  parts.guardian.disarm();
-  return code;
+  const auto again = control->again();
+  if (!again) parts.guardian.disarm();
+  return {code, again};
 }
 
 }  // namespace lockstep::launcher

@@ -29,8 +29,17 @@ struct HostParts {
 // A control for `facts`: what the job knows of a rank that has not ended.
 using MakeControl = std::function<std::unique_ptr<JobControl>(std::function<RankFacts(int rank)> facts)>;
 
-// Says what the user ought to know before the ranks start, starts them, and returns the job's exit code.
-int run_ranks(const RunOptions& options, const Preparation& preparation, JobOptions job_options,
-              const Environment& environment, HostParts& parts, const MakeControl& make_control);
+// Says what the user ought to know before the ranks start for the first time.
+void say_before_the_start(const RunOptions& options, const Preparation& preparation, const Environment& environment,
+                          Console& console);
+
+// How one start of the job's ranks has ended, as JobControl has it.
+struct StartOutcome {
+  int exit_code = 0;
+  std::optional<std::chrono::milliseconds> again = {};
+};
+// Starts the ranks, and returns once nothing of them runs any more.
+StartOutcome run_ranks(const RunOptions& options, const Preparation& preparation, JobOptions job_options,
+                       const Environment& environment, HostParts& parts, const MakeControl& make_control);
 
 }  // namespace lockstep::launcher

@@ -36,7 +36,9 @@ constexpr auto kUnkillableLimit = 5s;
 constexpr std::uint64_t kDescriptorsPerRank = 12;
 constexpr std::uint64_t kSpareDescriptors = 1024;
 
-bool asks_to_end(int signal) { return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT; }
+bool handles_sigterm(pid_t pid) {
+  return handles_signal(read_kernel_file(fmt::format("/proc/{}/status", pid)), SIGTERM);
+}
 
 }  // namespace
 
@@ -276,6 +278,7 @@ void Job::obey(const Order& order) {
       begin_ending(SIGTERM);
       return;
     case Order::Kind::pass_on: signal_all(order.signal); return;
+    case Order::Kind::stop_to_resize: stop_to_resize(); return;
     case Order::Kind::kill:
       kill_at_.reset();
       give_up_at_ = Deadline::after(kUnkillableLimit);
@@ -374,12 +377,27 @@ int Job::report_leftovers() {
   return code;
 }
 
+// Who hears of it stops after a step, and the others with it. A rank without a handler would only die.
+void Job::stop_to_resize() {
+  bool has_heard = false;
+  for (const RankProcess& process : ranks_) {
+    if (!process.running() || !handles_sigterm(process.pid)) continue;
+    has_heard = true;
+    if (kill(process.pid, SIGTERM) != 0 && errno != ESRCH) throw SystemError("kill", errno);
+  }
+  if (!has_heard) {
+    console_.message(
+        "the ranks here do not handle SIGTERM (stop_on_signals()), so they go on; a host that has come waits for the "
+        "next start");
+  }
+}
+
 // After a failure, who has a handler for SIGTERM may be saving what a survivor holds: the last step (Snapshots).
 bool Job::someone_saves() {
   if (!has_failed_ || save_until_.expired()) return false;
   for (const RankProcess& process : ranks_) {
     if (!process.running() || process_state(process.pid) == ProcessState::stopped) continue;
-    if (!handles_signal(read_kernel_file(fmt::format("/proc/{}/status", process.pid)), SIGTERM)) continue;
+    if (!handles_sigterm(process.pid)) continue;
     if (!std::exchange(waits_for_saving_, true)) {
       console_.message(fmt::format("rank {} handles SIGTERM, and may be saving: it is given {} s (--stop-timeout)",
                                    process.rank, std::chrono::duration<double>(options_.stop_timeout).count()));

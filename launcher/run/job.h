@@ -79,6 +79,7 @@ class Job {
   int conclude();
   int report_leftovers();
   void begin_ending(int signal);
+  void stop_to_resize();
   bool someone_saves();
   void signal_all(int signal);
   int running() const;

@@ -5,6 +5,7 @@
 // Main thread only. Nothing here waits, but for an answer of the job's store.
 #pragma once
 
+#include <chrono>
 #include <csignal>
 #include <optional>
 #include <string>
@@ -18,11 +19,12 @@ namespace lockstep::launcher {
 
 struct Order {
   enum class Kind {
-    say,        // `text`, as the launcher's own word
-    detail,     // `text`, below what was said
-    end_ranks,  // SIGTERM, and SIGKILL after the grace period; comes once
-    pass_on,    // `signal`, to the ranks: somebody asks the job to stop
-    kill,       // the ranks, at once: somebody insists
+    say,             // `text`, as the launcher's own word
+    detail,          // `text`, below what was said
+    end_ranks,       // SIGTERM, and SIGKILL after the grace period; comes once
+    pass_on,         // `signal`, to the ranks: somebody asks the job to stop
+    kill,            // the ranks, at once: somebody insists
+    stop_to_resize,  // SIGTERM, to those that handle it and so stop after a step
   };
   Kind kind = Kind::say;
   std::string text = {};
@@ -56,6 +58,8 @@ class JobControl {
   virtual bool is_over() const = 0;
   // Of the job, once it is over.
   virtual int exit_code() const = 0;
+  // Once it is over: the ranks are to be started again, after so long. Nothing: they are not.
+  virtual std::optional<std::chrono::milliseconds> again() const = 0;
   // Ranks that have ended, as far as it is known here, on whichever host.
   virtual const std::vector<RankEnd>& ended() const = 0;
 };

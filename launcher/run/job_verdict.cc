@@ -50,8 +50,9 @@ void JobVerdict::heard(const Cause& cause) {
 }
 
 void JobVerdict::told(const membership::MemberNews& news) {
-  // Of a group of some ranks only, the numbers mean other processes.
-  if (news.world_size != world_size(options_.hosts)) return;
+  // Of a group of some ranks only, and of an earlier start, the numbers mean other processes.
+  if (news.world_size != world_size(options_.hosts) || !news.scope.starts_with(options_.scope)) return;
+  count_steps(news.position);
   if (news.cause && news.cause->kind == Cause::Kind::stopped) {
     agreed_.heard(*news.cause);
   } else if (news.cause) {
@@ -97,6 +98,15 @@ void JobVerdict::signalled(int signal) {
       return;
     case StopRequest::Step::ignore: return;
   }
+}
+
+void JobVerdict::resize() {
+  if (is_resizing_ || is_given() || stop_.signal() != 0 || !ended_.empty()) return;
+  const auto members = options_.members ? options_.members() : std::vector<membership::MemberView>{};
+  if (std::none_of(members.begin(), members.end(), [](const auto& member) { return member.position.step > 0; })) return;
+  is_resizing_ = true;
+  say("a host has come: the ranks stop after a step, and start again with it");
+  orders_.push_back({.kind = Order::Kind::stop_to_resize});
 }
 
 std::optional<Deadline> JobVerdict::due() const {
@@ -167,27 +177,55 @@ void JobVerdict::list_consequences() {
   }
 }
 
-int JobVerdict::conclude() {
+StartEnd JobVerdict::judge_end() {
+  using Kind = StartEnd::Kind;
   if (several_hosts() && is_given()) list_consequences();
   if (lost_host_) {
     say(fmt::format("{} was lost first; {} ended after it; exit code {}", describe_host(options_.hosts, *lost_host_),
                     count_of(static_cast<int>(ended_.size()), "rank"), kExitPeerLost));
-    return kExitPeerLost;
+    return {.kind = stop_.signal() == 0 ? Kind::host_lost : Kind::over, .exit_code = kExitPeerLost};
   }
   if (root_cause_.first_failure()) {
     say(summarise_failure(root_cause_, killed_after_failure_, options_.grace));
-    return root_cause_.exit_code();
+    return {.kind = stop_.signal() == 0 ? Kind::failed : Kind::over, .exit_code = root_cause_.exit_code()};
   }
   if (running() == 0 && std::all_of(ended_.begin(), ended_.end(), [](const auto& rank) { return rank.ending.ok(); })) {
-    return 0;
+    return {};
   }
   if (running() == 0 && std::all_of(ended_.begin(), ended_.end(),
                                     [this](const auto& rank) { return agreed_.explains(rank.rank, rank.ending); })) {
-    say(fmt::format("{}; exit code {}", agreed_.describe(), agreed_.exit_code()));
-    return agreed_.exit_code();
+    const int code = agreed_.exit_code();
+    if (is_resizing_ && code != 0 && stop_.signal() == 0) {
+      say(agreed_.describe());
+      return {.kind = Kind::resized, .exit_code = code};
+    }
+    say(fmt::format("{}; exit code {}", agreed_.describe(), code));
+    return {.exit_code = code};
   }
   say(fmt::format("stopped by {}; exit code {}", signal_name(stop_.signal()), 128 + stop_.signal()));
-  return 128 + stop_.signal();
+  return {.exit_code = 128 + stop_.signal()};
+}
+
+// The store forgets ranks once all have gone, so each is asked for as it goes.
+void JobVerdict::count_steps(const membership::MemberPosition& position) {
+  if (position.step < 0) return;
+  steps_.reports_steps = true;
+  steps_.steps_done = std::max(steps_.steps_done, position.steps_done);
+}
+
+void JobVerdict::conclude(int complaint) {
+  StartEnd end = judge_end();
+  decision_.exit_code = end.exit_code != 0 ? end.exit_code : complaint;
+  // Where something of the ranks is left, new ones would meet it.
+  if (complaint != 0 || options_.restarts == nullptr) return;
+  end.ran = std::chrono::steady_clock::now() - started_;
+  if (options_.members) {
+    for (const auto& member : options_.members()) count_steps(member.position);
+  }
+  end.reports_steps = steps_.reports_steps;
+  end.steps_done = steps_.steps_done;
+  decision_ = options_.restarts->decide(end);
+  if (!decision_.text.empty()) say(decision_.text);
 }
 
 }  // namespace lockstep::launcher

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The verdict on a job: which rank or host failed first, what is said of it, what the job exits with. One for all
-// hosts.
+// The verdict on one start of a job's ranks: which rank or host failed first, what is said of it, what the job exits
+// with, or whether the ranks are started again. One for all hosts.
 //
 // Pure but for the clock: it is told what happens, in order, and its decisions are orders.
 #pragma once
@@ -15,6 +15,7 @@
 #include "launcher/hosts/layout.h"
 #include "launcher/run/agreed_stop.h"
 #include "launcher/run/job_control.h"
+#include "launcher/run/restart_policy.h"
 #include "launcher/run/stop_request.h"
 #include "launcher/watch/root_cause.h"
 #include "runtime/base/exit_code.h"
@@ -30,7 +31,10 @@ class JobVerdict {
     int requeue_exit_code = kExitRequeue;
     // From a signal that is passed on to the end of a step; then the ranks end by it.
     std::chrono::nanoseconds stop_timeout = std::chrono::seconds(25);
-    // Who has registered with the job's store; may be null.
+    std::string scope =
+        {};  // what the names of the ranks' scopes begin with (rendezvous::attempt_prefix); else not ours
+    RestartPolicy* restarts = nullptr;  // outlives the verdict
+    // Who has registered with the job's store, in this start; may be null.
     std::function<std::vector<membership::MemberView>()> members = {};
     // What is known of a rank that has not ended.
     std::function<RankFacts(int rank)> facts = {};
@@ -45,6 +49,9 @@ class JobVerdict {
   void host_lost(int node, const std::string& how);
   // The job shall end: at the first time it is asked to, at the second it is killed.
   void signalled(int signal);
+  // Once a step has been finished, the ranks stop after one, so that a host may be taken in; at once, or never where
+  // something else ends them before. Any number of times.
+  void resize();
   std::optional<Deadline> due() const;
   void check_timers();
 
@@ -53,10 +60,17 @@ class JobVerdict {
   // The signal that somebody asked the job to end with; 0: none.
   int stop_signal() const { return stop_.signal(); }
   bool is_given() const { return lost_host_ || root_cause_.first_failure(); }
-  // Nothing runs any more: says the last words, and returns the exit code. May be called once.
-  int conclude();
+  // Nothing runs any more: says the last words. `complaint`: what a launcher exits with for what it could not end or
+  // write; 0 if nothing. May be called once.
+  void conclude(int complaint);
+  // Then: what the job exits with, and how long to wait before the ranks are started again; nothing: the job is over.
+  int exit_code() const { return decision_.exit_code; }
+  std::optional<std::chrono::milliseconds> again() const { return decision_.pause; }
 
  private:
+  // Kind and exit code only.
+  StartEnd judge_end();
+  void count_steps(const membership::MemberPosition& position);
   void obey(RootCause::Step step);
   RankFacts facts_of(int rank) const;
   int running() const;
@@ -72,12 +86,15 @@ class JobVerdict {
   StopRequest stop_{Deadline::Duration::zero()};  // what is one request, its host has found out
   std::optional<Deadline> stop_late_at_;          // when it is said who has not stopped
   AgreedStop agreed_;
+  bool is_resizing_ = false;
   std::vector<RankEnd> ended_;
   std::vector<Order> orders_;
   std::vector<int> lost_hosts_;   // node ranks
   std::optional<int> lost_host_;  // the job failed for it
   int lost_ranks_ = 0;            // that ran on lost hosts
   int killed_after_failure_ = 0;  // ranks that outlived the grace period
+  StartEnd steps_;                // of which nothing but the steps is used
+  RestartPolicy::Decision decision_;
 };
 
 }  // namespace lockstep::launcher

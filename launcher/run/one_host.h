@@ -19,8 +19,8 @@ class OneHost final : public JobControl {
     if (stop_.asked(signal) != StopRequest::Step::ignore) verdict_.signalled(signal);
   }
   void ranks_are_gone(int exit_code) override {
-    const int code = verdict_.conclude();
-    exit_code_ = code != 0 ? code : exit_code;
+    verdict_.conclude(exit_code);
+    is_over_ = true;
   }
   int news_fd() const override { return news_.fd(); }
   void take_news() override {
@@ -29,15 +29,16 @@ class OneHost final : public JobControl {
   std::optional<Deadline> due() const override { return verdict_.due(); }
   void check_timers() override { verdict_.check_timers(); }
   std::vector<Order> take_orders() override { return verdict_.take_orders(); }
-  bool is_over() const override { return exit_code_.has_value(); }
-  int exit_code() const override { return *exit_code_; }
+  bool is_over() const override { return is_over_; }
+  int exit_code() const override { return verdict_.exit_code(); }
+  std::optional<std::chrono::milliseconds> again() const override { return verdict_.again(); }
   const std::vector<RankEnd>& ended() const override { return verdict_.ended(); }
 
  private:
   JobVerdict verdict_;
   StopRequest stop_;
   WakingQueue<membership::MemberNews>& news_;
-  std::optional<int> exit_code_;  // once the job is over
+  bool is_over_ = false;
 };
 
 }  // namespace lockstep::launcher

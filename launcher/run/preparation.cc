@@ -6,10 +6,12 @@
 
 #include <filesystem>
 
+#include "launcher/doctor/helper_program.h"
 #include "launcher/run/gpu_choice.h"
 #include "launcher/run/seen_gpus.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/cpu.h"
+#include "runtime/base/printable.h"
 #include "runtime/base/stop_signals.h"
 
 namespace lockstep::launcher {
@@ -49,6 +51,21 @@ void make_log_dir(const std::string& folder) {
   }
 }
 
+// It may ask a driver that hangs.
+constexpr std::chrono::seconds kHealthLimit{30};
+
+void check_health(const std::string& command) {
+  if (command.empty()) return;
+  const auto deadline = Deadline::after(kHealthLimit);
+  const auto result = doctor::run_helper({"/bin/sh", "-c", command}, deadline);
+  if (result.ending && result.ending->ok()) return;
+  const std::string how =
+      result.ending ? result.ending->describe() : fmt::format("did not end within {} s", kHealthLimit.count());
+  const std::string& words = result.err.empty() ? result.out : result.err;
+  throw InvalidArgument(fmt::format("--health-check `{}` {}: no rank is started here{}", command, how,
+                                    words.empty() ? "" : "; it said: " + printable(words, 200)));
+}
+
 }  // namespace
 
 Preparation prepare(const RunOptions& options, const Environment& environment) {
@@ -59,6 +76,7 @@ Preparation prepare(const RunOptions& options, const Environment& environment) {
   preparation.visible_devices = gpus.visible_devices;
   require_a_gpu_each(preparation.count.ranks, options.devices, options.oversubscribe_gpu);
   if (!options.log_dir.empty()) make_log_dir(options.log_dir);
+  check_health(options.health_check);
   return preparation;
 }
 

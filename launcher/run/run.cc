@@ -10,6 +10,7 @@
 #include "launcher/run/host_parts.h"
 #include "launcher/run/one_host.h"
 #include "launcher/run/preparation.h"
+#include "launcher/run/restart_policy.h"
 #include "launcher/run/run_stores.h"
 #include "launcher/run/spawn.h"
 #include "launcher/system.h"
@@ -18,8 +19,10 @@
 #include "runtime/base/host.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/random_bytes.h"
+#include "runtime/base/signal_name.h"
 #include "runtime/net/open_files.h"
 #include "runtime/rendezvous/identity.h"
+#include "runtime/rendezvous/join.h"
 #include "runtime/store/secret.h"
 
 namespace lockstep::launcher {
@@ -44,8 +47,28 @@ std::string one_of_several(const Environment& environment, const std::string& pr
   }
 }
 
+// One start of the ranks.
+StartOutcome start_ranks(const RunOptions& options, const Preparation& preparation, JobOptions job_options,
+                         const Environment& environment, HostParts& parts, RunStores& stores, RestartPolicy& restarts,
+                         WakingQueue<membership::MemberNews>& news) {
+  const std::string scope = rendezvous::attempt_prefix(job_options.contract.run_id, job_options.contract.restarts);
+  job_options.members = [&stores, scope] { return stores.members(scope); };
+  JobVerdict::Options verdict{
+      .hosts = job_options.contract.hosts,
+      .grace = options.grace,
+      .requeue_exit_code = options.requeue_exit_code ? *options.requeue_exit_code : requeue_exit_code(environment),
+      .stop_timeout = stop_timeout_of(options, environment),
+      .scope = scope,
+      .restarts = &restarts,
+      .members = job_options.members};
+  return run_ranks(options, preparation, std::move(job_options), environment, parts, [&](auto facts) {
+    verdict.facts = std::move(facts);
+    return std::make_unique<OneHost>(std::move(verdict), news);
+  });
+}
+
 int start_one_host(const RunOptions& options, const Environment& environment) {
-  const Preparation preparation = prepare(options, environment);
+  Preparation preparation = prepare(options, environment);
   if (preparation.program.path.empty()) return complain(preparation.program.exit_code, preparation.program.problem);
   JobOptions job_options;
   Contract& contract = job_options.contract = contract_of(options);
@@ -55,24 +78,25 @@ int start_one_host(const RunOptions& options, const Environment& environment) {
   HostParts parts;
   contract.store_secret = store::Secret::random();
   WakingQueue<membership::MemberNews> news;
-  const RunStores stores(options, {.run_id = contract.run_id}, contract,
-                         [&news](const membership::MemberNews& of) { news.put(of); });
-  job_options.members = [&stores] { return stores.members(); };
+  RunStores stores(options, {.run_id = contract.run_id}, contract,
+                   [&news](const membership::MemberNews& of) { news.put(of); });
   if (const auto address = stores.open_address(); !address.empty()) parts.console.message(torch_store_warning(address));
   if (const auto warning = one_of_several(environment, options.command.front()); !warning.empty()) {
     parts.console.message(warning);
   }
-  const JobVerdict::Options verdict{
-      .hosts = contract.hosts,
-      .grace = options.grace,
-      .requeue_exit_code = options.requeue_exit_code ? *options.requeue_exit_code : requeue_exit_code(environment),
-      .stop_timeout = stop_timeout_of(options, environment),
-      .members = job_options.members};
-  return run_ranks(options, preparation, std::move(job_options), environment, parts, [&](auto facts) {
-    auto own = verdict;
-    own.facts = std::move(facts);
-    return std::make_unique<OneHost>(std::move(own), news);
-  });
+  say_before_the_start(options, preparation, environment, parts.console);
+  RestartPolicy restarts(options.max_restarts, false);
+  while (true) {
+    const auto outcome = start_ranks(options, preparation, job_options, environment, parts, stores, restarts, news);
+    if (!outcome.again) return outcome.exit_code;
+    if (const auto signal = parts.signals.pause(*outcome.again)) {
+      return complain(128 + *signal, fmt::format("stopped by {} between two starts", signal_name(*signal)));
+    }
+    preparation = prepare(options, environment);
+    if (preparation.program.path.empty()) return complain(preparation.program.exit_code, preparation.program.problem);
+    contract.hosts.front().ranks = preparation.count.ranks;
+    ++contract.restarts;
+  }
 }
 
 int start(const RunOptions& options, AgentInput* input) {

@@ -25,18 +25,25 @@ std::string ranks_problem(std::string_view flag, std::string_view text) {
                      flag == "-n" ? "" : ", or auto, cpu or gpu");
 }
 
-// "join_timeout=600,timeout=900": the seconds of the first, else of the second.
+// "join_timeout=600,timeout=900,last_call_timeout=30": for all hosts the seconds of the first, else of the second.
 std::string interpret_conf(const std::string& text, RunOptions& options) {
   std::optional<std::chrono::milliseconds> timeout;
   for (const std::string_view item : split(text, ',')) {
     const auto equals = item.find('=');
     const auto name = item.substr(0, equals);
     const auto seconds = equals == item.npos ? std::nullopt : parse_seconds(std::string(item.substr(equals + 1)));
-    if ((name != "join_timeout" && name != "timeout") || !seconds || seconds->count() == 0) {
+    const bool is_wait = name == "last_call_timeout";
+    if ((name != "join_timeout" && name != "timeout" && !is_wait) || !seconds || (seconds->count() == 0 && !is_wait)) {
       return fmt::format(
-          "--rdzv-conf {}: '{}' is not read here; there is join_timeout=SECONDS, as --rdzv-timeout has it", text, item);
+          "--rdzv-conf {}: '{}' is not read here; there are join_timeout=SECONDS, as --rdzv-timeout has it, and "
+          "last_call_timeout=SECONDS, as --rdzv-wait",
+          text, item);
     }
-    if (!timeout || name == "join_timeout") timeout = seconds;
+    if (is_wait) {
+      options.rdzv_wait = *seconds;
+    } else if (!timeout || name == "join_timeout") {
+      timeout = seconds;
+    }
   }
   if (timeout) options.rdzv_timeout = *timeout;
   return {};
@@ -48,12 +55,10 @@ std::string interpret_nodes(const RawRunFlags& raw, RunOptions& options) {
     const auto nodes = parse_count(raw.nnodes.substr(0, colon), kMaxNodes);
     const auto most = colon == std::string::npos ? nodes : parse_count(raw.nnodes.substr(colon + 1), kMaxNodes);
     if (!nodes || !most || *most < *nodes) {
-      return fmt::format("--nnodes {}: give a number of hosts from 1 to {}", raw.nnodes, kMaxNodes);
+      return fmt::format("--nnodes {}: give a number of hosts from 1 to {}, or LEAST:MOST", raw.nnodes, kMaxNodes);
     }
-    if (*most != *nodes) {
-      return fmt::format("--nnodes {}: hosts can't come and go so far; give one number", raw.nnodes);
-    }
-    options.nodes = static_cast<int>(*nodes);
+    options.least_nodes = static_cast<int>(*nodes);
+    options.nodes = static_cast<int>(*most);
   }
   if (!raw.node_rank.empty()) {
     const auto rank = parse_int(raw.node_rank);
@@ -106,6 +111,14 @@ std::string interpret_rendezvous(const RawRunFlags& raw, RunOptions& options) {
       return fmt::format("--rdzv-timeout {}: give seconds above 0 and at most 86400", raw.rdzv_timeout);
     }
     options.rdzv_timeout = *seconds;
+  }
+  if (!raw.rdzv_wait.empty()) {
+    const auto seconds = parse_seconds(raw.rdzv_wait);
+    if (!seconds) return fmt::format("--rdzv-wait {}: give seconds from 0 to 86400", raw.rdzv_wait);
+    if (!options.hosts_may_change()) {
+      return fmt::format("--rdzv-wait {}: it is for --nnodes LEAST:MOST; all hosts are waited for", raw.rdzv_wait);
+    }
+    options.rdzv_wait = *seconds;
   }
   options.run_id = raw.rdzv_id;
   if (auto problem = interpret_hosts(raw, options); !problem.empty()) return problem;
@@ -166,9 +179,12 @@ std::string interpret(const RawRunFlags& raw, RunOptions& options) {
     options.ranks = static_cast<int>(*parse_count(raw.ranks, kMaxRanks));
   }
   if (auto problem = interpret_nodes(raw, options); !problem.empty()) return problem;
-  if (!raw.max_restarts.empty() && raw.max_restarts != "0") {
-    return fmt::format("--max-restarts {}: restarting is not supported so far; leave it out or give 0",
-                       raw.max_restarts);
+  if (!raw.max_restarts.empty()) {
+    const auto most = parse_int(raw.max_restarts);
+    if (!most || *most < 0 || *most > kMostRestarts) {
+      return fmt::format("--max-restarts {}: give a number from 0 to {}", raw.max_restarts, kMostRestarts);
+    }
+    options.max_restarts = static_cast<int>(*most);
   }
   if (!raw.grace.empty()) {
     const auto grace = parse_seconds(raw.grace);

@@ -21,6 +21,7 @@ struct RawRunFlags {
   std::string rdzv_endpoint;
   std::string rdzv_id;
   std::string rdzv_timeout;
+  std::string rdzv_wait;
   std::string rdzv_backend;
   std::string rdzv_conf;
   std::string master_addr;

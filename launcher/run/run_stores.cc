@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include "launcher/hosts/agents.h"
 #include "lockstep/base/error.h"
 #include "runtime/net/tcp_socket.h"
 
@@ -39,9 +38,9 @@ RunStores::RunStores(const RunOptions& options, const Place& place, Contract& co
   }
 }
 
-std::vector<membership::MemberView> RunStores::members() const {
+std::vector<membership::MemberView> RunStores::members(const std::string& scope) const {
   auto members = members_->members();
-  std::erase_if(members, [](const auto& member) { return member.scope == kAgentScope; });
+  std::erase_if(members, [&scope](const auto& member) { return !member.scope.starts_with(scope); });
   return members;
 }
 

@@ -27,8 +27,8 @@ class RunStores {
   RunStores(const RunOptions& options, const Place& place, Contract& contract,
             membership::MembershipServer::OnNews on_news);
 
-  // The ranks that have registered with the job's own store.
-  std::vector<membership::MemberView> members() const;
+  // The ranks that have registered with the job's own store, in scopes whose names begin with `scope`.
+  std::vector<membership::MemberView> members(const std::string& scope) const;
   // Where the job's own store listens.
   const net::HostPort& address() const { return own_.address(); }
   // Waits until the job's own store has no client any more, at most until the deadline.

@@ -8,6 +8,7 @@
 // Threads: request(), is_requested() and the readers any; the others the group's.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -38,6 +39,8 @@ class StopLatch {
   // Steps that earlier runs have done: messages on a stop count them in, as snapshots do. The step of the report is
   // that count, too.
   void set_steps_before(std::int64_t steps) noexcept;
+  // Those before included; 0: there was none. Any thread.
+  std::int64_t steps_done() const noexcept { return std::max<std::int64_t>(0, steps_done_.load()); }
   // Of this run, from 0.
   void step_begun(std::int64_t step) noexcept;
   void step_ended(std::int64_t step) noexcept;

@@ -78,6 +78,7 @@ std::string MemberPosition::describe() const {
 std::string flags_of(const MemberPosition& position) {
   std::string flags = position.collective.empty() ? "" : "in=" + position.collective;
   if (position.step >= 0) flags += fmt::format("{}step={}", flags.empty() ? "" : " ", position.step);
+  if (position.steps_done > 0) flags += fmt::format("{}done={}", flags.empty() ? "" : " ", position.steps_done);
   return flags;
 }
 
@@ -91,6 +92,8 @@ MemberPosition position_of(std::int64_t sequence, std::string_view flags, bool& 
       position.collective = word.substr(3);
     }
     if (word.starts_with("step=")) position.step = std::max<std::int64_t>(-1, parse_int(word.substr(5)).value_or(-1));
+    if (word.starts_with("done="))
+      position.steps_done = std::max<std::int64_t>(0, parse_int(word.substr(5)).value_or(0));
   }
   return position;
 }

@@ -202,6 +202,7 @@ class MemberLink::Impl {
       std::optional<Deadline> farewell;
       while (true) {
         if (!take_frames()) return;
+        if (has_posted()) beat();  // what follows is judged by where this member has come to
         if (take_posted() && !farewell) farewell = Deadline::after(options_.farewell);
         // A silent store doesn't answer; it may still read what it was sent when it goes on.
         const bool in_vain = silent_ && output_.empty();
@@ -271,6 +272,11 @@ class MemberLink::Impl {
   }
 
   // True once the last request is among what has been posted.
+  bool has_posted() EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return posted_count_ > 0;
+  }
+
   bool take_posted() EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     output_ += posted_;
@@ -335,6 +341,7 @@ class MemberLink::Impl {
     auto cause = decode_cause(frame.values[2]);
     if (!rank || *rank < 0 || *rank >= self_.world_size || !number || !cause) return false;
     if (cause->rank < -1 || cause->rank >= self_.world_size) return false;
+    beat();  // how far this member has come may be lost with it
     tell({.kind = kind, .cause = std::move(*cause), .number = *number});
     return true;
   }

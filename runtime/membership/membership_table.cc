@@ -133,7 +133,8 @@ std::optional<std::string> MembershipTable::register_member(ConnectionId id, std
   if (hang.count() > 0) scope.hang = scope.hang.count() > 0 ? std::min(scope.hang, hang) : hang;
   ++size_;
   ++scope.connected;
-  if (static_cast<int>(scope.members.size()) == scope.world_size) news_.push_back({scope.name, scope.world_size, {}});
+  if (static_cast<int>(scope.members.size()) == scope.world_size)
+    news_.push_back({.scope = scope.name, .world_size = scope.world_size});
   by_connection_.emplace(id, MemberKey{scope_entry->first, *number});
   for (const Event& event : scope.events) pushes_.push_back({id, event.kind, event.fields});
   return std::nullopt;
@@ -200,7 +201,7 @@ std::optional<std::string> MembershipTable::report(ConnectionId id, std::string_
     fail(*scope, *member, State::failed, Kind::failed, cause);
   } else {
     // For the host: a member that is silent or has failed may still say why.
-    news_.push_back({scope->name, scope->world_size, cause});
+    news_.push_back({scope->name, scope->world_size, cause, member->position});
   }
   return std::nullopt;
 }
@@ -248,7 +249,7 @@ Cause MembershipTable::cause_of(const Member& member, Cause::Kind kind, std::str
 void MembershipTable::fail(Scope& scope, Member& member, State state, Kind kind, const Cause& cause) {
   member.state = state;
   if (state == State::silent) ++silent_;
-  news_.push_back({scope.name, scope.world_size, cause});
+  news_.push_back({scope.name, scope.world_size, cause, member.position});
   // All know of the failure already: an accusation by a witness says nothing new.
   if (scope.failures > 0 && cause.is_accusation()) return;
   if (++scope.failures > kMostFailures) return;

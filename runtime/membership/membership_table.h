@@ -72,6 +72,7 @@ struct MemberNews {
   std::string scope = {};
   int world_size = 0;               // of the scope
   std::optional<Cause> cause = {};  // what befell a member, or what it reported; nullopt: every rank has registered
+  MemberPosition position = {};     // of that member, by its last heartbeat
 };
 
 // A member as the table knows it.

@@ -30,10 +30,6 @@ constexpr std::size_t kMostClaims = 4096;
 // Neither a claim nor a verdict.
 constexpr std::string_view kNothing = "-";
 
-std::string attempt_scope(const Identity& identity) {
-  return fmt::format("rendezvous/{}/{}", identity.run_id.empty() ? "-" : identity.run_id, identity.restart_count);
-}
-
 // One meeting's keys.
 struct Keys {
   std::string scope;
@@ -45,7 +41,7 @@ struct Keys {
 };
 
 Keys keys_of_round(const Identity& identity, int round) {
-  return {fmt::format("{}/{}", attempt_scope(identity), round)};
+  return {fmt::format("{}{}", attempt_prefix(identity.run_id, identity.restart_count), round)};
 }
 
 // Claims of a job of any size, in requests that a store takes.
@@ -270,6 +266,10 @@ void fill_in(Identity& identity, Roster& roster) {
 }
 
 }  // namespace
+
+std::string attempt_prefix(const std::string& run_id, int restart_count) {
+  return fmt::format("rendezvous/{}/{}/", run_id.empty() ? "-" : run_id, restart_count);
+}
 
 Member self_member(const Identity& identity) {
   return {.rank = identity.rank,

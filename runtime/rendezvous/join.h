@@ -23,6 +23,9 @@ struct Joined {
   std::string scope;  // "rendezvous/RUN_ID/RESTART/ROUND": a prefix for keys that only this meeting uses
 };
 
+// What the scopes of one start of a job begin with: "rendezvous/RUN_ID/RESTART/".
+std::string attempt_prefix(const std::string& run_id, int restart_count);
+
 // Called with the scope in which this process will have its place, before anybody can see that it has come: what is
 // opened here, such as its link to the job's membership, every rank has opened once join() returns on any of them. What
 // it throws, join() throws, unless the store knows why: the meeting has failed, or another process has the place. Where

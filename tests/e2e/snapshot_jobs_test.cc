@@ -11,57 +11,23 @@
 #include <array>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <ostream>
 #include <random>
-#include <regex>
 #include <string>
 #include <vector>
 
 #include "runtime/base/exit_code.h"
 #include "tests/e2e/launch.h"
 #include "tests/e2e/mpi.h"
-#include "tests/support/temporary_folder.h"
+#include "tests/e2e/training_job.h"
 
 namespace lockstep::e2e {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kSteps = 3000;
-
-class SnapshotJob : public ::testing::Test {
+class SnapshotJob : public TrainingJob {
  protected:
-  std::string file(const std::string& name) const { return (folder_ / name).string(); }
-  // Of the run `name`: its folder and the weights that it ends with.
-  Words program(const std::string& name, const std::string& backend = "", int steps = kSteps) const {
-    Words words{TRAINING_PROGRAM, file(name), file(name + ".weights"), std::to_string(steps)};
-    if (!backend.empty()) words.push_back(backend);
-    return words;
-  }
-  Words job(int ranks, const Words& program) const {
-    return joined({LOCKSTEP_PROGRAM, "run", "-n", std::to_string(ranks), "--"}, program);
-  }
-  // What it ends with undisturbed.
-  std::string undisturbed(int ranks, const std::string& backend = "", int steps = kSteps) {
-    const Result result = testing::run(job(ranks, program("undisturbed", backend, steps)));
-    EXPECT_EQ(result.exit_code, 0) << result.err;
-    return bytes_of("undisturbed");
-  }
-  std::string bytes_of(const std::string& name) const {
-    std::ifstream in(file(name + ".weights"), std::ios::binary);
-    return {std::istreambuf_iterator<char>(in), {}};
-  }
-  bool has_ended(const std::string& name) const { return fs::exists(file(name + ".weights")); }
-  static std::vector<std::int64_t> numbers_in(const std::string& text, const std::string& pattern) {
-    std::vector<std::int64_t> numbers;
-    const std::regex regex(pattern);
-    for (auto it = std::sregex_iterator(text.begin(), text.end(), regex); it != std::sregex_iterator(); ++it) {
-      numbers.push_back(std::stoll((*it)[1]));
-    }
-    return numbers;
-  }
   // Its snapshots, newest first.
   std::vector<std::int64_t> steps_in(const std::string& name) const {
     std::vector<std::int64_t> steps;
@@ -72,8 +38,6 @@ class SnapshotJob : public ::testing::Test {
     std::sort(steps.rbegin(), steps.rend());
     return steps;
   }
-
-  const testing::TemporaryFolder folder_;
 };
 
 struct Backend {

@@ -5,13 +5,11 @@
 
 #include <algorithm>
 #include <csignal>
-#include <memory>
 
 #include "runtime/base/exit_code.h"
 #include "runtime/store/secret.h"
+#include "tests/multihost/launched_hosts.h"
 #include "tests/support/leftovers.h"
-#include "tests/support/network_namespaces.h"
-#include "tests/support/process.h"
 
 namespace lockstep::testing {
 namespace {
@@ -19,49 +17,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-using Words = std::vector<std::string>;
-
-constexpr int kHosts = 3;
-const std::string kEndpoint = NetworkHosts::address(0) + ":29400";
-
-class LaunchedHosts : public ::testing::Test {
- protected:
-  void SetUp() override {
-    const std::string reason = NetworkHosts::why_not();
-    if (!reason.empty()) GTEST_SKIP() << reason;
-    hosts_ = std::make_unique<NetworkHosts>(kHosts);
-  }
-
-  // `lockstep run` on one host: `ranks` of PROGRAM.
-  Process launch(int host, int ranks, const Words& program, const Words& flags = {}, const Variables& extra = {}) {
-    Words command = {
-        LOCKSTEP_PROGRAM,  "run",    "--nnodes", std::to_string(kHosts), "--nproc-per-node", std::to_string(ranks),
-        "--rdzv-endpoint", kEndpoint};
-    if (!lets_store_give_ranks_) command.insert(command.end(), {"--node-rank", std::to_string(host)});
-    command.insert(command.end(), flags.begin(), flags.end());
-    command.push_back("--");
-    command.insert(command.end(), program.begin(), program.end());
-    Variables environment = {{"LOCKSTEP_STORE_SECRET", secret_}};
-    for (const auto& [name, value] : extra) environment[name] = value;
-    return Process({.command = hosts_->command(host, command),
-                    .environment = std::move(environment),
-                    .name = "host " + std::to_string(host)});
-  }
-  // On all hosts.
-  std::vector<Process> launch_all(const Words& program, const Variables& extra = {}) {
-    std::vector<Process> launchers;
-    for (int host = 0; host < kHosts; ++host) launchers.push_back(launch(host, 2, program, {}, extra));
-    return launchers;
-  }
-  static void await_ranks(const std::vector<Process>& launchers) {
-    for (const Process& launcher : launchers) ASSERT_TRUE(launcher.await_output("ready", 2));
-  }
-
-  const std::string secret_ = store::Secret::random().hex();
-  std::unique_ptr<NetworkHosts> hosts_;
-  bool lets_store_give_ranks_ = false;
-};
 
 TEST_F(LaunchedHosts, TrainAsOneProcessDoes) {
   auto launchers = launch_all({RAW_GRADIENTS});

@@ -19,12 +19,18 @@ int main(int, char** arguments) {
     Agents agents({.endpoint = {.address = net::parse_host_port(arguments[1]),
                                 .secret = store::Secret::of_environment(Environment::of_process()),
                                 .role = "other build"},
-                   .nodes = nodes,
-                   .node_rank = std::atoi(arguments[3]),
+                   .least = nodes,
+                   .most = nodes,
                    .deadline = Deadline::after(std::chrono::seconds(60))},
                   news);
-    const auto plan = agents.meet(
-        {.name = host_name(), .pid = getpid(), .build = "0.0.1 other", .nodes = nodes, .ranks = 1}, JobPlan{});
+    const auto plan = agents.meet({.node = std::atoi(arguments[3]),
+                                   .name = host_name(),
+                                   .pid = getpid(),
+                                   .build = "0.0.1 other",
+                                   .least = nodes,
+                                   .nodes = nodes,
+                                   .ranks = 1},
+                                  JobPlan{});
     for (const auto& problem : plan.problems) std::fprintf(stderr, "%s\n", problem.c_str());
     return plan.exit_code;
   } catch (const Error& error) {

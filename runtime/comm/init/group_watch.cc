@@ -5,6 +5,7 @@
 
 #include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
+#include "runtime/comm/stop_latch.h"
 
 namespace lockstep {
 namespace {
@@ -45,7 +46,10 @@ Consequence of_the_store(const MemberEvent& event, StoreHost store_host, int ran
 }
 
 membership::MemberPosition position_of(const ProcessGroup& group) {
-  return {.sequence = group.last_sequence(), .collective = std::string(group.last_collective()), .step = group.step()};
+  return {.sequence = group.last_sequence(),
+          .collective = std::string(group.last_collective()),
+          .step = group.step(),
+          .steps_done = group.stop_latch()->steps_done()};
 }
 
 }  // namespace

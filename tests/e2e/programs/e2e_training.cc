@@ -4,7 +4,8 @@
 //   e2e_training FOLDER WEIGHTS STEPS [BACKEND]
 //
 // Rank 0 says "at N" after every 10th step and "evaluating N" before it evaluates; the weights of a run that has come
-// to its end are in the file WEIGHTS.
+// to its end are in the file WEIGHTS. With LOCKSTEP_TEST_FAIL_AT=N the last rank ends with 9 before step N+1, each
+// time.
 #include <unistd.h>
 
 #include <cstdio>
@@ -12,6 +13,7 @@
 #include <exception>
 #include <string>
 
+#include "lockstep/base/environment.h"
 #include "lockstep/base/random.h"
 #include "lockstep/comm/init/init_process_group.h"
 #include "lockstep/data/data_loader.h"
@@ -61,9 +63,11 @@ int run(const std::string& folder, const std::string& weights, std::int64_t step
   snapshots.add("optimizer", optimizer);
   snapshots.add("data", loader);
   snapshots.restore();
+  const std::int64_t fail_at = Environment::of_process().get_int("LOCKSTEP_TEST_FAIL_AT").value_or(-1);
   for (std::int64_t epoch = loader.epoch(); ddp.steps() < steps && !ddp.should_stop(); ++epoch) {
     loader.set_epoch(epoch);
     for (const auto& [x, y, ids] : loader) {
+      if (ddp.steps() == fail_at && group->rank() == group->size() - 1) _exit(9);
       ddp.backward(mse_loss(ddp(x, ids), y));
       optimizer.step();
       optimizer.zero_grad();

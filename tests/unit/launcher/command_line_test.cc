@@ -213,7 +213,11 @@ TEST(CommandLine, RefusesWrongValuesOfSeveralHosts) {
     EXPECT_NE(refused({"run", "--nnodes", bad, "p"}).find("--nnodes " + bad + ": give a number of hosts"),
               std::string::npos);
   }
-  EXPECT_NE(refused({"run", "--nnodes=2:4", "p"}).find("can't come and go so far"), std::string::npos);
+  EXPECT_NE(refused({"run", "--nnodes=4:2", "p"}).find("or LEAST:MOST"), std::string::npos);
+  EXPECT_NE(refused({"run", "--nnodes=2:4", "--rdzv-endpoint=h", "--rdzv-wait=x", "p"}).find("--rdzv-wait x: give"),
+            std::string::npos);
+  EXPECT_NE(refused({"run", "--nnodes=2", "--rdzv-endpoint=h", "--rdzv-wait=5", "p"}).find("all hosts are waited for"),
+            std::string::npos);
   EXPECT_NE(refused({"run", "--node-rank=1", "p"}).find("from 0 to 0"), std::string::npos);
   EXPECT_NE(refused({"run", "--nnodes=3", "--node-rank=3", "p"}).find("from 0 to 2"), std::string::npos);
   EXPECT_NE(refused({"run", "--nnodes=2", "p"}).find("give --rdzv-endpoint HOST:PORT"), std::string::npos);
@@ -229,7 +233,12 @@ TEST(CommandLine, RefusesWrongValuesOfSeveralHosts) {
   EXPECT_NE(refused({"run", "--rdzv-backend=etcd", "p"}).find("static and c10d"), std::string::npos);
   EXPECT_NE(refused({"run", "--rdzv-conf=read_timeout=3", "p"}).find("'read_timeout=3' is not read here"),
             std::string::npos);
-  EXPECT_NE(refused({"run", "--max-restarts=3", "p"}).find("restarting"), std::string::npos);
+  for (const char* bad : {"x", "-1", "1000001", "1.5"}) {
+    EXPECT_NE(refused({"run", std::string("--max-restarts=") + bad, "p"})
+                  .find(std::string("--max-restarts ") + bad + ": give a number from 0 to 1000000"),
+              std::string::npos)
+        << bad;
+  }
 }
 
 TEST(CommandLine, ReadsSecondsAndPorts) {

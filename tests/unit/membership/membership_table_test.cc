@@ -227,7 +227,8 @@ TEST_F(Table, ItsMembersAreSeenWithWhereTheyAreAndSinceWhen) {
 TEST(MemberPosition, GoesThroughFlagsAndUnknownWordsArePassedOver) {
   for (const MemberPosition& at :
        {MemberPosition{.sequence = 4}, MemberPosition{.sequence = 4, .collective = "all_reduce", .step = 12},
-        MemberPosition{.sequence = 4, .collective = "barrier"}, MemberPosition{.sequence = 4, .step = 0}}) {
+        MemberPosition{.sequence = 4, .collective = "barrier"}, MemberPosition{.sequence = 4, .step = 0},
+        MemberPosition{.sequence = 4, .step = 3, .steps_done = 515}}) {
     bool traced = false;
     EXPECT_EQ(position_of(4, flags_of(at), traced), at);
     EXPECT_FALSE(traced);

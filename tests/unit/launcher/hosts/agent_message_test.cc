@@ -10,12 +10,13 @@ namespace {
 
 template <typename Message>
 Message round_trip(const Message& message) {
-  const auto read = decode_agent_message(encode(message));
-  if (!read || !std::holds_alternative<Message>(*read)) {
-    ADD_FAILURE() << "not read as what it is: " << encode(message);
+  const std::string text = encode(AgentWord{.start = 7, .message = message});
+  const auto read = decode_agent_word(text);
+  if (!read || read->start != 7 || !std::holds_alternative<Message>(read->message)) {
+    ADD_FAILURE() << "not read as what it is: " << text;
     return {};
   }
-  return std::get<Message>(*read);
+  return std::get<Message>(read->message);
 }
 
 TEST(AgentMessage, ARankSEndKeepsWhatAReportSaysOfIt) {
@@ -46,8 +47,14 @@ TEST(AgentMessage, TheOthersTravelToo) {
   EXPECT_FALSE(round_trip(StopAsked{.signal = SIGTERM}).insists);
   EXPECT_EQ(round_trip(RanksGone{.node = 3, .exit_code = 1}).node, 3);
   EXPECT_EQ(round_trip(RanksGone{.node = 3, .exit_code = 1}).exit_code, 1);
-  EXPECT_EQ(round_trip(JobOver{.exit_code = 42}).exit_code, 42);
-  for (const auto kind : {Order::Kind::say, Order::Kind::end_ranks, Order::Kind::pass_on, Order::Kind::kill}) {
+  EXPECT_EQ(round_trip(StartOver{.exit_code = 42}).exit_code, 42);
+  EXPECT_FALSE(round_trip(StartOver{.exit_code = 42}).again);
+  EXPECT_TRUE(round_trip(StartOver{.again = true}).again);
+  const HostFacts host{.agent = 3, .name = "b", .pid = 9, .build = "x", .least = 2, .nodes = 4, .ranks = 2};
+  EXPECT_EQ(round_trip(HostCame{host}).host.agent, 3);
+  EXPECT_EQ(round_trip(HostCame{host}).host.name, "b");
+  for (const auto kind : {Order::Kind::say, Order::Kind::end_ranks, Order::Kind::pass_on, Order::Kind::kill,
+                          Order::Kind::stop_to_resize}) {
     const auto read = round_trip(Order{.kind = kind, .text = "two\nlines", .signal = SIGINT});
     EXPECT_EQ(read.kind, kind);
     EXPECT_EQ(read.text, "two\nlines");
@@ -56,12 +63,17 @@ TEST(AgentMessage, TheOthersTravelToo) {
 }
 
 TEST(AgentMessage, AnythingElseIsNone) {
-  EXPECT_FALSE(decode_agent_message(""));
-  EXPECT_FALSE(decode_agent_message("lockstep order 2\nwhat 0\nsignal 0\ntext x\n"));
-  EXPECT_FALSE(decode_agent_message("lockstep job over 1\nexit-code 256\n"));
+  const auto word = [](const std::string& message) { return "lockstep word 1\nstart 0\nmessage " + message; };
+  const std::string over = "lockstep start over 1\nexit-code 255\nagain 0\n";
+  EXPECT_TRUE(decode_agent_word(word(over)));
+  EXPECT_FALSE(decode_agent_word(over)) << "of no start";
+  EXPECT_FALSE(decode_agent_word(""));
+  EXPECT_FALSE(decode_agent_word(word("")));
+  EXPECT_FALSE(decode_agent_word(word("lockstep order 2\nwhat 0\nsignal 0\ntext x\n")));
+  EXPECT_FALSE(decode_agent_word(word("lockstep start over 1\nexit-code 256\nagain 0\n")));
   RankEnd end;
   end.last_lines.assign(kShownLines + 1, "x");
-  EXPECT_FALSE(decode_agent_message(encode(end))) << "more lines than an agent sends";
+  EXPECT_FALSE(decode_agent_word(encode(AgentWord{.message = end}))) << "more lines than an agent sends";
 }
 
 }  // namespace

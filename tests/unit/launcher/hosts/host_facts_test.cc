@@ -16,10 +16,12 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 HostFacts facts_of(int node, int ranks) {
-  return {.node = node,
+  return {.agent = 10 + node,
+          .node = node,
           .name = std::string(1, static_cast<char>('a' + node)),
           .pid = 100 + node,
           .build = "0.2.0 x",
+          .least = 3,
           .nodes = 3,
           .ranks = ranks};
 }
@@ -30,16 +32,20 @@ TEST(HostFacts, TravelAsText) {
   auto facts = facts_of(2, 4);
   facts.exit_code = 127;
   facts.problem = "two\nlines";
-  const auto read = decode_host_facts(encode(facts), "key");
+  const auto decoded = decode_host_facts(encode(facts));
+  ASSERT_TRUE(decoded);
+  const HostFacts& read = *decoded;
+  EXPECT_EQ(read.agent, 12);
   EXPECT_EQ(read.node, 2);
   EXPECT_EQ(read.name, "c");
   EXPECT_EQ(read.pid, 102);
   EXPECT_EQ(read.build, "0.2.0 x");
+  EXPECT_EQ(read.least, 3);
   EXPECT_EQ(read.nodes, 3);
   EXPECT_EQ(read.ranks, 4);
   EXPECT_EQ(read.exit_code, 127);
   EXPECT_EQ(read.problem, "two\nlines");
-  EXPECT_THROW(decode_host_facts("nonsense", "key"), CorruptData);
+  EXPECT_FALSE(decode_host_facts("nonsense"));
 }
 
 TEST(JobPlan, GivesEachHostConsecutiveRanksByItsOwnNumber) {
@@ -56,8 +62,12 @@ TEST(JobPlan, GivesEachHostConsecutiveRanksByItsOwnNumber) {
 
 TEST(JobPlan, TravelsAsText) {
   auto plan = plan_job({.run_id = "run-1", .master_addr = "a", .master_port = 7, .torch_store = true}, three_hosts());
+  plan.start = 4;
+  plan.next_word = 17;
   const auto read = decode_job_plan(encode(plan), "key");
   EXPECT_EQ(read.exit_code, 0);
+  EXPECT_EQ(read.start, 4);
+  EXPECT_EQ(read.next_word, 17);
   EXPECT_EQ(read.run_id, "run-1");
   EXPECT_EQ(read.master_addr, "a");
   EXPECT_EQ(read.master_port, 7);
@@ -66,6 +76,7 @@ TEST(JobPlan, TravelsAsText) {
   EXPECT_EQ(read.hosts[2].name, "c");
   EXPECT_EQ(read.hosts[2].first_rank, 3);
   EXPECT_EQ(read.hosts[2].ranks, 4);
+  EXPECT_EQ(read.hosts[2].agent, 12);
   EXPECT_THROW(decode_job_plan(encode(facts_of(0, 1)), "key"), CorruptData);
 }
 
@@ -86,13 +97,31 @@ TEST(JobPlan, NamesEachHostThatCannotBegin) {
 TEST(JobPlan, NamesAnotherBuildAndAnotherNumberOfHosts) {
   auto hosts = three_hosts();
   hosts[1].build = "0.1.0 y";
-  hosts[2].nodes = 4;
+  hosts[2].least = hosts[2].nodes = 4;
   const auto plan = plan_job({}, hosts);
   EXPECT_EQ(plan.exit_code, kExitUsage);
   EXPECT_THAT(plan.problems,
               ElementsAre(AllOf(HasSubstr("host b (node rank 1) has another lockstep than host a (node rank 0)"),
                                 HasSubstr("'0.1.0 y' and '0.2.0 x'")),
                           AllOf(HasSubstr("host c (node rank 2) was told --nnodes 4"), HasSubstr("--nnodes 3"))));
+}
+
+TEST(JobPlan, GivesNodeRanksToWhoHasNoneAndNamesTwoThatHaveTheSame) {
+  std::vector<HostFacts> hosts = {facts_of(0, 1), facts_of(1, 1), facts_of(2, 1)};
+  hosts[0].node = -1;
+  hosts[1].node = 2;
+  hosts[2].node = -1;
+  give_node_ranks(hosts, true);
+  EXPECT_EQ(hosts[0].name, "a");
+  EXPECT_EQ(hosts[1].name, "c");
+  EXPECT_EQ(hosts[2].name, "b");
+  for (int node = 0; node < 3; ++node) EXPECT_EQ(hosts[static_cast<std::size_t>(node)].node, node);
+  hosts[0].node = 2;
+  give_node_ranks(hosts, true);
+  const auto plan = plan_job({}, hosts);
+  EXPECT_EQ(plan.exit_code, kExitUsage);
+  EXPECT_THAT(plan.problems, ElementsAre(AllOf(HasSubstr("host a (node rank 2) and host b (node rank 2)"),
+                                               HasSubstr("its own --node-rank, or none of them"))));
 }
 
 TEST(JobPlan, SaysWhoCameAndWhoIsMissing) {

@@ -65,7 +65,9 @@ TEST_F(Verdict, NamesTheRankItsHostAndItsLastLinesAndThenTheConsequences) {
   end(2, {.by_signal = true, .value = SIGTERM});
   end(4, kLostAnother);
   EXPECT_THAT(said(), IsEmpty());
-  EXPECT_EQ(verdict_.conclude(), 42);
+  verdict_.conclude(0);
+  EXPECT_EQ(verdict_.exit_code(), 42);
+  EXPECT_FALSE(verdict_.again());
   EXPECT_THAT(said(),
               ElementsAre("  after it: ranks 0 and 1 (host a (node rank 0)): exited with code 75: it lost another rank",
                           "  after it: rank 2 (host b (node rank 1)): was killed by signal 15 (SIGTERM)",
@@ -110,7 +112,9 @@ TEST_F(Verdict, ALostHostIsToldFromALostRank) {
                                         HasSubstr("; ending the other 3 ranks"))));
   EXPECT_EQ(ends_, 1);
   for (const int rank : {0, 1, 4}) end(rank, kLostAnother);
-  EXPECT_EQ(verdict_.conclude(), kExitPeerLost);
+  verdict_.conclude(0);
+  EXPECT_EQ(verdict_.exit_code(), kExitPeerLost);
+  EXPECT_FALSE(verdict_.again());
   EXPECT_THAT(said(), Contains("host b (node rank 1) was lost first; 3 ranks ended after it; exit code 75"));
 }
 
@@ -122,7 +126,9 @@ TEST_F(Verdict, AHostThatIsLostAfterARankFailedIsAConsequence) {
   verdict_.host_lost(2, "is gone: its launcher (pid 7) has ended");
   EXPECT_THAT(said(), IsEmpty()) << "once";
   for (const int rank : {1, 2, 3}) end(rank, kLostAnother);
-  EXPECT_EQ(verdict_.conclude(), 3);
+  verdict_.conclude(0);
+  EXPECT_EQ(verdict_.exit_code(), 3);
+  EXPECT_FALSE(verdict_.again());
   EXPECT_EQ(ends_, 1);
 }
 
@@ -146,14 +152,149 @@ TEST_F(Verdict, AStopIsPassedOnAndTheSecondOneKills) {
   EXPECT_EQ(passes_, 1);
   EXPECT_EQ(kills_, 1);
   for (int rank = 0; rank < 5; ++rank) end(rank, {.by_signal = true, .value = SIGKILL});
-  EXPECT_EQ(verdict_.conclude(), 128 + SIGTERM);
+  verdict_.conclude(0);
+  EXPECT_EQ(verdict_.exit_code(), 128 + SIGTERM);
+  EXPECT_FALSE(verdict_.again());
   EXPECT_EQ(said().back(), "stopped by SIGTERM; exit code 143");
 }
 
 TEST_F(Verdict, WithoutAFailureNothingIsSaid) {
   for (int rank = 0; rank < 5; ++rank) end(rank, {});
-  EXPECT_EQ(verdict_.conclude(), 0);
+  verdict_.conclude(0);
+  EXPECT_EQ(verdict_.exit_code(), 0);
+  EXPECT_FALSE(verdict_.again());
   EXPECT_THAT(said(), IsEmpty());
+}
+
+TEST_F(Verdict, AComplaintOfALauncherIsTheExitCodeWhereTheRanksHaveNone) {
+  for (int rank = 0; rank < 5; ++rank) end(rank, {});
+  verdict_.conclude(1);
+  EXPECT_EQ(verdict_.exit_code(), 1);
+}
+
+// What is of an earlier start, or of a group of some ranks, says nothing of this one.
+class RestartVerdict : public ::testing::Test {
+ protected:
+  RestartVerdict() {
+    for (int rank = 0; rank < 2; ++rank) {
+      members_.push_back({.scope = "rendezvous/run/1/0", .info = {.rank = rank, .world_size = 2}});
+    }
+  }
+  JobVerdict verdict(RestartPolicy& restarts) {
+    return JobVerdict({.hosts = with_first_ranks({{.name = "a", .ranks = 2}}),
+                       .scope = "rendezvous/run/1/",
+                       .restarts = &restarts,
+                       .members = [this] { return members_; },
+                       .facts = [](int rank) { return RankFacts{.rank = rank, .host = "a", .pid = 100 + rank}; }});
+  }
+  static RankEnd end_of(int rank, ExitStatus ending) {
+    RankEnd end;
+    end.rank = rank;
+    end.ending = ending;
+    return end;
+  }
+  static std::vector<std::string> texts_of(JobVerdict& verdict, Order::Kind kind = Order::Kind::say) {
+    std::vector<std::string> texts;
+    for (const Order& order : verdict.take_orders()) {
+      if (order.kind == kind) texts.push_back(order.text);
+    }
+    return texts;
+  }
+
+  std::vector<membership::MemberView> members_;
+};
+
+TEST_F(RestartVerdict, ARankThatDiedAfterAStepIsStartedAgainWithTheStepsThatAreDone) {
+  RestartPolicy restarts(1, false);
+  auto judged = verdict(restarts);
+  members_[0].position = {.step = 11, .steps_done = 57};
+  judged.rank_ended(end_of(1, {.by_signal = true, .value = SIGKILL}));
+  judged.rank_ended(end_of(0, kLostAnother));
+  judged.conclude(0);
+  ASSERT_TRUE(judged.again());
+  EXPECT_EQ(judged.again()->count(), 0);
+  EXPECT_THAT(texts_of(judged), Contains("restart 1 of 1 (--max-restarts); 57 steps done"));
+}
+
+TEST_F(RestartVerdict, StepsAreCountedAsRanksGoForTheStoreForgetsThem) {
+  RestartPolicy restarts(1, false);
+  auto judged = verdict(restarts);
+  judged.told({.scope = "rendezvous/run/1/0",
+               .world_size = 2,
+               .cause = Cause{.kind = Cause::Kind::lost, .rank = 0},
+               .position = {.step = 11, .steps_done = 57}});
+  members_.clear();
+  for (const int rank : {1, 0}) judged.rank_ended(end_of(rank, {.by_signal = true, .value = SIGKILL}));
+  judged.conclude(0);
+  EXPECT_TRUE(judged.again());
+}
+
+TEST_F(RestartVerdict, WhoAskedTheJobToStopGetsNoRestart) {
+  RestartPolicy restarts(1, false);
+  auto judged = verdict(restarts);
+  members_[0].position = {.step = 11, .steps_done = 57};
+  judged.signalled(SIGTERM);
+  judged.rank_ended(end_of(1, {.value = 3}));
+  judged.rank_ended(end_of(0, kLostAnother));
+  judged.conclude(0);
+  EXPECT_FALSE(judged.again());
+  EXPECT_EQ(judged.exit_code(), 3);
+}
+
+TEST_F(RestartVerdict, WhatALauncherCouldNotEndKeepsRanksFromStartingBesideIt) {
+  RestartPolicy restarts(1, false);
+  auto judged = verdict(restarts);
+  members_[0].position = {.step = 11, .steps_done = 57};
+  judged.rank_ended(end_of(1, {.value = 3}));
+  judged.rank_ended(end_of(0, kLostAnother));
+  judged.conclude(1);
+  EXPECT_FALSE(judged.again());
+  EXPECT_EQ(judged.exit_code(), 3);
+}
+
+TEST_F(RestartVerdict, NewsOfAnotherStartAreNone) {
+  RestartPolicy restarts(1, false);
+  auto judged = verdict(restarts);
+  const auto broken_in = [](const std::string& scope) {
+    return membership::MemberNews{
+        .scope = scope,
+        .world_size = 2,
+        .cause = Cause{.kind = Cause::Kind::silent, .rank = 1, .host = "a", .text = "rank 1 (host a) does not answer"}};
+  };
+  judged.told(broken_in("rendezvous/run/0/0"));
+  EXPECT_FALSE(judged.due());
+  judged.told(broken_in("rendezvous/run/1/0"));
+  EXPECT_TRUE(judged.due());
+}
+
+TEST_F(RestartVerdict, AHostIsTakenInAfterAStepByAnAgreedStop) {
+  RestartPolicy restarts(0, true);
+  auto judged = verdict(restarts);
+  judged.resize();
+  EXPECT_THAT(texts_of(judged, Order::Kind::stop_to_resize), IsEmpty()) << "no step has been done";
+  members_[1].position = {.step = 1, .steps_done = 1};
+  judged.resize();
+  judged.resize();
+  EXPECT_EQ(texts_of(judged, Order::Kind::stop_to_resize).size(), 1u) << "once";
+  for (int rank = 0; rank < 2; ++rank) {
+    judged.told({.scope = "rendezvous/run/1/0",
+                 .world_size = 2,
+                 .cause = Cause{.kind = Cause::Kind::stopped, .rank = rank, .reporter = rank, .step = 2, .text = "x"}});
+    judged.rank_ended(end_of(rank, {.value = kExitRequeue}));
+  }
+  judged.conclude(0);
+  ASSERT_TRUE(judged.again());
+}
+
+TEST_F(RestartVerdict, RanksThatCameToTheirEndMeanwhileAreOver) {
+  RestartPolicy restarts(0, true);
+  auto judged = verdict(restarts);
+  members_[1].position = {.step = 1, .steps_done = 1};
+  judged.resize();
+  for (int rank = 0; rank < 2; ++rank) judged.rank_ended(end_of(rank, {}));
+  judged.conclude(0);
+  EXPECT_FALSE(judged.again());
+  EXPECT_EQ(judged.exit_code(), 0);
 }
 
 }  // namespace

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/hosts/host_meeting.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace lockstep::launcher {
+
+void HostMeeting::came(HostFacts host, int start) {
+  if (gone_.contains(host.agent)) return;
+  const int agent = host.agent;
+  here_.insert_or_assign(agent, Host{std::move(host), start});
+}
+
+void HostMeeting::went(int agent) {
+  gone_.insert(agent);
+  here_.erase(agent);
+}
+
+std::vector<HostFacts> HostMeeting::usable() const {
+  std::vector<HostFacts> hosts;
+  for (const auto& [agent, host] : here_) {
+    if (is_ready(host) && (start_ == 0 || host.facts.problem.empty())) hosts.push_back(host.facts);
+  }
+  std::stable_sort(hosts.begin(), hosts.end(), [this](const HostFacts& left, const HostFacts& right) {
+    const auto place = [this](const HostFacts& host) {
+      const auto at = last_.find(host.agent);
+      return at == last_.end() ? most_ : at->second;
+    };
+    return place(left) < place(right);
+  });
+  return hosts;
+}
+
+bool HostMeeting::is_complete(bool has_waited) const {
+  for (const auto& [agent, node] : last_) {
+    if (gone_.contains(agent)) continue;
+    const auto host = here_.find(agent);
+    if (host == here_.end() || !is_ready(host->second)) return false;
+  }
+  const int count = static_cast<int>(usable().size());
+  return count >= needed() && (start_ > 0 || count >= most_ || has_waited);
+}
+
+int HostMeeting::needed() const { return std::max(least_, start_ == 0 ? 0 : static_cast<int>(last_.size()) / 2 + 1); }
+
+int HostMeeting::missing() const {
+  if (start_ == 0) return 0;
+  int there = 0;  // of the last start; and who has come since
+  for (const auto& [agent, host] : here_) there += host.facts.problem.empty() ? 1 : 0;
+  return std::max(0, needed() - there);
+}
+
+std::vector<HostFacts> HostMeeting::hosts() const {
+  std::vector<HostFacts> hosts = usable();
+  if (static_cast<int>(hosts.size()) > most_) hosts.resize(static_cast<std::size_t>(most_));
+  give_node_ranks(hosts, start_ == 0);
+  return hosts;
+}
+
+void HostMeeting::begin(const Layout& hosts) {
+  last_.clear();
+  for (std::size_t node = 0; node < hosts.size(); ++node) last_[hosts[node].agent] = static_cast<int>(node);
+  ++start_;
+}
+
+bool HostMeeting::has_newcomer() const {
+  if (static_cast<int>(last_.size()) >= most_) return false;
+  return std::any_of(here_.begin(), here_.end(),
+                     [this](const auto& host) { return !was_there(host.first) && host.second.facts.problem.empty(); });
+}
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which hosts take part in the next start of a job's ranks, as node rank 0's agent decides it: who has come, who has
+// gone, and when there are enough. Pure.
+//
+// The first start waits for all hosts, or, where fewer may do (--nnodes 2:4), some time for more than the least. A
+// later one waits for the hosts of the last one that have not gone, and needs more than half of them: two halves of a
+// job that can't see each other must not both go on. Hosts that have come meanwhile are taken in as far as there is
+// room.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "launcher/hosts/host_facts.h"
+
+namespace lockstep::launcher {
+
+class HostMeeting {
+ public:
+  // Hosts of a job: at least and at most so many.
+  HostMeeting(int least, int most) : least_(least), most_(most) {}
+
+  // A host is ready for start `start`, the job's first being 0; one that was not part of the last one, for any.
+  void came(HostFacts host, int start);
+  // Its agent is not there any more.
+  void went(int agent);
+
+  // The next start has enough hosts. `has_waited`: for more than the least.
+  bool is_complete(bool has_waited) const;
+  // At least the least is here, so that the wait for more begins.
+  bool has_least() const { return static_cast<int>(usable().size()) >= least_; }
+  // The hosts of the next start, by node rank, which is filled in. Of the first one, also those that can't start ranks.
+  std::vector<HostFacts> hosts() const;
+  // The next start has this plan.
+  void begin(const Layout& hosts);
+
+  int start() const { return start_; }
+  // Hosts that the next start needs.
+  int needed() const;
+  // Hosts that a later start needs and that have gone, whoever comes in their place.
+  int missing() const;
+  // A host waits that could be taken in.
+  bool has_newcomer() const;
+
+ private:
+  struct Host {
+    HostFacts facts;
+    int start = 0;
+  };
+  bool was_there(int agent) const { return last_.contains(agent); }
+  bool is_ready(const Host& host) const { return !was_there(host.facts.agent) || host.start == start_; }
+  // Those that are ready, and can start ranks if this is not the first start; by their last node rank, then by agent.
+  std::vector<HostFacts> usable() const;
+
+  int least_;
+  int most_;
+  int start_ = 0;
+  std::map<int, Host> here_;  // by agent
+  std::map<int, int> last_;   // node ranks of the last start, by agent; of those that have gone too
+  std::set<int> gone_;        // agents
+};
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/run/restart_policy.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "launcher/command_line.h"
+#include "launcher/run/job_report.h"
+
+namespace lockstep::launcher {
+
+RestartPolicy::Decision RestartPolicy::decide(const StartEnd& end) {
+  if (end.kind == StartEnd::Kind::over) return {.exit_code = end.exit_code};
+  const bool is_free = end.kind == StartEnd::Kind::resized || (end.kind == StartEnd::Kind::host_lost && may_resize_);
+  if (most_ == 0 && !is_free) return {.exit_code = end.exit_code};
+  reports_steps_ = reports_steps_ || end.reports_steps;
+  const bool is_further = reports_steps_ ? end.steps_done > furthest_ : end.ran >= kLongEnough;
+  furthest_ = std::max(furthest_, end.steps_done);
+  // The loss of a host says nothing against the program.
+  if (std::exchange(is_first_, false) && !is_further && end.kind == StartEnd::Kind::failed) return refuse_first(end);
+  if (end.kind != StartEnd::Kind::resized) stalled_ = is_further ? 0 : stalled_ + 1;
+  if (stalled_ >= kMostStalled) {
+    auto decision = refuse(end, fmt::format("{} starts in a row have not got beyond {}; exit code {}", stalled_,
+                                            count_of(furthest_, "step"), kExitNoProgress));
+    decision.exit_code = kExitNoProgress;
+    return decision;
+  }
+  const auto pause = stalled_ == 0 ? std::chrono::milliseconds(0)
+                                   : std::min(kMostPause, kFirstPause * (1 << std::min(stalled_ - 1, 10)));
+  const std::string how =
+      fmt::format("{}{}", reports_steps_ ? fmt::format("; {} done", count_of(furthest_, "step")) : "",
+                  pause.count() == 0 ? "" : fmt::format("; in {} s", pause.count() / 1000));
+  if (is_free) return {.pause = pause, .text = "starting the ranks of the hosts that are here" + how};
+  if (used_ == most_) return refuse(end, fmt::format("{} of --max-restarts {} are used up", used_, most_));
+  ++used_;
+  return {.pause = pause, .text = fmt::format("restart {} of {} (--max-restarts){}", used_, most_, how)};
+}
+
+RestartPolicy::Decision RestartPolicy::refuse_first(const StartEnd& end) const {
+  if (end.reports_steps) {
+    return refuse(end, "it failed before it had finished a step; correct what is named above, and start the job again");
+  }
+  return refuse(end, fmt::format("it ran for {:.1f} s and reported no step; a program without DistributedDataParallel "
+                                 "is started again if it ran for {} s",
+                                 std::chrono::duration<double>(end.ran).count(), kLongEnough.count()));
+}
+
+RestartPolicy::Decision RestartPolicy::refuse(const StartEnd& end, std::string why) const {
+  return {.exit_code = end.exit_code, .text = "not started again: " + std::move(why)};
+}
+
+}  // namespace lockstep::launcher

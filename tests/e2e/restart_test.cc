@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// `lockstep run --max-restarts`: jobs of real processes that fail and are started again.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <fstream>
+
+#include "launcher/command_line.h"
+#include "tests/e2e/training_job.h"
+#include "tests/support/leftovers.h"
+
+namespace lockstep::e2e {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class RestartedJob : public TrainingJob {
+ protected:
+  static Words restarts(int most) { return {"--max-restarts", std::to_string(most)}; }
+  // The ranks of the start that is under way: the last ones that said their pids.
+  static std::vector<pid_t> pids(const Process& job, std::size_t ranks) {
+    const auto all = numbers_in(job.err(), "pid ([0-9]+)\n");
+    std::vector<pid_t> last;
+    for (std::size_t i = all.size() - ranks; i < all.size(); ++i) last.push_back(static_cast<pid_t>(all[i]));
+    return last;
+  }
+};
+
+TEST_F(RestartedJob, WhoseRanksAreKilledOneByOneGoesOnAndEndsWithTheBitsOfAnUndisturbedRun) {
+  const std::string whole = undisturbed(2);
+  Process running({.command = job(2, program("killed"), restarts(5))});
+  for (const int step : {400, 900, 1500}) {
+    ASSERT_TRUE(running.await_output("at " + std::to_string(step) + "\n"));
+    const auto ranks = pids(running, 2);
+    ASSERT_EQ(::kill(ranks[static_cast<std::size_t>(step / 100 % 2)], SIGKILL), 0);
+  }
+  const Result result = running.wait();
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(bytes_of("killed"), whole);
+  EXPECT_EQ(numbers_in(result.err, "restart ([0-9]+) of 5 \\(--max-restarts\\); [0-9]+ steps done\n"),
+            (std::vector<std::int64_t>{1, 2, 3}))
+      << result.err;
+  // Of a dead rank nothing that was finished is done again: the survivor has saved it.
+  const auto reached = numbers_in(result.err, "; ([0-9]+) steps done\n");
+  const auto gone_on = numbers_in(result.err, "goes on from step ([0-9]+)");
+  ASSERT_EQ(gone_on.size(), 3u) << result.err;
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_GE(gone_on[i], reached[i]) << result.err;
+  EXPECT_TRUE(testing::live_ranks().empty());
+}
+
+TEST_F(RestartedJob, OfWhichAllRanksAreKilledAtOnceGoesOnFromItsLastSnapshot) {
+  const std::string whole = undisturbed(2);
+  Process running({.command = job(2, program("killed"), restarts(1))});
+  ASSERT_TRUE(running.await_output("at 1000\n"));
+  for (const pid_t pid : pids(running, 2)) ASSERT_EQ(::kill(pid, SIGKILL), 0);
+  const Result result = running.wait();
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(bytes_of("killed"), whole);
+}
+
+TEST_F(RestartedJob, EndsWithTheCodeOfTheFailureWhenItsRestartsAreUsedUp) {
+  Process running({.command = job(2, program("killed"), restarts(1))});
+  for (const int step : {400, 800}) {
+    ASSERT_TRUE(running.await_output("at " + std::to_string(step) + "\n"));
+    ASSERT_EQ(::kill(pids(running, 2)[1], SIGKILL), 0);
+  }
+  const Result result = running.wait();
+  EXPECT_EQ(result.exit_code, 128 + SIGKILL);
+  EXPECT_THAT(result.err, HasSubstr("not started again: 1 of --max-restarts 1 are used up"));
+  EXPECT_FALSE(has_ended("killed"));
+}
+
+TEST_F(RestartedJob, ThatAlwaysFailsAtOneStepEndsAfterThreeStartsWithoutANewOne) {
+  const Result result = testing::run(job(2, program("stuck"), restarts(100)), {{"LOCKSTEP_TEST_FAIL_AT", "137"}});
+  EXPECT_EQ(result.exit_code, launcher::kExitNoProgress) << result.err;
+  EXPECT_THAT(result.err,
+              AllOf(HasSubstr("restart 1 of 100 (--max-restarts); 137 steps done\n"),
+                    HasSubstr("restart 2 of 100 (--max-restarts); 137 steps done; in 1 s\n"),
+                    HasSubstr("restart 3 of 100 (--max-restarts); 137 steps done; in 2 s\n"),
+                    HasSubstr("not started again: 3 starts in a row have not got beyond 137 steps; exit code 77")));
+}
+
+TEST_F(RestartedJob, IsEndedByASignalBetweenTwoStarts) {
+  Process running(
+      {.command = job(2, program("stuck"), restarts(100)), .environment = {{"LOCKSTEP_TEST_FAIL_AT", "137"}}});
+  ASSERT_TRUE(running.await_output("steps done; in 2 s\n"));
+  running.send(SIGTERM);
+  const Result result = running.wait();
+  EXPECT_EQ(result.exit_code, 128 + SIGTERM);
+  EXPECT_THAT(result.err, HasSubstr("stopped by SIGTERM between two starts"));
+}
+
+TEST_F(RestartedJob, ThatIsAskedToStopIsNotStartedAgain) {
+  Process running({.command = job(2, program("asked"), restarts(5))});
+  ASSERT_TRUE(running.await_output("at 100\n"));
+  running.send(SIGTERM);
+  const Result result = running.wait();
+  EXPECT_EQ(result.exit_code, 75) << result.err;
+  EXPECT_THAT(result.err, Not(HasSubstr("restart ")));
+}
+
+TEST_F(RestartedJob, BeforeItsFirstStepIsForAPersonToMend) {
+  const Result result = testing::run(plain(2, {"env:LOCKSTEP_RESTART_COUNT", "exit:3@1"}, restarts(5)));
+  EXPECT_EQ(result.exit_code, 3);
+  EXPECT_THAT(result.err, HasSubstr("not started again: it ran for "));
+  EXPECT_THAT(result.out, Not(HasSubstr("LOCKSTEP_RESTART_COUNT=1")));
+  const Result at_once = testing::run(job(2, program("broken"), restarts(5)), {{"LOCKSTEP_TEST_FAIL_AT", "0"}});
+  EXPECT_EQ(at_once.exit_code, 9) << at_once.err;
+  EXPECT_THAT(at_once.err, HasSubstr("not started again: it "));
+}
+
+TEST_F(RestartedJob, HearsFromTheEnvironmentWhichStartItIs) {
+  Words program_of_shell{"sh", "-c", "echo start $LOCKSTEP_RESTART_COUNT; exec \"$@\"", "sh"};
+  Process running({.command = job(2, joined(program_of_shell, program("counted")), restarts(2))});
+  for (const int step : {400, 800}) {
+    ASSERT_TRUE(running.await_output("at " + std::to_string(step) + "\n"));
+    ASSERT_EQ(::kill(pids(running, 2)[0], SIGKILL), 0);
+  }
+  const Result result = running.wait();
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(numbers_in(result.out, "start ([0-9]+)\n"), (std::vector<std::int64_t>{0, 0, 1, 1, 2, 2})) << result.out;
+}
+
+TEST_F(RestartedJob, StartsNoRankOnAHostThatIsNotHealthy) {
+  const Result sick =
+      testing::run(plain(1, {"print:started"}, {"--health-check", "echo the fan stands still >&2; exit 3"}));
+  EXPECT_EQ(sick.exit_code, 2);
+  EXPECT_EQ(sick.out, "");
+  EXPECT_THAT(sick.err, AllOf(HasSubstr("--health-check `echo the fan stands still >&2; exit 3` exited with code 3"),
+                              HasSubstr("it said: the fan stands still")));
+  const std::string mark = file("sick");
+  Process running({.command = job(2, program("killed"), joined(restarts(3), {"--health-check", "test ! -e " + mark}))});
+  ASSERT_TRUE(running.await_output("at 200\n"));
+  std::ofstream(mark) << "x";
+  ASSERT_EQ(::kill(pids(running, 2)[1], SIGKILL), 0);
+  const Result result = running.wait();
+  EXPECT_EQ(result.exit_code, 2) << result.err;
+  EXPECT_THAT(result.err,
+              HasSubstr("--health-check `test ! -e " + mark + "` exited with code 1: no rank is started here"));
+}
+
+}  // namespace
+}  // namespace lockstep::e2e

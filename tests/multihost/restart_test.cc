@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+// Jobs on several hosts that are started again: ranks that die, hosts that go and come.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "runtime/base/exit_code.h"
+#include "tests/multihost/launched_hosts.h"
+#include "tests/support/leftovers.h"
+#include "tests/support/temporary_folder.h"
+
+namespace lockstep::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr int kEndless = 100'000'000;
+
+class RestartedHosts : public LaunchedHosts {
+ protected:
+  // All hosts see one folder.
+  Words program(const std::string& name, int steps) const {
+    return {TRAINING_PROGRAM, (folder_ / name).string(), (folder_ / (name + ".weights")).string(),
+            std::to_string(steps)};
+  }
+  std::string weights(const std::string& name) const {
+    std::ifstream in(folder_ / (name + ".weights"), std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+  Process training_on(int host, const Words& flags, int steps = kEndless) {
+    return launch(host, 2, program("job", steps), flags, {{"LOCKSTEP_LIVENESS", "on"}});
+  }
+  // Start `number`, from 1, of so many ranks: after that some steps are done.
+  static bool await_start(const Process& launcher, int ranks, int number) {
+    return launcher.await_output(" of " + std::to_string(ranks) +
+                                 (number == 1 ? "\n" : ", start " + std::to_string(number) + "\n"));
+  }
+  // Steps are done in the start that is under way.
+  static bool await_steps(const Process& first) {
+    int evaluations = 0;
+    const std::string out = first.out();
+    for (auto at = out.find("evaluating"); at != out.npos; at = out.find("evaluating", at + 1)) ++evaluations;
+    return first.await_output("evaluating", evaluations + 2);
+  }
+  // The job is asked to stop at its first host; all of `launchers` say that it did.
+  static void expect_stop(Process& first, std::vector<Process*> others) {
+    first.send(SIGTERM);
+    others.push_back(&first);
+    for (Process* launcher : others) {
+      const Result result = launcher->wait();
+      EXPECT_EQ(result.exit_code, kExitRequeue) << result.err;
+      EXPECT_THAT(result.err, HasSubstr("got SIGTERM; exit code 75"));
+    }
+    EXPECT_TRUE(live_ranks().empty());
+  }
+
+  const TemporaryFolder folder_;
+};
+
+TEST_F(RestartedHosts, ARankThatDiesHasAllOfThemStartTheirRanksAgainWithTheSameBitsInTheEnd) {
+  constexpr int kSteps = 400;
+  for (const std::string name : {"undisturbed", "killed"}) {
+    auto launchers = launch_all(program(name, kSteps), {}, {"--max-restarts", "1"});
+    if (name == "killed") {
+      ASSERT_TRUE(launchers[0].await_output("at 150\n"));
+      kill(live_ranks("e2e_training").at(3), SIGKILL);
+    }
+    for (Process& launcher : launchers) {
+      const Result result = launcher.wait();
+      EXPECT_EQ(result.exit_code, 0) << result.err;
+      if (name == "undisturbed") continue;
+      EXPECT_THAT(result.err, AllOf(HasSubstr("rank 3 failed first: it was killed by signal 9 (SIGKILL)"),
+                                    HasSubstr("restart 1 of 1 (--max-restarts); "), HasSubstr(" of 6, start 2\n")));
+    }
+  }
+  EXPECT_FALSE(weights("undisturbed").empty());
+  EXPECT_EQ(weights("killed"), weights("undisturbed"));
+}
+
+TEST_F(RestartedHosts, ThatMayGoLeaveTheJobToTheOthers) {
+  nnodes_ = "2:3";
+  lets_store_give_ranks_ = true;
+  std::vector<Process> launchers;
+  for (int host = 0; host < kHosts; ++host) launchers.push_back(training_on(host, {}));
+  ASSERT_TRUE(launchers[0].await_output("at 50\n"));
+  launchers[1].send(SIGKILL);
+  launchers[1].wait();
+  ASSERT_TRUE(await_start(launchers[0], 4, 2));
+  ASSERT_TRUE(await_start(launchers[2], 4, 2));
+  EXPECT_THAT(launchers[0].err(), HasSubstr("starting the ranks of the hosts that are here; "));
+  ASSERT_TRUE(await_steps(launchers[0]));
+  expect_stop(launchers[0], {&launchers[2]});
+}
+
+TEST_F(RestartedHosts, WhoseCableIsOutLeaveTheJobToTheOthersAndComeBackWithIt) {
+  nnodes_ = "2:3";
+  lets_store_give_ranks_ = true;
+  std::vector<Process> launchers;
+  for (int host = 0; host < kHosts; ++host) launchers.push_back(training_on(host, {}));
+  ASSERT_TRUE(launchers[0].await_output("at 50\n"));
+  hosts_->cut(2);
+  ASSERT_TRUE(await_start(launchers[0], 4, 2));
+  EXPECT_THAT(launchers[0].err(), HasSubstr("host host2 (node rank "));
+  ASSERT_TRUE(launchers[2].await_output("joining the job again, if its store at " + kEndpoint + " answers"));
+  hosts_->mend(2);
+  ASSERT_TRUE(launchers[0].await_output("a host has come: the ranks stop after a step, and start again with it"));
+  for (const Process& launcher : launchers) ASSERT_TRUE(await_start(launcher, 6, 3));
+  ASSERT_TRUE(await_steps(launchers[0]));
+  expect_stop(launchers[0], {&launchers[1], &launchers[2]});
+}
+
+TEST_F(RestartedHosts, AreTakenInWhileTheJobRunsAndNoStepIsLost) {
+  nnodes_ = "1:3";
+  lets_store_give_ranks_ = true;
+  auto first = training_on(0, {"--rdzv-wait", "0"});
+  ASSERT_TRUE(await_start(first, 2, 1));
+  ASSERT_TRUE(first.await_output("at 50\n"));
+  auto second = training_on(1, {});
+  ASSERT_TRUE(second.await_output("the job runs on 1 host (host0) without this host"));
+  ASSERT_TRUE(await_start(first, 4, 2));
+  ASSERT_TRUE(await_start(second, 4, 2));
+  ASSERT_TRUE(first.await_output("goes on from step "));
+  const std::string err = first.err();
+  const auto number_behind = [&err](const std::string& words) {
+    const auto at = err.find(words);
+    return at == std::string::npos ? -1 : std::atoi(err.c_str() + at + words.size());
+  };
+  EXPECT_GT(number_behind("stopped after "), 0) << err;
+  EXPECT_EQ(number_behind("goes on from step "), number_behind("stopped after ")) << err;
+  ASSERT_TRUE(await_steps(first));
+  expect_stop(first, {&second});
+}
+
+TEST_F(RestartedHosts, OfAFixedNumberWaitForAnotherInThePlaceOfTheLost) {
+  std::vector<Process> launchers;
+  for (int host = 0; host < kHosts; ++host) launchers.push_back(training_on(host, {"--max-restarts", "1"}));
+  ASSERT_TRUE(launchers[0].await_output("at 50\n"));
+  launchers[2].send(SIGKILL);
+  launchers[2].wait();
+  ASSERT_TRUE(launchers[0].await_output("waiting for 1 host (--rdzv-timeout 300 s)"));
+  auto spare = training_on(2, {"--max-restarts", "1"});
+  for (const Process* launcher : {&launchers[0], &launchers[1], &spare}) ASSERT_TRUE(await_start(*launcher, 6, 2));
+  ASSERT_TRUE(launchers[0].await_output("goes on from step "));
+  ASSERT_TRUE(await_steps(launchers[0]));
+  expect_stop(launchers[0], {&launchers[1], &spare});
+}
+
+TEST_F(RestartedHosts, ThatWaitForAnotherEndWithTheFirst) {
+  std::vector<Process> launchers;
+  for (int host = 0; host < kHosts; ++host) launchers.push_back(training_on(host, {"--max-restarts", "1"}));
+  ASSERT_TRUE(launchers[0].await_output("at 50\n"));
+  launchers[2].send(SIGKILL);
+  launchers[2].wait();
+  ASSERT_TRUE(launchers[0].await_output("waiting for 1 host"));
+  launchers[0].send(SIGTERM);
+  EXPECT_EQ(launchers[0].wait().exit_code, 128 + SIGTERM);
+  const Result result = launchers[1].wait();
+  EXPECT_EQ(result.exit_code, kExitRequeue) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("the host of the job's store is gone: "));
+  EXPECT_TRUE(live_ranks().empty());
+}
+
+TEST_F(RestartedHosts, OfWhichOneIsTooManyAreNamedToIt) {
+  std::vector<Process> launchers;
+  for (int host = 0; host < kHosts; ++host) launchers.push_back(training_on(host, {}));
+  ASSERT_TRUE(launchers[0].await_output("at 50\n"));
+  lets_store_give_ranks_ = true;
+  auto further = training_on(1, {});
+  const Result refused = further.wait();
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_THAT(refused.err, HasSubstr("host host1 can't join the job: the job has its 3 hosts already (host0, host1, "
+                                     "host2): this host would be one more; correct --nnodes"));
+  expect_stop(launchers[0], {&launchers[1], &launchers[2]});
+}
+
+TEST_F(RestartedHosts, OfWhichOneIsTooManyMayWaitForTheLossOfAnother) {
+  std::vector<Process> launchers;
+  for (int host = 0; host < kHosts; ++host) launchers.push_back(training_on(host, {"--max-restarts", "1"}));
+  ASSERT_TRUE(launchers[0].await_output("at 50\n"));
+  lets_store_give_ranks_ = true;
+  auto spare = training_on(1, {"--max-restarts", "1"});
+  ASSERT_TRUE(spare.await_output("this host waits, to take the place of one that is lost"));
+  launchers[2].send(SIGKILL);
+  launchers[2].wait();
+  ASSERT_TRUE(await_start(spare, 6, 2));
+  ASSERT_TRUE(await_steps(launchers[0]));
+  expect_stop(launchers[0], {&launchers[1], &spare});
+}
+
+TEST_F(RestartedHosts, ThatAreTooFewWithoutTheLostEndTheJobInTime) {
+  nnodes_ = "2:3";
+  lets_store_give_ranks_ = true;
+  std::vector<Process> launchers;
+  for (int host = 0; host < 2; ++host) {
+    launchers.push_back(training_on(host, {"--rdzv-wait", "1", "--rdzv-timeout", "3"}));
+  }
+  ASSERT_TRUE(launchers[0].await_output("at 50\n"));
+  launchers[1].send(SIGKILL);
+  launchers[1].wait();
+  const Result result = launchers[0].wait();
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err,
+              AllOf(HasSubstr("waiting for 1 host (--rdzv-timeout 3 s)"), HasSubstr("1 of 2 hosts came, elapsed 3"),
+                    HasSubstr(": host host0 (node rank 0); missing: node rank 1"), Not(HasSubstr("start 2"))));
+}
+
+}  // namespace
+}  // namespace lockstep::testing

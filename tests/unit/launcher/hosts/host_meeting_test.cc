@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who takes part in which start of a job's ranks.
+#include "launcher/hosts/host_meeting.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace lockstep::launcher {
+namespace {
+
+using ::testing::ElementsAre;
+
+HostFacts host(int agent, int node = -1) {
+  return {.agent = agent, .node = node, .name = std::string(1, static_cast<char>('a' + agent)), .ranks = 2};
+}
+
+std::vector<std::string> names(const HostMeeting& meeting) {
+  std::vector<std::string> names;
+  for (const HostFacts& host : meeting.hosts()) names.push_back(host.name);
+  return names;
+}
+
+// The next start has the hosts that are there.
+void begin(HostMeeting& meeting) { meeting.begin(plan_job({}, meeting.hosts()).hosts); }
+
+TEST(HostMeeting, AJobOfThreeHostsWaitsForAll) {
+  HostMeeting meeting(3, 3);
+  meeting.came(host(0), 0);
+  meeting.came(host(2), 0);
+  EXPECT_FALSE(meeting.is_complete(true));
+  meeting.came(host(1), 0);
+  EXPECT_TRUE(meeting.is_complete(false));
+  EXPECT_THAT(names(meeting), ElementsAre("a", "b", "c"));
+}
+
+TEST(HostMeeting, ANodeRankThatWasGivenIsKept) {
+  HostMeeting meeting(3, 3);
+  meeting.came(host(0, 0), 0);
+  meeting.came(host(1, 2), 0);
+  meeting.came(host(2), 0);
+  EXPECT_THAT(names(meeting), ElementsAre("a", "c", "b"));
+}
+
+TEST(HostMeeting, WhereTwoToFourMayComeTwoAreEnoughOnceMoreHaveBeenWaitedFor) {
+  HostMeeting meeting(2, 4);
+  meeting.came(host(0), 0);
+  EXPECT_FALSE(meeting.has_least());
+  EXPECT_FALSE(meeting.is_complete(true));
+  meeting.came(host(1), 0);
+  EXPECT_TRUE(meeting.has_least());
+  EXPECT_FALSE(meeting.is_complete(false));
+  EXPECT_TRUE(meeting.is_complete(true));
+  meeting.came(host(2), 0);
+  meeting.came(host(3), 0);
+  EXPECT_TRUE(meeting.is_complete(false));
+  meeting.came(host(4), 0);
+  EXPECT_THAT(names(meeting), ElementsAre("a", "b", "c", "d")) << "a fifth waits";
+}
+
+TEST(HostMeeting, TheNextStartWaitsForTheHostsOfTheLastThatAreThere) {
+  HostMeeting meeting(2, 3);
+  for (const int agent : {0, 1, 2}) meeting.came(host(agent), 0);
+  begin(meeting);
+  EXPECT_EQ(meeting.start(), 1);
+  EXPECT_FALSE(meeting.is_complete(true)) << "what they said was of the first start";
+  meeting.went(1);
+  meeting.came(host(0), 1);
+  EXPECT_FALSE(meeting.is_complete(true));
+  meeting.came(host(2), 1);
+  EXPECT_TRUE(meeting.is_complete(false));
+  EXPECT_THAT(names(meeting), ElementsAre("a", "c"));
+  EXPECT_EQ(meeting.hosts()[1].node, 1);
+}
+
+TEST(HostMeeting, HalfOfTheLastStartIsNotEnough) {
+  HostMeeting meeting(1, 4);
+  for (const int agent : {0, 1, 2, 3}) meeting.came(host(agent), 0);
+  begin(meeting);
+  meeting.went(2);
+  meeting.went(3);
+  meeting.came(host(0), 1);
+  meeting.came(host(1), 1);
+  EXPECT_FALSE(meeting.is_complete(true));
+  EXPECT_EQ(meeting.needed(), 3);
+  EXPECT_EQ(meeting.missing(), 1);
+  meeting.came(host(4), 1);
+  EXPECT_TRUE(meeting.is_complete(false)) << "a new one will do";
+  EXPECT_EQ(meeting.missing(), 0);
+}
+
+TEST(HostMeeting, AJobOfAFixedNumberWaitsForAnotherHostInThePlaceOfTheLost) {
+  HostMeeting meeting(2, 2);
+  meeting.came(host(0), 0);
+  meeting.came(host(1), 0);
+  begin(meeting);
+  meeting.went(1);
+  meeting.came(host(0), 1);
+  EXPECT_FALSE(meeting.is_complete(true));
+  EXPECT_EQ(meeting.missing(), 1);
+  meeting.came(host(2), 0);
+  EXPECT_TRUE(meeting.is_complete(false));
+  EXPECT_THAT(names(meeting), ElementsAre("a", "c"));
+}
+
+TEST(HostMeeting, AHostThatComesWhileTheRanksRunIsANewcomerIfThereIsRoom) {
+  HostMeeting meeting(1, 2);
+  meeting.came(host(0), 0);
+  begin(meeting);
+  EXPECT_FALSE(meeting.has_newcomer());
+  meeting.came(host(1), 0);
+  EXPECT_TRUE(meeting.has_newcomer());
+  meeting.went(1);
+  EXPECT_FALSE(meeting.has_newcomer()) << "it has gone again";
+  meeting.came(host(2), 0);
+  meeting.came(host(0), 1);
+  EXPECT_TRUE(meeting.is_complete(false));
+  begin(meeting);
+  meeting.came(host(3), 0);
+  EXPECT_FALSE(meeting.has_newcomer()) << "the job is full";
+}
+
+TEST(HostMeeting, WordOfAHostThatHasGoneComesTooLate) {
+  HostMeeting meeting(1, 2);
+  meeting.came(host(0), 0);
+  meeting.went(1);
+  meeting.came(host(1), 0);
+  EXPECT_THAT(names(meeting), ElementsAre("a"));
+}
+
+TEST(HostMeeting, AHostThatCannotStartRanksIsNamedAtFirstAndLeftOutLater) {
+  HostMeeting meeting(2, 3);
+  for (const int agent : {0, 1, 2}) meeting.came(host(agent), 0);
+  begin(meeting);
+  auto sick = host(1);
+  sick.problem = "a GPU has fallen off the bus";
+  meeting.came(host(0), 1);
+  meeting.came(sick, 1);
+  meeting.came(host(2), 1);
+  EXPECT_TRUE(meeting.is_complete(false));
+  EXPECT_THAT(names(meeting), ElementsAre("a", "c"));
+  HostMeeting first(2, 3);
+  first.came(host(0), 0);
+  first.came(sick, 0);
+  EXPECT_THAT(plan_job({}, first.hosts()).problems, ElementsAre("host b (node rank 1): a GPU has fallen off the bus"));
+}
+
+}  // namespace
+}  // namespace lockstep::launcher

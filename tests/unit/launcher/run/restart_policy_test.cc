@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/run/restart_policy.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "launcher/command_line.h"
+
+namespace lockstep::launcher {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+using Kind = StartEnd::Kind;
+
+StartEnd failed_after(std::int64_t steps, std::chrono::nanoseconds ran = 5s) {
+  return {.kind = Kind::failed, .exit_code = 9, .ran = ran, .reports_steps = true, .steps_done = steps};
+}
+
+StartEnd failed_without_steps(std::chrono::nanoseconds ran) {
+  return {.kind = Kind::failed, .exit_code = 9, .ran = ran};
+}
+
+TEST(RestartPolicy, WithoutRestartsTheJobIsOverAndNothingIsSaid) {
+  RestartPolicy policy(0, false);
+  const auto decision = policy.decide(failed_after(57));
+  EXPECT_FALSE(decision.pause);
+  EXPECT_EQ(decision.exit_code, 9);
+  EXPECT_EQ(decision.text, "");
+}
+
+TEST(RestartPolicy, AJobThatIsOverIsNotStartedAgain) {
+  RestartPolicy policy(3, false);
+  for (const int code : {0, 75, 143}) {
+    const auto decision = policy.decide({.exit_code = code, .reports_steps = true, .steps_done = 57});
+    EXPECT_FALSE(decision.pause);
+    EXPECT_EQ(decision.exit_code, code);
+    EXPECT_EQ(decision.text, "");
+  }
+}
+
+TEST(RestartPolicy, EachStartThatGetsFurtherIsFollowedByAnotherAtOnceUntilTheyAreUsedUp) {
+  RestartPolicy policy(2, false);
+  for (int restart = 1; restart <= 2; ++restart) {
+    const auto decision = policy.decide(failed_after(10 * restart));
+    ASSERT_TRUE(decision.pause);
+    EXPECT_EQ(*decision.pause, 0ms);
+  }
+  const auto decision = policy.decide(failed_after(30));
+  EXPECT_FALSE(decision.pause);
+  EXPECT_EQ(decision.exit_code, 9);
+  EXPECT_EQ(decision.text, "not started again: 2 of --max-restarts 2 are used up");
+}
+
+TEST(RestartPolicy, AFailureBeforeTheFirstStepIsForAPersonToMend) {
+  RestartPolicy policy(3, false);
+  const auto decision = policy.decide(failed_after(0, 1h));
+  EXPECT_FALSE(decision.pause);
+  EXPECT_EQ(decision.exit_code, 9);
+  EXPECT_THAT(decision.text, HasSubstr("before it had finished a step"));
+}
+
+TEST(RestartPolicy, AProgramWithoutStepsIsStartedAgainIfItRanHalfAMinute) {
+  RestartPolicy policy(3, false);
+  EXPECT_TRUE(policy.decide(failed_without_steps(30s)).pause);
+  RestartPolicy other(3, false);
+  const auto decision = other.decide(failed_without_steps(29900ms));
+  EXPECT_FALSE(decision.pause);
+  EXPECT_EQ(decision.text,
+            "not started again: it ran for 29.9 s and reported no step; a program without DistributedDataParallel is "
+            "started again if it ran for 30 s");
+}
+
+TEST(RestartPolicy, ThreeStartsWithoutANewStepEndTheJobWithACodeOfItsOwn) {
+  RestartPolicy policy(100, false);
+  EXPECT_EQ(policy.decide(failed_after(57)).pause, 0ms);
+  EXPECT_EQ(policy.decide(failed_after(57)).pause, 1000ms);
+  EXPECT_EQ(policy.decide(failed_after(40)).pause, 2000ms) << "it went on from an older snapshot";
+  const auto decision = policy.decide(failed_after(57));
+  EXPECT_FALSE(decision.pause);
+  EXPECT_EQ(decision.exit_code, kExitNoProgress);
+  EXPECT_EQ(decision.text, "not started again: 3 starts in a row have not got beyond 57 steps; exit code 77");
+}
+
+TEST(RestartPolicy, AStartThatFailsBeforeItsFirstStepIsNoStepFurtherHoweverLongItRan) {
+  RestartPolicy policy(100, false);
+  EXPECT_EQ(policy.decide(failed_after(57)).pause, 0ms);
+  const auto decision = policy.decide(failed_without_steps(1h));
+  EXPECT_EQ(decision.pause, 1000ms);
+  EXPECT_EQ(decision.text, "restart 2 of 100 (--max-restarts); 57 steps done; in 1 s");
+}
+
+TEST(RestartPolicy, OneNewStepMakesUpForStartsWithoutOne) {
+  RestartPolicy policy(100, false);
+  EXPECT_EQ(policy.decide(failed_after(57)).pause, 0ms);
+  EXPECT_EQ(policy.decide(failed_after(57)).pause, 1000ms);
+  EXPECT_EQ(policy.decide(failed_after(58)).pause, 0ms);
+  EXPECT_EQ(policy.decide(failed_after(58)).pause, 1000ms);
+}
+
+TEST(RestartPolicy, ALostHostSaysNothingAgainstTheProgram) {
+  RestartPolicy policy(1, false);
+  auto lost = failed_after(0);
+  lost.kind = Kind::host_lost;
+  EXPECT_TRUE(policy.decide(lost).pause);
+  EXPECT_FALSE(policy.decide(lost).pause) << "used up";
+}
+
+TEST(RestartPolicy, WhereHostsMayComeAndGoThatUsesUpNone) {
+  RestartPolicy policy(0, true);
+  for (int i = 1; i < 10; ++i) {
+    auto end = failed_after(i);
+    end.kind = i % 2 == 0 ? Kind::host_lost : Kind::resized;
+    EXPECT_EQ(policy.decide(end).pause, 0ms);
+  }
+  EXPECT_FALSE(policy.decide(failed_after(100)).pause) << "of a rank's failure there is none";
+}
+
+TEST(RestartPolicy, HostsThatGoAgainAndAgainWithoutANewStepEndTheJob) {
+  RestartPolicy policy(0, true);
+  auto end = failed_after(7);
+  end.kind = Kind::host_lost;
+  EXPECT_EQ(policy.decide(end).pause, 0ms);
+  EXPECT_EQ(policy.decide(end).pause, 1000ms);
+  EXPECT_EQ(policy.decide(end).pause, 2000ms);
+  EXPECT_EQ(policy.decide(end).exit_code, kExitNoProgress);
+}
+
+}  // namespace
+}  // namespace lockstep::launcher
