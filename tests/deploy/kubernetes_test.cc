@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "launcher/command_line.h"
 #include "lockstep/base/error.h"
 #include "runtime/rendezvous/identity.h"
 #include "runtime/rendezvous/meet.h"
@@ -132,6 +133,47 @@ TEST(DeployKubernetes, APyTorchJobWithoutNprocPerNodeIsRefused) {
   job.at("spec").erase("nprocPerNode");
   EXPECT_THAT(error_of([&] { rendezvous::identify(to_environment(operators_variables(job, "Worker", 0))); }),
               HasSubstr("PET_NPROC_PER_NODE=auto"));
+}
+
+TEST(DeployKubernetes, EachPodOfTheJobHasALauncherThatFindsTheFirstAndWhatCanBeDoneAgainIs) {
+  const auto documents = parse_yaml(read_source("docs/deploy/kubernetes/job.yaml"));
+  ASSERT_EQ(documents.size(), 2u);
+  const json& job = documents[1];
+  const json& pod = pod_spec(job.at("spec"));
+  const json& container = only(pod.at("containers"));
+  expect_volumes(pod);
+  std::vector<std::string> words = container.at("args");
+  // What the Job's controller annotates the second pod with.
+  const json& index = container.at("env").at(0);
+  EXPECT_EQ(index.at("valueFrom").at("fieldRef").at("fieldPath"),
+            "metadata.annotations['batch.kubernetes.io/job-completion-index']");
+  Environment environment;
+  environment.set(index.at("name").get<std::string>(), "1");
+  const auto command = launcher::parse_command_line(words, environment);
+  const auto* const options = std::get_if<launcher::RunOptions>(&command);
+  ASSERT_NE(options, nullptr);
+  EXPECT_EQ(options->node_rank, 1);
+  EXPECT_EQ(std::to_string(options->nodes), job.at("spec").at("completions"));
+  EXPECT_EQ(job.at("spec").at("completions"), job.at("spec").at("parallelism"));
+  const std::string service = documents[0].at("metadata").at("name");
+  EXPECT_EQ(pod.at("subdomain"), service);
+  EXPECT_EQ(options->endpoint.host, job.at("metadata").at("name").get<std::string>() + "-0." + service);
+  EXPECT_EQ(documents[0].at("spec").at("selector"), job.at("spec").at("template").at("metadata").at("labels"));
+  expect_in_the_image(options->command.front());
+  EXPECT_GT(to_int(pod.at("terminationGracePeriodSeconds")), 25) << "--stop-timeout";
+  // A rule counts only with this.
+  EXPECT_EQ(pod.at("restartPolicy"), "Never");
+  const auto codes_of = [&](const std::string& action) {
+    std::vector<std::string> codes;
+    for (const json& rule : job.at("spec").at("podFailurePolicy").at("rules")) {
+      if (rule.at("action") != action || !rule.contains("onExitCodes")) continue;
+      EXPECT_EQ(rule.at("onExitCodes").at("containerName"), container.at("name"));
+      for (const std::string code : rule.at("onExitCodes").at("values")) codes.push_back(code);
+    }
+    return codes;
+  };
+  EXPECT_THAT(codes_of("Ignore"), ::testing::ElementsAre("75"));
+  EXPECT_THAT(codes_of("FailJob"), ::testing::ElementsAre("2", "77", "126", "127"));
 }
 
 TEST(DeployKubernetes, TheRanksOfTheMpiJobMeetThroughPmix) {

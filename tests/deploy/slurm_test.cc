@@ -2,6 +2,10 @@
 // docs/deploy/slurm: each script, with an srun that writes down what it was asked, and what the tasks would be.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <csignal>
+
+#include "launcher/command_line.h"
 #include "runtime/rendezvous/identity.h"
 #include "runtime/rendezvous/meet.h"
 #include "tests/deploy/deploy_files.h"
@@ -101,6 +105,64 @@ TEST(DeploySlurm, TasksOfContainers) {
   const Asked asked = ask("train-container.sbatch", {{"IMAGE", "a b.sif"}});
   expect_text(asked.srun, {"\napptainer\nexec\na b.sif\n./train\n--epochs\n3\n"});
   expect_ranks(asked, {}, Means::address);
+}
+
+// restart.sbatch with an srun that does what `step` says.
+class RestartScript : public ::testing::Test {
+ protected:
+  RestartScript() {
+    folder_.write("openssl", "#!/bin/sh\necho " + std::string(64, 'a') + "\n", 0700);
+    folder_.write("scontrol",
+                  "#!/bin/sh\ncase $1 in show) echo n1; echo n2; echo n3 ;; *) echo \"scontrol $*\" ;; esac\n", 0700);
+  }
+  Process start(const std::string& step) {
+    folder_.write("srun", "#!/bin/sh\n" + step + "\n", 0700);
+    return Process(
+        {.command = {"bash", source_folder() / "docs/deploy/slurm/restart.sbatch", "./train", "--epochs", "3"},
+         .environment = {{"PATH", folder_.native() + ":/usr/bin:/bin"},
+                         {"SLURM_CPUS_PER_TASK", "8"},
+                         {"SLURM_JOB_NUM_NODES", "3"},
+                         {"SLURM_JOB_NODELIST", "n[1-3]"},
+                         {"SLURM_JOB_ID", "4007"}}});
+  }
+
+ private:
+  TemporaryFolder folder_;
+};
+
+TEST_F(RestartScript, StartsALauncherOnEachNodeWithFlagsThatItTakes) {
+  const Result result = start("printf '%s\\n' \"$@\"").wait();
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  std::vector<std::string> words;
+  std::istringstream lines(result.out);
+  for (std::string line; std::getline(lines, line);) words.push_back(line);
+  const auto launcher = std::find(words.begin(), words.end(), "lockstep");
+  ASSERT_NE(launcher, words.end()) << result.out;
+  EXPECT_NE(std::find(words.begin(), launcher, "--no-kill"), launcher);
+  const auto command = launcher::parse_command_line({launcher + 1, words.end()});
+  const auto* const options = std::get_if<launcher::RunOptions>(&command);
+  ASSERT_NE(options, nullptr) << result.out;
+  EXPECT_EQ(options->least_nodes, 2);
+  EXPECT_EQ(options->nodes, 3);
+  EXPECT_EQ(options->nproc_per_node, "8");
+  EXPECT_EQ(options->endpoint.to_string(), "n1:29407");
+  EXPECT_EQ(options->max_restarts, 10);
+  EXPECT_EQ(options->command, (std::vector<std::string>{"./train", "--epochs", "3"}));
+}
+
+TEST_F(RestartScript, PassesOnTheSignalBeforeTheTimeIsOverAndIsQueuedAgain) {
+  Process script = start("trap 'kill $!; exit 75' USR1; sleep 1000 & echo up; wait");
+  ASSERT_TRUE(script.await_output("up\n"));
+  script.send(SIGUSR1);
+  const Result result = script.wait();
+  EXPECT_EQ(result.exit_code, 75) << result.err;
+  expect_text(result.out, {"scontrol requeue 4007\n"});
+}
+
+TEST_F(RestartScript, IsNotQueuedAgainAfterAFailureThatItsLaunchersCouldNotMend) {
+  const Result result = start("exit 77").wait();
+  EXPECT_EQ(result.exit_code, 77);
+  EXPECT_EQ(result.out, "");
 }
 
 }  // namespace
