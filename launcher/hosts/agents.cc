@@ -79,13 +79,28 @@ JobPlan Agents::meet(HostFacts own, JobPlan draft) {
   if (!options_.serves) {
     if (std::exchange(has_started_, false)) ++start_;
     send(HostCame{own});
-    return await_plan(own);
+    // At the first start it keeps all from beginning; later it is this host's own affair.
+    if (start_ > 0 && !own.problem.empty()) return {.exit_code = own.exit_code, .problems = {own.problem}};
+    return await_plan();
   }
-  if (meeting_.start() > 0) store_.add(kStart, 1);
+  if (meeting_.start() > 0) {
+    store_.add(kStart, 1);
+    if (!own.problem.empty()) {
+      JobPlan end{.exit_code = own.exit_code, .problems = {fmt::format("host {}: {}", own.name, own.problem)}};
+      publish(end);
+      return end;
+    }
+  }
   meeting_.came(std::move(own), meeting_.start());
   JobPlan plan = await_hosts(std::move(draft));
   publish(plan);
   return plan;
+}
+
+void Agents::came(const HostCame& came, int start) {
+  if (meeting_.start() == 0 || came.host.problem.empty()) return meeting_.came(came.host, start);
+  options_.say(fmt::format("host {}: {}", came.host.name, came.host.problem));
+  meeting_.went(came.host.agent);
 }
 
 void Agents::call_off(JobPlan plan) {
@@ -143,7 +158,7 @@ std::optional<JobPlan> Agents::take_news_of_meeting() {
   return std::nullopt;
 }
 
-JobPlan Agents::await_plan(const HostFacts& own) {
+JobPlan Agents::await_plan() {
   const bool waits = options_.takes_spares || options_.most > options_.least;
   const Deadline deadline = waits ? Deadline::never() : Deadline::after(options_.meet_timeout + kPlanFollows);
   while (true) {
@@ -153,7 +168,6 @@ JobPlan Agents::await_plan(const HostFacts& own) {
     const auto is_own = [this](const HostShare& host) { return host.agent == agent_; };
     const auto at = std::find_if(plan.hosts.begin(), plan.hosts.end(), is_own);
     if (at == plan.hosts.end()) {
-      if (!own.problem.empty()) return {.exit_code = own.exit_code, .problems = {own.problem}};
       stand_by(plan);
       ++start_;
       continue;

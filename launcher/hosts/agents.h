@@ -77,7 +77,7 @@ class Agents {
   void send(const AgentMessage& message);
 
   // Node rank 0's alone. What it hears while the ranks run:
-  void came(const HostCame& came, int start) { meeting_.came(came.host, start); }
+  void came(const HostCame& came, int start);
   void went(int agent) { meeting_.went(agent); }
   // Hosts may come and go, and one waits that could be taken in.
   bool has_newcomer() const { return options_.most > options_.least && meeting_.has_newcomer(); }
@@ -86,7 +86,7 @@ class Agents {
   JobPlan await_hosts(JobPlan draft);
   std::optional<JobPlan> take_news_of_meeting();
   void publish(JobPlan& plan);
-  JobPlan await_plan(const HostFacts& own);
+  JobPlan await_plan();
   // This host is not part of the start with that plan. Throws StoreError if it never will be of a later one.
   void stand_by(const JobPlan& plan);
   void on_event(const membership::MemberEvent& event);

@@ -17,10 +17,10 @@ void HostMeeting::went(int agent) {
   here_.erase(agent);
 }
 
-std::vector<HostFacts> HostMeeting::usable() const {
+std::vector<HostFacts> HostMeeting::ready() const {
   std::vector<HostFacts> hosts;
   for (const auto& [agent, host] : here_) {
-    if (is_ready(host) && (start_ == 0 || host.facts.problem.empty())) hosts.push_back(host.facts);
+    if (is_ready(host)) hosts.push_back(host.facts);
   }
   std::stable_sort(hosts.begin(), hosts.end(), [this](const HostFacts& left, const HostFacts& right) {
     const auto place = [this](const HostFacts& host) {
@@ -38,21 +38,16 @@ bool HostMeeting::is_complete(bool has_waited) const {
     const auto host = here_.find(agent);
     if (host == here_.end() || !is_ready(host->second)) return false;
   }
-  const int count = static_cast<int>(usable().size());
+  const int count = static_cast<int>(ready().size());
   return count >= needed() && (start_ > 0 || count >= most_ || has_waited);
 }
 
 int HostMeeting::needed() const { return std::max(least_, start_ == 0 ? 0 : static_cast<int>(last_.size()) / 2 + 1); }
 
-int HostMeeting::missing() const {
-  if (start_ == 0) return 0;
-  int there = 0;  // of the last start; and who has come since
-  for (const auto& [agent, host] : here_) there += host.facts.problem.empty() ? 1 : 0;
-  return std::max(0, needed() - there);
-}
+int HostMeeting::missing() const { return start_ == 0 ? 0 : std::max(0, needed() - static_cast<int>(here_.size())); }
 
 std::vector<HostFacts> HostMeeting::hosts() const {
-  std::vector<HostFacts> hosts = usable();
+  std::vector<HostFacts> hosts = ready();
   if (static_cast<int>(hosts.size()) > most_) hosts.resize(static_cast<std::size_t>(most_));
   give_node_ranks(hosts, start_ == 0);
   return hosts;
@@ -66,8 +61,7 @@ void HostMeeting::begin(const Layout& hosts) {
 
 bool HostMeeting::has_newcomer() const {
   if (static_cast<int>(last_.size()) >= most_) return false;
-  return std::any_of(here_.begin(), here_.end(),
-                     [this](const auto& host) { return !was_there(host.first) && host.second.facts.problem.empty(); });
+  return std::any_of(here_.begin(), here_.end(), [this](const auto& host) { return !was_there(host.first); });
 }
 
 }  // namespace lockstep::launcher

@@ -30,8 +30,8 @@ class HostMeeting {
   // The next start has enough hosts. `has_waited`: for more than the least.
   bool is_complete(bool has_waited) const;
   // At least the least is here, so that the wait for more begins.
-  bool has_least() const { return static_cast<int>(usable().size()) >= least_; }
-  // The hosts of the next start, by node rank, which is filled in. Of the first one, also those that can't start ranks.
+  bool has_least() const { return static_cast<int>(ready().size()) >= least_; }
+  // The hosts of the next start, by node rank, which is filled in.
   std::vector<HostFacts> hosts() const;
   // The next start has this plan.
   void begin(const Layout& hosts);
@@ -51,8 +51,8 @@ class HostMeeting {
   };
   bool was_there(int agent) const { return last_.contains(agent); }
   bool is_ready(const Host& host) const { return !was_there(host.facts.agent) || host.start == start_; }
-  // Those that are ready, and can start ranks if this is not the first start; by their last node rank, then by agent.
-  std::vector<HostFacts> usable() const;
+  // By their last node rank, then by agent.
+  std::vector<HostFacts> ready() const;
 
   int least_;
   int most_;

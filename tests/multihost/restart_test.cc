@@ -193,6 +193,29 @@ TEST_F(RestartedHosts, OfWhichOneIsTooManyMayWaitForTheLossOfAnother) {
   expect_stop(launchers[0], {&launchers[1], &spare});
 }
 
+TEST_F(RestartedHosts, OneThatIsNotHealthyAnyMoreLeavesTheJobToTheOthers) {
+  nnodes_ = "2:3";
+  lets_store_give_ranks_ = true;
+  const std::string mark = (folder_ / "sick").string();
+  std::vector<Process> launchers;
+  for (int host = 0; host < kHosts; ++host) {
+    Words flags{"--max-restarts", "1"};
+    if (host == 2) flags.insert(flags.end(), {"--health-check", "test ! -e " + mark});
+    launchers.push_back(training_on(host, flags));
+  }
+  ASSERT_TRUE(launchers[0].await_output("at 50\n"));
+  std::ofstream(mark) << "x";
+  kill(live_ranks("e2e_training").at(0), SIGKILL);
+  const Result sick = launchers[2].wait();
+  EXPECT_EQ(sick.exit_code, 2);
+  EXPECT_THAT(sick.err,
+              HasSubstr("--health-check `test ! -e " + mark + "` exited with code 1: no rank is started here"));
+  ASSERT_TRUE(await_start(launchers[0], 4, 2));
+  EXPECT_THAT(launchers[0].err(), HasSubstr("host host2: --health-check `"));
+  ASSERT_TRUE(await_steps(launchers[0]));
+  expect_stop(launchers[0], {&launchers[1]});
+}
+
 TEST_F(RestartedHosts, ThatAreTooFewWithoutTheLostEndTheJobInTime) {
   nnodes_ = "2:3";
   lets_store_give_ranks_ = true;
