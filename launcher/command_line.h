@@ -58,6 +58,8 @@ struct RunOptions {
   std::vector<std::string> arguments;  // of this command, as typed
 
   bool hosts_may_change() const { return least_nodes < nodes; }
+  // A host that is one too many waits for the loss of another.
+  bool takes_spares() const { return hosts_may_change() || max_restarts > 0; }
   bool starts_launchers() const { return !hosts.empty() || !hostfile.empty(); }
   std::vector<std::string> devices;      // --devices: GPUs of the ranks, by index or UUID; empty: all that are visible
   bool oversubscribe_gpu = false;        // several ranks on one GPU

@@ -164,7 +164,7 @@ JobPlan Agents::await_plan() {
   while (true) {
     const std::string key = plan_key(start_);
     JobPlan plan = decode_job_plan(store_.get(key, deadline), key);
-    if (plan.exit_code != 0) return plan;
+    if (plan.hosts.empty()) return plan;
     const auto is_own = [this](const HostShare& host) { return host.agent == agent_; };
     const auto at = std::find_if(plan.hosts.begin(), plan.hosts.end(), is_own);
     if (at == plan.hosts.end()) {

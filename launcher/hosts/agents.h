@@ -67,7 +67,8 @@ class Agents {
   // its plan but for the hosts; the others' is not looked at. Throws StoreError: the store has gone, or the job has all
   // of its hosts without this one.
   JobPlan meet(HostFacts own, JobPlan draft);
-  // Node rank 0's alone: there will be no next start, for the reason that `plan` has.
+  // Node rank 0's: there will be no next start. Who waits for it gets `plan`, which has the reason and no hosts. Of the
+  // others it is not looked at.
   void call_off(JobPlan plan);
   // The store's host had stopped answering, and has not been seen to end.
   bool store_is_silent() const { return store_is_silent_; }

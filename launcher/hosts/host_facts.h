@@ -33,7 +33,7 @@ std::optional<HostFacts> decode_host_facts(std::string_view text);
 
 // What all hosts do now.
 struct JobPlan {
-  // Why the job can't begin: an exit code, and a sentence for each host. 0: it can.
+  // Why the ranks are not started: what all exit with, and a sentence for each host.
   int exit_code = 0;
   std::vector<std::string> problems = {};
   // Otherwise.
@@ -43,7 +43,7 @@ struct JobPlan {
   bool torch_store = false;
   int start = 0;      // which of the job's starts this is, from 0
   int next_word = 1;  // number of the first message that concerns it (agents.h)
-  Layout hosts = {};  // empty if it can't
+  Layout hosts = {};  // empty if they are not
 };
 
 std::string encode(const JobPlan& plan);

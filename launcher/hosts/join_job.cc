@@ -73,21 +73,20 @@ std::unique_ptr<Agents> join_agents(const RunOptions& options, const Environment
                                     bool serves, std::function<void(const std::string&)> say,
                                     WakingQueue<AgentNews>& news) {
   try {
-    return std::make_unique<Agents>(
-        Agents::Options{.endpoint = {.address = options.endpoint,
-                                     .secret = contract.store_secret,
-                                     .run_id = options.run_id,
-                                     .role = "launcher of host " + host_name()},
-                        .least = options.least_nodes,
-                        .most = options.nodes,
-                        .takes_spares = options.max_restarts > 0 || options.hosts_may_change(),
-                        .serves = serves,
-                        .detect_silence = detects_silence(options, environment),
-                        .meet_timeout = options.rdzv_timeout,
-                        .more_hosts = options.rdzv_wait,
-                        .deadline = Deadline::after(options.rdzv_timeout),
-                        .say = std::move(say)},
-        news);
+    return std::make_unique<Agents>(Agents::Options{.endpoint = {.address = options.endpoint,
+                                                                 .secret = contract.store_secret,
+                                                                 .run_id = options.run_id,
+                                                                 .role = "launcher of host " + host_name()},
+                                                    .least = options.least_nodes,
+                                                    .most = options.nodes,
+                                                    .takes_spares = options.takes_spares(),
+                                                    .serves = serves,
+                                                    .detect_silence = detects_silence(options, environment),
+                                                    .meet_timeout = options.rdzv_timeout,
+                                                    .more_hosts = options.rdzv_wait,
+                                                    .deadline = Deadline::after(options.rdzv_timeout),
+                                                    .say = std::move(say)},
+                                    news);
   } catch (const Timeout& error) {
     throw StoreError(
         fmt::format("host {} does not reach the job's store: {}; start node rank 0, correct --rdzv-endpoint, "

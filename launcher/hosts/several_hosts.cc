@@ -92,10 +92,13 @@ int HostOfSeveral::run() {
     for (const auto& problem : plan.problems) {
       if (speaks) parts_.console.message(problem);
     }
-    if (code != 0) break;
+    if (plan.hosts.empty()) break;
     const StartOutcome outcome = start_ranks(plan);
     code = outcome.exit_code;
-    if (!outcome.again && !joins_again()) break;
+    if (!outcome.again && !joins_again()) {
+      agents_->call_off({.exit_code = code, .problems = {fmt::format("the job is over; exit code {}", code)}});
+      break;
+    }
     if (const auto signal = parts_.signals.pause(outcome.again.value_or(std::chrono::milliseconds(0)))) {
       code = 128 + *signal;
       const auto text = fmt::format("stopped by {} between two starts; exit code {}", signal_name(*signal), code);
@@ -193,9 +196,9 @@ std::unique_ptr<JobControl> HostOfSeveral::control(const JobPlan& plan, const st
                                      plan.start, *agents_, news_);
 }
 
-// A host that has lost the store's host may only have been cut off from it: where hosts may come and go, it comes back.
+// A host that has lost the store's host may only have been cut off from it: where the job goes on, it comes back.
 bool HostOfSeveral::joins_again() {
-  if (!options_.hosts_may_change() || stores_ || !agents_->store_is_silent()) return false;
+  if (!options_.takes_spares() || stores_ || !agents_->store_is_silent()) return false;
   parts_.console.message(fmt::format("joining the job again, if its store at {} answers within {:g} s (--rdzv-timeout)",
                                      options_.endpoint.to_string(),
                                      std::chrono::duration<double>(options_.rdzv_timeout).count()));

@@ -5,6 +5,7 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -111,6 +112,18 @@ TEST_F(RemoteHosts, ARankThatFailsIsNamedOnce) {
                                 HasSubstr(prefix(0) + "lockstep run: rank 2 failed first: it exited with code 42"),
                                 Not(HasSubstr(prefix(1) + "lockstep run: rank 2")),
                                 Not(HasSubstr(prefix(2) + "lockstep run: rank 2"))));
+}
+
+TEST_F(RemoteHosts, StartTheRanksAgain) {
+  auto launcher = launch({"-H", hosts_with_slots(2, 1, 1), "--max-restarts", "1"},
+                         {TRAINING_PROGRAM, "snapshots", "weights", "400"});
+  ASSERT_TRUE(launcher.await_output("at 100\n"));
+  kill(live_ranks("e2e_training").at(2), SIGKILL);
+  const Result result = launcher.wait();
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, AllOf(HasSubstr(prefix(0) + "lockstep run: restart 1 of 1 (--max-restarts); "),
+                                HasSubstr(prefix(2) + "lockstep run: host2 (node rank 2 of 3): rank 3 of 4, start 2")));
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "weights"));
 }
 
 TEST_F(RemoteHosts, ASignalReachesTheRanks) {

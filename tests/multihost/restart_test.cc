@@ -190,7 +190,25 @@ TEST_F(RestartedHosts, OfWhichOneIsTooManyMayWaitForTheLossOfAnother) {
   launchers[2].wait();
   ASSERT_TRUE(await_start(spare, 6, 2));
   ASSERT_TRUE(await_steps(launchers[0]));
+  auto another = training_on(2, {"--max-restarts", "1"});
+  ASSERT_TRUE(another.await_output("this host waits, to take the place of one that is lost"));
   expect_stop(launchers[0], {&launchers[1], &spare});
+  const Result over = another.wait();
+  EXPECT_EQ(over.exit_code, kExitRequeue) << over.err;
+  EXPECT_THAT(over.err, HasSubstr("the job is over; exit code 75"));
+}
+
+TEST_F(RestartedHosts, OfAFixedNumberWhoseCableWasOutComeBackWithIt) {
+  std::vector<Process> launchers;
+  for (int host = 0; host < kHosts; ++host) launchers.push_back(training_on(host, {"--max-restarts", "1"}));
+  ASSERT_TRUE(launchers[0].await_output("at 50\n"));
+  hosts_->cut(2);
+  ASSERT_TRUE(launchers[0].await_output("waiting for 1 host"));
+  ASSERT_TRUE(launchers[2].await_output("joining the job again"));
+  hosts_->mend(2);
+  for (const Process& launcher : launchers) ASSERT_TRUE(await_start(launcher, 6, 2));
+  ASSERT_TRUE(await_steps(launchers[0]));
+  expect_stop(launchers[0], {&launchers[1], &launchers[2]});
 }
 
 TEST_F(RestartedHosts, OneThatIsNotHealthyAnyMoreLeavesTheJobToTheOthers) {
