@@ -14,14 +14,10 @@
 #include "launcher/run/spawn.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/host.h"
-#include "runtime/base/process_state.h"
-#include "runtime/base/procfs.h"
 #include "runtime/net/stream.h"
 
 namespace lockstep::launcher {
 namespace {
-
-using namespace std::chrono_literals;
 
 // What an epoll event is about: kind and, for the last three, local rank.
 enum class Source : std::uint32_t { signals, log, news, console_out, console_err, rank_end, rank_out, rank_err };
@@ -29,16 +25,9 @@ constexpr std::uint64_t tag(Source source, int rank = 0) {
   return (static_cast<std::uint64_t>(source) << 32) | static_cast<std::uint32_t>(rank);
 }
 
-// A process that doesn't end this long after SIGKILL waits for a device; it is left to the kernel.
-constexpr auto kUnkillableLimit = 5s;
-
 // Of one rank: two pipes, its end, and its connections to the stores.
 constexpr std::uint64_t kDescriptorsPerRank = 12;
 constexpr std::uint64_t kSpareDescriptors = 1024;
-
-bool handles_sigterm(pid_t pid) {
-  return handles_signal(read_kernel_file(fmt::format("/proc/{}/status", pid)), SIGTERM);
-}
 
 }  // namespace
 
@@ -55,11 +44,13 @@ Job::Job(JobOptions options, const Environment& environment, Console& console, S
       tree_(guardian),
       host_(host_name()),
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
+      ranks_(static_cast<std::size_t>(options_.contract.own().ranks)),
       watch_({.hosts = options_.contract.hosts,
               .host = host_,
               .end_stopped = options_.contract.liveness.value_or(environment.get("LOCKSTEP_LIVENESS") != "off"),
               .members = options_.members}),
-      look_at_(Deadline::after(RankWatch::kLook)) {
+      look_at_(Deadline::after(RankWatch::kLook)),
+      ending_({.grace = options_.grace, .stop_timeout = options_.stop_timeout}, console_, tree_, ranks_) {
   if (!epoll_) throw SystemError("epoll_create1", errno);
   options_.contract.launcher_pid = getpid();
   options_.contract.launcher_fd = life.name();
@@ -74,7 +65,8 @@ int Job::run() {
   } catch (const Error&) {
     signal_all(SIGKILL);
     for (auto& process : ranks_) {
-      if (!process.running() || !net::wait_readable(process.pidfd.get(), Deadline::after(kUnkillableLimit))) continue;
+      if (!process.running() || !net::wait_readable(process.pidfd.get(), Deadline::after(RankEnding::kUnkillableLimit)))
+        continue;
       process.ending = reap(process.pidfd.get());  // not every container's init does it for us
     }
     throw;
@@ -88,12 +80,10 @@ int Job::run() {
 }
 
 void Job::start_ranks() {
-  const int count = options_.contract.own().ranks;
   open_files_ = net::raise_open_files_limit(
       kSpareDescriptors + kDescriptorsPerRank * static_cast<std::uint64_t>(world_size(options_.contract.hosts)));
   const UniqueFd null = open_file("/dev/null", false);
-  ranks_.resize(static_cast<std::size_t>(count));
-  for (int local_rank = 0; local_rank < count; ++local_rank) start_rank(local_rank, null.get());
+  for (int local_rank = 0; local_rank < options_.contract.own().ranks; ++local_rank) start_rank(local_rank, null.get());
 }
 
 void Job::start_rank(int local_rank, int null_fd) {
@@ -152,7 +142,7 @@ void Job::forget(int fd) {
 
 void Job::wait_for_events() {
   auto limit = Deadline::Duration::max();
-  for (const auto& deadline : {look_at_, control_.due(), kill_at_, give_up_at_}) {
+  for (const auto& deadline : {look_at_, control_.due(), ending_.due()}) {
     if (deadline) limit = std::min(limit, deadline->remaining());
   }
   if (const auto redraw = console_.next_redraw()) limit = std::min(limit, *redraw);
@@ -251,7 +241,8 @@ void Job::on_rank_end(RankProcess& process) {
   // Its last words come before what is said about it. What it started may hold the pipes, so their end is not awaited.
   process.out.read_available(console_);
   process.err.read_available(console_);
-  control_.rank_ended({facts_of(process), *ending, give_up_at_ && ending->by_signal && ending->value == SIGKILL});
+  control_.rank_ended(
+      {facts_of(process), *ending, ending_.is_killing() && ending->by_signal && ending->value == SIGKILL});
 }
 
 RankFacts Job::facts_of(const RankProcess& process) const {
@@ -273,17 +264,10 @@ void Job::obey(const Order& order) {
   switch (order.kind) {
     case Order::Kind::say: console_.message(order.text); return;
     case Order::Kind::detail: console_.detail(order.text); return;
-    case Order::Kind::end_ranks:
-      has_failed_ = true;
-      begin_ending(SIGTERM);
-      return;
+    case Order::Kind::end_ranks: ending_.begin(RankEnding::Why::failed); return;
     case Order::Kind::pass_on: signal_all(order.signal); return;
-    case Order::Kind::stop_to_resize: stop_to_resize(); return;
-    case Order::Kind::kill:
-      kill_at_.reset();
-      give_up_at_ = Deadline::after(kUnkillableLimit);
-      signal_all(SIGKILL);
-      return;
+    case Order::Kind::stop_to_resize: ending_.ask_to_stop(); return;
+    case Order::Kind::kill: ending_.kill(); return;
   }
 }
 
@@ -299,7 +283,7 @@ void Job::reap_others() {
 
 void Job::look_at_ranks() {
   look_at_.reset();
-  if (running() == 0 || has_failed_) return;
+  if (running() == 0 || ending_.is_after_failure()) return;
   look_at_ = Deadline::after(RankWatch::kLook);
   for (const auto& finding : watch_.look(ranks_, control_.ended(), Clock::now())) {
     if (finding.cause) {
@@ -314,25 +298,19 @@ void Job::check_timers() {
   if (look_at_ && look_at_->expired()) look_at_ranks();
   control_.check_timers();
   for (const Order& order : control_.take_orders()) obey(order);
-  if (kill_at_ && kill_at_->expired() && someone_saves()) {
-    kill_at_ = Deadline::after(options_.grace);
-  } else if (kill_at_ && kill_at_->expired()) {
-    kill_at_.reset();
-    give_up_at_ = Deadline::after(kUnkillableLimit);
-    signal_all(SIGKILL);
-  }
+  ending_.check();
 }
 
 bool Job::finished() {
-  if (running() > 0) return give_up_at_ && give_up_at_->expired();
+  if (running() > 0) return ending_.has_given_up();
   const auto left = tree_.members();
   if (left.empty()) return true;
-  if (give_up_at_) return give_up_at_->expired();
-  if (!kill_at_) {
+  if (ending_.is_killing()) return ending_.has_given_up();
+  if (!ending_.is_under_way()) {
     console_.message(fmt::format("the ranks have ended and left {}; the first is {} (pid {}); ending what is left",
                                  count_of(static_cast<int>(left.size()), "process", "es"), left.front().name,
                                  left.front().pid));
-    begin_ending(SIGTERM);
+    ending_.begin(RankEnding::Why::left_over);
   }
   return false;
 }
@@ -340,8 +318,7 @@ bool Job::finished() {
 int Job::conclude() {
   // Nothing of this host's ranks is due any more.
   look_at_.reset();
-  kill_at_.reset();
-  give_up_at_.reset();
+  ending_.conclude();
   for (auto& process : ranks_) {
     if (process.running()) forget(process.pidfd.get());
     process.out.finish(console_);
@@ -367,7 +344,7 @@ int Job::report_leftovers() {
   int code = 0;
   for (const auto& entry : tree_.members()) {
     console_.message(fmt::format("process {} ({}) did not end within {} s of SIGKILL: it waits for a device", entry.pid,
-                                 entry.name, kUnkillableLimit.count()));
+                                 entry.name, RankEnding::kUnkillableLimit.count()));
     code = kExitInternal;
   }
   if (const auto lost = describe_lost_output(ranks_); !lost.empty()) {
@@ -375,42 +352,6 @@ int Job::report_leftovers() {
     code = kExitInternal;
   }
   return code;
-}
-
-// Who hears of it stops after a step, and the others with it. A rank without a handler would only die.
-void Job::stop_to_resize() {
-  bool has_heard = false;
-  for (const RankProcess& process : ranks_) {
-    if (!process.running() || !handles_sigterm(process.pid)) continue;
-    has_heard = true;
-    if (kill(process.pid, SIGTERM) != 0 && errno != ESRCH) throw SystemError("kill", errno);
-  }
-  if (!has_heard) {
-    console_.message(
-        "the ranks here do not handle SIGTERM (stop_on_signals()), so they go on; a host that has come waits for the "
-        "next start");
-  }
-}
-
-// After a failure, who has a handler for SIGTERM may be saving what a survivor holds: the last step (Snapshots).
-bool Job::someone_saves() {
-  if (!has_failed_ || save_until_.expired()) return false;
-  for (const RankProcess& process : ranks_) {
-    if (!process.running() || process_state(process.pid) == ProcessState::stopped) continue;
-    if (!handles_sigterm(process.pid)) continue;
-    if (!std::exchange(waits_for_saving_, true)) {
-      console_.message(fmt::format("rank {} handles SIGTERM, and may be saving: it is given {} s (--stop-timeout)",
-                                   process.rank, std::chrono::duration<double>(options_.stop_timeout).count()));
-    }
-    return true;
-  }
-  return false;
-}
-
-void Job::begin_ending(int signal) {
-  kill_at_ = Deadline::after(options_.grace);
-  save_until_ = Deadline::after(options_.stop_timeout);
-  signal_all(signal);
 }
 
 void Job::signal_all(int signal) { tree_.signal_all(ranks_, signal); }

@@ -14,6 +14,7 @@
 #include "launcher/run/job_control.h"
 #include "launcher/run/job_tree.h"
 #include "launcher/run/life_pipe.h"
+#include "launcher/run/rank_ending.h"
 #include "launcher/run/rank_process.h"
 #include "launcher/signals.h"
 #include "launcher/watch/guardian.h"
@@ -78,9 +79,6 @@ class Job {
   RankFacts facts_of(const RankProcess& process) const;
   int conclude();
   int report_leftovers();
-  void begin_ending(int signal);
-  void stop_to_resize();
-  bool someone_saves();
   void signal_all(int signal);
   int running() const;
 
@@ -102,13 +100,8 @@ class Job {
 
   RankWatch watch_;
   std::optional<Deadline> look_at_;  // while ranks run and none has failed
-  bool has_failed_ = false;          // the ranks are ended for a failure of the job
   int stop_signals_ = 0;             // that asked this process to end the job
-  // From the first SIGTERM, for ranks that handle it, after a failure of another.
-  Deadline save_until_ = Deadline::never();
-  bool waits_for_saving_ = false;
-  std::optional<Deadline> kill_at_;     // the others have had SIGTERM
-  std::optional<Deadline> give_up_at_;  // they have had SIGKILL
+  RankEnding ending_;
 };
 
 }  // namespace lockstep::launcher
