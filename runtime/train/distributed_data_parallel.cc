@@ -267,21 +267,34 @@ void DistributedDataParallel::refuse_live_gradients() const {
 }
 
 // Gradients that nobody has cleared are added to, as torch's are. Each rank puts its part of them into the sum, so that
-// the ranks together have them once.
+// the ranks together have them once. Of a mean a rank without rows has no part, nor do all of them if none has rows.
 void DistributedDataParallel::carry_gradients(std::int64_t weight) {
   carried_.clear();
+  set_aside_.clear();
   if (reducer_.accumulating()) return;
   const float part = loss_ == Loss::mean ? static_cast<float>(weight) : 1.0f / static_cast<float>(group_->size());
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (!parameters_[i].has_grad() || unused_.contains(static_cast<int>(i))) continue;
-    for (float& value : parameters_[i].grad().values<float>()) value *= part;
-    carried_.insert(static_cast<int>(i));
+    const int index = static_cast<int>(i);
+    if (!parameters_[i].has_grad() || unused_.contains(index)) continue;
+    const std::span<float> values = parameters_[i].grad().values<float>();
+    if (part == 0) {
+      set_aside_.emplace_back(index, std::vector<float>(values.begin(), values.end()));
+      std::ranges::fill(values, 0.0f);  // 0 times Inf is none
+    } else {
+      for (float& value : values) value *= part;
+    }
+    carried_.insert(index);
   }
 }
 
 void DistributedDataParallel::finish_step() {
   for (const int parameter : carried_) reducer_.mark_ready(parameter);
   last_weight_ = reducer_.finish_step();
+  if (last_weight_ == 0) {
+    for (const auto& [parameter, values] : set_aside_) {
+      std::ranges::copy(values, reducer_.gradient<float>(parameter));
+    }
+  }
   // A gradient that only other ranks contributed to lies in the arena without this rank's backward having touched it.
   for (const Tensor& parameter : parameters_) parameter.grad_for_writing();
 }

@@ -195,6 +195,34 @@ TYPED_TEST_P(DdpContract, GradientsThatAreNotClearedAddUp) {
   }
 }
 
+TYPED_TEST_P(DdpContract, AGradientThatIsNotClearedOutlivesAStepInWhichNobodyHasRows) {
+  using Fixture = DdpContract<TypeParam>;
+  for (const Loss kind : {Loss::mean, Loss::sum}) {
+    const auto alone = Fixture::alone(kind);
+    Fixture::on_ranks({.loss = kind}, [&](auto& net, auto& ddp) {
+      const RowsOf part = part_of(ddp.group()->rank(), ddp.group()->size());
+      ddp.backward(Fixture::loss_of(ddp(TypeParam::rows(part.begin, part.end)), kind));
+      ddp.step_without_data();
+      expect_near(TypeParam::gradients(net), alone.gradients);
+      ddp.backward(Fixture::loss_of(ddp(TypeParam::rows(0, 0)), kind));
+      expect_near(TypeParam::gradients(net), alone.gradients);
+      EXPECT_EQ(ddp.last_batch().weight, 0);
+      // And is added to where one rank alone has rows.
+      Values wanted = alone.gradients;
+      const auto last = Fixture::alone(kind, {0, 5});
+      for (auto& [name, values] : wanted) {
+        for (std::size_t i = 0; i < values.size(); ++i) values[i] += last.gradients.at(name)[i];
+      }
+      if (ddp.group()->rank() == ddp.group()->size() - 1) {
+        ddp.backward(Fixture::loss_of(ddp(TypeParam::rows(0, 5)), kind));
+      } else {
+        ddp.step_without_data();
+      }
+      expect_near(TypeParam::gradients(net), wanted);
+    });
+  }
+}
+
 TYPED_TEST_P(DdpContract, AGivenWeightCountsInPlaceOfRows) {
   using Fixture = DdpContract<TypeParam>;
   // Rank r's mean counts r + 1, whatever its rows are.
@@ -378,7 +406,8 @@ TYPED_TEST_P(DdpContract, TellsAProgressBar) {
 }
 
 REGISTER_TYPED_TEST_SUITE_P(DdpContract, GivesGradientsAndLossOfOneProcess, MicroBatchesWithoutSyncAreOneStep,
-                            GradientsThatAreNotClearedAddUp, AGivenWeightCountsInPlaceOfRows, ARankWithoutDataTakesPart,
+                            GradientsThatAreNotClearedAddUp, AGradientThatIsNotClearedOutlivesAStepInWhichNobodyHasRows,
+                            AGivenWeightCountsInPlaceOfRows, ARankWithoutDataTakesPart,
                             ALossThatIsNotFiniteIsNotANumberOnEveryRank, DeclaredUnusedParametersAreHeldToIt,
                             GivesTheSameWithAndWithoutOverlap, ReplicasThatCameApartAreFoundWhenAskedAndBySteps,
                             IsUsedAsTheModuleIs, ABackwardWithoutAForwardOfItsIsRefused, TellsAProgressBar);

@@ -161,7 +161,8 @@ class LOCKSTEP_API DistributedDataParallel {
   // From now on runs `action` in each synchronised backward(), last: gradients are there, and no optimizer has written
   // a parameter. Null: nothing. For Snapshots.
   void before_update(std::function<void()> action) { before_update_ = std::move(action); }
-  // Summed over all ranks in the last synchronised step, or this rank's so far. 0: nobody had data, gradients are 0.
+  // Summed over all ranks in the last synchronised step, or this rank's so far. 0: nobody had data; gradients are what
+  // they were, or 0.
   std::int64_t last_weight() const { return last_weight_; }
   // All ranks' rows and loss in the last synchronised step.
   const GlobalBatch& last_batch() const { return last_batch_; }
@@ -202,6 +203,8 @@ class LOCKSTEP_API DistributedDataParallel {
   Loss loss_;
   std::set<int> unused_;   // declared
   std::set<int> carried_;  // have a gradient of before this step, which this backward has not come to
+  // Those gradients, by parameter, on a rank without rows: they stay what they are if no rank has any.
+  std::vector<std::pair<int, std::vector<float>>> set_aside_;
   bool overlap_;
   std::uint64_t seed_;
   std::shared_ptr<int> no_sync_ = std::make_shared<int>(0);
