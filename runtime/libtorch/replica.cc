@@ -37,7 +37,8 @@ struct ReplicaImpl::PreHook : ::torch::autograd::FunctionPreHook {
   PreHook(std::weak_ptr<ReplicaImpl> the_replica, std::size_t the_index)
       : replica(std::move(the_replica)), index(the_index) {}
   variable_list operator()(const variable_list& gradients) override {
-    if (const auto self = replica.lock()) self->before_gradient(index);
+    const bool has_gradient = !gradients.empty() && gradients.front().defined();
+    if (const auto self = replica.lock()) self->before_gradient(index, has_gradient);
     return gradients;
   }
 

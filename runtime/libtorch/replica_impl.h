@@ -122,7 +122,7 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   void await_end();
   void begin();
   // Around the accumulator of a parameter.
-  void before_gradient(std::size_t parameter);
+  void before_gradient(std::size_t parameter, bool has_gradient);
   void on_gradient(std::size_t parameter);
   DType reduced_as(const at::Tensor& parameter) const;
   static bool lies_in_arena(const Parameter& parameter);

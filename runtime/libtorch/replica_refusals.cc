@@ -10,7 +10,6 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/libtorch/sync_batch_norm.h"
-#include "runtime/ddp/unused.h"
 #include "runtime/libtorch/replica_impl.h"
 
 namespace lockstep::libtorch {
@@ -95,7 +94,6 @@ void ReplicaImpl::refuse_other_forward() const {
 }
 
 void ReplicaImpl::check_gradient(const Parameter& parameter) const {
-  if (parameter.declared_unused) refuse_gradient_of_unused(parameter.name, steps_);
   if (parameter.taken) {
     throw InvalidArgument(
         fmt::format("DistributedDataParallel: '{}' got a second gradient in one backward, in step {}: a checkpointed "

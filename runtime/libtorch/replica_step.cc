@@ -10,6 +10,7 @@
 
 #include "lockstep/base/error.h"
 #include "runtime/comm/stop_latch.h"
+#include "runtime/ddp/unused.h"
 #include "runtime/libtorch/replica_impl.h"
 
 namespace lockstep::libtorch {
@@ -90,10 +91,12 @@ void ReplicaImpl::begin() {
   }
 }
 
-void ReplicaImpl::before_gradient(std::size_t index) {
+void ReplicaImpl::before_gradient(std::size_t index, bool has_gradient) {
   await_end();
   try {
     if (!in_step_) begin();
+    const Parameter& parameter = parameters_[index];
+    if (has_gradient && parameter.declared_unused) refuse_gradient_of_unused(parameter.name, steps_);
     // A mean over no rows, which may be NaN, goes nowhere.
     if (!alone_ || **weight_ == 0) set_aside(parameters_[index]);
   } catch (...) {

@@ -308,14 +308,15 @@ TYPED_TEST_P(DdpContract, DeclaredUnusedParametersAreHeldToIt) {
               }).find("InvalidArgument: DistributedDataParallel: 'side.wieght' is declared unused"),
               std::string::npos);
   });
-  TypeParam::run(2, [&](const std::shared_ptr<ProcessGroup>& group) {
-    typename TypeParam::Net net;
-    TypeParam::initialize(net);
-    auto ddp = TypeParam::wrap(net, group, {.unused = side});
-    const std::string thrown =
-        outcome_of([&] { ddp->backward(Fixture::loss_of((*ddp)(TypeParam::rows(0, 2)), Loss::mean)); });
-    EXPECT_NE(thrown.find("is declared unused and got a gradient in step 0"), std::string::npos) << thrown;
-  });
+  for (const bool overlap : {true, false}) {
+    for (const int ranks : {1, 2}) {
+      Fixture::on(ranks, {.unused = side, .overlap = overlap}, [&](auto&, auto& ddp) {
+        const std::string thrown =
+            outcome_of([&] { ddp.backward(Fixture::loss_of(ddp(TypeParam::rows(0, 2)), Loss::mean)); });
+        EXPECT_NE(thrown.find("is declared unused and got a gradient in step 0"), std::string::npos) << thrown;
+      });
+    }
+  }
 }
 
 TYPED_TEST_P(DdpContract, GivesTheSameWithAndWithoutOverlap) {
