@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Parameters in bfloat16. Float32 parameters under autocast: recipes_test.cc.
+#include <cmath>
+#include <numeric>
+
+#include "lockstep/ddp/comm_hook.h"
 #include "lockstep/libtorch/collectives.h"
 #include "lockstep/libtorch/comm_hook.h"
 #include "tests/libtorch/common.h"
@@ -52,9 +56,14 @@ struct Rounding {
   std::int64_t beyond_one = 0;  // elements that are further from the exact ones than one rounding takes them
   double apart = 0;             // the largest distance, in roundings
 };
-Rounding rounding_between(const at::Tensor& seen, const at::Tensor& exact) {
-  const at::Tensor apart = (seen.to(at::kDouble) - exact).abs() / rounding_of(exact, seen.scalar_type());
+// `on_the_way`: how far the elements were moved before they were rounded.
+Rounding rounding_between(const at::Tensor& seen, const at::Tensor& exact, const at::Tensor& on_the_way) {
+  const at::Tensor distance = ((seen.to(at::kDouble) - exact).abs() - on_the_way).clamp_min(0);
+  const at::Tensor apart = distance / rounding_of(exact.abs() + on_the_way, seen.scalar_type());
   return {apart.gt(1).sum().item<std::int64_t>(), apart.max().item<double>()};
+}
+Rounding rounding_between(const at::Tensor& seen, const at::Tensor& exact) {
+  return rounding_between(seen, exact, at::zeros_like(exact));
 }
 
 constexpr int kParts = 6;  // of micro-batches and ranks
@@ -63,15 +72,29 @@ constexpr int kParts = 6;  // of micro-batches and ranks
 struct Step {
   std::vector<at::Tensor> rows;
   std::vector<std::int64_t> weights;
-  at::Tensor exact(Loss loss) const {
+  // Of the parts [begin, end): what they are of the result.
+  at::Tensor share(Loss loss, std::size_t begin, std::size_t end) const {
     at::Tensor sum = at::zeros({256}, at::kDouble);
-    std::int64_t total = 0;
-    for (std::size_t i = 0; i < rows.size(); ++i) {
+    for (std::size_t i = begin; i < end; ++i) {
       const std::int64_t factor = loss == Loss::mean ? weights[i] : std::min<std::int64_t>(weights[i], 1);
       sum += rows[i][0].to(at::kDouble) * factor;
-      total += weights[i];
     }
-    return loss == Loss::mean ? sum / total : sum;
+    return loss == Loss::mean ? sum / std::accumulate(weights.begin(), weights.end(), std::int64_t{0}) : sum;
+  }
+  at::Tensor exact(Loss loss) const { return share(loss, 0, rows.size()); }
+};
+
+// What travels of a step: by `hook`, in numbers of so many bits of fraction, the hidden one too. 0: in float32.
+struct Wire {
+  CommHook hook = {};
+  int bits = 0;
+  // How far that may move the result: each rank's sum is rounded, and so is the sum of those.
+  at::Tensor rounding(const Step& step, Loss loss, std::size_t each) const {
+    if (bits == 0) return at::zeros({256}, at::kDouble);
+    at::Tensor sizes = step.exact(loss).abs();
+    for (std::size_t part = 0; part < kParts; part += each) sizes += step.share(loss, part, part + each).abs();
+    // The second rounding is of the first's result. The smallest float16 are 2^-24 apart, times a scale of at most 64.
+    return sizes * std::ldexp(1.01, -bits) + 1e-5;
   }
 };
 
@@ -91,10 +114,13 @@ struct Narrow : nn::Module {
   at::Tensor forward(const at::Tensor& x) { return (weight * x).sum(); }
 };
 
-// A step of micro-batches, and on top of its gradient one of a single part for each rank.
-void expect_one_rounding(at::ScalarType dtype, Loss loss, int ranks, const CommHook& hook = {}) {
-  Generator random(static_cast<std::uint64_t>(ranks));
+// A step of micro-batches, and on top of its gradient one of a single part for each rank. Returns how many elements of
+// the first are further from the exact ones than one rounding takes them.
+std::int64_t expect_one_rounding(at::ScalarType dtype, Loss loss, int ranks, const Wire& wire = {},
+                                 std::uint64_t seed = 0) {
+  Generator random(10 * seed + static_cast<std::uint64_t>(ranks));
   const int each = kParts / ranks;
+  std::int64_t beyond_one = 0;
   std::vector<Step> steps{random_step(random, dtype), random_step(random, dtype)};
   for (int part = 0; part < kParts; ++part) {
     if (part % each != 0) steps[1].weights[static_cast<std::size_t>(part)] = 0;
@@ -102,30 +128,33 @@ void expect_one_rounding(at::ScalarType dtype, Loss loss, int ranks, const CommH
   std::vector<Tensors> results(static_cast<std::size_t>(ranks));
   run_torch_ranks(ranks, [&](const Group& group) {
     Narrow net(dtype);
-    libtorch::DistributedDataParallel ddp(net, group, {.loss = loss, .comm_hook = hook});
+    libtorch::DistributedDataParallel ddp(net, group, {.loss = loss, .comm_hook = wire.hook});
     const auto backward = [&](const Step& step, int index) {
       const auto part = static_cast<std::size_t>(group->rank() * each + index);
       const at::Tensor y = ddp(step.rows[part]);
       ddp.set_weight(step.weights[part]);
       y.backward();
     };
-    const auto expect_rounded = [&](const at::Tensor& exact) {
+    const auto expect_rounded = [&](const at::Tensor& exact, const Step& step) {
       ASSERT_EQ(net.weight.grad().scalar_type(), dtype);
-      const Rounding rounding = rounding_between(net.weight.grad(), exact);
-      EXPECT_EQ(rounding.beyond_one, 0) << ranks << " ranks, by up to " << rounding.apart;
+      const Rounding rounding =
+          rounding_between(net.weight.grad(), exact, wire.rounding(step, loss, static_cast<std::size_t>(each)));
+      EXPECT_EQ(rounding.beyond_one, 0) << ranks << " ranks, seed " << seed << ", by up to " << rounding.apart;
     };
     for (int i = 0; i < each; ++i) {
       const auto local = ddp.no_sync(i + 1 < each);
       backward(steps[0], i);
     }
     EXPECT_GE(ddp.last_step().buckets[0].bytes, 256 * sizeof(float));
-    expect_rounded(steps[0].exact(loss));
+    expect_rounded(steps[0].exact(loss), steps[0]);
+    if (group->rank() == 0) beyond_one = rounding_between(net.weight.grad(), steps[0].exact(loss)).beyond_one;
     const at::Tensor first = net.weight.grad().to(at::kDouble);
     backward(steps[1], 0);
-    expect_rounded(first + steps[1].exact(loss));
+    expect_rounded(first + steps[1].exact(loss), steps[1]);
     results[static_cast<std::size_t>(group->rank())] = gradients_of(net);
   });
   for (const Tensors& other : results) EXPECT_TRUE(same_bits(other, results[0])) << ranks << " ranks";
+  return beyond_one;
 }
 
 TEST(LowPrecision, WeightedMeansAndSumsAreRoundedOnce) {
@@ -154,7 +183,22 @@ TEST(LowPrecision, AHookGetsFloat32) {
     libtorch::all_reduce(sum, bucket.group);
     return sum;
   });
-  for (const int ranks : {1, 2, 3}) expect_one_rounding(at::kBFloat16, Loss::mean, ranks, widest);
+  for (const int ranks : {1, 2, 3}) expect_one_rounding(at::kBFloat16, Loss::mean, ranks, {.hook = widest});
+}
+
+TEST(LowPrecision, SixteenBitsOnTheWireAddTheirRoundingsAlone) {
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+    for (const Wire& wire : {Wire{bf16_compress_hook(), 8}, Wire{fp16_compress_hook(), 11}}) {
+      SCOPED_TRACE(std::string(c10::toString(dtype)) + ", " + wire.hook.name);
+      std::int64_t beyond_one = 0;
+      for (std::uint64_t seed = 0; seed < 5; ++seed) {
+        for (const Loss loss : {Loss::mean, Loss::sum}) {
+          for (const int ranks : {1, 2, 3}) beyond_one += expect_one_rounding(dtype, loss, ranks, wire, seed);
+        }
+      }
+      EXPECT_GT(beyond_one, 0) << "nothing was rounded on the wire";
+    }
+  }
 }
 
 }  // namespace
