@@ -54,11 +54,19 @@ struct Net : torch::nn::Module {
   torch::nn::Linear first, last;
 };
 
-TEST(Recipes, ScheduleAndClipping) {
-  expect_alike("schedule", [](const Group& group) {
+// The same for one that trains a Net on `count` batches.
+using NetRecipe = std::function<void(const Group& group, Net& model, const std::vector<Batch>& batches)>;
+void expect_net_alike(const std::string& name, int count, const NetRecipe& recipe) {
+  expect_alike(name, [&](const Group& group) {
     Net model(4, 2);
     initialize(model, 1);
-    const auto batches = batches_of(group, 6);
+    recipe(group, model, batches_of(group, count));
+    return weights_of(model);
+  });
+}
+
+TEST(Recipes, ScheduleAndClipping) {
+  expect_net_alike("schedule", 6, [](const Group& group, Net& model, const std::vector<Batch>& batches) {
     // recipe schedule
     lockstep::libtorch::DistributedDataParallel ddp(model, group);
     torch::optim::SGD optimizer(model.parameters(), 0.5);
@@ -71,7 +79,6 @@ TEST(Recipes, ScheduleAndClipping) {
       schedule.step();
     }
     // end
-    return weights_of(model);
   });
 }
 
@@ -113,10 +120,7 @@ TEST(Recipes, EvaluationAndEarlyStop) {
 }
 
 TEST(Recipes, LossScaling) {
-  expect_alike("scaler", [](const Group& group) {
-    Net model(4, 2);
-    initialize(model, 1);
-    const auto batches = batches_of(group, 4);
+  expect_net_alike("scaler", 4, [](const Group& group, Net& model, const std::vector<Batch>& batches) {
     lockstep::libtorch::DistributedDataParallel ddp(model, group);
     // recipe scaler
     torch::optim::SGD optimizer(model.parameters(), 0.1);
@@ -130,7 +134,6 @@ TEST(Recipes, LossScaling) {
       scaler.update();
     }
     // end
-    return weights_of(model);
   });
 }
 
@@ -312,10 +315,7 @@ TEST(Recipes, ContrastiveLoss) {
 }
 
 TEST(Recipes, GradientPenalty) {
-  expect_alike("penalty", [](const Group& group) {
-    Net model(4, 2);
-    initialize(model, 1);
-    const auto batches = batches_of(group, 4);
+  expect_net_alike("penalty", 4, [](const Group& group, Net& model, const std::vector<Batch>& batches) {
     lockstep::libtorch::DistributedDataParallel ddp(model, group);
     torch::optim::SGD optimizer(model.parameters(), 0.1);
     // recipe penalty
@@ -329,17 +329,13 @@ TEST(Recipes, GradientPenalty) {
       optimizer.step();
     }
     // end
-    return weights_of(model);
   });
 }
 
 TEST(Recipes, TwoLossesInAStep) {
-  expect_alike("losses", [](const Group& group) {
-    Net model(4, 2);
-    initialize(model, 1);
-    const auto labelled = batches_of(group, 4);
-    auto unlabelled = batches_of(group, 8);
-    unlabelled.erase(unlabelled.begin(), unlabelled.begin() + 4);
+  expect_net_alike("losses", 8, [](const Group& group, Net& model, const std::vector<Batch>& batches) {
+    const std::vector<Batch> labelled(batches.begin(), batches.begin() + 4),
+        unlabelled(batches.begin() + 4, batches.end());
     lockstep::libtorch::DistributedDataParallel ddp(model, group);
     torch::optim::SGD optimizer(model.parameters(), 0.1);
     // recipe losses
@@ -352,15 +348,11 @@ TEST(Recipes, TwoLossesInAStep) {
     }
     // end
     EXPECT_EQ(ddp.steps(), 8) << "of all-reduces, two for each of the optimizer's";
-    return weights_of(model);
   });
 }
 
 TEST(Recipes, FrozenLayersAndTwoParameterGroups) {
-  expect_alike("groups", [](const Group& group) {
-    Net model(4, 2);
-    initialize(model, 1);
-    const auto batches = batches_of(group, 4);
+  expect_net_alike("groups", 4, [](const Group& group, Net& model, const std::vector<Batch>& batches) {
     // recipe groups
     model.first->weight.requires_grad_(false);  // before it is wrapped
     lockstep::libtorch::DistributedDataParallel ddp(model, group);
@@ -374,7 +366,6 @@ TEST(Recipes, FrozenLayersAndTwoParameterGroups) {
       optimizer.step();
     }
     // end
-    return weights_of(model);
   });
 }
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "tests/libtorch/small_net.h"
+#include "tests/support/nine_rows.h"
 
 namespace lockstep::testing {
 namespace {
@@ -17,11 +18,10 @@ struct Player : nn::Module {
   at::Tensor forward(const at::Tensor& x) { return out(at::tanh(in(x))); }
 };
 
-constexpr std::int64_t kReal = 9;
 constexpr int kSteps = 4;
 
-at::Tensor real_rows(int step) { return random_tensor({kReal, 4}, 100 + static_cast<std::uint64_t>(step)); }
-at::Tensor noise(int step) { return random_tensor({kReal, 4}, 200 + static_cast<std::uint64_t>(step)); }
+at::Tensor real_rows(int step) { return random_tensor({kNineRows, 4}, 100 + static_cast<std::uint64_t>(step)); }
+at::Tensor noise(int step) { return random_tensor({kNineRows, 4}, 200 + static_cast<std::uint64_t>(step)); }
 at::Tensor loss_if_real(const at::Tensor& score) { return at::softplus(-score).mean(); }
 at::Tensor loss_if_made(const at::Tensor& score) { return at::softplus(score).mean(); }
 
@@ -48,7 +48,7 @@ TEST(SeveralModules, OfAGanTrainAsInOneProcess) {
   initialize(judge, 2);
   const Tensors before = weights_of(maker);
   play(
-      maker, judge, 0, kReal, [&](const at::Tensor& z) { return maker.forward(z); },
+      maker, judge, 0, kNineRows, [&](const at::Tensor& z) { return maker.forward(z); },
       [&](const at::Tensor& x) { return judge.forward(x); });
   EXPECT_FALSE(same_bits(weights_of(maker), before));
   for (const int ranks : {1, 2, 3}) {
@@ -58,12 +58,9 @@ TEST(SeveralModules, OfAGanTrainAsInOneProcess) {
       initialize(own_judge, 2);
       libtorch::DistributedDataParallel ddp_maker(own_maker, group, many_buckets()),
           ddp_judge(own_judge, group, many_buckets());
-      const std::vector<std::int64_t> cuts = ranks == 1 ? std::vector<std::int64_t>{0, kReal}
-                                                        : (ranks == 2 ? std::vector<std::int64_t>{0, 7, kReal}
-                                                                      : std::vector<std::int64_t>{0, 2, 7, kReal});
-      const auto r = static_cast<std::size_t>(group->rank());
+      const NineRowsPart part = part_of_nine(group->rank(), ranks);
       play(
-          own_maker, own_judge, cuts[r], cuts[r + 1], [&](const at::Tensor& z) { return ddp_maker(z); },
+          own_maker, own_judge, part.begin, part.end, [&](const at::Tensor& z) { return ddp_maker(z); },
           [&](const at::Tensor& x) { return ddp_judge(x); });
       const std::string what = std::to_string(ranks) + " ranks";
       expect_close(weights_of(own_maker), weights_of(maker), what + ", maker");

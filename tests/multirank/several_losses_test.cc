@@ -10,30 +10,19 @@
 #include "lockstep/train/distributed_data_parallel.h"
 #include "tests/multirank/compare.h"
 #include "tests/support/error_of.h"
+#include "tests/support/nine_rows.h"
 #include "tests/support/rank_threads.h"
 
 namespace lockstep::testing {
 namespace {
 
-constexpr std::int64_t kReal = 9;
 constexpr int kSteps = 4;
 
 Tensor normal_rows(std::uint64_t seed) {
-  const Tensor result = Tensor::empty({kReal, 4});
+  const Tensor result = Tensor::empty({kNineRows, 4});
   Generator generator(seed);
   for (float& value : result.values<float>()) value = generator.normal();
   return result;
-}
-
-// The uneven part of rank `rank`; of three ranks each has some.
-struct Part {
-  std::int64_t begin, end;
-};
-Part part_of(int rank, int ranks) {
-  const std::vector<std::int64_t> cuts = ranks == 1   ? std::vector<std::int64_t>{0, kReal}
-                                         : ranks == 2 ? std::vector<std::int64_t>{0, 7, kReal}
-                                                      : std::vector<std::int64_t>{0, 2, 7, kReal};
-  return {cuts[static_cast<std::size_t>(rank)], cuts[static_cast<std::size_t>(rank) + 1]};
 }
 
 struct Player : nn::Module {
@@ -59,7 +48,7 @@ enum class Judging { in_one_backward, in_two_backwards };
 
 // Trains a maker and its judge, in turn, each through its own `Model`.
 template <typename Model>
-void play(Player& maker_net, Player& judge_net, Model& maker, Model& judge, Part part, Judging judging) {
+void play(Player& maker_net, Player& judge_net, Model& maker, Model& judge, NineRowsPart part, Judging judging) {
   optim::SGD maker_sgd(maker_net.parameters(), {.lr = 0.2}), judge_sgd(judge_net.parameters(), {.lr = 0.2});
   for (int step = 0; step < kSteps; ++step) {
     const Tensor real = normal_rows(100 + static_cast<std::uint64_t>(step)).view_rows(part.begin, part.end);
@@ -86,14 +75,14 @@ TEST(SeveralModules, OfAGanTrainAsInOneProcess) {
     Player maker(4, 1), judge(1, 2);
     const Values before = weights_of(maker);
     Alone alone_maker{maker}, alone_judge{judge};
-    play(maker, judge, alone_maker, alone_judge, {0, kReal}, judging);
+    play(maker, judge, alone_maker, alone_judge, {0, kNineRows}, judging);
     EXPECT_NE(weights_of(maker), before);
     for (const int ranks : {1, 2, 3}) {
       run_ranks(ranks, [&](const std::shared_ptr<ProcessGroup>& group) {
         Player own_maker(4, 1), own_judge(1, 2);
         const DdpOptions options{.buckets = {.cap_bytes = 0, .first_cap_bytes = 0}, .compare_every = 1};
         DistributedDataParallel ddp_maker(own_maker, group, options), ddp_judge(own_judge, group, options);
-        play(own_maker, own_judge, ddp_maker, ddp_judge, part_of(group->rank(), ranks), judging);
+        play(own_maker, own_judge, ddp_maker, ddp_judge, part_of_nine(group->rank(), ranks), judging);
         const std::string what = std::to_string(ranks) + " ranks";
         expect_close(weights_of(own_maker), weights_of(maker), what + ", maker");
         expect_close(weights_of(own_judge), weights_of(judge), what + ", judge");
@@ -117,14 +106,14 @@ TEST(SeveralLosses, EachWithAForwardAndABackwardOfItsOwnAddUp) {
   const Tensor x = normal_rows(1);
   for (const Loss kind : {Loss::mean, Loss::sum}) {
     Heads wanted(3, 5);
-    const float rows = kind == Loss::mean ? 1.0f : static_cast<float>(kReal);
+    const float rows = kind == Loss::mean ? 1.0f : static_cast<float>(kNineRows);
     lockstep::backward(scale(first(wanted, x), rows));
     lockstep::backward(scale(second(wanted, x.view_rows(0, 7)), kind == Loss::mean ? 1.0f : 7.0f));
     for (const int ranks : {1, 2, 3}) {
       run_ranks(ranks, [&](const std::shared_ptr<ProcessGroup>& group) {
         Heads net(3, 5);
         DistributedDataParallel ddp(net, group, {.buckets = {.cap_bytes = 0, .first_cap_bytes = 0}, .loss = kind});
-        const Part part = part_of(group->rank(), ranks);
+        const NineRowsPart part = part_of_nine(group->rank(), ranks);
         const auto times_rows = [&](const Tensor& loss, std::int64_t count) {
           return kind == Loss::mean ? loss : scale(loss, static_cast<float>(count));
         };
@@ -149,25 +138,23 @@ TEST(SeveralLosses, EachWithAForwardAndABackwardOfItsOwnAddUp) {
 }
 
 TEST(SeveralLosses, OfOneForwardTakeOneBackward) {
-  run_ranks(1, [](const std::shared_ptr<ProcessGroup>& group) {
-    Player net(2, 5);
-    DistributedDataParallel ddp(net, group);
-    const Tensor y = ddp(normal_rows(1));
-    const Tensor one = mean(y), two = scale(mean(y), 2.0f);
-    ddp.backward(one);
-    expect_text(outcome_of([&] { ddp.backward(two); }),
-                {"InvalidArgument: ", "no forward went through this object since the last backward"});
-  });
-  run_ranks(1, [](const std::shared_ptr<ProcessGroup>& group) {
-    Player net(2, 5);
-    DistributedDataParallel ddp(net, group);
-    const Tensor y = ddp(normal_rows(1));
-    const Tensor one = mean(y), two = scale(mean(y), 2.0f);
-    ddp.backward(one);
-    ddp.set_weight(kReal);  // past that refusal, the tape that both share has gone
-    expect_text(outcome_of([&] { ddp.backward(two); }),
-                {"InvalidArgument: ", "was freed at", "by an earlier backward"});
-  });
+  const auto outcome_of_the_second = [](bool has_weight) {
+    std::string outcome;
+    run_ranks(1, [&](const std::shared_ptr<ProcessGroup>& group) {
+      Player net(2, 5);
+      DistributedDataParallel ddp(net, group);
+      const Tensor y = ddp(normal_rows(1));
+      const Tensor one = mean(y), two = scale(mean(y), 2.0f);
+      ddp.backward(one);
+      if (has_weight) ddp.set_weight(kNineRows);
+      outcome = outcome_of([&] { ddp.backward(two); });
+    });
+    return outcome;
+  };
+  expect_text(outcome_of_the_second(false),
+              {"InvalidArgument: ", "no forward went through this object since the last backward"});
+  // Past that refusal, the tape that both share has gone.
+  expect_text(outcome_of_the_second(true), {"InvalidArgument: ", "was freed at", "by an earlier backward"});
 }
 
 TEST(SeveralLosses, WithoutSyncOnTopOfAGradientAreRefused) {
