@@ -56,6 +56,7 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   const std::shared_ptr<ProcessGroup>& group() const override { return group_; }
   std::int64_t steps() const override { return steps_before_ + steps_; }
   void before_update(std::function<void()> action) override { before_update_ = std::move(action); }
+  void before_adding(std::function<void()> action) override { before_adding_ = std::move(action); }
   void after_broadcast(std::function<void()> action) override { after_broadcast_ = std::move(action); }
   void set_steps(std::int64_t steps) override {
     steps_before_ = checked_steps(steps) - steps_;
@@ -104,7 +105,11 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   void refuse_changed() const;
   // A walk over the module's names, which is not for every forward.
   void refuse_replaced(const ::torch::nn::Module& module) const;
+  // The first parameter with a gradient that is not 0. On a device the host waits for the answer, unless the gradients
+  // were set to none.
+  const Parameter* live_gradient() const;
   void refuse_live_gradients() const;
+  void tell_of_adding();
   void refuse_late_loss() const;
   void refuse_other_forward() const;
   static void refuse_norms(const ::torch::nn::Module& module);
@@ -188,6 +193,8 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   mutable LossRecord losses_;
   mutable GlobalBatch last_batch_;
   std::function<void()> before_update_;
+  std::function<void()> before_adding_;
+  std::uint64_t versions_ = 0;  // at the end of the last synchronised backward
   std::function<void()> after_broadcast_;
 };
 

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <unordered_set>
+#include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/libtorch/sync_batch_norm.h"
@@ -56,23 +57,35 @@ void ReplicaImpl::refuse_replaced(const ::torch::nn::Module& module) const {
   }
 }
 
-// What lies in .grad before the first of several micro-batches would be weighted like it. On a device the host waits
-// for the answer, unless the gradients were set to none.
-void ReplicaImpl::refuse_live_gradients() const {
+const ReplicaImpl::Parameter* ReplicaImpl::live_gradient() const {
   std::vector<at::Tensor> is_live;
   for (const Parameter& parameter : parameters_) {
     const at::Tensor& gradient = parameter.tensor.grad();
     if (gradient.defined()) is_live.push_back(gradient.detach().ne(0).any());
   }
-  if (is_live.empty() || !at::stack(is_live).any().item<bool>()) return;
+  if (is_live.empty() || !at::stack(is_live).any().item<bool>()) return nullptr;
   const auto first = std::find_if(parameters_.begin(), parameters_.end(), [](const Parameter& parameter) {
     const at::Tensor& gradient = parameter.tensor.grad();
     return gradient.defined() && gradient.detach().ne(0).any().item<bool>();
   });
-  throw InvalidArgument(
-      fmt::format("DistributedDataParallel: '{}' still has the gradient of an earlier step at the first "
-                  "micro-batch of no_sync(); call zero_grad() before",
-                  first->name));
+  return &*first;
+}
+
+// What lies in .grad before the first of several micro-batches would be weighted like it.
+void ReplicaImpl::refuse_live_gradients() const {
+  if (const Parameter* const live = live_gradient()) {
+    throw InvalidArgument(
+        fmt::format("DistributedDataParallel: '{}' still has the gradient of an earlier step at the first "
+                    "micro-batch of no_sync(); call zero_grad() before",
+                    live->name));
+  }
+}
+
+void ReplicaImpl::tell_of_adding() {
+  const auto action = std::exchange(before_adding_, nullptr);
+  if (!action) return;
+  const bool is_accumulating = reducer_ && reducer_->accumulating();
+  if (is_accumulating || (versions() == versions_ && live_gradient() != nullptr)) action();
 }
 
 void ReplicaImpl::refuse_late_loss() const {

@@ -63,6 +63,7 @@ void ReplicaImpl::begin() {
                     "alone or in containers",
                     steps_));
   }
+  tell_of_adding();    // first: on every rank, whoever comes to it
   group_->progress();  // notices a group that has failed
   stream_ = current_stream(group_->device());
   synchronize_ = *no_sync_ == 0;
@@ -142,6 +143,7 @@ void ReplicaImpl::end() {
     const OnCurrentStream ordered(*group_);
     divergence_->judge(steps_ - 1, reducer_->noted());
   }
+  versions_ = versions();
   if (before_update_) before_update_();
 }
 

@@ -25,13 +25,33 @@ void BasicSnapshots::Impl::keep_step() {
     if (!one.has_tensors) {  // once: which they are does not change
       one.has_tensors = true;
       for (SnapshotTensor& tensor : items[i].item->tensors()) {
-        if (!tensor.is_copy && !tensor.only_optimizers_write) one.tensors.push_back({std::move(tensor), {}});
+        if (!tensor.only_optimizers_write && !tensor.is_copy) {
+          one.tensors.push_back({std::move(tensor), {}});
+        } else if (tensor.only_optimizers_write && tensor.version) {
+          counted.push_back({std::move(tensor.version), items[i].item->type() == "Module"});
+        }
       }
     }
   }
   copy_kept();
+  keep_counts();
   kept_step = steps.count();
   is_updating = false;
+}
+
+// Some optimizers write what nobody counts, as LibTorch's SGD does through data().
+void BasicSnapshots::Impl::keep_counts() {
+  are_writes_known = kept_step >= 0;
+  for (Counted& tensor : counted) {
+    const std::uint64_t before = std::exchange(tensor.kept, tensor.version());
+    if (tensor.is_parameter && tensor.kept == before) are_writes_known = false;
+  }
+}
+
+// Behind the first of two backwards of a step nothing is written yet.
+bool BasicSnapshots::Impl::is_as_kept() const {
+  const auto is_unwritten = [](const Counted& tensor) { return tensor.version() == tensor.kept; };
+  return !is_updating || (are_writes_known && std::ranges::all_of(counted, is_unwritten));
 }
 
 void BasicSnapshots::Impl::keep_buffers() {
@@ -95,7 +115,7 @@ std::vector<CapturedItem> BasicSnapshots::Impl::capture_kept(std::vector<std::ve
 
 void BasicSnapshots::Impl::rescue(std::string_view why, bool all_live) noexcept {
   // A step that is not finished has written a part of the parameters, perhaps.
-  if (!is_begun || is_over || is_updating || kept_step < 0 || std::exchange(is_rescued, true)) return;
+  if (!is_begun || is_over || kept_step < 0 || !is_as_kept() || std::exchange(is_rescued, true)) return;
   StopSignals::obeyed();  // the timer of a stop would end it
   try {
     std::vector<std::vector<SnapshotValues>> of_ranks;

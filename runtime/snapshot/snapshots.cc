@@ -64,6 +64,7 @@ BasicSnapshots::~BasicSnapshots() {
     }
     if (impl_->is_begun) {
       impl_->before_updates(nullptr);
+      impl_->before_adding(nullptr);
       impl_->after_broadcasts(nullptr);
     }
     wait();
@@ -86,6 +87,11 @@ void BasicSnapshots::follow(std::string_view name, Steps steps) {
 void BasicSnapshots::Impl::before_updates(const std::function<void()>& action) {
   steps.before_update(action);
   for (const Steps& other : others) other.before_update(action);
+}
+
+void BasicSnapshots::Impl::before_adding(const std::function<void()>& action) {
+  steps.before_adding(action);
+  for (const Steps& other : others) other.before_adding(action);
 }
 
 void BasicSnapshots::Impl::after_broadcasts(const std::function<void()>& action) {
@@ -193,6 +199,18 @@ void BasicSnapshots::Impl::require_begun(const char* call) const {
   throw InvalidArgument(fmt::format("Snapshots: {}() before restore(); call restore() once, before the loop", call));
 }
 
+void BasicSnapshots::Impl::refuse_adding() {
+  before_adding([this, count = steps.count()] {
+    kept_step = -1;  // a survivor must not save it either
+    const bool is_saved = last_saved == count;
+    throw InvalidArgument(
+        fmt::format("Snapshots: a backward adds to gradients of before step() or save(), behind step {}: no snapshot "
+                    "has them, and a run that goes on from there would lack them; call it behind the last backward "
+                    "of a step and the optimizer{}",
+                    count, is_saved ? fmt::format(", and remove step {} from '{}'", count, folder.string()) : ""));
+  });
+}
+
 void BasicSnapshots::step() {
   Impl& self = *impl_;
   self.require_begun("step");
@@ -200,6 +218,7 @@ void BasicSnapshots::step() {
   const std::int64_t count = self.steps.count();
   // Behind a micro-batch the place in the data is ahead of the parameters, and its gradient is in no snapshot.
   const bool is_finished = count != std::exchange(self.last_step, count);
+  if (is_finished) self.refuse_adding();
   if (is_finished && (self.options.rescue || self.options.stop_on_signals)) self.keep_step();
   if (const auto reason = stop_reason(*self.group); reason && count != self.saved_for_stop) {
     self.saved_for_stop = count;
@@ -218,6 +237,7 @@ void BasicSnapshots::save_behind(std::string_view reason) {
 void BasicSnapshots::Impl::start(std::string_view reason, std::optional<double> value) {
   const std::int64_t count = steps.count();
   std::vector<CapturedItem> now = capture();
+  refuse_adding();
   last_saved = count;
   if (!writer) return;
   if (writer->is_busy()) {
@@ -241,6 +261,7 @@ void BasicSnapshots::save(std::string_view reason) {
   Impl& self = *impl_;
   self.require_begun("save");
   std::vector<CapturedItem> items = self.capture();
+  self.refuse_adding();
   const std::int64_t count = self.steps.count();
   on_rank0("Snapshots::save", *self.group, [&] {
     const bool is_under_way = self.being_written == count;

@@ -42,6 +42,8 @@ struct BasicSnapshots::Impl {
   // On rank 0: says what became of the last one in the background.
   void report();
   std::uint64_t state_bytes() const;
+  // Gradients are no part of what is taken now: a backward that adds to those that are there is refused.
+  void refuse_adding();
   // What this run has saved of that step.
   std::optional<checkpoint::FoundSnapshot> find_durable(std::int64_t step) const;
 
@@ -67,6 +69,15 @@ struct BasicSnapshots::Impl {
   // What a forward begins with is rank 0's, after that step: a survivor then has it too.
   void keep_buffers();
   void copy_kept();
+  // A tensor that optimizers write, by the number of writes.
+  struct Counted {
+    std::function<std::uint64_t()> version;
+    bool is_parameter = false;
+    std::uint64_t kept = 0;  // at the end of the step
+  };
+  void keep_counts();
+  // Whether no optimizer has written anything since the last step().
+  bool is_as_kept() const;
   // `of_ranks`: per item, the values of all ranks; empty for a replicated one, and where only this rank's are known.
   std::vector<CapturedItem> capture_kept(std::vector<std::vector<checkpoint::SnapshotValues>> of_ranks);
   // Of items with values of each rank, by item. Collective.
@@ -104,6 +115,7 @@ struct BasicSnapshots::Impl {
   std::vector<Steps> others;  // of follow()
   // Of `steps` and of all others; null: nothing.
   void before_updates(const std::function<void()>& action);
+  void before_adding(const std::function<void()>& action);
   void after_broadcasts(const std::function<void()>& action);
   SnapshotOptions options;
   std::vector<Item> items;
@@ -114,7 +126,9 @@ struct BasicSnapshots::Impl {
   std::int64_t saved_for_stop = -1;
   std::vector<KeptItem> kept;
   std::int64_t kept_step = -1;
-  bool is_updating = false;  // a backward has ended, and step() was not called since
+  std::vector<Counted> counted;   // what optimizers write
+  bool are_writes_known = false;  // of every parameter one was counted in the step before
+  bool is_updating = false;       // a backward has ended, and step() was not called since
   bool is_rescued = false;
   bool is_over = false;  // load_best_model() has changed the model
   UnwindGuard unwinding;

@@ -72,15 +72,17 @@ std::vector<NamedBuffer> DistributedDataParallel::state() const {
   return all;
 }
 
+std::uint64_t DistributedDataParallel::versions() const {
+  std::uint64_t sum = 0;
+  for (const Tensor& parameter : parameters_) sum += parameter.version();
+  return sum;
+}
+
 std::unique_ptr<DivergenceCheck> DistributedDataParallel::divergence_check(const DdpOptions& options) const {
-  const auto versions = [this] {
-    std::uint64_t sum = 0;
-    for (const Tensor& parameter : parameters_) sum += parameter.version();
-    return sum;
-  };
   return std::make_unique<DivergenceCheck>(
       group_, options.compare_every.value_or(DivergenceCheck::default_every(group_->device())),
-      DivergenceCheck::Replica{versions, [this] { return DivergenceCheck::Replica::State{.buffers = state()}; }});
+      DivergenceCheck::Replica{[this] { return versions(); },
+                               [this] { return DivergenceCheck::Replica::State{.buffers = state()}; }});
 }
 
 void DistributedDataParallel::watch(DataIdentity identity) { divergence_->watch(std::move(identity)); }
@@ -194,6 +196,7 @@ void DistributedDataParallel::in_step(Call call) {
   last_batch_ = global_batch_of(reducer_.noted(), loss_, group_->size());
   last_weight_ = last_batch_.weight;
   divergence_->judge(steps_ - 1, reducer_.noted());  // what it throws, all ranks throw: no failure of this one's
+  versions_ = versions();
   if (before_update_) before_update_();
 }
 
@@ -241,6 +244,7 @@ void DistributedDataParallel::run_backward(const Tensor& loss) {
 }
 
 void DistributedDataParallel::begin_step(std::int64_t weight) {
+  tell_of_adding();
   const bool synchronize = *no_sync_ == 0;
   StepNote note;
   if (synchronize) {
@@ -252,18 +256,29 @@ void DistributedDataParallel::begin_step(std::int64_t weight) {
   carry_gradients(weight);
 }
 
-// What lies in a gradient before the first of several micro-batches would be divided by the weight of all of them.
-void DistributedDataParallel::refuse_live_gradients() const {
-  if (*no_sync_ == 0 || reducer_.accumulating()) return;
+std::optional<std::size_t> DistributedDataParallel::live_gradient() const {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (!parameters_[i].has_grad()) continue;
     const std::span<const float> values = parameters_[i].grad().values<float>();
-    if (std::ranges::all_of(values, [](float value) { return value == 0; })) continue;
+    if (std::ranges::any_of(values, [](float value) { return value != 0; })) return i;
+  }
+  return std::nullopt;
+}
+
+// What lies in a gradient before the first of several micro-batches would be divided by the weight of all of them.
+void DistributedDataParallel::refuse_live_gradients() const {
+  if (*no_sync_ == 0 || reducer_.accumulating()) return;
+  if (const auto live = live_gradient()) {
     throw InvalidArgument(
         fmt::format("DistributedDataParallel: '{}' still has the gradient of an earlier step at the first "
                     "micro-batch of no_sync(); call zero_grad() before",
-                    reducer_.parameters()[i].name));
+                    reducer_.parameters()[*live].name));
   }
+}
+
+void DistributedDataParallel::tell_of_adding() {
+  const auto action = std::exchange(before_adding_, nullptr);
+  if (action && (reducer_.accumulating() || (versions() == versions_ && live_gradient()))) action();
 }
 
 // Gradients that nobody has cleared are added to, as torch's are. Each rank puts its part of them into the sum, so that

@@ -3,9 +3,11 @@
 #include <optional>
 
 #include "lockstep/libtorch/samplers.h"
+#include "lockstep/libtorch/snapshots.h"
 #include "tests/libtorch/small_net.h"
 #include "tests/multirank/comm_hook_contract.h"
 #include "tests/multirank/ddp_contract.h"
+#include "tests/multirank/snapshots_contract.h"
 #include "tests/multirank/stop_contract.h"
 
 namespace lockstep::testing {
@@ -37,6 +39,10 @@ struct TorchSide {
     return result;
   }
   static void clear(Net& net) { net.zero_grad(); }
+  using Snapshots = libtorch::Snapshots;
+  static auto optimizer(const libtorch::DistributedDataParallel<Net>& ddp) {
+    return ::torch::optim::AdamW(ddp.parameters(), 0.01);
+  }
   static void write(Net& net) {
     const at::NoGradGuard no_grad;
     net.a->bias.fill_(1);
@@ -46,6 +52,7 @@ struct TorchSide {
 INSTANTIATE_TYPED_TEST_SUITE_P(LibTorch, DdpContract, TorchSide);
 INSTANTIATE_TYPED_TEST_SUITE_P(LibTorch, CommHookContract, TorchSide);
 INSTANTIATE_TYPED_TEST_SUITE_P(LibTorch, StopContract, TorchSide);
+INSTANTIATE_TYPED_TEST_SUITE_P(LibTorch, SnapshotsContract, TorchSide);
 
 using Ddp = libtorch::DistributedDataParallel<Net>;
 

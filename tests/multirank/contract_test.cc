@@ -2,8 +2,11 @@
 // The contract of lockstep::DistributedDataParallel.
 #include "lockstep/autograd/graph.h"
 #include "lockstep/nn/nn.h"
+#include "lockstep/optim/sgd.h"
+#include "lockstep/train/snapshots.h"
 #include "tests/multirank/comm_hook_contract.h"
 #include "tests/multirank/ddp_contract.h"
+#include "tests/multirank/snapshots_contract.h"
 #include "tests/multirank/stop_contract.h"
 #include "tests/support/rank_threads.h"
 
@@ -49,12 +52,17 @@ struct OurSide {
     return result;
   }
   static void clear(const nn::Module& net) { net.zero_grad(); }
+  using Snapshots = lockstep::Snapshots;
+  static auto optimizer(const DistributedDataParallel& ddp) {
+    return optim::SGD(ddp.parameters(), {.lr = 0.1, .momentum = 0.9});
+  }
   static void write(Net& net) { net.parameters()[1].copy_from(Tensor::ones({6})); }
 };
 
 INSTANTIATE_TYPED_TEST_SUITE_P(Lockstep, DdpContract, OurSide);
 INSTANTIATE_TYPED_TEST_SUITE_P(Lockstep, CommHookContract, OurSide);
 INSTANTIATE_TYPED_TEST_SUITE_P(Lockstep, StopContract, OurSide);
+INSTANTIATE_TYPED_TEST_SUITE_P(Lockstep, SnapshotsContract, OurSide);
 
 }  // namespace
 }  // namespace lockstep::testing

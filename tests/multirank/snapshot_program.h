@@ -4,7 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -23,6 +22,7 @@
 #include "lockstep/train/snapshots.h"
 #include "tests/multirank/compare.h"
 #include "tests/support/rank_threads.h"
+#include "tests/support/snapshots_in.h"
 
 namespace lockstep::testing {
 
@@ -114,16 +114,6 @@ inline Outcome run_on(const std::vector<fs::path>& disks, std::int64_t stop,
 inline Outcome run(int ranks, const fs::path& folder, std::int64_t stop,
                    const SnapshotOptions& options = {.every = 4}) {
   return run_on(std::vector(static_cast<std::size_t>(ranks), folder), stop, options);
-}
-
-inline std::vector<std::string> snapshots_in(const fs::path& folder) {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with("step-")) names.push_back(name);
-  }
-  std::sort(names.begin(), names.end());
-  return names;
 }
 
 }  // namespace lockstep::testing

@@ -172,6 +172,10 @@ class DistributedDataParallel {
   // From now on runs `action` in each synchronised backward(), last: gradients are there, and no optimizer has written
   // a parameter. Null: nothing. For Snapshots.
   void before_update(std::function<void()> action) { replica_->before_update(std::move(action)); }
+  // Runs `action` in the next backward(), first, if that adds to gradients of the one before: nobody has cleared them,
+  // and no parameter was written in between; or they are of a micro-batch. On a device the host may wait to know. Null:
+  // nothing. For Snapshots.
+  void before_adding(std::function<void()> action) { replica_->before_adding(std::move(action)); }
   // From now on runs `action` in each forward that begins with rank 0's buffers, once they are here. Null: nothing. For
   // Snapshots.
   void after_broadcast(std::function<void()> action) { replica_->after_broadcast(std::move(action)); }

@@ -60,6 +60,7 @@ class LOCKSTEP_API Replica {
   virtual std::int64_t steps() const = 0;
   virtual void set_steps(std::int64_t steps) = 0;
   virtual void before_update(std::function<void()> action) = 0;
+  virtual void before_adding(std::function<void()> action) = 0;
   virtual void after_broadcast(std::function<void()> action) = 0;
   virtual std::int64_t last_weight() const = 0;
   virtual const GlobalBatch& last_batch() const = 0;

@@ -139,7 +139,8 @@ class LOCKSTEP_API BasicSnapshots {
   std::optional<RestoredSnapshot> restore();
   // At the end of each step of training, once parameters and whatever belongs to them are written. Saves in every
   // SnapshotOptions::every-th, and, before it returns, the one in which all ranks have agreed to stop; if the one
-  // before is still being written it is left out, with a line. InvalidArgument before restore().
+  // before is still being written it is left out, with a line. InvalidArgument before restore(). Gradients are in no
+  // snapshot: a backward that adds to those of before step(), or of before a save, throws InvalidArgument.
   void step();
   // Saves this step, as step() does where one is due.
   void save_behind(std::string_view reason);
@@ -164,6 +165,8 @@ class LOCKSTEP_API BasicSnapshots {
     std::function<void(std::int64_t)> set;
     // Runs it from now on at the end of each synchronised backward, before the program's optimizers write.
     std::function<void(std::function<void()>)> before_update;
+    // Runs it in the next backward, first, if that adds to gradients that were there before.
+    std::function<void(std::function<void()>)> before_adding;
     // Runs it from now on in each forward that has begun with rank 0's buffers. Null where modules have none.
     std::function<void(std::function<void()>)> after_broadcast = nullptr;
   };

@@ -161,6 +161,9 @@ class LOCKSTEP_API DistributedDataParallel {
   // From now on runs `action` in each synchronised backward(), last: gradients are there, and no optimizer has written
   // a parameter. Null: nothing. For Snapshots.
   void before_update(std::function<void()> action) { before_update_ = std::move(action); }
+  // Runs `action` in the next backward(), first, if that adds to gradients of the one before: nobody has cleared them,
+  // and no parameter was written in between; or they are of a micro-batch. Null: nothing. For Snapshots.
+  void before_adding(std::function<void()> action) { before_adding_ = std::move(action); }
   // Summed over all ranks in the last synchronised step, or this rank's so far. 0: nobody had data; gradients are what
   // they were, or 0.
   std::int64_t last_weight() const { return last_weight_; }
@@ -173,6 +176,7 @@ class LOCKSTEP_API DistributedDataParallel {
 
  private:
   std::vector<NamedBuffer> state() const;
+  std::uint64_t versions() const;
   std::unique_ptr<DivergenceCheck> divergence_check(const DdpOptions& options) const;
   nn::ForwardContext context_of(std::vector<std::int64_t> ids) const;
   template <typename Call>
@@ -183,7 +187,10 @@ class LOCKSTEP_API DistributedDataParallel {
   void in_step(Call call);
   void run_backward(const Tensor& loss);
   void begin_step(std::int64_t weight);
+  // The first parameter with a gradient that is not 0.
+  std::optional<std::size_t> live_gradient() const;
   void refuse_live_gradients() const;
+  void tell_of_adding();
   void carry_gradients(std::int64_t weight);
   void finish_step();
   // While an exception of `part` of the step is handled: keeps it; tells the others, and forgets the step.
@@ -216,6 +223,8 @@ class LOCKSTEP_API DistributedDataParallel {
   std::int64_t last_weight_ = 0;
   GlobalBatch last_batch_;
   std::function<void()> before_update_;
+  std::function<void()> before_adding_;
+  std::uint64_t versions_ = 0;  // at the end of the last synchronised backward
 };
 
 }  // namespace lockstep
