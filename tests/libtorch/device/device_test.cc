@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // DistributedDataParallel on a device: CUDA tensors through nccl.
+#include <ATen/Context.h>
 #include <c10/core/StreamGuard.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <mutex>
+#include <set>
+#include <vector>
+
+#include "lockstep/comm/values.h"
 #include "lockstep/libtorch/state_file.h"
 #include "lockstep/libtorch/sync_batch_norm.h"
 #include "runtime/libtorch/node.h"
@@ -141,6 +147,40 @@ TEST(Device, TellsTheLossOfTheGlobalBatchOfEarlierSteps) {
 }
 
 // The module was wrapped in one stream, half of its accumulators belong to another, and steps run in a third.
+// What a generator draws follows from its seed.
+TEST(Device, SeedsTheGeneratorOfItsDeviceAnewForEachForwardThatTrains) {
+  for (const int ranks : {1, 2}) {
+    on_devices(ranks, [&](const Group& group) {
+      const auto seed = [&] {
+        at::Generator generator = at::globalContext().defaultGenerator(libtorch::device_of(*group));
+        const std::lock_guard lock(generator.mutex());
+        return generator.current_seed();
+      };
+      auto net = made_for(group);
+      libtorch::DistributedDataParallel ddp(net, group, {.seed = 7});
+      const at::Tensor x = rows(group->rank(), 3).to(libtorch::device_of(*group));
+      std::vector<std::uint64_t> seeds;  // of two steps, of two micro-batches each
+      for (int forward = 0; forward < 4; ++forward) {
+        net->zero_grad();
+        const auto local = ddp.no_sync(forward % 2 == 0);
+        const at::Tensor y = ddp(x);
+        seeds.push_back(seed());
+        squares(y).backward();
+      }
+      EXPECT_EQ(std::set<std::uint64_t>(seeds.begin(), seeds.end()).size(), 4u);
+      const auto of_ranks = all_gather_value(seeds[0], *group);
+      EXPECT_EQ(std::set<std::uint64_t>(of_ranks.begin(), of_ranks.end()).size(), static_cast<std::size_t>(ranks));
+      // A run that goes on draws what that step drew.
+      ddp.set_steps(1);
+      ddp(x);
+      EXPECT_EQ(seed(), seeds[2]);
+      ddp.eval();
+      ddp(x);
+      EXPECT_EQ(seed(), seeds[2]) << "an evaluation has its own noise";
+    });
+  }
+}
+
 TEST(Device, StreamsOfOneModuleMayDiffer) {
   const Tensors wanted = gradients_alone({5, 2});
   on_devices(2, [&](const Group& group) {

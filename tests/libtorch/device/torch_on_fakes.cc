@@ -10,6 +10,7 @@
 // a wait: two operators that nothing orders are found all the same, and host_synchronisations() stays true.
 //
 // Written for LibTorch 1.13; no view but as_strided, view and what torch makes of them.
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/detail/CUDAHooksInterface.h>
@@ -312,6 +313,16 @@ struct CUDAHooks final : at::CUDAHooksInterface {
   bool hasPrimaryContext(std::int64_t) const override { return true; }
   std::int64_t current_device() const override { return current_device_index; }
   int getNumGPUs() const override { return kDevices; }
+  // Generators of the CPU's, one for each device: nothing draws from them, and what seeds them is seen.
+  const at::Generator& getDefaultCUDAGenerator(at::DeviceIndex device_index) const override {
+    static const auto generators = [] {
+      std::array<at::Generator, kDevices> each;
+      for (at::Generator& generator : each) generator = at::detail::createCPUGenerator();
+      return each;
+    }();
+    const auto index = device_index < 0 ? current_device_index : device_index;
+    return generators.at(static_cast<std::size_t>(index));
+  }
 };
 C10_REGISTER_GUARD_IMPL(CUDA, Guard)
 const bool has_allocator = (c10::SetAllocator(at::kCUDA, &allocator), true);
