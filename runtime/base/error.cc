@@ -22,7 +22,8 @@ std::string errno_text(int error_number) {
                      limit.empty() ? "" : ": ", limit);
 }
 
-SystemError::SystemError(std::string_view operation, int error_number)
-    : Error(fmt::format("{}: {}", operation, errno_text(error_number))), error_number_(error_number) {}
+SystemError::SystemError(std::string_view operation, int error_number, std::string_view remedy)
+    : Error(fmt::format("{}: {}{}{}", operation, errno_text(error_number), remedy.empty() ? "" : "; ", remedy)),
+      error_number_(error_number) {}
 
 }  // namespace lockstep

@@ -190,7 +190,10 @@ void make_timer() REQUIRES(installing) {
   event.sigev_notify = SIGEV_SIGNAL;
   event.sigev_signo = installed.front();
   event.sigev_value.sival_ptr = &seen;
-  if (timer_create(CLOCK_MONOTONIC, &event, &seen.timer) != 0) throw SystemError("timer_create", errno);
+  if (timer_create(CLOCK_MONOTONIC, &event, &seen.timer) != 0) {
+    throw SystemError("stop_on_signals: timer_create", errno,
+                      "raise 'ulimit -i', pending signals, of which a timer is one, or do without stop_on_signals");
+  }
   seen.has_timer.store(true);
 }
 

@@ -14,6 +14,7 @@
 #include "lockstep/base/error.h"
 #include "runtime/base/io.h"
 #include "runtime/base/resource_limit.h"
+#include "runtime/checkpoint/file_error.h"
 #include "runtime/checkpoint/storage.h"
 
 namespace lockstep::checkpoint {
@@ -85,7 +86,7 @@ void AtomicFile::commit() {
 std::string AtomicFile::temporary_name() const { return fmt::format("{}.tmp.{}", path_.string(), ::getpid()); }
 
 void AtomicFile::fail(const char* call, int error_number) const {
-  throw SystemError(fmt::format("writing '{}': {}", path_.string(), call), error_number);
+  throw file_error("writing", path_, call, error_number);
 }
 
 }  // namespace lockstep::checkpoint

@@ -16,6 +16,7 @@
 #include "lockstep/base/error.h"
 #include "runtime/base/unique_fd.h"
 #include "runtime/checkpoint/atomic_file.h"
+#include "runtime/checkpoint/file_error.h"
 #include "runtime/checkpoint/header.h"
 #include "runtime/checkpoint/written_file.h"
 
@@ -27,11 +28,11 @@ static_assert(std::endian::native == std::endian::little, "safetensors is little
 using LengthBytes = std::array<std::byte, 8>;
 
 // Reads all of `destination` at `offset`; false if the file ends before.
-bool read_at(int fd, std::span<std::byte> destination, std::uint64_t offset, const std::string& path) {
+bool read_at(int fd, std::span<std::byte> destination, std::uint64_t offset, const std::filesystem::path& path) {
   while (!destination.empty()) {
     const ssize_t got = ::pread(fd, destination.data(), destination.size(), static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw SystemError(fmt::format("reading '{}': pread", path), errno);
+    if (got < 0) throw file_error("reading", path, "pread", errno);
     if (got == 0) return false;
     destination = destination.subspan(static_cast<std::size_t>(got));
     offset += static_cast<std::uint64_t>(got);
@@ -90,9 +91,9 @@ SafetensorsFile::SafetensorsFile(std::filesystem::path path) : path_(std::move(p
   if (!*fd_ && (errno == ENOENT || errno == ENOTDIR)) {
     throw InvalidArgument(fmt::format("reading '{}': there is no such file", name));
   }
-  if (!*fd_) throw SystemError(fmt::format("reading '{}': open", name), errno);
+  if (!*fd_) throw file_error("reading", path_, "open", errno);
   struct stat status {};
-  if (::fstat(fd_->get(), &status) != 0) throw SystemError(fmt::format("reading '{}': fstat", name), errno);
+  if (::fstat(fd_->get(), &status) != 0) throw file_error("reading", path_, "fstat", errno);
   if (!S_ISREG(status.st_mode)) throw InvalidArgument(fmt::format("reading '{}': this is not a regular file", name));
 
   const auto size = static_cast<std::uint64_t>(status.st_size);
@@ -101,7 +102,7 @@ SafetensorsFile::SafetensorsFile(std::filesystem::path path) : path_(std::move(p
     if (size < prefix.size()) {
       throw CorruptData(fmt::format("it has {} bytes, and the header's length alone takes {}", size, prefix.size()));
     }
-    bool whole = read_at(fd_->get(), prefix, 0, name);
+    bool whole = read_at(fd_->get(), prefix, 0, path_);
     const auto length = std::bit_cast<std::uint64_t>(prefix);
     const std::uint64_t left = size - prefix.size();
     if (length > std::min(left, kMaxHeaderBytes)) {
@@ -109,7 +110,7 @@ SafetensorsFile::SafetensorsFile(std::filesystem::path path) : path_(std::move(p
                                     length, left, kMaxHeaderBytes));
     }
     std::string text(length, '\0');
-    whole = whole && read_at(fd_->get(), std::as_writable_bytes(std::span(text)), prefix.size(), name);
+    whole = whole && read_at(fd_->get(), std::as_writable_bytes(std::span(text)), prefix.size(), path_);
     if (!whole) throw CorruptData("it was cut while it was being read");
     Header header = decode_header(text, left - length);
     for (auto& [unused, entry] : header.tensors) entry.offset += prefix.size() + length;
@@ -144,7 +145,7 @@ void SafetensorsFile::read(const TensorEntry& entry, std::span<std::byte> destin
     throw InvalidArgument(fmt::format("reading '{}': tensor {} has {} bytes, the destination {}", path_.string(),
                                       in_quotes(entry.name), entry.bytes, destination.size()));
   }
-  if (!read_at(fd_->get(), destination, entry.offset, path_.string())) {
+  if (!read_at(fd_->get(), destination, entry.offset, path_)) {
     throw CorruptData(fmt::format("reading '{}': the file ends inside tensor {}; it was cut since it was opened",
                                   path_.string(), in_quotes(entry.name)));
   }

@@ -13,6 +13,7 @@
 #include "lockstep/base/error.h"
 #include "runtime/base/io.h"
 #include "runtime/base/unique_fd.h"
+#include "runtime/checkpoint/file_error.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -37,7 +38,7 @@ void observe(const StorageOperation& operation) {
 void make_folder(const std::filesystem::path& folder) {
   observe({.kind = StorageOperation::Kind::make_folder, .path = folder});
   if (::mkdir(folder.c_str(), 0777) != 0 && errno != EEXIST) {
-    throw SystemError(fmt::format("making the folder '{}': mkdir", folder.string()), errno);
+    throw file_error("making the folder", folder, "mkdir", errno);
   }
   sync_folder(parent_of(folder));
 }
@@ -56,7 +57,7 @@ void make_folders(const std::filesystem::path& folder) {
   if (errno == ENOTDIR) {
     throw InvalidArgument(fmt::format("'{}': a part of this path is a file; give another", folder.string()));
   }
-  if (errno != ENOENT) throw SystemError(fmt::format("looking for the folder '{}': stat", folder.string()), errno);
+  if (errno != ENOENT) throw file_error("looking for the folder", folder, "stat", errno);
   make_folders(parent_of(folder));
   make_folder(folder);
 }
@@ -66,16 +67,14 @@ void sync_folder(const std::filesystem::path& folder) {
   const UniqueFd fd(uninterrupted([&] { return ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
   if (fd && uninterrupted([&] { return ::fsync(fd.get()); }) == 0) return;
   // EINVAL where the file system has no such call for folders.
-  if (!fd || errno != EINVAL) {
-    throw SystemError(fmt::format("writing to '{}': fsync of the folder", folder.string()), errno);
-  }
+  if (!fd || errno != EINVAL) throw file_error("writing to", folder, "fsync of the folder", errno);
 }
 
 bool remove_name(const std::filesystem::path& path) {
   observe({.kind = StorageOperation::Kind::remove, .path = path});
   if (std::remove(path.c_str()) == 0) return true;
   if (errno == ENOENT) return false;
-  throw SystemError(fmt::format("removing '{}'", path.string()), errno);
+  throw file_error("removing", path, "", errno);
 }
 
 }  // namespace lockstep::checkpoint

@@ -10,6 +10,7 @@
 #include "lockstep/base/error.h"
 #include "runtime/base/io.h"
 #include "runtime/base/unique_fd.h"
+#include "runtime/checkpoint/file_error.h"
 #include "runtime/checkpoint/strict_json.h"
 
 namespace lockstep::checkpoint {
@@ -31,7 +32,7 @@ fs::path choose(const fs::path& folder) {
     if (name.ends_with(kIndexEnd)) indexes.push_back(item->path());
     if (name.ends_with(kFileEnd)) files.push_back(item->path());
   }
-  if (error) throw SystemError(fmt::format("reading the folder '{}'", folder.string()), error.value());
+  if (error) throw file_error("reading the folder", folder, "", error.value());
   const auto& candidates = indexes.empty() ? files : indexes;
   if (candidates.size() == 1) return candidates.front();
   throw InvalidArgument(fmt::format("'{}' is a folder with {} indexes (*{}) and {} files (*{}); name the one to read",
@@ -43,11 +44,9 @@ std::string text_of_index(const fs::path& path) {
   if (!fd && (errno == ENOENT || errno == ENOTDIR)) {
     throw InvalidArgument(fmt::format("there is no file '{}'", path.string()));
   }
-  if (!fd) throw SystemError(fmt::format("reading '{}': open", path.string()), errno);
+  if (!fd) throw file_error("reading", path, "open", errno);
   std::string text;
-  if (!read_all(fd.get(), text, kMaxIndexBytes + 1)) {
-    throw SystemError(fmt::format("reading '{}': read", path.string()), errno);
-  }
+  if (!read_all(fd.get(), text, kMaxIndexBytes + 1)) throw file_error("reading", path, "read", errno);
   if (text.size() <= kMaxIndexBytes) return text;
   throw CorruptData(
       fmt::format("'{}' is no index of safetensors files: it has more than {} bytes", path.string(), kMaxIndexBytes));

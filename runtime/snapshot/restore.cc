@@ -16,6 +16,7 @@
 #include "lockstep/comm/values.h"
 #include "lockstep/ddp/on_rank0.h"
 #include "runtime/base/logging.h"
+#include "runtime/checkpoint/file_error.h"
 #include "runtime/checkpoint/snapshot/generations.h"
 #include "runtime/checkpoint/snapshot/series_lock.h"
 #include "runtime/checkpoint/tensor_files.h"
@@ -171,7 +172,9 @@ void BasicSnapshots::Impl::begin_generation(std::optional<std::int64_t> from_ste
 
 void BasicSnapshots::Impl::check_room() const {
   struct statvfs disk {};
-  if (::statvfs(folder.c_str(), &disk) != 0) throw SystemError(fmt::format("statvfs of '{}'", folder.string()), errno);
+  if (::statvfs(folder.c_str(), &disk) != 0) {
+    throw checkpoint::file_error("snapshots: looking for room in", folder, "statvfs", errno);
+  }
   const std::uint64_t free = static_cast<std::uint64_t>(disk.f_bavail) * disk.f_frsize;
   const std::uint64_t one = state_bytes();
   const auto mib = [](std::uint64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };

@@ -13,6 +13,7 @@
 #include "runtime/base/io.h"
 #include "runtime/base/logging.h"
 #include "runtime/checkpoint/atomic_file.h"
+#include "runtime/checkpoint/file_error.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -23,7 +24,7 @@ constexpr std::size_t kMostBytes = std::size_t{1} << 30;
 
 }  // namespace
 
-void fail_to_read(const std::string& operation, int error_number) {
+void fail_to_read(const fs::path& path, const char* call, int error_number) {
   switch (error_number) {
     case ENOENT:
     case ENOTDIR:
@@ -32,22 +33,22 @@ void fail_to_read(const std::string& operation, int error_number) {
     case EIO:
     case EUCLEAN:  // a file system whose own structures are damaged
     case EBADMSG:  // and whose checksums
-      throw CorruptData(fmt::format("{}: {}", operation, errno_text(error_number)));
-    default: throw SystemError(operation, error_number);
+      throw CorruptData(fmt::format("reading '{}': {}: {}", path.string(), call, errno_text(error_number)));
+    default: throw file_error("reading", path, call, error_number);
   }
 }
 
 UniqueFd open_to_read(const fs::path& path) {
   // O_NONBLOCK: a pipe by that name must not block.
   UniqueFd fd(uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); }));
-  if (!fd) fail_to_read(fmt::format("reading '{}': open", path.string()), errno);
+  if (!fd) fail_to_read(path, "open", errno);
   return fd;
 }
 
 std::string read_text(const fs::path& path) {
   const UniqueFd fd = open_to_read(path);
   std::string text;
-  if (!read_all(fd.get(), text, kMostBytes)) fail_to_read(fmt::format("reading '{}'", path.string()), errno);
+  if (!read_all(fd.get(), text, kMostBytes)) fail_to_read(path, "read", errno);
   return text;
 }
 
@@ -65,7 +66,7 @@ std::vector<std::string> names_in(const fs::path& folder) {
     names.push_back(entry->path().filename().string());
   }
   if (error && error != std::errc::no_such_file_or_directory) {
-    throw SystemError(fmt::format("listing '{}'", folder.string()), error.value());
+    throw file_error("listing", folder, "", error.value());
   }
   std::sort(names.begin(), names.end());
   return names;

@@ -20,8 +20,8 @@ UniqueFd open_to_read(const std::filesystem::path& path);
 std::string read_text(const std::filesystem::path& path);
 // Whole or not at all, durable once this returns.
 void write_text(const std::filesystem::path& path, std::string_view text);
-// Throws what `error_number` says of `operation`.
-[[noreturn]] void fail_to_read(const std::string& operation, int error_number);
+// Throws what `error_number` says of `call`, which was to read the path.
+[[noreturn]] void fail_to_read(const std::filesystem::path& path, const char* call, int error_number);
 // In order; none if the folder is not there.
 std::vector<std::string> names_in(const std::filesystem::path& folder);
 // "PREFIX123REST": takes prefix and number off the front of `name`.

@@ -13,6 +13,7 @@
 #include "lockstep/base/error.h"
 #include "runtime/base/printable.h"
 #include "runtime/base/process_token.h"
+#include "runtime/checkpoint/file_error.h"
 #include "runtime/checkpoint/snapshot/files.h"
 #include "runtime/checkpoint/snapshot/sealed_json.h"
 #include "runtime/checkpoint/storage.h"
@@ -85,7 +86,7 @@ bool record_generation(const fs::path& folder, const Generation& generation) {
                     "give this one another",
                     folder.string(), other.writer.empty() ? "another process" : other.writer));
   }
-  if (error != 0) throw SystemError(fmt::format("writing '{}': link", path.string()), error);
+  if (error != 0) throw file_error("writing", path, "link", error);
   return true;
 }
 

@@ -12,6 +12,7 @@
 #include "lockstep/base/error.h"
 #include "runtime/base/io.h"
 #include "runtime/base/logging.h"
+#include "runtime/checkpoint/file_error.h"
 #include "runtime/checkpoint/snapshot/files.h"
 #include "runtime/checkpoint/snapshot/series.h"
 #include "runtime/checkpoint/storage.h"
@@ -38,7 +39,7 @@ std::optional<RescueClaim> RescueClaim::take(const fs::path& folder, std::int64_
   UniqueFd fd = open_claim(path, O_CREAT | O_EXCL);
   const bool is_first = static_cast<bool>(fd);
   if (!fd && errno == EEXIST) fd = open_claim(path, O_CREAT);
-  if (!fd) throw SystemError(fmt::format("snapshots: making '{}'", path.string()), errno);
+  if (!fd) throw file_error("snapshots: making", path, "", errno);
   struct flock lock {};
   lock.l_type = F_WRLCK;
   lock.l_whence = SEEK_SET;

@@ -33,7 +33,7 @@ std::optional<std::uint64_t> size_of_file(const fs::path& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) == 0) return static_cast<std::uint64_t>(status.st_size);
   if (errno == ENOENT || errno == ENOTDIR) return std::nullopt;
-  fail_to_read(fmt::format("reading '{}': stat", path.string()), errno);
+  fail_to_read(path, "stat", errno);
 }
 
 void set(FoundSnapshot& snapshot, SnapshotState state, std::string why_not) {
@@ -151,7 +151,7 @@ void verify_snapshot(const FoundSnapshot& snapshot) {
     std::uint64_t bytes = 0;
     for (;;) {
       const ssize_t got = uninterrupted([&] { return ::read(fd.get(), block.data(), block.size()); });
-      if (got < 0) fail_to_read(fmt::format("reading '{}'", (snapshot.path / file.name).string()), errno);
+      if (got < 0) fail_to_read(snapshot.path / file.name, "read", errno);
       if (got == 0) break;
       hash.add(block.data(), static_cast<std::size_t>(got));
       bytes += static_cast<std::uint64_t>(got);

@@ -11,6 +11,7 @@
 #include "runtime/base/io.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/printable.h"
+#include "runtime/checkpoint/file_error.h"
 #include "runtime/checkpoint/snapshot/generations.h"
 #include "runtime/checkpoint/storage.h"
 
@@ -22,7 +23,7 @@ SeriesLock::SeriesLock(const fs::path& folder, const std::string& who) {
   make_folders(folder);
   const fs::path path = folder / "lock";
   fd_.reset(uninterrupted([&] { return ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666); }));
-  if (!fd_) throw SystemError(fmt::format("snapshots: opening '{}'", path.string()), errno);
+  if (!fd_) throw file_error("snapshots: opening", path, "", errno);
   struct flock lock {};
   lock.l_type = F_WRLCK;
   lock.l_whence = SEEK_SET;
@@ -41,7 +42,7 @@ SeriesLock::SeriesLock(const fs::path& folder, const std::string& who) {
   }
   const std::string text = fmt::format("{} since {}", who, utc_now());
   if (::ftruncate(fd_.get(), 0) != 0 || write_all(fd_.get(), text) != text.size()) {
-    throw SystemError(fmt::format("snapshots: writing '{}'", path.string()), errno);
+    throw file_error("snapshots: writing", path, "", errno);
   }
 }
 

@@ -86,7 +86,8 @@ class LOCKSTEP_API CorruptData : public Error {
 // A system call failed in a way the caller can't have caused: the message holds the call, its object and the reason.
 class LOCKSTEP_API SystemError : public Error {
  public:
-  SystemError(std::string_view operation, int error_number);
+  // "OPERATION: REASON", and behind that "; REMEDY" if there is one.
+  SystemError(std::string_view operation, int error_number, std::string_view remedy = {});
   // As errno had it.
   int error_number() const { return error_number_; }
 

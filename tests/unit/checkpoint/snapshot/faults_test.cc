@@ -102,10 +102,13 @@ TEST(SnapshotFaults, AFolderThatCanNotBeWrittenIsSaidBeforeAnythingElse) {
   fs::permissions(folder / "run", fs::perms(0555));
   expect_in_child([&] {
     become_a_user();
-    expect_text(error_of<SystemError>([&] { SeriesLock(folder / "run", "me"); }), {"run/lock", "Permission denied"});
-    expect_text(error_of<SystemError>([&] { SeriesLock(folder / "other", "me"); }), {"other", "Permission denied"});
+    constexpr const char* kRemedy = ", as which this process runs, the right to it, or name another folder";
+    expect_text(error_of<SystemError>([&] { SeriesLock(folder / "run", "me"); }),
+                {"snapshots: opening '", "run/lock'", "Permission denied", kRemedy});
+    expect_text(error_of<SystemError>([&] { SeriesLock(folder / "other", "me"); }),
+                {"making the folder '", "other'", "Permission denied", kRemedy});
     expect_text(error_of<SystemError>([&] { record_generation(folder / "run", {.number = 1}); }),
-                {"generation-000001.json", "Permission denied"});
+                {"writing '", "generation-000001.json", "Permission denied", kRemedy});
   });
   fs::permissions(folder / "run", fs::perms(0755));
 }
@@ -123,7 +126,7 @@ TEST(SnapshotFaults, ASnapshotThatMayNotBeReadIsNotCalledDamaged) {
       expect_text(error_of<SystemError>([&] {
                     for (const FoundSnapshot& found : list_snapshots(folder / "run")) verify_snapshot(found);
                   }),
-                  {"step-000000000001-g000001", "Permission denied"});
+                  {"step-000000000001-g000001", "Permission denied", "the right to it"});
     });
     fs::permissions(snapshot / name, before);
   }
@@ -152,7 +155,7 @@ TEST(SnapshotFaults, WithoutDescriptorsNothingIsLostOrCalledDamaged) {
       has_saved = true;
     } catch (const SystemError& error) {
       EXPECT_EQ(error.error_number(), EMFILE) << error.what();
-      expect_text(error.what(), {"Too many open files", "ulimit -n"});
+      expect_text(error.what(), {"Too many open files", "ulimit -n", "; raise the limit"});
     }
     ASSERT_LT(more, 20);
     ASSERT_EQ(newest_whole(folder / "run")->step, has_saved ? 2 : 1) << more;
