@@ -123,11 +123,12 @@ std::string snapshots_help() {
 
 DIR is the folder of a job, or a snapshot of it (run7/step-...), as are A and B. Only this host's disk is looked at. A
 snapshot is whole; unfinished: a crash, or it is being written now; fenced: a later start of the job has not gone on from
-it, and removes it; or damaged, and then restore() passes it over. docs/SNAPSHOTS.md has the format.
+it, and removes it; or damaged, and then restore() passes it over; or written by a later lockstep, and
+then restore() wants that one, unless a newer one is whole. docs/SNAPSHOTS.md has the format.
 
 EXIT CODES
-  0        none is damaged; diff: the two are equal
-  1        one is damaged; diff: they differ
+  0        none is damaged, or a later lockstep's; diff: the two are equal
+  1        one is; diff: they differ
   2        this command line is wrong, or the folder can't be read, or one of A and B is no whole snapshot)";
 }
 

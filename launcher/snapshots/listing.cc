@@ -25,6 +25,7 @@ const char* name_of(SnapshotState state) {
     case SnapshotState::unfinished: return "unfinished";
     case SnapshotState::fenced: return "fenced";
     case SnapshotState::damaged: return "damaged";
+    case SnapshotState::later: return "later";
   }
   return "?";
 }
@@ -55,20 +56,16 @@ Listing list_folder(const fs::path& folder, bool verify) {
   Listing listing{.folder = folder, .is_verified = verify, .snapshots = checkpoint::list_snapshots(folder)};
   listing.generations = checkpoint::list_generations(folder);
   if (listing.snapshots.empty() && fs::exists(folder / "manifest.json", error)) {
-    try {
-      listing.snapshots.push_back(checkpoint::open_snapshot(folder));
-    } catch (const CorruptData& damage) {
-      listing.snapshots.push_back({.path = folder, .state = SnapshotState::damaged, .why_not = damage.what()});
-    }
+    listing.snapshots.push_back(checkpoint::find_snapshot(folder));
   }
   if (verify) verify_all(listing.snapshots);
   return listing;
 }
 
-std::size_t count_damaged(const Listing& listing) {
-  return static_cast<std::size_t>(
-      std::count_if(listing.snapshots.begin(), listing.snapshots.end(),
-                    [](const FoundSnapshot& it) { return it.state == SnapshotState::damaged; }));
+bool has_unreadable(const Listing& listing) {
+  return std::any_of(listing.snapshots.begin(), listing.snapshots.end(), [](const FoundSnapshot& it) {
+    return it.state == SnapshotState::damaged || it.state == SnapshotState::later;
+  });
 }
 
 std::string as_text(const Listing& listing) {

@@ -20,7 +20,8 @@ struct Listing {
 
 // Of a job's folder, or of one snapshot. InvalidArgument if there is no such folder, SystemError.
 Listing list_folder(const std::filesystem::path& folder, bool verify);
-std::size_t count_damaged(const Listing& listing);
+// One is damaged, or a later lockstep has written it.
+bool has_unreadable(const Listing& listing);
 std::string as_text(const Listing& listing);
 std::string as_json(const Listing& listing);
 

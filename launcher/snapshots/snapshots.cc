@@ -23,7 +23,7 @@ void print(const std::string& text) {
 int list(const SnapshotsOptions& options) {
   const snapshots::Listing listing = snapshots::list_folder(options.folder, options.verify);
   print(options.json ? snapshots::as_json(listing) : printable_lines(snapshots::as_text(listing)));
-  return snapshots::count_damaged(listing) == 0 ? 0 : 1;
+  return snapshots::has_unreadable(listing) ? 1 : 0;
 }
 
 int compare(const SnapshotsOptions& options) {

@@ -6,8 +6,8 @@
 
 namespace lockstep::launcher {
 
-// Prints on stdout. Returns 0; 1 if a snapshot is damaged, or the two differ; 2 if it can't look, which it says. Main
-// thread.
+// Prints on stdout. Returns 0; 1 if a snapshot is damaged or of a later lockstep, or the two differ; 2 if it can't
+// look, which it says. Main thread.
 int snapshots_command(const SnapshotsOptions& options);
 
 }  // namespace lockstep::launcher

@@ -58,7 +58,9 @@ std::optional<RestoredSnapshot> BasicSnapshots::load_best_model() {
   self.require_begun("load_best_model");
   save("load_best_model()");  // the last step is lost otherwise
   std::vector<Impl::Offer> offers = self.gather_offers(kCall);
-  std::erase_if(offers, [](const Impl::Offer& offer) { return !offer.value || std::isnan(*offer.value); });
+  std::erase_if(offers, [](const Impl::Offer& offer) {
+    return !offer.value || std::isnan(*offer.value) || !offer.later.empty();
+  });
   // Stable: of equal values the earlier step's, and of one step the lowest rank's, come first.
   std::stable_sort(offers.begin(), offers.end(), [&](const Impl::Offer& a, const Impl::Offer& b) {
     const double left = self.options.higher_is_better ? -*a.value : *a.value;

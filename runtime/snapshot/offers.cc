@@ -19,20 +19,21 @@
 namespace lockstep {
 namespace {
 
-using checkpoint::FoundSnapshot, checkpoint::Generation, checkpoint::ManifestItem;
+using checkpoint::FoundSnapshot, checkpoint::Generation, checkpoint::ManifestItem, checkpoint::SnapshotState;
 
-constexpr std::size_t kOfferFields = 5;
+constexpr std::size_t kOfferFields = 6;
 constexpr std::size_t kGenerationFields = 2;
 
-// What this rank can read of the folder, or why it can't.
-std::vector<FoundSnapshot> readable(const std::filesystem::path& folder, int rank) {
+// What there is of the folder to go on from, for this lockstep or a later one; why not of the rest.
+std::vector<FoundSnapshot> offered(const std::filesystem::path& folder, int rank) {
   std::vector<FoundSnapshot> found;
   for (FoundSnapshot& snapshot : checkpoint::list_snapshots(folder)) {
-    if (snapshot.why_not.empty()) {
-      found.push_back(std::move(snapshot));
-    } else if (rank == 0) {
-      log_warn("snapshots: '{}' is passed over: {}", snapshot.path.string(), snapshot.why_not);
+    const bool is_later = snapshot.state == SnapshotState::later;
+    if (!snapshot.why_not.empty() && rank == 0) {
+      log_warn("snapshots: '{}' {}: {}", snapshot.path.string(), is_later ? "can't be read" : "is passed over",
+               snapshot.why_not);
     }
+    if (snapshot.why_not.empty() || is_later) found.push_back(std::move(snapshot));
   }
   return found;
 }
@@ -84,7 +85,7 @@ std::vector<BasicSnapshots::Impl::Offer> BasicSnapshots::Impl::gather_offers(std
   std::vector<Generation> known;
   std::string failure;
   try {
-    here = readable(folder, group->rank());
+    here = offered(folder, group->rank());
     known = checkpoint::list_generations(folder);
   } catch (const Error& error) {
     failure = error.what();
@@ -92,10 +93,11 @@ std::vector<BasicSnapshots::Impl::Offer> BasicSnapshots::Impl::gather_offers(std
   agree(*group, call, failure);
   std::vector<std::string> own;
   for (const FoundSnapshot& found : here) {
+    const bool is_read = found.manifest.has_value();
     own.insert(own.end(), {std::to_string(found.step), std::to_string(found.generation),
-                           std::to_string(hash64(checkpoint::to_text(*found.manifest))),
-                           found.manifest->value ? fmt::format("{}", *found.manifest->value) : "",
-                           std::filesystem::absolute(found.path).string()});
+                           std::to_string(is_read ? hash64(checkpoint::to_text(*found.manifest)) : 0),
+                           is_read && found.manifest->value ? fmt::format("{}", *found.manifest->value) : "",
+                           std::filesystem::absolute(found.path).string(), found.why_not});
   }
   const std::vector<Generation> generations = gather_generations(*group, known);
   std::vector<Offer> offers;
@@ -108,7 +110,8 @@ std::vector<BasicSnapshots::Impl::Offer> BasicSnapshots::Impl::gather_offers(std
                   .generation = std::stoll(texts[1]),
                   .manifest = std::stoull(texts[2]),
                   .value = texts[3].empty() ? std::nullopt : std::optional(std::stod(texts[3])),
-                  .path = texts[4]};
+                  .path = texts[4],
+                  .later = texts[5]};
       const auto later = std::find_if(generations.begin(), generations.end(), [&](const Generation& it) {
         return it.number > offer.generation && *it.from_step < offer.step;
       });
@@ -130,7 +133,12 @@ BasicSnapshots::Impl::Choice BasicSnapshots::Impl::choose(const std::vector<Offe
   std::string said;  // several ranks may offer one
   for (const Offer& offer : offers) {
     std::string why_not, failure;
-    if (offer.rank == group->rank()) {
+    if (offer.rank == group->rank() && !offer.later.empty()) {
+      // Who goes on from an older one fences it, and trains its steps again.
+      failure =
+          fmt::format("'{}' can't be read: {}; or move away what that one has written, to go on from what is older",
+                      offer.path, offer.later);
+    } else if (offer.rank == group->rank()) {
       try {
         checkpoint::verify_snapshot(checkpoint::open_snapshot(offer.path));
       } catch (const CorruptData& error) {
@@ -186,7 +194,7 @@ void BasicSnapshots::Impl::refuse_damaged(const std::vector<Offer>& damaged) con
     auto count = std::count_if(damaged.begin(), damaged.end(),
                                [this](const Offer& offer) { return offer.rank == group->rank(); });
     for (const FoundSnapshot& found : checkpoint::list_snapshots(folder)) {
-      if (found.state == checkpoint::SnapshotState::damaged) ++count;
+      if (found.state == SnapshotState::damaged) ++count;
     }
     if (count > 0) {
       own = fmt::format(

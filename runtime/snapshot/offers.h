@@ -15,7 +15,7 @@
 
 namespace lockstep {
 
-// A snapshot that a rank can read.
+// A snapshot that a rank has.
 struct BasicSnapshots::Impl::Offer {
   int rank = 0;
   std::int64_t step = 0;
@@ -23,6 +23,7 @@ struct BasicSnapshots::Impl::Offer {
   std::uint64_t manifest = 0;  // a hash of it
   std::optional<double> value = std::nullopt;
   std::string path = {};
+  std::string later = {};  // why only a later lockstep can read it; empty if the rank can
 
   bool is_newer_than(const Offer& other) const {
     // Of equal ones the lowest rank's; of one step by two generations, the later.

@@ -94,7 +94,8 @@ struct BasicSnapshots::Impl {
   struct Contents;
   // Newest first.
   std::vector<Offer> gather_offers(std::string_view call) const;
-  // The first that can be read to its end, by whoever offers it; and those before it.
+  // The first that can be read to its end, by whoever offers it; and those before it. Throws on every rank if one
+  // before it is a later lockstep's.
   Choice choose(const std::vector<Offer>& offers, std::string_view call) const;
   // Throws on every rank if a rank has `damaged` ones.
   void refuse_damaged(const std::vector<Offer>& damaged) const;

@@ -102,6 +102,23 @@ TEST(SnapshotsCommand, SaysWhyOneIsNotWhole) {
   EXPECT_THAT(others.out, AllOf(HasSubstr("unfinished: "), HasSubstr("fenced: generation 2 (rank 0 (host m, pid 2))")));
 }
 
+TEST(SnapshotsCommand, SaysWhatOnlyALaterLockstepReads) {
+  const TemporaryFolder folder;
+  const fs::path newest = two_steps(folder);
+  rewrite_as_later(newest / "manifest.json", "lockstep snapshot");
+  for (const std::string& what : {folder.string(), newest.string()}) {
+    const Result lines = snapshots({"--verify", what});
+    EXPECT_EQ(lines.exit_code, 1) << lines.err;
+    EXPECT_THAT(lines.out,
+                HasSubstr("later: the manifest was written by a later lockstep (format 2; this one reads up to "
+                          "1): update lockstep"));
+  }
+  EXPECT_EQ(json_of(snapshots({"--json", folder.string()}))["snapshots"][0]["state"], "later");
+  const Result other = snapshots({"diff", newest.string(), newest.string()});
+  EXPECT_EQ(other.exit_code, 2);
+  EXPECT_THAT(other.err, HasSubstr("update lockstep"));
+}
+
 TEST(SnapshotsCommand, SaysWhatItCanNotLookAt) {
   const TemporaryFolder folder;
   folder.write("file", "text");

@@ -6,7 +6,9 @@
 #include <fstream>
 
 #include "tests/multirank/snapshot_program.h"
+#include "tests/support/error_of.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/unit/checkpoint/snapshot/job.h"
 
 namespace lockstep::testing {
 namespace {
@@ -107,6 +109,53 @@ TEST(SnapshotsOfSeveralDisks, WhatASurvivorHasSavedGoesOnceANewerOneIsThere) {
   EXPECT_EQ(last.restored, 8);
   EXPECT_THAT(snapshots_in(disks[1]), IsEmpty());
   EXPECT_EQ(last.weights, saved.undisturbed.weights);
+}
+
+// Whoever has it: a rank that goes on from an older one would have the job do the later lockstep's steps again.
+TEST(SnapshotsOfSeveralDisks, TheNewestOfALaterLockstepIsNotPassedOver) {
+  const Saved saved(2);
+  for (int holder = 0; holder < 2; ++holder) {
+    const TemporaryFolder folder;
+    const std::vector<fs::path> disks{folder / "0", folder / "1"};
+    const auto at = [&](int rank) { return disks[static_cast<std::size_t>(rank % 2)]; };
+    saved.give(at(holder), kStep8);
+    checkpoint::rewrite_as_later(at(holder) / kStep8 / "manifest.json", "lockstep snapshot");
+    saved.give(at(holder + 1), kStep4);
+    run_ranks(2, [&](const Group& group) {
+      Program it(group, at(group->rank()), {});
+      expect_text(error_of([&] { it.snapshots.restore(); }),
+                  {"Snapshots::restore: on rank " + std::to_string(holder), kStep8, "format 2; this one reads up to 1",
+                   "update lockstep", "to go on from what is older"});
+    });
+    EXPECT_FALSE(fs::exists(disks[0] / "generation-000002.json")) << "nothing was begun";
+    // As it says.
+    fs::rename(at(holder) / kStep8, folder / "away");
+    EXPECT_EQ(run_on(disks, kSteps).restored, 4);
+  }
+}
+
+TEST(SnapshotsOfSeveralDisks, AnOlderOneOfALaterLockstepIsInNobodysWayAndStays) {
+  const Saved saved(2);
+  const TemporaryFolder folder;
+  saved.give(folder / "run", kStep4);
+  saved.give(folder / "run", kStep8);
+  checkpoint::rewrite_as_later(folder / "run" / kStep4 / "manifest.json", "lockstep snapshot");
+  const Outcome last = run(2, folder / "run", kSteps, {.every = 1, .keep = 1});
+  EXPECT_EQ(last.restored, 8);
+  EXPECT_EQ(last.weights, saved.undisturbed.weights);
+  EXPECT_THAT(snapshots_in(folder / "run"), ElementsAre(kStep4, "step-000000000014-g000002"));
+}
+
+TEST(SnapshotsOfSeveralDisks, ARecordOfALaterLockstepIsAStartThatIsNotPassedOver) {
+  const Saved saved(2);
+  const TemporaryFolder folder;
+  saved.give(folder / "0", kStep8);
+  checkpoint::record_generation(folder / "0", {.number = 2, .from_step = 8, .writer = "rank 0", .time = "now"});
+  checkpoint::rewrite_as_later(folder / "0" / "generation-000002.json", "lockstep generation");
+  run_ranks(2, [&](const Group& group) {
+    Program it(group, folder / std::to_string(group->rank()), {});
+    expect_text(error_of([&] { it.snapshots.restore(); }), {"generation-000002.json", "update lockstep"});
+  });
 }
 
 TEST(SnapshotsOfSeveralDisks, NothingIsMadeOnDisksThatHaveNone) {

@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr SealedFormat kGenerationFormat{.name = "lockstep generation", .version = 1, .most_depth = 1};
+constexpr SealedFormat kGenerationFormat{.name = "lockstep generation", .version = 1};
 constexpr std::string_view kPrefix = "generation-";
 constexpr std::string_view kSuffix = ".json";
 constexpr std::string_view kClaim = ".json.claim.";
@@ -40,6 +40,9 @@ Generation read_generation(const fs::path& path, std::int64_t number) {
     if (json.contains("from_step")) generation.from_step = json.at("from_step").get<std::int64_t>();
     if (generation.number != number) throw CorruptData(fmt::format("it is that of generation {}", generation.number));
     return generation;
+  } catch (const LaterFormat& error) {
+    return {
+        .number = number, .why_not = fmt::format("'{}': {}", path.string(), error.what()), .is_of_later_format = true};
   } catch (const CorruptData& error) {
     return {.number = number, .why_not = fmt::format("'{}': {}", path.string(), error.what())};
   } catch (const nlohmann::json::exception& error) {

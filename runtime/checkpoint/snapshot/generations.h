@@ -23,7 +23,8 @@ struct Generation {
   std::optional<std::int64_t> from_step = std::nullopt;  // nothing: a fresh start
   std::string writer = {};                               // "rank 0 (host node7, pid 4711)"
   std::string time = {};
-  std::string why_not = {};  // why its record can't be read; then nothing but its number is known
+  std::string why_not = {};         // why its record can't be read; then nothing but its number is known
+  bool is_of_later_format = false;  // and that is because a later lockstep has written it
 };
 
 // A writer as a record has it: printable, and not too long.

@@ -21,8 +21,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int kMostDepth = 7;  // manifest, items, item, values of all ranks, of one, a list, a number that is none
-constexpr SealedFormat kManifestFormat{.name = "lockstep snapshot", .version = 1, .most_depth = kMostDepth};
+constexpr SealedFormat kManifestFormat{.name = "lockstep snapshot", .version = 1};
+constexpr int kDepthOfValues = 3;  // values, a list, a number that is none
 constexpr std::array<const char*, 2> kItemKinds{"replicated", "per_rank"};
 constexpr std::array<const char*, 3> kAtAnotherSize{"refuse", "sum", "drop"};
 // JSON has no such numbers.
@@ -103,10 +103,7 @@ std::size_t choice_at(const Json& json, const char* name, const std::string& whe
   for (std::size_t i = 0; i < names.size(); ++i) {
     if (text == names[i]) return i;
   }
-  throw CorruptData(
-      fmt::format("{}: '{}' is '{}', which this version of lockstep does not know; read it with the "
-                  "version that wrote it, or a later one",
-                  where, name, printable(text)));
+  throw LaterFormat(where, fmt::format("its '{}' is '{}', which this one does not know", name, printable(text)));
 }
 
 std::optional<double> number_of(const Json& json) {
@@ -258,7 +255,7 @@ std::string to_text(const Manifest& manifest) {
 std::string to_text(const SnapshotValues& values) { return dump_json(json_of(values)); }
 
 SnapshotValues values_from_text(std::string_view text) {
-  return values_of(parse_json(text, "a rank's values", kMostDepth), "a rank's values");
+  return values_of(parse_json(text, "a rank's values", kDepthOfValues), "a rank's values");
 }
 
 Manifest manifest_from_text(std::string_view text) {

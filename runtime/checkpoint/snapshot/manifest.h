@@ -55,7 +55,8 @@ std::string to_text(const Manifest& manifest);
 std::string to_text(const SnapshotValues& values);
 SnapshotValues values_from_text(std::string_view text);
 // Throws CorruptData with the reason: no JSON, another checksum than it says, a member that is missing or of another
-// kind; and where it is of a later version of the format.
+// kind. LaterFormat (sealed_json.h) where it is of a later version, or has an item of a kind that this one doesn't
+// know.
 Manifest manifest_from_text(std::string_view text);
 
 }  // namespace lockstep::checkpoint

@@ -72,7 +72,7 @@ void clean(const fs::path& folder, const Retention& retention) {
   std::exception_ptr failure;
   for (const FoundSnapshot& snapshot : snapshots) {
     const bool is_whole = snapshot.state == SnapshotState::whole;
-    const bool is_kept = snapshot.state == SnapshotState::damaged ||
+    const bool is_kept = snapshot.state == SnapshotState::damaged || snapshot.state == SnapshotState::later ||
                          (is_whole && (whole++ < retention.keep ||
                                        (retention.keep_every > 0 && snapshot.step % retention.keep_every == 0) ||
                                        (has_value(snapshot) && best.contains(valued(snapshot, retention)))));

@@ -16,10 +16,15 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr const char* kChecksum = "xxh3";
+// Later versions may nest deeper than this one's manifest.
+constexpr int kMostDepth = 32;
 
 std::string in_file(const Json& json) { return dump_json(json, 1) + "\n"; }
 
 }  // namespace
+
+LaterFormat::LaterFormat(std::string_view what, std::string_view how)
+    : Error(fmt::format("{} was written by a later lockstep ({}): update lockstep", what, how)) {}
 
 std::string dump_json(const Json& json, int indent) {
   try {
@@ -39,15 +44,9 @@ std::string seal(Json json, const SealedFormat& format) {
 }
 
 Json unseal(std::string_view text, const SealedFormat& format, std::string_view what) {
-  Json json = parse_json(text, what, format.most_depth);
+  Json json = parse_json(text, what, kMostDepth);
   if (!json.is_object() || json.value("format", Json()) != format.name) {
     throw CorruptData(fmt::format("{} is no {}: its 'format' is another", what, format.name));
-  }
-  if (const Json version = json.value("version", Json()); version != format.version) {
-    throw CorruptData(
-        fmt::format("{} is of version {} of the format, and this lockstep reads {}; read it with the "
-                    "version that wrote it, or a later one",
-                    what, printable(version.dump(), kMostShown), format.version));
   }
   const Json says = json.value(kChecksum, Json());
   json.erase(kChecksum);
@@ -59,6 +58,13 @@ Json unseal(std::string_view text, const SealedFormat& format, std::string_view 
   // A flipped bit may leave the same JSON: 1e5 and 1E5, a space and none.
   json[kChecksum] = has;
   if (in_file(json) != text) throw CorruptData(fmt::format("{} was changed since it was written", what));
+  if (const Json version = json.value("version", Json()); version != format.version) {
+    const std::string shown = printable(version.dump(), kMostShown);
+    if (version.is_number_unsigned() && version > format.version) {
+      throw LaterFormat(what, fmt::format("format {}; this one reads up to {}", shown, format.version));
+    }
+    throw CorruptData(fmt::format("{} is of version {} of the format, which no lockstep has written", what, shown));
+  }
   for (const char* added : {"format", "version", kChecksum}) json.erase(added);
   return json;
 }

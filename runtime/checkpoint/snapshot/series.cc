@@ -55,6 +55,8 @@ void read_manifest(FoundSnapshot& snapshot) {
         throw CorruptData(fmt::format("{} has {} bytes, and the manifest says {}", file.name, *bytes, file.bytes));
       }
     }
+  } catch (const LaterFormat& error) {
+    set(snapshot, SnapshotState::later, error.what());
   } catch (const CorruptData& error) {
     set(snapshot, SnapshotState::damaged, error.what());
   }
@@ -66,8 +68,9 @@ void apply_fences(FoundSnapshot& snapshot, const std::vector<Generation>& genera
   for (const Generation& later : generations) {
     if (later.number <= snapshot.generation) continue;
     if (!later.why_not.empty()) {
-      return set(snapshot, SnapshotState::damaged,
-                 fmt::format("whether generation {} went on from it is lost: {}", later.number, later.why_not));
+      return set(snapshot, later.is_of_later_format ? SnapshotState::later : SnapshotState::damaged,
+                 fmt::format("whether generation {} went on from it {}: {}", later.number,
+                             later.is_of_later_format ? "can't be read" : "is lost", later.why_not));
     }
     if (later.from_step && *later.from_step >= snapshot.step) continue;
     return set(snapshot, SnapshotState::fenced,
@@ -128,17 +131,28 @@ std::vector<FoundSnapshot> list_snapshots(const fs::path& folder) {
   return found;
 }
 
-FoundSnapshot open_snapshot(const fs::path& path) {
+FoundSnapshot find_snapshot(const fs::path& path) {
   FoundSnapshot snapshot{.path = path};
   read_manifest(snapshot);
-  if (snapshot.state == SnapshotState::unfinished) {
-    throw InvalidArgument(fmt::format("'{}' is no snapshot: there is no manifest.json in it", path.string()));
+  if (snapshot.manifest) {
+    snapshot.step = snapshot.manifest->step;
+    snapshot.generation = snapshot.manifest->generation;
   }
-  if (snapshot.state == SnapshotState::damaged) {
-    throw CorruptData(fmt::format("the snapshot '{}' is damaged: {}", path.string(), snapshot.why_not));
+  return snapshot;
+}
+
+FoundSnapshot open_snapshot(const fs::path& path) {
+  FoundSnapshot snapshot = find_snapshot(path);
+  switch (snapshot.state) {
+    case SnapshotState::whole:
+    case SnapshotState::fenced: break;  // by records, which are its folder's
+    case SnapshotState::unfinished:
+      throw InvalidArgument(fmt::format("'{}' is no snapshot: there is no manifest.json in it", path.string()));
+    case SnapshotState::damaged:
+      throw CorruptData(fmt::format("the snapshot '{}' is damaged: {}", path.string(), snapshot.why_not));
+    case SnapshotState::later:
+      throw InvalidArgument(fmt::format("the snapshot '{}' can't be read: {}", path.string(), snapshot.why_not));
   }
-  snapshot.step = snapshot.manifest->step;
-  snapshot.generation = snapshot.manifest->generation;
   return snapshot;
 }
 

@@ -27,7 +27,8 @@ enum class SnapshotState : std::uint8_t {
   whole,       // as far as was looked
   unfinished,  // without a manifest: a crash, or somebody writes it now
   fenced,      // a later generation has not gone on from it
-  damaged,     // bytes are lost or changed, or it is of a format that this version does not know
+  damaged,     // bytes are lost or changed
+  later,       // written by a later lockstep, or whether the job went on from it only a later one can tell
 };
 
 struct FoundSnapshot {
@@ -43,10 +44,12 @@ struct FoundSnapshot {
 // Newest first. Reads manifests and looks for files and their sizes; verify_snapshot() reads all. Empty if there is no
 // such folder. SystemError: what this process can't look at is not said to be damaged.
 std::vector<FoundSnapshot> list_snapshots(const std::filesystem::path& folder);
-// Reads every byte. CorruptData with the file and what is wrong with it.
+// Of one that is whole reads every byte. CorruptData with the file and what is wrong with it.
 void verify_snapshot(const FoundSnapshot& snapshot);
-// That of a folder which is one itself, wherever it lies and whatever its name is. InvalidArgument if there is no
-// manifest in it, CorruptData.
+// That of a folder which is one itself, wherever it lies and whatever its name is. No record fences it.
+FoundSnapshot find_snapshot(const std::filesystem::path& path);
+// The same of one that is whole. InvalidArgument if there is no manifest in it or a later lockstep has written it,
+// CorruptData.
 FoundSnapshot open_snapshot(const std::filesystem::path& path);
 
 // The largest number of a generation of which the folder knows, by records and by snapshots; 0: none.

@@ -11,8 +11,10 @@
 #include <string>
 #include <vector>
 
+#include "runtime/checkpoint/snapshot/files.h"
 #include "runtime/checkpoint/snapshot/generations.h"
 #include "runtime/checkpoint/snapshot/retention.h"
+#include "runtime/checkpoint/snapshot/sealed_json.h"
 #include "runtime/checkpoint/snapshot/series.h"
 #include "runtime/checkpoint/snapshot/series_lock.h"
 
@@ -53,6 +55,11 @@ inline std::optional<FoundSnapshot> newest_whole(const std::filesystem::path& fo
     if (snapshot.state == SnapshotState::whole) return std::move(snapshot);
   }
   return std::nullopt;
+}
+
+// As a later lockstep would write the file, a manifest or a record: in a version of the format that nobody knows yet.
+inline void rewrite_as_later(const std::filesystem::path& path, const char* format) {
+  write_text(path, seal(unseal(read_text(path), {.name = format}, "it"), {.name = format, .version = 2}));
 }
 
 // One start: it goes on from the newest.

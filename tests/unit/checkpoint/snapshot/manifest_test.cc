@@ -23,7 +23,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using Json = nlohmann::json;
 
-constexpr SealedFormat kFormat{.name = "lockstep snapshot", .version = 1, .most_depth = 7};
+constexpr SealedFormat kFormat{.name = "lockstep snapshot", .version = 1};
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN(), kInfinity = std::numeric_limits<double>::infinity();
 constexpr auto kLargest = std::numeric_limits<std::uint64_t>::max();
 constexpr auto kLeast = std::numeric_limits<std::int64_t>::min();
@@ -111,6 +111,14 @@ std::string refusal_of(const std::function<void(Json&)>& change) {
   return refusal(seal(std::move(json), kFormat));
 }
 
+// The same of what a later lockstep may write.
+std::string later_of(const std::function<void(Json&)>& change) {
+  Json json = unseal(to_text(sample()), kFormat, "it");
+  change(json);
+  const std::string text = seal(std::move(json), kFormat);
+  return error_of<LaterFormat>([&] { manifest_from_text(text); });
+}
+
 TEST(Manifest, IsReadAsItWasWritten) {
   const std::string text = to_text(sample());
   const Manifest read = manifest_from_text(text);
@@ -165,8 +173,7 @@ TEST(Manifest, ThatIsNoneIsRefusedWithItsReason) {
     EXPECT_NE(refusal(text), "") << text;
   }
   expect_text(refusal(seal({{"step", 1}}, {.name = "lockstep generation", .version = 1})), {"'format'"});
-  expect_text(refusal(seal({{"step", 1}}, {.name = "lockstep snapshot", .version = 2})),
-              {"version 2", "this lockstep reads 1", "or a later one"});
+  expect_text(refusal(seal({{"step", 1}}, {.name = "lockstep snapshot", .version = 0})), {"version 0", "no lockstep"});
   std::string deep;
   for (int i = 0; i < 100000; ++i) deep += R"({"a":)";
   expect_text(refusal(deep), {"nested too deeply"});
@@ -227,10 +234,30 @@ TEST(Manifest, NamesEachThingOnceAndWhatIsThere) {
 }
 
 TEST(Manifest, OfALaterKindIsRefusedByName) {
-  expect_text(refusal_of([](Json& json) { json["items"][1]["kind"] = "sharded"; }),
-              {"items[1]", "'kind' is 'sharded'", "does not know", "a later one"});
-  expect_text(refusal_of([](Json& json) { json["items"][2]["at_another_size"] = "split"; }),
+  expect_text(later_of([](Json& json) { json["items"][1]["kind"] = "sharded"; }),
+              {"items[1]", "'kind' is 'sharded'", "does not know", "update lockstep"});
+  expect_text(later_of([](Json& json) { json["items"][2]["at_another_size"] = "split"; }),
               {"items[2]", "'at_another_size' is 'split'"});
+}
+
+// Whatever else it has, and however deep.
+TEST(Manifest, OfALaterVersionIsNoDamage) {
+  Json deep = 1;
+  for (int level = 0; level < 20; ++level) deep = Json{{"deeper", deep}};
+  for (const std::uint64_t version : {std::uint64_t{2}, std::uint64_t{17}, kLargest}) {
+    const std::string text = seal({{"new", deep}}, {.name = "lockstep snapshot", .version = version});
+    expect_text(error_of<LaterFormat>([&] { manifest_from_text(text); }),
+                {"the manifest was written by a later lockstep (format " + std::to_string(version),
+                 "this one reads up to 1): update lockstep"});
+  }
+  // Of a later version, or of this one with a flipped bit: what is not sealed is damaged.
+  std::string text = seal({{"step", 1}}, {.name = "lockstep snapshot", .version = 3});
+  for (std::size_t bit = 0; bit < 8 * text.size(); bit += kNextBit) {
+    text[bit / 8] = static_cast<char>(static_cast<unsigned char>(text[bit / 8]) ^ (1u << (bit % 8)));
+    EXPECT_THROW(manifest_from_text(text), CorruptData) << bit;
+    text[bit / 8] = static_cast<char>(static_cast<unsigned char>(text[bit / 8]) ^ (1u << (bit % 8)));
+  }
+  EXPECT_THROW(manifest_from_text(text), LaterFormat);
 }
 
 TEST(Manifest, ValuesOfNoKindAreRefused) {

@@ -156,6 +156,41 @@ TEST(Series, ADamagedRecordFencesNothingAndRemovesNothing) {
   EXPECT_THAT(whole_steps(folder), ElementsAre(8, 4));
 }
 
+TEST(Series, WhatALaterLockstepHasWrittenIsNotDamagedAndStays) {
+  const TemporaryFolder folder;
+  record(folder, 1, std::nullopt);
+  for (const std::int64_t step : {1, 2, 3}) save_step(folder, step, 1);
+  const fs::path later = folder / "step-000000000002-g000001";
+  rewrite_as_later(later / "manifest.json", "lockstep snapshot");
+  EXPECT_THAT(steps_of(folder, SnapshotState::later), ElementsAre(2));
+  expect_text(list_snapshots(folder)[1].why_not,
+              {"was written by a later lockstep (format 2; this one reads up to 1)"});
+  expect_text(error_of([&] { open_snapshot(later); }), {later.string(), "can't be read", "update lockstep"});
+  clean(folder, {.keep = 1});
+  EXPECT_THAT(whole_steps(folder), ElementsAre(3));
+  EXPECT_THAT(steps_of(folder, SnapshotState::later), ElementsAre(2));
+  record(folder, 2, std::nullopt);  // fences all
+  clean(folder, {.keep = 1});
+  clean_rescues(folder, 3, std::nullopt);
+  EXPECT_TRUE(fs::exists(later / "model.safetensors"));
+}
+
+TEST(Series, ARecordOfALaterLockstepFencesNothingThatItCouldHaveGoneOnFrom) {
+  const TemporaryFolder folder;
+  record(folder, 1, std::nullopt);
+  save_step(folder, 4, 1);
+  record(folder, 2, 4);
+  save_step(folder, 8, 2);
+  rewrite_as_later(folder / "generation-000002.json", "lockstep generation");
+  EXPECT_THAT(whole_steps(folder), ElementsAre(8));
+  EXPECT_THAT(steps_of(folder, SnapshotState::later), ElementsAre(4));
+  expect_text(list_snapshots(folder)[1].why_not,
+              {"whether generation 2 went on from it can't be read", "generation-000002.json", "update lockstep"});
+  clean(folder, {.keep = 1});
+  EXPECT_EQ(list_snapshots(folder).size(), 2u);
+  EXPECT_EQ(list_generations(folder).size(), 2u) << "what it fences is not known";
+}
+
 TEST(Series, TheNextGenerationIsBeyondThatOfACopiedSnapshot) {
   const TemporaryFolder from, to;
   record(from, 5, std::nullopt);
