@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/base/logging.h"
 
-#include <spdlog/sinks/stdout_sinks.h>
+#include <pthread.h>
+#include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
 
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <utility>
 
 #include "lockstep/base/environment.h"
+#include "lockstep/base/error.h"
 #include "lockstep/base/mutex.h"
+#include "runtime/base/line_output.h"
 #include "runtime/base/printable.h"
 
 namespace lockstep {
@@ -44,10 +48,35 @@ std::string pattern(const std::string& label) {
   return label.empty() ? "[lockstep] %^%l%$: %v" : "[lockstep " + escaped + "] %^%l%$: %v";
 }
 
+class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  // Around fork(2): a thread that the child lacks may be writing a line.
+  void lock() { mutex_.lock(); }
+  void unlock() { mutex_.unlock(); }
+
+ private:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    spdlog::memory_buf_t line;
+    formatter_->format(message, line);
+    stderr_output().write({line.data(), line.size()});
+  }
+  void flush_() override {}
+};
+
+// It outlasts the logger.
+std::shared_ptr<StderrSink> make_sink() {
+  static StderrSink* sink = nullptr;
+  stderr_output();  // fork(2) locks it behind the sink, as a line does
+  const auto created = std::make_shared<StderrSink>();
+  sink = created.get();
+  const int failed = ::pthread_atfork([] { sink->lock(); }, [] { sink->unlock(); }, [] { sink->unlock(); });
+  if (failed != 0) throw SystemError("pthread_atfork", failed);
+  return created;
+}
+
 spdlog::logger* make_logger() {
-  auto* created = new spdlog::logger("lockstep", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  auto* created = new spdlog::logger("lockstep", make_sink());
   created->set_pattern(pattern(""));
-  created->flush_on(spdlog::level::trace);
   const auto wanted = Environment::of_process().get("LOCKSTEP_LOG_LEVEL");
   const auto level = wanted ? parse_level(*wanted) : LogLevel::info;
   created->set_level(to_spdlog(level.value_or(LogLevel::info)));
@@ -96,7 +125,10 @@ void log_line(LogLevel level, std::string_view raw) noexcept {
   }
 }
 
-void set_log_label(const std::string& label) { logger().set_pattern(pattern(label)); }
+void set_log_label(const std::string& label) {
+  logger().set_pattern(pattern(label));
+  stderr_output().set_label(label);
+}
 
 void set_log_level(LogLevel level) { logger().set_level(to_spdlog(level)); }
 

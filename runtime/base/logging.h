@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The library's log: spdlog underneath, on stderr, one line per event.
+// The library's log: spdlog underneath, on stderr, one line per event. A stderr that nobody reads holds up no line
+// (line_output.h).
 //
 // LOCKSTEP_LOG_LEVEL chooses trace, debug, info (default), warn, error or off; another value is
 // reported once and counts as info. Any thread may log. Set a label once the

@@ -18,6 +18,7 @@
 #include "runtime/base/parse_timeout.h"
 #include "runtime/base/signal_name.h"
 #include "runtime/base/signal_stack.h"
+#include "runtime/base/write_at_once.h"
 
 namespace lockstep {
 namespace {
@@ -72,8 +73,9 @@ class Line {
     return *this << std::string_view(digits.data() + at, digits.size() - at);
   }
   void write() const noexcept {
-    // A line that stderr does not take is lost: nothing can be told of it here.
-    [[maybe_unused]] const auto written = ::write(STDERR_FILENO, bytes_.data(), size_);
+    // A line that stderr does not take is lost: nothing can be told of it here, and the process is to end.
+    constexpr int kPatience = 200;  // ms
+    write_within(STDERR_FILENO, std::string_view(bytes_.data(), size_), kPatience);
   }
 
  private:

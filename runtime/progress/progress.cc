@@ -4,15 +4,16 @@
 #include <unistd.h>
 
 #include "lockstep/base/owner_process.h"
-#include "runtime/base/io.h"
+#include "runtime/base/line_output.h"
 #include "runtime/base/unwind_guard.h"
 #include "runtime/progress/progress_line.h"
 
 namespace lockstep {
 namespace {
 
-// One write per redraw, so that it can't mix with other ranks' lines. A terminal that is gone must not end training.
-void write_stderr(std::string_view text) { write_all(STDERR_FILENO, text); }
+// One write per redraw, so that it can't mix with other ranks' lines. A terminal that is gone or paused must not hold
+// up training.
+void write_stderr(std::string_view text) { stderr_output().write(text); }
 
 }  // namespace
 

@@ -17,9 +17,10 @@
 #include "lockstep/base/error.h"
 #include "runtime/base/at_fatal_error.h"
 #include "runtime/base/exit_code.h"
-#include "runtime/base/io.h"
+#include "runtime/base/line_output.h"
 #include "runtime/base/printable.h"
 #include "runtime/base/resource_limit.h"
+#include "runtime/base/write_at_once.h"
 
 namespace lockstep {
 namespace {
@@ -42,8 +43,9 @@ bool is_consequence(const Error& error, int rank) {
       rank < 0 ? fmt::format("[lockstep] fatal: {}", text) : fmt::format("[lockstep rank {}] fatal: {}", rank, text);
   std::replace(line.begin(), line.end(), '\n', ' ');
   line += '\n';
-  write_all(STDERR_FILENO, line);  // if stderr is closed, the exit code has to say it
+  stderr_output().write(line);  // if stderr is closed, the exit code has to say it
   run_at_fatal_error();
+  flush_stderr();
   ::_exit(exit_code);
 }
 
@@ -57,7 +59,8 @@ bool is_consequence(const Error& error, int rank) {
                     limit.empty() ? "" : ": ", limit),
         1);
   } catch (const std::bad_alloc&) {
-    write_all(STDERR_FILENO, "[lockstep] fatal: out of memory: an allocation failed (std::bad_alloc)\n");
+    constexpr int kPatience = 1000;
+    write_within(STDERR_FILENO, "[lockstep] fatal: out of memory: an allocation failed (std::bad_alloc)\n", kPatience);
     ::_exit(1);
   }
 }
@@ -87,6 +90,7 @@ void report_if_torchs(std::string_view text) {
     }
   }
   run_at_fatal_error();
+  flush_stderr();
   if (const std::terminate_handler handler = previous.load()) handler();
   std::abort();
 }

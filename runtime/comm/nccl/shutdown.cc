@@ -9,6 +9,7 @@
 
 #include "lockstep/base/error.h"
 #include "runtime/base/exit_code.h"
+#include "runtime/base/line_output.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/quiet_thread.h"
 #include "runtime/comm/nccl/compute_ahead.h"
@@ -150,6 +151,7 @@ void NcclShutdown::end_the_process(const char* what) {
   if (core_.options.watchdog) {
     log_error("nccl: the process ends with exit code {}; LOCKSTEP_FAILURE_WATCHDOG=off lets it go on",
               kExitAbortBlocked);
+    flush_stderr();
     ::_exit(kExitAbortBlocked);
   }
   log_error("nccl: the process goes on, with a device that may never come free (LOCKSTEP_FAILURE_WATCHDOG=off)");

@@ -17,4 +17,5 @@
 #define EXCLUDES(...) LOCKSTEP_ATTRIBUTE(locks_excluded(__VA_ARGS__))
 #define ACQUIRE(...) LOCKSTEP_ATTRIBUTE(acquire_capability(__VA_ARGS__))
 #define RELEASE(...) LOCKSTEP_ATTRIBUTE(release_capability(__VA_ARGS__))
+#define NO_THREAD_SAFETY_ANALYSIS LOCKSTEP_ATTRIBUTE(no_thread_safety_analysis)
 #define TRY_ACQUIRE(...) LOCKSTEP_ATTRIBUTE(try_acquire_capability(__VA_ARGS__))

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// Lines to a descriptor, without a wait: what it does not take at once is kept, in order, and a thread writes it when
+// somebody reads again. So a log line holds up no step, no stop and no rescue.
+//
+// In normal operation each line is written by its caller, whole, before write() returns. Where `most_kept` bytes are
+// kept lines are lost, and where they were a line says how many.
+//
+// Threads: any. Fork: a child has nothing of what its parent keeps.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include "lockstep/base/deadline.h"
+#include "lockstep/base/mutex.h"
+#include "runtime/base/event_fd.h"
+#include "runtime/base/internal_api.h"
+
+namespace lockstep {
+
+class LineOutput {
+ public:
+  static constexpr std::size_t kMostKept = std::size_t{1} << 20;
+
+  explicit LineOutput(int fd, std::size_t most_kept = kMostKept) : fd_(fd), most_kept_(most_kept) {}
+  // What is kept is lost.
+  ~LineOutput();
+  LineOutput(const LineOutput&) = delete;
+  LineOutput& operator=(const LineOutput&) = delete;
+
+  // What stands behind "[lockstep " in the line of lost ones.
+  void set_label(const std::string& label);
+  // Lines, each with its newline. Without one at its end it is a redraw of a bar, which the next one replaces: that is
+  // left out where it can't be written at once.
+  void write(std::string_view lines) noexcept;
+  // Until what is kept is written. False if some of it is left at the deadline, or lost.
+  bool flush(const Deadline& deadline) noexcept;
+  // Ends the thread, for good: what is kept from then on is for flush() and for the next write().
+  void end_thread() noexcept;
+
+  // Around fork(2), from pthread_atfork(3).
+  void before_fork() NO_THREAD_SAFETY_ANALYSIS;
+  void after_fork_in_parent() NO_THREAD_SAFETY_ANALYSIS;
+  void after_fork_in_child() NO_THREAD_SAFETY_ANALYSIS;
+
+ private:
+  void keep(std::string_view lines) REQUIRES(mutex_);
+  std::string line_of_lost() const REQUIRES(mutex_);
+  // And says what was lost behind it. False if some of it waits for a reader.
+  bool write_kept() REQUIRES(mutex_);
+  void start_thread() noexcept REQUIRES(mutex_);
+  void run(const EventFd& wake);
+
+  const int fd_;
+  const std::size_t most_kept_;
+  Mutex mutex_;
+  std::string label_ GUARDED_BY(mutex_);
+  std::string kept_ GUARDED_BY(mutex_);
+  std::size_t written_ GUARDED_BY(mutex_) = 0;  // bytes of kept_
+  std::int64_t lost_ GUARDED_BY(mutex_) = 0;    // lines, behind kept_
+  bool is_ending_ GUARDED_BY(mutex_) = false;
+  // By pointer: a child lets go of what only its parent has.
+  std::unique_ptr<EventFd> wake_ GUARDED_BY(mutex_);
+  std::unique_ptr<std::thread> thread_ GUARDED_BY(mutex_);
+};
+
+// This process's stderr, for all that the library says there: log, bar, last words. It lasts as long as the process.
+// exit(3) waits until what is kept is written, and no longer than kStderrPatience; who ends the process in another way
+// calls flush_stderr().
+inline constexpr std::chrono::milliseconds kStderrPatience{1000};
+LineOutput& stderr_output();
+LOCKSTEP_INTERNAL_API void flush_stderr() noexcept;
+
+}  // namespace lockstep
