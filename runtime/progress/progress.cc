@@ -23,10 +23,10 @@ struct Progress::Impl {
   OwnerProcess owner = {};  // whose line it is
 };
 
-Progress::Progress(const ProcessGroup& group, std::int64_t total, std::int64_t last_step)
+Progress::Progress(const ProcessGroup& group, std::int64_t total, std::int64_t last_batch, std::int64_t last_record)
     : impl_(
           new Impl{.line = {choose_progress_mode(Environment::of_process(), group.rank(), ::isatty(STDERR_FILENO) == 1),
-                            total, ProgressLine::Clock::now(), write_stderr, last_step}}) {}
+                            total, ProgressLine::Clock::now(), write_stderr, last_batch, last_record}}) {}
 
 Progress::~Progress() {
   if (!impl_->unwind_guard.is_unwinding() && impl_->owner.is_here()) finish();

@@ -42,8 +42,13 @@ ProgressMode choose_progress_mode(const Environment& environment, int rank, bool
 }
 
 ProgressLine::ProgressLine(ProgressMode mode, std::int64_t total, Clock::time_point begin, Write write,
-                           std::int64_t last_step)
-    : mode_(mode), total_(total), begin_(begin), write_(std::move(write)), last_step_(last_step) {}
+                           std::int64_t last_batch, std::int64_t last_record)
+    : mode_(mode),
+      total_(total),
+      begin_(begin),
+      write_(std::move(write)),
+      last_batch_(last_batch),
+      summary_(last_record) {}
 
 std::string ProgressLine::text(Clock::time_point now) const {
   const double elapsed = seconds(now - begin_);
@@ -81,8 +86,9 @@ void ProgressLine::step(const ProgressStep& step, Clock::time_point now) {
 
 void ProgressLine::step(const GlobalBatch& batch, const trace::StepRecord& record, Clock::time_point now) {
   // On a device several steps may become known at once, and the last of them is told: the others count as it does.
-  const std::int64_t fresh = std::max<std::int64_t>(batch.step - std::exchange(last_step_, batch.step), 0);
-  step({.loss = batch.loss, .samples = fresh * batch.weight, .record = &record}, now);
+  const std::int64_t fresh = std::max<std::int64_t>(batch.step - last_batch_, 0);
+  last_batch_ += fresh;
+  step({.loss = fresh > 0 ? batch.loss : std::nullopt, .samples = fresh * batch.weight, .record = &record}, now);
 }
 
 void ProgressLine::line(std::string_view text) {

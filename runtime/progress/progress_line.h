@@ -32,9 +32,10 @@ class ProgressLine {
   // Gets whole writes: a redraw with its '\r', or lines with their '\n'.
   using Write = std::function<void(std::string_view)>;
 
-  // `total` steps, 0 if unknown. `last_step`: up to which a GlobalBatch's samples don't count any more.
+  // `total` steps, 0 if unknown. Up to step `last_batch` a GlobalBatch's loss and samples don't count any more, and up
+  // to `last_record` a record doesn't.
   ProgressLine(ProgressMode mode, std::int64_t total, Clock::time_point begin, Write write,
-               std::int64_t last_step = -1);
+               std::int64_t last_batch = -1, std::int64_t last_record = -1);
 
   void step(const ProgressStep& step, Clock::time_point now);
   // A step behind which `batch` is the last one known: its samples count once, over micro-batches too.
@@ -55,7 +56,7 @@ class ProgressLine {
   Write write_;
   std::int64_t steps_ = 0;
   std::int64_t samples_ = 0;
-  std::int64_t last_step_;  // of the last GlobalBatch
+  std::int64_t last_batch_;  // its step
   std::optional<double> loss_;
   trace::StepSummary summary_;
   std::optional<Clock::time_point> drawn_;

@@ -8,7 +8,7 @@
 namespace lockstep::trace {
 
 void StepSummary::add(const StepRecord& record) {
-  if (record.step < 0 || record.step == last_step_) return;
+  if (record.step <= last_step_) return;
   last_step_ = record.step;
   add_sample(step_, record.end - record.begin);
   add_sample(waited_, record.waited);

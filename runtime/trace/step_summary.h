@@ -24,8 +24,11 @@ class LOCKSTEP_INTERNAL_API StepSummary {
  public:
   static constexpr std::size_t kWindow = 1024;
 
-  // A record that was added last already (the same step number) or that is of no step (-1) is not counted again, so
-  // that a loop with micro-batches may add last_step() after each.
+  // Counts none up to step `last_step`.
+  explicit StepSummary(std::int64_t last_step = -1) : last_step_(last_step) {}
+
+  // A record that was added already (its step number is not beyond the last one's) or that is of no step (-1) is not
+  // counted, so that a loop with micro-batches may add last_step() after each.
   void add(const StepRecord& record);
 
   std::int64_t steps() const { return steps_; }
@@ -53,7 +56,7 @@ class LOCKSTEP_INTERNAL_API StepSummary {
   TimeStatistics statistics(const Samples& samples) const;
 
   std::int64_t steps_ = 0;
-  std::int64_t last_step_ = -1;
+  std::int64_t last_step_;
   std::int64_t overlapped_steps_ = 0;
   Samples step_;
   Samples waited_;

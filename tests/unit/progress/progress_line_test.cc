@@ -51,13 +51,29 @@ TEST_F(ProgressLineTest, AGlobalBatchCountsOnceAndThoseThatWereNotToldCountAsIt)
   ProgressLine line(
       ProgressMode::lines, 0, begin_, [this](std::string_view text) { written_.emplace_back(text); }, 3);
   const trace::StepRecord none;
-  line.step(GlobalBatch{.step = 3, .weight = 8, .loss = 1.0}, none, at(seconds(2)));  // of an earlier epoch
+  line.step(GlobalBatch{.step = 3, .weight = 8, .loss = 1.0}, none, at(seconds(2)));  // of an earlier loop
   line.step(GlobalBatch{.step = 4, .weight = 8, .loss = 2.0}, none, at(seconds(4)));
   line.step(GlobalBatch{.step = 4, .weight = 8}, none, at(seconds(6)));  // a micro-batch behind it
   line.step(GlobalBatch{.step = 7, .weight = 8}, none, at(seconds(8)));  // 5 and 6 were not told
   EXPECT_EQ(written_,
-            (std::vector<std::string>{"step 1  loss 1.0000\n", "step 2  loss 2.0000  2 samples/s\n",
+            (std::vector<std::string>{"step 1\n", "step 2  loss 2.0000  2 samples/s\n",
                                       "step 3  loss 2.0000  1 samples/s\n", "step 4  loss 2.0000  4 samples/s\n"}));
+}
+
+// Whatever ddp still says of its last training step.
+TEST_F(ProgressLineTest, ALoopWithoutAStepHasNoLossAndNoCommunication) {
+  trace::StepRecord record;
+  record.step = 5;
+  record.waited = std::chrono::milliseconds(7);
+  ProgressLine line(
+      ProgressMode::lines, 0, begin_, [this](std::string_view text) { written_.emplace_back(text); }, 3, 5);
+  line.step(GlobalBatch{.step = 3, .weight = 8, .loss = 1.0}, record, at(seconds(2)));
+  line.step(GlobalBatch{.step = 3, .weight = 8, .loss = 1.0}, record, at(seconds(4)));
+  line.finish(at(seconds(5)));
+  EXPECT_EQ(written_, (std::vector<std::string>{"step 1\n", "step 2\n", "step 2\n"}));
+  record.step = 6;  // and one that trains has both
+  line.step(GlobalBatch{.step = 4, .weight = 8, .loss = 1.0}, record, at(seconds(8)));
+  EXPECT_EQ(written_.back(), "step 3  loss 1.0000  1 samples/s  communication: 7.0 ms waited, 0 ns hidden\n");
 }
 
 TEST_F(ProgressLineTest, ARedrawHasABarAndEndsInAReturn) {

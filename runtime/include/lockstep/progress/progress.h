@@ -9,7 +9,8 @@
 // LOCKSTEP_PROGRESS=bar, lines or off overrides that. After the loop a summary says the same of the whole run.
 //
 // The loss and the samples are those of DistributedDataParallel::last_batch(): of all ranks, on the CPU of the step
-// just finished, on a device of some steps before, when they are known without a wait.
+// just finished, on a device of some steps before, when they are known without a wait. What is of a step before the
+// loop is not shown, so that a loop that evaluates has no loss and no communication.
 //
 // A loop over progress(loader, ddp) ends once all ranks have agreed to stop (comm/stop.h), and a new one has no passes.
 //
@@ -51,9 +52,9 @@ concept TellsSteps = requires(const T& ddp) {
 
 class LOCKSTEP_API Progress {
  public:
-  // `total` steps, 0 if unknown. `last_step`: the last one before, whose batch is not counted. InvalidArgument if
-  // LOCKSTEP_PROGRESS is none of its values.
-  Progress(const ProcessGroup& group, std::int64_t total, std::int64_t last_step = -1);
+  // `total` steps, 0 if unknown. `last_batch` and `last_record`: the step of ddp's last_batch() and last_step() before
+  // the loop, which is none of it. InvalidArgument if LOCKSTEP_PROGRESS is none of its values.
+  Progress(const ProcessGroup& group, std::int64_t total, std::int64_t last_batch = -1, std::int64_t last_record = -1);
   // Draws the end if finish() was not called and no exception is on its way.
   ~Progress();
   Progress(const Progress&) = delete;
@@ -137,14 +138,26 @@ std::int64_t steps_of(const Loader& loader, const ProgressOptions& options) {
   return options.total.value_or(0);
 }
 
+// Of a pass, of all ranks; 0 if it is not known.
+template <typename Loader>
+std::int64_t samples_of(const Loader& loader) {
+  if constexpr (requires { loader.batch_size(); }) return loader.batch_size();
+  return 0;
+}
+
 }  // namespace detail
 
 // With everything that ddp knows. `loader` is whatever has begin() and end(), and outlives the loop.
 template <typename Loader, TellsSteps Ddp>
 auto progress(Loader& loader, const Ddp& ddp, const ProgressOptions& options = {}) {
-  auto bar = std::make_unique<Progress>(*ddp.group(), detail::steps_of(loader, options), ddp.last_batch().step);
+  auto bar = std::make_unique<Progress>(*ddp.group(), detail::steps_of(loader, options), ddp.last_batch().step,
+                                        ddp.last_step().step);
   return ProgressRange(
-      loader, std::move(bar), [&ddp](Progress& it) { it.step(ddp); },
+      loader, std::move(bar),
+      [&ddp, evaluates = options.evaluates, samples = detail::samples_of(loader)](Progress& it) {
+        // What a device's training still tells is none of an evaluation.
+        evaluates ? it.step({.samples = samples}) : it.step(ddp);
+      },
       [&ddp, evaluates = options.evaluates] {
         return ddp.should_stop() || (evaluates && stop_requested(*ddp.group()));
       });
@@ -153,11 +166,9 @@ auto progress(Loader& loader, const Ddp& ddp, const ProgressOptions& options = {
 // group's training too.
 template <typename Loader>
 auto progress(Loader& loader, const std::shared_ptr<ProcessGroup>& group, const ProgressOptions& options = {}) {
-  std::int64_t samples = 0;
-  if constexpr (requires { loader.batch_size(); }) samples = loader.batch_size();
   auto bar = std::make_unique<Progress>(*group, detail::steps_of(loader, options));
   return ProgressRange(
-      loader, std::move(bar), [samples](Progress& it) { it.step({.samples = samples}); },
+      loader, std::move(bar), [samples = detail::samples_of(loader)](Progress& it) { it.step({.samples = samples}); },
       [group, evaluates = options.evaluates] { return should_stop(*group) || (evaluates && stop_requested(*group)); });
 }
 
