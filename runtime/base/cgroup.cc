@@ -97,6 +97,16 @@ std::optional<std::uint64_t> memory_left_of(const std::string& folder, Version v
   return *limit > bound ? *limit - bound : 0;
 }
 
+// Of version 2 it counts the groups below it too.
+std::optional<std::uint64_t> memory_kills_of(const std::string& folder, Version version) {
+  std::ifstream file(folder + (version == Version::v2 ? "/memory.events" : "/memory.oom_control"));
+  std::string name;
+  for (std::uint64_t count = 0; file >> name >> count;) {
+    if (name == "oom_kill") return count;
+  }
+  return std::nullopt;
+}
+
 // The smallest of what `read` says of the groups; nothing if it says nothing of any.
 template <typename Read>
 std::optional<std::uint64_t> least(const std::string& root, const std::string& membership, Read read) {
@@ -126,6 +136,15 @@ std::optional<std::uint64_t> cgroup_memory_limit(const std::string& root, const 
 
 std::optional<std::uint64_t> cgroup_memory_left(const std::string& root, const std::string& membership) {
   return least(root, membership, memory_left_of);
+}
+
+// Of the groups above it the count would be of other jobs too.
+std::optional<std::uint64_t> cgroup_memory_kills(const std::string& root, const std::string& membership) {
+  std::optional<std::uint64_t> kills;
+  visit_groups(root, membership, "memory", [&](const std::string& folder, Version version) {
+    if (!kills) kills = memory_kills_of(folder, version);
+  });
+  return kills;
 }
 
 }  // namespace lockstep

@@ -22,5 +22,8 @@ double cgroup_cpu_quota(const std::string& root, const std::string& membership);
 std::optional<std::uint64_t> cgroup_memory_limit(const std::string& root, const std::string& membership);
 // Bytes that may still be taken below every memory limit, where the page cache counts as free; nothing without a limit.
 std::optional<std::uint64_t> cgroup_memory_left(const std::string& root, const std::string& membership);
+// Processes that the kernel has killed in the process's own group for want of memory, or because a limit of the group's
+// was met; nothing if the group counts none.
+std::optional<std::uint64_t> cgroup_memory_kills(const std::string& root, const std::string& membership);
 
 }  // namespace lockstep

@@ -21,6 +21,9 @@ class CgroupFolder : public ::testing::Test {
   std::optional<std::uint64_t> limit(const std::string& membership) const {
     return cgroup_memory_limit(root_, membership);
   }
+  std::optional<std::uint64_t> kills(const std::string& membership) const {
+    return cgroup_memory_kills(root_, membership);
+  }
   std::uint64_t available(const std::string& membership) const {
     return available_memory("MemTotal: 9000 kB\nMemAvailable:    8000 kB\n", membership, root_);
   }
@@ -30,8 +33,28 @@ class CgroupFolder : public ::testing::Test {
 };
 
 using CpuQuota = CgroupFolder;
+using MemoryKills = CgroupFolder;
 using MemoryLimit = CgroupFolder;
 using AvailableMemory = CgroupFolder;
+
+TEST_F(MemoryKills, AreThoseOfTheOwnGroup) {
+  write("memory.events", "oom 9\noom_kill 8");
+  write("job/memory.events", "low 0\nhigh 0\nmax 12\noom 3\noom_kill 2\noom_group_kill 0");
+  EXPECT_EQ(kills("0::/job\n"), 2u) << "the parent's are of others too";
+  EXPECT_EQ(kills("0::/job/rank\n"), 2u) << "a group without a count is its parent's";
+  EXPECT_EQ(kills("0::/docker/0123\n"), 8u) << "in a container the own group is at the root";
+}
+
+TEST_F(MemoryKills, OfVersion1StandInAnotherFile) {
+  write("memory/job/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 4");
+  EXPECT_EQ(kills("5:cpu:/job\n4:memory:/job\n"), 4u);
+}
+
+TEST_F(MemoryKills, WhereNobodyCountsThereIsNoNumber) {
+  write("old/memory.events", "oom 1");
+  EXPECT_EQ(kills("0::/old\n"), std::nullopt);
+  EXPECT_EQ(kills(""), std::nullopt);
+}
 
 TEST_F(CpuQuota, Version2ReadsOwnGroup) {
   write("job/cpu.max", "150000 100000");
