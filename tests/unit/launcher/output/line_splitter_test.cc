@@ -55,6 +55,18 @@ TEST_F(LineSplitterTest, TakesReturnAndNewlineForOneEnd) {
   EXPECT_EQ(feed("\n"), Seen{"L:"});
 }
 
+// The newline is looked for once, however many redraws come before it.
+TEST_F(LineSplitterTest, FindsEachEndAmongManyRedraws) {
+  std::string bytes;
+  Seen expected;
+  for (int i = 0; i < 1000; ++i) {
+    const auto text = std::to_string(i);
+    bytes += text + (i % 100 == 99 ? "\n" : "\r");
+    expected.push_back((i % 100 == 99 ? "L:" : "R:") + text);
+  }
+  EXPECT_EQ(feed(bytes), expected);
+}
+
 TEST_F(LineSplitterTest, CutsWhatNeverEnds) {
   const std::string much(LineSplitter::kMaxLine + 10, 'x');
   const auto seen = feed(much);
