@@ -11,6 +11,7 @@
 
 #include "launcher/flag_values.h"
 #include "launcher/help_text.h"
+#include "launcher/optional_value.h"
 #include "launcher/run/run_flags.h"
 #include "launcher/serve/serve_flags.h"
 
@@ -77,9 +78,16 @@ struct RunCommand {
         ->option_text("0,3");
     app.add_flag(spellings("--oversubscribe-gpu"), options.oversubscribe_gpu,
                  "Let ranks share GPUs, for tests on a small machine: right, but slow");
-    text_flag(app, "--log-dir", options.log_dir, "DIR",
-              "Write each rank's output to DIR/rankN.out and DIR/rankN.err, replacing\nwhat is there, instead of here "
-              "with a prefix");
+    text_flag(
+        app, "--log-dir", options.log_dir, "DIR",
+        "Write each rank's output to DIR/generation0/rankN.out and .err instead of\nhere with a prefix, all of it by "
+        "time to DIR/job.log, and how the job ended to\nDIR/verdict.json, replacing what is there");
+    text_flag(app, "-t,--tee", raw.tee, "0|1|2|3",
+              "With --log-dir: show here too what goes to the files, 1 stdout, 2 stderr,\n3 or no value both");
+    text_flag(app, "--ranks", raw.shown_ranks, "0,3-5",
+              "Show here what these ranks write, and of no others; files have all");
+    text_flag(app, "--bind", raw.bind, "core|numa|none",
+              "Bind the ranks of this host to cores of their own, or to its NUMA nodes.\nDefault none");
     text_flag(app, "--grace", raw.grace, "SECONDS",
               "When a rank fails: seconds between SIGTERM and SIGKILL for the others.\nDefault 0.7");
     text_flag(app, "--timeout", raw.timeout, "SECONDS",
@@ -259,6 +267,45 @@ struct SnapshotsCommand {
   std::vector<std::string> words;
 };
 
+// ps, logs and stop.
+struct RunsCommand {
+  RunsCommand(CLI::App& parent, RunsOptions::What what, const std::string& name, const std::string& about)
+      : app(*parent.add_subcommand(name, about)) {
+    options.what = what;
+    app.footer(runs_help());
+    if (what == RunsOptions::What::ps) {
+      app.add_flag("--json", options.json, "A JSON array instead of lines");
+      return;
+    }
+    app.add_option("words", words)->group("");
+    if (what == RunsOptions::What::stop) return;
+    app.add_flag("-f,--follow", options.follow, "Go on with what comes, until the job ends");
+    text_flag(app, "-n,--lines", lines, "N", "So many of the last lines. Default 50");
+  }
+
+  Command result() {
+    const std::string command = " " + app.get_name();
+    if (options.what == RunsOptions::What::ps) return options;
+    if (words.size() != 1 || words.front().empty()) {
+      return usage_error(command, fmt::format("{} words were given; the form is lockstep{} RUN, a run id or how one "
+                                              "begins, as lockstep ps shows them",
+                                              words.size(), command));
+    }
+    options.run = words.front();
+    if (!lines.empty()) {
+      const auto count = lines == "0" ? std::optional<std::int64_t>(0) : parse_count(lines, 1'000'000);
+      if (!count) return usage_error(command, fmt::format("--lines {}: give a number from 0 to 1000000", lines));
+      options.lines = static_cast<std::size_t>(*count);
+    }
+    return options;
+  }
+
+  CLI::App& app;
+  RunsOptions options;
+  std::vector<std::string> words;
+  std::string lines;
+};
+
 }  // namespace
 
 Command parse_command_line(const std::vector<std::string>& arguments, const Environment& environment) {
@@ -270,24 +317,35 @@ Command parse_command_line(const std::vector<std::string>& arguments, const Envi
   CLI::App* const agent = app.add_subcommand("agent")->group("");  // for `lockstep run -H` alone
   DoctorCommand doctor(app);
   SnapshotsCommand snapshots(app);
+  RunsCommand ps(app, RunsOptions::What::ps, "ps", "List this user's runs on this host");
+  RunsCommand logs(app, RunsOptions::What::logs, "logs", "Show what a run writes");
+  RunsCommand stop(app, RunsOptions::What::stop, "stop", "Ask a run to stop");
   CLI::App& store = *app.add_subcommand("store", "The rendezvous store by itself: lockstep store serve");
   store.footer(
       "Example:\n  lockstep store serve --host 10.0.0.7 --port 29400\nlockstep store serve has its own --help.");
   ServeCommand serve(store);
 
+  const bool is_run = !arguments.empty() && arguments.front() == "run";
   const auto is_first = [&](const CLI::App* known) { return known->get_name() == arguments.front(); };
   if (!arguments.empty() && !arguments.front().starts_with('-') && app.get_subcommands(is_first).empty()) {
     return usage_error(
-        "", fmt::format("'{}' is no command; there are run, doctor, snapshots and store serve, see lockstep --help",
-                        arguments.front()));
+        "", fmt::format(
+                "'{}' is no command; there are run, ps, logs, stop, doctor, snapshots and store serve, see lockstep "
+                "--help",
+                arguments.front()));
   }
   // CLI11 goes on looking for flags behind "--", so it gets what is before it only.
   const auto mark = std::find(arguments.begin(), arguments.end(), "--");
-  std::vector<std::string> reversed(std::make_reverse_iterator(mark), arguments.rend());
+  std::vector<std::string> own(arguments.begin(), mark);
+  if (is_run) complete_optional_value(run.app, {"-t", "--tee"}, "3", own);
+  std::vector<std::string> reversed(own.rbegin(), own.rend());
   const auto command = [&]() -> std::string {
     if (run.app.parsed()) return " run";
     if (doctor.app.parsed()) return " doctor";
     if (snapshots.app.parsed()) return " snapshots";
+    for (const RunsCommand* known : {&ps, &logs, &stop}) {
+      if (known->app.parsed()) return " " + known->app.get_name();
+    }
     return serve.app.parsed() ? " store serve" : store.parsed() ? " store" : "";
   };
   try {
@@ -313,10 +371,15 @@ Command parse_command_line(const std::vector<std::string>& arguments, const Envi
   if (mark != arguments.end()) return usage_error(command(), "'--' is of lockstep run only");
   if (doctor.app.parsed()) return doctor.result();
   if (snapshots.app.parsed()) return snapshots.result();
+  for (RunsCommand* known : {&ps, &logs, &stop}) {
+    if (known->app.parsed()) return known->result();
+  }
   if (serve.app.parsed()) return serve.result();
   if (store.parsed())
     return usage_error(" store", "what about the store? There is: lockstep store serve, see its --help");
-  return usage_error("", "no command was given; there are run, doctor, snapshots and store serve, see lockstep --help");
+  return usage_error(
+      "",
+      "no command was given; there are run, ps, logs, stop, doctor, snapshots and store serve, see lockstep --help");
 }
 
 }  // namespace lockstep::launcher

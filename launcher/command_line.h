@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "launcher/hosts/host_list.h"
+#include "launcher/output/output_options.h"
+#include "launcher/run/binding.h"
 #include "lockstep/base/environment.h"
 #include "runtime/net/address.h"
 #include "runtime/store/server/tcp_store_server.h"
@@ -36,6 +38,9 @@ struct RunOptions {
   std::string nproc_per_node = "auto";   // a number, auto, cpu or gpu
   std::optional<int> ranks;              // -n: all ranks of the job
   std::string log_dir;                   // empty: output comes here, with a prefix
+  Tee tee = {};                          // with log_dir: what comes here too
+  Binding binding = Binding::none;       // of the ranks to cores
+  RankSet shown_ranks = {};              // whose output comes here
   std::chrono::milliseconds grace{700};  // between SIGTERM and SIGKILL
   std::optional<int> timeout;            // seconds, for LOCKSTEP_TIMEOUT; unset: what the environment says
   std::string master_addr = "127.0.0.1";
@@ -93,6 +98,16 @@ struct SnapshotsOptions {
   bool json = false;
 };
 
+// `lockstep ps`, `lockstep logs` and `lockstep stop`.
+struct RunsOptions {
+  enum class What { ps, logs, stop };
+  What what = What::ps;
+  std::string run;         // logs, stop: a run id, or how one begins
+  bool json = false;       // ps
+  bool follow = false;     // logs
+  std::size_t lines = 50;  // logs: so many of the last
+};
+
 // `lockstep agent`, which `lockstep run -H` starts on each host: it reads how to start from its standard input.
 struct AgentOptions {};
 
@@ -103,7 +118,8 @@ struct Answer {
   std::string err;
 };
 
-using Command = std::variant<RunOptions, ServeOptions, DoctorOptions, SnapshotsOptions, AgentOptions, Answer>;
+using Command =
+    std::variant<RunOptions, ServeOptions, DoctorOptions, SnapshotsOptions, RunsOptions, AgentOptions, Answer>;
 
 // `arguments` without the program's own name. Of `environment` torchrun's variables PET_* count, for flags of
 // `lockstep run` that are not given.

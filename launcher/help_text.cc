@@ -6,6 +6,7 @@ namespace lockstep::launcher {
 std::string general_help() {
   return R"(Examples:
   lockstep run --nproc-per-node 4 ./train
+  lockstep ps
   lockstep doctor
   lockstep snapshots run7
   lockstep store serve --host 10.0.0.7 --port 29400
@@ -19,7 +20,8 @@ std::string run_help() {
   lockstep run --nproc-per-node 4 ./train           four ranks
   lockstep run --devices 0,3 ./train                two ranks, on these GPUs
   lockstep run -n 2 -- ./train --epochs 3           arguments after PROGRAM are the program's
-  lockstep run -n 4 --log-dir logs ./train          logs/rank0.out, logs/rank0.err, ...
+  lockstep run -n 4 --log-dir logs ./train          logs/generation0/rank0.out, ..., logs/job.log, logs/verdict.json
+  lockstep run -n 4 --log-dir logs --ranks 0 ./train    the same, and what rank 0 writes is shown here too
   lockstep run -n 2 --torch-store python3 train.py  a torch program that wants the launcher's store
   lockstep run --nnodes 3 --node-rank R --rdzv-endpoint host0:29400 ./train
                                                     on each of three hosts, R from 0 to 2: docs/LAUNCHER.md
@@ -30,6 +32,14 @@ LOCKSTEP_STORE, LOCKSTEP_STORE_SECRET, LOCKSTEP_RUN_ID, LOCKSTEP_RESTART_COUNT. 
 it nobody reads, changes or stops what is in the run's store. Rank 0 reads this command's standard input unless that is
 a terminal; the other ranks read nothing. What a rank prints is shown line by line: from init_process_group on its stdout is
 written by lines; a program without it that prints little flushes, or is started as stdbuf -oL PROGRAM.
+
+With --log-dir DIR a rank's output goes to DIR/generation0/rankN.out and rankN.err as it is, and line by line with time and
+rank to DIR/job.log (of several hosts DIR/job.nodeR.log), where the launcher's words are too. --tee shows it here as well,
+--ranks that of some ranks. While a reader or a disk is slow the ranks wait; no line is dropped. When the job is over
+DIR/verdict.json says how it ended. lockstep ps, logs and stop find the run from another terminal.
+
+--bind core divides the cores that this command may use among its ranks, --bind numa the NUMA nodes; OMP_NUM_THREADS of a
+rank that is bound is its number of cores, unless it is set.
 
 A rank computes on the CPU unless its program or LOCKSTEP_DEVICE=cuda asks for a GPU; then local rank i takes the i-th
 that it sees. --devices chooses them: indices count the GPUs that this command sees, so within CUDA_VISIBLE_DEVICES where
@@ -130,6 +140,26 @@ EXIT CODES
   0        none is damaged, or a later lockstep's; diff: the two are equal
   1        one is; diff: they differ
   2        this command line is wrong, or the folder can't be read, or one of A and B is no whole snapshot)";
+}
+
+std::string runs_help() {
+  return R"(Examples:
+  lockstep ps                                the runs of lockstep run on this host, of this user
+  lockstep ps --json
+  lockstep logs run-4f                       the last 50 lines of the run whose id begins so, with time and rank
+  lockstep logs -n 0 --follow run-4f         what comes from now on
+  lockstep stop run-4f                       asks its launcher to stop, as SIGTERM does: the ranks may save.
+                                             A second one kills the ranks
+
+They talk to the launcher that runs on this host through an abstract Unix socket: nothing is on disk, no other user's run
+is shown or reached, root's neither, and none in another network namespace (another container). Of a job on several hosts
+logs has the lines of this host; stop stops all of it. A launcher that has been stopped (Ctrl-Z) is named and not waited
+for.
+
+EXIT CODES
+  0        done
+  1        there is no such run, or it may be several, or its launcher does not answer
+  2        this command line is wrong)";
 }
 
 }  // namespace lockstep::launcher

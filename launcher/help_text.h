@@ -11,5 +11,6 @@ std::string run_help();
 std::string serve_help();
 std::string doctor_help();
 std::string snapshots_help();
+std::string runs_help();
 
 }  // namespace lockstep::launcher

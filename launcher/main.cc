@@ -10,6 +10,7 @@
 #include "launcher/doctor/doctor.h"
 #include "launcher/hosts/agent_input.h"
 #include "launcher/run/run.h"
+#include "launcher/runs/runs.h"
 #include "launcher/serve/serve.h"
 #include "launcher/snapshots/snapshots.h"
 
@@ -38,6 +39,7 @@ int run(int count, char** arguments) {
   if (const auto* options = std::get_if<ServeOptions>(&parsed)) return serve_command(*options);
   if (const auto* options = std::get_if<DoctorOptions>(&parsed)) return doctor_command(*options);
   if (const auto* options = std::get_if<SnapshotsOptions>(&parsed)) return snapshots_command(*options);
+  if (const auto* options = std::get_if<RunsOptions>(&parsed)) return runs_command(*options);
   if (std::holds_alternative<AgentOptions>(parsed)) return agent_command();
   return run_command(std::get<RunOptions>(parsed));
 }

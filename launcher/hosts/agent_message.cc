@@ -19,6 +19,7 @@ struct EndRecord {
   int value = 0;
   int dumped_core = 0;
   int killed = 0;
+  std::int64_t memory_kills = 0;
   std::string texts = {};  // the log's path, then the last lines
 };
 
@@ -31,6 +32,7 @@ constexpr auto kEndFields = [](auto& end, auto& fields) {
   fields("value", end.value, 0, 255);
   fields("core", end.dumped_core, 0, 1);
   fields("killed", end.killed, 0, 1);
+  fields("memory-kills", end.memory_kills, std::int64_t{0});
   fields.rest("texts", end.texts);
 };
 
@@ -97,6 +99,7 @@ struct Encoder {
                                   .value = end.ending.value,
                                   .dumped_core = end.ending.dumped_core ? 1 : 0,
                                   .killed = end.killed ? 1 : 0,
+                                  .memory_kills = static_cast<std::int64_t>(end.memory_kills),
                                   .texts = write_texts(texts)},
                         kEndFields);
   }
@@ -127,6 +130,7 @@ std::optional<RankEnd> decode_end(std::string_view text) {
   for (std::size_t i = 1; i < texts->size(); ++i) end.last_lines.push_back(printable_lines((*texts)[i]));
   end.ending = {.by_signal = record->by_signal == 1, .value = record->value, .dumped_core = record->dumped_core == 1};
   end.killed = record->killed == 1;
+  end.memory_kills = static_cast<std::uint64_t>(record->memory_kills);
   return end;
 }
 

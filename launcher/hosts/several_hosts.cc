@@ -185,15 +185,17 @@ std::unique_ptr<JobControl> HostOfSeveral::control(const JobPlan& plan, const st
     if (hosts.front().has(rank)) return facts(rank);
     return RankFacts{.rank = rank, .host = hosts[static_cast<std::size_t>(node_of(hosts, rank))].name};
   };
-  return std::make_unique<FirstHost>(JobVerdict::Options{.hosts = plan.hosts,
-                                                         .grace = options_.grace,
-                                                         .requeue_exit_code = requeue_exit_code_,
-                                                         .stop_timeout = stop_timeout_of(options_, environment_),
-                                                         .scope = scope,
-                                                         .restarts = &restarts_,
-                                                         .members = [this, scope] { return stores_->members(scope); },
-                                                         .facts = std::move(facts_of)},
-                                     plan.start, *agents_, news_);
+  return std::make_unique<FirstHost>(
+      JobVerdict::Options{.hosts = plan.hosts,
+                          .grace = options_.grace,
+                          .requeue_exit_code = requeue_exit_code_,
+                          .stop_timeout = stop_timeout_of(options_, environment_),
+                          .scope = scope,
+                          .restarts = &restarts_,
+                          .members = [this, scope] { return stores_->members(scope); },
+                          .facts = std::move(facts_of),
+                          .on_conclusion = verdict_writer(options_.log_dir, plan.run_id, plan.start, parts_.console)},
+      plan.start, *agents_, news_);
 }
 
 // A host that has lost the store's host may only have been cut off from it: where the job goes on, it comes back.

@@ -19,6 +19,8 @@ namespace lockstep::launcher {
 namespace {
 
 constexpr std::string_view kEraseLine = "\r\x1b[K";
+// Messages before a job starts are few.
+constexpr std::size_t kMostUnrecorded = 100;
 
 bool writable(int fd) {
   pollfd entry{fd, POLLOUT, 0};
@@ -80,9 +82,28 @@ void Console::redraw(Stream stream, std::string_view text) {
 void Console::message(std::string_view text) {
   finish();
   put_line(Stream::err, "lockstep run: ", printable_lines(text));
+  note(text);
 }
 
-void Console::detail(std::string_view text) { put_line(Stream::err, "", text); }
+void Console::detail(std::string_view text) {
+  put_line(Stream::err, "", text);
+  note(text);
+}
+
+void Console::note(std::string_view text) {
+  if (recorder_) {
+    recorder_(text);
+  } else if (!was_recorded_ && unrecorded_.size() < kMostUnrecorded) {
+    unrecorded_.emplace_back(text);
+  }
+}
+
+void Console::record(std::function<void(std::string_view text)> recorder) {
+  recorder_ = std::move(recorder);
+  if (!recorder_) return;
+  was_recorded_ = true;
+  for (const auto& text : std::exchange(unrecorded_, {})) recorder_(text);
+}
 
 void Console::flush() {
   if (!held_.empty() && next_line_ && next_line_->expired()) show_held_redraw();

@@ -6,15 +6,16 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "launcher/output/stream.h"
 #include "lockstep/base/deadline.h"
 
 namespace lockstep::launcher {
-
-enum class Stream { out, err };
 
 class Console {
  public:
@@ -39,6 +40,10 @@ class Console {
   void message(std::string_view text);
   // Bare lines on stderr, for what belongs to a message.
   void detail(std::string_view text);
+
+  // From now on `recorder` gets each message() and detail() too; first those that came before, if there was none so
+  // far. {}: nobody does.
+  void record(std::function<void(std::string_view text)> recorder);
 
   // Writes what can be written without waiting, and the redraw whose time has come.
   void flush();
@@ -70,7 +75,11 @@ class Console {
   void put_line(Stream stream, std::string_view prefix, std::string_view text);
   void drain(Sink& sink);
   void show_held_redraw();
+  void note(std::string_view text);
 
+  std::function<void(std::string_view)> recorder_;
+  std::vector<std::string> unrecorded_;  // before there was one
+  bool was_recorded_ = false;
   Sink out_;
   Sink err_;
   bool shared_ = false;  // both go to one file, pipe or terminal: out_ takes all, or half a line could wait in each

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "launcher/hosts/layout.h"
+#include "launcher/run/binding.h"
 #include "lockstep/base/environment.h"
 #include "runtime/store/secret.h"
 
@@ -29,6 +30,7 @@ struct Contract {
   std::string requeue_exit_code;              // for LOCKSTEP_REQUEUE_EXIT_CODE; empty: leave it alone
   std::optional<bool> liveness;  // for LOCKSTEP_LIVENESS: whether a silent rank is lost; nothing: leave it alone
   std::optional<std::string> visible_devices;  // for CUDA_VISIBLE_DEVICES; nothing: leave it alone
+  std::vector<RankBinding> bindings;           // to processors, by local rank; empty: they run on all
   bool share_gpus = false;                     // ranks may be on one GPU: shared_gpu.h
   int launcher_pid = 0;
   // "FD:INODE": read end of a pipe that ends when the launcher does. The inode tells it from what else may get that
@@ -39,7 +41,8 @@ struct Contract {
 };
 
 // "NAME=value" for execve, the one place that the secret goes to: `inherited`, less what an outer launcher said about
-// its own job, plus the contract. OMP_NUM_THREADS is left alone: the library divides the cores itself.
+// its own job, plus the contract. OMP_NUM_THREADS is left alone, since the library divides the cores itself; but a rank
+// that is bound gets its number of cores there, if the user has set none: the library would divide them once more.
 std::vector<std::string> rank_environment(const Environment& inherited, const Contract& contract, int local_rank);
 
 }  // namespace lockstep::launcher

@@ -2,17 +2,101 @@
 #include "launcher/run/host_parts.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <csignal>
+#include <filesystem>
 #include <optional>
+#include <utility>
 
 #include "launcher/run/job_report.h"
 #include "launcher/run/shared_gpu.h"
 #include "launcher/run/spawn.h"
+#include "lockstep/base/error.h"
+#include "runtime/base/host.h"
 #include "runtime/base/variables.h"
 
 namespace lockstep::launcher {
+namespace {
+
+// Hosts of one job may have flags of their own, so only a host that is alone knows better than to go on.
+void require_shown_ranks(const RunOptions& options, const Layout& hosts, Console& console) {
+  if (options.shown_ranks.fits(world_size(hosts))) return;
+  const std::string problem = fmt::format("--ranks {}: the job has {}, from 0 to {}", options.shown_ranks.text(),
+                                          count_of(world_size(hosts), "rank"), world_size(hosts) - 1);
+  if (hosts.size() == 1) throw InvalidArgument(problem);
+  console.message(problem);
+}
+
+JobOutput& open_output(const RunOptions& options, const JobOptions& job, HostParts& parts) {
+  const auto hosts = static_cast<int>(job.contract.hosts.size());
+  if (!parts.output) {
+    parts.output.emplace(OutputOptions{.log_dir = options.log_dir,
+                                       .tee = options.tee,
+                                       .shown = options.shown_ranks,
+                                       .keep_last_lines = job.keep_last_lines,
+                                       .hosts = std::max(hosts, options.nodes),
+                                       .node_rank = job.contract.node_rank},
+                         parts.console);
+  }
+  return *parts.output;
+}
+
+RunFacts facts_of(const RunOptions& options, const Contract& contract) {
+  RunFacts facts{.run_id = contract.run_id,
+                 .pid = getpid(),
+                 .host = host_name(),
+                 .first_rank = contract.own().first_rank,
+                 .ranks = contract.own().ranks,
+                 .world_size = world_size(contract.hosts),
+                 .hosts = static_cast<int>(contract.hosts.size()),
+                 .node_rank = contract.node_rank,
+                 .generation = contract.restarts,
+                 .command = fmt::format("{}", fmt::join(options.command, " "))};
+  if (!options.log_dir.empty()) facts.log_dir = std::filesystem::absolute(options.log_dir).lexically_normal();
+  return facts;
+}
+
+std::int64_t furthest_step(const std::vector<membership::MemberView>& members) {
+  std::int64_t step = -1;
+  for (const auto& member : members) step = std::max(step, member.position.step);
+  return step;
+}
+
+// For `lockstep ps`, `logs` and `stop`. If there can't be one it is said: the job can do without.
+void serve_run(const RunOptions& options, const JobOptions& job, HostParts& parts) {
+  try {
+    if (!parts.server) {
+      parts.server = std::make_unique<RunServer>(
+          job.contract.run_id, [] { kill(getpid(), SIGTERM); }, parts.output->recent());
+    }
+  } catch (const SystemError& error) {
+    parts.console.message(fmt::format("lockstep ps, logs and stop can't reach this run: {}", error.what()));
+    return;
+  }
+  parts.server->set_run(facts_of(options, job.contract),
+                        [members = job.members] { return members ? furthest_step(members()) : std::int64_t{-1}; });
+}
+
+// The store that knows the steps may end before the server does, which asks it.
+class StepsOfOneStart {
+ public:
+  explicit StepsOfOneStart(RunServer* server) : server_(server) {}
+  ~StepsOfOneStart() {
+    if (server_ != nullptr) server_->forget_steps();
+  }
+  StepsOfOneStart(const StepsOfOneStart&) = delete;
+  StepsOfOneStart& operator=(const StepsOfOneStart&) = delete;
+
+ private:
+  RunServer* server_;  // outlives it; may be null
+};
+
+}  // namespace
+
 void say_before_the_start(const RunOptions& options, const Preparation& preparation, const Environment& environment,
                           Console& console) {
   if (!preparation.count.reason.empty()) {
@@ -33,12 +117,21 @@ HostParts::HostParts()
 
 StartOutcome run_ranks(const RunOptions& options, const Preparation& preparation, JobOptions job_options,
                        const Environment& environment, HostParts& parts, const MakeControl& make_control) {
+  require_shown_ranks(options, job_options.contract.hosts, parts.console);
+  job_options.output = &open_output(options, job_options, parts);
+  if (!preparation.bindings.empty()) {
+    const int first_rank = job_options.contract.own().first_rank;
+    parts.console.message(fmt::format("--bind {}: {}", options.binding == Binding::core ? "core" : "numa",
+                                      describe_bindings(preparation.bindings, first_rank)));
+  }
   job_options.program = preparation.program.path;
   job_options.command = options.command;
-  job_options.log_dir = options.log_dir;
   job_options.grace = options.grace;
   job_options.stop_timeout = stop_timeout_of(options, environment);
   job_options.contract.visible_devices = preparation.visible_devices;
+  job_options.contract.bindings = preparation.bindings;
+  serve_run(options, job_options, parts);
+  const StepsOfOneStart steps(parts.server.get());
   std::optional<Job> job;
   const auto control = make_control([&job](int rank) { return job->facts_of(rank); });
   job.emplace(std::move(job_options), environment, parts.console, parts.signals, parts.guardian, parts.log, parts.life,

@@ -3,13 +3,16 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "launcher/output/console.h"
+#include "launcher/output/job_output.h"
 #include "launcher/output/log_relay.h"
 #include "launcher/run/job.h"
 #include "launcher/run/life_pipe.h"
 #include "launcher/run/preparation.h"
+#include "launcher/runs/run_server.h"
 #include "launcher/signals.h"
 #include "launcher/watch/guardian.h"
 
@@ -24,6 +27,9 @@ struct HostParts {
   LifePipe life;
   Guardian guardian;  // forked before there is a secret: it need not have it
   LogRelay log;
+  // From the first start of the ranks on, through all of them.
+  std::optional<JobOutput> output = {};
+  std::unique_ptr<RunServer> server = {};  // nothing if none could be made
 };
 
 // A control for `facts`: what the job knows of a rank that has not ended.

@@ -107,6 +107,9 @@ void Job::start_rank(int local_rank, int null_fd) {
   request.registration_fd = guardian_.registration_fd();
   request.signal_mask = signals_.original_mask();
   request.open_files = open_files_;
+  if (const auto& bindings = options_.contract.bindings; !bindings.empty()) {
+    request.processors = mask_of(bindings[static_cast<std::size_t>(local_rank)].processors);
+  }
   Spawned spawned = spawn(request);
   process.pid = spawned.pid;
   process.pidfd = std::move(spawned.pidfd);
@@ -120,11 +123,7 @@ RankOutput Job::output_of(int rank, Stream stream, UniqueFd& rank_end) const {
   Pipe pipe = make_pipe();
   set_non_blocking(pipe.read_end.get());
   rank_end = std::move(pipe.write_end);
-  if (options_.log_dir.empty()) {
-    return {rank, stream, std::move(pipe.read_end), {}, options_.keep_last_lines && stream == Stream::err};
-  }
-  LogFile file(fmt::format("{}/rank{}.{}", options_.log_dir, rank, stream == Stream::out ? "out" : "err"));
-  return {rank, stream, std::move(pipe.read_end), std::move(file)};
+  return options_.output->open(rank, stream, std::move(pipe.read_end), options_.contract.restarts);
 }
 
 void Job::watch(int fd, std::uint32_t events, std::uint64_t what) {
@@ -247,11 +246,13 @@ void Job::on_rank_end(RankProcess& process) {
 
 RankFacts Job::facts_of(const RankProcess& process) const {
   const bool is_asked = !process.ending || !process.ending->ok();
+  const bool by_sigkill = process.ending && process.ending->by_signal && process.ending->value == SIGKILL;
   return {.rank = process.rank,
           .host = host_,
           .pid = process.pid,
           .log = process.err.path(),
-          .last_lines = is_asked ? process.err.last_lines() : std::vector<std::string>{}};
+          .last_lines = is_asked ? process.err.last_lines() : std::vector<std::string>{},
+          .memory_kills = by_sigkill ? memory_kills_.since_start() : 0};
 }
 
 RankFacts Job::facts_of(int rank) const {
@@ -347,7 +348,7 @@ int Job::report_leftovers() {
                                  entry.name, RankEnding::kUnkillableLimit.count()));
     code = kExitInternal;
   }
-  if (const auto lost = describe_lost_output(ranks_); !lost.empty()) {
+  if (const auto lost = describe_lost_output(ranks_, options_.output->describe_lost()); !lost.empty()) {
     console_.message(lost);
     code = kExitInternal;
   }

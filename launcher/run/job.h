@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "launcher/output/console.h"
+#include "launcher/output/job_output.h"
 #include "launcher/output/log_relay.h"
 #include "launcher/run/contract.h"
 #include "launcher/run/job_control.h"
@@ -18,6 +19,7 @@
 #include "launcher/run/rank_process.h"
 #include "launcher/signals.h"
 #include "launcher/watch/guardian.h"
+#include "launcher/watch/memory_kills.h"
 #include "launcher/watch/rank_watch.h"
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/environment.h"
@@ -29,7 +31,7 @@ namespace lockstep::launcher {
 struct JobOptions {
   std::string program = {};               // path
   std::vector<std::string> command = {};  // argv of every rank
-  std::string log_dir = {};               // empty: output goes to the console
+  JobOutput* output = nullptr;            // where the ranks' output goes; outlives the job
   std::chrono::milliseconds grace{700};
   bool reads_input = true;  // rank 0 reads this process's standard input, unless that is a terminal
   std::chrono::nanoseconds stop_timeout = std::chrono::seconds(25);  // for ranks that save after another's failure
@@ -98,6 +100,7 @@ class Job {
   bool reading_ = true;
   bool children_changed_ = false;
 
+  const MemoryKills memory_kills_;
   RankWatch watch_;
   std::optional<Deadline> look_at_;  // while ranks run and none has failed
   int stop_signals_ = 0;             // that asked this process to end the job

@@ -32,6 +32,13 @@ std::string how_it_failed(const RootCause& root_cause) {
   return "has failed and still runs";
 }
 
+std::string describe_memory_kills(const RankFacts& rank) {
+  return fmt::format(
+      "memory ran out: the kernel has killed {} of this control group on host {} since the start "
+      "(oom_kill); raise the container's memory limit, or give each rank less to hold",
+      count_of(static_cast<std::int64_t>(rank.memory_kills), "process", "es"), rank.host);
+}
+
 }  // namespace
 
 std::string ending_of_others(int others) {
@@ -59,7 +66,8 @@ FailureReport describe_failure(const RootCause& root_cause, const RankFacts& ran
                : fmt::format("{} {:.1f} s after the start", who(rank, how_it_failed(root_cause)), age.count())) +
       ending_of_others(root_cause.ending() ? running : running - 1);
   if (root_cause.ending() && !is_told) {
-    if (const auto hint = root_cause.ending()->hint(); !hint.empty()) report.details.push_back("  hint: " + hint);
+    const std::string hint = rank.memory_kills > 0 ? describe_memory_kills(rank) : root_cause.ending()->hint();
+    if (!hint.empty()) report.details.push_back("  hint: " + hint);
   }
   if (cause != nullptr && !is_told) {
     const std::string who_says = cause->reporter < 0 ? "the store" : fmt::format("rank {}", cause->reporter);
@@ -83,8 +91,8 @@ FailureReport describe_failure(const RootCause& root_cause, const RankFacts& ran
   return report;
 }
 
-std::string describe_lost_output(std::span<const RankProcess> ranks) {
-  std::string text;
+std::string describe_lost_output(std::span<const RankProcess> ranks, std::string others) {
+  std::string text = std::move(others);
   for (const auto& process : ranks) {
     for (const auto* output : {&process.out, &process.err}) {
       if (output->lost_bytes() == 0) continue;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 
 #include "launcher/run/job_report.h"
@@ -214,7 +215,54 @@ void JobVerdict::count_steps(const membership::MemberPosition& position) {
 }
 
 void JobVerdict::conclude(int complaint) {
+  decide(complaint);
+  if (options_.on_conclusion) options_.on_conclusion(record());
+}
+
+VerdictRecord::FirstFailure JobVerdict::first_failure() const {
+  const int rank = *root_cause_.first_failure();
+  VerdictRecord::FirstFailure first{.rank = facts_of(rank), .ending = root_cause_.ending()};
+  if (const Cause* const cause = root_cause_.cause()) {
+    first.cause = *cause;
+    first.step = cause->step;
+  }
+  for (const RankEnd& end : ended_) {
+    if (end.rank == rank) first.ending = end.ending;
+  }
+  if (first.step >= 0 || !options_.members) return first;
+  for (const membership::MemberView& member : options_.members()) {
+    if (member.info.rank == rank && member.info.world_size == world_size(options_.hosts)) {
+      first.step = member.position.step;
+    }
+  }
+  return first;
+}
+
+VerdictRecord JobVerdict::record() const {
+  using Outcome = VerdictRecord::Outcome;
+  VerdictRecord result{
+      .exit_code = decision_.exit_code, .starts_again = decision_.pause.has_value(), .summary = summary_};
+  if (lost_host_) {
+    result.outcome = Outcome::host_lost;
+    result.lost_host = {*lost_host_, options_.hosts[static_cast<std::size_t>(*lost_host_)].name};
+  } else if (root_cause_.first_failure()) {
+    result.outcome = Outcome::failed;
+    result.first = first_failure();
+  } else {
+    const bool all_well =
+        running() == 0 && std::all_of(ended_.begin(), ended_.end(), [](const auto& rank) { return rank.ending.ok(); });
+    result.outcome = all_well && stop_.signal() == 0 ? Outcome::finished : Outcome::stopped;
+  }
+  if (!is_given()) return result;
+  std::copy_if(ended_.begin(), ended_.end(), std::back_inserter(result.consequences),
+               [&](const RankEnd& end) { return !result.first || end.rank != result.first->rank.rank; });
+  return result;
+}
+
+void JobVerdict::decide(int complaint) {
   StartEnd end = judge_end();
+  const bool is_said = is_given() || end.exit_code != 0;
+  summary_ = is_said && !orders_.empty() ? orders_.back().text : "every rank ended with code 0";
   decision_.exit_code = end.exit_code != 0 ? end.exit_code : complaint;
   // Where something of the ranks is left, new ones would meet it.
   if (complaint != 0 || options_.restarts == nullptr) return;

@@ -17,6 +17,7 @@
 #include "launcher/run/job_control.h"
 #include "launcher/run/restart_policy.h"
 #include "launcher/run/stop_request.h"
+#include "launcher/run/verdict_record.h"
 #include "launcher/watch/root_cause.h"
 #include "runtime/base/exit_code.h"
 #include "runtime/membership/membership_table.h"
@@ -38,6 +39,8 @@ class JobVerdict {
     std::function<std::vector<membership::MemberView>()> members = {};
     // What is known of a rank that has not ended.
     std::function<RankFacts(int rank)> facts = {};
+    // Gets what conclude() has come to; may be null.
+    std::function<void(const VerdictRecord&)> on_conclusion = {};
   };
   explicit JobVerdict(Options options);
 
@@ -70,6 +73,9 @@ class JobVerdict {
  private:
   // Kind and exit code only.
   StartEnd judge_end();
+  void decide(int complaint);
+  VerdictRecord record() const;
+  VerdictRecord::FirstFailure first_failure() const;
   void count_steps(const membership::MemberPosition& position);
   void obey(RootCause::Step step);
   RankFacts facts_of(int rank) const;
@@ -95,6 +101,7 @@ class JobVerdict {
   int killed_after_failure_ = 0;  // ranks that outlived the grace period
   StartEnd steps_;                // of which nothing but the steps is used
   RestartPolicy::Decision decision_;
+  std::string summary_;  // how it ended, once that is judged
 };
 
 }  // namespace lockstep::launcher

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "launcher/doctor/helper_program.h"
@@ -66,6 +67,14 @@ void check_health(const std::string& command) {
                                     words.empty() ? "" : "; it said: " + printable(words, 200)));
 }
 
+std::vector<RankBinding> bindings_of(Binding binding, int ranks) {
+  if (binding == Binding::none) return {};
+  auto bindings = bind_ranks(binding, read_topology("/sys/devices/system", allowed_processors()), ranks);
+  // A quota may grant less than the cores that it spreads over.
+  for (RankBinding& rank : bindings) rank.cores = std::min(rank.cores, std::max(1, allowed_cores() / ranks));
+  return bindings;
+}
+
 }  // namespace
 
 Preparation prepare(const RunOptions& options, const Environment& environment) {
@@ -75,6 +84,7 @@ Preparation prepare(const RunOptions& options, const Environment& environment) {
   preparation.count = choose_ranks(options, gpus.found, allowed_cores());
   preparation.visible_devices = gpus.visible_devices;
   require_a_gpu_each(preparation.count.ranks, options.devices, options.oversubscribe_gpu);
+  preparation.bindings = bindings_of(options.binding, preparation.count.ranks);
   if (!options.log_dir.empty()) make_log_dir(options.log_dir);
   check_health(options.health_check);
   return preparation;

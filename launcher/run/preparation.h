@@ -5,6 +5,7 @@
 #include <chrono>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "launcher/command_line.h"
 #include "launcher/run/contract.h"
@@ -18,6 +19,7 @@ struct Preparation {
   FoundProgram program = {};  // without a path it can't be run, and the rest is not looked at
   RankCount count = {};
   std::optional<std::string> visible_devices = {};  // for the ranks, where the user chose
+  std::vector<RankBinding> bindings = {};           // by local rank; empty: none
 };
 // Throws InvalidArgument for what isn't here.
 Preparation prepare(const RunOptions& options, const Environment& environment);

@@ -60,7 +60,9 @@ StartOutcome start_ranks(const RunOptions& options, const Preparation& preparati
       .stop_timeout = stop_timeout_of(options, environment),
       .scope = scope,
       .restarts = &restarts,
-      .members = job_options.members};
+      .members = job_options.members,
+      .on_conclusion =
+          verdict_writer(options.log_dir, job_options.contract.run_id, job_options.contract.restarts, parts.console)};
   return run_ranks(options, preparation, std::move(job_options), environment, parts, [&](auto facts) {
     verdict.facts = std::move(facts);
     return std::make_unique<OneHost>(std::move(verdict), news);

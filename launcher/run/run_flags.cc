@@ -148,6 +148,32 @@ std::string interpret_rendezvous(const RawRunFlags& raw, RunOptions& options) {
   return {};
 }
 
+std::string interpret_output(const RawRunFlags& raw, RunOptions& options) {
+  if (!raw.tee.empty()) {
+    const auto tee = Tee::parse(raw.tee);
+    if (!tee) {
+      return fmt::format(
+          "--tee {}: give 1 for stdout, 2 for stderr, 3 for both or 0 for neither; --ranks chooses ranks", raw.tee);
+    }
+    if ((tee->out || tee->err) && options.log_dir.empty()) {
+      return fmt::format("--tee {}: it shows here what goes to the files of --log-dir; give --log-dir DIR", raw.tee);
+    }
+    options.tee = *tee;
+  }
+  if (!raw.shown_ranks.empty()) {
+    const auto ranks = RankSet::parse(raw.shown_ranks);
+    if (!ranks) return fmt::format("--ranks {}: give ranks and ranges of them, such as 0,3 or 0-2,7", raw.shown_ranks);
+    options.shown_ranks = *ranks;
+    if (raw.tee.empty()) options.tee = {.out = true, .err = true};
+  }
+  if (!raw.bind.empty()) {
+    const auto binding = parse_binding(raw.bind);
+    if (!binding) return fmt::format("--bind {}: give core, numa or none", raw.bind);
+    options.binding = *binding;
+  }
+  return {};
+}
+
 }  // namespace
 
 void take_variables(const Environment& environment, RawRunFlags& raw) {
@@ -208,6 +234,7 @@ std::string interpret(const RawRunFlags& raw, RunOptions& options) {
     options.master_port = *port;
   }
   if (auto problem = interpret_rendezvous(raw, options); !problem.empty()) return problem;
+  if (auto problem = interpret_output(raw, options); !problem.empty()) return problem;
   if (raw.devices) {
     const auto devices = parse_devices(*raw.devices);
     if (!devices) {

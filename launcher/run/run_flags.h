@@ -26,6 +26,9 @@ struct RawRunFlags {
   std::string rdzv_conf;
   std::string master_addr;
   std::string max_restarts;
+  std::string tee;
+  std::string shown_ranks;
+  std::string bind;
   std::string grace;
   std::string timeout;
   std::string master_port;

@@ -46,6 +46,7 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
   attempt(signal(SIGXFSZ, SIG_DFL) == SIG_ERR ? -1 : 0);
   attempt(sigprocmask(SIG_SETMASK, &request.signal_mask, nullptr));
   attempt(net::set_open_files_limit(request.open_files) ? 0 : -1);
+  if (request.processors) attempt(sched_setaffinity(0, sizeof(cpu_set_t), &*request.processors));
   attempt(execve(request.path.c_str(), arguments, environment));
   _exit(127);
 }

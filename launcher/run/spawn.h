@@ -2,7 +2,10 @@
 // Starts one rank.
 #pragma once
 
+#include <sched.h>
+
 #include <csignal>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,10 +22,11 @@ struct SpawnRequest {
   int stdin_fd = -1;
   int stdout_fd = -1;
   int stderr_fd = -1;
-  int inherited_fd = -1;           // stays open under its number
-  int registration_fd = -1;        // gets the process id before the program starts
-  sigset_t signal_mask{};          // what the program starts with
-  net::OpenFilesLimit open_files;  // the same
+  int inherited_fd = -1;                     // stays open under its number
+  int registration_fd = -1;                  // gets the process id before the program starts
+  sigset_t signal_mask{};                    // what the program starts with
+  net::OpenFilesLimit open_files;            // the same
+  std::optional<cpu_set_t> processors = {};  // that it is bound to; nothing: as this process
 };
 
 struct Spawned {

@@ -155,8 +155,8 @@ TEST(Launcher, LogDirTakesEachStreamToAFile) {
   EXPECT_EQ(result.out, "");
   EXPECT_EQ(result.err, "");
   for (const std::string rank : {"0", "1"}) {
-    EXPECT_EQ(file_text(folder / ("rank" + rank + ".out")), "out text\ntail");
-    EXPECT_EQ(file_text(folder / ("rank" + rank + ".err")), "err text\n");
+    EXPECT_EQ(file_text(folder / "generation0" / ("rank" + rank + ".out")), "out text\ntail");
+    EXPECT_EQ(file_text(folder / "generation0" / ("rank" + rank + ".err")), "err text\n");
   }
 }
 
@@ -218,7 +218,7 @@ TEST(Launcher, RunsWithStandardStreamsClosed) {
       {.command = {"sh", "-c", "\"$0\" run -n 2 --log-dir \"$2\" -- \"$1\" print:x <&- >&- 2>&-; echo $?",
                    LOCKSTEP_PROGRAM, PLAIN_PROGRAM, folder}});
   EXPECT_EQ(result.out, "0\n");
-  EXPECT_EQ(file_text(folder / "rank1.out"), "x\n");
+  EXPECT_EQ(file_text(folder / "generation0" / "rank1.out"), "x\n");
 }
 
 TEST(Launcher, OuterLaunchersVariablesDoNotReachTheRanks) {
@@ -440,6 +440,10 @@ TEST(LauncherUsage, WrongCommandLinesGetOneClearLine) {
       {{"run", "/etc/passwd"}, 126, "is not executable"},
       {{"run", "/tmp"}, 126, "is a folder"},
       {{"run", "--log-dir", "/dev/null/x", "true"}, 2, "/dev/null/x"},
+      {{"run", "--ranks", "1,7", "-n", "2", "true"}, 2, "--ranks 1,7: the job has 2 ranks, from 0 to 1"},
+      {{"run", "--bind", "core", "-n", "1000", "true"}, 2, "--bind core: 1000 ranks, and "},
+      {{"logs", "run-of-nobody"}, 1, "no run of this user on this host begins with 'run-of-nobody'"},
+      {{"stop", "run-of-nobody"}, 1, "lockstep stop: no run of this user"},
       {{"frobnicate"}, 2, "frobnicate"},
       {{}, 2, "no command was given"},
   };

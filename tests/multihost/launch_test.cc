@@ -5,11 +5,18 @@
 
 #include <algorithm>
 #include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
 
 #include "runtime/base/exit_code.h"
 #include "runtime/store/secret.h"
 #include "tests/multihost/launched_hosts.h"
 #include "tests/support/leftovers.h"
+#include "tests/support/network_namespaces.h"
+#include "tests/support/process.h"
+#include "tests/support/temporary_folder.h"
 
 namespace lockstep::testing {
 namespace {
@@ -87,6 +94,45 @@ TEST_F(LaunchedHosts, ARankThatDiesEndsTheJobOnAllOfThemUnderItsName) {
                       HasSubstr("  after it: ranks 4 and 5 (host host2 (node rank 2)): was killed by signal 15")));
   }
   EXPECT_TRUE(live_ranks().empty());
+}
+
+TEST_F(LaunchedHosts, MayShareAFolderForTheirOutput) {
+  const TemporaryFolder folder;
+  const auto content = [&folder](const std::string& name) {
+    std::ifstream file(folder / name);
+    return std::string{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  };
+  std::vector<Process> launchers;
+  for (int host = 0; host < kHosts; ++host) {
+    launchers.push_back(launch(host, 2, {PLAIN_PROGRAM, "print:hello", "eprint:my last words@3", "ready", "hang"},
+                               {"--log-dir", folder, "--tee"}));
+  }
+  await_ranks(launchers);
+  kill(live_ranks(PLAIN_PROGRAM).at(3), SIGKILL);
+  for (Process& launcher : launchers) EXPECT_EQ(launcher.wait().exit_code, 128 + SIGKILL);
+  for (int rank = 0; rank < 2 * kHosts; ++rank) {
+    const std::string name = "rank" + std::to_string(rank) + ".out";
+    EXPECT_EQ(content("generation0/" + name), "hello\nready\n");
+    EXPECT_THAT(content("job.node" + std::to_string(rank / 2) + ".log"), HasSubstr("Z " + name + ": hello\n"));
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder / "job.log"));
+  EXPECT_THAT(content("verdict.json"),
+              AllOf(HasSubstr(R"("rank": 3,)"), HasSubstr(R"("host": "host1")"), HasSubstr(R"("signal": "SIGKILL")"),
+                    HasSubstr("my last words"), HasSubstr(R"("rank": 5,)")));
+}
+
+// An abstract socket is of a network namespace, which is what a host is here.
+TEST_F(LaunchedHosts, EachShowsTheRunAndAnyOneStopsIt) {
+  auto launchers = launch_all({PLAIN_PROGRAM, "ready", "hang"});
+  await_ranks(launchers);
+  for (int host = 0; host < kHosts; ++host) {
+    const Result list = run(hosts_->command(host, {LOCKSTEP_PROGRAM, "ps"}));
+    const auto ranks = std::to_string(2 * host) + "-" + std::to_string(2 * host + 1) + " of 6";
+    EXPECT_THAT(list.out, AllOf(HasSubstr(ranks), HasSubstr("  " + std::to_string(host) + " of 3  ")));
+    EXPECT_EQ(std::count(list.out.begin(), list.out.end(), '\n'), 2) << "its own, and no other's: " << list.out;
+  }
+  EXPECT_EQ(run(hosts_->command(2, {LOCKSTEP_PROGRAM, "stop", "run-"})).exit_code, 0);
+  for (Process& launcher : launchers) EXPECT_EQ(launcher.wait().exit_code, 128 + SIGTERM);
 }
 
 TEST_F(LaunchedHosts, ALauncherThatDiesIsALostHost) {

@@ -107,8 +107,9 @@ TEST(CommandLine, RefusesAMissingProgram) {
 }
 
 TEST(CommandLine, AnEmptyValueIsNoWishForTheDefault) {
-  for (const std::string flag : {"--log-dir", "--grace", "--timeout", "--hang-timeout", "--liveness", "--master-addr",
-                                 "--master-port", "--nnodes", "--nproc-per-node", "-n"}) {
+  for (const std::string flag :
+       {"--log-dir", "--tee", "--ranks", "--bind", "--grace", "--timeout", "--hang-timeout", "--liveness",
+        "--master-addr", "--master-port", "--nnodes", "--nproc-per-node", "-n"}) {
     EXPECT_NE(refused({"run", flag, "", "p"}).find(flag + ": its value is empty"), std::string::npos) << flag;
   }
   for (const std::string flag : {"--host", "--port", "--secret-file", "--store-auth", "--max-keys"}) {
@@ -239,6 +240,86 @@ TEST(CommandLine, RefusesWrongValuesOfSeveralHosts) {
               std::string::npos)
         << bad;
   }
+}
+
+TEST(CommandLine, TeeHasTorchrunsSpellingsAndNeedsNoValue) {
+  const auto streams = [](const Arguments& flags) {
+    Arguments arguments = {"run", "--log-dir", "d"};
+    arguments.insert(arguments.end(), flags.begin(), flags.end());
+    const auto options = parsed(arguments);
+    EXPECT_EQ(options.command, (Arguments{"./p", "--tee", "9"})) << "what follows the program is the program's";
+    return std::pair(options.tee.out, options.tee.err);
+  };
+  const std::pair both(true, true);
+  EXPECT_EQ(streams({"--tee", "./p", "--tee", "9"}), both);
+  EXPECT_EQ(streams({"-t", "./p", "--tee", "9"}), both);
+  EXPECT_EQ(streams({"--tee", "-n", "2", "./p", "--tee", "9"}), both);
+  EXPECT_EQ(streams({"-n", "2", "--tee", "--grace", "3", "./p", "--tee", "9"}), both);
+  EXPECT_EQ(streams({"--tee", "3", "./p", "--tee", "9"}), both);
+  EXPECT_EQ(streams({"--tee=3", "./p", "--tee", "9"}), both);
+  EXPECT_EQ(streams({"-t", "1", "./p", "--tee", "9"}), std::pair(true, false));
+  EXPECT_EQ(streams({"-t2", "./p", "--tee", "9"}), std::pair(false, true));
+  EXPECT_EQ(streams({"--tee", "0", "./p", "--tee", "9"}), std::pair(false, false));
+  EXPECT_EQ(streams({"--torch-store", "--tee", "--", "./p", "--tee", "9"}), both);
+  EXPECT_EQ(parsed({"run", "./p", "--tee"}).command, (Arguments{"./p", "--tee"}));
+  for (const std::string bad : {"4", "0:3", "12"}) {
+    EXPECT_NE(refused({"run", "--log-dir=d", "--tee", bad, "p"}).find("--tee " + bad + ": give 1 for stdout"),
+              std::string::npos);
+  }
+  EXPECT_NE(refused({"run", "--tee", "3", "p"}).find("give --log-dir DIR"), std::string::npos);
+  EXPECT_FALSE(parsed({"run", "--tee", "0", "p"}).tee.out) << "nothing to show twice";
+}
+
+TEST(CommandLine, RanksAreShownBesideTheirFiles) {
+  const auto options = parsed({"run", "--log-dir=d", "--ranks", "0,3-4", "p"});
+  EXPECT_TRUE(options.shown_ranks.contains(3));
+  EXPECT_FALSE(options.shown_ranks.contains(1));
+  EXPECT_TRUE(options.tee.out && options.tee.err) << "to be shown";
+  EXPECT_FALSE(parsed({"run", "--log-dir=d", "--ranks=0", "--tee=1", "p"}).tee.err);
+  EXPECT_TRUE(parsed({"run", "p"}).shown_ranks.is_all());
+  for (const std::string bad : {"x", "3-1", "1,", "-1"}) {
+    EXPECT_NE(refused({"run", "--ranks=" + bad, "p"}).find("--ranks " + bad + ": give ranks"), std::string::npos);
+  }
+}
+
+TEST(CommandLine, BindsToCoresOrNodes) {
+  EXPECT_EQ(parsed({"run", "p"}).binding, Binding::none);
+  EXPECT_EQ(parsed({"run", "--bind", "core", "p"}).binding, Binding::core);
+  EXPECT_EQ(parsed({"run", "--bind=numa", "p"}).binding, Binding::numa);
+  EXPECT_EQ(parsed({"run", "--bind=none", "p"}).binding, Binding::none);
+  for (const std::string bad : {"socket", "hwthread", "cores"}) {
+    EXPECT_NE(refused({"run", "--bind", bad, "p"}).find("--bind " + bad + ": give core, numa or none"),
+              std::string::npos);
+  }
+}
+
+RunsOptions runs(const Arguments& arguments) {
+  auto result = parse_command_line(arguments);
+  if (const auto* answer = std::get_if<Answer>(&result)) {
+    ADD_FAILURE() << "refused: " << answer->err;
+    return {};
+  }
+  return std::get<RunsOptions>(result);
+}
+
+TEST(CommandLine, ReadsWhatIsAskedOfARun) {
+  EXPECT_EQ(runs({"ps"}).what, RunsOptions::What::ps);
+  EXPECT_TRUE(runs({"ps", "--json"}).json);
+  const auto logs = runs({"logs", "run-1", "--follow", "-n", "7"});
+  EXPECT_EQ(logs.what, RunsOptions::What::logs);
+  EXPECT_EQ(logs.run, "run-1");
+  EXPECT_TRUE(logs.follow);
+  EXPECT_EQ(logs.lines, 7u);
+  EXPECT_EQ(runs({"logs", "-f", "--lines=0", "r"}).lines, 0u);
+  EXPECT_EQ(runs({"logs", "r"}).lines, 50u);
+  EXPECT_EQ(runs({"stop", "r"}).what, RunsOptions::What::stop);
+  const auto no_run = refused({"logs"});
+  EXPECT_NE(no_run.find("lockstep logs: 0 words were given; the form is lockstep logs RUN"), std::string::npos);
+  EXPECT_NE(refused({"stop", "a", "b"}).find("2 words were given"), std::string::npos);
+  EXPECT_NE(refused({"stop", ""}).find("the form is lockstep stop RUN"), std::string::npos);
+  EXPECT_NE(refused({"logs", "r", "-n", "-3"}).find("--lines"), std::string::npos);
+  EXPECT_NE(refused({"logs", "r", "-n", "x"}).find("--lines x: give a number from 0 to 1000000"), std::string::npos);
+  EXPECT_NE(refused({"ps", "r"}).find("not expected: r"), std::string::npos);
 }
 
 TEST(CommandLine, ReadsSecondsAndPorts) {

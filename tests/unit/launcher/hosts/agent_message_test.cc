@@ -28,6 +28,7 @@ TEST(AgentMessage, ARankSEndKeepsWhatAReportSaysOfIt) {
   end.last_lines = {"first", "", "last: 7:x"};
   end.ending = {.by_signal = true, .value = SIGSEGV, .dumped_core = true};
   end.killed = true;
+  end.memory_kills = 3;
   const auto read = round_trip(end);
   EXPECT_EQ(read.rank, 5);
   EXPECT_EQ(read.host, "b");
@@ -37,6 +38,7 @@ TEST(AgentMessage, ARankSEndKeepsWhatAReportSaysOfIt) {
   EXPECT_EQ(read.ending.exit_code(), 128 + SIGSEGV);
   EXPECT_TRUE(read.ending.dumped_core);
   EXPECT_TRUE(read.killed);
+  EXPECT_EQ(read.memory_kills, 3u);
 }
 
 TEST(AgentMessage, TheOthersTravelToo) {

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <nlohmann/json.hpp>
 
 #include "runtime/base/exit_code.h"
 
@@ -156,6 +157,120 @@ TEST_F(Verdict, AStopIsPassedOnAndTheSecondOneKills) {
   EXPECT_EQ(verdict_.exit_code(), 128 + SIGTERM);
   EXPECT_FALSE(verdict_.again());
   EXPECT_EQ(said().back(), "stopped by SIGTERM; exit code 143");
+}
+
+// The verdict as data, and the JSON made of it.
+class Conclusion : public ::testing::Test {
+ protected:
+  Conclusion()
+      : verdict_({.hosts = with_first_ranks({{.name = "a", .ranks = 2}, {.name = "b", .ranks = 1}}),
+                  .members =
+                      [] {
+                        return std::vector{
+                            membership::MemberView{.info = {.rank = 2, .world_size = 3}, .position = {.step = 17}}};
+                      },
+                  .facts = [](int rank) { return RankFacts{.rank = rank, .host = "?"}; },
+                  .on_conclusion = [this](const VerdictRecord& record) { record_ = record; }}) {}
+
+  void end(int rank, ExitStatus ending, std::uint64_t memory_kills = 0) {
+    RankEnd end;
+    end.rank = rank;
+    end.host = rank < 2 ? "a" : "b";
+    end.pid = 1000 + rank;
+    end.ending = ending;
+    end.memory_kills = memory_kills;
+    end.last_lines = {"the \xff end"};
+    verdict_.rank_ended(std::move(end));
+  }
+  nlohmann::json json(int exit_code) {
+    verdict_.conclude(0);
+    EXPECT_EQ(verdict_.exit_code(), exit_code);
+    return nlohmann::json::parse(as_json(record_, "run-1", 3));
+  }
+
+  VerdictRecord record_;
+  JobVerdict verdict_;
+};
+
+TEST_F(Conclusion, OfAFailureHasTheFirstRankAndItsConsequences) {
+  end(2, {.by_signal = true, .value = SIGKILL}, 2);
+  EXPECT_THAT(verdict_.take_orders()[1].text,
+              HasSubstr("memory ran out: the kernel has killed 2 processes of this control group on host b"));
+  end(0, kLostAnother);
+  end(1, {.by_signal = true, .value = SIGTERM});
+  const auto verdict = json(137);
+  EXPECT_EQ(verdict["run_id"], "run-1");
+  EXPECT_EQ(verdict["generation"], 3);
+  EXPECT_EQ(verdict["starts_again"], false);
+  EXPECT_EQ(verdict["outcome"], "failed");
+  EXPECT_EQ(verdict["exit_code"], 137);
+  EXPECT_THAT(verdict["summary"].get<std::string>(), HasSubstr("rank 2 failed first"));
+  const auto& first = verdict["first_failure"];
+  EXPECT_EQ(first["rank"], 2);
+  EXPECT_EQ(first["host"], "b");
+  EXPECT_EQ(first["pid"], 1002);
+  EXPECT_EQ(first["ending"], "was killed by signal 9 (SIGKILL)");
+  EXPECT_EQ(first["signal"], "SIGKILL");
+  EXPECT_TRUE(first["exit_code"].is_null());
+  EXPECT_EQ(first["step"], 17) << "by its last heartbeat";
+  EXPECT_TRUE(first["bucket"].is_null());
+  EXPECT_EQ(first["memory_kills"], 2);
+  EXPECT_EQ(first["last_lines"], nlohmann::json::array({"the \xef\xbf\xbd end"}));
+  ASSERT_EQ(verdict["consequences"].size(), 2u);
+  EXPECT_EQ(verdict["consequences"][0]["rank"], 0);
+  EXPECT_EQ(verdict["consequences"][0]["exit_code"], 75);
+  EXPECT_EQ(verdict["consequences"][1]["signal"], "SIGTERM");
+  EXPECT_EQ(verdict["consequences"][1]["killed_by_launcher"], false);
+}
+
+TEST_F(Conclusion, OfAReportHasWhatWasSaid) {
+  verdict_.heard(
+      {.kind = Cause::Kind::failed, .rank = 1, .reporter = 1, .step = 4, .bucket = 2, .text = "loss is nan"});
+  end(1, {.value = 3});
+  end(0, kLostAnother);
+  end(2, kLostAnother);
+  const auto verdict = json(3);
+  const auto& first = verdict["first_failure"];
+  EXPECT_EQ(first["step"], 4);
+  EXPECT_EQ(first["bucket"], 2);
+  EXPECT_EQ(first["cause"], "loss is nan");
+  EXPECT_EQ(first["reported_by"], 1);
+  EXPECT_EQ(first["exit_code"], 3);
+}
+
+TEST_F(Conclusion, OfALostHostNamesIt) {
+  verdict_.host_lost(1, "is gone");
+  end(0, kLostAnother);
+  end(1, kLostAnother);
+  const auto verdict = json(kExitPeerLost);
+  EXPECT_EQ(verdict["outcome"], "host lost");
+  EXPECT_EQ(verdict["lost_host"]["host"], "b");
+  EXPECT_EQ(verdict["lost_host"]["node_rank"], 1);
+  EXPECT_TRUE(verdict["first_failure"].is_null());
+  EXPECT_EQ(verdict["consequences"].size(), 2u);
+}
+
+TEST_F(Conclusion, OfAJobThatEndedWell) {
+  for (int rank = 0; rank < 3; ++rank) end(rank, {});
+  const auto verdict = json(0);
+  EXPECT_EQ(verdict["outcome"], "finished");
+  EXPECT_EQ(verdict["summary"], "every rank ended with code 0");
+  EXPECT_TRUE(verdict["consequences"].empty());
+  EXPECT_TRUE(verdict["first_failure"].is_null());
+}
+
+TEST_F(Conclusion, OfAJobThatWasAskedToStop) {
+  verdict_.signalled(SIGTERM);
+  for (int rank = 0; rank < 3; ++rank) end(rank, {.by_signal = true, .value = SIGTERM});
+  const auto verdict = json(143);
+  EXPECT_EQ(verdict["outcome"], "stopped");
+  EXPECT_EQ(verdict["summary"], "stopped by SIGTERM; exit code 143");
+}
+
+TEST_F(Conclusion, HasTheExitCodeOfTheCommand) {
+  for (int rank = 0; rank < 3; ++rank) end(rank, {});
+  verdict_.conclude(1);
+  EXPECT_EQ(record_.exit_code, 1) << "output was lost, say";
 }
 
 TEST_F(Verdict, WithoutAFailureNothingIsSaid) {

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/output/job_output.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <utility>
+
+#include "launcher/output/log_folder.h"
+#include "lockstep/base/error.h"
+
+namespace lockstep::launcher {
+namespace {
+
+LogFile file_of_job(const OutputOptions& options) {
+  if (options.log_dir.empty()) return {};
+  return LogFile(job_log(options.log_dir, options.hosts, options.node_rank));
+}
+
+}  // namespace
+
+JobOutput::JobOutput(OutputOptions options, Console& console)
+    : options_(std::move(options)), console_(console), log_(recent_, file_of_job(options_)) {
+  console_.record([this](std::string_view text) {
+    // What can't be written is said once, and then again by way of this.
+    if (const auto problem = log_.message(text); !problem.empty()) console_.message(problem);
+  });
+}
+
+JobOutput::~JobOutput() {
+  console_.record({});
+  if (const auto problem = log_.close(); !problem.empty()) console_.message(problem);
+}
+
+bool JobOutput::is_shown(int rank, Stream stream) const {
+  const bool wanted = options_.log_dir.empty() || (stream == Stream::out ? options_.tee.out : options_.tee.err);
+  return wanted && options_.shown.contains(rank);
+}
+
+RankOutput JobOutput::open(int rank, Stream stream, UniqueFd fd, int generation) {
+  RankOutput::Sinks sinks{.log = &log_, .shown = is_shown(rank, stream)};
+  if (options_.log_dir.empty()) {
+    sinks.keep_lines = stream == Stream::err && (options_.keep_last_lines || !sinks.shown);
+  } else {
+    const std::string folder = log_folder(options_.log_dir, generation);
+    std::error_code error;
+    std::filesystem::create_directories(folder, error);
+    if (error) throw SystemError(fmt::format("make the folder {}", folder), error.value());
+    sinks.file = LogFile(rank_log(options_.log_dir, generation, rank, stream));
+  }
+  return {rank, stream, std::move(fd), std::move(sinks)};
+}
+
+std::string JobOutput::describe_lost() const {
+  return log_.lost_bytes() == 0 ? std::string() : fmt::format("{} bytes of {}", log_.lost_bytes(), log_.path());
+}
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/output/log_folder.h"
+
+#include <fmt/format.h>
+
+namespace lockstep::launcher {
+
+std::string log_folder(const std::string& log_dir, int generation) {
+  return fmt::format("{}/generation{}", log_dir, generation);
+}
+
+std::string rank_label(int rank, Stream stream) {
+  return fmt::format("rank{}.{}", rank, stream == Stream::out ? "out" : "err");
+}
+
+std::string rank_log(const std::string& log_dir, int generation, int rank, Stream stream) {
+  return fmt::format("{}/{}", log_folder(log_dir, generation), rank_label(rank, stream));
+}
+
+std::string job_log(const std::string& log_dir, int hosts, int node_rank) {
+  return hosts > 1 ? fmt::format("{}/job.node{}.log", log_dir, node_rank) : log_dir + "/job.log";
+}
+
+std::string verdict_file(const std::string& folder) { return folder + "/verdict.json"; }
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/output/rank_output.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <fstream>
+#include <string_view>
+
+#include "launcher/output/log_folder.h"
+#include "lockstep/base/error.h"
+#include "runtime/base/io.h"
+
+namespace lockstep::launcher {
+namespace {
+
+// Of a line that is kept.
+constexpr std::size_t kMostKeptBytes = 1000;
+
+// The end of a file, at most kShownLines; empty if it can't be read.
+std::deque<std::string> end_of_file(const std::string& path) {
+  constexpr std::streamoff kTail = 16 * 1024;
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  const std::streamoff size = file ? static_cast<std::streamoff>(file.tellg()) : 0;
+  file.seekg(size > kTail ? size - kTail : 0);
+  std::deque<std::string> last;
+  for (std::string line; std::getline(file, line);) {
+    last.push_back(line);
+    if (last.size() > kShownLines) last.pop_front();
+  }
+  return last;
+}
+
+void say(const std::string& problem, Console& console) {
+  if (!problem.empty()) console.message(problem);
+}
+
+}  // namespace
+
+RankOutput::RankOutput(int rank, Stream stream, UniqueFd fd, Sinks sinks)
+    : rank_(rank), stream_(stream), fd_(std::move(fd)), sinks_(std::move(sinks)), label_(rank_label(rank, stream)) {}
+
+std::vector<std::string> RankOutput::last_lines() const {
+  const auto lines = path().empty() ? kept_lines_ : end_of_file(path());
+  return {lines.begin(), lines.end()};
+}
+
+LineSplitter::Sink RankOutput::sink(Console& console) {
+  return [this, &console](LineSplitter::Kind kind, std::string_view text) {
+    if (kind == LineSplitter::Kind::redraw) {  // every rank may draw a bar; one of them is shown
+      if (rank_ == 0 && sinks_.shown) console.redraw(stream_, text);
+      return;
+    }
+    if (sinks_.log != nullptr) sinks_.log->line(prefix_, text);
+    if (sinks_.shown) console.line(stream_, rank_, text);
+    if (!sinks_.keep_lines) return;
+    kept_lines_.emplace_back(text.substr(0, kMostKeptBytes));
+    if (kept_lines_.size() > kShownLines) kept_lines_.pop_front();
+  };
+}
+
+template <typename Split>
+void RankOutput::take_lines(Console& console, Split split) {
+  if (sinks_.log != nullptr) prefix_ = JobLog::prefix(label_);
+  split(sink(console));
+  if (sinks_.log != nullptr) say(sinks_.log->flush(), console);
+}
+
+void RankOutput::pass_on(std::string_view bytes, Console& console) {
+  if (sinks_.file.open()) say(sinks_.file.write(bytes), console);
+  take_lines(console, [&](const LineSplitter::Sink& lines) { splitter_.feed(bytes, lines); });
+}
+
+std::size_t RankOutput::read_some(Console& console) {
+  if (!fd_) return 0;
+  char buffer[64 * 1024];
+  const auto bytes = uninterrupted([&] { return read(fd_.get(), buffer, sizeof buffer); });
+  if (bytes > 0) {
+    pass_on({buffer, static_cast<std::size_t>(bytes)}, console);
+    return static_cast<std::size_t>(bytes);
+  }
+  if (bytes == 0 || errno != EAGAIN) end(console);
+  return 0;
+}
+
+void RankOutput::end(Console& console) {
+  take_lines(console, [this](const LineSplitter::Sink& lines) { splitter_.finish(lines); });
+  say(sinks_.file.close(), console);
+  fd_.reset();
+}
+
+void RankOutput::read_available(Console& console) {
+  if (!fd_) return;
+  int there = 0;
+  if (ioctl(fd_.get(), FIONREAD, &there) != 0) throw SystemError("ioctl FIONREAD", errno);
+  for (auto left = static_cast<std::size_t>(there); left > 0;) {
+    const auto bytes = read_some(console);
+    if (bytes == 0) return;
+    left -= std::min(left, bytes);
+  }
+}
+
+void RankOutput::finish(Console& console) {
+  read_available(console);
+  if (fd_) end(console);
+}
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// What comes out of a rank on one of its streams, on its way to a file, the job's log and the console. Main thread
+// only.
+//
+// Each piece goes to all of them before the next is read, and nobody reads while the console is behind
+// (Console::kBacklogLimit) or a file takes its time: so a slow sink blocks the rank, and nothing is dropped or piles
+// up.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "launcher/output/console.h"
+#include "launcher/output/job_log.h"
+#include "launcher/output/line_splitter.h"
+#include "launcher/output/log_file.h"
+#include "launcher/run/rank_end.h"
+#include "runtime/base/unique_fd.h"
+
+namespace lockstep::launcher {
+
+class RankOutput {
+ public:
+  struct Sinks {
+    LogFile file = {};        // byte by byte; may be none
+    JobLog* log = nullptr;    // by lines; outlives this
+    bool shown = true;        // by lines on the console
+    bool keep_lines = false;  // last_lines() has them without a file too
+  };
+
+  RankOutput() = default;
+  // `fd` is the read end of a pipe and doesn't block.
+  RankOutput(int rank, Stream stream, UniqueFd fd, Sinks sinks);
+
+  int fd() const { return fd_.get(); }
+  bool open() const { return static_cast<bool>(fd_); }
+  // Reads once and passes it on. Returns the bytes read; closes at the stream's end.
+  std::size_t read_some(Console& console);
+  // Reads what is there on entry, and no more: a writer that goes on may be faster than the console.
+  void read_available(Console& console);
+  // The same for the last time: what came without an end becomes a line.
+  void finish(Console& console);
+  // "logs/generation0/rank1.out"; empty: there is no file.
+  const std::string& path() const { return sinks_.file.path(); }
+  // The last kShownLines; of a file, if it can be read.
+  std::vector<std::string> last_lines() const;
+  // Of the file, so far.
+  std::uint64_t lost_bytes() const { return sinks_.file.lost_bytes(); }
+
+ private:
+  void pass_on(std::string_view bytes, Console& console);
+  void end(Console& console);
+  LineSplitter::Sink sink(Console& console);
+  // Takes the lines of `split`, which have come now.
+  template <typename Split>
+  void take_lines(Console& console, Split split);
+
+  int rank_ = 0;
+  Stream stream_ = Stream::out;
+  UniqueFd fd_;
+  Sinks sinks_;
+  std::string label_;   // "rank1.out"
+  std::string prefix_;  // in the job's log, of the lines that came last
+  LineSplitter splitter_;
+  std::deque<std::string> kept_lines_;
+};
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `lockstep ps`, `logs` and `stop` and the launchers of this host say to each other. Pure.
+//
+// Each launcher listens on an abstract Unix socket, whose name is found in /proc/net/unix, so nothing is on disk and
+// nothing is left when it ends. The name proves nothing: both sides ask the kernel who is at the other end
+// (SO_PEERCRED), and take no other user's word. An abstract name is of a network namespace: who is in another one, a
+// container for example, does not see the run.
+//
+// A client writes one line and reads to the end:
+//
+//   ps           a record of the run
+//   stop         the same, once the launcher has been sent SIGTERM
+//   logs 50 1    "lockstep logs 1", then the last 50 lines of its log, and with 1 those that follow until it ends
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lockstep::launcher {
+
+// A run as its launcher on this host tells of it.
+struct RunFacts {
+  std::string run_id = {};
+  int pid = 0;  // of the launcher, in its pid namespace
+  std::string host = {};
+  int first_rank = 0;  // of those on this host
+  int ranks = 1;       // on this host
+  int world_size = 1;
+  int hosts = 1;
+  int node_rank = 0;
+  int generation = 0;  // starts of the ranks before this one
+  std::int64_t age_ms = 0;
+  std::int64_t step = -1;    // the furthest that a rank is in; -1: not known
+  int stops = 0;             // how often it was asked to, this way
+  std::string log_dir = {};  // whole path; empty: none
+  std::string command = {};  // for people
+};
+
+std::string encode(const RunFacts& facts);
+// nullopt if the text is none of encode(). What is returned may be printed.
+std::optional<RunFacts> decode_run_facts(std::string_view text);
+
+inline constexpr std::string_view kLogsHeader = "lockstep logs 1\n";
+
+struct RunRequest {
+  enum class What { ps, stop, logs };
+  What what = What::ps;
+  std::size_t lines = 50;  // of logs: the last ones
+  bool follow = false;     // of logs
+};
+// With the line's end.
+std::string encode(const RunRequest& request);
+// Of a line without its end; nullopt for what is none.
+std::optional<RunRequest> decode_run_request(std::string_view line);
+
+// "lockstep-run/1000/0123456789abcdef/run-4711": user, what makes it unlike any other, run id, as far as there is room.
+std::string run_socket_name(uid_t user, std::string_view token, std::string_view run_id);
+// The names of listening sockets of `user`'s runs in a text of /proc/net/unix, each once.
+std::vector<std::string> run_sockets(std::string_view proc_net_unix, uid_t user);
+// The run id in a name, as far as it is there.
+std::string run_id_of(std::string_view socket_name);
+
+}  // namespace lockstep::launcher

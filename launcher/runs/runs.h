@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// `lockstep ps`, `lockstep logs` and `lockstep stop`: the runs of this user on this host, from another terminal.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "launcher/command_line.h"
+#include "launcher/runs/run_client.h"
+
+namespace lockstep::launcher {
+
+// Returns the exit code.
+int runs_command(const RunsOptions& options);
+
+// What `lockstep ps` prints. Pure.
+std::string as_table(const std::vector<FoundRun>& runs);
+std::string as_json(const std::vector<FoundRun>& runs);
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+// --log-dir, --tee and --ranks of `lockstep run`: every line is where it belongs, and none is lost.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/ioctl.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "runtime/base/unique_fd.h"
+#include "tests/e2e/launch.h"
+#include "tests/support/error_of.h"
+#include "tests/support/leftovers.h"
+#include "tests/support/temporary_folder.h"
+
+namespace lockstep::e2e {
+namespace {
+
+using lockstep::testing::expect_text;
+
+namespace fs = std::filesystem;
+using testing::run;
+
+std::string content(const fs::path& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+class Output : public ::testing::Test {
+ protected:
+  Words with_files(const Words& flags = {}) const { return joined({"--log-dir", folder_.native()}, flags); }
+  nlohmann::json verdict() const { return nlohmann::json::parse(content(folder_ / "verdict.json")); }
+
+  const testing::TemporaryFolder folder_;
+};
+
+// The numbers of a flood's lines behind `prefix`, which stands anywhere in a line, are 0, 1, 2 ... `lines` - 1.
+void expect_flood(const std::string& text, const std::string& prefix, int rank, int lines) {
+  int next = 0;
+  const std::string end = " of rank " + std::to_string(rank);
+  for (const auto& line : lines_of(text)) {
+    const auto at = line.find(prefix + "line ");
+    if (at == std::string::npos || !line.ends_with(end)) continue;
+    const std::string number = line.substr(at + prefix.size() + 5);
+    ASSERT_EQ(number, std::to_string(next) + end);
+    ++next;
+  }
+  EXPECT_EQ(next, lines) << prefix;
+}
+
+TEST_F(Output, TeeHasEachLineInItsFileInTheLogAndHere) {
+  constexpr int kLines = 20000;
+  const auto result = run(plain(3, {"flood:" + std::to_string(kLines), "eprint:done"}, with_files({"--tee"})));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const std::string log = content(folder_ / "job.log");
+  for (int rank = 0; rank < 3; ++rank) {
+    const auto number = std::to_string(rank);
+    expect_flood(content(folder_ / "generation0" / ("rank" + number + ".out")), "", rank, kLines);
+    expect_flood(log, "rank" + number + ".out: ", rank, kLines);
+    expect_flood(result.out, "[rank " + number + "] ", rank, kLines);
+    EXPECT_EQ(content(folder_ / "generation0" / ("rank" + number + ".err")), "done\n");
+    expect_text(result.err, {"[rank " + number + "] done\n"});
+    expect_text(log, {"Z rank" + number + ".err: done\n"});
+  }
+  EXPECT_EQ(lines_of(log).size(), 3u * (kLines + 1));
+}
+
+TEST_F(Output, RanksOfOtherNumbersAreNotShownAndTheirFilesHaveAll) {
+  const auto result = run(plain(4, {"print:hello"}, with_files({"--ranks", "0,2-3"})));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  auto lines = lines_of(result.out);
+  std::sort(lines.begin(), lines.end());
+  EXPECT_EQ(lines, (Words{"[rank 0] hello", "[rank 2] hello", "[rank 3] hello"}));
+  EXPECT_EQ(content(folder_ / "generation0" / "rank1.out"), "hello\n");
+}
+
+TEST_F(Output, AHiddenRankThatFailsIsShownInTheVerdict) {
+  const auto result = run(plain(2, {"eprint:the reason@1", "exit:5@1", "hang@0"}, {"--ranks", "0"}));
+  EXPECT_EQ(result.exit_code, 5);
+  expect_text(result.err, {"  the end of its stderr:\n  | the reason\n"});
+  EXPECT_FALSE(contains(result.err, "[rank 1] the reason"));
+}
+
+TEST_F(Output, TheLaunchersWordsAreInTheLogToo) {
+  const auto result = run(plain(2, {"exit:6@1", "hang@0"}, with_files()));
+  EXPECT_EQ(result.exit_code, 6);
+  const std::string log = content(folder_ / "job.log");
+  for (const auto& line : lines_of(result.err)) {
+    const std::string label = line.starts_with("lockstep run: ") ? "" : "lockstep run: ";
+    EXPECT_TRUE(contains(log, "Z " + label + line + "\n")) << line << "\nin: " << log;
+  }
+  expect_text(log, {"rank 1 failed first"});
+}
+
+TEST_F(Output, TheVerdictIsThereAsJson) {
+  folder_.write("verdict.json", "of another run");
+  auto result = run(plain(2, {"env:LOCKSTEP_RUN_ID", "eprint:the reason@1", "raise:6@1", "hang@0"}, with_files()));
+  EXPECT_EQ(result.exit_code, 134);
+  auto json = verdict();
+  EXPECT_EQ(json["outcome"], "failed");
+  EXPECT_EQ(json["exit_code"], 134);
+  EXPECT_EQ(content(folder_ / "generation0" / "rank0.out"),
+            "LOCKSTEP_RUN_ID=" + json["run_id"].get<std::string>() + "\n");
+  EXPECT_EQ(json["first_failure"]["rank"], 1);
+  EXPECT_EQ(json["first_failure"]["signal"], "SIGABRT");
+  EXPECT_EQ(json["first_failure"]["log"], (folder_ / "generation0" / "rank1.err").native());
+  EXPECT_EQ(json["first_failure"]["last_lines"], Words{"the reason"});
+  ASSERT_EQ(json["consequences"].size(), 1u);
+  EXPECT_EQ(json["consequences"][0]["signal"], "SIGTERM");
+  expect_text(result.err, {"lockstep run: " + json["summary"].get<std::string>() + "\n"});
+
+  result = run(plain(2, {"print:x"}, with_files()));
+  EXPECT_EQ(verdict()["outcome"], "finished");
+  EXPECT_EQ(verdict()["exit_code"], 0);
+  EXPECT_FALSE(fs::exists(folder_ / "verdict.json.new"));
+}
+
+TEST_F(Output, OfARankThatReportsTheVerdictHasItsStep) {
+  const auto result =
+      run(run_command(joined({"-n", "2"}, with_files()), RANK_PROGRAM, {"init", "sum", "fail:bad@1", "sum"}));
+  EXPECT_EQ(result.exit_code, 1) << result.err;
+  const auto json = verdict();
+  EXPECT_EQ(json["first_failure"]["rank"], 1) << json.dump(2);
+  expect_text(json["first_failure"]["cause"].get<std::string>(), {"rank 1 (host ", "an exception of its own ended it"});
+  EXPECT_EQ(json["first_failure"]["reported_by"], 1);
+}
+
+// A reader that does not read: the rank waits, with what the pipes and the launcher's bounded buffer hold, and then
+// goes on and loses nothing.
+TEST_F(Output, ASlowReaderBlocksTheRankAndLosesNothing) {
+  constexpr int kLines = 300'000;  // 7 MB
+  const std::string fifo = folder_ / "reader";
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  Process launcher({.command = joined({"sh", "-c", "exec \"$@\" >\"$0\"", fifo},
+                                      plain(1, {"flood:" + std::to_string(kLines)}, with_files({"--tee", "1"})))});
+  const UniqueFd reader(open(fifo.c_str(), O_RDONLY | O_CLOEXEC));
+  ASSERT_TRUE(reader);
+  // Blocked in a write, as the kernel sees it: it sleeps, and does not get any further.
+  const auto file = folder_ / "generation0" / "rank0.out";
+  std::uintmax_t size = 0;
+  int looks = 0;
+  ASSERT_TRUE(testing::wait_until([&] {
+    std::error_code none;
+    const auto now = fs::file_size(file, none);
+    looks = !none && now > 0 && now == size && testing::process_state(launcher.pid()) == 'S' ? looks + 1 : 0;
+    size = none ? 0 : now;
+    return looks > 50;
+  }));
+  EXPECT_TRUE(launcher.running());
+  EXPECT_LT(size, 2'000'000u) << "the rank has not been let run on";
+  std::string text;
+  std::vector<char> buffer(64 * 1024);
+  for (ssize_t bytes = 0; (bytes = read(reader.get(), buffer.data(), buffer.size())) > 0;) {
+    text.append(buffer.data(), static_cast<std::size_t>(bytes));
+  }
+  EXPECT_EQ(launcher.wait().exit_code, 0);
+  expect_flood(text, "[rank 0] ", 0, kLines);
+  expect_flood(content(file), "", 0, kLines);
+  EXPECT_EQ(static_cast<int>(lines_of(content(folder_ / "job.log")).size()), kLines);
+}
+
+// A folder that looks like /sys/fs/cgroup, in a mount namespace of the job's own.
+TEST_F(Output, OutOfMemoryIsSaidWithTheKernelsCount) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root may mount over /sys/fs/cgroup";
+  folder_.write("cgroup/memory.events", "oom 1\noom_kill 1\n");
+  folder_.write("cgroup/memory/memory.oom_control", "oom_kill_disable 0\noom_kill 1\n");
+  const std::string rank =
+      "if [ $RANK = 1 ]; then sed -i 's/oom_kill 1/oom_kill 3/' \"$0\"/memory.events \"$0\"/memory/memory.oom_control; "
+      "kill -9 $$; fi; sleep 1000";
+  const auto result =
+      run({"unshare", "-m", "sh", "-c",
+           "mount --bind \"$1\" /sys/fs/cgroup || exit 99; exec \"$0\" run -n 2 --log-dir \"$2\" -- sh -c "
+           "\"$3\" \"$1\"",
+           LOCKSTEP_PROGRAM, (folder_ / "cgroup").native(), folder_.native(), rank});
+  if (result.exit_code == 99) GTEST_SKIP() << "mount: " << result.err;
+  EXPECT_EQ(result.exit_code, 137) << result.err;
+  expect_text(result.err, {"rank 1 (host ", "memory ran out: the kernel has killed 2 processes of this control group"});
+  EXPECT_EQ(verdict()["first_failure"]["memory_kills"], 2);
+}
+
+TEST_F(Output, AKillByAnotherHandIsNotBlamedOnMemory) {
+  const auto result = run(plain(2, {"raise:9@1", "hang@0"}, with_files()));
+  EXPECT_EQ(result.exit_code, 137) << result.err;
+  EXPECT_FALSE(contains(result.err, "memory ran out"));
+  EXPECT_EQ(verdict()["first_failure"]["memory_kills"], 0);
+}
+
+}  // namespace
+}  // namespace lockstep::e2e

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the bytes of a rank go, by the flags.
+#include "launcher/output/job_output.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <regex>
+#include <sstream>
+
+#include "launcher/output/log_folder.h"
+#include "launcher/system.h"
+#include "runtime/base/io.h"
+#include "tests/support/temporary_folder.h"
+
+namespace lockstep::launcher {
+namespace {
+
+using ::testing::ElementsAre;
+
+std::string content(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+// What is in the pipe.
+std::string drained(const Pipe& pipe) {
+  set_non_blocking(pipe.read_end.get());
+  std::string text;
+  char buffer[4096];
+  for (ssize_t bytes = 0; (bytes = read(pipe.read_end.get(), buffer, sizeof buffer)) > 0;) {
+    text.append(buffer, static_cast<std::size_t>(bytes));
+  }
+  return text;
+}
+
+// The lines of a job's log without their times, which have the form that is promised.
+std::vector<std::string> without_times(const std::string& log) {
+  static const std::regex line(R"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z (.*))");
+  std::vector<std::string> lines;
+  std::istringstream text(log);
+  for (std::string one; std::getline(text, one);) {
+    std::smatch match;
+    EXPECT_TRUE(std::regex_match(one, match, line)) << one;
+    lines.push_back(match.empty() ? one : match[1].str());
+  }
+  return lines;
+}
+
+class JobOutputTest : public ::testing::Test {
+ protected:
+  // A rank that writes `text` to its stream and ends.
+  void write(JobOutput& output, int rank, Stream stream, const std::string& text) {
+    Pipe pipe = make_pipe();
+    set_non_blocking(pipe.read_end.get());
+    RankOutput rank_output = output.open(rank, stream, std::move(pipe.read_end), 0);
+    ASSERT_EQ(write_all(pipe.write_end.get(), text), text.size());
+    pipe.write_end.reset();
+    rank_output.finish(console_);
+    last_lines_ = rank_output.last_lines();
+  }
+  std::string log(JobOutput& output) { return output.recent().after(0).text; }
+
+  const lockstep::testing::TemporaryFolder folder_;
+  Pipe out_ = make_pipe();
+  Pipe err_ = make_pipe();
+  Console console_{out_.write_end.get(), err_.write_end.get()};
+  std::vector<std::string> last_lines_;
+};
+
+TEST_F(JobOutputTest, WithoutFilesAllIsShown) {
+  JobOutput output({}, console_);
+  write(output, 0, Stream::out, "a\n");
+  write(output, 1, Stream::err, "b\n");
+  EXPECT_EQ(drained(out_), "[rank 0] a\n");
+  EXPECT_EQ(drained(err_), "[rank 1] b\n");
+  EXPECT_THAT(without_times(log(output)), ElementsAre("rank0.out: a", "rank1.err: b"));
+}
+
+TEST_F(JobOutputTest, FilesHaveTheBytesAndTheLogTheLines) {
+  JobOutput output({.log_dir = folder_}, console_);
+  write(output, 2, Stream::out, "10%\r20%\rdone\npartial");
+  write(output, 2, Stream::err, "dos\r\n\n");
+  EXPECT_EQ(content(folder_ / "generation0" / "rank2.out"), "10%\r20%\rdone\npartial");
+  EXPECT_EQ(content(folder_ / "generation0" / "rank2.err"), "dos\r\n\n");
+  const std::vector<std::string> lines = {"rank2.out: done", "rank2.out: partial", "rank2.err: dos", "rank2.err: "};
+  EXPECT_EQ(without_times(content(folder_ / "job.log")), lines);
+  EXPECT_EQ(without_times(log(output)), lines);
+  EXPECT_EQ(drained(out_), "");
+}
+
+TEST_F(JobOutputTest, TeeShowsTheStreamsThatItNames) {
+  for (const auto& [tee, out, err] : {std::tuple{"0", "", ""},
+                                      {"1", "[rank 0] o\n", ""},
+                                      {"2", "", "[rank 0] e\n"},
+                                      {"3", "[rank 0] o\n", "[rank 0] e\n"}}) {
+    JobOutput output({.log_dir = folder_, .tee = *Tee::parse(tee)}, console_);
+    write(output, 0, Stream::out, "o\n");
+    write(output, 0, Stream::err, "e\n");
+    EXPECT_EQ(drained(out_), out) << tee;
+    EXPECT_EQ(drained(err_), err) << tee;
+    EXPECT_EQ(content(folder_ / "generation0" / "rank0.out"), "o\n");
+    EXPECT_EQ(content(folder_ / "generation0" / "rank0.err"), "e\n");
+  }
+}
+
+TEST_F(JobOutputTest, RanksAreShownThatAreNamedAndFilesHaveAll) {
+  JobOutput output({.log_dir = folder_, .tee = {.out = true, .err = true}, .shown = *RankSet::parse("1")}, console_);
+  for (const int rank : {0, 1, 2}) write(output, rank, Stream::out, "x\n");
+  EXPECT_EQ(drained(out_), "[rank 1] x\n");
+  EXPECT_EQ(content(folder_ / "generation0" / "rank2.out"), "x\n");
+  EXPECT_THAT(without_times(log(output)), ElementsAre("rank0.out: x", "rank1.out: x", "rank2.out: x"));
+}
+
+TEST_F(JobOutputTest, TheEndOfAHiddenRanksStderrIsKeptForTheVerdict) {
+  JobOutput output({.shown = *RankSet::parse("1")}, console_);
+  write(output, 0, Stream::err, "the reason\n");
+  EXPECT_THAT(last_lines_, ElementsAre("the reason"));
+  write(output, 1, Stream::err, "is shown\n");
+  EXPECT_THAT(last_lines_, ElementsAre()) << "it stands above the verdict";
+}
+
+TEST_F(JobOutputTest, TheLaunchersWordsAreInTheLogAndSoAreThoseBefore) {
+  console_.message("before");
+  JobOutput output({.log_dir = folder_}, console_);
+  console_.message("two\nlines");
+  console_.detail("  more");
+  const std::vector<std::string> lines = {"lockstep run: before", "lockstep run: two", "lockstep run: lines",
+                                          "lockstep run:   more"};
+  EXPECT_EQ(without_times(content(folder_ / "job.log")), lines);
+}
+
+TEST_F(JobOutputTest, EachOfSeveralHostsHasALogOfItsOwn) {
+  EXPECT_EQ(job_log("d", 1, 0), "d/job.log");
+  EXPECT_EQ(job_log("d", 3, 0), "d/job.node0.log");
+  EXPECT_EQ(job_log("d", 3, 2), "d/job.node2.log");
+  JobOutput output({.log_dir = folder_, .hosts = 2, .node_rank = 1}, console_);
+  write(output, 3, Stream::out, "x\n");
+  EXPECT_THAT(without_times(content(folder_ / "job.node1.log")), ElementsAre("rank3.out: x"));
+}
+
+TEST_F(JobOutputTest, EachGenerationHasAFolder) {
+  EXPECT_EQ(log_folder("d", 2), "d/generation2");
+  EXPECT_EQ(rank_log("d", 2, 5, Stream::err), "d/generation2/rank5.err");
+}
+
+// Counts, not times: as many lines in each place as were written, in their order for each rank.
+TEST_F(JobOutputTest, NoLineIsDroppedWhereEverRanksWriteMuch) {
+  constexpr int kLines = 20000;
+  JobOutput output({.log_dir = folder_, .tee = {.out = true}}, console_);
+  std::vector<RankOutput> ranks;
+  std::vector<UniqueFd> writers;
+  for (int rank = 0; rank < 3; ++rank) {
+    Pipe pipe = make_pipe();
+    set_non_blocking(pipe.read_end.get());
+    set_non_blocking(pipe.write_end.get());
+    ranks.push_back(output.open(rank, Stream::out, std::move(pipe.read_end), 0));
+    writers.push_back(std::move(pipe.write_end));
+  }
+  std::vector<std::string> left(3);
+  for (int rank = 0; rank < 3; ++rank) {
+    for (int i = 0; i < kLines; ++i) {
+      left[static_cast<std::size_t>(rank)] += "line " + std::to_string(i) + " of " + std::to_string(rank) + "\n";
+    }
+  }
+  const auto written = left;
+  std::string shown;
+  while (!(left[0].empty() && left[1].empty() && left[2].empty())) {
+    for (std::size_t rank = 0; rank < 3; ++rank) {
+      const auto bytes = ::write(writers[rank].get(), left[rank].data(), std::min<std::size_t>(left[rank].size(), 777));
+      if (bytes > 0) left[rank].erase(0, static_cast<std::size_t>(bytes));
+      ranks[rank].read_some(console_);
+      console_.flush();
+      shown += drained(out_);
+    }
+  }
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    writers[rank].reset();
+    ranks[rank].finish(console_);
+  }
+  for (;;) {
+    const std::string part = drained(out_);
+    if (part.empty() && console_.backlog() == 0) break;
+    shown += part;
+    console_.flush();
+  }
+  const auto of_rank = [](const std::string& text, const std::string& prefix) {
+    std::string lines;
+    std::istringstream all(text);
+    for (std::string line; std::getline(all, line);) {
+      const auto at = line.find(prefix);
+      if (at != std::string::npos) lines += line.substr(at + prefix.size()) + "\n";
+    }
+    return lines;
+  };
+  const std::string log = content(folder_ / "job.log");
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    const auto number = std::to_string(rank);
+    EXPECT_TRUE(content(folder_ / "generation0" / ("rank" + number + ".out")) == written[rank]);
+    EXPECT_TRUE(of_rank(shown, "[rank " + number + "] ") == written[rank]);
+    EXPECT_TRUE(of_rank(log, "rank" + number + ".out: ") == written[rank]);
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::launcher
