@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Jobs of real processes with snapshots, stopped or killed at any moment: the end has the bits of an undisturbed run.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <pty.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <ostream>
@@ -17,9 +20,11 @@
 #include <vector>
 
 #include "runtime/base/exit_code.h"
+#include "runtime/base/unique_fd.h"
 #include "tests/e2e/launch.h"
 #include "tests/e2e/mpi.h"
 #include "tests/e2e/training_job.h"
+#include "tests/support/rank_processes.h"
 
 namespace lockstep::e2e {
 namespace {
@@ -192,6 +197,61 @@ TEST_F(SnapshotJob, InABatchScriptThatGetsUsr1IsToBeQueuedAgain) {
   ASSERT_FALSE(has_ended("queued"));
   EXPECT_EQ(testing::run(job(2, program("queued"))).exit_code, 0);
   EXPECT_EQ(bytes_of("queued"), whole);
+}
+
+// A pipe for the stderr of ranks, that is full and that nobody reads: as mpirun's while it ends a job, or a launcher's
+// whose terminal is paused.
+class UnreadStderr {
+ public:
+  explicit UnreadStderr(std::string path) : path_(std::move(path)) {
+    if (::mkfifo(path_.c_str(), 0600) != 0) throw SystemError("mkfifo " + path_, errno);
+    fd_.reset(::open(path_.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
+  }
+  Words of(const Words& program) const { return joined({"sh", "-c", "exec \"$@\" 2>'" + path_ + "'", "sh"}, program); }
+  // From now on whoever writes to it as usual waits.
+  void fill() const {
+    const std::string bytes(4096, '.');
+    for (const std::size_t count : {bytes.size(), std::size_t{1}}) {
+      while (::write(fd_.get(), bytes.data(), count) > 0) {
+      }
+      ASSERT_EQ(errno, EAGAIN);
+    }
+  }
+
+ private:
+  std::string path_;
+  UniqueFd fd_;
+};
+
+TEST_F(SnapshotJob, WhoseStderrNobodyReadsStopsAndSaves) {
+  const std::string whole = undisturbed(2);
+  const UnreadStderr unread(file("stderr"));
+  testing::RankProcesses ranks(2, {.command = unread.of(program("unread"))});
+  ASSERT_TRUE(ranks[0].await_output("at 30\n"));  // and a snapshot is saved, which a line says
+  unread.fill();
+  ASSERT_TRUE(ranks[0].await_output("at 100\n"));
+  ranks.kill(1, SIGTERM);
+  for (const Result& result : ranks.wait()) EXPECT_EQ(result.exit_code, kExitRequeue);
+  ASSERT_FALSE(has_ended("unread"));
+  const auto listed = testing::run({LOCKSTEP_PROGRAM, "snapshots", file("unread")});
+  EXPECT_TRUE(contains(listed.out, "rank 1 got SIGTERM")) << listed.out;
+  EXPECT_EQ(testing::run(job(2, program("unread"))).exit_code, 0);
+  EXPECT_EQ(bytes_of("unread"), whole);
+}
+
+TEST_F(SnapshotJob, WhoseStderrNobodyReadsSavesTheLastStepWhenARankDies) {
+  const std::string whole = undisturbed(2);
+  const UnreadStderr unread(file("stderr"));
+  testing::RankProcesses ranks(2, {.command = unread.of(program("unread"))});
+  ASSERT_TRUE(ranks[0].await_output("at 30\n"));
+  unread.fill();
+  ASSERT_TRUE(ranks[0].await_output("at 100\n"));
+  ranks.kill(0, SIGKILL);
+  EXPECT_EQ(ranks.wait().back().exit_code, kExitPeerLost);
+  const auto listed = testing::run({LOCKSTEP_PROGRAM, "snapshots", file("unread")});
+  EXPECT_TRUE(contains(listed.out, "the job has failed")) << listed.out;
+  EXPECT_EQ(testing::run(job(2, program("unread"))).exit_code, 0);
+  EXPECT_EQ(bytes_of("unread"), whole);
 }
 
 TEST_F(SnapshotJob, UnderMpirunIsStoppedByItsSigtermAndSaves) {
