@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0
+// One job on three hosts that trains with snapshots and is hurt again and again: ranks are killed and stopped,
+// launchers are killed, a cable is taken out. Each time the first host's launcher must name who came to harm, and
+// nobody else, and the job goes on. At the end nothing is left, and that launcher has not grown.
+//
+// SOAK_KILLS (10) harms, drawn by SOAK_SEED (1): half of them to a job of a fixed number of hosts, half to one of two
+// or three; scripts/test --extra soak hosts sets them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/environment.h"
+#include "lockstep/base/random.h"
+#include "runtime/base/exit_code.h"
+#include "tests/multihost/launched_hosts.h"
+#include "tests/support/leftovers.h"
+#include "tests/support/temporary_folder.h"
+
+namespace lockstep::soak {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::Footprint;
+using testing::kHosts;
+using testing::live_ranks;
+using testing::Process;
+using testing::Result;
+using testing::wait_until;
+using testing::Words;
+
+constexpr int kRanks = 2 * kHosts;
+constexpr int kEndless = 100'000'000;
+
+struct Signal {
+  int number;
+  const char* name;
+};
+constexpr std::array<Signal, 4> kSignals = {
+    {{SIGKILL, "SIGKILL"}, {SIGSEGV, "SIGSEGV"}, {SIGABRT, "SIGABRT"}, {SIGSTOP, "SIGSTOP"}}};
+
+struct Harm {
+  enum class Kind { rank, launcher, cable };
+  Kind kind = Kind::rank;
+  int victim = 0;  // rank, or host
+  Signal signal = kSignals[0];
+  int reports = 0;  // of rank 0, one for ten steps, that come before; 0: the start has only begun
+
+  std::string describe() const {
+    const std::string when = reports == 0 ? "as a start begins" : "after " + std::to_string(10 * reports) + " steps";
+    if (kind == Kind::cable) return "the cable of host " + std::to_string(victim) + " is out " + when;
+    if (kind == Kind::launcher) return "the launcher of host " + std::to_string(victim) + " is killed " + when;
+    return std::string(signal.name) + " to rank " + std::to_string(victim) + " " + when;
+  }
+};
+
+// Every five harms have one of each kind: three ranks, one of them rank 0, a launcher, a cable.
+std::vector<Harm> draw(std::uint64_t seed, int count) {
+  Generator random(seed);
+  const auto below = [&random](int limit) { return static_cast<int>(random.below(static_cast<std::uint64_t>(limit))); };
+  std::vector<Harm> harms;
+  std::vector<int> deck;
+  bool was_early = true;
+  while (static_cast<int>(harms.size()) < count) {
+    if (deck.empty()) deck = {0, 1, 2, 3, 4};
+    const auto card = deck.begin() + below(static_cast<int>(deck.size()));
+    Harm harm;
+    harm.kind = *card < 3 ? Harm::Kind::rank : *card == 3 ? Harm::Kind::launcher : Harm::Kind::cable;
+    harm.victim = *card == 0 ? 0 : *card < 3 ? below(kRanks) : 1 + below(kHosts - 1);
+    deck.erase(card);
+    harm.signal = kSignals[static_cast<std::size_t>(below(kSignals.size()))];
+    harm.reports = 3 + below(20);
+    // Not twice in a row: the job ends after three starts without a new step. A rank that is stopped before it has met
+    // the others is waited for, and only the launcher says so.
+    const bool may_be_early = !was_early && harm.kind == Harm::Kind::rank && harm.signal.number != SIGSTOP;
+    was_early = may_be_early && below(4) == 0;
+    if (was_early) harm.reports = 0;
+    harms.push_back(harm);
+  }
+  return harms;
+}
+
+std::int64_t setting(const char* name, std::int64_t otherwise) {
+  return Environment::of_process().get_int(name).value_or(otherwise);
+}
+
+// Of a process, in KiB, as /proc says it; 0 if it has ended.
+std::int64_t resident_memory(pid_t pid) {
+  std::ifstream status("/proc/" + std::to_string(pid) + "/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("VmRSS:")) return std::atoll(line.c_str() + 6);
+  }
+  return 0;
+}
+
+class SoakHosts : public testing::LaunchedHosts {
+ protected:
+  void SetUp() override {
+    testing::LaunchedHosts::SetUp();
+    lets_store_give_ranks_ = true;
+  }
+
+  void start_all(int steps) {
+    launchers_.clear();
+    for (int host = 0; host < kHosts; ++host) launchers_.push_back(launcher_on(host, "job", steps));
+    start_ = 1;
+  }
+  Process launcher_on(int host, const std::string& name, int steps) {
+    Words flags = {"--max-restarts", "100000", "--grace", "3"};
+    const Words program = {TRAINING_PROGRAM, folder(name), folder(name + ".weights"), std::to_string(steps)};
+    return launch(host, 2, program, flags, {{"LOCKSTEP_LIVENESS", "on"}});
+  }
+  Process& first() { return launchers_[0]; }
+  std::string folder(const std::string& name) const { return (folder_ / name).string(); }
+  std::string weights(const std::string& name) const {
+    std::ifstream in(folder(name + ".weights"), std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+  bool is_elastic() const { return nnodes_ == "2:3"; }
+
+  // All hosts but `without` have begun the start that is next.
+  [[nodiscard]] bool await_start(int ranks, std::optional<int> without = {}) {
+    const std::string line =
+        " of " + std::to_string(ranks) + (start_ == 1 ? "\n" : ", start " + std::to_string(start_) + "\n");
+    for (int host = 0; host < kHosts; ++host) {
+      if (host != without && !launchers_[static_cast<std::size_t>(host)].await_output(line)) return false;
+    }
+    ++start_;
+    return true;
+  }
+  // Rank 0 has reported its steps so many times in the start that is under way.
+  [[nodiscard]] bool await_reports(int count) {
+    static const std::string kReport = "[rank 0] at ";
+    const std::string out = first().out();
+    int so_far = 0;
+    for (auto at = out.find(kReport); at != out.npos; at = out.find(kReport, at + 1)) ++so_far;
+    return first().await_output(kReport, so_far + count);
+  }
+
+  void hurt(const Harm& harm) {
+    if (harm.reports > 0) {
+      ASSERT_TRUE(await_reports(harm.reports));
+    }
+    said_ = first().err().size();
+    switch (harm.kind) {
+      case Harm::Kind::rank: hurt_rank(harm); break;
+      case Harm::Kind::launcher: kill_launcher(harm.victim); break;
+      case Harm::Kind::cable: cut_cable(harm.victim); break;
+    }
+  }
+
+  void hurt_rank(const Harm& harm) {
+    ASSERT_TRUE(wait_until([&] { return live_ranks(TRAINING_PROGRAM).contains(harm.victim); }));
+    const pid_t pid = live_ranks(TRAINING_PROGRAM).at(harm.victim);
+    ASSERT_EQ(kill(pid, harm.signal.number), 0);
+    ASSERT_TRUE(await_start(kRanks));
+    const std::string verdict = verdict_on("rank ");
+    const std::string who = "rank " + std::to_string(harm.victim) + " (host ";
+    EXPECT_THAT(verdict, HasSubstr(who));
+    EXPECT_THAT(verdict, HasSubstr("pid " + std::to_string(pid) + ")"));
+    if (harm.signal.number != SIGSTOP) {
+      EXPECT_THAT(verdict, HasSubstr(harm.signal.name));
+    }
+    EXPECT_THAT(new_words(), HasSubstr("rank " + std::to_string(harm.victim) + " failed first: "));
+    EXPECT_EQ(verdict_on("host "), "");
+  }
+
+  void kill_launcher(int host) {
+    Process& launcher = launchers_[static_cast<std::size_t>(host)];
+    const pid_t pid = launcher.pid();
+    launcher.send(SIGKILL);
+    launcher.wait();
+    ASSERT_TRUE(is_left_by(host));
+    replace_launcher(host);
+    ASSERT_TRUE(await_start(kRanks));
+    expect_lost_host(host, "is gone: its launcher (pid " + std::to_string(pid) + ") has ended");
+  }
+
+  void cut_cable(int host) {
+    hosts_->cut(host);
+    ASSERT_TRUE(is_left_by(host));
+    Process& launcher = launchers_[static_cast<std::size_t>(host)];
+    if (is_elastic()) {
+      ASSERT_TRUE(launcher.await_output("joining the job again, if its store at "));
+      hosts_->mend(host);
+    } else {
+      const Result result = launcher.wait();
+      EXPECT_EQ(result.exit_code, kExitRequeue) << result.err;
+      EXPECT_THAT(result.err, HasSubstr("host host0 (node rank 0), which has the job's store, is gone: "));
+      hosts_->mend(host);
+      replace_launcher(host);
+    }
+    ASSERT_TRUE(await_start(kRanks));
+    expect_lost_host(host, ") does not answer");
+  }
+
+  // The job has seen that the host is gone: the others wait, or go on without it.
+  [[nodiscard]] bool is_left_by(int host) {
+    if (!is_elastic()) return await_new_words("waiting for 1 host (--rdzv-timeout ");
+    return await_start(kRanks - 2, host) && await_reports(2);
+  }
+  void replace_launcher(int host) {
+    std::vector<Process> launchers;
+    for (int other = 0; other < kHosts; ++other) {
+      launchers.push_back(other == host ? launcher_on(host, "job", kEndless)
+                                        : std::move(launchers_[static_cast<std::size_t>(other)]));
+    }
+    launchers_.swap(launchers);
+  }
+  void expect_lost_host(int host, const std::string& how) {
+    const std::string verdict = verdict_on("host ");
+    EXPECT_THAT(verdict, HasSubstr("host host" + std::to_string(host) + " (node rank "));
+    EXPECT_THAT(verdict, HasSubstr(how));
+    EXPECT_EQ(verdict_on("rank "), "") << "no rank is to blame";
+  }
+
+  // What the first host's launcher has said since the harm.
+  std::string new_words() { return first().err().substr(said_); }
+  [[nodiscard]] bool await_new_words(const std::string& words) {
+    return wait_until([&] { return new_words().find(words) != std::string::npos || !first().running(); }) &&
+           new_words().find(words) != std::string::npos;
+  }
+  // Its first line that says how a rank, or a host, came to harm.
+  std::string verdict_on(const std::string& kind) {
+    std::istringstream lines(new_words());
+    for (std::string line; std::getline(lines, line);) {
+      if (line.starts_with("lockstep run: " + kind)) return line;
+    }
+    return {};
+  }
+
+  // So many harms, one after the other; then the job is asked to stop, and does.
+  void soak(int harms, std::int64_t seed) {
+    start_all(kEndless);
+    ASSERT_TRUE(await_start(kRanks));
+    ASSERT_TRUE(await_reports(3));
+    std::int64_t memory = 0;
+    int number = 0;
+    for (const Harm& harm : draw(static_cast<std::uint64_t>(seed), harms)) {
+      SCOPED_TRACE(harm.describe());
+      footprint_.look();
+      // Of the first harms it has grown to its size.
+      if (number++ <= kHarmsToGrow) memory = std::max(memory, resident_memory(first().pid()));
+      std::printf("%s: %s; launcher %lld KiB\n", nnodes_.c_str(), harm.describe().c_str(),
+                  static_cast<long long>(resident_memory(first().pid())));
+      std::fflush(stdout);
+      hurt(harm);
+      if (HasFailure()) return;
+    }
+    ASSERT_TRUE(await_reports(3));
+    EXPECT_LE(resident_memory(first().pid()), memory + kMostGrowth) << "KiB; it was " << memory << " KiB";
+    stop();
+  }
+  void stop() {
+    first().send(SIGTERM);
+    for (Process& launcher : launchers_) {
+      const Result result = launcher.wait();
+      EXPECT_EQ(result.exit_code, kExitRequeue) << result.err;
+      EXPECT_THAT(result.err, HasSubstr("got SIGTERM; exit code 75"));
+    }
+    expect_nothing_left();
+  }
+
+  void expect_nothing_left() {
+    EXPECT_EQ(footprint_.left_after(testing::leftover_deadline()), "");
+    for (int host = 0; host < kHosts; ++host) {
+      const Result sockets = testing::run(hosts_->command(host, {"cat", "/proc/net/tcp", "/proc/net/tcp6"}));
+      EXPECT_EQ(sockets.out.find(" 0A "), std::string::npos) << "host " << host << " listens:\n" << sockets.out;
+    }
+    const Result verified = testing::run({LOCKSTEP_PROGRAM, "snapshots", "--verify", folder("job")});
+    EXPECT_EQ(verified.exit_code, 0) << verified.out << verified.err;
+  }
+
+  static constexpr int kHarmsToGrow = 4;
+  static constexpr std::int64_t kMostGrowth = 4096;  // KiB
+
+  const testing::TemporaryFolder folder_;
+  Footprint footprint_;
+  std::vector<Process> launchers_;  // by host
+  int start_ = 1;                   // the next one, from 1
+  std::size_t said_ = 0;            // bytes that the first host's launcher had said before the harm
+};
+
+const int kKills = static_cast<int>(setting("SOAK_KILLS", 10));
+const std::int64_t kSeed = 2 * setting("SOAK_SEED", 1);
+
+// Where the number of ranks never changes, what comes out in the end are the bits of a run that nobody disturbed.
+TEST_F(SoakHosts, OfAFixedNumberGoOnAfterEachHarmToTheBitsOfAnUndisturbedRun) {
+  soak((kKills + 1) / 2, kSeed);
+  if (HasFailure()) return;
+  const std::string out = first().out();
+  const auto last = out.rfind("[rank 0] at ");
+  ASSERT_NE(last, std::string::npos);
+  const int steps = std::atoi(out.c_str() + last + 12) + 50;
+  for (const std::string name : {"job", "undisturbed"}) {
+    std::vector<Process> launchers;
+    for (int host = 0; host < kHosts; ++host) launchers.push_back(launcher_on(host, name, steps));
+    for (Process& launcher : launchers) {
+      const Result result = launcher.wait(Deadline::after(testing::kPatience + std::chrono::milliseconds(20) * steps));
+      EXPECT_EQ(result.exit_code, 0) << result.err;
+    }
+  }
+  EXPECT_FALSE(weights("undisturbed").empty());
+  EXPECT_EQ(weights("job"), weights("undisturbed")) << "of " << steps << " steps";
+}
+
+TEST_F(SoakHosts, ThatMayComeAndGoLeaveTheJobAndAreTakenInAgain) {
+  nnodes_ = "2:3";
+  soak(kKills / 2, kSeed + 1);
+}
+
+}  // namespace
+}  // namespace lockstep::soak
