@@ -31,8 +31,8 @@
 namespace lockstep::soak {
 namespace {
 
-using ::testing::HasSubstr;
 using testing::Footprint;
+using ::testing::HasSubstr;
 using testing::kHosts;
 using testing::live_ranks;
 using testing::Process;

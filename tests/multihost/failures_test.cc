@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// What becomes of a training job on three hosts when a launcher, or a whole host, comes to harm: the cells of
+// docs/FAILURES.md that take several hosts. Ranks speak over Gloo.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <string>
+#include <vector>
+
+#include "runtime/base/exit_code.h"
+#include "tests/multihost/launched_hosts.h"
+#include "tests/support/leftovers.h"
+#include "tests/support/temporary_folder.h"
+
+namespace lockstep::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+struct Harm {
+  std::string name;
+  int signal;
+};
+void PrintTo(const Harm& harm, std::ostream* out) { *out << harm.name; }
+
+class HarmedHosts : public LaunchedHosts, public ::testing::WithParamInterface<Harm> {
+ protected:
+  void train() {
+    const Words program = {TRAINING_PROGRAM, folder_.string(), (folder_ / "weights").string(), "100000000"};
+    launchers_ = launch_all(program, {{"LOCKSTEP_LIVENESS", "on"}}, {"--grace", "3"});
+    ASSERT_TRUE(launchers_[0].await_output("at 20\n"));
+  }
+  int signal() const { return GetParam().signal; }
+  // All that runs on a host: its launcher, and the processes that this has started.
+  void hurt_host(int host) {
+    const pid_t launcher = launchers_[static_cast<std::size_t>(host)].pid();
+    for (const auto& process : processes_with("LOCKSTEP_TEST_JOB", job())) {
+      if (process.pid == launcher || process.parent == launcher) victims_.push_back(process.pid);
+    }
+    ASSERT_GE(victims_.size(), 3u) << "a launcher and two ranks at least";
+    for (const pid_t pid : victims_) ASSERT_EQ(kill(pid, signal()), 0);
+  }
+  void hurt_launcher(int host) {
+    victims_ = {launchers_[static_cast<std::size_t>(host)].pid()};
+    ASSERT_EQ(kill(victims_.front(), signal()), 0);
+  }
+  // The others name a host that is lost, and no rank.
+  void expect_loss(int lost, const std::vector<int>& others) {
+    for (const int host : others) {
+      const Result result = launchers_[static_cast<std::size_t>(host)].wait();
+      EXPECT_EQ(result.exit_code, kExitPeerLost) << result.err;
+      const std::string who = "lockstep run: host host" + std::to_string(lost) + " (node rank " + std::to_string(lost) +
+                              ")" + (lost == 0 ? ", which has the job's store," : "");
+      EXPECT_THAT(result.err, AllOf(HasSubstr(who + " is gone: its launcher (pid "),
+                                    HasSubstr(signal() == SIGSTOP ? "does not answer" : "has ended")));
+      EXPECT_THAT(result.err, Not(ContainsRegex("\nlockstep run: rank [0-9] .host ")));
+      EXPECT_THAT(result.err, Not(HasSubstr(" failed first: ")));
+    }
+  }
+  // Who was stopped goes on, and learns what became of the job.
+  void expect_nothing_left() {
+    for (const pid_t pid : victims_) kill(pid, SIGCONT);
+    EXPECT_TRUE(wait_until([] { return live_ranks().empty(); }));
+    for (Process& launcher : launchers_) {
+      if (launcher.running()) {
+        EXPECT_NE(launcher.wait().exit_code, 0);
+      }
+    }
+  }
+
+  const TemporaryFolder folder_;
+  std::vector<Process> launchers_;
+  std::vector<pid_t> victims_;
+};
+
+INSTANTIATE_TEST_SUITE_P(By, HarmedHosts,
+                         ::testing::Values(Harm{"Stop", SIGSTOP}, Harm{"Kill", SIGKILL}, Harm{"Segfault", SIGSEGV}),
+                         [](const auto& test) { return test.param.name; });
+
+TEST_P(HarmedHosts, ALauncherOfAnotherHostIsALostHost) {
+  train();
+  hurt_launcher(1);
+  expect_loss(1, {0, 2});
+  expect_nothing_left();
+}
+
+TEST_P(HarmedHosts, TheLauncherWithTheStoreIsALostHost) {
+  train();
+  hurt_launcher(0);
+  expect_loss(0, {1, 2});
+  expect_nothing_left();
+}
+
+TEST_P(HarmedHosts, AHostWithAllOfItsProcessesIsALostHost) {
+  train();
+  hurt_host(2);
+  expect_loss(2, {0, 1});
+  expect_nothing_left();
+}
+
+class CutHosts : public HarmedHosts {};
+INSTANTIATE_TEST_SUITE_P(By, CutHosts, ::testing::Values(Harm{"Silence", SIGSTOP}),
+                         [](const auto& test) { return test.param.name; });
+
+// Half-open connections: nobody is told that the other end is not there any more.
+TEST_P(CutHosts, AnotherHostIsALostHost) {
+  train();
+  hosts_->cut(1);
+  expect_loss(1, {0, 2});
+  hosts_->mend(1);
+  expect_nothing_left();
+}
+
+TEST_P(CutHosts, TheHostWithTheStoreIsALostHost) {
+  train();
+  hosts_->cut(0);
+  expect_loss(0, {1, 2});
+  const Result first = launchers_[0].wait();
+  EXPECT_EQ(first.exit_code, kExitPeerLost) << first.err;
+  EXPECT_THAT(first.err, HasSubstr(" does not answer"));
+  EXPECT_TRUE(live_ranks().empty());
+}
+
+}  // namespace
+}  // namespace lockstep::testing
