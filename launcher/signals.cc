@@ -48,12 +48,17 @@ std::vector<int> Signals::take() {
   }
 }
 
+std::optional<int> Signals::take_end() {
+  for (const int signal : take()) {
+    if (asks_to_end(signal)) return signal;
+  }
+  return std::nullopt;
+}
+
 std::optional<int> Signals::pause(std::chrono::milliseconds time) {
   const auto deadline = Deadline::after(time);
   do {
-    for (const int signal : take()) {
-      if (asks_to_end(signal)) return signal;
-    }
+    if (const auto signal = take_end()) return signal;
     pollfd entry{fd_.get(), POLLIN, 0};
     uninterrupted([&] { return poll(&entry, 1, deadline.poll_timeout_ms()); });
   } while (!deadline.expired());

@@ -24,6 +24,8 @@ class Signals {
   int fd() const { return fd_.get(); }
   // The signals that came since the last call, SIGCHLD among them.
   std::vector<int> take();
+  // The first of those that came since which asks to end, if one did.
+  std::optional<int> take_end();
   // Waits so long, unless a signal comes that asks to end: then that one.
   std::optional<int> pause(std::chrono::milliseconds time);
   // What was blocked before: what a program that is started should start with.

@@ -125,7 +125,7 @@ void OtherHost::take_news() {
     if (const auto* word = std::get_if<AgentWord>(&news)) {
       if (word->start == options_.start) take(word->message);
     } else if (const auto* gone = std::get_if<StoreGone>(&news)) {
-      store_is_gone(gone->how);
+      store_is_gone(*gone);
     }
   }
 }
@@ -146,12 +146,20 @@ std::optional<std::chrono::milliseconds> OtherHost::again() const {
   return std::chrono::milliseconds(0);
 }
 
-void OtherHost::store_is_gone(const std::string& how) {
+void OtherHost::store_is_gone(const StoreGone& gone) {
   if (is_alone_ || over_) return;
   is_alone_ = true;
+  if (gone.is_expelled) {
+    orders_.push_back(
+        {.text = fmt::format("this launcher has stood still, and the job went on without this host; ending "
+                             "its ranks; exit code {}",
+                             options_.requeue_exit_code)});
+    orders_.push_back({.kind = Order::Kind::end_ranks});
+    return;
+  }
   orders_.push_back({.text = fmt::format("{}, which has the job's store, is gone: {}; ending this host's ranks; exit "
                                          "code {}",
-                                         describe_host(options_.hosts, 0), how, options_.requeue_exit_code)});
+                                         describe_host(options_.hosts, 0), gone.how, options_.requeue_exit_code)});
   orders_.push_back({.kind = Order::Kind::end_ranks});
 }
 

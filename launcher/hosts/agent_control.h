@@ -79,7 +79,7 @@ class OtherHost final : public JobControl {
 
  private:
   void take(const AgentMessage& message);
-  void store_is_gone(const std::string& how);
+  void store_is_gone(const StoreGone& gone);
 
   Options options_;
   Agents& agents_;

@@ -13,6 +13,7 @@
 #include "launcher/command_line.h"
 #include "launcher/run/job_report.h"
 #include "lockstep/base/error.h"
+#include "runtime/base/exit_code.h"
 #include "runtime/base/io.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/quiet_thread.h"
@@ -36,10 +37,10 @@ std::string plan_key(int start) { return fmt::format("agents/plan/{}", start); }
 std::string up_key(std::int64_t number) { return fmt::format("agents/up/{}", number); }
 std::string down_key(std::int64_t number) { return fmt::format("agents/down/{}", number); }
 
-// Sleeps until there is news, at most until `deadline`.
-void await(const WakingQueue<AgentNews>& news, const Deadline& deadline) {
-  pollfd entry{news.fd(), POLLIN, 0};
-  uninterrupted([&] { return poll(&entry, 1, deadline.poll_timeout_ms()); });
+// Sleeps until there is news or a signal, at most until `deadline`.
+void await(const WakingQueue<AgentNews>& news, const Signals* signals, const Deadline& deadline) {
+  pollfd entries[] = {{news.fd(), POLLIN, 0}, {signals == nullptr ? -1 : signals->fd(), POLLIN, 0}};
+  uninterrupted([&] { return poll(entries, 2, deadline.poll_timeout_ms()); });
 }
 
 }  // namespace
@@ -55,7 +56,9 @@ Agents::Agents(Options options, WakingQueue<AgentNews>& news)
     return;
   }
   agent_ = static_cast<int>(store_.add(kNext, 1));
-  start_ = static_cast<int>(store_.add(kStart, 0) / 2);
+  const std::int64_t counter = store_.add(kStart, 0);
+  start_ = static_cast<int>(counter / 2);
+  is_late_ = counter % 2 == 1;
   membership::LivenessOptions liveness;
   liveness.detect_silence = options_.detect_silence;
   // Before the others can see that this host has come: from here on its end is noticed.
@@ -76,30 +79,35 @@ Agents::~Agents() {
 
 JobPlan Agents::meet(HostFacts own, JobPlan draft) {
   own.agent = agent_;
+  own_ = own;
   if (!options_.serves) {
     if (std::exchange(has_started_, false)) ++start_;
+    if (std::exchange(is_late_, false)) {
+      stand_by(decode_job_plan(read_plan(options_.deadline), plan_key(start_)));
+      ++start_;
+    }
     send(HostCame{own});
     // At the first start it keeps all from beginning; later it is this host's own affair.
     if (start_ > 0 && !own.problem.empty()) return {.exit_code = own.exit_code, .problems = {own.problem}};
     return await_plan();
   }
-  if (meeting_.start() > 0) {
-    store_.add(kStart, 1);
-    if (!own.problem.empty()) {
-      JobPlan end{.exit_code = own.exit_code, .problems = {fmt::format("host {}: {}", own.name, own.problem)}};
-      publish(end);
-      return end;
-    }
+  JobPlan plan;
+  if (meeting_.start() > 0) store_.add(kStart, 1);
+  if (meeting_.start() > 0 && !own.problem.empty()) {
+    plan = {.exit_code = own.exit_code, .problems = {fmt::format("host {}: {}", own.name, own.problem)}};
+  } else {
+    meeting_.came(std::move(own), meeting_.start());
+    plan = await_hosts(std::move(draft));
   }
-  meeting_.came(std::move(own), meeting_.start());
-  JobPlan plan = await_hosts(std::move(draft));
   publish(plan);
   return plan;
 }
 
 void Agents::came(const HostCame& came, int start) {
-  if (meeting_.start() == 0 || came.host.problem.empty()) return meeting_.came(came.host, start);
-  options_.say(fmt::format("host {}: {}", came.host.name, came.host.problem));
+  std::string problem = came.host.problem;
+  if (problem.empty()) problem = difference(came.host, own_);
+  if (meeting_.start() == 0 || problem.empty()) return meeting_.came(came.host, start);
+  options_.say(fmt::format("host {}: {}", came.host.name, problem));
   meeting_.went(came.host.agent);
 }
 
@@ -107,9 +115,20 @@ void Agents::call_off(JobPlan plan) {
   if (options_.serves) publish(plan);
 }
 
+JobPlan Agents::stop(int signal) {
+  JobPlan end = stopped_by(signal, "");
+  if (options_.serves) {
+    publish(end);
+  } else {
+    send(StopAsked{.signal = signal});
+  }
+  return end;
+}
+
 void Agents::publish(JobPlan& plan) {
   plan.start = start_ = meeting_.start();
   plan.next_word = next_word_;
+  plan.job = own_;
   store_.set(plan_key(start_), encode(plan));
   meeting_.begin(plan.hosts);
   store_.add(kStart, 1);
@@ -124,12 +143,18 @@ JobPlan Agents::await_hosts(JobPlan draft) {
     if (!more_until && meeting_.has_least()) more_until = Deadline::after(options_.more_hosts);
     const bool has_waited = (more_until && more_until->expired()) || (deadline.expired() && meeting_.has_least());
     if (meeting_.is_complete(has_waited)) return plan_job(std::move(draft), meeting_.hosts());
-    if (deadline.expired()) return plan_without(meeting_.hosts(), meeting_.needed(), deadline.progress());
+    if (const auto signal = asked_to_end()) return stopped_by(*signal, "");
+    if (deadline.expired() || (meeting_.missing() > 0 && !options_.can_replace)) {
+      auto plan = plan_without(meeting_.hosts(), meeting_.needed(), deadline.progress());
+      if (meeting_.start() > 0) plan.exit_code = kExitPeerLost;  // nothing is wrong with the job
+      return plan;
+    }
     if (const int missing = meeting_.missing(); missing > 0 && !std::exchange(has_said, true)) {
       options_.say(fmt::format("waiting for {} (--rdzv-timeout {:g} s)", count_of(missing, "host"),
                                std::chrono::duration<double>(options_.meet_timeout).count()));
     }
-    await(news_, more_until && meeting_.start() == 0 ? deadline.sooner(more_until->remaining()) : deadline);
+    await(news_, options_.signals,
+          more_until && meeting_.start() == 0 ? deadline.sooner(more_until->remaining()) : deadline);
   }
 }
 
@@ -149,21 +174,39 @@ std::optional<JobPlan> Agents::take_news_of_meeting() {
     if (word == nullptr) continue;
     if (const auto* host = std::get_if<HostCame>(&word->message)) came(*host, word->start);
     if (const auto* stop = std::get_if<StopAsked>(&word->message)) {
-      return JobPlan{.exit_code = 128 + stop->signal,
-                     .problems = {fmt::format("stopped by {} on another host before the ranks were started; exit code "
-                                              "{}",
-                                              signal_name(stop->signal), 128 + stop->signal)}};
+      return stopped_by(stop->signal, ", on another host");
     }
   }
   return std::nullopt;
 }
 
+// Of a later start; before the first one a signal ends the process.
+std::optional<int> Agents::asked_to_end() {
+  return options_.signals == nullptr ? std::nullopt : options_.signals->take_end();
+}
+
+JobPlan Agents::stopped_by(int signal, std::string_view where) const {
+  return {.exit_code = options_.requeue_exit_code,
+          .problems = {fmt::format("stopped by {} between two starts{}; exit code {}", signal_name(signal), where,
+                                   options_.requeue_exit_code)}};
+}
+
+std::string Agents::read_plan(const Deadline& deadline) { return store_.get(plan_key(start_), deadline); }
+
 JobPlan Agents::await_plan() {
   const bool waits = options_.takes_spares || options_.most > options_.least;
   const Deadline deadline = waits ? Deadline::never() : Deadline::after(options_.meet_timeout + kPlanFollows);
   while (true) {
-    const std::string key = plan_key(start_);
-    JobPlan plan = decode_job_plan(store_.get(key, deadline), key);
+    std::string text;
+    try {
+      text = read_plan(deadline.sooner(kLook));
+    } catch (const Timeout&) {
+      if (deadline.expired()) throw;
+      const auto signal = asked_to_end();
+      if (!signal) continue;
+      return stop(*signal);
+    }
+    JobPlan plan = decode_job_plan(text, plan_key(start_));
     if (plan.hosts.empty()) return plan;
     const auto is_own = [this](const HostShare& host) { return host.agent == agent_; };
     const auto at = std::find_if(plan.hosts.begin(), plan.hosts.end(), is_own);
@@ -183,6 +226,8 @@ JobPlan Agents::await_plan() {
 }
 
 void Agents::stand_by(const JobPlan& plan) {
+  if (plan.hosts.empty()) return;
+  if (const std::string problem = difference(own_, plan.job); !problem.empty()) throw StoreError(problem);
   std::vector<std::string> names;
   for (const HostShare& host : plan.hosts) names.push_back(host.name);
   const int count = static_cast<int>(names.size());
@@ -200,11 +245,19 @@ void Agents::stand_by(const JobPlan& plan) {
 }
 
 void Agents::on_event(const MemberEvent& event) {
+  if (event.kind == MemberEvent::Kind::silent && event.cause.rank == agent_) {
+    is_cut_off_ = true;
+    news_.put(StoreGone{.is_expelled = true});
+    store_.give_up();
+    inbox_.give_up();
+    return;
+  }
   if (event.kind != MemberEvent::Kind::store_lost && event.kind != MemberEvent::Kind::store_silent) return;
-  if (event.kind == MemberEvent::Kind::store_silent) store_is_silent_ = true;
+  if (event.kind == MemberEvent::Kind::store_silent) is_cut_off_ = true;
   const std::string who = event.host ? fmt::format(" (pid {})", event.host->pid) : "";
-  news_.put(StoreGone{fmt::format("its launcher{} {}", who,
-                                  event.kind == MemberEvent::Kind::store_lost ? "has ended" : "does not answer")});
+  news_.put(
+      StoreGone{.how = fmt::format("its launcher{} {}", who,
+                                   event.kind == MemberEvent::Kind::store_lost ? "has ended" : "does not answer")});
   store_.give_up();
   inbox_.give_up();
 }
@@ -220,7 +273,7 @@ void Agents::begin_reading() {
     } catch (const Error& error) {
       if (leaving_) return;
       log_debug("agents: {}", error.what());
-      news_.put(StoreGone{"its launcher has ended"});
+      news_.put(StoreGone{.how = "its launcher has ended"});
     }
   });
 }
@@ -272,7 +325,7 @@ void Agents::send(const AgentMessage& message) {
     }
   } catch (const StoreError& error) {
     log_debug("agents: {}", error.what());
-    news_.put(StoreGone{"its launcher has ended"});
+    news_.put(StoreGone{.how = "its launcher has ended"});
   }
 }
 

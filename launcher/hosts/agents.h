@@ -22,8 +22,10 @@
 #include "launcher/hosts/agent_message.h"
 #include "launcher/hosts/host_facts.h"
 #include "launcher/hosts/host_meeting.h"
+#include "launcher/signals.h"
 #include "launcher/waking_queue.h"
 #include "lockstep/base/deadline.h"
+#include "runtime/base/exit_code.h"
 #include "runtime/membership/member_link.h"
 #include "runtime/membership/membership_table.h"
 #include "runtime/store/client/tcp_store.h"
@@ -34,9 +36,10 @@ namespace lockstep::launcher {
 // Of the agents' membership at the job's store.
 inline constexpr std::string_view kAgentScope = "agents";
 
-// The store does not answer any more: "its launcher (pid 4711) has ended".
+// This host is not part of the job any more.
 struct StoreGone {
-  std::string how = {};
+  std::string how = {};      // of the store's host: "its launcher (pid 4711) has ended"
+  bool is_expelled = false;  // this host was silent, and the job went on without it
 };
 // Of the store's members (at its host alone), of another agent, or of the store.
 using AgentNews = std::variant<membership::MemberNews, AgentWord, StoreGone>;
@@ -45,15 +48,18 @@ class Agents {
  public:
   struct Options {
     store::Endpoint endpoint = {};
-    int least = 2;               // hosts of the job
-    int most = 2;                // more than the least: they may come and go
-    bool takes_spares = false;   // a host that is one too many waits until one is lost
-    bool serves = false;         // this process has the store: node rank 0
-    bool detect_silence = true;  // of hosts and of the store (LOCKSTEP_LIVENESS)
+    int least = 2;              // hosts of the job
+    int most = 2;               // more than the least: they may come and go
+    bool takes_spares = false;  // a host that is one too many waits until one is lost
+    bool can_replace = true;    // a host may come in the place of one that is lost
+    int requeue_exit_code = kExitRequeue;
+    bool serves = false;                                                // this process has the store: node rank 0
+    bool detect_silence = true;                                         // of hosts and of the store (LOCKSTEP_LIVENESS)
     std::chrono::nanoseconds meet_timeout = std::chrono::seconds(300);  // of each start
     std::chrono::nanoseconds more_hosts = std::chrono::seconds(30);     // at the first one, for more than the least
     Deadline deadline = Deadline::never();                              // for coming to the store
     std::function<void(const std::string&)> say = {};                   // for people: what is waited for
+    Signals* signals = nullptr;  // one that asks to end ends a wait for a later start; outlives the agents
   };
   // Comes to the store. `news` outlives it. Throws Timeout (nobody serves it), StoreError (another secret or run),
   // SystemError.
@@ -70,8 +76,11 @@ class Agents {
   // Node rank 0's: there will be no next start. Who waits for it gets `plan`, which has the reason and no hosts. Of the
   // others it is not looked at.
   void call_off(JobPlan plan);
-  // The store's host had stopped answering, and has not been seen to end.
-  bool store_is_silent() const { return store_is_silent_; }
+  // This host may join again: the store's host had stopped answering, and has not been seen to end; or it was this one
+  // that had, and was taken for lost.
+  bool is_cut_off() const { return is_cut_off_; }
+  // This process has got `signal` between two starts: there will be no next one, on any host. What all do then.
+  JobPlan stop(int signal);
   // In the last plan.
   int node_rank() const { return node_rank_; }
   // To node rank 0; from there to all others. What can't be sent for want of the store is dropped: that is news too.
@@ -90,6 +99,9 @@ class Agents {
   JobPlan await_plan();
   // This host is not part of the start with that plan. Throws StoreError if it never will be of a later one.
   void stand_by(const JobPlan& plan);
+  std::string read_plan(const Deadline& deadline);
+  std::optional<int> asked_to_end();
+  JobPlan stopped_by(int signal, std::string_view where) const;
   void on_event(const membership::MemberEvent& event);
   void begin_reading();
   void read_others();
@@ -102,13 +114,15 @@ class Agents {
   store::TcpStore inbox_;  // whose waits end with this object
   int agent_ = 0;          // this one's number
   int node_rank_ = 0;
+  bool is_late_ = false;      // the job's ranks ran when this host came
+  HostFacts own_;             // as it came last
   int start_ = 0;             // of the job's starts the one that is next, or is under way
   bool has_started_ = false;  // this host was in the plan of start_
   int next_word_ = 1;         // of node rank 0
   HostMeeting meeting_;       // at node rank 0
   std::unique_ptr<membership::MemberLink> link_;
   std::atomic<bool> leaving_{false};
-  std::atomic<bool> store_is_silent_{false};
+  std::atomic<bool> is_cut_off_{false};
   std::thread reader_;
 };
 

@@ -26,10 +26,10 @@ constexpr auto kFactsFields = [](auto& facts, auto& fields) {
   fields("agent", facts.agent, 0);
   fields("node", facts.node, -1);
   fields("name", facts.name);
-  fields("pid", facts.pid, 1);
+  fields("pid", facts.pid, 0);
   fields("build", facts.build);
-  fields("least", facts.least, 1);
-  fields("nodes", facts.nodes, 1);
+  fields("least", facts.least, 0);
+  fields("nodes", facts.nodes, 0);
   fields("ranks", facts.ranks, 0);
   fields("exit-code", facts.exit_code, 0, 255);
   fields.rest("problem", facts.problem);
@@ -63,7 +63,9 @@ std::string nnodes_of(const HostFacts& facts) {
   return facts.least == facts.nodes ? std::to_string(facts.nodes) : fmt::format("{}:{}", facts.least, facts.nodes);
 }
 
-std::string name_of(const HostFacts& facts) { return fmt::format("{} (node rank {})", facts.name, facts.node); }
+std::string name_of(const HostFacts& facts) {
+  return facts.node < 0 ? facts.name : fmt::format("{} (node rank {})", facts.name, facts.node);
+}
 
 }  // namespace
 
@@ -84,25 +86,27 @@ std::string encode(const JobPlan& plan) {
     hosts.push_back(std::to_string(host.ranks));
     hosts.push_back(std::to_string(host.agent));
   }
-  return write_record(PlanRecord{.exit_code = plan.exit_code,
-                                 .run_id = plan.run_id,
-                                 .master_addr = plan.master_addr,
-                                 .master_port = plan.master_port,
-                                 .torch_store = plan.torch_store ? 1 : 0,
-                                 .start = plan.start,
-                                 .next_word = plan.next_word,
-                                 .lists = write_texts(std::vector{write_texts(plan.problems), write_texts(hosts)})},
-                      kPlanFields);
+  return write_record(
+      PlanRecord{.exit_code = plan.exit_code,
+                 .run_id = plan.run_id,
+                 .master_addr = plan.master_addr,
+                 .master_port = plan.master_port,
+                 .torch_store = plan.torch_store ? 1 : 0,
+                 .start = plan.start,
+                 .next_word = plan.next_word,
+                 .lists = write_texts(std::vector{write_texts(plan.problems), write_texts(hosts), encode(plan.job)})},
+      kPlanFields);
 }
 
 JobPlan decode_job_plan(std::string_view text, std::string_view key) {
   const auto problem = [&] { return CorruptData(fmt::format("store key '{}' holds no plan of a job", key)); };
   const auto record = read_record<PlanRecord>(text, kPlanFields);
   const auto lists = record ? read_texts(record->lists) : std::nullopt;
-  if (!lists || lists->size() != 2) throw problem();
-  const auto problems = read_texts(lists->front());
-  const auto hosts = read_texts(lists->back());
-  if (!problems || !hosts || hosts->size() % 3 != 0) throw problem();
+  if (!lists || lists->size() != 3) throw problem();
+  const auto problems = read_texts((*lists)[0]);
+  const auto hosts = read_texts((*lists)[1]);
+  const auto job = decode_host_facts((*lists)[2]);
+  if (!problems || !hosts || !job || hosts->size() % 3 != 0) throw problem();
   JobPlan plan{.exit_code = record->exit_code,
                .problems = *problems,
                .run_id = record->run_id,
@@ -110,7 +114,8 @@ JobPlan decode_job_plan(std::string_view text, std::string_view key) {
                .master_port = record->master_port,
                .torch_store = record->torch_store == 1,
                .start = record->start,
-               .next_word = record->next_word};
+               .next_word = record->next_word,
+               .job = *job};
   for (std::size_t i = 0; i < hosts->size(); i += 3) {
     const auto ranks = parse_int((*hosts)[i + 1]);
     const auto agent = parse_int((*hosts)[i + 2]);
@@ -121,6 +126,16 @@ JobPlan decode_job_plan(std::string_view text, std::string_view key) {
   }
   plan.hosts = with_first_ranks(std::move(plan.hosts));
   return plan;
+}
+
+std::string difference(const HostFacts& host, const HostFacts& other) {
+  if (host.build != other.build) {
+    return fmt::format("host {} has another lockstep than host {}: '{}' and '{}'; install the same build on both",
+                       name_of(host), name_of(other), host.build, other.build);
+  }
+  if (host.nodes == other.nodes && host.least == other.least) return {};
+  return fmt::format("host {} was told --nnodes {}, host {} --nnodes {}; give both the same", name_of(host),
+                     nnodes_of(host), name_of(other), nnodes_of(other));
 }
 
 void give_node_ranks(std::vector<HostFacts>& hosts, bool is_first) {
@@ -142,15 +157,8 @@ JobPlan plan_job(JobPlan draft, std::span<const HostFacts> facts) {
   const HostFacts& first = facts.front();
   const HostFacts* before = nullptr;
   for (const HostFacts& host : facts) {
-    if (host.build != first.build) {
-      draft.problems.push_back(
-          fmt::format("host {} has another lockstep than host {}: '{}' and '{}'; install the same build on both",
-                      name_of(host), name_of(first), host.build, first.build));
-      if (draft.exit_code == 0) draft.exit_code = kExitUsage;
-    }
-    if (host.nodes != first.nodes || host.least != first.least) {
-      draft.problems.push_back(fmt::format("host {} was told --nnodes {}, host {} --nnodes {}; give both the same",
-                                           name_of(host), nnodes_of(host), name_of(first), nnodes_of(first)));
+    if (const std::string other = difference(host, first); !other.empty()) {
+      draft.problems.push_back(other);
       if (draft.exit_code == 0) draft.exit_code = kExitUsage;
     }
     if (!host.problem.empty()) {

@@ -41,14 +41,18 @@ struct JobPlan {
   std::string master_addr = {};
   int master_port = 0;
   bool torch_store = false;
-  int start = 0;      // which of the job's starts this is, from 0
-  int next_word = 1;  // number of the first message that concerns it (agents.h)
-  Layout hosts = {};  // empty if they are not
+  int start = 0;       // which of the job's starts this is, from 0
+  int next_word = 1;   // number of the first message that concerns it (agents.h)
+  HostFacts job = {};  // of node rank 0: what another host must have in common with it (difference())
+  Layout hosts = {};   // empty if they are not
 };
 
 std::string encode(const JobPlan& plan);
 // CorruptData, with the store's key, if the text is none of encode().
 JobPlan decode_job_plan(std::string_view text, std::string_view key);
+
+// What keeps two hosts apart that would be of one job: another build, another --nnodes. Empty: nothing does.
+std::string difference(const HostFacts& host, const HostFacts& other);
 
 // Fills in node ranks: as the hosts are ordered, and at a job's first start the one that a host was given itself.
 void give_node_ranks(std::vector<HostFacts>& hosts, bool is_first);

@@ -70,8 +70,8 @@ std::unique_ptr<RunStores> serve_store(const RunOptions& options, Contract& cont
 }
 
 std::unique_ptr<Agents> join_agents(const RunOptions& options, const Environment& environment, const Contract& contract,
-                                    bool serves, std::function<void(const std::string&)> say,
-                                    WakingQueue<AgentNews>& news) {
+                                    const AgentPart& part, std::function<void(const std::string&)> say,
+                                    Signals& signals, WakingQueue<AgentNews>& news) {
   try {
     return std::make_unique<Agents>(Agents::Options{.endpoint = {.address = options.endpoint,
                                                                  .secret = contract.store_secret,
@@ -80,12 +80,15 @@ std::unique_ptr<Agents> join_agents(const RunOptions& options, const Environment
                                                     .least = options.least_nodes,
                                                     .most = options.nodes,
                                                     .takes_spares = options.takes_spares(),
-                                                    .serves = serves,
+                                                    .can_replace = part.can_replace,
+                                                    .requeue_exit_code = requeue_code_of(options, environment),
+                                                    .serves = part.serves,
                                                     .detect_silence = detects_silence(options, environment),
                                                     .meet_timeout = options.rdzv_timeout,
                                                     .more_hosts = options.rdzv_wait,
                                                     .deadline = Deadline::after(options.rdzv_timeout),
-                                                    .say = std::move(say)},
+                                                    .say = std::move(say),
+                                                    .signals = &signals},
                                     news);
   } catch (const Timeout& error) {
     throw StoreError(

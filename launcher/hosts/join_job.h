@@ -30,9 +30,14 @@ HostFacts look_at_this_host(const RunOptions& options, const Environment& enviro
 std::unique_ptr<RunStores> serve_store(const RunOptions& options, Contract& contract, bool everywhere,
                                        WakingQueue<AgentNews>& news);
 
-// Throws StoreError, saying what to do, where the store can't be reached or turns this host away.
+struct AgentPart {
+  bool serves = false;      // this process has the store
+  bool can_replace = true;  // another host may come in the place of a lost one
+};
+// `signals` and `news` outlive the agents. Throws StoreError, saying what to do, where the store can't be reached or
+// turns this host away.
 std::unique_ptr<Agents> join_agents(const RunOptions& options, const Environment& environment, const Contract& contract,
-                                    bool serves, std::function<void(const std::string&)> say,
-                                    WakingQueue<AgentNews>& news);
+                                    const AgentPart& part, std::function<void(const std::string&)> say,
+                                    Signals& signals, WakingQueue<AgentNews>& news);
 
 }  // namespace lockstep::launcher

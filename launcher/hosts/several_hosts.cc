@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "launcher/hosts/agent_control.h"
@@ -68,7 +69,7 @@ HostOfSeveral::HostOfSeveral(RunOptions options, const Environment& environment,
     : options_(std::move(options)),
       environment_(environment),
       input_(input),
-      requeue_exit_code_(options_.requeue_exit_code ? *options_.requeue_exit_code : requeue_exit_code(environment)),
+      requeue_exit_code_(requeue_code_of(options_, environment)),
       restarts_(options_.max_restarts, options_.hosts_may_change()) {
   job_options_.contract = contract_of(options_);
   job_options_.contract.store_secret = input != nullptr ? input->secret() : secret_of(options_, environment);
@@ -84,6 +85,7 @@ int HostOfSeveral::run() {
       plan = meet();
     } catch (const StoreError& error) {
       if (starts_ == 0) throw;
+      if (joins_again()) continue;
       code = say_store_is_gone(error.what());
       break;
     }
@@ -100,10 +102,9 @@ int HostOfSeveral::run() {
       break;
     }
     if (const auto signal = parts_.signals.pause(outcome.again.value_or(std::chrono::milliseconds(0)))) {
-      code = 128 + *signal;
-      const auto text = fmt::format("stopped by {} between two starts; exit code {}", signal_name(*signal), code);
-      agents_->call_off({.exit_code = code, .problems = {text}});
-      parts_.console.message(text);
+      const JobPlan end = agents_->stop(*signal);
+      code = end.exit_code;
+      for (const auto& text : end.problems) parts_.console.message(text);
       break;
     }
   }
@@ -120,22 +121,24 @@ void HostOfSeveral::join() {
     if (stores_ && input_ != nullptr) print_error(fmt::format("{}{}", kServesLine, options_.endpoint.port));
   }
   agents_ = join_agents(
-      options_, environment_, contract, stores_ != nullptr,
+      options_, environment_, contract, {.serves = stores_ != nullptr, .can_replace = input_ == nullptr},
       [this](const std::string& text) {
         parts_.console.message(text);
         parts_.console.flush();
       },
-      news_);
+      parts_.signals, news_);
 }
 
-// No rank is there: a signal ends this process as any other.
+// No rank is there: while this host comes to the job, a signal ends this process as any other.
 JobPlan HostOfSeveral::meet() {
-  const SignalsLetThrough until_the_start(parts_.signals);
+  std::optional<SignalsLetThrough> until_the_start;
+  if (!agents_) until_the_start.emplace(parts_.signals);
   HostFacts facts = look_at_this_host(options_, environment_, preparation_);
   if (input_ != nullptr && !input_->problem.empty()) {
     facts.problem = input_->problem;
     facts.exit_code = kExitUsage;
   }
+  if (starts_ > 0 && !facts.problem.empty()) facts.exit_code = requeue_exit_code_;  // another host may do
   if (!agents_) join();
   const Contract& contract = job_options_.contract;
   try {
@@ -200,7 +203,7 @@ std::unique_ptr<JobControl> HostOfSeveral::control(const JobPlan& plan, const st
 
 // A host that has lost the store's host may only have been cut off from it: where the job goes on, it comes back.
 bool HostOfSeveral::joins_again() {
-  if (!options_.takes_spares() || stores_ || !agents_->store_is_silent()) return false;
+  if (!options_.takes_spares() || stores_ || !agents_ || !agents_->is_cut_off()) return false;
   parts_.console.message(fmt::format("joining the job again, if its store at {} answers within {:g} s (--rdzv-timeout)",
                                      options_.endpoint.to_string(),
                                      std::chrono::duration<double>(options_.rdzv_timeout).count()));

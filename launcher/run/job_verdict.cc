@@ -18,6 +18,7 @@ namespace {
 // A rank on another host that is silent may be so because its host is: the agent's own silence may come a heartbeat
 // later.
 constexpr std::chrono::milliseconds kHostPatience{1500};
+constexpr std::chrono::seconds kAloneSteps{5};
 
 }  // namespace
 
@@ -104,7 +105,11 @@ void JobVerdict::signalled(int signal) {
 void JobVerdict::resize() {
   if (is_resizing_ || is_given() || stop_.signal() != 0 || !ended_.empty()) return;
   const auto members = options_.members ? options_.members() : std::vector<membership::MemberView>{};
-  if (std::none_of(members.begin(), members.end(), [](const auto& member) { return member.position.step > 0; })) return;
+  const bool has_step =
+      std::any_of(members.begin(), members.end(), [](const auto& member) { return member.position.step > 0; });
+  // One rank alone reports none: it is given the time to come to its first.
+  const bool is_alone = world_size(options_.hosts) == 1 && std::chrono::steady_clock::now() - started_ > kAloneSteps;
+  if (!has_step && !is_alone) return;
   is_resizing_ = true;
   say("a host has come: the ranks stop after a step, and start again with it");
   orders_.push_back({.kind = Order::Kind::stop_to_resize});

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 
 #include "launcher/doctor/helper_program.h"
@@ -12,6 +13,7 @@
 #include "launcher/run/seen_gpus.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/cpu.h"
+#include "runtime/base/exit_code.h"
 #include "runtime/base/printable.h"
 #include "runtime/base/stop_signals.h"
 
@@ -62,7 +64,8 @@ void check_health(const std::string& command) {
   if (result.ending && result.ending->ok()) return;
   const std::string how =
       result.ending ? result.ending->describe() : fmt::format("did not end within {} s", kHealthLimit.count());
-  const std::string& words = result.err.empty() ? result.out : result.err;
+  std::string words = result.err.empty() ? result.out : result.err;
+  while (!words.empty() && std::isspace(static_cast<unsigned char>(words.back())) != 0) words.pop_back();
   throw InvalidArgument(fmt::format("--health-check `{}` {}: no rank is started here{}", command, how,
                                     words.empty() ? "" : "; it said: " + printable(words, 200)));
 }
@@ -94,6 +97,10 @@ std::chrono::nanoseconds stop_timeout_of(const RunOptions& options, const Enviro
   Environment of_ranks = environment;
   if (!options.stop_timeout.empty()) of_ranks.set("LOCKSTEP_STOP_TIMEOUT", options.stop_timeout);
   return stop_timeout(of_ranks);
+}
+
+int requeue_code_of(const RunOptions& options, const Environment& environment) {
+  return options.requeue_exit_code ? *options.requeue_exit_code : requeue_exit_code(environment);
 }
 
 Contract contract_of(const RunOptions& options) {

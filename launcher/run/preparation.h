@@ -27,6 +27,9 @@ Preparation prepare(const RunOptions& options, const Environment& environment);
 // --stop-timeout, else what the environment says. InvalidArgument.
 std::chrono::nanoseconds stop_timeout_of(const RunOptions& options, const Environment& environment);
 
+// --requeue-exit-code, else what the environment says. InvalidArgument.
+int requeue_code_of(const RunOptions& options, const Environment& environment);
+
 // What the flags say. Hosts, addresses and secret are left as they are.
 Contract contract_of(const RunOptions& options);
 

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <utility>
 
 #include "launcher/command_line.h"
 #include "launcher/run/job_report.h"
@@ -19,7 +18,9 @@ RestartPolicy::Decision RestartPolicy::decide(const StartEnd& end) {
   const bool is_further = reports_steps_ ? end.steps_done > furthest_ : end.ran >= kLongEnough;
   furthest_ = std::max(furthest_, end.steps_done);
   // The loss of a host says nothing against the program.
-  if (std::exchange(is_first_, false) && !is_further && end.kind == StartEnd::Kind::failed) return refuse_first(end);
+  const bool is_without_a_step = !has_worked_ && !is_further;
+  has_worked_ = has_worked_ || is_further;
+  if (is_without_a_step && end.kind == StartEnd::Kind::failed) return refuse_first(end);
   if (end.kind != StartEnd::Kind::resized) stalled_ = is_further ? 0 : stalled_ + 1;
   if (stalled_ >= kMostStalled) {
     auto decision = refuse(end, fmt::format("{} starts in a row have not got beyond {}; exit code {}", stalled_,
@@ -42,8 +43,8 @@ RestartPolicy::Decision RestartPolicy::refuse_first(const StartEnd& end) const {
   if (end.reports_steps) {
     return refuse(end, "it failed before it had finished a step; correct what is named above, and start the job again");
   }
-  return refuse(end, fmt::format("it ran for {:.1f} s and reported no step; a program without DistributedDataParallel "
-                                 "is started again if it ran for {} s",
+  return refuse(end, fmt::format("it ran for {:.1f} s and reported no step; a program that reports none (one rank "
+                                 "alone, or ranks without DistributedDataParallel) is started again if it ran for {} s",
                                  std::chrono::duration<double>(end.ran).count(), kLongEnough.count()));
 }
 

@@ -53,7 +53,7 @@ class RestartPolicy {
   bool may_resize_;
   int used_ = 0;
   int stalled_ = 0;             // starts in a row without a new step
-  bool is_first_ = true;        // no start has ended so far
+  bool has_worked_ = false;     // a start has got somewhere
   bool reports_steps_ = false;  // a start did
   std::int64_t furthest_ = 0;   // steps done
 };

@@ -56,7 +56,7 @@ StartOutcome start_ranks(const RunOptions& options, const Preparation& preparati
   JobVerdict::Options verdict{
       .hosts = job_options.contract.hosts,
       .grace = options.grace,
-      .requeue_exit_code = options.requeue_exit_code ? *options.requeue_exit_code : requeue_exit_code(environment),
+      .requeue_exit_code = requeue_code_of(options, environment),
       .stop_timeout = stop_timeout_of(options, environment),
       .scope = scope,
       .restarts = &restarts,
@@ -88,14 +88,20 @@ int start_one_host(const RunOptions& options, const Environment& environment) {
   }
   say_before_the_start(options, preparation, environment, parts.console);
   RestartPolicy restarts(options.max_restarts, false);
+  const int requeue = requeue_code_of(options, environment);
   while (true) {
     const auto outcome = start_ranks(options, preparation, job_options, environment, parts, stores, restarts, news);
     if (!outcome.again) return outcome.exit_code;
     if (const auto signal = parts.signals.pause(*outcome.again)) {
-      return complain(128 + *signal, fmt::format("stopped by {} between two starts", signal_name(*signal)));
+      return complain(requeue,
+                      fmt::format("stopped by {} between two starts; exit code {}", signal_name(*signal), requeue));
     }
-    preparation = prepare(options, environment);
-    if (preparation.program.path.empty()) return complain(preparation.program.exit_code, preparation.program.problem);
+    try {
+      preparation = prepare(options, environment);
+      if (preparation.program.path.empty()) return complain(preparation.program.exit_code, preparation.program.problem);
+    } catch (const InvalidArgument& error) {  // this host has become unfit: another one may do
+      return complain(requeue, fmt::format("{}; exit code {}", error.what(), requeue));
+    }
     contract.hosts.front().ranks = preparation.count.ranks;
     ++contract.restarts;
   }

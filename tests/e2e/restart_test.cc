@@ -89,8 +89,8 @@ TEST_F(RestartedJob, IsEndedByASignalBetweenTwoStarts) {
   ASSERT_TRUE(running.await_output("steps done; in 2 s\n"));
   running.send(SIGTERM);
   const Result result = running.wait();
-  EXPECT_EQ(result.exit_code, 128 + SIGTERM);
-  EXPECT_THAT(result.err, HasSubstr("stopped by SIGTERM between two starts"));
+  EXPECT_EQ(result.exit_code, 75);
+  EXPECT_THAT(result.err, HasSubstr("stopped by SIGTERM between two starts; exit code 75"));
 }
 
 TEST_F(RestartedJob, ThatIsAskedToStopIsNotStartedAgain) {
@@ -137,7 +137,7 @@ TEST_F(RestartedJob, StartsNoRankOnAHostThatIsNotHealthy) {
   std::ofstream(mark) << "x";
   ASSERT_EQ(::kill(pids(running, 2)[1], SIGKILL), 0);
   const Result result = running.wait();
-  EXPECT_EQ(result.exit_code, 2) << result.err;
+  EXPECT_EQ(result.exit_code, 75) << result.err;
   EXPECT_THAT(result.err,
               HasSubstr("--health-check `test ! -e " + mark + "` exited with code 1: no rank is started here"));
 }

@@ -115,6 +115,49 @@ TEST_F(RestartedHosts, WhoseCableIsOutLeaveTheJobToTheOthersAndComeBackWithIt) {
   expect_stop(launchers[0], {&launchers[1], &launchers[2]});
 }
 
+TEST_F(RestartedHosts, WhoseLauncherStoodStillIsTakenInAgain) {
+  nnodes_ = "2:3";
+  lets_store_give_ranks_ = true;
+  std::vector<Process> launchers;
+  for (int host = 0; host < kHosts; ++host) launchers.push_back(training_on(host, {}));
+  ASSERT_TRUE(launchers[0].await_output("at 50\n"));
+  launchers[1].send(SIGSTOP);
+  ASSERT_TRUE(await_start(launchers[0], 4, 2));
+  launchers[1].send(SIGCONT);
+  for (const Process& launcher : launchers) ASSERT_TRUE(await_start(launcher, 6, 3));
+  EXPECT_THAT(launchers[1].err(), HasSubstr("this launcher has stood still, and the job went on without this host"));
+  ASSERT_TRUE(await_steps(launchers[0]));
+  expect_stop(launchers[0], {&launchers[1], &launchers[2]});
+}
+
+TEST_F(RestartedHosts, AreNotHarmedByOneThatWasToldAnotherNumber) {
+  nnodes_ = "2:3";
+  lets_store_give_ranks_ = true;
+  std::vector<Process> launchers;
+  for (int host = 0; host < 2; ++host) launchers.push_back(training_on(host, {"--rdzv-wait", "1"}));
+  ASSERT_TRUE(launchers[0].await_output("at 50\n"));
+  nnodes_ = "2";
+  auto other = training_on(2, {});
+  const Result refused = other.wait();
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_THAT(refused.err, HasSubstr("host host2 was told --nnodes 2, host host0 --nnodes 2:3; give both the same"));
+  ASSERT_TRUE(await_steps(launchers[0]));
+  EXPECT_THAT(launchers[0].err(), Not(HasSubstr("start 2")));
+  expect_stop(launchers[0], {&launchers[1]});
+}
+
+TEST_F(RestartedHosts, OneRankAloneIsJoinedByOthers) {
+  nnodes_ = "1:2";
+  lets_store_give_ranks_ = true;
+  const Variables on{{"LOCKSTEP_LIVENESS", "on"}};
+  auto first = launch(0, 1, program("job", kEndless), {"--rdzv-wait", "0"}, on);
+  ASSERT_TRUE(first.await_output("at 50\n"));
+  auto second = launch(1, 1, program("job", kEndless), {}, on);
+  ASSERT_TRUE(await_start(first, 2, 2));
+  ASSERT_TRUE(await_steps(first));
+  expect_stop(first, {&second});
+}
+
 TEST_F(RestartedHosts, AreTakenInWhileTheJobRunsAndNoStepIsLost) {
   nnodes_ = "1:3";
   lets_store_give_ranks_ = true;
@@ -151,18 +194,20 @@ TEST_F(RestartedHosts, OfAFixedNumberWaitForAnotherInThePlaceOfTheLost) {
   expect_stop(launchers[0], {&launchers[1], &spare});
 }
 
-TEST_F(RestartedHosts, ThatWaitForAnotherEndWithTheFirst) {
+TEST_F(RestartedHosts, ThatWaitForAnotherAreEndedByASignalToOneOfThem) {
   std::vector<Process> launchers;
   for (int host = 0; host < kHosts; ++host) launchers.push_back(training_on(host, {"--max-restarts", "1"}));
   ASSERT_TRUE(launchers[0].await_output("at 50\n"));
   launchers[2].send(SIGKILL);
   launchers[2].wait();
   ASSERT_TRUE(launchers[0].await_output("waiting for 1 host"));
-  launchers[0].send(SIGTERM);
-  EXPECT_EQ(launchers[0].wait().exit_code, 128 + SIGTERM);
-  const Result result = launchers[1].wait();
-  EXPECT_EQ(result.exit_code, kExitRequeue) << result.err;
-  EXPECT_THAT(result.err, HasSubstr("the host of the job's store is gone: "));
+  // Of which launcher does not matter.
+  launchers[1].send(SIGTERM);
+  for (const int host : {0, 1}) {
+    const Result result = launchers[static_cast<std::size_t>(host)].wait();
+    EXPECT_EQ(result.exit_code, kExitRequeue) << result.err;
+    EXPECT_THAT(result.err, HasSubstr("stopped by SIGTERM between two starts"));
+  }
   EXPECT_TRUE(live_ranks().empty());
 }
 
@@ -225,7 +270,7 @@ TEST_F(RestartedHosts, OneThatIsNotHealthyAnyMoreLeavesTheJobToTheOthers) {
   std::ofstream(mark) << "x";
   kill(live_ranks("e2e_training").at(0), SIGKILL);
   const Result sick = launchers[2].wait();
-  EXPECT_EQ(sick.exit_code, 2);
+  EXPECT_EQ(sick.exit_code, kExitRequeue);
   EXPECT_THAT(sick.err,
               HasSubstr("--health-check `test ! -e " + mark + "` exited with code 1: no rank is started here"));
   ASSERT_TRUE(await_start(launchers[0], 4, 2));
@@ -245,7 +290,7 @@ TEST_F(RestartedHosts, ThatAreTooFewWithoutTheLostEndTheJobInTime) {
   launchers[1].send(SIGKILL);
   launchers[1].wait();
   const Result result = launchers[0].wait();
-  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_EQ(result.exit_code, kExitPeerLost);
   EXPECT_THAT(result.err,
               AllOf(HasSubstr("waiting for 1 host (--rdzv-timeout 3 s)"), HasSubstr("1 of 2 hosts came, elapsed 3"),
                     HasSubstr(": host host0 (node rank 0); missing: node rank 1"), Not(HasSubstr("start 2"))));

@@ -66,9 +66,10 @@ TEST(RestartPolicy, AProgramWithoutStepsIsStartedAgainIfItRanHalfAMinute) {
   RestartPolicy other(3, false);
   const auto decision = other.decide(failed_without_steps(29900ms));
   EXPECT_FALSE(decision.pause);
-  EXPECT_EQ(decision.text,
-            "not started again: it ran for 29.9 s and reported no step; a program without DistributedDataParallel is "
-            "started again if it ran for 30 s");
+  EXPECT_EQ(
+      decision.text,
+      "not started again: it ran for 29.9 s and reported no step; a program that reports none (one rank alone, or "
+      "ranks without DistributedDataParallel) is started again if it ran for 30 s");
 }
 
 TEST(RestartPolicy, ThreeStartsWithoutANewStepEndTheJobWithACodeOfItsOwn) {
@@ -104,6 +105,14 @@ TEST(RestartPolicy, ALostHostSaysNothingAgainstTheProgram) {
   lost.kind = Kind::host_lost;
   EXPECT_TRUE(policy.decide(lost).pause);
   EXPECT_FALSE(policy.decide(lost).pause) << "used up";
+}
+
+TEST(RestartPolicy, AFailureWithoutAStepBehindALossIsStillForAPersonToMend) {
+  RestartPolicy policy(9, false);
+  auto lost = failed_after(0);
+  lost.kind = Kind::host_lost;
+  EXPECT_TRUE(policy.decide(lost).pause);
+  EXPECT_THAT(policy.decide(failed_after(0)).text, HasSubstr("before it had finished a step"));
 }
 
 TEST(RestartPolicy, WhereHostsMayComeAndGoThatUsesUpNone) {
