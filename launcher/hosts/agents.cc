@@ -74,6 +74,15 @@ Agents::~Agents() {
   leaving_ = true;
   inbox_.stop_waiting();
   if (reader_.joinable()) reader_.join();
+  // Of who leaves in order nobody is told; but this one's part may still be waited for.
+  if (link_ && is_cut_off_) {
+    link_->report({.kind = Cause::Kind::failed,
+                   .rank = agent_,
+                   .reporter = agent_,
+                   .host = own_.name,
+                   .pid = own_.pid,
+                   .text = "this launcher and the job's store did not hear of each other"});
+  }
   link_.reset();
 }
 

@@ -64,7 +64,7 @@ class Agents {
   // Comes to the store. `news` outlives it. Throws Timeout (nobody serves it), StoreError (another secret or run),
   // SystemError.
   Agents(Options options, WakingQueue<AgentNews>& news);
-  // Leaves in order.
+  // Leaves in order; if it is cut off, as one that is lost.
   ~Agents();
   Agents(const Agents&) = delete;
   Agents& operator=(const Agents&) = delete;

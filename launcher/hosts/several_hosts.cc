@@ -97,7 +97,7 @@ int HostOfSeveral::run() {
     if (plan.hosts.empty()) break;
     const StartOutcome outcome = start_ranks(plan);
     code = outcome.exit_code;
-    if (!outcome.again && !joins_again()) {
+    if (agents_->is_cut_off() ? !joins_again() : !outcome.again) {
       agents_->call_off({.exit_code = code, .problems = {fmt::format("the job is over; exit code {}", code)}});
       break;
     }

@@ -176,6 +176,21 @@ TEST_F(LaunchedHosts, ACableThatIsOutIsALostHostOnBothOfItsEnds) {
   }
 }
 
+TEST_F(LaunchedHosts, TheStoresLauncherThatStoodStillEndsOnceItGoesOn) {
+  auto launchers = launch_all({PLAIN_PROGRAM, "ready", "hang"}, {{"LOCKSTEP_LIVENESS", "on"}});
+  await_ranks(launchers);
+  launchers[0].send(SIGSTOP);
+  for (const int host : {1, 2}) {
+    const Result result = launchers[static_cast<std::size_t>(host)].wait();
+    EXPECT_EQ(result.exit_code, kExitRequeue) << result.err;
+    EXPECT_THAT(result.err, HasSubstr("host host0 (node rank 0), which has the job's store, is gone: "));
+  }
+  launchers[0].send(SIGCONT);
+  const Result result = launchers[0].wait();
+  EXPECT_EQ(result.exit_code, kExitPeerLost) << result.err;
+  EXPECT_TRUE(live_ranks().empty());
+}
+
 TEST_F(LaunchedHosts, ASignalToOneOfThemEndsAll) {
   auto launchers = launch_all({PLAIN_PROGRAM, "ready", "hang"});
   await_ranks(launchers);
