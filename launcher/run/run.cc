@@ -53,16 +53,15 @@ StartOutcome start_ranks(const RunOptions& options, const Preparation& preparati
                          WakingQueue<membership::MemberNews>& news) {
   const std::string scope = rendezvous::attempt_prefix(job_options.contract.run_id, job_options.contract.restarts);
   job_options.members = [&stores, scope] { return stores.members(scope); };
-  JobVerdict::Options verdict{
-      .hosts = job_options.contract.hosts,
-      .grace = options.grace,
-      .requeue_exit_code = requeue_code_of(options, environment),
-      .stop_timeout = stop_timeout_of(options, environment),
-      .scope = scope,
-      .restarts = &restarts,
-      .members = job_options.members,
-      .on_conclusion =
-          verdict_writer(options.log_dir, job_options.contract.run_id, job_options.contract.restarts, parts.console)};
+  JobVerdict::Options verdict{.hosts = job_options.contract.hosts,
+                              .grace = options.grace,
+                              .requeue_exit_code = requeue_code_of(options, environment),
+                              .stop_timeout = stop_timeout_of(options, environment),
+                              .scope = scope,
+                              .restarts = &restarts,
+                              .members = job_options.members,
+                              .on_conclusion = verdict_writer(options.log_dir, job_options.contract.run_id,
+                                                              job_options.contract.restarts, parts.console)};
   return run_ranks(options, preparation, std::move(job_options), environment, parts, [&](auto facts) {
     verdict.facts = std::move(facts);
     return std::make_unique<OneHost>(std::move(verdict), news);

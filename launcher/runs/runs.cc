@@ -154,10 +154,10 @@ std::string as_table(const std::vector<FoundRun>& runs) {
 }
 
 std::string as_json(const std::vector<FoundRun>& runs) {
-  using Json = nlohmann::ordered_json;
-  Json list = Json::array();
+  using OrderedJson = nlohmann::ordered_json;
+  OrderedJson list = OrderedJson::array();
   for (const FoundRun& run : runs) {
-    Json one = {{"run_id", run.run_id}, {"pid", run.pid}, {"answers", run.facts.has_value()}};
+    OrderedJson one = {{"run_id", run.run_id}, {"pid", run.pid}, {"answers", run.facts.has_value()}};
     if (run.facts) {
       const RunFacts& facts = *run.facts;
       one.update({{"host", facts.host},
@@ -168,13 +168,13 @@ std::string as_json(const std::vector<FoundRun>& runs) {
                   {"world_size", facts.world_size},
                   {"generation", facts.generation},
                   {"age_s", static_cast<double>(facts.age_ms) / 1000},
-                  {"step", facts.step < 0 ? Json() : Json(facts.step)},
-                  {"log_dir", facts.log_dir.empty() ? Json() : Json(facts.log_dir)},
+                  {"step", facts.step < 0 ? OrderedJson() : OrderedJson(facts.step)},
+                  {"log_dir", facts.log_dir.empty() ? OrderedJson() : OrderedJson(facts.log_dir)},
                   {"command", facts.command}});
     }
     list.push_back(std::move(one));
   }
-  return list.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return list.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
 }
 
 int runs_command(const RunsOptions& options) {
