@@ -107,7 +107,7 @@ TEST_F(Output, TheVerdictIsThereAsJson) {
   auto json = verdict();
   EXPECT_EQ(json["outcome"], "failed");
   EXPECT_EQ(json["exit_code"], 134);
-  EXPECT_EQ(content(folder_ / "generation0" / "rank0.out"),
+  EXPECT_EQ(content(folder_ / "generation0" / "rank1.out"),
             "LOCKSTEP_RUN_ID=" + json["run_id"].get<std::string>() + "\n");
   EXPECT_EQ(json["first_failure"]["rank"], 1);
   EXPECT_EQ(json["first_failure"]["signal"], "SIGABRT");

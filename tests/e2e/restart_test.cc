@@ -52,9 +52,11 @@ TEST_F(RestartedJob, WhoseRanksAreKilledOneByOneGoesOnAndEndsWithTheBitsOfAnUndi
 }
 
 TEST_F(RestartedJob, OfWhichAllRanksAreKilledAtOnceGoesOnFromItsLastSnapshot) {
-  const std::string whole = undisturbed(2);
-  Process running({.command = job(2, program("killed"), restarts(1))});
-  ASSERT_TRUE(running.await_output("at 1000\n"));
+  // Long enough for heartbeats, which say what is done: nobody is left to say it.
+  constexpr int kLong = 16000;
+  const std::string whole = undisturbed(2, "", kLong);
+  Process running({.command = job(2, program("killed", "", kLong), restarts(1))});
+  ASSERT_TRUE(running.await_output("at 10000\n"));
   for (const pid_t pid : pids(running, 2)) ASSERT_EQ(::kill(pid, SIGKILL), 0);
   const Result result = running.wait();
   EXPECT_EQ(result.exit_code, 0) << result.err;
