@@ -33,6 +33,7 @@ class HelpFormatter : public CLI::Formatter {
   std::string make_usage(const CLI::App* app, std::string name) const override {
     if (app->get_name() == "run") return "Usage: lockstep run [OPTIONS] [--] PROGRAM [ARGS...]\n";
     if (app->get_name() == "serve") return "Usage: lockstep store serve [OPTIONS]\n";
+    if (app->get_name() == "report") return "Usage: lockstep report [OPTIONS] DIR\n";
     if (app->get_name() == "snapshots") {
       return "Usage: lockstep snapshots [OPTIONS] DIR\n       lockstep snapshots [OPTIONS] diff A B\n";
     }
@@ -86,6 +87,9 @@ struct RunCommand {
               "With --log-dir: show here too what goes to the files, 1 stdout, 2 stderr,\n3 or no value both");
     text_flag(app, "--ranks", raw.shown_ranks, "0,3-5",
               "Show here what these ranks write, and of no others; files have all");
+    text_flag(app, "--trace", options.trace, "FILE",
+              "Write what the ranks did when to FILE, for Perfetto or chrome://tracing:\nsteps, buckets, waits. "
+              "docs/OBSERVE.md");
     text_flag(app, "--bind", raw.bind, "core|numa|none",
               "Bind the ranks of this host to cores of their own, or to its NUMA nodes.\nDefault none");
     text_flag(app, "--grace", raw.grace, "SECONDS",
@@ -219,10 +223,26 @@ struct DoctorCommand {
     app.footer(doctor_help());
     app.add_flag("--json", options.json, "One JSON object instead of lines");
     text_flag(app, "--probe-timeout", probe_timeout, "SECONDS",
-              "How long lockstep-probe may take to ask the drivers. Default 20");
+              "How long lockstep-probe may take to ask the drivers, and with -H each host\nto answer. Default 60");
+    text_flag(app, "-H,--host", raw.hosts, "HOST,...",
+              "Whether a job could start on these hosts: starts lockstep on each through a\nremote shell, and has each "
+              "connect to every other one");
+    text_flag(app, "--hostfile", raw.hostfile, "FILE", "The same of hosts in a file, as lockstep run has it");
+    text_flag(app, "--rsh", options.run.rsh, "COMMAND",
+              "With -H: the remote shell, which gets HOST and a command. Default\n'ssh -o BatchMode=yes'");
+    app.add_option("-x", options.run.exported, "With -H: a variable that travels to the hosts; may come again")
+        ->option_text("NAME[=VALUE]")
+        ->allow_extra_args(false);
+    text_flag(app, "--rdzv-endpoint", raw.rdzv_endpoint, "HOST[:PORT]",
+              "With -H: another address of the first host, which the others shall reach");
+    text_flag(app, "--program", options.program, "PROGRAM", "A program that must be there, with -H on each host");
   }
 
   Command result() {
+    if (auto problem = interpret_hosts(raw, options.run); !problem.empty()) return usage_error(" doctor", problem);
+    if (!raw.rdzv_endpoint.empty() && !options.run.starts_launchers()) {
+      return usage_error(" doctor", "--rdzv-endpoint is for hosts that -H or --hostfile names; give one of these");
+    }
     if (probe_timeout.empty()) return options;
     const auto limit = parse_seconds(probe_timeout);
     if (!limit || limit->count() == 0) {
@@ -235,6 +255,7 @@ struct DoctorCommand {
 
   CLI::App& app;
   DoctorOptions options;
+  RawRunFlags raw;
   std::string probe_timeout;
 };
 
@@ -264,6 +285,26 @@ struct SnapshotsCommand {
 
   CLI::App& app;
   SnapshotsOptions options;
+  std::vector<std::string> words;
+};
+
+struct ReportCommand {
+  explicit ReportCommand(CLI::App& parent)
+      : app(*parent.add_subcommand("report", "Say where a run's time went, as a page and as JSON lines")) {
+    app.footer(report_help());
+    app.add_option("words", words)->group("");
+  }
+
+  Command result() {
+    if (words.size() != 1 || words.front().empty()) {
+      return usage_error(" report", fmt::format("{} folders were given; the form is lockstep report DIR, of a run's "
+                                                "--log-dir, or FILE.ranks of its --trace FILE",
+                                                words.size()));
+    }
+    return ReportOptions{.folder = words.front()};
+  }
+
+  CLI::App& app;
   std::vector<std::string> words;
 };
 
@@ -317,6 +358,7 @@ Command parse_command_line(const std::vector<std::string>& arguments, const Envi
   CLI::App* const agent = app.add_subcommand("agent")->group("");  // for `lockstep run -H` alone
   DoctorCommand doctor(app);
   SnapshotsCommand snapshots(app);
+  ReportCommand report(app);
   RunsCommand ps(app, RunsOptions::What::ps, "ps", "List this user's runs on this host");
   RunsCommand logs(app, RunsOptions::What::logs, "logs", "Show what a run writes");
   RunsCommand stop(app, RunsOptions::What::stop, "stop", "Ask a run to stop");
@@ -328,11 +370,10 @@ Command parse_command_line(const std::vector<std::string>& arguments, const Envi
   const bool is_run = !arguments.empty() && arguments.front() == "run";
   const auto is_first = [&](const CLI::App* known) { return known->get_name() == arguments.front(); };
   if (!arguments.empty() && !arguments.front().starts_with('-') && app.get_subcommands(is_first).empty()) {
-    return usage_error(
-        "", fmt::format(
-                "'{}' is no command; there are run, ps, logs, stop, doctor, snapshots and store serve, see lockstep "
-                "--help",
-                arguments.front()));
+    return usage_error("", fmt::format("'{}' is no command; there are run, ps, logs, stop, report, doctor, snapshots "
+                                       "and store serve, see lockstep "
+                                       "--help",
+                                       arguments.front()));
   }
   // CLI11 goes on looking for flags behind "--", so it gets what is before it only.
   const auto mark = std::find(arguments.begin(), arguments.end(), "--");
@@ -343,6 +384,7 @@ Command parse_command_line(const std::vector<std::string>& arguments, const Envi
     if (run.app.parsed()) return " run";
     if (doctor.app.parsed()) return " doctor";
     if (snapshots.app.parsed()) return " snapshots";
+    if (report.app.parsed()) return " report";
     for (const RunsCommand* known : {&ps, &logs, &stop}) {
       if (known->app.parsed()) return " " + known->app.get_name();
     }
@@ -371,15 +413,16 @@ Command parse_command_line(const std::vector<std::string>& arguments, const Envi
   if (mark != arguments.end()) return usage_error(command(), "'--' is of lockstep run only");
   if (doctor.app.parsed()) return doctor.result();
   if (snapshots.app.parsed()) return snapshots.result();
+  if (report.app.parsed()) return report.result();
   for (RunsCommand* known : {&ps, &logs, &stop}) {
     if (known->app.parsed()) return known->result();
   }
   if (serve.app.parsed()) return serve.result();
   if (store.parsed())
     return usage_error(" store", "what about the store? There is: lockstep store serve, see its --help");
-  return usage_error(
-      "",
-      "no command was given; there are run, ps, logs, stop, doctor, snapshots and store serve, see lockstep --help");
+  return usage_error("",
+                     "no command was given; there are run, ps, logs, stop, report, doctor, snapshots and store serve, "
+                     "see lockstep --help");
 }
 
 }  // namespace lockstep::launcher

@@ -41,6 +41,7 @@ struct RunOptions {
   Tee tee = {};                          // with log_dir: what comes here too
   Binding binding = Binding::none;       // of the ranks to cores
   RankSet shown_ranks = {};              // whose output comes here
+  std::string trace;                     // a file for the ranks' timeline; empty: none
   std::chrono::milliseconds grace{700};  // between SIGTERM and SIGKILL
   std::optional<int> timeout;            // seconds, for LOCKSTEP_TIMEOUT; unset: what the environment says
   std::string master_addr = "127.0.0.1";
@@ -88,6 +89,9 @@ struct ServeOptions {
 struct DoctorOptions {
   bool json = false;
   std::chrono::milliseconds probe_timeout{60000};  // a driver that wakes up eight GPUs may take half a minute
+  // -H or --hostfile, --rsh, -x and --rdzv-endpoint, as `lockstep run` has them: these hosts, and not this one.
+  RunOptions run;
+  std::string program;  // that must be there; empty: none
 };
 
 // `lockstep snapshots`.
@@ -96,6 +100,11 @@ struct SnapshotsOptions {
   std::string other;   // diff: the second snapshot; empty: a listing
   bool verify = false;
   bool json = false;
+};
+
+// `lockstep report`.
+struct ReportOptions {
+  std::string folder;  // of a run's traces
 };
 
 // `lockstep ps`, `lockstep logs` and `lockstep stop`.
@@ -118,8 +127,8 @@ struct Answer {
   std::string err;
 };
 
-using Command =
-    std::variant<RunOptions, ServeOptions, DoctorOptions, SnapshotsOptions, RunsOptions, AgentOptions, Answer>;
+using Command = std::variant<RunOptions, ServeOptions, DoctorOptions, SnapshotsOptions, ReportOptions, RunsOptions,
+                             AgentOptions, Answer>;
 
 // `arguments` without the program's own name. Of `environment` torchrun's variables PET_* count, for flags of
 // `lockstep run` that are not given.

@@ -9,6 +9,7 @@ std::string general_help() {
   lockstep ps
   lockstep doctor
   lockstep snapshots run7
+  lockstep report logs
   lockstep store serve --host 10.0.0.7 --port 29400
 Each command has its own --help.)";
 }
@@ -22,6 +23,7 @@ std::string run_help() {
   lockstep run -n 2 -- ./train --epochs 3           arguments after PROGRAM are the program's
   lockstep run -n 4 --log-dir logs ./train          logs/generation0/rank0.out, ..., logs/job.log, logs/verdict.json
   lockstep run -n 4 --log-dir logs --ranks 0 ./train    the same, and what rank 0 writes is shown here too
+  lockstep run -n 4 --trace run.json ./train        a timeline of all ranks, for Perfetto
   lockstep run -n 2 --torch-store python3 train.py  a torch program that wants the launcher's store
   lockstep run --nnodes 3 --node-rank R --rdzv-endpoint host0:29400 ./train
                                                     on each of three hosts, R from 0 to 2: docs/LAUNCHER.md
@@ -70,8 +72,10 @@ ENVIRONMENT, of the ranks; docs/ENVIRONMENT.md has values and defaults, lockstep
   LOCKSTEP_CHECK_COLLECTIVES            1: NCCL's are compared over the ranks before they start; slow
   LOCKSTEP_FAILURE_WATCHDOG             seconds, or off: see exit code 76
   LOCKSTEP_OVERSUBSCRIBE_GPU            1: what --oversubscribe-gpu sets
+  LOCKSTEP_TRACE_DIR                    without this command: a folder for what --trace reads
   LOCKSTEP_BOOTSTRAP                    under other launchers: socket, pmix or address
   LOCKSTEP_STORE_SECRET_FILE            on several hosts, or without this command: a file with the store's secret
+  LOCKSTEP_PORT_RANGE                   FIRST-LAST: the ports to listen at where none is named, for firewalls
 
 EXIT CODES
   0        every rank ended with 0
@@ -99,6 +103,7 @@ std::string serve_help() {
 Runs in the foreground and prints one line: where it serves, and the variables that its clients need. The secret is that
 of --secret-file, of LOCKSTEP_STORE_SECRET or of LOCKSTEP_STORE_SECRET_FILE: 64 hex digits. With none of them one is
 drawn and written to a file that only this user can read, which goes when the server ends. Sizes take K, M or G.
+LOCKSTEP_PORT_RANGE=FIRST-LAST are the ports of which --port 0 takes one.
 
 Its clients are ranks with LOCKSTEP_STORE and the secret in their environment. LOCKSTEP_LOG_LEVEL says what is logged.
 Where LOCKSTEP_RUN_ID is set, the server serves that one job and turns others away. Where it is not, jobs may share the
@@ -114,13 +119,18 @@ std::string doctor_help() {
   return R"(Examples:
   lockstep doctor                            in the shell from which a program shall be started
   lockstep run -n 2 lockstep doctor          as a rank of lockstep run; likewise mpirun, srun, torchrun --no_python
+  lockstep doctor -H host0,host1             whether a job could start on these hosts; likewise --hostfile hosts
 
 Tells what a rank would see here: who it would be and why, where it would meet the others, addresses, which variables
 LOCKSTEP_* are set and whether something reads them, limits, GPUs, backends and plug-ins. Whatever is wrong comes with a
 remedy. GPUs and plug-ins are asked of lockstep-probe, the program beside this one, which may hang or crash without harm.
 
+With -H or --hostfile it looks at those hosts instead: each runs lockstep through the remote shell, tells its build, whether
+it has --program, and at which address the others would look for its ranks, and tries to connect to every other one there.
+It listens at a port of LOCKSTEP_PORT_RANGE, where that is set.
+
 EXIT CODES
-  0        a rank could start here
+  0        a rank could start here, or a job on the hosts
   1        it could not: see the lines marked PROBLEM
   2        this command line is wrong)";
 }
@@ -140,6 +150,21 @@ EXIT CODES
   0        none is damaged, or a later lockstep's; diff: the two are equal
   1        one is; diff: they differ
   2        this command line is wrong, or the folder can't be read, or one of A and B is no whole snapshot)";
+}
+
+std::string report_help() {
+  return R"(Examples:
+  lockstep run -n 4 --log-dir logs ./train
+  lockstep report logs                       writes logs/report.html and logs/report.jsonl
+
+Reads the traces of the ranks, which each rank of a run with --log-dir, --trace or LOCKSTEP_TRACE_DIR keeps in a file while
+it trains, and which are there however it ended. The page says where a step's time goes on each rank, who makes the
+others wait, what communication was hidden; and with --log-dir how each start ended. It needs no network. The same numbers
+are JSON, an object a line. docs/OBSERVE.md
+
+EXIT CODES
+  0        both files are written
+  2        this command line is wrong, or the folder has no trace)";
 }
 
 std::string runs_help() {

@@ -11,6 +11,7 @@ std::string run_help();
 std::string serve_help();
 std::string doctor_help();
 std::string snapshots_help();
+std::string report_help();
 std::string runs_help();
 
 }  // namespace lockstep::launcher

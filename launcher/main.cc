@@ -9,6 +9,7 @@
 #include "launcher/command_line.h"
 #include "launcher/doctor/doctor.h"
 #include "launcher/hosts/agent_input.h"
+#include "launcher/observe/report.h"
 #include "launcher/run/run.h"
 #include "launcher/runs/runs.h"
 #include "launcher/serve/serve.h"
@@ -39,6 +40,7 @@ int run(int count, char** arguments) {
   if (const auto* options = std::get_if<ServeOptions>(&parsed)) return serve_command(*options);
   if (const auto* options = std::get_if<DoctorOptions>(&parsed)) return doctor_command(*options);
   if (const auto* options = std::get_if<SnapshotsOptions>(&parsed)) return snapshots_command(*options);
+  if (const auto* options = std::get_if<ReportOptions>(&parsed)) return report_command(*options);
   if (const auto* options = std::get_if<RunsOptions>(&parsed)) return runs_command(*options);
   if (std::holds_alternative<AgentOptions>(parsed)) return agent_command();
   return run_command(std::get<RunOptions>(parsed));

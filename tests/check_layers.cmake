@@ -6,8 +6,8 @@ cmake_minimum_required(VERSION 3.25)
 
 set(rooms proto runtime/base runtime/trace runtime/net runtime/store runtime/store/server runtime/store/client
           runtime/membership runtime/rendezvous runtime/device runtime/comm runtime/comm/failure runtime/comm/shm
-          runtime/comm/wire runtime/comm/hosts runtime/comm/gloo runtime/comm/mpi runtime/comm/init runtime/ddp runtime/metrics runtime/progress
-          runtime/data
+          runtime/comm/wire runtime/comm/hosts runtime/comm/gloo runtime/comm/mpi runtime/comm/init runtime/data runtime/ddp
+          runtime/metrics runtime/progress
           runtime/checkpoint runtime/checkpoint/snapshot runtime/snapshot
           runtime/tensor runtime/tensor/cpu runtime/autograd runtime/data/tensor runtime/nn runtime/optim runtime/train
           runtime/libtorch runtime/cuda runtime/comm/nccl launcher launcher/probe)
@@ -29,11 +29,11 @@ set(may_include_runtime/comm/wire runtime/comm/failure)
 set(may_include_runtime/comm/hosts runtime/comm/shm runtime/comm/wire)
 set(may_include_runtime/comm/gloo runtime/comm/hosts)
 set(may_include_runtime/comm/mpi runtime/comm/wire)
-set(may_include_runtime/comm/init runtime/comm runtime/comm/shm runtime/comm/wire)
-set(may_include_runtime/ddp runtime/comm runtime/trace)
+set(may_include_runtime/comm/init runtime/comm runtime/comm/shm runtime/comm/wire runtime/trace)
+set(may_include_runtime/data runtime/trace)
+set(may_include_runtime/ddp runtime/comm runtime/trace runtime/data)
 set(may_include_runtime/metrics runtime/comm)
 set(may_include_runtime/progress runtime/ddp)
-set(may_include_runtime/data runtime/base)
 set(may_include_runtime/checkpoint runtime/device)
 set(may_include_runtime/checkpoint/snapshot runtime/checkpoint)
 set(may_include_runtime/snapshot runtime/ddp runtime/metrics runtime/data runtime/checkpoint/snapshot)
@@ -42,14 +42,14 @@ set(may_include_runtime/tensor/cpu runtime/tensor)
 set(may_include_runtime/autograd runtime/tensor)
 set(may_include_runtime/data/tensor runtime/data runtime/tensor)
 set(may_include_runtime/nn runtime/autograd)
-set(may_include_runtime/optim runtime/tensor)
+set(may_include_runtime/optim runtime/tensor runtime/trace)
 set(may_include_runtime/train runtime/comm/init runtime/snapshot runtime/data/tensor runtime/nn runtime/optim)
 set(may_include_runtime/libtorch runtime/snapshot)
 # The plug-in's core is the device; it says to the core what it brings, collectives among it.
 set(may_include_runtime/cuda runtime/comm)
 set(may_include_runtime/comm/nccl runtime/comm/failure runtime/cuda)
 # Of the library's upper half it reads what a job has left on disk, which is bytes and JSON.
-set(may_include_launcher runtime/rendezvous runtime/checkpoint/snapshot)
+set(may_include_launcher runtime/rendezvous runtime/checkpoint/snapshot runtime/trace)
 # A program beside the launcher, which must not load what this one is there to load.
 set(may_include_launcher/probe runtime/comm/init)
 

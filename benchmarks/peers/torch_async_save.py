@@ -41,6 +41,7 @@ def main():
     for _ in range(3):
         step()
     saved = 0
+    writers = dist.new_group()  # async_save's thread has collectives of its own: on the training's group the two would meet
     order = torch.zeros(1, dtype=torch.int64)  # 0: end, 1: a block without, 2: one with
     while True:
         if rank == 0:
@@ -59,7 +60,7 @@ def main():
             before = time.perf_counter()
             weights, state = get_state_dict(model, optimizer)
             future = dcp.async_save({"model": weights, "optimizer": state},
-                                    checkpoint_id=os.path.join(folder, f"step-{saved}"))
+                                    checkpoint_id=os.path.join(folder, f"step-{saved}"), process_group=writers)
             pause = time.perf_counter() - before
         seconds = (time.perf_counter() - begin) / STEPS
         if future is not None:

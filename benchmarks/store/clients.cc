@@ -19,6 +19,8 @@
 namespace lockstep::bench {
 namespace {
 
+constexpr pid_t kGone = -1;
+
 void make_pipe(UniqueFd (&ends)[2]) {
   int fds[2];
   if (pipe2(fds, O_CLOEXEC) != 0) throw SystemError("pipe2", errno);
@@ -60,8 +62,12 @@ Clients::Clients(int count, std::size_t results_each, const Body& body) : result
 }
 
 Clients::~Clients() {
-  for (const pid_t pid : pids_) kill(pid, SIGKILL);
-  for (const pid_t pid : pids_) waitpid(pid, nullptr, 0);
+  for (const pid_t pid : pids_) {
+    if (pid != kGone) kill(pid, SIGKILL);
+  }
+  for (const pid_t pid : pids_) {
+    if (pid != kGone) waitpid(pid, nullptr, 0);
+  }
   munmap(shared_, shared_bytes_);
 }
 
@@ -98,10 +104,18 @@ void Clients::await_ready() {
 
 void Clients::go() { gate_[1].reset(); }
 
+void Clients::kill_one(int index) {
+  pid_t& pid = pids_[static_cast<std::size_t>(index)];
+  kill(pid, SIGKILL);
+  waitpid(pid, nullptr, 0);
+  pid = kGone;
+}
+
 std::vector<std::vector<double>> Clients::finish() {
   bool failed = false;
   for (const pid_t pid : pids_) {
     int status = 0;
+    if (pid == kGone) continue;
     if (waitpid(pid, &status, 0) != pid || status != 0) failed = true;
   }
   std::vector<std::vector<double>> rows;

@@ -38,6 +38,8 @@ class Clients {
   void await_ready();
   // Opens the gate.
   void go();
+  // Kills one, which finish() does not wait for, and waits for its end.
+  void kill_one(int index);
   // Waits for their ends, and throws if one failed. One row of results per client.
   std::vector<std::vector<double>> finish();
 

@@ -67,6 +67,10 @@ void add_flags(CLI::App& app, Flags& flags) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--workers", flags.train.workers, "Loader threads")->check(CLI::Range(0, 64))->capture_default_str();
+  app.add_option("--virtual-shards", flags.train.virtual_shards,
+                 "Of a step: the same bits at any number of ranks up to this; 0: as fast as may be")
+      ->check(CLI::Range(0, 1 << 16))
+      ->capture_default_str();
   app.add_option("--eval-every", flags.eval_every, "Measure on held-out text every so many steps")
       ->check(positive)
       ->capture_default_str();
@@ -138,7 +142,7 @@ int train_and_measure(Flags flags) {
   flags.model.vocabulary = vocabulary.size();
   Gpt model(flags.model);
   model.initialize(flags.train.seed);
-  ls::DistributedDataParallel ddp(model, group, {.seed = flags.train.seed});
+  ls::DistributedDataParallel ddp(model, group, ddp_options(flags.train));
   std::optional<ls::Progress> bar;
   const auto result = [&] {
     return fmt::format("validation loss {:.4f} (bigram table {:.4f})", evaluate(model, held_out, *group), bigram);

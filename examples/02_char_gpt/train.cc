@@ -50,12 +50,19 @@ class EvaluationMode {
 
 }  // namespace
 
+ls::DdpOptions ddp_options(const TrainOptions& options) {
+  return {.reproducible = {.virtual_shards = options.virtual_shards, .batch_size = options.batch},
+          .seed = options.seed};
+}
+
 void train(ls::DistributedDataParallel& ddp, const Windows& windows, const TrainOptions& options,
            const AfterStep& after_step, const BeforeSteps& before_steps) {
   const ls::ProcessGroup& group = *ddp.group();
   // The global batch is split, not multiplied: a step computes the same however many ranks share it.
   ls::data::DataLoader loader(
-      windows, ls::data::BatchShardSampler(windows.size(), group.rank(), group.size(), {.seed = options.seed}),
+      windows,
+      ls::data::BatchShardSampler(windows.size(), group.rank(), group.size(),
+                                  {.seed = options.seed, .virtual_shards = options.virtual_shards}),
       {.batch_size = options.batch, .workers = options.workers});
   ls::optim::AdamW optimizer(groups_of(ddp.parameters(), options.weight_decay), {.beta2 = 0.99});
   const ls::optim::Schedule schedule{.peak = options.learning_rate,
@@ -73,10 +80,10 @@ void train(ls::DistributedDataParallel& ddp, const Windows& windows, const Train
   ddp.watch(loader);  // its passes end when the ranks have agreed to stop
   for (std::int64_t epoch = loader.epoch(); ddp.steps() < options.steps && !ddp.should_stop(); ++epoch) {
     loader.set_epoch(epoch);  // keeps the place in an epoch that a snapshot has begun
-    for (const auto& [x, y, ids] : loader) {
+    for (const ls::data::Batch& batch : loader) {
       const std::int64_t step = ddp.steps();
       optimizer.set_learning_rate(schedule(step));
-      ddp.backward(loss_of(ddp(x, ids), y));
+      ddp.backward(batch, [&](const ls::data::Batch& rows) { return loss_of(ddp(rows.x, rows.ids), rows.y); });
       ls::optim::clip_grad_norm(ddp.parameters(), options.clip);
       optimizer.step();
       if (after_step) after_step(step, ddp);

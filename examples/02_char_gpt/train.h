@@ -22,9 +22,13 @@ struct TrainOptions {
   double weight_decay = 0.1;          // of matrices
   double clip = 1.0;                  // largest norm of all gradients together
   int workers = 1;                    // loader threads
+  int virtual_shards = 0;             // of a step, which then has the same bits at any number of ranks; 0: none
   std::string snapshot_dir = {};      // where the run goes on from, and saves to; empty: neither
   std::int64_t snapshot_every = 100;  // steps
 };
+
+// What the DistributedDataParallel under train() is to be made with.
+lockstep::DdpOptions ddp_options(const TrainOptions& options);
 
 // Called once, with the steps that were done before: 0, or those of the snapshot that the run goes on from.
 using BeforeSteps = std::function<void(std::int64_t steps)>;

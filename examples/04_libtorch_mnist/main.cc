@@ -4,8 +4,12 @@
 #include <torch/torch.h>
 
 #include <cstdio>
+#include <optional>
 
 #include "examples/04_libtorch_mnist/dataset.h"
+#include "examples/04_libtorch_mnist/flags.h"
+
+using Snapshots = std::optional<lockstep::libtorch::Snapshots>;
 
 struct Net : torch::nn::Module {
   torch::nn::Conv2d conv1 = register_module("conv1", torch::nn::Conv2d(1, 10, 5));
@@ -23,19 +27,22 @@ struct Net : torch::nn::Module {
 };
 
 template <typename Model, typename DataLoader>
-void train(int epoch, Model& model, DataLoader& loader, torch::optim::Optimizer& optimizer) {
+void train(int epoch, Model& model, DataLoader& loader, torch::optim::Optimizer& optimizer, Snapshots& snapshots) {
   model.train();
   double sum = 0;
   int batches = 0;
   for (auto& batch : loader) {
     optimizer.zero_grad();
-    torch::Tensor loss = torch::nll_loss(model.forward(batch.data), batch.target);
-    model.backward(loss);
+    model.backward(batch.data.size(0), [&](int64_t begin, int64_t end) {  // all rows, or a virtual shard's
+      torch::Tensor output = model.forward(batch.data.slice(0, begin, end));
+      return torch::nll_loss(output, batch.target.slice(0, begin, end));
+    });
     optimizer.step();
+    if (snapshots) snapshots->step();
     sum += model.last_loss().value();  // of all ranks
     ++batches;
   }
-  if (model.group()->rank() == 0) std::printf("epoch %d  training loss %.4f\n", epoch, sum / batches);
+  if (model.group()->rank() == 0 && batches > 0) std::printf("epoch %d  training loss %.4f\n", epoch, sum / batches);
 }
 
 template <typename Model, typename DataLoader>
@@ -60,10 +67,13 @@ void test(Model& model, DataLoader& loader, lockstep::ProcessGroup& group) {
 
 int main(int argc, char** argv) {
   torch::manual_seed(1);
-  std::string folder = argc > 1 ? argv[1] : "";
+  const Flags flags(argc, argv);
+  std::string folder = flags.folder;
   Net model;
   auto group = lockstep::init_process_group();
-  lockstep::libtorch::DistributedDataParallel ddp(model, group);
+  const int shards = flags.virtual_shards;
+  lockstep::libtorch::DistributedDataParallel ddp(
+      model, group, {.reproducible = {.virtual_shards = shards, .batch_size = 64}, .seed = 1});
 
   auto train_set = Digits(folder, true)
                        .map(torch::data::transforms::Normalize<>(0.1307, 0.3081))
@@ -71,15 +81,28 @@ int main(int argc, char** argv) {
   auto test_set = Digits(folder, false)
                       .map(torch::data::transforms::Normalize<>(0.1307, 0.3081))
                       .map(torch::data::transforms::Stack<>());
-  lockstep::libtorch::BatchShardSampler sampler(train_set.size().value(), *group, {.batch = 64});
+  lockstep::libtorch::BatchShardSampler sampler(train_set.size().value(), *group,
+                                                {.batch = 64, .virtual_shards = shards});
   lockstep::libtorch::DataLoader train_loader(std::move(train_set), sampler);
   lockstep::libtorch::BatchShardSampler test_sampler(test_set.size().value(), *group,
                                                      {.batch = 1000, .shuffle = false});
   lockstep::libtorch::DataLoader test_loader(std::move(test_set), test_sampler);
 
   torch::optim::SGD optimizer(model.parameters(), torch::optim::SGDOptions(0.01).momentum(0.5));
-  for (int epoch = 1; epoch <= 3; ++epoch) {
-    train(epoch, ddp, train_loader, optimizer);
+  Snapshots snapshots;
+  if (!flags.snapshot_dir.empty()) {
+    snapshots.emplace(flags.snapshot_dir, ddp, lockstep::SnapshotOptions{.every = flags.snapshot_every});
+    snapshots->add("optimizer", optimizer);
+    snapshots->add("data", sampler);
+    snapshots->restore();
+  }
+  ddp.watch(train_loader);  // its passes end when the ranks have agreed to stop
+  for (int epoch = 1 + int(sampler.state().epoch); epoch <= 3; ++epoch) {
+    sampler.set_epoch(epoch - 1);  // keeps the place in an epoch that a snapshot has begun
+    train(epoch, ddp, train_loader, optimizer, snapshots);
+    if (ddp.should_stop()) break;
     test(model, test_loader, *group);
   }
+  if (snapshots && !ddp.should_stop()) snapshots->save("the last step");
+  return ddp.exit_code();
 }

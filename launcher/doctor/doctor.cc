@@ -4,13 +4,16 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
+#include "launcher/doctor/examine_hosts.h"
 #include "launcher/doctor/finding.h"
 #include "launcher/doctor/gpu_findings.h"
 #include "launcher/doctor/host_findings.h"
 #include "launcher/doctor/probe_findings.h"
 #include "launcher/doctor/rendezvous_findings.h"
 #include "launcher/doctor/variable_findings.h"
+#include "launcher/run/find_program.h"
 #include "launcher/run/rank_count.h"
 #include "launcher/run/seen_gpus.h"
 #include "launcher/system.h"
@@ -28,19 +31,36 @@ void append(Findings& all, Findings more) {
   all.insert(all.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
 }
 
+Finding program_finding(const std::string& name, const Environment& environment) {
+  const auto program = find_program(name, environment);
+  if (program.path.empty()) return problem_of("host", "program", program.problem, "give its path, such as ./train");
+  return {"host", "program", program.path};
+}
+
+// Returns the exit code.
+int tell(const DoctorOptions& options, const Findings& findings, const nlohmann::json& probe,
+         const Conclusion& conclusion = {}) {
+  const auto text = options.json ? as_json(findings, probe) : printable_lines(as_text(findings, conclusion));
+  if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0) throw SystemError("write to stdout", errno);
+  return count_problems(findings) == 0 ? 0 : 1;
+}
+
 int examine(const DoctorOptions& options) {
   const auto environment = Environment::of_process();
+  if (options.run.starts_launchers()) {
+    return tell(
+        options, examine_hosts(options, environment), nullptr,
+        {.good = "a job could start on these hosts", .bad = "a job on these hosts could not start, or not as asked"});
+  }
   Findings findings = rendezvous_findings(environment);
   append(findings, variable_findings(environment));
   append(findings, host_findings());
+  if (!options.program.empty()) append(findings, {program_finding(options.program, environment)});
   auto probe = ask_probe(probe_path(), options.probe_timeout);
   append(findings, std::move(probe.findings));
   append(findings, gpu_findings(find_gpus("/proc/driver/nvidia/gpus", "/dev", environment),
                                 "/proc/driver/nvidia/version", probe.json));
-
-  const auto text = options.json ? as_json(findings, probe.json) : printable_lines(as_text(findings));
-  if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0) throw SystemError("write to stdout", errno);
-  return count_problems(findings) == 0 ? 0 : 1;
+  return tell(options, findings, probe.json);
 }
 
 }  // namespace

@@ -19,10 +19,9 @@ std::string_view word(Health health) {
   return "";
 }
 
-std::string verdict(int problems) {
-  if (problems == 0) return "a rank could start here";
-  return fmt::format("{}: a rank could not start here, or not as asked",
-                     problems == 1 ? "1 problem" : fmt::format("{} problems", problems));
+std::string verdict(int problems, const Conclusion& conclusion) {
+  if (problems == 0) return conclusion.good;
+  return fmt::format("{}: {}", problems == 1 ? "1 problem" : fmt::format("{} problems", problems), conclusion.bad);
 }
 
 }  // namespace
@@ -38,7 +37,7 @@ int count_problems(const Findings& findings) {
                                         [](const auto& finding) { return finding.health == Health::problem; }));
 }
 
-std::string as_text(const Findings& findings) {
+std::string as_text(const Findings& findings, const Conclusion& conclusion) {
   std::size_t width = 0;
   for (const auto& finding : findings) width = std::max(width, finding.name.size());
   std::string text;
@@ -50,7 +49,7 @@ std::string as_text(const Findings& findings) {
                         finding.value);
     if (!finding.remedy.empty()) text += fmt::format("  {:<{}}    -> {}\n", "", width, finding.remedy);
   }
-  return text + fmt::format("\n{}\n", verdict(count_problems(findings)));
+  return text + fmt::format("\n{}\n", verdict(count_problems(findings), conclusion));
 }
 
 std::string as_json(const Findings& findings, const nlohmann::json& probe) {

@@ -29,8 +29,14 @@ using Findings = std::vector<Finding>;
 Finding problem_of(std::string section, std::string name, const std::string& message, std::string remedy);
 
 int count_problems(const Findings& findings);
-// Sections with aligned names, and the verdict as the last line.
-std::string as_text(const Findings& findings);
+// The last line of a report: without a problem, and behind the number of problems.
+struct Conclusion {
+  std::string good = "a rank could start here";
+  std::string bad = "a rank could not start here, or not as asked";
+};
+
+// Sections with aligned names, and the conclusion.
+std::string as_text(const Findings& findings, const Conclusion& conclusion = {});
 // The same for programs: {"lockstep", "ok", "problems", "findings": [{section, name, value, health, remedy}], "probe"}.
 // `probe` is what lockstep-probe answered, or null.
 std::string as_json(const Findings& findings, const nlohmann::json& probe);

@@ -7,7 +7,9 @@
 #include <cctype>
 #include <string_view>
 
+#include "lockstep/base/error.h"
 #include "runtime/base/variables.h"
+#include "runtime/net/port_range.h"
 
 namespace lockstep::launcher::doctor {
 namespace {
@@ -34,6 +36,11 @@ Findings variable_findings(const Environment& environment) {
     } else {
       findings.push_back({kSection, name, name == kSecret ? "set" : one_line(value)});
     }
+  }
+  try {
+    net::port_range(environment);
+  } catch (const InvalidArgument& error) {
+    findings.push_back(problem_of(kSection, "ports", error.what(), ""));
   }
   if (findings.empty()) findings.push_back({kSection, "variables", "none of lockstep's is set"});
   return findings;

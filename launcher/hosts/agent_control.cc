@@ -9,13 +9,44 @@
 #include "runtime/base/signal_name.h"
 
 namespace lockstep::launcher {
+namespace {
+
+// The first host's launcher runs at least so often.
+constexpr std::chrono::milliseconds kObserved{500};
+// After a longer pause, of less than what makes it silent to the others, it may have been taken for lost.
+constexpr std::chrono::milliseconds kStandstill{1500};
+
+}  // namespace
 
 FirstHost::FirstHost(const JobVerdict::Options& options, int start, Agents& agents, WakingQueue<AgentNews>& news)
     : hosts_(options.hosts), start_(start), verdict_(options), agents_(agents), news_(news) {
   for (std::size_t node = 0; node < hosts_.size(); ++node) waited_for_.insert(static_cast<int>(node));
 }
 
+void FirstHost::observe() {
+  const auto now = std::chrono::steady_clock::now();
+  const auto pause = now - std::exchange(observed_at_, now);
+  if (pause > kStandstill) verdict_.stood_still(pause);
+}
+
+std::optional<Deadline> FirstHost::due() const {
+  const auto next = observed_at_ + kObserved - std::chrono::steady_clock::now();
+  const auto verdict = verdict_.due();
+  return verdict ? verdict->sooner(next) : Deadline::after(next);
+}
+
+void FirstHost::rank_ended(RankEnd end) {
+  observe();
+  verdict_.rank_ended(std::move(end));
+}
+
+void FirstHost::heard(const Cause& cause) {
+  observe();
+  verdict_.heard(cause);
+}
+
 void FirstHost::take_news() {
+  observe();
   for (const AgentNews& news : news_.take()) {
     if (const auto* member = std::get_if<membership::MemberNews>(&news)) {
       if (member->scope != kAgentScope) {
@@ -80,6 +111,7 @@ void FirstHost::host_is_gone(int node, int exit_code) {
 
 // A rank must have finished a step, for only then does it surely stop after one.
 void FirstHost::check_timers() {
+  observe();
   verdict_.check_timers();
   if (agents_.has_newcomer()) verdict_.resize();
 }
@@ -91,6 +123,7 @@ std::vector<Order> FirstHost::take_orders() {
     if (order.kind != Order::Kind::detail) agents_.send(order);
   }
   if (is_concluded_ && !is_over_) {
+    if (verdict_.left_out()) agents_.leave_out(*verdict_.left_out());
     agents_.send(StartOver{.exit_code = verdict_.exit_code(), .again = verdict_.again().has_value()});
     is_over_ = true;
   }

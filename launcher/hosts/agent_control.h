@@ -3,6 +3,7 @@
 // happens on their hosts and do what it says.
 #pragma once
 
+#include <chrono>
 #include <optional>
 #include <set>
 #include <utility>
@@ -19,13 +20,13 @@ class FirstHost final : public JobControl {
   // `start`: of the job's starts the one that it is the control of. `agents` and `news` outlive it.
   FirstHost(const JobVerdict::Options& options, int start, Agents& agents, WakingQueue<AgentNews>& news);
 
-  void rank_ended(RankEnd end) override { verdict_.rank_ended(std::move(end)); }
-  void heard(const Cause& cause) override { verdict_.heard(cause); }
+  void rank_ended(RankEnd end) override;
+  void heard(const Cause& cause) override;
   void signalled(int signal) override;
   void ranks_are_gone(int exit_code) override { host_is_gone(0, exit_code); }
   int news_fd() const override { return news_.fd(); }
   void take_news() override;
-  std::optional<Deadline> due() const override { return verdict_.due(); }
+  std::optional<Deadline> due() const override;
   void check_timers() override;
   std::vector<Order> take_orders() override;
   bool is_over() const override { return is_over_; }
@@ -34,6 +35,8 @@ class FirstHost final : public JobControl {
   const std::vector<RankEnd>& ended() const override { return verdict_.ended(); }
 
  private:
+  // This process runs now. Before what it has heard since is judged.
+  void observe();
   void take(const AgentWord& word);
   void agent_lost(const Cause& cause);
   void host_is_gone(int node, int exit_code);
@@ -44,6 +47,7 @@ class FirstHost final : public JobControl {
   StopRequest stop_;  // of this host
   Agents& agents_;
   WakingQueue<AgentNews>& news_;
+  std::chrono::steady_clock::time_point observed_at_ = std::chrono::steady_clock::now();
   std::set<int> waited_for_;   // node ranks of hosts with ranks that may run
   int complaint_ = 0;          // the first host's that had one beside how its ranks ended
   bool is_concluded_ = false;  // nothing of the job runs

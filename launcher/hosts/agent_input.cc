@@ -12,6 +12,7 @@
 #include <variant>
 
 #include "launcher/command_line.h"
+#include "launcher/doctor/host_trial.h"
 #include "launcher/run/run.h"
 #include "launcher/system.h"
 #include "lockstep/base/deadline.h"
@@ -26,8 +27,8 @@ constexpr std::size_t kMostLineBytes = 4096;
 
 InvalidArgument not_ours() {
   return InvalidArgument(
-      "`lockstep agent` is started by `lockstep run -H`, which writes to its standard input; start "
-      "that one instead");
+      "`lockstep agent` is started by `lockstep run -H` and `lockstep doctor -H`, which write to its standard input; "
+      "start one of these instead");
 }
 
 }  // namespace
@@ -112,6 +113,10 @@ int agent_command() {
           start.folder, errno_text(errno));
     }
     auto command = parse_command_line(start.arguments);
+    if (const auto* exam = std::get_if<DoctorOptions>(&command)) {
+      print_error(kHereLine);
+      return doctor::run_host_trial(input, *exam);
+    }
     auto* options = std::get_if<RunOptions>(&command);
     if (options == nullptr) throw not_ours();
     options->nodes = options->least_nodes = start.nodes;

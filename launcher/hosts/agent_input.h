@@ -25,6 +25,8 @@ class AgentInput {
 
   const AgentStart& start() const { return start_; }
   const store::Secret& secret() const { return *secret_; }
+  // The next line, which is waited for; empty at the input's end. Not while watch() has the input.
+  std::string read_line();
   // Waits for the line "endpoint HOST:PORT". Throws as the constructor.
   std::string await_endpoint();
   // From now on a thread turns each line "signal N" into that signal of this process, and the input's end into SIGTERM,
@@ -35,7 +37,6 @@ class AgentInput {
   std::string problem;
 
  private:
-  std::string read_line();
   void follow(std::chrono::nanoseconds stop_timeout);
 
   AgentStart start_;

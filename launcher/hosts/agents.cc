@@ -12,6 +12,7 @@
 
 #include "launcher/command_line.h"
 #include "launcher/run/job_report.h"
+#include "launcher/run/restart_policy.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/exit_code.h"
 #include "runtime/base/io.h"
@@ -92,7 +93,7 @@ JobPlan Agents::meet(HostFacts own, JobPlan draft) {
   if (!options_.serves) {
     if (std::exchange(has_started_, false)) ++start_;
     if (std::exchange(is_late_, false)) {
-      stand_by(decode_job_plan(read_plan(options_.deadline), plan_key(start_)));
+      if (auto end = stand_by(decode_job_plan(read_plan(options_.deadline), plan_key(start_)))) return *end;
       ++start_;
     }
     send(HostCame{own});
@@ -138,6 +139,7 @@ void Agents::publish(JobPlan& plan) {
   plan.start = start_ = meeting_.start();
   plan.next_word = next_word_;
   plan.job = own_;
+  plan.left_out.assign(meeting_.left_out().begin(), meeting_.left_out().end());
   store_.set(plan_key(start_), encode(plan));
   meeting_.begin(plan.hosts);
   store_.add(kStart, 1);
@@ -220,7 +222,7 @@ JobPlan Agents::await_plan() {
     const auto is_own = [this](const HostShare& host) { return host.agent == agent_; };
     const auto at = std::find_if(plan.hosts.begin(), plan.hosts.end(), is_own);
     if (at == plan.hosts.end()) {
-      stand_by(plan);
+      if (auto end = stand_by(plan)) return *end;
       ++start_;
       continue;
     }
@@ -234,8 +236,14 @@ JobPlan Agents::await_plan() {
   }
 }
 
-void Agents::stand_by(const JobPlan& plan) {
-  if (plan.hosts.empty()) return;
+std::optional<JobPlan> Agents::stand_by(const JobPlan& plan) {
+  if (plan.hosts.empty()) return std::nullopt;
+  if (std::find(plan.left_out.begin(), plan.left_out.end(), own_.name) != plan.left_out.end()) {
+    return JobPlan{.exit_code = kExitNoProgress,
+                   .problems = {fmt::format("host {} is left out of this job: its ranks failed first in {} starts in a "
+                                            "row without a new step; look at what they wrote; exit code {}",
+                                            own_.name, RestartPolicy::kMostStalled, kExitNoProgress)}};
+  }
   if (const std::string problem = difference(own_, plan.job); !problem.empty()) throw StoreError(problem);
   std::vector<std::string> names;
   for (const HostShare& host : plan.hosts) names.push_back(host.name);
@@ -245,12 +253,13 @@ void Agents::stand_by(const JobPlan& plan) {
         fmt::format("the job runs on {} ({}) without this host, which is taken in when they stop to do so, or "
                     "at a later start",
                     count_of(count, "host"), fmt::join(names, ", ")));
-    return;
+    return std::nullopt;
   }
   const std::string full =
       fmt::format("the job has its {} already ({}): this host ", count_of(count, "host"), fmt::join(names, ", "));
   if (!options_.takes_spares) throw StoreError(full + "would be one more; correct --nnodes");
   options_.say(full + "waits, to take the place of one that is lost");
+  return std::nullopt;
 }
 
 void Agents::on_event(const MemberEvent& event) {

@@ -89,6 +89,8 @@ class Agents {
   // Node rank 0's alone. What it hears while the ranks run:
   void came(const HostCame& came, int start);
   void went(int agent) { meeting_.went(agent); }
+  // The job goes on without this host, for good. Between two starts.
+  void leave_out(const HostShare& host) { meeting_.leave_out(host.agent, host.name); }
   // Hosts may come and go, and one waits that could be taken in.
   bool has_newcomer() const { return options_.most > options_.least && meeting_.has_newcomer(); }
 
@@ -97,8 +99,9 @@ class Agents {
   std::optional<JobPlan> take_news_of_meeting();
   void publish(JobPlan& plan);
   JobPlan await_plan();
-  // This host is not part of the start with that plan. Throws StoreError if it never will be of a later one.
-  void stand_by(const JobPlan& plan);
+  // This host is not part of the start with that plan. Throws StoreError if it can't be of a later one; returns what it
+  // does if the job has left it out.
+  std::optional<JobPlan> stand_by(const JobPlan& plan);
   std::string read_plan(const Deadline& deadline);
   std::optional<int> asked_to_end();
   JobPlan stopped_by(int signal, std::string_view where) const;

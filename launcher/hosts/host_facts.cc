@@ -86,27 +86,28 @@ std::string encode(const JobPlan& plan) {
     hosts.push_back(std::to_string(host.ranks));
     hosts.push_back(std::to_string(host.agent));
   }
-  return write_record(
-      PlanRecord{.exit_code = plan.exit_code,
-                 .run_id = plan.run_id,
-                 .master_addr = plan.master_addr,
-                 .master_port = plan.master_port,
-                 .torch_store = plan.torch_store ? 1 : 0,
-                 .start = plan.start,
-                 .next_word = plan.next_word,
-                 .lists = write_texts(std::vector{write_texts(plan.problems), write_texts(hosts), encode(plan.job)})},
-      kPlanFields);
+  return write_record(PlanRecord{.exit_code = plan.exit_code,
+                                 .run_id = plan.run_id,
+                                 .master_addr = plan.master_addr,
+                                 .master_port = plan.master_port,
+                                 .torch_store = plan.torch_store ? 1 : 0,
+                                 .start = plan.start,
+                                 .next_word = plan.next_word,
+                                 .lists = write_texts(std::vector{write_texts(plan.problems), write_texts(hosts),
+                                                                  encode(plan.job), write_texts(plan.left_out)})},
+                      kPlanFields);
 }
 
 JobPlan decode_job_plan(std::string_view text, std::string_view key) {
   const auto problem = [&] { return CorruptData(fmt::format("store key '{}' holds no plan of a job", key)); };
   const auto record = read_record<PlanRecord>(text, kPlanFields);
   const auto lists = record ? read_texts(record->lists) : std::nullopt;
-  if (!lists || lists->size() != 3) throw problem();
+  if (!lists || lists->size() != 4) throw problem();
   const auto problems = read_texts((*lists)[0]);
   const auto hosts = read_texts((*lists)[1]);
   const auto job = decode_host_facts((*lists)[2]);
-  if (!problems || !hosts || !job || hosts->size() % 3 != 0) throw problem();
+  const auto left_out = read_texts((*lists)[3]);
+  if (!problems || !hosts || !job || !left_out || hosts->size() % 3 != 0) throw problem();
   JobPlan plan{.exit_code = record->exit_code,
                .problems = *problems,
                .run_id = record->run_id,
@@ -115,7 +116,8 @@ JobPlan decode_job_plan(std::string_view text, std::string_view key) {
                .torch_store = record->torch_store == 1,
                .start = record->start,
                .next_word = record->next_word,
-               .job = *job};
+               .job = *job,
+               .left_out = *left_out};
   for (std::size_t i = 0; i < hosts->size(); i += 3) {
     const auto ranks = parse_int((*hosts)[i + 1]);
     const auto agent = parse_int((*hosts)[i + 2]);

@@ -44,7 +44,8 @@ struct JobPlan {
   int start = 0;       // which of the job's starts this is, from 0
   int next_word = 1;   // number of the first message that concerns it (agents.h)
   HostFacts job = {};  // of node rank 0: what another host must have in common with it (difference())
-  Layout hosts = {};   // empty if they are not
+  std::vector<std::string> left_out = {};  // names of hosts that are part of no start any more
+  Layout hosts = {};                       // empty if they are not
 };
 
 std::string encode(const JobPlan& plan);

@@ -7,7 +7,7 @@
 namespace lockstep::launcher {
 
 void HostMeeting::came(HostFacts host, int start) {
-  if (gone_.contains(host.agent)) return;
+  if (gone_.contains(host.agent) || (!was_there(host.agent) && left_out_.contains(host.name))) return;
   const int agent = host.agent;
   here_.insert_or_assign(agent, Host{std::move(host), start});
 }
@@ -15,6 +15,13 @@ void HostMeeting::came(HostFacts host, int start) {
 void HostMeeting::went(int agent) {
   gone_.insert(agent);
   here_.erase(agent);
+}
+
+// What is left is all that the majority is of: nobody is on another side of the network.
+void HostMeeting::leave_out(int agent, const std::string& host) {
+  left_out_.insert(host);
+  last_.erase(agent);
+  went(agent);
 }
 
 std::vector<HostFacts> HostMeeting::ready() const {

@@ -27,6 +27,11 @@ class HostMeeting {
   // Its agent is not there any more.
   void went(int agent);
 
+  // The job goes on without it, as if it had never been there; and without any agent that comes from its host.
+  void leave_out(int agent, const std::string& host);
+  // Names of such hosts.
+  const std::set<std::string>& left_out() const { return left_out_; }
+
   // The next start has enough hosts. `has_waited`: for more than the least.
   bool is_complete(bool has_waited) const;
   // At least the least is here, so that the wait for more begins.
@@ -60,6 +65,7 @@ class HostMeeting {
   std::map<int, Host> here_;  // by agent
   std::map<int, int> last_;   // node ranks of the last start, by agent; of those that have gone too
   std::set<int> gone_;        // agents
+  std::set<std::string> left_out_;
 };
 
 }  // namespace lockstep::launcher

@@ -193,6 +193,7 @@ std::unique_ptr<JobControl> HostOfSeveral::control(const JobPlan& plan, const st
                           .grace = options_.grace,
                           .requeue_exit_code = requeue_exit_code_,
                           .stop_timeout = stop_timeout_of(options_, environment_),
+                          .least_hosts = options_.hosts_may_change() ? options_.least_nodes : 0,
                           .scope = scope,
                           .restarts = &restarts_,
                           .members = [this, scope] { return stores_->members(scope); },

@@ -61,6 +61,7 @@ std::vector<std::string> rank_environment(const Environment& inherited, const Co
   if (contract.liveness) result.set("LOCKSTEP_LIVENESS", *contract.liveness ? "on" : "off");
   if (!contract.hang_timeout.empty()) result.set("LOCKSTEP_HANG_TIMEOUT", contract.hang_timeout);
   if (!contract.stop_timeout.empty()) result.set("LOCKSTEP_STOP_TIMEOUT", contract.stop_timeout);
+  if (!contract.trace_dir.empty()) result.set("LOCKSTEP_TRACE_DIR", contract.trace_dir);
   if (!contract.requeue_exit_code.empty()) result.set("LOCKSTEP_REQUEUE_EXIT_CODE", contract.requeue_exit_code);
   if (!contract.timeout.empty()) result.set("LOCKSTEP_TIMEOUT", contract.timeout);
   if (contract.visible_devices) result.set("CUDA_VISIBLE_DEVICES", *contract.visible_devices);

@@ -27,6 +27,7 @@ struct Contract {
   std::string timeout;                        // for LOCKSTEP_TIMEOUT; empty: leave it alone
   std::string hang_timeout;                   // for LOCKSTEP_HANG_TIMEOUT; empty: leave it alone
   std::string stop_timeout;                   // for LOCKSTEP_STOP_TIMEOUT; empty: leave it alone
+  std::string trace_dir;                      // for LOCKSTEP_TRACE_DIR; empty: leave it alone
   std::string requeue_exit_code;              // for LOCKSTEP_REQUEUE_EXIT_CODE; empty: leave it alone
   std::optional<bool> liveness;  // for LOCKSTEP_LIVENESS: whether a silent rank is lost; nothing: leave it alone
   std::optional<std::string> visible_devices;  // for CUDA_VISIBLE_DEVICES; nothing: leave it alone

@@ -12,6 +12,7 @@
 #include <optional>
 #include <utility>
 
+#include "launcher/observe/report.h"
 #include "launcher/run/job_report.h"
 #include "launcher/run/shared_gpu.h"
 #include "launcher/run/spawn.h"
@@ -124,12 +125,15 @@ StartOutcome run_ranks(const RunOptions& options, const Preparation& preparation
     parts.console.message(fmt::format("--bind {}: {}", options.binding == Binding::core ? "core" : "numa",
                                       describe_bindings(preparation.bindings, first_rank)));
   }
+  job_options.contract.trace_dir = make_trace_folder(options, job_options.contract.restarts);
   job_options.program = preparation.program.path;
   job_options.command = options.command;
   job_options.grace = options.grace;
   job_options.stop_timeout = stop_timeout_of(options, environment);
   job_options.contract.visible_devices = preparation.visible_devices;
   job_options.contract.bindings = preparation.bindings;
+  const Layout hosts = job_options.contract.hosts;
+  const int node_rank = job_options.contract.node_rank;
   serve_run(options, job_options, parts);
   const StepsOfOneStart steps(parts.server.get());
   std::optional<Job> job;
@@ -139,6 +143,7 @@ StartOutcome run_ranks(const RunOptions& options, const Preparation& preparation
   const int code = job->run();
   const auto again = control->again();
   if (!again) parts.guardian.disarm();
+  if (!again) write_timeline(options, hosts, node_rank, parts.console);
   return {code, again};
 }
 

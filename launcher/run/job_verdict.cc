@@ -43,12 +43,13 @@ void JobVerdict::rank_ended(RankEnd end) {
     if (!rank.ending.ok() && !obeyed) say(describe_later_end(rank, stop_.signal()));
     return;
   }
+  if (!rank.ending.ok() && blame_standstill()) return;
   if (rank.killed && rank.rank != root_cause_.first_failure()) ++killed_after_failure_;
   obey(root_cause_.ended(rank.rank, rank.ending));
 }
 
 void JobVerdict::heard(const Cause& cause) {
-  if (stop_.signal() == 0 && !lost_host_) obey(root_cause_.heard(cause));
+  if (stop_.signal() == 0 && !lost_host_ && !blame_standstill()) obey(root_cause_.heard(cause));
 }
 
 void JobVerdict::told(const membership::MemberNews& news) {
@@ -70,16 +71,33 @@ void JobVerdict::host_lost(int node, const std::string& how) {
   const HostShare& host = options_.hosts[static_cast<std::size_t>(node)];
   lost_ranks_ += host.ranks - static_cast<int>(std::count_if(ended_.begin(), ended_.end(),
                                                              [&](const RankEnd& rank) { return host.has(rank.rank); }));
-  const std::string who = describe_host(options_.hosts, node);
-  if (is_given()) {
-    say(fmt::format("{} {}", who, how));
-    return;
-  }
+  blame_standstill();
+  if (!is_given()) return blame(node, how);
+  say(fmt::format("{} {}", describe_host(options_.hosts, node), how));
+}
+
+void JobVerdict::blame(int node, const std::string& how) {
   lost_host_ = node;
   judge_at_.reset();
   const auto age = std::chrono::duration<double>(std::chrono::steady_clock::now() - started_);
-  say(fmt::format("{} {}, {:.1f} s after the start{}", who, how, age.count(), ending_of_others(running())));
+  say(fmt::format("{} {}, {:.1f} s after the start{}", describe_host(options_.hosts, node), how, age.count(),
+                  ending_of_others(running())));
   orders_.push_back({.kind = Order::Kind::end_ranks});
+}
+
+void JobVerdict::stood_still(std::chrono::nanoseconds time) {
+  stood_still_ = time;
+  still_until_ = Deadline::after(kHostPatience);
+}
+
+bool JobVerdict::blame_standstill() {
+  if (!still_until_ || still_until_->expired() || is_given() || stop_.signal() != 0) return false;
+  still_until_.reset();
+  blame(0,
+        fmt::format("stood still for {:.1f} s (its launcher was stopped, or got no core), and the others took it for "
+                    "lost",
+                    std::chrono::duration<double>(stood_still_).count()));
+  return true;
 }
 
 void JobVerdict::signalled(int signal) {
@@ -193,7 +211,9 @@ StartEnd JobVerdict::judge_end() {
   }
   if (root_cause_.first_failure()) {
     say(summarise_failure(root_cause_, killed_after_failure_, options_.grace));
-    return {.kind = stop_.signal() == 0 ? Kind::failed : Kind::over, .exit_code = root_cause_.exit_code()};
+    return {.kind = stop_.signal() == 0 ? Kind::failed : Kind::over,
+            .exit_code = root_cause_.exit_code(),
+            .culprit = culprit()};
   }
   if (running() == 0 && std::all_of(ended_.begin(), ended_.end(), [](const auto& rank) { return rank.ending.ok(); })) {
     return {};
@@ -210,6 +230,14 @@ StartEnd JobVerdict::judge_end() {
   }
   say(fmt::format("stopped by {}; exit code {}", signal_name(stop_.signal()), 128 + stop_.signal()));
   return {.exit_code = 128 + stop_.signal()};
+}
+
+// The first host has the store: without it there is no job.
+std::optional<HostShare> JobVerdict::culprit() const {
+  const int node = node_of(options_.hosts, *root_cause_.first_failure());
+  const int hosts = static_cast<int>(options_.hosts.size());
+  if (node <= 0 || options_.least_hosts == 0 || hosts <= options_.least_hosts) return std::nullopt;
+  return options_.hosts[static_cast<std::size_t>(node)];
 }
 
 // The store forgets ranks once all have gone, so each is asked for as it goes.
@@ -247,6 +275,7 @@ VerdictRecord JobVerdict::record() const {
   using Outcome = VerdictRecord::Outcome;
   VerdictRecord result{
       .exit_code = decision_.exit_code, .starts_again = decision_.pause.has_value(), .summary = summary_};
+  if (decision_.left_out) result.left_out_host = decision_.left_out->name;
   if (lost_host_) {
     result.outcome = Outcome::host_lost;
     result.lost_host = {*lost_host_, options_.hosts[static_cast<std::size_t>(*lost_host_)].name};

@@ -32,6 +32,7 @@ class JobVerdict {
     int requeue_exit_code = kExitRequeue;
     // From a signal that is passed on to the end of a step; then the ranks end by it.
     std::chrono::nanoseconds stop_timeout = std::chrono::seconds(25);
+    int least_hosts = 0;  // that the job can do with; 0: all of them
     std::string scope =
         {};  // what the names of the ranks' scopes begin with (rendezvous::attempt_prefix); else not ours
     RestartPolicy* restarts = nullptr;  // outlives the verdict
@@ -50,6 +51,9 @@ class JobVerdict {
   void told(const membership::MemberNews& news);
   // The host is not part of the job any more, and neither are its ranks. `how`: "is gone: ...".
   void host_lost(int node, const std::string& how);
+  // The first host's launcher, which is this process, did not run for so long. The others may have taken it for lost:
+  // what is heard of them now they did for that, and it is this host that is named.
+  void stood_still(std::chrono::nanoseconds time);
   // The job shall end: at the first time it is asked to, at the second it is killed.
   void signalled(int signal);
   // Once a step has been finished, the ranks stop after one, so that a host may be taken in; at once, or never where
@@ -69,15 +73,22 @@ class JobVerdict {
   // Then: what the job exits with, and how long to wait before the ranks are started again; nothing: the job is over.
   int exit_code() const { return decision_.exit_code; }
   std::optional<std::chrono::milliseconds> again() const { return decision_.pause; }
+  // And then, whether without one of the hosts.
+  const std::optional<HostShare>& left_out() const { return decision_.left_out; }
 
  private:
-  // Kind and exit code only.
+  // Kind, exit code and culprit only.
   StartEnd judge_end();
+  std::optional<HostShare> culprit() const;
   void decide(int complaint);
   VerdictRecord record() const;
   VerdictRecord::FirstFailure first_failure() const;
   void count_steps(const membership::MemberPosition& position);
   void obey(RootCause::Step step);
+  // The job has failed for this host.
+  void blame(int node, const std::string& how);
+  // True if what is being heard follows from a standstill of this process, for which the job has then failed.
+  bool blame_standstill();
   RankFacts facts_of(int rank) const;
   int running() const;
   bool several_hosts() const { return options_.hosts.size() > 1; }
@@ -91,6 +102,8 @@ class JobVerdict {
   std::optional<Deadline> judge_at_;              // the root must have shown itself by then
   StopRequest stop_{Deadline::Duration::zero()};  // what is one request, its host has found out
   std::optional<Deadline> stop_late_at_;          // when it is said who has not stopped
+  std::chrono::nanoseconds stood_still_{0};       // how long this process did last
+  std::optional<Deadline> still_until_;           // what is heard before follows from it
   AgreedStop agreed_;
   bool is_resizing_ = false;
   std::vector<RankEnd> ended_;

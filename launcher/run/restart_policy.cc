@@ -22,12 +22,15 @@ RestartPolicy::Decision RestartPolicy::decide(const StartEnd& end) {
   has_worked_ = has_worked_ || is_further;
   if (is_without_a_step && end.kind == StartEnd::Kind::failed) return refuse_first(end);
   if (end.kind != StartEnd::Kind::resized) stalled_ = is_further ? 0 : stalled_ + 1;
-  if (stalled_ >= kMostStalled) {
+  count_culprit(end, is_further);
+  const bool leaves_out = culprits_ >= kMostStalled;
+  if (stalled_ >= kMostStalled && !leaves_out) {
     auto decision = refuse(end, fmt::format("{} starts in a row have not got beyond {}; exit code {}", stalled_,
                                             count_of(furthest_, "step"), kExitNoProgress));
     decision.exit_code = kExitNoProgress;
     return decision;
   }
+  if (leaves_out) stalled_ = culprits_ = 0;
   const auto pause = stalled_ == 0 ? std::chrono::milliseconds(0)
                                    : std::min(kMostPause, kFirstPause * (1 << std::min(stalled_ - 1, 10)));
   const std::string how =
@@ -36,7 +39,21 @@ RestartPolicy::Decision RestartPolicy::decide(const StartEnd& end) {
   if (is_free) return {.pause = pause, .text = "starting the ranks of the hosts that are here" + how};
   if (used_ == most_) return refuse(end, fmt::format("{} of --max-restarts {} are used up", used_, most_));
   ++used_;
-  return {.pause = pause, .text = fmt::format("restart {} of {} (--max-restarts){}", used_, most_, how)};
+  Decision decision{.pause = pause, .text = fmt::format("restart {} of {} (--max-restarts){}", used_, most_, how)};
+  if (leaves_out) {
+    decision.left_out = end.culprit;
+    decision.text =
+        fmt::format("host {} is left out: its ranks failed first in {} starts in a row without a new step; {}",
+                    end.culprit->name, kMostStalled, decision.text);
+  }
+  return decision;
+}
+
+void RestartPolicy::count_culprit(const StartEnd& end, bool is_further) {
+  if (end.kind == StartEnd::Kind::resized) return;
+  const int agent = end.culprit && !is_further ? end.culprit->agent : -1;
+  culprits_ = agent < 0 ? 0 : agent == culprit_ ? culprits_ + 1 : 1;
+  culprit_ = agent;
 }
 
 RestartPolicy::Decision RestartPolicy::refuse_first(const StartEnd& end) const {

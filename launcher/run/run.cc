@@ -21,6 +21,7 @@
 #include "runtime/base/random_bytes.h"
 #include "runtime/base/signal_name.h"
 #include "runtime/net/open_files.h"
+#include "runtime/net/port_range.h"
 #include "runtime/rendezvous/identity.h"
 #include "runtime/rendezvous/join.h"
 #include "runtime/store/secret.h"
@@ -108,6 +109,7 @@ int start_one_host(const RunOptions& options, const Environment& environment) {
 
 int start(const RunOptions& options, AgentInput* input) {
   const auto environment = Environment::of_process();
+  net::port_range(environment);  // a value that is none is found before anything is started
   try {
     if (input != nullptr) return start_several_hosts(options, environment, input);
     if (options.starts_launchers()) return start_remote_hosts(options, environment);

@@ -71,30 +71,6 @@ std::string interpret_nodes(const RawRunFlags& raw, RunOptions& options) {
   return {};
 }
 
-std::string interpret_hosts(const RawRunFlags& raw, RunOptions& options) {
-  if (raw.hosts.empty() && raw.hostfile.empty()) {
-    if (!options.rsh.empty() || !options.exported.empty()) {
-      return "--rsh and -x are for hosts that -H or --hostfile names; give one of these";
-    }
-    return {};
-  }
-  if (!raw.hosts.empty() && !raw.hostfile.empty()) return "-H and --hostfile both name the hosts; give one of them";
-  if (!raw.nnodes.empty() || !raw.node_rank.empty()) {
-    return "-H and --hostfile give the hosts their number and node ranks; leave out --nnodes and --node-rank";
-  }
-  for (const std::string& wish : options.exported) {
-    if (wish.empty() || wish.front() == '=') return fmt::format("-x {}: give NAME or NAME=VALUE", wish);
-  }
-  try {
-    if (!raw.hosts.empty()) options.hosts = parse_hosts(raw.hosts);
-    if (!raw.rdzv_endpoint.empty()) options.endpoint = net::parse_host_port(raw.rdzv_endpoint, std::uint16_t{0});
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  options.hostfile = raw.hostfile;
-  return {};
-}
-
 std::string interpret_rendezvous(const RawRunFlags& raw, RunOptions& options) {
   if (!raw.rdzv_backend.empty() && raw.rdzv_backend != "static" && raw.rdzv_backend != "c10d") {
     return fmt::format(
@@ -175,6 +151,30 @@ std::string interpret_output(const RawRunFlags& raw, RunOptions& options) {
 }
 
 }  // namespace
+
+std::string interpret_hosts(const RawRunFlags& raw, RunOptions& options) {
+  if (raw.hosts.empty() && raw.hostfile.empty()) {
+    if (!options.rsh.empty() || !options.exported.empty()) {
+      return "--rsh and -x are for hosts that -H or --hostfile names; give one of these";
+    }
+    return {};
+  }
+  if (!raw.hosts.empty() && !raw.hostfile.empty()) return "-H and --hostfile both name the hosts; give one of them";
+  if (!raw.nnodes.empty() || !raw.node_rank.empty()) {
+    return "-H and --hostfile give the hosts their number and node ranks; leave out --nnodes and --node-rank";
+  }
+  for (const std::string& wish : options.exported) {
+    if (wish.empty() || wish.front() == '=') return fmt::format("-x {}: give NAME or NAME=VALUE", wish);
+  }
+  try {
+    if (!raw.hosts.empty()) options.hosts = parse_hosts(raw.hosts);
+    if (!raw.rdzv_endpoint.empty()) options.endpoint = net::parse_host_port(raw.rdzv_endpoint, std::uint16_t{0});
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  options.hostfile = raw.hostfile;
+  return {};
+}
 
 void take_variables(const Environment& environment, RawRunFlags& raw) {
   if (!raw.hosts.empty() || !raw.hostfile.empty()) return;  // they speak of a launcher on one of the hosts

@@ -42,6 +42,9 @@ struct RawRunFlags {
 // torchrun reads a variable PET_NAME for each of its flags: where a flag is not given, these count here too.
 void take_variables(const Environment& environment, RawRunFlags& raw);
 
+// -H, --hostfile and what goes with them alone, --rdzv-endpoint if there is one of the two: as interpret().
+std::string interpret_hosts(const RawRunFlags& raw, RunOptions& options);
+
 // Moves the raw texts into `options`; returns what is wrong with them, or nothing.
 std::string interpret(const RawRunFlags& raw, RunOptions& options);
 

@@ -77,6 +77,7 @@ std::string as_json(const VerdictRecord& record, const std::string& run_id, int 
                {"summary", record.summary},
                {"first_failure", record.first ? first_json(*record.first) : Json()},
                {"lost_host", Json()},
+               {"left_out_host", or_null(record.left_out_host)},
                {"consequences", Json::array()}};
   if (record.lost_host)
     json["lost_host"] = {{"node_rank", record.lost_host->first}, {"host", record.lost_host->second}};

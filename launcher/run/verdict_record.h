@@ -35,7 +35,8 @@ struct VerdictRecord {
   std::string summary = {};   // the verdict in one line
   std::optional<FirstFailure> first = {};
   std::optional<std::pair<int, std::string>> lost_host = {};  // node rank and name
-  std::vector<RankEnd> consequences = {};                     // ranks that ended after the failure, in that order
+  std::string left_out_host = {};          // the next start is without this one; empty: there is none such
+  std::vector<RankEnd> consequences = {};  // ranks that ended after the failure, in that order
 };
 
 // Pure. Text that is no UTF-8 is replaced.

@@ -9,8 +9,9 @@ namespace lockstep::comm {
 namespace {
 
 [[noreturn]] void refuse(const ProcessGroup& group, std::string_view operation, const std::string& what) {
-  throw InvalidArgument(
-      fmt::format("{} on rank {} of {} ({}): {}", operation, group.rank(), group.size(), group.backend(), what));
+  const std::string where = group.name().empty() ? std::string() : fmt::format(", group '{}'", group.name());
+  throw InvalidArgument(fmt::format("{} on rank {} of {} ({}{}): {}", operation, group.rank(), group.size(),
+                                    group.backend(), where, what));
 }
 
 bool overlap(const BufferView& a, const BufferView& b) {

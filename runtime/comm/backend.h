@@ -14,7 +14,9 @@
 #include "lockstep/rendezvous/roster.h"
 #include "lockstep/store/store.h"
 #include "runtime/base/internal_api.h"
+#include "runtime/comm/subgroups.h"
 #include "runtime/rendezvous/identity.h"
+#include "runtime/store/secret.h"
 
 namespace lockstep {
 
@@ -26,12 +28,16 @@ struct GroupContext {
   std::chrono::nanoseconds timeout{};
   DeviceId device;
   std::string local_address;  // of this host on its way to the store, numeric; empty if the store is in this process
-  // Throws PeerLost if the job's membership has lost a rank. Any thread, at once; empty where there is no membership.
+  std::shared_ptr<const store::Secret> secret = {};  // the job's; null if it has none
+  // Throws PeerLost if the job's membership has lost a rank of the group. Any thread, at once; empty where there is no
+  // membership.
   std::function<void()> check = {};
   // Gets the group's first cause before each throw of it, on the thread that throws, and what ProcessGroup::file() is
   // told: what this rank knows is on file before the program can do anything about it. Any thread; may block for a
   // moment; empty where nobody keeps a file.
   std::function<void(const Cause&)> on_throw = {};
+  // Makes the groups within the group; empty: it can't have any.
+  GroupMaker make_group = {};
 };
 
 struct Backend {

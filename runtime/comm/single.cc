@@ -104,6 +104,7 @@ class ProcessGroupSingle final : public comm::TaskGroup {
   using TaskGroup::TaskGroup;
 
   std::string_view backend() const override { return "single"; }
+  bool sums_in_rank_order() const override { return true; }
   Arena allocate(std::size_t bytes) override {
     first_cause_->check();
     constexpr std::size_t kAlignment = 64;

@@ -13,6 +13,7 @@
 #include "runtime/base/exit_code.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/signal_name.h"
+#include "runtime/comm/roster_cause.h"
 
 namespace lockstep {
 namespace {
@@ -31,12 +32,14 @@ std::chrono::nanoseconds timeout_of(const StopOptions& options) {
   return stop_timeout(Environment::of_process());
 }
 
+int job_rank(const ProcessGroup& group) { return comm::job_rank(group.roster(), group.rank()); }
+
 }  // namespace
 
 void StopLatch::listen(const ProcessGroup& group, const StopOptions& options) {
   StopSignals::Options wanted{.timeout = timeout_of(options)};
   if (!options.signals.empty()) wanted.signals = options.signals;
-  if (group.size() > 1) wanted.who = fmt::format("rank {}", group.rank());
+  if (group.size() > 1) wanted.who = fmt::format("rank {}", job_rank(group));
   wanted.launcher = static_cast<pid_t>(Environment::of_process().get_int("LOCKSTEP_LAUNCHER_PID").value_or(0));
   requeue_exit_code(Environment::of_process());  // a value that is none is found now, and not at the end
   auto signals = std::make_unique<StopSignals>(wanted);
@@ -58,7 +61,7 @@ std::int64_t StopLatch::word(ProcessGroup& group) {
   if (is_latched() || !is_requested()) return 0;
   if (!is_told_.load()) {
     group.store().compare_set(
-        kStopKey, "", fmt::format("{}rank {} got {}", kBySignal, group.rank(), signal_name(StopSignals::first())));
+        kStopKey, "", fmt::format("{}rank {} got {}", kBySignal, job_rank(group), signal_name(StopSignals::first())));
     is_told_.store(true);
   }
   return 1;
@@ -76,8 +79,8 @@ void StopLatch::agree(ProcessGroup& group, std::int64_t words) {
   if (group.rank() == 0) log_info("stopping{}: {}", where, reason_);
   // For the job's launcher, which can't tell by exit codes alone whether the ranks have stopped as they were asked.
   group.file({.kind = Cause::Kind::stopped,
-              .rank = group.rank(),
-              .reporter = group.rank(),
+              .rank = job_rank(group),
+              .reporter = job_rank(group),
               .step = done,
               .ends_group = false,
               .text = reason_});

@@ -3,8 +3,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "lockstep/base/error.h"
 #include "runtime/comm/arguments.h"
+#include "runtime/comm/roster_cause.h"
+#include "runtime/store/prefix_store.h"
 
 namespace lockstep::comm {
 
@@ -31,6 +35,28 @@ void TaskGroup::check_arena_bytes(std::size_t bytes) {
   constexpr std::size_t kMost = std::size_t{1} << 48;
   if (bytes <= kMost) return;
   throw InvalidArgument(fmt::format("allocate of {} bytes: no machine has so much; is a size negative?", bytes));
+}
+
+std::shared_ptr<ProcessGroup> TaskGroup::make_subgroup(const Subgroup& subgroup) {
+  if (!context_.make_group) return ProcessGroup::make_subgroup(subgroup);
+  GroupContext own = context_;
+  own.roster.clear();
+  for (const int rank : subgroup.ranks) {
+    own.roster.push_back(context_.roster[static_cast<std::size_t>(rank)]);
+    own.roster.back().group = subgroup.name;
+  }
+  const std::vector<int> beside = rendezvous::ranks_beside(own.roster, subgroup.rank);
+  own.identity.rank = subgroup.rank;
+  own.identity.world_size = static_cast<int>(own.roster.size());
+  own.identity.local_rank = static_cast<int>(std::find(beside.begin(), beside.end(), subgroup.rank) - beside.begin());
+  own.identity.local_world_size = static_cast<int>(beside.size());
+  own.store = std::make_shared<store::PrefixStore>(subgroup.store_prefix, context_.store);
+  own.timeout = subgroup.timeout;
+  try {
+    return context_.make_group(context_, own, Deadline::after(subgroup.timeout));
+  } catch (const Error& error) {
+    throw_again(error, named_by_group(own.roster, error.what()));
+  }
 }
 
 Work TaskGroup::all_reduce(const BufferView& buffer, const AllReduceOptions& options) {

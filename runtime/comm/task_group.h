@@ -25,6 +25,7 @@ class LOCKSTEP_INTERNAL_API TaskGroup : public ProcessGroup {
   DeviceId device() const override { return context_.device; }
   std::chrono::nanoseconds timeout() const override { return context_.timeout; }
   const rendezvous::Roster& roster() const override { return context_.roster; }
+  std::string_view name() const override { return context_.roster.front().group; }
   store::Store& store() override { return *context_.store; }
   void file(const Cause& cause) override {
     if (context_.on_throw) context_.on_throw(cause);
@@ -51,6 +52,7 @@ class LOCKSTEP_INTERNAL_API TaskGroup : public ProcessGroup {
 
  protected:
   const GroupContext& context() const { return context_; }
+  std::shared_ptr<ProcessGroup> make_subgroup(const Subgroup& subgroup) override;
   // For the destructor of a group: ends its engine in order, or by a failure of this rank if an exception unwinds it.
   template <typename Engine>
   void close(Engine& engine) const {

@@ -9,6 +9,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/owner_process.h"
+#include "lockstep/trace/span.h"
 
 namespace lockstep::data::detail {
 namespace {
@@ -70,6 +71,7 @@ OrderedPrefetch::Item LoaderCore::Pass::next() {
     Pass& pass;
     ~Count() { *pass.handed_ = pass.prefetch_.position(); }
   } const count{*this};
+  const trace::Span span(trace::SpanKind::data);
   OrderedPrefetch::Item item = prefetch_.next();
   is_over_ = item == nullptr;
   return item;

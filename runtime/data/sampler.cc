@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/data/virtual_shards.h"
 #include "runtime/base/hash.h"
 
 namespace lockstep::data {
@@ -36,6 +37,14 @@ RowRange chunk(std::int64_t rows, int rank, int world) {
   const std::int64_t piece = ceil_div(rows, world);
   const std::int64_t begin = std::min(rows, piece * rank);
   return {begin, std::min(piece, rows - begin)};
+}
+
+RowRange rows_in_shards(std::int64_t rows, std::int64_t batch_size, int shards, int rank, int world) {
+  const ShardRun run = shards_of(shards, rank, world);
+  const std::int64_t each = shard_rows(batch_size, shards);
+  // Whole shards, as far as there are rows: no product passes 64 bits.
+  const auto begin_of = [&](int shard) { return rows / each < shard ? rows : std::min(rows, shard * each); };
+  return {begin_of(run.begin), begin_of(run.end) - begin_of(run.begin)};
 }
 
 Sampler::Sampler(const char* name, EpochOrder order, int rank, int world)
@@ -178,17 +187,24 @@ Sampler::Rows DistributedSampler::next_rows(std::int64_t left, std::int64_t batc
 }
 
 BatchShardSampler::BatchShardSampler(std::int64_t length, int rank, int world, const BatchShardSamplerOptions& options)
-    : BatchShardSampler(order_of(length, options.shuffle, options.seed), rank, world, options.drop_last) {}
+    : BatchShardSampler(order_of(length, options.shuffle, options.seed), rank, world, options.drop_last,
+                        options.virtual_shards) {}
 
-BatchShardSampler::BatchShardSampler(EpochOrder order, int rank, int world, bool drop_last)
-    : Sampler("BatchShardSampler", std::move(order), rank, world), drop_last_(drop_last) {}
+BatchShardSampler::BatchShardSampler(EpochOrder order, int rank, int world, bool drop_last, int virtual_shards)
+    : Sampler("BatchShardSampler", std::move(order), rank, world),
+      drop_last_(drop_last),
+      virtual_shards_(virtual_shards) {
+  if (virtual_shards_ != 0) shards_of(virtual_shards_, rank, world);  // throws if it can't be
+}
 
 std::int64_t BatchShardSampler::batches_in(std::int64_t left, std::int64_t batch_size) const {
   return drop_last_ ? left / batch_size : ceil_div(left, batch_size);
 }
 
 Sampler::Rows BatchShardSampler::next_rows(std::int64_t left, std::int64_t batch_size) const {
-  const RowRange mine = chunk(std::min(batch_size, left), rank(), world());
+  const RowRange mine = virtual_shards_ == 0
+                            ? chunk(std::min(batch_size, left), rank(), world())
+                            : rows_in_shards(std::min(batch_size, left), batch_size, virtual_shards_, rank(), world());
   return {.first = mine.begin, .stride = 1, .count = mine.count};
 }
 

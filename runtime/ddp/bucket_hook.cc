@@ -44,8 +44,9 @@ void reduce_one(const comm::Reduction& reduction, const BufferView& from, const 
 
 }  // namespace
 
-BucketHook::BucketHook(CommHook hook, std::shared_ptr<ProcessGroup> group, const std::vector<ParameterSpec>& specs)
-    : hook_(checked(std::move(hook), *group)), group_(std::move(group)), specs_(specs) {}
+BucketHook::BucketHook(CommHook hook, std::shared_ptr<ProcessGroup> group, const std::vector<ParameterSpec>& specs,
+                       bool is_scaled)
+    : hook_(checked(std::move(hook), *group)), group_(std::move(group)), specs_(specs), is_scaled_(is_scaled) {}
 
 std::string BucketHook::named(std::size_t bucket) const {
   return fmt::format("communication hook '{}' (step {}, bucket {})", hook_.name, step_, bucket);
@@ -75,7 +76,7 @@ void BucketHook::begin(const BucketPlan& plan, std::int64_t step, const StepWeig
   step_ = step;
   unit_ = weight.is_mean ? weight.unit : 1;
   divisor_ = weight.is_mean ? total : 1;
-  scale_ = scale_for(total, unit_);
+  scale_ = is_scaled_ ? scale_for(total, unit_) : 1;
   finishes_.assign(plan.buckets.size(), nullptr);
 }
 

@@ -24,7 +24,9 @@ struct StepWeight {
 class BucketHook {
  public:
   // `specs` outlives it. InvalidArgument if the hook lacks its name or its function, or the group is on a device.
-  BucketHook(CommHook hook, std::shared_ptr<ProcessGroup> group, const std::vector<ParameterSpec>& specs);
+  // `is_scaled`: what the hook gets is (GradBucket::scale); else its scale is 1.
+  BucketHook(CommHook hook, std::shared_ptr<ProcessGroup> group, const std::vector<ParameterSpec>& specs,
+             bool is_scaled = true);
 
   const std::string& name() const { return hook_.name; }
   // Whether the bucket holds gradients, which the hook gets, or something else of the Reducer's.
@@ -53,6 +55,7 @@ class BucketHook {
   CommHook hook_;
   std::shared_ptr<ProcessGroup> group_;
   const std::vector<ParameterSpec>& specs_;
+  bool is_scaled_;
   const BucketPlan* plan_ = nullptr;  // of the step under way
   std::int64_t step_ = 0;
   std::int64_t divisor_ = 0;

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "runtime/ddp/at_place.h"
+#include "runtime/trace/process_trace.h"
 
 namespace lockstep {
 namespace {
@@ -240,6 +241,7 @@ void BucketQueue::close_record(trace::Time finish_begin) {
   record_.waited = in_last_call_ + (record_.end - finish_begin);
   record_.hidden = in_calls_ - in_last_call_;
   record_.under_way = trace::under_way_behind_backward(record_);
+  trace::keep_step(record_, false);
   std::swap(record_, last_);
 }
 

@@ -9,13 +9,13 @@
 namespace lockstep {
 namespace {
 
-// With 2^k ranks or fewer: whole numbers stay below 2^(61 - 2k) and fractions have at most as many bits, so that the
-// ranks' sums stay below half of the flag, 2^(62 - k), and the sum of all their flags fits.
+// With 2^k parts or fewer: whole numbers stay below 2^(61 - 2k) and fractions have at most as many bits, so that the
+// parts' sums stay below half of the flag, 2^(62 - k), and the sum of all their flags fits.
 struct FixedPoint {
-  explicit FixedPoint(int ranks) : log2(std::bit_width(static_cast<unsigned>(ranks) - 1)) {}
+  explicit FixedPoint(int parts) : log2(std::bit_width(static_cast<unsigned>(parts) - 1)) {}
 
   std::int64_t flag() const { return std::int64_t{1} << (62 - log2); }
-  double limit() const { return std::ldexp(1.0, 61 - 2 * log2); }
+  std::int64_t limit() const { return std::int64_t{1} << (61 - 2 * log2); }
   int fraction_bits() const { return std::min(52, 61 - 2 * log2); }
 
   int log2;
@@ -23,34 +23,45 @@ struct FixedPoint {
 
 }  // namespace
 
+LossSum::LossSum(int parts) : parts_(parts) {}
+
 void LossSum::add(Loss kind, std::optional<double> loss, std::int64_t weight) {
   weight_ += weight;
   if (weight == 0) return;
   if (!loss) {
     is_known_ = false;
-  } else {
-    sum_ += kind == Loss::mean ? *loss * static_cast<double>(weight) : *loss;
+    return;
   }
+  const FixedPoint point(parts_);
+  const double sum = kind == Loss::mean ? *loss * static_cast<double>(weight) : *loss;
+  const double whole = std::floor(sum);
+  if (!(std::abs(whole) < static_cast<double>(point.limit()))) {
+    is_finite_ = false;
+    return;
+  }
+  fraction_ += std::llround(std::ldexp(sum - whole, point.fraction_bits()));
+  whole_ += static_cast<std::int64_t>(whole) + (fraction_ >> point.fraction_bits());
+  fraction_ &= (std::int64_t{1} << point.fraction_bits()) - 1;
+  if (whole_ <= -point.limit() || whole_ >= point.limit()) is_finite_ = false;
 }
 
-void LossSum::write(StepNote& note, int ranks) const {
-  const FixedPoint point(ranks);
+void LossSum::write(StepNote& note) const {
+  const FixedPoint point(parts_);
   note.weight = weight_;
   note.loss_whole = 0;
   note.loss_fraction = 0;
-  const double whole = std::floor(sum_);
   if (!is_known_) {
     note.loss_fraction = point.flag();
-  } else if (!(std::abs(whole) < point.limit())) {
+  } else if (!is_finite_) {
     note.loss_whole = point.flag();
   } else {
-    note.loss_whole = static_cast<std::int64_t>(whole);
-    note.loss_fraction = std::llround(std::ldexp(sum_ - whole, point.fraction_bits()));
+    note.loss_whole = whole_;
+    note.loss_fraction = fraction_;
   }
 }
 
-GlobalBatch global_batch_of(const NotedStep& noted, Loss kind, int ranks) {
-  const FixedPoint point(ranks);
+GlobalBatch global_batch_of(const NotedStep& noted, Loss kind, int parts) {
+  const FixedPoint point(parts);
   const StepNote& all = noted.of_all;
   GlobalBatch batch{.step = noted.step, .weight = all.weight};
   if (noted.step < 0 || all.weight == 0 || all.loss_fraction >= point.flag()) return batch;

@@ -7,11 +7,13 @@
 #include <exception>
 
 #include "lockstep/base/error.h"
+#include "lockstep/data/virtual_shards.h"
 #include "runtime/base/logging.h"
 #include "runtime/comm/stop_latch.h"
 #include "runtime/ddp/at_place.h"
 #include "runtime/ddp/compare_parameters.h"
 #include "runtime/ddp/reducer_impl.h"
+#include "runtime/ddp/tree_exchange.h"
 
 namespace lockstep {
 namespace {
@@ -43,14 +45,57 @@ Arena compare_and_allocate(ProcessGroup& group, std::span<const ParameterSpec> s
        fmt::format("cap_bytes {}, first_cap_bytes {}", buckets.cap_bytes.value_or(0), buckets.first_cap_bytes)},
       {"the loss", options.loss == Loss::mean ? "Loss::mean" : "Loss::sum"},
       {"the communication hook", options.comm_hook.name.empty() ? "none" : fmt::format("'{}'", options.comm_hook.name)},
+      {"what is reproducible",
+       fmt::format("{} virtual shards, batch size {}, {} threads", options.reproducible.virtual_shards,
+                   options.reproducible.batch_size, options.reproducible.threads)},
   };
   compare_parameters(group, specs, compared);
   return group.allocate(plan.arena_bytes);
 }
 
+bool has_hook(const ReducerOptions& options) { return options.comm_hook.run || !options.comm_hook.name.empty(); }
+
+void require_reproducible(const ReducerOptions& options, const ProcessGroup& group,
+                          std::span<const ParameterSpec> specs) {
+  const auto refuse = [&](const std::string& what) {
+    throw InvalidArgument(fmt::format("Reducer: {} virtual shards, for the same bits at any number of ranks: {}",
+                                      options.reproducible.virtual_shards, what));
+  };
+  const Reproducible& wanted = options.reproducible;
+  constexpr int kMostShards = 1 << 20;  // with more there is no room for the fraction of a loss (loss_sum.cc)
+  if (wanted.virtual_shards > kMostShards) refuse(fmt::format("take at most {}", kMostShards));
+  if (wanted.threads < 1) refuse(fmt::format("{} threads of an operation; take at least 1", wanted.threads));
+  data::shard_rows(wanted.batch_size, wanted.virtual_shards);  // throws if it can't be
+  if (has_hook(options)) {
+    refuse(fmt::format("communication hook '{}' adds up in an order of its own; leave it out", options.comm_hook.name));
+  }
+  if (group.device().kind != DeviceKind::cpu) {
+    refuse(fmt::format("backend {} adds up in an order of its own; take a group on the cpu", group.backend()));
+  }
+  for (const ParameterSpec& spec : specs) {
+    if (spec.dtype != DType::f32 && spec.dtype != DType::f64) {
+      refuse(fmt::format("the gradient of {} would be rounded to 16 bits wherever ranks meet; reduce it in float32",
+                         spec.describe()));
+    }
+  }
+}
+
+std::unique_ptr<ShardSums> sums_of_shards(const ReducerOptions& options, const ProcessGroup& group,
+                                          std::span<const ParameterSpec> specs) {
+  if (!options.reproducible.is_on()) return nullptr;
+  require_reproducible(options, group, specs);
+  return std::make_unique<ShardSums>(options.reproducible.virtual_shards, group.rank(), group.size());
+}
+
+// Null where the group's own sum is what is wanted.
 std::unique_ptr<BucketHook> hook_of(const ReducerOptions& options, const std::shared_ptr<ProcessGroup>& group,
-                                    const std::vector<ParameterSpec>& specs) {
-  if (!options.comm_hook.run && options.comm_hook.name.empty()) return nullptr;
+                                    const std::vector<ParameterSpec>& specs, const ShardSums* shards) {
+  if (shards != nullptr) {
+    if (group->sums_in_rank_order() && is_tree_of_ranks(shards->shards(), group->size())) return nullptr;
+    return std::make_unique<BucketHook>(tree_exchange(*shards, group->size()), group, specs,
+                                        /*is_scaled=*/false);
+  }
+  if (!has_hook(options)) return nullptr;
   return std::make_unique<BucketHook>(options.comm_hook, group, specs);
 }
 
@@ -63,7 +108,8 @@ Reducer::Impl::Impl(std::vector<ParameterSpec> the_specs, std::shared_ptr<Proces
       options(the_options.buckets.in_memory_of(group->device().kind)),
       track_unused(the_options.track_unused),
       is_mean(the_options.loss == Loss::mean),
-      hook(hook_of(the_options, group, specs)),
+      shards(sums_of_shards(the_options, *group, specs)),
+      hook(hook_of(the_options, group, specs, shards.get())),
       planned(with_used_map(require_some(specs), track_unused)),
       plan(plan_for(reverse_registration(specs.size()))),
       memory(*group, compare_and_allocate(*group, planned, options, the_options, plan)),
@@ -71,6 +117,7 @@ Reducer::Impl::Impl(std::vector<ParameterSpec> the_specs, std::shared_ptr<Proces
       used_map(track_unused ? std::make_unique<UsedMap>(memory, specs.size()) : nullptr),
       marked(specs.size(), 0),
       used(specs.size(), Use::none) {
+  if (shards) shards->begin_at(memory.at(0));
   for (std::size_t i = 0; i < specs.size(); ++i) index.emplace(specs[i].name, static_cast<int>(i));
   log_debug("Reducer: {} parameters in {} buckets, {} bytes", specs.size(), plan.buckets.size(), plan.arena_bytes);
 }
@@ -121,6 +168,7 @@ void Reducer::Impl::begin_step(const StepOptions& step_options) {
                     "must be at least 0 and their sum fit in 63 bits",
                     step, step_options.weight, weight));
   }
+  if (shards) require_turn(step_options.synchronize);
   if (memory.device()) in_group([&] { memory.follow(group->stream()); });
   if (!order_is_known && step > 0 && micro_batches == 0) replan_as_observed();
   weight = sum;
@@ -161,10 +209,11 @@ void Reducer::Impl::mark(std::string_view operation, int parameter, bool is_used
   marked[at] = 1;
   if (is_used) {
     used[at] = std::max(used[at], has_rows ? Use::with_rows : Use::without_rows);
-  } else if (micro_batches == 0) {
+  } else if (overwrites()) {
     in_group([&] { zero(at); });
   }
   if (!synchronize) return;
+  take_in(at);
   if (!order_is_known) observed.push_back(parameter);
   in_group([&] { queue.gradient_ready(plan.slots[at].bucket); });
 }
@@ -173,16 +222,34 @@ void Reducer::Impl::zero(std::size_t parameter) { memory.zero(plan.slots[paramet
 
 // What was accumulated before stays; what this micro-batch should have overwritten is stale.
 void Reducer::Impl::zero_unmarked() {
-  if (micro_batches > 0) return;
+  if (!overwrites()) return;
   for (std::size_t i = 0; i < specs.size(); ++i) {
-    if (!marked[i]) in_group([&] { zero(i); });
+    if (marked[i]) continue;
+    in_group([&] { zero(i); });
+    if (synchronize) take_in(i);
   }
+}
+
+void Reducer::Impl::take_in(std::size_t parameter) {
+  if (!shards) return;
+  const ParameterSpec& spec = specs[parameter];
+  shards->take_in(memory.at(plan.slots[parameter].offset), static_cast<std::size_t>(spec.count()), spec.dtype);
+}
+
+void Reducer::Impl::require_turn(bool closes_step) const {
+  if (closes_step == shards->at_last()) return;
+  throw InvalidArgument(fmt::format(
+      "Reducer: begin_step of step {}, virtual shard {} of this rank's {}, {}: the last one is synchronised, "
+      "and no other",
+      step, micro_batches, shards->shards_of_this_rank(),
+      closes_step ? "to be synchronised" : "not to be synchronised"));
 }
 
 void Reducer::Impl::close_sum() {
   in_step = false;
   micro_batches = 0;
   weight = 0;
+  if (shards) shards->restart();
   std::fill(used.begin(), used.end(), Use::none);
 }
 
@@ -191,6 +258,7 @@ std::int64_t Reducer::Impl::finish_step() {
   zero_unmarked();
   if (!synchronize) {
     in_group([&] { memory.leave(); });
+    if (shards) shards->keep(plan, specs);
     in_step = false;
     ++micro_batches;
     return weight;
@@ -282,6 +350,7 @@ void Reducer::plan_order(std::span<const int> order, std::int64_t unit) { impl_-
 std::int64_t Reducer::weight_unit() const { return impl_->unit; }
 void Reducer::begin_step(const StepOptions& options) { impl_->begin_step(options); }
 bool Reducer::accumulating() const { return impl_->micro_batches > 0; }
+bool Reducer::overwrites() const { return impl_->overwrites(); }
 void* Reducer::gradient_data(int parameter, DType dtype) { return impl_->gradient_data(parameter, dtype); }
 void Reducer::mark_ready(int parameter) { impl_->mark("mark_ready", parameter, true); }
 void Reducer::mark_unused(int parameter) { impl_->mark("mark_unused", parameter, false); }

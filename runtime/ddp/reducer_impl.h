@@ -16,6 +16,7 @@
 #include "runtime/ddp/bucket_hook.h"
 #include "runtime/ddp/bucket_queue.h"
 #include "runtime/ddp/gradient_memory.h"
+#include "runtime/ddp/shard_sums.h"
 #include "runtime/ddp/used_map.h"
 
 namespace lockstep {
@@ -44,6 +45,11 @@ struct Reducer::Impl {
   int index_of(std::string_view name) const;
   void abort_if_open() noexcept;
 
+  bool overwrites() const { return micro_batches == 0 || shards != nullptr; }
+  // The step's shards are begun in their number.
+  void require_turn(bool closes_step) const;
+  // Of the last shard: the slice takes in what it makes whole.
+  void take_in(std::size_t parameter);
   void zero(std::size_t parameter);
   void zero_unmarked();
   void close_sum();
@@ -66,6 +72,7 @@ struct Reducer::Impl {
   BucketOptions options;
   bool track_unused;
   bool is_mean;
+  std::unique_ptr<ShardSums> shards;   // if there are virtual shards
   std::unique_ptr<BucketHook> hook;    // null: the group's all-reduce
   std::vector<ParameterSpec> planned;  // the specs, and the slice of the used map
   std::map<std::string, int, std::less<>> index;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/ddp/step_marks.h"
 
+#include "runtime/trace/process_trace.h"
+
 namespace lockstep {
 
 StepMarks::StepMarks(DeviceId device) : runtime_(device_runtime(device.kind)), device_(device) {}
@@ -59,6 +61,7 @@ void StepMarks::resolve() {
   // The compute stream waits for every bucket before it reaches the last mark.
   while (!pending_.empty() && runtime_.reached(pending_.front().marks[kEnd].get())) {
     last_ = times(pending_.front());
+    trace::keep_step(last_, true);
     pending_.pop_front();
   }
 }

@@ -21,7 +21,8 @@ constexpr std::int64_t kDelay = 3;
 
 }  // namespace
 
-LossRecord::LossRecord(Loss kind, std::shared_ptr<const ProcessGroup> group) : kind_(kind), group_(std::move(group)) {}
+LossRecord::LossRecord(Loss kind, std::shared_ptr<const ProcessGroup> group, int parts)
+    : kind_(kind), group_(std::move(group)), parts_(parts) {}
 
 void LossRecord::record(const at::Tensor& loss) {
   const auto dtype = loss.defined() ? dtype_of(loss.scalar_type()) : std::nullopt;
@@ -64,13 +65,13 @@ double LossRecord::read(const Recorded& loss) const {
 }
 
 StepNote LossRecord::note_of(const Step& step) const {
-  LossSum sum;
+  LossSum sum(parts_);
   for (const MicroBatch& it : step.micro_batches) {
     // One without rows may be NaN, and doesn't count.
     sum.add(kind_, it.loss && it.weight > 0 ? std::optional(read(*it.loss)) : std::nullopt, it.weight);
   }
   StepNote note;
-  sum.write(note, group_->size());
+  sum.write(note);
   return note;
 }
 
@@ -85,7 +86,7 @@ void LossRecord::write(StepNote& note, std::int64_t step) {
 
 GlobalBatch LossRecord::batch_of(NotedStep noted) const {
   noted.step = std::max<std::int64_t>(noted.step - delay(), -1);
-  return global_batch_of(noted, kind_, group_->size());
+  return global_batch_of(noted, kind_, parts_);
 }
 
 void LossRecord::read_known(GlobalBatch& batch) {
@@ -95,7 +96,7 @@ void LossRecord::read_known(GlobalBatch& batch) {
   while (!closed_.empty() && std::ranges::all_of(closed_.front().micro_batches, is_here)) {
     const Step step = std::move(closed_.front());
     closed_.pop_front();
-    batch = global_batch_of({.step = step.step, .of_all = note_of(step)}, kind_, 1);
+    batch = global_batch_of({.step = step.step, .of_all = note_of(step)}, kind_, parts_);
   }
 }
 

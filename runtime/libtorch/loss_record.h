@@ -26,7 +26,8 @@ namespace lockstep::libtorch {
 
 class LossRecord {
  public:
-  LossRecord(Loss kind, std::shared_ptr<const ProcessGroup> group);
+  // `parts`: of LossSum.
+  LossRecord(Loss kind, std::shared_ptr<const ProcessGroup> group, int parts);
 
   // Of the micro-batch whose backward comes next; the last one counts. InvalidArgument for more than one element.
   void record(const at::Tensor& loss);
@@ -70,6 +71,7 @@ class LossRecord {
 
   Loss kind_;
   std::shared_ptr<const ProcessGroup> group_;
+  int parts_;
   std::optional<Recorded> next_;
   std::vector<MicroBatch> open_;  // of the step under way
   std::deque<Step> closed_;       // not read yet, in their order

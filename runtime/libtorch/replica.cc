@@ -19,8 +19,10 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/intra_op_threads.h"
 #include "lockstep/base/random.h"
+#include "lockstep/data/virtual_shards.h"
 #include "lockstep/ddp/replica_check.h"
 #include "lockstep/libtorch/sync_batch_norm.h"
+#include "lockstep/trace/span.h"
 #include "runtime/base/logging.h"
 #include "runtime/ddp/arguments.h"
 #include "runtime/ddp/loss_sum.h"
@@ -74,7 +76,8 @@ ReplicaImpl::ReplicaImpl(std::shared_ptr<ProcessGroup> group, DdpOptions options
       options_(std::move(options)),
       overlap_(options_.overlap),
       failure_(group_),
-      losses_(options_.loss, group_) {}
+      losses_(options_.loss, group_,
+              loss_parts(options_.reproducible, group_->size())) {}
 
 void ReplicaImpl::adopt(const ::torch::nn::Module& module) {
   const std::vector<NamedTensor> state = state_of(module);
@@ -115,7 +118,8 @@ void ReplicaImpl::adopt(const ::torch::nn::Module& module) {
   refuse_wrapped_twice();
   declare_unused();
   compare_state(*group_, state, options_.unused);
-  if (group_->size() > 1 || has_hook()) reducer_ = make_reducer();
+  if (group_->size() > 1 || always_needs_arena()) reducer_ = make_reducer();
+  if (options_.reproducible.is_on()) make_reproducible(module);
   broadcast_state(*group_, state);
   divergence_ = std::make_unique<DivergenceCheck>(
       group_, options_.compare_every.value_or(DivergenceCheck::default_every(group_->device())),
@@ -207,10 +211,12 @@ std::vector<ParameterSpec> ReplicaImpl::specs() const {
 }
 
 std::unique_ptr<Reducer> ReplicaImpl::make_reducer() const {
-  return std::make_unique<Reducer>(
-      specs(), group_,
-      ReducerOptions{
-          .buckets = options_.buckets, .track_unused = true, .loss = options_.loss, .comm_hook = options_.comm_hook});
+  return std::make_unique<Reducer>(specs(), group_,
+                                   ReducerOptions{.buckets = options_.buckets,
+                                                  .track_unused = true,
+                                                  .loss = options_.loss,
+                                                  .comm_hook = options_.comm_hook,
+                                                  .reproducible = options_.reproducible});
 }
 
 // Collective the first time: before the first gradient is written, so that addresses never change.
@@ -224,7 +230,12 @@ Reducer& ReplicaImpl::planned_reducer() {
   }
   // Shards are mostly as large as rank 0's first: those need no multiplication.
   const bool are_multiplied = !options_.weigh_outputs && options_.loss == Loss::mean;
-  reducer_->plan_order(order_, are_multiplied ? std::max<std::int64_t>(weight_->value_or(1), 1) : 1);
+  std::int64_t unit = are_multiplied ? std::max<std::int64_t>(weight_->value_or(1), 1) : 1;
+  // Not what this run happens to begin with.
+  if (const Reproducible& same = options_.reproducible; same.is_on() && are_multiplied) {
+    unit = data::shard_rows(same.batch_size, same.virtual_shards);
+  }
+  reducer_->plan_order(order_, unit);
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     Parameter& parameter = parameters_[i];
     const at::Tensor& tensor = parameter.tensor;
@@ -249,7 +260,7 @@ GradientOptions ReplicaImpl::gradient_options() {
 
 // The plan blocks, and a rank whose loss leaves out what lies behind a collective has its first gradient only after it.
 void ReplicaImpl::plan_now() {
-  if (planned_ || (group_->size() == 1 && !has_hook())) return;
+  if (planned_ || (group_->size() == 1 && !always_needs_arena())) return;
   const OnCurrentStream ordered(*group_);
   planned_reducer();
 }
@@ -289,7 +300,10 @@ void ReplicaImpl::before_forward(const ::torch::nn::Module& module, std::optiona
     losses_.begin_forward();
     broadcast_buffers(module.is_training());
     seed_generators(module.is_training());
-    if (*no_sync_ > 0 && !(reducer_ && reducer_->accumulating())) refuse_live_gradients();
+    if (*no_sync_ > 0 && !(reducer_ && reducer_->accumulating())) {
+      refuse_live_gradients("at the first micro-batch of no_sync()");
+    }
+    if (shard_) versions_before_forward_ = buffer_versions();
   } catch (...) {
     forward_failed(false);
     throw;
@@ -328,19 +342,26 @@ void ReplicaImpl::after_forward(std::span<at::Tensor* const> outputs) {
 }
 
 void ReplicaImpl::broadcast_buffers(bool is_training) {
-  if (!options_.broadcast_buffers || !is_training || *no_sync_ > 0) return;
+  if (!options_.broadcast_buffers || !is_training || *no_sync_ > 0 || options_.reproducible.is_on()) return;
+  const trace::Span span(trace::SpanKind::collective);
   broadcast_state_in_stream(*group_, buffers_);
   if (after_broadcast_) after_broadcast_();
 }
 
 void ReplicaImpl::seed_generators(bool is_training) {
-  if (!options_.seed || !is_training) return;
-  seeded_forwards_ = std::exchange(seeded_step_, steps()) == steps() ? seeded_forwards_ + 1 : 0;
+  // With virtual shards there is always one: else noise would depend on which shards this rank had before.
+  if (!is_training || !(options_.seed || options_.reproducible.is_on())) return;
+  const std::uint64_t seed_of_all = options_.seed.value_or(0);
+  const int stream = shard_ ? shard_->index : group_->rank();
+  const bool goes_on =
+      std::exchange(seeded_step_, steps()) == steps() && std::exchange(seeded_stream_, stream) == stream;
+  seeded_stream_ = stream;
+  seeded_forwards_ = goes_on ? seeded_forwards_ + 1 : 0;
   const auto step = static_cast<std::uint64_t>(steps());
   const auto bits =
       philox({static_cast<std::uint32_t>(step), static_cast<std::uint32_t>(step >> 32), seeded_forwards_,
-              static_cast<std::uint32_t>(group_->rank())},
-             {static_cast<std::uint32_t>(*options_.seed), static_cast<std::uint32_t>(*options_.seed >> 32)});
+              static_cast<std::uint32_t>(stream)},
+             {static_cast<std::uint32_t>(seed_of_all), static_cast<std::uint32_t>(seed_of_all >> 32)});
   const auto seed = [&](const at::Device& device) {
     at::Generator generator = at::globalContext().defaultGenerator(device);
     const std::lock_guard<std::mutex> lock(generator.mutex());

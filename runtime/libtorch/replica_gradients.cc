@@ -74,7 +74,7 @@ void ReplicaImpl::put_into_arena(Parameter& parameter) {
   const at::Tensor gradient = std::exchange(parameter.tensor.mutable_grad(), at::Tensor());
   at::Tensor& view = parameter.view;
   const double factor = this->factor();
-  if (reducer_->accumulating()) {
+  if (!reducer_->overwrites()) {
     // Without rows a mean may be NaN: then nothing is added.
     if (factor > 0) view.add_(gradient, factor);
   } else if (factor == 0) {

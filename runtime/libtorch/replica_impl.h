@@ -50,6 +50,9 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   GradientOptions gradient_options() override;
   void step_without_data(const ::torch::nn::Module& module) override;
   NoSync no_sync(bool is_on) override { return {no_sync_, is_on}; }
+  std::vector<StepShard> begin_shards(std::int64_t rows) override;
+  bool begin_shard(const ::torch::nn::Module& module, const StepShard& shard) override;
+  void end_shard(const StepShard& shard) override;
   void record_loss(const at::Tensor& loss) override;
   void record_loss(double loss) override;
   std::vector<at::Tensor> parameters() const override;
@@ -108,7 +111,7 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   // The first parameter with a gradient that is not 0. On a device the host waits for the answer, unless the gradients
   // were set to none.
   const Parameter* live_gradient() const;
-  void refuse_live_gradients() const;
+  void refuse_live_gradients(std::string_view where) const;
   void tell_of_adding();
   void refuse_late_loss() const;
   void refuse_other_forward() const;
@@ -120,8 +123,19 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   std::uint64_t versions() const;
   DivergenceCheck::Replica::State dense_state() const;
 
-  // One is called at any number of ranks. One that lacks its name or function is refused by the Reducer.
-  bool has_hook() const { return options_.comm_hook.run || !options_.comm_hook.name.empty(); }
+  // At any number of ranks: a hook is called, and virtual shards are added up. A hook that lacks its name or function
+  // is refused by the Reducer.
+  bool always_needs_arena() const {
+    return options_.comm_hook.run || !options_.comm_hook.name.empty() || options_.reproducible.is_on();
+  }
+  // Between micro-batches and virtual shards.
+  bool synchronizes() const { return *no_sync_ == 0 && (!shard_ || shard_->is_last); }
+  // Checks module and options, and sets the threads.
+  void make_reproducible(const ::torch::nn::Module& module);
+  std::vector<std::int64_t> buffer_versions() const;
+  void refuse_written_buffers() const;
+  void refuse_without_shards() const;
+  void run_without_data(const ::torch::nn::Module& module);
   // True if what autograd leaves in .grad is the result already.
   bool needs_no_arena() const;
   void await_end();
@@ -165,6 +179,11 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   bool planned_ = false;
   bool overlap_;  // buckets leave while backward runs
 
+  std::optional<StepShard> shard_;                     // under way, with virtual shards
+  std::int64_t step_rows_ = 0;                         // of this rank's shards
+  bool weights_are_rows_ = false;                      // of the step's shards
+  std::vector<std::int64_t> versions_before_forward_;  // of the buffers, with virtual shards
+
   LossWeight weight_ = std::make_shared<std::optional<std::int64_t>>();
   bool weight_is_spent_ = false;  // by a backward; outputs of its forward may still be gone back through
   std::shared_ptr<int> no_sync_ = std::make_shared<int>(0);
@@ -182,11 +201,13 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   std::optional<Event> mark_;   // on a device
   bool is_half_done_ = false;   // for good: buckets of a lost step may still be on their way through the arena
   std::weak_ptr<End> end_;      // of the backward that runs
+  trace::Time backward_began_;  // that one
   std::uint64_t forwards_ = 0;
   std::int64_t steps_ = 0;             // of this run
   std::int64_t steps_before_ = 0;      // by set_steps()
   std::int64_t seeded_step_ = -1;      // of the last forward that was seeded
   std::uint32_t seeded_forwards_ = 0;  // in that step
+  int seeded_stream_ = -1;             // of which rank or virtual shard
   std::int64_t last_weight_ = 0;
   OwnFailure failure_;  // of a forward or backward since the last one that went well
   // In a world of one asking for the last batch looks for what the device has ended.

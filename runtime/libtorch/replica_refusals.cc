@@ -72,12 +72,12 @@ const ReplicaImpl::Parameter* ReplicaImpl::live_gradient() const {
 }
 
 // What lies in .grad before the first of several micro-batches would be weighted like it.
-void ReplicaImpl::refuse_live_gradients() const {
+void ReplicaImpl::refuse_live_gradients(std::string_view where) const {
   if (const Parameter* const live = live_gradient()) {
     throw InvalidArgument(
-        fmt::format("DistributedDataParallel: '{}' still has the gradient of an earlier step at the first "
-                    "micro-batch of no_sync(); call zero_grad() before",
-                    live->name));
+        fmt::format("DistributedDataParallel: '{}' still has the gradient of an earlier step {}; call zero_grad() "
+                    "before",
+                    live->name, where));
   }
 }
 

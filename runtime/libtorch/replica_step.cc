@@ -12,6 +12,7 @@
 #include "runtime/comm/stop_latch.h"
 #include "runtime/ddp/unused.h"
 #include "runtime/libtorch/replica_impl.h"
+#include "runtime/trace/process_trace.h"
 
 namespace lockstep::libtorch {
 
@@ -31,13 +32,14 @@ struct ReplicaImpl::End {
 };
 
 bool ReplicaImpl::needs_no_arena() const {
-  return group_->size() == 1 && !has_hook() && *no_sync_ == 0 && !(reducer_ && reducer_->accumulating());
+  return group_->size() == 1 && !always_needs_arena() && *no_sync_ == 0 && !(reducer_ && reducer_->accumulating());
 }
 
 // The callback belongs to the backward that the user called, not to one that runs within it.
 void ReplicaImpl::await_end() {
   if (!end_.expired()) return;
   passed_outputs_ = false;
+  backward_began_ = trace::Time::clock::now();
   const auto end = std::make_shared<End>(weak_from_this());
   end_ = end;
   ::torch::autograd::Engine::get_default_engine().queue_callback([end] {
@@ -48,6 +50,7 @@ void ReplicaImpl::await_end() {
 }
 
 void ReplicaImpl::begin() {
+  refuse_without_shards();
   if (!weight_->has_value() || (weight_is_spent_ && !passed_outputs_)) {
     throw InvalidArgument(
         fmt::format("DistributedDataParallel: a gradient without a weight, in step {}: no forward went through this "
@@ -63,10 +66,11 @@ void ReplicaImpl::begin() {
                     "alone or in containers",
                     steps_));
   }
+  if (shard_) refuse_written_buffers();
   tell_of_adding();    // first: on every rank, whoever comes to it
   group_->progress();  // notices a group that has failed
   stream_ = current_stream(group_->device());
-  synchronize_ = *no_sync_ == 0;
+  synchronize_ = synchronizes();
   alone_ = needs_no_arena();
   losses_.begin_backward(**weight_);
   if (synchronize_) losses_.close_step(steps_);
@@ -137,8 +141,10 @@ void ReplicaImpl::end() {
   }
   in_step_ = false;
   failure_.forget();
+  trace::keep_span(trace::SpanKind::backward, backward_began_, trace::Time::clock::now());
   if (group_->size() == 1) losses_.read_known(last_batch_);
   if (!synchronize_) return;
+  trace::keep_batch(last_batch_.step, last_batch_.weight, last_batch_.loss);
   if (!alone_) {
     const OnCurrentStream ordered(*group_);
     divergence_->judge(steps_ - 1, reducer_->noted());
@@ -181,6 +187,9 @@ bool ReplicaImpl::is_used(std::size_t index) const {
 
 void ReplicaImpl::end_alone() {
   last_weight_ = **weight_;
+  const trace::Time now = trace::Time::clock::now();
+  trace::keep_step({.step = steps_, .begin = backward_began_, .last_gradient_ready = now, .end = now, .buckets = {}},
+                   false);
   ++steps_;
   for (Parameter& parameter : parameters_) {
     at::Tensor& gradient = parameter.tensor.mutable_grad();
@@ -219,6 +228,11 @@ void ReplicaImpl::end_lost() noexcept {
 }
 
 void ReplicaImpl::step_without_data(const ::torch::nn::Module& module) {
+  if (!options_.reproducible.is_on()) return run_without_data(module);
+  for (const StepShard& shard : begin_shards(0)) begin_shard(module, shard);
+}
+
+void ReplicaImpl::run_without_data(const ::torch::nn::Module& module) {
   refuse_changed();
   refuse_norms(module);
   broadcast_buffers(module.is_training());
@@ -226,6 +240,7 @@ void ReplicaImpl::step_without_data(const ::torch::nn::Module& module) {
   weight_is_spent_ = false;
   has_outputs_ = false;
   try {
+    backward_began_ = trace::Time::clock::now();
     begin();
   } catch (...) {
     keep_failure("backward");

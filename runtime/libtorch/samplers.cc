@@ -27,12 +27,24 @@ struct ShardSampler::State {
     bool is_empty = false;
   };
 
-  State(Make the_make, std::int64_t length, int the_world, std::int64_t the_batch)
-      : make(std::move(the_make)), world(the_world), batch(the_batch), sampler(make(length)), taken(place()) {}
+  State(Make the_make, std::int64_t length, int the_world, std::int64_t the_batch, int the_shards)
+      : make(std::move(the_make)),
+        world(the_world),
+        batch(the_batch),
+        virtual_shards(the_shards),
+        sampler(make(length)),
+        taken(place()) {}
+
+  // Rows of the last rank, which is the first to have none, in a batch of `rows`.
+  std::int64_t rows_of_last_rank(std::int64_t rows) const {
+    return virtual_shards == 0 ? data::chunk(rows, world - 1, world).count
+                               : data::rows_in_shards(rows, batch, virtual_shards, world - 1, world).count;
+  }
 
   const Make make;
   const int world;
   const std::int64_t batch;  // rows of all ranks; 0: the loader says how many of this one
+  const int virtual_shards;
   mutable Mutex mutex;
   // The pass: its sampler, which nothing moves but a new pass, and how many batches of `size` were drawn from it.
   std::unique_ptr<data::Sampler> sampler GUARDED_BY(mutex);
@@ -99,8 +111,9 @@ State::Make only(EpochOrder order, std::function<std::unique_ptr<data::Sampler>(
   };
 }
 
-std::shared_ptr<State> state_of(State::Make make, std::int64_t length, int world, std::int64_t batch = 0) {
-  return std::make_shared<State>(std::move(make), length, world, batch);
+std::shared_ptr<State> shared_state(State::Make make, std::int64_t length, int world, std::int64_t batch = 0,
+                                    int virtual_shards = 0) {
+  return std::make_shared<State>(std::move(make), length, world, batch, virtual_shards);
 }
 
 std::int64_t checked(const BatchShardOptions& options) {
@@ -109,14 +122,13 @@ std::int64_t checked(const BatchShardOptions& options) {
       fmt::format("BatchShardSampler: batch is {}; give the rows of all ranks together, at least 1", options.batch));
 }
 
-// Torch's loader ends at a batch without rows, while the other ranks are in it. The last rank is the first to have
-// none.
+// Torch's loader ends at a batch without rows, while the other ranks are in it.
 void refuse_empty_shares(const State& state) REQUIRES(state.mutex) {
   const std::int64_t left = state.sampler->order().size() - state.place().consumed;
   const std::int64_t full = left / state.batch;
   const std::int64_t last = state.sampler->num_batches(state.batch) > full ? left % state.batch : 0;
   for (const std::int64_t rows : {full > 0 ? state.batch : 0, last}) {
-    if (rows == 0 || data::chunk(rows, state.world - 1, state.world).count > 0) continue;
+    if (rows == 0 || state.rows_of_last_rank(rows) > 0) continue;
     throw InvalidArgument(
         fmt::format("BatchShardSampler: in epoch {} a batch has {} rows for {} ranks, which leaves some without, and "
                     "torch's loader has no batches of 0 rows; take lockstep::libtorch::DataLoader, set drop_last, or "
@@ -272,36 +284,38 @@ void ShardSampler::load(::torch::serialize::InputArchive& archive) {
 }
 
 DistributedSampler::DistributedSampler(std::size_t length, int rank, int world, const SamplerOptions& options)
-    : ShardSampler(state_of(
+    : ShardSampler(shared_state(
           [=](std::int64_t of) -> std::unique_ptr<data::Sampler> {
             return std::make_unique<data::DistributedSampler>(of, rank, world, options);
           },
           static_cast<std::int64_t>(length), world)) {}
 
 DistributedSampler::DistributedSampler(EpochOrder order, int rank, int world, Uneven uneven)
-    : ShardSampler(state_of(only(order,
-                                 [=](EpochOrder of) -> std::unique_ptr<data::Sampler> {
-                                   return std::make_unique<data::DistributedSampler>(std::move(of), rank, world,
-                                                                                     uneven);
-                                 }),
-                            order.size(), world)) {}
+    : ShardSampler(shared_state(only(order,
+                                     [=](EpochOrder of) -> std::unique_ptr<data::Sampler> {
+                                       return std::make_unique<data::DistributedSampler>(std::move(of), rank, world,
+                                                                                         uneven);
+                                     }),
+                                order.size(), world)) {}
 
 BatchShardSampler::BatchShardSampler(std::size_t length, int rank, int world, const BatchShardOptions& options)
-    : ShardSampler(state_of(
+    : ShardSampler(shared_state(
           [=](std::int64_t of) -> std::unique_ptr<data::Sampler> {
             return std::make_unique<data::BatchShardSampler>(
                 of, rank, world,
-                data::BatchShardSamplerOptions{
-                    .shuffle = options.shuffle, .seed = options.seed, .drop_last = options.drop_last});
+                data::BatchShardSamplerOptions{.shuffle = options.shuffle,
+                                               .seed = options.seed,
+                                               .drop_last = options.drop_last,
+                                               .virtual_shards = options.virtual_shards});
           },
-          static_cast<std::int64_t>(length), world, checked(options))) {}
+          static_cast<std::int64_t>(length), world, checked(options), options.virtual_shards)) {}
 
 BatchShardSampler::BatchShardSampler(EpochOrder order, int rank, int world, const BatchShardOptions& options)
-    : ShardSampler(state_of(only(order,
-                                 [=](EpochOrder of) -> std::unique_ptr<data::Sampler> {
-                                   return std::make_unique<data::BatchShardSampler>(std::move(of), rank, world,
-                                                                                    options.drop_last);
-                                 }),
-                            order.size(), world, checked(options))) {}
+    : ShardSampler(shared_state(only(order,
+                                     [=](EpochOrder of) -> std::unique_ptr<data::Sampler> {
+                                       return std::make_unique<data::BatchShardSampler>(
+                                           std::move(of), rank, world, options.drop_last, options.virtual_shards);
+                                     }),
+                                order.size(), world, checked(options), options.virtual_shards)) {}
 
 }  // namespace lockstep::libtorch

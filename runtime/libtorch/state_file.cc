@@ -38,9 +38,8 @@ std::vector<checkpoint::WantedTensor> wanted_by(const std::vector<NamedTensor>& 
 
 }  // namespace
 
-void save_state(const std::filesystem::path& path, const ::torch::nn::Module& module,
-                const checkpoint::Metadata& metadata) {
-  const std::vector<NamedTensor> state = state_of(module);
+void save_state(const std::filesystem::path& path, const ModuleRef& module, const checkpoint::Metadata& metadata) {
+  const std::vector<NamedTensor> state = state_of(module.get());
   std::vector<at::Tensor> dense;
   std::vector<checkpoint::TensorSource> sources;
   for (const NamedTensor& item : state) {
@@ -51,18 +50,18 @@ void save_state(const std::filesystem::path& path, const ::torch::nn::Module& mo
   checkpoint::write_safetensors(path, sources, metadata);
 }
 
-void save_state(const std::filesystem::path& path, const ::torch::nn::Module& module,
-                const std::shared_ptr<ProcessGroup>& group, const checkpoint::Metadata& metadata) {
+void save_state(const std::filesystem::path& path, const ModuleRef& module, const std::shared_ptr<ProcessGroup>& group,
+                const checkpoint::Metadata& metadata) {
   on_rank0("save_state", require_group("save_state", group), [&] {
     save_state(path, module, metadata);
     return std::string();
   });
 }
 
-checkpoint::Loaded load_state(const std::filesystem::path& path, const ::torch::nn::Module& module,
+checkpoint::Loaded load_state(const std::filesystem::path& path, const ModuleRef& module,
                               const checkpoint::LoadOptions& options) {
   const checkpoint::TensorFiles files(path);
-  const std::vector<NamedTensor> state = state_of(module);
+  const std::vector<NamedTensor> state = state_of(module.get());
   const std::vector<checkpoint::WantedTensor> wanted = wanted_by(state);
   checkpoint::LoadPlan plan = checkpoint::plan_load(files, wanted, options, "load_state", "module");
   // All of it is read before any of it counts.
@@ -79,11 +78,11 @@ checkpoint::Loaded load_state(const std::filesystem::path& path, const ::torch::
   return std::move(plan.loaded);
 }
 
-checkpoint::Loaded load_state(const std::filesystem::path& path, const ::torch::nn::Module& module,
+checkpoint::Loaded load_state(const std::filesystem::path& path, const ModuleRef& module,
                               const std::shared_ptr<ProcessGroup>& group, const checkpoint::LoadOptions& options) {
   const std::string text = on_rank0("load_state", require_group("load_state", group),
                                     [&] { return checkpoint::to_text(load_state(path, module, options)); });
-  const std::vector<NamedTensor> state = state_of(module);
+  const std::vector<NamedTensor> state = state_of(module.get());
   compare_state(*group, state, {});
   broadcast_state(*group, state);
   return checkpoint::loaded_from_text(text);

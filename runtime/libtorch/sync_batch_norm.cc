@@ -14,6 +14,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/libtorch/torch_stream.h"
+#include "lockstep/trace/span.h"
 #include "runtime/libtorch/node.h"
 
 namespace lockstep::libtorch {
@@ -67,6 +68,7 @@ Statistics gather_statistics(ProcessGroup& group, const at::Tensor& input) {
   }
   const at::Tensor all = at::empty({group.size(), 1 + 2 * channels}, doubles_beside(input));
   const OnCurrentStream ordered(group);
+  const trace::Span span(trace::SpanKind::collective);
   ordered.wait(group.all_gather(doubles(own), doubles(all)));
   const at::Tensor counts = all.slice(1, 0, 1);
   const at::Tensor means = all.slice(1, 1, 1 + channels);
@@ -115,6 +117,7 @@ std::pair<at::Tensor, at::Tensor> SyncNormBackward::share_sums(const at::Tensor&
       weight == 0 ? at::zeros({2, sum.numel()}, sum.options()) : at::stack({sum, sum_centred}) * weight;
   if (before_collective) before_collective();
   const OnCurrentStream ordered(*group);
+  const trace::Span span(trace::SpanKind::collective);
   ordered.wait(group->all_reduce(doubles(sums)));
   const at::Tensor means = sums / (count.clamp_min(1) * std::max<std::int64_t>(weight, 1));
   return {means[0], means[1]};

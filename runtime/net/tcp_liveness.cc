@@ -12,18 +12,9 @@
 #include <cerrno>
 
 #include "lockstep/base/error.h"
+#include "runtime/net/socket_option.h"
 
 namespace lockstep::net {
-namespace {
-
-void set_option(int fd, int level, int name, int value, const char* what) {
-  if (::setsockopt(fd, level, name, &value, sizeof(value)) != 0) {
-    throw SystemError(fmt::format("setsockopt({})", what), errno);
-  }
-}
-
-}  // namespace
-
 void end_when_host_is_silent(int fd, std::chrono::seconds limit) {
   constexpr int kProbes = 4;
   const int seconds = std::max(2, static_cast<int>(limit.count()));

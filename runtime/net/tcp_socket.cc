@@ -9,6 +9,8 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <memory>
@@ -16,9 +18,13 @@
 #include <variant>
 #include <vector>
 
+#include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
+#include "runtime/base/random_bytes.h"
 #include "runtime/net/backoff.h"
 #include "runtime/net/interfaces.h"
+#include "runtime/net/port_range.h"
+#include "runtime/net/socket_option.h"
 #include "runtime/net/stream.h"
 
 namespace lockstep::net {
@@ -57,12 +63,6 @@ std::variant<std::vector<SocketAddress>, std::string> resolve(const HostPort& wh
   std::stable_partition(addresses.begin(), addresses.end(),
                         [](const SocketAddress& address) { return address.storage.ss_family == AF_INET; });
   return addresses;
-}
-
-void set_option(int fd, int level, int name, int value, const char* what) {
-  if (::setsockopt(fd, level, name, &value, sizeof(value)) != 0) {
-    throw SystemError(fmt::format("setsockopt({})", what), errno);
-  }
 }
 
 // What every connection has; those that are accepted have it from their listener.
@@ -213,11 +213,36 @@ Round connect_round(const HostPort& where, const Deadline& deadline) {
   return round;
 }
 
+UniqueFd listen_now(const HostPort& where) {
+  if (where.host.empty() || where.host == "::") return listen_everywhere(where.port);
+  return listen_at(resolve_own(where), false);
+}
+
+// Begins at any place of the range, so that the processes of a host don't all try the same ports first.
+UniqueFd listen_in(const PortRange& range, const HostPort& where) {
+  const HostPort own = listen_address(where);  // a name is looked up once
+  std::array<std::byte, 4> bytes{};
+  fill_random(bytes);
+  const auto begin = std::bit_cast<std::uint32_t>(bytes) % static_cast<std::uint32_t>(range.size());
+  for (int i = 0; i < range.size(); ++i) {
+    const int port = range.first + (static_cast<int>(begin) + i) % range.size();
+    try {
+      return listen_now({own.host, static_cast<std::uint16_t>(port)});
+    } catch (const SystemError& error) {
+      if (error.error_number() != EADDRINUSE) throw;
+    }
+  }
+  throw SystemError(fmt::format("listen at {}: {}: no port of these {} is free (give a wider range, or see with "
+                                "`ss -ltnp` who listens there)",
+                                own.host.empty() ? "every address" : own.host, range.describe(), range.size()),
+                    EADDRNOTAVAIL);
+}
+
 }  // namespace
 
 UniqueFd tcp_listen(const HostPort& where) {
-  if (where.host.empty() || where.host == "::") return listen_everywhere(where.port);
-  return listen_at(resolve_own(where), false);
+  const auto range = where.port == 0 ? port_range(Environment::of_process()) : std::nullopt;
+  return range ? listen_in(*range, where) : listen_now(where);
 }
 
 HostPort listen_address(const HostPort& where) { return where.host.empty() ? where : to_host_port(resolve_own(where)); }

@@ -19,10 +19,11 @@ namespace lockstep::net {
 
 inline constexpr std::chrono::seconds kVanishedAfter{30};
 
-// Listens at `where`. Port 0 takes a free one (local_address() tells which); an empty host, and "::", take every
-// address of this machine, IPv4 and IPv6 through one socket (IPv4 alone where the machine has no IPv6); a name that has
-// both takes IPv4. Throws InvalidArgument if the host can't be resolved or is no address of this machine (the message
-// lists those it has), SystemError with error_number() EADDRINUSE if the port is taken.
+// Listens at `where`. Port 0 takes a free one (local_address() tells which), where LOCKSTEP_PORT_RANGE is set one of
+// those: InvalidArgument if it is no range, SystemError with EADDRNOTAVAIL if all of them are taken; an empty host, and
+// "::", take every address of this machine, IPv4 and IPv6 through one socket (IPv4 alone where the machine has no
+// IPv6); a name that has both takes IPv4. Throws InvalidArgument if the host can't be resolved or is no address of this
+// machine (the message lists those it has), SystemError with error_number() EADDRINUSE if the port is taken.
 UniqueFd tcp_listen(const HostPort& where);
 // Where tcp_listen(where) would listen, numeric; an empty host stays empty. Throws what it throws for unknown hosts.
 HostPort listen_address(const HostPort& where);

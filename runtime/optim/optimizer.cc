@@ -7,6 +7,7 @@
 #include <unordered_set>
 
 #include "lockstep/base/error.h"
+#include "lockstep/trace/span.h"
 #include "runtime/tensor/kernels.h"
 
 namespace lockstep::optim {
@@ -35,6 +36,7 @@ Optimizer::Optimizer(std::vector<ParameterGroup> groups, double learning_rate) :
 }
 
 void Optimizer::step() {
+  const trace::Span span(trace::SpanKind::optimizer);
   // Everything is checked before anything changes: replicas of which one took half a step would differ from then on.
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (const Tensor gradient = parameters_[i].grad()) check(i, gradient);

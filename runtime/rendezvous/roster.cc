@@ -59,15 +59,20 @@ std::string describe_hosts(const Roster& roster) {
   return joined(
       hosts(roster),
       [&](const Member* first) {
-        return fmt::format("{}: {}", printable(first->host, 255), describe_ranks(ranks_beside(roster, first->rank)));
+        std::vector<int> names;
+        for (const Member& member : roster) {
+          if (member.beside(*first)) names.push_back(member.rank);
+        }
+        std::sort(names.begin(), names.end());
+        return fmt::format("{}: {}", printable(first->host, 255), describe_ranks(names));
       },
       "; ");
 }
 
 std::vector<int> ranks_beside(const Roster& roster, int rank) {
   std::vector<int> result;
-  for (const Member& member : roster) {
-    if (member.beside(roster[static_cast<std::size_t>(rank)])) result.push_back(member.rank);
+  for (std::size_t r = 0; r < roster.size(); ++r) {
+    if (roster[r].beside(roster[static_cast<std::size_t>(rank)])) result.push_back(static_cast<int>(r));
   }
   return result;
 }

@@ -13,6 +13,7 @@
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/comm/stop.h"
 #include "lockstep/ddp/on_rank0.h"
+#include "lockstep/trace/span.h"
 #include "runtime/base/logging.h"
 #include "runtime/checkpoint/snapshot/generations.h"
 #include "runtime/comm/collective_call.h"
@@ -235,6 +236,7 @@ void BasicSnapshots::save_behind(std::string_view reason) {
 }
 
 void BasicSnapshots::Impl::start(std::string_view reason, std::optional<double> value) {
+  const trace::Span span(trace::SpanKind::snapshot);
   const std::int64_t count = steps.count();
   std::vector<CapturedItem> now = capture();
   refuse_adding();
@@ -258,6 +260,7 @@ void BasicSnapshots::Impl::start(std::string_view reason, std::optional<double> 
 }
 
 void BasicSnapshots::save(std::string_view reason) {
+  const trace::Span span(trace::SpanKind::snapshot);
   Impl& self = *impl_;
   self.require_begun("save");
   std::vector<CapturedItem> items = self.capture();

@@ -8,12 +8,15 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/intra_op_threads.h"
 #include "lockstep/ddp/broadcast_parameters.h"
+#include "lockstep/trace/span.h"
 #include "runtime/ddp/arguments.h"
 #include "runtime/ddp/divergence_check.h"
 #include "runtime/ddp/loss_sum.h"
 #include "runtime/ddp/own_failure.h"
 #include "runtime/ddp/unused.h"
+#include "runtime/trace/process_trace.h"
 
 namespace lockstep {
 namespace {
@@ -49,15 +52,20 @@ DistributedDataParallel::DistributedDataParallel(nn::Module& model, std::shared_
       group_(require_cpu(std::move(group))),
       parameters_(model.parameters()),
       reducer_(specs_of(model), group_,
-               {.buckets = options.buckets, .loss = options.loss, .comm_hook = options.comm_hook}),
+               {.buckets = options.buckets,
+                .loss = options.loss,
+                .comm_hook = options.comm_hook,
+                .reproducible = options.reproducible}),
       divergence_(divergence_check(options)),
       failure_(std::make_unique<OwnFailure>(group_)),
-      loss_sum_(std::make_unique<LossSum>()),
+      loss_sum_(std::make_unique<LossSum>(loss_parts(options.reproducible, group_->size()))),
       loss_(options.loss),
       unused_(indices_of_unused(options.unused, reducer_.parameters())),
       overlap_(options.overlap),
+      reproducible_(options.reproducible),
       seed_(options.seed) {
   for (std::size_t i = 0; i < parameters_.size(); ++i) index_.emplace(parameters_[i].id(), static_cast<int>(i));
+  if (reproducible_.is_on()) set_intra_op_threads(reproducible_.threads);
   std::vector<BufferView> values;
   for (const Tensor& parameter : parameters_) values.push_back(parameter.view());
   broadcast_parameters(*group_, values);
@@ -137,8 +145,9 @@ Tensor DistributedDataParallel::run_forward(const Tensor& x) {
   // One that records nothing has no backward, and the loss of another may be pending.
   if (grad_enabled()) {
     weight_ = x.shape().dims() == 0 ? 1 : x.size(0);
-    refuse_live_gradients();
+    if (*no_sync_ > 0 && !reducer_.accumulating()) refuse_live_gradients("at the first micro-batch of no_sync()");
   }
+  const trace::Span span(grad_enabled() ? trace::SpanKind::forward : trace::SpanKind::evaluation);
   return module_(x);
 }
 
@@ -175,16 +184,20 @@ void DistributedDataParallel::give_up(std::string_view part) noexcept {
   keep_failure(part);
   failure_->tell();
   reducer_.abandon_step(message_of(std::current_exception()));
-  *loss_sum_ = {};
+  forget_losses();
   for (const Tensor& parameter : parameters_) parameter.clear_grad();  // what is there is half of a step
 }
+
+void DistributedDataParallel::forget_losses() { *loss_sum_ = LossSum(loss_parts(reproducible_, group_->size())); }
 
 template <typename Call>
 void DistributedDataParallel::in_step(Call call) {
   const bool is_synchronized = *no_sync_ == 0;
   try {
     call();
+    is_last_shard_ = true;
   } catch (...) {
+    is_last_shard_ = true;
     give_up("backward");
     throw;
   }
@@ -192,30 +205,81 @@ void DistributedDataParallel::in_step(Call call) {
   weight_.reset();
   if (!is_synchronized) return;
   ++steps_;
-  *loss_sum_ = {};
-  last_batch_ = global_batch_of(reducer_.noted(), loss_, group_->size());
+  forget_losses();
+  last_batch_ = global_batch_of(reducer_.noted(), loss_, loss_parts(reproducible_, group_->size()));
   last_weight_ = last_batch_.weight;
+  trace::keep_batch(last_batch_.step, last_batch_.weight, last_batch_.loss);
   divergence_->judge(steps_ - 1, reducer_.noted());  // what it throws, all ranks throw: no failure of this one's
   versions_ = versions();
   if (before_update_) before_update_();
 }
 
 std::int64_t DistributedDataParallel::backward(const Tensor& loss) {
-  in_step([&] { run_backward(loss); });
+  in_step([&] {
+    if (reproducible_.is_on()) {
+      throw InvalidArgument(
+          fmt::format("DistributedDataParallel: backward(loss) in step {}, of {} virtual shards, of which each has a "
+                      "loss: call backward(batch, loss_of), which asks for them",
+                      steps_, reproducible_.virtual_shards));
+    }
+    run_backward(loss);
+  });
   return last_weight_;
 }
 
-void DistributedDataParallel::step_without_data() {
-  refuse_live_gradients();
-  in_step([&] {
-    if (!planned_) plan({});
-    loss_sum_->add(loss_, std::nullopt, 0);
-    begin_step(0);
-    finish_step();
+std::int64_t DistributedDataParallel::backward(std::int64_t rows, const LossOf& loss_of) {
+  in_step([&] { run_shards(rows, loss_of); });
+  return last_weight_;
+}
+
+std::int64_t DistributedDataParallel::backward(const data::Batch& batch, const LossOfBatch& loss_of) {
+  return backward(batch.size(), [&](std::int64_t begin, std::int64_t end) {
+    return begin == 0 && end == batch.size() ? loss_of(batch) : loss_of(batch.rows(begin, end));
   });
 }
 
+void DistributedDataParallel::run_shards(std::int64_t rows, const LossOf& loss_of) {
+  if (!reproducible_.is_on()) return run_backward(loss_of(0, rows));
+  refuse_no_sync(reproducible_, *no_sync_ > 0, steps_);
+  const auto shards = shards_of_step(reproducible_, rows, group_->rank(), group_->size());
+  refuse_live_gradients("at the first virtual shard of a step");
+  bool weights_are_rows = true;
+  for (const StepShard& shard : shards) {
+    is_last_shard_ = shard.is_last;
+    for (const Tensor& parameter : parameters_) parameter.clear_grad();
+    weight_.reset();
+    if (shard.begin == shard.end) {
+      run_without_rows();
+      continue;
+    }
+    const Tensor loss = loss_of(shard.begin, shard.end);
+    weights_are_rows = weights_are_rows && weight_ == shard.end - shard.begin;
+    run_backward(loss);
+  }
+  if (!weights_are_rows) return;
+  const GlobalBatch all = global_batch_of(reducer_.noted(), loss_, loss_parts(reproducible_, group_->size()));
+  require_dealt_as_shards(reproducible_, rows, all.weight, group_->rank(), group_->size());
+}
+
+void DistributedDataParallel::run_without_rows() {
+  const trace::Span span(trace::SpanKind::backward);
+  if (!planned_) plan({});
+  loss_sum_->add(loss_, std::nullopt, 0);
+  begin_step(0);
+  finish_step();
+}
+
+void DistributedDataParallel::step_without_data() {
+  if (reproducible_.is_on()) {
+    backward(0, LossOf());
+    return;
+  }
+  if (*no_sync_ > 0 && !reducer_.accumulating()) refuse_live_gradients("at the first micro-batch of no_sync()");
+  in_step([&] { run_without_rows(); });
+}
+
 void DistributedDataParallel::run_backward(const Tensor& loss) {
+  const trace::Span span(trace::SpanKind::backward);
   if (!weight_) {
     throw InvalidArgument(
         fmt::format("DistributedDataParallel: a loss without a weight, in step {}: no forward went through this object "
@@ -245,11 +309,11 @@ void DistributedDataParallel::run_backward(const Tensor& loss) {
 
 void DistributedDataParallel::begin_step(std::int64_t weight) {
   tell_of_adding();
-  const bool synchronize = *no_sync_ == 0;
+  const bool synchronize = synchronizes();
   StepNote note;
   if (synchronize) {
     note = divergence_->note(steps_);
-    loss_sum_->write(note, group_->size());
+    loss_sum_->write(note);
   }
   reducer_.begin_step({.weight = weight, .synchronize = synchronize, .note = note});
   for (const int parameter : unused_) reducer_.mark_unused(parameter);
@@ -266,13 +330,12 @@ std::optional<std::size_t> DistributedDataParallel::live_gradient() const {
 }
 
 // What lies in a gradient before the first of several micro-batches would be divided by the weight of all of them.
-void DistributedDataParallel::refuse_live_gradients() const {
-  if (*no_sync_ == 0 || reducer_.accumulating()) return;
+void DistributedDataParallel::refuse_live_gradients(std::string_view where) const {
   if (const auto live = live_gradient()) {
     throw InvalidArgument(
-        fmt::format("DistributedDataParallel: '{}' still has the gradient of an earlier step at the first "
-                    "micro-batch of no_sync(); call zero_grad() before",
-                    reducer_.parameters()[*live].name));
+        fmt::format("DistributedDataParallel: '{}' still has the gradient of an earlier step {}; call zero_grad() "
+                    "before",
+                    reducer_.parameters()[*live].name, where));
   }
 }
 

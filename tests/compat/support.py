@@ -26,7 +26,7 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-PATIENCE = 60  # seconds after which something that should come counts as lost
+PATIENCE = 240  # seconds after which something that should come counts as lost: PyTorch 2.x takes long to import
 VERSION = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
 LEGACY = VERSION < (2, 1)  # the 1.13 era: numbering and manners of the wire before the end of 2023
 

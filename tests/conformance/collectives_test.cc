@@ -15,6 +15,7 @@ struct Place {
   const char* backend;
   int ranks;
   std::vector<int> hosts = {};  // the ranks of each
+  int colors = 0;               // the suite runs on each of so many groups within that of all ranks; 0: on that itself
 };
 
 constexpr bool kIsShm = std::string_view(LOCKSTEP_TEST_BACKEND) == "shm";
@@ -25,7 +26,8 @@ std::vector<std::tuple<Place, Memory>> cases() {
     return {{{"nccl", 1}, Memory::device},
             {{"nccl", 2}, Memory::user},
             {{"nccl", 2}, Memory::arena},
-            {{"nccl", 3}, Memory::device}};
+            {{"nccl", 3}, Memory::device},
+            {{"nccl", 3, {}, 2}, Memory::device}};
   }
   // The backends over a wire share all that depends on the world's size, and on one host an arena is plain memory
   // there: two sizes show that the wire carries it. Over hosts it is memory that a host's ranks share.
@@ -33,12 +35,15 @@ std::vector<std::tuple<Place, Memory>> cases() {
     return {{{LOCKSTEP_TEST_BACKEND, 2}, Memory::user},
             {{LOCKSTEP_TEST_BACKEND, 3}, Memory::user},
             {{LOCKSTEP_TEST_BACKEND, 4, {2, 2}}, Memory::arena},
-            {{LOCKSTEP_TEST_BACKEND, 6, {1, 3, 2}}, Memory::arena}};
+            {{LOCKSTEP_TEST_BACKEND, 6, {1, 3, 2}}, Memory::arena},
+            {{LOCKSTEP_TEST_BACKEND, 4, {}, 2}, Memory::user},
+            {{LOCKSTEP_TEST_BACKEND, 6, {3, 3}, 2}, Memory::arena}};  // colors 0 and 1 have 2 + 1 and 1 + 2 ranks
   }
   std::vector<std::tuple<Place, Memory>> result;
   for (const Memory memory : {Memory::user, Memory::arena}) {
     for (const int ranks : {1, 2, 3, 4, 8}) result.push_back({{LOCKSTEP_TEST_BACKEND, ranks}, memory});
     result.push_back({{"single", 1}, memory});
+    result.push_back({{LOCKSTEP_TEST_BACKEND, 5, {}, 2}, memory});
   }
   return result;
 }
@@ -48,7 +53,11 @@ class Collectives : public ::testing::TestWithParam<std::tuple<Place, Memory>> {
   void on_every_rank(const std::function<void(ProcessGroup&, Memory)>& check) {
     const Place place = std::get<0>(GetParam());
     const Memory memory = std::get<1>(GetParam());
-    run_ranks(place.ranks, [&](const std::shared_ptr<ProcessGroup>& group) { check(*group, memory); },
+    run_ranks(place.ranks,
+              [&](const std::shared_ptr<ProcessGroup>& group) {
+                if (place.colors == 0) return check(*group, memory);
+                check(*group->split(group->rank() % place.colors), memory);
+              },
               {.backend = place.backend, .hosts = place.hosts});
   }
 };
@@ -58,6 +67,7 @@ std::string name_of_case(const ::testing::TestParamInfo<Collectives::ParamType>&
   const Memory memory = std::get<1>(info.param);
   return std::string(place.backend) + "_" + std::to_string(place.ranks) +
          (place.hosts.empty() ? "" : "_on_" + std::to_string(place.hosts.size()) + "_hosts") +
+         (place.colors == 0 ? "" : "_in_" + std::to_string(place.colors)) +
          (memory == Memory::arena    ? "_arena"
           : memory == Memory::device ? "_device"
                                      : "_user");

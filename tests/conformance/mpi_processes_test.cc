@@ -60,6 +60,14 @@ TEST(Mpi, IsStartedOnceAndServesOneGroupAfterTheOther) {
   EXPECT_EQ(count_of(result.out, "3 groups done"), 3) << result.out;
 }
 
+TEST(Mpi, GroupsWithinItShareMemoryOnOneHost) {
+  LOCKSTEP_NEEDS_MPIRUN();
+  const Result result = run_process(job(4, {CONFORMANCE_RANK, "split", "halves"}));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(count_of(result.out, "backend mpi"), 4) << result.out;
+  EXPECT_EQ(count_of(result.out, "subgroup over shm"), 4) << result.out;
+}
+
 // MPI would start, and each rank would be alone in its world.
 TEST(Mpi, IsRefusedUnderAnyOtherLauncher) {
   RankProcesses ranks(2, {.command = {CONFORMANCE_RANK, "suite"}, .environment = {{"CONFORMANCE_BACKEND", "mpi"}}});

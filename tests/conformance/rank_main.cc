@@ -7,6 +7,8 @@
 //                  the group), "exit7", "quick7" (the same through exit(7) and quick_exit(7)), "stop" (SIGSTOP), "hang"
 //                  (for ever), "throw", "abort" (of the group; then every rank ends well)
 //   again          as loop abort, and then asks for another group: "refused: ..."
+//   split HOW      all-reduces in a group within the job's, "all" of its ranks or its even and its odd ones ("halves"):
+//                  "subgroup over BACKEND"
 //   global         returns from main with a group that only a static object holds
 //   groups         three groups, one after the other
 //   leave HOW      rank 0 lets its group go and says "left"; the others wait for a signal. HOW is "idle", or "busy":
@@ -51,6 +53,17 @@ void groups(const InitOptions& options) {
     if (sum != static_cast<float>(ranks * (ranks - 1) / 2 + ranks * round)) throw Error("a wrong sum in a later group");
   }
   std::printf("3 groups done\n");
+}
+
+void split(ProcessGroup& group, const std::string& how) {
+  const auto half = group.split(how == "all" ? 0 : group.rank() % 2);
+  std::vector<float> ranks(10000, static_cast<float>(group.rank()));
+  half->all_reduce(BufferView(std::span(ranks))).wait();
+  float wanted = 0;
+  for (const auto& member : half->roster()) wanted += static_cast<float>(member.rank);
+  if (ranks.back() != wanted) throw Error("a wrong sum in a subgroup");
+  group.barrier().wait();
+  std::printf("subgroup over %s\n", std::string(half->backend()).c_str());
 }
 
 void loop(ProcessGroup& group, const std::string& how) {
@@ -107,6 +120,10 @@ int run(const std::string& what, const std::string& how) {
     global = std::move(group);
     global->barrier().wait();
     std::printf("returning\n");
+    return 0;
+  }
+  if (what == "split") {
+    split(*group, how);
     return 0;
   }
   if (what == "leave") {

@@ -89,6 +89,17 @@ TEST_P(Attribution, ARankThatThrowsOutsideOfTheLibraryIsNamed) {
   EXPECT_TRUE(last_line(result).starts_with("lockstep run: rank 1 failed first: it exited with code 1")) << result.err;
 }
 
+// Rank 0 is in a group with rank 1 alone, and hears of it there: as an error that ends it, caught or not.
+TEST_P(Attribution, ARankThatThrowsIsNamedThoughAnotherHeardOfItInASmallerGroup) {
+  for (const Words& first : {Words{}, Words{"catch@0"}}) {
+    const Words actions = {"init", "split", "half:sum", "fail:no such file@1", "half:loop@0", "loop"};
+    const auto result = Process({.command = run_command({"-n", "4"}, RANK_PROGRAM, joined(first, actions))}).wait();
+    EXPECT_EQ(result.exit_code, 1) << result.err;
+    EXPECT_TRUE(last_line(result).starts_with("lockstep run: rank 1 failed first: it exited with code 1"))
+        << result.err;
+  }
+}
+
 // A disk that is full when rank 0 saves. The others hear of it, and may end first.
 TEST_P(Attribution, ARankThatFailsForAllIsNamed) {
   for (const bool catches : {true, false}) {

@@ -101,6 +101,40 @@ TEST(Groups, MayBeMadeWhileAnotherLivesUnderMpirun) {
   }
 }
 
+std::ptrdiff_t count_of(const std::string& output, std::string_view ending) {
+  const auto lines = lines_of(output);
+  return std::count_if(lines.begin(), lines.end(), [&](const std::string& line) { return line.ends_with(ending); });
+}
+
+// Groups within the job's, with the job's group in between, and after it: 1 + 2 and 3 + 4.
+TEST(Subgroups, WorkBesideTheJobsGroupAndAfterIt) {
+  const auto result = testing::run(
+      run_command({"-n", "4"}, RANK_PROGRAM, {"init", "split", "half:sum", "sum", "half:sum", "leave", "half:sum"}));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(count_of(result.out, "half sum 3 of 2"), 6) << result.out;
+  EXPECT_EQ(count_of(result.out, "half sum 7 of 2"), 6) << result.out;
+  EXPECT_EQ(count_of(result.out, " sum 10 of 4"), 4) << result.out;
+  EXPECT_EQ(result.err.find("warning"), std::string::npos) << result.err;
+}
+
+// Rank 1 is in the job's group and in one half of it. The other half goes on, as far as its ranks live.
+TEST(Subgroups, ADeathEndsEveryGroupThatHasTheRankAndNoOther) {
+  RankProcesses ranks(4, {.command = {RANK_PROGRAM, "init", "split", "half:sum", "kill@1", "lost:half@0", "lost:job",
+                                      "half:sum@2", "half:sum@3"}});
+  const std::string dead = "pid " + std::to_string(ranks[1].pid());
+  const auto results = ranks.wait();
+  EXPECT_EQ(results[1].signal, SIGKILL);
+  for (const std::size_t rank : {0u, 2u, 3u}) {
+    const std::string& out = results[rank].out;
+    const std::string& err = results[rank].err;
+    EXPECT_EQ(results[rank].exit_code, 0) << out << err;
+    EXPECT_TRUE(contains(out, "job: rank 1 (host ") && contains(out, dead)) << out << err;
+    EXPECT_EQ(count_of(out, rank == 0 ? "half sum 3 of 2" : "half sum 7 of 2"), rank == 0 ? 1 : 2) << out << err;
+  }
+  EXPECT_TRUE(contains(results[0].out, "half: group 'split 1, color 0' (ranks 0 and 1): rank 1 (host "))
+      << results[0].out;
+}
+
 // Nobody catches it, so rank 0 ends with the store in it: the others must have read what they say by then.
 TEST(Groups, RanksWithDifferentModelsAllSaySo) {
   for (int round = 0; round < 5; ++round) {

@@ -31,9 +31,13 @@ class TrainingJob : public ::testing::Test {
   static Words job(int ranks, const Words& program, const Words& flags = {}) {
     return joined(joined(joined({LOCKSTEP_PROGRAM, "run", "-n", std::to_string(ranks)}, flags), {"--"}), program);
   }
+  // Runs it to its end: a busy machine takes its time for `steps` steps.
+  static Result run_to_end(const Words& command, int steps = kSteps) {
+    return testing::run_process({.command = command}, Deadline::after(testing::kPatience * (1 + steps / 1000)));
+  }
   // What it ends with undisturbed.
   std::string undisturbed(int ranks, const std::string& backend = "", int steps = kSteps) {
-    const Result result = testing::run(job(ranks, program("undisturbed", backend, steps)));
+    const Result result = run_to_end(job(ranks, program("undisturbed", backend, steps)), steps);
     EXPECT_EQ(result.exit_code, 0) << result.err;
     return bytes_of("undisturbed");
   }

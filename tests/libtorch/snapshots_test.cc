@@ -157,14 +157,15 @@ TEST(Snapshots, OtherModulesAreKept) {
   const auto run_once = [&](float average, std::int64_t critic_steps) {
     std::vector<float> seen;
     run_torch_ranks(2, [&](const Group& group) {
-      Net net, averaged;
+      Net net;
+      const auto averaged = std::make_shared<Net>();
       nn::Linear critic(3, 1);
       initialize(net, 1);
       libtorch::DistributedDataParallel ddp(net, group, {});
       libtorch::DistributedDataParallel second(*critic, group, {});
       optim::Adam of_critic(second.parameters(), optim::AdamOptions(0.1));
       const at::NoGradGuard no_grad;
-      for (const at::Tensor& tensor : averaged.parameters()) tensor.fill_(average);
+      for (const at::Tensor& tensor : averaged->parameters()) tensor.fill_(average);
       libtorch::Snapshots snapshots(folder / "run", ddp);
       snapshots.add("critic", second);
       snapshots.add("averaged", averaged);
@@ -174,7 +175,7 @@ TEST(Snapshots, OtherModulesAreKept) {
       const auto restored = snapshots.restore();
       if (!restored) snapshots.save();
       if (group->rank() == 0) {
-        seen = {critic->weight[0][0].item<float>(), averaged.parameters()[0].flatten()[0].item<float>(),
+        seen = {critic->weight[0][0].item<float>(), averaged->parameters()[0].flatten()[0].item<float>(),
                 static_cast<float>(second.steps())};
       }
     });

@@ -45,6 +45,38 @@ TEST(StateFile, GivesEveryRankWhatRankZeroSaved) {
   std::filesystem::remove_all(folder);
 }
 
+TEST(StateFile, TakesAModuleAsDistributedDataParallelDoes) {
+  const auto folder = scratch();
+  const auto path = folder / "linear.safetensors";
+  // As itself, by a holder, by a pointer to its type and to the base.
+  ::torch::nn::Linear holder(3, 2), read(3, 2);
+  const std::shared_ptr<::torch::nn::LinearImpl> pointer = holder.ptr();
+  const std::shared_ptr<::torch::nn::Module> base = pointer;
+  const auto expect_read = [&] {
+    EXPECT_TRUE(at::equal(read->weight, holder->weight));
+    std::filesystem::remove(path);
+    read->reset_parameters();
+  };
+  libtorch::save_state(path, holder, {{"epoch", "3"}});
+  libtorch::load_state(path, read);
+  expect_read();
+  libtorch::save_state(path, pointer);
+  libtorch::load_state(path, read.ptr(), {.allow_missing = true});
+  expect_read();
+  libtorch::save_state(path, base);
+  libtorch::load_state(path, std::shared_ptr<::torch::nn::Module>(read.ptr()));
+  expect_read();
+  run_torch_ranks(1, [&](const Group& group) {
+    libtorch::save_state(path, pointer, group, {{"epoch", "3"}});
+    libtorch::load_state(path, read, group);
+  });
+  expect_read();
+  ::torch::nn::Linear empty{nullptr};
+  expect_text(outcome_of([&] { libtorch::save_state(path, empty); }), {"InvalidArgument", "holder is empty"});
+  expect_text(outcome_of([&] { libtorch::save_state(path, std::shared_ptr<Net>()); }), {"InvalidArgument", "is null"});
+  std::filesystem::remove_all(folder);
+}
+
 TEST(StateFile, OfAPartOfAnotherModelIsReadWhereThatIsAllowed) {
   const auto folder = scratch();
   ::torch::nn::Linear saved(3, 2);

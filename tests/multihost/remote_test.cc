@@ -20,6 +20,7 @@ namespace lockstep::testing {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -152,6 +153,57 @@ TEST_F(RemoteHosts, AHostThatIsNotReachedIsNamedAndEndsTheOthers) {
   EXPECT_THAT(result.err, AllOf(HasSubstr("[nowhere] no route to nowhere\n"),
                                 HasSubstr("host nowhere (node rank 1): its launcher did not start: "),
                                 HasSubstr("exited with code 255")));
+}
+
+// `lockstep doctor` on hosts of `names`.
+class ExaminedHosts : public RemoteHosts {
+ protected:
+  Result examine(const Words& names, const Words& flags = {}, const Variables& extra = {}) const {
+    std::string hosts;
+    for (const auto& name : names) hosts += (hosts.empty() ? "" : ",") + name;
+    Words command = {LOCKSTEP_PROGRAM, "doctor", "-H", hosts, "--rsh", shell()};
+    command.insert(command.end(), flags.begin(), flags.end());
+    return Process({.command = command, .environment = extra, .folder = folder_.string()}).wait();
+  }
+  static Words all() { return {NetworkHosts::address(0), NetworkHosts::address(1), NetworkHosts::address(2)}; }
+};
+
+TEST_F(ExaminedHosts, ThatReachEachOtherAreFitForAJob) {
+  const Result result = examine(all(), {"--program", "true"}, {{"LOCKSTEP_PORT_RANGE", "29500-29502"}});
+  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+  EXPECT_THAT(result.out,
+              AllOf(ContainsRegex("10.77.0.11 +host1, 10.77.0.11 .by the way to 10.77.0.10."),
+                    ContainsRegex("10.77.0.12 to the others +2 of 2 tried, the slowest [0-9.]+ ms"),
+                    ContainsRegex(" at 10.77.0.1[012]:2950[012]"), HasSubstr("a job could start on these hosts\n")));
+}
+
+TEST_F(ExaminedHosts, OneWhoseCableIsOutIsNamedInEachPair) {
+  hosts_->cut(1);
+  const Result result = examine(all());
+  EXPECT_EQ(result.exit_code, 1);
+  for (const std::string pair : {"10.77.0.10 to 10.77.0.11", "10.77.0.11 to 10.77.0.10", "10.77.0.12 to 10.77.0.11"}) {
+    EXPECT_THAT(result.out, ContainsRegex(pair + " +PROBLEM: 10.77.0.1[01]:"));
+  }
+  EXPECT_THAT(result.out, AllOf(HasSubstr("let the hosts reach each other there: a firewall"),
+                                Not(ContainsRegex("10.77.0.10 to 10.77.0.12 +PROBLEM")),
+                                HasSubstr("4 problems: a job on these hosts could not start, or not as asked")));
+}
+
+TEST_F(ExaminedHosts, WhoseInterfaceLeadsNowhereReachNobody) {
+  const Result result = examine({NetworkHosts::address(0), NetworkHosts::address(1)}, {"-x", "NCCL_SOCKET_IFNAME=lo"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.out,
+              AllOf(HasSubstr("host1, 127.0.0.1 (lo: NCCL_SOCKET_IFNAME=lo wants it)"),
+                    ContainsRegex("10.77.0.10 to 10.77.0.11 +PROBLEM: 127.0.0.1:"), HasSubstr("2 problems")));
+}
+
+TEST_F(ExaminedHosts, WithoutARemoteShellOrTheProgramAreNamed) {
+  const Result result = examine({NetworkHosts::address(0), "nowhere"}, {"--program", "./no-such-program"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, HasSubstr("[nowhere] no route to nowhere\n"));
+  EXPECT_THAT(result.out, AllOf(HasSubstr("PROBLEM: program './no-such-program'"),
+                                ContainsRegex("nowhere +PROBLEM: .* agent. exited with code 255"),
+                                HasSubstr("let the remote shell in without a password")));
 }
 
 TEST_F(RemoteHosts, AProgramThatTheyLackIsNamed) {

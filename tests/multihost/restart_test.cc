@@ -8,6 +8,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "launcher/command_line.h"
 #include "runtime/base/exit_code.h"
 #include "tests/multihost/launched_hosts.h"
 #include "tests/support/leftovers.h"
@@ -277,6 +278,28 @@ TEST_F(RestartedHosts, OneThatIsNotHealthyAnyMoreLeavesTheJobToTheOthers) {
   EXPECT_THAT(launchers[0].err(), HasSubstr("host host2: --health-check `"));
   ASSERT_TRUE(await_steps(launchers[0]));
   expect_stop(launchers[0], {&launchers[1]});
+}
+
+TEST_F(RestartedHosts, OneOnWhichRanksOnlyFailIsLeftOut) {
+  nnodes_ = "1:2";
+  lets_store_give_ranks_ = true;
+  auto first = training_on(0, {"--rdzv-wait", "0", "--max-restarts", "9"});
+  ASSERT_TRUE(first.await_output("at 50\n"));
+  const auto start_bad = [&] {
+    return launch(1, 2, {"sh", "-c", "exit 9"}, {"--max-restarts", "9"}, {{"LOCKSTEP_LIVENESS", "on"}});
+  };
+  auto bad = start_bad();
+  ASSERT_TRUE(first.await_output(
+      "host host1 is left out: its ranks failed first in 3 starts in a row without a new step; restart 3 of 9"));
+  const Result left_out = bad.wait();
+  EXPECT_EQ(left_out.exit_code, launcher::kExitNoProgress) << left_out.err;
+  EXPECT_THAT(left_out.err, HasSubstr("host host1 is left out of this job: its ranks failed first in 3 starts"));
+  ASSERT_TRUE(await_steps(first));
+  auto again = start_bad();
+  EXPECT_EQ(again.wait().exit_code, launcher::kExitNoProgress);
+  ASSERT_TRUE(await_steps(first));
+  EXPECT_THAT(first.err(), Not(HasSubstr("restart 4")));
+  expect_stop(first, {});
 }
 
 TEST_F(RestartedHosts, ThatAreTooFewWithoutTheLostEndTheJobInTime) {

@@ -115,6 +115,26 @@ TEST(CharGpt, ReplicasHaveTheSameBitsAfterEveryOfTwoHundredSteps) {
   EXPECT_EQ(std::set<std::uint64_t>(hashes[0].begin(), hashes[0].end()).size(), 200u) << "weights change in every step";
 }
 
+// Dropout, AdamW, clipping and a short last batch, in virtual shards.
+TEST(CharGpt, InVirtualShardsHasTheSameBitsAfterThirtyStepsAtAnyNumberOfRanks) {
+  const Job job;
+  const auto run = [&](int ranks) {
+    std::vector<std::uint64_t> hashes;
+    run_ranks(ranks, [&](const std::shared_ptr<ProcessGroup>& group) {
+      Gpt model = job.model();
+      const TrainOptions options{.steps = 30, .batch = 20, .seed = 5, .warmup = 5, .virtual_shards = 8};
+      DistributedDataParallel ddp(model, group, ddp_options(options));
+      train(ddp, job.windows, options, [&](std::int64_t, DistributedDataParallel&) {
+        if (group->rank() == 0) hashes.push_back(hash_of(model));
+      });
+    });
+    return hashes;
+  };
+  const std::vector<std::uint64_t> alone = run(1);
+  ASSERT_EQ(alone.size(), 30u);
+  for (const int ranks : {2, 3, 5, 8}) EXPECT_EQ(run(ranks), alone) << ranks << " ranks";
+}
+
 // By order, not by time: bucket 0's all-reduce is started before the last gradient is ready, in every step.
 TEST(CharGpt, CommunicationBeginsBeforeBackwardEndsInEveryStepOnEveryRank) {
   const Job job;

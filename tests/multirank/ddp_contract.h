@@ -53,6 +53,7 @@ constexpr bool kHasTheOptions = requires(Options o, DdpOptions ours) {
   requires std::is_same_v<decltype(o.overlap), decltype(ours.overlap)>;
   requires std::is_same_v<decltype(o.compare_every), decltype(ours.compare_every)>;
   requires std::is_same_v<decltype(o.comm_hook), decltype(ours.comm_hook)>;
+  requires std::is_same_v<decltype(o.reproducible), decltype(ours.reproducible)>;
 };
 
 struct RowsOf {

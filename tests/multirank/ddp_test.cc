@@ -33,33 +33,38 @@ nn::Sequential make_model(std::uint64_t seed) {
   return model;
 }
 
-// Trains two epochs of 100 samples in global batches of 30 and returns rank 0's weights.
+// Trains two epochs of 100 samples in global batches of 30 and returns this rank's weights.
+Values train_on(const std::shared_ptr<ProcessGroup>& group, std::uint64_t seed, int micro_batches = 1) {
+  // Ranks begin with other weights: rank 0's must reach them.
+  nn::Sequential model = make_model(seed + static_cast<std::uint64_t>(group->rank()));
+  DistributedDataParallel ddp(model, group);
+  optim::SGD optimizer(ddp.parameters(), {.lr = 0.1, .momentum = 0.9});
+  data::DataLoader loader(random_dataset(100), data::BatchShardSampler(100, group->rank(), group->size()),
+                          {.batch_size = 30, .workers = 1});
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    loader.set_epoch(epoch);
+    for (const auto& [x, y, ids] : loader) {
+      for (int part = 0; part < micro_batches; ++part) {
+        const data::RowRange range = data::chunk(x.size(0), part, micro_batches);
+        const Tensor part_x = x.view_rows(range.begin, range.begin + range.count);
+        const Tensor part_y = y.view_rows(range.begin, range.begin + range.count);
+        const auto local = ddp.no_sync(part + 1 < micro_batches);
+        ddp.backward(mse_loss(ddp(part_x), part_y));
+      }
+      EXPECT_EQ(ddp.last_weight(), ddp.steps() % 4 == 0 ? 10 : 30);
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+  }
+  EXPECT_EQ(ddp.steps(), 8);
+  return weights_of(model);
+}
+
 Values train(int ranks, int micro_batches = 1) {
   Values result;
   run_ranks(ranks, [&](const std::shared_ptr<ProcessGroup>& group) {
-    // Ranks begin with other weights: rank 0's must reach them.
-    nn::Sequential model = make_model(7 + static_cast<std::uint64_t>(group->rank()));
-    DistributedDataParallel ddp(model, group);
-    optim::SGD optimizer(ddp.parameters(), {.lr = 0.1, .momentum = 0.9});
-    data::DataLoader loader(random_dataset(100), data::BatchShardSampler(100, group->rank(), group->size()),
-                            {.batch_size = 30, .workers = 1});
-    for (int epoch = 0; epoch < 2; ++epoch) {
-      loader.set_epoch(epoch);
-      for (const auto& [x, y, ids] : loader) {
-        for (int part = 0; part < micro_batches; ++part) {
-          const data::RowRange range = data::chunk(x.size(0), part, micro_batches);
-          const Tensor part_x = x.view_rows(range.begin, range.begin + range.count);
-          const Tensor part_y = y.view_rows(range.begin, range.begin + range.count);
-          const auto local = ddp.no_sync(part + 1 < micro_batches);
-          ddp.backward(mse_loss(ddp(part_x), part_y));
-        }
-        EXPECT_EQ(ddp.last_weight(), ddp.steps() % 4 == 0 ? 10 : 30);
-        optimizer.step();
-        optimizer.zero_grad();
-      }
-    }
-    EXPECT_EQ(ddp.steps(), 8);
-    if (group->rank() == 0) result = weights_of(model);
+    const Values own = train_on(group, 7, micro_batches);
+    if (group->rank() == 0) result = own;
   });
   return result;
 }
@@ -68,6 +73,21 @@ Values train(int ranks, int micro_batches = 1) {
 TEST(Ddp, WeightsAfterTrainingAreThoseOfOneRankWithUnevenAndEmptyShards) {
   const Values wanted = train(1);
   for (const int ranks : {2, 3, 4, 8}) expect_close(train(ranks), wanted, std::to_string(ranks) + " ranks");
+}
+
+// Two models side by side, each on a pair of ranks; every pair has the bits of a job of two.
+TEST(Ddp, TrainsOverAGroupWithinTheJobs) {
+  const Values of_two = train(2);
+  std::vector<Values> of_pairs(4);
+  run_ranks(4, [&](const std::shared_ptr<ProcessGroup>& group) {
+    const int pair = group->rank() % 2;
+    of_pairs[static_cast<std::size_t>(group->rank())] = train_on(group->split(pair), pair == 0 ? 7 : 100);
+    group->barrier().wait();
+  });
+  EXPECT_EQ(of_pairs[0], of_two);
+  EXPECT_EQ(of_pairs[2], of_two);
+  EXPECT_EQ(of_pairs[1], of_pairs[3]);
+  EXPECT_NE(of_pairs[1], of_two) << "another model";
 }
 
 TEST(Ddp, MicroBatchesOfUnevenSizeChangeNothing) {

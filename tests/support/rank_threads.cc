@@ -15,6 +15,7 @@
 #include "lockstep/base/mutex.h"
 #include "runtime/base/host.h"
 #include "runtime/comm/backend.h"
+#include "runtime/comm/init/watched_group.h"
 #include "runtime/store/hash_store.h"
 
 namespace lockstep::testing {
@@ -57,6 +58,7 @@ GroupContext context_for(int rank, int ranks, const std::shared_ptr<store::Store
   }
   context.store = store;
   context.timeout = options.timeout;
+  context.make_group = group_maker(backend, nullptr);
   if (backend.device == DeviceKind::cuda) context.device = {DeviceKind::cuda, rank};
   return context;
 }

@@ -10,13 +10,6 @@ std::string DeviceChoice::describe() const {
                            : fmt::format("interface {} (GLOO_SOCKET_IFNAME)", interface);
 }
 
-::gloo::transport::tcp::attr DeviceChoice::attributes() const {
-  ::gloo::transport::tcp::attr attributes;
-  attributes.iface = interface;
-  attributes.hostname = address;
-  return attributes;
-}
-
 DeviceChoice choose_device(const Environment& environment, const std::string& local_address) {
   if (const auto names = environment.get("GLOO_SOCKET_IFNAME"))
     return {.interface = names->substr(0, names->find(','))};

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which of this host's addresses Gloo listens on and connects from.
+// Which of this host's addresses the ranks connect at.
 #pragma once
-
-#include <gloo/transport/tcp/attr.h>
 
 #include <string>
 
@@ -16,7 +14,6 @@ struct DeviceChoice {
 
   // "interface eth0 (GLOO_SOCKET_IFNAME)", "address 10.0.0.7".
   std::string describe() const;
-  ::gloo::transport::tcp::attr attributes() const;
 };
 
 // GLOO_SOCKET_IFNAME names an interface (of a list, the first), as for PyTorch; else it is the address from which this

@@ -1,70 +1,78 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/comm/gloo/mesh.h"
 
-#include <fmt/format.h>
-#include <gloo/transport/address.h>
-#include <gloo/transport/context.h>
-#include <gloo/transport/pair.h>
+#include <gloo/transport/tcp/context.h>
+#include <gloo/transport/tcp/device.h>
+#include <gloo/transport/tcp/pair.h>
+#include <sys/epoll.h>
+#include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
-#include <string>
-#include <vector>
+#include <memory>
+#include <mutex>
+#include <utility>
 
-#include "lockstep/base/error.h"
 #include "runtime/comm/wire/wire.h"
-#include "runtime/rendezvous/consensus.h"
 
 namespace lockstep::gloo_backend {
 namespace {
 
-using std::chrono::milliseconds;
+namespace tcp = ::gloo::transport::tcp;
 
-constexpr int kTimesThatGlooWaits = 5;
+// A pair that is given its connection, and makes none.
+class ConnectedPair final : public tcp::Pair {
+ public:
+  using Pair::Pair;
 
-// Where `of` awaits `rank`. `addresses`: at which it awaits the others, one after the other in rank order, its own left
-// out.
-std::vector<char> address_for(int rank, int of, int size, const std::string& addresses) {
-  const std::size_t each = addresses.size() / static_cast<std::size_t>(size - 1);
-  if (each == 0 || addresses.size() % static_cast<std::size_t>(size - 1) != 0) {
-    throw Mismatch(
-        fmt::format("Gloo: rank {} told {} bytes of addresses for {} ranks; run one version of lockstep and "
-                    "of Gloo on every host",
-                    of, addresses.size(), size - 1));
+  // As Pair::handleConnected(). A pair of Gloo's that has listened since it was made stops doing so.
+  void take(UniqueFd socket) {
+    const std::lock_guard<std::mutex> lock(m_);
+    if (state_ == CONNECTED || state_ == CLOSED) {
+      throw wire::Broken("a process of this host connected to Gloo's own port");
+    }
+    if (fd_ >= 0) {
+      device_->unregisterDescriptor(fd_, this);
+      ::close(fd_);
+    }
+    fd_ = socket.release();
+    self_ = tcp::Address::fromSockName(fd_);
+    peer_ = tcp::Address::fromPeerName(fd_);
+    device_->registerDescriptor(fd_, EPOLLIN, this);
+    changeState(CONNECTED);
   }
-  const auto begin = addresses.begin() + static_cast<std::ptrdiff_t>(each) * (rank < of ? rank : rank - 1);
-  return {begin, begin + static_cast<std::ptrdiff_t>(each)};
+};
+
+class ConnectedContext final : public tcp::Context {
+ public:
+  using Context::Context;
+
+  void add(int peer, UniqueFd socket) {
+    auto pair = std::make_unique<ConnectedPair>(this, device_.get(), peer, kForever);
+    pair->setLocalRank(0);  // for its own log, which does not start it
+    pair->take(std::move(socket));
+    pairs_[static_cast<std::size_t>(peer)] = std::move(pair);
+  }
+};
+
+std::shared_ptr<tcp::Device> make_device() {
+  tcp::attr attributes;
+  attributes.hostname = "127.0.0.1";
+  return std::static_pointer_cast<tcp::Device>(tcp::CreateDevice(attributes));
 }
 
 }  // namespace
 
-void Mesh::connect(std::shared_ptr<::gloo::transport::Device> device, store::Store& store,
-                   const rendezvous::Roster& roster, const Deadline& deadline) {
-  const auto transport = device->createContext(rank, size);
-  const auto limit = std::chrono::ceil<milliseconds>(deadline.remaining()) / kTimesThatGlooWaits;
-  transport->setTimeout(std::max(limit, milliseconds(1)));
-  std::string own;
+void Mesh::connect(store::Store& store, const rendezvous::Roster& roster, wire::ConnectOptions options,
+                   const Deadline& deadline) {
+  const auto device = make_device();
+  const auto transport = std::make_shared<ConnectedContext>(device, rank, size);
+  transport->setTimeout(kForever);
+  options.check = [this] { stop_if_interrupted(); };
+  auto connections = wire::connect_all(store, roster, rank, options, deadline);
   for (int peer = 0; peer < size; ++peer) {
-    if (peer == rank) continue;
-    auto& pair = transport->createPair(peer);
-    pair->setLocalRank(0);  // for its own log, which does not start it
-    const auto address = pair->address().bytes();
-    own.append(address.begin(), address.end());
+    if (peer != rank) transport->add(peer, std::move(connections[static_cast<std::size_t>(peer)]));
   }
-  {
-    MutexLock lock(interrupt_mutex_);
-    connecting_ = transport;
-  }
-  rendezvous::Consensus consensus(
-      store, roster, rank, {.name = "gloo", .what = "Gloo: the ranks connect", .remedy = "see whether they still run"});
-  const auto addresses = consensus.gather(own, deadline);
-  for (int peer = 0; peer < size; ++peer) {
-    if (peer == rank) continue;
-    stop_if_interrupted();
-    transport->getPair(peer)->connect(address_for(rank, peer, size, addresses[static_cast<std::size_t>(peer)]));
-  }
-  stop_if_interrupted();
-  device_ = std::move(device);
+  device_ = device;
   transportContext_ = transport;
 }
 
@@ -76,11 +84,6 @@ void Mesh::stop_if_interrupted() {
 void Mesh::interrupt() {
   MutexLock lock(interrupt_mutex_);
   interrupted_ = true;
-  if (connecting_ == nullptr) return;
-  // A pair that is closed waits for nobody.
-  for (int peer = 0; peer < size; ++peer) {
-    if (peer != rank) connecting_->getPair(peer)->close();
-  }
 }
 
 }  // namespace lockstep::gloo_backend

@@ -1,28 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-// Connections of every rank with every other over Gloo's transport.
+// Connections of every rank with every other, as Gloo's transport uses them.
 //
-// As gloo::rendezvous::Context makes them, but for what that lacks: it can be interrupted, who does not come is named,
-// and its limit is the one it is given (Gloo gives a connection five times the timeout of its context to come about).
+// Gloo would take whoever connects first, and believes what it is sent: a stranger's packet can end the process. So it
+// gets sockets that are connected and proved (comm/wire/proven_connections.h). Its pairs and context let a derived
+// class put one in, in the way they do it themselves. What Gloo's device listens at of its own accord is a port of the
+// loopback interface, which nobody is told and which closes when its pair has a connection.
 #pragma once
 
 #include <gloo/context.h>
-#include <gloo/transport/device.h>
 
-#include <memory>
+#include <chrono>
 
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/rendezvous/roster.h"
 #include "lockstep/store/store.h"
+#include "runtime/comm/wire/proven_connections.h"
 
 namespace lockstep::gloo_backend {
+
+// Of Gloo's own waits: it closes every connection when one times out, so none of ours does. They are interrupted.
+inline constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 365);
 
 class Mesh final : public ::gloo::Context {
  public:
   Mesh(int own_rank, int ranks) : Context(own_rank, ranks) {}
 
-  // Collective; once. Throws lockstep::Timeout, what the store throws, and what Gloo throws: std::exceptions.
-  void connect(std::shared_ptr<::gloo::transport::Device> device, store::Store& store, const rendezvous::Roster& roster,
+  // Collective; once. Throws what wire::connect_all() throws, and what Gloo throws: std::exceptions.
+  void connect(store::Store& store, const rendezvous::Roster& roster, wire::ConnectOptions options,
                const Deadline& deadline);
   // Ends connect(). Any thread.
   void interrupt();
@@ -32,7 +37,6 @@ class Mesh final : public ::gloo::Context {
 
   Mutex interrupt_mutex_;
   bool interrupted_ GUARDED_BY(interrupt_mutex_) = false;
-  std::shared_ptr<::gloo::transport::Context> connecting_ GUARDED_BY(interrupt_mutex_);
 };
 
 }  // namespace lockstep::gloo_backend

@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 #include <gloo/common/error.h>
-#include <gloo/transport/tcp/device.h>
 
 #include <algorithm>
 #include <exception>
@@ -17,8 +16,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Gloo closes every connection when a wait of its own times out, so none of ours does: they are interrupted.
-constexpr milliseconds kForever = std::chrono::hours(24 * 365);
 // All ranks are there when they begin to connect. One that dies just then must not cost the whole timeout of the job.
 constexpr std::chrono::seconds kConnectTimeout{30};
 constexpr std::size_t kOutboxFrames = 64;
@@ -60,11 +57,19 @@ void WireGloo::open(wire::Listener& listener, const Deadline& deadline) {
     opening_ = mesh_;
   }
   try {
-    mesh_->connect(::gloo::transport::tcp::CreateDevice(choice_.attributes()), *context_.store, context_.roster,
+    mesh_->connect(*context_.store, context_.roster,
+                   {.name = "Gloo",
+                    .interface = choice_.interface,
+                    .address = choice_.address,
+                    .remedy = "name another interface in GLOO_SOCKET_IFNAME",
+                    .secret = context_.secret},
                    patience);
-  } catch (const Error&) {
+  } catch (const wire::Broken&) {
     throw;
   } catch (const std::exception& error) {
+    // What the system says of an address needs more words; what is said of ranks and strangers has them.
+    const bool is_of_the_system = dynamic_cast<const SystemError*>(&error) != nullptr;
+    if (dynamic_cast<const Error*>(&error) != nullptr && !is_of_the_system) throw;
     const std::string text = fmt::format(
         "Gloo: {} can't connect to every rank from {}, {}: {}; see that the hosts reach each other there, or name "
         "another interface in GLOO_SOCKET_IFNAME",

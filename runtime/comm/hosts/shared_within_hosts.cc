@@ -109,7 +109,8 @@ std::unique_ptr<wire::HostMemory> shared_within_hosts(const GroupContext& contex
   };
   const std::string why_not = consensus.decide(problem, first_problem, deadline);
   if (why_not.empty()) {
-    if (context.identity.rank == 0) log_info("{}: shared memory within", describe(hosts));
+    const bool is_of_job = context.roster.front().group.empty();
+    if (context.identity.rank == 0 && is_of_job) log_info("{}: shared memory within", describe(hosts));
     return std::make_unique<SharedWithinHost>(std::move(of_host), std::move(*setup));
   }
   if (context.identity.rank == 0) {

@@ -3,8 +3,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
+#include "runtime/comm/roster_cause.h"
 #include "runtime/comm/stop_latch.h"
 
 namespace lockstep {
@@ -45,11 +48,15 @@ Consequence of_the_store(const MemberEvent& event, StoreHost store_host, int ran
   return {Consequence::Kind::fail, cause};
 }
 
-membership::MemberPosition position_of(const ProcessGroup& group) {
-  return {.sequence = group.last_sequence(),
-          .collective = std::string(group.last_collective()),
-          .step = group.step(),
-          .steps_done = group.stop_latch()->steps_done()};
+// How far `group` has brought the rank: of several groups the training may be another's than the job's.
+void add_steps(membership::MemberPosition& position, const ProcessGroup& group) {
+  position.step = std::max(position.step, group.step());
+  position.steps_done = std::max(position.steps_done, group.stop_latch()->steps_done());
+}
+
+// The end of a rank, not of what it did in one group.
+bool is_end_of_rank(const Cause& cause) {
+  return cause.rank >= 0 && (cause.kind == Cause::Kind::lost || cause.kind == Cause::Kind::silent);
 }
 
 }  // namespace
@@ -78,70 +85,101 @@ void GroupWatch::file(const Cause& cause) {
   std::call_once(filed_, [&] { report(cause); });
 }
 
+void GroupWatch::file_of_subgroup(const Cause& cause) {
+  if (!cause.ends_group || is_end_of_rank(cause)) return file(cause);
+  MutexLock lock(mutex_);
+  const ProcessGroup* const job = job_group();
+  kept_ = {cause, job == nullptr ? 0 : job->last_sequence()};
+}
+
+void GroupWatch::file_kept() {
+  Cause cause;
+  {
+    MutexLock lock(mutex_);
+    const ProcessGroup* const job = job_group();
+    if (!kept_ || job == nullptr || job->last_sequence() != kept_->sequence) return;
+    cause = kept_->cause;
+  }
+  file(cause);
+}
+
 void GroupWatch::report(Cause cause) {
   std::shared_ptr<membership::MemberLink> link;
   {
     MutexLock lock(mutex_);
     link = link_.lock();
-    if (group_ != nullptr && cause.step < 0) cause.step = group_->step();
-    if (group_ != nullptr && cause.bucket < 0) cause.bucket = group_->bucket();
+    for (const Attached& attached : groups_) {
+      if (cause.step < 0) cause.step = attached.group->step();
+      if (cause.bucket < 0) cause.bucket = attached.group->bucket();
+    }
   }
   if (!link) return;
   cause.generation = generation_;
   link->report(cause);
 }
 
+void GroupWatch::note_failure(const Failure& failure) {
+  failures_.push_back(failure);
+  const bool is_first = failures_.size() == 1;
+  for (const auto& waited_at : stores_) {
+    const auto store = waited_at.lock();
+    if (store && is_first) store->stop_waiting();
+    if (store && failure.is_of_store) store->give_up();
+  }
+  if (failure.is_of_store) store_problem_ = failure.cause.text;
+}
+
 void GroupWatch::take(const MemberEvent& event) {
   Consequence consequence;
+  std::vector<ProcessGroup*> concerned;
   {
     MutexLock lock(mutex_);
     if (event.kind == MemberEvent::Kind::left && event.cause.rank == 0) host_has_left_ = true;
     consequence = consequence_of(event, store_host_, rank_, host_has_left_);
     if (consequence.kind == Consequence::Kind::fail) {
-      if (!first_) {
-        first_ = consequence.cause;
-        for (const auto& waited_at : stores_) {
-          if (const auto store = waited_at.lock()) store->stop_waiting();
-        }
-      }
-      const bool is_of_the_store =
-          event.kind == MemberEvent::Kind::store_lost || event.kind == MemberEvent::Kind::store_silent;
-      if (is_of_the_store) {
-        store_problem_ = consequence.cause.text;
-        for (const auto& waited_at : stores_) {
-          if (const auto store = waited_at.lock()) store->give_up();
-        }
-      }
+      note_failure({consequence.cause,
+                    event.kind == MemberEvent::Kind::store_lost || event.kind == MemberEvent::Kind::store_silent});
+      for (const Attached& attached : groups_) concerned.push_back(attached.group);
     }
     if (event.kind == MemberEvent::Kind::store_answers) store_problem_.reset();
     if (event.kind == MemberEvent::Kind::store_lost) store_is_lost_ = true;
     changed_.notify_all();
   }
   if (consequence.kind == Consequence::Kind::warn) log_warn("{}", consequence.cause.text);
-  // Also those after the first: of that one the group may think otherwise (ProcessGroup::lose).
-  if (consequence.kind == Consequence::Kind::fail) fail_group(consequence.cause);
+  // Also those after the first: of that one a group may think otherwise (ProcessGroup::lose).
+  const Failure failure{consequence.cause,
+                        event.kind == MemberEvent::Kind::store_lost || event.kind == MemberEvent::Kind::store_silent};
+  for (ProcessGroup* const group : concerned) fail_group(*group, failure);
 }
 
-// The group may ask the store, and wait for others, before it has failed.
-void GroupWatch::fail_group(const Cause& cause) {
-  ProcessGroup* group = nullptr;
+bool GroupWatch::Failure::concerns(const rendezvous::Roster& roster) const {
+  if (is_of_store || roster.front().group.empty()) return true;
+  const bool is_of_rank = is_end_of_rank(cause) || cause.kind == Cause::Kind::failed;
+  return is_of_rank && comm::rank_in(roster, cause.rank).has_value();
+}
+
+// The group may ask the store, and wait for others, before it has failed. One that was detached meanwhile is left
+// alone.
+void GroupWatch::fail_group(ProcessGroup& group, const Failure& failure) {
   {
     MutexLock lock(mutex_);
-    if (group_ == nullptr) return;
-    group = group_;
-    ++calls_;
+    Attached* const attached = find(group);
+    if (attached == nullptr || !failure.concerns(group.roster())) return;
+    ++attached->calls;
   }
-  group->lose(cause);
+  group.lose(failure.cause);
   MutexLock lock(mutex_);
-  --calls_;
+  --find(group)->calls;
   changed_.notify_all();
 }
 
-void GroupWatch::check() {
+void GroupWatch::check(const rendezvous::Roster* of) {
   std::optional<Cause> first;
   {
     MutexLock lock(mutex_);
-    first = first_;
+    for (const Failure& failure : failures_) {
+      if (!first && (of == nullptr || failure.concerns(*of))) first = failure.cause;
+    }
   }
   if (!first) return;
   file(*first);
@@ -152,7 +190,9 @@ void GroupWatch::check_after_loss() {
   const Deadline deadline = Deadline::after(kLinkIsBehind);
   {
     MutexLock lock(mutex_);
-    while (has_begun_ && !first_ && !store_is_lost_ && !deadline.expired()) changed_.wait_until(mutex_, deadline);
+    while (has_begun_ && failures_.empty() && !store_is_lost_ && !deadline.expired()) {
+      changed_.wait_until(mutex_, deadline);
+    }
   }
   check();
 }
@@ -165,53 +205,49 @@ void GroupWatch::check_store() {
 void GroupWatch::stop_with_failure(const std::shared_ptr<store::Store>& store) {
   MutexLock lock(mutex_);
   stores_.push_back(store);
-  if (first_) store->stop_waiting();
+  if (!failures_.empty()) store->stop_waiting();
   if (store_problem_) store->give_up();
 }
 
 membership::MemberPosition GroupWatch::position() {
   MutexLock lock(mutex_);
-  return group_ == nullptr ? last_position_ : position_of(*group_);
+  membership::MemberPosition position = last_position_;
+  if (const ProcessGroup* const job = job_group()) {
+    position.sequence = job->last_sequence();
+    position.collective = job->last_collective();
+  }
+  for (const Attached& attached : groups_) add_steps(position, *attached.group);
+  return position;
+}
+
+GroupWatch::Attached* GroupWatch::find(const ProcessGroup& group) {
+  const auto found =
+      std::find_if(groups_.begin(), groups_.end(), [&](const Attached& attached) { return attached.group == &group; });
+  return found == groups_.end() ? nullptr : &*found;
+}
+
+ProcessGroup* GroupWatch::job_group() {
+  const auto found = std::find_if(groups_.begin(), groups_.end(),
+                                  [](const Attached& attached) { return attached.group->name().empty(); });
+  return found == groups_.end() ? nullptr : found->group;
 }
 
 void GroupWatch::attach(ProcessGroup& group) {
-  std::optional<Cause> first;
+  std::vector<Failure> before;
   {
     MutexLock lock(mutex_);
-    group_ = &group;
-    first = first_;
+    groups_.push_back({&group});
+    before = failures_;
   }
-  if (first) fail_group(*first);
+  for (const Failure& failure : before) fail_group(group, failure);
 }
 
-void GroupWatch::detach() {
+void GroupWatch::detach(ProcessGroup& group) {
+  membership::MemberPosition reached = position();
   MutexLock lock(mutex_);
-  if (group_ == nullptr) return;
-  last_position_ = position_of(*group_);
-  group_ = nullptr;
-  while (calls_ > 0) changed_.wait(mutex_);
-}
-
-// The watch lets the group go first, or an event could call into a group that is being destroyed. The group says
-// goodbye while the link still stands: a rank whose link ended first is a dead one to the others. The store, a member
-// of this object, goes last: the other two need it.
-WatchedGroup::~WatchedGroup() {
-  watch_->detach();
-  group_.reset();
-  link_.reset();
-}
-
-void WatchedGroup::keep(std::shared_ptr<membership::MemberLink> link) {
-  link_ = std::move(link);
-  watch_->begin(link_);
-}
-
-std::shared_ptr<ProcessGroup> WatchedGroup::hold(std::unique_ptr<WatchedGroup> self,
-                                                 std::shared_ptr<ProcessGroup> group) {
-  self->group_ = std::move(group);
-  self->watch_->attach(*self->group_);
-  ProcessGroup* const face = self->group_.get();
-  return {std::shared_ptr<WatchedGroup>(std::move(self)), face};
+  while (find(group) != nullptr && find(group)->calls > 0) changed_.wait(mutex_);
+  std::erase_if(groups_, [&](const Attached& attached) { return attached.group == &group; });
+  last_position_ = std::move(reached);
 }
 
 }  // namespace lockstep

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Joins a group to the job's membership (membership/member_link.h): what befalls another rank fails the group at once,
-// and the group's end is said to all.
+// Joins a rank's groups to the job's membership (membership/member_link.h): what befalls another rank fails at once
+// every group that has it, and what ends a group is said to all.
 #pragma once
 
 #include <memory>
@@ -31,8 +31,12 @@ enum class StoreHost { rank_zero, launcher };
 // `host_has_left`: rank 0 has said goodbye; a store that it hosts may end with it.
 Consequence consequence_of(const membership::MemberEvent& event, StoreHost store_host, int rank, bool host_has_left);
 
-// Passes events on to the group. It is there before the others are known, so that a rank that dies while they meet
+// Passes events on to the groups. It is there before the others are known, so that a rank that dies while they meet
 // ends their waiting (watched_store.h). Any thread.
+//
+// The job's group is the one without a name. It fails with everything that is told. Any other one fails with its own
+// ranks' ends, and with the store's: what ended the job's group alone, a timeout or a mismatch, is none of its
+// business.
 class GroupWatch {
  public:
   // `generation`: how often the job was restarted.
@@ -44,9 +48,15 @@ class GroupWatch {
   // Tells the job's membership why this rank's group has failed, once: the first cause. Every other call waits until
   // that is done, at most for a moment. A cause that the group survives is told each time.
   void file(const Cause& cause) EXCLUDES(mutex_);
+  // The same of a group within the job's. The end of a rank is the job's too, and filed; any other cause ends that
+  // group alone, and is kept for file_kept().
+  void file_of_subgroup(const Cause& cause) EXCLUDES(mutex_);
+  // For the job's group when an exception ends it: files the cause that was kept last, of which that exception is a
+  // consequence, unless the job's group has done something since.
+  void file_kept() EXCLUDES(mutex_);
   void take(const membership::MemberEvent& event) EXCLUDES(mutex_);
-  // Throws PeerLost with the first failure that came, if any has.
-  void check() EXCLUDES(mutex_);
+  // Throws PeerLost with the first failure that came, if any has; with a roster, the first that fails such a group.
+  void check(const rendezvous::Roster* of = nullptr) EXCLUDES(mutex_);
   // For who has lost the store. The link, which is told why the store's host ends before it ends, or sees the end as
   // well, may be a moment behind: waits for it, then as check().
   void check_after_loss() EXCLUDES(mutex_);
@@ -54,25 +64,43 @@ class GroupWatch {
   void check_store() EXCLUDES(mutex_);
   // Calls store.stop_waiting() once there is a failure, or now if there is one; of the store, give_up().
   void stop_with_failure(const std::shared_ptr<store::Store>& store) EXCLUDES(mutex_);
-  // What the group is at; after its end, what it was at.
+  // What the job's group is at, and the furthest step of any group; after its end, what it was at.
   membership::MemberPosition position() EXCLUDES(mutex_);
-  // From now on events are the group's, the first failure that came before too; until detach(), which waits for the
+  // From now on events are the group's too, the failures that came before as well; until detach(), which waits for the
   // call that is under way. The group is called with no lock held.
   void attach(ProcessGroup& group) EXCLUDES(mutex_);
-  void detach() EXCLUDES(mutex_);
+  void detach(ProcessGroup& group) EXCLUDES(mutex_);
 
  private:
-  void fail_group(const Cause& cause) EXCLUDES(mutex_);
+  struct Attached {
+    ProcessGroup* group = nullptr;
+    int calls = 0;  // of it, under way
+  };
+  struct Failure {
+    Cause cause;
+    bool is_of_store = false;
+
+    bool concerns(const rendezvous::Roster& roster) const;
+  };
+  struct Kept {
+    Cause cause;
+    std::int64_t sequence = 0;  // of the job's group then
+  };
+
+  void note_failure(const Failure& failure) REQUIRES(mutex_);
+  void fail_group(ProcessGroup& group, const Failure& failure) EXCLUDES(mutex_);
   void report(Cause cause) EXCLUDES(mutex_);
+  Attached* find(const ProcessGroup& group) REQUIRES(mutex_);
+  ProcessGroup* job_group() REQUIRES(mutex_);
 
   const StoreHost store_host_;
   const int rank_;
   const int generation_;
   Mutex mutex_;
   Condition changed_;
-  ProcessGroup* group_ GUARDED_BY(mutex_) = nullptr;
-  int calls_ GUARDED_BY(mutex_) = 0;               // of the group, under way
-  std::optional<Cause> first_ GUARDED_BY(mutex_);  // failure
+  std::vector<Attached> groups_ GUARDED_BY(mutex_);
+  std::vector<Failure> failures_ GUARDED_BY(mutex_);  // in the order in which they came
+  std::optional<Kept> kept_ GUARDED_BY(mutex_);
   std::weak_ptr<membership::MemberLink> link_ GUARDED_BY(mutex_);
   std::once_flag filed_;
   std::vector<std::weak_ptr<store::Store>> stores_ GUARDED_BY(mutex_);  // whose waits end with it
@@ -81,29 +109,6 @@ class GroupWatch {
   std::optional<std::string> store_problem_ GUARDED_BY(mutex_);
   bool has_begun_ GUARDED_BY(mutex_) = false;
   bool store_is_lost_ GUARDED_BY(mutex_) = false;
-};
-
-// A group and what must end after it, in this order: the group says goodbye in its own way, then the link, and then the
-// store, which rank 0 may host, waits for the others to leave.
-class WatchedGroup {
- public:
-  WatchedGroup(std::shared_ptr<store::Store> store, std::shared_ptr<GroupWatch> watch)
-      : store_(std::move(store)), watch_(std::move(watch)) {}
-  ~WatchedGroup();
-  WatchedGroup(const WatchedGroup&) = delete;
-  WatchedGroup& operator=(const WatchedGroup&) = delete;
-
-  const std::shared_ptr<GroupWatch>& watch() const { return watch_; }
-  // The link that the watch hears the events of.
-  void keep(std::shared_ptr<membership::MemberLink> link);
-  // Takes the group, which nobody else holds; the result, and its copies, keep all of it.
-  static std::shared_ptr<ProcessGroup> hold(std::unique_ptr<WatchedGroup> self, std::shared_ptr<ProcessGroup> group);
-
- private:
-  std::shared_ptr<store::Store> store_;
-  std::shared_ptr<GroupWatch> watch_;
-  std::shared_ptr<membership::MemberLink> link_;
-  std::shared_ptr<ProcessGroup> group_;
 };
 
 }  // namespace lockstep

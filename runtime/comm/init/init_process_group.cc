@@ -16,21 +16,23 @@
 #include "lockstep/base/intra_op_threads.h"
 #include "lockstep/base/owner_process.h"
 #include "runtime/base/cpu.h"
+#include "runtime/base/host.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/printable.h"
 #include "runtime/base/variables.h"
 #include "runtime/comm/backend.h"
 #include "runtime/comm/init/choose_backend.h"
-#include "runtime/comm/init/group_watch.h"
 #include "runtime/comm/init/rank_device.h"
 #include "runtime/comm/init/settings.h"
 #include "runtime/comm/init/uncaught.h"
+#include "runtime/comm/init/watched_group.h"
 #include "runtime/comm/init/watched_store.h"
 #include "runtime/net/route.h"
 #include "runtime/rendezvous/join.h"
 #include "runtime/rendezvous/launcher_guard.h"
 #include "runtime/rendezvous/meet.h"
 #include "runtime/store/prefix_store.h"
+#include "runtime/trace/process_trace.h"
 
 namespace lockstep {
 namespace {
@@ -65,19 +67,19 @@ void show_lines_at_once(const Environment& environment) {
   if (std::setvbuf(stdout, buffer.data(), _IOLBF, buffer.size()) != 0) log_warn("stdout can't be written by lines");
 }
 
-// What watches over this rank's group, from before the ranks meet. None where they share no server of ours: a world of
+// What watches over this rank's groups, from before the ranks meet. None where they share no server of ours: a world of
 // one.
-std::unique_ptr<WatchedGroup> watch(const rendezvous::MeetingPlan& plan, const rendezvous::Meeting& meeting,
-                                    const rendezvous::Identity& identity) {
+std::shared_ptr<WatchedJob> watch(const rendezvous::MeetingPlan& plan, const rendezvous::Meeting& meeting,
+                                  const rendezvous::Identity& identity) {
   if (!meeting.endpoint || identity.world_size == 1) return nullptr;
   const bool is_the_launchers = plan.means == rendezvous::MeetingPlan::Means::launcher_store;
-  return std::make_unique<WatchedGroup>(
+  return std::make_shared<WatchedJob>(
       meeting.store, std::make_shared<GroupWatch>(is_the_launchers ? StoreHost::launcher : StoreHost::rank_zero,
                                                   identity.rank, identity.restart_count));
 }
 
 // This rank becomes a member of the job's, in `scope`.
-void enter(WatchedGroup& watched, const rendezvous::Meeting& meeting, const std::string& scope,
+void enter(WatchedJob& watched, const rendezvous::Meeting& meeting, const std::string& scope,
            const rendezvous::Identity& identity, const InitSettings& settings, const Deadline& deadline) {
   const membership::MemberInfo self{
       .rank = identity.rank, .world_size = identity.world_size, .process = membership::ProcessInfo::of_this_process()};
@@ -90,16 +92,21 @@ void enter(WatchedGroup& watched, const rendezvous::Meeting& meeting, const std:
       deadline));
 }
 
+std::shared_ptr<const store::Secret> secret_of(const rendezvous::Meeting& meeting) {
+  if (!meeting.endpoint || !meeting.endpoint->secret) return nullptr;
+  return std::make_shared<const store::Secret>(*meeting.endpoint->secret);
+}
+
 // Joins the others and starts this rank's part of the group that they choose together.
 std::shared_ptr<ProcessGroup> start_among_others(const InitOptions& options, const InitSettings& settings,
                                                  const Environment& environment, const rendezvous::MeetingPlan& plan,
                                                  const rendezvous::Meeting& meeting, rendezvous::Identity& identity,
-                                                 WatchedGroup* watched, const Deadline& deadline) {
+                                                 const std::shared_ptr<WatchedJob>& watched, const Deadline& deadline) {
   std::shared_ptr<store::Store> store = meeting.store;
   rendezvous::OnPlace on_place;
   std::function<void()> check;
   std::function<void(const Cause&)> on_throw;
-  if (watched != nullptr) {
+  if (watched) {
     store = std::make_shared<WatchedStore>(std::move(store), watched->watch());
     on_place = [&](const std::string& scope) { enter(*watched, meeting, scope, identity, settings, deadline); };
     check = [of = watched->watch()] { of->check(); };
@@ -109,17 +116,19 @@ std::shared_ptr<ProcessGroup> start_among_others(const InitOptions& options, con
   share_cores(environment, identity.local_world_size);
   std::string address = net::own_address(meeting.address, rendezvous::count_hosts(joined.roster) > 1,
                                          net::interfaces_of_this_host(), plan.interface_wishes);
-  const GroupContext context{
+  GroupContext context{
       .identity = identity,
       .roster = std::move(joined.roster),
       .store = std::make_shared<store::PrefixStore>(joined.scope + "/group", std::move(store)),
       .timeout = settings.timeout,
       .device = rank_device(settings, identity, environment),
       .local_address = std::move(address),
+      .secret = secret_of(meeting),
       .check = std::move(check),
       .on_throw = std::move(on_throw),
   };
   const BackendChoice choice = choose_backend(options.backend, backends(), context, deadline);
+  context.make_group = group_maker(*choice.backend, watched);
   auto group = choice.backend->create(context, deadline);
   // The line below names the backend; why it is this one is news where another was passed over.
   if (identity.rank == 0 && choice.why.starts_with("auto; "))
@@ -165,6 +174,12 @@ std::shared_ptr<ProcessGroup> start(const InitOptions& options) {
     set_uncaught_error_rank(identity.rank);
   }
   warn_of_misspelt_variables(environment, identity.rank);
+  trace::open_trace({.rank = identity.rank,
+                     .world_size = identity.world_size,
+                     .pid = getpid(),
+                     .host = host_name(),
+                     .run_id = identity.run_id},
+                    environment.get("LOCKSTEP_TRACE_DIR").value_or(""));
   show_lines_at_once(environment);
   const auto ancestors = rendezvous::ancestors_of_this_process();
   rendezvous::install_guard(rendezvous::plan_launcher_guard(environment, ancestors));
@@ -173,7 +188,7 @@ std::shared_ptr<ProcessGroup> start(const InitOptions& options) {
   const rendezvous::Meeting meeting = rendezvous::meet(plan, identity, deadline);
   auto watched = watch(plan, meeting, identity);
   const auto begin = [&] {
-    return start_among_others(options, settings, environment, plan, meeting, identity, watched.get(), deadline);
+    return start_among_others(options, settings, environment, plan, meeting, identity, watched, deadline);
   };
   if (!watched) return begin();
   std::shared_ptr<ProcessGroup> group;

@@ -7,6 +7,7 @@
 #include "runtime/base/parse_timeout.h"
 #include "runtime/base/printable.h"
 #include "runtime/membership/membership_table.h"
+#include "runtime/net/port_range.h"
 
 namespace lockstep {
 namespace {
@@ -77,6 +78,7 @@ InitSettings resolve(const InitOptions& options, const Environment& environment)
   settings.device_by_local_rank = device == "cuda";
   settings.detect_silence = detects_silence(environment);
   settings.hang_timeout = hang_timeout(environment);
+  net::port_range(environment);  // a value that is none is found now, and not by who happens to listen
   return settings;
 }
 

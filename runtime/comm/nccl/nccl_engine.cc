@@ -12,6 +12,7 @@
 #include "runtime/comm/nccl/connect.h"
 #include "runtime/comm/nccl/helper_call.h"
 #include "runtime/comm/progress.h"
+#include "runtime/comm/roster_cause.h"
 
 namespace lockstep::nccl {
 namespace {
@@ -281,8 +282,9 @@ void NcclEngine::throw_failure() const {
 }
 
 void NcclEngine::lose(Cause cause) {
-  if (shutdown_.is_closed() || (cause.rank >= 0 && log_.has_left(cause.rank))) return;
-  cause.text += "; " + core_.where_this_rank_was();
+  const auto rank = comm::rank_in(core_.context.roster, cause.rank);
+  if (shutdown_.is_closed() || (rank && log_.has_left(*rank))) return;
+  cause.text = comm::named_by_group(core_.context.roster, cause.text + "; " + core_.where_this_rank_was());
   core_.failure.propose(cause);
 }
 
@@ -294,7 +296,7 @@ void NcclEngine::ask_who_is_lost() {
     core_.context.check();
   } catch (const Error& lost) {
     Cause cause = lost.cause() != nullptr ? *lost.cause() : core_.cause_of(Cause::Kind::lost, -1, lost.what());
-    cause.text += "; " + core_.where_this_rank_was();
+    cause.text = comm::named_by_group(core_.context.roster, cause.text + "; " + core_.where_this_rank_was());
     core_.failure.propose(cause);
   }
 }

@@ -90,8 +90,10 @@ Blocker ShmCollective::not_arrived(const CollectiveContext& context) const {
 }
 
 void ShmCollective::refuse_weights(const CollectiveContext& context) const {
-  const std::string weights = joined(context.session.roster(), [&](const rendezvous::Member& member) {
-    const Announcement& theirs = context.session.control().announcement(member.rank, sequence_);
+  const rendezvous::Roster& roster = context.session.roster();
+  const std::string weights = joined(roster, [&](const rendezvous::Member& member) {
+    const int rank = static_cast<int>(&member - roster.data());
+    const Announcement& theirs = context.session.control().announcement(rank, sequence_);
     return fmt::format("{} of {}", theirs.record.words[0], member.describe());
   });
   context.session.fail(Cause::Kind::mismatch, -1, comm::describe_too_heavy(task_.record, sequence_, weights),

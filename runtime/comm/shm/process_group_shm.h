@@ -21,6 +21,7 @@ class ProcessGroupShm final : public comm::TaskGroup {
   ProcessGroupShm& operator=(const ProcessGroupShm&) = delete;
 
   std::string_view backend() const override { return "shm"; }
+  bool sums_in_rank_order() const override { return true; }
   Arena allocate(std::size_t bytes) override;
   void progress() override {
     require_owner("progress");

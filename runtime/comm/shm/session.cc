@@ -132,13 +132,13 @@ bool Session::abort(const Cause& cause) {
 
 void Session::lose(Cause cause) {
   if (failed()) return;
-  const int rank = cause.rank;
-  if (rank >= 0) {
-    if (rank != rank_ && (has_left(rank) || process_is_gone(mapping_->fd(), control_, rank))) return;
-    const std::uint64_t started = words(rank).started.load(std::memory_order_acquire);
+  if (const auto rank = comm::rank_in(roster_, cause.rank)) {
+    if (*rank != rank_ && (has_left(*rank) || process_is_gone(mapping_->fd(), control_, *rank))) return;
+    const std::uint64_t started = words(*rank).started.load(std::memory_order_acquire);
     cause.sequence = static_cast<std::int64_t>(started);
     cause.text += fmt::format("; the last collective it had started is {}", started);
   }
+  cause.text = comm::named_by_group(roster_, std::move(cause.text));
   abort(cause);
 }
 
@@ -153,7 +153,7 @@ void Session::throw_first_cause() const {
   const auto cause = decode_cause({failure.bytes.data(), static_cast<std::size_t>(failure.length)});
   if (!cause) throw CorruptData(fmt::format("{} finds no cause in the control block of its failed group", who(rank_)));
   if (on_throw_) on_throw_(*cause);
-  throw_error(cause->as_read_by(rank_));
+  throw_error(cause->as_read_by(comm::job_rank(roster_, rank_)));
 }
 
 // `left_after` is the last word that this rank writes: who reads it reads every flag the rank set before (late() looks

@@ -35,7 +35,7 @@ Comparison compare(const comm::Task& task, std::uint64_t sequence, const Arrival
   comparison.words = tally.words();
   if (tally.is_too_heavy()) {
     const auto weight_of = [&](const rendezvous::Member& member) {
-      const Announcement& theirs = *arrivals[static_cast<std::size_t>(member.rank)];
+      const Announcement& theirs = *arrivals[static_cast<std::size_t>(&member - roster.data())];
       return fmt::format("{} of {}", theirs.record.words[0], member.describe());
     };
     comparison.mismatch = comm::describe_too_heavy(task.record, sequence, joined(roster, weight_of));

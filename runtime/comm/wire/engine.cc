@@ -8,6 +8,7 @@
 
 #include "lockstep/base/error.h"
 #include "runtime/comm/failure/messages.h"
+#include "runtime/comm/roster_cause.h"
 #include "runtime/comm/wire/hierarchy.h"
 
 namespace lockstep::wire {
@@ -84,8 +85,9 @@ void WireEngine::on_lost(int peer, const std::string& how) {
 }
 
 void WireEngine::lose(Cause cause) {
-  if (shutdown_.leaving() || (cause.rank >= 0 && shutdown_.left_after(cause.rank))) return;
-  cause.text += "; " + where_this_rank_was();
+  const auto rank = comm::rank_in(roster_, cause.rank);
+  if (shutdown_.leaving() || (rank && shutdown_.left_after(*rank))) return;
+  cause.text = comm::named_by_group(roster_, cause.text + "; " + where_this_rank_was());
   shutdown_.failure().propose(cause);
 }
 

@@ -59,6 +59,7 @@ class WireEngine final : public Listener, public std::enable_shared_from_this<Wi
   std::shared_ptr<WorkState> start(WireP2pOp p2p);
   // True if the ranks of a host share memory: then it is what the collective `allocate` allocates.
   bool shares_memory() const { return host_memory_ != nullptr; }
+  bool sums_in_rank_order() const { return !shares_memory() || keeps_rank_order(hosts_); }
   // Of the one that was waited for last; once.
   struct Allocated {
     Arena arena;

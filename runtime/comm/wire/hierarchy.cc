@@ -2,6 +2,7 @@
 #include "runtime/comm/wire/hierarchy.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <span>
 
@@ -106,9 +107,9 @@ bool sums_in_parts(const Task& task) {
 
 Hosts hosts_of(const rendezvous::Roster& roster, int rank) {
   Hosts hosts;
-  for (const rendezvous::Member& member : roster) {
-    const std::vector<int> beside = rendezvous::ranks_beside(roster, member.rank);
-    if (beside.front() == member.rank) hosts.ranks.push_back(beside);
+  for (int r = 0; r < static_cast<int>(roster.size()); ++r) {
+    const std::vector<int> beside = rendezvous::ranks_beside(roster, r);
+    if (beside.front() == r) hosts.ranks.push_back(beside);
   }
   hosts.lanes = roster.size();
   for (std::size_t host = 0; host < hosts.ranks.size(); ++host) {
@@ -125,6 +126,18 @@ Hosts hosts_of(const rendezvous::Roster& roster, int rank) {
 bool has_hierarchy(const Hosts& hosts) {
   return hosts.ranks.size() > 1 &&
          std::any_of(hosts.ranks.begin(), hosts.ranks.end(), [](const auto& ranks) { return ranks.size() > 1; });
+}
+
+bool keeps_rank_order(const Hosts& hosts) {
+  const std::size_t each = hosts.ranks.front().size();
+  int next = 0;
+  for (const std::vector<int>& ranks : hosts.ranks) {
+    if (ranks.size() != each || !std::has_single_bit(each)) return false;
+    for (const int rank : ranks) {
+      if (rank != next++) return false;
+    }
+  }
+  return true;
 }
 
 std::vector<std::byte> written(const comm::Place& place) {

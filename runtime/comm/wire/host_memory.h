@@ -26,6 +26,9 @@ struct Hosts {
 Hosts hosts_of(const rendezvous::Roster& roster, int rank);
 // Where a hierarchy carries less over the wire: several hosts, and one at least with several ranks.
 bool has_hierarchy(const Hosts& hosts);
+// Whether the tree over each host's ranks, and then over the hosts, is the one over all ranks (comm/reduction.h): ranks
+// are numbered host by host, as many on each, a power of two.
+bool keeps_rank_order(const Hosts& hosts);
 
 // `local` and `arena`: places and memory of the ranks of this host, by their places among them.
 class HostMemory {

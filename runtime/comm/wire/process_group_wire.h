@@ -31,6 +31,7 @@ class ProcessGroupWire final : public comm::TaskGroup {
   ProcessGroupWire& operator=(const ProcessGroupWire&) = delete;
 
   std::string_view backend() const override { return backend_; }
+  bool sums_in_rank_order() const override { return engine_->sums_in_rank_order(); }
   Arena allocate(std::size_t bytes) override;
   // The communication thread needs no push.
   void progress() override {

@@ -37,7 +37,7 @@ Shutdown::Shutdown(Wire& wire, const rendezvous::Roster& roster, int rank, std::
       rank_(rank),
       limits_(limits),
       store_(std::move(store)),
-      failure_(store_, rank, std::move(on_failure), std::move(on_throw)),
+      failure_(store_, comm::job_rank(roster, rank), std::move(on_failure), std::move(on_throw)),
       left_after_(roster.size()),
       seen_(roster.size()) {
   seen_[static_cast<std::size_t>(rank)] = true;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cstring>
+#include <numeric>
 
 #include "lockstep/base/error.h"
 
@@ -53,6 +54,15 @@ Tensor stack(std::span<const std::int64_t> ids, std::span<const Sample> samples,
 }
 
 }  // namespace
+
+Batch Batch::rows(std::int64_t begin, std::int64_t end) const {
+  if (begin < 0 || end < begin || end > size()) {
+    throw InvalidArgument(fmt::format("Batch: rows {} to {} of {}", begin, end, size()));
+  }
+  std::vector<std::int64_t> places(static_cast<std::size_t>(end - begin));
+  std::iota(places.begin(), places.end(), begin);
+  return {take_rows(x, places), take_rows(y, places), {ids.begin() + begin, ids.begin() + end}};
+}
 
 TensorDataset::TensorDataset(Tensor x, Tensor y) : x_(std::move(x)), y_(std::move(y)) {
   if (!x_ || x_.shape().dims() == 0 || (y_ && (y_.shape().dims() == 0 || y_.size(0) != x_.size(0)))) {

@@ -29,6 +29,7 @@
 #include "lockstep/optim/sgd.h"
 #include "lockstep/progress/progress.h"
 #include "lockstep/tensor/tensor.h"
+#include "lockstep/trace/span.h"
 #include "lockstep/train/distributed_data_parallel.h"
 #include "lockstep/train/gather.h"
 #include "lockstep/train/snapshots.h"

@@ -3,6 +3,11 @@
 //   init[:URL]     joins the group; URL is its init_method
 //   backend:NAME   asks for a backend; before init
 //   sum            all-reduces (rank + 1), prints "sum S of N"
+//   split          makes a group of this rank's half of the job, "split 1, color 0" or "split 1, color 1"
+//   half:sum       as sum, on that group: "half sum S of N"
+//   half:loop      all-reduces on it until something goes wrong
+//   lost:WHERE     all-reduces on the "job" or on the "half" until a rank is lost, and prints "WHERE: " and what it is
+//   told
 //   model:N        makes a Reducer for a model of one parameter of N elements
 //   steps:N        the same N times as "step K sum S", with what is planned for the step before it (fault_plan.h)
 //   loop           all-reduces until something goes wrong
@@ -58,6 +63,16 @@ class Rank {
       options_.backend = value;
     } else if (name == "sum") {
       sum();
+    } else if (name == "split") {
+      half_ = group_->split(group_->rank() * 2 / group_->size());
+    } else if (name == "half" && value == "sum") {
+      const float total = all_reduce(*half_, static_cast<float>(own_rank() + 1));
+      std::printf("half sum %g of %d\n", static_cast<double>(total), half_->size());
+      std::fflush(stdout);
+    } else if (name == "half") {
+      while (true) all_reduce(*half_, 1.0f);
+    } else if (name == "lost") {
+      wait_for_loss(value);
     } else if (name == "steps") {
       for (int step = 0; step < std::stoi(value); ++step) {
         faults_.at(step);
@@ -153,10 +168,19 @@ class Rank {
     }
     std::exit(0);
   }
-  float all_reduce(float value) {
+  float all_reduce(float value) { return all_reduce(*group_, value); }
+  static float all_reduce(ProcessGroup& group, float value) {
     std::vector<float> values(4096, value);
-    group_->all_reduce(std::span<float>(values)).wait();
+    group.all_reduce(std::span<float>(values)).wait();
     return values.back();
+  }
+  void wait_for_loss(const std::string& where) {
+    try {
+      while (true) all_reduce(where == "half" ? *half_ : *group_, 1.0f);
+    } catch (const PeerLost& lost) {
+      std::printf("%s: %s\n", where.c_str(), lost.what());
+      std::fflush(stdout);
+    }
   }
   void sum() {
     const float total = all_reduce(static_cast<float>(group_->rank() + 1));
@@ -169,6 +193,7 @@ class Rank {
   std::int64_t enough_ = -1;
   int exit_code_ = 0;
   std::shared_ptr<ProcessGroup> group_;
+  std::shared_ptr<ProcessGroup> half_;
 };
 
 }  // namespace

@@ -5,13 +5,17 @@
 //
 // Rank 0 says "at N" after every 10th step and "evaluating N" before it evaluates; the weights of a run that has come
 // to its end are in the file WEIGHTS. With LOCKSTEP_TEST_FAIL_AT=N the last rank ends with 9 before step N+1, each
-// time.
+// time. With LOCKSTEP_TEST_VIRTUAL_SHARDS=V steps are cut into V virtual shards. With LOCKSTEP_TEST_SLOW_DATA=MS
+// reading a batch takes the last rank so much longer, and with LOCKSTEP_TEST_SLOW_FORWARD=MS its forward.
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <span>
 #include <string>
+#include <thread>
 
 #include "lockstep/base/environment.h"
 #include "lockstep/base/random.h"
@@ -21,6 +25,7 @@
 #include "lockstep/metrics/metrics.h"
 #include "lockstep/nn/nn.h"
 #include "lockstep/optim/adamw.h"
+#include "lockstep/trace/span.h"
 #include "lockstep/train/distributed_data_parallel.h"
 #include "lockstep/train/snapshots.h"
 #include "lockstep/train/weights.h"
@@ -29,6 +34,7 @@ namespace lockstep::e2e {
 namespace {
 
 constexpr std::int64_t kSamples = 480;
+constexpr std::int64_t kBatch = 12;
 
 data::TensorDataset dataset() {
   const Tensor x = Tensor::empty({kSamples, 16});
@@ -38,6 +44,39 @@ data::TensorDataset dataset() {
   for (float& value : y.values<float>()) value = generator.normal();
   return data::TensorDataset(x, y);
 }
+
+// The fault: time that a slow disk or processor would take.
+void take_longer(std::int64_t ms) {
+  if (ms > 0) std::this_thread::sleep_for(std::chrono::milliseconds(ms));
+}
+
+std::int64_t fault(const std::shared_ptr<ProcessGroup>& group, const char* name) {
+  return group->rank() == group->size() - 1 ? Environment::of_process().get_int(name).value_or(0) : 0;
+}
+
+struct SlowDataset {
+  std::int64_t size() const { return inner.size(); }
+  data::Batch batch(std::span<const std::int64_t> ids) const {
+    take_longer(ms);
+    return inner.batch(ids);
+  }
+
+  data::TensorDataset inner;
+  std::int64_t ms;
+};
+
+// A layer that is slow in its forward.
+class SlowLayer : public nn::Module {
+ public:
+  explicit SlowLayer(std::int64_t ms) : ms_(ms) {}
+  Tensor forward(const Tensor& x) override {
+    take_longer(ms_);
+    return x;
+  }
+
+ private:
+  std::int64_t ms_;
+};
 
 void say(const std::shared_ptr<ProcessGroup>& group, const std::string& text) {
   if (group->rank() != 0) return;
@@ -50,11 +89,15 @@ int run(const std::string& folder, const std::string& weights, std::int64_t step
   if (!backend.empty()) init.backend = backend;
   auto group = init_process_group(init);
   nn::Sequential model{nn::Linear(16, 64), nn::Tanh(), nn::Dropout(0.2f), nn::Linear(64, 4)};
+  if (const auto ms = fault(group, "LOCKSTEP_TEST_SLOW_FORWARD"); ms > 0) model.append(SlowLayer(ms));
   model.initialize(3);
-  DistributedDataParallel ddp(model, group);
+  const auto shards = static_cast<int>(Environment::of_process().get_int("LOCKSTEP_TEST_VIRTUAL_SHARDS").value_or(0));
+  DistributedDataParallel ddp(model, group, {.reproducible = {.virtual_shards = shards, .batch_size = kBatch}});
   optim::AdamW optimizer(ddp.parameters(), {.lr = 0.001});
   data::DataLoader<data::Batch> loader{
-      dataset(), data::BatchShardSampler(kSamples, group->rank(), group->size()), {.batch_size = 12, .workers = 1}};
+      SlowDataset{dataset(), fault(group, "LOCKSTEP_TEST_SLOW_DATA")},
+      data::BatchShardSampler(kSamples, group->rank(), group->size(), {.virtual_shards = shards}),
+      {.batch_size = kBatch, .workers = 1}};
   data::DataLoader<data::Batch> held_out{
       dataset(),
       data::BatchShardSampler(kSamples, group->rank(), group->size(), {.shuffle = false}),
@@ -66,9 +109,10 @@ int run(const std::string& folder, const std::string& weights, std::int64_t step
   const std::int64_t fail_at = Environment::of_process().get_int("LOCKSTEP_TEST_FAIL_AT").value_or(-1);
   for (std::int64_t epoch = loader.epoch(); ddp.steps() < steps && !ddp.should_stop(); ++epoch) {
     loader.set_epoch(epoch);
-    for (const auto& [x, y, ids] : loader) {
+    for (const data::Batch& batch : loader) {
       if (ddp.steps() == fail_at && group->rank() == group->size() - 1) _exit(9);
-      ddp.backward(mse_loss(ddp(x, ids), y));
+      const trace::Span span("training loop");
+      ddp.backward(batch, [&](const data::Batch& rows) { return mse_loss(ddp(rows.x, rows.ids), rows.y); });
       optimizer.step();
       optimizer.zero_grad();
       snapshots.step();

@@ -14,6 +14,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/random.h"
 #include "lockstep/data/permutation.h"
+#include "lockstep/data/virtual_shards.h"
 #include "tests/support/error_of.h"
 
 namespace lockstep::data {
@@ -147,6 +148,28 @@ TEST(BatchShardSampler, RanksTogetherReadTheBatchOfOneProcess) {
       EXPECT_EQ(joined, alone.batch(i, 30)) << "batch " << i << " over " << world;
     }
   }
+}
+
+// A shard's rows are those of one place in the batch, whatever the number of ranks.
+TEST(BatchShardSampler, VirtualShardsHaveTheSameRowsAtEveryWorldSize) {
+  constexpr int kShards = 6;
+  constexpr std::int64_t kBatch = 20;  // shards of 4 rows; the sixth is empty
+  const BatchShardSampler alone(50, 0, 1, {.seed = 5, .virtual_shards = kShards});
+  ASSERT_EQ(alone.num_batches(kBatch), 3);
+  for (std::int64_t batch = 0; batch < 3; ++batch) {
+    const Ids all = alone.batch(batch, kBatch);
+    EXPECT_EQ(all, BatchShardSampler(50, 0, 1, {.seed = 5}).batch(batch, kBatch));
+    for (int world = 1; world <= kShards; ++world) {
+      for (int rank = 0; rank < world; ++rank) {
+        const BatchShardSampler sampler(50, rank, world, {.seed = 5, .virtual_shards = kShards});
+        const ShardRun run = shards_of(kShards, rank, world);
+        const auto row = [&](int shard) { return std::min<std::int64_t>(std::ssize(all), 4 * shard); };
+        EXPECT_EQ(sampler.batch(batch, kBatch), Ids(all.begin() + row(run.begin), all.begin() + row(run.end)));
+      }
+    }
+  }
+  EXPECT_EQ(error_of<InvalidArgument>([] { BatchShardSampler(50, 0, 7, {.virtual_shards = kShards}); }),
+            "virtual shards: 6 of them for 7 ranks, so that one would have none; take at least 7, or fewer ranks");
 }
 
 TEST(BatchShardSampler, DropLastLeavesOutAShortBatchOnly) {
@@ -310,7 +333,8 @@ TEST(Samplers, TellApartWhatDealsOutTheSameOrderInAnotherWay) {
   identities.insert(BatchShardSampler(order, 0, 3).identity(64));
   identities.insert(BatchShardSampler(order, 0, 2).identity(64));
   identities.insert(BatchShardSampler(order, 0, 3, /*drop_last=*/true).identity(64));
-  EXPECT_EQ(identities.size(), 6u);
+  identities.insert(BatchShardSampler(order, 0, 3, /*drop_last=*/false, /*virtual_shards=*/4).identity(64));
+  EXPECT_EQ(identities.size(), 7u);
   EXPECT_EQ(BatchShardSampler(order, 2, 3).identity(64), BatchShardSampler(order, 0, 3).identity(64));
 }
 

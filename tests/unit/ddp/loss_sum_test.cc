@@ -5,7 +5,10 @@
 
 #include <cmath>
 #include <limits>
+#include <utility>
 #include <vector>
+
+#include "lockstep/base/random.h"
 
 namespace lockstep {
 namespace {
@@ -20,10 +23,10 @@ GlobalBatch together(const std::vector<Told>& ranks, Loss kind = Loss::mean) {
   const int size = static_cast<int>(ranks.size());
   std::uint64_t weight = 0, whole = 0, fraction = 0;
   for (const Told& told : ranks) {
-    LossSum sum;
+    LossSum sum(size);
     sum.add(kind, told.loss, told.weight);
     StepNote note;
-    sum.write(note, size);
+    sum.write(note);
     weight += static_cast<std::uint64_t>(note.weight);
     whole += static_cast<std::uint64_t>(note.loss_whole);
     fraction += static_cast<std::uint64_t>(note.loss_fraction);
@@ -48,14 +51,14 @@ TEST(LossSum, OfMeansIsTheMeanOverAllWeights) {
 TEST(LossSum, OfSumsIsTheSum) { EXPECT_EQ(together({{0.5, 3}, {-2.25, 1}}, Loss::sum).loss, -1.75); }
 
 TEST(LossSum, AddsUpOverMicroBatches) {
-  LossSum sum;
+  LossSum sum(1);
   sum.add(Loss::mean, 1.0, 2);
   sum.add(Loss::mean, 4.0, 1);
   StepNote note;
-  sum.write(note, 1);
+  sum.write(note);
   EXPECT_EQ(global_batch_of({.step = 0, .of_all = note}, Loss::mean, 1).loss, 2.0);
   sum.add(Loss::mean, std::nullopt, 1);
-  sum.write(note, 1);
+  sum.write(note);
   EXPECT_EQ(global_batch_of({.step = 0, .of_all = note}, Loss::mean, 1).loss, std::nullopt);
 }
 
@@ -107,6 +110,33 @@ TEST(LossSum, IsNotKnownIfARankWithRowsDidNotTellIt) {
 TEST(LossSum, OfNoRowsDoesNotCount) {
   EXPECT_EQ(together({{std::nan(""), 0}, {3.0, 1}}).loss, 3.0);
   EXPECT_EQ(together({{1.0, 0}, {std::nullopt, 0}}).loss, std::nullopt);
+}
+
+// Parts of the sum are virtual shards: whoever has them, in whatever order, the result has the same bits.
+TEST(LossSum, OfPartsIsTheSameHoweverRanksShareThem) {
+  constexpr int kParts = 48;
+  Generator random(3);
+  std::vector<Told> parts;
+  for (int i = 0; i < kParts; ++i) {
+    parts.push_back({std::ldexp(static_cast<float>(random.normal()), static_cast<int>(random.below(40)) - 30),
+                     static_cast<std::int64_t>(random.below(9))});
+  }
+  const auto told_by = [&](std::uint64_t ranks) {
+    std::vector<LossSum> sums(ranks, LossSum(kParts));
+    for (std::size_t i = parts.size(); i > 1; --i) std::swap(parts[i - 1], parts[random.below(i)]);
+    for (const Told& part : parts) sums[random.below(ranks)].add(Loss::mean, part.loss, part.weight);
+    StepNote all;
+    for (const LossSum& sum : sums) {
+      StepNote note;
+      sum.write(note);
+      all.weight += note.weight;
+      all.loss_whole += note.loss_whole;
+      all.loss_fraction += note.loss_fraction;
+    }
+    return global_batch_of({.step = 0, .of_all = all}, Loss::mean, kParts).loss.value();
+  };
+  const double alone = told_by(1);
+  for (int round = 0; round < 200; ++round) EXPECT_EQ(told_by(1 + random.below(kParts)), alone);
 }
 
 TEST(GlobalBatch, BeforeTheFirstStepIsNone) {

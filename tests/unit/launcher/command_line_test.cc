@@ -424,6 +424,17 @@ TEST(CommandLine, ReadsTheDoctorsFlags) {
   refused({"doctor", "./train"});
   refused({"doctor", "--probe-timeout", "0"});
   refused({"doctor", "--", "x"});
+  const auto hosts = std::get<DoctorOptions>(parse_command_line(
+      {"doctor", "-H", "a,b", "--rsh", "my sh", "-x", "MINE", "--rdzv-endpoint", "a0", "--program", "p"}));
+  EXPECT_EQ(hosts.run.hosts, (std::vector<HostEntry>{{"a", {}}, {"b", {}}}));
+  EXPECT_EQ(hosts.run.rsh, "my sh");
+  EXPECT_EQ(hosts.run.exported, (Arguments{"MINE"}));
+  EXPECT_EQ(hosts.run.endpoint.host, "a0");
+  EXPECT_EQ(hosts.program, "p");
+  EXPECT_EQ(std::get<DoctorOptions>(parse_command_line({"doctor", "--hostfile", "f"})).run.hostfile, "f");
+  EXPECT_NE(refused({"doctor", "-H", "a:0"}).find("'0' is no number of slots"), std::string::npos);
+  EXPECT_NE(refused({"doctor", "--rsh", "x"}).find("-H or --hostfile"), std::string::npos);
+  EXPECT_NE(refused({"doctor", "--rdzv-endpoint", "x"}).find("-H or --hostfile"), std::string::npos);
 }
 
 TEST(CommandLine, AnswersHelpAndVersion) {

@@ -418,5 +418,13 @@ TEST(Roster, ContainersOfOneMachineAreHostsUnlessTheyShareANetwork) {
   EXPECT_EQ(host_index(roster, 1), 1);
 }
 
+// Of a group within the job's: its ranks count from 0, and texts name them as the job does.
+TEST(Roster, OfAPartOfTheJob) {
+  const Roster roster = {member(5, 1, "n2", "y"), member(2, 1, "n1", "x"), member(4, 2, "n2", "y")};
+  EXPECT_EQ(ranks_beside(roster, 2), (std::vector{0, 2}));
+  EXPECT_EQ(host_index(roster, 1), 1);
+  EXPECT_EQ(describe_hosts(roster), "n2: ranks 4 and 5; n1: rank 2");
+}
+
 }  // namespace
 }  // namespace lockstep::rendezvous

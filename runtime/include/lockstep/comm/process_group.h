@@ -21,6 +21,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "lockstep/base/api.h"
 #include "lockstep/base/cause.h"
@@ -63,7 +64,28 @@ struct Arena {
   std::size_t bytes = 0;
 };
 
+// The color of a rank that is to be in none of the groups of split(), as MPI_UNDEFINED; so is every other below 0.
+inline constexpr int kNoColor = -1;
+
+struct SubgroupOptions {
+  // For messages; the same on all ranks of the new group. Empty: "split 1, color 0" or "group 2", by the number of the
+  // call.
+  std::string name = {};
+  // Of the new group's start, and its timeout(). Above 0; nothing: this group's.
+  std::optional<std::chrono::nanoseconds> timeout = {};
+};
+
+class ProcessGroup;
 class StopLatch;
+namespace comm {
+struct Subgroup;
+}
+
+// What split_by_host() makes.
+struct HostGroups {
+  std::shared_ptr<ProcessGroup> host;          // the ranks of this rank's host
+  std::shared_ptr<ProcessGroup> counterparts;  // of each host the rank in this one's place, where it has so many
+};
 
 class LOCKSTEP_API ProcessGroup {
  public:
@@ -74,10 +96,15 @@ class LOCKSTEP_API ProcessGroup {
   virtual int size() const = 0;
   virtual DeviceId device() const = 0;
   virtual std::string_view backend() const = 0;  // "single", "shm", ...
+  // Whether all_reduce adds up in one tree over the ranks in their order, whatever the buffers and hosts: the left half
+  // of a node has the largest power of two of ranks below their number, as in ((0+1)+(2+3))+4.
+  virtual bool sums_in_rank_order() const { return false; }
   // Of each collective that is waited for without a deadline of its own.
   virtual std::chrono::nanoseconds timeout() const = 0;
-  // Who is in the group, by rank.
+  // Who is in the group, by rank; each under the number that it has in the job.
   virtual const rendezvous::Roster& roster() const = 0;
+  // Of a group that another one made; empty: of init_process_group.
+  virtual std::string_view name() const { return {}; }
   // The job's store, with a prefix of this group's own.
   virtual store::Store& store() = 0;
 
@@ -119,6 +146,32 @@ class LOCKSTEP_API ProcessGroup {
   // the price of two copies.
   virtual bool takes(DeviceId where) const { return where == device(); }
 
+  // Groups of some of this one's ranks, beside it. Each of these calls is collective over this group and blocks: all
+  // ranks make the same calls in the same order, also those that come into no new group and get nullptr. They run among
+  // this group's collectives, in order.
+  //
+  // A new group counts its ranks from 0 and has everything a group has: a store, arenas, a stream, groups of its own.
+  // It has this one's backend; but one on a single host within a group of several shares memory (shm), and so do those
+  // within a group of Open MPI's, which go over Gloo between hosts. Collectives of several groups may be started and
+  // waited for in any order on the CPU; on GPUs in one order on all ranks.
+  // Failure: a timeout, a mismatch, an abort() and a goodbye end the group that they are of and no other; a process
+  //   that dies, and a rank that fails the job, end every group that has the rank; the store's loss ends all. A message
+  //   of a new group begins with its name and ranks. Ranks, in messages and causes, are the job's. Once a rank of the
+  //   job is lost no further group can be made.
+  // End: in any order; what a group needs of another one's start stays for as long as it does.
+  //
+  // MPI_Comm_split: a group for each color, of its ranks by (key, rank). InvalidArgument: a timeout of 0. Mismatch on
+  // every rank, and this group goes on: another rank makes another group, or gives one group another name. What the new
+  // group's start throws, on its ranks: Timeout, PeerLost, BackendUnavailable.
+  std::shared_ptr<ProcessGroup> split(int color, int key = 0, const SubgroupOptions& options = {});
+  // torch.distributed.new_group: the ranks of this group that are listed, in the order of the list, which is the same
+  // on every rank. InvalidArgument for an empty list, for what is no rank of this group, and a rank that is there
+  // twice; else as split().
+  std::shared_ptr<ProcessGroup> new_group(const std::vector<int>& ranks, const SubgroupOptions& options = {});
+  // By the roster: what shares memory (rendezvous::Member::beside), and what has one place on its host. Two calls of
+  // split(), named "host NAME" and "counterparts 0".
+  HostGroups split_by_host();
+
   // Gives what has been started a push without blocking; never needed for correctness.
   virtual void progress() = 0;
   // Fails the group on every rank with `cause`. Any thread; the first cause stays.
@@ -144,8 +197,16 @@ class LOCKSTEP_API ProcessGroup {
   // For the functions of comm/stop.h: what this rank asks, and what all have agreed on.
   const std::shared_ptr<StopLatch>& stop_latch() const { return stop_latch_; }
 
+ protected:
+  // For a backend: makes a group that all ranks have agreed on. Called on its ranks alone.
+  virtual std::shared_ptr<ProcessGroup> make_subgroup(const comm::Subgroup& subgroup);
+
  private:
+  std::shared_ptr<ProcessGroup> made_of(const std::vector<int>& ranks, const std::string& own_name,
+                                        const std::string& key, const SubgroupOptions& options);
+
   std::shared_ptr<StopLatch> stop_latch_;
+  int subgroup_calls_ = 0;  // the same on every rank
 };
 
 // Blocking conveniences over the contract, for set-up code: never in a step.

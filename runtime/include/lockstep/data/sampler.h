@@ -27,6 +27,9 @@ struct RowRange {
 // short, ranks beyond it without any. 30 over 8 is seven times 4 and 2; 10 over 8 is five times 2, three ranks empty.
 LOCKSTEP_API RowRange chunk(std::int64_t rows, int rank, int world);
 
+// Rank `rank`'s rows of a batch of `rows`, when a full one of `batch_size` is `shards` virtual shards.
+LOCKSTEP_API RowRange rows_in_shards(std::int64_t rows, std::int64_t batch_size, int shards, int rank, int world);
+
 // A place in a run's data, equal on all ranks; knows nothing of their number. To be kept in a checkpoint.
 struct SamplerState {
   std::int64_t length = 0;  // samples in an epoch
@@ -134,23 +137,30 @@ struct BatchShardSamplerOptions {
   bool shuffle = true;
   std::uint64_t seed = 0;  // equal on all ranks
   bool drop_last = false;  // leave out the last batch if it is short
+  // For a step of the same bits at any number of ranks (ddp/reproducible.h): a batch is split into so many shards, of
+  // which each rank has a run (data/virtual_shards.h). 0: as chunk() does.
+  int virtual_shards = 0;
 };
 
 // The epoch is cut into global batches as one process would, and each is split over the ranks along dimension 0 (see
-// chunk). batch_size counts the rows of all ranks together, so that a run computes the same at every world size. Every
-// sample comes exactly once per epoch; every rank gets a batch for every step, of 0 rows if need be.
+// chunk, or as virtual shards). batch_size counts the rows of all ranks together, so that a run computes the same at
+// every world size. Every sample comes exactly once per epoch; every rank gets a batch for every step, of 0 rows if
+// need be.
 class LOCKSTEP_API BatchShardSampler final : public Sampler {
  public:
   BatchShardSampler(std::int64_t length, int rank, int world, const BatchShardSamplerOptions& options = {});
-  BatchShardSampler(EpochOrder order, int rank, int world, bool drop_last = false);
+  BatchShardSampler(EpochOrder order, int rank, int world, bool drop_last = false, int virtual_shards = 0);
 
  private:
   std::int64_t rows_of_all(std::int64_t batch_size) const override { return batch_size; }
   std::int64_t batches_in(std::int64_t left, std::int64_t batch_size) const override;
   Rows next_rows(std::int64_t left, std::int64_t batch_size) const override;
-  std::uint64_t remainder() const override { return drop_last_ ? 1 : 0; }
+  std::uint64_t remainder() const override {
+    return 2 * static_cast<std::uint64_t>(virtual_shards_) + (drop_last_ ? 1 : 0);
+  }
 
   bool drop_last_;
+  int virtual_shards_;
 };
 
 }  // namespace lockstep::data

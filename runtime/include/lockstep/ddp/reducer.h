@@ -17,6 +17,10 @@
 // Micro-batches: begin_step({.weight, .synchronize = false}) ... finish_step() communicates nothing; the next step adds
 // to the gradients (accumulating() is true) and weights add up, until a synchronised step closes the sum.
 //
+// Virtual shards (ReducerOptions::reproducible): each of this rank's shards is a micro-batch, in order, whose gradients
+// are written as if there were none before (overwrites() is true); the last one is synchronised. The Reducer adds them
+// up as ddp/reproducible.h says.
+//
 // Order: plan_order(order) before the first begin_step, by engines that know it; else reverse registration order, and
 // one new plan, in rank 0's order, in the begin_step after the first synchronised step.
 //
@@ -50,6 +54,7 @@
 #include "lockstep/ddp/bucket_plan.h"
 #include "lockstep/ddp/comm_hook.h"
 #include "lockstep/ddp/loss.h"
+#include "lockstep/ddp/reproducible.h"
 #include "lockstep/ddp/step_note.h"
 #include "lockstep/trace/step_record.h"
 
@@ -65,6 +70,10 @@ struct ReducerOptions {
   Loss loss = Loss::mean;
   // Exchanges the buckets in place of the group's all-reduce. Of one name on all ranks; see there.
   CommHook comm_hook = {};
+  // The same bits at any number of ranks. Equal on all ranks. InvalidArgument from the constructor for fewer shards
+  // than ranks or more than 2^20, a batch size or number of threads that can't be, with a comm_hook, on a device, and
+  // for parameters of 16 bits.
+  Reproducible reproducible = {};
 };
 
 struct StepOptions {
@@ -93,9 +102,11 @@ class LOCKSTEP_API Reducer {
   std::int64_t weight_unit() const;
 
   void begin_step(const StepOptions& options = {});
-  // True if this step adds to gradients that are there already (those of earlier micro-batches; 0 where a parameter was
-  // not marked); false if what is there is to be overwritten.
+  // True if micro-batches of this step were finished before.
   bool accumulating() const;
+  // False if this micro-batch is to be added to gradients that are there already (those of earlier ones; 0 where a
+  // parameter was not marked).
+  bool overwrites() const;
   // This parameter's slice of the arena, valid until the next begin_step (a new plan may move it there).
   template <typename T>
   T* gradient(int parameter) {
@@ -108,7 +119,7 @@ class LOCKSTEP_API Reducer {
   // InvalidArgument if the parameter's dtype is another.
   void* gradient_data(int parameter, DType dtype);
   // The gradient is final for this micro-batch. Those never marked count as 0 in this micro-batch: leave their slices
-  // alone if accumulating().
+  // alone unless it overwrites().
   void mark_ready(int parameter);
   void mark_ready(std::string_view name) { mark_ready(index_of(name)); }
   // This micro-batch has no gradient of the parameter, and none will come: counts as 0, and its bucket waits no longer

@@ -39,6 +39,7 @@
 
 #include "lockstep/base/api.h"
 #include "lockstep/libtorch/samplers.h"
+#include "lockstep/trace/span.h"
 
 namespace lockstep::libtorch {
 
@@ -108,6 +109,7 @@ class DataLoader {
     // A batch that could not be read is behind the program too. The timeout of a wait for the workers takes none.
     template <typename Read>
     void reading(Read read) {
+      const trace::Span span(trace::SpanKind::data);
       try {
         read();
       } catch (const ::torch::data::WorkerException&) {

@@ -44,6 +44,8 @@
 // End: any order. The module keeps its last gradients, in memory of their own; none of a step that was left half done.
 #pragma once
 
+#include <ATen/core/grad_mode.h>
+
 #include <concepts>
 #include <cstdint>
 #include <functional>
@@ -58,6 +60,7 @@
 #include "lockstep/ddp/watched_loader.h"
 #include "lockstep/libtorch/replica.h"
 #include "lockstep/libtorch/visit_tensors.h"
+#include "lockstep/trace/span.h"
 
 namespace lockstep::libtorch {
 
@@ -86,6 +89,7 @@ class DistributedDataParallel {
   auto operator()(Args&&... args) {
     replica_->before_forward(*module_, rows_of(args...));
     auto outputs = [&] {
+      const trace::Span span(at::GradMode::is_enabled() ? trace::SpanKind::forward : trace::SpanKind::evaluation);
       try {
         return module_->forward(std::forward<Args>(args)...);
       } catch (...) {
@@ -133,6 +137,19 @@ class DistributedDataParallel {
   void record_loss(double loss) { replica_->record_loss(loss); }
   // record_loss(loss) and loss.backward().
   void backward(const at::Tensor& loss) { record_loss(loss).backward(); }
+
+  // A step of this rank's rows, which may be none: `loss_of(begin, end)` makes the loss of some of them, with a forward
+  // through this object, and is called once for each of this rank's virtual shards that has rows (ddp/reproducible.h);
+  // where there are none, once for all rows. With virtual shards gradients must be cleared before, and rows be dealt as
+  // virtual shards: InvalidArgument, behind which the group has failed.
+  template <std::invocable<std::int64_t, std::int64_t> LossOf>
+  void backward(std::int64_t rows, LossOf&& loss_of) {
+    for (const StepShard& shard : replica_->begin_shards(rows)) {
+      if (!replica_->begin_shard(*module_, shard)) continue;
+      backward(at::Tensor(loss_of(shard.begin, shard.end)));
+      replica_->end_shard(shard);
+    }
+  }
 
   // Takes part in a step of the others without a forward of its own, with weight 0: for a rank whose data has run out.
   // InvalidArgument with a SyncBatchNorm in the module that trains: give that a forward of 0 rows.

@@ -12,10 +12,11 @@
 #include "lockstep/ddp/bucket_plan.h"
 #include "lockstep/ddp/comm_hook.h"
 #include "lockstep/ddp/loss.h"
+#include "lockstep/ddp/reproducible.h"
 
 namespace lockstep::libtorch {
 
-// Equal on all ranks. The first six are those of lockstep::DdpOptions; a struct of their own, for designated
+// Equal on all ranks. The first seven are those of lockstep::DdpOptions; a struct of their own, for designated
 // initialisers don't reach into a base.
 struct DdpOptions {
   BucketOptions buckets = {};
@@ -37,11 +38,16 @@ struct DdpOptions {
   // Exchanges gradients in place of the group's all-reduce: ddp/comm_hook.h, and tensor_of() in libtorch/comm_hook.h.
   // Of one name on all ranks; in groups on the CPU.
   CommHook comm_hook = {};
+  // The same bits at any number of ranks: each step is a backward(rows, loss_of), and seeds of generators are of
+  // virtual shards in place of ranks. Sets torch's intra-op threads to its threads. InvalidArgument with a
+  // SyncBatchNorm, and from a backward whose forward wrote a buffer (running statistics), on whose order they depend.
+  Reproducible reproducible = {};
 
   // Where it is set, each forward that trains seeds torch's default generators, the CPU's and that of the group's
   // device, from (seed, steps(), how many forwards the step had before, rank): dropout differs from rank to rank, and a
   // run that goes on after set_steps() draws what it would have drawn, with nothing saved. With another number of ranks
-  // the noise is another. Nothing: the program seeds, and torch::manual_seed(1) gives every rank the same noise.
+  // the noise is another. Nothing: the program seeds, and torch::manual_seed(1) gives every rank the same noise; in
+  // virtual shards it is 0.
   std::optional<std::uint64_t> seed = std::nullopt;
   // The dimension of forward's first tensor that counts rows: the weight of this rank's gradients, unless
   // set_weight() says otherwise. 1 for an LSTM without batch_first.

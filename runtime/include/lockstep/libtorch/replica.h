@@ -50,6 +50,11 @@ class LOCKSTEP_API Replica {
   // Null with Loss::sum.
   virtual GradientOptions gradient_options() = 0;
   virtual void step_without_data(const ::torch::nn::Module& module) = 0;
+  // A step in virtual shards, or of one: those of this rank; then each in its turn. True: a forward, a backward and
+  // end_shard() are to follow; false: it had no rows, and is done.
+  virtual std::vector<StepShard> begin_shards(std::int64_t rows) = 0;
+  virtual bool begin_shard(const ::torch::nn::Module& module, const StepShard& shard) = 0;
+  virtual void end_shard(const StepShard& shard) = 0;
   virtual NoSync no_sync(bool is_on) = 0;
   // Of this micro-batch, between forward and backward.
   virtual void record_loss(const at::Tensor& loss) = 0;

@@ -96,6 +96,8 @@ struct BatchShardOptions {
   bool shuffle = true;
   std::uint64_t seed = 0;  // equal on all ranks
   bool drop_last = false;  // leave out the last batch if it is short
+  // For a step of the same bits at any number of ranks (ddp/reproducible.h): batches are split as so many shards.
+  int virtual_shards = 0;
 };
 
 // The epoch is cut into global batches as one process would, and each is split over the ranks in order, 64 over 3 as
@@ -107,7 +109,7 @@ class LOCKSTEP_API BatchShardSampler : public ShardSampler {
   BatchShardSampler(std::size_t length, int rank, int world, const BatchShardOptions& options);
   BatchShardSampler(std::size_t length, const ProcessGroup& group, const BatchShardOptions& options)
       : BatchShardSampler(length, group.rank(), group.size(), options) {}
-  // Of `options` batch and drop_last count.
+  // Of `options` batch, drop_last and virtual_shards count.
   BatchShardSampler(data::EpochOrder order, int rank, int world, const BatchShardOptions& options);
 };
 

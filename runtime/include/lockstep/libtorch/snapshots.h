@@ -32,6 +32,7 @@
 #include "lockstep/base/api.h"
 #include "lockstep/libtorch/distributed_data_parallel.h"
 #include "lockstep/libtorch/grad_scaler.h"
+#include "lockstep/libtorch/module_ref.h"
 #include "lockstep/snapshot/snapshots.h"
 
 namespace lockstep::libtorch {
@@ -50,8 +51,8 @@ class LOCKSTEP_API Snapshots final : public BasicSnapshots {
     add_module(name, ddp.module(), true);
     follow(std::string(name) + ".steps", steps_of(ddp));
   }
-  // A module that the program itself keeps, such as averaged weights.
-  void add(std::string_view name, const ::torch::nn::Module& module) { add_module(name, module, false); }
+  // A module that the program itself keeps, such as averaged weights: itself, a shared_ptr or a holder.
+  void add(std::string_view name, const ModuleRef& module) { add_module(name, module.get(), false); }
   // Of parameters of "model", or of a module that was added before. InvalidArgument if it has another one.
   void add(std::string_view name, ::torch::optim::Optimizer& optimizer);
   void add(std::string_view name, GradScaler& scaler);

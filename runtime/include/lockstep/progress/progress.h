@@ -30,6 +30,7 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/comm/stop.h"
 #include "lockstep/ddp/global_batch.h"
+#include "lockstep/trace/span.h"
 #include "lockstep/trace/step_record.h"
 
 namespace lockstep {
@@ -95,13 +96,17 @@ class ProgressRange {
   class Iterator {
    public:
     explicit Iterator(ProgressRange* range) : range_(range) {
-      if (!range->is_over_()) inner_.emplace(range->loader_.begin());
+      if (range->is_over_()) return;
+      const trace::Span span(trace::SpanKind::data);
+      inner_.emplace(range->loader_.begin());
     }
     decltype(auto) operator*() { return **inner_; }
     Iterator& operator++() {
       range_->after_step_(*range_->bar_);
       is_over_ = range_->is_over_();
-      if (!is_over_) ++*inner_;
+      if (is_over_) return *this;
+      const trace::Span span(trace::SpanKind::data);
+      ++*inner_;
       return *this;
     }
     bool operator==(std::default_sentinel_t) const { return is_over_ || !inner_ || *inner_ == range_->end_; }

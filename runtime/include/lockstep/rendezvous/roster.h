@@ -18,6 +18,7 @@ struct LOCKSTEP_API Member {
   std::string host;          // host name, for people
   std::string boot_id;       // equal on two members exactly if they share a kernel
   std::string network = {};  // of members that share a kernel: equal exactly if they share a network (base/host.h)
+  std::string group = {};    // name of the part of the job's group that the roster is of; empty: the job's group
 
   // A host is where processes reach each other over loopback and can share memory: one kernel and one network. Two
   // containers of one machine are two hosts, unless they were given one network.
@@ -40,7 +41,8 @@ LOCKSTEP_API std::string describe_members(const Roster& roster);
 LOCKSTEP_API int count_hosts(const Roster& roster);
 LOCKSTEP_API std::string describe_hosts(const Roster& roster);
 
-// Ranks on `rank`'s host, in order. Its place among them is its local rank, unless its launcher said another.
+// Ranks of the roster's group on `rank`'s host, in order. In the job's group its place among them is its local rank,
+// unless its launcher said another.
 LOCKSTEP_API std::vector<int> ranks_beside(const Roster& roster, int rank);
 // Index of rank's host, in order of the lowest rank on each.
 LOCKSTEP_API int host_index(const Roster& roster, int rank);

@@ -47,11 +47,13 @@
 #include "lockstep/base/api.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/comm/stop.h"
+#include "lockstep/data/tensor/batch.h"
 #include "lockstep/ddp/data_identity.h"
 #include "lockstep/ddp/global_batch.h"
 #include "lockstep/ddp/no_sync.h"
 #include "lockstep/ddp/reducer.h"
 #include "lockstep/ddp/replica_check.h"
+#include "lockstep/ddp/reproducible.h"
 #include "lockstep/ddp/watched_loader.h"
 #include "lockstep/nn/module.h"
 
@@ -77,6 +79,9 @@ struct DdpOptions {
   std::optional<std::int64_t> compare_every = std::nullopt;
   // Exchanges gradients in place of the group's all-reduce: ddp/comm_hook.h. Of one name on all ranks.
   CommHook comm_hook = {};
+  // The same bits at any number of ranks: each step is a backward(rows, loss_of). Sets intra_op_threads() to its
+  // threads.
+  Reproducible reproducible = {};
   // Of dropout and whatever else is random in a forward.
   std::uint64_t seed = 0;
 };
@@ -121,6 +126,15 @@ class LOCKSTEP_API DistributedDataParallel {
   // no parameter, or no forward went through this object since the last backward(); and from forward in no_sync(), for
   // a step's first micro-batch, if gradients are not cleared.
   std::int64_t backward(const Tensor& loss);
+  // A step of this rank's rows, which may be none: `loss_of(begin, end)` makes the loss of some of them, with a forward
+  // through this object, and is called once for each of this rank's virtual shards that has rows (ddp/reproducible.h);
+  // where there are none, once for all rows. Gradients must be cleared before, and rows be dealt as virtual shards:
+  // InvalidArgument, behind which the group has failed.
+  using LossOf = std::function<Tensor(std::int64_t begin, std::int64_t end)>;
+  std::int64_t backward(std::int64_t rows, const LossOf& loss_of);
+  // The same, of a batch: each shard is a copy of its rows.
+  using LossOfBatch = std::function<Tensor(const data::Batch& shard)>;
+  std::int64_t backward(const data::Batch& batch, const LossOfBatch& loss_of);
 
   // Takes part in a step of the others without a forward of its own, with weight 0: for a rank whose data has run out.
   void step_without_data();
@@ -186,16 +200,20 @@ class LOCKSTEP_API DistributedDataParallel {
   template <typename Call>
   void in_step(Call call);
   void run_backward(const Tensor& loss);
+  void run_without_rows();
+  void run_shards(std::int64_t rows, const LossOf& loss_of);
+  bool synchronizes() const { return *no_sync_ == 0 && is_last_shard_; }
   void begin_step(std::int64_t weight);
   // The first parameter with a gradient that is not 0.
   std::optional<std::size_t> live_gradient() const;
-  void refuse_live_gradients() const;
+  void refuse_live_gradients(std::string_view where) const;
   void tell_of_adding();
   void carry_gradients(std::int64_t weight);
   void finish_step();
   // While an exception of `part` of the step is handled: keeps it; tells the others, and forgets the step.
   void keep_failure(std::string_view part) noexcept;
   void give_up(std::string_view part) noexcept;
+  void forget_losses();
   // The first backward knows its order: tells it to the reducer and binds the gradients to the arena.
   void plan(std::span<const Tensor> ready_order);
 
@@ -213,6 +231,8 @@ class LOCKSTEP_API DistributedDataParallel {
   // Those gradients, by parameter, on a rank without rows: they stay what they are if no rank has any.
   std::vector<std::pair<int, std::vector<float>>> set_aside_;
   bool overlap_;
+  Reproducible reproducible_;
+  bool is_last_shard_ = true;  // of this rank's in the step under way, or there are no virtual shards
   std::uint64_t seed_;
   std::shared_ptr<int> no_sync_ = std::make_shared<int>(0);
   bool planned_ = false;

@@ -15,6 +15,7 @@ namespace lockstep {
 namespace {
 
 using lockstep::testing::error_of;
+using lockstep::testing::expect_text;
 using membership::MemberEvent;
 using What = Consequence::Kind;
 
@@ -123,10 +124,80 @@ TEST(GroupWatch, AGroupThatIsGoneIsLeftAlone) {
   GroupWatch watch(StoreHost::rank_zero, 1);
   auto group = single();
   watch.attach(*group);
-  watch.detach();
+  watch.detach(*group);
   group.reset();
   watch.take({.kind = MemberEvent::Kind::lost, .cause = {.rank = 2, .text = "late"}, .number = 1});
   EXPECT_EQ(watch.position().sequence, 0);
+}
+
+// Of ranks 1 and 3 of a job of four, as a group of its own.
+std::shared_ptr<ProcessGroup> part_of_job() {
+  GroupContext context;
+  for (const int rank : {1, 3}) context.roster.push_back({rank, 0, 100 + rank, "n1", "boot", "net", "odd"});
+  context.store = std::make_shared<store::HashStore>();
+  return single_backend().create(context, Deadline::never());
+}
+
+TEST(GroupWatch, AGroupWithinTheJobsFailsWithItsOwnRanks) {
+  GroupWatch watch(StoreHost::launcher, 1);
+  const auto job = single();
+  const auto part = part_of_job();
+  watch.attach(*job);
+  watch.attach(*part);
+  const auto lose = [&](int rank, const std::string& text) {
+    watch.take({.kind = MemberEvent::Kind::lost,
+                .cause = {.kind = Cause::Kind::lost, .rank = rank, .text = text},
+                .number = 1});
+  };
+  lose(2, "rank 2 is lost");
+  EXPECT_EQ(failure_of(*job), "rank 2 is lost");
+  EXPECT_EQ(failure_of(*part), "none");
+  const auto later = part_of_job();
+  watch.attach(*later);
+  lose(3, "rank 3 is lost");
+  EXPECT_EQ(failure_of(*job), "rank 2 is lost");
+  EXPECT_EQ(failure_of(*part), "group 'odd' (ranks 1 and 3): rank 3 is lost");
+  EXPECT_EQ(failure_of(*later), "group 'odd' (ranks 1 and 3): rank 3 is lost");
+  EXPECT_EQ(error_of<PeerLost>([&] { watch.check(); }), "rank 2 is lost");
+  EXPECT_EQ(error_of<PeerLost>([&] { watch.check(&part->roster()); }), "rank 3 is lost");
+}
+
+// What ended the job's group is no end of a rank.
+TEST(GroupWatch, AGroupWithinTheJobsOutlivesItsTimeoutsAndMismatches) {
+  GroupWatch watch(StoreHost::launcher, 1);
+  const auto part = part_of_job();
+  watch.attach(*part);
+  for (const auto kind : {Cause::Kind::timeout, Cause::Kind::mismatch, Cause::Kind::left, Cause::Kind::aborted}) {
+    watch.take({.kind = MemberEvent::Kind::failed, .cause = {.kind = kind, .rank = 3, .text = "of the job"}});
+  }
+  EXPECT_EQ(failure_of(*part), "none");
+  EXPECT_NO_THROW(watch.check(&part->roster()));
+  watch.take({.kind = MemberEvent::Kind::failed, .cause = {.kind = Cause::Kind::failed, .rank = 3, .text = "threw"}});
+  EXPECT_EQ(failure_of(*part), "group 'odd' (ranks 1 and 3): threw");
+}
+
+TEST(GroupWatch, TheLossOfTheStoreFailsEveryGroup) {
+  GroupWatch watch(StoreHost::launcher, 1);
+  const auto part = part_of_job();
+  watch.attach(*part);
+  watch.take(of_store(MemberEvent::Kind::store_lost));
+  expect_text(failure_of(*part), {"group 'odd' (ranks 1 and 3): the launcher (host n1, pid 100), which hosts"});
+}
+
+// The job's group says how far the rank is; the step may be another's.
+TEST(GroupWatch, TellsTheStepOfWhicheverGroupTrains) {
+  GroupWatch watch(StoreHost::launcher, 1);
+  const auto job = single();
+  auto part = part_of_job();
+  watch.attach(*job);
+  watch.attach(*part);
+  part->set_step(17);
+  job->barrier().wait();
+  EXPECT_EQ(watch.position().step, 17);
+  EXPECT_EQ(watch.position().sequence, job->last_sequence());
+  watch.detach(*part);
+  part.reset();
+  EXPECT_EQ(watch.position().step, 17) << "what it was at";
 }
 
 TEST(GroupWatch, AStoreOfRankZeroThatHasLeftMayEnd) {

@@ -88,6 +88,15 @@ TEST(VariableFindings, ShowWhatIsSetAndNoteWhatNothingReads) {
   EXPECT_EQ(variable_findings(Environment()).at(0).value, "none of lockstep's is set");
 }
 
+TEST(VariableFindings, APortRangeThatIsNoneIsAProblemWithItsRemedy) {
+  Environment environment;
+  environment.set("LOCKSTEP_PORT_RANGE", "7");
+  const auto findings = variable_findings(environment);
+  EXPECT_EQ(count_problems(findings), 1);
+  EXPECT_NE(named(findings, "ports").value.find("LOCKSTEP_PORT_RANGE='7'"), std::string::npos);
+  EXPECT_NE(named(findings, "ports").remedy.find("give FIRST-LAST"), std::string::npos);
+}
+
 TEST(Report, TextAndJsonSayTheSame) {
   const Findings findings = {{"one", "a", "fine"},
                              {"one", "longer", "odd", Health::note, "look"},

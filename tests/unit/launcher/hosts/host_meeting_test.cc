@@ -119,6 +119,27 @@ TEST(HostMeeting, AHostThatComesWhileTheRanksRunIsANewcomerIfThereIsRoom) {
   EXPECT_FALSE(meeting.has_newcomer()) << "the job is full";
 }
 
+TEST(HostMeeting, AHostThatIsLeftOutIsNotWaitedForNorMissedNorTakenInAgain) {
+  HostMeeting meeting(1, 2);
+  meeting.came(host(0), 0);
+  meeting.came(host(1), 0);
+  begin(meeting);
+  meeting.leave_out(1, "b");
+  meeting.came(host(0), 1);
+  meeting.came(host(1), 1);
+  auto again = host(2);
+  again.name = "b";
+  meeting.came(again, 0);
+  EXPECT_EQ(meeting.needed(), 1) << "of two hosts one alone would be no majority";
+  EXPECT_TRUE(meeting.is_complete(false));
+  EXPECT_THAT(names(meeting), ElementsAre("a"));
+  EXPECT_THAT(meeting.left_out(), ElementsAre("b"));
+  begin(meeting);
+  EXPECT_FALSE(meeting.has_newcomer());
+  meeting.came(host(3), 0);
+  EXPECT_TRUE(meeting.has_newcomer()) << "another host may come";
+}
+
 TEST(HostMeeting, WordOfAHostThatHasGoneComesTooLate) {
   HostMeeting meeting(1, 2);
   meeting.came(host(0), 0);

@@ -55,6 +55,30 @@ class Verdict : public ::testing::Test {
 
 constexpr ExitStatus kLostAnother{.value = kExitPeerLost};
 
+TEST_F(Verdict, OfWhatFollowsAStandstillOfTheFirstHostNamesThatHostAndNoRank) {
+  verdict_.stood_still(std::chrono::milliseconds(5200));
+  EXPECT_FALSE(verdict_.is_given()) << "nobody may have minded";
+  verdict_.heard({.kind = Cause::Kind::failed, .rank = 3, .reporter = 3, .text = "rank 3 failed"});
+  verdict_.host_lost(2, "is gone: its launcher (pid 7) has ended");
+  end(3, {.value = 1});
+  EXPECT_THAT(
+      said(),
+      ElementsAre(HasSubstr("host a (node rank 0) stood still for 5.2 s (its launcher was stopped, or got no core), "
+                            "and the others took it for lost, "),
+                  "host c (node rank 2) is gone: its launcher (pid 7) has ended"));
+  EXPECT_EQ(ends_, 1);
+  verdict_.conclude(0);
+  EXPECT_EQ(verdict_.exit_code(), kExitPeerLost);
+}
+
+TEST_F(Verdict, AStandstillBesideASignalIsForTheSignal) {
+  verdict_.signalled(SIGTERM);
+  verdict_.stood_still(std::chrono::milliseconds(5200));
+  for (int rank = 0; rank < 5; ++rank) end(rank, {.by_signal = true, .value = SIGTERM});
+  verdict_.conclude(0);
+  EXPECT_EQ(verdict_.exit_code(), 128 + SIGTERM);
+}
+
 TEST_F(Verdict, NamesTheRankItsHostAndItsLastLinesAndThenTheConsequences) {
   end(3, {.value = 42}, {"it broke", "badly"});
   EXPECT_THAT(said(), ElementsAre(AllOf(HasSubstr("rank 3 (host b, pid 1003) exited with code 42 "),
@@ -399,6 +423,48 @@ TEST_F(RestartVerdict, AHostIsTakenInAfterAStepByAnAgreedStop) {
   }
   judged.conclude(0);
   ASSERT_TRUE(judged.again());
+}
+
+// Ranks 0 and 1 on host a, 2 on b; rank `first` fails in four starts, of which only the first finishes a step.
+std::optional<HostShare> left_out_after_failures_of(int first, int least_hosts, std::string* json = nullptr) {
+  RestartPolicy restarts(9, true);
+  std::optional<HostShare> left_out;
+  for (int start = 0; start < 4; ++start) {
+    JobVerdict judged({.hosts = with_first_ranks({{.name = "a", .ranks = 2}, {.name = "b", .ranks = 1, .agent = 7}}),
+                       .least_hosts = least_hosts,
+                       .restarts = &restarts,
+                       .members =
+                           [] {
+                             return std::vector<membership::MemberView>{
+                                 {.info = {.world_size = 3}, .position = {.step = 1, .steps_done = 57}}};
+                           },
+                       .facts = [](int rank) { return RankFacts{.rank = rank}; },
+                       .on_conclusion =
+                           [json](const VerdictRecord& record) {
+                             if (json != nullptr) *json = as_json(record, "run", 0);
+                           }});
+    for (const int rank : {first, (first + 1) % 3, (first + 2) % 3}) {
+      RankEnd end;
+      end.rank = rank;
+      end.ending = rank == first ? ExitStatus{.value = 9} : kLostAnother;
+      judged.rank_ended(std::move(end));
+    }
+    judged.conclude(0);
+    left_out = judged.left_out();
+  }
+  return left_out;
+}
+
+TEST(LeftOut, IsTheHostWhoseRanksFailFirstIfTheJobCanDoWithoutIt) {
+  std::string json;
+  const auto host = left_out_after_failures_of(2, 1, &json);
+  ASSERT_TRUE(host);
+  EXPECT_EQ(host->agent, 7);
+  EXPECT_EQ(nlohmann::json::parse(json)["left_out_host"], "b");
+  EXPECT_EQ(nlohmann::json::parse(json)["starts_again"], true);
+  EXPECT_FALSE(left_out_after_failures_of(1, 1)) << "the first host has the store";
+  EXPECT_FALSE(left_out_after_failures_of(2, 2)) << "too few would be left";
+  EXPECT_FALSE(left_out_after_failures_of(2, 0)) << "the number of hosts is fixed";
 }
 
 TEST_F(RestartVerdict, RanksThatCameToTheirEndMeanwhileAreOver) {

@@ -135,5 +135,51 @@ TEST(RestartPolicy, HostsThatGoAgainAndAgainWithoutANewStepEndTheJob) {
   EXPECT_EQ(policy.decide(end).exit_code, kExitNoProgress);
 }
 
+StartEnd failed_first_on(int agent, std::int64_t steps) {
+  auto end = failed_after(steps);
+  end.culprit = HostShare{.name = agent == 7 ? "seven" : "other", .agent = agent};
+  return end;
+}
+
+TEST(RestartPolicy, AHostThatFailsFirstInThreeStartsWithoutANewStepIsLeftOut) {
+  RestartPolicy policy(100, true);
+  EXPECT_EQ(policy.decide(failed_after(57)).pause, 0ms);
+  EXPECT_FALSE(policy.decide(failed_first_on(7, 57)).left_out);
+  EXPECT_FALSE(policy.decide(failed_first_on(7, 57)).left_out);
+  const auto decision = policy.decide(failed_first_on(7, 57));
+  ASSERT_TRUE(decision.left_out);
+  EXPECT_EQ(decision.left_out->agent, 7);
+  EXPECT_EQ(decision.pause, 0ms);
+  EXPECT_EQ(decision.text,
+            "host seven is left out: its ranks failed first in 3 starts in a row without a new step; "
+            "restart 4 of 100 (--max-restarts); 57 steps done");
+  EXPECT_EQ(policy.decide(failed_after(57)).pause, 1000ms) << "the others begin anew";
+}
+
+TEST(RestartPolicy, NoHostIsLeftOutForFailuresThatItSharesOrThatANewStepParts) {
+  RestartPolicy shared(100, true);
+  EXPECT_TRUE(shared.decide(failed_after(57)).pause);
+  EXPECT_TRUE(shared.decide(failed_first_on(7, 57)).pause);
+  EXPECT_TRUE(shared.decide(failed_first_on(8, 57)).pause);
+  EXPECT_EQ(shared.decide(failed_first_on(7, 57)).exit_code, kExitNoProgress);
+  RestartPolicy parted(100, true);
+  EXPECT_TRUE(parted.decide(failed_after(57)).pause);
+  for (const std::int64_t steps : {57, 57, 58, 58, 58}) {
+    const auto decision = parted.decide(failed_first_on(7, steps));
+    EXPECT_TRUE(decision.pause);
+    EXPECT_FALSE(decision.left_out);
+  }
+  EXPECT_TRUE(parted.decide(failed_first_on(7, 58)).left_out);
+}
+
+TEST(RestartPolicy, AHostIsLeftOutByARestartLikeAnyOther) {
+  RestartPolicy policy(3, true);
+  EXPECT_TRUE(policy.decide(failed_after(57)).pause);
+  for (int start = 0; start < 2; ++start) EXPECT_TRUE(policy.decide(failed_first_on(7, 57)).pause);
+  const auto decision = policy.decide(failed_first_on(7, 57));
+  EXPECT_FALSE(decision.left_out);
+  EXPECT_EQ(decision.text, "not started again: 3 of --max-restarts 3 are used up");
+}
+
 }  // namespace
 }  // namespace lockstep::launcher

@@ -18,6 +18,10 @@ struct Batch {
   Tensor x;
   Tensor y;                       // undefined for data without targets
   std::vector<std::int64_t> ids;  // global sample ids: sample i is row i of x and y
+
+  std::int64_t size() const { return static_cast<std::int64_t>(ids.size()); }
+  // A copy of samples [begin, end). InvalidArgument if it has not got them.
+  LOCKSTEP_API Batch rows(std::int64_t begin, std::int64_t end) const;
 };
 
 // One sample, without the dimension of the batch.

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/hosts/remote_agents.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "launcher/hosts/host_list.h"
+#include "launcher/run/find_program.h"
+#include "lockstep/base/error.h"
+#include "runtime/base/host.h"
+#include "runtime/base/text.h"
+#include "runtime/net/interfaces.h"
+
+namespace lockstep::launcher {
+namespace {
+
+bool is_this_host(const std::string& name) {
+  return name == "localhost" || name == "127.0.0.1" || name == "::1" || name == host_name();
+}
+
+}  // namespace
+
+std::vector<HostEntry> named_hosts(const RunOptions& options) {
+  std::vector<HostEntry> hosts = options.hosts;
+  if (!options.hostfile.empty()) {
+    std::ifstream file(options.hostfile, std::ios::binary);
+    const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+    if (!file) throw InvalidArgument(fmt::format("--hostfile {}: it can't be read", options.hostfile));
+    hosts = parse_hostfile(text, options.hostfile);
+  }
+  if (hosts.size() > static_cast<std::size_t>(kMaxNodes)) {
+    throw InvalidArgument(fmt::format("{} hosts are named; a job has at most {}", hosts.size(), kMaxNodes));
+  }
+  return options.ranks ? first_slots(hosts, *options.ranks) : hosts;
+}
+
+std::string endpoint_of(const RunOptions& options, const std::vector<HostEntry>& hosts,
+                        const Environment& environment) {
+  if (!options.endpoint.host.empty()) return options.endpoint.to_string();
+  if (hosts.size() == 1) return "127.0.0.1:0";
+  const std::string& first = hosts.front().name;
+  const std::string host = is_this_host(first)
+                               ? net::choose_interface(net::interfaces_of_this_host(), environment).address
+                               : first.substr(first.find('@') == first.npos ? 0 : first.find('@') + 1);
+  return net::HostPort{host, 0}.to_string();
+}
+
+std::vector<std::string> travelling_variables(const RunOptions& options, const Environment& environment) {
+  constexpr std::string_view kPrefixes[] = {"LOCKSTEP_", "NCCL_", "GLOO_", "OMP_"};
+  Environment chosen;
+  for (const auto& [name, value] : environment.variables()) {
+    const bool travels = std::any_of(std::begin(kPrefixes), std::end(kPrefixes),
+                                     [&name = name](auto prefix) { return name.starts_with(prefix); });
+    // Of this process's own place in some job, and the secret, nothing.
+    if (travels && !name.starts_with("LOCKSTEP_STORE") && name != "LOCKSTEP_LAUNCHER_PID" &&
+        name != "LOCKSTEP_LAUNCHER_FD" && name != "LOCKSTEP_RUN_ID" && name != "LOCKSTEP_RESTART_COUNT") {
+      chosen.set(name, value);
+    }
+  }
+  for (const std::string& wish : options.exported) {
+    const auto equals = wish.find('=');
+    const std::string name = wish.substr(0, equals);
+    const auto known = environment.variables().find(name);
+    if (equals != std::string::npos) {
+      chosen.set(name, wish.substr(equals + 1));
+    } else if (known != environment.variables().end()) {
+      chosen.set(name, known->second);
+    } else {
+      throw InvalidArgument(fmt::format("-x {}: it is not set here; set it, or give -x {}=VALUE", name, name));
+    }
+  }
+  std::vector<std::string> result;
+  for (const auto& [name, value] : chosen.variables()) result.push_back(name + "=" + value);
+  return result;
+}
+
+std::vector<std::string> agent_command_on(const std::string& name, const RunOptions& options,
+                                          const Environment& environment) {
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
+  if (options.rsh.empty() && is_this_host(name)) return {self, "agent"};
+  std::vector<std::string> command;
+  const std::string words = options.rsh.empty() ? "ssh -o BatchMode=yes" : options.rsh;
+  for (const auto word : split(words, ' ')) {
+    if (!word.empty()) command.emplace_back(word);
+  }
+  const auto shell = find_program(command.front(), environment);
+  if (shell.path.empty()) throw InvalidArgument(fmt::format("--rsh: {}", shell.problem));
+  command.front() = shell.path;
+  command.insert(command.end(), {name, self, "agent"});
+  return command;
+}
+
+std::unique_ptr<RemoteHost> start_agent(const std::string& name, const AgentStart& start, const RunOptions& options,
+                                        const Environment& environment, const sigset_t& signal_mask) {
+  std::vector<std::string> variables;
+  for (const auto& [variable, value] : environment.variables()) {
+    if (!variable.starts_with("LOCKSTEP_STORE_SECRET")) variables.push_back(variable + "=" + value);
+  }
+  auto host = std::make_unique<RemoteHost>(name, agent_command_on(name, options, environment), variables, signal_mask);
+  host->send(encode(start));
+  return host;
+}
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// How `lockstep run -H` and `lockstep doctor -H` come to the hosts that a user names: `lockstep agent` on each, through
+// a remote shell.
+#pragma once
+
+#include <csignal>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "launcher/command_line.h"
+#include "launcher/hosts/agent_start.h"
+#include "launcher/hosts/remote_host.h"
+#include "lockstep/base/environment.h"
+
+namespace lockstep::launcher {
+
+// Those of -H or --hostfile, with -n the first that have so many slots. Throws InvalidArgument.
+std::vector<HostEntry> named_hosts(const RunOptions& options);
+
+// Where the others find the first of `hosts`: --rdzv-endpoint, else its name, or the address that others take if it is
+// this host; port 0 where none is given.
+std::string endpoint_of(const RunOptions& options, const std::vector<HostEntry>& hosts, const Environment& environment);
+
+// "NAME=value" of what travels: lockstep's own variables, those of the libraries below it, and what -x names. Throws
+// InvalidArgument for one that -x names and that is not set.
+std::vector<std::string> travelling_variables(const RunOptions& options, const Environment& environment);
+
+// The words that run `lockstep agent` on the host `name`. Throws InvalidArgument where there is no remote shell.
+std::vector<std::string> agent_command_on(const std::string& name, const RunOptions& options,
+                                          const Environment& environment);
+
+// Runs them, and gives the agent its start. Of this process's variables the remote shell gets all but the secret.
+// Throws as agent_command_on() and RemoteHost.
+std::unique_ptr<RemoteHost> start_agent(const std::string& name, const AgentStart& start, const RunOptions& options,
+                                        const Environment& environment, const sigset_t& signal_mask);
+
+}  // namespace lockstep::launcher

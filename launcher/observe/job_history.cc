@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/observe/job_history.h"
+
+#include <fmt/format.h>
+
+#include <deque>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string_view>
+
+#include "launcher/output/log_folder.h"
+#include "runtime/base/printable.h"
+
+namespace lockstep::launcher {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string read_verdict(const fs::path& file) {
+  std::ifstream in(file);
+  const auto json = nlohmann::json::parse(in, nullptr, false);
+  if (!json.is_object() || !json.contains("outcome") || !json.contains("summary")) return "its verdict can't be read";
+  const auto text = [&](const char* key) { return json[key].is_string() ? json[key].get<std::string>() : "?"; };
+  return fmt::format("{}: {}", text("outcome"), text("summary"));
+}
+
+// Of "TIME WHO: TEXT", where WHO is the launcher, or a rank that speaks of snapshots.
+std::optional<HistoryLine> history_line(const std::string& line) {
+  constexpr std::string_view kLauncher = " lockstep run: ";
+  const auto space = line.find(' ');
+  if (space == std::string::npos) return std::nullopt;
+  const std::string_view rest = std::string_view(line).substr(space);
+  if (rest.starts_with(kLauncher))
+    return HistoryLine{line.substr(0, space), std::string(rest.substr(kLauncher.size()))};
+  const auto snapshot = rest.find("snapshots: ");
+  if (snapshot == rest.npos || rest.find("[lockstep") == rest.npos) return std::nullopt;
+  return HistoryLine{line.substr(0, space), std::string(rest.substr(1))};
+}
+
+void read_log(const fs::path& file, std::deque<HistoryLine>& lines) {
+  std::ifstream in(file);
+  for (std::string line; std::getline(in, line);) {
+    auto found = history_line(line);
+    if (!found) continue;
+    found->text = printable(found->text, 500);
+    lines.push_back(std::move(*found));
+    if (lines.size() > JobHistory::kMost) lines.pop_front();
+  }
+}
+
+}  // namespace
+
+JobHistory read_history(const fs::path& folder) {
+  JobHistory history;
+  for (int generation = 0; fs::is_directory(log_folder(folder.native(), generation)); ++generation) {
+    const fs::path file = verdict_file(log_folder(folder.native(), generation));
+    if (!fs::exists(file)) continue;
+    history.verdicts.push_back({.text = fmt::format("start {}: {}", generation + 1, read_verdict(file))});
+  }
+  std::deque<HistoryLine> lines;
+  read_log(job_log(folder.native(), 1, 0), lines);
+  for (int node = 0; fs::exists(job_log(folder.native(), 2, node)); ++node) {
+    read_log(job_log(folder.native(), 2, node), lines);
+  }
+  history.lines.assign(lines.begin(), lines.end());
+  return history;
+}
+
+}  // namespace lockstep::launcher

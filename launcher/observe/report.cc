@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/observe/report.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <system_error>
+
+#include "launcher/observe/run_report.h"
+#include "launcher/observe/timeline.h"
+#include "launcher/output/log_folder.h"
+#include "launcher/system.h"
+#include "lockstep/base/error.h"
+#include "runtime/base/io.h"
+#include "runtime/base/logging.h"
+
+namespace lockstep::launcher {
+namespace {
+
+namespace fs = std::filesystem;
+
+void write_file(const std::string& path, const std::string& text) {
+  UniqueFd file = open_file(path, true);
+  if (write_all(file.get(), text) != text.size()) throw SystemError("write " + path, errno);
+  if (close(file.release()) != 0 && errno != EINTR) throw SystemError("close " + path, errno);
+}
+
+// Of the last start whose ranks have shown one.
+std::string last_straggler(const RunReport& report) {
+  std::string text;
+  for (const ReportedStart& start : report.starts) {
+    if (start.straggler) text = describe(*start.straggler);
+  }
+  return text;
+}
+
+}  // namespace
+
+int report_command(const ReportOptions& options) {
+  set_log_label("report");
+  try {
+    const RunReport report = read_report(options.folder);
+    const fs::path folder(options.folder);
+    write_file((folder / "report.html").native(), as_page(report));
+    write_file((folder / "report.jsonl").native(), as_json_lines(report));
+    std::string text =
+        fmt::format("{}: {} ranks, {} steps\n", (folder / "report.html").native(), report.world_size, report.steps());
+    if (const auto straggler = last_straggler(report); !straggler.empty()) text += straggler + "\n";
+    if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0) throw SystemError("write to stdout", errno);
+    return 0;
+  } catch (const Error& error) {
+    print_error(fmt::format("lockstep report: {}", error.what()));
+    return kExitUsage;
+  }
+}
+
+std::string make_trace_folder(const RunOptions& options, int generation) {
+  const std::string folder = trace_folder(options.log_dir, options.trace);
+  if (folder.empty()) return {};
+  const std::string path = log_folder(fs::absolute(folder).lexically_normal().native(), generation);
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) throw SystemError("make the folder " + path, error.value());
+  return path;
+}
+
+void write_timeline(const RunOptions& options, const Layout& hosts, int node_rank, Console& console) {
+  if (options.trace.empty()) return;
+  const std::string file = timeline_file(options.trace, hosts.size(), node_rank);
+  try {
+    const RunTraces traces =
+        read_traces(trace_folder(options.log_dir, options.trace), hosts[static_cast<std::size_t>(node_rank)]);
+    if (traces.traces.empty()) {
+      console.message(fmt::format("no trace in {}: none of the ranks has called init_process_group", file));
+      return;
+    }
+    write_file(file, timeline_of(traces.traces));
+    const RunReport report = report_of(traces);
+    const auto ranks = report.starts.back().ranks.size();
+    console.message(fmt::format("the timeline of {} {} is in {}", ranks, ranks == 1 ? "rank" : "ranks", file));
+    if (const auto straggler = last_straggler(report); !straggler.empty()) console.message(straggler);
+  } catch (const Error& error) {
+    console.message(fmt::format("no timeline in {}: {}", file, error.what()));
+  }
+}
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// `lockstep report`, and the timeline that `lockstep run --trace` leaves.
+#pragma once
+
+#include <string>
+
+#include "launcher/command_line.h"
+#include "launcher/hosts/layout.h"
+#include "launcher/output/console.h"
+
+namespace lockstep::launcher {
+
+// Writes DIR/report.html and DIR/report.jsonl, and says so on stdout. Returns 0, or 2 if it can't, which it says.
+int report_command(const ReportOptions& options);
+
+// The folder that the ranks of a start write their traces to, which is made; empty: none is wanted. An absolute path,
+// since ranks may go elsewhere. Throws SystemError.
+std::string make_trace_folder(const RunOptions& options, int generation);
+// After the last start: --trace FILE from the traces of this host's ranks, with a line on the console about it, or
+// about why there is none.
+void write_timeline(const RunOptions& options, const Layout& hosts, int node_rank, Console& console);
+
+}  // namespace lockstep::launcher

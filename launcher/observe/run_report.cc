@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/observe/run_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::launcher {
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+
+// One host's ranks have one clock, so their launches can be compared.
+std::vector<ReportedBucket> buckets_of(const std::vector<const trace::RankTrace*>& ranks, int world_size) {
+  if (ranks.empty() || ranks.front()->steps.empty()) return {};
+  const std::size_t count = ranks.front()->steps.back().buckets.size();
+  std::map<std::pair<std::string, std::int64_t>, std::vector<std::int64_t>> last_launch;  // by host, step; by bucket
+  const auto each = [&](auto take) {
+    for (const trace::RankTrace* rank : ranks) {
+      for (const trace::TracedStep& step : rank->steps) {
+        if (step.buckets.size() != count) continue;
+        auto& last = last_launch.try_emplace({rank->identity.host, step.number}, count, 0).first->second;
+        for (std::size_t i = 0; i < count; ++i) take(step.buckets[i], i, last[i]);
+      }
+    }
+  };
+  each([](const trace::TracedBucket& bucket, std::size_t, std::int64_t& last) {
+    last = std::max(last, bucket.launched);
+  });
+  std::vector<std::vector<std::int64_t>> under_way(count);
+  std::vector<std::vector<std::int64_t>> moving(count);
+  each([&](const trace::TracedBucket& bucket, std::size_t i, std::int64_t last) {
+    under_way[i].push_back(bucket.finished - bucket.launched);
+    moving[i].push_back(std::max<std::int64_t>(bucket.finished - last, 0));
+  });
+  std::vector<ReportedBucket> buckets(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    buckets[i] = {.bytes = ranks.front()->steps.back().buckets[i].bytes,
+                  .under_way = median_of(under_way[i]),
+                  .moving = median_of(moving[i])};
+    if (world_size < 2 || buckets[i].moving == 0) continue;
+    const double travelled = 2.0 * (world_size - 1) / world_size * static_cast<double>(buckets[i].bytes);
+    buckets[i].bus_bandwidth = travelled / (static_cast<double>(buckets[i].moving) * 1e-9);
+  }
+  return buckets;
+}
+
+double ms(std::int64_t ns) { return static_cast<double>(ns) / 1e6; }
+
+OrderedJson phases_json(const StepRow& row) {
+  OrderedJson json = OrderedJson::object();
+  for (std::size_t i = 0; i < kPhases; ++i) json[std::string(name_of(static_cast<Phase>(i)))] = ms(row.ns[i]);
+  return json;
+}
+
+}  // namespace
+
+std::size_t RunReport::steps() const {
+  std::size_t steps = 0;
+  for (const ReportedStart& start : starts) {
+    std::size_t most = 0;
+    for (const RankTable& table : start.ranks) most = std::max(most, table.rows.size());
+    steps += most;
+  }
+  return steps;
+}
+
+RunReport report_of(const RunTraces& traces) {
+  RunReport report{.problems = traces.problems};
+  std::vector<const trace::RankTrace*> last;
+  for (const RunTrace& trace : traces.traces) {
+    if (report.starts.empty() || report.starts.back().generation != trace.generation) {
+      report.starts.push_back({.generation = trace.generation});
+      last.clear();
+    }
+    report.run_id = trace.rank.identity.run_id;
+    report.world_size = trace.rank.identity.world_size;
+    report.lost_events += trace.rank.lost;
+    report.starts.back().ranks.push_back(table_of(trace.rank));
+    last.push_back(&trace.rank);
+  }
+  for (ReportedStart& start : report.starts) start.straggler = find_straggler(start.ranks);
+  report.buckets = buckets_of(last, report.world_size);
+  return report;
+}
+
+RunReport read_report(const std::filesystem::path& folder) {
+  const RunTraces traces = read_traces(folder);
+  if (traces.traces.empty()) {
+    throw InvalidArgument(fmt::format(
+        "{} has no trace of a rank (generation0/rank0.trace); give the --log-dir of a run, or FILE.ranks of "
+        "its --trace FILE{}",
+        folder.string(), traces.problems.empty() ? "" : "; " + traces.problems.front()));
+  }
+  RunReport report = report_of(traces);
+  report.history = read_history(folder);
+  return report;
+}
+
+std::string as_json_lines(const RunReport& report) {
+  std::string text;
+  const auto line = [&](const OrderedJson& json) {
+    text += json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
+  };
+  OrderedJson buckets = OrderedJson::array();
+  for (const ReportedBucket& bucket : report.buckets) {
+    buckets.push_back({{"bytes", bucket.bytes},
+                       {"under_way_ms", ms(bucket.under_way)},
+                       {"moving_ms", ms(bucket.moving)},
+                       {"bus_bandwidth", bucket.bus_bandwidth}});
+  }
+  line({{"type", "run"},
+        {"run_id", report.run_id},
+        {"world_size", report.world_size},
+        {"steps", report.steps()},
+        {"lost_events", report.lost_events},
+        {"buckets", std::move(buckets)}});
+  for (const ReportedStart& start : report.starts) {
+    OrderedJson straggler;
+    if (start.straggler) {
+      straggler = {{"rank", start.straggler->rank},
+                   {"host", start.straggler->host},
+                   {"share", start.straggler->share},
+                   {"cause", std::string(name_of(start.straggler->cause))}};
+    }
+    line({{"type", "start"}, {"generation", start.generation}, {"straggler", std::move(straggler)}});
+    for (const RankTable& table : start.ranks) {
+      for (const StepRow& row : table.rows) {
+        line({{"type", "step"},
+              {"generation", start.generation},
+              {"rank", table.rank},
+              {"step", row.step},
+              {"ms", ms(row.length())},
+              {"own_ms", ms(row.own())},
+              {"weight", row.weight},
+              {"loss", row.loss ? OrderedJson(*row.loss) : OrderedJson()},
+              {"phases_ms", phases_json(row)}});
+      }
+    }
+  }
+  return text;
+}
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/observe/step_table.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+
+namespace lockstep::launcher {
+namespace {
+
+using trace::SpanKind;
+using trace::TracedSpan;
+using trace::TracedStep;
+
+// A part of the program's time in which no inner span is open.
+struct Piece {
+  SpanKind kind = SpanKind::program;
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+
+std::optional<Phase> phase_of(SpanKind kind) {
+  switch (kind) {
+    case SpanKind::data: return Phase::data;
+    case SpanKind::forward: return Phase::forward;
+    case SpanKind::backward: return Phase::backward;
+    case SpanKind::optimizer: return Phase::optimizer;
+    case SpanKind::snapshot: return Phase::snapshot;
+    case SpanKind::evaluation: return Phase::evaluation;
+    case SpanKind::collective: return Phase::exposed;
+    case SpanKind::program: break;
+  }
+  return std::nullopt;
+}
+
+// The thread that trains: that of most of the library's spans.
+int training_thread(const std::vector<TracedSpan>& spans) {
+  std::map<int, std::size_t> counts;
+  for (const TracedSpan& span : spans) {
+    if (span.kind != SpanKind::program) ++counts[span.thread];
+  }
+  const auto most =
+      std::max_element(counts.begin(), counts.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  return most == counts.end() ? 0 : most->first;
+}
+
+// Of the library's spans on that thread, by time. Spans of one thread nest.
+std::vector<Piece> pieces_of(const std::vector<TracedSpan>& all) {
+  const int thread = training_thread(all);
+  std::vector<TracedSpan> spans;
+  for (const TracedSpan& span : all) {
+    if (span.kind != SpanKind::program && span.thread == thread) spans.push_back(span);
+  }
+  std::stable_sort(spans.begin(), spans.end(), [](const TracedSpan& a, const TracedSpan& b) {
+    return a.begin != b.begin ? a.begin < b.begin : a.end > b.end;
+  });
+  std::vector<Piece> pieces;
+  std::vector<const TracedSpan*> open;
+  std::int64_t covered = 0;  // up to here pieces are made
+  const auto cover_to = [&](std::int64_t time) {
+    if (!open.empty() && time > covered) pieces.push_back({open.back()->kind, covered, time});
+    covered = std::max(covered, time);
+  };
+  const auto close_before = [&](std::int64_t time) {
+    while (!open.empty() && open.back()->end <= time) {
+      cover_to(open.back()->end);
+      open.pop_back();
+    }
+  };
+  for (const TracedSpan& span : spans) {
+    close_before(span.begin);
+    cover_to(span.begin);
+    open.push_back(&span);
+  }
+  close_before(std::numeric_limits<std::int64_t>::max());
+  return pieces;
+}
+
+bool has(const std::vector<Piece>& pieces, SpanKind kind) {
+  return std::any_of(pieces.begin(), pieces.end(), [&](const Piece& piece) { return piece.kind == kind; });
+}
+
+class RowMaker {
+ public:
+  explicit RowMaker(const trace::RankTrace& trace)
+      : pieces_(pieces_of(trace.spans)),
+        has_optimizer_(has(pieces_, SpanKind::optimizer)),
+        has_backward_(has(pieces_, SpanKind::backward)) {}
+
+  // Steps come by time.
+  StepRow row(const TracedStep& before, const TracedStep& step) {
+    StepRow row{.number = step.number,
+                .step = step.step,
+                .begin = before.end,
+                .end = step.end,
+                .on_device = step.on_device,
+                .weight = step.weight,
+                .loss = step.loss};
+    add_pieces(row);
+    auto& backward = row.ns[static_cast<std::size_t>(Phase::backward)];
+    if (!has_backward_) backward += step.end - step.begin;  // a Reducer without an engine of ours
+    // On a device the host does not spend this time in calls.
+    const std::int64_t hidden = std::clamp<std::int64_t>(step.hidden, 0, backward);
+    row.ns[static_cast<std::size_t>(Phase::hidden)] = hidden;
+    if (!step.on_device) backward -= hidden;
+    const std::int64_t waited = std::clamp<std::int64_t>(step.waited, 0, backward);
+    row.ns[static_cast<std::size_t>(Phase::exposed)] += waited;
+    backward -= waited;
+    std::int64_t known = step.on_device ? -hidden : 0;
+    for (const std::int64_t part : row.ns) known += part;
+    row.ns[static_cast<std::size_t>(Phase::other)] = std::max<std::int64_t>(row.length() - known, 0);
+    return row;
+  }
+
+ private:
+  void add_pieces(StepRow& row) {
+    while (next_ < pieces_.size() && pieces_[next_].end <= row.begin) ++next_;
+    std::int64_t first = row.end;  // of what comes after the update
+    for (std::size_t i = next_; i < pieces_.size() && pieces_[i].begin < row.end; ++i) {
+      const Piece& piece = pieces_[i];
+      const std::int64_t begin = std::max(piece.begin, row.begin);
+      const std::int64_t length = std::min(piece.end, row.end) - begin;
+      if (const auto phase = phase_of(piece.kind); phase && length > 0) {
+        row.ns[static_cast<std::size_t>(*phase)] += length;
+      }
+      if (piece.begin >= row.begin) first = std::min(first, piece.begin);
+    }
+    if (!has_optimizer_ && next_ < pieces_.size()) {
+      // A backward may end a little after its step.
+      const std::int64_t from = pieces_[next_].begin < row.begin ? std::min(pieces_[next_].end, row.end) : row.begin;
+      row.ns[static_cast<std::size_t>(Phase::optimizer)] += std::max<std::int64_t>(first - from, 0);
+    }
+  }
+
+  std::vector<Piece> pieces_;
+  bool has_optimizer_;
+  bool has_backward_;
+  std::size_t next_ = 0;  // the first piece that is not over when the row begins
+};
+
+// A rank's value beyond the median of the others' in each step.
+template <typename Value>
+std::int64_t median_excess(const std::vector<std::vector<const StepRow*>>& steps, std::size_t rank, Value value) {
+  std::vector<std::int64_t> excess;
+  for (const auto& rows : steps) {
+    std::vector<std::int64_t> others;
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      if (i != rank) others.push_back(value(*rows[i]));
+    }
+    excess.push_back(value(*rows[rank]) - median_of(std::move(others)));
+  }
+  return median_of(std::move(excess));
+}
+
+// Communication is what follows.
+constexpr Phase kCauses[] = {Phase::data,     Phase::forward,    Phase::backward, Phase::optimizer,
+                             Phase::snapshot, Phase::evaluation, Phase::other};
+
+}  // namespace
+
+std::string_view name_of(Phase phase) {
+  switch (phase) {
+    case Phase::data: return "data";
+    case Phase::forward: return "forward";
+    case Phase::backward: return "backward";
+    case Phase::hidden: return "hidden communication";
+    case Phase::exposed: return "exposed communication";
+    case Phase::optimizer: return "optimizer";
+    case Phase::snapshot: return "snapshot";
+    case Phase::evaluation: return "evaluation";
+    case Phase::other: return "other";
+  }
+  return "?";
+}
+
+std::int64_t StepRow::own() const {
+  return length() - (*this)[Phase::exposed] - (on_device ? 0 : (*this)[Phase::hidden]);
+}
+
+RankTable table_of(const trace::RankTrace& trace) {
+  RankTable table{.rank = trace.identity.rank, .host = trace.identity.host};
+  RowMaker maker(trace);
+  for (std::size_t i = 1; i < trace.steps.size(); ++i)
+    table.rows.push_back(maker.row(trace.steps[i - 1], trace.steps[i]));
+  return table;
+}
+
+std::vector<std::vector<const StepRow*>> rows_by_step(const std::vector<RankTable>& tables) {
+  std::map<std::int64_t, std::vector<const StepRow*>> steps;
+  for (const RankTable& table : tables) {
+    for (const StepRow& row : table.rows) steps[row.number].push_back(&row);
+  }
+  std::vector<std::vector<const StepRow*>> whole;
+  for (auto& [number, rows] : steps) {
+    if (rows.size() == tables.size()) whole.push_back(std::move(rows));
+  }
+  return whole;
+}
+
+std::int64_t median_of(std::vector<std::int64_t> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+std::optional<Straggler> find_straggler(const std::vector<RankTable>& tables, double least) {
+  const auto steps = rows_by_step(tables);
+  if (tables.size() < 2 || steps.size() < kStragglerSteps) return std::nullopt;
+  std::vector<std::int64_t> lengths;
+  for (const auto& rows : steps) lengths.push_back(rows.front()->length());
+  const auto length = static_cast<double>(std::max<std::int64_t>(median_of(std::move(lengths)), 1));
+  Straggler worst{.steps = steps.size()};
+  std::size_t index = 0;
+  for (std::size_t i = 0; i < tables.size(); ++i) {
+    const auto excess = static_cast<double>(median_excess(steps, i, [](const StepRow& row) { return row.own(); }));
+    if (excess / length <= worst.share) continue;
+    worst.rank = tables[i].rank;
+    worst.host = tables[i].host;
+    worst.share = excess / length;
+    index = i;
+  }
+  if (worst.share < least) return std::nullopt;
+  std::int64_t most = std::numeric_limits<std::int64_t>::min();
+  for (const Phase phase : kCauses) {
+    const std::int64_t excess = median_excess(steps, index, [phase](const StepRow& row) { return row[phase]; });
+    if (excess > most) worst.cause = phase;
+    most = std::max(most, excess);
+  }
+  return worst;
+}
+
+std::string describe(const Straggler& straggler) {
+  return fmt::format("rank {} (host {}) costs {:.0f} % of every step: {}", straggler.rank, straggler.host,
+                     100 * straggler.share, name_of(straggler.cause));
+}
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/observe/timeline.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string_view>
+#include <utility>
+
+namespace lockstep::launcher {
+namespace {
+
+using trace::SpanKind;
+using trace::TracedBucket;
+using trace::TracedSpan;
+using trace::TracedStep;
+
+// Lanes, in the order in which they are shown. The program's are from kProgram on, by thread.
+enum Lane : int { kCompute = 1, kWaiting = 2, kData = 3, kCommunication = 10, kProgram = 100 };
+
+std::string json_text(std::string_view text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+std::string lane_name(int lane) {
+  if (lane == kCompute) return "compute";
+  if (lane == kWaiting) return "waiting";
+  if (lane == kData) return "data";
+  if (lane >= kProgram) return fmt::format("program, thread {}", lane - kProgram);
+  return lane == kCommunication ? "communication" : fmt::format("communication {}", lane - kCommunication + 1);
+}
+
+class Writer {
+ public:
+  // `begin`: of the wall clock, counts as 0.
+  explicit Writer(std::int64_t begin) : begin_(begin) {}
+
+  void rank(const RunTrace& trace) {
+    wall_clock_ = trace.rank.wall_clock;
+    rank_ = trace.rank.identity.rank;
+    auto& host = names_[rank_];
+    if (host.empty()) host = fmt::format("rank {} (host {})", rank_, trace.rank.identity.host);
+    for (const TracedSpan& span : trace.rank.spans) put_span(trace.rank, span);
+    std::vector<std::int64_t> lane_ends;  // of communication
+    for (const TracedStep& step : trace.rank.steps) {
+      if (step.end > step.last_gradient_ready) {
+        put(kWaiting, "wait for buckets", step.last_gradient_ready, step.end,
+            fmt::format(R"("step": {}, "in_calls_us": {})", step.step, us(step.waited)));
+      }
+      for (std::size_t i = 0; i < step.buckets.size(); ++i) put_bucket(step, i, lane_ends);
+    }
+  }
+
+  std::string take(const std::string& other_data) {
+    std::string text = "{\"displayTimeUnit\": \"ms\", \"otherData\": " + other_data + ",\n\"traceEvents\": [\n";
+    for (const auto& [rank, name] : names_) {
+      text += meta(rank, 0, "process_name", "name", json_text(name));
+      text += meta(rank, 0, "process_sort_index", "sort_index", fmt::format("{}", rank));
+    }
+    for (const auto& [rank, lane] : lanes_) {
+      text += meta(rank, lane, "thread_name", "name", json_text(lane_name(lane)));
+      text += meta(rank, lane, "thread_sort_index", "sort_index", fmt::format("{}", lane));
+    }
+    text += events_;
+    if (text.ends_with(",\n")) text.erase(text.size() - 2, 1);
+    return text + "]}\n";
+  }
+
+ private:
+  static std::string us(std::int64_t ns) {
+    return fmt::format("{}{}.{:03}", ns < 0 ? "-" : "", std::abs(ns) / 1000, std::abs(ns) % 1000);
+  }
+  static std::string meta(int rank, int lane, std::string_view what, std::string_view key, const std::string& value) {
+    return fmt::format(R"({{"ph": "M", "pid": {}, "tid": {}, "name": "{}", "args": {{"{}": {}}}}},)"
+                       "\n",
+                       rank, lane, what, key, value);
+  }
+
+  void put(int lane, std::string_view name, std::int64_t begin, std::int64_t end, const std::string& arguments) {
+    lanes_.emplace(rank_, lane);
+    events_ += fmt::format(R"({{"ph": "X", "pid": {}, "tid": {}, "name": {}, "ts": {}, "dur": {}, "args": {{{}}}}},)"
+                           "\n",
+                           rank_, lane, json_text(name), us(begin + wall_clock_ - begin_), us(end - begin), arguments);
+  }
+
+  // Of a backward the compute lane has what is before the last gradient; the rest is waiting.
+  static std::int64_t computed_until(const trace::RankTrace& trace, const TracedSpan& backward) {
+    const auto after = std::upper_bound(trace.steps.begin(), trace.steps.end(), backward.end,
+                                        [](std::int64_t time, const TracedStep& step) { return time < step.end; });
+    if (after == trace.steps.begin()) return backward.end;
+    const TracedStep& last = *std::prev(after);
+    return last.begin >= backward.begin && !last.on_device ? last.last_gradient_ready : backward.end;
+  }
+
+  void put_span(const trace::RankTrace& trace, const TracedSpan& span) {
+    switch (span.kind) {
+      case SpanKind::program: return put(kProgram + span.thread, span.name, span.begin, span.end, {});
+      case SpanKind::data: return put(kData, "data", span.begin, span.end, {});
+      case SpanKind::collective: return put(kWaiting, "wait for a collective", span.begin, span.end, {});
+      case SpanKind::backward:
+        return put(kCompute, "backward", span.begin, std::max(span.begin, computed_until(trace, span)), {});
+      default: return put(kCompute, name_of(span.kind), span.begin, span.end, {});
+    }
+  }
+
+  // In the first lane that has room, so that spans of a lane never overlap.
+  void put_bucket(const TracedStep& step, std::size_t index, std::vector<std::int64_t>& lane_ends) {
+    const TracedBucket& bucket = step.buckets[index];
+    const auto room =
+        std::find_if(lane_ends.begin(), lane_ends.end(), [&](std::int64_t end) { return end <= bucket.launched; });
+    const auto lane = static_cast<std::size_t>(room - lane_ends.begin());
+    if (room == lane_ends.end()) lane_ends.push_back(0);
+    lane_ends[lane] = bucket.finished;
+    put(kCommunication + static_cast<int>(std::min(lane, std::size_t{kProgram - kCommunication - 1})),
+        fmt::format("bucket {}", index), bucket.launched, bucket.finished,
+        fmt::format(R"("step": {}, "number": {}, "bytes": {}, "ready_before_launch_us": {}, "gradients_ready": {})",
+                    step.step, step.number, bucket.bytes, us(bucket.launched - bucket.ready), bucket.gradients_ready));
+  }
+
+  std::int64_t begin_;
+  std::int64_t wall_clock_ = 0;
+  int rank_ = 0;
+  std::map<int, std::string> names_;
+  std::set<std::pair<int, int>> lanes_;
+  std::string events_;
+};
+
+std::int64_t first_time(const RunTrace& trace) {
+  std::int64_t first = std::numeric_limits<std::int64_t>::max();
+  for (const TracedSpan& span : trace.rank.spans) first = std::min(first, span.begin);
+  for (const TracedStep& step : trace.rank.steps) first = std::min(first, step.begin);
+  return first == std::numeric_limits<std::int64_t>::max() ? first : first + trace.rank.wall_clock;
+}
+
+// Ranks of one host have taken their clocks' difference at different moments, in which the wall clock may have been
+// set: one of them is as good as the other for all.
+std::vector<RunTrace> with_one_clock_per_host(std::vector<RunTrace> traces) {
+  std::map<std::string, std::int64_t> clocks;
+  for (RunTrace& trace : traces) {
+    trace.rank.wall_clock = clocks.emplace(trace.rank.identity.host, trace.rank.wall_clock).first->second;
+  }
+  return traces;
+}
+
+}  // namespace
+
+std::string timeline_of(const std::vector<RunTrace>& all) {
+  const std::vector<RunTrace> traces = with_one_clock_per_host(all);
+  std::int64_t begin = std::numeric_limits<std::int64_t>::max();
+  std::set<std::string> hosts;
+  std::uint64_t lost = 0;
+  for (const RunTrace& trace : traces) {
+    begin = std::min(begin, first_time(trace));
+    hosts.insert(trace.rank.identity.host);
+    lost += trace.rank.lost;
+  }
+  Writer writer(begin);
+  for (const RunTrace& trace : traces) writer.rank(trace);
+  const std::string clock = hosts.size() > 1
+                                ? "the hosts' wall clocks: what differs between them is not known, and not corrected"
+                                : "one, of the host";
+  return writer.take(fmt::format(R"({{"run_id": {}, "clock": {}, "lost_events": {}}})",
+                                 json_text(traces.empty() ? "" : traces.front().rank.identity.run_id), json_text(clock),
+                                 lost));
+}
+
+std::string timeline_file(const std::string& trace, std::size_t hosts, int node_rank) {
+  if (hosts < 2) return trace;
+  std::filesystem::path file(trace);
+  const std::string ending = file.extension().native();
+  file.replace_extension(fmt::format(".node{}{}", node_rank, ending));
+  return file.native();
+}
+
+}  // namespace lockstep::launcher

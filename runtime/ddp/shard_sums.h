@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// This rank's part of the tree over virtual shards: adds up the gradients of its shards, one shard after the other.
+//
+// Each shard's gradients are written to the arena. Those of all but the last are then kept, added to what they make
+// whole; those of the last take in, slice by slice as they become ready, what they make whole, and stay in the arena.
+// So a step ends with the last of the rank's whole nodes in the arena and the ones before it here.
+//
+// Memory: at most log2(shards of this rank) + 1 arenas, taken in the first step.
+// Threads: the Reducer's. Failure: std::bad_alloc.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "lockstep/ddp/bucket_plan.h"
+#include "runtime/ddp/shard_tree.h"
+
+namespace lockstep {
+
+class ShardSums {
+ public:
+  ShardSums(int shards, int rank, int world);
+
+  // Of all ranks.
+  int shards() const { return shards_; }
+  int shards_of_this_rank() const { return static_cast<int>(merges_.size()); }
+  // Whether the shard under way is this rank's last of the step.
+  bool at_last() const { return done_ + 1 == merges_.size(); }
+
+  // Where gradients are written. Outlives it; before all else.
+  void begin_at(const std::byte* arena) { arena_ = arena; }
+
+  // A shard but the last is complete in the arena.
+  void keep(const BucketPlan& plan, std::span<const ParameterSpec> specs);
+  // A slice of the last shard is complete in the arena.
+  void take_in(std::byte* slice, std::size_t count, DType dtype) const;
+  // The step is over, or given up.
+  void restart();
+
+  // When the last shard is done: this rank's whole nodes, in order, from where `slice` lies in the arena.
+  std::vector<const std::byte*> nodes(const std::byte* slice) const;
+
+ private:
+  struct Deleter {
+    void operator()(std::byte* memory) const;
+  };
+  using Memory = std::unique_ptr<std::byte[], Deleter>;
+
+  int shards_;
+  const std::byte* arena_ = nullptr;
+  std::vector<int> merges_;  // by shard of this rank, see merges_of()
+  std::size_t done_ = 0;     // shards of the step that are kept
+  std::size_t kept_ = 0;     // sums of them, in the first of memory_
+  std::vector<Memory> memory_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tree in which the gradients of virtual shards are added up: pure functions of the number of shards.
+//
+// A node covers shards [begin, end), and its left child the largest power of two of them below their number, as in
+// comm/reduction.h. Adding is what an inner node does.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "lockstep/data/virtual_shards.h"
+
+namespace lockstep {
+
+using data::ShardRun;
+
+// Where the right child of a node of two shards or more begins.
+int right_child(ShardRun node);
+// The largest nodes of the tree over `shards` that lie in `run`, in order.
+std::vector<ShardRun> whole_nodes(int shards, ShardRun run);
+// Whether each rank's run is one node, and the tree above them that of comm/reduction.h over the ranks: then the sum of
+// the ranks' sums is the tree.
+bool is_tree_of_ranks(int shards, int world);
+
+// How a rank adds up its shards, one after the other: after shard i the newest `merges[i]` of the sums that are kept
+// are added to it, newest first, each of them its left sibling; what comes of it is kept.
+std::vector<int> merges_of(int shards, ShardRun run);
+
+}  // namespace lockstep

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// The part of the tree over virtual shards that lies between the ranks, where the group's own sum is another: as a
+// communication hook.
+//
+// Each rank has some whole nodes of the tree. Of a bucket's elements it gets its share of all ranks' nodes (an
+// all-to-all), adds them up as the tree says, and gives the result to all (an all-gather). A rank with fewer nodes than
+// another sends room that nobody reads.
+//
+// A bucket's all-gather is started when the next bucket is, and the last one's at once: at the same place among the
+// collectives on every rank. There the host waits for the all-to-all, which had that time.
+//
+// Threads: the Reducer's. Failure: what the group throws.
+#pragma once
+
+#include "lockstep/ddp/comm_hook.h"
+#include "runtime/ddp/shard_sums.h"
+
+namespace lockstep {
+
+// Of buckets in the arena of `sums`, which outlives the hook.
+CommHook tree_exchange(const ShardSums& sums, int world);
+
+}  // namespace lockstep

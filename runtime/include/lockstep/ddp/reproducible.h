@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// The same bits at any number of ranks: what a step computes is fixed by the program, not by who computes it.
+//
+//   const Reproducible same{.virtual_shards = 8, .batch_size = 64};
+//   data::BatchShardSampler sampler(n, rank, world, {.virtual_shards = same.virtual_shards});
+//   DistributedDataParallel ddp(model, group, {.reproducible = same});
+//   for (const auto& [x, y, ids] : loader) {
+//     ddp.backward(x.size(0), [&](std::int64_t begin, std::int64_t end) {    // once for each shard of this rank's
+//       return cross_entropy(ddp(rows(x, begin, end), ...), rows(y, begin, end));
+//     });
+//
+// The rows of a step are cut into virtual shards of equal size (data/virtual_shards.h), and each has a forward and a
+// backward of its own, on a fixed number of threads. The shards' gradients are added up in one binary tree over all
+// shards: the left half of a node has the largest power of two of shards below their number. A rank adds up what is
+// whole in its run of shards, and the ranks go on with the tree. So 1, 2, 3 or 8 ranks, on one host or several, over
+// any backend on the CPU, with any buckets, make the same weights to the last bit, and a run that was stopped goes on
+// at another number of ranks as if it had not been.
+//
+// What it takes: rows that are dealt by samplers with the same `virtual_shards`; gradients that are cleared before each
+// step; randomness by sample (our layers) or by shard (DdpOptions::seed with LibTorch). docs/REPRODUCIBLE.md says what
+// else a program must not do, and what processors have to do with it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/api.h"
+
+namespace lockstep {
+
+// Equal on all ranks. More shards are more, smaller backwards: as many as the most ranks that a run shall ever have.
+struct Reproducible {
+  int virtual_shards = 0;       // at least as many as there are ranks; 0: as fast as may be
+  std::int64_t batch_size = 0;  // rows of a full step, of all ranks together
+  // Of one operation: a sum that threads share is added up in another order by another number of them.
+  int threads = 1;
+
+  bool is_on() const { return virtual_shards != 0; }
+};
+
+// A forward and backward of a step: some of this rank's rows, perhaps none.
+struct StepShard {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  int index = 0;        // among all ranks' shards
+  bool is_last = true;  // of this rank
+  bool operator==(const StepShard&) const = default;
+};
+
+// What `rows` rows of a step are for `rank`, in order. One shard of all rows if it is not on. InvalidArgument if they
+// are more than the rank's shards hold, and for a number out of its range.
+LOCKSTEP_API std::vector<StepShard> shards_of_step(const Reproducible& reproducible, std::int64_t rows, int rank,
+                                                   int world);
+
+}  // namespace lockstep

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// A module as calls take it: itself, a shared_ptr to one, or a holder, as TORCH_MODULE makes them.
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+
+#include <concepts>
+#include <memory>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::libtorch {
+
+// Made of a call's argument; the module outlives it.
+class ModuleRef {
+ public:
+  // NOLINTBEGIN(google-explicit-constructor): it stands for the module in a call
+  ModuleRef(const ::torch::nn::Module& module) : module_(&module) {}
+  // InvalidArgument if there is no module in it.
+  template <std::derived_from<::torch::nn::Module> Net>
+  ModuleRef(const std::shared_ptr<Net>& module) : module_(module.get()) {
+    if (module_ == nullptr) throw InvalidArgument("the pointer to the module is null; make the module first");
+  }
+  template <std::derived_from<::torch::nn::Module> Net>
+  ModuleRef(const ::torch::nn::ModuleHolder<Net>& module) {
+    if (module.is_empty()) throw InvalidArgument("the module's holder is empty; make the module first");
+    module_ = module.get();
+  }
+  // NOLINTEND(google-explicit-constructor)
+
+  const ::torch::nn::Module& get() const { return *module_; }
+
+ private:
+  const ::torch::nn::Module* module_ = nullptr;
+};
+
+}  // namespace lockstep::libtorch

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// A replica's step in virtual shards.
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/libtorch/sync_batch_norm.h"
+#include "runtime/libtorch/replica_impl.h"
+
+namespace lockstep::libtorch {
+
+void ReplicaImpl::make_reproducible(const ::torch::nn::Module& module) {
+  const Reproducible& wanted = options_.reproducible;
+  for (const auto& item : module.named_modules()) {
+    if (dynamic_cast<const SyncBatchNormImpl*>(item.value().get()) == nullptr) continue;
+    throw InvalidArgument(fmt::format(
+        "DistributedDataParallel: '{}' is a SyncBatchNorm, which computes with the rows that all ranks have "
+        "at once, and {} virtual shards come one after the other; take a norm of samples (GroupNorm, "
+        "LayerNorm)",
+        item.key(), wanted.virtual_shards));
+  }
+  at::set_num_threads(wanted.threads);
+}
+
+std::vector<StepShard> ReplicaImpl::begin_shards(std::int64_t rows) {
+  shard_.reset();
+  try {
+    auto shards = shards_of_step(options_.reproducible, rows, group_->rank(), group_->size());
+    if (!options_.reproducible.is_on()) return shards;
+    refuse_no_sync(options_.reproducible, *no_sync_ > 0, steps_);
+    refuse_live_gradients("at the first virtual shard of a step");
+    step_rows_ = rows;
+    weights_are_rows_ = true;
+    return shards;
+  } catch (...) {
+    keep_failure("backward");
+    give_up();
+    throw;
+  }
+}
+
+bool ReplicaImpl::begin_shard(const ::torch::nn::Module& module, const StepShard& shard) {
+  if (!options_.reproducible.is_on()) return true;
+  shard_ = shard;
+  versions_before_forward_.clear();
+  if (shard.begin < shard.end) return true;
+  run_without_data(module);
+  end_shard(shard);
+  return false;
+}
+
+void ReplicaImpl::end_shard(const StepShard& shard) {
+  if (!options_.reproducible.is_on()) return;
+  weights_are_rows_ = weights_are_rows_ && weight_->value_or(-1) == shard.end - shard.begin;
+  shard_.reset();
+  if (!shard.is_last || !weights_are_rows_) return;
+  try {
+    require_dealt_as_shards(options_.reproducible, step_rows_, last_weight_, group_->rank(), group_->size());
+  } catch (...) {
+    keep_failure("backward");
+    give_up();
+    throw;
+  }
+}
+
+void ReplicaImpl::refuse_without_shards() const {
+  if (!options_.reproducible.is_on() || shard_) return;
+  throw InvalidArgument(fmt::format(
+      "DistributedDataParallel: a backward of its own in step {}, of {} virtual shards, of which each has a "
+      "loss: call ddp.backward(rows, loss_of), which asks for them",
+      steps_, options_.reproducible.virtual_shards));
+}
+
+std::vector<std::int64_t> ReplicaImpl::buffer_versions() const {
+  std::vector<std::int64_t> versions;
+  for (const NamedTensor& buffer : buffers_) {
+    versions.push_back(buffer.tensor.is_inference() ? 0 : static_cast<std::int64_t>(buffer.tensor._version()));
+  }
+  return versions;
+}
+
+// What a forward leaves in a buffer depends on which shards this rank had before.
+void ReplicaImpl::refuse_written_buffers() const {
+  const std::vector<std::int64_t> now = buffer_versions();
+  for (std::size_t i = 0; i < now.size() && i < versions_before_forward_.size(); ++i) {
+    if (now[i] == versions_before_forward_[i]) continue;
+    throw InvalidArgument(fmt::format(
+        "DistributedDataParallel: the forward of step {} wrote the buffer '{}' (running statistics?), which "
+        "would depend on the shards that this rank has; take a norm without such buffers (GroupNorm, "
+        "LayerNorm, track_running_stats(false)), or train without virtual shards",
+        steps_, buffers_[i].name));
+  }
+}
+
+}  // namespace lockstep::libtorch

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/trace/process_trace.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <memory>
+#include <system_error>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/mutex.h"
+#include "lockstep/base/owner_process.h"
+#include "runtime/base/logging.h"
+#include "runtime/trace/rank_trace.h"
+
+namespace lockstep::trace {
+namespace {
+
+struct ProcessTrace {
+  TraceRing ring;
+  OwnerProcess owner = {};
+};
+
+// Never let go of: a thread may have a span when the process ends.
+std::atomic<ProcessTrace*> the_trace{nullptr};
+std::atomic<bool> is_switched_on{true};
+std::atomic<std::int64_t> steps_kept{0};
+std::atomic<int> threads_seen{0};
+thread_local std::uint32_t open_kinds = 0;  // bit k: a span of kind k is open
+
+constexpr int kMostThreads = 255;
+
+int thread_number() {
+  thread_local const int number = std::min(threads_seen.fetch_add(1, std::memory_order_relaxed), kMostThreads);
+  return number;
+}
+
+// Null: nothing is kept.
+TraceRing* ring() noexcept {
+  ProcessTrace* const trace = the_trace.load(std::memory_order_acquire);
+  if (trace == nullptr || !trace->owner.is_here() || !is_switched_on.load(std::memory_order_relaxed)) return nullptr;
+  return &trace->ring;
+}
+
+std::int64_t ns(Time time) { return std::chrono::nanoseconds(time.time_since_epoch()).count(); }
+
+std::uint32_t bit_of(SpanKind kind) { return std::uint32_t{1} << static_cast<unsigned>(kind); }
+
+std::unique_ptr<ProcessTrace> make_trace(const TraceIdentity& identity, const std::string& folder) {
+  if (!folder.empty()) {
+    try {
+      std::error_code error;
+      std::filesystem::create_directories(folder, error);
+      if (error) throw SystemError("make the folder " + folder, error.value());
+      return std::unique_ptr<ProcessTrace>(new ProcessTrace{.ring{trace_file(folder, identity.rank), identity}});
+    } catch (const SystemError& error) {
+      log_warn("trace: {}; what this rank does is in no file (LOCKSTEP_TRACE_DIR)", error.what());
+    }
+  }
+  return std::unique_ptr<ProcessTrace>(new ProcessTrace{.ring{"", identity}});
+}
+
+}  // namespace
+
+std::string trace_file(const std::string& folder, int rank) { return fmt::format("{}/rank{}.trace", folder, rank); }
+
+void open_trace(const TraceIdentity& identity, const std::string& folder) {
+  static Mutex opening;
+  MutexLock lock(opening);
+  const ProcessTrace* const before = the_trace.load(std::memory_order_acquire);
+  if (before != nullptr && before->owner.is_here()) return;
+  try {
+    the_trace.store(make_trace(identity, folder).release(), std::memory_order_release);
+  } catch (const SystemError& error) {
+    log_warn("trace: {}; nothing of what this rank does is kept", error.what());
+  }
+}
+
+void keep_step(const StepRecord& record, bool on_device) noexcept {
+  const std::int64_t number = steps_kept.fetch_add(1, std::memory_order_relaxed);
+  TraceRing* const to = ring();
+  if (to == nullptr) return;
+  to->put(words_of(TracedStep{.number = number,
+                              .step = record.step,
+                              .on_device = on_device,
+                              .begin = ns(record.begin),
+                              .last_gradient_ready = ns(record.last_gradient_ready),
+                              .end = ns(record.end),
+                              .waited = record.waited.count(),
+                              .hidden = record.hidden.count()}));
+  for (const BucketRecord& bucket : record.buckets) {
+    to->put(words_of(TracedBucket{.bytes = static_cast<std::int64_t>(bucket.bytes),
+                                  .ready = ns(bucket.ready),
+                                  .launched = ns(bucket.launched),
+                                  .finished = ns(bucket.finished),
+                                  .gradients_ready = bucket.gradients_ready},
+                     number));
+  }
+}
+
+void keep_batch(std::int64_t step, std::int64_t weight, std::optional<double> loss) noexcept {
+  if (TraceRing* const to = ring()) to->put(words_of_batch(step, weight, loss));
+}
+
+void keep_span(SpanKind kind, Time begin, Time end) noexcept {
+  if (TraceRing* const to = ring()) {
+    to->put(words_of_span(kind, thread_number(), ns(begin), ns(end), {}));
+  }
+}
+
+void switch_trace(bool is_on) noexcept { is_switched_on.store(is_on, std::memory_order_relaxed); }
+
+std::optional<TraceRing::Contents> contents_of_trace() {
+  const ProcessTrace* const trace = the_trace.load(std::memory_order_acquire);
+  if (trace == nullptr) return std::nullopt;
+  return trace->ring.read();
+}
+
+Span::Span(SpanKind kind, std::string_view name) noexcept : name_(name), kind_(kind), is_kept_(ring() != nullptr) {
+  if (kind != SpanKind::program) {
+    if ((open_kinds & bit_of(kind)) != 0) is_kept_ = false;
+    if (is_kept_) open_kinds |= bit_of(kind);
+  }
+  if (is_kept_) begin_ = std::chrono::steady_clock::now();
+}
+
+Span::~Span() {
+  if (!is_kept_) return;
+  if (kind_ != SpanKind::program) open_kinds &= ~bit_of(kind_);
+  TraceRing* const to = ring();
+  if (to == nullptr) return;
+  to->put(words_of_span(kind_, thread_number(), ns(begin_), ns(std::chrono::steady_clock::now()), name_));
+}
+
+}  // namespace lockstep::trace

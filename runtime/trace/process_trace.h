@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// The trace of this process: one, whatever groups it has, since a thread's span belongs to no group.
+//
+// Threads: any. The functions that keep something take no lock, allocate nothing, throw nothing, and do nothing before
+// open_trace() and in a forked child.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "lockstep/trace/span.h"
+#include "lockstep/trace/step_record.h"
+#include "runtime/base/internal_api.h"
+#include "runtime/trace/trace_ring.h"
+
+namespace lockstep::trace {
+
+// From now on events are kept: in FOLDER/rankN.trace, or, if `folder` is empty or a file can't be made there, which is
+// logged, in this process's memory. Later calls change nothing: ranks that are threads share the first one's.
+void open_trace(const TraceIdentity& identity, const std::string& folder);
+// "FOLDER/rank2.trace".
+std::string trace_file(const std::string& folder, int rank);
+
+// A step that has ended, and its buckets.
+LOCKSTEP_INTERNAL_API void keep_step(const StepRecord& record, bool on_device) noexcept;
+// What all ranks had in a step that was kept.
+LOCKSTEP_INTERNAL_API void keep_batch(std::int64_t step, std::int64_t weight, std::optional<double> loss) noexcept;
+// A span of this thread whose ends are no scope.
+LOCKSTEP_INTERNAL_API void keep_span(SpanKind kind, Time begin, Time end) noexcept;
+
+// For measurements of what it costs: whether events are kept.
+LOCKSTEP_INTERNAL_API void switch_trace(bool is_on) noexcept;
+// For tests: what has been kept; nothing without a trace.
+std::optional<TraceRing::Contents> contents_of_trace();
+
+}  // namespace lockstep::trace

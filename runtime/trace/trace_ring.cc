@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/trace/trace_ring.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <memory>
+
+#include "lockstep/base/error.h"
+#include "runtime/base/unique_fd.h"
+
+namespace lockstep::trace {
+namespace {
+
+using Word = std::atomic<std::uint64_t>;
+static_assert(Word::is_always_lock_free && sizeof(Word) == sizeof(std::uint64_t));
+static_assert(std::endian::native == std::endian::little);
+
+constexpr std::uint64_t kMagic = 0x3143'5254'4b43'4f4c;  // "LOCKTRC1"
+enum : std::size_t { kKind, kCapacity, kWallClock, kRank, kWorldSize, kCount, kUnused, kPid };
+constexpr std::size_t kHost = 16;
+constexpr std::size_t kRunId = 80;
+constexpr std::size_t kTextWords = 64;
+constexpr std::size_t kHeaderWords = 512;
+constexpr std::size_t kSlotWords = 8;
+constexpr std::size_t kMostEvents = std::size_t{1} << 24;
+
+std::size_t bytes_of(std::size_t events) { return (kHeaderWords + events * kSlotWords) * sizeof(Word); }
+
+void write_text(Word* words, const std::string& text) {
+  std::array<std::uint64_t, kTextWords> copy{};
+  std::memcpy(copy.data(), text.data(), std::min(text.size(), sizeof(copy) - 1));
+  for (std::size_t i = 0; i < kTextWords; ++i) words[i].store(copy[i], std::memory_order_relaxed);
+}
+
+std::string read_text(const Word* words) {
+  std::array<std::uint64_t, kTextWords> copy{};
+  for (std::size_t i = 0; i < kTextWords; ++i) copy[i] = words[i].load(std::memory_order_relaxed);
+  std::array<char, sizeof(copy)> text{};
+  std::memcpy(text.data(), copy.data(), sizeof(copy));
+  return {text.data(), ::strnlen(text.data(), text.size())};
+}
+
+std::int64_t wall_clock_now() {
+  const auto wall = std::chrono::system_clock::now().time_since_epoch();
+  const auto monotonic = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::nanoseconds(wall).count() - std::chrono::nanoseconds(monotonic).count();
+}
+
+void* map(int fd, std::size_t bytes, int protection) {
+  const int flags = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
+  void* const memory = ::mmap(nullptr, bytes, protection, flags, fd, 0);
+  if (memory == MAP_FAILED) throw SystemError(fmt::format("mmap of {} bytes for a trace", bytes), errno);
+  return memory;
+}
+
+// A reader of the old file keeps that one.
+UniqueFd create_file(const std::string& path, std::size_t bytes) {
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT) throw SystemError("remove " + path, errno);
+  UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
+  if (!file) throw SystemError("create " + path, errno);
+  const int error = ::posix_fallocate(file.get(), 0, static_cast<off_t>(bytes));
+  if (error == 0) return file;
+  ::unlink(path.c_str());
+  throw SystemError(fmt::format("allocate {} bytes for {}", bytes, path), error);
+}
+
+TraceRing::Contents read_words(const Word* words, std::size_t capacity) {
+  const auto load = [&](std::size_t i) { return words[i].load(std::memory_order_acquire); };
+  TraceRing::Contents contents{.identity = {.rank = static_cast<int>(load(kRank)),
+                                            .world_size = static_cast<int>(load(kWorldSize)),
+                                            .pid = static_cast<std::int64_t>(load(kPid)),
+                                            .host = read_text(words + kHost),
+                                            .run_id = read_text(words + kRunId)},
+                               .wall_clock = static_cast<std::int64_t>(load(kWallClock))};
+  const std::uint64_t count = load(kCount);
+  const std::uint64_t first = count > capacity ? count - capacity : 0;
+  contents.lost = first;
+  contents.events.reserve(static_cast<std::size_t>(count - first));
+  for (std::uint64_t number = first; number < count; ++number) {
+    const Word* const slot = words + kHeaderWords + (number & (capacity - 1)) * kSlotWords;
+    TraceRing::Words event;
+    const bool was_whole = slot[0].load(std::memory_order_acquire) == number + 1;
+    for (std::size_t i = 0; i < event.size(); ++i) event[i] = slot[i + 1].load(std::memory_order_acquire);
+    // A writer has the slot if its number is another by now. Each word above was loaded before the number below.
+    if (was_whole && slot[0].load(std::memory_order_relaxed) == number + 1) {
+      contents.events.push_back(event);
+    } else {
+      ++contents.lost;
+    }
+  }
+  return contents;
+}
+
+}  // namespace
+
+TraceRing::TraceRing(const std::string& path, const TraceIdentity& identity, std::size_t events) : events_(events) {
+  const std::size_t bytes = bytes_of(events);
+  const UniqueFd file = path.empty() ? UniqueFd() : create_file(path, bytes);
+  words_ = static_cast<Word*>(map(file.get(), bytes, PROT_READ | PROT_WRITE));
+  const auto store = [&](std::size_t i, auto value) {
+    words_[i].store(static_cast<std::uint64_t>(value), std::memory_order_relaxed);
+  };
+  store(kCapacity, events);
+  store(kWallClock, wall_clock_now());
+  store(kRank, identity.rank);
+  store(kWorldSize, identity.world_size);
+  store(kPid, identity.pid);
+  write_text(words_ + kHost, identity.host);
+  write_text(words_ + kRunId, identity.run_id);
+  words_[kKind].store(kMagic, std::memory_order_release);  // last: without it the file is no trace yet
+}
+
+TraceRing::~TraceRing() { ::munmap(words_, bytes_of(events_)); }
+
+void TraceRing::put(const Words& words) noexcept {
+  const std::uint64_t number = words_[kCount].fetch_add(1, std::memory_order_relaxed);
+  Word* const slot = words_ + kHeaderWords + (number & (events_ - 1)) * kSlotWords;
+  // Each store is a release, so that a reader who sees one of the words sees that the slot is being written.
+  slot[0].store(0, std::memory_order_relaxed);
+  for (std::size_t i = 0; i < words.size(); ++i) slot[i + 1].store(words[i], std::memory_order_release);
+  slot[0].store(number + 1, std::memory_order_release);
+}
+
+TraceRing::Contents TraceRing::read() const { return read_words(words_, events_); }
+
+TraceRing::Contents TraceRing::read_file(const std::string& path) {
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file) throw SystemError("open " + path, errno);
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) throw SystemError("stat " + path, errno);
+  const auto bytes = static_cast<std::size_t>(status.st_size);
+  if (bytes < bytes_of(1)) throw CorruptData(fmt::format("{} has {} bytes, and is no trace of a rank", path, bytes));
+  const auto unmap = [bytes](const Word* words) { ::munmap(const_cast<Word*>(words), bytes); };
+  const std::unique_ptr<const Word, decltype(unmap)> words(static_cast<const Word*>(map(file.get(), bytes, PROT_READ)),
+                                                           unmap);
+  const std::uint64_t kind = words.get()[kKind].load(std::memory_order_acquire);
+  const std::uint64_t capacity = words.get()[kCapacity].load(std::memory_order_relaxed);
+  if (kind != kMagic || !std::has_single_bit(capacity) || capacity > kMostEvents || bytes != bytes_of(capacity)) {
+    throw CorruptData(fmt::format("{} is no trace of a rank, or not of this version", path));
+  }
+  return read_words(words.get(), static_cast<std::size_t>(capacity));
+}
+
+}  // namespace lockstep::trace

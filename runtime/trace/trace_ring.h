@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// The last events of a rank, in memory that outlives it.
+//
+// In a file the ring is mapped: what was put there before a SIGKILL is there after it, and another process reads it
+// while the rank runs. All of the file is allocated when it is made, so that a full disk is an error then and no SIGBUS
+// later. A file has 64-bit words, little-endian:
+//
+//   0  "LOCKTRC1"      4  world size              7  process id
+//   1  events, 2^k     5  events put so far       16..79   name of the host, ends with a 0
+//   2  wall clock      6  (unused)                80..143  run id, ends with a 0
+//   3  rank                                       512 + 8 i  event number s in slot i = s mod 2^k
+//
+// Word 2 is CLOCK_REALTIME less CLOCK_MONOTONIC when the file was made, in ns: what is added to an event's times to
+// compare hosts, as well as their wall clocks agree. A slot's first word is s + 1, or 0 while it is written; seven
+// words follow, of which rank_trace.h knows the meaning.
+//
+// Threads: any may put, without a lock. A thread that stands still in put() for a whole round of the ring may leave an
+// event that is mixed of two.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace lockstep::trace {
+
+struct TraceIdentity {
+  int rank = 0;
+  int world_size = 1;
+  std::int64_t pid = 0;
+  std::string host = {};    // up to 511 bytes
+  std::string run_id = {};  // up to 511 bytes
+};
+
+class TraceRing {
+ public:
+  // Of 64 bytes each.
+  static constexpr std::size_t kEvents = 16384;
+  using Words = std::array<std::uint64_t, 7>;
+
+  struct Contents {
+    TraceIdentity identity = {};
+    std::int64_t wall_clock = 0;  // word 2
+    std::uint64_t lost = 0;       // events that newer ones have replaced
+    std::vector<Words> events = {};
+  };
+
+  // In a new file, in the place of the old one; an empty path: in this process's memory. `events` is a power of 2.
+  // Throws SystemError.
+  TraceRing(const std::string& path, const TraceIdentity& identity, std::size_t events = kEvents);
+  ~TraceRing();
+  TraceRing(const TraceRing&) = delete;
+  TraceRing& operator=(const TraceRing&) = delete;
+
+  void put(const Words& words) noexcept;
+
+  // While others put, too.
+  Contents read() const;
+  // Throws SystemError, and CorruptData if the file is no trace.
+  static Contents read_file(const std::string& path);
+
+ private:
+  std::atomic<std::uint64_t>* words_ = nullptr;  // mapped
+  std::size_t events_;
+};
+
+}  // namespace lockstep::trace

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// A training job of LibTorch's with snapshots, to be stopped, killed and started again:
+//
+//   e2e_libtorch_training FOLDER WEIGHTS STEPS cnn|lstm
+//
+// cnn has batch norm, dropout and SGD with momentum, lstm dropout and Adam; both a schedule, clipped gradients and a
+// worker that reads ahead. Rank 0 says "at N" after every 10th step; the weights of a run that has come to its end are
+// in the file WEIGHTS. With LOCKSTEP_TEST_VIRTUAL_SHARDS=V steps are cut into V virtual shards.
+#include <lockstep/libtorch.h>
+#include <torch/torch.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+
+#include "lockstep/base/environment.h"
+
+namespace lockstep::e2e {
+namespace {
+
+constexpr std::int64_t kSamples = 240, kSide = 8, kBatch = 12;
+
+// Images of stripes, and how close they are.
+struct Stripes : torch::data::datasets::Dataset<Stripes> {
+  torch::data::Example<> get(std::size_t index) override {
+    const double frequency = 0.2 + 0.01 * static_cast<double>(index);
+    return {torch::arange(kSide * kSide).mul(frequency).sin().view({1, kSide, kSide}), torch::full({1}, frequency)};
+  }
+  torch::optional<std::size_t> size() const override { return kSamples; }
+};
+
+struct Cnn : torch::nn::Module {
+  torch::nn::Conv2d conv = register_module("conv", torch::nn::Conv2d(1, 6, 3));
+  torch::nn::BatchNorm2d norm = register_module("norm", torch::nn::BatchNorm2d(6));
+  torch::nn::Dropout dropout = register_module("dropout", torch::nn::Dropout(0.2));
+  torch::nn::Linear out = register_module("out", torch::nn::Linear(54, 1));
+  torch::Tensor forward(const torch::Tensor& x) {
+    return out(dropout(torch::max_pool2d(torch::relu(norm(conv(x))), 2).flatten(1)));
+  }
+  static std::unique_ptr<torch::optim::Optimizer> make_optimizer(std::vector<torch::Tensor> parameters) {
+    return std::make_unique<torch::optim::SGD>(std::move(parameters), torch::optim::SGDOptions(0.01).momentum(0.9));
+  }
+};
+
+struct Lstm : torch::nn::Module {
+  torch::nn::LSTM lstm = register_module(
+      "lstm", torch::nn::LSTM(torch::nn::LSTMOptions(kSide, 12).num_layers(2).dropout(0.2).batch_first(true)));
+  torch::nn::Dropout dropout = register_module("dropout", torch::nn::Dropout(0.2));
+  torch::nn::Linear out = register_module("out", torch::nn::Linear(12, 1));
+  torch::Tensor forward(const torch::Tensor& x) {
+    return out(dropout(std::get<0>(lstm(x.squeeze(1))).select(1, kSide - 1)));
+  }
+  static std::unique_ptr<torch::optim::Optimizer> make_optimizer(std::vector<torch::Tensor> parameters) {
+    return std::make_unique<torch::optim::Adam>(std::move(parameters), torch::optim::AdamOptions(0.01));
+  }
+};
+
+template <typename Net>
+int train(const std::string& folder, const std::string& weights, std::int64_t steps) {
+  torch::manual_seed(3);
+  auto group = init_process_group();
+  const auto net = std::make_shared<Net>();
+  const auto shards = static_cast<int>(Environment::of_process().get_int("LOCKSTEP_TEST_VIRTUAL_SHARDS").value_or(0));
+  libtorch::DistributedDataParallel ddp(net, group,
+                                        {.reproducible = {.virtual_shards = shards, .batch_size = kBatch}, .seed = 5});
+  const auto optimizer = Net::make_optimizer(ddp.parameters());
+  auto dataset = Stripes().map(torch::data::transforms::Stack<>());
+  libtorch::BatchShardSampler sampler(kSamples, *group, {.batch = kBatch, .virtual_shards = shards});
+  libtorch::DataLoader loader(dataset, sampler, torch::data::DataLoaderOptions().workers(1));
+  ddp.watch(loader);
+  libtorch::Snapshots snapshots(folder, ddp, {.every = 25});
+  snapshots.add("optimizer", *optimizer);
+  snapshots.add("data", sampler);
+  snapshots.restore();
+  while (ddp.steps() < steps && !ddp.should_stop()) {
+    for (auto& batch : loader) {
+      const double progress = static_cast<double>(ddp.steps()) / static_cast<double>(steps);
+      for (auto& parameters : optimizer->param_groups()) parameters.options().set_lr(0.01 * (1 - 0.9 * progress));
+      optimizer->zero_grad();
+      ddp.backward(batch.data.size(0), [&](std::int64_t begin, std::int64_t end) {
+        return torch::mse_loss(ddp(batch.data.slice(0, begin, end)), batch.target.slice(0, begin, end));
+      });
+      torch::nn::utils::clip_grad_norm_(ddp.parameters(), 1.0);
+      optimizer->step();
+      snapshots.step();
+      if (group->rank() == 0 && ddp.steps() % 10 == 0) {
+        std::printf("at %lld\n", static_cast<long long>(ddp.steps()));
+        std::fflush(stdout);
+      }
+      if (ddp.steps() == steps) break;
+    }
+  }
+  if (!ddp.should_stop()) {
+    snapshots.save("the last step");
+    libtorch::save_state(weights, net, group);
+  }
+  group->barrier().wait();
+  return ddp.exit_code();
+}
+
+}  // namespace
+}  // namespace lockstep::e2e
+
+int main(int count, char** arguments) {
+  if (count != 5) {
+    std::fprintf(stderr, "e2e_libtorch_training FOLDER WEIGHTS STEPS cnn|lstm\n");
+    return 2;
+  }
+  std::fprintf(stderr, "pid %d\n", static_cast<int>(getpid()));
+  const auto train = std::string(arguments[4]) == "cnn" ? lockstep::e2e::train<lockstep::e2e::Cnn>
+                                                        : lockstep::e2e::train<lockstep::e2e::Lstm>;
+  return train(arguments[1], arguments[2], std::atoll(arguments[3]));
+}

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// LibTorch's jobs in virtual shards, as processes, each with torch's generator to itself: an LSTM with dropout between
+// its layers and behind them, Adam, a schedule and clipped gradients has the same bits at any number of ranks.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "tests/support/process.h"
+#include "tests/support/temporary_folder.h"
+
+namespace lockstep::testing {
+namespace {
+
+std::string bytes_of(const std::filesystem::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+TEST(ReproducibleJob, OfAnLstmWithDropoutHasTheSameBitsAtAnyNumberOfRanks) {
+  const TemporaryFolder folder;
+  const auto weights_of = [&](int ranks, const std::string& shards) {
+    const std::string name = std::to_string(ranks) + "-" + shards;
+    const std::filesystem::path file = folder / (name + ".weights");
+    const Result result = run({LOCKSTEP_PROGRAM, "run", "-n", std::to_string(ranks), "--", LIBTORCH_PROGRAM,
+                               (folder / name).string(), file.string(), "45", "lstm"},
+                              {{"LOCKSTEP_TEST_VIRTUAL_SHARDS", shards}});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return bytes_of(file);
+  };
+  const std::string alone = weights_of(1, "6");
+  ASSERT_FALSE(alone.empty());
+  for (const int ranks : {2, 3}) EXPECT_TRUE(weights_of(ranks, "6") == alone) << ranks << " ranks";
+  EXPECT_FALSE(weights_of(2, "4") == alone) << "another number of shards is another program";
+}
+
+}  // namespace
+}  // namespace lockstep::testing

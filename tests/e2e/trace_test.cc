@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+// `lockstep run --trace` and `lockstep report`: what the ranks did, as they left it.
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "runtime/trace/rank_trace.h"
+#include "tests/e2e/training_job.h"
+#include "tests/support/error_of.h"
+#include "tests/support/markup.h"
+
+namespace lockstep::e2e {
+namespace {
+
+using lockstep::testing::count_of;
+using lockstep::testing::expect_text;
+using nlohmann::json;
+using testing::run;
+
+// Steps of a job, and those that its report has: what was before the first is not known.
+constexpr int kTraced = 60;
+constexpr int kReported = kTraced - 1;
+
+class Trace : public TrainingJob {
+ protected:
+  Words short_job(int ranks, const Words& flags) const { return job(ranks, program("job", "", kTraced), flags); }
+  std::string text_of(const std::string& name) const {
+    std::ostringstream text;
+    text << std::ifstream(file(name)).rdbuf();
+    return text.str();
+  }
+  json timeline() const { return json::parse(text_of("run.json")); }
+  std::vector<json> report_lines(const std::string& folder) const {
+    std::vector<json> lines;
+    std::istringstream text(text_of(folder + "/report.jsonl"));
+    for (std::string line; std::getline(text, line);) lines.push_back(json::parse(line));
+    return lines;
+  }
+};
+
+struct Interval {
+  double begin = 0;
+  double end = 0;
+};
+
+TEST_F(Trace, HasEveryRankInOneFileAndBucketsThatOverlap) {
+  const auto result = run(short_job(2, {"--trace", file("run.json")}));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  expect_text(result.err, {"lockstep run: the timeline of 2 ranks is in " + file("run.json")});
+  std::map<std::tuple<int, std::string, int>, Interval> buckets;  // by rank, name, step
+  std::map<std::pair<int, std::string>, int> counts;
+  std::map<std::pair<int, int>, std::vector<Interval>> lanes;
+  const json whole = timeline();
+  for (const json& event : whole["traceEvents"]) {
+    if (event["ph"] != "X") continue;
+    const int rank = event["pid"];
+    const auto name = event["name"].get<std::string>();
+    const double begin = event["ts"];
+    const double end = begin + event["dur"].get<double>();
+    ++counts[{rank, name}];
+    lanes[{rank, event["tid"].get<int>()}].push_back({begin, end});
+    if (name.starts_with("bucket")) buckets[{rank, name, event["args"]["step"].get<int>()}] = {begin, end};
+  }
+  for (const int rank : {0, 1}) {
+    for (const std::string name : {"forward", "backward", "optimizer", "training loop", "bucket 0"}) {
+      EXPECT_EQ((counts[{rank, name}]), kTraced) << rank << " " << name;
+    }
+    EXPECT_GE((counts[{rank, "data"}]), kTraced);
+    EXPECT_GE((counts[{rank, "snapshot"}]), 1);
+  }
+  for (const auto& [key, one] : buckets) {
+    const auto& [rank, name, step] = key;
+    if (rank != 0) continue;
+    ASSERT_TRUE(buckets.contains({1, name, step})) << name << " of step " << step;
+    const Interval& other = buckets[{1, name, step}];
+    EXPECT_LE(std::max(one.begin, other.begin), std::min(one.end, other.end)) << name << " of step " << step;
+  }
+  for (auto& [lane, spans] : lanes) {
+    std::sort(spans.begin(), spans.end(), [](const Interval& a, const Interval& b) {
+      return a.begin != b.begin ? a.begin < b.begin : a.end > b.end;
+    });
+    std::vector<double> open;
+    for (const Interval& span : spans) {
+      while (!open.empty() && open.back() <= span.begin + 0.002) open.pop_back();
+      if (!open.empty()) {
+        EXPECT_LE(span.end, open.back() + 0.002) << "rank " << lane.first << ", lane " << lane.second;
+      }
+      open.push_back(span.end);
+    }
+  }
+}
+
+// On every step, so it is this rank's and this cause, whatever else the machine does.
+void expect_blame(const std::vector<json>& lines, const std::string& cause) {
+  ASSERT_FALSE(lines.empty());
+  const auto start = std::find_if(lines.begin(), lines.end(), [](const json& line) { return line["type"] == "start"; });
+  ASSERT_NE(start, lines.end());
+  EXPECT_EQ((*start)["straggler"]["rank"], 1) << *start;
+  EXPECT_EQ((*start)["straggler"]["cause"], cause) << *start;
+}
+
+TEST_F(Trace, TheRankWhoseDataIsSlowIsNamedInTheReport) {
+  const auto result =
+      run(short_job(2, {"--trace", file("run.json"), "--log-dir", file("logs")}), {{"LOCKSTEP_TEST_SLOW_DATA", "20"}});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  expect_text(result.err, {"lockstep run: rank 1 (host ", " % of every step: data\n"});
+  const auto report = run({LOCKSTEP_PROGRAM, "report", file("logs")});
+  ASSERT_EQ(report.exit_code, 0) << report.err;
+  expect_text(report.out, {file("logs/report.html") + ": 2 ranks, " + std::to_string(kReported) + " steps\n",
+                           "rank 1 (host ", " % of every step: data\n"});
+  const auto lines = report_lines("logs");
+  expect_blame(lines, "data");
+  EXPECT_EQ(std::count_if(lines.begin(), lines.end(), [](const json& line) { return line["type"] == "step"; }),
+            2 * kReported);
+  for (const json& line : lines) {
+    if (line["type"] != "step") continue;
+    EXPECT_TRUE(line["loss"].is_number());
+    EXPECT_EQ(line["weight"], 12);
+  }
+  const std::string page = text_of("logs/report.html");
+  EXPECT_EQ(testing::fault_of_markup(page), "");
+  EXPECT_EQ(count_of(page, "data-points=\"" + std::to_string(kReported) + "\""), 2u) << "loss and samples per second";
+  EXPECT_EQ(count_of(page, "<rect class=\"cell\""), 2u * kReported);
+  expect_text(page, {"start 1: finished", "snapshots: step 25 is saved"});
+}
+
+TEST_F(Trace, TheRankWhoseForwardIsSlowIsNamedInTheReport) {
+  const auto result = run(short_job(2, {"--log-dir", file("logs")}), {{"LOCKSTEP_TEST_SLOW_FORWARD", "20"}});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  ASSERT_EQ(run({LOCKSTEP_PROGRAM, "report", file("logs")}).exit_code, 0);
+  expect_blame(report_lines("logs"), "forward");
+}
+
+TEST_F(Trace, ARankThatDiesLeavesItsOwnAndStartsAreToldApart) {
+  const auto result =
+      run(short_job(2, {"--trace", file("run.json"), "--max-restarts", "1"}), {{"LOCKSTEP_TEST_FAIL_AT", "30"}});
+  EXPECT_EQ(result.exit_code, 9) << result.err;
+  const auto steps_of = [&](const std::string& name) {
+    return trace::decode(trace::TraceRing::read_file(file("run.json.ranks/" + name))).steps.size();
+  };
+  EXPECT_EQ(steps_of("generation0/rank1.trace"), 30u) << "it ended by _exit(), between two steps";
+  EXPECT_EQ(steps_of("generation0/rank0.trace"), 30u);
+  // The second start goes on from what the survivor of the first has saved, and fails there.
+  const std::size_t again = steps_of("generation1/rank1.trace");
+  EXPECT_LE(again, 5u);
+  const json all = timeline();
+  EXPECT_EQ(std::count_if(all["traceEvents"].begin(), all["traceEvents"].end(),
+                          [](const json& event) { return event["name"] == "backward" && event["pid"] == 1; }),
+            static_cast<std::ptrdiff_t>(30 + again));
+  EXPECT_EQ(run({LOCKSTEP_PROGRAM, "report", file("run.json.ranks")}).exit_code, 0);
+}
+
+TEST_F(Trace, WithoutTheLauncherAFolderIsNamedByAVariable) {
+  const auto result = run(program("job", "", kTraced), {{"LOCKSTEP_TRACE_DIR", file("t")}});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(trace::decode(trace::TraceRing::read_file(file("t/rank0.trace"))).steps.size(),
+            static_cast<std::size_t>(kTraced));
+}
+
+TEST_F(Trace, AFolderThatCantBeMadeEndsNoTraining) {
+  std::ofstream(file("file")) << "x";
+  const auto result = run(program("job", "", kTraced), {{"LOCKSTEP_TRACE_DIR", file("file/t")}});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  expect_text(result.err, {"warning: trace: make the folder " + file("file/t"), "is in no file (LOCKSTEP_TRACE_DIR)"});
+}
+
+TEST_F(Trace, WhatHasNoneIsSaid) {
+  const auto plain_job = run(plain(2, {"print:hello"}, {"--trace", file("run.json")}));
+  EXPECT_EQ(plain_job.exit_code, 0) << plain_job.err;
+  expect_text(plain_job.err, {"no trace in " + file("run.json") + ": none of the ranks has called init_process_group"});
+  const auto report = run({LOCKSTEP_PROGRAM, "report", file("gone")});
+  EXPECT_EQ(report.exit_code, 2);
+  expect_text(report.err, {"lockstep report: there is no folder " + file("gone")});
+  EXPECT_EQ(run({LOCKSTEP_PROGRAM, "report"}).exit_code, 2);
+}
+
+}  // namespace
+}  // namespace lockstep::e2e

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+// The Reducer's sums over virtual shards, bit by bit against the tree in one thread: for random numbers of shards and
+// ranks, gradients, weights and buckets. Built for a backend that shares memory, and for one over a wire.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/random.h"
+#include "lockstep/data/virtual_shards.h"
+#include "lockstep/ddp/reducer.h"
+#include "tests/support/error_of.h"
+#include "tests/support/rank_threads.h"
+
+namespace lockstep::testing {
+namespace {
+
+using Group = std::shared_ptr<ProcessGroup>;
+using Floats = std::vector<float>;
+
+struct Case {
+  int shards = 1;
+  int ranks = 1;
+  std::int64_t batch_size = 0;
+  std::vector<ParameterSpec> specs = {};
+  BucketOptions buckets = {};
+  Loss loss = Loss::mean;
+  bool track_unused = false;
+  std::uint64_t seed = 0;
+  std::vector<int> hosts = {};
+
+  std::string str() const {
+    return std::to_string(shards) + " shards, " + std::to_string(ranks) + " ranks, seed " + std::to_string(seed);
+  }
+};
+
+// Of very different sizes, so that the order of additions shows.
+float gradient(const Case& it, int step, int shard, std::size_t parameter, std::int64_t i) {
+  Generator random(it.seed * 1000003 +
+                   static_cast<std::uint64_t>(((step * 64 + shard) * 16 + static_cast<int>(parameter))) * 4099 +
+                   static_cast<std::uint64_t>(i));
+  return random.normal() * std::exp2(static_cast<float>(random.below(24)) - 12);
+}
+// Some shards lack a parameter, some have no rows.
+bool is_used(const Case& it, int step, int shard, std::size_t parameter) {
+  return (static_cast<std::uint64_t>(step) * 7 + static_cast<std::uint64_t>(shard) * 5 + parameter * 3 + it.seed) % 6 !=
+         0;
+}
+std::int64_t weight_of(const Case& it, int step, int shard) {
+  return static_cast<std::int64_t>((it.seed + static_cast<std::uint64_t>(step * 31 + shard * 17)) % 9);
+}
+
+// Written anew: left half of a node, the largest power of two below its size.
+Floats tree(const std::vector<Floats>& shards, std::size_t begin, std::size_t end) {
+  if (end - begin == 1) return shards[begin];
+  std::size_t half = 1;
+  while (half * 2 < end - begin) half *= 2;
+  Floats left = tree(shards, begin, begin + half);
+  const Floats right = tree(shards, begin + half, end);
+  for (std::size_t i = 0; i < left.size(); ++i) left[i] += right[i];
+  return left;
+}
+
+Floats wanted(const Case& it, int step, std::size_t parameter) {
+  std::vector<Floats> shards;
+  std::int64_t total = 0;
+  const auto count = static_cast<std::size_t>(it.specs[parameter].count());
+  for (int shard = 0; shard < it.shards; ++shard) {
+    Floats values(count, 0.0f);
+    total += weight_of(it, step, shard);
+    if (weight_of(it, step, shard) > 0 && is_used(it, step, shard, parameter)) {
+      for (std::size_t i = 0; i < count; ++i)
+        values[i] = gradient(it, step, shard, parameter, static_cast<std::int64_t>(i));
+    }
+    shards.push_back(std::move(values));
+  }
+  Floats sum = tree(shards, 0, shards.size());
+  if (it.loss == Loss::mean && total > 0) {
+    const bool is_power = std::has_single_bit(static_cast<std::uint64_t>(total));
+    for (float& value : sum)
+      value = is_power ? value * (1.0f / static_cast<float>(total)) : value / static_cast<float>(total);
+  }
+  return sum;
+}
+
+void run_step(const Case& it, int step, const Group& group, Reducer& reducer) {
+  const data::ShardRun run = data::shards_of(it.shards, group->rank(), group->size());
+  for (int shard = run.begin; shard < run.end; ++shard) {
+    const std::int64_t weight = weight_of(it, step, shard);
+    reducer.begin_step({.weight = weight, .synchronize = shard + 1 == run.end});
+    EXPECT_TRUE(reducer.overwrites());
+    for (std::size_t p = it.specs.size(); weight > 0 && p-- > 0;) {
+      const int parameter = static_cast<int>(p);
+      if (!is_used(it, step, shard, p)) {
+        if (p % 2 == 0) reducer.mark_unused(parameter);
+        continue;  // or says nothing of it
+      }
+      float* const values = reducer.gradient<float>(parameter);
+      for (std::int64_t i = 0; i < it.specs[p].count(); ++i) values[i] = gradient(it, step, shard, p, i);
+      reducer.mark_ready(parameter);
+    }
+    reducer.finish_step();
+  }
+}
+
+void expect_tree(const Case& it) {
+  run_ranks(it.ranks,
+            [&](const Group& group) {
+              Reducer reducer(it.specs, group,
+                              {.buckets = it.buckets,
+                               .track_unused = it.track_unused,
+                               .loss = it.loss,
+                               .reproducible = {.virtual_shards = it.shards, .batch_size = it.batch_size}});
+              for (int step = 0; step < 3; ++step) {
+                run_step(it, step, group, reducer);
+                for (std::size_t p = 0; p < it.specs.size(); ++p) {
+                  const Floats right = wanted(it, step, p);
+                  const float* const seen = reducer.gradient<float>(static_cast<int>(p));
+                  ASSERT_EQ(std::memcmp(seen, right.data(), right.size() * sizeof(float)), 0)
+                      << it.str() << ", rank " << group->rank() << ", step " << step << ", " << it.specs[p].name;
+                }
+              }
+            },
+            {.hosts = it.hosts});
+}
+
+Case random_case(Generator& random, std::uint64_t seed) {
+  Case it{.shards = 1 + static_cast<int>(random.below(13)), .batch_size = 64, .seed = seed};
+  it.ranks = 1 + static_cast<int>(random.below(static_cast<std::uint64_t>(std::min(it.shards, 6))));
+  for (std::uint64_t p = 0; p < 1 + random.below(6); ++p) {
+    it.specs.push_back({"p" + std::to_string(p), DType::f32, {static_cast<std::int64_t>(random.below(150))}});
+  }
+  it.buckets = {.cap_bytes = random.below(1200), .first_cap_bytes = random.below(400)};
+  it.loss = random.below(4) == 0 ? Loss::sum : Loss::mean;
+  it.track_unused = random.below(2) == 0;
+  return it;
+}
+
+TEST(ReproducibleReducer, AddsUpInOneTreeForAnyShardsAndRanks) {
+  Generator random(11);
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    expect_tree(random_case(random, seed));
+    if (HasFatalFailure()) return;
+  }
+}
+
+#ifdef LOCKSTEP_TEST_HAS_HOSTS
+TEST(ReproducibleReducer, AddsUpInOneTreeOverHostsOfAnySize) {
+  Generator random(12);
+  for (const std::vector<int>& hosts : std::vector<std::vector<int>>{{2, 2}, {1, 2}, {2, 1}, {3, 2}, {2, 2, 1}}) {
+    Case it = random_case(random, 100 + hosts.size());
+    it.hosts = hosts;
+    it.ranks = 0;
+    for (const int ranks : hosts) it.ranks += ranks;
+    for (const int more : {0, 3}) {
+      it.shards = it.ranks + more;
+      expect_tree(it);
+    }
+  }
+}
+#endif
+
+TEST(ReproducibleReducer, RefusesWhatAddsUpInAnotherOrder) {
+  const std::vector<ParameterSpec> one{{"p", DType::f32, {4}}};
+  run_ranks(2, [&](const Group& group) {
+    const auto refused = [&](const ReducerOptions& options, const std::vector<ParameterSpec>& specs = {}) {
+      return error_of<InvalidArgument>([&] { Reducer(specs.empty() ? one : specs, group, options); });
+    };
+    EXPECT_NE(refused({.reproducible = {.virtual_shards = 1, .batch_size = 1}}).find("1 of them for 2 ranks"),
+              std::string::npos);
+    EXPECT_NE(
+        refused({.reproducible = {.virtual_shards = (1 << 20) + 1, .batch_size = 1 << 21}}).find("at most 1048576"),
+        std::string::npos);
+    EXPECT_NE(refused({.reproducible = {.virtual_shards = 2, .batch_size = 2, .threads = 0}}).find("0 threads"),
+              std::string::npos);
+    EXPECT_NE(refused({.comm_hook = bf16_compress_hook(), .reproducible = {.virtual_shards = 2, .batch_size = 2}})
+                  .find("communication hook 'bf16_compress' adds up in an order of its own"),
+              std::string::npos);
+    EXPECT_NE(refused({.reproducible = {.virtual_shards = 2, .batch_size = 2}}, {{"half", DType::bf16, {4}}})
+                  .find("would be rounded to 16 bits"),
+              std::string::npos);
+    Reducer reducer(one, group, {.reproducible = {.virtual_shards = 5, .batch_size = 5}});
+    const bool has_three = group->rank() == 1;
+    EXPECT_EQ(error_of<InvalidArgument>([&] { reducer.begin_step({.synchronize = true}); }),
+              "Reducer: begin_step of step 0, virtual shard 0 of this rank's " + std::to_string(has_three ? 3 : 2) +
+                  ", to be synchronised: the last one is synchronised, and no other");
+  });
+}
+
+TEST(ReproducibleReducer, RanksThatWantOtherShardsAreTold) {
+  run_ranks(2, [&](const Group& group) {
+    const int shards = 4 + group->rank();
+    const std::string told = error_of<Mismatch>([&] {
+      Reducer({{"p", DType::f32, {4}}}, group, {.reproducible = {.virtual_shards = shards, .batch_size = 8}});
+    });
+    EXPECT_NE(told.find("what is reproducible"), std::string::npos) << told;
+    EXPECT_NE(told.find("5 virtual shards, batch size 8, 1 threads"), std::string::npos) << told;
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::testing

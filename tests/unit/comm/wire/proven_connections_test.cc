@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0
+// Connections that prove themselves: among ranks, as threads, and against strangers who come before them.
+#include "runtime/comm/wire/proven_connections.h"
+
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <functional>
+#include <mutex>
+#include <thread>
+
+#include "lockstep/base/error.h"
+#include "runtime/base/logging.h"
+#include "runtime/base/text.h"
+#include "runtime/net/stream.h"
+#include "runtime/net/tcp_socket.h"
+#include "runtime/store/hash_store.h"
+#include "runtime/store/prefix_store.h"
+#include "tests/support/error_of.h"
+
+namespace lockstep::wire {
+namespace {
+
+using namespace std::chrono_literals;
+using lockstep::testing::error_of;
+using lockstep::testing::expect_text;
+using lockstep::testing::text_of;
+
+const Deadline kSoon = Deadline::after(60s);
+const std::string kDraw(kDrawBytes, 'd');
+
+rendezvous::Roster roster_of(int ranks) {
+  rendezvous::Roster roster;
+  for (int r = 0; r < ranks; ++r) roster.push_back({r, r, 100 + r, "host" + std::to_string(r), "boot"});
+  return roster;
+}
+
+// Calls the test with what a rank tells the others before they can read it.
+class AnnouncingStore final : public store::PrefixStore {
+ public:
+  using Hook = std::function<std::string(std::string_view key, std::string_view value)>;
+  AnnouncingStore(std::shared_ptr<store::Store> store, Hook hook)
+      : PrefixStore("", std::move(store)), hook_(std::move(hook)) {}
+  void set(std::string_view key, std::string_view value) override { PrefixStore::set(key, hook_(key, value)); }
+
+ private:
+  const Hook hook_;
+};
+
+struct Place {
+  std::string ticket;
+  net::HostPort address;
+};
+Place place_in(std::string_view announced) {
+  Place place;
+  place.ticket = take_word(announced);
+  place.address = net::parse_host_port(announced);
+  return place;
+}
+
+// What the log says while this lives.
+class Log {
+ public:
+  Log() {
+    set_log_sink([this](LogLevel, std::string_view line) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      text_.append(line).push_back('\n');
+    });
+  }
+  ~Log() { set_log_sink({}); }
+  std::string text() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return text_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::string text_;
+};
+
+struct Outcome {
+  std::vector<UniqueFd> sockets;
+  std::exception_ptr error;
+};
+
+// Each rank as a thread. `secret_of` gives each its secret; `hook` as AnnouncingStore has it.
+std::vector<Outcome> connect_ranks(int ranks, const std::function<std::shared_ptr<const store::Secret>(int)>& secret_of,
+                                   const AnnouncingStore::Hook& hook, Deadline::Duration limit = 60s) {
+  const auto roster = roster_of(ranks);
+  AnnouncingStore store(std::make_shared<store::HashStore>(), hook);
+  std::vector<Outcome> outcomes(static_cast<std::size_t>(ranks));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      Outcome& own = outcomes[static_cast<std::size_t>(rank)];
+      try {
+        own.sockets =
+            connect_all(store, roster, rank, {.name = "Gloo", .address = "127.0.0.1", .secret = secret_of(rank)},
+                        Deadline::after(limit));
+      } catch (...) {
+        own.error = std::current_exception();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return outcomes;
+}
+
+std::string unchanged(std::string_view, std::string_view value) { return std::string(value); }
+
+// Every pair is connected: what each writes to the other is what that one reads.
+void expect_connected(const std::vector<Outcome>& outcomes) {
+  for (std::size_t a = 0; a < outcomes.size(); ++a) {
+    ASSERT_EQ(text_of(outcomes[a].error), "nothing") << "rank " << a;
+    EXPECT_FALSE(outcomes[a].sockets[a]);
+    for (std::size_t b = 0; b < outcomes.size(); ++b) {
+      if (a == b) continue;
+      net::send_all(outcomes[a].sockets[b].get(), std::to_string(a), kSoon);
+      std::byte byte{};
+      net::recv_exact(outcomes[b].sockets[a].get(), std::span(&byte, 1), kSoon);
+      EXPECT_EQ(static_cast<char>(byte), std::to_string(a)[0]);
+    }
+  }
+}
+
+int option_of(const UniqueFd& socket, int level, int name) {
+  int value = -1;
+  socklen_t size = sizeof(value);
+  EXPECT_EQ(::getsockopt(socket.get(), level, name, &value, &size), 0);
+  return value;
+}
+
+std::shared_ptr<const store::Secret> a_secret() {
+  static const auto secret = std::make_shared<const store::Secret>(store::Secret::random());
+  return secret;
+}
+
+TEST(ProvenConnections, JoinEveryRankWithEveryOther) {
+  for (const int ranks : {1, 2, 5}) {
+    expect_connected(connect_ranks(
+        ranks, [](int) { return a_secret(); }, unchanged));
+    expect_connected(connect_ranks(
+        ranks, [](int) { return nullptr; }, unchanged));
+  }
+}
+
+// A peer that is stopped, or that a debugger holds, takes no bytes: for how long is for the group's deadlines to say.
+TEST(ProvenConnections, OutlastAPeerThatTakesNothing) {
+  const auto outcomes = connect_ranks(
+      2, [](int) { return a_secret(); }, unchanged);
+  for (const std::size_t rank : {0u, 1u}) {
+    const UniqueFd& socket = outcomes[rank].sockets[1 - rank];
+    EXPECT_EQ(option_of(socket, IPPROTO_TCP, TCP_USER_TIMEOUT), 0);
+    EXPECT_EQ(option_of(socket, SOL_SOCKET, SO_KEEPALIVE), 0);
+    EXPECT_EQ(option_of(socket, IPPROTO_TCP, TCP_NODELAY), 1);
+  }
+}
+
+// The sockets of who came to rank 0's port before any rank could know of it.
+struct Strangers {
+  std::vector<UniqueFd> sockets;
+  std::string names;  // their addresses, as rank 0 sees them
+
+  int connect(const Place& place) {
+    sockets.push_back(net::tcp_connect(place.address, kSoon));
+    return sockets.back().get();
+  }
+};
+
+using Stranger = std::function<void(Strangers&, const Place&)>;
+
+// Lets a stranger come first; the ranks connect all the same, and the log names him and why.
+void expect_turned_away(const Stranger& stranger, std::initializer_list<std::string_view> reasons) {
+  Log log;
+  Strangers strangers;
+  const auto outcomes = connect_ranks(
+      3, [](int) { return a_secret(); },
+      [&](std::string_view key, std::string_view value) {
+        if (key == "gloo/0") stranger(strangers, place_in(value));
+        return std::string(value);
+      });
+  expect_connected(outcomes);
+  const std::string own_address = net::local_address(strangers.sockets.front().get()).to_string();
+  if (reasons.size() > 0) expect_text(log.text(), {"Gloo: rank 0 (host host0, pid 100) turned away " + own_address});
+  expect_text(log.text(), reasons);
+}
+
+TEST(ProvenConnections, AStrangerWithoutASecretIsNamedAndHoldsUpNobody) {
+  // Rank 2's own greeting, with a proof that anybody can make.
+  expect_turned_away(
+      [](Strangers& them, const Place& place) {
+        const int socket = them.connect(place);
+        net::send_all(socket, wire_hello(2, kDraw), kSoon);
+        net::send_all(socket, std::string(32, 'x'), kSoon);
+      },
+      {"calls itself rank 2 and could not prove that it knows the job's secret"});
+  expect_turned_away(
+      [](Strangers& them, const Place& place) {
+        net::send_all(them.connect(place), "GET / HTTP/1.1\r\nHost: gloo\r\nUser-Agent: a scanner of ports\r\n\r\n",
+                      kSoon);
+      },
+      {"it sent another greeting"});
+  expect_turned_away(
+      [](Strangers& them, const Place& place) {
+        net::send_all(them.connect(place), wire_hello(0, kDraw), kSoon);
+        net::send_all(them.connect(place), wire_hello(70000, kDraw), kSoon);
+      },
+      {"it calls itself rank 0, which doesn't connect here", "it calls itself rank 70000, which"});
+}
+
+// They stay connected, and say nothing or half of it: nobody waits for them.
+TEST(ProvenConnections, AStrangerWhoSaysNothingHoldsUpNobody) {
+  expect_turned_away(
+      [](Strangers& them, const Place& place) {
+        for (int i = 0; i < 20; ++i) net::send_all(them.connect(place), kWireGreeting.substr(0, 10), kSoon);
+        them.connect(place);
+      },
+      {});
+}
+
+// Rank 1 comes when the stranger who calls himself so is through.
+TEST(ProvenConnections, AStrangerWithAnotherSecretIsTurnedAway) {
+  Log log;
+  const store::Secret other = store::Secret::random();
+  const auto roster = roster_of(2);
+  store::HashStore store;
+  const ConnectOptions options{.name = "Gloo", .address = "127.0.0.1", .secret = a_secret()};
+  std::vector<Outcome> outcomes(2);
+  std::thread rank_0([&] { outcomes[0].sockets = connect_all(store, roster, 0, options, kSoon); });
+  const Place place = place_in(store.get("gloo/0", kSoon));
+  store.set("gloo/1", "ticket 127.0.0.1:1");
+  const UniqueFd socket = net::tcp_connect(place.address, kSoon);
+  net::send_all(socket.get(), wire_hello(1, kDraw), kSoon);
+  std::string challenge(kDrawBytes, '\0');
+  net::recv_exact(socket.get(), std::as_writable_bytes(std::span(challenge)), kSoon);
+  net::send_all(socket.get(), wire_proof(&other, proto::Prover::client, kDraw, challenge, place.ticket, 1, 0), kSoon);
+  std::byte byte{};  // nothing comes back but the end of the connection
+  error_of<net::ConnectionClosed>([&] { net::recv_exact(socket.get(), std::span(&byte, 1), kSoon); });
+  outcomes[1].sockets = connect_all(store, roster, 1, options, kSoon);
+  rank_0.join();
+  expect_connected(outcomes);
+  expect_text(log.text(), {"Gloo: rank 0 (host host0, pid 100) turned away 127.0.0.1:",
+                           "calls itself rank 1 and could not prove that it knows the job's secret"});
+}
+
+// What rank 1 said and proved before, to the same listener: another challenge makes it worthless.
+TEST(ProvenConnections, AReplayedProofIsTurnedAway) {
+  const std::string old_challenge(kDrawBytes, 'c');
+  expect_turned_away(
+      [&](Strangers& them, const Place& place) {
+        const int socket = them.connect(place);
+        net::send_all(socket, wire_hello(1, kDraw), kSoon);
+        net::send_all(socket,
+                      wire_proof(a_secret().get(), proto::Prover::client, kDraw, old_challenge, place.ticket, 1, 0),
+                      kSoon);
+      },
+      {"calls itself rank 1 and could not prove that it knows the job's secret"});
+}
+
+// Somebody stands where rank 0 should: he gets rank 1's greeting, and none of its data.
+TEST(ProvenConnections, AListenerThatProvesNothingEndsTheStartWithItsAddress) {
+  const UniqueFd listener = net::tcp_listen({"127.0.0.1", 0});
+  const std::string where = net::local_address(listener.get()).to_string();
+  std::thread impostor([&] {
+    for (int i = 0; i < 3; ++i) {
+      const UniqueFd socket = net::tcp_accept(listener.get(), kSoon);
+      std::string hello(kWireGreeting.size() + 4 + kDrawBytes, '\0');
+      net::recv_exact(socket.get(), std::as_writable_bytes(std::span(hello)), kSoon);
+      net::send_all(socket.get(), std::string(kDrawBytes, 's'), kSoon);
+      std::string proof(32, '\0');
+      net::recv_exact(socket.get(), std::as_writable_bytes(std::span(proof)), kSoon);
+      net::send_all(socket.get(), proof, kSoon);  // its own proof, sent back
+      std::byte byte{};
+      error_of<net::ConnectionClosed>([&] { net::recv_exact(socket.get(), std::span(&byte, 1), kSoon); });
+    }
+  });
+  const auto outcomes = connect_ranks(
+      2, [](int) { return a_secret(); },
+      [&](std::string_view key, std::string_view value) {
+        return key == "gloo/0" ? place_in(value).ticket + " " + where : std::string(value);
+      },
+      2s);
+  impostor.join();
+  expect_text(text_of(outcomes[1].error),
+              {"BackendUnavailable: Gloo: who listens at " + where + ", where rank 0 (host host0, pid 100) should",
+               "could not prove to rank 1 (host host1, pid 101) that it knows the job's secret, 3 times"});
+  expect_text(text_of(outcomes[0].error), {"Timeout: Gloo: rank 1 (host host1, pid 101) did not connect to rank 0"});
+}
+
+TEST(ProvenConnections, RanksOfTwoSecretsEndWithASentence) {
+  Log log;
+  const auto other = std::make_shared<const store::Secret>(store::Secret::random());
+  const auto outcomes = connect_ranks(
+      2, [&](int rank) { return rank == 0 ? a_secret() : other; }, unchanged, 2s);
+  expect_text(text_of(outcomes[1].error),
+              {"BackendUnavailable: Gloo: who listens at 127.0.0.1:", "3 times", "all ranks have one secret"});
+  expect_text(text_of(outcomes[0].error),
+              {"Timeout: Gloo: rank 1 (host host1, pid 101) did not connect to rank 0",
+               "3 that proved nothing were turned away, the last was 127.0.0.1:", "calls itself rank 1"});
+}
+
+TEST(ProvenConnections, AnInterfaceThatIsNotThereIsNamed) {
+  store::HashStore store;
+  const auto roster = roster_of(1);
+  expect_text(error_of<BackendUnavailable>(
+                  [&] { connect_all(store, roster, 0, {.name = "Gloo", .interface = "nic9"}, kSoon); }),
+              {"Gloo: this host has no interface 'nic9' (it has ", "lo 127.0.0.1"});
+}
+
+TEST(ProvenConnections, AWaitEndsWhenTheCheckThrows) {
+  store::HashStore store;
+  const auto roster = roster_of(2);
+  std::thread rank_1([&] {  // tells where it is, and never comes
+    store.set("gloo/1", "ticket 127.0.0.1:1");
+  });
+  EXPECT_EQ(error_of<PeerLost>([&] {
+              connect_all(store, roster, 0,
+                          {.name = "Gloo", .address = "127.0.0.1", .check = [] { throw PeerLost("rank 1 is lost"); }},
+                          kSoon);
+            }),
+            "rank 1 is lost");
+  rank_1.join();
+}
+
+}  // namespace
+}  // namespace lockstep::wire

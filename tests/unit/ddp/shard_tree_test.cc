@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/ddp/shard_tree.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/data/virtual_shards.h"
+#include "lockstep/ddp/reproducible.h"
+#include "runtime/ddp/arguments.h"
+#include "tests/support/error_of.h"
+
+namespace lockstep {
+namespace {
+
+using testing::error_of;
+
+std::string text_of(ShardRun node) {
+  if (node.count() == 1) return std::to_string(node.begin);
+  const int middle = right_child(node);
+  return "(" + text_of({node.begin, middle}) + "+" + text_of({middle, node.end}) + ")";
+}
+
+TEST(ShardTree, IsThatOfAllReduce) {
+  EXPECT_EQ(text_of({0, 1}), "0");
+  EXPECT_EQ(text_of({0, 5}), "(((0+1)+(2+3))+4)");
+  EXPECT_EQ(text_of({0, 6}), "(((0+1)+(2+3))+(4+5))");
+  EXPECT_EQ(text_of({3, 6}), "((3+4)+5)");
+}
+
+TEST(ShardTree, RunsAreEvenAndCoverAllShards) {
+  for (int shards = 1; shards <= 40; ++shards) {
+    for (int world = 1; world <= shards; ++world) {
+      int next = 0;
+      for (int rank = 0; rank < world; ++rank) {
+        const ShardRun run = data::shards_of(shards, rank, world);
+        EXPECT_EQ(run.begin, next);
+        EXPECT_GE(run.count(), shards / world);
+        EXPECT_LE(run.count(), shards / world + 1);
+        next = run.end;
+      }
+      EXPECT_EQ(next, shards);
+    }
+  }
+}
+
+// A rank that follows merges_of() ends with its whole nodes, each added up as the tree over all shards says.
+TEST(ShardTree, ARankAddsUpItsWholeNodes) {
+  for (int shards = 1; shards <= 40; ++shards) {
+    for (int begin = 0; begin < shards; ++begin) {
+      for (int end = begin + 1; end <= shards; ++end) {
+        const std::vector<int> merges = merges_of(shards, {begin, end});
+        ASSERT_EQ(merges.size(), static_cast<std::size_t>(end - begin));
+        std::vector<std::string> kept;
+        for (int shard = begin; shard < end; ++shard) {
+          std::string sum = std::to_string(shard);
+          for (int merge = 0; merge < merges[static_cast<std::size_t>(shard - begin)]; ++merge) {
+            ASSERT_FALSE(kept.empty());
+            sum = "(" + kept.back() + "+" + sum + ")";
+            kept.pop_back();
+          }
+          kept.push_back(sum);
+        }
+        const std::vector<ShardRun> nodes = whole_nodes(shards, {begin, end});
+        ASSERT_EQ(kept.size(), nodes.size()) << shards << " shards, run of " << begin << " to " << end;
+        for (std::size_t i = 0; i < nodes.size(); ++i) EXPECT_EQ(kept[i], text_of(nodes[i]));
+        EXPECT_EQ(nodes.front().begin, begin);
+        EXPECT_EQ(nodes.back().end, end);
+      }
+    }
+  }
+}
+
+TEST(ShardTree, IsTheOneOverTheRanksWhereEachHasANode) {
+  for (const int world : {1, 2, 4, 8}) EXPECT_TRUE(is_tree_of_ranks(8, world)) << world;
+  EXPECT_TRUE(is_tree_of_ranks(8, 7));  // rank 6 has 6 + 7
+  for (const int world : {3, 5, 6}) EXPECT_FALSE(is_tree_of_ranks(8, world)) << world;
+  EXPECT_TRUE(is_tree_of_ranks(6, 3));   // ((0+1)+(2+3))+(4+5) is (rank 0 + rank 1) + rank 2
+  EXPECT_FALSE(is_tree_of_ranks(6, 2));  // 0+1+2 is not one of its nodes
+  EXPECT_TRUE(is_tree_of_ranks(5, 5));
+  EXPECT_FALSE(is_tree_of_ranks(9, 3));
+}
+
+// What is_tree_of_ranks() says, by the sums themselves.
+TEST(ShardTree, OverTheRanksSumsIsTheTreeOverTheShards) {
+  for (int shards = 1; shards <= 24; ++shards) {
+    for (int world = 1; world <= shards; ++world) {
+      std::vector<std::string> sums;
+      bool are_nodes = true;
+      for (int rank = 0; rank < world; ++rank) {
+        const auto nodes = whole_nodes(shards, data::shards_of(shards, rank, world));
+        are_nodes = are_nodes && nodes.size() == 1;
+        sums.push_back(text_of(nodes.front()));
+      }
+      const auto over_ranks = [&](const auto& self, ShardRun node) -> std::string {
+        if (node.count() == 1) return sums[static_cast<std::size_t>(node.begin)];
+        const int middle = right_child(node);
+        return "(" + self(self, ShardRun{node.begin, middle}) + "+" + self(self, ShardRun{middle, node.end}) + ")";
+      };
+      const bool is_tree = are_nodes && over_ranks(over_ranks, {0, world}) == text_of({0, shards});
+      EXPECT_EQ(is_tree_of_ranks(shards, world), is_tree) << shards << " shards, " << world << " ranks";
+    }
+  }
+}
+
+TEST(VirtualShards, AreOfOneSizeAndAShortBatchFillsTheFirst) {
+  const Reproducible four{.virtual_shards = 4, .batch_size = 10};  // of 3 rows
+  using Shards = std::vector<StepShard>;
+  EXPECT_EQ(shards_of_step(four, 10, 0, 1),
+            (Shards{{0, 3, 0, false}, {3, 6, 1, false}, {6, 9, 2, false}, {9, 10, 3, true}}));
+  EXPECT_EQ(shards_of_step(four, 6, 0, 2), (Shards{{0, 3, 0, false}, {3, 6, 1, true}}));
+  EXPECT_EQ(shards_of_step(four, 4, 1, 2), (Shards{{0, 3, 2, false}, {3, 4, 3, true}}));
+  EXPECT_EQ(shards_of_step(four, 0, 1, 2), (Shards{{0, 0, 2, false}, {0, 0, 3, true}}));
+  EXPECT_EQ(shards_of_step({}, 10, 1, 2), (Shards{{0, 10, 0, true}}));
+}
+
+TEST(VirtualShards, AreRefusedWithWhatToDo) {
+  const Reproducible four{.virtual_shards = 4, .batch_size = 10};
+  EXPECT_EQ(error_of<InvalidArgument>([&] { shards_of_step(four, 7, 1, 2); }),
+            "DistributedDataParallel: rank 1 of 2 has 7 rows, and its 2 virtual shards of 3 rows hold 6; deal the rows "
+            "with a BatchShardSampler of virtual_shards 4 and batches of 10");
+  EXPECT_EQ(error_of<InvalidArgument>([&] { shards_of_step(four, 1, 4, 5); }),
+            "virtual shards: 4 of them for 5 ranks, so that one would have none; take at least 5, or fewer ranks");
+  EXPECT_EQ(error_of<InvalidArgument>([&] { shards_of_step({.virtual_shards = 4}, 1, 0, 1); }),
+            "virtual shards: 4 of them for a batch of 0 rows; give the rows of a full step of all ranks together, from "
+            "1 to 1099511627776, and at least 1 shard");
+  EXPECT_NO_THROW(require_dealt_as_shards(four, 6, 9, 0, 2));
+  EXPECT_NO_THROW(require_dealt_as_shards(four, 3, 9, 1, 2));
+  EXPECT_EQ(error_of<InvalidArgument>([&] { require_dealt_as_shards(four, 5, 9, 0, 2); }),
+            "DistributedDataParallel: rank 0 of 2 has 5 of the step's 9 rows, and virtual shards of 3 rows give it 6: "
+            "another number of ranks would compute something else; deal the rows with a BatchShardSampler of "
+            "virtual_shards 4 and batches of 10");
+}
+
+}  // namespace
+}  // namespace lockstep

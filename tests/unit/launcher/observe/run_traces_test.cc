@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/observe/run_traces.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+
+#include "lockstep/base/error.h"
+#include "tests/support/error_of.h"
+#include "tests/support/temporary_folder.h"
+
+namespace lockstep::launcher {
+namespace {
+
+namespace fs = std::filesystem;
+using trace::SpanKind;
+using trace::TraceRing;
+
+// As a rank leaves it. `begin` orders runs by time.
+void leave_trace(const fs::path& folder, int rank, const std::string& run_id, std::int64_t begin) {
+  fs::create_directories(folder);
+  TraceRing ring(folder / ("rank" + std::to_string(rank) + ".trace"), {.rank = rank, .run_id = run_id}, 16);
+  ring.put(trace::words_of_span(SpanKind::data, 0, begin, begin + 5, ""));
+}
+
+class RunTracesIn : public ::testing::Test {
+ protected:
+  std::vector<std::pair<int, int>> found(const std::optional<HostShare>& ranks = std::nullopt) {
+    std::vector<std::pair<int, int>> all;
+    for (const RunTrace& trace : read_traces(folder_, ranks).traces) {
+      all.emplace_back(trace.generation, trace.rank.identity.rank);
+    }
+    return all;
+  }
+  const testing::TemporaryFolder folder_;
+};
+
+using Found = std::vector<std::pair<int, int>>;
+
+TEST_F(RunTracesIn, AFolderAreThoseOfAllStarts) {
+  for (const int generation : {10, 2, 0}) {
+    for (const int rank : {1, 0}) {
+      leave_trace(folder_ / ("generation" + std::to_string(generation)), rank, "run-1", generation);
+    }
+  }
+  folder_.write("generation0/rank0.out", "no trace");
+  folder_.write("generation0/rankx.trace", "no rank");
+  folder_.write("generationx/rank0.trace", "no generation");
+  EXPECT_EQ(found(), (Found{{0, 0}, {0, 1}, {2, 0}, {2, 1}, {10, 0}, {10, 1}}));
+  EXPECT_EQ(found(HostShare{.first_rank = 1, .ranks = 3}), (Found{{0, 1}, {2, 1}, {10, 1}}));
+}
+
+TEST_F(RunTracesIn, AFolderWithoutStartsAreFoundToo) {
+  leave_trace(folder_, 0, "", 1);
+  leave_trace(folder_, 1, "", 2);
+  EXPECT_EQ(found(), (Found{{0, 0}, {0, 1}}));
+}
+
+TEST_F(RunTracesIn, AFolderThatAnotherRunHasUsedAreTheLastOnes) {
+  leave_trace(folder_ / "generation0", 0, "new", 1'000);
+  leave_trace(folder_ / "generation0", 1, "old", 10);
+  leave_trace(folder_ / "generation1", 0, "old", 20);
+  const auto traces = read_traces(folder_).traces;
+  ASSERT_EQ(traces.size(), 1u);
+  EXPECT_EQ(traces[0].rank.identity.run_id, "new");
+}
+
+TEST_F(RunTracesIn, ADamagedFileIsNamedAndTheOthersCount) {
+  leave_trace(folder_ / "generation0", 0, "run-1", 1);
+  folder_.write("generation0/rank1.trace", "cut");
+  const auto read = read_traces(folder_);
+  EXPECT_EQ(read.traces.size(), 1u);
+  ASSERT_EQ(read.problems.size(), 1u);
+  testing::expect_text(read.problems[0], {"rank1.trace has 3 bytes, and is no trace of a rank"});
+}
+
+TEST_F(RunTracesIn, AFolderThatIsNotThereIsNamed) {
+  testing::expect_text(testing::error_of<InvalidArgument>([&] { read_traces(folder_ / "gone"); }),
+                       {"there is no folder", "gone"});
+}
+
+TEST(TraceFolder, IsThatOfTheLogsOrBesideTheTimeline) {
+  EXPECT_EQ(trace_folder("", ""), "");
+  EXPECT_EQ(trace_folder("logs", "run.json"), "logs");
+  EXPECT_EQ(trace_folder("", "out/run.json"), "out/run.json.ranks");
+}
+
+}  // namespace
+}  // namespace lockstep::launcher

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/observe/timeline.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "tests/unit/launcher/observe/traces.h"
+
+namespace lockstep::launcher {
+namespace {
+
+using nlohmann::json;
+using testing_traces::trace_of;
+using trace::SpanKind;
+
+std::vector<json> events_of(const json& timeline, const std::string& phase) {
+  std::vector<json> events;
+  for (const json& event : timeline["traceEvents"]) {
+    if (event["ph"] == phase) events.push_back(event);
+  }
+  return events;
+}
+
+// Spans of a lane lie within each other or apart.
+void expect_nesting(const std::vector<json>& spans) {
+  std::map<std::pair<int, int>, std::vector<std::pair<double, double>>> lanes;
+  for (const json& span : spans) {
+    EXPECT_GE(span["dur"].get<double>(), 0);
+    const double begin = span["ts"];
+    lanes[{span["pid"], span["tid"]}].emplace_back(begin, begin + span["dur"].get<double>());
+  }
+  for (auto& [lane, all] : lanes) {
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      for (std::size_t j = i + 1; j < all.size(); ++j) {
+        const auto& [a, b] = all[i];
+        const auto& [c, d] = all[j];
+        const bool apart = b <= c + 1e-6 || d <= a + 1e-6;
+        const bool within = (a <= c + 1e-6 && d <= b + 1e-6) || (c <= a + 1e-6 && b <= d + 1e-6);
+        EXPECT_TRUE(apart || within) << lane.first << " lane " << lane.second;
+      }
+    }
+  }
+}
+
+TEST(Timeline, HasALaneForEachKindOfTimeOfEachRank) {
+  const json timeline =
+      json::parse(timeline_of({{0, trace_of(0, 4, {}, 10'000)}, {0, trace_of(1, 4, {.data = 900}, 10'000)}}));
+  EXPECT_EQ(timeline["otherData"]["run_id"], "run-1");
+  std::map<std::pair<int, std::string>, int> lanes;
+  for (const json& event : events_of(timeline, "M")) {
+    if (event["name"] == "thread_name") lanes[{event["pid"], event["args"]["name"]}] = event["tid"];
+    if (event["name"] == "process_name") {
+      EXPECT_EQ(event["args"]["name"], event["pid"] == 0 ? "rank 0 (host n0)" : "rank 1 (host n0)");
+    }
+  }
+  const auto spans = events_of(timeline, "X");
+  expect_nesting(spans);
+  for (const int rank : {0, 1}) {
+    const auto count = [&](const std::string& lane, const std::string& name) {
+      return std::count_if(spans.begin(), spans.end(), [&](const json& span) {
+        return span["pid"] == rank && span["tid"] == lanes.at({rank, lane}) && span["name"] == name;
+      });
+    };
+    EXPECT_EQ(count("compute", "forward"), 4);
+    EXPECT_EQ(count("compute", "backward"), 4);
+    EXPECT_EQ(count("compute", "optimizer"), 3);
+    EXPECT_EQ(count("data", "data"), 4);
+    EXPECT_EQ(count("waiting", "wait for buckets"), 4);
+    EXPECT_EQ(count("communication", "bucket 0"), 4);
+    EXPECT_EQ(count("communication 2", "bucket 1"), 4) << "on its way beside bucket 0";
+  }
+  double first = 1e300;
+  for (const json& span : spans) first = std::min(first, span["ts"].get<double>());
+  EXPECT_EQ(first, 0);
+}
+
+TEST(Timeline, ABackwardsLaneEndsWithItsLastGradient) {
+  const json timeline = json::parse(timeline_of({{0, trace_of(0, 1, {}, 10'000)}}));
+  for (const json& span : events_of(timeline, "X")) {
+    if (span["name"] == "backward") {
+      EXPECT_DOUBLE_EQ(span["dur"].get<double>(), 4.3);
+    }
+    if (span["name"] == "wait for buckets") {
+      EXPECT_DOUBLE_EQ(span["dur"].get<double>(), 3.0);
+    }
+    if (span["name"] == "bucket 0") {
+      EXPECT_EQ(span["args"]["bytes"], 1 << 20);
+      EXPECT_DOUBLE_EQ(span["args"]["ready_before_launch_us"].get<double>(), 0.1);
+    }
+  }
+}
+
+// Hosts whose monotonic clocks are hours apart: what happened at one time stands at one time.
+TEST(Timeline, HostsArePutTogetherByTheirWallClocks) {
+  const json timeline = json::parse(
+      timeline_of({{0, trace_of(0, 3, {}, 10'000)}, {0, trace_of(2, 3, {}, 10'000, std::int64_t{7'200'000'000'000})}}));
+  EXPECT_NE(timeline["otherData"]["clock"].get<std::string>().find("wall clocks"), std::string::npos);
+  std::map<std::pair<int, int>, double> begins;
+  for (const json& span : events_of(timeline, "X")) {
+    if (span["name"] == "bucket 1") begins[{span["pid"], span["args"]["step"]}] = span["ts"];
+  }
+  ASSERT_EQ(begins.size(), 6u);
+  for (const int step : {0, 1, 2}) EXPECT_NEAR((begins[{0, step}]), (begins[{2, step}]), 1e-6);
+}
+
+TEST(Timeline, NamesOfTheProgramsOwnAreTextWhateverTheyHold) {
+  auto trace = trace_of(0, 2, {}, 10'000);
+  const std::string name = "a \"b\"\n\\ \xff";
+  trace.spans.push_back({.kind = SpanKind::program, .thread = 5, .begin = 1'000'000, .end = 1'000'100, .name = name});
+  const json timeline = json::parse(timeline_of({{0, trace}}));
+  const auto spans = events_of(timeline, "X");
+  EXPECT_EQ(std::count_if(spans.begin(), spans.end(),
+                          [](const json& span) { return span["name"].get<std::string>().starts_with("a \"b\"\n\\ "); }),
+            1);
+}
+
+TEST(Timeline, OfNothingIsATimelineToo) {
+  EXPECT_TRUE(json::parse(timeline_of({}))["traceEvents"].empty());
+  EXPECT_FALSE(json::parse(timeline_of({{0, trace::RankTrace{}}}))["traceEvents"].empty()) << "the rank's name";
+}
+
+TEST(Timeline, EachOfSeveralHostsHasAFileOfItsOwn) {
+  EXPECT_EQ(timeline_file("out/run.json", 1, 0), "out/run.json");
+  EXPECT_EQ(timeline_file("out/run.json", 3, 2), "out/run.node2.json");
+  EXPECT_EQ(timeline_file("run", 2, 0), "run.node0");
+}
+
+}  // namespace
+}  // namespace lockstep::launcher

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/trace/trace_ring.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "tests/support/error_of.h"
+#include "tests/support/temporary_folder.h"
+
+namespace lockstep::trace {
+namespace {
+
+const TraceIdentity kRank{.rank = 3, .world_size = 8, .pid = 4711, .host = "n1", .run_id = "run-1"};
+
+// All seven words follow from the first, so that a mixed event is seen.
+TraceRing::Words event(std::uint64_t value) {
+  TraceRing::Words words;
+  for (std::size_t i = 0; i < words.size(); ++i) words[i] = value * 1'000'003 + i;
+  return words;
+}
+
+bool is_whole(const TraceRing::Words& words) {
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    if (words[i] != words[0] + i) return false;
+  }
+  return true;
+}
+
+TEST(TraceRing, HasWhatWasPutInOrder) {
+  TraceRing ring("", kRank, 8);
+  for (std::uint64_t i = 0; i < 5; ++i) ring.put(event(i));
+  const auto contents = ring.read();
+  EXPECT_EQ(contents.lost, 0u);
+  ASSERT_EQ(contents.events.size(), 5u);
+  for (std::uint64_t i = 0; i < 5; ++i) EXPECT_EQ(contents.events[i], event(i));
+}
+
+TEST(TraceRing, KeepsTheLastEventsAndCountsTheOthers) {
+  TraceRing ring("", kRank, 8);
+  for (std::uint64_t i = 0; i < 21; ++i) ring.put(event(i));
+  const auto contents = ring.read();
+  EXPECT_EQ(contents.lost, 13u);
+  ASSERT_EQ(contents.events.size(), 8u);
+  for (std::uint64_t i = 0; i < 8; ++i) EXPECT_EQ(contents.events[i], event(13 + i));
+}
+
+TEST(TraceRing, AFileIsReadWhileItIsWrittenAndAfterwards) {
+  const testing::TemporaryFolder folder;
+  const std::string path = folder / "rank3.trace";
+  auto ring = std::make_unique<TraceRing>(path, kRank, 8);
+  ring->put(event(1));
+  EXPECT_EQ(TraceRing::read_file(path).events.size(), 1u);
+  ring->put(event(2));
+  ring.reset();
+  const auto contents = TraceRing::read_file(path);
+  EXPECT_EQ(contents.identity.rank, 3);
+  EXPECT_EQ(contents.identity.world_size, 8);
+  EXPECT_EQ(contents.identity.pid, 4711);
+  EXPECT_EQ(contents.identity.host, "n1");
+  EXPECT_EQ(contents.identity.run_id, "run-1");
+  ASSERT_EQ(contents.events.size(), 2u);
+  EXPECT_EQ(contents.events[1], event(2));
+}
+
+TEST(TraceRing, ANewFileLeavesTheOldOnesReaderAlone) {
+  const testing::TemporaryFolder folder;
+  const std::string path = folder / "rank3.trace";
+  TraceRing before(path, kRank, 8);
+  before.put(event(1));
+  TraceRing after(path, kRank, 16);
+  EXPECT_TRUE(TraceRing::read_file(path).events.empty());
+  EXPECT_EQ(before.read().events.size(), 1u);
+}
+
+TEST(TraceRing, TextsThatAreTooLongAreCut) {
+  TraceRing ring("", {.host = std::string(2000, 'h')}, 8);
+  EXPECT_EQ(ring.read().identity.host, std::string(511, 'h'));
+}
+
+TEST(TraceRing, WhatIsNoTraceIsSaid) {
+  const testing::TemporaryFolder folder;
+  EXPECT_THROW(TraceRing::read_file(folder / "none"), SystemError);
+  EXPECT_THROW(TraceRing::read_file(folder.write("short", "LOCKTRC1")), CorruptData);
+  EXPECT_THROW(TraceRing::read_file(folder.write("other", std::string(16384, 'x'))), CorruptData);
+  const std::string path = folder / "cut";
+  TraceRing ring(path, kRank, 8);
+  std::filesystem::resize_file(path, std::filesystem::file_size(path) - 64);
+  EXPECT_THROW(TraceRing::read_file(path), CorruptData);
+  const auto error = testing::error_of<SystemError>([&] { TraceRing(folder / "no-folder" / "x", kRank, 8); });
+  EXPECT_NE(error.find("no-folder/x"), std::string::npos) << error;
+}
+
+// One writer goes round and round; a reader sees whole events only, in their order.
+TEST(TraceRing, AReaderSeesWholeEventsWhileTheyAreReplaced) {
+  TraceRing ring("", kRank, 16);
+  std::atomic<bool> is_over{false};
+  std::thread writer([&] {
+    for (std::uint64_t i = 0; i < 200'000; ++i) ring.put(event(i));
+    is_over.store(true);
+  });
+  std::size_t seen = 0;
+  bool last_round = false;
+  do {
+    last_round = is_over.load();
+    const auto contents = ring.read();
+    for (std::size_t i = 0; i < contents.events.size(); ++i) {
+      ASSERT_TRUE(is_whole(contents.events[i]));
+      if (i > 0) {
+        ASSERT_LT(contents.events[i - 1][0], contents.events[i][0]);
+      }
+    }
+    seen += contents.events.size();
+  } while (!last_round);
+  writer.join();
+  EXPECT_GE(seen, 16u) << "the last round has a full ring";
+}
+
+TEST(TraceRing, SeveralThreadsPutWithoutLosingAny) {
+  constexpr std::uint64_t kEach = 4000;
+  TraceRing ring("", kRank, 16384);
+  std::vector<std::thread> threads;
+  for (std::uint64_t t = 0; t < 4; ++t) {
+    threads.emplace_back([&ring, t] {
+      for (std::uint64_t i = 0; i < kEach; ++i) ring.put(event(t * kEach + i));
+    });
+  }
+  for (const auto& words : ring.read().events) EXPECT_TRUE(is_whole(words));
+  for (std::thread& thread : threads) thread.join();
+  const auto contents = ring.read();
+  EXPECT_EQ(contents.lost, 0u);
+  ASSERT_EQ(contents.events.size(), 4 * kEach);
+  std::vector<char> seen(4 * kEach, 0);
+  for (const auto& words : contents.events) seen[words[0] / 1'000'003] = 1;
+  EXPECT_EQ(std::count(seen.begin(), seen.end(), 1), static_cast<std::ptrdiff_t>(4 * kEach));
+}
+
+}  // namespace
+}  // namespace lockstep::trace
