@@ -76,8 +76,7 @@ ReplicaImpl::ReplicaImpl(std::shared_ptr<ProcessGroup> group, DdpOptions options
       options_(std::move(options)),
       overlap_(options_.overlap),
       failure_(group_),
-      losses_(options_.loss, group_,
-              loss_parts(options_.reproducible, group_->size())) {}
+      losses_(options_.loss, group_, loss_parts(options_.reproducible, group_->size())) {}
 
 void ReplicaImpl::adopt(const ::torch::nn::Module& module) {
   const std::vector<NamedTensor> state = state_of(module);
@@ -358,10 +357,9 @@ void ReplicaImpl::seed_generators(bool is_training) {
   seeded_stream_ = stream;
   seeded_forwards_ = goes_on ? seeded_forwards_ + 1 : 0;
   const auto step = static_cast<std::uint64_t>(steps());
-  const auto bits =
-      philox({static_cast<std::uint32_t>(step), static_cast<std::uint32_t>(step >> 32), seeded_forwards_,
-              static_cast<std::uint32_t>(stream)},
-             {static_cast<std::uint32_t>(seed_of_all), static_cast<std::uint32_t>(seed_of_all >> 32)});
+  const auto bits = philox({static_cast<std::uint32_t>(step), static_cast<std::uint32_t>(step >> 32), seeded_forwards_,
+                            static_cast<std::uint32_t>(stream)},
+                           {static_cast<std::uint32_t>(seed_of_all), static_cast<std::uint32_t>(seed_of_all >> 32)});
   const auto seed = [&](const at::Device& device) {
     at::Generator generator = at::globalContext().defaultGenerator(device);
     const std::lock_guard<std::mutex> lock(generator.mutex());

@@ -11,13 +11,18 @@ namespace lockstep::libtorch {
 
 void ReplicaImpl::make_reproducible(const ::torch::nn::Module& module) {
   const Reproducible& wanted = options_.reproducible;
-  for (const auto& item : module.named_modules()) {
-    if (dynamic_cast<const SyncBatchNormImpl*>(item.value().get()) == nullptr) continue;
+  const auto refuse_sync_batch_norm = [&](const ::torch::nn::Module& part, const std::string& name) {
+    if (dynamic_cast<const SyncBatchNormImpl*>(&part) == nullptr) return;
     throw InvalidArgument(fmt::format(
         "DistributedDataParallel: '{}' is a SyncBatchNorm, which computes with the rows that all ranks have "
         "at once, and {} virtual shards come one after the other; take a norm of samples (GroupNorm, "
         "LayerNorm)",
-        item.key(), wanted.virtual_shards));
+        name, wanted.virtual_shards));
+  };
+  refuse_sync_batch_norm(module, "module");
+  // Without the module itself, which may be on the stack.
+  for (const auto& part : module.named_modules("", /*include_self=*/false)) {
+    refuse_sync_batch_norm(*part.value(), part.key());
   }
   at::set_num_threads(wanted.threads);
 }

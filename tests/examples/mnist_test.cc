@@ -54,6 +54,18 @@ TEST_F(MnistJob, StoppedAndStartedAgainEndsAsOneThatWasNot) {
   EXPECT_EQ(compared.exit_code, 0) << compared.out << compared.err;
 }
 
+TEST_F(MnistJob, HasTheSameBitsAtAnyNumberOfRanks) {
+  const auto train = [&](const std::string& ranks) {
+    const Result result = run({kLauncher, "run", "-n", ranks, "--", LOCKSTEP_BIN_DIR "/04_libtorch_mnist",
+                               "--virtual-shards", "4", "--snapshot-dir", file(ranks)});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+  };
+  train("1");
+  train("2");
+  const Result compared = run({kLauncher, "snapshots", "diff", snapshot("1") + "-g000001", snapshot("2") + "-g000001"});
+  EXPECT_EQ(compared.exit_code, 0) << compared.out << compared.err;
+}
+
 TEST_F(MnistJob, ABadFlagIsRefused) {
   const Result refused =
       run({LOCKSTEP_BIN_DIR "/04_libtorch_mnist", "--snapshot-dir", file("run"), "--snapshot-every", "0"});
