@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "runtime/tensor/cpu/cpu_kernels.h"
+#include "runtime/tensor/cpu/lane_sums.h"
 #include "runtime/tensor/cpu/vector_math.h"
 
 namespace lockstep::cpu {
@@ -34,12 +35,9 @@ LOCKSTEP_CLONES void causal_softmax(float* scores, std::int64_t time) {
     float largest = row[0];
 #pragma omp simd reduction(max : largest)
     for (std::int64_t j = 0; j < count; ++j) largest = row[j] > largest ? row[j] : largest;
-    double total = 0;
-#pragma omp simd reduction(+ : total)
-    for (std::int64_t j = 0; j < count; ++j) {
-      row[j] = fast_exp(row[j] - largest);
-      total += static_cast<double>(row[j]);
-    }
+#pragma omp simd
+    for (std::int64_t j = 0; j < count; ++j) row[j] = fast_exp(row[j] - largest);
+    const auto total = sum_in_lanes<double>(count, [=](std::int64_t j) { return static_cast<double>(row[j]); });
     const auto factor = static_cast<float>(1.0 / total);
 #pragma omp simd
     for (std::int64_t j = 0; j < count; ++j) row[j] *= factor;
@@ -53,9 +51,8 @@ LOCKSTEP_CLONES void causal_softmax_backward(float* gradient, const float* weigh
     float* g = gradient + i * time;
     const float* w = weights + i * time;
     const std::int64_t count = i + 1;
-    double total = 0;
-#pragma omp simd reduction(+ : total)
-    for (std::int64_t j = 0; j < count; ++j) total += static_cast<double>(g[j]) * static_cast<double>(w[j]);
+    const auto total = sum_in_lanes<double>(
+        count, [=](std::int64_t j) { return static_cast<double>(g[j]) * static_cast<double>(w[j]); });
     const auto dot = static_cast<float>(total);
 #pragma omp simd
     for (std::int64_t j = 0; j < count; ++j) g[j] = w[j] * (g[j] - dot);

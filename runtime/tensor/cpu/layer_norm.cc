@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "runtime/tensor/cpu/cpu_kernels.h"
+#include "runtime/tensor/cpu/lane_sums.h"
 #include "runtime/tensor/cpu/strip_sums.h"
 
 namespace lockstep::cpu {
@@ -29,17 +30,13 @@ LOCKSTEP_CLONES void layer_norm(float* out, double* mean, float* rstd, const flo
   for (std::int64_t r = 0; r < shape.rows; ++r) {
     const float* row = x + r * columns;
     float* target = out + r * columns;
-    double total = 0;
-#pragma omp simd reduction(+ : total)
-    for (std::int64_t c = 0; c < columns; ++c) total += static_cast<double>(row[c]);
+    const auto total = sum_in_lanes<double>(columns, [=](std::int64_t c) { return static_cast<double>(row[c]); });
     const double m = total / static_cast<double>(columns);
     // Second pass: the variance of x - m keeps its digits where E[x^2] - m^2 would lose them.
-    double squares = 0;
-#pragma omp simd reduction(+ : squares)
-    for (std::int64_t c = 0; c < columns; ++c) {
+    const auto squares = sum_in_lanes<double>(columns, [=](std::int64_t c) {
       const double difference = static_cast<double>(row[c]) - m;
-      squares += difference * difference;
-    }
+      return difference * difference;
+    });
     const double variance = squares / static_cast<double>(columns) + static_cast<double>(shape.epsilon);
     const auto s = static_cast<float>(1.0 / std::sqrt(variance));
     const Centred centred(m);
@@ -68,14 +65,11 @@ LOCKSTEP_CLONES void layer_norm_backward(Into dx, Into dgain, Into dbias, const 
     const float* row = x + r * columns;
     const Centred centred(mean[r]);
     const float s = rstd[r];
-    float h = 0, hn = 0;
-#pragma omp simd reduction(+ : h, hn)
-    for (std::int64_t c = 0; c < columns; ++c) {
-      h += g[c] * gain[c];
-      hn += g[c] * gain[c] * (centred(row[c]) * s);
-    }
-    h /= static_cast<float>(columns);
-    hn /= static_cast<float>(columns);
+    const auto mean_of = [=](const auto& value) {
+      return sum_in_lanes<float>(columns, value) / static_cast<float>(columns);
+    };
+    const float h = mean_of([=](std::int64_t c) { return g[c] * gain[c]; });
+    const float hn = mean_of([=](std::int64_t c) { return g[c] * gain[c] * (centred(row[c]) * s); });
     float* target = dx.data + r * columns;
     if (dx.add) {
 #pragma omp simd

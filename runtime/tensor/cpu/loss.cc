@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "runtime/tensor/cpu/cpu_kernels.h"
+#include "runtime/tensor/cpu/lane_sums.h"
 #include "runtime/tensor/cpu/vector_math.h"
 
 namespace lockstep::cpu {
@@ -18,9 +19,9 @@ LOCKSTEP_CLONES std::int64_t cross_entropy(float* loss, float* largest, float* s
     float most = row[0];
 #pragma omp simd reduction(max : most)
     for (std::int64_t c = 0; c < columns; ++c) most = row[c] > most ? row[c] : most;
-    double sum = 0;  // over a whole vocabulary
-#pragma omp simd reduction(+ : sum)
-    for (std::int64_t c = 0; c < columns; ++c) sum += static_cast<double>(fast_exp(row[c] - most));
+    // Over a whole vocabulary, so in double.
+    const auto sum =
+        sum_in_lanes<double>(columns, [=](std::int64_t c) { return static_cast<double>(fast_exp(row[c] - most)); });
     // The largest and the sum stay apart, here and on the way back: in one float, log sum exp, a large offset of the
     // logits would leave no digits for what is between them.
     largest[r] = most;
@@ -56,12 +57,10 @@ LOCKSTEP_CLONES void cross_entropy_backward(Into dlogits, const float* dloss, co
 }
 
 LOCKSTEP_CLONES void mse(float* loss, const float* a, const float* b, std::int64_t count) {
-  double total = 0;
-#pragma omp simd reduction(+ : total)
-  for (std::int64_t i = 0; i < count; ++i) {
+  const auto total = sum_in_lanes<double>(count, [=](std::int64_t i) {
     const double difference = static_cast<double>(a[i]) - static_cast<double>(b[i]);
-    total += difference * difference;
-  }
+    return difference * difference;
+  });
   *loss = count == 0 ? 0.0f : static_cast<float>(total / static_cast<double>(count));
 }
 

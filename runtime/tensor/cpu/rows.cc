@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "runtime/tensor/cpu/cpu_kernels.h"
+#include "runtime/tensor/cpu/lane_sums.h"
 #include "runtime/tensor/cpu/strip_sums.h"
 
 namespace lockstep::cpu {
@@ -33,31 +34,14 @@ LOCKSTEP_CLONES void sum_rows(Into out, const float* a, std::int64_t rows, std::
 }
 
 LOCKSTEP_CLONES void sum(Into out, const float* a, float alpha, std::int64_t count) {
-  double total = 0;
-#pragma omp simd reduction(+ : total)
-  for (std::int64_t i = 0; i < count; ++i) total += static_cast<double>(a[i]);
+  const auto total = sum_in_lanes<double>(count, [=](std::int64_t i) { return static_cast<double>(a[i]); });
   *out.data = static_cast<float>((out.add ? static_cast<double>(*out.data) : 0.0) + static_cast<double>(alpha) * total);
 }
 
-// Sixteen sums side by side, then halved: spelled out, because a loop left to the compiler is summed in as many parts
-// as the processor's vectors have. A square of a float is exact in double, so fused or not is the same.
+// A square of a float is exact in double, so that fused or not is the same.
 LOCKSTEP_CLONES double sum_squares(const float* a, std::int64_t count) {
-  constexpr std::int64_t kLanes = 16;
-  double lanes[kLanes] = {};
-  const std::int64_t whole = count - count % kLanes;
-  for (std::int64_t i = 0; i < whole; i += kLanes) {
-#pragma omp simd
-    for (std::int64_t lane = 0; lane < kLanes; ++lane) {
-      const auto value = static_cast<double>(a[i + lane]);
-      lanes[lane] += value * value;
-    }
-  }
-  for (std::int64_t i = whole; i < count; ++i)
-    lanes[i - whole] += static_cast<double>(a[i]) * static_cast<double>(a[i]);
-  for (std::int64_t half = kLanes / 2; half > 0; half /= 2) {
-    for (std::int64_t lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
-  }
-  return lanes[0];
+  return sum_in_lanes<double>(count,
+                              [=](std::int64_t i) { return static_cast<double>(a[i]) * static_cast<double>(a[i]); });
 }
 
 }  // namespace lockstep::cpu

@@ -53,16 +53,29 @@ TEST(SumSweep, SumsEqualDouble) {
   losses.expect_at_most(0.5001);
 }
 
-// A gradient's norm scales the gradients of every replica: its bits can't depend on how wide a processor's vectors are.
-TEST(SumSweep, SquaresAreSummedInSixteenPartsOnEveryProcessor) {
+double sum_in_sixteen_parts(const std::vector<double>& values) {
+  std::array<double, 16> parts{};
+  for (std::size_t i = 0; i < values.size(); ++i) parts[i % 16] += values[i];
+  for (std::size_t half = 8; half > 0; half /= 2) {
+    for (std::size_t part = 0; part < half; ++part) parts[part] += parts[part + half];
+  }
+  return parts[0];
+}
+
+// Their bits can't depend on how wide a processor's vectors are: a gradient's norm scales the gradients of every
+// replica.
+TEST(SumSweep, RowsAreSummedInSixteenPartsOnEveryProcessor) {
   for (const std::int64_t n : {0, 1, 15, 16, 17, 31, 33, 1000, 4099}) {
     const Floats a = values_in({0, 1}, n, 1);
-    std::array<double, 16> parts{};
-    for (std::size_t i = 0; i < a.size(); ++i) parts[i % 16] += in_double(a[i]) * in_double(a[i]);
-    for (std::size_t half = 8; half > 0; half /= 2) {
-      for (std::size_t part = 0; part < half; ++part) parts[part] += parts[part + half];
+    std::vector<double> values, squares;
+    for (const float value : a) {
+      values.push_back(in_double(value));
+      squares.push_back(in_double(value) * in_double(value));
     }
-    EXPECT_EQ(k.sum_squares(a.data(), n), parts[0]) << n;
+    EXPECT_EQ(k.sum_squares(a.data(), n), sum_in_sixteen_parts(squares)) << n;
+    float sum = -1;
+    k.sum({&sum, false}, a.data(), 1.0f, n);
+    EXPECT_EQ(sum, static_cast<float>(sum_in_sixteen_parts(values))) << n;
   }
 }
 
