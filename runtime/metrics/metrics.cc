@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <span>
@@ -21,6 +22,12 @@ namespace lockstep {
 namespace {
 
 constexpr char kSeparator = '\n';
+
+constexpr int kDoubleBits = std::numeric_limits<double>::digits;
+// Of Part's digits: a multiple of 32 below the exponent of the least double's mantissa, which frexp() has filled up.
+constexpr int kLowestExponent = -1152;
+constexpr std::uint64_t kDigit = 0xffffffff;
+constexpr std::int64_t kAdditions = std::int64_t{1} << 29;  // after which a digit of 64 bits still has room
 
 std::string joined(const std::vector<std::string>& names) { return fmt::format("{}", fmt::join(names, "\n")); }
 
@@ -62,24 +69,73 @@ std::string MetricResults::str() const {
   return fmt::format("{}", fmt::join(texts, ", "));
 }
 
-void Metrics::Part::add(std::int64_t value) {
-  std::int64_t sum = 0;
-  if (__builtin_add_overflow(whole, value, &sum)) return add(static_cast<double>(value));
-  whole = sum;
+void Metrics::Part::add(double value) {
+  if (!std::isfinite(value)) {
+    not_finite += value;
+    return;
+  }
+  int exponent = 0;
+  const double fraction = std::frexp(value, &exponent);
+  add(static_cast<std::int64_t>(std::ldexp(fraction, kDoubleBits)), exponent - kDoubleBits);
 }
 
-// Neumaier, "Rundungsfehleranalyse einiger Verfahren zur Summation endlicher Summen", ZAMM 54 (1974).
-void Metrics::Part::add(double value) {
-  const double sum = real + value;
-  if (std::isfinite(sum)) error += std::abs(real) >= std::abs(value) ? (real - sum) + value : (value - sum) + real;
-  real = sum;
+void Metrics::Part::add(std::int64_t mantissa, int exponent) {
+  const auto place = static_cast<std::size_t>(exponent - kLowestExponent);
+  const std::size_t at = place / 32, shift = place % 32;
+  const bool is_negative = mantissa < 0;
+  const std::uint64_t size = is_negative ? -static_cast<std::uint64_t>(mantissa) : static_cast<std::uint64_t>(mantissa);
+  const std::uint64_t low = (size & kDigit) << shift, high = (size >> 32) << shift;
+  const auto add_digit = [&](std::size_t i, std::uint64_t digit) {
+    digits[i] += is_negative ? -static_cast<std::int64_t>(digit) : static_cast<std::int64_t>(digit);
+  };
+  add_digit(at, low & kDigit);
+  add_digit(at + 1, (low >> 32) + (high & kDigit));
+  add_digit(at + 2, high >> 32);
+  if (++since_carry >= kAdditions) carry();
 }
 
 void Metrics::Part::add(const Part& other) {
-  add(other.whole);
-  add(other.real);
-  add(other.error);
+  for (std::size_t i = 0; i < digits.size(); ++i) digits[i] += other.digits[i];
+  since_carry += other.since_carry + 1;
+  if (since_carry >= kAdditions) carry();
+  not_finite += other.not_finite;
   count += other.count;
+}
+
+void Metrics::Part::carry() {
+  std::int64_t carried = 0;
+  for (std::size_t i = 0; i + 1 < digits.size(); ++i) {
+    const std::int64_t digit = digits[i] + carried;
+    digits[i] = digit & static_cast<std::int64_t>(kDigit);
+    carried = digit >> 32;
+  }
+  digits.back() += carried;
+  since_carry = 0;
+}
+
+double Metrics::Part::sum() const {
+  if (std::isnan(not_finite)) return std::numeric_limits<double>::quiet_NaN();
+  if (not_finite != 0) return not_finite;
+  Part whole = *this;
+  whole.carry();
+  const bool is_negative = whole.digits.back() < 0;
+  if (is_negative) {
+    for (std::int64_t& digit : whole.digits) digit = -digit;
+    whole.carry();
+  }
+  const auto digit = [&](std::size_t i) { return static_cast<std::uint64_t>(whole.digits[i]); };
+  std::size_t top = whole.digits.size() - 1;
+  while (top > 1 && digit(top) == 0) --top;  // no double has a bit below the third digit
+  if (top == 1) return 0;
+  // The 64 leading bits, of which the last one also says that some below them are set: the conversion rounds right.
+  const std::uint64_t leading = digit(top) << 32 | digit(top - 1);
+  const int shift = std::countl_zero(leading);
+  std::uint64_t bits = leading << shift | (digit(top - 2) << shift) >> 32;
+  bool is_more = ((digit(top - 2) << shift) & kDigit) != 0;
+  for (std::size_t i = 0; i + 2 < top; ++i) is_more = is_more || digit(i) != 0;
+  if (is_more) bits |= 1;
+  const double size = std::ldexp(static_cast<double>(bits), kLowestExponent + 32 * static_cast<int>(top - 1) - shift);
+  return is_negative ? -size : size;
 }
 
 Metrics::Part& Metrics::part_of(std::string_view name, std::int64_t count) {
@@ -125,14 +181,17 @@ std::vector<std::string> Metrics::names_of_all() const {
 
 MetricResults Metrics::result() {
   // As many travel in the one collective; more in a second one.
-  constexpr std::size_t kInFirst = 16;
+  constexpr std::size_t kInFirst = 4;
   struct Message {
     std::uint64_t names = 0;  // hash; 0 for none
     std::array<Part, kInFirst> parts = {};
     std::int64_t stop = 0;  // this rank's word
   };
   std::vector<std::string> names;
-  for (const auto& [name, part] : parts_) names.push_back(name);
+  for (auto& [name, part] : parts_) {
+    names.push_back(name);
+    part.carry();  // what travels has room for others
+  }
   Message own;
   if (!names.empty()) own.names = hash64(joined(names)) | 1;
   std::size_t next = 0;
@@ -163,9 +222,7 @@ MetricResults Metrics::result() {
   }
   std::vector<Metric> results;
   for (std::size_t i = 0; i < names.size(); ++i) {
-    const Part& sum = sums[i];
-    const double real = std::isfinite(sum.real) ? sum.real + sum.error : sum.real;
-    results.push_back({names[i], static_cast<double>(sum.whole) + real, sum.count});
+    results.push_back({names[i], sums[i].sum(), sums[i].count});
   }
   return MetricResults(std::move(results));
 }

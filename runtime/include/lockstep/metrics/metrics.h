@@ -11,9 +11,9 @@
 //   if (group->rank() == 0) std::cout << results.str() << "\n"; // accuracy 0.981, loss 0.0623
 //
 // A rank adds what it has seen itself: with each sample on one rank (data::chunk, or a sampler that pads nothing) the
-// result is that of one process. Whole numbers are summed exactly; floating-point sums of a rank carry their rounding
-// errors along, and the ranks' are added in rank order. A NaN that a rank adds shows in the result, but for
-// one with a count of 0: the mean of no rows.
+// result is that of one process. All that is added is summed exactly and the sum rounded once, so that it depends
+// neither on the order nor on which rank added what. A NaN that a rank adds shows in the result, but for one with a
+// count of 0: the mean of no rows.
 //
 // A rank's request to stop rides along (comm/stop.h): behind an evaluation that a rank has left for it, all ranks have
 // agreed to stop, and the results count what they have seen.
@@ -21,6 +21,7 @@
 // Threads: the group's. Failure: what the group throws.
 #pragma once
 
+#include <array>
 #include <concepts>
 #include <cstdint>
 #include <limits>
@@ -91,16 +92,19 @@ class LOCKSTEP_API Metrics {
   void reset() { parts_.clear(); }
 
  private:
-  // Of one name, on one rank; as it travels.
+  // Of one name, on one rank; as it travels. The sum is a number in fixed point with room for any double's bits.
   struct Part {
-    std::int64_t whole = 0;
-    double real = 0;
-    double error = 0;  // what `real` lost to rounding
+    std::array<std::int64_t, 70> digits = {};  // of 32 bits, the lowest first; the last one carries the sign
+    std::int64_t since_carry = 0;              // additions that may have left more than 32 bits in a digit
+    double not_finite = 0;                     // the sum of infinities and NaNs
     std::int64_t count = 0;
 
-    void add(std::int64_t value);
+    void add(std::int64_t value) { add(value, 0); }
     void add(double value);
     void add(const Part& other);
+    void add(std::int64_t mantissa, int exponent);  // mantissa * 2^exponent
+    void carry();                                   // leaves 32 bits in each digit but the last
+    double sum() const;                             // the nearest double
   };
 
   void add_whole(std::string_view name, std::int64_t sum, std::int64_t count);
