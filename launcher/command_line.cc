@@ -34,6 +34,7 @@ class HelpFormatter : public CLI::Formatter {
     if (app->get_name() == "run") return "Usage: lockstep run [OPTIONS] [--] PROGRAM [ARGS...]\n";
     if (app->get_name() == "serve") return "Usage: lockstep store serve [OPTIONS]\n";
     if (app->get_name() == "report") return "Usage: lockstep report [OPTIONS] DIR\n";
+    if (app->get_name() == "bisect-step") return "Usage: lockstep bisect-step DIR...\n";
     if (app->get_name() == "snapshots") {
       return "Usage: lockstep snapshots [OPTIONS] DIR\n       lockstep snapshots [OPTIONS] diff A B\n";
     }
@@ -308,6 +309,27 @@ struct ReportCommand {
   std::vector<std::string> words;
 };
 
+struct BisectStepCommand {
+  explicit BisectStepCommand(CLI::App& parent)
+      : app(*parent.add_subcommand("bisect-step", "Name the first step and gradient in which runs differ")) {
+    app.footer(bisect_step_help());
+    app.add_option("words", options.folders)->group("");
+  }
+
+  Command result() {
+    if (options.folders.empty() || std::count(options.folders.begin(), options.folders.end(), "") > 0) {
+      return usage_error(" bisect-step",
+                         options.folders.empty()
+                             ? "no folder was given; the form is lockstep bisect-step DIR..., of LOCKSTEP_STEP_DIGESTS"
+                             : "a folder's name is empty");
+    }
+    return options;
+  }
+
+  CLI::App& app;
+  BisectStepOptions options;
+};
+
 // ps, logs and stop.
 struct RunsCommand {
   RunsCommand(CLI::App& parent, RunsOptions::What what, const std::string& name, const std::string& about)
@@ -359,6 +381,7 @@ Command parse_command_line(const std::vector<std::string>& arguments, const Envi
   DoctorCommand doctor(app);
   SnapshotsCommand snapshots(app);
   ReportCommand report(app);
+  BisectStepCommand bisect_step(app);
   RunsCommand ps(app, RunsOptions::What::ps, "ps", "List this user's runs on this host");
   RunsCommand logs(app, RunsOptions::What::logs, "logs", "Show what a run writes");
   RunsCommand stop(app, RunsOptions::What::stop, "stop", "Ask a run to stop");
@@ -370,10 +393,11 @@ Command parse_command_line(const std::vector<std::string>& arguments, const Envi
   const bool is_run = !arguments.empty() && arguments.front() == "run";
   const auto is_first = [&](const CLI::App* known) { return known->get_name() == arguments.front(); };
   if (!arguments.empty() && !arguments.front().starts_with('-') && app.get_subcommands(is_first).empty()) {
-    return usage_error("", fmt::format("'{}' is no command; there are run, ps, logs, stop, report, doctor, snapshots "
-                                       "and store serve, see lockstep "
-                                       "--help",
-                                       arguments.front()));
+    return usage_error("",
+                       fmt::format("'{}' is no command; there are run, ps, logs, stop, report, bisect-step, doctor, "
+                                   "snapshots and store serve, see lockstep "
+                                   "--help",
+                                   arguments.front()));
   }
   // CLI11 goes on looking for flags behind "--", so it gets what is before it only.
   const auto mark = std::find(arguments.begin(), arguments.end(), "--");
@@ -385,6 +409,7 @@ Command parse_command_line(const std::vector<std::string>& arguments, const Envi
     if (doctor.app.parsed()) return " doctor";
     if (snapshots.app.parsed()) return " snapshots";
     if (report.app.parsed()) return " report";
+    if (bisect_step.app.parsed()) return " bisect-step";
     for (const RunsCommand* known : {&ps, &logs, &stop}) {
       if (known->app.parsed()) return " " + known->app.get_name();
     }
@@ -414,6 +439,7 @@ Command parse_command_line(const std::vector<std::string>& arguments, const Envi
   if (doctor.app.parsed()) return doctor.result();
   if (snapshots.app.parsed()) return snapshots.result();
   if (report.app.parsed()) return report.result();
+  if (bisect_step.app.parsed()) return bisect_step.result();
   for (RunsCommand* known : {&ps, &logs, &stop}) {
     if (known->app.parsed()) return known->result();
   }
@@ -421,8 +447,8 @@ Command parse_command_line(const std::vector<std::string>& arguments, const Envi
   if (store.parsed())
     return usage_error(" store", "what about the store? There is: lockstep store serve, see its --help");
   return usage_error("",
-                     "no command was given; there are run, ps, logs, stop, report, doctor, snapshots and store serve, "
-                     "see lockstep --help");
+                     "no command was given; there are run, ps, logs, stop, report, bisect-step, doctor, snapshots and "
+                     "store serve, see lockstep --help");
 }
 
 }  // namespace lockstep::launcher

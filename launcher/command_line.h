@@ -107,6 +107,11 @@ struct ReportOptions {
   std::string folder;  // of a run's traces
 };
 
+// `lockstep bisect-step`.
+struct BisectStepOptions {
+  std::vector<std::string> folders;  // of LOCKSTEP_STEP_DIGESTS
+};
+
 // `lockstep ps`, `lockstep logs` and `lockstep stop`.
 struct RunsOptions {
   enum class What { ps, logs, stop };
@@ -127,8 +132,8 @@ struct Answer {
   std::string err;
 };
 
-using Command = std::variant<RunOptions, ServeOptions, DoctorOptions, SnapshotsOptions, ReportOptions, RunsOptions,
-                             AgentOptions, Answer>;
+using Command = std::variant<RunOptions, ServeOptions, DoctorOptions, SnapshotsOptions, ReportOptions,
+                             BisectStepOptions, RunsOptions, AgentOptions, Answer>;
 
 // `arguments` without the program's own name. Of `environment` torchrun's variables PET_* count, for flags of
 // `lockstep run` that are not given.

@@ -10,6 +10,7 @@ std::string general_help() {
   lockstep doctor
   lockstep snapshots run7
   lockstep report logs
+  lockstep bisect-step one three
   lockstep store serve --host 10.0.0.7 --port 29400
 Each command has its own --help.)";
 }
@@ -72,6 +73,7 @@ ENVIRONMENT, of the ranks; docs/ENVIRONMENT.md has values and defaults, lockstep
   LOCKSTEP_CHECK_COLLECTIVES            1: NCCL's are compared over the ranks before they start; slow
   LOCKSTEP_FAILURE_WATCHDOG             seconds, or off: see exit code 76
   LOCKSTEP_OVERSUBSCRIBE_GPU            1: what --oversubscribe-gpu sets
+  LOCKSTEP_STEP_DIGESTS                 a folder for what lockstep bisect-step reads
   LOCKSTEP_TRACE_DIR                    without this command: a folder for what --trace reads
   LOCKSTEP_BOOTSTRAP                    under other launchers: socket, pmix or address
   LOCKSTEP_STORE_SECRET_FILE            on several hosts, or without this command: a file with the store's secret
@@ -150,6 +152,24 @@ EXIT CODES
   0        none is damaged, or a later lockstep's; diff: the two are equal
   1        one is; diff: they differ
   2        this command line is wrong, or the folder can't be read, or one of A and B is no whole snapshot)";
+}
+
+std::string bisect_step_help() {
+  return R"(Examples:
+  LOCKSTEP_STEP_DIGESTS=one lockstep run -n 1 ./train ...
+  LOCKSTEP_STEP_DIGESTS=three lockstep run -n 3 ./train ...
+  lockstep bisect-step one three
+
+For programs that train in virtual shards (docs/REPRODUCIBLE.md), whose runs have the same bits at any number of ranks. Each
+rank of a run with LOCKSTEP_STEP_DIGESTS=DIR writes to DIR, for each step, a digest of every gradient of each of its
+virtual shards, and of what they add up to. This command names the first step in which two runs differ, in which
+shards, and the first gradient in order of registration. A run that begins at a snapshot counts its steps on from it.
+Folders of hosts or restarts may be given together, also one alone.
+
+EXIT CODES
+  0        all steps that were recorded twice are equal
+  1        they are not
+  2        this command line is wrong, or there is nothing to compare)";
 }
 
 std::string report_help() {

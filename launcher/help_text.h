@@ -12,6 +12,7 @@ std::string serve_help();
 std::string doctor_help();
 std::string snapshots_help();
 std::string report_help();
+std::string bisect_step_help();
 std::string runs_help();
 
 }  // namespace lockstep::launcher

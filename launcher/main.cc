@@ -6,6 +6,7 @@
 #include <exception>
 #include <variant>
 
+#include "launcher/bisect/bisect_step.h"
 #include "launcher/command_line.h"
 #include "launcher/doctor/doctor.h"
 #include "launcher/hosts/agent_input.h"
@@ -41,6 +42,7 @@ int run(int count, char** arguments) {
   if (const auto* options = std::get_if<DoctorOptions>(&parsed)) return doctor_command(*options);
   if (const auto* options = std::get_if<SnapshotsOptions>(&parsed)) return snapshots_command(*options);
   if (const auto* options = std::get_if<ReportOptions>(&parsed)) return report_command(*options);
+  if (const auto* options = std::get_if<BisectStepOptions>(&parsed)) return bisect_step_command(*options);
   if (const auto* options = std::get_if<RunsOptions>(&parsed)) return runs_command(*options);
   if (std::holds_alternative<AgentOptions>(parsed)) return agent_command();
   return run_command(std::get<RunOptions>(parsed));

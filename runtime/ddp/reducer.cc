@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <exception>
 
+#include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "lockstep/data/virtual_shards.h"
 #include "runtime/base/logging.h"
@@ -87,6 +88,13 @@ std::unique_ptr<ShardSums> sums_of_shards(const ReducerOptions& options, const P
   return std::make_unique<ShardSums>(options.reproducible.virtual_shards, group.rank(), group.size());
 }
 
+std::unique_ptr<StepDigests> digests_of_shards(const ShardSums* shards, const ProcessGroup& group,
+                                               std::span<const ParameterSpec> specs) {
+  if (shards == nullptr) return nullptr;
+  return StepDigests::open(Environment::of_process().get("LOCKSTEP_STEP_DIGESTS").value_or(""), shards->shards(),
+                           group.rank(), group.size(), specs);
+}
+
 // Null where the group's own sum is what is wanted.
 std::unique_ptr<BucketHook> hook_of(const ReducerOptions& options, const std::shared_ptr<ProcessGroup>& group,
                                     const std::vector<ParameterSpec>& specs, const ShardSums* shards) {
@@ -109,6 +117,7 @@ Reducer::Impl::Impl(std::vector<ParameterSpec> the_specs, std::shared_ptr<Proces
       track_unused(the_options.track_unused),
       is_mean(the_options.loss == Loss::mean),
       shards(sums_of_shards(the_options, *group, specs)),
+      digests(digests_of_shards(shards.get(), *group, specs)),
       hook(hook_of(the_options, group, specs, shards.get())),
       planned(with_used_map(require_some(specs), track_unused)),
       plan(plan_for(reverse_registration(specs.size()))),
@@ -232,8 +241,19 @@ void Reducer::Impl::zero_unmarked() {
 
 void Reducer::Impl::take_in(std::size_t parameter) {
   if (!shards) return;
+  if (digests) digests->shard(shards->shard_under_way(), parameter, slice(parameter));
   const ParameterSpec& spec = specs[parameter];
   shards->take_in(memory.at(plan.slots[parameter].offset), static_cast<std::size_t>(spec.count()), spec.dtype);
+}
+
+std::span<const std::byte> Reducer::Impl::slice(std::size_t parameter) const {
+  return {memory.at(plan.slots[parameter].offset), specs[parameter].bytes()};
+}
+
+void Reducer::Impl::keep_shard() {
+  if (!shards) return;
+  for (std::size_t i = 0; digests && i < specs.size(); ++i) digests->shard(shards->shard_under_way(), i, slice(i));
+  shards->keep(plan, specs);
 }
 
 void Reducer::Impl::require_turn(bool closes_step) const {
@@ -258,7 +278,7 @@ std::int64_t Reducer::Impl::finish_step() {
   zero_unmarked();
   if (!synchronize) {
     in_group([&] { memory.leave(); });
-    if (shards) shards->keep(plan, specs);
+    keep_shard();
     in_step = false;
     ++micro_batches;
     return weight;
@@ -276,11 +296,13 @@ std::int64_t Reducer::Impl::finish_step() {
       if (total == 0) memory.zero(0, plan.arena_bytes);
     }
   });
+  for (std::size_t i = 0; digests && i < specs.size(); ++i) digests->sum(i, slice(i));
   own_total = weight;
   if (!is_mean) total = own_total;
   close_sum();
   ++step;
   in_group([&] { end_step(*group, queue.noted().of_all.stop, step - 1); });
+  if (digests) digests->end_step(group->stop_latch()->steps_done() - 1);
   return total;
 }
 

@@ -17,6 +17,7 @@
 #include "runtime/ddp/bucket_queue.h"
 #include "runtime/ddp/gradient_memory.h"
 #include "runtime/ddp/shard_sums.h"
+#include "runtime/ddp/step_digests.h"
 #include "runtime/ddp/used_map.h"
 
 namespace lockstep {
@@ -50,6 +51,10 @@ struct Reducer::Impl {
   void require_turn(bool closes_step) const;
   // Of the last shard: the slice takes in what it makes whole.
   void take_in(std::size_t parameter);
+  // A shard but the last is complete.
+  void keep_shard();
+  // A parameter's gradient in the arena.
+  std::span<const std::byte> slice(std::size_t parameter) const;
   void zero(std::size_t parameter);
   void zero_unmarked();
   void close_sum();
@@ -72,9 +77,10 @@ struct Reducer::Impl {
   BucketOptions options;
   bool track_unused;
   bool is_mean;
-  std::unique_ptr<ShardSums> shards;   // if there are virtual shards
-  std::unique_ptr<BucketHook> hook;    // null: the group's all-reduce
-  std::vector<ParameterSpec> planned;  // the specs, and the slice of the used map
+  std::unique_ptr<ShardSums> shards;     // if there are virtual shards
+  std::unique_ptr<StepDigests> digests;  // if they are wanted
+  std::unique_ptr<BucketHook> hook;      // null: the group's all-reduce
+  std::vector<ParameterSpec> planned;    // the specs, and the slice of the used map
   std::map<std::string, int, std::less<>> index;
   BucketPlan plan;
   GradientMemory memory;

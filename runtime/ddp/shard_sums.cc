@@ -23,7 +23,9 @@ void ShardSums::Deleter::operator()(std::byte* memory) const {
 }
 
 ShardSums::ShardSums(int shards, int rank, int world)
-    : shards_(shards), merges_(merges_of(shards, data::shards_of(shards, rank, world))) {}
+    : shards_(shards),
+      first_(data::shards_of(shards, rank, world).begin),
+      merges_(merges_of(shards, data::shards_of(shards, rank, world))) {}
 
 void ShardSums::keep(const BucketPlan& plan, std::span<const ParameterSpec> specs) {
   const int merges = merges_[done_];

@@ -29,6 +29,9 @@ class ShardSums {
   // Whether the shard under way is this rank's last of the step.
   bool at_last() const { return done_ + 1 == merges_.size(); }
 
+  // Among all ranks' shards.
+  int shard_under_way() const { return first_ + static_cast<int>(done_); }
+
   // Where gradients are written. Outlives it; before all else.
   void begin_at(const std::byte* arena) { arena_ = arena; }
 
@@ -49,6 +52,7 @@ class ShardSums {
   using Memory = std::unique_ptr<std::byte[], Deleter>;
 
   int shards_;
+  int first_;  // of this rank's
   const std::byte* arena_ = nullptr;
   std::vector<int> merges_;  // by shard of this rank, see merges_of()
   std::size_t done_ = 0;     // shards of the step that are kept

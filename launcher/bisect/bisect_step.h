@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+// `lockstep bisect-step`.
+#pragma once
+
+#include "launcher/command_line.h"
+
+namespace lockstep::launcher {
+
+// The program's exit code.
+int bisect_step_command(const BisectStepOptions& options);
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/bisect/digest_files.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <system_error>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "runtime/base/printable.h"
+
+namespace lockstep::launcher::bisect {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr const char* kFormat = "lockstep step digests 1";
+
+bool is_digest_file(const fs::path& file) {
+  const std::string name = file.filename().native();
+  return name.starts_with("rank") && name.ends_with(".jsonl");
+}
+
+class FileReader {
+ public:
+  FileReader(fs::path file, Recorded& all) : file_(std::move(file)), all_(&all) {}
+
+  void read() {
+    std::ifstream in(file_);
+    if (!in) throw InvalidArgument(fmt::format("{} can't be opened", file_.native()));
+    for (std::string line; std::getline(in, line);) {
+      ++number_;
+      if (in.eof()) break;  // no line's end: it was cut off
+      try {
+        take(json::parse(line));
+      } catch (const json::exception& error) {
+        refuse(error.what());
+      }
+    }
+    if (who_.empty()) refuse("it has no whole line");
+  }
+
+ private:
+  [[noreturn]] void refuse(const std::string& why) const {
+    throw CorruptData(
+        fmt::format("{}: line {} is none that a rank writes: {}; were these written with "
+                    "LOCKSTEP_STEP_DIGESTS?",
+                    file_.native(), number_, printable(why)));
+  }
+
+  void take(const json& line) {
+    if (line.contains("format")) {
+      begin(line);
+    } else if (who_.empty()) {
+      refuse("the first one names no format");
+    } else {
+      step(line);
+    }
+  }
+
+  void begin(const json& line) {
+    if (line.at("format") != kFormat) refuse(fmt::format("its format is not '{}'", kFormat));
+    who_ = fmt::format("rank {} of {} ({})", line.at("rank").get<int>(), line.at("ranks").get<int>(),
+                       file_.parent_path().native());
+    const auto parameters = line.at("parameters").get<std::vector<std::string>>();
+    const int shards = line.at("virtual_shards").get<int>();
+    if (all_->parameters.empty()) {
+      all_->parameters = parameters;
+      all_->virtual_shards = shards;
+      return;
+    }
+    if (shards != all_->virtual_shards) {
+      throw InvalidArgument(
+          fmt::format("{} has {} virtual shards, and a file before it {}: their steps compute other "
+                      "things",
+                      file_.native(), shards, all_->virtual_shards));
+    }
+    const auto [one, other] =
+        std::mismatch(parameters.begin(), parameters.end(), all_->parameters.begin(), all_->parameters.end());
+    if (one == parameters.end() && other == all_->parameters.end()) return;
+    throw InvalidArgument(fmt::format("{}: parameter {} is {}, and in a file before it {}: these are other models",
+                                      file_.native(), one - parameters.begin(),
+                                      one == parameters.end() ? "none" : printable(*one),
+                                      other == all_->parameters.end() ? "none" : printable(*other)));
+  }
+
+  void step(const json& line) {
+    Step& step = all_->steps[line.at("step").get<std::int64_t>()];
+    for (const auto& [name, digests] : line.at("shards").items()) {
+      int shard = -1;
+      std::from_chars(name.data(), name.data() + name.size(), shard);
+      if (shard < 0 || shard >= all_->virtual_shards) refuse(fmt::format("there is no shard '{}'", name));
+      step.shards[shard].push_back(of_this_rank(digests));
+    }
+    step.sums.push_back(of_this_rank(line.at("sum")));
+  }
+
+  Digests of_this_rank(const json& digests) const {
+    Digests found{.who = who_, .values = digests.get<std::vector<std::string>>()};
+    if (found.values.size() != all_->parameters.size()) {
+      refuse(fmt::format("{} digests of {} parameters", found.values.size(), all_->parameters.size()));
+    }
+    return found;
+  }
+
+  fs::path file_;
+  Recorded* all_;
+  std::string who_;  // of the start whose lines come now
+  int number_ = 0;
+};
+
+}  // namespace
+
+Recorded read_digests(std::span<const fs::path> folders) {
+  Recorded all;
+  for (const fs::path& folder : folders) {
+    std::error_code error;
+    std::vector<fs::path> files;
+    for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+      if (is_digest_file(entry->path())) files.push_back(entry->path());
+    }
+    if (error) throw InvalidArgument(fmt::format("{} can't be read: {}", folder.native(), error.message()));
+    if (files.empty()) {
+      throw InvalidArgument(
+          fmt::format("{} has no file of digests; run the program in virtual shards, with "
+                      "LOCKSTEP_STEP_DIGESTS={}",
+                      folder.native(), folder.native()));
+    }
+    std::sort(files.begin(), files.end());
+    for (const fs::path& file : files) FileReader(file, all).read();
+  }
+  return all;
+}
+
+}  // namespace lockstep::launcher::bisect

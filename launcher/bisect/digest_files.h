@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// What runs computed, step by step, as digests: the files that LOCKSTEP_STEP_DIGESTS has their ranks write
+// (runtime/ddp/step_digests.h has the format).
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace lockstep::launcher::bisect {
+
+// Of one rank's run, by parameter.
+struct Digests {
+  std::string who;  // "rank 1 of 3 (runs/b)"
+  std::vector<std::string> values;
+};
+
+struct Step {
+  std::map<int, std::vector<Digests>> shards;  // by number: of each run, once
+  std::vector<Digests> sums;                   // of each rank of each run
+};
+
+struct Recorded {
+  std::vector<std::string> parameters;  // in order of registration
+  int virtual_shards = 0;
+  std::map<std::int64_t, Step> steps;
+};
+
+// All files of the folders. A last line that was cut off is left out. InvalidArgument if a folder has none, or files of
+// runs that can't be compared (other parameters, another number of shards); CorruptData for what is no such file.
+Recorded read_digests(std::span<const std::filesystem::path> folders);
+
+}  // namespace lockstep::launcher::bisect

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/ddp/step_digests.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "runtime/base/hash.h"
+#include "runtime/base/io.h"
+
+namespace lockstep {
+namespace {
+
+std::string json_text(std::string_view text) {
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') quoted += '\\';
+    if (static_cast<unsigned char>(c) < 0x20) {
+      quoted += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
+    } else {
+      quoted += c;
+    }
+  }
+  return quoted + '"';
+}
+
+std::string json_digests(const std::vector<std::uint64_t>& digests) {
+  return fmt::format("[\"{:016x}\"]", fmt::join(digests, "\", \""));
+}
+
+}  // namespace
+
+std::unique_ptr<StepDigests> StepDigests::open(const std::string& folder, int shards, int rank, int world,
+                                               std::span<const ParameterSpec> specs) {
+  if (folder.empty()) return nullptr;
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) throw SystemError(fmt::format("LOCKSTEP_STEP_DIGESTS: make the folder {}", folder), error.value());
+  std::unique_ptr<StepDigests> digests(
+      new StepDigests(fmt::format("{}/rank{}-of-{}.jsonl", folder, rank, world), specs.size()));
+  std::vector<std::string> names;
+  for (const ParameterSpec& spec : specs) names.push_back(json_text(spec.name));
+  digests->write(
+      fmt::format("{{\"format\": \"lockstep step digests 1\", \"rank\": {}, \"ranks\": {}, "
+                  "\"virtual_shards\": {}, \"parameters\": [{}]}}\n",
+                  rank, world, shards, fmt::join(names, ", ")));
+  return digests;
+}
+
+StepDigests::StepDigests(std::string file, std::size_t parameters)
+    : file_(std::move(file)),
+      fd_(::open(file_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666)),
+      sums_(parameters) {
+  if (!fd_) throw SystemError("LOCKSTEP_STEP_DIGESTS: open " + file_, errno);
+}
+
+void StepDigests::write(const std::string& line) {
+  if (write_all(fd_.get(), line) != line.size()) throw SystemError("LOCKSTEP_STEP_DIGESTS: write " + file_, errno);
+}
+
+void StepDigests::shard(int shard, std::size_t parameter, std::span<const std::byte> gradient) {
+  std::vector<std::uint64_t>& digests = shards_[shard];
+  digests.resize(sums_.size());
+  digests[parameter] = hash64(gradient.data(), gradient.size());
+}
+
+void StepDigests::sum(std::size_t parameter, std::span<const std::byte> gradient) {
+  sums_[parameter] = hash64(gradient.data(), gradient.size());
+}
+
+void StepDigests::end_step(std::int64_t step) {
+  std::vector<std::string> shards;
+  for (const auto& [shard, digests] : shards_)
+    shards.push_back(fmt::format("\"{}\": {}", shard, json_digests(digests)));
+  write(fmt::format("{{\"step\": {}, \"shards\": {{{}}}, \"sum\": {}}}\n", step, fmt::join(shards, ", "),
+                    json_digests(sums_)));
+  shards_.clear();
+}
+
+}  // namespace lockstep

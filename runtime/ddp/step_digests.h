@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a step in virtual shards computed, as digests that another run's are compared with: LOCKSTEP_STEP_DIGESTS names
+// the folder, and `lockstep bisect-step` reads it.
+//
+// A rank appends to a file of its own, rank<R>-of-<N>.jsonl: a line when it begins, with the parameters in order of
+// registration, and a line for each step. XXH3 of 64 bits, in hexadecimal: of each of its shards' gradients before they
+// are added up, and of the gradients that the step ends with.
+//
+//   {"format": "lockstep step digests 1", "rank": 0, "ranks": 3, "virtual_shards": 8, "parameters": ["a", "b"]}
+//   {"step": 5, "shards": {"0": ["2d06800538d394c2", "..."], "1": [...]}, "sum": ["...", "..."]}
+//
+// Threads: the Reducer's. Failure: SystemError with the file's name.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/ddp/bucket_plan.h"
+#include "runtime/base/unique_fd.h"
+
+namespace lockstep {
+
+class StepDigests {
+ public:
+  // Null where `folder` is empty. Makes the folder.
+  static std::unique_ptr<StepDigests> open(const std::string& folder, int shards, int rank, int world,
+                                           std::span<const ParameterSpec> specs);
+
+  // A parameter's gradient, complete, of shard `shard` among all.
+  void shard(int shard, std::size_t parameter, std::span<const std::byte> gradient);
+  // A parameter's gradient at the end of the step.
+  void sum(std::size_t parameter, std::span<const std::byte> gradient);
+  // Writes the line. `step` counts those that earlier runs have done.
+  void end_step(std::int64_t step);
+
+ private:
+  StepDigests(std::string file, std::size_t parameters);
+  void write(const std::string& line);
+
+  std::string file_;
+  UniqueFd fd_;
+  std::map<int, std::vector<std::uint64_t>> shards_;  // by number, and parameter
+  std::vector<std::uint64_t> sums_;
+};
+
+}  // namespace lockstep

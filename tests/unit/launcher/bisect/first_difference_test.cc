@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/bisect/first_difference.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "tests/support/error_of.h"
+#include "tests/support/temporary_folder.h"
+
+namespace lockstep::launcher::bisect {
+namespace {
+
+using lockstep::testing::error_of;
+using ::testing::HasSubstr;
+
+// A run's folder, of files that ranks have written.
+class FirstDifferenceTest : public ::testing::Test {
+ protected:
+  std::filesystem::path write(const std::string& folder, int rank, int ranks, const std::string& steps) {
+    const std::string header = R"({"format": "lockstep step digests 1", "rank": )" + std::to_string(rank) +
+                               R"(, "ranks": )" + std::to_string(ranks) +
+                               R"(, "virtual_shards": 2, "parameters": ["first", "middle", "last"]})"
+                               "\n";
+    const std::string name = "rank" + std::to_string(rank) + "-of-" + std::to_string(ranks) + ".jsonl";
+    return dir_.write(folder + "/" + name, header + steps).parent_path();
+  }
+
+  std::string text_of(const std::vector<std::filesystem::path>& folders) {
+    const Recorded recorded = read_digests(folders);
+    return as_text(recorded, compare(recorded));
+  }
+
+  // Of one rank, and of two whose second one computed `shard` in step 1, and all got `sum`.
+  std::string text_of_shard(const std::string& shard, const std::string& sum) {
+    const std::string equal =
+        R"({"step": 0, "shards": {"0": ["a", "b", "c"], "1": ["a", "b", "c"]}, "sum": ["A", "B", "C"]})"
+        "\n";
+    const auto one = write("one", 0, 1,
+                           equal + R"({"step": 1, "shards": {"0": ["d", "e", "f"], "1": ["g", "h", "i"]}, )"
+                                   R"("sum": ["D", "E", "F"]})"
+                                   "\n");
+    write("two", 0, 2, R"({"step": 1, "shards": {"0": ["d", "e", "f"]}, "sum": )" + sum + "}\n");
+    const auto two = write("two", 1, 2, R"({"step": 1, "shards": {"1": )" + shard + R"(}, "sum": )" + sum + "}\n");
+    return text_of({one, two});
+  }
+
+  lockstep::testing::TemporaryFolder dir_;
+};
+
+TEST_F(FirstDifferenceTest, EqualStepsAreCounted) {
+  EXPECT_EQ(text_of_shard(R"(["g", "h", "i"])", R"(["D", "E", "F"])"),
+            "equal: 1 steps, from 1 to 1, of 2 virtual shards and 3 parameters\n");
+}
+
+TEST_F(FirstDifferenceTest, NamesTheShardAndWhoComputedIt) {
+  const std::string text = text_of_shard(R"(["x", "y", "z"])", R"(["X", "Y", "Z"])");
+  EXPECT_THAT(text, HasSubstr("step 1 is the first that differs, after 0 equal ones\n"));
+  EXPECT_THAT(text, HasSubstr("  shard 1: 3 of 3 gradients, first 'first', last 'last'; rank 0 of 1 ("));
+  EXPECT_THAT(text, HasSubstr("/one) against rank 1 of 2 ("));
+  EXPECT_THAT(text, HasSubstr("  the sum: 3 of 3 gradients"));
+  EXPECT_THAT(text, HasSubstr("Other shards are equal, so that the weights were"));
+  EXPECT_EQ(text.find("shard 0"), text.npos);
+}
+
+TEST_F(FirstDifferenceTest, TellsBackwardFromForward) {
+  EXPECT_THAT(text_of_shard(R"(["x", "h", "i"])", R"(["X", "E", "F"])"),
+              HasSubstr("Gradients from 'middle' on are equal, so that forward was"));
+  EXPECT_THAT(text_of_shard(R"(["g", "y", "i"])", R"(["D", "Y", "F"])"), HasSubstr("Some gradients are equal"));
+}
+
+TEST_F(FirstDifferenceTest, ASumOfEqualShardsIsAFaultOfOurs) {
+  EXPECT_THAT(text_of_shard(R"(["g", "h", "i"])", R"(["D", "E", "Z"])"), HasSubstr("as a fault of lockstep"));
+}
+
+TEST_F(FirstDifferenceTest, ALastLineThatWasCutOffIsLeftOut) {
+  const std::string step = R"({"step": 3, "shards": {"0": ["a", "b", "c"]}, "sum": ["A", "B", "C"]})"
+                           "\n";
+  const auto one = write("one", 0, 1, step + R"({"step": 4, "sha)");
+  const auto two = write("two", 0, 1, step);
+  EXPECT_THAT(text_of({one, two}), HasSubstr("equal: 1 steps, from 3 to 3"));
+}
+
+TEST_F(FirstDifferenceTest, RefusesWhatCannotBeCompared) {
+  const std::string step = R"({"step": 3, "shards": {"0": ["a", "b", "c"]}, "sum": ["A", "B", "C"]})"
+                           "\n";
+  const auto one = write("one", 0, 1, step);
+  EXPECT_THAT(error_of<InvalidArgument>([&] { text_of({one}); }), HasSubstr("no step was recorded twice"));
+  const std::filesystem::path& folder = dir_;
+  EXPECT_THAT(error_of<InvalidArgument>([&] { text_of({folder}); }), HasSubstr("LOCKSTEP_STEP_DIGESTS="));
+  EXPECT_THAT(error_of<InvalidArgument>([&] { text_of({folder / "none"}); }), HasSubstr("No such file"));
+  const auto damaged = write("damaged", 0, 1, "{\"step\": 3}\n");
+  EXPECT_THAT(error_of<CorruptData>([&] { text_of({damaged}); }), HasSubstr("line 2 is none that a rank writes"));
+  const auto short_line = write("short", 0, 1,
+                                R"({"step": 3, "shards": {"0": ["a"]}, "sum": ["A"]})"
+                                "\n");
+  EXPECT_THAT(error_of<CorruptData>([&] { text_of({short_line}); }), HasSubstr("1 digests of 3 parameters"));
+  dir_.write("one/rank0-of-9.jsonl", R"({"format": "lockstep step digests 1", "rank": 0, "ranks": 9, )"
+                                     R"("virtual_shards": 2, "parameters": ["first", "other"]})"
+                                     "\n");
+  EXPECT_THAT(error_of<InvalidArgument>([&] { text_of({one}); }),
+              HasSubstr("parameter 1 is other, and in a file before it middle: these are other models"));
+}
+
+}  // namespace
+}  // namespace lockstep::launcher::bisect
