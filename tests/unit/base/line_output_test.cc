@@ -40,6 +40,15 @@ Deadline soon() { return Deadline::after(std::chrono::seconds(30)); }
 // What is written to, and who reads it.
 struct Ends {
   UniqueFd read, write;
+
+  // Ctrl-S and Ctrl-Q of a terminal. A full one makes room by itself, when the kernel gets to it; a paused one does not.
+  void pause() const { flow(TCOOFF); }
+  void resume() const { flow(TCOON); }
+
+ private:
+  void flow(int action) const {
+    if (::isatty(write.get()) != 0 && ::tcflow(write.get(), action) != 0) throw SystemError("tcflow", errno);
+  }
 };
 
 Ends make_pipe() {
@@ -62,10 +71,12 @@ Ends make_terminal() {
 
 std::string numbered(int i) { return "line " + std::to_string(i) + " " + std::string(50, '.') + "\n"; }
 
-// Writes lines until one is kept, and returns how many: more than the descriptor takes while nobody reads.
-int fill(LineOutput& output) {
+// Writes lines until one is kept, and returns how many: more than the descriptor takes while nobody reads. From then on
+// it takes nothing.
+int fill(LineOutput& output, const Ends& ends) {
   int count = 0;
   while (output.flush(Deadline::after({}))) output.write(numbered(count++));
+  ends.pause();
   return count;
 }
 
@@ -94,11 +105,12 @@ class LineOutputTo : public ::testing::TestWithParam<Ends (*)()> {};
 TEST_P(LineOutputTo, WhatNobodyReadsYetIsKeptInOrder) {
   const Ends ends = GetParam()();
   LineOutput output(ends.write.get());
-  int count = fill(output);
+  int count = fill(output, ends);
   const bool blocks = (::fcntl(ends.write.get(), F_GETFL) & O_NONBLOCK) == 0;
   EXPECT_TRUE(blocks) << "the descriptor is shared with others, who want to wait";
   for (int more = 0; more < 100; ++more) output.write(numbered(count++));
   output.write("the last\n");
+  ends.resume();
   // The thread writes it: nobody calls flush() here.
   EXPECT_EQ(read_until(ends.read.get(), "the last\n"), all_lines(count) + "the last\n");
   EXPECT_TRUE(output.flush(soon()));
@@ -111,9 +123,10 @@ TEST_P(LineOutputTo, WhatIsBeyondItsBoundIsCountedWhereItWasLost) {
   const Ends ends = GetParam()();
   LineOutput output(ends.write.get(), 2000);
   output.set_label("rank 2");
-  const int taken = fill(output);  // the last of them is kept
+  const int taken = fill(output, ends);  // the last of them is kept
   int count = taken;
   while (count < taken + 2000) output.write(numbered(count++));
+  ends.resume();
   std::thread writer([&] {
     output.flush(soon());
     output.write("the last\n");
@@ -135,9 +148,10 @@ TEST_P(LineOutputTo, ARedrawIsLeftOutWhereItHasToWait) {
   const Ends ends = GetParam()();
   LineOutput output(ends.write.get(), 2000);
   output.write("step 1\r");
-  const int count = fill(output);
+  const int count = fill(output, ends);
   for (int i = 0; i < 1000; ++i) output.write("step 2\r");  // more than would be kept
   output.write("the last\n");
+  ends.resume();
   const std::string text = read_until(ends.read.get(), "the last\n");
   EXPECT_EQ(text.find("step 2"), text.npos);
   EXPECT_EQ(text.find("lost"), text.npos);
@@ -147,7 +161,7 @@ TEST_P(LineOutputTo, ARedrawIsLeftOutWhereItHasToWait) {
 TEST_P(LineOutputTo, AReaderThatHasGoneEndsNobody) {
   Ends ends = GetParam()();
   LineOutput output(ends.write.get());
-  fill(output);
+  fill(output, ends);
   ends.read.reset();
   output.write("to nobody\n");  // no SIGPIPE
   output.write("to nobody\n");
@@ -158,14 +172,13 @@ INSTANTIATE_TEST_SUITE_P(Pipe, LineOutputTo, ::testing::Values(make_pipe));
 INSTANTIATE_TEST_SUITE_P(Socket, LineOutputTo, ::testing::Values(make_socket));
 INSTANTIATE_TEST_SUITE_P(Terminal, LineOutputTo, ::testing::Values(make_terminal));
 
-// Ctrl-S and Ctrl-Q.
 TEST(LineOutput, APausedTerminalHoldsUpNobody) {
   const Ends ends = make_terminal();
   LineOutput output(ends.write.get());
-  ASSERT_EQ(::tcflow(ends.write.get(), TCOOFF), 0);
+  ends.pause();
   output.write("while it is paused\n");
   EXPECT_FALSE(output.flush(Deadline::after({})));
-  ASSERT_EQ(::tcflow(ends.write.get(), TCOON), 0);
+  ends.resume();
   EXPECT_EQ(read_until(ends.read.get(), "paused\n"), "while it is paused\n");
 }
 
@@ -177,7 +190,7 @@ TEST(LineOutput, WithoutDescriptorsPollSaysWhatAPipeTakes) {
     const int lowest = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
     ::close(lowest);
     const testing::LimitedTo descriptors(RLIMIT_NOFILE, static_cast<rlim_t>(lowest));
-    count = fill(output);  // and no thread
+    count = fill(output, ends);  // and no thread
     output.write(numbered(count++));
   }
   std::thread writer([&] { EXPECT_TRUE(output.flush(soon())); });
@@ -206,7 +219,7 @@ TEST(LineOutput, AForkedChildHasNothingOfItsParents) {
   const Ends ends = make_pipe();
   const Ends childs = make_pipe();
   LineOutput output(ends.write.get());
-  const int count = fill(output);
+  const int count = fill(output, ends);
   output.before_fork();
   Child child([&](const testing::Line&) {
     output.after_fork_in_child();
