@@ -91,7 +91,8 @@ void* LoadedPlugin::symbol(const char* name) const {
   return address;
 }
 
-LoadedPlugin load_plugin(std::string_view name, std::span<const std::string> folders, std::string_view stamp) {
+LoadedPlugin load_plugin(std::string_view name, std::span<const std::string> folders, std::string_view stamp,
+                         const PluginLibrary& library) {
   const std::string file = fmt::format("liblockstep_{}.so", name);
   LoadedPlugin plugin;
   for (const std::string& folder : folders) {
@@ -116,7 +117,13 @@ LoadedPlugin load_plugin(std::string_view name, std::span<const std::string> fol
     plugin.problem = error.what();
   }
   if (!plugin.problem.empty()) return plugin;
-  plugin.handle = dlopen(plugin.path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  const SymbolClash clash = library.name.empty() ? SymbolClash() : symbol_clash(library.function);
+  plugin.problem = clash.problem(library.name, plugin.path);
+  if (!plugin.problem.empty()) {
+    plugin.clashing_library = library.function.library;
+    return plugin;
+  }
+  plugin.handle = dlopen(plugin.path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE | clash.flags());
   if (plugin.handle != nullptr) return plugin;
   const std::string error = dlerror();
   plugin.missing_library = missing_library_of(error);
@@ -126,7 +133,7 @@ LoadedPlugin load_plugin(std::string_view name, std::span<const std::string> fol
   return plugin;
 }
 
-LoadedPlugin load_own_plugin(std::string_view name, const PluginPackages& packages) {
+LoadedPlugin load_own_plugin(std::string_view name, const PluginNeeds& needs) {
   const std::string module = path_of_this_module();
   LoadedPlugin plugin;
   if (!std::filesystem::path(module).filename().string().starts_with("liblockstep")) {
@@ -135,15 +142,18 @@ LoadedPlugin load_own_plugin(std::string_view name, const PluginPackages& packag
         name, module);
     return plugin;
   }
-  plugin = load_plugin(name, plugin_folders(Environment::of_process(), module));
+  plugin = load_plugin(name, plugin_folders(Environment::of_process(), module), build_stamp(), needs.library);
   if (plugin.problem.empty()) return plugin;
   std::string remedy = "build lockstep and its plug-ins together";
-  if (!plugin.missing_library.empty()) remedy = "install " + packages.runs_with;
+  if (!plugin.missing_library.empty()) remedy = "install " + needs.runs_with;
+  if (!plugin.clashing_library.empty()) {
+    remedy = fmt::format("run without the latter, or with LD_PRELOAD={}", plugin.clashing_library);
+  }
   if (plugin.path.empty()) {
     std::string upper(name);
     for (char& c : upper) c = static_cast<char>(c - 'a' + 'A');
     remedy = fmt::format("build it with LOCKSTEP_{}=ON, which takes {}, or set LOCKSTEP_PLUGIN_PATH to its folder",
-                         upper, packages.built_with);
+                         upper, needs.built_with);
   }
   plugin.problem = fmt::format("plug-in '{}': {}; {}", name, plugin.problem, remedy);
   return plugin;

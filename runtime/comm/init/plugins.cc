@@ -16,10 +16,9 @@ namespace lockstep {
 namespace {
 
 struct Known {
-  std::string name;        // of the backend
-  std::string plugin;      // of its file: liblockstep_PLUGIN.so
-  std::string runs_with;   // the package that it needs where it runs
-  std::string built_with;  // and where it is built
+  std::string name;    // of the backend
+  std::string plugin;  // of its file: liblockstep_PLUGIN.so
+  PluginNeeds needs;
   // Why this process can't use it, whatever is installed; empty if it might.
   std::string (*why_not)(const GroupContext&);
   DeviceKind device = DeviceKind::cpu;
@@ -44,10 +43,15 @@ std::string mpi_why_not(const GroupContext& context) {
 }
 
 const std::vector<Known>& known_plugins() {
-  static const std::vector<Known> all = {{"mpi", "mpi", "libopenmpi3", "libopenmpi-dev", &mpi_why_not},
-                                         {"gloo", "gloo", "libgloo0", "libgloo-dev", &gloo_why_not},
-                                         {"nccl", kCudaPlugin, kCudaRunsWith, kCudaBuiltWith,
-                                          [](const GroupContext&) { return std::string(); }, DeviceKind::cuda}};
+  // gloo::transport::tcp::CreateDevice(const attr&)
+  const PluginLibrary gloo{"Gloo", {"_ZN4gloo9transport3tcp12CreateDeviceERKNS1_4attrE", "libgloo.so.0"}};
+  static const std::vector<Known> all = {{"mpi", "mpi", {"libopenmpi3", "libopenmpi-dev"}, &mpi_why_not},
+                                         {"gloo", "gloo", {"libgloo0", "libgloo-dev", gloo}, &gloo_why_not},
+                                         {"nccl",
+                                          kCudaPlugin,
+                                          {kCudaRunsWith, kCudaBuiltWith},
+                                          [](const GroupContext&) { return std::string(); },
+                                          DeviceKind::cuda}};
   return all;
 }
 
@@ -60,7 +64,7 @@ struct Loaded {
 Loaded load(const Known& known) {
   Loaded loaded;
   try {
-    const LoadedPlugin plugin = load_own_plugin(known.plugin, {known.runs_with, known.built_with});
+    const LoadedPlugin plugin = load_own_plugin(known.plugin, known.needs);
     loaded.path = plugin.path;
     loaded.problem = plugin.problem;
     if (!loaded.problem.empty()) return loaded;

@@ -3,10 +3,10 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
-#include <gnu/libc-version.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/mutex.h"
+#include "runtime/base/symbol_clash.h"
 
 namespace lockstep::nccl {
 namespace {
@@ -29,30 +29,18 @@ struct Library {
   }
 };
 
-// Where the library really lies.
-std::string file_of(const void* symbol, const std::string& otherwise) {
-  Dl_info info{};
-  return ::dladdr(symbol, &info) != 0 && info.dli_fname != nullptr ? info.dli_fname : otherwise;
-}
-
 // Null where there is none, with dlerror() set.
 void* open_library(const std::string& path) {
   if (void* const same = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD)) return same;
-  const void* const programs = ::dlsym(RTLD_DEFAULT, "ncclGetVersion");
-  if (programs == nullptr) return ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  // What looks among its own first finds the C library's free(), and the C library's own strdup() the malloc that the
-  // program has put in its place.
-  const std::string c_library = file_of(reinterpret_cast<const void*>(&::gnu_get_libc_version), "");
-  const std::string allocator = file_of(::dlsym(RTLD_DEFAULT, "malloc"), c_library);
-  if (allocator == c_library) return ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
+  const SymbolClash clash = symbol_clash({.name = "ncclGetVersion", .library = path});
+  const std::string problem = clash.problem("NCCL", path);
+  if (problem.empty()) return ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | clash.flags());
   // Loaded lazily and closed again, a file runs nothing but its constructors: it shows whether there is a library.
   void* const trial = ::dlopen(path.c_str(), RTLD_LAZY | RTLD_LOCAL);
   if (trial == nullptr) return nullptr;
   ::dlclose(trial);
   throw BackendUnavailable(
-      fmt::format("nccl: this process has NCCL in {} already, and {} can't be kept apart from it beside the malloc of "
-                  "{}; set LOCKSTEP_NCCL_LIB to the former, or run without the latter",
-                  file_of(programs, "the program"), path, allocator));
+      fmt::format("nccl: {}; set LOCKSTEP_NCCL_LIB to the former, or run without the latter", problem));
 }
 
 }  // namespace
@@ -96,7 +84,7 @@ Api load_api(std::span<const std::string> candidates) {
   }
   Api api;
   library.need(api.get_version, "ncclGetVersion");
-  api.path = file_of(reinterpret_cast<const void*>(api.get_version), library.path);
+  api.path = file_of_symbol(reinterpret_cast<const void*>(api.get_version), library.path);
   if (const auto result = api.get_version(&api.version); result != ncclSuccess) {
     throw BackendUnavailable(
         fmt::format("nccl: {} does not say its version: error {}; {}", api.path, static_cast<int>(result), kRemedy));

@@ -6,8 +6,7 @@
 // CUDA_HOME, CUDA_PATH and /usr/local/cuda. The one inside a Python package has to be named.
 //
 // A program may bring an NCCL of its own, as LibTorch does. Where that is the same file it is shared. Another one
-// beside it stays apart: NCCL calls its own public functions through the dynamic linker, which would find the
-// program's, so it is opened to look among its own first (RTLD_DEEPBIND).
+// beside it stays apart (runtime/base/symbol_clash.h): NCCL calls its own public functions through the dynamic linker.
 #pragma once
 
 #include <nccl.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The real NCCL, where no driver is: its functions are there, what needs no GPU works, and what needs one says so at
 // once. Built twice: alone, and into a program that has functions of NCCL's and CUDA's names of its own, each of which
-// ends the process (foreign_names.cmake).
+// ends the process (tests/fakes/foreign_names.cmake).
 //
 // NCCL is what LOCKSTEP_NCCL_LIB names, else where it is always looked for; scripts/check-nccl tries several.
 #include <dlfcn.h>
