@@ -73,7 +73,10 @@ Outcome run(const RunOptions& options, const fs::path& folder, std::int64_t stop
         const at::Tensor batch = x.index_select(0, at::tensor(rows));
         optimizer->zero_grad();
         const at::Tensor loss = (ddp(batch) - batch.slice(1, 0, 2)).square().mean();
-        if (dies && ddp.steps() == *options.rank_0_dies_in) throw std::runtime_error("this rank dies");
+        if (options.rank_0_dies_in && ddp.steps() == *options.rank_0_dies_in) {
+          group->barrier().wait();  // all ranks' forward has begun
+          if (dies) throw std::runtime_error("this rank dies");
+        }
         ddp.backward(loss);
         optimizer->step();
         snapshots.step();
