@@ -56,7 +56,9 @@ void JobVerdict::told(const membership::MemberNews& news) {
   // Of a group of some ranks only, and of an earlier start, the numbers mean other processes.
   if (news.world_size != world_size(options_.hosts) || !news.scope.starts_with(options_.scope)) return;
   count_steps(news.position);
-  if (news.cause && news.cause->kind == Cause::Kind::stopped) {
+  if (news.cause && news.cause->kind == Cause::Kind::stepped) {
+    count_steps({.step = 0, .steps_done = news.cause->step});
+  } else if (news.cause && news.cause->kind == Cause::Kind::stopped) {
     agreed_.heard(*news.cause);
   } else if (news.cause) {
     heard(*news.cause);

@@ -17,8 +17,8 @@ namespace {
 constexpr std::string_view kMore = " ...";
 constexpr std::size_t kMostHostBytes = 255;
 
-constexpr std::array<std::string_view, 8> kKinds{"lost",    "silent",  "left",     "failed",
-                                                 "aborted", "timeout", "mismatch", "stopped"};
+constexpr std::array<std::string_view, 9> kKinds{"lost",    "silent",   "left",    "failed", "aborted",
+                                                 "timeout", "mismatch", "stopped", "stepped"};
 
 // Not within a character of UTF-8.
 std::string cut(std::string text, std::size_t most) {
@@ -114,7 +114,8 @@ void throw_error(const Cause& cause) {
     case Cause::Kind::left:
     case Cause::Kind::failed:
     case Cause::Kind::aborted:
-    case Cause::Kind::stopped: break;
+    case Cause::Kind::stopped:
+    case Cause::Kind::stepped: break;
   }
   throw PeerLost(cause);
 }

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <span>
+#include <utility>
 
 #include "lockstep/base/cause.h"
 #include "lockstep/base/environment.h"
@@ -93,9 +94,19 @@ void StopLatch::set_steps_before(std::int64_t steps) noexcept {
 
 void StopLatch::step_begun(std::int64_t step) noexcept { StopSignals::step_begun(steps_before_.load() + step); }
 
-void StopLatch::step_ended(std::int64_t step) noexcept {
-  steps_done_.store(steps_before_.load() + step + 1);
-  StopSignals::step_ended(steps_done_.load());
+void StopLatch::step_ended(ProcessGroup& group, std::int64_t step) {
+  const std::int64_t done = steps_before_.load() + step + 1;
+  steps_done_.store(done);
+  StopSignals::step_ended(done);
+  if (std::exchange(has_told_step_, true)) return;
+  // Heartbeats have the later ones. Of ranks that all die before their next heartbeat this is all that is known.
+  const int rank = job_rank(group);
+  group.file({.kind = Cause::Kind::stepped,
+              .rank = rank,
+              .reporter = rank,
+              .step = done,
+              .ends_group = false,
+              .text = fmt::format("rank {} has finished its first step", rank)});
 }
 
 std::optional<std::string> StopLatch::reason() const { return is_latched() ? std::optional(reason_) : std::nullopt; }
@@ -108,7 +119,7 @@ std::int64_t stop_word_of_step(ProcessGroup& group, std::int64_t step) {
 
 void end_step(ProcessGroup& group, std::int64_t words, std::int64_t step) {
   StopLatch& latch = *group.stop_latch();
-  latch.step_ended(step);
+  latch.step_ended(group, step);
   latch.agree(group, words);
 }
 

@@ -76,7 +76,8 @@ class MemberLink::Impl {
     }
     const std::uint64_t request = post({Op::report, {{}, {bytes}, 0}}, false);
     if (thread_id_.load() == std::this_thread::get_id()) return;
-    const Deadline limit = Deadline::after(options_.farewell);
+    // A member whose group goes on is in no hurry.
+    const Deadline limit = Deadline::after(cause.ends_group ? options_.farewell : kDeadHost);
     MutexLock lock(mutex_);
     while (answered_ < request && store_answers_ && answered_changed_.wait_until(mutex_, limit)) {
     }

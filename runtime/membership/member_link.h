@@ -36,7 +36,7 @@ struct LivenessOptions {
   // Time limit of the others' progress: a rank behind them that starts no collective for so long hangs, and is given
   // up. The store takes the least that a member asks for. 0: nobody hangs. In whole milliseconds, at least kLeastHang.
   std::chrono::milliseconds hang{0};
-  // How long goodbye() waits for the store to have it.
+  // How long goodbye(), and the report of an end, wait for the store to have it.
   std::chrono::nanoseconds farewell = std::chrono::seconds(1);
 };
 
@@ -86,9 +86,11 @@ class MemberLink {
   // Leaves, after collective `last`: what becomes of this process now is nobody's loss. Returns when the store has it,
   // or after LivenessOptions::farewell. No event comes afterwards. Not from within an event.
   void goodbye(std::int64_t last);
-  // This member's group has failed, by its own fault or another's: all others are told the cause. Returns when the
-  // store has it, so that whatever this process does next comes after it; where the store does not answer, after
-  // LivenessOptions::farewell. From within an event it returns at once. The link stays.
+  // This member's group has failed, by its own fault or another's: all others are told the cause. Or, with
+  // Cause::ends_group false, what only the store's host is told. Returns when the store has it, and its host's news
+  // have it, so that whatever this process does next comes after it; where the store does not answer, after
+  // LivenessOptions::farewell, or kDeadHost if the group goes on. From within an event it returns at once. The link
+  // stays.
   void report(const Cause& cause);
 
  private:

@@ -63,6 +63,25 @@ TEST_F(RestartedJob, OfWhichAllRanksAreKilledAtOnceGoesOnFromItsLastSnapshot) {
   EXPECT_EQ(bytes_of("killed"), whole);
 }
 
+// No heartbeat has spoken of a step yet, and nobody is left to speak of it.
+TEST_F(RestartedJob, OfWhichAllRanksAreKilledAfterTheirFirstStepIsStartedAgain) {
+  constexpr int kFew = 100;
+  const std::string whole = undisturbed(3, "", kFew);
+  const Result result =
+      testing::run(job(3, program("killed", "", kFew), restarts(5)), {{"LOCKSTEP_TEST_KILLED_STARTS", "3"}});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, AllOf(HasSubstr("restart 1 of 5 (--max-restarts); 1 step done\n"),
+                                HasSubstr("restart 2 of 5 (--max-restarts); 1 step done; in 1 s\n"),
+                                HasSubstr("restart 3 of 5 (--max-restarts); 1 step done; in 2 s\n")));
+  EXPECT_EQ(bytes_of("killed"), whole);
+}
+
+TEST_F(RestartedJob, ThatIsKilledAfterTheSameStepInEachStartEndsAfterThreeWithoutANewOne) {
+  const Result result = testing::run(job(2, program("stuck"), restarts(100)), {{"LOCKSTEP_TEST_KILLED_STARTS", "100"}});
+  EXPECT_EQ(result.exit_code, launcher::kExitNoProgress) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("not started again: 3 starts in a row have not got beyond 1 step; exit code 77"));
+}
+
 TEST_F(RestartedJob, EndsWithTheCodeOfTheFailureWhenItsRestartsAreUsedUp) {
   Process running({.command = job(2, program("killed"), restarts(1))});
   for (const int step : {400, 800}) {

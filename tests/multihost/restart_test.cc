@@ -84,6 +84,26 @@ TEST_F(RestartedHosts, ARankThatDiesHasAllOfThemStartTheirRanksAgainWithTheSameB
   EXPECT_EQ(weights("killed"), weights("undisturbed"));
 }
 
+// No heartbeat has spoken of a step yet, and nobody is left to speak of it.
+TEST_F(RestartedHosts, OfWhichAllRanksAreKilledAfterTheirFirstStepStartThemAgainWithTheSameBitsInTheEnd) {
+  constexpr int kSteps = 100;
+  for (const std::string name : {"undisturbed", "killed"}) {
+    const bool is_killed = name == "killed";
+    auto launchers = launch_all(program(name, kSteps), {{"LOCKSTEP_TEST_KILLED_STARTS", is_killed ? "2" : "0"}},
+                                {"--max-restarts", "3"});
+    for (Process& launcher : launchers) {
+      const Result result = launcher.wait();
+      EXPECT_EQ(result.exit_code, 0) << result.err;
+      if (!is_killed) continue;
+      EXPECT_THAT(result.err, AllOf(HasSubstr("restart 1 of 3 (--max-restarts); 1 step done\n"),
+                                    HasSubstr("restart 2 of 3 (--max-restarts); 1 step done; in 1 s\n"),
+                                    HasSubstr(" of 6, start 3\n")));
+    }
+  }
+  EXPECT_FALSE(weights("undisturbed").empty());
+  EXPECT_EQ(weights("killed"), weights("undisturbed"));
+}
+
 TEST_F(RestartedHosts, ThatMayGoLeaveTheJobToTheOthers) {
   nnodes_ = "2:3";
   lets_store_give_ranks_ = true;

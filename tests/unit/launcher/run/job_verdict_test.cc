@@ -368,6 +368,23 @@ TEST_F(RestartVerdict, StepsAreCountedAsRanksGoForTheStoreForgetsThem) {
   EXPECT_TRUE(judged.again());
 }
 
+// The ranks say it once per start, and wait until it is known.
+TEST_F(RestartVerdict, AFirstStepCountsByTheRanksOwnWordBeforeAnyHeartbeatHasIt) {
+  RestartPolicy restarts(1, false);
+  auto judged = verdict(restarts);
+  judged.told(
+      {.scope = "rendezvous/run/1/0",
+       .world_size = 2,
+       .cause = Cause{.kind = Cause::Kind::stepped, .rank = 0, .reporter = 0, .step = 58, .ends_group = false}});
+  EXPECT_FALSE(judged.due());
+  EXPECT_FALSE(judged.is_given());
+  members_.clear();
+  for (const int rank : {1, 0}) judged.rank_ended(end_of(rank, {.by_signal = true, .value = SIGKILL}));
+  judged.conclude(0);
+  ASSERT_TRUE(judged.again());
+  EXPECT_THAT(texts_of(judged), Contains("restart 1 of 1 (--max-restarts); 58 steps done"));
+}
+
 TEST_F(RestartVerdict, WhoAskedTheJobToStopGetsNoRestart) {
   RestartPolicy restarts(1, false);
   auto judged = verdict(restarts);
