@@ -56,6 +56,7 @@ constexpr std::array kShapes = {
     OpShape{Op::heartbeat, "HEARTBEAT", kI64Value, kFrame},
     OpShape{Op::goodbye, "GOODBYE", kI64, kFrame},
     OpShape{Op::report, "REPORT", kValue, kFrame},
+    OpShape{Op::message, "MESSAGE", kValue, kFrame},
 };
 
 // From a byte to a row of the table.

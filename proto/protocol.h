@@ -57,6 +57,7 @@ enum class Op : std::uint8_t {
   heartbeat = 0x91,
   goodbye = 0x92,
   report = 0x93,
+  message = 0x94,
 
   watch_key = 0xff,  // legacy only, where its code is 7
 };

@@ -131,7 +131,7 @@ void measure(int hosts) {
   });
   News news;
   const auto members = std::make_shared<membership::MembershipServer>(
-      membership::MembershipOptions{}, [&news](const membership::MemberNews& of) { news.put(of); });
+      membership::MembershipOptions{}, [&news](const membership::MemberNews& of) { launcher::put_news(news, of); });
   const store::TcpStoreServer server({.secret = secret, .extension = members});
   Agents first(options_of(server.address(), secret, hosts, true), news);
   const double memory = resident_megabytes();

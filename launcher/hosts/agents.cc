@@ -6,7 +6,6 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -17,6 +16,7 @@
 #include "runtime/base/exit_code.h"
 #include "runtime/base/io.h"
 #include "runtime/base/logging.h"
+#include "runtime/base/printable.h"
 #include "runtime/base/quiet_thread.h"
 #include "runtime/base/signal_name.h"
 
@@ -28,14 +28,13 @@ using membership::MemberEvent;
 
 constexpr const char* kNext = "agents/next";    // numbers of agents that the store has given
 constexpr const char* kStart = "agents/start";  // twice the number of the next start; one more: it is under way
-constexpr const char* kCount = "agents/count";  // numbers of messages to node rank 0 that are taken
 // How long the others wait for node rank 0's plan after their own time is over: it names who did not come.
 constexpr auto kPlanFollows = 10s;
-// Between two looks for what may end a wait.
-constexpr auto kLook = 200ms;
+// Between two looks for what may end a wait. All agents together ask the store for the plan a thousand times a second
+// at most.
+constexpr std::chrono::nanoseconds look(int hosts) { return std::max<std::chrono::nanoseconds>(200ms, hosts * 1ms); }
 
 std::string plan_key(int start) { return fmt::format("agents/plan/{}", start); }
-std::string up_key(std::int64_t number) { return fmt::format("agents/up/{}", number); }
 std::string down_key(std::int64_t number) { return fmt::format("agents/down/{}", number); }
 
 // Sleeps until there is news or a signal, at most until `deadline`.
@@ -46,16 +45,24 @@ void await(const WakingQueue<AgentNews>& news, const Signals* signals, const Dea
 
 }  // namespace
 
+void put_news(WakingQueue<AgentNews>& queue, const membership::MemberNews& news) {
+  if (!news.message) {
+    queue.put(news);
+  } else if (auto word = news.scope == kAgentScope ? decode_agent_word(*news.message) : std::nullopt) {
+    queue.put(std::move(*word));
+  } else {
+    log_warn("a member of '{}' sent {} bytes to this launcher that are no word of an agent", printable(news.scope, 64),
+             news.message->size());
+  }
+}
+
 Agents::Agents(Options options, WakingQueue<AgentNews>& news)
     : options_(std::move(options)),
       news_(news),
       store_(options_.endpoint, options_.deadline),
       inbox_(options_.endpoint, options_.deadline),
       meeting_(options_.least, options_.most) {
-  if (options_.serves) {
-    begin_reading();
-    return;
-  }
+  if (options_.serves) return;
   agent_ = static_cast<int>(store_.add(kNext, 1));
   const std::int64_t counter = store_.add(kStart, 0);
   start_ = static_cast<int>(counter / 2);
@@ -151,7 +158,7 @@ JobPlan Agents::await_hosts(JobPlan draft) {
   bool has_said = false;
   while (true) {
     if (auto end = take_news_of_meeting()) return *end;
-    if (!more_until && meeting_.has_least()) more_until = Deadline::after(options_.more_hosts);
+    if (!more_until && meeting_.start() == 0 && meeting_.has_least()) more_until = Deadline::after(options_.more_hosts);
     const bool has_waited = (more_until && more_until->expired()) || (deadline.expired() && meeting_.has_least());
     if (meeting_.is_complete(has_waited)) return plan_job(std::move(draft), meeting_.hosts());
     if (const auto signal = asked_to_end()) return stopped_by(*signal, "");
@@ -164,8 +171,7 @@ JobPlan Agents::await_hosts(JobPlan draft) {
       options_.say(fmt::format("waiting for {} (--rdzv-timeout {:g} s)", count_of(missing, "host"),
                                std::chrono::duration<double>(options_.meet_timeout).count()));
     }
-    await(news_, options_.signals,
-          more_until && meeting_.start() == 0 ? deadline.sooner(more_until->remaining()) : deadline);
+    await(news_, options_.signals, more_until ? deadline.sooner(more_until->remaining()) : deadline);
   }
 }
 
@@ -210,7 +216,7 @@ JobPlan Agents::await_plan() {
   while (true) {
     std::string text;
     try {
-      text = read_plan(deadline.sooner(kLook));
+      text = read_plan(deadline.sooner(look(options_.most)));
     } catch (const Timeout&) {
       if (deadline.expired()) throw;
       const auto signal = asked_to_end();
@@ -280,13 +286,15 @@ void Agents::on_event(const MemberEvent& event) {
   inbox_.give_up();
 }
 
+// What node rank 0 says.
 void Agents::begin_reading() {
   reader_ = start_quiet_thread([this] {
     try {
-      if (options_.serves) {
-        read_others();
-      } else {
-        read_first();
+      for (std::int64_t next = next_word_; !leaving_; ++next) {
+        const std::string key = down_key(next);
+        auto word = decode_agent_word(inbox_.get(key, Deadline::never()));
+        if (!word) throw CorruptData(fmt::format("store key '{}' holds no word of an agent", key));
+        news_.put(std::move(*word));
       }
     } catch (const Error& error) {
       if (leaving_) return;
@@ -296,51 +304,11 @@ void Agents::begin_reading() {
   });
 }
 
-void Agents::pass_on(const std::string& key, std::string_view text) {
-  auto word = decode_agent_word(text);
-  if (!word) throw CorruptData(fmt::format("store key '{}' holds no word of an agent", key));
-  news_.put(std::move(*word));
-}
-
-// A number is taken before its message is there. An agent that ends in between leaves a gap, for which the messages
-// behind it don't wait; one that has only been stopped fills it later.
-void Agents::read_others() {
-  std::set<std::int64_t> gaps;
-  for (std::int64_t next = 1; !leaving_;) {
-    const std::string key = up_key(next);
-    std::optional<std::string> text;
-    try {
-      text = inbox_.get(key, Deadline::after(kLook));
-      inbox_.erase(key);
-      ++next;
-    } catch (const Timeout&) {
-      if (!leaving_ && store_.add(kCount, 0) > next) gaps.insert(next++);
-    }
-    // Before `text`, which may be a later message of the same agent.
-    std::erase_if(gaps, [this](std::int64_t gap) {
-      const std::vector<std::string> late = {up_key(gap)};
-      if (!inbox_.check(late)) return false;
-      pass_on(late.front(), inbox_.get(late.front(), Deadline::after(kLook)));
-      return true;
-    });
-    if (text) pass_on(key, *text);
-  }
-}
-
-void Agents::read_first() {
-  for (std::int64_t next = next_word_; !leaving_; ++next) {
-    const std::string key = down_key(next);
-    pass_on(key, inbox_.get(key, Deadline::never()));
-  }
-}
-
 void Agents::send(const AgentMessage& message) {
+  const std::string text = encode(AgentWord{start_, message});
+  if (link_) return link_->send(text);
   try {
-    if (options_.serves) {
-      store_.set(down_key(next_word_++), encode(AgentWord{start_, message}));
-    } else {
-      store_.set(up_key(store_.add(kCount, 1)), encode(AgentWord{start_, message}));
-    }
+    store_.set(down_key(next_word_++), text);
   } catch (const StoreError& error) {
     log_debug("agents: {}", error.what());
     news_.put(StoreGone{.how = "its launcher has ended"});

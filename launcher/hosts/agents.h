@@ -2,9 +2,9 @@
 // The agents of a job, one for each host, at the job's one store: how they meet, and how they talk afterwards.
 //
 // An agent is the launcher on its host. Node rank 0's serves the store (launcher/run/run_stores.h) and gives the
-// verdict; the others are members of its membership, so that the end of one is noticed at once. They write messages
-// into numbered keys that node rank 0 reads; it writes into numbered keys that all others read. For each start of the
-// job's ranks it writes a plan.
+// verdict; the others are members of its membership, so that the end of one is noticed at once, and send it messages
+// over their links. It writes into numbered keys that all others read. For each start of the job's ranks it writes a
+// plan.
 //
 // Threads: the main thread, but for what the news' queue takes.
 #pragma once
@@ -43,6 +43,8 @@ struct StoreGone {
 };
 // Of the store's members (at its host alone), of another agent, or of the store.
 using AgentNews = std::variant<membership::MemberNews, AgentWord, StoreGone>;
+// For the server of the job's store: what its members have for node rank 0.
+void put_news(WakingQueue<AgentNews>& queue, const membership::MemberNews& news);
 
 class Agents {
  public:
@@ -107,9 +109,6 @@ class Agents {
   JobPlan stopped_by(int signal, std::string_view where) const;
   void on_event(const membership::MemberEvent& event);
   void begin_reading();
-  void read_others();
-  void read_first();
-  void pass_on(const std::string& key, std::string_view text);
 
   Options options_;
   WakingQueue<AgentNews>& news_;

@@ -39,14 +39,19 @@ std::vector<HostFacts> HostMeeting::ready() const {
   return hosts;
 }
 
+bool HostMeeting::has(int count) const {
+  if (static_cast<int>(here_.size()) < count) return false;
+  return std::count_if(here_.begin(), here_.end(), [this](const auto& host) { return is_ready(host.second); }) >= count;
+}
+
 bool HostMeeting::is_complete(bool has_waited) const {
+  if (static_cast<int>(here_.size()) < needed()) return false;
   for (const auto& [agent, node] : last_) {
     if (gone_.contains(agent)) continue;
     const auto host = here_.find(agent);
     if (host == here_.end() || !is_ready(host->second)) return false;
   }
-  const int count = static_cast<int>(ready().size());
-  return count >= needed() && (start_ > 0 || count >= most_ || has_waited);
+  return has(needed()) && (start_ > 0 || has_waited || has(most_));
 }
 
 int HostMeeting::needed() const { return std::max(least_, start_ == 0 ? 0 : static_cast<int>(last_.size()) / 2 + 1); }

@@ -35,7 +35,7 @@ class HostMeeting {
   // The next start has enough hosts. `has_waited`: for more than the least.
   bool is_complete(bool has_waited) const;
   // At least the least is here, so that the wait for more begins.
-  bool has_least() const { return static_cast<int>(ready().size()) >= least_; }
+  bool has_least() const { return has(least_); }
   // The hosts of the next start, by node rank, which is filled in.
   std::vector<HostFacts> hosts() const;
   // The next start has this plan.
@@ -56,6 +56,8 @@ class HostMeeting {
   };
   bool was_there(int agent) const { return last_.contains(agent); }
   bool is_ready(const Host& host) const { return !was_there(host.facts.agent) || host.start == start_; }
+  // So many hosts are ready. It is asked as each of them comes.
+  bool has(int count) const;
   // By their last node rank, then by agent.
   std::vector<HostFacts> ready() const;
 

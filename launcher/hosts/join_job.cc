@@ -58,7 +58,7 @@ std::unique_ptr<RunStores> serve_store(const RunOptions& options, Contract& cont
         options,
         RunStores::Place{.listen = {everywhere ? "" : options.endpoint.host, options.endpoint.port},
                          .run_id = options.run_id},
-        contract, [&news](const membership::MemberNews& of) { news.put(of); });
+        contract, [&news](const membership::MemberNews& of) { put_news(news, of); });
   } catch (const InvalidArgument& error) {
     if (!options.node_rank) return nullptr;  // the endpoint's address is another host's, which serves it
     throw InvalidArgument(fmt::format("--node-rank 0 serves the job's store at --rdzv-endpoint {}: {}",

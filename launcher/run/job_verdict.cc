@@ -53,8 +53,8 @@ void JobVerdict::heard(const Cause& cause) {
 }
 
 void JobVerdict::told(const membership::MemberNews& news) {
-  // Of a group of some ranks only, and of an earlier start, the numbers mean other processes.
-  if (news.world_size != world_size(options_.hosts) || !news.scope.starts_with(options_.scope)) return;
+  // Of a group of some ranks only, and of an earlier start, the numbers mean other processes. Ranks send no messages.
+  if (news.message || news.world_size != world_size(options_.hosts) || !news.scope.starts_with(options_.scope)) return;
   count_steps(news.position);
   if (news.cause && news.cause->kind == Cause::Kind::stepped) {
     count_steps({.step = 0, .steps_done = news.cause->step});

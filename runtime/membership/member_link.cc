@@ -74,13 +74,11 @@ class MemberLink::Impl {
       MutexLock lock(mutex_);
       has_reported_ = true;
     }
-    const std::uint64_t request = post({Op::report, {{}, {bytes}, 0}}, false);
-    if (thread_id_.load() == std::this_thread::get_id()) return;
     // A member whose group goes on is in no hurry.
-    const Deadline limit = Deadline::after(cause.ends_group ? options_.farewell : kDeadHost);
-    MutexLock lock(mutex_);
-    while (answered_ < request && store_answers_ && answered_changed_.wait_until(mutex_, limit)) {
-    }
+    await_answer(post({Op::report, {{}, {bytes}, 0}}, false), cause.ends_group ? options_.farewell : kDeadHost);
+  }
+  void send(std::string_view message) EXCLUDES(mutex_) {
+    await_answer(post({Op::message, {{}, {message}, 0}}, false), kDeadHost);
   }
   // Reports, unless something was reported, and ends when the store has it.
   void report_and_end(const std::string& how) EXCLUDES(mutex_) {
@@ -159,6 +157,15 @@ class MemberLink::Impl {
     }
     wakeup_.notify();
     return number;
+  }
+
+  // Until the store has that request, unless it is known not to answer, or the link's own thread asks.
+  void await_answer(std::uint64_t request, std::chrono::nanoseconds limit) EXCLUDES(mutex_) {
+    if (thread_id_.load() == std::this_thread::get_id()) return;
+    const Deadline deadline = Deadline::after(limit);
+    MutexLock lock(mutex_);
+    while (answered_ < request && store_answers_ && answered_changed_.wait_until(mutex_, deadline)) {
+    }
   }
 
   // The thread ends by itself after the last request, or has ended as the store was lost.
@@ -460,5 +467,6 @@ MemberLink::~MemberLink() {
 
 void MemberLink::goodbye(std::int64_t last) { impl_->goodbye(last); }
 void MemberLink::report(const Cause& cause) { impl_->report(cause); }
+void MemberLink::send(std::string_view message) { impl_->send(message); }
 
 }  // namespace lockstep::membership

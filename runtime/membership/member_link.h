@@ -6,7 +6,7 @@
 // time in which the thread ran, so a rank that was stopped and goes on accuses nobody. The connection is authenticated
 // as any other.
 //
-// Threads: the owner's, but for report(): any.
+// Threads: the owner's, but for report() and send(): any.
 #pragma once
 
 #include <chrono>
@@ -15,6 +15,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "lockstep/base/cause.h"
 #include "lockstep/base/deadline.h"
@@ -92,6 +93,9 @@ class MemberLink {
   // LivenessOptions::farewell, or kDeadHost if the group goes on. From within an event it returns at once. The link
   // stays.
   void report(const Cause& cause);
+  // To the store's host alone, in order with what else this member says. Returns as report() of a group that goes on;
+  // that the store can't be reached is an event.
+  void send(std::string_view message);
 
  private:
   class Impl;

@@ -38,6 +38,7 @@ store::Frame MemberService::serve(ConnectionId connection, const proto::Request&
       break;
     case Op::goodbye: refused = table_.goodbye(connection, number); break;
     case Op::report: refused = table_.report(connection, values[0]); break;
+    case Op::message: refused = table_.message(connection, values[0]); break;
     default: refused = "no operation of members"; break;
   }
   if (refused) return {.status = proto::kRefused, .list = {*refused}};

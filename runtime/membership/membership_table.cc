@@ -206,6 +206,15 @@ std::optional<std::string> MembershipTable::report(ConnectionId id, std::string_
   return std::nullopt;
 }
 
+std::optional<std::string> MembershipTable::message(ConnectionId id, std::string_view text) {
+  Scope* scope = nullptr;
+  Member* const member = find(id, &scope);
+  if (member == nullptr) return no_member();
+  hear(*member);
+  news_.push_back({.scope = scope->name, .world_size = scope->world_size, .message = std::string(text)});
+  return std::nullopt;
+}
+
 void MembershipTable::ended(ConnectionId id) {
   Scope* scope = nullptr;
   Member* const member = find(id, &scope);

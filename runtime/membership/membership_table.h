@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The server's table of members: who has registered, left, failed, is lost or silent (proto/PROTOCOL.md, 0x90 to 0x93).
+// The server's table of members: who has registered, left, failed, is lost or silent (proto/PROTOCOL.md, 0x90 to 0x94).
 //
 // Members register with a scope, the name of one meeting of one job, and send heartbeats. What befalls one of them is
 // pushed to all members of its scope, once each; who registers later gets what was pushed before:
@@ -71,8 +71,10 @@ enum class MemberState {
 struct MemberNews {
   std::string scope = {};
   int world_size = 0;               // of the scope
-  std::optional<Cause> cause = {};  // what befell a member, or what it reported; nullopt: every rank has registered
+  std::optional<Cause> cause = {};  // what befell a member, or what it reported; else every rank has registered
   MemberPosition position = {};     // of that member, by its last heartbeat
+  // What a member sent to this host, and nothing else then. Nothing reads it here.
+  std::optional<std::string> message = {};
 };
 
 // A member as the table knows it.
@@ -113,12 +115,14 @@ class MembershipTable {
   std::optional<std::string> register_member(ConnectionId id, std::string_view scope, std::string_view rank,
                                              std::string_view world_size, std::string_view process,
                                              std::string_view options);
-  // The next three are of a member that is here; they return why they are refused: the connection is no member's.
+  // The next four are of a member that is here; they return why they are refused: the connection is no member's.
   // `flags` of a heartbeat: words (member_info.h).
   std::optional<std::string> heartbeat(ConnectionId id, std::int64_t last_sequence, std::string_view flags);
   std::optional<std::string> goodbye(ConnectionId id, std::int64_t last_sequence);
   // `cause` is encoded, or else the member's words about itself. Its reporter is the member, whatever it says.
   std::optional<std::string> report(ConnectionId id, std::string_view cause);
+  // For the store's host alone.
+  std::optional<std::string> message(ConnectionId id, std::string_view text);
   // The connection has ended. Any id: most are no members'.
   void ended(ConnectionId id);
 

@@ -261,6 +261,34 @@ TEST(Membership, AReportIsOnFileWhenItReturns) {
   EXPECT_EQ(filed, std::vector<Cause>{late});
 }
 
+TEST(Membership, MessagesOfAMemberReachTheStoresHostAloneBeforeItsEndDoes) {
+  Mutex mutex;
+  std::vector<std::string> heard;
+  const auto hear = [&](const MemberNews& news) {
+    MutexLock lock(mutex);
+    if (news.message) heard.push_back(news.scope + ": " + *news.message);
+    if (news.cause) heard.push_back(std::string(name_of(news.cause->kind)));
+  };
+  store::TcpStoreServer server({.extension = std::make_shared<MembershipServer>(MembershipOptions{}, hear)});
+  Events events;
+  const MemberLink other({.address = server.address()}, "scope", member(2), {}, events.calls(), patience());
+  {
+    MemberLink sender({.address = server.address()}, "scope", member(1), {}, {}, patience());
+    sender.send("first");
+    {
+      MutexLock lock(mutex);
+      EXPECT_EQ(heard, std::vector<std::string>{"scope: first"}) << "as soon as send() has returned";
+    }
+    sender.send(std::string("second, with \0 in it", 20));
+    sender.report({.kind = Cause::Kind::failed, .rank = 1, .text = "rank 1 failed"});
+  }
+  events.await(Kind::failed);
+  EXPECT_EQ(events.all().size(), 1u);
+  MutexLock lock(mutex);
+  EXPECT_EQ(heard,
+            (std::vector<std::string>{"scope: first", std::string("scope: second, with \0 in it", 27), "failed"}));
+}
+
 TEST_F(MemberLinks, WhoComesLateHearsOfEarlierLosses) {
   Events events;
   const auto own = link(0, events);
