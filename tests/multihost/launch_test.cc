@@ -9,6 +9,9 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <regex>
+#include <utility>
+#include <vector>
 
 #include "runtime/base/exit_code.h"
 #include "runtime/store/secret.h"
@@ -32,6 +35,83 @@ TEST_F(LaunchedHosts, TrainAsOneProcessDoes) {
   for (const Result& result : results) EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(results[0].out, HasSubstr("6 replicas, all bit-equal; weights equal those of one process"));
   EXPECT_THAT(results[0].err, HasSubstr("host0 (node rank 0 of 3): ranks 0 and 1 of 6"));
+}
+
+// Ports of both ends of the TCP connections that stand, from a /proc/net/tcp.
+std::vector<std::pair<int, int>> connections_in(const std::string& proc_net_tcp) {
+  std::vector<std::pair<int, int>> ports;
+  const std::regex established(": [0-9A-F]+:([0-9A-F]{4}) [0-9A-F]+:([0-9A-F]{4}) 01 ");
+  for (auto it = std::sregex_iterator(proc_net_tcp.begin(), proc_net_tcp.end(), established);
+       it != std::sregex_iterator(); ++it) {
+    ports.emplace_back(std::stoi((*it)[1], nullptr, 16), std::stoi((*it)[2], nullptr, 16));
+  }
+  return ports;
+}
+
+// Below those that the kernel gives, so that a port tells which end of a connection listened.
+TEST_F(LaunchedHosts, TakePortsOfTheRangeAndNoOthersForGloo) {
+  constexpr int kStorePort = 29400;
+  nnodes_ = "2";
+  std::vector<Process> launchers;
+  for (const int host : {0, 1}) {
+    launchers.push_back(launch(host, 3, {RANK_PROGRAM, "backend:gloo", "init", "sum", "ready", "hang"}, {},
+                               {{"LOCKSTEP_PORT_RANGE", "30100-30115"}}));
+  }
+  for (const Process& launcher : launchers) ASSERT_TRUE(launcher.await_output("ready", 3));
+  int of_gloo = 0;
+  for (const int host : {0, 1}) {
+    const Result table = run(hosts_->command(host, {"cat", "/proc/net/tcp"}));
+    for (const auto& [own, other] : connections_in(table.out)) {
+      const int listening = std::min(own, other);
+      if (listening == kStorePort) continue;
+      ++of_gloo;
+      EXPECT_TRUE(listening >= 30100 && listening <= 30115) << own << " and " << other;
+    }
+  }
+  EXPECT_GT(of_gloo, 0);
+  launchers[0].send(SIGTERM);
+  for (Process& launcher : launchers) EXPECT_EQ(launcher.wait().exit_code, 128 + SIGTERM);
+}
+
+TEST_F(LaunchedHosts, SayThatTheRangeHasTooFewPortsForTheirRanks) {
+  nnodes_ = "2";
+  std::vector<Process> launchers;
+  for (const int host : {0, 1}) {
+    launchers.push_back(
+        launch(host, 3, {RANK_PROGRAM, "backend:gloo", "init", "sum"}, {}, {{"LOCKSTEP_PORT_RANGE", "30100-30101"}}));
+  }
+  std::string said;
+  for (Process& launcher : launchers) {
+    const Result result = launcher.wait();
+    EXPECT_NE(result.exit_code, 0);
+    said += result.err;
+  }
+  EXPECT_THAT(said, HasSubstr("LOCKSTEP_PORT_RANGE=30100-30101: no port of these 2 is free (give a wider range"));
+}
+
+class EightHosts : public LaunchedHosts {
+ protected:
+  void SetUp() override {
+    LaunchedHosts::SetUp();
+    if (IsSkipped()) return;
+    hosts_ = std::make_unique<NetworkHosts>(8);
+    nnodes_ = "8";
+  }
+};
+
+TEST_F(EightHosts, PassABarrierOf256Ranks) {
+  const auto limit = Deadline::after(std::chrono::minutes(9));
+  std::vector<Process> launchers;
+  for (int host = 0; host < 8; ++host) launchers.push_back(launch(host, 32, {RANK_PROGRAM, "init", "barrier", "sum"}));
+  for (Process& launcher : launchers) {
+    const Result result = launcher.wait(limit);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    for (const std::string text : {"] barrier of 256\n", "] sum 32896 of 256\n"}) {
+      int count = 0;
+      for (auto at = result.out.find(text); at != result.out.npos; at = result.out.find(text, at + 1)) ++count;
+      EXPECT_EQ(count, 32) << text;
+    }
+  }
 }
 
 TEST_F(LaunchedHosts, EachStartsAsManyRanksAsItWasTold) {

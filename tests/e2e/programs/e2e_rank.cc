@@ -3,6 +3,7 @@
 //   init[:URL]     joins the group; URL is its init_method
 //   backend:NAME   asks for a backend; before init
 //   sum            all-reduces (rank + 1), prints "sum S of N"
+//   barrier        passes one, prints "barrier of N"
 //   split          makes a group of this rank's half of the job, "split 1, color 0" or "split 1, color 1"
 //   half:sum       as sum, on that group: "half sum S of N"
 //   half:loop      all-reduces on it until something goes wrong
@@ -63,6 +64,10 @@ class Rank {
       options_.backend = value;
     } else if (name == "sum") {
       sum();
+    } else if (name == "barrier") {
+      group_->barrier().wait();
+      std::printf("barrier of %d\n", group_->size());
+      std::fflush(stdout);
     } else if (name == "split") {
       half_ = group_->split(group_->rank() * 2 / group_->size());
     } else if (name == "half" && value == "sum") {
