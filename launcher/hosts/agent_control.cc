@@ -180,13 +180,12 @@ std::optional<std::chrono::milliseconds> OtherHost::again() const {
 }
 
 void OtherHost::store_is_gone(const StoreGone& gone) {
+  if (over_ && gone.is_expelled) orders_.push_back({.text = std::string(kStoodStill)});
   if (is_alone_ || over_) return;
   is_alone_ = true;
   if (gone.is_expelled) {
     orders_.push_back(
-        {.text = fmt::format("this launcher has stood still, and the job went on without this host; ending "
-                             "its ranks; exit code {}",
-                             options_.requeue_exit_code)});
+        {.text = fmt::format("{}; ending its ranks; exit code {}", kStoodStill, options_.requeue_exit_code)});
     orders_.push_back({.kind = Order::Kind::end_ranks});
     return;
   }

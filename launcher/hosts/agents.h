@@ -41,6 +41,7 @@ struct StoreGone {
   std::string how = {};      // of the store's host: "its launcher (pid 4711) has ended"
   bool is_expelled = false;  // this host was silent, and the job went on without it
 };
+inline constexpr std::string_view kStoodStill = "this launcher has stood still, and the job went on without this host";
 // Of the store's members (at its host alone), of another agent, or of the store.
 using AgentNews = std::variant<membership::MemberNews, AgentWord, StoreGone>;
 // For the server of the job's store: what its members have for node rank 0.

@@ -205,11 +205,15 @@ std::unique_ptr<JobControl> HostOfSeveral::control(const JobPlan& plan, const st
 // A host that has lost the store's host may only have been cut off from it: where the job goes on, it comes back.
 bool HostOfSeveral::joins_again() {
   if (!options_.takes_spares() || stores_ || !agents_ || !agents_->is_cut_off()) return false;
+  agents_.reset();
+  // Where the end of the start was heard first, nobody has said why this host comes anew.
+  for (const AgentNews& news : news_.take()) {
+    const auto* gone = std::get_if<StoreGone>(&news);
+    if (gone != nullptr && gone->is_expelled) parts_.console.message(std::string(kStoodStill));
+  }
   parts_.console.message(fmt::format("joining the job again, if its store at {} answers within {:g} s (--rdzv-timeout)",
                                      options_.endpoint.to_string(),
                                      std::chrono::duration<double>(options_.rdzv_timeout).count()));
-  agents_.reset();
-  news_.take();
   return true;
 }
 
