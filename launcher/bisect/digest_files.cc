@@ -36,49 +36,56 @@ class FileReader {
     for (std::string line; std::getline(in, line);) {
       ++number_;
       if (in.eof()) break;  // no line's end: it was cut off
+      const json parsed = json::parse(line, nullptr, /*allow_exceptions=*/false);
+      // What a start could not write whole is followed by the first line of the next.
+      if (cut_ > 0 && !parsed.contains("format")) refuse(cut_, "it is not JSON");
+      cut_ = parsed.is_object() ? 0 : number_;
+      if (cut_ > 0) continue;
       try {
-        take(json::parse(line));
-      } catch (const json::exception& error) {
-        refuse(error.what());
+        take(parsed);
+      } catch (const json::exception&) {
+        refuse(number_, "a part is missing, or of another type");
       }
     }
-    if (who_.empty()) refuse("it has no whole line");
+    if (who_.empty()) refuse(1, "it is not whole");
   }
 
  private:
-  [[noreturn]] void refuse(const std::string& why) const {
+  [[noreturn]] void refuse(int line, const std::string& why) const {
     throw CorruptData(
         fmt::format("{}: line {} is none that a rank writes: {}; were these written with "
                     "LOCKSTEP_STEP_DIGESTS?",
-                    file_.native(), number_, printable(why)));
+                    file_.native(), line, printable(why)));
   }
 
   void take(const json& line) {
     if (line.contains("format")) {
       begin(line);
     } else if (who_.empty()) {
-      refuse("the first one names no format");
+      refuse(number_, "the first one names no format");
     } else {
       step(line);
     }
   }
 
   void begin(const json& line) {
-    if (line.at("format") != kFormat) refuse(fmt::format("its format is not '{}'", kFormat));
-    who_ = fmt::format("rank {} of {} ({})", line.at("rank").get<int>(), line.at("ranks").get<int>(),
-                       file_.parent_path().native());
+    if (line.at("format") != kFormat) refuse(number_, fmt::format("its format is not '{}'", kFormat));
+    who_ = fmt::format("rank {} of {} ({}{})", line.at("rank").get<int>(), line.at("ranks").get<int>(),
+                       file_.parent_path().native(), ++starts_ > 1 ? fmt::format(", start {}", starts_) : "");
     const auto parameters = line.at("parameters").get<std::vector<std::string>>();
     const int shards = line.at("virtual_shards").get<int>();
+    const auto batch_size = line.at("batch_size").get<std::int64_t>();
     if (all_->parameters.empty()) {
       all_->parameters = parameters;
       all_->virtual_shards = shards;
+      all_->batch_size = batch_size;
       return;
     }
-    if (shards != all_->virtual_shards) {
+    if (shards != all_->virtual_shards || batch_size != all_->batch_size) {
       throw InvalidArgument(
-          fmt::format("{} has {} virtual shards, and a file before it {}: their steps compute other "
-                      "things",
-                      file_.native(), shards, all_->virtual_shards));
+          fmt::format("{} has {} virtual shards of batches of {}, and what was read before {} of {}: their steps "
+                      "compute other things",
+                      file_.native(), shards, batch_size, all_->virtual_shards, all_->batch_size));
     }
     const auto [one, other] =
         std::mismatch(parameters.begin(), parameters.end(), all_->parameters.begin(), all_->parameters.end());
@@ -94,7 +101,7 @@ class FileReader {
     for (const auto& [name, digests] : line.at("shards").items()) {
       int shard = -1;
       std::from_chars(name.data(), name.data() + name.size(), shard);
-      if (shard < 0 || shard >= all_->virtual_shards) refuse(fmt::format("there is no shard '{}'", name));
+      if (shard < 0 || shard >= all_->virtual_shards) refuse(number_, fmt::format("there is no shard '{}'", name));
       step.shards[shard].push_back(of_this_rank(digests));
     }
     step.sums.push_back(of_this_rank(line.at("sum")));
@@ -103,7 +110,7 @@ class FileReader {
   Digests of_this_rank(const json& digests) const {
     Digests found{.who = who_, .values = digests.get<std::vector<std::string>>()};
     if (found.values.size() != all_->parameters.size()) {
-      refuse(fmt::format("{} digests of {} parameters", found.values.size(), all_->parameters.size()));
+      refuse(number_, fmt::format("{} digests of {} parameters", found.values.size(), all_->parameters.size()));
     }
     return found;
   }
@@ -111,7 +118,9 @@ class FileReader {
   fs::path file_;
   Recorded* all_;
   std::string who_;  // of the start whose lines come now
-  int number_ = 0;
+  int starts_ = 0;
+  int number_ = 0;  // of the line
+  int cut_ = 0;     // the line that was not JSON
 };
 
 }  // namespace

@@ -26,6 +26,7 @@ struct Step {
 struct Recorded {
   std::vector<std::string> parameters;  // in order of registration
   int virtual_shards = 0;
+  std::int64_t batch_size = 0;
   std::map<std::int64_t, Step> steps;
 };
 

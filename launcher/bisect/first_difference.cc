@@ -24,8 +24,28 @@ std::optional<Apart> apart(const std::vector<Digests>& all, int shard) {
   return std::nullopt;
 }
 
-bool is_recorded_twice(const Step& step) {
-  return std::any_of(step.shards.begin(), step.shards.end(), [](const auto& shard) { return shard.second.size() > 1; });
+int shards_recorded_twice(const Step& step) {
+  return static_cast<int>(
+      std::count_if(step.shards.begin(), step.shards.end(), [](const auto& shard) { return shard.second.size() > 1; }));
+}
+
+// Those without any gradient, which is 0 in all shards, say nothing of what was computed.
+std::vector<bool> used_parameters(const Recorded& recorded, const Step& step) {
+  std::vector<bool> used(recorded.parameters.size(), step.shards.size() < 2);
+  const Digests& first = step.shards.begin()->second.front();
+  for (const auto& [number, all] : step.shards) {
+    for (const Digests& digests : all) {
+      for (std::size_t i = 0; i < used.size(); ++i) used[i] = used[i] || digests.values[i] != first.values[i];
+    }
+  }
+  return used;
+}
+
+// Backward goes from the last layers to the first ones.
+bool has_equal_end(const Apart& apart, const std::vector<bool>& used) {
+  const auto behind = used.begin() + static_cast<std::ptrdiff_t>(apart.parameters.back()) + 1;
+  return std::find(behind, used.end(), true) != used.end() &&
+         std::count(used.begin(), behind, true) == static_cast<std::ptrdiff_t>(apart.parameters.size());
 }
 
 std::string line_of(const Apart& apart, const std::vector<std::string>& parameters) {
@@ -38,21 +58,23 @@ std::string line_of(const Apart& apart, const std::vector<std::string>& paramete
 
 std::string meaning(const FirstDifference& difference, const Recorded& recorded) {
   if (difference.shards.empty()) {
-    return "Each shard is equal, and what they add up to is not: report it, with the files, as a fault of lockstep.\n";
-  }
-  const Apart& first = difference.shards.front();
-  if (first.parameters.size() < recorded.parameters.size()) {
-    // Backward goes from the last layers to the first ones.
-    std::size_t after = first.parameters.back() + 1;
-    if (after < recorded.parameters.size() && first.parameters.size() == after) {
-      return fmt::format(
-          "Gradients from '{}' on are equal, so that forward was: look at the backward of what is before "
-          "it.\n",
-          printable(recorded.parameters[after]));
+    if (difference.shards_compared == recorded.virtual_shards) {
+      return "Each shard is equal, and what they add up to is not: report it, with the files, as a fault of "
+             "lockstep.\n";
     }
-    return "Some gradients are equal: look at what the others have in common.\n";
+    return fmt::format("Of {} shards {} were recorded twice, and are equal: give the folders of all hosts.\n",
+                       recorded.virtual_shards, difference.shards_compared);
   }
-  if (static_cast<int>(difference.shards.size()) < recorded.virtual_shards) {
+  const auto differs_wholly = [&](const Apart& apart) { return apart.parameters.size() >= difference.parameters_used; };
+  if (std::none_of(difference.shards.begin(), difference.shards.end(), differs_wholly)) {
+    const Apart& first = difference.shards.front();
+    if (!first.has_equal_end) return "Some gradients are equal: look at what the others have in common.\n";
+    return fmt::format(
+        "Gradients behind '{}' are equal, so that forward was: look at the backward of what is behind "
+        "it.\n",
+        printable(recorded.parameters[first.parameters.back()]));
+  }
+  if (static_cast<int>(difference.shards.size()) < difference.shards_compared) {
     return "Other shards are equal, so that the weights were: these had other rows or random numbers, or a forward "
            "that "
            "depends on more than its rows.\n";
@@ -65,12 +87,25 @@ std::string meaning(const FirstDifference& difference, const Recorded& recorded)
 Comparison compare(const Recorded& recorded) {
   Comparison comparison;
   for (const auto& [number, step] : recorded.steps) {
-    if (!is_recorded_twice(step)) continue;
-    if (comparison.steps++ == 0) comparison.first = number;
+    const int compared = shards_recorded_twice(step);
+    if (compared == 0) continue;
+    if (comparison.steps++ == 0) {
+      comparison.first = number;
+      comparison.shards_compared = compared;
+    }
     comparison.last = number;
-    FirstDifference difference{.step = number, .shards = {}, .sum = apart(step.sums, -1)};
+    comparison.shards_compared = std::min(comparison.shards_compared, compared);
+    const std::vector<bool> used = used_parameters(recorded, step);
+    FirstDifference difference{.step = number,
+                               .shards_compared = compared,
+                               .parameters_used = static_cast<std::size_t>(std::count(used.begin(), used.end(), true)),
+                               .shards = {},
+                               .sum = apart(step.sums, -1)};
     for (const auto& [shard, digests] : step.shards) {
-      if (auto found = apart(digests, shard)) difference.shards.push_back(std::move(*found));
+      auto found = apart(digests, shard);
+      if (!found) continue;
+      found->has_equal_end = has_equal_end(*found, used);
+      difference.shards.push_back(std::move(*found));
     }
     if (!difference.sum && difference.shards.empty()) continue;
     comparison.difference = std::move(difference);
@@ -84,8 +119,16 @@ Comparison compare(const Recorded& recorded) {
 
 std::string as_text(const Recorded& recorded, const Comparison& comparison) {
   if (!comparison.difference) {
-    return fmt::format("equal: {} steps, from {} to {}, of {} virtual shards and {} parameters\n", comparison.steps,
-                       comparison.first, comparison.last, recorded.virtual_shards, recorded.parameters.size());
+    std::string text =
+        fmt::format("equal: {} steps, from {} to {}, of {} virtual shards and {} parameters\n", comparison.steps,
+                    comparison.first, comparison.last, recorded.virtual_shards, recorded.parameters.size());
+    if (comparison.shards_compared < recorded.virtual_shards) {
+      text += fmt::format(
+          "In some step {} of the shards were recorded twice: give the folders of all hosts to compare "
+          "the others.\n",
+          comparison.shards_compared);
+    }
+    return text;
   }
   const FirstDifference& difference = *comparison.difference;
   std::string text =

@@ -16,10 +16,13 @@ struct Apart {
   int shard = -1;  // -1: the sum
   std::string one, other;
   std::vector<std::size_t> parameters;  // that differ, in order of registration
+  bool has_equal_end = false;           // those used from some point to the last one are equal
 };
 
 struct FirstDifference {
   std::int64_t step = 0;
+  int shards_compared = 0;
+  std::size_t parameters_used = 0;  // whose gradients are not the same in all shards, as those of unused ones are
   std::vector<Apart> shards;
   std::optional<Apart> sum;
 };
@@ -27,6 +30,7 @@ struct FirstDifference {
 struct Comparison {
   std::int64_t steps = 0;  // that were recorded more than once, up to the first difference
   std::int64_t first = 0, last = 0;
+  int shards_compared = 0;  // in the step that had the fewest
   std::optional<FirstDifference> difference;
 };
 

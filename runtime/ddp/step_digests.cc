@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <filesystem>
@@ -37,8 +38,8 @@ std::string json_digests(const std::vector<std::uint64_t>& digests) {
 
 }  // namespace
 
-std::unique_ptr<StepDigests> StepDigests::open(const std::string& folder, int shards, int rank, int world,
-                                               std::span<const ParameterSpec> specs) {
+std::unique_ptr<StepDigests> StepDigests::open(const std::string& folder, const Reproducible& reproducible, int rank,
+                                               int world, std::span<const ParameterSpec> specs) {
   if (folder.empty()) return nullptr;
   std::error_code error;
   std::filesystem::create_directories(folder, error);
@@ -47,18 +48,26 @@ std::unique_ptr<StepDigests> StepDigests::open(const std::string& folder, int sh
       new StepDigests(fmt::format("{}/rank{}-of-{}.jsonl", folder, rank, world), specs.size()));
   std::vector<std::string> names;
   for (const ParameterSpec& spec : specs) names.push_back(json_text(spec.name));
+  digests->end_cut_line();
   digests->write(
       fmt::format("{{\"format\": \"lockstep step digests 1\", \"rank\": {}, \"ranks\": {}, "
-                  "\"virtual_shards\": {}, \"parameters\": [{}]}}\n",
-                  rank, world, shards, fmt::join(names, ", ")));
+                  "\"virtual_shards\": {}, \"batch_size\": {}, \"parameters\": [{}]}}\n",
+                  rank, world, reproducible.virtual_shards, reproducible.batch_size, fmt::join(names, ", ")));
   return digests;
 }
 
 StepDigests::StepDigests(std::string file, std::size_t parameters)
     : file_(std::move(file)),
-      fd_(::open(file_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666)),
+      fd_(::open(file_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666)),
       sums_(parameters) {
   if (!fd_) throw SystemError("LOCKSTEP_STEP_DIGESTS: open " + file_, errno);
+}
+
+// Of a start that could not write it whole: the reader passes over what is before a start's first line.
+void StepDigests::end_cut_line() {
+  char last = '\n';
+  const off_t size = ::lseek(fd_.get(), 0, SEEK_END);
+  if (size > 0 && ::pread(fd_.get(), &last, 1, size - 1) == 1 && last != '\n') write("\n");
 }
 
 void StepDigests::write(const std::string& line) {

@@ -6,7 +6,8 @@
 // registration, and a line for each step. XXH3 of 64 bits, in hexadecimal: of each of its shards' gradients before they
 // are added up, and of the gradients that the step ends with.
 //
-//   {"format": "lockstep step digests 1", "rank": 0, "ranks": 3, "virtual_shards": 8, "parameters": ["a", "b"]}
+//   {"format": "lockstep step digests 1", "rank": 0, "ranks": 3, "virtual_shards": 8, "batch_size": 64,
+//    "parameters": ["a", "b"]}
 //   {"step": 5, "shards": {"0": ["2d06800538d394c2", "..."], "1": [...]}, "sum": ["...", "..."]}
 //
 // Threads: the Reducer's. Failure: SystemError with the file's name.
@@ -21,6 +22,7 @@
 #include <vector>
 
 #include "lockstep/ddp/bucket_plan.h"
+#include "lockstep/ddp/reproducible.h"
 #include "runtime/base/unique_fd.h"
 
 namespace lockstep {
@@ -28,8 +30,8 @@ namespace lockstep {
 class StepDigests {
  public:
   // Null where `folder` is empty. Makes the folder.
-  static std::unique_ptr<StepDigests> open(const std::string& folder, int shards, int rank, int world,
-                                           std::span<const ParameterSpec> specs);
+  static std::unique_ptr<StepDigests> open(const std::string& folder, const Reproducible& reproducible, int rank,
+                                           int world, std::span<const ParameterSpec> specs);
 
   // A parameter's gradient, complete, of shard `shard` among all.
   void shard(int shard, std::size_t parameter, std::span<const std::byte> gradient);
@@ -40,6 +42,7 @@ class StepDigests {
 
  private:
   StepDigests(std::string file, std::size_t parameters);
+  void end_cut_line();
   void write(const std::string& line);
 
   std::string file_;

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -24,7 +26,7 @@ class FirstDifferenceTest : public ::testing::Test {
   std::filesystem::path write(const std::string& folder, int rank, int ranks, const std::string& steps) {
     const std::string header = R"({"format": "lockstep step digests 1", "rank": )" + std::to_string(rank) +
                                R"(, "ranks": )" + std::to_string(ranks) +
-                               R"(, "virtual_shards": 2, "parameters": ["first", "middle", "last"]})"
+                               R"(, "virtual_shards": 2, "batch_size": 6, "parameters": ["first", "middle", "last"]})"
                                "\n";
     const std::string name = "rank" + std::to_string(rank) + "-of-" + std::to_string(ranks) + ".jsonl";
     return dir_.write(folder + "/" + name, header + steps).parent_path();
@@ -69,7 +71,7 @@ TEST_F(FirstDifferenceTest, NamesTheShardAndWhoComputedIt) {
 
 TEST_F(FirstDifferenceTest, TellsBackwardFromForward) {
   EXPECT_THAT(text_of_shard(R"(["x", "h", "i"])", R"(["X", "E", "F"])"),
-              HasSubstr("Gradients from 'middle' on are equal, so that forward was"));
+              HasSubstr("Gradients behind 'first' are equal, so that forward was"));
   EXPECT_THAT(text_of_shard(R"(["g", "y", "i"])", R"(["D", "Y", "F"])"), HasSubstr("Some gradients are equal"));
 }
 
@@ -83,6 +85,39 @@ TEST_F(FirstDifferenceTest, ALastLineThatWasCutOffIsLeftOut) {
   const auto one = write("one", 0, 1, step + R"({"step": 4, "sha)");
   const auto two = write("two", 0, 1, step);
   EXPECT_THAT(text_of({one, two}), HasSubstr("equal: 1 steps, from 3 to 3"));
+}
+
+TEST_F(FirstDifferenceTest, UnusedParametersSayNothing) {
+  const auto shards = [](const std::string& zero, const std::string& one) {
+    return R"({"step": 0, "shards": {"0": )" + zero + R"(, "1": )" + one + R"(}, "sum": ["A", "B", "0"]})" + "\n";
+  };
+  const auto one = write("one", 0, 1, shards(R"(["a", "b", "0"])", R"(["c", "d", "0"])"));
+  const auto two = write("two", 0, 1, shards(R"(["a", "b", "0"])", R"(["x", "y", "0"])"));
+  EXPECT_THAT(text_of({one, two}), HasSubstr("Other shards are equal, so that the weights were"));
+}
+
+TEST_F(FirstDifferenceTest, ShardsThatAreNotThereAreNoFaultOfOurs) {
+  const auto one = write("one", 0, 1,
+                         R"({"step": 0, "shards": {"0": ["a", "b", "c"], "1": ["d", "e", "f"]}, )"
+                         R"("sum": ["A", "B", "C"]})"
+                         "\n");
+  const auto other = [&](const std::string& sum) {
+    return write("two", 0, 2, R"({"step": 0, "shards": {"0": ["a", "b", "c"]}, "sum": )" + sum + "}\n");
+  };
+  EXPECT_THAT(text_of({one, other(R"(["X", "B", "C"])")}), HasSubstr("Of 2 shards 1 were recorded twice"));
+  EXPECT_THAT(text_of({one, other(R"(["A", "B", "C"])")}), HasSubstr("In some step 1 of the shards"));
+}
+
+TEST_F(FirstDifferenceTest, AStartGoesOnBehindALineThatWasCutOff) {
+  const std::string step = R"({"step": 3, "shards": {"0": ["a", "b", "c"]}, "sum": ["A", "B", "C"]})"
+                           "\n";
+  const auto one = write("one", 0, 1, step);
+  std::ifstream in(one / "rank0-of-1.jsonl");
+  const std::string whole(std::istreambuf_iterator<char>(in), {});
+  dir_.write("one/rank0-of-1.jsonl", whole + R"({"step": 4, "sha)" + "\n" + whole);
+  EXPECT_THAT(text_of({one}), HasSubstr("equal: 1 steps, from 3 to 3"));
+  dir_.write("one/rank0-of-1.jsonl", whole + R"({"step": 4, "sha)" + "\n" + step);
+  EXPECT_THAT(error_of<CorruptData>([&] { text_of({one}); }), HasSubstr("line 3 is none that a rank writes"));
 }
 
 TEST_F(FirstDifferenceTest, RefusesWhatCannotBeCompared) {
@@ -100,7 +135,7 @@ TEST_F(FirstDifferenceTest, RefusesWhatCannotBeCompared) {
                                 "\n");
   EXPECT_THAT(error_of<CorruptData>([&] { text_of({short_line}); }), HasSubstr("1 digests of 3 parameters"));
   dir_.write("one/rank0-of-9.jsonl", R"({"format": "lockstep step digests 1", "rank": 0, "ranks": 9, )"
-                                     R"("virtual_shards": 2, "parameters": ["first", "other"]})"
+                                     R"("virtual_shards": 2, "batch_size": 6, "parameters": ["first", "other"]})"
                                      "\n");
   EXPECT_THAT(error_of<InvalidArgument>([&] { text_of({one}); }),
               HasSubstr("parameter 1 is other, and in a file before it middle: these are other models"));
