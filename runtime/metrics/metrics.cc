@@ -27,6 +27,7 @@ constexpr int kDoubleBits = std::numeric_limits<double>::digits;
 // Of Part's digits: a multiple of 32 below the exponent of the least double's mantissa, which frexp() has filled up.
 constexpr int kLowestExponent = -1152;
 constexpr std::uint64_t kDigit = 0xffffffff;
+constexpr std::int64_t kMostCounted = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t kAdditions = std::int64_t{1} << 29;  // after which a digit of 64 bits still has room
 
 std::string joined(const std::vector<std::string>& names) { return fmt::format("{}", fmt::join(names, "\n")); }
@@ -99,7 +100,9 @@ void Metrics::Part::add(const Part& other) {
   since_carry += other.since_carry + 1;
   if (since_carry >= kAdditions) carry();
   not_finite += other.not_finite;
-  count += other.count;
+  if (__builtin_add_overflow(count, other.count, &count)) {
+    throw InvalidArgument(fmt::format("Metrics: the ranks count more than {} of one name", kMostCounted));
+  }
 }
 
 void Metrics::Part::carry() {
@@ -147,7 +150,9 @@ Metrics::Part& Metrics::part_of(std::string_view name, std::int64_t count) {
         fmt::format("Metrics: '{}' with a count of {}; give 0 or more, the terms of the sum", name, count));
   }
   Part& part = parts_.try_emplace(std::string(name)).first->second;
-  part.count += count;
+  if (__builtin_add_overflow(part.count, count, &part.count)) {
+    throw InvalidArgument(fmt::format("Metrics: '{}' counts more than {}", name, kMostCounted));
+  }
   return part;
 }
 

@@ -124,6 +124,21 @@ TEST(Metrics, RoundTheExactSumOnce) {
   });
 }
 
+TEST(Metrics, MoreThanCanBeCountedIsRefused) {
+  run_ranks(2, [](const Group& group) {
+    constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+    Metrics metrics(*group);
+    metrics.add("rows", 1.0, kMost);
+    EXPECT_NE(error_of<InvalidArgument>([&] { metrics.add("rows", 1.0, 1); }).find("'rows' counts more than"),
+              std::string::npos);
+    EXPECT_NE(error_of<InvalidArgument>([&] { metrics.result(); }).find("the ranks count more than"),
+              std::string::npos);
+    metrics.reset();
+    metrics.add("rows", 1.0, 2);
+    EXPECT_EQ(metrics.result()["rows"].count, 4) << "the group goes on";
+  });
+}
+
 TEST(Metrics, DependNeitherOnOrderNorOnWhoAddedWhat) {
   // Of each size that a double can have; with each of them its negative, but for the first.
   std::vector<double> terms;
