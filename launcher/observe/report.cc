@@ -73,7 +73,10 @@ void write_timeline(const RunOptions& options, const Layout& hosts, int node_ran
     const RunTraces traces =
         read_traces(trace_folder(options.log_dir, options.trace), hosts[static_cast<std::size_t>(node_rank)]);
     if (traces.traces.empty()) {
-      console.message(fmt::format("no trace in {}: none of the ranks has called init_process_group", file));
+      console.message(
+          fmt::format("no trace in {}: none of the ranks has called init_process_group, or their folder had no "
+                      "room",
+                      file));
       return;
     }
     write_file(file, timeline_of(traces.traces));

@@ -88,10 +88,10 @@ std::unique_ptr<ShardSums> sums_of_shards(const ReducerOptions& options, const P
   return std::make_unique<ShardSums>(options.reproducible.virtual_shards, group.rank(), group.size());
 }
 
-std::unique_ptr<StepDigests> digests_of_shards(const ShardSums* shards, const ProcessGroup& group,
+std::unique_ptr<StepDigests> digests_of_shards(const Reproducible& reproducible, const ProcessGroup& group,
                                                std::span<const ParameterSpec> specs) {
-  if (shards == nullptr) return nullptr;
-  return StepDigests::open(Environment::of_process().get("LOCKSTEP_STEP_DIGESTS").value_or(""), shards->shards(),
+  if (!reproducible.is_on()) return nullptr;
+  return StepDigests::open(Environment::of_process().get("LOCKSTEP_STEP_DIGESTS").value_or(""), reproducible,
                            group.rank(), group.size(), specs);
 }
 
@@ -117,7 +117,7 @@ Reducer::Impl::Impl(std::vector<ParameterSpec> the_specs, std::shared_ptr<Proces
       track_unused(the_options.track_unused),
       is_mean(the_options.loss == Loss::mean),
       shards(sums_of_shards(the_options, *group, specs)),
-      digests(digests_of_shards(shards.get(), *group, specs)),
+      digests(digests_of_shards(the_options.reproducible, *group, specs)),
       hook(hook_of(the_options, group, specs, shards.get())),
       planned(with_used_map(require_some(specs), track_unused)),
       plan(plan_for(reverse_registration(specs.size()))),

@@ -43,6 +43,15 @@ void refuse_no_sync(const Reproducible& reproducible, bool in_no_sync, std::int6
                   step, reproducible.virtual_shards));
 }
 
+void require_rows_of_shard(const StepShard& shard, std::int64_t rows) {
+  if (rows == shard.end - shard.begin) return;
+  throw InvalidArgument(fmt::format(
+      "DistributedDataParallel: the forward of virtual shard {} had {} rows, and the shard is rows {} to {} "
+      "of this rank's: take those that loss_of is given, or set_weight() in each shard where rows are "
+      "not what a loss is the mean of",
+      shard.index, rows, shard.begin, shard.end));
+}
+
 void require_dealt_as_shards(const Reproducible& reproducible, std::int64_t rows, std::int64_t rows_of_all, int rank,
                              int world) {
   const std::int64_t wanted =
@@ -51,7 +60,7 @@ void require_dealt_as_shards(const Reproducible& reproducible, std::int64_t rows
   throw InvalidArgument(fmt::format(
       "DistributedDataParallel: rank {} of {} has {} of the step's {} rows, and virtual shards of {} rows "
       "give it {}: another number of ranks would compute something else; deal the rows with a "
-      "BatchShardSampler of virtual_shards {} and batches of {}",
+      "BatchShardSampler of virtual_shards {} and batches of {}, and set weights in each shard or in none",
       rank, world, rows, rows_of_all, data::shard_rows(reproducible.batch_size, reproducible.virtual_shards), wanted,
       reproducible.virtual_shards, reproducible.batch_size));
 }

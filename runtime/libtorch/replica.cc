@@ -283,6 +283,7 @@ std::int64_t ReplicaImpl::rows_of(const at::Tensor& tensor) const {
 
 void ReplicaImpl::set_weight(std::int64_t weight) {
   *weight_ = checked_weight(weight);
+  weights_are_told_ = true;
   weight_is_spent_ = false;
   // The program's own word on what the loss is the mean of: that may have been made in any way.
   has_outputs_ = false;

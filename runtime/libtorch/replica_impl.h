@@ -161,7 +161,8 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   // An exception has ended the backward that runs, if one does.
   void end_lost() noexcept;
   // Within its handler: keeps the exception.
-  void keep_failure(std::string_view part) noexcept;
+  void keep_failure(std::string_view part) noexcept { keep_failure(part, steps_); }
+  void keep_failure(std::string_view part, std::int64_t step) noexcept;
   // Tells the other ranks of what is kept; a world of one forgets the step.
   void give_up() noexcept;
   // What a gradient is multiplied by.
@@ -181,7 +182,7 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
 
   std::optional<StepShard> shard_;                     // under way, with virtual shards
   std::int64_t step_rows_ = 0;                         // of this rank's shards
-  bool weights_are_rows_ = false;                      // of the step's shards
+  bool weights_are_told_ = false;                      // by set_weight(), in the step's shards
   std::vector<std::int64_t> versions_before_forward_;  // of the buffers, with virtual shards
 
   LossWeight weight_ = std::make_shared<std::optional<std::int64_t>>();

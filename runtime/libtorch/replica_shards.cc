@@ -35,7 +35,7 @@ std::vector<StepShard> ReplicaImpl::begin_shards(std::int64_t rows) {
     refuse_no_sync(options_.reproducible, *no_sync_ > 0, steps_);
     refuse_live_gradients("at the first virtual shard of a step");
     step_rows_ = rows;
-    weights_are_rows_ = true;
+    weights_are_told_ = false;
     return shards;
   } catch (...) {
     keep_failure("backward");
@@ -56,13 +56,12 @@ bool ReplicaImpl::begin_shard(const ::torch::nn::Module& module, const StepShard
 
 void ReplicaImpl::end_shard(const StepShard& shard) {
   if (!options_.reproducible.is_on()) return;
-  weights_are_rows_ = weights_are_rows_ && weight_->value_or(-1) == shard.end - shard.begin;
   shard_.reset();
-  if (!shard.is_last || !weights_are_rows_) return;
+  if (!shard.is_last || weights_are_told_ || step_rows_ == 0) return;
   try {
     require_dealt_as_shards(options_.reproducible, step_rows_, last_weight_, group_->rank(), group_->size());
   } catch (...) {
-    keep_failure("backward");
+    keep_failure("backward", steps_ - 1);  // which has been counted
     give_up();
     throw;
   }

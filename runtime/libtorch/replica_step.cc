@@ -66,7 +66,10 @@ void ReplicaImpl::begin() {
                     "alone or in containers",
                     steps_));
   }
-  if (shard_) refuse_written_buffers();
+  if (shard_) {
+    if (!weights_are_told_) require_rows_of_shard(*shard_, **weight_);
+    refuse_written_buffers();
+  }
   tell_of_adding();    // first: on every rank, whoever comes to it
   group_->progress();  // notices a group that has failed
   stream_ = current_stream(group_->device());
@@ -202,8 +205,8 @@ void ReplicaImpl::end_alone() {
   end_step(*group_, stop_word_, steps_ - 1);
 }
 
-void ReplicaImpl::keep_failure(std::string_view part) noexcept {
-  failure_.keep(fmt::format("the {} of step {}", part, steps_), std::current_exception());
+void ReplicaImpl::keep_failure(std::string_view part, std::int64_t step) noexcept {
+  failure_.keep(fmt::format("the {} of step {}", part, step), std::current_exception());
 }
 
 void ReplicaImpl::give_up() noexcept {

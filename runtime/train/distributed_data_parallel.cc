@@ -153,7 +153,10 @@ Tensor DistributedDataParallel::run_forward(const Tensor& x) {
 
 void DistributedDataParallel::set_steps(std::int64_t steps) { steps_before_ = checked_steps(steps) - steps_; }
 
-void DistributedDataParallel::set_weight_to(std::int64_t weight) { weight_ = checked_weight(weight); }
+void DistributedDataParallel::set_weight_to(std::int64_t weight) {
+  weight_ = checked_weight(weight);
+  weights_are_told_ = true;
+}
 
 void DistributedDataParallel::plan(std::span<const Tensor> ready_order) {
   std::vector<int> order;
@@ -243,7 +246,7 @@ void DistributedDataParallel::run_shards(std::int64_t rows, const LossOf& loss_o
   refuse_no_sync(reproducible_, *no_sync_ > 0, steps_);
   const auto shards = shards_of_step(reproducible_, rows, group_->rank(), group_->size());
   refuse_live_gradients("at the first virtual shard of a step");
-  bool weights_are_rows = true;
+  weights_are_told_ = false;
   for (const StepShard& shard : shards) {
     is_last_shard_ = shard.is_last;
     for (const Tensor& parameter : parameters_) parameter.clear_grad();
@@ -253,10 +256,10 @@ void DistributedDataParallel::run_shards(std::int64_t rows, const LossOf& loss_o
       continue;
     }
     const Tensor loss = loss_of(shard.begin, shard.end);
-    weights_are_rows = weights_are_rows && weight_ == shard.end - shard.begin;
+    if (!weights_are_told_ && weight_) require_rows_of_shard(shard, *weight_);
     run_backward(loss);
   }
-  if (!weights_are_rows) return;
+  if (weights_are_told_ || rows == 0) return;
   const GlobalBatch all = global_batch_of(reducer_.noted(), loss_, loss_parts(reproducible_, group_->size()));
   require_dealt_as_shards(reproducible_, rows, all.weight, group_->rank(), group_->size());
 }

@@ -174,6 +174,46 @@ TEST(Reproducible, RunningStatisticsAreRefusedByName) {
   EXPECT_NE(told.find("wrote the buffer '1.num_batches_tracked' (running statistics?)"), std::string::npos) << told;
 }
 
+TEST(Reproducible, AForwardOfOtherRowsThanItsShardIsRefused) {
+  const nn::Sequential linear(nn::Linear(3, 4));
+  const std::string told = refusal(linear, [](auto& ddp) {
+    ddp.backward(4, [&](std::int64_t, std::int64_t) { return ddp(at::ones({4, 3})).sum(); });
+  });
+  EXPECT_NE(told.find("the forward of virtual shard 0 had 4 rows, and the shard is rows 0 to 2"), std::string::npos)
+      << told;
+}
+
+TEST(Reproducible, WeightsThatAreRowsByChanceAreTheProgramsOwnToo) {
+  run_torch_ranks(2, [&](const Group& group) {
+    const nn::Sequential linear(nn::Linear(3, 4));
+    libtorch::DdpOptions options;
+    options.reproducible = {.virtual_shards = 2, .batch_size = 4};
+    DistributedDataParallel ddp(linear, group, options);
+    ddp.backward(2, [&](std::int64_t begin, std::int64_t end) {
+      const at::Tensor loss = ddp(at::ones({end - begin, 3})).mean();
+      ddp.set_weight(group->rank() == 0 ? 2 : 1);
+      return loss;
+    });
+    EXPECT_EQ(ddp.last_weight(), 3);
+  });
+}
+
+// As in most programs of LibTorch's examples.
+TEST(Reproducible, AModuleOfTheStackTrains) {
+  struct OnStack : nn::Module {
+    nn::Linear linear = register_module("linear", nn::Linear(3, 4));
+    at::Tensor forward(const at::Tensor& x) { return linear->forward(x); }
+  };
+  run_torch_ranks(2, [&](const Group& group) {
+    OnStack net;
+    libtorch::DdpOptions options;
+    options.reproducible = {.virtual_shards = 2, .batch_size = 4};
+    DistributedDataParallel ddp(net, group, options);
+    ddp.backward(2, [&](std::int64_t begin, std::int64_t end) { return ddp(at::ones({end - begin, 3})).mean(); });
+    EXPECT_EQ(ddp.last_weight(), 4);
+  });
+}
+
 TEST(Reproducible, BatchStatisticsOfAShardAreNot) {
   run_torch_ranks(2, [&](const Group& group) {
     const nn::Sequential norm(nn::Linear(3, 4), nn::BatchNorm1d(nn::BatchNormOptions(4).track_running_stats(false)));

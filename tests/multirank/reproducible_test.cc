@@ -182,6 +182,35 @@ TEST(Reproducible, WeightsOfTheProgramsOwnCount) {
   for (const int ranks : {2, 3, 4, 6}) EXPECT_EQ(gradients(ranks), alone) << ranks;
 }
 
+// Of two rows in a shard one counts, or both, so that the weights of some ranks are as many as their rows.
+TEST(Reproducible, WeightsThatAreRowsByChanceAreTheProgramsOwnToo) {
+  run_ranks(2, [&](const Group& group) {
+    nn::Sequential model = Program::make_model(1);
+    DistributedDataParallel ddp(model, group, {.reproducible = {.virtual_shards = 4, .batch_size = 8}});
+    const data::BatchShardSampler sampler(kSamples, group->rank(), group->size(), {.virtual_shards = 4});
+    const std::int64_t counted = group->rank() == 0 ? 2 : 1;
+    ddp.backward(dataset().batch(sampler.batch(0, 8)), [&](const data::Batch& shard) {
+      const Tensor loss = mse_loss(ddp(shard.x, shard.ids), shard.y);
+      ddp.set_weight(counted);
+      return loss;
+    });
+    EXPECT_EQ(ddp.last_weight(), 6);
+  });
+}
+
+TEST(Reproducible, AForwardOfOtherRowsThanItsShardIsRefused) {
+  run_ranks(1, [&](const Group& group) {
+    nn::Sequential model = Program::make_model(1);
+    DistributedDataParallel ddp(model, group, {.reproducible = {.virtual_shards = 4, .batch_size = 8}});
+    const data::BatchShardSampler sampler(kSamples, 0, 1, {.virtual_shards = 4});
+    const data::Batch batch = dataset().batch(sampler.batch(0, 8));
+    const std::string told = error_of<InvalidArgument>(
+        [&] { ddp.backward(batch, [&](const data::Batch&) { return mse_loss(ddp(batch.x, batch.ids), batch.y); }); });
+    EXPECT_NE(told.find("the forward of virtual shard 0 had 8 rows, and the shard is rows 0 to 2"), std::string::npos)
+        << told;
+  });
+}
+
 TEST(Reproducible, AStepWithoutDataIsOneOfAllRanks) {
   run_ranks(3, [](const Group& group) {
     nn::Sequential model = Program::make_model(1);

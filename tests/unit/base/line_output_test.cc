@@ -41,7 +41,8 @@ Deadline soon() { return Deadline::after(std::chrono::seconds(30)); }
 struct Ends {
   UniqueFd read, write;
 
-  // Ctrl-S and Ctrl-Q of a terminal. A full one makes room by itself, when the kernel gets to it; a paused one does not.
+  // Ctrl-S and Ctrl-Q of a terminal. A full one makes room by itself, when the kernel gets to it; a paused one does
+  // not.
   void pause() const { flow(TCOOFF); }
   void resume() const { flow(TCOON); }
 

@@ -132,7 +132,7 @@ TEST(VirtualShards, AreRefusedWithWhatToDo) {
   EXPECT_EQ(error_of<InvalidArgument>([&] { require_dealt_as_shards(four, 5, 9, 0, 2); }),
             "DistributedDataParallel: rank 0 of 2 has 5 of the step's 9 rows, and virtual shards of 3 rows give it 6: "
             "another number of ranks would compute something else; deal the rows with a BatchShardSampler of "
-            "virtual_shards 4 and batches of 10");
+            "virtual_shards 4 and batches of 10, and set weights in each shard or in none");
 }
 
 }  // namespace

@@ -240,6 +240,7 @@ class LOCKSTEP_API DistributedDataParallel {
   std::int64_t steps_ = 0;              // of this run
   std::int64_t steps_before_ = 0;       // by set_steps()
   std::optional<std::int64_t> weight_;  // of the last forward; nothing after its backward
+  bool weights_are_told_ = false;       // by set_weight(), in the virtual shards of this step
   std::int64_t last_weight_ = 0;
   GlobalBatch last_batch_;
   std::function<void()> before_update_;
