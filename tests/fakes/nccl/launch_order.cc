@@ -11,6 +11,8 @@ namespace {
 
 Launches& launches_of(World& world, int rank) { return world.shared().launches[rank]; }
 
+std::uint64_t communicator_of(const std::string& id) { return std::hash<std::string>()(id); }
+
 // "communicator 1f3a", as the end of its id has it.
 std::string name_of(const std::string& id) {
   return "communicator " + id.substr(id.size() - std::min(id.size(), std::size_t{8}));
@@ -41,8 +43,14 @@ LaunchOrder& LaunchOrder::get() {
   return *order;
 }
 
-void LaunchOrder::forget(const World& world) {
+void LaunchOrder::forget(World& world) {
   const std::lock_guard lock(mutex_);
+  for (const Known& known : all_) {
+    if (known.world != &world) continue;
+    ended_.insert(ended_.begin(),
+                  {communicator_of(known.id), launches_of(world, known.rank).count.load(), known.device});
+  }
+  ended_.resize(std::min(ended_.size(), kMostBefore * kMostBefore));
   std::erase_if(all_, [&](const Known& known) { return known.world == &world; });
 }
 
@@ -58,11 +66,14 @@ std::string LaunchOrder::launched(const std::string& id, World& world, int rank,
   std::vector<const Known*> others;
   for (const Known& known : all_) {
     if (known.device != device || known.world == &world || others.size() == kMostBefore) continue;
-    record.before[others.size()] = {std::hash<std::string>()(known.id),
-                                    launches_of(*known.world, known.rank).count.load()};
+    record.before[others.size()] = {communicator_of(known.id), launches_of(*known.world, known.rank).count.load()};
     others.push_back(&known);
   }
-  for (std::size_t k = others.size(); k < kMostBefore; ++k) record.before[k] = {};
+  std::size_t noted = others.size();
+  for (const Ended& ended : ended_) {
+    if (ended.device == device && noted < kMostBefore) record.before[noted++] = {ended.communicator, ended.launches};
+  }
+  for (std::size_t k = noted; k < kMostBefore; ++k) record.before[k] = {};
   record.number.store(number);
   own.count.store(number);
 

@@ -9,6 +9,7 @@
 // Threads: any.
 #pragma once
 
+#include <cstdint>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -23,8 +24,9 @@ class LaunchOrder {
   // `rank` of the communicator `id`, which meets in `world`, launches its next operation on `device`. What is crossed,
   // or nothing.
   std::string launched(const std::string& id, World& world, int rank, int device);
-  // The communicator has ended: what it has not launched is no fault.
-  void forget(const World& world);
+  // The communicator has ended: what it has not launched is no fault. What it has launched came before whatever is
+  // launched from now on.
+  void forget(World& world);
 
  private:
   struct Known {
@@ -33,8 +35,14 @@ class LaunchOrder {
     int rank = 0;
     int device = 0;
   };
+  struct Ended {
+    std::uint64_t communicator = 0;  // as in Launches::Record
+    std::uint64_t launches = 0;
+    int device = 0;
+  };
   std::mutex mutex_;
   std::vector<Known> all_;
+  std::vector<Ended> ended_;  // the newest first
 };
 
 }  // namespace lockstep::fake_nccl
