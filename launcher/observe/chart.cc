@@ -109,7 +109,7 @@ std::string stacked_bars(const std::vector<Bar>& bars, std::string_view title) {
 }
 
 std::string heat_map(const std::vector<HeatRow>& rows, std::string_view title) {
-  const double kCell = rows.size() > 32 ? 10 : 20;
+  const double cell = rows.size() > 32 ? 10 : 20;
   std::size_t columns = 0;
   std::size_t points = 0;
   for (const HeatRow& row : rows) {
@@ -117,15 +117,15 @@ std::string heat_map(const std::vector<HeatRow>& rows, std::string_view title) {
     points += row.values.size();
   }
   const double width = columns > 0 ? (kWidth - kLabels - kRight) / static_cast<double>(columns) : 0;
-  std::string svg = open_svg("heat", kCell * static_cast<double>(rows.size()) + 4, points, title);
+  std::string svg = open_svg("heat", cell * static_cast<double>(rows.size()) + 4, points, title);
   for (std::size_t r = 0; r < rows.size(); ++r) {
-    const double y = kCell * static_cast<double>(r) + 2;
-    svg += axis_label(kLabels - 8, y + kCell / 2 + 4, "end", rows[r].label);
+    const double y = cell * static_cast<double>(r) + 2;
+    svg += axis_label(kLabels - 8, y + cell / 2 + 4, "end", rows[r].label);
     for (std::size_t i = 0; i < rows[r].values.size(); ++i) {
       svg += fmt::format(
           R"(<rect class="cell" x="{:.2f}" y="{:.1f}" width="{:.2f}" height="{:.1f}" fill-opacity="{:.3f}"><title>{}</title></rect>)"
           "\n",
-          kLabels + width * static_cast<double>(i), y, width, kCell - 1, std::clamp(rows[r].values[i], 0.0, 1.0),
+          kLabels + width * static_cast<double>(i), y, width, cell - 1, std::clamp(rows[r].values[i], 0.0, 1.0),
           i < rows[r].titles.size() ? escaped(rows[r].titles[i]) : "");
     }
   }
