@@ -15,6 +15,7 @@
 #include "lockstep/base/error.h"
 #include "runtime/base/io.h"
 #include "runtime/base/logging.h"
+#include "runtime/base/printable.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -47,6 +48,7 @@ int report_command(const ReportOptions& options) {
     write_file((folder / "report.jsonl").native(), as_json_lines(report));
     std::string text =
         fmt::format("{}: {} ranks, {} steps\n", (folder / "report.html").native(), report.world_size, report.steps());
+    for (const std::string& problem : report.problems) text += printable(problem) + "\n";
     if (const auto straggler = last_straggler(report); !straggler.empty()) text += straggler + "\n";
     if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0) throw SystemError("write to stdout", errno);
     return 0;

@@ -2,10 +2,12 @@
 #include "launcher/observe/run_report.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -89,6 +91,29 @@ RunReport report_of(const RunTraces& traces) {
   return report;
 }
 
+namespace {
+
+// Of each start: who should have left a trace, and has not.
+std::vector<std::string> missing_traces(const RunTraces& traces) {
+  std::map<int, std::set<int>> missing;  // by generation
+  for (const RunTrace& trace : traces.traces) {
+    const auto [start, is_new] = missing.try_emplace(trace.generation);
+    for (int rank = 0; is_new && rank < trace.rank.identity.world_size; ++rank) start->second.insert(rank);
+  }
+  for (const RunTrace& trace : traces.traces) missing[trace.generation].erase(trace.rank.identity.rank);
+  std::vector<std::string> lines;
+  for (const auto& [generation, ranks] : missing) {
+    if (ranks.empty()) continue;
+    lines.push_back(
+        fmt::format("start {}: no trace of rank {} is here: it is on another host, never began, or found no "
+                    "room in the folder",
+                    generation + 1, fmt::join(ranks, ", ")));
+  }
+  return lines;
+}
+
+}  // namespace
+
 RunReport read_report(const std::filesystem::path& folder) {
   const RunTraces traces = read_traces(folder);
   if (traces.traces.empty()) {
@@ -98,6 +123,7 @@ RunReport read_report(const std::filesystem::path& folder) {
         folder.string(), traces.problems.empty() ? "" : "; " + traces.problems.front()));
   }
   RunReport report = report_of(traces);
+  for (std::string& line : missing_traces(traces)) report.problems.push_back(std::move(line));
   report.history = read_history(folder);
   return report;
 }

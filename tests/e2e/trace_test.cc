@@ -2,6 +2,7 @@
 // `lockstep run --trace` and `lockstep report`: what the ranks did, as they left it.
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -125,6 +126,10 @@ TEST_F(Trace, TheRankWhoseDataIsSlowIsNamedInTheReport) {
   EXPECT_EQ(count_of(page, "data-points=\"" + std::to_string(kReported) + "\""), 2u) << "loss and samples per second";
   EXPECT_EQ(count_of(page, "<rect class=\"cell\""), 2u * kReported);
   expect_text(page, {"start 1: finished", "snapshots: step 25 is saved"});
+
+  std::filesystem::remove(file("logs/generation0/rank1.trace"));
+  expect_text(run({LOCKSTEP_PROGRAM, "report", file("logs")}).out, {"start 1: no trace of rank 1 is here"});
+  expect_text(text_of("logs/report.html"), {"start 1: no trace of rank 1 is here"});
 }
 
 TEST_F(Trace, TheRankWhoseForwardIsSlowIsNamedInTheReport) {
