@@ -53,6 +53,7 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   std::vector<StepShard> begin_shards(std::int64_t rows) override;
   bool begin_shard(const ::torch::nn::Module& module, const StepShard& shard) override;
   void end_shard(const StepShard& shard) override;
+  void shard_failed() noexcept override;
   void record_loss(const at::Tensor& loss) override;
   void record_loss(double loss) override;
   std::vector<at::Tensor> parameters() const override;

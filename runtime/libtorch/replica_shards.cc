@@ -67,6 +67,12 @@ void ReplicaImpl::end_shard(const StepShard& shard) {
   }
 }
 
+void ReplicaImpl::shard_failed() noexcept {
+  shard_.reset();
+  if (failure_.text().empty()) keep_failure("backward");  // else a forward's
+  give_up();
+}
+
 void ReplicaImpl::refuse_without_shards() const {
   if (!options_.reproducible.is_on() || shard_) return;
   throw InvalidArgument(fmt::format(

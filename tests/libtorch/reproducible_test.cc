@@ -214,6 +214,28 @@ TEST(Reproducible, AModuleOfTheStackTrains) {
   });
 }
 
+TEST(Reproducible, WhatALossThrowsIsToldToAll) {
+  run_torch_ranks(2, [&](const Group& group) {
+    const nn::Sequential linear(nn::Linear(3, 4));
+    libtorch::DdpOptions options;
+    options.reproducible = {.virtual_shards = 4, .batch_size = 4};
+    DistributedDataParallel ddp(linear, group, options);
+    const auto train = [&] {
+      ddp.backward(2, [&](std::int64_t begin, std::int64_t end) {
+        if (group->rank() == 1 && begin == 1) throw std::runtime_error("no such label");
+        return ddp(at::ones({end - begin, 3})).mean();
+      });
+    };
+    if (group->rank() == 1) {
+      EXPECT_EQ(error_of<std::runtime_error>(train), "no such label");
+    } else {
+      const std::string told = error_of<Error>(train);
+      EXPECT_NE(told.find("rank 1"), std::string::npos) << told;
+      EXPECT_NE(told.find("failed in the backward of step 0: no such label"), std::string::npos) << told;
+    }
+  });
+}
+
 TEST(Reproducible, BatchStatisticsOfAShardAreNot) {
   run_torch_ranks(2, [&](const Group& group) {
     const nn::Sequential norm(nn::Linear(3, 4), nn::BatchNorm1d(nn::BatchNormOptions(4).track_running_stats(false)));

@@ -140,13 +140,21 @@ class DistributedDataParallel {
 
   // A step of this rank's rows, which may be none: `loss_of(begin, end)` makes the loss of some of them, with a forward
   // through this object, and is called once for each of this rank's virtual shards that has rows (ddp/reproducible.h);
-  // where there are none, once for all rows. With virtual shards gradients must be cleared before, and rows be dealt as
-  // virtual shards: InvalidArgument, behind which the group has failed.
+  // where there are none, once for all rows. What it throws fails the group on every rank. With virtual shards
+  // gradients must be cleared before, and rows be dealt as virtual shards: InvalidArgument, behind which the group has
+  // failed.
   template <std::invocable<std::int64_t, std::int64_t> LossOf>
   void backward(std::int64_t rows, LossOf&& loss_of) {
     for (const StepShard& shard : replica_->begin_shards(rows)) {
       if (!replica_->begin_shard(*module_, shard)) continue;
-      backward(at::Tensor(loss_of(shard.begin, shard.end)));
+      at::Tensor loss;
+      try {
+        loss = loss_of(shard.begin, shard.end);
+      } catch (...) {
+        replica_->shard_failed();
+        throw;
+      }
+      backward(loss);
       replica_->end_shard(shard);
     }
   }

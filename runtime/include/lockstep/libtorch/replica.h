@@ -55,6 +55,8 @@ class LOCKSTEP_API Replica {
   virtual std::vector<StepShard> begin_shards(std::int64_t rows) = 0;
   virtual bool begin_shard(const ::torch::nn::Module& module, const StepShard& shard) = 0;
   virtual void end_shard(const StepShard& shard) = 0;
+  // In the handler of what the program's loss_of threw.
+  virtual void shard_failed() noexcept = 0;
   virtual NoSync no_sync(bool is_on) = 0;
   // Of this micro-batch, between forward and backward.
   virtual void record_loss(const at::Tensor& loss) = 0;
