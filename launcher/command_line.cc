@@ -91,6 +91,10 @@ struct RunCommand {
     text_flag(app, "--trace", options.trace, "FILE",
               "Write what the ranks did when to FILE, for Perfetto or chrome://tracing:\nsteps, buckets, waits. "
               "docs/OBSERVE.md");
+    text_flag(
+        app, "--metrics-port", raw.metrics_port, "PORT|ADDRESS:PORT",
+        "Answer Prometheus there, GET /metrics, on loopback unless an address is\ngiven; 0: a free port, which is "
+        "said. Of several hosts node rank 0 does");
     text_flag(app, "--bind", raw.bind, "core|numa|none",
               "Bind the ranks of this host to cores of their own, or to its NUMA nodes.\nDefault none");
     text_flag(app, "--grace", raw.grace, "SECONDS",
@@ -330,43 +334,63 @@ struct BisectStepCommand {
   BisectStepOptions options;
 };
 
-// ps, logs and stop.
+// ps, top, inspect, trace, logs and stop.
 struct RunsCommand {
-  RunsCommand(CLI::App& parent, RunsOptions::What what, const std::string& name, const std::string& about)
+  using What = RunsOptions::What;
+
+  RunsCommand(CLI::App& parent, What what, const std::string& name, const std::string& about)
       : app(*parent.add_subcommand(name, about)) {
     options.what = what;
     app.footer(runs_help());
-    if (what == RunsOptions::What::ps) {
-      app.add_flag("--json", options.json, "A JSON array instead of lines");
-      return;
+    if (what == What::ps || what == What::top) app.add_flag("--json", options.json, "JSON instead of lines");
+    if (what != What::ps) app.add_option("words", words)->group("");
+    if (what == What::top) {
+      app.add_flag("--once", options.once, "Show it once, and end, as without a terminal");
+      text_flag(app, "--interval", interval, "SECONDS", "Between two looks. Default 1");
     }
-    app.add_option("words", words)->group("");
-    if (what == RunsOptions::What::stop) return;
-    app.add_flag("-f,--follow", options.follow, "Go on with what comes, until the job ends");
-    text_flag(app, "-n,--lines", lines, "N", "So many of the last lines. Default 50");
+    if (what == What::trace) {
+      text_flag(app, "--steps", number, "N", "Of the last N steps. Default: all that the ranks still have");
+      text_flag(app, "-o,--output", options.file, "FILE", "Where to write. Default RUN.trace.json, here");
+    }
+    if (what == What::logs) {
+      app.add_flag("-f,--follow", options.follow, "Go on with what comes, until the job ends");
+      text_flag(app, "-n,--lines", number, "N", "So many of the last lines. Default 50");
+    }
   }
 
   Command result() {
     const std::string command = " " + app.get_name();
-    if (options.what == RunsOptions::What::ps) return options;
-    if (words.size() != 1 || words.front().empty()) {
+    if (options.what == What::ps) return options;
+    const bool may_be_the_only_one = options.what != What::logs && options.what != What::stop && words.empty();
+    if (!may_be_the_only_one && (words.size() != 1 || words.front().empty())) {
       return usage_error(command, fmt::format("{} words were given; the form is lockstep{} RUN, a run id or how one "
                                               "begins, as lockstep ps shows them",
                                               words.size(), command));
     }
-    options.run = words.front();
-    if (!lines.empty()) {
-      const auto count = lines == "0" ? std::optional<std::int64_t>(0) : parse_count(lines, 1'000'000);
-      if (!count) return usage_error(command, fmt::format("--lines {}: give a number from 0 to 1000000", lines));
-      options.lines = static_cast<std::size_t>(*count);
+    if (!words.empty()) options.run = words.front();
+    if (!interval.empty()) {
+      const auto seconds = parse_seconds(interval);
+      if (!seconds || seconds->count() == 0) {
+        return usage_error(command, fmt::format("--interval {}: give seconds above 0 and at most 86400", interval));
+      }
+      options.interval = *seconds;
     }
+    if (number.empty()) return options;
+    const bool is_lines = options.what == What::logs;
+    const auto count = number == "0" && is_lines ? std::optional<std::int64_t>(0) : parse_count(number, 1'000'000);
+    if (!count) {
+      return usage_error(command, fmt::format("{} {}: give a number from {} to 1000000",
+                                              is_lines ? "--lines" : "--steps", number, is_lines ? 0 : 1));
+    }
+    (is_lines ? options.lines : options.steps) = static_cast<std::size_t>(*count);
     return options;
   }
 
   CLI::App& app;
   RunsOptions options;
   std::vector<std::string> words;
-  std::string lines;
+  std::string interval;
+  std::string number;
 };
 
 }  // namespace
@@ -383,6 +407,9 @@ Command parse_command_line(const std::vector<std::string>& arguments, const Envi
   ReportCommand report(app);
   BisectStepCommand bisect_step(app);
   RunsCommand ps(app, RunsOptions::What::ps, "ps", "List this user's runs on this host");
+  RunsCommand top(app, RunsOptions::What::top, "top", "Show what the ranks of a run do, as it goes on");
+  RunsCommand inspect(app, RunsOptions::What::inspect, "inspect", "Show where each rank of a run is, with stacks");
+  RunsCommand trace(app, RunsOptions::What::trace, "trace", "Write the timeline of a run that goes on");
   RunsCommand logs(app, RunsOptions::What::logs, "logs", "Show what a run writes");
   RunsCommand stop(app, RunsOptions::What::stop, "stop", "Ask a run to stop");
   CLI::App& store = *app.add_subcommand("store", "The rendezvous store by itself: lockstep store serve");
@@ -394,9 +421,8 @@ Command parse_command_line(const std::vector<std::string>& arguments, const Envi
   const auto is_first = [&](const CLI::App* known) { return known->get_name() == arguments.front(); };
   if (!arguments.empty() && !arguments.front().starts_with('-') && app.get_subcommands(is_first).empty()) {
     return usage_error("",
-                       fmt::format("'{}' is no command; there are run, ps, logs, stop, report, bisect-step, doctor, "
-                                   "snapshots and store serve, see lockstep "
-                                   "--help",
+                       fmt::format("'{}' is no command; there are run, ps, top, inspect, trace, logs, stop, report, "
+                                   "bisect-step, doctor, snapshots and store serve, see lockstep --help",
                                    arguments.front()));
   }
   // CLI11 goes on looking for flags behind "--", so it gets what is before it only.
@@ -410,7 +436,7 @@ Command parse_command_line(const std::vector<std::string>& arguments, const Envi
     if (snapshots.app.parsed()) return " snapshots";
     if (report.app.parsed()) return " report";
     if (bisect_step.app.parsed()) return " bisect-step";
-    for (const RunsCommand* known : {&ps, &logs, &stop}) {
+    for (const RunsCommand* known : {&ps, &top, &inspect, &trace, &logs, &stop}) {
       if (known->app.parsed()) return " " + known->app.get_name();
     }
     return serve.app.parsed() ? " store serve" : store.parsed() ? " store" : "";
@@ -440,15 +466,15 @@ Command parse_command_line(const std::vector<std::string>& arguments, const Envi
   if (snapshots.app.parsed()) return snapshots.result();
   if (report.app.parsed()) return report.result();
   if (bisect_step.app.parsed()) return bisect_step.result();
-  for (RunsCommand* known : {&ps, &logs, &stop}) {
+  for (RunsCommand* known : {&ps, &top, &inspect, &trace, &logs, &stop}) {
     if (known->app.parsed()) return known->result();
   }
   if (serve.app.parsed()) return serve.result();
   if (store.parsed())
     return usage_error(" store", "what about the store? There is: lockstep store serve, see its --help");
   return usage_error("",
-                     "no command was given; there are run, ps, logs, stop, report, bisect-step, doctor, snapshots and "
-                     "store serve, see lockstep --help");
+                     "no command was given; there are run, ps, top, inspect, trace, logs, stop, report, bisect-step, "
+                     "doctor, snapshots and store serve, see lockstep --help");
 }
 
 }  // namespace lockstep::launcher

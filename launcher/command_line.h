@@ -42,6 +42,7 @@ struct RunOptions {
   Binding binding = Binding::none;       // of the ranks to cores
   RankSet shown_ranks = {};              // whose output comes here
   std::string trace;                     // a file for the ranks' timeline; empty: none
+  std::optional<net::HostPort> metrics;  // where to answer Prometheus; unset: nowhere
   std::chrono::milliseconds grace{700};  // between SIGTERM and SIGKILL
   std::optional<int> timeout;            // seconds, for LOCKSTEP_TIMEOUT; unset: what the environment says
   std::string master_addr = "127.0.0.1";
@@ -112,14 +113,18 @@ struct BisectStepOptions {
   std::vector<std::string> folders;  // of LOCKSTEP_STEP_DIGESTS
 };
 
-// `lockstep ps`, `lockstep logs` and `lockstep stop`.
+// `lockstep ps`, `top`, `inspect`, `trace`, `logs` and `stop`.
 struct RunsOptions {
-  enum class What { ps, logs, stop };
+  enum class What { ps, top, inspect, trace, logs, stop };
   What what = What::ps;
-  std::string run;         // logs, stop: a run id, or how one begins
-  bool json = false;       // ps
-  bool follow = false;     // logs
-  std::size_t lines = 50;  // logs: so many of the last
+  std::string run;                           // all but ps: a run id, or how one begins; empty: the only one
+  bool json = false;                         // ps, top
+  bool once = false;                         // top: no screen that is drawn again
+  std::chrono::milliseconds interval{1000};  // top: between two looks
+  std::size_t steps = 0;                     // trace: so many of the last; 0: all that there are
+  std::string file;                          // trace: to write; empty: RUN.trace.json
+  bool follow = false;                       // logs
+  std::size_t lines = 50;                    // logs: so many of the last
 };
 
 // `lockstep agent`, which `lockstep run -H` starts on each host: it reads how to start from its standard input.

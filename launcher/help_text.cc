@@ -7,6 +7,7 @@ std::string general_help() {
   return R"(Examples:
   lockstep run --nproc-per-node 4 ./train
   lockstep ps
+  lockstep top
   lockstep doctor
   lockstep snapshots run7
   lockstep report logs
@@ -191,6 +192,11 @@ std::string runs_help() {
   return R"(Examples:
   lockstep ps                                the runs of lockstep run on this host, of this user
   lockstep ps --json
+  lockstep top run-4f                        what its ranks do, once a second: step, rates, where the time goes, memory
+  lockstep top --json                        the same of the only run there is, once, for programs
+  lockstep inspect run-4f                    where each rank is: its last collective, its threads, their stacks where
+                                             eu-stack or gdb is installed and may trace them
+  lockstep trace --steps 20 run-4f           the timeline of the last 20 steps, for Perfetto
   lockstep logs run-4f                       the last 50 lines of the run whose id begins so, with time and rank
   lockstep logs -n 0 --follow run-4f         what comes from now on
   lockstep stop run-4f                       asks its launcher to stop, as SIGTERM does: the ranks may save.
@@ -198,12 +204,13 @@ std::string runs_help() {
 
 They talk to the launcher that runs on this host through an abstract Unix socket: nothing is on disk, no other user's run
 is shown or reached, root's neither, and none in another network namespace (another container). Of a job on several hosts
-logs has the lines of this host; stop stops all of it. A launcher that has been stopped (Ctrl-Z) is named and not waited
-for.
+logs has the lines of this host; stop stops all of it; top and inspect are asked on the host of node rank 0, to which all
+ranks report, and trace has this host's ranks, or all that share its --log-dir. A launcher that has been stopped (Ctrl-Z)
+is named and not waited for. What top shows is as old as a heartbeat, half a second.
 
 EXIT CODES
   0        done
-  1        there is no such run, or it may be several, or its launcher does not answer
+  1        there is no such run, or it may be several, its launcher does not answer, or a file can't be written
   2        this command line is wrong)";
 }
 

@@ -28,6 +28,12 @@ UniqueFd open_file(const std::string& path, bool create) {
   return UniqueFd(fd);
 }
 
+void write_file(const std::string& path, std::string_view text) {
+  UniqueFd file = open_file(path, true);
+  if (write_all(file.get(), text) != text.size()) throw SystemError("write " + path, errno);
+  if (close(file.release()) != 0 && errno != EINTR) throw SystemError("close " + path, errno);
+}
+
 UniqueFd open_pidfd(pid_t pid) {
   const auto fd = syscall(SYS_pidfd_open, pid, 0);  // always close-on-exec
   if (fd < 0 && errno == ESRCH) return {};
@@ -38,6 +44,12 @@ UniqueFd open_pidfd(pid_t pid) {
 void set_non_blocking(int fd) {
   const int flags = fcntl(fd, F_GETFL);
   if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0) throw SystemError("fcntl O_NONBLOCK", errno);
+}
+
+void write_to_stdout(std::string_view text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
+    throw SystemError("write to stdout", errno);
+  }
 }
 
 void print_error(std::string_view line) {

@@ -21,12 +21,17 @@ Pipe make_pipe();
 // Opens a file for reading and writing (`create`: replaces it, mode 0644). Throws SystemError with the path.
 UniqueFd open_file(const std::string& path, bool create);
 
+// The text as a whole file, in the place of what was there. Throws SystemError with the path.
+void write_file(const std::string& path, std::string_view text);
+
 // A descriptor that is ready once the process has ended; nothing if there is no such process any more.
 // Throws SystemError.
 UniqueFd open_pidfd(pid_t pid);
 
 void set_non_blocking(int fd);
 
+// All of it. Throws SystemError.
+void write_to_stdout(std::string_view text);
 // A line on stderr. What can't be written is dropped: there is nowhere to say so but in the exit code.
 void print_error(std::string_view line);
 

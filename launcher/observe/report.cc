@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <system_error>
@@ -13,7 +12,6 @@
 #include "launcher/output/log_folder.h"
 #include "launcher/system.h"
 #include "lockstep/base/error.h"
-#include "runtime/base/io.h"
 #include "runtime/base/logging.h"
 #include "runtime/base/printable.h"
 
@@ -21,12 +19,6 @@ namespace lockstep::launcher {
 namespace {
 
 namespace fs = std::filesystem;
-
-void write_file(const std::string& path, const std::string& text) {
-  UniqueFd file = open_file(path, true);
-  if (write_all(file.get(), text) != text.size()) throw SystemError("write " + path, errno);
-  if (close(file.release()) != 0 && errno != EINTR) throw SystemError("close " + path, errno);
-}
 
 // Of the last start whose ranks have shown one.
 std::string last_straggler(const RunReport& report) {

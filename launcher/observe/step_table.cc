@@ -99,18 +99,10 @@ class RowMaker {
                 .weight = step.weight,
                 .loss = step.loss};
     add_pieces(row);
-    auto& backward = row.ns[static_cast<std::size_t>(Phase::backward)];
-    if (!has_backward_) backward += step.end - step.begin;  // a Reducer without an engine of ours
-    // On a device the host does not spend this time in calls.
-    const std::int64_t hidden = std::clamp<std::int64_t>(step.hidden, 0, backward);
-    row.ns[static_cast<std::size_t>(Phase::hidden)] = hidden;
-    if (!step.on_device) backward -= hidden;
-    const std::int64_t waited = std::clamp<std::int64_t>(step.waited, 0, backward);
-    row.ns[static_cast<std::size_t>(Phase::exposed)] += waited;
-    backward -= waited;
-    std::int64_t known = step.on_device ? -hidden : 0;
-    for (const std::int64_t part : row.ns) known += part;
-    row.ns[static_cast<std::size_t>(Phase::other)] = std::max<std::int64_t>(row.length() - known, 0);
+    if (!has_backward_) {  // a Reducer without an engine of ours
+      row.ns[static_cast<std::size_t>(Phase::backward)] += step.end - step.begin;
+    }
+    settle(row, step.hidden, step.waited);
     return row;
   }
 
@@ -177,6 +169,19 @@ std::string_view name_of(Phase phase) {
 
 std::int64_t StepRow::own() const {
   return length() - (*this)[Phase::exposed] - (on_device ? 0 : (*this)[Phase::hidden]);
+}
+
+void settle(StepRow& row, std::int64_t hidden, std::int64_t waited) {
+  auto& backward = row.ns[static_cast<std::size_t>(Phase::backward)];
+  hidden = std::clamp<std::int64_t>(hidden, 0, std::max<std::int64_t>(backward, 0));
+  row.ns[static_cast<std::size_t>(Phase::hidden)] = hidden;
+  if (!row.on_device) backward -= hidden;  // there the host does not spend this time in calls
+  waited = std::clamp<std::int64_t>(waited, 0, std::max<std::int64_t>(backward, 0));
+  row.ns[static_cast<std::size_t>(Phase::exposed)] += waited;
+  backward -= waited;
+  std::int64_t known = row.on_device ? -hidden : 0;
+  for (const std::int64_t part : row.ns) known += part;
+  row.ns[static_cast<std::size_t>(Phase::other)] = std::max<std::int64_t>(row.length() - known, 0);
 }
 
 RankTable table_of(const trace::RankTrace& trace) {

@@ -47,6 +47,10 @@ struct StepRow {
   std::int64_t own() const;
 };
 
+// Of a row that has its bounds, on_device and what was in spans, with communication within backward: takes that apart,
+// into `hidden` and `waited`, and finds what is other.
+void settle(StepRow& row, std::int64_t hidden, std::int64_t waited);
+
 struct RankTable {
   int rank = 0;
   std::string host = {};

@@ -61,13 +61,7 @@ RunFacts facts_of(const RunOptions& options, const Contract& contract) {
   return facts;
 }
 
-std::int64_t furthest_step(const std::vector<membership::MemberView>& members) {
-  std::int64_t step = -1;
-  for (const auto& member : members) step = std::max(step, member.position.step);
-  return step;
-}
-
-// For `lockstep ps`, `logs` and `stop`. If there can't be one it is said: the job can do without.
+// For `lockstep ps`, `top`, `logs` and `stop`. If there can't be one it is said: the job can do without.
 void serve_run(const RunOptions& options, const JobOptions& job, HostParts& parts) {
   try {
     if (!parts.server) {
@@ -75,22 +69,30 @@ void serve_run(const RunOptions& options, const JobOptions& job, HostParts& part
           job.contract.run_id, [] { kill(getpid(), SIGTERM); }, parts.output->recent());
     }
   } catch (const SystemError& error) {
-    parts.console.message(fmt::format("lockstep ps, logs and stop can't reach this run: {}", error.what()));
+    parts.console.message(fmt::format("lockstep ps, top, logs and stop can't reach this run: {}", error.what()));
     return;
   }
-  parts.server->set_run(facts_of(options, job.contract),
-                        [members = job.members] { return members ? furthest_step(members()) : std::int64_t{-1}; });
+  parts.server->set_run(facts_of(options, job.contract), job.members);
 }
 
-// The store that knows the steps may end before the server does, which asks it.
-class StepsOfOneStart {
+// Where the job's store is, and so all that is known of its ranks. Throws as MetricsServer: who asks for metrics shall
+// not find out later that there are none.
+void serve_metrics(const RunOptions& options, const Contract& contract, HostParts& parts) {
+  if (!options.metrics || contract.node_rank != 0 || parts.metrics || !parts.server) return;
+  parts.metrics =
+      std::make_unique<MetricsServer>(*options.metrics, [&server = *parts.server] { return server.report(); });
+  parts.console.message(fmt::format("metrics for Prometheus: http://{}/metrics", parts.metrics->address().to_string()));
+}
+
+// The store that knows the members may end before the server does, which asks it.
+class MembersOfOneStart {
  public:
-  explicit StepsOfOneStart(RunServer* server) : server_(server) {}
-  ~StepsOfOneStart() {
-    if (server_ != nullptr) server_->forget_steps();
+  explicit MembersOfOneStart(RunServer* server) : server_(server) {}
+  ~MembersOfOneStart() {
+    if (server_ != nullptr) server_->forget_members();
   }
-  StepsOfOneStart(const StepsOfOneStart&) = delete;
-  StepsOfOneStart& operator=(const StepsOfOneStart&) = delete;
+  MembersOfOneStart(const MembersOfOneStart&) = delete;
+  MembersOfOneStart& operator=(const MembersOfOneStart&) = delete;
 
  private:
   RunServer* server_;  // outlives it; may be null
@@ -135,7 +137,8 @@ StartOutcome run_ranks(const RunOptions& options, const Preparation& preparation
   const Layout hosts = job_options.contract.hosts;
   const int node_rank = job_options.contract.node_rank;
   serve_run(options, job_options, parts);
-  const StepsOfOneStart steps(parts.server.get());
+  serve_metrics(options, job_options.contract, parts);
+  const MembersOfOneStart members(parts.server.get());
   std::optional<Job> job;
   const auto control = make_control([&job](int rank) { return job->facts_of(rank); });
   job.emplace(std::move(job_options), environment, parts.console, parts.signals, parts.guardian, parts.log, parts.life,

@@ -12,6 +12,7 @@
 #include "launcher/run/job.h"
 #include "launcher/run/life_pipe.h"
 #include "launcher/run/preparation.h"
+#include "launcher/runs/metrics_server.h"
 #include "launcher/runs/run_server.h"
 #include "launcher/signals.h"
 #include "launcher/watch/guardian.h"
@@ -29,7 +30,8 @@ struct HostParts {
   LogRelay log;
   // From the first start of the ranks on, through all of them.
   std::optional<JobOutput> output = {};
-  std::unique_ptr<RunServer> server = {};  // nothing if none could be made
+  std::unique_ptr<RunServer> server = {};       // nothing if none could be made
+  std::unique_ptr<MetricsServer> metrics = {};  // asks `server`
 };
 
 // A control for `facts`: what the job knows of a rank that has not ended.

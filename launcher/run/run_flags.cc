@@ -49,6 +49,22 @@ std::string interpret_conf(const std::string& text, RunOptions& options) {
   return {};
 }
 
+// "9400", on loopback, or "0.0.0.0:9400".
+std::string interpret_metrics(const std::string& text, RunOptions& options) {
+  if (text.empty()) return {};
+  if (const auto port = parse_int(text); port && *port >= 0 && *port <= 65535) {
+    options.metrics = net::HostPort{"127.0.0.1", static_cast<std::uint16_t>(*port)};
+    return {};
+  }
+  try {
+    options.metrics = net::parse_host_port(text);
+    return {};
+  } catch (const InvalidArgument& error) {
+    return fmt::format("--metrics-port {}: give a port, or ADDRESS:PORT to be reached from elsewhere ({})", text,
+                       error.what());
+  }
+}
+
 std::string interpret_nodes(const RawRunFlags& raw, RunOptions& options) {
   if (!raw.nnodes.empty()) {
     const auto colon = raw.nnodes.find(':');
@@ -204,6 +220,7 @@ std::string interpret(const RawRunFlags& raw, RunOptions& options) {
     if (auto problem = ranks_problem("-n", raw.ranks); !problem.empty()) return problem;
     options.ranks = static_cast<int>(*parse_count(raw.ranks, kMaxRanks));
   }
+  if (auto problem = interpret_metrics(raw.metrics_port, options); !problem.empty()) return problem;
   if (auto problem = interpret_nodes(raw, options); !problem.empty()) return problem;
   if (!raw.max_restarts.empty()) {
     const auto most = parse_int(raw.max_restarts);

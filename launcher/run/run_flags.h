@@ -36,6 +36,7 @@ struct RawRunFlags {
   std::string hang_timeout;
   std::string stop_timeout;
   std::string requeue_exit_code;
+  std::string metrics_port;
   std::optional<std::string> devices;
 };
 

@@ -23,6 +23,8 @@ namespace {
 constexpr const char* kSockets = "/proc/net/unix";
 // Of an answer to "ps" or "stop".
 constexpr std::size_t kMostAnswerBytes = 64 * 1024;
+// Of one to "top", which has each rank.
+constexpr std::size_t kMostReportBytes = 64 * 1024 * 1024;
 
 struct Pending {
   FoundRun run;
@@ -116,6 +118,17 @@ FoundRun choose_run(const std::vector<FoundRun>& runs, std::string_view name) {
                           joined(fitting, describe_found, " or ", 8)));
 }
 
+FoundRun choose_run_that_answers(const std::vector<FoundRun>& runs, std::string_view name) {
+  FoundRun run = choose_run(runs, name);
+  if (!run.facts) throw Error(describe_silent(run));
+  return run;
+}
+
+std::string describe_silent(const FoundRun& run) {
+  return fmt::format("{} has not answered within {} s: is its launcher stopped? kill -CONT {} lets it go on",
+                     describe_found(run), std::chrono::duration<double>(kAnswerLimit).count(), run.pid);
+}
+
 UniqueFd ask(const FoundRun& run, const RunRequest& request) {
   try {
     const Deadline deadline = Deadline::after(kAnswerLimit);
@@ -128,6 +141,23 @@ UniqueFd ask(const FoundRun& run, const RunRequest& request) {
   } catch (const Timeout&) {
     throw Error(fmt::format("{} has ended, or does not answer", describe_found(run)));
   }
+}
+
+std::string answer_to(const FoundRun& run, const RunRequest& request) {
+  const UniqueFd fd = ask(run, request);
+  const Deadline deadline = Deadline::after(kAnswerLimit);
+  std::string text;
+  std::array<std::byte, 64 * 1024> buffer;
+  try {
+    while (text.size() < kMostReportBytes) {
+      const auto bytes = net::recv_some(fd.get(), buffer, deadline);
+      text.append(reinterpret_cast<const char*>(buffer.data()), bytes);
+    }
+  } catch (const net::ConnectionClosed&) {
+    return text;
+  } catch (const Timeout&) {
+  }
+  throw Error(describe_silent(run));
 }
 
 }  // namespace lockstep::launcher

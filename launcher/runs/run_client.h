@@ -32,7 +32,15 @@ std::vector<FoundRun> find_runs();
 // node rank. Throws Error if there is none, or if it may be several runs. Pure.
 FoundRun choose_run(const std::vector<FoundRun>& runs, std::string_view name);
 
+// The same of a run that has answered; else Error says so.
+FoundRun choose_run_that_answers(const std::vector<FoundRun>& runs, std::string_view name);
+// "run-4711 (pid 12) has not answered within 1 s: ...".
+std::string describe_silent(const FoundRun& run);
+
 // Connects to a run's launcher and sends the request. Throws Error if it has ended or is another user's.
 UniqueFd ask(const FoundRun& run, const RunRequest& request);
+
+// What it answers, to the end. Throws Error too if that does not come within kAnswerLimit.
+std::string answer_to(const FoundRun& run, const RunRequest& request);
 
 }  // namespace lockstep::launcher

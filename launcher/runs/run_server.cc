@@ -23,6 +23,7 @@ constexpr std::size_t kMostSessions = 32;
 constexpr std::size_t kMostRequestBytes = 256;
 constexpr std::chrono::seconds kLastLines{1};
 constexpr std::chrono::seconds kPause{1};
+constexpr std::chrono::milliseconds kLook{500};  // a heartbeat
 
 }  // namespace
 
@@ -34,6 +35,7 @@ RunServer::RunServer(std::string run_id, std::function<void()> stop, RecentLines
       listener_(net::unix_listen_abstract(name_)),
       facts_{.run_id = std::move(run_id), .pid = getpid()} {
   loop_.add(listener_.get(), EPOLLIN, [this](std::uint32_t) { accept(); });
+  loop_.run_after(kLook, [this] { look(); });
   thread_ = std::thread([this] { serve(); });
   lines_.set_listener([this] {
     if (!is_waking_.exchange(true)) loop_.post([this] { pump_followers(); });
@@ -50,7 +52,7 @@ void RunServer::serve() {
   try {
     loop_.run();
   } catch (const Error& error) {
-    log_warn("lockstep ps, logs and stop do not reach this run any more: {}", error.what());
+    log_warn("lockstep ps, top, logs and stop do not reach this run any more: {}", error.what());
   }
 }
 
@@ -127,7 +129,22 @@ void RunServer::answer(Session& session, const RunRequest& request) {
     ++stops_;
     stop_();
   }
-  session.out = encode(facts_now());
+  session.out = request.what == RunRequest::What::top ? as_json(report()) : encode(facts_now());
+}
+
+LiveReport RunServer::report() const {
+  const RunFacts facts = facts_now();
+  MutexLock lock(mutex_);
+  return live_report(facts, live_);
+}
+
+// Rates want two looks, and the first who asks is told them.
+void RunServer::look() {
+  {
+    MutexLock lock(mutex_);
+    if (members_) live_.look(members_());
+  }
+  loop_.run_after(kLook, [this] { look(); });
 }
 
 RunFacts RunServer::facts_now() const {
@@ -135,20 +152,23 @@ RunFacts RunServer::facts_now() const {
   RunFacts facts = facts_;
   const auto age = std::chrono::steady_clock::now() - started_;
   facts.age_ms = std::chrono::duration_cast<std::chrono::milliseconds>(age).count();
-  if (step_) facts.step = step_();
+  if (members_) {
+    for (const auto& member : members_()) facts.step = std::max(facts.step, member.position.step);
+  }
   facts.stops = stops_;
   return facts;
 }
 
-void RunServer::set_run(RunFacts facts, std::function<std::int64_t()> step) {
+void RunServer::set_run(RunFacts facts, Members members) {
   MutexLock lock(mutex_);
   facts_ = std::move(facts);
-  step_ = std::move(step);
+  members_ = std::move(members);
 }
 
-void RunServer::forget_steps() {
+void RunServer::forget_members() {
   MutexLock lock(mutex_);
-  step_ = {};
+  members_ = {};
+  live_.look({});
 }
 
 // Of the log into `out`. False if there is nothing more to send, for now or ever.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A launcher's side of `lockstep ps`, `logs` and `stop` (run_socket.h).
+// A launcher's side of `lockstep ps`, `top`, `logs` and `stop` (run_socket.h), and of --metrics-port.
 //
 // It has a thread of its own, so it answers while the main thread waits for a slow disk, and who asks delays nobody: a
 // reader of the log that is slow misses lines, and is told how much (recent_lines.h).
@@ -14,7 +14,9 @@
 #include <map>
 #include <string>
 #include <thread>
+#include <vector>
 
+#include "launcher/observe/live_report.h"
 #include "launcher/output/recent_lines.h"
 #include "launcher/runs/run_socket.h"
 #include "lockstep/base/mutex.h"
@@ -33,11 +35,15 @@ class RunServer {
   RunServer(const RunServer&) = delete;
   RunServer& operator=(const RunServer&) = delete;
 
-  // What is told from now on: `facts` all but age, step and stops; `step` says the furthest step of a rank, -1 if it is
-  // not known, and is called by the server's thread.
-  void set_run(RunFacts facts, std::function<std::int64_t()> step) EXCLUDES(mutex_);
-  // Once it returns, what was given to set_run() as `step` is not called any more.
-  void forget_steps() EXCLUDES(mutex_);
+  using Members = std::function<std::vector<membership::MemberView>()>;
+  // What is told from now on: `facts` all but age, step and stops; `members` says who has registered with the job's
+  // store, and is called by the server's thread; nothing where the store is another host's.
+  void set_run(RunFacts facts, Members members) EXCLUDES(mutex_);
+  // Once it returns, what was given to set_run() as `members` is not called any more.
+  void forget_members() EXCLUDES(mutex_);
+
+  // What `lockstep top` is told. Any thread.
+  LiveReport report() const EXCLUDES(mutex_);
 
   const std::string& socket_name() const { return name_; }
 
@@ -65,6 +71,7 @@ class RunServer {
   void pump_followers();
   void end();
   RunFacts facts_now() const EXCLUDES(mutex_);
+  void look() EXCLUDES(mutex_);
 
   const std::function<void()> stop_;
   RecentLines& lines_;
@@ -75,9 +82,10 @@ class RunServer {
   net::EventLoop loop_;
   mutable Mutex mutex_;
   RunFacts facts_ GUARDED_BY(mutex_);
-  std::function<std::int64_t()> step_ GUARDED_BY(mutex_);
+  Members members_ GUARDED_BY(mutex_);
+  LiveRun live_ GUARDED_BY(mutex_);
   std::map<int, Session> sessions_;  // by descriptor
-  int stops_ = 0;
+  std::atomic<int> stops_{0};
   bool ending_ = false;
   std::atomic<bool> is_waking_{false};  // the loop will look for new lines
   std::thread thread_;                  // last: it uses the rest

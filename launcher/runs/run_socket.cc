@@ -61,6 +61,7 @@ std::optional<RunFacts> decode_run_facts(std::string_view text) {
 std::string encode(const RunRequest& request) {
   switch (request.what) {
     case RunRequest::What::ps: return "ps\n";
+    case RunRequest::What::top: return "top\n";
     case RunRequest::What::stop: return "stop\n";
     case RunRequest::What::logs: return fmt::format("logs {} {}\n", request.lines, request.follow ? 1 : 0);
   }
@@ -69,6 +70,7 @@ std::string encode(const RunRequest& request) {
 
 std::optional<RunRequest> decode_run_request(std::string_view line) {
   if (line == "ps") return RunRequest{.what = RunRequest::What::ps};
+  if (line == "top") return RunRequest{.what = RunRequest::What::top};
   if (line == "stop") return RunRequest{.what = RunRequest::What::stop};
   if (take_word(line) != "logs") return std::nullopt;
   const auto lines = parse_int(take_word(line));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `lockstep ps`, `logs` and `stop` and the launchers of this host say to each other. Pure.
+// What `lockstep ps`, `top`, `logs` and `stop` and the launchers of this host say to each other. Pure.
 //
 // Each launcher listens on an abstract Unix socket, whose name is found in /proc/net/unix, so nothing is on disk and
 // nothing is left when it ends. The name proves nothing: both sides ask the kernel who is at the other end
@@ -9,6 +9,7 @@
 // A client writes one line and reads to the end:
 //
 //   ps           a record of the run
+//   top          JSON: the run, and what each rank does (observe/live_report.h)
 //   stop         the same, once the launcher has been sent SIGTERM
 //   logs 50 1    "lockstep logs 1", then the last 50 lines of its log, and with 1 those that follow until it ends
 #pragma once
@@ -49,7 +50,7 @@ std::optional<RunFacts> decode_run_facts(std::string_view text);
 inline constexpr std::string_view kLogsHeader = "lockstep logs 1\n";
 
 struct RunRequest {
-  enum class What { ps, stop, logs };
+  enum class What { ps, top, stop, logs };
   What what = What::ps;
   std::size_t lines = 50;  // of logs: the last ones
   bool follow = false;     // of logs

@@ -9,6 +9,10 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "launcher/columns.h"
+#include "launcher/observe/inspect.h"
+#include "launcher/observe/live_trace.h"
+#include "launcher/observe/top.h"
 #include "launcher/system.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
@@ -20,10 +24,16 @@ namespace {
 
 constexpr int kExitNoSuchRun = 1;
 
-using TableRow = std::array<std::string, 8>;
-
 std::string_view command_name(RunsOptions::What what) {
-  return what == RunsOptions::What::ps ? "ps" : what == RunsOptions::What::logs ? "logs" : "stop";
+  switch (what) {
+    case RunsOptions::What::ps: return "ps";
+    case RunsOptions::What::top: return "top";
+    case RunsOptions::What::inspect: return "inspect";
+    case RunsOptions::What::trace: return "trace";
+    case RunsOptions::What::logs: return "logs";
+    case RunsOptions::What::stop: return "stop";
+  }
+  return "?";
 }
 
 // "3s", "12m", "5h03m", "2d04h".
@@ -41,7 +51,7 @@ std::string describe_ranks_of(const RunFacts& facts) {
                           : fmt::format("{}-{} of {}", facts.first_rank, last, facts.world_size);
 }
 
-TableRow row_of(const FoundRun& run) {
+std::vector<std::string> row_of(const FoundRun& run) {
   const std::string pid = fmt::format("{}", run.pid);
   if (!run.facts) return {run.run_id, pid, "?", "?", "?", "?", "?", "(does not answer)"};
   const RunFacts& facts = *run.facts;
@@ -55,19 +65,9 @@ TableRow row_of(const FoundRun& run) {
           printable(facts.command)};
 }
 
-void write_out(std::string_view text) {
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
-    throw SystemError("write to stdout", errno);
-  }
-}
-
 void complain_of_silent(const std::vector<FoundRun>& runs) {
   for (const FoundRun& run : runs) {
-    if (run.facts) continue;
-    print_error(
-        fmt::format("lockstep ps: {} (pid {}) has not answered within {} s: is its launcher stopped? "
-                    "kill -CONT {} lets it go on",
-                    run.run_id, run.pid, std::chrono::duration<double>(kAnswerLimit).count(), run.pid));
+    if (!run.facts) print_error("lockstep ps: " + describe_silent(run));
   }
 }
 
@@ -92,7 +92,7 @@ void show_log(const FoundRun& run, const RunsOptions& options) {
     begin.append(bytes);
     if (begin.size() < kLogsHeader.size()) return;
     if (!begin.starts_with(kLogsHeader)) throw Error(fmt::format("{} answers otherwise than expected", run.run_id));
-    write_out(std::string_view(begin).substr(kLogsHeader.size()));
+    write_to_stdout(std::string_view(begin).substr(kLogsHeader.size()));
     begin = kLogsHeader;
   };
   if (!net::wait_readable(fd.get(), Deadline::after(kAnswerLimit))) {
@@ -103,35 +103,29 @@ void show_log(const FoundRun& run, const RunsOptions& options) {
 }
 
 void ask_to_stop(const FoundRun& run) {
-  const UniqueFd fd = ask(run, {.what = RunRequest::What::stop});
-  std::string text;
-  read_all_of(fd.get(), Deadline::after(kAnswerLimit), [&text](std::string_view bytes) { text.append(bytes); });
-  const auto facts = decode_run_facts(text);
+  const auto facts = decode_run_facts(answer_to(run, {.what = RunRequest::What::stop}));
   if (!facts) throw Error(fmt::format("{} has ended, or answers no more", run.run_id));
-  write_out(facts->stops > 1
-                ? fmt::format("{}: asked again: its ranks are killed\n", run.run_id)
-                : fmt::format("{}: asked to stop; its ranks may take their time, to save. Once more kills them\n",
-                              run.run_id));
+  write_to_stdout(facts->stops > 1
+                      ? fmt::format("{}: asked again: its ranks are killed\n", run.run_id)
+                      : fmt::format("{}: asked to stop; its ranks may take their time, to save. Once more kills them\n",
+                                    run.run_id));
 }
 
 int perform(const RunsOptions& options) {
   const auto runs = find_runs();
   if (options.what == RunsOptions::What::ps) {
-    write_out(options.json ? as_json(runs) : as_table(runs));
+    write_to_stdout(options.json ? as_json(runs) : as_table(runs));
     if (!options.json) complain_of_silent(runs);
     return 0;
   }
-  const FoundRun run = choose_run(runs, options.run);
-  if (!run.facts) {
-    throw Error(
-        fmt::format("{} (pid {}) has not answered within {} s: is its launcher stopped? kill -CONT {} lets it "
-                    "go on",
-                    run.run_id, run.pid, std::chrono::duration<double>(kAnswerLimit).count(), run.pid));
-  }
-  if (options.what == RunsOptions::What::logs) {
-    show_log(run, options);
-  } else {
-    ask_to_stop(run);
+  const FoundRun run = choose_run_that_answers(runs, options.run);
+  switch (options.what) {
+    case RunsOptions::What::ps: break;
+    case RunsOptions::What::top: show_top(run, options); break;
+    case RunsOptions::What::inspect: inspect(run); break;
+    case RunsOptions::What::trace: write_live_trace(run, options); break;
+    case RunsOptions::What::logs: show_log(run, options); break;
+    case RunsOptions::What::stop: ask_to_stop(run); break;
   }
   return 0;
 }
@@ -139,17 +133,10 @@ int perform(const RunsOptions& options) {
 }  // namespace
 
 std::string as_table(const std::vector<FoundRun>& runs) {
-  std::vector<TableRow> rows = {{"RUN", "PID", "RANKS", "HOST", "AGE", "STEP", "LOGS", "COMMAND"}};
+  std::vector<std::vector<std::string>> rows = {{"RUN", "PID", "RANKS", "HOST", "AGE", "STEP", "LOGS", "COMMAND"}};
   for (const FoundRun& run : runs) rows.push_back(row_of(run));
-  std::array<std::size_t, 8> widths{};
-  for (const TableRow& row : rows) {
-    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
   std::string text;
-  for (const TableRow& row : rows) {
-    for (std::size_t i = 0; i + 1 < row.size(); ++i) text += fmt::format("{:<{}}  ", row[i], widths[i]);
-    text += row.back() + "\n";
-  }
+  for (const std::string& line : in_columns(rows)) text += line + "\n";
   return text;
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `lockstep ps`, `lockstep logs` and `lockstep stop`: the runs of this user on this host, from another terminal.
+// `lockstep ps`, `top`, `inspect`, `trace`, `logs` and `stop`: the runs of this user on this host, from another
+// terminal.
 #pragma once
 
 #include <string>

@@ -39,6 +39,10 @@ std::vector<RankWatch::Finding> RankWatch::look(std::span<const RankProcess> ran
   if (const auto report = missing_.look(now, members)) {
     findings.push_back({.text = describe_missing(*report, options_.hosts, ranks, ended)});
   }
+  live_.look(members);
+  if (const auto slow = slow_.look(live_.straggler(SlowRank::kLeast), now); !slow.empty()) {
+    findings.push_back({.text = slow});
+  }
   return findings;
 }
 

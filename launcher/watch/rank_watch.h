@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the launcher finds out by itself about ranks: stopped, missing at the start, ended before they came to it.
+// What the launcher finds out by itself about ranks: stopped, missing at the start, ended before they came to it, slow.
 //
 // Asks the kernel and the store, every kLook. Main thread only.
 #pragma once
@@ -12,8 +12,10 @@
 #include <vector>
 
 #include "launcher/hosts/layout.h"
+#include "launcher/observe/live_run.h"
 #include "launcher/run/rank_process.h"
 #include "launcher/watch/missing_ranks.h"
+#include "launcher/watch/slow_rank.h"
 #include "launcher/watch/stopped_ranks.h"
 #include "lockstep/base/cause.h"
 #include "runtime/membership/membership_table.h"
@@ -51,6 +53,8 @@ class RankWatch {
   Options options_;
   StoppedRanks stopped_;
   MissingRanks missing_;
+  LiveRun live_;
+  SlowRank slow_;
 };
 
 }  // namespace lockstep::launcher

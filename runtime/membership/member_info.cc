@@ -14,7 +14,8 @@ namespace lockstep::membership {
 namespace {
 
 constexpr std::size_t kMostCharacters = 255;
-constexpr std::size_t kMostNameCharacters = 64;  // of a collective
+constexpr std::size_t kMostNameCharacters = 64;     // of a collective
+constexpr std::size_t kMostTotalsCharacters = 512;  // with their name
 
 bool is_printable(std::string_view text) {
   return text.size() <= kMostCharacters &&
@@ -76,9 +77,14 @@ std::string MemberPosition::describe() const {
 }
 
 std::string flags_of(const MemberPosition& position) {
-  std::string flags = position.collective.empty() ? "" : "in=" + position.collective;
-  if (position.step >= 0) flags += fmt::format("{}step={}", flags.empty() ? "" : " ", position.step);
-  if (position.steps_done > 0) flags += fmt::format("{}done={}", flags.empty() ? "" : " ", position.steps_done);
+  std::string flags;
+  const auto add = [&flags](std::string_view name, const auto& value) {
+    flags += fmt::format("{}{}={}", flags.empty() ? "" : " ", name, value);
+  };
+  if (!position.collective.empty()) add("in", position.collective);
+  if (position.step >= 0) add("step", position.step);
+  if (position.steps_done > 0) add("done", position.steps_done);
+  if (!position.totals.empty()) add("totals", position.totals);
   return flags;
 }
 
@@ -94,6 +100,9 @@ MemberPosition position_of(std::int64_t sequence, std::string_view flags, bool& 
     if (word.starts_with("step=")) position.step = std::max<std::int64_t>(-1, parse_int(word.substr(5)).value_or(-1));
     if (word.starts_with("done="))
       position.steps_done = std::max<std::int64_t>(0, parse_int(word.substr(5)).value_or(0));
+    if (word.starts_with("totals=") && is_printable(word) && word.size() <= kMostTotalsCharacters) {
+      position.totals = word.substr(7);
+    }
   }
   return position;
 }

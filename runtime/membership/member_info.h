@@ -49,13 +49,14 @@ struct MemberPosition {
   std::string collective = {};  // that one's name: "all_reduce"; empty: not known
   std::int64_t step = -1;       // that the Reducer is in, from 0; -1: none
   std::int64_t steps_done = 0;  // by this run and those that it went on from
+  std::string totals = {};      // what its time went to (trace/rank_totals.h), a word that is only passed on
 
   bool operator==(const MemberPosition&) const = default;
   // "collective 41 (all_reduce, step 12)", or as much of it as is known.
   std::string describe() const;
 };
 
-// All but the sequence as HEARTBEAT's flags, words divided by blanks: "in=all_reduce step=12 done=512".
+// All but the sequence as HEARTBEAT's flags, words divided by blanks: "in=all_reduce step=12 done=512 totals=12,0,7".
 std::string flags_of(const MemberPosition& position);
 // From flags that came over the wire; unknown words are passed over. `traced` is set if they say so.
 MemberPosition position_of(std::int64_t sequence, std::string_view flags, bool& traced);

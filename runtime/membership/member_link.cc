@@ -298,7 +298,7 @@ class MemberLink::Impl {
     // A store that reads nothing doesn't need a second one.
     if (!output_.empty()) return;
     const MemberPosition at = position();
-    const std::string flags = this_process_is_traced() ? "traced" : flags_of(at);
+    const std::string flags = (this_process_is_traced() ? "traced " : "") + flags_of(at);
     proto::write_request(output_, {Op::heartbeat, {{}, {flags}, at.sequence}});
   }
 

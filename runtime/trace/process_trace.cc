@@ -14,6 +14,7 @@
 #include "lockstep/base/owner_process.h"
 #include "runtime/base/logging.h"
 #include "runtime/trace/rank_trace.h"
+#include "runtime/trace/totals_keeper.h"
 
 namespace lockstep::trace {
 namespace {
@@ -29,6 +30,7 @@ std::atomic<bool> is_switched_on{true};
 std::atomic<std::int64_t> steps_kept{0};
 std::atomic<int> threads_seen{0};
 thread_local std::uint32_t open_kinds = 0;  // bit k: a span of kind k is open
+thread_local std::int64_t within = 0;       // ns of the library's spans that were over within the one that is open
 
 constexpr int kMostThreads = 255;
 
@@ -45,6 +47,12 @@ TraceRing* ring() noexcept {
 }
 
 std::int64_t ns(Time time) { return std::chrono::nanoseconds(time.time_since_epoch()).count(); }
+
+// Never let go of, as the trace.
+TotalsKeeper& totals_keeper() {
+  static TotalsKeeper* const keeper = new TotalsKeeper;
+  return *keeper;
+}
 
 std::uint32_t bit_of(SpanKind kind) { return std::uint32_t{1} << static_cast<unsigned>(kind); }
 
@@ -82,6 +90,7 @@ void keep_step(const StepRecord& record, bool on_device) noexcept {
   const std::int64_t number = steps_kept.fetch_add(1, std::memory_order_relaxed);
   TraceRing* const to = ring();
   if (to == nullptr) return;
+  totals_keeper().end_step(record, on_device);
   to->put(words_of(TracedStep{.number = number,
                               .step = record.step,
                               .on_device = on_device,
@@ -101,13 +110,17 @@ void keep_step(const StepRecord& record, bool on_device) noexcept {
 }
 
 void keep_batch(std::int64_t step, std::int64_t weight, std::optional<double> loss) noexcept {
-  if (TraceRing* const to = ring()) to->put(words_of_batch(step, weight, loss));
+  TraceRing* const to = ring();
+  if (to == nullptr) return;
+  totals_keeper().add_batch(weight, loss);
+  to->put(words_of_batch(step, weight, loss));
 }
 
 void keep_span(SpanKind kind, Time begin, Time end) noexcept {
-  if (TraceRing* const to = ring()) {
-    to->put(words_of_span(kind, thread_number(), ns(begin), ns(end), {}));
-  }
+  TraceRing* const to = ring();
+  if (to == nullptr) return;
+  totals_keeper().end_span(kind, ns(end) - ns(begin), ns(end));
+  to->put(words_of_span(kind, thread_number(), ns(begin), ns(end), {}));
 }
 
 void switch_trace(bool is_on) noexcept { is_switched_on.store(is_on, std::memory_order_relaxed); }
@@ -118,20 +131,33 @@ std::optional<TraceRing::Contents> contents_of_trace() {
   return trace->ring.read();
 }
 
+RankTotals totals() { return totals_keeper().totals(ns(std::chrono::steady_clock::now())); }
+
 Span::Span(SpanKind kind, std::string_view name) noexcept : name_(name), kind_(kind), is_kept_(ring() != nullptr) {
-  if (kind != SpanKind::program) {
-    if ((open_kinds & bit_of(kind)) != 0) is_kept_ = false;
-    if (is_kept_) open_kinds |= bit_of(kind);
-  }
-  if (is_kept_) begin_ = std::chrono::steady_clock::now();
+  const bool is_ours = kind != SpanKind::program;
+  if (is_ours && (open_kinds & bit_of(kind)) != 0) is_kept_ = false;
+  if (!is_kept_) return;
+  begin_ = std::chrono::steady_clock::now();
+  if (!is_ours) return;
+  open_kinds |= bit_of(kind);
+  before_ = within;
+  within = 0;
+  totals_keeper().begin_span(ns(begin_));
 }
 
 Span::~Span() {
   if (!is_kept_) return;
-  if (kind_ != SpanKind::program) open_kinds &= ~bit_of(kind_);
+  const Time end = std::chrono::steady_clock::now();
+  const std::int64_t length = ns(end) - ns(begin_);
+  const std::int64_t own = length - within;
+  if (kind_ != SpanKind::program) {
+    open_kinds &= ~bit_of(kind_);
+    within = before_ + length;
+  }
   TraceRing* const to = ring();
   if (to == nullptr) return;
-  to->put(words_of_span(kind_, thread_number(), ns(begin_), ns(std::chrono::steady_clock::now()), name_));
+  if (kind_ != SpanKind::program) totals_keeper().end_span(kind_, own, ns(end));
+  to->put(words_of_span(kind_, thread_number(), ns(begin_), ns(end), name_));
 }
 
 }  // namespace lockstep::trace

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The trace of this process: one, whatever groups it has, since a thread's span belongs to no group.
 //
-// Threads: any. The functions that keep something take no lock, allocate nothing, throw nothing, and do nothing before
-// open_trace() and in a forked child.
+// Threads: any. The functions that keep something allocate nothing, throw nothing, and do nothing before open_trace()
+// and in a forked child. None waits: at the end of a step, and for its batch, a lock is taken that is held for some
+// words.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include "lockstep/trace/span.h"
 #include "lockstep/trace/step_record.h"
 #include "runtime/base/internal_api.h"
+#include "runtime/trace/rank_totals.h"
 #include "runtime/trace/trace_ring.h"
 
 namespace lockstep::trace {
@@ -28,6 +30,9 @@ LOCKSTEP_INTERNAL_API void keep_step(const StepRecord& record, bool on_device) n
 LOCKSTEP_INTERNAL_API void keep_batch(std::int64_t step, std::int64_t weight, std::optional<double> loss) noexcept;
 // A span of this thread whose ends are no scope.
 LOCKSTEP_INTERNAL_API void keep_span(SpanKind kind, Time begin, Time end) noexcept;
+
+// Of all that was kept, also of what the ring has no room for any more.
+RankTotals totals();
 
 // For measurements of what it costs: whether events are kept.
 LOCKSTEP_INTERNAL_API void switch_trace(bool is_on) noexcept;

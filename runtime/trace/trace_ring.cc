@@ -12,10 +12,11 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <memory>
+#include <system_error>
 
 #include "lockstep/base/error.h"
-#include "runtime/base/unique_fd.h"
 
 namespace lockstep::trace {
 namespace {
@@ -32,6 +33,7 @@ constexpr std::size_t kTextWords = 64;
 constexpr std::size_t kHeaderWords = 512;
 constexpr std::size_t kSlotWords = 8;
 constexpr std::size_t kMostEvents = std::size_t{1} << 24;
+constexpr const char* kMemoryName = "lockstep-trace";
 
 std::size_t bytes_of(std::size_t events) { return (kHeaderWords + events * kSlotWords) * sizeof(Word); }
 
@@ -73,6 +75,13 @@ UniqueFd create_file(const std::string& path, std::size_t bytes) {
   throw SystemError(fmt::format("allocate {} bytes for {}", bytes, path), error);
 }
 
+// Nothing where the kernel grants none: then nobody else sees it.
+UniqueFd memory_file(std::size_t bytes) {
+  UniqueFd file(::memfd_create(kMemoryName, MFD_CLOEXEC));
+  if (file && ::ftruncate(file.get(), static_cast<off_t>(bytes)) != 0) file.reset();
+  return file;
+}
+
 TraceRing::Contents read_words(const Word* words, std::size_t capacity) {
   const auto load = [&](std::size_t i) { return words[i].load(std::memory_order_acquire); };
   TraceRing::Contents contents{.identity = {.rank = static_cast<int>(load(kRank)),
@@ -104,8 +113,9 @@ TraceRing::Contents read_words(const Word* words, std::size_t capacity) {
 
 TraceRing::TraceRing(const std::string& path, const TraceIdentity& identity, std::size_t events) : events_(events) {
   const std::size_t bytes = bytes_of(events);
-  const UniqueFd file = path.empty() ? UniqueFd() : create_file(path, bytes);
-  words_ = static_cast<Word*>(map(file.get(), bytes, PROT_READ | PROT_WRITE));
+  file_ = path.empty() ? memory_file(bytes) : create_file(path, bytes);
+  words_ = static_cast<Word*>(map(file_.get(), bytes, PROT_READ | PROT_WRITE));
+  if (!path.empty()) file_.reset();
   const auto store = [&](std::size_t i, auto value) {
     words_[i].store(static_cast<std::uint64_t>(value), std::memory_order_relaxed);
   };
@@ -148,6 +158,18 @@ TraceRing::Contents TraceRing::read_file(const std::string& path) {
     throw CorruptData(fmt::format("{} is no trace of a rank, or not of this version", path));
   }
   return read_words(words.get(), static_cast<std::size_t>(capacity));
+}
+
+std::string trace_in_memory_of(int pid) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const std::string wanted = fmt::format("/memfd:{}", kMemoryName);
+  for (fs::directory_iterator it(fmt::format("/proc/{}/fd", pid), error), end; !error && it != end;
+       it.increment(error)) {
+    std::error_code gone;
+    if (fs::read_symlink(it->path(), gone).native().starts_with(wanted)) return it->path();
+  }
+  return {};
 }
 
 }  // namespace lockstep::trace

@@ -25,6 +25,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/unique_fd.h"
+
 namespace lockstep::trace {
 
 struct TraceIdentity {
@@ -48,8 +50,8 @@ class TraceRing {
     std::vector<Words> events = {};
   };
 
-  // In a new file, in the place of the old one; an empty path: in this process's memory. `events` is a power of 2.
-  // Throws SystemError.
+  // In a new file, in the place of the old one; an empty path: in this process's memory, where others find it as
+  // /memfd:lockstep-trace among its descriptors. `events` is a power of 2. Throws SystemError.
   TraceRing(const std::string& path, const TraceIdentity& identity, std::size_t events = kEvents);
   ~TraceRing();
   TraceRing(const TraceRing&) = delete;
@@ -63,8 +65,12 @@ class TraceRing {
   static Contents read_file(const std::string& path);
 
  private:
+  UniqueFd file_;  // open for the sake of who looks for it in this process; nothing for a file with a name
   std::atomic<std::uint64_t>* words_ = nullptr;  // mapped
   std::size_t events_;
 };
+
+// The file of the trace of a process of this user that has it in its memory; empty: it has none.
+std::string trace_in_memory_of(int pid);
 
 }  // namespace lockstep::trace

@@ -9,6 +9,7 @@
 #include "runtime/base/logging.h"
 #include "runtime/comm/roster_cause.h"
 #include "runtime/comm/stop_latch.h"
+#include "runtime/trace/process_trace.h"
 
 namespace lockstep {
 namespace {
@@ -217,6 +218,7 @@ membership::MemberPosition GroupWatch::position() {
     position.collective = job->last_collective();
   }
   for (const Attached& attached : groups_) add_steps(position, *attached.group);
+  position.totals = trace::encode(trace::totals());
   return position;
 }
 

@@ -320,6 +320,29 @@ TEST(CommandLine, ReadsWhatIsAskedOfARun) {
   EXPECT_NE(refused({"logs", "r", "-n", "-3"}).find("--lines"), std::string::npos);
   EXPECT_NE(refused({"logs", "r", "-n", "x"}).find("--lines x: give a number from 0 to 1000000"), std::string::npos);
   EXPECT_NE(refused({"ps", "r"}).find("not expected: r"), std::string::npos);
+  const auto top = runs({"top", "r", "--once", "--json", "--interval", "0.5"});
+  EXPECT_EQ(top.what, RunsOptions::What::top);
+  EXPECT_TRUE(top.once && top.json);
+  EXPECT_EQ(top.interval, std::chrono::milliseconds(500));
+  EXPECT_EQ(runs({"top"}).run, "") << "the only one";
+  EXPECT_NE(refused({"top", "--interval", "0"}).find("--interval 0: give seconds above 0"), std::string::npos);
+  EXPECT_EQ(runs({"inspect", "r"}).what, RunsOptions::What::inspect);
+  const auto trace = runs({"trace", "--steps", "20", "-o", "t.json"});
+  EXPECT_EQ(trace.steps, 20u);
+  EXPECT_EQ(trace.file, "t.json");
+  EXPECT_NE(refused({"trace", "--steps", "0"}).find("--steps 0: give a number from 1"), std::string::npos);
+}
+
+TEST(CommandLine, MetricsAreOnLoopbackUnlessAnAddressIsGiven) {
+  EXPECT_EQ(parsed({"run", "--metrics-port", "9400", "p"}).metrics, (net::HostPort{"127.0.0.1", 9400}));
+  EXPECT_EQ(parsed({"run", "--metrics-port", "0.0.0.0:0", "p"}).metrics, (net::HostPort{"0.0.0.0", 0}));
+  EXPECT_EQ(parsed({"run", "--metrics-port", "[::1]:9400", "p"}).metrics, (net::HostPort{"::1", 9400}));
+  EXPECT_FALSE(parsed({"run", "p"}).metrics);
+  for (const std::string bad : {"x", "65536", "-1", "host", "host:port"}) {
+    EXPECT_NE(refused({"run", "--metrics-port", bad, "p"}).find("--metrics-port " + bad + ": give a port, or"),
+              std::string::npos)
+        << bad;
+  }
 }
 
 TEST(CommandLine, ReadsSecondsAndPorts) {

@@ -228,13 +228,18 @@ TEST(MemberPosition, GoesThroughFlagsAndUnknownWordsArePassedOver) {
   for (const MemberPosition& at :
        {MemberPosition{.sequence = 4}, MemberPosition{.sequence = 4, .collective = "all_reduce", .step = 12},
         MemberPosition{.sequence = 4, .collective = "barrier"}, MemberPosition{.sequence = 4, .step = 0},
-        MemberPosition{.sequence = 4, .step = 3, .steps_done = 515}}) {
+        MemberPosition{.sequence = 4, .step = 3, .steps_done = 515},
+        MemberPosition{.sequence = 4, .step = 3, .totals = "3,-1,0.25"},
+        MemberPosition{.sequence = 4, .totals = "1"}}) {
     bool traced = false;
     EXPECT_EQ(position_of(4, flags_of(at), traced), at);
     EXPECT_FALSE(traced);
   }
   bool traced = false;
-  const auto at = position_of(1, "later=x traced step=-9 in=" + std::string(100, 'a') + " step=x", traced);
+  const auto at = position_of(1,
+                              "later=x traced step=-9 in=" + std::string(100, 'a') +
+                                  " step=x totals=" + std::string(1000, '1') + " totals=\x1b[2J",
+                              traced);
   EXPECT_TRUE(traced);
   EXPECT_EQ(at, (MemberPosition{.sequence = 1}));
   EXPECT_EQ((MemberPosition{.sequence = 41, .collective = "all_reduce", .step = 12}.describe()),

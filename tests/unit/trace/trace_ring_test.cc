@@ -2,6 +2,7 @@
 #include "runtime/trace/trace_ring.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -49,6 +50,20 @@ TEST(TraceRing, KeepsTheLastEventsAndCountsTheOthers) {
   EXPECT_EQ(contents.lost, 13u);
   ASSERT_EQ(contents.events.size(), 8u);
   for (std::uint64_t i = 0; i < 8; ++i) EXPECT_EQ(contents.events[i], event(13 + i));
+}
+
+TEST(TraceRing, InMemoryItIsFoundByItsProcess) {
+  const std::string path = [] {
+    TraceRing ring("", kRank, 8);
+    ring.put(event(1));
+    const std::string found = trace_in_memory_of(getpid());
+    const auto contents = TraceRing::read_file(found);
+    EXPECT_EQ(contents.identity.rank, kRank.rank);
+    EXPECT_EQ(contents.events, std::vector<TraceRing::Words>{event(1)});
+    return found;
+  }();
+  EXPECT_EQ(trace_in_memory_of(getpid()), "") << path;
+  EXPECT_EQ(trace_in_memory_of(-1), "");
 }
 
 TEST(TraceRing, AFileIsReadWhileItIsWrittenAndAfterwards) {

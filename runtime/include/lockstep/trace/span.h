@@ -45,6 +45,7 @@ class LOCKSTEP_API Span {
 
   std::string_view name_;
   std::chrono::steady_clock::time_point begin_;
+  std::int64_t before_ = 0;  // ns of spans within the one around this, that were over when it began
   SpanKind kind_;
   bool is_kept_;
 };

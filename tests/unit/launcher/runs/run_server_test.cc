@@ -59,7 +59,9 @@ class RunServerTest : public ::testing::Test {
 };
 
 TEST_F(RunServerTest, IsFoundAndTellsOfTheRun) {
-  server_->set_run({.run_id = "run-of-test", .generation = 2}, [] { return std::int64_t{5}; });
+  server_->set_run({.run_id = "run-of-test", .generation = 2}, [] {
+    return std::vector<membership::MemberView>{{.position = {.step = 2}}, {.position = {.step = 5}}};
+  });
   const auto run = find(*server_);
   ASSERT_TRUE(run);
   ASSERT_TRUE(run->facts);
@@ -68,8 +70,23 @@ TEST_F(RunServerTest, IsFoundAndTellsOfTheRun) {
   EXPECT_EQ(run->pid, getpid());
   EXPECT_EQ(run->facts->step, 5);
   EXPECT_EQ(run->facts->stops, 0);
-  server_->forget_steps();
+  server_->forget_members();
   EXPECT_EQ(find(*server_)->facts->step, -1);
+}
+
+TEST_F(RunServerTest, TellsOfTheRanksAsLongAsTheirStoreIsThere) {
+  server_->set_run({.run_id = "run-of-test", .world_size = 1}, [] {
+    return std::vector<membership::MemberView>{{.scope = "s", .info = {.rank = 0, .world_size = 1}}};
+  });
+  const auto run = find(*server_);
+  ASSERT_TRUE(run);
+  const auto ranks = [&run] {
+    return read_live_report(answer_to(*run, {.what = RunRequest::What::top})).value_or(LiveReport{}).ranks;
+  };
+  ASSERT_TRUE(testing::wait_until([&] { return !ranks().empty(); }));
+  EXPECT_EQ(ranks().front().state, "starting");
+  server_->forget_members();
+  EXPECT_TRUE(ranks().empty());
 }
 
 TEST_F(RunServerTest, CountsWhoAsksItToStop) {

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// `lockstep trace`: the timeline of a job that is running.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "launcher/command_line.h"
+#include "launcher/observe/run_traces.h"
+#include "launcher/runs/run_client.h"
+
+namespace lockstep::launcher {
+
+// Writes it and says so on stdout. The traces are those in the run's --log-dir, else those in the memory of its ranks
+// on this host. Throws Error.
+void write_live_trace(const FoundRun& run, const RunsOptions& options);
+
+// What each rank did from the begin of the last `steps` steps that all of them have ended; 0: all. Pure.
+std::vector<RunTrace> last_steps(std::vector<RunTrace> traces, std::size_t steps);
+
+}  // namespace lockstep::launcher

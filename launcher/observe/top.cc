@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/observe/top.h"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include "launcher/columns.h"
+#include "launcher/signals.h"
+#include "launcher/system.h"
+#include "lockstep/base/environment.h"
+#include "lockstep/base/error.h"
+#include "runtime/trace/step_summary.h"
+
+namespace lockstep::launcher {
+namespace {
+
+constexpr const char* kRed = "\x1b[31m";
+constexpr const char* kYellow = "\x1b[33m";
+constexpr const char* kPlain = "\x1b[0m";
+constexpr const char* kToTheTop = "\x1b[H";
+constexpr const char* kClearLine = "\x1b[K\n";
+constexpr const char* kClearBelow = "\x1b[J";
+
+double share_of(const ReportedRank& rank, Phase phase) {
+  return rank.shares.empty() ? 0 : rank.shares[static_cast<std::size_t>(phase)];
+}
+
+std::string percent(const ReportedRank& rank, std::initializer_list<Phase> phases) {
+  if (rank.shares.empty()) return "-";
+  double share = 0;
+  for (const Phase phase : phases) share += share_of(rank, phase);
+  return fmt::format("{:.0f}%", 100 * share);
+}
+
+std::string duration(double seconds) {
+  const std::chrono::duration<double> exact(seconds);
+  return trace::format_duration(std::chrono::duration_cast<std::chrono::nanoseconds>(exact));
+}
+
+std::string memory(double bytes) {
+  if (bytes <= 0) return "-";
+  const double mebibytes = bytes / (1 << 20);
+  return mebibytes < 1024 ? fmt::format("{:.0f}M", mebibytes) : fmt::format("{:.1f}G", mebibytes / 1024);
+}
+
+std::vector<std::string> row_of_rank(const ReportedRank& rank) {
+  return {fmt::format("{}", rank.rank),
+          rank.host,
+          fmt::format("{}", rank.pid),
+          rank.state,
+          rank.step < 0 ? "-" : fmt::format("{}", rank.step),
+          rank.step_s > 0 ? duration(rank.step_s) : "-",
+          percent(rank, {Phase::data}),
+          percent(rank, {Phase::forward}),
+          percent(rank, {Phase::backward}),
+          percent(rank, {Phase::optimizer}),
+          percent(rank, {Phase::exposed}),
+          percent(rank, {Phase::hidden}),
+          percent(rank, {Phase::snapshot, Phase::evaluation, Phase::other}),
+          memory(rank.resident_bytes),
+          rank.collectives == 0
+              ? "-"
+              : fmt::format("{} {}, {}", rank.collectives, rank.collective, duration(rank.unchanged_s))};
+}
+
+// Its own work, as far as a share of the step says it.
+double busy(const ReportedRank& rank) { return 1 - share_of(rank, Phase::exposed) - share_of(rank, Phase::hidden); }
+
+bool is_well(const ReportedRank& rank) { return rank.state == "training" || rank.state == "starting"; }
+
+std::string plural(int count, std::string_view noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
+std::vector<std::string> heading(const LiveReport& report) {
+  const RunFacts& facts = report.facts;
+  std::vector<std::string> lines = {fmt::format(
+      "{}  {} on {}, start {}, {:.0f} s: {}", facts.run_id, plural(facts.world_size, "rank"),
+      plural(facts.hosts, "host"), facts.generation + 1, static_cast<double>(facts.age_ms) / 1000, facts.command)};
+  const auto fastest = std::max_element(report.ranks.begin(), report.ranks.end(),
+                                        [](const auto& a, const auto& b) { return a.step < b.step; });
+  if (fastest == report.ranks.end()) {
+    lines.emplace_back("no rank has come to init_process_group");
+  } else if (fastest->step_s <= 0) {
+    lines.push_back(
+        fmt::format("{} of {} ranks are here; no rates before the second step", report.ranks.size(), facts.world_size));
+  } else {
+    std::string line = fmt::format("step {}, {} each", fastest->step, duration(fastest->step_s));
+    if (fastest->rows_per_s > 0) line += fmt::format(", {:.0f} samples/s", fastest->rows_per_s);
+    if (fastest->loss) line += fmt::format(", loss {:.4g}", *fastest->loss);
+    if (fastest->snapshot_age_s) line += fmt::format(", snapshot {} ago", duration(*fastest->snapshot_age_s));
+    lines.push_back(std::move(line));
+  }
+  if (!report.straggler_text.empty()) lines.push_back(report.straggler_text);
+  return lines;
+}
+
+std::string cut(const std::string& line, std::size_t columns) {
+  return columns > 0 && line.size() > columns ? line.substr(0, columns) : line;
+}
+
+std::string coloured(const std::string& line, const char* colour) {
+  return fmt::format("{}{}{}", colour, line, kPlain);
+}
+
+std::optional<Screen> terminal() {
+  winsize size{};
+  if (isatty(STDOUT_FILENO) == 0 || ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) return std::nullopt;
+  const bool has_colours = Environment::of_process().get("NO_COLOR").value_or("").empty();
+  return Screen{.columns = size.ws_col, .rows = size.ws_row, .has_colours = has_colours};
+}
+
+// In the place of what is shown.
+void redraw(const std::string& text) {
+  std::string screen = kToTheTop;
+  for (const char letter : text) {
+    if (letter == '\n') {
+      screen += kClearLine;
+    } else {
+      screen += letter;
+    }
+  }
+  write_to_stdout(screen + kClearBelow);
+}
+
+}  // namespace
+
+std::string as_screen(const LiveReport& report, const Screen& screen) {
+  std::vector<const ReportedRank*> ranks;
+  for (const ReportedRank& rank : report.ranks) ranks.push_back(&rank);
+  const auto lines = heading(report);
+  const std::size_t room = screen.rows > lines.size() + 3 ? screen.rows - lines.size() - 3 : 1;
+  std::size_t left_out = 0;
+  if (screen.rows > 0 && ranks.size() > room) {
+    std::stable_sort(ranks.begin(), ranks.end(), [](const ReportedRank* a, const ReportedRank* b) {
+      return std::tuple(is_well(*a), -busy(*a)) < std::tuple(is_well(*b), -busy(*b));
+    });
+    left_out = ranks.size() - room;
+    ranks.resize(room);
+  }
+  std::vector<std::vector<std::string>> rows = {{"RANK", "HOST", "PID", "STATE", "STEP", "TIME", "DATA", "FORWARD",
+                                                 "BACKWARD", "OPTIMIZER", "WAITED", "HIDDEN", "OTHER", "MEMORY",
+                                                 "LAST COLLECTIVE, AGO"}};
+  for (const ReportedRank* rank : ranks) rows.push_back(row_of_rank(*rank));
+  std::string text;
+  for (const std::string& line : lines) text += cut(line, screen.columns) + "\n";
+  text += "\n";
+  const auto table = in_columns(rows);
+  for (std::size_t i = 0; i < table.size(); ++i) {
+    const ReportedRank* const rank = i == 0 ? nullptr : ranks[i - 1];
+    const std::string line = cut(table[i], screen.columns);
+    const bool is_slow = rank != nullptr && rank->rank == report.straggler;
+    const char* const colour = rank != nullptr && !is_well(*rank) ? kRed : is_slow ? kYellow : nullptr;
+    text += (colour != nullptr && screen.has_colours ? coloured(line, colour) : line) + "\n";
+  }
+  if (left_out > 0) text += fmt::format("and {} more; --json has all\n", left_out);
+  return text;
+}
+
+LiveReport ask_for_report(const FoundRun& run) {
+  auto report = read_live_report(answer_to(run, {.what = RunRequest::What::top}));
+  if (!report) throw Error(fmt::format("{} has ended, or is of another version of lockstep", run.run_id));
+  if (report->facts.node_rank != 0) {
+    throw Error(
+        fmt::format("{}: its ranks report to the launcher of node rank 0, and this host has node rank {}; run "
+                    "this command there",
+                    run.run_id, report->facts.node_rank));
+  }
+  return *report;
+}
+
+void show_top(const FoundRun& run, const RunsOptions& options) {
+  if (options.json) return write_to_stdout(as_json(ask_for_report(run)));
+  if (options.once || !terminal()) return write_to_stdout(as_screen(ask_for_report(run), {}));
+  Signals signals;
+  write_to_stdout(kToTheTop + std::string(kClearBelow));
+  do {
+    LiveReport report;
+    try {
+      report = ask_for_report(run);
+    } catch (const Error&) {
+      // Below the last state of a run that has ended meanwhile.
+      return write_to_stdout(fmt::format("{} has ended, or answers no more\n", run.run_id));
+    }
+    redraw(as_screen(report, terminal().value_or(Screen{})));
+  } while (!signals.pause(options.interval));
+}
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// `lockstep top`: what the ranks of a running job do, again and again.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "launcher/command_line.h"
+#include "launcher/observe/live_report.h"
+#include "launcher/runs/run_client.h"
+
+namespace lockstep::launcher {
+
+// Throws Error.
+void show_top(const FoundRun& run, const RunsOptions& options);
+// What the run's launcher tells of its ranks. Throws Error; where the store is another host's, that names the host's
+// command.
+LiveReport ask_for_report(const FoundRun& run);
+
+struct Screen {
+  std::size_t columns = 0;  // 0: no limit
+  std::size_t rows = 0;
+  bool has_colours = false;
+};
+// Pure. Where there is no room for all ranks, those that are not training come first, then the slowest.
+std::string as_screen(const LiveReport& report, const Screen& screen);
+
+}  // namespace lockstep::launcher

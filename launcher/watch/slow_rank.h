@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// When to say which rank makes the others wait. Pure; the time is passed in.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+
+#include "launcher/observe/step_table.h"
+
+namespace lockstep::launcher {
+
+class SlowRank {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+
+  // Of the steps' time. Less is told in reports, and is no interruption worth.
+  static constexpr double kLeast = 0.1;
+  static constexpr std::chrono::minutes kPause{1};   // between two lines
+  static constexpr std::chrono::minutes kAgain{10};  // between two of one rank and cause
+
+  // The line, if one is due: "rank 3 (host b) costs 14 % of every step: data".
+  std::string look(const std::optional<Straggler>& straggler, Time now);
+
+ private:
+  std::optional<Straggler> said_ = {};
+  Time said_at_ = {};
+};
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a rank has spent its time on since it began: numbers that only grow, so that who looks twice knows what was
+// between. They are those of the end of its last synchronised step, and travel with its heartbeats.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "lockstep/trace/span.h"
+
+namespace lockstep::trace {
+
+inline constexpr std::size_t kSpanKinds = static_cast<std::size_t>(SpanKind::collective) + 1;
+
+// Times are ns.
+struct RankTotals {
+  std::int64_t steps = 0;      // synchronised ones that have ended
+  std::int64_t until = 0;      // of the rank's steady clock: the end of the last of them
+  std::int64_t on_device = 0;  // of the steps
+  std::int64_t in_steps = 0;   // from begin to end of each
+  std::int64_t waited = 0;     // these two as StepRecord has them
+  std::int64_t hidden = 0;
+  std::int64_t after_steps = 0;    // from a step's end to the library's next span: the update, of a foreign optimizer
+  std::int64_t rows = 0;           // of all ranks, as far as it is known
+  std::int64_t resident = 0;       // bytes of memory, now
+  std::int64_t snapshot_age = -1;  // since the last one was handed over, until now; -1: there was none
+  std::array<std::int64_t, kSpanKinds> spans = {};  // by SpanKind, without those within; program's is 0
+  std::optional<double> loss = {};                  // of the last step that told it
+
+  bool operator==(const RankTotals&) const = default;
+  std::int64_t of(SpanKind kind) const { return spans[static_cast<std::size_t>(kind)]; }
+};
+
+// A word of at most 500 characters, without a blank.
+std::string encode(const RankTotals& totals);
+// nullopt if the text is none of encode(); numbers behind those that are known are passed over.
+std::optional<RankTotals> decode_rank_totals(std::string_view text);
+
+}  // namespace lockstep::trace

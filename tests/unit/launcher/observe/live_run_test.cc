@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/observe/live_run.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+
+#include "launcher/observe/live_report.h"
+#include "launcher/observe/metrics_text.h"
+#include "launcher/observe/top.h"
+#include "tests/support/error_of.h"
+
+namespace lockstep::launcher {
+namespace {
+
+using lockstep::testing::expect_text;
+using membership::MemberState;
+using membership::MemberView;
+using trace::RankTotals;
+using trace::SpanKind;
+
+constexpr std::int64_t kMs = 1'000'000;
+constexpr std::int64_t kStep = 100 * kMs;
+
+// Of a rank that has ended so many steps of 100 ms: 10 of data, 20 of forward, 30 of backward, 5 of optimizer, 2 of
+// hidden communication, and the rest waited for; `slow` ms more of data each, and of waiting less.
+RankTotals totals_of(std::int64_t steps, std::int64_t slow = 0) {
+  RankTotals totals{.steps = steps,
+                    .until = 7'000'000 + steps * kStep,
+                    .in_steps = steps * 65 * kMs,
+                    .waited = steps * (33 - slow) * kMs,
+                    .hidden = steps * 2 * kMs,
+                    .rows = steps * 64,
+                    .resident = 64 << 20,
+                    .loss = 1.5};
+  const auto spend = [&](SpanKind kind, std::int64_t ms) {
+    totals.spans[static_cast<std::size_t>(kind)] = steps * ms * kMs;
+  };
+  spend(SpanKind::data, 10 + slow);
+  spend(SpanKind::forward, 20);
+  spend(SpanKind::backward, 30 + 2 + 33 - slow);
+  spend(SpanKind::optimizer, 5);
+  return totals;
+}
+
+std::vector<MemberView> job_of(const std::vector<RankTotals>& totals) {
+  std::vector<MemberView> members;
+  for (std::size_t i = 0; i < totals.size(); ++i) {
+    MemberView member{.scope = "job",
+                      .info = {.rank = static_cast<int>(i), .world_size = static_cast<int>(totals.size())},
+                      .position = {.sequence = 9, .collective = "all_reduce", .step = totals[i].steps}};
+    member.info.process.host = "n" + std::to_string(i / 2);
+    member.info.process.pid = 100 + static_cast<int>(i);
+    if (totals[i].steps > 0) member.position.totals = encode(totals[i]);
+    members.push_back(std::move(member));
+  }
+  return members;
+}
+
+// Three ranks, of which rank 2 takes `slow` ms longer for its data, seen `windows` times, a step each.
+LiveRun seen(std::int64_t windows, std::int64_t slow) {
+  LiveRun run;
+  for (std::int64_t step = 1; step <= windows; ++step) {
+    run.look(job_of({totals_of(step), totals_of(step), totals_of(step, slow)}));
+  }
+  return run;
+}
+
+TEST(LiveRun, SaysWhatTheLastStepsTimeWentTo) {
+  const auto ranks = seen(5, 8).ranks();
+  ASSERT_EQ(ranks.size(), 3u);
+  ASSERT_TRUE(ranks[2].recent);
+  const StepRow& row = *ranks[2].recent;
+  EXPECT_EQ(row.number, 4);
+  EXPECT_EQ(row.length(), 4 * kStep);
+  EXPECT_EQ(row[Phase::data], 4 * 18 * kMs);
+  EXPECT_EQ(row[Phase::forward], 4 * 20 * kMs);
+  EXPECT_EQ(row[Phase::backward], 4 * 30 * kMs);
+  EXPECT_EQ(row[Phase::hidden], 4 * 2 * kMs);
+  EXPECT_EQ(row[Phase::exposed], 4 * 25 * kMs);
+  EXPECT_EQ(row[Phase::other], 0);
+  EXPECT_EQ(row.weight, 4 * 64);
+}
+
+TEST(LiveRun, EnginesAndOptimizersOfOthersAreWhatIsLeft) {
+  RankTotals before{.steps = 1, .until = 1000, .in_steps = 600, .after_steps = 50};
+  RankTotals after{.steps = 3, .until = 3000, .in_steps = 1800, .waited = 200, .after_steps = 250};
+  const auto row = steps_between(before, after);
+  ASSERT_TRUE(row);
+  EXPECT_EQ((*row)[Phase::backward], 1000);
+  EXPECT_EQ((*row)[Phase::exposed], 200);
+  EXPECT_EQ((*row)[Phase::optimizer], 200);
+  EXPECT_EQ((*row)[Phase::other], 600);
+  EXPECT_FALSE(steps_between(after, after));
+  EXPECT_FALSE(steps_between(after, before)) << "of another process";
+}
+
+TEST(LiveRun, NamesTheRankThatCostsTheOthersOnceItHasSeenEnough) {
+  const auto windows = static_cast<std::int64_t>(LiveRun::kWindows);
+  EXPECT_FALSE(seen(windows, 14).straggler(0.1));
+  const auto slow = seen(windows + 1, 14).straggler(0.1);
+  ASSERT_TRUE(slow);
+  EXPECT_EQ(describe(*slow), "rank 2 (host n1) costs 14 % of every step: data");
+  EXPECT_FALSE(seen(windows + 1, 14).straggler(0.15));
+  EXPECT_FALSE(seen(windows + 1, 0).straggler(0.01));
+}
+
+TEST(LiveRun, OnePauseIsNoCostOfEveryStep) {
+  LiveRun run;
+  for (std::int64_t step = 1; step <= 20; ++step) {
+    RankTotals paused = totals_of(step);
+    if (step > 15) {
+      paused.spans[static_cast<std::size_t>(SpanKind::data)] += 30 * kMs;
+      paused.waited -= 30 * kMs;
+    }
+    run.look(job_of({totals_of(step), paused}));
+  }
+  EXPECT_FALSE(run.straggler(0.05));
+}
+
+TEST(LiveRun, AWindowLastsUntilEachRankHasEndedAStep) {
+  LiveRun run;
+  for (std::int64_t step = 1; step <= 30; ++step) run.look(job_of({totals_of(step), totals_of(1, 14)}));
+  EXPECT_FALSE(run.straggler(0.01)) << "of one window that does not end";
+}
+
+TEST(LiveRun, OtherRanksAndMissingOnesBeginAnew) {
+  LiveRun run = seen(20, 14);
+  ASSERT_TRUE(run.straggler(0.1));
+  auto lost = job_of({totals_of(21), totals_of(21), totals_of(21, 14)});
+  lost[0].state = MemberState::lost;
+  run.look(lost);
+  EXPECT_FALSE(run.straggler(0.1));
+  run = seen(20, 14);
+  auto restarted = job_of({totals_of(21), totals_of(21), totals_of(21, 14)});
+  for (auto& member : restarted) member.info.process.pid += 1000;
+  run.look(restarted);
+  EXPECT_FALSE(run.straggler(0.1));
+  EXPECT_EQ(run.ranks().size(), 3u);
+  run.look({});
+  EXPECT_TRUE(run.ranks().empty());
+}
+
+TEST(LiveRun, OfSeveralScopesTheJobsCounts) {
+  LiveRun run;
+  auto members = job_of({totals_of(3), totals_of(3)});
+  members.push_back({.scope = "job/child", .info = {.rank = 0, .world_size = 1}});
+  run.look(members);
+  EXPECT_EQ(run.ranks().size(), 2u);
+}
+
+LiveReport report_of_three() {
+  return live_report(
+      {.run_id = "run-1", .world_size = 3, .hosts = 2, .generation = 1, .age_ms = 90'000, .command = "./train"},
+      seen(20, 14));
+}
+
+TEST(LiveReport, GoesThroughJson) {
+  const LiveReport report = report_of_three();
+  const auto read = read_live_report(as_json(report));
+  ASSERT_TRUE(read);
+  EXPECT_EQ(as_json(*read), as_json(report));
+  ASSERT_EQ(read->ranks.size(), 3u);
+  const ReportedRank& rank = read->ranks[2];
+  EXPECT_EQ(rank.host, "n1");
+  EXPECT_EQ(rank.pid, 102);
+  EXPECT_EQ(rank.state, "training");
+  EXPECT_DOUBLE_EQ(rank.step_s, 0.1);
+  EXPECT_DOUBLE_EQ(rank.rows_per_s, 640);
+  EXPECT_DOUBLE_EQ(rank.shares.at(static_cast<std::size_t>(Phase::data)), 0.24);
+  EXPECT_EQ(rank.loss, 1.5);
+  EXPECT_FALSE(rank.snapshot_age_s);
+  EXPECT_EQ(read->straggler, 2);
+  EXPECT_FALSE(read_live_report("{}"));
+  EXPECT_FALSE(read_live_report("lockstep run 1\n"));
+  EXPECT_TRUE(read_live_report(as_json(LiveReport{})));
+}
+
+TEST(LiveReport, IsAScreenThatFitsItsTerminal) {
+  LiveReport report = report_of_three();
+  const std::string all = as_screen(report, {});
+  expect_text(all,
+              {"run-1  3 ranks on 2 hosts, start 2, 90 s: ./train\n", "step 20, 100.0 ms each, 640 samples/s, loss 1.5",
+               "rank 2 (host n1) costs 14 % of every step: data\n", "RANK  HOST", "24%", "64M", "9 all_reduce"});
+  EXPECT_EQ(all.find('\x1b'), std::string::npos);
+  report.ranks[1].state = "lost";
+  const std::string small = as_screen(report, {.columns = 60, .rows = 8, .has_colours = true});
+  EXPECT_EQ(std::count(small.begin(), small.end(), '\n'), 8) << small;
+  expect_text(small, {"\x1b[31m1 ", "lost", "\x1b[33m2 ", "and 1 more"});
+  for (std::size_t begin = 0; begin < small.size();) {
+    const auto end = small.find('\n', begin);
+    EXPECT_LE(end - begin, 60u + 9u) << "with a colour";
+    begin = end + 1;
+  }
+  expect_text(as_screen(live_report({.run_id = "run-1"}, {}), {}), {"no rank has come to init_process_group"});
+}
+
+TEST(Metrics, AreLinesThatPrometheusReads) {
+  const std::string text = as_metrics(report_of_three());
+  expect_text(text,
+              {"# TYPE lockstep_steps_total counter\nlockstep_steps_total{run=\"run-1\",rank=\"0\",host=\"n0\"} 20\n",
+               "lockstep_members{run=\"run-1\",state=\"training\"} 3\n", "lockstep_restarts_total{run=\"run-1\"} 1\n",
+               "lockstep_step_share{run=\"run-1\",rank=\"2\",host=\"n1\",phase=\"data\"} 0.24\n",
+               "lockstep_straggler_share{run=\"run-1\",rank=\"2\"} 0.14"});
+  EXPECT_TRUE(text.ends_with("\n"));
+  // A family's lines stand together, behind its help and type, and no name comes twice.
+  std::string family;
+  std::set<std::string> families;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const auto end = text.find('\n', begin);
+    const std::string line = text.substr(begin, end - begin);
+    begin = end + 1;
+    if (line.starts_with("# HELP ")) {
+      family = line.substr(7, line.find(' ', 7) - 7);
+      EXPECT_TRUE(families.insert(family).second) << family;
+    } else if (!line.starts_with("# TYPE " + family + " ")) {
+      EXPECT_TRUE(line.starts_with(family + "{")) << line;
+    }
+  }
+  LiveReport odd;
+  odd.facts.run_id = "a\"b\\c\nd";
+  expect_text(as_metrics(odd), {R"(lockstep_world_size{run="a\"b\\c d"} 1)"});
+}
+
+TEST(Metrics, AreAnsweredToHttp) {
+  const LiveReport report = report_of_three();
+  const std::string answer = http_answer("GET /metrics HTTP/1.1", report);
+  expect_text(answer, {"HTTP/1.1 200 OK\r\n", "text/plain; version=0.0.4",
+                       "Content-Length: " + std::to_string(as_metrics(report).size()) + "\r\n"});
+  EXPECT_TRUE(answer.ends_with("\r\n\r\n" + as_metrics(report)));
+  EXPECT_TRUE(http_answer("GET /metrics?x=1 HTTP/1.0", report).starts_with("HTTP/1.1 200 "));
+  EXPECT_TRUE(http_answer("GET / HTTP/1.1", report).starts_with("HTTP/1.1 404 "));
+  EXPECT_TRUE(http_answer("GET /metricsx HTTP/1.1", report).starts_with("HTTP/1.1 404 "));
+  EXPECT_TRUE(http_answer("POST /metrics HTTP/1.1", report).starts_with("HTTP/1.1 405 "));
+  EXPECT_TRUE(http_answer("hello", report).starts_with("HTTP/1.1 400 "));
+}
+
+}  // namespace
+}  // namespace lockstep::launcher

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/trace/totals_keeper.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <string>
+
+#include "runtime/trace/rank_totals.h"
+
+namespace lockstep::trace {
+namespace {
+
+StepRecord step_of(std::int64_t begin, std::int64_t end, std::int64_t waited, std::int64_t hidden) {
+  const auto at = [](std::int64_t ns) { return Time(std::chrono::nanoseconds(ns)); };
+  StepRecord record;
+  record.begin = record.last_gradient_ready = at(begin);
+  record.end = at(end);
+  record.waited = std::chrono::nanoseconds(waited);
+  record.hidden = std::chrono::nanoseconds(hidden);
+  return record;
+}
+
+TEST(TotalsKeeper, AddsUpWhatWasOverWhenTheLastStepEnded) {
+  TotalsKeeper keeper;
+  EXPECT_EQ(keeper.totals(0).steps, 0);
+  keeper.begin_span(10);
+  keeper.end_span(SpanKind::data, 5, 15);
+  EXPECT_EQ(keeper.totals(20).of(SpanKind::data), 0) << "of no step that has ended";
+  keeper.end_step(step_of(100, 180, 30, 7), false);
+  keeper.add_batch(32, 0.5);
+  keeper.begin_span(200);
+  keeper.begin_span(250);
+  keeper.end_span(SpanKind::data, 11, 260);
+  keeper.end_step(step_of(300, 400, 20, 3), true);
+  keeper.add_batch(16, std::nullopt);
+  const RankTotals totals = keeper.totals(500);
+  EXPECT_EQ(totals.steps, 2);
+  EXPECT_EQ(totals.on_device, 1);
+  EXPECT_EQ(totals.until, 400);
+  EXPECT_EQ(totals.in_steps, 180);
+  EXPECT_EQ(totals.waited, 50);
+  EXPECT_EQ(totals.hidden, 10);
+  EXPECT_EQ(totals.after_steps, 20) << "from 180 to the first span behind it";
+  EXPECT_EQ(totals.rows, 48);
+  EXPECT_EQ(totals.loss, 0.5);
+  EXPECT_EQ(totals.of(SpanKind::data), 16);
+  EXPECT_GT(totals.resident, 1 << 20);
+  EXPECT_EQ(totals.snapshot_age, -1);
+  keeper.end_span(SpanKind::snapshot, 4, 600);
+  EXPECT_EQ(keeper.totals(650).snapshot_age, 50);
+}
+
+TEST(RankTotals, GoThroughAWord) {
+  RankTotals totals{.steps = 3,
+                    .until = std::numeric_limits<std::int64_t>::max(),
+                    .waited = 5,
+                    .after_steps = 6,
+                    .rows = 7,
+                    .snapshot_age = -1};
+  totals.spans[2] = 9;
+  for (const std::optional<double> loss : {std::optional<double>(), std::optional(0.1), std::optional(-1e300)}) {
+    totals.loss = loss;
+    const std::string word = encode(totals);
+    EXPECT_EQ(word.find(' '), std::string::npos);
+    EXPECT_EQ(decode_rank_totals(word), totals);
+    EXPECT_EQ(decode_rank_totals(word + ",of a later version"), totals);
+  }
+}
+
+TEST(RankTotals, WhatIsNoneOfThemIsNotTaken) {
+  const std::string word = encode({});
+  EXPECT_TRUE(decode_rank_totals(word));
+  EXPECT_FALSE(decode_rank_totals(""));
+  EXPECT_FALSE(decode_rank_totals(word.substr(2)));
+  EXPECT_FALSE(decode_rank_totals(word.substr(0, word.size() - 1)));
+  EXPECT_FALSE(decode_rank_totals("x" + word));
+  EXPECT_FALSE(decode_rank_totals(word.substr(0, word.size() - 1) + "much"));
+  EXPECT_FALSE(decode_rank_totals(word + "," + std::string(1000, '1')));
+}
+
+}  // namespace
+}  // namespace lockstep::trace
