@@ -197,6 +197,7 @@ std::string runs_help() {
   lockstep inspect run-4f                    where each rank is: its last collective, its threads, their stacks where
                                              eu-stack or gdb is installed and may trace them
   lockstep trace --steps 20 run-4f           the timeline of the last 20 steps, for Perfetto
+  lockstep trace logs -o run.json            that of all ranks of all hosts whose files are in a run's --log-dir
   lockstep logs run-4f                       the last 50 lines of the run whose id begins so, with time and rank
   lockstep logs -n 0 --follow run-4f         what comes from now on
   lockstep stop run-4f                       asks its launcher to stop, as SIGTERM does: the ranks may save.

@@ -40,10 +40,21 @@ RunTraces traces_of(const FoundRun& run) {
   return traces;
 }
 
+void write_trace(RunTraces traces, const std::string& run_id, const RunsOptions& options) {
+  for (const std::string& problem : traces.problems) print_error("lockstep trace: " + problem);
+  const auto ranks = traces.traces.size();
+  const std::string file = options.file.empty() ? run_id + ".trace.json" : options.file;
+  write_file(file, timeline_of(last_steps(std::move(traces.traces), options.steps)));
+  write_to_stdout(
+      fmt::format("the timeline of {} {} is in {}: open it at https://ui.perfetto.dev or chrome://tracing\n", ranks,
+                  ranks == 1 ? "rank" : "ranks", file));
+}
+
 }  // namespace
 
 std::vector<RunTrace> last_steps(std::vector<RunTrace> traces, std::size_t steps) {
-  if (steps == 0) return traces;
+  if (steps == 0 || traces.empty()) return traces;
+  std::erase_if(traces, [newest = traces.back().generation](const RunTrace& one) { return one.generation != newest; });
   std::int64_t last = std::numeric_limits<std::int64_t>::max();
   for (const RunTrace& trace : traces) {
     last = std::min(last, trace.rank.steps.empty() ? std::int64_t{-1} : trace.rank.steps.back().number);
@@ -68,13 +79,14 @@ void write_live_trace(const FoundRun& run, const RunsOptions& options) {
     throw Error(fmt::format("{}: no rank on this host has a trace yet: none has called init_process_group{}",
                             run.run_id, traces.problems.empty() ? "" : "; " + traces.problems.front()));
   }
-  for (const std::string& problem : traces.problems) print_error("lockstep trace: " + problem);
-  const auto ranks = traces.traces.size();
-  const std::string file = options.file.empty() ? run.run_id + ".trace.json" : options.file;
-  write_file(file, timeline_of(last_steps(std::move(traces.traces), options.steps)));
-  write_to_stdout(
-      fmt::format("the timeline of {} {} is in {}: open it at https://ui.perfetto.dev or chrome://tracing\n", ranks,
-                  ranks == 1 ? "rank" : "ranks", file));
+  write_trace(std::move(traces), run.run_id, options);
+}
+
+void write_left_trace(const RunsOptions& options) {
+  RunTraces traces = read_traces(options.run);
+  if (traces.traces.empty()) throw Error(fmt::format("no rank has left a trace in {}", options.run));
+  const std::string run_id = traces.traces.front().rank.identity.run_id;
+  write_trace(std::move(traces), run_id.empty() ? "run" : run_id, options);
 }
 
 }  // namespace lockstep::launcher

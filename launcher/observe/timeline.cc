@@ -13,6 +13,8 @@
 #include <string_view>
 #include <utility>
 
+#include "launcher/observe/host_clocks.h"
+
 namespace lockstep::launcher {
 namespace {
 
@@ -38,11 +40,11 @@ std::string lane_name(int lane) {
 
 class Writer {
  public:
-  // `begin`: of the wall clock, counts as 0.
-  explicit Writer(std::int64_t begin) : begin_(begin) {}
+  // `begin`: of the common clock, counts as 0.
+  Writer(const HostClocks& clocks, std::int64_t begin) : clocks_(clocks), begin_(begin) {}
 
   void rank(const RunTrace& trace) {
-    wall_clock_ = trace.rank.wall_clock;
+    host_ = trace.rank.identity.host;
     rank_ = trace.rank.identity.rank;
     auto& host = names_[rank_];
     if (host.empty()) host = fmt::format("rank {} (host {})", rank_, trace.rank.identity.host);
@@ -86,7 +88,8 @@ class Writer {
     lanes_.emplace(rank_, lane);
     events_ += fmt::format(R"({{"ph": "X", "pid": {}, "tid": {}, "name": {}, "ts": {}, "dur": {}, "args": {{{}}}}},)"
                            "\n",
-                           rank_, lane, json_text(name), us(begin + wall_clock_ - begin_), us(end - begin), arguments);
+                           rank_, lane, json_text(name), us(clocks_.common(host_, begin) - begin_), us(end - begin),
+                           arguments);
   }
 
   // Of a backward the compute lane has what is before the last gradient; the rest is waiting.
@@ -123,51 +126,52 @@ class Writer {
                     step.step, step.number, bucket.bytes, us(bucket.launched - bucket.ready), bucket.gradients_ready));
   }
 
+  const HostClocks& clocks_;
   std::int64_t begin_;
-  std::int64_t wall_clock_ = 0;
+  std::string host_;
   int rank_ = 0;
   std::map<int, std::string> names_;
   std::set<std::pair<int, int>> lanes_;
   std::string events_;
 };
 
-std::int64_t first_time(const RunTrace& trace) {
+// By the common clock.
+std::int64_t first_time(const RunTrace& trace, const HostClocks& clocks) {
   std::int64_t first = std::numeric_limits<std::int64_t>::max();
   for (const TracedSpan& span : trace.rank.spans) first = std::min(first, span.begin);
   for (const TracedStep& step : trace.rank.steps) first = std::min(first, step.begin);
-  return first == std::numeric_limits<std::int64_t>::max() ? first : first + trace.rank.wall_clock;
+  const bool has_any = first != std::numeric_limits<std::int64_t>::max();
+  return has_any ? clocks.common(trace.rank.identity.host, first) : first;
 }
 
-// Ranks of one host have taken their clocks' difference at different moments, in which the wall clock may have been
-// set: one of them is as good as the other for all.
-std::vector<RunTrace> with_one_clock_per_host(std::vector<RunTrace> traces) {
-  std::map<std::string, std::int64_t> clocks;
-  for (RunTrace& trace : traces) {
-    trace.rank.wall_clock = clocks.emplace(trace.rank.identity.host, trace.rank.wall_clock).first->second;
+std::string describe_clock(const std::vector<RunTrace>& traces, const HostClocks& clocks) {
+  if (traces.empty()) return "none";
+  std::string text = fmt::format("that of host {}", traces.front().rank.identity.host);
+  if (clocks.error() > 0) {
+    text +=
+        fmt::format("; other hosts' times are right to {} us, by their common buckets", (clocks.error() + 999) / 1000);
   }
-  return traces;
+  for (const std::string& host : clocks.unknown()) {
+    text += fmt::format("; host {} has no bucket in common with it and goes by its wall clock", host);
+  }
+  return text;
 }
 
 }  // namespace
 
-std::string timeline_of(const std::vector<RunTrace>& all) {
-  const std::vector<RunTrace> traces = with_one_clock_per_host(all);
+std::string timeline_of(const std::vector<RunTrace>& traces) {
+  const HostClocks clocks(traces);
   std::int64_t begin = std::numeric_limits<std::int64_t>::max();
-  std::set<std::string> hosts;
   std::uint64_t lost = 0;
   for (const RunTrace& trace : traces) {
-    begin = std::min(begin, first_time(trace));
-    hosts.insert(trace.rank.identity.host);
+    begin = std::min(begin, first_time(trace, clocks));
     lost += trace.rank.lost;
   }
-  Writer writer(begin);
+  Writer writer(clocks, begin);
   for (const RunTrace& trace : traces) writer.rank(trace);
-  const std::string clock = hosts.size() > 1
-                                ? "the hosts' wall clocks: what differs between them is not known, and not corrected"
-                                : "one, of the host";
-  return writer.take(fmt::format(R"({{"run_id": {}, "clock": {}, "lost_events": {}}})",
-                                 json_text(traces.empty() ? "" : traces.front().rank.identity.run_id), json_text(clock),
-                                 lost));
+  return writer.take(fmt::format(R"({{"run_id": {}, "clock": {}, "clock_error_us": {}, "lost_events": {}}})",
+                                 json_text(traces.empty() ? "" : traces.front().rank.identity.run_id),
+                                 json_text(describe_clock(traces, clocks)), (clocks.error() + 999) / 1000, lost));
 }
 
 std::string timeline_file(const std::string& trace, std::size_t hosts, int node_rank) {

@@ -5,7 +5,8 @@
 //
 // A process of it is a rank. Its lanes: compute, communication (more than one where buckets are on their way together),
 // waiting, data, and one for each thread that has spans of the program's own. Times are microseconds from the first
-// event. Ranks of one host have one clock; those of several are put together by their wall clocks.
+// event. Ranks of one host have one clock; those of several are put together by their buckets (host_clocks.h), and how
+// well is in the file.
 #pragma once
 
 #include <string>

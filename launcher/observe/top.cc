@@ -52,18 +52,18 @@ std::string memory(double bytes) {
 std::vector<std::string> row_of_rank(const ReportedRank& rank) {
   return {fmt::format("{}", rank.rank),
           rank.host,
-          fmt::format("{}", rank.pid),
           rank.state,
           rank.step < 0 ? "-" : fmt::format("{}", rank.step),
           rank.step_s > 0 ? duration(rank.step_s) : "-",
+          percent(rank, {Phase::exposed}),
+          percent(rank, {Phase::hidden}),
           percent(rank, {Phase::data}),
           percent(rank, {Phase::forward}),
           percent(rank, {Phase::backward}),
           percent(rank, {Phase::optimizer}),
-          percent(rank, {Phase::exposed}),
-          percent(rank, {Phase::hidden}),
           percent(rank, {Phase::snapshot, Phase::evaluation, Phase::other}),
           memory(rank.resident_bytes),
+          fmt::format("{}", rank.pid),
           rank.collectives == 0
               ? "-"
               : fmt::format("{} {}, {}", rank.collectives, rank.collective, duration(rank.unchanged_s))};
@@ -144,8 +144,8 @@ std::string as_screen(const LiveReport& report, const Screen& screen) {
     left_out = ranks.size() - room;
     ranks.resize(room);
   }
-  std::vector<std::vector<std::string>> rows = {{"RANK", "HOST", "PID", "STATE", "STEP", "TIME", "DATA", "FORWARD",
-                                                 "BACKWARD", "OPTIMIZER", "WAITED", "HIDDEN", "OTHER", "MEMORY",
+  std::vector<std::vector<std::string>> rows = {{"RANK", "HOST", "STATE", "STEP", "TIME", "WAITED", "HIDDEN", "DATA",
+                                                 "FWD", "BWD", "OPTIM", "OTHER", "MEMORY", "PID",
                                                  "LAST COLLECTIVE, AGO"}};
   for (const ReportedRank* rank : ranks) rows.push_back(row_of_rank(*rank));
   std::string text;

@@ -7,6 +7,7 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "launcher/columns.h"
@@ -112,6 +113,10 @@ void ask_to_stop(const FoundRun& run) {
 }
 
 int perform(const RunsOptions& options) {
+  if (options.what == RunsOptions::What::trace && std::filesystem::is_directory(options.run)) {
+    write_left_trace(options);
+    return 0;
+  }
   const auto runs = find_runs();
   if (options.what == RunsOptions::What::ps) {
     write_to_stdout(options.json ? as_json(runs) : as_table(runs));

@@ -127,6 +127,16 @@ TEST_F(Trace, TheRankWhoseDataIsSlowIsNamedInTheReport) {
   EXPECT_EQ(count_of(page, "<rect class=\"cell\""), 2u * kReported);
   expect_text(page, {"start 1: finished", "snapshots: step 25 is saved"});
 
+  // What it has left, as one file again.
+  const auto left = run({LOCKSTEP_PROGRAM, "trace", file("logs"), "--steps", "5", "-o", file("left.json")});
+  EXPECT_EQ(left.exit_code, 0) << left.err;
+  const json last = json::parse(text_of("left.json"));
+  for (const int rank : {0, 1}) {
+    EXPECT_EQ(std::count_if(last["traceEvents"].begin(), last["traceEvents"].end(),
+                            [rank](const json& event) { return event["name"] == "backward" && event["pid"] == rank; }),
+              5);
+  }
+
   std::filesystem::remove(file("logs/generation0/rank1.trace"));
   expect_text(run({LOCKSTEP_PROGRAM, "report", file("logs")}).out, {"start 1: no trace of rank 1 is here"});
   expect_text(text_of("logs/report.html"), {"start 1: no trace of rank 1 is here"});
@@ -180,6 +190,10 @@ TEST_F(Trace, WhatHasNoneIsSaid) {
   EXPECT_EQ(report.exit_code, 2);
   expect_text(report.err, {"lockstep report: there is no folder " + file("gone")});
   EXPECT_EQ(run({LOCKSTEP_PROGRAM, "report"}).exit_code, 2);
+  std::filesystem::create_directory(file("empty"));
+  const auto none = run({LOCKSTEP_PROGRAM, "trace", file("empty")});
+  EXPECT_EQ(none.exit_code, 1);
+  expect_text(none.err, {"lockstep trace: no rank has left a trace in " + file("empty")});
 }
 
 }  // namespace

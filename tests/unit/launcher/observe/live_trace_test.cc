@@ -28,6 +28,9 @@ TEST(LiveTrace, HasTheLastStepsThatAllRanksHaveEnded) {
   EXPECT_EQ(last_steps(traces, 0)[0].rank.steps.size(), 10u);
   EXPECT_EQ(last_steps(traces, 100)[1].rank.steps.size(), 8u);
   EXPECT_TRUE(last_steps({}, 3).empty());
+  const auto second = last_steps({{0, trace_of(0, 10, {}, 10'000)}, {1, trace_of(0, 4, {}, 10'000)}}, 3);
+  ASSERT_EQ(second.size(), 1u) << "of the last start";
+  EXPECT_EQ(second[0].rank.steps.size(), 3u);
 }
 
 }  // namespace
