@@ -176,7 +176,7 @@ EXIT CODES
 std::string report_help() {
   return R"(Examples:
   lockstep run -n 4 --log-dir logs ./train
-  lockstep report logs                       writes logs/report.html and logs/report.jsonl
+  lockstep report logs                       writes logs/report.html, logs/report.jsonl and logs/tensorboard
 
 Reads the traces of the ranks, which each rank of a run with --log-dir, --trace or LOCKSTEP_TRACE_DIR keeps in a file while
 it trains, and which are there however it ended. The page says where a step's time goes on each rank, who makes the

@@ -65,7 +65,7 @@ HelperResult run_helper(const std::vector<std::string>& command, const Deadline&
   request.stdin_fd = request.inherited_fd = request.registration_fd = null.get();
   request.stdout_fd = out.write_end.get();
   request.stderr_fd = err.write_end.get();
-  if (sigprocmask(SIG_BLOCK, nullptr, &request.signal_mask) != 0) throw SystemError("sigprocmask", errno);
+  sigemptyset(&request.signal_mask);  // what this process has blocked for its own sake the program may wait for
   request.open_files = net::open_files_limit();
   const Spawned program = spawn(request);
   out.write_end.reset();

@@ -13,6 +13,7 @@
 #include "launcher/run/host_parts.h"
 #include "launcher/run/job_report.h"
 #include "launcher/system.h"
+#include "launcher/watch/stacks.h"
 #include "lockstep/base/error.h"
 #include "lockstep/rendezvous/roster.h"
 #include "runtime/base/exit_code.h"
@@ -198,6 +199,7 @@ std::unique_ptr<JobControl> HostOfSeveral::control(const JobPlan& plan, const st
                           .restarts = &restarts_,
                           .members = [this, scope] { return stores_->members(scope); },
                           .facts = std::move(facts_of),
+                          .stacks = stack_of_hung_rank,
                           .on_conclusion = verdict_writer(options_.log_dir, plan.run_id, plan.start, parts_.console)},
       plan.start, *agents_, news_);
 }

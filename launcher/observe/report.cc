@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "launcher/observe/event_file.h"
 #include "launcher/observe/run_report.h"
 #include "launcher/observe/timeline.h"
 #include "launcher/output/log_folder.h"
@@ -38,6 +39,11 @@ int report_command(const ReportOptions& options) {
     const fs::path folder(options.folder);
     write_file((folder / "report.html").native(), as_page(report));
     write_file((folder / "report.jsonl").native(), as_json_lines(report));
+    const fs::path events = folder / kEventFile;
+    std::error_code made;
+    fs::create_directories(events.parent_path(), made);
+    if (made) throw SystemError("make the folder " + events.parent_path().native(), made.value());
+    write_file(events.native(), as_event_file(report));
     std::string text =
         fmt::format("{}: {} ranks, {} steps\n", (folder / "report.html").native(), report.world_size, report.steps());
     for (const std::string& problem : report.problems) text += printable(problem) + "\n";

@@ -10,7 +10,8 @@
 
 namespace lockstep::launcher {
 
-// Writes DIR/report.html and DIR/report.jsonl, and says so on stdout. Returns 0, or 2 if it can't, which it says.
+// Writes DIR/report.html, DIR/report.jsonl and DIR/tensorboard, and says so on stdout. Returns 0, or 2 if it can't,
+// which it says.
 int report_command(const ReportOptions& options);
 
 // The folder that the ranks of a start write their traces to, which is made; empty: none is wanted. An absolute path,

@@ -185,7 +185,7 @@ void settle(StepRow& row, std::int64_t hidden, std::int64_t waited) {
 }
 
 RankTable table_of(const trace::RankTrace& trace) {
-  RankTable table{.rank = trace.identity.rank, .host = trace.identity.host};
+  RankTable table{.rank = trace.identity.rank, .host = trace.identity.host, .wall_clock = trace.wall_clock};
   RowMaker maker(trace);
   for (std::size_t i = 1; i < trace.steps.size(); ++i)
     table.rows.push_back(maker.row(trace.steps[i - 1], trace.steps[i]));

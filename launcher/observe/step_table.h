@@ -54,6 +54,7 @@ void settle(StepRow& row, std::int64_t hidden, std::int64_t waited);
 struct RankTable {
   int rank = 0;
   std::string host = {};
+  std::int64_t wall_clock = 0;  // to be added to the rows' times
   std::vector<StepRow> rows = {};
 };
 

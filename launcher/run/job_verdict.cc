@@ -171,7 +171,14 @@ void JobVerdict::obey(RootCause::Step step) {
   if (step != RootCause::Step::end_others) return;
   judge_at_.reset();
   const auto age = std::chrono::steady_clock::now() - started_;
-  const auto report = describe_failure(root_cause_, facts_of(*root_cause_.first_failure()), age, running());
+  RankFacts failed = facts_of(*root_cause_.first_failure());
+  // Of one that still runs somebody wants to know where. Its process may be behind a wrapper.
+  if (!root_cause_.ending() && options_.stacks && failed.pid != 0) {
+    const Cause* const cause = root_cause_.cause();
+    const bool names_it = cause != nullptr && cause->rank == failed.rank && cause->pid > 0;
+    failed.frames = options_.stacks(names_it ? static_cast<pid_t>(cause->pid) : failed.pid);
+  }
+  const auto report = describe_failure(root_cause_, failed, age, running());
   say(report.message);
   for (const auto& line : report.details) orders_.push_back({.kind = Order::Kind::detail, .text = line});
   orders_.push_back({.kind = Order::Kind::end_ranks});

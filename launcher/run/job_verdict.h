@@ -40,6 +40,8 @@ class JobVerdict {
     std::function<std::vector<membership::MemberView>()> members = {};
     // What is known of a rank that has not ended.
     std::function<RankFacts(int rank)> facts = {};
+    // The stacks of a process of this host; may be null.
+    std::function<std::vector<std::string>(pid_t)> stacks = {};
     // Gets what conclude() has come to; may be null.
     std::function<void(const VerdictRecord&)> on_conclusion = {};
   };

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <regex>
+
 #include "tests/e2e/launch.h"
 #include "tests/support/leftovers.h"
 #include "tests/support/rank_processes.h"
@@ -113,6 +115,10 @@ TEST(Standstill, AHungRankFailsTheJobUnderItsName) {
   expect_part(result.err, "lockstep run: rank 1 (host ");
   expect_part(result.err, ") hangs: the last that it started is collective 1 (all_reduce), and nothing since for ");
   expect_part(result.err, "rank 1 failed first: it did not go on, as said above");
+  if (testing::has_program("gdb") || testing::has_program("eu-stack")) {
+    expect_part(result.err, "\n  where it is:\n");
+    EXPECT_TRUE(std::regex_search(result.err, std::regex("\n  \\| #0 [^\n]*pause"))) << result.err;
+  }
 }
 
 TEST(Standstill, AHungRankIsNamedWhereRankZeroHostsTheStore) {

@@ -167,6 +167,36 @@ TEST_F(Verdict, AHostThatIsLostWhileItsRankIsJudgedIsTheRoot) {
   EXPECT_FALSE(verdict_.due());
 }
 
+TEST(VerdictOfOneHost, OfARankThatStillRunsItSaysWhere) {
+  std::vector<pid_t> asked;
+  const auto verdict_on = [&asked](pid_t known) {
+    return JobVerdict({.hosts = with_first_ranks({{.name = "a", .ranks = 2}}),
+                       .grace = std::chrono::milliseconds(0),
+                       .facts = [known](int rank) { return RankFacts{.rank = rank, .host = "a", .pid = known}; },
+                       .stacks =
+                           [&asked](pid_t pid) {
+                             asked.push_back(pid);
+                             return std::vector<std::string>{"Thread 1:", "#0  main"};
+                           }});
+  };
+  const auto said_of = [](JobVerdict& verdict) {
+    while (verdict.due()) verdict.check_timers();  // another rank may be the root
+    std::vector<std::string> texts;
+    for (const Order& order : verdict.take_orders()) texts.push_back(order.text);
+    return texts;
+  };
+  const Cause hangs{.kind = Cause::Kind::silent, .rank = 1, .host = "a", .pid = 71, .text = "rank 1 (host a) hangs"};
+  JobVerdict of_wrapper = verdict_on(70);
+  of_wrapper.heard(hangs);
+  EXPECT_THAT(said_of(of_wrapper),
+              ElementsAre(HasSubstr("rank 1 (host a) hangs"), "  where it is:", "  | Thread 1:", "  | #0  main", ""));
+  EXPECT_THAT(asked, ElementsAre(71)) << "the member's process, not the wrapper's";
+  JobVerdict of_another_host = verdict_on(0);
+  of_another_host.heard(hangs);
+  EXPECT_THAT(said_of(of_another_host), ElementsAre(HasSubstr("rank 1 (host a) hangs"), ""));
+  EXPECT_EQ(asked.size(), 1u);
+}
+
 TEST_F(Verdict, AStopIsPassedOnAndTheSecondOneKills) {
   verdict_.signalled(SIGTERM);
   EXPECT_THAT(said(), ElementsAre("SIGTERM: passed on to 5 ranks; once more to kill them"));

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/observe/event_file.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <utility>
+
+namespace lockstep::launcher {
+namespace {
+
+constexpr std::array<std::uint32_t, 256> make_crc_table() {
+  std::array<std::uint32_t, 256> table{};
+  for (std::uint32_t i = 0; i < 256; ++i) {
+    std::uint32_t value = i;
+    for (int bit = 0; bit < 8; ++bit) value = (value >> 1) ^ ((value & 1) != 0 ? 0x82f6'3b78u : 0u);
+    table[i] = value;
+  }
+  return table;
+}
+constexpr auto kCrcTable = make_crc_table();
+
+// Little-endian.
+template <typename Number>
+std::string bytes_of_number(Number number) {
+  std::string bytes;
+  for (std::size_t i = 0; i < sizeof number; ++i) bytes += static_cast<char>(number >> (8 * i) & 0xff);
+  return bytes;
+}
+
+std::string varint(std::uint64_t value) {
+  std::string bytes;
+  for (; value >= 0x80; value >>= 7) bytes += static_cast<char>((value & 0x7f) | 0x80);
+  return bytes + static_cast<char>(value);
+}
+
+// Fields of a message, by protobuf's wire types.
+std::string integer_field(std::uint64_t number, std::uint64_t value) { return varint(number << 3) + varint(value); }
+std::string double_field(std::uint64_t number, double value) {
+  return varint(number << 3 | 1) + bytes_of_number(std::bit_cast<std::uint64_t>(value));
+}
+std::string float_field(std::uint64_t number, float value) {
+  return varint(number << 3 | 5) + bytes_of_number(std::bit_cast<std::uint32_t>(value));
+}
+std::string text_field(std::uint64_t number, std::string_view text) {
+  return varint(number << 3 | 2) + varint(text.size()) + std::string(text);
+}
+
+std::string record_of(const std::string& message) {
+  const auto masked = [](std::string_view bytes) {
+    const std::uint32_t crc = crc32c(bytes);
+    return bytes_of_number<std::uint32_t>((crc >> 15 | crc << 17) + 0xa282'ead8u);
+  };
+  const std::string length = bytes_of_number<std::uint64_t>(message.size());
+  return length + masked(length) + message + masked(message);
+}
+
+class EventWriter {
+ public:
+  explicit EventWriter(double wall_time) {
+    text_ = record_of(double_field(1, wall_time) + text_field(3, "brain.Event:2"));
+  }
+  void scalar(const std::string& tag, std::int64_t step, double wall_time, double value) {
+    const std::string entry = text_field(1, tag) + float_field(2, static_cast<float>(value));
+    text_ += record_of(double_field(1, wall_time) + integer_field(2, static_cast<std::uint64_t>(step)) +
+                       text_field(5, text_field(1, entry)));
+  }
+  std::string take() { return std::move(text_); }
+
+ private:
+  std::string text_;
+};
+
+double seconds_of(std::int64_t ns) { return static_cast<double>(ns) * 1e-9; }
+
+double wall_time(const RankTable& table, const StepRow& row) { return seconds_of(row.end + table.wall_clock); }
+
+}  // namespace
+
+std::uint32_t crc32c(std::string_view bytes) {
+  std::uint32_t crc = ~0u;
+  for (const char byte : bytes) crc = kCrcTable[(crc ^ static_cast<unsigned char>(byte)) & 0xff] ^ (crc >> 8);
+  return ~crc;
+}
+
+std::string as_event_file(const RunReport& report) {
+  const ReportedStart* const first = report.starts.empty() ? nullptr : &report.starts.front();
+  const bool has_time = first != nullptr && !first->ranks.empty() && !first->ranks.front().rows.empty();
+  EventWriter writer(has_time ? wall_time(first->ranks.front(), first->ranks.front().rows.front()) : 0);
+  std::int64_t before = 0;
+  for (const ReportedStart& start : report.starts) {
+    std::size_t steps = 0;
+    for (const RankTable& table : start.ranks) {
+      const bool is_first = &table == &start.ranks.front();
+      for (std::size_t i = 0; i < table.rows.size(); ++i) {
+        const StepRow& row = table.rows[i];
+        const std::int64_t step = before + static_cast<std::int64_t>(i) + 1;
+        const double time = wall_time(table, row);
+        const double length = seconds_of(row.length());
+        if (is_first && row.loss) writer.scalar("loss", step, time, *row.loss);
+        if (is_first && row.weight > 0 && length > 0) {
+          writer.scalar("samples per second", step, time, static_cast<double>(row.weight) / length);
+        }
+        if (is_first) writer.scalar("step ms", step, time, 1e3 * length);
+        writer.scalar(fmt::format("own ms/rank {}", table.rank), step, time, 1e3 * seconds_of(row.own()));
+        writer.scalar(fmt::format("waited ms/rank {}", table.rank), step, time, 1e3 * seconds_of(row[Phase::exposed]));
+      }
+      steps = std::max(steps, table.rows.size());
+    }
+    before += static_cast<std::int64_t>(steps);
+  }
+  return writer.take();
+}
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/watch/stacks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <string_view>
+#include <system_error>
+
+#include "launcher/doctor/helper_program.h"
+#include "launcher/run/find_program.h"
+#include "lockstep/base/environment.h"
+#include "lockstep/base/error.h"
+#include "runtime/base/printable.h"
+#include "runtime/base/procfs.h"
+#include "runtime/base/text.h"
+
+namespace lockstep::launcher {
+namespace {
+
+constexpr std::chrono::seconds kHungLimit{10};
+constexpr std::size_t kHungLines = 16;
+constexpr std::size_t kMostFrameBytes = 400;
+
+std::string state_in_words(char state) {
+  switch (state) {
+    case 'R': return "running";
+    case 'S': return "sleeping";
+    case 'D': return "waiting for a device";
+    case 'T': return "stopped";
+    case 't': return "stopped by a debugger";
+    default: return std::string(1, state);
+  }
+}
+
+// Empty if there is no program for it.
+std::vector<std::string> stack_command(pid_t pid) {
+  const std::string number = fmt::format("{}", pid);
+  const auto environment = Environment::of_process();
+  if (const auto found = find_program("eu-stack", environment); found.problem.empty()) {
+    return {found.path, "-p", number};
+  }
+  if (const auto found = find_program("gdb", environment); found.problem.empty()) {
+    return {found.path, "-p", number, "-batch", "-nx", "-ex", "thread apply all -ascending backtrace"};
+  }
+  return {};
+}
+
+// Threads and frames, without what gdb says of itself.
+std::vector<std::string> frames_in(std::string_view text) {
+  std::vector<std::string> lines;
+  while (!text.empty()) {
+    const std::string_view line = take_word(text, '\n');
+    if (line.starts_with("#") || line.starts_with("Thread ") || line.starts_with("TID ")) {
+      lines.push_back(printable(line, kMostFrameBytes));
+    }
+  }
+  return lines;
+}
+
+}  // namespace
+
+std::vector<std::string> threads_of(pid_t pid) {
+  namespace fs = std::filesystem;
+  std::vector<std::string> lines;
+  std::error_code error;
+  for (fs::directory_iterator it(fmt::format("/proc/{}/task", pid), error), end; !error && it != end;
+       it.increment(error)) {
+    const auto thread = parse_process_stat(read_kernel_file(it->path() / "stat"));
+    if (!thread) continue;
+    const std::string place = read_kernel_file(it->path() / "wchan");
+    const bool waits = !place.empty() && place != "0";
+    lines.push_back(fmt::format("thread {} ({}): {}{}", thread->pid, printable(thread->name),
+                                state_in_words(thread->state), waits ? " in " + printable(place) : ""));
+  }
+  return lines;
+}
+
+bool can_show_stacks() { return !stack_command(0).empty(); }
+
+Stacks stacks_of(pid_t pid, const Deadline& deadline) {
+  const auto command = stack_command(pid);
+  if (command.empty()) return {.problem = "neither eu-stack (Debian's elfutils) nor gdb is installed"};
+  const auto result = doctor::run_helper(command, deadline);
+  if (!result.ending) return {.problem = command.front() + " took too long"};
+  Stacks stacks{.lines = frames_in(result.out)};
+  if (stacks.lines.empty()) {
+    stacks.problem = command.front() + " failed; may this user trace the process (kernel.yama.ptrace_scope)?";
+  }
+  return stacks;
+}
+
+std::vector<std::string> stack_of_hung_rank(pid_t pid) noexcept {
+  try {
+    const auto process = process_entry(pid);
+    const bool runs = process && process->alive() && process->state != 'T' && process->state != 't';
+    if (!runs || !can_show_stacks()) return {};
+    auto lines = stacks_of(pid, Deadline::after(kHungLimit)).lines;
+    lines.resize(std::min(lines.size(), kHungLines));
+    return lines;
+  } catch (const Error&) {  // the verdict is worth more than its ornament
+    return {};
+  }
+}
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/observe/event_file.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cstring>
+#include <map>
+#include <vector>
+
+#include "tests/unit/launcher/observe/traces.h"
+
+namespace lockstep::launcher {
+namespace {
+
+using testing_traces::trace_of;
+
+TEST(EventFile, TheChecksumIsCastagnolis) {
+  // RFC 3720, B.4.
+  EXPECT_EQ(crc32c("123456789"), 0xe306'9283u);
+  EXPECT_EQ(crc32c(std::string(32, '\0')), 0x8a91'36aau);
+  EXPECT_EQ(crc32c(std::string(32, '\xff')), 0x62a8'ab43u);
+  EXPECT_EQ(crc32c(""), 0u);
+}
+
+template <typename Number>
+Number number_at(const std::string& text, std::size_t at) {
+  Number number{};
+  std::memcpy(&number, text.data() + at, sizeof number);
+  return number;
+}
+
+struct Scalar {
+  std::int64_t step = 0;
+  double time = 0;
+  float value = 0;
+};
+
+// A reader of its own, of messages that have fields in ascending order and lengths below 128.
+std::map<std::string, std::vector<Scalar>> scalars_in(const std::string& text) {
+  std::map<std::string, std::vector<Scalar>> scalars;
+  for (std::size_t at = 0, record = 0; at < text.size(); ++record) {
+    const auto length = number_at<std::uint64_t>(text, at);
+    const std::string message = text.substr(at + 12, length);
+    const std::uint32_t masked = number_at<std::uint32_t>(text, at + 12 + length) - 0xa282'ead8u;
+    EXPECT_EQ(masked << 15 | masked >> 17, crc32c(message));
+    at += length + 16;
+    EXPECT_EQ(message[0], 0x09);
+    const auto time = number_at<double>(message, 1);
+    if (record == 0) {
+      EXPECT_EQ(message.substr(9),
+                "\x1a\x0d"
+                "brain.Event:2");
+      continue;
+    }
+    EXPECT_EQ(message[9], 0x10);
+    const std::int64_t step = message[10];
+    EXPECT_EQ(message[11], 0x2a);
+    EXPECT_EQ(message[13], 0x0a);
+    EXPECT_EQ(message[15], 0x0a);
+    const auto tag = static_cast<std::size_t>(message[16]);
+    EXPECT_EQ(message[17 + tag], 0x15);
+    EXPECT_EQ(message.size(), 18 + tag + 4);
+    scalars[message.substr(17, tag)].push_back({step, time, number_at<float>(message, 18 + tag)});
+  }
+  return scalars;
+}
+
+TEST(EventFile, HasTheCurvesOfAllStartsInOneCount) {
+  auto one = trace_of(0, 4, {}, 10'000'000);
+  auto two = trace_of(1, 4, {}, 10'000'000);
+  auto again = trace_of(0, 3, {}, 20'000'000);
+  for (auto* const trace : {&one, &two, &again}) trace->wall_clock = 5'000'000'000;
+  const auto scalars = scalars_in(as_event_file(report_of({.traces = {{0, one}, {0, two}, {1, again}}})));
+  const auto& loss = scalars.at("loss");
+  ASSERT_EQ(loss.size(), 5u);
+  for (std::size_t i = 0; i < loss.size(); ++i) EXPECT_EQ(loss[i].step, static_cast<std::int64_t>(i) + 1);
+  EXPECT_FLOAT_EQ(loss[0].value, 0.5);
+  EXPECT_FLOAT_EQ(loss[3].value, 0.5) << "of the second start";
+  EXPECT_FLOAT_EQ(scalars.at("step ms")[0].value, 10);
+  EXPECT_FLOAT_EQ(scalars.at("step ms")[4].value, 20);
+  EXPECT_FLOAT_EQ(scalars.at("samples per second")[0].value, 3200);
+  EXPECT_EQ(scalars.at("own ms/rank 1").size(), 3u);
+  EXPECT_EQ(scalars.at("waited ms/rank 0").size(), 5u);
+  EXPECT_NEAR(loss[0].time, 5 + 0.021, 1e-9);
+}
+
+TEST(EventFile, OfNothingHasItsVersion) { EXPECT_TRUE(scalars_in(as_event_file({})).empty()); }
+
+}  // namespace
+}  // namespace lockstep::launcher
