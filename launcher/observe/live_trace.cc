@@ -9,6 +9,7 @@
 
 #include "launcher/observe/timeline.h"
 #include "launcher/observe/top.h"
+#include "launcher/run/job_report.h"
 #include "launcher/system.h"
 #include "lockstep/base/error.h"
 #include "runtime/membership/member_info.h"
@@ -45,9 +46,8 @@ void write_trace(RunTraces traces, const std::string& run_id, const RunsOptions&
   const auto ranks = traces.traces.size();
   const std::string file = options.file.empty() ? run_id + ".trace.json" : options.file;
   write_file(file, timeline_of(last_steps(std::move(traces.traces), options.steps)));
-  write_to_stdout(
-      fmt::format("the timeline of {} {} is in {}: open it at https://ui.perfetto.dev or chrome://tracing\n", ranks,
-                  ranks == 1 ? "rank" : "ranks", file));
+  write_to_stdout(fmt::format("the timeline of {} is in {}: open it at https://ui.perfetto.dev or chrome://tracing\n",
+                              count_of(static_cast<std::int64_t>(ranks), "rank"), file));
 }
 
 }  // namespace

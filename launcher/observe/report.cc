@@ -11,6 +11,7 @@
 #include "launcher/observe/run_report.h"
 #include "launcher/observe/timeline.h"
 #include "launcher/output/log_folder.h"
+#include "launcher/run/job_report.h"
 #include "launcher/system.h"
 #include "lockstep/base/error.h"
 #include "runtime/base/logging.h"
@@ -45,7 +46,8 @@ int report_command(const ReportOptions& options) {
     if (made) throw SystemError("make the folder " + events.parent_path().native(), made.value());
     write_file(events.native(), as_event_file(report));
     std::string text =
-        fmt::format("{}: {} ranks, {} steps\n", (folder / "report.html").native(), report.world_size, report.steps());
+        fmt::format("{}: {}, {}\n", (folder / "report.html").native(), count_of(report.world_size, "rank"),
+                    count_of(static_cast<std::int64_t>(report.steps()), "step"));
     for (const std::string& problem : report.problems) text += printable(problem) + "\n";
     if (const auto straggler = last_straggler(report); !straggler.empty()) text += straggler + "\n";
     if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0) throw SystemError("write to stdout", errno);
@@ -82,7 +84,8 @@ void write_timeline(const RunOptions& options, const Layout& hosts, int node_ran
     write_file(file, timeline_of(traces.traces));
     const RunReport report = report_of(traces);
     const auto ranks = report.starts.back().ranks.size();
-    console.message(fmt::format("the timeline of {} {} is in {}", ranks, ranks == 1 ? "rank" : "ranks", file));
+    console.message(
+        fmt::format("the timeline of {} is in {}", count_of(static_cast<std::int64_t>(ranks), "rank"), file));
     if (const auto straggler = last_straggler(report); !straggler.empty()) console.message(straggler);
   } catch (const Error& error) {
     console.message(fmt::format("no timeline in {}: {}", file, error.what()));

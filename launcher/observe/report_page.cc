@@ -8,6 +8,7 @@
 
 #include "launcher/observe/chart.h"
 #include "launcher/observe/run_report.h"
+#include "launcher/run/job_report.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -24,19 +25,19 @@ constexpr std::string_view kHead = R"(<!DOCTYPE html>
 <meta name="viewport" content="width=device-width, initial-scale=1"/>
 <title>lockstep report</title>
 <style>
-:root { color-scheme: light dark; --text: #1b1f24; --page: #ffffff; --faint: #57606a; --rule: #d0d7de; --hot: #d55e00; }
-@media (prefers-color-scheme: dark) { :root { --text: #e6edf3; --page: #0d1117; --faint: #9198a1; --rule: #3d444d; --hot: #ff8f40; } }
+:root { color-scheme: light dark; --text: #1b1f24; --page: #ffffff; --faint: #57606a; --rule: #d0d7de; --hot: #d55e00; --line: #0072b2; }
+@media (prefers-color-scheme: dark) { :root { --text: #e6edf3; --page: #0d1117; --faint: #9198a1; --rule: #3d444d; --hot: #ff8f40; --line: #56b4e9; } }
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--text); background: var(--page); max-width: 1000px; margin: 2em auto; padding: 0 1em; }
 h1 { font-size: 1.5em; } h2 { font-size: 1.15em; margin-top: 2em; border-bottom: 1px solid var(--rule); }
 p.faint, .faint { color: var(--faint); } p.straggler { font-weight: 600; }
 svg { width: 100%; height: auto; } svg text { font-size: 12px; fill: var(--faint); }
-polyline { fill: none; stroke: #0072b2; stroke-width: 1.5; } rect.cell { fill: var(--hot); }
-table { border-collapse: collapse; width: 100%; } th, td { text-align: right; padding: 2px 8px; border-bottom: 1px solid var(--rule); }
-th:first-child, td:first-child, td.text { text-align: left; }
+polyline { fill: none; stroke: var(--line); stroke-width: 1.5; } rect.cell { fill: var(--hot); }
+table { border-collapse: collapse; width: 100%; font-size: 13px; } th, td { text-align: right; padding: 2px 6px; border-bottom: 1px solid var(--rule); }
+th:first-child, td:first-child, td.text { text-align: left; } td:first-child { white-space: nowrap; }
 .p0 { fill: #e69f00; color: #e69f00; } .p1 { fill: #56b4e9; color: #56b4e9; } .p2 { fill: #0072b2; color: #0072b2; }
 .p3 { fill: #9bd3ba; color: #9bd3ba; } .p4 { fill: #d55e00; color: #d55e00; } .p5 { fill: #009e73; color: #009e73; }
 .p6 { fill: #cc79a7; color: #cc79a7; } .p7 { fill: #b5a300; color: #b5a300; } .p8 { fill: #9198a1; color: #9198a1; }
-.key span::before { content: "\25A0\00A0"; } .key span { margin-right: 1em; }
+.key span { display: inline-block; margin-right: 1em; } .key b { font-weight: 400; }
 </style>
 </head>
 <body>
@@ -111,7 +112,7 @@ std::string where_time_goes(const ReportedStart& start) {
   std::string key = "<p class=\"key\">";
   std::string names;
   for (std::size_t i = 0; i < kPhases; ++i) {
-    key += fmt::format("<span class=\"p{}\">{}</span>", i, name_of(static_cast<Phase>(i)));
+    key += fmt::format("<span><b class=\"p{}\">&#x25A0;</b> {}</span>", i, name_of(static_cast<Phase>(i)));
     names += fmt::format("<th>{}</th>", name_of(static_cast<Phase>(i)));
   }
   return heading("Where a step's time goes, mean by rank") + stacked_bars(bars, "time of a step by rank") + key +
@@ -146,7 +147,7 @@ std::string slowest_by_step(const ReportedStart& start) {
     }
   }
   return heading("Who makes the others wait, by step") +
-         paragraph("The darker, the longer a rank's own work took than the median rank's.") +
+         paragraph("The stronger the colour, the longer a rank's own work took than the median rank's.") +
          heat_map(rows, "own work beyond the median, by rank and step");
 }
 
@@ -181,8 +182,9 @@ std::string history_table(const JobHistory& history) {
 std::string as_page(const RunReport& report) {
   std::string html(kHead);
   html += fmt::format("<h1>{}</h1>\n", escaped(report.run_id.empty() ? "A run" : report.run_id));
-  html += paragraph(fmt::format("{} rank(s), {} start(s), {} steps that the traces still have.", report.world_size,
-                                report.starts.size(), report.steps()));
+  html += paragraph(fmt::format("{}, {}, {} that the traces still have.", count_of(report.world_size, "rank"),
+                                count_of(static_cast<std::int64_t>(report.starts.size()), "start"),
+                                count_of(static_cast<std::int64_t>(report.steps()), "step")));
   if (report.lost_events > 0) {
     html += paragraph(
         fmt::format("A trace keeps the last {} events of a rank: {} older ones are gone, and the charts begin late.",

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "launcher/columns.h"
+#include "launcher/run/job_report.h"
 #include "launcher/signals.h"
 #include "launcher/system.h"
 #include "lockstep/base/environment.h"
@@ -74,15 +75,11 @@ double busy(const ReportedRank& rank) { return 1 - share_of(rank, Phase::exposed
 
 bool is_well(const ReportedRank& rank) { return rank.state == "training" || rank.state == "starting"; }
 
-std::string plural(int count, std::string_view noun) {
-  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
-}
-
 std::vector<std::string> heading(const LiveReport& report) {
   const RunFacts& facts = report.facts;
   std::vector<std::string> lines = {fmt::format(
-      "{}  {} on {}, start {}, {:.0f} s: {}", facts.run_id, plural(facts.world_size, "rank"),
-      plural(facts.hosts, "host"), facts.generation + 1, static_cast<double>(facts.age_ms) / 1000, facts.command)};
+      "{}  {} on {}, start {}, {:.0f} s: {}", facts.run_id, count_of(facts.world_size, "rank"),
+      count_of(facts.hosts, "host"), facts.generation + 1, static_cast<double>(facts.age_ms) / 1000, facts.command)};
   const auto fastest = std::max_element(report.ranks.begin(), report.ranks.end(),
                                         [](const auto& a, const auto& b) { return a.step < b.step; });
   if (fastest == report.ranks.end()) {

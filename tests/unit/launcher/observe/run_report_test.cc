@@ -84,7 +84,7 @@ TEST(RunReport, ThePageIsWholeAndHasAPointForEachStep) {
 TEST(RunReport, StartsFollowEachOtherInTheCurves) {
   const auto found = report(3);
   EXPECT_EQ(found.steps(), 3u * (kSteps - 1));
-  expect_text(as_page(found), {"3 start(s)", "data-points=\"117\""});
+  expect_text(as_page(found), {"3 starts", "data-points=\"117\""});
 }
 
 TEST(RunReport, WhatComesFromOutsideIsTextInThePage) {
