@@ -97,7 +97,7 @@ void WireGloo::open(wire::Listener& listener, const Deadline& deadline) {
         (this->*body)(listener);
       } catch (const std::exception& error) {
         listener.on_broken(error.what());
-        note_event();
+        wake();
       }
     });
   };
@@ -218,7 +218,7 @@ void WireGloo::receive_frames(wire::Listener& listener) {
       int peer = -1;
       if (!inbox.buffer->waitRecv(&peer, kForever)) return;
       listener.on_frame(peer, inbox.frame);
-      note_event();
+      wake();
     } catch (const ::gloo::IoException&) {
       // Its sender is gone in the middle of it. The exception stays in the buffer, so a new one takes its place.
       MutexLock lock(mutex_);
@@ -262,7 +262,7 @@ void WireGloo::watch_connections(wire::Listener& listener) {
       } catch (const std::exception& error) {
         lost_[static_cast<std::size_t>(peer)].store(true);
         listener.on_lost(peer, error.what());
-        note_event();
+        wake();
       }
     }
     watched = alive;
@@ -284,26 +284,20 @@ std::vector<int> WireGloo::awaited() {
   return {blocked_on_};
 }
 
-void WireGloo::note_event() {
-  MutexLock lock(mutex_);
-  ++events_;
-  changed_.notify_all();
-}
-
 void WireGloo::wait(const Deadline& deadline) {
-  MutexLock lock(mutex_);
-  while (events_ == events_seen_ && !interrupted_) {
-    if (!changed_.wait_until(mutex_, deadline)) break;
+  {
+    MutexLock lock(mutex_);
+    if (interrupted_) return;  // later it rings
   }
-  events_seen_ = events_;
+  bell_->wait(deadline);
 }
 
-void WireGloo::wake() { note_event(); }
+void WireGloo::wake() { bell_->ring(); }
 
 void WireGloo::interrupt() {
   MutexLock lock(mutex_);
   interrupted_ = true;
-  changed_.notify_all();
+  bell_->ring();
   if (opening_ != nullptr) opening_->interrupt();
   if (blocked_in_ == nullptr) return;
   blocked_in_->abortWaitRecv();

@@ -37,6 +37,7 @@ class WireGloo final : public wire::Wire {
   void deliver(const wire::Piece& piece, std::uint64_t number) override;
   void finish(int peer, std::uint64_t number) override;
   std::vector<int> awaited() override;
+  void sleep_on(wire::Doorbell& bell) override { bell_ = &bell; }
   void wait(const Deadline& deadline) override;
   void wake() override;
   void interrupt() override;
@@ -67,7 +68,6 @@ class WireGloo final : public wire::Wire {
   void watch_connections(wire::Listener& listener);
   std::vector<int> still_connected(const std::vector<int>& peers);
   void flush(Outbox& outbox, const Deadline& deadline);
-  void note_event();
 
   const GroupContext context_;
   const int rank_;
@@ -82,11 +82,9 @@ class WireGloo final : public wire::Wire {
   std::thread receiver_;
   std::thread watcher_;
   std::atomic<bool> stopping_{false};
+  wire::Doorbell* bell_ = nullptr;
 
   Mutex mutex_;
-  Condition changed_;
-  std::uint64_t events_ GUARDED_BY(mutex_) = 0;
-  std::uint64_t events_seen_ = 0;  // the communication thread's
   bool interrupted_ GUARDED_BY(mutex_) = false;
   std::shared_ptr<Mesh> opening_ GUARDED_BY(mutex_);  // during open()
   // What the communication thread is blocked in.

@@ -14,6 +14,7 @@
 #include "runtime/base/logging.h"
 #include "runtime/comm/shm/bootstrap.h"
 #include "runtime/comm/shm/process_group_shm.h"
+#include "runtime/comm/wire/announcement_board.h"
 #include "runtime/comm/wire/wire.h"
 #include "runtime/rendezvous/consensus.h"
 #include "runtime/store/prefix_store.h"
@@ -60,7 +61,9 @@ std::string describe(const wire::Hosts& hosts) {
 
 class SharedWithinHost final : public wire::HostMemory {
  public:
-  SharedWithinHost(GroupContext context, shm::SharedSetup setup) : group_(std::move(context), std::move(setup)) {}
+  // `board`: in the memory of `setup`.
+  SharedWithinHost(GroupContext context, shm::SharedSetup setup, std::byte* board)
+      : memory_(setup.control), board_(board), group_(std::move(context), std::move(setup)) {}
 
   Arena allocate(std::size_t bytes) override {
     return unless_broken([&] { return group_.allocate(bytes); });
@@ -72,6 +75,7 @@ class SharedWithinHost final : public wire::HostMemory {
   void barrier() override {
     unless_broken([&] { group_.barrier().wait(); });
   }
+  std::byte* board() override { return board_; }
   void interrupt() override { group_.abort("the group over the wire has failed"); }
   std::vector<std::size_t> awaited() override {
     const std::vector<int> behind = group_.behind();
@@ -79,6 +83,8 @@ class SharedWithinHost final : public wire::HostMemory {
   }
 
  private:
+  const std::shared_ptr<shm::Mapping> memory_;
+  std::byte* const board_;  // in it
   shm::ProcessGroupShm group_;
 };
 
@@ -89,9 +95,12 @@ std::unique_ptr<wire::HostMemory> shared_within_hosts(const GroupContext& contex
   if (!wire::has_hierarchy(hosts)) return nullptr;
   GroupContext of_host = context_of_host(context, hosts);
   std::optional<shm::SharedSetup> setup;
+  std::byte* board = nullptr;
   std::string problem;
   try {
-    setup = shm::set_up(of_host, deadline);
+    setup = shm::set_up(of_host, deadline, wire::AnnouncementBoard::bytes_for(hosts));
+    board = shm::memory_beside(*setup, of_host.roster.size());
+    wire::AnnouncementBoard::format(board, hosts);  // the consensus that follows comes before every use of it
   } catch (const BackendUnavailable& error) {
     problem = error.what();
   }
@@ -111,7 +120,7 @@ std::unique_ptr<wire::HostMemory> shared_within_hosts(const GroupContext& contex
   if (why_not.empty()) {
     const bool is_of_job = context.roster.front().group.empty();
     if (context.identity.rank == 0 && is_of_job) log_info("{}: shared memory within", describe(hosts));
-    return std::make_unique<SharedWithinHost>(std::move(of_host), std::move(*setup));
+    return std::make_unique<SharedWithinHost>(std::move(of_host), std::move(*setup), board);
   }
   if (context.identity.rank == 0) {
     log_warn("ranks of one host send each other everything over the network: no memory to share: {}", why_not);

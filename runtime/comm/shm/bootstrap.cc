@@ -137,9 +137,9 @@ Arrived accept_all(const UniqueFd& listener, const GroupContext& context, int co
 }
 
 // `bells` gets the files of the others' bells.
-SharedSetup host(const GroupContext& context, std::vector<UniqueFd>& bells, const Deadline& deadline) {
+SharedSetup host(const GroupContext& context, std::vector<UniqueFd>& bells, std::size_t bytes,
+                 const Deadline& deadline) {
   const int ranks = static_cast<int>(context.roster.size());
-  const std::size_t bytes = ControlBlock::bytes_for(ranks);
   auto mapping = Mapping::of(create_memory("lockstep-control", bytes), bytes);
   comm::ProgressEngine::of_process()
       .bell_file();  // what it throws is a reason against shared memory, before all agree on it
@@ -154,7 +154,8 @@ SharedSetup host(const GroupContext& context, std::vector<UniqueFd>& bells, cons
   return {mapping, DescriptorChannels(std::move(arrived.sockets)), {}};
 }
 
-SharedSetup join(const GroupContext& context, const std::string& endpoint, const Deadline& deadline) {
+SharedSetup join(const GroupContext& context, const std::string& endpoint, std::size_t bytes,
+                 const Deadline& deadline) {
   const int ranks = static_cast<int>(context.roster.size());
   const std::int32_t rank = context.identity.rank;
   std::vector<UniqueFd> sockets;
@@ -172,7 +173,7 @@ SharedSetup join(const GroupContext& context, const std::string& endpoint, const
   DescriptorChannels channels(std::move(sockets));
   UniqueFd fd = channels.receive(deadline);
   if (!fd) throw BackendUnavailable("got no descriptor from rank 0");
-  auto mapping = Mapping::of(std::move(fd), ControlBlock::bytes_for(ranks));
+  auto mapping = Mapping::of(std::move(fd), bytes);
   attach_rank(*mapping, ranks, rank);
   return {mapping, std::move(channels), {}};
 }
@@ -243,21 +244,26 @@ UniqueFd DescriptorChannels::receive(const Deadline& deadline, const std::functi
   return std::move(fds.front());
 }
 
-SharedSetup set_up(const GroupContext& context, const Deadline& deadline) {
+std::byte* memory_beside(const SharedSetup& setup, std::size_t ranks) {
+  return setup.control->data() + ControlBlock::bytes_for(static_cast<int>(ranks));
+}
+
+SharedSetup set_up(const GroupContext& context, const Deadline& deadline, std::size_t bytes_beside) {
   const int rank = context.identity.rank;
+  const std::size_t bytes = ControlBlock::bytes_for(static_cast<int>(context.roster.size())) + bytes_beside;
   SharedSetup setup;
   std::vector<UniqueFd> bells;
   std::string outcome(kOk);
   const auto judge = [&](std::span<const std::string> outcomes) { return verdict_on(context.roster, outcomes); };
   try {
     if (rank == 0) {
-      setup = host(context, bells, deadline);
+      setup = host(context, bells, bytes, deadline);
     } else {
       const std::string endpoint = endpoint_of_rank_0(context, deadline);
       if (endpoint == kNoEndpoint) {
         outcome = kFollows;
       } else {
-        setup = join(context, endpoint, deadline);
+        setup = join(context, endpoint, bytes, deadline);
       }
     }
   } catch (const Timeout& error) {

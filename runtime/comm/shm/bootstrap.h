@@ -44,6 +44,9 @@ struct SharedSetup {
 };
 
 // Collective. Throws BackendUnavailable with every rank's reasons, Timeout with the ranks that did not come.
-SharedSetup set_up(const GroupContext& context, const Deadline& deadline);
+// `bytes_beside`: memory behind the control block, of zeros, for who has a use of his own; the same on every rank.
+SharedSetup set_up(const GroupContext& context, const Deadline& deadline, std::size_t bytes_beside = 0);
+// Where that begins.
+std::byte* memory_beside(const SharedSetup& setup, std::size_t ranks);
 
 }  // namespace lockstep::shm

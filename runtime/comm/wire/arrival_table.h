@@ -47,7 +47,9 @@ class ArrivalTable {
   void note(int rank, Announcement announcement);
   // Those of the oldest collective that is not done; null unless all ranks have come to it.
   const Arrivals* complete() const;
-  // That one is done.
+  // The last collective that is done.
+  std::uint64_t done() const { return done_; }
+  // The one after it is done.
   void pop();
   // Who has not come to collective `sequence`, which is not done.
   std::vector<int> absent(std::uint64_t sequence) const;

@@ -25,8 +25,11 @@ WireEngine::WireEngine(std::unique_ptr<Wire> wire, rendezvous::Roster roster, in
       rank_(rank),
       size_(static_cast<int>(roster_.size())),
       hosts_(host_memory ? hosts_of(roster_, rank) : Hosts{}),
-      wire_(std::move(wire)),
       host_memory_(std::move(host_memory)),
+      board_(host_memory_ ? std::optional<AnnouncementBoard>(std::in_place, host_memory_->board(), hosts_)
+                          : std::nullopt),
+      bell_(board_ ? board_->bell() : own_bell_),
+      wire_(std::move(wire)),
       p2p_queue_(roster_, rank),
       arrival_table_(roster_.size()),
       shutdown_(
@@ -36,7 +39,9 @@ WireEngine::WireEngine(std::unique_ptr<Wire> wire, rendezvous::Roster roster, in
             if (host_memory_) host_memory_->interrupt();
             comm::ProgressEngine::ring();
           },
-          std::move(on_throw), kLimits) {}
+          std::move(on_throw), kLimits) {
+  wire_->sleep_on(bell_);
+}
 
 WireEngine::~WireEngine() = default;
 
@@ -61,9 +66,11 @@ void WireEngine::on_frame(int peer, std::span<const std::byte> bytes) {
       p2p_queue_.on_frame(peer, *frame);
       return comm::ProgressEngine::ring();
     }
-    if (frame->number == expected) {
-      return arrival_table_.note(peer, {frame->record, {frame->payload.begin(), frame->payload.end()}});
-    }
+  }
+  if (frame->number == expected && (!board_ || board_->is_carrier_of(peer))) {
+    if (board_) board_->post(peer, frame->number, bytes);  // first: announcement_board.h says why
+    MutexLock lock(mutex_);
+    return arrival_table_.note(peer, {frame->record, {frame->payload.begin(), frame->payload.end()}});
   }
   propose(Cause::Kind::mismatch, -1,
           fmt::format("{} got word of collective {} over {} from {}, and collective {} is next; run one version of "
@@ -128,10 +135,11 @@ bool WireEngine::step() {
   bool leaving = false;
   {
     MutexLock lock(mutex_);
+    const std::uint64_t most = board_ ? arrival_table_.done() + AnnouncementBoard::kAhead : last_.load();
     for (const auto& collective : queue_) {
-      if (collective->sequence_ > announced_) fresh.push_back(collective);
+      if (collective->sequence_ > announced_ && collective->sequence_ <= most) fresh.push_back(collective);
     }
-    announced_ = last_;
+    announced_ += fresh.size();
     actions = p2p_queue_.take_actions();
     mismatch = p2p_queue_.mismatch();
     leaving = closing_ && queue_.empty() && actions.empty();
@@ -172,9 +180,23 @@ void WireEngine::announce(WireCollective& collective) {
   frame.record = task.record;
   frame.payload = payload;
   const FrameBytes bytes = write_frame(frame);
-  for (int i = 1; i < size_; ++i) wire_->send_frame((rank_ + i) % size_, bytes);
+  if (board_) {
+    for (const int carrier : board_->carriers()) wire_->send_frame(carrier, bytes);
+    board_->post(rank_, frame.number, bytes);
+  } else {
+    for (int i = 1; i < size_; ++i) wire_->send_frame((rank_ + i) % size_, bytes);
+  }
   MutexLock lock(mutex_);
   arrival_table_.note(rank_, {task.record, std::move(payload)});
+}
+
+void WireEngine::read_board() {
+  if (!board_) return;
+  for (const int rank : board_->carried_by_others()) {
+    while (const auto frame = board_->read(rank, arrival_table_.next_of(rank))) {
+      arrival_table_.note(rank, {frame->record, {frame->payload.begin(), frame->payload.end()}});
+    }
+  }
 }
 
 bool WireEngine::run_collectives() {
@@ -184,6 +206,7 @@ bool WireEngine::run_collectives() {
     Arrivals arrivals;
     {
       MutexLock lock(mutex_);
+      read_board();
       const Arrivals* const complete = arrival_table_.complete();
       if (queue_.empty() || complete == nullptr) return any;
       next = queue_.front();

@@ -26,7 +26,9 @@
 #include "runtime/comm/failure/messages.h"
 #include "runtime/comm/progress.h"
 #include "runtime/comm/transfer.h"
+#include "runtime/comm/wire/announcement_board.h"
 #include "runtime/comm/wire/arrival_table.h"
+#include "runtime/comm/wire/doorbell.h"
 #include "runtime/comm/wire/host_memory.h"
 #include "runtime/comm/wire/movement.h"
 #include "runtime/comm/wire/p2p_queue.h"
@@ -99,6 +101,8 @@ class WireEngine final : public Listener, public std::enable_shared_from_this<Wi
   // False at the end.
   bool step();
   void announce(WireCollective& collective);
+  // Notes what has come to the board. Whoever asks who has announced what looks there first.
+  void read_board() REQUIRES(mutex_);
   bool run_collectives();
   void check_departed_ranks();
   void execute(WireCollective& collective, const Arrivals& arrivals);
@@ -114,7 +118,7 @@ class WireEngine final : public Listener, public std::enable_shared_from_this<Wi
   void give_up_opening(const Error& why, std::future<void>& outcome);
   void set_closed();
   // Ranks but this one.
-  comm::Stragglers missing(const WireCollective& collective) const REQUIRES(mutex_);
+  comm::Stragglers missing(const WireCollective& collective) REQUIRES(mutex_);
   // "rank 1 (...) was in all_reduce 7 (...)".
   std::string where_this_rank_was() const;
   void close_as(std::optional<std::string> cause);
@@ -123,8 +127,11 @@ class WireEngine final : public Listener, public std::enable_shared_from_this<Wi
   const int rank_;
   const int size_;
   const Hosts hosts_;
-  std::unique_ptr<Wire> wire_;
   const std::unique_ptr<HostMemory> host_memory_;
+  std::optional<AnnouncementBoard> board_;  // in it
+  DoorbellWords own_bell_{};                // where there is no board
+  Doorbell bell_;
+  std::unique_ptr<Wire> wire_;
   ScratchBuffer scratch_;  // the communication thread's
   std::function<void()> join_;
 

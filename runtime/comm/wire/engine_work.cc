@@ -111,7 +111,8 @@ void WireCollective::wait(const Deadline& deadline) {
   engine_->time_out(describe(), missing, deadline);
 }
 
-comm::Stragglers WireEngine::missing(const WireCollective& collective) const {
+comm::Stragglers WireEngine::missing(const WireCollective& collective) {
+  read_board();
   const auto others = [this](const char* what, const std::vector<int>& ranks) {
     comm::Stragglers result{.text = what};
     for (const int rank : ranks) {
@@ -119,7 +120,14 @@ comm::Stragglers WireEngine::missing(const WireCollective& collective) const {
     }
     return result;
   };
-  comm::Stragglers absent = others("not arrived: ", arrival_table_.absent(collective.sequence_));
+  // A rank that is that far ahead has not announced it for want of room: who keeps it from that counts.
+  const std::uint64_t done = arrival_table_.done();
+  const bool announced = !board_ || collective.sequence_ <= done + AnnouncementBoard::kAhead;
+  std::vector<int> ranks = arrival_table_.absent(announced ? collective.sequence_ : done + 1);
+  const std::vector<int> unheard = board_ ? board_->take_unheard(ranks) : std::vector<int>();
+  comm::Stragglers absent = others("not arrived: ", ranks);
+  if (!unheard.empty()) absent.text += "; not heard of, since one of those tells this host of them: ";
+  absent.text += joined(unheard, [this](int rank) { return who(rank); });
   if (!absent.ranks.empty()) return absent;
   comm::Stragglers awaited = others("all have arrived; data is still on its way to or from ", wire_->awaited());
   if (!awaited.ranks.empty()) return awaited;

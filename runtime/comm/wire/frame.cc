@@ -10,7 +10,7 @@
 namespace lockstep::wire {
 namespace {
 
-constexpr std::uint32_t kMagic = 0x3377736c;  // "lsw3": changes with the layout
+constexpr std::uint32_t kMagic = 0x3477736c;  // "lsw4": changes with the layout, and with who is told
 constexpr std::size_t kPayloadAt = kFrameBytes - kInlineBytes;
 constexpr std::size_t kWordsAt = 64;
 
@@ -54,6 +54,8 @@ FrameBytes write_frame(const Frame& frame) {
   std::copy_n(frame.payload.begin(), length, bytes.begin() + kPayloadAt);
   return bytes;
 }
+
+std::size_t used_bytes(std::span<const std::byte> frame) { return kPayloadAt + take<std::uint32_t>(frame, 40); }
 
 std::optional<Frame> read_frame(std::span<const std::byte> bytes) {
   if (bytes.size() != kFrameBytes || take<std::uint32_t>(bytes, 0) != kMagic) return std::nullopt;

@@ -14,6 +14,10 @@ namespace {
 using comm::Chunk;
 using comm::Task;
 
+// Bytes of a cable that a trip is taken to cost, and the largest share that every host adds up for itself.
+constexpr std::size_t kBytesPerTrip = 16 << 10;
+constexpr std::size_t kMostWhole = 1 << 20;
+
 // This rank's part in one all-reduce.
 class Lane {
  public:
@@ -44,8 +48,39 @@ class Lane {
     comm::reduce(sum, sources, own(share), share.length);
   }
 
-  // The hosts' sums of this rank's part come here and are reduced; the result goes to the lane.
   void exchange(const Chunk& share) const {
+    if (goes_whole(share)) return exchange_whole(share);
+    exchange_parts(share);
+  }
+
+  // True where one trip of the whole share to every host costs less than two of its parts.
+  bool goes_whole(const Chunk& share) const {
+    const std::size_t bytes = share.length * element_;
+    const std::size_t count = hosts_.ranks.size();
+    return bytes <= kMostWhole && bytes * (count - 1) * (count - 2) / count <= kBytesPerTrip;
+  }
+
+  // Every host's sum of the share comes here, and is added up on each host: in one order, so to the same bits.
+  void exchange_whole(const Chunk& share) const {
+    const std::size_t count = hosts_.ranks.size();
+    const std::size_t bytes = share.length * element_;
+    const std::size_t stride = (bytes + 63) / 64 * 64;
+    std::byte* const theirs = scratch_.take(stride * count);
+    std::vector<Piece> sends, recvs;
+    std::vector<const std::byte*> sources(count);
+    sources[hosts_.host] = own(share);
+    for (std::size_t i = 1; i < count; ++i) {
+      const std::size_t host = (hosts_.host + i) % count;
+      sends.push_back({rank_on(host), own(share), bytes});
+      recvs.push_back({rank_on(host), theirs + host * stride, bytes});
+      sources[host] = theirs + host * stride;
+    }
+    go(sends, recvs);
+    comm::reduce(task_.reduction, sources, own(share), share.length);
+  }
+
+  // The hosts' sums of this rank's part come here and are reduced; the result goes to the lane.
+  void exchange_parts(const Chunk& share) const {
     const std::size_t count = hosts_.ranks.size();
     const Chunk mine = part_of(share, hosts_.host);
     const std::size_t stride = (mine.length * element_ + 63) / 64 * 64;

@@ -43,6 +43,8 @@ class HostMemory {
   // Returns when all ranks of the host have called it. Throws Broken once one of them can't, or after interrupt().
   virtual void barrier() = 0;
   virtual void interrupt() = 0;
+  // The memory of the host's announcement_board.h, which every rank of it has formatted its part of.
+  virtual std::byte* board() = 0;
   // Whom the barrier waits for, by their places on the host. Any thread.
   virtual std::vector<std::size_t> awaited() = 0;
 };

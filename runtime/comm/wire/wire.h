@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "lockstep/base/deadline.h"
+#include "runtime/comm/wire/doorbell.h"
 
 namespace lockstep::wire {
 
@@ -76,6 +77,9 @@ class Wire {
   virtual void finish(int peer, std::uint64_t number) = 0;
   // Whom the transfer that blocks just now waits for: some of them may be through. Any thread.
   virtual std::vector<int> awaited() = 0;
+  // What wait() sleeps on, for a wire that does: wake() rings it, and so may others. Before open(); it outlives the
+  // wire.
+  virtual void sleep_on(Doorbell&) {}
   // Blocks until the listener was called or wake() was, since the last wait(), or until the deadline.
   virtual void wait(const Deadline& deadline) = 0;
   virtual void wake() = 0;

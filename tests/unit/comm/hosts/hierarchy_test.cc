@@ -7,12 +7,14 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <latch>
 #include <thread>
 
 #include "lockstep/base/error.h"
 #include "runtime/base/host.h"
 #include "runtime/comm/hosts/shared_within_hosts.h"
 #include "runtime/comm/reduction.h"
+#include "runtime/comm/wire/announcement_board.h"
 #include "runtime/comm/wire/process_group_wire.h"
 #include "runtime/store/hash_store.h"
 #include "tests/support/error_of.h"
@@ -152,6 +154,135 @@ TEST(Hierarchy, AHostsCableCarriesWhatOneRankPerHostWould) {
     }
     EXPECT_EQ(out_of_host_0, kFloats * sizeof(float)) << "2(H-1)/H of the bytes";
   });
+}
+
+// An announcement goes to one rank of each other host, which tells its neighbours.
+TEST(Hierarchy, ACollectiveIsAnnouncedOnceToEachOtherHost) {
+  constexpr int kBarriers = 10;
+  for (const std::vector<int>& hosts : {std::vector<int>{3, 3}, {2, 3, 1}}) {
+    on_hosts(hosts, [&](ProcessGroup& group, const Hub& hub) {
+      for (int i = 0; i < kBarriers; ++i) group.barrier().wait();
+      MutexLock lock(hub->mutex);
+      int told = 0;
+      for (const auto& [way, frames] : hub->announced) {
+        if (way.first != group.rank()) continue;
+        EXPECT_EQ(frames, kBarriers) << way.first << " to " << way.second;
+        ++told;
+      }
+      EXPECT_EQ(told, static_cast<int>(hosts.size()) - 1);
+    });
+  }
+}
+
+// More than the board has places for, small and large ones, by ranks of which none waits for another.
+TEST(Hierarchy, ManyCollectivesAreUnderWayAtOnce) {
+  constexpr int kWorks = 3 * static_cast<int>(AnnouncementBoard::kSlots) + 5;
+  for (const std::vector<int>& hosts : {std::vector<int>{2, 2}, {1, 3, 2}}) {
+    on_hosts(hosts, [&](ProcessGroup& group, const Hub&) {
+      const Arena arena = group.allocate(kWorks * 512 * sizeof(float));
+      const std::span<float> data = floats_of(arena);
+      std::fill(data.begin(), data.end(), static_cast<float>(group.rank() + 1));
+      std::vector<Work> works;
+      for (int i = 0; i < kWorks; ++i) {
+        const std::size_t count = i % 3 == 0 ? 512 : static_cast<std::size_t>(1 + i % 7);
+        works.push_back(group.all_reduce(BufferView(data.subspan(static_cast<std::size_t>(i) * 512, count))));
+      }
+      for (const Work& work : works) work.wait();
+      const auto wanted = static_cast<float>(group.size() * (group.size() + 1) / 2);
+      for (int i = 0; i < kWorks; ++i) EXPECT_EQ(data[static_cast<std::size_t>(i) * 512], wanted) << i;
+    });
+  }
+}
+
+TEST(Hierarchy, WhoDoesNotComeIsNamedWhicheverHostHeIsOn) {
+  for (const int missing : {1, 2, 3}) {
+    std::vector<std::string> texts(4);
+    std::latch over(4);
+    on_hosts({2, 2}, [&](ProcessGroup& group, const Hub&) {
+      group.barrier().wait();
+      std::string& text = texts[static_cast<std::size_t>(group.rank())];
+      if (group.rank() == missing) {
+        // From itself: never comes, but the failure does.
+        Work waits = group.recv(BufferView(nullptr, 0, DType::u8), group.rank(), 7);
+        text = error_of<Error>([&] { waits.wait(); });
+      } else {
+        // Far more than can be announced: the first is what this rank waits for.
+        std::vector<Work> works;
+        for (int i = 0; i < 100; ++i) works.push_back(group.barrier());
+        text = error_of<Timeout>([&] { works.back().wait(Deadline::after(std::chrono::milliseconds(200))); });
+      }
+      over.arrive_and_wait();
+    });
+    for (const std::string& text : texts) {
+      expect_text(text, {"barrier 101", "not arrived: rank " + std::to_string(missing) + " (host"});
+      EXPECT_EQ(text.find(" and rank "), std::string::npos) << text;
+    }
+  }
+}
+
+// Rank 1 tells rank 0 of rank 3, which has come.
+TEST(Hierarchy, WhoeverIsNotHeardOfForAnothersSakeIsNoCulprit) {
+  std::vector<std::string> texts(4);
+  std::latch stopped(4);
+  std::latch over(3);
+  on_hosts({2, 2}, [&](ProcessGroup& group, const Hub& hub) {
+    group.barrier().wait();
+    if (group.rank() == 1) {
+      MutexLock lock(hub->mutex);
+      hub->stopped[1] = true;
+    }
+    stopped.arrive_and_wait();
+    if (group.rank() == 1) {
+      over.wait();
+      MutexLock lock(hub->mutex);
+      hub->stopped[1] = false;
+      hub->notify();
+      return;
+    }
+    const Work work = group.barrier();
+    // Rank 0, which knows least, says it for all.
+    const auto limit = group.rank() == 0 ? std::chrono::milliseconds(200) : std::chrono::milliseconds(40000);
+    texts[static_cast<std::size_t>(group.rank())] = error_of<Timeout>([&] { work.wait(Deadline::after(limit)); });
+    over.count_down();
+  });
+  for (const int rank : {0, 2, 3}) {
+    expect_text(texts[static_cast<std::size_t>(rank)],
+                {"barrier 2", "not arrived: rank 1 (host host0, pid 101); not heard of",
+                 "tells this host of them: rank 3 (host host1, pid 103)"});
+  }
+}
+
+TEST(Hierarchy, ADifferenceIsNamedOnEveryHost) {
+  for (const int other : {1, 2}) {
+    std::vector<std::string> texts(4);
+    on_hosts({2, 2}, [&](ProcessGroup& group, const Hub&) {
+      float x = 1;
+      group.barrier().wait();
+      texts[static_cast<std::size_t>(group.rank())] = error_of<Mismatch>(
+          [&] { (group.rank() == other ? group.barrier() : group.all_reduce(BufferView(std::span(&x, 1)))).wait(); });
+    });
+    for (const std::string& text : texts) {
+      expect_text(text, {"collective 2", "rank " + std::to_string(other) + " (host", "called barrier", "all_reduce"});
+    }
+  }
+}
+
+// The small ones take one trip, the large ones two; of three hosts and of four the small ones end at another size.
+TEST(Hierarchy, SharesOfEverySizeHaveTheSameBits) {
+  for (const std::vector<int>& hosts : {std::vector<int>{2, 2}, {2, 2, 2}, {2, 2, 2, 2}}) {
+    const int ranks = 2 * static_cast<int>(hosts.size());
+    for (const std::size_t count : {std::size_t{257}, std::size_t{4097}, std::size_t{9000}, std::size_t{700001}}) {
+      const std::vector<float> wanted = reduced(ranks, count, {.dtype = DType::f32});
+      on_hosts(hosts, [&](ProcessGroup& group, const Hub&) {
+        const Arena arena = group.allocate(count * sizeof(float));
+        const std::span<float> data = floats_of(arena);
+        const std::vector<float> own = noise_of(group.rank(), count);
+        std::copy(own.begin(), own.end(), data.begin());
+        group.all_reduce(BufferView(data)).wait();
+        EXPECT_EQ(std::memcmp(data.data(), wanted.data(), data.size_bytes()), 0) << hosts.size() << " hosts, " << count;
+      });
+    }
+  }
 }
 
 // The user's own memory, and sums that are no sum of sums.

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lockstep/base/mutex.h"
+#include "runtime/comm/wire/frame.h"
 #include "runtime/comm/wire/wire.h"
 
 namespace lockstep::wire {
@@ -19,26 +20,41 @@ class MemoryWire final : public Wire {
   // What the wires of one group share.
   struct Hub {
     explicit Hub(int size)
-        : frames(static_cast<std::size_t>(size)),
+        : bells(static_cast<std::size_t>(size)),
+          frames(bells.size()),
           lost(frames.size()),
-          woken(frames.size()),
           cancel_transfers(frames.size()),
-          waits(frames.size()) {}
+          waits(frames.size()),
+          stopped(frames.size()) {}
+    // For who has changed any of this.
+    void notify() REQUIRES(mutex) {
+      changed.notify_all();
+      for (Doorbell* const bell : bells) {
+        if (bell != nullptr) bell->ring();
+      }
+    }
+
     Mutex mutex;
     Condition changed;
+    std::vector<Doorbell*> bells GUARDED_BY(mutex);                                // by rank, once it has a wire
     std::vector<std::deque<std::pair<int, FrameBytes>>> frames GUARDED_BY(mutex);  // by receiver, with the sender
     std::vector<std::deque<int>> lost GUARDED_BY(mutex);                           // by who is to hear of it
-    std::vector<bool> woken GUARDED_BY(mutex);
     std::vector<bool> cancel_transfers GUARDED_BY(mutex);
     std::vector<int> waits GUARDED_BY(mutex);       // how often each rank has come to wait
     bool holds_messages GUARDED_BY(mutex) = false;  // they are never through
     bool message_held GUARDED_BY(mutex) = false;
+    std::vector<bool> stopped GUARDED_BY(mutex);                           // by rank: it gets no frames
     std::map<std::pair<int, int>, std::size_t> carried GUARDED_BY(mutex);  // bytes of exchanges, from and to
+    std::map<std::pair<int, int>, int> announced GUARDED_BY(mutex);        // frames about collectives, from and to
     // From, to, message number (0: an exchange).
     std::map<std::tuple<int, int, std::uint64_t>, std::deque<std::vector<std::byte>>> bulk GUARDED_BY(mutex);
   };
 
   MemoryWire(std::shared_ptr<Hub> hub, int rank) : hub_(std::move(hub)), rank_(rank) {}
+  ~MemoryWire() override {
+    MutexLock lock(hub_->mutex);
+    hub_->bells[static_cast<std::size_t>(rank_)] = nullptr;
+  }
 
   std::string_view name() const override { return "memory"; }
   void open(Listener& listener, const Deadline&) override { listener_ = &listener; }
@@ -46,7 +62,8 @@ class MemoryWire final : public Wire {
   void send_frame(int peer, const FrameBytes& frame) override {
     MutexLock lock(hub_->mutex);
     hub_->frames[static_cast<std::size_t>(peer)].emplace_back(rank_, frame);
-    hub_->changed.notify_all();
+    if (read_frame(frame)->kind == FrameKind::collective) ++hub_->announced[{rank_, peer}];
+    hub_->notify();
   }
   void exchange(std::span<const Piece> sends, std::span<const Piece> recvs) override {
     for (const Piece& piece : sends) deliver(piece, 0);
@@ -61,37 +78,38 @@ class MemoryWire final : public Wire {
     MutexLock lock(hub_->mutex);
     if (number == 0) hub_->carried[{rank_, piece.peer}] += piece.bytes;
     hub_->bulk[{rank_, piece.peer, number}].emplace_back(piece.data, piece.data + piece.bytes);
-    hub_->changed.notify_all();
+    hub_->notify();
   }
   void finish(int peer, std::uint64_t number) override { take(expected_.at({peer, number}), number); }
   std::vector<int> awaited() override { return {}; }
+  void sleep_on(Doorbell& bell) override {
+    MutexLock lock(hub_->mutex);
+    hub_->bells[static_cast<std::size_t>(rank_)] = bell_ = &bell;
+  }
   void wait(const Deadline& deadline) override {
     std::deque<std::pair<int, FrameBytes>> frames;
     std::deque<int> lost;
+    const auto own = static_cast<std::size_t>(rank_);
     {
       MutexLock lock(hub_->mutex);
-      const auto own = static_cast<std::size_t>(rank_);
       ++hub_->waits[own];
       hub_->changed.notify_all();
-      while (hub_->frames[own].empty() && hub_->lost[own].empty() && !hub_->woken[own] && !interrupted_) {
-        if (!hub_->changed.wait_until(hub_->mutex, deadline)) break;
-      }
-      frames.swap(hub_->frames[own]);
+    }
+    // Whoever rings it has changed something, be it on the hub or in the memory of a host.
+    if (!interrupted()) bell_->wait(deadline);
+    {
+      MutexLock lock(hub_->mutex);
+      if (!hub_->stopped[own]) frames.swap(hub_->frames[own]);
       lost.swap(hub_->lost[own]);
-      hub_->woken[own] = false;
     }
     for (const auto& [peer, frame] : frames) listener_->on_frame(peer, frame);
     for (const int peer : lost) listener_->on_lost(peer, "the test took it away");
   }
-  void wake() override {
-    MutexLock lock(hub_->mutex);
-    hub_->woken[static_cast<std::size_t>(rank_)] = true;
-    hub_->changed.notify_all();
-  }
+  void wake() override { bell_->ring(); }
   void interrupt() override {
     MutexLock lock(hub_->mutex);
     interrupted_ = true;
-    hub_->changed.notify_all();
+    hub_->notify();
   }
   void cancel_transfers() override {
     MutexLock lock(hub_->mutex);
@@ -125,6 +143,7 @@ class MemoryWire final : public Wire {
   std::shared_ptr<Hub> hub_;
   const int rank_;
   Listener* listener_ = nullptr;
+  Doorbell* bell_ = nullptr;
   std::map<std::pair<int, std::uint64_t>, Piece> expected_;
   bool interrupted_ = false;  // under the hub's lock
 };

@@ -105,7 +105,7 @@ TEST(ProcessGroupWire, AConnectionThatEndsIsADeathWithOneCause) {
   const auto causes = causes_after(3, [](ProcessGroup&, const Hub& hub) {
     MutexLock lock(hub->mutex);
     for (const std::size_t survivor : {0, 2}) hub->lost[survivor].push_back(1);
-    hub->changed.notify_all();
+    hub->notify();
   });
   expect_text(causes[0], {"rank 1 (host host1, pid 101) has died", "the test took it away"});
   EXPECT_EQ(causes[1], "the other ranks have given this one up: " + causes[0]) << "it is not dead at all";
@@ -116,7 +116,7 @@ TEST(ProcessGroupWire, BytesThatAreNoFrameFailTheGroup) {
   const auto causes = causes_after(2, [](ProcessGroup&, const Hub& hub) {
     MutexLock lock(hub->mutex);
     hub->frames[0].emplace_back(1, FrameBytes{});
-    hub->changed.notify_all();
+    hub->notify();
   });
   expect_text(causes[0], {"no frame of this version", "rank 1 (host host1, pid 101)"});
   EXPECT_EQ(causes[0], causes[1]);
@@ -169,7 +169,7 @@ TEST(ProcessGroupWire, ACollectiveOutOfOrderFailsTheGroup) {
       frame.number = number;
       MutexLock lock(hub->mutex);
       hub->frames[0].emplace_back(1, write_frame(frame));
-      hub->changed.notify_all();
+      hub->notify();
     });
     expect_text(causes[0],
                 {"collective " + std::to_string(number) + " over memory from rank 1", "collective 2 is next"});
@@ -189,7 +189,7 @@ TEST(ProcessGroupWire, AnErrorComesOnceTheWireHasLetGoOfTheMemory) {
       {
         MutexLock lock(hub->mutex);
         hub->frames[0].emplace_back(1, write_frame(frame));
-        hub->changed.notify_all();
+        hub->notify();
       }
       return over.arrive_and_wait();
     }
@@ -218,8 +218,7 @@ TEST(ProcessGroupWire, AnExceptionIsTheCauseHoweverLongTheStoreTakes) {
   const auto store = std::make_shared<comm::HookedStore>(std::make_shared<store::HashStore>(), [&] {
     MutexLock lock(hub->mutex);
     const int before = hub->waits[1];
-    hub->woken[1] = true;
-    hub->changed.notify_all();
+    hub->notify();
     const Deadline deadline = Deadline::after(std::chrono::seconds(5));  // it may have left, which the cause then says
     while (hub->waits[1] == before && hub->changed.wait_until(hub->mutex, deadline)) {
     }

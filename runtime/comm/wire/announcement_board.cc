@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/comm/wire/announcement_board.h"
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <new>
+
+namespace lockstep::wire {
+
+struct alignas(64) AnnouncementBoard::Slot {
+  std::atomic<std::uint64_t> number;  // of the collective whose announcement is there
+  alignas(64) FrameBytes frame;
+};
+
+// Announcements that have ever been put up in the slots of one place.
+struct alignas(64) AnnouncementBoard::Count {
+  std::atomic<std::uint64_t> posted;
+};
+
+namespace {
+
+// Of each rank that has announcements, by rank: who of the ranks of `host` carries them, by their places.
+std::vector<std::size_t> carriers_on(const Hosts& hosts, std::size_t host) {
+  std::size_t ranks = 0;
+  for (const auto& of_host : hosts.ranks) ranks += of_host.size();
+  std::vector<std::size_t> carriers(ranks);
+  for (const auto& of_host : hosts.ranks) {
+    for (std::size_t i = 0; i < of_host.size(); ++i) {
+      carriers[static_cast<std::size_t>(of_host[i])] = i % hosts.ranks[host].size();
+    }
+  }
+  return carriers;
+}
+
+constexpr std::size_t kPage = 4096;
+
+}  // namespace
+
+// Each carrier has a part of the same size, which begins at a page: its bell, the counts (of which the first part's are
+// used), and kSlots slots for each rank that it carries.
+std::size_t AnnouncementBoard::bytes_for(const Hosts& hosts) {
+  const std::vector<std::size_t> carriers = carriers_on(hosts, hosts.host);
+  std::size_t most = 0;
+  for (std::size_t local = 0; local < hosts.neighbours().size(); ++local) {
+    most = std::max(most, static_cast<std::size_t>(std::count(carriers.begin(), carriers.end(), local)));
+  }
+  const std::size_t part = sizeof(DoorbellWords) + kSlots * sizeof(Count) + most * kSlots * sizeof(Slot);
+  return (part + kPage - 1) / kPage * kPage * hosts.neighbours().size();
+}
+
+void AnnouncementBoard::format(std::byte* memory, const Hosts& hosts) {
+  const AnnouncementBoard board(memory, hosts);
+  new (board.bells_[board.local_]) DoorbellWords{};
+  if (board.local_ == 0) std::uninitialized_value_construct_n(board.counts_, kSlots);
+  for (std::size_t rank = 0; rank < board.ranks_; ++rank) {
+    if (board.carrier_[rank] == board.local_) std::uninitialized_value_construct_n(board.slots_[rank], kSlots);
+  }
+}
+
+AnnouncementBoard::AnnouncementBoard(std::byte* memory, const Hosts& hosts)
+    : ranks_(carriers_on(hosts, hosts.host).size()),
+      local_(hosts.local),
+      neighbours_(hosts.neighbours()),
+      slots_(ranks_),
+      carrier_(carriers_on(hosts, hosts.host)),
+      counts_(reinterpret_cast<Count*>(memory + sizeof(DoorbellWords))) {
+  const std::size_t neighbours = hosts.neighbours().size();
+  const std::size_t part = bytes_for(hosts) / neighbours;
+  for (std::size_t i = 0; i < neighbours; ++i) bells_.push_back(reinterpret_cast<DoorbellWords*>(memory + i * part));
+  std::vector<std::size_t> carried(neighbours);
+  for (std::size_t rank = 0; rank < ranks_; ++rank) {
+    const std::size_t carrier = carrier_[rank];
+    std::byte* const first = memory + carrier * part + sizeof(DoorbellWords) + kSlots * sizeof(Count);
+    slots_[rank] = reinterpret_cast<Slot*>(first + carried[carrier]++ * kSlots * sizeof(Slot));
+    if (carrier != local_) carried_by_others_.push_back(static_cast<int>(rank));
+  }
+  for (std::size_t i = 1; i < hosts.ranks.size(); ++i) {
+    const std::vector<int>& other = hosts.ranks[(hosts.host + i) % hosts.ranks.size()];
+    carriers_.push_back(other[local_ % other.size()]);
+  }
+}
+
+AnnouncementBoard::Slot& AnnouncementBoard::slot(int rank, std::uint64_t number) const {
+  return slots_[static_cast<std::size_t>(rank)][number % kSlots];
+}
+
+void AnnouncementBoard::post(int rank, std::uint64_t number, std::span<const std::byte> frame) {
+  Slot& to = slot(rank, number);
+  std::copy_n(frame.begin(), std::min(used_bytes(frame), kFrameBytes), to.frame.begin());
+  to.number.store(number, std::memory_order_release);
+  // Each rank has posted one for every earlier use of the place, and none for a later one. The last one's addition
+  // follows all others', so whoever is rung reads all slots as they were filled.
+  const std::uint64_t all = ((number - 1) / kSlots + 1) * ranks_;
+  Count& count = counts_[(number - 1) % kSlots];
+  if (count.posted.fetch_add(1, std::memory_order_acq_rel) + 1 != all) return;
+  for (DoorbellWords* const other : bells_) {
+    if (other != bells_[local_]) other->ring();
+  }
+}
+
+std::vector<int> AnnouncementBoard::take_unheard(std::vector<int>& absent) const {
+  const std::vector<int> all = absent;
+  std::vector<int> unheard;
+  std::erase_if(absent, [&](int rank) {
+    const int carrier = neighbours_[carrier_[static_cast<std::size_t>(rank)]];
+    if (carrier == rank || carrier == neighbours_[local_] || !std::binary_search(all.begin(), all.end(), carrier)) {
+      return false;
+    }
+    unheard.push_back(rank);
+    return true;
+  });
+  return unheard;
+}
+
+std::optional<Frame> AnnouncementBoard::read(int rank, std::uint64_t number) const {
+  const Slot& from = slot(rank, number);
+  if (from.number.load(std::memory_order_acquire) != number) return std::nullopt;
+  return read_frame(from.frame);
+}
+
+}  // namespace lockstep::wire

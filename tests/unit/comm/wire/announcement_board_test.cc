@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// What one host's ranks tell each other of all ranks' collectives. Plain memory stands for what they share.
+#include "runtime/comm/wire/announcement_board.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <thread>
+
+namespace lockstep::wire {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+// Host 0 has ranks 0 to 2, host 1 has 3 and 4, host 2 has 5.
+Hosts hosts_of_rank(std::size_t host, std::size_t local) {
+  Hosts hosts;
+  hosts.ranks = {{0, 1, 2}, {3, 4}, {5}};
+  hosts.host = host;
+  hosts.local = local;
+  return hosts;
+}
+
+// One host's board, as each of its ranks has it.
+class Boards {
+ public:
+  explicit Boards(std::size_t host) {
+    const std::size_t ranks = hosts_of_rank(host, 0).neighbours().size();
+    const std::size_t bytes = AnnouncementBoard::bytes_for(hosts_of_rank(host, 0));
+    memory_.reset(static_cast<std::byte*>(std::aligned_alloc(4096, bytes)));
+    std::fill_n(memory_.get(), bytes, std::byte{});
+    for (std::size_t local = 0; local < ranks; ++local) {
+      AnnouncementBoard::format(memory_.get(), hosts_of_rank(host, local));
+    }
+    for (std::size_t local = 0; local < ranks; ++local) {
+      boards_.emplace_back(memory_.get(), hosts_of_rank(host, local));
+    }
+  }
+  AnnouncementBoard& operator[](std::size_t local) { return boards_[local]; }
+  // By whoever carries it.
+  void post(int rank, std::uint64_t number) {
+    Frame frame;
+    frame.number = number;
+    frame.record.count = rank * 1000 + static_cast<std::int64_t>(number);
+    for (AnnouncementBoard& board : boards_) {
+      if (board.is_carrier_of(rank)) board.post(rank, number, write_frame(frame));
+    }
+  }
+  std::uint64_t rings(std::size_t local) { return boards_[local].bell().rings.load(); }
+
+ private:
+  struct Free {
+    void operator()(std::byte* memory) const { std::free(memory); }
+  };
+  std::unique_ptr<std::byte, Free> memory_;
+  std::vector<AnnouncementBoard> boards_;
+};
+
+TEST(AnnouncementBoard, EveryRankIsCarriedOnceToEachHost) {
+  Boards large(0);
+  EXPECT_THAT(large[0].carriers(), ElementsAre(3, 5));
+  EXPECT_THAT(large[1].carriers(), ElementsAre(4, 5));
+  EXPECT_THAT(large[2].carriers(), ElementsAre(3, 5)) << "the smaller host's ranks begin again";
+  EXPECT_THAT(large[0].carried_by_others(), ElementsAre(1, 2, 4));
+  EXPECT_THAT(large[1].carried_by_others(), ElementsAre(0, 2, 3, 5));
+  Boards alone(2);
+  EXPECT_THAT(alone[0].carriers(), ElementsAre(0, 3));
+  EXPECT_THAT(alone[0].carried_by_others(), IsEmpty());
+}
+
+TEST(AnnouncementBoard, TheLastAnnouncementOfACollectiveRingsForTheNeighbours) {
+  Boards boards(0);
+  for (std::uint64_t number = 1; number <= 3 * AnnouncementBoard::kSlots; ++number) {
+    for (const int rank : {5, 0, 3, 4, 1}) boards.post(rank, number);
+    EXPECT_EQ(boards.rings(0), number - 1) << "rank 2 is missing";
+    boards.post(2, number);
+    EXPECT_EQ(boards.rings(0), number);
+    EXPECT_EQ(boards.rings(1), number);
+    EXPECT_EQ(boards.rings(2), 0u) << "it knows, for it has put up the last one itself";
+  }
+}
+
+TEST(AnnouncementBoard, ReadsWhatIsUpAndNothingElse) {
+  Boards boards(0);
+  EXPECT_FALSE(boards[0].read(4, 1));
+  boards.post(4, 1);
+  ASSERT_TRUE(boards[0].read(4, 1));
+  EXPECT_EQ(boards[0].read(4, 1)->record.count, 4001);
+  EXPECT_FALSE(boards[0].read(4, 2));
+  EXPECT_FALSE(boards[0].read(3, 1)) << "of another rank";
+  for (std::uint64_t number = 2; number <= 1 + AnnouncementBoard::kSlots; ++number) boards.post(4, number);
+  EXPECT_FALSE(boards[0].read(4, 1)) << "another is in its place";
+  EXPECT_EQ(boards[0].read(4, 1 + AnnouncementBoard::kSlots)->record.count, 4001 + 64);
+}
+
+// A shorter one after a longer one: what is left of that is no part of it.
+TEST(AnnouncementBoard, APayloadIsAsLongAsItsFrameSays) {
+  Boards boards(0);
+  Frame frame;
+  const std::string text(kInlineBytes, 'x');
+  frame.payload = bytes_of(text);
+  boards[1].post(1, 1, write_frame(frame));
+  EXPECT_EQ(text_of(boards[0].read(1, 1)->payload), text);
+  frame.payload = bytes_of("short");
+  boards[1].post(1, 1 + AnnouncementBoard::kSlots, write_frame(frame));
+  EXPECT_EQ(text_of(boards[0].read(1, 1 + AnnouncementBoard::kSlots)->payload), "short");
+}
+
+TEST(Doorbell, EndsAWaitThatBeganBeforeAndAfter) {
+  DoorbellWords words{};
+  Doorbell bell(words);
+  bell.ring();
+  bell.ring();
+  bell.wait(Deadline::never());  // both at once
+  bell.wait(Deadline::after({}));
+  std::thread sleeper([&] { bell.wait(Deadline::never()); });
+  while (words.asleep.load() == 0) std::this_thread::yield();
+  words.ring();
+  sleeper.join();
+  EXPECT_EQ(words.asleep.load(), 0u);
+}
+
+}  // namespace
+}  // namespace lockstep::wire
