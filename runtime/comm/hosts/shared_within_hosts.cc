@@ -59,11 +59,17 @@ std::string describe(const wire::Hosts& hosts) {
                              : fmt::format("{} hosts of {} to {} ranks", hosts.ranks.size(), hosts.lanes, most);
 }
 
+std::size_t bytes_of_windows(const wire::Hosts& hosts) { return hosts.neighbours().size() * wire::window_bytes(hosts); }
+
 class SharedWithinHost final : public wire::HostMemory {
  public:
-  // `board`: in the memory of `setup`.
-  SharedWithinHost(GroupContext context, shm::SharedSetup setup, std::byte* board)
-      : memory_(setup.control), board_(board), group_(std::move(context), std::move(setup)) {}
+  // `beside`: in the memory of `setup`, the windows and then the board.
+  SharedWithinHost(GroupContext context, shm::SharedSetup setup, std::byte* beside, const wire::Hosts& hosts)
+      : memory_(setup.control),
+        windows_(beside),
+        window_bytes_(wire::window_bytes(hosts)),
+        board_(beside + bytes_of_windows(hosts)),
+        group_(std::move(context), std::move(setup)) {}
 
   Arena allocate(std::size_t bytes) override {
     return unless_broken([&] { return group_.allocate(bytes); });
@@ -76,6 +82,7 @@ class SharedWithinHost final : public wire::HostMemory {
     unless_broken([&] { group_.barrier().wait(); });
   }
   std::byte* board() override { return board_; }
+  std::byte* window(std::size_t local) override { return windows_ + local * window_bytes_; }
   void interrupt() override { group_.abort("the group over the wire has failed"); }
   std::vector<std::size_t> awaited() override {
     const std::vector<int> behind = group_.behind();
@@ -84,6 +91,8 @@ class SharedWithinHost final : public wire::HostMemory {
 
  private:
   const std::shared_ptr<shm::Mapping> memory_;
+  std::byte* const windows_;  // in it
+  const std::size_t window_bytes_;
   std::byte* const board_;  // in it
   shm::ProcessGroupShm group_;
 };
@@ -95,12 +104,14 @@ std::unique_ptr<wire::HostMemory> shared_within_hosts(const GroupContext& contex
   if (!wire::has_hierarchy(hosts)) return nullptr;
   GroupContext of_host = context_of_host(context, hosts);
   std::optional<shm::SharedSetup> setup;
-  std::byte* board = nullptr;
+  std::byte* beside = nullptr;
   std::string problem;
   try {
-    setup = shm::set_up(of_host, deadline, wire::AnnouncementBoard::bytes_for(hosts));
-    board = shm::memory_beside(*setup, of_host.roster.size());
-    wire::AnnouncementBoard::format(board, hosts);  // the consensus that follows comes before every use of it
+    const std::size_t windows = bytes_of_windows(hosts);
+    setup = shm::set_up(of_host, deadline, windows + wire::AnnouncementBoard::bytes_for(hosts));
+    beside = shm::memory_beside(*setup, of_host.roster.size());
+    // The consensus that follows comes before every use of it.
+    wire::AnnouncementBoard::format(beside + windows, hosts);
   } catch (const BackendUnavailable& error) {
     problem = error.what();
   }
@@ -120,7 +131,7 @@ std::unique_ptr<wire::HostMemory> shared_within_hosts(const GroupContext& contex
   if (why_not.empty()) {
     const bool is_of_job = context.roster.front().group.empty();
     if (context.identity.rank == 0 && is_of_job) log_info("{}: shared memory within", describe(hosts));
-    return std::make_unique<SharedWithinHost>(std::move(of_host), std::move(*setup), board);
+    return std::make_unique<SharedWithinHost>(std::move(of_host), std::move(*setup), beside, hosts);
   }
   if (context.identity.rank == 0) {
     log_warn("ranks of one host send each other everything over the network: no memory to share: {}", why_not);

@@ -240,9 +240,9 @@ void WireEngine::execute(WireCollective& collective, const Arrivals& arrivals) {
     return allocate(static_cast<std::size_t>(task.record.count));
   }
   if (!fits_inline(task)) {
-    const auto places = shares_memory() ? places_in(task, arrivals) : std::nullopt;
-    return places ? all_reduce_by_hosts(task, *places, hosts_, *host_memory_, *wire_, scratch_)
-                  : move(task, *wire_, scratch_);
+    return shares_memory() && goes_by_hosts(task)
+               ? all_reduce_by_hosts(task, places_in(arrivals), hosts_, *host_memory_, *wire_, scratch_)
+               : move(task, *wire_, scratch_);
   }
   std::vector<const std::byte*> sources;
   for (const auto& arrival : arrivals) sources.push_back(arrival->payload.data());

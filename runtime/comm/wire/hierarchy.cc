@@ -163,6 +163,13 @@ bool has_hierarchy(const Hosts& hosts) {
          std::any_of(hosts.ranks.begin(), hosts.ranks.end(), [](const auto& ranks) { return ranks.size() > 1; });
 }
 
+std::size_t window_bytes(const Hosts& hosts) {
+  std::size_t most = 1;
+  for (const auto& ranks : hosts.ranks) most = std::max(most, ranks.size());
+  constexpr std::size_t kAlignment = 4096;  // a page
+  return std::clamp<std::size_t>((32u << 20) / most / kAlignment * kAlignment, 256 << 10, 2 << 20);
+}
+
 bool keeps_rank_order(const Hosts& hosts) {
   const std::size_t each = hosts.ranks.front().size();
   int next = 0;
@@ -180,8 +187,9 @@ std::vector<std::byte> written(const comm::Place& place) {
   return {bytes.begin(), bytes.end()};
 }
 
-std::optional<std::vector<comm::Place>> places_in(const Task& task, const Arrivals& arrivals) {
-  if (task.record.kind != comm::OpKind::all_reduce || !sums_in_parts(task)) return std::nullopt;
+bool goes_by_hosts(const Task& task) { return task.record.kind == comm::OpKind::all_reduce && sums_in_parts(task); }
+
+std::optional<std::vector<comm::Place>> places_in(const Arrivals& arrivals) {
   std::vector<comm::Place> places(arrivals.size());
   for (std::size_t r = 0; r < arrivals.size(); ++r) {
     if (arrivals[r]->payload.size() != sizeof(comm::Place)) return std::nullopt;
@@ -191,21 +199,34 @@ std::optional<std::vector<comm::Place>> places_in(const Task& task, const Arriva
   return places;
 }
 
-void all_reduce_by_hosts(const Task& task, const std::vector<comm::Place>& places, const Hosts& hosts,
+void all_reduce_by_hosts(const Task& task, const std::optional<std::vector<comm::Place>>& places, const Hosts& hosts,
                          HostMemory& memory, Wire& wire, ScratchBuffer& scratch) {
-  if (hosts.local < hosts.lanes) {
-    std::vector<std::byte*> of_host;
-    for (std::size_t i = 0; i < hosts.neighbours().size(); ++i) {
-      of_host.push_back(memory.address(i, places[static_cast<std::size_t>(hosts.neighbours()[i])]));
-    }
-    const Lane lane(task, std::move(of_host), hosts, wire, scratch);
-    const std::size_t most = kReductionBytes / task.element_bytes() * hosts.lanes;
-    for (std::size_t offset = 0; offset < task.count(); offset += most) {
+  std::vector<std::byte*> of_host;
+  for (std::size_t i = 0; i < hosts.neighbours().size(); ++i) {
+    of_host.push_back(places ? memory.address(i, (*places)[static_cast<std::size_t>(hosts.neighbours()[i])])
+                             : memory.window(i));
+  }
+  const bool carries = hosts.local < hosts.lanes;
+  const Lane lane(task, std::move(of_host), hosts, wire, scratch);
+  const std::size_t element = task.element_bytes();
+  if (places) {
+    const std::size_t most = kReductionBytes / element * hosts.lanes;
+    for (std::size_t offset = 0; carries && offset < task.count(); offset += most) {
       lane.reduce({offset, std::min(most, task.count() - offset)});
     }
+    // Then all of this rank's memory has its result, and nobody reads it any more.
+    return memory.barrier();
   }
-  // Then all of this rank's memory has its result, and nobody reads it any more.
-  memory.barrier();
+  const std::size_t most = window_bytes(hosts) / element;
+  auto* const data = static_cast<std::byte*>(task.output.data);
+  for (std::size_t offset = 0; offset < task.count(); offset += most) {
+    const std::size_t length = std::min(most, task.count() - offset);
+    comm::copy_bytes(memory.window(hosts.local), data + offset * element, length * element);
+    memory.barrier();  // all windows are full
+    if (carries) lane.reduce({0, length});
+    memory.barrier();  // as above, of the window
+    comm::copy_bytes(data + offset * element, memory.window(hosts.local), length * element);
+  }
 }
 
 }  // namespace lockstep::wire

@@ -21,15 +21,18 @@
 
 namespace lockstep::wire {
 
-// A place as it travels with the announcement of an all-reduce, and the places of all ranks, by rank. Nothing if the
-// data is to go the way of those who share no memory: where a buffer is in none, and where a sum of sums is another
-// than the sum, of 16-bit floats, which are rounded once, and of integers that are divided.
-std::vector<std::byte> written(const comm::Place& place);
-std::optional<std::vector<comm::Place>> places_in(const comm::Task& task, const Arrivals& arrivals);
+// False for what goes the way of those who share no memory: all but all-reduces, and those where a sum of sums is
+// another than the sum, of 16-bit floats, which are rounded once, and of integers that are divided.
+bool goes_by_hosts(const comm::Task& task);
 
-// Moves all of it. `places`: of all ranks' buffers, by rank; each is in an arena. Called on every rank, on the
-// communication thread. Throws Broken.
-void all_reduce_by_hosts(const comm::Task& task, const std::vector<comm::Place>& places, const Hosts& hosts,
-                         HostMemory& memory, Wire& wire, ScratchBuffer& scratch);
+// A place as it travels with the announcement of an all-reduce, and the places of all ranks, by rank. Nothing if one of
+// the buffers is in no arena.
+std::vector<std::byte> written(const comm::Place& place);
+std::optional<std::vector<comm::Place>> places_in(const Arrivals& arrivals);
+
+// Moves all of it, in the arenas or, without `places`, through the windows of each host. `places`: of all ranks'
+// buffers, by rank. Called on every rank, on the communication thread. Throws Broken.
+void all_reduce_by_hosts(const comm::Task& task, const std::optional<std::vector<comm::Place>>& places,
+                         const Hosts& hosts, HostMemory& memory, Wire& wire, ScratchBuffer& scratch);
 
 }  // namespace lockstep::wire

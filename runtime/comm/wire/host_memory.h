@@ -30,6 +30,10 @@ bool has_hierarchy(const Hosts& hosts);
 // are numbered host by host, as many on each, a power of two.
 bool keeps_rank_order(const Hosts& hosts);
 
+// Bytes of a rank's window, through which its host gets memory of the program's own: as much on every host, and 32 MiB
+// at most on one of up to 128 ranks.
+std::size_t window_bytes(const Hosts& hosts);
+
 // `local` and `arena`: places and memory of the ranks of this host, by their places among them.
 class HostMemory {
  public:
@@ -40,6 +44,8 @@ class HostMemory {
   // Where it is in an arena of this rank; no arena if it is the user's own memory.
   virtual comm::Place find(const BufferView& buffer) = 0;
   virtual std::byte* address(std::size_t local, const comm::Place& place) = 0;
+  // A rank's window.
+  virtual std::byte* window(std::size_t local) = 0;
   // Returns when all ranks of the host have called it. Throws Broken once one of them can't, or after interrupt().
   virtual void barrier() = 0;
   virtual void interrupt() = 0;

@@ -131,10 +131,11 @@ TEST(Hierarchy, SumsAreTheSameOnAllRanksOfAnyHosts) {
   }
 }
 
-TEST(Hierarchy, AHostsCableCarriesWhatOneRankPerHostWould) {
+void expect_bytes_of_one_rank_per_host(bool is_in_arena) {
   constexpr std::size_t kFloats = 16 * 6 * 500;  // cut into whole cache lines by lanes and hosts
   on_hosts({3, 3}, [&](ProcessGroup& group, const Hub& hub) {
     const Arena arena = group.allocate(kFloats * sizeof(float));
+    std::vector<float> own(kFloats);
     group.barrier().wait();
     std::map<std::pair<int, int>, std::size_t> before;
     {
@@ -142,7 +143,7 @@ TEST(Hierarchy, AHostsCableCarriesWhatOneRankPerHostWould) {
       before = hub->carried;
     }
     group.barrier().wait();
-    group.all_reduce(BufferView(floats_of(arena))).wait();
+    group.all_reduce(BufferView(is_in_arena ? floats_of(arena) : std::span(own))).wait();
     group.barrier().wait();
     MutexLock lock(hub->mutex);
     std::size_t out_of_host_0 = 0;
@@ -154,6 +155,11 @@ TEST(Hierarchy, AHostsCableCarriesWhatOneRankPerHostWould) {
     }
     EXPECT_EQ(out_of_host_0, kFloats * sizeof(float)) << "2(H-1)/H of the bytes";
   });
+}
+
+TEST(Hierarchy, AHostsCableCarriesWhatOneRankPerHostWould) {
+  expect_bytes_of_one_rank_per_host(true);
+  expect_bytes_of_one_rank_per_host(false);
 }
 
 // An announcement goes to one rank of each other host, which tells its neighbours.
@@ -285,18 +291,39 @@ TEST(Hierarchy, SharesOfEverySizeHaveTheSameBits) {
   }
 }
 
-// The user's own memory, and sums that are no sum of sums.
-TEST(Hierarchy, WhatIsInNoArenaOrRoundedOnceGoesAllTheWay) {
+// Sums that are no sum of sums.
+TEST(Hierarchy, WhatIsRoundedOrDividedOnceGoesAllTheWay) {
   on_hosts({2, 2}, [&](ProcessGroup& group, const Hub&) {
-    std::vector<float> own(kCount, static_cast<float>(group.rank() + 1));
-    group.all_reduce(BufferView(std::span(own))).wait();
-    EXPECT_EQ(own, std::vector<float>(kCount, 10.0f));
     const Arena arena = group.allocate(kCount * sizeof(std::int32_t));
     const std::span<std::int32_t> integers(reinterpret_cast<std::int32_t*>(arena.data), kCount);
     std::fill(integers.begin(), integers.end(), group.rank() == 0 ? 3 : 1);
     group.all_reduce(BufferView(integers), {.op = ReduceOp::avg}).wait();
     for (const std::int32_t value : integers) ASSERT_EQ(value, 1) << "6 / 4, not 4 / 2 / 2 + 2 / 2 / 2";
   });
+}
+
+// More than a window holds, and where only one rank's buffer is in no arena.
+TEST(Hierarchy, TheProgramsOwnMemoryHasTheBitsOfAnArena) {
+  for (const std::vector<int>& hosts : {std::vector<int>{2, 2}, {4, 4}, {1, 3, 2}}) {
+    for (const std::size_t count : {std::size_t{300}, kCount, (std::size_t{5} << 20) / sizeof(float) + 3}) {
+      on_hosts(hosts, [&](ProcessGroup& group, const Hub&) {
+        const Arena arena = group.allocate(count * sizeof(float));
+        const std::vector<float> own = noise_of(group.rank(), count);
+        const std::span<float> in_arena = floats_of(arena);
+        std::copy(own.begin(), own.end(), in_arena.begin());
+        group.all_reduce(BufferView(in_arena), {.weight = 3}).wait();
+        const std::vector<float> wanted(in_arena.begin(), in_arena.end());
+        std::vector<float> mine = own;
+        group.all_reduce(BufferView(std::span(mine)), {.weight = 3}).wait();
+        EXPECT_EQ(std::memcmp(mine.data(), wanted.data(), count * sizeof(float)), 0) << hosts.size() << ", " << count;
+        mine = own;
+        std::copy(own.begin(), own.end(), in_arena.begin());
+        const std::span<float> mixed = group.rank() == 1 ? std::span(mine) : in_arena;
+        group.all_reduce(BufferView(mixed), {.weight = 3}).wait();
+        EXPECT_EQ(std::memcmp(mixed.data(), wanted.data(), count * sizeof(float)), 0) << hosts.size() << ", " << count;
+      });
+    }
+  }
 }
 
 TEST(Hierarchy, NoRoomOnAHostIsEveryRanksErrorAndTheGroupGoesOn) {
