@@ -7,8 +7,8 @@
 
 #include "lockstep/base/error.h"
 #include "runtime/comm/arguments.h"
+#include "runtime/comm/parent_watch.h"
 #include "runtime/comm/roster_cause.h"
-#include "runtime/store/prefix_store.h"
 
 namespace lockstep::comm {
 
@@ -50,11 +50,16 @@ std::shared_ptr<ProcessGroup> TaskGroup::make_subgroup(const Subgroup& subgroup)
   own.identity.world_size = static_cast<int>(own.roster.size());
   own.identity.local_rank = static_cast<int>(std::find(beside.begin(), beside.end(), subgroup.rank) - beside.begin());
   own.identity.local_world_size = static_cast<int>(beside.size());
-  own.store = std::make_shared<store::PrefixStore>(subgroup.store_prefix, context_.store);
+  const auto watch = std::make_shared<ParentWatch>(*this);
+  own.store = std::make_shared<SubgroupStore>(subgroup.store_prefix, context_.store, watch);
+  own.check = [watch] { watch->check(); };
   own.timeout = subgroup.timeout;
   try {
-    return context_.make_group(context_, own, Deadline::after(subgroup.timeout));
+    auto group = context_.make_group(context_, own, Deadline::after(subgroup.timeout));
+    watch->end();
+    return group;
   } catch (const Error& error) {
+    watch->end();
     throw_again(error, named_by_group(own.roster, error.what()));
   }
 }

@@ -90,7 +90,10 @@ GroupMaker group_maker(const Backend& backend, const std::shared_ptr<WatchedJob>
                                                                   const Deadline& deadline) {
     const std::shared_ptr<WatchedJob> watched = of_job.lock();
     if (watched) {
-      own.check = [watch = watched->watch(), roster = own.roster] { watch->check(&roster); };
+      own.check = [watch = watched->watch(), roster = own.roster, of_parent = std::move(own.check)] {
+        if (of_parent) of_parent();
+        watch->check(&roster);
+      };
       own.on_throw = [watch = watched->watch()](const Cause& cause) { watch->file_of_subgroup(cause); };
     }
     auto group = create(*of, parent, own, watched, deadline);
