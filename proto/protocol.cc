@@ -57,6 +57,8 @@ constexpr std::array kShapes = {
     OpShape{Op::goodbye, "GOODBYE", kI64, kFrame},
     OpShape{Op::report, "REPORT", kValue, kFrame},
     OpShape{Op::message, "MESSAGE", kValue, kFrame},
+    OpShape{Op::forward, "FORWARD", kPairs, kFrame},
+    OpShape{Op::give_up, "GIVE_UP", kValue, kFrame},
 };
 
 // From a byte to a row of the table.

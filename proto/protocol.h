@@ -58,6 +58,8 @@ enum class Op : std::uint8_t {
   goodbye = 0x92,
   report = 0x93,
   message = 0x94,
+  forward = 0x95,
+  give_up = 0x96,  // within FORWARD only
 
   watch_key = 0xff,  // legacy only, where its code is 7
 };
@@ -86,11 +88,13 @@ inline constexpr std::uint8_t kRefused = 2;                // [why]
 inline constexpr std::uint8_t kMissing = 3;                // [what did not come in time]...
 
 // The first byte of a frame that a member is sent unasked.
-inline constexpr std::uint8_t kPushLost = 0x10;    // [rank, failure number, text]
-inline constexpr std::uint8_t kPushSilent = 0x11;  // [rank, failure number, text]
-inline constexpr std::uint8_t kPushLeft = 0x12;    // [rank, last sequence number]
-inline constexpr std::uint8_t kPushFailed = 0x13;  // [rank, failure number, text]
-inline constexpr std::uint8_t kPushBeat = 0x14;    // []: the answer to HEARTBEAT
+inline constexpr std::uint8_t kPushLost = 0x10;       // [rank, failure number, text]
+inline constexpr std::uint8_t kPushSilent = 0x11;     // [rank, failure number, text]
+inline constexpr std::uint8_t kPushLeft = 0x12;       // [rank, last sequence number]
+inline constexpr std::uint8_t kPushFailed = 0x13;     // [rank, failure number, text]
+inline constexpr std::uint8_t kPushBeat = 0x14;       // []: the answer to HEARTBEAT
+inline constexpr std::uint8_t kPushForwarded = 0x15;  // [members, frame]...: for those whose requests come by FORWARD
+inline constexpr std::uint8_t kPushStore = 0x16;      // [what, address, process, "1" or "0", text]: of a relay's store
 
 // The first byte of what a legacy client is told of a key that it watches.
 inline constexpr std::uint8_t kKeyUpdated = 0;

@@ -69,13 +69,17 @@ Agents::Agents(Options options, WakingQueue<AgentNews>& news)
   is_late_ = counter % 2 == 1;
   membership::LivenessOptions liveness;
   liveness.detect_silence = options_.detect_silence;
+  relay_ = std::make_unique<membership::MemberRelay>(options_.endpoint);
   // Before the others can see that this host has come: from here on its end is noticed.
   link_ = std::make_unique<membership::MemberLink>(
       options_.endpoint, kAgentScope,
       membership::MemberInfo{
           .rank = agent_, .world_size = kMostAgents, .process = membership::ProcessInfo::of_this_process()},
-      liveness, membership::MemberCalls{.on_event = [this](const MemberEvent& event) { on_event(event); }},
+      liveness,
+      membership::MemberCalls{.on_event = [this](const MemberEvent& event) { on_event(event); },
+                              .on_forwarded = [this](auto frames) { relay_->deliver(std::move(frames)); }},
       options_.deadline);
+  relay_->connect(link_.get());
 }
 
 Agents::~Agents() {
@@ -91,7 +95,8 @@ Agents::~Agents() {
                    .pid = own_.pid,
                    .text = "this launcher and the job's store did not hear of each other"});
   }
-  link_.reset();
+  if (relay_) relay_->connect(nullptr);
+  link_.reset();  // before the relay, which it calls
 }
 
 JobPlan Agents::meet(HostFacts own, JobPlan draft) {
@@ -269,6 +274,10 @@ std::optional<JobPlan> Agents::stand_by(const JobPlan& plan) {
 }
 
 void Agents::on_event(const MemberEvent& event) {
+  const bool is_of_store = event.kind == MemberEvent::Kind::store_lost ||
+                           event.kind == MemberEvent::Kind::store_silent ||
+                           event.kind == MemberEvent::Kind::store_answers;
+  if (is_of_store) relay_->deliver(event);
   if (event.kind == MemberEvent::Kind::silent && event.cause.rank == agent_) {
     is_cut_off_ = true;
     news_.put(StoreGone{.is_expelled = true});
@@ -306,7 +315,10 @@ void Agents::begin_reading() {
 
 void Agents::send(const AgentMessage& message) {
   const std::string text = encode(AgentWord{start_, message});
-  if (link_) return link_->send(text);
+  if (link_) {
+    relay_->flush();  // how far a rank has come that has ended is known before its end
+    return link_->send(text);
+  }
   try {
     store_.set(down_key(next_word_++), text);
   } catch (const StoreError& error) {

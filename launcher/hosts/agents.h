@@ -27,6 +27,7 @@
 #include "lockstep/base/deadline.h"
 #include "runtime/base/exit_code.h"
 #include "runtime/membership/member_link.h"
+#include "runtime/membership/member_relay.h"
 #include "runtime/membership/membership_table.h"
 #include "runtime/store/client/tcp_store.h"
 #include "runtime/store/endpoint.h"
@@ -84,6 +85,8 @@ class Agents {
   bool is_cut_off() const { return is_cut_off_; }
   // This process has got `signal` between two starts: there will be no next one, on any host. What all do then.
   JobPlan stop(int signal);
+  // Where the ranks of this host are to send what they say to the job's membership; empty: to the store, which is here.
+  std::string relay_address() const { return relay_ ? relay_->address().to_string() : std::string(); }
   // In the last plan.
   int node_rank() const { return node_rank_; }
   // To node rank 0; from there to all others. What can't be sent for want of the store is dropped: that is news too.
@@ -117,12 +120,13 @@ class Agents {
   store::TcpStore inbox_;  // whose waits end with this object
   int agent_ = 0;          // this one's number
   int node_rank_ = 0;
-  bool is_late_ = false;      // the job's ranks ran when this host came
-  HostFacts own_;             // as it came last
-  int start_ = 0;             // of the job's starts the one that is next, or is under way
-  bool has_started_ = false;  // this host was in the plan of start_
-  int next_word_ = 1;         // of node rank 0
-  HostMeeting meeting_;       // at node rank 0
+  bool is_late_ = false;                            // the job's ranks ran when this host came
+  HostFacts own_;                                   // as it came last
+  int start_ = 0;                                   // of the job's starts the one that is next, or is under way
+  bool has_started_ = false;                        // this host was in the plan of start_
+  int next_word_ = 1;                               // of node rank 0
+  HostMeeting meeting_;                             // at node rank 0
+  std::unique_ptr<membership::MemberRelay> relay_;  // of this host's ranks, over the link
   std::unique_ptr<membership::MemberLink> link_;
   std::atomic<bool> leaving_{false};
   std::atomic<bool> is_cut_off_{false};

@@ -160,6 +160,7 @@ StartOutcome HostOfSeveral::start_ranks(const JobPlan& plan) {
   contract.restarts = plan.start;
   contract.run_id = plan.run_id;
   contract.store_address = options_.endpoint.to_string();
+  contract.relay_address = agents_->relay_address();
   contract.master_addr = plan.master_addr;
   contract.master_port = plan.master_port;
   contract.torch_store = plan.torch_store;

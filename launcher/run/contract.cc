@@ -14,13 +14,24 @@ namespace {
 
 // What an outer launcher said about this process, which is no rank of its job any more but the launcher of one. With
 // torchrun's, torch in a rank would look for that agent's store on our MASTER_PORT; with mpirun's, every rank would be
-// the same rank to MPI; the secret is of another store than ours. What a scheduler says of its task (Slurm, Flux) stays
-// true.
+// the same rank to MPI; the secret is of another store than ours, and the relay too. What a scheduler says of its task
+// (Slurm, Flux) stays true.
 bool belongs_to_an_outer_job(std::string_view name) {
-  constexpr std::string_view kPrefixes[] = {"TORCHELASTIC_",  "OMPI_COMM_WORLD_",     "PMIX_",        "PMI_",
-                                            "MPI_LOCAL",      "MV2_COMM_WORLD_",      "HOROVOD_RANK", "HOROVOD_SIZE",
-                                            "HOROVOD_LOCAL_", "HOROVOD_CROSS_",       "MLX_RANK",     "MLX_WORLD_SIZE",
-                                            "CROSS_",         "LOCKSTEP_STORE_SECRET"};
+  constexpr std::string_view kPrefixes[] = {"TORCHELASTIC_",
+                                            "OMPI_COMM_WORLD_",
+                                            "PMIX_",
+                                            "PMI_",
+                                            "MPI_LOCAL",
+                                            "MV2_COMM_WORLD_",
+                                            "HOROVOD_RANK",
+                                            "HOROVOD_SIZE",
+                                            "HOROVOD_LOCAL_",
+                                            "HOROVOD_CROSS_",
+                                            "MLX_RANK",
+                                            "MLX_WORLD_SIZE",
+                                            "CROSS_",
+                                            "LOCKSTEP_STORE_SECRET",
+                                            "LOCKSTEP_MEMBERSHIP"};
   constexpr std::string_view kNames[] = {"GROUP_WORLD_SIZE", "ROLE_RANK",        "ROLE_WORLD_SIZE",   "ROLE_NAME",
                                          "LOCAL_SIZE",       "REPLICA_GROUP_ID", "NUM_REPLICA_GROUPS"};
   return std::any_of(std::begin(kPrefixes), std::end(kPrefixes),
@@ -49,6 +60,7 @@ std::vector<std::string> rank_environment(const Environment& inherited, const Co
   result.set("MASTER_ADDR", contract.master_addr);
   result.set("MASTER_PORT", number(contract.master_port));
   result.set("LOCKSTEP_STORE", contract.store_address);
+  if (!contract.relay_address.empty()) result.set("LOCKSTEP_MEMBERSHIP", contract.relay_address);
   if (contract.store_secret) result.set("LOCKSTEP_STORE_SECRET", contract.store_secret->hex());
   result.set("LOCKSTEP_RUN_ID", contract.run_id);
   result.set("LOCKSTEP_RESTART_COUNT", number(contract.restarts));

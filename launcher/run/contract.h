@@ -22,6 +22,7 @@ struct Contract {
   int master_port = 0;                        // free, unless torch_store: the launcher does not listen there
   bool torch_store = false;                   // the launcher serves torch's protocol there
   std::string store_address;                  // host:port, hosted by the launcher
+  std::string relay_address;                  // for LOCKSTEP_MEMBERSHIP: host:port, of this launcher; empty: none
   std::optional<store::Secret> store_secret;  // what its clients must know
   std::string run_id;                         // unlike any other job's, on any host
   std::string timeout;                        // for LOCKSTEP_TIMEOUT; empty: leave it alone

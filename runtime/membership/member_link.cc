@@ -25,6 +25,7 @@
 #include "runtime/base/process_state.h"
 #include "runtime/base/quiet_thread.h"
 #include "runtime/base/unique_fd.h"
+#include "runtime/membership/store_event.h"
 #include "runtime/net/stream.h"
 #include "runtime/net/tcp_liveness.h"
 #include "runtime/store/client/tcp_connection.h"
@@ -80,6 +81,14 @@ class MemberLink::Impl {
   void send(std::string_view message) EXCLUDES(mutex_) {
     await_answer(post({Op::message, {{}, {message}, 0}}, false), kDeadHost);
   }
+  void forward(std::span<const ForwardedRequest> requests) EXCLUDES(mutex_) {
+    {
+      MutexLock lock(mutex_);
+      if (leaving_) return;
+      posted_ += write_requests(requests);
+    }
+    wakeup_.notify();
+  }
   // Reports, unless something was reported, and ends when the store has it.
   void report_and_end(const std::string& how) EXCLUDES(mutex_) {
     bool has_reported = false;
@@ -131,6 +140,7 @@ class MemberLink::Impl {
                                    reply.values.empty() ? std::string_view("no reason given") : reply.values[0]));
     }
     if (!reply.values.empty()) host_ = decode_process_info(reply.values[0]);
+    is_relayed_ = reply.values.size() > 1 && reply.values[1] == kRelayed;
     fd_ = std::move(connection).release(input_);
     net::end_when_host_is_silent(fd_.get(), kDeadHost);
   }
@@ -212,14 +222,14 @@ class MemberLink::Impl {
         if (!take_frames()) return;
         if (has_posted()) beat();  // what follows is judged by where this member has come to
         if (take_posted() && !farewell) farewell = Deadline::after(options_.farewell);
+        is_ending_ = farewell.has_value();
         // A silent store doesn't answer; it may still read what it was sent when it goes on.
         const bool in_vain = silent_ && output_.empty();
         if (farewell && (unanswered_ == 0 || in_vain || farewell->expired())) return;
         if (!farewell) judge();
         if (Clock::now() >= next_beat) {
           next_beat = Clock::now() + options_.heartbeat;
-          // Behind the goodbye this connection is no member's any more: the store would refuse a heartbeat.
-          if (!farewell) beat();
+          beat();
         }
         if (!flush()) return;
         rest(next_beat);
@@ -294,9 +304,10 @@ class MemberLink::Impl {
     return leaving_;
   }
 
+  // Behind the goodbye this connection is no member's any more: the store would refuse a heartbeat. A store that reads
+  // nothing doesn't need a second one.
   void beat() {
-    // A store that reads nothing doesn't need a second one.
-    if (!output_.empty()) return;
+    if (is_ending_ || !output_.empty()) return;
     const MemberPosition at = position();
     const std::string flags = (this_process_is_traced() ? "traced " : "") + flags_of(at);
     proto::write_request(output_, {Op::heartbeat, {{}, {flags}, at.sequence}});
@@ -319,6 +330,7 @@ class MemberLink::Impl {
         lose("it sent what no store sends: " + reader_.reason());
         return false;
       }
+      if (store_is_gone_) return false;
       rest.remove_prefix(reader_.size());
     }
     input_.erase(0, input_.size() - rest.size());
@@ -338,6 +350,8 @@ class MemberLink::Impl {
       case proto::kPushSilent: return pass_on(MemberEvent::Kind::silent, frame);
       case proto::kPushFailed: return pass_on(MemberEvent::Kind::failed, frame);
       case proto::kPushLeft: return pass_on_leavers(frame);
+      case proto::kPushForwarded: return pass_on_forwarded(frame);
+      case proto::kPushStore: return pass_on_store(frame);
       default: return true;  // of a later version
     }
   }
@@ -365,6 +379,24 @@ class MemberLink::Impl {
                       .sequence = *last,
                       .text = fmt::format("rank {} left after collective {}", *rank, *last)}});
     }
+    return true;
+  }
+
+  bool pass_on_forwarded(const proto::Contents& frame) {
+    auto frames = read_frames(frame.values);
+    if (!frames) return false;
+    if (calls_.on_forwarded) calls_.on_forwarded(std::move(*frames));
+    return true;
+  }
+
+  // What the relay says of its store; behind its loss nothing more comes from there.
+  bool pass_on_store(const proto::Contents& frame) {
+    auto event = decode_store_event(frame.values);
+    if (!event) return false;
+    event->cause.reporter = self_.rank;
+    set_store_answers(event->kind == MemberEvent::Kind::store_answers);
+    tell(*event);
+    store_is_gone_ = event->kind == MemberEvent::Kind::store_lost;
     return true;
   }
 
@@ -406,6 +438,7 @@ class MemberLink::Impl {
   void tell_of_store(MemberEvent event) {
     event.address = address_;
     event.host = host_;
+    event.is_of_relay = is_relayed_;
     event.cause.reporter = self_.rank;
     tell(event);
   }
@@ -446,6 +479,9 @@ class MemberLink::Impl {
   bool lost_ = false;
   bool silent_ = false;
   bool store_traced_ = false;
+  bool is_ending_ = false;      // nothing follows what was posted
+  bool is_relayed_ = false;     // the connection leads to a relay
+  bool store_is_gone_ = false;  // by the relay's word
 
   std::atomic<std::thread::id> thread_id_;
   std::thread thread_;
@@ -468,5 +504,6 @@ MemberLink::~MemberLink() {
 void MemberLink::goodbye(std::int64_t last) { impl_->goodbye(last); }
 void MemberLink::report(const Cause& cause) { impl_->report(cause); }
 void MemberLink::send(std::string_view message) { impl_->send(message); }
+void MemberLink::forward(std::span<const ForwardedRequest> requests) { impl_->forward(requests); }
 
 }  // namespace lockstep::membership

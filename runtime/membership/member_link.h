@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The client's part of membership: a rank's one control connection to the job's store, and the thread that keeps it.
+// The client's part of membership: a rank's one control connection, and the thread that keeps it. It leads to the job's
+// store, or to the relay in the launcher of this host (member_relay.h), which is one to the store for all of its ranks.
 //
 // The thread sends heartbeats and hears at once who is lost, silent, has failed or left
 // (membership/membership_table.h), and notices by itself that the store is lost or silent. Silence counts only over
 // time in which the thread ran, so a rank that was stopped and goes on accuses nobody. The connection is authenticated
 // as any other.
 //
-// Threads: the owner's, but for report() and send(): any.
+// Threads: the owner's, but for report(), send() and forward(): any.
 #pragma once
 
 #include <chrono>
@@ -14,13 +15,16 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "lockstep/base/cause.h"
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/owner_process.h"
 #include "runtime/base/unwind_guard.h"
+#include "runtime/membership/forwarding.h"
 #include "runtime/membership/member_info.h"
 #include "runtime/store/endpoint.h"
 
@@ -60,6 +64,7 @@ struct MemberEvent {
   std::string address = {};
   std::optional<ProcessInfo> host = {};
   bool host_answers = true;  // of store_silent: its host's kernel has acknowledged all that was sent to it
+  bool is_of_relay = false;  // of the store: it is the relay that was lost or is silent; address and host are its own
 };
 
 struct MemberCalls {
@@ -67,6 +72,8 @@ struct MemberCalls {
   std::function<void(const MemberEvent&)> on_event = {};
   // Position of this member: goes with heartbeats, and its sequence with the destructor's goodbye. Any thread.
   std::function<MemberPosition()> position = {};
+  // For members whose requests were sent by forward(). On the link's own thread.
+  std::function<void(std::vector<ForwardedFrame>)> on_forwarded = {};
 };
 
 class MemberLink {
@@ -96,6 +103,9 @@ class MemberLink {
   // To the store's host alone, in order with what else this member says. Returns as report() of a group that goes on;
   // that the store can't be reached is an event.
   void send(std::string_view message);
+  // Requests of members that this one carries, in order with what it says itself. Returns at once; what can't be sent
+  // for want of the store is dropped.
+  void forward(std::span<const ForwardedRequest> requests);
 
  private:
   class Impl;

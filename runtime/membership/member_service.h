@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operations of members as frames: REGISTER, HEARTBEAT, GOODBYE and REPORT into a MembershipTable, and what it has
-// to tell out of it. Pure; one thread.
+// The operations of members as frames: REGISTER, HEARTBEAT, GOODBYE, REPORT and FORWARD into a MembershipTable, and
+// what it has to tell out of it. Pure; one thread.
 #pragma once
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "proto/request.h"
 #include "runtime/membership/membership_table.h"
@@ -21,8 +23,8 @@ class MemberService {
 
   // The answer to a request of `connection`.
   store::Frame serve(ConnectionId connection, const proto::Request& request);
-  // The frame of a push.
-  static store::Frame frame_of(MembershipTable::Push push);
+  // The frames of pushes, in order, by the connection that each goes over: one for all members of a carrier.
+  static std::vector<std::pair<store::SessionId, store::Frame>> frames_of(std::vector<MembershipTable::Push> pushes);
 
   // HEARTBEAT's answer says it: members don't take the silence of a store in a debugger for its end.
   void set_traced(bool traced) { traced_ = traced; }
@@ -30,6 +32,8 @@ class MemberService {
   const MembershipTable& table() const { return table_; }
 
  private:
+  store::Frame serve_forwarded(ConnectionId carrier, const proto::Request& forward);
+
   std::string self_;
   MembershipTable table_;
   bool traced_ = false;

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/membership/membership_server.h"
 
+#include <fmt/format.h>
+
 #include <chrono>
 #include <utility>
 
 #include "runtime/base/process_state.h"
+#include "runtime/membership/forwarding.h"
 #include "runtime/net/tcp_liveness.h"
 #include "runtime/store/server/tcp_store_server.h"
 
@@ -55,9 +58,17 @@ void MembershipServer::ended(store::SessionId client) {
   tell();
 }
 
-std::vector<store::SessionId> MembershipServer::given_up() const {
+store::ServerExtension::GivenUp MembershipServer::given_up() const {
   MutexLock lock(mutex_);
-  return service_.table().silent();
+  GivenUp result;
+  for (const auto& [id, rank] : service_.table().given_up()) {
+    if (carrier_of(id) == 0) {
+      result.clients.push_back(id);
+    } else {
+      result.roles.push_back(fmt::format("rank {}", rank));  // as each of its clients calls itself
+    }
+  }
+  return result;
 }
 
 void MembershipServer::check_members() {
@@ -79,7 +90,7 @@ void MembershipServer::check_members() {
 }
 
 bool MembershipServer::host_answers(store::SessionId client) const {
-  const int fd = host_->socket_of(client);
+  const int fd = host_->socket_of(connection_of(client));
   return fd >= 0 && net::all_is_acknowledged(fd);
 }
 
@@ -95,10 +106,7 @@ void MembershipServer::tell() {
   if (on_news_) {
     for (const MemberNews& item : news) on_news_(item);
   }
-  for (MembershipTable::Push& push : pushes) {
-    const auto to = push.to;
-    host_->push(to, MemberService::frame_of(std::move(push)));
-  }
+  for (auto& [to, frame] : MemberService::frames_of(std::move(pushes))) host_->push(to, std::move(frame));
 }
 
 }  // namespace lockstep::membership

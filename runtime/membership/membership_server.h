@@ -31,7 +31,7 @@ class MembershipServer final : public store::ServerExtension {
   void attach(store::ExtensionHost& host) override;
   Answer serve(store::SessionId client, const proto::Request& request) override EXCLUDES(mutex_);
   void ended(store::SessionId client) override EXCLUDES(mutex_);
-  std::vector<store::SessionId> given_up() const override EXCLUDES(mutex_);
+  GivenUp given_up() const override EXCLUDES(mutex_);
 
  private:
   // Runs again and again as long as there are members.

@@ -8,6 +8,7 @@
 
 #include "lockstep/base/environment.h"
 #include "runtime/base/printable.h"
+#include "runtime/membership/forwarding.h"
 
 namespace lockstep::membership {
 namespace {
@@ -105,7 +106,7 @@ std::optional<std::string> MembershipTable::register_member(ConnectionId id, std
   if (auto problem = take_options(options, watched, hang)) return problem;
   Member member{.info = {.rank = *number, .world_size = *world, .process = *info},
                 .connection = id,
-                .watched = watched,
+                .watched = watched && carrier_of(id) == 0,
                 .heard_at = clock_.elapsed(),
                 .moved_at = clock_.elapsed(),
                 .hang = hang};
@@ -136,6 +137,7 @@ std::optional<std::string> MembershipTable::register_member(ConnectionId id, std
   if (static_cast<int>(scope.members.size()) == scope.world_size)
     news_.push_back({.scope = scope.name, .world_size = scope.world_size});
   by_connection_.emplace(id, MemberKey{scope_entry->first, *number});
+  if (carrier_of(id) != 0) carried_[carrier_of(id)].insert(id);
   for (const Event& event : scope.events) pushes_.push_back({id, event.kind, event.fields});
   return std::nullopt;
 }
@@ -215,7 +217,45 @@ std::optional<std::string> MembershipTable::message(ConnectionId id, std::string
   return std::nullopt;
 }
 
+std::optional<std::string> MembershipTable::give_up(ConnectionId id, std::string_view bytes) {
+  Scope* scope = nullptr;
+  Member* const member = find(id, &scope);
+  if (member == nullptr) return no_member();
+  const auto cause = decode_cause(bytes.substr(0, kLongestCause));
+  if (!cause) return fmt::format("{} bytes that are no cause", bytes.size());
+  if (member->state == State::present) {
+    fail(*scope, *member, State::silent, Kind::silent, cause_of(*member, Cause::Kind::silent, cause->text));
+  }
+  return std::nullopt;
+}
+
 void MembershipTable::ended(ConnectionId id) {
+  const Member* const member = find(id);
+  const auto process = member == nullptr ? std::nullopt : std::optional(member->info.process);
+  end(id);
+  if (process) lose_carried(id, *process, "has ended, or the network to it broke");
+  // Behind a goodbye of the carrier each is lost by itself.
+  const auto carried = carried_.find(id);
+  if (carried == carried_.end()) return;
+  for (const ConnectionId other : std::set<ConnectionId>(carried->second)) end(other);
+}
+
+void MembershipTable::lose_carried(ConnectionId carrier, const ProcessInfo& process, std::string_view how) {
+  const auto carried = carried_.find(carrier);
+  if (carried == carried_.end()) return;
+  for (const ConnectionId id : carried->second) {
+    Scope* scope = nullptr;
+    Member* const member = find(id, &scope);
+    if (member->state != State::present) continue;
+    fail(*scope, *member, State::lost, Kind::lost,
+         cause_of(*member, Cause::Kind::lost,
+                  fmt::format("{} is lost with its host {}: the launcher there (pid {}) {}; its last heartbeat spoke "
+                              "of {}",
+                              member->info.describe(), process.host, process.pid, how, member->position.describe())));
+  }
+}
+
+void MembershipTable::end(ConnectionId id) {
   Scope* scope = nullptr;
   Member* const member = find(id, &scope);
   if (member == nullptr) return;
@@ -241,6 +281,10 @@ void MembershipTable::drop_if_over(const Scope& scope) {
 void MembershipTable::forget_connection(Scope& scope, Member& member) {
   if (member.state == State::silent) --silent_;
   by_connection_.erase(member.connection);
+  if (const auto carried = carried_.find(carrier_of(member.connection)); carried != carried_.end()) {
+    carried->second.erase(member.connection);
+    if (carried->second.empty()) carried_.erase(carried);
+  }
   member.connection = 0;
   --scope.connected;
 }
@@ -337,6 +381,7 @@ void MembershipTable::look_for_silence(Scope& scope, Member& member) {
   } else {
     fail(scope, member, State::silent, Kind::silent,
          cause_of(member, Cause::Kind::silent, silent_text(member, silent_for, state)));
+    lose_carried(member.connection, member.info.process, "does not answer");
   }
 }
 
@@ -381,15 +426,17 @@ std::string MembershipTable::hang_text(const Member& member, const Member& front
       member.info.process.pid);
 }
 
-std::vector<MembershipTable::ConnectionId> MembershipTable::silent() const {
-  std::vector<ConnectionId> connections;
-  if (silent_ == 0) return connections;
+std::vector<std::pair<MembershipTable::ConnectionId, int>> MembershipTable::given_up() const {
+  std::vector<std::pair<ConnectionId, int>> members;
+  if (silent_ == 0) return members;
   for (const auto& [name, scope] : scopes_) {
     for (const auto& [rank, member] : scope.members) {
-      if (member.state == State::silent && member.connection != 0) connections.push_back(member.connection);
+      // One that is lost and connected has been lost with its carrier.
+      const bool is_given_up = member.state == State::silent || member.state == State::lost;
+      if (is_given_up && member.connection != 0) members.emplace_back(member.connection, rank);
     }
   }
-  return connections;
+  return members;
 }
 
 std::vector<MemberView> MembershipTable::members() const {

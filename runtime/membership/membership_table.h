@@ -22,6 +22,10 @@
 // least that its members ask for with "hang-timeout=MS"; without such a word nobody hangs. Of several it is the one
 // that is furthest behind, the longest. One that is traced doesn't hang.
 //
+// A member may come over the connection of another one, its carrier (forwarding.h): the launcher of its host. Its
+// silence is judged there and comes with give_up(). Where the carrier is lost or silent, so are all that it carries, in
+// the same moment: the carrier's own loss is told first, and theirs name its process.
+//
 // Pure: no sockets, and the time is passed in. One thread.
 #pragma once
 
@@ -31,9 +35,11 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/cause.h"
@@ -123,6 +129,8 @@ class MembershipTable {
   std::optional<std::string> report(ConnectionId id, std::string_view cause);
   // For the store's host alone.
   std::optional<std::string> message(ConnectionId id, std::string_view text);
+  // The carrier of this member has found it silent, for `cause`.
+  std::optional<std::string> give_up(ConnectionId id, std::string_view cause);
   // The connection has ended. Any id: most are no members'.
   void ended(ConnectionId id);
 
@@ -139,8 +147,9 @@ class MembershipTable {
   bool is_member(ConnectionId id) const { return by_connection_.contains(id); }
   // Members that are connected and have not said goodbye. While there are none, nothing need look around.
   std::size_t present() const { return by_connection_.size(); }
-  // Connections of members that are silent: given up, whatever comes from them.
-  std::vector<ConnectionId> silent() const;
+  // Connected members that are silent, or that a silent one carries, with their ranks: given up, whatever comes from
+  // them.
+  std::vector<std::pair<ConnectionId, int>> given_up() const;
   // Members of any state that are remembered.
   std::size_t size() const { return size_; }
   // All of them, by scope and rank. A scope that every rank has come to and left is forgotten.
@@ -186,6 +195,9 @@ class MembershipTable {
   Member* find(ConnectionId id, Scope** scope = nullptr);
   bool make_room();
   void forget_connection(Scope& scope, Member& member);
+  void end(ConnectionId id);
+  // All that come over this connection are lost with the process at its other end. `how`: "has ended".
+  void lose_carried(ConnectionId carrier, const ProcessInfo& process, std::string_view how);
   void drop_if_over(const Scope& scope);
   // `cause` is of `kind`; the member it is about, or that reports it, has `state` from now on.
   void fail(Scope& scope, Member& member, State state, Kind kind, const Cause& cause);
@@ -203,8 +215,9 @@ class MembershipTable {
   ObservedClock clock_;
   std::map<std::string, Scope, std::less<>> scopes_;
   std::unordered_map<ConnectionId, MemberKey> by_connection_;
+  std::map<ConnectionId, std::set<ConnectionId>> carried_;  // by carrier; those that are connected
   std::size_t size_ = 0;
-  std::size_t silent_ = 0;
+  std::size_t silent_ = 0;  // connected members in this state
   std::vector<Push> pushes_;
   std::vector<MemberNews> news_;
 };

@@ -48,6 +48,23 @@ std::vector<std::pair<int, int>> connections_in(const std::string& proc_net_tcp)
   return ports;
 }
 
+// What each host has at the store: three of its launcher's, and one of each rank's for keys. Ranks of other hosts than
+// the store's are members over the launcher's.
+TEST_F(LaunchedHosts, HaveOneConnectionEachForTheMembershipOfTheirRanks) {
+  constexpr int kRanks = 4;
+  nnodes_ = "2";
+  std::vector<Process> launchers;
+  for (const int host : {0, 1}) {
+    launchers.push_back(launch(host, kRanks, {RANK_PROGRAM, "backend:gloo", "init", "sum", "ready", "hang"}));
+  }
+  for (const Process& launcher : launchers) ASSERT_TRUE(launcher.await_output("ready", kRanks));
+  const auto connections = connections_in(run(hosts_->command(1, {"cat", "/proc/net/tcp"})).out);
+  const auto is_to_store = [](const auto& ports) { return ports.second == 29400; };
+  EXPECT_EQ(std::count_if(connections.begin(), connections.end(), is_to_store), 3 + kRanks);
+  launchers[1].send(SIGTERM);
+  for (Process& launcher : launchers) EXPECT_EQ(launcher.wait().exit_code, 128 + SIGTERM);
+}
+
 // Below those that the kernel gives, so that a port tells which end of a connection listened.
 TEST_F(LaunchedHosts, TakePortsOfTheRangeAndNoOthersForGloo) {
   constexpr int kStorePort = 29400;

@@ -19,9 +19,14 @@ using membership::MemberEvent;
 // How long the link may need to say what became of a store that another connection has lost.
 constexpr std::chrono::seconds kLinkIsBehind{2};
 
-// "rank 0 (host n1, pid 4711), which hosts the store at 10.0.0.7:29400, is lost", or the same of a launcher.
+// "rank 0 (host n1, pid 4711), which hosts the store at 10.0.0.7:29400, is lost", or the same of a launcher, or of the
+// one of this host that is the way there.
 std::string text_of(const MemberEvent& event, bool is_rank_zero) {
   const std::string who = event.host ? event.host->describe() : "a process that did not say";
+  if (event.is_of_relay) {
+    return fmt::format("the launcher of this host ({}), which has this rank's membership at {}, {}", who, event.address,
+                       event.cause.text);
+  }
   return fmt::format("{} ({}), which hosts the store at {}, {}", is_rank_zero ? "rank 0" : "the launcher", who,
                      event.address, event.cause.text);
 }

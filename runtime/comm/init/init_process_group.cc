@@ -78,13 +78,18 @@ std::shared_ptr<WatchedJob> watch(const rendezvous::MeetingPlan& plan, const ren
                                                   identity.rank, identity.restart_count));
 }
 
-// This rank becomes a member of the job's, in `scope`.
-void enter(WatchedJob& watched, const rendezvous::Meeting& meeting, const std::string& scope,
-           const rendezvous::Identity& identity, const InitSettings& settings, const Deadline& deadline) {
+// This rank becomes a member of the job's, in `scope`: at the relay of its launcher if there is one, else at the store.
+void enter(WatchedJob& watched, const rendezvous::MeetingPlan& plan, const rendezvous::Meeting& meeting,
+           const std::string& scope, const rendezvous::Identity& identity, const InitSettings& settings,
+           const Deadline& deadline) {
+  store::Endpoint endpoint = *meeting.endpoint;
+  if (settings.relay && plan.means == rendezvous::MeetingPlan::Means::launcher_store) {
+    endpoint.address = *settings.relay;
+  }
   const membership::MemberInfo self{
       .rank = identity.rank, .world_size = identity.world_size, .process = membership::ProcessInfo::of_this_process()};
   watched.keep(std::make_shared<membership::MemberLink>(
-      *meeting.endpoint, scope, self,
+      endpoint, scope, self,
       membership::LivenessOptions{.detect_silence = settings.detect_silence, .hang = settings.hang_timeout},
       membership::MemberCalls{
           .on_event = [of = watched.watch()](const membership::MemberEvent& event) { of->take(event); },
@@ -108,7 +113,7 @@ std::shared_ptr<ProcessGroup> start_among_others(const InitOptions& options, con
   std::function<void(const Cause&)> on_throw;
   if (watched) {
     store = std::make_shared<WatchedStore>(std::move(store), watched->watch());
-    on_place = [&](const std::string& scope) { enter(*watched, meeting, scope, identity, settings, deadline); };
+    on_place = [&](const std::string& scope) { enter(*watched, plan, meeting, scope, identity, settings, deadline); };
     check = [of = watched->watch()] { of->check(); };
     on_throw = [of = watched->watch()](const Cause& cause) { of->file(cause); };
   }

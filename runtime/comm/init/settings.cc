@@ -55,6 +55,17 @@ std::chrono::milliseconds hang_timeout(const Environment& environment) {
       printable(text), std::chrono::duration<double>(membership::kLeastHang).count()));
 }
 
+net::HostPort relay_at(const std::string& text) {
+  try {
+    return net::parse_host_port(text);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(
+        fmt::format("environment: LOCKSTEP_MEMBERSHIP: {}; `lockstep run` sets it for its ranks; "
+                    "unset it elsewhere",
+                    error.what()));
+  }
+}
+
 }  // namespace
 
 InitSettings resolve(const InitOptions& options, const Environment& environment) {
@@ -78,6 +89,9 @@ InitSettings resolve(const InitOptions& options, const Environment& environment)
   settings.device_by_local_rank = device == "cuda";
   settings.detect_silence = detects_silence(environment);
   settings.hang_timeout = hang_timeout(environment);
+  if (const auto text = environment.get("LOCKSTEP_MEMBERSHIP"); text && !text->empty()) {
+    settings.relay = relay_at(*text);
+  }
   net::port_range(environment);  // a value that is none is found now, and not by who happens to listen
   return settings;
 }

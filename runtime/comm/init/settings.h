@@ -3,11 +3,13 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
 #include <string>
 
 #include "lockstep/base/environment.h"
 #include "lockstep/comm/init/init_process_group.h"
 #include "lockstep/device/device.h"
+#include "runtime/net/address.h"
 #include "runtime/rendezvous/identity.h"
 #include "runtime/rendezvous/init_method.h"
 
@@ -24,6 +26,7 @@ struct InitSettings {
   bool device_by_local_rank = false;          // "cuda" without an index: each rank of a host takes its own
   bool detect_silence = true;                 // LOCKSTEP_LIVENESS: "off" waits for ranks that don't answer
   std::chrono::milliseconds hang_timeout{0};  // LOCKSTEP_HANG_TIMEOUT; 0, as by default: none
+  std::optional<net::HostPort> relay = {};    // LOCKSTEP_MEMBERSHIP: of membership, at this host's launcher
 };
 
 // Arguments win over the URL's parameters, which must not contradict them, and over the environment.

@@ -6,7 +6,9 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "proto/request.h"
@@ -14,7 +16,7 @@
 
 namespace lockstep::store {
 
-// The server, as its extension sees it. On the server's thread.
+// The server, as its extension sees it. On the server's thread, but for post().
 class ExtensionHost {
  public:
   virtual ~ExtensionHost() = default;
@@ -25,6 +27,8 @@ class ExtensionHost {
   virtual int socket_of(SessionId client) const = 0;
   // Calls `act` once, after `delay`. An exception of it is logged.
   virtual void call_after(std::chrono::nanoseconds delay, std::function<void()> act) = 0;
+  // Calls `act` soon on the server's thread, unless the server ends before. Any thread. Likewise.
+  virtual void post(std::function<void()> act) = 0;
 };
 
 // Threads: the server's, but for attach().
@@ -35,6 +39,8 @@ class ServerExtension {
     // From now on the client's requests to the extension are served even while it reads no replies. Else the server
     // itself would be the cause of a client's silence.
     bool is_urgent = false;
+    // The answer comes as a push of the extension's to this client, and `frame` is not sent.
+    bool is_later = false;
   };
 
   virtual ~ServerExtension() = default;
@@ -43,8 +49,14 @@ class ServerExtension {
   virtual Answer serve(SessionId client, const proto::Request& request) = 0;
   // The connection has ended. Of any client, also one that sent the extension nothing.
   virtual void ended(SessionId client) = 0;
-  // Connected clients that are given up: TcpStoreServer::wait_until_idle() doesn't wait for them.
-  virtual std::vector<SessionId> given_up() const = 0;
+  // Connected clients that are given up, and roles of such that the extension hears of by another's connection:
+  // TcpStoreServer::wait_until_idle() waits for none of these.
+  struct GivenUp {
+    std::vector<SessionId> clients = {};
+    std::vector<std::string> roles = {};
+    std::size_t size() const { return clients.size() + roles.size(); }
+  };
+  virtual GivenUp given_up() const = 0;
 };
 
 }  // namespace lockstep::store

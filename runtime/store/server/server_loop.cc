@@ -86,7 +86,7 @@ void ServerLoop::close_listener() {
 void ServerLoop::report_changes() {
   Connections now{
       .clients = clients_.size(), .given_up = reported_.given_up, .is_listening = static_cast<bool>(listener_)};
-  const std::vector<SessionId> links = given_up();
+  const ServerExtension::GivenUp links = given_up();
   if (now == reported_ && links.size() == reported_links_) return;
   now.given_up = count_given_up(links);
   reported_ = now;
@@ -94,15 +94,15 @@ void ServerLoop::report_changes() {
   on_change_(reported_);
 }
 
-std::vector<SessionId> ServerLoop::given_up() const {
-  return options_.extension ? options_.extension->given_up() : std::vector<SessionId>();
+ServerExtension::GivenUp ServerLoop::given_up() const {
+  return options_.extension ? options_.extension->given_up() : ServerExtension::GivenUp();
 }
 
-std::size_t ServerLoop::count_given_up(const std::vector<SessionId>& links) const {
-  if (links.empty()) return 0;  // as a rule; the rest takes a look at every client
+std::size_t ServerLoop::count_given_up(const ServerExtension::GivenUp& links) const {
+  if (links.size() == 0) return 0;  // as a rule; the rest takes a look at every client
   std::set<SessionId> ids;
-  std::set<std::string> roles;
-  for (const SessionId link : links) {
+  std::set<std::string> roles(links.roles.begin(), links.roles.end());
+  for (const SessionId link : links.clients) {
     const auto found = clients_.find(link);
     if (found == clients_.end()) continue;  // the end of run() has closed them all
     ids.insert(link);
@@ -115,15 +115,17 @@ std::size_t ServerLoop::count_given_up(const std::vector<SessionId>& links) cons
 }
 
 net::EventLoop::TimerId ServerLoop::run_after(std::chrono::nanoseconds delay, std::function<void()> act) {
-  return loop_.run_after(delay, [this, act = std::move(act)] {
-    try {
-      act();
-    } catch (const std::exception& error) {
-      warn(error.what());
-    }
-    serve_woken();
-    report_changes();
-  });
+  return loop_.run_after(delay, [this, act = std::move(act)] { act_and_serve(act); });
+}
+
+void ServerLoop::act_and_serve(const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const std::exception& error) {
+    warn(error.what());
+  }
+  serve_woken();
+  report_changes();
 }
 
 void ServerLoop::on_ready(SessionId id, std::uint32_t events) {
@@ -275,6 +277,10 @@ int ServerLoop::socket_of(SessionId client) const {
 
 void ServerLoop::call_after(std::chrono::nanoseconds delay, std::function<void()> act) {
   run_after(delay, std::move(act));
+}
+
+void ServerLoop::post(std::function<void()> act) {
+  loop_.post([this, act = std::move(act)] { act_and_serve(act); });
 }
 
 // Brings what is held below its limit. Those who lose it are closed by serve_woken(): one may be at work now.

@@ -72,6 +72,7 @@ class ServerLoop : public SessionHost, public ExtensionHost {
   void push(SessionId client, Frame frame) override;
   int socket_of(SessionId client) const override;
   void call_after(std::chrono::nanoseconds delay, std::function<void()> act) override;
+  void post(std::function<void()> act) override;
 
   void close_listener();
   void accept();
@@ -79,8 +80,9 @@ class ServerLoop : public SessionHost, public ExtensionHost {
   void add_client(UniqueFd fd);
   // Closes who is too long at its greeting, and comes back when the next will be.
   void close_late_greetings();
-  // Calls `act` after `delay`, logs an exception of it, then serves whoever it woke.
+  // Calls `act`, after `delay` or at once, logs an exception of it, then serves whoever it woke.
   net::EventLoop::TimerId run_after(std::chrono::nanoseconds delay, std::function<void()> act);
+  void act_and_serve(const std::function<void()>& act);
 
   void on_ready(SessionId id, std::uint32_t events);
   void take_turn(SessionId id, Client& client, std::uint32_t events);
@@ -106,8 +108,8 @@ class ServerLoop : public SessionHost, public ExtensionHost {
   void close(SessionId id);
   void warn(const std::string& text);
   void report_changes();
-  std::vector<SessionId> given_up() const;
-  std::size_t count_given_up(const std::vector<SessionId>& links) const;
+  ServerExtension::GivenUp given_up() const;
+  std::size_t count_given_up(const ServerExtension::GivenUp& links) const;
 
   const TcpStoreServerOptions options_;
   const OnChange on_change_;

@@ -109,9 +109,10 @@ void ServerSession::execute_own(const proto::Request& request) {
       case Op::wait_get: return wait_get(request);
       case Op::set_acked: state_.keys.set(keys[0], values[0]); break;
       default: {
-        const auto [frame, is_urgent] = host_.serve_extension(id_, request);
-        is_urgent_ = is_urgent;
-        return reply_frame(op, frame.status, {frame.list.begin(), frame.list.end()});
+        const ServerExtension::Answer answer = host_.serve_extension(id_, request);
+        is_urgent_ = answer.is_urgent;
+        if (answer.is_later) return;
+        return reply_frame(op, answer.frame.status, {answer.frame.list.begin(), answer.frame.list.end()});
       }
     }
     reply_frame(op, proto::kOk);

@@ -38,12 +38,7 @@ class MemberBench : public store::SessionBench {
   }
   void ended(store::SessionId session) override { members.table().ended(session); }
   std::vector<std::pair<store::SessionId, store::Frame>> take_pushes() override {
-    std::vector<std::pair<store::SessionId, store::Frame>> frames;
-    for (auto& push : members.table().take_pushes()) {
-      const auto to = push.to;
-      frames.emplace_back(to, MemberService::frame_of(std::move(push)));
-    }
-    return frames;
+    return MemberService::frames_of(members.table().take_pushes());
   }
 
   MembershipTable::Time now_{};

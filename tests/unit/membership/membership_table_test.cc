@@ -607,15 +607,15 @@ TEST(MemberInfo, LinesOfALaterVersionArePassedOver) {
 TEST_F(Table, ListsTheConnectionsOfTheSilentUntilTheyEnd) {
   enter_all();
   run(3s, {0});
-  EXPECT_EQ(table.silent().size(), 2u);
-  EXPECT_EQ(table.silent(), (std::vector{connection(1), connection(2)}));
+  EXPECT_EQ(table.given_up().size(), 2u);
+  EXPECT_EQ(table.given_up(), (std::vector{std::pair(connection(1), 1), std::pair(connection(2), 2)}));
   ASSERT_EQ(table.heartbeat(connection(1), 8, ""), std::nullopt);
-  EXPECT_EQ(table.silent().size(), 2u) << "who was given up and comes back is given up";
+  EXPECT_EQ(table.given_up().size(), 2u) << "who was given up and comes back is given up";
   ASSERT_EQ(table.goodbye(connection(1), 8), std::nullopt);
-  EXPECT_EQ(table.silent(), (std::vector{connection(2)}));
+  EXPECT_EQ(table.given_up(), (std::vector{std::pair(connection(2), 2)}));
   table.ended(connection(2));
-  EXPECT_EQ(table.silent().size(), 0u);
-  EXPECT_TRUE(table.silent().empty());
+  EXPECT_EQ(table.given_up().size(), 0u);
+  EXPECT_TRUE(table.given_up().empty());
 }
 
 }  // namespace

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a relay tells its members of the job's store: the push 0x16, and REGISTER's answer. Pure.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "runtime/membership/member_link.h"
+#include "runtime/store/frame.h"
+
+namespace lockstep::membership {
+
+// The second item of REGISTER's answer where a relay gives it; the first is the relay's process then.
+inline constexpr std::string_view kRelayed = "relayed";
+
+// Of an event of the store.
+store::Frame encode_store_event(const MemberEvent& event);
+// From such a frame's list; nullopt if it is none.
+std::optional<MemberEvent> decode_store_event(std::span<const std::string_view> list);
+
+}  // namespace lockstep::membership
