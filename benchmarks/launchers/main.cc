@@ -5,23 +5,40 @@
 // twice a second. This process is node rank 0's. Prints how long they take to come, to meet twice, as before a first
 // start and before a restart, to hear one order, and to miss one that is killed; and how much memory this process has
 // got more.
+//
+// bench_launchers HOSTS RANKS SECONDS: what the membership of RANKS ranks on each host costs it, where each has a
+// connection to it, and where they go by their host's launcher: connections, what heartbeats are in bytes, and
+// how long the last rank takes to hear of a failure. Each host is a process.
 #include <fmt/format.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
+#include <span>
 #include <stdexcept>
 #include <string>
+#include <thread>
+#include <utility>
 #include <variant>
+#include <vector>
 
 #include "benchmarks/store/clients.h"
 #include "launcher/hosts/agents.h"
 #include "runtime/base/plugin.h"
+#include "runtime/membership/member_link.h"
+#include "runtime/membership/member_relay.h"
 #include "runtime/membership/membership_server.h"
 #include "runtime/store/server/tcp_store_server.h"
 
@@ -180,15 +197,116 @@ void measure(int hosts) {
       memory, memory_of_members - memory, 1024 * (memory_of_members - memory) / hosts, memory_in_the_end - memory);
 }
 
+// Bytes and segments that the connections of this process have carried, both ways.
+struct Traffic {
+  double bytes = 0;
+  double segments = 0;
+};
+
+Traffic traffic_of_this_process() {
+  Traffic traffic;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    tcp_info info{};
+    socklen_t size = sizeof info;
+    const int fd = std::stoi(entry.path().filename().string());
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) continue;
+    traffic.bytes += static_cast<double>(info.tcpi_bytes_acked + info.tcpi_bytes_received);
+    traffic.segments += info.tcpi_segs_in + info.tcpi_segs_out;
+  }
+  return traffic;
+}
+
+enum RankResult { kHeard, kRankResults };
+
+// A host: a launcher's link, and those of its ranks, each of which is at another collective in each heartbeat.
+void live_with_ranks(int host, int hosts, int ranks, const store::Endpoint& store, bool relays,
+                     const std::function<void()>& gate, std::span<double> results) {
+  using namespace membership;
+  std::atomic<int> heard{0};
+  std::atomic<std::int64_t> sequence{0};
+  MemberRelay relay(store);
+  MemberLink own(store, "agents", {.rank = host, .world_size = hosts + 1, .process = ProcessInfo::of_this_process()},
+                 {}, {.on_forwarded = [&](auto frames) { relay.deliver(std::move(frames)); }}, Deadline::after(kLimit));
+  relay.connect(&own);
+  store::Endpoint endpoint = store;
+  if (relays) endpoint.address = relay.address();
+  {
+    std::vector<std::unique_ptr<MemberLink>> links;
+    for (int rank = 0; rank < ranks; ++rank) {
+      links.push_back(std::make_unique<MemberLink>(
+          endpoint, "ranks",
+          MemberInfo{
+              .rank = host * ranks + rank, .world_size = hosts * ranks + 1, .process = ProcessInfo::of_this_process()},
+          LivenessOptions{},
+          MemberCalls{.on_event =
+                          [&](const MemberEvent& event) {
+                            if (event.kind != MemberEvent::Kind::failed) return;
+                            results[kHeard] = now();
+                            ++heard;
+                            heard.notify_one();
+                          },
+                      .position =
+                          [&] {
+                            return MemberPosition{
+                                .sequence = ++sequence, .collective = "all_reduce", .step = 1000, .steps_done = 1000};
+                          }},
+          Deadline::after(kLimit)));
+    }
+    gate();
+    for (int so_far = heard; so_far < ranks; so_far = heard) heard.wait(so_far);
+  }
+  relay.connect(nullptr);
+}
+
+void measure_ranks(int hosts, int ranks, int seconds, bool relays) {
+  const store::Secret secret = store::Secret::random();
+  Clients others(hosts, kRankResults, [&](int host, const net::HostPort& server, const auto& gate, auto results) {
+    live_with_ranks(host, hosts, ranks, {.address = server, .secret = secret}, relays, gate, results);
+  });
+  const auto members = std::make_shared<membership::MembershipServer>();
+  const store::TcpStoreServer server({.secret = secret, .extension = members});
+  others.start(server.address());
+  others.await_ready();
+  const std::size_t connections = server.client_count();
+  const Traffic before = traffic_of_this_process();
+  const double used = processor_seconds();
+  std::this_thread::sleep_for(std::chrono::seconds(seconds));
+  const Traffic after = traffic_of_this_process();
+  const double cost = processor_seconds() - used;
+  membership::MemberLink reporter(
+      {.address = server.address(), .secret = secret}, "ranks",
+      {.rank = hosts * ranks, .world_size = hosts * ranks + 1, .process = membership::ProcessInfo::of_this_process()},
+      {}, {}, Deadline::after(kLimit));
+  others.go();
+  const double reported = now();
+  reporter.report({.kind = Cause::Kind::failed, .rank = hosts * ranks, .text = "no memory left on this host"});
+  const auto rows = others.finish();
+  double last_heard = 0;
+  for (const auto& row : rows) last_heard = std::max(last_heard, row[kHeard]);
+  fmt::print("{} hosts x {} ranks, {}\n", hosts, ranks, relays ? "by their launchers" : "each at the store");
+  fmt::print("  connections to the store: {}\n", connections);
+  fmt::print("  heartbeats: {:.0f} bytes and {:.0f} segments a second, {:.1f} % of a core\n",
+             (after.bytes - before.bytes) / seconds, (after.segments - before.segments) / seconds,
+             100 * cost / seconds);
+  fmt::print("  a failure is heard by the last rank after {:.1f} ms\n", 1000 * (last_heard - reported));
+}
+
 }  // namespace
 }  // namespace lockstep::bench
 
 int main(int count, char** arguments) {
   try {
-    const int hosts = count == 2 ? std::stoi(arguments[1]) : 0;
-    if (hosts < 3) throw std::invalid_argument("give the number of launchers, 3 or more");
+    const int hosts = count == 2 || count == 4 ? std::stoi(arguments[1]) : 0;
+    if (hosts < 3)
+      throw std::invalid_argument("give the number of launchers, 3 or more; or that, of ranks, of seconds");
     lockstep::bench::raise_descriptor_limit();
-    lockstep::bench::measure(hosts);
+    if (count == 2) {
+      lockstep::bench::measure(hosts);
+      return 0;
+    }
+    for (const bool relays : {false, true}) {
+      lockstep::bench::measure_ranks(hosts, std::stoi(arguments[2]), std::stoi(arguments[3]), relays);
+    }
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "bench_launchers: %s\n", error.what());
