@@ -243,7 +243,11 @@ void MembershipTable::ended(ConnectionId id) {
 void MembershipTable::lose_carried(ConnectionId carrier, const ProcessInfo& process, std::string_view how) {
   const auto carried = carried_.find(carrier);
   if (carried == carried_.end()) return;
-  for (const ConnectionId id : carried->second) {
+  // In the order of their ranks, whoever came first.
+  std::vector<std::pair<int, ConnectionId>> ranks;
+  for (const ConnectionId id : carried->second) ranks.emplace_back(find(id)->info.rank, id);
+  std::sort(ranks.begin(), ranks.end());
+  for (const auto& [rank, id] : ranks) {
     Scope* scope = nullptr;
     Member* const member = find(id, &scope);
     if (member->state != State::present) continue;

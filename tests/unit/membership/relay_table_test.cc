@@ -283,8 +283,8 @@ TEST_F(Relayed, ARelayThatStoodStillAccusesNobody) {
 }
 
 TEST_F(Relayed, ALauncherThatIsLostIsToldFirstAndThenItsRanksWithTheirHost) {
-  enter(7, 2);
-  enter(8, 3);
+  enter(7, 3);
+  enter(8, 2);
   exchange();
   store_.table().ended(kLauncher);
   exchange();
