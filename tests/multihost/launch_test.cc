@@ -9,6 +9,7 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <regex>
 #include <utility>
 #include <vector>
@@ -62,6 +63,30 @@ TEST_F(LaunchedHosts, HaveOneConnectionEachForTheMembershipOfTheirRanks) {
   const auto is_to_store = [](const auto& ports) { return ports.second == 29400; };
   EXPECT_EQ(std::count_if(connections.begin(), connections.end(), is_to_store), 3 + kRanks);
   launchers[1].send(SIGTERM);
+  for (Process& launcher : launchers) EXPECT_EQ(launcher.wait().exit_code, 128 + SIGTERM);
+}
+
+// Each host's launcher passes on what its ranks' heartbeats say.
+TEST_F(LaunchedHosts, ShowTheRanksOfAllOfThemWhereTheStoreIs) {
+  nnodes_ = "2";
+  std::vector<Process> launchers;
+  for (const int host : {0, 1}) {
+    launchers.push_back(launch(host, 2, {RANK_PROGRAM, "backend:gloo", "init", "train"}));
+  }
+  for (const Process& launcher : launchers) ASSERT_TRUE(launcher.await_output("training", 2));
+  const auto top = [this](int host) { return run(hosts_->command(host, {LOCKSTEP_PROGRAM, "top", "--json"})); };
+  nlohmann::json seen;
+  EXPECT_TRUE(wait_until([&] {
+    seen = nlohmann::json::parse(top(0).out, nullptr, false);
+    return seen.is_object() && seen["ranks"].size() == 4 &&
+           std::all_of(seen["ranks"].begin(), seen["ranks"].end(),
+                       [](const nlohmann::json& rank) { return rank["step_s"].is_number() && rank["step_s"] > 0; });
+  })) << seen;
+  const Result elsewhere = top(1);
+  EXPECT_EQ(elsewhere.exit_code, 1);
+  EXPECT_THAT(elsewhere.err,
+              HasSubstr("its ranks report to the launcher of node rank 0, and this host has node rank 1"));
+  launchers[0].send(SIGTERM);
   for (Process& launcher : launchers) EXPECT_EQ(launcher.wait().exit_code, 128 + SIGTERM);
 }
 
