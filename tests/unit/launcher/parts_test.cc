@@ -30,6 +30,7 @@ TEST(Contract, SetsEveryVariableAndOutranksTheInherited) {
                                {"LOCKSTEP_STORE", "other:1"},
                                {"OMP_NUM_THREADS", "3"},
                                {"LOCKSTEP_STORE_SECRET", "old"},
+                               {"LOCKSTEP_MEMBERSHIP", "old"},
                                {"LOCKSTEP_STORE_SECRET_FILE", "/old"},
                                {"TORCHELASTIC_USE_AGENT_STORE", "True"},
                                {"OMPI_COMM_WORLD_RANK", "3"},
@@ -44,6 +45,7 @@ TEST(Contract, SetsEveryVariableAndOutranksTheInherited) {
   contract.run_id = "run-1";
   contract.launcher_pid = 12;
   contract.launcher_fd = "200:7";
+  contract.relay_address = "127.0.0.1:7000";
   auto entries = rank_environment(inherited, contract, 2);
   std::sort(entries.begin(), entries.end());
   std::vector<std::string> expected = {"GROUP_RANK=0",
@@ -51,6 +53,7 @@ TEST(Contract, SetsEveryVariableAndOutranksTheInherited) {
                                        "LOCAL_WORLD_SIZE=4",
                                        "LOCKSTEP_LAUNCHER_FD=200:7",
                                        "LOCKSTEP_LAUNCHER_PID=12",
+                                       "LOCKSTEP_MEMBERSHIP=127.0.0.1:7000",
                                        "LOCKSTEP_RESTART_COUNT=0",
                                        "LOCKSTEP_RUN_ID=run-1",
                                        "LOCKSTEP_STORE=127.0.0.1:4000",
@@ -115,12 +118,15 @@ TEST(Contract, ARankIsOursWhateverLauncherTheLauncherRunsUnder) {
 TEST(Contract, TorchStoreAndLivenessAreSaidOnlyWhereTheyAreChosen) {
   Contract contract;
   const auto count = [&](std::string_view prefix) {
-    const auto entries = rank_environment({}, contract, 0);
+    Environment inherited;
+    inherited.set("LOCKSTEP_MEMBERSHIP", "of an outer job");
+    const auto entries = rank_environment(inherited, contract, 0);
     return std::count_if(entries.begin(), entries.end(), [&](const auto& entry) { return entry.starts_with(prefix); });
   };
   EXPECT_EQ(count("TORCHELASTIC_"), 0);
   EXPECT_EQ(count("LOCKSTEP_LIVENESS"), 0);
   EXPECT_EQ(count("LOCKSTEP_STORE_SECRET"), 0);
+  EXPECT_EQ(count("LOCKSTEP_MEMBERSHIP"), 0);
   contract.torch_store = true;
   contract.liveness = false;
   EXPECT_EQ(count("TORCHELASTIC_USE_AGENT_STORE=True"), 1);

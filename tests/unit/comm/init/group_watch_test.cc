@@ -62,6 +62,15 @@ TEST(ConsequenceOf, AStoreThatRankZeroHosts) {
   }
 }
 
+TEST(ConsequenceOf, ARelayInTheLauncherOfThisHost) {
+  auto event = of_store(MemberEvent::Kind::store_silent);
+  event.is_of_relay = true;
+  const auto stopped = consequence_of(event, StoreHost::launcher, 1, false);
+  EXPECT_EQ(stopped.kind, What::warn) << "a launcher that is stopped harms nobody";
+  expect_text(stopped.cause.text, {"the launcher of this host (host n1, pid 100), which has this rank's membership at "
+                                   "10.0.0.7:29400, stopped answering"});
+}
+
 TEST(ConsequenceOf, AStoreThatALauncherHosts) {
   const auto lost = consequence_of(of_store(MemberEvent::Kind::store_lost), StoreHost::launcher, 1, true);
   EXPECT_EQ(lost.kind, What::fail);

@@ -90,6 +90,14 @@ TEST(InitSettings, HangTimeout) {
   }
 }
 
+TEST(InitSettings, RelayOfMembership) {
+  const auto with = [](const std::string& value) { return Environment({{"LOCKSTEP_MEMBERSHIP", value}}); };
+  EXPECT_FALSE(resolve({}, {}).relay);
+  EXPECT_FALSE(resolve({}, with("")).relay);
+  EXPECT_EQ(resolve({}, with("127.0.0.1:7000")).relay, (net::HostPort{"127.0.0.1", 7000}));
+  EXPECT_THROW(resolve({}, with("here")), InvalidArgument);
+}
+
 TEST(StartLine, SaysWhoHowWhereAndWithWhat) {
   rendezvous::Identity identity;
   EXPECT_EQ((identity.source = "alone", start_line(identity, "in-process", "single", 2)),
