@@ -3,9 +3,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
 #include "launcher/observe/event_file.h"
 #include "launcher/observe/run_report.h"
@@ -29,6 +31,15 @@ std::string last_straggler(const RunReport& report) {
     if (start.straggler) text = describe(*start.straggler);
   }
   return text;
+}
+
+// Of the last start.
+bool has_every_rank(const RunTraces& traces) {
+  if (traces.traces.empty()) return false;
+  const RunTrace& last = traces.traces.back();
+  const auto ranks = std::count_if(traces.traces.begin(), traces.traces.end(),
+                                   [&](const RunTrace& one) { return one.generation == last.generation; });
+  return ranks == last.rank.identity.world_size;
 }
 
 }  // namespace
@@ -61,6 +72,9 @@ int report_command(const ReportOptions& options) {
 std::string make_trace_folder(const RunOptions& options, int generation) {
   const std::string folder = trace_folder(options.log_dir, options.trace);
   if (folder.empty()) return {};
+  if (!options.trace.empty() && fs::is_directory(options.trace)) {  // said before hours of training, not after them
+    throw InvalidArgument(fmt::format("--trace {}: that is a folder; give a file in it", options.trace));
+  }
   const std::string path = log_folder(fs::absolute(folder).lexically_normal().native(), generation);
   std::error_code error;
   fs::create_directories(path, error);
@@ -70,10 +84,17 @@ std::string make_trace_folder(const RunOptions& options, int generation) {
 
 void write_timeline(const RunOptions& options, const Layout& hosts, int node_rank, Console& console) {
   if (options.trace.empty()) return;
-  const std::string file = timeline_file(options.trace, hosts.size(), node_rank);
+  std::string file = timeline_file(options.trace, hosts.size(), node_rank);
   try {
-    const RunTraces traces =
-        read_traces(trace_folder(options.log_dir, options.trace), hosts[static_cast<std::size_t>(node_rank)]);
+    const std::string folder = trace_folder(options.log_dir, options.trace);
+    RunTraces traces = read_traces(folder, hosts[static_cast<std::size_t>(node_rank)]);
+    if (node_rank == 0 && hosts.size() > 1) {
+      // Where the hosts share the folder one file has all of them.
+      if (RunTraces all = read_traces(folder); has_every_rank(all)) {
+        traces = std::move(all);
+        file = options.trace;
+      }
+    }
     if (traces.traces.empty()) {
       console.message(
           fmt::format("no trace in {}: none of the ranks has called init_process_group, or their folder had no "

@@ -15,7 +15,7 @@ namespace lockstep::launcher {
 int report_command(const ReportOptions& options);
 
 // The folder that the ranks of a start write their traces to, which is made; empty: none is wanted. An absolute path,
-// since ranks may go elsewhere. Throws SystemError.
+// since ranks may go elsewhere. Throws SystemError, and InvalidArgument if --trace names a folder.
 std::string make_trace_folder(const RunOptions& options, int generation);
 // After the last start: --trace FILE from the traces of this host's ranks, with a line on the console about it, or
 // about why there is none.

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -17,6 +18,7 @@
 #include <system_error>
 
 #include "lockstep/base/error.h"
+#include "runtime/base/resource_limit.h"
 
 namespace lockstep::trace {
 namespace {
@@ -64,8 +66,15 @@ void* map(int fd, std::size_t bytes, int protection) {
   return memory;
 }
 
+// A file that grows beyond the limit ends the process with SIGXFSZ, one in memory too.
+bool may_be_as_large(std::size_t bytes) {
+  const auto largest = resource_limit(RLIMIT_FSIZE);
+  return !largest || bytes <= *largest;
+}
+
 // A reader of the old file keeps that one.
 UniqueFd create_file(const std::string& path, std::size_t bytes) {
+  if (!may_be_as_large(bytes)) throw SystemError(fmt::format("allocate {} bytes for {}", bytes, path), EFBIG);
   if (::unlink(path.c_str()) != 0 && errno != ENOENT) throw SystemError("remove " + path, errno);
   UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
   if (!file) throw SystemError("create " + path, errno);
@@ -77,6 +86,7 @@ UniqueFd create_file(const std::string& path, std::size_t bytes) {
 
 // Nothing where the kernel grants none: then nobody else sees it.
 UniqueFd memory_file(std::size_t bytes) {
+  if (!may_be_as_large(bytes)) return {};
   UniqueFd file(::memfd_create(kMemoryName, MFD_CLOEXEC));
   if (file && ::ftruncate(file.get(), static_cast<off_t>(bytes)) != 0) file.reset();
   return file;

@@ -191,6 +191,10 @@ TEST_F(Trace, WhatHasNoneIsSaid) {
   expect_text(report.err, {"lockstep report: there is no folder " + file("gone")});
   EXPECT_EQ(run({LOCKSTEP_PROGRAM, "report"}).exit_code, 2);
   std::filesystem::create_directory(file("empty"));
+  const auto onto = run(plain(1, {"print:hello"}, {"--trace", file("empty")}));
+  EXPECT_EQ(onto.exit_code, 2);
+  expect_text(onto.err, {"--trace " + file("empty") + ": that is a folder; give a file in it"});
+  EXPECT_EQ(onto.out, "");
   const auto none = run({LOCKSTEP_PROGRAM, "trace", file("empty")});
   EXPECT_EQ(none.exit_code, 1);
   expect_text(none.err, {"lockstep trace: no rank has left a trace in " + file("empty")});

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <regex>
@@ -36,6 +37,32 @@ TEST_F(LaunchedHosts, TrainAsOneProcessDoes) {
   for (const Result& result : results) EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(results[0].out, HasSubstr("6 replicas, all bit-equal; weights equal those of one process"));
   EXPECT_THAT(results[0].err, HasSubstr("host0 (node rank 0 of 3): ranks 0 and 1 of 6"));
+}
+
+// They share the folder here. Where they don't, each has a file with its own ranks.
+TEST_F(LaunchedHosts, LeaveOneTimelineOfAllRanksByOneClock) {
+  const TemporaryFolder folder;
+  const std::string file = folder / "run.json";
+  auto launchers = launch_all({RAW_GRADIENTS}, {}, {"--trace", file});
+  std::vector<Result> results;
+  for (Process& launcher : launchers) results.push_back(launcher.wait());
+  for (const Result& result : results) EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(results[0].err, HasSubstr("the timeline of 6 ranks is in " + file + "\n"));
+  EXPECT_THAT(results[1].err,
+              HasSubstr("the timeline of 2 ranks is in " + (folder / "run.node1.json").native() + "\n"));
+  const nlohmann::json timeline = nlohmann::json::parse(std::ifstream(file));
+  EXPECT_THAT(timeline["otherData"]["clock"].get<std::string>(), HasSubstr("by their common buckets"));
+  const double error = timeline["otherData"]["clock_error_us"];
+  std::map<std::pair<int, std::string>, std::pair<double, double>> buckets;  // last launch, first end
+  for (const nlohmann::json& event : timeline["traceEvents"]) {
+    if (event["ph"] != "X" || !event["name"].get<std::string>().starts_with("bucket")) continue;
+    const double begin = event["ts"];
+    const double end = begin + event["dur"].get<double>();
+    const auto [at, is_new] = buckets.try_emplace({event["args"]["number"], event["name"]}, begin, end);
+    at->second = {std::max(at->second.first, begin), std::min(at->second.second, end)};
+  }
+  EXPECT_FALSE(buckets.empty());
+  for (const auto& [key, times] : buckets) EXPECT_LE(times.first, times.second + 2 * error + 1) << key.second;
 }
 
 // Ports of both ends of the TCP connections that stand, from a /proc/net/tcp.

@@ -2,16 +2,19 @@
 #include "runtime/trace/trace_ring.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <filesystem>
 #include <memory>
 #include <thread>
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "tests/support/child.h"
 #include "tests/support/error_of.h"
 #include "tests/support/temporary_folder.h"
 
@@ -64,6 +67,24 @@ TEST(TraceRing, InMemoryItIsFoundByItsProcess) {
   }();
   EXPECT_EQ(trace_in_memory_of(getpid()), "") << path;
   EXPECT_EQ(trace_in_memory_of(-1), "");
+}
+
+TEST(TraceRing, WhereFilesMayNotBeSoLargeNobodyElseSeesItAndAFileIsRefused) {
+  const testing::TemporaryFolder folder;
+  testing::Child child([&](const testing::Line&) {
+    const rlimit small{64, 64};
+    if (setrlimit(RLIMIT_FSIZE, &small) != 0) return 2;
+    TraceRing ring("", kRank, 8);
+    ring.put(event(1));
+    if (ring.read().events.size() != 1 || !trace_in_memory_of(getpid()).empty()) return 3;
+    try {
+      const TraceRing file(folder / "rank3.trace", kRank, 8);
+      return 4;
+    } catch (const SystemError& error) {
+      return error.error_number() == EFBIG ? 0 : 5;
+    }
+  });
+  EXPECT_EQ(child.wait(), 0);
 }
 
 TEST(TraceRing, AFileIsReadWhileItIsWrittenAndAfterwards) {
