@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <cerrno>
 #include <list>
 #include <optional>
 #include <span>
@@ -17,6 +18,7 @@
 #include "runtime/base/random_bytes.h"
 #include "runtime/base/text.h"
 #include "runtime/net/address.h"
+#include "runtime/net/backoff.h"
 #include "runtime/net/interfaces.h"
 #include "runtime/net/patient_socket.h"
 #include "runtime/net/stream.h"
@@ -33,6 +35,8 @@ constexpr std::chrono::milliseconds kLookInterval{200};
 constexpr std::chrono::seconds kGreetingLimit{10};
 // Of one try to reach a host that does not answer.
 constexpr std::chrono::seconds kConnectLimit{1};
+// Until a host that was out of reach is one that there is no way to.
+constexpr std::chrono::seconds kRouteLimit{5};
 // At once. The others stay in the kernel's queue meanwhile.
 constexpr std::size_t kMostCallers = 64;
 constexpr int kTries = 3;
@@ -141,12 +145,19 @@ class Connector {
   }
 
   UniqueFd reached(const net::HostPort& address) const {
+    const Deadline route = deadline_.sooner(kRouteLimit);
+    net::Backoff backoff;
     for (;;) {
       try {
         return net::tcp_connect_once(address, deadline_.sooner(kConnectLimit));
       } catch (const Timeout&) {
         look();
         if (deadline_.expired()) throw;
+      } catch (const SystemError& error) {
+        // Of a host whose cable was out a moment ago the kernel remembers that there is no way to it.
+        const bool may_pass = error.error_number() == EHOSTUNREACH || error.error_number() == ENETUNREACH;
+        look();
+        if (!may_pass || !backoff.pause(route)) throw;
       }
     }
   }
