@@ -227,9 +227,15 @@ TEST(ProcessGroupWire, AnExceptionIsTheCauseHoweverLongTheStoreTakes) {
   on_ranks(
       2,
       [&](ProcessGroup& group, const Hub&) {
-        group.barrier().wait();
-        if (group.rank() == 1) throw Unwound();
-        cause = error_of<PeerLost>([&] { group.barrier().wait(); });
+        if (group.rank() == 1) {
+          group.barrier().wait();
+          throw Unwound();
+        }
+        // Rank 1 may be through the first one, and gone, while this rank still waits there.
+        cause = error_of<PeerLost>([&] {
+          group.barrier().wait();
+          group.barrier().wait();
+        });
       },
       hub, store);
   EXPECT_EQ(cause,
