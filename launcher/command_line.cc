@@ -30,15 +30,22 @@ class HelpFormatter : public CLI::Formatter {
     }
     return text;
   }
-  std::string make_usage(const CLI::App* app, std::string name) const override {
+  std::string make_usage(const CLI::App* app, std::string usage_name) const override {
     if (app->get_name() == "run") return "Usage: lockstep run [OPTIONS] [--] PROGRAM [ARGS...]\n";
     if (app->get_name() == "serve") return "Usage: lockstep store serve [OPTIONS]\n";
     if (app->get_name() == "report") return "Usage: lockstep report [OPTIONS] DIR\n";
     if (app->get_name() == "bisect-step") return "Usage: lockstep bisect-step DIR...\n";
+    if (app->get_name() == "top" || app->get_name() == "inspect") {
+      return fmt::format("Usage: lockstep {} [OPTIONS] [RUN]\n", app->get_name());
+    }
+    if (app->get_name() == "trace") return "Usage: lockstep trace [OPTIONS] [RUN|DIR]\n";
+    if (app->get_name() == "logs" || app->get_name() == "stop") {
+      return fmt::format("Usage: lockstep {} [OPTIONS] RUN\n", app->get_name());
+    }
     if (app->get_name() == "snapshots") {
       return "Usage: lockstep snapshots [OPTIONS] DIR\n       lockstep snapshots [OPTIONS] diff A B\n";
     }
-    return CLI::Formatter::make_usage(app, name);
+    return CLI::Formatter::make_usage(app, usage_name);
   }
 };
 

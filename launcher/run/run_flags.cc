@@ -52,7 +52,9 @@ std::string interpret_conf(const std::string& text, RunOptions& options) {
 // "9400", on loopback, or "0.0.0.0:9400".
 std::string interpret_metrics(const std::string& text, RunOptions& options) {
   if (text.empty()) return {};
-  if (const auto port = parse_int(text); port && *port >= 0 && *port <= 65535) {
+  if (const auto port = parse_int(text)) {
+    if (*port < 0 || *port > 65535)
+      return fmt::format("--metrics-port {}: give a port, or ADDRESS:PORT; ports are 0 to 65535", text);
     options.metrics = net::HostPort{"127.0.0.1", static_cast<std::uint16_t>(*port)};
     return {};
   }

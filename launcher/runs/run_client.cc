@@ -110,12 +110,14 @@ FoundRun choose_run(const std::vector<FoundRun>& runs, std::string_view name) {
     if (run.run_id.starts_with(name) && is_another) fitting.push_back(run);
   }
   if (fitting.size() == 1) return fitting.front();
+  if (fitting.empty() && name.empty()) throw Error("no run of this user is on this host");
   if (fitting.empty()) {
     throw Error(fmt::format("no run of this user on this host begins with '{}'; lockstep ps shows those there are",
                             printable(name)));
   }
-  throw Error(fmt::format("'{}' may be {}; give more of the one that is meant", printable(name),
-                          joined(fitting, describe_found, " or ", 8)));
+  const std::string several = joined(fitting, describe_found, " or ", 8);
+  if (name.empty()) throw Error(fmt::format("which run? {}; name one", several));
+  throw Error(fmt::format("'{}' may be {}; give more of the one that is meant", printable(name), several));
 }
 
 FoundRun choose_run_that_answers(const std::vector<FoundRun>& runs, std::string_view name) {

@@ -338,6 +338,7 @@ TEST(CommandLine, MetricsAreOnLoopbackUnlessAnAddressIsGiven) {
   EXPECT_EQ(parsed({"run", "--metrics-port", "0.0.0.0:0", "p"}).metrics, (net::HostPort{"0.0.0.0", 0}));
   EXPECT_EQ(parsed({"run", "--metrics-port", "[::1]:9400", "p"}).metrics, (net::HostPort{"::1", 9400}));
   EXPECT_FALSE(parsed({"run", "p"}).metrics);
+  EXPECT_NE(refused({"run", "--metrics-port", "65536", "p"}).find("ports are 0 to 65535"), std::string::npos);
   for (const std::string bad : {"x", "65536", "-1", "host", "host:port"}) {
     EXPECT_NE(refused({"run", "--metrics-port", bad, "p"}).find("--metrics-port " + bad + ": give a port, or"),
               std::string::npos)

@@ -95,6 +95,10 @@ TEST(ChooseRun, TakesAPrefixOfOneRun) {
   expect_text(several, {"'run-a' may be run-ab1 (pid 1) or run-ab2 (pid 2) or run-ab22 (pid 4)", "give more of"});
   expect_text(error_of<Error>([&] { choose_run(runs, "x\n"); }), {"no run of this user", "'x '", "lockstep ps"});
   expect_text(error_of<Error>([&] { choose_run({}, "run"); }), {"no run of this user"});
+  // Nobody is named: the only one.
+  expect_text(error_of<Error>([&] { choose_run({}, ""); }), {"no run of this user is on this host"});
+  expect_text(error_of<Error>([&] { choose_run(runs, ""); }), {"which run? run-ab1 (pid 1) or ", "; name one"});
+  EXPECT_EQ(choose_run({runs.front()}, "").pid, runs.front().pid);
 }
 
 TEST(ListOfRuns, HasARowForEachAndNamesWhoIsSilent) {
