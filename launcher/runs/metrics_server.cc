@@ -86,17 +86,12 @@ bool MetricsServer::read_request(Session& session) {
 }
 
 bool MetricsServer::send(Session& session) {
-  while (!session.out.empty()) {
-    // The launcher ignores SIGPIPE.
-    const auto bytes = uninterrupted([&] { return write(session.fd.get(), session.out.data(), session.out.size()); });
-    if (bytes < 0 && errno == EAGAIN) {
-      loop_.change(session.fd.get(), EPOLLOUT);
-      return true;
-    }
-    if (bytes < 0) return false;
-    session.out.erase(0, static_cast<std::size_t>(bytes));
-  }
-  return false;
+  // The launcher ignores SIGPIPE.
+  const std::size_t sent = write_all(session.fd.get(), session.out);
+  if (sent == session.out.size() || errno != EAGAIN) return false;
+  session.out.erase(0, sent);
+  loop_.change(session.fd.get(), EPOLLOUT);
+  return true;
 }
 
 }  // namespace lockstep::launcher

@@ -187,13 +187,12 @@ bool RunServer::take_more(Session& session) {
 bool RunServer::send(Session& session) {
   while (!session.out.empty() || take_more(session)) {
     // The launcher ignores SIGPIPE.
-    const auto bytes = uninterrupted([&] { return write(session.fd.get(), session.out.data(), session.out.size()); });
-    if (bytes < 0 && errno == EAGAIN) {
-      loop_.change(session.fd.get(), EPOLLOUT);
-      return true;
-    }
-    if (bytes < 0) return false;
-    session.out.erase(0, static_cast<std::size_t>(bytes));
+    const std::size_t sent = write_all(session.fd.get(), session.out);
+    if (sent < session.out.size() && errno != EAGAIN) return false;
+    session.out.erase(0, sent);
+    if (session.out.empty()) continue;
+    loop_.change(session.fd.get(), EPOLLOUT);
+    return true;
   }
   if (!session.follows || ending_) return false;
   loop_.change(session.fd.get(), 0);  // until there are lines, or it goes
