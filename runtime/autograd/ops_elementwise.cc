@@ -12,8 +12,8 @@ using autograd::GradientSink;
 using autograd::record;
 
 // Functions of one element whose derivative is a function of their input or their output.
-using Forward = void (*KernelTable::*)(float*, const float*, std::int64_t);
-using Backward = void (*KernelTable::*)(Into, const float*, const float*, std::int64_t);
+using Forward = void (Kernels::*)(float*, const float*, std::int64_t);
+using Backward = void (Kernels::*)(Into, const float*, const float*, std::int64_t);
 enum class Saves { input, output };
 
 Tensor unary(const char* name, const Tensor& x, Forward forward, Backward backward, Saves saves) {
@@ -22,7 +22,7 @@ Tensor unary(const char* name, const Tensor& x, Forward forward, Backward backwa
   (kernels(x.device()).*forward)(y.data<float>(), x.data<float>(), x.count());
   record(name, y, {x},
          [backward, saved = (saves == Saves::input ? x : y).detach()](const Tensor& gradient, GradientSink& sink) {
-           const KernelTable& k = kernels(gradient.device());
+           Kernels& k = kernels(gradient.device());
            (k.*backward)(sink.into(0), saved.data<float>(), gradient.data<float>(), gradient.count());
          });
   return y;
@@ -64,7 +64,7 @@ Tensor mul(const Tensor& a, const Tensor& b) {
   const Tensor y = Tensor::empty(a.shape(), DType::f32, a.device());
   kernels(a.device()).multiply({y.data<float>(), false}, a.data<float>(), b.data<float>(), y.count());
   record("mul", y, {a, b}, [a = a.detach(), b = b.detach()](const Tensor& gradient, GradientSink& sink) {
-    const KernelTable& k = kernels(gradient.device());
+    Kernels& k = kernels(gradient.device());
     const float* g = gradient.data<float>();
     if (sink.needed(0)) k.multiply(sink.into(0), g, b.data<float>(), gradient.count());
     if (sink.needed(1)) k.multiply(sink.into(1), g, a.data<float>(), gradient.count());
@@ -82,13 +82,9 @@ Tensor scale(const Tensor& a, float factor) {
   return y;
 }
 
-Tensor relu(const Tensor& x) {
-  return unary("relu", x, &KernelTable::relu, &KernelTable::relu_backward, Saves::output);
-}
-Tensor tanh(const Tensor& x) {
-  return unary("tanh", x, &KernelTable::tanh, &KernelTable::tanh_backward, Saves::output);
-}
-Tensor gelu(const Tensor& x) { return unary("gelu", x, &KernelTable::gelu, &KernelTable::gelu_backward, Saves::input); }
+Tensor relu(const Tensor& x) { return unary("relu", x, &Kernels::relu, &Kernels::relu_backward, Saves::output); }
+Tensor tanh(const Tensor& x) { return unary("tanh", x, &Kernels::tanh, &Kernels::tanh_backward, Saves::output); }
+Tensor gelu(const Tensor& x) { return unary("gelu", x, &Kernels::gelu, &Kernels::gelu_backward, Saves::input); }
 
 Tensor add_row(const Tensor& x, const Tensor& row) {
   expect_dtype("add_row", "x", x, DType::f32);

@@ -49,15 +49,9 @@ Tensor embedding(const Tensor& table, const Tensor& indices) {
     throw InvalidArgument(
         fmt::format("embedding: the table has shape {}, it must be [rows, channels]", table.shape().str()));
   }
-  const KernelTable& k = kernels(table.device());
+  Kernels& k = kernels(table.device());
   const auto* index = indices.data<std::int64_t>();
-  const std::int64_t bad = k.first_bad_index(index, indices.count(), table.size(0), kNone);
-  if (bad >= 0) {
-    const Tensor value = indices.view_as({indices.count()}).view_rows(bad, bad + 1).to(DeviceId{});
-    throw InvalidArgument(
-        fmt::format("embedding: index {} at position {} of {} is not in [0, {}), the rows of the table",
-                    value.data<std::int64_t>()[0], bad, indices.shape().str(), table.size(0)));
-  }
+  k.check_indices(IndexedBy::embedding, index, indices.count(), table.size(0), kNone);
   std::vector<std::int64_t> extents(indices.shape().extents().begin(), indices.shape().extents().end());
   extents.push_back(table.size(1));
   const Tensor y = Tensor::empty(Shape(extents), DType::f32, table.device());

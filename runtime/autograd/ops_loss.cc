@@ -19,27 +19,23 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEnt
                     "classes] with one target per row",
                     logits.shape().str(), targets.shape().str()));
   }
-  const KernelTable& k = kernels(logits.device());
+  Kernels& k = kernels(logits.device());
   const auto* target = targets.data<std::int64_t>();
-  const std::int64_t bad = k.first_bad_index(target, rows, columns, options.ignore_index);
-  if (bad >= 0) {
-    const Tensor value = targets.view_as({rows}).view_rows(bad, bad + 1).to(DeviceId{});
-    throw InvalidArgument(fmt::format("cross_entropy: target {} of row {} is not in [0, {}) and not ignore_index {}",
-                                      value.data<std::int64_t>()[0], bad, columns, options.ignore_index));
-  }
+  k.check_indices(IndexedBy::cross_entropy, target, rows, columns, options.ignore_index);
   const Tensor loss = Tensor::empty({}, DType::f32, logits.device());
   const Tensor largest = Tensor::empty({rows}, DType::f32, logits.device());
   const Tensor sums = Tensor::empty({rows}, DType::f32, logits.device());
-  const std::int64_t counted = k.cross_entropy(loss.data<float>(), largest.data<float>(), sums.data<float>(),
-                                               logits.data<float>(), target, rows, columns, options.ignore_index);
+  const Tensor counted = Tensor::empty({}, DType::i64, logits.device());
+  k.cross_entropy(loss.data<float>(), counted.data<std::int64_t>(), largest.data<float>(), sums.data<float>(),
+                  logits.data<float>(), target, rows, columns, options.ignore_index);
   record("cross_entropy", loss, {logits},
          [logits = logits.detach(), targets, largest, sums, ignore = options.ignore_index, counted](
              const Tensor& gradient, GradientSink& sink) {
            const Shape& shape = logits.shape();
            kernels(gradient.device())
-               .cross_entropy_backward(sink.into(0), gradient.data<float>(), largest.data<float>(), sums.data<float>(),
-                                       logits.data<float>(), targets.data<std::int64_t>(), shape.rows(),
-                                       shape.columns(), ignore, counted);
+               .cross_entropy_backward(sink.into(0), gradient.data<float>(), counted.data<std::int64_t>(),
+                                       largest.data<float>(), sums.data<float>(), logits.data<float>(),
+                                       targets.data<std::int64_t>(), shape.rows(), shape.columns(), ignore);
          });
   return loss;
 }
@@ -51,7 +47,7 @@ Tensor mse_loss(const Tensor& a, const Tensor& b) {
   const Tensor loss = Tensor::empty({}, DType::f32, a.device());
   kernels(a.device()).mse(loss.data<float>(), a.data<float>(), b.data<float>(), a.count());
   record("mse_loss", loss, {a, b}, [a = a.detach(), b = b.detach()](const Tensor& gradient, GradientSink& sink) {
-    const KernelTable& k = kernels(gradient.device());
+    Kernels& k = kernels(gradient.device());
     const float* g = gradient.data<float>();
     if (sink.needed(0)) k.mse_backward(sink.into(0), g, a.data<float>(), b.data<float>(), 1.0f, a.count());
     if (sink.needed(1)) k.mse_backward(sink.into(1), g, a.data<float>(), b.data<float>(), -1.0f, a.count());

@@ -15,7 +15,7 @@ using autograd::record;
 auto product_backward(const Tensor& input, const Tensor& matrix) {
   return [x = input.detach(), weight = matrix.detach()](const Tensor& gradient, GradientSink& sink) {
     const std::int64_t rows = x.shape().rows(), in = weight.size(0), out = weight.size(1);
-    const KernelTable& k = kernels(gradient.device());
+    Kernels& k = kernels(gradient.device());
     const float* dy = gradient.data<float>();
     // Parameters first: their bucket can leave while dx is computed.
     if (sink.needed(2)) k.sum_rows(sink.into(2), dy, rows, out);

@@ -47,9 +47,9 @@ Tensor rows(const Tensor& x, std::int64_t begin, std::int64_t end) {
   const Tensor y = x.view_rows(begin, end);
   const std::int64_t first = begin * x.shape().with_first(1).count();  // element of x where the rows begin
   record("rows", y, {x}, [first, total = x.count()](const Tensor& gradient, GradientSink& sink) {
-    const KernelTable& k = kernels(gradient.device());
+    Kernels& k = kernels(gradient.device());
     const Into dx = sink.into(0);
-    if (!dx.add && total > 0) k.zero(dx.data, static_cast<std::size_t>(total) * sizeof(float));
+    if (!dx.add && total > 0) k.fill(dx.data, 0.0f, total);
     k.scale({dx.data + first, true}, gradient.data<float>(), 1.0f, gradient.count());
   });
   return y;

@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
+#include <limits>
 
 #include "lockstep/base/error.h"
 #include "runtime/tensor/kernels.h"
@@ -11,40 +11,52 @@
 namespace lockstep::optim {
 namespace {
 
-double squares(const Tensor& parameter) {
-  const Tensor gradient = parameter.grad();
-  return gradient ? kernels(gradient.device()).sum_squares(gradient.data<float>(), gradient.count()) : 0.0;
+struct Clip {
+  Tensor norm;
+  Tensor factor;
+};
+
+// The device of all of them; the CPU for none.
+DeviceId device_of(std::span<const Tensor> parameters) {
+  const DeviceId device = parameters.empty() ? DeviceId{} : parameters[0].device();
+  for (const Tensor& parameter : parameters) {
+    if (parameter.device() == device) continue;
+    throw InvalidArgument(fmt::format("grad_norm: parameters on {} and on {}; move the whole model to one device",
+                                      device.str(), parameter.device().str()));
+  }
+  return device;
+}
+
+Clip clip_of(std::span<const Tensor> parameters, double max_norm) {
+  const DeviceId device = device_of(parameters);
+  Kernels& k = kernels(device);
+  const Tensor squares = Tensor::zeros({static_cast<std::int64_t>(parameters.size())}, DType::f64, device);
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const Tensor gradient = parameters[i].grad();
+    if (gradient) k.sum_squares(squares.data<double>() + i, gradient.data<float>(), gradient.count());
+  }
+  Clip clip{Tensor::empty({}, DType::f64, device), Tensor::empty({}, DType::f32, device)};
+  k.clip_factor(clip.norm.data<double>(), clip.factor.data<float>(), squares.data<double>(), squares.count(), max_norm);
+  return clip;
 }
 
 }  // namespace
 
-double grad_norm(std::span<const Tensor> parameters) {
-  double total = 0;
-  for (const Tensor& parameter : parameters) total += squares(parameter);
-  return std::sqrt(total);
+double GradNorm::value() const { return norm_.to(DeviceId{}).data<double>()[0]; }
+
+GradNorm grad_norm(std::span<const Tensor> parameters) {
+  return GradNorm(clip_of(parameters, std::numeric_limits<double>::infinity()).norm);
 }
 
-double clip_grad_norm(std::span<const Tensor> parameters, double max_norm) {
+GradNorm clip_grad_norm(std::span<const Tensor> parameters, double max_norm) {
   if (!(max_norm > 0)) throw InvalidArgument(fmt::format("clip_grad_norm: max_norm {} is not above 0", max_norm));
-  const double norm = grad_norm(parameters);
-  if (!std::isfinite(norm)) {
-    std::size_t first = 0;
-    while (std::isfinite(squares(parameters[first]))) ++first;
-    throw Error(
-        fmt::format("clip_grad_norm: the gradient's norm is {}; the first parameter with such a gradient is "
-                    "number {} ({}). Lower the learning rate, or look for a division by 0 or an overflow",
-                    norm, first, parameters[first].str()));
+  const Clip clip = clip_of(parameters, max_norm);
+  for (const Tensor& parameter : parameters) {
+    const Tensor gradient = parameter.grad();
+    if (!gradient) continue;
+    kernels(gradient.device()).scale_by(gradient.data<float>(), clip.factor.data<float>(), gradient.count());
   }
-  if (norm > max_norm) {
-    const auto factor = static_cast<float>(max_norm / norm);
-    for (const Tensor& parameter : parameters) {
-      const Tensor gradient = parameter.grad();
-      if (!gradient) continue;
-      float* data = gradient.data<float>();
-      kernels(gradient.device()).scale({data, false}, data, factor, gradient.count());
-    }
-  }
-  return norm;
+  return GradNorm(clip.norm);
 }
 
 }  // namespace lockstep::optim

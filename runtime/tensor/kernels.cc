@@ -1,30 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/tensor/kernels.h"
 
-#include <fmt/format.h>
-
+#include <array>
 #include <atomic>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/mutex.h"
+#include "lockstep/device/device_runtime.h"
+#include "runtime/base/plugin.h"
 
 namespace lockstep {
 namespace {
 
-// A plug-in is loaded once per process, so what it offers is the process's too.
-std::atomic<const KernelTable*> cuda_table{nullptr};
+constexpr const char* kKernelsPlugin = "cuda_nn";
+constexpr int kMostDevices = 64;
+
+// What could not be loaded is tried again: it may have been put there since.
+Kernels& load_cuda_kernels(int index) {
+  static Mutex mutex;
+  static decltype(&lockstep_plugin_kernels) kernels_of = nullptr;
+  MutexLock lock(mutex);
+  if (kernels_of == nullptr) {
+    const LoadedPlugin plugin = load_own_plugin(kKernelsPlugin, {kCudaRunsWith, kCudaBuiltWith});
+    if (!plugin.problem.empty()) throw BackendUnavailable("tensors on cuda can't be used: " + plugin.problem);
+    kernels_of = reinterpret_cast<decltype(&lockstep_plugin_kernels)>(plugin.symbol(kPluginKernelsSymbol));
+  }
+  return *kernels_of(index);
+}
+
+Kernels& cuda_kernels(int index) {
+  static std::array<std::atomic<Kernels*>, kMostDevices> known{};
+  if (index < 0 || index >= kMostDevices) return load_cuda_kernels(index);
+  std::atomic<Kernels*>& one = known[static_cast<std::size_t>(index)];
+  Kernels* found = one.load(std::memory_order_acquire);
+  if (found == nullptr) one.store(found = &load_cuda_kernels(index), std::memory_order_release);
+  return *found;
+}
 
 }  // namespace
 
-const KernelTable& kernels(DeviceId device) {
-  if (device.kind == DeviceKind::cpu) return cpu_kernels();
-  if (const KernelTable* table = cuda_table.load(std::memory_order_acquire)) return *table;
-  throw BackendUnavailable(fmt::format(
-      "tensors on {} need the CUDA plug-in, which is not loaded in this process; use the device cpu", device.str()));
-}
-
-void register_kernels(DeviceKind kind, const KernelTable* table) {
-  if (kind != DeviceKind::cuda) throw InvalidArgument("register_kernels: the CPU's table is built in");
-  cuda_table.store(table, std::memory_order_release);
+Kernels& kernels(DeviceId device) {
+  return device.kind == DeviceKind::cpu ? cpu_kernels() : cuda_kernels(device.index);
 }
 
 }  // namespace lockstep

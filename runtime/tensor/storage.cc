@@ -7,14 +7,20 @@
 #include <new>
 
 #include "lockstep/base/error.h"
+#include "lockstep/device/device_runtime.h"
 #include "runtime/tensor/kernels.h"
 
 namespace lockstep {
 
 std::shared_ptr<Storage> Storage::allocate(std::size_t bytes, DeviceId device) {
+  if (device.kind != DeviceKind::cpu) {
+    std::shared_ptr<void> memory = device_runtime(device.kind).allocate(bytes, kernels(device).stream());
+    void* const data = memory.get();
+    return borrow(data, bytes, device, std::move(memory));
+  }
   void* data = nullptr;
   try {
-    if (bytes > 0) data = kernels(device).allocate(bytes);
+    if (bytes > 0) data = cpu::allocate(bytes);
   } catch (const std::bad_alloc&) {
     throw SystemError(fmt::format("allocating {} bytes for a tensor on {}", bytes, device.str()), ENOMEM);
   }
@@ -26,7 +32,7 @@ std::shared_ptr<Storage> Storage::borrow(void* data, std::size_t bytes, DeviceId
 }
 
 Storage::~Storage() {
-  if (owned_ && data_ != nullptr) kernels(device_).release(data_, bytes_);
+  if (owned_ && data_ != nullptr) cpu::release(data_, bytes_);
 }
 
 }  // namespace lockstep

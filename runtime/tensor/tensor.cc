@@ -3,8 +3,11 @@
 
 #include <fmt/format.h>
 
+#include <cstring>
+
 #include "lockstep/base/error.h"
-#include "runtime/tensor/kernels.h"
+#include "lockstep/device/device_runtime.h"
+#include "runtime/tensor/findings.h"
 
 namespace lockstep {
 
@@ -26,6 +29,9 @@ struct Tensor::Impl {
 
 namespace {
 
+// For a device to come to the end of its stream: what is longer hangs.
+constexpr std::chrono::minutes kDeviceWait{10};
+
 template <typename T>
 Tensor from_host(const Shape& shape, std::span<const T> values) {
   if (static_cast<std::int64_t>(values.size()) != shape.count()) {
@@ -37,11 +43,37 @@ Tensor from_host(const Shape& shape, std::span<const T> values) {
   return result;
 }
 
+// In the order of the device's stream. From the host the bytes are taken at once, and wait in pinned memory; to the
+// host they have come when this returns, with what the device found wrong until then.
 void copy_bytes(void* target, DeviceId to, const void* source, DeviceId from, std::size_t bytes) {
   if (bytes == 0) return;
-  // A device's own table knows how to reach the host.
-  const KernelTable& table = kernels(to.kind == DeviceKind::cpu ? from : to);
-  table.copy(target, to, source, from, bytes);
+  if (to.kind == DeviceKind::cpu && from.kind == DeviceKind::cpu) {
+    std::memmove(target, source, bytes);
+    return;
+  }
+  const DeviceId device = to.kind == DeviceKind::cpu ? from : to;
+  DeviceRuntime& runtime = device_runtime(device.kind);
+  Kernels& k = kernels(device);
+  if (to == from) {
+    runtime.copy(target, source, bytes, k.stream());
+    return;
+  }
+  if (to.kind != DeviceKind::cpu && from.kind != DeviceKind::cpu) {
+    throw InvalidArgument(
+        fmt::format("copying a tensor from {} to {}: a process computes on one device; copy it to "
+                    "the host first",
+                    from.str(), to.str()));
+  }
+  const std::shared_ptr<void> staged = runtime.allocate_pinned(bytes, device);
+  if (from.kind == DeviceKind::cpu) {
+    std::memcpy(staged.get(), source, bytes);
+    runtime.copy(target, staged.get(), bytes, k.stream());
+    return;
+  }
+  runtime.copy(staged.get(), source, bytes, k.stream());
+  runtime.synchronize(k.stream(), Deadline::after(kDeviceWait));
+  throw_findings(k);
+  std::memcpy(target, staged.get(), bytes);
 }
 
 }  // namespace
@@ -177,7 +209,12 @@ void Tensor::fill(float value) const {
 
 void Tensor::zero() const {
   const Impl& impl = checked();
-  if (impl.bytes() > 0) kernels(device()).zero(impl.data(), impl.bytes());
+  if (impl.bytes() == 0) return mark_written();
+  if (device().kind == DeviceKind::cpu) {
+    std::memset(impl.data(), 0, impl.bytes());
+  } else {
+    device_runtime(device().kind).zero(impl.data(), impl.bytes(), kernels(device()).stream());
+  }
   mark_written();
 }
 

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CPU's operations, one file per kind; table.cc puts them together. What each does: tensor/kernels.h.
+// The CPU's operations, one file per kind; table.cc makes Kernels of them. What each does: tensor/kernels.h.
 #pragma once
 
 #include "runtime/tensor/kernels.h"
 
 namespace lockstep::cpu {
 
-// allocator.cc
-void* allocate(std::size_t bytes);
-void release(void* data, std::size_t bytes) noexcept;
+// allocator.cc: allocate and release
 // What the calling thread keeps for its next allocations.
 std::size_t cached_bytes();
 
@@ -33,7 +31,9 @@ void transpose(Into out, const float* a, std::int64_t rows, std::int64_t columns
 void add_row(float* out, const float* a, const float* row, std::int64_t rows, std::int64_t columns);
 void sum_rows(Into out, const float* a, std::int64_t rows, std::int64_t columns);
 void sum(Into out, const float* a, float alpha, std::int64_t count);
-double sum_squares(const float* a, std::int64_t count);
+void sum_squares(double* out, const float* a, std::int64_t count);
+void clip_factor(double* norm, float* factor, const double* squares, std::int64_t count, double max_norm);
+void scale_by(float* data, const float* factor, std::int64_t count);
 
 // layer_norm.cc
 void layer_norm(float* out, double* mean, float* rstd, const float* x, const float* gain, const float* bias,
@@ -42,6 +42,7 @@ void layer_norm_backward(Into dx, Into dgain, Into dbias, const float* dy, const
                          const float* rstd, const float* gain, const LayerNormShape& shape);
 
 // embedding.cc
+// The first position whose index is not in [0, limit) and not `ignore`, or -1.
 std::int64_t first_bad_index(const std::int64_t* indices, std::int64_t count, std::int64_t limit, std::int64_t ignore);
 void embedding(float* out, const float* table, const std::int64_t* indices, std::int64_t count, std::int64_t columns);
 void embedding_backward(Into dtable, const float* dy, const std::int64_t* indices, std::int64_t count,
@@ -58,11 +59,11 @@ void dropout(float* out, std::uint8_t* mask, const float* x, const RandomKey& ke
 void dropout_backward(Into dx, const float* dy, const std::uint8_t* mask, float keep, std::int64_t count);
 
 // loss.cc
-std::int64_t cross_entropy(float* loss, float* largest, float* sums, const float* logits, const std::int64_t* targets,
-                           std::int64_t rows, std::int64_t columns, std::int64_t ignore);
-void cross_entropy_backward(Into dlogits, const float* dloss, const float* largest, const float* sums,
-                            const float* logits, const std::int64_t* targets, std::int64_t rows, std::int64_t columns,
-                            std::int64_t ignore, std::int64_t counted);
+void cross_entropy(float* loss, std::int64_t* counted, float* largest, float* sums, const float* logits,
+                   const std::int64_t* targets, std::int64_t rows, std::int64_t columns, std::int64_t ignore);
+void cross_entropy_backward(Into dlogits, const float* dloss, const std::int64_t* counted, const float* largest,
+                            const float* sums, const float* logits, const std::int64_t* targets, std::int64_t rows,
+                            std::int64_t columns, std::int64_t ignore);
 void mse(float* loss, const float* a, const float* b, std::int64_t count);
 void mse_backward(Into da, const float* dloss, const float* a, const float* b, float sign, std::int64_t count);
 

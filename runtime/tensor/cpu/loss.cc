@@ -7,11 +7,11 @@
 
 namespace lockstep::cpu {
 
-LOCKSTEP_CLONES std::int64_t cross_entropy(float* loss, float* largest, float* sums, const float* logits,
-                                           const std::int64_t* targets, std::int64_t rows, std::int64_t columns,
-                                           std::int64_t ignore) {
+LOCKSTEP_CLONES void cross_entropy(float* loss, std::int64_t* counted, float* largest, float* sums, const float* logits,
+                                   const std::int64_t* targets, std::int64_t rows, std::int64_t columns,
+                                   std::int64_t ignore) {
   double total = 0;
-  std::int64_t counted = 0;
+  std::int64_t rows_counted = 0;
   for (std::int64_t r = 0; r < rows; ++r) {
     largest[r] = sums[r] = 0;
     if (targets[r] == ignore) continue;
@@ -27,16 +27,17 @@ LOCKSTEP_CLONES std::int64_t cross_entropy(float* loss, float* largest, float* s
     largest[r] = most;
     sums[r] = static_cast<float>(sum);
     total += std::log(sum) - static_cast<double>(row[targets[r]] - most);
-    ++counted;
+    ++rows_counted;
   }
-  *loss = counted == 0 ? 0.0f : static_cast<float>(total / static_cast<double>(counted));
-  return counted;
+  *loss = rows_counted == 0 ? 0.0f : static_cast<float>(total / static_cast<double>(rows_counted));
+  *counted = rows_counted;
 }
 
-LOCKSTEP_CLONES void cross_entropy_backward(Into dlogits, const float* dloss, const float* largest, const float* sums,
-                                            const float* logits, const std::int64_t* targets, std::int64_t rows,
-                                            std::int64_t columns, std::int64_t ignore, std::int64_t counted) {
-  const float factor = counted == 0 ? 0.0f : *dloss / static_cast<float>(counted);
+LOCKSTEP_CLONES void cross_entropy_backward(Into dlogits, const float* dloss, const std::int64_t* counted,
+                                            const float* largest, const float* sums, const float* logits,
+                                            const std::int64_t* targets, std::int64_t rows, std::int64_t columns,
+                                            std::int64_t ignore) {
+  const float factor = *counted == 0 ? 0.0f : *dloss / static_cast<float>(*counted);
   for (std::int64_t r = 0; r < rows; ++r) {
     float* target = dlogits.data + r * columns;
     if (targets[r] == ignore) {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cmath>
 
 #include "runtime/tensor/cpu/cpu_kernels.h"
 #include "runtime/tensor/cpu/lane_sums.h"
 #include "runtime/tensor/cpu/strip_sums.h"
+#include "runtime/tensor/findings.h"
 
 namespace lockstep::cpu {
 
@@ -39,9 +41,27 @@ LOCKSTEP_CLONES void sum(Into out, const float* a, float alpha, std::int64_t cou
 }
 
 // A square of a float is exact in double, so that fused or not is the same.
-LOCKSTEP_CLONES double sum_squares(const float* a, std::int64_t count) {
-  return sum_in_lanes<double>(count,
+LOCKSTEP_CLONES void sum_squares(double* out, const float* a, std::int64_t count) {
+  *out = sum_in_lanes<double>(count,
                               [=](std::int64_t i) { return static_cast<double>(a[i]) * static_cast<double>(a[i]); });
+}
+
+void clip_factor(double* norm, float* factor, const double* squares, std::int64_t count, double max_norm) {
+  double total = 0;
+  for (std::int64_t i = 0; i < count; ++i) total += squares[i];
+  *norm = std::sqrt(total);
+  *factor = 0;
+  if (!std::isfinite(*norm) && std::isfinite(max_norm)) {
+    // All may be finite, and their sum not.
+    std::int64_t first = 0;
+    while (first + 1 < count && std::isfinite(squares[first])) ++first;
+    throw_finding({.kind = Finding::Kind::bad_norm, .position = first, .norm = *norm});
+  }
+  *factor = *norm > max_norm ? static_cast<float>(max_norm / *norm) : 1.0f;
+}
+
+void scale_by(float* data, const float* factor, std::int64_t count) {
+  if (*factor != 1) scale({data, false}, data, *factor, count);
 }
 
 }  // namespace lockstep::cpu

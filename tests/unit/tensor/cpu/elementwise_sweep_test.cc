@@ -18,7 +18,7 @@ using testing::values_in;
 using testing::Wanted;
 using testing::Worst;
 
-const KernelTable& k = cpu_kernels();
+Kernels& k = cpu_kernels();
 
 struct Operation {
   const char* name;
@@ -51,21 +51,21 @@ constexpr double kShare = 1.0 / 3;
 
 std::vector<Operation> functions() {
   return {
-      function("relu", 0, k.relu, [](double x) { return Wanted{x < 0 ? 0 : x}; }),
-      derivative("relu_backward", 0, k.relu_backward, [](double y, double dy) { return Wanted{y <= 0 ? 0 : dy}; }),
-      function("tanh", 1.1, k.tanh, [](double x) { return Wanted{std::tanh(x)}; }),
+      function("relu", 0, cpu::relu, [](double x) { return Wanted{x < 0 ? 0 : x}; }),
+      derivative("relu_backward", 0, cpu::relu_backward, [](double y, double dy) { return Wanted{y <= 0 ? 0 : dy}; }),
+      function("tanh", 1.1, cpu::tanh, [](double x) { return Wanted{std::tanh(x)}; }),
       derivative(
-          "tanh_backward", 1.5, k.tanh_backward,
+          "tanh_backward", 1.5, cpu::tanh_backward,
           [](double y, double dy) {
             return Wanted{dy * (1 - y * y), std::abs(dy) * (1 + y * y)};
           },
           1),
-      function("gelu", 4, k.gelu,
+      function("gelu", 4, cpu::gelu,
                [](double x) {
                  const double value = x / (1 + std::exp(-gelu_argument(x)));
                  return Wanted{value, std::abs(value) * gelu_terms(x) + std::abs(x) * 1e-28};
                }),
-      derivative("gelu_backward", 6, k.gelu_backward,
+      derivative("gelu_backward", 6, cpu::gelu_backward,
                  [](double input, double dy) {
                    // Below -10 the derivative is held at 3e-36, not 0; that of an infinity is NaN, as in PyTorch.
                    const double x = std::max(input, -10.0) + (input - input);
@@ -77,8 +77,8 @@ std::vector<Operation> functions() {
 
 std::vector<Operation> sums_and_products() {
   return {
-      derivative("add", 0.5, k.add, [](double a, double b) { return Wanted{a + b}; }),
-      derivative("multiply", 0.5, k.multiply, [](double a, double b) { return Wanted{a * b}; }),
+      derivative("add", 0.5, cpu::add, [](double a, double b) { return Wanted{a + b}; }),
+      derivative("multiply", 0.5, cpu::multiply, [](double a, double b) { return Wanted{a * b}; }),
       {"scale", 0.5, [](Into out, const float* a, const float*, std::int64_t n) { k.scale(out, a, -1.7f, n); },
        [](double a, double) { return Wanted{a * static_cast<double>(-1.7f)}; }},
       {"expand", 0.5,

@@ -21,7 +21,7 @@ using testing::Worst;
 using Floats = std::vector<float>;
 using Doubles = std::vector<double>;
 
-const KernelTable& k = cpu_kernels();
+Kernels& k = cpu_kernels();
 
 struct LayerNormCase {
   LayerNormShape shape;

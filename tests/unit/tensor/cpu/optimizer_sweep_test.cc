@@ -16,7 +16,7 @@ using testing::values_in;
 using testing::Worst;
 using Floats = std::vector<float>;
 
-const KernelTable& k = cpu_kernels();
+Kernels& k = cpu_kernels();
 
 struct Weights {
   Floats weight, gradient, first, second;

@@ -20,7 +20,7 @@ using testing::Worst;
 using Floats = std::vector<float>;
 using Doubles = std::vector<double>;
 
-const KernelTable& k = cpu_kernels();
+Kernels& k = cpu_kernels();
 
 struct CrossEntropy {
   float loss = 0;
@@ -31,11 +31,12 @@ CrossEntropy cross_entropy(const Floats& logits, const std::vector<std::int64_t>
   const auto rows = static_cast<std::int64_t>(targets.size());
   CrossEntropy result{0, Floats(logits.size())};
   Floats largest(targets.size()), sums(targets.size());
-  const std::int64_t counted =
-      k.cross_entropy(&result.loss, largest.data(), sums.data(), logits.data(), targets.data(), rows, columns, -100);
+  std::int64_t counted = 0;
+  k.cross_entropy(&result.loss, &counted, largest.data(), sums.data(), logits.data(), targets.data(), rows, columns,
+                  -100);
   const float one = 1;
-  k.cross_entropy_backward({result.gradient.data(), false}, &one, largest.data(), sums.data(), logits.data(),
-                           targets.data(), rows, columns, -100, counted);
+  k.cross_entropy_backward({result.gradient.data(), false}, &one, &counted, largest.data(), sums.data(), logits.data(),
+                           targets.data(), rows, columns, -100);
   return result;
 }
 

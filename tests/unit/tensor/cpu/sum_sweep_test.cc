@@ -18,7 +18,7 @@ using testing::Wanted;
 using testing::Worst;
 using Floats = std::vector<float>;
 
-const KernelTable& k = cpu_kernels();
+Kernels& k = cpu_kernels();
 
 template <typename F>
 Wanted sum_of(std::int64_t count, const F& term) {
@@ -41,7 +41,8 @@ TEST(SumSweep, SumsEqualDouble) {
       // Summed in double, so also a sum that cancels has all digits.
       Wanted wanted = sum_of(n, [&](std::size_t i) { return -0.5 * in_double(a[i]); });
       sums.add(got, {wanted.value, wanted.terms * 0x1p-24}, range.offset, range.scale, n);
-      const double total = k.sum_squares(a.data(), n);
+      double total = -1;
+      k.sum_squares(&total, a.data(), n);
       wanted = sum_of(n, [&](std::size_t i) { return in_double(a[i]) * in_double(a[i]); });
       EXPECT_NEAR(total, wanted.value, 1e-14 * wanted.value);
       k.mse(&got, a.data(), b.data(), n);
@@ -72,7 +73,9 @@ TEST(SumSweep, RowsAreSummedInSixteenPartsOnEveryProcessor) {
       values.push_back(in_double(value));
       squares.push_back(in_double(value) * in_double(value));
     }
-    EXPECT_EQ(k.sum_squares(a.data(), n), sum_in_sixteen_parts(squares)) << n;
+    double total = -1;
+    k.sum_squares(&total, a.data(), n);
+    EXPECT_EQ(total, sum_in_sixteen_parts(squares)) << n;
     float sum = -1;
     k.sum({&sum, false}, a.data(), 1.0f, n);
     EXPECT_EQ(sum, static_cast<float>(sum_in_sixteen_parts(values))) << n;
