@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/autograd/node.h"
 
+#include <fmt/format.h>
+
 #include "lockstep/autograd/graph.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 namespace {
@@ -16,6 +19,11 @@ NoGrad::NoGrad() : before_(enabled) { enabled = false; }
 NoGrad::~NoGrad() { enabled = before_; }
 
 namespace autograd {
+
+void throw_apart(const char* operation, DeviceId first, DeviceId other) {
+  throw InvalidArgument(fmt::format("{}: tensors on {} and on {}; all must be on one device: move them with to()",
+                                    operation, first.str(), other.str()));
+}
 
 bool recording(std::initializer_list<Tensor> inputs) {
   if (!enabled) return false;

@@ -60,6 +60,16 @@ class Node final : public GraphNode {
   Backward backward_;
 };
 
+[[noreturn]] void throw_apart(const char* operation, DeviceId first, DeviceId other);
+// InvalidArgument if a tensor is on another device than the first.
+template <typename... Others>
+void expect_one_device(const char* operation, const Tensor& first, const Others&... others) {
+  const auto expect = [&](DeviceId other) {
+    if (other != first.device()) throw_apart(operation, first.device(), other);
+  };
+  (expect(others.device()), ...);
+}
+
 // True if an operation over these inputs must be recorded: recording is on and one of them requires a gradient.
 bool recording(std::initializer_list<Tensor> inputs);
 

@@ -31,6 +31,7 @@ Tensor unary(const char* name, const Tensor& x, Forward forward, Backward backwa
 void expect_pair(const char* name, const Tensor& a, const Tensor& b) {
   expect_dtype(name, "a", a, DType::f32);
   expect_dtype(name, "b", b, DType::f32);
+  autograd::expect_one_device(name, a, b);
   expect_same_shape(name, a, b);
 }
 
@@ -89,6 +90,7 @@ Tensor gelu(const Tensor& x) { return unary("gelu", x, &Kernels::gelu, &Kernels:
 Tensor add_row(const Tensor& x, const Tensor& row) {
   expect_dtype("add_row", "x", x, DType::f32);
   expect_dtype("add_row", "row", row, DType::f32);
+  autograd::expect_one_device("add_row", x, row);
   if (row.shape() != Shape{x.shape().columns()}) {
     throw InvalidArgument(fmt::format("add_row: x {} needs a row of shape [{}], got {}", x.shape().str(),
                                       x.shape().columns(), row.shape().str()));

@@ -20,6 +20,7 @@ constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::min();
 
 Tensor layer_norm(const Tensor& x, const Tensor& gain, const Tensor& bias, float epsilon) {
   for (const Tensor& tensor : {x, gain, bias}) expect_dtype("layer_norm", "an argument", tensor, DType::f32);
+  autograd::expect_one_device("layer_norm", x, gain, bias);
   const Shape wanted{x.shape().columns()};
   if (x.shape().dims() == 0 || gain.shape() != wanted || bias.shape() != wanted) {
     throw InvalidArgument(fmt::format("layer_norm: x {} needs gain and bias of shape {}, got {} and {}",
@@ -45,6 +46,7 @@ Tensor layer_norm(const Tensor& x, const Tensor& gain, const Tensor& bias, float
 Tensor embedding(const Tensor& table, const Tensor& indices) {
   expect_dtype("embedding", "table", table, DType::f32);
   expect_dtype("embedding", "indices", indices, DType::i64);
+  autograd::expect_one_device("embedding", table, indices);
   if (table.shape().dims() != 2) {
     throw InvalidArgument(
         fmt::format("embedding: the table has shape {}, it must be [rows, channels]", table.shape().str()));
@@ -102,9 +104,15 @@ Tensor dropout(const Tensor& x, float p, const RandomSource& source) {
   const Tensor mask = Tensor::empty(x.shape(), DType::u8, x.device());
   const float keep = 1.0f - p;
   if (samples > 0) {
+    const std::int64_t* ids = source.sample_ids->data();
+    Tensor moved;
+    if (x.device().kind != DeviceKind::cpu) {
+      moved = Tensor::of({samples}, std::span<const std::int64_t>(*source.sample_ids)).to(x.device());
+      ids = moved.data<std::int64_t>();
+    }
     kernels(x.device())
-        .dropout(y.data<float>(), mask.data<std::uint8_t>(), x.data<float>(), source.key, source.sample_ids->data(),
-                 samples, x.count() / samples, keep);
+        .dropout(y.data<float>(), mask.data<std::uint8_t>(), x.data<float>(), source.key, ids, samples,
+                 x.count() / samples, keep);
   }
   record("dropout", y, {x}, [keep, mask](const Tensor& gradient, GradientSink& sink) {
     kernels(gradient.device())

@@ -12,6 +12,7 @@ using autograd::record;
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropyOptions& options) {
   expect_dtype("cross_entropy", "logits", logits, DType::f32);
   expect_dtype("cross_entropy", "targets", targets, DType::i64);
+  autograd::expect_one_device("cross_entropy", logits, targets);
   const std::int64_t rows = logits.shape().rows(), columns = logits.shape().columns();
   if (logits.shape().dims() < 2 || targets.count() != rows) {
     throw InvalidArgument(
@@ -43,6 +44,7 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEnt
 Tensor mse_loss(const Tensor& a, const Tensor& b) {
   expect_dtype("mse_loss", "a", a, DType::f32);
   expect_dtype("mse_loss", "b", b, DType::f32);
+  autograd::expect_one_device("mse_loss", a, b);
   expect_same_shape("mse_loss", a, b);
   const Tensor loss = Tensor::empty({}, DType::f32, a.device());
   kernels(a.device()).mse(loss.data<float>(), a.data<float>(), b.data<float>(), a.count());

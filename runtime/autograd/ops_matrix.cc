@@ -57,6 +57,7 @@ Tensor product(const Tensor& x, const Tensor& weight) {
 void expect_product(const char* name, const Tensor& x, const Tensor& weight) {
   expect_dtype(name, "the left factor", x, DType::f32);
   expect_dtype(name, "the right factor", weight, DType::f32);
+  autograd::expect_one_device(name, x, weight);
   if (weight.shape().dims() != 2 || x.shape().dims() == 0 || x.size(-1) != weight.size(0)) {
     throw InvalidArgument(
         fmt::format("{}: shapes {} and {} do not multiply; the last dimension of the first must be "
@@ -78,6 +79,7 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   expect_product("linear", x, weight);
   if (!bias) return matmul(x, weight);
   expect_dtype("linear", "bias", bias, DType::f32);
+  autograd::expect_one_device("linear", x, bias);
   if (bias.shape() != Shape{weight.size(1)}) {
     throw InvalidArgument(fmt::format("linear: the bias of a weight {} has shape {}, it must be [{}]",
                                       weight.shape().str(), bias.shape().str(), weight.size(1)));

@@ -18,7 +18,8 @@ DeviceId DeviceId::parse(std::string_view text) {
     const auto index = parse_int(text.substr(5));
     if (index && *index >= 0 && *index < 1024) return {DeviceKind::cuda, static_cast<int>(*index)};
   }
-  throw InvalidArgument(fmt::format("device '{}' is unknown; use 'cpu', 'cuda' or 'cuda:INDEX'", printable(text)));
+  throw InvalidArgument(fmt::format(
+      "device '{}' is unknown; use 'cpu', 'cuda', 'cuda:INDEX' or, of a process group, 'auto'", printable(text)));
 }
 
 }  // namespace lockstep

@@ -381,7 +381,17 @@ const GlobalBatch& ReplicaImpl::last_batch() const {
 
 void ReplicaImpl::record_loss(const at::Tensor& loss) {
   refuse_late_loss();
-  losses_.record(loss);
+  const auto dtype = loss.defined() ? dtype_of(loss.scalar_type()) : std::nullopt;
+  if (!loss.defined() || loss.numel() != 1 || !dtype || !at::isFloatingType(loss.scalar_type())) {
+    throw InvalidArgument(
+        fmt::format("DistributedDataParallel: record_loss got {}; a loss is one floating-point number",
+                    loss.defined() ? fmt::format("{} elements of {}", loss.numel(), c10::toString(loss.scalar_type()))
+                                   : "an undefined tensor"));
+  }
+  const DeviceId device = group_->device();
+  if (device.kind == DeviceKind::cpu || !is_at_home(*group_, loss.device())) return losses_.record(loss.item<double>());
+  const auto kept = std::make_shared<at::Tensor>(loss.detach());
+  losses_.record({kept->data_ptr(), 1, *dtype, device}, current_stream(device), kept);
 }
 
 void ReplicaImpl::record_loss(double loss) {

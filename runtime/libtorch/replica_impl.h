@@ -28,8 +28,8 @@
 #include "lockstep/libtorch/torch_stream.h"
 #include "runtime/ddp/arguments.h"
 #include "runtime/ddp/divergence_check.h"
+#include "runtime/ddp/loss_record.h"
 #include "runtime/ddp/own_failure.h"
-#include "runtime/libtorch/loss_record.h"
 #include "runtime/libtorch/module_state.h"
 #include "runtime/libtorch/node.h"
 

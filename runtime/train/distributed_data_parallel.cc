@@ -10,12 +10,15 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/intra_op_threads.h"
 #include "lockstep/ddp/broadcast_parameters.h"
+#include "lockstep/optim/clip.h"
 #include "lockstep/trace/span.h"
 #include "runtime/ddp/arguments.h"
 #include "runtime/ddp/divergence_check.h"
+#include "runtime/ddp/loss_record.h"
 #include "runtime/ddp/loss_sum.h"
 #include "runtime/ddp/own_failure.h"
 #include "runtime/ddp/unused.h"
+#include "runtime/tensor/findings.h"
 #include "runtime/trace/process_trace.h"
 
 namespace lockstep {
@@ -33,13 +36,16 @@ std::vector<ParameterSpec> specs_of(const nn::Module& model) {
   return specs;
 }
 
-// Our tensors write gradients with the CPU's kernels.
-std::shared_ptr<ProcessGroup> require_cpu(std::shared_ptr<ProcessGroup> group) {
-  if (group && group->device().kind != DeviceKind::cpu) {
+// Gradients are written where the group's collectives read them.
+std::shared_ptr<ProcessGroup> require_at_home(std::shared_ptr<ProcessGroup> group, const nn::Module& model) {
+  if (!group) return group;
+  for (const auto& [name, tensor] : model.named_parameters()) {
+    if (tensor.device() == group->device()) continue;
     throw InvalidArgument(fmt::format(
-        "DistributedDataParallel: the model computes on the cpu, backend {} on {}; take a group on the cpu, "
-        "or give the gradients of a device's kernels to a Reducer",
-        group->backend(), group->device().str()));
+        "DistributedDataParallel: parameter '{}' is on {}, and backend {} works on {}; call "
+        "model.to(group->device()) before the optimizer is made, or choose the device by InitOptions::device or "
+        "LOCKSTEP_DEVICE",
+        name, tensor.device().str(), group->backend(), group->device().str()));
   }
   return group;
 }
@@ -49,7 +55,7 @@ std::shared_ptr<ProcessGroup> require_cpu(std::shared_ptr<ProcessGroup> group) {
 DistributedDataParallel::DistributedDataParallel(nn::Module& model, std::shared_ptr<ProcessGroup> group,
                                                  const DdpOptions& options)
     : module_(model),
-      group_(require_cpu(std::move(group))),
+      group_(require_at_home(std::move(group), model)),
       parameters_(model.parameters()),
       reducer_(specs_of(model), group_,
                {.buckets = options.buckets,
@@ -58,7 +64,7 @@ DistributedDataParallel::DistributedDataParallel(nn::Module& model, std::shared_
                 .reproducible = options.reproducible}),
       divergence_(divergence_check(options)),
       failure_(std::make_unique<OwnFailure>(group_)),
-      loss_sum_(std::make_unique<LossSum>(loss_parts(options.reproducible, group_->size()))),
+      losses_(std::make_unique<LossRecord>(options.loss, group_, loss_parts(options.reproducible, group_->size()))),
       loss_(options.loss),
       unused_(indices_of_unused(options.unused, reducer_.parameters())),
       overlap_(options.overlap),
@@ -66,10 +72,18 @@ DistributedDataParallel::DistributedDataParallel(nn::Module& model, std::shared_
       seed_(options.seed) {
   for (std::size_t i = 0; i < parameters_.size(); ++i) index_.emplace(parameters_[i].id(), static_cast<int>(i));
   if (reproducible_.is_on()) set_intra_op_threads(reproducible_.threads);
+  join_stream();
   std::vector<BufferView> values;
   for (const Tensor& parameter : parameters_) values.push_back(parameter.view());
   broadcast_parameters(*group_, values);
   for (const Tensor& parameter : parameters_) parameter.hold_grad();  // last: the destructor lets go
+}
+
+// Tensors are computed in their device's stream, and the group's collectives are ordered behind what is there.
+void DistributedDataParallel::join_stream() const {
+  if (group_->device().kind == DeviceKind::cpu) return;
+  const StreamView stream = kernels(group_->device()).stream();
+  if (group_->stream() != stream) group_->set_stream(stream);
 }
 
 std::vector<NamedBuffer> DistributedDataParallel::state() const {
@@ -187,11 +201,9 @@ void DistributedDataParallel::give_up(std::string_view part) noexcept {
   keep_failure(part);
   failure_->tell();
   reducer_.abandon_step(message_of(std::current_exception()));
-  forget_losses();
+  losses_->forget(steps_);
   for (const Tensor& parameter : parameters_) parameter.clear_grad();  // what is there is half of a step
 }
-
-void DistributedDataParallel::forget_losses() { *loss_sum_ = LossSum(loss_parts(reproducible_, group_->size())); }
 
 template <typename Call>
 void DistributedDataParallel::in_step(Call call) {
@@ -208,9 +220,8 @@ void DistributedDataParallel::in_step(Call call) {
   weight_.reset();
   if (!is_synchronized) return;
   ++steps_;
-  forget_losses();
-  last_batch_ = global_batch_of(reducer_.noted(), loss_, loss_parts(reproducible_, group_->size()));
-  last_weight_ = last_batch_.weight;
+  last_batch_ = losses_->batch_of(reducer_.noted());
+  if (group_->device().kind == DeviceKind::cpu) last_weight_ = last_batch_.weight;
   trace::keep_batch(last_batch_.step, last_batch_.weight, last_batch_.loss);
   divergence_->judge(steps_ - 1, reducer_.noted());  // what it throws, all ranks throw: no failure of this one's
   versions_ = versions();
@@ -267,7 +278,7 @@ void DistributedDataParallel::run_shards(std::int64_t rows, const LossOf& loss_o
 void DistributedDataParallel::run_without_rows() {
   const trace::Span span(trace::SpanKind::backward);
   if (!planned_) plan({});
-  loss_sum_->add(loss_, std::nullopt, 0);
+  losses_->begin_backward(0);
   begin_step(0);
   finish_step();
 }
@@ -290,9 +301,16 @@ void DistributedDataParallel::run_backward(const Tensor& loss) {
                     "forward and backward",
                     steps_));
   }
+  if (loss.count() != 1) {
+    throw InvalidArgument(fmt::format(
+        "DistributedDataParallel: the loss of step {} is {}, it must have exactly one element; take mean() or sum() "
+        "first",
+        steps_, loss.str()));
+  }
   const std::int64_t weight = *weight_;
   if (!planned_) plan(ready_order(loss));
-  loss_sum_->add(loss_, loss.item(), weight);
+  losses_->record(loss.view(), group_->stream(), std::make_shared<Tensor>(loss.detach()));
+  losses_->begin_backward(weight);
   begin_step(weight);
   std::vector<int> held;
   const auto on_leaf_ready = [&](const Tensor& leaf) {
@@ -311,23 +329,25 @@ void DistributedDataParallel::run_backward(const Tensor& loss) {
 }
 
 void DistributedDataParallel::begin_step(std::int64_t weight) {
+  join_stream();
   tell_of_adding();
   const bool synchronize = synchronizes();
   StepNote note;
   if (synchronize) {
     note = divergence_->note(steps_);
-    loss_sum_->write(note);
+    losses_->close_step(steps_);
+    losses_->write(note, steps_);
+    if (group_->device().kind != DeviceKind::cpu) throw_findings(kernels(group_->device()));
   }
   reducer_.begin_step({.weight = weight, .synchronize = synchronize, .note = note});
   for (const int parameter : unused_) reducer_.mark_unused(parameter);
   carry_gradients(weight);
 }
 
+// On a device this waits for it: programs that clear their gradients don't come here.
 std::optional<std::size_t> DistributedDataParallel::live_gradient() const {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (!parameters_[i].has_grad()) continue;
-    const std::span<const float> values = parameters_[i].grad().values<float>();
-    if (std::ranges::any_of(values, [](float value) { return value != 0; })) return i;
+    if (parameters_[i].has_grad() && optim::grad_norm({&parameters_[i], 1}) != 0) return i;
   }
   return std::nullopt;
 }
@@ -357,12 +377,13 @@ void DistributedDataParallel::carry_gradients(std::int64_t weight) {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const int index = static_cast<int>(i);
     if (!parameters_[i].has_grad() || unused_.contains(index)) continue;
-    const std::span<float> values = parameters_[i].grad().values<float>();
+    const Tensor gradient = parameters_[i].grad();
     if (part == 0) {
-      set_aside_.emplace_back(index, std::vector<float>(values.begin(), values.end()));
-      std::ranges::fill(values, 0.0f);  // 0 times Inf is none
+      set_aside_.emplace_back(index, gradient.clone());
+      gradient.zero();  // 0 times Inf is none
     } else {
-      for (float& value : values) value *= part;
+      float* const data = gradient.data<float>();
+      kernels(gradient.device()).scale({data, false}, data, part, gradient.count());
     }
     carried_.insert(index);
   }
@@ -371,13 +392,17 @@ void DistributedDataParallel::carry_gradients(std::int64_t weight) {
 void DistributedDataParallel::finish_step() {
   for (const int parameter : carried_) reducer_.mark_ready(parameter);
   last_weight_ = reducer_.finish_step();
-  if (last_weight_ == 0) {
-    for (const auto& [parameter, values] : set_aside_) {
-      std::ranges::copy(values, reducer_.gradient<float>(parameter));
-    }
+  if (!set_aside_.empty() && last_weight() == 0) {
+    for (const auto& [parameter, values] : set_aside_)
+      parameters_[static_cast<std::size_t>(parameter)].grad().copy_from(values);
   }
   // A gradient that only other ranks contributed to lies in the arena without this rank's backward having touched it.
   for (const Tensor& parameter : parameters_) parameter.grad_for_writing();
+}
+
+// On a device finish_step can't say.
+std::int64_t DistributedDataParallel::last_weight() const {
+  return last_weight_ < 0 ? reducer_.total_weight() : last_weight_;
 }
 
 void DistributedDataParallel::check_replicas() const { lockstep::check_replicas(*group_, state()); }

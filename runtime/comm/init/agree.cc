@@ -15,40 +15,41 @@
 namespace lockstep {
 namespace {
 
-// Why a rank, or all of them together, can't take each backend; empty where it can.
+// Why a rank, or all of them together, can't take each of those named; empty where it can.
 using Reasons = std::map<std::string, std::string>;
 
 std::string encode(const Reasons& reasons) {
   std::vector<std::string> texts;
-  for (const auto& [backend, why_not] : reasons) texts.insert(texts.end(), {backend, why_not});
+  for (const auto& [name, why_not] : reasons) texts.insert(texts.end(), {name, why_not});
   return write_texts(texts);
 }
 
-Reasons decode(const std::string& text, const std::string& where) {
+Reasons decode(std::string_view what, const std::string& text, const std::string& where) {
   const auto texts = read_texts(text);
   if (!texts || texts->size() % 2 != 0) {
-    throw CorruptData(fmt::format(
-        "init_process_group: what {} says of the backends, {} bytes, is no list of them; run the same build of "
-        "lockstep on all ranks",
-        where, text.size()));
+    throw CorruptData(
+        fmt::format("init_process_group: what {} says of the {}s, {} bytes, is no list of them; run the same build of "
+                    "lockstep on all ranks",
+                    where, what, text.size()));
   }
   Reasons reasons;
   for (std::size_t i = 0; i < texts->size(); i += 2) reasons[(*texts)[i]] = (*texts)[i + 1];
   return reasons;
 }
 
-// What stands against each backend that any rank has named, as the first rank in order says it.
-Reasons judge(const rendezvous::Roster& roster, std::span<const std::string> texts) {
+// What stands against each that any rank has named, as the first rank in order says it.
+Reasons judge(std::string_view what, const rendezvous::Roster& roster, std::span<const std::string> texts) {
   std::vector<Reasons> said;
   Reasons verdict;
   for (std::size_t rank = 0; rank < texts.size(); ++rank) {
-    said.push_back(decode(texts[rank], roster[rank].describe()));
-    for (const auto& [backend, why_not] : said.back()) verdict[backend];
+    said.push_back(decode(what, texts[rank], roster[rank].describe()));
+    for (const auto& [name, why_not] : said.back()) verdict[name];
   }
-  for (auto& [backend, why_not] : verdict) {
+  for (auto& [name, why_not] : verdict) {
     for (std::size_t rank = 0; rank < said.size() && why_not.empty(); ++rank) {
-      const auto found = said[rank].find(backend);
-      const std::string theirs = found == said[rank].end() ? "it asked for another backend" : found->second;
+      const auto found = said[rank].find(name);
+      const std::string theirs =
+          found == said[rank].end() ? fmt::format("it asked for another {}", what) : found->second;
       if (!theirs.empty()) why_not = fmt::format("{}: {}", roster[rank].describe(), theirs);
     }
   }
@@ -57,26 +58,29 @@ Reasons judge(const rendezvous::Roster& roster, std::span<const std::string> tex
 
 }  // namespace
 
-std::vector<Reason> agree_on_reasons(std::vector<Reason> own, const GroupContext& context, const Deadline& deadline) {
+std::vector<Reason> agree_on_reasons(std::string_view what, std::vector<Reason> own, const GroupContext& context,
+                                     const Deadline& deadline) {
   rendezvous::Consensus consensus(*context.store, context.roster, context.identity.rank,
-                                  {.name = "backend",
-                                   .what = "init_process_group: the ranks choose a backend together",
-                                   .remedy = "did it ask for another backend?"});
-  const auto verdict_on = [&](std::span<const std::string> texts) { return encode(judge(context.roster, texts)); };
+                                  {.name = std::string(what),
+                                   .what = fmt::format("init_process_group: the ranks choose a {} together", what),
+                                   .remedy = fmt::format("did it ask for another {}?", what)});
+  const auto verdict_on = [&](std::span<const std::string> texts) {
+    return encode(judge(what, context.roster, texts));
+  };
   Reasons reasons;
-  for (const Reason& reason : own) reasons[reason.backend] = reason.why_not;
+  for (const Reason& reason : own) reasons[reason.name] = reason.why_not;
   if (std::all_of(own.begin(), own.end(), [](const Reason& reason) { return !reason.why_not.empty(); })) {
     try {
       consensus.contribute(encode(reasons), verdict_on, deadline);
     } catch (const Error& error) {  // another rank was faster to fail, with the store that it hosts
-      log_debug("init_process_group: the other ranks are not told why this one can take no backend: {}", error.what());
+      log_debug("init_process_group: the other ranks are not told why this one can take no {}: {}", what, error.what());
     }
     return own;
   }
-  const Reasons verdict =
-      decode(consensus.decide(encode(reasons), verdict_on, deadline), "store key 'backend/verdict'");
+  const Reasons verdict = decode(what, consensus.decide(encode(reasons), verdict_on, deadline),
+                                 fmt::format("store key '{}/verdict'", what));
   for (Reason& reason : own) {
-    const auto theirs = verdict.find(reason.backend);
+    const auto theirs = verdict.find(reason.name);
     if (theirs != verdict.end() && reason.why_not.empty()) reason.why_not = theirs->second;
   }
   return own;

@@ -63,7 +63,8 @@ BackendChoice choose_backend(std::string_view name, std::span<const Backend> can
   if (name != "auto") {
     const Backend* const backend = find(name, candidates);
     std::string reason = why_not(*backend);
-    if (backend->must_agree) reason = agree_on_reasons({{backend->name, reason}}, context, deadline).front().why_not;
+    if (backend->must_agree)
+      reason = agree_on_reasons("backend", {{backend->name, reason}}, context, deadline).front().why_not;
     if (reason.empty()) return {.backend = backend, .why = "asked for"};
     throw BackendUnavailable(fmt::format("init_process_group: backend '{}' was asked for: {}", name, reason));
   }
@@ -80,11 +81,10 @@ BackendChoice choose_backend(std::string_view name, std::span<const Backend> can
     if (backend.name != "single") pass_over(passed_over, reason);  // of several ranks nobody expects it
   }
   std::string remedies;
-  if (!to_agree.empty()) to_agree = agree_on_reasons(std::move(to_agree), context, deadline);
+  if (!to_agree.empty()) to_agree = agree_on_reasons("backend", std::move(to_agree), context, deadline);
   for (const Reason& reason : to_agree) {
     if (reason.why_not.empty()) {
-      return {.backend = find(reason.backend, candidates),
-              .why = passed_over.empty() ? "auto" : "auto; " + passed_over};
+      return {.backend = find(reason.name, candidates), .why = passed_over.empty() ? "auto" : "auto; " + passed_over};
     }
     pass_over(passed_over, reason.why_not);
     remedies += (remedies.empty() ? "" : ". Or: ") + reason.why_not;

@@ -126,12 +126,17 @@ std::shared_ptr<ProcessGroup> start_among_others(const InitOptions& options, con
       .roster = std::move(joined.roster),
       .store = std::make_shared<store::PrefixStore>(joined.scope + "/group", std::move(store)),
       .timeout = settings.timeout,
-      .device = rank_device(settings, identity, environment),
+      .device = {},
       .local_address = std::move(address),
       .secret = secret_of(meeting),
       .check = std::move(check),
       .on_throw = std::move(on_throw),
   };
+  const DeviceChoice device = choose_device(settings, options.backend, backends(), context, environment, deadline);
+  context.device = device.device;
+  if (identity.rank == 0 && !device.why_not_gpu.empty()) {
+    log_info("device cpu (auto; {})", device.why_not_gpu.substr(0, device.why_not_gpu.find(';')));
+  }
   const BackendChoice choice = choose_backend(options.backend, backends(), context, deadline);
   context.make_group = group_maker(*choice.backend, watched);
   auto group = choice.backend->create(context, deadline);

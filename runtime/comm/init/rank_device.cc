@@ -5,6 +5,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/device/device_runtime.h"
+#include "runtime/comm/init/agree.h"
 
 namespace lockstep {
 
@@ -58,6 +59,41 @@ DeviceId rank_device(const InitSettings& settings, const rendezvous::Identity& i
                            return runtime.info({DeviceKind::cuda, index}).uuid;
                          }};
   return rank_device(settings, identity, gpus, environment.get("LOCKSTEP_OVERSUBSCRIBE_GPU") == "1");
+}
+
+namespace {
+
+// Empty if this rank can compute on a GPU, which goes into the context.
+std::string why_no_gpu(const InitSettings& settings, std::string_view backend, std::span<const Backend> candidates,
+                       GroupContext& context, const Environment& environment) {
+  InitSettings wish = settings;
+  wish.device = {DeviceKind::cuda, 0};
+  wish.device_by_local_rank = true;
+  try {
+    DeviceRuntime& runtime = device_runtime(DeviceKind::cuda);
+    if (runtime.count() == 0) return runtime.why_none();
+    context.device = rank_device(wish, context.identity, environment);
+  } catch (const BackendUnavailable& error) {
+    return error.what();
+  }
+  std::string reason = fmt::format("backend '{}' computes on the CPU", backend);
+  for (const Backend& candidate : candidates) {
+    if (candidate.device != context.device.kind || (backend != "auto" && backend != candidate.name)) continue;
+    reason = candidate.why_not(context);
+    if (reason.empty()) break;
+  }
+  return reason;
+}
+
+}  // namespace
+
+DeviceChoice choose_device(const InitSettings& settings, std::string_view backend, std::span<const Backend> candidates,
+                           GroupContext context, const Environment& environment, const Deadline& deadline) {
+  if (!settings.device_is_auto) return {.device = rank_device(settings, context.identity, environment)};
+  std::string own = why_no_gpu(settings, backend, candidates, context, environment);
+  const auto agreed = agree_on_reasons("device", {{"cuda", std::move(own)}}, context, deadline);
+  if (agreed.front().why_not.empty()) return {.device = context.device};
+  return {.device = {}, .why_not_gpu = agreed.front().why_not};
 }
 
 }  // namespace lockstep

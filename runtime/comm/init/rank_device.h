@@ -3,10 +3,14 @@
 #pragma once
 
 #include <functional>
+#include <span>
 #include <string>
+#include <string_view>
 
+#include "lockstep/base/deadline.h"
 #include "lockstep/base/environment.h"
 #include "lockstep/device/device.h"
+#include "runtime/comm/backend.h"
 #include "runtime/comm/init/settings.h"
 #include "runtime/rendezvous/identity.h"
 
@@ -28,5 +32,15 @@ DeviceId rank_device(const InitSettings& settings, const rendezvous::Identity& i
 // The same with the GPUs of this process and LOCKSTEP_OVERSUBSCRIBE_GPU=1.
 DeviceId rank_device(const InitSettings& settings, const rendezvous::Identity& identity,
                      const Environment& environment);
+
+struct DeviceChoice {
+  DeviceId device = {};
+  std::string why_not_gpu = {};  // of "auto" that came to be the CPU
+};
+// "auto", of ranks that have met: each takes the GPU that "cuda" would give it, where every rank has one and one of
+// `candidates`, by name or "auto" as in choose_backend, serves them there; else all take the CPU. Any other device is
+// rank_device's, and nobody is asked. `context` has no device yet.
+DeviceChoice choose_device(const InitSettings& settings, std::string_view backend, std::span<const Backend> candidates,
+                           GroupContext context, const Environment& environment, const Deadline& deadline);
 
 }  // namespace lockstep

@@ -20,11 +20,11 @@ std::optional<int> merge(std::optional<int> argument, std::optional<int> from_ur
   return argument ? argument : from_url;
 }
 
-// Our own layers compute on the CPU: a GPU is for who asks for it, or for the backend that knows nothing else.
+// A GPU is for who asks for it, or for the backend that knows nothing else.
 std::string device_asked_for(const InitOptions& options, const Environment& environment) {
-  if (!options.device.empty()) return options.device;
-  if (const auto text = environment.get("LOCKSTEP_DEVICE"); text && !text->empty()) return *text;
-  return options.backend == "nccl" ? "cuda" : "cpu";
+  std::string asked = options.device.empty() ? environment.get("LOCKSTEP_DEVICE").value_or("") : options.device;
+  if (asked.empty()) asked = options.backend == "nccl" ? "auto" : "cpu";
+  return asked == "auto" && options.backend == "nccl" ? "cuda" : asked;
 }
 
 DeviceId parse_device(const std::string& text, std::string_view from) {
@@ -83,8 +83,11 @@ InitSettings resolve(const InitOptions& options, const Environment& environment)
   settings.overrides.rank = merge(options.rank, settings.method.rank, "rank");
   settings.overrides.world_size = merge(options.world_size, settings.method.world_size, "world_size");
   const std::string device = device_asked_for(options, environment);
-  settings.device =
-      parse_device(device, options.device.empty() ? "environment: LOCKSTEP_DEVICE" : "init_process_group");
+  settings.device_is_auto = device == "auto";
+  if (!settings.device_is_auto) {
+    settings.device =
+        parse_device(device, options.device.empty() ? "environment: LOCKSTEP_DEVICE" : "init_process_group");
+  }
   settings.device_text = device;
   settings.device_by_local_rank = device == "cuda";
   settings.detect_silence = detects_silence(environment);

@@ -73,7 +73,7 @@ std::shared_ptr<ProcessGroup> create(const Backend& backend, const GroupContext&
   }
   if (backend.name != kMpi) return backend.create(own, deadline);
   // It may be there on some of the hosts only.
-  const auto reasons = agree_on_reasons({{otherwise.name, otherwise.why_not(own)}}, own, deadline);
+  const auto reasons = agree_on_reasons("backend", {{otherwise.name, otherwise.why_not(own)}}, own, deadline);
   if (reasons.front().why_not.empty()) return create_over(otherwise, own, job, deadline);
   throw BackendUnavailable(
       fmt::format("group '{}': within a group of backend 'mpi' groups of several hosts go over "

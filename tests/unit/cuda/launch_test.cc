@@ -14,7 +14,9 @@ namespace {
 
 using fake_cuda::uuid_of;
 using lockstep::testing::expect_text;
+using ::testing::Contains;
 using ::testing::ElementsAre;
+using ::testing::ElementsAreArray;
 
 Variables fakes(int gpus, Variables more = {}) {
   more.insert({{"LOCKSTEP_PLUGIN_PATH", LOCKSTEP_FAKE_PLUGIN_FOLDER},
@@ -107,6 +109,33 @@ TEST(Gpus, WithoutADriverTheReasonIsSaid) {
   const auto rank = launch({"-n", "1"}, {"init"}, variables);
   EXPECT_EQ(rank.exit_code, 1);
   expect_text(last_word_of_rank(rank, "0"), {"device 'cuda' was asked for", "no NVIDIA driver", "--gpus all"});
+}
+
+TEST(Gpus, AutoIsTheGpuOfEachRankWhereAllHaveOne) {
+  const auto asked = launch({"-n", "2"}, {"auto"}, fakes(2));
+  EXPECT_EQ(asked.exit_code, 0) << asked.err;
+  EXPECT_THAT(said(asked), ElementsAre(on(0, 0, 0), on(1, 1, 1)));
+  const auto alone = launch({"-n", "1"}, {"auto"}, fakes(2));
+  EXPECT_EQ(alone.exit_code, 0) << alone.err;
+  EXPECT_THAT(said(alone), ElementsAre(on(0, 0, 0)));
+}
+
+TEST(Gpus, AutoIsTheCpuForAllWhereOneRankHasNoGpuAndTheReasonIsSaid) {
+  const Words on_cpu{"local 0 on cpu, contexts on ", "local 1 on cpu, contexts on "};
+  const auto few = launch({"-n", "3"}, {"auto"}, fakes(2));
+  EXPECT_EQ(few.exit_code, 0) << few.err;
+  EXPECT_THAT(said(few), Contains(on_cpu[1]).Times(1));
+  expect_text(few.err, {"device cpu (auto; ", "3 ranks of this host see 2 GPUs"});
+  auto variables = fakes(0);
+  variables["LOCKSTEP_FAKE_GPUS"] = "none";
+  const auto none = launch({"-n", "2"}, {"auto"}, variables);
+  EXPECT_EQ(none.exit_code, 0) << none.err;
+  EXPECT_THAT(said(none), ElementsAreArray(on_cpu));
+  expect_text(none.err, {"device cpu (auto; ", "no NVIDIA driver"});
+  const auto hidden = launch({"-n", "2"}, {"auto", "1"}, fakes(2));
+  EXPECT_EQ(hidden.exit_code, 0) << hidden.err;
+  EXPECT_THAT(said(hidden), ElementsAreArray(on_cpu));
+  expect_text(hidden.err, {"device cpu (auto; rank 1 (host "});
 }
 
 TEST(Gpus, DoctorShowsThem) {

@@ -20,6 +20,10 @@
 // all, backward() is a call of this object, which hears of the tape no other way; torch's is the loss's, or ddp's.
 // While this object lives, lockstep::backward() of a loss that depends on its parameters throws InvalidArgument.
 //
+// On a GPU (a group of NCCL's, and model.to(group->device())) no call of a step waits for the device, but where the
+// host is more than two steps ahead of it; so the loss is told three steps late, and so are findings of kernels, such
+// as an index out of range.
+//
 // Threads: one. Collective: the constructor and every synchronised backward(); all ranks take part in the same order.
 // Failure: throws what the group throws (PeerLost, Timeout, Mismatch), sticky. Mismatch from the constructor names the
 //   first parameter that differs between the ranks. Mismatch from a synchronised backward() says that the replicas are
@@ -60,7 +64,7 @@
 namespace lockstep {
 
 class DivergenceCheck;
-class LossSum;
+class LossRecord;
 class OwnFailure;
 
 // Equal on all ranks. lockstep::libtorch::DdpOptions has the same members, and some of torch's.
@@ -89,7 +93,7 @@ struct DdpOptions {
 class LOCKSTEP_API DistributedDataParallel {
  public:
   // `model` outlives this object. Compares the parameters' names, shapes and dtypes over the ranks, then broadcasts
-  // rank 0's values. InvalidArgument if the model has no parameters, or the group is not on the CPU.
+  // rank 0's values. InvalidArgument if the model has no parameters, or one is not on the group's device.
   DistributedDataParallel(nn::Module& model, std::shared_ptr<ProcessGroup> group, const DdpOptions& options = {});
   // Gradients get memory of their own again.
   ~DistributedDataParallel();
@@ -122,9 +126,9 @@ class LOCKSTEP_API DistributedDataParallel {
   // Backward of the loss, with the collectives behind it. Afterwards every parameter has a gradient, the mean (or the
   // sum, as DdpOptions::loss says) over the global batch, equal on all ranks (0 where nobody's loss depends on the
   // parameter). It is added to the one that is there, unless zero_grad() has cleared it: two losses of a step may each
-  // have a forward and a backward. Returns last_weight(). InvalidArgument if the loss is no single number, depends on
-  // no parameter, or no forward went through this object since the last backward(); and from forward in no_sync(), for
-  // a step's first micro-batch, if gradients are not cleared.
+  // have a forward and a backward. Returns last_weight(), on a GPU -1. InvalidArgument if the loss is no single number,
+  // depends on no parameter, or no forward went through this object since the last backward(); and from forward in
+  // no_sync(), for a step's first micro-batch, if gradients are not cleared.
   std::int64_t backward(const Tensor& loss);
   // A step of this rank's rows, which may be none: `loss_of(begin, end)` makes the loss of some of them, with a forward
   // through this object, and is called once for each of this rank's virtual shards that has rows (ddp/reproducible.h);
@@ -179,16 +183,17 @@ class LOCKSTEP_API DistributedDataParallel {
   // and no parameter was written in between; or they are of a micro-batch. Null: nothing. For Snapshots.
   void before_adding(std::function<void()> action) { before_adding_ = std::move(action); }
   // Summed over all ranks in the last synchronised step, or this rank's so far. 0: nobody had data; gradients are what
-  // they were, or 0.
-  std::int64_t last_weight() const { return last_weight_; }
-  // All ranks' rows and loss in the last synchronised step.
+  // they were, or 0. On a GPU waits for the step.
+  std::int64_t last_weight() const;
+  // All ranks' rows and loss in the last synchronised step, on a GPU in the step that it names.
   const GlobalBatch& last_batch() const { return last_batch_; }
-  // Its loss: of the global batch, not of this rank's rows.
+  // Its loss: of the global batch, not of this rank's rows. On a GPU that of three steps before.
   std::optional<double> last_loss() const { return last_batch_.loss; }
   // What the last synchronised step waited for, and what ran behind backward.
   const trace::StepRecord& last_step() const { return reducer_.last_step(); }
 
  private:
+  void join_stream() const;
   std::vector<NamedBuffer> state() const;
   std::uint64_t versions() const;
   std::unique_ptr<DivergenceCheck> divergence_check(const DdpOptions& options) const;
@@ -213,7 +218,6 @@ class LOCKSTEP_API DistributedDataParallel {
   // While an exception of `part` of the step is handled: keeps it; tells the others, and forgets the step.
   void keep_failure(std::string_view part) noexcept;
   void give_up(std::string_view part) noexcept;
-  void forget_losses();
   // The first backward knows its order: tells it to the reducer and binds the gradients to the arena.
   void plan(std::span<const Tensor> ready_order);
 
@@ -224,12 +228,12 @@ class LOCKSTEP_API DistributedDataParallel {
   Reducer reducer_;
   std::unique_ptr<DivergenceCheck> divergence_;
   std::unique_ptr<OwnFailure> failure_;
-  std::unique_ptr<LossSum> loss_sum_;  // of the micro-batches of the step under way
+  std::unique_ptr<LossRecord> losses_;
   Loss loss_;
   std::set<int> unused_;   // declared
   std::set<int> carried_;  // have a gradient of before this step, which this backward has not come to
   // Those gradients, by parameter, on a rank without rows: they stay what they are if no rank has any.
-  std::vector<std::pair<int, std::vector<float>>> set_aside_;
+  std::vector<std::pair<int, Tensor>> set_aside_;
   bool overlap_;
   Reproducible reproducible_;
   bool is_last_shard_ = true;  // of this rank's in the step under way, or there are no virtual shards

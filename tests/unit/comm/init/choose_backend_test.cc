@@ -184,12 +184,13 @@ TEST(ChooseBackend, ThousandsAgreeWithoutEachReadingAll) {
   context.store = store;
   for (int rank = 0; rank < kRanks - 1; ++rank) {
     context.identity.rank = rank;
-    const auto own = agree_on_reasons({{"x", "no x at " + std::to_string(rank)}}, context, Deadline::after(kPatience));
+    const auto own =
+        agree_on_reasons("backend", {{"x", "no x at " + std::to_string(rank)}}, context, Deadline::after(kPatience));
     ASSERT_EQ(own.front().why_not, "no x at " + std::to_string(rank));
   }
   EXPECT_EQ(store->reads, 0u);
   context.identity.rank = kRanks - 1;
-  const auto last = agree_on_reasons({{"x", ""}}, context, Deadline::after(kPatience));
+  const auto last = agree_on_reasons("backend", {{"x", ""}}, context, Deadline::after(kPatience));
   EXPECT_EQ(last.front().why_not, "rank 0 (host on-a, pid 1): no x at 0");
   EXPECT_EQ(store->reads, kRanks + 1u) << "what all said, once, and the verdict";
 }
@@ -202,7 +203,8 @@ TEST(ChooseBackend, RanksThatAskForDifferentOnesAreToldWho) {
     threads.emplace_back([&why, rank, own = context]() mutable {
       own.identity.rank = rank;
       const Reason mine{rank == 0 ? "x" : "y", ""};
-      why[static_cast<std::size_t>(rank)] = agree_on_reasons({mine}, own, Deadline::after(kPatience)).front().why_not;
+      why[static_cast<std::size_t>(rank)] =
+          agree_on_reasons("backend", {mine}, own, Deadline::after(kPatience)).front().why_not;
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -214,13 +216,13 @@ TEST(ChooseBackend, AVerdictThatIsNoneAndOneThatNeverCameAreSaid) {
   GroupContext context = context_of({"a", "b"});
   context.store->set("backend/verdict", "agreed 5:nobod");
   EXPECT_THAT(error_of<CorruptData>([&] {
-                agree_on_reasons({{"x", ""}}, context, Deadline::after(kPatience));
+                agree_on_reasons("backend", {{"x", ""}}, context, Deadline::after(kPatience));
               }),
               HasSubstr("backend/verdict"));
   context = context_of({"a", "b"});
   context.store->set("backend/1", "x\t\n");  // and then it died
   EXPECT_THAT(error_of<Timeout>([&] {
-                agree_on_reasons({{"x", ""}}, context, Deadline::after(std::chrono::milliseconds(50)));
+                agree_on_reasons("backend", {{"x", ""}}, context, Deadline::after(std::chrono::milliseconds(50)));
               }),
               HasSubstr("all 2 ranks came, but the last of them stopped"));
 }

@@ -65,6 +65,12 @@ TEST(InitSettings, Devices) {
   EXPECT_EQ(resolve({.device = "cpu"}, wish).device, DeviceId{});
   EXPECT_TRUE(resolve({.backend = "nccl"}, {}).device_by_local_rank);
   EXPECT_EQ(resolve({.backend = "nccl", .device = "cpu"}, {}).device, DeviceId{});
+  for (const InitSettings& open : {resolve({.device = "auto"}, {}), resolve({}, with("auto"))}) {
+    EXPECT_TRUE(open.device_is_auto);
+    EXPECT_EQ(open.device, DeviceId{});
+  }
+  EXPECT_FALSE(resolve({.device = "cpu"}, with("auto")).device_is_auto);
+  EXPECT_TRUE(resolve({.backend = "nccl", .device = "auto"}, {}).device_by_local_rank);
   EXPECT_THROW(resolve({}, with("gpu")), InvalidArgument);
   EXPECT_THROW(resolve({.device = "tpu"}, {}), InvalidArgument);
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A rank that says which GPU it got. First word: "init" joins a group on device "cuda"; "choose VALUE" sets
-// CUDA_VISIBLE_DEVICES itself before that; "cpu" joins one on the CPU; "index N" asks for cuda:N. Prints
-// "local L on cuda:I UUID, contexts on N", N as the host counts, or for the CPU whether CUDA was touched.
+// CUDA_VISIBLE_DEVICES itself before that; "cpu" joins one on the CPU; "index N" asks for cuda:N;
+// "auto" for that, and "auto L" hides the GPUs from local rank L. Prints "local L on cuda:I UUID, contexts on N", N as
+// the host counts, or for "cpu" whether CUDA was touched.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -34,8 +35,12 @@ int main(int count, char** arguments) {
   const std::string action = count > 1 ? arguments[1] : "";
   const std::string value = count > 2 ? arguments[2] : "";
   if (action == "choose") ::setenv("CUDA_VISIBLE_DEVICES", value.c_str(), 1);
+  const char* const local = std::getenv("LOCAL_RANK");
+  if (action == "auto" && local != nullptr && value == local) ::setenv("CUDA_VISIBLE_DEVICES", "", 1);
   lockstep::InitOptions options;
-  options.device = action == "cpu" ? "cpu" : action == "index" ? "cuda:" + value : "cuda";
+  options.device = "cuda";
+  if (action == "cpu" || action == "auto") options.device = action;
+  if (action == "index") options.device = "cuda:" + value;
   if (lockstep::fake_cuda::touched()) {
     fmt::print("CUDA was touched before init_process_group\n");
     return 1;
@@ -46,7 +51,11 @@ int main(int count, char** arguments) {
     return 0;
   }
   group->barrier().wait();
-  const char* const local = std::getenv("LOCAL_RANK");
+  if (group->device().kind == lockstep::DeviceKind::cpu) {
+    fmt::print("local {} on cpu, contexts on {}\n", local == nullptr ? "-" : local,
+               fmt::join(lockstep::fake_cuda::devices_with_context(), " "));
+    return 0;
+  }
   use(*group);
   fmt::print("local {} on {} {}, contexts on {}\n", local == nullptr ? "-" : local, group->device().str(),
              lockstep::device_runtime(group->device().kind).info(group->device()).uuid,

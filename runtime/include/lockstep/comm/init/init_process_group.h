@@ -24,7 +24,8 @@ struct InitOptions {
   // The job's timeout: of start-up, and of each collective that is waited for without a deadline of its own.
   // LOCKSTEP_TIMEOUT (seconds) sets another default.
   std::optional<std::chrono::nanoseconds> timeout = {};  // default 5 minutes
-  // "cpu", "cuda:1", or "cuda": of the GPUs that the process sees the one with the number of its local rank. Empty:
+  // "cpu", "cuda:1", or "cuda": of the GPUs that the process sees the one with the number of its local rank. "auto", of
+  // all ranks alike: "cuda" where every rank has a GPU that NCCL serves, else "cpu"; rank 0 says why. Empty:
   // LOCKSTEP_DEVICE; without it "cuda" for backend nccl, else "cpu".
   std::string device = {};
 };

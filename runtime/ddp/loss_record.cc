@@ -1,44 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/libtorch/loss_record.h"
-
-#include <ATen/Functions.h>
-#include <fmt/format.h>
+#include "runtime/ddp/loss_record.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "lockstep/base/error.h"
 #include "lockstep/device/device_runtime.h"
-#include "lockstep/libtorch/torch_stream.h"
+#include "lockstep/device/half.h"
 #include "runtime/ddp/loss_sum.h"
-#include "runtime/libtorch/tensor_bytes.h"
 
-namespace lockstep::libtorch {
+namespace lockstep {
 namespace {
 
 // The host reads the note of step k at the beginning of step k + 2, and writes that of k + 3 behind it.
 constexpr std::int64_t kDelay = 3;
+
+double number_at(const void* host, DType dtype) {
+  switch (dtype) {
+    case DType::f32: return static_cast<double>(*static_cast<const float*>(host));
+    case DType::bf16: return static_cast<double>(to_float(*static_cast<const bfloat16*>(host)));
+    case DType::f16: return static_cast<double>(to_float(*static_cast<const float16*>(host)));
+    default: return *static_cast<const double*>(host);
+  }
+}
 
 }  // namespace
 
 LossRecord::LossRecord(Loss kind, std::shared_ptr<const ProcessGroup> group, int parts)
     : kind_(kind), group_(std::move(group)), parts_(parts) {}
 
-void LossRecord::record(const at::Tensor& loss) {
-  const auto dtype = loss.defined() ? dtype_of(loss.scalar_type()) : std::nullopt;
-  if (!loss.defined() || loss.numel() != 1 || !dtype || !at::isFloatingType(loss.scalar_type())) {
-    throw InvalidArgument(
-        fmt::format("DistributedDataParallel: record_loss got {}; a loss is one floating-point number",
-                    loss.defined() ? fmt::format("{} elements of {}", loss.numel(), c10::toString(loss.scalar_type()))
-                                   : "an undefined tensor"));
-  }
-  const DeviceId device = group_->device();
-  if (device.kind == DeviceKind::cpu || !is_at_home(*group_, loss.device())) return record(loss.item<double>());
-  DeviceRuntime& runtime = device_runtime(device.kind);
-  const StreamView stream = current_stream(device);
-  Recorded recorded{.on_device = loss.detach(), .pinned = runtime.allocate_pinned(size_of(*dtype), device)};
-  recorded.arrived.emplace(device);
-  runtime.copy(recorded.pinned.get(), recorded.on_device.data_ptr(), size_of(*dtype), stream);
+void LossRecord::record(const BufferView& loss, StreamView stream, std::shared_ptr<void> owner) {
+  if (loss.device.kind == DeviceKind::cpu) return record(number_at(loss.data, loss.dtype));
+  DeviceRuntime& runtime = device_runtime(loss.device.kind);
+  Recorded recorded{
+      .dtype = loss.dtype, .owner = std::move(owner), .pinned = runtime.allocate_pinned(loss.bytes(), loss.device)};
+  recorded.arrived.emplace(loss.device);
+  runtime.copy(recorded.pinned.get(), loss.data, loss.bytes(), stream);
   recorded.arrived->record(stream);
   next_ = std::move(recorded);
 }
@@ -60,8 +56,7 @@ std::int64_t LossRecord::delay() const { return group_->device().kind == DeviceK
 double LossRecord::read(const Recorded& loss) const {
   if (!loss.arrived) return loss.value;
   if (!loss.arrived->reached()) loss.arrived->synchronize(Deadline::after(group_->timeout()));
-  const at::TensorOptions here(loss.on_device.scalar_type());
-  return at::from_blob(loss.pinned.get(), at::IntArrayRef{}, here).item<double>();
+  return number_at(loss.pinned.get(), loss.dtype);
 }
 
 StepNote LossRecord::note_of(const Step& step) const {
@@ -100,4 +95,4 @@ void LossRecord::read_known(GlobalBatch& batch) {
   }
 }
 
-}  // namespace lockstep::libtorch
+}  // namespace lockstep

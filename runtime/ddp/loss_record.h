@@ -8,8 +8,6 @@
 // Threads: the replica's.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -20,17 +18,20 @@
 #include "lockstep/ddp/global_batch.h"
 #include "lockstep/ddp/loss.h"
 #include "lockstep/ddp/step_note.h"
+#include "lockstep/device/buffer_view.h"
 #include "lockstep/device/stream.h"
+#include "runtime/base/internal_api.h"
 
-namespace lockstep::libtorch {
+namespace lockstep {
 
-class LossRecord {
+class LOCKSTEP_INTERNAL_API LossRecord {
  public:
   // `parts`: of LossSum.
   LossRecord(Loss kind, std::shared_ptr<const ProcessGroup> group, int parts);
 
-  // Of the micro-batch whose backward comes next; the last one counts. InvalidArgument for more than one element.
-  void record(const at::Tensor& loss);
+  // Of the micro-batch whose backward comes next; the last one counts. `loss`: one floating-point number, on a device
+  // in the order of `stream`, which `owner` keeps until it has been copied.
+  void record(const BufferView& loss, StreamView stream, std::shared_ptr<void> owner);
   void record(double loss);
   // A forward has begun another micro-batch.
   void begin_forward() { next_.reset(); }
@@ -52,7 +53,8 @@ class LossRecord {
   // A number, or one on its way to the host.
   struct Recorded {
     double value = 0;
-    at::Tensor on_device = {};
+    DType dtype = DType::f64;  // in `pinned`
+    std::shared_ptr<void> owner = nullptr;
     std::shared_ptr<void> pinned = nullptr;
     std::optional<Event> arrived = std::nullopt;
   };
@@ -77,4 +79,4 @@ class LossRecord {
   std::deque<Step> closed_;       // not read yet, in their order
 };
 
-}  // namespace lockstep::libtorch
+}  // namespace lockstep
