@@ -55,18 +55,20 @@ void print_in_rank_order(ls::ProcessGroup& group, const std::string& line) {
 }
 
 void run(const std::string& out) {
-  const auto group = ls::init_process_group();
+  const auto group = ls::init_process_group({.device = "auto"});
   if (group->rank() == 0 && group->size() > 1) {
     const char* what = group->device().kind == ls::DeviceKind::cuda ? "GPUs" : "ranks";
     std::printf("Let's use %d %s!\n", group->size(), what);
   }
   Model model;
+  model.to(group->device());
   ls::DistributedDataParallel ddp(model, group);
   ls::optim::SGD optimizer(ddp.parameters(), {.lr = 0.1});
   ls::data::DataLoader loader(random_dataset(kInputSize, kDataSize),
                               ls::data::BatchShardSampler(kDataSize, group->rank(), group->size()),
                               {.batch_size = kBatchSize});
-  for (const auto& [input, target, ids] : loader) {
+  for (const ls::data::Batch& batch : loader) {
+    const auto& [input, target, ids] = batch.to(group->device());
     const ls::Tensor output = ddp(input);
     ddp.backward(ls::mse_loss(output, target));
     optimizer.step();

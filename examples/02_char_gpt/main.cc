@@ -28,6 +28,7 @@ struct Flags {
   std::string text = "/usr/share/common-licenses/GPL-3";
   std::string out;
   std::string backend = "auto";
+  std::string device = "auto";
   GptOptions model;
   TrainOptions train;
   std::int64_t eval_every = 100;
@@ -72,7 +73,9 @@ void add_flags(CLI::App& app, Flags& flags) {
                  "Of a step: the same bits at any number of ranks up to this; 0: as fast as may be")
       ->check(CLI::Range(0, 1 << 16))
       ->capture_default_str();
-  app.add_option("--backend", flags.backend, "Of the ranks' collectives: auto, shm, gloo, mpi")->capture_default_str();
+  app.add_option("--backend", flags.backend, "Of the ranks' collectives: auto, shm, gloo, mpi, nccl")
+      ->capture_default_str();
+  app.add_option("--device", flags.device, "To compute on: auto, cpu, cuda")->capture_default_str();
   app.add_option("--eval-every", flags.eval_every, "Measure on held-out text every so many steps")
       ->check(positive)
       ->capture_default_str();
@@ -140,10 +143,12 @@ int train_and_measure(Flags flags) {
   const Windows held_out(tokens(split.held_out), flags.model.context, flags.model.context);
   const double bigram = BigramTable(*training, vocabulary.size()).mean_loss(held_out);
 
-  const auto group = ls::init_process_group({.backend = flags.backend});
+  if (flags.train.virtual_shards > 0 && flags.device == "auto") flags.device = "cpu";  // shards are for CPUs
+  const auto group = ls::init_process_group({.backend = flags.backend, .device = flags.device});
   flags.model.vocabulary = vocabulary.size();
   Gpt model(flags.model);
   model.initialize(flags.train.seed);
+  model.to(group->device());
   ls::DistributedDataParallel ddp(model, group, ddp_options(flags.train));
   std::optional<ls::Progress> bar;
   const auto result = [&] {

@@ -80,7 +80,8 @@ void train(ls::DistributedDataParallel& ddp, const Windows& windows, const Train
   ddp.watch(loader);  // its passes end when the ranks have agreed to stop
   for (std::int64_t epoch = loader.epoch(); ddp.steps() < options.steps && !ddp.should_stop(); ++epoch) {
     loader.set_epoch(epoch);  // keeps the place in an epoch that a snapshot has begun
-    for (const ls::data::Batch& batch : loader) {
+    for (const ls::data::Batch& read : loader) {
+      const ls::data::Batch batch = read.to(group.device());
       const std::int64_t step = ddp.steps();
       optimizer.set_learning_rate(schedule(step));
       ddp.backward(batch, [&](const ls::data::Batch& rows) { return loss_of(ddp(rows.x, rows.ids), rows.y); });
@@ -103,7 +104,7 @@ double evaluate(Gpt& model, const Windows& windows, ls::ProcessGroup& group) {
   for (std::int64_t done = 0; done < mine.count; done += kBatch) {
     std::vector<std::int64_t> ids;
     for (std::int64_t i = done; i < std::min(done + kBatch, mine.count); ++i) ids.push_back(mine.begin + i);
-    const ls::data::Batch batch = windows.batch(ids);
+    const ls::data::Batch batch = windows.batch(ids).to(group.device());
     sum += loss_of(model(batch.x), batch.y).item() * static_cast<double>(ids.size());
   }
   ls::Metrics metrics(group);
@@ -120,7 +121,8 @@ std::string generate(Gpt& model, const Vocabulary& vocabulary, const std::string
   for (std::int64_t made = 0; made < count; ++made) {
     const auto length = std::min(static_cast<std::int64_t>(tokens.size()), model.options().context);
     const std::span<const std::int64_t> tail(tokens.end() - length, tokens.end());
-    const Tensor logits = model(Tensor::of({1, length}, tail));
+    const ls::DeviceId device = model.parameters().front().device();
+    const Tensor logits = model(Tensor::of({1, length}, tail).to(device)).to(ls::DeviceId{});
     const auto row = logits.values<float>().last(static_cast<std::size_t>(vocabulary.size()));
     // softmax(row / temperature) without the unknown, and the first token whose cumulated probability passes a draw.
     double largest = -std::numeric_limits<double>::infinity();

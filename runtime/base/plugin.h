@@ -45,7 +45,7 @@ struct LoadedPlugin {
   std::string clashing_library = {};
 
   // The address of a symbol it must have. Throws BackendUnavailable.
-  void* symbol(const char* name) const;
+  LOCKSTEP_INTERNAL_API void* symbol(const char* name) const;
 };
 
 // A library that a plug-in needs and that LibTorch, say, may have in itself: "Gloo", and a function of it that the
@@ -65,10 +65,11 @@ struct PluginNeeds {
   std::string runs_with;
   std::string built_with;
   PluginLibrary library = {};
+  std::string option = {};  // of CMake, which builds it: "CUDA" is LOCKSTEP_CUDA; empty: as its name
 };
 // The plug-in `name` of this process: in plugin_folders() of LOCKSTEP_PLUGIN_PATH and this module. Its problem names it
 // and holds the remedy. A program that has the runtime linked in can load none: the plug-in stands on liblockstep.so,
 // and the program would then have the runtime twice.
-LoadedPlugin load_own_plugin(std::string_view name, const PluginNeeds& needs);
+LOCKSTEP_INTERNAL_API LoadedPlugin load_own_plugin(std::string_view name, const PluginNeeds& needs);
 
 }  // namespace lockstep

@@ -20,6 +20,7 @@
 #include "runtime/ddp/unused.h"
 #include "runtime/tensor/findings.h"
 #include "runtime/trace/process_trace.h"
+#include "runtime/train/compute_stream.h"
 
 namespace lockstep {
 namespace {
@@ -72,18 +73,11 @@ DistributedDataParallel::DistributedDataParallel(nn::Module& model, std::shared_
       seed_(options.seed) {
   for (std::size_t i = 0; i < parameters_.size(); ++i) index_.emplace(parameters_[i].id(), static_cast<int>(i));
   if (reproducible_.is_on()) set_intra_op_threads(reproducible_.threads);
-  join_stream();
+  join_compute_stream(*group_);
   std::vector<BufferView> values;
   for (const Tensor& parameter : parameters_) values.push_back(parameter.view());
   broadcast_parameters(*group_, values);
   for (const Tensor& parameter : parameters_) parameter.hold_grad();  // last: the destructor lets go
-}
-
-// Tensors are computed in their device's stream, and the group's collectives are ordered behind what is there.
-void DistributedDataParallel::join_stream() const {
-  if (group_->device().kind == DeviceKind::cpu) return;
-  const StreamView stream = kernels(group_->device()).stream();
-  if (group_->stream() != stream) group_->set_stream(stream);
 }
 
 std::vector<NamedBuffer> DistributedDataParallel::state() const {
@@ -329,7 +323,7 @@ void DistributedDataParallel::run_backward(const Tensor& loss) {
 }
 
 void DistributedDataParallel::begin_step(std::int64_t weight) {
-  join_stream();
+  join_compute_stream(*group_);
   tell_of_adding();
   const bool synchronize = synchronizes();
   StepNote note;

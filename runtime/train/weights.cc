@@ -8,6 +8,7 @@
 #include "lockstep/ddp/on_rank0.h"
 #include "runtime/checkpoint/load.h"
 #include "runtime/snapshot/transpose.h"
+#include "runtime/train/compute_stream.h"
 
 namespace lockstep {
 namespace {
@@ -92,6 +93,7 @@ checkpoint::Loaded load_weights(const std::filesystem::path& path, const nn::Mod
                                 const std::shared_ptr<ProcessGroup>& group, const checkpoint::LoadOptions& options) {
   const std::string text =
       on_rank0("load_weights", *group, [&] { return checkpoint::to_text(load_weights(path, model, options)); });
+  join_compute_stream(*group);
   std::vector<BufferView> values;
   for (const Tensor& parameter : model.parameters()) values.push_back(parameter.view());
   broadcast_parameters(*group, values);

@@ -37,9 +37,10 @@ struct Job {
         .vocabulary = vocabulary.size(), .context = kContext, .layers = 2, .heads = 2, .channels = 32, .dropout = 0.1f};
   }
   Tokens encode() const { return std::make_shared<const std::vector<std::int64_t>>(vocabulary.encode(text())); }
-  Gpt model() const {
+  Gpt model(DeviceId device) const {
     Gpt made(options);
     made.initialize(3);
+    made.to(device);
     return made;
   }
 
@@ -56,11 +57,11 @@ Values gradients(int ranks) {
   const Job job;
   Values result;
   run_ranks(ranks, [&](const std::shared_ptr<ProcessGroup>& group) {
-    Gpt model = job.model();
+    Gpt model = job.model(group->device());
     DistributedDataParallel ddp(model, group, kDdp);
     const data::BatchShardSampler sampler(job.windows.size(), group->rank(), group->size(), {.seed = 2});
     for (std::int64_t step = 0; step < 3; ++step) {
-      const data::Batch batch = job.windows.batch(sampler.batch(step, 10));
+      const data::Batch batch = job.windows.batch(sampler.batch(step, 10)).to(group->device());
       model.zero_grad();
       ddp.backward(cross_entropy(ddp(batch.x, batch.ids), batch.y));
     }
@@ -81,9 +82,9 @@ TEST(CharGpt, DropoutChangesGradients) {
     job.options.dropout = dropout;
     Values result;
     run_ranks(1, [&](const std::shared_ptr<ProcessGroup>& group) {
-      Gpt model = job.model();
+      Gpt model = job.model(group->device());
       DistributedDataParallel ddp(model, group, {.seed = seed});
-      const data::Batch batch = job.windows.batch(std::vector<std::int64_t>{1, 2, 3});
+      const data::Batch batch = job.windows.batch(std::vector<std::int64_t>{1, 2, 3}).to(group->device());
       ddp.backward(cross_entropy(ddp(batch.x, batch.ids), batch.y));
       result = gradients_of(model);
     });
@@ -99,7 +100,7 @@ TEST(CharGpt, ReplicasHaveTheSameBitsAfterEveryOfTwoHundredSteps) {
   constexpr int kRanks = 3;
   std::vector<std::vector<std::uint64_t>> hashes(kRanks);
   run_ranks(kRanks, [&](const std::shared_ptr<ProcessGroup>& group) {
-    Gpt model = job.model();
+    Gpt model = job.model(group->device());
     DistributedDataParallel ddp(model, group, kDdp);
     auto& mine = hashes[static_cast<std::size_t>(group->rank())];
     std::vector<NamedBuffer> buffers;
@@ -121,7 +122,7 @@ TEST(CharGpt, InVirtualShardsHasTheSameBitsAfterThirtyStepsAtAnyNumberOfRanks) {
   const auto run = [&](int ranks) {
     std::vector<std::uint64_t> hashes;
     run_ranks(ranks, [&](const std::shared_ptr<ProcessGroup>& group) {
-      Gpt model = job.model();
+      Gpt model = job.model(group->device());
       const TrainOptions options{.steps = 30, .batch = 20, .seed = 5, .warmup = 5, .virtual_shards = 8};
       DistributedDataParallel ddp(model, group, ddp_options(options));
       train(ddp, job.windows, options, [&](std::int64_t, DistributedDataParallel&) {
@@ -140,7 +141,7 @@ TEST(CharGpt, CommunicationBeginsBeforeBackwardEndsInEveryStepOnEveryRank) {
   const Job job;
   for (const int ranks : {1, 2, 4}) {
     run_ranks(ranks, [&](const std::shared_ptr<ProcessGroup>& group) {
-      Gpt model = job.model();
+      Gpt model = job.model(group->device());
       DistributedDataParallel ddp(model, group, kDdp);
       std::int64_t seen = 0;
       train(ddp, job.windows, {.steps = 10, .batch = 8, .warmup = 2}, [&](std::int64_t step, DistributedDataParallel&) {
@@ -166,7 +167,7 @@ TEST(CharGpt, ValidationLossIsThatOfOneRank) {
   std::vector<double> losses;
   for (const int ranks : {1, 2, 3}) {
     run_ranks(ranks, [&](const std::shared_ptr<ProcessGroup>& group) {
-      Gpt model = job.model();
+      Gpt model = job.model(group->device());
       DistributedDataParallel ddp(model, group, kDdp);
       train(ddp, job.windows, {.steps = 30, .batch = 8, .warmup = 2}, {});
       EXPECT_TRUE(model.is_training());

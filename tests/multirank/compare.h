@@ -33,7 +33,8 @@ inline Values gradients_of(const nn::Module& model) {
 inline std::uint64_t hash_of(const nn::Module& model) {
   std::uint64_t hash = 0;
   for (const Tensor& parameter : model.parameters()) {
-    hash = hash64(parameter.data<float>(), parameter.view().bytes(), hash);
+    const Tensor here = parameter.to(DeviceId{});
+    hash = hash64(here.data<float>(), here.view().bytes(), hash);
   }
   return hash;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// N ranks compute what one process computes on the global batch.
+// N ranks compute what one process computes on the global batch, on the CPU and on GPUs that are fakes.
 #include <gtest/gtest.h>
 
 #include <mutex>
@@ -37,13 +37,15 @@ nn::Sequential make_model(std::uint64_t seed) {
 Values train_on(const std::shared_ptr<ProcessGroup>& group, std::uint64_t seed, int micro_batches = 1) {
   // Ranks begin with other weights: rank 0's must reach them.
   nn::Sequential model = make_model(seed + static_cast<std::uint64_t>(group->rank()));
+  model.to(group->device());
   DistributedDataParallel ddp(model, group);
   optim::SGD optimizer(ddp.parameters(), {.lr = 0.1, .momentum = 0.9});
   data::DataLoader loader(random_dataset(100), data::BatchShardSampler(100, group->rank(), group->size()),
                           {.batch_size = 30, .workers = 1});
   for (int epoch = 0; epoch < 2; ++epoch) {
     loader.set_epoch(epoch);
-    for (const auto& [x, y, ids] : loader) {
+    for (const data::Batch& batch : loader) {
+      const auto& [x, y, ids] = batch.to(group->device());
       for (int part = 0; part < micro_batches; ++part) {
         const data::RowRange range = data::chunk(x.size(0), part, micro_batches);
         const Tensor part_x = x.view_rows(range.begin, range.begin + range.count);
@@ -100,6 +102,7 @@ TEST(Ddp, EveryRankStartsWithRankZerosWeights) {
   const std::uint64_t wanted = hash_of(make_model(7));
   run_ranks(3, [&](const std::shared_ptr<ProcessGroup>& group) {
     nn::Sequential model = make_model(7 + static_cast<std::uint64_t>(group->rank()));
+    model.to(group->device());
     ASSERT_EQ(hash_of(model) == wanted, group->rank() == 0);
     DistributedDataParallel ddp(model, group);
     EXPECT_EQ(hash_of(model), wanted);
@@ -109,8 +112,10 @@ TEST(Ddp, EveryRankStartsWithRankZerosWeights) {
 TEST(Ddp, AllRanksLackingDataIsSeenByAll) {
   run_ranks(3, [](const std::shared_ptr<ProcessGroup>& group) {
     nn::Sequential model = make_model(7);
+    model.to(group->device());
     DistributedDataParallel ddp(model, group);
-    EXPECT_EQ(ddp.backward(mean(ddp(Tensor::zeros({0, 5})))), 0);
+    ddp.backward(mean(ddp(Tensor::zeros({0, 5}).to(group->device()))));
+    EXPECT_EQ(ddp.last_weight(), 0);
     for (const auto& [name, values] : gradients_of(model)) {
       EXPECT_EQ(values, std::vector<float>(values.size(), 0.0f)) << name;
     }
@@ -133,9 +138,10 @@ TEST(Ddp, AParameterOfOneRankOnlyGetsItsGradientOnAllRanks) {
       }
     } model;
     model.use_rare = group->rank() == 1;
+    model.to(group->device());
     DistributedDataParallel ddp(model, group);
     for (int step = 0; step < 3; ++step) {
-      ddp.backward(mean(ddp(Tensor::full({2, 5}, 1.0f + static_cast<float>(step)))));
+      ddp.backward(mean(ddp(Tensor::full({2, 5}, 1.0f + static_cast<float>(step), group->device()))));
       const std::scoped_lock lock(mutex);
       seen.push_back(gradients_of(model));
     }

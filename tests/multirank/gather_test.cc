@@ -28,7 +28,7 @@ TEST(GatherRows, IsTheOppositeOfChunk) {
       std::iota(wanted.begin(), wanted.end(), 1.0f);
       run_ranks(ranks, [&](const std::shared_ptr<ProcessGroup>& group) {
         const data::RowRange mine = data::chunk(total, group->rank(), group->size());
-        const Tensor all = Tensor::of({total, 2}, wanted);
+        const Tensor all = Tensor::of({total, 2}, wanted).to(group->device());
         const int root = group->size() - 1;
         const Tensor gathered = gather_rows(all.view_rows(mine.begin, mine.begin + mine.count), *group, root);
         ASSERT_EQ(gathered.defined(), group->rank() == root);
@@ -42,9 +42,10 @@ TEST(GatherRows, IsTheOppositeOfChunk) {
 
 TEST(GatherRows, RowsUnlikeEachOtherAreAMismatchOnEveryRank) {
   run_ranks(3, [](const std::shared_ptr<ProcessGroup>& group) {
-    EXPECT_THROW(gather_rows(Tensor::zeros({2, group->rank() == 1 ? 3 : 2}), *group), Mismatch);
-    EXPECT_THROW(gather_rows(group->rank() == 2 ? Tensor::zeros({2, 2}, DType::i64) : Tensor::zeros({2, 2}), *group),
-                 Mismatch);
+    const DeviceId device = group->device();
+    const auto rows = [&](std::int64_t columns, DType dtype) { return Tensor::zeros({2, columns}, dtype, device); };
+    EXPECT_THROW(gather_rows(rows(group->rank() == 1 ? 3 : 2, DType::f32), *group), Mismatch);
+    EXPECT_THROW(gather_rows(rows(2, group->rank() == 2 ? DType::i64 : DType::f32), *group), Mismatch);
   });
 }
 
@@ -54,10 +55,12 @@ TEST(Weights, AreReadByRankZeroAndReachAll) {
   run_ranks(3, [&](const std::shared_ptr<ProcessGroup>& group) {
     const nn::Linear model(5, 2);
     model.initialize(1);
+    model.to(group->device());
     save_weights(file, model, group, {{"by", std::to_string(group->rank())}});
     EXPECT_TRUE(std::filesystem::exists(file)) << "everyone waited";
     const nn::Linear fresh(5, 2);
     fresh.initialize(10 + static_cast<std::uint64_t>(group->rank()));
+    fresh.to(group->device());
     EXPECT_EQ(load_weights(file, fresh, group).metadata, (checkpoint::Metadata{{"by", "0"}}));
     EXPECT_EQ(hash_of(fresh), hash_of(model));
   });

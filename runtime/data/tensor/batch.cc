@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <cstring>
-#include <numeric>
 
 #include "lockstep/base/error.h"
 
@@ -59,15 +58,22 @@ Batch Batch::rows(std::int64_t begin, std::int64_t end) const {
   if (begin < 0 || end < begin || end > size()) {
     throw InvalidArgument(fmt::format("Batch: rows {} to {} of {}", begin, end, size()));
   }
-  std::vector<std::int64_t> places(static_cast<std::size_t>(end - begin));
-  std::iota(places.begin(), places.end(), begin);
-  return {take_rows(x, places), take_rows(y, places), {ids.begin() + begin, ids.begin() + end}};
+  const auto copy = [&](const Tensor& tensor) { return tensor ? tensor.view_rows(begin, end).clone() : tensor; };
+  return {copy(x), copy(y), {ids.begin() + begin, ids.begin() + end}};
 }
+
+Batch Batch::to(DeviceId device) const { return {x ? x.to(device) : x, y ? y.to(device) : y, ids}; }
 
 TensorDataset::TensorDataset(Tensor x, Tensor y) : x_(std::move(x)), y_(std::move(y)) {
   if (!x_ || x_.shape().dims() == 0 || (y_ && (y_.shape().dims() == 0 || y_.size(0) != x_.size(0)))) {
     throw InvalidArgument(
         fmt::format("TensorDataset: x is {}, y is {}; both must have one row per sample", x_.str(), y_.str()));
+  }
+  for (const Tensor& tensor : {x_, y_}) {
+    if (!tensor || tensor.device().kind == DeviceKind::cpu) continue;
+    throw InvalidArgument(
+        fmt::format("TensorDataset: {} is on {}; keep samples on the CPU, and move each batch with to()", tensor.str(),
+                    tensor.device().str()));
   }
 }
 

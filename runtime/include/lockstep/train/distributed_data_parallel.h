@@ -193,7 +193,6 @@ class LOCKSTEP_API DistributedDataParallel {
   const trace::StepRecord& last_step() const { return reducer_.last_step(); }
 
  private:
-  void join_stream() const;
   std::vector<NamedBuffer> state() const;
   std::uint64_t versions() const;
   std::unique_ptr<DivergenceCheck> divergence_check(const DdpOptions& options) const;

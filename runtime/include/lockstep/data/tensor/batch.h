@@ -22,6 +22,8 @@ struct Batch {
   std::int64_t size() const { return static_cast<std::int64_t>(ids.size()); }
   // A copy of samples [begin, end). InvalidArgument if it has not got them.
   LOCKSTEP_API Batch rows(std::int64_t begin, std::int64_t end) const;
+  // The same samples on a device: Tensor::to of x and y.
+  LOCKSTEP_API Batch to(DeviceId device) const;
 };
 
 // One sample, without the dimension of the batch.
@@ -33,7 +35,7 @@ struct Sample {
 // A dataset in memory: sample i is row i of x and, if there are targets, of y. The rows are copied into the batch.
 class LOCKSTEP_API TensorDataset {
  public:
-  // InvalidArgument if x has no dimension, or y another number of rows.
+  // InvalidArgument if x has no dimension, y another number of rows, or one is not on the CPU.
   explicit TensorDataset(Tensor x, Tensor y = {});
   std::int64_t size() const { return x_.size(0); }
   Batch batch(std::span<const std::int64_t> ids) const;
