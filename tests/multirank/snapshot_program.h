@@ -53,7 +53,8 @@ struct Program {
   void train(std::int64_t stop) {
     for (std::int64_t epoch = loader.epoch(); ddp.steps() < stop; ++epoch) {
       loader.set_epoch(epoch);
-      for (const auto& [x, y, ids] : loader) {
+      for (const data::Batch& batch : loader) {
+        const auto& [x, y, ids] = batch.to(group->device());
         optimizer.set_learning_rate(schedule(ddp.steps()));
         ddp.backward(mse_loss(ddp(x, ids), y));
         optim::clip_grad_norm(ddp.parameters(), 0.5);
@@ -67,14 +68,15 @@ struct Program {
       }
     }
   }
-  static nn::Sequential make_model(std::uint64_t seed) {
+  static nn::Sequential make_model(std::uint64_t seed, DeviceId device) {
     nn::Sequential model{nn::Linear(5, 16), nn::Tanh(), nn::Dropout(0.3f), nn::Linear(16, 2)};
     model.initialize(seed);
+    model.to(device);
     return model;
   }
 
   Group group;
-  nn::Sequential model = make_model(7 + static_cast<std::uint64_t>(group->rank()));
+  nn::Sequential model = make_model(7 + static_cast<std::uint64_t>(group->rank()), group->device());
   DistributedDataParallel ddp{model, group};
   optim::AdamW optimizer{ddp.parameters(), {.lr = 0.01, .weight_decay = 0.1}};
   optim::Schedule schedule{.peak = 0.02, .warmup = 3, .total = kSteps};

@@ -161,7 +161,7 @@ TEST(Snapshots, ValuesOfEachRankComeBackOrAreSummedDroppedOrRefused) {
   const auto run_with = [](int ranks, const fs::path& folder, AtAnotherSize tokens_at, std::vector<Seen>& seen) {
     seen.assign(static_cast<std::size_t>(ranks), {});
     run_ranks(ranks, [&](const Group& group) {
-      nn::Sequential model = Program::make_model(1);
+      nn::Sequential model = Program::make_model(1, group->device());
       DistributedDataParallel ddp(model, group);
       std::int64_t tokens = 10 + group->rank(), local = 100 + group->rank();
       Snapshots snapshots(folder, ddp);
@@ -191,7 +191,7 @@ TEST(Snapshots, WhatTheProgramAndASnapshotDoNotShareIsNamed) {
   const auto run_with = [&](bool has_extra, const RestoreOptions& restore) {
     std::optional<std::int64_t> step;
     run_ranks(2, [&](const Group& group) {
-      nn::Sequential model = Program::make_model(1);
+      nn::Sequential model = Program::make_model(1, group->device());
       DistributedDataParallel ddp(model, group);
       double extra = 0.5, best = 1;
       Snapshots snapshots(folder / "run", ddp, {.restore = restore});

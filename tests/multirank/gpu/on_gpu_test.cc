@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+// What training on GPUs promises beside the CPU's results: over the fakes of CUDA, cuBLASLt and NCCL.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <latch>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "examples/02_char_gpt/gpt.h"
+#include "examples/02_char_gpt/text.h"
+#include "lockstep/base/error.h"
+#include "lockstep/data/sampler.h"
+#include "lockstep/device/device_runtime.h"
+#include "lockstep/nn/nn.h"
+#include "lockstep/optim/adamw.h"
+#include "lockstep/optim/clip.h"
+#include "lockstep/optim/sgd.h"
+#include "lockstep/train/distributed_data_parallel.h"
+#include "tests/fakes/cudart/fake_cuda.h"
+#include "tests/multirank/compare.h"
+#include "tests/support/error_of.h"
+#include "tests/support/rank_threads.h"
+
+namespace lockstep::testing {
+namespace {
+
+using Group = std::shared_ptr<ProcessGroup>;
+constexpr DeviceId kGpu{DeviceKind::cuda, 0};
+constexpr std::int64_t kContext = 8;
+const RankThreadsOptions kOnCpu{.backend = "shm"};
+
+// A GPT with dropout, AdamW and clipped gradients.
+struct Job {
+  explicit Job(const Group& the_group) : group(the_group) {}
+  static char_gpt::Gpt make_model(DeviceId device) {
+    char_gpt::Gpt model(
+        {.vocabulary = 11, .context = kContext, .layers = 2, .heads = 2, .channels = 16, .dropout = 0.1f});
+    model.initialize(3);
+    model.to(device);
+    return model;
+  }
+  // Step `k`, of 7 sequences; its loss as this rank knows it.
+  void step(std::int64_t k) {
+    const data::Batch batch = windows.batch(sampler.batch(k, 7)).to(group->device());
+    ddp.backward(cross_entropy(ddp(batch.x, batch.ids), batch.y));
+    norm = std::make_unique<optim::GradNorm>(optim::clip_grad_norm(ddp.parameters(), 0.5));
+    optimizer.step();
+    optimizer.zero_grad();
+  }
+
+  Group group;
+  char_gpt::Tokens tokens = [] {
+    std::vector<std::int64_t> made(400);
+    for (std::size_t i = 0; i < made.size(); ++i) made[i] = static_cast<std::int64_t>((i * i / 3 + i) % 11);
+    return std::make_shared<const std::vector<std::int64_t>>(std::move(made));
+  }();
+  char_gpt::Windows windows{tokens, kContext, 1};
+  char_gpt::Gpt model{
+      {.vocabulary = 11, .context = kContext, .layers = 2, .heads = 2, .channels = 16, .dropout = 0.1f}};
+  DistributedDataParallel ddp{model, group, {.buckets = {.cap_bytes = 8 << 10, .first_cap_bytes = 4 << 10}, .seed = 5}};
+  optim::AdamW optimizer{ddp.parameters(), {.lr = 0.01}};
+  data::BatchShardSampler sampler{windows.size(), group->rank(), group->size(), {.seed = 2}};
+  std::unique_ptr<optim::GradNorm> norm;
+};
+
+struct Run {
+  Values weights;
+  std::map<std::int64_t, double> losses;  // by step
+  std::vector<double> norms;
+};
+
+Run train(int ranks, const RankThreadsOptions& options) {
+  Run run;
+  run_ranks(
+      ranks,
+      [&](const Group& group) {
+        Job job(group);
+        for (std::int64_t k = 0; k < 20; ++k) {
+          job.step(k);
+          if (group->rank() != 0) continue;
+          const GlobalBatch& known = job.ddp.last_batch();
+          if (known.loss) run.losses[known.step] = *known.loss;
+          run.norms.push_back(*job.norm);
+        }
+        job.ddp.check_replicas();
+        if (group->rank() == 0) run.weights = weights_of(job.model);
+      },
+      options);
+  return run;
+}
+
+void expect_near(const Values& seen, const Values& wanted, float share, const std::string& what) {
+  ASSERT_EQ(seen.size(), wanted.size());
+  for (const auto& [name, values] : wanted) {
+    float largest = 0, apart = 0;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      largest = std::max(largest, std::abs(values[i]));
+      apart = std::max(apart, std::abs(values[i] - seen.at(name)[i]));
+    }
+    EXPECT_LE(apart, share * largest) << what << ": " << name;
+  }
+}
+
+TEST(OnGpu, TwentyStepsOfAGptAreThoseOfTheCpuAtAnyNumberOfRanks) {
+  const Run wanted = train(1, kOnCpu);
+  ASSERT_EQ(wanted.losses.size(), 20u);
+  for (const int ranks : {1, 2, 3}) {
+    const std::string what = std::to_string(ranks) + " GPUs";
+    const Run seen = train(ranks, {});
+    expect_near(seen.weights, wanted.weights, 1e-3f, what);
+    EXPECT_EQ(seen.losses.size(), 17u) << "three steps late";
+    for (const auto& [step, loss] : seen.losses) EXPECT_NEAR(loss, wanted.losses.at(step), 1e-4) << what << " " << step;
+    for (std::size_t k = 0; k < 20; ++k) EXPECT_NEAR(seen.norms[k], wanted.norms[k], 1e-3 * wanted.norms[k]) << what;
+  }
+}
+
+TEST(OnGpu, TheSameRunHasTheSameBits) { EXPECT_EQ(train(2, {}).weights, train(2, {}).weights); }
+
+TEST(OnGpu, AStepMakesTheHostWaitForNothingClippingIncluded) {
+  constexpr int kRanks = 2;
+  std::latch warm(kRanks), counted(kRanks), over(kRanks);
+  std::int64_t waits = 0;
+  DeviceCounters counters;
+  run_ranks(kRanks, [&](const Group& group) {
+    Job job(group);
+    for (std::int64_t k = 0; k < 10; ++k) job.step(k);
+    static_cast<void>(job.norm->value());
+    warm.arrive_and_wait();
+    if (group->rank() == 0) {
+      waits = fake_cuda::host_synchronisations();
+      counters = device_runtime(DeviceKind::cuda).counters();
+    }
+    counted.arrive_and_wait();
+    for (std::int64_t k = 10; k < 20; ++k) job.step(k);
+    over.arrive_and_wait();
+    if (group->rank() == 0) {
+      EXPECT_EQ(fake_cuda::host_synchronisations(), waits);
+      EXPECT_EQ(device_runtime(DeviceKind::cuda).counters().host_waits, counters.host_waits);
+    }
+    group->barrier().wait();
+  });
+}
+
+// A bucket leaves before the last gradient is there.
+TEST(OnGpu, CommunicationBeginsBeforeBackwardEnds) {
+  run_ranks(2, [](const Group& group) {
+    Job job(group);
+    for (std::int64_t k = 0; k < 6; ++k) job.step(k);
+    const trace::StepRecord& record = job.ddp.last_step();
+    ASSERT_GE(record.step, 0);
+    ASSERT_GE(record.buckets.size(), 3u);
+    for (std::size_t bucket = 0; bucket + 1 < record.buckets.size(); ++bucket) {
+      EXPECT_LT(record.buckets[bucket].gradients_ready, record.gradients_ready) << bucket;
+    }
+  });
+}
+
+// The kernel leaves the index out; the host hears of it a few steps later, and every rank does.
+TEST(OnGpu, AnIndexOutOfRangeIsNamedWithinThreeSteps) {
+  const std::string text = error_of<Error>([] {
+    run_ranks(2, [](const Group& group) {
+      Job job(group);
+      job.step(0);
+      std::vector<std::int64_t> bad(kContext, 3);
+      bad[5] = 11;
+      const Tensor x = Tensor::of({1, kContext}, std::span<const std::int64_t>(bad)).to(group->device());
+      const Tensor y = Tensor::of({1, kContext}, std::span<const std::int64_t>(std::vector<std::int64_t>(kContext, 1)))
+                           .to(group->device());
+      job.ddp.backward(cross_entropy(job.ddp(x, {0}), y));
+      job.optimizer.step();
+      job.optimizer.zero_grad();
+      for (std::int64_t k = 2; k < 6; ++k) job.step(k);
+      ADD_FAILURE() << "nobody heard of it";
+    });
+  });
+  expect_text(text, {"embedding: index 11 at position 5 is not in [0, 11)"});
+}
+
+TEST(OnGpu, AnIndexOutOfRangeIsThrownByWhoReadsAResult) {
+  const Tensor table = Tensor::zeros({4, 2}).to(kGpu);
+  const Tensor rows = embedding(table, Tensor::indices({3}, {1, 9, 2}).to(kGpu));
+  expect_text(error_of([&] { static_cast<void>(rows.to_vector()); }),
+              {"embedding: index 9 at position 1 is not in [0, 4)"});
+  EXPECT_EQ(rows.to_vector().size(), 6u) << "told once";
+  const Tensor loss = cross_entropy(Tensor::zeros({2, 3}).to(kGpu), Tensor::indices({2}, {0, -1}).to(kGpu));
+  expect_text(error_of([&] { static_cast<void>(loss.item()); }),
+              {"cross_entropy: target -1 of row 1 is not in [0, 3)"});
+}
+
+TEST(OnGpu, ANormThatIsNotFiniteClearsTheGradientsAndIsThrownByWhoReadsIt) {
+  const Tensor a = Tensor::zeros({1}).to(kGpu).set_requires_grad(), b = Tensor::zeros({2}).to(kGpu).set_requires_grad();
+  a.bind_grad(Tensor::of({1}, {3}).to(kGpu));
+  b.bind_grad(Tensor::of({2}, {1, std::numeric_limits<float>::infinity()}).to(kGpu));
+  const std::vector<Tensor> both{a, b};
+  const optim::GradNorm norm = optim::clip_grad_norm(both, 1);
+  expect_text(error_of<Error>([&] { static_cast<void>(norm.value()); }), {"norm is inf", "number 1"});
+  EXPECT_EQ(a.grad().item(), 0);
+}
+
+TEST(OnGpu, TensorsApartAreRefusedByName) {
+  const Tensor here = Tensor::zeros({2, 3}), there = here.to(kGpu);
+  for (const auto& call : std::vector<std::function<void()>>{[&] { add(here, there); },
+                                                             [&] {
+                                                               matmul(there, Tensor::zeros({3, 1}));
+                                                             },
+                                                             [&] { mse_loss(there, here); },
+                                                             [&] {
+                                                               cross_entropy(there, Tensor::indices({2}, {0, 1}));
+                                                             },
+                                                             [&] { embedding(there, Tensor::indices({1}, {0})); }}) {
+    expect_text(error_of(call), {"cuda:0", "cpu", "move them with to()"});
+  }
+  expect_text(error_of([&] { data::TensorDataset(there, {}); }), {"cuda:0", "keep samples on the CPU"});
+}
+
+TEST(OnGpu, AModelElsewhereThanTheGroupIsRefused) {
+  run_ranks(1, [](const Group& group) {
+    nn::Linear model(2, 2);
+    expect_text(error_of([&] { DistributedDataParallel ddp(model, group); }),
+                {"parameter 'weight' is on cpu", "backend nccl works on cuda:0", "model.to(group->device())"});
+  });
+  run_ranks(
+      1,
+      [](const Group& group) {
+        nn::Linear model(2, 2);
+        model.to(kGpu);
+        expect_text(error_of([&] { DistributedDataParallel ddp(model, group); }),
+                    {"parameter 'weight' is on cuda:0", "works on cpu"});
+      },
+      kOnCpu);
+}
+
+// Half a step would make this replica differ from the others for good.
+TEST(OnGpu, AnOptimizersStepThatCanNotBeTakenChangesNothing) {
+  const auto expect_refused = [](optim::Optimizer& optimizer, const Tensor& first, const Tensor& moved) {
+    moved.move_to(kGpu);
+    for (const Tensor& each : {first, moved}) each.grad_for_writing().fill(1);
+    const std::vector<float> before = first.to_vector();
+    expect_text(error_of([&] { optimizer.step(); }), {"parameter 1", "[37]", "cuda:0", "cpu", "nothing was changed"});
+    EXPECT_EQ(first.to_vector(), before);
+    EXPECT_EQ(optimizer.steps(), 0);
+    for (const optim::NamedState& state : optimizer.state()) {
+      const BufferView memory = state.tensor.view();
+      const auto* bytes = static_cast<const char*>(memory.data);
+      EXPECT_TRUE(std::all_of(bytes, bytes + memory.bytes(), [](char byte) { return byte == 0; })) << state.name;
+    }
+  };
+  const auto parameter = [] { return Tensor::full({37}, 0.5f).set_requires_grad(); };
+  const Tensor a = parameter(), b = parameter(), c = parameter(), d = parameter();
+  optim::AdamW adamw({a, b});
+  expect_refused(adamw, a, b);
+  optim::SGD sgd({c, d}, {.momentum = 0.9});
+  expect_refused(sgd, c, d);
+}
+
+// Gradients that are not cleared are added to, on a rank without rows too.
+TEST(OnGpu, GradientsOfTwoBackwardsAddUpAsOnTheCpu) {
+  const auto gradients = [](int ranks, const RankThreadsOptions& options) {
+    Values result;
+    run_ranks(
+        ranks,
+        [&](const Group& group) {
+          nn::Linear model(3, 2);
+          model.initialize(1);
+          model.to(group->device());
+          DistributedDataParallel ddp(model, group);
+          for (const std::int64_t rows : {4, 1}) {
+            const data::RowRange mine = data::chunk(rows, group->rank(), group->size());
+            const Tensor x = Tensor::full({mine.count, 3}, 1.0f + static_cast<float>(rows), group->device());
+            ddp.backward(mean(ddp(x)));
+          }
+          if (group->rank() == 0) result = gradients_of(model);
+        },
+        options);
+    return result;
+  };
+  const Values wanted = gradients(1, kOnCpu);
+  for (const int ranks : {1, 3}) expect_close(gradients(ranks, {}), wanted, std::to_string(ranks) + " GPUs");
+}
+
+}  // namespace
+}  // namespace lockstep::testing
