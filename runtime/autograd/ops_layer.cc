@@ -57,7 +57,7 @@ Tensor embedding(const Tensor& table, const Tensor& indices) {
   std::vector<std::int64_t> extents(indices.shape().extents().begin(), indices.shape().extents().end());
   extents.push_back(table.size(1));
   const Tensor y = Tensor::empty(Shape(extents), DType::f32, table.device());
-  k.embedding(y.data<float>(), table.data<float>(), index, indices.count(), table.size(1));
+  k.embedding(y.data<float>(), table.data<float>(), index, indices.count(), table.size(0), table.size(1));
   record("embedding", y, {table},
          [indices, rows = table.size(0), columns = table.size(1)](const Tensor& gradient, GradientSink& sink) {
            kernels(gradient.device())

@@ -158,9 +158,9 @@ class Kernels {
   // indices leave out what is not in range.
   virtual void check_indices(IndexedBy what, const std::int64_t* indices, std::int64_t count, std::int64_t limit,
                              std::int64_t ignore) = 0;
-  // out[i] = table[indices[i]].
+  // out[i] = table[indices[i]]; a device leaves out[i] at 0 where that is not in range.
   virtual void embedding(float* out, const float* table, const std::int64_t* indices, std::int64_t count,
-                         std::int64_t columns) = 0;
+                         std::int64_t table_rows, std::int64_t columns) = 0;
   virtual void embedding_backward(Into dtable, const float* dy, const std::int64_t* indices, std::int64_t count,
                                   std::int64_t table_rows, std::int64_t columns) = 0;
   // out: [batch * time, heads * head_size]. weights: [batch, heads, time, time], the softmax, kept for the way back;

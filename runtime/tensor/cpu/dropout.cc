@@ -4,25 +4,10 @@
 
 #include "runtime/tensor/cpu/clones.h"
 #include "runtime/tensor/cpu/cpu_kernels.h"
+#include "runtime/tensor/dropout.h"
 
 namespace lockstep::cpu {
 namespace {
-
-// Sixteen philox blocks side by side give 64 numbers: number lane * 16 + j of group g is word `lane` of block 16 g + j.
-constexpr std::int64_t kBlocks = 16;
-constexpr std::int64_t kGroup = 4 * kBlocks;
-
-// Spreads the bits of a 64-bit value (SplitMix64's finaliser).
-std::uint64_t mix(std::uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
-  return x ^ (x >> 31);
-}
-
-PhiloxKey philox_key(const RandomKey& key) {
-  const std::uint64_t bits = mix(mix(mix(key.seed + 0x9E3779B97F4A7C15ull) + key.layer) + key.step);
-  return {static_cast<std::uint32_t>(bits), static_cast<std::uint32_t>(bits >> 32)};
-}
 
 struct Words {
   std::uint32_t c0, c1, c2, c3;
@@ -40,8 +25,8 @@ LOCKSTEP_CLONES void random_group(std::uint32_t* out, std::uint32_t group, std::
                                   std::uint32_t key0, std::uint32_t key1) {
   constexpr std::uint32_t kStep0 = 0x9E3779B9u, kStep1 = 0xBB67AE85u;
 #pragma omp simd
-  for (std::uint32_t j = 0; j < kBlocks; ++j) {
-    Words w{group * static_cast<std::uint32_t>(kBlocks) + j, 0, id_low, id_high};
+  for (std::uint32_t j = 0; j < kDropoutBlocks; ++j) {
+    Words w{group * static_cast<std::uint32_t>(kDropoutBlocks) + j, 0, id_low, id_high};
     round(w, key0, key1);
     round(w, key0 + kStep0, key1 + kStep1);
     round(w, key0 + 2 * kStep0, key1 + 2 * kStep1);
@@ -53,9 +38,9 @@ LOCKSTEP_CLONES void random_group(std::uint32_t* out, std::uint32_t group, std::
     round(w, key0 + 8 * kStep0, key1 + 8 * kStep1);
     round(w, key0 + 9 * kStep0, key1 + 9 * kStep1);
     out[j] = w.c0;
-    out[j + kBlocks] = w.c1;
-    out[j + 2 * kBlocks] = w.c2;
-    out[j + 3 * kBlocks] = w.c3;
+    out[j + kDropoutBlocks] = w.c1;
+    out[j + 2 * kDropoutBlocks] = w.c2;
+    out[j + 3 * kDropoutBlocks] = w.c3;
   }
 }
 
@@ -74,18 +59,18 @@ LOCKSTEP_CLONES void apply(float* out, std::uint8_t* mask, const float* x, const
 
 void dropout(float* out, std::uint8_t* mask, const float* x, const RandomKey& key, const std::int64_t* ids,
              std::int64_t samples, std::int64_t elements, float keep) {
-  const PhiloxKey words = philox_key(key);
-  const auto threshold = static_cast<std::uint32_t>(std::min(static_cast<double>(keep) * 0x1.0p32, 4294967295.0));
+  const PhiloxKey words = dropout_key(key);
+  const std::uint32_t threshold = dropout_threshold(keep);
   const float factor = 1.0f / keep;
   for (std::int64_t s = 0; s < samples; ++s) {
     const auto id = static_cast<std::uint64_t>(ids[s]);
     const std::int64_t first = s * elements;
-    for (std::int64_t e = 0; e < elements; e += kGroup) {
-      std::array<std::uint32_t, kGroup> random;
-      random_group(random.data(), static_cast<std::uint32_t>(e / kGroup), static_cast<std::uint32_t>(id),
+    for (std::int64_t e = 0; e < elements; e += kDropoutGroup) {
+      std::array<std::uint32_t, kDropoutGroup> random;
+      random_group(random.data(), static_cast<std::uint32_t>(e / kDropoutGroup), static_cast<std::uint32_t>(id),
                    static_cast<std::uint32_t>(id >> 32), words[0], words[1]);
       apply(out + first + e, mask + first + e, x + first + e, random.data(), threshold, factor,
-            std::min(kGroup, elements - e));
+            std::min(kDropoutGroup, elements - e));
     }
   }
 }

@@ -56,7 +56,7 @@ class CpuKernels final : public Kernels {
     cpu::layer_norm_backward(dx, dgain, dbias, dy, x, mean, rstd, gain, shape);
   }
   void embedding(float* out, const float* table, const std::int64_t* indices, std::int64_t count,
-                 std::int64_t columns) override {
+                 std::int64_t /*table_rows*/, std::int64_t columns) override {
     cpu::embedding(out, table, indices, count, columns);
   }
   void embedding_backward(Into dtable, const float* dy, const std::int64_t* indices, std::int64_t count,

@@ -233,7 +233,7 @@ TEST(ElementwiseSweep, CopiesKeepEveryBit) {
   out = back;
   expect_copy("transpose");
   const std::int64_t first = 0;
-  k.embedding(out.data(), kSpecial.data(), &first, 1, count);
+  k.embedding(out.data(), kSpecial.data(), &first, 1, 1, count);
   expect_copy("embedding");
   k.scale({out.data(), false}, kSpecial.data(), 1.0f, count);
   expect_copy("scale by 1");
