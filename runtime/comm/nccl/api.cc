@@ -6,42 +6,22 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/mutex.h"
-#include "runtime/base/symbol_clash.h"
+#include "runtime/cuda/foreign_library.h"
 
 namespace lockstep::nccl {
 namespace {
 
-constexpr std::string_view kRemedy =
+constexpr const char* kRemedy =
     "install libnccl2 2.27 or newer, or set LOCKSTEP_NCCL_LIB to the file, also of a Python package "
     "(nvidia-nccl-cu12 or -cu13: .../site-packages/nvidia/nccl/lib/libnccl.so.2)";
 
-// A library that was opened stays: NCCL has threads of its own.
-struct Library {
-  void* handle = nullptr;
-  std::string path;
-
-  template <typename Function>
-  void need(Function& function, const char* name) const {
-    function = reinterpret_cast<Function>(::dlsym(handle, name));
-    if (function != nullptr) return;
-    throw BackendUnavailable(
-        fmt::format("nccl: {} has no function {}: it is no NCCL, or one before 2.27; {}", path, name, kRemedy));
-  }
-};
-
-// Null where there is none, with dlerror() set.
-void* open_library(const std::string& path) {
-  if (void* const same = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD)) return same;
-  const SymbolClash clash = symbol_clash({.name = "ncclGetVersion", .library = path});
-  const std::string problem = clash.problem("NCCL", path);
-  if (problem.empty()) return ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | clash.flags());
-  // Loaded lazily and closed again, a file runs nothing but its constructors: it shows whether there is a library.
-  void* const trial = ::dlopen(path.c_str(), RTLD_LAZY | RTLD_LOCAL);
-  if (trial == nullptr) return nullptr;
-  ::dlclose(trial);
-  throw BackendUnavailable(
-      fmt::format("nccl: {}; set LOCKSTEP_NCCL_LIB to the former, or run without the latter", problem));
-}
+constexpr cuda::ForeignNames kNames = {.who = "nccl",
+                                       .name = "NCCL",
+                                       .file = "libnccl.so.2",
+                                       .variable = "LOCKSTEP_NCCL_LIB",
+                                       .function = "ncclGetVersion",
+                                       .not_it = "no NCCL, or one before 2.27",
+                                       .remedy = kRemedy};
 
 }  // namespace
 
@@ -57,34 +37,14 @@ std::string Api::describe(ncclResult_t result, ncclComm_t comm) const {
 }
 
 std::vector<std::string> library_candidates(const Environment& environment) {
-  if (const auto path = environment.get("LOCKSTEP_NCCL_LIB"); path && !path->empty()) return {*path};
-  std::vector<std::string> result = {"libnccl.so.2"};
-  std::vector<std::string> folders;
-  for (const char* name : {"CUDA_HOME", "CUDA_PATH"}) {
-    if (const auto folder = environment.get(name); folder && !folder->empty()) folders.push_back(*folder);
-  }
-  folders.emplace_back("/usr/local/cuda");
-  for (const std::string& folder : folders) {
-    for (const char* part : {"lib64", "lib"}) result.push_back(fmt::format("{}/{}/libnccl.so.2", folder, part));
-  }
-  return result;
+  return cuda::foreign_candidates(kNames, environment);
 }
 
 Api load_api(std::span<const std::string> candidates) {
-  Library library;
-  std::string problems;
-  for (const std::string& path : candidates) {
-    library = {open_library(path), path};
-    if (library.handle != nullptr) break;
-    const char* const why = ::dlerror();
-    problems += fmt::format("{}{}", problems.empty() ? "" : "; ", why == nullptr ? path : std::string(why));
-  }
-  if (library.handle == nullptr) {
-    throw BackendUnavailable(fmt::format("nccl: the library can't be loaded ({}); {}", problems, kRemedy));
-  }
+  const cuda::ForeignLibrary library(kNames, candidates);
   Api api;
+  api.path = library.path();
   library.need(api.get_version, "ncclGetVersion");
-  api.path = file_of_symbol(reinterpret_cast<const void*>(api.get_version), library.path);
   if (const auto result = api.get_version(&api.version); result != ncclSuccess) {
     throw BackendUnavailable(
         fmt::format("nccl: {} does not say its version: error {}; {}", api.path, static_cast<int>(result), kRemedy));
