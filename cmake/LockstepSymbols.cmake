@@ -45,5 +45,5 @@ endfunction()
 # lockstep_export_plugin(TARGET): a plug-in's entry points, and nothing of what it is linked with.
 function(lockstep_export_plugin target)
   lockstep_version_script(${target}
-    "${LOCKSTEP_PRIVATE_VERSION} {\n  global:\n    lockstep_plugin_backend;\n    lockstep_plugin_device;\n  local:\n    *;\n};\n")
+    "${LOCKSTEP_PRIVATE_VERSION} {\n  global:\n    lockstep_plugin_backend;\n    lockstep_plugin_device;\n    lockstep_plugin_kernels;\n  local:\n    *;\n};\n")
 endfunction()

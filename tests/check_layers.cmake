@@ -10,7 +10,7 @@ set(rooms proto runtime/base runtime/trace runtime/net runtime/store runtime/sto
           runtime/metrics runtime/progress
           runtime/checkpoint runtime/checkpoint/snapshot runtime/snapshot
           runtime/tensor runtime/tensor/cpu runtime/autograd runtime/data/tensor runtime/nn runtime/optim runtime/train
-          runtime/libtorch runtime/cuda runtime/comm/nccl launcher launcher/probe)
+          runtime/libtorch runtime/cuda runtime/comm/nccl runtime/tensor/cuda launcher launcher/probe)
 # In the order above: a room's line names only rooms before it, so one pass makes the rule transitive.
 set(may_include_proto "")
 set(may_include_runtime/base "")
@@ -48,6 +48,7 @@ set(may_include_runtime/libtorch runtime/snapshot)
 # The plug-in's core is the device; it says to the core what it brings, collectives among it.
 set(may_include_runtime/cuda runtime/comm)
 set(may_include_runtime/comm/nccl runtime/comm/failure runtime/cuda)
+set(may_include_runtime/tensor/cuda runtime/tensor runtime/cuda)
 # Of the library's upper half it reads what a job has left on disk, which is bytes and JSON.
 set(may_include_launcher runtime/rendezvous runtime/checkpoint/snapshot runtime/trace)
 # A program beside the launcher, which must not load what this one is there to load.
@@ -67,7 +68,8 @@ set(homes
     "^gloo/|runtime/comm/gloo"
     "^mpi\\.h$|runtime/comm/mpi"
     "^(torch/|ATen/|c10/)|runtime/libtorch"
-    "^cuda|runtime/cuda runtime/comm/nccl"
+    "^cuda|runtime/cuda runtime/comm/nccl runtime/tensor/cuda"
+    "^cublas|runtime/tensor/cuda"
     "^nccl|runtime/comm/nccl"
     "^(gtest|gmock)/|")
 

@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cerrno>
 #include <filesystem>
 
@@ -151,8 +150,9 @@ LoadedPlugin load_own_plugin(std::string_view name, const PluginNeeds& needs) {
     remedy = fmt::format("run without the latter, or with LD_PRELOAD={}", plugin.clashing_library);
   }
   if (plugin.path.empty()) {
-    std::string upper = needs.option.empty() ? std::string(name) : needs.option;
-    std::ranges::transform(upper, upper.begin(), [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+    // What brings the plug-in cuda brings cuda_nn too.
+    std::string upper(name.substr(0, name.find('_')));
+    for (char& c : upper) c = static_cast<char>(c - 'a' + 'A');
     remedy = fmt::format("build it with LOCKSTEP_{}=ON, which takes {}, or set LOCKSTEP_PLUGIN_PATH to its folder",
                          upper, needs.built_with);
   }

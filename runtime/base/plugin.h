@@ -65,7 +65,6 @@ struct PluginNeeds {
   std::string runs_with;
   std::string built_with;
   PluginLibrary library = {};
-  std::string option = {};  // of CMake, which builds it: "CUDA" is LOCKSTEP_CUDA; empty: as its name
 };
 // The plug-in `name` of this process: in plugin_folders() of LOCKSTEP_PLUGIN_PATH and this module. Its problem names it
 // and holds the remedy. A program that has the runtime linked in can load none: the plug-in stands on liblockstep.so,

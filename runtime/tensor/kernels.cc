@@ -21,7 +21,7 @@ Kernels& load_cuda_kernels(int index) {
   static decltype(&lockstep_plugin_kernels) kernels_of = nullptr;
   MutexLock lock(mutex);
   if (kernels_of == nullptr) {
-    const LoadedPlugin plugin = load_own_plugin(kKernelsPlugin, {kCudaRunsWith, kCudaBuiltWith, {}, "CUDA"});
+    const LoadedPlugin plugin = load_own_plugin(kKernelsPlugin, {kCudaRunsWith, kCudaBuiltWith});
     if (!plugin.problem.empty()) throw BackendUnavailable("tensors on cuda can't be used: " + plugin.problem);
     kernels_of = reinterpret_cast<decltype(&lockstep_plugin_kernels)>(plugin.symbol(kPluginKernelsSymbol));
   }

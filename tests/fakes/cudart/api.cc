@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "tests/fakes/cudart/blocks.h"
 #include "tests/fakes/cudart/runtime.h"
 
 namespace lockstep::fake_cuda {
@@ -136,7 +137,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
     std::size_t free_bytes = 0;
     runtime.memory_info(free_bytes, properties->totalGlobalMem);
     properties->major = 9;
-    properties->multiProcessorCount = 4;
+    properties->multiProcessorCount = runtime.multiprocessors();
     properties->pciBusID = physical + 1;
     return cudaSuccess;
   });
@@ -187,6 +188,16 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   });
 }
 
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel) {
+  return call("cudaFuncGetAttributes", [&](Runtime& runtime) {
+    if (kernel == nullptr) return cudaErrorInvalidDeviceFunction;
+    lockstep::fake_cuda::load(kernel, runtime.physical(runtime.current()));
+    *attributes = {};
+    attributes->maxThreadsPerBlock = 1024;
+    return cudaSuccess;
+  });
+}
+
 cudaError_t cudaMalloc(void** data, std::size_t bytes) {
   return unsafe("cudaMalloc", [&](Runtime& runtime) { return runtime.allocate(data, bytes, false); });
 }
@@ -196,11 +207,13 @@ cudaError_t cudaFree(void* data) {
 }
 
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
-  return ask("cudaDeviceGetAttribute", [&](Runtime&) {
+  return ask("cudaDeviceGetAttribute", [&](Runtime& runtime) {
     if (bad(device)) return cudaErrorInvalidDevice;
-    if (attribute != cudaDevAttrMemoryPoolsSupported) return cudaErrorInvalidValue;
-    *value = 1;
-    return cudaSuccess;
+    switch (attribute) {
+      case cudaDevAttrMemoryPoolsSupported: *value = 1; return cudaSuccess;
+      case cudaDevAttrMultiProcessorCount: *value = runtime.multiprocessors(); return cudaSuccess;
+      default: return cudaErrorInvalidValue;
+    }
   });
 }
 

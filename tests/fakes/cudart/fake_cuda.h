@@ -14,6 +14,7 @@
 //  meanwhile,
 //    what waits for all of the device to every thread, captured events and streams can't be asked for, and each such
 //    call breaks the capture, as its end says. What waits for a captured event is pulled in. Graphs are not made.
+//  - Kernels that are written for GPUs: blocks.h.
 //  - The host. Device memory can't be read or written through its pointer by the host (SIGSEGV, as with a GPU): kernels
 //    that are host loops take host_address().
 // A violation is written to stderr and aborts the process, unless a Violations object lives. Fresh memory is
@@ -24,6 +25,7 @@
 //  LOCKSTEP_FAKE_GPUS=N         devices of this host, default 8; 0: a driver without devices; "none": no driver.
 //                               CUDA_VISIBLE_DEVICES chooses among them as CUDA does, by index or UUID (uuid_of()).
 //  LOCKSTEP_FAKE_GPU_MEMORY=N   bytes of each, default 1 GiB.
+//  LOCKSTEP_FAKE_MULTIPROCESSORS=N  of each, default 4: so few that a launch is small.
 //  LOCKSTEP_FAKE_CUDA=RULE;...  what goes wrong:
 //    cudaMalloc=2@3             the third call returns error 2; "@3+": it and all later ones; without "@": every one
 //    cudaStreamWaitEvent=skip@1 the first call does nothing and returns success: for tests that want to see us notice
@@ -71,6 +73,9 @@ cudaError_t free_without_waiting(void* data);
 // CUDA's: what the host knows to be done is the same afterwards.
 void wait_for_device();
 
+// For fakes of other libraries: reports a violation.
+void report_violation(const std::string& text);
+
 // The host reads or writes this memory now, by a way that the fake does not see: checks that it may.
 void check_host_access(const void* data, std::size_t bytes, bool writes, std::string what);
 
@@ -102,6 +107,19 @@ class Violations {
   Violations& operator=(const Violations&) = delete;
   // Since the last call.
   std::vector<std::string> take();
+};
+
+// Kernels of ours (blocks.h): the random order of threads and blocks of the launches from now on is this seed's, and
+// the same again where it is given again; otherwise that of LOCKSTEP_FAKE_SEED.
+void order_threads_by(std::uint64_t seed);
+
+// While one lives, launches run these of their blocks alone: what a few of many millions do. One at a time.
+class OnlyBlocks {
+ public:
+  OnlyBlocks(std::int64_t first, std::int64_t count);
+  ~OnlyBlocks();
+  OnlyBlocks(const OnlyBlocks&) = delete;
+  OnlyBlocks& operator=(const OnlyBlocks&) = delete;
 };
 
 // "GPU-fa6ec0da-0000-0000-0000-00000000000N" of the N-th device of the host.

@@ -52,6 +52,7 @@ Runtime::Runtime() {
   none_ = settings.none;
   device_bytes_ = settings.device_bytes;
   seed_ = settings.seed;
+  multiprocessors_ = settings.multiprocessors;
   rules_.add(settings.rules);
   host_.set(0, 0);  // as which check_host_access() leaves its mark
   made.store(true);
@@ -104,6 +105,11 @@ void Runtime::violation(const std::string& text) {
   fmt::print(stderr, "fake CUDA: {}\nfake CUDA: LOCKSTEP_FAKE_SEED={}\n", text, seed_);
   std::fflush(stderr);
   std::abort();
+}
+
+void Runtime::report(const std::string& text) {
+  std::lock_guard lock(mutex_);
+  violation(text);
 }
 
 std::shared_ptr<FakeStream> Runtime::new_stream(int device, bool blocking, int priority) {
@@ -425,6 +431,7 @@ void* host_address(const void* data) { return Runtime::get().host_address(data);
 void check_host_access(const void* data, std::size_t bytes, bool writes, std::string what) {
   Runtime::get().check_host_access(data, bytes, writes, std::move(what));
 }
+void report_violation(const std::string& text) { Runtime::get().report(text); }
 std::int64_t calls(std::string_view function) { return Runtime::exists() ? Runtime::get().calls(function) : 0; }
 std::int64_t host_synchronisations() { return Runtime::exists() ? Runtime::get().host_synchronisations() : 0; }
 std::int64_t operations() { return calls("operation"); }

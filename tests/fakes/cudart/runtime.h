@@ -120,6 +120,10 @@ class Runtime {
   void heal();
   void collect(bool collecting);
   std::vector<std::string> take_violations();
+  // A violation that a kernel has found. On a stream's thread.
+  void report(const std::string& text);
+  std::uint64_t seed() const { return seed_; }
+  int multiprocessors() const { return multiprocessors_; }
 
  private:
   Runtime();
@@ -152,6 +156,7 @@ class Runtime {
   cudaError_t none_ = cudaSuccess;
   std::size_t device_bytes_ = 0;
   std::uint64_t seed_ = 0;
+  int multiprocessors_ = 0;
 
   std::mutex mutex_;
   std::condition_variable healed_;

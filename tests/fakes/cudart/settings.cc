@@ -69,6 +69,7 @@ Settings settings_of_process() {
   Settings settings;
   settings.device_bytes = number_of("LOCKSTEP_FAKE_GPU_MEMORY", std::uint64_t{1} << 30);
   settings.seed = number_of("LOCKSTEP_FAKE_SEED", std::random_device{}());
+  settings.multiprocessors = static_cast<int>(number_of("LOCKSTEP_FAKE_MULTIPROCESSORS", 4));
   if (const char* const rules = std::getenv("LOCKSTEP_FAKE_CUDA")) settings.rules = rules;
   const char* const gpus = std::getenv("LOCKSTEP_FAKE_GPUS");
   if (gpus != nullptr && std::string_view(gpus) == "none") {

@@ -16,6 +16,7 @@ struct Settings {
   cudaError_t none = cudaSuccess;  // why it sees none
   std::size_t device_bytes = 0;    // of each
   std::uint64_t seed = 0;
+  int multiprocessors = 0;  // of each
   std::string rules;
 };
 

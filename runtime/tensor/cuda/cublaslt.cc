@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/tensor/cuda/cublaslt.h"
+
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/mutex.h"
+#include "runtime/cuda/foreign_library.h"
+
+#define LOCKSTEP_TEXT_OF(number) LOCKSTEP_TEXT(number)
+#define LOCKSTEP_TEXT(number) #number
+
+namespace lockstep::cuda {
+namespace {
+
+constexpr ForeignNames kNames = {
+    .who = "matrix product on cuda",
+    .name = "cuBLASLt",
+    .file = "libcublasLt.so." LOCKSTEP_TEXT_OF(CUBLAS_VER_MAJOR),
+    .variable = "LOCKSTEP_CUBLASLT_LIB",
+    .function = "cublasLtGetVersion",
+    .not_it = "no cuBLASLt",
+    .remedy = "install libcublas-" LOCKSTEP_TEXT_OF(
+        CUBLAS_VER_MAJOR) "-0 or the CUDA toolkit, or set LOCKSTEP_CUBLASLT_LIB to the file, also of a Python package "
+                          "(nvidia-cublas: .../site-packages/nvidia/.../lib/libcublasLt.so." LOCKSTEP_TEXT_OF(
+                              CUBLAS_VER_MAJOR) ")"};
+
+}  // namespace
+
+std::string CublasLt::describe(cublasStatus_t status) const {
+  return fmt::format("{} ({}, {})", status_text(status), status_name(status), static_cast<int>(status));
+}
+
+std::vector<std::string> cublaslt_candidates(const Environment& environment) {
+  return foreign_candidates(kNames, environment);
+}
+
+CublasLt load_cublaslt(std::span<const std::string> candidates) {
+  const ForeignLibrary library(kNames, candidates);
+  CublasLt functions;
+  functions.path = library.path();
+  library.need(functions.status_name, "cublasLtGetStatusName");
+  library.need(functions.status_text, "cublasLtGetStatusString");
+  library.need(functions.create, "cublasLtCreate");
+  library.need(functions.destroy, "cublasLtDestroy");
+  library.need(functions.desc_create, "cublasLtMatmulDescCreate");
+  library.need(functions.desc_destroy, "cublasLtMatmulDescDestroy");
+  library.need(functions.desc_set, "cublasLtMatmulDescSetAttribute");
+  library.need(functions.layout_create, "cublasLtMatrixLayoutCreate");
+  library.need(functions.layout_destroy, "cublasLtMatrixLayoutDestroy");
+  library.need(functions.layout_set, "cublasLtMatrixLayoutSetAttribute");
+  library.need(functions.preference_create, "cublasLtMatmulPreferenceCreate");
+  library.need(functions.preference_destroy, "cublasLtMatmulPreferenceDestroy");
+  library.need(functions.preference_set, "cublasLtMatmulPreferenceSetAttribute");
+  library.need(functions.heuristic, "cublasLtMatmulAlgoGetHeuristic");
+  library.need(functions.matmul, "cublasLtMatmul");
+  return functions;
+}
+
+const CublasLt& cublaslt() {
+  // For good: products may be asked for after main() has ended.
+  static Mutex& mutex = *new Mutex;
+  static const CublasLt* loaded = nullptr;
+  MutexLock lock(mutex);
+  if (loaded == nullptr) loaded = new CublasLt(load_cublaslt(cublaslt_candidates(Environment::of_process())));
+  return *loaded;
+}
+
+}  // namespace lockstep::cuda

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/tensor/cuda/cuda_kernels.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <new>
+
+#include "lockstep/base/environment.h"
+#include "lockstep/base/error.h"
+#include "runtime/base/printable.h"
+#include "runtime/tensor/cuda/launcher.h"
+
+namespace lockstep::cuda {
+namespace {
+
+bool allows_tf32(const Environment& environment) {
+  const auto value = environment.get("LOCKSTEP_ALLOW_TF32");
+  if (!value || *value == "0") return false;
+  if (*value == "1") return true;
+  throw InvalidArgument(
+      fmt::format("environment: LOCKSTEP_ALLOW_TF32='{}' is unknown; '1' or '0' (the default)", printable(*value)));
+}
+
+// A smaller one would be made again and again as the first calls come.
+constexpr std::size_t kLeastScratch = std::size_t{1} << 20;
+
+}  // namespace
+
+CudaKernels::CudaKernels(DeviceId device)
+    : runtime_(device_runtime(DeviceKind::cuda)),
+      stream_(device),
+      launch_(make_launch(stream_)),
+      finding_(std::static_pointer_cast<FindingRecord>(runtime_.allocate_pinned(sizeof(FindingRecord), device))) {
+  new (finding_.get()) FindingRecord;
+}
+
+CudaKernels::~CudaKernels() = default;
+
+std::optional<Finding> CudaKernels::take_finding() {
+  if (finding_->is_there == 0) return std::nullopt;
+  const Finding finding = finding_->finding;
+  *finding_ = {};
+  return finding;
+}
+
+void* CudaKernels::scratch_bytes(std::size_t bytes) {
+  if (bytes > scratch_bytes_) {
+    const std::size_t size = std::max({kLeastScratch, bytes, scratch_bytes_ * 2});
+    scratch_.reset();
+    scratch_ = runtime_.allocate(size, stream());
+    scratch_bytes_ = size;
+  }
+  return scratch_.get();
+}
+
+void CudaKernels::gemm(const Gemm& gemm) { batched_gemm(gemm, {}); }
+
+void CudaKernels::batched_gemm(const Gemm& gemm, const Batch& batch) {
+  if (gemm.rows == 0 || gemm.columns == 0 || batch.count == 0) return;
+  if (gemm.inner == 0) {
+    for (std::int64_t i = 0; i < batch.count && !gemm.c.add; ++i) {
+      for (std::int64_t row = 0; row < gemm.rows; ++row) {
+        runtime_.zero(gemm.c.data + i * batch.c + row * gemm.ldc,
+                      static_cast<std::size_t>(gemm.columns) * sizeof(float), stream());
+      }
+    }
+    return;
+  }
+  if (matmul_ == nullptr) {
+    matmul_ = std::make_unique<Matmul>(runtime_, stream(), allows_tf32(Environment::of_process()));
+  }
+  matmul_->multiply(gemm, batch);
+}
+
+}  // namespace lockstep::cuda

@@ -1,0 +1,448 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/fakes/cudart/blocks.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <mutex>
+#include <optional>
+#include <random>
+#include <set>
+
+#include "tests/fakes/cudart/fiber.h"
+#include "tests/fakes/cudart/runtime.h"
+
+namespace lockstep::fake_cuda {
+
+// Who touched an element last: a block, a thread of it, and the number of its barriers so far.
+struct Touch {
+  std::uint32_t block = 0;  // + 1; 0: nobody
+  std::uint16_t thread = 0;
+  std::uint16_t epoch = 0;
+};
+struct Cell {
+  Touch write;
+  Touch read;
+};
+
+namespace {
+
+constexpr std::uint32_t kSeveralBlocks = ~std::uint32_t{0};
+constexpr std::uint16_t kSeveralThreads = 0xffff;
+constexpr std::size_t kSharedBytes = 48 * 1024;
+constexpr unsigned kMostThreads = 1024;
+
+std::atomic<std::uint64_t> launches{0};
+std::mutex settings_mutex;
+std::optional<std::uint64_t> chosen_seed;
+std::optional<std::pair<std::int64_t, std::int64_t>> chosen_blocks;
+std::set<std::pair<int, const void*>> loaded;
+
+enum class Waits { no, for_block, for_warp };
+
+struct Thread {
+  int index = 0;
+  Waits waits = Waits::no;
+  bool has_ended = false;
+  Fiber* fiber = nullptr;  // once it has begun
+};
+
+struct Warp {
+  std::uint64_t values[2][kWarp] = {};  // of this exchange and of the last one, which some may still read
+  int arrived = 0;
+  unsigned exchanges = 0;
+};
+
+struct Shared {
+  const void* place = nullptr;
+  const char* name = nullptr;
+  std::vector<std::byte> bytes;
+  std::vector<Cell> cells;
+  Watched watched;
+};
+
+// One launch, on the stream's thread.
+class Execution {
+ public:
+  Execution(std::string name, unsigned blocks, unsigned threads, const std::function<void()>& body, std::uint64_t seed)
+      : name_(std::move(name)), blocks_(blocks), body_(body), threads_(threads), random_(seed) {}
+  void run();
+
+  // Of the thread that runs.
+  Thread& current() { return *current_; }
+  std::int64_t block() const { return block_; }
+  std::int64_t blocks() const { return blocks_; }
+  int threads() const { return static_cast<int>(threads_.size()); }
+  void wait_for_block();
+  std::uint64_t exchange(std::uint64_t bits, int offset);
+  unsigned vote(bool value);
+  Shared& shared(const void* place, std::size_t bytes, std::size_t unit, const char* name);
+  void touch(Watched& watched, const std::byte* address, bool writes);
+  void report(const std::string& what);
+
+ private:
+  friend void fiber_main(void*);
+  void run_block();
+  void run_threads();
+  void block_thread(Waits waits);
+  std::uint64_t below(std::uint64_t bound) { return random_() % bound; }
+  Thread* pick();
+
+  const std::string name_;
+  const std::int64_t blocks_;
+  const std::function<void()>& body_;
+  std::vector<Thread> threads_;
+  std::minstd_rand random_;
+  std::int64_t block_ = 0;
+  std::uint16_t epoch_ = 0;
+  int at_barrier_ = 0;
+  int ended_ = 0;
+  std::vector<Warp> warps_;
+  std::vector<Thread*> ready_;
+  std::vector<std::unique_ptr<Shared>> shared_;
+  std::size_t shared_bytes_ = 0;
+  Thread* current_ = nullptr;
+  bool has_reported_ = false;
+};
+
+thread_local Execution* running = nullptr;
+
+// Of one stream's thread. Those that a violation left in the middle of a kernel are dropped.
+struct Fibers {
+  Fiber main;
+  std::vector<std::unique_ptr<Fiber>> all;
+  std::vector<Fiber*> idle;
+};
+
+Fibers& fibers() {
+  thread_local Fibers own;
+  return own;
+}
+
+void fiber_main(void*) {
+  for (;;) {
+    Execution& execution = *running;
+    Thread* const thread = execution.current_;
+    Fiber* const self = thread->fiber;
+    execution.body_();
+    thread->has_ended = true;
+    thread->fiber = nullptr;
+    ++execution.ended_;
+    fibers().idle.push_back(self);
+    self->switch_to(fibers().main);
+  }
+}
+
+Thread* Execution::pick() {
+  std::swap(ready_[below(ready_.size())], ready_.back());
+  Thread* const thread = ready_.back();
+  ready_.pop_back();
+  return thread;
+}
+
+void Execution::run_threads() {
+  Fibers& own = fibers();
+  while (!ready_.empty()) {
+    current_ = pick();
+    current_->waits = Waits::no;
+    if (current_->fiber == nullptr) {
+      if (own.idle.empty()) {
+        own.all.push_back(std::make_unique<Fiber>(&fiber_main, nullptr));
+        own.idle.push_back(own.all.back().get());
+      }
+      current_->fiber = own.idle.back();
+      own.idle.pop_back();
+    }
+    own.main.switch_to(*current_->fiber);
+  }
+}
+
+void Execution::run_block() {
+  epoch_ = 0;
+  at_barrier_ = ended_ = 0;
+  warps_.assign((threads_.size() + kWarp - 1) / kWarp, {});
+  ready_.clear();
+  for (std::size_t i = 0; i < threads_.size(); ++i) {
+    threads_[i] = {.index = static_cast<int>(i)};
+    ready_.push_back(&threads_[i]);
+  }
+  for (const auto& part : shared_) {
+    std::memset(part->bytes.data(), 0xff, part->bytes.size());
+    std::fill(part->cells.begin(), part->cells.end(), Cell{});
+  }
+  run_threads();
+  if (ended_ == threads()) return;
+  int in_exchange = 0;
+  for (Thread& thread : threads_) {
+    in_exchange += thread.waits == Waits::for_warp ? 1 : 0;
+    if (thread.fiber == nullptr) continue;
+    auto& all = fibers().all;
+    all.erase(std::find_if(all.begin(), all.end(), [&](const auto& one) { return one.get() == thread.fiber; }));
+  }
+  current_ = nullptr;
+  report(
+      fmt::format("of the {} threads of block {}, {} wait at a barrier, {} in an exchange of their warp, and {} have "
+                  "ended: all of them have to come to it, or none",
+                  threads(), block_, at_barrier_, in_exchange, ended_));
+}
+
+void Execution::run() {
+  running = this;
+  std::pair<std::int64_t, std::int64_t> range{0, blocks_};
+  {
+    const std::lock_guard lock(settings_mutex);
+    if (chosen_blocks) range = {chosen_blocks->first, std::min(chosen_blocks->second, blocks_ - chosen_blocks->first)};
+  }
+  std::vector<std::int64_t> order;
+  for (std::int64_t i = 0; i < range.second; ++i) order.push_back(range.first + i);
+  std::shuffle(order.begin(), order.end(), random_);
+  for (const std::int64_t block : order) {
+    block_ = block;
+    run_block();
+  }
+  running = nullptr;
+}
+
+void Execution::block_thread(Waits waits) {
+  current_->waits = waits;
+  Fiber* const self = current_->fiber;
+  self->switch_to(fibers().main);
+}
+
+void Execution::wait_for_block() {
+  if (++at_barrier_ == threads()) {
+    at_barrier_ = 0;
+    ++epoch_;
+    for (Thread& thread : threads_) ready_.push_back(&thread);
+  }
+  block_thread(Waits::for_block);
+}
+
+std::uint64_t Execution::exchange(std::uint64_t bits, int offset) {
+  const int index = current_->index;
+  Warp& warp = warps_[static_cast<std::size_t>(index / kWarp)];
+  const auto side = warp.exchanges % 2;
+  const int lane = index % kWarp;
+  warp.values[side][lane] = bits;
+  if (++warp.arrived == kWarp) {
+    warp.arrived = 0;
+    ++warp.exchanges;
+    for (int i = 0; i < kWarp; ++i) ready_.push_back(&threads_[static_cast<std::size_t>(index - lane + i)]);
+  }
+  block_thread(Waits::for_warp);
+  return warp.values[side][lane + offset < kWarp ? lane + offset : lane];
+}
+
+unsigned Execution::vote(bool value) {
+  exchange(value ? 1 : 0, 0);
+  const int index = current_->index;
+  const Warp& warp = warps_[static_cast<std::size_t>(index / kWarp)];
+  // The exchange that has just ended: nobody can have ended the next one without this thread.
+  const auto side = (warp.exchanges - 1) % 2;
+  unsigned bits = 0;
+  for (int lane = 0; lane < kWarp; ++lane) bits |= (warp.values[side][lane] != 0 ? 1u : 0u) << lane;
+  return bits;
+}
+
+Shared& Execution::shared(const void* place, std::size_t bytes, std::size_t unit, const char* name) {
+  for (const auto& part : shared_) {
+    if (part->place == place) return *part;
+  }
+  auto part = std::make_unique<Shared>();
+  part->place = place;
+  part->name = name;
+  part->bytes.resize(bytes, std::byte{0xff});
+  part->cells.resize(bytes / unit);
+  part->watched = {.data = part->bytes.data(),
+                   .bytes = bytes,
+                   .unit = unit,
+                   .writes = true,
+                   .is_shared = true,
+                   .cells = part->cells.data(),
+                   .first = part->bytes.data(),
+                   .cell_bytes = unit};
+  shared_bytes_ += bytes;
+  if (shared_bytes_ > kSharedBytes) {
+    report(fmt::format("its shared memory takes {} bytes, and a block has {}", shared_bytes_, kSharedBytes));
+  }
+  shared_.push_back(std::move(part));
+  return *shared_.back();
+}
+
+void Execution::report(const std::string& what) {
+  if (has_reported_) return;
+  has_reported_ = true;
+  const std::string who = current_ == nullptr ? "" : fmt::format("thread {} of block {} ", current_->index, block_);
+  Runtime::get().report(fmt::format("kernel {}<<<{}, {}>>>: {}{}", name_, blocks_, threads(), who, what));
+}
+
+void Execution::touch(Watched& watched, const std::byte* address, bool writes) {
+  if (watched.cells == nullptr) return;
+  Cell& cell = watched.cells[static_cast<std::size_t>(address - watched.first) / watched.cell_bytes];
+  const Touch now{static_cast<std::uint32_t>(block_ + 1), static_cast<std::uint16_t>(current_->index), epoch_};
+  const auto before = [&](const Touch& earlier) {
+    return earlier.block == 0 ||
+           (earlier.block == now.block && (earlier.thread == now.thread || earlier.epoch != now.epoch));
+  };
+  const auto name_of_thread = [](const Touch& touch) {
+    return fmt::format("{} of {}",
+                       touch.thread == kSeveralThreads ? "several threads" : fmt::format("thread {}", touch.thread),
+                       touch.block == kSeveralBlocks ? "several blocks" : fmt::format("block {}", touch.block - 1));
+  };
+  const auto race = [&](const Touch& earlier, const char* did) {
+    report(fmt::format("{} byte {} of {} of its spans, which {} {} with no barrier between: a race",
+                       writes ? "writes" : "reads", address - watched.data,
+                       watched.is_shared ? "shared memory, one" : "one", name_of_thread(earlier), did));
+  };
+  if (!before(cell.write)) return race(cell.write, "writes");
+  if (writes) {
+    if (!before(cell.read)) return race(cell.read, "read");
+    cell.write = now;
+    return;
+  }
+  if (watched.is_shared && cell.write.block == 0) {
+    report(
+        fmt::format("reads byte {} of shared memory, which nobody in the block has written", address - watched.data));
+    return;
+  }
+  if (cell.read.block == 0) {
+    cell.read = now;
+  } else if (cell.read.block != now.block) {
+    cell.read = {kSeveralBlocks, kSeveralThreads, 0};
+  } else if (cell.read.epoch != now.epoch) {
+    cell.read = now;
+  } else if (cell.read.thread != now.thread) {
+    cell.read.thread = kSeveralThreads;
+  }
+}
+
+}  // namespace
+
+Watch::~Watch() {
+  for (const auto& [cells, bytes] : cells_) ::munmap(cells, bytes);
+}
+
+Watched* Watch::add(const void* data, std::size_t bytes, std::size_t unit, bool writes) {
+  all_.push_back(std::make_unique<Watched>(
+      Watched{.data = static_cast<const std::byte*>(data), .bytes = bytes, .unit = unit, .writes = writes}));
+  return all_.back().get();
+}
+
+void Watch::begin() {
+  std::vector<Watched*> sorted;
+  for (const auto& one : all_) sorted.push_back(one.get());
+  std::sort(sorted.begin(), sorted.end(), [](const Watched* a, const Watched* b) { return a->data < b->data; });
+  for (std::size_t i = 0; i < sorted.size();) {
+    const std::byte* const first = sorted[i]->data;
+    const std::byte* end = first;
+    std::size_t unit = sorted[i]->unit;
+    bool writes = false;
+    std::size_t next = i;
+    for (; next < sorted.size() && (next == i || sorted[next]->data < end); ++next) {
+      end = std::max(end, sorted[next]->data + sorted[next]->bytes);
+      unit = std::min(unit, sorted[next]->unit);
+      writes |= sorted[next]->writes;
+    }
+    if (writes) {
+      // The pages come as they are touched.
+      const std::size_t bytes = (static_cast<std::size_t>(end - first) / unit + 1) * sizeof(Cell);
+      void* const cells =
+          ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      if (cells == MAP_FAILED) throw std::bad_alloc();
+      cells_.emplace_back(static_cast<Cell*>(cells), bytes);
+      for (std::size_t k = i; k < next; ++k) {
+        sorted[k]->cells = static_cast<Cell*>(cells);
+        sorted[k]->first = first;
+        sorted[k]->cell_bytes = unit;
+      }
+    }
+    i = next;
+  }
+}
+
+void load(const void* kernel, int device) {
+  const std::lock_guard lock(settings_mutex);
+  loaded.emplace(device, kernel);
+}
+
+cudaError_t launch(cudaStream_t stream, const std::string& name, const void* kernel, unsigned blocks, unsigned threads,
+                   std::shared_ptr<Watch> watch, std::function<void()> thread, const std::vector<Range>& reads,
+                   const std::vector<Range>& writes) {
+  if (blocks == 0 || blocks > 0x7fffffffu || threads == 0 || threads > kMostThreads)
+    return cudaErrorInvalidConfiguration;
+  Runtime& runtime = Runtime::get();
+  std::uint64_t seed = 0;
+  bool is_loaded = false;
+  {
+    const std::lock_guard lock(settings_mutex);
+    is_loaded = loaded.count({runtime.physical(runtime.current()), kernel}) != 0;
+    seed = chosen_seed ? *chosen_seed : runtime.seed();
+  }
+  if (!is_loaded) runtime.report(fmt::format("kernel {} was not loaded before its launch", name));
+  seed = (seed + ++launches) * 0x9e3779b97f4a7c15u >> 20;
+  return enqueue(
+      stream, fmt::format("kernel {}<<<{}, {}>>>", name, blocks, threads),
+      [name, blocks, threads, watch = std::move(watch), thread = std::move(thread), seed] {
+        watch->begin();
+        Execution(name, blocks, threads, thread, seed).run();
+      },
+      reads, writes);
+}
+
+bool may_access(Watched* watched, const void* data, std::int64_t i, std::int64_t number, std::int64_t count,
+                std::size_t size, bool writes, std::size_t alignment) {
+  Execution* const execution = running;
+  if (i < 0 || number > count - i) {
+    if (execution != nullptr) {
+      execution->report(
+          fmt::format("{} elements {} to {} of a span of {}", writes ? "writes" : "reads", i, i + number, count));
+    }
+    return false;
+  }
+  const auto* const address = static_cast<const std::byte*>(data) + static_cast<std::size_t>(i) * size;
+  if (reinterpret_cast<std::uintptr_t>(address) % alignment != 0) {
+    if (execution != nullptr) {
+      execution->report(fmt::format("{} {} bytes at once at {}, which is no multiple of {}",
+                                    writes ? "writes" : "reads", static_cast<std::size_t>(number) * size,
+                                    static_cast<const void*>(address), alignment));
+    }
+    return false;
+  }
+  if (execution == nullptr || watched == nullptr) return true;
+  for (std::int64_t k = 0; k < number; ++k)
+    execution->touch(*watched, address + static_cast<std::size_t>(k) * size, writes);
+  return true;
+}
+
+std::pair<void*, Watched*> shared_memory(const void* place, std::size_t bytes, std::size_t unit, const char* name) {
+  Shared& part = running->shared(place, bytes, unit, name);
+  return {part.bytes.data(), &part.watched};
+}
+
+int thread_index() { return running->current().index; }
+int thread_count() { return running->threads(); }
+std::int64_t block_index() { return running->block(); }
+std::int64_t block_count() { return running->blocks(); }
+void wait_for_block() { running->wait_for_block(); }
+std::uint64_t exchange_in_warp(std::uint64_t bits, int offset) { return running->exchange(bits, offset); }
+unsigned vote_in_warp(bool value) { return running->vote(value); }
+
+void order_threads_by(std::uint64_t seed) {
+  const std::lock_guard lock(settings_mutex);
+  chosen_seed = seed;
+  launches = 0;
+}
+
+OnlyBlocks::OnlyBlocks(std::int64_t first, std::int64_t count) {
+  const std::lock_guard lock(settings_mutex);
+  chosen_blocks = {first, count};
+}
+OnlyBlocks::~OnlyBlocks() {
+  const std::lock_guard lock(settings_mutex);
+  chosen_blocks.reset();
+}
+
+}  // namespace lockstep::fake_cuda
