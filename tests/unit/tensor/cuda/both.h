@@ -27,18 +27,19 @@ using std::chrono_literals::operator""s;
 
 inline constexpr DeviceId kGpu{DeviceKind::cuda, 0};
 
-inline Kernels& gpu_kernels() {
-  static Kernels* const kernels = [] {
+inline Kernels& gpu_kernels(int device = 0) {
+  static const auto kernels_of = [] {
     void* const plugin = dlopen(PLUGIN_FILE, RTLD_NOW | RTLD_LOCAL);
     if (plugin == nullptr) throw std::runtime_error(dlerror());
-    return reinterpret_cast<decltype(&lockstep_plugin_kernels)>(dlsym(plugin, kPluginKernelsSymbol))(0);
+    return reinterpret_cast<decltype(&lockstep_plugin_kernels)>(dlsym(plugin, kPluginKernelsSymbol));
   }();
-  return *kernels;
+  return *kernels_of(device);
 }
 
-inline void wait_for_gpu() {
-  device_runtime(DeviceKind::cuda).synchronize(gpu_kernels().stream(), Deadline::after(60s));
+inline void wait_for(Kernels& kernels) {
+  device_runtime(DeviceKind::cuda).synchronize(kernels.stream(), Deadline::after(60s));
 }
+inline void wait_for_gpu() { wait_for(gpu_kernels()); }
 
 inline std::vector<float> random_floats(std::int64_t count, std::uint64_t stream, float scale = 1) {
   Generator generator(7, stream);
@@ -84,7 +85,7 @@ class Arrays {
       std::vector<std::byte> bytes(array.bytes + 2 * kGuard + array.before);
       if (on_gpu()) {
         runtime().copy(bytes.data(), array.memory.get(), bytes.size(), kernels_.stream());
-        wait_for_gpu();
+        wait_for(kernels_);
       } else {
         std::memcpy(bytes.data(), array.memory.get(), bytes.size());
       }

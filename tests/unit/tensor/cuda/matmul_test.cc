@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+
+#include <cstdlib>
+
+#include "lockstep/base/error.h"
+#include "runtime/tensor/cuda/cublaslt.h"
+#include "tests/unit/tensor/cuda/both.h"
+
+// How cuBLASLt is found and asked; its products are beside the CPU's in kernels_test.cc.
+namespace lockstep::cuda {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+template <typename E = BackendUnavailable, typename Call>
+std::string error_of(const Call& call) {
+  try {
+    call();
+  } catch (const E& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(CublasLt, IsLookedForWhereNcclIs) {
+  const std::string file = "libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR);
+  EXPECT_THAT(cublaslt_candidates(Environment()),
+              ElementsAre(file, "/usr/local/cuda/lib64/" + file, "/usr/local/cuda/lib/" + file));
+  EXPECT_THAT(cublaslt_candidates(Environment({{"LOCKSTEP_CUBLASLT_LIB", "/a/b.so"}, {"CUDA_HOME", "/c"}})),
+              ElementsAre("/a/b.so"));
+}
+
+TEST(CublasLt, WhatIsMissingIsASentence) {
+  const std::vector<std::string> nowhere{"/nowhere/libcublasLt.so"}, other{"libm.so.6"};
+  EXPECT_THAT(
+      error_of([&] { load_cublaslt(nowhere); }),
+      ::testing::AllOf(
+          HasSubstr("matrix product on cuda: the library can't be loaded (/nowhere/libcublasLt.so: cannot open"),
+          HasSubstr("set LOCKSTEP_CUBLASLT_LIB to the file")));
+  EXPECT_THAT(error_of([&] { load_cublaslt(other); }),
+              HasSubstr("has no function cublasLtGetStatusName: it is no cuBLASLt"));
+}
+
+// A device's kernels read the variable with their first product.
+float one_product(Kernels& k, float a, float b) {
+  testing::Arrays arrays(k, 0);
+  float* const c = arrays.out<float>(1);
+  k.gemm({.rows = 1,
+          .columns = 1,
+          .inner = 1,
+          .a = {arrays.in(std::vector<float>{a}), 1},
+          .b = {arrays.in(std::vector<float>{b}), 1},
+          .c = {c, false},
+          .ldc = 1});
+  float value = 0;
+  std::memcpy(&value, arrays.results()[0].data(), sizeof value);
+  return value;
+}
+
+TEST(Matmul, RoundsToTf32WhereThatIsAllowed) {
+  const float precise = 1.0f + 0x1.0p-20f;
+  EXPECT_EQ(one_product(testing::gpu_kernels(0), precise, 1.0f), precise);
+  ::setenv("LOCKSTEP_ALLOW_TF32", "1", 1);
+  EXPECT_EQ(one_product(testing::gpu_kernels(1), precise, 1.0f), 1.0f);
+  ::setenv("LOCKSTEP_ALLOW_TF32", "yes", 1);
+  EXPECT_THAT(error_of<InvalidArgument>([&] { one_product(testing::gpu_kernels(2), precise, 1.0f); }),
+              HasSubstr("LOCKSTEP_ALLOW_TF32='yes' is unknown; '1' or '0' (the default)"));
+  ::unsetenv("LOCKSTEP_ALLOW_TF32");
+}
+
+// The fake itself: a product of 2 x 3 by 3 x 4, column by column, with faults put in.
+class FakeCublasLt : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    library_.create(&handle_);
+    library_.desc_create(&desc_, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+    library_.layout_create(&a_, CUDA_R_32F, 2, 3, 2);
+    library_.layout_create(&b_, CUDA_R_32F, 3, 4, 3);
+    library_.layout_create(&c_, CUDA_R_32F, 2, 4, 2);
+    library_.preference_create(&preference_);
+    const std::uint64_t bytes = 4096;
+    library_.preference_set(preference_, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes);
+    set_schemes(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
+    memory_ = device_runtime(DeviceKind::cuda).allocate(1 << 16, stream_);
+  }
+  void set_schemes(std::uint32_t schemes) {
+    library_.preference_set(preference_, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes);
+  }
+  cublasLtMatmulAlgo_t choose() {
+    cublasLtMatmulHeuristicResult_t result{};
+    int found = 0;
+    library_.heuristic(handle_, desc_, a_, b_, c_, c_, preference_, 1, &result, &found);
+    return result.algo;
+  }
+  // Matrices are 1 KiB apart, A `shift` bytes further.
+  void multiply(const cublasLtMatmulAlgo_t& algorithm, std::size_t shift = 0, std::size_t workspace_bytes = 4096) {
+    auto* const at = static_cast<std::byte*>(memory_.get());
+    const float one = 1, zero = 0;
+    library_.matmul(handle_, desc_, &one, at + shift, a_, at + 1024, b_, &zero, at + 2048, c_, at + 2048, c_,
+                    &algorithm, at + 4096, workspace_bytes, static_cast<cudaStream_t>(stream_.view().handle));
+    stream_.synchronize(Deadline::after(std::chrono::seconds(60)));
+  }
+
+  const CublasLt library_ = load_cublaslt(std::vector<std::string>{std::getenv("LOCKSTEP_CUBLASLT_LIB")});
+  const Stream stream_{testing::kGpu};
+  std::shared_ptr<void> memory_;
+  cublasLtHandle_t handle_ = nullptr;
+  cublasLtMatmulDesc_t desc_ = nullptr;
+  cublasLtMatrixLayout_t a_ = nullptr;
+  cublasLtMatrixLayout_t b_ = nullptr;
+  cublasLtMatrixLayout_t c_ = nullptr;
+  cublasLtMatmulPreference_t preference_ = nullptr;
+  fake_cuda::Violations violations_;
+};
+
+TEST_F(FakeCublasLt, FindsNothingWhereNothingIsWrong) {
+  multiply(choose());
+  EXPECT_THAT(violations_.take(), ElementsAre());
+}
+
+TEST_F(FakeCublasLt, FindsAnAlgorithmThatWasChosenForMoreAlignment) {
+  multiply(choose(), 4);
+  EXPECT_THAT(violations_.take(), ElementsAre(HasSubstr("matrix A is at")));
+}
+
+TEST_F(FakeCublasLt, FindsAnAlgorithmOfAnotherProduct) {
+  const cublasLtMatmulAlgo_t algorithm = choose();
+  const std::int32_t transposed = CUBLAS_OP_T;
+  library_.desc_set(desc_, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed);
+  library_.layout_destroy(a_);
+  library_.layout_create(&a_, CUDA_R_32F, 3, 2, 3);
+  multiply(algorithm);
+  EXPECT_THAT(violations_.take(), ElementsAre(HasSubstr("an algorithm of another product")));
+}
+
+TEST_F(FakeCublasLt, FindsTooLittleWorkspace) {
+  multiply(choose(), 0, 1024);
+  EXPECT_THAT(violations_.take(), ElementsAre(HasSubstr("a workspace of 1024 bytes")));
+}
+
+TEST_F(FakeCublasLt, FindsExtentsThatDoNotFit) {
+  library_.layout_destroy(b_);
+  library_.layout_create(&b_, CUDA_R_32F, 4, 4, 4);
+  choose();
+  EXPECT_THAT(violations_.take(), ElementsAre(HasSubstr("a product of 2 x 3 by 4 x 4 into 2 x 4")));
+}
+
+TEST_F(FakeCublasLt, FindsSumsWithoutAnOrder) {
+  set_schemes(CUBLASLT_REDUCTION_SCHEME_MASK);
+  choose();
+  EXPECT_THAT(violations_.take(), ElementsAre(HasSubstr("in place, by whoever comes first")));
+}
+
+}  // namespace
+}  // namespace lockstep::cuda
