@@ -71,6 +71,7 @@ class ReplicaImpl final : public Replica, public std::enable_shared_from_this<Re
   void check_replicas() const override;
   void watch(DataIdentity identity) override { divergence_->watch(std::move(identity)); }
   const trace::StepRecord& last_step() const override;
+  bool is_step_over() const override;
 
  private:
   struct Parameter {

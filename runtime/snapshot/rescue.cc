@@ -116,6 +116,14 @@ std::vector<CapturedItem> BasicSnapshots::Impl::capture_kept(std::vector<std::ve
 void BasicSnapshots::Impl::rescue(std::string_view why, bool all_live) noexcept {
   // A step that is not finished has written a part of the parameters, perhaps.
   if (!is_begun || is_over || kept_step < 0 || !is_as_kept() || std::exchange(is_rescued, true)) return;
+  // There a sum that the lost rank was to be in may lie in the parameters already.
+  if (!all_live && !are_steps_over()) {
+    log_warn(
+        "snapshots: {}, and step {} is not saved: the GPU of {} had not ended it; the job goes on from the last one "
+        "that is saved",
+        why, kept_step, who());
+    return;
+  }
   StopSignals::obeyed();  // the timer of a stop would end it
   try {
     std::vector<std::vector<SnapshotValues>> of_ranks;

@@ -90,6 +90,10 @@ void BasicSnapshots::Impl::before_updates(const std::function<void()>& action) {
   for (const Steps& other : others) other.before_update(action);
 }
 
+bool BasicSnapshots::Impl::are_steps_over() const {
+  return steps.is_over() && std::ranges::all_of(others, [](const Steps& other) { return other.is_over(); });
+}
+
 void BasicSnapshots::Impl::before_adding(const std::function<void()>& action) {
   steps.before_adding(action);
   for (const Steps& other : others) other.before_adding(action);

@@ -118,6 +118,7 @@ struct BasicSnapshots::Impl {
   void before_updates(const std::function<void()>& action);
   void before_adding(const std::function<void()>& action);
   void after_broadcasts(const std::function<void()>& action);
+  bool are_steps_over() const;
   SnapshotOptions options;
   std::vector<Item> items;
   bool is_begun = false;

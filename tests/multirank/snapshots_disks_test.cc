@@ -2,10 +2,12 @@
 // Ranks that have disks of their own: the newest snapshot that any of them holds is the job's.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <fstream>
 
 #include "tests/multirank/snapshot_program.h"
+#include "tests/support/child.h"
 #include "tests/support/error_of.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/unit/checkpoint/snapshot/job.h"
@@ -13,7 +15,9 @@
 namespace lockstep::testing {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 constexpr const char* kStep4 = "step-000000000004-g000001";
@@ -163,6 +167,27 @@ TEST(SnapshotsOfSeveralDisks, NothingIsMadeOnDisksThatHaveNone) {
   run_on({folder / "0", folder / "1"}, 5);
   EXPECT_THAT(snapshots_in(folder / "0"), ElementsAre(kStep4));
   EXPECT_FALSE(fs::exists(folder / "1"));
+}
+
+TEST(Snapshots, OneThatMayNotBeReadIsAnErrorAndNoFreshStart) {
+  const TemporaryFolder folder;
+  fs::permissions(folder, fs::perms(0755));
+  run(1, folder / "run", 5);
+  for (const auto& entry : fs::recursive_directory_iterator(folder.string())) {
+    fs::permissions(entry.path(), fs::perms(entry.is_directory() ? 0777 : 0666));
+  }
+  fs::permissions(folder / "run/step-000000000004-g000001/model.safetensors", fs::perms::none);
+  fs::permissions(folder / "run", fs::perms(0777));
+  Child child([&](const Line&) {
+    constexpr uid_t kNobody = 65534;
+    if (::geteuid() == 0 && ::setresuid(kNobody, kNobody, kNobody) != 0) return 2;
+    const std::string error = error_of([&] { run(2, folder / "run", kSteps); });
+    EXPECT_THAT(error,
+                AllOf(HasSubstr("Snapshots::restore"), HasSubstr("model.safetensors"), HasSubstr("Permission denied")));
+    return ::testing::Test::HasFailure() ? 1 : 0;
+  });
+  EXPECT_EQ(child.wait(), 0);
+  EXPECT_FALSE(fs::exists(folder / "run/generation-000002.json"));
 }
 
 }  // namespace

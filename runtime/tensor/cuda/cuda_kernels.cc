@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <new>
 
 #include "lockstep/base/environment.h"
@@ -38,9 +39,11 @@ CudaKernels::CudaKernels(DeviceId device)
 CudaKernels::~CudaKernels() = default;
 
 std::optional<Finding> CudaKernels::take_finding() {
-  if (finding_->is_there == 0) return std::nullopt;
+  // The host may have waited for less than what runs now, and a kernel writes only while nothing is there.
+  const std::atomic_ref<std::int64_t> is_there(finding_->is_there);
+  if (is_there.load(std::memory_order_acquire) == 0) return std::nullopt;
   const Finding finding = finding_->finding;
-  *finding_ = {};
+  is_there.store(0, std::memory_order_release);
   return finding;
 }
 

@@ -9,7 +9,7 @@ constexpr std::int64_t kNoPosition = std::int64_t{1} << 62;
 
 // By one block: the first position is a minimum, and the word for it has one writer.
 __global__ void check_indices_kernel(Span<const std::int64_t> indices, std::int64_t limit, std::int64_t ignore,
-                                     IndexedBy what, Span<FindingRecord> record) {
+                                     IndexedBy what, Span<Finding> place, Span<std::int64_t> is_there) {
   std::int64_t first = kNoPosition;
   for_each_in_block(indices.count, [&](std::int64_t i) {
     const std::int64_t index = indices[i];
@@ -23,7 +23,7 @@ __global__ void check_indices_kernel(Span<const std::int64_t> indices, std::int6
   finding.value = indices[first];
   finding.limit = limit;
   finding.ignore = ignore;
-  report(record, finding);
+  report(place, is_there, finding);
 }
 
 __global__ void embedding_kernel(Span<float> out, Span<const float> table, Span<const std::int64_t> indices,
@@ -76,7 +76,8 @@ const Kernel kEmbeddingBackward("embedding_backward", embedding_backward_kernel)
 void CudaKernels::check_indices(IndexedBy what, const std::int64_t* indices, std::int64_t count, std::int64_t limit,
                                 std::int64_t ignore) {
   if (count == 0) return;
-  (*launch_)(kCheckIndices, 1, reads(indices, count), limit, ignore, what, writes(finding_.get(), 1));
+  (*launch_)(kCheckIndices, 1, reads(indices, count), limit, ignore, what, writes(&finding_->finding, 1),
+             writes(&finding_->is_there, 1));
 }
 
 void CudaKernels::embedding(float* out, const float* table, const std::int64_t* indices, std::int64_t count,

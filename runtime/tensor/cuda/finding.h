@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where kernels say what they found wrong: one record in pinned memory, which the first that finds something writes.
-// The host reads it once it has waited for the stream.
+// The host may look while kernels run: `is_there` goes up behind the finding, and down when the host has taken it.
 #pragma once
 
 #include <cstdint>

@@ -104,9 +104,12 @@ __device__ __forceinline__ T sum_in_block(std::int64_t count, const Value& value
   return over_block(sum, Plus{});
 }
 
-// By one thread of a launch.
-__device__ __forceinline__ void report(const Span<FindingRecord>& record, const Finding& finding) {
-  if (record[0].is_there == 0) record.set(0, {1, finding});
+// By one thread of a launch. The first finding stays until the host has taken it.
+__device__ __forceinline__ void report(const Span<Finding>& place, const Span<std::int64_t>& is_there,
+                                       const Finding& finding) {
+  if (is_raised(is_there)) return;
+  place.set(0, finding);
+  raise(is_there);
 }
 
 // Into's two ways.

@@ -77,7 +77,7 @@ __global__ void sum_parts_in_double_kernel(Span<double> out, Span<const double> 
 
 // By one thread, in the order of the parameters, as on the CPU: there are as many as a model has.
 __global__ void clip_factor_kernel(Span<double> norm, Span<float> factor, Span<const double> squares, double max_norm,
-                                   Span<FindingRecord> record) {
+                                   Span<Finding> place, Span<std::int64_t> is_there) {
   if (thread_index() != 0) return;
   double total = 0;
   for (std::int64_t i = 0; i < squares.count; ++i) total += squares[i];
@@ -91,7 +91,7 @@ __global__ void clip_factor_kernel(Span<double> norm, Span<float> factor, Span<c
     finding.kind = Finding::Kind::bad_norm;
     finding.position = first;
     finding.norm = root;
-    report(record, finding);
+    report(place, is_there, finding);
     return;
   }
   factor.set(0, root > max_norm ? static_cast<float>(max_norm / root) : 1.0f);
@@ -159,7 +159,7 @@ void CudaKernels::sum_squares(double* out, const float* a, std::int64_t count) {
 
 void CudaKernels::clip_factor(double* norm, float* factor, const double* squares, std::int64_t count, double max_norm) {
   (*launch_)(kClipFactor, 1, writes(norm, 1), writes(factor, 1), reads(squares, count), max_norm,
-             writes(finding_.get(), 1));
+             writes(&finding_->finding, 1), writes(&finding_->is_there, 1));
 }
 
 }  // namespace lockstep::cuda

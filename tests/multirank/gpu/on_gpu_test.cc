@@ -7,6 +7,7 @@
 #include <latch>
 #include <limits>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -29,7 +30,7 @@ namespace lockstep::testing {
 namespace {
 
 using Group = std::shared_ptr<ProcessGroup>;
-constexpr DeviceId kGpu{DeviceKind::cuda, 0};
+constexpr DeviceId kGpu{DeviceKind::cuda, 7};  // no rank's
 constexpr std::int64_t kContext = 8;
 const RankThreadsOptions kOnCpu{.backend = "shm"};
 
@@ -45,7 +46,7 @@ struct Job {
   }
   // Step `k`, of 7 sequences; its loss as this rank knows it.
   void step(std::int64_t k) {
-    const data::Batch batch = windows.batch(sampler.batch(k, 7)).to(group->device());
+    const data::Batch batch = windows.batch(sampler.batch(k % 50, 7)).to(group->device());
     ddp.backward(cross_entropy(ddp(batch.x, batch.ids), batch.y));
     norm = std::make_unique<optim::GradNorm>(optim::clip_grad_norm(ddp.parameters(), 0.5));
     optimizer.step();
@@ -59,22 +60,21 @@ struct Job {
     return std::make_shared<const std::vector<std::int64_t>>(std::move(made));
   }();
   char_gpt::Windows windows{tokens, kContext, 1};
-  char_gpt::Gpt model{
-      {.vocabulary = 11, .context = kContext, .layers = 2, .heads = 2, .channels = 16, .dropout = 0.1f}};
+  char_gpt::Gpt model = make_model(group->device());
   DistributedDataParallel ddp{model, group, {.buckets = {.cap_bytes = 8 << 10, .first_cap_bytes = 4 << 10}, .seed = 5}};
   optim::AdamW optimizer{ddp.parameters(), {.lr = 0.01}};
   data::BatchShardSampler sampler{windows.size(), group->rank(), group->size(), {.seed = 2}};
   std::unique_ptr<optim::GradNorm> norm;
 };
 
-struct Run {
+struct Outcome {
   Values weights;
   std::map<std::int64_t, double> losses;  // by step
   std::vector<double> norms;
 };
 
-Run train(int ranks, const RankThreadsOptions& options) {
-  Run run;
+Outcome train(int ranks, const RankThreadsOptions& options) {
+  Outcome run;
   run_ranks(
       ranks,
       [&](const Group& group) {
@@ -106,13 +106,13 @@ void expect_near(const Values& seen, const Values& wanted, float share, const st
 }
 
 TEST(OnGpu, TwentyStepsOfAGptAreThoseOfTheCpuAtAnyNumberOfRanks) {
-  const Run wanted = train(1, kOnCpu);
+  const Outcome wanted = train(1, kOnCpu);
   ASSERT_EQ(wanted.losses.size(), 20u);
   for (const int ranks : {1, 2, 3}) {
     const std::string what = std::to_string(ranks) + " GPUs";
-    const Run seen = train(ranks, {});
+    const Outcome seen = train(ranks, {});
     expect_near(seen.weights, wanted.weights, 1e-3f, what);
-    EXPECT_EQ(seen.losses.size(), 17u) << "three steps late";
+    EXPECT_EQ(seen.losses.size(), 15u) << "five steps late";
     for (const auto& [step, loss] : seen.losses) EXPECT_NEAR(loss, wanted.losses.at(step), 1e-4) << what << " " << step;
     for (std::size_t k = 0; k < 20; ++k) EXPECT_NEAR(seen.norms[k], wanted.norms[k], 1e-3 * wanted.norms[k]) << what;
   }
@@ -145,6 +145,19 @@ TEST(OnGpu, AStepMakesTheHostWaitForNothingClippingIncluded) {
   });
 }
 
+TEST(OnGpu, TwoHundredStepsLeaveReplicasOfTheSameBits) {
+  run_ranks(3, [](const Group& group) {
+    Job job(group);
+    std::set<std::uint64_t> seen;
+    for (std::int64_t k = 0; k < 200; ++k) {
+      job.step(k);
+      if (k % 10 == 9) job.ddp.check_replicas();
+      seen.insert(hash_of(job.model));
+    }
+    EXPECT_EQ(seen.size(), 200u) << "weights change in every step";
+  });
+}
+
 // A bucket leaves before the last gradient is there.
 TEST(OnGpu, CommunicationBeginsBeforeBackwardEnds) {
   run_ranks(2, [](const Group& group) {
@@ -160,13 +173,13 @@ TEST(OnGpu, CommunicationBeginsBeforeBackwardEnds) {
 }
 
 // The kernel leaves the index out; the host hears of it a few steps later, and every rank does.
-TEST(OnGpu, AnIndexOutOfRangeIsNamedWithinThreeSteps) {
+TEST(OnGpu, AnIndexOutOfRangeIsNamedAFewStepsLater) {
   const std::string text = error_of<Error>([] {
     run_ranks(2, [](const Group& group) {
       Job job(group);
       job.step(0);
       std::vector<std::int64_t> bad(kContext, 3);
-      bad[5] = 11;
+      if (group->rank() == 1) bad[5] = 11;
       const Tensor x = Tensor::of({1, kContext}, std::span<const std::int64_t>(bad)).to(group->device());
       const Tensor y = Tensor::of({1, kContext}, std::span<const std::int64_t>(std::vector<std::int64_t>(kContext, 1)))
                            .to(group->device());
@@ -212,9 +225,9 @@ TEST(OnGpu, TensorsApartAreRefusedByName) {
                                                                cross_entropy(there, Tensor::indices({2}, {0, 1}));
                                                              },
                                                              [&] { embedding(there, Tensor::indices({1}, {0})); }}) {
-    expect_text(error_of(call), {"cuda:0", "cpu", "move them with to()"});
+    expect_text(error_of(call), {"cuda:7", "cpu", "move them with to()"});
   }
-  expect_text(error_of([&] { data::TensorDataset(there, {}); }), {"cuda:0", "keep samples on the CPU"});
+  expect_text(error_of([&] { data::TensorDataset(there, {}); }), {"cuda:7", "keep samples on the CPU"});
 }
 
 TEST(OnGpu, AModelElsewhereThanTheGroupIsRefused) {
@@ -229,7 +242,7 @@ TEST(OnGpu, AModelElsewhereThanTheGroupIsRefused) {
         nn::Linear model(2, 2);
         model.to(kGpu);
         expect_text(error_of([&] { DistributedDataParallel ddp(model, group); }),
-                    {"parameter 'weight' is on cuda:0", "works on cpu"});
+                    {"parameter 'weight' is on cuda:7", "works on cpu"});
       },
       kOnCpu);
 }
@@ -240,7 +253,7 @@ TEST(OnGpu, AnOptimizersStepThatCanNotBeTakenChangesNothing) {
     moved.move_to(kGpu);
     for (const Tensor& each : {first, moved}) each.grad_for_writing().fill(1);
     const std::vector<float> before = first.to_vector();
-    expect_text(error_of([&] { optimizer.step(); }), {"parameter 1", "[37]", "cuda:0", "cpu", "nothing was changed"});
+    expect_text(error_of([&] { optimizer.step(); }), {"parameter 1", "[37]", "cuda:7", "cpu", "nothing was changed"});
     EXPECT_EQ(first.to_vector(), before);
     EXPECT_EQ(optimizer.steps(), 0);
     for (const optim::NamedState& state : optimizer.state()) {

@@ -214,6 +214,8 @@ class DistributedDataParallel {
   std::optional<double> last_loss() const { return last_batch().loss; }
   // What the last synchronised step waited for, and what ran behind backward. Empty (step -1) in a world of one.
   const trace::StepRecord& last_step() const { return replica_->last_step(); }
+  // Whether the last synchronised step is over on the device too. Never waits; on the CPU always.
+  bool is_step_over() const { return replica_->is_step_over(); }
 
  private:
   template <typename... Args>

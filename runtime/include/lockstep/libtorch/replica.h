@@ -74,6 +74,7 @@ class LOCKSTEP_API Replica {
   virtual void check_replicas() const = 0;
   virtual void watch(DataIdentity identity) = 0;
   virtual const trace::StepRecord& last_step() const = 0;
+  virtual bool is_step_over() const = 0;
 };
 
 }  // namespace lockstep::libtorch

@@ -167,6 +167,8 @@ class LOCKSTEP_API BasicSnapshots {
     std::function<void(std::function<void()>)> before_update;
     // Runs it in the next backward, first, if that adds to gradients that were there before.
     std::function<void(std::function<void()>)> before_adding;
+    // Whether what the last synchronised backward has started on a device is over there, never waiting.
+    std::function<bool()> is_over;
     // Runs it from now on in each forward that has begun with rank 0's buffers. Null where modules have none.
     std::function<void(std::function<void()>)> after_broadcast = nullptr;
   };

@@ -21,8 +21,8 @@
 // While this object lives, lockstep::backward() of a loss that depends on its parameters throws InvalidArgument.
 //
 // On a GPU (a group of NCCL's, and model.to(group->device())) no call of a step waits for the device, but where the
-// host is more than two steps ahead of it; so the loss is told three steps late, and so are findings of kernels, such
-// as an index out of range.
+// host is more than two steps ahead of it; so the loss is told five steps late, and findings of kernels within three,
+// such as an index out of range.
 //
 // Threads: one. Collective: the constructor and every synchronised backward(); all ranks take part in the same order.
 // Failure: throws what the group throws (PeerLost, Timeout, Mismatch), sticky. Mismatch from the constructor names the
@@ -187,10 +187,12 @@ class LOCKSTEP_API DistributedDataParallel {
   std::int64_t last_weight() const;
   // All ranks' rows and loss in the last synchronised step, on a GPU in the step that it names.
   const GlobalBatch& last_batch() const { return last_batch_; }
-  // Its loss: of the global batch, not of this rank's rows. On a GPU that of three steps before.
+  // Its loss: of the global batch, not of this rank's rows. On a GPU that of five steps before.
   std::optional<double> last_loss() const { return last_batch_.loss; }
   // What the last synchronised step waited for, and what ran behind backward.
   const trace::StepRecord& last_step() const { return reducer_.last_step(); }
+  // Whether the last synchronised step is over on the device too. Never waits; on the CPU always.
+  bool is_step_over() const;
 
  private:
   std::vector<NamedBuffer> state() const;

@@ -63,6 +63,15 @@ __device__ __forceinline__ T shuffle_down(T value, int offset) {
 __device__ __forceinline__ unsigned ballot(bool value) { return __ballot_sync(0xffffffffu, value); }
 __device__ __forceinline__ int first_bit(unsigned bits) { return __ffs(static_cast<int>(bits)) - 1; }
 
+// A flag that the host looks at while kernels run. Who finds it raised finds what was written before.
+__device__ __forceinline__ bool is_raised(const Span<std::int64_t>& flag) {
+  return *static_cast<const volatile std::int64_t*>(flag.data) != 0;
+}
+__device__ __forceinline__ void raise(const Span<std::int64_t>& flag) {
+  __threadfence_system();
+  *static_cast<volatile std::int64_t*>(flag.data) = 1;
+}
+
 // Each rounded, and never fused with what follows.
 __device__ __forceinline__ float multiplied(float a, float b) { return __fmul_rn(a, b); }
 __device__ __forceinline__ float added(float a, float b) { return __fadd_rn(a, b); }

@@ -4,6 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -80,6 +81,15 @@ T shuffle_down(T value, int offset) {
 }
 inline unsigned ballot(bool value) { return fake_cuda::vote_in_warp(value); }
 inline int first_bit(unsigned bits) { return bits == 0 ? -1 : std::countr_zero(bits); }
+
+inline bool is_raised(const Span<std::int64_t>& flag) {
+  return fake_cuda::may_access(flag.watched, flag.data, 0, 1, flag.count, sizeof(std::int64_t), false, 8) &&
+         std::atomic_ref(*flag.data).load(std::memory_order_acquire) != 0;
+}
+inline void raise(const Span<std::int64_t>& flag) {
+  if (!fake_cuda::may_access(flag.watched, flag.data, 0, 1, flag.count, sizeof(std::int64_t), true, 8)) return;
+  std::atomic_ref(*flag.data).store(1, std::memory_order_release);
+}
 
 // This file's users are compiled with -ffp-contract=off.
 inline float multiplied(float a, float b) { return a * b; }
