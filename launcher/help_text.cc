@@ -45,8 +45,8 @@ DIR/verdict.json says how it ended. lockstep ps, logs and stop find the run from
 --bind core divides the cores that this command may use among its ranks, --bind numa the NUMA nodes; OMP_NUM_THREADS of a
 rank that is bound is its number of cores, unless it is set.
 
-A rank computes on the CPU unless its program or LOCKSTEP_DEVICE=cuda asks for a GPU; then local rank i takes the i-th
-that it sees. --devices chooses them: indices count the GPUs that this command sees, so within CUDA_VISIBLE_DEVICES where
+A rank computes on the CPU unless its program or LOCKSTEP_DEVICE=cuda asks for a GPU, or auto for one if each rank has
+one; then local rank i takes the i-th that it sees. --devices chooses them: indices count the GPUs that this command sees, so within CUDA_VISIBLE_DEVICES where
 that is set, and the ranks count theirs from 0 again. With --oversubscribe-gpu more ranks than GPUs share them, each a
 host of its own to NCCL (NCCL_HOSTID), over sockets on lo, by Ring and Simple; other NCCL variables that are set win,
 and a line says so of each.
@@ -65,7 +65,7 @@ ENVIRONMENT, of the ranks; docs/ENVIRONMENT.md has values and defaults, lockstep
   LOCKSTEP_HANG_TIMEOUT                 what --hang-timeout sets
   LOCKSTEP_STOP_TIMEOUT                 what --stop-timeout sets
   LOCKSTEP_REQUEUE_EXIT_CODE            what --requeue-exit-code sets
-  LOCKSTEP_DEVICE                       cpu or cuda, for programs that ask for neither
+  LOCKSTEP_DEVICE                       cpu, cuda or auto, for programs that ask for none
   LOCKSTEP_LOG_LEVEL                    trace, debug, info, warn, error or off
   LOCKSTEP_PROGRESS                     bar, lines or off
   LOCKSTEP_PLUGIN_PATH                  folders of plug-ins, with : between them
