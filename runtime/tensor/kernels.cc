@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/tensor/kernels.h"
 
+#include <fmt/format.h>
+
 #include <array>
 #include <atomic>
 
+#include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/device/device_runtime.h"
 #include "runtime/base/plugin.h"
+#include "runtime/base/printable.h"
+#include "runtime/tensor/checked_kernels.h"
 
 namespace lockstep {
 namespace {
@@ -28,12 +33,34 @@ Kernels& load_cuda_kernels(int index) {
   return *kernels_of(index);
 }
 
+// Whether each call is compared with the CPU's, and by what part of its largest number a matrix product may be off.
+bool is_checked(double& products) {
+  const Environment environment = Environment::of_process();
+  const auto check = environment.get("LOCKSTEP_KERNEL_CHECK");
+  if (check && *check != "0" && *check != "1") {
+    throw InvalidArgument(
+        fmt::format("environment: LOCKSTEP_KERNEL_CHECK='{}' is unknown; '1' or '0' (the default)", printable(*check)));
+  }
+  // Factors of TF32 have 10 bits.
+  products = environment.get("LOCKSTEP_ALLOW_TF32") == "1" ? 1e-2 : 1e-4;
+  return check == "1";
+}
+
 Kernels& cuda_kernels(int index) {
   static std::array<std::atomic<Kernels*>, kMostDevices> known{};
   if (index < 0 || index >= kMostDevices) return load_cuda_kernels(index);
   std::atomic<Kernels*>& one = known[static_cast<std::size_t>(index)];
   Kernels* found = one.load(std::memory_order_acquire);
-  if (found == nullptr) one.store(found = &load_cuda_kernels(index), std::memory_order_release);
+  if (found != nullptr) return *found;
+  static Mutex mutex;
+  MutexLock lock(mutex);
+  found = one.load(std::memory_order_acquire);
+  if (found != nullptr) return *found;
+  found = &load_cuda_kernels(index);
+  double products = 0;
+  // Never destroyed: tensors may go after main() has ended.
+  if (is_checked(products)) found = checked_kernels(*found, cpu_kernels(), products).release();
+  one.store(found, std::memory_order_release);
   return *found;
 }
 
