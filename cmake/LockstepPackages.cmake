@@ -59,7 +59,7 @@ endif()
 if(TARGET lockstep_plugin_cuda)
   lockstep_package(cuda NAME lockstep-plugin-cuda SECTION science DEPENDS "lockstep ${same}" RECOMMENDS "libnccl2 (>= 2.27)"
     SUMMARY "data-parallel training in C++: NVIDIA GPUs"
-    TEXT "The plug-in for the device cuda and the backend nccl. It loads the\ndriver and NCCL of the machine where it runs.")
+    TEXT "The plug-in for the device cuda and the backend nccl. It loads the\ndriver, NCCL and cuBLASLt of the machine where it runs.")
 endif()
 if(LOCKSTEP_HAVE_LIBTORCH)
   # Its files name the folder of this LibTorch, which is the system's only where the system's packages put it.

@@ -76,13 +76,12 @@ class Gpu : public ::testing::Test {
     return found;
   }
 
- private:
   // What a test's processes are not given by themselves.
   static Variables variables() {
     // A stopped rank is to be lost here.
     Variables result{{"CONFORMANCE_BACKEND", "nccl"}, {"LOCKSTEP_LIVENESS", "on"}};
-    for (const char* name :
-         {"LOCKSTEP_PLUGIN_PATH", "LOCKSTEP_NCCL_LIB", "LOCKSTEP_FAKE_GPUS", "LOCKSTEP_FAKE_GPU_MEMORY"}) {
+    for (const char* name : {"LOCKSTEP_PLUGIN_PATH", "LOCKSTEP_NCCL_LIB", "LOCKSTEP_CUBLASLT_LIB", "LOCKSTEP_FAKE_GPUS",
+                             "LOCKSTEP_FAKE_GPU_MEMORY"}) {
       if (const char* const value = std::getenv(name)) result[name] = value;
     }
     return result;
@@ -94,6 +93,16 @@ TEST_F(Gpu, IsNamed) {
   expect_text(gpu.uuid, {"GPU-"});
   std::printf("measured: on %s, driver for CUDA %d.%d, runtime %d.%d\n", gpu.name.c_str(), gpu.driver_version / 1000,
               gpu.driver_version % 1000 / 10, gpu.runtime_version / 1000, gpu.runtime_version % 1000 / 10);
+}
+
+// Every operation on tensors beside the CPU's: the first thing to look at where training gives wrong numbers.
+TEST_F(Gpu, ComputesOnTensorsAsTheCpuDoes) {
+  if (!std::filesystem::exists(program(KERNELS))) GTEST_SKIP() << "the kernels of tensors are not built: no cublasLt.h";
+  const Result result = Process({.command = {program(KERNELS), "--gtest_brief=1",
+                                             "--gtest_filter=-*Planted*:*CublasLt*:Matmul*:Checked*"},
+                                 .environment = variables()})
+                            .wait(Deadline::after(kLimit));
+  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
 }
 
 class Ranks : public Gpu, public ::testing::WithParamInterface<int> {};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An operation by the CPU's kernels and by a GPU's (over the fakes), on the same data.
+// An operation by the CPU's kernels and by a GPU's, on the same data.
 //
 // Arrays begin at odd elements, and around each lie elements that nobody may write; results are NaN, or all bits set,
 // before.
@@ -19,11 +19,13 @@
 #include "lockstep/base/random.h"
 #include "lockstep/device/device_runtime.h"
 #include "runtime/tensor/kernels.h"
-#include "tests/fakes/cudart/fake_cuda.h"
 
 namespace lockstep::testing {
 
 using std::chrono_literals::operator""s;
+
+// Another order for another seed, where that can be had: over the fakes (on_fakes.cc), not on a GPU.
+void order_threads_by(std::uint64_t seed);
 
 inline constexpr DeviceId kGpu{DeviceKind::cuda, 0};
 
@@ -165,9 +167,9 @@ inline void expect_alike(const std::vector<double>& tolerances, const Operation&
                          const std::string& where = "") {
   const auto wanted = results_of(cpu_kernels(), 0, operation);
   for (const std::int64_t offset : {0, 1}) {
-    fake_cuda::order_threads_by(1);
+    order_threads_by(1);
     const auto first = results_of(gpu_kernels(), offset, operation);
-    fake_cuda::order_threads_by(2);
+    order_threads_by(2);
     const auto second = results_of(gpu_kernels(), offset, operation);
     ASSERT_EQ(first.size(), wanted.size());
     ASSERT_EQ(first.size(), tolerances.size());

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "lockstep/base/error.h"
+#include "tests/fakes/cudart/fake_cuda.h"
 #include "tests/unit/tensor/cuda/both.h"
 
 // The comparison of a GPU's calls with the CPU's: it lets pass what is right, and names what is not.

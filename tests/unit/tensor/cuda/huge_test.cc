@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 
+#include "tests/fakes/cudart/fake_cuda.h"
 #include "tests/unit/tensor/cuda/both.h"
 
 // Indices past 2^31. The arrays are address space; GPUs with so many multiprocessors that each element has a thread of

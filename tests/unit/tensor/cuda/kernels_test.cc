@@ -19,9 +19,21 @@ using testing::wait_for_gpu;
 using A = testing::Arrays;
 using K = Kernels;
 
-constexpr std::array<std::int64_t, 8> kCounts{0, 1, 3, 4, 31, 257, 1023, 20001};
-constexpr std::array<std::array<std::int64_t, 2>, 10> kShapes{
-    {{0, 5}, {5, 0}, {1, 1}, {1, 70}, {70, 1}, {33, 31}, {64, 64}, {65, 129}, {3, 600}, {200, 7}}};
+// Around the widths of what a thread, a warp and a block take, and a few that somebody drew.
+const std::vector<std::int64_t> kCounts = [] {
+  std::vector<std::int64_t> counts{0, 1, 3, 4, 31, 257, 1023, 20001};
+  Generator generator(2026);
+  for (int i = 0; i < 4; ++i) counts.push_back(static_cast<std::int64_t>(generator.below(10000)));
+  return counts;
+}();
+const std::vector<std::array<std::int64_t, 2>> kShapes = [] {
+  std::vector<std::array<std::int64_t, 2>> shapes{{0, 5},   {5, 0},   {1, 1},    {1, 70},  {70, 1},
+                                                  {33, 31}, {64, 64}, {65, 129}, {3, 600}, {200, 7}};
+  Generator generator(2027);
+  const auto draw = [&] { return static_cast<std::int64_t>(1 + generator.below(90)); };
+  for (int i = 0; i < 5; ++i) shapes.push_back({draw(), draw()});
+  return shapes;
+}();
 
 std::string text_of(std::int64_t rows, std::int64_t columns, bool add) {
   return std::to_string(rows) + " x " + std::to_string(columns) + (add ? ", added" : "");
@@ -260,6 +272,9 @@ TEST(Gemm, IsTheCpus) {
           expect_product(ta, tb, s[0], s[1], s[2], 0, add);
           expect_product(ta, tb, s[0], s[1], s[2], 3, add);
         }
+        Generator generator(2028);
+        const auto draw = [&] { return static_cast<std::int64_t>(1 + generator.below(40)); };
+        for (int i = 0; i < 5; ++i) expect_product(ta, tb, draw(), draw(), draw(), draw(), add);
       }
     }
   }

@@ -5,6 +5,7 @@
 
 #include "lockstep/base/error.h"
 #include "runtime/tensor/cuda/cublaslt.h"
+#include "tests/fakes/cudart/fake_cuda.h"
 #include "tests/unit/tensor/cuda/both.h"
 
 // How cuBLASLt is found and asked; its products are beside the CPU's in kernels_test.cc.
@@ -84,6 +85,12 @@ class FakeCublasLt : public ::testing::Test {
     library_.preference_set(preference_, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes);
     set_schemes(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
     memory_ = device_runtime(DeviceKind::cuda).allocate(1 << 16, stream_);
+  }
+  void TearDown() override {
+    for (cublasLtMatrixLayout_t layout : {a_, b_, c_}) library_.layout_destroy(layout);
+    library_.preference_destroy(preference_);
+    library_.desc_destroy(desc_);
+    library_.destroy(handle_);
   }
   void set_schemes(std::uint32_t schemes) {
     library_.preference_set(preference_, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes);

@@ -3,6 +3,7 @@
 
 #include "lockstep/base/error.h"
 #include "runtime/tensor/cuda/launch.cuh"
+#include "tests/fakes/cudart/fake_cuda.h"
 #include "tests/unit/tensor/cuda/both.h"
 
 // Faults that were put into kernels on purpose: each is found, in every order of the threads.
