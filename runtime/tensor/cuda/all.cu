@@ -10,6 +10,7 @@
 #include "runtime/tensor/cuda/layer_norm.cu"
 #include "runtime/tensor/cuda/loss.cu"
 #include "runtime/tensor/cuda/optimizer.cu"
+#include "runtime/tensor/cuda/product.cu"
 #include "runtime/tensor/cuda/rows.cu"
 
 namespace lockstep::cuda {

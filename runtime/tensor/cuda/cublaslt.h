@@ -37,6 +37,8 @@ struct CublasLt {
 };
 
 // Where to look, in this order.
+// The file to take, or "none": products are then by kernels of our own.
+inline constexpr const char* kCublasLtVariable = "LOCKSTEP_CUBLASLT_LIB";
 std::vector<std::string> cublaslt_candidates(const Environment& environment);
 // Throws BackendUnavailable.
 CublasLt load_cublaslt(std::span<const std::string> candidates);

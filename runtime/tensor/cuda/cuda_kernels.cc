@@ -9,6 +9,7 @@
 
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
+#include "runtime/base/logging.h"
 #include "runtime/base/printable.h"
 #include "runtime/tensor/cuda/launcher.h"
 
@@ -70,10 +71,28 @@ void CudaKernels::batched_gemm(const Gemm& gemm, const Batch& batch) {
     }
     return;
   }
-  if (matmul_ == nullptr) {
-    matmul_ = std::make_unique<Matmul>(runtime_, stream(), allows_tf32(Environment::of_process()));
+  if (matmul_ == nullptr && !multiplies_by_tiles_) choose_products();
+  if (multiplies_by_tiles_) {
+    multiply_by_tiles(gemm, batch);
+  } else {
+    matmul_->multiply(gemm, batch);
   }
-  matmul_->multiply(gemm, batch);
+}
+
+// A cuBLASLt that was named is needed; without one there are kernels of our own.
+void CudaKernels::choose_products() {
+  const Environment environment = Environment::of_process();
+  const std::string named = environment.get(kCublasLtVariable).value_or("");
+  const bool tf32 = allows_tf32(environment);
+  multiplies_by_tiles_ = named == "none";
+  if (multiplies_by_tiles_) return;
+  try {
+    matmul_ = std::make_unique<Matmul>(runtime_, stream(), tf32);
+  } catch (const BackendUnavailable& error) {
+    if (!named.empty()) throw;
+    multiplies_by_tiles_ = true;
+    log_warn("{}; until then matrix products on {} are several times slower", error.what(), stream().device.str());
+  }
 }
 
 }  // namespace lockstep::cuda

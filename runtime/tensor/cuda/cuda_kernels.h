@@ -97,6 +97,9 @@ class CudaKernels final : public Kernels {
   void* scratch_bytes(std::size_t bytes);
   // Matrices of a batch, each `stride` elements behind the last.
   void batched_gemm(const Gemm& gemm, const Batch& batch);
+  void choose_products();
+  // product.cu. No extent is 0.
+  void multiply_by_tiles(const Gemm& gemm, const Batch& batch);
 
   DeviceRuntime& runtime_;
   Stream stream_;
@@ -104,7 +107,8 @@ class CudaKernels final : public Kernels {
   std::shared_ptr<FindingRecord> finding_;  // pinned; kernels write there
   std::shared_ptr<void> scratch_;
   std::size_t scratch_bytes_ = 0;
-  std::unique_ptr<Matmul> matmul_;  // with the first product
+  std::unique_ptr<Matmul> matmul_;  // with the first product, if there is a cuBLASLt
+  bool multiplies_by_tiles_ = false;
 };
 
 }  // namespace lockstep::cuda
