@@ -10,12 +10,14 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 
 #include "lockstep/base/error.h"
 #include "lockstep/device/device_runtime.h"
 #include "runtime/comm/backend.h"
 #include "tests/support/error_of.h"
 #include "tests/support/process.h"
+#include "tests/support/temporary_folder.h"
 
 namespace lockstep::testing {
 namespace {
@@ -125,6 +127,31 @@ TEST_P(Ranks, TrainAsTheCpuDoes) {
   const std::chrono::duration<double> seconds = Clock::now() - begin;
   std::printf("measured: %d steps of 03_raw_gradients by %d rank%s on one GPU: %.1f a second, the start included\n",
               kSteps, GetParam(), GetParam() == 1 ? "" : "s", kSteps / seconds.count());
+}
+
+// The GPT of our own tensors: its loss on held-out text after some steps.
+TEST_P(Ranks, TrainTensorsAsTheCpuDoes) {
+  if (!std::filesystem::exists(program("02_char_gpt"))) GTEST_SKIP() << "examples/02_char_gpt is not built";
+  const TemporaryFolder folder;
+  std::ofstream text(folder / "text");
+  for (int i = 0; i < 300; ++i)
+    text << std::string("abcdefgh").substr(i % 5, 1 + i * 7 % 4) << (i % 9 != 0 ? " " : ".\n");
+  text.close();
+  const auto loss_on = [&](int count, const std::string& device) {
+    const Result result =
+        run(count, {"02_char_gpt", "--device", device, "--text", folder / "text", "--steps", "4", "--batch", "3",
+                    "--context", "8", "--layers", "1", "--heads", "2", "--embd", "16"});
+    const std::string before = "validation loss ";
+    const auto at = result.out.find(before);
+    EXPECT_NE(at, std::string::npos) << result.out;
+    return at == std::string::npos ? 0.0 : std::stod(result.out.substr(at + before.size()));
+  };
+  const auto begin = Clock::now();
+  EXPECT_NEAR(loss_on(GetParam(), "cuda"), loss_on(1, "cpu"), 0.001);
+  const std::chrono::duration<double> seconds = Clock::now() - begin;
+  std::printf(
+      "measured: 4 steps of 02_char_gpt by %d rank%s on one GPU and by one on the CPU: %.1f s, the starts included\n",
+      GetParam(), GetParam() == 1 ? "" : "s", seconds.count());
 }
 
 // Not over the fakes, which libtorch_device puts under LibTorch in one process.
