@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "lockstep/base/error.h"
 #include "runtime/ddp/at_place.h"
 #include "runtime/trace/process_trace.h"
 
@@ -224,6 +225,14 @@ std::int64_t BucketQueue::total_weight() {
     last_works_.clear();
   }
   return total_weight_;
+}
+
+bool BucketQueue::is_step_over() const {
+  try {
+    return std::ranges::all_of(last_works_, [](const Work& work) { return work.done(); });
+  } catch (const Error&) {
+    return false;  // of the group, whose cause others get
+  }
 }
 
 void BucketQueue::drop() {

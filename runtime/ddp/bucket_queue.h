@@ -42,6 +42,8 @@ class BucketQueue {
   // Of the step that was finished last: the sum of all ranks' weights, or 1 if it divided nothing; 0 before the first.
   // On a device waits for the step on the host, at most the group's timeout.
   std::int64_t total_weight();
+  // See Reducer.
+  bool is_step_over() const;
 
   // On the CPU of the step that was finished last, on a device of the one before the last that was begun.
   const NotedStep& noted() const { return noted_; }

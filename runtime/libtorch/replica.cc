@@ -269,9 +269,7 @@ const trace::StepRecord& ReplicaImpl::last_step() const {
   return reducer_ ? reducer_->last_step() : none;
 }
 
-bool ReplicaImpl::is_step_over() const {
-  return group_->device().kind == DeviceKind::cpu || !reducer_ || reducer_->last_step().step >= steps_ - 1;
-}
+bool ReplicaImpl::is_step_over() const { return !reducer_ || reducer_->is_step_over(); }
 
 std::int64_t ReplicaImpl::rows_of(const at::Tensor& tensor) const {
   const std::int64_t dim = options_.batch_dim;

@@ -123,6 +123,7 @@ class CheckedKernels final : public Kernels {
   CheckedKernels(Kernels& device, Kernels& cpu, double products) : device_(device), cpu_(cpu), products_(products) {}
 
   StreamView stream() const override { return device_.stream(); }
+  StreamView copy_stream() const override { return device_.copy_stream(); }
   std::optional<Finding> take_finding() override { return device_.take_finding(); }
 
   void fill(float* out, float value, std::int64_t n) override {

@@ -106,6 +106,8 @@ class Kernels {
   virtual ~Kernels() = default;
 
   virtual StreamView stream() const = 0;
+  // One in which tensors come from the host (Tensor::to) while that one computes.
+  virtual StreamView copy_stream() const = 0;
   // The first finding since the last call, once the host has waited for what found it.
   virtual std::optional<Finding> take_finding() = 0;
 

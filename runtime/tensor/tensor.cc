@@ -7,6 +7,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/device/device_runtime.h"
+#include "runtime/base/logging.h"
 #include "runtime/tensor/findings.h"
 
 namespace lockstep {
@@ -75,6 +76,40 @@ void copy_bytes(void* target, DeviceId to, const void* source, DeviceId from, st
   throw_findings(k);
   std::memcpy(target, staged.get(), bytes);
 }
+
+// Memory of the copy stream's order that the other one uses: the copy stream waits for that before it goes.
+class Uploaded {
+ public:
+  Uploaded(DeviceRuntime& runtime, DeviceId device, std::size_t bytes)
+      : kernels_(kernels(device)), used_(device), memory_(runtime.allocate(bytes, kernels_.copy_stream())) {}
+  ~Uploaded() {
+    try {
+      used_.record(kernels_.stream());
+      used_.block(kernels_.copy_stream());
+    } catch (const std::exception& error) {
+      // The device has failed. Who would get this memory next could not be kept apart from who uses it.
+      new std::shared_ptr<void>(std::move(memory_));
+      log_error("memory of a tensor is not given back: {}", error.what());
+    }
+  }
+  Uploaded(const Uploaded&) = delete;
+  Uploaded& operator=(const Uploaded&) = delete;
+
+  // Takes the bytes at once; what is put into stream() from now on comes behind them.
+  void fill_from(DeviceRuntime& runtime, const void* host, std::size_t bytes) {
+    const std::shared_ptr<void> staged = runtime.allocate_pinned(bytes, kernels_.stream().device);
+    std::memcpy(staged.get(), host, bytes);
+    runtime.copy(memory_.get(), staged.get(), bytes, kernels_.copy_stream());
+    used_.record(kernels_.copy_stream());
+    used_.block(kernels_.stream());
+  }
+  void* data() const { return memory_.get(); }
+
+ private:
+  Kernels& kernels_;
+  Event used_;
+  std::shared_ptr<void> memory_;
+};
 
 }  // namespace
 
@@ -223,6 +258,13 @@ void Tensor::mark_written() const { checked().storage->mark_written(); }
 
 Tensor Tensor::to(DeviceId target) const {
   if (target == device()) return *this;
+  const std::size_t bytes = checked().bytes();
+  if (device().kind == DeviceKind::cpu && bytes > 0) {
+    DeviceRuntime& runtime = device_runtime(target.kind);
+    const auto uploaded = std::make_shared<Uploaded>(runtime, target, bytes);
+    uploaded->fill_from(runtime, checked().data(), bytes);
+    return borrow(BufferView(uploaded->data(), count(), dtype(), target), shape(), uploaded);
+  }
   Tensor result = empty(shape(), dtype(), target);
   result.copy_from(*this);
   return result;

@@ -399,10 +399,6 @@ std::int64_t DistributedDataParallel::last_weight() const {
   return last_weight_ < 0 ? reducer_.total_weight() : last_weight_;
 }
 
-bool DistributedDataParallel::is_step_over() const {
-  return group_->device().kind == DeviceKind::cpu || reducer_.last_step().step >= steps_ - 1;
-}
-
 void DistributedDataParallel::check_replicas() const { lockstep::check_replicas(*group_, state()); }
 
 }  // namespace lockstep

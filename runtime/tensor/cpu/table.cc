@@ -8,6 +8,7 @@ namespace {
 class CpuKernels final : public Kernels {
  public:
   StreamView stream() const override { return {}; }
+  StreamView copy_stream() const override { return {}; }
   std::optional<Finding> take_finding() override { return std::nullopt; }
 
   void fill(float* out, float value, std::int64_t count) override { cpu::fill(out, value, count); }

@@ -32,6 +32,7 @@ constexpr std::size_t kLeastScratch = std::size_t{1} << 20;
 CudaKernels::CudaKernels(DeviceId device)
     : runtime_(device_runtime(DeviceKind::cuda)),
       stream_(device),
+      copy_stream_(device),
       launch_(make_launch(stream_)),
       finding_(std::static_pointer_cast<FindingRecord>(runtime_.allocate_pinned(sizeof(FindingRecord), device))) {
   new (finding_.get()) FindingRecord;

@@ -37,6 +37,7 @@ class CudaKernels final : public Kernels {
   CudaKernels& operator=(const CudaKernels&) = delete;
 
   StreamView stream() const override { return stream_.view(); }
+  StreamView copy_stream() const override { return copy_stream_.view(); }
   std::optional<Finding> take_finding() override;
 
   void fill(float* out, float value, std::int64_t count) override;
@@ -103,6 +104,7 @@ class CudaKernels final : public Kernels {
 
   DeviceRuntime& runtime_;
   Stream stream_;
+  Stream copy_stream_;
   LaunchPointer launch_;
   std::shared_ptr<FindingRecord> finding_;  // pinned; kernels write there
   std::shared_ptr<void> scratch_;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What training on GPUs promises beside the CPU's results: over the fakes of CUDA, cuBLASLt and NCCL.
+#include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,6 +22,7 @@
 #include "lockstep/optim/clip.h"
 #include "lockstep/optim/sgd.h"
 #include "lockstep/train/distributed_data_parallel.h"
+#include "runtime/tensor/kernels.h"
 #include "tests/fakes/cudart/fake_cuda.h"
 #include "tests/multirank/compare.h"
 #include "tests/support/error_of.h"
@@ -156,6 +158,23 @@ TEST(OnGpu, TwoHundredStepsLeaveReplicasOfTheSameBits) {
     }
     EXPECT_EQ(seen.size(), 200u) << "weights change in every step";
   });
+}
+
+// Or the copy of each batch would wait for the step before.
+TEST(OnGpu, ABatchComesFromTheHostWhileTheStreamComputes) {
+  const Tensor first = Tensor::zeros({1}).to(kGpu);  // the plug-in is there
+  void* const plugin = dlopen(LOCKSTEP_FAKE_PLUGIN_FOLDER "/liblockstep_cuda_nn.so", RTLD_NOW | RTLD_NOLOAD);
+  ASSERT_NE(plugin, nullptr);
+  const auto kernels_of = reinterpret_cast<decltype(&lockstep_plugin_kernels)>(dlsym(plugin, kPluginKernelsSymbol));
+  Kernels& kernels = *kernels_of(kGpu.index);
+  std::latch over(1);
+  fake_cuda::enqueue(static_cast<cudaStream_t>(kernels.stream().handle), "busy", [&] { over.wait(); }, {}, {});
+  std::vector<Tensor> batches;
+  for (int k = 0; k < 3; ++k) batches.push_back(Tensor::full({3}, static_cast<float>(k)).to(kGpu));
+  device_runtime(DeviceKind::cuda).synchronize(kernels.copy_stream(), Deadline::after(std::chrono::seconds(60)));
+  batches.erase(batches.begin());  // its memory goes back behind what is busy
+  over.count_down();
+  EXPECT_EQ(add(batches[0], batches[1]).to_vector(), (std::vector<float>{3, 3, 3}));
 }
 
 // A bucket leaves before the last gradient is there.

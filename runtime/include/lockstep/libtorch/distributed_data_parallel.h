@@ -214,7 +214,7 @@ class DistributedDataParallel {
   std::optional<double> last_loss() const { return last_batch().loss; }
   // What the last synchronised step waited for, and what ran behind backward. Empty (step -1) in a world of one.
   const trace::StepRecord& last_step() const { return replica_->last_step(); }
-  // Whether the last synchronised step is over on the device too. Never waits; on the CPU always.
+  // Whether the last synchronised step is over on the device too, as far as is known without a wait. On the CPU always.
   bool is_step_over() const { return replica_->is_step_over(); }
 
  private:

@@ -191,8 +191,8 @@ class LOCKSTEP_API DistributedDataParallel {
   std::optional<double> last_loss() const { return last_batch_.loss; }
   // What the last synchronised step waited for, and what ran behind backward.
   const trace::StepRecord& last_step() const { return reducer_.last_step(); }
-  // Whether the last synchronised step is over on the device too. Never waits; on the CPU always.
-  bool is_step_over() const;
+  // Whether the last synchronised step is over on the device too, as far as is known without a wait. On the CPU always.
+  bool is_step_over() const { return reducer_.is_step_over(); }
 
  private:
   std::vector<NamedBuffer> state() const;
