@@ -68,7 +68,7 @@ struct Program {
       }
     }
   }
-  static nn::Sequential make_model(std::uint64_t seed, DeviceId device) {
+  static nn::Sequential make_model(std::uint64_t seed, DeviceId device = {}) {
     nn::Sequential model{nn::Linear(5, 16), nn::Tanh(), nn::Dropout(0.3f), nn::Linear(16, 2)};
     model.initialize(seed);
     model.to(device);

@@ -8,8 +8,11 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdio>
 #include <functional>
+#include <memory>
+#include <utility>
 
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
@@ -78,6 +81,9 @@ std::shared_ptr<WatchedJob> watch(const rendezvous::MeetingPlan& plan, const ren
                                                   identity.rank, identity.restart_count));
 }
 
+// Heartbeats, of half a second, after which connections to the store that no call has used are let go.
+constexpr int kBeatsToRest = 20;
+
 // This rank becomes a member of the job's, in `scope`: at the relay of its launcher if there is one, else at the store.
 void enter(WatchedJob& watched, const rendezvous::MeetingPlan& plan, const rendezvous::Meeting& meeting,
            const std::string& scope, const rendezvous::Identity& identity, const InitSettings& settings,
@@ -86,6 +92,11 @@ void enter(WatchedJob& watched, const rendezvous::MeetingPlan& plan, const rende
   if (settings.relay && plan.means == rendezvous::MeetingPlan::Means::launcher_store) {
     endpoint.address = *settings.relay;
   }
+  // A job of thousands of ranks keeps no connection that nobody needs.
+  auto position = [of = watched.watch(), store = meeting.store, beats = std::make_shared<std::atomic<int>>(0)] {
+    if (beats->fetch_add(1) % kBeatsToRest == 0) store->rest();
+    return of->position();
+  };
   const membership::MemberInfo self{
       .rank = identity.rank, .world_size = identity.world_size, .process = membership::ProcessInfo::of_this_process()};
   watched.keep(std::make_shared<membership::MemberLink>(
@@ -93,7 +104,7 @@ void enter(WatchedJob& watched, const rendezvous::MeetingPlan& plan, const rende
       membership::LivenessOptions{.detect_silence = settings.detect_silence, .hang = settings.hang_timeout},
       membership::MemberCalls{
           .on_event = [of = watched.watch()](const membership::MemberEvent& event) { of->take(event); },
-          .position = [of = watched.watch()] { return of->position(); }},
+          .position = std::move(position)},
       deadline));
 }
 

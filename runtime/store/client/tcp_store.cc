@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "lockstep/base/error.h"
 #include "runtime/net/stream.h"
@@ -110,6 +111,13 @@ TcpConnection TcpStore::take(const Deadline& deadline) {
 void TcpStore::give_back(TcpConnection connection) {
   MutexLock lock(mutex_);
   idle_.push_back(std::move(connection));
+  has_been_used_ = true;
+}
+
+void TcpStore::rest() {
+  std::vector<TcpConnection> closed;
+  MutexLock lock(mutex_);
+  if (!std::exchange(has_been_used_, false)) closed.swap(idle_);
 }
 
 StoreLost TcpStore::lost(const std::string& what, std::string_view how, std::string_view hint) const {

@@ -2,7 +2,7 @@
 // The client of a TCP store (tcp_store_server.h).
 //
 // Each call runs on a connection of its own out of a pool that grows with the number of calls at one time, so that a
-// thread that waits delays no other. A write returns when the server has it. A connection on which something went wrong
+// thread that waits delays no other; rest() empties it. A write returns when the server has it. A connection on which something went wrong
 // is closed, never used again, so a late reply is never taken for another's. A get is one trip, and the server keeps
 // its deadline.
 //
@@ -65,6 +65,7 @@ class TcpStore : public Store {
   void stop_waiting() override;
   // As stop_waiting(), but no longer than TcpStoreOptions::give_up_timeout.
   void give_up() override;
+  void rest() override EXCLUDES(mutex_);
   std::string description() const override;
 
  private:
@@ -107,6 +108,7 @@ class TcpStore : public Store {
 
   Mutex mutex_;
   std::vector<TcpConnection> idle_ GUARDED_BY(mutex_);
+  bool has_been_used_ GUARDED_BY(mutex_) = false;  // since the last rest()
 };
 
 }  // namespace lockstep::store

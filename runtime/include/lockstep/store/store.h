@@ -65,6 +65,8 @@ class LOCKSTEP_API Store {
   // As stop_waiting(), and no call waits long for an answer of the store either. Call it when the store itself is known
   // to have stopped answering. Doesn't block.
   virtual void give_up() { stop_waiting(); }
+  // Lets go of connections that no call has used since the last rest(); the next call opens one. Any thread.
+  virtual void rest() {}
 
   // For messages: "tcp 127.0.0.1:41233".
   virtual std::string description() const = 0;

@@ -52,6 +52,16 @@ TEST_F(TcpStoreTest, ListensWhereItWasToldOnAFreePort) {
   expect_text(error->what(), {server_->address().to_string()});
 }
 
+TEST_F(TcpStoreTest, RestLetsGoOfConnectionsThatNobodyHasUsedSinceTheLast) {
+  const auto store = client();
+  store->set("k", "v");
+  store->rest();
+  EXPECT_EQ(server_->client_count(), 1u) << "it was used just now";
+  store->rest();
+  EXPECT_TRUE(server_->wait_until_idle(soon()));
+  EXPECT_EQ(store->get("k", soon()), "v") << "on a new one";
+}
+
 TEST_F(TcpStoreTest, ConnectTimesOutNamingTheAddressAndWhatHappened) {
   const net::HostPort address = server_->address();
   server_.reset();
