@@ -2,9 +2,9 @@
 // The client of a TCP store (tcp_store_server.h).
 //
 // Each call runs on a connection of its own out of a pool that grows with the number of calls at one time, so that a
-// thread that waits delays no other; rest() empties it. A write returns when the server has it. A connection on which something went wrong
-// is closed, never used again, so a late reply is never taken for another's. A get is one trip, and the server keeps
-// its deadline.
+// thread that waits delays no other; rest() empties it. A write returns when the server has it. A connection on which
+// something went wrong is closed, never used again, so a late reply is never taken for another's. A get is one trip,
+// and the server keeps its deadline.
 //
 // Once the server is gone every call, also one that is waiting, throws StoreError: at once if its process has ended, in
 // net::kVanishedAfter if its host has vanished.
