@@ -19,10 +19,11 @@ namespace {
 
 namespace tcp = ::gloo::transport::tcp;
 
-// A pair that is given its connection, and makes none.
+// A pair that is given its connection, and makes none; and that tells when it has read and written.
 class ConnectedPair final : public tcp::Pair {
  public:
-  using Pair::Pair;
+  ConnectedPair(tcp::Context* context, tcp::Device* device, int peer, std::function<void()> on_io)
+      : Pair(context, device, peer, kForever), on_io_(std::move(on_io)) {}
 
   // As Pair::handleConnected(). A pair of Gloo's that has listened since it was made stops doing so.
   void take(UniqueFd socket) {
@@ -40,18 +41,30 @@ class ConnectedPair final : public tcp::Pair {
     device_->registerDescriptor(fd_, EPOLLIN, this);
     changeState(CONNECTED);
   }
+
+ private:
+  void handleReadWrite(int events) override {
+    Pair::handleReadWrite(events);
+    on_io_();
+  }
+
+  const std::function<void()> on_io_;
 };
 
 class ConnectedContext final : public tcp::Context {
  public:
-  using Context::Context;
+  ConnectedContext(std::shared_ptr<tcp::Device> device, int own_rank, int ranks, std::function<void()> on_io)
+      : Context(std::move(device), own_rank, ranks), on_io_(std::move(on_io)) {}
 
   void add(int peer, UniqueFd socket) {
-    auto pair = std::make_unique<ConnectedPair>(this, device_.get(), peer, kForever);
+    auto pair = std::make_unique<ConnectedPair>(this, device_.get(), peer, on_io_);
     pair->setLocalRank(0);  // for its own log, which does not start it
     pair->take(std::move(socket));
     pairs_[static_cast<std::size_t>(peer)] = std::move(pair);
   }
+
+ private:
+  const std::function<void()> on_io_;
 };
 
 std::shared_ptr<tcp::Device> make_device() {
@@ -65,7 +78,7 @@ std::shared_ptr<tcp::Device> make_device() {
 void Mesh::connect(store::Store& store, const rendezvous::Roster& roster, wire::ConnectOptions options,
                    const Deadline& deadline) {
   const auto device = make_device();
-  const auto transport = std::make_shared<ConnectedContext>(device, rank, size);
+  const auto transport = std::make_shared<ConnectedContext>(device, rank, size, on_io_);
   transport->setTimeout(kForever);
   options.check = [this] { stop_if_interrupted(); };
   auto connections = wire::connect_all(store, roster, rank, options, deadline);
@@ -74,6 +87,10 @@ void Mesh::connect(store::Store& store, const rendezvous::Roster& roster, wire::
   }
   device_ = device;
   transportContext_ = transport;
+}
+
+std::unique_ptr<PolledBuffer> Mesh::make_polled_buffer(void* data, std::size_t bytes) {
+  return std::make_unique<PolledBuffer>(std::static_pointer_cast<tcp::Context>(transportContext_), data, bytes);
 }
 
 void Mesh::stop_if_interrupted() {

@@ -10,11 +10,14 @@
 #include <gloo/context.h>
 
 #include <chrono>
+#include <functional>
+#include <memory>
 
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/rendezvous/roster.h"
 #include "lockstep/store/store.h"
+#include "runtime/comm/gloo/polled_buffer.h"
 #include "runtime/comm/wire/proven_connections.h"
 
 namespace lockstep::gloo_backend {
@@ -24,17 +27,21 @@ inline constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 36
 
 class Mesh final : public ::gloo::Context {
  public:
-  Mesh(int own_rank, int ranks) : Context(own_rank, ranks) {}
+  // `on_io` is called on Gloo's thread after it has read from, or written to, a connection. It may not call Gloo.
+  Mesh(int own_rank, int ranks, std::function<void()> on_io) : Context(own_rank, ranks), on_io_(std::move(on_io)) {}
 
   // Collective; once. Throws what wire::connect_all() throws, and what Gloo throws: std::exceptions.
   void connect(store::Store& store, const rendezvous::Roster& roster, wire::ConnectOptions options,
                const Deadline& deadline);
   // Ends connect(). Any thread.
   void interrupt();
+  // Once it is connected.
+  std::unique_ptr<PolledBuffer> make_polled_buffer(void* data, std::size_t bytes);
 
  private:
   void stop_if_interrupted();
 
+  const std::function<void()> on_io_;
   Mutex interrupt_mutex_;
   bool interrupted_ GUARDED_BY(interrupt_mutex_) = false;
 };

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <exception>
+#include <optional>
+#include <set>
 
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
@@ -23,9 +25,10 @@ constexpr std::size_t kMostInboxes = 64;
 
 // Gloo matches what is sent with what is received by peer and slot.
 constexpr std::uint64_t kFrameSlot = 1;
-constexpr std::uint64_t kBulkSlot = 2;
-constexpr std::uint64_t kNeverUsedSlot = 3;
-std::uint64_t message_slot(std::uint64_t number) { return (std::uint64_t{1} << 56) | number; }
+constexpr std::uint64_t kNeverUsedSlot = 2;
+std::uint64_t slot_of(wire::Tag tag) {
+  return ((std::uint64_t{1} + static_cast<std::uint64_t>(tag.kind)) << 56) | tag.number;
+}
 
 milliseconds milliseconds_left(const Deadline& deadline) {
   return std::max(milliseconds(1), std::min(kForever, std::chrono::ceil<milliseconds>(deadline.remaining())));
@@ -39,7 +42,7 @@ WireGloo::WireGloo(GroupContext context)
       size_(static_cast<int>(context_.roster.size())),
       lost_(context_.roster.size()),
       choice_(choose_device(Environment::of_process(), context_.local_address)),
-      mesh_(std::make_shared<Mesh>(rank_, size_)) {
+      mesh_(std::make_shared<Mesh>(rank_, size_, [this] { look_for_ends(); })) {
   for (int r = 0; r < size_; ++r) {
     if (r != rank_) others_.push_back(r);
   }
@@ -109,25 +112,21 @@ WireGloo::Buffer WireGloo::buffer_over(void* data, std::size_t bytes) {
   return mesh_->createUnboundBuffer(data, bytes);
 }
 
-void WireGloo::await(::gloo::transport::UnboundBuffer& buffer, int peer, Direction direction) {
+void WireGloo::await(Outbox& outbox) {
   {
     MutexLock lock(mutex_);
     if (interrupted_) throw wire::Broken("interrupted");
-    blocked_in_ = &buffer;
-    blocked_on_ = peer;
+    blocked_in_ = outbox.buffer.get();
   }
   std::string problem;
   try {
-    const bool done =
-        direction == Direction::out ? buffer.waitSend(nullptr, kForever) : buffer.waitRecv(nullptr, kForever);
-    if (!done) problem = "interrupted";
+    if (!outbox.buffer->waitSend(nullptr, kForever)) problem = "interrupted";
   } catch (const std::exception& error) {
     problem = error.what();
   }
   {
     MutexLock lock(mutex_);
     blocked_in_ = nullptr;
-    if (problem.empty()) blocked_on_ = -1;
   }
   if (!problem.empty()) throw wire::Broken(problem);
 }
@@ -136,7 +135,7 @@ void WireGloo::send_frame(int peer, const wire::FrameBytes& frame) {
   Outbox& outbox = outboxes_[static_cast<std::size_t>(peer)];
   if (lost_[static_cast<std::size_t>(peer)].load()) return;
   if (outbox.under_way == kOutboxFrames) {
-    await(*outbox.buffer, peer, Direction::out);
+    await(outbox);
     --outbox.under_way;
   }
   outbox.frames[outbox.next] = frame;
@@ -152,50 +151,68 @@ void WireGloo::send_frame(int peer, const wire::FrameBytes& frame) {
   ++outbox.under_way;
 }
 
-void WireGloo::exchange(std::span<const wire::Piece> sends, std::span<const wire::Piece> recvs) {
-  std::vector<Buffer> out;
-  std::vector<Buffer> in;
+wire::Transfer WireGloo::post(Direction direction, const wire::Piece& piece, wire::Tag tag) {
+  auto made = mesh_->make_polled_buffer(piece.data, piece.bytes);
+  PolledBuffer& buffer = *made;
+  wire::Transfer transfer = 0;
+  {
+    MutexLock lock(posted_mutex_);
+    transfer = ++last_;
+    posted_[transfer] = {.peer = piece.peer, .tag = tag, .buffer = std::move(made)};
+  }
   try {
-    for (const wire::Piece& piece : recvs) {
-      in.push_back(buffer_over(piece.data, piece.bytes));
-      in.back()->recv(piece.peer, kBulkSlot);
+    if (direction == Direction::out) {
+      buffer.send(piece.peer, slot_of(tag), 0, piece.bytes);
+    } else {
+      buffer.recv(piece.peer, slot_of(tag), 0, piece.bytes);
     }
-    for (const wire::Piece& piece : sends) {
-      out.push_back(buffer_over(piece.data, piece.bytes));
-      out.back()->send(piece.peer, kBulkSlot);
+  } catch (const ::gloo::Exception& error) {
+    throw wire::Broken(error.what());
+  }
+  return transfer;
+}
+
+wire::Transfer WireGloo::send(const wire::Piece& piece, wire::Tag tag) { return post(Direction::out, piece, tag); }
+
+wire::Transfer WireGloo::receive(const wire::Piece& piece, wire::Tag tag) { return post(Direction::in, piece, tag); }
+
+bool WireGloo::done(wire::Transfer transfer) {
+  {
+    MutexLock lock(mutex_);
+    if (interrupted_) throw wire::Broken("interrupted");
+  }
+  std::unique_ptr<PolledBuffer> buffer;  // it goes when the lock has gone
+  {
+    MutexLock lock(posted_mutex_);
+    const auto found = posted_.find(transfer);
+    if (!found->second.buffer->is_over()) return false;
+    buffer = std::move(found->second.buffer);
+    posted_.erase(found);
+  }
+  try {
+    buffer->check();
+  } catch (const std::exception& error) {
+    throw wire::Broken(error.what());
+  }
+  return true;
+}
+
+void WireGloo::look_for_ends() {
+  bool any = false;
+  {
+    MutexLock lock(posted_mutex_);
+    for (auto& [transfer, posted] : posted_) {
+      if (posted.is_told || !posted.buffer->is_over()) continue;
+      posted.is_told = any = true;
     }
-  } catch (const ::gloo::Exception& error) {
-    throw wire::Broken(error.what());
   }
-  for (std::size_t i = 0; i < in.size(); ++i) await(*in[i], recvs[i].peer, Direction::in);
-  for (std::size_t i = 0; i < out.size(); ++i) await(*out[i], sends[i].peer, Direction::out);
+  if (any) wake();
 }
 
-void WireGloo::expect(const wire::Piece& piece, std::uint64_t number) {
-  Buffer buffer = buffer_over(piece.data, piece.bytes);
-  try {
-    buffer->recv(piece.peer, message_slot(number));
-  } catch (const ::gloo::Exception& error) {
-    throw wire::Broken(error.what());
-  }
-  expected_[{piece.peer, number}] = std::move(buffer);
-}
-
-void WireGloo::deliver(const wire::Piece& piece, std::uint64_t number) {
-  const Buffer buffer = buffer_over(piece.data, piece.bytes);
-  try {
-    buffer->send(piece.peer, message_slot(number));
-  } catch (const ::gloo::Exception& error) {
-    throw wire::Broken(error.what());
-  }
-  await(*buffer, piece.peer, Direction::out);
-}
-
-void WireGloo::finish(int peer, std::uint64_t number) {
-  const auto found = expected_.find({peer, number});
-  if (found == expected_.end()) return;
-  await(*found->second, peer, Direction::in);
-  expected_.erase(found);
+void WireGloo::cancel_transfers() {
+  std::map<wire::Transfer, Posted> posted;  // they go when the lock has gone
+  MutexLock lock(posted_mutex_);
+  posted.swap(posted_);
 }
 
 // The inboxes are filled in the order in which they wait, and waited for in the same: so frames of one peer stay in
@@ -279,9 +296,15 @@ void WireGloo::watch_connections(wire::Listener& listener) {
 }
 
 std::vector<int> WireGloo::awaited() {
-  MutexLock lock(mutex_);
-  if (blocked_on_ < 0) return {};
-  return {blocked_on_};
+  MutexLock lock(posted_mutex_);
+  std::set<int> peers;
+  std::optional<wire::Tag> oldest;
+  for (auto& [transfer, posted] : posted_) {
+    if (posted.buffer->is_over()) continue;
+    if (!oldest) oldest = posted.tag;
+    if (posted.tag == *oldest) peers.insert(posted.peer);
+  }
+  return {peers.begin(), peers.end()};
 }
 
 void WireGloo::wait(const Deadline& deadline) {
@@ -300,7 +323,6 @@ void WireGloo::interrupt() {
   bell_->ring();
   if (opening_ != nullptr) opening_->interrupt();
   if (blocked_in_ == nullptr) return;
-  blocked_in_->abortWaitRecv();
   blocked_in_->abortWaitSend();
 }
 
@@ -329,7 +351,7 @@ void WireGloo::close(const Deadline& deadline) {
     MutexLock lock(mutex_);
     opening_ = nullptr;
   }
-  expected_.clear();
+  cancel_transfers();
   inboxes_.clear();
   outboxes_.clear();
   mesh_.reset();

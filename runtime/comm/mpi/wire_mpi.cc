@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <iterator>
+#include <set>
 
 #include "lockstep/base/error.h"
 #include "runtime/comm/failure/patience.h"
@@ -17,9 +18,8 @@ namespace {
 // MPI counts in int.
 constexpr std::size_t kLargestMessage = std::size_t{1} << 30;
 constexpr int kFrameTag = 1;
-constexpr int kBulkTag = 2;
 // The least that every MPI has as the largest tag.
-constexpr std::uint64_t kMessageTags = 32768;
+constexpr std::uint64_t kTags = 32768;
 
 // Between two looks: first none, while something is likely to come soon, then ever longer ones.
 constexpr int kRoundsWithoutNap = 64;
@@ -33,7 +33,7 @@ void require(int code, const char* call) {
   if (auto problem = mpi_error(code, call); !problem.empty()) throw wire::Broken(problem);
 }
 
-int tag_of(std::uint64_t number) { return static_cast<int>(number % kMessageTags); }
+int tag_of(wire::Tag tag) { return static_cast<int>(tag.number % kTags); }
 
 }  // namespace
 
@@ -52,7 +52,7 @@ void WireMpi::open(wire::Listener& listener, const Deadline& deadline) {
 
 void WireMpi::start_and_connect(const Deadline& deadline) {
   start_mpi(rank_, size_);
-  for (MPI_Comm* comm : {&frames_, &bulk_, &messages_}) {
+  for (MPI_Comm* comm : {&frames_, &bulk_[0], &bulk_[1], &bulk_[2]}) {
     MPI_Request request = MPI_REQUEST_NULL;
     require(MPI_Comm_idup(MPI_COMM_WORLD, comm, &request), "MPI_Comm_idup");
     for (int done = 0; done == 0;) {
@@ -103,38 +103,59 @@ bool WireMpi::take_frames() {
   }
 }
 
-void WireMpi::start(Requests& requests, Direction direction, const wire::Piece& piece, int tag, MPI_Comm comm) {
+wire::Transfer WireMpi::post(Direction direction, const wire::Piece& piece, wire::Tag tag) {
+  const MPI_Comm comm = bulk_[static_cast<std::size_t>(tag.kind)];
+  Posted& posted = posted_[++last_] = {.peer = piece.peer, .tag = tag};
   for (std::size_t begin = 0; begin < piece.bytes; begin += kLargestMessage) {
     const int length = static_cast<int>(std::min(kLargestMessage, piece.bytes - begin));
-    requests.push_back(MPI_REQUEST_NULL);
+    MPI_Request& request = posted.requests.emplace_back(MPI_REQUEST_NULL);
     if (direction == Direction::out) {
-      require(MPI_Isend(piece.data + begin, length, MPI_BYTE, piece.peer, tag, comm, &requests.back()), "MPI_Isend");
+      require(MPI_Isend(piece.data + begin, length, MPI_BYTE, piece.peer, tag_of(tag), comm, &request), "MPI_Isend");
     } else {
-      require(MPI_Irecv(piece.data + begin, length, MPI_BYTE, piece.peer, tag, comm, &requests.back()), "MPI_Irecv");
+      require(MPI_Irecv(piece.data + begin, length, MPI_BYTE, piece.peer, tag_of(tag), comm, &request), "MPI_Irecv");
     }
   }
+  note_awaited();
+  return last_;
 }
 
-void WireMpi::complete(std::vector<int> peers) {
-  {
-    MutexLock lock(mutex_);
-    std::sort(peers.begin(), peers.end());
-    peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
-    awaited_ = std::move(peers);
-  }
-  for (;;) {
-    if (interrupted_.load()) throw wire::Broken("interrupted");
+wire::Transfer WireMpi::send(const wire::Piece& piece, wire::Tag tag) { return post(Direction::out, piece, tag); }
+
+wire::Transfer WireMpi::receive(const wire::Piece& piece, wire::Tag tag) { return post(Direction::in, piece, tag); }
+
+bool WireMpi::push_transfers() {
+  bool any = false;
+  for (auto& [transfer, posted] : posted_) {
+    if (posted.is_over) continue;
     int done = 0;
-    require(MPI_Testall(static_cast<int>(under_way_.size()), under_way_.data(), &done, MPI_STATUSES_IGNORE),
+    require(MPI_Testall(static_cast<int>(posted.requests.size()), posted.requests.data(), &done, MPI_STATUSES_IGNORE),
             "MPI_Testall");
-    if (done != 0) break;
-    if (take_frames()) idle_rounds_ = 0;
-    nap();
+    posted.is_over = done != 0;
+    any |= posted.is_over;
   }
-  idle_rounds_ = 0;
-  under_way_.clear();
+  if (any) note_awaited();
+  return any;
+}
+
+bool WireMpi::done(wire::Transfer transfer) {
+  if (interrupted_.load()) throw wire::Broken("interrupted");
+  const auto found = posted_.find(transfer);
+  if (!found->second.is_over) push_transfers();
+  if (!found->second.is_over) return false;
+  posted_.erase(found);
+  return true;
+}
+
+void WireMpi::note_awaited() {
+  std::set<int> peers;
+  const Posted* oldest = nullptr;
+  for (const auto& [transfer, posted] : posted_) {
+    if (posted.is_over) continue;
+    if (oldest == nullptr) oldest = &posted;
+    if (posted.tag == oldest->tag) peers.insert(posted.peer);
+  }
   MutexLock lock(mutex_);
-  awaited_.clear();
+  awaited_.assign(peers.begin(), peers.end());
 }
 
 std::vector<int> WireMpi::awaited() {
@@ -143,64 +164,34 @@ std::vector<int> WireMpi::awaited() {
 }
 
 void WireMpi::cancel_transfers() {
-  for (const auto& [key, requests] : expected_) under_way_.insert(under_way_.end(), requests.begin(), requests.end());
-  expected_.clear();
-  for (MPI_Request& request : under_way_) {
+  Requests under_way;
+  for (const auto& [transfer, posted] : posted_) {
+    under_way.insert(under_way.end(), posted.requests.begin(), posted.requests.end());
+  }
+  posted_.clear();
+  for (MPI_Request& request : under_way) {
     if (request != MPI_REQUEST_NULL) MPI_Cancel(&request);
   }
   // A receive that nobody has begun to fill is gone with that. Any other transfer has to end, or MPI to rest: it moves
   // nothing by itself.
   comm::Patience patience(kLastPush);
   do {
-    std::erase_if(under_way_, [](MPI_Request& request) {
+    std::erase_if(under_way, [](MPI_Request& request) {
       int done = 0;
       return request == MPI_REQUEST_NULL || MPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || done != 0;
     });
-  } while (!under_way_.empty() && !patience.over());
-  at_rest_ = !under_way_.empty();
-}
-
-void WireMpi::exchange(std::span<const wire::Piece> sends, std::span<const wire::Piece> recvs) {
-  std::vector<int> peers;
-  for (const wire::Piece& piece : recvs) start(under_way_, Direction::in, piece, kBulkTag, bulk_);
-  for (const wire::Piece& piece : sends) start(under_way_, Direction::out, piece, kBulkTag, bulk_);
-  for (const auto pieces : {recvs, sends}) {
-    for (const wire::Piece& piece : pieces) peers.push_back(piece.peer);
-  }
-  complete(std::move(peers));
-}
-
-void WireMpi::expect(const wire::Piece& piece, std::uint64_t number) {
-  start(expected_[{piece.peer, number}], Direction::in, piece, tag_of(number), messages_);
-}
-
-void WireMpi::deliver(const wire::Piece& piece, std::uint64_t number) {
-  start(under_way_, Direction::out, piece, tag_of(number), messages_);
-  complete({piece.peer});
-}
-
-void WireMpi::finish(int peer, std::uint64_t number) {
-  const auto found = expected_.find({peer, number});
-  if (found == expected_.end()) return;
-  under_way_ = std::move(found->second);
-  expected_.erase(found);
-  complete({peer});
+  } while (!under_way.empty() && !patience.over());
+  at_rest_ = !under_way.empty();
 }
 
 void WireMpi::wait(const Deadline& deadline) {
   idle_rounds_ = 0;
   for (;;) {
     reap_frames();
-    if (take_frames() || interrupted_.load() || deadline.expired()) break;
+    if (take_frames() || push_transfers() || interrupted_.load() || deadline.expired()) break;
     {
       MutexLock lock(mutex_);
       if (woken_) break;
-    }
-    // Messages under way need a push too.
-    for (auto& [key, requests] : expected_) {
-      int done = 0;
-      require(MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE),
-              "MPI_Testall");
     }
     nap();
   }
@@ -248,7 +239,7 @@ void WireMpi::close(const Deadline& deadline) {
     on_their_way_.clear();
     return never_finalize();
   }
-  for (MPI_Comm* comm : {&frames_, &bulk_, &messages_}) {
+  for (MPI_Comm* comm : {&frames_, &bulk_[0], &bulk_[1], &bulk_[2]}) {
     if (*comm != MPI_COMM_NULL) MPI_Comm_free(comm);
   }
 }

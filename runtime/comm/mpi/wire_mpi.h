@@ -7,6 +7,7 @@
 
 #include <mpi.h>
 
+#include <array>
 #include <atomic>
 #include <deque>
 #include <map>
@@ -29,10 +30,9 @@ class WireMpi final : public wire::Wire {
   std::string opening() const override { return "MPI_Init, which waits for every rank"; }
   bool can_interrupt_open() const override { return false; }
   void send_frame(int peer, const wire::FrameBytes& frame) override;
-  void exchange(std::span<const wire::Piece> sends, std::span<const wire::Piece> recvs) override;
-  void expect(const wire::Piece& piece, std::uint64_t number) override;
-  void deliver(const wire::Piece& piece, std::uint64_t number) override;
-  void finish(int peer, std::uint64_t number) override;
+  wire::Transfer send(const wire::Piece& piece, wire::Tag tag) override;
+  wire::Transfer receive(const wire::Piece& piece, wire::Tag tag) override;
+  bool done(wire::Transfer transfer) override;
   std::vector<int> awaited() override;
   void wait(const Deadline& deadline) override;
   void wake() override;
@@ -43,12 +43,22 @@ class WireMpi final : public wire::Wire {
  private:
   using Requests = std::vector<MPI_Request>;
 
+  // A transfer that done() has not said to be through: its requests are more than one where it is larger than what MPI
+  // counts with.
+  struct Posted {
+    int peer = -1;
+    wire::Tag tag = {};
+    Requests requests = {};
+    bool is_over = false;
+  };
+
   void start_and_connect(const Deadline& deadline);
-  // Appends the requests of one piece: more than one where it is larger than what MPI counts with.
   enum class Direction { out, in };
-  void start(Requests& requests, Direction direction, const wire::Piece& piece, int tag, MPI_Comm comm);
-  // Pushes MPI until all that is under way is done. Throws Broken.
-  void complete(std::vector<int> peers);
+  wire::Transfer post(Direction direction, const wire::Piece& piece, wire::Tag tag);
+  // Pushes MPI; true if a transfer has ended. Throws Broken.
+  bool push_transfers();
+  // Notes whom the oldest transfer waits for.
+  void note_awaited();
   // Takes the frames that are there and gives them to the listener; true if there was one.
   bool take_frames();
   void reap_frames();
@@ -60,15 +70,14 @@ class WireMpi final : public wire::Wire {
   wire::Listener* listener_ = nullptr;
   // Each kind of traffic has a communicator of its own.
   MPI_Comm frames_ = MPI_COMM_NULL;
-  MPI_Comm bulk_ = MPI_COMM_NULL;
-  MPI_Comm messages_ = MPI_COMM_NULL;
+  std::array<MPI_Comm, 3> bulk_ = {MPI_COMM_NULL, MPI_COMM_NULL, MPI_COMM_NULL};  // by Tag::Kind
   struct FrameOnItsWay {
     wire::FrameBytes bytes;
     MPI_Request request = MPI_REQUEST_NULL;
   };
   std::deque<std::unique_ptr<FrameOnItsWay>> on_their_way_;  // MPI knows them by their address
-  Requests under_way_;                                       // of the transfer that blocks
-  std::map<std::pair<int, std::uint64_t>, Requests> expected_;
+  std::map<wire::Transfer, Posted> posted_;
+  wire::Transfer last_ = 0;
   bool at_rest_ = false;  // MPI is not called any more: it would go on with a transfer whose memory is not ours now
   std::atomic<bool> interrupted_{false};
   int idle_rounds_ = 0;

@@ -117,7 +117,7 @@ class Lane {
   }
 
   void go(std::span<const Piece> sends, std::span<const Piece> recvs) const {
-    if (!sends.empty() || !recvs.empty()) wire_.exchange(sends, recvs);
+    if (!sends.empty() || !recvs.empty()) wire::exchange(wire_, sends, recvs);
   }
 
   const Task& task_;

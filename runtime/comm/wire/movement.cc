@@ -28,7 +28,7 @@ class Pieces {
     for (int i = 1; i < task_.size; ++i) what((task_.rank + i) % task_.size);
   }
   void go(Wire& wire) const {
-    if (!sends_.empty() || !recvs_.empty()) wire.exchange(sends_, recvs_);
+    if (!sends_.empty() || !recvs_.empty()) exchange(wire, sends_, recvs_);
   }
 
  private:

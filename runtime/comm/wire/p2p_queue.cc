@@ -16,6 +16,8 @@ Piece piece_of(const WireP2pOp& p2p) {
   return {p2p.peer, static_cast<std::byte*>(p2p.buffer.data), p2p.buffer.bytes()};
 }
 
+Tag tag_of(const WireP2pOp& p2p) { return {Tag::Kind::message, p2p.number}; }
+
 Frame frame_about(FrameKind kind, const WireP2pOp& p2p) {
   Frame frame;
   frame.kind = kind;
@@ -145,14 +147,15 @@ bool P2pQueue::run(const P2pAction& action, Wire& wire) {
       tell(frame_about(FrameKind::taken, p2p));
       return true;
     case P2pAction::What::accept:
-      wire.expect(piece_of(p2p), p2p.number);
+      p2p.transfer = wire.receive(piece_of(p2p), tag_of(p2p));
       tell(frame_about(FrameKind::accept, p2p));
       return false;
     case P2pAction::What::deliver:
-      wire.deliver(piece_of(p2p), p2p.number);
+      p2p.transfer = wire.send(piece_of(p2p), tag_of(p2p));
+      complete(wire, p2p.transfer);
       tell(frame_about(FrameKind::delivered, p2p));
       return true;
-    case P2pAction::What::finish: wire.finish(p2p.peer, p2p.number); return true;
+    case P2pAction::What::finish: complete(wire, p2p.transfer); return true;
   }
   return false;
 }

@@ -26,6 +26,7 @@ namespace lockstep::wire {
 // One side of a message.
 struct WireP2pOp : comm::P2pOp {
   bool under_way = false;  // its bytes are on their way
+  Transfer transfer = 0;   // that the wire has been asked for, once it is under way
 };
 
 // What the communication thread is to do about a operation.

@@ -5,7 +5,8 @@
 // business: so every backend across hosts gives the same bits, for every element type, and fails in the same words.
 //
 // Frames are small and come unasked, in order per peer. Bulk goes straight from memory to memory, between ranks that
-// have agreed on it by frames.
+// have agreed on it by frames: a transfer is posted, and asked about until it is through, so that many are under way
+// at once.
 //
 // Threads: the group's communication thread calls everything but wake(), interrupt(), awaited() and opening(), which
 // any thread may call. The listener is called from whichever thread the wire likes, one call at a time per peer.
@@ -47,6 +48,19 @@ struct Piece {
   std::size_t bytes = 0;
 };
 
+// Which piece is which, for both ends. A send meets the receive that its peer has posted with the same tag; of several
+// with one tag the first meets the first.
+struct Tag {
+  enum class Kind : std::uint8_t { collective, segment, message };
+  Kind kind = Kind::collective;
+  std::uint64_t number = 0;
+
+  bool operator==(const Tag&) const = default;
+};
+
+// A posted transfer: numbers that grow.
+using Transfer = std::uint64_t;
+
 // A transfer was cut short: by interrupt(), or because a connection broke.
 class Broken : public std::runtime_error {
  public:
@@ -67,29 +81,36 @@ class Wire {
   virtual bool can_interrupt_open() const { return true; }
   // Sends a frame, without waiting for the peer. Does nothing if the peer is lost. Throws Broken if interrupted.
   virtual void send_frame(int peer, const FrameBytes& frame) = 0;
-  // Moves all pieces and returns when all have come and all are out of this rank's memory. The peers call it with
-  // pieces that match, in the same order. Throws Broken.
-  virtual void exchange(std::span<const Piece> sends, std::span<const Piece> recvs) = 0;
-  // One message's bytes, apart from exchanges. The receiver gets ready before the sender is told to deliver; deliver()
-  // returns when they are out, finish() when they are in. Throw Broken.
-  virtual void expect(const Piece& piece, std::uint64_t number) = 0;
-  virtual void deliver(const Piece& piece, std::uint64_t number) = 0;
-  virtual void finish(int peer, std::uint64_t number) = 0;
-  // Whom the transfer that blocks just now waits for: some of them may be through. Any thread.
+  // Begin to move a piece to, or from, its peer, and return at once. Its memory is the wire's until done() says that
+  // the transfer is through. Data that comes before its receive is posted waits at the sender. Throw Broken.
+  virtual Transfer send(const Piece& piece, Tag tag) = 0;
+  virtual Transfer receive(const Piece& piece, Tag tag) = 0;
+  // True if it is through: then the wire has forgotten it. wait() ends when one is. Throws Broken.
+  virtual bool done(Transfer transfer) = 0;
+  // The peers of the oldest transfer that is not through, and of all others with its tag. Any thread.
   virtual std::vector<int> awaited() = 0;
   // What wait() sleeps on, for a wire that does: wake() rings it, and so may others. Before open(); it outlives the
   // wire.
   virtual void sleep_on(Doorbell&) {}
-  // Blocks until the listener was called or wake() was, since the last wait(), or until the deadline.
+  // Blocks until the listener or wake() was called or a transfer is through, since the last wait(), or until the
+  // deadline.
   virtual void wait(const Deadline& deadline) = 0;
   virtual void wake() = 0;
   // For good: ends the call that blocks, and each later one, but for close(). May come before open().
   virtual void interrupt() = 0;
-  // After interrupt(): gives up what was not finished. The library touches no Piece any more when it returns.
+  // After interrupt(): gives up the transfers that are not through. The library touches no Piece any more when it
+  // returns.
   virtual void cancel_transfers() = 0;
   // Ends all connections, after what has been sent is out, or at the deadline. The listener is not called any more once
   // it returns.
   virtual void close(const Deadline& deadline) = 0;
 };
+
+// Returns when it is through. Whoever looks at more than transfers looks again after it, for it has used up what else
+// would have ended a wait(). Throws Broken.
+void complete(Wire& wire, Transfer transfer);
+// Moves all pieces, and returns when all have come and all are out of this rank's memory. The peers call it with pieces
+// that match, in the same order. Throws Broken.
+void exchange(Wire& wire, std::span<const Piece> sends, std::span<const Piece> recvs);
 
 }  // namespace lockstep::wire

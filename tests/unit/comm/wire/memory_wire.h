@@ -44,10 +44,10 @@ class MemoryWire final : public Wire {
     bool holds_messages GUARDED_BY(mutex) = false;  // they are never through
     bool message_held GUARDED_BY(mutex) = false;
     std::vector<bool> stopped GUARDED_BY(mutex);                           // by rank: it gets no frames
-    std::map<std::pair<int, int>, std::size_t> carried GUARDED_BY(mutex);  // bytes of exchanges, from and to
+    std::map<std::pair<int, int>, std::size_t> carried GUARDED_BY(mutex);  // bytes of collectives, from and to
     std::map<std::pair<int, int>, int> announced GUARDED_BY(mutex);        // frames about collectives, from and to
-    // From, to, message number (0: an exchange).
-    std::map<std::tuple<int, int, std::uint64_t>, std::deque<std::vector<std::byte>>> bulk GUARDED_BY(mutex);
+    // From, to, kind and number of the tag.
+    std::map<std::tuple<int, int, Tag::Kind, std::uint64_t>, std::deque<std::vector<std::byte>>> bulk GUARDED_BY(mutex);
   };
 
   MemoryWire(std::shared_ptr<Hub> hub, int rank) : hub_(std::move(hub)), rank_(rank) {}
@@ -65,22 +65,38 @@ class MemoryWire final : public Wire {
     if (read_frame(frame)->kind == FrameKind::collective) ++hub_->announced[{rank_, peer}];
     hub_->notify();
   }
-  void exchange(std::span<const Piece> sends, std::span<const Piece> recvs) override {
-    for (const Piece& piece : sends) deliver(piece, 0);
-    for (const Piece& piece : recvs) take(piece, 0);
-  }
-  void expect(const Piece& piece, std::uint64_t number) override { expected_[{piece.peer, number}] = piece; }
-  void deliver(const Piece& piece, std::uint64_t number) override {
-    while (number != 0 && is_held()) {
-      if (interrupted()) throw Broken("interrupted");
-      wait(Deadline::never());  // whoever is blocked in it hears what is said meanwhile
-    }
+  // A message that is held is not through: whoever is blocked in it hears what is said meanwhile.
+  Transfer send(const Piece& piece, Tag tag) override {
     MutexLock lock(hub_->mutex);
-    if (number == 0) hub_->carried[{rank_, piece.peer}] += piece.bytes;
-    hub_->bulk[{rank_, piece.peer, number}].emplace_back(piece.data, piece.data + piece.bytes);
+    if (tag.kind != Tag::Kind::message) hub_->carried[{rank_, piece.peer}] += piece.bytes;
+    hub_->bulk[{rank_, piece.peer, tag.kind, tag.number}].emplace_back(piece.data, piece.data + piece.bytes);
     hub_->notify();
+    return post(piece, tag, false);
   }
-  void finish(int peer, std::uint64_t number) override { take(expected_.at({peer, number}), number); }
+  Transfer receive(const Piece& piece, Tag tag) override {
+    MutexLock lock(hub_->mutex);
+    return post(piece, tag, true);
+  }
+  bool done(Transfer transfer) override {
+    MutexLock lock(hub_->mutex);
+    if (interrupted_) throw Broken("interrupted");
+    const auto found = posted_.find(transfer);
+    const Posted& posted = found->second;
+    if (posted.tag.kind == Tag::Kind::message && !posted.is_receive) {
+      hub_->message_held |= hub_->holds_messages;
+      hub_->changed.notify_all();
+      if (hub_->holds_messages) return false;
+    }
+    if (posted.is_receive) {
+      auto& queue = hub_->bulk[{posted.piece.peer, rank_, posted.tag.kind, posted.tag.number}];
+      if (queue.empty()) return false;
+      if (queue.front().size() != posted.piece.bytes) throw Broken("a piece of another size");
+      std::copy(queue.front().begin(), queue.front().end(), posted.piece.data);
+      queue.pop_front();
+    }
+    posted_.erase(found);
+    return true;
+  }
   std::vector<int> awaited() override { return {}; }
   void sleep_on(Doorbell& bell) override {
     MutexLock lock(hub_->mutex);
@@ -118,33 +134,25 @@ class MemoryWire final : public Wire {
   void close(const Deadline&) override {}
 
  private:
-  bool is_held() {
-    MutexLock lock(hub_->mutex);
-    hub_->message_held |= hub_->holds_messages;
-    hub_->changed.notify_all();
-    return hub_->holds_messages;
+  struct Posted {
+    Piece piece;
+    Tag tag;
+    bool is_receive;
+  };
+  Transfer post(const Piece& piece, Tag tag, bool is_receive) {
+    posted_[++last_] = {piece, tag, is_receive};
+    return last_;
   }
   bool interrupted() {
     MutexLock lock(hub_->mutex);
     return interrupted_;
   }
-  void take(const Piece& piece, std::uint64_t number) {
-    MutexLock lock(hub_->mutex);
-    auto& queue = hub_->bulk[{piece.peer, rank_, number}];
-    while (queue.empty()) {
-      if (interrupted_) throw Broken("interrupted");
-      hub_->changed.wait(hub_->mutex);
-    }
-    if (queue.front().size() != piece.bytes) throw Broken("a piece of another size");
-    std::copy(queue.front().begin(), queue.front().end(), piece.data);
-    queue.pop_front();
-  }
-
   std::shared_ptr<Hub> hub_;
   const int rank_;
   Listener* listener_ = nullptr;
   Doorbell* bell_ = nullptr;
-  std::map<std::pair<int, std::uint64_t>, Piece> expected_;
+  std::map<Transfer, Posted> posted_;
+  Transfer last_ = 0;
   bool interrupted_ = false;  // under the hub's lock
 };
 

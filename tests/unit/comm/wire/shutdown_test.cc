@@ -39,10 +39,9 @@ class ScriptedWire final : public Wire {
     if (frame->kind == FrameKind::failed) told = text_of(frame->payload);
   }
   std::string told;
-  void exchange(std::span<const Piece>, std::span<const Piece>) override {}
-  void expect(const Piece&, std::uint64_t) override {}
-  void deliver(const Piece&, std::uint64_t) override {}
-  void finish(int, std::uint64_t) override {}
+  Transfer send(const Piece&, Tag) override { return 0; }
+  Transfer receive(const Piece&, Tag) override { return 0; }
+  bool done(Transfer) override { return true; }
   std::vector<int> awaited() override { return {}; }
   void wait(const Deadline&) override { on_wait(); }
   void wake() override {}
